@@ -20,7 +20,7 @@ const SAYS: &str = "the node listens on ";
 /// Descriptors of the node's process, and clients that want to be served at once.
 const DESCRIPTORS: u64 = 40;
 const CLIENTS: usize = 60;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The node, if this process was started to be it.
 #[test]
@@ -91,7 +91,7 @@ impl Client {
     /// Connects and greets.
     fn connect(addr: SocketAddr) -> Client {
         let stream = TcpStream::connect(addr).expect("the kernel connects");
-        stream.set_read_timeout(Some(PATIENCE)).expect("an option of the socket");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("an option of the socket");
         let mut client = Client { stream };
         let hello = Hello { wanted: Grant::ReadOnly, token: None, prior_session: None, sample_words: 0 };
         client.send(Kind::Hello, &hello.encode());

@@ -19,7 +19,7 @@ use super::receive::Receiver;
 use super::region::Connection;
 #[cfg(feature = "tls")]
 use super::tls::Encrypted;
-use super::transport::{Patience, Plain, Transport};
+use super::transport::{Plain, ReceiveMode, Transport};
 use crate::tls::TlsError;
 use crate::wire::{CloseReason, Kind, Welcome, WireError, append};
 
@@ -103,7 +103,7 @@ pub enum ConnectError {
 
 /// The first pause between two attempts, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+const MAX_PAUSE: Duration = Duration::from_millis(500);
 
 /// `1 time`, `2 times`.
 fn times(attempts: u32) -> String {
@@ -132,7 +132,7 @@ pub(super) fn connect(options: &ConnectOptions) -> Result<Connection, ConnectErr
             return Err(ConnectError::Closed { address, attempts, tried_ms, how });
         }
         std::thread::sleep(pause);
-        step = LONGEST_PAUSE.min(2 * step);
+        step = MAX_PAUSE.min(2 * step);
         last = Some((address, how));
     }
 }
@@ -147,12 +147,12 @@ fn jittered(step: Duration) -> Duration {
 
 /// One attempt.
 fn attempt(options: &ConnectOptions, addresses: &[SocketAddr], deadline: Instant) -> Result<Connection, ConnectError> {
-    let (last, stream) = reach(options, addresses, deadline)?;
+    let (last, stream) = connect_tcp(options, addresses, deadline)?;
     let attempt = Attempt { address: last, options };
     let io = |source| attempt.failed(source);
     let process = Process::current().map_err(io)?;
     let plain = Plain::new(stream, options.batch_timeout).map_err(io)?;
-    let transport = protect(attempt, plain, deadline)?;
+    let transport = start_tls(attempt, plain, deadline)?;
     let mut receiver = Receiver::new();
     let welcome = greet(attempt, &*transport, &mut receiver, deadline)?;
     let (timeout, bounds) = (options.batch_timeout, Bounds::of(&welcome));
@@ -165,7 +165,7 @@ fn attempt(options: &ConnectOptions, addresses: &[SocketAddr], deadline: Instant
 }
 
 /// A connection to the first address that takes one.
-fn reach(
+fn connect_tcp(
     options: &ConnectOptions,
     addresses: &[SocketAddr],
     deadline: Instant,
@@ -185,7 +185,7 @@ fn reach(
 
 /// Encrypts the connection, if that is asked for.
 #[cfg(feature = "tls")]
-fn protect(attempt: Attempt<'_>, plain: Plain, deadline: Instant) -> Result<Box<dyn Transport>, ConnectError> {
+fn start_tls(attempt: Attempt<'_>, plain: Plain, deadline: Instant) -> Result<Box<dyn Transport>, ConnectError> {
     let Some(tls) = &attempt.options.tls else { return Ok(Box::new(plain)) };
     match Encrypted::connect(plain, tls, attempt.options.endpoint.host(), deadline) {
         Ok(encrypted) => Ok(Box::new(encrypted)),
@@ -194,7 +194,7 @@ fn protect(attempt: Attempt<'_>, plain: Plain, deadline: Instant) -> Result<Box<
 }
 
 #[cfg(not(feature = "tls"))]
-fn protect(_: Attempt<'_>, plain: Plain, _: Instant) -> Result<Box<dyn Transport>, ConnectError> {
+fn start_tls(_: Attempt<'_>, plain: Plain, _: Instant) -> Result<Box<dyn Transport>, ConnectError> {
     Ok(Box::new(plain))
 }
 
@@ -225,7 +225,7 @@ fn greet(
         if Instant::now() >= deadline {
             return Err(attempt.timed_out());
         }
-        match receiver.fill(transport, Patience::Slice) {
+        match receiver.fill(transport, ReceiveMode::Timed) {
             Ok(0) => return Err(attempt.failed(io::ErrorKind::UnexpectedEof.into())),
             Ok(_) => {}
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {

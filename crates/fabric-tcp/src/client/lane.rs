@@ -19,7 +19,7 @@ use super::link::Request;
 use super::options::Waiting;
 use super::plan::{self, Bounds};
 use super::region::Connection;
-use super::slots::{Expected, MAX_SLOTS, frame_id};
+use super::request_slots::{Expected, MAX_REQUEST_SLOTS, frame_id};
 use crate::wire::{WireError, decode_reply};
 
 /// A lane of a [`crate::client::TcpRegion`]. It can move between threads, and keeps the connection open.
@@ -27,7 +27,7 @@ pub struct TcpLane {
     connection: Arc<Connection>,
     waiting: Waiting,
     /// Its place among the connection's slots, if there was one left.
-    slot: Option<u32>,
+    request_slot: Option<u32>,
     bounds: Bounds,
     in_flight: Option<Flight>,
     /// Where in the answer each atomic's word is.
@@ -50,10 +50,10 @@ const YIELD_NS: u64 = 50_000;
 
 impl TcpLane {
     pub(super) fn new(connection: Arc<Connection>, bounds: Bounds) -> TcpLane {
-        let slot = if connection.link.is_stale() { None } else { connection.link.state().slots.take() };
+        let request_slot = if connection.link.is_stale() { None } else { connection.link.state().slots.take() };
         let (atomics, found, traffic) = (Vec::new(), Vec::new(), Traffic::default());
         let waiting = connection.waiting;
-        TcpLane { connection, waiting, slot, bounds, in_flight: None, atomics, found, traffic }
+        TcpLane { connection, waiting, request_slot, bounds, in_flight: None, atomics, found, traffic }
     }
 
     /// The same lane, waiting in another way. The first lane of a connection that waits cooperatively starts the
@@ -94,15 +94,17 @@ impl TcpLane {
         if let Some(loss) = link.lost() {
             return Err(loss.error(Effect::None));
         }
-        let Some(slot) = self.slot else {
-            return Err(FabricError::Backend(format!("a connection has at most {MAX_SLOTS} lanes; nothing was sent")));
+        let Some(slot) = self.request_slot else {
+            return Err(FabricError::Backend(format!(
+                "a connection has at most {MAX_REQUEST_SLOTS} lanes; nothing was sent"
+            )));
         };
         let expected = Expected::Found { words: plan.found_words, frames: plan.frames };
         let id = state.slots.begin(slot, expected);
         drop(state);
         let encode = |out: &mut Vec<u64>| plan::encode(out, batch, plan, |frame| frame_id(id, frame));
         let sent = match self.waiting {
-            Waiting::Cooperative => link.gather(encode),
+            Waiting::Cooperative => link.coalesce(encode),
             Waiting::InPlace => link.send(encode),
         };
         let change_end = match sent {
@@ -127,9 +129,9 @@ impl TcpLane {
         let mut take = |words: &[u64]| take(words, &self.atomics);
         let result = match self.waiting {
             Waiting::InPlace => link.wait(flight.request, &mut self.found, &mut take),
-            Waiting::Cooperative => match link.ask(flight.request, &mut self.found, &mut take, cx.waker()) {
+            Waiting::Cooperative => match link.poll(flight.request, &mut self.found, &mut take, cx.waker()) {
                 Poll::Ready(result) => {
-                    link.note_taken();
+                    link.note_reply_taken();
                     result
                 }
                 Poll::Pending => return Poll::Pending,
@@ -192,7 +194,7 @@ impl Lane for TcpLane {
     /// The batch goes on by itself, once it has left.
     fn forget(&mut self) {
         if !self.is_stale() {
-            self.connection.link.send_gathered();
+            self.connection.link.flush_coalesced();
         }
     }
 
@@ -211,7 +213,7 @@ impl Lane for TcpLane {
 
     fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {
         let link = &self.connection.link;
-        match (self.waiting, self.slot) {
+        match (self.waiting, self.request_slot) {
             // A forked child has no driver, and a lane beyond the connection's last slot no place in it.
             (Waiting::Cooperative, Some(slot)) if !link.is_stale() => {
                 if clock_ns() >= until_ns {
@@ -219,7 +221,7 @@ impl Lane for TcpLane {
                     return Poll::Ready(());
                 }
                 if link.state().slots.pause(slot, until_ns, cx.waker()) {
-                    link.ring();
+                    link.wake_driver();
                 }
                 Poll::Pending
             }
@@ -239,11 +241,11 @@ impl Lane for TcpLane {
 impl Drop for TcpLane {
     fn drop(&mut self) {
         let link = &self.connection.link;
-        if let Some(slot) = self.slot
+        if let Some(slot) = self.request_slot
             && !link.is_stale()
         {
-            link.send_gathered();
-            link.give_back(slot, None);
+            link.flush_coalesced();
+            link.release_slot(slot, None);
         }
     }
 }

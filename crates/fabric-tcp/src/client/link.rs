@@ -19,8 +19,8 @@ use rustix::time::Timespec;
 use super::loss::Loss;
 use super::outbox::{Flushed, Outbox};
 use super::receive::Receiver;
-use super::slots::{Delivered, Expected, Slots};
-use super::transport::{Patience, SLICE, Transport};
+use super::request_slots::{Delivered, Expected, RequestSlots};
+use super::transport::{ReceiveMode, SLICE, Transport};
 use crate::wire::{Kind, WireError, append, encode_slot};
 
 pub(super) struct Link {
@@ -30,24 +30,24 @@ pub(super) struct Link {
     process: Process,
     outbox: Mutex<Outbox>,
     /// Whether frames wait for room, or cannot leave: whoever reads sees to them.
-    has_rest: AtomicBool,
+    has_backlog: AtomicBool,
     /// Whether frames wait for others to leave with: who takes the last answer of a round sees to them, or else the
     /// driver, when the round is over.
-    has_gathered: AtomicBool,
+    has_coalesced: AtomicBool,
     /// Tasks that were woken with an answer in this round, and have not taken it.
-    awaited: AtomicU32,
+    awaited_tasks: AtomicU32,
     state: Mutex<State>,
     /// Answers arrived for threads that wait, or it is somebody's turn to read.
-    turn: Condvar,
+    progress: Condvar,
     lost: OnceLock<Loss>,
     /// Wakes the driver, if there is one.
-    bell: OnceLock<OwnedFd>,
+    wakeup: OnceLock<OwnedFd>,
     pub(super) is_closing: AtomicBool,
 }
 
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) slots: Slots,
+    pub(super) slots: RequestSlots,
     receiver: Option<Receiver>,
     /// Whether the driver reads, or waits for its turn to.
     is_driven: bool,
@@ -76,7 +76,7 @@ pub(super) enum Failure {
 pub(super) struct Unanswered {
     pub(super) loss: Loss,
     /// Whether a part of it was answered.
-    is_cut: bool,
+    is_partly_answered: bool,
 }
 
 impl Failure {
@@ -97,22 +97,22 @@ impl Link {
             timeout,
             process,
             outbox: Mutex::default(),
-            has_rest: AtomicBool::new(false),
-            has_gathered: AtomicBool::new(false),
-            awaited: AtomicU32::new(0),
+            has_backlog: AtomicBool::new(false),
+            has_coalesced: AtomicBool::new(false),
+            awaited_tasks: AtomicU32::new(0),
             state: Mutex::new(State { receiver: Some(receiver), ..State::default() }),
-            turn: Condvar::new(),
+            progress: Condvar::new(),
             lost: OnceLock::new(),
-            bell: OnceLock::new(),
+            wakeup: OnceLock::new(),
             is_closing: AtomicBool::new(false),
         }
     }
 
     /// Sees to it that there is a driver, which `start` starts.
     pub(super) fn drive(&self, start: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        if self.bell.get().is_none() {
+        if self.wakeup.get().is_none() {
             // Whoever comes second throws his own away.
-            let _ = self.bell.set(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+            let _ = self.wakeup.set(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         }
         let mut state = self.state();
         if state.is_driven {
@@ -124,8 +124,8 @@ impl Link {
     }
 
     /// What the driver waits on beside the socket.
-    pub(super) fn bell(&self) -> &OwnedFd {
-        self.bell.get().expect("a driver is started after its bell was made")
+    pub(super) fn wakeup(&self) -> &OwnedFd {
+        self.wakeup.get().expect("a driver is started after its wakeup was made")
     }
 
     /// The driver's turn, which does not end.
@@ -136,7 +136,7 @@ impl Link {
                 return receiver;
             }
             state.waiting += 1;
-            state = self.turn.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.progress.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.waiting -= 1;
         }
     }
@@ -157,9 +157,9 @@ impl Link {
     /// the stream.
     pub(super) fn effect(&self, failure: &Unanswered, change_end: Option<u64>) -> Effect {
         // A frame is executed when all of it has arrived, and not before.
-        let left_bytes = lock(&self.outbox).left_bytes();
-        let may_have_arrived = change_end.is_some_and(|end| end <= left_bytes);
-        let was_none_executed = failure.loss.is_final() && !failure.is_cut;
+        let sent_bytes = lock(&self.outbox).sent_bytes();
+        let may_have_arrived = change_end.is_some_and(|end| end <= sent_bytes);
+        let was_none_executed = failure.loss.is_final() && !failure.is_partly_answered;
         if may_have_arrived && !was_none_executed { Effect::Unknown } else { Effect::None }
     }
 
@@ -177,83 +177,83 @@ impl Link {
     }
 
     /// As [`Link::send`], but lets it wait for others while a round is under way, unless much waits already.
-    pub(super) fn gather<T>(&self, write: impl FnOnce(&mut Vec<u64>) -> T) -> Option<(T, u64)> {
+    pub(super) fn coalesce<T>(&self, write: impl FnOnce(&mut Vec<u64>) -> T) -> Option<(T, u64)> {
         let mut outbox = lock(&self.outbox);
         let written = outbox.append(write);
         // Looked at under the lock: who ends a round sends afterwards, and finds this if it was not noticed here.
-        if self.awaited.load(Ordering::Relaxed) == 0 || outbox.is_gathered() {
+        if self.awaited_tasks.load(Ordering::Relaxed) == 0 || outbox.is_coalescing_limit_reached() {
             self.flush_unless_blocked(outbox);
         } else if written.is_some() {
-            self.has_gathered.store(true, Ordering::Relaxed);
+            self.has_coalesced.store(true, Ordering::Relaxed);
         }
         written
     }
 
     /// So many tasks are about to be woken with an answer each: their next batches may leave together, and with those
     /// of tasks that have been woken before.
-    pub(super) fn add_to_round(&self, tasks: u32) {
-        let more = |awaited: u32| Some(awaited.saturating_add(tasks));
-        let _ = self.awaited.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+    pub(super) fn extend_flush_window(&self, tasks: u32) {
+        let more = |awaited_tasks: u32| Some(awaited_tasks.saturating_add(tasks));
+        let _ = self.awaited_tasks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
     /// Whether tasks are awaited.
-    pub(super) fn is_round_under_way(&self) -> bool {
-        self.awaited.load(Ordering::Relaxed) > 0
+    pub(super) fn is_flush_window_open(&self) -> bool {
+        self.awaited_tasks.load(Ordering::Relaxed) > 0
     }
 
     /// A task has taken its answer.
-    pub(super) fn note_taken(&self) {
-        let less = |awaited: u32| awaited.checked_sub(1);
+    pub(super) fn note_reply_taken(&self) {
+        let less = |awaited_tasks: u32| awaited_tasks.checked_sub(1);
         // It is none of the round's if nobody is awaited.
-        let _ = self.awaited.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        let _ = self.awaited_tasks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// Nobody is waited for any more.
-    pub(super) fn end_round(&self) {
-        self.awaited.store(0, Ordering::Relaxed);
+    pub(super) fn close_flush_window(&self) {
+        self.awaited_tasks.store(0, Ordering::Relaxed);
         // Not only if something is known to have been gathered: who gathers just now is seen by the lock alone.
         self.flush_unless_blocked(lock(&self.outbox));
     }
 
     /// Sends what was gathered, if nobody has yet.
-    pub(super) fn send_gathered(&self) {
-        if self.has_gathered() {
+    pub(super) fn flush_coalesced(&self) {
+        if self.has_coalesced() {
             self.flush_unless_blocked(lock(&self.outbox));
         }
     }
 
     /// Whether frames wait for others to leave with.
-    pub(super) fn has_gathered(&self) -> bool {
-        self.has_gathered.load(Ordering::Relaxed)
+    pub(super) fn has_coalesced(&self) -> bool {
+        self.has_coalesced.load(Ordering::Relaxed)
     }
 
     fn flush_unless_blocked(&self, mut outbox: MutexGuard<'_, Outbox>) {
-        self.has_gathered.store(false, Ordering::Relaxed);
+        self.has_coalesced.store(false, Ordering::Relaxed);
         if !outbox.is_blocked() && outbox.flush(&*self.transport) != Flushed::All {
-            self.has_rest.store(true, Ordering::Relaxed);
+            self.has_backlog.store(true, Ordering::Relaxed);
             drop(outbox);
-            self.ring();
+            self.wake_driver();
         }
     }
 
     /// Sends frames that had to wait.
     pub(super) fn flush(&self) -> Flushed {
         let mut outbox = lock(&self.outbox);
-        self.has_gathered.store(false, Ordering::Relaxed);
+        self.has_coalesced.store(false, Ordering::Relaxed);
         let flushed = outbox.flush(&*self.transport);
-        self.has_rest.store(flushed != Flushed::All, Ordering::Relaxed);
+        self.has_backlog.store(flushed != Flushed::All, Ordering::Relaxed);
         flushed
     }
 
-    pub(super) fn has_rest(&self) -> bool {
-        self.has_rest.load(Ordering::Relaxed)
+    pub(super) fn has_backlog(&self) -> bool {
+        self.has_backlog.load(Ordering::Relaxed)
     }
 
     /// Wakes the driver.
-    pub(super) fn ring(&self) {
-        if let Some(bell) = self.bell.get() {
+    pub(super) fn wake_driver(&self) {
+        if let Some(wakeup) = self.wakeup.get() {
             // It fails if the bell has been rung 2^64 - 2 times and not been heard.
-            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(wakeup, &1u64.to_ne_bytes());
         }
     }
 
@@ -266,13 +266,13 @@ impl Link {
         let mut state = self.state();
         let wakers = state.slots.wakers();
         drop(state);
-        self.turn.notify_all();
-        self.ring();
+        self.progress.notify_all();
+        self.wake_driver();
         wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Does what an answer that was taken in asks for.
-    pub(super) fn settle(&self, delivered: Delivered) {
+    pub(super) fn complete(&self, delivered: Delivered) {
         if let Some(slot) = delivered.release {
             self.send(|out| append(out, Kind::Release, 0, &encode_slot(slot)));
         }
@@ -280,11 +280,11 @@ impl Link {
     }
 
     /// Wakes the threads that wait, if there are any: what they wait for may have come.
-    pub(super) fn pass_turn(&self, state: MutexGuard<'_, State>) {
+    pub(super) fn notify_waiters(&self, state: MutexGuard<'_, State>) {
         let is_awaited = state.waiting > 0;
         drop(state);
         if is_awaited {
-            self.turn.notify_all();
+            self.progress.notify_all();
         }
     }
 
@@ -299,19 +299,19 @@ impl Link {
                 return self.take(take, spare);
             }
             if let Some(loss) = self.lost() {
-                let is_cut = state.slots.reset(request.slot);
-                return Err(Failure::Lost(Unanswered { loss, is_cut }));
+                let is_partly_answered = state.slots.reset(request.slot);
+                return Err(Failure::Lost(Unanswered { loss, is_partly_answered }));
             }
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + self.timeout);
             let receiver = if state.is_driven { None } else { state.receiver.take() };
             if let Some(receiver) = receiver {
                 drop(state);
-                if self.lead(receiver, request, deadline, take) {
+                if self.read_for_all(receiver, request, deadline, take) {
                     return Ok(());
                 }
             } else {
                 state.waiting += 1;
-                let (mut state, _) = self.turn.wait_timeout(state, SLICE).unwrap_or_else(PoisonError::into_inner);
+                let (mut state, _) = self.progress.wait_timeout(state, SLICE).unwrap_or_else(PoisonError::into_inner);
                 state.waiting -= 1;
                 drop(state);
                 if Instant::now() >= deadline {
@@ -322,7 +322,7 @@ impl Link {
     }
 
     /// Asks whether a request is answered; otherwise `waker` is woken when it is.
-    pub(super) fn ask(
+    pub(super) fn poll(
         &self,
         request: Request,
         spare: &mut Vec<u64>,
@@ -336,26 +336,26 @@ impl Link {
         }
         // Looked at after the waker was kept: whoever loses the connection does it the other way round.
         if let Some(loss) = self.lost() {
-            let is_cut = state.slots.reset(request.slot);
-            return Poll::Ready(Err(Failure::Lost(Unanswered { loss, is_cut })));
+            let is_partly_answered = state.slots.reset(request.slot);
+            return Poll::Ready(Err(Failure::Lost(Unanswered { loss, is_partly_answered })));
         }
         Poll::Pending
     }
 
     /// The owner of a slot is gone; `hold` is the client slot whose liveness it had asked for.
-    pub(super) fn give_back(&self, slot: u32, hold: Option<u16>) {
+    pub(super) fn release_slot(&self, slot: u32, hold: Option<u16>) {
         let mut state = self.state();
         if self.lost().is_some() {
             state.slots.reset(slot);
         }
-        let delivered = state.slots.give_back(slot, hold);
+        let delivered = state.slots.release_slot(slot, hold);
         drop(state);
-        self.settle(delivered);
+        self.complete(delivered);
     }
 
     /// Reads until the request is answered. True if its answer was taken from the stream itself; otherwise it is in its
     /// slot, or the connection is lost.
-    fn lead(&self, mut receiver: Receiver, request: Request, deadline: Instant, take: Take<'_>) -> bool {
+    fn read_for_all(&self, mut receiver: Receiver, request: Request, deadline: Instant, take: Take<'_>) -> bool {
         let answered = self.read_until_answered(&mut receiver, request, deadline, take);
         if let Err(loss) = answered {
             self.lose(loss);
@@ -366,7 +366,7 @@ impl Link {
             state.slots.finish(request.slot);
         }
         state.receiver = Some(receiver);
-        self.pass_turn(state);
+        self.notify_waiters(state);
         is_taken
     }
 
@@ -377,12 +377,12 @@ impl Link {
         deadline: Instant,
         take: Take<'_>,
     ) -> Result<Answered, Loss> {
-        if let Some(answered) = self.hand_out(receiver, request, take)? {
+        if let Some(answered) = self.dispatch(receiver, request, take)? {
             return Ok(answered);
         }
         loop {
             self.fill(receiver)?;
-            if let Some(answered) = self.hand_out(receiver, request, take)? {
+            if let Some(answered) = self.dispatch(receiver, request, take)? {
                 return Ok(answered);
             }
             if Instant::now() >= deadline {
@@ -392,7 +392,7 @@ impl Link {
     }
 
     /// Hands out the frames that are here, up to the request's answer.
-    fn hand_out(&self, receiver: &mut Receiver, request: Request, take: Take<'_>) -> Result<Option<Answered>, Loss> {
+    fn dispatch(&self, receiver: &mut Receiver, request: Request, take: Take<'_>) -> Result<Option<Answered>, Loss> {
         while let Some((header, body)) = receiver.next().map_err(Loss::ProtocolError)? {
             let is_whole = request.expected == Expected::Found { words: body.len(), frames: 1 };
             if header.kind == Kind::Done && header.id == request.id && is_whole {
@@ -402,8 +402,8 @@ impl Link {
             let mut state = self.state();
             let delivered = state.slots.deliver(header, body)?;
             let is_answered = !state.slots.is_waiting(request.slot);
-            self.pass_turn(state);
-            self.settle(delivered);
+            self.notify_waiters(state);
+            self.complete(delivered);
             if is_answered {
                 return Ok(Some(Answered::InSlot));
             }
@@ -413,11 +413,11 @@ impl Link {
 
     /// Waits a while for bytes to arrive, and for room for those that wait to leave.
     fn fill(&self, receiver: &mut Receiver) -> Result<(), Loss> {
-        if !self.has_rest() {
-            return self.receive(receiver, Patience::Slice).map(|_| ());
+        if !self.has_backlog() {
+            return self.receive(receiver, ReceiveMode::Timed).map(|_| ());
         }
         let flushed = self.flush();
-        match (self.receive(receiver, Patience::None)?, flushed) {
+        match (self.receive(receiver, ReceiveMode::NonBlocking)?, flushed) {
             (Received::Nothing, Flushed::Failed(kind)) => Err(Loss::Failed(kind)),
             (Received::Nothing, Flushed::Some) => {
                 let mut socket = [PollFd::from_borrowed_fd(self.transport.socket(), PollFlags::IN | PollFlags::OUT)];
@@ -431,8 +431,8 @@ impl Link {
     }
 
     /// Takes in what has arrived.
-    pub(super) fn receive(&self, receiver: &mut Receiver, patience: Patience) -> Result<Received, Loss> {
-        match receiver.fill(&*self.transport, patience) {
+    pub(super) fn receive(&self, receiver: &mut Receiver, mode: ReceiveMode) -> Result<Received, Loss> {
+        match receiver.fill(&*self.transport, mode) {
             Ok(0) => Err(Loss::EndOfStream),
             Ok(_) => Ok(Received::Bytes),
             Err(error) => match error.kind() {
@@ -449,7 +449,10 @@ impl Link {
     fn take(&self, take: Take<'_>, words: &[u64]) -> Result<(), Failure> {
         take(words).map_err(|wrong| {
             self.lose(Loss::ProtocolError(wrong));
-            Failure::Lost(Unanswered { loss: self.lost().unwrap_or(Loss::ProtocolError(wrong)), is_cut: true })
+            Failure::Lost(Unanswered {
+                loss: self.lost().unwrap_or(Loss::ProtocolError(wrong)),
+                is_partly_answered: true,
+            })
         })
     }
 }

@@ -8,8 +8,8 @@
 //! sent on it any more; a forked child touches nothing of its parent's connection.
 
 mod connect;
+mod control;
 mod driver;
-mod hold;
 mod lane;
 mod link;
 mod loss;
@@ -18,7 +18,7 @@ mod outbox;
 mod plan;
 mod receive;
 mod region;
-mod slots;
+mod request_slots;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "tls")]

@@ -7,7 +7,7 @@ use std::io;
 
 use zerocopy::IntoBytes;
 
-use super::transport::{Patience, Transport};
+use super::transport::{ReceiveMode, Transport};
 use crate::wire::{HEADER_WORDS, Header, MAX_FRAME_WORDS, WireError, from_wire};
 
 /// Words of the buffer, at first: most replies fit, and several of them.
@@ -45,9 +45,9 @@ impl Receiver {
     }
 
     /// Takes in what has arrived: how many bytes, 0 if the stream has ended.
-    pub(super) fn fill(&mut self, transport: &dyn Transport, patience: Patience) -> io::Result<usize> {
+    pub(super) fn fill(&mut self, transport: &dyn Transport, mode: ReceiveMode) -> io::Result<usize> {
         self.make_room();
-        let bytes = transport.receive(&mut self.words.as_mut_bytes()[self.end_bytes..], patience)?;
+        let bytes = transport.receive(&mut self.words.as_mut_bytes()[self.end_bytes..], mode)?;
         self.end_bytes += bytes;
         Ok(bytes)
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use guira_fabric::{Caps, Effect, FabricError, Region, SlotHold};
 
 use super::connect::{self, ConnectError};
-use super::hold::Question;
+use super::control::ControlRequest;
 use super::lane::TcpLane;
 use super::link::Link;
 use super::loss::Loss;
@@ -29,7 +29,7 @@ use crate::wire::{CloseReason, FenceReply, Grant, Kind, PriorSession, SessionId,
 pub struct TcpRegion {
     connection: Arc<Connection>,
     /// The hold that a task has asked for and not got yet.
-    question: Mutex<Option<Question>>,
+    pending_hold: Mutex<Option<ControlRequest>>,
 }
 
 /// What the handles of a connection share.
@@ -47,7 +47,7 @@ impl Drop for Connection {
         // The driver is a thread of the process that connected.
         if !self.link.is_stale() {
             self.link.is_closing.store(true, Ordering::Release);
-            self.link.ring();
+            self.link.wake_driver();
         }
     }
 }
@@ -62,7 +62,7 @@ impl TcpRegion {
     }
 
     fn of(connection: Arc<Connection>) -> TcpRegion {
-        TcpRegion { connection, question: Mutex::new(None) }
+        TcpRegion { connection, pending_hold: Mutex::new(None) }
     }
 
     /// The first words of Main space when the session began: as many as were asked for, and are there.
@@ -134,8 +134,8 @@ impl TcpRegion {
         if self.grant() == Grant::ReadOnly {
             return Err(FabricError::ReadOnly { verb: "a fence" });
         }
-        let question = Question::ask(&self.connection, Kind::Fence, Kind::Fenced, &encode_slot(slot))?;
-        question.wait(Effect::Unknown, FenceReply::decode)
+        let request = ControlRequest::ask(&self.connection, Kind::Fence, Kind::Fenced, &encode_slot(slot))?;
+        request.wait(Effect::Unknown, FenceReply::decode)
     }
 
     /// What the node has counted since it was started. 1 round trip, waited for in place.
@@ -143,8 +143,8 @@ impl TcpRegion {
     /// # Errors
     /// The connection was lost; the node refused.
     pub fn counters(&self) -> Result<NodeCounters, FabricError> {
-        let question = Question::ask(&self.connection, Kind::Count, Kind::Counted, &[])?;
-        question.wait(Effect::None, NodeCounters::decode)
+        let request = ControlRequest::ask(&self.connection, Kind::Count, Kind::Counted, &[])?;
+        request.wait(Effect::None, NodeCounters::decode)
     }
 }
 
@@ -181,7 +181,7 @@ impl Region for TcpRegion {
     /// Asks the node for slot `slot`'s liveness: 1 round trip, waited for in place. The hold outlives the region
     /// handle; it ends with the session, and when it is dropped, once the node has executed what was sent before.
     fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError> {
-        Question::hold(&self.connection, self.grant(), slot)?.wait_for_hold(slot)
+        ControlRequest::hold(&self.connection, self.grant(), slot)?.wait_for_hold(slot)
     }
 
     /// As [`Region::hold`]; with [`Waiting::Cooperative`] the task waits, not its thread. One question is under way for
@@ -190,17 +190,17 @@ impl Region for TcpRegion {
         if self.waiting() == Waiting::InPlace {
             return Poll::Ready(self.hold(slot));
         }
-        let mut asked = self.question.lock().unwrap_or_else(PoisonError::into_inner);
-        let question = match asked.take().filter(|question| question.slot() == Some(slot)) {
-            Some(question) => question,
-            None => match Question::hold(&self.connection, self.grant(), slot) {
-                Ok(question) => question,
+        let mut asked = self.pending_hold.lock().unwrap_or_else(PoisonError::into_inner);
+        let request = match asked.take().filter(|request| request.slot() == Some(slot)) {
+            Some(request) => request,
+            None => match ControlRequest::hold(&self.connection, self.grant(), slot) {
+                Ok(request) => request,
                 Err(error) => return Poll::Ready(Err(error)),
             },
         };
-        let polled = question.poll_hold(slot, cx);
+        let polled = request.poll_hold(slot, cx);
         if polled.is_pending() {
-            *asked = Some(question);
+            *asked = Some(request);
         }
         polled
     }

@@ -19,11 +19,11 @@ use super::lane::TcpLane;
 use super::link::Link;
 use super::loss::Loss;
 use super::options::Waiting;
-use super::outbox::GATHERED_BYTES;
+use super::outbox::MAX_COALESCED_BYTES;
 use super::plan::Bounds;
 use super::receive::Receiver;
 use super::region::Connection;
-use super::transport::{Patience, SLICE, Transport};
+use super::transport::{ReceiveMode, SLICE, Transport};
 use crate::wire::{Grant, Kind, PriorSession, SessionId, Welcome, append, to_wire};
 
 /// Bytes of a request with one READ.
@@ -43,8 +43,8 @@ impl Transport for Counting {
         Ok(send(&self.stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
     }
 
-    fn receive(&self, into: &mut [u8], patience: Patience) -> io::Result<usize> {
-        let flags = if patience == Patience::None { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
+    fn receive(&self, into: &mut [u8], mode: ReceiveMode) -> io::Result<usize> {
+        let flags = if mode == ReceiveMode::NonBlocking { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
         Ok(recv(&self.stream, into, flags)?.1)
     }
 
@@ -130,10 +130,10 @@ fn batches_of_tasks_that_were_answered_together_leave_together() {
     let mut lanes: [TcpLane; 16] = setup.lanes();
     let link = &setup.connection.link;
     for round in 1..=3 {
-        link.add_to_round(16);
+        link.extend_flush_window(16);
         for lane in &mut lanes {
             assert_eq!(setup.sends(), round - 1, "others are awaited");
-            link.note_taken();
+            link.note_reply_taken();
             submit(lane);
         }
         assert_eq!(setup.sends(), round, "the last sends all");
@@ -148,20 +148,20 @@ fn batches_of_tasks_that_were_answered_together_leave_together() {
 fn much_leaves_at_once() {
     let mut setup = Setup::new(LONG);
     let [mut lane, mut other] = setup.lanes();
-    setup.connection.link.add_to_round(3);
+    setup.connection.link.extend_flush_window(3);
     submit(&mut other);
     assert_eq!(setup.sends(), 0);
-    let words = vec![1; GATHERED_BYTES / 8];
+    let words = vec![1; MAX_COALESCED_BYTES / 8];
     assert!(matches!(lane.submit(&mut [Verb::Write { addr: Addr::main(0), words: &words }]), Submitted::InFlight));
     assert_eq!(setup.sends(), 1);
-    setup.arrive(READ_BYTES + READ_BYTES + GATHERED_BYTES);
+    setup.arrive(READ_BYTES + READ_BYTES + MAX_COALESCED_BYTES);
 }
 
 #[test]
 fn what_is_dropped_leaves_then() {
     let mut setup = Setup::new(LONG);
     let [mut lane, mut other] = setup.lanes();
-    setup.connection.link.add_to_round(3);
+    setup.connection.link.extend_flush_window(3);
     submit(&mut lane);
     lane.forget();
     assert_eq!(setup.sends(), 1);
@@ -208,7 +208,7 @@ fn a_task_that_is_not_polled_keeps_others_waiting_for_a_round_only() {
 fn what_has_not_left_has_no_effect() {
     let setup = Setup::new(LONG);
     let [mut lane] = setup.lanes();
-    setup.connection.link.add_to_round(2);
+    setup.connection.link.extend_flush_window(2);
     let mut write = [Verb::Write { addr: Addr::main(0), words: &[1] }];
     assert!(matches!(lane.submit(&mut write), Submitted::InFlight));
     setup.connection.link.lose(Loss::EndOfStream);

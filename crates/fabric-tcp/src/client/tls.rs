@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use rustix::time::Timespec;
 
-use super::transport::{Patience, Plain, SLICE, Transport};
+use super::transport::{Plain, ReceiveMode, SLICE, Transport};
 use crate::tls::{Received, Session, TlsClient, TlsError};
 
 /// A TCP connection with TLS on it.
@@ -62,7 +62,7 @@ impl Encrypted {
         if !lock(&self.session).is_handshaking() {
             return Ok(());
         }
-        match self.receive(nothing, Patience::Slice) {
+        match self.receive(nothing, ReceiveMode::Timed) {
             // Nothing is to be read before this side has said anything.
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(_) => Err(TlsError::Failed { reason: "the node spoke first".to_owned() }.into_io()),
@@ -92,13 +92,13 @@ impl Transport for Encrypted {
         lock(&self.session).send(bytes, &mut Socket(self.plain.stream()))
     }
 
-    fn receive(&self, into: &mut [u8], patience: Patience) -> io::Result<usize> {
+    fn receive(&self, into: &mut [u8], mode: ReceiveMode) -> io::Result<usize> {
         let mut received = lock(&self.received);
         match self.open(&mut received, into) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             opened => return opened,
         }
-        match self.plain.receive(received.space(), patience)? {
+        match self.plain.receive(received.space(), mode)? {
             0 => Ok(0),
             bytes => {
                 received.received(bytes);

@@ -9,11 +9,11 @@ use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
 /// How long a receiver waits for bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Patience {
+pub(super) enum ReceiveMode {
     /// Not at all.
-    None,
+    NonBlocking,
     /// For a while; see [`Transport::receive`].
-    Slice,
+    Timed,
 }
 
 /// A stream of bytes in both directions. One thread sends at a time and one receives, which may be two. What was not
@@ -29,7 +29,7 @@ pub(super) trait Transport: Send + Sync {
     ///
     /// # Errors
     /// `WouldBlock` if nothing has arrived within the time of `patience`; otherwise the stream is of no more use.
-    fn receive(&self, into: &mut [u8], patience: Patience) -> io::Result<usize>;
+    fn receive(&self, into: &mut [u8], mode: ReceiveMode) -> io::Result<usize>;
 
     /// Ends the stream in both directions, for whoever waits for it too.
     fn shut(&self);
@@ -74,10 +74,10 @@ impl Transport for Plain {
         Ok(send(&self.0, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
     }
 
-    fn receive(&self, into: &mut [u8], patience: Patience) -> io::Result<usize> {
-        let flags = match patience {
-            Patience::None => RecvFlags::DONTWAIT,
-            Patience::Slice => RecvFlags::empty(),
+    fn receive(&self, into: &mut [u8], mode: ReceiveMode) -> io::Result<usize> {
+        let flags = match mode {
+            ReceiveMode::NonBlocking => RecvFlags::DONTWAIT,
+            ReceiveMode::Timed => RecvFlags::empty(),
         };
         let (_, bytes) = recv(&self.0, into, flags)?;
         Ok(bytes)

@@ -51,22 +51,22 @@ impl NodeAccess {
     }
 
     #[cfg(feature = "tls")]
-    fn wants_tls(&self) -> bool {
+    fn requires_tls(&self) -> bool {
         self.tls.is_some()
     }
 
     #[cfg(not(feature = "tls"))]
-    fn wants_tls(&self) -> bool {
+    fn requires_tls(&self) -> bool {
         false
     }
 
-    fn wants_token(&self) -> bool {
+    fn requires_token(&self) -> bool {
         !self.tokens.is_empty() || !self.reader_tokens.is_empty()
     }
 
     /// Whether a stranger is kept out.
     pub(super) fn is_guarded(&self) -> bool {
-        self.wants_token() || self.wants_tls()
+        self.requires_token() || self.requires_tls()
     }
 
     /// What a client may do, `most` at most, if it may come in.
@@ -75,7 +75,7 @@ impl NodeAccess {
         let (allowed, token) = match (writer, reader) {
             (Some(number), _) => (most, Some(TokenNumber::Writer(number))),
             (None, Some(number)) => (Grant::ReadOnly, Some(TokenNumber::Reader(number))),
-            (None, None) if self.wants_token() => return None,
+            (None, None) if self.requires_token() => return None,
             (None, None) => (most, None),
         };
         Some((if hello.wanted == Grant::ReadWrite { allowed } else { Grant::ReadOnly }, token))

@@ -66,15 +66,15 @@ impl Input {
 
     /// The header of the next frame, if it has been received, and whether all of the frame has.
     #[inline]
-    pub(super) fn next(&mut self) -> Result<Option<(Header, Whole)>, WireError> {
-        let at_hand = self.filled - self.start * 8;
-        if at_hand < HEADER_WORDS * 8 {
+    pub(super) fn next(&mut self) -> Result<Option<(Header, Completeness)>, WireError> {
+        let unread = self.filled - self.start * 8;
+        if unread < HEADER_WORDS * 8 {
             self.wanted = HEADER_WORDS;
             return Ok(None);
         }
         let header = Header::decode([self.words[self.start], self.words[self.start + 1]].map(u64::from_le))?;
         self.wanted = header.words;
-        let whole = if at_hand >= header.words * 8 { Whole::Yes } else { Whole::No };
+        let whole = if unread >= header.words * 8 { Completeness::Complete } else { Completeness::Partial };
         Ok(Some((header, whole)))
     }
 
@@ -90,7 +90,7 @@ impl Input {
     }
 
     /// What was received and not taken.
-    pub(super) fn at_hand(&self) -> &[u8] {
+    pub(super) fn unread(&self) -> &[u8] {
         &self.words.as_bytes()[self.start * 8..self.filled]
     }
 
@@ -118,9 +118,9 @@ impl Input {
 
 /// Whether all of a frame has been received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whole {
-    Yes,
-    No,
+pub(super) enum Completeness {
+    Complete,
+    Partial,
 }
 
 /// What is to be sent.
@@ -264,9 +264,9 @@ mod tests {
             let bytes = frame(words);
             let (first, rest) = bytes.split_at(bytes.len() - 3);
             receive(&mut input, first);
-            assert!(!matches!(input.next(), Ok(Some((_, Whole::Yes)))), "three bytes are missing");
+            assert!(!matches!(input.next(), Ok(Some((_, Completeness::Complete)))), "three bytes are missing");
             receive(&mut input, rest);
-            let Ok(Some((header, Whole::Yes))) = input.next() else { panic!("a frame of {words} words") };
+            let Ok(Some((header, Completeness::Complete))) = input.next() else { panic!("a frame of {words} words") };
             assert!(input.take(&header).iter().copied().eq(HEADER_WORDS as u64..words as u64));
             assert!(input.bytes() <= MAX_INPUT_BYTES, "{} bytes", input.bytes());
         }
@@ -278,7 +278,7 @@ mod tests {
         receive(&mut input, &frame(9)[..20]);
         input.sweep();
         receive(&mut input, &frame(9)[20..]);
-        assert!(matches!(input.next(), Ok(Some((Header { words: 9, .. }, Whole::Yes)))));
+        assert!(matches!(input.next(), Ok(Some((Header { words: 9, .. }, Completeness::Complete)))));
     }
 
     #[test]

@@ -71,7 +71,7 @@ pub(super) type Listener = dyn Fn(&NodeEvent) + Send + Sync;
 pub(super) struct Observer(pub(super) Option<Arc<Listener>>);
 
 impl Observer {
-    pub(super) fn tell(&self, peer: SocketAddr, kind: impl FnOnce() -> NodeEventKind) {
+    pub(super) fn notify(&self, peer: SocketAddr, kind: impl FnOnce() -> NodeEventKind) {
         if let Some(observer) = &self.0 {
             observer(&NodeEvent { peer, kind: kind() });
         }

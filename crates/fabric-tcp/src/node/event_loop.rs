@@ -16,12 +16,12 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 
 use super::NodeRegion;
-use super::connection::{Connection, LINGER, Tools, Verdict};
+use super::connection::{Connection, LINGER, LoopContext, TurnOutcome};
 use super::connections::{Connections, Key};
 use super::counters::Counter;
-use super::door::{Phase, Ticket};
 use super::options::NodeError;
-use super::shared::{Message, Place, Shared};
+use super::pending::{PendingId, Phase};
+use super::shared::{ConnectionId, Message, Shared};
 use super::transport::Transport;
 use crate::wire::PriorSession;
 
@@ -35,7 +35,7 @@ const MESSAGES_TIME: Duration = Duration::from_micros(500);
 /// How long connections whose turns take long have theirs, before the others are looked at again.
 const HEAVY_TIME: Duration = Duration::from_micros(500);
 /// Connections whose turns take long, before anything is allocated for more of them.
-const LONG_LIST: usize = 64;
+const HEAVY_CAPACITY: usize = 64;
 /// How often deadlines are looked at, at most and at least.
 const MIN_SWEEP: Duration = Duration::from_millis(10);
 const MAX_SWEEP: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ pub(super) const WAKER: Token = Token(usize::MAX);
 const FIRST_LISTENER: usize = 1 << 63;
 
 /// The parts of a loop that are made before its thread is.
-pub(super) struct Parts {
+pub(super) struct LoopParts {
     pub(super) poll: Poll,
     pub(super) inbox: Receiver<Message>,
     /// Those of the first loop.
@@ -56,13 +56,13 @@ pub(super) struct Parts {
 
 /// A loop, running.
 pub(super) struct EventLoop<'l, R: Region> {
-    tools: Tools<'l, R>,
-    parts: Parts,
+    context: LoopContext<'l, R>,
+    parts: LoopParts,
     connections: Connections<Connection>,
     /// Connections that have more to do.
-    list: Vec<Key>,
+    ready: Vec<Key>,
     /// Those of them whose turns take long, who has waited longest first.
-    heavy: VecDeque<Key>,
+    heavy_ready: VecDeque<Key>,
     /// Those whose turn it is; empty between turns.
     turn: Vec<Key>,
     /// Whether listeners may have more connections, and until when nothing is accepted.
@@ -76,16 +76,16 @@ pub(super) struct EventLoop<'l, R: Region> {
 }
 
 impl<'l, R: NodeRegion> EventLoop<'l, R> {
-    pub(super) fn new(shared: &'l Shared, loop_index: usize, region: R, parts: Parts) -> EventLoop<'l, R> {
+    pub(super) fn new(shared: &'l Shared, loop_index: usize, region: R, parts: LoopParts) -> EventLoop<'l, R> {
         let (now, lane) = (Instant::now(), region.lane());
         let shortest = shared.options.greeting_timeout.min(shared.options.session_timeout);
         let sweep_period = (shortest / 4).clamp(MIN_SWEEP, MAX_SWEEP);
         EventLoop {
-            tools: Tools { shared, loop_index, region, lane, frame: Vec::new(), now },
+            context: LoopContext { shared, loop_index, region, lane, frame: Vec::new(), now },
             parts,
             connections: Connections::new(),
-            list: Vec::new(),
-            heavy: VecDeque::with_capacity(LONG_LIST),
+            ready: Vec::new(),
+            heavy_ready: VecDeque::with_capacity(HEAVY_CAPACITY),
             turn: Vec::new(),
             acceptable: true,
             accept_from: now,
@@ -105,17 +105,17 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
         }
         let mut events = Events::with_capacity(MAX_EVENTS);
         while !self.is_over() {
-            match self.parts.poll.poll(&mut events, Some(self.patience())) {
+            match self.parts.poll.poll(&mut events, Some(self.poll_timeout())) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => events.clear(),
                 other => other.map_err(NodeError::io("wait for clients"))?,
             }
-            self.tools.now = Instant::now();
-            self.hear();
+            self.context.now = Instant::now();
+            self.handle_messages();
             for event in &events {
-                self.note(event);
+                self.handle_event(event);
             }
             self.accept();
-            self.serve();
+            self.run_turns();
             self.sweep();
         }
         self.for_each(Self::remove);
@@ -123,23 +123,23 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
     }
 
     fn is_over(&mut self) -> bool {
-        if self.stop_at.is_none() && self.tools.shared.is_stopping() {
+        if self.stop_at.is_none() && self.context.shared.is_stopping() {
             self.stop_at = Some(Instant::now() + LINGER);
             self.parts.listeners.clear();
             self.for_each(|all, key| {
                 if let Some(connection) = all.connections.get(key) {
-                    connection.shut_down(&mut all.tools);
-                    all.enlist(key);
+                    connection.shut_down(&mut all.context);
+                    all.schedule(key);
                 }
             });
         }
-        self.stop_at.is_some_and(|stop_at| self.connections.is_empty() || self.tools.now >= stop_at)
+        self.stop_at.is_some_and(|stop_at| self.connections.is_empty() || self.context.now >= stop_at)
     }
 
     /// How long to wait for the kernel.
-    fn patience(&self) -> Duration {
-        let can_accept = self.acceptable && self.tools.now >= self.accept_from && !self.parts.listeners.is_empty();
-        if !self.list.is_empty() || !self.heavy.is_empty() || can_accept {
+    fn poll_timeout(&self) -> Duration {
+        let can_accept = self.acceptable && self.context.now >= self.accept_from && !self.parts.listeners.is_empty();
+        if !self.ready.is_empty() || !self.heavy_ready.is_empty() || can_accept {
             return Duration::ZERO;
         }
         let mut until = self.next_sweep;
@@ -149,7 +149,7 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
         until.saturating_duration_since(Instant::now())
     }
 
-    fn note(&mut self, event: &mio::event::Event) {
+    fn handle_event(&mut self, event: &mio::event::Event) {
         let token = event.token();
         if token == WAKER {
             return;
@@ -165,35 +165,35 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
         } else if event.is_readable() {
             connection.note_readable();
         }
-        self.enlist(key);
+        self.schedule(key);
     }
 
     /// Puts a connection on a list, once.
-    fn enlist(&mut self, key: Key) {
+    fn schedule(&mut self, key: Key) {
         if let Some(connection) = self.connections.get(key)
-            && !connection.listed
+            && !connection.is_scheduled
         {
-            connection.listed = true;
-            if connection.is_heavy(self.tools.now) {
-                self.heavy.push_back(key);
+            connection.is_scheduled = true;
+            if connection.is_heavy(self.context.now) {
+                self.heavy_ready.push_back(key);
             } else {
-                self.list.push(key);
+                self.ready.push(key);
             }
         }
     }
 
     /// Gives each connection on the list its turn, then some of those whose turns take long.
-    fn serve(&mut self) {
-        std::mem::swap(&mut self.list, &mut self.turn);
-        let mut now = self.tools.now;
+    fn run_turns(&mut self) {
+        std::mem::swap(&mut self.ready, &mut self.turn);
+        let mut now = self.context.now;
         for index in 0..self.turn.len() {
-            now = self.serve_one(self.turn[index], now);
+            now = self.run_turn(self.turn[index], now);
         }
         self.turn.clear();
         let heavy_until = now + HEAVY_TIME;
-        for _ in 0..self.heavy.len() {
-            let Some(key) = self.heavy.pop_front() else { return };
-            now = self.serve_one(key, now);
+        for _ in 0..self.heavy_ready.len() {
+            let Some(key) = self.heavy_ready.pop_front() else { return };
+            now = self.run_turn(key, now);
             if now >= heavy_until {
                 return;
             }
@@ -201,71 +201,75 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
     }
 
     /// Gives a connection its turn, which begins at `begin`; when it ended.
-    fn serve_one(&mut self, key: Key, begin: Instant) -> Instant {
+    fn run_turn(&mut self, key: Key, begin: Instant) -> Instant {
         let Some(connection) = self.connections.get(key) else { return begin };
-        connection.listed = false;
-        let verdict = connection.turn(&mut self.tools, begin);
+        connection.is_scheduled = false;
+        let outcome = connection.turn(&mut self.context, begin);
         let end = Instant::now();
         connection.note_turn(begin, end);
-        self.obey(key, verdict);
+        self.apply(key, outcome);
         end
     }
 
-    fn obey(&mut self, key: Key, verdict: Verdict) {
-        match verdict {
-            Verdict::Wait => {}
-            Verdict::Again => self.enlist(key),
-            Verdict::Remove => self.remove(key),
+    fn apply(&mut self, key: Key, outcome: TurnOutcome) {
+        match outcome {
+            TurnOutcome::Wait => {}
+            TurnOutcome::Again => self.schedule(key),
+            TurnOutcome::Remove => self.remove(key),
         }
     }
 
     fn remove(&mut self, key: Key) {
         let Some(mut connection) = self.connections.remove(key) else { return };
-        connection.end_session(&mut self.tools, PriorSession::Ended);
+        connection.end_session(&mut self.context, PriorSession::Ended);
         if let Err(cause) = self.parts.poll.registry().deregister(connection.transport().source()) {
             tracing::debug!(%cause, "a connection could not be taken off the poll");
         }
-        connection.ticket().inspect(|ticket| self.tools.shared.door.leave(*ticket));
+        connection.pending_id().inspect(|pending_id| self.context.shared.pending.remove(*pending_id));
     }
 
     /// Handles messages from other loops.
-    fn hear(&mut self) {
-        let until = self.tools.now + MESSAGES_TIME;
+    fn handle_messages(&mut self) {
+        let until = self.context.now + MESSAGES_TIME;
         for _ in 0..MAX_MESSAGES {
             if Instant::now() >= until {
                 break;
             }
             match self.parts.inbox.try_recv() {
-                Ok(Message::Connected { stream, peer, ticket }) => self.adopt(stream, peer, ticket),
-                Ok(Message::Shed { victim, ticket }) => {
+                Ok(Message::Connected { stream, peer, pending_id }) => self.add_connection(stream, peer, pending_id),
+                Ok(Message::Evict { victim, pending_id }) => {
                     // Who has greeted meanwhile has another ticket, or none.
-                    if self.connections.get(victim).is_some_and(|connection| connection.ticket() == Some(ticket)) {
+                    if self
+                        .connections
+                        .get(victim)
+                        .is_some_and(|connection| connection.pending_id() == Some(pending_id))
+                    {
                         self.remove(victim);
                     }
                 }
-                Ok(Message::Drop { victim, why, asked, request, by }) => {
+                Ok(Message::Drop { victim, drop_reason, asked, request, by }) => {
                     if let Some(connection) = self.connections.get(victim) {
-                        connection.drop_session(&mut self.tools, why, by);
-                        self.enlist(victim);
+                        connection.drop_session(&mut self.context, drop_reason, by);
+                        self.schedule(victim);
                     }
                     // Its session is over, if it was not before.
-                    let Place { loop_index, key: asked } = asked;
-                    self.tools.shared.mailboxes[loop_index].send(Message::Dropped { asked, request, why });
+                    let ConnectionId { loop_index, key: asked } = asked;
+                    self.context.shared.mailboxes[loop_index].send(Message::Dropped { asked, request, drop_reason });
                 }
-                Ok(Message::Dropped { asked, request, why }) => {
+                Ok(Message::Dropped { asked, request, drop_reason }) => {
                     if let Some(connection) = self.connections.get(asked) {
-                        connection.dropped(&mut self.tools, request, why);
-                        self.enlist(asked);
+                        connection.session_dropped(&mut self.context, request, drop_reason);
+                        self.schedule(asked);
                     }
                 }
                 Err(_) => return,
             }
         }
-        self.tools.shared.mailboxes[self.tools.loop_index].wake();
+        self.context.shared.mailboxes[self.context.loop_index].wake();
     }
 
     fn accept(&mut self) {
-        if !self.acceptable || self.tools.now < self.accept_from {
+        if !self.acceptable || self.context.now < self.accept_from {
             return;
         }
         self.acceptable = false;
@@ -278,15 +282,15 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
     fn accept_from_one(&mut self, index: usize) -> bool {
         for _ in 0..MAX_ACCEPTS {
             match self.parts.listeners[index].accept() {
-                Ok((stream, peer)) => self.deal(stream, peer),
+                Ok((stream, peer)) => self.assign(stream, peer),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 // The client gave up while it waited.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     // Too many open files, mostly: those who wait are accepted when others have gone.
                     tracing::warn!(cause = %error, "a connection could not be accepted");
-                    self.tools.count(Counter::AcceptErrors, 1);
-                    self.accept_from = self.tools.now + ACCEPT_PAUSE;
+                    self.context.count(Counter::AcceptErrors, 1);
+                    self.accept_from = self.context.now + ACCEPT_PAUSE;
                     return true;
                 }
             }
@@ -295,39 +299,39 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
     }
 
     /// Gives a new connection to one loop after the other.
-    fn deal(&mut self, stream: TcpStream, peer: SocketAddr) {
-        let shared = self.tools.shared;
-        self.tools.count(Counter::ConnectionsAccepted, 1);
-        let (ticket, shed) = shared.door.enter(peer.ip(), None, Phase::Waiting);
-        if let Some(shed) = shed {
-            self.tools.count(Counter::ConnectionsShed, 1);
-            shared.shed(shed);
+    fn assign(&mut self, stream: TcpStream, peer: SocketAddr) {
+        let shared = self.context.shared;
+        self.context.count(Counter::ConnectionsAccepted, 1);
+        let (pending_id, evicted) = shared.pending.admit(peer.ip(), None, Phase::Greeting);
+        if let Some(evicted) = evicted {
+            self.context.count(Counter::ConnectionsShed, 1);
+            shared.evict(evicted);
         }
         let loop_index = self.next_loop;
         self.next_loop = (loop_index + 1) % shared.mailboxes.len();
-        if loop_index == self.tools.loop_index {
-            self.adopt(stream, peer, ticket);
+        if loop_index == self.context.loop_index {
+            self.add_connection(stream, peer, pending_id);
         } else {
-            shared.mailboxes[loop_index].send(Message::Connected { stream, peer, ticket });
+            shared.mailboxes[loop_index].send(Message::Connected { stream, peer, pending_id });
         }
     }
 
-    fn adopt(&mut self, stream: TcpStream, peer: SocketAddr, ticket: Ticket) {
-        let shared = self.tools.shared;
-        let deadline = self.tools.now + shared.options.greeting_timeout;
+    fn add_connection(&mut self, stream: TcpStream, peer: SocketAddr, pending_id: PendingId) {
+        let shared = self.context.shared;
+        let deadline = self.context.now + shared.options.greeting_timeout;
         let transport = match Transport::new(stream, &shared.options, &shared.access()) {
             Ok(transport) if self.stop_at.is_none() => transport,
             Ok(_) => {
-                self.tools.count(Counter::ConnectionsRefused, 1);
-                return shared.door.leave(ticket);
+                self.context.count(Counter::ConnectionsRefused, 1);
+                return shared.pending.remove(pending_id);
             }
             Err(cause) => {
                 tracing::debug!(%cause, "a new connection was lost");
-                return shared.door.leave(ticket);
+                return shared.pending.remove(pending_id);
             }
         };
-        let key = self.connections.insert(|key| Connection::new(transport, key, peer, ticket, deadline));
-        if !shared.door.settle(ticket, Place { loop_index: self.tools.loop_index, key }) {
+        let key = self.connections.insert(|key| Connection::new(transport, key, peer, pending_id, deadline));
+        if !shared.pending.assign(pending_id, ConnectionId { loop_index: self.context.loop_index, key }) {
             return drop(self.connections.remove(key));
         }
         let Some(connection) = self.connections.get(key) else { return };
@@ -337,24 +341,24 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
             tracing::warn!(%cause, "a new connection could not be watched");
             return self.remove(key);
         }
-        self.enlist(key);
+        self.schedule(key);
     }
 
     /// Looks after deadlines, now and then.
     fn sweep(&mut self) {
-        if self.tools.now < self.next_sweep {
+        if self.context.now < self.next_sweep {
             return;
         }
-        self.next_sweep = self.tools.now + self.sweep_period;
+        self.next_sweep = self.context.now + self.sweep_period;
         // One loop asks for all. A region that is lost is lost for good, so it is asked only while the node serves.
-        let is_asked = self.tools.loop_index == 0 && self.stop_at.is_none();
-        if is_asked && (self.tools.region.has_lost_bytes() || self.tools.region.verify_bytes().is_err()) {
-            self.tools.lose_memory();
+        let is_asked = self.context.loop_index == 0 && self.stop_at.is_none();
+        if is_asked && (self.context.region.has_lost_bytes() || self.context.region.verify_bytes().is_err()) {
+            self.context.lose_memory();
         }
         self.for_each(|all, key| {
             if let Some(connection) = all.connections.get(key) {
-                let verdict = connection.sweep(&mut all.tools);
-                all.obey(key, verdict);
+                let outcome = connection.sweep(&mut all.context);
+                all.apply(key, outcome);
             }
         });
     }

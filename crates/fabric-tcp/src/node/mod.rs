@@ -35,10 +35,10 @@ mod buffers;
 mod connection;
 mod connections;
 mod counters;
-mod door;
 mod event;
 mod event_loop;
 mod options;
+mod pending;
 mod session;
 mod shared;
 #[cfg(test)]
@@ -65,13 +65,13 @@ pub use shared::MAX_NODE_HOLDS;
 
 use crate::wire::{MAX_BATCH_VERBS, MAX_VERB_WORDS};
 use buffers::{MAX_INPUT_BYTES, MAX_OUTPUT_BYTES};
-use event_loop::{EventLoop, Parts, WAKER};
+use event_loop::{EventLoop, LoopParts, WAKER};
 use shared::{Mailbox, Shared};
 
 /// Connections that the kernel keeps for a listener until they are accepted; it may allow fewer (`somaxconn`). Of a
 /// flood that fills its queue the kernel drops what comes, and a client asks again only after a second; the standard
 /// library asks for 128.
-const MAX_WAITING: i32 = 4096;
+const LISTEN_BACKLOG: i32 = 4096;
 
 /// Bytes of one session's buffers, at most.
 pub const MAX_SESSION_BYTES: usize = MAX_INPUT_BYTES + MAX_OUTPUT_BYTES;
@@ -87,7 +87,7 @@ impl<R: Region + Clone + Send + 'static> NodeRegion for R {}
 pub struct Node<R> {
     region: R,
     shared: Arc<Shared>,
-    loops: Vec<Parts>,
+    loops: Vec<LoopParts>,
     local_addrs: Vec<SocketAddr>,
 }
 
@@ -111,7 +111,7 @@ where
             let failed = |cause| NodeError::Listen { addr: *addr, cause };
             let listener = TcpListener::bind(*addr).map_err(failed)?;
             // The second call changes how many may wait, and nothing else.
-            rustix::net::listen(&listener, MAX_WAITING).map_err(|errno| failed(errno.into()))?;
+            rustix::net::listen(&listener, LISTEN_BACKLOG).map_err(|errno| failed(errno.into()))?;
             local_addrs.push(listener.local_addr().map_err(failed)?);
             listeners.push(listener);
         }
@@ -120,7 +120,7 @@ where
             let poll = Poll::new().map_err(NodeError::io("make a poll"))?;
             let waker = Waker::new(poll.registry(), WAKER).map_err(NodeError::io("make a waker"))?;
             let (sender, inbox) = mpsc::channel();
-            loops.push(Parts { poll, inbox, listeners: std::mem::take(&mut listeners) });
+            loops.push(LoopParts { poll, inbox, listeners: std::mem::take(&mut listeners) });
             mailboxes.push(Mailbox { sender, waker: Arc::new(waker) });
         }
         Ok(Node { region, shared: Arc::new(Shared::new(options, mailboxes)), loops, local_addrs })

@@ -10,10 +10,10 @@ use guira_fabric::{Effect, FabricError, HoldSet, Lane, Region, Submitted, Verb};
 
 use super::NodeRegion;
 use super::buffers::Output;
-use super::connection::{End, Tools};
+use super::connection::{CloseCause, LoopContext};
 use super::connections::Key;
 use super::counters::Counter;
-use super::shared::{Ended, MAX_NODE_HOLDS, Message, Place, Why};
+use super::shared::{ConnectionId, DropReason, Ended, MAX_NODE_HOLDS, Message};
 use crate::wire::{self, FenceReply, Grant, HEADER_WORDS, Header, HoldReply, Kind, SessionId, WireError};
 
 /// Client slots whose liveness one session has, at most.
@@ -29,12 +29,12 @@ pub(super) struct Session {
     /// Made for the first slot that it asks for.
     holds: Option<Box<dyn HoldSet>>,
     /// Requests that wait for the end of another session.
-    pub(super) pending: u32,
+    pub(super) pending_fences: u32,
 }
 
 impl Session {
     pub(super) fn new(id: SessionId, number: u64, peer: SocketAddr, grant: Grant) -> Session {
-        Session { id, number, peer, grant, holds: None, pending: 0 }
+        Session { id, number, peer, grant, holds: None, pending_fences: 0 }
     }
 
     /// Ends it: when this returns, its slots are free.
@@ -46,79 +46,91 @@ impl Session {
     /// A frame other than a batch.
     pub(super) fn control<R: NodeRegion>(
         &mut self,
-        tools: &mut Tools<'_, R>,
+        context: &mut LoopContext<'_, R>,
         key: Key,
         header: &Header,
         body: &[u64],
         output: &mut Output,
-    ) -> Result<(), End> {
-        let place = Place { loop_index: tools.loop_index, key };
+    ) -> Result<(), CloseCause> {
+        let connection_id = ConnectionId { loop_index: context.loop_index, key };
         let read_only = |verb| (self.grant == Grant::ReadOnly).then_some(FabricError::ReadOnly { verb });
         match header.kind {
             Kind::Hold => {
                 let slot = wire::decode_slot(body)?;
                 if let Some(refusal) = read_only("a hold") {
-                    refuse(tools, output, header.id, &refusal);
+                    refuse(context, output, header.id, &refusal);
                 } else {
-                    self.hold(tools, place, header.id, slot, output);
+                    self.hold(context, connection_id, header.id, slot, output);
                 }
             }
             Kind::Release => {
                 let slot = wire::decode_slot(body)?;
                 if self.holds.as_mut().is_some_and(|holds| holds.release(slot)) {
-                    tools.shared.release(slot, place);
-                    tools.count(Counter::HoldsEnded, 1);
+                    context.shared.release(slot, connection_id);
+                    context.count(Counter::HoldsEnded, 1);
                 }
             }
             Kind::Fence => {
                 let slot = wire::decode_slot(body)?;
                 if let Some(refusal) = read_only("a fence") {
-                    refuse(tools, output, header.id, &refusal);
-                } else if let Some(victim) = tools.shared.holder(slot) {
-                    self.pending += 1;
-                    let (why, request) = (Why::Fenced, header.id);
+                    refuse(context, output, header.id, &refusal);
+                } else if let Some(victim) = context.shared.holder(slot) {
+                    self.pending_fences += 1;
+                    let (drop_reason, request) = (DropReason::Fenced, header.id);
                     let by = Some((self.number, self.peer));
-                    let message = Message::Drop { victim: victim.key, why, asked: place, request, by };
-                    tools.shared.mailboxes[victim.loop_index].send(message);
+                    let message = Message::Drop { victim: victim.key, drop_reason, asked: connection_id, request, by };
+                    context.shared.mailboxes[victim.loop_index].send(message);
                 } else {
-                    tools.count(Counter::FencesNoSession, 1);
-                    answer(tools, output, Kind::Fenced, header.id, &FenceReply::NoSession.encode());
+                    context.count(Counter::FencesNoSession, 1);
+                    answer(context, output, Kind::Fenced, header.id, &FenceReply::NoSession.encode());
                 }
             }
             Kind::Count if body.is_empty() => {
-                let counters = tools.shared.sum().encode();
-                answer(tools, output, Kind::Counted, header.id, &counters);
+                let counters = context.shared.sum().encode();
+                answer(context, output, Kind::Counted, header.id, &counters);
             }
             kind => return Err(WireError::Kind { kind: kind as u8 }.into()),
         }
         Ok(())
     }
 
-    fn hold<R: NodeRegion>(&mut self, tools: &mut Tools<'_, R>, place: Place, id: u64, slot: u16, output: &mut Output) {
-        let holds = self.holds.get_or_insert_with(|| tools.region.hold_set());
+    fn hold<R: NodeRegion>(
+        &mut self,
+        context: &mut LoopContext<'_, R>,
+        connection_id: ConnectionId,
+        id: u64,
+        slot: u16,
+        output: &mut Output,
+    ) {
+        let holds = self.holds.get_or_insert_with(|| context.region.hold_set());
         // The kernel is asked about slots only that no session has.
-        if tools.shared.holder(slot).is_some() {
-            tools.count(Counter::HoldsTaken, 1);
-            return answer(tools, output, Kind::Held, id, &HoldReply::Taken.encode());
+        if context.shared.holder(slot).is_some() {
+            context.count(Counter::HoldsTaken, 1);
+            return answer(context, output, Kind::Held, id, &HoldReply::Taken.encode());
         }
         if holds.count() >= MAX_HOLDS {
-            return refuse_text(tools, output, id, format!("a session has the liveness of {MAX_HOLDS} slots at most"));
+            return refuse_text(
+                context,
+                output,
+                id,
+                format!("a session has the liveness of {MAX_HOLDS} slots at most"),
+            );
         }
-        if !tools.shared.may_hold() {
+        if !context.shared.may_hold() {
             let text = format!("the sessions of this node have the liveness of {MAX_NODE_HOLDS} slots at most");
-            return refuse_text(tools, output, id, text);
+            return refuse_text(context, output, id, text);
         }
         match holds.hold(slot) {
             Ok(true) => {
-                tools.shared.hold(slot, place);
-                tools.count(Counter::HoldsGranted, 1);
-                answer(tools, output, Kind::Held, id, &HoldReply::Granted.encode());
+                context.shared.hold(slot, connection_id);
+                context.count(Counter::HoldsGranted, 1);
+                answer(context, output, Kind::Held, id, &HoldReply::Granted.encode());
             }
             Ok(false) => {
-                tools.count(Counter::HoldsTaken, 1);
-                answer(tools, output, Kind::Held, id, &HoldReply::Taken.encode());
+                context.count(Counter::HoldsTaken, 1);
+                answer(context, output, Kind::Held, id, &HoldReply::Taken.encode());
             }
-            Err(error) => refuse(tools, output, id, &error),
+            Err(error) => refuse(context, output, id, &error),
         }
     }
 }
@@ -126,22 +138,22 @@ impl Session {
 /// Executes a batch: its READs go from the region to where they are sent from, its WRITEs from where they were
 /// received.
 pub(super) fn batch<R: Region>(
-    tools: &mut Tools<'_, R>,
+    context: &mut LoopContext<'_, R>,
     session: &Session,
     header: &Header,
     body: &[u64],
     output: &mut Output,
-) -> Result<(), End> {
+) -> Result<(), CloseCause> {
     let words = HEADER_WORDS + wire::found_words(body, header.count)?;
-    let executed = execute_to(tools, session.grant, header, body, output.room(words))?;
+    let executed = execute_to(context, session.grant, header, body, output.room(words))?;
     // What it found may be zeros that the file never had, and what it wrote is lost.
-    if tools.region.has_lost_bytes() {
-        return Err(End::MemoryLost);
+    if context.region.has_lost_bytes() {
+        return Err(CloseCause::MemoryLost);
     }
     match executed {
         Ok(()) => output.commit(words),
-        Err(error) if error.effect() == Effect::None => refuse(tools, output, header.id, &error),
-        Err(error) => return Err(End::Broken(error)),
+        Err(error) if error.effect() == Effect::None => refuse(context, output, header.id, &error),
+        Err(error) => return Err(CloseCause::Broken(error)),
     }
     Ok(())
 }
@@ -149,7 +161,7 @@ pub(super) fn batch<R: Region>(
 /// Executes a batch and leaves its answer in `frame`, or says why it was refused.
 #[inline(never)]
 fn execute_to<R: Region>(
-    tools: &mut Tools<'_, R>,
+    context: &mut LoopContext<'_, R>,
     grant: Grant,
     header: &Header,
     body: &[u64],
@@ -166,9 +178,9 @@ fn execute_to<R: Region>(
     {
         return Ok(Err(FabricError::ReadOnly { verb: verb.name() }));
     }
-    let result = execute_in_place(&mut tools.lane, &mut verbs);
+    let result = execute_in_place(&mut context.lane, &mut verbs);
     if result.is_ok() {
-        count(tools, &verbs);
+        count(context, &verbs);
     }
     Ok(result)
 }
@@ -186,7 +198,7 @@ pub(super) fn execute_in_place<L: Lane>(lane: &mut L, verbs: &mut [Verb<'_>]) ->
 }
 
 #[inline]
-fn count<R: Region>(tools: &Tools<'_, R>, verbs: &[Verb<'_>]) {
+fn count<R: Region>(context: &LoopContext<'_, R>, verbs: &[Verb<'_>]) {
     let (mut reads, mut writes, mut swaps, mut adds) = (0, 0, 0, 0);
     for verb in verbs {
         match verb {
@@ -196,26 +208,32 @@ fn count<R: Region>(tools: &Tools<'_, R>, verbs: &[Verb<'_>]) {
             Verb::FetchAdd { .. } => adds += 1,
         }
     }
-    tools.count(Counter::Batches, 1);
-    tools.count(Counter::Reads, reads);
-    tools.count(Counter::Writes, writes);
-    tools.count(Counter::Swaps, swaps);
-    tools.count(Counter::Adds, adds);
+    context.count(Counter::Batches, 1);
+    context.count(Counter::Reads, reads);
+    context.count(Counter::Writes, writes);
+    context.count(Counter::Swaps, swaps);
+    context.count(Counter::Adds, adds);
 }
 
-pub(super) fn answer<R: Region>(tools: &mut Tools<'_, R>, output: &mut Output, kind: Kind, id: u64, body: &[u64]) {
-    tools.frame.clear();
-    wire::append(&mut tools.frame, kind, id, body);
-    output.append(&tools.frame);
+pub(super) fn answer<R: Region>(
+    context: &mut LoopContext<'_, R>,
+    output: &mut Output,
+    kind: Kind,
+    id: u64,
+    body: &[u64],
+) {
+    context.frame.clear();
+    wire::append(&mut context.frame, kind, id, body);
+    output.append(&context.frame);
 }
 
-fn refuse_text<R: Region>(tools: &mut Tools<'_, R>, output: &mut Output, id: u64, text: String) {
-    refuse(tools, output, id, &FabricError::Backend(format!("{text}; nothing was changed")));
+fn refuse_text<R: Region>(context: &mut LoopContext<'_, R>, output: &mut Output, id: u64, text: String) {
+    refuse(context, output, id, &FabricError::Backend(format!("{text}; nothing was changed")));
 }
 
-fn refuse<R: Region>(tools: &mut Tools<'_, R>, output: &mut Output, id: u64, refusal: &FabricError) {
-    tools.count(Counter::RequestsRefused, 1);
-    tools.frame.clear();
-    wire::encode_refusal(&mut tools.frame, id, refusal);
-    output.append(&tools.frame);
+fn refuse<R: Region>(context: &mut LoopContext<'_, R>, output: &mut Output, id: u64, refusal: &FabricError) {
+    context.count(Counter::RequestsRefused, 1);
+    context.frame.clear();
+    wire::encode_refusal(&mut context.frame, id, refusal);
+    output.append(&context.frame);
 }

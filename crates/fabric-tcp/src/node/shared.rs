@@ -15,8 +15,8 @@ use mio::net::TcpStream;
 use super::access::NodeAccess;
 use super::connections::Key;
 use super::counters::{LoopCounters, NodeCounters};
-use super::door::{Door, Shed, Ticket, network};
 use super::options::NodeOptions;
+use super::pending::{Evicted, PendingConnections, PendingId, network};
 use crate::wire::{CloseReason, Grant, PriorSession, SessionId};
 
 /// Sessions that ended and are remembered, so that their clients can be told.
@@ -29,31 +29,31 @@ const WRITERS_SHARE: u32 = 4;
 
 /// A connection, and the loop it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ConnectionId {
     pub(super) loop_index: usize,
     pub(super) key: Key,
 }
 
 /// Why a session is dropped on request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum DropReason {
     /// Another client asked for it.
     Fenced,
     /// Its own client has connected anew.
-    Succeeded,
+    Superseded,
 }
 
 /// What one loop tells another.
 pub(super) enum Message {
     /// A connection was accepted, and is the loop's from now on.
-    Connected { stream: TcpStream, peer: SocketAddr, ticket: Ticket },
+    Connected { stream: TcpStream, peer: SocketAddr, pending_id: PendingId },
     /// A connection without a session has to go, because another came.
-    Shed { victim: Key, ticket: Ticket },
+    Evict { victim: Key, pending_id: PendingId },
     /// A session is to be dropped, because session `by` of that client wants it; `asked` is to be told by `Dropped`
     /// when that is done.
-    Drop { victim: Key, why: Why, asked: Place, request: u64, by: Option<(u64, SocketAddr)> },
+    Drop { victim: Key, drop_reason: DropReason, asked: ConnectionId, request: u64, by: Option<(u64, SocketAddr)> },
     /// The session that `asked` wanted to be dropped is gone.
-    Dropped { asked: Key, request: u64, why: Why },
+    Dropped { asked: Key, request: u64, drop_reason: DropReason },
 }
 
 /// The way to a loop.
@@ -94,7 +94,7 @@ pub(super) struct Shared {
     pub(super) counters: Vec<LoopCounters>,
     /// Who is let in now; the options say who was at first.
     access: Mutex<Arc<NodeAccess>>,
-    pub(super) door: Door,
+    pub(super) pending: PendingConnections,
     stopping: AtomicBool,
     /// How bytes of the region were lost, if they were.
     lost: OnceLock<String>,
@@ -110,8 +110,8 @@ pub(super) struct Shared {
 
 #[derive(Default)]
 struct Registry {
-    slots: HashMap<u16, Place>,
-    open: HashMap<SessionId, Place>,
+    slots: HashMap<u16, ConnectionId>,
+    open: HashMap<SessionId, ConnectionId>,
     ended: HashMap<SessionId, PriorSession>,
     /// The sessions of `ended`, the oldest first.
     order: VecDeque<SessionId>,
@@ -124,7 +124,7 @@ impl Shared {
             access: Mutex::new(Arc::new(options.access.clone())),
             options,
             mailboxes,
-            door: Door::default(),
+            pending: PendingConnections::default(),
             stopping: AtomicBool::new(false),
             lost: OnceLock::new(),
             sessions: AtomicU32::new(0),
@@ -159,9 +159,9 @@ impl Shared {
 
     /// Stops the node, because bytes of the region are gone. False if that was known.
     pub(super) fn lose_memory(&self, reason: String) -> bool {
-        let is_news = self.lost.set(reason).is_ok();
+        let is_first = self.lost.set(reason).is_ok();
         self.stop();
-        is_news
+        is_first
     }
 
     /// How bytes of the region were lost, if they were.
@@ -170,9 +170,9 @@ impl Shared {
     }
 
     /// Tells a connection's loop that it has to go. One that no loop has yet finds out by itself.
-    pub(super) fn shed(&self, Shed { ticket, place }: Shed) {
-        if let Some(Place { loop_index, key }) = place {
-            self.mailboxes[loop_index].send(Message::Shed { victim: key, ticket });
+    pub(super) fn evict(&self, Evicted { pending_id, connection_id }: Evicted) {
+        if let Some(ConnectionId { loop_index, key }) = connection_id {
+            self.mailboxes[loop_index].send(Message::Evict { victim: key, pending_id });
         }
     }
 
@@ -201,10 +201,10 @@ impl Shared {
             Grant::ReadWrite => limit - limit / WRITERS_SHARE,
             Grant::ReadOnly => limit,
         };
-        if grant == Grant::ReadOnly && !take_one(&self.readers, of_readers) {
+        if grant == Grant::ReadOnly && !try_increment(&self.readers, of_readers) {
             return Err(of_readers);
         }
-        if take_one(&self.sessions, limit) {
+        if try_increment(&self.sessions, limit) {
             return Ok(());
         }
         self.release_reader(grant);
@@ -237,19 +237,24 @@ impl Shared {
     }
 
     /// A session's number, for people: nobody can do anything with it.
-    pub(super) fn number_session(&self) -> u64 {
+    pub(super) fn next_session_number(&self) -> u64 {
         self.last_session.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    pub(super) fn open(&self, session: SessionId, place: Place) {
-        self.registry().open.insert(session, place);
+    pub(super) fn open(&self, session: SessionId, connection_id: ConnectionId) {
+        self.registry().open.insert(session, connection_id);
     }
 
     /// The session's verbs are over and its slots are free.
-    pub(super) fn close(&self, Ended { session, grant, addr, slots, .. }: &Ended, place: Place, outcome: PriorSession) {
+    pub(super) fn close(
+        &self,
+        Ended { session, grant, addr, slots, .. }: &Ended,
+        connection_id: ConnectionId,
+        outcome: PriorSession,
+    ) {
         let mut registry = self.registry();
         for slot in slots {
-            registry.release(*slot, place);
+            registry.release(*slot, connection_id);
         }
         registry.open.remove(session);
         registry.ended.insert(*session, outcome);
@@ -264,7 +269,7 @@ impl Shared {
     }
 
     /// Where a session is, if it is open.
-    pub(super) fn find(&self, session: SessionId) -> Option<Place> {
+    pub(super) fn find(&self, session: SessionId) -> Option<ConnectionId> {
         self.registry().open.get(&session).copied()
     }
 
@@ -277,16 +282,16 @@ impl Shared {
         self.registry().slots.len() < MAX_NODE_HOLDS as usize
     }
 
-    pub(super) fn hold(&self, slot: u16, place: Place) {
-        self.registry().slots.insert(slot, place);
+    pub(super) fn hold(&self, slot: u16, connection_id: ConnectionId) {
+        self.registry().slots.insert(slot, connection_id);
     }
 
     /// The session at `place` does not have `slot` any more; somebody else may.
-    pub(super) fn release(&self, slot: u16, place: Place) {
-        self.registry().release(slot, place);
+    pub(super) fn release(&self, slot: u16, connection_id: ConnectionId) {
+        self.registry().release(slot, connection_id);
     }
 
-    pub(super) fn holder(&self, slot: u16) -> Option<Place> {
+    pub(super) fn holder(&self, slot: u16) -> Option<ConnectionId> {
         self.registry().slots.get(&slot).copied()
     }
 
@@ -296,14 +301,14 @@ impl Shared {
 }
 
 impl Registry {
-    fn release(&mut self, slot: u16, place: Place) {
-        if self.slots.get(&slot) == Some(&place) {
+    fn release(&mut self, slot: u16, connection_id: ConnectionId) {
+        if self.slots.get(&slot) == Some(&connection_id) {
             self.slots.remove(&slot);
         }
     }
 }
 
-fn take_one(count: &AtomicU32, limit: u32) -> bool {
+fn try_increment(count: &AtomicU32, limit: u32) -> bool {
     let more = |now: u32| now.checked_add(1).filter(|more| *more <= limit);
     count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
 }

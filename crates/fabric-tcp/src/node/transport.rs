@@ -105,7 +105,7 @@ impl Transport {
     }
 
     /// Gives TLS up: what is said from now on is said in plain words, and heard as it comes.
-    pub(super) fn speak_plainly(&mut self) {
+    pub(super) fn disable_tls(&mut self) {
         #[cfg(feature = "tls")]
         {
             self.tls = None;

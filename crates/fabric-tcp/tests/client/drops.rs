@@ -9,13 +9,13 @@ use guira_fabric::{Addr, FabricError, Lane, Liveness, Region, Submitted, Verb, p
 use guira_fabric_tcp::client::Waiting;
 use pollster::block_on;
 
-use crate::double::{Double, WAYS};
+use crate::mock_node::{MockNode, WAITING_MODES};
 
 /// A batch is dropped before it is polled, and after each number of polls; its lane is drained, and goes on.
 #[test]
 fn a_dropped_batch_takes_effect_and_is_drained() {
-    for waiting in WAYS {
-        let node = Double::start(256, 64);
+    for waiting in WAITING_MODES {
+        let node = MockNode::start(256, 64);
         let mut lane = node.connect(waiting).lane();
         // An in-place poll waits for the answer: there is nothing to drop after it.
         let polls = if waiting == Waiting::InPlace { 0..1 } else { 0..3 };
@@ -49,8 +49,8 @@ fn a_dropped_batch_takes_effect_and_is_drained() {
 /// A lane with a batch in flight takes no other; one that is dropped leaves the connection to the others.
 #[test]
 fn a_dropped_lane_leaves_the_connection_to_others() {
-    for waiting in WAYS {
-        let node = Double::start(256, 64);
+    for waiting in WAITING_MODES {
+        let node = MockNode::start(256, 64);
         let region = node.connect(waiting);
         let mut last = region.lane();
         for round in 0..200 {
@@ -71,7 +71,7 @@ fn a_dropped_lane_leaves_the_connection_to_others() {
 /// A question about a client that is dropped gives back what it was granted, and so does one that another replaces.
 #[test]
 fn a_dropped_question_keeps_no_slot() {
-    let node = Double::start(64, 64);
+    let node = MockNode::start(64, 64);
     let mut region = node.connect(Waiting::Cooperative);
     let mut cx = Context::from_waker(Waker::noop());
     let mut pending = 0;

@@ -8,8 +8,8 @@ use guira_fabric_tcp::client::{Loss, TcpRegion, Waiting};
 use guira_fabric_tcp::wire::{BatchShape, HEADER_WORDS, Hello};
 use pollster::block_on;
 
-use crate::double::{Double, WAYS, options};
-use crate::proxy::{Proxy, Way};
+use crate::mock_node::{MockNode, WAITING_MODES, options};
+use crate::proxy::{Faults, Proxy};
 
 /// Bytes of a greeting, and of the answer to it without a sample.
 const HELLO_BYTES: u64 = (HEADER_WORDS as u64 + 7) * 8;
@@ -50,8 +50,8 @@ fn connect_through(proxy: &Proxy, waiting: Waiting, timeout: Duration) -> TcpReg
 
 #[test]
 fn greetings_are_as_long_as_this_test_believes() {
-    let node = Double::start(64, 64);
-    let proxy = Proxy::start(node.address, Way::default(), Way::default());
+    let node = MockNode::start(64, 64);
+    let proxy = Proxy::start(node.address, Faults::default(), Faults::default());
     let _region = connect_through(&proxy, Waiting::InPlace, Duration::from_secs(10));
     let passed = [0, 1].map(|way: usize| proxy.passed[way].load(Ordering::SeqCst));
     assert_eq!(passed, [HELLO_BYTES, WELCOME_BYTES]);
@@ -63,28 +63,28 @@ fn greetings_are_as_long_as_this_test_believes() {
 /// Every frame, cut in two at every byte, with a pause between the halves.
 #[test]
 fn frames_that_arrive_in_two_pieces_are_whole() {
-    let node = Double::start(64, 64);
+    let node = MockNode::start(64, 64);
     let (request_bytes, reply_bytes) = change_bytes();
     let delay = Duration::from_micros(500);
     let is_long = std::env::var_os("GUIRA_LONG").is_some();
     let mut count = 0;
-    for waiting in WAYS {
+    for waiting in WAITING_MODES {
         // Both ways of waiting share what is tested: by turns is enough, unless there is time.
         let is_its_turn = |at: &u64| is_long || at % 2 == (waiting == Waiting::InPlace) as u64;
         for at in (1..HELLO_BYTES + request_bytes).filter(is_its_turn) {
-            let request = Way { split_at: Some(at), delay, ..Way::default() };
-            check_whole(&node, waiting, request, Way::default(), &mut count);
+            let request = Faults { split_at: Some(at), delay, ..Faults::default() };
+            check_whole(&node, waiting, request, Faults::default(), &mut count);
         }
         for at in (1..WELCOME_BYTES + reply_bytes).filter(is_its_turn) {
-            let reply = Way { split_at: Some(at), delay, ..Way::default() };
-            check_whole(&node, waiting, Way::default(), reply, &mut count);
+            let reply = Faults { split_at: Some(at), delay, ..Faults::default() };
+            check_whole(&node, waiting, Faults::default(), reply, &mut count);
         }
     }
     println!("{count} splits");
     assert!(count >= HELLO_BYTES + request_bytes + WELCOME_BYTES + reply_bytes - 2);
 }
 
-fn check_whole(node: &Double, waiting: Waiting, request: Way, reply: Way, count: &mut u64) {
+fn check_whole(node: &MockNode, waiting: Waiting, request: Faults, reply: Faults, count: &mut u64) {
     let proxy = Proxy::start(node.address, request, reply);
     let region = connect_through(&proxy, waiting, Duration::from_secs(10));
     let mut lane = region.lane();
@@ -98,19 +98,19 @@ fn check_whole(node: &Double, waiting: Waiting, request: Way, reply: Way, count:
 fn a_cut_tells_the_effect() {
     let (request_bytes, reply_bytes) = change_bytes();
     let (mut undone, mut unknown) = (0, 0);
-    for waiting in WAYS {
+    for waiting in WAITING_MODES {
         // The greeting is answered before the proxy sees more. What has come whole may be answered before the cut
         // shows: that is the answer's cut before its first byte, below.
         for at in 1..request_bytes {
-            let request = Way { cut_at: Some(HELLO_BYTES + at), ..Way::default() };
-            match check_cut(waiting, request, Way::default(), false) {
+            let request = Faults { cut_at: Some(HELLO_BYTES + at), ..Faults::default() };
+            match check_cut(waiting, request, Faults::default(), false) {
                 Effect::None => undone += 1,
                 _ => unknown += 1,
             }
         }
         for at in 0..reply_bytes {
-            let reply = Way { cut_at: Some(WELCOME_BYTES + at), ..Way::default() };
-            if check_cut(waiting, Way::default(), reply, true) == Effect::Unknown {
+            let reply = Faults { cut_at: Some(WELCOME_BYTES + at), ..Faults::default() };
+            if check_cut(waiting, Faults::default(), reply, true) == Effect::Unknown {
                 unknown += 1;
             }
         }
@@ -120,8 +120,8 @@ fn a_cut_tells_the_effect() {
 }
 
 /// Cuts, and asks what became of a change and of a look. The effect that the change's error told.
-fn check_cut(waiting: Waiting, request: Way, reply: Way, may_change: bool) -> Effect {
-    let node = Double::start(64, 64);
+fn check_cut(waiting: Waiting, request: Faults, reply: Faults, may_change: bool) -> Effect {
+    let node = MockNode::start(64, 64);
     let proxy = Proxy::start(node.address, request, reply);
     let region = connect_through(&proxy, waiting, Duration::from_secs(10));
     let mut lane = region.lane();
@@ -144,11 +144,14 @@ fn check_cut(waiting: Waiting, request: Way, reply: Way, may_change: bool) -> Ef
 /// A READ has no effect, wherever its answer is cut.
 #[test]
 fn a_cut_read_changed_nothing() {
-    for waiting in WAYS {
+    for waiting in WAITING_MODES {
         for at in 0..48 {
-            let node = Double::start(64, 64);
-            let proxy =
-                Proxy::start(node.address, Way::default(), Way { cut_at: Some(WELCOME_BYTES + at), ..Way::default() });
+            let node = MockNode::start(64, 64);
+            let proxy = Proxy::start(
+                node.address,
+                Faults::default(),
+                Faults { cut_at: Some(WELCOME_BYTES + at), ..Faults::default() },
+            );
             let region = connect_through(&proxy, waiting, Duration::from_secs(10));
             let result = look(&mut region.lane());
             assert_eq!(result, Err(FabricError::Disconnected { effect: Effect::None }), "{waiting:?} {at}");
@@ -160,10 +163,10 @@ fn a_cut_read_changed_nothing() {
 #[test]
 fn an_answer_that_is_late_costs_the_connection() {
     let timeout = Duration::from_millis(300);
-    for waiting in WAYS {
-        let node = Double::start(64, 64);
-        let lost = Way { lost_from: Some(WELCOME_BYTES + 8), ..Way::default() };
-        let proxy = Proxy::start(node.address, Way::default(), lost);
+    for waiting in WAITING_MODES {
+        let node = MockNode::start(64, 64);
+        let lost = Faults { lost_from: Some(WELCOME_BYTES + 8), ..Faults::default() };
+        let proxy = Proxy::start(node.address, Faults::default(), lost);
         let region = connect_through(&proxy, waiting, timeout);
         let mut found = [0; 3];
         let mut lanes = [(); 3].map(|()| region.lane());
@@ -188,9 +191,9 @@ fn an_answer_that_is_late_costs_the_connection() {
 /// A node that is slow, and within its time, is waited for.
 #[test]
 fn delays_are_waited_for() {
-    for waiting in WAYS {
-        let node = Double::start(64, 64);
-        let slow = Way { delay: Duration::from_millis(120), ..Way::default() };
+    for waiting in WAITING_MODES {
+        let node = MockNode::start(64, 64);
+        let slow = Faults { delay: Duration::from_millis(120), ..Faults::default() };
         let proxy = Proxy::start(node.address, slow, slow);
         let region = connect_through(&proxy, waiting, Duration::from_secs(10));
         assert_eq!(change(&mut region.lane()), (Ok(()), 0, [5, 6]), "{waiting:?}");
@@ -200,8 +203,8 @@ fn delays_are_waited_for() {
 /// A session that was dropped on request says so, at once and ever after.
 #[test]
 fn a_dropped_session_is_fenced() {
-    for waiting in WAYS {
-        let node = Double::start(64, 64);
+    for waiting in WAITING_MODES {
+        let node = MockNode::start(64, 64);
         let (first, second) = (node.connect(waiting), node.connect(waiting));
         let mut lane = first.lane();
         assert_eq!(change(&mut lane).0, Ok(()));

@@ -13,7 +13,7 @@ use guira_fabric_tcp::wire::{CloseReason, Hello, Kind, WireError, append};
 use pollster::block_on;
 use proptest::prelude::*;
 
-use crate::double::{WAYS, bytes, options, read_frame, welcome};
+use crate::mock_node::{WAITING_MODES, bytes, options, read_frame, welcome};
 
 /// A node that greets, and answers the next frame with what `answer` makes of its id.
 fn node(answer: impl Fn(u64) -> Vec<u8> + Send + 'static) -> SocketAddr {
@@ -77,7 +77,7 @@ fn closer(closed: usize) -> (SocketAddr, Arc<AtomicUsize>) {
 #[test]
 fn a_client_that_is_shed_tries_again_within_its_time() {
     for closed in [1, 2, 5] {
-        for waiting in WAYS {
+        for waiting in WAITING_MODES {
             let (address, count) = closer(closed);
             let start = Instant::now();
             let region = TcpRegion::connect(&options(address).with_waiting(waiting)).expect("a session at last");
@@ -107,7 +107,7 @@ fn ask(waiting: Waiting, answer: impl Fn(u64) -> Vec<u8> + Send + 'static) -> (R
 
 #[test]
 fn answers_that_fit_no_question_end_the_connection() {
-    for waiting in WAYS {
+    for waiting in WAITING_MODES {
         let (result, loss) = ask(waiting, |id| frame(Kind::Done, id, &[1, 2]));
         assert_eq!((result, loss), (Ok(()), None), "an honest answer is believed");
         let (result, loss) = ask(waiting, |id| frame(Kind::Refused, id, &[2, 0, 3]));
@@ -148,7 +148,7 @@ fn noise_ends_the_connection_and_nothing_else() {
     let lost = std::cell::Cell::new(0);
     runner
         .run(&(noise, any::<bool>()), |((noise, bit), in_place)| {
-            let waiting = WAYS[usize::from(in_place)];
+            let waiting = WAITING_MODES[usize::from(in_place)];
             let (result, loss) = ask(waiting, move |id| match bit {
                 None => noise.clone(),
                 Some(bit) => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// What is done to one direction of every connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Way {
+pub struct Faults {
     /// The bytes that go through, before the connection is cut in both directions.
     pub cut_at: Option<u64>,
     /// The only places where what goes through is split: the first bytes up to there go on their own.
@@ -29,7 +29,7 @@ pub struct Proxy {
 
 impl Proxy {
     /// A proxy for connections to `node`, until the process ends.
-    pub fn start(node: SocketAddr, request: Way, reply: Way) -> Proxy {
+    pub fn start(node: SocketAddr, request: Faults, reply: Faults) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a port left");
         let address = listener.local_addr().expect("a listener has an address");
         let passed = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
@@ -48,7 +48,7 @@ impl Proxy {
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, way: Way, passed: &AtomicU64) {
+fn pass(mut from: TcpStream, mut to: TcpStream, way: Faults, passed: &AtomicU64) {
     // A stream that is gone cannot be prepared, nor ended again.
     let _ = to.set_nodelay(true);
     let mut buffer = vec![0; 1 << 16];

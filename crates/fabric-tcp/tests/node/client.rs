@@ -11,7 +11,7 @@ use guira_fabric_tcp::wire::{
 };
 
 /// How long a test waits for anything.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A greeting without a token, by a client that had no session.
 pub const HELLO: Hello = Hello { wanted: Grant::ReadWrite, token: None, prior_session: None, sample_words: 0 };
@@ -33,8 +33,8 @@ impl Client {
     pub fn connect(addr: SocketAddr) -> Client {
         let stream = TcpStream::connect(addr).expect("the node listens");
         stream.set_nodelay(true).expect("an option of the socket");
-        stream.set_read_timeout(Some(PATIENCE)).expect("an option of the socket");
-        stream.set_write_timeout(Some(PATIENCE)).expect("an option of the socket");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("an option of the socket");
+        stream.set_write_timeout(Some(TIMEOUT)).expect("an option of the socket");
         Client { stream, next_id: 1 }
     }
 
@@ -149,7 +149,7 @@ impl Client {
     }
 
     /// The farewell that comes next, behind which there is nothing; answers before it are left out.
-    pub fn farewell(&mut self) -> CloseReason {
+    pub fn close_reason(&mut self) -> CloseReason {
         loop {
             let frame = self.frame().expect("a farewell");
             if frame.header.kind == Kind::Close {

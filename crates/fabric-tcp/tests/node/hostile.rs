@@ -13,7 +13,7 @@ use guira_fabric_tcp::node::{MAX_SESSION_BYTES, NodeCounters};
 use guira_fabric_tcp::wire::{Grant, Hello, Kind, MAX_BATCH_VERBS, MAX_VERB_WORDS};
 
 use crate::client::{Client, HELLO};
-use crate::served::{DEVICE_BYTES, MAIN_BYTES, Served, options};
+use crate::test_node::{DEVICE_BYTES, MAIN_BYTES, TestNode, options};
 
 /// Frames of a run, and how many times as many a long one has.
 const FRAMES: u64 = 100_000;
@@ -111,7 +111,7 @@ fn attack(address: SocketAddr, seed: u64, frames: u64) {
 }
 
 /// Attacks a node from several threads; what it counted.
-fn besiege(served: &Served) -> NodeCounters {
+fn attack_from_all(node: &TestNode) -> NodeCounters {
     let times = if std::env::var_os("GUIRA_LONG").is_some_and(|long| long == "1") { LONG } else { 1 };
     let frames = FRAMES * times;
     let before = resident_bytes();
@@ -119,10 +119,10 @@ fn besiege(served: &Served) -> NodeCounters {
         for client in 0..CLIENTS {
             let seed = 0x6775_6972_6100 + client;
             println!("client {client}: seed {seed:#x}, {} frames", frames / CLIENTS);
-            scope.spawn(move || attack(served.addr, seed, frames / CLIENTS));
+            scope.spawn(move || attack(node.addr, seed, frames / CLIENTS));
         }
     });
-    let (mut client, _) = Client::open(served.addr);
+    let (mut client, _) = Client::open(node.addr);
     let counters = client.count();
     println!("{counters:?}");
     let looked_at = counters.batches
@@ -149,25 +149,25 @@ fn resident_bytes() -> u64 {
 }
 
 /// A node over a file, whose bytes the test sees: header, both spaces, padding.
-fn besieged_file(grant: Grant) -> (NodeCounters, Vec<u8>, Vec<u8>) {
+fn attack_file(grant: Grant) -> (NodeCounters, Vec<u8>, Vec<u8>) {
     let path = format!("/dev/shm/guira-hostile-{}-{grant:?}", std::process::id());
     let location = Location::file(&path);
     let sizes = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES - 512);
     let region = ShmRegion::create(&location, sizes, |_| Ok::<(), String>(())).expect("a fresh name");
     let options = options().grant(grant).session_timeout(Duration::from_secs(2));
-    let served = Served::new(region, options);
-    served.write(Addr::main(MAIN_BYTES - 16), &[0x1234, 0x5678]);
+    let node = TestNode::new(region, options);
+    node.write(Addr::main(MAIN_BYTES - 16), &[0x1234, 0x5678]);
     let before = std::fs::read(&path).expect("the region's file");
-    let counters = besiege(&served);
+    let counters = attack_from_all(&node);
     let after = std::fs::read(&path).expect("the region's file");
     ShmRegion::destroy(&location).expect("it is there");
-    served.handle.stop().expect("no thread panicked");
+    node.handle.stop().expect("no thread panicked");
     (counters, before, after)
 }
 
 #[test]
 fn those_who_may_read_change_nothing() {
-    let (counters, before, after) = besieged_file(Grant::ReadOnly);
+    let (counters, before, after) = attack_file(Grant::ReadOnly);
     assert!(before == after, "no byte of the file was changed");
     assert_eq!(counters.writes + counters.swaps + counters.adds + counters.holds_granted, 0);
     assert!(counters.reads > 1_000 && counters.requests_refused > 10_000);
@@ -175,7 +175,7 @@ fn those_who_may_read_change_nothing() {
 
 #[test]
 fn those_who_may_write_change_nothing_outside_the_region() {
-    let (counters, before, after) = besieged_file(Grant::ReadWrite);
+    let (counters, before, after) = attack_file(Grant::ReadWrite);
     let device = HEADER_BYTES + MAIN_BYTES as usize;
     let spaces = HEADER_BYTES..device + DEVICE_BYTES as usize - 512;
     assert!(before[..spaces.start] == after[..spaces.start], "the header was changed");

@@ -12,8 +12,8 @@ use guira_fabric_tcp::client::{ConnectOptions, Endpoint, Loss, TcpRegion};
 use guira_fabric_tcp::node::{Node, NodeError, NodeHandle};
 use guira_fabric_tcp::wire::{self, CloseReason, Kind};
 
-use crate::client::{Client, PATIENCE};
-use crate::served::{self, DEVICE_BYTES, MAIN_BYTES, options};
+use crate::client::{Client, TIMEOUT};
+use crate::test_node::{self, DEVICE_BYTES, MAIN_BYTES, options};
 
 /// What every word of the region is.
 const MARK: u64 = 0x5a5a_5a5a_5a5a_5a5a;
@@ -26,14 +26,14 @@ const WORDS: usize = 512;
 const SOON: Duration = Duration::from_secs(5);
 
 /// A region with a name, full of marks, and a node over it.
-struct Fragile {
+struct TruncatableNode {
     region: ShmRegion,
     path: PathBuf,
     handle: NodeHandle,
 }
 
-impl Fragile {
-    fn new() -> Fragile {
+impl TruncatableNode {
+    fn new() -> TruncatableNode {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("guira-lost-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let location = Location::shm(&name).expect("a valid name");
@@ -42,7 +42,7 @@ impl Fragile {
         region.main_words().iter().for_each(|word| word.store(MARK, Ordering::Relaxed));
         region.guard_against_truncation().expect("a place for a guard");
         let handle = Node::bind(region.clone(), options()).expect("a node").spawn().expect("threads");
-        Fragile { region, path: location.path().to_owned(), handle }
+        TruncatableNode { region, path: location.path().to_owned(), handle }
     }
 
     fn cut(&self, bytes: u64) {
@@ -54,7 +54,7 @@ impl Fragile {
     fn end(self) -> String {
         let start = Instant::now();
         while self.handle.is_running() {
-            assert!(start.elapsed() < PATIENCE, "the node goes on");
+            assert!(start.elapsed() < TIMEOUT, "the node goes on");
             std::thread::sleep(Duration::from_millis(2));
         }
         assert_eq!(self.handle.counters().memory_lost, 1);
@@ -70,9 +70,9 @@ impl Fragile {
 #[test]
 fn nobody_is_answered_with_zeros_and_everybody_is_told() {
     for bytes in [0, MAIN_BYTES / 2] {
-        let fragile = Fragile::new();
-        let other = served::heap(options());
-        let addr = fragile.handle.local_addrs()[0];
+        let node = TruncatableNode::new();
+        let other = test_node::heap(options());
+        let addr = node.handle.local_addrs()[0];
         let answered = AtomicUsize::new(0);
         let heard = std::thread::scope(|scope| {
             let clients: Vec<_> = (0..READERS + WRITERS)
@@ -87,17 +87,17 @@ fn nobody_is_answered_with_zeros_and_everybody_is_told() {
                 .collect();
             let start = Instant::now();
             while answered.load(Ordering::Relaxed) < 1_000 {
-                assert!(start.elapsed() < PATIENCE, "nobody reads");
+                assert!(start.elapsed() < TIMEOUT, "nobody reads");
                 std::thread::sleep(Duration::from_millis(1));
             }
             let cut_at = Instant::now();
-            fragile.cut(bytes);
+            node.cut(bytes);
             let heard = |(bye, at): (CloseReason, Instant)| (bye, at.saturating_duration_since(cut_at));
             clients.into_iter().map(|client| heard(client.join().expect("no zeros"))).collect::<Vec<_>>()
         });
         println!("{bytes} bytes: {} READs, then {heard:?}", answered.load(Ordering::Relaxed));
         assert!(heard.iter().all(|(bye, after)| *bye == CloseReason::MemoryLost && *after < SOON), "{heard:?}");
-        let reason = fragile.end();
+        let reason = node.end();
         assert!(
             reason.contains(&format!("was truncated to {bytes} of ")) && reason.contains("guira-lost-"),
             "{reason}"
@@ -152,12 +152,12 @@ fn post(client: &mut Client, batch: &[Verb<'_>]) -> Result<Vec<u64>, CloseReason
 /// Clients that say nothing hear of it, and so do those that ask for what is still there: the node looks by itself.
 #[test]
 fn a_node_finds_out_by_itself_that_its_file_was_cut() {
-    let fragile = Fragile::new();
-    let endpoint = Endpoint::new("127.0.0.1", fragile.handle.local_addrs()[0].port());
+    let node = TruncatableNode::new();
+    let endpoint = Endpoint::new("127.0.0.1", node.handle.local_addrs()[0].port());
     let region = TcpRegion::connect(&ConnectOptions::new(endpoint)).expect("a session");
-    let (mut silent, _) = Client::open(fragile.handle.local_addrs()[0]);
-    fragile.cut(MAIN_BYTES / 2);
-    assert_eq!(silent.farewell(), CloseReason::MemoryLost);
+    let (mut silent, _) = Client::open(node.handle.local_addrs()[0]);
+    node.cut(MAIN_BYTES / 2);
+    assert_eq!(silent.close_reason(), CloseReason::MemoryLost);
     let start = Instant::now();
     while !region.has_lost_bytes() {
         assert!(start.elapsed() < SOON, "{:?}", region.loss());
@@ -168,6 +168,6 @@ fn a_node_finds_out_by_itself_that_its_file_was_cut() {
         }
     }
     assert_eq!(region.loss(), Some(Loss::Closed(CloseReason::MemoryLost)));
-    assert!(!fragile.region.has_lost_bytes(), "nothing that is gone was touched");
-    fragile.end();
+    assert!(!node.region.has_lost_bytes(), "nothing that is gone was touched");
+    node.end();
 }

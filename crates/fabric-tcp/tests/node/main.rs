@@ -4,8 +4,8 @@
 mod client;
 mod hostile;
 mod lost;
-mod served;
 mod sessions;
+mod test_node;
 #[cfg(feature = "tls")]
 mod tls;
 mod verbs;

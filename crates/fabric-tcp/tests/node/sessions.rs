@@ -12,18 +12,18 @@ use guira_fabric_tcp::wire::{
 };
 
 use crate::client::{Client, HELLO};
-use crate::served::{heap, heap_region, on_each_region, options};
+use crate::test_node::{heap, heap_region, on_each_region, options};
 
 #[test]
 fn a_slot_is_granted_only_when_its_last_session_has_ended() {
-    on_each_region(options, |served| {
-        let (mut first, _) = Client::open(served.addr);
-        let (mut second, _) = Client::open(served.addr);
+    on_each_region(options, |node| {
+        let (mut first, _) = Client::open(node.addr);
+        let (mut second, _) = Client::open(node.addr);
         assert_eq!(first.hold(3), Ok(HoldReply::Granted));
         assert_eq!(first.hold(3), Ok(HoldReply::Taken), "it has it already");
         assert_eq!(second.hold(3), Ok(HoldReply::Taken));
-        assert!(served.hold(3).is_none(), "local clients see it, too");
-        let local = served.hold(4).expect("nobody has it");
+        assert!(node.hold(3).is_none(), "local clients see it, too");
+        let local = node.hold(4).expect("nobody has it");
         assert_eq!(second.hold(4), Ok(HoldReply::Taken), "a local client has it");
         drop(local);
         assert_eq!(second.hold(4), Ok(HoldReply::Granted));
@@ -31,7 +31,7 @@ fn a_slot_is_granted_only_when_its_last_session_has_ended() {
         first.read(Addr::main(0), 1);
         assert_eq!(second.hold(3), Ok(HoldReply::Granted));
         drop(second);
-        served.wait_until("the end of a session", |now| now.sessions_ended == 1);
+        node.wait_until("the end of a session", |now| now.sessions_ended == 1);
         assert_eq!((first.hold(3), first.hold(4)), (Ok(HoldReply::Granted), Ok(HoldReply::Granted)));
     });
 }
@@ -43,20 +43,20 @@ fn nothing_of_a_session_executes_after_its_slot_is_granted() {
     const ROUNDS: u64 = 30;
     /// How long the node listens to a client that it has dropped.
     const LINGER: Duration = Duration::from_secs(1);
-    on_each_region(options, |served| {
+    on_each_region(options, |node| {
         let mut unfinished = 0;
         for round in 0..ROUNDS {
-            let (mut writer, id) = Client::open(served.addr);
-            let (mut other, _) = Client::open(served.addr);
+            let (mut writer, id) = Client::open(node.addr);
+            let (mut other, _) = Client::open(node.addr);
             assert_eq!(writer.hold(9), Ok(HoldReply::Granted));
-            served.write(Addr::main(128), &[0; 16]);
+            node.write(Addr::main(128), &[0; 16]);
             let stream = writer.stream.try_clone().unwrap();
             let sent = Arc::new(AtomicU64::new(0));
             let writing = std::thread::spawn({
                 let sent = Arc::clone(&sent);
                 move || write_for_ever(&mut writer, &sent)
             });
-            while served.read(Addr::main(128), 1) == [0] {
+            while node.read(Addr::main(128), 1) == [0] {
                 std::thread::yield_now();
             }
             if round % 2 == 0 {
@@ -67,7 +67,7 @@ fn nothing_of_a_session_executes_after_its_slot_is_granted() {
             while other.hold(9) != Ok(HoldReply::Granted) {
                 std::thread::yield_now();
             }
-            let last = served.read(Addr::main(128), 16);
+            let last = node.read(Addr::main(128), 16);
             assert!(last.iter().all(|word| *word == last[0]), "a WRITE is whole: {last:?}");
             // The node goes on to receive what the client it dropped has sent, and executes nothing of it.
             let start = Instant::now();
@@ -75,13 +75,13 @@ fn nothing_of_a_session_executes_after_its_slot_is_granted() {
                 std::thread::yield_now();
             }
             std::thread::sleep(Duration::from_millis(3));
-            assert_eq!(served.read(Addr::main(128), 16), last, "round {round}");
+            assert_eq!(node.read(Addr::main(128), 16), last, "round {round}");
             drop(stream.shutdown(Shutdown::Both));
             writing.join().unwrap();
             unfinished += u64::from(last[0] < sent.load(Ordering::Relaxed));
             let expected = if round % 2 == 0 { PriorSession::Fenced } else { PriorSession::Ended };
             let (_, welcome) =
-                Client::greet(served.addr, &Hello { prior_session: Some(id), ..HELLO }).expect("a session");
+                Client::greet(node.addr, &Hello { prior_session: Some(id), ..HELLO }).expect("a session");
             assert_eq!(welcome.prior_session, expected);
         }
         println!("{unfinished} of {ROUNDS} sessions ended before their last batch");
@@ -109,9 +109,9 @@ fn write_for_ever(writer: &mut Client, sent: &AtomicU64) {
 
 #[test]
 fn a_fenced_client_is_told_and_its_later_batches_do_nothing() {
-    on_each_region(options, |served| {
-        let (mut victim, id) = Client::open(served.addr);
-        let (mut other, _) = Client::open(served.addr);
+    on_each_region(options, |node| {
+        let (mut victim, id) = Client::open(node.addr);
+        let (mut other, _) = Client::open(node.addr);
         assert_eq!(other.fence(5), Ok(FenceReply::NoSession));
         assert_eq!(victim.hold(5), Ok(HoldReply::Granted));
         victim.submit(&mut [Verb::Write { addr: Addr::main(0), words: &[1] }]).unwrap();
@@ -119,12 +119,12 @@ fn a_fenced_client_is_told_and_its_later_batches_do_nothing() {
         let mut frame = Vec::new();
         wire::encode_batch(&mut frame, 77, &[Verb::Write { addr: Addr::main(0), words: &[2] }]).unwrap();
         drop(victim.send_words(&frame));
-        assert_eq!(victim.farewell(), CloseReason::Fenced);
+        assert_eq!(victim.close_reason(), CloseReason::Fenced);
         assert_eq!(other.read(Addr::main(0), 1), [1]);
         assert_eq!(other.fence(5), Ok(FenceReply::NoSession));
         assert_eq!(other.hold(5), Ok(HoldReply::Granted));
         let (_client, welcome) =
-            Client::greet(served.addr, &Hello { prior_session: Some(id), ..HELLO }).expect("a session");
+            Client::greet(node.addr, &Hello { prior_session: Some(id), ..HELLO }).expect("a session");
         assert_eq!(welcome.prior_session, PriorSession::Fenced);
         let counters = other.count();
         assert_eq!((counters.sessions_fenced, counters.fences_dropped, counters.fences_no_session), (1, 1, 2));
@@ -133,35 +133,35 @@ fn a_fenced_client_is_told_and_its_later_batches_do_nothing() {
 
 #[test]
 fn a_session_may_drop_itself() {
-    let served = heap(options());
-    let (mut client, _) = Client::open(served.addr);
+    let node = heap(options());
+    let (mut client, _) = Client::open(node.addr);
     assert_eq!(client.hold(5), Ok(HoldReply::Granted));
     client.send(Kind::Fence, &wire::encode_slot(5));
-    assert_eq!(client.farewell(), CloseReason::Fenced);
-    assert!(served.hold(5).is_some());
+    assert_eq!(client.close_reason(), CloseReason::Fenced);
+    assert!(node.hold(5).is_some());
 }
 
 /// A client that has lost its connection, which the node does not know yet, comes back: its old session ends first.
 #[test]
 fn a_session_ends_when_its_client_comes_back() {
-    on_each_region(options, |served| {
-        let (mut lost, id) = Client::open(served.addr);
+    on_each_region(options, |node| {
+        let (mut lost, id) = Client::open(node.addr);
         assert_eq!(lost.hold(6), Ok(HoldReply::Granted));
         let hello = Hello { prior_session: Some(id), ..HELLO };
-        let (mut client, welcome) = Client::greet(served.addr, &hello).expect("a session");
+        let (mut client, welcome) = Client::greet(node.addr, &hello).expect("a session");
         assert_eq!(welcome.prior_session, PriorSession::Ended);
         assert_eq!(client.hold(6), Ok(HoldReply::Granted));
-        assert_eq!(lost.farewell(), CloseReason::Fenced);
+        assert_eq!(lost.close_reason(), CloseReason::Fenced);
         let stranger = Hello { prior_session: Some(SessionId([1, 2])), ..HELLO };
-        assert_eq!(Client::greet(served.addr, &stranger).expect("a session").1.prior_session, PriorSession::Unknown);
-        assert_eq!(Client::greet(served.addr, &HELLO).expect("a session").1.prior_session, PriorSession::None);
+        assert_eq!(Client::greet(node.addr, &stranger).expect("a session").1.prior_session, PriorSession::Unknown);
+        assert_eq!(Client::greet(node.addr, &HELLO).expect("a session").1.prior_session, PriorSession::None);
     });
 }
 
 #[test]
 fn a_session_has_so_many_slots_and_no_more() {
-    let served = heap(options());
-    let (mut client, _) = Client::open(served.addr);
+    let node = heap(options());
+    let (mut client, _) = Client::open(node.addr);
     for slot in 0..MAX_HOLDS as u16 {
         client.send(Kind::Hold, &wire::encode_slot(slot));
     }
@@ -171,15 +171,15 @@ fn a_session_has_so_many_slots_and_no_more() {
     let error = client.hold(MAX_HOLDS as u16).unwrap_err();
     assert!(error.to_string().contains("4096"), "{error}");
     drop(client);
-    served.wait_until("the end of its holds", |now| now.holds_ended == MAX_HOLDS as u64);
-    assert!((0..MAX_HOLDS as u16).all(|slot| served.hold(slot).is_some()));
+    node.wait_until("the end of its holds", |now| now.holds_ended == MAX_HOLDS as u64);
+    assert!((0..MAX_HOLDS as u16).all(|slot| node.hold(slot).is_some()));
 }
 
 #[test]
 fn only_those_who_know_a_token_come_in() {
     let (token, reader) = (Token([1, 2]), Token([3, 4]));
-    let served = heap(options().token(token).reader_token(reader));
-    let greet = |token, wanted| Client::greet(served.addr, &Hello { token, wanted, ..HELLO });
+    let node = heap(options().token(token).reader_token(reader));
+    let greet = |token, wanted| Client::greet(node.addr, &Hello { token, wanted, ..HELLO });
     for wrong in [None, Some(Token([1, 3])), Some(Token([0, 2])), Some(Token([1 | 1 << 63, 2]))] {
         assert_eq!(greet(wrong, Grant::ReadWrite).map(|_| ()), Err(CloseReason::Unauthorized), "{wrong:?}");
     }
@@ -190,7 +190,7 @@ fn only_those_who_know_a_token_come_in() {
     ] {
         assert_eq!(greet(Some(token), wanted).expect("a session").1.grant, granted);
     }
-    assert_eq!(served.handle.counters().refused_token, 4);
+    assert_eq!(node.handle.counters().refused_token, 4);
     let read_only = heap(options().grant(Grant::ReadOnly));
     assert_eq!(Client::greet(read_only.addr, &HELLO).expect("a session").1.grant, Grant::ReadOnly);
 }
@@ -210,7 +210,7 @@ fn nobody_elsewhere_comes_in_without_a_token_by_mistake() {
 
 #[test]
 fn strangers_are_told_why_they_may_not_come_in() {
-    let served = heap(options().greeting_timeout(Duration::from_millis(200)));
+    let node = heap(options().greeting_timeout(Duration::from_millis(200)));
     let mut other_version = HELLO.encode();
     other_version[1] += 1;
     for (kind, body, bye) in [
@@ -221,23 +221,23 @@ fn strangers_are_told_why_they_may_not_come_in() {
         (Kind::Count, vec![], CloseReason::ProtocolError),
         (Kind::Welcome, vec![0; 100_000], CloseReason::ProtocolError),
     ] {
-        let mut client = Client::connect(served.addr);
+        let mut client = Client::connect(node.addr);
         let mut frame = Vec::new();
         wire::append(&mut frame, kind, 1, &body);
         drop(client.send_words(&frame));
-        assert_eq!(client.farewell(), bye, "{kind:?}");
+        assert_eq!(client.close_reason(), bye, "{kind:?}");
     }
     // Half a greeting, and none at all: the node does not wait for ever.
     for words in [0, 5] {
-        let mut client = Client::connect(served.addr);
+        let mut client = Client::connect(node.addr);
         client.send_words(&HELLO.encode()[..words]).unwrap();
-        let farewell = client.farewell();
+        let close_reason = client.close_reason();
         assert!(
-            farewell == CloseReason::TooSlow { seconds: 0 } || farewell == CloseReason::ProtocolError,
-            "{farewell:?}"
+            close_reason == CloseReason::TooSlow { seconds: 0 } || close_reason == CloseReason::ProtocolError,
+            "{close_reason:?}"
         );
     }
-    let counters = served.handle.counters();
+    let counters = node.handle.counters();
     assert_eq!((counters.refused_version, counters.sessions_opened), (1, 0));
     assert_eq!(counters.greeted_wrongly + counters.greeted_late, 7);
     assert!(counters.greeted_late >= 1);
@@ -245,7 +245,7 @@ fn strangers_are_told_why_they_may_not_come_in() {
 
 #[test]
 fn a_client_that_is_not_understood_is_told_and_dropped() {
-    on_each_region(options, |served| {
+    on_each_region(options, |node| {
         for (number, words) in [
             vec![u64::MAX, 1],
             vec![16 | 0x81 << 32, 1],
@@ -257,30 +257,30 @@ fn a_client_that_is_not_understood_is_told_and_dropped() {
         .into_iter()
         .enumerate()
         {
-            let (mut client, _) = Client::open(served.addr);
+            let (mut client, _) = Client::open(node.addr);
             client.hold(1).unwrap();
             client.send_words(&words).unwrap();
-            assert_eq!(client.farewell(), CloseReason::ProtocolError, "{words:x?}");
-            assert!(served.hold(1).is_some(), "the session has ended");
-            assert_eq!(served.handle.counters().sessions_misunderstood, number as u64 + 1);
+            assert_eq!(client.close_reason(), CloseReason::ProtocolError, "{words:x?}");
+            assert!(node.hold(1).is_some(), "the session has ended");
+            assert_eq!(node.handle.counters().sessions_misunderstood, number as u64 + 1);
         }
     });
 }
 
 #[test]
 fn there_are_so_many_sessions_and_no_more() {
-    let served = heap(options().max_sessions(3));
-    let mut clients: Vec<Client> = (0..3).map(|_| Client::open(served.addr).0).collect();
-    let refused = Client::greet(served.addr, &HELLO).map(|_| ());
+    let node = heap(options().max_sessions(3));
+    let mut clients: Vec<Client> = (0..3).map(|_| Client::open(node.addr).0).collect();
+    let refused = Client::greet(node.addr, &HELLO).map(|_| ());
     assert_eq!(refused, Err(CloseReason::Full { limit: 3 }));
     clients.pop();
-    served.wait_until("the end of a session", |now| now.sessions_open() == 2);
-    clients.push(Client::open(served.addr).0);
-    assert_eq!(served.handle.counters().refused_full, 1);
+    node.wait_until("the end of a session", |now| now.sessions_open() == 2);
+    clients.push(Client::open(node.addr).0);
+    assert_eq!(node.handle.counters().refused_full, 1);
     // Those who say nothing are bounded, too.
-    let idle: Vec<Client> = (0..400).map(|_| Client::connect(served.addr)).collect();
-    served.wait_until("all of them", |now| now.connections_accepted == 405);
-    let shed = served.handle.counters().connections_shed;
+    let idle: Vec<Client> = (0..400).map(|_| Client::connect(node.addr)).collect();
+    node.wait_until("all of them", |now| now.connections_accepted == 405);
+    let shed = node.handle.counters().connections_shed;
     // Two that have had their farewell may be there still.
     assert!((400 - 64..=400 - 64 + 2).contains(&shed), "{shed}");
     for client in &mut clients {
@@ -293,8 +293,8 @@ fn there_are_so_many_sessions_and_no_more() {
 fn a_client_that_takes_no_answers_stalls_nobody_and_is_dropped() {
     on_each_region(
         || options().threads(1).session_timeout(Duration::from_secs(1)),
-        |served| {
-            let (mut slow, id) = Client::open(served.addr);
+        |node| {
+            let (mut slow, id) = Client::open(node.addr);
             slow.hold(2).unwrap();
             let mut into = vec![0; 100_000];
             let mut frame = Vec::new();
@@ -303,7 +303,7 @@ fn a_client_that_takes_no_answers_stalls_nobody_and_is_dropped() {
             for _ in 0..200 {
                 slow.send_words(&frame).unwrap();
             }
-            let (mut other, _) = Client::open(served.addr);
+            let (mut other, _) = Client::open(node.addr);
             let start = Instant::now();
             let mut batches = 0;
             while other.hold(2).unwrap() == HoldReply::Taken {
@@ -319,7 +319,7 @@ fn a_client_that_takes_no_answers_stalls_nobody_and_is_dropped() {
             assert_eq!(counters.sessions_too_slow + counters.sessions_cut_off, 1);
             assert!(counters.reads - batches < 200, "not all was executed: {counters:?}");
             let (_, welcome) =
-                Client::greet(served.addr, &Hello { prior_session: Some(id), ..HELLO }).expect("a session");
+                Client::greet(node.addr, &Hello { prior_session: Some(id), ..HELLO }).expect("a session");
             assert_eq!(welcome.prior_session, PriorSession::Fenced);
         },
     );
@@ -327,9 +327,9 @@ fn a_client_that_takes_no_answers_stalls_nobody_and_is_dropped() {
 
 #[test]
 fn a_client_that_takes_its_answers_late_gets_them_all() {
-    on_each_region(options, |served| {
-        let (mut client, _) = Client::open(served.addr);
-        served.write(Addr::main(0), &[5]);
+    on_each_region(options, |node| {
+        let (mut client, _) = Client::open(node.addr);
+        node.write(Addr::main(0), &[5]);
         let mut into = vec![0; 100_000];
         let mut frames = Vec::new();
         for id in 0..100 {
@@ -346,19 +346,19 @@ fn a_client_that_takes_its_answers_late_gets_them_all() {
 
 #[test]
 fn a_node_that_stops_tells_its_clients() {
-    on_each_region(options, |served| {
-        let (mut first, _) = Client::open(served.addr);
-        let (mut second, _) = Client::open(served.addr);
-        let mut silent = Client::connect(served.addr);
+    on_each_region(options, |node| {
+        let (mut first, _) = Client::open(node.addr);
+        let (mut second, _) = Client::open(node.addr);
+        let mut silent = Client::connect(node.addr);
         second.hold(1).unwrap();
         first.submit(&mut [Verb::Write { addr: Addr::main(0), words: &[1] }]).unwrap();
-        served.wait_until("all connections", |now| now.connections_accepted == 3);
+        node.wait_until("all connections", |now| now.connections_accepted == 3);
         let start = Instant::now();
-        let addr = served.addr;
-        served.handle.stop().unwrap();
+        let addr = node.addr;
+        node.handle.stop().unwrap();
         assert!(start.elapsed() < Duration::from_secs(3));
         for client in [&mut first, &mut second, &mut silent] {
-            assert_eq!(client.farewell(), CloseReason::Shutdown);
+            assert_eq!(client.close_reason(), CloseReason::Shutdown);
         }
         assert!(std::net::TcpStream::connect(addr).is_err(), "nobody listens");
     });
@@ -377,8 +377,8 @@ fn a_node_that_was_stopped_before_it_ran_does_not_run() {
 fn hundreds_of_clients_at_once() {
     const CLIENTS: usize = 512;
     const ADDS: u64 = 20;
-    let served = heap(options());
-    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::open(served.addr).0).collect();
+    let node = heap(options());
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::open(node.addr).0).collect();
     for _ in 0..ADDS {
         for client in &mut clients {
             let mut found = 0;
@@ -388,8 +388,8 @@ fn hundreds_of_clients_at_once() {
             assert_eq!(client.frame().unwrap().header.kind, Kind::Done);
         }
     }
-    assert_eq!(served.read(Addr::device(0), 1), [ADDS * CLIENTS as u64]);
-    assert_eq!(served.handle.counters().sessions_open(), CLIENTS as u64);
+    assert_eq!(node.read(Addr::device(0), 1), [ADDS * CLIENTS as u64]);
+    assert_eq!(node.handle.counters().sessions_open(), CLIENTS as u64);
     drop(clients);
-    served.wait_until("the end of all sessions", |now| now.sessions_open() == 0);
+    node.wait_until("the end of all sessions", |now| now.sessions_open() == 0);
 }

@@ -8,9 +8,9 @@ use guira_fabric::{Addr, Effect, FabricError, Lane, Region, Verb, post};
 use guira_fabric_tcp::client::{ConnectError, TcpRegion, Waiting};
 use pollster::block_on;
 
-use super::WAYS;
-use super::pki::Protected;
-use super::proxy::{Proxy, Way};
+use super::WAITING_MODES;
+use super::pki::TlsNode;
+use super::proxy::{Faults, Proxy};
 
 /// Bytes that TLS 1.3 adds to one record of data: its header, the type inside, and the seal.
 const RECORD_BYTES: u64 = 5 + 1 + 16;
@@ -35,8 +35,8 @@ struct Lengths {
 }
 
 impl Lengths {
-    fn measure(node: &Protected) -> Lengths {
-        let proxy = Proxy::start(node.served.addr, Way::default(), Way::default());
+    fn measure(node: &TlsNode) -> Lengths {
+        let proxy = Proxy::start(node.inner.addr, Faults::default(), Faults::default());
         let region = connect(node, &proxy, Waiting::InPlace).expect("a session");
         let passed = || [0, 1].map(|way: usize| proxy.passed[way].load(Ordering::SeqCst));
         let greeting = passed();
@@ -49,12 +49,12 @@ impl Lengths {
     }
 }
 
-fn connect(node: &Protected, proxy: &Proxy, waiting: Waiting) -> Result<TcpRegion, ConnectError> {
+fn connect(node: &TlsNode, proxy: &Proxy, waiting: Waiting) -> Result<TcpRegion, ConnectError> {
     TcpRegion::connect(&node.options(proxy.address, waiting))
 }
 
-fn added(node: &Protected) -> u64 {
-    node.served.read(Addr::device(0), 1)[0]
+fn added(node: &TlsNode) -> u64 {
+    node.inner.read(Addr::device(0), 1)[0]
 }
 
 /// How far apart the places are that are tried: every byte, or some, in a coprime step.
@@ -64,17 +64,17 @@ fn step() -> usize {
 
 #[test]
 fn encrypted_frames_that_arrive_in_two_pieces_are_whole() {
-    let node = Protected::start();
+    let node = TlsNode::start();
     let lengths = Lengths::measure(&node);
     let delay = Duration::from_micros(500);
     let mut count = 0;
-    for waiting in WAYS {
+    for waiting in WAITING_MODES {
         for (way, (greeting, change_bytes)) in lengths.greeting.into_iter().zip(lengths.change).enumerate() {
             for at in (1..greeting + change_bytes).step_by(4 * step()) {
-                let split = Way { split_at: Some(at), delay, ..Way::default() };
-                let mut ways = [Way::default(); 2];
+                let split = Faults { split_at: Some(at), delay, ..Faults::default() };
+                let mut ways = [Faults::default(); 2];
                 ways[way] = split;
-                let proxy = Proxy::start(node.served.addr, ways[0], ways[1]);
+                let proxy = Proxy::start(node.inner.addr, ways[0], ways[1]);
                 let region = connect(&node, &proxy, waiting).unwrap_or_else(|error| panic!("{ways:?}: {error}"));
                 count += 1;
                 assert_eq!(change(&mut region.lane()), Ok(count), "{waiting:?} {ways:?}");
@@ -88,13 +88,13 @@ fn encrypted_frames_that_arrive_in_two_pieces_are_whole() {
 /// Cut behind a byte of a request or of its answer.
 #[test]
 fn a_cut_through_an_encrypted_frame_tells_the_effect() {
-    let node = Protected::start();
+    let node = TlsNode::start();
     let lengths = Lengths::measure(&node);
     let (mut none, mut unknown) = (0, 0);
-    for waiting in WAYS {
+    for waiting in WAITING_MODES {
         for way in 0..2 {
             for at in (0..=lengths.change[way]).step_by(step()) {
-                let mut ways = [Way::default(); 2];
+                let mut ways = [Faults::default(); 2];
                 ways[way].cut_at = Some(lengths.greeting[way] + at.max(1));
                 // The answer ends where it should: nothing is lost.
                 if way == 1 && at == lengths.change[way] {
@@ -113,17 +113,17 @@ fn a_cut_through_an_encrypted_frame_tells_the_effect() {
 }
 
 /// The effect that a change's error tells; the change is executed so many times.
-fn cut(node: &Protected, waiting: Waiting, ways: [Way; 2], times: u64) -> Effect {
+fn cut(node: &TlsNode, waiting: Waiting, ways: [Faults; 2], times: u64) -> Effect {
     let before = added(node);
-    let proxy = Proxy::start(node.served.addr, ways[0], ways[1]);
-    let ended = node.served.handle.counters().sessions_ended;
+    let proxy = Proxy::start(node.inner.addr, ways[0], ways[1]);
+    let ended = node.inner.handle.counters().sessions_ended;
     let Ok(region) = connect(node, &proxy, waiting) else {
         // The greeting's answer was cut before it was read.
         return Effect::None;
     };
     let mut lane = region.lane();
     let Err(FabricError::Disconnected { effect }) = change(&mut lane) else { panic!("{waiting:?} {ways:?}: no loss") };
-    node.served.wait_until("the end of the session", |now| now.sessions_ended > ended);
+    node.inner.wait_until("the end of the session", |now| now.sessions_ended > ended);
     let case = format!("{waiting:?} {ways:?}: {effect:?}");
     assert!(effect != Effect::None || added(node) == before, "{case}, and it was executed");
     assert_eq!(added(node), before + times, "{case}: what arrives wholly is executed, and nothing else");
@@ -134,17 +134,17 @@ fn cut(node: &Protected, waiting: Waiting, ways: [Way; 2], times: u64) -> Effect
 /// One bit that is changed on its way ends the session; nothing of what it was part of is executed or believed.
 #[test]
 fn changed_bytes_are_noticed() {
-    let node = Protected::start();
+    let node = TlsNode::start();
     let lengths = Lengths::measure(&node);
     let mut count = 0;
-    for waiting in WAYS {
+    for waiting in WAITING_MODES {
         for way in 0..2 {
             // In the header of a record the length is another matter: what follows is waited for.
             for at in (5..lengths.change[way]).step_by(2 * step()) {
-                let mut ways = [Way::default(); 2];
+                let mut ways = [Faults::default(); 2];
                 ways[way].flip_at = Some(lengths.greeting[way] + at);
                 let before = added(&node);
-                let proxy = Proxy::start(node.served.addr, ways[0], ways[1]);
+                let proxy = Proxy::start(node.inner.addr, ways[0], ways[1]);
                 let region = connect(&node, &proxy, waiting).expect("a session");
                 let result = change(&mut region.lane());
                 assert!(matches!(result, Err(FabricError::Disconnected { .. })), "{waiting:?} {ways:?}: {result:?}");
@@ -156,5 +156,5 @@ fn changed_bytes_are_noticed() {
     }
     println!("{count} changed bytes");
     assert!(count > 20, "{count} changed bytes");
-    assert!(node.served.handle.counters().sessions_misunderstood > 10);
+    assert!(node.inner.handle.counters().sessions_misunderstood > 10);
 }

@@ -9,8 +9,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, PKCS_ED25519, date_time_ymd,
 };
 
-use crate::client::PATIENCE;
-use crate::served::{Served, heap, options};
+use crate::client::TIMEOUT;
+use crate::test_node::{TestNode, heap, options};
 
 /// Whom the tests' node is called.
 pub const HOST: &str = "127.0.0.1";
@@ -95,31 +95,31 @@ pub fn client(nodes: &Authority, identity: &Identity) -> TlsClient {
 }
 
 /// A node, and what its clients need.
-pub struct Protected {
-    pub served: Served,
+pub struct TlsNode {
+    pub inner: TestNode,
     pub tls: TlsClient,
 }
 
-impl Protected {
+impl TlsNode {
     /// A node over a region on the heap that speaks TLS.
-    pub fn start() -> Protected {
-        Protected::with(options())
+    pub fn start() -> TlsNode {
+        TlsNode::with(options())
     }
 
-    pub fn with(options: NodeOptions) -> Protected {
+    pub fn with(options: NodeOptions) -> TlsNode {
         let authority = Authority::new();
         let server = server(&authority.issue(HOST, Valid::Now), &authority);
         let tls = client(&authority, &authority.issue("client", Valid::Now));
-        Protected { served: heap(options.tls(server)), tls }
+        TlsNode { inner: heap(options.tls(server)), tls }
     }
 
     /// How a client connects to `address`, which leads to the node.
     pub fn options(&self, address: SocketAddr, waiting: Waiting) -> ConnectOptions {
         let options = ConnectOptions::new(Endpoint::new(HOST, address.port())).with_waiting(waiting);
-        options.with_sample_words(0).with_batch_timeout(PATIENCE).with_tls(self.tls.clone())
+        options.with_sample_words(0).with_batch_timeout(TIMEOUT).with_tls(self.tls.clone())
     }
 
     pub fn connect(&self, waiting: Waiting) -> TcpRegion {
-        TcpRegion::connect(&self.options(self.served.addr, waiting)).expect("a session")
+        TcpRegion::connect(&self.options(self.inner.addr, waiting)).expect("a session")
     }
 }

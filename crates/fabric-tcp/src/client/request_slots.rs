@@ -15,7 +15,7 @@ use super::loss::Loss;
 use crate::wire::{CloseReason, Header, HoldReply, Kind, decode_refusal};
 
 /// Slots of a connection, at most.
-pub(super) const MAX_SLOTS: usize = 1 << 16;
+pub(super) const MAX_REQUEST_SLOTS: usize = 1 << 16;
 /// Words of an answer that a slot keeps room for.
 const KEPT_WORDS: usize = 1 << 18;
 
@@ -39,15 +39,15 @@ enum Abandoned {
 
 enum Stage {
     Idle,
-    /// `is_cut` if some of its frames are answered and others are not.
+    /// `is_partly_answered` if some of its frames are answered and others are not.
     Waiting {
         expected: Expected,
-        is_cut: bool,
+        is_partly_answered: bool,
     },
     Answered(Result<(), FabricError>),
 }
 
-struct Slot {
+struct RequestSlot {
     stage: Stage,
     /// The number of the next answer; while idle, of the next frame.
     number: u32,
@@ -55,7 +55,7 @@ struct Slot {
     words: Vec<u64>,
     waker: Option<Waker>,
     abandoned: Option<Abandoned>,
-    /// [`Slots::tick`] when it was sent.
+    /// [`RequestSlots::tick`] when it was sent.
     sent_tick: u32,
     /// Until when the slot's task pauses, if it does.
     pause_ns: Option<u64>,
@@ -70,30 +70,38 @@ pub(super) struct Delivered {
 }
 
 #[derive(Default)]
-pub(super) struct Slots {
-    slots: Vec<Slot>,
+pub(super) struct RequestSlots {
+    slots: Vec<RequestSlot>,
     free: Vec<u32>,
     pauses: BTreeMap<(u64, u32), Waker>,
     /// Counts stretches of time; a slot that waits for several is overdue.
     tick: u32,
 }
 
-impl Slots {
+impl RequestSlots {
     /// A slot, unless as many as there may be are taken.
     pub(super) fn take(&mut self) -> Option<u32> {
         if let Some(index) = self.free.pop() {
             return Some(index);
         }
-        if self.slots.len() == MAX_SLOTS {
+        if self.slots.len() == MAX_REQUEST_SLOTS {
             return None;
         }
         let (words, waker, abandoned) = (Vec::new(), None, None);
-        self.slots.push(Slot { stage: Stage::Idle, number: 0, words, waker, abandoned, sent_tick: 0, pause_ns: None });
+        self.slots.push(RequestSlot {
+            stage: Stage::Idle,
+            number: 0,
+            words,
+            waker,
+            abandoned,
+            sent_tick: 0,
+            pause_ns: None,
+        });
         Some(self.slots.len() as u32 - 1)
     }
 
     /// Gives a slot back: now, or when what it sent is answered. `hold` is the client slot whose liveness it asked for.
-    pub(super) fn give_back(&mut self, index: u32, hold: Option<u16>) -> Delivered {
+    pub(super) fn release_slot(&mut self, index: u32, hold: Option<u16>) -> Delivered {
         self.end_pause(index);
         let slot = &mut self.slots[index as usize];
         slot.waker = None;
@@ -109,7 +117,7 @@ impl Slots {
         let sent_tick = self.tick;
         let slot = &mut self.slots[index as usize];
         assert!(matches!(slot.stage, Stage::Idle), "one request a slot");
-        slot.stage = Stage::Waiting { expected, is_cut: false };
+        slot.stage = Stage::Waiting { expected, is_partly_answered: false };
         slot.words.clear();
         slot.sent_tick = sent_tick;
         u64::from(slot.number) << 32 | u64::from(index)
@@ -126,7 +134,7 @@ impl Slots {
     pub(super) fn reset(&mut self, index: u32) -> bool {
         let slot = &mut self.slots[index as usize];
         slot.waker = None;
-        matches!(std::mem::replace(&mut slot.stage, Stage::Idle), Stage::Waiting { is_cut: true, .. })
+        matches!(std::mem::replace(&mut slot.stage, Stage::Idle), Stage::Waiting { is_partly_answered: true, .. })
     }
 
     pub(super) fn is_waiting(&self, index: u32) -> bool {
@@ -171,7 +179,7 @@ impl Slots {
         let (index, number) = (header.id as u32, (header.id >> 32) as u32);
         let slot =
             self.slots.get_mut(index as usize).filter(|slot| slot.number == number).ok_or(Loss::UnexpectedReply)?;
-        let Stage::Waiting { expected, is_cut } = slot.stage else { return Err(Loss::UnexpectedReply) };
+        let Stage::Waiting { expected, is_partly_answered } = slot.stage else { return Err(Loss::UnexpectedReply) };
         slot.number = slot.number.wrapping_add(1);
         let result = match (header.kind, expected) {
             (Kind::Done, Expected::Found { words, frames }) => {
@@ -179,7 +187,7 @@ impl Slots {
                 slot.words.extend_from_slice(body);
                 if frames > 1 {
                     let expected = Expected::Found { words: left, frames: frames - 1 };
-                    slot.stage = Stage::Waiting { expected, is_cut: true };
+                    slot.stage = Stage::Waiting { expected, is_partly_answered: true };
                     return Ok(Delivered::default());
                 }
                 if left == 0 { Ok(()) } else { return Err(Loss::UnexpectedReply) }
@@ -188,7 +196,9 @@ impl Slots {
                 slot.words.extend_from_slice(body);
                 Ok(())
             }
-            (Kind::Refused, Expected::Found { frames, .. }) if frames > 1 || is_cut => return Err(Loss::PartRefused),
+            (Kind::Refused, Expected::Found { frames, .. }) if frames > 1 || is_partly_answered => {
+                return Err(Loss::PartRefused);
+            }
             (Kind::Refused, _) => Err(decode_refusal(body).map_err(Loss::ProtocolError)?),
             _ => return Err(Loss::UnexpectedReply),
         };
@@ -242,10 +252,10 @@ impl Slots {
     }
 
     /// A stretch of time has passed; whether something waits for more than `patience` of them.
-    pub(super) fn tick(&mut self, patience: u32) -> bool {
+    pub(super) fn tick(&mut self, max_ticks: u32) -> bool {
         self.tick = self.tick.wrapping_add(1);
-        let age = |slot: &Slot| self.tick.wrapping_sub(slot.sent_tick);
-        self.slots.iter().any(|slot| matches!(slot.stage, Stage::Waiting { .. }) && age(slot) > patience)
+        let age = |slot: &RequestSlot| self.tick.wrapping_sub(slot.sent_tick);
+        self.slots.iter().any(|slot| matches!(slot.stage, Stage::Waiting { .. }) && age(slot) > max_ticks)
     }
 
     /// Everybody who waits for an answer.

@@ -7,7 +7,7 @@ use guira_fabric::{Effect, FabricError, SlotHold};
 
 use super::link::Request;
 use super::region::Connection;
-use super::slots::{Expected, MAX_SLOTS};
+use super::request_slots::{Expected, MAX_REQUEST_SLOTS};
 use crate::wire::{Grant, HoldReply, Kind, WireError, append, encode_slot};
 
 /// A client slot's liveness; given back on drop, if the connection lives that long.
@@ -27,20 +27,20 @@ impl Drop for Held {
 }
 
 /// A question to the node that is under way, with a place of its own among the connection's slots.
-pub(super) struct Question {
+pub(super) struct ControlRequest {
     connection: Arc<Connection>,
     request: Request,
     /// The client slot whose liveness it asks for, if it does.
     hold: Option<u16>,
 }
 
-impl Question {
+impl ControlRequest {
     /// Asks for the liveness of client slot `slot`. A question that is dropped gives back what it was granted.
-    pub(super) fn hold(connection: &Arc<Connection>, grant: Grant, slot: u16) -> Result<Question, FabricError> {
+    pub(super) fn hold(connection: &Arc<Connection>, grant: Grant, slot: u16) -> Result<ControlRequest, FabricError> {
         if grant == Grant::ReadOnly {
             return Err(FabricError::ReadOnly { verb: "a hold" });
         }
-        Question::new(connection, Kind::Hold, Kind::Held, &encode_slot(slot), Some(slot))
+        ControlRequest::new(connection, Kind::Hold, Kind::Held, &encode_slot(slot), Some(slot))
     }
 
     /// Asks with a frame of `kind`, which is answered by one of kind `answer`.
@@ -49,8 +49,8 @@ impl Question {
         kind: Kind,
         answer: Kind,
         body: &[u64],
-    ) -> Result<Question, FabricError> {
-        Question::new(connection, kind, answer, body, None)
+    ) -> Result<ControlRequest, FabricError> {
+        ControlRequest::new(connection, kind, answer, body, None)
     }
 
     fn new(
@@ -59,7 +59,7 @@ impl Question {
         answer: Kind,
         body: &[u64],
         hold: Option<u16>,
-    ) -> Result<Question, FabricError> {
+    ) -> Result<ControlRequest, FabricError> {
         let link = &connection.link;
         if link.is_stale() {
             return Err(FabricError::Forked);
@@ -69,14 +69,14 @@ impl Question {
             return Err(loss.error(Effect::None));
         }
         let Some(slot) = state.slots.take() else {
-            let reason = format!("a connection has at most {MAX_SLOTS} lanes and questions; nothing was sent");
+            let reason = format!("a connection has at most {MAX_REQUEST_SLOTS} lanes and questions; nothing was sent");
             return Err(FabricError::Backend(reason));
         };
         let expected = Expected::Answer(answer);
         let request = Request { slot, id: state.slots.begin(slot, expected), expected };
         drop(state);
         link.send(|out| append(out, kind, request.id, body));
-        Ok(Question { connection: Arc::clone(connection), request, hold })
+        Ok(ControlRequest { connection: Arc::clone(connection), request, hold })
     }
 
     /// The client slot it asks for.
@@ -104,11 +104,11 @@ impl Question {
         Ok(held(connection, slot, answer))
     }
 
-    /// As [`Question::wait_for_hold`], for a task.
+    /// As [`ControlRequest::wait_for_hold`], for a task.
     pub(super) fn poll_hold(&self, slot: u16, cx: &mut Context<'_>) -> Poll<Result<Option<SlotHold>, FabricError>> {
         let mut answer = HoldReply::Taken;
         let mut take = |words: &[u64]| HoldReply::decode(words).map(|decoded| answer = decoded);
-        let asked = self.connection.link.ask(self.request, &mut Vec::new(), &mut take, cx.waker());
+        let asked = self.connection.link.poll(self.request, &mut Vec::new(), &mut take, cx.waker());
         let hold = |()| held(Arc::clone(&self.connection), slot, answer);
         asked.map(|result| result.map(hold).map_err(|failure| failure.error(|_| Effect::None)))
     }
@@ -118,10 +118,10 @@ fn held(connection: Arc<Connection>, slot: u16, answer: HoldReply) -> Option<Slo
     (answer == HoldReply::Granted).then(|| SlotHold::new(Held { connection, slot }))
 }
 
-impl Drop for Question {
+impl Drop for ControlRequest {
     fn drop(&mut self) {
         if !self.connection.link.is_stale() {
-            self.connection.link.give_back(self.request.slot, self.hold);
+            self.connection.link.release_slot(self.request.slot, self.hold);
         }
     }
 }

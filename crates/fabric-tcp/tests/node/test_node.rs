@@ -9,14 +9,14 @@ use guira_fabric::{Addr, Lane, Profile, Region, SlotHold, Submitted, Verb};
 use guira_fabric_shm::{CreateOptions, Location, ShmRegion};
 use guira_fabric_tcp::node::{Node, NodeCounters, NodeHandle, NodeOptions};
 
-use crate::client::PATIENCE;
+use crate::client::TIMEOUT;
 
 pub const MAIN_BYTES: u64 = 4 << 20;
 pub const DEVICE_BYTES: u64 = 4096;
 pub const REGION_ID: [u64; 2] = [71, 72];
 
 /// A node, and its region as a local client has it.
-pub struct Served {
+pub struct TestNode {
     pub addr: SocketAddr,
     pub handle: NodeHandle,
     local: Box<dyn Local>,
@@ -39,10 +39,10 @@ impl<R: Region + Send + Sync> Local for R {
     }
 }
 
-impl Served {
-    pub fn new<R: Region + Clone + Send + Sync + 'static>(region: R, options: NodeOptions) -> Served {
+impl TestNode {
+    pub fn new<R: Region + Clone + Send + Sync + 'static>(region: R, options: NodeOptions) -> TestNode {
         let handle = Node::bind(region.clone(), options).expect("a node").spawn().expect("threads");
-        Served { addr: handle.local_addrs()[0], handle, local: Box::new(region) }
+        TestNode { addr: handle.local_addrs()[0], handle, local: Box::new(region) }
     }
 
     pub fn read(&self, addr: Addr, words: usize) -> Vec<u64> {
@@ -63,7 +63,7 @@ impl Served {
     pub fn wait_until(&self, what: &str, is_so: impl Fn(&NodeCounters) -> bool) {
         let start = Instant::now();
         while !is_so(&self.handle.counters()) {
-            assert!(start.elapsed() < PATIENCE, "never came: {what}: {:?}", self.handle.counters());
+            assert!(start.elapsed() < TIMEOUT, "never came: {what}: {:?}", self.handle.counters());
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -79,8 +79,8 @@ pub fn heap_region() -> HeapRegion {
 }
 
 /// A node over memory of this process.
-pub fn heap(options: NodeOptions) -> Served {
-    Served::new(heap_region(), options)
+pub fn heap(options: NodeOptions) -> TestNode {
+    TestNode::new(heap_region(), options)
 }
 
 /// A shared-memory region; its name is gone, so nothing is left behind.
@@ -95,7 +95,7 @@ pub fn shm_region() -> ShmRegion {
 }
 
 /// The same test over both regions.
-pub fn on_each_region(options: impl Fn() -> NodeOptions, test: impl Fn(Served)) {
+pub fn on_each_region(options: impl Fn() -> NodeOptions, test: impl Fn(TestNode)) {
     test(heap(options()));
-    test(Served::new(shm_region(), options()));
+    test(TestNode::new(shm_region(), options()));
 }

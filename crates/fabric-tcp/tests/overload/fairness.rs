@@ -20,8 +20,8 @@ use guira_fabric_tcp::wire::{self, Kind, MAX_VERB_WORDS};
 use rustix::process::setpriority_process;
 
 use crate::client::Client;
-use crate::served::{Served, options, shm_region};
-use crate::{Over, alone};
+use crate::test_node::{TestNode, options, shm_region};
+use crate::{StopOnDrop, alone};
 
 /// READs of the honest client, calm and beside the others, and the pause between two of them.
 const READS: usize = 2_000;
@@ -40,22 +40,22 @@ const PAIRS: u64 = 21_000;
 #[test]
 fn hostile_sessions_of_every_kind_hold_nobody_up() {
     let _alone = alone();
-    let served = Served::new(shm_region(), options());
+    let node = TestNode::new(shm_region(), options());
     // The two are on different threads of the node, and so are those of each kind.
-    let mut honest = [Honest::new(served.addr), Honest::new(served.addr)];
+    let mut honest = [HonestClient::new(node.addr), HonestClient::new(node.addr)];
     let calm = Waits::of(&mut honest, Duration::ZERO);
-    let holders = [hold_every_second_slot(served.addr, 0), hold_every_second_slot(served.addr, 2 * MAX_HOLDS as u64)];
+    let holders = [hold_every_second_slot(node.addr, 0), hold_every_second_slot(node.addr, 2 * MAX_HOLDS as u64)];
     let is_over = AtomicBool::new(false);
     let (beside, sent) = std::thread::scope(|scope| {
         let hostile: [fn(u64) -> Vec<u64>; 5] = [holds, fences, reads, writes, swaps];
-        let (over, mut streams) = (Over(&is_over), Vec::new());
+        let (over, mut streams) = (StopOnDrop(&is_over), Vec::new());
         for (number, frames) in hostile.into_iter().flat_map(|frames| [frames, frames]).enumerate() {
-            streams.push(Stream::start(scope, served.addr, frames(number as u64), Answers::Taken));
+            streams.push(Stream::start(scope, node.addr, frames(number as u64), Answers::Taken));
         }
         for number in 0..4 {
-            streams.push(Stream::start(scope, served.addr, reads(number), Answers::Left));
+            streams.push(Stream::start(scope, node.addr, reads(number), Answers::Left));
         }
-        let halves = [Client::open(served.addr).0, Client::open(served.addr).0];
+        let halves = [Client::open(node.addr).0, Client::open(node.addr).0];
         for client in halves {
             scope.spawn(|| send_halves(client, &is_over));
         }
@@ -68,7 +68,7 @@ fn hostile_sessions_of_every_kind_hold_nobody_up() {
     });
     drop(holders);
     println!("calm: {calm}; beside sixteen hostile sessions: {beside}; they sent {sent:?} KiB");
-    println!("{:?}", served.handle.counters());
+    println!("{:?}", node.handle.counters());
     let limit = (calm.p99 * TIMES_CALM).max(FLOOR);
     assert!(beside.worst <= WORST, "a READ took {:?}, {WORST:?} is allowed", beside.worst);
     assert!(beside.p99 <= limit, "one READ of 100 took more than {:?}, {limit:?} is allowed", beside.p99);
@@ -95,7 +95,7 @@ impl std::fmt::Display for Waits {
 
 impl Waits {
     /// Of one READ after the other, by both clients by turns.
-    fn of(clients: &mut [Honest; 2], least: Duration) -> Waits {
+    fn of(clients: &mut [HonestClient; 2], least: Duration) -> Waits {
         let begin = Instant::now();
         let (mut waits, mut all) = (Vec::new(), Vec::new());
         while waits.len() < READS || begin.elapsed() < least {
@@ -117,14 +117,14 @@ impl Waits {
 }
 
 /// A client, and the thread of the node that serves it.
-struct Honest {
+struct HonestClient {
     client: Client,
     served_by: PathBuf,
 }
 
-impl Honest {
+impl HonestClient {
     /// One of the only node of this process, which has nothing else to do yet.
-    fn new(addr: SocketAddr) -> Honest {
+    fn new(addr: SocketAddr) -> HonestClient {
         let mut client = Client::open(addr).0;
         let before = both_node_threads();
         (0..200).for_each(|_| _ = client.read(Addr::main(64), 1));
@@ -132,7 +132,7 @@ impl Honest {
         let ran_before: Vec<u64> = before.iter().map(ran).collect();
         (0..200).for_each(|_| _ = client.read(Addr::main(64), 1));
         let more = before.into_iter().zip(ran_before).max_by_key(|(thread, before)| ran(thread) - before);
-        Honest { client, served_by: more.expect("one of two").0 }
+        HonestClient { client, served_by: more.expect("one of two").0 }
     }
 
     /// How long this thread, and that of the node, have been ready to run and had no processor.
@@ -264,7 +264,7 @@ impl Stream {
         scope.spawn({
             let sent = Arc::clone(&sent);
             move || {
-                step_back();
+                lower_priority();
                 let bytes: Vec<u8> = frames.iter().flat_map(|word| word.to_le_bytes()).collect();
                 while let Some(part) = send_some(&mut writes, &bytes) {
                     sent.fetch_add(part, Ordering::Relaxed);
@@ -273,7 +273,7 @@ impl Stream {
         });
         if answers == Answers::Taken {
             scope.spawn(move || {
-                step_back();
+                lower_priority();
                 let mut ignored = vec![0; 1 << 16];
                 while reads.read(&mut ignored).is_ok_and(|bytes| bytes > 0) {}
             });
@@ -296,7 +296,7 @@ fn send_some(stream: &mut TcpStream, bytes: &[u8]) -> Option<u64> {
 
 /// Sends the longest frame byte by byte, and begins again with another session.
 fn send_halves(mut client: Client, is_over: &AtomicBool) {
-    step_back();
+    lower_priority();
     let frame = writes(1);
     let bytes: Vec<u8> = frame.iter().flat_map(|word| word.to_le_bytes()).collect();
     let (most, rest) = bytes.split_at(bytes.len() - 4096);
@@ -310,6 +310,6 @@ fn send_halves(mut client: Client, is_over: &AtomicBool) {
 }
 
 /// Gives this thread the lowest priority.
-fn step_back() {
+fn lower_priority() {
     setpriority_process(None, 19).expect("everybody may have less");
 }

@@ -4,11 +4,11 @@
 #[expect(dead_code, reason = "helpers of the node's tests, of which these use some")]
 #[path = "../node/client.rs"]
 mod client;
-mod door;
 mod fairness;
+mod pending;
 #[expect(dead_code, reason = "helpers of the node's tests, of which these use some")]
-#[path = "../node/served.rs"]
-mod served;
+#[path = "../node/test_node.rs"]
+mod test_node;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,9 +20,9 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 /// Ends those who go on until this is set, however a test ends.
-struct Over<'o>(&'o AtomicBool);
+struct StopOnDrop<'o>(&'o AtomicBool);
 
-impl Drop for Over<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }

@@ -10,8 +10,8 @@ use guira_fabric_tcp::wire::{CloseReason, Grant, Hello, Kind};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
 use crate::client::{Client, HELLO};
-use crate::served::{Served, heap, heap_region, options};
-use crate::{Over, alone};
+use crate::test_node::{TestNode, heap, heap_region, options};
+use crate::{StopOnDrop, alone};
 
 /// Silent connections of the first attack.
 const SILENT: usize = 1_400;
@@ -19,8 +19,8 @@ const SILENT: usize = 1_400;
 const SILENT_OF_ADDRESS: usize = 60;
 const ADDRESSES: u8 = 8;
 /// Connections without a session, and those of one address, at most: docs/wire.md.
-const STRANGERS: usize = 256;
-const STRANGERS_OF_ADDRESS: usize = 64;
+const MAX_PENDING: usize = 256;
+const MAX_PENDING_OF_ADDRESS: usize = 64;
 /// Clients that come at once, and that nobody accepts.
 const FLOOD: usize = 600;
 /// How long an honest client may take to come in.
@@ -29,34 +29,34 @@ const SOON: Duration = Duration::from_secs(1);
 #[test]
 fn silent_connections_of_one_address_keep_nobody_out() {
     let _alone = alone();
-    let served = heap(options());
-    let silent: Vec<TcpStream> = (0..SILENT).map(|_| TcpStream::connect(served.addr).expect("it listens")).collect();
-    come_in(&served, 50);
-    served.wait_until("all of them", |now| now.connections_accepted == SILENT as u64 + 50);
+    let node = heap(options());
+    let silent: Vec<TcpStream> = (0..SILENT).map(|_| TcpStream::connect(node.addr).expect("it listens")).collect();
+    open_sessions(&node, 50);
+    node.wait_until("all of them", |now| now.connections_accepted == SILENT as u64 + 50);
     let open = count_open(silent);
     println!("{open} of {SILENT} silent connections are left");
-    assert!((1..=STRANGERS_OF_ADDRESS).contains(&open), "{open} of them are left");
-    let counters = served.handle.counters();
+    assert!((1..=MAX_PENDING_OF_ADDRESS).contains(&open), "{open} of them are left");
+    let counters = node.handle.counters();
     assert_eq!((counters.sessions_opened, counters.refused_full, counters.connections_refused), (50, 0, 0));
-    assert!(counters.connections_shed >= (SILENT - STRANGERS_OF_ADDRESS) as u64, "{counters:?}");
+    assert!(counters.connections_shed >= (SILENT - MAX_PENDING_OF_ADDRESS) as u64, "{counters:?}");
 }
 
 #[test]
 fn silent_connections_of_many_addresses_keep_nobody_out() {
     let _alone = alone();
-    let served = heap(options());
+    let node = heap(options());
     let from = |host: u8| {
-        let served = &served;
-        (0..SILENT_OF_ADDRESS).map(move |_| connect_from(Ipv4Addr::new(127, 0, 7, host), served.addr))
+        let node = &node;
+        (0..SILENT_OF_ADDRESS).map(move |_| connect_from(Ipv4Addr::new(127, 0, 7, host), node.addr))
     };
     let silent: Vec<TcpStream> = (1..=ADDRESSES).flat_map(from).collect();
-    assert!(silent.len() > STRANGERS);
-    come_in(&served, 20);
-    served.wait_until("all of them", |now| now.connections_accepted == silent.len() as u64 + 20);
+    assert!(silent.len() > MAX_PENDING);
+    open_sessions(&node, 20);
+    node.wait_until("all of them", |now| now.connections_accepted == silent.len() as u64 + 20);
     let all = silent.len();
     let open = count_open(silent);
     println!("{open} of {all} silent connections are left");
-    assert!((STRANGERS / 2..=STRANGERS).contains(&open), "{open} of them are left");
+    assert!((MAX_PENDING / 2..=MAX_PENDING).contains(&open), "{open} of them are left");
 }
 
 /// Strangers that say a byte and stay, a hundred of them a second, on an address of their own or on the client's: a
@@ -64,15 +64,15 @@ fn silent_connections_of_many_addresses_keep_nobody_out() {
 #[test]
 fn connections_that_begin_a_greeting_keep_nobody_out() {
     let _alone = alone();
-    let served = heap(options());
+    let node = heap(options());
     for near in [true, false] {
-        let (is_over, before) = (AtomicBool::new(false), served.handle.counters().connections_accepted);
+        let (is_over, before) = (AtomicBool::new(false), node.handle.counters().connections_accepted);
         std::thread::scope(|scope| {
             let strangers = || {
                 let mut all = Vec::new();
                 while !is_over.load(Ordering::Relaxed) {
                     let host = if near { 1 } else { 2 + all.len() as u8 % 200 };
-                    let mut stranger = connect_from(Ipv4Addr::new(127, 0, if near { 0 } else { 9 }, host), served.addr);
+                    let mut stranger = connect_from(Ipv4Addr::new(127, 0, if near { 0 } else { 9 }, host), node.addr);
                     // It may have been closed at once.
                     let _ = stranger.write(b"H");
                     all.push(stranger);
@@ -81,10 +81,10 @@ fn connections_that_begin_a_greeting_keep_nobody_out() {
                 all.len()
             };
             let strangers = scope.spawn(strangers);
-            let over = Over(&is_over);
-            served.wait_until("a full door", |now| now.connections_accepted > before + 300);
+            let over = StopOnDrop(&is_over);
+            node.wait_until("a full door", |now| now.connections_accepted > before + 300);
             for _ in 0..20 {
-                let mut client = Client::connect(served.addr);
+                let mut client = Client::connect(node.addr);
                 std::thread::sleep(Duration::from_millis(20));
                 client.send(Kind::Hello, &HELLO.encode());
                 client.answer(1, Kind::Welcome).expect("a session");
@@ -93,7 +93,7 @@ fn connections_that_begin_a_greeting_keep_nobody_out() {
             println!("{} strangers", strangers.join().expect("no panic"));
         });
     }
-    assert!(served.handle.counters().connections_shed > 10, "the door was full");
+    assert!(node.handle.counters().connections_shed > 10, "the door was full");
 }
 
 /// More clients at once than the standard library's queue has places for: none of them has to ask a second time, which
@@ -115,27 +115,27 @@ fn a_flood_waits_in_a_queue_that_is_long_enough() {
 #[test]
 fn who_is_shed_for_a_farewell_is_counted() {
     let _alone = alone();
-    let served = heap(options());
-    let (mut client, _) = Client::open(served.addr);
+    let node = heap(options());
+    let (mut client, _) = Client::open(node.addr);
     let silent: Vec<TcpStream> =
-        (0..STRANGERS_OF_ADDRESS).map(|_| TcpStream::connect(served.addr).expect("it listens")).collect();
-    served.wait_until("all of them", |now| now.connections_accepted == 1 + STRANGERS_OF_ADDRESS as u64);
-    assert_eq!(served.handle.counters().connections_shed, 0, "there is a place for each");
+        (0..MAX_PENDING_OF_ADDRESS).map(|_| TcpStream::connect(node.addr).expect("it listens")).collect();
+    node.wait_until("all of them", |now| now.connections_accepted == 1 + MAX_PENDING_OF_ADDRESS as u64);
+    assert_eq!(node.handle.counters().connections_shed, 0, "there is a place for each");
     client.send(Kind::Hello, &HELLO.encode());
-    assert_eq!(client.farewell(), CloseReason::ProtocolError);
+    assert_eq!(client.close_reason(), CloseReason::ProtocolError);
     // It is counted before it is closed, which a loop other than its own has to be told.
-    served.wait_until("one that goes", |now| now.connections_shed == 1);
+    node.wait_until("one that goes", |now| now.connections_shed == 1);
     std::thread::sleep(SOON / 10);
-    assert_eq!(count_open(silent), STRANGERS_OF_ADDRESS - 1);
+    assert_eq!(count_open(silent), MAX_PENDING_OF_ADDRESS - 1);
 }
 
 /// One address has so many sessions and no more, whatever else is free; others are let in, and so is it again.
 #[test]
 fn sessions_of_one_address_leave_room_for_others() {
     let _alone = alone();
-    let served = heap(options().max_sessions_per_address(3));
+    let node = heap(options().max_sessions_per_address(3));
     let greet_from = |host: u8| {
-        let stream = connect_from(Ipv4Addr::new(127, 0, 5, host), served.addr);
+        let stream = connect_from(Ipv4Addr::new(127, 0, 5, host), node.addr);
         Client::greet_over(stream, &HELLO).map(|(client, _)| client)
     };
     let mut near: Vec<Client> = (0..3).map(|_| greet_from(1).expect("a session")).collect();
@@ -144,46 +144,46 @@ fn sessions_of_one_address_leave_room_for_others() {
     assert!(refused.to_string().contains("this client's address"), "{refused}");
     let _far: Vec<Client> = (2..6).map(|host| greet_from(host).expect("a session")).collect();
     near.pop();
-    served.wait_until("the end of one", |now| now.sessions_ended == 1);
+    node.wait_until("the end of one", |now| now.sessions_ended == 1);
     near.push(greet_from(1).expect("a session"));
     assert_eq!(greet_from(1).map(drop), Err(CloseReason::AddressFull { limit: 3 }));
-    let counters = served.handle.counters();
+    let counters = node.handle.counters();
     assert_eq!((counters.refused_address, counters.refused_full, counters.sessions_open()), (2, 0, 7));
     // Who was refused for want of room holds no place of its address.
-    let served = heap(options().max_sessions_per_address(3).max_sessions(1));
-    let first = Client::open(served.addr);
+    let node = heap(options().max_sessions_per_address(3).max_sessions(1));
+    let first = Client::open(node.addr);
     for _ in 0..4 {
-        assert_eq!(Client::greet(served.addr, &HELLO).map(drop), Err(CloseReason::Full { limit: 1 }));
+        assert_eq!(Client::greet(node.addr, &HELLO).map(drop), Err(CloseReason::Full { limit: 1 }));
     }
     drop(first);
-    served.wait_until("the end of one", |now| now.sessions_ended == 1);
-    Client::open(served.addr);
+    node.wait_until("the end of one", |now| now.sessions_ended == 1);
+    Client::open(node.addr);
 }
 
 /// A quarter of the sessions is for those who may write.
 #[test]
 fn readers_leave_room_for_writers() {
     let _alone = alone();
-    let served = heap(options().max_sessions(8));
+    let node = heap(options().max_sessions(8));
     let reader = Hello { wanted: Grant::ReadOnly, ..HELLO };
-    let mut readers: Vec<Client> = (0..6).map(|_| Client::greet(served.addr, &reader).expect("a session").0).collect();
-    assert_eq!(Client::greet(served.addr, &reader).map(drop), Err(CloseReason::Full { limit: 6 }));
-    let _writers = [Client::open(served.addr), Client::open(served.addr)];
-    assert_eq!(Client::greet(served.addr, &HELLO).map(drop), Err(CloseReason::Full { limit: 8 }));
+    let mut readers: Vec<Client> = (0..6).map(|_| Client::greet(node.addr, &reader).expect("a session").0).collect();
+    assert_eq!(Client::greet(node.addr, &reader).map(drop), Err(CloseReason::Full { limit: 6 }));
+    let _writers = [Client::open(node.addr), Client::open(node.addr)];
+    assert_eq!(Client::greet(node.addr, &HELLO).map(drop), Err(CloseReason::Full { limit: 8 }));
     readers.pop();
-    served.wait_until("the end of a reader", |now| now.sessions_ended == 1);
-    readers.push(Client::greet(served.addr, &reader).expect("a session").0);
+    node.wait_until("the end of a reader", |now| now.sessions_ended == 1);
+    readers.push(Client::greet(node.addr, &reader).expect("a session").0);
     // Where nobody may write, nothing is kept for those who do.
-    let served = heap(options().max_sessions(8).grant(Grant::ReadOnly));
-    let _all: Vec<Client> = (0..8).map(|_| Client::greet(served.addr, &reader).expect("a session").0).collect();
-    assert_eq!(Client::greet(served.addr, &reader).map(drop), Err(CloseReason::Full { limit: 8 }));
+    let node = heap(options().max_sessions(8).grant(Grant::ReadOnly));
+    let _all: Vec<Client> = (0..8).map(|_| Client::greet(node.addr, &reader).expect("a session").0).collect();
+    assert_eq!(Client::greet(node.addr, &reader).map(drop), Err(CloseReason::Full { limit: 8 }));
 }
 
 /// So many clients come in one after the other, each of them soon.
-fn come_in(served: &Served, clients: usize) {
+fn open_sessions(node: &TestNode, clients: usize) {
     for _ in 0..clients {
         let start = Instant::now();
-        let (mut client, _) = Client::open(served.addr);
+        let (mut client, _) = Client::open(node.addr);
         client.read(guira_fabric::Addr::main(0), 1);
         assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     }

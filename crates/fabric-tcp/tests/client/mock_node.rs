@@ -19,10 +19,10 @@ use guira_fabric_tcp::wire::{
 };
 
 /// Both ways of waiting.
-pub const WAYS: [Waiting; 2] = [Waiting::InPlace, Waiting::Cooperative];
+pub const WAITING_MODES: [Waiting; 2] = [Waiting::InPlace, Waiting::Cooperative];
 
 /// A node, for as long as it lives.
-pub struct Double {
+pub struct MockNode {
     pub address: SocketAddr,
     pub region: HeapRegion,
     shared: Arc<Shared>,
@@ -54,9 +54,9 @@ impl Shared {
     }
 }
 
-impl Double {
+impl MockNode {
     /// A node of `main_bytes` and `device_bytes` zeroes.
-    pub fn start(main_bytes: u64, device_bytes: u64) -> Double {
+    pub fn start(main_bytes: u64, device_bytes: u64) -> MockNode {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a port left");
         let address = listener.local_addr().expect("a listener has an address");
         let region = HeapRegion::new(main_bytes, device_bytes, Profile::Tcp.caps());
@@ -82,7 +82,7 @@ impl Double {
                 });
             }
         });
-        Double { address, region, shared }
+        MockNode { address, region, shared }
     }
 
     /// How many batches were executed.
@@ -106,7 +106,7 @@ impl Double {
     }
 }
 
-impl Drop for Double {
+impl Drop for MockNode {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::SeqCst);
         let _ = TcpStream::connect(self.address);
