@@ -201,7 +201,7 @@ impl Lane for TcpLane {
     fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
         let Some(flight) = self.in_flight else { return Poll::Ready(Ok(0)) };
         let take = |words: &[u64], atomics: &[u32]| {
-            let cut = WireError::Body { what: "what this batch found", words: words.len() };
+            let cut = WireError::Body { what: "the results of this batch", words: words.len() };
             for (into, at) in found.iter_mut().zip(atomics) {
                 *into = *words.get(*at as usize).ok_or(cut)?;
             }
