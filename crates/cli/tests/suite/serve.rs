@@ -426,7 +426,7 @@ fn certificates_decide_who_may_come_in() {
         assert!(message.contains(&url) && message.contains(words) && !message.contains("changed"), "{error}");
         assert_eq!(error["effect"], "none");
     };
-    told(&[], "wants TLS");
+    told(&[], "requires TLS");
     told(&of_client[..2], "wants a certificate");
     told(&files.of_client("expired"), "refused the certificate");
     told(&Certificates::new().of_client("client"), "not issued by an authority");

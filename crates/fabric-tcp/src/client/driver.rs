@@ -1,12 +1,11 @@
-//! The thread of a connection that many tasks share: it reads the answers and wakes who waits for them, sends what had
-//! to wait for room, ends pauses, and notices what is overdue.
+//! The driver: the thread of a connection that many tasks share. It reads the replies and wakes the tasks that wait for
+//! them, sends the backlog, ends pauses, and notices overdue requests.
 //!
-//! When answers for several tasks arrive together, a round begins: the tasks' next batches wait for each other, until
-//! the last task has taken its answer. It is over before that when a batch has waited for so long as [`FLUSH_WINDOW_NS`];
-//! while none waits, because the tasks' thread has not got its processor yet, nobody is the worse for a round that
-//! lasts.
+//! When replies to several tasks arrive together, a flush window opens: the tasks' next batches are coalesced, until the
+//! last task has taken its reply. The window closes earlier when a batch has waited for [`FLUSH_WINDOW_NS`]; while none
+//! waits, because the tasks' thread has not been scheduled yet, an open window delays no batch.
 //!
-//! Invariant: it ends when the last handle of its connection does, and not before, because pauses go on after a loss.
+//! Invariant: the driver ends with the last handle of its connection, and not before, because pauses go on after a loss.
 
 use std::io;
 use std::sync::Arc;
@@ -26,17 +25,17 @@ use super::receive::Receiver;
 use super::request_slots::Delivered;
 use super::transport::ReceiveMode;
 
-/// Into how many stretches the time is divided that a batch has: it is overdue at most one of them late.
+/// The ticks of a batch's timeout: an overdue batch is noticed at most one tick late.
 const TICKS: u32 = 4;
 
-/// After how long a round is looked at: about a round trip. A task that has taken its answer then waits no longer for
-/// others that have not, because they are busy, or are not polled. Where no batch waits, it is looked at again after
+/// The time until the first check of a flush window: about a round trip. If a batch waits then, it no longer waits for
+/// tasks that have not taken their reply, because they are busy or not polled. If no batch waits, the next check is after
 /// twice the time.
 const FLUSH_WINDOW_NS: u64 = 50_000;
-/// A round is over after the look that follows a time this long.
+/// A flush window closes at the check that follows an interval this long.
 const LONGEST_INTERVAL_NS: u64 = 16 * FLUSH_WINDOW_NS;
 
-/// Sees to it that `link` has a driver.
+/// Starts a driver for `link`, unless it has one.
 pub(super) fn start(link: &Arc<Link>) -> io::Result<()> {
     let driven = Arc::clone(link);
     link.drive(|| {
@@ -57,16 +56,16 @@ struct Driver {
     receiver: Receiver,
     tick_ns: u64,
     next_tick_ns: u64,
-    /// The round that is under way, if one is.
+    /// The flush window, if one is open.
     window: Option<FlushWindow>,
     wakers: Vec<Waker>,
 }
 
-/// When a round is looked at.
+/// The schedule of the checks of a flush window.
 #[derive(Clone, Copy)]
 struct FlushWindow {
     next_check_ns: u64,
-    /// From the last look, or the beginning.
+    /// The time from the last check, or the opening, to the next check.
     interval_ns: u64,
 }
 
@@ -75,7 +74,7 @@ impl FlushWindow {
         FlushWindow { next_check_ns: now_ns.saturating_add(FLUSH_WINDOW_NS), interval_ns: FLUSH_WINDOW_NS }
     }
 
-    /// The round after a look at it, unless it is over.
+    /// Returns the window after a check, unless it closes.
     fn after_check(self, now_ns: u64, is_batch_waiting: bool) -> Option<FlushWindow> {
         let interval_ns = 2 * self.interval_ns;
         let goes_on = !is_batch_waiting && interval_ns <= LONGEST_INTERVAL_NS;
@@ -97,13 +96,13 @@ impl Driver {
         }
     }
 
-    /// Sends what had to wait and takes in what has arrived.
+    /// Sends the backlog and receives what has arrived.
     fn exchange(&mut self) -> Result<(), Loss> {
         let flushed = if self.link.has_backlog() { self.link.flush() } else { Flushed::All };
         loop {
             let received = self.link.receive(&mut self.receiver, ReceiveMode::NonBlocking)?;
             match (received, flushed) {
-                // What the node said before it closed is heard first.
+                // Replies that the node sent before it closed are read first.
                 (Received::Nothing, Flushed::Failed(kind)) => return Err(Loss::Failed(kind)),
                 (Received::Nothing, _) => return Ok(()),
                 (Received::Bytes, _) => {}
@@ -132,10 +131,10 @@ impl Driver {
                 },
             }
         };
-        // Before the first of them can take its answer.
+        // Before the first of the tasks can take its reply.
         if self.wakers.len() > 1 || self.window.is_some() && !self.wakers.is_empty() {
             self.link.extend_flush_window(u32::try_from(self.wakers.len()).unwrap_or(u32::MAX));
-            // What waits already waits no longer for those who come later.
+            // A batch that waits already does not wait longer for later tasks.
             if self.window.is_none() || !self.link.has_coalesced() {
                 self.window = Some(FlushWindow::opened_at(clock_ns()));
             }
@@ -181,7 +180,7 @@ impl Driver {
         let mut watched = [PollFd::from_borrowed_fd(wakeup.as_fd(), PollFlags::IN), socket];
         // The socket of a lost connection is always ready.
         let watched = if self.link.lost().is_some() { &mut watched[..1] } else { &mut watched[..] };
-        // What went wrong with the socket is told by the next attempt to use it.
+        // An error of the socket is reported by the next attempt to use it.
         let _ = poll(watched, Some(&timeout));
         if !watched[0].revents().is_empty() {
             let _ = rustix::io::read(wakeup, &mut [0u8; 8]);
@@ -194,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_round_lasts_while_nobody_waits_for_it_but_not_for_ever() {
+    fn a_flush_window_closes_when_a_batch_waits_or_after_the_longest_interval() {
         let mut window = FlushWindow::opened_at(1_000);
         assert_eq!(window.next_check_ns, 1_000 + FLUSH_WINDOW_NS);
         assert!(window.after_check(window.next_check_ns, true).is_none(), "a batch waits no longer than that");

@@ -1,8 +1,8 @@
-//! A connection's core: what both ways of waiting share.
+//! The core of a connection, which both ways of waiting share.
 //!
-//! The outbox and the slots are locked, each on its own and never both. The receiver lies with the slots: a thread that
-//! waits takes it, reads until it has its own answer, hands out the others', and puts it back. Once a lane waits
-//! cooperatively, the driver takes it for good, and threads wait until it has read for them.
+//! The outbox and the request slots have a lock each, and no thread holds both. The receiver is kept with the slots: a
+//! waiting thread takes it, reads until it has its own reply, dispatches the replies of others, and puts it back. Once a
+//! lane waits cooperatively, the driver takes it for good, and waiting threads depend on the driver.
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -29,18 +29,18 @@ pub(super) struct Link {
     /// The process that connected.
     process: Process,
     outbox: Mutex<Outbox>,
-    /// Whether frames wait for room, or cannot leave: whoever reads sees to them.
+    /// Whether frames wait for room, or cannot be sent: the reading thread flushes them.
     has_backlog: AtomicBool,
-    /// Whether frames wait for others to leave with: who takes the last answer of a round sees to them, or else the
-    /// driver, when the round is over.
+    /// Whether frames wait to be coalesced: the task that takes the last reply of a flush window sends them, or else the
+    /// driver when the window closes.
     has_coalesced: AtomicBool,
-    /// Tasks that were woken with an answer in this round, and have not taken it.
+    /// The tasks that were woken with a reply in this flush window and have not taken it.
     awaited_tasks: AtomicU32,
     state: Mutex<State>,
-    /// Answers arrived for threads that wait, or it is somebody's turn to read.
+    /// Notified when replies arrived for waiting threads, or the receiver was put back.
     progress: Condvar,
     lost: OnceLock<Loss>,
-    /// Wakes the driver, if there is one.
+    /// The eventfd that wakes the driver, if there is one.
     wakeup: OnceLock<OwnedFd>,
     pub(super) is_closing: AtomicBool,
 }
@@ -49,13 +49,13 @@ pub(super) struct Link {
 pub(super) struct State {
     pub(super) slots: RequestSlots,
     receiver: Option<Receiver>,
-    /// Whether the driver reads, or waits for its turn to.
+    /// Whether the driver reads, or waits for the receiver.
     is_driven: bool,
-    /// Threads that wait for their turn or answer.
+    /// The threads that wait for the receiver or a reply.
     waiting: u32,
 }
 
-/// A request that was sent, and that a thread waits for.
+/// A request in flight.
 #[derive(Clone, Copy)]
 pub(super) struct Request {
     pub(super) slot: u32,
@@ -63,24 +63,24 @@ pub(super) struct Request {
     pub(super) expected: Expected,
 }
 
-/// Takes what was found out of an answer's words.
+/// A function that reads the results from the words of a reply.
 pub(super) type Take<'t> = &'t mut dyn FnMut(&[u64]) -> Result<(), WireError>;
 
-/// Why a request was not carried out.
+/// Why a request failed.
 pub(super) enum Failure {
     Refused(FabricError),
     Lost(Unanswered),
 }
 
-/// A request whose connection was lost.
+/// A request that was not answered because its connection was lost.
 pub(super) struct Unanswered {
     pub(super) loss: Loss,
-    /// Whether a part of it was answered.
+    /// Whether a part of the request was answered.
     is_partly_answered: bool,
 }
 
 impl Failure {
-    /// What a caller is told whose request had `effect`, if the connection was lost.
+    /// Returns the error to report; `effect` computes the effect of a request whose connection was lost.
     pub(super) fn error(self, effect: impl FnOnce(&Unanswered) -> Effect) -> FabricError {
         match self {
             Failure::Refused(error) => error,
@@ -90,7 +90,7 @@ impl Failure {
 }
 
 impl Link {
-    /// A connection whose greeting is over, and has all that was received behind it in `receiver`.
+    /// Creates a connection after its greeting; `receiver` has the bytes that were received after the Welcome.
     pub(super) fn new(transport: Box<dyn Transport>, timeout: Duration, process: Process, receiver: Receiver) -> Link {
         Link {
             transport,
@@ -108,10 +108,10 @@ impl Link {
         }
     }
 
-    /// Sees to it that there is a driver, which `start` starts.
+    /// Starts a driver by `start`, unless there is one.
     pub(super) fn drive(&self, start: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         if self.wakeup.get().is_none() {
-            // Whoever comes second throws his own away.
+            // The second of two threads discards its eventfd.
             let _ = self.wakeup.set(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         }
         let mut state = self.state();
@@ -123,12 +123,12 @@ impl Link {
         Ok(())
     }
 
-    /// What the driver waits on beside the socket.
+    /// Returns the eventfd that the driver polls beside the socket.
     pub(super) fn wakeup(&self) -> &OwnedFd {
-        self.wakeup.get().expect("a driver is started after its wakeup was made")
+        self.wakeup.get().expect("the eventfd is created before the driver is started")
     }
 
-    /// The driver's turn, which does not end.
+    /// Waits for the receiver and takes it for good, for the driver.
     pub(super) fn take_receiver(&self) -> Receiver {
         let mut state = self.state();
         loop {
@@ -147,14 +147,14 @@ impl Link {
         !self.process.is_this()
     }
 
-    /// Why the connection is no more.
+    /// Returns why the connection was lost, if it was.
     #[inline]
     pub(super) fn lost(&self) -> Option<Loss> {
         self.lost.get().copied()
     }
 
-    /// What a batch did that was not answered before the connection was lost. Its first change ends at `change_end` of
-    /// the stream.
+    /// Returns the effect of a batch that was not answered before the connection was lost. Its first frame that changes
+    /// memory ends at `change_end` of the stream.
     pub(super) fn effect(&self, failure: &Unanswered, change_end: Option<u64>) -> Effect {
         // A frame is executed when all of it has arrived, and not before.
         let sent_bytes = lock(&self.outbox).sent_bytes();
@@ -167,8 +167,8 @@ impl Link {
         lock(&self.state)
     }
 
-    /// Appends what `write` writes to the stream and sends what there is room for. Says where in the stream it begins;
-    /// nothing if the connection was lost.
+    /// Appends the frames that `write` writes and sends as much as there is room for. Returns where in the stream they
+    /// start, or `None` if the connection was lost.
     pub(super) fn send<T>(&self, write: impl FnOnce(&mut Vec<u64>) -> T) -> Option<(T, u64)> {
         let mut outbox = lock(&self.outbox);
         let written = outbox.append(write);
@@ -176,11 +176,11 @@ impl Link {
         written
     }
 
-    /// As [`Link::send`], but lets it wait for others while a round is under way, unless much waits already.
+    /// Same as [`Link::send`], but the frames wait to be coalesced while a flush window is open, unless many bytes wait.
     pub(super) fn coalesce<T>(&self, write: impl FnOnce(&mut Vec<u64>) -> T) -> Option<(T, u64)> {
         let mut outbox = lock(&self.outbox);
         let written = outbox.append(write);
-        // Looked at under the lock: who ends a round sends afterwards, and finds this if it was not noticed here.
+        // Read under the lock: a thread that closes the window flushes afterwards, and so finds a frame that missed it.
         if self.awaited_tasks.load(Ordering::Relaxed) == 0 || outbox.is_coalescing_limit_reached() {
             self.flush_unless_blocked(outbox);
         } else if written.is_some() {
@@ -189,40 +189,40 @@ impl Link {
         written
     }
 
-    /// So many tasks are about to be woken with an answer each: their next batches may leave together, and with those
-    /// of tasks that have been woken before.
+    /// Notes that `tasks` tasks are about to be woken with a reply each: their next batches may be coalesced, with each
+    /// other and with those of tasks that were woken before.
     pub(super) fn extend_flush_window(&self, tasks: u32) {
         let more = |awaited_tasks: u32| Some(awaited_tasks.saturating_add(tasks));
         let _ = self.awaited_tasks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
-    /// Whether tasks are awaited.
+    /// Whether a task of the flush window has not taken its reply.
     pub(super) fn is_flush_window_open(&self) -> bool {
         self.awaited_tasks.load(Ordering::Relaxed) > 0
     }
 
-    /// A task has taken its answer.
+    /// Notes that a task has taken its reply.
     pub(super) fn note_reply_taken(&self) {
         let less = |awaited_tasks: u32| awaited_tasks.checked_sub(1);
-        // It is none of the round's if nobody is awaited.
+        // If no task is awaited, the reply is not one of the window's.
         let _ = self.awaited_tasks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
-    /// Nobody is waited for any more.
+    /// Closes the flush window and sends the coalesced frames.
     pub(super) fn close_flush_window(&self) {
         self.awaited_tasks.store(0, Ordering::Relaxed);
-        // Not only if something is known to have been gathered: who gathers just now is seen by the lock alone.
+        // Unconditionally: a thread that is appending just now is seen only through the lock.
         self.flush_unless_blocked(lock(&self.outbox));
     }
 
-    /// Sends what was gathered, if nobody has yet.
+    /// Sends the coalesced frames, if any wait.
     pub(super) fn flush_coalesced(&self) {
         if self.has_coalesced() {
             self.flush_unless_blocked(lock(&self.outbox));
         }
     }
 
-    /// Whether frames wait for others to leave with.
+    /// Whether frames wait to be coalesced.
     pub(super) fn has_coalesced(&self) -> bool {
         self.has_coalesced.load(Ordering::Relaxed)
     }
@@ -236,7 +236,7 @@ impl Link {
         }
     }
 
-    /// Sends frames that had to wait.
+    /// Sends the backlog.
     pub(super) fn flush(&self) -> Flushed {
         let mut outbox = lock(&self.outbox);
         self.has_coalesced.store(false, Ordering::Relaxed);
@@ -252,15 +252,15 @@ impl Link {
     /// Wakes the driver.
     pub(super) fn wake_driver(&self) {
         if let Some(wakeup) = self.wakeup.get() {
-            // It fails if the bell has been rung 2^64 - 2 times and not been heard.
+            // It fails only if 2^64 - 2 wakeups are pending.
             let _ = rustix::io::write(wakeup, &1u64.to_ne_bytes());
         }
     }
 
-    /// Gives the connection up: nothing more is sent, and everybody who waits is told.
+    /// Gives the connection up: nothing more is sent, and all waiting threads and tasks are woken.
     pub(super) fn lose(&self, loss: Loss) {
         lock(&self.outbox).close();
-        // Those who look now find an outbox that does not change any more.
+        // A thread that sees the loss finds an outbox that no longer changes.
         let _ = self.lost.set(loss);
         self.transport.shut();
         let mut state = self.state();
@@ -271,7 +271,7 @@ impl Link {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Does what an answer that was taken in asks for.
+    /// Performs the actions that follow from the delivery of a reply.
     pub(super) fn complete(&self, delivered: Delivered) {
         if let Some(slot) = delivered.release {
             self.send(|out| append(out, Kind::Release, 0, &encode_slot(slot)));
@@ -279,7 +279,7 @@ impl Link {
         delivered.waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes the threads that wait, if there are any: what they wait for may have come.
+    /// Wakes the waiting threads, if there are any: their reply or the receiver may be available.
     pub(super) fn notify_waiters(&self, state: MutexGuard<'_, State>) {
         let is_awaited = state.waiting > 0;
         drop(state);
@@ -288,7 +288,7 @@ impl Link {
         }
     }
 
-    /// Waits in place for a request's answer. `spare` is room for it, if somebody else reads it.
+    /// Waits in place for the reply to a request. `spare` receives it if another thread reads it.
     pub(super) fn wait(&self, request: Request, spare: &mut Vec<u64>, take: Take<'_>) -> Result<(), Failure> {
         let mut deadline = None;
         loop {
@@ -321,7 +321,7 @@ impl Link {
         }
     }
 
-    /// Asks whether a request is answered; otherwise `waker` is woken when it is.
+    /// Polls a request; `waker` is woken when it is answered.
     pub(super) fn poll(
         &self,
         request: Request,
@@ -334,7 +334,7 @@ impl Link {
             drop(state);
             return Poll::Ready(result.map_err(Failure::Refused).and_then(|()| self.take(take, spare)));
         }
-        // Looked at after the waker was kept: whoever loses the connection does it the other way round.
+        // Checked after the waker was stored: `lose` sets the loss before it takes the wakers.
         if let Some(loss) = self.lost() {
             let is_partly_answered = state.slots.reset(request.slot);
             return Poll::Ready(Err(Failure::Lost(Unanswered { loss, is_partly_answered })));
@@ -342,7 +342,7 @@ impl Link {
         Poll::Pending
     }
 
-    /// The owner of a slot is gone; `hold` is the client slot whose liveness it had asked for.
+    /// Releases a request slot whose owner is gone; `hold` is the client slot whose liveness it had requested.
     pub(super) fn release_slot(&self, slot: u32, hold: Option<u16>) {
         let mut state = self.state();
         if self.lost().is_some() {
@@ -353,8 +353,8 @@ impl Link {
         self.complete(delivered);
     }
 
-    /// Reads until the request is answered. True if its answer was taken from the stream itself; otherwise it is in its
-    /// slot, or the connection is lost.
+    /// Reads for all waiting threads until the request is answered. Returns true if its reply was consumed from the stream
+    /// itself; otherwise it is in its slot, or the connection is lost.
     fn read_for_all(&self, mut receiver: Receiver, request: Request, deadline: Instant, take: Take<'_>) -> bool {
         let answered = self.read_until_answered(&mut receiver, request, deadline, take);
         if let Err(loss) = answered {
@@ -391,7 +391,7 @@ impl Link {
         }
     }
 
-    /// Hands out the frames that are here, up to the request's answer.
+    /// Dispatches the frames that have arrived, up to the reply to `request`.
     fn dispatch(&self, receiver: &mut Receiver, request: Request, take: Take<'_>) -> Result<Option<Answered>, Loss> {
         while let Some((header, body)) = receiver.next().map_err(Loss::ProtocolError)? {
             let is_whole = request.expected == Expected::Found { words: body.len(), frames: 1 };
@@ -411,7 +411,7 @@ impl Link {
         Ok(None)
     }
 
-    /// Waits a while for bytes to arrive, and for room for those that wait to leave.
+    /// Waits up to [`SLICE`] for bytes to arrive, or for room to send the backlog.
     fn fill(&self, receiver: &mut Receiver) -> Result<(), Loss> {
         if !self.has_backlog() {
             return self.receive(receiver, ReceiveMode::Timed).map(|_| ());
@@ -422,7 +422,7 @@ impl Link {
             (Received::Nothing, Flushed::Some) => {
                 let mut socket = [PollFd::from_borrowed_fd(self.transport.socket(), PollFlags::IN | PollFlags::OUT)];
                 let slice = Timespec { tv_sec: 0, tv_nsec: SLICE.subsec_nanos().into() };
-                // What went wrong with the socket is told by the next attempt to use it.
+                // An error of the socket is reported by the next attempt to use it.
                 let _ = poll(&mut socket, Some(&slice));
                 Ok(())
             }
@@ -430,7 +430,7 @@ impl Link {
         }
     }
 
-    /// Takes in what has arrived.
+    /// Receives what has arrived.
     pub(super) fn receive(&self, receiver: &mut Receiver, mode: ReceiveMode) -> Result<Received, Loss> {
         match receiver.fill(&*self.transport, mode) {
             Ok(0) => Err(Loss::EndOfStream),
@@ -457,12 +457,12 @@ impl Link {
     }
 }
 
-/// Where the answer to a request is that its own thread has read.
+/// The place of a reply that the request's own thread has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answered {
-    /// Taken already.
+    /// Consumed from the stream.
     Here,
-    /// In its slot.
+    /// In its request slot.
     InSlot,
 }
 
@@ -473,7 +473,7 @@ pub(super) enum Received {
     Nothing,
 }
 
-/// Nothing that is locked here is left half changed by a panic.
+/// Locks `mutex`; a panic leaves no partial change in the data that is locked here.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

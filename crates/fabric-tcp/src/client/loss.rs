@@ -1,4 +1,4 @@
-//! Why a connection is no more.
+//! Why a connection was lost.
 
 use std::io;
 
@@ -10,40 +10,40 @@ use crate::wire::{CloseReason, WireError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The node closed it, and said why.
+    /// The node closed the connection with a reason.
     #[error("{0}")]
     Closed(CloseReason),
-    /// The node closed it without a word: it ended, or was killed.
+    /// The node closed the connection without a reason: it stopped, or was killed.
     #[error("the node closed the connection")]
     EndOfStream,
-    /// The operating system says so.
+    /// The operating system reported a failure.
     #[error("the connection failed: {0}")]
     Failed(io::ErrorKind),
-    /// A batch was not answered in time. In which order the node would execute what follows is not known then.
+    /// A request was not answered in time. The order in which the node would execute later requests is unknown then.
     #[error("the node did not answer within {timeout_ms} ms")]
     TimedOut {
-        /// The time it had, in milliseconds.
+        /// The timeout, in milliseconds.
         timeout_ms: u64,
     },
-    /// What arrived is no answer to what was sent.
-    #[error("the node does not speak this protocol: {0}")]
+    /// The node sent an invalid frame.
+    #[error("the node sent an invalid frame: {0}")]
     ProtocolError(WireError),
-    /// An answer arrived that nobody had asked for, or of another length.
-    #[error("the node answered what nobody had asked")]
+    /// A reply arrived that matches no request, or has another length.
+    #[error("the node sent a reply that matches no request")]
     UnexpectedReply,
-    /// The node refused a part of a batch that went out in several frames, or a batch that this side found in order.
+    /// The node refused a part of a batch that was sent in several frames.
     #[error("the node refused a part of a batch")]
     PartRefused,
 }
 
 impl Loss {
-    /// Whether the node says thereby that it has executed nothing that it has not answered: a farewell stands behind
-    /// the answers to all that was executed. A node that ends may have met a failure in the middle of a batch.
+    /// Whether the node has executed no request that it has not answered: a Close comes after the replies to all that was
+    /// executed. A node that shuts down or has lost its memory may have failed in the middle of a batch.
     pub(super) fn is_final(self) -> bool {
-        matches!(self, Loss::Closed(bye) if !matches!(bye, CloseReason::Shutdown | CloseReason::MemoryLost))
+        matches!(self, Loss::Closed(reason) if !matches!(reason, CloseReason::Shutdown | CloseReason::MemoryLost))
     }
 
-    /// What a lane tells of it whose batch had `effect`.
+    /// Returns the error of a batch that had `effect`.
     pub(super) fn error(self, effect: Effect) -> FabricError {
         match self {
             Loss::Closed(CloseReason::Fenced) => FabricError::Fenced { effect },

@@ -288,7 +288,8 @@ impl CloseReason {
     /// `Body` or `Value` if it is invalid.
     pub fn decode(body: &[u64]) -> Result<CloseReason, WireError> {
         let &[reason, detail] = body else { return Err(WireError::Body { what: "a Close", words: body.len() }) };
-        let number = u32::try_from(detail).map_err(|_| WireError::Value { what: "number of a Close", value: detail })?;
+        let number =
+            u32::try_from(detail).map_err(|_| WireError::Value { what: "number of a Close", value: detail })?;
         match (reason, number) {
             (1, 0) => Ok(CloseReason::ProtocolError),
             (2, node) => Ok(CloseReason::Version { node }),

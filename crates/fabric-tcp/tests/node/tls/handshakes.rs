@@ -40,7 +40,10 @@ fn plain_clients_and_nodes_that_want_tls_tell_each_other() {
     let node = TlsNode::start();
     let error = connect(&node.inner, HOST, None).unwrap_err();
     assert!(matches!(error, ConnectError::Rejected { reason: CloseReason::TlsRequired, .. }), "{error}");
-    assert!(error.to_string().contains("wants TLS") && error.to_string().ends_with("nothing was changed"), "{error}");
+    assert!(
+        error.to_string().contains("requires TLS") && error.to_string().ends_with("nothing was changed"),
+        "{error}"
+    );
     assert_eq!(refused(&node.inner.handle.counters()), [1, 0, 0]);
 
     let plain = heap(options());
