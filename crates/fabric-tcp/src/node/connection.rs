@@ -1,9 +1,8 @@
-//! One connection: a client that greets the node, has a session, and is told why it ends.
+//! One connection: its greeting, its session, and its Close.
 //!
-//! Invariants: frames are executed in the order they came, by one thread; what a frame is answered stands behind the
-//! answers to all batches before it; a farewell is the last frame, and what was not answered before it was not
-//! executed. When a session has ended, none of its verbs executes any more, its slots are free, and only then is that
-//! told.
+//! Invariants: frames are executed in the order of arrival, by one thread; the reply to a frame comes after the replies to
+//! all batches before it; a Close is the last frame, and requests that were not answered before it were not executed. When
+//! a session has ended, none of its verbs executes any more and its slots are free; only then is that reported.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,7 +17,7 @@ use super::connections::Key;
 use super::counters::Counter;
 use super::event::NodeEventKind;
 use super::pending::{PendingId, Phase};
-use super::session::{MAX_HOLDS, Session, answer, batch, execute_in_place};
+use super::session::{MAX_HOLDS, Session, batch, execute_in_place, reply};
 use super::shared::{ConnectionId, DropReason, MAX_NODE_HOLDS, Message, Shared};
 use super::transport::{More, Transport};
 use crate::tls::{self, TlsError};
@@ -26,30 +25,30 @@ use crate::wire::{
     CloseReason, FenceReply, Grant, HEADER_WORDS, Hello, Kind, PriorSession, SessionId, VERSION, Welcome, WireError,
 };
 
-/// Requests of one session that wait for the end of others, at most; it executes nothing more before one is answered.
+/// The most fences of one session that wait for the end of others; it executes nothing more until one is answered.
 const MAX_PENDING_FENCES: u32 = 64;
-/// How often one connection executes, sends and executes again before others have their turn.
+/// The most rounds of executing and sending in one turn.
 const MAX_ROUNDS: usize = 4;
-/// A connection whose turn took longer has its next ones behind those of others.
+/// The longest light turn: after a longer one, the turns of a connection come after those of others.
 const LIGHT_TURN: Duration = Duration::from_micros(100);
-/// Unless it moved fewer bytes than these, and few frames: then something else has taken the time.
+/// A turn that moved fewer bytes than these, and few frames, counts as light: then something else has taken the time.
 const SMALL_BYTES: usize = 16 << 10;
-/// For how long it has them there.
+/// How long the turns of a connection come after those of others.
 const HEAVY_PERIOD: Duration = Duration::from_millis(20);
-/// How long a client that is told to go may take to hear it.
+/// How long a client may take to receive its Close.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
-/// Words of the longest first frame.
+/// The words of the longest first frame.
 const GREETING_WORDS: usize = HEADER_WORDS + 7;
 
-/// What a loop lends its connections.
+/// The resources that a loop lends its connections.
 pub(super) struct LoopContext<'l, R: Region> {
     pub(super) shared: &'l Shared,
     pub(super) loop_index: usize,
     pub(super) region: R,
     pub(super) lane: R::Lane,
-    /// For frames that are rare.
+    /// A buffer for control frames.
     pub(super) frame: Vec<u64>,
-    /// When the loop woke up.
+    /// The time when the loop woke up.
     pub(super) now: Instant,
 }
 
@@ -58,29 +57,29 @@ impl<R: Region> LoopContext<'_, R> {
         self.shared.counters[self.loop_index].add(counter, count);
     }
 
-    /// Ends the node, because bytes of the region are gone.
+    /// Stops the node, because bytes of the region are lost.
     pub(super) fn lose_memory(&self) {
         let reason = match self.region.verify_bytes() {
             Err(error) => error.to_string(),
-            Ok(()) => "a page could not be had: the file was truncated for a moment, or its disk failed".to_owned(),
+            Ok(()) => "a page could not be read: the file was truncated for a moment, or its disk failed".to_owned(),
         };
         let error = reason.clone();
         if self.shared.lose_memory(reason) {
             self.count(Counter::MemoryLost, 1);
-            tracing::error!(%error, "the memory that was served is lost; all sessions end");
+            tracing::error!(%error, "the memory of this node is lost; all sessions end");
         }
     }
 }
 
-/// What is to become of a connection after its turn.
+/// What happens to a connection after its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) enum TurnOutcome {
-    /// It waits for the kernel.
+    /// It waits for an event of the kernel.
     Wait,
-    /// It has more to do than one turn allows.
+    /// It needs another turn.
     Again,
-    /// It is over.
+    /// It is removed.
     Remove,
 }
 
@@ -89,55 +88,55 @@ pub(super) struct Connection {
     transport: Transport,
     key: Key,
     peer: SocketAddr,
-    /// What it is called at the door, while it has no session.
+    /// Its id among the connections without a session, while it has none.
     pending_id: Option<PendingId>,
     input: Input,
     output: Output,
     state: State,
     /// Whether there may be something to receive.
     readable: bool,
-    /// Whether the client has said that it will send nothing more, or is gone.
+    /// Whether the client has shut down its side of the connection, or is gone.
     hung_up: bool,
-    /// Whether whole frames are at hand that may not be executed yet.
+    /// Whether complete frames wait that may not be executed yet.
     stalled: bool,
-    /// Whether the loop has it on one of its lists.
+    /// Whether the connection is in one of the loop's queues.
     pub(super) is_scheduled: bool,
-    /// Until when its turns are behind those of others.
+    /// Until when its turns come after those of others.
     heavy_until: Option<Instant>,
-    /// Bytes that were received and sent in this turn, or the last one, and whether it was for little.
+    /// The bytes that were received and sent in this turn, or the last one, and whether it was small.
     moved: usize,
     was_small: bool,
-    /// Since when the kernel takes no answers.
+    /// Since when the kernel accepts no replies.
     blocked_since: Option<Instant>,
-    /// Frames that were executed and whose answers were not all sent, and when the first of them was noticed.
+    /// The frames that were executed and whose replies are not all sent, and when their input was received.
     unanswered: u64,
     noticed: Option<Instant>,
 }
 
 enum State {
-    /// Nothing was received yet, or not all of a greeting.
+    /// No complete Hello was received yet.
     Greeting {
         deadline: Instant,
     },
-    /// The client's session before this one is being dropped.
+    /// The client's prior session is being dropped.
     Superseding {
         hello: Hello,
         deadline: Instant,
     },
     Open(Session),
-    /// A farewell is being sent; what comes is not looked at.
+    /// A Close is being sent; input is ignored.
     Closing {
         deadline: Instant,
     },
 }
 
-/// Why a connection ends, other than by its client.
+/// Why the node closes a connection.
 pub(super) enum CloseCause {
     ProtocolError(WireError),
     Reason(CloseReason),
-    /// A batch had an effect that cannot be told.
+    /// A request failed with an unknown effect.
     Broken(FabricError),
-    /// Bytes of the region are gone.
+    /// Bytes of the region are lost.
     MemoryLost,
 }
 
@@ -176,7 +175,7 @@ impl Connection {
         }
     }
 
-    /// What it is called at the door, if it has no session.
+    /// Returns its id among the connections without a session, if it has none.
     pub(super) fn pending_id(&self) -> Option<PendingId> {
         self.pending_id
     }
@@ -185,29 +184,29 @@ impl Connection {
         &mut self.transport
     }
 
-    /// The kernel has something to receive.
+    /// Notes that there is input.
     pub(super) fn note_readable(&mut self) {
         self.readable = true;
     }
 
-    /// The client will send nothing more.
+    /// Notes that the client will send nothing more.
     pub(super) fn note_hung_up(&mut self) {
         (self.readable, self.hung_up) = (true, true);
     }
 
-    /// Whether its turns are behind those of others, because one of the last took long.
+    /// Whether its turns come after those of others, because a recent one took long.
     pub(super) fn is_heavy(&self, now: Instant) -> bool {
         self.heavy_until.is_some_and(|until| now < until)
     }
 
-    /// Its turn began at `begin` and ended at `end`.
+    /// Notes that a turn started at `begin` and ended at `end`.
     pub(super) fn note_turn(&mut self, begin: Instant, end: Instant) {
         if !self.was_small && end.saturating_duration_since(begin) > LIGHT_TURN {
             self.heavy_until = Some(end + HEAVY_PERIOD);
         }
     }
 
-    /// Receives once, executes what is whole as far as one turn allows, sends. It begins at `begin`.
+    /// Takes a turn that starts at `begin`: receives once, executes complete frames as far as the budget allows, and sends.
     pub(super) fn turn<R: NodeRegion>(&mut self, context: &mut LoopContext<'_, R>, begin: Instant) -> TurnOutcome {
         let mut budget = Budget::new(begin);
         self.moved = 0;
@@ -221,8 +220,8 @@ impl Connection {
             return self.connection_lost(context, &error);
         }
         for _ in 0..MAX_ROUNDS {
-            if let Err(end) = self.execute(context, budget) {
-                self.close(context, end);
+            if let Err(cause) = self.execute(context, budget) {
+                self.close(context, cause);
             }
             match self.send(context) {
                 Ok(Sent::All) => {}
@@ -242,7 +241,7 @@ impl Connection {
         TurnOutcome::Again
     }
 
-    /// Whether it may receive: not while frames are at hand that wait, or before another session's end.
+    /// Whether it may receive: not while frames wait, nor while the prior session is being dropped.
     fn wants_input(&self) -> bool {
         !self.stalled && !matches!(self.state, State::Superseding { .. })
     }
@@ -251,7 +250,7 @@ impl Connection {
         matches!(&self.state, State::Open(session) if session.pending_fences >= MAX_PENDING_FENCES)
     }
 
-    /// Receives what there is, once.
+    /// Receives once.
     fn receive<R: NodeRegion>(&mut self, context: &mut LoopContext<'_, R>) -> io::Result<()> {
         if !self.readable || !self.wants_input() {
             return Ok(());
@@ -262,7 +261,7 @@ impl Connection {
         match self.transport.read(self.input.space()) {
             Ok((0, _)) => return Err(io::ErrorKind::ConnectionReset.into()),
             Ok((bytes, more)) => {
-                // What comes later is told anew, but not that it was the last.
+                // The kernel reports later input, but does not report the end of the stream again.
                 self.readable = more == More::Maybe || self.hung_up;
                 self.input.received(bytes);
                 self.moved += bytes;
@@ -279,7 +278,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends what there is.
+    /// Sends as much output as the kernel accepts.
     fn send<R: NodeRegion>(&mut self, context: &mut LoopContext<'_, R>) -> io::Result<Sent> {
         match self.transport.flush() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -314,13 +313,13 @@ impl Connection {
             self.noticed = None;
         }
         if matches!(self.state, State::Closing { .. }) {
-            // The client learns that this was all; if it cannot, it is gone.
+            // The client sees the end of the stream; a failure means that it is gone.
             self.transport.finish()?;
         }
         Ok(Sent::All)
     }
 
-    /// Executes the whole frames at hand, as long as the answers that wait are few and the turn is not over.
+    /// Executes the complete frames of the input, while few replies wait and the turn is not over.
     fn execute<R: NodeRegion>(
         &mut self,
         context: &mut LoopContext<'_, R>,
@@ -328,13 +327,13 @@ impl Connection {
     ) -> Result<(), CloseCause> {
         loop {
             self.stalled = false;
-            let (may_be_any, pending) = match &self.state {
+            let (is_open, pending) = match &self.state {
                 State::Greeting { .. } => (false, 0),
                 State::Open(session) => (true, session.pending_fences),
                 State::Superseding { .. } | State::Closing { .. } => return Ok(()),
             };
             let Some((header, whole)) = self.input.next()? else { return Ok(()) };
-            if !may_be_any && (header.kind != Kind::Hello || header.words > GREETING_WORDS) {
+            if !is_open && (header.kind != Kind::Hello || header.words > GREETING_WORDS) {
                 return Err(WireError::Kind { kind: header.kind as u8 }.into());
             }
             if whole == Completeness::Partial {
@@ -374,11 +373,11 @@ impl Connection {
         let Some(connection_id) = hello.prior_session.and_then(|prior| shared.find(prior)) else {
             return self.welcome(context, id, &hello);
         };
-        let asked = ConnectionId { loop_index: context.loop_index, key: self.key };
+        let requester = ConnectionId { loop_index: context.loop_index, key: self.key };
         let message = Message::Drop {
             victim: connection_id.key,
             drop_reason: DropReason::Superseded,
-            asked,
+            requester,
             request: id,
             by: None,
         };
@@ -398,10 +397,10 @@ impl Connection {
         let known = shared.access().granted(hello, options.grant);
         let (grant, token) = known.ok_or(CloseCause::Reason(CloseReason::Unauthorized))?;
         let session = random_session_id().map_err(CloseCause::Broken)?;
-        if let Err(bye) = shared.admit(grant, self.peer.ip()) {
-            let is_of_address = matches!(bye, CloseReason::AddressFull { .. });
+        if let Err(reason) = shared.admit(grant, self.peer.ip()) {
+            let is_of_address = matches!(reason, CloseReason::AddressFull { .. });
             context.count(if is_of_address { Counter::RefusedAddress } else { Counter::RefusedFull }, 1);
-            return Err(CloseCause::Reason(bye));
+            return Err(CloseCause::Reason(reason));
         }
         if let Some(pending_id) = self.pending_id.take() {
             shared.pending.remove(pending_id);
@@ -434,7 +433,7 @@ impl Connection {
             node_holds: MAX_NODE_HOLDS,
             sample,
         };
-        answer(context, &mut self.output, Kind::Welcome, id, &welcome.encode());
+        reply(context, &mut self.output, Kind::Welcome, id, &welcome.encode());
         tracing::info!(peer = %self.peer, ?grant, ?prior_session, "a session was opened");
         let (may_write, name) = (grant == Grant::ReadWrite, || self.transport.peer_name());
         let opened = || NodeEventKind::SessionOpened { session: number, may_write, token, name: name() };
@@ -442,7 +441,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The session that request `request` wanted to be dropped is gone.
+    /// Notes that the session which request `request` wanted to drop is gone.
     pub(super) fn session_dropped<R: NodeRegion>(
         &mut self,
         context: &mut LoopContext<'_, R>,
@@ -452,14 +451,14 @@ impl Connection {
         match (&mut self.state, drop_reason) {
             (State::Superseding { hello, .. }, DropReason::Superseded) => {
                 let hello = *hello;
-                if let Err(end) = self.welcome(context, request, &hello) {
-                    self.close(context, end);
+                if let Err(cause) = self.welcome(context, request, &hello) {
+                    self.close(context, cause);
                 }
             }
             (State::Open(session), DropReason::Fenced) => {
                 session.pending_fences -= 1;
                 context.count(Counter::FencesDropped, 1);
-                answer(context, &mut self.output, Kind::Fenced, request, &FenceReply::Dropped.encode());
+                reply(context, &mut self.output, Kind::Fenced, request, &FenceReply::Dropped.encode());
             }
             _ => {}
         }
@@ -488,16 +487,16 @@ impl Connection {
         }
     }
 
-    /// The node ends.
+    /// Closes the connection because the node stops.
     pub(super) fn shut_down<R: NodeRegion>(&mut self, context: &mut LoopContext<'_, R>) {
         if !matches!(self.state, State::Closing { .. }) {
-            let bye =
+            let reason =
                 if context.shared.memory_loss().is_some() { CloseReason::MemoryLost } else { CloseReason::Shutdown };
-            self.close_with(context, bye, PriorSession::Ended);
+            self.close_with(context, reason, PriorSession::Ended);
         }
     }
 
-    /// Looks after deadlines, and gives back memory that is not needed.
+    /// Checks deadlines, and frees unused memory.
     pub(super) fn sweep<R: NodeRegion>(&mut self, context: &mut LoopContext<'_, R>) -> TurnOutcome {
         let options = &context.shared.options;
         let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
@@ -507,9 +506,9 @@ impl Connection {
             State::Closing { deadline } if context.now >= *deadline => self.remove(context),
             State::Greeting { deadline } | State::Superseding { deadline, .. } if context.now >= *deadline => {
                 context.count(Counter::GreetedLate, 1);
-                let bye = CloseReason::TooSlow { seconds: seconds(options.greeting_timeout) };
-                options.observer.notify(self.peer, || NodeEventKind::Refused { reason: bye.to_string() });
-                self.close_with(context, bye, PriorSession::Ended);
+                let reason = CloseReason::TooSlow { seconds: seconds(options.greeting_timeout) };
+                options.observer.notify(self.peer, || NodeEventKind::Refused { reason: reason.to_string() });
+                self.close_with(context, reason, PriorSession::Ended);
                 TurnOutcome::Again
             }
             State::Open(_) => {
@@ -529,33 +528,33 @@ impl Connection {
         }
     }
 
-    /// Ends the connection for a reason that is the client's, or the region's.
-    fn close<R: NodeRegion>(&mut self, context: &mut LoopContext<'_, R>, end: CloseCause) {
+    /// Closes the connection because of an error of the client or the region.
+    fn close<R: NodeRegion>(&mut self, context: &mut LoopContext<'_, R>, cause: CloseCause) {
         let is_open = matches!(self.state, State::Open(_));
         let peer = self.peer;
-        let bye = match end {
+        let reason = match cause {
             CloseCause::ProtocolError(WireError::Value { what: "version", value }) if !is_open => {
                 context.count(Counter::RefusedVersion, 1);
-                tracing::info!(?peer, version = value, "a client of another version was refused");
+                tracing::info!(?peer, version = value, "refused a client of another protocol version");
                 CloseReason::Version { node: VERSION }
             }
             CloseCause::ProtocolError(_) if !is_open && tls::is_handshake(self.input.unread()) => {
                 context.count(Counter::RefusedTls, 1);
-                tracing::info!(?peer, "a client that speaks TLS was refused: this node does not");
+                tracing::info!(?peer, "refused a client that speaks TLS, which this node does not");
                 CloseReason::ProtocolError
             }
             CloseCause::ProtocolError(error) => {
                 let counter = if is_open { Counter::SessionsMisunderstood } else { Counter::GreetedWrongly };
                 context.count(counter, 1);
-                tracing::info!(?peer, %error, "a client was not understood");
+                tracing::info!(?peer, %error, "a client sent an invalid frame");
                 CloseReason::ProtocolError
             }
-            CloseCause::Reason(bye) => {
-                tracing::info!(?peer, reason = %bye, "a client was refused");
-                bye
+            CloseCause::Reason(reason) => {
+                tracing::info!(?peer, reason = %reason, "refused a client");
+                reason
             }
             CloseCause::Broken(error) => {
-                tracing::error!(?peer, %error, "a session was ended, because what it asked for cannot be told");
+                tracing::error!(?peer, %error, "ended a session because the effect of a request is unknown");
                 CloseReason::Shutdown
             }
             CloseCause::MemoryLost => {
@@ -563,15 +562,15 @@ impl Connection {
                 CloseReason::MemoryLost
             }
         };
-        context.shared.options.observer.notify(peer, || NodeEventKind::Refused { reason: bye.to_string() });
-        self.close_with(context, bye, PriorSession::Ended);
+        context.shared.options.observer.notify(peer, || NodeEventKind::Refused { reason: reason.to_string() });
+        self.close_with(context, reason, PriorSession::Ended);
     }
 
-    /// Ends the connection, because there is no TLS with the client, or not any more: nothing that it sends is looked
-    /// at, and it is told by TLS itself, or in plain words if it does not speak it.
+    /// Closes the connection because of a TLS failure: further input is ignored, and the client is informed by an alert of
+    /// TLS, or by an unencrypted Close if it does not speak TLS.
     fn fail_tls<R: NodeRegion>(&mut self, context: &mut LoopContext<'_, R>, reason: &TlsError) {
         let peer = self.peer;
-        tracing::info!(?peer, %reason, "a client was refused: there is no TLS with it");
+        tracing::info!(?peer, %reason, "refused a client: TLS failed");
         context.shared.options.observer.notify(peer, || NodeEventKind::Refused { reason: reason.to_string() });
         match (&self.state, reason) {
             (State::Greeting { .. }, TlsError::NotSpoken) => {
@@ -589,14 +588,14 @@ impl Connection {
         self.linger(context);
     }
 
-    /// From now on it is one of those without a session, and among them the first to go.
+    /// Moves the connection to those without a session, where it is among the first to be evicted.
     fn linger<R: NodeRegion>(&mut self, context: &mut LoopContext<'_, R>) {
         let shared = context.shared;
         self.stalled = false;
         self.state = State::Closing { deadline: context.now + LINGER };
         match self.pending_id {
             Some(pending_id) => shared.pending.mark_closing(pending_id),
-            // When the node ends, all of them are told, however many they are.
+            // When the node stops, all of them get their Close, however many they are.
             None if shared.is_stopping() => {}
             None => {
                 let connection_id = ConnectionId { loop_index: context.loop_index, key: self.key };
@@ -610,15 +609,20 @@ impl Connection {
         }
     }
 
-    /// Ends the session, if there is one, and adds a farewell.
-    fn close_with<R: NodeRegion>(&mut self, context: &mut LoopContext<'_, R>, bye: CloseReason, outcome: PriorSession) {
+    /// Ends the session, if there is one, and sends a Close.
+    fn close_with<R: NodeRegion>(
+        &mut self,
+        context: &mut LoopContext<'_, R>,
+        reason: CloseReason,
+        outcome: PriorSession,
+    ) {
         self.end_session(context, outcome);
         self.linger(context);
-        answer(context, &mut self.output, Kind::Close, 0, &bye.encode());
+        reply(context, &mut self.output, Kind::Close, 0, &reason.encode());
     }
 
-    /// Ends the session, if there is one, because its connection is lost: by the client, or by the kernel, which has
-    /// not heard of the client's machine for too long.
+    /// Ends the session, if there is one, because its connection is lost: by the client, or by the kernel, which has not
+    /// heard from the client's machine for too long.
     fn connection_lost<R: NodeRegion>(&mut self, context: &mut LoopContext<'_, R>, error: &io::Error) -> TurnOutcome {
         use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected};
         let is_by_client = matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected);
@@ -630,13 +634,13 @@ impl Connection {
         self.remove(context)
     }
 
-    /// Ends the session, if there is one.
+    /// Ends the session, if there is one, and removes the connection.
     fn remove<R: NodeRegion>(&mut self, context: &mut LoopContext<'_, R>) -> TurnOutcome {
         self.end_session(context, PriorSession::Ended);
         TurnOutcome::Remove
     }
 
-    /// Ends the session, if there is one: no verb of it executes after this, and its slots are free.
+    /// Ends the session, if there is one: after this none of its verbs executes, and its slots are free.
     pub(super) fn end_session<R: NodeRegion>(&mut self, context: &mut LoopContext<'_, R>, outcome: PriorSession) {
         let ended = State::Closing { deadline: context.now };
         let State::Open(session) = std::mem::replace(&mut self.state, ended) else { return };
@@ -657,10 +661,10 @@ enum Sent {
     Blocked,
 }
 
-/// A session's name, which nobody can guess.
+/// Draws a session id that cannot be guessed.
 fn random_session_id() -> Result<SessionId, FabricError> {
     let mut words = [0; 2];
     getrandom::fill(zerocopy::IntoBytes::as_mut_bytes(&mut words))
-        .map_err(|cause| FabricError::Backend(format!("the kernel has no random numbers: {cause}")))?;
+        .map_err(|cause| FabricError::Backend(format!("the kernel provides no random numbers: {cause}")))?;
     Ok(SessionId(words))
 }

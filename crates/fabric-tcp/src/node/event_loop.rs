@@ -1,9 +1,9 @@
-//! One loop: a thread, its poll, its connections; and the listeners, in the first loop.
+//! An event loop: a thread, its poll and its connections; the first loop has the listeners, too.
 //!
-//! Invariants: a turn of the loop handles each connection once, however much it has to say; every connection that has
-//! more to do than its turn allows is on a list for the next; nothing but the poll waits. Connections whose turns take
-//! long wait for those whose turns do not, and the kernel is asked for more of these every [`HEAVY_TIME`]: so who asks
-//! for little waits for one long turn at most, and each long one still has its turn.
+//! Invariants: an iteration of the loop gives each ready connection one turn, however much it has to do; every connection
+//! that needs more than its turn is queued for the next iteration; only the poll blocks. Heavy connections, whose turns
+//! take long, have their turns after the others, and the kernel is polled for others every [`HEAVY_TIME`]: so a light
+//! connection waits for at most one long turn, and each heavy one still has its turn.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,53 +25,53 @@ use super::shared::{ConnectionId, Message, Shared};
 use super::transport::Transport;
 use crate::wire::PriorSession;
 
-/// Reports of one poll, at most.
+/// The most events of one poll.
 const MAX_EVENTS: usize = 1024;
-/// Connections that are accepted in one turn, at most: each takes some ten system calls.
+/// The most connections that are accepted in one iteration: each takes some ten system calls.
 const MAX_ACCEPTS: usize = 16;
-/// Messages that are handled in one turn, at most, and for how long.
+/// The most messages that are handled in one iteration, and the longest time for them.
 const MAX_MESSAGES: usize = 1024;
 const MESSAGES_TIME: Duration = Duration::from_micros(500);
-/// How long connections whose turns take long have theirs, before the others are looked at again.
+/// How long heavy connections have their turns before the kernel is polled again.
 const HEAVY_TIME: Duration = Duration::from_micros(500);
-/// Connections whose turns take long, before anything is allocated for more of them.
+/// The initial capacity of the queue of heavy connections.
 const HEAVY_CAPACITY: usize = 64;
-/// How often deadlines are looked at, at most and at least.
+/// The shortest and the longest period between two checks of the deadlines.
 const MIN_SWEEP: Duration = Duration::from_millis(10);
 const MAX_SWEEP: Duration = Duration::from_secs(1);
-/// How long no connection is accepted after the kernel refused one.
+/// How long no connection is accepted after an accept failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The token of a loop's waker. Those of connections have a clear highest bit.
 pub(super) const WAKER: Token = Token(usize::MAX);
 const FIRST_LISTENER: usize = 1 << 63;
 
-/// The parts of a loop that are made before its thread is.
+/// The parts of a loop that are created before its thread.
 pub(super) struct LoopParts {
     pub(super) poll: Poll,
     pub(super) inbox: Receiver<Message>,
-    /// Those of the first loop.
+    /// The listeners; empty except in the first loop.
     pub(super) listeners: Vec<TcpListener>,
 }
 
-/// A loop, running.
+/// A running event loop.
 pub(super) struct EventLoop<'l, R: Region> {
     context: LoopContext<'l, R>,
     parts: LoopParts,
     connections: Connections<Connection>,
-    /// Connections that have more to do.
+    /// The light connections that are due for a turn.
     ready: Vec<Key>,
-    /// Those of them whose turns take long, who has waited longest first.
+    /// The heavy connections that are due for a turn, the one that has waited longest first.
     heavy_ready: VecDeque<Key>,
-    /// Those whose turn it is; empty between turns.
+    /// The light connections of this iteration; empty between iterations.
     turn: Vec<Key>,
-    /// Whether listeners may have more connections, and until when nothing is accepted.
+    /// Whether listeners may have more connections, and until when none is accepted.
     acceptable: bool,
     accept_from: Instant,
     next_loop: usize,
     next_sweep: Instant,
     sweep_period: Duration,
-    /// Set when the node ends: when the loop gives up on those who do not go.
+    /// Set when the node stops: when the loop gives up on connections that are still open.
     stop_at: Option<Instant>,
 }
 
@@ -136,7 +136,7 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
         self.stop_at.is_some_and(|stop_at| self.connections.is_empty() || self.context.now >= stop_at)
     }
 
-    /// How long to wait for the kernel.
+    /// Returns the timeout of the next poll.
     fn poll_timeout(&self) -> Duration {
         let can_accept = self.acceptable && self.context.now >= self.accept_from && !self.parts.listeners.is_empty();
         if !self.ready.is_empty() || !self.heavy_ready.is_empty() || can_accept {
@@ -168,7 +168,7 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
         self.schedule(key);
     }
 
-    /// Puts a connection on a list, once.
+    /// Queues a connection for a turn, unless it is queued.
     fn schedule(&mut self, key: Key) {
         if let Some(connection) = self.connections.get(key)
             && !connection.is_scheduled
@@ -182,7 +182,7 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
         }
     }
 
-    /// Gives each connection on the list its turn, then some of those whose turns take long.
+    /// Gives each light connection its turn, then some of the heavy ones.
     fn run_turns(&mut self) {
         std::mem::swap(&mut self.ready, &mut self.turn);
         let mut now = self.context.now;
@@ -200,7 +200,7 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
         }
     }
 
-    /// Gives a connection its turn, which begins at `begin`; when it ended.
+    /// Gives a connection its turn, which starts at `begin`; returns the time of its end.
     fn run_turn(&mut self, key: Key, begin: Instant) -> Instant {
         let Some(connection) = self.connections.get(key) else { return begin };
         connection.is_scheduled = false;
@@ -223,7 +223,7 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
         let Some(mut connection) = self.connections.remove(key) else { return };
         connection.end_session(&mut self.context, PriorSession::Ended);
         if let Err(cause) = self.parts.poll.registry().deregister(connection.transport().source()) {
-            tracing::debug!(%cause, "a connection could not be taken off the poll");
+            tracing::debug!(%cause, "a connection could not be removed from the poll");
         }
         connection.pending_id().inspect(|pending_id| self.context.shared.pending.remove(*pending_id));
     }
@@ -238,7 +238,7 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
             match self.parts.inbox.try_recv() {
                 Ok(Message::Connected { stream, peer, pending_id }) => self.add_connection(stream, peer, pending_id),
                 Ok(Message::Evict { victim, pending_id }) => {
-                    // Who has greeted meanwhile has another ticket, or none.
+                    // A connection that has got a session meanwhile has another id, or none.
                     if self
                         .connections
                         .get(victim)
@@ -247,19 +247,23 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
                         self.remove(victim);
                     }
                 }
-                Ok(Message::Drop { victim, drop_reason, asked, request, by }) => {
+                Ok(Message::Drop { victim, drop_reason, requester, request, by }) => {
                     if let Some(connection) = self.connections.get(victim) {
                         connection.drop_session(&mut self.context, drop_reason, by);
                         self.schedule(victim);
                     }
-                    // Its session is over, if it was not before.
-                    let ConnectionId { loop_index, key: asked } = asked;
-                    self.context.shared.mailboxes[loop_index].send(Message::Dropped { asked, request, drop_reason });
+                    // The session is over now, if it was not before.
+                    let ConnectionId { loop_index, key: requester } = requester;
+                    self.context.shared.mailboxes[loop_index].send(Message::Dropped {
+                        requester,
+                        request,
+                        drop_reason,
+                    });
                 }
-                Ok(Message::Dropped { asked, request, drop_reason }) => {
-                    if let Some(connection) = self.connections.get(asked) {
+                Ok(Message::Dropped { requester, request, drop_reason }) => {
+                    if let Some(connection) = self.connections.get(requester) {
                         connection.session_dropped(&mut self.context, request, drop_reason);
-                        self.schedule(asked);
+                        self.schedule(requester);
                     }
                 }
                 Err(_) => return,
@@ -278,16 +282,16 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
         }
     }
 
-    /// Whether the listener may have more.
+    /// Accepts connections of one listener; returns whether it may have more.
     fn accept_from_one(&mut self, index: usize) -> bool {
         for _ in 0..MAX_ACCEPTS {
             match self.parts.listeners[index].accept() {
                 Ok((stream, peer)) => self.assign(stream, peer),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                // The client gave up while it waited.
+                // The client closed the connection before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    // Too many open files, mostly: those who wait are accepted when others have gone.
+                    // Usually too many open files: waiting connections are accepted when others have ended.
                     tracing::warn!(cause = %error, "a connection could not be accepted");
                     self.context.count(Counter::AcceptErrors, 1);
                     self.accept_from = self.context.now + ACCEPT_PAUSE;
@@ -298,7 +302,7 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
         true
     }
 
-    /// Gives a new connection to one loop after the other.
+    /// Assigns a new connection to a loop, round robin.
     fn assign(&mut self, stream: TcpStream, peer: SocketAddr) {
         let shared = self.context.shared;
         self.context.count(Counter::ConnectionsAccepted, 1);
@@ -326,7 +330,7 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
                 return shared.pending.remove(pending_id);
             }
             Err(cause) => {
-                tracing::debug!(%cause, "a new connection was lost");
+                tracing::debug!(%cause, "a new connection failed");
                 return shared.pending.remove(pending_id);
             }
         };
@@ -338,21 +342,21 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
         let interest = Interest::READABLE | Interest::WRITABLE;
         let source = connection.transport().source();
         if let Err(cause) = self.parts.poll.registry().register(source, key.token(), interest) {
-            tracing::warn!(%cause, "a new connection could not be watched");
+            tracing::warn!(%cause, "a new connection could not be added to the poll");
             return self.remove(key);
         }
         self.schedule(key);
     }
 
-    /// Looks after deadlines, now and then.
+    /// Checks the deadlines of all connections, once per period.
     fn sweep(&mut self) {
         if self.context.now < self.next_sweep {
             return;
         }
         self.next_sweep = self.context.now + self.sweep_period;
-        // One loop asks for all. A region that is lost is lost for good, so it is asked only while the node serves.
-        let is_asked = self.context.loop_index == 0 && self.stop_at.is_none();
-        if is_asked && (self.context.region.has_lost_bytes() || self.context.region.verify_bytes().is_err()) {
+        // One loop checks the region for all, and only while the node serves: a lost region stays lost.
+        let checks_region = self.context.loop_index == 0 && self.stop_at.is_none();
+        if checks_region && (self.context.region.has_lost_bytes() || self.context.region.verify_bytes().is_err()) {
             self.context.lose_memory();
         }
         self.for_each(|all, key| {
@@ -363,7 +367,7 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
         });
     }
 
-    /// Does something with every connection there is now. Between turns only.
+    /// Calls `what` for every current connection. Not during turns.
     fn for_each(&mut self, mut what: impl FnMut(&mut Self, Key)) {
         let mut keys = std::mem::take(&mut self.turn);
         self.connections.keys(&mut keys);

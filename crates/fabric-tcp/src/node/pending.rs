@@ -1,37 +1,38 @@
-//! The connections without a session: who has not greeted the node yet, and who is told to go.
+//! The connections without a session: those that have not sent their Hello yet, and those that are being closed.
 //!
-//! Invariants: there are at most [`MAX_PENDING_CONNECTIONS`] of them, and [`MAX_FROM_ADDRESS`] from one address. A newcomer is
-//! always let in, and one that has been there longest goes: first of those that were told to, then of all; from the
-//! newcomer's own address, if that has as many as it may. So who greets at once is not kept out by who does not,
-//! however many they are: each has the time in which so many others come. To spare those that have said something would
-//! let strangers stay for a byte each, and have the newcomers go.
+//! Invariants: there are at most [`MAX_PENDING_CONNECTIONS`] of them, and [`MAX_FROM_ADDRESS`] from one address. A new
+//! connection is always admitted, and the oldest one is evicted if there are too many: first of those that are being
+//! closed, then of all; from the address of the new connection, if that has as many as it may have. So a client that sends
+//! its Hello at once is not kept out by clients that do not, however many they are: each has the time in which so many
+//! others connect. Sparing connections that have sent something would let attackers stay for a byte each, and evict new
+//! connections instead.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::shared::ConnectionId;
 
-/// Connections without a session, at most.
+/// The most connections without a session.
 pub(super) const MAX_PENDING_CONNECTIONS: usize = 256;
-/// Those of one address: of one machine, or of one network of IPv6 (64 bits).
+/// The most of them from one address: from one machine, or from one IPv6 network (64 bits).
 pub(super) const MAX_FROM_ADDRESS: usize = 64;
 
-const _: () = assert!(MAX_FROM_ADDRESS * 4 == MAX_PENDING_CONNECTIONS, "three addresses do not fill the door");
+const _: () = assert!(MAX_FROM_ADDRESS * 4 == MAX_PENDING_CONNECTIONS, "three addresses do not use up all places");
 
-/// A connection without a session, by its name at the door: no two have the same.
+/// The id of a connection without a session; ids are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PendingId(u64);
 
-/// How far a connection without a session is; who goes first when there are too many.
+/// The phase of a connection without a session, in the order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
-    /// It was told to go.
+    /// It is being closed.
     Closing,
-    /// It has not greeted the node yet.
+    /// It has not sent its Hello yet.
     Greeting,
 }
 
-/// All connections without a session, of all loops.
+/// The connections without a session, of all loops.
 #[derive(Default)]
 pub(super) struct PendingConnections {
     inner: Mutex<Inner>,
@@ -39,7 +40,7 @@ pub(super) struct PendingConnections {
 
 #[derive(Default)]
 struct Inner {
-    /// The oldest first.
+    /// Oldest first.
     connections: Vec<Pending>,
     next: u64,
 }
@@ -47,21 +48,21 @@ struct Inner {
 struct Pending {
     pending_id: PendingId,
     network: [u8; 8],
-    /// `None` until its loop has it.
+    /// `None` until a loop has it.
     connection_id: Option<ConnectionId>,
     phase: Phase,
 }
 
-/// Who goes because another came.
+/// A connection that is closed to make room for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Evicted {
     pub(super) pending_id: PendingId,
-    /// Where it is, if its loop has it already.
+    /// The id in its loop, if a loop has it already.
     pub(super) connection_id: Option<ConnectionId>,
 }
 
 impl PendingConnections {
-    /// Lets a connection from `addr` in; if there were too many, the one that goes for it.
+    /// Admits a connection from `addr`; returns the connection that is evicted for it, if there are too many.
     pub(super) fn admit(
         &self,
         addr: IpAddr,
@@ -80,17 +81,17 @@ impl PendingConnections {
         (pending_id, evicted)
     }
 
-    /// Its loop has the connection. `false`: it had to go meanwhile.
+    /// Notes that a loop has the connection. Returns false if it was evicted meanwhile.
     pub(super) fn assign(&self, pending_id: PendingId, connection_id: ConnectionId) -> bool {
-        self.inner().change(pending_id, |connection| connection.connection_id = Some(connection_id))
+        self.inner().update(pending_id, |connection| connection.connection_id = Some(connection_id))
     }
 
-    /// The connection was told to go.
+    /// Notes that the connection is being closed.
     pub(super) fn mark_closing(&self, pending_id: PendingId) {
-        self.inner().change(pending_id, |connection| connection.phase = Phase::Closing);
+        self.inner().update(pending_id, |connection| connection.phase = Phase::Closing);
     }
 
-    /// The connection has a session now, or is gone.
+    /// Removes a connection that has a session now, or is closed.
     pub(super) fn remove(&self, pending_id: PendingId) {
         self.inner().connections.retain(|connection| connection.pending_id != pending_id);
     }
@@ -101,12 +102,12 @@ impl PendingConnections {
 }
 
 impl Inner {
-    /// Whether there is such a connection.
-    fn change(&mut self, pending_id: PendingId, change: impl FnOnce(&mut Pending)) -> bool {
-        self.connections.iter_mut().find(|connection| connection.pending_id == pending_id).map(change).is_some()
+    /// Updates a connection; returns whether it exists.
+    fn update(&mut self, pending_id: PendingId, update: impl FnOnce(&mut Pending)) -> bool {
+        self.connections.iter_mut().find(|connection| connection.pending_id == pending_id).map(update).is_some()
     }
 
-    /// Who has to go before one from `network` comes.
+    /// Returns the index of the connection to evict before one from `network` is admitted, if there are too many.
     fn evictee(&self, network: [u8; 8]) -> Option<usize> {
         let is_near = |connection: &&Pending| connection.network == network;
         let is_crowded = self.connections.iter().filter(is_near).count() >= MAX_FROM_ADDRESS;
@@ -115,15 +116,15 @@ impl Inner {
         }
         let candidates =
             self.connections.iter().enumerate().filter(|(_, connection)| !is_crowded || is_near(connection));
-        // The first of several that are equal: the oldest.
+        // The first of several equal ones: the oldest.
         candidates.min_by_key(|(_, connection)| connection.phase).map(|(index, _)| index)
     }
 }
 
-/// What is limited together: an address of IPv4, the first half of one of IPv6.
+/// Returns the unit of per-address limits: an IPv4 address, or the first half of an IPv6 address.
 pub(super) fn network(addr: IpAddr) -> [u8; 8] {
     let octets = match addr.to_canonical() {
-        // No network of IPv6 that is routed begins with four bytes of 0.
+        // No routed IPv6 network starts with four bytes of 0.
         IpAddr::V4(addr) => {
             let [a, b, c, d] = addr.octets();
             return [0, 0, 0, 0, a, b, c, d];
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_sheds_its_own_and_the_oldest_goes_first() {
+    fn an_address_evicts_its_own_connections_and_the_oldest_first() {
         let pending = PendingConnections::default();
         let (elsewhere, _) = pending.admit(far(1), None, Phase::Greeting);
         let tickets: Vec<PendingId> = (0..MAX_FROM_ADDRESS)
@@ -158,20 +159,20 @@ mod tests {
             .collect();
         pending.mark_closing(tickets[5]);
         let shed_next = || pending.admit(NEAR, None, Phase::Greeting).1.map(|evicted| evicted.pending_id);
-        assert_eq!(shed_next(), Some(tickets[5]), "who was told to go");
+        assert_eq!(shed_next(), Some(tickets[5]), "the one that is being closed");
         for pending_id in tickets
             .iter()
             .enumerate()
             .filter(|(connection_id, _)| *connection_id != 5)
             .map(|(_, pending_id)| pending_id)
         {
-            assert_eq!(shed_next(), Some(*pending_id), "in the order of coming");
+            assert_eq!(shed_next(), Some(*pending_id), "in the order of arrival");
         }
         pending.remove(elsewhere);
     }
 
     #[test]
-    fn all_addresses_together_are_bounded_and_a_newcomer_comes_in() {
+    fn all_addresses_together_are_bounded_and_a_new_connection_is_admitted() {
         let pending = PendingConnections::default();
         let first = pending.admit(far(0), None, Phase::Greeting).0;
         for host in 1..MAX_PENDING_CONNECTIONS {
@@ -183,7 +184,7 @@ mod tests {
         let connection_id = ConnectionId { loop_index: 0, key: super::super::connections::Key::of(mio::Token(3)) };
         assert!(
             pending.assign(pending_id, connection_id) && !pending.assign(first, connection_id),
-            "who was shed finds that out"
+            "the evicted connection is reported"
         );
         pending.remove(pending_id);
         assert_eq!(pending.admit(NEAR, None, Phase::Greeting).1, None, "there is room again");

@@ -1,7 +1,7 @@
-//! A session: what a client that was let in may ask for, and what it has.
+//! A session: the requests of an admitted client, and the client slots that it has.
 //!
-//! Invariants: a batch that is refused had no effect; what a session asks for beside batches is answered at once, but
-//! for a fence that drops another session.
+//! Invariants: a batch that is refused had no effect; control requests are answered at once, except for a fence that drops
+//! another session.
 
 use std::net::SocketAddr;
 
@@ -13,22 +13,22 @@ use super::buffers::Output;
 use super::connection::{CloseCause, LoopContext};
 use super::connections::Key;
 use super::counters::Counter;
-use super::shared::{ConnectionId, DropReason, Ended, MAX_NODE_HOLDS, Message};
+use super::shared::{ConnectionId, DropReason, EndedSession, MAX_NODE_HOLDS, Message};
 use crate::wire::{self, FenceReply, Grant, HEADER_WORDS, Header, HoldReply, Kind, SessionId, WireError};
 
-/// Client slots whose liveness one session has, at most.
+/// The most client slots of one session.
 pub const MAX_HOLDS: usize = 4096;
 
-/// What a client has that was let in.
+/// The session of a client.
 pub(super) struct Session {
     pub(super) id: SessionId,
-    /// Its number, and its client, for people.
+    /// The session's number and client, for logs.
     pub(super) number: u64,
     peer: SocketAddr,
     pub(super) grant: Grant,
-    /// Made for the first slot that it asks for.
+    /// The client slots of the session; created for the first hold.
     holds: Option<Box<dyn HoldSet>>,
-    /// Requests that wait for the end of another session.
+    /// The fences that wait for the end of another session.
     pub(super) pending_fences: u32,
 }
 
@@ -37,13 +37,13 @@ impl Session {
         Session { id, number, peer, grant, holds: None, pending_fences: 0 }
     }
 
-    /// Ends it: when this returns, its slots are free.
-    pub(super) fn end(self) -> Ended {
+    /// Ends the session: when this returns, its slots are free.
+    pub(super) fn end(self) -> EndedSession {
         let slots = self.holds.as_ref().map_or_else(Vec::new, |holds| holds.slots());
-        Ended { session: self.id, number: self.number, grant: self.grant, addr: self.peer.ip(), slots }
+        EndedSession { session: self.id, number: self.number, grant: self.grant, addr: self.peer.ip(), slots }
     }
 
-    /// A frame other than a batch.
+    /// Handles a control frame.
     pub(super) fn control<R: NodeRegion>(
         &mut self,
         context: &mut LoopContext<'_, R>,
@@ -78,16 +78,17 @@ impl Session {
                     self.pending_fences += 1;
                     let (drop_reason, request) = (DropReason::Fenced, header.id);
                     let by = Some((self.number, self.peer));
-                    let message = Message::Drop { victim: victim.key, drop_reason, asked: connection_id, request, by };
+                    let message =
+                        Message::Drop { victim: victim.key, drop_reason, requester: connection_id, request, by };
                     context.shared.mailboxes[victim.loop_index].send(message);
                 } else {
                     context.count(Counter::FencesNoSession, 1);
-                    answer(context, output, Kind::Fenced, header.id, &FenceReply::NoSession.encode());
+                    reply(context, output, Kind::Fenced, header.id, &FenceReply::NoSession.encode());
                 }
             }
             Kind::Count if body.is_empty() => {
                 let counters = context.shared.sum().encode();
-                answer(context, output, Kind::Counted, header.id, &counters);
+                reply(context, output, Kind::Counted, header.id, &counters);
             }
             kind => return Err(WireError::Kind { kind: kind as u8 }.into()),
         }
@@ -103,40 +104,35 @@ impl Session {
         output: &mut Output,
     ) {
         let holds = self.holds.get_or_insert_with(|| context.region.hold_set());
-        // The kernel is asked about slots only that no session has.
+        // The kernel is asked only about slots that no session has.
         if context.shared.holder(slot).is_some() {
             context.count(Counter::HoldsTaken, 1);
-            return answer(context, output, Kind::Held, id, &HoldReply::Taken.encode());
+            return reply(context, output, Kind::Held, id, &HoldReply::Taken.encode());
         }
         if holds.count() >= MAX_HOLDS {
-            return refuse_text(
-                context,
-                output,
-                id,
-                format!("a session has the liveness of {MAX_HOLDS} slots at most"),
-            );
+            return refuse_text(context, output, id, format!("a session may have at most {MAX_HOLDS} client slots"));
         }
         if !context.shared.may_hold() {
-            let text = format!("the sessions of this node have the liveness of {MAX_NODE_HOLDS} slots at most");
+            let text = format!("the sessions of this node may have at most {MAX_NODE_HOLDS} client slots together");
             return refuse_text(context, output, id, text);
         }
         match holds.hold(slot) {
             Ok(true) => {
                 context.shared.hold(slot, connection_id);
                 context.count(Counter::HoldsGranted, 1);
-                answer(context, output, Kind::Held, id, &HoldReply::Granted.encode());
+                reply(context, output, Kind::Held, id, &HoldReply::Granted.encode());
             }
             Ok(false) => {
                 context.count(Counter::HoldsTaken, 1);
-                answer(context, output, Kind::Held, id, &HoldReply::Taken.encode());
+                reply(context, output, Kind::Held, id, &HoldReply::Taken.encode());
             }
             Err(error) => refuse(context, output, id, &error),
         }
     }
 }
 
-/// Executes a batch: its READs go from the region to where they are sent from, its WRITEs from where they were
-/// received.
+/// Executes a batch: its READs copy from the region to the output buffer, its WRITEs from the input buffer to the
+/// region.
 pub(super) fn batch<R: Region>(
     context: &mut LoopContext<'_, R>,
     session: &Session,
@@ -146,7 +142,7 @@ pub(super) fn batch<R: Region>(
 ) -> Result<(), CloseCause> {
     let words = HEADER_WORDS + wire::found_words(body, header.count)?;
     let executed = execute_to(context, session.grant, header, body, output.room(words))?;
-    // What it found may be zeros that the file never had, and what it wrote is lost.
+    // The results may be zeros that the file never had, and the writes are lost.
     if context.region.has_lost_bytes() {
         return Err(CloseCause::MemoryLost);
     }
@@ -158,7 +154,7 @@ pub(super) fn batch<R: Region>(
     Ok(())
 }
 
-/// Executes a batch and leaves its answer in `frame`, or says why it was refused.
+/// Executes a batch and writes its reply to `frame`; the inner error is the reason for a refusal.
 #[inline(never)]
 fn execute_to<R: Region>(
     context: &mut LoopContext<'_, R>,
@@ -167,9 +163,9 @@ fn execute_to<R: Region>(
     body: &[u64],
     frame: &mut [u64],
 ) -> Result<Result<(), FabricError>, WireError> {
-    let answer = Header { words: frame.len(), kind: Kind::Done, count: 0, id: header.id };
+    let reply = Header { words: frame.len(), kind: Kind::Done, count: 0, id: header.id };
     let (head, found) = frame.split_at_mut(HEADER_WORDS);
-    head.copy_from_slice(&answer.encode());
+    head.copy_from_slice(&reply.encode());
     let mut verbs = ArrayVec::new();
     wire::parse_batch_into(&mut verbs, body, header.count, found)?;
     let change = |verb: &&Verb<'_>| !matches!(verb, Verb::Read { .. });
@@ -189,7 +185,7 @@ fn execute_to<R: Region>(
 pub(super) fn execute_in_place<L: Lane>(lane: &mut L, verbs: &mut [Verb<'_>]) -> Result<(), FabricError> {
     match lane.submit(verbs) {
         Submitted::Done(result) => result,
-        // A region that was checked to be local has no such lanes.
+        // A region that was checked to be local has no such lane.
         Submitted::InFlight => {
             lane.forget();
             Err(FabricError::Disconnected { effect: Effect::Unknown })
@@ -215,7 +211,7 @@ fn count<R: Region>(context: &LoopContext<'_, R>, verbs: &[Verb<'_>]) {
     context.count(Counter::Adds, adds);
 }
 
-pub(super) fn answer<R: Region>(
+pub(super) fn reply<R: Region>(
     context: &mut LoopContext<'_, R>,
     output: &mut Output,
     kind: Kind,

@@ -1,7 +1,7 @@
-//! What the loops of a node share: who is connected, which session has which client slot, and how sessions ended.
+//! The state that the loops of a node share: the open sessions, the client slots that they have, and how sessions ended.
 //!
-//! Invariants: a session is open or has ended, never both; it has ended only when its loop executes no more verbs of
-//! it, and its slots are free. Nothing here is touched by a batch.
+//! Invariants: a session is open or has ended, never both; it has ended only when its loop executes no more verbs of it
+//! and its slots are free. A batch uses nothing of this state.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -19,15 +19,14 @@ use super::options::NodeOptions;
 use super::pending::{Evicted, PendingConnections, PendingId, network};
 use crate::wire::{CloseReason, Grant, PriorSession, SessionId};
 
-/// Sessions that ended and are remembered, so that their clients can be told.
+/// The ended sessions whose outcome is remembered for their clients.
 const REMEMBERED_SESSIONS: usize = 4096;
-/// Client slots whose liveness all sessions of a node have, at most: what the kernel does for one of them grows with
-/// how many there are.
+/// The most client slots of all sessions of a node: the kernel's work for one slot grows with their number.
 pub const MAX_NODE_HOLDS: u32 = 16_384;
-/// Sessions that only clients have that may write: one of so many. Readers cannot take them.
+/// The divisor of the share of sessions that is reserved for clients with write access.
 const WRITERS_SHARE: u32 = 4;
 
-/// A connection, and the loop it belongs to.
+/// The id of a connection in the node: its loop, and its key there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConnectionId {
     pub(super) loop_index: usize,
@@ -37,40 +36,40 @@ pub(super) struct ConnectionId {
 /// Why a session is dropped on request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DropReason {
-    /// Another client asked for it.
+    /// Another client requested it.
     Fenced,
-    /// Its own client has connected anew.
+    /// Its own client has connected again.
     Superseded,
 }
 
-/// What one loop tells another.
+/// A message from one loop to another.
 pub(super) enum Message {
-    /// A connection was accepted, and is the loop's from now on.
+    /// A connection was accepted, and belongs to the receiving loop.
     Connected { stream: TcpStream, peer: SocketAddr, pending_id: PendingId },
-    /// A connection without a session has to go, because another came.
+    /// A connection without a session is to be closed to make room for another.
     Evict { victim: Key, pending_id: PendingId },
-    /// A session is to be dropped, because session `by` of that client wants it; `asked` is to be told by `Dropped`
-    /// when that is done.
-    Drop { victim: Key, drop_reason: DropReason, asked: ConnectionId, request: u64, by: Option<(u64, SocketAddr)> },
-    /// The session that `asked` wanted to be dropped is gone.
-    Dropped { asked: Key, request: u64, drop_reason: DropReason },
+    /// A session is to be dropped; `requester` gets `Dropped` when that is done. `by` is the number and the client of the
+    /// session that requested it, if another one did.
+    Drop { victim: Key, drop_reason: DropReason, requester: ConnectionId, request: u64, by: Option<(u64, SocketAddr)> },
+    /// The session that `requester` wanted to drop is gone.
+    Dropped { requester: Key, request: u64, drop_reason: DropReason },
 }
 
-/// The way to a loop.
+/// The mailbox of a loop.
 pub(super) struct Mailbox {
     pub(super) sender: Sender<Message>,
     pub(super) waker: Arc<Waker>,
 }
 
 impl Mailbox {
-    /// Tells the loop. One that has ended hears nothing, and has no session left.
+    /// Sends a message. It is lost if the loop has ended, which has no session left then.
     pub(super) fn send(&self, message: Message) {
         if self.sender.send(message).is_ok() {
             self.wake();
         }
     }
 
-    /// Wakes the loop. Nothing is lost if the kernel refuses: loops look around once a second.
+    /// Wakes the loop. If the kernel refuses, no message is lost: loops wake up by themselves once a second.
     pub(super) fn wake(&self) {
         if let Err(cause) = self.waker.wake() {
             tracing::warn!(%cause, "a loop of the memory node could not be woken");
@@ -78,13 +77,13 @@ impl Mailbox {
     }
 }
 
-/// A session that is over.
-pub(super) struct Ended {
+/// A session that has ended.
+pub(super) struct EndedSession {
     pub(super) session: SessionId,
     pub(super) number: u64,
     pub(super) grant: Grant,
     pub(super) addr: IpAddr,
-    /// The slots that it had.
+    /// The client slots that it had.
     pub(super) slots: Vec<u16>,
 }
 
@@ -92,18 +91,18 @@ pub(super) struct Shared {
     pub(super) options: NodeOptions,
     pub(super) mailboxes: Vec<Mailbox>,
     pub(super) counters: Vec<LoopCounters>,
-    /// Who is let in now; the options say who was at first.
+    /// The current access control; the options have the initial one.
     access: Mutex<Arc<NodeAccess>>,
     pub(super) pending: PendingConnections,
     stopping: AtomicBool,
     /// How bytes of the region were lost, if they were.
     lost: OnceLock<String>,
     sessions: AtomicU32,
-    /// The number of the last session that began.
+    /// The number of the last session that started.
     last_session: AtomicU64,
-    /// Those of them that may only read.
+    /// The sessions with read-only access.
     readers: AtomicU32,
-    /// Sessions by address, where these are limited.
+    /// The number of sessions by address, if it is limited.
     by_address: Mutex<HashMap<[u8; 8], u32>>,
     registry: Mutex<Registry>,
 }
@@ -113,7 +112,7 @@ struct Registry {
     slots: HashMap<u16, ConnectionId>,
     open: HashMap<SessionId, ConnectionId>,
     ended: HashMap<SessionId, PriorSession>,
-    /// The sessions of `ended`, the oldest first.
+    /// The sessions of `ended`, oldest first.
     order: VecDeque<SessionId>,
 }
 
@@ -139,7 +138,7 @@ impl Shared {
         LoopCounters::sum(&self.counters)
     }
 
-    /// Who is let in.
+    /// Returns the current access control.
     pub(super) fn access(&self) -> Arc<NodeAccess> {
         Arc::clone(&self.access.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -157,29 +156,29 @@ impl Shared {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Stops the node, because bytes of the region are gone. False if that was known.
+    /// Stops the node, because bytes of the region are lost. Returns false if that was known.
     pub(super) fn lose_memory(&self, reason: String) -> bool {
         let is_first = self.lost.set(reason).is_ok();
         self.stop();
         is_first
     }
 
-    /// How bytes of the region were lost, if they were.
+    /// Returns how bytes of the region were lost, if they were.
     pub(super) fn memory_loss(&self) -> Option<&str> {
         self.lost.get().map(String::as_str)
     }
 
-    /// Tells a connection's loop that it has to go. One that no loop has yet finds out by itself.
+    /// Asks a connection's loop to close it. The eviction of a connection that no loop has yet is noticed by its loop.
     pub(super) fn evict(&self, Evicted { pending_id, connection_id }: Evicted) {
         if let Some(ConnectionId { loop_index, key }) = connection_id {
             self.mailboxes[loop_index].send(Message::Evict { victim: key, pending_id });
         }
     }
 
-    /// Makes room for a session of a client at `addr`.
+    /// Reserves a session for a client at `addr`.
     ///
     /// # Errors
-    /// Why there may be no other: `Full`, `AddressFull`.
+    /// `Full` or `AddressFull` if there may be no further session.
     pub(super) fn admit(&self, grant: Grant, addr: IpAddr) -> Result<(), CloseReason> {
         if let Some(limit) = self.options.max_sessions_per_address {
             let mut by_address = self.by_address();
@@ -211,7 +210,7 @@ impl Shared {
         Err(limit)
     }
 
-    /// Gives the place of a session at `addr` back.
+    /// Gives back the reservation of a session at `addr`.
     fn release_address(&self, addr: IpAddr) {
         if self.options.max_sessions_per_address.is_none() {
             return;
@@ -236,7 +235,7 @@ impl Shared {
         }
     }
 
-    /// A session's number, for people: nobody can do anything with it.
+    /// Returns the number of a new session. It appears in logs only, and grants nothing.
     pub(super) fn next_session_number(&self) -> u64 {
         self.last_session.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -245,10 +244,10 @@ impl Shared {
         self.registry().open.insert(session, connection_id);
     }
 
-    /// The session's verbs are over and its slots are free.
+    /// Notes that a session has ended: its verbs execute no more, and its slots are free.
     pub(super) fn close(
         &self,
-        Ended { session, grant, addr, slots, .. }: &Ended,
+        EndedSession { session, grant, addr, slots, .. }: &EndedSession,
         connection_id: ConnectionId,
         outcome: PriorSession,
     ) {
@@ -268,7 +267,7 @@ impl Shared {
         self.sessions.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Where a session is, if it is open.
+    /// Returns the connection of a session, if it is open.
     pub(super) fn find(&self, session: SessionId) -> Option<ConnectionId> {
         self.registry().open.get(&session).copied()
     }
@@ -277,7 +276,7 @@ impl Shared {
         self.registry().ended.get(&session).copied().unwrap_or(PriorSession::Unknown)
     }
 
-    /// Whether sessions have fewer slots than they may. Loops that ask at the same time may each get one more.
+    /// Whether sessions may have one more client slot. Loops that ask at the same time may each exceed the bound by one.
     pub(super) fn may_hold(&self) -> bool {
         self.registry().slots.len() < MAX_NODE_HOLDS as usize
     }
@@ -286,7 +285,7 @@ impl Shared {
         self.registry().slots.insert(slot, connection_id);
     }
 
-    /// The session at `place` does not have `slot` any more; somebody else may.
+    /// Notes that the session at `connection_id` no longer has `slot`.
     pub(super) fn release(&self, slot: u16, connection_id: ConnectionId) {
         self.registry().release(slot, connection_id);
     }
