@@ -32,9 +32,9 @@ pub(super) enum Expected {
 /// The treatment of a reply to a slot whose owner is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Abandoned {
-    /// It is ignored.
+    /// The reply is ignored.
     Ignored,
-    /// If the liveness of this client slot was granted, it is released.
+    /// A reply that grants the liveness of this client slot is followed by a release.
     Hold(u16),
 }
 

@@ -10,9 +10,9 @@ use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 /// How long a receive waits for bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReceiveMode {
-    /// It does not wait.
+    /// The receive does not wait.
     NonBlocking,
-    /// It waits for at most [`SLICE`].
+    /// The receive waits for at most [`SLICE`].
     Timed,
 }
 

@@ -75,11 +75,11 @@ impl<R: Region> LoopContext<'_, R> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) enum TurnOutcome {
-    /// It waits for an event of the kernel.
+    /// The connection waits for an event of the kernel.
     Wait,
-    /// It needs another turn.
+    /// The connection needs another turn.
     Again,
-    /// It is removed.
+    /// The connection is removed.
     Remove,
 }
 
@@ -108,7 +108,7 @@ pub(super) struct Connection {
     was_small: bool,
     /// Since when the kernel accepts no replies.
     blocked_since: Option<Instant>,
-    /// The frames that were executed and whose replies are not all sent, and when their input was received.
+    /// The frames that were executed and whose replies are not all sent, and when the loop woke up for the first of them.
     unanswered: u64,
     noticed: Option<Instant>,
 }

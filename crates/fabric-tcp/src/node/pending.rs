@@ -26,9 +26,9 @@ pub(super) struct PendingId(u64);
 /// The phase of a connection without a session, in the order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
-    /// It is being closed.
+    /// The connection is being closed.
     Closing,
-    /// It has not sent its Hello yet.
+    /// The connection has not sent its Hello yet.
     Greeting,
 }
 
