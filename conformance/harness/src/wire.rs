@@ -1,5 +1,5 @@
-//! Checks of the codec of the TCP fabric: any words are a frame or an error, a decoded value is encoded to the same words,
-//! and the results of a parsed batch have exactly the length of its reply.
+//! Checks of the codec of the TCP fabric: any words are a frame or an error, a decoded value is encoded to the same
+//! words, and the results of a parsed batch have exactly the length of its reply.
 
 use guira_fabric::Verb;
 use guira_fabric_tcp::wire::{

@@ -89,7 +89,9 @@ fn read(lane: &mut TcpLane) -> Result<(), FabricError> {
         Submitted::Done(result) => result,
         Submitted::InFlight => match lane.poll(&mut batch, &mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => result,
-            Poll::Pending => Err(FabricError::Backend("a lane that waits in place returned without a result".to_owned())),
+            Poll::Pending => {
+                Err(FabricError::Backend("a lane that waits in place returned without a result".to_owned()))
+            }
         },
     }
 }

@@ -89,8 +89,8 @@ pub enum ConnectError {
         /// The error in the frame.
         source: WireError,
     },
-    /// The node refused the session, for instance because of the protocol's version or the token, or because it has as many
-    /// sessions as it allows.
+    /// The node refused the session, for instance because of the protocol's version or the token, or because it has as
+    /// many sessions as it allows.
     #[error("the memory node at {address} refused the session: {reason}; nothing was changed")]
     Rejected {
         /// The address of the node.

@@ -1,11 +1,12 @@
 //! The driver: the thread of a connection that many tasks share. It reads the replies and wakes the tasks that wait for
 //! them, sends the backlog, ends pauses, and notices overdue requests.
 //!
-//! When replies to several tasks arrive together, a flush window opens: the tasks' next batches are coalesced, until the
-//! last task has taken its reply. The window closes earlier when a batch has waited for [`FLUSH_WINDOW_NS`]; while none
-//! waits, because the tasks' thread has not been scheduled yet, an open window delays no batch.
+//! When replies to several tasks arrive together, a flush window opens: the tasks' next batches are coalesced, until
+//! the last task has taken its reply. The window closes earlier when a batch has waited for [`FLUSH_WINDOW_NS`]; while
+//! none waits, because the tasks' thread has not been scheduled yet, an open window delays no batch.
 //!
-//! Invariant: the driver ends with the last handle of its connection, and not before, because pauses go on after a loss.
+//! Invariant: the driver ends with the last handle of its connection, and not before, because pauses go on after a
+//! loss.
 
 use std::io;
 use std::sync::Arc;
@@ -29,8 +30,8 @@ use super::transport::ReceiveMode;
 const TICKS: u32 = 4;
 
 /// The time until the first check of a flush window: about a round trip. If a batch waits then, it no longer waits for
-/// tasks that have not taken their reply, because they are busy or not polled. If no batch waits, the next check is after
-/// twice the time.
+/// tasks that have not taken their reply, because they are busy or not polled. If no batch waits, the next check is
+/// after twice the time.
 const FLUSH_WINDOW_NS: u64 = 50_000;
 /// A flush window closes at the check that follows an interval this long.
 const LONGEST_INTERVAL_NS: u64 = 16 * FLUSH_WINDOW_NS;

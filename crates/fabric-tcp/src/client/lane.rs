@@ -1,12 +1,12 @@
 //! Lanes over a connection.
 //!
 //! Batches of tasks that share a connection are coalesced: while other tasks have been woken with a reply and have not
-//! taken it, a batch waits, because their next batches are likely to follow; the task that takes the last reply sends all.
-//! With 16 tasks in lockstep that is one system call for 16 batches, here and, as they arrive together, at the node. The
-//! longest wait is defined in [`super::driver`].
+//! taken it, a batch waits, because their next batches are likely to follow; the task that takes the last reply sends
+//! all. With 16 tasks in lockstep that is one system call for 16 batches, here and, as they arrive together, at the
+//! node. The longest wait is defined in [`super::driver`].
 //!
-//! Invariants: a lane has at most one batch in flight; an invalid batch is refused before a byte of it is sent; nothing is
-//! allocated for a batch once a lane has sent one as large; a waiting batch whose task is dropped is sent then.
+//! Invariants: a lane has at most one batch in flight; an invalid batch is refused before a byte of it is sent; nothing
+//! is allocated for a batch once a lane has sent one as large; a waiting batch whose task is dropped is sent then.
 
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -56,8 +56,8 @@ impl TcpLane {
         TcpLane { connection, waiting, request_slot, bounds, in_flight: None, atomics, found, traffic }
     }
 
-    /// Changes how the lane waits. The first lane of a connection that waits cooperatively starts the connection's thread;
-    /// if the thread cannot be started, the lane waits in place.
+    /// Changes how the lane waits. The first lane of a connection that waits cooperatively starts the connection's
+    /// thread; if the thread cannot be started, the lane waits in place.
     #[must_use]
     pub fn waiting(mut self, waiting: Waiting) -> TcpLane {
         let is_driven = || !self.is_stale() && driver::start(&self.connection.link).is_ok();

@@ -1,8 +1,8 @@
 //! The core of a connection, which both ways of waiting share.
 //!
 //! The outbox and the request slots have a lock each, and no thread holds both. The receiver is kept with the slots: a
-//! waiting thread takes it, reads until it has its own reply, dispatches the replies of others, and puts it back. Once a
-//! lane waits cooperatively, the driver takes it for good, and waiting threads depend on the driver.
+//! waiting thread takes it, reads until it has its own reply, dispatches the replies of others, and puts it back. Once
+//! a lane waits cooperatively, the driver takes it for good, and waiting threads depend on the driver.
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -31,8 +31,8 @@ pub(super) struct Link {
     outbox: Mutex<Outbox>,
     /// Whether frames wait for room, or cannot be sent: the reading thread flushes them.
     has_backlog: AtomicBool,
-    /// Whether frames wait to be coalesced: the task that takes the last reply of a flush window sends them, or else the
-    /// driver when the window closes.
+    /// Whether frames wait to be coalesced: the task that takes the last reply of a flush window sends them, or else
+    /// the driver when the window closes.
     has_coalesced: AtomicBool,
     /// The tasks that were woken with a reply in this flush window and have not taken it.
     awaited_tasks: AtomicU32,
@@ -176,7 +176,8 @@ impl Link {
         written
     }
 
-    /// Same as [`Link::send`], but the frames wait to be coalesced while a flush window is open, unless many bytes wait.
+    /// Same as [`Link::send`], but the frames wait to be coalesced while a flush window is open, unless many bytes
+    /// wait.
     pub(super) fn coalesce<T>(&self, write: impl FnOnce(&mut Vec<u64>) -> T) -> Option<(T, u64)> {
         let mut outbox = lock(&self.outbox);
         let written = outbox.append(write);
@@ -353,8 +354,8 @@ impl Link {
         self.complete(delivered);
     }
 
-    /// Reads for all waiting threads until the request is answered. Returns true if its reply was consumed from the stream
-    /// itself; otherwise it is in its slot, or the connection is lost.
+    /// Reads for all waiting threads until the request is answered. Returns true if its reply was consumed from the
+    /// stream itself; otherwise it is in its slot, or the connection is lost.
     fn read_for_all(&self, mut receiver: Receiver, request: Request, deadline: Instant, take: Take<'_>) -> bool {
         let answered = self.read_until_answered(&mut receiver, request, deadline, take);
         if let Err(loss) = answered {

@@ -37,8 +37,8 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// Whether the node has executed no request that it has not answered: a Close comes after the replies to all that was
-    /// executed. A node that shuts down or has lost its memory may have failed in the middle of a batch.
+    /// Whether the node has executed no request that it has not answered: a Close comes after the replies to all that
+    /// was executed. A node that shuts down or has lost its memory may have failed in the middle of a batch.
     pub(super) fn is_final(self) -> bool {
         matches!(self, Loss::Closed(reason) if !matches!(reason, CloseReason::Shutdown | CloseReason::MemoryLost))
     }

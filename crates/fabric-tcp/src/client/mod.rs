@@ -1,11 +1,11 @@
 //! The client's side: one connection is one session of a memory node.
 //!
-//! The two ways of waiting differ only in the thread that reads the replies: with [`Waiting::InPlace`] it is a thread that
-//! waits for one, with [`Waiting::Cooperative`] a thread of the connection, which wakes the tasks of any executor. Either
-//! way any number of lanes shares a connection, and each lane has one batch in flight.
+//! The two ways of waiting differ only in the thread that reads the replies: with [`Waiting::InPlace`] it is a thread
+//! that waits for one, with [`Waiting::Cooperative`] a thread of the connection, which wakes the tasks of any executor.
+//! Either way any number of lanes shares a connection, and each lane has one batch in flight.
 //!
-//! Invariants: every request has one request slot, which its reply names; a lost connection stays lost, and nothing more
-//! is sent on it; a forked child does not touch its parent's connection.
+//! Invariants: every request has one request slot, which its reply names; a lost connection stays lost, and nothing
+//! more is sent on it; a forked child does not touch its parent's connection.
 
 mod connect;
 mod control;

@@ -11,8 +11,8 @@ use crate::wire::{Grant, Hello, SessionId, Token};
 /// The default port of a memory node.
 pub const DEFAULT_PORT: u16 = 7711;
 
-/// The endpoint of a memory node: a host's name or address, and a port. Parsed from `HOST:PORT` or `[IPV6]:PORT`; without
-/// a port it is [`DEFAULT_PORT`]. Always shown with its port.
+/// The endpoint of a memory node: a host's name or address, and a port. Parsed from `HOST:PORT` or `[IPV6]:PORT`;
+/// without a port it is [`DEFAULT_PORT`]. Always shown with its port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     host: String,
@@ -104,8 +104,8 @@ pub struct ConnectOptions {
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
 
 impl ConnectOptions {
-    /// Creates options to read and write the region of the node at `endpoint`, without a token, waiting in place, with a
-    /// sample of the first 4 KiB of Main space, 5 s to connect and 10 s for each batch.
+    /// Creates options to read and write the region of the node at `endpoint`, without a token, waiting in place, with
+    /// a sample of the first 4 KiB of Main space, 5 s to connect and 10 s for each batch.
     pub fn new(endpoint: Endpoint) -> ConnectOptions {
         let sample_words = Hello::MAX_SAMPLE_WORDS;
         let hello = Hello { wanted: Grant::ReadWrite, token: None, prior_session: None, sample_words };
@@ -165,17 +165,17 @@ impl ConnectOptions {
         self
     }
 
-    /// Sets how long connecting may take, for all addresses of the host, TLS, the greeting and further attempts together
-    /// (name resolution is not counted). At least 1 ms. A connection that ends before the node has answered the Hello is
-    /// attempted again, because a node with too many connections closes some of them.
+    /// Sets how long connecting may take, for all addresses of the host, TLS, the greeting and further attempts
+    /// together (name resolution is not counted). At least 1 ms. A connection that ends before the node has answered
+    /// the Hello is attempted again, because a node with too many connections closes some of them.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> ConnectOptions {
         self.connect_timeout = timeout.max(SHORTEST_TIMEOUT);
         self
     }
 
-    /// Sets how long a batch may be unanswered before the connection is given up, which may take up to half as long again.
-    /// At least 1 ms.
+    /// Sets how long a batch may be unanswered before the connection is given up, which may take up to half as long
+    /// again. At least 1 ms.
     #[must_use]
     pub fn with_batch_timeout(mut self, timeout: Duration) -> ConnectOptions {
         self.batch_timeout = timeout.max(SHORTEST_TIMEOUT);

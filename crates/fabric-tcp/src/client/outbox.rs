@@ -1,7 +1,7 @@
 //! The send queue: frames that were submitted and are not all sent yet.
 //!
-//! Invariants: frames are sent in the order in which they were appended; none is sent after [`Outbox::close`]; the frames
-//! that wait to be coalesced with others are fewer bytes than [`MAX_COALESCED_BYTES`] and one frame.
+//! Invariants: frames are sent in the order in which they were appended; none is sent after [`Outbox::close`]; the
+//! frames that wait to be coalesced with others are fewer bytes than [`MAX_COALESCED_BYTES`] and one frame.
 
 use std::io::ErrorKind;
 
@@ -43,8 +43,8 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Appends the frames that `write` writes, unless the outbox is closed; returns the byte of the stream at which they
-    /// start.
+    /// Appends the frames that `write` writes, unless the outbox is closed; returns the byte of the stream at which
+    /// they start.
     pub(super) fn append<T>(&mut self, write: impl FnOnce(&mut Vec<u64>) -> T) -> Option<(T, u64)> {
         if self.is_closed {
             return None;

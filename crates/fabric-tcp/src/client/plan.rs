@@ -93,8 +93,8 @@ fn refusal(verb: &Verb<'_>, addr: Addr, words: usize, space_words: u64) -> Fabri
     FabricError::OutOfBounds { verb: verb.name(), addr, words, space_bytes: space_words * WORD_BYTES }
 }
 
-/// Appends the frames of a batch with `plan`; `id` returns the id of each. Returns the number of appended words up to the
-/// end of the first frame that changes memory.
+/// Appends the frames of a batch with `plan`; `id` returns the id of each. Returns the number of appended words up to
+/// the end of the first frame that changes memory.
 pub(super) fn encode(out: &mut Vec<u64>, batch: &[Verb<'_>], plan: Plan, id: impl Fn(u32) -> u64) -> Option<usize> {
     let start = out.len();
     let is_change = |frame: &[Verb<'_>]| frame.iter().any(|verb| !matches!(verb, Verb::Read { .. }));

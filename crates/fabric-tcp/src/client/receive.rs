@@ -1,7 +1,7 @@
 //! The receive buffer, which cuts the stream into frames.
 //!
-//! Invariant: frames start at whole words of the buffer, so that a frame's words are read where the kernel put them. The
-//! buffer is never longer than two of the longest frames, whatever the peer sends.
+//! Invariant: frames start at whole words of the buffer, so that a frame's words are read where the kernel put them.
+//! The buffer is never longer than two of the longest frames, whatever the peer sends.
 
 use std::io;
 

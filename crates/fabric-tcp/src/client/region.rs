@@ -23,9 +23,9 @@ use crate::wire::{CloseReason, FenceReply, Grant, Kind, PriorSession, SessionId,
 /// connection; it is closed with the last of them.
 ///
 /// A lost connection stays lost: every batch on it fails, and the client connects again, with
-/// [`ConnectOptions::with_prior_session`]. A forked child cannot use the connection: it makes its own. But as long as the
-/// child has the region, or anything made from it, the node does not notice the end of the parent: the child should drop
-/// them, or execute another program.
+/// [`ConnectOptions::with_prior_session`]. A forked child cannot use the connection: it makes its own. But as long as
+/// the child has the region, or anything made from it, the node does not notice the end of the parent: the child should
+/// drop them, or execute another program.
 pub struct TcpRegion {
     connection: Arc<Connection>,
     /// The hold that a task has requested and that is not answered yet.
@@ -119,14 +119,15 @@ impl TcpRegion {
         self.connection.link.lost()
     }
 
-    /// Whether this process was forked after it connected; then every operation fails, and the child must connect again.
+    /// Whether this process was forked after it connected; then every operation fails, and the child must connect
+    /// again.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         self.connection.link.is_stale()
     }
 
-    /// Asks the node to drop the session that has the liveness of client slot `slot`; returns when none of its verbs can
-    /// execute any more. 1 round trip, waited for in place. // [R-RECOVER-1]
+    /// Asks the node to drop the session that has the liveness of client slot `slot`; returns when none of its verbs
+    /// can execute any more. 1 round trip, waited for in place. // [R-RECOVER-1]
     ///
     /// # Errors
     /// The connection was lost, and it is unknown whether the session was dropped; the node refused the request.
@@ -178,14 +179,14 @@ impl Region for TcpRegion {
         TcpLane::new(Arc::clone(&self.connection), self.connection.bounds)
     }
 
-    /// Requests the liveness of client slot `slot`: 1 round trip, waited for in place. The hold outlives the region handle;
-    /// it ends with the session, or when it is dropped, once the node has executed what was sent before.
+    /// Requests the liveness of client slot `slot`: 1 round trip, waited for in place. The hold outlives the region
+    /// handle; it ends with the session, or when it is dropped, once the node has executed what was sent before.
     fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError> {
         ControlRequest::hold(&self.connection, self.grant(), slot)?.wait_for_hold(slot)
     }
 
-    /// Same as [`Region::hold`]; with [`Waiting::Cooperative`] the task waits, not its thread. Each clone of the region has
-    /// at most one request in flight: a request for another slot replaces it.
+    /// Same as [`Region::hold`]; with [`Waiting::Cooperative`] the task waits, not its thread. Each clone of the region
+    /// has at most one request in flight: a request for another slot replaces it.
     fn poll_hold(&self, slot: u16, cx: &mut Context<'_>) -> Poll<Result<Option<SlotHold>, FabricError>> {
         if self.waiting() == Waiting::InPlace {
             return Poll::Ready(self.hold(slot));

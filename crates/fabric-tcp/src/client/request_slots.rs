@@ -1,11 +1,11 @@
 //! The request slots of a connection: the requests in flight, and their replies.
 //!
-//! Each lane has a request slot for as long as it lives, and each control request for as long as it is in flight. The id
-//! of a frame is the index of its slot and a number that grows with each frame of the slot, so that no reply is taken for
-//! another's.
+//! Each lane has a request slot for as long as it lives, and each control request for as long as it is in flight. The
+//! id of a frame is the index of its slot and a number that grows with each frame of the slot, so that no reply is
+//! taken for another's.
 //!
-//! Invariants: the replies to one slot arrive in the order of its frames; a slot whose owner is gone is free once all its
-//! frames are answered; a reply never has more words than were requested.
+//! Invariants: the replies to one slot arrive in the order of its frames; a slot whose owner is gone is free once all
+//! its frames are answered; a reply never has more words than were requested.
 
 use std::collections::BTreeMap;
 use std::task::Waker;

@@ -1,7 +1,7 @@
 //! Encrypted connections.
 //!
-//! Invariants: no thread waits for the socket while it has the session locked, so that one thread can send while another
-//! waits to receive; only the receiving thread uses the received bytes.
+//! Invariants: no thread waits for the socket while it has the session locked, so that one thread can send while
+//! another waits to receive; only the receiving thread uses the received bytes.
 
 use std::io::{self, IoSlice, Write};
 use std::net::TcpStream;

@@ -16,8 +16,8 @@ pub(super) enum ReceiveMode {
     Timed,
 }
 
-/// A stream of bytes in both directions. At most one thread sends and at most one receives at a time. Bytes that were not
-/// reported as sent are passed again, at the start of the next send.
+/// A stream of bytes in both directions. At most one thread sends and at most one receives at a time. Bytes that were
+/// not reported as sent are passed again, at the start of the next send.
 pub(super) trait Transport: Send + Sync {
     /// Sends as many of `bytes` as there is room for, and returns their number; never waits.
     ///
@@ -49,8 +49,8 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 const PROBES: u32 = 3;
 
 impl Plain {
-    /// Sets the options of a connection: frames are sent at once, and a vanished peer is noticed, after `timeout` if data
-    /// is unacknowledged.
+    /// Sets the options of a connection: frames are sent at once, and a vanished peer is noticed, after `timeout` if
+    /// data is unacknowledged.
     pub(super) fn new(stream: TcpStream, timeout: Duration) -> io::Result<Plain> {
         let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
         sockopt::set_tcp_nodelay(&stream, true)?;

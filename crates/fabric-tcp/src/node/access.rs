@@ -1,4 +1,5 @@
-//! The access control of a node: tokens and certificates. It can be replaced while the node runs; open sessions continue.
+//! The access control of a node: tokens and certificates. It can be replaced while the node runs; open sessions
+//! continue.
 
 use super::event::TokenNumber;
 #[cfg(feature = "tls")]
@@ -82,7 +83,8 @@ impl NodeAccess {
     }
 }
 
-/// Returns the number of `token` in `tokens`, from 1; all are compared, so that the time does not depend on which it is.
+/// Returns the number of `token` in `tokens`, from 1; all are compared, so that the time does not depend on which it
+/// is.
 fn number_of(tokens: &[Token], token: Option<Token>) -> Option<usize> {
     let token = token?;
     let number = (1..).zip(tokens).fold(0, |known, (number, expected)| {

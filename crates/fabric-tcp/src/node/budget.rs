@@ -1,8 +1,8 @@
 //! The budget of a turn: what one connection may do before others have their turn.
 //!
-//! Invariants: a turn ends after [`TURN_FRAMES`] frames, after [`TURN_REQUESTS`] control requests, or with the first frame
-//! that ends later than [`TURN_TIME`] after the start of the turn. The clock is read once for
-//! [`CLOCK_WORDS`] words and for each request, so that small batches do not pay for it.
+//! Invariants: a turn ends after [`TURN_FRAMES`] frames, after [`TURN_REQUESTS`] control requests, or with the first
+//! frame that ends later than [`TURN_TIME`] after the start of the turn. The clock is read once for [`CLOCK_WORDS`]
+//! words and for each request, so that small batches do not pay for it.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
 //! The input and output buffers of a connection: received requests and unsent replies, as aligned words.
 //!
-//! Invariants: a buffer keeps its initialized length, so nothing is zeroed per frame; it starts small, grows to what one
-//! frame needs, and never beyond its bound; and it shrinks at a sweep if its length was not needed since the last one. The
-//! input is in the byte order of the wire until its frame is taken.
+//! Invariants: a buffer keeps its initialized length, so nothing is zeroed per frame; it starts small, grows to what
+//! one frame needs, and never beyond its bound; and it shrinks at a sweep if its length was not needed since the last
+//! one. The input is in the byte order of the wire until its frame is taken.
 
 use std::ops::Range;
 
@@ -14,8 +14,8 @@ use crate::wire::{self, HEADER_WORDS, Header, MAX_FRAME_WORDS, WireError};
 const INITIAL_WORDS: usize = 2048;
 /// While more bytes of replies than these wait to be sent, no further frame is executed.
 pub(super) const MAX_UNSENT_BYTES: usize = 64 << 10;
-/// The words reserved for replies that may be added at any time: to fences that wait for the end of another session, and
-/// the Close.
+/// The words reserved for replies that may be added at any time: to fences that wait for the end of another session,
+/// and the Close.
 const RESERVED_WORDS: usize = 512;
 
 /// The most bytes of the input buffer.

@@ -1,8 +1,9 @@
 //! One connection: its greeting, its session, and its Close.
 //!
-//! Invariants: frames are executed in the order of arrival, by one thread; the reply to a frame comes after the replies to
-//! all batches before it; a Close is the last frame, and requests that were not answered before it were not executed. When
-//! a session has ended, none of its verbs executes any more and its slots are free; only then is that reported.
+//! Invariants: frames are executed in the order of arrival, by one thread; the reply to a frame comes after the replies
+//! to all batches before it; a Close is the last frame, and requests that were not answered before it were not
+//! executed. When a session has ended, none of its verbs executes any more and its slots are free; only then is that
+//! reported.
 
 use std::io;
 use std::net::SocketAddr;
@@ -108,7 +109,8 @@ pub(super) struct Connection {
     was_small: bool,
     /// Since when the kernel accepts no replies.
     blocked_since: Option<Instant>,
-    /// The frames that were executed and whose replies are not all sent, and when the loop woke up for the first of them.
+    /// The frames that were executed and whose replies are not all sent, and when the loop woke up for the first of
+    /// them.
     unanswered: u64,
     noticed: Option<Instant>,
 }
@@ -206,7 +208,8 @@ impl Connection {
         }
     }
 
-    /// Takes a turn that starts at `begin`: receives once, executes complete frames as far as the budget allows, and sends.
+    /// Takes a turn that starts at `begin`: receives once, executes complete frames as far as the budget allows, and
+    /// sends.
     pub(super) fn turn<R: NodeRegion>(&mut self, context: &mut LoopContext<'_, R>, begin: Instant) -> TurnOutcome {
         let mut budget = Budget::new(begin);
         self.moved = 0;
@@ -566,8 +569,8 @@ impl Connection {
         self.close_with(context, reason, PriorSession::Ended);
     }
 
-    /// Closes the connection because of a TLS failure: further input is ignored, and the client is informed by an alert of
-    /// TLS, or by an unencrypted Close if it does not speak TLS.
+    /// Closes the connection because of a TLS failure: further input is ignored, and the client is informed by an alert
+    /// of TLS, or by an unencrypted Close if it does not speak TLS.
     fn fail_tls<R: NodeRegion>(&mut self, context: &mut LoopContext<'_, R>, reason: &TlsError) {
         let peer = self.peer;
         tracing::info!(?peer, %reason, "refused a client: TLS failed");
@@ -621,8 +624,8 @@ impl Connection {
         reply(context, &mut self.output, Kind::Close, 0, &reason.encode());
     }
 
-    /// Ends the session, if there is one, because its connection is lost: by the client, or by the kernel, which has not
-    /// heard from the client's machine for too long.
+    /// Ends the session, if there is one, because its connection is lost: by the client, or by the kernel, which has
+    /// not heard from the client's machine for too long.
     fn connection_lost<R: NodeRegion>(&mut self, context: &mut LoopContext<'_, R>, error: &io::Error) -> TurnOutcome {
         use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected};
         let is_by_client = matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected);

@@ -1,7 +1,7 @@
 //! The counters of a node, and their encoding.
 //!
-//! Each loop has cells of its own, which only it writes; a reader adds up all loops. Invariants: counters only grow; new
-//! ones are appended, so that a client can read those it knows from a newer node.
+//! Each loop has cells of its own, which only it writes; a reader adds up all loops. Invariants: counters only grow;
+//! new ones are appended, so that a client can read those it knows from a newer node.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -26,8 +26,9 @@ macro_rules! counters {
         #[non_exhaustive]
         pub struct NodeCounters {
             $($(#[doc = $doc])+ pub $field: u64,)+
-            /// Frames by the time from the readiness of their socket until their replies were handed to the kernel: bucket
-            /// b counts those of less than 2^b nanoseconds that no earlier bucket counts; the last counts all others.
+            /// Frames by the time from the readiness of their socket until their replies were handed to the kernel:
+            /// bucket b counts those of less than 2^b nanoseconds that no earlier bucket counts; the last counts all
+            /// others.
             pub answered_in: Buckets,
         }
 
@@ -106,11 +107,11 @@ counters! {
     RefusedPlain refused_plain,
     /// Clients that were refused because they speak TLS, and the node does not.
     RefusedTls refused_tls,
-    /// Clients whose TLS handshake failed: because of their certificate or the node's, or without a version or cipher in
-    /// common.
+    /// Clients whose TLS handshake failed: because of their certificate or the node's, or without a version or cipher
+    /// in common.
     RefusedHandshake refused_handshake,
-    /// Connections without a session that were closed to make room for another: from the same address, which had as many
-    /// as it may have, or because there were as many in all as there may be.
+    /// Connections without a session that were closed to make room for another: from the same address, which had as
+    /// many as it may have, or because there were as many in all as there may be.
     ConnectionsShed connections_shed,
     /// 1 if bytes of the region were lost: then the node has stopped, or is about to.
     MemoryLost memory_lost,
@@ -134,8 +135,8 @@ impl NodeCounters {
         self.sessions_opened.saturating_sub(self.sessions_ended)
     }
 
-    /// Encodes the body of [`crate::wire::Kind::Counted`]: the number of counters (low half) and buckets (high half), the
-    /// counters in the order of [`NodeCounters::named`], the buckets.
+    /// Encodes the body of [`crate::wire::Kind::Counted`]: the number of counters (low half) and buckets (high half),
+    /// the counters in the order of [`NodeCounters::named`], the buckets.
     pub fn encode(&self) -> Vec<u64> {
         let mut words = vec![COUNTERS as u64 | (LATENCY_BUCKETS as u64) << 32];
         words.extend(self.named().map(|(_, count)| count));

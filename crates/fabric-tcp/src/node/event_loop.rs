@@ -1,9 +1,9 @@
 //! An event loop: a thread, its poll and its connections; the first loop has the listeners, too.
 //!
-//! Invariants: an iteration of the loop gives each ready connection one turn, however much it has to do; every connection
-//! that needs more than its turn is queued for the next iteration; only the poll blocks. Heavy connections, whose turns
-//! take long, have their turns after the others, and the kernel is polled for others every [`HEAVY_TIME`]: so a light
-//! connection waits for at most one long turn, and each heavy one still has its turn.
+//! Invariants: an iteration of the loop gives each ready connection one turn, however much it has to do; every
+//! connection that needs more than its turn is queued for the next iteration; only the poll blocks. Heavy connections,
+//! whose turns take long, have their turns after the others, and the kernel is polled for others every [`HEAVY_TIME`]:
+//! so a light connection waits for at most one long turn, and each heavy one still has its turn.
 
 use std::collections::VecDeque;
 use std::io;

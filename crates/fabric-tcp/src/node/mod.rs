@@ -1,30 +1,31 @@
 //! The memory node: it executes verbs on the bytes of a region for clients that connect, and knows nothing of tables.
 //!
 //! A [`Node`] has one thread per core, each with a poll of its own; a connection belongs to one thread, and its batches
-//! execute in order on that thread. A session is a connection that has sent its Hello. It ends when its connection does,
-//! when another client asks the node to drop it, when the kernel finds that the client's machine is gone, or when the
-//! client does not read its replies. Then none of its verbs executes any more, and only then are its client slots free: so
-//! a granted slot is the proof that its previous owner is dead.
+//! execute in order on that thread. A session is a connection that has sent its Hello. It ends when its connection
+//! does, when another client asks the node to drop it, when the kernel finds that the client's machine is gone, or when
+//! the client does not read its replies. Then none of its verbs executes any more, and only then are its client slots
+//! free: so a granted slot is the proof that its previous owner is dead.
 //!
 //! # Bounds
 //! A session's buffers take at most [`MAX_SESSION_BYTES`]; it has at most [`MAX_HOLDS`] client slots, and all of them
-//! together [`MAX_NODE_HOLDS`]. There are at most [`NodeOptions::max_sessions`] sessions, a quarter of them reserved for
-//! clients with write access, and at most 256 more connections, 64 from one address, which may send no more than a Hello:
-//! when there are more, the oldest is closed. Nothing is allocated per batch or verb once a connection's buffers have grown
-//! to what it sends. With TLS a connection takes up to 200 KiB more, and each record of up to 16 KiB is allocated.
+//! together [`MAX_NODE_HOLDS`]. There are at most [`NodeOptions::max_sessions`] sessions, a quarter of them reserved
+//! for clients with write access, and at most 256 more connections, 64 from one address, which may send no more than a
+//! Hello: when there are more, the oldest is closed. Nothing is allocated per batch or verb once a connection's buffers
+//! have grown to what it sends. With TLS a connection takes up to 200 KiB more, and each record of up to 16 KiB is
+//! allocated.
 //!
 //! # Lost memory
 //! A region may lose bytes while it is served: any process that may write its file may truncate it. The node checks the
-//! region after each batch, and answers no batch that may have read lost bytes; about once a second it checks whether all
-//! bytes are there. If not, every client gets the reason, and the node stops. A region that is not guarded ends the process
-//! instead, when lost bytes are accessed (`ShmRegion::guard_against_truncation`).
+//! region after each batch, and answers no batch that may have read lost bytes; about once a second it checks whether
+//! all bytes are there. If not, every client gets the reason, and the node stops. A region that is not guarded ends the
+//! process instead, when lost bytes are accessed (`ShmRegion::guard_against_truncation`).
 //!
 //! # Turns
-//! A session has its turn for about half a millisecond, then others have theirs. Sessions with long turns wait for those
-//! with short ones, and the kernel is polled for more of these after each long turn. Beside sixteen hostile sessions, on
-//! two threads, 99 of 100 READs of an honest client take 1.0 ms, and half of them 0.2 ms, not counting the time in which
-//! its thread or the node's waits for a processor; with plain round robin it is 1.7 ms and 0.8 ms. Turns of 0.2 ms change
-//! nothing: one largest batch takes as long as a turn.
+//! A session has its turn for about half a millisecond, then others have theirs. Sessions with long turns wait for
+//! those with short ones, and the kernel is polled for more of these after each long turn. Beside sixteen hostile
+//! sessions, on two threads, 99 of 100 READs of an honest client take 1.0 ms, and half of them 0.2 ms, not counting the
+//! time in which its thread or the node's waits for a processor; with plain round robin it is 1.7 ms and 0.8 ms. Turns
+//! of 0.2 ms change nothing: one largest batch takes as long as a turn.
 //!
 //! The protocol is described in docs/wire.md.
 
@@ -67,9 +68,9 @@ use buffers::{MAX_INPUT_BYTES, MAX_OUTPUT_BYTES};
 use event_loop::{EventLoop, LoopParts, WAKER};
 use shared::{Mailbox, Shared};
 
-/// The connections that the kernel queues for a listener until they are accepted; it may allow fewer (`somaxconn`). When a
-/// flood fills the queue, the kernel drops further requests, and a client retries only after a second; the standard library
-/// uses 128.
+/// The connections that the kernel queues for a listener until they are accepted; it may allow fewer (`somaxconn`).
+/// When a flood fills the queue, the kernel drops further requests, and a client retries only after a second; the
+/// standard library uses 128.
 const LISTEN_BACKLOG: i32 = 4096;
 
 /// The most bytes of one session's buffers.
@@ -97,8 +98,8 @@ where
     /// Creates a node that listens for clients of `region`.
     ///
     /// # Errors
-    /// `Exposed` if other machines could connect without a token or TLS; `Unsuitable` if the region's lanes do not execute
-    /// in place, or lack a capability of this fabric; `Listen`, `Io`.
+    /// `Exposed` if other machines could connect without a token or TLS; `Unsuitable` if the region's lanes do not
+    /// execute in place, or lack a capability of this fabric; `Listen`, `Io`.
     pub fn bind(region: R, options: NodeOptions) -> Result<Node<R>, NodeError> {
         if let Some(addr) = options.exposed(&options.access) {
             return Err(NodeError::Exposed { addr });
@@ -136,8 +137,8 @@ where
         move || shared.sum()
     }
 
-    /// Serves clients until [`Stop::stop`] is called, a thread fails, or bytes of the region are lost. Every session has
-    /// ended when this returns.
+    /// Serves clients until [`Stop::stop`] is called, a thread fails, or bytes of the region are lost. Every session
+    /// has ended when this returns.
     ///
     /// # Errors
     /// `MemoryLost`, `Io`, `Panicked`.
@@ -213,8 +214,8 @@ fn require_suitable<R: Region>(region: &R) -> Result<(), NodeError> {
     Err(NodeError::Unsuitable { what })
 }
 
-/// A handle to stop a node: the node accepts no more connections, sends every client a Close, and ends within two seconds.
-/// Clones stop the same node.
+/// A handle to stop a node: the node accepts no more connections, sends every client a Close, and ends within two
+/// seconds. Clones stop the same node.
 #[derive(Clone, Default)]
 pub struct Stop {
     inner: Arc<Stopping>,

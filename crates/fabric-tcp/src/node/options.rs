@@ -50,9 +50,9 @@ pub(super) enum Exposure {
 }
 
 impl NodeOptions {
-    /// Creates options for a node that listens on `listen` (port 0: any free port), with a thread per core, 1,024 sessions,
-    /// no token, and memory whose bytes die with it. `region_id` identifies the memory: memory that came back empty must
-    /// have another id.
+    /// Creates options for a node that listens on `listen` (port 0: any free port), with a thread per core, 1,024
+    /// sessions, no token, and memory whose bytes die with it. `region_id` identifies the memory: memory that came back
+    /// empty must have another id.
     pub fn new(listen: SocketAddr, region_id: [u64; 2]) -> NodeOptions {
         NodeOptions {
             listen: vec![listen],
@@ -92,8 +92,8 @@ impl NodeOptions {
         self
     }
 
-    /// Calls `observer` for sessions that start and end, refused clients and fences: on the node's threads, so it must not
-    /// block.
+    /// Calls `observer` for sessions that start and end, refused clients and fences: on the node's threads, so it must
+    /// not block.
     #[must_use]
     pub fn observer(mut self, observer: impl Fn(&NodeEvent) + Send + Sync + 'static) -> NodeOptions {
         self.observer = Observer(Some(Arc::new(observer)));
@@ -107,8 +107,8 @@ impl NodeOptions {
         self
     }
 
-    /// Adds a token for read and write access; without one of these tokens or of those of [`NodeOptions::reader_token`] a
-    /// client is refused.
+    /// Adds a token for read and write access; without one of these tokens or of those of [`NodeOptions::reader_token`]
+    /// a client is refused.
     #[must_use]
     pub fn token(mut self, token: Token) -> NodeOptions {
         self.access = self.access.token(token);
@@ -129,32 +129,33 @@ impl NodeOptions {
         self
     }
 
-    /// Allows other machines to connect without a token or TLS: any host that reaches the address may read and write all
-    /// the memory.
+    /// Allows other machines to connect without a token or TLS: any host that reaches the address may read and write
+    /// all the memory.
     #[must_use]
     pub fn insecure(mut self) -> NodeOptions {
         self.exposure = Exposure::Anyone;
         self
     }
 
-    /// Sets the most sessions at a time; a quarter of them is reserved for clients with write access, if there may be any.
+    /// Sets the most sessions at a time; a quarter of them is reserved for clients with write access, if there may be
+    /// any.
     #[must_use]
     pub fn max_sessions(mut self, sessions: u32) -> NodeOptions {
         self.max_sessions = sessions;
         self
     }
 
-    /// Sets the most sessions at a time from one address, which for IPv6 is the first 64 bits. There is no such limit by
-    /// default, because the clients of a whole site may come from one address, and a limit would refuse honest ones.
+    /// Sets the most sessions at a time from one address, which for IPv6 is the first 64 bits. There is no such limit
+    /// by default, because the clients of a whole site may come from one address, and a limit would refuse honest ones.
     #[must_use]
     pub fn max_sessions_per_address(mut self, sessions: u32) -> NodeOptions {
         self.max_sessions_per_address = Some(sessions);
         self
     }
 
-    /// Sets how long a client's machine may be silent, or a client not read its replies, before its session is dropped: at
-    /// least a second, in whole seconds. A stopped process is not silent: its kernel answers for it. From 4 s on an idle
-    /// host is probed three times before; below that one or two lost packets may end its session.
+    /// Sets how long a client's machine may be silent, or a client not read its replies, before its session is dropped:
+    /// at least a second, in whole seconds. A stopped process is not silent: its kernel answers for it. From 4 s on an
+    /// idle host is probed three times before; below that one or two lost packets may end its session.
     #[must_use]
     pub fn session_timeout(mut self, timeout: Duration) -> NodeOptions {
         let whole = Duration::from_secs(timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0));
@@ -169,15 +170,16 @@ impl NodeOptions {
         self
     }
 
-    /// Sets the bytes of one WRITE that no crash can tear, not even the node's: [`Caps::WHOLE_WRITE`] if the bytes die with
-    /// the node, 8 if they outlive it.
+    /// Sets the bytes of one WRITE that no crash can tear, not even the node's: [`Caps::WHOLE_WRITE`] if the bytes die
+    /// with the node, 8 if they outlive it.
     #[must_use]
     pub fn atomic_write_unit(mut self, bytes: u64) -> NodeOptions {
         self.atomic_write_unit = bytes;
         self
     }
 
-    /// Returns the first address that other machines can reach, if `access` admits every client and that is not allowed.
+    /// Returns the first address that other machines can reach, if `access` admits every client and that is not
+    /// allowed.
     pub(super) fn exposed(&self, access: &NodeAccess) -> Option<SocketAddr> {
         let is_guarded = access.is_guarded() || self.exposure == Exposure::Anyone;
         self.listen.iter().copied().find(|addr| !is_guarded && !addr.ip().to_canonical().is_loopback())

@@ -2,10 +2,10 @@
 //!
 //! Invariants: there are at most [`MAX_PENDING_CONNECTIONS`] of them, and [`MAX_FROM_ADDRESS`] from one address. A new
 //! connection is always admitted, and the oldest one is evicted if there are too many: first of those that are being
-//! closed, then of all; from the address of the new connection, if that has as many as it may have. So a client that sends
-//! its Hello at once is not kept out by clients that do not, however many they are: each has the time in which so many
-//! others connect. Sparing connections that have sent something would let attackers stay for a byte each, and evict new
-//! connections instead.
+//! closed, then of all; from the address of the new connection, if that has as many as it may have. So a client that
+//! sends its Hello at once is not kept out by clients that do not, however many they are: each has the time in which so
+//! many others connect. Sparing connections that have sent something would let attackers stay for a byte each, and
+//! evict new connections instead.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,7 +1,7 @@
 //! A session: the requests of an admitted client, and the client slots that it has.
 //!
-//! Invariants: a batch that is refused had no effect; control requests are answered at once, except for a fence that drops
-//! another session.
+//! Invariants: a batch that is refused had no effect; control requests are answered at once, except for a fence that
+//! drops another session.
 
 use std::net::SocketAddr;
 

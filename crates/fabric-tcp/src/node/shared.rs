@@ -1,4 +1,5 @@
-//! The state that the loops of a node share: the open sessions, the client slots that they have, and how sessions ended.
+//! The state that the loops of a node share: the open sessions, the client slots that they have, and how sessions
+//! ended.
 //!
 //! Invariants: a session is open or has ended, never both; it has ended only when its loop executes no more verbs of it
 //! and its slots are free. A batch uses nothing of this state.
@@ -48,8 +49,8 @@ pub(super) enum Message {
     Connected { stream: TcpStream, peer: SocketAddr, pending_id: PendingId },
     /// A connection without a session is to be closed to make room for another.
     Evict { victim: Key, pending_id: PendingId },
-    /// A session is to be dropped; `requester` gets `Dropped` when that is done. `by` is the number and the client of the
-    /// session that requested it, if another one did.
+    /// A session is to be dropped; `requester` gets `Dropped` when that is done. `by` is the number and the client of
+    /// the session that requested it, if another one did.
     Drop { victim: Key, drop_reason: DropReason, requester: ConnectionId, request: u64, by: Option<(u64, SocketAddr)> },
     /// The session that `requester` wanted to drop is gone.
     Dropped { requester: Key, request: u64, drop_reason: DropReason },
@@ -276,7 +277,8 @@ impl Shared {
         self.registry().ended.get(&session).copied().unwrap_or(PriorSession::Unknown)
     }
 
-    /// Whether sessions may have one more client slot. Loops that ask at the same time may each exceed the bound by one.
+    /// Whether sessions may have one more client slot. Loops that ask at the same time may each exceed the bound by
+    /// one.
     pub(super) fn may_hold(&self) -> bool {
         self.registry().slots.len() < MAX_NODE_HOLDS as usize
     }

@@ -29,8 +29,8 @@ pub(super) enum More {
 }
 
 impl Transport {
-    /// Creates the transport with keepalive probes: the connection fails when the client's machine is silent for the session
-    /// timeout. The client's process may be stopped for any time, as its kernel answers the probes.
+    /// Creates the transport with keepalive probes: the connection fails when the client's machine is silent for the
+    /// session timeout. The client's process may be stopped for any time, as its kernel answers the probes.
     #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "only TLS needs the access control so early"))]
     pub(super) fn new(stream: TcpStream, options: &NodeOptions, access: &NodeAccess) -> io::Result<Transport> {
         let (socket, timeout) = (stream.as_fd(), options.session_timeout);
@@ -65,8 +65,8 @@ impl Transport {
     /// Reads to the start of `into`; 0 bytes at the end of the stream.
     ///
     /// # Errors
-    /// `WouldBlock` if there is no input, `Interrupted` if input was read without any data; a [`crate::tls::TlsError`]; the
-    /// kernel's errors.
+    /// `WouldBlock` if there is no input, `Interrupted` if input was read without any data; a [`crate::tls::TlsError`];
+    /// the kernel's errors.
     #[inline]
     pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<(usize, More)> {
         #[cfg(feature = "tls")]
@@ -78,8 +78,8 @@ impl Transport {
         self.stream.read(into).map(|bytes| (bytes, if bytes == room { More::Maybe } else { More::No }))
     }
 
-    /// Sends as many of `bytes` as there is room for, and returns their number. The rest is to be passed again, at the start
-    /// of the next write.
+    /// Sends as many of `bytes` as there is room for, and returns their number. The rest is to be passed again, at the
+    /// start of the next write.
     #[inline]
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         #[cfg(feature = "tls")]

@@ -34,8 +34,8 @@ impl TlsServer {
     }
 
     /// Same as [`TlsServer::from_pem`], but refuses certificates that are in a list of `revoked`, or whose chain is:
-    /// certificate revocation lists of the authorities, as PEM text that is empty or has at least one list. Certificates in
-    /// no list count as not revoked; a list stays valid after its next update is due.
+    /// certificate revocation lists of the authorities, as PEM text that is empty or has at least one list.
+    /// Certificates in no list count as not revoked; a list stays valid after its next update is due.
     ///
     /// # Errors
     /// [`TlsConfigError`] for the input that cannot be used.
@@ -64,8 +64,8 @@ impl TlsServer {
 }
 
 impl TlsClient {
-    /// Creates the configuration of a client that accepts certificates which an authority of `ca` issued for the node's name
-    /// or address, and has no certificate itself. `ca` is PEM text.
+    /// Creates the configuration of a client that accepts certificates which an authority of `ca` issued for the node's
+    /// name or address, and has no certificate itself. `ca` is PEM text.
     ///
     /// # Errors
     /// [`TlsConfigError::Authorities`].

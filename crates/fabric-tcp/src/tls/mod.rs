@@ -1,10 +1,11 @@
 //! Mutual TLS below the wire protocol, which does not notice it: an encrypted stream of bytes.
 //!
-//! Only TLS 1.3. A node presents its certificate and requires one of each client; there is no resumption, so every session
-//! starts with certificates that are valid then. Needs feature `tls`; without it this module has only the errors.
+//! Only TLS 1.3. A node presents its certificate and requires one of each client; there is no resumption, so every
+//! session starts with certificates that are valid then. Needs feature `tls`; without it this module has only the
+//! errors.
 //!
-//! Invariants: bytes that are reported as sent were sent in complete records, because a receiver ignores an incomplete one.
-//! At most 64 KiB are encrypted and not sent, at most 16 KiB received and not decrypted.
+//! Invariants: bytes that are reported as sent were sent in complete records, because a receiver ignores an incomplete
+//! one. At most 64 KiB are encrypted and not sent, at most 16 KiB received and not decrypted.
 
 #[cfg(feature = "tls")]
 mod config;

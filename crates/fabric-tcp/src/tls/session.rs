@@ -72,12 +72,12 @@ impl Session {
         self.connection.wants_write()
     }
 
-    /// Decrypts received bytes to the start of `into`; returns their number, 0 at the end of the stream. Nothing that was
-    /// received is left over, unless `into` is full.
+    /// Decrypts received bytes to the start of `into`; returns their number, 0 at the end of the stream. Nothing that
+    /// was received is left over, unless `into` is full.
     ///
     /// # Errors
-    /// `WouldBlock` if nothing can be decrypted before more is received; otherwise a [`TlsError`], which is final: only the
-    /// alert to the other side can still be sent.
+    /// `WouldBlock` if nothing can be decrypted before more is received; otherwise a [`TlsError`], which is final: only
+    /// the alert to the other side can still be sent.
     pub(crate) fn open(&mut self, received: &mut Received, into: &mut [u8]) -> io::Result<usize> {
         debug_assert!(!into.is_empty(), "0 bytes would mean the end of the stream");
         let mut filled = 0;
@@ -118,8 +118,8 @@ impl Session {
         Ok(())
     }
 
-    /// Encrypts and sends as many of `bytes` as `socket` has room for, and returns their number. The rest is to be passed
-    /// again, at the start of the next send.
+    /// Encrypts and sends as many of `bytes` as `socket` has room for, and returns their number. The rest is to be
+    /// passed again, at the start of the next send.
     ///
     /// # Errors
     /// `WouldBlock` if there is no room, or the handshake is not over; any other error is final.
@@ -236,7 +236,8 @@ mod tests {
         (node, client, received)
     }
 
-    /// Bytes that are reported as sent were sent completely, and none are lost or duplicated, however little room there is.
+    /// Bytes that are reported as sent were sent completely, and none are lost or duplicated, however little room there
+    /// is.
     #[test]
     fn bytes_that_are_reported_as_sent_were_sent() {
         let (server, client) = configurations();

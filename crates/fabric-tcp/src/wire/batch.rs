@@ -111,8 +111,8 @@ pub fn found_words(body: &[u64], count: u16) -> Result<usize, WireError> {
     Ok(found)
 }
 
-/// Parses the verbs of a batch, which read their data from `body` and write their results to `found`, of the length that
-/// [`found_words`] returned. Executed in order, they leave the reply's body there.
+/// Parses the verbs of a batch, which read their data from `body` and write their results to `found`, of the length
+/// that [`found_words`] returned. Executed in order, they leave the reply's body there.
 ///
 /// # Errors
 /// Same as [`found_words`].
@@ -126,8 +126,8 @@ pub fn parse_batch<'b>(
     Ok(verbs)
 }
 
-/// Same as [`parse_batch`], into `verbs`, which is empty: a return value would copy 14 KiB, however few verbs there are.
-/// After an error `verbs` has those before the invalid one.
+/// Same as [`parse_batch`], into `verbs`, which is empty: a return value would copy 14 KiB, however few verbs there
+/// are. After an error `verbs` has those before the invalid one.
 ///
 /// # Errors
 /// Same as [`found_words`].

@@ -4,14 +4,14 @@ use super::{MAX_BATCH_VERBS, MAX_VERB_WORDS, WireError};
 
 /// The words of a header.
 pub const HEADER_WORDS: usize = 2;
-/// The words of the longest frame, header included: one verb of the most words, beside a batch of the most verbs without
-/// data.
+/// The words of the longest frame, header included: one verb of the most words, beside a batch of the most verbs
+/// without data.
 pub const MAX_FRAME_WORDS: usize = HEADER_WORDS + MAX_VERB_WORDS + 6 * MAX_BATCH_VERBS;
 
 const _: () = assert!(MAX_FRAME_WORDS * 8 < u32::MAX as usize, "a frame's length in bytes has 32 bits");
 
-/// The kind of a frame. Kinds that the node sends have the highest bit set. All but [`Kind::Batch`] and [`Kind::Done`] are
-/// control frames.
+/// The kind of a frame. Kinds that the node sends have the highest bit set. All but [`Kind::Batch`] and [`Kind::Done`]
+/// are control frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {

@@ -1,4 +1,4 @@
-//! Frames that are split, delayed, cut and lost: no batch hangs, and each error says what may have been changed.
+//! Frames that are split, delayed, cut and lost: no batch hangs, and each error reports the possible effect.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -11,11 +11,11 @@ use pollster::block_on;
 use crate::mock_node::{MockNode, WAITING_MODES, options};
 use crate::proxy::{Faults, Proxy};
 
-/// Bytes of a greeting, and of the answer to it without a sample.
+/// The bytes of a Hello, and of a Welcome without a sample.
 const HELLO_BYTES: u64 = (HEADER_WORDS as u64 + 7) * 8;
 const WELCOME_BYTES: u64 = (HEADER_WORDS as u64 + 11) * 8;
 
-/// One WRITE, one FETCH-ADD, one READ of what was written.
+/// Executes one WRITE, one FETCH-ADD, and one READ of the written words.
 fn change(lane: &mut dyn Lane) -> (Result<(), FabricError>, u64, [u64; 2]) {
     let (mut found, mut into) = (0, [0; 2]);
     let mut batch = [
@@ -27,11 +27,11 @@ fn change(lane: &mut dyn Lane) -> (Result<(), FabricError>, u64, [u64; 2]) {
     (result, found, into)
 }
 
-fn look(lane: &mut dyn Lane) -> Result<(), FabricError> {
+fn read(lane: &mut dyn Lane) -> Result<(), FabricError> {
     block_on(post(lane, &mut [Verb::Read { addr: Addr::main(8), into: &mut [0; 4] }]))
 }
 
-/// How long the frames of [`change`] and of its answer are, in bytes.
+/// Returns the bytes of the request of [`change`] and of its reply.
 fn change_bytes() -> (u64, u64) {
     let (mut found, mut into) = (0, [0; 2]);
     let batch = [
@@ -49,7 +49,7 @@ fn connect_through(proxy: &Proxy, waiting: Waiting, timeout: Duration) -> TcpReg
 }
 
 #[test]
-fn greetings_are_as_long_as_this_test_believes() {
+fn greetings_have_the_lengths_that_this_test_assumes() {
     let node = MockNode::start(64, 64);
     let proxy = Proxy::start(node.address, Faults::default(), Faults::default());
     let _region = connect_through(&proxy, Waiting::InPlace, Duration::from_secs(10));
@@ -62,14 +62,14 @@ fn greetings_are_as_long_as_this_test_believes() {
 
 /// Every frame, cut in two at every byte, with a pause between the halves.
 #[test]
-fn frames_that_arrive_in_two_pieces_are_whole() {
+fn frames_that_arrive_in_two_pieces_are_complete() {
     let node = MockNode::start(64, 64);
     let (request_bytes, reply_bytes) = change_bytes();
     let delay = Duration::from_micros(500);
     let is_long = std::env::var_os("GUIRA_LONG").is_some();
     let mut count = 0;
     for waiting in WAITING_MODES {
-        // Both ways of waiting share what is tested: by turns is enough, unless there is time.
+        // Both ways of waiting share the code under test: alternating is enough, except in a long run.
         let is_its_turn = |at: &u64| is_long || at % 2 == (waiting == Waiting::InPlace) as u64;
         for at in (1..HELLO_BYTES + request_bytes).filter(is_its_turn) {
             let request = Faults { split_at: Some(at), delay, ..Faults::default() };
@@ -93,14 +93,15 @@ fn check_whole(node: &MockNode, waiting: Waiting, request: Faults, reply: Faults
     *count += 1;
 }
 
-/// The connection is cut behind every byte of a request and of its answer. What was not sent whole had no effect.
+/// The connection is cut after every byte of a request and of its reply. A request that was not sent completely had no
+/// effect.
 #[test]
-fn a_cut_tells_the_effect() {
+fn a_cut_connection_reports_the_effect() {
     let (request_bytes, reply_bytes) = change_bytes();
     let (mut undone, mut unknown) = (0, 0);
     for waiting in WAITING_MODES {
-        // The greeting is answered before the proxy sees more. What has come whole may be answered before the cut
-        // shows: that is the answer's cut before its first byte, below.
+        // The Hello is answered before the proxy receives more. A complete request may be answered before the cut is
+        // noticed: that is the cut before the first byte of the reply, below.
         for at in 1..request_bytes {
             let request = Faults { cut_at: Some(HELLO_BYTES + at), ..Faults::default() };
             match check_cut(waiting, request, Faults::default(), false) {
@@ -119,7 +120,7 @@ fn a_cut_tells_the_effect() {
     assert!(unknown >= 2 * reply_bytes - 2, "{unknown} effects unknown");
 }
 
-/// Cuts, and asks what became of a change and of a look. The effect that the change's error told.
+/// Cuts the connection, and checks a change and a READ. Returns the effect in the error of the change.
 fn check_cut(waiting: Waiting, request: Faults, reply: Faults, may_change: bool) -> Effect {
     let node = MockNode::start(64, 64);
     let proxy = Proxy::start(node.address, request, reply);
@@ -130,18 +131,18 @@ fn check_cut(waiting: Waiting, request: Faults, reply: Faults, may_change: bool)
     let Err(FabricError::Disconnected { effect }) = result else { panic!("{case}: {result:?}") };
     let word = || node.region.memory().main[1].load(Ordering::SeqCst);
     if effect == Effect::None || !may_change {
-        // Nothing of it is under way any more.
+        // None of it is in flight any more.
         assert_eq!(word(), 0, "{case}");
     }
     assert!(region.loss().is_some(), "{case}");
-    assert_eq!(look(&mut lane), Err(FabricError::Disconnected { effect: Effect::None }), "{case}");
+    assert_eq!(read(&mut lane), Err(FabricError::Disconnected { effect: Effect::None }), "{case}");
     let (again, ..) = change(&mut region.lane());
     assert_eq!(again, Err(FabricError::Disconnected { effect: Effect::None }), "{case}");
     assert!(matches!(region.hold(1), Err(FabricError::Disconnected { effect: Effect::None })), "{case}");
     effect
 }
 
-/// A READ has no effect, wherever its answer is cut.
+/// A READ has no effect, wherever its reply is cut.
 #[test]
 fn a_cut_read_changed_nothing() {
     for waiting in WAITING_MODES {
@@ -153,15 +154,15 @@ fn a_cut_read_changed_nothing() {
                 Faults { cut_at: Some(WELCOME_BYTES + at), ..Faults::default() },
             );
             let region = connect_through(&proxy, waiting, Duration::from_secs(10));
-            let result = look(&mut region.lane());
+            let result = read(&mut region.lane());
             assert_eq!(result, Err(FabricError::Disconnected { effect: Effect::None }), "{waiting:?} {at}");
         }
     }
 }
 
-/// An answer that does not come costs the connection, after the time that was given, and no lane of it hangs.
+/// A missing reply costs the connection, after the timeout, and no lane hangs.
 #[test]
-fn an_answer_that_is_late_costs_the_connection() {
+fn a_late_reply_costs_the_connection() {
     let timeout = Duration::from_millis(300);
     for waiting in WAITING_MODES {
         let node = MockNode::start(64, 64);
@@ -172,7 +173,7 @@ fn an_answer_that_is_late_costs_the_connection() {
         let mut lanes = [(); 3].map(|()| region.lane());
         let mut batches = found.each_mut().map(|found| [Verb::FetchAdd { addr: Addr::device(0), add: 1, found }]);
         let start = Instant::now();
-        // All are under way before the first is waited for.
+        // All are in flight before the first is waited for.
         let posted: Vec<_> =
             lanes.iter_mut().zip(&mut batches).map(|(lane, batch)| post(lane, &mut batch[..])).collect();
         let results: Vec<_> = std::thread::scope(|scope| {
@@ -188,9 +189,9 @@ fn an_answer_that_is_late_costs_the_connection() {
     }
 }
 
-/// A node that is slow, and within its time, is waited for.
+/// A node that answers late but within the timeout causes no error.
 #[test]
-fn delays_are_waited_for() {
+fn short_delays_do_not_fail() {
     for waiting in WAITING_MODES {
         let node = MockNode::start(64, 64);
         let slow = Faults { delay: Duration::from_millis(120), ..Faults::default() };
@@ -200,7 +201,7 @@ fn delays_are_waited_for() {
     }
 }
 
-/// A session that was dropped on request says so, at once and ever after.
+/// A session that was dropped on request reports it, at once and always.
 #[test]
 fn a_dropped_session_is_fenced() {
     for waiting in WAITING_MODES {
@@ -210,10 +211,10 @@ fn a_dropped_session_is_fenced() {
         assert_eq!(change(&mut lane).0, Ok(()));
         let _hold = first.hold(7).unwrap().expect("free");
         second.fence(7).unwrap();
-        // The node has said so before the change was sent, and executed nothing since.
+        // The node has sent its Close before the change was sent, and executed nothing since.
         let (result, ..) = change(&mut lane);
         assert_eq!(result, Err(FabricError::Fenced { effect: Effect::None }), "{waiting:?}");
-        assert_eq!(look(&mut lane), Err(FabricError::Fenced { effect: Effect::None }));
+        assert_eq!(read(&mut lane), Err(FabricError::Fenced { effect: Effect::None }));
         assert_eq!(node.region.memory().device[0].load(Ordering::SeqCst), 1);
         assert_eq!(change(&mut second.lane()).0, Ok(()));
     }

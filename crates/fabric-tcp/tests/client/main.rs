@@ -1,4 +1,4 @@
-//! The client's side of the TCP fabric, against a node of a few lines that lives in the test, and against worse ones.
+//! The client's side of the TCP fabric, against a mock node in the test, and against hostile ones.
 
 mod drops;
 mod faults;

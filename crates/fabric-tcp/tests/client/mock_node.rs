@@ -1,5 +1,4 @@
-//! A memory node of a few lines for tests of clients: a thread for each connection executes what comes, over a region
-//! on the heap.
+//! A mock memory node for tests of clients: a thread for each connection executes its frames over a region on the heap.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -21,7 +20,7 @@ use guira_fabric_tcp::wire::{
 /// Both ways of waiting.
 pub const WAITING_MODES: [Waiting; 2] = [Waiting::InPlace, Waiting::Cooperative];
 
-/// A node, for as long as it lives.
+/// A mock node, which stops when it is dropped.
 pub struct MockNode {
     pub address: SocketAddr,
     pub region: HeapRegion,
@@ -32,9 +31,9 @@ pub struct MockNode {
 struct Shared {
     is_over: AtomicBool,
     sessions: AtomicU64,
-    /// Who has which client slot.
+    /// The session that has each client slot.
     holds: Mutex<Holds>,
-    /// Batches that were executed.
+    /// The batches that were executed.
     batches: AtomicU64,
     streams: Mutex<Streams>,
 }
@@ -42,20 +41,20 @@ struct Shared {
 type Holds = HashMap<u16, u64>;
 type Streams = HashMap<u64, TcpStream>;
 
-const WHOLE: &str = "no thread of the node panics";
+const NO_PANIC: &str = "no thread of the node panics";
 
 impl Shared {
     fn holds(&self) -> MutexGuard<'_, Holds> {
-        self.holds.lock().expect(WHOLE)
+        self.holds.lock().expect(NO_PANIC)
     }
 
     fn streams(&self) -> MutexGuard<'_, Streams> {
-        self.streams.lock().expect(WHOLE)
+        self.streams.lock().expect(NO_PANIC)
     }
 }
 
 impl MockNode {
-    /// A node of `main_bytes` and `device_bytes` zeroes.
+    /// Starts a node of `main_bytes` and `device_bytes` zeroes.
     pub fn start(main_bytes: u64, device_bytes: u64) -> MockNode {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a port left");
         let address = listener.local_addr().expect("a listener has an address");
@@ -85,12 +84,12 @@ impl MockNode {
         MockNode { address, region, shared }
     }
 
-    /// How many batches were executed.
+    /// Returns the number of batches that were executed.
     pub fn batches(&self) -> u64 {
         self.shared.batches.load(Ordering::SeqCst)
     }
 
-    /// Which client slots somebody holds.
+    /// Returns the client slots that a session holds.
     pub fn held(&self) -> Vec<u16> {
         let mut held: Vec<u16> = self.shared.holds().keys().copied().collect();
         held.sort_unstable();
@@ -117,7 +116,7 @@ pub fn options(address: SocketAddr) -> ConnectOptions {
     ConnectOptions::new(Endpoint::new(&address.ip().to_string(), address.port()))
 }
 
-/// The next frame of `stream`.
+/// Reads the next frame of `stream`.
 pub fn read_frame(stream: &mut impl Read) -> std::io::Result<(Header, Vec<u64>)> {
     let header = read_words(stream, HEADER_WORDS)?;
     let header = Header::decode([header[0], header[1]]).map_err(std::io::Error::other)?;
@@ -134,7 +133,7 @@ pub fn bytes(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// The answer to a greeting.
+/// Returns the reply to a Hello.
 pub fn welcome(region: &HeapRegion, hello: &Hello, session: u64) -> Welcome {
     let main = region.memory().main;
     let words = main.len().min(hello.sample_words.into());
@@ -206,7 +205,7 @@ fn fence(shared: &Shared, owner: Option<u64>) -> FenceReply {
     shared.holds().retain(|_, held| Some(*held) != owner);
     let mut out = Vec::new();
     append(&mut out, Kind::Close, 0, &CloseReason::Fenced.encode());
-    // It may have gone by itself.
+    // The session may have ended by itself.
     let _ = stream.write_all(&bytes(&out)).and_then(|()| stream.shutdown(std::net::Shutdown::Both));
     FenceReply::Dropped
 }

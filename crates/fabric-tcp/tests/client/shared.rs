@@ -13,7 +13,7 @@ use crate::mock_node::{MockNode, WAITING_MODES};
 const LANES: u64 = 64;
 const ROUNDS: u64 = 50;
 
-/// Adds to a counter, and writes and reads a word of its own, so that answers that went to another would be noticed.
+/// Adds to a counter, and writes and reads words of its own, so that replies to another lane would be noticed.
 async fn work(mut lane: TcpLane, own: u64) -> Result<u64, FabricError> {
     let mut sum = 0;
     for round in 0..ROUNDS {
@@ -32,7 +32,7 @@ async fn work(mut lane: TcpLane, own: u64) -> Result<u64, FabricError> {
     Ok(sum)
 }
 
-/// Every number was drawn once.
+/// Checks that every number was drawn once.
 fn check(node: &MockNode, sum: u64) {
     let count = LANES * ROUNDS;
     assert_eq!(node.region.memory().device[0].load(Ordering::SeqCst), count);
@@ -63,7 +63,7 @@ fn threads_share_a_connection() {
 #[test]
 fn tasks_of_an_executor_share_a_connection() {
     let node = MockNode::start(LANES * 24, 8);
-    // Lanes that are told to wait cooperatively, on a connection whose lanes do not.
+    // Lanes that wait cooperatively, on a connection whose lanes do not by default.
     let region = node.connect(Waiting::InPlace);
     let executor = LocalExecutor::new();
     let lane = || region.lane().waiting(Waiting::Cooperative);
@@ -95,7 +95,7 @@ fn threads_and_tasks_share_a_connection() {
     check(&node, sum);
 }
 
-/// Pauses end on time, in order, and are not waited for by others.
+/// Pauses end on time and in order, and do not delay others.
 #[test]
 fn pauses_end_by_the_clock() {
     let node = MockNode::start(64, 8);
@@ -127,7 +127,7 @@ fn pauses_end_by_the_clock() {
     assert!(lane.now_ns() >= until_ns);
 }
 
-/// Nothing is allocated for a batch that a blocking lane has sent the like of before.
+/// A blocking lane allocates nothing for a batch like one that it has sent before.
 #[test]
 fn a_batch_allocates_nothing() {
     let node = MockNode::start(1 << 12, 8);
@@ -148,5 +148,5 @@ fn a_batch_allocates_nothing() {
     assert_eq!(allocations.count_total, 100 * POLLSTER_ALLOCATIONS, "{allocations:?}");
 }
 
-/// What `block_on` itself allocates: its signal.
+/// The allocations of `block_on` itself: its signal.
 const POLLSTER_ALLOCATIONS: u64 = 1;

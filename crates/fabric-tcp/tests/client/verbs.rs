@@ -1,4 +1,4 @@
-//! Every verb over a connection does what it does on the heap, in order, in one round trip.
+//! Every verb has the same effect over a connection as on the heap, in order, in one round trip.
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Addr, FabricError, Lane, Profile, Region, Verb, post};
@@ -23,7 +23,7 @@ enum GeneratedVerb {
 }
 
 impl GeneratedVerb {
-    /// Words that it finds.
+    /// Returns the words of its result.
     fn found(&self) -> usize {
         match self {
             GeneratedVerb::Read { words, .. } => *words,
@@ -33,7 +33,7 @@ impl GeneratedVerb {
     }
 }
 
-/// Posts `generated` and returns all that it found.
+/// Posts `generated` and returns all results.
 fn run(lane: &mut dyn Lane, generated: &[GeneratedVerb]) -> (Result<(), FabricError>, Vec<Vec<u64>>) {
     let mut found: Vec<Vec<u64>> = generated.iter().map(|verb| vec![u64::MAX; verb.found()]).collect();
     let mut batch: Vec<Verb<'_>> = generated
@@ -61,7 +61,7 @@ fn run(lane: &mut dyn Lane, generated: &[GeneratedVerb]) -> (Result<(), FabricEr
     (result, found)
 }
 
-/// Addresses in and around both spaces, some of them astray.
+/// Generates addresses in and around both spaces, some of them invalid.
 fn addr() -> impl Strategy<Value = Addr> {
     let offset = prop_oneof![
         30 => (0..MAIN_BYTES / 8).prop_map(|word| word * 8),
@@ -97,7 +97,7 @@ fn memory_of(region: &HeapRegion) -> Vec<u64> {
     words.map(|word| word.load(std::sync::atomic::Ordering::Relaxed)).collect()
 }
 
-/// Batches of every kind, one after the other, do the same here and on the heap: results, refusals, memory.
+/// Batches of every kind have the same results, refusals and effects on memory here and on the heap.
 #[test]
 fn every_verb_does_what_it_does_on_the_heap() {
     let node = MockNode::start(MAIN_BYTES, DEVICE_BYTES);
@@ -130,7 +130,7 @@ fn every_verb_does_what_it_does_on_the_heap() {
     assert!(executed > 400 && refused > 100, "{executed} executed, {refused} refused");
 }
 
-/// What a node grants for reading only is refused here, before it is sent.
+/// A read-only session refuses changes before they are sent.
 #[test]
 fn a_read_only_session_reads() {
     let node = MockNode::start(MAIN_BYTES, DEVICE_BYTES);
@@ -149,7 +149,7 @@ fn a_read_only_session_reads() {
     }
 }
 
-/// A batch longer than a frame goes out in several, in order, and is one round trip.
+/// A batch longer than a frame is sent in several, in order, and takes one round trip.
 #[test]
 fn a_batch_longer_than_a_frame_is_one_round_trip() {
     let words = Profile::Tcp.caps().max_verb_words;
@@ -175,7 +175,7 @@ fn a_batch_longer_than_a_frame_is_one_round_trip() {
 }
 
 #[test]
-fn a_session_says_who_it_is_and_samples_the_beginning() {
+fn a_session_has_ids_and_a_sample() {
     let node = MockNode::start(MAIN_BYTES, DEVICE_BYTES);
     let (result, _) =
         run(&mut node.region.lane(), &[GeneratedVerb::Write { addr: Addr::main(0), words: vec![3, 4, 5] }]);

@@ -1,4 +1,4 @@
-//! How sessions begin and end, who has which slot, and what the node does with clients that misbehave.
+//! The start and end of sessions, the owners of slots, and the treatment of misbehaving clients.
 
 use std::net::Shutdown;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ fn a_slot_is_granted_only_when_its_last_session_has_ended() {
         let (mut first, _) = Client::open(node.addr);
         let (mut second, _) = Client::open(node.addr);
         assert_eq!(first.hold(3), Ok(HoldReply::Granted));
-        assert_eq!(first.hold(3), Ok(HoldReply::Taken), "it has it already");
+        assert_eq!(first.hold(3), Ok(HoldReply::Taken), "the session has it already");
         assert_eq!(second.hold(3), Ok(HoldReply::Taken));
         assert!(node.hold(3).is_none(), "local clients see it, too");
-        let local = node.hold(4).expect("nobody has it");
+        let local = node.hold(4).expect("it is free");
         assert_eq!(second.hold(4), Ok(HoldReply::Taken), "a local client has it");
         drop(local);
         assert_eq!(second.hold(4), Ok(HoldReply::Granted));
@@ -36,12 +36,12 @@ fn a_slot_is_granted_only_when_its_last_session_has_ended() {
     });
 }
 
-/// A client writes one number after the other, hundreds of batches at a time, for ever. When somebody has its slot,
-/// after its session was dropped or its connection closed, the last number is the last.
+/// A client writes one number after the other, hundreds of batches at a time. Once another client has its slot, after
+/// its session was dropped or its connection closed, the number changes no more.
 #[test]
 fn nothing_of_a_session_executes_after_its_slot_is_granted() {
     const ROUNDS: u64 = 30;
-    /// How long the node listens to a client that it has dropped.
+    /// How long the node receives from a client that it has dropped.
     const LINGER: Duration = Duration::from_secs(1);
     on_each_region(options, |node| {
         let mut unfinished = 0;
@@ -54,7 +54,7 @@ fn nothing_of_a_session_executes_after_its_slot_is_granted() {
             let sent = Arc::new(AtomicU64::new(0));
             let writing = std::thread::spawn({
                 let sent = Arc::clone(&sent);
-                move || write_for_ever(&mut writer, &sent)
+                move || write_until_closed(&mut writer, &sent)
             });
             while node.read(Addr::main(128), 1) == [0] {
                 std::thread::yield_now();
@@ -69,7 +69,7 @@ fn nothing_of_a_session_executes_after_its_slot_is_granted() {
             }
             let last = node.read(Addr::main(128), 16);
             assert!(last.iter().all(|word| *word == last[0]), "a WRITE is whole: {last:?}");
-            // The node goes on to receive what the client it dropped has sent, and executes nothing of it.
+            // The node continues to receive from the dropped client, and executes nothing of it.
             let start = Instant::now();
             while sent.load(Ordering::Relaxed) <= last[0] && !writing.is_finished() && start.elapsed() < LINGER / 2 {
                 std::thread::yield_now();
@@ -85,12 +85,12 @@ fn nothing_of_a_session_executes_after_its_slot_is_granted() {
             assert_eq!(welcome.prior_session, expected);
         }
         println!("{unfinished} of {ROUNDS} sessions ended before their last batch");
-        assert!(unfinished >= ROUNDS / 3, "most sessions ended when all was done, which shows nothing");
+        assert!(unfinished >= ROUNDS / 3, "most sessions ended after their last batch, which proves nothing");
     });
 }
 
-/// Writes numbers until the connection is lost, and says which were sent.
-fn write_for_ever(writer: &mut Client, sent: &AtomicU64) {
+/// Writes numbers until the connection is lost, and stores the last one that was sent.
+fn write_until_closed(writer: &mut Client, sent: &AtomicU64) {
     const AT_ONCE: u64 = 100;
     let mut frames = Vec::new();
     loop {
@@ -108,7 +108,7 @@ fn write_for_ever(writer: &mut Client, sent: &AtomicU64) {
 }
 
 #[test]
-fn a_fenced_client_is_told_and_its_later_batches_do_nothing() {
+fn a_fenced_client_gets_a_close_and_its_later_batches_do_nothing() {
     on_each_region(options, |node| {
         let (mut victim, id) = Client::open(node.addr);
         let (mut other, _) = Client::open(node.addr);
@@ -141,7 +141,7 @@ fn a_session_may_drop_itself() {
     assert!(node.hold(5).is_some());
 }
 
-/// A client that has lost its connection, which the node does not know yet, comes back: its old session ends first.
+/// A client that has lost its connection, which the node has not noticed yet, comes back: its prior session ends first.
 #[test]
 fn a_session_ends_when_its_client_comes_back() {
     on_each_region(options, |node| {
@@ -152,14 +152,14 @@ fn a_session_ends_when_its_client_comes_back() {
         assert_eq!(welcome.prior_session, PriorSession::Ended);
         assert_eq!(client.hold(6), Ok(HoldReply::Granted));
         assert_eq!(lost.close_reason(), CloseReason::Fenced);
-        let stranger = Hello { prior_session: Some(SessionId([1, 2])), ..HELLO };
-        assert_eq!(Client::greet(node.addr, &stranger).expect("a session").1.prior_session, PriorSession::Unknown);
+        let unknown = Hello { prior_session: Some(SessionId([1, 2])), ..HELLO };
+        assert_eq!(Client::greet(node.addr, &unknown).expect("a session").1.prior_session, PriorSession::Unknown);
         assert_eq!(Client::greet(node.addr, &HELLO).expect("a session").1.prior_session, PriorSession::None);
     });
 }
 
 #[test]
-fn a_session_has_so_many_slots_and_no_more() {
+fn the_slots_of_a_session_are_bounded() {
     let node = heap(options());
     let (mut client, _) = Client::open(node.addr);
     for slot in 0..MAX_HOLDS as u16 {
@@ -176,7 +176,7 @@ fn a_session_has_so_many_slots_and_no_more() {
 }
 
 #[test]
-fn only_those_who_know_a_token_come_in() {
+fn only_clients_with_a_token_are_admitted() {
     let (token, reader) = (Token([1, 2]), Token([3, 4]));
     let node = heap(options().token(token).reader_token(reader));
     let greet = |token, wanted| Client::greet(node.addr, &Hello { token, wanted, ..HELLO });
@@ -196,7 +196,7 @@ fn only_those_who_know_a_token_come_in() {
 }
 
 #[test]
-fn nobody_elsewhere_comes_in_without_a_token_by_mistake() {
+fn a_node_without_a_token_does_not_listen_to_other_machines() {
     let anywhere = "0.0.0.0:0".parse().unwrap();
     let bind = |options| Node::bind(heap_region(), options).map(|_| ());
     assert!(matches!(bind(options().listen(anywhere)), Err(NodeError::Exposed { addr }) if addr == anywhere));
@@ -209,11 +209,11 @@ fn nobody_elsewhere_comes_in_without_a_token_by_mistake() {
 }
 
 #[test]
-fn strangers_are_told_why_they_may_not_come_in() {
+fn refused_clients_get_the_reason() {
     let node = heap(options().greeting_timeout(Duration::from_millis(200)));
     let mut other_version = HELLO.encode();
     other_version[1] += 1;
-    for (kind, body, bye) in [
+    for (kind, body, reason) in [
         (Kind::Hello, other_version.to_vec(), CloseReason::Version { node: VERSION }),
         (Kind::Hello, vec![0; 7], CloseReason::ProtocolError),
         (Kind::Hello, HELLO.encode()[..6].to_vec(), CloseReason::ProtocolError),
@@ -225,9 +225,9 @@ fn strangers_are_told_why_they_may_not_come_in() {
         let mut frame = Vec::new();
         wire::append(&mut frame, kind, 1, &body);
         drop(client.send_words(&frame));
-        assert_eq!(client.close_reason(), bye, "{kind:?}");
+        assert_eq!(client.close_reason(), reason, "{kind:?}");
     }
-    // Half a greeting, and none at all: the node does not wait for ever.
+    // Half a Hello, and none at all: the node has a timeout.
     for words in [0, 5] {
         let mut client = Client::connect(node.addr);
         client.send_words(&HELLO.encode()[..words]).unwrap();
@@ -244,7 +244,7 @@ fn strangers_are_told_why_they_may_not_come_in() {
 }
 
 #[test]
-fn a_client_that_is_not_understood_is_told_and_dropped() {
+fn a_client_with_a_protocol_error_gets_a_close_and_is_dropped() {
     on_each_region(options, |node| {
         for (number, words) in [
             vec![u64::MAX, 1],
@@ -268,7 +268,7 @@ fn a_client_that_is_not_understood_is_told_and_dropped() {
 }
 
 #[test]
-fn there_are_so_many_sessions_and_no_more() {
+fn sessions_and_connections_are_bounded() {
     let node = heap(options().max_sessions(3));
     let mut clients: Vec<Client> = (0..3).map(|_| Client::open(node.addr).0).collect();
     let refused = Client::greet(node.addr, &HELLO).map(|_| ());
@@ -277,11 +277,11 @@ fn there_are_so_many_sessions_and_no_more() {
     node.wait_until("the end of a session", |now| now.sessions_open() == 2);
     clients.push(Client::open(node.addr).0);
     assert_eq!(node.handle.counters().refused_full, 1);
-    // Those who say nothing are bounded, too.
+    // Silent connections are bounded, too.
     let idle: Vec<Client> = (0..400).map(|_| Client::connect(node.addr)).collect();
     node.wait_until("all of them", |now| now.connections_accepted == 405);
     let shed = node.handle.counters().connections_shed;
-    // Two that have had their farewell may be there still.
+    // Two that have had their Close may still be open.
     assert!((400 - 64..=400 - 64 + 2).contains(&shed), "{shed}");
     for client in &mut clients {
         client.read(Addr::main(0), 1);
@@ -290,7 +290,7 @@ fn there_are_so_many_sessions_and_no_more() {
 }
 
 #[test]
-fn a_client_that_takes_no_answers_stalls_nobody_and_is_dropped() {
+fn a_client_that_reads_no_replies_stalls_no_other_and_is_dropped() {
     on_each_region(
         || options().threads(1).session_timeout(Duration::from_secs(1)),
         |node| {
@@ -299,7 +299,7 @@ fn a_client_that_takes_no_answers_stalls_nobody_and_is_dropped() {
             let mut into = vec![0; 100_000];
             let mut frame = Vec::new();
             wire::encode_batch(&mut frame, 1, &[Verb::Read { addr: Addr::main(0), into: &mut into }]).unwrap();
-            // More answers than the kernel's buffers hold.
+            // More replies than the kernel's buffers hold.
             for _ in 0..200 {
                 slow.send_words(&frame).unwrap();
             }
@@ -315,7 +315,7 @@ fn a_client_that_takes_no_answers_stalls_nobody_and_is_dropped() {
             println!("the {by} dropped it after {:?}; {batches} batches of another client meanwhile", start.elapsed());
             assert!(batches > 50 && start.elapsed() > Duration::from_millis(500));
             let counters = other.count();
-            // The kernel and the node look after the same time; whoever is first drops it.
+            // The kernel and the node have the same timeout; the first one drops it.
             assert_eq!(counters.sessions_too_slow + counters.sessions_cut_off, 1);
             assert!(counters.reads - batches < 200, "not all was executed: {counters:?}");
             let (_, welcome) =
@@ -326,7 +326,7 @@ fn a_client_that_takes_no_answers_stalls_nobody_and_is_dropped() {
 }
 
 #[test]
-fn a_client_that_takes_its_answers_late_gets_them_all() {
+fn a_client_that_reads_its_replies_late_gets_them_all() {
     on_each_region(options, |node| {
         let (mut client, _) = Client::open(node.addr);
         node.write(Addr::main(0), &[5]);
@@ -338,14 +338,14 @@ fn a_client_that_takes_its_answers_late_gets_them_all() {
         client.send_words(&frames).unwrap();
         std::thread::sleep(Duration::from_millis(300));
         for id in 0..100 {
-            let found = client.answer(id, Kind::Done).unwrap();
+            let found = client.reply(id, Kind::Done).unwrap();
             assert_eq!((found.len(), found[0]), (100_000, 5));
         }
     });
 }
 
 #[test]
-fn a_node_that_stops_tells_its_clients() {
+fn a_node_that_stops_sends_its_clients_a_close() {
     on_each_region(options, |node| {
         let (mut first, _) = Client::open(node.addr);
         let (mut second, _) = Client::open(node.addr);
@@ -360,7 +360,7 @@ fn a_node_that_stops_tells_its_clients() {
         for client in [&mut first, &mut second, &mut silent] {
             assert_eq!(client.close_reason(), CloseReason::Shutdown);
         }
-        assert!(std::net::TcpStream::connect(addr).is_err(), "nobody listens");
+        assert!(std::net::TcpStream::connect(addr).is_err(), "the node has stopped listening");
     });
 }
 
@@ -372,9 +372,9 @@ fn a_node_that_was_stopped_before_it_ran_does_not_run() {
     node.run(&stop).unwrap();
 }
 
-/// Each of so many clients adds to a counter, many at a time; every one makes progress.
+/// Hundreds of clients add to a counter, many at a time; every one makes progress.
 #[test]
-fn hundreds_of_clients_at_once() {
+fn hundreds_of_clients_make_progress_at_once() {
     const CLIENTS: usize = 512;
     const ADDS: u64 = 20;
     let node = heap(options());

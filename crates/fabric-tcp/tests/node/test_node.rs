@@ -1,4 +1,4 @@
-//! Nodes over regions whose memory the test sees.
+//! Nodes over regions whose memory the test can access.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,14 +15,14 @@ pub const MAIN_BYTES: u64 = 4 << 20;
 pub const DEVICE_BYTES: u64 = 4096;
 pub const REGION_ID: [u64; 2] = [71, 72];
 
-/// A node, and its region as a local client has it.
+/// A node, and a local handle of its region.
 pub struct TestNode {
     pub addr: SocketAddr,
     pub handle: NodeHandle,
     local: Box<dyn Local>,
 }
 
-/// What the test does to the region beside the node.
+/// The local access of a test to the region.
 trait Local: Send + Sync {
     fn submit(&self, batch: &mut [Verb<'_>]);
     fn hold(&self, slot: u16) -> Option<SlotHold>;
@@ -59,17 +59,17 @@ impl TestNode {
         self.local.hold(slot)
     }
 
-    /// Waits until the counters are as wanted.
+    /// Waits until the counters satisfy `is_so`.
     pub fn wait_until(&self, what: &str, is_so: impl Fn(&NodeCounters) -> bool) {
         let start = Instant::now();
         while !is_so(&self.handle.counters()) {
-            assert!(start.elapsed() < TIMEOUT, "never came: {what}: {:?}", self.handle.counters());
+            assert!(start.elapsed() < TIMEOUT, "timed out: {what}: {:?}", self.handle.counters());
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 }
 
-/// Options of a node that this machine only reaches, with two threads.
+/// Returns options of a node on the loopback interface with two threads.
 pub fn options() -> NodeOptions {
     NodeOptions::new((Ipv4Addr::LOCALHOST, 0).into(), REGION_ID).threads(2)
 }
@@ -78,12 +78,12 @@ pub fn heap_region() -> HeapRegion {
     HeapRegion::new(MAIN_BYTES, DEVICE_BYTES, Profile::Shm.caps())
 }
 
-/// A node over memory of this process.
+/// Starts a node over memory of this process.
 pub fn heap(options: NodeOptions) -> TestNode {
     TestNode::new(heap_region(), options)
 }
 
-/// A shared-memory region; its name is gone, so nothing is left behind.
+/// Creates a shared-memory region and removes its name, so that nothing is left behind.
 pub fn shm_region() -> ShmRegion {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("guira-node-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -94,7 +94,7 @@ pub fn shm_region() -> ShmRegion {
     region
 }
 
-/// The same test over both regions.
+/// Runs a test over both kinds of regions.
 pub fn on_each_region(options: impl Fn() -> NodeOptions, test: impl Fn(TestNode)) {
     test(heap(options()));
     test(TestNode::new(shm_region(), options()));

@@ -1,4 +1,4 @@
-//! What verbs do, and that they do nothing else.
+//! The effects of verbs, and that they have no others.
 
 use std::io::Write;
 
@@ -59,8 +59,8 @@ fn a_batch_with_one_bad_verb_is_refused_whole() {
             let addr = verb.addr();
             let error = client.submit(&mut [Verb::Write { addr: Addr::main(0), words: &good }, verb]).unwrap_err();
             match error {
-                FabricError::OutOfBounds { addr: told, .. } => assert_eq!((why, told), ("bounds", addr)),
-                FabricError::Misaligned { addr: told, .. } => assert_eq!((why, told), ("alignment", addr)),
+                FabricError::OutOfBounds { addr: reported, .. } => assert_eq!((why, reported), ("bounds", addr)),
+                FabricError::Misaligned { addr: reported, .. } => assert_eq!((why, reported), ("alignment", addr)),
                 other => panic!("{other}"),
             }
         }
@@ -81,7 +81,7 @@ fn the_longest_verb_and_the_longest_batch_come_back() {
         let mut found = [0; MAX_BATCH_VERBS];
         let counted = found.iter_mut().map(|found| Verb::FetchAdd { addr: Addr::main(0), add: 1, found });
         client.submit(&mut counted.collect::<Vec<_>>()).unwrap();
-        assert!(found.iter().copied().eq(0..MAX_BATCH_VERBS as u64), "each saw those before it: {found:?}");
+        assert!(found.iter().copied().eq(0..MAX_BATCH_VERBS as u64), "each saw the ones before it: {found:?}");
     });
 }
 
@@ -102,9 +102,9 @@ fn frames_may_be_cut_anywhere() {
         for cut in 1..bytes.len() {
             let received = node.handle.counters().bytes_in + cut as u64;
             client.stream.write_all(&bytes[..cut]).unwrap();
-            node.wait_until("the beginning, on its own", |now| now.bytes_in == received);
+            node.wait_until("the first part", |now| now.bytes_in == received);
             client.stream.write_all(&bytes[cut..]).unwrap();
-            assert_eq!(client.answer(1, Kind::Done).unwrap(), [3, 8, 4], "cut at byte {cut}");
+            assert_eq!(client.reply(1, Kind::Done).unwrap(), [3, 8, 4], "cut at byte {cut}");
         }
         println!("{} cuts", bytes.len() - 1);
         assert!(bytes.len() > 100);
@@ -124,11 +124,11 @@ fn many_frames_in_one_write_are_answered_in_order() {
         }
         client.send_words(&frames).unwrap();
         for id in 0..FRAMES {
-            assert_eq!(client.answer(id, Kind::Done).unwrap(), [id, id + 1, 0, 0]);
+            assert_eq!(client.reply(id, Kind::Done).unwrap(), [id, id + 1, 0, 0]);
         }
         let counters = node.handle.counters();
         let answered: u64 = counters.answered_in.0.iter().sum();
-        assert_eq!((counters.batches, answered), (FRAMES, FRAMES + 1), "each batch, and the greeting");
+        assert_eq!((counters.batches, answered), (FRAMES, FRAMES + 1), "each batch, and the Hello");
     });
 }
 
@@ -150,12 +150,12 @@ fn readers_may_read_and_do_nothing_else() {
         assert_eq!(client.hold(1).unwrap_err(), refused("a hold"));
         assert_eq!(client.fence(1).unwrap_err(), refused("a fence"));
         assert_eq!(client.read(Addr::main(0), 2), [0, 0]);
-        drop(node.hold(1).expect("nobody has it"));
+        drop(node.hold(1).expect("it is free"));
     });
 }
 
 #[test]
-fn a_session_learns_of_the_region() {
+fn a_welcome_describes_the_region() {
     on_each_region(options, |node| {
         node.write(Addr::main(0), &[11, 12, 13]);
         let (_client, welcome) = Client::greet(node.addr, &Hello { sample_words: 4, ..HELLO }).expect("a session");
@@ -174,8 +174,8 @@ fn a_frame_after_the_greeting_is_executed_without_waiting() {
         wire::append(&mut frames, Kind::Hello, 4, &HELLO.encode());
         wire::encode_batch(&mut frames, 5, &[Verb::Write { addr: Addr::main(0), words: &[6] }]).unwrap();
         client.send_words(&frames).unwrap();
-        assert!(client.answer(4, Kind::Welcome).is_ok());
-        assert_eq!(client.answer(5, Kind::Done).unwrap().len() + HEADER_WORDS, 2);
+        assert!(client.reply(4, Kind::Welcome).is_ok());
+        assert_eq!(client.reply(5, Kind::Done).unwrap().len() + HEADER_WORDS, 2);
         assert_eq!(node.read(Addr::main(0), 1), [6]);
     });
 }

@@ -1,4 +1,4 @@
-//! Who is not let in keeps nobody out: silent connections, by the thousand, and readers.
+//! Connections that are not admitted keep no client out: silent ones, by the thousand, and readers.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
@@ -13,21 +13,21 @@ use crate::client::{Client, HELLO};
 use crate::test_node::{TestNode, heap, heap_region, options};
 use crate::{StopOnDrop, alone};
 
-/// Silent connections of the first attack.
+/// The silent connections of the first attack.
 const SILENT: usize = 1_400;
-/// Those of each address in the second, and the addresses.
+/// The silent connections of each address in the second attack, and the addresses.
 const SILENT_OF_ADDRESS: usize = 60;
 const ADDRESSES: u8 = 8;
-/// Connections without a session, and those of one address, at most: docs/wire.md.
+/// The most connections without a session, and of one address: docs/wire.md.
 const MAX_PENDING: usize = 256;
 const MAX_PENDING_OF_ADDRESS: usize = 64;
-/// Clients that come at once, and that nobody accepts.
+/// The clients that connect at once, and are not accepted yet.
 const FLOOD: usize = 600;
-/// How long an honest client may take to come in.
+/// How long an honest client may take to get a session.
 const SOON: Duration = Duration::from_secs(1);
 
 #[test]
-fn silent_connections_of_one_address_keep_nobody_out() {
+fn silent_connections_of_one_address_keep_no_client_out() {
     let _alone = alone();
     let node = heap(options());
     let silent: Vec<TcpStream> = (0..SILENT).map(|_| TcpStream::connect(node.addr).expect("it listens")).collect();
@@ -42,7 +42,7 @@ fn silent_connections_of_one_address_keep_nobody_out() {
 }
 
 #[test]
-fn silent_connections_of_many_addresses_keep_nobody_out() {
+fn silent_connections_of_many_addresses_keep_no_client_out() {
     let _alone = alone();
     let node = heap(options());
     let from = |host: u8| {
@@ -59,45 +59,45 @@ fn silent_connections_of_many_addresses_keep_nobody_out() {
     assert!((MAX_PENDING / 2..=MAX_PENDING).contains(&open), "{open} of them are left");
 }
 
-/// Strangers that say a byte and stay, a hundred of them a second, on an address of their own or on the client's: a
-/// client that takes a moment for its greeting comes in each time.
+/// Connections that send a byte and stay, a hundred of them a second, from other addresses or the client's own: a
+/// client that takes a moment for its Hello gets a session each time.
 #[test]
-fn connections_that_begin_a_greeting_keep_nobody_out() {
+fn connections_that_start_a_hello_keep_no_client_out() {
     let _alone = alone();
     let node = heap(options());
     for near in [true, false] {
         let (is_over, before) = (AtomicBool::new(false), node.handle.counters().connections_accepted);
         std::thread::scope(|scope| {
-            let strangers = || {
+            let attack = || {
                 let mut all = Vec::new();
                 while !is_over.load(Ordering::Relaxed) {
                     let host = if near { 1 } else { 2 + all.len() as u8 % 200 };
-                    let mut stranger = connect_from(Ipv4Addr::new(127, 0, if near { 0 } else { 9 }, host), node.addr);
+                    let mut connection = connect_from(Ipv4Addr::new(127, 0, if near { 0 } else { 9 }, host), node.addr);
                     // It may have been closed at once.
-                    let _ = stranger.write(b"H");
-                    all.push(stranger);
+                    let _ = connection.write(b"H");
+                    all.push(connection);
                     std::thread::sleep(Duration::from_millis(5));
                 }
                 all.len()
             };
-            let strangers = scope.spawn(strangers);
+            let attack = scope.spawn(attack);
             let over = StopOnDrop(&is_over);
-            node.wait_until("a full door", |now| now.connections_accepted > before + 300);
+            node.wait_until("as many connections as there may be", |now| now.connections_accepted > before + 300);
             for _ in 0..20 {
                 let mut client = Client::connect(node.addr);
                 std::thread::sleep(Duration::from_millis(20));
                 client.send(Kind::Hello, &HELLO.encode());
-                client.answer(1, Kind::Welcome).expect("a session");
+                client.reply(1, Kind::Welcome).expect("a session");
             }
             drop(over);
-            println!("{} strangers", strangers.join().expect("no panic"));
+            println!("{} hostile connections", attack.join().expect("no panic"));
         });
     }
-    assert!(node.handle.counters().connections_shed > 10, "the door was full");
+    assert!(node.handle.counters().connections_shed > 10, "there were too many connections");
 }
 
-/// More clients at once than the standard library's queue has places for: none of them has to ask a second time, which
-/// it would do after a second. The node listens, and accepts nobody yet.
+/// More clients connect at once than the standard library's queue has places for: none of them has to retry, which it
+/// would do after a second. The node listens, and accepts no connection yet.
 #[test]
 fn a_flood_waits_in_a_queue_that_is_long_enough() {
     let _alone = alone();
@@ -108,12 +108,12 @@ fn a_flood_waits_in_a_queue_that_is_long_enough() {
     let flood = FLOOD.min(most);
     let connect = |_| TcpStream::connect_timeout(&addr, SOON - Duration::from_millis(100));
     let waiting: Vec<_> = (0..flood).map_while(|number| connect(number).ok()).collect();
-    assert_eq!(waiting.len(), flood, "so many were taken at once");
+    assert_eq!(waiting.len(), flood, "all were queued at once");
 }
 
-/// Who goes for a session that was told to go counts as one who goes for a newcomer.
+/// A connection that is evicted for a closing session is counted like one evicted for a new connection.
 #[test]
-fn who_is_shed_for_a_farewell_is_counted() {
+fn a_connection_evicted_for_a_close_is_counted() {
     let _alone = alone();
     let node = heap(options());
     let (mut client, _) = Client::open(node.addr);
@@ -123,13 +123,13 @@ fn who_is_shed_for_a_farewell_is_counted() {
     assert_eq!(node.handle.counters().connections_shed, 0, "there is a place for each");
     client.send(Kind::Hello, &HELLO.encode());
     assert_eq!(client.close_reason(), CloseReason::ProtocolError);
-    // It is counted before it is closed, which a loop other than its own has to be told.
+    // It is counted before it is closed, which takes a message to its loop.
     node.wait_until("one that goes", |now| now.connections_shed == 1);
     std::thread::sleep(SOON / 10);
     assert_eq!(count_open(silent), MAX_PENDING_OF_ADDRESS - 1);
 }
 
-/// One address has so many sessions and no more, whatever else is free; others are let in, and so is it again.
+/// The sessions of one address are bounded, even if others are free; other addresses are admitted, and so is it again.
 #[test]
 fn sessions_of_one_address_leave_room_for_others() {
     let _alone = alone();
@@ -149,7 +149,7 @@ fn sessions_of_one_address_leave_room_for_others() {
     assert_eq!(greet_from(1).map(drop), Err(CloseReason::AddressFull { limit: 3 }));
     let counters = node.handle.counters();
     assert_eq!((counters.refused_address, counters.refused_full, counters.sessions_open()), (2, 0, 7));
-    // Who was refused for want of room holds no place of its address.
+    // A client that was refused because the node is full does not count for its address.
     let node = heap(options().max_sessions_per_address(3).max_sessions(1));
     let first = Client::open(node.addr);
     for _ in 0..4 {
@@ -160,7 +160,7 @@ fn sessions_of_one_address_leave_room_for_others() {
     Client::open(node.addr);
 }
 
-/// A quarter of the sessions is for those who may write.
+/// A quarter of the sessions is reserved for clients with write access.
 #[test]
 fn readers_leave_room_for_writers() {
     let _alone = alone();
@@ -173,13 +173,13 @@ fn readers_leave_room_for_writers() {
     readers.pop();
     node.wait_until("the end of a reader", |now| now.sessions_ended == 1);
     readers.push(Client::greet(node.addr, &reader).expect("a session").0);
-    // Where nobody may write, nothing is kept for those who do.
+    // If no client may write, nothing is reserved for writers.
     let node = heap(options().max_sessions(8).grant(Grant::ReadOnly));
     let _all: Vec<Client> = (0..8).map(|_| Client::greet(node.addr, &reader).expect("a session").0).collect();
     assert_eq!(Client::greet(node.addr, &reader).map(drop), Err(CloseReason::Full { limit: 8 }));
 }
 
-/// So many clients come in one after the other, each of them soon.
+/// Opens sessions one after the other, each within [`SOON`].
 fn open_sessions(node: &TestNode, clients: usize) {
     for _ in 0..clients {
         let start = Instant::now();
@@ -189,7 +189,7 @@ fn open_sessions(node: &TestNode, clients: usize) {
     }
 }
 
-/// How many of these connections the node has not closed.
+/// Returns how many of the connections the node has not closed.
 fn count_open(connections: Vec<TcpStream>) -> usize {
     let is_open = |mut stream: &TcpStream| {
         stream.set_nonblocking(true).expect("an option of the socket");

@@ -1,4 +1,4 @@
-//! Nodes and clients that speak TLS: what holds without it holds with it, and who is not trusted is told so.
+//! Nodes and clients with TLS: everything works as without it, and untrusted peers are refused with a reason.
 
 mod cuts;
 mod handshakes;
@@ -22,7 +22,7 @@ const WAITING_MODES: [Waiting; 2] = [Waiting::InPlace, Waiting::Cooperative];
 
 /// Every verb, in one batch: one request, one answer, one round trip.
 #[test]
-fn the_verbs_of_a_batch_take_effect_in_order_behind_tls() {
+fn the_verbs_of_a_batch_take_effect_in_order_over_tls() {
     for waiting in WAITING_MODES {
         let node = TlsNode::start();
         let region = node.connect(waiting);
@@ -52,22 +52,22 @@ fn the_verbs_of_a_batch_take_effect_in_order_behind_tls() {
         assert_eq!(node.inner.read(Addr::main(64), 3), [5, 1, 0]);
         assert_eq!(node.inner.read(Addr::device(8), 1), [0xff77]);
         assert_eq!(lane.traffic().round_trips, 1);
-        let astray = &mut [Verb::Write { addr: Addr::main(MAIN_BYTES), words: &[1] }][..];
-        assert!(matches!(block_on(post(&mut lane, astray)), Err(FabricError::OutOfBounds { .. })));
+        let invalid = &mut [Verb::Write { addr: Addr::main(MAIN_BYTES), words: &[1] }][..];
+        assert!(matches!(block_on(post(&mut lane, invalid)), Err(FabricError::OutOfBounds { .. })));
         let counters = region.counters().unwrap();
-        // What is astray is refused before it is sent; a greeting and a batch were answered, and TLS adds no frames.
+        // The invalid batch is refused before it is sent; a Hello and a batch were answered, and TLS adds no frames.
         assert_eq!((counters.batches, counters.answered_in.0.iter().sum::<u64>()), (1, 2), "{waiting:?}");
     }
 }
 
 #[test]
-fn the_longest_batches_come_back_behind_tls() {
+fn the_longest_batches_come_back_over_tls() {
     let node = TlsNode::start();
     for waiting in WAITING_MODES {
         let mut lane = node.connect(waiting).lane();
         let words: Vec<u64> = (0..MAX_VERB_WORDS as u64).map(|word| word * 3).collect();
         let (mut first, mut second) = (vec![0; MAX_VERB_WORDS], vec![0; MAX_VERB_WORDS]);
-        // Longer than a frame: it goes out in several.
+        // Longer than a frame: it is sent in several.
         let mut batch = [
             Verb::Write { addr: Addr::main(8), words: &words },
             Verb::Read { addr: Addr::main(8), into: &mut first },
@@ -129,13 +129,13 @@ fn many_lanes_share_an_encrypted_connection() {
 }
 
 #[test]
-fn sessions_behind_tls_are_succeeded_and_fenced() {
+fn sessions_over_tls_are_superseded_and_fenced() {
     let node = TlsNode::start();
     for waiting in WAITING_MODES {
         let (first, second) = (node.connect(waiting), node.connect(waiting));
         let hold = first.hold(3).unwrap().expect("free");
         assert!(second.hold(3).unwrap().is_none());
-        // The client comes back before the node has noticed that it was gone.
+        // The client comes back before the node has noticed the loss of its connection.
         let options = node.options(node.inner.addr, waiting).with_prior_session(first.session());
         let again = TcpRegion::connect(&options).expect("a session");
         assert_eq!(again.prior_session(), PriorSession::Ended);
@@ -151,10 +151,10 @@ fn sessions_behind_tls_are_succeeded_and_fenced() {
     }
 }
 
-/// Requests for more answers than the kernel's buffers hold, of a client that reads none: the node executes no more of
-/// them than it may keep answers for, serves others meanwhile, and drops the session.
+/// A client requests more replies than the kernel's buffers hold, and reads none: the node executes only as many
+/// requests as it may keep replies for, serves others meanwhile, and drops the session.
 #[test]
-fn a_client_behind_tls_that_takes_no_answers_is_dropped_and_takes_bounded_memory() {
+fn a_client_over_tls_that_reads_no_replies_is_dropped_and_takes_bounded_memory() {
     const READS: usize = 100;
     let node = TlsNode::with(options().threads(1).session_timeout(Duration::from_secs(1)));
     let slow = node.connect(Waiting::InPlace);
@@ -180,14 +180,14 @@ fn a_client_behind_tls_that_takes_no_answers_is_dropped_and_takes_bounded_memory
     let executed = counters.reads - reads;
     println!("{executed} of {READS} READs were executed, {reads} of another client in {:?}", start.elapsed());
     assert!(executed < READS as u64 && reads > 50, "{executed} executed, {reads} of another client");
-    // What was executed and not taken by the kernel is one answer at most, and what may wait.
-    let answer_bytes = (MAX_VERB_WORDS as u64 + 2) * 8;
-    assert!(counters.bytes_out + 2 * answer_bytes >= executed * answer_bytes, "{counters:?}");
+    // The executed replies that the kernel has not accepted are at most one, and those that may wait.
+    let reply_bytes = (MAX_VERB_WORDS as u64 + 2) * 8;
+    assert!(counters.bytes_out + 2 * reply_bytes >= executed * reply_bytes, "{counters:?}");
 }
 
-/// A client that reads late gets all its answers, byte for byte.
+/// A client that reads late gets all its replies, byte for byte.
 #[test]
-fn answers_behind_tls_that_are_taken_late_are_whole() {
+fn replies_over_tls_that_are_read_late_are_complete() {
     for waiting in WAITING_MODES {
         let node = TlsNode::start();
         let words: Vec<u64> = (0..100_000).collect();
