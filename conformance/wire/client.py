@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""A client of Guira's memory node in Python, written from docs/wire.md alone: the second implementation of the wire.
+"""A client of Guira's memory node in Python, written from docs/wire.md alone: a second implementation.
 
 As a library it is `Client`, with a method for each frame that a client sends, and functions that encode verbs. As a
-program it checks a running node against the document, prints a line for each promise, and exits with 0 only if all
-hold; what it checks is in honest.py and hostile.py:
+program it checks a running node against the document, prints a line for each check, and exits with 0 only if all
+succeed; the checks are in honest.py and hostile.py:
 
     python3 client.py HOST PORT [--token-file FILE] [--read-only-token-file FILE] [--sessions N] [--until-shutdown]
 
-The node must serve memory that nobody needs: the end of its Main space is overwritten. That takes 6 s, or the node's
-session timeout if it is longer. Python 3.9 and its standard library are enough.
+The node must serve memory that is not in use: the end of its Main space is overwritten. The checks take 6 s, or the
+node's session timeout if it is longer. Python 3.9 and its standard library are enough.
 """
 import argparse
 import socket
@@ -20,25 +20,25 @@ from typing import NamedTuple, Tuple
 MAGIC = 0x7063_7461_7269_7567
 VERSION = 1
 HELLO, BATCH, HOLD, RELEASE, FENCE, COUNT = range(1, 7)
-WELCOME, DONE, HELD, FENCED, COUNTED, REFUSED, BYE = 0x81, 0x82, 0x83, 0x85, 0x86, 0x87, 0x88
+WELCOME, DONE, HELD, FENCED, COUNTED, REFUSED, CLOSE = 0x81, 0x82, 0x83, 0x85, 0x86, 0x87, 0x88
 OUTSIDE, MISALIGNED, READ_ONLY, OTHER = 1, 2, 5, 6
-MISUNDERSTOOD, WRONG_VERSION, UNAUTHORIZED, FULL, DROPPED, TOO_SLOW, SHUTDOWN, TLS_WANTED = range(1, 9)
+PROTOCOL_ERROR, WRONG_VERSION, UNAUTHORIZED, FULL, DROPPED, TOO_SLOW, SHUTDOWN, TLS_REQUIRED = range(1, 9)
 MAX_FRAME_BYTES, MAX_VERBS, MAX_VERB_WORDS = 1_060_880, 256, 131_072
 MAX_SAMPLE_WORDS, MAX_TEXT_BYTES = 512, 512
 DEVICE = 1 << 63
 ALL = (1 << 64) - 1
-# Bound of the wait for a frame: several times what a busy machine takes.
-PATIENCE_S = 15.0
-# Bytes at the end of the Main space that the checks overwrite.
+# The longest wait for a frame: several times what a busy machine takes.
+TIMEOUT_S = 15.0
+# The bytes at the end of the Main space that the checks overwrite.
 SCRATCH_BYTES = 1024
 
 
-class Bye(Exception):
-    """The node has ended the session: a reason and a number."""
+class Close(Exception):
+    """The node has closed the session: the reason and the number of its Close."""
 
 
 class Refused(Exception):
-    """The node has refused a request: the words of the refusal, and of one with a text the text."""
+    """The node has refused a request: the words of the refusal, or its text if it has one."""
 
     def __init__(self, reason, *words):
         if reason == OTHER:
@@ -49,7 +49,7 @@ class Refused(Exception):
 
 
 class Ended(Exception):
-    """The connection ended without a Bye."""
+    """The connection ended without a Close."""
 
 
 class Frame(NamedTuple):
@@ -60,7 +60,7 @@ class Frame(NamedTuple):
 
 class Welcome(NamedTuple):
     grant: int
-    before: int
+    prior_session: int
     session: Tuple[int, int]
     region: Tuple[int, int]
     main_bytes: int
@@ -80,13 +80,13 @@ def frame(kind, body=(), id=1, count=0):
     return pack([16 + 8 * len(body) | kind << 32 | count << 40, id]) + pack(body)
 
 
-def hello(write=True, token=None, before=None, sample=0, version=VERSION):
-    flags = write << 32 | (token is not None) << 33 | (before is not None) << 34 | sample << 40
-    return [MAGIC, version | flags, *(token or (0, 0)), *(before or (0, 0)), 0]
+def hello(write=True, token=None, prior_session=None, sample=0, version=VERSION):
+    flags = write << 32 | (token is not None) << 33 | (prior_session is not None) << 34 | sample << 40
+    return [MAGIC, version | flags, *(token or (0, 0)), *(prior_session or (0, 0)), 0]
 
 
 def welcome(body):
-    """Decodes the body of a Welcome: this function and the type above are all that knows its layout."""
+    """Decodes the body of a Welcome; only this function and the type above depend on its layout."""
     expect(body[0] & 0xFFFF_FFFF, VERSION, "version of the Welcome")
     expect(len(body), 11 + body[10], "words of the Welcome")
     slots = body[9] & 0xFFFF_FFFF, body[9] >> 32
@@ -94,7 +94,7 @@ def welcome(body):
 
 
 def token_of(path):
-    """The two words of a token file: 32 hexadecimal digits."""
+    """Returns the two words of a token file: 32 hexadecimal digits."""
     with open(path, encoding="ascii") as file:
         digits = file.read().strip()
     return int(digits[:16], 16), int(digits[16:32], 16)
@@ -130,11 +130,11 @@ def fetch_add(address, addend):
 
 
 class Client:
-    """A connection to a memory node, and its session once it has greeted."""
+    """A connection to a memory node, and its session after the Hello."""
 
     def __init__(self, address, receive_buffer_bytes=None):
         self.socket = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
-        self.socket.settimeout(PATIENCE_S)
+        self.socket.settimeout(TIMEOUT_S)
         if receive_buffer_bytes:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self.socket.connect(address)
@@ -165,44 +165,44 @@ class Client:
         return struct.unpack(f"<{count}Q", data)
 
     def receive(self):
-        """The next frame, whatever it answers."""
+        """Receives the next frame, of any kind."""
         header, id = self.receive_words(2)
         length, kind = header & 0xFFFF_FFFF, header >> 32 & 0xFF
-        expect(header >> 40, 0, "count and reserved bits of an answer")
+        expect(header >> 40, 0, "count and reserved bits of a reply")
         expect(length % 8 == 0 and 16 <= length <= MAX_FRAME_BYTES, True, f"{length} bytes are a frame's length")
         body = self.receive_words(length // 8 - 2)
-        if kind == BYE:
-            expect((len(body), id), (2, 0), "words and id of a Bye")
-            raise Bye(*body)
+        if kind == CLOSE:
+            expect((len(body), id), (2, 0), "words and id of a Close")
+            raise Close(*body)
         return Frame(kind, id, body)
 
     def request(self, kind, body=(), count=0):
-        """Sends a request, and returns the id of its answer."""
+        """Sends a request, and returns its id."""
         self.last_id += 1
         self.send(frame(kind, body, self.last_id, count))
         return self.last_id
 
-    def answer(self, id, kind):
-        """The body of the answer to request `id`; others that come first are kept for later."""
+    def reply(self, id, kind):
+        """Returns the body of the reply to request `id`; others that come first are kept for later."""
         while id not in self.early:
             found = self.receive()
             self.early[found.id] = found
         found = self.early.pop(id)
         if found.kind == REFUSED:
             raise Refused(*found.body)
-        expect(found.kind, kind, "kind of the answer")
+        expect(found.kind, kind, "kind of the reply")
         return found.body
 
     def hello(self, **wanted):
-        self.welcome = welcome(self.answer(self.request(HELLO, hello(**wanted)), WELCOME))
+        self.welcome = welcome(self.reply(self.request(HELLO, hello(**wanted)), WELCOME))
         return self.welcome
 
     def send_batch(self, *verbs):
         return self.request(BATCH, [word for verb in verbs for word in verb.words], len(verbs))
 
     def done(self, id, *verbs):
-        """What each verb of a batch found."""
-        body = self.answer(id, DONE)
+        """Returns the results of each verb of a batch."""
+        body = self.reply(id, DONE)
         expect(len(body), sum(verb.found for verb in verbs), "words of a Done")
         rest = iter(body)
         return [tuple(next(rest) for _ in range(verb.found)) for verb in verbs]
@@ -220,13 +220,13 @@ class Client:
         return self.yes_or_no(self.request(FENCE, [slot]), FENCED)
 
     def yes_or_no(self, id, kind):
-        body = self.answer(id, kind)
+        body = self.reply(id, kind)
         expect(body in ((0,), (1,)), True, f"{body} is 0 or 1")
         return body == (1,)
 
     def count(self):
-        """The counters, and the buckets of the times that frames took."""
-        body = self.answer(self.request(COUNT), COUNTED)
+        """Returns the counters, and the buckets of the times that frames took."""
+        body = self.reply(self.request(COUNT), COUNTED)
         counters, buckets = body[0] & 0xFFFF_FFFF, body[0] >> 32
         expect(len(body), 1 + counters + buckets, "words of a Counted")
         return body[1 : 1 + counters], body[1 + counters :]
@@ -238,7 +238,7 @@ def expect(found, wanted, what):
 
 
 class Node(NamedTuple):
-    """The node that is checked, and what its caller says of it."""
+    """The node that is checked, and the options of the caller."""
 
     address: Tuple[str, int]
     token: dict
@@ -256,7 +256,7 @@ class Node(NamedTuple):
 
 
 def main():
-    # They import this file as a module, which is another one than this program, with exceptions of its own.
+    # They import this file as a module, which has classes of its own, distinct from those of this program.
     import honest
     import hostile
     from client import Node
@@ -266,26 +266,26 @@ def main():
     parser.add_argument("host")
     parser.add_argument("port", type=int)
     parser.add_argument("--token-file", help="the node's token, if it has one")
-    parser.add_argument("--read-only-token-file", help="the token whose bearers may only read, if there is one")
+    parser.add_argument("--read-only-token-file", help="the token for read-only access, if there is one")
     parser.add_argument("--sessions", type=int, help="how many sessions the node allows; opens that many")
     parser.add_argument("--until-shutdown", action="store_true", help="wait for the node to be stopped at the end")
-    parser.add_argument("--tls-only", action="store_true", help="the node speaks TLS only: check what it tells others")
+    parser.add_argument("--tls-only", action="store_true", help="the node speaks TLS only: check its Close to others")
     given = parser.parse_args()
     files = given.token_file, given.read_only_token_file
     tokens = [{"token": token_of(path)} if path else {} for path in files]
     node = Node((given.host, given.port), *tokens, given.sessions)
     if given.tls_only:
-        return run([hostile.a_client_without_tls_is_told_so], node)
+        return run([hostile.a_client_without_tls_gets_a_close], node)
     with node.session() as client:
         node = node._replace(scratch=client.welcome.main_bytes - SCRATCH_BYTES)
     with ThreadPoolExecutor() as pool:
-        slow = [pool.submit(run, [promise], node) for promise in hostile.SLOW]
-        failed = run(honest.PROMISES, node) + run(hostile.PROMISES, node)
-        failed += sum(promise.result() for promise in slow)
+        slow = [pool.submit(run, [check], node) for check in hostile.SLOW]
+        failed = run(honest.CHECKS, node) + run(hostile.CHECKS, node)
+        failed += sum(check.result() for check in slow)
     if given.sessions:
-        failed += run([hostile.one_session_too_many_is_told_the_bound], node)
+        failed += run([hostile.one_session_too_many_gets_the_bound], node)
     if given.until_shutdown:
-        failed += run([hostile.who_is_connected_at_the_end_is_told_so], node)
+        failed += run([hostile.clients_connected_at_the_end_get_a_close], node)
     return failed
 
 

@@ -1,21 +1,21 @@
-"""The promises of docs/wire.md to a client that keeps to it; the name of each function says which."""
+"""Checks of the rules of docs/wire.md with a client that obeys them; the name of each function is the rule."""
 import socket
 import time
 
 from client import (ALL, BATCH, COUNT, DEVICE, DONE, DROPPED, FENCE, FENCED, HELD, HELLO, HOLD, MAX_FRAME_BYTES,
                     MAX_SAMPLE_WORDS, MAX_TEXT_BYTES, MAX_VERBS, MAX_VERB_WORDS, MISALIGNED, OTHER, OUTSIDE,
-                    READ_ONLY, WELCOME, Bye, Ended, Refused, cas, expect, fetch_add, frame, hello, masked_cas, read,
+                    READ_ONLY, WELCOME, Close, Ended, Refused, cas, expect, fetch_add, frame, hello, masked_cas, read,
                     write)
 
-# Slots that no client of the table has: a node knows no table, and tables give low ones to their clients.
+# Slots that no client of the table has: a node knows no tables, and tables give low slots to their clients.
 SLOTS = range(65_000, 65_536)
 FIRST_OF_MANY_SLOTS = 40_000
-# Bound of what a node does at once, on a busy machine, and how often it is asked whether it has.
-AT_ONCE_S, LOOK_S = 5.0, 0.005
+# The longest time for an immediate action of the node, on a busy machine, and the interval of polling for it.
+IMMEDIATE_S, POLL_S = 5.0, 0.005
 
 
 def expect_raise(kind, wanted, call, what):
-    """Expects a refusal, a Bye or an end, word by word."""
+    """Expects a refusal, a Close or an end, word by word."""
     try:
         found = call()
     except kind as error:
@@ -24,20 +24,20 @@ def expect_raise(kind, wanted, call, what):
         raise AssertionError(f"{what}: {found}, not {kind.__name__} {wanted}")
 
 
-def wait_for(condition, what, seconds=AT_ONCE_S):
+def wait_for(condition, what, seconds=IMMEDIATE_S):
     until = time.monotonic() + seconds
     while not condition():
         expect(time.monotonic() < until, True, f"{what} within {seconds} s")
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
-def run(promises, node):
-    """Checks one promise after the other, prints a line for each, and returns how many do not hold."""
+def run(checks, node):
+    """Runs one check after the other, prints a line for each, and returns the number of failures."""
     failed = 0
-    for promise in promises:
-        name = promise.__name__.replace("_", " ")
+    for check in checks:
+        name = check.__name__.replace("_", " ")
         try:
-            promise(node)
+            check(node)
             print(f"ok    {name}", flush=True)
         except Exception as error:
             failed += 1
@@ -45,10 +45,10 @@ def run(promises, node):
     return failed
 
 
-def the_welcome_tells_the_session_the_region_and_the_sample(node):
+def the_welcome_has_the_session_the_region_and_the_sample(node):
     with node.connect() as one, node.connect() as other:
         first, second = one.hello(sample=8, **node.token), other.hello(sample=MAX_SAMPLE_WORDS, **node.token)
-        expect((first.grant, first.before), (1, 0), "grant, and session before")
+        expect((first.grant, first.prior_session), (1, 0), "grant, and prior session")
         expect(first.region, second.region, "regions of two sessions")
         expect(first.session != second.session, True, "two sessions have two names")
         expect(second[5:8], first[5:8], "sizes and atomic WRITE")
@@ -60,17 +60,17 @@ def the_welcome_tells_the_session_the_region_and_the_sample(node):
         expect(one.batch(read(0, 8))[0], first.sample, "a READ of what was sampled")
 
 
-def a_session_is_granted_what_it_wants_or_less(node):
+def a_session_is_granted_the_requested_access_or_less(node):
     with node.connect() as client:
-        expect(client.hello(write=False, **node.token).grant, 0, "grant of who wants to read")
-        reader_may_read_and_count_only(client, node)
+        expect(client.hello(write=False, **node.token).grant, 0, "grant of a client that requests read access")
+        expect_read_only(client, node)
     if node.read_only_token:
         with node.connect() as client:
-            expect(client.hello(**node.read_only_token).grant, 0, "grant of the token that only reads")
-            reader_may_read_and_count_only(client, node)
+            expect(client.hello(**node.read_only_token).grant, 0, "grant of the read-only token")
+            expect_read_only(client, node)
 
 
-def reader_may_read_and_count_only(client, node):
+def expect_read_only(client, node):
     at, slot = node.scratch, SLOTS[0]
     client.batch(read(at))
     client.count()
@@ -81,31 +81,31 @@ def reader_may_read_and_count_only(client, node):
     expect_raise(Refused, (READ_ONLY, 6), lambda: client.fence(slot), "Fence of a reader")
 
 
-def a_session_learns_what_became_of_the_one_before(node):
+def a_session_learns_the_outcome_of_its_prior_session(node):
     slot = SLOTS[1]
     with node.connect() as client:
-        expect(client.hello(before=(3, 4), **node.token).before, 1, "a session that nobody had")
+        expect(client.hello(prior_session=(3, 4), **node.token).prior_session, 1, "an unknown session")
     with node.connect() as client:
         ended = client.hello(**node.token).session
     with node.session() as other:
         wait_for(lambda: other.hold(slot), "a slot of a session that ended")
         with node.connect() as client:
-            expect(client.hello(before=ended, **node.token).before, 2, "a session that ended")
+            expect(client.hello(prior_session=ended, **node.token).prior_session, 2, "a session that ended")
             other.release(slot)
             other.batch(read(0))
             expect(client.hold(slot), True, "Hold")
             dropped = client.welcome.session
             expect(other.fence(slot), True, "Fence")
         with node.connect() as client:
-            expect(client.hello(before=dropped, **node.token).before, 3, "a session that was dropped")
+            expect(client.hello(prior_session=dropped, **node.token).prior_session, 3, "a session that was dropped")
     with node.session() as still_open, node.connect() as client:
         expect(still_open.hold(slot), True, "Hold")
-        expect(client.hello(before=still_open.welcome.session, **node.token).before, 2, "a session still open")
-        expect_raise(Bye, (DROPPED, 0), still_open.receive, "the session that was succeeded")
-        expect(client.hold(slot), True, "Hold of a slot of the session before")
+        expect(client.hello(prior_session=still_open.welcome.session, **node.token).prior_session, 2, "an open session")
+        expect_raise(Close, (DROPPED, 0), still_open.receive, "the session that was superseded")
+        expect(client.hold(slot), True, "Hold of a slot of the prior session")
 
 
-def verbs_take_effect_in_order_and_find_the_word_before(node):
+def verbs_take_effect_in_order_and_return_the_word_before(node):
     at = node.scratch
     with node.session() as client:
         found = client.batch(
@@ -114,25 +114,25 @@ def verbs_take_effect_in_order_and_find_the_word_before(node):
             masked_cas(at + 16, 0x0004, 0xABCD, 0x000F, 0xFF00), masked_cas(at + 16, 0xAB35, 0, 0x000F, ALL),
             read(at + 16))
         expect(found, [(), (7, ALL, 0x1234), (7,), (8,), (8,), (ALL,), (1,), (0,), (0x1234,), (0xAB34,), (0xAB34,)],
-               "what the verbs found")
+               "the results of the verbs")
         adds = [fetch_add(at + 24, 1)] * MAX_VERBS
         first = client.batch(*adds)[0][0]
         expect(client.batch(*adds), [((first + MAX_VERBS + i) & ALL,) for i in range(MAX_VERBS)], "256 verbs")
 
 
-def the_longest_read_and_write_are_whole(node):
+def the_longest_read_and_write_are_complete(node):
     with node.session() as client:
         words = min(MAX_VERB_WORDS, node.scratch // 16)
         at = node.scratch - 8 * words
         before = client.batch(read(at, words))[0]
         client.batch(write(at, *range(words)), *[read(0)] * (MAX_VERBS - 1))
-        # Of both together the answer is as long as a frame may be.
+        # The reply to both together is as long as a frame may be.
         rest = min(MAX_FRAME_BYTES // 8 - 2 - words, node.scratch // 8)
-        expect(client.batch(read(at, words), read(0, rest))[0] == tuple(range(words)), True, "what was written is read")
+        expect(client.batch(read(at, words), read(0, rest))[0] == tuple(range(words)), True, "the written words")
         client.batch(write(at, *before))
 
 
-def a_refused_batch_says_why_and_has_no_effect(node):
+def a_refused_batch_has_a_reason_and_no_effect(node):
     with node.session() as client:
         at, main, device = node.scratch, client.welcome.main_bytes, client.welcome.device_bytes
         last, far = main - 8, DEVICE - 8
@@ -159,7 +159,7 @@ def frames_may_be_cut_at_every_byte(node):
             client.send(greeting[:cut])
             time.sleep(0.0005)
             client.send(greeting[cut:] + batch)
-            client.answer(1, WELCOME)
+            client.reply(1, WELCOME)
             client.done(2, add, read(0))
     with node.session() as client:
         before = client.batch(add)[0][0]
@@ -170,15 +170,15 @@ def frames_may_be_cut_at_every_byte(node):
             expect(client.done(2, add, read(0))[0], ((before + cut) & ALL,), f"a batch cut at byte {cut}")
 
 
-def answers_come_in_order_under_the_ids_of_their_requests(node):
+def replies_come_in_order_with_the_ids_of_their_requests(node):
     ids = [0, ALL, 5, 5, *range(100, 300)]
     add = fetch_add(node.scratch, 1)
     with node.session() as client:
         client.batch(write(node.scratch, 0))
         client.send(b"".join(frame(BATCH, add.words, id, 1) for id in ids) + frame(COUNT, id=7))
         for number, id in enumerate(ids):
-            expect(client.receive(), (DONE, id, (number,)), "the next answer")
-        expect(client.receive().id, 7, "the answer after the batches")
+            expect(client.receive(), (DONE, id, (number,)), "the next reply")
+        expect(client.receive().id, 7, "the reply after the batches")
 
 
 def a_slot_is_held_by_one_session_until_it_is_released(node):
@@ -186,7 +186,7 @@ def a_slot_is_held_by_one_session_until_it_is_released(node):
     with node.session() as one, node.session() as other:
         expect((one.hold(slot), one.hold(slot), other.hold(slot)), (True, False, False), "Hold, again, by another")
         other.release(slot)
-        expect(other.hold(slot), False, "Hold after a Release by who has it not")
+        expect(other.hold(slot), False, "Hold after a Release by a session without the slot")
         one.release(slot)
         one.batch(read(0))
         expect(other.hold(slot), True, "Hold after the Release")
@@ -201,31 +201,31 @@ def a_fence_drops_the_session_that_has_the_slot(node):
         expect(one.hold(slot), True, "Hold")
         fence = other.request(FENCE, [slot])
         other.batch(read(0))
-        expect(other.answer(fence, FENCED), (1,), "Fence of another session")
+        expect(other.reply(fence, FENCED), (1,), "Fence of another session")
         expect(other.hold(slot), True, "Hold after the Fence")
-        expect_raise(Bye, (DROPPED, 0), one.receive, "the session that was dropped")
+        expect_raise(Close, (DROPPED, 0), one.receive, "the session that was dropped")
         expect(other.hold(own), True, "Hold")
-        expect_raise(Bye, (DROPPED, 0), lambda: other.fence(own), "a session that fences itself")
+        expect_raise(Close, (DROPPED, 0), lambda: other.fence(own), "a session that fences itself")
 
 
-def counters_count(node):
+def counters_count_requests(node):
     with node.session() as client:
         before, buckets = client.count()
         client.batch(read(0), read(0), write(node.scratch, 0), cas(node.scratch, 1, 0), fetch_add(node.scratch, 0))
         after, _ = client.count()
         expect(len(before) >= 31 and len(buckets) > 0, True, "the counters of this version, and buckets")
         more = [now - then for then, now in zip(before[14:19], after[14:19])]
-        # Another check may be at work beside this one.
+        # Another check may run at the same time.
         expect(all(found >= made for found, made in zip(more, [1, 2, 1, 1, 1])), True, f"verbs by kind: {more}")
         expect(0 < after[8] <= after[0] and after[9] < after[8], True, "sessions opened and ended, connections")
 
 
-def a_half_closed_connection_is_over_and_gets_the_answers_that_were_sent(node):
+def a_half_closed_connection_is_over_and_gets_the_replies_that_were_sent(node):
     add, slot, requests = fetch_add(node.scratch, 1), SLOTS[6], 300
     with node.session() as client, node.session() as other:
         expect(client.hold(slot), True, "Hold")
         client.batch(write(node.scratch, 0))
-        # The node is kept busy, so that it finds the requests and the end together. Answers this short never wait.
+        # The node is kept busy, so that it reads the requests and the end together. Replies this short never wait.
         long_read = frame(BATCH, read(0, min(MAX_VERB_WORDS, node.scratch // 8)).words, 1, 1)
         busy = [node.session() for _ in range(8)]
         for session in busy:
@@ -233,7 +233,7 @@ def a_half_closed_connection_is_over_and_gets_the_answers_that_were_sent(node):
         client.send(b"".join(frame(BATCH, add.words, id, 1) for id in range(requests)))
         client.socket.shutdown(socket.SHUT_WR)
         for id in range(requests):
-            expect(client.done(id, add), [(id,)], "an answer after the half-close")
+            expect(client.done(id, add), [(id,)], "a reply after the half-close")
         expect_raise(Ended, ("the connection ended",), client.receive, "the end of a half-closed connection")
         wait_for(lambda: other.hold(slot), "a slot of a session that was half-closed")
         expect(other.batch(read(node.scratch)), [(requests,)], "batches done")
@@ -241,7 +241,7 @@ def a_half_closed_connection_is_over_and_gets_the_answers_that_were_sent(node):
             session.socket.close()
 
 
-def a_session_has_so_many_slots_and_no_more(node):
+def the_slots_of_a_session_are_bounded(node):
     with node.session() as client:
         most = client.welcome.slots_of_session
         expect(1 <= most <= client.welcome.slots_of_node, True, f"{most} slots for a session")
@@ -249,7 +249,7 @@ def a_session_has_so_many_slots_and_no_more(node):
         for first in range(0, most, 256):
             ids = [client.request(HOLD, [slot]) for slot in slots[first : first + 256]]
             for id in ids:
-                expect(client.answer(id, HELD), (1,), "Hold")
+                expect(client.reply(id, HELD), (1,), "Hold")
         try:
             expect(client.hold(SLOTS[10]), None, "one Hold too many")
         except Refused as refused:
@@ -260,18 +260,18 @@ def a_session_has_so_many_slots_and_no_more(node):
         expect(client.hold(SLOTS[10]), True, "Hold after a Release")
 
 
-PROMISES = (
-    the_welcome_tells_the_session_the_region_and_the_sample,
-    a_session_is_granted_what_it_wants_or_less,
-    a_session_learns_what_became_of_the_one_before,
-    verbs_take_effect_in_order_and_find_the_word_before,
-    the_longest_read_and_write_are_whole,
-    a_refused_batch_says_why_and_has_no_effect,
+CHECKS = (
+    the_welcome_has_the_session_the_region_and_the_sample,
+    a_session_is_granted_the_requested_access_or_less,
+    a_session_learns_the_outcome_of_its_prior_session,
+    verbs_take_effect_in_order_and_return_the_word_before,
+    the_longest_read_and_write_are_complete,
+    a_refused_batch_has_a_reason_and_no_effect,
     frames_may_be_cut_at_every_byte,
-    answers_come_in_order_under_the_ids_of_their_requests,
+    replies_come_in_order_with_the_ids_of_their_requests,
     a_slot_is_held_by_one_session_until_it_is_released,
     a_fence_drops_the_session_that_has_the_slot,
-    counters_count,
-    a_half_closed_connection_is_over_and_gets_the_answers_that_were_sent,
-    a_session_has_so_many_slots_and_no_more,
+    counters_count_requests,
+    a_half_closed_connection_is_over_and_gets_the_replies_that_were_sent,
+    the_slots_of_a_session_are_bounded,
 )

@@ -1,6 +1,6 @@
-"""The promises of docs/wire.md about clients that are turned away, or that do not keep to it.
+"""Checks of the rules of docs/wire.md with clients that are refused, or that break the rules.
 
-After each of them an honest client is served.
+After each check an honest client is served.
 """
 import functools
 import random
@@ -8,20 +8,20 @@ import socket
 import struct
 import time
 
-from client import (ALL, BATCH, BYE, COUNT, DONE, FENCE, FULL, HELD, HELLO, HOLD, MAX_FRAME_BYTES, MAX_SAMPLE_WORDS,
-                    MAX_VERB_WORDS, MISUNDERSTOOD, RELEASE, SCRATCH_BYTES, SHUTDOWN, TLS_WANTED, TOO_SLOW, UNAUTHORIZED,
-                    VERSION, WELCOME, WRONG_VERSION, Bye, Ended, cas, expect, fetch_add, frame, hello, pack, read,
-                    welcome, write)
-from honest import LOOK_S, SLOTS, expect_raise, wait_for
+from client import (ALL, BATCH, CLOSE, COUNT, DONE, FENCE, FULL, HELD, HELLO, HOLD, MAX_FRAME_BYTES, MAX_SAMPLE_WORDS,
+                    MAX_VERB_WORDS, PROTOCOL_ERROR, RELEASE, SCRATCH_BYTES, SHUTDOWN, TLS_REQUIRED, TOO_SLOW,
+                    UNAUTHORIZED, VERSION, WELCOME, WRONG_VERSION, Close, Ended, cas, expect, fetch_add, frame, hello,
+                    pack, read, welcome, write)
+from honest import POLL_S, SLOTS, expect_raise, wait_for
 
-# A node waits this long for a Hello, and this long for a Bye to be heard.
-GREETING_S, FAREWELL_S = 5, 1
-# How much later a node may do so: it looks at its deadlines once a second, and machines that run tests are busy.
+# A node waits this long for a Hello, and receives this long after a Close.
+GREETING_S, LINGER_S = 5, 1
+# How much later a node may do so: it checks its deadlines once a second, and machines that run tests are busy.
 LATE_S = 3.0
 
 
-def mistakes_before_the_greeting(node):
-    """Bytes that are no Hello."""
+def errors_before_the_hello(node):
+    """Yields bytes that are not a Hello."""
     noise = random.Random(1)
     good = hello(**node.token)
     yield "noise", noise.randbytes(4096)
@@ -43,13 +43,13 @@ def mistakes_before_the_greeting(node):
         yield f"a first frame of {length} bytes", pack([length | HELLO << 32, 1]) + pack(good)
 
 
-def mistakes_of_a_session(node):
-    """Frames that a session may not send."""
+def errors_of_a_session(node):
+    """Yields frames that a session may not send."""
     at = node.scratch
     yield "a second Hello", frame(HELLO, hello(**node.token))
     for length in [0, 8, 15, 20, MAX_FRAME_BYTES + 8, 1 << 31, (1 << 32) - 8]:
         yield f"a frame of {length} bytes", pack([length | COUNT << 32, 1])
-    for kind in [0, 7, 0x7F, WELCOME, DONE, BYE, 0xFF]:
+    for kind in [0, 7, 0x7F, WELCOME, DONE, CLOSE, 0xFF]:
         yield f"kind {kind}", frame(kind)
     for bit in (56, 63):
         yield f"bit {bit} of a header", pack([16 | COUNT << 32 | 1 << bit, 1])
@@ -63,7 +63,7 @@ def mistakes_of_a_session(node):
     yield "a batch of no verb", frame(BATCH, [], count=0)
     yield "a batch of 257 verbs", frame(BATCH, read(at).words * 257, count=257)
     yield "a batch that ends before its last verb", frame(BATCH, write(at, 1).words, count=2)
-    yield "a batch that goes on behind its last verb", frame(BATCH, write(at, 1).words + read(at).words, count=1)
+    yield "a batch that goes on after its last verb", frame(BATCH, write(at, 1).words + read(at).words, count=1)
     for words in (1, 2, 3):
         yield f"a CAS that ends after word {words}", frame(BATCH, cas(at, 0, 1).words[:words], count=1)
     yield "a WRITE that ends before its words", frame(BATCH, write(at, 1, 2, 3).words[:-1], count=1)
@@ -75,70 +75,70 @@ def mistakes_of_a_session(node):
     yield "a READ of too many words", frame(BATCH, read(0, MAX_VERB_WORDS + 1).words, count=1)
     most = MAX_FRAME_BYTES // 8 - 2 - MAX_VERB_WORDS
     both = read(0, MAX_VERB_WORDS).words + read(0, most + 1).words
-    yield "a batch whose answer is one word longer than a frame", frame(BATCH, both, count=2)
+    yield "a batch whose reply is one word longer than a frame", frame(BATCH, both, count=2)
     for kind, operands in ((2, 2), (3, 4), (4, 1)):
         yield f"verb {kind} of 2 words", frame(BATCH, [at, kind | 2 << 32] + [0] * operands, count=1)
 
 
-def serves_others(promise):
-    """The promise, and that an honest client is served after it."""
+def then_serves_others(check):
+    """Wraps a check to verify that an honest client is served after it."""
 
-    @functools.wraps(promise)
+    @functools.wraps(check)
     def checked(node):
-        promise(node)
+        check(node)
         with node.session() as client:
-            expect(len(client.batch(read(0))[0]), 1, "what an honest client reads")
+            expect(len(client.batch(read(0))[0]), 1, "the READ of an honest client")
 
     return checked
 
 
-def expect_misunderstood(client, what):
-    expect_raise(Bye, (MISUNDERSTOOD, 0), client.receive, what)
+def expect_protocol_error(client, what):
+    expect_raise(Close, (PROTOCOL_ERROR, 0), client.receive, what)
     expect_raise(Ended, ("the connection ended",), client.receive, f"the end after {what}")
 
 
-@serves_others
-def what_is_no_hello_is_misunderstood(node):
-    for what, data in mistakes_before_the_greeting(node):
+@then_serves_others
+def anything_but_a_hello_first_is_a_protocol_error(node):
+    for what, data in errors_before_the_hello(node):
         with node.connect() as client:
             client.send(data)
-            expect_misunderstood(client, what)
+            expect_protocol_error(client, what)
 
 
-@serves_others
-def a_wrong_frame_ends_the_session_behind_what_was_sent_before(node):
+@then_serves_others
+def an_invalid_frame_ends_the_session_after_earlier_requests(node):
     add, slot = fetch_add(node.scratch, 1), SLOTS[8]
     with node.session() as honest:
         honest.batch(write(node.scratch, 0))
-        for number, (what, data) in enumerate(mistakes_of_a_session(node)):
+        for number, (what, data) in enumerate(errors_of_a_session(node)):
             with node.session() as client:
                 batch = frame(BATCH, add.words, 3, 1)
                 client.send(frame(HOLD, [slot], 2) + batch + data + batch)
-                expect((client.answer(2, HELD), client.done(3, add)), ((1,), [(number,)]), f"before {what}")
-                expect_misunderstood(client, what)
-            expect(honest.batch(read(node.scratch)), [(number + 1,)], f"batches done, with one behind {what}")
+                expect((client.reply(2, HELD), client.done(3, add)), ((1,), [(number,)]), f"before {what}")
+                expect_protocol_error(client, what)
+            expect(honest.batch(read(node.scratch)), [(number + 1,)], f"batches done, with one after {what}")
             expect(honest.hold(slot), True, f"Hold after the end of {what}")
             honest.release(slot)
             honest.batch(read(0))
 
 
-@serves_others
-def a_node_hears_no_more_than_a_second_after_a_bye(node):
+@then_serves_others
+def a_node_receives_for_a_second_at_most_after_a_close(node):
     with node.connect() as client:
         client.send(bytes(16))
-        expect_misunderstood(client, "zeros")
+        expect_protocol_error(client, "zeros")
         begin = time.monotonic()
         try:
-            while time.monotonic() < begin + FAREWELL_S + LATE_S:
+            while time.monotonic() < begin + LINGER_S + LATE_S:
                 client.send(bytes(16))
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
         except OSError:
             return
         raise AssertionError("the connection is still open")
 
 
-@serves_others
-def nobody_waits_for_a_frame_that_does_not_end(node):
+@then_serves_others
+def an_incomplete_frame_delays_no_other_session(node):
     slot = SLOTS[9]
     batch = frame(BATCH, write(node.scratch, *range(50)).words, 9, 1)
     with node.session() as client, node.session() as other:
@@ -159,9 +159,9 @@ def nobody_waits_for_a_frame_that_does_not_end(node):
         expect(other.batch(read(node.scratch)), [(78,)], "a word that half a frame would write")
 
 
-@serves_others
-def who_says_no_hello_is_told_so_in_time(node):
-    """Silent, in the middle of a Hello, and a byte at a time."""
+@then_serves_others
+def a_client_without_a_hello_gets_a_close_in_time(node):
+    """Connects silently, with half a Hello, and a byte at a time."""
     greeting = frame(HELLO, hello(**node.token))
     with node.connect() as silent, node.connect() as half, node.connect() as slow:
         begin = time.monotonic()
@@ -170,13 +170,13 @@ def who_says_no_hello_is_told_so_in_time(node):
             slow.send(bytes([byte]))
             time.sleep(0.1)
         for client in (silent, half, slow):
-            expect_raise(Bye, (TOO_SLOW, GREETING_S), client.receive, "no Hello")
+            expect_raise(Close, (TOO_SLOW, GREETING_S), client.receive, "no Hello")
         took = time.monotonic() - begin
-        expect(GREETING_S - 0.1 <= took <= GREETING_S + LATE_S, True, f"told after {took:.1f} s")
+        expect(GREETING_S - 0.1 <= took <= GREETING_S + LATE_S, True, f"closed after {took:.1f} s")
 
 
-@serves_others
-def who_takes_no_answers_is_dropped_after_the_timeout(node):
+@then_serves_others
+def a_client_that_reads_no_replies_is_dropped_after_the_timeout(node):
     slot, counter, requests = SLOTS[7], node.scratch + SCRATCH_BYTES // 2, 64
     with node.connect(receive_buffer_bytes=4096) as client, node.session() as honest:
         timeout_s = client.hello(**node.token).timeout_ms / 1000
@@ -185,57 +185,58 @@ def who_takes_no_answers_is_dropped_after_the_timeout(node):
         begin = time.monotonic()
         for _ in range(requests):
             client.send_batch(fetch_add(counter, 1), read(0, min(MAX_VERB_WORDS, node.scratch // 8)))
-        wait_for(lambda: honest.hold(slot), "the end of a session that takes no answers", timeout_s + LATE_S)
+        wait_for(lambda: honest.hold(slot), "the end of a session that reads no replies", timeout_s + LATE_S)
         took = time.monotonic() - begin
         expect(took >= timeout_s, True, f"dropped after {took:.1f} s, with a timeout of {timeout_s} s")
         executed, answered = honest.batch(read(counter))[0][0], 0
-        expect(executed < requests, True, f"{executed} requests were executed, whose answers nobody took")
+        expect(executed < requests, True, f"{executed} requests were executed, whose replies were not read")
         try:
             while client.receive():
                 answered += 1
-        except Bye as bye:
-            expect((bye.args, answered), ((TOO_SLOW, int(timeout_s)), executed), "Bye, and answers before it")
+        except Close as close:
+            expect((close.args, answered), ((TOO_SLOW, int(timeout_s)), executed), "Close, and replies before it")
         except Ended:
-            # The kernel gave the connection up before the Bye could be sent.
-            expect(answered <= executed, True, f"{answered} answers of {executed} requests")
+            # The kernel gave the connection up before the Close could be sent.
+            expect(answered <= executed, True, f"{answered} replies to {executed} requests")
 
 
-def nobody_is_let_in_without_a_token_of_the_node(node):
+def a_token_of_the_node_is_required(node):
     if node.token:
         for token in (None, (0, 0), (node.token["token"][0], node.token["token"][1] ^ 1)):
             with node.connect() as client:
-                expect_raise(Bye, (UNAUTHORIZED, 0), lambda: client.hello(token=token), f"token {token}")
+                expect_raise(Close, (UNAUTHORIZED, 0), lambda: client.hello(token=token), f"token {token}")
     else:
         with node.connect() as client:
-            expect(client.hello(token=(1, 2)).grant, 1, "a node without tokens looks at none")
+            expect(client.hello(token=(1, 2)).grant, 1, "a node without tokens ignores a token")
 
 
-def another_version_is_told_the_nodes(node):
+def a_client_of_another_version_gets_the_nodes_version(node):
     for version in (0, VERSION + 1, (1 << 32) - 1):
         with node.connect() as client:
-            expect_raise(Bye, (WRONG_VERSION, VERSION), lambda: client.hello(version=version, **node.token), "version")
+            call = functools.partial(client.hello, version=version, **node.token)
+            expect_raise(Close, (WRONG_VERSION, VERSION), call, "version")
 
 
-def nothing_sent_behind_a_hello_is_executed_without_a_welcome(node):
+def nothing_sent_after_a_hello_is_executed_without_a_welcome(node):
     with node.session() as client:
         client.batch(write(node.scratch, 5))
         with node.connect() as other:
             add = fetch_add(node.scratch, 1)
             other.send(frame(HELLO, hello(version=9)) + frame(BATCH, add.words, 2, 1))
-            expect_raise(Bye, (WRONG_VERSION, VERSION), lambda: other.answer(2, DONE), "a batch behind a refused Hello")
+            expect_raise(Close, (WRONG_VERSION, VERSION), lambda: other.reply(2, DONE), "a batch after a refused Hello")
         with node.connect() as other:
             other.send(frame(HELLO, hello(**node.token)) + frame(BATCH, add.words, 2, 1))
-            expect(welcome(other.answer(1, WELCOME)).grant, 1, "grant")
-            expect(other.done(2, add), [(5,)], "a batch behind a Hello that is welcome")
+            expect(welcome(other.reply(1, WELCOME)).grant, 1, "grant")
+            expect(other.done(2, add), [(5,)], "a batch after an accepted Hello")
 
 
-def one_session_too_many_is_told_the_bound(node):
+def one_session_too_many_gets_the_bound(node):
     with node.session() as client:
         wait_for(lambda: sessions_open(client) == 1, "the sessions of other checks are over")
         sessions = [node.session() for _ in range(node.sessions - 1)]
         try:
             with node.connect() as other:
-                expect_raise(Bye, (FULL, node.sessions), lambda: other.hello(**node.token), "one session too many")
+                expect_raise(Close, (FULL, node.sessions), lambda: other.hello(**node.token), "one session too many")
         finally:
             for session in sessions:
                 session.socket.close()
@@ -246,31 +247,31 @@ def sessions_open(client):
     return counters[8] - counters[9]
 
 
-def who_is_connected_at_the_end_is_told_so(node):
+def clients_connected_at_the_end_get_a_close(node):
     with node.session() as client:
         accepted = client.count()[0][0]
-        with node.connect() as stranger:
+        with node.connect() as other:
             wait_for(lambda: client.count()[0][0] > accepted, "the node has accepted a connection")
-            # One of its threads took it, and another one may have to watch it.
+            # One of its threads accepted it, and another one may have to add it to its poll.
             time.sleep(0.2)
             print("waiting for the node to be stopped", flush=True)
-            expect_raise(Bye, (SHUTDOWN, 0), client.receive, "a session at the end")
-            expect_raise(Bye, (SHUTDOWN, 0), stranger.receive, "a connection without a session at the end")
+            expect_raise(Close, (SHUTDOWN, 0), client.receive, "a session at the end")
+            expect_raise(Close, (SHUTDOWN, 0), other.receive, "a connection without a session at the end")
 
 
-def a_client_without_tls_is_told_so(node):
+def a_client_without_tls_gets_a_close(node):
     with node.connect() as client:
-        expect_raise(Bye, (TLS_WANTED, 0), lambda: client.hello(**node.token), "Hello without TLS")
+        expect_raise(Close, (TLS_REQUIRED, 0), lambda: client.hello(**node.token), "Hello without TLS")
         expect_raise(Ended, ("the connection ended",), client.receive, "the end")
 
 
-SLOW = (who_says_no_hello_is_told_so_in_time, who_takes_no_answers_is_dropped_after_the_timeout)
-PROMISES = (
-    nobody_is_let_in_without_a_token_of_the_node,
-    another_version_is_told_the_nodes,
-    nothing_sent_behind_a_hello_is_executed_without_a_welcome,
-    what_is_no_hello_is_misunderstood,
-    a_wrong_frame_ends_the_session_behind_what_was_sent_before,
-    a_node_hears_no_more_than_a_second_after_a_bye,
-    nobody_waits_for_a_frame_that_does_not_end,
+SLOW = (a_client_without_a_hello_gets_a_close_in_time, a_client_that_reads_no_replies_is_dropped_after_the_timeout)
+CHECKS = (
+    a_token_of_the_node_is_required,
+    a_client_of_another_version_gets_the_nodes_version,
+    nothing_sent_after_a_hello_is_executed_without_a_welcome,
+    anything_but_a_hello_first_is_a_protocol_error,
+    an_invalid_frame_ends_the_session_after_earlier_requests,
+    a_node_receives_for_a_second_at_most_after_a_close,
+    an_incomplete_frame_delays_no_other_session,
 )

@@ -1,24 +1,24 @@
-//! Frames of the TCP fabric: any words are a frame or an error, a value is encoded as it came, and a batch that was
-//! parsed says in as many words what it finds as its answer may hold.
+//! Checks of the codec of the TCP fabric: any words are a frame or an error, a decoded value is encoded to the same
+//! words, and the results of a parsed batch have exactly the length of its reply.
 
 use guira_fabric::Verb;
 use guira_fabric_tcp::wire::{
-    self, Bye, FenceAnswer, Grant, HEADER_WORDS, Header, HeldAnswer, Hello, Kind, SessionId, Token, Welcome,
+    self, CloseReason, FenceReply, Grant, HEADER_WORDS, Header, Hello, HoldReply, Kind, SessionId, Token, Welcome,
 };
 
 use super::{Answer, Seed};
 
-/// A frame: its header, as it is and with its length put right, and a body of its kind.
+/// Decodes a frame: its header, as it is and with a corrected length, and a body of its kind.
 ///
 /// # Panics
-/// If a promise of the codec is broken.
+/// If the codec violates one of its guarantees.
 pub fn wire(data: &[u8]) -> Answer {
     let words: Vec<u64> = data.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8"))).collect();
     let Some((&[first, id], body)) = words.split_first_chunk::<HEADER_WORDS>() else { return Answer::Refused };
     if let Ok(header) = Header::decode([first, id]) {
         assert_eq!(header.encode(), [first, id], "{header:?}");
     }
-    // What no chance would get right.
+    // Random data would not have the right length.
     let bytes = u32::try_from(words.len() * 8).unwrap_or(u32::MAX);
     match Header::decode([first & !u64::from(u32::MAX) | u64::from(bytes), id]) {
         Ok(header) => {
@@ -29,20 +29,20 @@ pub fn wire(data: &[u8]) -> Answer {
     }
 }
 
-/// Whether the body is one of its kind. What is one is encoded to what it was read from.
+/// Whether the body is valid for its kind. A valid one is encoded to the words that it was decoded from.
 fn read(header: Header, body: &[u64]) -> bool {
     let same = |encoded: Option<Vec<u64>>| encoded.is_some_and(|words| same_words(&words, body));
     match header.kind {
         Kind::Batch => batch(header, body),
-        // Any words may have been found; what a batch makes of them is told by its length.
+        // Any words are valid results; only their length depends on the batch.
         Kind::Done => found(body),
-        Kind::Hello => Hello::decode(body).map(|hello| hello_comes_back(&hello)).is_ok(),
+        Kind::Hello => Hello::decode(body).map(|hello| hello_round_trips(&hello)).is_ok(),
         Kind::Welcome => same(Welcome::decode(body).ok().map(|welcome| welcome.encode())),
-        Kind::Bye => same(Bye::decode(body).ok().map(|bye| bye.encode().to_vec())),
-        Kind::Held => same(HeldAnswer::decode(body).ok().map(|answer| answer.encode().to_vec())),
-        Kind::Fenced => same(FenceAnswer::decode(body).ok().map(|answer| answer.encode().to_vec())),
+        Kind::Close => same(CloseReason::decode(body).ok().map(|reason| reason.encode().to_vec())),
+        Kind::Held => same(HoldReply::decode(body).ok().map(|answer| answer.encode().to_vec())),
+        Kind::Fenced => same(FenceReply::decode(body).ok().map(|answer| answer.encode().to_vec())),
         Kind::Hold | Kind::Release | Kind::Fence => {
-            same(wire::slot(body).ok().map(|slot| wire::encode_slot(slot).to_vec()))
+            same(wire::decode_slot(body).ok().map(|slot| wire::encode_slot(slot).to_vec()))
         }
         Kind::Refused => refusal(body),
         Kind::Count | Kind::Counted => true,
@@ -50,41 +50,41 @@ fn read(header: Header, body: &[u64]) -> bool {
 }
 
 fn same_words(encoded: &[u64], body: &[u64]) -> bool {
-    assert_eq!(encoded, body, "a value is encoded as it came");
+    assert_eq!(encoded, body, "a value is encoded to the words that it was decoded from");
     true
 }
 
-/// A token that is not there has no words.
-fn hello_comes_back(hello: &Hello) {
+/// Compares values, not words: the words of an absent token are ignored.
+fn hello_round_trips(hello: &Hello) {
     assert_eq!(Hello::decode(&hello.encode()).as_ref(), Ok(hello));
 }
 
-/// A batch that is parsed is encoded to the same frame, and takes its answer.
+/// A parsed batch is encoded to the same frame, and decodes its reply.
 fn batch(header: Header, body: &[u64]) -> bool {
     let Ok(words) = wire::found_words(body, header.count) else {
-        // It may be verbs, of another number than was counted: all that is promised is an answer.
+        // It may be valid verbs of another number than the count: parsing must return.
         let _ = wire::parse_batch(body, header.count, &mut [0; 8]).is_ok();
         return false;
     };
     let mut found = vec![0; words];
-    let mut verbs = wire::parse_batch(body, header.count, &mut found).expect("its answer's length was told");
+    let mut verbs = wire::parse_batch(body, header.count, &mut found).expect("the length of its reply was returned");
     assert_eq!(verbs.len(), usize::from(header.count));
     assert!(verbs.iter().all(|verb| (1..=wire::MAX_VERB_WORDS).contains(&verb.words())));
     let mut frame = Vec::new();
-    let shape = wire::encode_batch(&mut frame, header.id, &verbs).expect("it came in one frame");
+    let shape = wire::encode_batch(&mut frame, header.id, &verbs).expect("it was received in one frame");
     assert_eq!((frame.len(), shape.request_words, shape.reply_words), (header.words, header.words, words + 2));
     assert_eq!(Header::decode([frame[0], frame[1]]), Ok(header));
-    assert!(frame[HEADER_WORDS..] == *body, "a batch is encoded as it came");
-    let answer: Vec<u64> = (0..words as u64).collect();
-    assert!(wire::decode_reply(&[&answer[..], &[0]].concat(), &mut verbs).is_err());
-    assert!(words == 0 || wire::decode_reply(&answer[1..], &mut verbs).is_err());
-    assert_eq!(wire::decode_reply(&answer, &mut verbs), Ok(()));
+    assert!(frame[HEADER_WORDS..] == *body, "a batch is encoded to the frame that it was parsed from");
+    let reply: Vec<u64> = (0..words as u64).collect();
+    assert!(wire::decode_reply(&[&reply[..], &[0]].concat(), &mut verbs).is_err());
+    assert!(words == 0 || wire::decode_reply(&reply[1..], &mut verbs).is_err());
+    assert_eq!(wire::decode_reply(&reply, &mut verbs), Ok(()));
     drop(verbs);
-    assert_eq!(found, answer);
+    assert_eq!(found, reply);
     true
 }
 
-/// An answer fits the batch of as many words, and no other.
+/// A reply matches a batch with as many words of results, and no other.
 fn found(body: &[u64]) -> bool {
     let mut into = vec![0; body.len()];
     let mut longer = vec![0; body.len() + 1];
@@ -95,19 +95,19 @@ fn found(body: &[u64]) -> bool {
     true
 }
 
-/// A refusal that is read is written to one that is read alike.
+/// A decoded refusal is encoded to one that can be decoded.
 fn refusal(body: &[u64]) -> bool {
     let Ok(refusal) = wire::decode_refusal(body) else { return false };
     let mut frame = Vec::new();
     wire::encode_refusal(&mut frame, 9, &refusal);
     let header = Header::decode([frame[0], frame[1]]).expect("a frame");
     assert_eq!((header.kind, header.id, header.words), (Kind::Refused, 9, frame.len()));
-    // A text that was no UTF-8, or too long, comes back otherwise.
+    // A text that was not UTF-8, or too long, is changed.
     assert!(wire::decode_refusal(&frame[HEADER_WORDS..]).is_ok());
     true
 }
 
-/// A frame of every kind, and some that are none.
+/// Returns a frame of every kind, and some invalid ones.
 pub(super) fn seeds() -> Vec<Seed> {
     let addr = guira_fabric::Addr::main;
     let (mut into, mut found) = ([0; 3], [0; 3]);
@@ -123,10 +123,10 @@ pub(super) fn seeds() -> Vec<Seed> {
     wire::encode_batch(&mut batch, 1 << 32, &verbs).expect("it fits");
     let session = SessionId([5, 6]);
     let hello =
-        Hello { wanted: Grant::ReadWrite, token: Some(Token([1, 2])), previous: Some(session), sample_words: 512 };
+        Hello { wanted: Grant::ReadWrite, token: Some(Token([1, 2])), prior_session: Some(session), sample_words: 512 };
     let welcome = Welcome {
         grant: Grant::ReadOnly,
-        fate: wire::Fate::Fenced,
+        prior_session: wire::PriorSession::Fenced,
         session,
         region: [7, 8],
         main_bytes: 1 << 20,
@@ -153,11 +153,11 @@ pub(super) fn seeds() -> Vec<Seed> {
         ("welcome", framed(Kind::Welcome, &welcome.encode())),
         ("done", framed(Kind::Done, &[1, 2, 3])),
         ("hold", framed(Kind::Hold, &wire::encode_slot(3))),
-        ("held", framed(Kind::Held, &HeldAnswer::Granted.encode())),
+        ("held", framed(Kind::Held, &HoldReply::Granted.encode())),
         ("release", framed(Kind::Release, &wire::encode_slot(3))),
         ("fence", framed(Kind::Fence, &wire::encode_slot(65_535))),
-        ("fenced", framed(Kind::Fenced, &FenceAnswer::Dropped.encode())),
-        ("bye", framed(Kind::Bye, &Bye::Full { limit: 7 }.encode())),
+        ("fenced", framed(Kind::Fenced, &FenceReply::Dropped.encode())),
+        ("close", framed(Kind::Close, &CloseReason::Full { limit: 7 }.encode())),
         ("count", framed(Kind::Count, &[])),
         ("refused", refused),
         ("failed", failed),

@@ -1,5 +1,5 @@
-//! What a round trip of one blocking lane costs over loopback, beside the floor: the same bytes to and fro between two
-//! threads with bare sockets, in the same run; and behind TLS, if it was compiled in.
+//! Measures a round trip of one blocking lane over loopback, beside its lower bound: the same bytes exchanged by two
+//! threads over bare sockets, in the same run; and with TLS, if it is compiled in.
 //!
 //! ```text
 //! cargo run --release -p guira-fabric-tcp --features tls --example round_trip
@@ -19,9 +19,9 @@ use guira_fabric_tcp::node::{Node, NodeHandle, NodeOptions};
 use guira_fabric_tcp::wire::BatchShape;
 
 const ROUNDS: u32 = 20_000;
-/// Turns of both, so that what else the machine does meets both alike.
+/// Alternations of the measurements, so that other load of the machine affects all alike.
 const TURNS: u32 = 5;
-/// Two rows' worth of words.
+/// The words of two rows.
 const READ_WORDS: usize = 16;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -89,12 +89,14 @@ fn read(lane: &mut TcpLane) -> Result<(), FabricError> {
         Submitted::Done(result) => result,
         Submitted::InFlight => match lane.poll(&mut batch, &mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => result,
-            Poll::Pending => Err(FabricError::Backend("a lane that waits in place did not wait".to_owned())),
+            Poll::Pending => {
+                Err(FabricError::Backend("a lane that waits in place returned without a result".to_owned()))
+            }
         },
     }
 }
 
-/// A thread that answers so many bytes with so many.
+/// Starts a thread that replies to each `request_bytes` bytes with `reply_bytes` bytes.
 fn bare(request_bytes: usize, reply_bytes: usize) -> std::io::Result<TcpStream> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let client = TcpStream::connect(listener.local_addr()?)?;

@@ -1,4 +1,4 @@
-//! A node that has no descriptor left for another client accepts it when one has gone, and serves the others meanwhile.
+//! A node without a free descriptor accepts a client when another one has ended, and serves the others meanwhile.
 //!
 //! The node runs in a process of its own, which is this program again, so that the limit is the node's alone.
 
@@ -15,14 +15,14 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 
 /// Set in the environment of the process that is the node.
 const IS_NODE: &str = "GUIRA_TEST_NODE";
-/// What the node says before its address.
-const SAYS: &str = "the node listens on ";
-/// Descriptors of the node's process, and clients that want to be served at once.
+/// The text that the node prints before its address.
+const PREFIX: &str = "the node listens on ";
+/// The descriptors of the node's process, and the clients that connect at once.
 const DESCRIPTORS: u64 = 40;
 const CLIENTS: usize = 60;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The node, if this process was started to be it.
+/// Runs the node, if this process was started for it.
 #[test]
 fn node() {
     if std::env::var_os(IS_NODE).is_none() {
@@ -33,18 +33,18 @@ fn node() {
     let region = HeapRegion::new(4096, 64, Profile::Shm.caps());
     let options = NodeOptions::new((Ipv4Addr::LOCALHOST, 0).into(), [1, 2]).threads(1);
     let node = Node::bind(region, options).unwrap().spawn().unwrap();
-    println!("{SAYS}{}", node.local_addrs()[0]);
+    println!("{PREFIX}{}", node.local_addrs()[0]);
     io::stdout().flush().unwrap();
-    // Until the test closes it, or is gone.
+    // Until the test closes it, or ends.
     io::stdin().read_to_end(&mut Vec::new()).unwrap();
     node.stop().unwrap();
 }
 
 #[test]
-fn a_node_without_descriptors_serves_on() {
+fn a_node_without_free_descriptors_keeps_serving() {
     let (mut process, addr) = start();
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::connect(addr)).collect();
-    // The kernel has connected them all; the node serves the first of them.
+    // The kernel has connected them all; the node serves the first ones.
     assert_eq!(clients[0].receive().0.kind, Kind::Welcome);
     let counters = loop {
         let counters = clients[0].count();
@@ -54,7 +54,7 @@ fn a_node_without_descriptors_serves_on() {
     };
     println!("{} of {CLIENTS} clients were served at once", counters.sessions_opened);
     assert!((10..CLIENTS as u64).contains(&counters.sessions_opened));
-    // Each that goes makes room for one that waits; the last is served at last.
+    // Each one that ends makes room for one that waits, until the last one is served.
     for mut client in clients.drain(1..CLIENTS - 1) {
         assert_eq!(client.receive().0.kind, Kind::Welcome);
     }
@@ -76,9 +76,9 @@ fn start() -> (Child, SocketAddr) {
         .expect("a process");
     let lines = BufReader::new(process.stdout.take().expect("a pipe")).lines();
     let mut said =
-        lines.map_while(Result::ok).filter_map(|line| line.split_once(SAYS).map(|(_, addr)| addr.to_owned()));
+        lines.map_while(Result::ok).filter_map(|line| line.split_once(PREFIX).map(|(_, addr)| addr.to_owned()));
     let addr = said.next().expect("the node says where it listens");
-    // Its later words go nowhere: nobody waits for them, and they are few.
+    // The rest of its output is read and ignored.
     std::thread::spawn(move || said.count());
     (process, addr.parse().expect("an address"))
 }
@@ -88,12 +88,12 @@ struct Client {
 }
 
 impl Client {
-    /// Connects and greets.
+    /// Connects and sends a Hello.
     fn connect(addr: SocketAddr) -> Client {
         let stream = TcpStream::connect(addr).expect("the kernel connects");
-        stream.set_read_timeout(Some(PATIENCE)).expect("an option of the socket");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("an option of the socket");
         let mut client = Client { stream };
-        let hello = Hello { wanted: Grant::ReadOnly, token: None, previous: None, sample_words: 0 };
+        let hello = Hello { wanted: Grant::ReadOnly, token: None, prior_session: None, sample_words: 0 };
         client.send(Kind::Hello, &hello.encode());
         client
     }

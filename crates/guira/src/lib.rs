@@ -259,7 +259,7 @@ pub mod errors {
     pub use guira_fabric_tcp::client::ConnectError;
     pub use guira_fabric_tcp::node::NodeError;
     pub use guira_fabric_tcp::tls::TlsError;
-    pub use guira_fabric_tcp::wire::{Bye, WireError};
+    pub use guira_fabric_tcp::wire::{CloseReason, WireError};
     pub use guira_layout::{ConfigError, SuperblockError};
     pub use guira_rcuckoo::{DamagedItem, NoSpace, TableError};
     pub use guira_url::UrlError;

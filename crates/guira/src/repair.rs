@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use guira_fabric::{FenceProof, Lane, Region, SlotHold};
 use guira_fabric_shm::{KillError, ProcessIdentity, ProcessState, ShmRegion};
-use guira_fabric_tcp::wire::FenceAnswer;
+use guira_fabric_tcp::wire::FenceReply;
 use guira_layout::{LockId, SlotState, SlotWord};
 use guira_rcuckoo::{
     Counters, Incident, Observer, Recovered, SlotClient, SlotInfo, add_totals, free_unowned_locks, read_slot, recover,
@@ -372,9 +372,9 @@ impl Kick<'_> {
             FabricRegion::Shm(region) => identity(&self.who).kill(patience, || self.is_guilty(region)),
             FabricRegion::Tcp(region) => {
                 match region.fence(self.slot).map_err(self.inner.fabric("cannot fence a client of"))? {
-                    FenceAnswer::Dropped => Ok(()),
+                    FenceReply::Dropped => Ok(()),
                     // Somebody beside the node has it, or had it for a moment.
-                    FenceAnswer::NoSession => Err(KillError::Ended { pid }),
+                    FenceReply::NoSession => Err(KillError::Ended { pid }),
                 }
             }
         })

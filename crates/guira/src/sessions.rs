@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use guira_fabric::{FabricError, Region};
 use guira_fabric_tcp::client::{self, ConnectError, ConnectOptions, Endpoint, TcpRegion};
 use guira_fabric_tcp::tls::TlsError;
-use guira_fabric_tcp::wire::{Bye, Fate, Grant, SessionId, Token};
+use guira_fabric_tcp::wire::{CloseReason, Grant, PriorSession, SessionId, Token};
 use guira_layout::SuperblockError;
 use guira_rcuckoo::{Table, TableError, open_table};
 
@@ -97,7 +97,8 @@ impl Failure {
                 ConnectError::Tls { reason, .. } => matches!(reason, TlsError::Failed { .. }),
                 ConnectError::NotANode { .. } => false,
                 ConnectError::Rejected { reason, .. } => {
-                    self.is_for_want_of_room() || matches!(reason, Bye::Shutdown | Bye::Fenced | Bye::TooSlow { .. })
+                    self.is_for_want_of_room()
+                        || matches!(reason, CloseReason::Shutdown | CloseReason::Fenced | CloseReason::TooSlow { .. })
                 }
                 _ => true,
             },
@@ -113,7 +114,10 @@ impl Failure {
     /// Whether the node has no room for another session.
     fn is_for_want_of_room(&self) -> bool {
         let Failure::Connect(error) = self else { return false };
-        matches!(**error, ConnectError::Rejected { reason: Bye::Full { .. } | Bye::AddressFull { .. }, .. })
+        matches!(
+            **error,
+            ConnectError::Rejected { reason: CloseReason::Full { .. } | CloseReason::AddressFull { .. }, .. }
+        )
     }
 
     pub(crate) fn into_error(self, url: &Url, options: &OpenOptions) -> Error {
@@ -178,7 +182,7 @@ pub(crate) fn connect(
         connect = connect.with_tls(tls.load().map_err(|error| Failure::TlsFile(Arc::new(error)))?);
     }
     if let Some(previous) = previous {
-        connect = connect.with_previous(previous);
+        connect = connect.with_prior_session(previous);
     }
     TcpRegion::connect(&connect).map_err(|error| Failure::Connect(Arc::new(error)))
 }
@@ -421,7 +425,7 @@ impl Remote {
         let timeout = if left.is_zero() { longest } else { longest.min(left) };
         let name = previous.and_then(|session| session.region.session());
         let region = connect(&self.endpoint, &self.options, self.waiting, timeout, name)?;
-        let was_fenced = region.previous_fate() == Fate::Fenced;
+        let was_fenced = region.prior_session() == PriorSession::Fenced;
         let region = FabricRegion::Tcp(region);
         verify(&region, &self.table)?;
         let (number, last_fenced) = match previous {
@@ -463,17 +467,17 @@ mod tests {
                 tried_ms: 50,
                 how: std::io::ErrorKind::UnexpectedEof,
             }),
-            rejected(Bye::Full { limit: 4 }),
-            rejected(Bye::AddressFull { limit: 4 }),
-            rejected(Bye::Shutdown),
+            rejected(CloseReason::Full { limit: 4 }),
+            rejected(CloseReason::AddressFull { limit: 4 }),
+            rejected(CloseReason::Shutdown),
             Failure::Open(TableError::Fabric(lost)),
         ] {
             assert!(passing.is_passing(), "{passing:?}");
         }
         for lasting in [
-            rejected(Bye::Unauthorized),
-            rejected(Bye::Version { node: 2 }),
-            rejected(Bye::Misunderstood),
+            rejected(CloseReason::Unauthorized),
+            rejected(CloseReason::Version { node: 2 }),
+            rejected(CloseReason::ProtocolError),
             Failure::Open(TableError::Destroyed),
             Failure::Open(TableError::Fabric(FabricError::Forked)),
             Failure::Gone("no table"),

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{Run, Table, command, guira};
-use guira_fabric_tcp::wire::{Bye, Grant, Header, Hello, Kind, Token, Welcome, append, from_wire, to_wire};
+use guira_fabric_tcp::wire::{CloseReason, Grant, Header, Hello, Kind, Token, Welcome, append, from_wire, to_wire};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
@@ -151,12 +151,12 @@ impl Peer {
         words
     }
 
-    fn greet(&mut self, token: Option<Token>) -> Result<Welcome, Bye> {
-        let hello = Hello { wanted: Grant::ReadWrite, token, previous: None, sample_words: 8 };
+    fn greet(&mut self, token: Option<Token>) -> Result<Welcome, CloseReason> {
+        let hello = Hello { wanted: Grant::ReadWrite, token, prior_session: None, sample_words: 8 };
         self.send(Kind::Hello, &hello.encode());
         match self.receive() {
             (Kind::Welcome, body) => Ok(Welcome::decode(&body).expect("a welcome")),
-            (Kind::Bye, body) => Err(Bye::decode(&body).expect("a farewell")),
+            (Kind::Close, body) => Err(CloseReason::decode(&body).expect("a farewell")),
             (kind, _) => panic!("{kind:?}"),
         }
     }
@@ -275,7 +275,7 @@ fn tokens_decide_who_may_do_what() {
     assert_eq!(greet(Some(token)).expect("it is known").grant, Grant::ReadWrite);
     assert_eq!(greet(Some(reader_token)).expect("it is known").grant, Grant::ReadOnly);
     for wrong in [None, Some(Token([token.0[0], token.0[1] ^ 1])), Some(Token([0, 0]))] {
-        assert_eq!(greet(wrong), Err(Bye::Unauthorized));
+        assert_eq!(greet(wrong), Err(CloseReason::Unauthorized));
     }
     let url = format!("tcp://127.0.0.1:{port}");
     let with = |token_file: &str, arguments: &[&str]| {
@@ -426,7 +426,7 @@ fn certificates_decide_who_may_come_in() {
         assert!(message.contains(&url) && message.contains(words) && !message.contains("changed"), "{error}");
         assert_eq!(error["effect"], "none");
     };
-    told(&[], "wants TLS");
+    told(&[], "requires TLS");
     told(&of_client[..2], "wants a certificate");
     told(&files.of_client("expired"), "refused the certificate");
     told(&Certificates::new().of_client("client"), "not issued by an authority");
@@ -458,7 +458,7 @@ fn who_is_let_in_is_read_anew_on_a_hangup() {
     let (_, new) = token_file(directory.path(), "first");
     server.signal(&["-HUP"]);
     wait_until("the new token is known", || greet(new) == Ok(()));
-    assert_eq!((greet(old), greet(other)), (Err(Bye::Unauthorized), Ok(())));
+    assert_eq!((greet(old), greet(other)), (Err(CloseReason::Unauthorized), Ok(())));
     guest.send(Kind::Count, &[]);
     assert_eq!(guest.receive().0, Kind::Counted, "its session goes on");
     fs::write(&first, "no token").expect("it is ours");
@@ -569,7 +569,7 @@ fn a_terminal_that_closes_ends_the_node() {
     terminal.kill().expect("it runs");
     terminal.wait().expect("it ends");
     let (kind, body) = guest.receive();
-    assert_eq!((kind, Bye::decode(&body)), (Kind::Bye, Ok(Bye::Shutdown)));
+    assert_eq!((kind, CloseReason::decode(&body)), (Kind::Close, Ok(CloseReason::Shutdown)));
     wait_until("it says why", || fs::read_to_string(&said).is_ok_and(|said| said.contains("\"SIGHUP\"")));
 }
 

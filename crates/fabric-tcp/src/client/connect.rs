@@ -1,7 +1,7 @@
-//! How a session begins.
+//! The start of a session.
 //!
-//! A node that has too many connections without a session closes the oldest of them, without a word. So a client whose
-//! connection ends before it was welcomed tries again, with pauses that double, until its time is up.
+//! A node that has too many connections without a session closes the oldest of them, without a Close. So a client whose
+//! connection ends before the Welcome tries again, with pauses that double, until its timeout.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -19,98 +19,97 @@ use super::receive::Receiver;
 use super::region::Connection;
 #[cfg(feature = "tls")]
 use super::tls::Encrypted;
-use super::transport::{Patience, Plain, Transport};
+use super::transport::{Plain, ReceiveMode, Transport};
 use crate::tls::TlsError;
-use crate::wire::{Bye, Kind, Welcome, WireError, append};
+use crate::wire::{CloseReason, Kind, Welcome, WireError, append};
 
-/// No session began. Nothing was changed.
+/// A session could not be started. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The host has no address.
+    /// The host could not be resolved.
     #[error("cannot find the memory node {endpoint}: {source}; nothing was changed")]
     Resolve {
-        /// Where it was looked for.
+        /// The endpoint of the node.
         endpoint: Endpoint,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Nobody listens there.
-    #[error("cannot connect to the memory node at {address}: nobody listens there; nothing was changed")]
+    /// The connection was refused.
+    #[error("cannot connect to the memory node at {address}: connection refused; nothing was changed")]
     Refused {
-        /// The address, the last of several.
+        /// The address, the last one if the host has several.
         address: SocketAddr,
     },
-    /// It took too long.
+    /// The node did not answer in time.
     #[error("the memory node at {address} did not answer within {timeout_ms} ms; nothing was changed")]
     TimedOut {
-        /// The address, the last of several.
+        /// The address, the last one if the host has several.
         address: SocketAddr,
-        /// How long everything was allowed to take.
+        /// The connect timeout, in milliseconds.
         timeout_ms: u64,
     },
-    /// The system says so.
+    /// The operating system reported a failure.
     #[error("cannot connect to the memory node at {address}: {source}; nothing was changed")]
     Io {
-        /// The address, the last of several.
+        /// The address, the last one if the host has several.
         address: SocketAddr,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// There is no TLS between this client and the node: one of both does not speak it, or does not take the other's
-    /// certificate.
-    #[error("no TLS with the memory node at {address}: {reason}; nothing was changed")]
+    /// The TLS handshake failed: one side does not speak TLS, or does not accept the other's certificate.
+    #[error("TLS with the memory node at {address} failed: {reason}; nothing was changed")]
     Tls {
-        /// The address.
+        /// The address of the node.
         address: SocketAddr,
-        /// Why.
+        /// The reason.
         reason: TlsError,
     },
-    /// Whoever listens there closed each connection without a word, for as long as connecting may take.
+    /// Every connection was closed before the Welcome and without a reason, until the connect timeout.
     #[error(
-        "{address} closed the connection before it answered the greeting ({how}), {} within {tried_ms} ms: it \
-         has too many connections that have not greeted it, or is no memory node; nothing was changed",
+        "{address} closed the connection before it answered ({how}), {} within {tried_ms} ms: it has too many new \
+         connections, or is not a memory node; nothing was changed",
         times(*attempts)
     )]
     Closed {
-        /// The address, the last of several.
+        /// The address, the last one if the host has several.
         address: SocketAddr,
-        /// How often it was tried, with pauses that double.
+        /// The number of attempts.
         attempts: u32,
-        /// For how long, in milliseconds.
+        /// The time from the first attempt to the last, in milliseconds.
         tried_ms: u64,
         /// How the last connection ended.
         how: io::ErrorKind,
     },
-    /// What came is not this protocol.
-    #[error("{address} is not a memory node that this client understands: {source}; nothing was changed")]
+    /// The answer is not a frame of this protocol.
+    #[error("{address} is not a memory node of a supported version: {source}; nothing was changed")]
     NotANode {
-        /// The address.
+        /// The address of the node.
         address: SocketAddr,
-        /// What is wrong with it.
+        /// The error in the frame.
         source: WireError,
     },
-    /// The node does not want this client, and says why: it speaks another version, it wants another token, it has no
-    /// room, it ends.
+    /// The node refused the session, for instance because of the protocol's version or the token, or because it has as
+    /// many sessions as it allows.
     #[error("the memory node at {address} refused the session: {reason}; nothing was changed")]
     Rejected {
-        /// The address.
+        /// The address of the node.
         address: SocketAddr,
-        /// Why.
-        reason: Bye,
+        /// The reason.
+        reason: CloseReason,
     },
 }
 
-/// The first pause between two attempts, and the longest.
+/// The first and the longest pause between two attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+const MAX_PAUSE: Duration = Duration::from_millis(500);
 
-/// `1 time`, `2 times`.
+/// Returns `1 time`, `2 times` and so on.
 fn times(attempts: u32) -> String {
     format!("{attempts} time{}", if attempts == 1 { "" } else { "s" })
 }
 
-/// Begins a session. Bounded by the time that connecting may take: each attempt ends with it, and pauses are not empty.
+/// Starts a session. The loop is bounded by the connect timeout: each attempt ends with it, and pauses are not empty.
 pub(super) fn connect(options: &ConnectOptions) -> Result<Connection, ConnectError> {
     let endpoint = &options.endpoint;
     let begin = Instant::now();
@@ -122,7 +121,7 @@ pub(super) fn connect(options: &ConnectOptions) -> Result<Connection, ConnectErr
         attempts += 1;
         let (address, how) = match (attempt(options, &addresses, deadline), last) {
             (Err(ConnectError::Closed { address, how, .. }), _) => (address, how),
-            // The time was up in the middle of an attempt: what became of those before it tells more.
+            // The timeout ended an attempt: the outcome of the attempt before it says more.
             (Err(ConnectError::TimedOut { .. }), Some(last)) => last,
             (result, _) => return result,
         };
@@ -132,12 +131,12 @@ pub(super) fn connect(options: &ConnectOptions) -> Result<Connection, ConnectErr
             return Err(ConnectError::Closed { address, attempts, tried_ms, how });
         }
         std::thread::sleep(pause);
-        step = LONGEST_PAUSE.min(2 * step);
+        step = MAX_PAUSE.min(2 * step);
         last = Some((address, how));
     }
 }
 
-/// From the upper half of `step`, so that clients which were sent away together do not come back together.
+/// Draws a pause from the upper half of `step`, so that clients which were closed together do not return together.
 fn jittered(step: Duration) -> Duration {
     let half = step / 2;
     // Without random numbers there is no jitter.
@@ -145,14 +144,14 @@ fn jittered(step: Duration) -> Duration {
     half + half * share / 1024
 }
 
-/// One attempt.
+/// Makes one attempt to start a session.
 fn attempt(options: &ConnectOptions, addresses: &[SocketAddr], deadline: Instant) -> Result<Connection, ConnectError> {
-    let (last, stream) = reach(options, addresses, deadline)?;
+    let (last, stream) = connect_tcp(options, addresses, deadline)?;
     let attempt = Attempt { address: last, options };
     let io = |source| attempt.failed(source);
     let process = Process::current().map_err(io)?;
     let plain = Plain::new(stream, options.batch_timeout).map_err(io)?;
-    let transport = protect(attempt, plain, deadline)?;
+    let transport = start_tls(attempt, plain, deadline)?;
     let mut receiver = Receiver::new();
     let welcome = greet(attempt, &*transport, &mut receiver, deadline)?;
     let (timeout, bounds) = (options.batch_timeout, Bounds::of(&welcome));
@@ -164,16 +163,16 @@ fn attempt(options: &ConnectOptions, addresses: &[SocketAddr], deadline: Instant
     Ok(Connection { link, waiting, peer: attempt.address, welcome, bounds })
 }
 
-/// A connection to the first address that takes one.
-fn reach(
+/// Connects to the first address that accepts a connection.
+fn connect_tcp(
     options: &ConnectOptions,
     addresses: &[SocketAddr],
     deadline: Instant,
 ) -> Result<(SocketAddr, TcpStream), ConnectError> {
-    let source = io::Error::new(io::ErrorKind::NotFound, "it has no address");
+    let source = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     let mut error = ConnectError::Resolve { endpoint: options.endpoint.clone(), source };
     for (index, address) in addresses.iter().enumerate() {
-        // Time is kept for the others: one that does not answer must not hide one that would.
+        // Some time is kept for the others: an address that does not answer must not hide one that would.
         let left = deadline.saturating_duration_since(Instant::now()) / (addresses.len() - index) as u32;
         match TcpStream::connect_timeout(address, left.max(Duration::from_millis(1))) {
             Ok(stream) => return Ok((*address, stream)),
@@ -183,9 +182,9 @@ fn reach(
     Err(error)
 }
 
-/// Encrypts the connection, if that is asked for.
+/// Encrypts the connection, if the options say so.
 #[cfg(feature = "tls")]
-fn protect(attempt: Attempt<'_>, plain: Plain, deadline: Instant) -> Result<Box<dyn Transport>, ConnectError> {
+fn start_tls(attempt: Attempt<'_>, plain: Plain, deadline: Instant) -> Result<Box<dyn Transport>, ConnectError> {
     let Some(tls) = &attempt.options.tls else { return Ok(Box::new(plain)) };
     match Encrypted::connect(plain, tls, attempt.options.endpoint.host(), deadline) {
         Ok(encrypted) => Ok(Box::new(encrypted)),
@@ -194,11 +193,11 @@ fn protect(attempt: Attempt<'_>, plain: Plain, deadline: Instant) -> Result<Box<
 }
 
 #[cfg(not(feature = "tls"))]
-fn protect(_: Attempt<'_>, plain: Plain, _: Instant) -> Result<Box<dyn Transport>, ConnectError> {
+fn start_tls(_: Attempt<'_>, plain: Plain, _: Instant) -> Result<Box<dyn Transport>, ConnectError> {
     Ok(Box::new(plain))
 }
 
-/// Says who this is, and reads what the node grants.
+/// Sends the Hello and receives the Welcome.
 fn greet(
     attempt: Attempt<'_>,
     transport: &dyn Transport,
@@ -208,15 +207,15 @@ fn greet(
     let address = attempt.address;
     let mut outbox = Outbox::default();
     outbox.append(|out| append(out, Kind::Hello, 0, &attempt.options.hello.encode()));
-    // A greeting is shorter than the room of a new connection. If it cannot leave, what the node said before is heard.
+    // A Hello fits the send buffer of a new connection. If it cannot be sent, a Close that has arrived is read first.
     let flushed = outbox.flush(transport);
     let not_a_node = |source| ConnectError::NotANode { address, source };
     loop {
         if let Some((header, body)) = receiver.next().map_err(not_a_node)? {
             return match header.kind {
                 Kind::Welcome => Welcome::decode(body).map_err(not_a_node),
-                Kind::Bye => {
-                    let reason = Bye::decode(body).map_err(not_a_node)?;
+                Kind::Close => {
+                    let reason = CloseReason::decode(body).map_err(not_a_node)?;
                     Err(ConnectError::Rejected { address, reason })
                 }
                 kind => Err(not_a_node(WireError::Kind { kind: kind as u8 })),
@@ -225,7 +224,7 @@ fn greet(
         if Instant::now() >= deadline {
             return Err(attempt.timed_out());
         }
-        match receiver.fill(transport, Patience::Slice) {
+        match receiver.fill(transport, ReceiveMode::Timed) {
             Ok(0) => return Err(attempt.failed(io::ErrorKind::UnexpectedEof.into())),
             Ok(_) => {}
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
@@ -238,7 +237,7 @@ fn greet(
     }
 }
 
-/// What was attempted.
+/// An attempt to start a session.
 #[derive(Clone, Copy)]
 struct Attempt<'o> {
     address: SocketAddr,
@@ -252,7 +251,7 @@ impl Attempt<'_> {
         }
         use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
         match source.kind() {
-            // A node that is sent something behind what it has looked at resets the connection instead of ending it.
+            // A node that closes with unread bytes resets the connection instead of ending it.
             how @ (UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe) => {
                 ConnectError::Closed { address: self.address, attempts: 1, tried_ms: 0, how }
             }

@@ -1,12 +1,12 @@
-//! The thread of a connection that many tasks share: it reads the answers and wakes who waits for them, sends what had
-//! to wait for room, ends pauses, and notices what is overdue.
+//! The driver: the thread of a connection that many tasks share. It reads the replies and wakes the tasks that wait for
+//! them, sends the backlog, ends pauses, and notices overdue requests.
 //!
-//! When answers for several tasks arrive together, a round begins: the tasks' next batches wait for each other, until
-//! the last task has taken its answer. It is over before that when a batch has waited for so long as [`ROUND_NS`];
-//! while none waits, because the tasks' thread has not got its processor yet, nobody is the worse for a round that
-//! lasts.
+//! When replies to several tasks arrive together, a flush window opens: the tasks' next batches are coalesced, until
+//! the last task has taken its reply. The window closes earlier when a batch has waited for [`FLUSH_WINDOW_NS`]; while
+//! none waits, because the tasks' thread has not been scheduled yet, an open window delays no batch.
 //!
-//! Invariant: it ends when the last handle of its connection does, and not before, because pauses go on after a loss.
+//! Invariant: the driver ends with the last handle of its connection, and not before, because pauses go on after a
+//! loss.
 
 use std::io;
 use std::sync::Arc;
@@ -23,20 +23,20 @@ use super::link::{Link, Received};
 use super::loss::Loss;
 use super::outbox::Flushed;
 use super::receive::Receiver;
-use super::slots::Delivered;
-use super::transport::Patience;
+use super::request_slots::Delivered;
+use super::transport::ReceiveMode;
 
-/// Into how many stretches the time is divided that a batch has: it is overdue at most one of them late.
+/// The ticks of a batch's timeout: an overdue batch is noticed at most one tick late.
 const TICKS: u32 = 4;
 
-/// After how long a round is looked at: about a round trip. A task that has taken its answer then waits no longer for
-/// others that have not, because they are busy, or are not polled. Where no batch waits, it is looked at again after
-/// twice the time.
-const ROUND_NS: u64 = 50_000;
-/// A round is over after the look that follows a time this long.
-const LONGEST_LOOK_NS: u64 = 16 * ROUND_NS;
+/// The time until the first check of a flush window: about a round trip. If a batch waits then, it no longer waits for
+/// tasks that have not taken their reply, because they are busy or not polled. If no batch waits, the next check is
+/// after twice the time.
+const FLUSH_WINDOW_NS: u64 = 50_000;
+/// A flush window closes at the check that follows an interval this long.
+const LONGEST_INTERVAL_NS: u64 = 16 * FLUSH_WINDOW_NS;
 
-/// Sees to it that `link` has a driver.
+/// Starts a driver for `link`, unless it has one.
 pub(super) fn start(link: &Arc<Link>) -> io::Result<()> {
     let driven = Arc::clone(link);
     link.drive(|| {
@@ -49,7 +49,7 @@ fn drive(link: Arc<Link>) {
     let tick_ns = u64::try_from((link.timeout / TICKS).as_nanos()).unwrap_or(u64::MAX).max(1);
     let receiver = link.take_receiver();
     let next_tick_ns = clock_ns().saturating_add(tick_ns);
-    Driver { link, receiver, tick_ns, next_tick_ns, round: None, wakers: Vec::new() }.run();
+    Driver { link, receiver, tick_ns, next_tick_ns, window: None, wakers: Vec::new() }.run();
 }
 
 struct Driver {
@@ -57,29 +57,29 @@ struct Driver {
     receiver: Receiver,
     tick_ns: u64,
     next_tick_ns: u64,
-    /// The round that is under way, if one is.
-    round: Option<Round>,
+    /// The flush window, if one is open.
+    window: Option<FlushWindow>,
     wakers: Vec<Waker>,
 }
 
-/// When a round is looked at.
+/// The schedule of the checks of a flush window.
 #[derive(Clone, Copy)]
-struct Round {
-    next_look_ns: u64,
-    /// From the last look, or the beginning.
-    look_ns: u64,
+struct FlushWindow {
+    next_check_ns: u64,
+    /// The time from the last check, or the opening, to the next check.
+    interval_ns: u64,
 }
 
-impl Round {
-    fn begun_at(now_ns: u64) -> Round {
-        Round { next_look_ns: now_ns.saturating_add(ROUND_NS), look_ns: ROUND_NS }
+impl FlushWindow {
+    fn opened_at(now_ns: u64) -> FlushWindow {
+        FlushWindow { next_check_ns: now_ns.saturating_add(FLUSH_WINDOW_NS), interval_ns: FLUSH_WINDOW_NS }
     }
 
-    /// The round after a look at it, unless it is over.
-    fn after_look(self, now_ns: u64, is_batch_waiting: bool) -> Option<Round> {
-        let look_ns = 2 * self.look_ns;
-        let goes_on = !is_batch_waiting && look_ns <= LONGEST_LOOK_NS;
-        goes_on.then(|| Round { next_look_ns: now_ns.saturating_add(look_ns), look_ns })
+    /// Returns the window after a check, unless it closes.
+    fn after_check(self, now_ns: u64, is_batch_waiting: bool) -> Option<FlushWindow> {
+        let interval_ns = 2 * self.interval_ns;
+        let goes_on = !is_batch_waiting && interval_ns <= LONGEST_INTERVAL_NS;
+        goes_on.then(|| FlushWindow { next_check_ns: now_ns.saturating_add(interval_ns), interval_ns })
     }
 }
 
@@ -87,40 +87,40 @@ impl Driver {
     fn run(mut self) {
         while !self.link.is_closing.load(Ordering::Acquire) {
             if self.link.lost().is_none()
-                && let Err(loss) = self.carry()
+                && let Err(loss) = self.exchange()
             {
                 self.link.lose(loss);
             }
-            self.keep_time();
+            self.expire_timers();
             self.wakers.drain(..).for_each(Waker::wake);
             self.wait();
         }
     }
 
-    /// Sends what had to wait and takes in what has arrived.
-    fn carry(&mut self) -> Result<(), Loss> {
-        let flushed = if self.link.has_rest() { self.link.flush() } else { Flushed::All };
+    /// Sends the backlog and receives what has arrived.
+    fn exchange(&mut self) -> Result<(), Loss> {
+        let flushed = if self.link.has_backlog() { self.link.flush() } else { Flushed::All };
         loop {
-            let received = self.link.receive(&mut self.receiver, Patience::None)?;
+            let received = self.link.receive(&mut self.receiver, ReceiveMode::NonBlocking)?;
             match (received, flushed) {
-                // What the node said before it closed is heard first.
+                // Replies that the node sent before it closed are read first.
                 (Received::Nothing, Flushed::Failed(kind)) => return Err(Loss::Failed(kind)),
                 (Received::Nothing, _) => return Ok(()),
                 (Received::Bytes, _) => {}
             }
             let was_full = self.receiver.is_full();
-            self.hand_out()?;
+            self.dispatch()?;
             if !was_full && !matches!(flushed, Flushed::Failed(_)) {
                 return Ok(());
             }
         }
     }
 
-    fn hand_out(&mut self) -> Result<(), Loss> {
+    fn dispatch(&mut self) -> Result<(), Loss> {
         let mut releases = Vec::new();
         let mut state = self.link.state();
         let result = loop {
-            match self.receiver.next().map_err(Loss::Nonsense) {
+            match self.receiver.next().map_err(Loss::ProtocolError) {
                 Ok(None) => break Ok(()),
                 Err(loss) => break Err(loss),
                 Ok(Some((header, body))) => match state.slots.deliver(header, body) {
@@ -132,20 +132,20 @@ impl Driver {
                 },
             }
         };
-        // Before the first of them can take its answer.
-        if self.wakers.len() > 1 || self.round.is_some() && !self.wakers.is_empty() {
-            self.link.add_to_round(u32::try_from(self.wakers.len()).unwrap_or(u32::MAX));
-            // What waits already waits no longer for those who come later.
-            if self.round.is_none() || !self.link.has_gathered() {
-                self.round = Some(Round::begun_at(clock_ns()));
+        // Before the first of the tasks can take its reply.
+        if self.wakers.len() > 1 || self.window.is_some() && !self.wakers.is_empty() {
+            self.link.extend_flush_window(u32::try_from(self.wakers.len()).unwrap_or(u32::MAX));
+            // A batch that waits already does not wait longer for later tasks.
+            if self.window.is_none() || !self.link.has_coalesced() {
+                self.window = Some(FlushWindow::opened_at(clock_ns()));
             }
         }
-        self.link.pass_turn(state);
-        releases.into_iter().for_each(|delivered| self.link.settle(delivered));
+        self.link.notify_waiters(state);
+        releases.into_iter().for_each(|delivered| self.link.complete(delivered));
         result
     }
 
-    fn keep_time(&mut self) {
+    fn expire_timers(&mut self) {
         let now_ns = clock_ns();
         let mut state = self.link.state();
         while let Some(waker) = state.slots.pop_pause(now_ns) {
@@ -160,10 +160,11 @@ impl Driver {
         if is_overdue {
             self.link.lose(self.link.timed_out());
         }
-        if let Some(round) = self.round.filter(|round| now_ns >= round.next_look_ns) {
-            self.round = round.after_look(now_ns, self.link.has_gathered()).filter(|_| self.link.is_round_under_way());
-            if self.round.is_none() {
-                self.link.end_round();
+        if let Some(window) = self.window.filter(|window| now_ns >= window.next_check_ns) {
+            self.window =
+                window.after_check(now_ns, self.link.has_coalesced()).filter(|_| self.link.is_flush_window_open());
+            if self.window.is_none() {
+                self.link.close_flush_window();
             }
         }
     }
@@ -171,19 +172,19 @@ impl Driver {
     /// Waits until there is something to do.
     fn wait(&mut self) {
         let pause_ns = self.link.state().slots.next_pause_ns().unwrap_or(u64::MAX);
-        let next_ns = pause_ns.min(self.next_tick_ns).min(self.round.map_or(u64::MAX, |round| round.next_look_ns));
+        let next_ns = pause_ns.min(self.next_tick_ns).min(self.window.map_or(u64::MAX, |window| window.next_check_ns));
         let wait = Duration::from_nanos(next_ns.saturating_sub(clock_ns()));
         let timeout = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
-        let bell = self.link.bell();
-        let room = if self.link.has_rest() { PollFlags::OUT } else { PollFlags::empty() };
+        let wakeup = self.link.wakeup();
+        let room = if self.link.has_backlog() { PollFlags::OUT } else { PollFlags::empty() };
         let socket = PollFd::from_borrowed_fd(self.link.transport.socket(), PollFlags::IN | room);
-        let mut watched = [PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN), socket];
+        let mut watched = [PollFd::from_borrowed_fd(wakeup.as_fd(), PollFlags::IN), socket];
         // The socket of a lost connection is always ready.
         let watched = if self.link.lost().is_some() { &mut watched[..1] } else { &mut watched[..] };
-        // What went wrong with the socket is told by the next attempt to use it.
+        // An error of the socket is reported by the next attempt to use it.
         let _ = poll(watched, Some(&timeout));
         if !watched[0].revents().is_empty() {
-            let _ = rustix::io::read(bell, &mut [0u8; 8]);
+            let _ = rustix::io::read(wakeup, &mut [0u8; 8]);
         }
     }
 }
@@ -193,15 +194,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_round_lasts_while_nobody_waits_for_it_but_not_for_ever() {
-        let mut round = Round::begun_at(1_000);
-        assert_eq!(round.next_look_ns, 1_000 + ROUND_NS);
-        assert!(round.after_look(round.next_look_ns, true).is_none(), "a batch waits no longer than that");
-        let mut looks = 1;
-        while let Some(next) = round.after_look(round.next_look_ns, false) {
-            assert_eq!(next.next_look_ns - round.next_look_ns, 2 * round.look_ns);
-            (round, looks) = (next, looks + 1);
+    fn a_flush_window_closes_when_a_batch_waits_or_after_the_longest_interval() {
+        let mut window = FlushWindow::opened_at(1_000);
+        assert_eq!(window.next_check_ns, 1_000 + FLUSH_WINDOW_NS);
+        assert!(window.after_check(window.next_check_ns, true).is_none(), "a batch waits no longer than that");
+        let mut checks = 1;
+        while let Some(next) = window.after_check(window.next_check_ns, false) {
+            assert_eq!(next.next_check_ns - window.next_check_ns, 2 * window.interval_ns);
+            (window, checks) = (next, checks + 1);
         }
-        assert_eq!((looks, round.look_ns), (5, LONGEST_LOOK_NS));
+        assert_eq!((checks, window.interval_ns), (5, LONGEST_INTERVAL_NS));
     }
 }

@@ -1,12 +1,12 @@
 //! Lanes over a connection.
 //!
-//! Tasks that share a connection send together: while others have been woken with an answer and have not taken it, a
-//! batch waits, because theirs are likely to follow; who takes the last answer sends all. With 16 tasks in lockstep
-//! that is one system call for 16 batches, here and, as they arrive together, at the node. See [`super::driver`] for
-//! how long a batch waits at most.
+//! Batches of tasks that share a connection are coalesced: while other tasks have been woken with a reply and have not
+//! taken it, a batch waits, because their next batches are likely to follow; the task that takes the last reply sends
+//! all. With 16 tasks in lockstep that is one system call for 16 batches, here and, as they arrive together, at the
+//! node. The longest wait is defined in [`super::driver`].
 //!
-//! Invariants: one batch of a lane is in flight; a batch that breaks a rule is refused whole before a byte of it is
-//! sent; nothing is allocated for a batch once a lane has seen one as large; a batch whose task is dropped leaves then.
+//! Invariants: a lane has at most one batch in flight; an invalid batch is refused before a byte of it is sent; nothing
+//! is allocated for a batch once a lane has sent one as large; a waiting batch whose task is dropped is sent then.
 
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -19,45 +19,45 @@ use super::link::Request;
 use super::options::Waiting;
 use super::plan::{self, Bounds};
 use super::region::Connection;
-use super::slots::{Expected, MAX_SLOTS, frame_id};
+use super::request_slots::{Expected, MAX_REQUEST_SLOTS, frame_id};
 use crate::wire::{WireError, decode_reply};
 
 /// A lane of a [`crate::client::TcpRegion`]. It can move between threads, and keeps the connection open.
 pub struct TcpLane {
     connection: Arc<Connection>,
     waiting: Waiting,
-    /// Its place among the connection's slots, if there was one left.
-    slot: Option<u32>,
+    /// The lane's request slot, if one was free.
+    request_slot: Option<u32>,
     bounds: Bounds,
     in_flight: Option<Flight>,
-    /// Where in the answer each atomic's word is.
+    /// The position in the results of each atomic's word.
     atomics: Vec<u32>,
-    /// What was found, if somebody else read it.
+    /// The results, if another thread read them.
     found: Vec<u64>,
     traffic: Traffic,
 }
 
-/// A batch that was sent.
+/// A batch in flight.
 #[derive(Clone, Copy)]
 struct Flight {
     request: Request,
-    /// Where in the stream its first frame ends that changes memory, if there is one and it was sent.
+    /// The end in the stream of the first frame that changes memory, if there is one and it was submitted.
     change_end: Option<u64>,
 }
 
-/// From here on sleeping is cheaper than yielding; it is about what the kernel oversleeps.
+/// The longest pause that yields instead of sleeping: about as long as the kernel oversleeps.
 const YIELD_NS: u64 = 50_000;
 
 impl TcpLane {
     pub(super) fn new(connection: Arc<Connection>, bounds: Bounds) -> TcpLane {
-        let slot = if connection.link.is_stale() { None } else { connection.link.state().slots.take() };
+        let request_slot = if connection.link.is_stale() { None } else { connection.link.state().slots.take() };
         let (atomics, found, traffic) = (Vec::new(), Vec::new(), Traffic::default());
         let waiting = connection.waiting;
-        TcpLane { connection, waiting, slot, bounds, in_flight: None, atomics, found, traffic }
+        TcpLane { connection, waiting, request_slot, bounds, in_flight: None, atomics, found, traffic }
     }
 
-    /// The same lane, waiting in another way. The first lane of a connection that waits cooperatively starts the
-    /// connection's thread; if there is none to be had, it waits in place.
+    /// Changes how the lane waits. The first lane of a connection that waits cooperatively starts the connection's
+    /// thread; if the thread cannot be started, the lane waits in place.
     #[must_use]
     pub fn waiting(mut self, waiting: Waiting) -> TcpLane {
         let is_driven = || !self.is_stale() && driver::start(&self.connection.link).is_ok();
@@ -71,13 +71,13 @@ impl TcpLane {
         self.connection.link.is_stale()
     }
 
-    /// Whether its connection is known to be lost. One load.
+    /// Whether the connection is known to be lost. One load.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.connection.link.lost().is_some()
     }
 
-    /// Sends the batch; false if it does nothing.
+    /// Sends the batch; returns false if it does nothing.
     fn send(&mut self, batch: &[Verb<'_>]) -> Result<bool, FabricError> {
         let link = &self.connection.link;
         if link.is_stale() {
@@ -94,15 +94,17 @@ impl TcpLane {
         if let Some(loss) = link.lost() {
             return Err(loss.error(Effect::None));
         }
-        let Some(slot) = self.slot else {
-            return Err(FabricError::Backend(format!("a connection has at most {MAX_SLOTS} lanes; nothing was sent")));
+        let Some(slot) = self.request_slot else {
+            return Err(FabricError::Backend(format!(
+                "a connection has at most {MAX_REQUEST_SLOTS} lanes; nothing was sent"
+            )));
         };
         let expected = Expected::Found { words: plan.found_words, frames: plan.frames };
         let id = state.slots.begin(slot, expected);
         drop(state);
         let encode = |out: &mut Vec<u64>| plan::encode(out, batch, plan, |frame| frame_id(id, frame));
         let sent = match self.waiting {
-            Waiting::Cooperative => link.gather(encode),
+            Waiting::Cooperative => link.coalesce(encode),
             Waiting::InPlace => link.send(encode),
         };
         let change_end = match sent {
@@ -113,8 +115,8 @@ impl TcpLane {
         Ok(true)
     }
 
-    /// Waits for the batch in flight, and hands what it found to `take`.
-    fn answer(
+    /// Waits for the batch in flight, and passes its results to `take`.
+    fn wait_for_reply(
         &mut self,
         flight: Flight,
         cx: &mut Context<'_>,
@@ -127,9 +129,9 @@ impl TcpLane {
         let mut take = |words: &[u64]| take(words, &self.atomics);
         let result = match self.waiting {
             Waiting::InPlace => link.wait(flight.request, &mut self.found, &mut take),
-            Waiting::Cooperative => match link.ask(flight.request, &mut self.found, &mut take, cx.waker()) {
+            Waiting::Cooperative => match link.poll(flight.request, &mut self.found, &mut take, cx.waker()) {
                 Poll::Ready(result) => {
-                    link.note_taken();
+                    link.note_reply_taken();
                     result
                 }
                 Poll::Pending => return Poll::Pending,
@@ -150,7 +152,7 @@ impl TcpLane {
     }
 }
 
-/// Nanoseconds since this process's clock of lanes started.
+/// Returns the nanoseconds since the lanes' clock of this process started.
 #[inline]
 pub(super) fn clock_ns() -> u64 {
     static EPOCH: OnceLock<Instant> = OnceLock::new();
@@ -186,40 +188,40 @@ impl Lane for TcpLane {
         let Some(flight) = self.in_flight else {
             return Poll::Ready(Err(FabricError::Backend("no batch is in flight on this lane".to_owned())));
         };
-        self.answer(flight, cx, |words, _| decode_reply(words, batch))
+        self.wait_for_reply(flight, cx, |words, _| decode_reply(words, batch))
     }
 
-    /// The batch goes on by itself, once it has left.
+    /// Sends a batch that waits to be coalesced: once sent, it completes by itself.
     fn forget(&mut self) {
         if !self.is_stale() {
-            self.connection.link.send_gathered();
+            self.connection.link.flush_coalesced();
         }
     }
 
     fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
         let Some(flight) = self.in_flight else { return Poll::Ready(Ok(0)) };
         let take = |words: &[u64], atomics: &[u32]| {
-            let cut = WireError::Body { what: "what this batch found", words: words.len() };
+            let cut = WireError::Body { what: "the results of this batch", words: words.len() };
             for (into, at) in found.iter_mut().zip(atomics) {
                 *into = *words.get(*at as usize).ok_or(cut)?;
             }
             Ok(())
         };
-        let drained = self.answer(flight, cx, take);
+        let drained = self.wait_for_reply(flight, cx, take);
         drained.map_ok(|()| self.atomics.len())
     }
 
     fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {
         let link = &self.connection.link;
-        match (self.waiting, self.slot) {
-            // A forked child has no driver, and a lane beyond the connection's last slot no place in it.
+        match (self.waiting, self.request_slot) {
+            // A forked child has no driver, and the driver cannot wake a lane without a request slot.
             (Waiting::Cooperative, Some(slot)) if !link.is_stale() => {
                 if clock_ns() >= until_ns {
                     link.state().slots.end_pause(slot);
                     return Poll::Ready(());
                 }
                 if link.state().slots.pause(slot, until_ns, cx.waker()) {
-                    link.ring();
+                    link.wake_driver();
                 }
                 Poll::Pending
             }
@@ -239,11 +241,11 @@ impl Lane for TcpLane {
 impl Drop for TcpLane {
     fn drop(&mut self) {
         let link = &self.connection.link;
-        if let Some(slot) = self.slot
+        if let Some(slot) = self.request_slot
             && !link.is_stale()
         {
-            link.send_gathered();
-            link.give_back(slot, None);
+            link.flush_coalesced();
+            link.release_slot(slot, None);
         }
     }
 }

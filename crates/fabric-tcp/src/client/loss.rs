@@ -1,52 +1,52 @@
-//! Why a connection is no more.
+//! Why a connection was lost.
 
 use std::io;
 
 use guira_fabric::{Effect, FabricError};
 
-use crate::wire::{Bye, WireError};
+use crate::wire::{CloseReason, WireError};
 
 /// Why a connection was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The node closed it, and said why.
+    /// The node closed the connection with a reason.
     #[error("{0}")]
-    Bye(Bye),
-    /// The node closed it without a word: it ended, or was killed.
+    Closed(CloseReason),
+    /// The node closed the connection without a reason: it stopped, or was killed.
     #[error("the node closed the connection")]
-    Closed,
-    /// The operating system says so.
+    EndOfStream,
+    /// The operating system reported a failure.
     #[error("the connection failed: {0}")]
     Failed(io::ErrorKind),
-    /// A batch was not answered in time. In which order the node would execute what follows is not known then.
+    /// A request was not answered in time. The order in which the node would execute later requests is unknown then.
     #[error("the node did not answer within {timeout_ms} ms")]
     TimedOut {
-        /// The time it had, in milliseconds.
+        /// The timeout, in milliseconds.
         timeout_ms: u64,
     },
-    /// What arrived is no answer to what was sent.
-    #[error("the node does not speak this protocol: {0}")]
-    Nonsense(WireError),
-    /// An answer arrived that nobody had asked for, or of another length.
-    #[error("the node answered what nobody had asked")]
-    Unasked,
-    /// The node refused a part of a batch that went out in several frames, or a batch that this side found in order.
+    /// The node sent an invalid frame.
+    #[error("the node sent an invalid frame: {0}")]
+    ProtocolError(WireError),
+    /// A reply arrived that matches no request, or has another length.
+    #[error("the node sent a reply that matches no request")]
+    UnexpectedReply,
+    /// The node refused a part of a batch that was sent in several frames.
     #[error("the node refused a part of a batch")]
     PartRefused,
 }
 
 impl Loss {
-    /// Whether the node says thereby that it has executed nothing that it has not answered: a farewell stands behind
-    /// the answers to all that was executed. A node that ends may have met a failure in the middle of a batch.
+    /// Whether the node has executed no request that it has not answered: a Close comes after the replies to all that
+    /// was executed. A node that shuts down or has lost its memory may have failed in the middle of a batch.
     pub(super) fn is_final(self) -> bool {
-        matches!(self, Loss::Bye(bye) if !matches!(bye, Bye::Shutdown | Bye::MemoryLost))
+        matches!(self, Loss::Closed(reason) if !matches!(reason, CloseReason::Shutdown | CloseReason::MemoryLost))
     }
 
-    /// What a lane tells of it whose batch had `effect`.
+    /// Returns the error of a batch that had `effect`.
     pub(super) fn error(self, effect: Effect) -> FabricError {
         match self {
-            Loss::Bye(Bye::Fenced) => FabricError::Fenced { effect },
+            Loss::Closed(CloseReason::Fenced) => FabricError::Fenced { effect },
             _ => FabricError::Disconnected { effect },
         }
     }

@@ -1,15 +1,15 @@
 //! The client's side: one connection is one session of a memory node.
 //!
-//! Who reads the replies differs, and nothing else: with [`Waiting::InPlace`] the thread that waits for one, with
-//! [`Waiting::Cooperative`] a thread of the connection's own, which wakes the tasks of any executor. Either way any
-//! number of lanes shares a connection, and each lane has one batch in flight.
+//! The two ways of waiting differ only in the thread that reads the replies: with [`Waiting::InPlace`] it is a thread
+//! that waits for one, with [`Waiting::Cooperative`] a thread of the connection, which wakes the tasks of any executor.
+//! Either way any number of lanes shares a connection, and each lane has one batch in flight.
 //!
-//! Invariants: every request has one slot, which its reply names; a connection that was lost stays lost, and no byte is
-//! sent on it any more; a forked child touches nothing of its parent's connection.
+//! Invariants: every request has one request slot, which its reply names; a lost connection stays lost, and nothing
+//! more is sent on it; a forked child does not touch its parent's connection.
 
 mod connect;
+mod control;
 mod driver;
-mod hold;
 mod lane;
 mod link;
 mod loss;
@@ -18,7 +18,7 @@ mod outbox;
 mod plan;
 mod receive;
 mod region;
-mod slots;
+mod request_slots;
 #[cfg(test)]
 mod tests;
 #[cfg(feature = "tls")]

@@ -1,4 +1,4 @@
-//! Where a node is, and how to connect to it.
+//! The address of a node, and how to connect to it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,38 +8,38 @@ use std::time::Duration;
 use crate::tls::TlsClient;
 use crate::wire::{Grant, Hello, SessionId, Token};
 
-/// The port of a memory node where none is said.
+/// The default port of a memory node.
 pub const DEFAULT_PORT: u16 = 7711;
 
-/// The place of a memory node: a host's name or address, and a port. Read from `HOST:PORT` or `[IPV6]:PORT`, where the
-/// port may be left out: then it is [`DEFAULT_PORT`]. Always shown with its port.
+/// The endpoint of a memory node: a host's name or address, and a port. Parsed from `HOST:PORT` or `[IPV6]:PORT`;
+/// without a port it is [`DEFAULT_PORT`]. Always shown with its port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     host: String,
     port: u16,
 }
 
-/// A text is not the place of a node.
+/// A text is not the endpoint of a memory node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not the place of a memory node: write HOST, HOST:PORT or [IPV6]:PORT")]
+#[error("{text:?} is not the address of a memory node: write HOST, HOST:PORT or [IPV6]:PORT")]
 pub struct EndpointError {
-    /// The text.
+    /// The text that was parsed.
     pub text: String,
 }
 
 impl Endpoint {
-    /// The node at `port` of `host`: a name or an address, an IPv6 address without brackets. Looks nothing up.
+    /// Creates the endpoint `port` of `host`: a name or an address, an IPv6 address without brackets. Resolves nothing.
     pub fn new(host: &str, port: u16) -> Endpoint {
         Endpoint { host: host.to_owned(), port }
     }
 
-    /// The host's name or address, an IPv6 address without brackets.
+    /// Returns the host's name or address, an IPv6 address without brackets.
     #[must_use]
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The port.
+    /// Returns the port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
@@ -80,15 +80,15 @@ impl fmt::Display for Endpoint {
 /// How the lanes of a connection wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Waiting {
-    /// The thread waits inside of `poll`. For blocking callers; fastest with one lane a connection.
+    /// The thread blocks inside of `poll`. For blocking callers; fastest with one lane per connection.
     #[default]
     InPlace,
-    /// A thread of the connection's own reads the replies and wakes the tasks that wait for them, on any executor. For
-    /// many lanes a connection.
+    /// A thread of the connection reads the replies and wakes the tasks that wait for them, on any executor. For many
+    /// lanes per connection.
     Cooperative,
 }
 
-/// How to connect, and what for.
+/// Options of a connection to a memory node.
 #[derive(Clone, Debug)]
 pub struct ConnectOptions {
     pub(super) endpoint: Endpoint,
@@ -100,15 +100,15 @@ pub struct ConnectOptions {
     pub(super) tls: Option<TlsClient>,
 }
 
-/// The shortest time that may be given to anything: what is shorter is taken for it.
+/// The shortest timeout: a shorter one is rounded up to it.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
 
 impl ConnectOptions {
-    /// To read and change the region of the node at `endpoint`, without a token, waiting in place, with the first 4 KiB
-    /// of Main space, 5 s to connect and 10 s for each batch.
+    /// Creates options to read and write the region of the node at `endpoint`, without a token, waiting in place, with
+    /// a sample of the first 4 KiB of Main space, 5 s to connect and 10 s for each batch.
     pub fn new(endpoint: Endpoint) -> ConnectOptions {
         let sample_words = Hello::MAX_SAMPLE_WORDS;
-        let hello = Hello { wanted: Grant::ReadWrite, token: None, previous: None, sample_words };
+        let hello = Hello { wanted: Grant::ReadWrite, token: None, prior_session: None, sample_words };
         let (connect_timeout, batch_timeout) = (Duration::from_secs(5), Duration::from_secs(10));
         ConnectOptions {
             endpoint,
@@ -121,8 +121,8 @@ impl ConnectOptions {
         }
     }
 
-    /// Encrypts the connection, and talks to nobody who is not the node by his certificate: its name or address is the
-    /// endpoint's host. One round trip more to connect.
+    /// Encrypts the connection, and requires a certificate of the node for the endpoint's host. One round trip more to
+    /// connect.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn with_tls(mut self, tls: TlsClient) -> ConnectOptions {
@@ -130,59 +130,59 @@ impl ConnectOptions {
         self
     }
 
-    /// The secret that lets this client in.
+    /// Sets the token that authenticates this client.
     #[must_use]
     pub fn with_token(mut self, token: Token) -> ConnectOptions {
         self.hello.token = Some(token);
         self
     }
 
-    /// What the session is to be allowed; the node may grant less.
+    /// Sets the access that the session requests; the node may grant less.
     #[must_use]
     pub fn with_grant(mut self, wanted: Grant) -> ConnectOptions {
         self.hello.wanted = wanted;
         self
     }
 
-    /// The session that this client had before, so that the node tells what became of it.
+    /// Names the client's prior session, so that the node reports its outcome.
     #[must_use]
-    pub fn with_previous(mut self, session: SessionId) -> ConnectOptions {
-        self.hello.previous = Some(session);
+    pub fn with_prior_session(mut self, session: SessionId) -> ConnectOptions {
+        self.hello.prior_session = Some(session);
         self
     }
 
-    /// How many of the first words of Main space the node sends at once, at most 512.
+    /// Sets how many of the first words of Main space the node sends when the session starts, at most 512.
     #[must_use]
     pub fn with_sample_words(mut self, words: u16) -> ConnectOptions {
         self.hello.sample_words = words.min(Hello::MAX_SAMPLE_WORDS);
         self
     }
 
-    /// How lanes wait.
+    /// Sets how lanes wait.
     #[must_use]
     pub fn with_waiting(mut self, waiting: Waiting) -> ConnectOptions {
         self.waiting = waiting;
         self
     }
 
-    /// How long connecting may take, all addresses of the host, TLS, the greeting and further attempts together
-    /// (looking the host up is the system's affair and not counted). At least 1 ms. A connection that ends before the
-    /// node has answered the greeting is attempted again, because a node with too many connections closes some of them.
+    /// Sets how long connecting may take, for all addresses of the host, TLS, the greeting and further attempts
+    /// together (name resolution is not counted). At least 1 ms. A connection that ends before the node has answered
+    /// the Hello is attempted again, because a node with too many connections closes some of them.
     #[must_use]
     pub fn with_connect_timeout(mut self, timeout: Duration) -> ConnectOptions {
         self.connect_timeout = timeout.max(SHORTEST_TIMEOUT);
         self
     }
 
-    /// How long a batch may go unanswered before the connection is given up; up to half as long again may pass. At
-    /// least 1 ms.
+    /// Sets how long a batch may be unanswered before the connection is given up, which may take up to half as long
+    /// again. At least 1 ms.
     #[must_use]
     pub fn with_batch_timeout(mut self, timeout: Duration) -> ConnectOptions {
         self.batch_timeout = timeout.max(SHORTEST_TIMEOUT);
         self
     }
 
-    /// Where the node is.
+    /// Returns the endpoint of the node.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint

@@ -1,7 +1,7 @@
-//! Frames that were sent, and have not all left yet.
+//! The send queue: frames that were submitted and are not all sent yet.
 //!
-//! Invariants: frames leave in the order in which they were appended; after [`Outbox::close`] none does; those that
-//! wait for others to leave with are fewer bytes than [`GATHERED_BYTES`] and one frame.
+//! Invariants: frames are sent in the order in which they were appended; none is sent after [`Outbox::close`]; the
+//! frames that wait to be coalesced with others are fewer bytes than [`MAX_COALESCED_BYTES`] and one frame.
 
 use std::io::ErrorKind;
 
@@ -11,39 +11,40 @@ use zerocopy::IntoBytes;
 use super::transport::Transport;
 use crate::wire::{MAX_FRAME_WORDS, to_wire};
 
-/// Words the buffer keeps room for when it is empty.
+/// The words of capacity that an empty buffer keeps.
 const KEPT_WORDS: usize = 2 * MAX_FRAME_WORDS;
 
-/// Frames wait for others to leave with while they are fewer bytes than these: a few dozen requests. The cost of a
+/// Frames wait to be coalesced with others while they are fewer bytes than these: a few dozen requests. The cost of a
 /// system call is small beside that of so many bytes.
-pub(super) const GATHERED_BYTES: usize = 16 << 10;
+pub(super) const MAX_COALESCED_BYTES: usize = 16 << 10;
 
-/// What became of the frames.
+/// The result of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flushed {
-    /// They have all left.
+    /// All frames were sent.
     All,
-    /// Some wait for room.
+    /// Some frames wait for room.
     Some,
-    /// They cannot leave.
+    /// The frames cannot be sent.
     Failed(ErrorKind),
 }
 
 #[derive(Default)]
 pub(super) struct Outbox {
     words: Vec<u64>,
-    /// Bytes of `words` that have left.
-    left_bytes: usize,
-    /// Bytes that had left before those of `words`.
-    earlier_bytes: u64,
+    /// The bytes of `words` that were sent.
+    sent_bytes: usize,
+    /// The bytes of the stream that were sent before those of `words`.
+    sent_before_bytes: u64,
     failed: Option<ErrorKind>,
-    /// Whether frames could not leave when it was last attempted.
+    /// Whether the last flush left a backlog.
     is_blocked: bool,
     is_closed: bool,
 }
 
 impl Outbox {
-    /// Appends what `write` writes, unless the outbox is closed; says at which byte of the stream it begins.
+    /// Appends the frames that `write` writes, unless the outbox is closed; returns the byte of the stream at which
+    /// they start.
     pub(super) fn append<T>(&mut self, write: impl FnOnce(&mut Vec<u64>) -> T) -> Option<(T, u64)> {
         if self.is_closed {
             return None;
@@ -51,56 +52,56 @@ impl Outbox {
         let first = self.words.len();
         let written = write(&mut self.words);
         to_wire(&mut self.words[first..]);
-        Some((written, self.earlier_bytes + first as u64 * 8))
+        Some((written, self.sent_before_bytes + first as u64 * 8))
     }
 
-    /// Sends what there is room for.
+    /// Sends as much as there is room for.
     pub(super) fn flush(&mut self, transport: &dyn Transport) -> Flushed {
-        while self.has_rest() {
+        while self.has_backlog() {
             if let Some(failed) = self.failed {
                 return Flushed::Failed(failed);
             }
-            // Until all have left.
+            // Until all were sent.
             self.is_blocked = true;
-            match transport.send(&self.words.as_bytes()[self.left_bytes..]) {
-                Ok(bytes) => self.left_bytes += bytes,
+            match transport.send(&self.words.as_bytes()[self.sent_bytes..]) {
+                Ok(bytes) => self.sent_bytes += bytes,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Flushed::Some,
                 Err(error) if error.raw_os_error() == Some(Errno::INTR.raw_os_error()) => {}
                 Err(error) => self.failed = Some(error.kind()),
             }
         }
-        self.earlier_bytes += self.left_bytes as u64;
-        self.left_bytes = 0;
+        self.sent_before_bytes += self.sent_bytes as u64;
+        self.sent_bytes = 0;
         self.is_blocked = false;
         self.words.clear();
         self.words.shrink_to(KEPT_WORDS);
         Flushed::All
     }
 
-    /// Whether frames wait until there is room, or cannot leave.
+    /// Whether frames wait for room, or cannot be sent.
     pub(super) fn is_blocked(&self) -> bool {
         self.is_blocked
     }
 
-    /// Whether as many bytes wait as may wait for others.
-    pub(super) fn is_gathered(&self) -> bool {
-        self.words.len() * 8 - self.left_bytes >= GATHERED_BYTES
+    /// Whether so many bytes wait that they are not held back any longer.
+    pub(super) fn is_coalescing_limit_reached(&self) -> bool {
+        self.words.len() * 8 - self.sent_bytes >= MAX_COALESCED_BYTES
     }
 
-    fn has_rest(&self) -> bool {
-        self.left_bytes < self.words.len() * 8
+    fn has_backlog(&self) -> bool {
+        self.sent_bytes < self.words.len() * 8
     }
 
-    /// Keeps everything from leaving that has not left yet.
+    /// Discards all frames that were not sent yet, and accepts no more.
     pub(super) fn close(&mut self) {
         self.is_closed = true;
-        self.earlier_bytes += self.left_bytes as u64;
-        self.left_bytes = 0;
+        self.sent_before_bytes += self.sent_bytes as u64;
+        self.sent_bytes = 0;
         self.words = Vec::new();
     }
 
-    /// Bytes of the stream that have left.
-    pub(super) fn left_bytes(&self) -> u64 {
-        self.earlier_bytes + self.left_bytes as u64
+    /// Returns the bytes of the stream that were sent.
+    pub(super) fn sent_bytes(&self) -> u64 {
+        self.sent_before_bytes + self.sent_bytes as u64
     }
 }

@@ -1,10 +1,10 @@
-//! What is checked of a batch before it is sent, and how it is cut into frames.
+//! The checks of a batch before it is sent, and its division into frames.
 
 use guira_fabric::{Addr, Caps, FabricError, MaskedCas, Space, Verb, WORD_BYTES};
 
 use crate::wire::{BatchShape, Grant, Welcome, encode_batch};
 
-/// What a session may address, and do.
+/// The bounds of a session: the addresses it may use, and its access.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) main_words: u64,
@@ -13,14 +13,14 @@ pub(super) struct Bounds {
     pub(super) grant: Grant,
 }
 
-/// A batch that is in order.
+/// The plan for a batch that has passed all checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Frames it takes; 0 if it does nothing.
+    /// The number of frames; 0 if the batch does nothing.
     pub(super) frames: u32,
-    /// Whether one frame takes every verb.
+    /// Whether one frame holds all verbs.
     is_whole: bool,
-    /// Words that its answers hold.
+    /// The words of its results.
     pub(super) found_words: usize,
     /// Whether a verb changes memory.
     pub(super) is_change: bool,
@@ -32,7 +32,7 @@ impl Bounds {
         Bounds { main_words, device_words, caps: welcome.caps(), grant: welcome.grant }
     }
 
-    /// Checks every verb as the node would, and notes in `atomics` where in the answer each atomic's word will be.
+    /// Checks every verb as the node would, and writes to `atomics` where in the results each atomic's word will be.
     ///
     /// # Errors
     /// `ReadOnly`, `Misaligned`, `OutOfBounds`, `TooLarge`, `Unsupported`; nothing was sent.
@@ -58,7 +58,7 @@ impl Bounds {
         if batch.len() > self.caps.max_batch || longest > self.caps.max_verb_words {
             return Err(FabricError::TooLarge { verbs: batch.len(), words: longest });
         }
-        // No frame holds a verb that touches no word.
+        // No frame holds a verb of no words.
         plan.is_whole = !has_empty && BatchShape::of(batch).is_ok();
         plan.frames = if plan.is_whole { 1 } else { Frames(batch).count() as u32 };
         Ok(plan)
@@ -93,8 +93,8 @@ fn refusal(verb: &Verb<'_>, addr: Addr, words: usize, space_words: u64) -> Fabri
     FabricError::OutOfBounds { verb: verb.name(), addr, words, space_bytes: space_words * WORD_BYTES }
 }
 
-/// Appends the frames of a batch with `plan`; `id` names them in turn. Says how many words of what was appended end
-/// with the first frame that changes memory.
+/// Appends the frames of a batch with `plan`; `id` returns the id of each. Returns the number of appended words up to
+/// the end of the first frame that changes memory.
 pub(super) fn encode(out: &mut Vec<u64>, batch: &[Verb<'_>], plan: Plan, id: impl Fn(u32) -> u64) -> Option<usize> {
     let start = out.len();
     let is_change = |frame: &[Verb<'_>]| frame.iter().any(|verb| !matches!(verb, Verb::Read { .. }));
@@ -111,7 +111,7 @@ pub(super) fn encode(out: &mut Vec<u64>, batch: &[Verb<'_>], plan: Plan, id: imp
     first_change
 }
 
-/// The runs of a batch that fit one frame each, in order, without the verbs that touch no word.
+/// An iterator over the runs of a batch that fit one frame each, in order, without the verbs of no words.
 struct Frames<'a, 'b>(&'a [Verb<'b>]);
 
 impl<'a, 'b> Iterator for Frames<'a, 'b> {
@@ -122,7 +122,7 @@ impl<'a, 'b> Iterator for Frames<'a, 'b> {
         let first = self.0.iter().position(|verb| !is_empty(verb)).unwrap_or(self.0.len());
         let rest = &self.0[first..];
         let run = rest.iter().position(is_empty).unwrap_or(rest.len());
-        // A single verb fits, and so does whatever is shorter than what fits.
+        // A single verb fits, and so does every prefix of a run that fits.
         let fits = |verbs: usize| BatchShape::of(&rest[..verbs]).is_ok();
         let (mut low, mut high) = (run.min(1), run);
         while low < high {

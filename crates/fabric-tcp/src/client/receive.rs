@@ -1,27 +1,27 @@
-//! The bytes that have arrived, as frames.
+//! The receive buffer, which cuts the stream into frames.
 //!
-//! Invariant: frames begin at whole words of the buffer, so that a frame's words are read where the kernel put them.
-//! The buffer is never longer than two of the longest frames, whatever a peer sends.
+//! Invariant: frames start at whole words of the buffer, so that a frame's words are read where the kernel put them.
+//! The buffer is never longer than two of the longest frames, whatever the peer sends.
 
 use std::io;
 
 use zerocopy::IntoBytes;
 
-use super::transport::{Patience, Transport};
+use super::transport::{ReceiveMode, Transport};
 use crate::wire::{HEADER_WORDS, Header, MAX_FRAME_WORDS, WireError, from_wire};
 
-/// Words of the buffer, at first: most replies fit, and several of them.
+/// The initial words of the buffer: room for several typical replies.
 const FIRST_WORDS: usize = 4096;
 const WORD_BYTES: usize = 8;
 
 const _: () = assert!(FIRST_WORDS < MAX_FRAME_WORDS, "the buffer grows when it must");
 
-/// What has arrived and was not taken yet.
+/// The bytes that have arrived and were not consumed yet.
 pub(super) struct Receiver {
     words: Vec<u64>,
-    /// Where the next frame begins, in words.
+    /// The start of the next frame, in words.
     start: usize,
-    /// Where the bytes that have arrived end.
+    /// The end of the bytes that have arrived.
     end_bytes: usize,
 }
 
@@ -30,7 +30,7 @@ impl Receiver {
         Receiver { words: vec![0; FIRST_WORDS], start: 0, end_bytes: 0 }
     }
 
-    /// The next frame, if all of it is here.
+    /// Returns the next frame, if it is complete.
     #[inline]
     pub(super) fn next(&mut self) -> Result<Option<(Header, &[u64])>, WireError> {
         let Some(header) = self.header()? else { return Ok(None) };
@@ -44,15 +44,15 @@ impl Receiver {
         Ok(Some((header, body)))
     }
 
-    /// Takes in what has arrived: how many bytes, 0 if the stream has ended.
-    pub(super) fn fill(&mut self, transport: &dyn Transport, patience: Patience) -> io::Result<usize> {
+    /// Receives once; returns the number of bytes, 0 at the end of the stream.
+    pub(super) fn fill(&mut self, transport: &dyn Transport, mode: ReceiveMode) -> io::Result<usize> {
         self.make_room();
-        let bytes = transport.receive(&mut self.words.as_mut_bytes()[self.end_bytes..], patience)?;
+        let bytes = transport.receive(&mut self.words.as_mut_bytes()[self.end_bytes..], mode)?;
         self.end_bytes += bytes;
         Ok(bytes)
     }
 
-    /// Whether the buffer is full, so that more may have arrived than fitted.
+    /// Whether the buffer is full, so that more may have arrived than fits.
     pub(super) fn is_full(&self) -> bool {
         self.end_bytes == self.words.len() * WORD_BYTES
     }
@@ -65,13 +65,13 @@ impl Receiver {
         Header::decode(words).map(Some)
     }
 
-    /// Moves the beginning of the next frame to the front, if there is too little room behind it, and grows the buffer
-    /// if the frame is longer.
+    /// Moves the start of the next frame to the front if there is too little room after it, and grows the buffer if the
+    /// frame is longer.
     fn make_room(&mut self) {
         if self.start * WORD_BYTES == self.end_bytes {
             (self.start, self.end_bytes) = (0, 0);
         }
-        // What is no frame was found out before.
+        // An invalid header was reported before.
         let wanted = self.header().ok().flatten().map_or(FIRST_WORDS / 2, |header| header.words);
         if self.words.len() - self.start >= wanted && !self.is_full() {
             return;

@@ -10,32 +10,32 @@ use std::time::Duration;
 use guira_fabric::{Caps, Effect, FabricError, Region, SlotHold};
 
 use super::connect::{self, ConnectError};
-use super::hold::Question;
+use super::control::ControlRequest;
 use super::lane::TcpLane;
 use super::link::Link;
 use super::loss::Loss;
 use super::options::{ConnectOptions, Waiting};
 use super::plan::Bounds;
 use crate::node::NodeCounters;
-use crate::wire::{Bye, Fate, FenceAnswer, Grant, Kind, SessionId, Welcome, encode_slot};
+use crate::wire::{CloseReason, FenceReply, Grant, Kind, PriorSession, SessionId, Welcome, encode_slot};
 
-/// The region of a memory node, through one connection, which is one session. Clones, lanes and holds share it; it is
-/// closed with the last of them.
+/// The region of a memory node, through one connection, which is one session. Clones, lanes and holds share the
+/// connection; it is closed with the last of them.
 ///
-/// A connection that was lost stays lost: every batch on it fails, and whoever goes on connects anew, with
-/// [`ConnectOptions::with_previous`]. A forked child has no part in the connection: it connects itself. As long as it
-/// has the region, or anything made from it, the node does not learn that its parent has ended, though: it should drop
-/// them, or run another program.
+/// A lost connection stays lost: every batch on it fails, and the client connects again, with
+/// [`ConnectOptions::with_prior_session`]. A forked child cannot use the connection: it makes its own. But as long as
+/// the child has the region, or anything made from it, the node does not notice the end of the parent: the child should
+/// drop them, or execute another program.
 pub struct TcpRegion {
     connection: Arc<Connection>,
-    /// The hold that a task has asked for and not got yet.
-    question: Mutex<Option<Question>>,
+    /// The hold that a task has requested and that is not answered yet.
+    pending_hold: Mutex<Option<ControlRequest>>,
 }
 
-/// What the handles of a connection share.
+/// The state that all handles of a connection share.
 pub(super) struct Connection {
     pub(super) link: Arc<Link>,
-    /// How lanes wait that are not told otherwise.
+    /// How lanes wait by default.
     pub(super) waiting: Waiting,
     pub(super) peer: SocketAddr,
     pub(super) welcome: Welcome,
@@ -47,104 +47,105 @@ impl Drop for Connection {
         // The driver is a thread of the process that connected.
         if !self.link.is_stale() {
             self.link.is_closing.store(true, Ordering::Release);
-            self.link.ring();
+            self.link.wake_driver();
         }
     }
 }
 
 impl TcpRegion {
-    /// Connects to a memory node, and begins a session: 1 round trip, after those of TCP.
+    /// Connects to a memory node and starts a session: 1 round trip, after those of TCP and TLS.
     ///
     /// # Errors
-    /// [`ConnectError`]: what was attempted, and on which address. Nothing was changed.
+    /// [`ConnectError`] with the address and the reason. Nothing was changed.
     pub fn connect(options: &ConnectOptions) -> Result<TcpRegion, ConnectError> {
         connect::connect(options).map(|connection| TcpRegion::of(Arc::new(connection)))
     }
 
     fn of(connection: Arc<Connection>) -> TcpRegion {
-        TcpRegion { connection, question: Mutex::new(None) }
+        TcpRegion { connection, pending_hold: Mutex::new(None) }
     }
 
-    /// The first words of Main space when the session began: as many as were asked for, and are there.
+    /// Returns the first words of Main space when the session started: as many as were requested and exist.
     #[must_use]
     pub fn sample(&self) -> &[u64] {
         &self.connection.welcome.sample
     }
 
-    /// The region's name: memory that came back empty has another one.
+    /// Returns the id of the region: memory that came back empty has another one.
     #[must_use]
     pub fn region_id(&self) -> [u64; 2] {
         self.connection.welcome.region
     }
 
-    /// The session's name.
+    /// Returns the id of the session.
     #[must_use]
     pub fn session(&self) -> SessionId {
         self.connection.welcome.session
     }
 
-    /// What became of the session that [`ConnectOptions::with_previous`] named.
+    /// Returns the outcome of the session that [`ConnectOptions::with_prior_session`] named.
     #[must_use]
-    pub fn previous_fate(&self) -> Fate {
-        self.connection.welcome.fate
+    pub fn prior_session(&self) -> PriorSession {
+        self.connection.welcome.prior_session
     }
 
-    /// What the session may do.
+    /// Returns the access that the session has.
     #[must_use]
     pub fn grant(&self) -> Grant {
         self.connection.welcome.grant
     }
 
-    /// After how long without a sign of life from this machine the node drops the session.
+    /// Returns how long this machine may be silent before the node drops the session.
     #[must_use]
     pub fn session_timeout(&self) -> Duration {
         Duration::from_millis(self.connection.welcome.session_timeout_ms.into())
     }
 
-    /// The node's address.
+    /// Returns the node's address.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.connection.peer
     }
 
-    /// How lanes wait that are not told otherwise.
+    /// Returns how lanes wait by default.
     #[must_use]
     pub fn waiting(&self) -> Waiting {
         self.connection.waiting
     }
 
-    /// Why the connection is no more, if that was noticed.
+    /// Returns why the connection was lost, if that was noticed.
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         self.connection.link.lost()
     }
 
-    /// Whether this process was forked after it connected; then everything refuses, and the child connects anew.
+    /// Whether this process was forked after it connected; then every operation fails, and the child must connect
+    /// again.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         self.connection.link.is_stale()
     }
 
-    /// Asks the node to drop the session that has the liveness of client slot `slot`; the answer comes when none of its
-    /// verbs can execute any more. 1 round trip, waited for in place. // [R-RECOVER-1]
+    /// Asks the node to drop the session that has the liveness of client slot `slot`; returns when none of its verbs
+    /// can execute any more. 1 round trip, waited for in place. // [R-RECOVER-1]
     ///
     /// # Errors
-    /// The connection was lost, and whether the session was dropped is unknown; the node refused.
-    pub fn fence(&self, slot: u16) -> Result<FenceAnswer, FabricError> {
+    /// The connection was lost, and it is unknown whether the session was dropped; the node refused the request.
+    pub fn fence(&self, slot: u16) -> Result<FenceReply, FabricError> {
         if self.grant() == Grant::ReadOnly {
             return Err(FabricError::ReadOnly { verb: "a fence" });
         }
-        let question = Question::ask(&self.connection, Kind::Fence, Kind::Fenced, &encode_slot(slot))?;
-        question.wait(Effect::Unknown, FenceAnswer::decode)
+        let request = ControlRequest::ask(&self.connection, Kind::Fence, Kind::Fenced, &encode_slot(slot))?;
+        request.wait(Effect::Unknown, FenceReply::decode)
     }
 
-    /// What the node has counted since it was started. 1 round trip, waited for in place.
+    /// Returns what the node has counted since it was started. 1 round trip, waited for in place.
     ///
     /// # Errors
-    /// The connection was lost; the node refused.
+    /// The connection was lost; the node refused the request.
     pub fn counters(&self) -> Result<NodeCounters, FabricError> {
-        let question = Question::ask(&self.connection, Kind::Count, Kind::Counted, &[])?;
-        question.wait(Effect::None, NodeCounters::decode)
+        let request = ControlRequest::ask(&self.connection, Kind::Count, Kind::Counted, &[])?;
+        request.wait(Effect::None, NodeCounters::decode)
     }
 }
 
@@ -169,38 +170,38 @@ impl Region for TcpRegion {
         self.connection.welcome.device_bytes
     }
 
-    /// As far as the node has told: it says so when it ends the session for it.
+    /// Whether the node has closed the session because it lost its memory.
     fn has_lost_bytes(&self) -> bool {
-        self.loss() == Some(Loss::Bye(Bye::MemoryLost))
+        self.loss() == Some(Loss::Closed(CloseReason::MemoryLost))
     }
 
     fn lane(&self) -> TcpLane {
         TcpLane::new(Arc::clone(&self.connection), self.connection.bounds)
     }
 
-    /// Asks the node for slot `slot`'s liveness: 1 round trip, waited for in place. The hold outlives the region
-    /// handle; it ends with the session, and when it is dropped, once the node has executed what was sent before.
+    /// Requests the liveness of client slot `slot`: 1 round trip, waited for in place. The hold outlives the region
+    /// handle; it ends with the session, or when it is dropped, once the node has executed what was sent before.
     fn hold(&self, slot: u16) -> Result<Option<SlotHold>, FabricError> {
-        Question::hold(&self.connection, self.grant(), slot)?.wait_for_hold(slot)
+        ControlRequest::hold(&self.connection, self.grant(), slot)?.wait_for_hold(slot)
     }
 
-    /// As [`Region::hold`]; with [`Waiting::Cooperative`] the task waits, not its thread. One question is under way for
-    /// each clone of the region: another slot's takes its place.
+    /// Same as [`Region::hold`]; with [`Waiting::Cooperative`] the task waits, not its thread. Each clone of the region
+    /// has at most one request in flight: a request for another slot replaces it.
     fn poll_hold(&self, slot: u16, cx: &mut Context<'_>) -> Poll<Result<Option<SlotHold>, FabricError>> {
         if self.waiting() == Waiting::InPlace {
             return Poll::Ready(self.hold(slot));
         }
-        let mut asked = self.question.lock().unwrap_or_else(PoisonError::into_inner);
-        let question = match asked.take().filter(|question| question.slot() == Some(slot)) {
-            Some(question) => question,
-            None => match Question::hold(&self.connection, self.grant(), slot) {
-                Ok(question) => question,
+        let mut pending = self.pending_hold.lock().unwrap_or_else(PoisonError::into_inner);
+        let request = match pending.take().filter(|request| request.slot() == Some(slot)) {
+            Some(request) => request,
+            None => match ControlRequest::hold(&self.connection, self.grant(), slot) {
+                Ok(request) => request,
                 Err(error) => return Poll::Ready(Err(error)),
             },
         };
-        let polled = question.poll_hold(slot, cx);
+        let polled = request.poll_hold(slot, cx);
         if polled.is_pending() {
-            *asked = Some(question);
+            *pending = Some(request);
         }
         polled
     }

@@ -1,7 +1,7 @@
-//! A connection whose bytes are encrypted.
+//! Encrypted connections.
 //!
-//! Invariants: nothing waits for the socket while it has the session, so that one thread sends while another waits for
-//! what it receives; what was received belongs to whoever receives.
+//! Invariants: no thread waits for the socket while it has the session locked, so that one thread can send while
+//! another waits to receive; only the receiving thread uses the received bytes.
 
 use std::io::{self, IoSlice, Write};
 use std::net::TcpStream;
@@ -13,10 +13,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use rustix::time::Timespec;
 
-use super::transport::{Patience, Plain, SLICE, Transport};
+use super::transport::{Plain, ReceiveMode, SLICE, Transport};
 use crate::tls::{Received, Session, TlsClient, TlsError};
 
-/// A TCP connection with TLS on it.
+/// A TCP connection with TLS.
 pub(super) struct Encrypted {
     plain: Plain,
     session: Mutex<Session>,
@@ -24,10 +24,10 @@ pub(super) struct Encrypted {
 }
 
 impl Encrypted {
-    /// Shakes hands with the node that is called `host`: 1 round trip.
+    /// Performs the handshake with the node `host`: 1 round trip.
     ///
     /// # Errors
-    /// `TimedOut`; `UnexpectedEof` if the node closed the connection; a [`TlsError`]; the system's.
+    /// `TimedOut`; `UnexpectedEof` if the node closed the connection; a [`TlsError`]; errors of the operating system.
     pub(super) fn connect(plain: Plain, tls: &TlsClient, host: &str, deadline: Instant) -> io::Result<Encrypted> {
         let session = tls.session(host).map_err(TlsError::into_io)?;
         let encrypted = Encrypted { plain, session: Mutex::new(session), received: Mutex::new(Received::new()) };
@@ -48,13 +48,13 @@ impl Encrypted {
         }
     }
 
-    /// Waits a while for the node's part of a handshake, or for room for this side's.
+    /// Waits up to [`SLICE`] for the node's part of the handshake, or for room to send this side's.
     fn await_handshake(&self, flushed: io::Result<()>, nothing: &mut [u8]) -> io::Result<()> {
         match flushed {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let mut socket = [PollFd::from_borrowed_fd(self.socket(), PollFlags::IN | PollFlags::OUT)];
                 let slice = Timespec { tv_sec: 0, tv_nsec: SLICE.subsec_nanos().into() };
-                // What went wrong with the socket is told by the next attempt to use it.
+                // An error of the socket is reported by the next attempt to use it.
                 let _ = poll(&mut socket, Some(&slice));
             }
             flushed => flushed?,
@@ -62,25 +62,25 @@ impl Encrypted {
         if !lock(&self.session).is_handshaking() {
             return Ok(());
         }
-        match self.receive(nothing, Patience::Slice) {
-            // Nothing is to be read before this side has said anything.
+        match self.receive(nothing, ReceiveMode::Timed) {
+            // There is nothing to read before this side has sent anything.
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => Err(TlsError::Failed { reason: "the node spoke first".to_owned() }.into_io()),
+            Ok(_) => Err(TlsError::Failed { reason: "the node sent data before its client".to_owned() }.into_io()),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Decrypts what is here.
+    /// Decrypts bytes that have been received.
     fn open(&self, received: &mut Received, into: &mut [u8]) -> io::Result<usize> {
         let mut session = lock(&self.session);
         let opened = session.open(received, into);
         if session.wants_write() {
-            // An answer of TLS's own: it leaves now, or before what is sent next.
+            // A reply of TLS itself: it is sent now, or before the next data.
             let _ = session.flush(&mut Socket(self.plain.stream()));
         }
         if session.has_failed() && opened.is_ok() {
-            // Whoever waits for the socket before he asks again is not to wait in vain.
+            // A thread that polls the socket before it receives again must be woken.
             self.plain.shut();
         }
         opened
@@ -92,17 +92,17 @@ impl Transport for Encrypted {
         lock(&self.session).send(bytes, &mut Socket(self.plain.stream()))
     }
 
-    fn receive(&self, into: &mut [u8], patience: Patience) -> io::Result<usize> {
+    fn receive(&self, into: &mut [u8], mode: ReceiveMode) -> io::Result<usize> {
         let mut received = lock(&self.received);
         match self.open(&mut received, into) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             opened => return opened,
         }
-        match self.plain.receive(received.space(), patience)? {
+        match self.plain.receive(received.space(), mode)? {
             0 => Ok(0),
             bytes => {
                 received.received(bytes);
-                // `WouldBlock` if these were a part of a record: whoever waits looks at the clock in between.
+                // `WouldBlock` if these were a part of a record: the caller checks its deadline before it waits again.
                 self.open(&mut received, into)
             }
         }
@@ -117,7 +117,7 @@ impl Transport for Encrypted {
     }
 }
 
-/// Sends what there is room for.
+/// A socket that sends as much as there is room for, without waiting.
 struct Socket<'s>(&'s TcpStream);
 
 impl Write for Socket<'_> {
@@ -135,7 +135,7 @@ impl Write for Socket<'_> {
     }
 }
 
-/// A session that a panic left in the middle is of no use, and says so itself.
+/// Locks `mutex`; a session that was poisoned by a panic fails by itself.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! What carries the bytes of a connection.
+//! The transport of a connection: a stream of bytes.
 
 use std::io;
 use std::net::TcpStream;
@@ -7,50 +7,50 @@ use std::time::Duration;
 
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
-/// How long a receiver waits for bytes.
+/// How long a receive waits for bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Patience {
-    /// Not at all.
-    None,
-    /// For a while; see [`Transport::receive`].
-    Slice,
+pub(super) enum ReceiveMode {
+    /// The receive does not wait.
+    NonBlocking,
+    /// The receive waits for at most [`SLICE`].
+    Timed,
 }
 
-/// A stream of bytes in both directions. One thread sends at a time and one receives, which may be two. What was not
-/// told as sent is given again, as the beginning of what is sent next.
+/// A stream of bytes in both directions. At most one thread sends and at most one receives at a time. Bytes that were
+/// not reported as sent are passed again, at the start of the next send.
 pub(super) trait Transport: Send + Sync {
-    /// Hands over as many of `bytes` as there is room for; never waits.
+    /// Sends as many of `bytes` as there is room for, and returns their number; never waits.
     ///
     /// # Errors
-    /// `WouldBlock` if there is no room; otherwise the stream is of no more use.
+    /// `WouldBlock` if there is no room; any other error is final.
     fn send(&self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Fills the beginning of `into` with what has arrived; 0 bytes if the stream has ended.
+    /// Receives to the start of `into`; returns the number of bytes, 0 at the end of the stream.
     ///
     /// # Errors
-    /// `WouldBlock` if nothing has arrived within the time of `patience`; otherwise the stream is of no more use.
-    fn receive(&self, into: &mut [u8], patience: Patience) -> io::Result<usize>;
+    /// `WouldBlock` if nothing has arrived within the time of `mode`; any other error is final.
+    fn receive(&self, into: &mut [u8], mode: ReceiveMode) -> io::Result<usize>;
 
-    /// Ends the stream in both directions, for whoever waits for it too.
+    /// Shuts the stream down in both directions, which also wakes threads that wait for it.
     fn shut(&self);
 
-    /// What to wait for readiness on.
+    /// Returns the socket to poll for readiness.
     fn socket(&self) -> BorrowedFd<'_>;
 }
 
-/// A bare TCP connection.
+/// An unencrypted TCP connection.
 pub(super) struct Plain(TcpStream);
 
-/// How long one wait for bytes lasts, at most: how late a timeout can be noticed.
+/// The longest wait for bytes: how late a timeout can be noticed.
 pub(super) const SLICE: Duration = Duration::from_millis(50);
-/// A silent connection is asked for a sign of life after this time, and then as often.
+/// The idle time before the first keepalive probe, and the interval between probes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
-/// Signs of life that may be missing before a connection counts as lost.
+/// The unanswered keepalive probes after which a connection counts as lost.
 const PROBES: u32 = 3;
 
 impl Plain {
-    /// Prepares a connection: frames leave at once, and a peer that vanished is noticed, after `timeout` if it was sent
-    /// anything.
+    /// Sets the options of a connection: frames are sent at once, and a vanished peer is noticed, after `timeout` if
+    /// data is unacknowledged.
     pub(super) fn new(stream: TcpStream, timeout: Duration) -> io::Result<Plain> {
         let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
         sockopt::set_tcp_nodelay(&stream, true)?;
@@ -74,17 +74,17 @@ impl Transport for Plain {
         Ok(send(&self.0, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
     }
 
-    fn receive(&self, into: &mut [u8], patience: Patience) -> io::Result<usize> {
-        let flags = match patience {
-            Patience::None => RecvFlags::DONTWAIT,
-            Patience::Slice => RecvFlags::empty(),
+    fn receive(&self, into: &mut [u8], mode: ReceiveMode) -> io::Result<usize> {
+        let flags = match mode {
+            ReceiveMode::NonBlocking => RecvFlags::DONTWAIT,
+            ReceiveMode::Timed => RecvFlags::empty(),
         };
         let (_, bytes) = recv(&self.0, into, flags)?;
         Ok(bytes)
     }
 
     fn shut(&self) {
-        // It fails if the connection is gone already.
+        // It fails if the connection is already closed.
         let _ = self.0.shutdown(std::net::Shutdown::Both);
     }
 

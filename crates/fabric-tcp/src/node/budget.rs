@@ -1,39 +1,39 @@
-//! What one connection may do before others have their turn.
+//! The budget of a turn: what one connection may do before others have their turn.
 //!
-//! Invariants: a turn ends after [`TURN_FRAMES`] frames, after [`TURN_REQUESTS`] requests that are no batches, and with
-//! the first frame that ends later than [`TURN_TIME`] after its beginning. The clock is read once for
-//! [`CLOCK_WORDS`] words and for each request, so that small batches do not pay for it.
+//! Invariants: a turn ends after [`TURN_FRAMES`] frames, after [`TURN_REQUESTS`] control requests, or with the first
+//! frame that ends later than [`TURN_TIME`] after the start of the turn. The clock is read once for [`CLOCK_WORDS`]
+//! words and for each request, so that small batches do not pay for it.
 
 use std::time::{Duration, Instant};
 
 use crate::wire::{Header, Kind};
 
-/// Frames of a turn: more than the lanes of one connection have in flight, as a rule.
+/// The frames of a turn: usually more than the lanes of one connection have in flight.
 const TURN_FRAMES: u32 = 256;
-/// Holds, releases, fences and counts of a turn. Each may cost a system call, or a message to another loop.
+/// The control requests of a turn. Each may cost a system call, or a message to another loop.
 const TURN_REQUESTS: u32 = 16;
-/// Frames and requests of a turn that is small.
+/// The frames and control requests of a small turn.
 const SMALL_FRAMES: u32 = 16;
 const SMALL_REQUESTS: u32 = 2;
-/// How long a turn executes frames. The largest batch takes about as long.
+/// The duration of a turn. The largest batch takes about as long.
 const TURN_TIME: Duration = Duration::from_micros(500);
-/// Words that are moved between two looks at the clock: some 10 microseconds.
+/// The words that are copied between two readings of the clock: some 10 microseconds.
 const CLOCK_WORDS: usize = 8192;
-/// What a frame costs beside its words, in words.
+/// The overhead of a frame, in words.
 const FRAME_WORDS: usize = 64;
 
-/// What is left of a turn.
+/// The rest of a turn.
 pub(super) struct Budget {
     frames: u32,
     requests: u32,
-    /// Words until the clock is read.
+    /// The words until the clock is read.
     words: usize,
     until: Instant,
     is_spent: bool,
 }
 
 impl Budget {
-    /// A whole turn, which begins at `now`.
+    /// Creates the budget of a turn that starts at `now`.
     pub(super) fn new(now: Instant) -> Budget {
         Budget {
             frames: TURN_FRAMES,
@@ -44,23 +44,23 @@ impl Budget {
         }
     }
 
-    /// Whether nothing more is to be executed in this turn.
+    /// Whether the turn is over.
     #[inline]
     pub(super) fn is_spent(&self) -> bool {
         self.is_spent
     }
 
-    /// Whether so little was asked for that a turn which took long was interrupted, by the system or others.
+    /// Whether the turn had so few requests that a long duration is due to an interruption, not to them.
     #[inline]
     pub(super) fn is_small(&self) -> bool {
         self.frames + SMALL_FRAMES >= TURN_FRAMES && self.requests + SMALL_REQUESTS >= TURN_REQUESTS
     }
 
-    /// A frame was executed, whose answer has `answer_words` words.
+    /// Charges a frame that was executed, whose reply has `reply_words` words.
     #[inline]
-    pub(super) fn spend(&mut self, header: &Header, answer_words: usize) {
+    pub(super) fn spend(&mut self, header: &Header, reply_words: usize) {
         self.frames -= 1;
-        self.words = self.words.saturating_sub(header.words + answer_words + FRAME_WORDS);
+        self.words = self.words.saturating_sub(header.words + reply_words + FRAME_WORDS);
         if header.kind != Kind::Batch {
             self.requests -= 1;
             self.words = 0;
@@ -91,7 +91,7 @@ mod tests {
     fn a_turn_ends_by_frames_by_requests_and_by_time() {
         let later = Instant::now() + Duration::from_secs(3600);
         assert_eq!(frames_of_turn(Kind::Batch, 10, later), TURN_FRAMES);
-        assert_eq!(frames_of_turn(Kind::Batch, 132_610, later), TURN_FRAMES, "if they took no time");
+        assert_eq!(frames_of_turn(Kind::Batch, 132_610, later), TURN_FRAMES, "if they take no time");
         assert_eq!(frames_of_turn(Kind::Hold, 3, later), TURN_REQUESTS);
         let earlier = Instant::now() - 2 * TURN_TIME;
         assert_eq!(frames_of_turn(Kind::Hold, 3, earlier), 1);

@@ -1,8 +1,8 @@
-//! What came from a client and was not executed yet, and what it was not sent yet: words, aligned, in two buffers.
+//! The input and output buffers of a connection: received requests and unsent replies, as aligned words.
 //!
-//! Invariants: a buffer is as long as it was ever filled, so nothing is zeroed per frame; it begins small, grows to
-//! what one frame needs, and no further than its bound; and it shrinks at a sweep when nothing has needed its length
-//! since the last one. What is in the input is in the order of the wire until its frame is taken.
+//! Invariants: a buffer keeps its initialized length, so nothing is zeroed per frame; it starts small, grows to what
+//! one frame needs, and never beyond its bound; and it shrinks at a sweep if its length was not needed since the last
+//! one. The input is in the byte order of the wire until its frame is taken.
 
 use std::ops::Range;
 
@@ -10,29 +10,29 @@ use zerocopy::IntoBytes;
 
 use crate::wire::{self, HEADER_WORDS, Header, MAX_FRAME_WORDS, WireError};
 
-/// Words of a new buffer, and of one that has shrunk.
+/// The words of a new buffer, and of one that has shrunk.
 const INITIAL_WORDS: usize = 2048;
-/// While more bytes of answers than these wait to be sent, no further frame is executed.
+/// While more bytes of replies than these wait to be sent, no further frame is executed.
 pub(super) const MAX_UNSENT_BYTES: usize = 64 << 10;
-/// Words of the answers that may be added to any number of others: to requests that wait for another session's end,
-/// and the farewell.
+/// The words reserved for replies that may be added at any time: to fences that wait for the end of another session,
+/// and the Close.
 const RESERVED_WORDS: usize = 512;
 
-/// Bytes of what was received, at most.
+/// The most bytes of the input buffer.
 pub(super) const MAX_INPUT_BYTES: usize = MAX_FRAME_WORDS * 8;
-/// Bytes of what is to be sent, at most: what may wait, one answer of any length, and what may be added.
+/// The most bytes of the output buffer: the replies that may wait, one reply of any length, and the reserved words.
 pub(super) const MAX_OUTPUT_BYTES: usize = MAX_UNSENT_BYTES + (MAX_FRAME_WORDS + 1 + RESERVED_WORDS) * 8;
 
-/// What was received.
+/// The input buffer: what was received.
 pub(super) struct Input {
     words: Vec<u64>,
-    /// The first word that was not executed.
+    /// The first word that was not taken.
     start: usize,
-    /// Bytes that were received.
+    /// The bytes that were received.
     filled: usize,
-    /// Words that the frame at `start` needs, as far as that is known.
+    /// The words that the frame at `start` needs, as far as they are known.
     wanted: usize,
-    /// Words in use at once, at most, since the last sweep.
+    /// The most words in use at once since the last sweep.
     peak: usize,
 }
 
@@ -41,7 +41,7 @@ impl Input {
         Input { words: vec![0; INITIAL_WORDS], start: 0, filled: 0, wanted: HEADER_WORDS, peak: 0 }
     }
 
-    /// Where to receive to: at least one byte, after [`Input::next`] has found no whole frame.
+    /// Returns the space to receive to: at least one byte, if [`Input::next`] has found no complete frame.
     pub(super) fn space(&mut self) -> &mut [u8] {
         let first = self.start * 8;
         if first > 0 {
@@ -57,28 +57,28 @@ impl Input {
         &mut self.words.as_mut_bytes()[self.filled..]
     }
 
-    /// So many bytes were received to [`Input::space`].
+    /// Notes that `bytes` bytes were received to [`Input::space`].
     pub(super) fn received(&mut self, bytes: usize) {
         self.filled += bytes;
         self.peak = self.peak.max(self.filled.div_ceil(8));
         debug_assert!(self.filled <= self.words.len() * 8, "no more is received than there is space for");
     }
 
-    /// The header of the next frame, if it has been received, and whether all of the frame has.
+    /// Returns the header of the next frame, if it has been received, and whether the frame is complete.
     #[inline]
-    pub(super) fn next(&mut self) -> Result<Option<(Header, Whole)>, WireError> {
-        let at_hand = self.filled - self.start * 8;
-        if at_hand < HEADER_WORDS * 8 {
+    pub(super) fn next(&mut self) -> Result<Option<(Header, Completeness)>, WireError> {
+        let unread = self.filled - self.start * 8;
+        if unread < HEADER_WORDS * 8 {
             self.wanted = HEADER_WORDS;
             return Ok(None);
         }
         let header = Header::decode([self.words[self.start], self.words[self.start + 1]].map(u64::from_le))?;
         self.wanted = header.words;
-        let whole = if at_hand >= header.words * 8 { Whole::Yes } else { Whole::No };
+        let whole = if unread >= header.words * 8 { Completeness::Complete } else { Completeness::Partial };
         Ok(Some((header, whole)))
     }
 
-    /// Takes the frame that [`Input::next`] found whole; its body is valid until the next call.
+    /// Takes the frame that [`Input::next`] found complete; the body is valid until the next call.
     #[inline]
     pub(super) fn take(&mut self, header: &Header) -> &[u64] {
         let frame = self.start..self.start + header.words;
@@ -89,17 +89,17 @@ impl Input {
         body
     }
 
-    /// What was received and not taken.
-    pub(super) fn at_hand(&self) -> &[u8] {
+    /// Returns the bytes that were received and not taken.
+    pub(super) fn unread(&self) -> &[u8] {
         &self.words.as_bytes()[self.start * 8..self.filled]
     }
 
-    /// Forgets what was received.
+    /// Discards what was received.
     pub(super) fn discard(&mut self) {
         (self.start, self.filled, self.wanted) = (0, 0, HEADER_WORDS);
     }
 
-    /// Gives back what was not needed since the last sweep.
+    /// Frees memory that was not needed since the last sweep.
     pub(super) fn sweep(&mut self) {
         if self.start * 8 == self.filled {
             self.discard();
@@ -109,26 +109,26 @@ impl Input {
         self.peak = used;
     }
 
-    /// Bytes of memory in use.
+    /// Returns the bytes of memory in use.
     #[cfg(test)]
     fn bytes(&self) -> usize {
         self.words.capacity() * 8
     }
 }
 
-/// Whether all of a frame has been received.
+/// Whether all bytes of a frame have been received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whole {
-    Yes,
-    No,
+pub(super) enum Completeness {
+    Complete,
+    Partial,
 }
 
-/// What is to be sent.
+/// The output buffer: what is to be sent.
 pub(super) struct Output {
     words: Vec<u64>,
-    /// Bytes at the beginning that were sent.
+    /// The bytes at the start that were sent.
     sent: usize,
-    /// Words that are to be sent, those that were sent included.
+    /// The words to be sent, including those that were sent.
     end: usize,
     /// The longest `end` since the last sweep.
     peak: usize,
@@ -139,8 +139,8 @@ impl Output {
         Output { words: vec![0; INITIAL_WORDS], sent: 0, end: 0, peak: 0 }
     }
 
-    /// Room for a frame of so many words, to be filled and then sent by [`Output::commit`]. What it holds is not
-    /// certain.
+    /// Returns room for a frame of `words` words, to be filled and then added by [`Output::commit`]. Its contents are
+    /// unspecified.
     #[inline]
     pub(super) fn room(&mut self, words: usize) -> &mut [u64] {
         let end = self.end + words;
@@ -157,7 +157,7 @@ impl Output {
         self.end -= first;
         self.sent -= first * 8;
         let needed = self.end + words;
-        assert!(needed * 8 <= MAX_OUTPUT_BYTES, "no more is executed while much waits to be sent");
+        assert!(needed * 8 <= MAX_OUTPUT_BYTES, "no more is executed while too much waits to be sent");
         if needed > self.words.len() {
             let doubled = (self.words.len() * 2).min(MAX_OUTPUT_BYTES / 8);
             grow(&mut self.words, doubled.max(needed));
@@ -165,7 +165,7 @@ impl Output {
         &mut self.words[self.end..needed]
     }
 
-    /// The `words` words of [`Output::room`] hold a frame.
+    /// Adds the frame in the `words` words of [`Output::room`].
     #[inline]
     pub(super) fn commit(&mut self, words: usize) {
         let frame: Range<usize> = self.end..self.end + words;
@@ -180,18 +180,18 @@ impl Output {
         self.commit(frame.len());
     }
 
-    /// What is to be sent.
+    /// Returns the bytes to be sent.
     pub(super) fn unsent(&self) -> &[u8] {
         &self.words[..self.end].as_bytes()[self.sent..]
     }
 
-    /// How much is to be sent.
+    /// Returns the number of bytes to be sent.
     #[inline]
     pub(super) fn unsent_bytes(&self) -> usize {
         self.end * 8 - self.sent
     }
 
-    /// So many bytes of [`Output::unsent`] were sent.
+    /// Notes that `bytes` bytes of [`Output::unsent`] were sent.
     pub(super) fn sent(&mut self, bytes: usize) {
         self.sent += bytes;
         if self.sent == self.end * 8 {
@@ -199,25 +199,25 @@ impl Output {
         }
     }
 
-    /// Forgets what is to be sent.
+    /// Discards what is to be sent.
     pub(super) fn discard(&mut self) {
         (self.sent, self.end) = (0, 0);
     }
 
-    /// Gives back what was not needed since the last sweep.
+    /// Frees memory that was not needed since the last sweep.
     pub(super) fn sweep(&mut self) {
         shrink(&mut self.words, self.peak.max(self.end));
         self.peak = self.end;
     }
 
-    /// Bytes of memory in use.
+    /// Returns the bytes of memory in use.
     #[cfg(test)]
     fn bytes(&self) -> usize {
         self.words.capacity() * 8
     }
 }
 
-/// Grows to so many words, and no further: a vector that grows as it likes takes up to twice as much.
+/// Grows to exactly `length` words: the growth of a vector by itself takes up to twice as much.
 fn grow(words: &mut Vec<u64>, length: usize) {
     words.reserve_exact(length - words.len());
     words.resize(length, 0);
@@ -238,7 +238,7 @@ mod tests {
 
     fn receive(input: &mut Input, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            assert!(input.next().is_ok(), "which also finds how much is needed");
+            assert!(input.next().is_ok(), "the needed length is found as well");
             let space = input.space();
             let part = space.len().min(bytes.len());
             assert!(part > 0, "there is always space for something");
@@ -257,16 +257,16 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_out_as_they_came_in_and_a_long_one_takes_no_more_than_it_needs() {
+    fn frames_are_taken_as_received_and_a_long_one_takes_no_more_memory_than_it_needs() {
         let mut input = Input::new();
         let longest = [HEADER_WORDS, 3, 2_000, MAX_FRAME_WORDS, 5, 100_000, MAX_FRAME_WORDS];
         for words in longest {
             let bytes = frame(words);
             let (first, rest) = bytes.split_at(bytes.len() - 3);
             receive(&mut input, first);
-            assert!(!matches!(input.next(), Ok(Some((_, Whole::Yes)))), "three bytes are missing");
+            assert!(!matches!(input.next(), Ok(Some((_, Completeness::Complete)))), "three bytes are missing");
             receive(&mut input, rest);
-            let Ok(Some((header, Whole::Yes))) = input.next() else { panic!("a frame of {words} words") };
+            let Ok(Some((header, Completeness::Complete))) = input.next() else { panic!("a frame of {words} words") };
             assert!(input.take(&header).iter().copied().eq(HEADER_WORDS as u64..words as u64));
             assert!(input.bytes() <= MAX_INPUT_BYTES, "{} bytes", input.bytes());
         }
@@ -278,11 +278,11 @@ mod tests {
         receive(&mut input, &frame(9)[..20]);
         input.sweep();
         receive(&mut input, &frame(9)[20..]);
-        assert!(matches!(input.next(), Ok(Some((Header { words: 9, .. }, Whole::Yes)))));
+        assert!(matches!(input.next(), Ok(Some((Header { words: 9, .. }, Completeness::Complete)))));
     }
 
     #[test]
-    fn what_is_to_be_sent_takes_no_more_than_its_bound() {
+    fn the_output_takes_no_more_memory_than_its_bound() {
         let mut output = Output::new();
         let (mut expected, mut sent) = (Vec::new(), Vec::new());
         let mut next = 0;
@@ -294,7 +294,7 @@ mod tests {
             }
             output.commit(words);
         };
-        // As much as may wait, the longest answer, and what may be added to it; some of it sent, by odd pieces.
+        // As much as may wait, the longest reply, and the reserved words; some of it sent, in odd pieces.
         for round in 0..5 {
             while output.unsent_bytes() <= MAX_UNSENT_BYTES {
                 add(&mut output, if round % 2 == 0 { 7 } else { MAX_FRAME_WORDS });

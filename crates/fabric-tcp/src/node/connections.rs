@@ -1,8 +1,8 @@
-//! The connections of one loop, by keys that no later connection gets.
+//! A table of the connections of one loop, by keys that are not reused.
 
 use mio::Token;
 
-/// A connection's place in its loop: an index, and how many connections had that index before.
+/// The key of a connection in its loop: an index, and the number of connections that had that index before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     index: u32,
@@ -10,7 +10,7 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// The token under which mio reports its events.
+    /// Returns the token under which mio reports the connection's events.
     pub(super) fn token(self) -> Token {
         Token(((self.generation as usize) << 32) | self.index as usize)
     }
@@ -22,7 +22,7 @@ impl Key {
 
 const _: () = assert!(usize::BITS == 64, "a token holds an index and a generation");
 
-/// Values under keys.
+/// A table of values by keys.
 pub(super) struct Connections<T> {
     entries: Vec<Entry<T>>,
     free: Vec<u32>,
@@ -38,7 +38,7 @@ impl<T> Connections<T> {
         Connections { entries: Vec::new(), free: Vec::new() }
     }
 
-    /// Keeps what `make` makes of its key.
+    /// Inserts the value that `make` makes of its key.
     pub(super) fn insert(&mut self, make: impl FnOnce(Key) -> T) -> Key {
         let index = self.free.pop().unwrap_or(self.entries.len() as u32);
         if index as usize == self.entries.len() {
@@ -59,7 +59,7 @@ impl<T> Connections<T> {
     pub(super) fn remove(&mut self, key: Key) -> Option<Box<T>> {
         self.get(key)?;
         let entry = &mut self.entries[key.index as usize];
-        // Events of 2^31 connections ago are not to be expected; the highest bit stays clear, for tokens that are none.
+        // Events of 2^31 connections ago do not occur; the highest bit stays clear, for tokens of other sources.
         entry.generation = (entry.generation + 1) & (u32::MAX >> 1);
         self.free.push(key.index);
         entry.value.take()
@@ -69,7 +69,7 @@ impl<T> Connections<T> {
         self.free.len() == self.entries.len()
     }
 
-    /// Adds all keys to `into`, in no certain order.
+    /// Adds all keys to `into`, in no particular order.
     pub(super) fn keys(&self, into: &mut Vec<Key>) {
         let used = self.entries.iter().zip(0..).filter(|(entry, _)| entry.value.is_some());
         into.extend(used.map(|(entry, index)| Key { index, generation: entry.generation }));

@@ -1,19 +1,19 @@
-//! What a node counts, and how it says so.
+//! The counters of a node, and their encoding.
 //!
-//! Each loop counts in cells of its own, which only it writes; whoever asks adds up all loops. Invariants: counters
-//! only grow; new ones are appended, so that a client understands what it knows of a newer node's.
+//! Each loop has cells of its own, which only it writes; a reader adds up all loops. Invariants: counters only grow;
+//! new ones are appended, so that a client can read those it knows from a newer node.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::wire::WireError;
 
-/// Buckets of [`NodeCounters::answered_in`].
+/// The number of buckets of [`NodeCounters::answered_in`].
 pub const LATENCY_BUCKETS: usize = 40;
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $counter:ident $field:ident,)+) => {
-        /// Which of a loop's cells.
+        /// The index of a loop's cell.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(super) enum Counter {
             $($counter,)+
@@ -21,19 +21,19 @@ macro_rules! counters {
 
         const COUNTERS: usize = [$(Counter::$counter),+].len();
 
-        /// What a node has counted since it was started.
+        /// The counters of a node since it was started.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct NodeCounters {
             $($(#[doc = $doc])+ pub $field: u64,)+
-            /// Frames by the time from when the node learned that there was something to read to when their answers
-            /// were handed to the kernel: bucket b counts those of less than 2^b nanoseconds that no bucket before it
-            /// counts; the last counts all others.
+            /// Frames by the time from the readiness of their socket until their replies were handed to the kernel:
+            /// bucket b counts those of less than 2^b nanoseconds that no earlier bucket counts; the last counts all
+            /// others.
             pub answered_in: Buckets,
         }
 
         impl NodeCounters {
-            /// Every counter with its name, in the order of the wire.
+            /// Returns every counter with its name, in the order of the wire.
             pub fn named(&self) -> [(&'static str, u64); COUNTERS] {
                 [$((stringify!($field), self.$field)),+]
             }
@@ -48,31 +48,31 @@ macro_rules! counters {
 counters! {
     /// Connections that were accepted.
     ConnectionsAccepted connections_accepted,
-    /// Connections that were closed at once, because the node was ending.
+    /// Connections that were closed at once, because the node was shutting down.
     ConnectionsRefused connections_refused,
-    /// Failures to accept a connection: too many open files, mostly.
+    /// Failures to accept a connection, usually because of too many open files.
     AcceptErrors accept_errors,
-    /// Clients that were refused because they did not greet in time.
+    /// Clients that were refused because they did not send their Hello in time.
     GreetedLate greeted_late,
-    /// Clients that were refused because their first frame was no greeting.
+    /// Clients that were refused because their first frame was not a Hello.
     GreetedWrongly greeted_wrongly,
-    /// Clients that were refused because they speak another version.
+    /// Clients that were refused because they speak another version of the protocol.
     RefusedVersion refused_version,
     /// Clients that were refused because of their token.
     RefusedToken refused_token,
-    /// Clients that were refused because there were as many sessions as are allowed.
+    /// Clients that were refused because there were as many sessions as the node allows.
     RefusedFull refused_full,
-    /// Sessions that began.
+    /// Sessions that started.
     SessionsOpened sessions_opened,
-    /// Sessions that ended, for whatever reason.
+    /// Sessions that ended, for any reason.
     SessionsEnded sessions_ended,
-    /// Sessions that were dropped because somebody asked for it.
+    /// Sessions that were dropped on request.
     SessionsFenced sessions_fenced,
-    /// Sessions that were dropped because the client did not take its answers.
+    /// Sessions that were dropped because the client did not read its replies.
     SessionsTooSlow sessions_too_slow,
     /// Sessions that were dropped because the client's machine was silent.
     SessionsCutOff sessions_cut_off,
-    /// Sessions that were dropped because of what the client sent.
+    /// Sessions that were dropped because of a protocol error of the client.
     SessionsMisunderstood sessions_misunderstood,
     /// Batches that were executed.
     Batches batches,
@@ -90,36 +90,36 @@ counters! {
     BytesIn bytes_in,
     /// Bytes that were sent.
     BytesOut bytes_out,
-    /// Client slots whose liveness a session was given.
+    /// Client slots whose liveness was granted to a session.
     HoldsGranted holds_granted,
-    /// Client slots whose liveness a living owner had.
+    /// Holds that were not granted because a living owner had the slot.
     HoldsTaken holds_taken,
-    /// Client slots whose liveness a session gave back, or lost when it ended.
+    /// Client slots whose liveness a session released, or lost when it ended.
     HoldsEnded holds_ended,
-    /// Requests to drop a session that were answered when it was gone.
+    /// Fences that dropped a session.
     FencesDropped fences_dropped,
-    /// Requests to drop a session where no session had the slot.
+    /// Fences of a slot that no session had.
     FencesNoSession fences_no_session,
-    /// Nanoseconds from when the node learned that there was something to read to when the answers were handed to the
-    /// kernel, for each frame that `answered_in` counts.
+    /// Nanoseconds from the readiness of the socket until the replies were handed to the kernel, for each frame that
+    /// `answered_in` counts.
     AnsweringNs answering_ns,
-    /// Clients that were refused because they do not speak TLS, and the node nothing else.
+    /// Clients that were refused because they do not speak TLS, which the node requires.
     RefusedPlain refused_plain,
     /// Clients that were refused because they speak TLS, and the node does not.
     RefusedTls refused_tls,
-    /// Clients that were refused because of their certificate, or that refused the node's, and those whose TLS has
-    /// nothing in common with it.
+    /// Clients whose TLS handshake failed: because of their certificate or the node's, or without a version or cipher
+    /// in common.
     RefusedHandshake refused_handshake,
-    /// Connections without a session that were closed because another came: from the same address, which had as many as
-    /// it may, or because there were as many as there may be.
+    /// Connections without a session that were closed to make room for another: from the same address, which had as
+    /// many as it may have, or because there were as many in all as there may be.
     ConnectionsShed connections_shed,
-    /// 1 if bytes of the region were lost: then the node has ended, or is about to.
+    /// 1 if bytes of the region were lost: then the node has stopped, or is about to.
     MemoryLost memory_lost,
-    /// Clients that were refused because their address had as many sessions as it may.
+    /// Clients that were refused because their address had as many sessions as it may have.
     RefusedAddress refused_address,
 }
 
-/// Counts by powers of two of nanoseconds.
+/// A histogram by powers of two of nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buckets(pub [u64; LATENCY_BUCKETS]);
 
@@ -130,13 +130,13 @@ impl Default for Buckets {
 }
 
 impl NodeCounters {
-    /// Sessions that are open.
+    /// Returns the number of open sessions.
     pub fn sessions_open(&self) -> u64 {
         self.sessions_opened.saturating_sub(self.sessions_ended)
     }
 
-    /// The words of [`crate::wire::Kind::Counted`]: how many counters (low half) and buckets (high half) there are, the
-    /// counters in the order of [`NodeCounters::named`], the buckets.
+    /// Encodes the body of [`crate::wire::Kind::Counted`]: the number of counters (low half) and buckets (high half),
+    /// the counters in the order of [`NodeCounters::named`], the buckets.
     pub fn encode(&self) -> Vec<u64> {
         let mut words = vec![COUNTERS as u64 | (LATENCY_BUCKETS as u64) << 32];
         words.extend(self.named().map(|(_, count)| count));
@@ -144,10 +144,10 @@ impl NodeCounters {
         words
     }
 
-    /// Reads a body; what this node does not know is left out, what the other does not count is 0.
+    /// Decodes a body; unknown counters are ignored, and missing ones are 0.
     ///
     /// # Errors
-    /// `Body` if it is none.
+    /// `Body` if it is invalid.
     pub fn decode(body: &[u64]) -> Result<NodeCounters, WireError> {
         let wrong = WireError::Body { what: "a node's counters", words: body.len() };
         let (&lengths, rest) = body.split_first().ok_or(wrong)?;
@@ -180,13 +180,13 @@ impl LoopCounters {
         LoopCounters { cells: std::array::from_fn(zero), buckets: std::array::from_fn(zero) }
     }
 
-    /// For the loop only, which is why a load and a store do.
+    /// Adds to a counter. Only the loop may call it, which is why a load and a store suffice.
     #[inline]
     pub(super) fn add(&self, counter: Counter, count: u64) {
         add(&self.cells[counter as usize], count);
     }
 
-    /// So many frames were answered after `time`. For the loop only.
+    /// Notes that `frames` frames were answered after `time`. Only the loop may call it.
     #[inline]
     pub(super) fn answered(&self, frames: u64, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_come_back_and_those_of_other_versions_are_left_out() {
+    fn counters_round_trip_and_unknown_ones_are_ignored() {
         let cells = LoopCounters::new();
         cells.add(Counter::Reads, 3);
         cells.add(Counter::FencesNoSession, 1);

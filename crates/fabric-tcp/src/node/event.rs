@@ -1,77 +1,77 @@
-//! What a node tells of who came, who was refused, and who dropped whom.
+//! Security events of a node: sessions that start and end, refused clients, and fences.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Something that concerns who may reach a node's memory.
+/// An event of the access to a node's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeEvent {
     /// The client's address.
     pub peer: SocketAddr,
-    /// What has happened.
+    /// The kind of the event.
     pub kind: NodeEventKind,
 }
 
-/// What has happened. Sessions are numbered from 1, in the order in which they began.
+/// The kind of an event. Sessions are numbered from 1, in the order in which they started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NodeEventKind {
-    /// A client was let in.
+    /// A session started.
     SessionOpened {
         /// The session's number.
         session: u64,
-        /// Whether it may change memory.
+        /// Whether the session has write access.
         may_write: bool,
-        /// Which token it has shown, if tokens are wanted.
+        /// The client's token, if tokens are required.
         token: Option<TokenNumber>,
-        /// The first name of its certificate, if it has shown one with a name. Escaped for terminals.
+        /// The first name of the client's certificate, if it has one. Escaped for terminals.
         name: Option<String>,
     },
-    /// A client was not let in, or its TLS failed later.
+    /// A client was refused, or its TLS failed later.
     Refused {
-        /// Why. Escaped for terminals.
+        /// The reason. Escaped for terminals.
         reason: String,
     },
-    /// A session was dropped on another's request.
+    /// A session was dropped on the request of another session.
     Fenced {
         /// The number of the session that was dropped.
         session: u64,
-        /// The number of the session that asked for it.
+        /// The number of the session that requested it.
         by: u64,
-        /// The address of its client.
+        /// The address of the requesting client.
         by_peer: SocketAddr,
     },
-    /// A session is over.
+    /// A session ended.
     SessionEnded {
         /// The session's number.
         session: u64,
-        /// Client slots that it had.
+        /// The number of client slots that it had.
         slots: usize,
-        /// Whether the node dropped it: on request, because it was silent, or because it took no answers.
+        /// Whether the node dropped it: on request, because it was silent, or because it did not read its replies.
         dropped: bool,
     },
 }
 
-/// A token, by its place among those that were named.
+/// The number of a token, in the order in which the tokens were added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenNumber {
-    /// The so-manieth of those that let write, from 1.
+    /// The number among the tokens for read and write access, from 1.
     Writer(usize),
-    /// The so-manieth of those that let read only, from 1.
+    /// The number among the tokens for read-only access, from 1.
     Reader(usize),
 }
 
-/// A function that is told of events.
+/// A function that receives events.
 pub(super) type Listener = dyn Fn(&NodeEvent) + Send + Sync;
 
-/// Who is told of events, on the threads of the node.
+/// The observer of events, called on the threads of the node.
 #[derive(Clone, Default)]
 pub(super) struct Observer(pub(super) Option<Arc<Listener>>);
 
 impl Observer {
-    pub(super) fn tell(&self, peer: SocketAddr, kind: impl FnOnce() -> NodeEventKind) {
+    pub(super) fn notify(&self, peer: SocketAddr, kind: impl FnOnce() -> NodeEventKind) {
         if let Some(observer) = &self.0 {
             observer(&NodeEvent { peer, kind: kind() });
         }

@@ -1,9 +1,9 @@
-//! One loop: a thread, its poll, its connections; and the listeners, in the first loop.
+//! An event loop: a thread, its poll and its connections; the first loop has the listeners, too.
 //!
-//! Invariants: a turn of the loop handles each connection once, however much it has to say; every connection that has
-//! more to do than its turn allows is on a list for the next; nothing but the poll waits. Connections whose turns take
-//! long wait for those whose turns do not, and the kernel is asked for more of these every [`HEAVY_TIME`]: so who asks
-//! for little waits for one long turn at most, and each long one still has its turn.
+//! Invariants: an iteration of the loop gives each ready connection one turn, however much it has to do; every
+//! connection that needs more than its turn is queued for the next iteration; only the poll blocks. Heavy connections,
+//! whose turns take long, have their turns after the others, and the kernel is polled for others every [`HEAVY_TIME`]:
+//! so a light connection waits for at most one long turn, and each heavy one still has its turn.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,76 +16,76 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 
 use super::NodeRegion;
-use super::connection::{Connection, LINGER, Tools, Verdict};
+use super::connection::{Connection, LINGER, LoopContext, TurnOutcome};
 use super::connections::{Connections, Key};
 use super::counters::Counter;
-use super::door::{Phase, Ticket};
 use super::options::NodeError;
-use super::shared::{Message, Place, Shared};
+use super::pending::{PendingId, Phase};
+use super::shared::{ConnectionId, Message, Shared};
 use super::transport::Transport;
-use crate::wire::Fate;
+use crate::wire::PriorSession;
 
-/// Reports of one poll, at most.
+/// The most events of one poll.
 const MAX_EVENTS: usize = 1024;
-/// Connections that are accepted in one turn, at most: each takes some ten system calls.
+/// The most connections that are accepted in one iteration: each takes some ten system calls.
 const MAX_ACCEPTS: usize = 16;
-/// Messages that are handled in one turn, at most, and for how long.
+/// The most messages that are handled in one iteration, and the longest time for them.
 const MAX_MESSAGES: usize = 1024;
 const MESSAGES_TIME: Duration = Duration::from_micros(500);
-/// How long connections whose turns take long have theirs, before the others are looked at again.
+/// How long heavy connections have their turns before the kernel is polled again.
 const HEAVY_TIME: Duration = Duration::from_micros(500);
-/// Connections whose turns take long, before anything is allocated for more of them.
-const LONG_LIST: usize = 64;
-/// How often deadlines are looked at, at most and at least.
+/// The initial capacity of the queue of heavy connections.
+const HEAVY_CAPACITY: usize = 64;
+/// The shortest and the longest period between two checks of the deadlines.
 const MIN_SWEEP: Duration = Duration::from_millis(10);
 const MAX_SWEEP: Duration = Duration::from_secs(1);
-/// How long no connection is accepted after the kernel refused one.
+/// How long no connection is accepted after an accept failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The token of a loop's waker. Those of connections have a clear highest bit.
 pub(super) const WAKER: Token = Token(usize::MAX);
 const FIRST_LISTENER: usize = 1 << 63;
 
-/// The parts of a loop that are made before its thread is.
-pub(super) struct Parts {
+/// The parts of a loop that are created before its thread.
+pub(super) struct LoopParts {
     pub(super) poll: Poll,
     pub(super) inbox: Receiver<Message>,
-    /// Those of the first loop.
+    /// The listeners; empty except in the first loop.
     pub(super) listeners: Vec<TcpListener>,
 }
 
-/// A loop, running.
+/// A running event loop.
 pub(super) struct EventLoop<'l, R: Region> {
-    tools: Tools<'l, R>,
-    parts: Parts,
+    context: LoopContext<'l, R>,
+    parts: LoopParts,
     connections: Connections<Connection>,
-    /// Connections that have more to do.
-    list: Vec<Key>,
-    /// Those of them whose turns take long, who has waited longest first.
-    heavy: VecDeque<Key>,
-    /// Those whose turn it is; empty between turns.
+    /// The light connections that are due for a turn.
+    ready: Vec<Key>,
+    /// The heavy connections that are due for a turn, the one that has waited longest first.
+    heavy_ready: VecDeque<Key>,
+    /// The light connections of this iteration; empty between iterations.
     turn: Vec<Key>,
-    /// Whether listeners may have more connections, and until when nothing is accepted.
+    /// Whether listeners may have more connections, and until when none is accepted.
     acceptable: bool,
     accept_from: Instant,
     next_loop: usize,
     next_sweep: Instant,
     sweep_period: Duration,
-    /// Set when the node ends: when the loop gives up on those who do not go.
+    /// Set when the node stops: when the loop gives up on connections that are still open.
     stop_at: Option<Instant>,
 }
 
 impl<'l, R: NodeRegion> EventLoop<'l, R> {
-    pub(super) fn new(shared: &'l Shared, loop_index: usize, region: R, parts: Parts) -> EventLoop<'l, R> {
+    pub(super) fn new(shared: &'l Shared, loop_index: usize, region: R, parts: LoopParts) -> EventLoop<'l, R> {
         let (now, lane) = (Instant::now(), region.lane());
         let shortest = shared.options.greeting_timeout.min(shared.options.session_timeout);
         let sweep_period = (shortest / 4).clamp(MIN_SWEEP, MAX_SWEEP);
         EventLoop {
-            tools: Tools { shared, loop_index, region, lane, frame: Vec::new(), now },
+            context: LoopContext { shared, loop_index, region, lane, frame: Vec::new(), now },
             parts,
             connections: Connections::new(),
-            list: Vec::new(),
-            heavy: VecDeque::with_capacity(LONG_LIST),
+            ready: Vec::new(),
+            heavy_ready: VecDeque::with_capacity(HEAVY_CAPACITY),
             turn: Vec::new(),
             acceptable: true,
             accept_from: now,
@@ -105,17 +105,17 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
         }
         let mut events = Events::with_capacity(MAX_EVENTS);
         while !self.is_over() {
-            match self.parts.poll.poll(&mut events, Some(self.patience())) {
+            match self.parts.poll.poll(&mut events, Some(self.poll_timeout())) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => events.clear(),
                 other => other.map_err(NodeError::io("wait for clients"))?,
             }
-            self.tools.now = Instant::now();
-            self.hear();
+            self.context.now = Instant::now();
+            self.handle_messages();
             for event in &events {
-                self.note(event);
+                self.handle_event(event);
             }
             self.accept();
-            self.serve();
+            self.run_turns();
             self.sweep();
         }
         self.for_each(Self::remove);
@@ -123,23 +123,23 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
     }
 
     fn is_over(&mut self) -> bool {
-        if self.stop_at.is_none() && self.tools.shared.is_stopping() {
+        if self.stop_at.is_none() && self.context.shared.is_stopping() {
             self.stop_at = Some(Instant::now() + LINGER);
             self.parts.listeners.clear();
             self.for_each(|all, key| {
                 if let Some(connection) = all.connections.get(key) {
-                    connection.shut_down(&mut all.tools);
-                    all.enlist(key);
+                    connection.shut_down(&mut all.context);
+                    all.schedule(key);
                 }
             });
         }
-        self.stop_at.is_some_and(|stop_at| self.connections.is_empty() || self.tools.now >= stop_at)
+        self.stop_at.is_some_and(|stop_at| self.connections.is_empty() || self.context.now >= stop_at)
     }
 
-    /// How long to wait for the kernel.
-    fn patience(&self) -> Duration {
-        let can_accept = self.acceptable && self.tools.now >= self.accept_from && !self.parts.listeners.is_empty();
-        if !self.list.is_empty() || !self.heavy.is_empty() || can_accept {
+    /// Returns the timeout of the next poll.
+    fn poll_timeout(&self) -> Duration {
+        let can_accept = self.acceptable && self.context.now >= self.accept_from && !self.parts.listeners.is_empty();
+        if !self.ready.is_empty() || !self.heavy_ready.is_empty() || can_accept {
             return Duration::ZERO;
         }
         let mut until = self.next_sweep;
@@ -149,7 +149,7 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
         until.saturating_duration_since(Instant::now())
     }
 
-    fn note(&mut self, event: &mio::event::Event) {
+    fn handle_event(&mut self, event: &mio::event::Event) {
         let token = event.token();
         if token == WAKER {
             return;
@@ -165,107 +165,115 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
         } else if event.is_readable() {
             connection.note_readable();
         }
-        self.enlist(key);
+        self.schedule(key);
     }
 
-    /// Puts a connection on a list, once.
-    fn enlist(&mut self, key: Key) {
+    /// Queues a connection for a turn, unless it is queued.
+    fn schedule(&mut self, key: Key) {
         if let Some(connection) = self.connections.get(key)
-            && !connection.listed
+            && !connection.is_scheduled
         {
-            connection.listed = true;
-            if connection.is_heavy(self.tools.now) {
-                self.heavy.push_back(key);
+            connection.is_scheduled = true;
+            if connection.is_heavy(self.context.now) {
+                self.heavy_ready.push_back(key);
             } else {
-                self.list.push(key);
+                self.ready.push(key);
             }
         }
     }
 
-    /// Gives each connection on the list its turn, then some of those whose turns take long.
-    fn serve(&mut self) {
-        std::mem::swap(&mut self.list, &mut self.turn);
-        let mut now = self.tools.now;
+    /// Gives each light connection its turn, then some of the heavy ones.
+    fn run_turns(&mut self) {
+        std::mem::swap(&mut self.ready, &mut self.turn);
+        let mut now = self.context.now;
         for index in 0..self.turn.len() {
-            now = self.serve_one(self.turn[index], now);
+            now = self.run_turn(self.turn[index], now);
         }
         self.turn.clear();
         let heavy_until = now + HEAVY_TIME;
-        for _ in 0..self.heavy.len() {
-            let Some(key) = self.heavy.pop_front() else { return };
-            now = self.serve_one(key, now);
+        for _ in 0..self.heavy_ready.len() {
+            let Some(key) = self.heavy_ready.pop_front() else { return };
+            now = self.run_turn(key, now);
             if now >= heavy_until {
                 return;
             }
         }
     }
 
-    /// Gives a connection its turn, which begins at `begin`; when it ended.
-    fn serve_one(&mut self, key: Key, begin: Instant) -> Instant {
+    /// Gives a connection its turn, which starts at `begin`; returns the time of its end.
+    fn run_turn(&mut self, key: Key, begin: Instant) -> Instant {
         let Some(connection) = self.connections.get(key) else { return begin };
-        connection.listed = false;
-        let verdict = connection.turn(&mut self.tools, begin);
+        connection.is_scheduled = false;
+        let outcome = connection.turn(&mut self.context, begin);
         let end = Instant::now();
         connection.note_turn(begin, end);
-        self.obey(key, verdict);
+        self.apply(key, outcome);
         end
     }
 
-    fn obey(&mut self, key: Key, verdict: Verdict) {
-        match verdict {
-            Verdict::Wait => {}
-            Verdict::Again => self.enlist(key),
-            Verdict::Remove => self.remove(key),
+    fn apply(&mut self, key: Key, outcome: TurnOutcome) {
+        match outcome {
+            TurnOutcome::Wait => {}
+            TurnOutcome::Again => self.schedule(key),
+            TurnOutcome::Remove => self.remove(key),
         }
     }
 
     fn remove(&mut self, key: Key) {
         let Some(mut connection) = self.connections.remove(key) else { return };
-        connection.end_session(&mut self.tools, Fate::Ended);
+        connection.end_session(&mut self.context, PriorSession::Ended);
         if let Err(cause) = self.parts.poll.registry().deregister(connection.transport().source()) {
-            tracing::debug!(%cause, "a connection could not be taken off the poll");
+            tracing::debug!(%cause, "a connection could not be removed from the poll");
         }
-        connection.ticket().inspect(|ticket| self.tools.shared.door.leave(*ticket));
+        connection.pending_id().inspect(|pending_id| self.context.shared.pending.remove(*pending_id));
     }
 
     /// Handles messages from other loops.
-    fn hear(&mut self) {
-        let until = self.tools.now + MESSAGES_TIME;
+    fn handle_messages(&mut self) {
+        let until = self.context.now + MESSAGES_TIME;
         for _ in 0..MAX_MESSAGES {
             if Instant::now() >= until {
                 break;
             }
             match self.parts.inbox.try_recv() {
-                Ok(Message::Connected { stream, peer, ticket }) => self.adopt(stream, peer, ticket),
-                Ok(Message::Shed { victim, ticket }) => {
-                    // Who has greeted meanwhile has another ticket, or none.
-                    if self.connections.get(victim).is_some_and(|connection| connection.ticket() == Some(ticket)) {
+                Ok(Message::Connected { stream, peer, pending_id }) => self.add_connection(stream, peer, pending_id),
+                Ok(Message::Evict { victim, pending_id }) => {
+                    // A connection that has got a session meanwhile has another id, or none.
+                    if self
+                        .connections
+                        .get(victim)
+                        .is_some_and(|connection| connection.pending_id() == Some(pending_id))
+                    {
                         self.remove(victim);
                     }
                 }
-                Ok(Message::Drop { victim, why, asked, request, by }) => {
+                Ok(Message::Drop { victim, drop_reason, requester, request, by }) => {
                     if let Some(connection) = self.connections.get(victim) {
-                        connection.drop_session(&mut self.tools, why, by);
-                        self.enlist(victim);
+                        connection.drop_session(&mut self.context, drop_reason, by);
+                        self.schedule(victim);
                     }
-                    // Its session is over, if it was not before.
-                    let Place { loop_index, key: asked } = asked;
-                    self.tools.shared.mailboxes[loop_index].send(Message::Dropped { asked, request, why });
+                    // The session is over now, if it was not before.
+                    let ConnectionId { loop_index, key: requester } = requester;
+                    self.context.shared.mailboxes[loop_index].send(Message::Dropped {
+                        requester,
+                        request,
+                        drop_reason,
+                    });
                 }
-                Ok(Message::Dropped { asked, request, why }) => {
-                    if let Some(connection) = self.connections.get(asked) {
-                        connection.dropped(&mut self.tools, request, why);
-                        self.enlist(asked);
+                Ok(Message::Dropped { requester, request, drop_reason }) => {
+                    if let Some(connection) = self.connections.get(requester) {
+                        connection.session_dropped(&mut self.context, request, drop_reason);
+                        self.schedule(requester);
                     }
                 }
                 Err(_) => return,
             }
         }
-        self.tools.shared.mailboxes[self.tools.loop_index].wake();
+        self.context.shared.mailboxes[self.context.loop_index].wake();
     }
 
     fn accept(&mut self) {
-        if !self.acceptable || self.tools.now < self.accept_from {
+        if !self.acceptable || self.context.now < self.accept_from {
             return;
         }
         self.acceptable = false;
@@ -274,19 +282,19 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
         }
     }
 
-    /// Whether the listener may have more.
+    /// Accepts connections of one listener; returns whether it may have more.
     fn accept_from_one(&mut self, index: usize) -> bool {
         for _ in 0..MAX_ACCEPTS {
             match self.parts.listeners[index].accept() {
-                Ok((stream, peer)) => self.deal(stream, peer),
+                Ok((stream, peer)) => self.assign(stream, peer),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-                // The client gave up while it waited.
+                // The client closed the connection before it was accepted.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    // Too many open files, mostly: those who wait are accepted when others have gone.
+                    // Usually too many open files: waiting connections are accepted when others have ended.
                     tracing::warn!(cause = %error, "a connection could not be accepted");
-                    self.tools.count(Counter::AcceptErrors, 1);
-                    self.accept_from = self.tools.now + ACCEPT_PAUSE;
+                    self.context.count(Counter::AcceptErrors, 1);
+                    self.accept_from = self.context.now + ACCEPT_PAUSE;
                     return true;
                 }
             }
@@ -294,72 +302,72 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
         true
     }
 
-    /// Gives a new connection to one loop after the other.
-    fn deal(&mut self, stream: TcpStream, peer: SocketAddr) {
-        let shared = self.tools.shared;
-        self.tools.count(Counter::ConnectionsAccepted, 1);
-        let (ticket, shed) = shared.door.enter(peer.ip(), None, Phase::Waiting);
-        if let Some(shed) = shed {
-            self.tools.count(Counter::ConnectionsShed, 1);
-            shared.shed(shed);
+    /// Assigns a new connection to a loop, round robin.
+    fn assign(&mut self, stream: TcpStream, peer: SocketAddr) {
+        let shared = self.context.shared;
+        self.context.count(Counter::ConnectionsAccepted, 1);
+        let (pending_id, evicted) = shared.pending.admit(peer.ip(), None, Phase::Greeting);
+        if let Some(evicted) = evicted {
+            self.context.count(Counter::ConnectionsShed, 1);
+            shared.evict(evicted);
         }
         let loop_index = self.next_loop;
         self.next_loop = (loop_index + 1) % shared.mailboxes.len();
-        if loop_index == self.tools.loop_index {
-            self.adopt(stream, peer, ticket);
+        if loop_index == self.context.loop_index {
+            self.add_connection(stream, peer, pending_id);
         } else {
-            shared.mailboxes[loop_index].send(Message::Connected { stream, peer, ticket });
+            shared.mailboxes[loop_index].send(Message::Connected { stream, peer, pending_id });
         }
     }
 
-    fn adopt(&mut self, stream: TcpStream, peer: SocketAddr, ticket: Ticket) {
-        let shared = self.tools.shared;
-        let deadline = self.tools.now + shared.options.greeting_timeout;
+    fn add_connection(&mut self, stream: TcpStream, peer: SocketAddr, pending_id: PendingId) {
+        let shared = self.context.shared;
+        let deadline = self.context.now + shared.options.greeting_timeout;
         let transport = match Transport::new(stream, &shared.options, &shared.access()) {
             Ok(transport) if self.stop_at.is_none() => transport,
             Ok(_) => {
-                self.tools.count(Counter::ConnectionsRefused, 1);
-                return shared.door.leave(ticket);
+                self.context.count(Counter::ConnectionsRefused, 1);
+                return shared.pending.remove(pending_id);
             }
             Err(cause) => {
-                tracing::debug!(%cause, "a new connection was lost");
-                return shared.door.leave(ticket);
+                tracing::debug!(%cause, "a new connection failed");
+                return shared.pending.remove(pending_id);
             }
         };
-        let key = self.connections.insert(|key| Connection::new(transport, key, peer, ticket, deadline));
-        if !shared.door.settle(ticket, Place { loop_index: self.tools.loop_index, key }) {
+        let key = self.connections.insert(|key| Connection::new(transport, key, peer, pending_id, deadline));
+        if !shared.pending.assign(pending_id, ConnectionId { loop_index: self.context.loop_index, key }) {
             return drop(self.connections.remove(key));
         }
         let Some(connection) = self.connections.get(key) else { return };
         let interest = Interest::READABLE | Interest::WRITABLE;
         let source = connection.transport().source();
         if let Err(cause) = self.parts.poll.registry().register(source, key.token(), interest) {
-            tracing::warn!(%cause, "a new connection could not be watched");
+            tracing::warn!(%cause, "a new connection could not be added to the poll");
             return self.remove(key);
         }
-        self.enlist(key);
+        self.schedule(key);
     }
 
-    /// Looks after deadlines, now and then.
+    /// Checks the deadlines of all connections, once per period.
     fn sweep(&mut self) {
-        if self.tools.now < self.next_sweep {
+        if self.context.now < self.next_sweep {
             return;
         }
-        self.next_sweep = self.tools.now + self.sweep_period;
-        // One loop asks for all. A region that is lost is lost for good, so it is asked only while the node serves.
-        let is_asked = self.tools.loop_index == 0 && self.stop_at.is_none();
-        if is_asked && (self.tools.region.has_lost_bytes() || self.tools.region.verify_bytes().is_err()) {
-            self.tools.lose_memory();
+        self.next_sweep = self.context.now + self.sweep_period;
+        // One loop checks the region for all, and only while the node serves: a lost region stays lost.
+        let checks_region = self.context.loop_index == 0 && self.stop_at.is_none();
+        if checks_region && (self.context.region.has_lost_bytes() || self.context.region.verify_bytes().is_err()) {
+            self.context.lose_memory();
         }
         self.for_each(|all, key| {
             if let Some(connection) = all.connections.get(key) {
-                let verdict = connection.sweep(&mut all.tools);
-                all.obey(key, verdict);
+                let outcome = connection.sweep(&mut all.context);
+                all.apply(key, outcome);
             }
         });
     }
 
-    /// Does something with every connection there is now. Between turns only.
+    /// Calls `what` for every current connection. Not during turns.
     fn for_each(&mut self, mut what: impl FnMut(&mut Self, Key)) {
         let mut keys = std::mem::take(&mut self.turn);
         self.connections.keys(&mut keys);

@@ -1,33 +1,33 @@
 //! The memory node: it executes verbs on the bytes of a region for clients that connect, and knows nothing of tables.
 //!
-//! A [`Node`] is one thread per core with a poll of its own; a connection belongs to one of them, and its batches
-//! execute in order on that thread. A session is a connection that has greeted the node. It ends when its connection
-//! does, when somebody asks the node to drop it, when the kernel finds that the client's machine is gone, or when the
-//! client does not take its answers. Then none of its verbs executes any more, and only then are the client slots free
-//! that it had: so whoever is granted a slot has the proof that its last owner is dead.
+//! A [`Node`] has one thread per core, each with a poll of its own; a connection belongs to one thread, and its batches
+//! execute in order on that thread. A session is a connection that has sent its Hello. It ends when its connection
+//! does, when another client asks the node to drop it, when the kernel finds that the client's machine is gone, or when
+//! the client does not read its replies. Then none of its verbs executes any more, and only then are its client slots
+//! free: so a granted slot is the proof that its previous owner is dead.
 //!
 //! # Bounds
 //! A session's buffers take at most [`MAX_SESSION_BYTES`]; it has at most [`MAX_HOLDS`] client slots, and all of them
-//! together [`MAX_NODE_HOLDS`]. There are as many sessions as [`NodeOptions::max_sessions`] allows, a quarter of them
-//! for clients that may write, and at most 256 more connections, 64 from one address, which may send no more than a
-//! greeting: when there are more, the oldest goes. Nothing is allocated per batch or verb once a connection's buffers
+//! together [`MAX_NODE_HOLDS`]. There are at most [`NodeOptions::max_sessions`] sessions, a quarter of them reserved
+//! for clients with write access, and at most 256 more connections, 64 from one address, which may send no more than a
+//! Hello: when there are more, the oldest is closed. Nothing is allocated per batch or verb once a connection's buffers
 //! have grown to what it sends. With TLS a connection takes up to 200 KiB more, and each record of up to 16 KiB is
 //! allocated.
 //!
 //! # Lost memory
-//! A region may lose bytes while it is served: whoever may write its file may truncate it. The node asks the region
-//! after each batch, and answers none that may have found what was lost; about once a second it asks whether all bytes
-//! are there. If not, every client is told why, and the node ends. A region that is not guarded ends the process
-//! instead, when what is gone is touched (`ShmRegion::guard_against_truncation`).
+//! A region may lose bytes while it is served: any process that may write its file may truncate it. The node checks the
+//! region after each batch, and answers no batch that may have read lost bytes; about once a second it checks whether
+//! all bytes are there. If not, every client gets the reason, and the node stops. A region that is not guarded ends the
+//! process instead, when lost bytes are accessed (`ShmRegion::guard_against_truncation`).
 //!
 //! # Turns
-//! A session has its turn for about half a millisecond, then others have theirs. Sessions whose turns take long wait
-//! for those whose turns do not, and the kernel is asked for more of these after each long turn. Beside sixteen
-//! sessions that do all they can, on two threads, 99 of 100 READs of an honest client take 1.0 ms, and half of them 0.2
-//! ms, beside the time in which its thread or the node's has no processor; where all take their turns in a row it is
-//! 1.7 ms and 0.8 ms. Turns of 0.2 ms change nothing: one largest batch takes as long as a turn.
+//! A session has its turn for about half a millisecond, then others have theirs. Sessions with long turns wait for
+//! those with short ones, and the kernel is polled for more of these after each long turn. Beside sixteen hostile
+//! sessions, on two threads, 99 of 100 READs of an honest client take 1.0 ms, and half of them 0.2 ms, not counting the
+//! time in which its thread or the node's waits for a processor; with plain round robin it is 1.7 ms and 0.8 ms. Turns
+//! of 0.2 ms change nothing: one largest batch takes as long as a turn.
 //!
-//! What goes over the wire is docs/wire.md.
+//! The protocol is described in docs/wire.md.
 
 mod access;
 mod budget;
@@ -35,10 +35,10 @@ mod buffers;
 mod connection;
 mod connections;
 mod counters;
-mod door;
 mod event;
 mod event_loop;
 mod options;
+mod pending;
 mod session;
 mod shared;
 #[cfg(test)]
@@ -65,29 +65,29 @@ pub use shared::MAX_NODE_HOLDS;
 
 use crate::wire::{MAX_BATCH_VERBS, MAX_VERB_WORDS};
 use buffers::{MAX_INPUT_BYTES, MAX_OUTPUT_BYTES};
-use event_loop::{EventLoop, Parts, WAKER};
+use event_loop::{EventLoop, LoopParts, WAKER};
 use shared::{Mailbox, Shared};
 
-/// Connections that the kernel keeps for a listener until they are accepted; it may allow fewer (`somaxconn`). Of a
-/// flood that fills its queue the kernel drops what comes, and a client asks again only after a second; the standard
-/// library asks for 128.
-const MAX_WAITING: i32 = 4096;
+/// The connections that the kernel queues for a listener until they are accepted; it may allow fewer (`somaxconn`).
+/// When a flood fills the queue, the kernel drops further requests, and a client retries only after a second; the
+/// standard library uses 128.
+const LISTEN_BACKLOG: i32 = 4096;
 
-/// Bytes of one session's buffers, at most.
+/// The most bytes of one session's buffers.
 pub const MAX_SESSION_BYTES: usize = MAX_INPUT_BYTES + MAX_OUTPUT_BYTES;
 
-const _: () = assert!(MAX_SESSION_BYTES == 2_191_400, "docs/wire.md says how much a session takes");
+const _: () = assert!(MAX_SESSION_BYTES == 2_191_400, "docs/wire.md states the memory of a session");
 
 /// A region that a node can serve.
 trait NodeRegion: Region + Clone + Send + 'static {}
 
 impl<R: Region + Clone + Send + 'static> NodeRegion for R {}
 
-/// A memory node that listens, and serves nobody yet.
+/// A memory node that listens, and does not serve clients yet.
 pub struct Node<R> {
     region: R,
     shared: Arc<Shared>,
-    loops: Vec<Parts>,
+    loops: Vec<LoopParts>,
     local_addrs: Vec<SocketAddr>,
 }
 
@@ -95,11 +95,11 @@ impl<R> Node<R>
 where
     R: Region + Clone + Send + Sync + 'static,
 {
-    /// A node that listens for clients of `region`.
+    /// Creates a node that listens for clients of `region`.
     ///
     /// # Errors
-    /// `Exposed` if it would listen to other machines without a token or TLS; `Unsuitable` if the region's lanes do not
-    /// execute in place, or promise less than this fabric does; `Listen`, `Io`.
+    /// `Exposed` if other machines could connect without a token or TLS; `Unsuitable` if the region's lanes do not
+    /// execute in place, or lack a capability of this fabric; `Listen`, `Io`.
     pub fn bind(region: R, options: NodeOptions) -> Result<Node<R>, NodeError> {
         if let Some(addr) = options.exposed(&options.access) {
             return Err(NodeError::Exposed { addr });
@@ -110,8 +110,8 @@ where
         for addr in &options.listen {
             let failed = |cause| NodeError::Listen { addr: *addr, cause };
             let listener = TcpListener::bind(*addr).map_err(failed)?;
-            // The second call changes how many may wait, and nothing else.
-            rustix::net::listen(&listener, MAX_WAITING).map_err(|errno| failed(errno.into()))?;
+            // The second call changes only the length of the queue.
+            rustix::net::listen(&listener, LISTEN_BACKLOG).map_err(|errno| failed(errno.into()))?;
             local_addrs.push(listener.local_addr().map_err(failed)?);
             listeners.push(listener);
         }
@@ -120,25 +120,25 @@ where
             let poll = Poll::new().map_err(NodeError::io("make a poll"))?;
             let waker = Waker::new(poll.registry(), WAKER).map_err(NodeError::io("make a waker"))?;
             let (sender, inbox) = mpsc::channel();
-            loops.push(Parts { poll, inbox, listeners: std::mem::take(&mut listeners) });
+            loops.push(LoopParts { poll, inbox, listeners: std::mem::take(&mut listeners) });
             mailboxes.push(Mailbox { sender, waker: Arc::new(waker) });
         }
         Ok(Node { region, shared: Arc::new(Shared::new(options, mailboxes)), loops, local_addrs })
     }
 
-    /// Where it listens, in the order of the options.
+    /// Returns the addresses on which the node listens, in the order of the options.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.local_addrs
     }
 
-    /// What it has counted, for as long as anybody asks.
+    /// Returns a function that reads the node's counters, at any time.
     pub fn counters(&self) -> impl Fn() -> NodeCounters + Clone + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
         move || shared.sum()
     }
 
-    /// Serves clients until `stop` is told to stop, a thread fails, or bytes of the region are found to be gone; then
-    /// every session has ended.
+    /// Serves clients until [`Stop::stop`] is called, a thread fails, or bytes of the region are lost. Every session
+    /// has ended when this returns.
     ///
     /// # Errors
     /// `MemoryLost`, `Io`, `Panicked`.
@@ -173,10 +173,10 @@ where
         result.and(shared.memory_loss().map_or(Ok(()), lost))
     }
 
-    /// Serves clients on threads of its own.
+    /// Serves clients on new threads.
     ///
     /// # Errors
-    /// `Io`, if there are no threads.
+    /// `Io` if a thread cannot be started.
     pub fn spawn(self) -> Result<NodeHandle, NodeError> {
         let stop = Stop::new();
         let (local_addrs, shared) = (self.local_addrs.clone(), Arc::clone(&self.shared));
@@ -191,7 +191,7 @@ where
     }
 }
 
-/// Stops all loops when one ends, however it ends.
+/// A guard that stops all loops when one ends for any reason.
 struct StopAll<'s>(&'s Shared);
 
 impl Drop for StopAll<'_> {
@@ -207,15 +207,15 @@ fn require_suitable<R: Region>(region: &R) -> Result<(), NodeError> {
     } else if caps.masked_cas == MaskedCas::CasLoop {
         "it has no masked CAS"
     } else if caps.max_batch < MAX_BATCH_VERBS || caps.max_verb_words < MAX_VERB_WORDS {
-        "its batches or verbs are shorter than those of this fabric"
+        "its longest batch or verb is shorter than that of this fabric"
     } else {
         return Ok(());
     };
     Err(NodeError::Unsuitable { what })
 }
 
-/// Tells a running node to stop: it accepts nobody, tells every client, and ends within a second or two. Clones stop
-/// the same node.
+/// A handle to stop a node: the node accepts no more connections, sends every client a Close, and ends within two
+/// seconds. Clones stop the same node.
 #[derive(Clone, Default)]
 pub struct Stop {
     inner: Arc<Stopping>,
@@ -228,12 +228,12 @@ struct Stopping {
 }
 
 impl Stop {
-    /// One that nobody has set.
+    /// Creates a handle that has not been used.
     pub fn new() -> Stop {
         Stop::default()
     }
 
-    /// Stops the node, now or when it is run.
+    /// Stops the node, now or as soon as it is run.
     pub fn stop(&self) {
         self.inner.is_set.store(true, Ordering::SeqCst);
         let nodes = self.inner.nodes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -248,7 +248,7 @@ impl Stop {
     }
 }
 
-/// A node that is running. It stops when this is dropped.
+/// A running node. It stops when the handle is dropped.
 pub struct NodeHandle {
     stop: Stop,
     local_addrs: Vec<SocketAddr>,
@@ -257,20 +257,20 @@ pub struct NodeHandle {
 }
 
 impl NodeHandle {
-    /// Where it listens, in the order of the options.
+    /// Returns the addresses on which the node listens, in the order of the options.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.local_addrs
     }
 
-    /// What it has counted.
+    /// Returns the node's counters.
     pub fn counters(&self) -> NodeCounters {
         self.shared.sum()
     }
 
-    /// Lets in whom `access` lets in, from now on. Sessions that are open go on, whatever they have shown.
+    /// Replaces the access control. Open sessions continue, whatever their token or certificate.
     ///
     /// # Errors
-    /// `Exposed` if it keeps nobody out and the node listens to other machines. Nothing was changed.
+    /// `Exposed` if `access` admits every client and other machines can connect. Nothing was changed.
     pub fn set_access(&self, access: NodeAccess) -> Result<(), NodeError> {
         if let Some(addr) = self.shared.options.exposed(&access) {
             return Err(NodeError::Exposed { addr });
@@ -279,16 +279,16 @@ impl NodeHandle {
         Ok(())
     }
 
-    /// Whether the node runs. It ends by itself only if a thread of it fails, or bytes of the region are gone, and
-    /// [`NodeHandle::stop`] tells why.
+    /// Whether the node runs. It ends by itself only if one of its threads fails, or bytes of the region are lost;
+    /// [`NodeHandle::stop`] returns the reason.
     pub fn is_running(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Stops the node and waits for its end: at most a second or two.
+    /// Stops the node and waits for its end: at most two seconds.
     ///
     /// # Errors
-    /// `Io`, `Panicked`, if a thread of the node failed; `MemoryLost`, if it had ended for that.
+    /// `Io` or `Panicked` if a thread of the node failed; `MemoryLost` if bytes of the region were lost.
     pub fn stop(mut self) -> Result<(), NodeError> {
         self.finish()
     }

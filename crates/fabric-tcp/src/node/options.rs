@@ -1,4 +1,4 @@
-//! What a node is asked to do, and why it could not.
+//! The options of a node, and its errors.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,18 +14,18 @@ use super::event::{NodeEvent, Observer};
 use crate::tls::TlsServer;
 use crate::wire::{Grant, Token};
 
-/// Sessions at a time, unless asked otherwise.
+/// The default for the most sessions at a time.
 const DEFAULT_SESSIONS: u32 = 1024;
-/// How long a client's machine may be silent, unless asked otherwise.
+/// The default of how long a client's machine may be silent.
 const DEFAULT_SESSION_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a client may take to greet the node, unless asked otherwise.
+/// The default of how long a client may take to send its Hello.
 const DEFAULT_GREETING_TIMEOUT: Duration = Duration::from_secs(5);
-/// The shortest timeout of sessions: the kernel counts in seconds.
+/// The shortest session timeout: the kernel counts in seconds.
 const MIN_SESSION_TIMEOUT: Duration = Duration::from_secs(1);
-/// Threads, at most: more than any machine has cores for.
+/// The most threads: more than any machine has cores for.
 const MAX_THREADS: usize = 1024;
 
-/// What a node does, and for whom.
+/// The options of a node.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
     pub(super) listen: Vec<SocketAddr>,
@@ -42,7 +42,7 @@ pub struct NodeOptions {
     pub(super) atomic_write_unit: u64,
 }
 
-/// Who may connect from elsewhere.
+/// The clients that may connect from other machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exposure {
     Authenticated,
@@ -50,8 +50,9 @@ pub(super) enum Exposure {
 }
 
 impl NodeOptions {
-    /// A node that listens on `listen` (port 0: one that is free), with a thread per core, 1,024 sessions, no token,
-    /// and memory whose bytes die with it. `region_id` names the memory: memory that came back empty must have another.
+    /// Creates options for a node that listens on `listen` (port 0: any free port), with a thread per core, 1,024
+    /// sessions, no token, and memory whose bytes die with it. `region_id` identifies the memory: memory that came back
+    /// empty must have another id.
     pub fn new(listen: SocketAddr, region_id: [u64; 2]) -> NodeOptions {
         NodeOptions {
             listen: vec![listen],
@@ -69,7 +70,7 @@ impl NodeOptions {
         }
     }
 
-    /// Speaks TLS only, and lets those in who show a certificate that `tls` takes. A token may be wanted besides.
+    /// Requires TLS and a client certificate that `tls` accepts. A token may be required as well.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls(mut self, tls: TlsServer) -> NodeOptions {
@@ -77,82 +78,84 @@ impl NodeOptions {
         self
     }
 
-    /// Listens on `addr`, too.
+    /// Listens on `addr` as well.
     #[must_use]
     pub fn listen(mut self, addr: SocketAddr) -> NodeOptions {
         self.listen.push(addr);
         self
     }
 
-    /// How many threads serve sessions: 1 to 1,024. Each session belongs to one.
+    /// Sets the number of threads that serve sessions: 1 to 1,024. Each session belongs to one thread.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> NodeOptions {
         self.threads = threads.clamp(1, MAX_THREADS);
         self
     }
 
-    /// Tells `observer` who comes, who is refused and who drops whom: on the node's threads, so it must not wait.
+    /// Calls `observer` for sessions that start and end, refused clients and fences: on the node's threads, so it must
+    /// not block.
     #[must_use]
     pub fn observer(mut self, observer: impl Fn(&NodeEvent) + Send + Sync + 'static) -> NodeOptions {
         self.observer = Observer(Some(Arc::new(observer)));
         self
     }
 
-    /// Lets in whom `access` lets in, and nobody else.
+    /// Sets the access control.
     #[must_use]
     pub fn access(mut self, access: NodeAccess) -> NodeOptions {
         self.access = access;
         self
     }
 
-    /// Lets nobody in who does not know `token`, another one that was named so, or one of
-    /// [`NodeOptions::reader_token`].
+    /// Adds a token for read and write access; without one of these tokens or of those of [`NodeOptions::reader_token`]
+    /// a client is refused.
     #[must_use]
     pub fn token(mut self, token: Token) -> NodeOptions {
         self.access = self.access.token(token);
         self
     }
 
-    /// Lets those who know `token` read, and do nothing else.
+    /// Adds a token for read-only access.
     #[must_use]
     pub fn reader_token(mut self, token: Token) -> NodeOptions {
         self.access = self.access.reader_token(token);
         self
     }
 
-    /// What any session may do, at most.
+    /// Sets the most access that any session may have.
     #[must_use]
     pub fn grant(mut self, grant: Grant) -> NodeOptions {
         self.grant = grant;
         self
     }
 
-    /// Listens to other machines without a token or TLS: anybody who reaches the address may read and write all the
-    /// memory.
+    /// Allows other machines to connect without a token or TLS: any host that reaches the address may read and write
+    /// all the memory.
     #[must_use]
     pub fn insecure(mut self) -> NodeOptions {
         self.exposure = Exposure::Anyone;
         self
     }
 
-    /// Sessions at a time, at most; a quarter of them is kept for clients that may write, if any may.
+    /// Sets the most sessions at a time; a quarter of them is reserved for clients with write access, if there may be
+    /// any.
     #[must_use]
     pub fn max_sessions(mut self, sessions: u32) -> NodeOptions {
         self.max_sessions = sessions;
         self
     }
 
-    /// Sessions at a time of one address, at most, which of IPv6 is the first 64 bits; no limit of its own unless one
-    /// is set, because the clients of a whole site may come from one address, and a limit would turn honest ones away.
+    /// Sets the most sessions at a time from one address, which for IPv6 is the first 64 bits. There is no such limit
+    /// by default, because the clients of a whole site may come from one address, and a limit would refuse honest ones.
     #[must_use]
     pub fn max_sessions_per_address(mut self, sessions: u32) -> NodeOptions {
         self.max_sessions_per_address = Some(sessions);
         self
     }
 
-    /// How long a client's machine may be silent, or a client not take its answers, before its session is dropped: at
-    /// least a second, in whole seconds. A process that is stopped is not silent: its kernel answers for it. From 4 s
-    /// on an idle host is asked three times before; below that one or two lost packets may cost its session.
+    /// Sets how long a client's machine may be silent, or a client not read its replies, before its session is dropped:
+    /// at least a second, in whole seconds. A stopped process is not silent: its kernel answers for it. From 4 s on an
+    /// idle host is probed three times before; below that one or two lost packets may end its session.
     #[must_use]
     pub fn session_timeout(mut self, timeout: Duration) -> NodeOptions {
         let whole = Duration::from_secs(timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0));
@@ -160,42 +163,45 @@ impl NodeOptions {
         self
     }
 
-    /// How long a client may take to greet the node.
+    /// Sets how long a client may take to send its Hello.
     #[must_use]
     pub fn greeting_timeout(mut self, timeout: Duration) -> NodeOptions {
         self.greeting_timeout = timeout;
         self
     }
 
-    /// Bytes of one WRITE that no death can tear, the node's included: [`Caps::WHOLE_WRITE`] if the bytes die with the
-    /// node, 8 if they outlive it.
+    /// Sets the bytes of one WRITE that no crash can tear, not even the node's: [`Caps::WHOLE_WRITE`] if the bytes die
+    /// with the node, 8 if they outlive it.
     #[must_use]
     pub fn atomic_write_unit(mut self, bytes: u64) -> NodeOptions {
         self.atomic_write_unit = bytes;
         self
     }
 
-    /// The first address that other machines reach, if `access` does not keep them out and they may not come in so.
+    /// Returns the first address that other machines can reach, if `access` admits every client and that is not
+    /// allowed.
     pub(super) fn exposed(&self, access: &NodeAccess) -> Option<SocketAddr> {
         let is_guarded = access.is_guarded() || self.exposure == Exposure::Anyone;
         self.listen.iter().copied().find(|addr| !is_guarded && !addr.ip().to_canonical().is_loopback())
     }
 }
 
-/// A node could not be started, or could not go on.
+/// A node could not be started, or failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// Other machines would reach the memory without a token or a certificate.
-    #[error("{addr} can be reached from other machines, who could read and write all the memory: set a token, or TLS")]
+    /// Other machines could access the memory without a token or a certificate.
+    #[error(
+        "{addr} can be reached from other machines, which could read and write all the memory: set a token, or TLS"
+    )]
     Exposed {
-        /// The address.
+        /// The address that can be reached.
         addr: SocketAddr,
     },
-    /// The region is not one whose bytes this process touches itself, or promises less than the fabric does.
+    /// The region's lanes do not execute in place, or lack a capability of the fabric.
     #[error("this region cannot be served: {what}")]
     Unsuitable {
-        /// What it lacks.
+        /// The missing capability.
         what: &'static str,
     },
     /// An address could not be listened on.
@@ -203,25 +209,25 @@ pub enum NodeError {
     Listen {
         /// The address.
         addr: SocketAddr,
-        /// Why.
+        /// The error of the operating system.
         cause: io::Error,
     },
     /// The kernel refused what the node needs.
     #[error("could not {what}: {cause}")]
     Io {
-        /// What was attempted.
+        /// The operation that failed.
         what: &'static str,
-        /// Why it failed.
+        /// The error of the operating system.
         cause: io::Error,
     },
-    /// Bytes of the region were lost, and the node ended. Its clients were told.
-    #[error("the memory that was served is lost: {reason}; all sessions have ended")]
+    /// Bytes of the region were lost, and the node stopped. Its clients were informed.
+    #[error("the memory of this node is lost: {reason}; all sessions have ended")]
     MemoryLost {
-        /// How.
+        /// How the bytes were lost.
         reason: String,
     },
-    /// A thread of the node panicked, and the node ended.
-    #[error("a thread of the node panicked; all of its sessions have ended")]
+    /// A thread of the node panicked, and the node stopped.
+    #[error("a thread of the node panicked; all sessions have ended")]
     Panicked,
 }
 

@@ -1,7 +1,8 @@
-//! What the loops of a node share: who is connected, which session has which client slot, and how sessions ended.
+//! The state that the loops of a node share: the open sessions, the client slots that they have, and how sessions
+//! ended.
 //!
-//! Invariants: a session is open or has ended, never both; it has ended only when its loop executes no more verbs of
-//! it, and its slots are free. Nothing here is touched by a batch.
+//! Invariants: a session is open or has ended, never both; it has ended only when its loop executes no more verbs of it
+//! and its slots are free. A batch uses nothing of this state.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -15,62 +16,61 @@ use mio::net::TcpStream;
 use super::access::NodeAccess;
 use super::connections::Key;
 use super::counters::{LoopCounters, NodeCounters};
-use super::door::{Door, Shed, Ticket, network};
 use super::options::NodeOptions;
-use crate::wire::{Bye, Fate, Grant, SessionId};
+use super::pending::{Evicted, PendingConnections, PendingId, network};
+use crate::wire::{CloseReason, Grant, PriorSession, SessionId};
 
-/// Sessions that ended and are remembered, so that their clients can be told.
+/// The ended sessions whose outcome is remembered for their clients.
 const REMEMBERED_SESSIONS: usize = 4096;
-/// Client slots whose liveness all sessions of a node have, at most: what the kernel does for one of them grows with
-/// how many there are.
+/// The most client slots of all sessions of a node: the kernel's work for one slot grows with their number.
 pub const MAX_NODE_HOLDS: u32 = 16_384;
-/// Sessions that only clients have that may write: one of so many. Readers cannot take them.
+/// The divisor of the share of sessions that is reserved for clients with write access.
 const WRITERS_SHARE: u32 = 4;
 
-/// A connection, and the loop it belongs to.
+/// The id of a connection in the node: its loop, and its key there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ConnectionId {
     pub(super) loop_index: usize,
     pub(super) key: Key,
 }
 
 /// Why a session is dropped on request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
-    /// Another client asked for it.
+pub(super) enum DropReason {
+    /// Another client requested it.
     Fenced,
-    /// Its own client has connected anew.
-    Succeeded,
+    /// Its own client has connected again.
+    Superseded,
 }
 
-/// What one loop tells another.
+/// A message from one loop to another.
 pub(super) enum Message {
-    /// A connection was accepted, and is the loop's from now on.
-    Connected { stream: TcpStream, peer: SocketAddr, ticket: Ticket },
-    /// A connection without a session has to go, because another came.
-    Shed { victim: Key, ticket: Ticket },
-    /// A session is to be dropped, because session `by` of that client wants it; `asked` is to be told by `Dropped`
-    /// when that is done.
-    Drop { victim: Key, why: Why, asked: Place, request: u64, by: Option<(u64, SocketAddr)> },
-    /// The session that `asked` wanted to be dropped is gone.
-    Dropped { asked: Key, request: u64, why: Why },
+    /// A connection was accepted, and belongs to the receiving loop.
+    Connected { stream: TcpStream, peer: SocketAddr, pending_id: PendingId },
+    /// A connection without a session is to be closed to make room for another.
+    Evict { victim: Key, pending_id: PendingId },
+    /// A session is to be dropped; `requester` gets `Dropped` when that is done. `by` is the number and the client of
+    /// the session that requested it, if another one did.
+    Drop { victim: Key, drop_reason: DropReason, requester: ConnectionId, request: u64, by: Option<(u64, SocketAddr)> },
+    /// The session that `requester` wanted to drop is gone.
+    Dropped { requester: Key, request: u64, drop_reason: DropReason },
 }
 
-/// The way to a loop.
+/// The mailbox of a loop.
 pub(super) struct Mailbox {
     pub(super) sender: Sender<Message>,
     pub(super) waker: Arc<Waker>,
 }
 
 impl Mailbox {
-    /// Tells the loop. One that has ended hears nothing, and has no session left.
+    /// Sends a message. It is lost if the loop has ended, which has no session left then.
     pub(super) fn send(&self, message: Message) {
         if self.sender.send(message).is_ok() {
             self.wake();
         }
     }
 
-    /// Wakes the loop. Nothing is lost if the kernel refuses: loops look around once a second.
+    /// Wakes the loop. If the kernel refuses, no message is lost: loops wake up by themselves once a second.
     pub(super) fn wake(&self) {
         if let Err(cause) = self.waker.wake() {
             tracing::warn!(%cause, "a loop of the memory node could not be woken");
@@ -78,13 +78,13 @@ impl Mailbox {
     }
 }
 
-/// A session that is over.
-pub(super) struct Ended {
+/// A session that has ended.
+pub(super) struct EndedSession {
     pub(super) session: SessionId,
     pub(super) number: u64,
     pub(super) grant: Grant,
     pub(super) addr: IpAddr,
-    /// The slots that it had.
+    /// The client slots that it had.
     pub(super) slots: Vec<u16>,
 }
 
@@ -92,28 +92,28 @@ pub(super) struct Shared {
     pub(super) options: NodeOptions,
     pub(super) mailboxes: Vec<Mailbox>,
     pub(super) counters: Vec<LoopCounters>,
-    /// Who is let in now; the options say who was at first.
+    /// The current access control; the options have the initial one.
     access: Mutex<Arc<NodeAccess>>,
-    pub(super) door: Door,
+    pub(super) pending: PendingConnections,
     stopping: AtomicBool,
     /// How bytes of the region were lost, if they were.
     lost: OnceLock<String>,
     sessions: AtomicU32,
-    /// The number of the last session that began.
+    /// The number of the last session that started.
     last_session: AtomicU64,
-    /// Those of them that may only read.
+    /// The sessions with read-only access.
     readers: AtomicU32,
-    /// Sessions by address, where these are limited.
+    /// The number of sessions by address, if it is limited.
     by_address: Mutex<HashMap<[u8; 8], u32>>,
     registry: Mutex<Registry>,
 }
 
 #[derive(Default)]
 struct Registry {
-    slots: HashMap<u16, Place>,
-    open: HashMap<SessionId, Place>,
-    ended: HashMap<SessionId, Fate>,
-    /// The sessions of `ended`, the oldest first.
+    slots: HashMap<u16, ConnectionId>,
+    open: HashMap<SessionId, ConnectionId>,
+    ended: HashMap<SessionId, PriorSession>,
+    /// The sessions of `ended`, oldest first.
     order: VecDeque<SessionId>,
 }
 
@@ -124,7 +124,7 @@ impl Shared {
             access: Mutex::new(Arc::new(options.access.clone())),
             options,
             mailboxes,
-            door: Door::default(),
+            pending: PendingConnections::default(),
             stopping: AtomicBool::new(false),
             lost: OnceLock::new(),
             sessions: AtomicU32::new(0),
@@ -139,7 +139,7 @@ impl Shared {
         LoopCounters::sum(&self.counters)
     }
 
-    /// Who is let in.
+    /// Returns the current access control.
     pub(super) fn access(&self) -> Arc<NodeAccess> {
         Arc::clone(&self.access.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -157,41 +157,41 @@ impl Shared {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// Stops the node, because bytes of the region are gone. False if that was known.
+    /// Stops the node, because bytes of the region are lost. Returns false if that was known.
     pub(super) fn lose_memory(&self, reason: String) -> bool {
-        let is_news = self.lost.set(reason).is_ok();
+        let is_first = self.lost.set(reason).is_ok();
         self.stop();
-        is_news
+        is_first
     }
 
-    /// How bytes of the region were lost, if they were.
+    /// Returns how bytes of the region were lost, if they were.
     pub(super) fn memory_loss(&self) -> Option<&str> {
         self.lost.get().map(String::as_str)
     }
 
-    /// Tells a connection's loop that it has to go. One that no loop has yet finds out by itself.
-    pub(super) fn shed(&self, Shed { ticket, place }: Shed) {
-        if let Some(Place { loop_index, key }) = place {
-            self.mailboxes[loop_index].send(Message::Shed { victim: key, ticket });
+    /// Asks a connection's loop to close it. The eviction of a connection that no loop has yet is noticed by its loop.
+    pub(super) fn evict(&self, Evicted { pending_id, connection_id }: Evicted) {
+        if let Some(ConnectionId { loop_index, key }) = connection_id {
+            self.mailboxes[loop_index].send(Message::Evict { victim: key, pending_id });
         }
     }
 
-    /// Makes room for a session of a client at `addr`.
+    /// Reserves a session for a client at `addr`.
     ///
     /// # Errors
-    /// Why there may be no other: `Full`, `AddressFull`.
-    pub(super) fn admit(&self, grant: Grant, addr: IpAddr) -> Result<(), Bye> {
+    /// `Full` or `AddressFull` if there may be no further session.
+    pub(super) fn admit(&self, grant: Grant, addr: IpAddr) -> Result<(), CloseReason> {
         if let Some(limit) = self.options.max_sessions_per_address {
             let mut by_address = self.by_address();
             let sessions = by_address.entry(network(addr)).or_default();
             if *sessions >= limit {
-                return Err(Bye::AddressFull { limit });
+                return Err(CloseReason::AddressFull { limit });
             }
             *sessions += 1;
         }
         self.admit_from_anywhere(grant).map_err(|limit| {
             self.release_address(addr);
-            Bye::Full { limit }
+            CloseReason::Full { limit }
         })
     }
 
@@ -201,17 +201,17 @@ impl Shared {
             Grant::ReadWrite => limit - limit / WRITERS_SHARE,
             Grant::ReadOnly => limit,
         };
-        if grant == Grant::ReadOnly && !take_one(&self.readers, of_readers) {
+        if grant == Grant::ReadOnly && !try_increment(&self.readers, of_readers) {
             return Err(of_readers);
         }
-        if take_one(&self.sessions, limit) {
+        if try_increment(&self.sessions, limit) {
             return Ok(());
         }
         self.release_reader(grant);
         Err(limit)
     }
 
-    /// Gives the place of a session at `addr` back.
+    /// Gives back the reservation of a session at `addr`.
     fn release_address(&self, addr: IpAddr) {
         if self.options.max_sessions_per_address.is_none() {
             return;
@@ -236,23 +236,28 @@ impl Shared {
         }
     }
 
-    /// A session's number, for people: nobody can do anything with it.
-    pub(super) fn number_session(&self) -> u64 {
+    /// Returns the number of a new session. It appears in logs only, and grants nothing.
+    pub(super) fn next_session_number(&self) -> u64 {
         self.last_session.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    pub(super) fn open(&self, session: SessionId, place: Place) {
-        self.registry().open.insert(session, place);
+    pub(super) fn open(&self, session: SessionId, connection_id: ConnectionId) {
+        self.registry().open.insert(session, connection_id);
     }
 
-    /// The session's verbs are over and its slots are free.
-    pub(super) fn close(&self, Ended { session, grant, addr, slots, .. }: &Ended, place: Place, fate: Fate) {
+    /// Notes that a session has ended: its verbs execute no more, and its slots are free.
+    pub(super) fn close(
+        &self,
+        EndedSession { session, grant, addr, slots, .. }: &EndedSession,
+        connection_id: ConnectionId,
+        outcome: PriorSession,
+    ) {
         let mut registry = self.registry();
         for slot in slots {
-            registry.release(*slot, place);
+            registry.release(*slot, connection_id);
         }
         registry.open.remove(session);
-        registry.ended.insert(*session, fate);
+        registry.ended.insert(*session, outcome);
         registry.order.push_back(*session);
         if registry.order.len() > REMEMBERED_SESSIONS {
             let oldest = registry.order.pop_front();
@@ -263,30 +268,31 @@ impl Shared {
         self.sessions.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Where a session is, if it is open.
-    pub(super) fn find(&self, session: SessionId) -> Option<Place> {
+    /// Returns the connection of a session, if it is open.
+    pub(super) fn find(&self, session: SessionId) -> Option<ConnectionId> {
         self.registry().open.get(&session).copied()
     }
 
-    pub(super) fn fate(&self, session: SessionId) -> Fate {
-        self.registry().ended.get(&session).copied().unwrap_or(Fate::Unknown)
+    pub(super) fn prior_session(&self, session: SessionId) -> PriorSession {
+        self.registry().ended.get(&session).copied().unwrap_or(PriorSession::Unknown)
     }
 
-    /// Whether sessions have fewer slots than they may. Loops that ask at the same time may each get one more.
+    /// Whether sessions may have one more client slot. Loops that ask at the same time may each exceed the bound by
+    /// one.
     pub(super) fn may_hold(&self) -> bool {
         self.registry().slots.len() < MAX_NODE_HOLDS as usize
     }
 
-    pub(super) fn hold(&self, slot: u16, place: Place) {
-        self.registry().slots.insert(slot, place);
+    pub(super) fn hold(&self, slot: u16, connection_id: ConnectionId) {
+        self.registry().slots.insert(slot, connection_id);
     }
 
-    /// The session at `place` does not have `slot` any more; somebody else may.
-    pub(super) fn release(&self, slot: u16, place: Place) {
-        self.registry().release(slot, place);
+    /// Notes that the session at `connection_id` no longer has `slot`.
+    pub(super) fn release(&self, slot: u16, connection_id: ConnectionId) {
+        self.registry().release(slot, connection_id);
     }
 
-    pub(super) fn holder(&self, slot: u16) -> Option<Place> {
+    pub(super) fn holder(&self, slot: u16) -> Option<ConnectionId> {
         self.registry().slots.get(&slot).copied()
     }
 
@@ -296,14 +302,14 @@ impl Shared {
 }
 
 impl Registry {
-    fn release(&mut self, slot: u16, place: Place) {
-        if self.slots.get(&slot) == Some(&place) {
+    fn release(&mut self, slot: u16, connection_id: ConnectionId) {
+        if self.slots.get(&slot) == Some(&connection_id) {
             self.slots.remove(&slot);
         }
     }
 }
 
-fn take_one(count: &AtomicU32, limit: u32) -> bool {
+fn try_increment(count: &AtomicU32, limit: u32) -> bool {
     let more = |now: u32| now.checked_add(1).filter(|more| *more <= limit);
     count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
 }

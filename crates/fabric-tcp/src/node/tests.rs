@@ -1,4 +1,4 @@
-//! What only the node's own thread can see: what it allocates.
+//! The allocations of a node's thread, which only that thread can count.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -10,12 +10,12 @@ use zerocopy::IntoBytes;
 use super::*;
 use crate::wire::{self, Grant, Hello, Kind};
 
-/// Bursts that a run sends, and batches of a burst.
+/// The bursts of the two runs, and the batches of a burst.
 const FEW: u64 = 50;
 const MANY: u64 = 2_000;
 const BURST: u64 = 16;
 
-/// What the thread of a node allocates from its first turn to its last, with a client that sends `bursts` bursts.
+/// Counts the allocations of a node's thread while it serves a client that sends `bursts` bursts.
 fn allocations(bursts: u64) -> u64 {
     let region = HeapRegion::new(1 << 16, 1 << 12, Profile::Shm.caps());
     let options = NodeOptions::new((Ipv4Addr::LOCALHOST, 0).into(), [1, 2]).threads(1);
@@ -38,10 +38,10 @@ fn allocations(bursts: u64) -> u64 {
     info.count_total
 }
 
-/// Sends bursts of batches with verbs of every kind, and waits for each burst's answers.
+/// Sends bursts of batches with verbs of every kind, and waits for each burst's replies.
 fn send(addr: SocketAddr, bursts: u64) {
     let mut stream = TcpStream::connect(addr).expect("the node listens");
-    let hello = Hello { wanted: Grant::ReadWrite, token: None, previous: None, sample_words: 0 };
+    let hello = Hello { wanted: Grant::ReadWrite, token: None, prior_session: None, sample_words: 0 };
     let mut frames = Vec::new();
     wire::append(&mut frames, Kind::Hello, 0, &hello.encode());
     stream.write_all(frames.as_bytes()).expect("a greeting");

@@ -1,4 +1,4 @@
-//! A client's connection, encrypted.
+//! TLS on a connection to a client.
 
 use std::io::{self, Read};
 
@@ -10,7 +10,7 @@ use crate::tls::{Received, Session, TlsError, TlsServer};
 pub(super) struct Tls {
     session: Session,
     received: Received,
-    /// Whether the other side is not believed any more: what it sends is not looked at.
+    /// Whether TLS has failed: further input is ignored.
     has_failed: bool,
 }
 
@@ -20,7 +20,7 @@ impl Tls {
         Ok(Box::new(Tls { session, received, has_failed: false }))
     }
 
-    /// As [`super::transport::Transport::read`]; from the socket once at most.
+    /// Same as [`super::transport::Transport::read`]; reads from the socket at most once.
     pub(super) fn read(&mut self, stream: &mut TcpStream, into: &mut [u8]) -> io::Result<(usize, More)> {
         if self.has_failed {
             return stream.read(into).map(|bytes| (bytes, More::Maybe));
@@ -43,10 +43,10 @@ impl Tls {
             opened => opened,
         };
         match opened {
-            // What is left over is more, whatever the socket has, and so is an error behind it.
+            // Decrypted data may be left over, or an error may follow, whatever the socket has.
             Ok(bytes) if bytes == into.len() || self.session.has_failed() => Ok((bytes, More::Maybe)),
             Ok(bytes) => Ok((bytes, more)),
-            // A part of a record, or a handshake: whether there is more, the socket says itself.
+            // A part of a record or of the handshake: the socket is read again for more.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(io::ErrorKind::Interrupted.into()),
             Err(error) => {
                 self.has_failed = true;
@@ -55,7 +55,7 @@ impl Tls {
         }
     }
 
-    /// The first name of the client's certificate, if it has one.
+    /// Returns the first name of the client's certificate, if it has one.
     pub(super) fn peer_name(&self) -> Option<String> {
         self.session.peer_name()
     }
@@ -68,7 +68,7 @@ impl Tls {
         self.session.flush(stream)
     }
 
-    /// Says in TLS that nothing more will be sent.
+    /// Sends `close_notify`.
     pub(super) fn finish(&mut self, stream: &mut TcpStream) -> io::Result<()> {
         self.session.finish();
         self.session.flush(stream)

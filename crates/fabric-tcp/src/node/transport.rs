@@ -1,5 +1,4 @@
-//! How bytes come and go: a TCP connection, and what the kernel is told about it; with TLS on it, if the node wants
-//! that.
+//! The transport of a connection: TCP with its socket options, and TLS if the node requires it.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -14,7 +13,7 @@ use super::options::NodeOptions;
 #[cfg(feature = "tls")]
 use super::tls::Tls;
 
-/// A client's connection, which never blocks.
+/// A non-blocking connection to a client.
 pub(super) struct Transport {
     stream: TcpStream,
     #[cfg(feature = "tls")]
@@ -25,20 +24,19 @@ pub(super) struct Transport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum More {
     Maybe,
-    /// What comes later is told anew by the kernel.
+    /// The kernel reports later input.
     No,
 }
 
 impl Transport {
-    /// A connection that the kernel watches: it is lost when the client's machine is silent for the session timeout.
-    ///
-    /// The client's process may sleep for as long as it likes, as its kernel answers for it.
-    #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "only TLS asks who is let in so early"))]
+    /// Creates the transport with keepalive probes: the connection fails when the client's machine is silent for the
+    /// session timeout. The client's process may be stopped for any time, as its kernel answers the probes.
+    #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "only TLS needs the access control so early"))]
     pub(super) fn new(stream: TcpStream, options: &NodeOptions, access: &NodeAccess) -> io::Result<Transport> {
         let (socket, timeout) = (stream.as_fd(), options.session_timeout);
         sockopt::set_tcp_nodelay(socket, true)?;
         sockopt::set_socket_keepalive(socket, true)?;
-        // The kernel counts in whole seconds: from a timeout of 4 s on, three questions at least are asked in time.
+        // The kernel counts in whole seconds: from a timeout of 4 s on, at least three probes are sent in time.
         let seconds = timeout.as_secs();
         sockopt::set_tcp_keepidle(socket, Duration::from_secs((seconds / 3).max(1)))?;
         sockopt::set_tcp_keepintvl(socket, Duration::from_secs((seconds / 6).max(1)))?;
@@ -50,12 +48,12 @@ impl Transport {
         })
     }
 
-    /// What mio watches.
+    /// Returns the event source for mio.
     pub(super) fn source(&mut self) -> &mut TcpStream {
         &mut self.stream
     }
 
-    /// The first name of the client's certificate, if it has shown one that has a name.
+    /// Returns the first name of the client's certificate, if it has one.
     pub(super) fn peer_name(&self) -> Option<String> {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
@@ -64,24 +62,24 @@ impl Transport {
         None
     }
 
-    /// Reads to the beginning of `into`; 0 bytes if the stream has ended.
+    /// Reads to the start of `into`; 0 bytes at the end of the stream.
     ///
     /// # Errors
-    /// `WouldBlock` if there is nothing, `Interrupted` if there is nothing yet; a [`crate::tls::TlsError`]; the
-    /// kernel's.
+    /// `WouldBlock` if there is no input, `Interrupted` if input was read without any data; a [`crate::tls::TlsError`];
+    /// the kernel's errors.
     #[inline]
     pub(super) fn read(&mut self, into: &mut [u8]) -> io::Result<(usize, More)> {
         #[cfg(feature = "tls")]
         if let Some(tls) = &mut self.tls {
             return tls.read(&mut self.stream, into);
         }
-        // Less than there was room for: this was all.
+        // A read that does not fill the room was all.
         let room = into.len();
         self.stream.read(into).map(|bytes| (bytes, if bytes == room { More::Maybe } else { More::No }))
     }
 
-    /// Sends as many of `bytes` as there is room for. What it does not tell of is to be given again, as the beginning
-    /// of what is sent next.
+    /// Sends as many of `bytes` as there is room for, and returns their number. The rest is to be passed again, at the
+    /// start of the next write.
     #[inline]
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         #[cfg(feature = "tls")]
@@ -91,7 +89,7 @@ impl Transport {
         self.stream.write(bytes)
     }
 
-    /// Sends what TLS has to say by itself.
+    /// Sends pending messages of TLS itself.
     ///
     /// # Errors
     /// `WouldBlock` if there is no room for all of it.
@@ -104,20 +102,20 @@ impl Transport {
         Ok(())
     }
 
-    /// Gives TLS up: what is said from now on is said in plain words, and heard as it comes.
-    pub(super) fn speak_plainly(&mut self) {
+    /// Turns TLS off: from now on bytes are sent and received unencrypted.
+    pub(super) fn disable_tls(&mut self) {
         #[cfg(feature = "tls")]
         {
             self.tls = None;
         }
     }
 
-    /// Says that nothing more will be sent.
+    /// Shuts down the sending side.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         #[cfg(feature = "tls")]
         if let Some(tls) = &mut self.tls {
             match tls.finish(&mut self.stream) {
-                // There will be room, and this will be asked for again.
+                // The call is repeated when there is room.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 finished => finished?,
             }

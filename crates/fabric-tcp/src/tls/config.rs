@@ -1,4 +1,4 @@
-//! What each side shows and whom it trusts, from PEM text.
+//! The certificates and trusted authorities of each side, from PEM text.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use rustls::{ClientConfig, ConfigBuilder, ConfigSide, Connection, RootCertStore,
 use super::verifier::ClientVerifier;
 use super::{Session, TlsConfigError, TlsError};
 
-/// What a node shows its clients, and whose certificates it takes. Clones share it.
+/// The TLS configuration of a node: its certificate, and the authorities of its clients. Clones share it.
 #[derive(Clone)]
 pub struct TlsServer(Arc<ServerConfig>);
 
-/// Whose certificates a client takes for a node's, and what it shows. Clones share it.
+/// The TLS configuration of a client: the authorities of its nodes, and its certificate. Clones share it.
 #[derive(Clone)]
 pub struct TlsClient(Arc<ClientConfig>);
 
 impl TlsServer {
-    /// A node that shows the first certificate of `chain`, which the others lead to its authority, and lets those in
-    /// whose certificate was issued by an authority of `client_ca` for clients (extended key usage `clientAuth`). `key`
-    /// is its private key: PKCS #8, SEC 1 or PKCS #1. All of it is PEM text.
+    /// Creates the configuration of a node that presents the first certificate of `chain`, which the others link to its
+    /// authority, and accepts certificates that an authority of `client_ca` issued for clients (extended key usage
+    /// `clientAuth`). `key` is the private key: PKCS #8, SEC 1 or PKCS #1. All are PEM text.
     ///
     /// # Errors
-    /// [`TlsConfigError`]: which of them cannot be used.
+    /// [`TlsConfigError`] for the input that cannot be used.
     pub fn from_pem(chain: &[u8], key: &[u8], client_ca: &[u8]) -> Result<TlsServer, TlsConfigError> {
         TlsServer::with_revoked(chain, key, client_ca, &[])
     }
 
-    /// As [`TlsServer::from_pem`], and lets nobody in whose certificate, or one that leads from it to its authority, is
-    /// in a list of `revoked`: certificate revocation lists of the authorities, PEM text, which is empty or has one at
-    /// least. What no list tells of counts as not revoked; a list is believed after its next update is due, too.
+    /// Same as [`TlsServer::from_pem`], but refuses certificates that are in a list of `revoked`, or whose chain is:
+    /// certificate revocation lists of the authorities, as PEM text that is empty or has at least one list.
+    /// Certificates in no list count as not revoked; a list stays valid after its next update is due.
     ///
     /// # Errors
-    /// [`TlsConfigError`]: which of them cannot be used.
+    /// [`TlsConfigError`] for the input that cannot be used.
     pub fn with_revoked(
         chain: &[u8],
         key: &[u8],
@@ -50,13 +50,13 @@ impl TlsServer {
         let builder =
             only_tls13(ServerConfig::builder_with_provider(provider))?.with_client_cert_verifier(Arc::new(verifier));
         let mut config = builder.with_single_cert(certificates(chain)?, private_key(key)?).map_err(own)?;
-        // A session that was resumed would not show its certificate again, which may have expired.
+        // A resumed session would not present its certificate again, which may have expired.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(TlsServer(Arc::new(config)))
     }
 
-    /// The node's side of a connection.
+    /// Creates the node's side of a connection.
     pub(crate) fn session(&self) -> Result<Session, TlsError> {
         let connection = ServerConnection::new(Arc::clone(&self.0))?;
         Ok(Session::new(Connection::Server(connection)))
@@ -64,8 +64,8 @@ impl TlsServer {
 }
 
 impl TlsClient {
-    /// A client that takes certificates which an authority of `ca` issued, for the name or address by which the node
-    /// is called, and shows none itself. PEM text.
+    /// Creates the configuration of a client that accepts certificates which an authority of `ca` issued for the node's
+    /// name or address, and has no certificate itself. `ca` is PEM text.
     ///
     /// # Errors
     /// [`TlsConfigError::Authorities`].
@@ -74,10 +74,10 @@ impl TlsClient {
         Ok(TlsClient::new(builder.with_root_certificates(authorities(ca)?).with_no_client_auth()))
     }
 
-    /// As [`TlsClient::from_pem`], and shows the first certificate of `chain`, whose private key is `key`.
+    /// Same as [`TlsClient::from_pem`], but presents the first certificate of `chain`, whose private key is `key`.
     ///
     /// # Errors
-    /// [`TlsConfigError`]: which of them cannot be used.
+    /// [`TlsConfigError`] for the input that cannot be used.
     pub fn with_identity(ca: &[u8], chain: &[u8], key: &[u8]) -> Result<TlsClient, TlsConfigError> {
         let builder = only_tls13(ClientConfig::builder_with_provider(provider()))?;
         let builder = builder.with_root_certificates(authorities(ca)?);
@@ -89,7 +89,7 @@ impl TlsClient {
         TlsClient(Arc::new(config))
     }
 
-    /// The client's side of a connection to the node that is called `host`.
+    /// Creates the client's side of a connection to the node `host`.
     pub(crate) fn session(&self, host: &str) -> Result<Session, TlsError> {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| TlsError::WrongName { name: host.to_owned() })?;
         let connection = ClientConnection::new(Arc::clone(&self.0), name)?;
@@ -119,11 +119,13 @@ fn only_tls13<S: ConfigSide>(
     builder.with_protocol_versions(&[&TLS13]).map_err(own)
 }
 
-/// What rustls says of one's own certificate and key together.
+/// Converts an error of rustls about this side's certificate and key.
 fn own(error: rustls::Error) -> TlsConfigError {
     let reason = error.to_string();
     match error {
-        rustls::Error::InconsistentKeys(_) => TlsConfigError::Key { reason: "it is not the certificate's".to_owned() },
+        rustls::Error::InconsistentKeys(_) => {
+            TlsConfigError::Key { reason: "it does not match the certificate".to_owned() }
+        }
         rustls::Error::General(_) => TlsConfigError::Key { reason },
         _ => TlsConfigError::Certificate { reason },
     }

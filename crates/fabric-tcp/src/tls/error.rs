@@ -1,69 +1,69 @@
-//! Why there is no TLS between a client and a node.
+//! Errors of TLS and of its configuration.
 
 use std::io;
 
-/// Why a TLS handshake failed, or what came later was not taken for the other side's. Nothing was changed by it.
+/// Why a TLS handshake failed, or later data was rejected. Nothing was changed by it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// What came is no TLS.
+    /// The other side does not speak TLS.
     #[error("the other side does not speak TLS")]
     NotSpoken,
-    /// No certificate came.
-    #[error("the other side showed no certificate")]
+    /// The other side sent no certificate.
+    #[error("the other side sent no certificate")]
     NoCertificate,
-    /// The certificate leads to none of the authorities that are trusted.
-    #[error("the other side's certificate was not issued by an authority that is trusted here")]
+    /// The certificate was not issued by a trusted authority.
+    #[error("the other side's certificate was not issued by a trusted authority")]
     UnknownIssuer,
-    /// It was valid once.
+    /// The certificate has expired.
     #[error("the other side's certificate has expired")]
     Expired,
-    /// It will be valid.
+    /// The certificate is not valid yet.
     #[error("the other side's certificate is not valid yet")]
     NotYetValid,
-    /// It is somebody else's.
+    /// The certificate is for another name.
     #[error("the other side's certificate is not for the name {name:?}")]
     WrongName {
-        /// The name by which the other side was called.
+        /// The name that was expected.
         name: String,
     },
-    /// Its authority has revoked it.
+    /// The certificate was revoked by its authority.
     #[error("the other side's certificate was revoked")]
     Revoked,
-    /// It is not for this side of a connection: a client's certificate says that it is for clients.
+    /// The certificate is not for that side of a connection: a client's certificate must be marked for clients.
     #[error("the other side's certificate is not for its side of a connection (extended key usage)")]
     WrongUsage,
-    /// Anything else is wrong with it.
+    /// The certificate is invalid for any other reason.
     #[error("the other side's certificate cannot be used: {reason}")]
     BadCertificate {
-        /// What.
+        /// The reason.
         reason: String,
     },
-    /// The other side wants a certificate of this one, and was shown none.
-    #[error("the other side wants a certificate, and was shown none")]
+    /// The other side requires a certificate, and this side has none.
+    #[error("the other side requires a certificate, and was sent none")]
     CertificateWanted,
-    /// The other side does not take this one's certificate.
-    #[error("the other side refused the certificate it was shown: {reason}")]
+    /// The other side did not accept this side's certificate.
+    #[error("the other side refused the certificate it was sent: {reason}")]
     CertificateRefused {
-        /// How it says so.
+        /// The alert of the other side.
         reason: String,
     },
-    /// Both sides have no way of speaking in common: TLS 1.3 is the only version here.
-    #[error("both sides have no version or cipher of TLS in common: {reason}")]
+    /// The two sides have no version or cipher in common: this side supports only TLS 1.3.
+    #[error("the two sides have no version or cipher of TLS in common: {reason}")]
     Incompatible {
-        /// What is missing.
+        /// The missing version or cipher.
         reason: String,
     },
-    /// Anything else: bytes that were changed on their way, mostly.
+    /// Any other failure, usually bytes that were changed in transit.
     #[error("{reason}")]
     Failed {
-        /// What.
+        /// The reason.
         reason: String,
     },
 }
 
 impl TlsError {
-    /// The error of TLS that `error` carries, if it is one.
+    /// Returns the TLS error that `error` contains, if there is one.
     pub(crate) fn of(error: &io::Error) -> Option<&TlsError> {
         error.get_ref()?.downcast_ref()
     }
@@ -74,32 +74,32 @@ impl TlsError {
     }
 }
 
-/// Certificates and keys that cannot be used. Nothing was changed.
+/// A certificate or key cannot be used. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsConfigError {
-    /// The certificates of authorities.
+    /// The certificates of the trusted authorities cannot be used.
     #[error("the certificates of authorities cannot be used: {reason}")]
     Authorities {
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// The lists of certificates that were revoked.
-    #[error("the lists of revoked certificates cannot be used: {reason}")]
+    /// The certificate revocation lists cannot be used.
+    #[error("the certificate revocation lists cannot be used: {reason}")]
     Revoked {
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// This side's own certificate, and those between it and its authority.
+    /// This side's certificate or its chain cannot be used.
     #[error("the certificate cannot be used: {reason}")]
     Certificate {
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// The private key.
+    /// The private key cannot be used.
     #[error("the private key cannot be used: {reason}")]
     Key {
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
 }
@@ -108,7 +108,7 @@ pub enum TlsConfigError {
 impl From<rustls::Error> for TlsError {
     fn from(error: rustls::Error) -> TlsError {
         use rustls::{AlertDescription as Alert, CertificateError as Certificate, Error};
-        // It may cite what the other side has sent.
+        // The text may contain bytes from the other side.
         let reason = guira_fabric::printable(&error.to_string());
         match error {
             Error::InvalidMessage(

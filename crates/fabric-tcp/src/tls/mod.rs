@@ -1,10 +1,11 @@
-//! Mutual TLS below the protocol of the wire: what was encrypted is a stream of bytes, and nothing above knows.
+//! Mutual TLS below the wire protocol, which does not notice it: an encrypted stream of bytes.
 //!
-//! TLS 1.3 alone. A node shows its certificate and wants one of each client; nothing is resumed, so every session is
-//! begun by certificates that are valid then. With feature `tls`; without it there are the errors only.
+//! Only TLS 1.3. A node presents its certificate and requires one of each client; there is no resumption, so every
+//! session starts with certificates that are valid then. Needs feature `tls`; without it this module has only the
+//! errors.
 //!
-//! Invariants: what is told as sent has left wholly, as whole records: half a record is nothing to its receiver. At
-//! most 64 KiB are encrypted and not sent, at most 16 KiB received and not decrypted.
+//! Invariants: bytes that are reported as sent were sent in complete records, because a receiver ignores an incomplete
+//! one. At most 64 KiB are encrypted and not sent, at most 16 KiB received and not decrypted.
 
 #[cfg(feature = "tls")]
 mod config;
@@ -21,10 +22,10 @@ pub use error::{TlsConfigError, TlsError};
 #[cfg(feature = "tls")]
 pub(crate) use session::{Received, Session};
 
-/// The two first bytes of a handshake's first record: its type, and a version that is the same in all versions.
+/// The first two bytes of a handshake's first record: its type, and a number that is the same in all versions.
 const HANDSHAKE: [u8; 2] = [0x16, 0x03];
 
-/// Whether a stream that begins so is TLS.
+/// Whether a stream that starts with `first` is TLS.
 pub(crate) fn is_handshake(first: &[u8]) -> bool {
     first.starts_with(&HANDSHAKE)
 }

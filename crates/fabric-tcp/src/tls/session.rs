@@ -1,4 +1,4 @@
-//! One side of one connection, without its socket.
+//! One side of a TLS connection, without its socket.
 
 use std::io::{self, Read, Write};
 
@@ -6,21 +6,21 @@ use rustls::Connection;
 
 use super::TlsError;
 
-/// Bytes that are encrypted before they are sent, at most: four records.
+/// The most bytes that are encrypted before they are sent: four records.
 pub(crate) const FLIGHT_BYTES: usize = 64 << 10;
-/// Bytes that are received at a time, at most, and wait for room to be decrypted to.
+/// The most bytes that are received at a time, and wait to be decrypted.
 pub(crate) const RECEIVED_BYTES: usize = 16 << 10;
 
-/// What is encrypted and decrypted, and with which keys.
+/// One side of a TLS connection: its keys, and the data being encrypted and decrypted.
 pub(crate) struct Session {
     connection: Connection,
-    /// Bytes of the caller's that were encrypted and have not all left: it does not know that they were taken.
+    /// The caller's bytes that were encrypted and are not all sent; they are not reported as sent yet.
     sealed: usize,
-    /// What went wrong behind bytes that were handed out first.
+    /// An error that occurred after bytes that are returned first.
     error: Option<TlsError>,
 }
 
-/// What was received and is still encrypted.
+/// A buffer of received bytes that are still encrypted.
 pub(crate) struct Received {
     bytes: Box<[u8]>,
     start: usize,
@@ -32,13 +32,13 @@ impl Received {
         Received { bytes: vec![0; RECEIVED_BYTES].into(), start: 0, end: 0 }
     }
 
-    /// Where to receive to, when everything before was decrypted.
+    /// Returns the space to receive to, once everything received before was decrypted.
     pub(crate) fn space(&mut self) -> &mut [u8] {
-        debug_assert!(self.is_empty(), "what is here would be lost");
+        debug_assert!(self.is_empty(), "received bytes would be lost");
         &mut self.bytes
     }
 
-    /// So many bytes were received to [`Received::space`].
+    /// Notes that `bytes` bytes were received to [`Received::space`].
     pub(crate) fn received(&mut self, bytes: usize) {
         (self.start, self.end) = (0, bytes);
     }
@@ -61,25 +61,25 @@ impl Session {
         self.connection.is_handshaking()
     }
 
-    /// The first DNS name of the other side's certificate, if it has shown one with a name.
+    /// Returns the first DNS name of the other side's certificate, if it has one.
     pub(crate) fn peer_name(&self) -> Option<String> {
         let certificate = webpki::EndEntityCert::try_from(self.connection.peer_certificates()?.first()?).ok()?;
         certificate.valid_dns_names().next().map(guira_fabric::printable)
     }
 
-    /// Whether encrypted bytes wait to leave.
+    /// Whether encrypted bytes wait to be sent.
     pub(crate) fn wants_write(&self) -> bool {
         self.connection.wants_write()
     }
 
-    /// Fills the beginning of `into` with what was received, decrypted; 0 bytes if the stream has ended. Nothing that
+    /// Decrypts received bytes to the start of `into`; returns their number, 0 at the end of the stream. Nothing that
     /// was received is left over, unless `into` is full.
     ///
     /// # Errors
-    /// `WouldBlock` if nothing can be decrypted before more is received; otherwise a [`TlsError`], and the stream is of
-    /// no more use, but for what it says of that to the other side.
+    /// `WouldBlock` if nothing can be decrypted before more is received; otherwise a [`TlsError`], which is final: only
+    /// the alert to the other side can still be sent.
     pub(crate) fn open(&mut self, received: &mut Received, into: &mut [u8]) -> io::Result<usize> {
-        debug_assert!(!into.is_empty(), "no bytes would mean the end");
+        debug_assert!(!into.is_empty(), "0 bytes would mean the end of the stream");
         let mut filled = 0;
         loop {
             match self.connection.reader().read(&mut into[filled..]) {
@@ -104,12 +104,12 @@ impl Session {
         }
     }
 
-    /// Whether the stream is of no more use, which the next [`Session::open`] tells.
+    /// Whether the stream has failed, which the next [`Session::open`] reports.
     pub(crate) fn has_failed(&self) -> bool {
         self.error.is_some()
     }
 
-    /// Takes some of what was received.
+    /// Decrypts some of the received bytes.
     fn decrypt(&mut self, received: &mut Received) -> Result<(), TlsError> {
         let failed = |error: io::Error| TlsError::Failed { reason: error.to_string() };
         let taken = self.connection.read_tls(&mut received.bytes()).map_err(failed)?;
@@ -118,11 +118,11 @@ impl Session {
         Ok(())
     }
 
-    /// Hands as many of `bytes` to `socket`, encrypted, as there is room for. What it does not tell of is to be given
-    /// again, as the beginning of what follows.
+    /// Encrypts and sends as many of `bytes` as `socket` has room for, and returns their number. The rest is to be
+    /// passed again, at the start of the next send.
     ///
     /// # Errors
-    /// `WouldBlock` if there is no room, or the handshake is not over; otherwise the stream is of no more use.
+    /// `WouldBlock` if there is no room, or the handshake is not over; any other error is final.
     pub(crate) fn send(&mut self, bytes: &[u8], socket: &mut dyn Write) -> io::Result<usize> {
         self.flush(socket)?;
         if self.sealed == 0 {
@@ -133,11 +133,11 @@ impl Session {
             self.sealed = self.connection.writer().write(flight)?;
             self.flush(socket)?;
         }
-        debug_assert!(self.sealed <= bytes.len(), "what was not told as sent is given again");
+        debug_assert!(self.sealed <= bytes.len(), "bytes that were not reported as sent are passed again");
         Ok(std::mem::take(&mut self.sealed))
     }
 
-    /// Hands encrypted bytes that wait to `socket`.
+    /// Sends waiting encrypted bytes to `socket`.
     ///
     /// # Errors
     /// `WouldBlock` if there is no room for all of them.
@@ -153,7 +153,7 @@ impl Session {
         Ok(())
     }
 
-    /// Says that nothing more will be sent; it is said by the next [`Session::flush`].
+    /// Queues a `close_notify`, which the next [`Session::flush`] sends.
     pub(crate) fn finish(&mut self) {
         self.connection.send_close_notify();
     }
@@ -164,10 +164,10 @@ mod tests {
     use super::super::{TlsClient, TlsServer};
     use super::*;
 
-    /// Bytes of memory that docs and decision 0012 say a session takes at most.
+    /// The most bytes of memory of a session, as documented and in decision 0012.
     const MAX_SESSION_BYTES: u64 = 200 << 10;
 
-    /// A socket that takes so many bytes and no more.
+    /// A socket that accepts `room` bytes and no more.
     #[derive(Default)]
     struct Socket {
         sent: Vec<u8>,
@@ -198,8 +198,8 @@ mod tests {
         (server, TlsClient::with_identity(pem, pem, key).expect("a client's"))
     }
 
-    /// Everything that was sent, received by the other side; what it reads of that.
-    fn carry(from: &mut Socket, to: &mut Session, received: &mut Received) -> Vec<u8> {
+    /// Delivers everything that was sent to the other side; returns the decrypted bytes.
+    fn deliver(from: &mut Socket, to: &mut Session, received: &mut Received) -> Vec<u8> {
         let mut read = Vec::new();
         let sent = std::mem::take(&mut from.sent);
         let mut rest = &sent[..];
@@ -221,54 +221,55 @@ mod tests {
         }
     }
 
-    /// Both sides, when they have shaken hands.
-    fn shaken(server: &TlsServer, client: &TlsClient) -> (Session, Session, [Received; 2]) {
+    /// Returns both sides after their handshake.
+    fn connected(server: &TlsServer, client: &TlsClient) -> (Session, Session, [Received; 2]) {
         let (mut node, mut client) = (server.session().expect("a side"), client.session("node").expect("a side"));
         let mut received = [Received::new(), Received::new()];
         let mut socket = Socket::default();
         while node.is_handshaking() || client.is_handshaking() || client.wants_write() {
             socket.room = usize::MAX;
             client.flush(&mut socket).expect("room");
-            carry(&mut socket, &mut node, &mut received[0]);
+            deliver(&mut socket, &mut node, &mut received[0]);
             node.flush(&mut socket).expect("room");
-            carry(&mut socket, &mut client, &mut received[1]);
+            deliver(&mut socket, &mut client, &mut received[1]);
         }
         (node, client, received)
     }
 
-    /// What is told as sent has left wholly, and nothing is lost or doubled, however little room there is.
+    /// Bytes that are reported as sent were sent completely, and none are lost or duplicated, however little room there
+    /// is.
     #[test]
-    fn what_is_told_as_sent_has_left() {
+    fn bytes_that_are_reported_as_sent_were_sent() {
         let (server, client) = configurations();
-        let (mut node, mut client, [mut received, _]) = shaken(&server, &client);
+        let (mut node, mut client, [mut received, _]) = connected(&server, &client);
         let bytes: Vec<u8> = (0..200_000u32).map(|byte| (byte % 251) as u8).collect();
-        let (mut read, mut told, mut waits) = (Vec::new(), 0, 0);
+        let (mut read, mut reported, mut waits) = (Vec::new(), 0, 0);
         for round in 0.. {
             let mut socket = Socket { room: 1 + round * 977 % 30_000, ..Socket::default() };
-            match client.send(&bytes[told..], &mut socket) {
-                Ok(sent) => told += sent,
+            match client.send(&bytes[reported..], &mut socket) {
+                Ok(sent) => reported += sent,
                 Err(error) => {
                     assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
                     waits += 1;
                 }
             }
-            read.extend(carry(&mut socket, &mut node, &mut received));
-            assert!(read.len() >= told, "{} bytes came, {told} were told as sent", read.len());
-            if told == bytes.len() {
+            read.extend(deliver(&mut socket, &mut node, &mut received));
+            assert!(read.len() >= reported, "{} bytes arrived, {reported} were reported as sent", read.len());
+            if reported == bytes.len() {
                 break;
             }
         }
         assert!(read == bytes && waits > 10, "{waits} waits");
     }
 
-    /// Both sides of a session: they shake hands, and one encrypts as much as may wait.
+    /// Both sides perform the handshake, and one encrypts as much as may wait.
     #[test]
     fn a_session_takes_bounded_memory() {
         let (server, client) = configurations();
         let bytes = vec![7; 4 * FLIGHT_BYTES];
         let taken = allocation_counter::measure(|| {
             let mut full = Socket::default();
-            let (mut node, _client, _received) = shaken(&server, &client);
+            let (mut node, _client, _received) = connected(&server, &client);
             let sent = node.send(&bytes, &mut full);
             assert_eq!(sent.map_err(|error| error.kind()), Err(io::ErrorKind::WouldBlock));
             let again = node.send(&bytes, &mut full);

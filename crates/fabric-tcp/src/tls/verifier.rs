@@ -1,7 +1,7 @@
-//! Which certificates a node takes for a client's.
+//! The verification of client certificates.
 //!
-//! Invariant: whatever rustls refuses is refused; besides, a certificate has to say that it is for clients. rustls
-//! takes one that says nothing of its use for both sides, so that a node's own would let it in as a client everywhere.
+//! Invariant: a certificate that rustls refuses is refused; besides, a certificate must be marked for clients. rustls
+//! accepts one without a usage for both sides, so that a node's own certificate would authenticate it as a client.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::TlsConfigError;
 /// The extended key usage of clients, 1.3.6.1.5.5.7.3.2, without tag and length.
 const CLIENT_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
 
-/// The verifier of rustls, and the question for the usage.
+/// The verifier of rustls, with an additional check of the usage.
 #[derive(Debug)]
 pub(super) struct ClientVerifier {
     inner: Arc<dyn ClientCertVerifier>,
@@ -62,7 +62,7 @@ impl ClientCertVerifier for ClientVerifier {
         let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
         let usage = KeyUsage::required(CLIENT_AUTH);
         let certificate = EndEntityCert::try_from(end_entity).map_err(|_| CertificateError::BadEncoding)?;
-        // All else was verified: what is wrong now is the usage.
+        // Everything else was verified: an error is about the usage.
         certificate
             .verify_for_usage(self.algorithms.all, &self.roots.roots, intermediates, now, usage, None, None)
             .map_err(|_| CertificateError::InvalidPurpose)?;

@@ -1,21 +1,21 @@
-//! Batches of verbs, and what they found.
+//! Batches of verbs, and their results.
 //!
-//! Invariants: a batch that was parsed has as many verbs as its header says and nothing behind them, no verb longer
-//! than [`MAX_VERB_WORDS`], and a reply that fits one frame. Bounds and alignment are the region's to check.
+//! Invariants: a parsed batch has as many verbs as its header says and nothing after them, no verb longer than
+//! [`MAX_VERB_WORDS`], and a reply that fits one frame. The region checks bounds and alignment.
 
 use arrayvec::ArrayVec;
 use guira_fabric::{Addr, FabricError, Profile, Space, Verb};
 
 use super::{HEADER_WORDS, Header, Kind, MAX_FRAME_WORDS, WireError};
 
-/// Verbs of a batch, at most.
+/// The most verbs of a batch.
 pub const MAX_BATCH_VERBS: usize = Profile::Tcp.caps().max_batch;
-/// Words of one READ or WRITE, at most.
+/// The most words of one READ or WRITE.
 pub const MAX_VERB_WORDS: usize = Profile::Tcp.caps().max_verb_words;
 
 const _: () = assert!(MAX_BATCH_VERBS <= u16::MAX as usize, "a batch's verbs are counted in 16 bits");
 
-/// Words with which each verb begins: its address, and its kind with its length.
+/// The words at the start of each verb: its address, and its kind with its length.
 const VERB_WORDS: usize = 2;
 
 const READ: u64 = 0;
@@ -26,20 +26,20 @@ const FETCH_ADD: u64 = 4;
 
 const DEVICE_BIT: u64 = 1 << 63;
 
-/// How long a batch's frame and its answer are.
+/// The lengths of a batch's frame and of its reply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BatchShape {
-    /// Words of the request's frame, header included.
+    /// The words of the request, header included.
     pub request_words: usize,
-    /// Words of the answer's frame, header included.
+    /// The words of the reply, header included.
     pub reply_words: usize,
 }
 
 impl BatchShape {
-    /// The shape of `batch`; `TooLarge` if it does not fit one frame, or its answer does not.
+    /// Returns the shape of `batch`.
     ///
     /// # Errors
-    /// `TooLarge`.
+    /// `TooLarge` if the batch or its reply does not fit one frame.
     #[inline]
     pub fn of(batch: &[Verb<'_>]) -> Result<BatchShape, FabricError> {
         let mut shape = BatchShape { request_words: HEADER_WORDS, reply_words: HEADER_WORDS };
@@ -64,10 +64,10 @@ impl BatchShape {
     }
 }
 
-/// Appends the frame of `batch` to `out`, which keeps what it had if the batch is refused.
+/// Appends the frame of `batch` to `out`, which is unchanged after an error.
 ///
 /// # Errors
-/// `TooLarge` if it is empty or does not fit one frame, or its answer does not.
+/// `TooLarge` if the batch is empty, or it or its reply does not fit one frame.
 #[inline]
 pub fn encode_batch(out: &mut Vec<u64>, id: u64, batch: &[Verb<'_>]) -> Result<BatchShape, FabricError> {
     let shape = BatchShape::of(batch)?;
@@ -91,10 +91,10 @@ pub fn encode_batch(out: &mut Vec<u64>, id: u64, batch: &[Verb<'_>]) -> Result<B
     Ok(shape)
 }
 
-/// The words a batch finds, if its body is one of `count` verbs: the length of the answer's body.
+/// Returns the words of the results of a batch whose body has `count` verbs: the length of the reply's body.
 ///
 /// # Errors
-/// `Body` if it is cut short, too long, or its answer is; `Value` for verbs that are none.
+/// `Body` if the body is too short, or it or its reply too long; `Value` for invalid verbs.
 #[inline]
 pub fn found_words(body: &[u64], count: u16) -> Result<usize, WireError> {
     let mut rest = body;
@@ -106,16 +106,16 @@ pub fn found_words(body: &[u64], count: u16) -> Result<usize, WireError> {
     }
     let fits = found + HEADER_WORDS <= MAX_FRAME_WORDS && usize::from(count) <= MAX_BATCH_VERBS;
     if !rest.is_empty() || !fits || count == 0 {
-        return Err(WireError::Body { what: "a batch of so many verbs", words: body.len() });
+        return Err(WireError::Body { what: "a batch of that many verbs", words: body.len() });
     }
     Ok(found)
 }
 
-/// The verbs of a batch, which read their data from `body` and write what they find into `found`, of the length that
-/// [`found_words`] gave. Executed in order, they leave the answer's body there.
+/// Parses the verbs of a batch, which read their data from `body` and write their results to `found`, of the length
+/// that [`found_words`] returned. Executed in order, they leave the reply's body there.
 ///
 /// # Errors
-/// As [`found_words`].
+/// Same as [`found_words`].
 pub fn parse_batch<'b>(
     body: &'b [u64],
     count: u16,
@@ -126,11 +126,11 @@ pub fn parse_batch<'b>(
     Ok(verbs)
 }
 
-/// [`parse_batch`] where its verbs stay: they are 14 KiB, which a return copies, however few there are. `verbs` is
-/// empty before; after an error it holds those before the wrong one.
+/// Same as [`parse_batch`], into `verbs`, which is empty: a return value would copy 14 KiB, however few verbs there
+/// are. After an error `verbs` has those before the invalid one.
 ///
 /// # Errors
-/// As [`found_words`].
+/// Same as [`found_words`].
 #[inline]
 pub fn parse_batch_into<'b>(
     verbs: &mut ArrayVec<Verb<'b>, MAX_BATCH_VERBS>,
@@ -142,7 +142,7 @@ pub fn parse_batch_into<'b>(
     for _ in 0..count {
         let (Parsed { addr, kind, operands, found }, behind) = Parsed::next(rest)?;
         rest = behind;
-        let too_long = WireError::Body { what: "a batch of so many verbs", words: body.len() };
+        let too_long = WireError::Body { what: "a batch of that many verbs", words: body.len() };
         let (into, left) = std::mem::take(&mut free).split_at_mut_checked(found).ok_or(too_long)?;
         free = left;
         let verb = match (kind, operands, into) {
@@ -160,13 +160,13 @@ pub fn parse_batch_into<'b>(
     Ok(())
 }
 
-/// Copies what a batch found from its answer's body into its buffers.
+/// Copies the results of a batch from the body of its reply to the buffers of its verbs.
 ///
 /// # Errors
-/// `Body` if the answer's length is not that of this batch; the buffers are in no certain state then.
+/// `Body` if the length of the reply does not match the batch; the contents of the buffers are unspecified then.
 #[inline]
 pub fn decode_reply(body: &[u64], batch: &mut [Verb<'_>]) -> Result<(), WireError> {
-    let wrong = WireError::Body { what: "what this batch found", words: body.len() };
+    let wrong = WireError::Body { what: "the results of this batch", words: body.len() };
     let mut rest = body;
     for verb in batch {
         let words = match verb {
@@ -185,17 +185,17 @@ pub fn decode_reply(body: &[u64], batch: &mut [Verb<'_>]) -> Result<(), WireErro
     if rest.is_empty() { Ok(()) } else { Err(wrong) }
 }
 
-/// One verb of a body.
+/// A verb of a body.
 struct Parsed<'b> {
     addr: Addr,
     kind: u64,
     operands: &'b [u64],
-    /// Words it finds.
+    /// The words of its results.
     found: usize,
 }
 
 impl<'b> Parsed<'b> {
-    /// The first verb of `body`, and what follows it.
+    /// Parses the first verb of `body`; returns the rest of `body`, too.
     #[inline(always)]
     fn next(body: &'b [u64]) -> Result<(Parsed<'b>, &'b [u64]), WireError> {
         let cut = WireError::Body { what: "a verb", words: body.len() };

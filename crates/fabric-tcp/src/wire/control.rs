@@ -1,4 +1,4 @@
-//! How sessions begin and end, and whose client slots are.
+//! The bodies of control frames: the start and end of sessions, and client slots.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use guira_fabric::{Caps, Profile};
 
 use super::{MAGIC, VERSION, WireError};
 
-/// The secret that lets a client in: 128 bits.
+/// The secret that authenticates a client: 128 bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Token(pub [u64; 2]);
 
 impl Token {
-    /// Whether both are the same, in a time that does not depend on where they differ.
+    /// Whether both tokens are equal, in a time that does not depend on where they differ.
     pub fn matches(&self, other: &Token) -> bool {
         std::hint::black_box((self.0[0] ^ other.0[0]) | (self.0[1] ^ other.0[1])) == 0
     }
@@ -23,71 +23,71 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The name of a session: drawn by the node, and known to nobody but its client.
+/// The id of a session: random, and a secret of the node and the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionId(pub [u64; 2]);
 
-/// What a session may do.
+/// The access that a session has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grant {
-    /// Every verb, and holds.
+    /// Every verb, holds and fences.
     ReadWrite,
     /// READs only.
     ReadOnly,
 }
 
-/// What became of a client's session before this one.
+/// The outcome of a client's prior session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// The client named none.
+pub enum PriorSession {
+    /// The client named no prior session.
     None,
-    /// The node does not know it: it was started anew since, or it is long ago.
+    /// The node does not know the session: the node was restarted since, or too many sessions have ended since.
     Unknown,
-    /// It ended when its connection did: none of its verbs executes any more.
+    /// The session ended with its connection: none of its verbs executes any more.
     Ended,
-    /// The node dropped it, on request or because the client was cut off: none of its verbs executes any more.
+    /// The node dropped the session, on request or because the client was cut off: none of its verbs executes any more.
     Fenced,
 }
 
-/// A client's first body.
+/// The body of a Hello, the client's first frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// What it wants to do.
+    /// The access that the client requests.
     pub wanted: Grant,
-    /// Its secret, if it has one.
+    /// The client's token, if it has one.
     pub token: Option<Token>,
-    /// The session it had before, if it lost one.
-    pub previous: Option<SessionId>,
-    /// Words of the beginning of Main space that the node is to send, at most [`Hello::MAX_SAMPLE_WORDS`].
+    /// The client's prior session, if it lost one.
+    pub prior_session: Option<SessionId>,
+    /// The number of words from the start of Main space that the node is to send, at most [`Hello::MAX_SAMPLE_WORDS`].
     pub sample_words: u16,
 }
 
 const WANTS_WRITES: u64 = 1;
 const HAS_TOKEN: u64 = 2;
-const HAS_PREVIOUS: u64 = 4;
+const HAS_PRIOR_SESSION: u64 = 4;
 
 impl Hello {
-    /// Words of a sample, at most.
+    /// The most words of a sample.
     pub const MAX_SAMPLE_WORDS: u16 = 512;
 
-    /// The body's words.
+    /// Encodes the body.
     pub fn encode(&self) -> [u64; 7] {
         let mut flags = if self.wanted == Grant::ReadWrite { WANTS_WRITES } else { 0 };
         flags |= if self.token.is_some() { HAS_TOKEN } else { 0 };
-        flags |= if self.previous.is_some() { HAS_PREVIOUS } else { 0 };
+        flags |= if self.prior_session.is_some() { HAS_PRIOR_SESSION } else { 0 };
         let token = self.token.map_or([0; 2], |token| token.0);
-        let previous = self.previous.map_or([0; 2], |session| session.0);
+        let prior = self.prior_session.map_or([0; 2], |session| session.0);
         let what = u64::from(VERSION) | flags << 32 | u64::from(self.sample_words) << 40;
-        [MAGIC, what, token[0], token[1], previous[0], previous[1], 0]
+        [MAGIC, what, token[0], token[1], prior[0], prior[1], 0]
     }
 
-    /// Reads a body.
+    /// Decodes a body.
     ///
     /// # Errors
-    /// `Value` for another protocol, version (`what` is "version", then), or flags; `Body` for another length.
+    /// `Value` for another protocol or version (`what` is "version" then) or invalid flags; `Body` for another length.
     pub fn decode(body: &[u64]) -> Result<Hello, WireError> {
-        let &[magic, what, token_low, token_high, previous_low, previous_high, 0] = body else {
-            return Err(WireError::Body { what: "a greeting", words: body.len() });
+        let &[magic, what, token_low, token_high, prior_low, prior_high, 0] = body else {
+            return Err(WireError::Body { what: "a Hello", words: body.len() });
         };
         if magic != MAGIC {
             return Err(WireError::Value { what: "magic number of this protocol", value: magic });
@@ -96,68 +96,68 @@ impl Hello {
             return Err(WireError::Value { what: "version", value: u64::from(what as u32) });
         }
         let (flags, sample_words) = (what >> 32 & 0xff, (what >> 40) as u16);
-        let is_known = flags & !(WANTS_WRITES | HAS_TOKEN | HAS_PREVIOUS) == 0 && what >> 56 == 0;
+        let is_known = flags & !(WANTS_WRITES | HAS_TOKEN | HAS_PRIOR_SESSION) == 0 && what >> 56 == 0;
         if !is_known || sample_words > Hello::MAX_SAMPLE_WORDS {
-            return Err(WireError::Value { what: "greeting", value: what });
+            return Err(WireError::Value { what: "Hello", value: what });
         }
         let token = [token_low, token_high];
-        let previous = [previous_low, previous_high];
+        let prior = [prior_low, prior_high];
         Ok(Hello {
             wanted: if flags & WANTS_WRITES == 0 { Grant::ReadOnly } else { Grant::ReadWrite },
             token: (flags & HAS_TOKEN != 0).then_some(Token(token)),
-            previous: (flags & HAS_PREVIOUS != 0).then_some(SessionId(previous)),
+            prior_session: (flags & HAS_PRIOR_SESSION != 0).then_some(SessionId(prior)),
             sample_words,
         })
     }
 }
 
-/// The node's answer to a greeting.
+/// The body of a Welcome, the reply to a Hello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// What the session may do: what the client wanted, or less.
+    /// The access that the session has: what the client requested, or less.
     pub grant: Grant,
-    /// What became of the session before.
-    pub fate: Fate,
-    /// The session's name.
+    /// The outcome of the prior session.
+    pub prior_session: PriorSession,
+    /// The id of the session.
     pub session: SessionId,
-    /// The region's name: memory that came back empty has another one.
+    /// The id of the region: memory that came back empty has another one.
     pub region: [u64; 2],
-    /// Bytes of the Main space.
+    /// The size of the Main space, in bytes.
     pub main_bytes: u64,
-    /// Bytes of the Device space.
+    /// The size of the Device space, in bytes.
     pub device_bytes: u64,
-    /// Bytes of one WRITE that no death can tear: [`Caps::atomic_write_unit`].
+    /// The bytes of one WRITE that no crash can tear: [`Caps::atomic_write_unit`].
     pub atomic_write_unit: u64,
-    /// After how long without a sign of life from the client's machine the node drops the session, in milliseconds.
+    /// How long the client's machine may be silent before the node drops the session, in milliseconds.
     pub session_timeout_ms: u32,
-    /// Client slots whose liveness the session may have at once.
+    /// The client slots whose liveness the session may have at once.
     pub session_holds: u32,
-    /// Client slots whose liveness all sessions of the node may have at once.
+    /// The client slots whose liveness all sessions of the node may have at once.
     pub node_holds: u32,
-    /// The first words of Main space, as many as were asked for, and are there.
+    /// The first words of Main space, as many as were requested and exist.
     pub sample: Vec<u64>,
 }
 
 impl Welcome {
-    /// Words before the sample.
+    /// The words before the sample.
     const FIXED_WORDS: usize = 11;
 
-    /// What the region promises through this fabric.
+    /// Returns the capabilities of the region through this fabric.
     pub fn caps(&self) -> Caps {
         Caps { atomic_write_unit: self.atomic_write_unit, device_bytes: self.device_bytes, ..Profile::Tcp.caps() }
     }
 
-    /// The body's words.
+    /// Encodes the body.
     pub fn encode(&self) -> Vec<u64> {
         let grant = u64::from(self.grant == Grant::ReadWrite);
-        let fate = match self.fate {
-            Fate::None => 0,
-            Fate::Unknown => 1,
-            Fate::Ended => 2,
-            Fate::Fenced => 3,
+        let prior_session = match self.prior_session {
+            PriorSession::None => 0,
+            PriorSession::Unknown => 1,
+            PriorSession::Ended => 2,
+            PriorSession::Fenced => 3,
         };
         let mut body = vec![
-            u64::from(VERSION) | grant << 32 | fate << 40,
+            u64::from(VERSION) | grant << 32 | prior_session << 40,
             self.session.0[0],
             self.session.0[1],
             self.region[0],
@@ -173,17 +173,17 @@ impl Welcome {
         body
     }
 
-    /// Reads a body.
+    /// Decodes a body.
     ///
     /// # Errors
-    /// `Body` and `Value` if it is none.
+    /// `Body` or `Value` if it is invalid.
     pub fn decode(body: &[u64]) -> Result<Welcome, WireError> {
-        let cut = WireError::Body { what: "a welcome", words: body.len() };
+        let cut = WireError::Body { what: "a Welcome", words: body.len() };
         let (fixed, sample) = body.split_first_chunk::<{ Welcome::FIXED_WORDS }>().ok_or(cut)?;
         let &[what, session_low, session_high, region_low, region_high, main, device, unit, timeout, holds, sampled] =
             fixed;
-        let (grant, fate) = (what >> 32 & 0xff, what >> 40);
-        let wrong = WireError::Value { what: "welcome", value: what };
+        let (grant, prior_session) = (what >> 32 & 0xff, what >> 40);
+        let wrong = WireError::Value { what: "Welcome", value: what };
         if what as u32 != VERSION {
             return Err(WireError::Value { what: "version", value: u64::from(what as u32) });
         }
@@ -196,11 +196,11 @@ impl Welcome {
                 1 => Grant::ReadWrite,
                 _ => return Err(wrong),
             },
-            fate: match fate {
-                0 => Fate::None,
-                1 => Fate::Unknown,
-                2 => Fate::Ended,
-                3 => Fate::Fenced,
+            prior_session: match prior_session {
+                0 => PriorSession::None,
+                1 => PriorSession::Unknown,
+                2 => PriorSession::Ended,
+                3 => PriorSession::Fenced,
                 _ => return Err(wrong),
             },
             session: SessionId([session_low, session_high]),
@@ -217,162 +217,163 @@ impl Welcome {
     }
 }
 
-/// Why the node closes a connection.
+/// The reason why the node closes a connection: the body of a Close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Bye {
-    /// What came is no frame of this protocol, or none that may come now.
-    #[error("the node did not understand what it was sent")]
-    Misunderstood,
-    /// The client speaks another version.
+pub enum CloseReason {
+    /// The client sent an invalid frame, or one that is not allowed now.
+    #[error("the node received an invalid frame")]
+    ProtocolError,
+    /// The client speaks another version of the protocol.
     #[error("the node speaks version {node} of the protocol")]
     Version {
         /// The node's version.
         node: u32,
     },
     /// The client has no token, or a wrong one.
-    #[error("the node does not let this client in: it wants a token that it knows")]
+    #[error("token missing or wrong")]
     Unauthorized,
-    /// As many sessions are open as the node allows.
+    /// The node has as many sessions as it allows.
     #[error("the node has as many sessions as it allows ({limit})")]
     Full {
-        /// How many that are.
+        /// The number of sessions that it allows.
         limit: u32,
     },
-    /// Somebody asked the node to drop this session.
-    #[error("the node dropped this session, because somebody asked it to")]
+    /// Another client asked the node to drop this session.
+    #[error("the node dropped this session on request")]
     Fenced,
-    /// The client did not greet the node, or did not read what it had asked for, in time.
-    #[error("the node dropped this session: it waited {seconds} s for the client")]
+    /// The client did not send its Hello, or did not read its replies, in time.
+    #[error("the node closed the connection after waiting {seconds} s for the client")]
     TooSlow {
-        /// How long the node waited, in seconds.
+        /// The time that the node waited, in seconds.
         seconds: u32,
     },
-    /// The node ends.
+    /// The node is shutting down.
     #[error("the node is shutting down")]
     Shutdown,
-    /// The client does not speak TLS, and the node nothing else. This is said in plain words.
-    #[error("the node wants TLS, and this client does not speak it")]
-    TlsWanted,
-    /// Bytes of the region are gone, and so is all that was in it: its file was truncated, mostly. The node ends.
-    #[error("the node has lost the memory: its file was truncated, or cannot be read any more")]
+    /// The node requires TLS, and the client does not use it. This reason is sent unencrypted.
+    #[error("the node requires TLS, and this client does not use it")]
+    TlsRequired,
+    /// Bytes of the region are lost, usually because its file was truncated. The node stops.
+    #[error("the node has lost its memory: the file was truncated, or can no longer be read")]
     MemoryLost,
-    /// As many sessions of the client's address are open as the node allows.
-    #[error("the node has as many sessions of this client's address as it allows ({limit})")]
+    /// The client's address has as many sessions as the node allows for one address.
+    #[error("the node has as many sessions from this client's address as it allows ({limit})")]
     AddressFull {
-        /// How many that are.
+        /// The number of sessions that it allows.
         limit: u32,
     },
 }
 
-impl Bye {
-    /// The body's words.
+impl CloseReason {
+    /// Encodes the body.
     pub fn encode(&self) -> [u64; 2] {
         match *self {
-            Bye::Misunderstood => [1, 0],
-            Bye::Version { node } => [2, u64::from(node)],
-            Bye::Unauthorized => [3, 0],
-            Bye::Full { limit } => [4, u64::from(limit)],
-            Bye::Fenced => [5, 0],
-            Bye::TooSlow { seconds } => [6, u64::from(seconds)],
-            Bye::Shutdown => [7, 0],
-            Bye::TlsWanted => [8, 0],
-            Bye::MemoryLost => [9, 0],
-            Bye::AddressFull { limit } => [10, u64::from(limit)],
+            CloseReason::ProtocolError => [1, 0],
+            CloseReason::Version { node } => [2, u64::from(node)],
+            CloseReason::Unauthorized => [3, 0],
+            CloseReason::Full { limit } => [4, u64::from(limit)],
+            CloseReason::Fenced => [5, 0],
+            CloseReason::TooSlow { seconds } => [6, u64::from(seconds)],
+            CloseReason::Shutdown => [7, 0],
+            CloseReason::TlsRequired => [8, 0],
+            CloseReason::MemoryLost => [9, 0],
+            CloseReason::AddressFull { limit } => [10, u64::from(limit)],
         }
     }
 
-    /// Reads a body.
+    /// Decodes a body.
     ///
     /// # Errors
-    /// `Body` and `Value` if it is none.
-    pub fn decode(body: &[u64]) -> Result<Bye, WireError> {
-        let &[reason, detail] = body else { return Err(WireError::Body { what: "a farewell", words: body.len() }) };
-        let number = u32::try_from(detail).map_err(|_| WireError::Value { what: "farewell", value: detail })?;
+    /// `Body` or `Value` if it is invalid.
+    pub fn decode(body: &[u64]) -> Result<CloseReason, WireError> {
+        let &[reason, detail] = body else { return Err(WireError::Body { what: "a Close", words: body.len() }) };
+        let number =
+            u32::try_from(detail).map_err(|_| WireError::Value { what: "number of a Close", value: detail })?;
         match (reason, number) {
-            (1, 0) => Ok(Bye::Misunderstood),
-            (2, node) => Ok(Bye::Version { node }),
-            (3, 0) => Ok(Bye::Unauthorized),
-            (4, limit) => Ok(Bye::Full { limit }),
-            (5, 0) => Ok(Bye::Fenced),
-            (6, seconds) => Ok(Bye::TooSlow { seconds }),
-            (7, 0) => Ok(Bye::Shutdown),
-            (8, 0) => Ok(Bye::TlsWanted),
-            (9, 0) => Ok(Bye::MemoryLost),
-            (10, limit) => Ok(Bye::AddressFull { limit }),
-            _ => Err(WireError::Value { what: "farewell", value: reason }),
+            (1, 0) => Ok(CloseReason::ProtocolError),
+            (2, node) => Ok(CloseReason::Version { node }),
+            (3, 0) => Ok(CloseReason::Unauthorized),
+            (4, limit) => Ok(CloseReason::Full { limit }),
+            (5, 0) => Ok(CloseReason::Fenced),
+            (6, seconds) => Ok(CloseReason::TooSlow { seconds }),
+            (7, 0) => Ok(CloseReason::Shutdown),
+            (8, 0) => Ok(CloseReason::TlsRequired),
+            (9, 0) => Ok(CloseReason::MemoryLost),
+            (10, limit) => Ok(CloseReason::AddressFull { limit }),
+            _ => Err(WireError::Value { what: "reason of a Close", value: reason }),
         }
     }
 }
 
-/// The answer to a hold.
+/// The reply to a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HeldAnswer {
+pub enum HoldReply {
     /// A living owner has the slot's liveness.
     Taken,
-    /// The session has it now: whoever had the slot before is dead, and none of its verbs executes any more.
+    /// The session has it now: the previous owner is dead, and none of its verbs executes any more.
     Granted,
 }
 
-impl HeldAnswer {
-    /// The body's words.
+impl HoldReply {
+    /// Encodes the body.
     pub fn encode(&self) -> [u64; 1] {
-        [u64::from(*self == HeldAnswer::Granted)]
+        [u64::from(*self == HoldReply::Granted)]
     }
 
-    /// Reads a body.
+    /// Decodes a body.
     ///
     /// # Errors
-    /// `Body` and `Value` if it is none.
-    pub fn decode(body: &[u64]) -> Result<HeldAnswer, WireError> {
+    /// `Body` or `Value` if it is invalid.
+    pub fn decode(body: &[u64]) -> Result<HoldReply, WireError> {
         match *body {
-            [0] => Ok(HeldAnswer::Taken),
-            [1] => Ok(HeldAnswer::Granted),
-            [value] => Err(WireError::Value { what: "answer to a hold", value }),
-            _ => Err(WireError::Body { what: "an answer to a hold", words: body.len() }),
+            [0] => Ok(HoldReply::Taken),
+            [1] => Ok(HoldReply::Granted),
+            [value] => Err(WireError::Value { what: "reply to a hold", value }),
+            _ => Err(WireError::Body { what: "a reply to a hold", words: body.len() }),
         }
     }
 }
 
-/// The answer to a fence.
+/// The reply to a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FenceAnswer {
-    /// No session of this node has the slot's liveness.
+pub enum FenceReply {
+    /// No session of this node has the liveness of the slot.
     NoSession,
     /// The session that had it is gone, and none of its verbs executes any more.
     Dropped,
 }
 
-impl FenceAnswer {
-    /// The body's words.
+impl FenceReply {
+    /// Encodes the body.
     pub fn encode(&self) -> [u64; 1] {
-        [u64::from(*self == FenceAnswer::Dropped)]
+        [u64::from(*self == FenceReply::Dropped)]
     }
 
-    /// Reads a body.
+    /// Decodes a body.
     ///
     /// # Errors
-    /// `Body` and `Value` if it is none.
-    pub fn decode(body: &[u64]) -> Result<FenceAnswer, WireError> {
+    /// `Body` or `Value` if it is invalid.
+    pub fn decode(body: &[u64]) -> Result<FenceReply, WireError> {
         match *body {
-            [0] => Ok(FenceAnswer::NoSession),
-            [1] => Ok(FenceAnswer::Dropped),
-            [value] => Err(WireError::Value { what: "answer to a fence", value }),
-            _ => Err(WireError::Body { what: "an answer to a fence", words: body.len() }),
+            [0] => Ok(FenceReply::NoSession),
+            [1] => Ok(FenceReply::Dropped),
+            [value] => Err(WireError::Value { what: "reply to a fence", value }),
+            _ => Err(WireError::Body { what: "a reply to a fence", words: body.len() }),
         }
     }
 }
 
-/// The body of a request about client slot `slot`: a hold, a release, a fence.
+/// Encodes the body of a hold, release or fence of client slot `slot`.
 pub fn encode_slot(slot: u16) -> [u64; 1] {
     [u64::from(slot)]
 }
 
-/// The slot that such a request is about.
+/// Decodes the body of a hold, release or fence.
 ///
 /// # Errors
-/// `Body` and `Value` if it is about none.
-pub fn slot(body: &[u64]) -> Result<u16, WireError> {
+/// `Body` or `Value` if it is not a client slot.
+pub fn decode_slot(body: &[u64]) -> Result<u16, WireError> {
     let &[value] = body else { return Err(WireError::Body { what: "a client slot", words: body.len() }) };
     u16::try_from(value).map_err(|_| WireError::Value { what: "client slot", value })
 }

@@ -2,48 +2,49 @@
 
 use super::{MAX_BATCH_VERBS, MAX_VERB_WORDS, WireError};
 
-/// Words of a header.
+/// The words of a header.
 pub const HEADER_WORDS: usize = 2;
-/// Words of the longest frame, its header included: one verb of the most words, beside a batch of the most verbs
+/// The words of the longest frame, header included: one verb of the most words, beside a batch of the most verbs
 /// without data.
 pub const MAX_FRAME_WORDS: usize = HEADER_WORDS + MAX_VERB_WORDS + 6 * MAX_BATCH_VERBS;
 
 const _: () = assert!(MAX_FRAME_WORDS * 8 < u32::MAX as usize, "a frame's length in bytes has 32 bits");
 
-/// What a frame says. Replies have the highest bit.
+/// The kind of a frame. Kinds that the node sends have the highest bit set. All but [`Kind::Batch`] and [`Kind::Done`]
+/// are control frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// A client's first frame: who it is and what it wants. Answer: [`Kind::Welcome`].
+    /// The client's first frame: its token and the access it requests. Reply: [`Kind::Welcome`].
     Hello = 0x01,
-    /// Verbs, to be executed in order. Answer: [`Kind::Done`] or [`Kind::Refused`].
+    /// Verbs to be executed in order. Reply: [`Kind::Done`] or [`Kind::Refused`].
     Batch = 0x02,
-    /// Asks for the liveness of a client slot. Answer: [`Kind::Held`].
+    /// Requests the liveness of a client slot. Reply: [`Kind::Held`].
     Hold = 0x03,
-    /// Gives the liveness of a client slot back, after all batches that were sent before. No answer.
+    /// Gives the liveness of a client slot back, after all batches that were sent before. No reply.
     Release = 0x04,
-    /// Asks the node to drop the session that has the liveness of a slot. Answer: [`Kind::Fenced`].
+    /// Asks the node to drop the session that has the liveness of a slot. Reply: [`Kind::Fenced`].
     Fence = 0x05,
-    /// Asks what the node has counted. Answer: [`Kind::Counted`].
+    /// Asks for the node's counters. Reply: [`Kind::Counted`].
     Count = 0x06,
     /// The session is open.
     Welcome = 0x81,
-    /// A batch was executed: what its READs and atomics found.
+    /// The results of the READs and atomics of a batch that was executed.
     Done = 0x82,
-    /// Whether the session has the slot's liveness now.
+    /// Whether the session has the liveness of the slot now.
     Held = 0x83,
-    /// What became of the session that had the slot's liveness.
+    /// Whether the session that had the liveness of the slot was dropped.
     Fenced = 0x85,
     /// The node's counters.
     Counted = 0x86,
-    /// A request was refused whole; nothing of it was executed.
+    /// Why a request was refused; nothing of it was executed.
     Refused = 0x87,
-    /// The node closes the connection, and why. Its last frame.
-    Bye = 0x88,
+    /// Why the node closes the connection. Its last frame.
+    Close = 0x88,
 }
 
 impl Kind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Kind; 13] = [
         Kind::Hello,
         Kind::Batch,
@@ -57,12 +58,12 @@ impl Kind {
         Kind::Fenced,
         Kind::Counted,
         Kind::Refused,
-        Kind::Bye,
+        Kind::Close,
     ];
 
     #[inline(always)]
     fn of(byte: u8) -> Result<Kind, WireError> {
-        // The two that matter for speed first.
+        // The two hot kinds first.
         match byte {
             0x02 => Ok(Kind::Batch),
             0x82 => Ok(Kind::Done),
@@ -74,18 +75,18 @@ impl Kind {
 /// The first two words of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Words of the frame, header included.
+    /// The words of the frame, header included.
     pub words: usize,
-    /// What it says.
+    /// The kind of the frame.
     pub kind: Kind,
-    /// Verbs of a batch; otherwise 0.
+    /// The verbs of a batch; 0 in other frames.
     pub count: u16,
-    /// Chosen by the client, repeated in the answer.
+    /// The id of the request, chosen by the client and repeated in the reply.
     pub id: u64,
 }
 
 impl Header {
-    /// The header's words.
+    /// Encodes the header.
     ///
     /// # Panics
     /// If the frame is longer than [`MAX_FRAME_WORDS`].
@@ -96,10 +97,10 @@ impl Header {
         [bytes | u64::from(self.kind as u8) << 32 | u64::from(self.count) << 40, self.id]
     }
 
-    /// Reads a header.
+    /// Decodes a header.
     ///
     /// # Errors
-    /// `Length`, `Kind`, `Value` if bits are set that mean nothing, or a frame that is no batch counts verbs.
+    /// `Length`, `Kind`; `Value` if reserved bits are set, or the count is not 0 in a frame other than a batch.
     #[inline(always)]
     pub fn decode([word, id]: [u64; HEADER_WORDS]) -> Result<Header, WireError> {
         let (bytes, count) = (word as u32, (word >> 40) as u16);
@@ -115,8 +116,7 @@ impl Header {
     }
 }
 
-/// Appends a frame of `kind` with `body` to `out`. For frames other than batches and their answers, which are written
-/// where they are sent from.
+/// Appends a control frame of `kind` with `body` to `out`. Batches and their replies are written in place instead.
 ///
 /// # Panics
 /// If the body is too long for a frame.
@@ -125,7 +125,7 @@ pub fn append(out: &mut Vec<u64>, kind: Kind, id: u64, body: &[u64]) {
     out.extend_from_slice(body);
 }
 
-/// Turns words of this machine into those of the wire, in place.
+/// Converts words from the byte order of this machine to that of the wire, in place.
 #[inline(always)]
 pub fn to_wire(words: &mut [u64]) {
     if cfg!(target_endian = "big") {
@@ -133,7 +133,7 @@ pub fn to_wire(words: &mut [u64]) {
     }
 }
 
-/// Turns words of the wire into those of this machine, in place.
+/// Converts words from the byte order of the wire to that of this machine, in place.
 #[inline(always)]
 pub fn from_wire(words: &mut [u64]) {
     if cfg!(target_endian = "big") {

@@ -5,10 +5,10 @@ use guira_fabric::{FabricError, printable};
 use super::batch::{decode_addr, encode_addr};
 use super::{Kind, WireError, append};
 
-/// Bytes of a refusal's text, at most: what is longer is cut.
+/// The most bytes of a refusal's text: a longer one is cut.
 const MAX_TEXT_BYTES: usize = 512;
 
-/// Names of verbs, and of other requests that may be refused like them, by their number in a refusal.
+/// The names of verbs, and of other requests that may be refused, by their number in a refusal.
 const VERB_NAMES: [&str; 7] = ["READ", "WRITE", "CAS", "MASKED CAS", "FETCH-ADD", "a hold", "a fence"];
 
 const OUT_OF_BOUNDS: u64 = 1;
@@ -18,10 +18,10 @@ const UNSUPPORTED: u64 = 4;
 const READ_ONLY: u64 = 5;
 const BACKEND: u64 = 6;
 
-/// Why a request was refused, as the client's lane tells it.
+/// Why a request was refused, as the client's lane reports it.
 pub type Refusal = FabricError;
 
-/// Appends the frame that tells the client of request `id` why it was refused.
+/// Appends the frame that refuses request `id`.
 pub fn encode_refusal(out: &mut Vec<u64>, id: u64, refusal: &Refusal) {
     let verb_number = |name: &str| VERB_NAMES.iter().position(|known| *known == name).unwrap_or(0) as u64;
     match refusal {
@@ -51,10 +51,10 @@ pub fn encode_refusal(out: &mut Vec<u64>, id: u64, refusal: &Refusal) {
     }
 }
 
-/// Reads the body of a refusal.
+/// Decodes the body of a refusal.
 ///
 /// # Errors
-/// `Body` and `Value` if it is none.
+/// `Body` or `Value` if it is invalid.
 pub fn decode_refusal(body: &[u64]) -> Result<Refusal, WireError> {
     let verb = |number: u64| {
         let name = usize::try_from(number).ok().and_then(|number| VERB_NAMES.get(number).copied());
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_reaches_no_terminal_as_a_command() {
+    fn control_characters_of_a_text_are_escaped() {
         let hostile = "full\u{1b}[2J\u{7}\r\nok \u{9b}1m \u{202e}txt.exe é 東";
         let mut frame = Vec::new();
         encode_refusal(&mut frame, 1, &FabricError::Backend(hostile.to_owned()));

@@ -1,4 +1,4 @@
-//! Futures that are dropped while their batch is under way: it still takes effect, and what its atomics found is kept.
+//! Futures that are dropped while their batch is in flight: it still takes effect, and its atomics' results are kept.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -9,13 +9,13 @@ use guira_fabric::{Addr, FabricError, Lane, Liveness, Region, Submitted, Verb, p
 use guira_fabric_tcp::client::Waiting;
 use pollster::block_on;
 
-use crate::double::{Double, WAYS};
+use crate::mock_node::{MockNode, WAITING_MODES};
 
-/// A batch is dropped before it is polled, and after each number of polls; its lane is drained, and goes on.
+/// A batch is dropped before it is polled, and after each number of polls; its lane is drained, and remains usable.
 #[test]
 fn a_dropped_batch_takes_effect_and_is_drained() {
-    for waiting in WAYS {
-        let node = Double::start(256, 64);
+    for waiting in WAITING_MODES {
+        let node = MockNode::start(256, 64);
         let mut lane = node.connect(waiting).lane();
         // An in-place poll waits for the answer: there is nothing to drop after it.
         let polls = if waiting == Waiting::InPlace { 0..1 } else { 0..3 };
@@ -46,11 +46,11 @@ fn a_dropped_batch_takes_effect_and_is_drained() {
     }
 }
 
-/// A lane with a batch in flight takes no other; one that is dropped leaves the connection to the others.
+/// A lane with a batch in flight accepts no other; one that is dropped does not affect other lanes.
 #[test]
 fn a_dropped_lane_leaves_the_connection_to_others() {
-    for waiting in WAYS {
-        let node = Double::start(256, 64);
+    for waiting in WAITING_MODES {
+        let node = MockNode::start(256, 64);
         let region = node.connect(waiting);
         let mut last = region.lane();
         for round in 0..200 {
@@ -68,10 +68,10 @@ fn a_dropped_lane_leaves_the_connection_to_others() {
     }
 }
 
-/// A question about a client that is dropped gives back what it was granted, and so does one that another replaces.
+/// A dropped fence request releases the slot that it was granted, and so does one that another request replaces.
 #[test]
-fn a_dropped_question_keeps_no_slot() {
-    let node = Double::start(64, 64);
+fn a_dropped_request_keeps_no_slot() {
+    let node = MockNode::start(64, 64);
     let mut region = node.connect(Waiting::Cooperative);
     let mut cx = Context::from_waker(Waker::noop());
     let mut pending = 0;
@@ -80,13 +80,13 @@ fn a_dropped_question_keeps_no_slot() {
             pending += u64::from(region.poll_fence(slot, 1, &mut cx).is_pending());
         }
     }
-    // The session goes on: what it was granted comes back by a release, or not at all.
+    // The session continues: a granted slot is free again only after a release.
     let _lane = region.lane();
     drop(region);
-    assert!(pending > 50, "{pending} questions were under way");
+    assert!(pending > 50, "{pending} requests were in flight");
     let mut other = node.connect(Waiting::Cooperative);
     for slot in [3, 103, 149] {
-        // The first learns what it was granted, and the node that it is given back, in a while.
+        // The grants of the first client and their releases may take a while.
         let proof = std::iter::repeat_with(|| block_on(poll_fn(|cx| other.poll_fence(slot, 1, cx))).unwrap())
             .take(10_000)
             .find_map(|proof| proof);

@@ -1,4 +1,4 @@
-//! Nodes that answer nonsense: no panic, no hang, no answer believed that was not asked for.
+//! Hostile nodes that send invalid replies: no panic, no hang, and no unrequested reply is accepted.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Addr, FabricError, Profile, Region, Verb, post};
 use guira_fabric_tcp::client::{ConnectError, Loss, TcpRegion, Waiting};
-use guira_fabric_tcp::wire::{Bye, Hello, Kind, WireError, append};
+use guira_fabric_tcp::wire::{CloseReason, Hello, Kind, WireError, append};
 use pollster::block_on;
 use proptest::prelude::*;
 
-use crate::double::{WAYS, bytes, options, read_frame, welcome};
+use crate::mock_node::{WAITING_MODES, bytes, options, read_frame, welcome};
 
-/// A node that greets, and answers the next frame with what `answer` makes of its id.
-fn node(answer: impl Fn(u64) -> Vec<u8> + Send + 'static) -> SocketAddr {
+/// Starts a node that sends a Welcome, and replies to the next frame with the bytes that `reply` makes of its id.
+fn node(reply: impl Fn(u64) -> Vec<u8> + Send + 'static) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a port left");
     let address = listener.local_addr().expect("a listener has an address");
     std::thread::spawn(move || {
@@ -28,15 +28,15 @@ fn node(answer: impl Fn(u64) -> Vec<u8> + Send + 'static) -> SocketAddr {
         append(&mut out, Kind::Welcome, header.id, &welcome(&region, &hello, 1).encode());
         stream.write_all(&bytes(&out))?;
         let (header, _) = read_frame(&mut stream)?;
-        stream.write_all(&answer(header.id))?;
-        // Until the client goes.
+        stream.write_all(&reply(header.id))?;
+        // Until the client closes.
         stream.read_to_end(&mut Vec::new()).map(|_| ())
     });
     address
 }
 
-/// Somebody who answers whoever connects with `bytes`.
-fn stranger(bytes: Vec<u8>) -> SocketAddr {
+/// Starts a server that is not a node and answers a connection with `bytes`.
+fn other_server(bytes: Vec<u8>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a port left");
     let address = listener.local_addr().expect("a listener has an address");
     std::thread::spawn(move || {
@@ -47,8 +47,8 @@ fn stranger(bytes: Vec<u8>) -> SocketAddr {
     address
 }
 
-/// A node that closes its first `closed` connections, by turns before and after the greeting has come, as one that has
-/// too many does; and how many it has closed.
+/// Starts a node that closes its first `closed` connections, alternately before and after their Hello, as a node with
+/// too many connections does; returns the number of closed ones, too.
 fn closer(closed: usize) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a port left");
     let (address, count) = (listener.local_addr().expect("a listener has an address"), Arc::new(AtomicUsize::new(0)));
@@ -73,11 +73,11 @@ fn closer(closed: usize) -> (SocketAddr, Arc<AtomicUsize>) {
     (address, count)
 }
 
-/// As by a node with too many connections: the client comes in at last, and is told if it does not.
+/// A client of a node with too many connections gets a session in the end, or an error.
 #[test]
-fn a_client_that_is_shed_tries_again_within_its_time() {
+fn an_evicted_client_retries_within_its_timeout() {
     for closed in [1, 2, 5] {
-        for waiting in WAYS {
+        for waiting in WAITING_MODES {
             let (address, count) = closer(closed);
             let start = Instant::now();
             let region = TcpRegion::connect(&options(address).with_waiting(waiting)).expect("a session at last");
@@ -95,10 +95,10 @@ fn frame(kind: Kind, id: u64, body: &[u64]) -> Vec<u8> {
     bytes(&out)
 }
 
-/// Reads two words from a node that answers so, and says what became of the connection.
-fn ask(waiting: Waiting, answer: impl Fn(u64) -> Vec<u8> + Send + 'static) -> (Result<(), FabricError>, Option<Loss>) {
+/// Reads two words from a node with such replies; returns the result and the loss of the connection.
+fn ask(waiting: Waiting, reply: impl Fn(u64) -> Vec<u8> + Send + 'static) -> (Result<(), FabricError>, Option<Loss>) {
     let timeout = Duration::from_millis(200);
-    let options = options(node(answer)).with_waiting(waiting).with_batch_timeout(timeout);
+    let options = options(node(reply)).with_waiting(waiting).with_batch_timeout(timeout);
     let region = TcpRegion::connect(&options).expect("a session");
     let mut into = [0; 2];
     let result = block_on(post(&mut region.lane(), &mut [Verb::Read { addr: Addr::main(0), into: &mut into }]));
@@ -106,10 +106,10 @@ fn ask(waiting: Waiting, answer: impl Fn(u64) -> Vec<u8> + Send + 'static) -> (R
 }
 
 #[test]
-fn answers_that_fit_no_question_end_the_connection() {
-    for waiting in WAYS {
+fn replies_that_match_no_request_end_the_connection() {
+    for waiting in WAITING_MODES {
         let (result, loss) = ask(waiting, |id| frame(Kind::Done, id, &[1, 2]));
-        assert_eq!((result, loss), (Ok(()), None), "an honest answer is believed");
+        assert_eq!((result, loss), (Ok(()), None), "an honest reply is accepted");
         let (result, loss) = ask(waiting, |id| frame(Kind::Refused, id, &[2, 0, 3]));
         assert_eq!((result, loss), (Err(FabricError::Misaligned { verb: "READ", addr: Addr::main(3) }), None));
         for (name, kind, change, body) in [
@@ -118,25 +118,25 @@ fn answers_that_fit_no_question_end_the_connection() {
             ("longest", Kind::Done, 0, vec![1; 1 << 17]),
             ("another slot's", Kind::Done, 1, vec![1, 2]),
             ("another frame's", Kind::Done, 1 << 32, vec![1, 2]),
-            ("another question's", Kind::Held, 0, vec![1]),
-            ("a greeting", Kind::Welcome, 0, vec![1]),
+            ("of another kind of request", Kind::Held, 0, vec![1]),
+            ("a Welcome", Kind::Welcome, 0, vec![1]),
         ] {
             let (result, loss) = ask(waiting, move |id| frame(kind, id ^ change, &body));
             assert!(matches!(result, Err(FabricError::Disconnected { .. })), "{waiting:?} {name}: {result:?}");
-            assert_eq!(loss, Some(Loss::Unasked), "{waiting:?} {name}");
+            assert_eq!(loss, Some(Loss::UnexpectedReply), "{waiting:?} {name}");
         }
-        let (_, loss) = ask(waiting, |_| frame(Kind::Bye, 0, &Bye::Shutdown.encode()));
-        assert_eq!(loss, Some(Loss::Bye(Bye::Shutdown)));
-        let (_, loss) = ask(waiting, |_| frame(Kind::Bye, 0, &[77, 0]));
-        assert!(matches!(loss, Some(Loss::Nonsense(WireError::Value { .. }))), "{loss:?}");
+        let (_, loss) = ask(waiting, |_| frame(Kind::Close, 0, &CloseReason::Shutdown.encode()));
+        assert_eq!(loss, Some(Loss::Closed(CloseReason::Shutdown)));
+        let (_, loss) = ask(waiting, |_| frame(Kind::Close, 0, &[77, 0]));
+        assert!(matches!(loss, Some(Loss::ProtocolError(WireError::Value { .. }))), "{loss:?}");
         let (_, loss) = ask(waiting, |_| vec![0xff; 16]);
-        assert!(matches!(loss, Some(Loss::Nonsense(WireError::Length { .. }))), "{loss:?}");
+        assert!(matches!(loss, Some(Loss::ProtocolError(WireError::Length { .. }))), "{loss:?}");
         let (_, loss) = ask(waiting, |id| frame(Kind::Refused, id, &[99]));
-        assert!(matches!(loss, Some(Loss::Nonsense(_))), "{loss:?}");
+        assert!(matches!(loss, Some(Loss::ProtocolError(_))), "{loss:?}");
     }
 }
 
-/// Random bytes, and honest answers with a bit turned over: an answer, a refusal, or the end of the connection.
+/// Random bytes, and honest replies with a flipped bit, give a reply, a refusal, or the end of the connection.
 #[test]
 fn noise_ends_the_connection_and_nothing_else() {
     let noise = prop_oneof![
@@ -148,7 +148,7 @@ fn noise_ends_the_connection_and_nothing_else() {
     let lost = std::cell::Cell::new(0);
     runner
         .run(&(noise, any::<bool>()), |((noise, bit), in_place)| {
-            let waiting = WAYS[usize::from(in_place)];
+            let waiting = WAITING_MODES[usize::from(in_place)];
             let (result, loss) = ask(waiting, move |id| match bit {
                 None => noise.clone(),
                 Some(bit) => {
@@ -167,24 +167,30 @@ fn noise_ends_the_connection_and_nothing_else() {
 }
 
 #[test]
-fn what_is_no_node_is_told_from_one() {
+fn a_server_that_is_not_a_node_is_reported() {
     let connect = |address| TcpRegion::connect(&options(address).with_connect_timeout(Duration::from_millis(500)));
-    let error = connect(stranger(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec())).unwrap_err();
+    let error = connect(other_server(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec())).unwrap_err();
     assert!(matches!(error, ConnectError::NotANode { .. }), "{error}");
     let (address, closed) = closer(usize::MAX);
     let error = connect(address).unwrap_err();
     let ConnectError::Closed { attempts, tried_ms, .. } = error else { panic!("{error}") };
-    // One may have come when the time was over, and counts as none.
+    // One may have arrived after the timeout, and is not counted.
     let late = closed.load(Ordering::SeqCst) - attempts as usize;
     assert!(attempts > 3 && late <= 1, "{error}, and {late} more");
     assert!((150..=500).contains(&tried_ms), "{error}");
     assert!(error.to_string().contains(&format!("{attempts} times within {tried_ms} ms")), "{error}");
-    for reason in [Bye::Unauthorized, Bye::Version { node: 9 }, Bye::Full { limit: 3 }, Bye::Shutdown, Bye::Fenced] {
-        let error = connect(stranger(frame(Kind::Bye, 0, &reason.encode()))).unwrap_err();
-        assert!(matches!(error, ConnectError::Rejected { reason: told, .. } if told == reason), "{error}");
+    for reason in [
+        CloseReason::Unauthorized,
+        CloseReason::Version { node: 9 },
+        CloseReason::Full { limit: 3 },
+        CloseReason::Shutdown,
+        CloseReason::Fenced,
+    ] {
+        let error = connect(other_server(frame(Kind::Close, 0, &reason.encode()))).unwrap_err();
+        assert!(matches!(error, ConnectError::Rejected { reason: reported, .. } if reported == reason), "{error}");
         assert!(error.to_string().ends_with("nothing was changed"), "{error}");
     }
-    // It accepts, and says nothing.
+    // A server that accepts, and sends nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let error = connect(silent.local_addr().unwrap()).unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut { timeout_ms: 500, .. }), "{error}");

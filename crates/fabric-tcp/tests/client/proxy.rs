@@ -1,4 +1,4 @@
-//! What lies between a client and a node: it splits, delays and cuts what goes through.
+//! A proxy between a client and a node that splits, delays, changes and cuts the stream.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -6,36 +6,36 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What is done to one direction of every connection.
+/// The faults of one direction of every connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Way {
-    /// The bytes that go through, before the connection is cut in both directions.
+pub struct Faults {
+    /// The bytes that pass before the connection is cut in both directions.
     pub cut_at: Option<u64>,
-    /// The only places where what goes through is split: the first bytes up to there go on their own.
+    /// The position at which the stream is split: the bytes before it are sent separately.
     pub split_at: Option<u64>,
-    /// How long bytes behind the split, or all without one, are kept.
+    /// The delay of the bytes after the split, or of all bytes without one.
     pub delay: Duration,
-    /// Bytes behind this many vanish, and the connection stays.
+    /// The position from which bytes are lost while the connection stays open.
     pub lost_from: Option<u64>,
-    /// The byte of which one bit is turned over.
+    /// The byte of which one bit is flipped.
     pub flip_at: Option<u64>,
 }
 
 pub struct Proxy {
     pub address: SocketAddr,
-    /// Bytes that went to the node, and back.
+    /// The bytes that passed to the node, and back.
     pub passed: Arc<[AtomicU64; 2]>,
 }
 
 impl Proxy {
-    /// A proxy for connections to `node`, until the process ends.
-    pub fn start(node: SocketAddr, request: Way, reply: Way) -> Proxy {
+    /// Starts a proxy for a connection to `node`, until the process ends.
+    pub fn start(node: SocketAddr, request: Faults, reply: Faults) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a port left");
         let address = listener.local_addr().expect("a listener has an address");
         let passed = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
         let counts = Arc::clone(&passed);
         std::thread::spawn(move || {
-            // One connection a proxy: what is counted is its alone.
+            // One connection per proxy: the counts are of that connection alone.
             let Ok((client, _)) = listener.accept() else { return };
             let Ok(node) = TcpStream::connect(node) else { return };
             let copies = client.try_clone().and_then(|client| Ok((client, node.try_clone()?)));
@@ -48,8 +48,8 @@ impl Proxy {
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, way: Way, passed: &AtomicU64) {
-    // A stream that is gone cannot be prepared, nor ended again.
+fn pass(mut from: TcpStream, mut to: TcpStream, way: Faults, passed: &AtomicU64) {
+    // Options and shutdowns fail on a closed stream.
     let _ = to.set_nodelay(true);
     let mut buffer = vec![0; 1 << 16];
     let mut total = 0;
@@ -70,7 +70,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, way: Way, passed: &AtomicU64) {
             }
             let is_lost = way.lost_from.is_some_and(|from| total >= from);
             total += head.len() as u64;
-            // Before it is sent: who has received it finds it counted.
+            // Before it is sent: a receiver finds it counted.
             passed.store(total, Ordering::SeqCst);
             if !is_lost && to.write_all(head).is_err() {
                 piece = &[];

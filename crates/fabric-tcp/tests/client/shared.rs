@@ -8,12 +8,12 @@ use guira_fabric::{Addr, FabricError, Lane, Region, Verb, pause_until, post};
 use guira_fabric_tcp::client::{TcpLane, Waiting};
 use pollster::block_on;
 
-use crate::double::{Double, WAYS};
+use crate::mock_node::{MockNode, WAITING_MODES};
 
 const LANES: u64 = 64;
 const ROUNDS: u64 = 50;
 
-/// Adds to a counter, and writes and reads a word of its own, so that answers that went to another would be noticed.
+/// Adds to a counter, and writes and reads words of its own, so that replies to another lane would be noticed.
 async fn work(mut lane: TcpLane, own: u64) -> Result<u64, FabricError> {
     let mut sum = 0;
     for round in 0..ROUNDS {
@@ -32,8 +32,8 @@ async fn work(mut lane: TcpLane, own: u64) -> Result<u64, FabricError> {
     Ok(sum)
 }
 
-/// Every number was drawn once.
-fn check(node: &Double, sum: u64) {
+/// Checks that every number was drawn once.
+fn check(node: &MockNode, sum: u64) {
     let count = LANES * ROUNDS;
     assert_eq!(node.region.memory().device[0].load(Ordering::SeqCst), count);
     assert_eq!(sum, count * (count - 1) / 2);
@@ -41,8 +41,8 @@ fn check(node: &Double, sum: u64) {
 
 #[test]
 fn threads_share_a_connection() {
-    for waiting in WAYS {
-        let node = Double::start(LANES * 24, 8);
+    for waiting in WAITING_MODES {
+        let node = MockNode::start(LANES * 24, 8);
         let region = node.connect(waiting);
         let sum = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8)
@@ -62,8 +62,8 @@ fn threads_share_a_connection() {
 
 #[test]
 fn tasks_of_an_executor_share_a_connection() {
-    let node = Double::start(LANES * 24, 8);
-    // Lanes that are told to wait cooperatively, on a connection whose lanes do not.
+    let node = MockNode::start(LANES * 24, 8);
+    // Lanes that wait cooperatively, on a connection whose lanes do not by default.
     let region = node.connect(Waiting::InPlace);
     let executor = LocalExecutor::new();
     let lane = || region.lane().waiting(Waiting::Cooperative);
@@ -80,12 +80,12 @@ fn tasks_of_an_executor_share_a_connection() {
 /// Lanes of both kinds on one connection, at the same time.
 #[test]
 fn threads_and_tasks_share_a_connection() {
-    let node = Double::start(LANES * 24, 8);
+    let node = MockNode::start(LANES * 24, 8);
     let region = node.connect(Waiting::InPlace);
     let sum = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..LANES)
             .map(|own| {
-                let waiting = WAYS[(own % 2) as usize];
+                let waiting = WAITING_MODES[(own % 2) as usize];
                 let lane = region.lane().waiting(waiting);
                 scope.spawn(move || block_on(work(lane, own)).expect("no loss"))
             })
@@ -95,10 +95,10 @@ fn threads_and_tasks_share_a_connection() {
     check(&node, sum);
 }
 
-/// Pauses end on time, in order, and are not waited for by others.
+/// Pauses end on time and in order, and do not delay others.
 #[test]
 fn pauses_end_by_the_clock() {
-    let node = Double::start(64, 8);
+    let node = MockNode::start(64, 8);
     let region = node.connect(Waiting::Cooperative);
     let executor = LocalExecutor::new();
     let start = Instant::now();
@@ -127,10 +127,10 @@ fn pauses_end_by_the_clock() {
     assert!(lane.now_ns() >= until_ns);
 }
 
-/// Nothing is allocated for a batch that a blocking lane has sent the like of before.
+/// A blocking lane allocates nothing for a batch like one that it has sent before.
 #[test]
 fn a_batch_allocates_nothing() {
-    let node = Double::start(1 << 12, 8);
+    let node = MockNode::start(1 << 12, 8);
     let mut lane = node.connect(Waiting::InPlace).lane();
     let words = [7; 100];
     let mut round = || {
@@ -148,5 +148,5 @@ fn a_batch_allocates_nothing() {
     assert_eq!(allocations.count_total, 100 * POLLSTER_ALLOCATIONS, "{allocations:?}");
 }
 
-/// What `block_on` itself allocates: its signal.
+/// The allocations of `block_on` itself: its signal.
 const POLLSTER_ALLOCATIONS: u64 = 1;

@@ -1,20 +1,20 @@
-//! Every verb over a connection does what it does on the heap, in order, in one round trip.
+//! Every verb has the same effect over a connection as on the heap, in order, in one round trip.
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Addr, FabricError, Lane, Profile, Region, Verb, post};
 use guira_fabric_tcp::client::{TcpRegion, Waiting};
-use guira_fabric_tcp::wire::{Fate, FenceAnswer, Grant};
+use guira_fabric_tcp::wire::{FenceReply, Grant, PriorSession};
 use pollster::block_on;
 use proptest::prelude::*;
 
-use crate::double::{Double, WAYS};
+use crate::mock_node::{MockNode, WAITING_MODES};
 
 const MAIN_BYTES: u64 = 1 << 12;
 const DEVICE_BYTES: u64 = 1 << 8;
 
 /// A verb with buffers of its own.
 #[derive(Clone, Debug)]
-enum Drawn {
+enum GeneratedVerb {
     Read { addr: Addr, words: usize },
     Write { addr: Addr, words: Vec<u64> },
     Cas { addr: Addr, compare: u64, swap: u64 },
@@ -22,30 +22,30 @@ enum Drawn {
     FetchAdd { addr: Addr, add: u64 },
 }
 
-impl Drawn {
-    /// Words that it finds.
+impl GeneratedVerb {
+    /// Returns the words of its result.
     fn found(&self) -> usize {
         match self {
-            Drawn::Read { words, .. } => *words,
-            Drawn::Write { .. } => 0,
+            GeneratedVerb::Read { words, .. } => *words,
+            GeneratedVerb::Write { .. } => 0,
             _ => 1,
         }
     }
 }
 
-/// Posts `drawn` and returns all that it found.
-fn run(lane: &mut dyn Lane, drawn: &[Drawn]) -> (Result<(), FabricError>, Vec<Vec<u64>>) {
-    let mut found: Vec<Vec<u64>> = drawn.iter().map(|verb| vec![u64::MAX; verb.found()]).collect();
-    let mut batch: Vec<Verb<'_>> = drawn
+/// Posts `generated` and returns all results.
+fn run(lane: &mut dyn Lane, generated: &[GeneratedVerb]) -> (Result<(), FabricError>, Vec<Vec<u64>>) {
+    let mut found: Vec<Vec<u64>> = generated.iter().map(|verb| vec![u64::MAX; verb.found()]).collect();
+    let mut batch: Vec<Verb<'_>> = generated
         .iter()
         .zip(&mut found)
         .map(|(verb, found)| match verb {
-            Drawn::Read { addr, .. } => Verb::Read { addr: *addr, into: found },
-            Drawn::Write { addr, words } => Verb::Write { addr: *addr, words },
-            Drawn::Cas { addr, compare, swap } => {
+            GeneratedVerb::Read { addr, .. } => Verb::Read { addr: *addr, into: found },
+            GeneratedVerb::Write { addr, words } => Verb::Write { addr: *addr, words },
+            GeneratedVerb::Cas { addr, compare, swap } => {
                 Verb::Cas { addr: *addr, compare: *compare, swap: *swap, found: &mut found[0] }
             }
-            Drawn::MaskedCas { addr, compare, swap, compare_mask, swap_mask } => Verb::MaskedCas {
+            GeneratedVerb::MaskedCas { addr, compare, swap, compare_mask, swap_mask } => Verb::MaskedCas {
                 addr: *addr,
                 compare: *compare,
                 swap: *swap,
@@ -53,7 +53,7 @@ fn run(lane: &mut dyn Lane, drawn: &[Drawn]) -> (Result<(), FabricError>, Vec<Ve
                 swap_mask: *swap_mask,
                 found: &mut found[0],
             },
-            Drawn::FetchAdd { addr, add } => Verb::FetchAdd { addr: *addr, add: *add, found: &mut found[0] },
+            GeneratedVerb::FetchAdd { addr, add } => Verb::FetchAdd { addr: *addr, add: *add, found: &mut found[0] },
         })
         .collect();
     let result = block_on(post(lane, &mut batch[..]));
@@ -61,7 +61,7 @@ fn run(lane: &mut dyn Lane, drawn: &[Drawn]) -> (Result<(), FabricError>, Vec<Ve
     (result, found)
 }
 
-/// Addresses in and around both spaces, some of them astray.
+/// Generates addresses in and around both spaces, some of them invalid.
 fn addr() -> impl Strategy<Value = Addr> {
     let offset = prop_oneof![
         30 => (0..MAIN_BYTES / 8).prop_map(|word| word * 8),
@@ -79,15 +79,15 @@ fn word() -> impl Strategy<Value = u64> {
     prop_oneof![3 => 0..3u64, 1 => any::<u64>()]
 }
 
-fn drawn() -> impl Strategy<Value = Drawn> {
+fn generated() -> impl Strategy<Value = GeneratedVerb> {
     prop_oneof![
-        (addr(), 0..9usize).prop_map(|(addr, words)| Drawn::Read { addr, words }),
-        (addr(), prop::collection::vec(word(), 0..9)).prop_map(|(addr, words)| Drawn::Write { addr, words }),
-        (addr(), word(), word()).prop_map(|(addr, compare, swap)| Drawn::Cas { addr, compare, swap }),
+        (addr(), 0..9usize).prop_map(|(addr, words)| GeneratedVerb::Read { addr, words }),
+        (addr(), prop::collection::vec(word(), 0..9)).prop_map(|(addr, words)| GeneratedVerb::Write { addr, words }),
+        (addr(), word(), word()).prop_map(|(addr, compare, swap)| GeneratedVerb::Cas { addr, compare, swap }),
         (addr(), word(), word(), word(), word()).prop_map(|(addr, compare, swap, compare_mask, swap_mask)| {
-            Drawn::MaskedCas { addr, compare, swap, compare_mask, swap_mask }
+            GeneratedVerb::MaskedCas { addr, compare, swap, compare_mask, swap_mask }
         }),
-        (addr(), word()).prop_map(|(addr, add)| Drawn::FetchAdd { addr, add }),
+        (addr(), word()).prop_map(|(addr, add)| GeneratedVerb::FetchAdd { addr, add }),
     ]
 }
 
@@ -97,17 +97,17 @@ fn memory_of(region: &HeapRegion) -> Vec<u64> {
     words.map(|word| word.load(std::sync::atomic::Ordering::Relaxed)).collect()
 }
 
-/// Batches of every kind, one after the other, do the same here and on the heap: results, refusals, memory.
+/// Batches of every kind have the same results, refusals and effects on memory here and on the heap.
 #[test]
 fn every_verb_does_what_it_does_on_the_heap() {
-    let node = Double::start(MAIN_BYTES, DEVICE_BYTES);
+    let node = MockNode::start(MAIN_BYTES, DEVICE_BYTES);
     let heap = HeapRegion::new(MAIN_BYTES, DEVICE_BYTES, Profile::Tcp.caps());
-    let mut lanes: Vec<_> = WAYS.iter().map(|waiting| node.connect(*waiting).lane()).collect();
+    let mut lanes: Vec<_> = WAITING_MODES.iter().map(|waiting| node.connect(*waiting).lane()).collect();
     let mut turn = 0;
     let (mut executed, mut refused) = (0, 0);
     let config = ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() };
     let mut runner = proptest::test_runner::TestRunner::new(config);
-    let batches = prop::collection::vec(drawn(), 0..12);
+    let batches = prop::collection::vec(generated(), 0..12);
     let counts = std::cell::RefCell::new((&mut turn, &mut executed, &mut refused));
     let lanes = std::cell::RefCell::new(&mut lanes);
     runner
@@ -130,38 +130,38 @@ fn every_verb_does_what_it_does_on_the_heap() {
     assert!(executed > 400 && refused > 100, "{executed} executed, {refused} refused");
 }
 
-/// What a node grants for reading only is refused here, before it is sent.
+/// A read-only session refuses changes before they are sent.
 #[test]
 fn a_read_only_session_reads() {
-    let node = Double::start(MAIN_BYTES, DEVICE_BYTES);
-    for waiting in WAYS {
+    let node = MockNode::start(MAIN_BYTES, DEVICE_BYTES);
+    for waiting in WAITING_MODES {
         let options = node.options().with_waiting(waiting).with_grant(Grant::ReadOnly);
         let region = TcpRegion::connect(&options).unwrap();
         assert_eq!(region.grant(), Grant::ReadOnly);
         let before = node.batches();
         let mut lane = region.lane();
-        let (result, _) = run(&mut lane, &[Drawn::Write { addr: Addr::main(0), words: vec![1] }]);
+        let (result, _) = run(&mut lane, &[GeneratedVerb::Write { addr: Addr::main(0), words: vec![1] }]);
         assert_eq!(result, Err(FabricError::ReadOnly { verb: "WRITE" }));
         assert!(matches!(region.hold(1), Err(FabricError::ReadOnly { .. })));
         assert!(matches!(region.fence(1), Err(FabricError::ReadOnly { .. })));
-        let (result, words) = run(&mut lane, &[Drawn::Read { addr: Addr::main(0), words: 1 }]);
+        let (result, words) = run(&mut lane, &[GeneratedVerb::Read { addr: Addr::main(0), words: 1 }]);
         assert_eq!((result, words, node.batches()), (Ok(()), vec![vec![0]], before + 1));
     }
 }
 
-/// A batch longer than a frame goes out in several, in order, and is one round trip.
+/// A batch longer than a frame is sent in several, in order, and takes one round trip.
 #[test]
 fn a_batch_longer_than_a_frame_is_one_round_trip() {
     let words = Profile::Tcp.caps().max_verb_words;
-    let node = Double::start(words as u64 * 8, 8);
-    for waiting in WAYS {
+    let node = MockNode::start(words as u64 * 8, 8);
+    for waiting in WAITING_MODES {
         let mut lane = node.connect(waiting).lane();
         let before = node.batches();
-        let batch: Vec<Drawn> = (0..6)
+        let batch: Vec<GeneratedVerb> = (0..6)
             .flat_map(|round| {
-                let write = Drawn::Write { addr: Addr::main(0), words: vec![round + 1; words] };
-                let read = Drawn::Read { addr: Addr::main(0), words };
-                [write, Drawn::FetchAdd { addr: Addr::device(0), add: 1 }, read]
+                let write = GeneratedVerb::Write { addr: Addr::main(0), words: vec![round + 1; words] };
+                let read = GeneratedVerb::Read { addr: Addr::main(0), words };
+                [write, GeneratedVerb::FetchAdd { addr: Addr::device(0), add: 1 }, read]
             })
             .collect();
         let (result, found) = run(&mut lane, &batch);
@@ -175,25 +175,26 @@ fn a_batch_longer_than_a_frame_is_one_round_trip() {
 }
 
 #[test]
-fn a_session_says_who_it_is_and_samples_the_beginning() {
-    let node = Double::start(MAIN_BYTES, DEVICE_BYTES);
-    let (result, _) = run(&mut node.region.lane(), &[Drawn::Write { addr: Addr::main(0), words: vec![3, 4, 5] }]);
+fn a_session_has_ids_and_a_sample() {
+    let node = MockNode::start(MAIN_BYTES, DEVICE_BYTES);
+    let (result, _) =
+        run(&mut node.region.lane(), &[GeneratedVerb::Write { addr: Addr::main(0), words: vec![3, 4, 5] }]);
     assert_eq!(result, Ok(()));
     let region = node.connect(Waiting::InPlace);
     assert_eq!((region.sample().len(), &region.sample()[..4]), (512, &[3, 4, 5, 0][..]));
-    assert_eq!((region.region_id(), region.previous_fate()), ([7, 8], Fate::None));
+    assert_eq!((region.region_id(), region.prior_session()), ([7, 8], PriorSession::None));
     assert_eq!((region.main_bytes(), region.device_bytes()), (MAIN_BYTES, DEVICE_BYTES));
     assert_eq!(*region.caps(), guira_fabric::Caps { device_bytes: DEVICE_BYTES, ..Profile::Tcp.caps() });
-    let options = node.options().with_previous(region.session()).with_sample_words(2);
+    let options = node.options().with_prior_session(region.session()).with_sample_words(2);
     let next = TcpRegion::connect(&options).unwrap();
-    assert_eq!((next.previous_fate(), next.sample()), (Fate::Ended, &[3, 4][..]));
+    assert_eq!((next.prior_session(), next.sample()), (PriorSession::Ended, &[3, 4][..]));
     assert_ne!(next.session(), region.session());
 }
 
 #[test]
 fn one_session_holds_a_slot_until_it_is_released_or_fenced() {
-    let node = Double::start(MAIN_BYTES, DEVICE_BYTES);
-    for waiting in WAYS {
+    let node = MockNode::start(MAIN_BYTES, DEVICE_BYTES);
+    for waiting in WAITING_MODES {
         let (first, second) = (node.connect(waiting), node.connect(waiting));
         let hold = first.hold(3).unwrap().expect("free");
         assert!(second.hold(3).unwrap().is_none());
@@ -202,8 +203,8 @@ fn one_session_holds_a_slot_until_it_is_released_or_fenced() {
         // Released once the node has read it, which the answer to what was sent later proves.
         first.counters().unwrap();
         let hold = second.hold(3).unwrap().expect("released");
-        assert_eq!(first.fence(9), Ok(FenceAnswer::NoSession));
-        assert_eq!(first.fence(3), Ok(FenceAnswer::Dropped));
+        assert_eq!(first.fence(9), Ok(FenceReply::NoSession));
+        assert_eq!(first.fence(3), Ok(FenceReply::Dropped));
         let refused = second.hold(5).map(|hold| hold.is_some());
         assert_eq!(refused, Err(FabricError::Fenced { effect: guira_fabric::Effect::None }), "{waiting:?}");
         drop((hold, other));

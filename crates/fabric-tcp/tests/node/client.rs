@@ -1,4 +1,4 @@
-//! A client that speaks the codec over a plain socket, and says everything it gets.
+//! A client that uses the codec over a plain socket, and returns every frame that it receives.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,14 +7,14 @@ use std::time::Duration;
 use guira_fabric::{FabricError, Verb};
 use guira_fabric_tcp::node::NodeCounters;
 use guira_fabric_tcp::wire::{
-    self, Bye, FenceAnswer, Grant, HEADER_WORDS, Header, HeldAnswer, Hello, Kind, SessionId, Welcome,
+    self, CloseReason, FenceReply, Grant, HEADER_WORDS, Header, Hello, HoldReply, Kind, SessionId, Welcome,
 };
 
-/// How long a test waits for anything.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest wait of a test.
+pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A greeting without a token, by a client that had no session.
-pub const HELLO: Hello = Hello { wanted: Grant::ReadWrite, token: None, previous: None, sample_words: 0 };
+/// A Hello without a token and without a prior session.
+pub const HELLO: Hello = Hello { wanted: Grant::ReadWrite, token: None, prior_session: None, sample_words: 0 };
 
 /// A connection to a node.
 pub struct Client {
@@ -22,46 +22,46 @@ pub struct Client {
     next_id: u64,
 }
 
-/// A frame that came from the node.
+/// A frame from the node.
 pub struct Frame {
     pub header: Header,
     pub body: Vec<u64>,
 }
 
 impl Client {
-    /// A connection that has said nothing.
+    /// Connects without sending anything.
     pub fn connect(addr: SocketAddr) -> Client {
         let stream = TcpStream::connect(addr).expect("the node listens");
         stream.set_nodelay(true).expect("an option of the socket");
-        stream.set_read_timeout(Some(PATIENCE)).expect("an option of the socket");
-        stream.set_write_timeout(Some(PATIENCE)).expect("an option of the socket");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("an option of the socket");
+        stream.set_write_timeout(Some(TIMEOUT)).expect("an option of the socket");
         Client { stream, next_id: 1 }
     }
 
-    /// A session, or why there is none.
-    pub fn greet(addr: SocketAddr, hello: &Hello) -> Result<(Client, Welcome), Bye> {
+    /// Opens a session, or returns the reason of the Close.
+    pub fn greet(addr: SocketAddr, hello: &Hello) -> Result<(Client, Welcome), CloseReason> {
         Client::greet_over(Client::connect(addr).stream, hello)
     }
 
-    /// A session over a connection that has said nothing, or why there is none.
-    pub fn greet_over(stream: TcpStream, hello: &Hello) -> Result<(Client, Welcome), Bye> {
+    /// Opens a session over a new connection, or returns the reason of the Close.
+    pub fn greet_over(stream: TcpStream, hello: &Hello) -> Result<(Client, Welcome), CloseReason> {
         let mut client = Client { stream, next_id: 1 };
         client.send(Kind::Hello, &hello.encode());
-        let frame = client.frame().expect("an answer to the greeting");
+        let frame = client.frame().expect("a reply to the Hello");
         match frame.header.kind {
-            Kind::Welcome => Ok((client, Welcome::decode(&frame.body).expect("a welcome"))),
-            Kind::Bye => Err(Bye::decode(&frame.body).expect("a farewell")),
-            kind => panic!("{kind:?} is no answer to a greeting"),
+            Kind::Welcome => Ok((client, Welcome::decode(&frame.body).expect("a Welcome"))),
+            Kind::Close => Err(CloseReason::decode(&frame.body).expect("a Close")),
+            kind => panic!("{kind:?} is not a reply to a Hello"),
         }
     }
 
-    /// A session that may do everything.
+    /// Opens a session with read and write access.
     pub fn open(addr: SocketAddr) -> (Client, SessionId) {
         let (client, welcome) = Client::greet(addr, &HELLO).expect("a session");
         (client, welcome.session)
     }
 
-    /// Sends a frame; its number.
+    /// Sends a frame; returns its id.
     pub fn send(&mut self, kind: Kind, body: &[u64]) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -71,13 +71,13 @@ impl Client {
         id
     }
 
-    /// Sends words as they are.
+    /// Sends raw words.
     pub fn send_words(&mut self, words: &[u64]) -> io::Result<()> {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.stream.write_all(&bytes)
     }
 
-    /// Sends a batch; its number.
+    /// Sends a batch; returns its id.
     pub fn post(&mut self, batch: &[Verb<'_>]) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -106,10 +106,10 @@ impl Client {
         Ok(())
     }
 
-    /// Receives the answer to request `id`, of kind `kind`, or its refusal.
-    pub fn answer(&mut self, id: u64, kind: Kind) -> Result<Vec<u64>, FabricError> {
-        let frame = self.frame().expect("an answer");
-        assert_eq!(frame.header.id, id, "answers come in order: {:?}", frame.header);
+    /// Receives the reply to request `id`, of kind `kind`, or its refusal.
+    pub fn reply(&mut self, id: u64, kind: Kind) -> Result<Vec<u64>, FabricError> {
+        let frame = self.frame().expect("a reply");
+        assert_eq!(frame.header.id, id, "replies come in order: {:?}", frame.header);
         if frame.header.kind == Kind::Refused {
             return Err(wire::decode_refusal(&frame.body).expect("a refusal"));
         }
@@ -120,41 +120,41 @@ impl Client {
     /// Executes a batch.
     pub fn submit(&mut self, batch: &mut [Verb<'_>]) -> Result<(), FabricError> {
         let id = self.post(batch);
-        let found = self.answer(id, Kind::Done)?;
-        wire::decode_reply(&found, batch).expect("what the batch found");
+        let found = self.reply(id, Kind::Done)?;
+        wire::decode_reply(&found, batch).expect("the results of the batch");
         Ok(())
     }
 
-    /// The words at an address.
+    /// Reads the words at an address.
     pub fn read(&mut self, addr: guira_fabric::Addr, words: usize) -> Vec<u64> {
         let mut into = vec![0; words];
         self.submit(&mut [Verb::Read { addr, into: &mut into }]).expect("a READ");
         into
     }
 
-    pub fn hold(&mut self, slot: u16) -> Result<HeldAnswer, FabricError> {
+    pub fn hold(&mut self, slot: u16) -> Result<HoldReply, FabricError> {
         let id = self.send(Kind::Hold, &wire::encode_slot(slot));
-        self.answer(id, Kind::Held).map(|body| HeldAnswer::decode(&body).expect("an answer to a hold"))
+        self.reply(id, Kind::Held).map(|body| HoldReply::decode(&body).expect("a reply to a hold"))
     }
 
-    pub fn fence(&mut self, slot: u16) -> Result<FenceAnswer, FabricError> {
+    pub fn fence(&mut self, slot: u16) -> Result<FenceReply, FabricError> {
         let id = self.send(Kind::Fence, &wire::encode_slot(slot));
-        self.answer(id, Kind::Fenced).map(|body| FenceAnswer::decode(&body).expect("an answer to a fence"))
+        self.reply(id, Kind::Fenced).map(|body| FenceReply::decode(&body).expect("a reply to a fence"))
     }
 
     pub fn count(&mut self) -> NodeCounters {
         let id = self.send(Kind::Count, &[]);
-        let body = self.answer(id, Kind::Counted).expect("counters");
+        let body = self.reply(id, Kind::Counted).expect("counters");
         NodeCounters::decode(&body).expect("counters")
     }
 
-    /// The farewell that comes next, behind which there is nothing; answers before it are left out.
-    pub fn farewell(&mut self) -> Bye {
+    /// Receives the next Close, which must be the last frame; replies before it are skipped.
+    pub fn close_reason(&mut self) -> CloseReason {
         loop {
-            let frame = self.frame().expect("a farewell");
-            if frame.header.kind == Kind::Bye {
-                assert!(self.frame().is_err(), "a farewell is the last frame");
-                return Bye::decode(&frame.body).expect("a farewell");
+            let frame = self.frame().expect("a Close");
+            if frame.header.kind == Kind::Close {
+                assert!(self.frame().is_err(), "a Close is the last frame");
+                return CloseReason::decode(&frame.body).expect("a Close");
             }
         }
     }

@@ -1,7 +1,8 @@
-//! Clients that send anything: verbs on any address, of any length, frames with changed bits, cut short, or drawn.
+//! Clients that send anything: verbs at any address, of any length, and frames that are random, cut or have changed
+//! bits.
 //!
-//! Each connection sends a few frames that are verbs and requests on anything, and then one that is likely to be no
-//! frame at all; so the node looks at nearly all of them. `GUIRA_LONG=1` sends a hundred times as many.
+//! Each connection sends a few random but valid frames, and then one that is probably invalid; so the node examines
+//! nearly all of them. `GUIRA_LONG=1` sends a hundred times as many.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -13,21 +14,21 @@ use guira_fabric_tcp::node::{MAX_SESSION_BYTES, NodeCounters};
 use guira_fabric_tcp::wire::{Grant, Hello, Kind, MAX_BATCH_VERBS, MAX_VERB_WORDS};
 
 use crate::client::{Client, HELLO};
-use crate::served::{DEVICE_BYTES, MAIN_BYTES, Served, options};
+use crate::test_node::{DEVICE_BYTES, MAIN_BYTES, TestNode, options};
 
-/// Frames of a run, and how many times as many a long one has.
+/// The frames of a run, and the factor of a long run.
 const FRAMES: u64 = 100_000;
 const LONG: u64 = 100;
-/// Frames of a connection, the last of which is likely to be none.
+/// The frames of a connection, the last of which is probably invalid.
 const FRAMES_OF_CONNECTION: u64 = 10;
-/// Threads that send.
+/// The threads that send.
 const CLIENTS: u64 = 4;
-/// Bytes of memory that have nothing to do with sessions.
+/// The allowance of memory that is not due to sessions.
 const SLACK_BYTES: u64 = 48 << 20;
-/// Bytes of a shared-memory region's header.
+/// The bytes of a shared-memory region's header.
 const HEADER_BYTES: usize = 4096;
 
-/// An address: within the region or just outside, of one byte too few, or anything.
+/// Draws an address: within the region or just outside, misaligned, or anything.
 fn addr(draw: &mut SplitMix64) -> u64 {
     const DEVICE_BIT: u64 = 1 << 63;
     let near = |draw: &mut SplitMix64, bytes: u64| (bytes - 64 + 8 * draw.below(16)) & !7;
@@ -40,7 +41,7 @@ fn addr(draw: &mut SplitMix64) -> u64 {
     }
 }
 
-/// A batch whose shape is right, of verbs on anything.
+/// Draws a valid batch of verbs at any address.
 fn wild_batch(draw: &mut SplitMix64, id: u64) -> Vec<u64> {
     let verbs = if draw.below(50) == 0 { MAX_BATCH_VERBS as u64 } else { 1 + draw.below(8) };
     let mut frame = vec![0, id];
@@ -59,7 +60,7 @@ fn wild_batch(draw: &mut SplitMix64, id: u64) -> Vec<u64> {
     frame
 }
 
-/// A request about a slot, now and then for the counters.
+/// Draws a control request.
 fn wild_request(draw: &mut SplitMix64, id: u64) -> Vec<u64> {
     let kind = match draw.below(40) {
         0 => Kind::Fence,
@@ -70,7 +71,7 @@ fn wild_request(draw: &mut SplitMix64, id: u64) -> Vec<u64> {
     vec![24 | (kind as u64) << 32, id, draw.below(24)]
 }
 
-/// Bytes that are likely to be no frame.
+/// Draws bytes that are probably not a frame.
 fn broken(draw: &mut SplitMix64, id: u64) -> Vec<u8> {
     let mut words = if draw.below(4) == 0 { wild_request(draw, id) } else { wild_batch(draw, id) };
     match draw.below(4) {
@@ -90,7 +91,7 @@ fn broken(draw: &mut SplitMix64, id: u64) -> Vec<u8> {
     bytes
 }
 
-/// Sends `frames` frames that follow from `seed`, and reads what comes.
+/// Sends `frames` frames that follow from `seed`, and reads all replies.
 fn attack(address: SocketAddr, seed: u64, frames: u64) {
     let mut draw = SplitMix64(seed);
     let mut into = vec![0; 1 << 16];
@@ -104,14 +105,14 @@ fn attack(address: SocketAddr, seed: u64, frames: u64) {
             bytes.extend(frame.iter().flat_map(|word| word.to_le_bytes()));
         }
         bytes.extend(broken(&mut draw, 0));
-        // Somebody else may have asked the node to drop this session.
+        // Another client may have fenced this session.
         drop(client.stream.write_all(&bytes).and_then(|()| client.stream.shutdown(Shutdown::Write)));
         while client.stream.read(&mut into).is_ok_and(|bytes| bytes > 0) {}
     }
 }
 
-/// Attacks a node from several threads; what it counted.
-fn besiege(served: &Served) -> NodeCounters {
+/// Attacks a node from several threads; returns its counters.
+fn attack_from_all(node: &TestNode) -> NodeCounters {
     let times = if std::env::var_os("GUIRA_LONG").is_some_and(|long| long == "1") { LONG } else { 1 };
     let frames = FRAMES * times;
     let before = resident_bytes();
@@ -119,24 +120,24 @@ fn besiege(served: &Served) -> NodeCounters {
         for client in 0..CLIENTS {
             let seed = 0x6775_6972_6100 + client;
             println!("client {client}: seed {seed:#x}, {} frames", frames / CLIENTS);
-            scope.spawn(move || attack(served.addr, seed, frames / CLIENTS));
+            scope.spawn(move || attack(node.addr, seed, frames / CLIENTS));
         }
     });
-    let (mut client, _) = Client::open(served.addr);
+    let (mut client, _) = Client::open(node.addr);
     let counters = client.count();
     println!("{counters:?}");
-    let looked_at = counters.batches
+    let examined = counters.batches
         + counters.requests_refused
         + counters.holds_granted
         + counters.holds_taken
         + counters.fences_dropped
         + counters.fences_no_session
         + counters.sessions_misunderstood;
-    assert!(looked_at > frames * 8 / 10, "the node looked at {looked_at} frames of {frames}");
+    assert!(examined > frames * 8 / 10, "the node examined {examined} frames of {frames}");
     assert!(counters.sessions_misunderstood > frames / FRAMES_OF_CONNECTION / 2);
     let grown = resident_bytes().saturating_sub(before);
     let allowed = CLIENTS * MAX_SESSION_BYTES as u64 + SLACK_BYTES;
-    println!("{looked_at} of {frames} frames were looked at; memory grew by {grown} bytes, {allowed} are allowed");
+    println!("{examined} of {frames} frames were examined; memory grew by {grown} bytes, {allowed} are allowed");
     assert!(grown < allowed);
     counters
 }
@@ -148,34 +149,34 @@ fn resident_bytes() -> u64 {
     kib << 10
 }
 
-/// A node over a file, whose bytes the test sees: header, both spaces, padding.
-fn besieged_file(grant: Grant) -> (NodeCounters, Vec<u8>, Vec<u8>) {
+/// Attacks a node over a file; returns the bytes of the file before and after: header, both spaces, padding.
+fn attack_file(grant: Grant) -> (NodeCounters, Vec<u8>, Vec<u8>) {
     let path = format!("/dev/shm/guira-hostile-{}-{grant:?}", std::process::id());
     let location = Location::file(&path);
     let sizes = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES - 512);
     let region = ShmRegion::create(&location, sizes, |_| Ok::<(), String>(())).expect("a fresh name");
     let options = options().grant(grant).session_timeout(Duration::from_secs(2));
-    let served = Served::new(region, options);
-    served.write(Addr::main(MAIN_BYTES - 16), &[0x1234, 0x5678]);
+    let node = TestNode::new(region, options);
+    node.write(Addr::main(MAIN_BYTES - 16), &[0x1234, 0x5678]);
     let before = std::fs::read(&path).expect("the region's file");
-    let counters = besiege(&served);
+    let counters = attack_from_all(&node);
     let after = std::fs::read(&path).expect("the region's file");
     ShmRegion::destroy(&location).expect("it is there");
-    served.handle.stop().expect("no thread panicked");
+    node.handle.stop().expect("no thread panicked");
     (counters, before, after)
 }
 
 #[test]
-fn those_who_may_read_change_nothing() {
-    let (counters, before, after) = besieged_file(Grant::ReadOnly);
+fn hostile_readers_change_nothing() {
+    let (counters, before, after) = attack_file(Grant::ReadOnly);
     assert!(before == after, "no byte of the file was changed");
     assert_eq!(counters.writes + counters.swaps + counters.adds + counters.holds_granted, 0);
     assert!(counters.reads > 1_000 && counters.requests_refused > 10_000);
 }
 
 #[test]
-fn those_who_may_write_change_nothing_outside_the_region() {
-    let (counters, before, after) = besieged_file(Grant::ReadWrite);
+fn hostile_writers_change_nothing_outside_the_region() {
+    let (counters, before, after) = attack_file(Grant::ReadWrite);
     let device = HEADER_BYTES + MAIN_BYTES as usize;
     let spaces = HEADER_BYTES..device + DEVICE_BYTES as usize - 512;
     assert!(before[..spaces.start] == after[..spaces.start], "the header was changed");

@@ -1,5 +1,5 @@
-//! A region whose file is truncated while it is served: every client is told, nobody is answered with what the file
-//! never had, and the process goes on. What makes the process survive it is tested where the handler is, in fabric-shm.
+//! A region whose file is truncated while it is served: every client gets a Close, none reads data that the file never
+//! had, and the process goes on. The handler that makes the process survive is tested in fabric-shm.
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
@@ -10,30 +10,30 @@ use guira_fabric::{Addr, Region, Verb};
 use guira_fabric_shm::{CreateOptions, Location, ShmRegion};
 use guira_fabric_tcp::client::{ConnectOptions, Endpoint, Loss, TcpRegion};
 use guira_fabric_tcp::node::{Node, NodeError, NodeHandle};
-use guira_fabric_tcp::wire::{self, Bye, Kind};
+use guira_fabric_tcp::wire::{self, CloseReason, Kind};
 
-use crate::client::{Client, PATIENCE};
-use crate::served::{self, DEVICE_BYTES, MAIN_BYTES, options};
+use crate::client::{Client, TIMEOUT};
+use crate::test_node::{self, DEVICE_BYTES, MAIN_BYTES, options};
 
-/// What every word of the region is.
+/// The value of every word of the region.
 const MARK: u64 = 0x5a5a_5a5a_5a5a_5a5a;
-/// Clients that read, and that write, while the file is cut.
+/// The clients that read, and that write, while the file is truncated.
 const READERS: u64 = 6;
 const WRITERS: u64 = 2;
-/// Words of one READ or WRITE.
+/// The words of one READ or WRITE.
 const WORDS: usize = 512;
-/// How long clients may take to hear of it: the node looks about once a second.
+/// How long clients may take to get their Close: the node checks about once a second.
 const SOON: Duration = Duration::from_secs(5);
 
 /// A region with a name, full of marks, and a node over it.
-struct Fragile {
+struct TruncatableNode {
     region: ShmRegion,
     path: PathBuf,
     handle: NodeHandle,
 }
 
-impl Fragile {
-    fn new() -> Fragile {
+impl TruncatableNode {
+    fn new() -> TruncatableNode {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("guira-lost-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let location = Location::shm(&name).expect("a valid name");
@@ -42,7 +42,7 @@ impl Fragile {
         region.main_words().iter().for_each(|word| word.store(MARK, Ordering::Relaxed));
         region.guard_against_truncation().expect("a place for a guard");
         let handle = Node::bind(region.clone(), options()).expect("a node").spawn().expect("threads");
-        Fragile { region, path: location.path().to_owned(), handle }
+        TruncatableNode { region, path: location.path().to_owned(), handle }
     }
 
     fn cut(&self, bytes: u64) {
@@ -50,11 +50,11 @@ impl Fragile {
         file.set_len(bytes).expect("it is this user's");
     }
 
-    /// Waits for the end of the node, which says how its memory was lost.
+    /// Waits for the end of the node; returns how its memory was lost.
     fn end(self) -> String {
         let start = Instant::now();
         while self.handle.is_running() {
-            assert!(start.elapsed() < PATIENCE, "the node goes on");
+            assert!(start.elapsed() < TIMEOUT, "the node goes on");
             std::thread::sleep(Duration::from_millis(2));
         }
         assert_eq!(self.handle.counters().memory_lost, 1);
@@ -68,11 +68,11 @@ impl Fragile {
 }
 
 #[test]
-fn nobody_is_answered_with_zeros_and_everybody_is_told() {
+fn no_client_reads_zeros_and_all_get_a_close() {
     for bytes in [0, MAIN_BYTES / 2] {
-        let fragile = Fragile::new();
-        let other = served::heap(options());
-        let addr = fragile.handle.local_addrs()[0];
+        let node = TruncatableNode::new();
+        let other = test_node::heap(options());
+        let addr = node.handle.local_addrs()[0];
         let answered = AtomicUsize::new(0);
         let heard = std::thread::scope(|scope| {
             let clients: Vec<_> = (0..READERS + WRITERS)
@@ -87,77 +87,77 @@ fn nobody_is_answered_with_zeros_and_everybody_is_told() {
                 .collect();
             let start = Instant::now();
             while answered.load(Ordering::Relaxed) < 1_000 {
-                assert!(start.elapsed() < PATIENCE, "nobody reads");
+                assert!(start.elapsed() < TIMEOUT, "no client reads");
                 std::thread::sleep(Duration::from_millis(1));
             }
             let cut_at = Instant::now();
-            fragile.cut(bytes);
-            let heard = |(bye, at): (Bye, Instant)| (bye, at.saturating_duration_since(cut_at));
+            node.cut(bytes);
+            let heard = |(reason, at): (CloseReason, Instant)| (reason, at.saturating_duration_since(cut_at));
             clients.into_iter().map(|client| heard(client.join().expect("no zeros"))).collect::<Vec<_>>()
         });
         println!("{bytes} bytes: {} READs, then {heard:?}", answered.load(Ordering::Relaxed));
-        assert!(heard.iter().all(|(bye, after)| *bye == Bye::MemoryLost && *after < SOON), "{heard:?}");
-        let reason = fragile.end();
+        assert!(heard.iter().all(|(reason, after)| *reason == CloseReason::MemoryLost && *after < SOON), "{heard:?}");
+        let reason = node.end();
         assert!(
             reason.contains(&format!("was truncated to {bytes} of ")) && reason.contains("guira-lost-"),
             "{reason}"
         );
-        // The process has other uses.
+        // The process continues.
         let (mut client, _) = Client::open(other.addr);
         assert_eq!(client.read(Addr::main(0), 1), [0]);
     }
 }
 
-/// READs of one part of the region after the other, none of which finds anything but marks.
-fn read(mut client: Client, number: u64, answered: &AtomicUsize) -> Bye {
+/// Reads one part of the region after the other, and checks that all words are marks.
+fn read(mut client: Client, number: u64, answered: &AtomicUsize) -> CloseReason {
     let places = MAIN_BYTES / (8 * WORDS as u64);
     for place in (0..places).cycle().skip((number * places / READERS) as usize) {
         let mut into = vec![0; WORDS];
         let batch = [Verb::Read { addr: Addr::main(place * 8 * WORDS as u64), into: &mut into }];
         match post(&mut client, &batch) {
             Ok(found) => assert!(found.iter().all(|word| *word == MARK), "a READ found {:x}", found[0]),
-            Err(bye) => return bye,
+            Err(reason) => return reason,
         }
         answered.fetch_add(1, Ordering::Relaxed);
     }
-    unreachable!("it goes round and round")
+    unreachable!("the loop is infinite")
 }
 
-/// WRITEs of what is there.
-fn write(mut client: Client, number: u64) -> Bye {
+/// Writes the values that are already there.
+fn write(mut client: Client, number: u64) -> CloseReason {
     let places = MAIN_BYTES / (8 * WORDS as u64);
     for place in (0..places).cycle().skip((number * places / WRITERS) as usize) {
         let batch = [Verb::Write { addr: Addr::main(place * 8 * WORDS as u64), words: &[MARK; WORDS] }];
-        if let Err(bye) = post(&mut client, &batch) {
-            return bye;
+        if let Err(reason) = post(&mut client, &batch) {
+            return reason;
         }
     }
-    unreachable!("it goes round and round")
+    unreachable!("the loop is infinite")
 }
 
-/// What a batch finds, or the farewell that comes instead.
-fn post(client: &mut Client, batch: &[Verb<'_>]) -> Result<Vec<u64>, Bye> {
+/// Executes a batch; returns its results, or the reason of the Close.
+fn post(client: &mut Client, batch: &[Verb<'_>]) -> Result<Vec<u64>, CloseReason> {
     let mut frame = Vec::new();
     wire::encode_batch(&mut frame, 1, batch).expect("a batch that fits");
-    // A connection that is closed takes nothing: what was said before is read all the same.
+    // A closed connection accepts nothing, but earlier frames are still read.
     let _ = client.send_words(&frame);
-    let answer = client.frame().expect("an answer or a farewell");
+    let answer = client.frame().expect("a reply or a Close");
     match answer.header.kind {
         Kind::Done => Ok(answer.body),
-        Kind::Bye => Err(Bye::decode(&answer.body).expect("a farewell")),
+        Kind::Close => Err(CloseReason::decode(&answer.body).expect("a Close")),
         kind => panic!("{kind:?}"),
     }
 }
 
-/// Clients that say nothing hear of it, and so do those that ask for what is still there: the node looks by itself.
+/// Silent clients get a Close, and so do those that access only bytes that remain: the node checks by itself.
 #[test]
-fn a_node_finds_out_by_itself_that_its_file_was_cut() {
-    let fragile = Fragile::new();
-    let endpoint = Endpoint::new("127.0.0.1", fragile.handle.local_addrs()[0].port());
+fn a_node_notices_by_itself_that_its_file_was_truncated() {
+    let node = TruncatableNode::new();
+    let endpoint = Endpoint::new("127.0.0.1", node.handle.local_addrs()[0].port());
     let region = TcpRegion::connect(&ConnectOptions::new(endpoint)).expect("a session");
-    let (mut silent, _) = Client::open(fragile.handle.local_addrs()[0]);
-    fragile.cut(MAIN_BYTES / 2);
-    assert_eq!(silent.farewell(), Bye::MemoryLost);
+    let (mut silent, _) = Client::open(node.handle.local_addrs()[0]);
+    node.cut(MAIN_BYTES / 2);
+    assert_eq!(silent.close_reason(), CloseReason::MemoryLost);
     let start = Instant::now();
     while !region.has_lost_bytes() {
         assert!(start.elapsed() < SOON, "{:?}", region.loss());
@@ -167,7 +167,7 @@ fn a_node_finds_out_by_itself_that_its_file_was_cut() {
             println!("{error}");
         }
     }
-    assert_eq!(region.loss(), Some(Loss::Bye(Bye::MemoryLost)));
-    assert!(!fragile.region.has_lost_bytes(), "nothing that is gone was touched");
-    fragile.end();
+    assert_eq!(region.loss(), Some(Loss::Closed(CloseReason::MemoryLost)));
+    assert!(!node.region.has_lost_bytes(), "nothing that is gone was touched");
+    node.end();
 }

@@ -1,11 +1,11 @@
-//! The memory node, asked by clients that know nothing but the wire: over a heap region and over a shared-memory region
-//! that a local client has mapped at the same time; and behind TLS, by the fabric's own client.
+//! The memory node, tested by clients that know only the wire protocol: over a heap region and over a shared-memory
+//! region that a local client has mapped at the same time; and over TLS, by the fabric's own client.
 
 mod client;
 mod hostile;
 mod lost;
-mod served;
 mod sessions;
+mod test_node;
 #[cfg(feature = "tls")]
 mod tls;
 mod verbs;

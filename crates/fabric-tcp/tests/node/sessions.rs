@@ -1,4 +1,4 @@
-//! How sessions begin and end, who has which slot, and what the node does with clients that misbehave.
+//! The start and end of sessions, the owners of slots, and the treatment of misbehaving clients.
 
 use std::net::Shutdown;
 use std::sync::Arc;
@@ -7,87 +7,90 @@ use std::time::{Duration, Instant};
 
 use guira_fabric::{Addr, Verb};
 use guira_fabric_tcp::node::{MAX_HOLDS, Node, NodeError, Stop};
-use guira_fabric_tcp::wire::{self, Bye, Fate, FenceAnswer, Grant, HeldAnswer, Hello, Kind, SessionId, Token, VERSION};
+use guira_fabric_tcp::wire::{
+    self, CloseReason, FenceReply, Grant, Hello, HoldReply, Kind, PriorSession, SessionId, Token, VERSION,
+};
 
 use crate::client::{Client, HELLO};
-use crate::served::{heap, heap_region, on_each_region, options};
+use crate::test_node::{heap, heap_region, on_each_region, options};
 
 #[test]
 fn a_slot_is_granted_only_when_its_last_session_has_ended() {
-    on_each_region(options, |served| {
-        let (mut first, _) = Client::open(served.addr);
-        let (mut second, _) = Client::open(served.addr);
-        assert_eq!(first.hold(3), Ok(HeldAnswer::Granted));
-        assert_eq!(first.hold(3), Ok(HeldAnswer::Taken), "it has it already");
-        assert_eq!(second.hold(3), Ok(HeldAnswer::Taken));
-        assert!(served.hold(3).is_none(), "local clients see it, too");
-        let local = served.hold(4).expect("nobody has it");
-        assert_eq!(second.hold(4), Ok(HeldAnswer::Taken), "a local client has it");
+    on_each_region(options, |node| {
+        let (mut first, _) = Client::open(node.addr);
+        let (mut second, _) = Client::open(node.addr);
+        assert_eq!(first.hold(3), Ok(HoldReply::Granted));
+        assert_eq!(first.hold(3), Ok(HoldReply::Taken), "the session has it already");
+        assert_eq!(second.hold(3), Ok(HoldReply::Taken));
+        assert!(node.hold(3).is_none(), "local clients see it, too");
+        let local = node.hold(4).expect("it is free");
+        assert_eq!(second.hold(4), Ok(HoldReply::Taken), "a local client has it");
         drop(local);
-        assert_eq!(second.hold(4), Ok(HeldAnswer::Granted));
+        assert_eq!(second.hold(4), Ok(HoldReply::Granted));
         first.send(Kind::Release, &wire::encode_slot(3));
         first.read(Addr::main(0), 1);
-        assert_eq!(second.hold(3), Ok(HeldAnswer::Granted));
+        assert_eq!(second.hold(3), Ok(HoldReply::Granted));
         drop(second);
-        served.wait_until("the end of a session", |now| now.sessions_ended == 1);
-        assert_eq!((first.hold(3), first.hold(4)), (Ok(HeldAnswer::Granted), Ok(HeldAnswer::Granted)));
+        node.wait_until("the end of a session", |now| now.sessions_ended == 1);
+        assert_eq!((first.hold(3), first.hold(4)), (Ok(HoldReply::Granted), Ok(HoldReply::Granted)));
     });
 }
 
-/// A client writes one number after the other, hundreds of batches at a time, for ever. When somebody has its slot,
-/// after its session was dropped or its connection closed, the last number is the last.
+/// A client writes one number after the other, hundreds of batches at a time. Once another client has its slot, after
+/// its session was dropped or its connection closed, the number changes no more.
 #[test]
 fn nothing_of_a_session_executes_after_its_slot_is_granted() {
     const ROUNDS: u64 = 30;
-    /// How long the node listens to a client that it has dropped.
+    /// How long the node receives from a client that it has dropped.
     const LINGER: Duration = Duration::from_secs(1);
-    on_each_region(options, |served| {
+    on_each_region(options, |node| {
         let mut unfinished = 0;
         for round in 0..ROUNDS {
-            let (mut writer, id) = Client::open(served.addr);
-            let (mut other, _) = Client::open(served.addr);
-            assert_eq!(writer.hold(9), Ok(HeldAnswer::Granted));
-            served.write(Addr::main(128), &[0; 16]);
+            let (mut writer, id) = Client::open(node.addr);
+            let (mut other, _) = Client::open(node.addr);
+            assert_eq!(writer.hold(9), Ok(HoldReply::Granted));
+            node.write(Addr::main(128), &[0; 16]);
             let stream = writer.stream.try_clone().unwrap();
             let sent = Arc::new(AtomicU64::new(0));
             let writing = std::thread::spawn({
                 let sent = Arc::clone(&sent);
-                move || write_for_ever(&mut writer, &sent)
+                move || write_until_closed(&mut writer, &sent)
             });
-            while served.read(Addr::main(128), 1) == [0] {
+            while node.read(Addr::main(128), 1) == [0] {
                 std::thread::yield_now();
             }
             if round % 2 == 0 {
-                assert_eq!(other.fence(9), Ok(FenceAnswer::Dropped));
+                assert_eq!(other.fence(9), Ok(FenceReply::Dropped));
             } else {
                 stream.shutdown(Shutdown::Both).unwrap();
             }
-            while other.hold(9) != Ok(HeldAnswer::Granted) {
+            while other.hold(9) != Ok(HoldReply::Granted) {
                 std::thread::yield_now();
             }
-            let last = served.read(Addr::main(128), 16);
+            let last = node.read(Addr::main(128), 16);
             assert!(last.iter().all(|word| *word == last[0]), "a WRITE is whole: {last:?}");
-            // The node goes on to receive what the client it dropped has sent, and executes nothing of it.
+            // The node continues to receive from the dropped client, and executes nothing of it.
             let start = Instant::now();
             while sent.load(Ordering::Relaxed) <= last[0] && !writing.is_finished() && start.elapsed() < LINGER / 2 {
                 std::thread::yield_now();
             }
             std::thread::sleep(Duration::from_millis(3));
-            assert_eq!(served.read(Addr::main(128), 16), last, "round {round}");
+            assert_eq!(node.read(Addr::main(128), 16), last, "round {round}");
             drop(stream.shutdown(Shutdown::Both));
             writing.join().unwrap();
             unfinished += u64::from(last[0] < sent.load(Ordering::Relaxed));
-            let fate = if round % 2 == 0 { Fate::Fenced } else { Fate::Ended };
-            let (_, welcome) = Client::greet(served.addr, &Hello { previous: Some(id), ..HELLO }).expect("a session");
-            assert_eq!(welcome.fate, fate);
+            let expected = if round % 2 == 0 { PriorSession::Fenced } else { PriorSession::Ended };
+            let (_, welcome) =
+                Client::greet(node.addr, &Hello { prior_session: Some(id), ..HELLO }).expect("a session");
+            assert_eq!(welcome.prior_session, expected);
         }
         println!("{unfinished} of {ROUNDS} sessions ended before their last batch");
-        assert!(unfinished >= ROUNDS / 3, "most sessions ended when all was done, which shows nothing");
+        assert!(unfinished >= ROUNDS / 3, "most sessions ended after their last batch, which proves nothing");
     });
 }
 
-/// Writes numbers until the connection is lost, and says which were sent.
-fn write_for_ever(writer: &mut Client, sent: &AtomicU64) {
+/// Writes numbers until the connection is lost, and stores the last one that was sent.
+fn write_until_closed(writer: &mut Client, sent: &AtomicU64) {
     const AT_ONCE: u64 = 100;
     let mut frames = Vec::new();
     loop {
@@ -105,23 +108,24 @@ fn write_for_ever(writer: &mut Client, sent: &AtomicU64) {
 }
 
 #[test]
-fn a_fenced_client_is_told_and_its_later_batches_do_nothing() {
-    on_each_region(options, |served| {
-        let (mut victim, id) = Client::open(served.addr);
-        let (mut other, _) = Client::open(served.addr);
-        assert_eq!(other.fence(5), Ok(FenceAnswer::NoSession));
-        assert_eq!(victim.hold(5), Ok(HeldAnswer::Granted));
+fn a_fenced_client_gets_a_close_and_its_later_batches_do_nothing() {
+    on_each_region(options, |node| {
+        let (mut victim, id) = Client::open(node.addr);
+        let (mut other, _) = Client::open(node.addr);
+        assert_eq!(other.fence(5), Ok(FenceReply::NoSession));
+        assert_eq!(victim.hold(5), Ok(HoldReply::Granted));
         victim.submit(&mut [Verb::Write { addr: Addr::main(0), words: &[1] }]).unwrap();
-        assert_eq!(other.fence(5), Ok(FenceAnswer::Dropped));
+        assert_eq!(other.fence(5), Ok(FenceReply::Dropped));
         let mut frame = Vec::new();
         wire::encode_batch(&mut frame, 77, &[Verb::Write { addr: Addr::main(0), words: &[2] }]).unwrap();
         drop(victim.send_words(&frame));
-        assert_eq!(victim.farewell(), Bye::Fenced);
+        assert_eq!(victim.close_reason(), CloseReason::Fenced);
         assert_eq!(other.read(Addr::main(0), 1), [1]);
-        assert_eq!(other.fence(5), Ok(FenceAnswer::NoSession));
-        assert_eq!(other.hold(5), Ok(HeldAnswer::Granted));
-        let (_client, welcome) = Client::greet(served.addr, &Hello { previous: Some(id), ..HELLO }).expect("a session");
-        assert_eq!(welcome.fate, Fate::Fenced);
+        assert_eq!(other.fence(5), Ok(FenceReply::NoSession));
+        assert_eq!(other.hold(5), Ok(HoldReply::Granted));
+        let (_client, welcome) =
+            Client::greet(node.addr, &Hello { prior_session: Some(id), ..HELLO }).expect("a session");
+        assert_eq!(welcome.prior_session, PriorSession::Fenced);
         let counters = other.count();
         assert_eq!((counters.sessions_fenced, counters.fences_dropped, counters.fences_no_session), (1, 1, 2));
     });
@@ -129,55 +133,55 @@ fn a_fenced_client_is_told_and_its_later_batches_do_nothing() {
 
 #[test]
 fn a_session_may_drop_itself() {
-    let served = heap(options());
-    let (mut client, _) = Client::open(served.addr);
-    assert_eq!(client.hold(5), Ok(HeldAnswer::Granted));
+    let node = heap(options());
+    let (mut client, _) = Client::open(node.addr);
+    assert_eq!(client.hold(5), Ok(HoldReply::Granted));
     client.send(Kind::Fence, &wire::encode_slot(5));
-    assert_eq!(client.farewell(), Bye::Fenced);
-    assert!(served.hold(5).is_some());
+    assert_eq!(client.close_reason(), CloseReason::Fenced);
+    assert!(node.hold(5).is_some());
 }
 
-/// A client that has lost its connection, which the node does not know yet, comes back: its old session ends first.
+/// A client that has lost its connection, which the node has not noticed yet, comes back: its prior session ends first.
 #[test]
 fn a_session_ends_when_its_client_comes_back() {
-    on_each_region(options, |served| {
-        let (mut lost, id) = Client::open(served.addr);
-        assert_eq!(lost.hold(6), Ok(HeldAnswer::Granted));
-        let hello = Hello { previous: Some(id), ..HELLO };
-        let (mut client, welcome) = Client::greet(served.addr, &hello).expect("a session");
-        assert_eq!(welcome.fate, Fate::Ended);
-        assert_eq!(client.hold(6), Ok(HeldAnswer::Granted));
-        assert_eq!(lost.farewell(), Bye::Fenced);
-        let stranger = Hello { previous: Some(SessionId([1, 2])), ..HELLO };
-        assert_eq!(Client::greet(served.addr, &stranger).expect("a session").1.fate, Fate::Unknown);
-        assert_eq!(Client::greet(served.addr, &HELLO).expect("a session").1.fate, Fate::None);
+    on_each_region(options, |node| {
+        let (mut lost, id) = Client::open(node.addr);
+        assert_eq!(lost.hold(6), Ok(HoldReply::Granted));
+        let hello = Hello { prior_session: Some(id), ..HELLO };
+        let (mut client, welcome) = Client::greet(node.addr, &hello).expect("a session");
+        assert_eq!(welcome.prior_session, PriorSession::Ended);
+        assert_eq!(client.hold(6), Ok(HoldReply::Granted));
+        assert_eq!(lost.close_reason(), CloseReason::Fenced);
+        let unknown = Hello { prior_session: Some(SessionId([1, 2])), ..HELLO };
+        assert_eq!(Client::greet(node.addr, &unknown).expect("a session").1.prior_session, PriorSession::Unknown);
+        assert_eq!(Client::greet(node.addr, &HELLO).expect("a session").1.prior_session, PriorSession::None);
     });
 }
 
 #[test]
-fn a_session_has_so_many_slots_and_no_more() {
-    let served = heap(options());
-    let (mut client, _) = Client::open(served.addr);
+fn the_slots_of_a_session_are_bounded() {
+    let node = heap(options());
+    let (mut client, _) = Client::open(node.addr);
     for slot in 0..MAX_HOLDS as u16 {
         client.send(Kind::Hold, &wire::encode_slot(slot));
     }
     for _ in 0..MAX_HOLDS {
-        assert_eq!(client.frame().unwrap().body, HeldAnswer::Granted.encode());
+        assert_eq!(client.frame().unwrap().body, HoldReply::Granted.encode());
     }
     let error = client.hold(MAX_HOLDS as u16).unwrap_err();
     assert!(error.to_string().contains("4096"), "{error}");
     drop(client);
-    served.wait_until("the end of its holds", |now| now.holds_ended == MAX_HOLDS as u64);
-    assert!((0..MAX_HOLDS as u16).all(|slot| served.hold(slot).is_some()));
+    node.wait_until("the end of its holds", |now| now.holds_ended == MAX_HOLDS as u64);
+    assert!((0..MAX_HOLDS as u16).all(|slot| node.hold(slot).is_some()));
 }
 
 #[test]
-fn only_those_who_know_a_token_come_in() {
+fn only_clients_with_a_token_are_admitted() {
     let (token, reader) = (Token([1, 2]), Token([3, 4]));
-    let served = heap(options().token(token).reader_token(reader));
-    let greet = |token, wanted| Client::greet(served.addr, &Hello { token, wanted, ..HELLO });
+    let node = heap(options().token(token).reader_token(reader));
+    let greet = |token, wanted| Client::greet(node.addr, &Hello { token, wanted, ..HELLO });
     for wrong in [None, Some(Token([1, 3])), Some(Token([0, 2])), Some(Token([1 | 1 << 63, 2]))] {
-        assert_eq!(greet(wrong, Grant::ReadWrite).map(|_| ()), Err(Bye::Unauthorized), "{wrong:?}");
+        assert_eq!(greet(wrong, Grant::ReadWrite).map(|_| ()), Err(CloseReason::Unauthorized), "{wrong:?}");
     }
     for (token, wanted, granted) in [
         (token, Grant::ReadWrite, Grant::ReadWrite),
@@ -186,13 +190,13 @@ fn only_those_who_know_a_token_come_in() {
     ] {
         assert_eq!(greet(Some(token), wanted).expect("a session").1.grant, granted);
     }
-    assert_eq!(served.handle.counters().refused_token, 4);
+    assert_eq!(node.handle.counters().refused_token, 4);
     let read_only = heap(options().grant(Grant::ReadOnly));
     assert_eq!(Client::greet(read_only.addr, &HELLO).expect("a session").1.grant, Grant::ReadOnly);
 }
 
 #[test]
-fn nobody_elsewhere_comes_in_without_a_token_by_mistake() {
+fn a_node_without_a_token_does_not_listen_to_other_machines() {
     let anywhere = "0.0.0.0:0".parse().unwrap();
     let bind = |options| Node::bind(heap_region(), options).map(|_| ());
     assert!(matches!(bind(options().listen(anywhere)), Err(NodeError::Exposed { addr }) if addr == anywhere));
@@ -205,40 +209,43 @@ fn nobody_elsewhere_comes_in_without_a_token_by_mistake() {
 }
 
 #[test]
-fn strangers_are_told_why_they_may_not_come_in() {
-    let served = heap(options().greeting_timeout(Duration::from_millis(200)));
+fn refused_clients_get_the_reason() {
+    let node = heap(options().greeting_timeout(Duration::from_millis(200)));
     let mut other_version = HELLO.encode();
     other_version[1] += 1;
-    for (kind, body, bye) in [
-        (Kind::Hello, other_version.to_vec(), Bye::Version { node: VERSION }),
-        (Kind::Hello, vec![0; 7], Bye::Misunderstood),
-        (Kind::Hello, HELLO.encode()[..6].to_vec(), Bye::Misunderstood),
-        (Kind::Hold, vec![1], Bye::Misunderstood),
-        (Kind::Count, vec![], Bye::Misunderstood),
-        (Kind::Welcome, vec![0; 100_000], Bye::Misunderstood),
+    for (kind, body, reason) in [
+        (Kind::Hello, other_version.to_vec(), CloseReason::Version { node: VERSION }),
+        (Kind::Hello, vec![0; 7], CloseReason::ProtocolError),
+        (Kind::Hello, HELLO.encode()[..6].to_vec(), CloseReason::ProtocolError),
+        (Kind::Hold, vec![1], CloseReason::ProtocolError),
+        (Kind::Count, vec![], CloseReason::ProtocolError),
+        (Kind::Welcome, vec![0; 100_000], CloseReason::ProtocolError),
     ] {
-        let mut client = Client::connect(served.addr);
+        let mut client = Client::connect(node.addr);
         let mut frame = Vec::new();
         wire::append(&mut frame, kind, 1, &body);
         drop(client.send_words(&frame));
-        assert_eq!(client.farewell(), bye, "{kind:?}");
+        assert_eq!(client.close_reason(), reason, "{kind:?}");
     }
-    // Half a greeting, and none at all: the node does not wait for ever.
+    // Half a Hello, and none at all: the node has a timeout.
     for words in [0, 5] {
-        let mut client = Client::connect(served.addr);
+        let mut client = Client::connect(node.addr);
         client.send_words(&HELLO.encode()[..words]).unwrap();
-        let farewell = client.farewell();
-        assert!(farewell == Bye::TooSlow { seconds: 0 } || farewell == Bye::Misunderstood, "{farewell:?}");
+        let close_reason = client.close_reason();
+        assert!(
+            close_reason == CloseReason::TooSlow { seconds: 0 } || close_reason == CloseReason::ProtocolError,
+            "{close_reason:?}"
+        );
     }
-    let counters = served.handle.counters();
+    let counters = node.handle.counters();
     assert_eq!((counters.refused_version, counters.sessions_opened), (1, 0));
     assert_eq!(counters.greeted_wrongly + counters.greeted_late, 7);
     assert!(counters.greeted_late >= 1);
 }
 
 #[test]
-fn a_client_that_is_not_understood_is_told_and_dropped() {
-    on_each_region(options, |served| {
+fn a_client_with_a_protocol_error_gets_a_close_and_is_dropped() {
+    on_each_region(options, |node| {
         for (number, words) in [
             vec![u64::MAX, 1],
             vec![16 | 0x81 << 32, 1],
@@ -250,31 +257,31 @@ fn a_client_that_is_not_understood_is_told_and_dropped() {
         .into_iter()
         .enumerate()
         {
-            let (mut client, _) = Client::open(served.addr);
+            let (mut client, _) = Client::open(node.addr);
             client.hold(1).unwrap();
             client.send_words(&words).unwrap();
-            assert_eq!(client.farewell(), Bye::Misunderstood, "{words:x?}");
-            assert!(served.hold(1).is_some(), "the session has ended");
-            assert_eq!(served.handle.counters().sessions_misunderstood, number as u64 + 1);
+            assert_eq!(client.close_reason(), CloseReason::ProtocolError, "{words:x?}");
+            assert!(node.hold(1).is_some(), "the session has ended");
+            assert_eq!(node.handle.counters().sessions_misunderstood, number as u64 + 1);
         }
     });
 }
 
 #[test]
-fn there_are_so_many_sessions_and_no_more() {
-    let served = heap(options().max_sessions(3));
-    let mut clients: Vec<Client> = (0..3).map(|_| Client::open(served.addr).0).collect();
-    let refused = Client::greet(served.addr, &HELLO).map(|_| ());
-    assert_eq!(refused, Err(Bye::Full { limit: 3 }));
+fn sessions_and_connections_are_bounded() {
+    let node = heap(options().max_sessions(3));
+    let mut clients: Vec<Client> = (0..3).map(|_| Client::open(node.addr).0).collect();
+    let refused = Client::greet(node.addr, &HELLO).map(|_| ());
+    assert_eq!(refused, Err(CloseReason::Full { limit: 3 }));
     clients.pop();
-    served.wait_until("the end of a session", |now| now.sessions_open() == 2);
-    clients.push(Client::open(served.addr).0);
-    assert_eq!(served.handle.counters().refused_full, 1);
-    // Those who say nothing are bounded, too.
-    let idle: Vec<Client> = (0..400).map(|_| Client::connect(served.addr)).collect();
-    served.wait_until("all of them", |now| now.connections_accepted == 405);
-    let shed = served.handle.counters().connections_shed;
-    // Two that have had their farewell may be there still.
+    node.wait_until("the end of a session", |now| now.sessions_open() == 2);
+    clients.push(Client::open(node.addr).0);
+    assert_eq!(node.handle.counters().refused_full, 1);
+    // Silent connections are bounded, too.
+    let idle: Vec<Client> = (0..400).map(|_| Client::connect(node.addr)).collect();
+    node.wait_until("all of them", |now| now.connections_accepted == 405);
+    let shed = node.handle.counters().connections_shed;
+    // Two that have had their Close may still be open.
     assert!((400 - 64..=400 - 64 + 2).contains(&shed), "{shed}");
     for client in &mut clients {
         client.read(Addr::main(0), 1);
@@ -283,23 +290,23 @@ fn there_are_so_many_sessions_and_no_more() {
 }
 
 #[test]
-fn a_client_that_takes_no_answers_stalls_nobody_and_is_dropped() {
+fn a_client_that_reads_no_replies_stalls_no_other_and_is_dropped() {
     on_each_region(
         || options().threads(1).session_timeout(Duration::from_secs(1)),
-        |served| {
-            let (mut slow, id) = Client::open(served.addr);
+        |node| {
+            let (mut slow, id) = Client::open(node.addr);
             slow.hold(2).unwrap();
             let mut into = vec![0; 100_000];
             let mut frame = Vec::new();
             wire::encode_batch(&mut frame, 1, &[Verb::Read { addr: Addr::main(0), into: &mut into }]).unwrap();
-            // More answers than the kernel's buffers hold.
+            // More replies than the kernel's buffers hold.
             for _ in 0..200 {
                 slow.send_words(&frame).unwrap();
             }
-            let (mut other, _) = Client::open(served.addr);
+            let (mut other, _) = Client::open(node.addr);
             let start = Instant::now();
             let mut batches = 0;
-            while other.hold(2).unwrap() == HeldAnswer::Taken {
+            while other.hold(2).unwrap() == HoldReply::Taken {
                 other.read(Addr::main(0), 1);
                 batches += 1;
                 assert!(start.elapsed() < Duration::from_secs(20), "the client was not dropped");
@@ -308,20 +315,21 @@ fn a_client_that_takes_no_answers_stalls_nobody_and_is_dropped() {
             println!("the {by} dropped it after {:?}; {batches} batches of another client meanwhile", start.elapsed());
             assert!(batches > 50 && start.elapsed() > Duration::from_millis(500));
             let counters = other.count();
-            // The kernel and the node look after the same time; whoever is first drops it.
+            // The kernel and the node have the same timeout; the first one drops it.
             assert_eq!(counters.sessions_too_slow + counters.sessions_cut_off, 1);
             assert!(counters.reads - batches < 200, "not all was executed: {counters:?}");
-            let (_, welcome) = Client::greet(served.addr, &Hello { previous: Some(id), ..HELLO }).expect("a session");
-            assert_eq!(welcome.fate, Fate::Fenced);
+            let (_, welcome) =
+                Client::greet(node.addr, &Hello { prior_session: Some(id), ..HELLO }).expect("a session");
+            assert_eq!(welcome.prior_session, PriorSession::Fenced);
         },
     );
 }
 
 #[test]
-fn a_client_that_takes_its_answers_late_gets_them_all() {
-    on_each_region(options, |served| {
-        let (mut client, _) = Client::open(served.addr);
-        served.write(Addr::main(0), &[5]);
+fn a_client_that_reads_its_replies_late_gets_them_all() {
+    on_each_region(options, |node| {
+        let (mut client, _) = Client::open(node.addr);
+        node.write(Addr::main(0), &[5]);
         let mut into = vec![0; 100_000];
         let mut frames = Vec::new();
         for id in 0..100 {
@@ -330,29 +338,29 @@ fn a_client_that_takes_its_answers_late_gets_them_all() {
         client.send_words(&frames).unwrap();
         std::thread::sleep(Duration::from_millis(300));
         for id in 0..100 {
-            let found = client.answer(id, Kind::Done).unwrap();
+            let found = client.reply(id, Kind::Done).unwrap();
             assert_eq!((found.len(), found[0]), (100_000, 5));
         }
     });
 }
 
 #[test]
-fn a_node_that_stops_tells_its_clients() {
-    on_each_region(options, |served| {
-        let (mut first, _) = Client::open(served.addr);
-        let (mut second, _) = Client::open(served.addr);
-        let mut silent = Client::connect(served.addr);
+fn a_node_that_stops_sends_its_clients_a_close() {
+    on_each_region(options, |node| {
+        let (mut first, _) = Client::open(node.addr);
+        let (mut second, _) = Client::open(node.addr);
+        let mut silent = Client::connect(node.addr);
         second.hold(1).unwrap();
         first.submit(&mut [Verb::Write { addr: Addr::main(0), words: &[1] }]).unwrap();
-        served.wait_until("all connections", |now| now.connections_accepted == 3);
+        node.wait_until("all connections", |now| now.connections_accepted == 3);
         let start = Instant::now();
-        let addr = served.addr;
-        served.handle.stop().unwrap();
+        let addr = node.addr;
+        node.handle.stop().unwrap();
         assert!(start.elapsed() < Duration::from_secs(3));
         for client in [&mut first, &mut second, &mut silent] {
-            assert_eq!(client.farewell(), Bye::Shutdown);
+            assert_eq!(client.close_reason(), CloseReason::Shutdown);
         }
-        assert!(std::net::TcpStream::connect(addr).is_err(), "nobody listens");
+        assert!(std::net::TcpStream::connect(addr).is_err(), "the node has stopped listening");
     });
 }
 
@@ -364,13 +372,13 @@ fn a_node_that_was_stopped_before_it_ran_does_not_run() {
     node.run(&stop).unwrap();
 }
 
-/// Each of so many clients adds to a counter, many at a time; every one makes progress.
+/// Hundreds of clients add to a counter, many at a time; every one makes progress.
 #[test]
-fn hundreds_of_clients_at_once() {
+fn hundreds_of_clients_make_progress_at_once() {
     const CLIENTS: usize = 512;
     const ADDS: u64 = 20;
-    let served = heap(options());
-    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::open(served.addr).0).collect();
+    let node = heap(options());
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::open(node.addr).0).collect();
     for _ in 0..ADDS {
         for client in &mut clients {
             let mut found = 0;
@@ -380,8 +388,8 @@ fn hundreds_of_clients_at_once() {
             assert_eq!(client.frame().unwrap().header.kind, Kind::Done);
         }
     }
-    assert_eq!(served.read(Addr::device(0), 1), [ADDS * CLIENTS as u64]);
-    assert_eq!(served.handle.counters().sessions_open(), CLIENTS as u64);
+    assert_eq!(node.read(Addr::device(0), 1), [ADDS * CLIENTS as u64]);
+    assert_eq!(node.handle.counters().sessions_open(), CLIENTS as u64);
     drop(clients);
-    served.wait_until("the end of all sessions", |now| now.sessions_open() == 0);
+    node.wait_until("the end of all sessions", |now| now.sessions_open() == 0);
 }

@@ -1,4 +1,4 @@
-//! What verbs do, and that they do nothing else.
+//! The effects of verbs, and that they have no others.
 
 use std::io::Write;
 
@@ -6,15 +6,15 @@ use guira_fabric::{Addr, FabricError, Verb};
 use guira_fabric_tcp::wire::{self, Grant, HEADER_WORDS, Hello, Kind, MAX_BATCH_VERBS, MAX_VERB_WORDS};
 
 use crate::client::{Client, HELLO};
-use crate::served::{DEVICE_BYTES, MAIN_BYTES, REGION_ID, on_each_region, options};
+use crate::test_node::{DEVICE_BYTES, MAIN_BYTES, REGION_ID, on_each_region, options};
 
 #[test]
 fn the_verbs_of_a_batch_take_effect_in_order() {
-    on_each_region(options, |served| {
-        let (mut client, _) = Client::open(served.addr);
+    on_each_region(options, |node| {
+        let (mut client, _) = Client::open(node.addr);
         let (mut before, mut after) = ([9; 2], [9; 3]);
         let (mut swapped, mut masked, mut failed, mut added) = (9, 9, 9, 9);
-        served.write(Addr::device(8), &[0xff00]);
+        node.write(Addr::device(8), &[0xff00]);
         client
             .submit(&mut [
                 Verb::Read { addr: Addr::main(64), into: &mut before },
@@ -35,7 +35,7 @@ fn the_verbs_of_a_batch_take_effect_in_order() {
             .unwrap();
         assert_eq!((before, after), ([0, 0], [5, 1, 0]));
         assert_eq!((swapped, failed, added, masked), (1, 5, 2, 0xff00));
-        assert_eq!((served.read(Addr::main(64), 3), served.read(Addr::device(8), 1)), (vec![5, 1, 0], vec![0xff77]));
+        assert_eq!((node.read(Addr::main(64), 3), node.read(Addr::device(8), 1)), (vec![5, 1, 0], vec![0xff77]));
         let counters = client.count();
         let verbs = (counters.batches, counters.reads, counters.writes, counters.swaps, counters.adds);
         assert_eq!(verbs, (1, 2, 1, 3, 1));
@@ -44,8 +44,8 @@ fn the_verbs_of_a_batch_take_effect_in_order() {
 
 #[test]
 fn a_batch_with_one_bad_verb_is_refused_whole() {
-    on_each_region(options, |served| {
-        let (mut client, _) = Client::open(served.addr);
+    on_each_region(options, |node| {
+        let (mut client, _) = Client::open(node.addr);
         let good = [7; 4];
         let bad: [(Verb<'_>, &str); 5] = [
             (Verb::Write { addr: Addr::main(MAIN_BYTES - 8), words: &[1, 1] }, "bounds"),
@@ -59,36 +59,36 @@ fn a_batch_with_one_bad_verb_is_refused_whole() {
             let addr = verb.addr();
             let error = client.submit(&mut [Verb::Write { addr: Addr::main(0), words: &good }, verb]).unwrap_err();
             match error {
-                FabricError::OutOfBounds { addr: told, .. } => assert_eq!((why, told), ("bounds", addr)),
-                FabricError::Misaligned { addr: told, .. } => assert_eq!((why, told), ("alignment", addr)),
+                FabricError::OutOfBounds { addr: reported, .. } => assert_eq!((why, reported), ("bounds", addr)),
+                FabricError::Misaligned { addr: reported, .. } => assert_eq!((why, reported), ("alignment", addr)),
                 other => panic!("{other}"),
             }
         }
-        let whole = served.read(Addr::main(0), (MAIN_BYTES / 8) as usize);
+        let whole = node.read(Addr::main(0), (MAIN_BYTES / 8) as usize);
         assert!(whole.iter().all(|word| *word == 0), "nothing was changed");
-        assert!(served.read(Addr::device(0), (DEVICE_BYTES / 8) as usize).iter().all(|word| *word == 0));
+        assert!(node.read(Addr::device(0), (DEVICE_BYTES / 8) as usize).iter().all(|word| *word == 0));
         assert_eq!(client.count().requests_refused, tried);
     });
 }
 
 #[test]
 fn the_longest_verb_and_the_longest_batch_come_back() {
-    on_each_region(options, |served| {
-        let (mut client, _) = Client::open(served.addr);
+    on_each_region(options, |node| {
+        let (mut client, _) = Client::open(node.addr);
         let words: Vec<u64> = (0..MAX_VERB_WORDS as u64).map(|word| word * 3).collect();
         client.submit(&mut [Verb::Write { addr: Addr::main(8), words: &words }]).unwrap();
         assert_eq!(client.read(Addr::main(8), MAX_VERB_WORDS), words);
         let mut found = [0; MAX_BATCH_VERBS];
         let counted = found.iter_mut().map(|found| Verb::FetchAdd { addr: Addr::main(0), add: 1, found });
         client.submit(&mut counted.collect::<Vec<_>>()).unwrap();
-        assert!(found.iter().copied().eq(0..MAX_BATCH_VERBS as u64), "each saw those before it: {found:?}");
+        assert!(found.iter().copied().eq(0..MAX_BATCH_VERBS as u64), "each saw the ones before it: {found:?}");
     });
 }
 
 #[test]
 fn frames_may_be_cut_anywhere() {
-    on_each_region(options, |served| {
-        let (mut client, _) = Client::open(served.addr);
+    on_each_region(options, |node| {
+        let (mut client, _) = Client::open(node.addr);
         let mut into = [0; 2];
         let mut frame = Vec::new();
         let (mut swapped, words) = (0, [3, 4, 5]);
@@ -100,11 +100,11 @@ fn frames_may_be_cut_anywhere() {
         wire::encode_batch(&mut frame, 1, &batch).unwrap();
         let bytes: Vec<u8> = frame.iter().flat_map(|word| word.to_le_bytes()).collect();
         for cut in 1..bytes.len() {
-            let received = served.handle.counters().bytes_in + cut as u64;
+            let received = node.handle.counters().bytes_in + cut as u64;
             client.stream.write_all(&bytes[..cut]).unwrap();
-            served.wait_until("the beginning, on its own", |now| now.bytes_in == received);
+            node.wait_until("the first part", |now| now.bytes_in == received);
             client.stream.write_all(&bytes[cut..]).unwrap();
-            assert_eq!(client.answer(1, Kind::Done).unwrap(), [3, 8, 4], "cut at byte {cut}");
+            assert_eq!(client.reply(1, Kind::Done).unwrap(), [3, 8, 4], "cut at byte {cut}");
         }
         println!("{} cuts", bytes.len() - 1);
         assert!(bytes.len() > 100);
@@ -113,8 +113,8 @@ fn frames_may_be_cut_anywhere() {
 
 #[test]
 fn many_frames_in_one_write_are_answered_in_order() {
-    on_each_region(options, |served| {
-        let (mut client, _) = Client::open(served.addr);
+    on_each_region(options, |node| {
+        let (mut client, _) = Client::open(node.addr);
         const FRAMES: u64 = 5_000;
         let mut frames = Vec::new();
         for id in 0..FRAMES {
@@ -124,19 +124,19 @@ fn many_frames_in_one_write_are_answered_in_order() {
         }
         client.send_words(&frames).unwrap();
         for id in 0..FRAMES {
-            assert_eq!(client.answer(id, Kind::Done).unwrap(), [id, id + 1, 0, 0]);
+            assert_eq!(client.reply(id, Kind::Done).unwrap(), [id, id + 1, 0, 0]);
         }
-        let counters = served.handle.counters();
+        let counters = node.handle.counters();
         let answered: u64 = counters.answered_in.0.iter().sum();
-        assert_eq!((counters.batches, answered), (FRAMES, FRAMES + 1), "each batch, and the greeting");
+        assert_eq!((counters.batches, answered), (FRAMES, FRAMES + 1), "each batch, and the Hello");
     });
 }
 
 #[test]
 fn readers_may_read_and_do_nothing_else() {
-    on_each_region(options, |served| {
+    on_each_region(options, |node| {
         let hello = Hello { wanted: Grant::ReadOnly, ..HELLO };
-        let (mut client, welcome) = Client::greet(served.addr, &hello).expect("a session");
+        let (mut client, welcome) = Client::greet(node.addr, &hello).expect("a session");
         assert_eq!(welcome.grant, Grant::ReadOnly);
         let (mut found, mut into) = (0, [0]);
         let refused = |verb| FabricError::ReadOnly { verb };
@@ -150,15 +150,15 @@ fn readers_may_read_and_do_nothing_else() {
         assert_eq!(client.hold(1).unwrap_err(), refused("a hold"));
         assert_eq!(client.fence(1).unwrap_err(), refused("a fence"));
         assert_eq!(client.read(Addr::main(0), 2), [0, 0]);
-        drop(served.hold(1).expect("nobody has it"));
+        drop(node.hold(1).expect("it is free"));
     });
 }
 
 #[test]
-fn a_session_learns_of_the_region() {
-    on_each_region(options, |served| {
-        served.write(Addr::main(0), &[11, 12, 13]);
-        let (_client, welcome) = Client::greet(served.addr, &Hello { sample_words: 4, ..HELLO }).expect("a session");
+fn a_welcome_describes_the_region() {
+    on_each_region(options, |node| {
+        node.write(Addr::main(0), &[11, 12, 13]);
+        let (_client, welcome) = Client::greet(node.addr, &Hello { sample_words: 4, ..HELLO }).expect("a session");
         assert_eq!(welcome.sample, [11, 12, 13, 0]);
         assert_eq!((welcome.region, welcome.grant), (REGION_ID, Grant::ReadWrite));
         assert_eq!((welcome.main_bytes, welcome.device_bytes), (MAIN_BYTES, DEVICE_BYTES));
@@ -168,14 +168,14 @@ fn a_session_learns_of_the_region() {
 
 #[test]
 fn a_frame_after_the_greeting_is_executed_without_waiting() {
-    on_each_region(options, |served| {
-        let mut client = Client::connect(served.addr);
+    on_each_region(options, |node| {
+        let mut client = Client::connect(node.addr);
         let mut frames = Vec::new();
         wire::append(&mut frames, Kind::Hello, 4, &HELLO.encode());
         wire::encode_batch(&mut frames, 5, &[Verb::Write { addr: Addr::main(0), words: &[6] }]).unwrap();
         client.send_words(&frames).unwrap();
-        assert!(client.answer(4, Kind::Welcome).is_ok());
-        assert_eq!(client.answer(5, Kind::Done).unwrap().len() + HEADER_WORDS, 2);
-        assert_eq!(served.read(Addr::main(0), 1), [6]);
+        assert!(client.reply(4, Kind::Welcome).is_ok());
+        assert_eq!(client.reply(5, Kind::Done).unwrap().len() + HEADER_WORDS, 2);
+        assert_eq!(node.read(Addr::main(0), 1), [6]);
     });
 }

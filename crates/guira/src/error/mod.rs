@@ -10,7 +10,7 @@ use guira_fabric::{Effect, FabricError};
 use guira_fabric_shm::{Attempt, LockFileProblem, ShmError};
 use guira_fabric_tcp::client::ConnectError;
 use guira_fabric_tcp::tls::TlsError;
-use guira_fabric_tcp::wire::Bye;
+use guira_fabric_tcp::wire::CloseReason;
 use guira_layout::ConfigError;
 
 pub use self::admin::AdminError;
@@ -230,11 +230,16 @@ fn region_blame(error: &ShmError) -> Blame {
 fn connect_blame(error: &ConnectError) -> Blame {
     match error {
         ConnectError::Tls { reason: TlsError::Failed { .. }, .. } => Blame::Fabric,
-        ConnectError::Rejected { reason: Bye::Unauthorized | Bye::Version { .. } | Bye::TlsWanted, .. }
+        ConnectError::Rejected {
+            reason: CloseReason::Unauthorized | CloseReason::Version { .. } | CloseReason::TlsRequired,
+            ..
+        }
         | ConnectError::Tls { .. }
         | ConnectError::NotANode { .. } => Blame::Misuse,
-        ConnectError::Rejected { reason: Bye::Full { .. } | Bye::AddressFull { .. }, .. } => Blame::Busy,
-        ConnectError::Rejected { reason: Bye::MemoryLost, .. } => Blame::Corrupt,
+        ConnectError::Rejected { reason: CloseReason::Full { .. } | CloseReason::AddressFull { .. }, .. } => {
+            Blame::Busy
+        }
+        ConnectError::Rejected { reason: CloseReason::MemoryLost, .. } => Blame::Corrupt,
         _ => Blame::Fabric,
     }
 }

@@ -28,7 +28,7 @@ fn loopback() -> ServeOptions {
 fn greet(addr: SocketAddr) -> Welcome {
     let mut stream = TcpStream::connect(addr).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let hello = Hello { wanted: Grant::ReadWrite, token: None, previous: None, sample_words: 1 };
+    let hello = Hello { wanted: Grant::ReadWrite, token: None, prior_session: None, sample_words: 1 };
     let mut words = Vec::new();
     append(&mut words, Kind::Hello, 1, &hello.encode());
     to_wire(&mut words);

@@ -1,5 +1,5 @@
-//! Encrypted bytes that are split, cut and changed on their way: nothing is executed but what was sent whole, and each
-//! error says what may have been changed.
+//! Encrypted bytes that are split, cut and changed in transit: only complete frames are executed, and each error
+//! reports the possible effect.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use guira_fabric::{Addr, Effect, FabricError, Lane, Region, Verb, post};
 use guira_fabric_tcp::client::{ConnectError, TcpRegion, Waiting};
 use pollster::block_on;
 
-use super::WAYS;
-use super::pki::Protected;
-use super::proxy::{Proxy, Way};
+use super::WAITING_MODES;
+use super::pki::TlsNode;
+use super::proxy::{Faults, Proxy};
 
-/// Bytes that TLS 1.3 adds to one record of data: its header, the type inside, and the seal.
+/// The bytes that TLS 1.3 adds to one record of data: its header, the inner type, and the authentication tag.
 const RECORD_BYTES: u64 = 5 + 1 + 16;
 
-/// One WRITE, one FETCH-ADD, one READ of what was written; the number that was found.
+/// Executes one WRITE, one FETCH-ADD, and one READ of the written words; returns the counter before the addition.
 fn change(lane: &mut dyn Lane) -> Result<u64, FabricError> {
     let (mut found, mut into) = (0, [0; 2]);
     let mut batch = [
@@ -28,53 +28,53 @@ fn change(lane: &mut dyn Lane) -> Result<u64, FabricError> {
     Ok(found)
 }
 
-/// Bytes to and from the node: until a session is open, and of one [`change`] behind it.
+/// The bytes to and from the node: until a session is open, and of one [`change`] after that.
 struct Lengths {
     greeting: [u64; 2],
     change: [u64; 2],
 }
 
 impl Lengths {
-    fn measure(node: &Protected) -> Lengths {
-        let proxy = Proxy::start(node.served.addr, Way::default(), Way::default());
+    fn measure(node: &TlsNode) -> Lengths {
+        let proxy = Proxy::start(node.inner.addr, Faults::default(), Faults::default());
         let region = connect(node, &proxy, Waiting::InPlace).expect("a session");
         let passed = || [0, 1].map(|way: usize| proxy.passed[way].load(Ordering::SeqCst));
         let greeting = passed();
         change(&mut region.lane()).expect("no loss");
         let after = passed();
         let lengths = Lengths { greeting, change: [after[0] - greeting[0], after[1] - greeting[1]] };
-        // A request is one record and so is its answer: 11 words and 5, and nothing beside them.
+        // A request is one record and so is its reply: 11 words and 5, and nothing else.
         assert_eq!(lengths.change, [11 * 8 + RECORD_BYTES, 5 * 8 + RECORD_BYTES]);
         lengths
     }
 }
 
-fn connect(node: &Protected, proxy: &Proxy, waiting: Waiting) -> Result<TcpRegion, ConnectError> {
+fn connect(node: &TlsNode, proxy: &Proxy, waiting: Waiting) -> Result<TcpRegion, ConnectError> {
     TcpRegion::connect(&node.options(proxy.address, waiting))
 }
 
-fn added(node: &Protected) -> u64 {
-    node.served.read(Addr::device(0), 1)[0]
+fn added(node: &TlsNode) -> u64 {
+    node.inner.read(Addr::device(0), 1)[0]
 }
 
-/// How far apart the places are that are tried: every byte, or some, in a coprime step.
+/// Returns the distance of the positions that are tried: every byte, or a coprime step.
 fn step() -> usize {
     if std::env::var_os("GUIRA_LONG").is_some_and(|long| long == "1") { 1 } else { 7 }
 }
 
 #[test]
-fn encrypted_frames_that_arrive_in_two_pieces_are_whole() {
-    let node = Protected::start();
+fn encrypted_frames_that_arrive_in_two_pieces_are_complete() {
+    let node = TlsNode::start();
     let lengths = Lengths::measure(&node);
     let delay = Duration::from_micros(500);
     let mut count = 0;
-    for waiting in WAYS {
+    for waiting in WAITING_MODES {
         for (way, (greeting, change_bytes)) in lengths.greeting.into_iter().zip(lengths.change).enumerate() {
             for at in (1..greeting + change_bytes).step_by(4 * step()) {
-                let split = Way { split_at: Some(at), delay, ..Way::default() };
-                let mut ways = [Way::default(); 2];
+                let split = Faults { split_at: Some(at), delay, ..Faults::default() };
+                let mut ways = [Faults::default(); 2];
                 ways[way] = split;
-                let proxy = Proxy::start(node.served.addr, ways[0], ways[1]);
+                let proxy = Proxy::start(node.inner.addr, ways[0], ways[1]);
                 let region = connect(&node, &proxy, waiting).unwrap_or_else(|error| panic!("{ways:?}: {error}"));
                 count += 1;
                 assert_eq!(change(&mut region.lane()), Ok(count), "{waiting:?} {ways:?}");
@@ -85,18 +85,18 @@ fn encrypted_frames_that_arrive_in_two_pieces_are_whole() {
     assert!(count > 100, "{count} splits");
 }
 
-/// Cut behind a byte of a request or of its answer.
+/// The connection is cut after a byte of a request or of its reply.
 #[test]
-fn a_cut_through_an_encrypted_frame_tells_the_effect() {
-    let node = Protected::start();
+fn a_cut_through_an_encrypted_frame_reports_the_effect() {
+    let node = TlsNode::start();
     let lengths = Lengths::measure(&node);
     let (mut none, mut unknown) = (0, 0);
-    for waiting in WAYS {
+    for waiting in WAITING_MODES {
         for way in 0..2 {
             for at in (0..=lengths.change[way]).step_by(step()) {
-                let mut ways = [Way::default(); 2];
+                let mut ways = [Faults::default(); 2];
                 ways[way].cut_at = Some(lengths.greeting[way] + at.max(1));
-                // The answer ends where it should: nothing is lost.
+                // The complete reply: nothing is lost.
                 if way == 1 && at == lengths.change[way] {
                     continue;
                 }
@@ -112,39 +112,39 @@ fn a_cut_through_an_encrypted_frame_tells_the_effect() {
     assert!(unknown > 20 && none + unknown >= 50, "{none} without, {unknown} unknown");
 }
 
-/// The effect that a change's error tells; the change is executed so many times.
-fn cut(node: &Protected, waiting: Waiting, ways: [Way; 2], times: u64) -> Effect {
+/// Returns the effect in the error of a change, which is executed `times` times.
+fn cut(node: &TlsNode, waiting: Waiting, ways: [Faults; 2], times: u64) -> Effect {
     let before = added(node);
-    let proxy = Proxy::start(node.served.addr, ways[0], ways[1]);
-    let ended = node.served.handle.counters().sessions_ended;
+    let proxy = Proxy::start(node.inner.addr, ways[0], ways[1]);
+    let ended = node.inner.handle.counters().sessions_ended;
     let Ok(region) = connect(node, &proxy, waiting) else {
-        // The greeting's answer was cut before it was read.
+        // The Welcome was cut before it was read.
         return Effect::None;
     };
     let mut lane = region.lane();
     let Err(FabricError::Disconnected { effect }) = change(&mut lane) else { panic!("{waiting:?} {ways:?}: no loss") };
-    node.served.wait_until("the end of the session", |now| now.sessions_ended > ended);
+    node.inner.wait_until("the end of the session", |now| now.sessions_ended > ended);
     let case = format!("{waiting:?} {ways:?}: {effect:?}");
     assert!(effect != Effect::None || added(node) == before, "{case}, and it was executed");
-    assert_eq!(added(node), before + times, "{case}: what arrives wholly is executed, and nothing else");
+    assert_eq!(added(node), before + times, "{case}: only a complete frame is executed");
     assert_eq!(change(&mut lane), Err(FabricError::Disconnected { effect: Effect::None }), "{case}");
     effect
 }
 
-/// One bit that is changed on its way ends the session; nothing of what it was part of is executed or believed.
+/// One bit that is changed in transit ends the session; the frame with it is neither executed nor accepted.
 #[test]
 fn changed_bytes_are_noticed() {
-    let node = Protected::start();
+    let node = TlsNode::start();
     let lengths = Lengths::measure(&node);
     let mut count = 0;
-    for waiting in WAYS {
+    for waiting in WAITING_MODES {
         for way in 0..2 {
-            // In the header of a record the length is another matter: what follows is waited for.
+            // Without the header of a record: after a changed length, more bytes are waited for.
             for at in (5..lengths.change[way]).step_by(2 * step()) {
-                let mut ways = [Way::default(); 2];
+                let mut ways = [Faults::default(); 2];
                 ways[way].flip_at = Some(lengths.greeting[way] + at);
                 let before = added(&node);
-                let proxy = Proxy::start(node.served.addr, ways[0], ways[1]);
+                let proxy = Proxy::start(node.inner.addr, ways[0], ways[1]);
                 let region = connect(&node, &proxy, waiting).expect("a session");
                 let result = change(&mut region.lane());
                 assert!(matches!(result, Err(FabricError::Disconnected { .. })), "{waiting:?} {ways:?}: {result:?}");
@@ -156,5 +156,5 @@ fn changed_bytes_are_noticed() {
     }
     println!("{count} changed bytes");
     assert!(count > 20, "{count} changed bytes");
-    assert!(node.served.handle.counters().sessions_misunderstood > 10);
+    assert!(node.inner.handle.counters().sessions_misunderstood > 10);
 }

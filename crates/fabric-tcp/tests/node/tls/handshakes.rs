@@ -1,4 +1,4 @@
-//! Every way in which there is no TLS between a node and a client: both are told which.
+//! Every failure of a TLS handshake between a node and a client: both sides get the reason.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 use guira_fabric_tcp::client::{ConnectError, ConnectOptions, Endpoint, TcpRegion};
 use guira_fabric_tcp::node::{Node, NodeCounters, NodeError};
 use guira_fabric_tcp::tls::{TlsClient, TlsConfigError, TlsError, TlsServer};
-use guira_fabric_tcp::wire::{Bye, Token};
+use guira_fabric_tcp::wire::{CloseReason, Token};
 
-use super::pki::{Authority, HOST, Protected, Usage, Valid, client, server};
+use super::pki::{Authority, HOST, TlsNode, Usage, Valid, client, server};
 use crate::client::Client;
-use crate::served::{Served, heap, heap_region, options};
+use crate::test_node::{TestNode, heap, heap_region, options};
 
-fn connect(served: &Served, host: &str, tls: Option<TlsClient>) -> Result<TcpRegion, ConnectError> {
-    let options = ConnectOptions::new(Endpoint::new(host, served.addr.port()));
+fn connect(node: &TestNode, host: &str, tls: Option<TlsClient>) -> Result<TcpRegion, ConnectError> {
+    let options = ConnectOptions::new(Endpoint::new(host, node.addr.port()));
     TcpRegion::connect(&tls.into_iter().fold(options, ConnectOptions::with_tls))
 }
 
-/// What a client is told who gets no session.
+/// Returns the reason that a client gets instead of a session.
 #[track_caller]
 fn reason(connected: Result<TcpRegion, ConnectError>) -> TlsError {
     match connected {
@@ -36,21 +36,24 @@ fn refused(counters: &NodeCounters) -> [u64; 3] {
 }
 
 #[test]
-fn plain_clients_and_nodes_that_want_tls_tell_each_other() {
-    let node = Protected::start();
-    let error = connect(&node.served, HOST, None).unwrap_err();
-    assert!(matches!(error, ConnectError::Rejected { reason: Bye::TlsWanted, .. }), "{error}");
-    assert!(error.to_string().contains("wants TLS") && error.to_string().ends_with("nothing was changed"), "{error}");
-    assert_eq!(refused(&node.served.handle.counters()), [1, 0, 0]);
+fn plain_clients_and_tls_nodes_report_the_mismatch() {
+    let node = TlsNode::start();
+    let error = connect(&node.inner, HOST, None).unwrap_err();
+    assert!(matches!(error, ConnectError::Rejected { reason: CloseReason::TlsRequired, .. }), "{error}");
+    assert!(
+        error.to_string().contains("requires TLS") && error.to_string().ends_with("nothing was changed"),
+        "{error}"
+    );
+    assert_eq!(refused(&node.inner.handle.counters()), [1, 0, 0]);
 
     let plain = heap(options());
     assert_eq!(reason(connect(&plain, HOST, Some(node.tls.clone()))), TlsError::NotSpoken);
     assert_eq!(refused(&plain.handle.counters()), [0, 1, 0]);
     assert_eq!(plain.handle.counters().greeted_wrongly, 0);
-    assert!(connect(&plain, HOST, None).is_ok() && connect(&node.served, HOST, Some(node.tls.clone())).is_ok());
+    assert!(connect(&plain, HOST, None).is_ok() && connect(&node.inner, HOST, Some(node.tls.clone())).is_ok());
 }
 
-/// Certificates that the client does not take for the node's.
+/// The client refuses certificates that are not valid for the node.
 #[test]
 fn a_client_trusts_no_other_node() {
     let (authority, other) = (Authority::new(), Authority::new());
@@ -64,23 +67,23 @@ fn a_client_trusts_no_other_node() {
         (authority.issue(&named, Valid::Now), wrong_name),
     ];
     for (identity, expected) in cases {
-        let served = heap(options().tls(server(&identity, &authority)));
-        assert_eq!(reason(connect(&served, HOST, Some(client(&authority, &own)))), expected);
-        // The client says why it goes.
-        served.wait_until("a refusal", |now| now.refused_handshake == 1);
-        assert_eq!((refused(&served.handle.counters()), served.handle.counters().sessions_opened), ([0, 0, 1], 0));
+        let node = heap(options().tls(server(&identity, &authority)));
+        assert_eq!(reason(connect(&node, HOST, Some(client(&authority, &own)))), expected);
+        // The client sends the reason before it closes.
+        node.wait_until("a refusal", |now| now.refused_handshake == 1);
+        assert_eq!((refused(&node.handle.counters()), node.handle.counters().sessions_opened), ([0, 0, 1], 0));
     }
-    let served = heap(options().tls(server(&authority.issue("localhost", Valid::Now), &authority)));
-    assert!(connect(&served, "localhost", Some(client(&authority, &own))).is_ok(), "names are as good as addresses");
+    let node = heap(options().tls(server(&authority.issue("localhost", Valid::Now), &authority)));
+    assert!(connect(&node, "localhost", Some(client(&authority, &own))).is_ok(), "names work like addresses");
 }
 
-/// Certificates that the node does not take for its clients'.
+/// The node refuses certificates that are not valid for its clients.
 #[test]
 fn a_node_trusts_no_other_client() {
     let (authority, other) = (Authority::new(), Authority::new());
-    let served = heap(options().tls(server(&authority.issue(HOST, Valid::Now), &authority)));
+    let node = heap(options().tls(server(&authority.issue(HOST, Valid::Now), &authority)));
     let none = TlsClient::from_pem(authority.pem.as_bytes()).unwrap();
-    assert_eq!(reason(connect(&served, HOST, Some(none))), TlsError::CertificateWanted);
+    assert_eq!(reason(connect(&node, HOST, Some(none))), TlsError::CertificateWanted);
     let cases = [
         (other.issue("client", Valid::Now), ["UnknownCA", "DecryptError"]),
         (authority.issue("client", Valid::Formerly), ["CertificateExpired"; 2]),
@@ -90,30 +93,30 @@ fn a_node_trusts_no_other_client() {
     ];
     let tried = cases.len() as u64 + 1;
     for (identity, alerts) in cases {
-        let told = reason(connect(&served, HOST, Some(client(&authority, &identity))));
+        let reported = reason(connect(&node, HOST, Some(client(&authority, &identity))));
         let expected = alerts.map(|alert| TlsError::CertificateRefused { reason: alert.to_owned() });
-        assert!(expected.contains(&told), "{told}");
+        assert!(expected.contains(&reported), "{reported}");
     }
-    assert_eq!(refused(&served.handle.counters()), [0, 0, tried]);
-    assert_eq!(served.handle.counters().sessions_opened, 0);
+    assert_eq!(refused(&node.handle.counters()), [0, 0, tried]);
+    assert_eq!(node.handle.counters().sessions_opened, 0);
 }
 
-/// A handshake that is not one, that stands still, and one that nobody answers: nothing waits for ever.
+/// An invalid handshake, an unfinished one and an unanswered one all end.
 #[test]
 fn handshakes_end() {
-    let node = Protected::with(options().greeting_timeout(Duration::from_millis(300)));
-    let mut broken = Client::connect(node.served.addr);
+    let node = TlsNode::with(options().greeting_timeout(Duration::from_millis(300)));
+    let mut broken = Client::connect(node.inner.addr);
     broken.stream.write_all(&[0x16, 3, 1, 0, 40, 1, 0, 0, 36]).unwrap();
     broken.stream.write_all(&[0xff; 60]).unwrap();
     let mut said = Vec::new();
     broken.stream.read_to_end(&mut said).unwrap();
-    assert_eq!((said[0], refused(&node.served.handle.counters())), (0x15, [0, 0, 1]), "an alert: {said:x?}");
+    assert_eq!((said[0], refused(&node.inner.handle.counters())), (0x15, [0, 0, 1]), "an alert: {said:x?}");
 
-    let mut still = Client::connect(node.served.addr);
+    let mut still = Client::connect(node.inner.addr);
     still.stream.write_all(&[0x16, 3, 1, 0, 40, 1]).unwrap();
     let start = Instant::now();
-    assert_eq!(still.stream.read_to_end(&mut Vec::new()).unwrap(), 0, "it cannot be told anything");
-    assert!(start.elapsed() < Duration::from_secs(5) && node.served.handle.counters().greeted_late == 1);
+    assert_eq!(still.stream.read_to_end(&mut Vec::new()).unwrap(), 0, "there is no session to send a Close over");
+    assert!(start.elapsed() < Duration::from_secs(5) && node.inner.handle.counters().greeted_late == 1);
 
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
@@ -124,13 +127,13 @@ fn handshakes_end() {
     assert!(start.elapsed() < Duration::from_secs(5));
 }
 
-/// Whoever has the certificate and not the token stays out, and the other way round.
+/// A client needs both the certificate and the token.
 #[test]
-fn a_token_may_be_wanted_besides() {
+fn a_token_may_be_required_as_well() {
     let token = Token([3, 4]);
-    let node = Protected::with(options().token(token));
+    let node = TlsNode::with(options().token(token));
     let options = |tls: bool, token: Option<Token>| {
-        let options = ConnectOptions::new(Endpoint::new(HOST, node.served.addr.port()));
+        let options = ConnectOptions::new(Endpoint::new(HOST, node.inner.addr.port()));
         let options = if tls { options.with_tls(node.tls.clone()) } else { options };
         token.into_iter().fold(options, ConnectOptions::with_token)
     };
@@ -138,13 +141,13 @@ fn a_token_may_be_wanted_besides() {
         Err(ConnectError::Rejected { reason, .. }) => reason,
         other => panic!("{other:?}"),
     };
-    assert_eq!(rejected(true, None), Bye::Unauthorized);
-    assert_eq!(rejected(true, Some(Token([3, 5]))), Bye::Unauthorized);
-    assert_eq!(rejected(false, Some(token)), Bye::TlsWanted);
+    assert_eq!(rejected(true, None), CloseReason::Unauthorized);
+    assert_eq!(rejected(true, Some(Token([3, 5]))), CloseReason::Unauthorized);
+    assert_eq!(rejected(false, Some(token)), CloseReason::TlsRequired);
     assert!(TcpRegion::connect(&options(true, Some(token))).is_ok());
 }
 
-/// TLS is a reason to listen to other machines.
+/// With TLS a node may listen to other machines.
 #[test]
 fn a_node_with_tls_may_be_reached_from_elsewhere() {
     let authority = Authority::new();
@@ -155,7 +158,7 @@ fn a_node_with_tls_may_be_reached_from_elsewhere() {
 }
 
 #[test]
-fn files_that_hold_something_else_are_told_by_what_they_should_hold() {
+fn invalid_files_are_reported_by_their_role() {
     let (authority, other) = (Authority::new(), Authority::new());
     let (own, foreign) = (authority.issue(HOST, Valid::Now), other.issue(HOST, Valid::Now));
     let (ca, chain, key) = (authority.pem.as_bytes(), own.chain.as_bytes(), own.key.as_bytes());

@@ -1,4 +1,4 @@
-//! Nodes and clients that speak TLS: what holds without it holds with it, and who is not trusted is told so.
+//! Nodes and clients with TLS: everything works as without it, and untrusted peers are refused with a reason.
 
 mod cuts;
 mod handshakes;
@@ -10,24 +10,24 @@ use std::time::{Duration, Instant};
 
 use guira_fabric::{Addr, Effect, FabricError, Lane, Region, Submitted, Verb, post};
 use guira_fabric_tcp::client::{TcpLane, TcpRegion, Waiting};
-use guira_fabric_tcp::wire::{Fate, FenceAnswer, MAX_BATCH_VERBS, MAX_VERB_WORDS};
+use guira_fabric_tcp::wire::{FenceReply, MAX_BATCH_VERBS, MAX_VERB_WORDS, PriorSession};
 use pollster::block_on;
 
-use self::pki::Protected;
-use crate::client::PATIENCE;
-use crate::served::{MAIN_BYTES, options};
+use self::pki::TlsNode;
+use crate::client::TIMEOUT;
+use crate::test_node::{MAIN_BYTES, options};
 
 /// Both ways of waiting.
-const WAYS: [Waiting; 2] = [Waiting::InPlace, Waiting::Cooperative];
+const WAITING_MODES: [Waiting; 2] = [Waiting::InPlace, Waiting::Cooperative];
 
 /// Every verb, in one batch: one request, one answer, one round trip.
 #[test]
-fn the_verbs_of_a_batch_take_effect_in_order_behind_tls() {
-    for waiting in WAYS {
-        let node = Protected::start();
+fn the_verbs_of_a_batch_take_effect_in_order_over_tls() {
+    for waiting in WAITING_MODES {
+        let node = TlsNode::start();
         let region = node.connect(waiting);
         let mut lane = region.lane();
-        node.served.write(Addr::device(8), &[0xff00]);
+        node.inner.write(Addr::device(8), &[0xff00]);
         let (mut before, mut after) = ([9; 2], [9; 3]);
         let (mut swapped, mut masked, mut failed, mut added) = (9, 9, 9, 9);
         let mut batch = [
@@ -49,25 +49,25 @@ fn the_verbs_of_a_batch_take_effect_in_order_behind_tls() {
         assert_eq!(block_on(post(&mut lane, &mut batch[..])), Ok(()));
         assert_eq!((before, after), ([0, 0], [5, 1, 0]));
         assert_eq!((swapped, failed, added, masked), (1, 5, 2, 0xff00));
-        assert_eq!(node.served.read(Addr::main(64), 3), [5, 1, 0]);
-        assert_eq!(node.served.read(Addr::device(8), 1), [0xff77]);
+        assert_eq!(node.inner.read(Addr::main(64), 3), [5, 1, 0]);
+        assert_eq!(node.inner.read(Addr::device(8), 1), [0xff77]);
         assert_eq!(lane.traffic().round_trips, 1);
-        let astray = &mut [Verb::Write { addr: Addr::main(MAIN_BYTES), words: &[1] }][..];
-        assert!(matches!(block_on(post(&mut lane, astray)), Err(FabricError::OutOfBounds { .. })));
+        let invalid = &mut [Verb::Write { addr: Addr::main(MAIN_BYTES), words: &[1] }][..];
+        assert!(matches!(block_on(post(&mut lane, invalid)), Err(FabricError::OutOfBounds { .. })));
         let counters = region.counters().unwrap();
-        // What is astray is refused before it is sent; a greeting and a batch were answered, and TLS adds no frames.
+        // The invalid batch is refused before it is sent; a Hello and a batch were answered, and TLS adds no frames.
         assert_eq!((counters.batches, counters.answered_in.0.iter().sum::<u64>()), (1, 2), "{waiting:?}");
     }
 }
 
 #[test]
-fn the_longest_batches_come_back_behind_tls() {
-    let node = Protected::start();
-    for waiting in WAYS {
+fn the_longest_batches_come_back_over_tls() {
+    let node = TlsNode::start();
+    for waiting in WAITING_MODES {
         let mut lane = node.connect(waiting).lane();
         let words: Vec<u64> = (0..MAX_VERB_WORDS as u64).map(|word| word * 3).collect();
         let (mut first, mut second) = (vec![0; MAX_VERB_WORDS], vec![0; MAX_VERB_WORDS]);
-        // Longer than a frame: it goes out in several.
+        // Longer than a frame: it is sent in several.
         let mut batch = [
             Verb::Write { addr: Addr::main(8), words: &words },
             Verb::Read { addr: Addr::main(8), into: &mut first },
@@ -76,7 +76,7 @@ fn the_longest_batches_come_back_behind_tls() {
         ];
         assert_eq!(block_on(post(&mut lane, &mut batch[..])), Ok(()));
         assert!(first == words && second[..MAX_VERB_WORDS - 1] == words[1..], "{waiting:?}");
-        let before = node.served.read(Addr::main(0), 1)[0];
+        let before = node.inner.read(Addr::main(0), 1)[0];
         let mut found = [0; MAX_BATCH_VERBS];
         let adds = found.iter_mut().map(|found| Verb::FetchAdd { addr: Addr::main(0), add: 1, found });
         assert_eq!(block_on(post(&mut lane, &mut adds.collect::<Vec<_>>()[..])), Ok(()));
@@ -109,8 +109,8 @@ async fn work(mut lane: TcpLane, own: u64) -> Result<u64, FabricError> {
 
 #[test]
 fn many_lanes_share_an_encrypted_connection() {
-    for first in WAYS {
-        let node = Protected::start();
+    for first in WAITING_MODES {
+        let node = TlsNode::start();
         let region = node.connect(first);
         let sum: u64 = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..LANES)
@@ -123,40 +123,40 @@ fn many_lanes_share_an_encrypted_connection() {
             threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
         });
         let count = LANES * ROUNDS;
-        assert_eq!((node.served.read(Addr::device(0), 1), sum), (vec![count], count * (count - 1) / 2), "{first:?}");
-        assert_eq!(node.served.handle.counters().batches, count);
+        assert_eq!((node.inner.read(Addr::device(0), 1), sum), (vec![count], count * (count - 1) / 2), "{first:?}");
+        assert_eq!(node.inner.handle.counters().batches, count);
     }
 }
 
 #[test]
-fn sessions_behind_tls_are_succeeded_and_fenced() {
-    let node = Protected::start();
-    for waiting in WAYS {
+fn sessions_over_tls_are_superseded_and_fenced() {
+    let node = TlsNode::start();
+    for waiting in WAITING_MODES {
         let (first, second) = (node.connect(waiting), node.connect(waiting));
         let hold = first.hold(3).unwrap().expect("free");
         assert!(second.hold(3).unwrap().is_none());
-        // The client comes back before the node has noticed that it was gone.
-        let options = node.options(node.served.addr, waiting).with_previous(first.session());
+        // The client comes back before the node has noticed the loss of its connection.
+        let options = node.options(node.inner.addr, waiting).with_prior_session(first.session());
         let again = TcpRegion::connect(&options).expect("a session");
-        assert_eq!(again.previous_fate(), Fate::Ended);
+        assert_eq!(again.prior_session(), PriorSession::Ended);
         let mut into = [0];
         let read = block_on(post(&mut first.lane(), &mut [Verb::Read { addr: Addr::main(0), into: &mut into }]));
         assert_eq!(read, Err(FabricError::Fenced { effect: Effect::None }), "{waiting:?}");
         let _held = again.hold(3).unwrap().expect("its last owner is gone");
-        assert_eq!(second.fence(3), Ok(FenceAnswer::Dropped));
+        assert_eq!(second.fence(3), Ok(FenceReply::Dropped));
         let write = block_on(post(&mut again.lane(), &mut [Verb::Write { addr: Addr::main(0), words: &[7] }]));
         assert_eq!(write, Err(FabricError::Fenced { effect: Effect::None }), "{waiting:?}");
-        assert_eq!(node.served.read(Addr::main(0), 1), [0], "nothing of a dropped session is executed");
+        assert_eq!(node.inner.read(Addr::main(0), 1), [0], "nothing of a dropped session is executed");
         drop(hold);
     }
 }
 
-/// Requests for more answers than the kernel's buffers hold, of a client that reads none: the node executes no more of
-/// them than it may keep answers for, serves others meanwhile, and drops the session.
+/// A client requests more replies than the kernel's buffers hold, and reads none: the node executes only as many
+/// requests as it may keep replies for, serves others meanwhile, and drops the session.
 #[test]
-fn a_client_behind_tls_that_takes_no_answers_is_dropped_and_takes_bounded_memory() {
+fn a_client_over_tls_that_reads_no_replies_is_dropped_and_takes_bounded_memory() {
     const READS: usize = 100;
-    let node = Protected::with(options().threads(1).session_timeout(Duration::from_secs(1)));
+    let node = TlsNode::with(options().threads(1).session_timeout(Duration::from_secs(1)));
     let slow = node.connect(Waiting::InPlace);
     let other = node.connect(Waiting::InPlace);
     let mut lanes: Vec<TcpLane> = (0..READS).map(|_| slow.lane()).collect();
@@ -171,27 +171,27 @@ fn a_client_behind_tls_that_takes_no_answers_is_dropped_and_takes_bounded_memory
         let mut word = [0];
         assert_eq!(block_on(post(&mut lane, &mut [Verb::Read { addr: Addr::main(0), into: &mut word }])), Ok(()));
         reads += 1;
-        let counters = node.served.handle.counters();
+        let counters = node.inner.handle.counters();
         if counters.sessions_too_slow + counters.sessions_cut_off == 1 {
             break counters;
         }
-        assert!(start.elapsed() < PATIENCE, "the client was not dropped: {counters:?}");
+        assert!(start.elapsed() < TIMEOUT, "the client was not dropped: {counters:?}");
     };
     let executed = counters.reads - reads;
     println!("{executed} of {READS} READs were executed, {reads} of another client in {:?}", start.elapsed());
     assert!(executed < READS as u64 && reads > 50, "{executed} executed, {reads} of another client");
-    // What was executed and not taken by the kernel is one answer at most, and what may wait.
-    let answer_bytes = (MAX_VERB_WORDS as u64 + 2) * 8;
-    assert!(counters.bytes_out + 2 * answer_bytes >= executed * answer_bytes, "{counters:?}");
+    // The executed replies that the kernel has not accepted are at most one, and those that may wait.
+    let reply_bytes = (MAX_VERB_WORDS as u64 + 2) * 8;
+    assert!(counters.bytes_out + 2 * reply_bytes >= executed * reply_bytes, "{counters:?}");
 }
 
-/// A client that reads late gets all its answers, byte for byte.
+/// A client that reads late gets all its replies, byte for byte.
 #[test]
-fn answers_behind_tls_that_are_taken_late_are_whole() {
-    for waiting in WAYS {
-        let node = Protected::start();
+fn replies_over_tls_that_are_read_late_are_complete() {
+    for waiting in WAITING_MODES {
+        let node = TlsNode::start();
         let words: Vec<u64> = (0..100_000).collect();
-        node.served.write(Addr::main(0), &words);
+        node.inner.write(Addr::main(0), &words);
         let region = node.connect(waiting);
         let mut into = vec![vec![0; words.len()]; 30];
         let mut lanes: Vec<TcpLane> = (0..into.len()).map(|_| region.lane()).collect();

@@ -1,4 +1,4 @@
-//! Certificates of authorities, nodes and clients that live as long as a test.
+//! Certificates of authorities, nodes and clients for tests.
 
 use std::net::SocketAddr;
 
@@ -9,13 +9,13 @@ use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, PKCS_ED25519, date_time_ymd,
 };
 
-use crate::client::PATIENCE;
-use crate::served::{Served, heap, options};
+use crate::client::TIMEOUT;
+use crate::test_node::{TestNode, heap, options};
 
-/// Whom the tests' node is called.
+/// The host name of the tests' node.
 pub const HOST: &str = "127.0.0.1";
 
-/// When a certificate is valid.
+/// The validity of a certificate.
 #[derive(Clone, Copy, Debug)]
 pub enum Valid {
     Now,
@@ -29,7 +29,7 @@ pub struct Identity {
     pub key: String,
 }
 
-/// What a certificate says it is for.
+/// The usage of a certificate.
 #[derive(Clone, Copy, Debug)]
 pub enum Usage {
     Both,
@@ -37,7 +37,7 @@ pub enum Usage {
     Unsaid,
 }
 
-/// An authority. All have the same name, and each its own key.
+/// An authority. All authorities have the same name, and each its own key.
 pub struct Authority {
     pub pem: String,
     issuer: Issuer<'static, KeyPair>,
@@ -52,12 +52,12 @@ impl Authority {
         Authority { pem, issuer: Issuer::new(params, key) }
     }
 
-    /// A certificate for whoever is called so.
+    /// Issues a certificate for `name`.
     pub fn issue(&self, name: &str, valid: Valid) -> Identity {
         self.issue_for(name, valid, Usage::Both)
     }
 
-    /// As [`Authority::issue`], for a use.
+    /// Same as [`Authority::issue`], for one usage.
     pub fn issue_for(&self, name: &str, valid: Valid, usage: Usage) -> Identity {
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
         params.extended_key_usages = match usage {
@@ -76,50 +76,50 @@ impl Authority {
     }
 }
 
-/// A key whose signatures are all of one length, so that a handshake's bytes can be counted.
+/// Generates a key whose signatures all have one length, so that the bytes of a handshake can be counted.
 fn key() -> KeyPair {
     KeyPair::generate_for(&PKCS_ED25519).expect("a key")
 }
 
-/// What a node of `identity` is, whose clients `clients` issued certificates for.
+/// Returns the configuration of a node with `identity`, whose clients have certificates of `clients`.
 pub fn server(identity: &Identity, clients: &Authority) -> TlsServer {
     let Identity { chain, key } = identity;
     TlsServer::from_pem(chain.as_bytes(), key.as_bytes(), clients.pem.as_bytes()).expect("a node's certificates")
 }
 
-/// What a client of `identity` is, that trusts the nodes of `nodes`.
+/// Returns the configuration of a client with `identity`, which trusts the nodes of `nodes`.
 pub fn client(nodes: &Authority, identity: &Identity) -> TlsClient {
     let Identity { chain, key } = identity;
     let made = TlsClient::with_identity(nodes.pem.as_bytes(), chain.as_bytes(), key.as_bytes());
     made.expect("a client's certificates")
 }
 
-/// A node, and what its clients need.
-pub struct Protected {
-    pub served: Served,
+/// A node with TLS, and the configuration of its clients.
+pub struct TlsNode {
+    pub inner: TestNode,
     pub tls: TlsClient,
 }
 
-impl Protected {
+impl TlsNode {
     /// A node over a region on the heap that speaks TLS.
-    pub fn start() -> Protected {
-        Protected::with(options())
+    pub fn start() -> TlsNode {
+        TlsNode::with(options())
     }
 
-    pub fn with(options: NodeOptions) -> Protected {
+    pub fn with(options: NodeOptions) -> TlsNode {
         let authority = Authority::new();
         let server = server(&authority.issue(HOST, Valid::Now), &authority);
         let tls = client(&authority, &authority.issue("client", Valid::Now));
-        Protected { served: heap(options.tls(server)), tls }
+        TlsNode { inner: heap(options.tls(server)), tls }
     }
 
     /// How a client connects to `address`, which leads to the node.
     pub fn options(&self, address: SocketAddr, waiting: Waiting) -> ConnectOptions {
         let options = ConnectOptions::new(Endpoint::new(HOST, address.port())).with_waiting(waiting);
-        options.with_sample_words(0).with_batch_timeout(PATIENCE).with_tls(self.tls.clone())
+        options.with_sample_words(0).with_batch_timeout(TIMEOUT).with_tls(self.tls.clone())
     }
 
     pub fn connect(&self, waiting: Waiting) -> TcpRegion {
-        TcpRegion::connect(&self.options(self.served.addr, waiting)).expect("a session")
+        TcpRegion::connect(&self.options(self.inner.addr, waiting)).expect("a session")
     }
 }

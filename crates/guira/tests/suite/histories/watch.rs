@@ -9,7 +9,7 @@ use guira::admin::Endpoint;
 use guira_fabric::{Lane, Region, Verb, post};
 use guira_fabric_shm::{Access, Location, ShmRegion};
 use guira_fabric_tcp::client::{ConnectOptions, TcpRegion};
-use guira_fabric_tcp::wire::FenceAnswer;
+use guira_fabric_tcp::wire::FenceReply;
 use guira_layout::{LockId, LockLayout, OwnerId};
 
 use crate::histories::node::NodeProcess;
@@ -66,6 +66,6 @@ impl Watch {
     /// Has the node drop the session of `owner`; whether it had one.
     pub fn fence(&self, owner: OwnerId) -> bool {
         let region = self.region.as_ref().expect("a node");
-        region.fence(owner.0 - 1).unwrap() == FenceAnswer::Dropped
+        region.fence(owner.0 - 1).unwrap() == FenceReply::Dropped
     }
 }

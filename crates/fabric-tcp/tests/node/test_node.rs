@@ -1,4 +1,4 @@
-//! Nodes over regions whose memory the test sees.
+//! Nodes over regions whose memory the test can access.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,20 +9,20 @@ use guira_fabric::{Addr, Lane, Profile, Region, SlotHold, Submitted, Verb};
 use guira_fabric_shm::{CreateOptions, Location, ShmRegion};
 use guira_fabric_tcp::node::{Node, NodeCounters, NodeHandle, NodeOptions};
 
-use crate::client::PATIENCE;
+use crate::client::TIMEOUT;
 
 pub const MAIN_BYTES: u64 = 4 << 20;
 pub const DEVICE_BYTES: u64 = 4096;
 pub const REGION_ID: [u64; 2] = [71, 72];
 
-/// A node, and its region as a local client has it.
-pub struct Served {
+/// A node, and a local handle of its region.
+pub struct TestNode {
     pub addr: SocketAddr,
     pub handle: NodeHandle,
     local: Box<dyn Local>,
 }
 
-/// What the test does to the region beside the node.
+/// The local access of a test to the region.
 trait Local: Send + Sync {
     fn submit(&self, batch: &mut [Verb<'_>]);
     fn hold(&self, slot: u16) -> Option<SlotHold>;
@@ -39,10 +39,10 @@ impl<R: Region + Send + Sync> Local for R {
     }
 }
 
-impl Served {
-    pub fn new<R: Region + Clone + Send + Sync + 'static>(region: R, options: NodeOptions) -> Served {
+impl TestNode {
+    pub fn new<R: Region + Clone + Send + Sync + 'static>(region: R, options: NodeOptions) -> TestNode {
         let handle = Node::bind(region.clone(), options).expect("a node").spawn().expect("threads");
-        Served { addr: handle.local_addrs()[0], handle, local: Box::new(region) }
+        TestNode { addr: handle.local_addrs()[0], handle, local: Box::new(region) }
     }
 
     pub fn read(&self, addr: Addr, words: usize) -> Vec<u64> {
@@ -59,17 +59,17 @@ impl Served {
         self.local.hold(slot)
     }
 
-    /// Waits until the counters are as wanted.
+    /// Waits until the counters satisfy `is_so`.
     pub fn wait_until(&self, what: &str, is_so: impl Fn(&NodeCounters) -> bool) {
         let start = Instant::now();
         while !is_so(&self.handle.counters()) {
-            assert!(start.elapsed() < PATIENCE, "never came: {what}: {:?}", self.handle.counters());
+            assert!(start.elapsed() < TIMEOUT, "timed out: {what}: {:?}", self.handle.counters());
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 }
 
-/// Options of a node that this machine only reaches, with two threads.
+/// Returns options of a node on the loopback interface with two threads.
 pub fn options() -> NodeOptions {
     NodeOptions::new((Ipv4Addr::LOCALHOST, 0).into(), REGION_ID).threads(2)
 }
@@ -78,12 +78,12 @@ pub fn heap_region() -> HeapRegion {
     HeapRegion::new(MAIN_BYTES, DEVICE_BYTES, Profile::Shm.caps())
 }
 
-/// A node over memory of this process.
-pub fn heap(options: NodeOptions) -> Served {
-    Served::new(heap_region(), options)
+/// Starts a node over memory of this process.
+pub fn heap(options: NodeOptions) -> TestNode {
+    TestNode::new(heap_region(), options)
 }
 
-/// A shared-memory region; its name is gone, so nothing is left behind.
+/// Creates a shared-memory region and removes its name, so that nothing is left behind.
 pub fn shm_region() -> ShmRegion {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("guira-node-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -94,8 +94,8 @@ pub fn shm_region() -> ShmRegion {
     region
 }
 
-/// The same test over both regions.
-pub fn on_each_region(options: impl Fn() -> NodeOptions, test: impl Fn(Served)) {
+/// Runs a test over both kinds of regions.
+pub fn on_each_region(options: impl Fn() -> NodeOptions, test: impl Fn(TestNode)) {
     test(heap(options()));
-    test(Served::new(shm_region(), options()));
+    test(TestNode::new(shm_region(), options()));
 }

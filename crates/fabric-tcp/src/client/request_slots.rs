@@ -1,10 +1,11 @@
-//! Requests that wait for their answers.
+//! The request slots of a connection: the requests in flight, and their replies.
 //!
-//! Each lane has a slot for as long as it lives, and each hold, fence or count for as long as it is asked. A frame's id
-//! is its slot's index and a number that grows with each frame of the slot, so that no answer is taken for another's.
+//! Each lane has a request slot for as long as it lives, and each control request for as long as it is in flight. The
+//! id of a frame is the index of its slot and a number that grows with each frame of the slot, so that no reply is
+//! taken for another's.
 //!
-//! Invariants: the answers of one slot arrive in the order of its frames; a slot whose owner is gone is free once
-//! everything that it sent is answered; an answer never holds more words than were asked for.
+//! Invariants: the replies to one slot arrive in the order of its frames; a slot whose owner is gone is free once all
+//! its frames are answered; a reply never has more words than were requested.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
@@ -12,88 +13,96 @@ use std::task::Waker;
 use guira_fabric::FabricError;
 
 use super::loss::Loss;
-use crate::wire::{Bye, Header, HeldAnswer, Kind, decode_refusal};
+use crate::wire::{CloseReason, Header, HoldReply, Kind, decode_refusal};
 
-/// Slots of a connection, at most.
-pub(super) const MAX_SLOTS: usize = 1 << 16;
-/// Words of an answer that a slot keeps room for.
+/// The most request slots of a connection.
+pub(super) const MAX_REQUEST_SLOTS: usize = 1 << 16;
+/// The words of capacity that an idle slot keeps.
 const KEPT_WORDS: usize = 1 << 18;
 
-/// What is to arrive for a slot.
+/// The reply that a slot expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
-    /// What a batch found: so many words, in the answers to so many frames.
+    /// The results of a batch: `words` words in the replies to `frames` frames.
     Found { words: usize, frames: u32 },
-    /// One answer of this kind.
-    Answer(Kind),
+    /// One reply of this kind.
+    Reply(Kind),
 }
 
-/// What arrived for a slot that nobody waits for any more.
+/// The treatment of a reply to a slot whose owner is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Abandoned {
-    /// Nothing is to be done about it.
+    /// The reply is ignored.
     Ignored,
-    /// If this client slot's liveness was granted, it is to be given back.
+    /// A reply that grants the liveness of this client slot is followed by a release.
     Hold(u16),
 }
 
 enum Stage {
     Idle,
-    /// `is_cut` if some of its frames are answered and others are not.
+    /// A request is in flight; `is_partly_answered` if some of its frames are answered and others are not.
     Waiting {
         expected: Expected,
-        is_cut: bool,
+        is_partly_answered: bool,
     },
     Answered(Result<(), FabricError>),
 }
 
-struct Slot {
+struct RequestSlot {
     stage: Stage,
-    /// The number of the next answer; while idle, of the next frame.
+    /// The number of the next reply; while idle, of the next frame.
     number: u32,
-    /// What was found so far.
+    /// The results received so far.
     words: Vec<u64>,
     waker: Option<Waker>,
     abandoned: Option<Abandoned>,
-    /// [`Slots::tick`] when it was sent.
+    /// [`RequestSlots::tick`] when the request was sent.
     sent_tick: u32,
-    /// Until when the slot's task pauses, if it does.
+    /// When the pause of the slot's task ends, if it pauses.
     pause_ns: Option<u64>,
 }
 
-/// What is to be done once an answer was taken in.
+/// The actions that follow from the delivery of a reply.
 #[derive(Default)]
 pub(super) struct Delivered {
     pub(super) waker: Option<Waker>,
-    /// A client slot's liveness that nobody wants any more.
+    /// A client slot to release, because its requester is gone.
     pub(super) release: Option<u16>,
 }
 
 #[derive(Default)]
-pub(super) struct Slots {
-    slots: Vec<Slot>,
+pub(super) struct RequestSlots {
+    slots: Vec<RequestSlot>,
     free: Vec<u32>,
     pauses: BTreeMap<(u64, u32), Waker>,
-    /// Counts stretches of time; a slot that waits for several is overdue.
+    /// The number of ticks so far; a slot that waits for several is overdue.
     tick: u32,
 }
 
-impl Slots {
-    /// A slot, unless as many as there may be are taken.
+impl RequestSlots {
+    /// Takes a slot; `None` if all are taken.
     pub(super) fn take(&mut self) -> Option<u32> {
         if let Some(index) = self.free.pop() {
             return Some(index);
         }
-        if self.slots.len() == MAX_SLOTS {
+        if self.slots.len() == MAX_REQUEST_SLOTS {
             return None;
         }
         let (words, waker, abandoned) = (Vec::new(), None, None);
-        self.slots.push(Slot { stage: Stage::Idle, number: 0, words, waker, abandoned, sent_tick: 0, pause_ns: None });
+        self.slots.push(RequestSlot {
+            stage: Stage::Idle,
+            number: 0,
+            words,
+            waker,
+            abandoned,
+            sent_tick: 0,
+            pause_ns: None,
+        });
         Some(self.slots.len() as u32 - 1)
     }
 
-    /// Gives a slot back: now, or when what it sent is answered. `hold` is the client slot whose liveness it asked for.
-    pub(super) fn give_back(&mut self, index: u32, hold: Option<u16>) -> Delivered {
+    /// Releases a slot: now, or once its request is answered. `hold` is the client slot whose liveness it requested.
+    pub(super) fn release_slot(&mut self, index: u32, hold: Option<u16>) -> Delivered {
         self.end_pause(index);
         let slot = &mut self.slots[index as usize];
         slot.waker = None;
@@ -104,37 +113,37 @@ impl Slots {
         }
     }
 
-    /// Makes the slot wait; the id of its first frame. [`frame_id`] tells those of the others.
+    /// Starts a request; returns the id of its first frame. [`frame_id`] returns those of the others.
     pub(super) fn begin(&mut self, index: u32, expected: Expected) -> u64 {
         let sent_tick = self.tick;
         let slot = &mut self.slots[index as usize];
-        assert!(matches!(slot.stage, Stage::Idle), "one request a slot");
-        slot.stage = Stage::Waiting { expected, is_cut: false };
+        assert!(matches!(slot.stage, Stage::Idle), "one request per slot");
+        slot.stage = Stage::Waiting { expected, is_partly_answered: false };
         slot.words.clear();
         slot.sent_tick = sent_tick;
         u64::from(slot.number) << 32 | u64::from(index)
     }
 
-    /// The slot's request was answered, and its answer taken elsewhere: it had one frame.
+    /// Notes that the request, of one frame, was answered and its reply consumed elsewhere.
     pub(super) fn finish(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
         slot.stage = Stage::Idle;
         slot.number = slot.number.wrapping_add(1);
     }
 
-    /// Lets go of a request that will not be answered; whether a part of it was.
+    /// Abandons a request that will not be answered; returns whether a part of it was.
     pub(super) fn reset(&mut self, index: u32) -> bool {
         let slot = &mut self.slots[index as usize];
         slot.waker = None;
-        matches!(std::mem::replace(&mut slot.stage, Stage::Idle), Stage::Waiting { is_cut: true, .. })
+        matches!(std::mem::replace(&mut slot.stage, Stage::Idle), Stage::Waiting { is_partly_answered: true, .. })
     }
 
     pub(super) fn is_waiting(&self, index: u32) -> bool {
         matches!(self.slots[index as usize].stage, Stage::Waiting { .. })
     }
 
-    /// What became of the slot's request, if it is over; the words that were found are swapped into `words`. Otherwise
-    /// keeps `waker` for that moment.
+    /// Returns the outcome of the slot's request if it is complete, and swaps its results into `words`. Otherwise keeps
+    /// `waker` to be woken then.
     pub(super) fn outcome(
         &mut self,
         index: u32,
@@ -160,36 +169,39 @@ impl Slots {
         None
     }
 
-    /// Takes in a frame.
+    /// Delivers a frame to its slot.
     ///
     /// # Errors
-    /// A farewell, or what is no answer to anything that was asked: the connection is over.
+    /// The loss of the connection: the frame is a Close, or a reply that matches no request.
     pub(super) fn deliver(&mut self, header: Header, body: &[u64]) -> Result<Delivered, Loss> {
-        if header.kind == Kind::Bye {
-            return Err(Bye::decode(body).map_or_else(Loss::Nonsense, Loss::Bye));
+        if header.kind == Kind::Close {
+            return Err(CloseReason::decode(body).map_or_else(Loss::ProtocolError, Loss::Closed));
         }
         let (index, number) = (header.id as u32, (header.id >> 32) as u32);
-        let slot = self.slots.get_mut(index as usize).filter(|slot| slot.number == number).ok_or(Loss::Unasked)?;
-        let Stage::Waiting { expected, is_cut } = slot.stage else { return Err(Loss::Unasked) };
+        let slot =
+            self.slots.get_mut(index as usize).filter(|slot| slot.number == number).ok_or(Loss::UnexpectedReply)?;
+        let Stage::Waiting { expected, is_partly_answered } = slot.stage else { return Err(Loss::UnexpectedReply) };
         slot.number = slot.number.wrapping_add(1);
         let result = match (header.kind, expected) {
             (Kind::Done, Expected::Found { words, frames }) => {
-                let left = words.checked_sub(body.len()).ok_or(Loss::Unasked)?;
+                let left = words.checked_sub(body.len()).ok_or(Loss::UnexpectedReply)?;
                 slot.words.extend_from_slice(body);
                 if frames > 1 {
                     let expected = Expected::Found { words: left, frames: frames - 1 };
-                    slot.stage = Stage::Waiting { expected, is_cut: true };
+                    slot.stage = Stage::Waiting { expected, is_partly_answered: true };
                     return Ok(Delivered::default());
                 }
-                if left == 0 { Ok(()) } else { return Err(Loss::Unasked) }
+                if left == 0 { Ok(()) } else { return Err(Loss::UnexpectedReply) }
             }
-            (kind, Expected::Answer(expected)) if kind == expected => {
+            (kind, Expected::Reply(expected)) if kind == expected => {
                 slot.words.extend_from_slice(body);
                 Ok(())
             }
-            (Kind::Refused, Expected::Found { frames, .. }) if frames > 1 || is_cut => return Err(Loss::PartRefused),
-            (Kind::Refused, _) => Err(decode_refusal(body).map_err(Loss::Nonsense)?),
-            _ => return Err(Loss::Unasked),
+            (Kind::Refused, Expected::Found { frames, .. }) if frames > 1 || is_partly_answered => {
+                return Err(Loss::PartRefused);
+            }
+            (Kind::Refused, _) => Err(decode_refusal(body).map_err(Loss::ProtocolError)?),
+            _ => return Err(Loss::UnexpectedReply),
         };
         slot.stage = Stage::Answered(result);
         match slot.abandoned {
@@ -198,11 +210,11 @@ impl Slots {
         }
     }
 
-    /// Makes an abandoned slot anybody's; the client slot that has to be released for it.
+    /// Frees an abandoned slot; returns the client slot that has to be released for it.
     fn free(&mut self, index: u32) -> Option<u16> {
         let slot = &mut self.slots[index as usize];
         let is_answered = matches!(slot.stage, Stage::Answered(Ok(())));
-        let granted = is_answered && HeldAnswer::decode(&slot.words) == Ok(HeldAnswer::Granted);
+        let granted = is_answered && HoldReply::decode(&slot.words) == Ok(HoldReply::Granted);
         let release = match slot.abandoned.take() {
             Some(Abandoned::Hold(slot)) if granted => Some(slot),
             _ => None,
@@ -212,7 +224,7 @@ impl Slots {
         release
     }
 
-    /// Wakes `waker` when the clock reaches `until_ns`; whether that is earlier than all others.
+    /// Registers `waker` to be woken when the clock reaches `until_ns`; returns whether that is the earliest of all.
     pub(super) fn pause(&mut self, index: u32, until_ns: u64, waker: &Waker) -> bool {
         let slot = &mut self.slots[index as usize];
         if let Some(earlier_ns) = slot.pause_ns.replace(until_ns).filter(|earlier_ns| *earlier_ns != until_ns) {
@@ -232,7 +244,7 @@ impl Slots {
         self.pauses.first_key_value().map(|((until_ns, _), _)| *until_ns)
     }
 
-    /// A task whose pause is over.
+    /// Removes a task whose pause is over.
     pub(super) fn pop_pause(&mut self, now_ns: u64) -> Option<Waker> {
         let entry = self.pauses.first_entry().filter(|entry| entry.key().0 <= now_ns)?;
         let ((_, index), waker) = entry.remove_entry();
@@ -240,20 +252,20 @@ impl Slots {
         Some(waker)
     }
 
-    /// A stretch of time has passed; whether something waits for more than `patience` of them.
-    pub(super) fn tick(&mut self, patience: u32) -> bool {
+    /// Counts a tick; returns whether a request has waited for more than `max_ticks`.
+    pub(super) fn tick(&mut self, max_ticks: u32) -> bool {
         self.tick = self.tick.wrapping_add(1);
-        let age = |slot: &Slot| self.tick.wrapping_sub(slot.sent_tick);
-        self.slots.iter().any(|slot| matches!(slot.stage, Stage::Waiting { .. }) && age(slot) > patience)
+        let age = |slot: &RequestSlot| self.tick.wrapping_sub(slot.sent_tick);
+        self.slots.iter().any(|slot| matches!(slot.stage, Stage::Waiting { .. }) && age(slot) > max_ticks)
     }
 
-    /// Everybody who waits for an answer.
+    /// Takes the wakers of all tasks that wait for a reply.
     pub(super) fn wakers(&mut self) -> Vec<Waker> {
         self.slots.iter_mut().filter_map(|slot| slot.waker.take()).collect()
     }
 }
 
-/// The id of frame `index` of a request whose first frame has id `first`.
+/// Returns the id of frame `index` of a request whose first frame has id `first`.
 pub(super) fn frame_id(first: u64, index: u32) -> u64 {
     first.wrapping_add(u64::from(index) << 32)
 }

@@ -1,10 +1,10 @@
-//! What an honest client waits for while sixteen sessions do all they can: holds beside thousands of held slots, fences
-//! and counts, the largest batches, halves of frames, answers that nobody takes.
+//! The delay of an honest client beside sixteen hostile sessions: holds beside thousands of held slots, fences and
+//! counts, the largest batches, incomplete frames, unread replies.
 //!
-//! All of them share this machine's processors with the node, which elsewhere they would not: their threads have the
-//! lowest priority, and the time in which the client's thread or the node's had no processor is left out. The kernel
-//! counts it. With it 99 of 100 READs take 4 ms on two cores, a tick of its scheduler, and more where others work
-//! besides; without it 1 ms.
+//! All of them share this machine's processors with the node, which clients usually do not: their threads have the
+//! lowest priority, and the time in which the client's thread or the node's waits for a processor is subtracted, as
+//! counted by the kernel. With it 99 of 100 READs take 4 ms on two cores, a tick of the scheduler, and more beside
+//! other programs; without it 1 ms.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -20,42 +20,42 @@ use guira_fabric_tcp::wire::{self, Kind, MAX_VERB_WORDS};
 use rustix::process::setpriority_process;
 
 use crate::client::Client;
-use crate::served::{Served, options, shm_region};
-use crate::{Over, alone};
+use crate::test_node::{TestNode, options, shm_region};
+use crate::{StopOnDrop, alone};
 
-/// READs of the honest client, calm and beside the others, and the pause between two of them.
+/// The READs of the honest client in each phase, and the pause between two of them.
 const READS: usize = 2_000;
 const PAUSE: Duration = Duration::from_millis(1);
-/// What one READ may take.
+/// The longest time of one READ.
 const WORST: Duration = Duration::from_millis(100);
-/// What 99 of 100 may take: so many times what they take in calm, or this, if that is more: some turns of others.
+/// The bound for 99 of 100 READs: this multiple of their time without load, or this time if it is more: some turns.
 const TIMES_CALM: u32 = 10;
 const FLOOR: Duration = Duration::from_millis(5);
-/// How long the honest client goes on, at least and at most.
+/// The shortest and the longest duration of a phase.
 const LEAST: Duration = Duration::from_secs(3);
 const LONGEST: Duration = Duration::from_secs(12);
-/// Pairs of a hold and a release that are sent at once.
+/// The pairs of a hold and a release that are sent at once.
 const PAIRS: u64 = 21_000;
 
 #[test]
-fn hostile_sessions_of_every_kind_hold_nobody_up() {
+fn hostile_sessions_of_every_kind_delay_no_other_session() {
     let _alone = alone();
-    let served = Served::new(shm_region(), options());
+    let node = TestNode::new(shm_region(), options());
     // The two are on different threads of the node, and so are those of each kind.
-    let mut honest = [Honest::new(served.addr), Honest::new(served.addr)];
+    let mut honest = [HonestClient::new(node.addr), HonestClient::new(node.addr)];
     let calm = Waits::of(&mut honest, Duration::ZERO);
-    let holders = [hold_every_second_slot(served.addr, 0), hold_every_second_slot(served.addr, 2 * MAX_HOLDS as u64)];
+    let holders = [hold_every_second_slot(node.addr, 0), hold_every_second_slot(node.addr, 2 * MAX_HOLDS as u64)];
     let is_over = AtomicBool::new(false);
     let (beside, sent) = std::thread::scope(|scope| {
         let hostile: [fn(u64) -> Vec<u64>; 5] = [holds, fences, reads, writes, swaps];
-        let (over, mut streams) = (Over(&is_over), Vec::new());
+        let (over, mut streams) = (StopOnDrop(&is_over), Vec::new());
         for (number, frames) in hostile.into_iter().flat_map(|frames| [frames, frames]).enumerate() {
-            streams.push(Stream::start(scope, served.addr, frames(number as u64), Answers::Taken));
+            streams.push(Stream::start(scope, node.addr, frames(number as u64), Replies::Read));
         }
         for number in 0..4 {
-            streams.push(Stream::start(scope, served.addr, reads(number), Answers::Left));
+            streams.push(Stream::start(scope, node.addr, reads(number), Replies::Unread));
         }
-        let halves = [Client::open(served.addr).0, Client::open(served.addr).0];
+        let halves = [Client::open(node.addr).0, Client::open(node.addr).0];
         for client in halves {
             scope.spawn(|| send_halves(client, &is_over));
         }
@@ -68,21 +68,21 @@ fn hostile_sessions_of_every_kind_hold_nobody_up() {
     });
     drop(holders);
     println!("calm: {calm}; beside sixteen hostile sessions: {beside}; they sent {sent:?} KiB");
-    println!("{:?}", served.handle.counters());
+    println!("{:?}", node.handle.counters());
     let limit = (calm.p99 * TIMES_CALM).max(FLOOR);
     assert!(beside.worst <= WORST, "a READ took {:?}, {WORST:?} is allowed", beside.worst);
     assert!(beside.p99 <= limit, "one READ of 100 took more than {:?}, {limit:?} is allowed", beside.p99);
-    // Who is hostile is served all the same: each of the streams whose answers are taken made progress.
+    // Hostile sessions are served all the same: each stream whose replies are read made progress.
     assert!(sent[..10].iter().all(|kib| *kib > 0), "{sent:?} KiB");
 }
 
-/// How long READs took, without the time in which the client's thread, or the node's that serves it, was ready to run
-/// and had no processor: that is this machine's doing, and its other programs', not the node's.
+/// The times of READs, without the time in which the client's thread, or the node's that serves it, was ready to run
+/// and had no processor: that is due to this machine and its other programs, not to the node.
 struct Waits {
     p50: Duration,
     p99: Duration,
     worst: Duration,
-    /// With the time in which threads had no processor.
+    /// The time of 99 of 100 READs with the time in which threads had no processor.
     p99_in_all: Duration,
 }
 
@@ -94,8 +94,8 @@ impl std::fmt::Display for Waits {
 }
 
 impl Waits {
-    /// Of one READ after the other, by both clients by turns.
-    fn of(clients: &mut [Honest; 2], least: Duration) -> Waits {
+    /// Measures one READ after the other, alternating between both clients.
+    fn of(clients: &mut [HonestClient; 2], least: Duration) -> Waits {
         let begin = Instant::now();
         let (mut waits, mut all) = (Vec::new(), Vec::new());
         while waits.len() < READS || begin.elapsed() < least {
@@ -117,14 +117,14 @@ impl Waits {
 }
 
 /// A client, and the thread of the node that serves it.
-struct Honest {
+struct HonestClient {
     client: Client,
     served_by: PathBuf,
 }
 
-impl Honest {
-    /// One of the only node of this process, which has nothing else to do yet.
-    fn new(addr: SocketAddr) -> Honest {
+impl HonestClient {
+    /// Connects to the only node of this process, which must be idle.
+    fn new(addr: SocketAddr) -> HonestClient {
         let mut client = Client::open(addr).0;
         let before = both_node_threads();
         (0..200).for_each(|_| _ = client.read(Addr::main(64), 1));
@@ -132,16 +132,16 @@ impl Honest {
         let ran_before: Vec<u64> = before.iter().map(ran).collect();
         (0..200).for_each(|_| _ = client.read(Addr::main(64), 1));
         let more = before.into_iter().zip(ran_before).max_by_key(|(thread, before)| ran(thread) - before);
-        Honest { client, served_by: more.expect("one of two").0 }
+        HonestClient { client, served_by: more.expect("one of two").0 }
     }
 
-    /// How long this thread, and that of the node, have been ready to run and had no processor.
+    /// Returns how long this thread, and that of the node, have been ready to run and had no processor.
     fn delay(&self) -> Duration {
         let [own, of_node] = [Path::new("/proc/thread-self"), &self.served_by].map(|thread| schedstat(thread)[1]);
         Duration::from_nanos(own + of_node)
     }
 
-    /// How long a READ takes, without that, and with it.
+    /// Returns how long a READ takes, without that delay, and with it.
     fn read(&mut self) -> (Duration, Duration) {
         let (delay, start) = (self.delay(), Instant::now());
         self.client.read(Addr::main(64), 1);
@@ -150,7 +150,7 @@ impl Honest {
     }
 }
 
-/// The node's two threads. Each gives itself its name when it first runs, which may be after an answer of the other.
+/// Returns the node's two threads. Each sets its name when it first runs, which may be after a reply of the other.
 fn both_node_threads() -> Vec<PathBuf> {
     let begin = Instant::now();
     loop {
@@ -171,15 +171,15 @@ fn node_threads() -> Vec<PathBuf> {
     tasks.filter(is_of_node).collect()
 }
 
-/// How long a thread ran and how long it was ready to and did not, in ns; 0 where the kernel does not count: then
-/// nothing is left out.
+/// Returns how long a thread ran and how long it waited for a processor, in ns; 0 if the kernel does not count: then
+/// nothing is subtracted.
 fn schedstat(thread: &Path) -> [u64; 2] {
     let text = std::fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
     let mut fields = text.split_whitespace().map(|field| field.parse().unwrap_or(0));
     std::array::from_fn(|_| fields.next().unwrap_or(0))
 }
 
-/// A session that has as many slots as it may, none beside another, which the kernel could keep as one.
+/// Opens a session with as many slots as it may have, none adjacent, because the kernel could merge adjacent locks.
 fn hold_every_second_slot(addr: SocketAddr, first: u64) -> Client {
     let (mut client, _) = Client::open(addr);
     for slot in 0..MAX_HOLDS as u64 {
@@ -239,22 +239,22 @@ fn swaps(id: u64) -> Vec<u64> {
     frames
 }
 
-/// Whether a stream takes its answers.
+/// Whether a stream reads its replies.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Answers {
-    Taken,
-    Left,
+enum Replies {
+    Read,
+    Unread,
 }
 
-/// A session that sends the same frames again and again, as fast as the node takes them.
+/// A session that sends the same frames again and again, as fast as the node accepts them.
 struct Stream {
     socket: TcpStream,
-    /// Bytes.
+    /// The bytes that were sent.
     sent: Arc<AtomicU64>,
 }
 
 impl Stream {
-    fn start<'s>(scope: &'s Scope<'s, '_>, addr: SocketAddr, frames: Vec<u64>, answers: Answers) -> Stream {
+    fn start<'s>(scope: &'s Scope<'s, '_>, addr: SocketAddr, frames: Vec<u64>, replies: Replies) -> Stream {
         let (client, _) = Client::open(addr);
         let socket = client.stream;
         socket.set_read_timeout(None).expect("an option of the socket");
@@ -264,16 +264,16 @@ impl Stream {
         scope.spawn({
             let sent = Arc::clone(&sent);
             move || {
-                step_back();
+                lower_priority();
                 let bytes: Vec<u8> = frames.iter().flat_map(|word| word.to_le_bytes()).collect();
                 while let Some(part) = send_some(&mut writes, &bytes) {
                     sent.fetch_add(part, Ordering::Relaxed);
                 }
             }
         });
-        if answers == Answers::Taken {
+        if replies == Replies::Read {
             scope.spawn(move || {
-                step_back();
+                lower_priority();
                 let mut ignored = vec![0; 1 << 16];
                 while reads.read(&mut ignored).is_ok_and(|bytes| bytes > 0) {}
             });
@@ -283,9 +283,9 @@ impl Stream {
 }
 
 impl Drop for Stream {
-    /// Ends its threads, however the test ends.
+    /// Ends the threads, however the test ends.
     fn drop(&mut self) {
-        // It may be over already, where answers were left.
+        // The session may have ended, if replies were unread.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 }
@@ -294,9 +294,9 @@ fn send_some(stream: &mut TcpStream, bytes: &[u8]) -> Option<u64> {
     stream.write_all(bytes).ok().map(|()| bytes.len() as u64)
 }
 
-/// Sends the longest frame byte by byte, and begins again with another session.
+/// Sends most of the longest frame, and the rest of it byte by byte.
 fn send_halves(mut client: Client, is_over: &AtomicBool) {
-    step_back();
+    lower_priority();
     let frame = writes(1);
     let bytes: Vec<u8> = frame.iter().flat_map(|word| word.to_le_bytes()).collect();
     let (most, rest) = bytes.split_at(bytes.len() - 4096);
@@ -310,6 +310,6 @@ fn send_halves(mut client: Client, is_over: &AtomicBool) {
 }
 
 /// Gives this thread the lowest priority.
-fn step_back() {
+fn lower_priority() {
     setpriority_process(None, 19).expect("everybody may have less");
 }

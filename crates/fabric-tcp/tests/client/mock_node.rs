@@ -1,5 +1,4 @@
-//! A memory node of a few lines for tests of clients: a thread for each connection executes what comes, over a region
-//! on the heap.
+//! A mock memory node for tests of clients: a thread for each connection executes its frames over a region on the heap.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,15 +13,15 @@ use guira_fabric::{FabricError, Profile, Region};
 use guira_fabric_tcp::client::{ConnectOptions, Endpoint, TcpRegion, Waiting};
 use guira_fabric_tcp::node::NodeCounters;
 use guira_fabric_tcp::wire::{
-    Bye, Fate, FenceAnswer, Grant, HEADER_WORDS, Header, HeldAnswer, Hello, Kind, SessionId, Welcome, append,
-    encode_refusal, found_words, parse_batch, slot,
+    CloseReason, FenceReply, Grant, HEADER_WORDS, Header, Hello, HoldReply, Kind, PriorSession, SessionId, Welcome,
+    append, decode_slot, encode_refusal, found_words, parse_batch,
 };
 
 /// Both ways of waiting.
-pub const WAYS: [Waiting; 2] = [Waiting::InPlace, Waiting::Cooperative];
+pub const WAITING_MODES: [Waiting; 2] = [Waiting::InPlace, Waiting::Cooperative];
 
-/// A node, for as long as it lives.
-pub struct Double {
+/// A mock node, which stops when it is dropped.
+pub struct MockNode {
     pub address: SocketAddr,
     pub region: HeapRegion,
     shared: Arc<Shared>,
@@ -32,9 +31,9 @@ pub struct Double {
 struct Shared {
     is_over: AtomicBool,
     sessions: AtomicU64,
-    /// Who has which client slot.
+    /// The session that has each client slot.
     holds: Mutex<Holds>,
-    /// Batches that were executed.
+    /// The batches that were executed.
     batches: AtomicU64,
     streams: Mutex<Streams>,
 }
@@ -42,21 +41,21 @@ struct Shared {
 type Holds = HashMap<u16, u64>;
 type Streams = HashMap<u64, TcpStream>;
 
-const WHOLE: &str = "no thread of the node panics";
+const NO_PANIC: &str = "no thread of the node panics";
 
 impl Shared {
     fn holds(&self) -> MutexGuard<'_, Holds> {
-        self.holds.lock().expect(WHOLE)
+        self.holds.lock().expect(NO_PANIC)
     }
 
     fn streams(&self) -> MutexGuard<'_, Streams> {
-        self.streams.lock().expect(WHOLE)
+        self.streams.lock().expect(NO_PANIC)
     }
 }
 
-impl Double {
-    /// A node of `main_bytes` and `device_bytes` zeroes.
-    pub fn start(main_bytes: u64, device_bytes: u64) -> Double {
+impl MockNode {
+    /// Starts a node of `main_bytes` and `device_bytes` zeroes.
+    pub fn start(main_bytes: u64, device_bytes: u64) -> MockNode {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a port left");
         let address = listener.local_addr().expect("a listener has an address");
         let region = HeapRegion::new(main_bytes, device_bytes, Profile::Tcp.caps());
@@ -82,15 +81,15 @@ impl Double {
                 });
             }
         });
-        Double { address, region, shared }
+        MockNode { address, region, shared }
     }
 
-    /// How many batches were executed.
+    /// Returns the number of batches that were executed.
     pub fn batches(&self) -> u64 {
         self.shared.batches.load(Ordering::SeqCst)
     }
 
-    /// Which client slots somebody holds.
+    /// Returns the client slots that a session holds.
     pub fn held(&self) -> Vec<u16> {
         let mut held: Vec<u16> = self.shared.holds().keys().copied().collect();
         held.sort_unstable();
@@ -106,7 +105,7 @@ impl Double {
     }
 }
 
-impl Drop for Double {
+impl Drop for MockNode {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::SeqCst);
         let _ = TcpStream::connect(self.address);
@@ -117,7 +116,7 @@ pub fn options(address: SocketAddr) -> ConnectOptions {
     ConnectOptions::new(Endpoint::new(&address.ip().to_string(), address.port()))
 }
 
-/// The next frame of `stream`.
+/// Reads the next frame of `stream`.
 pub fn read_frame(stream: &mut impl Read) -> std::io::Result<(Header, Vec<u64>)> {
     let header = read_words(stream, HEADER_WORDS)?;
     let header = Header::decode([header[0], header[1]]).map_err(std::io::Error::other)?;
@@ -134,13 +133,13 @@ pub fn bytes(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// The answer to a greeting.
+/// Returns the reply to a Hello.
 pub fn welcome(region: &HeapRegion, hello: &Hello, session: u64) -> Welcome {
     let main = region.memory().main;
     let words = main.len().min(hello.sample_words.into());
     Welcome {
         grant: hello.wanted,
-        fate: if hello.previous.is_some() { Fate::Ended } else { Fate::None },
+        prior_session: if hello.prior_session.is_some() { PriorSession::Ended } else { PriorSession::None },
         session: SessionId([session, !session]),
         region: [7, 8],
         main_bytes: region.main_bytes(),
@@ -170,21 +169,21 @@ fn serve(shared: &Shared, region: &HeapRegion, mut stream: TcpStream, session: u
                 shared.batches.fetch_add(1, Ordering::SeqCst);
             }
             Kind::Hold => {
-                let slot = slot(&body).map_err(std::io::Error::other)?;
+                let slot = decode_slot(&body).map_err(std::io::Error::other)?;
                 let answer = match shared.holds().entry(slot) {
-                    Entry::Occupied(_) => HeldAnswer::Taken,
+                    Entry::Occupied(_) => HoldReply::Taken,
                     Entry::Vacant(free) => {
                         free.insert(session);
-                        HeldAnswer::Granted
+                        HoldReply::Granted
                     }
                 };
                 append(&mut out, Kind::Held, header.id, &answer.encode());
             }
             Kind::Release => {
-                shared.holds().remove(&slot(&body).map_err(std::io::Error::other)?);
+                shared.holds().remove(&decode_slot(&body).map_err(std::io::Error::other)?);
             }
             Kind::Fence => {
-                let slot = slot(&body).map_err(std::io::Error::other)?;
+                let slot = decode_slot(&body).map_err(std::io::Error::other)?;
                 let owner = shared.holds().get(&slot).copied();
                 append(&mut out, Kind::Fenced, header.id, &fence(shared, owner).encode());
             }
@@ -199,16 +198,16 @@ fn serve(shared: &Shared, region: &HeapRegion, mut stream: TcpStream, session: u
     }
 }
 
-fn fence(shared: &Shared, owner: Option<u64>) -> FenceAnswer {
+fn fence(shared: &Shared, owner: Option<u64>) -> FenceReply {
     let Some(mut stream) = owner.and_then(|owner| shared.streams().remove(&owner)) else {
-        return FenceAnswer::NoSession;
+        return FenceReply::NoSession;
     };
     shared.holds().retain(|_, held| Some(*held) != owner);
     let mut out = Vec::new();
-    append(&mut out, Kind::Bye, 0, &Bye::Fenced.encode());
-    // It may have gone by itself.
+    append(&mut out, Kind::Close, 0, &CloseReason::Fenced.encode());
+    // The session may have ended by itself.
     let _ = stream.write_all(&bytes(&out)).and_then(|()| stream.shutdown(std::net::Shutdown::Both));
-    FenceAnswer::Dropped
+    FenceReply::Dropped
 }
 
 fn execute_batch(region: &HeapRegion, grant: Grant, header: Header, body: &[u64], out: &mut Vec<u64>) {
