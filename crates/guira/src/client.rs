@@ -95,15 +95,15 @@ impl Client {
     /// through it, costs 6 % of a change.
     #[inline(always)]
     fn change(&mut self, key: &[u8], request: Request<'_>) -> Result<Outcome, Error> {
-        match self.0.change_now(key, request) {
+        match self.0.try_change(key, request) {
             Ok(outcome) => Ok(outcome),
-            Err(begun) => self.change_waiting(key, request, begun),
+            Err(begun) => self.change_slow(key, request, begun),
         }
     }
 
     #[inline(never)]
-    fn change_waiting(&mut self, key: &[u8], request: Request<'_>, begun: Option<Begun>) -> Result<Outcome, Error> {
-        block_on(self.0.change_waiting(key, request, begun))
+    fn change_slow(&mut self, key: &[u8], request: Request<'_>, begun: Option<Begun>) -> Result<Outcome, Error> {
+        block_on(self.0.change_slow(key, request, begun))
     }
 
     /// Replaces the value of `key` if the key is as expected: has a certain value, or was not changed since it was read

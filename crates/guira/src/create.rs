@@ -28,7 +28,7 @@ impl Store {
     ///
     /// # Errors
     /// `Create` for impossible parameters; `Region` if the file exists ([`Error::is_already_exists`]), does not fit
-    /// ([`Error::shortage`]), or is not permitted; `Random`; `Format` if the fabric failed; `OfNode` for `tcp://`.
+    /// ([`Error::insufficient_space`]), or is not permitted; `Random`; `Format` if the fabric failed; `OnMemoryNode` for `tcp://`.
     /// Nothing is left behind.
     pub fn create<U>(url: U, options: &CreateOptions) -> Result<Store, Error>
     where
@@ -45,7 +45,7 @@ impl Store {
     ///
     /// # Errors
     /// `Create` for impossible parameters; `Region` if the machine has not that much memory to spare
-    /// ([`Error::shortage`]); `Random`; `Format`. Nothing is left behind.
+    /// ([`Error::insufficient_space`]); `Random`; `Format`. Nothing is left behind.
     pub fn create_unnamed(options: &CreateOptions) -> Result<Store, Error> {
         Store::create_url(&Url::unnamed(), options, &mut |_| ControlFlow::Continue(()))
     }
@@ -134,7 +134,7 @@ impl Store {
             }
         })?;
         let region = FabricRegion::Shm(region);
-        let sessions = Arc::new(Sessions::lasting(region.clone()));
+        let sessions = Arc::new(Sessions::permanent(region.clone()));
         Ok(Store::assemble(url, region, sessions, table, OpenOptions::default(), Origin::Created))
     }
 
@@ -268,7 +268,7 @@ impl Store {
     /// `Region` if there is no such file ([`Error::is_not_found`]), or no more, because somebody else destroyed the table
     /// first; it is not a region, or it cannot be opened and
     /// removed, such as without permission to write it, or when the process has no memory or file descriptors to spare:
-    /// it is left alone then. `Fabric` if the name is gone, but not every client and reader was told. `OfNode` for
+    /// it is left alone then. `Fabric` if the name is gone, but not every client and reader was told. `OnMemoryNode` for
     /// `tcp://`.
     pub fn destroy<U>(url: U) -> Result<(), Error>
     where
@@ -300,7 +300,7 @@ impl Store {
         };
         let Some(Store { inner }) = &store else { return Ok(ShmRegion::destroy(&location)?) };
         let FabricRegion::Shm(region) = &inner.first else {
-            return Err(Error::Open(OpenError::OfNode { url: url.clone(), attempt: Attempt::Destroy }));
+            return Err(Error::Open(OpenError::OnMemoryNode { url: url.clone(), attempt: Attempt::Destroy }));
         };
         // The name first: who may write a table need not be allowed to remove it, and then nothing must change.
         region.remove_name(&location)?;
@@ -333,6 +333,6 @@ fn config_of(url: &Url, options: &CreateOptions, hash_seed: u64) -> Result<Table
 fn file_of(url: &Url, attempt: Attempt) -> Result<Location, Error> {
     match url.place()? {
         Place::File(location) => Ok(location),
-        Place::Node(_) => Err(Error::Open(OpenError::OfNode { url: url.clone(), attempt })),
+        Place::Node(_) => Err(Error::Open(OpenError::OnMemoryNode { url: url.clone(), attempt })),
     }
 }

@@ -109,13 +109,13 @@
 #![warn(missing_debug_implementations)]
 
 pub mod aio;
-mod attachment;
 mod client;
 mod create;
 mod error;
 mod events;
 mod fabric;
 mod list;
+mod lock_queue;
 mod mismatch;
 mod options;
 mod owners;
@@ -125,6 +125,7 @@ mod reconnect_backoff;
 mod repair;
 mod scan;
 mod serve;
+mod session_binding;
 mod sessions;
 mod slot_locks;
 mod stat;
@@ -132,7 +133,6 @@ mod state;
 mod store;
 mod tls_file;
 mod token_file;
-mod turns;
 pub mod typed;
 mod wait;
 

@@ -52,16 +52,16 @@ macro_rules! lookups {
             /// ```
             #[inline]
             pub fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
-                match self.0.get_now(key, into) {
+                match self.0.try_get(key, into) {
                     Now::Done(found) => Ok(found.is_some()),
-                    Now::Wait => self.get_waiting(key, into),
+                    Now::Wait => self.get_slow(key, into),
                 }
             }
 
             #[cold]
             #[inline(never)]
-            fn get_waiting(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
-                block_on(self.0.get_waiting(key, into))
+            fn get_slow(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
+                block_on(self.0.get_slow(key, into))
             }
 
             /// The value of `key` and the state it was read in, for a change that depends on it, or `None` if there is

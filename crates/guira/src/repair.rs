@@ -18,10 +18,10 @@ use crate::wait::block_on;
 use crate::{AdminError, Error, OpenError, OperationError, OperationErrorKind, Store};
 
 /// Between two looks whether a killed client's slot is free.
-const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+const PROBE_INTERVAL: Duration = Duration::from_millis(1);
 /// How long others may have the slot of a client that is dead already: far longer than to ask about it, and than most
 /// recoveries.
-const OTHERS_AT_WORK: Duration = Duration::from_millis(500);
+const OTHERS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What [`Store::recover`] found, and did. Serialized as it stands.
 #[derive(Clone, Debug, Default, serde::Serialize)]
@@ -126,8 +126,8 @@ impl Store {
     /// # let url: Url = format!("shm://guira-doc-recover-{}", std::process::id()).parse()?;
     /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
     /// let _client = store.client()?;
-    /// let repair = store.recover(&mut |_, _| ())?;
-    /// assert_eq!((repair.recovered.len(), repair.failed.len(), repair.living.len()), (0, 0, 1));
+    /// let report = store.recover(&mut |_, _| ())?;
+    /// assert_eq!((report.recovered.len(), report.failed.len(), report.living.len()), (0, 0, 1));
     /// # Store::destroy(&url)
     /// # }
     /// ```
@@ -140,24 +140,24 @@ impl Store {
         // Before the slots are looked at: who takes one later never held these locks. // [R-LOCK-9]
         let unowned = block_on(unowned_locks(&mut region.lane(), &inner.table)).map_err(&fabric)?;
         let used = block_on(slots(&mut region.lane(), &inner.table)).map_err(&fabric)?;
-        let mut repair = RecoveryReport::default();
+        let mut report = RecoveryReport::default();
         let total = used.len() as u64;
         for (done, SlotInfo { slot, .. }) in (1..).zip(used) {
-            self.recover_slot(&region, slot, &mut repair)?;
+            self.recover_slot(&region, slot, &mut report)?;
             progress(done, total);
         }
         let numbers = |locks: Vec<LockId>| locks.into_iter().map(|lock| lock.0).collect();
-        if repair.living.is_empty() && repair.failed.is_empty() {
+        if report.living.is_empty() && report.failed.is_empty() {
             let freed = block_on(free_unowned_locks(&mut region.lane(), &inner.table, &unowned));
-            repair.freed_locks = numbers(freed.map_err(&fabric)?);
+            report.freed_locks = numbers(freed.map_err(&fabric)?);
         } else {
-            repair.damaged_locks = numbers(unowned);
+            report.damaged_locks = numbers(unowned);
         }
-        Ok(repair)
+        Ok(report)
     }
 
     /// Recovers the client of `slot` if it is dead, and notes what became of it.
-    fn recover_slot(&self, region: &FabricRegion, slot: u16, repair: &mut RecoveryReport) -> Result<(), Error> {
+    fn recover_slot(&self, region: &FabricRegion, slot: u16, report: &mut RecoveryReport) -> Result<(), Error> {
         let inner = &*self.inner;
         let fabric = inner.fabric("cannot recover the clients of");
         let hold = region.hold(slot).map_err(&fabric)?;
@@ -168,34 +168,34 @@ impl Store {
             Some(SlotWord { state, generation }) => (state, generation),
             None => {
                 let reason = "its state word is damaged".to_owned();
-                repair.failed.push(FailedRecovery { slot, reason });
+                report.failed.push(FailedRecovery { slot, reason });
                 return Ok(());
             }
         };
         let Some(hold) = hold else {
             // Somebody who is no client keeps everybody from asking. // [R-SLOT-2]
             if let Some(lock) = inner.slot_lock_on(region, slot..slot.saturating_add(1))? {
-                repair.failed.push(FailedRecovery { slot, reason: format!("nobody can ask whether it lives: {lock}") });
+                report.failed.push(FailedRecovery { slot, reason: format!("nobody can ask whether it lives: {lock}") });
                 return Ok(());
             }
             let (stopped, frozen) = (is_stopped(&info.client), identity(&info.client).is_frozen());
             let (process, committing) = (info.client.process, info.seal.is_sealed());
             let recovering = state == SlotState::Recovering;
-            repair.living.push(LivingClient { slot, process, committing, recovering, stopped, frozen });
+            report.living.push(LivingClient { slot, process, committing, recovering, stopped, frozen });
             return Ok(());
         };
         let (proof, own) = (FenceProof::new(slot, generation, hold), own_slot_client(unix_ns()));
-        match block_on(inner.recover_proved(region, &proof, &own)) {
+        match block_on(inner.recover_dead(region, &proof, &own)) {
             Ok(Some(recovered)) => {
-                repair.recovered.push(RecoveredClient::new(slot, generation, info.client.process, &recovered));
+                report.recovered.push(RecoveredClient::new(slot, generation, info.client.process, &recovered));
             }
             Ok(None) if inner.table.is_recoverable() => {}
             Ok(None) => {
                 let reason = "the table keeps no redo records, or its locks name nobody (preset paper)".to_owned();
-                repair.failed.push(FailedRecovery { slot, reason });
+                report.failed.push(FailedRecovery { slot, reason });
             }
             Err(error @ OperationError { kind: OperationErrorKind::Corrupt { .. }, .. }) => {
-                repair.failed.push(FailedRecovery { slot, reason: error.to_string() });
+                report.failed.push(FailedRecovery { slot, reason: error.to_string() });
             }
             Err(error) => return Err(error.into()),
         }
@@ -226,17 +226,17 @@ impl Store {
     }
 
     /// Kills the process of the client that has `slot` ([`crate::admin::ClientStat::slot`], and what `Busy` names),
-    /// with all of its other clients, waits up to `patience` until the kernel says that it is dead, and recovers the
+    /// with all of its other clients, waits up to `timeout` until the kernel says that it is dead, and recovers the
     /// client. For a process that is stopped, or otherwise stands still in the middle of a change, and will not go on:
     /// a timeout never decides that. If the client is dead already it is only recovered; if somebody else is doing
     /// that, and does not come to an end within half a second, it is that process that is killed. // [R-RECOVER-4]
     ///
     /// The process is killed only if it is provably the very one that took the slot, or recovers its client, and has
     /// it: by number, start, boot and namespace, and by the kernel's word that the slot is locked. It must be visible
-    /// here: of the same pid namespace, and this user may signal it. Several may kick at once. Over `tcp://` no process
+    /// here: of the same pid namespace, and this user may signal it. Several may kill at once. Over `tcp://` no process
     /// is killed: the memory node drops the session that has the slot, with all other slots it has, and its clients
     /// learn that they were `Fenced`. The node does not know generations: if the client closed and another one took the
-    /// slot within the round trip before that, the other one is dropped. Takes twice `patience` and half a second
+    /// slot within the round trip before that, the other one is dropped. Takes twice `timeout` and half a second
     /// at most. Round trips: 4, one each millisecond of waiting, and those of [`guira_rcuckoo::recover`]. Source:
     /// R-RECOVER-1, R-RECOVER-4.
     ///
@@ -245,51 +245,51 @@ impl Store {
     /// and somebody else has the slot since: nothing in the table was changed, but after `KillError::Lingering`, and
     /// only then, the process ends later; `ReadOnly` if the table was opened so, `ReadOnlyGrant` if its memory node
     /// lets this client only read; the fabric's, after which the process may be dead.
-    pub fn kill_client(&self, slot: u16, patience: Duration) -> Result<Killed, Error> {
+    pub fn kill_client(&self, slot: u16, timeout: Duration) -> Result<Killed, Error> {
         let inner = &*self.inner;
         inner.refuse_read_only()?;
-        let nobody = || Error::Admin(AdminError::NoClient { url: inner.url.clone(), slot });
+        let no_client = || Error::Admin(AdminError::NoClient { url: inner.url.clone(), slot });
         if slot >= inner.table.config().max_clients {
-            return Err(nobody());
+            return Err(no_client());
         }
         let fabric = inner.fabric("cannot kill a client of");
         let region = &inner.region()?;
         inner.refuse_read_only_grant(region)?;
         let first = block_on(read_slot(&mut region.lane(), &inner.table, slot)).map_err(&fabric)?;
-        let word = first.word.filter(|word| word.state != SlotState::Free).ok_or_else(nobody)?;
-        let kick = Kick { inner, region, slot, word, who: first.client };
+        let word = first.word.filter(|word| word.state != SlotState::Free).ok_or_else(no_client)?;
+        let kill = KillRequest { inner, region, slot, word, target: first.client };
         // Whoever asks about a dead client, or recovers it, has its slot for a moment.
-        let others = patience.min(OTHERS_AT_WORK);
+        let others = timeout.min(OTHERS_TIMEOUT);
         let mut killed = false;
-        let mut look = match word.state {
-            SlotState::Recovering => kick.wait(others)?,
-            SlotState::Live | SlotState::Free => kick.look()?,
+        let mut holder = match word.state {
+            SlotState::Recovering => kill.wait(others)?,
+            SlotState::Live | SlotState::Free => kill.probe()?,
         };
-        if let Look::Theirs(found) = look {
-            let kicked = match kick.is_as_before(&found) {
-                true => kick.strike(patience)?,
-                false => Err(KillError::Ended { pid: kick.who.process }),
+        if let SlotHolder::Other(found) = holder {
+            let result = match kill.is_unchanged(&found) {
+                true => kill.end_client(timeout)?,
+                false => Err(KillError::Ended { pid: kill.target.process }),
             };
-            match kicked {
+            match result {
                 Ok(()) => {
                     killed = true;
-                    kick.tell();
-                    look = kick.wait(patience)?;
+                    kill.log();
+                    holder = kill.wait(timeout)?;
                 }
-                Err(KillError::Ended { .. }) => look = kick.wait(others)?,
+                Err(KillError::Ended { .. }) => holder = kill.wait(others)?,
                 // Killed by somebody else while it was judged, and not quite at its end.
-                Err(KillError::Unproven { .. }) if kick.ends_within(others) => look = kick.wait(others)?,
-                Err(source) => return Err(kick.error(source)),
+                Err(KillError::Unproven { .. }) if kill.ends_within(others) => holder = kill.wait(others)?,
+                Err(source) => return Err(kill.error(source)),
             }
         }
-        let process = kick.who.process;
-        let hold = match look {
-            Look::Ours(hold) => hold,
-            Look::Gone => return Ok(Killed { slot, process, killed, recovered: None, failed: None }),
-            Look::Theirs(_) => return Err(kick.error(KillError::Ended { pid: process })),
+        let process = kill.target.process;
+        let hold = match holder {
+            SlotHolder::Us(hold) => hold,
+            SlotHolder::Released => return Ok(Killed { slot, process, killed, recovered: None, failed: None }),
+            SlotHolder::Other(_) => return Err(kill.error(KillError::Ended { pid: process })),
         };
         let proof = FenceProof::new(slot, word.generation, hold);
-        let (recovered, failed) = match block_on(inner.recover_proved(region, &proof, &own_slot_client(unix_ns()))) {
+        let (recovered, failed) = match block_on(inner.recover_dead(region, &proof, &own_slot_client(unix_ns()))) {
             Ok(recovered) => (recovered, None),
             Err(
                 error @ (OperationError { kind: OperationErrorKind::Corrupt { .. }, .. }
@@ -303,73 +303,73 @@ impl Store {
 }
 
 /// Somebody in a slot who is to be killed.
-struct Kick<'i> {
+struct KillRequest<'i> {
     inner: &'i Inner,
     region: &'i FabricRegion,
     slot: u16,
     /// The slot's word as it was found.
     word: SlotWord,
     /// Who has the slot, in the same moment.
-    who: SlotClient,
+    target: SlotClient,
 }
 
 /// Who has the slot now.
-enum Look {
+enum SlotHolder {
     /// This process does: who had it is dead.
-    Ours(SlotHold),
+    Us(SlotHold),
     /// Nobody, or another client: who had it is recovered.
-    Gone,
+    Released,
     /// Somebody else.
-    Theirs(SlotInfo),
+    Other(SlotInfo),
 }
 
-impl Kick<'_> {
+impl KillRequest<'_> {
     /// Looks once. 1 round trip.
-    fn look(&self) -> Result<Look, Error> {
+    fn probe(&self) -> Result<SlotHolder, Error> {
         let fabric = self.inner.fabric("cannot kill a client of");
         let hold = self.region.hold(self.slot).map_err(&fabric)?;
         let info = block_on(read_slot(&mut self.region.lane(), &self.inner.table, self.slot)).map_err(&fabric)?;
         let is_gone = |word: SlotWord| word.generation != self.word.generation || word.state == SlotState::Free;
         Ok(match hold {
-            _ if info.word.is_some_and(is_gone) => Look::Gone,
-            Some(hold) => Look::Ours(hold),
-            None => Look::Theirs(info),
+            _ if info.word.is_some_and(is_gone) => SlotHolder::Released,
+            Some(hold) => SlotHolder::Us(hold),
+            None => SlotHolder::Other(info),
         })
     }
 
-    /// Looks until somebody else has the slot no more, for as long as `patience`. 1 round trip a look.
-    fn wait(&self, patience: Duration) -> Result<Look, Error> {
+    /// Looks until somebody else has the slot no more, for as long as `timeout`. 1 round trip a look.
+    fn wait(&self, timeout: Duration) -> Result<SlotHolder, Error> {
         let start = Instant::now();
         loop {
-            match self.look()? {
-                Look::Theirs(_) if start.elapsed() < patience => std::thread::sleep(LOOK_INTERVAL),
-                look => return Ok(look),
+            match self.probe()? {
+                SlotHolder::Other(_) if start.elapsed() < timeout => std::thread::sleep(PROBE_INTERVAL),
+                holder => return Ok(holder),
             }
         }
     }
 
-    /// Whether the process is at its end within `patience`.
-    fn ends_within(&self, patience: Duration) -> bool {
-        let (who, start) = (identity(&self.who), Instant::now());
-        while who.state() != ProcessState::Ended {
-            if start.elapsed() >= patience {
+    /// Whether the process is at its end within `timeout`.
+    fn ends_within(&self, timeout: Duration) -> bool {
+        let (process, start) = (identity(&self.target), Instant::now());
+        while process.state() != ProcessState::Ended {
+            if start.elapsed() >= timeout {
                 return false;
             }
-            std::thread::sleep(LOOK_INTERVAL);
+            std::thread::sleep(PROBE_INTERVAL);
         }
         true
     }
 
     /// Whether the slot's words say the same as at first.
-    fn is_as_before(&self, info: &SlotInfo) -> bool {
-        (info.word, info.client) == (Some(self.word), self.who)
+    fn is_unchanged(&self, info: &SlotInfo) -> bool {
+        (info.word, info.client) == (Some(self.word), self.target)
     }
 
     /// Ends the life of who is meant: kills its process, or has the memory node drop its session.
-    fn strike(&self, patience: Duration) -> Result<Result<(), KillError>, Error> {
-        let pid = self.who.process;
+    fn end_client(&self, timeout: Duration) -> Result<Result<(), KillError>, Error> {
+        let pid = self.target.process;
         Ok(match self.region {
-            FabricRegion::Shm(region) => identity(&self.who).kill(patience, || self.is_guilty(region)),
+            FabricRegion::Shm(region) => identity(&self.target).kill(timeout, || self.holds_slot(region)),
             FabricRegion::Tcp(region) => {
                 match region.fence(self.slot).map_err(self.inner.fabric("cannot fence a client of"))? {
                     FenceAnswer::Dropped => Ok(()),
@@ -384,14 +384,15 @@ impl Kick<'_> {
     /// took it, and those of one that is being recovered a process that had the proof of death when it wrote them:
     /// neither of them lives and gives the slot up before its word changes. Only by becoming another program it does,
     /// which has no part in the slot; somebody else may have that then.
-    fn is_guilty(&self, region: &ShmRegion) -> bool {
+    fn holds_slot(&self, region: &ShmRegion) -> bool {
         let info = block_on(read_slot(&mut self.region.lane(), &self.inner.table, self.slot));
         let is_held = matches!(self.region.hold(self.slot), Ok(None));
-        is_held && region.may_be_held_by(&identity(&self.who)) && info.is_ok_and(|it| self.is_as_before(&it))
+        is_held && region.may_be_held_by(&identity(&self.target)) && info.is_ok_and(|it| self.is_unchanged(&it))
     }
 
-    fn tell(&self) {
-        let (table, slot, generation, process) = (&self.inner.url, self.slot, self.word.generation, self.who.process);
+    fn log(&self) {
+        let (table, slot, generation, process) =
+            (&self.inner.url, self.slot, self.word.generation, self.target.process);
         let recovering = self.word.state == SlotState::Recovering;
         tracing::warn!(target: "guira", %table, slot, generation, process, recovering, "client killed on request");
     }
@@ -435,7 +436,7 @@ impl Inner {
     }
 
     /// Recovers the client whose death `proof` proves; tells of it, and counts it. // [R-RECOVER-3] [R-TOTALS-1]
-    pub(crate) async fn recover_proved(
+    pub(crate) async fn recover_dead(
         &self,
         region: &FabricRegion,
         proof: &FenceProof,

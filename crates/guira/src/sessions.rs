@@ -27,10 +27,10 @@ use crate::{AccessToken, Error, OpenError, OpenOptions, Url};
 
 /// How long a node may take to answer a batch before the connection counts as lost: as long as an operation waits for
 /// others, within reason.
-const SHORTEST_PATIENCE: Duration = Duration::from_secs(1);
-const LONGEST_PATIENCE: Duration = Duration::from_secs(60);
+const MIN_BATCH_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_BATCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Nobody waits for longer.
-const FAR: Duration = Duration::from_secs(365 * 24 * 3_600);
+const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3_600);
 
 /// One session, or the mapping of a file, which counts as one that lasts.
 #[derive(Clone)]
@@ -47,7 +47,7 @@ pub(crate) struct Sessions(Kind);
 
 enum Kind {
     /// A mapped file: the same session for good.
-    Lasting(Session),
+    Permanent(Session),
     /// A memory node's.
     Remote(Box<Remote>),
 }
@@ -63,7 +63,7 @@ struct Remote {
     process: u32,
     state: Mutex<State>,
     /// Who connects.
-    turn: Mutex<()>,
+    connecting: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -72,9 +72,9 @@ struct State {
     /// Why the last attempt to get one failed.
     failure: Option<Failure>,
     /// Searches for a session that have ended, one way or the other.
-    ended: u64,
+    finished: u64,
     /// Who waits for the search that is under way, if one is.
-    awaiting: Option<Vec<Waker>>,
+    waiters: Option<Vec<Waker>>,
 }
 
 /// Why there is no later session. Nothing was changed.
@@ -91,13 +91,13 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Whether another attempt may succeed.
-    fn is_passing(&self) -> bool {
+    fn is_transient(&self) -> bool {
         match self {
             Failure::Connect(error) => match &**error {
                 ConnectError::Tls { reason, .. } => matches!(reason, TlsError::Failed { .. }),
                 ConnectError::NotANode { .. } => false,
                 ConnectError::Rejected { reason, .. } => {
-                    self.is_for_want_of_room() || matches!(reason, Bye::Shutdown | Bye::Fenced | Bye::TooSlow { .. })
+                    self.is_node_full() || matches!(reason, Bye::Shutdown | Bye::Fenced | Bye::TooSlow { .. })
                 }
                 _ => true,
             },
@@ -111,7 +111,7 @@ impl Failure {
     }
 
     /// Whether the node has no room for another session.
-    fn is_for_want_of_room(&self) -> bool {
+    fn is_node_full(&self) -> bool {
         let Failure::Connect(error) = self else { return false };
         matches!(**error, ConnectError::Rejected { reason: Bye::Full { .. } | Bye::AddressFull { .. }, .. })
     }
@@ -132,19 +132,19 @@ impl Failure {
     }
 }
 
-/// What becomes of a search if the node has no room for another session.
+/// The reaction of a reconnection to a node that has no room for another session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
-    /// It fails: the caller never had a session.
-    Now,
-    /// It goes on: somebody else may go.
-    Later,
+enum OnFull {
+    /// Fails: the caller never had a session.
+    Fail,
+    /// Tries again: another client may close its session.
+    Retry,
 }
 
 /// So long from now, or a year if that is more than can be told.
-pub(crate) fn moment_after(timeout: Duration) -> Instant {
+pub(crate) fn deadline_after(timeout: Duration) -> Instant {
     let now = Instant::now();
-    now.checked_add(timeout).unwrap_or_else(|| now + FAR)
+    now.checked_add(timeout).unwrap_or_else(|| now + MAX_TIMEOUT)
 }
 
 /// Begins a session with a memory node. One attempt.
@@ -168,7 +168,7 @@ pub(crate) fn connect(
         .with_waiting(waiting)
         .with_sample_words(0)
         .with_connect_timeout(timeout)
-        .with_batch_timeout(options.deadline.clamp(SHORTEST_PATIENCE, LONGEST_PATIENCE));
+        .with_batch_timeout(options.deadline.clamp(MIN_BATCH_TIMEOUT, MAX_BATCH_TIMEOUT));
     if let Some(path) = &options.token_file {
         let AccessToken(token) = AccessToken::read(path).map_err(|error| Failure::TokenFile(error.to_string()))?;
         connect = connect.with_token(Token(token));
@@ -185,8 +185,8 @@ pub(crate) fn connect(
 
 impl Sessions {
     /// Of a file that is mapped.
-    pub(crate) fn lasting(region: FabricRegion) -> Sessions {
-        Sessions(Kind::Lasting(Session { region, number: 1, last_fenced: 0 }))
+    pub(crate) fn permanent(region: FabricRegion) -> Sessions {
+        Sessions(Kind::Permanent(Session { region, number: 1, last_fenced: 0 }))
     }
 
     /// Of the node at `endpoint`, which has `table`; the first of them may be there.
@@ -207,14 +207,14 @@ impl Sessions {
             table: Arc::clone(table),
             process: std::process::id(),
             state: Mutex::new(State { session, ..State::default() }),
-            turn: Mutex::new(()),
+            connecting: Mutex::new(()),
         })))
     }
 
     /// Sessions with the same node that wait in a way of their own; the same ones, if they last.
-    pub(crate) fn of_their_own(self: &Arc<Self>, waiting: Waiting) -> Arc<Sessions> {
+    pub(crate) fn separate(self: &Arc<Self>, waiting: Waiting) -> Arc<Sessions> {
         match &self.0 {
-            Kind::Lasting(_) => Arc::clone(self),
+            Kind::Permanent(_) => Arc::clone(self),
             Kind::Remote(remote) => {
                 let Remote { url, endpoint, options, table, .. } = &**remote;
                 let mut own = Sessions::remote(url, endpoint, options, waiting, table, None);
@@ -230,7 +230,7 @@ impl Sessions {
     /// The latest session, lost or not, if there ever was one.
     pub(crate) fn latest(&self) -> Option<Session> {
         match &self.0 {
-            Kind::Lasting(session) => Some(session.clone()),
+            Kind::Permanent(session) => Some(session.clone()),
             Kind::Remote(remote) => remote.state().session.clone(),
         }
     }
@@ -239,18 +239,18 @@ impl Sessions {
     /// with waits that grow, in place; there is one at least.
     pub(crate) fn current(&self, until: Instant) -> Result<Session, Error> {
         let remote = match &self.0 {
-            Kind::Lasting(session) => return Ok(session.clone()),
+            Kind::Permanent(session) => return Ok(session.clone()),
             Kind::Remote(remote) => remote,
         };
         let lost = match remote.state().session.clone() {
             Some(session) if !session.region.is_lost() => return Ok(session),
             session => session.map_or(0, |session| session.number),
         };
-        remote.search(lost, until).map_err(|failure| remote.error(failure))
+        remote.reconnect(lost, until).map_err(|failure| remote.error(failure))
     }
 
     /// As [`Sessions::current`], for a task.
-    pub(crate) async fn current_later(self: &Arc<Self>, until: Instant) -> Result<Session, Error> {
+    pub(crate) async fn current_async(self: &Arc<Self>, until: Instant) -> Result<Session, Error> {
         match self.latest() {
             Some(session) if !session.region.is_lost() => Ok(session),
             session => self.after(session.map_or(0, |session| session.number), until).await,
@@ -259,12 +259,12 @@ impl Sessions {
 
     /// What `call` comes to in a session. A call that loses its session has changed nothing and begins anew in another
     /// one, once at least, and then for as long as `timeout`, with waits that grow. Waits in place.
-    pub(crate) fn within<T>(
+    pub(crate) fn run<T>(
         &self,
         timeout: Duration,
         mut call: impl FnMut(&Session) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let mut session = self.current(moment_after(timeout))?;
+        let mut session = self.current(deadline_after(timeout))?;
         let (mut until, mut backoff) = (None, ReconnectBackoff::new(crate::store::random().unwrap_or_default()));
         loop {
             let error = match call(&session) {
@@ -272,7 +272,7 @@ impl Sessions {
                 result => return result,
             };
             let until = match until {
-                None => *until.insert(moment_after(timeout)),
+                None => *until.insert(deadline_after(timeout)),
                 Some(until) => match backoff.next(until.saturating_duration_since(Instant::now())) {
                     Some(wait) => {
                         thread::sleep(wait);
@@ -289,9 +289,9 @@ impl Sessions {
     /// least. Waits as the sessions do.
     pub(crate) async fn after(self: &Arc<Self>, lost: u64, until: Instant) -> Result<Session, Error> {
         match &self.0 {
-            Kind::Lasting(session) => Ok(session.clone()),
+            Kind::Permanent(session) => Ok(session.clone()),
             Kind::Remote(remote) => match remote.waiting {
-                Waiting::InPlace => remote.search(lost, until),
+                Waiting::InPlace => remote.reconnect(lost, until),
                 Waiting::Cooperative => {
                     let mut ticket = None;
                     std::future::poll_fn(|cx| self.poll_after(remote, lost, until, &mut ticket, cx)).await
@@ -315,32 +315,32 @@ impl Sessions {
         if let Some(session) = state.session.as_ref().filter(|session| session.number > lost) {
             return Poll::Ready(Ok(session.clone()));
         }
-        let ended = state.ended;
-        if let (true, Some(failure)) = (ended > *ticket.get_or_insert(ended), &state.failure) {
+        let finished = state.finished;
+        if let (true, Some(failure)) = (finished > *ticket.get_or_insert(finished), &state.failure) {
             return Poll::Ready(Err(failure.clone()));
         }
-        let is_under_way = state.awaiting.is_some();
-        let awaiting = state.awaiting.get_or_insert_default();
-        if !awaiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-            awaiting.push(cx.waker().clone());
+        let is_reconnecting = state.waiters.is_some();
+        let waiters = state.waiters.get_or_insert_default();
+        if !waiters.iter().any(|waker| waker.will_wake(cx.waker())) {
+            waiters.push(cx.waker().clone());
         }
         drop(state);
-        if !is_under_way {
+        if !is_reconnecting {
             let sessions = Arc::clone(self);
-            let search = move || sessions.search_and_tell(lost, until);
-            if let Err(error) = thread::Builder::new().name("guira-reconnect".to_owned()).spawn(search) {
+            let reconnect = move || sessions.reconnect_and_notify(lost, until);
+            if let Err(error) = thread::Builder::new().name("guira-reconnect".to_owned()).spawn(reconnect) {
                 let failure = Failure::Process(FabricError::Backend(format!("cannot start a thread: {error}")));
-                remote.tell(Some(failure.clone()));
+                remote.notify(Some(failure.clone()));
                 return Poll::Ready(Err(failure));
             }
         }
         Poll::Pending
     }
 
-    fn search_and_tell(&self, lost: u64, until: Instant) {
+    fn reconnect_and_notify(&self, lost: u64, until: Instant) {
         if let Kind::Remote(remote) = &self.0 {
-            let failure = remote.search(lost, until).err();
-            remote.tell(failure);
+            let failure = remote.reconnect(lost, until).err();
+            remote.notify(failure);
         }
     }
 }
@@ -355,25 +355,25 @@ impl Remote {
     }
 
     /// Wakes who waits for the search that has ended.
-    fn tell(&self, failure: Option<Failure>) {
+    fn notify(&self, failure: Option<Failure>) {
         let mut state = self.state();
-        state.ended += 1;
+        state.finished += 1;
         state.failure = failure;
-        let awaiting = state.awaiting.take();
+        let waiters = state.waiters.take();
         drop(state);
-        awaiting.into_iter().flatten().for_each(Waker::wake);
+        waiters.into_iter().flatten().for_each(Waker::wake);
     }
 
     /// See [`Sessions::after`]; waits in place.
-    fn search(&self, lost: u64, until: Instant) -> Result<Session, Failure> {
-        let room = if lost == 0 { Room::Now } else { Room::Later };
+    fn reconnect(&self, lost: u64, until: Instant) -> Result<Session, Failure> {
+        let on_full = if lost == 0 { OnFull::Fail } else { OnFull::Retry };
         if std::process::id() != self.process {
             return Err(Failure::Process(FabricError::Forked));
         }
         let mut backoff = ReconnectBackoff::new(crate::store::random().unwrap_or_default());
         loop {
             let failure = match self.attempt(lost, until) {
-                Err(failure) if failure.is_passing() && (room == Room::Later || !failure.is_for_want_of_room()) => {
+                Err(failure) if failure.is_transient() && (on_full == OnFull::Retry || !failure.is_node_full()) => {
                     failure
                 }
                 result => return result,
@@ -389,7 +389,7 @@ impl Remote {
     /// turn, or failed until it was too late for another attempt.
     fn attempt(&self, lost: u64, until: Instant) -> Result<Session, Failure> {
         let began = Instant::now();
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.connecting.lock().unwrap_or_else(PoisonError::into_inner);
         let (previous, failure) = {
             let state = self.state();
             (state.session.clone(), state.failure.clone())
@@ -401,7 +401,7 @@ impl Remote {
         if let (true, Some(failure)) = (waited_too_long, failure) {
             return Err(failure);
         }
-        let result = self.begin(previous.as_ref(), until);
+        let result = self.connect(previous.as_ref(), until);
         let mut state = self.state();
         match &result {
             Ok(session) => (state.session, state.failure) = (Some(session.clone()), None),
@@ -410,7 +410,7 @@ impl Remote {
         result
     }
 
-    fn begin(&self, previous: Option<&Session>, until: Instant) -> Result<Session, Failure> {
+    fn connect(&self, previous: Option<&Session>, until: Instant) -> Result<Session, Failure> {
         // Whatever is served there later is not what was lost: who asks is told at once.
         if previous.is_some_and(|session| session.region.has_lost_bytes()) {
             return Err(Failure::Gone("no memory"));
@@ -468,7 +468,7 @@ mod tests {
             rejected(Bye::Shutdown),
             Failure::Open(TableError::Fabric(lost)),
         ] {
-            assert!(passing.is_passing(), "{passing:?}");
+            assert!(passing.is_transient(), "{passing:?}");
         }
         for lasting in [
             rejected(Bye::Unauthorized),
@@ -480,7 +480,7 @@ mod tests {
             Failure::TokenFile("it is not there".to_owned()),
             Failure::Process(FabricError::Forked),
         ] {
-            assert!(!lasting.is_passing(), "{lasting:?}");
+            assert!(!lasting.is_transient(), "{lasting:?}");
         }
     }
 }

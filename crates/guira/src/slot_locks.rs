@@ -44,7 +44,7 @@ impl Store {
     /// # }
     /// ```
     pub fn slot_lock(&self) -> Result<Option<SlotLock>, Error> {
-        self.inner.slot_lock(&self.inner.region_at_hand())
+        self.inner.slot_lock(&self.inner.latest_region())
     }
 }
 

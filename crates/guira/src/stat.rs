@@ -188,7 +188,7 @@ pub(crate) fn stat(inner: &Inner) -> Result<Stat, Error> {
 
 fn stat_of(inner: &Inner, region: &FabricRegion) -> Result<Stat, Error> {
     let config = inner.table.config();
-    block_on(inner.look_at(region))?;
+    block_on(inner.verify_table(region))?;
     let mut lane = region.lane();
     let table = block_on(table_stats(&mut lane, &inner.table)).map_err(|source| match source {
         CheckError::Destroyed => {
@@ -198,7 +198,7 @@ fn stat_of(inner: &Inner, region: &FabricRegion) -> Result<Stat, Error> {
     })?;
     if table.unverified_rows > 0 {
         // Those of a table that was destroyed are as good as none. // [R-DESTROY-2]
-        block_on(inner.look_at(region))?;
+        block_on(inner.verify_table(region))?;
     }
     let mut clients = Vec::new();
     for (info, state) in clients_of(inner, region)? {

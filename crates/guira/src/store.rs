@@ -15,11 +15,11 @@ use guira_url::Place;
 
 use crate::admin::{ClientState, Stat};
 use crate::aio::Taken;
-use crate::attachment::without_effect;
 use crate::events::Events;
 use crate::fabric::{FabricLane, FabricRegion, Waiting};
 use crate::options::Access;
 use crate::repair::own_slot_client;
+use crate::session_binding::without_effect;
 use crate::sessions::{self, Session, Sessions};
 use crate::stat::liveness;
 use crate::wait::block_on;
@@ -72,8 +72,8 @@ pub(crate) struct Inner {
     pub(crate) cooperative: Arc<Sessions>,
     /// Clients that were opened.
     opened: AtomicU32,
-    /// See [`first_look`].
-    first_look: u32,
+    /// See [`scan_start`].
+    scan_start: u32,
 }
 
 /// How a store came by its table.
@@ -93,46 +93,46 @@ enum Wanted {
 }
 
 /// What a look at every slot came to.
-enum Look {
+enum SlotSearch {
     /// A slot, and its liveness.
-    Taken(OwnerId, SlotHold),
+    Claimed(OwnerId, SlotHold),
     /// None.
-    Nothing(Refusal),
+    NoneFree(SlotsTaken),
 }
 
 /// Why no slot was taken.
-struct Refusal {
+struct SlotsTaken {
     /// Slots whose client is dead, and could not be recovered.
     dead: u16,
     /// Whether all others had a client, as far as one look tells: none was free, or being recovered, in the hands of
     /// somebody else.
-    is_settled: bool,
+    is_stable: bool,
 }
 
 /// Looks in a row at slots that all have a client before that is believed: somebody who asks whether a client lives, or
 /// begins to recover it, has its slot for some microseconds.
-const SETTLED_LOOKS: u32 = 3;
+const STABLE_SCANS: u32 = 3;
 /// The pause after the first look at every slot; it doubles with each.
-const FIRST_LOOK_NS: u64 = 100_000;
+const MIN_SCAN_PAUSE_NS: u64 = 100_000;
 /// The longest such pause: a recovery is over in less.
-const LONGEST_LOOK_NS: u64 = 10_000_000;
+const MAX_SCAN_PAUSE_NS: u64 = 10_000_000;
 
 /// The first wait for a lock of a table behind a memory node: about a round trip, because a lock is held for one at
 /// least, and each attempt costs one, and the node's time.
 const REMOTE_BACKOFF_NS: u64 = 50_000;
 /// The longest such wait.
-const LONGEST_REMOTE_BACKOFF_NS: u64 = 2_000_000;
+const MAX_REMOTE_BACKOFF_NS: u64 = 2_000_000;
 
 /// Where a new store's first client looks for a slot, as a fraction of all slots in 2^32. Stores of one process begin
 /// far from each other: where they begin at the same slot, each looks at all slots that those before it have taken,
 /// which is a round trip or two for each.
-fn first_look() -> u32 {
+fn scan_start() -> u32 {
     static STORES: AtomicU32 = AtomicU32::new(0);
-    first_look_of(STORES.fetch_add(1, Ordering::Relaxed))
+    scan_start_of(STORES.fetch_add(1, Ordering::Relaxed))
 }
 
 /// That of this store among those of a process: multiples of the golden ratio lie as far apart as so many can.
-fn first_look_of(store: u32) -> u32 {
+fn scan_start_of(store: u32) -> u32 {
     store.wrapping_mul(0x9e37_79b9)
 }
 
@@ -216,7 +216,7 @@ impl Store {
             }));
         }
         let sessions = Arc::new(match url.place()? {
-            Place::File(_) => Sessions::lasting(region.clone()),
+            Place::File(_) => Sessions::permanent(region.clone()),
             Place::Node(endpoint) => {
                 Sessions::remote(url, endpoint, options, Waiting::InPlace, &table, Some(region.clone()))
             }
@@ -232,7 +232,7 @@ impl Store {
         options: OpenOptions,
         origin: Origin,
     ) -> Store {
-        let cooperative = sessions.of_their_own(Waiting::Cooperative);
+        let cooperative = sessions.separate(Waiting::Cooperative);
         let (url, events, opened) = (url.clone(), Events::of(url), AtomicU32::new(0));
         Store {
             inner: Arc::new(Inner {
@@ -245,7 +245,7 @@ impl Store {
                 sessions,
                 cooperative,
                 opened,
-                first_look: first_look(),
+                scan_start: scan_start(),
             }),
         }
     }
@@ -269,7 +269,7 @@ impl Store {
     /// # }
     /// ```
     pub fn is_destroyed(&self) -> Result<bool, Error> {
-        match self.inner.read(|region| block_on(self.inner.look_at(region))) {
+        match self.inner.read(|region| block_on(self.inner.verify_table(region))) {
             Ok(()) => Ok(false),
             Err(error) if is_destroyed(&error) => Ok(true),
             Err(error) => Err(error),
@@ -286,7 +286,7 @@ impl Store {
     /// lets this client only read, as the latest session was told. Clients, recoveries and the knowledge of who is
     /// alive are for stores that may write. No round trip.
     pub fn is_read_only(&self) -> bool {
-        self.inner.may_only_read(&self.inner.region_at_hand())
+        self.inner.may_only_read(&self.inner.latest_region())
     }
 
     /// Where the table is, as it was opened. No round trip.
@@ -317,9 +317,9 @@ impl Store {
         let inner = &self.inner;
         inner.refuse_read_only()?;
         // Its slot then does not go with somebody else's session, and it waits for nobody else's answers.
-        let (sessions, waiting) = (inner.sessions.of_their_own(Waiting::InPlace), Waiting::InPlace);
+        let (sessions, waiting) = (inner.sessions.separate(Waiting::InPlace), Waiting::InPlace);
         // A slot that was taken through a session that is lost is that of a dead client.
-        let claimed = sessions.within(inner.options.reconnect_timeout, |session| {
+        let claimed = sessions.run(inner.options.reconnect_timeout, |session| {
             Ok((block_on(inner.claim_in(session, waiting))?, session.clone()))
         });
         let (taken, session) = claimed.map_err(without_effect)?;
@@ -403,7 +403,7 @@ impl Store {
                 .map_err(|source| Error::Admin(AdminError::Check { url: inner.url.clone(), source }))?;
             if report.problems.iter().any(|problem| problem.kind == ProblemKind::TableDestroyed) {
                 // Nothing is damaged where nothing is left. // [R-DESTROY-2]
-                block_on(inner.look_at(region))?;
+                block_on(inner.verify_table(region))?;
             }
             Ok(report)
         })
@@ -424,27 +424,27 @@ impl Inner {
     /// What `call` comes to, which changes nothing: it waits for a node that is away, and begins anew in another
     /// session if it loses its own. // [R-SESSION-1]
     pub(crate) fn read<T>(&self, call: impl Fn(&FabricRegion) -> Result<T, Error>) -> Result<T, Error> {
-        self.sessions.within(self.options.reconnect_timeout, |session| call(&session.region))
+        self.sessions.run(self.options.reconnect_timeout, |session| call(&session.region))
     }
 
     /// The region as the latest session leads to it, lost or not.
-    pub(crate) fn region_at_hand(&self) -> FabricRegion {
+    pub(crate) fn latest_region(&self) -> FabricRegion {
         self.sessions.latest().map_or_else(|| self.first.clone(), |session| session.region)
     }
 
     /// Makes sure that the table in `region` is one still: fails with `Table` if it was destroyed, or if its first
     /// bytes are damaged. 1 round trip. // [R-OPEN-1] [R-DESTROY-1]
-    pub(crate) async fn look_at(&self, region: &FabricRegion) -> Result<(), Error> {
+    pub(crate) async fn verify_table(&self, region: &FabricRegion) -> Result<(), Error> {
         match open_table(&mut region.lane(), region.main_bytes()).await {
             Ok(_) => Ok(()),
-            Err(TableError::Fabric(source)) => Err(self.fabric("cannot look at")(source)),
+            Err(TableError::Fabric(source)) => Err(self.fabric("cannot read")(source)),
             Err(source) => Err(Error::Open(OpenError::Table { url: self.url.clone(), source })),
         }
     }
 
     /// Takes a client slot through `session`; see [`Inner::claim`].
     pub(crate) async fn claim_in(&self, session: &Session, waiting: Waiting) -> Result<Taken, Error> {
-        self.look_at(&session.region).await?;
+        self.verify_table(&session.region).await?;
         self.claim(session.region.lane_waiting(waiting), &session.region).await
     }
 
@@ -457,22 +457,22 @@ impl Inner {
         let region = &region.clone();
         let deadline_ns = self.deadline_ns(&mut lane);
         let max = self.table.config().max_clients;
-        let turn = self.opened.fetch_add(1, Ordering::Relaxed);
-        let first = ((u64::from(self.first_look) * u64::from(max)) >> 32) as u32;
-        let start = std::process::id().wrapping_add(turn).wrapping_add(first) % u32::from(max);
-        let (mut settled_looks, mut pause_ns) = (0, FIRST_LOOK_NS);
+        let client = self.opened.fetch_add(1, Ordering::Relaxed);
+        let first = ((u64::from(self.scan_start) * u64::from(max)) >> 32) as u32;
+        let start = std::process::id().wrapping_add(client).wrapping_add(first) % u32::from(max);
+        let (mut stable_scans, mut pause_ns) = (0, MIN_SCAN_PAUSE_NS);
         let own = own_slot_client(unix_ns());
         loop {
-            let refusal = match self.look_for_slot(&mut lane, region, start, &own).await? {
-                Look::Taken(owner, hold) => return Ok(Taken { lane, owner, hold, own }),
-                Look::Nothing(refusal) => refusal,
+            let taken = match self.find_slot(&mut lane, region, start, &own).await? {
+                SlotSearch::Claimed(owner, hold) => return Ok(Taken { lane, owner, hold, own }),
+                SlotSearch::NoneFree(taken) => taken,
             };
             // A slot that is free and locked would be looked at until the deadline.
             let lock = self.slot_lock(region)?;
-            settled_looks = if refusal.is_settled || lock.is_some() { settled_looks + 1 } else { 0 };
+            stable_scans = if taken.is_stable || lock.is_some() { stable_scans + 1 } else { 0 };
             let now_ns = lane.now_ns();
-            if settled_looks >= SETTLED_LOOKS || now_ns >= deadline_ns {
-                let (url, dead) = (self.url.clone(), refusal.dead);
+            if stable_scans >= STABLE_SCANS || now_ns >= deadline_ns {
+                let (url, dead) = (self.url.clone(), taken.dead);
                 let none_free = |lock| Error::Open(OpenError::SlotsLocked { url: url.clone(), lock });
                 return Err(lock.map_or_else(
                     || Error::Open(OpenError::TooManyClients { url: url.clone(), max, dead }),
@@ -480,44 +480,44 @@ impl Inner {
                 ));
             }
             pause_until(&mut lane, deadline_ns.min(now_ns.saturating_add(pause_ns))).await;
-            pause_ns = LONGEST_LOOK_NS.min(2 * pause_ns);
+            pause_ns = MAX_SCAN_PAUSE_NS.min(2 * pause_ns);
         }
     }
 
     /// Looks at every slot once, and takes the first that is free; if none is, at every slot once more, and takes the
     /// first whose client is dead. // [R-SLOT-2]
-    async fn look_for_slot(
+    async fn find_slot(
         &self,
         lane: &mut FabricLane,
         region: &FabricRegion,
         start: u32,
         own: &SlotClient,
-    ) -> Result<Look, Error> {
+    ) -> Result<SlotSearch, Error> {
         let fabric = self.fabric("cannot open a client of");
-        let mut refusal = Refusal { dead: 0, is_settled: true };
+        let mut taken = SlotsTaken { dead: 0, is_stable: true };
         for wanted in [Wanted::Free, Wanted::Dead] {
-            refusal = Refusal { dead: 0, is_settled: true };
+            taken = SlotsTaken { dead: 0, is_stable: true };
             for slot in (start..u32::from(self.table.config().max_clients)).chain(0..start) {
                 let slot = slot as u16;
                 match poll_fn(|cx| region.poll_hold(slot, cx)).await.map_err(&fabric)? {
-                    Some(hold) => match self.take(region, slot, hold, wanted, own).await? {
-                        Some((owner, hold)) => return Ok(Look::Taken(owner, hold)),
-                        None => refusal.dead += 1,
+                    Some(hold) => match self.claim_slot_held(region, slot, hold, wanted, own).await? {
+                        Some((owner, hold)) => return Ok(SlotSearch::Claimed(owner, hold)),
+                        None => taken.dead += 1,
                     },
                     // Somebody lives there, or is at work there for a moment.
                     None => {
                         let word = read_slot(lane, &self.table, slot).await.map_err(&fabric)?.word;
-                        refusal.is_settled &= word.is_none_or(|word| word.state == SlotState::Live);
+                        taken.is_stable &= word.is_none_or(|word| word.state == SlotState::Live);
                     }
                 }
             }
         }
-        Ok(Look::Nothing(refusal))
+        Ok(SlotSearch::NoneFree(taken))
     }
 
     /// Takes `slot`, whose liveness is `hold`. `None` if it is not free, and its client could not be recovered or is
     /// not wanted. // [R-SLOT-1]
-    async fn take(
+    async fn claim_slot_held(
         &self,
         region: &FabricRegion,
         slot: u16,
@@ -531,7 +531,7 @@ impl Inner {
             let info = read_slot(&mut lane, &self.table, slot).await.map_err(&fabric)?;
             let Some(SlotWord { generation, .. }) = info.word else { return Ok(None) };
             let proof = FenceProof::new(slot, generation, hold);
-            match self.recover_proved(region, &proof, own).await {
+            match self.recover_dead(region, &proof, own).await {
                 Ok(_) => hold = proof.into_hold(),
                 Err(error) => match error.kind {
                     // Its record is damaged: its locks stay held.
@@ -558,7 +558,7 @@ impl Inner {
         let config = ClientConfig::for_table(&self.table);
         let (backoff_ns, longest_backoff_ns) = match self.first {
             FabricRegion::Shm(_) => (config.backoff_ns, config.longest_backoff_ns),
-            FabricRegion::Tcp(_) => (REMOTE_BACKOFF_NS, LONGEST_REMOTE_BACKOFF_NS),
+            FabricRegion::Tcp(_) => (REMOTE_BACKOFF_NS, MAX_REMOTE_BACKOFF_NS),
         };
         ClientConfig {
             backoff_ns,
@@ -588,7 +588,7 @@ mod tests {
     #[test]
     fn stores_of_a_process_look_for_slots_far_from_each_other() {
         for (stores, slots) in [(8, 64_u64), (16, 1000), (64, 1104), (64, 65_535)] {
-            let look = |store| (u64::from(first_look_of(store)) * slots) >> 32;
+            let look = |store| (u64::from(scan_start_of(store)) * slots) >> 32;
             let mut looks: Vec<u64> = (0..stores).map(look).collect();
             looks.sort_unstable();
             let nearest = looks.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap();

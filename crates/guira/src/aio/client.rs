@@ -5,7 +5,7 @@
 
 mod derived;
 mod pooled;
-mod told;
+mod reported;
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,15 +18,17 @@ use guira_rcuckoo::{
     release_slot,
 };
 
-use self::told::{Told, counters, tell};
+use self::reported::{ReportedCounters, counters, report};
 use super::reader::{check_versions, lookups};
-use crate::attachment::{Attachment, Holds, Until, is_session_lost, without_effect};
 use crate::errors::NoSpace;
 use crate::events::Events;
 use crate::fabric::{FabricLane, FabricRegion, Waiting};
+use crate::lock_queue::{
+    self, Admission, BlindWrite, STALL_TIMEOUT, SharedLockQueue, TableName, Ticket, WaitLimits, WaitResult,
+};
+use crate::session_binding::{Holds, ReconnectDeadline, SessionBinding, is_session_lost, without_effect};
 use crate::sessions::{Session, Sessions};
 use crate::store::Inner;
-use crate::turns::{Asked, Limits, Overwrite, PATIENCE, Place, TableName, Turns, Waited, Wish};
 use crate::wait::block_on;
 use crate::{Error, Expected, OperationError, OperationErrorKind, Put, Swap, Token, Versioned};
 
@@ -68,18 +70,18 @@ pub struct Client {
     owner: OwnerId,
     events: Events,
     /// What is in the table's totals already.
-    told: Told,
+    reported: ReportedCounters,
     /// What was counted in sessions that were lost.
     earlier: Counters,
     waiting: Waiting,
-    /// The lines in front of locks, if the table is reached through a memory node.
-    turns: Option<Arc<Turns>>,
-    attachment: Attachment,
+    /// The local queue in front of the locks, if the table is behind a memory node.
+    lock_queue: Option<Arc<SharedLockQueue>>,
+    binding: SessionBinding,
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let url = &self.attachment.store.url;
+        let url = &self.binding.store.url;
         f.debug_struct("Client").field("url", url).field("slot", &self.slot()).finish_non_exhaustive()
     }
 }
@@ -141,11 +143,11 @@ impl<'r> Request<'r> {
         self.with(NewValue::Inline(&[])).operation()
     }
 
-    /// How it overwrites any value, if it does.
-    fn overwrite(self) -> Option<Overwrite> {
+    /// Returns the kind of blind write, if the request is one.
+    fn blind_write(self) -> Option<BlindWrite> {
         match self {
-            Request::Put(_) => Some(Overwrite::Put),
-            Request::Update(_) => Some(Overwrite::Update),
+            Request::Put(_) => Some(BlindWrite::Put),
+            Request::Update(_) => Some(BlindWrite::Update),
             Request::Insert(_) | Request::Swap(..) | Request::Add(_) | Request::Remove | Request::RemoveIf(_) => None,
         }
     }
@@ -169,7 +171,7 @@ impl<'a> Accepted<'a> {
 
 /// An operation's error, if it got no extent.
 #[cold]
-fn no_room(error: ExtentError, operation: Operation) -> Error {
+fn extent_error(error: ExtentError, operation: Operation) -> Error {
     let kind = match error {
         ExtentError::Full(full) => OperationErrorKind::NoSpace(Box::new(full)),
         ExtentError::Fabric(source) => OperationErrorKind::Fabric { source },
@@ -209,11 +211,11 @@ fn parts(
     (client, extents)
 }
 
-/// The lines in front of the locks of a table that is reached through a memory node.
-fn turns(table: &Table, region: &FabricRegion) -> Option<Arc<Turns>> {
+/// Returns the queue in front of the locks of a table behind a memory node; `None` for other tables.
+fn lock_queue_of(table: &Table, region: &FabricRegion) -> Option<Arc<SharedLockQueue>> {
     let superblock = table.superblock();
     let drawn = [superblock.table, superblock.incarnation];
-    region.node().map(|(peer, memory)| Turns::of(TableName { drawn, memory, peer }))
+    region.node().map(|(peer, memory)| SharedLockQueue::of(TableName { drawn, memory, peer }))
 }
 
 lookups!(Client, client);
@@ -228,62 +230,72 @@ impl Client {
     ) -> Client {
         let Taken { lane, owner, hold, own } = taken;
         let (client, extents) = parts(store, &session.region, owner, &own);
-        let turns = turns(&store.table, &session.region);
+        let lock_queue = lock_queue_of(&store.table, &session.region);
         Client {
             client,
             lane,
-            turns,
+            lock_queue,
             extents,
             pending: None,
             encoded: Vec::new(),
             hold: Some(hold),
             owner,
             events: store.events.clone(),
-            told: Told::default(),
+            reported: ReportedCounters::default(),
             earlier: Counters::default(),
             waiting,
-            attachment: Attachment::new(Arc::clone(store), Arc::clone(sessions), session.number, Holds::Slot),
+            binding: SessionBinding::new(Arc::clone(store), Arc::clone(sessions), session.number, Holds::Slot),
         }
     }
 
     /// Makes another attempt possible after one that failed with `error`, which is returned otherwise. // [R-SESSION-1]
     #[cold]
-    async fn go_on_after(&mut self, error: Error, operation: Operation, until: &mut Until) -> Result<(), Error> {
+    async fn prepare_retry(
+        &mut self,
+        error: Error,
+        operation: Operation,
+        deadline: &mut ReconnectDeadline,
+    ) -> Result<(), Error> {
         // Rare, and larger than the rest of a change's future.
-        Box::pin(self.change_session(error, operation, until)).await
+        Box::pin(self.change_session(error, operation, deadline)).await
     }
 
     /// Goes on in another session after `error`, with another slot: the last one is that of a dead client, and what it
     /// holds is for recovery. // [R-SESSION-1] [R-SLOT-1]
-    async fn change_session(&mut self, mut error: Error, operation: Operation, until: &mut Until) -> Result<(), Error> {
+    async fn change_session(
+        &mut self,
+        mut error: Error,
+        operation: Operation,
+        deadline: &mut ReconnectDeadline,
+    ) -> Result<(), Error> {
         loop {
-            let session = self.attachment.next(error, until).await?;
+            let session = self.binding.next(error, deadline).await?;
             let mut lane = session.region.lane_waiting(self.waiting);
             *lane.traffic_mut() = *self.lane.traffic();
-            match self.attachment.store.claim(lane, &session.region).await {
+            match self.binding.store.claim(lane, &session.region).await {
                 Ok(taken) => {
                     self.move_to(&session.region, taken).await;
-                    return self.attachment.attach(&session, operation);
+                    return self.binding.bind(&session, operation);
                 }
                 // Taking a slot changes no key.
                 Err(failed) => error = without_effect(failed),
             }
             if session.region.is_lost() {
-                self.attachment.pass_over(&session);
+                self.binding.skip(&session);
             }
         }
     }
 
     /// Leaves what was held, and goes on as the owner of the slot that was taken.
     async fn move_to(&mut self, region: &FabricRegion, taken: Taken) {
-        let news = self.told.news(&self.client, self.extents.as_ref());
+        let delta = self.reported.delta(&self.client, self.extents.as_ref());
         self.earlier = self.counters();
-        let (client, extents) = parts(&self.attachment.store, region, taken.owner, &taken.own);
+        let (client, extents) = parts(&self.binding.store, region, taken.owner, &taken.own);
         (self.client, self.extents, self.pending) = (client, extents, None);
         (self.lane, self.owner, self.hold) = (taken.lane, taken.owner, Some(taken.hold));
-        self.turns = turns(self.client.table(), region);
-        self.told = Told::default();
-        tell(Arc::clone(self.client.table()), self.lane.any(), news).await;
+        self.lock_queue = lock_queue_of(self.client.table(), region);
+        self.reported = ReportedCounters::default();
+        report(Arc::clone(self.client.table()), self.lane.any(), delta).await;
     }
 
     /// Inserts `key`, or replaces its value. How long both may be is up to the table's format:
@@ -410,16 +422,16 @@ impl Client {
     }
 
     async fn change(&mut self, key: &[u8], request: Request<'_>) -> Result<Outcome, Error> {
-        match self.change_now(key, request) {
+        match self.try_change(key, request) {
             Ok(outcome) => Ok(outcome),
-            Err(begun) => self.change_waiting(key, request, begun).await,
+            Err(begun) => self.change_slow(key, request, begun).await,
         }
     }
 
-    /// Carries out a change, or the part of it that needs no waiting: the rest is for [`Client::change_waiting`].
+    /// Carries out a change, or the part of it that needs no waiting: the rest is for [`Client::change_slow`].
     /// `None` if nothing was begun; otherwise its extent, if it has one, is pending.
     #[inline(always)]
-    pub(crate) fn change_now(&mut self, key: &[u8], request: Request<'_>) -> Result<Outcome, Option<Begun>> {
+    pub(crate) fn try_change(&mut self, key: &[u8], request: Request<'_>) -> Result<Outcome, Option<Begun>> {
         let Some(lane) = self.lane.in_place() else { return Err(None) };
         let Ok(accepted) = Accepted::of(self.client.table(), key, request) else { return Err(None) };
         let extent = match (accepted.place, &mut self.extents) {
@@ -435,15 +447,15 @@ impl Client {
         match self.client.begin_in_place(lane, &accepted.key, &change) {
             Begun::Done(changed) => {
                 let outcome = changed.outcome;
-                self.book(&Ok(changed));
+                self.settle_allocation(&Ok(changed));
                 Ok(outcome)
             }
             begun => Err(Some(begun)),
         }
     }
 
-    /// The rest of a change that [`Client::change_now`] began: in its turn, and in another session if this one is lost.
-    pub(crate) async fn change_waiting(
+    /// The rest of a change that [`Client::try_change`] began: in its turn, and in another session if this one is lost.
+    pub(crate) async fn change_slow(
         &mut self,
         key: &[u8],
         request: Request<'_>,
@@ -454,29 +466,29 @@ impl Client {
             Ok(accepted) => accepted,
             Err(refused) => return Err(Box::pin(self.refuse(refused, operation)).await),
         };
-        let (mut until, overwrite) = (Until::default(), request.overwrite());
+        let (mut deadline, blind_write) = (ReconnectDeadline::default(), request.blind_write());
         loop {
-            let turn = match self.turn(&accepted.key, overwrite).await {
-                Waited::Answered(outcome) => return Ok(outcome),
-                Waited::Turn(turn) => Some(turn),
-                Waited::Nothing => None,
+            let permit = match self.permit(&accepted.key, blind_write).await {
+                WaitResult::Combined(outcome) => return Ok(outcome),
+                WaitResult::Permit(permit) => Some(permit),
+                WaitResult::NoPermit => None,
             };
             match self.attempt(&accepted, begun.take()).await {
                 Err(error) if self.lane.is_remote() => {
-                    // Others have a session.
-                    drop(turn);
-                    self.go_on_after(error, operation, &mut until).await?;
+                    // Clients of other sessions need not wait meanwhile.
+                    drop(permit);
+                    self.prepare_retry(error, operation, &mut deadline).await?;
                 }
                 result => {
                     let outcome = result?;
-                    let leading = turn.as_ref().filter(|_| overwrite.is_some());
-                    return Ok(leading.map_or(outcome, |turn| turn.answer_those_behind(outcome)));
+                    let leading = permit.as_ref().filter(|_| blind_write.is_some());
+                    return Ok(leading.map_or(outcome, |permit| permit.combine_waiting(outcome)));
                 }
             }
         }
     }
 
-    /// One attempt of [`Client::change_waiting`]: finds room for its value, carries it out, and books both.
+    /// One attempt of [`Client::change_slow`]: finds room for its value, carries it out, and books both.
     async fn attempt(&mut self, accepted: &Accepted<'_>, begun: Option<Begun>) -> Result<Outcome, Error> {
         let Accepted { key, request, .. } = accepted;
         let (change, begun) = match begun {
@@ -492,50 +504,50 @@ impl Client {
             }
         };
         let result = self.client.finish(self.lane.any(), key, change, begun).await;
-        self.book(&result);
-        self.tell_incidents().await;
+        self.settle_allocation(&result);
+        self.report_incidents().await;
         result.map(|changed| changed.outcome).map_err(|error| self.failed(error))
     }
 
-    /// The turn to take the locks of `key`, if others of this process want them and its table is reached through a
-    /// memory node; waits for it for a while. Not for a change that was begun in place: there is none to wait for then.
+    /// Requests the permit to take the locks of `key`, and waits for it for a while, if the table is behind a memory
+    /// node. A change that was begun in place needs none.
     #[inline(always)]
-    async fn turn(&mut self, key: &Key<'_>, overwrite: Option<Overwrite>) -> Waited {
-        let Some(turns) = &self.turns else { return Waited::Nothing };
+    async fn permit(&mut self, key: &Key<'_>, blind_write: Option<BlindWrite>) -> WaitResult {
+        let Some(queue) = &self.lock_queue else { return WaitResult::NoPermit };
         self.client.forget_wait();
         if !self.holds_nothing() || self.lane.is_lost() {
-            // What an operation that was dropped holds is given back first: nobody is to wait for it behind this one.
-            // Nor for another session.
-            return Waited::Nothing;
+            // The locks of a dropped operation are released first, and a lost session is replaced first: other clients
+            // must not wait for that behind this one.
+            return WaitResult::NoPermit;
         }
         let (table, rows) = (self.client.table(), key.rows());
         let locks = [rows.first, rows.second].map(|row| table.locks().lock_of(row).0);
-        match turns.ask(Wish { key: key.bytes(), locks, overwrite }) {
-            Asked::Turn(turn) => Waited::Turn(turn),
-            Asked::Nothing => Waited::Nothing,
-            // Rare, and larger than the rest of a change's future.
-            Asked::Place(place) => Box::pin(self.await_turn(place)).await,
+        match queue.request(lock_queue::Request { key: key.bytes(), locks, blind_write }) {
+            Admission::Permit(permit) => WaitResult::Permit(permit),
+            Admission::Forked => WaitResult::NoPermit,
+            // Boxed: it is rare, and larger than the rest of a change's future.
+            Admission::Queued(ticket) => Box::pin(self.await_permit(ticket)).await,
         }
     }
 
-    /// Waits in the lines. The time counts as waiting for the locks, which the operation's deadline bounds.
+    /// Waits in the lock queue. The time counts as waiting for the locks, which the operation's deadline bounds.
     /// // [R-LOCK-4]
     #[cold]
-    async fn await_turn(&mut self, place: Place) -> Waited {
-        let longest = self.attachment.store.options.deadline;
+    async fn await_permit(&mut self, ticket: Ticket) -> WaitResult {
+        let total = self.binding.store.options.deadline;
         let since_ns = self.lane.now_ns();
-        let limits = Limits { patience: PATIENCE.min(longest), longest };
-        let waited = place.wait(limits, self.waiting, self.lane.any()).await;
-        match waited {
-            Waited::Answered(_) => self.client.count_overwritten(),
-            Waited::Turn(_) | Waited::Nothing => self.client.count_wait(since_ns),
+        let limits = WaitLimits { stall: STALL_TIMEOUT.min(total), total };
+        let result = ticket.wait(limits, self.waiting, self.lane.any()).await;
+        match result {
+            WaitResult::Combined(_) => self.client.count_overwritten(),
+            WaitResult::Permit(_) | WaitResult::NoPermit => self.client.count_wait(since_ns),
         }
-        waited
+        result
     }
 
     /// Books what became of the extent that a change brought, and of the one it freed.
     #[inline(always)]
-    fn book(&mut self, result: &Result<Changed, OperationError>) {
+    fn settle_allocation(&mut self, result: &Result<Changed, OperationError>) {
         let Some(extents) = &mut self.extents else { return };
         match (self.pending.take(), result) {
             (None, _) => {}
@@ -558,10 +570,10 @@ impl Client {
 
     /// Adds what this client met to the table's totals, if it had to do with somebody who was dead or stood still. No
     /// round trip otherwise. // [R-TOTALS-1]
-    async fn tell_incidents(&mut self) {
-        if let Some(news) = self.told.incidents(&self.client, self.extents.as_ref()) {
+    async fn report_incidents(&mut self) {
+        if let Some(delta) = self.reported.incidents(&self.client, self.extents.as_ref()) {
             // Rare, as above.
-            Box::pin(tell(Arc::clone(self.client.table()), self.lane.any(), news)).await;
+            Box::pin(report(Arc::clone(self.client.table()), self.lane.any(), delta)).await;
         }
     }
 
@@ -570,21 +582,21 @@ impl Client {
         let operation = accepted.request.operation();
         self.settle_extent(operation).await?;
         let (Placement::Extent, Some(extents)) = (accepted.place, &mut self.extents) else {
-            self.tend_extents(operation).await?;
+            self.maintain_extents(operation).await?;
             return Ok(None);
         };
         let value = accepted.request.value().unwrap_or_default();
         match extents.reserve(self.lane.any(), &accepted.key, value).await {
             // Rare, and larger than the rest of a change's future.
-            Err(ExtentError::Full(full)) => Box::pin(self.reserve_of_the_dead(accepted, full)).await,
-            reserved => Ok(Some(reserved.map_err(|error| no_room(error, operation))?)),
+            Err(ExtentError::Full(full)) => Box::pin(self.reserve_from_the_dead(accepted, full)).await,
+            reserved => Ok(Some(reserved.map_err(|error| extent_error(error, operation))?)),
         }
     }
 
     /// Room for a value for which there is none: nobody gives back the chunks of the dead before they are
     /// recovered. `full` if nobody is dead; `Destroyed` if nothing else meets that the table was. // [R-RECOVER-1]
     /// [R-DESTROY-1]
-    async fn reserve_of_the_dead(
+    async fn reserve_from_the_dead(
         &mut self,
         accepted: &Accepted<'_>,
         full: NoSpace,
@@ -599,14 +611,14 @@ impl Client {
         }
         let owners = extents.owners(self.lane.any()).await.map_err(fabric)?;
         let recovered = self.client.recover_owners(self.lane.any(), &owners, operation).await;
-        self.tell_incidents().await;
+        self.report_incidents().await;
         let Some(extents) = &mut self.extents else { return full() };
         match recovered.map_err(|error| self.events.failed(error))? {
             0 => full(),
             _ => {
                 let value = accepted.request.value().unwrap_or_default();
                 let reserved = extents.reserve(self.lane.any(), &accepted.key, value).await;
-                Ok(Some(reserved.map_err(|error| no_room(error, operation))?))
+                Ok(Some(reserved.map_err(|error| extent_error(error, operation))?))
             }
         }
     }
@@ -619,7 +631,7 @@ impl Client {
             if !self.lane.is_remote() {
                 return error;
             }
-            if let Err(error) = self.go_on_after(error, operation, &mut Until::default()).await {
+            if let Err(error) = self.prepare_retry(error, operation, &mut ReconnectDeadline::default()).await {
                 return error;
             }
         }
@@ -627,7 +639,7 @@ impl Client {
     }
 
     /// Lets no space gather with a client that removes or replaces and never stores. // [R-EXTENT-5]
-    async fn tend_extents(&mut self, operation: Operation) -> Result<(), Error> {
+    async fn maintain_extents(&mut self, operation: Operation) -> Result<(), Error> {
         let Some(extents) = &mut self.extents else { return Ok(()) };
         let tended = extents.tend(self.lane.any()).await;
         tended.map_err(|source| OperationErrorKind::Fabric { source }.during(operation).into())
@@ -684,8 +696,8 @@ impl Client {
     /// Gives back locks, extents and the slot.
     async fn give_back(&mut self) -> Result<(), Error> {
         self.release_memory().await?;
-        let news = self.told.news(&self.client, self.extents.as_ref());
-        tell(Arc::clone(self.client.table()), self.lane.any(), news).await;
+        let delta = self.reported.delta(&self.client, self.extents.as_ref());
+        report(Arc::clone(self.client.table()), self.lane.any(), delta).await;
         let released = release_slot(self.lane.any(), self.client.table(), self.owner).await;
         released.map_err(|source| OperationErrorKind::Fabric { source }.during(Operation::Session).into())
     }
@@ -698,7 +710,7 @@ impl Client {
     /// that was put is lost.
     pub async fn close(mut self) -> Result<(), Error> {
         if self.lane.is_stale() {
-            return Err(self.attachment.store.fabric("cannot close a client of")(FabricError::Forked));
+            return Err(self.binding.store.fabric("cannot close a client of")(FabricError::Forked));
         }
         let closed = self.give_back().await;
         self.hold = None;

@@ -28,9 +28,9 @@ pub(crate) use self::client::{Request, Taken};
 pub use self::pool::{Pool, PooledClient};
 pub use self::reader::Reader;
 pub use self::scan::Scan;
-use crate::attachment::without_effect;
 use crate::fabric::Waiting;
-use crate::sessions::moment_after;
+use crate::session_binding::without_effect;
+use crate::sessions::deadline_after;
 pub use crate::typed::tasks::{Typed, TypedClient, TypedReader};
 use crate::wait::on_a_thread;
 use crate::{CreateOptions, Error, OpenOptions, Url};
@@ -152,7 +152,7 @@ impl Store {
         let inner = &self.0.inner;
         inner.refuse_read_only()?;
         let (sessions, timeout) = (&inner.cooperative, inner.options.reconnect_timeout);
-        let mut session = sessions.current_later(moment_after(timeout)).await?;
+        let mut session = sessions.current_async(deadline_after(timeout)).await?;
         let mut until = None;
         loop {
             let error = match inner.claim_in(&session, Waiting::Cooperative).await {
@@ -162,7 +162,7 @@ impl Store {
             };
             // A slot that was taken through a session that is lost is that of a dead client.
             let until = match until {
-                None => *until.insert(moment_after(timeout)),
+                None => *until.insert(deadline_after(timeout)),
                 Some(until) if Instant::now() < until => until,
                 Some(_) => return Err(without_effect(error)),
             };

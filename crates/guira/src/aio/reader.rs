@@ -9,9 +9,9 @@ use std::sync::Arc;
 use guira_fabric::{Lane, Traffic};
 use guira_rcuckoo::{Counters, Now, Operation, Table};
 
-use crate::attachment::{Attachment, Holds, Until, is_session_lost};
 use crate::events::Events;
 use crate::fabric::{FabricLane, Waiting};
+use crate::session_binding::{Holds, ReconnectDeadline, SessionBinding, is_session_lost};
 use crate::sessions::Sessions;
 use crate::store::Inner;
 use crate::{Error, OperationError, OperationErrorKind, Token, Versioned};
@@ -56,15 +56,15 @@ macro_rules! lookups {
             /// As [`Self::get`]; `into` is empty then.
             #[inline(always)]
             pub async fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
-                match self.get_now(key, into) {
+                match self.try_get(key, into) {
                     Now::Done(found) => Ok(found.is_some()),
-                    Now::Wait => self.get_waiting(key, into).await,
+                    Now::Wait => self.get_slow(key, into).await,
                 }
             }
 
             /// The first part of [`Self::get_into`]: all of it, unless it has to wait.
             #[inline(always)]
-            pub(crate) fn get_now(&mut self, key: &[u8], into: &mut Vec<u8>) -> Now<()> {
+            pub(crate) fn try_get(&mut self, key: &[u8], into: &mut Vec<u8>) -> Now<()> {
                 into.clear();
                 match self.lane.in_place() {
                     Some(lane) => self.$protocol.get_value_now(lane, key, into),
@@ -73,7 +73,7 @@ macro_rules! lookups {
             }
 
             /// The second part.
-            pub(crate) async fn get_waiting(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
+            pub(crate) async fn get_slow(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
                 Ok(self.get_from(key, into).await?.is_some())
             }
 
@@ -83,11 +83,11 @@ macro_rules! lookups {
                 key: &[u8],
                 into: &mut Vec<u8>,
             ) -> Result<Option<guira_rcuckoo::Token>, Error> {
-                let mut until = Until::default();
+                let mut deadline = ReconnectDeadline::default();
                 loop {
                     match self.$protocol.get(self.lane.any(), key, into).await {
                         Ok(found) => return Ok(found),
-                        Err(error) => self.go_on(error, &mut until).await?,
+                        Err(error) => self.prepare_lookup_retry(error, &mut deadline).await?,
                     }
                     into.clear();
                 }
@@ -95,11 +95,15 @@ macro_rules! lookups {
 
             /// Makes the next attempt of a lookup possible that failed with `error`. // [R-SESSION-1]
             #[cold]
-            async fn go_on(&mut self, error: OperationError, until: &mut Until) -> Result<(), Error> {
+            async fn prepare_lookup_retry(
+                &mut self,
+                error: OperationError,
+                deadline: &mut ReconnectDeadline,
+            ) -> Result<(), Error> {
                 let error = self.events.failed(error);
                 if self.lane.is_remote() {
                     // Rare, and larger than the rest of a lookup's future.
-                    Box::pin(self.change_session(error, Operation::Get, until)).await
+                    Box::pin(self.change_session(error, Operation::Get, deadline)).await
                 } else {
                     Err(error)
                 }
@@ -163,7 +167,7 @@ macro_rules! lookups {
                 mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
             ) {
                 let Some(lane) = self.lane.in_place() else {
-                    return Box::pin(self.get_many_from_afar(keys, visit)).await;
+                    return Box::pin(self.get_many_remote(keys, visit)).await;
                 };
                 let events = &self.events;
                 let visit = |i: usize, result: Result<Option<&[u8]>, guira_rcuckoo::Error>| {
@@ -174,12 +178,12 @@ macro_rules! lookups {
 
             /// The same over a fabric whose sessions can be lost: goes on in another one with the first key that has
             /// no result yet.
-            async fn get_many_from_afar<K: AsRef<[u8]>>(
+            async fn get_many_remote<K: AsRef<[u8]>>(
                 &mut self,
                 keys: &[K],
                 mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
             ) {
-                let (mut done, mut until) = (0, Until::default());
+                let (mut done, mut deadline) = (0, ReconnectDeadline::default());
                 while done < keys.len() {
                     let (base, events, mut lost) = (done, &self.events, None);
                     let see = |i: usize, result: Result<Option<&[u8]>, OperationError>| match result {
@@ -192,7 +196,7 @@ macro_rules! lookups {
                     };
                     self.$protocol.get_many(self.lane.any(), &keys[base..], see).await;
                     let Some(error) = lost else { return };
-                    if let Err(told) = self.go_on(error.clone(), &mut until).await {
+                    if let Err(told) = self.prepare_lookup_retry(error.clone(), &mut deadline).await {
                         visit(done, Err(told));
                         (done + 1..keys.len()).for_each(|i| visit(i, Err(error.clone().into())));
                         return;
@@ -249,12 +253,12 @@ pub struct Reader {
     lane: FabricLane,
     events: Events,
     waiting: Waiting,
-    attachment: Attachment,
+    binding: SessionBinding,
 }
 
 impl fmt::Debug for Reader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reader").field("url", &self.attachment.store.url).finish_non_exhaustive()
+        f.debug_struct("Reader").field("url", &self.binding.store.url).finish_non_exhaustive()
     }
 }
 
@@ -263,24 +267,29 @@ impl Reader {
     pub(crate) fn new(store: &Arc<Inner>, sessions: &Arc<Sessions>, waiting: Waiting) -> Reader {
         let latest = sessions.latest().map(|session| (session.region, session.number));
         // A session of the store's own will do until there is one that waits as wanted.
-        let (region, number) = latest.unwrap_or_else(|| (store.region_at_hand(), 0));
+        let (region, number) = latest.unwrap_or_else(|| (store.latest_region(), 0));
         Reader {
             reader: guira_rcuckoo::Reader::new(Arc::clone(&store.table), store.client_config(0)),
             lane: region.lane_waiting(waiting),
             events: store.events.clone(),
             waiting,
-            attachment: Attachment::new(Arc::clone(store), Arc::clone(sessions), number, Holds::Nothing),
+            binding: SessionBinding::new(Arc::clone(store), Arc::clone(sessions), number, Holds::Nothing),
         }
     }
 
     /// Goes on in another session after `error`. A reader holds nothing: whether the node dropped the session before
     /// does not matter. // [R-SESSION-1]
-    async fn change_session(&mut self, error: Error, operation: Operation, until: &mut Until) -> Result<(), Error> {
-        let session = self.attachment.next(error, until).await?;
+    async fn change_session(
+        &mut self,
+        error: Error,
+        operation: Operation,
+        deadline: &mut ReconnectDeadline,
+    ) -> Result<(), Error> {
+        let session = self.binding.next(error, deadline).await?;
         let traffic = *self.lane.traffic();
         self.lane = session.region.lane_waiting(self.waiting);
         *self.lane.traffic_mut() = traffic;
-        self.attachment.attach(&session, operation)
+        self.binding.bind(&session, operation)
     }
 
     /// What this reader met since it was opened: rows that were read again, writers that it read past, lookups that

@@ -4,7 +4,7 @@ use super::Store;
 use crate::Error;
 use crate::fabric::Waiting;
 use crate::scan::{Item, RowScan};
-use crate::sessions::moment_after;
+use crate::sessions::deadline_after;
 
 /// The keys and values of a table, one after the other, from [`Store::scan`]. In place: [`crate::Scan`].
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Store {
     /// ```
     pub async fn scan(&self) -> Result<Scan, Error> {
         let inner = &self.0.inner;
-        let session = inner.cooperative.current_later(moment_after(inner.options.reconnect_timeout)).await?;
+        let session = inner.cooperative.current_async(deadline_after(inner.options.reconnect_timeout)).await?;
         Ok(Scan(crate::Scan::new(RowScan::new(inner, &session.region, Waiting::Cooperative))))
     }
 }

@@ -120,7 +120,7 @@ pub enum OpenError {
         "cannot {attempt} {url}: a memory node creates its table when it is started (`guira serve`), and the table \
              goes when the node and its memory do; nothing was changed"
     )]
-    OfNode {
+    OnMemoryNode {
         /// The table.
         url: Url,
         /// What was attempted.
@@ -196,7 +196,7 @@ impl OpenError {
             | OpenError::ReadOnly { .. }
             | OpenError::ReadOnlyGrant { .. }
             | OpenError::TokenFile { .. }
-            | OpenError::OfNode { .. } => Blame::Misuse,
+            | OpenError::OnMemoryNode { .. } => Blame::Misuse,
             OpenError::Region(error) => region_blame(error),
             OpenError::Table { source, .. } => match source {
                 TableError::Fabric(error) => fabric_blame(error),

@@ -18,7 +18,7 @@ use super::PoolStatus;
 use super::queue::{Grant, Number, Queue};
 use super::timer::{Alarm, Timer};
 use crate::aio::Client;
-use crate::sessions::moment_after;
+use crate::sessions::deadline_after;
 use crate::wait::{Unpark, wait_for};
 use crate::{Error, OpenError, Store};
 
@@ -86,7 +86,7 @@ impl Shared {
     pub(crate) async fn client(self: &Arc<Self>, timeout: Duration) -> Result<Client, Error> {
         let mut ticket = self.ticket(timeout)?;
         match poll_fn(|cx| ticket.poll(cx, Wake::ByTimer)).await? {
-            Grant::Member(client) => Ok(anew(client)),
+            Grant::Member(client) => Ok(reset(client)),
             Grant::MayOpen => {
                 let permit = Permit::new(self);
                 let client = self.store.to_async().client().await?;
@@ -108,7 +108,7 @@ impl Shared {
             }
         };
         match grant {
-            Grant::Member(client) => Ok(anew(client)),
+            Grant::Member(client) => Ok(reset(client)),
             Grant::MayOpen => {
                 let permit = Permit::new(self);
                 let client = self.store.client()?.0;
@@ -193,8 +193,8 @@ impl Shared {
 }
 
 /// An idle client, for its next holder.
-fn anew(mut client: Client) -> Client {
-    client.begin_anew();
+fn reset(mut client: Client) -> Client {
+    client.reset_for_next_holder();
     client
 }
 
@@ -267,7 +267,7 @@ impl Ticket {
 
     fn deadline(&self) -> Instant {
         let since = self.since.unwrap_or_else(Instant::now);
-        since.checked_add(self.timeout).unwrap_or_else(|| moment_after(self.timeout))
+        since.checked_add(self.timeout).unwrap_or_else(|| deadline_after(self.timeout))
     }
 
     fn give_up(&self) -> Error {

@@ -189,7 +189,7 @@ impl Client {
     async fn again(&mut self, attempts: &mut Attempts) -> Result<(), Error> {
         attempts.failed += 1;
         let waited_ns = self.lane.now_ns().saturating_sub(attempts.since_ns);
-        if u128::from(waited_ns) >= self.attachment.store.options.deadline.as_nanos() {
+        if u128::from(waited_ns) >= self.binding.store.options.deadline.as_nanos() {
             let Attempts { operation, failed: attempts, .. } = *attempts;
             let waited_ms = waited_ns / 1_000_000;
             return Err(OperationErrorKind::Contended { attempts, waited_ms }.during(operation).into());

@@ -36,14 +36,14 @@ impl Client {
     /// so, or goes on in another session. // [R-DROP-1]
     pub(crate) async fn settle(&mut self) {
         if self.settle_extent(Operation::Session).await.is_ok() {
-            let _ = self.tend_extents(Operation::Session).await;
+            let _ = self.maintain_extents(Operation::Session).await;
         }
     }
 
     /// Goes to a new holder, who held nothing in a session that is lost by now. // [R-SESSION-2]
-    pub(crate) fn begin_anew(&mut self) {
+    pub(crate) fn reset_for_next_holder(&mut self) {
         if self.lane.is_lost() {
-            self.attachment.forget_session();
+            self.binding.ignore_fence();
         }
     }
 }

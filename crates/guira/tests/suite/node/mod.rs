@@ -354,7 +354,7 @@ fn nodes_make_and_keep_their_tables_themselves() {
     ] {
         let error = result.unwrap_err();
         assert!(
-            matches!(&error, Error::Open(OpenError::OfNode { attempt: found, .. }) if *found == attempt),
+            matches!(&error, Error::Open(OpenError::OnMemoryNode { attempt: found, .. }) if *found == attempt),
             "{error}"
         );
         assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));

@@ -8,21 +8,21 @@ use std::time::Instant;
 use guira_fabric::{Effect, FabricError};
 use guira_rcuckoo::{Operation, TableError};
 
-use crate::sessions::{Session, Sessions, moment_after};
+use crate::sessions::{Session, Sessions, deadline_after};
 use crate::store::Inner;
 use crate::{Error, OpenError, OperationError, OperationErrorKind};
 
 /// Which session a lane belongs to, and where to get another one.
-pub(crate) struct Attachment {
+pub(crate) struct SessionBinding {
     pub(crate) store: Arc<Inner>,
     pub(crate) sessions: Arc<Sessions>,
     /// The number of the latest session that was tried.
     number: u64,
     /// The number of the session in which the slot was taken.
-    held_in: u64,
+    slot_session: u64,
     holds: Holds,
     /// Whether the caller was told that the node dropped this session.
-    told_fenced: bool,
+    fence_reported: bool,
 }
 
 /// What is held through a session.
@@ -36,25 +36,25 @@ pub(crate) enum Holds {
 
 /// Until when an operation tries to get another session: set when it loses its first.
 #[derive(Default)]
-pub(crate) struct Until(Option<Instant>);
+pub(crate) struct ReconnectDeadline(Option<Instant>);
 
 /// What follows an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum ErrorAction {
     /// The caller is told.
     Report,
     /// The caller is told, once, that it was shut out.
     ReportFence,
     /// The operation begins anew in another session.
-    Repeat,
+    Retry,
 }
 
 /// What follows an error of an operation that had `effect`; `lost` is how the session was lost, if it was.
-fn verdict(lost: Option<&FabricError>, effect: Effect, told_fenced: bool) -> Verdict {
+fn error_action(lost: Option<&FabricError>, effect: Effect, fence_reported: bool) -> ErrorAction {
     match (lost, effect) {
-        (Some(FabricError::Fenced { .. }), _) if !told_fenced => Verdict::ReportFence,
-        (Some(_), Effect::None) => Verdict::Repeat,
-        (None, _) | (Some(_), Effect::Done | Effect::Unknown) => Verdict::Report,
+        (Some(FabricError::Fenced { .. }), _) if !fence_reported => ErrorAction::ReportFence,
+        (Some(_), Effect::None) => ErrorAction::Retry,
+        (None, _) | (Some(_), Effect::Done | Effect::Unknown) => ErrorAction::Report,
     }
 }
 
@@ -105,41 +105,41 @@ pub(crate) fn without_effect(error: Error) -> Error {
     }
 }
 
-impl Attachment {
-    pub(crate) fn new(store: Arc<Inner>, sessions: Arc<Sessions>, number: u64, holds: Holds) -> Attachment {
-        Attachment { store, sessions, number, held_in: number, holds, told_fenced: holds == Holds::Nothing }
+impl SessionBinding {
+    pub(crate) fn new(store: Arc<Inner>, sessions: Arc<Sessions>, number: u64, holds: Holds) -> SessionBinding {
+        SessionBinding { store, sessions, number, slot_session: number, holds, fence_reported: holds == Holds::Nothing }
     }
 
     /// The session in which to go on after `error`.
     ///
     /// # Errors
     /// `error`, if it is to be reported; why there is no other session.
-    pub(crate) async fn next(&mut self, error: Error, until: &mut Until) -> Result<Session, Error> {
-        match verdict(lost_session(&error), error.effect(), self.told_fenced) {
-            Verdict::Report => return Err(error),
-            Verdict::ReportFence => {
-                self.told_fenced = true;
+    pub(crate) async fn next(&mut self, error: Error, deadline: &mut ReconnectDeadline) -> Result<Session, Error> {
+        match error_action(lost_session(&error), error.effect(), self.fence_reported) {
+            ErrorAction::Report => return Err(error),
+            ErrorAction::ReportFence => {
+                self.fence_reported = true;
                 return Err(error);
             }
-            Verdict::Repeat => {}
+            ErrorAction::Retry => {}
         }
         let now = Instant::now();
-        let until = match until.0 {
+        let until = match deadline.0 {
             // It lost session after session.
             Some(until) if now >= until => return Err(error),
             Some(until) => until,
-            None => *until.0.insert(moment_after(self.store.options.reconnect_timeout)),
+            None => *deadline.0.insert(deadline_after(self.store.options.reconnect_timeout)),
         };
         self.sessions.after(self.number, until).await
     }
 
     /// Notes that nobody minds what became of the latest session, which is lost.
-    pub(crate) fn forget_session(&mut self) {
-        self.told_fenced = true;
+    pub(crate) fn ignore_fence(&mut self) {
+        self.fence_reported = true;
     }
 
     /// Notes that `session` was lost before anything was held in it.
-    pub(crate) fn pass_over(&mut self, session: &Session) {
+    pub(crate) fn skip(&mut self, session: &Session) {
         self.number = session.number;
     }
 
@@ -148,11 +148,11 @@ impl Attachment {
     /// # Errors
     /// `Fenced`, if the node had dropped the session before and the caller does not know: others took over what was
     /// held in it. // [R-SESSION-2]
-    pub(crate) fn attach(&mut self, session: &Session, operation: Operation) -> Result<(), Error> {
-        let is_news = session.last_fenced >= self.held_in && !self.told_fenced;
-        (self.number, self.held_in) = (session.number, session.number);
-        self.told_fenced = self.holds == Holds::Nothing;
-        if is_news {
+    pub(crate) fn bind(&mut self, session: &Session, operation: Operation) -> Result<(), Error> {
+        let is_unreported = session.last_fenced >= self.slot_session && !self.fence_reported;
+        (self.number, self.slot_session) = (session.number, session.number);
+        self.fence_reported = self.holds == Holds::Nothing;
+        if is_unreported {
             let source = FabricError::Fenced { effect: Effect::None };
             return Err(OperationError { operation, kind: OperationErrorKind::Fabric { source } }.into());
         }
@@ -173,13 +173,13 @@ mod tests {
         for effect in EFFECTS {
             let disconnected = FabricError::Disconnected { effect };
             let fenced = FabricError::Fenced { effect };
-            let repeated = if effect == Effect::None { Verdict::Repeat } else { Verdict::Report };
+            let repeated = if effect == Effect::None { ErrorAction::Retry } else { ErrorAction::Report };
             for told in [false, true] {
-                assert_eq!(verdict(None, effect, told), Verdict::Report, "{effect:?}");
-                assert_eq!(verdict(Some(&disconnected), effect, told), repeated, "{effect:?}");
+                assert_eq!(error_action(None, effect, told), ErrorAction::Report, "{effect:?}");
+                assert_eq!(error_action(Some(&disconnected), effect, told), repeated, "{effect:?}");
             }
-            assert_eq!(verdict(Some(&fenced), effect, false), Verdict::ReportFence, "{effect:?}");
-            assert_eq!(verdict(Some(&fenced), effect, true), repeated, "{effect:?}");
+            assert_eq!(error_action(Some(&fenced), effect, false), ErrorAction::ReportFence, "{effect:?}");
+            assert_eq!(error_action(Some(&fenced), effect, true), repeated, "{effect:?}");
         }
     }
 
