@@ -1,7 +1,7 @@
-//! Clients: one lane each, one operation at a time, one slot of the table.
+//! Async clients. Each has one lane, runs one operation at a time, and holds one client slot of the table.
 //!
-//! Invariants: an extent is written before the row that points to it, and is `pending` while nobody knows whether one
-//! does; the slot is given back after everything else, and never by a forked child.
+//! Invariants: an extent is written before the row that points to it, and is `pending` while it is unknown whether a
+//! row does; the slot is given back after everything else, and never by a forked child.
 
 mod derived;
 mod pooled;
@@ -32,18 +32,18 @@ use crate::store::Inner;
 use crate::wait::block_on;
 use crate::{Error, Expected, OperationError, OperationErrorKind, Put, Swap, Token, Versioned};
 
-/// Keys whose rows are loaded ahead of the one that is being changed.
+/// The number of keys whose rows are prefetched ahead of the one that is being changed.
 const AHEAD_KEYS: usize = 4;
 
-/// Reads and changes the table, one operation at a time: one a task, from [`super::Store::client`]. Holds a client slot
-/// while it lives. The same in place: [`crate::Client`].
+/// An async client, which reads and changes a table, one operation at a time: from [`super::Store::client`], one for
+/// each task. It holds a client slot while it lives. The blocking counterpart is [`crate::Client`].
 ///
-/// Dropping an operation's future before it is ready strands nothing: it takes effect wholly or not at all, and the
-/// next operation first gives back what it had acquired (R-DROP-1).
+/// Dropping an operation's future before it is ready is safe: the operation takes effect completely or not at all, and
+/// the next one first gives back what it had acquired (R-DROP-1).
 ///
-/// [`Client::close`] gives back the client's chunks and its slot, and says if that fails. Dropping it never waits: on
-/// shared memory it gives them back, without telling of a failure; behind a memory node it gives up: its slot is that
-/// of a dead client, which whoever needs it, or what it holds, recovers.
+/// [`Client::close`] gives back the client's chunks and its slot, and reports failures. Dropping the client never
+/// waits: on shared memory it gives them back and ignores failures; behind a memory node it leaves its slot as that of
+/// a dead client, and the next client that needs the slot, or what it holds, recovers it.
 ///
 /// ```
 /// use guira::{CreateOptions, Put, Url, aio};
@@ -69,9 +69,9 @@ pub struct Client {
     hold: Option<SlotHold>,
     owner: OwnerId,
     events: Events,
-    /// What is in the table's totals already.
+    /// The counts that the table's totals include already.
     reported: ReportedCounters,
-    /// What was counted in sessions that were lost.
+    /// The counts of sessions that were lost.
     earlier: Counters,
     waiting: Waiting,
     /// The local queue in front of the locks, if the table is behind a memory node.
@@ -86,16 +86,16 @@ impl fmt::Debug for Client {
     }
 }
 
-/// A slot that was taken, and the lane for it.
+/// A client slot that was taken, and the lane for it.
 pub(crate) struct Taken {
     pub(crate) lane: FabricLane,
     pub(crate) owner: OwnerId,
     pub(crate) hold: SlotHold,
-    /// What its words say.
+    /// The content of its slot.
     pub(crate) own: SlotClient,
 }
 
-/// A change as it is asked for.
+/// A requested change.
 #[derive(Clone, Copy)]
 pub(crate) enum Request<'r> {
     Put(&'r [u8]),
@@ -108,7 +108,7 @@ pub(crate) enum Request<'r> {
 }
 
 impl<'r> Request<'r> {
-    /// The value that it brings.
+    /// Returns the value to store, if there is one.
     #[inline(always)]
     fn value(self) -> Option<&'r [u8]> {
         match self {
@@ -120,7 +120,7 @@ impl<'r> Request<'r> {
         }
     }
 
-    /// The change that it is, if its value is stored as `value`.
+    /// Returns the change, with its value stored as `value`.
     #[inline(always)]
     fn with<'v>(self, value: NewValue<'v>) -> Change<'v>
     where
@@ -137,7 +137,7 @@ impl<'r> Request<'r> {
         }
     }
 
-    /// Asked for where a change fails or waits: apart from those that do not.
+    /// Returns the operation. Not inlined: only a change that fails or waits needs it.
     #[inline(never)]
     fn operation(self) -> Operation {
         self.with(NewValue::Inline(&[])).operation()
@@ -153,7 +153,7 @@ impl<'r> Request<'r> {
     }
 }
 
-/// What a table says of a request: that it can store its key and its value, and where.
+/// A request whose key and value the table can store, and where the value goes.
 struct Accepted<'a> {
     key: Key<'a>,
     place: Placement,
@@ -169,7 +169,7 @@ impl<'a> Accepted<'a> {
     }
 }
 
-/// An operation's error, if it got no extent.
+/// Converts the error of an allocation into that of an operation.
 #[cold]
 fn extent_error(error: ExtentError, operation: Operation) -> Error {
     let kind = match error {
@@ -179,7 +179,7 @@ fn extent_error(error: ExtentError, operation: Operation) -> Error {
     kind.during(operation).into()
 }
 
-/// The change that `accepted` asks for; its extent, if it has one, is encoded and pending.
+/// Builds the change that `accepted` asks for; its extent, if it has one, is encoded and pending.
 #[inline(always)]
 fn change_of<'v>(
     client: &guira_rcuckoo::Client,
@@ -196,7 +196,7 @@ fn change_of<'v>(
     request.with(NewValue::Extent { extent, words: encoded })
 }
 
-/// What acts as `owner`.
+/// Builds the parts of a client that act as `owner`.
 fn parts(
     store: &Inner,
     region: &FabricRegion,
@@ -248,7 +248,7 @@ impl Client {
         }
     }
 
-    /// Makes another attempt possible after one that failed with `error`, which is returned otherwise. // [R-SESSION-1]
+    /// Prepares another attempt after one that failed with `error`, or returns the error to report. // [R-SESSION-1]
     #[cold]
     async fn prepare_retry(
         &mut self,
@@ -256,12 +256,12 @@ impl Client {
         operation: Operation,
         deadline: &mut ReconnectDeadline,
     ) -> Result<(), Error> {
-        // Rare, and larger than the rest of a change's future.
+        // Boxed: it is rare, and larger than the rest of a change's future.
         Box::pin(self.change_session(error, operation, deadline)).await
     }
 
-    /// Goes on in another session after `error`, with another slot: the last one is that of a dead client, and what it
-    /// holds is for recovery. // [R-SESSION-1] [R-SLOT-1]
+    /// Moves to another session after `error`, with another slot: the last slot is that of a dead client, and what it
+    /// holds is left to recovery. // [R-SESSION-1] [R-SLOT-1]
     async fn change_session(
         &mut self,
         mut error: Error,
@@ -286,7 +286,7 @@ impl Client {
         }
     }
 
-    /// Leaves what was held, and goes on as the owner of the slot that was taken.
+    /// Leaves what the client held, and goes on as the owner of the slot that was taken.
     async fn move_to(&mut self, region: &FabricRegion, taken: Taken) {
         let delta = self.reported.delta(&self.client, self.extents.as_ref());
         self.earlier = self.counters();
@@ -298,40 +298,40 @@ impl Client {
         report(Arc::clone(self.client.table()), self.lane.any(), delta).await;
     }
 
-    /// Inserts `key`, or replaces its value. How long both may be is up to the table's format:
+    /// Inserts `key`, or replaces its value. The table's format bounds the lengths of both:
     /// [`crate::CreateOptions::format`].
     ///
     /// Round trips: 2 for a key in a row and for an insert whose rows have room; 3 for a key in an extent; on shared
-    /// memory 5 or more for an insert that has to move others, elsewhere 2 or 3. Now and then some more, to find room
-    /// for extents or when others hold the locks; behind a memory node none, if it waits for another put or update of
-    /// the key by this process, which overwrites it. Source: R-INSERT-1 to R-UPDATE-2, R-EXTENT-1 to R-EXTENT-5,
-    /// R-LOCK-8; paper 3.2.2, 3.2.3.
+    /// memory 5 or more for an insert that has to move other entries, elsewhere 2 or 3. A few more when extent space
+    /// has to be found or other clients hold the locks. None behind a memory node, if the put waits for another put or
+    /// update of the key by this process that is then combined with it. Source: R-INSERT-1 to R-UPDATE-2, R-EXTENT-1 to
+    /// R-EXTENT-5, R-LOCK-8; paper 3.2.2, 3.2.3.
     ///
     /// # Errors
-    /// `KeyLength` and `ValueLength` if the table cannot store them; `Full` if no path leads to a free entry, `Extent`
-    /// if there is no space for a value that needs an extent; `Busy` if others hold a lock until the deadline;
-    /// `Corrupt` if a row or extent of the key is damaged; `Destroyed`; `Lost`; the fabric's. Nothing was changed,
-    /// unless [`crate::Error::effect`] of the fabric's says otherwise.
+    /// `KeyLength` and `ValueLength` if the table cannot store them; `Full` if no path leads to a free entry; `NoSpace`
+    /// if there is no space for a value that needs an extent; `Busy` if other clients hold a lock until the deadline;
+    /// `Corrupt` if a row or extent of the key is damaged; `Destroyed`; `Lost`; `Fabric`. Nothing was changed, unless
+    /// [`crate::Error::effect`] of a `Fabric` error says otherwise.
     pub async fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Put, Error> {
         let outcome = self.change(key, Request::Put(value)).await?;
         Ok(if outcome == Outcome::Inserted { Put::Inserted } else { Put::Replaced })
     }
 
-    /// Inserts `key` and returns true; changes nothing and returns false if it exists. Round trips: as [`Self::put`]; 2
-    /// if the key exists in a row, 3 in an extent. Source: R-INSERT-1 to R-INSERT-5; paper 3.2.3.
+    /// Inserts `key` and returns true; if the key exists, changes nothing and returns false. Round trips: as
+    /// [`Self::put`]; if the key exists, 2 in a row, 3 in an extent. Source: R-INSERT-1 to R-INSERT-5; paper 3.2.3.
     ///
     /// # Errors
-    /// As [`Self::put`].
+    /// Same as [`Self::put`].
     pub async fn try_insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         Ok(self.change(key, Request::Insert(value)).await? == Outcome::Inserted)
     }
 
-    /// Replaces the value of `key` and returns true; changes nothing and returns false if there is no such key. Round
-    /// trips: 2, 3 for a key in an extent; behind a memory node none, if it is overwritten, as in [`Self::put`].
-    /// Source: R-UPDATE-1, R-UPDATE-2, R-LOCK-8; paper 3.2.2.
+    /// Replaces the value of `key` and returns true; if there is no such key, changes nothing and returns false. Round
+    /// trips: 2, 3 for a key in an extent; behind a memory node none, if it is combined with another write, as in
+    /// [`Self::put`]. Source: R-UPDATE-1, R-UPDATE-2, R-LOCK-8; paper 3.2.2.
     ///
     /// # Errors
-    /// As [`Self::put`], `Full` excepted; `Extent` may come.
+    /// Same as [`Self::put`], except `Full`; `NoSpace` can occur.
     pub async fn update(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         Ok(self.change(key, Request::Update(value)).await? == Outcome::Replaced)
     }
@@ -340,20 +340,20 @@ impl Client {
     /// Source: R-UPDATE-1, R-UPDATE-2; paper 3.2.2.
     ///
     /// # Errors
-    /// `KeyLength`, `Busy`, `Corrupt`, `Destroyed`, `Lost` and the fabric's, as those of [`Self::put`].
+    /// `KeyLength`, `Busy`, `Corrupt`, `Destroyed`, `Lost` and `Fabric`, as for [`Self::put`].
     pub async fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
         Ok(self.change(key, Request::Remove).await? == Outcome::Removed)
     }
 
-    /// Replaces the value of `key` if the key is as expected: has a certain value, or was not changed since it was read
-    /// with [`Self::get_versioned`]. Any length of expected value will do.
+    /// Replaces the value of `key` if the key is as expected: it has a certain value, or was not changed since it was
+    /// read with [`Self::get_versioned`]. The expected value may have any length.
     ///
-    /// Round trips: 2, 3 for a key in an extent, 4 for one in an extent that is expected to have a value of the length
-    /// it has. Source: R-CAS-1, R-CAS-2.
+    /// Round trips: 2; 3 for a key in an extent; 4 if the expected value has the same length as the one in the extent.
+    /// Source: R-CAS-1, R-CAS-2.
     ///
     /// # Errors
-    /// As [`Self::update`]; `ForeignToken` for a token of another table, and nothing was changed. A key that is not as
-    /// expected is no error.
+    /// Same as [`Self::update`]; `ForeignToken` for a token of another table, and nothing was changed. A key that is
+    /// not as expected is not an error.
     pub async fn compare_and_swap<'e>(
         &mut self,
         key: &[u8],
@@ -367,8 +367,8 @@ impl Client {
     /// Removes `key` if it is as expected. Round trips and source: as [`Self::compare_and_swap`].
     ///
     /// # Errors
-    /// As [`Self::remove`]; `ForeignToken` for a token of another table, and nothing was changed. A key that is not as
-    /// expected is no error.
+    /// Same as [`Self::remove`]; `ForeignToken` for a token of another table, and nothing was changed. A key that is
+    /// not as expected is not an error.
     pub async fn compare_and_remove<'e>(
         &mut self,
         key: &[u8],
@@ -378,11 +378,11 @@ impl Client {
         Ok(Swap::of(self.change(key, Request::RemoveIf(expected)).await?))
     }
 
-    /// Puts many keys, one after the other, in order: one result for each. A key's failure does not keep the next from
-    /// being put. Round trips: those of single puts; on shared memory the rows of keys to come are prefetched.
+    /// Puts many keys, one after the other, and returns one result for each, in order. A failure does not stop the puts
+    /// after it. Round trips: those of single puts; on shared memory the rows of the next keys are prefetched.
     ///
     /// # Errors
-    /// Each key has its own, as those of [`Self::put`].
+    /// Each key has a result of its own, with the errors of [`Self::put`].
     pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(&mut self, items: &[(K, V)]) -> Vec<Result<Put, Error>> {
         let mut results = Vec::with_capacity(items.len());
         for (i, (key, value)) in items.iter().enumerate() {
@@ -394,12 +394,12 @@ impl Client {
         results
     }
 
-    /// Removes many keys, one after the other, in order: one result for each, true if it existed. A key's failure does
-    /// not keep the next from being removed. Round trips: those of single removes; on shared memory the rows of keys to
-    /// come are prefetched.
+    /// Removes many keys, one after the other, and returns one result for each, in order: true if the key existed. A
+    /// failure does not stop the removals after it. Round trips: those of single removals; on shared memory the rows of
+    /// the next keys are prefetched.
     ///
     /// # Errors
-    /// Each key has its own, as those of [`Self::remove`].
+    /// Each key has a result of its own, with the errors of [`Self::remove`].
     pub async fn remove_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<bool, Error>> {
         let mut results = Vec::with_capacity(keys.len());
         for (i, key) in keys.iter().enumerate() {
@@ -411,7 +411,7 @@ impl Client {
         results
     }
 
-    /// What is expected, if that is said with a token, of this table's.
+    /// Converts `expected`, whose token must be of this table.
     #[inline]
     pub(crate) fn expected<'e>(
         &self,
@@ -428,8 +428,8 @@ impl Client {
         }
     }
 
-    /// Carries out a change, or the part of it that needs no waiting: the rest is for [`Client::change_slow`].
-    /// `None` if nothing was begun; otherwise its extent, if it has one, is pending.
+    /// Makes a change, or the part of it that need not wait: [`Client::change_slow`] does the rest. The error is `None`
+    /// if nothing was begun; otherwise the extent, if the change has one, is pending.
     #[inline(always)]
     pub(crate) fn try_change(&mut self, key: &[u8], request: Request<'_>) -> Result<Outcome, Option<Begun>> {
         let Some(lane) = self.lane.in_place() else { return Err(None) };
@@ -454,7 +454,8 @@ impl Client {
         }
     }
 
-    /// The rest of a change that [`Client::try_change`] began: in its turn, and in another session if this one is lost.
+    /// Completes a change that [`Client::try_change`] began: waits for a permit, and moves to another session if this
+    /// one is lost.
     pub(crate) async fn change_slow(
         &mut self,
         key: &[u8],
@@ -488,7 +489,8 @@ impl Client {
         }
     }
 
-    /// One attempt of [`Client::change_slow`]: finds room for its value, carries it out, and books both.
+    /// Makes one attempt of [`Client::change_slow`]: allocates space for the value, makes the change, and settles the
+    /// allocations of both values.
     async fn attempt(&mut self, accepted: &Accepted<'_>, begun: Option<Begun>) -> Result<Outcome, Error> {
         let Accepted { key, request, .. } = accepted;
         let (change, begun) = match begun {
@@ -545,14 +547,14 @@ impl Client {
         result
     }
 
-    /// Books what became of the extent that a change brought, and of the one it freed.
+    /// Settles the extent that a change brought, and gives back the one that it freed.
     #[inline(always)]
     fn settle_allocation(&mut self, result: &Result<Changed, OperationError>) {
         let Some(extents) = &mut self.extents else { return };
         match (self.pending.take(), result) {
             (None, _) => {}
             (Some(extent), Ok(changed)) if changed.took_effect() => extents.link(&extent),
-            // Whether an entry refers to it cannot be known: it stays allocated until a sweep finds out.
+            // It is unknown whether an entry refers to it: it stays allocated until a sweep finds out.
             (Some(_), Err(error)) if error.effect() == Effect::Unknown => {}
             (Some(extent), _) => extents.cancel(&extent),
         }
@@ -561,23 +563,24 @@ impl Client {
         }
     }
 
-    /// Tells of a change that failed: nothing was changed if its commit was not sent.
+    /// Reports the failure of a change: it had no effect if its commit was not sent.
     #[cold]
     fn failed(&self, error: OperationError) -> Error {
         let error = self.events.failed(error);
         if self.client.has_committed() { error } else { without_effect(error) }
     }
 
-    /// Adds what this client met to the table's totals, if it had to do with somebody who was dead or stood still. No
-    /// round trip otherwise. // [R-TOTALS-1]
+    /// Adds this client's counts to the table's totals, if it met a client that was dead or stopped. No round trip
+    /// otherwise. // [R-TOTALS-1]
     async fn report_incidents(&mut self) {
         if let Some(delta) = self.reported.incidents(&self.client, self.extents.as_ref()) {
-            // Rare, as above.
+            // Boxed: see above.
             Box::pin(report(Arc::clone(self.client.table()), self.lane.any(), delta)).await;
         }
     }
 
-    /// Room for a value that needs some; `None` if it goes in the row. Does what there is to do before.
+    /// Allocates an extent for a value that needs one; `None` if it goes in the row. First settles and maintains the
+    /// extents.
     async fn reserve(&mut self, accepted: &Accepted<'_>) -> Result<Option<ExtentRef>, Error> {
         let operation = accepted.request.operation();
         self.settle_extent(operation).await?;
@@ -587,15 +590,15 @@ impl Client {
         };
         let value = accepted.request.value().unwrap_or_default();
         match extents.reserve(self.lane.any(), &accepted.key, value).await {
-            // Rare, and larger than the rest of a change's future.
+            // Boxed: it is rare, and larger than the rest of a change's future.
             Err(ExtentError::Full(full)) => Box::pin(self.reserve_from_the_dead(accepted, full)).await,
             reserved => Ok(Some(reserved.map_err(|error| extent_error(error, operation))?)),
         }
     }
 
-    /// Room for a value for which there is none: nobody gives back the chunks of the dead before they are
-    /// recovered. `full` if nobody is dead; `Destroyed` if nothing else meets that the table was. // [R-RECOVER-1]
-    /// [R-DESTROY-1]
+    /// Allocates an extent when no space is free: recovers dead clients, which frees their chunks, and tries again.
+    /// Fails with `full` if no client is dead; `Destroyed` if the table was, which nothing else would notice.
+    /// // [R-RECOVER-1] [R-DESTROY-1]
     async fn reserve_from_the_dead(
         &mut self,
         accepted: &Accepted<'_>,
@@ -604,9 +607,9 @@ impl Client {
         let operation = accepted.request.operation();
         let full = || Err(OperationErrorKind::NoSpace(Box::new(full)).during(operation).into());
         let Some(extents) = &mut self.extents else { return full() };
-        let looked = is_destroyed(self.lane.any(), self.client.table()).await;
+        let destroyed = is_destroyed(self.lane.any(), self.client.table()).await;
         let fabric = |source| OperationErrorKind::Fabric { source }.during(operation);
-        if looked.map_err(fabric)? {
+        if destroyed.map_err(fabric)? {
             return Err(OperationErrorKind::Destroyed.during(operation).into());
         }
         let owners = extents.owners(self.lane.any()).await.map_err(fabric)?;
@@ -623,8 +626,8 @@ impl Client {
         }
     }
 
-    /// Ends a change that the table cannot carry out, as one that it can: what a dropped operation left is given back
-    /// before, or the session in which it was held. // [R-DROP-1]
+    /// Refuses a change that the table cannot store. Like any other operation, it first gives back what a dropped
+    /// operation left, or replaces the session in which that was held. // [R-DROP-1]
     #[cold]
     async fn refuse(&mut self, refused: OperationErrorKind, operation: Operation) -> Error {
         if let Err(error) = self.settle_extent(operation).await.map_err(without_effect) {
@@ -638,14 +641,15 @@ impl Client {
         refused.during(operation).into()
     }
 
-    /// Lets no space gather with a client that removes or replaces and never stores. // [R-EXTENT-5]
+    /// Gives back freed space, which would pile up in a client that removes or replaces and never stores.
+    /// // [R-EXTENT-5]
     async fn maintain_extents(&mut self, operation: Operation) -> Result<(), Error> {
         let Some(extents) = &mut self.extents else { return Ok(()) };
-        let tended = extents.tend(self.lane.any()).await;
-        tended.map_err(|source| OperationErrorKind::Fabric { source }.during(operation).into())
+        let maintained = extents.tend(self.lane.any()).await;
+        maintained.map_err(|source| OperationErrorKind::Fabric { source }.during(operation).into())
     }
 
-    /// Finds out what became of the extent of an operation that was dropped. // [R-DROP-1]
+    /// Settles the extent of a dropped operation. // [R-DROP-1]
     async fn settle_extent(&mut self, operation: Operation) -> Result<(), Error> {
         self.client.refuse_if_lost().map_err(|kind| kind.during(operation))?;
         self.client
@@ -662,13 +666,12 @@ impl Client {
         Ok(())
     }
 
-    /// Gives up the chunks this client cuts its extents from, as closing it would, but keeps its slot: for a client
-    /// that will store no large value for a while. As long as it owns them, nobody else can use what is free in them,
-    /// or becomes free. Round trips: 1 for 64 chunks, and again for giving them up; none if it has none. Source:
-    /// R-EXTENT-5.
+    /// Gives back the chunks from which this client allocates its extents, as closing it does, but keeps its slot: for
+    /// a client that will store no large value for a while. No other client can use the free space of chunks that this
+    /// client owns. Round trips: 1 for 64 chunks, and again to give them back; none if it has none. Source: R-EXTENT-5.
     ///
     /// # Errors
-    /// `Lost`; the fabric's: the client may have given up some of them. Values are not touched.
+    /// `Lost`; `Fabric`: some chunks may have been given back. Values are not touched.
     pub async fn release_memory(&mut self) -> Result<(), Error> {
         self.settle_extent(Operation::Session).await?;
         if let Some(extents) = &mut self.extents {
@@ -678,15 +681,15 @@ impl Client {
         Ok(())
     }
 
-    /// What this client met since it was opened: taken locks, stale paths, moved entries, rows that were read again,
-    /// clients that it suspected, dead ones that it recovered, and more. Only grows. No round trip. What all clients of
-    /// a table met: [`crate::admin::Stat::totals`].
+    /// Returns the counters of this client since it was opened: taken locks, stale paths, moved entries, rows that were
+    /// read again, clients suspected, dead clients recovered, and more. They only grow. No round trip.
+    /// [`crate::admin::Stat::totals`] has the sums over all clients of a table.
     pub fn counters(&self) -> Counters {
         counters(&self.client, self.extents.as_ref()).plus(&self.earlier)
     }
 
-    /// The number of this client's slot, from 0, as [`crate::admin::ClientStat::slot`] and errors name it. Another one
-    /// after its connection to a memory node was lost. No round trip.
+    /// Returns the number of this client's slot, from 0, as used by [`crate::admin::ClientStat::slot`] and errors. It
+    /// changes when a lost connection to a memory node is replaced. No round trip.
     pub fn slot(&self) -> u16 {
         self.owner.0 - 1
     }
@@ -706,8 +709,8 @@ impl Client {
     /// Source: R-SLOT-1.
     ///
     /// # Errors
-    /// As [`Client::release_memory`]. The slot is that of a dead client then, which whoever needs it recovers; nothing
-    /// that was put is lost.
+    /// Same as [`Client::release_memory`]. Then the slot is that of a dead client, and the next client that needs it
+    /// recovers it; no value that was put is lost.
     pub async fn close(mut self) -> Result<(), Error> {
         if self.lane.is_stale() {
             return Err(self.binding.store.fabric("cannot close a client of")(FabricError::Forked));
@@ -719,15 +722,14 @@ impl Client {
 }
 
 impl Drop for Client {
-    /// Gives back locks, extents and the slot, unless it is closed, or would have to wait. In a forked child it touches
-    /// nothing: the slot is the parent's.
+    /// Gives back locks, extents and the slot, unless the client is closed, or would have to wait. In a forked child it
+    /// does nothing: the slot is the parent's.
     fn drop(&mut self) {
         let would_wait = self.lane.is_remote() && self.waiting == Waiting::Cooperative;
         if self.hold.is_none() || would_wait || self.lane.is_stale() {
             return;
         }
-        // A slot that cannot be given back stays taken by a client that is no longer alive, as if this process had
-        // died.
+        // On failure the slot stays taken by a client that is no longer alive, as if this process had died.
         let _ = block_on(self.give_back());
         self.hold = None;
     }
