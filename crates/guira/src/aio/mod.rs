@@ -5,7 +5,13 @@
 //! memory a future waits only for locks, and yields then; behind a memory node the task sleeps until its batch is
 //! answered. Work that has to block (resolving a name, connecting, mapping a file) is done on a separate thread.
 //!
-//! **Threads** are started by the library when they are first needed:
+//! The library starts these **threads** when they are first needed:
+//! - `guira-tcp`: one for each connection to a memory node, until it is closed;
+//! - `guira-reconnect`: connects to a memory node for all tasks of a store, until a session begins;
+//! - `guira-store`: one for each call of [`Store::open`], [`Store::create`], [`Store::open_or_create`],
+//!   [`Store::destroy`] and [`Store::run_blocking`], until the call returns;
+//! - `guira-pool`: one for each pool, wakes tasks at their timeouts, while any wait;
+//! - `guira-settle`: settles a dropped operation of a pooled client behind a memory node.
 
 mod client;
 mod pool;
