@@ -139,8 +139,8 @@ impl ServeOptions {
         self
     }
 
-    /// Sets the maximum number of sessions at a time; default 1,024. The async clients and readers of a store share one
-    /// session; each blocking client has its own.
+    /// Sets the maximum number of sessions at a time; default 1,024. A store and its readers share one session, its
+    /// async clients and readers another, and each blocking client has its own.
     #[must_use]
     pub fn max_sessions(mut self, sessions: u32) -> ServeOptions {
         self.max_sessions = Some(sessions);
