@@ -1,6 +1,7 @@
-//! What a client or reader that loses its session does: report, or go on in another one. // [R-SESSION-1] [R-SESSION-2]
+//! The binding of a client or reader to a session: whether a lost session is reported or replaced. // [R-SESSION-1]
+//! [R-SESSION-2]
 //!
-//! Invariant: what may have changed a key is never carried out again.
+//! Invariant: a change that may have taken effect is never repeated.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +13,7 @@ use crate::sessions::{Session, Sessions, deadline_after};
 use crate::store::Inner;
 use crate::{Error, OpenError, OperationError, OperationErrorKind};
 
-/// Which session a lane belongs to, and where to get another one.
+/// The session that a lane belongs to, and the source of another one.
 pub(crate) struct SessionBinding {
     pub(crate) store: Arc<Inner>,
     pub(crate) sessions: Arc<Sessions>,
@@ -21,35 +22,36 @@ pub(crate) struct SessionBinding {
     /// The number of the session in which the slot was taken.
     slot_session: u64,
     holds: Holds,
-    /// Whether the caller was told that the node dropped this session.
+    /// Whether the caller knows that the node dropped this session.
     fence_reported: bool,
 }
 
-/// What is held through a session.
+/// The resource that is held through a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holds {
     /// A client slot.
     Slot,
-    /// Nothing: whether the node dropped the session does not matter.
+    /// Nothing: it does not matter whether the node dropped the session.
     Nothing,
 }
 
-/// Until when an operation tries to get another session: set when it loses its first.
+/// The time until which an operation tries to get another session: set when it loses its first.
 #[derive(Default)]
 pub(crate) struct ReconnectDeadline(Option<Instant>);
 
-/// What follows an error.
+/// The reaction to an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ErrorAction {
-    /// The caller is told.
+    /// Report it to the caller.
     Report,
-    /// The caller is told, once, that it was shut out.
+    /// Report to the caller, once, that it was fenced.
     ReportFence,
-    /// The operation begins anew in another session.
+    /// Repeat the operation in another session.
     Retry,
 }
 
-/// What follows an error of an operation that had `effect`; `lost` is how the session was lost, if it was.
+/// Returns the reaction to an error of an operation that had `effect`; `lost` is the loss of the session, if there was
+/// one.
 fn error_action(lost: Option<&FabricError>, effect: Effect, fence_reported: bool) -> ErrorAction {
     match (lost, effect) {
         (Some(FabricError::Fenced { .. }), _) if !fence_reported => ErrorAction::ReportFence,
@@ -58,7 +60,7 @@ fn error_action(lost: Option<&FabricError>, effect: Effect, fence_reported: bool
     }
 }
 
-/// How `error` says that the session was lost, if it does.
+/// Returns the loss of the session that `error` reports, if it does.
 fn lost_session(error: &Error) -> Option<&FabricError> {
     let source = match error {
         Error::Operation(error) => return session_loss(error),
@@ -70,7 +72,7 @@ fn lost_session(error: &Error) -> Option<&FabricError> {
     is_loss(source).then_some(source)
 }
 
-/// Whether `error` says that the session was lost.
+/// Whether `error` reports that the session was lost.
 pub(crate) fn is_session_lost(error: &OperationError) -> bool {
     session_loss(error).is_some()
 }
@@ -88,8 +90,8 @@ fn is_loss(error: &FabricError) -> bool {
     matches!(error, FabricError::Disconnected { .. } | FabricError::Fenced { .. })
 }
 
-/// `error` of an operation none of whose changes of keys was sent: what became of its locks and space is for those who
-/// recover its slot.
+/// Returns `error` without an effect, for an operation that had sent no change of a key: its locks and space are left
+/// to the recovery of its slot.
 pub(crate) fn without_effect(error: Error) -> Error {
     let unsent = |source: FabricError| match source {
         FabricError::Disconnected { .. } => FabricError::Disconnected { effect: Effect::None },
@@ -110,10 +112,10 @@ impl SessionBinding {
         SessionBinding { store, sessions, number, slot_session: number, holds, fence_reported: holds == Holds::Nothing }
     }
 
-    /// The session in which to go on after `error`.
+    /// Returns the session in which to repeat the operation after `error`.
     ///
     /// # Errors
-    /// `error`, if it is to be reported; why there is no other session.
+    /// `error`, if it is to be reported; otherwise the reason why there is no other session.
     pub(crate) async fn next(&mut self, error: Error, deadline: &mut ReconnectDeadline) -> Result<Session, Error> {
         match error_action(lost_session(&error), error.effect(), self.fence_reported) {
             ErrorAction::Report => return Err(error),
@@ -125,7 +127,7 @@ impl SessionBinding {
         }
         let now = Instant::now();
         let until = match deadline.0 {
-            // It lost session after session.
+            // The operation has lost several sessions.
             Some(until) if now >= until => return Err(error),
             Some(until) => until,
             None => *deadline.0.insert(deadline_after(self.store.options.reconnect_timeout)),
@@ -133,21 +135,21 @@ impl SessionBinding {
         self.sessions.after(self.number, until).await
     }
 
-    /// Notes that nobody minds what became of the latest session, which is lost.
+    /// Ignores what happened to the latest session, which is lost.
     pub(crate) fn ignore_fence(&mut self) {
         self.fence_reported = true;
     }
 
-    /// Notes that `session` was lost before anything was held in it.
+    /// Records that `session` was lost before anything was held in it.
     pub(crate) fn skip(&mut self, session: &Session) {
         self.number = session.number;
     }
 
-    /// Notes that the lane is of `session` now.
+    /// Records that the lane belongs to `session` now.
     ///
     /// # Errors
-    /// `Fenced`, if the node had dropped the session before and the caller does not know: others took over what was
-    /// held in it. // [R-SESSION-2]
+    /// `Fenced`, if the node had dropped the last session and the caller does not know: other clients have recovered
+    /// what was held in it. // [R-SESSION-2]
     pub(crate) fn bind(&mut self, session: &Session, operation: Operation) -> Result<(), Error> {
         let is_unreported = session.last_fenced >= self.slot_session && !self.fence_reported;
         (self.number, self.slot_session) = (session.number, session.number);
@@ -169,14 +171,14 @@ mod tests {
 
     /// R-SESSION-1, R-SESSION-2: every row of the table.
     #[test]
-    fn only_what_changed_nothing_is_repeated() {
+    fn only_operations_without_effect_are_repeated() {
         for effect in EFFECTS {
             let disconnected = FabricError::Disconnected { effect };
             let fenced = FabricError::Fenced { effect };
             let repeated = if effect == Effect::None { ErrorAction::Retry } else { ErrorAction::Report };
-            for told in [false, true] {
-                assert_eq!(error_action(None, effect, told), ErrorAction::Report, "{effect:?}");
-                assert_eq!(error_action(Some(&disconnected), effect, told), repeated, "{effect:?}");
+            for reported in [false, true] {
+                assert_eq!(error_action(None, effect, reported), ErrorAction::Report, "{effect:?}");
+                assert_eq!(error_action(Some(&disconnected), effect, reported), repeated, "{effect:?}");
             }
             assert_eq!(error_action(Some(&fenced), effect, false), ErrorAction::ReportFence, "{effect:?}");
             assert_eq!(error_action(Some(&fenced), effect, true), repeated, "{effect:?}");
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_sessions_are_told_from_other_errors() {
+    fn lost_sessions_are_distinguished_from_other_errors() {
         let operation = Operation::Put;
         let of = |source: FabricError| {
             [
@@ -214,9 +216,9 @@ mod tests {
         );
     }
 
-    /// A client that had lost a batch before changed nothing by the operation it refuses.
+    /// A client that had lost a batch before changes nothing by the operation it refuses.
     #[test]
-    fn what_was_not_sent_had_no_effect() {
+    fn unsent_changes_have_no_effect() {
         for effect in EFFECTS {
             for source in [FabricError::Disconnected { effect }, FabricError::Fenced { effect }] {
                 let operation = Operation::Update;
