@@ -1,4 +1,4 @@
-//! Pools of clients: many threads or tasks share a few clients, and so a few of the table's client slots.
+//! Client pools: many threads or tasks share a few clients, and so a few of the table's client slots.
 
 mod queue;
 mod shared;
@@ -13,24 +13,24 @@ pub(crate) use self::shared::Shared;
 use crate::wait::block_on;
 use crate::{Client, Error, Store};
 
-/// How long [`Pool::get`] waits unless told otherwise.
+/// The default timeout of [`Pool::get`].
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How many clients a pool has, at one moment: [`Pool::status`].
+/// The number of clients of a pool at one moment: [`Pool::status`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStatus {
-    /// Clients it may have.
+    /// The maximum number of clients.
     pub max: usize,
-    /// Clients it has, or is opening or closing.
+    /// Clients that are open, or being opened or closed.
     pub size: usize,
-    /// Clients among them that nobody has.
+    /// Clients among them that are idle.
     pub idle: usize,
-    /// Calls that wait for one.
+    /// Calls that wait for a client.
     pub waiting: usize,
 }
 
-/// Clients that threads share, from [`Store::pool`]: each thread takes one for an operation or a few, and the
-/// next one in line gets it afterwards. As futures: [`crate::aio::Pool`].
+/// A pool of clients that threads share, from [`Store::pool`]: each thread takes a client for an operation or a few,
+/// and then it goes to the thread that has waited longest. The async counterpart is [`crate::aio::Pool`].
 ///
 /// ```
 /// # use guira::{CreateOptions, Store, Url};
@@ -58,7 +58,7 @@ pub struct Pool {
     timeout: Duration,
 }
 
-/// A client of a [`Pool`], which goes back when this is dropped; what becomes of it then: [`crate::aio::PooledClient`].
+/// A client of a [`Pool`]. It goes back to the pool when this is dropped, as described at [`crate::aio::PooledClient`].
 pub struct PooledClient {
     /// `Some` until this is dropped.
     client: Option<Client>,
