@@ -156,7 +156,7 @@ pub use store::Store;
 pub use tls_file::{ClientTls, NodeTls};
 pub use token_file::AccessToken;
 
-/// Looking after tables: statistics, checks, repairs, memory nodes, and the tables that a host has.
+/// Administration of tables: statistics, checks, repairs, memory nodes, and the list of a host's tables.
 pub mod admin {
     pub use guira_check::{
         Cause, CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, Stage, TableStats,
@@ -191,7 +191,7 @@ pub mod errors {
     pub use crate::token_file::TokenFileError;
 }
 
-/// Rows, locks and slots as they lie in memory, for programs that look into a table themselves: [`Store::table`].
+/// Rows, locks and slots in memory, for programs that inspect a table directly: [`Store::table`].
 pub mod raw {
     pub use guira_fabric::{Addr, Space, VerbCounts};
     #[doc(inline)]
@@ -200,7 +200,7 @@ pub mod raw {
     pub use guira_rcuckoo::{Placement, RowPair, Table};
 }
 
-/// The example of the README is run with the others.
+/// Runs the example of the README as a documentation test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

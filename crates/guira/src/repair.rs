@@ -19,7 +19,7 @@ use crate::{AdminError, Error, OpenError, OperationError, OperationErrorKind, St
 
 /// The interval at which a killed client's slot is probed.
 const PROBE_INTERVAL: Duration = Duration::from_millis(1);
-/// How long another process may hold the slot of a client that is dead already: far longer than a liveness check takes,
+/// The longest time that another process may hold the slot of a client that is dead already: far longer than a liveness check takes,
 /// and than most recoveries.
 const OTHERS_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -176,7 +176,9 @@ impl Store {
         let Some(hold) = hold else {
             // A process that is not a client may keep others from checking. // [R-SLOT-2]
             if let Some(lock) = inner.slot_lock_on(region, slot..slot.saturating_add(1))? {
-                report.failed.push(FailedRecovery { slot, reason: format!("cannot check whether it is alive: {lock}") });
+                report
+                    .failed
+                    .push(FailedRecovery { slot, reason: format!("cannot check whether it is alive: {lock}") });
                 return Ok(());
             }
             let (stopped, frozen) = (is_stopped(&info.client), identity(&info.client).is_frozen());

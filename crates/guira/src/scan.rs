@@ -232,7 +232,7 @@ impl Store {
     /// the scan. Round trips: as [`Store::scan`].
     ///
     /// # Errors
-    /// Those of the items of [`Store::scan`]. The keys before the error were visited. Nothing was changed.
+    /// Same as those of the items of [`Store::scan`]. The keys before the error were visited. Nothing was changed.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};

@@ -85,7 +85,7 @@ pub struct ClientStat {
     pub slot: u16,
     /// The owner id in its locks: the slot's number plus 1.
     pub owner: u16,
-    /// How often the slot was taken, including this time; 0 if it is damaged.
+    /// The number of times the slot was taken, including this one; 0 if it is damaged.
     pub generation: u64,
     /// The state of its client.
     pub state: ClientState,

@@ -13,7 +13,7 @@ pub enum TlsFileError {
     /// The operating system refused.
     #[error("cannot {attempt} {}: {source}", path.display())]
     Io {
-        /// What was attempted.
+        /// The attempted action.
         attempt: &'static str,
         /// The file.
         path: PathBuf,
@@ -49,7 +49,7 @@ pub enum TlsFileError {
     Unusable {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
 }

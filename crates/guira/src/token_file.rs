@@ -37,7 +37,7 @@ pub enum TokenFileError {
     /// The operating system refused.
     #[error("cannot {attempt} the token file {}: {source}", path.display())]
     Io {
-        /// What was attempted.
+        /// The attempted action.
         attempt: &'static str,
         /// The file.
         path: PathBuf,

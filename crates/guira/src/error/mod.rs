@@ -86,7 +86,7 @@ impl fmt::Display for Blame {
 /// ```
 /// use guira::{Client, Error, OperationErrorKind};
 ///
-/// /// Stores a value that may be left out, and says whether it was too long for the table.
+/// /// Stores an optional value, and returns whether it was too long for the table.
 /// fn is_too_long(client: &mut Client, key: &[u8], value: &[u8]) -> Result<bool, Error> {
 ///     match client.put(key, value) {
 ///         Err(error) if matches!(error.operation_kind(), Some(OperationErrorKind::ValueLength { .. })) => Ok(true),
@@ -119,7 +119,7 @@ pub enum Error {
     /// The memory could not be reached, outside operations on keys. [`Error::effect`] tells whether anything changed.
     #[error("{doing} {url}: {source}")]
     Fabric {
-        /// What was attempted.
+        /// The attempted action.
         doing: &'static str,
         /// The table.
         url: Url,

@@ -29,7 +29,7 @@ pub enum OpenError {
     Create {
         /// The table.
         url: Url,
-        /// What is wrong with its parameters.
+        /// The problem with its parameters.
         source: ConfigError,
     },
     /// A format or another parameter of a table could not be parsed. Nothing was changed.
@@ -94,7 +94,7 @@ pub enum OpenError {
         url: Url,
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// A token file cannot be used. Nothing was changed.
@@ -112,7 +112,7 @@ pub enum OpenError {
     Gone {
         /// The table.
         url: Url,
-        /// What the node has instead.
+        /// The content that the node has instead.
         found: &'static str,
     },
     /// A client tried to create or destroy the table of a memory node. Nothing was changed.
@@ -123,7 +123,7 @@ pub enum OpenError {
     OnMemoryNode {
         /// The table.
         url: Url,
-        /// What was attempted.
+        /// The attempted action.
         attempt: Attempt,
     },
     /// Every client slot is taken. Nothing was changed. Source: R-SLOT-2.
@@ -158,7 +158,7 @@ pub enum OpenError {
         url: Url,
         /// The maximum number of clients of the pool.
         max: usize,
-        /// How long the call waited, in milliseconds.
+        /// The time that the call waited, in milliseconds.
         waited_ms: u64,
     },
     /// The call needs write access, and the table was opened for reading only. Nothing was changed.

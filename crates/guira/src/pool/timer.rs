@@ -11,7 +11,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the thread stays without an alarm, so that the next task that waits need not start one.
+/// The time that the thread stays without an alarm, so that the next task that waits need not start one.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time at which a task is woken, and a number that distinguishes alarms of the same time.
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn alarms_go_off_in_order_unless_they_are_cancelled() {
-        let (sender, woken_ids) = channel();
+        let (sender, receiver) = channel();
         let timer = Arc::new(Timer::default());
         let waker = |number| Waker::from(Arc::new(Notify(sender.clone(), number)));
         let now = Instant::now();
@@ -140,9 +140,9 @@ mod tests {
         timer.set(at(10), waker(1)).unwrap();
         assert!(timer.cancel(&cancelled).is_some());
         timer.update(&updated, &mut waker(2));
-        let order: Vec<u32> = woken_ids.iter().take(3).collect();
+        let order: Vec<u32> = receiver.iter().take(3).collect();
         assert_eq!(order, [1, 2, 3]);
-        assert!(now.elapsed() >= Duration::from_millis(60) && woken_ids.try_recv().is_err());
+        assert!(now.elapsed() >= Duration::from_millis(60) && receiver.try_recv().is_err());
         assert!(timer.state().alarms.is_empty());
     }
 
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_waker_that_panics_does_not_keep_others_from_being_woken() {
-        let (sender, woken_ids) = channel();
+        let (sender, receiver) = channel();
         let timer = Arc::new(Timer::default());
         let now = Instant::now();
         let at = |ms| now + Duration::from_millis(ms);
@@ -164,7 +164,7 @@ mod tests {
         timer.set(at(400), Waker::from(Arc::new(Notify(sender.clone(), 2)))).unwrap();
         timer.set(at(200), Waker::from(Arc::new(Panics))).unwrap();
         timer.set(at(200), Waker::from(Arc::new(Notify(sender, 1)))).unwrap();
-        let order = [(); 2].map(|()| woken_ids.recv_timeout(Duration::from_secs(60)));
+        let order = [(); 2].map(|()| receiver.recv_timeout(Duration::from_secs(60)));
         assert_eq!(order, [Ok(1), Ok(2)]);
     }
 }
