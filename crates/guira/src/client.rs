@@ -1,8 +1,8 @@
 //! Blocking clients.
 //!
 //! Public methods that are generic, or inlined into their callers, create no future: they call a function that is not
-//! generic. Otherwise each program that calls them would compile every `async fn` of the protocol again, which took 17
-//! s for a small example.
+//! generic. Otherwise each program that calls them would compile every `async fn` of the protocol again, which took
+//! 17 s for a small example.
 
 use std::pin::{Pin, pin};
 

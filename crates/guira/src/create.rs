@@ -141,7 +141,7 @@ impl Store {
 
     /// Opens the table at `url` for reading and changing, and creates it with `options` if there is none. Of several
     /// processes that do so at once, one creates the table and all open the same one ([`Store::was_created`] tells
-    /// which); until then, each needs the memory of a whole table.
+    /// which); meanwhile, each of them needs the memory of a whole table.
     ///
     /// A table that exists has to match `options` ([`Store::ensure_fits`] lists what is compared), unless
     /// [`CreateOptions::on_mismatch`] accepts any. The table of a memory node is opened and never created, and has to
@@ -258,7 +258,7 @@ impl Store {
     /// Destroys a table: its name is removed, no client can change it any more, no reader finds anything in it, and its
     /// memory is freed when the last process closes it. In processes that have it open, every operation that begins
     /// after this call has returned fails with `Destroyed`, lookups included, also over `tcp://`;
-    /// [`Store::is_destroyed`] asks. Of a damaged table, or one of another version, only the name is removed.
+    /// [`Store::is_destroyed`] checks for it. Of a damaged table, or one of another version, only the name is removed.
     ///
     /// A change in progress is waited for, up to 100 ms. If its process is stopped for longer, in the middle of a
     /// change or of the recovery of a dead client, it takes effect when the process continues, and processes that still

@@ -19,8 +19,8 @@ use crate::{AdminError, Error, OpenError, OperationError, OperationErrorKind, St
 
 /// The interval at which a killed client's slot is probed.
 const PROBE_INTERVAL: Duration = Duration::from_millis(1);
-/// The longest time that another process may hold the slot of a client that is dead already: far longer than a liveness check takes,
-/// and than most recoveries.
+/// The longest time that another process may hold the slot of a client that is dead already: far longer than a liveness
+/// check takes, and than most recoveries.
 const OTHERS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The report of [`Store::recover`]. It is serialized with these names.
