@@ -23,7 +23,7 @@ use crate::{CreateOptions, CreateProgress, Error, OnMismatch, OpenError, OpenOpt
 const MAX_OPEN_OR_CREATE_ATTEMPTS: u32 = 8;
 
 impl Store {
-    /// Creates a table and opens it for reading and changing. It appears under its name when it is complete; of several
+    /// Creates a table and opens it for reading and writing. It appears under its name when it is complete; of several
     /// concurrent creators one succeeds. All of its memory is reserved now. Round trips: 1 for 64 rows, and 1. Source:
     /// R-CREATE-1.
     ///
@@ -39,7 +39,7 @@ impl Store {
         Store::create_url(&url.try_into()?, options, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// Creates a table in this process's own memory, and opens it for reading and changing. No other process can open
+    /// Creates a table in this process's own memory, and opens it for reading and writing. No other process can open
     /// it, except through [`Store::serve`], for which it is meant. It is freed with the last store, client, reader and
     /// [`crate::ServerHandle`] of it, however the process ends. All of its memory is reserved now; `options.mode` has
     /// no effect. Its URL is [`Url::unnamed`]. Round trips and source: as [`Store::create`].
@@ -139,7 +139,7 @@ impl Store {
         Ok(Store::assemble(url, region, sessions, table, OpenOptions::default(), Origin::Created))
     }
 
-    /// Opens the table at `url` for reading and changing, and creates it with `options` if there is none. Of several
+    /// Opens the table at `url` for reading and writing, and creates it with `options` if there is none. Of several
     /// processes that do so at once, one creates the table and all open the same one ([`Store::was_created`] tells
     /// which); meanwhile, each of them needs the memory of a whole table.
     ///

@@ -154,7 +154,7 @@ fn state_of(url: &Url) -> Option<ListedState> {
     }
 }
 
-/// Summarizes the table at `url`. It is opened for changing where that is permitted, because only then the states of
+/// Summarizes the table at `url`. It is opened for writing where that is permitted, because only then the states of
 /// its clients can be checked.
 fn summary(url: &Url) -> Result<TableSummary, Error> {
     let options = OpenOptions::default().any_owner();

@@ -285,7 +285,7 @@ pub(crate) enum Access {
 }
 
 impl Default for OpenOptions {
-    /// Options for reading and changing a table of this user or of root, with a deadline of 10 s and a row cache of 64
+    /// Options for reading and writing a table of this user or of root, with a deadline of 10 s and a row cache of 64
     /// KiB; for a memory node no token, a connect timeout of 5 s and a reconnect timeout of 10 s.
     fn default() -> OpenOptions {
         OpenOptions {
@@ -316,11 +316,11 @@ impl OpenOptions {
         self
     }
 
-    /// Requires that the table belongs to the user with this id, whether it is opened for changing or for reading;
+    /// Requires that the table belongs to the user with this id, whether it is opened for writing or for reading;
     /// otherwise it is refused ([`crate::OpenError::Owner`]). The owner of a file can read and change all that is
     /// stored in it.
     ///
-    /// By default a table that is opened for changing has to be this user's or root's, because any user may create
+    /// By default a table that is opened for writing has to be this user's or root's, because any user may create
     /// `shm://NAME` before its intended owner does; root is no exception, and has to name the owner like every other
     /// user. A table that is opened for reading may belong to any user. Tables of memory nodes have no owner that a
     /// client could check. In a user namespace, all users that it does not map share one id, mostly 65,534: naming that
@@ -340,7 +340,7 @@ impl OpenOptions {
     }
 
     /// Sets how long each operation waits for locks and rows that other clients hold before it fails with `Busy`;
-    /// default 10 s, in nanoseconds of resolution. Zero never waits. Source: R-LOCK-4, R-READ-5.
+    /// default 10 s, with a resolution of 1 ns. Zero never waits. Source: R-LOCK-4, R-READ-5.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> OpenOptions {
         self.deadline = deadline;

@@ -15,10 +15,10 @@ const OVERFLOW: u32 = 65_534;
 /// The users whose tables may be opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Owners {
-    /// This user and root for changing; any user for reading.
+    /// This user and root for writing; any user for reading.
     #[default]
     SelfOrRoot,
-    /// One user, for changing and for reading.
+    /// One user, for writing and for reading.
     Named(u32),
     /// Any user.
     Any,

@@ -235,7 +235,7 @@ impl Store {
     /// recovering it, and does not finish within half a second, that process is killed instead. // [R-RECOVER-4]
     ///
     /// The process is killed only if it is provably the one that took the slot, or recovers its client, and still has
-    /// it: by number, start time, boot and namespace, and because the kernel reports the slot as locked. It must be
+    /// it: by process id, start time, boot and namespace, and because the kernel reports the slot as locked. It must be
     /// visible here: in the same pid namespace, and this user may signal it. Concurrent calls are safe.
     ///
     /// Over `tcp://` no process is killed: the memory node drops the session that has the slot, with all other slots it

@@ -73,7 +73,7 @@ impl Snapshot {
         self.0.rows()
     }
 
-    /// Returns how often all rows were read again to find changes, at most as often as asked for.
+    /// Returns the number of sweeps: how often all rows were read again to find changes, at most as often as asked for.
     pub fn sweeps(&self) -> u32 {
         self.0.sweeps()
     }

@@ -142,7 +142,7 @@ pub(crate) fn random() -> Result<u64, Error> {
 }
 
 impl Store {
-    /// Opens a table of this user or of root for reading and changing, with a deadline of 10 s. `url` is a [`Url`] or
+    /// Opens a table of this user or of root for reading and writing, with a deadline of 10 s. `url` is a [`Url`] or
     /// its text. 1 round trip. Source: R-OPEN-1.
     ///
     /// # Errors

@@ -71,7 +71,7 @@ impl From<Store> for crate::Store {
 }
 
 impl Store {
-    /// Opens a table of this user or of root for reading and changing; see [`crate::Store::open`].
+    /// Opens a table of this user or of root for reading and writing; see [`crate::Store::open`].
     ///
     /// # Errors
     /// Same as [`crate::Store::open`].

@@ -162,7 +162,7 @@ pub enum OpenError {
         waited_ms: u64,
     },
     /// The call needs write access, and the table was opened for reading only. Nothing was changed.
-    #[error("{url} was opened for reading only: open it for changing; nothing was changed")]
+    #[error("{url} was opened for reading only, and this needs write access; nothing was changed")]
     ReadOnly {
         /// The table.
         url: Url,
@@ -233,7 +233,7 @@ fn owned_by_another(url: &Url, owner_uid: u32, wanted_uid: Option<u32>) -> Strin
             format!("cannot open {url}: it belongs to user {owner_uid}, not to user {wanted_uid}; nothing was changed")
         }
         None => format!(
-            "cannot open {url} for changing: it belongs to user {owner_uid}, who can read and change all that is put \
+            "cannot open {url} for writing: it belongs to user {owner_uid}, who can read and change all that is put \
              into it; name that user (--owner {owner_uid}, OpenOptions::owner) if you trust them, or use another \
              table; nothing was changed"
         ),
