@@ -1,19 +1,19 @@
-//! How much extent space a workload needs: chunks in use against bytes that live, under endless updates.
+//! Measures how much extent space a workload needs: chunks in use against live bytes, under endless updates.
 //!
 //! ```sh
 //! cargo run --release -p guira --example extent_space
 //! ```
 //!
-//! Each line is a table in which some clients, in turn, update keys drawn from one set, with values of drawn sizes.
-//! `place` is the bytes of places over the bytes of keys and values in them, `used` the bytes of chunks in use over
-//! the same, `slack` the chunks in use beyond what the places need, for each client and size class. All are the largest
-//! of the samples after the warm-up; `least` is the smallest extent space, over the live bytes, in which no update was
-//! refused.
+//! Each line is a table in which some clients take turns to update keys drawn from one set, with values of random
+//! sizes. `place` is the bytes of places divided by the bytes of keys and values in them, `used` the bytes of chunks in
+//! use divided by the same, `slack` the chunks in use beyond what the places need, for each client and size class. All
+//! are maxima of the samples after the warm-up. `least` is the smallest extent space, divided by the live bytes, in
+//! which no update was refused.
 
 use guira::{Blame, CreateOptions, Error, Store, Url};
 use guira_fabric::SplitMix64;
 
-/// Updates of each key before anything is measured, and while it is.
+/// Updates of each key before the measurement, and during it.
 const WARM_UP: u64 = 20;
 const MEASURED: u64 = 20;
 /// Samples of a measurement.
@@ -64,7 +64,7 @@ impl Mix {
         (self.largest - self.smallest) / (self.largest / self.smallest).ln()
     }
 
-    /// Updates a table with `extent_bytes` of space; an error if there was no room once.
+    /// Updates a table with `extent_bytes` of space; fails if an update was refused for lack of space.
     fn run(&self, clients: u64, extent_bytes: u64) -> Result<Seen, Error> {
         let url = Url::shm(&format!("guira-extent-space-{}", std::process::id()))?;
         let store = Store::create(&url, &CreateOptions::new(self.keys).extent_bytes(extent_bytes).seed(1))?;
@@ -74,8 +74,8 @@ impl Mix {
         let (mut seen, value) = (Seen::default(), vec![7; self.largest as usize]);
         let sample_every = (self.keys * MEASURED / SAMPLES).max(1);
         for step in 0..self.keys * (WARM_UP + MEASURED) {
-            let (key, turn) = (rng.below(self.keys), rng.below(clients) as usize);
-            owners[turn].put(&key.to_le_bytes(), &value[..self.bytes(&mut rng)])?;
+            let (key, owner) = (rng.below(self.keys), rng.below(clients) as usize);
+            owners[owner].put(&key.to_le_bytes(), &value[..self.bytes(&mut rng)])?;
             if step >= self.keys * WARM_UP && step.is_multiple_of(sample_every) {
                 seen.add(&store, clients)?;
             }
@@ -98,7 +98,7 @@ impl Seen {
     }
 }
 
-/// Tenths of the live bytes that are the least space without a refusal.
+/// Returns the least space without a refusal, in tenths of the live bytes.
 fn least_tenths(mix: &Mix, clients: u64, live_bytes: u64) -> Result<u64, Error> {
     let (mut refused, mut enough) = (10, 100);
     while enough - refused > 1 {

@@ -1,14 +1,14 @@
-//! Configuration that changes while the programs that use it run.
+//! Shares a configuration that changes while the programs that use it run.
 //!
 //! ```text
 //! cargo run --release -p guira --example live_config              # 2 readers
 //! cargo run --release -p guira --example live_config -- 5
 //! ```
 //!
-//! One process sets keys (`put`) and then raises a revision. Readers are processes of their own, open the table for
-//! reading only, poll the revision, and when it has grown read all keys at once (`get_many_with`) and say what changed
-//! for them. Two editors of one key do not overwrite each other: `compare_and_swap` with a stale token changes
-//! nothing, and the editor reads again.
+//! One process sets keys (`put`) and then increases a revision. Readers are separate processes: they open the table for
+//! reading only, poll the revision, and when it has grown read all keys at once (`get_many_with`) and print what
+//! changed. Two editors of one key do not overwrite each other: `compare_and_swap` with a stale token changes nothing,
+//! and the editor reads again.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -23,12 +23,12 @@ type Reader = (Child, BufReader<ChildStdout>);
 
 const USAGE: &str = "usage: live_config [READERS (1 to 64)]";
 const KEYS: [&str; 3] = ["log.level", "cache.mib", "feature.beta"];
-/// Written last: who sees a revision, sees every change that led to it. Empty: there will be no other.
+/// Written last: a reader that sees a revision sees every change that led to it. An empty one is the last.
 const REVISION: &[u8] = b"revision";
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// A reader that sees no new revision for so long takes its editor for dead.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// An edit fails so often only if others change the key, or its row, all the time.
+/// A reader that sees no new revision for this long gives up.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// An edit fails this often only if other clients change the key, or its row, all the time.
 const MAX_TRIES: u32 = 100_000;
 
 fn main() {
@@ -45,13 +45,13 @@ fn main() {
     }
 }
 
-/// A reader process: reacts to every revision it sees, until the last.
+/// A reader process: prints the changes of every revision it sees, until the last.
 fn read(url: &str, id: &str) -> Result<(), Failure> {
     let store = Store::open_with(url, &OpenOptions::default().read_only())?;
     let mut reader = store.reader();
     let (mut config, mut seen, mut revision) = ([const { String::new() }; KEYS.len()], Vec::new(), Vec::new());
     let mut since = Instant::now();
-    while since.elapsed() < PATIENCE {
+    while since.elapsed() < TIMEOUT {
         if !reader.get_into(REVISION, &mut revision)? || revision == seen {
             std::thread::sleep(POLL_INTERVAL);
             continue;
@@ -77,7 +77,7 @@ fn read(url: &str, id: &str) -> Result<(), Failure> {
         std::mem::swap(&mut seen, &mut revision);
         since = Instant::now();
     }
-    Err(format!("no news for {} s", PATIENCE.as_secs()).into())
+    Err(format!("no news for {} s", TIMEOUT.as_secs()).into())
 }
 
 /// The process that changes the configuration.
@@ -99,12 +99,12 @@ fn run(store: &Store, readers: u32) -> Result<(), Failure> {
     client.put(b"log.level", b"debug")?;
     client.put(b"feature.beta", b"on")?;
     publish(&mut client, &mut readers, "2")?;
-    // Two editors: ours thinks for so long that another one changes the key meanwhile.
+    // Two editors: this one takes so long that the other changes the key meanwhile.
     let found = client.get_versioned(b"cache.mib")?.ok_or("cache.mib is gone")?;
     store.client()?.put(b"cache.mib", b"200")?;
     let swap = client.compare_and_swap(b"cache.mib", found.token, b"150")?;
     println!("a token that went stale: {swap:?}");
-    // Editors who read again lose nothing: 4 threads add 25 each, 1 at a time.
+    // Editors that read again lose nothing: 4 threads add 25 each, 1 at a time.
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| add(store, 25))).collect();
         threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "an editor panicked")?)
@@ -115,7 +115,7 @@ fn run(store: &Store, readers: u32) -> Result<(), Failure> {
     ended.try_for_each(|status| if status?.success() { Ok(()) } else { Err("a reader failed".into()) })
 }
 
-/// Raises `cache.mib` by one, `times` times, whatever others do to it.
+/// Increments `cache.mib` `times` times, whatever other editors do to it.
 fn add(store: &Store, times: u32) -> Result<(), Failure> {
     let mut client = store.client()?;
     let (mut done, mut tries) = (0, 0);
@@ -131,7 +131,7 @@ fn add(store: &Store, times: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes the changes known, and prints what each reader says to them.
+/// Publishes the changes, and prints the reaction of each reader.
 fn publish(client: &mut guira::Client, readers: &mut [Reader], revision: &str) -> Result<(), Failure> {
     client.put(REVISION, revision.as_bytes())?;
     for (_, output) in readers {

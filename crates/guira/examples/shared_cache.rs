@@ -1,14 +1,13 @@
-//! A cache of expensive results that several processes share, and that outlives any of them.
+//! A cache of expensive results that several processes share, and that outlives each of them.
 //!
 //! ```text
 //! cargo run --release -p guira --example shared_cache             # 4 workers, 2,000 requests each
 //! cargo run --release -p guira --example shared_cache -- 8 50000
 //! ```
 //!
-//! Workers look results up in a table on `shm://`; what is missing they compute, and insert for the others. Halfway one
-//! worker is killed (SIGKILL) between two operations: there is no server that would have to notice, the others go on,
-//! and what the dead worker had computed still serves them. Each worker prints its hit rate. The table is destroyed at
-//! the end.
+//! Workers look up results in a table on `shm://`; missing ones they compute and insert for the others. Halfway, one
+//! worker is killed (SIGKILL) between two operations: there is no server to notice it, the others go on, and the
+//! results of the dead worker stay in use. Each worker prints its hit rate. The table is destroyed at the end.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -20,7 +19,7 @@ use guira::{Blame, CreateOptions, Store, Url};
 type Failure = Box<dyn Error>;
 
 const USAGE: &str = "usage: shared_cache [WORKERS (2 to 64)] [REQUESTS of each (2 to 1000000)]";
-/// Questions that are asked, some of them far more often than others.
+/// Different questions, some of which are asked far more often than others.
 const QUESTIONS: u64 = 500;
 
 fn main() {
@@ -38,7 +37,7 @@ fn main() {
     }
 }
 
-/// A worker process: half of its requests, then a pause until the leader says "go", then the other half.
+/// A worker process: handles half of its requests, pauses until the leader says "go", and handles the rest.
 fn work(url: &str, id: &str, requests: &str) -> Result<(), Failure> {
     let (id, requests) = (number(id, 0, 63)?, number(requests, 2, 1_000_000)?);
     let mut cache = Store::open(url)?.client()?;
@@ -60,29 +59,29 @@ fn work(url: &str, id: &str, requests: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The answer to `question`, and whether it was in the cache.
+/// Returns the answer to `question`, and whether it was in the cache.
 fn answer(cache: &mut guira::Client, question: u64) -> Result<(u64, bool), Failure> {
     let key = question.to_le_bytes();
     if let Some(found) = cache.get(&key)? {
         return Ok((u64::from_le_bytes(found.as_slice().try_into()?), true));
     }
     let computed = compute(question);
-    // `insert` changes nothing if somebody else was faster: both computed the same.
+    // `try_insert` changes nothing if another worker was faster: both computed the same answer.
     match cache.try_insert(&key, &computed.to_le_bytes()) {
-        // A full cache is no failure: the answer is right, and will have to be computed again.
+        // A full cache is not a failure: the answer is right, and will be computed again.
         Err(error) if error.blame() == Blame::Full => {}
         inserted => drop(inserted?),
     }
     Ok((computed, false))
 }
 
-/// Something that takes a while: how many primes there are below `10 * question`.
+/// Computes something that takes a while: the number of primes below `10 * question`.
 fn compute(question: u64) -> u64 {
     let is_prime = |n: &u64| (2..).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
     (2..10 * question).filter(is_prime).count() as u64
 }
 
-/// The process that starts the workers, kills one, and tells the others to go on.
+/// The leader: starts the workers, kills one, and lets the others go on.
 fn lead(workers: &str, requests: &str) -> Result<(), Failure> {
     let (workers, requests) = (number(workers, 2, 64)?, number(requests, 2, 1_000_000)?);
     let url = Url::shm(&format!("guira-shared-cache-{}", std::process::id()))?;
@@ -101,7 +100,7 @@ fn run(store: &Store, workers: u64, requests: u64) -> Result<(), Failure> {
         print_line(output)?;
     }
     let (mut victim, ..) = processes.remove(0);
-    victim.kill()?; // SIGKILL: it cannot say goodbye.
+    victim.kill()?; // SIGKILL: it cannot clean up.
     victim.wait()?;
     println!("worker 0 is dead; its {} answers stay", store.len_estimate()?.entries);
     for (_, input, _) in &mut processes {

@@ -1,4 +1,4 @@
-//! Counts the words of a text with many processes that add to the same counters.
+//! Counts the words of a text with many processes that increment the same counters.
 //!
 //! ```text
 //! cargo run --release -p guira --example word_count                    # a text made up for the purpose, 4 processes
@@ -22,7 +22,7 @@ use tempfile::NamedTempFile;
 type Failure = Box<dyn Error>;
 
 const USAGE: &str = "usage: word_count [FILE] [PROCESSES (1 to 64)]";
-/// Words that agree in so many bytes are one; real words are shorter.
+/// Longer words are cut to this many bytes; real words are shorter.
 const WORD_BYTES: usize = 56;
 
 fn main() {
@@ -53,7 +53,7 @@ fn work(url: &str, path: &Path, start: &str, end: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Letters, digits and everything beyond ASCII.
+/// Whether `byte` is part of a word: a letter, a digit or a byte beyond ASCII.
 fn is_letter(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || !byte.is_ascii()
 }
@@ -63,7 +63,7 @@ fn words(text: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     runs.map(|run| run[..run.len().min(WORD_BYTES)].to_ascii_lowercase())
 }
 
-/// The process that shares the work out and adds up.
+/// The leader: distributes the work and adds up the counts.
 fn lead(path: &Path, processes: &str) -> Result<(), Failure> {
     let processes = processes.parse().ok().filter(|count| (1..=64).contains(count)).ok_or(USAGE)?;
     let text = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -108,7 +108,7 @@ fn start(url: &Url, path: &Path, slice: Range<usize>) -> std::io::Result<Child> 
     command.args([slice.start.to_string(), slice.end.to_string()]).spawn()
 }
 
-/// 100,000 words of 2 to 8 letters, some of them far more often than others; the same text each time.
+/// Makes up a text of 100,000 words of 2 to 8 letters, some far more frequent than others; the same text each time.
 fn made_up_text() -> Result<NamedTempFile, Failure> {
     let mut random = 1u64;
     let mut text = String::new();

@@ -1,7 +1,8 @@
-//! Clients in place.
+//! Blocking clients.
 //!
-//! A method that is generic, or inlined into its callers, holds no future: a program that calls it would compile the
-//! protocol again, every `async fn` of it, which took a small example 17 s. It leads to one that is not generic.
+//! Public methods that are generic, or inlined into their callers, create no future: they call a function that is not
+//! generic. Otherwise each program that calls them would compile every `async fn` of the protocol again, which took
+//! 17 s for a small example.
 
 use std::pin::{Pin, pin};
 
@@ -13,11 +14,11 @@ use crate::reader::lookups;
 use crate::wait::block_on;
 use crate::{Error, Expected, Put, Swap, Token, Versioned};
 
-/// Reads and changes the table, one operation at a time, in place: one a thread, from [`crate::Store::client`]. Holds a
-/// client slot while it lives. As futures: [`crate::aio::Client`].
+/// A blocking client, which reads and changes a table, one operation at a time: from [`crate::Store::client`], one for
+/// each thread. It holds a client slot while it lives. The async counterpart is [`crate::aio::Client`].
 ///
-/// [`Client::close`] gives back the client's chunks and its slot, and says if that fails. Dropping it does the same, in
-/// as many round trips, and cannot say so.
+/// [`Client::close`] gives back the client's chunks and its slot, and reports failures. Dropping the client does the
+/// same, in as many round trips, but ignores failures.
 ///
 /// ```
 /// use guira::{CreateOptions, Put, Store, Url};
@@ -38,46 +39,46 @@ use crate::{Error, Expected, Put, Swap, Token, Versioned};
 #[derive(Debug)]
 pub struct Client(pub(crate) aio::Client);
 
-/// Makes a new value of what is there, or none.
+/// A function that makes a new value, or none, of the current one.
 type Update<'u> = dyn FnMut(Option<&[u8]>) -> Option<Vec<u8>> + 'u;
 
 lookups!(Client, "client()?");
 
 impl Client {
-    /// Inserts `key`, or replaces its value. How long both may be is up to the table's format:
+    /// Inserts `key`, or replaces its value. The table's format bounds the lengths of both:
     /// [`crate::CreateOptions::format`].
     ///
     /// Round trips: 2 for a key in a row and for an insert whose rows have room; 3 for a key in an extent; on shared
-    /// memory 5 or more for an insert that has to move others, elsewhere 2 or 3. Now and then some more, to find room
-    /// for extents or when others hold the locks; behind a memory node none, if it waits for another put or update of
-    /// the key by this process, which overwrites it. Source: R-INSERT-1 to R-UPDATE-2, R-EXTENT-1 to R-EXTENT-5,
-    /// R-LOCK-8; paper 3.2.2, 3.2.3.
+    /// memory 5 or more for an insert that has to move other entries, elsewhere 2 or 3. A few more when extent space
+    /// has to be found or other clients hold the locks. None behind a memory node, if the put waits for another put or
+    /// update of the key by this process that is then combined with it. Source: R-INSERT-1 to R-UPDATE-2, R-EXTENT-1 to
+    /// R-EXTENT-5, R-LOCK-8; paper 3.2.2, 3.2.3.
     ///
     /// # Errors
-    /// `KeyLength` and `ValueLength` if the table cannot store them; `Full` if no path leads to a free entry, `Extent`
-    /// if there is no space for a value that needs an extent; `Busy` if others hold a lock until the deadline;
-    /// `Corrupt` if a row or extent of the key is damaged; `Destroyed`; `Lost`; the fabric's. Nothing was changed,
-    /// unless [`crate::Error::effect`] of the fabric's says otherwise.
+    /// `KeyLength` and `ValueLength` if the table cannot store them; `Full` if no path leads to a free entry; `NoSpace`
+    /// if there is no space for a value that needs an extent; `Busy` if other clients hold a lock until the deadline;
+    /// `Corrupt` if a row or extent of the key is damaged; `Destroyed`; `Lost`; `Fabric`. Nothing was changed, unless
+    /// [`crate::Error::effect`] of a `Fabric` error says otherwise.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Put, Error> {
         let outcome = self.change(key, Request::Put(value))?;
         Ok(if outcome == Outcome::Inserted { Put::Inserted } else { Put::Replaced })
     }
 
-    /// Inserts `key` and returns true; changes nothing and returns false if it exists. Round trips: as [`Self::put`]; 2
-    /// if the key exists in a row, 3 in an extent. Source: R-INSERT-1 to R-INSERT-5; paper 3.2.3.
+    /// Inserts `key` and returns true; if the key exists, changes nothing and returns false. Round trips: as
+    /// [`Self::put`]; if the key exists, 2 in a row, 3 in an extent. Source: R-INSERT-1 to R-INSERT-5; paper 3.2.3.
     ///
     /// # Errors
-    /// As [`Self::put`].
+    /// Same as [`Self::put`].
     pub fn try_insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         Ok(self.change(key, Request::Insert(value))? == Outcome::Inserted)
     }
 
-    /// Replaces the value of `key` and returns true; changes nothing and returns false if there is no such key. Round
-    /// trips: 2, 3 for a key in an extent; behind a memory node none, if it is overwritten, as in [`Self::put`].
-    /// Source: R-UPDATE-1, R-UPDATE-2, R-LOCK-8; paper 3.2.2.
+    /// Replaces the value of `key` and returns true; if there is no such key, changes nothing and returns false. Round
+    /// trips: 2, 3 for a key in an extent; behind a memory node none, if it is combined with another write, as in
+    /// [`Self::put`]. Source: R-UPDATE-1, R-UPDATE-2, R-LOCK-8; paper 3.2.2.
     ///
     /// # Errors
-    /// As [`Self::put`], `Full` excepted; `Extent` may come.
+    /// Same as [`Self::put`], except `Full`; `NoSpace` can occur.
     pub fn update(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         Ok(self.change(key, Request::Update(value))? == Outcome::Replaced)
     }
@@ -86,35 +87,35 @@ impl Client {
     /// Source: R-UPDATE-1, R-UPDATE-2; paper 3.2.2.
     ///
     /// # Errors
-    /// `KeyLength`, `Busy`, `Corrupt`, `Destroyed`, `Lost` and the fabric's, as those of [`Self::put`].
+    /// `KeyLength`, `Busy`, `Corrupt`, `Destroyed`, `Lost` and `Fabric`, as for [`Self::put`].
     pub fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
         Ok(self.change(key, Request::Remove)? == Outcome::Removed)
     }
 
-    /// Without a future, as long as it need not wait: to make one, and to carry the bytes that an error would take
-    /// through it, costs 6 % of a change.
+    /// Makes a change without creating a future, as long as it need not wait: creating one, and passing the bytes of a
+    /// possible error through it, costs 6 % of a change.
     #[inline(always)]
     fn change(&mut self, key: &[u8], request: Request<'_>) -> Result<Outcome, Error> {
-        match self.0.change_now(key, request) {
+        match self.0.try_change(key, request) {
             Ok(outcome) => Ok(outcome),
-            Err(begun) => self.change_waiting(key, request, begun),
+            Err(begun) => self.change_slow(key, request, begun),
         }
     }
 
     #[inline(never)]
-    fn change_waiting(&mut self, key: &[u8], request: Request<'_>, begun: Option<Begun>) -> Result<Outcome, Error> {
-        block_on(self.0.change_waiting(key, request, begun))
+    fn change_slow(&mut self, key: &[u8], request: Request<'_>, begun: Option<Begun>) -> Result<Outcome, Error> {
+        block_on(self.0.change_slow(key, request, begun))
     }
 
-    /// Replaces the value of `key` if the key is as expected: has a certain value, or was not changed since it was read
-    /// with [`Self::get_versioned`]. Any length of expected value will do.
+    /// Replaces the value of `key` if the key is as expected: it has a certain value, or was not changed since it was
+    /// read with [`Self::get_versioned`]. The expected value may have any length.
     ///
-    /// Round trips: 2, 3 for a key in an extent, 4 for one in an extent that is expected to have a value of the length
-    /// it has. Source: R-CAS-1, R-CAS-2.
+    /// Round trips: 2; 3 for a key in an extent; 4 if the expected value has the same length as the one in the extent.
+    /// Source: R-CAS-1, R-CAS-2.
     ///
     /// # Errors
-    /// As [`Self::update`]; `ForeignToken` for a token of another table, and nothing was changed. A key that is not as
-    /// expected is no error.
+    /// Same as [`Self::update`]; `ForeignToken` for a token of another table, and nothing was changed. A key that is
+    /// not as expected is not an error.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -123,7 +124,7 @@ impl Client {
     /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
     /// # let mut client = store.client()?;
     /// # client.put(b"cuckoo", b"Guira guira")?;
-    /// // Adds to the value, whatever others do to it meanwhile.
+    /// // Appends to the value, even if other clients change it meanwhile.
     /// for _attempt in 0..100 {
     ///     let found = client.get_versioned(b"cuckoo")?.expect("it was put");
     ///     let longer = [&found.value[..], b"!"].concat();
@@ -132,7 +133,7 @@ impl Client {
     ///     }
     /// }
     /// assert_eq!(client.get(b"cuckoo")?.as_deref(), Some(&b"Guira guira!"[..]));
-    /// // Or with the value it must have.
+    /// // Or with the value that the key must have.
     /// let swap = client.compare_and_swap(b"cuckoo", b"another", b"third")?;
     /// assert_eq!(swap, guira::Swap::Different);
     /// # drop(client);
@@ -156,8 +157,8 @@ impl Client {
     /// Removes `key` if it is as expected. Round trips and source: as [`Self::compare_and_swap`].
     ///
     /// # Errors
-    /// As [`Self::remove`]; `ForeignToken` for a token of another table, and nothing was changed. A key that is not as
-    /// expected is no error.
+    /// Same as [`Self::remove`]; `ForeignToken` for a token of another table, and nothing was changed. A key that is
+    /// not as expected is not an error.
     pub fn compare_and_remove<'e>(&mut self, key: &[u8], expected: impl Into<Expected<'e>>) -> Result<Swap, Error> {
         self.remove_if(key, expected.into())
     }
@@ -167,17 +168,17 @@ impl Client {
         Ok(Swap::of(self.change(key, Request::RemoveIf(expected))?))
     }
 
-    /// Adds `by` to the number that the value of `key` is, modulo 2^64, and returns the sum: an unsigned little-endian
-    /// number of 8 bytes, as [`u64::to_le_bytes`] makes it. A key that is missing counts as 0 and is inserted. What
-    /// many processes add together is exact; an operation that fails with an unknown effect
-    /// ([`crate::Error::effect`]) may have added. `by.wrapping_neg()` subtracts.
+    /// Adds `by` to the value of `key`, an unsigned little-endian number of 8 bytes ([`u64::to_le_bytes`]), modulo
+    /// 2^64, and returns the sum. A missing key counts as 0 and is inserted. Concurrent additions of many processes add
+    /// up exactly; one that fails with an unknown effect ([`crate::Error::effect`]) may have been added. To subtract,
+    /// add `by.wrapping_neg()`.
     ///
     /// Round trips: 2, as [`Self::put`]; 6 or more for a key with which 8 bytes need an extent (`bytes:64`: a key of
-    /// more than 56 bytes), where it is [`Self::update_with`]. Source: R-ADD-1.
+    /// more than 56 bytes), where it works as [`Self::update_with`]. Source: R-ADD-1.
     ///
     /// # Errors
-    /// As [`Self::put`]; `NotANumber` if the value does not have 8 bytes, and nothing was changed; `Contended` as for
-    /// [`Self::update_with`]. `ValueLength` if the table's values never have 8 bytes.
+    /// Same as [`Self::put`]; `NotANumber` if the value does not have 8 bytes, and nothing was changed; `Contended` as
+    /// for [`Self::update_with`]; `ValueLength` if the table cannot store values of 8 bytes.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -200,18 +201,18 @@ impl Client {
         self.0.sum_after(outcome, by)
     }
 
-    /// Replaces the value of `key` by what `update` makes of it, and returns the new value. `update` gets `None` if
+    /// Replaces the value of `key` with what `update` makes of it, and returns the new value. `update` gets `None` if
     /// there is no such key; if it returns `None`, the key is removed. Nothing is written if the value stays the same.
     ///
-    /// Lookup and change are one step: nobody changes the key in between, or `update` is called again with what is
-    /// there now, until the operation's deadline. So it should depend on nothing but the value, and be short.
+    /// The update is atomic: if another client changes the key between lookup and change, `update` is called again with
+    /// the new value, until the operation's deadline. So it should depend on nothing but the value, and be short.
     ///
-    /// Round trips: a lookup and a compare-and-swap, 3 for a key in a row, 5 in an extent, for each attempt. Source:
+    /// Round trips, for each attempt: a lookup and a compare-and-swap, 3 for a key in a row, 5 in an extent. Source:
     /// R-CAS-1, R-CAS-2.
     ///
     /// # Errors
-    /// As [`Self::get`] and [`Self::put`]; `Contended` if others changed the key before each attempt until the
-    /// deadline, and nothing was changed.
+    /// Same as [`Self::get`] and [`Self::put`]; `Contended` if other clients changed the key during every attempt until
+    /// the deadline, and nothing was changed.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -241,15 +242,15 @@ impl Client {
         block_on(self.0.update_by(Operation::UpdateWith, key, update))
     }
 
-    /// The value of `key`; if there is no such key, the value that `make` makes, which is inserted. If somebody else
-    /// inserts the key meanwhile, it is that one's value, and the one made is dropped: `make` runs once at most in
-    /// this client, but two clients may both run theirs.
+    /// Returns the value of `key`; if there is no such key, inserts the value that `make` returns, and returns it. If
+    /// another client inserts the key meanwhile, returns that client's value and drops the one made: `make` runs at
+    /// most once in this client, but two clients may both run theirs.
     ///
-    /// Round trips: those of [`Self::get`] if there is such a key, and those of [`Self::try_insert`] on top if not.
+    /// Round trips: those of [`Self::get`]; if there is no such key, also those of [`Self::try_insert`].
     ///
     /// # Errors
-    /// As [`Self::get`] and [`Self::put`]; `Contended` if others inserted and removed the key until the deadline, and
-    /// nothing was changed.
+    /// Same as [`Self::get`] and [`Self::put`]; `Contended` if other clients inserted and removed the key until the
+    /// deadline, and nothing was changed.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -271,11 +272,11 @@ impl Client {
         block_on(self.0.get_or_insert(key, make))
     }
 
-    /// Puts many keys, one after the other, in order: one result for each. A key's failure does not keep the next from
-    /// being put. Round trips: those of single puts; on shared memory the rows of keys to come are prefetched.
+    /// Puts many keys, one after the other, and returns one result for each, in order. A failure does not stop the puts
+    /// after it. Round trips: those of single puts; on shared memory the rows of the next keys are prefetched.
     ///
     /// # Errors
-    /// Each key has its own, as those of [`Self::put`].
+    /// Each key has a result of its own, with the errors of [`Self::put`].
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -300,12 +301,12 @@ impl Client {
         block_on(self.0.put_many(items))
     }
 
-    /// Removes many keys, one after the other, in order: one result for each, true if it existed. A key's failure does
-    /// not keep the next from being removed. Round trips: those of single removes; on shared memory the rows of keys to
-    /// come are prefetched.
+    /// Removes many keys, one after the other, and returns one result for each, in order: true if the key existed. A
+    /// failure does not stop the removals after it. Round trips: those of single removals; on shared memory the rows of
+    /// the next keys are prefetched.
     ///
     /// # Errors
-    /// Each key has its own, as those of [`Self::remove`].
+    /// Each key has a result of its own, with the errors of [`Self::remove`].
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -329,26 +330,25 @@ impl Client {
         block_on(self.0.remove_many(keys))
     }
 
-    /// Gives up the chunks this client cuts its extents from, as closing it would, but keeps its slot: for a client
-    /// that will store no large value for a while. As long as it owns them, nobody else can use what is free in them,
-    /// or becomes free. Round trips: 1 for 64 chunks, and again for giving them up; none if it has none. Source:
-    /// R-EXTENT-5.
+    /// Gives back the chunks from which this client allocates its extents, as closing it does, but keeps its slot: for
+    /// a client that will store no large value for a while. No other client can use the free space of chunks that this
+    /// client owns. Round trips: 1 for 64 chunks, and again to give them back; none if it has none. Source: R-EXTENT-5.
     ///
     /// # Errors
-    /// `Lost`; the fabric's: the client may have given up some of them. Values are not touched.
+    /// `Lost`; `Fabric`: some chunks may have been given back. Values are not touched.
     pub fn release_memory(&mut self) -> Result<(), Error> {
         block_on(self.0.release_memory())
     }
 
-    /// What this client met since it was opened: taken locks, stale paths, moved entries, rows that were read again,
-    /// clients that it suspected, dead ones that it recovered, and more. Only grows. No round trip. What all clients of
-    /// a table met: [`crate::admin::Stat::totals`].
+    /// Returns the counters of this client since it was opened: taken locks, stale paths, moved entries, rows that were
+    /// read again, clients suspected, dead clients recovered, and more. They only grow. No round trip.
+    /// [`crate::admin::Stat::totals`] has the sums over all clients of a table.
     pub fn counters(&self) -> Counters {
         self.0.counters()
     }
 
-    /// The number of this client's slot, from 0, as [`crate::admin::ClientStat::slot`] and errors name it. Another one
-    /// after its connection to a memory node was lost. No round trip.
+    /// Returns the number of this client's slot, from 0, as used by [`crate::admin::ClientStat::slot`] and errors. It
+    /// changes when a lost connection to a memory node is replaced. No round trip.
     pub fn slot(&self) -> u16 {
         self.0.slot()
     }
@@ -357,8 +357,8 @@ impl Client {
     /// Source: R-SLOT-1.
     ///
     /// # Errors
-    /// As [`Client::release_memory`]. The slot is that of a dead client then, which whoever needs it recovers; nothing
-    /// that was put is lost.
+    /// Same as [`Client::release_memory`]. Then the slot is that of a dead client, and the next client that needs it
+    /// recovers it; no value that was put is lost.
     pub fn close(self) -> Result<(), Error> {
         block_on(self.0.close())
     }

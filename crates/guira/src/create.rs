@@ -1,4 +1,4 @@
-//! Creating tables, opening what is there instead, and destroying them.
+//! Creating tables, opening existing ones instead, and destroying them.
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -17,19 +17,20 @@ use crate::store::{Origin, is_destroyed, random};
 use crate::wait::block_on;
 use crate::{CreateOptions, CreateProgress, Error, OnMismatch, OpenError, OpenOptions, Store, Url};
 
-/// Times [`Store::open_or_create`] opens and creates by turns. Each turn but the first needs somebody who creates the
-/// table and destroys it in between; a name that cannot be opened and is taken all the same is no race but a mistake,
-/// such as a symbolic link to nothing.
-const MAX_OPEN_OR_CREATE_TURNS: u32 = 8;
+/// The number of attempts of [`Store::open_or_create`] to open and to create. Another attempt is needed only if another
+/// process creates the table and destroys it in between; a name that can neither be opened nor created is no race but a
+/// mistake, such as a dangling symbolic link.
+const MAX_OPEN_OR_CREATE_ATTEMPTS: u32 = 8;
 
 impl Store {
-    /// Creates a table and opens it for reading and changing. It appears under its name when it is complete; of several
-    /// creators one succeeds. All of its memory is reserved now. Round trips: 1 for 64 rows, and 1. Source: R-CREATE-1.
+    /// Creates a table and opens it for reading and writing. It appears under its name when it is complete; of several
+    /// concurrent creators one succeeds. All of its memory is reserved now. Round trips: 1 for 64 rows, and 1. Source:
+    /// R-CREATE-1.
     ///
     /// # Errors
     /// `Create` for impossible parameters; `Region` if the file exists ([`Error::is_already_exists`]), does not fit
-    /// ([`Error::insufficient_space`]), or is not permitted; `Random`; `Format` if the fabric failed; `OfNode` for `tcp://`.
-    /// Nothing is left behind.
+    /// ([`Error::insufficient_space`]), or is not permitted; `Random`; `Format` if the fabric failed; `OnMemoryNode`
+    /// for `tcp://`. Nothing is left behind.
     pub fn create<U>(url: U, options: &CreateOptions) -> Result<Store, Error>
     where
         U: TryInto<Url>,
@@ -38,24 +39,24 @@ impl Store {
         Store::create_url(&url.try_into()?, options, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// Creates a table in this process's own memory, and opens it for reading and changing. Nobody else can open it,
-    /// and it is gone with the last store, client, reader and [`crate::ServerHandle`] of it, however the process ends:
-    /// [`Store::serve`] is what it is for. All of its memory is reserved now; `options.mode` means nothing. Its URL is
-    /// [`Url::unnamed`]. Round trips and source: as [`Store::create`].
+    /// Creates a table in this process's own memory, and opens it for reading and writing. No other process can open
+    /// it, except through [`Store::serve`], for which it is meant. It is freed with the last store, client, reader and
+    /// [`crate::ServerHandle`] of it, however the process ends. All of its memory is reserved now; `options.mode` has
+    /// no effect. Its URL is [`Url::unnamed`]. Round trips and source: as [`Store::create`].
     ///
     /// # Errors
-    /// `Create` for impossible parameters; `Region` if the machine has not that much memory to spare
+    /// `Create` for impossible parameters; `Region` if the machine does not have enough memory
     /// ([`Error::insufficient_space`]); `Random`; `Format`. Nothing is left behind.
     pub fn create_unnamed(options: &CreateOptions) -> Result<Store, Error> {
         Store::create_url(&Url::unnamed(), options, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// Creates a table as [`Store::create`] does, and says how far it got. `progress` is called before each 16 MiB are
-    /// reserved and after the last, then after each 64 rows that are formatted, always in the calling thread; it ends
-    /// the creation by `Break`, within the time of one such step. Then nothing is left behind.
+    /// Creates a table as [`Store::create`] does, and reports progress. `progress` is called, in the calling thread,
+    /// before each 16 MiB are reserved and after the last, then after each 64 rows that are formatted. If it returns
+    /// `Break`, the creation stops within the time of one such step, and nothing is left behind.
     ///
     /// # Errors
-    /// As [`Store::create`]; `Stopped` if `progress` ended it.
+    /// Same as [`Store::create`]; `Stopped` if `progress` ended it.
     ///
     /// ```
     /// use std::ops::ControlFlow;
@@ -134,24 +135,23 @@ impl Store {
             }
         })?;
         let region = FabricRegion::Shm(region);
-        let sessions = Arc::new(Sessions::lasting(region.clone()));
+        let sessions = Arc::new(Sessions::permanent(region.clone()));
         Ok(Store::assemble(url, region, sessions, table, OpenOptions::default(), Origin::Created))
     }
 
-    /// Opens the table at `url` for reading and changing, and creates it as `options` say if there is none. Of several
-    /// processes that do so at once, one creates the table and all open the same one; each that tries needs the memory
-    /// of a whole table until it learns that it came second. [`Store::was_created`] tells which it was.
+    /// Opens the table at `url` for reading and writing, and creates it with `options` if there is none. Of several
+    /// processes that do so at once, one creates the table and all open the same one ([`Store::was_created`] tells
+    /// which); meanwhile, each of them needs the memory of a whole table.
     ///
-    /// A table that exists has to be as `options` ask ([`Store::ensure_fits`] says what is compared), unless
+    /// A table that exists has to match `options` ([`Store::ensure_fits`] lists what is compared), unless
     /// [`CreateOptions::on_mismatch`] accepts any. The table of a memory node is opened and never created, and has to
-    /// fit, too. Round trips: 1 for a table that exists, otherwise as [`Store::create`]; up to 8 times that if others
-    /// create and destroy the table all the while. Source: R-CREATE-1, R-OPEN-1.
+    /// match, too. Round trips: 1 for a table that exists, otherwise as [`Store::create`]; up to 8 times that if other
+    /// processes keep creating and destroying the table. Source: R-CREATE-1, R-OPEN-1.
     ///
     /// # Errors
-    /// `Mismatch` if the table that exists is not as asked; `Owner` if it is neither this user's nor root's, or not of
-    /// [`CreateOptions::owner`]; as [`Store::open`], except that the table may be missing,
-    /// and as [`Store::create`]. Tells so (`Region`) if the name has no table and cannot be given to one either.
-    /// Nothing was changed.
+    /// `Mismatch` if the table exists and does not match; `Owner` if it is neither this user's nor root's, or not that
+    /// of [`CreateOptions::owner`]; those of [`Store::open`], except that the table may be missing, and those of
+    /// [`Store::create`]; `Region` also if the name has no table and none can be created there. Nothing was changed.
     ///
     /// ```
     /// use guira::{CreateOptions, Error, OpenError, OnMismatch, Store, Url};
@@ -179,10 +179,11 @@ impl Store {
         Store::open_or_create_url(&url.try_into()?, options, &mut |_| ControlFlow::Continue(()))
     }
 
-    /// As [`Store::open_or_create`]; `progress` is called as by [`Store::create_with_progress`], if a table is created.
+    /// Same as [`Store::open_or_create`], and reports the progress of a creation as [`Store::create_with_progress`]
+    /// does.
     ///
     /// # Errors
-    /// As [`Store::open_or_create`].
+    /// Same as [`Store::open_or_create`]; `Stopped` if `progress` ended it.
     pub fn open_or_create_with_progress<U>(
         url: U,
         options: &CreateOptions,
@@ -201,7 +202,7 @@ impl Store {
         progress: &mut dyn FnMut(CreateProgress) -> ControlFlow<()>,
     ) -> Result<Store, Error> {
         let open_options = OpenOptions { owners: options.owners, ..OpenOptions::default() };
-        let mut turns = 1;
+        let mut attempts = 1;
         loop {
             match Store::open_url(url, &open_options) {
                 Err(error) if error.is_not_found() || is_destroyed(&error) => {}
@@ -211,23 +212,23 @@ impl Store {
                 result => return result,
             }
             match Store::create_url(url, options, progress) {
-                Err(error) if error.is_already_exists() && turns < MAX_OPEN_OR_CREATE_TURNS => turns += 1,
+                Err(error) if error.is_already_exists() && attempts < MAX_OPEN_OR_CREATE_ATTEMPTS => attempts += 1,
                 result => return result,
             }
         }
     }
 
-    /// Makes sure that the table is as `options` ask: what [`Store::open_or_create`] does with a table that exists, for
-    /// those who open one by other means, such as [`Store::open_with`].
+    /// Verifies that the table matches `options`: the check of [`Store::open_or_create`], for tables that were opened
+    /// by other means, such as [`Store::open_with`].
     ///
-    /// Entry format, preset and whether changes leave redo records have to be equal, and so does the seed if one was
-    /// set. The table needs room for the capacity at least, and for the `extent_bytes` and `max_clients` that were set;
-    /// it may have room for more. Permissions are not compared, nor [`CreateOptions::on_mismatch`] minded. No round
+    /// Entry format, preset and the presence of redo records have to be equal, and so does the seed if one was set. The
+    /// table needs room for at least the capacity, and for the `extent_bytes` and `max_clients` that were set; it may
+    /// have room for more. Permissions are not compared, and [`CreateOptions::on_mismatch`] has no effect. No round
     /// trip: none of it ever changes.
     ///
     /// # Errors
-    /// `Mismatch`, with everything in which the table is not as asked; `Create` if `options` are of no table that could
-    /// be. Nothing was changed.
+    /// `Mismatch`, with every difference; `Create` if no table can have the parameters in `options`. Nothing was
+    /// changed.
     ///
     /// ```
     /// # use guira::errors::Mismatch;
@@ -246,7 +247,7 @@ impl Store {
     /// ```
     pub fn ensure_fits(&self, options: &CreateOptions) -> Result<(), Error> {
         let (url, found) = (self.url(), self.table().config());
-        // A seed that was not asked for is not compared.
+        // A seed that was not set is not compared.
         let asked = config_of(url, options, options.seed.unwrap_or(found.hash_seed))?;
         match mismatches(options, &asked, found) {
             none if none.is_empty() => Ok(()),
@@ -254,22 +255,21 @@ impl Store {
         }
     }
 
-    /// Destroys a table: its name is gone, no client can change it any more, no reader finds anything in it, and its
-    /// memory is freed when the last process closes it. Who has it open gets `Destroyed` from every operation that
-    /// begins after this call has returned, lookups included, over `tcp://`, too; [`Store::is_destroyed`] asks. A
-    /// damaged table, or one of another version, only loses its name.
+    /// Destroys a table: its name is removed, no client can change it any more, no reader finds anything in it, and its
+    /// memory is freed when the last process closes it. In processes that have it open, every operation that begins
+    /// after this call has returned fails with `Destroyed`, lookups included, also over `tcp://`;
+    /// [`Store::is_destroyed`] checks for it. Of a damaged table, or one of another version, only the name is removed.
     ///
-    /// A change that is under way is waited for, up to 100 ms. One whose process is stopped for longer in the middle of
-    /// it, or of completing what a dead client had begun, takes effect when that goes on, and the entries of the rows
-    /// it writes are found again, by those who have the table open still. Round trips: 2, 1 or 2 for 64 lock words, and
-    /// 1 for 64 rows: every row is written, at some 10 million a second. Source: R-DESTROY-1, R-DESTROY-2.
+    /// A change in progress is waited for, up to 100 ms. If its process is stopped for longer, in the middle of a
+    /// change or of the recovery of a dead client, it takes effect when the process continues, and processes that still
+    /// have the table open find the entries of the rows it writes. Round trips: 2; 1 or 2 for 64 lock words; and 1 for
+    /// 64 rows: every row is written, at some 10 million a second. Source: R-DESTROY-1, R-DESTROY-2.
     ///
     /// # Errors
-    /// `Region` if there is no such file ([`Error::is_not_found`]), or no more, because somebody else destroyed the table
-    /// first; it is not a region, or it cannot be opened and
-    /// removed, such as without permission to write it, or when the process has no memory or file descriptors to spare:
-    /// it is left alone then. `Fabric` if the name is gone, but not every client and reader was told. `OfNode` for
-    /// `tcp://`.
+    /// `Region` if there is no such file ([`Error::is_not_found`]), or another process destroyed the table first; if it
+    /// is not a Guira table; or if it cannot be opened and removed, for example without write permission, or for lack
+    /// of memory or file descriptors: then nothing was changed. `Fabric` if the name is gone, but not every client and
+    /// reader could be notified. `OnMemoryNode` for `tcp://`.
     pub fn destroy<U>(url: U) -> Result<(), Error>
     where
         U: TryInto<Url>,
@@ -280,10 +280,10 @@ impl Store {
 
     pub(crate) fn destroy_url(url: &Url) -> Result<(), Error> {
         let location = file_of(url, Attempt::Destroy)?;
-        // Nothing is put into it, whosever it is.
+        // No data is put into it, so its owner need not be trusted.
         let options = OpenOptions::default().any_owner();
         let opened = Store::open_url(url, &options).or_else(|error| match error {
-            // Those who have it open are told all the same.
+            // Clients that have it open are notified all the same.
             Error::Open(OpenError::Region(ShmError::LockFile { .. })) => {
                 let region = FabricRegion::Shm(ShmRegion::open_to_destroy(&location)?);
                 Store::open_in(url, &options, region)
@@ -300,16 +300,17 @@ impl Store {
         };
         let Some(Store { inner }) = &store else { return Ok(ShmRegion::destroy(&location)?) };
         let FabricRegion::Shm(region) = &inner.first else {
-            return Err(Error::Open(OpenError::OfNode { url: url.clone(), attempt: Attempt::Destroy }));
+            return Err(Error::Open(OpenError::OnMemoryNode { url: url.clone(), attempt: Attempt::Destroy }));
         };
-        // The name first: who may write a table need not be allowed to remove it, and then nothing must change.
+        // The name goes first: a user who may write a table need not be allowed to remove it, and then nothing must
+        // change.
         region.remove_name(&location)?;
         block_on(destroy_table(&mut inner.first.lane(), &inner.table)).map_err(inner.fabric("cannot destroy"))
     }
 }
 
-/// Whether a table cannot be opened because of what its file is, so that nobody who has it open needs to be told: it is
-/// damaged, of another version, or was destroyed by somebody who died meanwhile. Only its name goes then.
+/// Whether a table cannot be opened because of the content of its file, so that no open client needs to be notified: it
+/// is damaged, of another version, or half destroyed by a process that died. Only its name is removed then.
 fn is_useless(error: &Error) -> bool {
     match error {
         Error::Open(OpenError::Table { source, .. }) => !matches!(source, TableError::Fabric(_)),
@@ -324,15 +325,15 @@ fn is_useless(error: &Error) -> bool {
     }
 }
 
-/// The parameters that a new table has.
+/// Returns the parameters of a new table.
 fn config_of(url: &Url, options: &CreateOptions, hash_seed: u64) -> Result<TableConfig, Error> {
     options.config(hash_seed).map_err(|source| Error::Open(OpenError::Create { url: url.clone(), source }))
 }
 
-/// Where the file is that is to be created or destroyed.
+/// Returns the location of the file to create or destroy.
 fn file_of(url: &Url, attempt: Attempt) -> Result<Location, Error> {
     match url.place()? {
         Place::File(location) => Ok(location),
-        Place::Node(_) => Err(Error::Open(OpenError::OfNode { url: url.clone(), attempt })),
+        Place::Node(_) => Err(Error::Open(OpenError::OnMemoryNode { url: url.clone(), attempt })),
     }
 }

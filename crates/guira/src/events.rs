@@ -1,7 +1,8 @@
-//! What is told by events of `tracing`, target `guira`: who was suspected, recovered or given up on, and damage; in
-//! preset `paper`, whose locks name nobody, which lock was suspected and reclaimed, and leases and states in between.
+//! Events of `tracing`, target `guira`: clients that were suspected, recovered or given up on, and damage; for preset
+//! `paper`, whose locks have no owners, the locks that were suspected and reclaimed, and the leases and states in
+//! between.
 //!
-//! Invariant: nothing is told on the way of an operation that meets nobody, so a program that listens pays for
+//! Invariant: an operation that meets no dead or stopped client emits no event, so a subscriber costs time for
 //! incidents only.
 
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::{Error, OperationError, OperationErrorKind, Url};
 
-/// Tells events of one table.
+/// Emits the events of one table.
 #[derive(Clone, Debug)]
 pub(crate) struct Events {
     table: Arc<str>,
@@ -23,7 +24,7 @@ impl Events {
         Events { table: table.to_string().into() }
     }
 
-    /// Tells of an operation that failed, if others are the reason or something is damaged.
+    /// Emits an event for a failed operation, if other clients are the cause or something is damaged.
     #[cold]
     pub(crate) fn failed(&self, error: OperationError) -> Error {
         let (table, operation) = (&*self.table, error.operation);
@@ -47,7 +48,7 @@ impl Observer for Events {
         match incident {
             Incident::Suspected => debug!(target: "guira", table, slot, generation, "owner suspected"),
             Incident::FoundAlive => debug!(target: "guira", table, slot, generation, "owner is alive"),
-            Incident::RecoveryBegun => info!(target: "guira", table, slot, generation, "recovery begun"),
+            Incident::RecoveryBegun => info!(target: "guira", table, slot, generation, "recovery started"),
             Incident::Recovered { recovered: None, .. } => {
                 debug!(target: "guira", table, slot, generation, "nothing to recover");
             }
@@ -71,13 +72,13 @@ impl Observer for Events {
             LockIncident::Suspected => debug!(target: "guira", table, lock, "holder suspected"),
             LockIncident::Withdrawn => debug!(target: "guira", table, lock, "suspicion withdrawn"),
             LockIncident::Leased { region, revoked: None } => {
-                info!(target: "guira", table, lock, region, "repair begun");
+                info!(target: "guira", table, lock, region, "repair started");
             }
             LockIncident::Leased { region, revoked: Some(holder) } => {
                 let slot = holder.slot();
-                warn!(target: "guira", table, lock, region, slot, "repair begun, and a repairer presumed dead");
+                warn!(target: "guira", table, lock, region, slot, "repair started: the last repairer is presumed dead");
             }
-            LockIncident::Found { state } => debug!(target: "guira", table, lock, state, "repair goes on"),
+            LockIncident::Found { state } => debug!(target: "guira", table, lock, state, "repair resumed"),
             LockIncident::Reclaimed { took_ns } => info!(target: "guira", table, lock, took_ns, "lock reclaimed"),
             LockIncident::GivenUp => warn!(target: "guira", table, lock, "repair given up"),
             LockIncident::Failed { error } => error!(target: "guira", table, lock, "repair failed: {error}"),

@@ -1,9 +1,9 @@
-//! The fabrics a table may lie on. The one place that knows them all: another fabric is a variant of [`FabricRegion`]
+//! The fabrics that tables may be on. This module alone knows them all: another fabric is a variant of [`FabricRegion`]
 //! and of [`FabricLane`], and an arm of each `match` here.
 //!
-//! Invariant: an operation that is counted in instructions asks once whether it executes in place, by
-//! [`FabricLane::in_place`], and then works on that lane itself; all else takes any lane, as [`FabricLane::any`] gives
-//! it.
+//! Invariant: an operation whose instructions are counted asks once whether verbs execute in place
+//! ([`FabricLane::in_place`]), and then uses that lane directly; all other code takes any lane, from
+//! [`FabricLane::any`].
 
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
@@ -19,7 +19,7 @@ use crate::stat::{FileStat, NodeStat, RegionStat};
 /// A region of one of the fabrics. Clones share it.
 #[derive(Clone)]
 pub(crate) enum FabricRegion {
-    /// A file that this process has mapped.
+    /// A file mapped by this process.
     Shm(ShmRegion),
     /// The memory of a node, through one connection, which is one session.
     Tcp(TcpRegion),
@@ -27,22 +27,22 @@ pub(crate) enum FabricRegion {
 
 /// A lane of a [`FabricRegion`].
 pub(crate) enum FabricLane {
-    /// Verbs are executed in place.
+    /// Executes verbs in place.
     Shm(ShmLane),
-    /// Batches are sent.
+    /// Sends batches to a node.
     Tcp(TcpLane),
 }
 
-/// How the lanes of a store wait.
+/// The way the lanes of a store wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiting {
-    /// The thread waits.
+    /// The thread blocks.
     InPlace,
-    /// The task does, and leaves its thread to others.
+    /// The task yields its thread to other tasks.
     Cooperative,
 }
 
-/// Evaluates `$body` with `$lane` standing for the lane of the fabric that the [`FabricLane`] `$on` is of.
+/// Evaluates `$body` with `$lane` bound to the concrete lane in the [`FabricLane`] `$on`.
 macro_rules! on_lane {
     ($on:expr, $lane:ident => $body:expr) => {
         match $on {
@@ -53,7 +53,7 @@ macro_rules! on_lane {
 }
 
 impl FabricRegion {
-    /// A lane that waits in one way or the other. The lanes of a session all wait as it was opened to.
+    /// Opens a lane that waits in the given way. On a memory node all lanes of a session wait as it was opened to.
     pub(crate) fn lane_waiting(&self, waiting: Waiting) -> FabricLane {
         match (self, waiting) {
             (FabricRegion::Shm(region), Waiting::InPlace) => FabricLane::Shm(region.lane()),
@@ -64,7 +64,7 @@ impl FabricRegion {
         }
     }
 
-    /// Whether the way to the memory is known to be gone for good.
+    /// Whether the connection to the memory is known to be lost for good.
     pub(crate) fn is_lost(&self) -> bool {
         match self {
             FabricRegion::Shm(_) => false,
@@ -72,7 +72,7 @@ impl FabricRegion {
         }
     }
 
-    /// Whether a memory node lets this session only read, whatever it was asked for.
+    /// Whether a memory node lets this session only read, whatever was requested.
     pub(crate) fn is_granted_reads_only(&self) -> bool {
         match self {
             FabricRegion::Shm(_) => false,
@@ -80,7 +80,7 @@ impl FabricRegion {
         }
     }
 
-    /// The address of the memory node that it is a session with, if it is one, and the node's name for the memory.
+    /// Returns the address of the memory node, and the node's name for the memory, if the region is on a node.
     pub(crate) fn node(&self) -> Option<(SocketAddr, [u64; 2])> {
         match self {
             FabricRegion::Shm(_) => None,
@@ -88,7 +88,7 @@ impl FabricRegion {
         }
     }
 
-    /// The name of its session with a memory node.
+    /// Returns the id of the session with a memory node.
     pub(crate) fn session(&self) -> Option<SessionId> {
         match self {
             FabricRegion::Shm(_) => None,
@@ -96,7 +96,7 @@ impl FabricRegion {
         }
     }
 
-    /// What the region is, as statistics tell it.
+    /// Returns the region's statistics.
     pub(crate) fn stat(&self) -> Result<RegionStat, Error> {
         match self {
             FabricRegion::Shm(region) => Ok(RegionStat::File(FileStat::new(&region.info()?))),
@@ -166,7 +166,7 @@ impl Region for FabricRegion {
 }
 
 impl FabricLane {
-    /// The lane, if verbs are executed in place.
+    /// Returns the concrete lane, if verbs are executed in place.
     #[inline(always)]
     pub(crate) fn in_place(&mut self) -> Option<&mut ShmLane> {
         match self {
@@ -175,7 +175,7 @@ impl FabricLane {
         }
     }
 
-    /// The lane itself, whichever it is.
+    /// Returns the lane as a trait object.
     #[inline(always)]
     pub(crate) fn any(&mut self) -> &mut dyn Lane {
         match self {
@@ -184,7 +184,7 @@ impl FabricLane {
         }
     }
 
-    /// Whether this process was forked from the one that opened the region: what the lane leads to is its parent's.
+    /// Whether this process was forked from the one that opened the region: the lane is its parent's.
     pub(crate) fn is_stale(&self) -> bool {
         match self {
             FabricLane::Shm(lane) => lane.is_stale(),
@@ -192,7 +192,7 @@ impl FabricLane {
         }
     }
 
-    /// Whether the way to the memory is known to be gone for good.
+    /// Whether the connection to the memory is known to be lost for good.
     pub(crate) fn is_lost(&self) -> bool {
         match self {
             FabricLane::Shm(_) => false,
@@ -200,7 +200,7 @@ impl FabricLane {
         }
     }
 
-    /// Whether what it leads to can be lost.
+    /// Whether the lane is one of a memory node, whose sessions can be lost.
     #[inline(always)]
     pub(crate) fn is_remote(&self) -> bool {
         match self {
@@ -210,7 +210,7 @@ impl FabricLane {
     }
 }
 
-/// For what takes the lane of a region, and for hints.
+/// For functions that take the lane of a region, and for prefetch hints.
 impl Lane for FabricLane {
     #[inline(always)]
     fn caps(&self) -> &Caps {

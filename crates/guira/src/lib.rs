@@ -188,7 +188,6 @@
 #![warn(missing_debug_implementations)]
 
 pub mod aio;
-mod attachment;
 mod client;
 mod create;
 mod error;
@@ -196,6 +195,7 @@ mod events;
 mod fabric;
 pub mod guide;
 mod list;
+mod lock_queue;
 mod mismatch;
 mod options;
 mod owners;
@@ -205,6 +205,7 @@ mod reconnect_backoff;
 mod repair;
 mod scan;
 mod serve;
+mod session_binding;
 mod sessions;
 mod slot_locks;
 mod stat;
@@ -212,7 +213,6 @@ mod state;
 mod store;
 mod tls_file;
 mod token_file;
-mod turns;
 pub mod typed;
 mod wait;
 
@@ -236,7 +236,7 @@ pub use store::Store;
 pub use tls_file::{ClientTls, NodeTls};
 pub use token_file::AccessToken;
 
-/// Looking after tables: statistics, checks, repairs, memory nodes, and the tables that a host has.
+/// Administration of tables: statistics, checks, repairs, memory nodes, and the list of a host's tables.
 pub mod admin {
     pub use guira_check::{
         Cause, CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, Stage, TableStats,
@@ -271,7 +271,7 @@ pub mod errors {
     pub use crate::token_file::TokenFileError;
 }
 
-/// Rows, locks and slots as they lie in memory, for programs that look into a table themselves: [`Store::table`].
+/// Rows, locks and slots in memory, for programs that inspect a table directly: [`Store::table`].
 pub mod raw {
     pub use guira_fabric::{Addr, Space, VerbCounts};
     #[doc(inline)]
@@ -280,7 +280,7 @@ pub mod raw {
     pub use guira_rcuckoo::{Placement, RowPair, Table};
 }
 
-/// The example of the README is run with the others.
+/// Runs the example of the README as a documentation test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! The tables of this host's shared memory.
+//! Listing the tables in this host's shared memory.
 
 use guira_fabric_shm::{FoundKind, FoundRegion, ShmError, found_regions};
 use guira_rcuckoo::TableError;
@@ -7,20 +7,20 @@ use crate::admin::{ClientState, FileStat};
 use crate::stat::clients_of;
 use crate::{Error, OpenError, OpenOptions, Store, Url};
 
-/// A table of this host's shared memory, or a file there that may be one. Serialized as one object.
+/// A table in this host's shared memory, or a file there that may be one. It is serialized as one object.
 #[derive(Clone, Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct ListedTable {
-    /// Where it is: `shm://NAME`. Whoever created the file chose the name: see [`crate::admin::printable`].
+    /// The URL, `shm://NAME`. The creator of the file chose the name: see [`crate::admin::printable`].
     #[serde(serialize_with = "as_text")]
     pub url: Url,
     /// The id of the user who owns it.
     pub owner_uid: u32,
-    /// Its permission bits, as [`crate::CreateOptions::mode`] takes them.
+    /// The permission bits, as in [`crate::CreateOptions::mode`].
     pub mode: u32,
     /// Bytes of the file.
     pub file_bytes: u64,
-    /// What it is, and what is known of it.
+    /// The kind of file, and its properties.
     #[serde(flatten)]
     pub state: ListedState,
 }
@@ -36,59 +36,59 @@ fn as_text<S: serde::Serializer>(url: &Url, serializer: S) -> Result<S::Ok, S::E
 pub enum ListedState {
     /// A table.
     Table(TableSummary),
-    /// A table that somebody destroyed: no client can change it, and its name is all that is left to remove.
+    /// A table that was destroyed: no client can change it, and only its name is left to remove.
     Destroyed,
-    /// A table that is being created, or whose creator ended before it was whole.
+    /// A table that is being created, or whose creator died before it was complete.
     Unfinished,
-    /// This user may not read it: it may be a table, or a file of anybody.
+    /// A file that this user may not read: it may be a table or any other file.
     Unreadable,
     /// A table that cannot be read, because it is damaged or of another version of this library.
     Damaged {
-        /// Why. It names the file: see [`crate::admin::printable`].
+        /// The reason. It contains the name of the file: see [`crate::admin::printable`].
         reason: String,
     },
 }
 
-/// A table in short: a part of [`crate::admin::Stat`] that costs little, however large the table is.
+/// A short summary of a table: a part of [`crate::admin::Stat`] that is cheap to collect for tables of any size.
 #[derive(Clone, Debug, serde::Serialize)]
 #[non_exhaustive]
 pub struct TableSummary {
-    /// Its entry format, as [`crate::EntryFormat`] is written.
+    /// The entry format, in the notation of [`crate::EntryFormat`].
     pub format: String,
-    /// Entries there is room for.
+    /// The number of entries that fit.
     pub capacity: u64,
-    /// Entries it has, as [`Store::len_estimate`] tells: exact up to 4,096 rows, beyond that by a sample.
+    /// The number of entries, as from [`Store::len_estimate`]: exact up to 4,096 rows, beyond that by a sample.
     pub entries: u64,
     /// Half the width of the 95 % confidence interval, in entries; 0 if every row was counted.
     pub entries_error: u64,
     /// Client slots, free or not.
     pub max_clients: u16,
-    /// Who has it open for changing. Readers leave no trace.
+    /// The clients that have it open. Readers leave no trace.
     pub clients: ClientCounts,
-    /// When it was created, in nanoseconds since 1970.
+    /// The time of creation, in nanoseconds since 1970.
     pub created_unix_ns: u64,
 }
 
-/// How many clients are in which state: [`ClientState`].
+/// The number of clients in each [`ClientState`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct ClientCounts {
-    /// Clients that live and are not stopped.
+    /// Clients that are alive and not stopped.
     pub live: u64,
     /// Clients whose process is stopped.
     pub stopped: u64,
-    /// Clients of a table that this user may only read: nobody can ask.
+    /// Clients of a table that this user may only read: their state cannot be checked.
     pub unknown: u64,
     /// Clients whose process is gone.
     pub dead: u64,
-    /// Dead clients that somebody is recovering.
+    /// Dead clients that another process is recovering.
     pub recovering: u64,
     /// Client slots that cannot be read.
     pub damaged: u64,
 }
 
 impl ClientCounts {
-    fn note(&mut self, state: ClientState) {
+    fn add(&mut self, state: ClientState) {
         let count = match state {
             ClientState::Live => &mut self.live,
             ClientState::Stopped => &mut self.stopped,
@@ -101,14 +101,14 @@ impl ClientCounts {
     }
 }
 
-/// The tables in `/dev/shm`, by name: those of every user, as far as this one may read them. Files that this user may
-/// not read are listed, because they may be tables; other files are not, nor are tables that go meanwhile. Tables of
-/// `file://`, of processes (`memory://`) and of memory nodes are not looked for.
+/// Lists the tables in `/dev/shm` of all users, by name. Files that this user may not read are listed, because they may
+/// be tables; other files are not, nor are tables that are destroyed meanwhile. Tables of `file://`, of processes
+/// (`memory://`) and of memory nodes are not listed.
 ///
-/// Changes nothing, and takes no client slot. Costs little for tables of any size: of each it reads one page of the
+/// Changes nothing, and takes no client slot. Costs little for tables of any size: for each it reads one page of the
 /// file, up to 4,096 rows, and the client slots (1 round trip for 64 rows and for 256 slots, and up to 2 for each slot
-/// that is not free). Who has a table open for changing is told, as [`Store::stat`] does, for tables that this user may
-/// write; others have [`ClientCounts::unknown`] clients.
+/// that is not free). The states of clients are known for tables that this user may write, as in [`Store::stat`]; other
+/// tables have [`ClientCounts::unknown`] clients.
 ///
 /// # Errors
 /// `Region` if `/dev/shm` cannot be read.
@@ -142,20 +142,20 @@ pub fn list() -> Result<Vec<ListedTable>, Error> {
     Ok(listed)
 }
 
-/// What the file at `url` is; `None` if it is gone.
+/// Returns the state of the file at `url`; `None` if it is gone.
 fn state_of(url: &Url) -> Option<ListedState> {
     match summary(url) {
         Ok(summary) => Some(ListedState::Table(summary)),
         Err(error) if error.is_not_found() => None,
         Err(Error::Open(OpenError::Table { source: TableError::Destroyed, .. })) => Some(ListedState::Destroyed),
         Err(Error::Open(OpenError::Region(ShmError::Permission { .. }))) => Some(ListedState::Unreadable),
-        // To look changes nothing, whatever it finds.
+        // Reading changes nothing in any case.
         Err(error) => Some(ListedState::Damaged { reason: error.to_string().replace("; nothing was changed", "") }),
     }
 }
 
-/// The table at `url` in short. It is opened for changing where that is permitted, because only then it can be asked
-/// who lives.
+/// Summarizes the table at `url`. It is opened for writing where that is permitted, because only then the states of
+/// its clients can be checked.
 fn summary(url: &Url) -> Result<TableSummary, Error> {
     let options = OpenOptions::default().any_owner();
     let store = match Store::open_with(url, &options) {
@@ -168,7 +168,7 @@ fn summary(url: &Url) -> Result<TableSummary, Error> {
     let len = store.len_estimate()?;
     let mut clients = ClientCounts::default();
     for (_, state) in clients_of(&store.inner, &region)? {
-        clients.note(state);
+        clients.add(state);
     }
     Ok(TableSummary {
         format: config.format.to_string(),

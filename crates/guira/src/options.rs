@@ -1,4 +1,4 @@
-//! How a table is created and opened.
+//! Options for creating and opening tables.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use guira_layout::{
 use crate::ClientTls;
 use crate::owners::Owners;
 
-/// What a new table is like. Nothing is checked before [`crate::Store::create`], which says `Create` or, for the mode,
-/// `Region` for what cannot be.
+/// Options for a new table, checked by [`crate::Store::create`], which fails with `Create` or, for the mode, with
+/// `Region` if they are impossible.
 ///
 /// ```
 /// use guira::{CreateOptions, Store, Url};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let url: Url = format!("shm://guira-doc-create-{}", std::process::id()).parse()?;
-/// // 10,000 keys of 8 bytes with values of 8 bytes; 16 clients at once, of this user's group too.
+/// // 10,000 keys of 8 bytes with values of 8 bytes; at most 16 clients at once, also of this user's group.
 /// let options = CreateOptions::new(10_000).format("fixed:8:8".parse()?).max_clients(16).mode(0o660);
 /// let store = Store::create(&url, &options)?;
 /// store.client()?.put(b"8 bytes!", &7u64.to_le_bytes())?;
@@ -43,32 +43,32 @@ pub struct CreateOptions {
     pub(crate) owners: Owners,
 }
 
-/// What [`crate::Store::open_or_create`] does with a table that exists and is not as asked.
+/// The reaction of [`crate::Store::open_or_create`] to an existing table that does not match the options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnMismatch {
-    /// Fails with [`crate::OpenError::Mismatch`]: the first operation that does not fit would fail otherwise, or the
+    /// Fails with [`crate::OpenError::Mismatch`]: otherwise the first operation that does not fit would fail, or the
     /// table would be full too soon.
     #[default]
     Refuse,
-    /// Opens it as it is: [`crate::Store::table`] tells what that is.
+    /// Opens it as it is: [`crate::Store::table`] has its parameters.
     Accept,
 }
 
-/// How far the creation of a table has got: [`crate::Store::create_with_progress`]. The stages follow each other.
+/// The progress of a table's creation: [`crate::Store::create_with_progress`]. The stages follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CreateProgress {
-    /// Memory, or space on disk, is being reserved. Most of the time goes there, if the system gives it for the first
-    /// time.
+    /// Memory, or space on disk, is being reserved. This takes most of the time, if the system provides the memory for
+    /// the first time.
     Reserving {
-        /// Bytes that are reserved.
+        /// Bytes reserved so far.
         done_bytes: u64,
         /// All bytes of the table.
         total_bytes: u64,
     },
     /// Rows are being formatted.
     Formatting {
-        /// Rows that are formatted.
+        /// Rows formatted so far.
         done_rows: u64,
         /// All rows.
         total_rows: u64,
@@ -76,8 +76,8 @@ pub enum CreateProgress {
 }
 
 impl CreateOptions {
-    /// A table for `capacity` keys, which fill it to 90 %: `bytes:64`, preset `hardened`, permissions 0600. At least 1
-    /// key, and as many as memory allows; a table does not grow.
+    /// Options for a table with room for `capacity` keys, which fill it to 90 %: format `bytes:64`, preset `hardened`,
+    /// permissions 0600. At least 1 key, and as many as memory allows; a table does not grow.
     pub fn new(capacity: u64) -> CreateOptions {
         CreateOptions {
             capacity,
@@ -94,24 +94,26 @@ impl CreateOptions {
         }
     }
 
-    /// How keys and values are stored. The default is `bytes:64`: keys of 0 to 64 KiB and values of 0 to 64 MiB, in the
-    /// row if they have 64 bytes together at most, otherwise in an extent, which costs a round trip more. `fixed:8:8`,
-    /// for keys and values of 8 bytes each, is faster and takes less memory. [`EntryFormat`] gives the bounds.
+    /// Sets the format of keys and values. The default is `bytes:64`: keys of 0 to 64 KiB and values of 0 to 64 MiB,
+    /// stored in the row if they have at most 64 bytes together, otherwise in an extent, which costs one more round
+    /// trip. `fixed:8:8`, for keys and values of 8 bytes each, is faster and takes less memory. [`EntryFormat`] gives
+    /// the bounds.
     #[must_use]
     pub fn format(mut self, format: EntryFormat) -> CreateOptions {
         self.format = format;
         self
     }
 
-    /// Which parameters the table starts from; default [`Preset::Hardened`]. The others are for measuring and testing.
+    /// Sets the preset of the table's parameters; default [`Preset::Hardened`]. The others are for measurements and
+    /// tests.
     #[must_use]
     pub fn preset(mut self, preset: Preset) -> CreateOptions {
         self.preset = preset;
         self
     }
 
-    /// Bytes of a typical record, its key and value together. If it does not fit in a row, the table gets space in
-    /// which `capacity` such records can live and be updated; [`Self::extent_bytes`], if given, decides instead. By
+    /// Sets the bytes of a typical record, its key and value together. If it does not fit in a row, the table gets
+    /// space in which `capacity` such records can be stored and updated, unless [`Self::extent_bytes`] is set. By
     /// default a table has hardly any such space, because most records are small. Fixed formats ignore it.
     #[must_use]
     pub fn record_bytes(mut self, bytes: u64) -> CreateOptions {
@@ -119,73 +121,75 @@ impl CreateOptions {
         self
     }
 
-    /// Bytes for keys and values that do not fit in a row, rounded up to whole chunks. The default is 1/16 of the
-    /// inline bytes for each key of the capacity, 4 for `bytes:64`, and 4 MiB at least: a table of small records takes
-    /// little more than its rows. Fixed formats ignore it.
+    /// Sets the bytes for keys and values that do not fit in a row, rounded up to whole chunks. The default is 1/16 of
+    /// the inline bytes for each key of the capacity (4 for `bytes:64`), and at least 4 MiB: a table of small records
+    /// takes little more than its rows. Fixed formats ignore it.
     ///
-    /// How much a workload needs: twice the bytes of the keys and values that live at once in extents, three times the
-    /// largest value, and a chunk for each client and size class it writes; [`Self::record_bytes`] works it out for
-    /// records of one size. A chunk is 1/256 of the space, 64 KiB to 1 MiB; classes are two an octave, so that sizes
-    /// from 100 B to 1 MiB are 24. Measured, with what it is made of: docs/space.md.
+    /// A workload needs twice the bytes of the keys and values that are in extents at once, three times the largest
+    /// value, and a chunk for each client and size class it writes; [`Self::record_bytes`] computes this for records of
+    /// one size. A chunk is 1/256 of the space, 64 KiB to 1 MiB. There are two size classes an octave: 24 for sizes
+    /// from 100 B to 1 MiB. Measurements and their parts: docs/space.md.
     #[must_use]
     pub fn extent_bytes(mut self, bytes: u64) -> CreateOptions {
         self.extent_bytes = Some(bytes);
         self
     }
 
-    /// Clients that may have the table open for changing at once, 1 to 32,767; default 1,024. Readers do not count.
+    /// Sets the number of clients that may have the table open at once, 1 to 32,767; default 1,024. Readers do not
+    /// count.
     #[must_use]
     pub fn max_clients(mut self, clients: u16) -> CreateOptions {
         self.max_clients = Some(clients);
         self
     }
 
-    /// Permission bits of the table's file, whatever the umask, at most 0777; default 0600: this user only. Clients
-    /// need to read and write it, readers to read it. A mode that lets the group or all others read and not write
-    /// (0644) makes a lock file beside the table, which keeps readers from locking client slots; a later `chmod` makes
-    /// none.
+    /// Sets the permission bits of the table's file, whatever the umask, at most 0777; default 0600: this user only.
+    /// Clients need to read and write it, readers to read it. A mode that lets the group or all others read and not
+    /// write (0644) creates a lock file beside the table, which keeps readers from locking client slots; a later
+    /// `chmod` creates none.
     #[must_use]
     pub fn mode(mut self, mode: u32) -> CreateOptions {
         self.mode = mode;
         self
     }
 
-    /// A table whose changes leave no redo records: for measuring what these cost, and for nothing else. A client that
-    /// is killed in the middle of a change then leaves rows that nobody can make whole, and locks that nobody releases.
-    /// Source: R-COMMIT-2.
+    /// Disables redo records, for measuring their cost, and for nothing else. A client that is killed in the middle of
+    /// a change then leaves rows that cannot be repaired, and locks that are never released. Source: R-COMMIT-2.
     #[must_use]
     pub fn without_commit_records(mut self) -> CreateOptions {
         self.keeps_records = false;
         self
     }
 
-    /// What [`crate::Store::open_or_create`] does with a table that exists and is not as asked; default
-    /// [`OnMismatch::Refuse`]. Nothing else minds it.
+    /// Sets the reaction of [`crate::Store::open_or_create`] to an existing table that does not match these options;
+    /// default [`OnMismatch::Refuse`]. No other call uses it.
     #[must_use]
     pub fn on_mismatch(mut self, on_mismatch: OnMismatch) -> CreateOptions {
         self.on_mismatch = on_mismatch;
         self
     }
 
-    /// Whose table [`crate::Store::open_or_create`] opens if there is one, by user id: see [`OpenOptions::owner`]. By
-    /// default it is this user's or root's. Nothing else minds it: a new table belongs to this user.
+    /// Sets the user id that an existing table must belong to for [`crate::Store::open_or_create`] to open it: see
+    /// [`OpenOptions::owner`]. By default it must be this user's or root's. No other call uses it: a new table belongs
+    /// to this user.
     #[must_use]
     pub fn owner(mut self, uid: u32) -> CreateOptions {
         self.owners = Owners::Named(uid);
         self
     }
 
-    /// Seed of the key hash; default drawn at random. Equal seeds and equal operations give equal tables.
+    /// Sets the seed of the key hash; by default it is drawn at random. Equal seeds and equal operations give equal
+    /// tables.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> CreateOptions {
         self.seed = Some(seed);
         self
     }
 
-    /// Bytes of memory that a table with these options takes.
+    /// Returns the bytes of memory that a table with these options takes.
     ///
     /// # Errors
-    /// What no table can have.
+    /// `OutOfRange` and other [`ConfigError`]s, if no table can have these options.
     ///
     /// ```
     /// use guira::CreateOptions;
@@ -203,13 +207,13 @@ impl CreateOptions {
         Ok(geometry.main_bytes().saturating_add(geometry.device_bytes()))
     }
 
-    /// The largest capacity with which such a table takes at most `bytes`, in which another capacity that was given is
-    /// left out of account; `None` if not even one key has room.
+    /// Returns the largest capacity for which a table with these options takes at most `bytes`, whatever capacity was
+    /// set; `None` if not even one key fits.
     pub fn capacity_within(&self, bytes: u64) -> Option<u64> {
         let fits = |capacity: u64| {
             CreateOptions { capacity, ..self.clone() }.memory_bytes().is_ok_and(|needed| needed <= bytes)
         };
-        // A table takes no less memory for more keys, and more than a byte each.
+        // Binary search: a table takes no less memory for more keys, and more than a byte for each.
         let (mut fitting, mut beyond) = (0, bytes);
         while beyond - fitting > 1 {
             let middle = fitting + (beyond - fitting) / 2;
@@ -222,7 +226,7 @@ impl CreateOptions {
         (fitting > 0).then_some(fitting)
     }
 
-    /// The parameters of such a table, whose keys are hashed by `hash_seed`.
+    /// Returns the parameters of such a table, whose keys are hashed with `hash_seed`.
     pub(crate) fn config(&self, hash_seed: u64) -> Result<TableConfig, ConfigError> {
         let largest = (MAX_KEY_BYTES + MAX_VALUE_BYTES) as u64;
         if let Some(bytes) = self.record_bytes.filter(|bytes| *bytes == 0 || *bytes > largest) {
@@ -244,7 +248,7 @@ impl CreateOptions {
     }
 }
 
-/// How a table is opened.
+/// Options for opening a table.
 ///
 /// ```
 /// use std::time::Duration;
@@ -281,8 +285,8 @@ pub(crate) enum Access {
 }
 
 impl Default for OpenOptions {
-    /// For reading and changing a table of this user or of root, a deadline of 10 s, a row cache of 64 KiB; of a memory
-    /// node without a token, within 5 s, and again within 10 s.
+    /// Options for reading and writing a table of this user or of root, with a deadline of 10 s and a row cache of 64
+    /// KiB; for a memory node no token, a connect timeout of 5 s and a reconnect timeout of 10 s.
     fn default() -> OpenOptions {
         OpenOptions {
             access: Access::ReadWrite,
@@ -299,12 +303,12 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// As [`OpenOptions::default`], which says what that is.
+    /// Same as [`OpenOptions::default`], which lists the values.
     pub fn new() -> OpenOptions {
         OpenOptions::default()
     }
 
-    /// For reading only: needs no write permission and no client slot, and gives no clients
+    /// Opens the table for reading only: needs no write permission and no client slot, and cannot open clients
     /// ([`crate::OpenError::ReadOnly`]).
     #[must_use]
     pub fn read_only(mut self) -> OpenOptions {
@@ -312,54 +316,56 @@ impl OpenOptions {
         self
     }
 
-    /// The table has to belong to this user, by user id, whether it is opened for changing or for reading; otherwise it
-    /// is refused ([`crate::OpenError::Owner`]). Whoever owns a file can read and change all that is put into it.
+    /// Requires that the table belongs to the user with this id, whether it is opened for writing or for reading;
+    /// otherwise it is refused ([`crate::OpenError::Owner`]). The owner of a file can read and change all that is
+    /// stored in it.
     ///
-    /// By default a table that is opened for changing has to be this user's or root's, because anybody may create
-    /// `shm://NAME` before its users come; root is no exception, and names the owner like everybody else. A table that
-    /// is opened for reading may be anybody's. Tables of memory nodes have no owner that a client could ask for. In a
-    /// user namespace all users whom it does not map have one id, mostly 65,534: to name it is to trust all of them.
+    /// By default a table that is opened for writing has to be this user's or root's, because any user may create
+    /// `shm://NAME` before its intended owner does; root is no exception, and has to name the owner like every other
+    /// user. A table that is opened for reading may belong to any user. Tables of memory nodes have no owner that a
+    /// client could check. In a user namespace, all users that it does not map share one id, mostly 65,534: naming that
+    /// id trusts all of them.
     #[must_use]
     pub fn owner(mut self, uid: u32) -> OpenOptions {
         self.owners = Owners::Named(uid);
         self
     }
 
-    /// The table may belong to anybody: for those who put nothing into it that its owner must not see, such as to
-    /// recover its dead clients or to look who lives.
+    /// Accepts a table of any user: for programs that store nothing in it that its owner must not see, for example to
+    /// recover its dead clients or to list them.
     #[must_use]
     pub fn any_owner(mut self) -> OpenOptions {
         self.owners = Owners::Any;
         self
     }
 
-    /// How long each operation waits for what others hold before it fails with `Busy`; default 10 s, to the nanosecond.
-    /// Zero waits for nobody. Source: R-LOCK-4, R-READ-5.
+    /// Sets how long each operation waits for locks and rows that other clients hold before it fails with `Busy`;
+    /// default 10 s, with a resolution of 1 ns. Zero never waits. Source: R-LOCK-4, R-READ-5.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> OpenOptions {
         self.deadline = deadline;
         self
     }
 
-    /// Bytes of rows each client remembers for its path searches, at least one row; default 64 KiB. A hint only: what
-    /// it says is checked. Tables in shared memory hardly need any. Source: R-INSERT-2.
+    /// Sets the bytes of rows that each client caches for its path searches, at least one row; default 64 KiB. The
+    /// cache is only a hint: its content is verified. Tables in shared memory hardly need it. Source: R-INSERT-2.
     #[must_use]
     pub fn cache_bytes(mut self, bytes: usize) -> OpenOptions {
         self.cache_bytes = bytes;
         self
     }
 
-    /// The file with the secret that a memory node wants of its clients (`tcp://`): 128 bits as 32 hexadecimal digits,
-    /// white space around them ignored; a file that anybody may read is refused. Read whenever a session begins.
-    /// Without one, only nodes let this client in that want none.
+    /// Sets the file with the access token for a memory node (`tcp://`): 128 bits as 32 hexadecimal digits, white space
+    /// around them ignored. A file that any user may read is refused. It is read whenever a session begins. Without a
+    /// token, only nodes that require none accept this client.
     #[must_use]
     pub fn token_file(mut self, path: impl Into<PathBuf>) -> OpenOptions {
         self.token_file = Some(path.into());
         self
     }
 
-    /// Encrypts connections to memory nodes (`tcp://`), by TLS 1.3: with whose certificates. Without it, nodes that
-    /// want TLS refuse this client. Costs a round trip whenever a session begins.
+    /// Encrypts connections to memory nodes (`tcp://`) with TLS 1.3, and sets the certificates. Without it, nodes that
+    /// require TLS refuse this client. Costs a round trip whenever a session begins.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls(mut self, tls: ClientTls) -> OpenOptions {
@@ -367,17 +373,17 @@ impl OpenOptions {
         self
     }
 
-    /// How long one attempt to connect to a memory node may take (`tcp://`), from 1 ms on; default 5 s.
+    /// Sets how long one attempt to connect to a memory node may take (`tcp://`), at least 1 ms; default 5 s.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> OpenOptions {
         self.connect_timeout = timeout;
         self
     }
 
-    /// How long an operation that finds its connection to the memory node lost (`tcp://`) goes on trying to get another
-    /// one, before it fails as it would have at once; default 10 s. So do [`crate::Store::client`],
-    /// [`crate::aio::Store::client`], and the calls of an open store that tell of it: `stat`, `check`, `len_estimate`,
-    /// `is_destroyed`. Zero makes one attempt. The next operation tries again. Source: R-SESSION-1.
+    /// Sets how long an operation that has lost its connection to the memory node (`tcp://`) tries to get another one,
+    /// before it fails with the original error; default 10 s. The same goes for [`crate::Store::client`],
+    /// [`crate::aio::Store::client`], and the calls of an open store that only read: `stat`, `check`, `len_estimate`,
+    /// `is_destroyed`. Zero makes one attempt. After a failure the next operation tries again. Source: R-SESSION-1.
     #[must_use]
     pub fn reconnect_timeout(mut self, timeout: Duration) -> OpenOptions {
         self.reconnect_timeout = timeout;

@@ -1,31 +1,31 @@
-//! Whose files are trusted: tables that data is put into, tokens, private keys.
+//! Trust in the owners of files: tables that data is put into, tokens, private keys.
 //!
-//! Invariant: a file's owner is asked of what was opened, never of a path that may lead elsewhere by now.
+//! Invariant: the owner is that of the opened file, never of a path, which may lead elsewhere by now.
 
 use guira_fabric_shm::ShmRegion;
 
 use crate::options::Access;
 use crate::{Error, OpenError, Url};
 
-/// The user who owns everything that a system was installed with.
+/// The user id of root, who owns what the system was installed with.
 const ROOT: u32 = 0;
-/// The user that stands for all who are not known, unless the kernel says another one.
+/// The id of users that a user namespace does not map, unless the kernel is configured otherwise.
 const OVERFLOW: u32 = 65_534;
 
-/// The users whose tables are opened.
+/// The users whose tables may be opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Owners {
-    /// For changing, this user and root; for reading, anybody.
+    /// This user and root for writing; any user for reading.
     #[default]
     SelfOrRoot,
-    /// This one, for changing and for reading.
+    /// One user, for writing and for reading.
     Named(u32),
-    /// Anybody.
+    /// Any user.
     Any,
 }
 
 impl Owners {
-    /// Refuses the table at `url`, which was opened as `region`, if it belongs to somebody else.
+    /// Fails with `Owner` if the table at `url`, opened as `region`, belongs to a user that is not trusted.
     pub(crate) fn admit(self, url: &Url, region: &ShmRegion, access: Access) -> Result<(), Error> {
         if self == Owners::Any {
             return Ok(());
@@ -44,14 +44,13 @@ impl Owners {
     }
 }
 
-/// Whether a file of the user `uid` is one of this process's user, or of root, who can read and change all files
-/// anyway.
+/// Whether `uid` is this process's user, or root, who can read and change all files anyway.
 pub(crate) fn is_own_or_of_root(uid: u32) -> bool {
     uid == ROOT || (uid == rustix::process::geteuid().as_raw() && is_known(uid))
 }
 
-/// Whether a file of the user `uid` belongs to one user only. In a user namespace that does not know all users, the
-/// others look like one of them, who may be this process's user, too.
+/// Whether `uid` identifies a single user. In a user namespace that does not map all users, the others share one id,
+/// which may also be that of this process's user.
 fn is_known(uid: u32) -> bool {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let stands_for_others = read("/proc/sys/kernel/overflowuid").trim().parse().unwrap_or(OVERFLOW) == uid;

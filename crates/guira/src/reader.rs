@@ -1,6 +1,6 @@
-//! Readers in place, and the lookups they share with clients in place.
+//! Blocking readers, and the lookups they share with blocking clients.
 //!
-//! [`lookups`] writes each lookup once, for [`Reader`] and for [`crate::Client`].
+//! [`lookups`] defines each lookup once, for [`Reader`] and for [`crate::Client`].
 
 use guira_fabric::Traffic;
 use guira_rcuckoo::{Counters, TryGet};
@@ -8,32 +8,32 @@ use guira_rcuckoo::{Counters, TryGet};
 use crate::wait::block_on;
 use crate::{Error, Token, Versioned};
 
-/// Gives `$face`, which wraps its future face, the lookups in place. `$open` is what gets one from a store, in the
-/// examples. The module of `$face` imports what the lookups name.
+/// Implements the blocking lookups for `$face`, which wraps its async counterpart. In the examples, `$open` gets one
+/// from a store. The module of `$face` imports the names that the lookups use.
 macro_rules! lookups {
     ($face:ident, $open:literal) => {
         impl $face {
-            /// The value of `key`, or `None` if there is no such key.
+            /// Returns the value of `key`, or `None` if there is no such key.
             ///
-            /// Round trips: an inline hit 1, an extent hit 2, a miss 1 or 2; on shared memory, where nothing travels, 1
-            /// more for a hit in the key's second row; more while others write its rows. Source: R-READ-1 to R-READ-7;
-            /// paper 3.2.1.
+            /// Round trips: an inline hit 1, an extent hit 2, a miss 1 or 2; on shared memory, where nothing crosses a
+            /// network, 1 more for a hit in the key's second row; more while other clients write its rows. Source:
+            /// R-READ-1 to R-READ-7; paper 3.2.1.
             ///
             /// # Errors
             /// `KeyLength` if the table cannot have such a key; `Corrupt` if a row or the extent is damaged; `Busy` if
-            /// one stays half written until the deadline; `Destroyed`; of clients, `Lost`; the fabric's. Nothing is
+            /// one stays half written until the deadline; `Destroyed`; for clients, `Lost`; `Fabric`. Nothing is
             /// changed.
             pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
                 let mut value = Vec::new();
                 Ok(self.get_into(key, &mut value)?.then_some(value))
             }
 
-            /// Replaces the content of `into` by the value of `key` and returns true; leaves it empty and returns false
-            /// if there is no such key. Allocates nothing if the value fits in `into`'s capacity. Otherwise as
-            /// [`Self::get`].
+            /// Replaces the content of `into` with the value of `key` and returns true; if there is no such key, leaves
+            /// it empty and returns false. Allocates nothing if the value fits in `into`'s capacity. Otherwise the same
+            /// as [`Self::get`].
             ///
             /// # Errors
-            /// As [`Self::get`]; `into` is empty then.
+            /// Same as [`Self::get`]; `into` is empty then.
             ///
             /// ```
             /// # use guira::{CreateOptions, Store, Url};
@@ -52,42 +52,42 @@ macro_rules! lookups {
             /// ```
             #[inline]
             pub fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
-                match self.0.get_now(key, into) {
-                    TryGet::Done(found) => Ok(found.is_some()),
-                    TryGet::MustWait => self.get_waiting(key, into),
+                match self.0.try_get(key, into) {
+                    Now::Done(found) => Ok(found.is_some()),
+                    Now::Wait => self.get_slow(key, into),
                 }
             }
 
             #[cold]
             #[inline(never)]
-            fn get_waiting(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
-                block_on(self.0.get_waiting(key, into))
+            fn get_slow(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
+                block_on(self.0.get_slow(key, into))
             }
 
-            /// The value of `key` and the state it was read in, for a change that depends on it, or `None` if there is
-            /// no such key. Round trips: as [`Self::get`]. Source: R-CAS-2.
+            /// Returns the value of `key` and the state it was read in, for a change that depends on it, or `None` if
+            /// there is no such key. Round trips: as [`Self::get`]. Source: R-CAS-2.
             ///
             /// # Errors
-            /// As [`Self::get`]; `NarrowVersions` if the table's row versions are too narrow to tell states apart
+            /// Same as [`Self::get`]; `NarrowVersions` if the table's row versions are too narrow to distinguish states
             /// (preset `paper`).
             pub fn get_versioned(&mut self, key: &[u8]) -> Result<Option<Versioned>, Error> {
                 block_on(self.0.get_versioned(key))
             }
 
-            /// Replaces the content of `into` by the value of `key` and returns the state it was read in; leaves it
-            /// empty and returns `None` if there is no such key. Otherwise as [`Self::get_versioned`].
+            /// Replaces the content of `into` with the value of `key` and returns the state it was read in; if there is
+            /// no such key, leaves it empty and returns `None`. Otherwise the same as [`Self::get_versioned`].
             ///
             /// # Errors
-            /// As [`Self::get_versioned`]; `into` is empty then.
+            /// Same as [`Self::get_versioned`]; `into` is empty then.
             pub fn get_versioned_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Token>, Error> {
                 block_on(self.0.get_versioned_into(key, into))
             }
 
-            /// Looks up many keys at once, so that their memory accesses overlap: one result for each, in order.
-            /// Allocates for each value; [`Self::get_many_with`] does not. Round trips and source: as there.
+            /// Looks up many keys at once, so that their memory accesses overlap, and returns one result for each, in
+            /// order. Allocates for each value; [`Self::get_many_with`] does not, and gives the round trips and source.
             ///
             /// # Errors
-            /// Each key has its own, as those of [`Self::get`].
+            /// Each key has a result of its own, with the errors of [`Self::get`].
             ///
             /// ```
             /// # use guira::{CreateOptions, Store, Url};
@@ -107,16 +107,16 @@ macro_rules! lookups {
                 block_on(self.0.get_many(keys))
             }
 
-            /// Looks up many keys at once, so that their memory accesses overlap, and hands the place of each in
-            /// `keys`, and its result, to `visit`, in order. There is no snapshot of several keys: each result is that
-            /// of a lookup of its own. No allocation for each key.
+            /// Looks up many keys at once, so that their memory accesses overlap, and calls `visit` with the index of
+            /// each in `keys` and its result, in order. This is not a snapshot of several keys: each result is that of
+            /// a separate lookup. Allocates nothing for each key.
             ///
-            /// Round trips: 1 for 32 keys, 2 with extents among them; where a miss alone takes 2, 2 more for each miss.
-            /// On shared memory, where nothing travels, 1 for a key in its first row, 2 for others, and 1 for all
-            /// extents of 32 keys; there accesses overlap by prefetching. Source: R-READ-8.
+            /// Round trips: 1 for 32 keys, 2 with extents among them; where a single miss takes 2, 2 more for each
+            /// miss. On shared memory, where nothing crosses a network and accesses overlap by prefetching, 1 for a key
+            /// in its first row, 2 for others, and 1 for all extents of 32 keys. Source: R-READ-8.
             ///
             /// # Errors
-            /// Each key has its own, as those of [`Self::get`].
+            /// Each key has a result of its own, with the errors of [`Self::get`].
             ///
             /// ```
             /// # use guira::{CreateOptions, Store, Url};
@@ -126,7 +126,7 @@ macro_rules! lookups {
             /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
             #[doc = concat!("let mut birds = store.", $open, ";")]
             /// let mut bytes = 0;
-            /// birds.get_many_with(&["cuckoo", "condor"], |_place, value| match value {
+            /// birds.get_many_with(&["cuckoo", "condor"], |_index, value| match value {
             ///     Ok(value) => bytes += value.map_or(0, <[u8]>::len),
             ///     Err(error) => eprintln!("{error}"),
             /// });
@@ -143,16 +143,16 @@ macro_rules! lookups {
                 block_on(self.0.get_many_with(keys, visit));
             }
 
-            /// Whether there is such a key. Round trips: as [`Self::get`], whose value is read and dropped.
+            /// Whether the key exists. Round trips: as [`Self::get`], whose value is read and dropped.
             ///
             /// # Errors
-            /// As [`Self::get`].
+            /// Same as [`Self::get`].
             pub fn contains(&mut self, key: &[u8]) -> Result<bool, Error> {
                 block_on(self.0.contains(key))
             }
 
-            /// What was sent and received since this was opened, which does not count itself: round trips, messages by
-            /// verb, payload bytes. Only grows. No round trip.
+            /// Returns what was sent and received since this was opened, opening excluded: round trips, messages by
+            /// verb, payload bytes. They only grow. No round trip.
             pub fn traffic(&self) -> Traffic {
                 self.0.traffic()
             }
@@ -162,8 +162,8 @@ macro_rules! lookups {
 
 pub(super) use lookups;
 
-/// Looks keys up, in place: one a thread, from [`crate::Store::reader`]. Needs no client slot and no write permission;
-/// any number of readers may use a table. As futures: [`crate::aio::Reader`].
+/// A blocking reader, which looks up keys: from [`crate::Store::reader`], one for each thread. It needs no client slot
+/// and no write permission; any number of readers may use a table. The async counterpart is [`crate::aio::Reader`].
 ///
 /// ```
 /// use guira::{CreateOptions, OpenOptions, Store, Url};
@@ -190,8 +190,8 @@ pub struct Reader(pub(crate) crate::aio::Reader);
 lookups!(Reader, "reader()");
 
 impl Reader {
-    /// What this reader met since it was opened: rows that were read again, writers that it read past, lookups that
-    /// gave up. Only grows. No round trip.
+    /// Returns the counters of this reader since it was opened: rows that were read again, stopped writers that were
+    /// read through, lookups that gave up. They only grow. No round trip.
     pub fn counters(&self) -> Counters {
         self.0.counters()
     }

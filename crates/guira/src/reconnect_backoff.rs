@@ -1,18 +1,17 @@
-//! How long to wait between attempts to get a session.
+//! Backoff between attempts to reconnect.
 //!
-//! Invariant: waits grow as those of [`Backoff`], and none ends later than the deadline.
+//! Invariant: waits grow as those of [`Backoff`], and none ends after the deadline.
 
 use std::time::Duration;
 
 use guira_fabric::Backoff;
 
-/// The first wait: a node that was started anew listens within some of these.
-const FIRST: Duration = Duration::from_millis(10);
-/// The longest: what a node that is back may go unnoticed for, and how often each client knocks at one that is not.
-const LONGEST: Duration = Duration::from_secs(1);
+/// The first wait: a restarted node listens within a few of these.
+const MIN_WAIT: Duration = Duration::from_millis(10);
+/// The longest wait: how long a node that is back may go unnoticed, and how often each client tries one that is down.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// The waits of one search for a session: jittered, so that clients which lost the same node do not come back all at
-/// once.
+/// The waits of one reconnection: jittered, so that clients that lost the same node do not come back all at once.
 #[derive(Debug)]
 pub(crate) struct ReconnectBackoff {
     backoff: Backoff,
@@ -21,11 +20,11 @@ pub(crate) struct ReconnectBackoff {
 
 impl ReconnectBackoff {
     pub(crate) fn new(seed: u64) -> ReconnectBackoff {
-        let backoff = Backoff::new(seed, FIRST.as_nanos() as u64, LONGEST.as_nanos() as u64);
+        let backoff = Backoff::new(seed, MIN_WAIT.as_nanos() as u64, MAX_WAIT.as_nanos() as u64);
         ReconnectBackoff { backoff, failures: 0 }
     }
 
-    /// How long to wait before the next attempt, if `left` is the time until the deadline; `None` if there is none.
+    /// Returns how long to wait before the next attempt, with `left` until the deadline; `None` if no time is left.
     pub(crate) fn next(&mut self, left: Duration) -> Option<Duration> {
         if left.is_zero() {
             return None;
@@ -60,7 +59,7 @@ mod tests {
             (0..512).map(|seed| ReconnectBackoff::new(seed).next(LONG).unwrap()).collect();
         assert!(first.len() > 500, "{} of 512 first waits differ", first.len());
         let span = *first.last().unwrap() - *first.first().unwrap();
-        assert!(span > FIRST / 2 * 9 / 10, "they lie within {span:?}");
+        assert!(span > MIN_WAIT / 2 * 9 / 10, "they lie within {span:?}");
     }
 
     #[test]
@@ -68,6 +67,6 @@ mod tests {
         let mut backoff = ReconnectBackoff::new(1);
         assert_eq!(backoff.next(Duration::ZERO), None);
         assert_eq!(backoff.next(Duration::from_millis(3)), Some(Duration::from_millis(3)));
-        assert!(backoff.next(LONG).unwrap() >= FIRST, "the second wait is the longer one");
+        assert!(backoff.next(LONG).unwrap() >= MIN_WAIT, "the second wait is the longer one");
     }
 }

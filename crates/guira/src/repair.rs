@@ -1,4 +1,4 @@
-//! Recovering the dead on request, and killing who stands in everybody's way.
+//! Recovering dead clients on request, and killing clients that block others.
 
 use std::time::{Duration, Instant};
 
@@ -17,26 +17,26 @@ use crate::store::{Inner, unix_ns};
 use crate::wait::block_on;
 use crate::{AdminError, Error, OpenError, OperationError, OperationErrorKind, Store};
 
-/// Between two looks whether a killed client's slot is free.
-const LOOK_INTERVAL: Duration = Duration::from_millis(1);
-/// How long others may have the slot of a client that is dead already: far longer than to ask about it, and than most
-/// recoveries.
-const OTHERS_AT_WORK: Duration = Duration::from_millis(500);
+/// The interval at which a killed client's slot is probed.
+const PROBE_INTERVAL: Duration = Duration::from_millis(1);
+/// The longest time that another process may hold the slot of a client that is dead already: far longer than a liveness
+/// check takes, and than most recoveries.
+const OTHERS_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What [`Store::recover`] found, and did. Serialized as it stands.
+/// The report of [`Store::recover`]. It is serialized with these names.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct RecoveryReport {
     /// The dead clients that were recovered, by slot.
     pub recovered: Vec<RecoveredClient>,
-    /// The dead clients that could not be, and those of whom nobody can know whether they live ([`Store::slot_lock`]).
+    /// The dead clients that could not be recovered, and those that could not be checked ([`Store::slot_lock`]).
     pub failed: Vec<FailedRecovery>,
-    /// The clients that live, or that others are recovering, by slot: they keep what they hold.
+    /// The clients that are alive, or that another process is recovering, by slot: they keep what they hold.
     pub living: Vec<LivingClient>,
-    /// Locks that named a client slot which the table does not have, by number: they were damaged, and are free now.
+    /// Locks with the number of a client slot that the table does not have: they were damaged, and are free now.
     /// Source: R-LOCK-9.
     pub freed_locks: Vec<u64>,
-    /// Such locks that stay as they are, because a client lives, or could not be recovered, that may have held them
-    /// before they were damaged: whatever needs them is [`crate::OperationErrorKind::Corrupt`].
+    /// Such locks that stay held, because a client that is alive, or could not be recovered, may have held them before
+    /// they were damaged: operations that need them fail with [`crate::OperationErrorKind::Corrupt`].
     pub damaged_locks: Vec<u64>,
 }
 
@@ -45,19 +45,19 @@ pub struct RecoveryReport {
 pub struct RecoveredClient {
     /// Its slot, from 0, which is free now.
     pub slot: u16,
-    /// Under which generation it had the slot.
+    /// The slot's generation while the client had it.
     pub generation: u64,
-    /// Its process id, in the namespace of that process; if somebody had begun to recover it, that one's.
+    /// Its process id, in that process's namespace; if a recovery had begun before, that of the recovering process.
     pub process: u64,
-    /// Rows of the commit it had begun, all of which are written now; 0 if it had begun none. Source: R-RECOVER-2.
+    /// Rows of its unfinished commit, all of which are written now; 0 if there was none. Source: R-RECOVER-2.
     pub replayed_rows: u64,
-    /// Those of them that were half written.
+    /// Rows among them that were half written.
     pub torn_rows: u64,
     /// Locks that it held.
     pub locks: u64,
-    /// Chunks that it owned, or was about to own or give back; a run counts as one.
+    /// Chunks that it owned, or was about to own or give back; a run counts as one chunk.
     pub chunks: u64,
-    /// Whether somebody else had begun to recover it, and died. Source: R-RECOVER-4.
+    /// Whether another process had begun to recover it, and died. Source: R-RECOVER-4.
     pub was_begun: bool,
 }
 
@@ -66,59 +66,60 @@ pub struct RecoveredClient {
 pub struct FailedRecovery {
     /// Its slot, from 0.
     pub slot: u16,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
-/// A client that lives, or one that is dead, and whom somebody is recovering.
+/// A client that is alive, or a dead one that another process is recovering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct LivingClient {
     /// Its slot, from 0.
     pub slot: u16,
-    /// Its process id, in the namespace of that process; if it is being recovered, that of whoever does so.
+    /// Its process id, in that process's namespace; during recovery, that of the recovering process.
     pub process: u64,
-    /// Whether it has a commit under way.
+    /// Whether a commit is in progress.
     pub committing: bool,
     /// Whether it is dead, and `process` is recovering it. Source: R-RECOVER-4.
     pub recovering: bool,
-    /// Whether the process is stopped, as far as this one can tell: a stopped client is alive. Source: R-RECOVER-1.
+    /// Whether the process is stopped, as far as this process can see: a stopped client is alive. Source: R-RECOVER-1.
     pub stopped: bool,
-    /// Whether its control group is frozen, as far as this one can tell: a frozen client is alive, and no signal but
+    /// Whether its control group is frozen, as far as this process can see: a frozen client is alive, and no signal but
     /// SIGKILL reaches it. Source: R-RECOVER-1.
     pub frozen: bool,
 }
 
-/// What [`Store::kill_client`] did. Serialized as it stands.
+/// The result of [`Store::kill_client`]. It is serialized with these names.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Killed {
     /// The slot, from 0.
     pub slot: u16,
-    /// The process id of its client, or of whoever was recovering it.
+    /// The process id of its client, or of the process that was recovering it.
     pub process: u64,
     /// Whether that process was killed, or its session dropped; false if it was dead already.
     pub killed: bool,
-    /// What was left to do for its client; `None` if somebody else was faster, or it could not be recovered.
+    /// The recovery of its client; `None` if another process was faster, or recovery failed.
     pub recovered: Option<RecoveredClient>,
-    /// Why it could not be recovered, if it could not: its locks stay held.
+    /// The reason, if recovery failed: its locks stay held.
     pub failed: Option<String>,
 }
 
 impl Store {
-    /// Recovers every client that is dead, at once, while others work: completes the commit it had begun, releases its
-    /// locks, gives back its chunks and its slot. Nobody has to call this: whoever meets what a dead client left does
-    /// the same. `progress` is called after each slot in use, with the slots looked at so far and all of them.
+    /// Recovers all dead clients now, while other clients go on: completes their unfinished commits, releases their
+    /// locks, and gives back their chunks and slots. This call is optional: every client recovers the dead clients it
+    /// comes across. `progress` is called after each slot in use, with the number of slots done and the total.
     ///
-    /// Then locks that name nobody who could hold them, which is damage, are freed, if no client lives.
+    /// Then damaged locks, whose owner cannot exist, are freed, if no client is alive.
     ///
-    /// A client whose process is stopped is alive, and keeps what it holds: [`Store::kill_client`]. Dead clients of
-    /// tables whose locks name nobody (preset `paper`), or without redo records, are among the `failed`.
+    /// A client whose process is stopped is alive, and keeps what it holds: see [`Store::kill_client`]. Dead clients of
+    /// tables whose locks have no owners (preset `paper`), or without redo records, are among the `failed`.
     ///
-    /// Round trips: 1 for 256 slots, 1 for each that is in use, and those of [`guira_rcuckoo::recover`] for each of the
-    /// dead; 1 for 512 lock words, and 2 or more for each damaged lock. Source: R-RECOVER-1 to R-RECOVER-6, R-LOCK-9.
+    /// Round trips: 1 for 256 slots, 1 for each that is in use, and those of [`guira_rcuckoo::recover`] for each dead
+    /// client; 1 for 512 lock words, and 2 or more for each damaged lock. Source: R-RECOVER-1 to R-RECOVER-6, R-LOCK-9.
     ///
     /// # Errors
-    /// `ReadOnly` if the table was opened so, `ReadOnlyGrant` if its memory node lets this client only read;
-    /// `Destroyed` if somebody is dead and the table was; the fabric's. What was recovered is.
+    /// `ReadOnly` if the table was opened for reading, `ReadOnlyGrant` if its memory node lets this client only read;
+    /// `Destroyed` if the table was destroyed and a client is dead; `Fabric`. Clients recovered before the error stay
+    /// recovered.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -126,8 +127,8 @@ impl Store {
     /// # let url: Url = format!("shm://guira-doc-recover-{}", std::process::id()).parse()?;
     /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
     /// let _client = store.client()?;
-    /// let repair = store.recover(&mut |_, _| ())?;
-    /// assert_eq!((repair.recovered.len(), repair.failed.len(), repair.living.len()), (0, 0, 1));
+    /// let report = store.recover(&mut |_, _| ())?;
+    /// assert_eq!((report.recovered.len(), report.failed.len(), report.living.len()), (0, 0, 1));
     /// # Store::destroy(&url)
     /// # }
     /// ```
@@ -137,76 +138,78 @@ impl Store {
         let fabric = inner.fabric("cannot recover the clients of");
         let region = inner.region()?;
         inner.refuse_read_only_grant(&region)?;
-        // Before the slots are looked at: who takes one later never held these locks. // [R-LOCK-9]
+        // Read before the slots: a client that takes a slot later never held these locks. // [R-LOCK-9]
         let unowned = block_on(unowned_locks(&mut region.lane(), &inner.table)).map_err(&fabric)?;
         let used = block_on(slots(&mut region.lane(), &inner.table)).map_err(&fabric)?;
-        let mut repair = RecoveryReport::default();
+        let mut report = RecoveryReport::default();
         let total = used.len() as u64;
         for (done, SlotInfo { slot, .. }) in (1..).zip(used) {
-            self.recover_slot(&region, slot, &mut repair)?;
+            self.recover_slot(&region, slot, &mut report)?;
             progress(done, total);
         }
         let numbers = |locks: Vec<LockId>| locks.into_iter().map(|lock| lock.0).collect();
-        if repair.living.is_empty() && repair.failed.is_empty() {
+        if report.living.is_empty() && report.failed.is_empty() {
             let freed = block_on(free_unowned_locks(&mut region.lane(), &inner.table, &unowned));
-            repair.freed_locks = numbers(freed.map_err(&fabric)?);
+            report.freed_locks = numbers(freed.map_err(&fabric)?);
         } else {
-            repair.damaged_locks = numbers(unowned);
+            report.damaged_locks = numbers(unowned);
         }
-        Ok(repair)
+        Ok(report)
     }
 
-    /// Recovers the client of `slot` if it is dead, and notes what became of it.
-    fn recover_slot(&self, region: &FabricRegion, slot: u16, repair: &mut RecoveryReport) -> Result<(), Error> {
+    /// Recovers the client of `slot` if it is dead, and adds the result to `report`.
+    fn recover_slot(&self, region: &FabricRegion, slot: u16, report: &mut RecoveryReport) -> Result<(), Error> {
         let inner = &*self.inner;
         let fabric = inner.fabric("cannot recover the clients of");
         let hold = region.hold(slot).map_err(&fabric)?;
-        // Under the hold, if there is one: a client that closed in between is not dead.
+        // Read under the hold, if there is one: a client that closed in between is not dead.
         let info = block_on(read_slot(&mut region.lane(), &inner.table, slot)).map_err(&fabric)?;
         let (state, generation) = match info.word {
             Some(SlotWord { state: SlotState::Free, .. }) => return Ok(()),
             Some(SlotWord { state, generation }) => (state, generation),
             None => {
                 let reason = "its state word is damaged".to_owned();
-                repair.failed.push(FailedRecovery { slot, reason });
+                report.failed.push(FailedRecovery { slot, reason });
                 return Ok(());
             }
         };
         let Some(hold) = hold else {
-            // Somebody who is no client keeps everybody from asking. // [R-SLOT-2]
+            // A process that is not a client may keep others from checking. // [R-SLOT-2]
             if let Some(lock) = inner.slot_lock_on(region, slot..slot.saturating_add(1))? {
-                repair.failed.push(FailedRecovery { slot, reason: format!("nobody can ask whether it lives: {lock}") });
+                report
+                    .failed
+                    .push(FailedRecovery { slot, reason: format!("cannot check whether it is alive: {lock}") });
                 return Ok(());
             }
             let (stopped, frozen) = (is_stopped(&info.client), identity(&info.client).is_frozen());
             let (process, committing) = (info.client.process, info.seal.is_sealed());
             let recovering = state == SlotState::Recovering;
-            repair.living.push(LivingClient { slot, process, committing, recovering, stopped, frozen });
+            report.living.push(LivingClient { slot, process, committing, recovering, stopped, frozen });
             return Ok(());
         };
         let (proof, own) = (FenceProof::new(slot, generation, hold), own_slot_client(unix_ns()));
-        match block_on(inner.recover_proved(region, &proof, &own)) {
+        match block_on(inner.recover_dead(region, &proof, &own)) {
             Ok(Some(recovered)) => {
-                repair.recovered.push(RecoveredClient::new(slot, generation, info.client.process, &recovered));
+                report.recovered.push(RecoveredClient::new(slot, generation, info.client.process, &recovered));
             }
             Ok(None) if inner.table.is_recoverable() => {}
             Ok(None) => {
-                let reason = "the table keeps no redo records, or its locks name nobody (preset paper)".to_owned();
-                repair.failed.push(FailedRecovery { slot, reason });
+                let reason = "the table keeps no redo records, or its locks have no owners (preset paper)".to_owned();
+                report.failed.push(FailedRecovery { slot, reason });
             }
             Err(error @ OperationError { kind: OperationErrorKind::Corrupt { .. }, .. }) => {
-                repair.failed.push(FailedRecovery { slot, reason: error.to_string() });
+                report.failed.push(FailedRecovery { slot, reason: error.to_string() });
             }
             Err(error) => return Err(error.into()),
         }
         Ok(())
     }
 
-    /// Who has `slot`, as `Busy` names it; `None` if nobody, or if the slot is damaged. Nobody is asked whether he
-    /// lives. 1 round trip, and a few reads of /proc.
+    /// Returns the client of `slot`, the number in `Busy` errors; `None` if the slot is free or damaged. Does not check
+    /// whether the client is alive. 1 round trip, and a few reads of /proc.
     ///
     /// # Errors
-    /// The fabric's. Nothing was changed.
+    /// `Fabric`. Nothing was changed.
     pub fn client_in(&self, slot: u16) -> Result<Option<LivingClient>, Error> {
         let inner = &*self.inner;
         if slot >= inner.table.config().max_clients {
@@ -225,71 +228,73 @@ impl Store {
         }))
     }
 
-    /// Kills the process of the client that has `slot` ([`crate::admin::ClientStat::slot`], and what `Busy` names),
-    /// with all of its other clients, waits up to `patience` until the kernel says that it is dead, and recovers the
-    /// client. For a process that is stopped, or otherwise stands still in the middle of a change, and will not go on:
-    /// a timeout never decides that. If the client is dead already it is only recovered; if somebody else is doing
-    /// that, and does not come to an end within half a second, it is that process that is killed. // [R-RECOVER-4]
+    /// Kills the process of the client that has `slot` ([`crate::admin::ClientStat::slot`], and the number in `Busy`
+    /// errors), with all of its other clients, waits up to `timeout` until the kernel confirms its death, and recovers
+    /// the client. It is for a process that is stopped, or hangs in the middle of a change, and will not continue: no
+    /// client ever decides that by a timeout. A client that is dead already is only recovered; if another process is
+    /// recovering it, and does not finish within half a second, that process is killed instead. // [R-RECOVER-4]
     ///
-    /// The process is killed only if it is provably the very one that took the slot, or recovers its client, and has
-    /// it: by number, start, boot and namespace, and by the kernel's word that the slot is locked. It must be visible
-    /// here: of the same pid namespace, and this user may signal it. Several may kick at once. Over `tcp://` no process
-    /// is killed: the memory node drops the session that has the slot, with all other slots it has, and its clients
-    /// learn that they were `Fenced`. The node does not know generations: if the client closed and another one took the
-    /// slot within the round trip before that, the other one is dropped. Takes twice `patience` and half a second
-    /// at most. Round trips: 4, one each millisecond of waiting, and those of [`guira_rcuckoo::recover`]. Source:
-    /// R-RECOVER-1, R-RECOVER-4.
+    /// The process is killed only if it is provably the one that took the slot, or recovers its client, and still has
+    /// it: by process id, start time, boot and namespace, and because the kernel reports the slot as locked. It must be
+    /// visible here: in the same pid namespace, and this user may signal it. Concurrent calls are safe.
+    ///
+    /// Over `tcp://` no process is killed: the memory node drops the session that has the slot, with all other slots it
+    /// has, and its clients get `Fenced`. The node does not know generations: if the client closed and another one took
+    /// the slot within the last round trip, the other one is dropped.
+    ///
+    /// Takes at most twice `timeout` and half a second. Round trips: 4, one for each millisecond of waiting, and those
+    /// of [`guira_rcuckoo::recover`]. Source: R-RECOVER-1, R-RECOVER-4.
     ///
     /// # Errors
-    /// `NoClient` if nobody has the slot; `Kill` if its process was not killed, or does not end in time, or has ended
-    /// and somebody else has the slot since: nothing in the table was changed, but after `KillError::Lingering`, and
-    /// only then, the process ends later; `ReadOnly` if the table was opened so, `ReadOnlyGrant` if its memory node
-    /// lets this client only read; the fabric's, after which the process may be dead.
-    pub fn kill_client(&self, slot: u16, patience: Duration) -> Result<Killed, Error> {
+    /// `NoClient` if the slot is free; `Kill` if its process was not killed, or does not end in time, or has ended and
+    /// another client has taken the slot: nothing in the table was changed, but after `KillError::Lingering`, and only
+    /// then, the process ends later; `ReadOnly` if the table was opened for reading, `ReadOnlyGrant` if its memory node
+    /// lets this client only read; `Fabric`, after which the process may be dead.
+    pub fn kill_client(&self, slot: u16, timeout: Duration) -> Result<Killed, Error> {
         let inner = &*self.inner;
         inner.refuse_read_only()?;
-        let nobody = || Error::Admin(AdminError::NoClient { url: inner.url.clone(), slot });
+        let no_client = || Error::Admin(AdminError::NoClient { url: inner.url.clone(), slot });
         if slot >= inner.table.config().max_clients {
-            return Err(nobody());
+            return Err(no_client());
         }
         let fabric = inner.fabric("cannot kill a client of");
         let region = &inner.region()?;
         inner.refuse_read_only_grant(region)?;
         let first = block_on(read_slot(&mut region.lane(), &inner.table, slot)).map_err(&fabric)?;
-        let word = first.word.filter(|word| word.state != SlotState::Free).ok_or_else(nobody)?;
-        let kick = Kick { inner, region, slot, word, who: first.client };
-        // Whoever asks about a dead client, or recovers it, has its slot for a moment.
-        let others = patience.min(OTHERS_AT_WORK);
+        let word = first.word.filter(|word| word.state != SlotState::Free).ok_or_else(no_client)?;
+        let kill = KillRequest { inner, region, slot, word, target: first.client };
+        // A process that checks or recovers a dead client holds its slot for a moment.
+        let others = timeout.min(OTHERS_TIMEOUT);
         let mut killed = false;
-        let mut look = match word.state {
-            SlotState::Recovering => kick.wait(others)?,
-            SlotState::Live | SlotState::Free => kick.look()?,
+        let mut holder = match word.state {
+            SlotState::Recovering => kill.wait(others)?,
+            SlotState::Live | SlotState::Free => kill.probe()?,
         };
-        if let Look::Theirs(found) = look {
-            let kicked = match kick.is_as_before(&found) {
-                true => kick.strike(patience)?,
-                false => Err(KillError::Ended { pid: kick.who.process }),
+        if let SlotHolder::Other(found) = holder {
+            let result = match kill.is_unchanged(&found) {
+                true => kill.end_client(timeout)?,
+                false => Err(KillError::Ended { pid: kill.target.process }),
             };
-            match kicked {
+            match result {
                 Ok(()) => {
                     killed = true;
-                    kick.tell();
-                    look = kick.wait(patience)?;
+                    kill.log();
+                    holder = kill.wait(timeout)?;
                 }
-                Err(KillError::Ended { .. }) => look = kick.wait(others)?,
-                // Killed by somebody else while it was judged, and not quite at its end.
-                Err(KillError::Unproven { .. }) if kick.ends_within(others) => look = kick.wait(others)?,
-                Err(source) => return Err(kick.error(source)),
+                Err(KillError::Ended { .. }) => holder = kill.wait(others)?,
+                // Killed by another process during the check, and about to end.
+                Err(KillError::Unproven { .. }) if kill.ends_within(others) => holder = kill.wait(others)?,
+                Err(source) => return Err(kill.error(source)),
             }
         }
-        let process = kick.who.process;
-        let hold = match look {
-            Look::Ours(hold) => hold,
-            Look::Gone => return Ok(Killed { slot, process, killed, recovered: None, failed: None }),
-            Look::Theirs(_) => return Err(kick.error(KillError::Ended { pid: process })),
+        let process = kill.target.process;
+        let hold = match holder {
+            SlotHolder::Us(hold) => hold,
+            SlotHolder::Released => return Ok(Killed { slot, process, killed, recovered: None, failed: None }),
+            SlotHolder::Other(_) => return Err(kill.error(KillError::Ended { pid: process })),
         };
         let proof = FenceProof::new(slot, word.generation, hold);
-        let (recovered, failed) = match block_on(inner.recover_proved(region, &proof, &own_slot_client(unix_ns()))) {
+        let (recovered, failed) = match block_on(inner.recover_dead(region, &proof, &own_slot_client(unix_ns()))) {
             Ok(recovered) => (recovered, None),
             Err(
                 error @ (OperationError { kind: OperationErrorKind::Corrupt { .. }, .. }
@@ -302,96 +307,96 @@ impl Store {
     }
 }
 
-/// Somebody in a slot who is to be killed.
-struct Kick<'i> {
+/// A request to kill the client of a slot.
+struct KillRequest<'i> {
     inner: &'i Inner,
     region: &'i FabricRegion,
     slot: u16,
-    /// The slot's word as it was found.
+    /// The slot's word when the request began.
     word: SlotWord,
-    /// Who has the slot, in the same moment.
-    who: SlotClient,
+    /// The client in the slot at the same moment.
+    target: SlotClient,
 }
 
-/// Who has the slot now.
-enum Look {
-    /// This process does: who had it is dead.
-    Ours(SlotHold),
-    /// Nobody, or another client: who had it is recovered.
-    Gone,
-    /// Somebody else.
-    Theirs(SlotInfo),
+/// The current holder of the slot.
+enum SlotHolder {
+    /// This process: the client is dead.
+    Us(SlotHold),
+    /// None, or another client: the client was recovered.
+    Released,
+    /// Another process.
+    Other(SlotInfo),
 }
 
-impl Kick<'_> {
-    /// Looks once. 1 round trip.
-    fn look(&self) -> Result<Look, Error> {
+impl KillRequest<'_> {
+    /// Probes the slot once. 1 round trip.
+    fn probe(&self) -> Result<SlotHolder, Error> {
         let fabric = self.inner.fabric("cannot kill a client of");
         let hold = self.region.hold(self.slot).map_err(&fabric)?;
         let info = block_on(read_slot(&mut self.region.lane(), &self.inner.table, self.slot)).map_err(&fabric)?;
         let is_gone = |word: SlotWord| word.generation != self.word.generation || word.state == SlotState::Free;
         Ok(match hold {
-            _ if info.word.is_some_and(is_gone) => Look::Gone,
-            Some(hold) => Look::Ours(hold),
-            None => Look::Theirs(info),
+            _ if info.word.is_some_and(is_gone) => SlotHolder::Released,
+            Some(hold) => SlotHolder::Us(hold),
+            None => SlotHolder::Other(info),
         })
     }
 
-    /// Looks until somebody else has the slot no more, for as long as `patience`. 1 round trip a look.
-    fn wait(&self, patience: Duration) -> Result<Look, Error> {
+    /// Probes the slot until no other process has it, for up to `timeout`. 1 round trip for each probe.
+    fn wait(&self, timeout: Duration) -> Result<SlotHolder, Error> {
         let start = Instant::now();
         loop {
-            match self.look()? {
-                Look::Theirs(_) if start.elapsed() < patience => std::thread::sleep(LOOK_INTERVAL),
-                look => return Ok(look),
+            match self.probe()? {
+                SlotHolder::Other(_) if start.elapsed() < timeout => std::thread::sleep(PROBE_INTERVAL),
+                holder => return Ok(holder),
             }
         }
     }
 
-    /// Whether the process is at its end within `patience`.
-    fn ends_within(&self, patience: Duration) -> bool {
-        let (who, start) = (identity(&self.who), Instant::now());
-        while who.state() != ProcessState::Ended {
-            if start.elapsed() >= patience {
+    /// Whether the process ends within `timeout`.
+    fn ends_within(&self, timeout: Duration) -> bool {
+        let (process, start) = (identity(&self.target), Instant::now());
+        while process.state() != ProcessState::Ended {
+            if start.elapsed() >= timeout {
                 return false;
             }
-            std::thread::sleep(LOOK_INTERVAL);
+            std::thread::sleep(PROBE_INTERVAL);
         }
         true
     }
 
-    /// Whether the slot's words say the same as at first.
-    fn is_as_before(&self, info: &SlotInfo) -> bool {
-        (info.word, info.client) == (Some(self.word), self.who)
+    /// Whether the content of the slot is unchanged.
+    fn is_unchanged(&self, info: &SlotInfo) -> bool {
+        (info.word, info.client) == (Some(self.word), self.target)
     }
 
-    /// Ends the life of who is meant: kills its process, or has the memory node drop its session.
-    fn strike(&self, patience: Duration) -> Result<Result<(), KillError>, Error> {
-        let pid = self.who.process;
+    /// Kills the client's process, or has the memory node drop its session.
+    fn end_client(&self, timeout: Duration) -> Result<Result<(), KillError>, Error> {
+        let pid = self.target.process;
         Ok(match self.region {
-            FabricRegion::Shm(region) => identity(&self.who).kill(patience, || self.is_guilty(region)),
+            FabricRegion::Shm(region) => identity(&self.target).kill(timeout, || self.holds_slot(region)),
             FabricRegion::Tcp(region) => {
                 match region.fence(self.slot).map_err(self.inner.fabric("cannot fence a client of"))? {
-                    FenceReply::Dropped => Ok(()),
-                    // Somebody beside the node has it, or had it for a moment.
-                    FenceReply::NoSession => Err(KillError::Ended { pid }),
+                    FenceAnswer::Dropped => Ok(()),
+                    // A process beside the node has it, or had it for a moment.
+                    FenceAnswer::NoSession => Err(KillError::Ended { pid }),
                 }
             }
         })
     }
 
-    /// Whether the process that is meant has the slot. A live slot's words name the client that
-    /// took it, and those of one that is being recovered a process that had the proof of death when it wrote them:
-    /// neither of them lives and gives the slot up before its word changes. Only by becoming another program it does,
-    /// which has no part in the slot; somebody else may have that then.
-    fn is_guilty(&self, region: &ShmRegion) -> bool {
+    /// Whether the target process has the slot. A live slot names the client that took it, and a slot in recovery the
+    /// process that had proved the client dead when it wrote it: neither gives the slot up while it lives without
+    /// changing its word. Only by executing another program it does; then another client may have the slot.
+    fn holds_slot(&self, region: &ShmRegion) -> bool {
         let info = block_on(read_slot(&mut self.region.lane(), &self.inner.table, self.slot));
         let is_held = matches!(self.region.hold(self.slot), Ok(None));
-        is_held && region.may_be_held_by(&identity(&self.who)) && info.is_ok_and(|it| self.is_as_before(&it))
+        is_held && region.may_be_held_by(&identity(&self.target)) && info.is_ok_and(|it| self.is_unchanged(&it))
     }
 
-    fn tell(&self) {
-        let (table, slot, generation, process) = (&self.inner.url, self.slot, self.word.generation, self.who.process);
+    fn log(&self) {
+        let (table, slot, generation, process) =
+            (&self.inner.url, self.slot, self.word.generation, self.target.process);
         let recovering = self.word.state == SlotState::Recovering;
         tracing::warn!(target: "guira", %table, slot, generation, process, recovering, "client killed on request");
     }
@@ -409,7 +414,7 @@ impl RecoveredClient {
 }
 
 impl Inner {
-    /// Fails if the table was opened for reading only.
+    /// Fails with `ReadOnly` if the table was opened for reading only.
     pub(crate) fn refuse_read_only(&self) -> Result<(), Error> {
         match self.options.access {
             Access::ReadOnly => Err(Error::Open(OpenError::ReadOnly { url: self.url.clone() })),
@@ -417,14 +422,14 @@ impl Inner {
         }
     }
 
-    /// Fails if the memory node that `region` leads to lets this client only read.
+    /// Fails with `ReadOnlyGrant` if the memory node of `region` lets this client only read.
     pub(crate) fn refuse_read_only_grant(&self, region: &FabricRegion) -> Result<(), Error> {
         if !region.is_granted_reads_only() {
             return Ok(());
         }
         let reason = match self.options.token_file {
-            Some(_) => "the token that this client showed may only read",
-            None => "its memory node lets nobody change it",
+            Some(_) => "the token of this client only allows reading",
+            None => "its memory node serves it for reading only",
         };
         Err(Error::Open(OpenError::ReadOnlyGrant { url: self.url.clone(), reason }))
     }
@@ -434,8 +439,8 @@ impl Inner {
         self.options.access == Access::ReadOnly || region.is_granted_reads_only()
     }
 
-    /// Recovers the client whose death `proof` proves; tells of it, and counts it. // [R-RECOVER-3] [R-TOTALS-1]
-    pub(crate) async fn recover_proved(
+    /// Recovers the client whose death `proof` proves, with events and counters. // [R-RECOVER-3] [R-TOTALS-1]
+    pub(crate) async fn recover_dead(
         &self,
         region: &FabricRegion,
         proof: &FenceProof,
@@ -457,19 +462,19 @@ impl Inner {
                 events.observe(slot, generation, &Incident::RecoveryFailed { kind: kind.clone(), took_ns });
             }
         }
-        // What was recovered is, whether it is counted or not.
+        // The recovery is valid, whether it is counted or not.
         let _ = add_totals(&mut lane, &self.table, &counters).await;
         result
     }
 }
 
-/// This process, as a slot tells it.
+/// Returns this process's identity, as it is stored in slots.
 pub(crate) fn own_slot_client(since_unix_ns: u64) -> SlotClient {
     let ProcessIdentity { pid, start_ticks, pid_namespace, boot } = ProcessIdentity::current();
     SlotClient { process: pid, since_unix_ns, identity: [start_ticks, pid_namespace, boot] }
 }
 
-/// Whether the client's process is stopped, as far as this one can tell.
+/// Whether the client's process is stopped, as far as this process can see.
 pub(crate) fn is_stopped(client: &SlotClient) -> bool {
     identity(client).state() == ProcessState::Stopped
 }

@@ -1,4 +1,4 @@
-//! Reading a whole table: scans, snapshots, and how many entries there are.
+//! Reading a whole table: scans, snapshots, and estimates of the number of entries.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use crate::store::Inner;
 use crate::wait::block_on;
 use crate::{Blame, Error, Store};
 
-/// Sees each key and value of a scan, in this order, and says whether to go on.
+/// A function called with each key and value of a scan, in this order, which returns whether to go on.
 pub type Visitor<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
 
-/// A part of a row that a scan could not read.
+/// The part of a row that a scan could not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
     /// The whole row.
@@ -24,27 +24,27 @@ pub enum Unreadable {
     Entry,
 }
 
-/// Learns of a row's number, what of it a scan could not read, and why.
+/// A function called with the number of a row that a scan could not read, the part that is unreadable, and the error.
 pub type DamageVisitor<'v> = dyn FnMut(u64, Unreadable, &Error) + 'v;
 
-/// The extent of a scan that has ended.
+/// The counts of a scan that has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ScanSummary {
     /// Rows read.
     pub rows: u64,
-    /// Entries visited, the one at which the visitor stopped included.
+    /// Entries visited, including the one at which the visitor stopped.
     pub entries: u64,
-    /// Rows among them that could not be read, or not in whole. Always 0 after [`Store::scan_with`].
+    /// Rows among them that could not be read completely. Always 0 after [`Store::scan_with`].
     pub unreadable_rows: u64,
 }
 
-/// The keys and values of a table, one after the other: an iterator, from [`Store::scan`]. It has the items of one row
-/// in memory, and reads the next row when they are used up. After an error there are no more items.
+/// An iterator over the keys and values of a table, from [`Store::scan`]. It keeps the items of one row in memory, and
+/// reads the next row when they are used up. It ends after an error.
 #[derive(Debug)]
 pub struct Scan {
     rows: RowScan,
-    /// How many items of the row have been returned.
+    /// Items of the current row that were returned already.
     returned: usize,
 }
 
@@ -53,44 +53,44 @@ pub struct Scan {
 pub struct Snapshot(guira_rcuckoo::Snapshot);
 
 impl Snapshot {
-    /// Each key and its value, in the table's order.
+    /// Iterates over the keys and their values, in the table's order.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.0.iter()
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Rows of the table.
+    /// Returns the number of rows of the table.
     pub fn rows(&self) -> u64 {
         self.0.rows()
     }
 
-    /// Times all rows were looked at again for changes: at most as many as asked for.
+    /// Returns the number of sweeps: how often all rows were read again to find changes, at most as often as asked for.
     pub fn sweeps(&self) -> u32 {
         self.0.sweeps()
     }
 
-    /// Whether this is the table as it was at one moment. Otherwise others changed it all the time, or its row versions
-    /// are too narrow to tell (preset `paper`), and each row is what it was at some moment of the scan. Source:
+    /// Whether this is the table as it was at one moment. If not, other clients changed it all the time, or its row
+    /// versions are too narrow to tell (preset `paper`), and each row is as it was at some moment of the scan. Source:
     /// R-SCAN-1.
     pub fn is_stable(&self) -> bool {
         self.0.is_stable()
     }
 }
 
-/// The number of a table's entries, as far as a sample can tell.
+/// An estimate of the number of a table's entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LenEstimate {
-    /// Entries: exact if every row was counted and nobody changed the table meanwhile.
+    /// Entries: exact if every row was counted and no client changed the table meanwhile.
     pub entries: u64,
     /// Half the width of the 95 % confidence interval, in entries; 0 if every row was counted.
     pub error: u64,
@@ -103,7 +103,7 @@ pub(crate) struct RowScan {
     lane: FabricLane,
     items: RowItems,
     next: u64,
-    /// What is left of the time for which rows that cannot be read are waited for.
+    /// The rest of the time for which unreadable rows are waited for.
     left_ns: u64,
 }
 
@@ -120,9 +120,9 @@ impl RowScan {
         }
     }
 
-    /// Reads the next row, whose items replace those of the one before, and says whether it could be read as a whole;
-    /// `None` if there is no further row.
-    /// `unreadable` learns of a row's number, what of it could not be read, and why, and says whether to go on.
+    /// Reads the next row, whose items replace those of the last, and returns whether it was read completely; `None` if
+    /// there is no further row. `unreadable` is called with the number of a row that could not be read, the unreadable
+    /// part and the error, and returns whether to go on.
     async fn next<U>(&mut self, unreadable: &mut U) -> Result<Option<bool>, Error>
     where
         U: FnMut(u64, Unreadable, Error) -> Result<(), Error> + ?Sized,
@@ -134,17 +134,17 @@ impl RowScan {
         let row = RowId(self.next);
         self.next += 1;
         let mut is_whole = true;
-        // Each failure passes over one entry more, or ends the row.
+        // Each failure skips one more entry, or ends the row.
         for _ in 0..=self.inner.table.rows().entries() {
             let began_ns = self.lane.now_ns();
             let Err(error) = self.reader.read_row(self.lane.any(), row, &mut self.items).await else { break };
-            // What cannot be read is waited for as long as one operation waits, all of it together.
+            // All unreadable parts together are waited for as long as one operation waits.
             self.left_ns = self.left_ns.saturating_sub(self.lane.now_ns().saturating_sub(began_ns));
             self.reader.set_deadline_ns(self.left_ns);
             is_whole = false;
-            let unread = if self.items.pass_over(&error) { Unreadable::Entry } else { Unreadable::Row };
-            unreadable(row.0, unread, self.inner.events.failed(error))?;
-            if unread == Unreadable::Row {
+            let part = if self.items.pass_over(&error) { Unreadable::Entry } else { Unreadable::Row };
+            unreadable(row.0, part, self.inner.events.failed(error))?;
+            if part == Unreadable::Row {
                 break;
             }
         }
@@ -166,7 +166,7 @@ impl Scan {
         Scan { rows, returned: 0 }
     }
 
-    /// The next key and its value.
+    /// Returns the next key and its value.
     pub(crate) async fn next_item(&mut self) -> Option<Result<Item, Error>> {
         loop {
             if let Some((key, value)) = self.rows.items.get(self.returned) {
@@ -198,15 +198,16 @@ impl Iterator for Scan {
 impl std::iter::FusedIterator for Scan {}
 
 impl Store {
-    /// The keys and values of the table, in its order, while others work: an iterator, which reads row after row.
+    /// Iterates over the keys and values of the table, in its order, while other clients change it. The iterator reads
+    /// row after row.
     ///
     /// A key that no insert moves meanwhile is returned at least once; one that is moved may be missed or returned
-    /// twice. For all keys of one moment: [`Store::snapshot`]. Without an allocation for each key:
-    /// [`Store::scan_with`]. Round trips: 1 a row, 1 more for each extent.
+    /// twice. [`Store::snapshot`] returns all keys of one moment, and [`Store::scan_with`] does not allocate for each
+    /// key. Round trips: 1 for each row, 1 more for each extent.
     ///
     /// # Errors
-    /// The fabric's. Items may be errors: `Corrupt` if a row or an extent does not verify and nobody is writing it;
-    /// `Busy` if somebody is, and does not finish before the deadline; `Destroyed`; the fabric's. Nothing was changed.
+    /// `Fabric`. Items may be errors: `Corrupt` if a row or an extent does not verify and no client is writing it;
+    /// `Busy` if a client is, and does not finish before the deadline; `Destroyed`; `Fabric`. Nothing was changed.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -227,11 +228,11 @@ impl Store {
         Ok(Scan::new(self.row_scan()?))
     }
 
-    /// Visits the keys and values as [`Store::scan`] returns them, without an allocation for each. The visitor may stop
-    /// the scan. Round trips: as there.
+    /// Visits the keys and values that [`Store::scan`] returns, without an allocation for each. The visitor may stop
+    /// the scan. Round trips: as [`Store::scan`].
     ///
     /// # Errors
-    /// As those of the items there. The keys before were visited. Nothing was changed.
+    /// Same as those of the items of [`Store::scan`]. The keys before the error were visited. Nothing was changed.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -252,21 +253,21 @@ impl Store {
         self.scan_rows(visit, &mut |_, _, error| Err(error))
     }
 
-    /// As [`Store::scan_with`], but goes on past rows that are damaged, or that somebody is writing and does not finish
-    /// within the deadline, and past entries whose extents are damaged: `unreadable` learns of each. All that cannot be
-    /// read is waited for no longer than the deadline, together: when that time is spent, a row whose writer stands
-    /// still is given up at once. Round trips: as [`Store::scan`], and more for what has to be read again.
+    /// Same as [`Store::scan_with`], but continues past rows that are damaged, or that a client is writing and does not
+    /// finish within the deadline, and past entries whose extents are damaged: `unreadable` is called for each. All
+    /// waiting together takes no longer than the deadline: after that, a row whose writer has stopped is given up at
+    /// once. Round trips: as [`Store::scan`], and more for what has to be read again.
     ///
     /// # Errors
-    /// `Destroyed`; the fabric's. Nothing was changed.
+    /// `Destroyed`; `Fabric`. Nothing was changed.
     pub fn scan_past_damage(
         &self,
         visit: &mut Visitor<'_>,
         unreadable: &mut DamageVisitor<'_>,
     ) -> Result<ScanSummary, Error> {
-        self.scan_rows(visit, &mut |row, unread, error| match error.blame() {
+        self.scan_rows(visit, &mut |row, part, error| match error.blame() {
             Blame::Corrupt | Blame::Busy => {
-                unreadable(row, unread, &error);
+                unreadable(row, part, &error);
                 Ok(())
             }
             _ => Err(error),
@@ -297,13 +298,13 @@ impl Store {
         Ok(summary)
     }
 
-    /// A copy of the keys and values that the table had at one moment, if others leave it alone for long enough: rows
-    /// that change are read again, until a sweep over all of them finds no change or there were `max_sweeps`.
-    /// [`Snapshot::is_stable`] says which; with 0 sweeps it never is. Round trips: 1 a row, 1 more for each extent, 1
-    /// for 64 rows of a sweep, and those of the rows that changed. Source: R-SCAN-1.
+    /// Copies the keys and values that the table had at one moment, if other clients leave it unchanged for long
+    /// enough: rows that change are read again, until a sweep over all of them finds no change, or after `max_sweeps`.
+    /// [`Snapshot::is_stable`] returns which; with 0 sweeps it is never true. Round trips: 1 for each row, 1 more for
+    /// each extent, 1 for 64 rows of a sweep, and those of the rows that changed. Source: R-SCAN-1.
     ///
     /// # Errors
-    /// As [`Store::scan_with`].
+    /// Same as [`Store::scan_with`].
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -312,7 +313,7 @@ impl Store {
     /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
     /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
     /// let snapshot = store.snapshot(16)?;
-    /// assert!(snapshot.is_stable(), "others changed the table during all 16 sweeps");
+    /// assert!(snapshot.is_stable(), "other clients changed the table during all 16 sweeps");
     /// assert!(snapshot.iter().eq([(&b"cuckoo"[..], &b"Guira guira"[..])]));
     /// # Store::destroy(&url)
     /// # }
@@ -324,12 +325,12 @@ impl Store {
         Ok(Snapshot(snapshot))
     }
 
-    /// About how many entries the table has: exact up to 4,096 rows (some 25,000 entries), beyond that by a sample of
-    /// 4,096 rows, whose error is in the answer (below 2 % for a table that is half full). Round trips: 1 for 64 rows
-    /// of these, 64 at most. Source: R-SCAN-2.
+    /// Estimates the number of entries: exact up to 4,096 rows (some 25,000 entries), beyond that by a sample of 4,096
+    /// rows, whose error is in the result (below 2 % for a table that is half full). Round trips: 1 for 64 of these
+    /// rows, at most 64. Source: R-SCAN-2.
     ///
     /// # Errors
-    /// `Random`, `Destroyed`, or the fabric's. Nothing was changed.
+    /// `Random`, `Destroyed`, or `Fabric`. Nothing was changed.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};

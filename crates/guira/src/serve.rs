@@ -19,7 +19,7 @@ use crate::options::Access;
 use crate::store::random;
 use crate::{AccessToken, AdminError, Error, Store, Url};
 
-/// Who a table is served to, and how: [`Store::serve`].
+/// Options for serving a table: [`Store::serve`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -52,19 +52,19 @@ pub struct ServeOptions {
     truncation: Truncation,
 }
 
-/// What a truncation of the table's file does to this process.
+/// The effect of a truncation of the table's file on this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Truncation {
-    /// The kernel ends it.
+    /// The kernel kills it.
     Ends,
-    /// The node ends, and the process goes on.
+    /// The node stops, and the process goes on.
     Survived,
 }
 
-/// A function that is told who comes and who goes.
+/// A function that is called with the events of the node.
 type Observer = dyn Fn(&NodeEvent) + Send + Sync;
 
-/// Whether who comes from elsewhere must prove something.
+/// Whether other machines must authenticate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Guard {
     Required,
@@ -72,7 +72,8 @@ enum Guard {
 }
 
 impl ServeOptions {
-    /// Listens on `listen` (port 0: one that is free), for up to 1,024 sessions, with a thread a core, without a token.
+    /// Options for listening on `listen` (port 0: any free port), for up to 1,024 sessions, with one thread for each
+    /// core, and without a token.
     pub fn new(listen: SocketAddr) -> ServeOptions {
         ServeOptions {
             listen,
@@ -91,30 +92,30 @@ impl ServeOptions {
         }
     }
 
-    /// Listens on `addr`, too.
+    /// Adds another address to listen on.
     #[must_use]
     pub fn listen(mut self, addr: SocketAddr) -> ServeOptions {
         self.others.push(addr);
         self
     }
 
-    /// Lets nobody in who does not know this token, another one that was named so, or one of
-    /// [`ServeOptions::reader_token`]. Several are for the time in which one takes another's place.
+    /// Accepts only clients that know this token, another one set so, or one of [`ServeOptions::reader_token`]. Several
+    /// tokens serve to replace one by another without an interruption.
     #[must_use]
     pub fn token(mut self, token: AccessToken) -> ServeOptions {
         self.tokens.push(token);
         self
     }
 
-    /// Lets those who know this token read, and nothing else. There may be several.
+    /// Lets clients that know this token read, and nothing else. There may be several.
     #[must_use]
     pub fn reader_token(mut self, token: AccessToken) -> ServeOptions {
         self.reader_tokens.push(token);
         self
     }
 
-    /// Speaks TLS 1.3 only, and lets nobody in whose certificate `tls` does not take. If tokens are set, too, both are
-    /// wanted.
+    /// Requires TLS 1.3, and accepts only clients whose certificate `tls` accepts. If tokens are set, clients need
+    /// both.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls(mut self, tls: NodeTls) -> ServeOptions {
@@ -122,66 +123,68 @@ impl ServeOptions {
         self
     }
 
-    /// Tells `observer` who comes, who is refused and who drops whom: on the node's threads, so it must not wait.
+    /// Calls `observer` when clients connect, are refused or are dropped. It runs on the node's threads, so it must not
+    /// block.
     #[must_use]
     pub fn observer(mut self, observer: impl Fn(&NodeEvent) + Send + Sync + 'static) -> ServeOptions {
         self.observer = Some(Arc::new(observer));
         self
     }
 
-    /// Listens to other machines without a token or TLS: anybody who reaches the address may read and change the table,
-    /// and damage it.
+    /// Accepts other machines without a token or TLS: anyone who reaches the address may read and change the table, and
+    /// damage it.
     #[must_use]
     pub fn insecure(mut self) -> ServeOptions {
         self.guard = Guard::Waived;
         self
     }
 
-    /// Sessions at a time, at most; default 1,024. A client of a program is one session, however many threads it has.
+    /// Sets the maximum number of sessions at a time; default 1,024. A store and its readers share one session, its
+    /// async clients and readers another, and each blocking client has its own.
     #[must_use]
     pub fn max_sessions(mut self, sessions: u32) -> ServeOptions {
         self.max_sessions = Some(sessions);
         self
     }
 
-    /// Sessions at a time of one address, at most, which of IPv6 is the first 64 bits; no limit unless one is set. The
-    /// clients of a whole site may come from one address.
+    /// Sets the maximum number of sessions at a time from one address (for IPv6, its first 64 bits); no limit by
+    /// default. The clients of a whole site may share one address.
     #[must_use]
     pub fn max_sessions_per_address(mut self, sessions: u32) -> ServeOptions {
         self.max_sessions_per_address = Some(sessions);
         self
     }
 
-    /// How long a client's machine may be silent, or a client not take its answers, before its session is dropped;
-    /// default 10 s, at least 1 s, in whole seconds. From 4 s on an idle host is asked three times before; below that
-    /// one or two lost packets may cost its session.
+    /// Sets how long a client's machine may be silent, or a client may leave its answers unread, before its session is
+    /// dropped; default 10 s, at least 1 s, in whole seconds. From 4 s on, an idle host is probed three times before;
+    /// below that, one or two lost packets may cost its session.
     #[must_use]
     pub fn session_timeout(mut self, timeout: Duration) -> ServeOptions {
         self.session_timeout = Some(timeout);
         self
     }
 
-    /// Threads that serve sessions, 1 to 1,024; default one a core.
+    /// Sets the number of threads that serve sessions, 1 to 1,024; default one for each core.
     #[must_use]
     pub fn threads(mut self, threads: usize) -> ServeOptions {
         self.threads = Some(threads);
         self
     }
 
-    /// Keeps this process alive when somebody truncates the table's file while it is served, which by itself ends it
-    /// (SIGBUS): the node tells all of its clients, answers none of what it can have found in the lost bytes, and ends;
-    /// [`ServerHandle::stop`] tells why. A table without a name cannot be truncated.
+    /// Keeps this process alive when the table's file is truncated while it is served, which otherwise kills it
+    /// (SIGBUS). The node then closes all sessions, sends no answer that may come from the lost bytes, and stops;
+    /// [`ServerHandle::stop`] returns the reason. A table without a name cannot be truncated.
     ///
-    /// For programs that do nothing with the table but serve it: clients of this very [`Store`] in this process would
-    /// find zeros then, which verify as nothing, and what they change would be lost. Installs a handler for SIGBUS, for
-    /// good; a SIGBUS elsewhere does what it did before.
+    /// For programs that do nothing with the table but serve it: after a truncation, clients of this same [`Store`] in
+    /// this process would read zeros, which verify as empty, and their changes would be lost. Installs a handler for
+    /// SIGBUS, permanently; a SIGBUS elsewhere does what it did before.
     #[must_use]
     pub fn survive_truncation(mut self) -> ServeOptions {
         self.truncation = Truncation::Survived;
         self
     }
 
-    /// What the node is told, for the memory that `region_id` names.
+    /// Returns the options of the node for the memory with the name `region_id`.
     fn node_options(&self, region_id: [u64; 2], atomic_write_unit: u64, grant: Grant) -> NodeOptions {
         let mut options = NodeOptions::new(self.listen, region_id).atomic_write_unit(atomic_write_unit).grant(grant);
         options = self.others.iter().fold(options, |options, addr| options.listen(*addr));
@@ -223,7 +226,7 @@ impl fmt::Debug for ServeOptions {
 }
 
 impl ServeOptions {
-    /// Who is let in.
+    /// Returns the tokens and certificates that the node accepts.
     fn access(&self) -> NodeAccess {
         let token = |access: NodeAccess, AccessToken(token): &AccessToken| access.token(Token(*token));
         let reader = |access: NodeAccess, AccessToken(token): &AccessToken| access.reader_token(Token(*token));
@@ -237,9 +240,9 @@ impl ServeOptions {
     }
 }
 
-/// A table that this process serves, as long as this value lives. Dropping it stops the node.
+/// A running memory node: serves a table as long as this handle lives. Dropping it stops the node.
 ///
-/// The table itself is as before: this process, and others that have it open, work on it at the same time.
+/// This process, and others that have the table open, can use it at the same time.
 pub struct ServerHandle {
     node: NodeHandle,
     region: ShmRegion,
@@ -255,15 +258,15 @@ impl fmt::Debug for ServerHandle {
 
 impl Store {
     /// Serves this table to clients on other hosts, on threads of this process: they open `tcp://host:port`. The node
-    /// executes reads and writes of bytes and knows nothing of keys; what it may be asked is bounded, and so is the
-    /// memory that each session takes. A table opened for reading only is served so.
+    /// executes reads and writes of bytes and knows nothing of keys; its requests are bounded, and so is the memory for
+    /// each session. A table opened for reading only is served for reading only.
     ///
-    /// Clients recognize the memory: a node that is started anew over a table with a name goes on with its sessions'
-    /// clients; one over another table, or over memory that was lost, is refused by them. Local clients of a table with
-    /// a name ([`Url::shm`], [`Url::file`]) work on it at the same time.
+    /// Clients recognize the memory: when a node is restarted over a table with a name, its clients continue; they
+    /// refuse one over another table, or over memory that was lost. Local clients of a table with a name ([`Url::shm`],
+    /// [`Url::file`]) can use it at the same time.
     ///
     /// # Errors
-    /// `Serve`: it would listen to other machines without a token or TLS, the address is taken, or the table is itself
+    /// `Serve` if it would accept other machines without a token or TLS, the address is taken, or the table is itself
     /// on another host; `Random`. Nothing was changed.
     ///
     /// ```
@@ -272,7 +275,7 @@ impl Store {
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let store = Store::create_unnamed(&CreateOptions::new(1_000))?;
     /// let served = store.serve(&ServeOptions::new("127.0.0.1:0".parse()?))?;
-    /// let [addr] = served.local_addrs() else { panic!("one was asked for") };
+    /// let [addr] = served.local_addrs() else { panic!("it listens on one address") };
     /// println!("serving at tcp://{addr}");
     /// store.client()?.put(b"cuckoo", b"Guira guira")?;
     /// assert_eq!(served.counters().sessions_opened, 0);
@@ -300,11 +303,11 @@ impl Store {
         Ok(ServerHandle { node: node.spawn().map_err(failed)?, region, count, url: inner.url.clone() })
     }
 
-    /// What the table's memory node has counted since it was started, all of its clients together; `None` for a table
-    /// that has no node, because its clients map it. 1 round trip.
+    /// Returns the counters of the table's memory node since it was started, for all of its clients; `None` for a table
+    /// without a node. 1 round trip.
     ///
     /// # Errors
-    /// The fabric's. Nothing was changed.
+    /// `Fabric`. Nothing was changed.
     pub fn node_counters(&self) -> Result<Option<NodeCounters>, Error> {
         let inner = &self.inner;
         let FabricRegion::Tcp(region) = inner.region()? else { return Ok(None) };
@@ -312,8 +315,8 @@ impl Store {
     }
 }
 
-/// What names the memory at `url`, and how many bytes of a WRITE no death can tear: memory without a name dies with the
-/// process that writes it, so nobody ever sees half a WRITE there.
+/// Returns the name of the memory at `url`, and how many bytes of a WRITE no death can tear: memory without a name is
+/// gone when the process that writes it dies, so no client ever sees half a WRITE there.
 fn memory(url: &Url, region: &ShmRegion) -> Result<([u64; 2], u64), Error> {
     let drawn = || Ok::<_, Error>([random()?, random()?]);
     if url.is_unnamed() {
@@ -323,48 +326,48 @@ fn memory(url: &Url, region: &ShmRegion) -> Result<([u64; 2], u64), Error> {
 }
 
 impl ServerHandle {
-    /// Where it listens, in the order of the options.
+    /// Returns the addresses it listens on, in the order of the options.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         self.node.local_addrs()
     }
 
-    /// What the node has counted since it was started.
+    /// Returns the counters of the node since it was started.
     pub fn counters(&self) -> NodeCounters {
         (self.count)()
     }
 
-    /// As [`ServerHandle::counters`], for others to ask: also after the node has stopped.
+    /// Returns a function that reads the counters, from any thread, and also after the node has stopped.
     pub fn counter_reader(&self) -> Arc<dyn Fn() -> NodeCounters + Send + Sync> {
         Arc::clone(&self.count)
     }
 
-    /// Lets in whom `options` lets in, by its tokens and certificates, from now on; everything else in them is not
-    /// looked at. Sessions that are open go on, whatever they have shown.
+    /// Replaces the accepted tokens and certificates by those in `options`; its other settings are ignored. Open
+    /// sessions continue, whatever they authenticated with.
     ///
     /// # Errors
-    /// `Serve`, if nobody would be kept out of a node that other machines reach. Nothing was changed.
+    /// `Serve` if a node that other machines reach would accept everyone. Nothing was changed.
     pub fn set_access(&self, options: &ServeOptions) -> Result<(), Error> {
         let failed = |source| Error::Admin(AdminError::Serve { url: self.url.clone(), source });
         self.node.set_access(options.access()).map_err(failed)
     }
 
-    /// Whether the node serves. It ends by itself only if a thread of it fails, or the table's bytes are lost, and
-    /// [`ServerHandle::stop`] tells why.
+    /// Whether the node is running. It stops by itself only if one of its threads fails, or the table's bytes are lost;
+    /// [`ServerHandle::stop`] returns the reason.
     pub fn is_running(&self) -> bool {
         self.node.is_running()
     }
 
-    /// Whether bytes of the table are gone, because somebody truncated its file: then nothing that is read of it means
-    /// anything, and the node ends within a second or two, if it has not yet.
+    /// Whether bytes of the table are lost, because its file was truncated. Then nothing that is read from it is valid,
+    /// and the node stops within a second or two.
     pub fn has_lost_memory(&self) -> bool {
         self.region.has_lost_bytes() || self.region.verify_bytes().is_err()
     }
 
-    /// Stops serving: accepts nobody, tells every client, and waits until every session has ended, a second or two.
+    /// Stops the node: closes all sessions, and waits until they have ended, a second or two.
     ///
     /// # Errors
-    /// `Serve`, if a thread of the node failed, or the table's bytes were lost ([`NodeError::MemoryLost`]). It has
-    /// ended all the same.
+    /// `Serve` if a thread of the node failed, or the table's bytes were lost ([`NodeError::MemoryLost`]). The node has
+    /// stopped all the same.
     pub fn stop(self) -> Result<(), Error> {
         let ServerHandle { node, url, .. } = self;
         node.stop().map_err(|source| Error::Admin(AdminError::Serve { url, source }))

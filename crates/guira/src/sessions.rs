@@ -1,11 +1,11 @@
-//! Sessions: a store's ways to its memory, and how a lost one is replaced. // [R-SESSION-1]
+//! The sessions of a store, and the replacement of lost ones. // [R-SESSION-1]
 //!
-//! A table in a file is in reach as long as the process lives. A memory node is reached through connections, and a
-//! connection is a session: what ends with it are the client slots that were held through it, never what is in the
-//! table. Whoever finds its session lost asks [`Sessions`] for a later one.
+//! A table in a file is accessible as long as the process lives. A memory node is reached through connections, and each
+//! connection is a session: when it ends, the client slots held through it are lost, but never the content of the
+//! table. A client that finds its session lost asks [`Sessions`] for a later one.
 //!
-//! Invariants: the numbers of sessions grow; a later session leads to the very table that the store had opened, or
-//! there is none; of many that ask at once, one connects; nothing is locked across an await.
+//! Invariants: session numbers grow; a later session leads to the same table as the first, or there is none; of many
+//! concurrent requests, one connects; no lock is held across an await.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -25,30 +25,30 @@ use crate::reconnect_backoff::ReconnectBackoff;
 use crate::wait::wait_for;
 use crate::{AccessToken, Error, OpenError, OpenOptions, Url};
 
-/// How long a node may take to answer a batch before the connection counts as lost: as long as an operation waits for
-/// others, within reason.
-const SHORTEST_PATIENCE: Duration = Duration::from_secs(1);
-const LONGEST_PATIENCE: Duration = Duration::from_secs(60);
-/// Nobody waits for longer.
-const FAR: Duration = Duration::from_secs(365 * 24 * 3_600);
+/// The bounds of the time that a node may take to answer a batch before the connection counts as lost. Within them it
+/// is the deadline of operations.
+const MIN_BATCH_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_BATCH_TIMEOUT: Duration = Duration::from_secs(60);
+/// The longest wait, if a timeout is too large for the clock.
+const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3_600);
 
-/// One session, or the mapping of a file, which counts as one that lasts.
+/// A session with a memory node, or the mapping of a file, which counts as a permanent one.
 #[derive(Clone)]
 pub(crate) struct Session {
     pub(crate) region: FabricRegion,
-    /// Its place among the sessions of its [`Sessions`].
+    /// Its number among the sessions of its [`Sessions`], from 1.
     pub(crate) number: u64,
     /// The latest session before it that the node is known to have dropped; 0 if none is.
     pub(crate) last_fenced: u64,
 }
 
-/// The sessions of a store that wait in one way, one after the other.
+/// The successive sessions of a store, all of which wait in the same way.
 pub(crate) struct Sessions(Kind);
 
 enum Kind {
-    /// A mapped file: the same session for good.
-    Lasting(Session),
-    /// A memory node's.
+    /// The one session of a mapped file.
+    Permanent(Session),
+    /// Sessions with a memory node.
     Remote(Box<Remote>),
 }
 
@@ -57,27 +57,27 @@ struct Remote {
     endpoint: Endpoint,
     options: OpenOptions,
     waiting: Waiting,
-    /// What every session must lead to.
+    /// The table that every session must lead to.
     table: Arc<Table>,
-    /// The process that these sessions are of: a forked child has none of them.
+    /// The process that owns these sessions: a forked child cannot use them.
     process: u32,
     state: Mutex<State>,
-    /// Who connects.
-    turn: Mutex<()>,
+    /// Held while connecting.
+    connecting: Mutex<()>,
 }
 
 #[derive(Default)]
 struct State {
     session: Option<Session>,
-    /// Why the last attempt to get one failed.
+    /// The failure of the last attempt to connect.
     failure: Option<Failure>,
-    /// Searches for a session that have ended, one way or the other.
-    ended: u64,
-    /// Who waits for the search that is under way, if one is.
-    awaiting: Option<Vec<Waker>>,
+    /// Reconnections that have finished, with or without success.
+    finished: u64,
+    /// Tasks that wait for the reconnection in progress, if there is one.
+    waiters: Option<Vec<Waker>>,
 }
 
-/// Why there is no later session. Nothing was changed.
+/// The reason why there is no later session. Nothing was changed.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
     Connect(Arc<ConnectError>),
@@ -91,14 +91,13 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// Whether another attempt may succeed.
-    fn is_passing(&self) -> bool {
+    fn is_transient(&self) -> bool {
         match self {
             Failure::Connect(error) => match &**error {
                 ConnectError::Tls { reason, .. } => matches!(reason, TlsError::Failed { .. }),
                 ConnectError::NotANode { .. } => false,
                 ConnectError::Rejected { reason, .. } => {
-                    self.is_for_want_of_room()
-                        || matches!(reason, CloseReason::Shutdown | CloseReason::Fenced | CloseReason::TooSlow { .. })
+                    self.is_node_full() || matches!(reason, Bye::Shutdown | Bye::Fenced | Bye::TooSlow { .. })
                 }
                 _ => true,
             },
@@ -112,7 +111,7 @@ impl Failure {
     }
 
     /// Whether the node has no room for another session.
-    fn is_for_want_of_room(&self) -> bool {
+    fn is_node_full(&self) -> bool {
         let Failure::Connect(error) = self else { return false };
         matches!(
             **error,
@@ -136,22 +135,22 @@ impl Failure {
     }
 }
 
-/// What becomes of a search if the node has no room for another session.
+/// The reaction of a reconnection to a node that has no room for another session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
-    /// It fails: the caller never had a session.
-    Now,
-    /// It goes on: somebody else may go.
-    Later,
+enum OnFull {
+    /// Fails: the caller never had a session.
+    Fail,
+    /// Tries again: another client may close its session.
+    Retry,
 }
 
-/// So long from now, or a year if that is more than can be told.
-pub(crate) fn moment_after(timeout: Duration) -> Instant {
+/// Returns the time `timeout` from now, or a year from now if that is too far for the clock.
+pub(crate) fn deadline_after(timeout: Duration) -> Instant {
     let now = Instant::now();
-    now.checked_add(timeout).unwrap_or_else(|| now + FAR)
+    now.checked_add(timeout).unwrap_or_else(|| now + MAX_TIMEOUT)
 }
 
-/// Begins a session with a memory node. One attempt.
+/// Begins a session with a memory node, in one attempt.
 pub(crate) fn connect(
     endpoint: &Endpoint,
     options: &OpenOptions,
@@ -172,7 +171,7 @@ pub(crate) fn connect(
         .with_waiting(waiting)
         .with_sample_words(0)
         .with_connect_timeout(timeout)
-        .with_batch_timeout(options.deadline.clamp(SHORTEST_PATIENCE, LONGEST_PATIENCE));
+        .with_batch_timeout(options.deadline.clamp(MIN_BATCH_TIMEOUT, MAX_BATCH_TIMEOUT));
     if let Some(path) = &options.token_file {
         let AccessToken(token) = AccessToken::read(path).map_err(|error| Failure::TokenFile(error.to_string()))?;
         connect = connect.with_token(Token(token));
@@ -188,12 +187,13 @@ pub(crate) fn connect(
 }
 
 impl Sessions {
-    /// Of a file that is mapped.
-    pub(crate) fn lasting(region: FabricRegion) -> Sessions {
-        Sessions(Kind::Lasting(Session { region, number: 1, last_fenced: 0 }))
+    /// Creates the permanent session of a mapped file.
+    pub(crate) fn permanent(region: FabricRegion) -> Sessions {
+        Sessions(Kind::Permanent(Session { region, number: 1, last_fenced: 0 }))
     }
 
-    /// Of the node at `endpoint`, which has `table`; the first of them may be there.
+    /// Creates the sessions with the node at `endpoint`, which has `table`; `first` is the first of them, if there is
+    /// one.
     pub(crate) fn remote(
         url: &Url,
         endpoint: &Endpoint,
@@ -211,19 +211,20 @@ impl Sessions {
             table: Arc::clone(table),
             process: std::process::id(),
             state: Mutex::new(State { session, ..State::default() }),
-            turn: Mutex::new(()),
+            connecting: Mutex::new(()),
         })))
     }
 
-    /// Sessions with the same node that wait in a way of their own; the same ones, if they last.
-    pub(crate) fn of_their_own(self: &Arc<Self>, waiting: Waiting) -> Arc<Sessions> {
+    /// Returns sessions of their own with the same node, which wait in the given way; for a mapped file, the same
+    /// session.
+    pub(crate) fn separate(self: &Arc<Self>, waiting: Waiting) -> Arc<Sessions> {
         match &self.0 {
-            Kind::Lasting(_) => Arc::clone(self),
+            Kind::Permanent(_) => Arc::clone(self),
             Kind::Remote(remote) => {
                 let Remote { url, endpoint, options, table, .. } = &**remote;
                 let mut own = Sessions::remote(url, endpoint, options, waiting, table, None);
                 if let Kind::Remote(own) = &mut own.0 {
-                    // A forked child gets none through its parent's store, whichever way they wait.
+                    // A forked child gets no sessions from its parent's store, whichever way they wait.
                     own.process = remote.process;
                 }
                 Arc::new(own)
@@ -231,44 +232,44 @@ impl Sessions {
         }
     }
 
-    /// The latest session, lost or not, if there ever was one.
+    /// Returns the latest session, lost or not, if there ever was one.
     pub(crate) fn latest(&self) -> Option<Session> {
         match &self.0 {
-            Kind::Lasting(session) => Some(session.clone()),
+            Kind::Permanent(session) => Some(session.clone()),
             Kind::Remote(remote) => remote.state().session.clone(),
         }
     }
 
-    /// A session that is not known to be lost: the latest, or else another one. Attempts to get it go on until `until`,
-    /// with waits that grow, in place; there is one at least.
+    /// Returns a session that is not known to be lost: the latest, or a new one. Tries to connect at least once, and
+    /// until `until`, with growing waits; blocks meanwhile.
     pub(crate) fn current(&self, until: Instant) -> Result<Session, Error> {
         let remote = match &self.0 {
-            Kind::Lasting(session) => return Ok(session.clone()),
+            Kind::Permanent(session) => return Ok(session.clone()),
             Kind::Remote(remote) => remote,
         };
         let lost = match remote.state().session.clone() {
             Some(session) if !session.region.is_lost() => return Ok(session),
             session => session.map_or(0, |session| session.number),
         };
-        remote.search(lost, until).map_err(|failure| remote.error(failure))
+        remote.reconnect(lost, until).map_err(|failure| remote.error(failure))
     }
 
-    /// As [`Sessions::current`], for a task.
-    pub(crate) async fn current_later(self: &Arc<Self>, until: Instant) -> Result<Session, Error> {
+    /// Same as [`Sessions::current`], for a task.
+    pub(crate) async fn current_async(self: &Arc<Self>, until: Instant) -> Result<Session, Error> {
         match self.latest() {
             Some(session) if !session.region.is_lost() => Ok(session),
             session => self.after(session.map_or(0, |session| session.number), until).await,
         }
     }
 
-    /// What `call` comes to in a session. A call that loses its session has changed nothing and begins anew in another
-    /// one, once at least, and then for as long as `timeout`, with waits that grow. Waits in place.
-    pub(crate) fn within<T>(
+    /// Runs `call` in a session. A call that loses its session has changed nothing, and is repeated in another session:
+    /// at least once, and then for `timeout`, with growing waits. Blocks meanwhile.
+    pub(crate) fn run<T>(
         &self,
         timeout: Duration,
         mut call: impl FnMut(&Session) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let mut session = self.current(moment_after(timeout))?;
+        let mut session = self.current(deadline_after(timeout))?;
         let (mut until, mut backoff) = (None, ReconnectBackoff::new(crate::store::random().unwrap_or_default()));
         loop {
             let error = match call(&session) {
@@ -276,7 +277,7 @@ impl Sessions {
                 result => return result,
             };
             let until = match until {
-                None => *until.insert(moment_after(timeout)),
+                None => *until.insert(deadline_after(timeout)),
                 Some(until) => match backoff.next(until.saturating_duration_since(Instant::now())) {
                     Some(wait) => {
                         thread::sleep(wait);
@@ -289,13 +290,13 @@ impl Sessions {
         }
     }
 
-    /// A session after the one with number `lost`. Attempts go on until `until`, with waits that grow; there is one at
-    /// least. Waits as the sessions do.
+    /// Returns a session later than `lost`. Tries to connect at least once, and until `until`, with growing waits.
+    /// Waits in the way of these sessions.
     pub(crate) async fn after(self: &Arc<Self>, lost: u64, until: Instant) -> Result<Session, Error> {
         match &self.0 {
-            Kind::Lasting(session) => Ok(session.clone()),
+            Kind::Permanent(session) => Ok(session.clone()),
             Kind::Remote(remote) => match remote.waiting {
-                Waiting::InPlace => remote.search(lost, until),
+                Waiting::InPlace => remote.reconnect(lost, until),
                 Waiting::Cooperative => {
                     let mut ticket = None;
                     std::future::poll_fn(|cx| self.poll_after(remote, lost, until, &mut ticket, cx)).await
@@ -305,8 +306,8 @@ impl Sessions {
         }
     }
 
-    /// As [`Sessions::after`], for a task: a thread searches, for all tasks that wait. `ticket` is how many searches
-    /// had ended when this one began to wait.
+    /// Same as [`Sessions::after`], for a task: a thread reconnects, for all tasks that wait. `ticket` is the number of
+    /// reconnections that had finished when this task began to wait.
     fn poll_after(
         self: &Arc<Self>,
         remote: &Remote,
@@ -319,32 +320,32 @@ impl Sessions {
         if let Some(session) = state.session.as_ref().filter(|session| session.number > lost) {
             return Poll::Ready(Ok(session.clone()));
         }
-        let ended = state.ended;
-        if let (true, Some(failure)) = (ended > *ticket.get_or_insert(ended), &state.failure) {
+        let finished = state.finished;
+        if let (true, Some(failure)) = (finished > *ticket.get_or_insert(finished), &state.failure) {
             return Poll::Ready(Err(failure.clone()));
         }
-        let is_under_way = state.awaiting.is_some();
-        let awaiting = state.awaiting.get_or_insert_default();
-        if !awaiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-            awaiting.push(cx.waker().clone());
+        let is_reconnecting = state.waiters.is_some();
+        let waiters = state.waiters.get_or_insert_default();
+        if !waiters.iter().any(|waker| waker.will_wake(cx.waker())) {
+            waiters.push(cx.waker().clone());
         }
         drop(state);
-        if !is_under_way {
+        if !is_reconnecting {
             let sessions = Arc::clone(self);
-            let search = move || sessions.search_and_tell(lost, until);
-            if let Err(error) = thread::Builder::new().name("guira-reconnect".to_owned()).spawn(search) {
+            let reconnect = move || sessions.reconnect_and_notify(lost, until);
+            if let Err(error) = thread::Builder::new().name("guira-reconnect".to_owned()).spawn(reconnect) {
                 let failure = Failure::Process(FabricError::Backend(format!("cannot start a thread: {error}")));
-                remote.tell(Some(failure.clone()));
+                remote.notify(Some(failure.clone()));
                 return Poll::Ready(Err(failure));
             }
         }
         Poll::Pending
     }
 
-    fn search_and_tell(&self, lost: u64, until: Instant) {
+    fn reconnect_and_notify(&self, lost: u64, until: Instant) {
         if let Kind::Remote(remote) = &self.0 {
-            let failure = remote.search(lost, until).err();
-            remote.tell(failure);
+            let failure = remote.reconnect(lost, until).err();
+            remote.notify(failure);
         }
     }
 }
@@ -358,26 +359,26 @@ impl Remote {
         failure.into_error(&self.url, &self.options)
     }
 
-    /// Wakes who waits for the search that has ended.
-    fn tell(&self, failure: Option<Failure>) {
+    /// Ends a reconnection, and wakes the tasks that wait for it.
+    fn notify(&self, failure: Option<Failure>) {
         let mut state = self.state();
-        state.ended += 1;
+        state.finished += 1;
         state.failure = failure;
-        let awaiting = state.awaiting.take();
+        let waiters = state.waiters.take();
         drop(state);
-        awaiting.into_iter().flatten().for_each(Waker::wake);
+        waiters.into_iter().flatten().for_each(Waker::wake);
     }
 
-    /// See [`Sessions::after`]; waits in place.
-    fn search(&self, lost: u64, until: Instant) -> Result<Session, Failure> {
-        let room = if lost == 0 { Room::Now } else { Room::Later };
+    /// Same as [`Sessions::after`]; blocks.
+    fn reconnect(&self, lost: u64, until: Instant) -> Result<Session, Failure> {
+        let on_full = if lost == 0 { OnFull::Fail } else { OnFull::Retry };
         if std::process::id() != self.process {
             return Err(Failure::Process(FabricError::Forked));
         }
         let mut backoff = ReconnectBackoff::new(crate::store::random().unwrap_or_default());
         loop {
             let failure = match self.attempt(lost, until) {
-                Err(failure) if failure.is_passing() && (room == Room::Later || !failure.is_for_want_of_room()) => {
+                Err(failure) if failure.is_transient() && (on_full == OnFull::Retry || !failure.is_node_full()) => {
                     failure
                 }
                 result => return result,
@@ -389,11 +390,11 @@ impl Remote {
         }
     }
 
-    /// Connects, and makes sure that the table is the same; unless somebody else did while this one waited for its
-    /// turn, or failed until it was too late for another attempt.
+    /// Connects and verifies the table, unless another thread did while this one waited to connect, or failed until it
+    /// was too late for another attempt.
     fn attempt(&self, lost: u64, until: Instant) -> Result<Session, Failure> {
         let began = Instant::now();
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.connecting.lock().unwrap_or_else(PoisonError::into_inner);
         let (previous, failure) = {
             let state = self.state();
             (state.session.clone(), state.failure.clone())
@@ -405,7 +406,7 @@ impl Remote {
         if let (true, Some(failure)) = (waited_too_long, failure) {
             return Err(failure);
         }
-        let result = self.begin(previous.as_ref(), until);
+        let result = self.connect(previous.as_ref(), until);
         let mut state = self.state();
         match &result {
             Ok(session) => (state.session, state.failure) = (Some(session.clone()), None),
@@ -414,14 +415,14 @@ impl Remote {
         result
     }
 
-    fn begin(&self, previous: Option<&Session>, until: Instant) -> Result<Session, Failure> {
-        // Whatever is served there later is not what was lost: who asks is told at once.
+    fn connect(&self, previous: Option<&Session>, until: Instant) -> Result<Session, Failure> {
+        // The node may serve other memory later, but not what was lost: the call fails at once.
         if previous.is_some_and(|session| session.region.has_lost_bytes()) {
             return Err(Failure::Gone("no memory"));
         }
         let left = until.saturating_duration_since(Instant::now());
         let longest = self.options.connect_timeout;
-        // The first attempt may take its time, whatever the deadline; the others end with it.
+        // The first attempt may take the full timeout; later ones end at the deadline.
         let timeout = if left.is_zero() { longest } else { longest.min(left) };
         let name = previous.and_then(|session| session.region.session());
         let region = connect(&self.endpoint, &self.options, self.waiting, timeout, name)?;
@@ -437,7 +438,7 @@ impl Remote {
     }
 }
 
-/// Makes sure that `region` still has the table that was opened. 1 round trip. // [R-OPEN-1]
+/// Verifies that `region` still has the table that was opened. 1 round trip. // [R-OPEN-1]
 fn verify(region: &FabricRegion, wanted: &Table) -> Result<(), Failure> {
     match wait_for(open_table(region.lane().any(), region.main_bytes())) {
         Ok(found) if found.superblock() == wanted.superblock() => Ok(()),
@@ -451,14 +452,14 @@ fn verify(region: &FabricRegion, wanted: &Table) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    /// What another attempt may cure is tried again; what it cannot is told at once.
+    /// Failures that another attempt may overcome are retried; others are reported at once.
     #[test]
-    fn failures_that_pass_are_told_from_others() {
+    fn transient_failures_are_distinguished_from_permanent_ones() {
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], 7117));
         let connect = |error| Failure::Connect(Arc::new(error));
         let rejected = |reason| connect(ConnectError::Rejected { address, reason });
         let lost = FabricError::Disconnected { effect: guira_fabric::Effect::None };
-        for passing in [
+        for transient in [
             connect(ConnectError::Refused { address }),
             connect(ConnectError::TimedOut { address, timeout_ms: 5 }),
             connect(ConnectError::Closed {
@@ -472,19 +473,19 @@ mod tests {
             rejected(CloseReason::Shutdown),
             Failure::Open(TableError::Fabric(lost)),
         ] {
-            assert!(passing.is_passing(), "{passing:?}");
+            assert!(transient.is_transient(), "{transient:?}");
         }
-        for lasting in [
-            rejected(CloseReason::Unauthorized),
-            rejected(CloseReason::Version { node: 2 }),
-            rejected(CloseReason::ProtocolError),
+        for permanent in [
+            rejected(Bye::Unauthorized),
+            rejected(Bye::Version { node: 2 }),
+            rejected(Bye::Misunderstood),
             Failure::Open(TableError::Destroyed),
             Failure::Open(TableError::Fabric(FabricError::Forked)),
             Failure::Gone("no table"),
-            Failure::TokenFile("it is not there".to_owned()),
+            Failure::TokenFile("it does not exist".to_owned()),
             Failure::Process(FabricError::Forked),
         ] {
-            assert!(!lasting.is_passing(), "{lasting:?}");
+            assert!(!permanent.is_transient(), "{permanent:?}");
         }
     }
 }

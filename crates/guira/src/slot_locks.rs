@@ -1,4 +1,4 @@
-//! Locks on client slots that are no client's, and keep everybody from taking them.
+//! Locks on client slots that belong to no client, and keep clients from taking them.
 
 use std::fmt;
 use std::ops::Range;
@@ -9,10 +9,10 @@ use crate::fabric::FabricRegion;
 use crate::store::Inner;
 use crate::{Error, Store};
 
-/// A lock on client slots of a table's file that no client has: of a process that may read the file, and locked it for
-/// reading. As long as it stands nobody can take these slots, nor prove that their clients are dead. A table that is
-/// created with a mode which lets some users read and not write has its slots in a lock file, which these cannot open:
-/// the mode was changed later, or that process may write the table. Serialized as it stands.
+/// A lock on client slots of a table's file that belongs to no client: a process that may read the file locked it for
+/// reading. While it is held, no client can take these slots, and their clients cannot be proved dead. A table that was
+/// created with a mode that lets some users read and not write keeps its slots in a lock file that these users cannot
+/// open: so either the mode was changed later, or the process may write the table. Serialized with these names.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct SlotLock {
@@ -20,15 +20,16 @@ pub struct SlotLock {
     pub path: String,
     /// The first client slot it covers, from 0.
     pub first_slot: u16,
-    /// The last one.
+    /// The last client slot it covers.
     pub last_slot: u16,
-    /// The id of the process, if the kernel says so.
+    /// The id of the process, if the kernel reports it.
     pub process: Option<u32>,
 }
 
 impl Store {
-    /// A lock on client slots that no client has, if there is one: it explains why slots look taken, and clients
-    /// alive, that are not. `None` for tables of memory nodes, whose files only the node can look at. No round trip.
+    /// Returns a lock on client slots that belongs to no client, if there is one: it explains slots that look taken,
+    /// and clients that look alive, but are not. `None` for tables of memory nodes, whose files only the node can
+    /// inspect. No round trip.
     ///
     /// # Errors
     /// `Region` if the kernel does not answer. Nothing was changed.
@@ -44,24 +45,24 @@ impl Store {
     /// # }
     /// ```
     pub fn slot_lock(&self) -> Result<Option<SlotLock>, Error> {
-        self.inner.slot_lock(&self.inner.region_at_hand())
+        self.inner.slot_lock(&self.inner.latest_region())
     }
 }
 
 impl Inner {
-    /// See [`Store::slot_lock`].
+    /// Same as [`Store::slot_lock`].
     pub(crate) fn slot_lock(&self, region: &FabricRegion) -> Result<Option<SlotLock>, Error> {
         self.slot_lock_on(region, 0..self.table.config().max_clients)
     }
 
-    /// A lock on any of these slots that no client has.
+    /// Returns a lock on any of these slots that belongs to no client.
     pub(crate) fn slot_lock_on(&self, region: &FabricRegion, slots: Range<u16>) -> Result<Option<SlotLock>, Error> {
         let FabricRegion::Shm(region) = region else { return Ok(None) };
         let found = region.foreign_lock(slots)?;
         Ok(found.map(|lock| SlotLock::new(region, lock)))
     }
 
-    /// Whether `slot`, whose liveness could not be taken, is locked by somebody who is no client.
+    /// Whether `slot`, which could not be held, is locked by a process that is not its client.
     pub(crate) fn is_locked_by_no_client(&self, region: &FabricRegion, slot: u16) -> bool {
         matches!(self.slot_lock_on(region, slot..slot.saturating_add(1)), Ok(Some(_)))
     }
@@ -84,9 +85,9 @@ impl fmt::Display for SlotLock {
         write!(
             f,
             " has locked client slots {first_slot} to {last_slot} of {path} for reading, which no client does: end \
-             that process (fuser -v {path} names those that have the file open), and take the right to read the file \
-             from users who do this (chmod); a table that is created with a mode for readers, and not changed to it \
-             later, keeps them from it: guira copy makes one of this"
+             that process (fuser -v {path} lists the processes that have the file open), and take its user's \
+             permission to read the file (chmod); a table that is created with a mode for readers, instead of changed \
+             to it later, prevents such locks: guira copy can make one from this"
         )
     }
 }

@@ -1,4 +1,4 @@
-//! What a table holds and who uses it, for people and machines.
+//! Statistics of a table, for people and machines.
 
 use std::time::UNIX_EPOCH;
 
@@ -16,14 +16,15 @@ use crate::store::Inner;
 use crate::wait::block_on;
 use crate::{AdminError, Error, OpenError};
 
-/// A table in numbers: what [`crate::Store::stat`] saw, part by part, while others worked. Serialized as it stands.
+/// The statistics of a table, from [`crate::Store::stat`]: collected part by part, while other clients go on. It is
+/// serialized with these names.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Stat {
-    /// Where it is, as a URL.
+    /// The URL.
     pub url: String,
-    /// Its entry format, as [`crate::EntryFormat`] is written.
+    /// The entry format, in the notation of [`crate::EntryFormat`].
     pub format: String,
-    /// The name of its row checksum.
+    /// The name of the row checksum.
     pub checksum: &'static str,
     /// Bytes of a row.
     pub row_bytes: u32,
@@ -33,21 +34,21 @@ pub struct Stat {
     pub lock_bits: u8,
     /// Rows that share a lock.
     pub rows_per_lock: u32,
-    /// Locks in memory: where there are fewer than groups of rows, some groups share one. Source: R-LOCK-5.
+    /// Locks in memory: if there are fewer than groups of rows, some groups share one. Source: R-LOCK-5.
     pub physical_locks: u64,
     /// Client slots, free or not.
     pub max_clients: u16,
     /// Bytes of an extent chunk; 0 if the format has none.
     pub chunk_bytes: u64,
-    /// What it holds.
+    /// The content of rows and extents.
     pub table: TableStats,
-    /// Who has it open for changing, or died so: every slot that is not free, by number.
+    /// The clients that have it open, or died with it open: every slot that is not free, by number.
     pub clients: Vec<ClientStat>,
-    /// What its clients met since it was created, as far as they have told: a client tells when it closes, and after
-    /// an operation in which it had to do with somebody who was dead or stood still. Source: R-TOTALS-1.
+    /// The counters that clients have reported since the table was created: a client reports when it closes, and after
+    /// an operation in which it met a client that was dead or stopped. Source: R-TOTALS-1.
     #[serde(serialize_with = "by_name")]
     pub totals: Counters,
-    /// What it lies in.
+    /// The file or memory node that has the table.
     pub region: RegionStat,
 }
 
@@ -55,23 +56,23 @@ fn by_name<S: serde::Serializer>(counters: &Counters, serializer: S) -> Result<S
     serializer.collect_map(counters.named())
 }
 
-/// Whether a client lives. Source: R-SLOT-1.
+/// The state of a client. Source: R-SLOT-1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum ClientState {
-    /// Its process has the slot's liveness.
+    /// Its process holds the slot.
     Live,
-    /// As `Live`, but its process is stopped, by a signal or a tracer, as far as this one can tell: it keeps what it
-    /// holds until it goes on, or is killed ([`crate::Store::kill_client`]). Source: R-RECOVER-1.
+    /// Same as `Live`, but its process is stopped, by a signal or a tracer, as far as this process can see: the client
+    /// keeps what it holds until it continues or is killed ([`crate::Store::kill_client`]). Source: R-RECOVER-1.
     Stopped,
-    /// Nobody asked: the store can only read ([`crate::Store::is_read_only`]), or somebody who is no client has locked
-    /// the slot ([`crate::Store::slot_lock`]).
+    /// Unknown, because the store can only read ([`crate::Store::is_read_only`]), or a process that is not a client has
+    /// locked the slot ([`crate::Store::slot_lock`]).
     Unknown,
-    /// Its process is gone; whoever needs what it held recovers it. Source: R-RECOVER-1.
+    /// Its process is gone; the next client that needs what it held recovers it. Source: R-RECOVER-1.
     Dead,
-    /// Its process is gone, and another one is cleaning up, or died in that: the one that [`ClientStat::process`]
-    /// names. Source: R-RECOVER-4.
+    /// Its process is gone, and another one is recovering it, or died doing so: the one in [`ClientStat::process`].
+    /// Source: R-RECOVER-4.
     Recovering,
     /// Its slot cannot be read.
     Damaged,
@@ -80,38 +81,38 @@ pub enum ClientState {
 /// A client slot that is not free.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct ClientStat {
-    /// Its number, from 0.
+    /// The slot's number, from 0.
     pub slot: u16,
-    /// The id its locks carry: the slot's number and 1.
+    /// The owner id in its locks: the slot's number plus 1.
     pub owner: u16,
-    /// How often the slot was taken, this time included; 0 if it is damaged.
+    /// The number of times the slot was taken, including this one; 0 if it is damaged.
     pub generation: u64,
-    /// Whether its client lives.
+    /// The state of its client.
     pub state: ClientState,
-    /// Its process id, in the namespace of that process; while it is being recovered, that of whoever does so.
+    /// The process id, in that process's namespace; during recovery, that of the recovering process.
     pub process: u64,
-    /// When it was opened, in nanoseconds since 1970; while it is being recovered, when the one who does so opened his
-    /// own client, or began.
+    /// The time when the client was opened, in nanoseconds since 1970; during recovery, when the recovering client was
+    /// opened, or the recovery began.
     pub since_unix_ns: u64,
-    /// Whether it has a commit under way.
+    /// Whether a commit is in progress.
     pub committing: bool,
-    /// Chunks it owns: nobody else can use their free space.
+    /// Chunks it owns, whose free space no other client can use.
     pub chunks: u64,
 }
 
-/// What a table lies in. Serialized as what is inside.
+/// The file or memory node that has a table. It is serialized as its content.
 #[derive(Clone, Debug, serde::Serialize)]
 #[serde(untagged)]
 #[non_exhaustive]
 pub enum RegionStat {
-    /// A file: of `shm://` and `file://`.
+    /// A file, for `shm://` and `file://`.
     File(FileStat),
-    /// The memory of a node: of `tcp://`.
+    /// A memory node, for `tcp://`.
     Node(NodeStat),
 }
 
 impl RegionStat {
-    /// The file, if it is one.
+    /// Returns the file, if the table is in one.
     pub fn file(&self) -> Option<&FileStat> {
         match self {
             RegionStat::File(file) => Some(file),
@@ -119,7 +120,7 @@ impl RegionStat {
         }
     }
 
-    /// The node, if one has it.
+    /// Returns the memory node, if the table is on one.
     pub fn node(&self) -> Option<&NodeStat> {
         match self {
             RegionStat::File(_) => None,
@@ -128,7 +129,7 @@ impl RegionStat {
     }
 }
 
-/// The memory of a node, as the session sees it through which it was asked.
+/// A memory node, as seen by the session through which it was asked.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct NodeStat {
     /// The node's address and port.
@@ -137,11 +138,11 @@ pub struct NodeStat {
     pub main_bytes: u64,
     /// Bytes of the device space: locks.
     pub device_bytes: u64,
-    /// Bytes of one WRITE that no death can tear; `None` if none ever is torn.
+    /// Bytes of a WRITE that no death can tear; `None` if no WRITE is ever torn.
     pub atomic_write_unit: Option<u64>,
-    /// After how long without a sign of life from a client's machine the node drops its session, in milliseconds.
+    /// The time without a sign of life from a client's machine after which the node drops its session, in milliseconds.
     pub session_timeout_ms: u64,
-    /// Whether the node lets this client read only.
+    /// Whether the node lets this client only read.
     pub read_only: bool,
 }
 
@@ -159,10 +160,10 @@ impl NodeStat {
     }
 }
 
-/// The file a table lies in.
+/// The file of a table.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct FileStat {
-    /// Its path.
+    /// The path.
     pub path: String,
     /// Bytes of the main space: rows, extents, client slots.
     pub main_bytes: u64,
@@ -170,15 +171,15 @@ pub struct FileStat {
     pub device_bytes: u64,
     /// Bytes of the file.
     pub file_bytes: u64,
-    /// When it was created, in nanoseconds since 1970.
+    /// The time of creation, in nanoseconds since 1970.
     pub created_unix_ns: u64,
-    /// Whether the machine has been running ever since: false if it was started anew, `None` if nobody knows.
+    /// Whether the machine has not been restarted since; `None` if that is unknown.
     pub same_boot: Option<bool>,
-    /// Its permission bits, as [`crate::CreateOptions::mode`] takes them.
+    /// The permission bits, as in [`crate::CreateOptions::mode`].
     pub mode: u32,
     /// The id of the user who owns it.
     pub owner_uid: u32,
-    /// The path of its lock file, if it was created with a mode that lets some users read and not write it.
+    /// The path of the lock file, if the table was created with a mode that lets some users read and not write it.
     pub lock_path: Option<String>,
 }
 
@@ -188,7 +189,7 @@ pub(crate) fn stat(inner: &Inner) -> Result<Stat, Error> {
 
 fn stat_of(inner: &Inner, region: &FabricRegion) -> Result<Stat, Error> {
     let config = inner.table.config();
-    block_on(inner.look_at(region))?;
+    block_on(inner.verify_table(region))?;
     let mut lane = region.lane();
     let table = block_on(table_stats(&mut lane, &inner.table)).map_err(|source| match source {
         CheckError::Destroyed => {
@@ -197,8 +198,8 @@ fn stat_of(inner: &Inner, region: &FabricRegion) -> Result<Stat, Error> {
         source => Error::Admin(AdminError::Check { url: inner.url.clone(), source }),
     })?;
     if table.unverified_rows > 0 {
-        // Those of a table that was destroyed are as good as none. // [R-DESTROY-2]
-        block_on(inner.look_at(region))?;
+        // The rows of a destroyed table do not verify either. // [R-DESTROY-2]
+        block_on(inner.verify_table(region))?;
     }
     let mut clients = Vec::new();
     for (info, state) in clients_of(inner, region)? {
@@ -235,8 +236,8 @@ fn stat_of(inner: &Inner, region: &FabricRegion) -> Result<Stat, Error> {
     })
 }
 
-/// Every slot that is not free, by number, and whether its client lives. 1 round trip for 256 slots, and up to 2 for
-/// each that is not free.
+/// Returns every slot that is not free, by number, and the state of its client. 1 round trip for 256 slots, and up to 2
+/// for each that is not free.
 pub(crate) fn clients_of(inner: &Inner, region: &FabricRegion) -> Result<Vec<(SlotInfo, ClientState)>, Error> {
     let found =
         block_on(slots(&mut region.lane(), &inner.table)).map_err(inner.fabric("cannot read the clients of"))?;
@@ -251,18 +252,19 @@ pub(crate) fn clients_of(inner: &Inner, region: &FabricRegion) -> Result<Vec<(Sl
     Ok(found.into_iter().map(|info| (info, state(&info))).collect())
 }
 
-/// Whoever obtains the hold of a used slot has proved its client dead. A read-only store cannot ask.
+/// Returns whether the client of a used slot is alive: obtaining the slot's hold proves it dead. A read-only store
+/// cannot ask.
 pub(crate) fn liveness(inner: &Inner, region: &FabricRegion, slot: u16) -> ClientState {
     if inner.may_only_read(region) {
         return ClientState::Unknown;
     }
     match region.hold(slot) {
-        // Looked at again under the proof: a client that closed in between is not dead.
+        // Read again under the hold: a client that closed in between is not dead.
         Ok(Some(_proof)) => match block_on(read_slot(&mut region.lane(), &inner.table, slot)) {
             Ok(SlotInfo { word: Some(SlotWord { state: SlotState::Free, .. }), .. }) => ClientState::Live,
             _ => ClientState::Dead,
         },
-        // Nobody can ask about a slot that somebody else has locked.
+        // A slot that is locked by a process without a client cannot be checked.
         _ if inner.is_locked_by_no_client(region, slot) => ClientState::Unknown,
         _ => ClientState::Live,
     }

@@ -1,16 +1,16 @@
-//! The state a key is in, and changes that depend on it.
+//! Tokens of a key's state, and the results of changes that depend on it.
 
 use guira_rcuckoo::{Operation, Outcome, Table};
 
 use crate::{Error, OperationErrorKind};
 
-/// The state a key was in when it was read ([`crate::Client::get_versioned`]), for
+/// A token of the state that a key was in when it was read ([`crate::Client::get_versioned`]), for
 /// [`crate::Client::compare_and_swap`] and [`crate::Client::compare_and_remove`].
 ///
-/// A change that depends on a token takes effect only if nobody changed the key since, not even to another value and
-/// back. It may fail although nobody did: an inline value shares its version with its neighbours in the row. Read again
-/// then, and try again. Tokens belong to one table, and another refuses them. They may be kept for as long as the table
-/// is there. Source: R-CAS-2.
+/// A change that depends on a token takes effect only if no client has changed the key since, not even to another value
+/// and back. It may also fail if none has: an inline value shares its version with its neighbours in the row. Then read
+/// and try again. A token belongs to one table, and other tables refuse it. It may be kept for as long as the table
+/// exists. Source: R-CAS-2.
 ///
 /// ```
 /// # use guira::{CreateOptions, Store, Url};
@@ -22,7 +22,7 @@ use crate::{Error, OperationErrorKind};
 /// let seen = client.get_versioned(b"cuckoo")?.expect("it was put").token;
 /// client.put(b"cuckoo", b"two")?;
 /// client.put(b"cuckoo", b"one")?;
-/// // The value is the same again, the state is not.
+/// // The value is the same again, but the state is not.
 /// assert_eq!(client.compare_and_swap(b"cuckoo", seen, b"three")?, guira::Swap::Different);
 /// assert_eq!(client.compare_and_swap(b"cuckoo", b"one", b"three")?, guira::Swap::Done);
 /// # drop(client);
@@ -32,7 +32,7 @@ use crate::{Error, OperationErrorKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token {
     state: guira_rcuckoo::Token,
-    /// Of the table: drawn whenever one is formatted.
+    /// The table's incarnation, drawn whenever one is formatted.
     incarnation: u64,
 }
 
@@ -42,16 +42,17 @@ impl Token {
     }
 }
 
-/// A value and the state it was read in: what [`crate::Client::get_versioned`] found.
+/// A value and the state it was read in, from [`crate::Client::get_versioned`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Versioned {
     /// The value.
     pub value: Vec<u8>,
-    /// The state.
+    /// The token of the state.
     pub token: Token,
 }
 
-/// What a key has to be for a change that depends on it. Made from a value (`b"old"`, `&bytes`) or a [`Token`].
+/// The precondition of a change: the value or the state that the key must have. Converts from a value (`b"old"`,
+/// `&bytes`) or a [`Token`].
 ///
 /// ```
 /// use guira::Expected;
@@ -62,22 +63,22 @@ pub struct Versioned {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected<'v> {
-    /// It has this value, whatever it had in the meantime: blind to a value that went and came back (ABA). Source:
-    /// R-CAS-1.
+    /// The key has this value, whatever it had in the meantime: does not notice a value that changed and changed back
+    /// (ABA). Source: R-CAS-1.
     Value(&'v [u8]),
-    /// Nobody has changed it since it was read. Source: R-CAS-2.
+    /// No client has changed the key since it was read. Source: R-CAS-2.
     Unchanged(Token),
 }
 
 impl<'v> Expected<'v> {
-    /// What `table` is asked to compare with.
+    /// Converts the precondition for `table`.
     pub(crate) fn of(self, table: &Table, operation: Operation) -> Result<guira_rcuckoo::Expected<'v>, Error> {
         match self {
             Expected::Value(value) => Ok(guira_rcuckoo::Expected::Value(value)),
             Expected::Unchanged(token) if token.incarnation == table.superblock().incarnation => {
                 Ok(guira_rcuckoo::Expected::Unchanged(token.state))
             }
-            // Rows, versions and generations are small numbers: there, too, they may name something.
+            // Rows, versions and generations are small numbers: in another table, the same ones may exist.
             Expected::Unchanged(_) => Err(OperationErrorKind::ForeignToken.during(operation).into()),
         }
     }
@@ -107,21 +108,21 @@ impl<'v> From<&'v Vec<u8>> for Expected<'v> {
     }
 }
 
-/// What a put did: [`crate::Client::put`].
+/// The effect of [`crate::Client::put`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
-    /// The key is new.
+    /// The key did not exist, and was inserted.
     Inserted,
-    /// The key had another value before.
+    /// The key existed, and its value was replaced.
     Replaced,
 }
 
-/// What a change that depends on the key's state did: [`crate::Client::compare_and_swap`],
+/// The effect of a change that depends on the key's state: [`crate::Client::compare_and_swap`],
 /// [`crate::Client::compare_and_remove`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "the key may have been in another state, and nothing changed"]
 pub enum Swap {
-    /// The key was as expected, and is changed.
+    /// The key was as expected, and was changed.
     Done,
     /// Nothing changed: the key is in another state.
     Different,
@@ -130,7 +131,7 @@ pub enum Swap {
 }
 
 impl Swap {
-    /// Whether the change was made: whether this is [`Swap::Done`].
+    /// Whether the change was made: this is [`Swap::Done`].
     pub fn is_done(self) -> bool {
         self == Swap::Done
     }

@@ -1,4 +1,4 @@
-//! Stores: tables that this process has opened.
+//! Stores: open tables.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -15,20 +15,21 @@ use guira_url::Place;
 
 use crate::admin::{ClientState, Stat};
 use crate::aio::Taken;
-use crate::attachment::without_effect;
 use crate::events::Events;
 use crate::fabric::{FabricLane, FabricRegion, Waiting};
 use crate::options::Access;
 use crate::repair::own_slot_client;
+use crate::session_binding::without_effect;
 use crate::sessions::{self, Session, Sessions};
 use crate::stat::liveness;
 use crate::wait::block_on;
 use crate::{AdminError, Client, Error, OpenError, OpenOptions, OperationErrorKind, Pool, Reader, Url, aio};
 
-/// A table this process has opened. Clones and threads share it; each thread takes a client or reader of its own.
+/// A table that this process has opened. Clones share it, also between threads; each thread takes a client or reader of
+/// its own.
 ///
-/// The memory stays mapped as long as a clone, a client or a reader lives. A process that was forked opens its own:
-/// what it inherited refuses every operation.
+/// The memory stays mapped as long as a clone, a client or a reader lives. A forked process has to open the table
+/// again: every operation on an inherited store fails.
 ///
 /// ```
 /// use guira::{CreateOptions, Store, Url};
@@ -64,75 +65,74 @@ pub(crate) struct Inner {
     pub(crate) options: OpenOptions,
     pub(crate) events: Events,
     origin: Origin,
-    /// The region when it was opened.
+    /// The region of the first session.
     pub(crate) first: FabricRegion,
-    /// Of what the store itself does, and of readers that wait in place.
+    /// The sessions of the store's own calls and of blocking readers.
     sessions: Arc<Sessions>,
-    /// Of what leaves its thread to others while it waits.
+    /// The sessions of async clients and readers.
     pub(crate) cooperative: Arc<Sessions>,
-    /// Clients that were opened.
+    /// The number of clients opened so far.
     opened: AtomicU32,
-    /// See [`first_look`].
-    first_look: u32,
+    /// See [`scan_start`].
+    scan_start: u32,
 }
 
-/// How a store came by its table.
+/// The origin of a store's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// It created it.
+    /// This store created it.
     Created,
-    /// The table was there.
+    /// It existed before.
     Opened,
 }
 
-/// Which slots a new client looks for.
+/// The slots that a new client looks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Free,
     Dead,
 }
 
-/// What a look at every slot came to.
-enum Look {
-    /// A slot, and its liveness.
-    Taken(OwnerId, SlotHold),
-    /// None.
-    Nothing(Refusal),
+/// The result of a scan of all slots.
+enum SlotSearch {
+    /// A slot was claimed; its hold keeps it.
+    Claimed(OwnerId, SlotHold),
+    /// No slot could be claimed.
+    NoneFree(SlotsTaken),
 }
 
-/// Why no slot was taken.
-struct Refusal {
-    /// Slots whose client is dead, and could not be recovered.
+/// The state of the slots when none could be claimed.
+struct SlotsTaken {
+    /// Slots whose client is dead and could not be recovered.
     dead: u16,
-    /// Whether all others had a client, as far as one look tells: none was free, or being recovered, in the hands of
-    /// somebody else.
-    is_settled: bool,
+    /// Whether every other slot had a live client: none was free, or being recovered, with another process holding it.
+    is_stable: bool,
 }
 
-/// Looks in a row at slots that all have a client before that is believed: somebody who asks whether a client lives, or
-/// begins to recover it, has its slot for some microseconds.
-const SETTLED_LOOKS: u32 = 3;
-/// The pause after the first look at every slot; it doubles with each.
-const FIRST_LOOK_NS: u64 = 100_000;
-/// The longest such pause: a recovery is over in less.
-const LONGEST_LOOK_NS: u64 = 10_000_000;
+/// Consecutive scans that must find all slots taken before the client gives up: a process that checks a client's
+/// liveness, or begins its recovery, holds its slot for some microseconds.
+const STABLE_SCANS: u32 = 3;
+/// The pause after the first scan of all slots; it doubles after each.
+const MIN_SCAN_PAUSE_NS: u64 = 100_000;
+/// The longest such pause: a recovery takes less.
+const MAX_SCAN_PAUSE_NS: u64 = 10_000_000;
 
-/// The first wait for a lock of a table behind a memory node: about a round trip, because a lock is held for one at
-/// least, and each attempt costs one, and the node's time.
+/// The first wait for a lock of a table behind a memory node: about a round trip, because a lock is held for at least
+/// one, and each attempt costs one, and work of the node.
 const REMOTE_BACKOFF_NS: u64 = 50_000;
 /// The longest such wait.
-const LONGEST_REMOTE_BACKOFF_NS: u64 = 2_000_000;
+const MAX_REMOTE_BACKOFF_NS: u64 = 2_000_000;
 
-/// Where a new store's first client looks for a slot, as a fraction of all slots in 2^32. Stores of one process begin
-/// far from each other: where they begin at the same slot, each looks at all slots that those before it have taken,
-/// which is a round trip or two for each.
-fn first_look() -> u32 {
+/// Returns the slot at which a new store's first client starts its search, as a fraction of all slots in 2^32. The
+/// stores of one process start far apart: if they started at the same slot, each would look at all slots taken before
+/// it, at a round trip or two for each.
+fn scan_start() -> u32 {
     static STORES: AtomicU32 = AtomicU32::new(0);
-    first_look_of(STORES.fetch_add(1, Ordering::Relaxed))
+    scan_start_of(STORES.fetch_add(1, Ordering::Relaxed))
 }
 
-/// That of this store among those of a process: multiples of the golden ratio lie as far apart as so many can.
-fn first_look_of(store: u32) -> u32 {
+/// Returns the start for the store with this number: multiples of the golden ratio are as far apart as possible.
+fn scan_start_of(store: u32) -> u32 {
     store.wrapping_mul(0x9e37_79b9)
 }
 
@@ -142,15 +142,15 @@ pub(crate) fn random() -> Result<u64, Error> {
 }
 
 impl Store {
-    /// Opens a table of this user or of root for reading and changing, with a deadline of 10 s. `url` is a [`Url`] or
+    /// Opens a table of this user or of root for reading and writing, with a deadline of 10 s. `url` is a [`Url`] or
     /// its text. 1 round trip. Source: R-OPEN-1.
     ///
     /// # Errors
-    /// `Url` if the text is none; `Owner` if the table is somebody else's; `Region` if the file is missing
-    /// ([`Error::is_not_found`]), not permitted, cut short or not a region, or if it has a lock file that cannot be used
-    /// ([`crate::errors::ShmError::LockFile`]: it can be read then); `Table` if what it holds is not a table, is
-    /// damaged, or was destroyed; of a memory node `Connect` if there is none, or it does not let this client in.
-    /// Nothing was changed.
+    /// `Url` if the text is not a URL; `Owner` if the table belongs to another user; `Region` if the file is missing
+    /// ([`Error::is_not_found`]), not permitted, truncated or not a Guira table, or if its lock file cannot be used
+    /// ([`crate::errors::ShmError::LockFile`]: it can still be opened for reading); `Table` if its content is not a
+    /// table, is damaged, or was destroyed; `Connect` if a memory node does not answer or refuses this client. Nothing
+    /// was changed.
     ///
     /// ```
     /// use guira::{CreateOptions, Store};
@@ -172,11 +172,11 @@ impl Store {
         Store::open_url(&url.try_into()?, &OpenOptions::default())
     }
 
-    /// Opens a table as `options` say. 1 round trip; of a memory node 1 more for the session, after those of TCP.
+    /// Opens a table with `options`. 1 round trip; behind a memory node, 1 more for the session, and those of TCP.
     /// Source: R-OPEN-1.
     ///
     /// # Errors
-    /// As [`Store::open`]; `TokenFile`.
+    /// Same as [`Store::open`]; `TokenFile`.
     pub fn open_with<U>(url: U, options: &OpenOptions) -> Result<Store, Error>
     where
         U: TryInto<Url>,
@@ -204,7 +204,7 @@ impl Store {
         Store::open_in(url, options, region)
     }
 
-    /// Opens the table in `region`, which `url` led to.
+    /// Opens the table in `region`, to which `url` leads.
     pub(crate) fn open_in(url: &Url, options: &OpenOptions, region: FabricRegion) -> Result<Store, Error> {
         let opened = block_on(open_table(&mut region.lane(), region.main_bytes()));
         let table = opened.map_err(|source| Error::Open(OpenError::Table { url: url.clone(), source }))?;
@@ -216,7 +216,7 @@ impl Store {
             }));
         }
         let sessions = Arc::new(match url.place()? {
-            Place::File(_) => Sessions::lasting(region.clone()),
+            Place::File(_) => Sessions::permanent(region.clone()),
             Place::Node(endpoint) => {
                 Sessions::remote(url, endpoint, options, Waiting::InPlace, &table, Some(region.clone()))
             }
@@ -232,7 +232,7 @@ impl Store {
         options: OpenOptions,
         origin: Origin,
     ) -> Store {
-        let cooperative = sessions.of_their_own(Waiting::Cooperative);
+        let cooperative = sessions.separate(Waiting::Cooperative);
         let (url, events, opened) = (url.clone(), Events::of(url), AtomicU32::new(0));
         Store {
             inner: Arc::new(Inner {
@@ -245,17 +245,17 @@ impl Store {
                 sessions,
                 cooperative,
                 opened,
-                first_look: first_look(),
+                scan_start: scan_start(),
             }),
         }
     }
 
-    /// Whether somebody destroyed the table since it was opened. Operations say so by themselves, lookups included:
-    /// this is for those who want to know without one, such as to open the table's successor under the same name. 1
-    /// round trip. Source: R-DESTROY-1, R-DESTROY-2.
+    /// Whether the table was destroyed since it was opened. Every operation reports that by itself, lookups included;
+    /// this is for programs that want to know without one, for example to open the table's successor under the same
+    /// name. 1 round trip. Source: R-DESTROY-1, R-DESTROY-2.
     ///
     /// # Errors
-    /// `Table` if its first bytes are damaged; the fabric's. Nothing was changed.
+    /// `Table` if its superblock is damaged; `Fabric`. Nothing was changed.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -269,90 +269,92 @@ impl Store {
     /// # }
     /// ```
     pub fn is_destroyed(&self) -> Result<bool, Error> {
-        match self.inner.read(|region| block_on(self.inner.look_at(region))) {
+        match self.inner.read(|region| block_on(self.inner.verify_table(region))) {
             Ok(()) => Ok(false),
             Err(error) if is_destroyed(&error) => Ok(true),
             Err(error) => Err(error),
         }
     }
 
-    /// Whether this store created its table: true from [`Store::create`], false from [`Store::open`], and either from
-    /// [`Store::open_or_create`], so that the one that created the table can fill it. No round trip.
+    /// Whether this store created its table: true after [`Store::create`], false after [`Store::open`], and either
+    /// after [`Store::open_or_create`], so that the creator can fill the table. No round trip.
     pub fn was_created(&self) -> bool {
         self.inner.origin == Origin::Created
     }
 
-    /// Whether this store can only read: it was opened so ([`OpenOptions::read_only`]), or the memory node of the table
-    /// lets this client only read, as the latest session was told. Clients, recoveries and the knowledge of who is
-    /// alive are for stores that may write. No round trip.
+    /// Whether this store can only read: because it was opened so ([`OpenOptions::read_only`]), or because the memory
+    /// node lets this client only read, as of the latest session. Opening clients, recovering them, and finding out
+    /// which are alive need write access. No round trip.
     pub fn is_read_only(&self) -> bool {
-        self.inner.may_only_read(&self.inner.region_at_hand())
+        self.inner.may_only_read(&self.inner.latest_region())
     }
 
-    /// Where the table is, as it was opened. No round trip.
+    /// Returns the URL that the table was opened with. No round trip.
     pub fn url(&self) -> &Url {
         &self.inner.url
     }
 
-    /// The table's parameters and layout, as they were when it was opened: they never change. What it gives has its
-    /// types in [`crate::raw::layout`]. No round trip.
+    /// Returns the table's parameters and layout, which never change. Their types are in [`crate::raw::layout`]. No
+    /// round trip.
     pub fn table(&self) -> &Table {
         &self.inner.table
     }
 
-    /// A client whose operations block in place. It takes one of the table's client slots while it lives: keep it, one
-    /// a thread; a process can have as many as the kernel gives it mappings (65,530 by default). Round trips: 3, and 1
-    /// more for each slot it meets whose client died; if no slot is free, those of recovering one of the dead
-    /// ([`guira_rcuckoo::recover`]). Of a memory node it has a connection of its own, which is made now: 2 more, after
-    /// those of TCP; for a node that is away it waits ([`OpenOptions::reconnect_timeout`]). Source: R-SLOT-1, R-SLOT-2,
-    /// R-DESTROY-1, R-RECOVER-3.
+    /// Opens a client, whose operations block. It takes one of the table's client slots while it lives: keep it, one
+    /// for each thread. A process can have as many as the kernel allows mappings (65,530 by default).
+    ///
+    /// Round trips: 3, and 1 more for each slot of a dead client that it comes across; if no slot is free, those of
+    /// recovering a dead client ([`guira_rcuckoo::recover`]). Behind a memory node each client makes a connection of
+    /// its own: 2 more, and those of TCP; if the node does not answer, this call waits
+    /// ([`OpenOptions::reconnect_timeout`]). Source: R-SLOT-1, R-SLOT-2, R-DESTROY-1, R-RECOVER-3.
     ///
     /// # Errors
-    /// `Table` if the table was destroyed, or its first bytes are damaged; `TooManyClients` if every slot has a client
-    /// that lives; while others are taking, giving back or recovering one, this call looks again, until the deadline
-    /// ([`OpenOptions::deadline`]); `SlotsLocked`, without that wait, if somebody who is no client has locked slots and
-    /// no other is free. `ReadOnly` if the table was opened so, `ReadOnlyGrant` if its memory node lets this client
-    /// only read; the fabric's. The table has no client more than before.
+    /// `Table` if the table was destroyed, or its superblock is damaged; `TooManyClients` if every slot has a live
+    /// client: while slots are being taken, given back or recovered, this call looks again, until the deadline
+    /// ([`OpenOptions::deadline`]); `SlotsLocked`, without that wait, if a process that is not a client has locked
+    /// slots and no other slot is free; `ReadOnly` if the table was opened for reading, `ReadOnlyGrant` if its memory
+    /// node lets this client only read; `Fabric`. No slot is taken then.
     pub fn client(&self) -> Result<Client, Error> {
         let inner = &self.inner;
         inner.refuse_read_only()?;
-        // Its slot then does not go with somebody else's session, and it waits for nobody else's answers.
-        let (sessions, waiting) = (inner.sessions.of_their_own(Waiting::InPlace), Waiting::InPlace);
-        // A slot that was taken through a session that is lost is that of a dead client.
-        let claimed = sessions.within(inner.options.reconnect_timeout, |session| {
+        // With a session of its own, a client does not lose its slot with another one's session, nor wait for another
+        // one's answers.
+        let (sessions, waiting) = (inner.sessions.separate(Waiting::InPlace), Waiting::InPlace);
+        // A slot taken through a lost session is that of a dead client.
+        let claimed = sessions.run(inner.options.reconnect_timeout, |session| {
             Ok((block_on(inner.claim_in(session, waiting))?, session.clone()))
         });
         let (taken, session) = claimed.map_err(without_effect)?;
         Ok(Client(aio::Client::new(inner, &sessions, &session, waiting, taken)))
     }
 
-    /// A reader whose lookups block in place: one a thread. No slot, no round trip, and no error; of a memory node, all
-    /// of this store's share its connection. Example: [`Reader`].
+    /// Returns a reader, whose lookups block: one for each thread. It takes no slot, needs no round trip, and cannot
+    /// fail; behind a memory node, all readers of this store share its connection. See the example at [`Reader`].
     pub fn reader(&self) -> Reader {
         Reader(aio::Reader::new(&self.inner, &self.inner.sessions, Waiting::InPlace))
     }
 
-    /// A pool of at most `max` clients, for any number of threads; 0 counts as 1. Each client has one of the table's
-    /// slots while it is open, so of all processes' pools and clients there can be as many as
-    /// [`crate::CreateOptions::max_clients`] says; each of a memory node has a connection of its own. Opens none, and
-    /// cannot fail; no round trip. Source: R-SLOT-1.
+    /// Returns a pool of at most `max` clients, for any number of threads; 0 counts as 1. Each open client has one of
+    /// the table's slots, so [`crate::CreateOptions::max_clients`] bounds the clients of all processes, pooled or not;
+    /// behind a memory node each has a connection of its own. Opens no client, and cannot fail; no round trip. Source:
+    /// R-SLOT-1.
     pub fn pool(&self, max: u16) -> Pool {
         Pool::new(self, max)
     }
 
-    /// The same store, for tasks: its clients' and readers' operations are futures. No round trip.
+    /// Returns the same store with the async API. No round trip.
     pub fn to_async(&self) -> aio::Store {
         self.clone().into()
     }
 
-    /// What the table holds and who uses it, while others work: no snapshot. Reads every row and slot, but no key or
-    /// value. Round trips: 1 for 64 rows, for 4,096 chunks and for 256 client slots, 1 for the totals, and up to 2 for
-    /// each slot that is not free, and 1; rows that do not verify are read up to 11 times more, over 41 ms, and then
-    /// counted as such.
+    /// Collects statistics: what the table holds and which clients have it open. It is not a snapshot: other clients go
+    /// on meanwhile. Reads every row and slot, but no key or value. Round trips: 1 for 64 rows, for 4,096 chunks and
+    /// for 256 client slots, 1 for the totals, up to 2 for each slot that is not free, and 1; rows that do not verify
+    /// are read up to 11 times more, over 41 ms, and then counted as such.
     ///
     /// # Errors
-    /// `Check` and the fabric's if the table cannot be read, `Region` if its file cannot; `Table`, soon, if it was
-    /// destroyed, or is so meanwhile, or if its first bytes are damaged. Nothing was changed.
+    /// `Check` or `Fabric` if the table cannot be read, `Region` if its file cannot; `Table` if it was destroyed,
+    /// before or meanwhile, or if its superblock is damaged. Nothing was changed.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -369,17 +371,17 @@ impl Store {
         crate::stat::stat(&self.inner)
     }
 
-    /// Checks every row, checksum, entry, lock, slot and extent, while others work. What clients that died left, until
-    /// somebody who meets it recovers them, and rows that somebody who holds their lock has half written, are no
-    /// problems, but told beside them ([`CheckReport::under_way`]); a store opened for reading only cannot tell who
-    /// died. The report tells the first 100 of each and counts all. Changes nothing.
+    /// Checks every row, checksum, entry, lock, slot and extent, while other clients go on. Leftovers of dead clients
+    /// that are not recovered yet, and rows that a lock holder has half written, are not problems, but reported
+    /// separately ([`CheckReport::under_way`]); a store opened for reading cannot tell which clients are dead. The
+    /// report lists the first 100 of each kind and counts all. Changes nothing.
     ///
-    /// Round trips: 1 for 64 rows, and 1 for each further 64 second rows of their entries; 2 an extent; 1 for 64 places
-    /// of an extent chunk, for 32 slots and for 4,096 lock or chunk words. What looks wrong is read 15 times more, over
-    /// 0.65 s.
+    /// Round trips: 1 for 64 rows, and 1 for each further 64 second rows of their entries; 2 for each extent; 1 for 64
+    /// places of an extent chunk, for 32 slots and for 4,096 lock or chunk words. What looks wrong is read 15 times
+    /// more, over 0.65 s.
     ///
     /// # Errors
-    /// `Check` or the fabric's if the table cannot be read. Damage is not an error but in the report.
+    /// `Check` or `Fabric` if the table cannot be read. Damage is not an error: it is in the report.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -402,77 +404,77 @@ impl Store {
             let report = block_on(check_table(&mut region.lane(), &inner.table, &options, &mut |_| ()))
                 .map_err(|source| Error::Admin(AdminError::Check { url: inner.url.clone(), source }))?;
             if report.problems.iter().any(|problem| problem.kind == ProblemKind::TableDestroyed) {
-                // Nothing is damaged where nothing is left. // [R-DESTROY-2]
-                block_on(inner.look_at(region))?;
+                // A destroyed table is not damaged. // [R-DESTROY-2]
+                block_on(inner.verify_table(region))?;
             }
             Ok(report)
         })
     }
 }
 
-/// Whether a table was opened at the moment somebody destroyed it. Its name is gone then. // [R-DESTROY-1]
+/// Whether `error` says that the table was destroyed. Its name is gone then. // [R-DESTROY-1]
 pub(crate) fn is_destroyed(error: &Error) -> bool {
     matches!(error, Error::Open(OpenError::Table { source: TableError::Destroyed, .. }))
 }
 
 impl Inner {
-    /// The region as a session leads to it that is not known to be lost.
+    /// Returns the region through a session that is not known to be lost.
     pub(crate) fn region(&self) -> Result<FabricRegion, Error> {
         Ok(self.sessions.current(Instant::now())?.region)
     }
 
-    /// What `call` comes to, which changes nothing: it waits for a node that is away, and begins anew in another
-    /// session if it loses its own. // [R-SESSION-1]
+    /// Runs `call`, which changes nothing: waits for a node that does not answer, and runs it again in another session
+    /// if it loses its own. // [R-SESSION-1]
     pub(crate) fn read<T>(&self, call: impl Fn(&FabricRegion) -> Result<T, Error>) -> Result<T, Error> {
-        self.sessions.within(self.options.reconnect_timeout, |session| call(&session.region))
+        self.sessions.run(self.options.reconnect_timeout, |session| call(&session.region))
     }
 
-    /// The region as the latest session leads to it, lost or not.
-    pub(crate) fn region_at_hand(&self) -> FabricRegion {
+    /// Returns the region through the latest session, which may be lost.
+    pub(crate) fn latest_region(&self) -> FabricRegion {
         self.sessions.latest().map_or_else(|| self.first.clone(), |session| session.region)
     }
 
-    /// Makes sure that the table in `region` is one still: fails with `Table` if it was destroyed, or if its first
-    /// bytes are damaged. 1 round trip. // [R-OPEN-1] [R-DESTROY-1]
-    pub(crate) async fn look_at(&self, region: &FabricRegion) -> Result<(), Error> {
+    /// Verifies that `region` still has a valid table: fails with `Table` if it was destroyed, or if its superblock is
+    /// damaged. 1 round trip. // [R-OPEN-1] [R-DESTROY-1]
+    pub(crate) async fn verify_table(&self, region: &FabricRegion) -> Result<(), Error> {
         match open_table(&mut region.lane(), region.main_bytes()).await {
             Ok(_) => Ok(()),
-            Err(TableError::Fabric(source)) => Err(self.fabric("cannot look at")(source)),
+            Err(TableError::Fabric(source)) => Err(self.fabric("cannot read")(source)),
             Err(source) => Err(Error::Open(OpenError::Table { url: self.url.clone(), source })),
         }
     }
 
-    /// Takes a client slot through `session`; see [`Inner::claim`].
+    /// Takes a client slot through `session`: see [`Inner::claim`].
     pub(crate) async fn claim_in(&self, session: &Session, waiting: Waiting) -> Result<Taken, Error> {
-        self.look_at(&session.region).await?;
+        self.verify_table(&session.region).await?;
         self.claim(session.region.lane_waiting(waiting), &session.region).await
     }
 
-    /// Takes a free client slot; if there is none, one whose client died, which is recovered first. Slots are tried
-    /// from a place that differs between processes, so that many that start at once rarely meet. // [R-SLOT-1]
+    /// Takes a free client slot; if there is none, recovers a dead client and takes its slot. The search starts at a
+    /// slot that differs between processes, so that processes that start at once rarely compete for one. // [R-SLOT-1]
     /// [R-SLOT-2]
     pub(crate) async fn claim(&self, mut lane: FabricLane, region: &FabricRegion) -> Result<Taken, Error> {
         self.refuse_read_only_grant(region)?;
-        // One question for a slot's liveness is under way for each handle of a region.
+        // Each handle of a region has at most one liveness request in flight: this call uses its own.
         let region = &region.clone();
         let deadline_ns = self.deadline_ns(&mut lane);
         let max = self.table.config().max_clients;
-        let turn = self.opened.fetch_add(1, Ordering::Relaxed);
-        let first = ((u64::from(self.first_look) * u64::from(max)) >> 32) as u32;
-        let start = std::process::id().wrapping_add(turn).wrapping_add(first) % u32::from(max);
-        let (mut settled_looks, mut pause_ns) = (0, FIRST_LOOK_NS);
+        let client = self.opened.fetch_add(1, Ordering::Relaxed);
+        let first = ((u64::from(self.scan_start) * u64::from(max)) >> 32) as u32;
+        let start = std::process::id().wrapping_add(client).wrapping_add(first) % u32::from(max);
+        let (mut stable_scans, mut pause_ns) = (0, MIN_SCAN_PAUSE_NS);
         let own = own_slot_client(unix_ns());
         loop {
-            let refusal = match self.look_for_slot(&mut lane, region, start, &own).await? {
-                Look::Taken(owner, hold) => return Ok(Taken { lane, owner, hold, own }),
-                Look::Nothing(refusal) => refusal,
+            let taken = match self.find_slot(&mut lane, region, start, &own).await? {
+                SlotSearch::Claimed(owner, hold) => return Ok(Taken { lane, owner, hold, own }),
+                SlotSearch::NoneFree(taken) => taken,
             };
-            // A slot that is free and locked would be looked at until the deadline.
+            // A slot that is free but locked would be tried until the deadline.
             let lock = self.slot_lock(region)?;
-            settled_looks = if refusal.is_settled || lock.is_some() { settled_looks + 1 } else { 0 };
+            stable_scans = if taken.is_stable || lock.is_some() { stable_scans + 1 } else { 0 };
             let now_ns = lane.now_ns();
-            if settled_looks >= SETTLED_LOOKS || now_ns >= deadline_ns {
-                let (url, dead) = (self.url.clone(), refusal.dead);
+            if stable_scans >= STABLE_SCANS || now_ns >= deadline_ns {
+                let (url, dead) = (self.url.clone(), taken.dead);
                 let none_free = |lock| Error::Open(OpenError::SlotsLocked { url: url.clone(), lock });
                 return Err(lock.map_or_else(
                     || Error::Open(OpenError::TooManyClients { url: url.clone(), max, dead }),
@@ -480,44 +482,44 @@ impl Inner {
                 ));
             }
             pause_until(&mut lane, deadline_ns.min(now_ns.saturating_add(pause_ns))).await;
-            pause_ns = LONGEST_LOOK_NS.min(2 * pause_ns);
+            pause_ns = MAX_SCAN_PAUSE_NS.min(2 * pause_ns);
         }
     }
 
-    /// Looks at every slot once, and takes the first that is free; if none is, at every slot once more, and takes the
-    /// first whose client is dead. // [R-SLOT-2]
-    async fn look_for_slot(
+    /// Scans all slots once, and takes the first that is free; if none is, scans them once more, and takes the first
+    /// whose client is dead. // [R-SLOT-2]
+    async fn find_slot(
         &self,
         lane: &mut FabricLane,
         region: &FabricRegion,
         start: u32,
         own: &SlotClient,
-    ) -> Result<Look, Error> {
+    ) -> Result<SlotSearch, Error> {
         let fabric = self.fabric("cannot open a client of");
-        let mut refusal = Refusal { dead: 0, is_settled: true };
+        let mut taken = SlotsTaken { dead: 0, is_stable: true };
         for wanted in [Wanted::Free, Wanted::Dead] {
-            refusal = Refusal { dead: 0, is_settled: true };
+            taken = SlotsTaken { dead: 0, is_stable: true };
             for slot in (start..u32::from(self.table.config().max_clients)).chain(0..start) {
                 let slot = slot as u16;
                 match poll_fn(|cx| region.poll_hold(slot, cx)).await.map_err(&fabric)? {
-                    Some(hold) => match self.take(region, slot, hold, wanted, own).await? {
-                        Some((owner, hold)) => return Ok(Look::Taken(owner, hold)),
-                        None => refusal.dead += 1,
+                    Some(hold) => match self.claim_slot_held(region, slot, hold, wanted, own).await? {
+                        Some((owner, hold)) => return Ok(SlotSearch::Claimed(owner, hold)),
+                        None => taken.dead += 1,
                     },
-                    // Somebody lives there, or is at work there for a moment.
+                    // A client lives there, or another process holds the slot for a moment.
                     None => {
                         let word = read_slot(lane, &self.table, slot).await.map_err(&fabric)?.word;
-                        refusal.is_settled &= word.is_none_or(|word| word.state == SlotState::Live);
+                        taken.is_stable &= word.is_none_or(|word| word.state == SlotState::Live);
                     }
                 }
             }
         }
-        Ok(Look::Nothing(refusal))
+        Ok(SlotSearch::NoneFree(taken))
     }
 
-    /// Takes `slot`, whose liveness is `hold`. `None` if it is not free, and its client could not be recovered or is
-    /// not wanted. // [R-SLOT-1]
-    async fn take(
+    /// Takes `slot`, whose hold is `hold`. `None` if it is not free, and its client could not be recovered or only a
+    /// free slot is wanted. // [R-SLOT-1]
+    async fn claim_slot_held(
         &self,
         region: &FabricRegion,
         slot: u16,
@@ -531,10 +533,10 @@ impl Inner {
             let info = read_slot(&mut lane, &self.table, slot).await.map_err(&fabric)?;
             let Some(SlotWord { generation, .. }) = info.word else { return Ok(None) };
             let proof = FenceProof::new(slot, generation, hold);
-            match self.recover_proved(region, &proof, own).await {
+            match self.recover_dead(region, &proof, own).await {
                 Ok(_) => hold = proof.into_hold(),
                 Err(error) => match error.kind {
-                    // Its record is damaged: its locks stay held.
+                    // The redo record is damaged: the locks stay held.
                     OperationErrorKind::Corrupt { .. } => return Ok(None),
                     OperationErrorKind::Destroyed => {
                         return Err(Error::Open(OpenError::Table {
@@ -558,7 +560,7 @@ impl Inner {
         let config = ClientConfig::for_table(&self.table);
         let (backoff_ns, longest_backoff_ns) = match self.first {
             FabricRegion::Shm(_) => (config.backoff_ns, config.longest_backoff_ns),
-            FabricRegion::Tcp(_) => (REMOTE_BACKOFF_NS, LONGEST_REMOTE_BACKOFF_NS),
+            FabricRegion::Tcp(_) => (REMOTE_BACKOFF_NS, MAX_REMOTE_BACKOFF_NS),
         };
         ClientConfig {
             backoff_ns,
@@ -586,12 +588,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stores_of_a_process_look_for_slots_far_from_each_other() {
+    fn stores_of_a_process_start_their_slot_searches_far_apart() {
         for (stores, slots) in [(8, 64_u64), (16, 1000), (64, 1104), (64, 65_535)] {
-            let look = |store| (u64::from(first_look_of(store)) * slots) >> 32;
-            let mut looks: Vec<u64> = (0..stores).map(look).collect();
-            looks.sort_unstable();
-            let nearest = looks.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap();
+            let start = |store| (u64::from(scan_start_of(store)) * slots) >> 32;
+            let mut starts: Vec<u64> = (0..stores).map(start).collect();
+            starts.sort_unstable();
+            let nearest = starts.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap();
             assert!(nearest >= slots / u64::from(stores) / 3, "{stores} stores, {slots} slots: {nearest} apart");
         }
     }

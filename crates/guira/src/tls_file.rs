@@ -1,7 +1,7 @@
 //! Files with certificates and private keys, in PEM.
 //!
-//! Invariants: a key is never in an error's text; a key file of another user than this one and root, that anybody may
-//! read, or that others than its owner may change, is refused, as a token file is.
+//! Invariants: an error's text never contains a key; a key file is refused, like a token file, if it belongs to a user
+//! other than this one and root, if any user may read it, or if users other than its owner may change it.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,20 +10,20 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsFileError {
-    /// The system refused.
+    /// The operating system refused.
     #[error("cannot {attempt} {}: {source}", path.display())]
     Io {
-        /// What was attempted.
+        /// The attempted action.
         attempt: &'static str,
         /// The file.
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
     },
-    /// Anybody may read the private key, or others than its owner may change it.
+    /// Any user may read the private key, or users other than its owner may change it.
     #[error(
-        "the key file {} has mode {mode:o}, so that others may know or change the key; make another, or run chmod 600 \
-         on this one",
+        "the key file {} has mode {mode:o}, so other users may know or change the key; make another key, or run \
+         chmod 600 on this file",
         path.display()
     )]
     Exposed {
@@ -32,10 +32,10 @@ pub enum TlsFileError {
         /// Its permission bits.
         mode: u32,
     },
-    /// The private key belongs to another user than this one and root.
+    /// The private key belongs to a user other than this one and root.
     #[error(
-        "the key file {} belongs to user {owner_uid}, who knows the key and can change it; make another, or a copy \
-         that is yours",
+        "the key file {} belongs to user {owner_uid}, who knows the key and can change it; make another key, or \
+         use a copy of your own",
         path.display()
     )]
     Owner {
@@ -44,12 +44,12 @@ pub enum TlsFileError {
         /// The id of the user who owns it.
         owner_uid: u32,
     },
-    /// It does not hold what it should.
+    /// The file does not contain what it should.
     #[error("{}: {reason}", path.display())]
     Unusable {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
 }
@@ -70,14 +70,15 @@ mod files {
     use crate::owners::is_own_or_of_root;
     use crate::token_file::OTHERS_MAY;
 
-    /// Bytes of a file, at most: every certificate authority there is fits in.
+    /// The maximum size of a file in bytes: enough for all certificate authorities there are.
     const MAX_FILE_BYTES: u64 = 4 << 20;
 
-    /// What a memory node shows its clients, and whose clients it lets in: [`crate::ServeOptions::tls`]. TLS 1.3.
+    /// The certificate of a memory node, and the authorities whose clients it accepts: [`crate::ServeOptions::tls`].
+    /// TLS 1.3.
     #[derive(Clone, Debug)]
     pub struct NodeTls(pub(crate) TlsServer);
 
-    /// What a client shows memory nodes, and which of them it trusts: [`crate::OpenOptions::tls`]. TLS 1.3. The files
+    /// The memory nodes that a client trusts, and its own certificate: [`crate::OpenOptions::tls`]. TLS 1.3. The files
     /// are read whenever a session begins, so that certificates can be renewed.
     #[derive(Clone, Debug)]
     pub struct ClientTls {
@@ -86,24 +87,24 @@ mod files {
     }
 
     impl NodeTls {
-        /// Reads, in PEM: the node's certificate and those that lead from it to its authority, its private key, and the
-        /// authorities that issue the certificates of clients, which say that they are for clients (extended key usage
+        /// Reads, in PEM, the node's certificate and those that lead to its authority, its private key, and the
+        /// authorities that issue client certificates. Client certificates must be marked as such (extended key usage
         /// `clientAuth`).
         ///
         /// # Errors
-        /// `Io`; `Owner` if the key belongs to another user than this one and root; `Exposed` if anybody may read it,
-        /// or others than its owner may change it; `Unusable`.
+        /// `Io`; `Owner` if the key belongs to a user other than this one and root; `Exposed` if any user may read it,
+        /// or users other than its owner may change it; `Unusable`.
         pub fn read(certificate: &Path, key: &Path, client_ca: &Path) -> Result<NodeTls, TlsFileError> {
             let texts = (read(certificate)?, read_key(key)?, read(client_ca)?);
             let made = TlsServer::from_pem(&texts.0, &texts.1, &texts.2);
             made.map(NodeTls).map_err(|error| unusable(error, client_ca, certificate, key))
         }
 
-        /// As [`NodeTls::read`], and lets nobody in whose certificate is in a list of the file `revoked`: lists of the
-        /// authorities, in PEM. A list is believed after its next update is due, too.
+        /// Same as [`NodeTls::read`], and refuses certificates in the revocation lists of the file `revoked`: lists of
+        /// the authorities, in PEM. A list is valid even after its next update is due.
         ///
         /// # Errors
-        /// As [`NodeTls::read`].
+        /// Same as [`NodeTls::read`].
         pub fn read_with_revoked(
             certificate: &Path,
             key: &Path,
@@ -124,20 +125,20 @@ mod files {
     }
 
     impl ClientTls {
-        /// Trusts the nodes whose certificate an authority in the file `ca` issued, for the host of their URL.
+        /// Trusts nodes whose certificate was issued by an authority in the file `ca` for the host of their URL.
         pub fn new(ca: impl Into<PathBuf>) -> ClientTls {
             ClientTls { ca: ca.into(), identity: None }
         }
 
-        /// Shows the certificate in the file `certificate`, which may be followed by those that lead to its authority,
-        /// and whose private key is in the file `key`. [`NodeTls`] lets nobody in without one.
+        /// Sets the certificate of the client, in the file `certificate`, which may be followed by those that lead to
+        /// its authority, and its private key, in the file `key`. [`NodeTls`] refuses clients without one.
         #[must_use]
         pub fn identity(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> ClientTls {
             self.identity = Some((certificate.into(), key.into()));
             self
         }
 
-        /// What the files hold now.
+        /// Reads the files as they are now.
         pub(crate) fn load(&self) -> Result<TlsClient, TlsFileError> {
             let ca = read(&self.ca)?;
             let Some((certificate, key)) = &self.identity else {
@@ -163,7 +164,7 @@ mod files {
 
     fn read_key(path: &Path) -> Result<Vec<u8>, TlsFileError> {
         let file = open(path)?;
-        // Of what was opened, not of what the path leads to by now.
+        // Inspects the opened file, not the path, which may lead elsewhere by now.
         let metadata = file.metadata().map_err(failed("inspect", path))?;
         let (owner_uid, mode) = (metadata.uid(), metadata.mode() & 0o777);
         if !is_own_or_of_root(owner_uid) {

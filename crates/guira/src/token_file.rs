@@ -1,8 +1,8 @@
-//! Token files: the secret that lets clients of a memory node in, as 32 hexadecimal digits.
+//! Token files: files with the access token for a memory node, as 32 hexadecimal digits.
 //!
-//! Invariants: a token is never in an error's text; a file of another user than this one and root, that anybody may
-//! read, or that others than its owner may change, is refused, because others may know its token; a file is never
-//! replaced.
+//! Invariants: an error's text never contains a token; a file is refused, because others may know its token, if it
+//! belongs to a user other than this one and root, if any user may read it, or if users other than its owner may change
+//! it; a file is never replaced.
 
 use std::fmt;
 use std::fs::File;
@@ -12,15 +12,15 @@ use std::path::{Path, PathBuf};
 
 use crate::owners::is_own_or_of_root;
 
-/// Permission bits that let anybody read the file, or its group change it. Its group may read it: so a service is given
-/// a file of root's, and an access control list looks like that.
+/// Permission bits that let any user read the file, or its group change it. Its group may read it: services get files
+/// of root's in this way, and access control lists look the same.
 pub(crate) const OTHERS_MAY: u32 = 0o027;
-/// Bytes that are read of a file: a token with its line end, and enough to notice that there is more.
+/// Bytes that are read from a file: a token with its line end, and enough to notice that there is more.
 const MAX_FILE_BYTES: u64 = 64;
 /// Hexadecimal digits of a token.
 const TOKEN_DIGITS: usize = 32;
 
-/// The secret that lets a client of a memory node in: 128 bits. Not shown by `Debug`.
+/// The access token of a memory node: 128 secret bits. `Debug` does not show it.
 #[derive(Clone, Copy)]
 pub struct AccessToken(pub(crate) [u64; 2]);
 
@@ -30,24 +30,24 @@ impl fmt::Debug for AccessToken {
     }
 }
 
-/// A token file cannot be used, or not be made. Nothing was changed.
+/// A token file cannot be read or created. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenFileError {
-    /// The system refused.
+    /// The operating system refused.
     #[error("cannot {attempt} the token file {}: {source}", path.display())]
     Io {
-        /// What was attempted.
+        /// The attempted action.
         attempt: &'static str,
         /// The file.
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
     },
-    /// Anybody may read it, or others than its owner may change it.
+    /// Any user may read it, or users other than its owner may change it.
     #[error(
-        "the token file {} has mode {mode:o}, so that others may know or change the token; make another with guira \
-         token, or run chmod 600 on this one",
+        "the token file {} has mode {mode:o}, so other users may know or change the token; make another with guira \
+         token, or run chmod 600 on this file",
         path.display()
     )]
     Exposed {
@@ -56,10 +56,10 @@ pub enum TokenFileError {
         /// Its permission bits.
         mode: u32,
     },
-    /// It belongs to another user than this one and root.
+    /// It belongs to a user other than this one and root.
     #[error(
         "the token file {} belongs to user {owner_uid}, who knows the token and can change it; make one of your own \
-         with guira token, or a copy that is yours",
+         with guira token, or use a copy of your own",
         path.display()
     )]
     Owner {
@@ -68,9 +68,9 @@ pub enum TokenFileError {
         /// The id of the user who owns it.
         owner_uid: u32,
     },
-    /// It does not hold a token.
+    /// It does not contain a token.
     #[error(
-        "the token file {} does not hold 32 hexadecimal digits and nothing else; make one with guira token",
+        "the token file {} does not contain exactly 32 hexadecimal digits; make one with guira token",
         path.display()
     )]
     Malformed {
@@ -86,16 +86,16 @@ pub enum TokenFileError {
 }
 
 impl AccessToken {
-    /// Reads the token in the file at `path`: 32 hexadecimal digits, and white space around them. A pipe will do, such
-    /// as a shell's `<(command)`: its mode is that of its owner.
+    /// Reads the token in the file at `path`: 32 hexadecimal digits, and white space around them. The path may be a
+    /// pipe, such as a shell's `<(command)`, whose mode is that of its owner.
     ///
     /// # Errors
-    /// `Io`; `Owner` if the file belongs to another user than this one and root; `Exposed` if anybody may read it, or
-    /// others than its owner may change it; `Malformed`.
+    /// `Io`; `Owner` if the file belongs to a user other than this one and root; `Exposed` if any user may read it, or
+    /// users other than its owner may change it; `Malformed`.
     pub fn read(path: &Path) -> Result<AccessToken, TokenFileError> {
         let failed = |attempt| move |source| TokenFileError::Io { attempt, path: path.to_owned(), source };
         let file = File::open(path).map_err(failed("open"))?;
-        // Of what was opened, not of what the path leads to by now.
+        // Inspects the opened file, not the path, which may lead elsewhere by now.
         let metadata = file.metadata().map_err(failed("inspect"))?;
         let (owner_uid, mode) = (metadata.uid(), metadata.mode() & 0o777);
         if !is_own_or_of_root(owner_uid) {
@@ -109,10 +109,10 @@ impl AccessToken {
         AccessToken::parse(&bytes).ok_or_else(|| TokenFileError::Malformed { path: path.to_owned() })
     }
 
-    /// Makes a new token and a file at `path` that only its owner may read.
+    /// Makes a new token, and creates a file at `path` that only its owner may read.
     ///
     /// # Errors
-    /// `Random`, `Io`; also if something has that name: a file is never replaced, because others may use its token.
+    /// `Random`; `Io`, also if the name is taken: a file is never replaced, because clients may use its token.
     pub fn create(path: &Path) -> Result<AccessToken, TokenFileError> {
         let failed = |attempt| move |source| TokenFileError::Io { attempt, path: path.to_owned(), source };
         let random = || getrandom::u64().map_err(|error| TokenFileError::Random { reason: error.to_string() });
@@ -120,7 +120,7 @@ impl AccessToken {
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(path).map_err(failed("create"))?;
         let written = file.write_all(format!("{:016x}{:016x}\n", token.0[0], token.0[1]).as_bytes());
         if let Err(source) = written.and_then(|()| file.sync_all()) {
-            // Half a token is of no use to anybody; if it cannot be removed either, the error says enough.
+            // Half a token is useless; if the file cannot be removed either, the error says enough.
             let _ = std::fs::remove_file(path);
             return Err(failed("write")(source));
         }
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_is_read_and_nobody_else_may() {
+    fn a_token_file_is_private_and_never_replaced() {
         let scratch = Scratch::new("made");
         let made = AccessToken::create(&scratch.0).unwrap();
         assert_eq!(std::fs::metadata(&scratch.0).unwrap().permissions().mode() & 0o777, 0o600);
@@ -181,11 +181,11 @@ mod tests {
     }
 
     #[test]
-    fn a_token_of_somebody_else_is_refused() {
+    fn a_token_file_of_another_user_is_refused() {
         let scratch = Scratch::new("stranger");
         let made = AccessToken::create(&scratch.0).unwrap();
         if std::os::unix::fs::chown(&scratch.0, Some(65_534), None).is_err() {
-            println!("only root can give files away: nothing is shown");
+            println!("skipped: only root can give files away");
             return;
         }
         let error = AccessToken::read(&scratch.0).unwrap_err();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn only_tokens_are_tokens() {
+    fn only_32_hexadecimal_digits_are_a_token() {
         let digits = "00112233445566778899aabbccddEEff";
         let token = AccessToken::parse(format!(" {digits}\n").as_bytes()).unwrap();
         assert_eq!(token.0, [0x0011_2233_4455_6677, 0x8899_aabb_ccdd_eeff]);

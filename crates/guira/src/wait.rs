@@ -1,4 +1,4 @@
-//! Threads that wait for futures, and tasks that wait for threads.
+//! Waiting of threads for futures, and of tasks for threads.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -8,8 +8,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::{future, io};
 
-/// Polls `future` in place until it is ready. Ends because lanes wait in place: a pause is over when its future is
-/// polled. Always inlined, so that a future is made where it is polled: copying it there costs a quarter of a change.
+/// Polls `future` on this thread until it is ready, for lanes that wait in place: a pause is over when its future has
+/// been polled, so this ends. Always inlined, so that a future is constructed where it is polled: copying it there
+/// costs a quarter of a change.
 #[inline(always)]
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
@@ -22,7 +23,7 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Wakes a thread that sleeps until something happens.
+/// Unparks a parked thread.
 pub(crate) struct Unpark(pub(crate) Thread);
 
 impl Wake for Unpark {
@@ -44,38 +45,38 @@ pub(crate) fn wait_for<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// What a thread that a task waits for came to, and who is to be woken then.
-struct Errand<T> {
+/// The result of a thread that a task waits for, and the waker of the task.
+struct ThreadTask<T> {
     outcome: Option<Result<T, Box<dyn Any + Send>>>,
     waker: Option<Waker>,
 }
 
-/// The result of `call`, which a thread named `name` runs and ends with: a task that must not block its executor waits
-/// for it here. A task that is dropped leaves the thread to its end.
+/// Runs `call` on a new thread named `name`, and returns its result, without blocking the executor. If the future is
+/// dropped, the thread still runs to its end.
 ///
 /// # Errors
-/// The thread could not be started, and `call` was not run.
+/// If the thread could not be started; then `call` was not run.
 pub(crate) async fn on_a_thread<T: Send + 'static>(
     name: &str,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
-    let errand = Arc::new(Mutex::new(Errand { outcome: None, waker: None }));
-    let shared = Arc::clone(&errand);
+    let task = Arc::new(Mutex::new(ThreadTask { outcome: None, waker: None }));
+    let shared = Arc::clone(&task);
     let run = move || {
         let outcome = catch_unwind(AssertUnwindSafe(call));
-        let mut errand = shared.lock().unwrap_or_else(PoisonError::into_inner);
-        errand.outcome = Some(outcome);
-        let waker = errand.waker.take();
-        drop(errand);
+        let mut task = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        task.outcome = Some(outcome);
+        let waker = task.waker.take();
+        drop(task);
         waker.into_iter().for_each(Waker::wake);
     };
     thread::Builder::new().name(name.to_owned()).spawn(run)?;
     let outcome = future::poll_fn(|cx| {
-        let mut errand = errand.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(outcome) = errand.outcome.take() {
+        let mut task = task.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(outcome) = task.outcome.take() {
             return Poll::Ready(outcome);
         }
-        errand.waker = Some(cx.waker().clone());
+        task.waker = Some(cx.waker().clone());
         Poll::Pending
     });
     Ok(outcome.await.unwrap_or_else(|panic| resume_unwind(panic)))

@@ -292,7 +292,7 @@ fn tokens_decide_who_may_do_what() {
     ] {
         let refused = with(&readers, arguments).expect(3);
         for part in
-            ["the token that this client showed may only read; nothing was changed", "GUIRA_TOKEN_FILE", "--token-file"]
+            ["the token of this client only allows reading; nothing was changed", "GUIRA_TOKEN_FILE", "--token-file"]
         {
             assert!(refused.stderr.contains(part), "{part}: {}", refused.stderr);
         }

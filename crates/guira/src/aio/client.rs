@@ -1,11 +1,11 @@
-//! Clients: one lane each, one operation at a time, one slot of the table.
+//! Async clients. Each has one lane, runs one operation at a time, and holds one client slot of the table.
 //!
-//! Invariants: an extent is written before the row that points to it, and is `pending` while nobody knows whether one
-//! does; the slot is given back after everything else, and never by a forked child.
+//! Invariants: an extent is written before the row that points to it, and is `pending` while it is unknown whether a
+//! row does; the slot is given back after everything else, and never by a forked child.
 
 mod derived;
 mod pooled;
-mod told;
+mod reported;
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,30 +18,32 @@ use guira_rcuckoo::{
     release_slot,
 };
 
-use self::told::{Told, counters, tell};
+use self::reported::{ReportedCounters, counters, report};
 use super::reader::{check_versions, lookups};
-use crate::attachment::{Attachment, Holds, Until, is_session_lost, without_effect};
 use crate::errors::NoSpace;
 use crate::events::Events;
 use crate::fabric::{FabricLane, FabricRegion, Waiting};
+use crate::lock_queue::{
+    self, Admission, BlindWrite, STALL_TIMEOUT, SharedLockQueue, TableName, Ticket, WaitLimits, WaitResult,
+};
+use crate::session_binding::{Holds, ReconnectDeadline, SessionBinding, is_session_lost, without_effect};
 use crate::sessions::{Session, Sessions};
 use crate::store::Inner;
-use crate::turns::{Asked, Limits, Overwrite, PATIENCE, Place, TableName, Turns, Waited, Wish};
 use crate::wait::block_on;
 use crate::{Error, Expected, OperationError, OperationErrorKind, Put, Swap, Token, Versioned};
 
-/// Keys whose rows are loaded ahead of the one that is being changed.
+/// The number of keys whose rows are prefetched ahead of the one that is being changed.
 const AHEAD_KEYS: usize = 4;
 
-/// Reads and changes the table, one operation at a time: one a task, from [`super::Store::client`]. Holds a client slot
-/// while it lives. The same in place: [`crate::Client`].
+/// An async client, which reads and changes a table, one operation at a time: from [`super::Store::client`], one for
+/// each task. It holds a client slot while it lives. The blocking counterpart is [`crate::Client`].
 ///
-/// Dropping an operation's future before it is ready strands nothing: it takes effect wholly or not at all, and the
-/// next operation first gives back what it had acquired (R-DROP-1).
+/// Dropping an operation's future before it is ready is safe: the operation takes effect completely or not at all, and
+/// the next one first gives back what it had acquired (R-DROP-1).
 ///
-/// [`Client::close`] gives back the client's chunks and its slot, and says if that fails. Dropping it never waits: on
-/// shared memory it gives them back, without telling of a failure; behind a memory node it gives up: its slot is that
-/// of a dead client, which whoever needs it, or what it holds, recovers.
+/// [`Client::close`] gives back the client's chunks and its slot, and reports failures. Dropping the client never
+/// waits: on shared memory it gives them back and ignores failures; behind a memory node it leaves its slot as that of
+/// a dead client, and the next client that needs the slot, or what it holds, recovers it.
 ///
 /// ```
 /// use guira::{CreateOptions, Put, Url, aio};
@@ -67,33 +69,33 @@ pub struct Client {
     hold: Option<SlotHold>,
     owner: OwnerId,
     events: Events,
-    /// What is in the table's totals already.
-    told: Told,
-    /// What was counted in sessions that were lost.
+    /// The counts that the table's totals include already.
+    reported: ReportedCounters,
+    /// The counts of sessions that were lost.
     earlier: Counters,
     waiting: Waiting,
-    /// The lines in front of locks, if the table is reached through a memory node.
-    turns: Option<Arc<Turns>>,
-    attachment: Attachment,
+    /// The local queue in front of the locks, if the table is behind a memory node.
+    lock_queue: Option<Arc<SharedLockQueue>>,
+    binding: SessionBinding,
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let url = &self.attachment.store.url;
+        let url = &self.binding.store.url;
         f.debug_struct("Client").field("url", url).field("slot", &self.slot()).finish_non_exhaustive()
     }
 }
 
-/// A slot that was taken, and the lane for it.
+/// A client slot that was taken, and the lane for it.
 pub(crate) struct Taken {
     pub(crate) lane: FabricLane,
     pub(crate) owner: OwnerId,
     pub(crate) hold: SlotHold,
-    /// What its words say.
+    /// The content of its slot.
     pub(crate) own: SlotClient,
 }
 
-/// A change as it is asked for.
+/// A requested change.
 #[derive(Clone, Copy)]
 pub(crate) enum Request<'r> {
     Put(&'r [u8]),
@@ -106,7 +108,7 @@ pub(crate) enum Request<'r> {
 }
 
 impl<'r> Request<'r> {
-    /// The value that it brings.
+    /// Returns the value to store, if there is one.
     #[inline(always)]
     fn value(self) -> Option<&'r [u8]> {
         match self {
@@ -118,7 +120,7 @@ impl<'r> Request<'r> {
         }
     }
 
-    /// The change that it is, if its value is stored as `value`.
+    /// Returns the change, with its value stored as `value`.
     #[inline(always)]
     fn with<'v>(self, value: NewValue<'v>) -> Change<'v>
     where
@@ -135,23 +137,23 @@ impl<'r> Request<'r> {
         }
     }
 
-    /// Asked for where a change fails or waits: apart from those that do not.
+    /// Returns the operation. Not inlined: only a change that fails or waits needs it.
     #[inline(never)]
     fn operation(self) -> Operation {
         self.with(NewValue::Inline(&[])).operation()
     }
 
-    /// How it overwrites any value, if it does.
-    fn overwrite(self) -> Option<Overwrite> {
+    /// Returns the kind of blind write, if the request is one.
+    fn blind_write(self) -> Option<BlindWrite> {
         match self {
-            Request::Put(_) => Some(Overwrite::Put),
-            Request::Update(_) => Some(Overwrite::Update),
+            Request::Put(_) => Some(BlindWrite::Put),
+            Request::Update(_) => Some(BlindWrite::Update),
             Request::Insert(_) | Request::Swap(..) | Request::Add(_) | Request::Remove | Request::RemoveIf(_) => None,
         }
     }
 }
 
-/// What a table says of a request: that it can store its key and its value, and where.
+/// A request whose key and value the table can store, and where the value goes.
 struct Accepted<'a> {
     key: Key<'a>,
     place: EntryKind,
@@ -167,9 +169,9 @@ impl<'a> Accepted<'a> {
     }
 }
 
-/// An operation's error, if it got no extent.
+/// Converts the error of an allocation into that of an operation.
 #[cold]
-fn no_room(error: ExtentError, operation: Operation) -> Error {
+fn extent_error(error: ExtentError, operation: Operation) -> Error {
     let kind = match error {
         ExtentError::Full(full) => OperationErrorKind::NoSpace(Box::new(full)),
         ExtentError::Fabric(source) => OperationErrorKind::Fabric { source },
@@ -177,7 +179,7 @@ fn no_room(error: ExtentError, operation: Operation) -> Error {
     kind.during(operation).into()
 }
 
-/// The change that `accepted` asks for; its extent, if it has one, is encoded and pending.
+/// Builds the change that `accepted` asks for; its extent, if it has one, is encoded and pending.
 #[inline(always)]
 fn change_of<'v>(
     client: &guira_rcuckoo::Client,
@@ -194,7 +196,7 @@ fn change_of<'v>(
     request.with(NewValue::Extent { extent, words: encoded })
 }
 
-/// What acts as `owner`.
+/// Builds the parts of a client that act as `owner`.
 fn parts(
     store: &Inner,
     region: &FabricRegion,
@@ -209,11 +211,11 @@ fn parts(
     (client, extents)
 }
 
-/// The lines in front of the locks of a table that is reached through a memory node.
-fn turns(table: &Table, region: &FabricRegion) -> Option<Arc<Turns>> {
+/// Returns the queue in front of the locks of a table behind a memory node; `None` for other tables.
+fn lock_queue_of(table: &Table, region: &FabricRegion) -> Option<Arc<SharedLockQueue>> {
     let superblock = table.superblock();
     let drawn = [superblock.table, superblock.incarnation];
-    region.node().map(|(peer, memory)| Turns::of(TableName { drawn, memory, peer }))
+    region.node().map(|(peer, memory)| SharedLockQueue::of(TableName { drawn, memory, peer }))
 }
 
 lookups!(Client, client);
@@ -228,98 +230,108 @@ impl Client {
     ) -> Client {
         let Taken { lane, owner, hold, own } = taken;
         let (client, extents) = parts(store, &session.region, owner, &own);
-        let turns = turns(&store.table, &session.region);
+        let lock_queue = lock_queue_of(&store.table, &session.region);
         Client {
             client,
             lane,
-            turns,
+            lock_queue,
             extents,
             pending: None,
             encoded: Vec::new(),
             hold: Some(hold),
             owner,
             events: store.events.clone(),
-            told: Told::default(),
+            reported: ReportedCounters::default(),
             earlier: Counters::default(),
             waiting,
-            attachment: Attachment::new(Arc::clone(store), Arc::clone(sessions), session.number, Holds::Slot),
+            binding: SessionBinding::new(Arc::clone(store), Arc::clone(sessions), session.number, Holds::Slot),
         }
     }
 
-    /// Makes another attempt possible after one that failed with `error`, which is returned otherwise. // [R-SESSION-1]
+    /// Prepares another attempt after one that failed with `error`, or returns the error to report. // [R-SESSION-1]
     #[cold]
-    async fn go_on_after(&mut self, error: Error, operation: Operation, until: &mut Until) -> Result<(), Error> {
-        // Rare, and larger than the rest of a change's future.
-        Box::pin(self.change_session(error, operation, until)).await
+    async fn prepare_retry(
+        &mut self,
+        error: Error,
+        operation: Operation,
+        deadline: &mut ReconnectDeadline,
+    ) -> Result<(), Error> {
+        // Boxed: it is rare, and larger than the rest of a change's future.
+        Box::pin(self.change_session(error, operation, deadline)).await
     }
 
-    /// Goes on in another session after `error`, with another slot: the last one is that of a dead client, and what it
-    /// holds is for recovery. // [R-SESSION-1] [R-SLOT-1]
-    async fn change_session(&mut self, mut error: Error, operation: Operation, until: &mut Until) -> Result<(), Error> {
+    /// Moves to another session after `error`, with another slot: the last slot is that of a dead client, and what it
+    /// holds is left to recovery. // [R-SESSION-1] [R-SLOT-1]
+    async fn change_session(
+        &mut self,
+        mut error: Error,
+        operation: Operation,
+        deadline: &mut ReconnectDeadline,
+    ) -> Result<(), Error> {
         loop {
-            let session = self.attachment.next(error, until).await?;
+            let session = self.binding.next(error, deadline).await?;
             let mut lane = session.region.lane_waiting(self.waiting);
             *lane.traffic_mut() = *self.lane.traffic();
-            match self.attachment.store.claim(lane, &session.region).await {
+            match self.binding.store.claim(lane, &session.region).await {
                 Ok(taken) => {
                     self.move_to(&session.region, taken).await;
-                    return self.attachment.attach(&session, operation);
+                    return self.binding.bind(&session, operation);
                 }
                 // Taking a slot changes no key.
                 Err(failed) => error = without_effect(failed),
             }
             if session.region.is_lost() {
-                self.attachment.pass_over(&session);
+                self.binding.skip(&session);
             }
         }
     }
 
-    /// Leaves what was held, and goes on as the owner of the slot that was taken.
+    /// Leaves what the client held, and goes on as the owner of the slot that was taken.
     async fn move_to(&mut self, region: &FabricRegion, taken: Taken) {
-        let news = self.told.news(&self.client, self.extents.as_ref());
+        let delta = self.reported.delta(&self.client, self.extents.as_ref());
         self.earlier = self.counters();
-        let (client, extents) = parts(&self.attachment.store, region, taken.owner, &taken.own);
+        let (client, extents) = parts(&self.binding.store, region, taken.owner, &taken.own);
         (self.client, self.extents, self.pending) = (client, extents, None);
         (self.lane, self.owner, self.hold) = (taken.lane, taken.owner, Some(taken.hold));
-        self.turns = turns(self.client.table(), region);
-        self.told = Told::default();
-        tell(Arc::clone(self.client.table()), self.lane.any(), news).await;
+        self.lock_queue = lock_queue_of(self.client.table(), region);
+        self.reported = ReportedCounters::default();
+        report(Arc::clone(self.client.table()), self.lane.any(), delta).await;
     }
 
-    /// Inserts `key`, or replaces its value. How long both may be is up to the table's format:
+    /// Inserts `key`, or replaces its value. The table's format bounds the lengths of both:
     /// [`crate::CreateOptions::format`].
     ///
     /// Round trips: 2 for a key in a row and for an insert whose rows have room; 3 for a key in an extent; on shared
-    /// memory 5 or more for an insert that has to move others, elsewhere 2 or 3. Now and then some more, to find room
-    /// for extents or when others hold the locks; behind a memory node none, if it waits for another put or update of
-    /// the key by this process, which overwrites it. Source: R-INSERT-1 to R-UPDATE-2, R-EXTENT-1 to R-EXTENT-5,
-    /// R-LOCK-8; paper 3.2.2, 3.2.3.
+    /// memory 5 or more for an insert that has to move other entries, elsewhere 2 or 3. A few more when extent space
+    /// has to be found or other clients hold the locks. None behind a memory node, if the put waits for another put or
+    /// update of the key by this process that is then combined with it. Source: R-INSERT-1 to R-UPDATE-2, R-EXTENT-1 to
+    /// R-EXTENT-5, R-LOCK-8; paper 3.2.2, 3.2.3.
     ///
     /// # Errors
-    /// `KeyLength` and `ValueLength` if the table cannot store them; `Full` if no path leads to a free entry, `Extent`
-    /// if there is no space for a value that needs an extent; `Busy` if others hold a lock until the deadline;
-    /// `Corrupt` if a row or extent of the key is damaged; `Destroyed`; `Lost`; the fabric's. Nothing was changed,
-    /// unless [`crate::Error::effect`] of the fabric's says otherwise.
+    /// `KeyLength` and `ValueLength` if the table cannot store them; `Full` if no path leads to a free entry; `NoSpace`
+    /// if there is no space for a value that needs an extent; `Busy` if other clients hold a lock until the deadline;
+    /// `Corrupt` if a row or extent of the key is damaged; `Destroyed`; `Lost`; `Fabric`. Nothing was changed, unless
+    /// [`crate::Error::effect`] of a `Fabric` error says otherwise.
     pub async fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Put, Error> {
         let outcome = self.change(key, Request::Put(value)).await?;
         Ok(if outcome == Outcome::Inserted { Put::Inserted } else { Put::Replaced })
     }
 
-    /// Inserts `key` and returns true; changes nothing and returns false if it exists. Round trips: as [`Self::put`]; 2
-    /// if the key exists in a row, 3 in an extent. Source: R-INSERT-1 to R-INSERT-5; paper 3.2.3.
+    /// Inserts `key` and returns true; if the key exists, changes nothing and returns false. Round trips: as
+    /// [`Self::put`]; if the key exists, 2 in a row, 3 in an extent. Source: R-INSERT-1 to R-INSERT-5; paper 3.2.3.
     ///
     /// # Errors
-    /// As [`Self::put`].
+    /// Same as [`Self::put`].
     pub async fn try_insert(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         Ok(self.change(key, Request::Insert(value)).await? == Outcome::Inserted)
     }
 
-    /// Replaces the value of `key` and returns true; changes nothing and returns false if there is no such key. Round
-    /// trips: 2, 3 for a key in an extent; behind a memory node none, if it is overwritten, as in [`Self::put`].
-    /// Source: R-UPDATE-1, R-UPDATE-2, R-LOCK-8; paper 3.2.2.
+    /// Replaces the value of `key` and returns true; if there is no such key, changes nothing and returns false. Round
+    /// trips: 2, 3 for a key in an extent; behind a memory node none, if it is combined with another write, as in
+    /// [`Self::put`]. Source: R-UPDATE-1, R-UPDATE-2, R-LOCK-8; paper 3.2.2.
     ///
     /// # Errors
-    /// As [`Self::put`], `Full` excepted; `Extent` may come.
+    /// Same as [`Self::put`], except `Full`; `NoSpace` can occur.
     pub async fn update(&mut self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         Ok(self.change(key, Request::Update(value)).await? == Outcome::Replaced)
     }
@@ -328,20 +340,20 @@ impl Client {
     /// Source: R-UPDATE-1, R-UPDATE-2; paper 3.2.2.
     ///
     /// # Errors
-    /// `KeyLength`, `Busy`, `Corrupt`, `Destroyed`, `Lost` and the fabric's, as those of [`Self::put`].
+    /// `KeyLength`, `Busy`, `Corrupt`, `Destroyed`, `Lost` and `Fabric`, as for [`Self::put`].
     pub async fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
         Ok(self.change(key, Request::Remove).await? == Outcome::Removed)
     }
 
-    /// Replaces the value of `key` if the key is as expected: has a certain value, or was not changed since it was read
-    /// with [`Self::get_versioned`]. Any length of expected value will do.
+    /// Replaces the value of `key` if the key is as expected: it has a certain value, or was not changed since it was
+    /// read with [`Self::get_versioned`]. The expected value may have any length.
     ///
-    /// Round trips: 2, 3 for a key in an extent, 4 for one in an extent that is expected to have a value of the length
-    /// it has. Source: R-CAS-1, R-CAS-2.
+    /// Round trips: 2; 3 for a key in an extent; 4 if the expected value has the same length as the one in the extent.
+    /// Source: R-CAS-1, R-CAS-2.
     ///
     /// # Errors
-    /// As [`Self::update`]; `ForeignToken` for a token of another table, and nothing was changed. A key that is not as
-    /// expected is no error.
+    /// Same as [`Self::update`]; `ForeignToken` for a token of another table, and nothing was changed. A key that is
+    /// not as expected is not an error.
     pub async fn compare_and_swap<'e>(
         &mut self,
         key: &[u8],
@@ -355,8 +367,8 @@ impl Client {
     /// Removes `key` if it is as expected. Round trips and source: as [`Self::compare_and_swap`].
     ///
     /// # Errors
-    /// As [`Self::remove`]; `ForeignToken` for a token of another table, and nothing was changed. A key that is not as
-    /// expected is no error.
+    /// Same as [`Self::remove`]; `ForeignToken` for a token of another table, and nothing was changed. A key that is
+    /// not as expected is not an error.
     pub async fn compare_and_remove<'e>(
         &mut self,
         key: &[u8],
@@ -366,11 +378,11 @@ impl Client {
         Ok(Swap::of(self.change(key, Request::RemoveIf(expected)).await?))
     }
 
-    /// Puts many keys, one after the other, in order: one result for each. A key's failure does not keep the next from
-    /// being put. Round trips: those of single puts; on shared memory the rows of keys to come are prefetched.
+    /// Puts many keys, one after the other, and returns one result for each, in order. A failure does not stop the puts
+    /// after it. Round trips: those of single puts; on shared memory the rows of the next keys are prefetched.
     ///
     /// # Errors
-    /// Each key has its own, as those of [`Self::put`].
+    /// Each key has a result of its own, with the errors of [`Self::put`].
     pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(&mut self, items: &[(K, V)]) -> Vec<Result<Put, Error>> {
         let mut results = Vec::with_capacity(items.len());
         for (i, (key, value)) in items.iter().enumerate() {
@@ -382,12 +394,12 @@ impl Client {
         results
     }
 
-    /// Removes many keys, one after the other, in order: one result for each, true if it existed. A key's failure does
-    /// not keep the next from being removed. Round trips: those of single removes; on shared memory the rows of keys to
-    /// come are prefetched.
+    /// Removes many keys, one after the other, and returns one result for each, in order: true if the key existed. A
+    /// failure does not stop the removals after it. Round trips: those of single removals; on shared memory the rows of
+    /// the next keys are prefetched.
     ///
     /// # Errors
-    /// Each key has its own, as those of [`Self::remove`].
+    /// Each key has a result of its own, with the errors of [`Self::remove`].
     pub async fn remove_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<bool, Error>> {
         let mut results = Vec::with_capacity(keys.len());
         for (i, key) in keys.iter().enumerate() {
@@ -399,7 +411,7 @@ impl Client {
         results
     }
 
-    /// What is expected, if that is said with a token, of this table's.
+    /// Converts `expected`, whose token must be of this table.
     #[inline]
     pub(crate) fn expected<'e>(
         &self,
@@ -410,16 +422,16 @@ impl Client {
     }
 
     async fn change(&mut self, key: &[u8], request: Request<'_>) -> Result<Outcome, Error> {
-        match self.change_now(key, request) {
+        match self.try_change(key, request) {
             Ok(outcome) => Ok(outcome),
-            Err(begun) => self.change_waiting(key, request, begun).await,
+            Err(begun) => self.change_slow(key, request, begun).await,
         }
     }
 
-    /// Carries out a change, or the part of it that needs no waiting: the rest is for [`Client::change_waiting`].
-    /// `None` if nothing was begun; otherwise its extent, if it has one, is pending.
+    /// Makes a change, or the part of it that need not wait: [`Client::change_slow`] does the rest. The error is `None`
+    /// if nothing was begun; otherwise the extent, if the change has one, is pending.
     #[inline(always)]
-    pub(crate) fn change_now(&mut self, key: &[u8], request: Request<'_>) -> Result<Outcome, Option<Begun>> {
+    pub(crate) fn try_change(&mut self, key: &[u8], request: Request<'_>) -> Result<Outcome, Option<Begun>> {
         let Some(lane) = self.lane.in_place() else { return Err(None) };
         let Ok(accepted) = Accepted::of(self.client.table(), key, request) else { return Err(None) };
         let extent = match (accepted.place, &mut self.extents) {
@@ -435,15 +447,16 @@ impl Client {
         match self.client.begin_in_place(lane, &accepted.key, &change) {
             Begun::Done(changed) => {
                 let outcome = changed.outcome;
-                self.book(&Ok(changed));
+                self.settle_allocation(&Ok(changed));
                 Ok(outcome)
             }
             begun => Err(Some(begun)),
         }
     }
 
-    /// The rest of a change that [`Client::change_now`] began: in its turn, and in another session if this one is lost.
-    pub(crate) async fn change_waiting(
+    /// Completes a change that [`Client::try_change`] began: waits for a permit, and moves to another session if this
+    /// one is lost.
+    pub(crate) async fn change_slow(
         &mut self,
         key: &[u8],
         request: Request<'_>,
@@ -454,29 +467,30 @@ impl Client {
             Ok(accepted) => accepted,
             Err(refused) => return Err(Box::pin(self.refuse(refused, operation)).await),
         };
-        let (mut until, overwrite) = (Until::default(), request.overwrite());
+        let (mut deadline, blind_write) = (ReconnectDeadline::default(), request.blind_write());
         loop {
-            let turn = match self.turn(&accepted.key, overwrite).await {
-                Waited::Answered(outcome) => return Ok(outcome),
-                Waited::Turn(turn) => Some(turn),
-                Waited::Nothing => None,
+            let permit = match self.permit(&accepted.key, blind_write).await {
+                WaitResult::Combined(outcome) => return Ok(outcome),
+                WaitResult::Permit(permit) => Some(permit),
+                WaitResult::NoPermit => None,
             };
             match self.attempt(&accepted, begun.take()).await {
                 Err(error) if self.lane.is_remote() => {
-                    // Others have a session.
-                    drop(turn);
-                    self.go_on_after(error, operation, &mut until).await?;
+                    // Clients of other sessions need not wait meanwhile.
+                    drop(permit);
+                    self.prepare_retry(error, operation, &mut deadline).await?;
                 }
                 result => {
                     let outcome = result?;
-                    let leading = turn.as_ref().filter(|_| overwrite.is_some());
-                    return Ok(leading.map_or(outcome, |turn| turn.answer_those_behind(outcome)));
+                    let leading = permit.as_ref().filter(|_| blind_write.is_some());
+                    return Ok(leading.map_or(outcome, |permit| permit.combine_waiting(outcome)));
                 }
             }
         }
     }
 
-    /// One attempt of [`Client::change_waiting`]: finds room for its value, carries it out, and books both.
+    /// Makes one attempt of [`Client::change_slow`]: allocates space for the value, makes the change, and settles the
+    /// allocations of both values.
     async fn attempt(&mut self, accepted: &Accepted<'_>, begun: Option<Begun>) -> Result<Outcome, Error> {
         let Accepted { key, request, .. } = accepted;
         let (change, begun) = match begun {
@@ -492,55 +506,55 @@ impl Client {
             }
         };
         let result = self.client.finish(self.lane.any(), key, change, begun).await;
-        self.book(&result);
-        self.tell_incidents().await;
+        self.settle_allocation(&result);
+        self.report_incidents().await;
         result.map(|changed| changed.outcome).map_err(|error| self.failed(error))
     }
 
-    /// The turn to take the locks of `key`, if others of this process want them and its table is reached through a
-    /// memory node; waits for it for a while. Not for a change that was begun in place: there is none to wait for then.
+    /// Requests the permit to take the locks of `key`, and waits for it for a while, if the table is behind a memory
+    /// node. A change that was begun in place needs none.
     #[inline(always)]
-    async fn turn(&mut self, key: &Key<'_>, overwrite: Option<Overwrite>) -> Waited {
-        let Some(turns) = &self.turns else { return Waited::Nothing };
-        self.client.clear_queue_wait();
+    async fn permit(&mut self, key: &Key<'_>, blind_write: Option<BlindWrite>) -> WaitResult {
+        let Some(queue) = &self.lock_queue else { return WaitResult::NoPermit };
+        self.client.forget_wait();
         if !self.holds_nothing() || self.lane.is_lost() {
-            // What an operation that was dropped holds is given back first: nobody is to wait for it behind this one.
-            // Nor for another session.
-            return Waited::Nothing;
+            // The locks of a dropped operation are released first, and a lost session is replaced first: other clients
+            // must not wait for that behind this one.
+            return WaitResult::NoPermit;
         }
         let (table, rows) = (self.client.table(), key.rows());
         let locks = [rows.first, rows.second].map(|row| table.locks().lock_of(row).0);
-        match turns.ask(Wish { key: key.bytes(), locks, overwrite }) {
-            Asked::Turn(turn) => Waited::Turn(turn),
-            Asked::Nothing => Waited::Nothing,
-            // Rare, and larger than the rest of a change's future.
-            Asked::Place(place) => Box::pin(self.await_turn(place)).await,
+        match queue.request(lock_queue::Request { key: key.bytes(), locks, blind_write }) {
+            Admission::Permit(permit) => WaitResult::Permit(permit),
+            Admission::Forked => WaitResult::NoPermit,
+            // Boxed: it is rare, and larger than the rest of a change's future.
+            Admission::Queued(ticket) => Box::pin(self.await_permit(ticket)).await,
         }
     }
 
-    /// Waits in the lines. The time counts as waiting for the locks, which the operation's deadline bounds.
+    /// Waits in the lock queue. The time counts as waiting for the locks, which the operation's deadline bounds.
     /// // [R-LOCK-4]
     #[cold]
-    async fn await_turn(&mut self, place: Place) -> Waited {
-        let longest = self.attachment.store.options.deadline;
+    async fn await_permit(&mut self, ticket: Ticket) -> WaitResult {
+        let total = self.binding.store.options.deadline;
         let since_ns = self.lane.now_ns();
-        let limits = Limits { patience: PATIENCE.min(longest), longest };
-        let waited = place.wait(limits, self.waiting, self.lane.any()).await;
-        match waited {
-            Waited::Answered(_) => self.client.count_combined(),
-            Waited::Turn(_) | Waited::Nothing => self.client.count_queue_wait(since_ns),
+        let limits = WaitLimits { stall: STALL_TIMEOUT.min(total), total };
+        let result = ticket.wait(limits, self.waiting, self.lane.any()).await;
+        match result {
+            WaitResult::Combined(_) => self.client.count_overwritten(),
+            WaitResult::Permit(_) | WaitResult::NoPermit => self.client.count_wait(since_ns),
         }
-        waited
+        result
     }
 
-    /// Books what became of the extent that a change brought, and of the one it freed.
+    /// Settles the extent that a change brought, and gives back the one that it freed.
     #[inline(always)]
-    fn book(&mut self, result: &Result<Changed, OperationError>) {
+    fn settle_allocation(&mut self, result: &Result<Changed, OperationError>) {
         let Some(extents) = &mut self.extents else { return };
         match (self.pending.take(), result) {
             (None, _) => {}
             (Some(extent), Ok(changed)) if changed.took_effect() => extents.link(&extent),
-            // Whether an entry refers to it cannot be known: it stays allocated until a sweep finds out.
+            // It is unknown whether an entry refers to it: it stays allocated until a sweep finds out.
             (Some(_), Err(error)) if error.effect() == Effect::Unknown => {}
             (Some(extent), _) => extents.cancel(&extent),
         }
@@ -549,42 +563,43 @@ impl Client {
         }
     }
 
-    /// Tells of a change that failed: nothing was changed if its commit was not sent.
+    /// Reports the failure of a change: it had no effect if its commit was not sent.
     #[cold]
     fn failed(&self, error: OperationError) -> Error {
         let error = self.events.failed(error);
         if self.client.has_committed() { error } else { without_effect(error) }
     }
 
-    /// Adds what this client met to the table's totals, if it had to do with somebody who was dead or stood still. No
-    /// round trip otherwise. // [R-TOTALS-1]
-    async fn tell_incidents(&mut self) {
-        if let Some(news) = self.told.incidents(&self.client, self.extents.as_ref()) {
-            // Rare, as above.
-            Box::pin(tell(Arc::clone(self.client.table()), self.lane.any(), news)).await;
+    /// Adds this client's counts to the table's totals, if it met a client that was dead or stopped. No round trip
+    /// otherwise. // [R-TOTALS-1]
+    async fn report_incidents(&mut self) {
+        if let Some(delta) = self.reported.incidents(&self.client, self.extents.as_ref()) {
+            // Boxed: see above.
+            Box::pin(report(Arc::clone(self.client.table()), self.lane.any(), delta)).await;
         }
     }
 
-    /// Room for a value that needs some; `None` if it goes in the row. Does what there is to do before.
+    /// Allocates an extent for a value that needs one; `None` if it goes in the row. First settles and maintains the
+    /// extents.
     async fn reserve(&mut self, accepted: &Accepted<'_>) -> Result<Option<ExtentRef>, Error> {
         let operation = accepted.request.operation();
         self.settle_extent(operation).await?;
-        let (EntryKind::Extent, Some(extents)) = (accepted.place, &mut self.extents) else {
-            self.tend_extents(operation).await?;
+        let (Placement::Extent, Some(extents)) = (accepted.place, &mut self.extents) else {
+            self.maintain_extents(operation).await?;
             return Ok(None);
         };
         let value = accepted.request.value().unwrap_or_default();
         match extents.reserve(self.lane.any(), &accepted.key, value).await {
-            // Rare, and larger than the rest of a change's future.
-            Err(ExtentError::Full(full)) => Box::pin(self.reserve_of_the_dead(accepted, full)).await,
-            reserved => Ok(Some(reserved.map_err(|error| no_room(error, operation))?)),
+            // Boxed: it is rare, and larger than the rest of a change's future.
+            Err(ExtentError::Full(full)) => Box::pin(self.reserve_from_the_dead(accepted, full)).await,
+            reserved => Ok(Some(reserved.map_err(|error| extent_error(error, operation))?)),
         }
     }
 
-    /// Room for a value for which there is none: nobody gives back the chunks of the dead before they are
-    /// recovered. `full` if nobody is dead; `Destroyed` if nothing else meets that the table was. // [R-RECOVER-1]
-    /// [R-DESTROY-1]
-    async fn reserve_of_the_dead(
+    /// Allocates an extent when no space is free: recovers dead clients, which frees their chunks, and tries again.
+    /// Fails with `full` if no client is dead; `Destroyed` if the table was, which nothing else would notice.
+    /// // [R-RECOVER-1] [R-DESTROY-1]
+    async fn reserve_from_the_dead(
         &mut self,
         accepted: &Accepted<'_>,
         full: NoSpace,
@@ -592,48 +607,49 @@ impl Client {
         let operation = accepted.request.operation();
         let full = || Err(OperationErrorKind::NoSpace(Box::new(full)).during(operation).into());
         let Some(extents) = &mut self.extents else { return full() };
-        let looked = is_destroyed(self.lane.any(), self.client.table()).await;
+        let destroyed = is_destroyed(self.lane.any(), self.client.table()).await;
         let fabric = |source| OperationErrorKind::Fabric { source }.during(operation);
-        if looked.map_err(fabric)? {
+        if destroyed.map_err(fabric)? {
             return Err(OperationErrorKind::Destroyed.during(operation).into());
         }
         let owners = extents.owners(self.lane.any()).await.map_err(fabric)?;
         let recovered = self.client.recover_owners(self.lane.any(), &owners, operation).await;
-        self.tell_incidents().await;
+        self.report_incidents().await;
         let Some(extents) = &mut self.extents else { return full() };
         match recovered.map_err(|error| self.events.failed(error))? {
             0 => full(),
             _ => {
                 let value = accepted.request.value().unwrap_or_default();
                 let reserved = extents.reserve(self.lane.any(), &accepted.key, value).await;
-                Ok(Some(reserved.map_err(|error| no_room(error, operation))?))
+                Ok(Some(reserved.map_err(|error| extent_error(error, operation))?))
             }
         }
     }
 
-    /// Ends a change that the table cannot carry out, as one that it can: what a dropped operation left is given back
-    /// before, or the session in which it was held. // [R-DROP-1]
+    /// Refuses a change that the table cannot store. Like any other operation, it first gives back what a dropped
+    /// operation left, or replaces the session in which that was held. // [R-DROP-1]
     #[cold]
     async fn refuse(&mut self, refused: OperationErrorKind, operation: Operation) -> Error {
         if let Err(error) = self.settle_extent(operation).await.map_err(without_effect) {
             if !self.lane.is_remote() {
                 return error;
             }
-            if let Err(error) = self.go_on_after(error, operation, &mut Until::default()).await {
+            if let Err(error) = self.prepare_retry(error, operation, &mut ReconnectDeadline::default()).await {
                 return error;
             }
         }
         refused.during(operation).into()
     }
 
-    /// Lets no space gather with a client that removes or replaces and never stores. // [R-EXTENT-5]
-    async fn tend_extents(&mut self, operation: Operation) -> Result<(), Error> {
+    /// Gives back freed space, which would pile up in a client that removes or replaces and never stores.
+    /// // [R-EXTENT-5]
+    async fn maintain_extents(&mut self, operation: Operation) -> Result<(), Error> {
         let Some(extents) = &mut self.extents else { return Ok(()) };
-        let tended = extents.maintain(self.lane.any()).await;
-        tended.map_err(|source| OperationErrorKind::Fabric { source }.during(operation).into())
+        let maintained = extents.tend(self.lane.any()).await;
+        maintained.map_err(|source| OperationErrorKind::Fabric { source }.during(operation).into())
     }
 
-    /// Finds out what became of the extent of an operation that was dropped. // [R-DROP-1]
+    /// Settles the extent of a dropped operation. // [R-DROP-1]
     async fn settle_extent(&mut self, operation: Operation) -> Result<(), Error> {
         self.client.refuse_if_lost().map_err(|kind| kind.during(operation))?;
         self.client
@@ -650,13 +666,12 @@ impl Client {
         Ok(())
     }
 
-    /// Gives up the chunks this client cuts its extents from, as closing it would, but keeps its slot: for a client
-    /// that will store no large value for a while. As long as it owns them, nobody else can use what is free in them,
-    /// or becomes free. Round trips: 1 for 64 chunks, and again for giving them up; none if it has none. Source:
-    /// R-EXTENT-5.
+    /// Gives back the chunks from which this client allocates its extents, as closing it does, but keeps its slot: for
+    /// a client that will store no large value for a while. No other client can use the free space of chunks that this
+    /// client owns. Round trips: 1 for 64 chunks, and again to give them back; none if it has none. Source: R-EXTENT-5.
     ///
     /// # Errors
-    /// `Lost`; the fabric's: the client may have given up some of them. Values are not touched.
+    /// `Lost`; `Fabric`: some chunks may have been given back. Values are not touched.
     pub async fn release_memory(&mut self) -> Result<(), Error> {
         self.settle_extent(Operation::Session).await?;
         if let Some(extents) = &mut self.extents {
@@ -666,15 +681,15 @@ impl Client {
         Ok(())
     }
 
-    /// What this client met since it was opened: taken locks, stale paths, moved entries, rows that were read again,
-    /// clients that it suspected, dead ones that it recovered, and more. Only grows. No round trip. What all clients of
-    /// a table met: [`crate::admin::Stat::totals`].
+    /// Returns the counters of this client since it was opened: taken locks, stale paths, moved entries, rows that were
+    /// read again, clients suspected, dead clients recovered, and more. They only grow. No round trip.
+    /// [`crate::admin::Stat::totals`] has the sums over all clients of a table.
     pub fn counters(&self) -> Counters {
         counters(&self.client, self.extents.as_ref()).plus(&self.earlier)
     }
 
-    /// The number of this client's slot, from 0, as [`crate::admin::ClientStat::slot`] and errors name it. Another one
-    /// after its connection to a memory node was lost. No round trip.
+    /// Returns the number of this client's slot, from 0, as used by [`crate::admin::ClientStat::slot`] and errors. It
+    /// changes when a lost connection to a memory node is replaced. No round trip.
     pub fn slot(&self) -> u16 {
         self.owner.0 - 1
     }
@@ -684,8 +699,8 @@ impl Client {
     /// Gives back locks, extents and the slot.
     async fn give_back(&mut self) -> Result<(), Error> {
         self.release_memory().await?;
-        let news = self.told.news(&self.client, self.extents.as_ref());
-        tell(Arc::clone(self.client.table()), self.lane.any(), news).await;
+        let delta = self.reported.delta(&self.client, self.extents.as_ref());
+        report(Arc::clone(self.client.table()), self.lane.any(), delta).await;
         let released = release_slot(self.lane.any(), self.client.table(), self.owner).await;
         released.map_err(|source| OperationErrorKind::Fabric { source }.during(Operation::Session).into())
     }
@@ -694,11 +709,11 @@ impl Client {
     /// Source: R-SLOT-1.
     ///
     /// # Errors
-    /// As [`Client::release_memory`]. The slot is that of a dead client then, which whoever needs it recovers; nothing
-    /// that was put is lost.
+    /// Same as [`Client::release_memory`]. Then the slot is that of a dead client, and the next client that needs it
+    /// recovers it; no value that was put is lost.
     pub async fn close(mut self) -> Result<(), Error> {
         if self.lane.is_stale() {
-            return Err(self.attachment.store.fabric("cannot close a client of")(FabricError::Forked));
+            return Err(self.binding.store.fabric("cannot close a client of")(FabricError::Forked));
         }
         let closed = self.give_back().await;
         self.hold = None;
@@ -707,15 +722,14 @@ impl Client {
 }
 
 impl Drop for Client {
-    /// Gives back locks, extents and the slot, unless it is closed, or would have to wait. In a forked child it touches
-    /// nothing: the slot is the parent's.
+    /// Gives back locks, extents and the slot, unless the client is closed, or would have to wait. In a forked child it
+    /// does nothing: the slot is the parent's.
     fn drop(&mut self) {
         let would_wait = self.lane.is_remote() && self.waiting == Waiting::Cooperative;
         if self.hold.is_none() || would_wait || self.lane.is_stale() {
             return;
         }
-        // A slot that cannot be given back stays taken by a client that is no longer alive, as if this process had
-        // died.
+        // On failure the slot stays taken by a client that is no longer alive, as if this process had died.
         let _ = block_on(self.give_back());
         self.hold = None;
     }

@@ -1,17 +1,17 @@
-//! Stores, clients, readers and pools whose operations are futures, for any executor. Those of [`crate`] that have the
-//! same names do the same in place.
+//! The async API: stores, clients, readers and pools whose operations are futures, for any executor. The types of
+//! [`crate`] with the same names are their blocking counterparts.
 //!
-//! Futures are `Send`, need no feature and no runtime of their own, and never block the thread that polls them: on
-//! shared memory nothing waits but for a lock, and then the task yields; behind a memory node, batches are answered
-//! while the task sleeps. What has to block (to resolve a name, to connect, to map a file) is done by a thread.
+//! Futures are `Send`, need no feature and no particular runtime, and never block the thread that polls them: on shared
+//! memory a future waits only for locks, and yields then; behind a memory node the task sleeps until its batch is
+//! answered. Work that has to block (resolving a name, connecting, mapping a file) is done on a separate thread.
 //!
-//! **Threads** that the library starts, each when it is first needed:
-//! - `guira-tcp`: one for each connection to a memory node, until that is closed;
-//! - `guira-reconnect`: connects to a memory node that is new or lost, for all tasks of a store, until it has;
+//! The library starts these **threads** when they are first needed:
+//! - `guira-tcp`: one for each connection to a memory node, until it is closed;
+//! - `guira-reconnect`: connects to a memory node for all tasks of a store, until a session begins;
 //! - `guira-store`: one for each call of [`Store::open`], [`Store::create`], [`Store::open_or_create`],
-//!   [`Store::destroy`] and [`Store::run_blocking`], until that is done;
-//! - `guira-pool`: one a pool, wakes tasks at their timeouts, while any wait;
-//! - `guira-settle`: settles what a dropped operation of a pool's client left behind a memory node.
+//!   [`Store::destroy`] and [`Store::run_blocking`], until the call returns;
+//! - `guira-pool`: one for each pool, wakes tasks at their timeouts, while any wait;
+//! - `guira-settle`: settles a dropped operation of a pooled client behind a memory node.
 
 mod client;
 mod pool;
@@ -28,15 +28,15 @@ pub(crate) use self::client::{Request, Taken};
 pub use self::pool::{Pool, PooledClient};
 pub use self::reader::Reader;
 pub use self::scan::Scan;
-use crate::attachment::without_effect;
 use crate::fabric::Waiting;
-use crate::sessions::moment_after;
+use crate::session_binding::without_effect;
+use crate::sessions::deadline_after;
 pub use crate::typed::tasks::{Typed, TypedClient, TypedReader};
 use crate::wait::on_a_thread;
 use crate::{CreateOptions, Error, OpenOptions, Url};
 
-/// A table this process has opened, for tasks. Clones share it; each task takes a client, or one of a pool, or a reader
-/// of its own. In place: [`crate::Store`], which it can be made of and into.
+/// A table that this process has opened, for tasks. Clones share it; each task takes a client, a pooled client or a
+/// reader of its own. The blocking counterpart is [`crate::Store`], which converts from and into it.
 ///
 /// ```
 /// use guira::{CreateOptions, Url, aio};
@@ -71,10 +71,10 @@ impl From<Store> for crate::Store {
 }
 
 impl Store {
-    /// As [`crate::Store::open`].
+    /// Opens a table of this user or of root for reading and writing; see [`crate::Store::open`].
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`crate::Store::open`].
     pub async fn open<U>(url: U) -> Result<Store, Error>
     where
         U: TryInto<Url>,
@@ -83,10 +83,10 @@ impl Store {
         Store::open_with(url, &OpenOptions::new()).await
     }
 
-    /// As [`crate::Store::open_with`].
+    /// Opens a table with `options`; see [`crate::Store::open_with`].
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`crate::Store::open_with`].
     pub async fn open_with<U>(url: U, options: &OpenOptions) -> Result<Store, Error>
     where
         U: TryInto<Url>,
@@ -96,10 +96,10 @@ impl Store {
         on_store_thread(url, move |url| crate::Store::open_url(url, &options).map(Store)).await?
     }
 
-    /// As [`crate::Store::create`].
+    /// Creates a table and opens it; see [`crate::Store::create`].
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`crate::Store::create`].
     pub async fn create<U>(url: U, options: &CreateOptions) -> Result<Store, Error>
     where
         U: TryInto<Url>,
@@ -112,10 +112,10 @@ impl Store {
         .await?
     }
 
-    /// As [`crate::Store::open_or_create`].
+    /// Opens a table, or creates it if there is none; see [`crate::Store::open_or_create`].
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`crate::Store::open_or_create`].
     pub async fn open_or_create<U>(url: U, options: &CreateOptions) -> Result<Store, Error>
     where
         U: TryInto<Url>,
@@ -128,10 +128,10 @@ impl Store {
         .await?
     }
 
-    /// As [`crate::Store::destroy`].
+    /// Destroys a table; see [`crate::Store::destroy`].
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`crate::Store::destroy`].
     pub async fn destroy<U>(url: U) -> Result<(), Error>
     where
         U: TryInto<Url>,
@@ -140,19 +140,19 @@ impl Store {
         on_store_thread(url.try_into()?, crate::Store::destroy_url).await?
     }
 
-    /// A client whose operations are futures. Round trips and source: as [`crate::Store::client`]; behind a memory
-    /// node, all of this store's clients and readers share a connection, which the first of them makes, and with it
-    /// their fate.
+    /// Opens a client. Round trips and source: as [`crate::Store::client`]. Behind a memory node, all clients and
+    /// readers of this store share one connection, made for the first of them; if it is lost, all of them lose their
+    /// session.
     ///
     /// A future that is dropped takes no slot.
     ///
     /// # Errors
-    /// As [`crate::Store::client`].
+    /// Same as [`crate::Store::client`].
     pub async fn client(&self) -> Result<Client, Error> {
         let inner = &self.0.inner;
         inner.refuse_read_only()?;
         let (sessions, timeout) = (&inner.cooperative, inner.options.reconnect_timeout);
-        let mut session = sessions.current_later(moment_after(timeout)).await?;
+        let mut session = sessions.current_async(deadline_after(timeout)).await?;
         let mut until = None;
         loop {
             let error = match inner.claim_in(&session, Waiting::Cooperative).await {
@@ -160,9 +160,9 @@ impl Store {
                 Err(error) if session.region.is_lost() => error,
                 Err(error) => return Err(without_effect(error)),
             };
-            // A slot that was taken through a session that is lost is that of a dead client.
+            // A slot taken through a lost session is that of a dead client.
             let until = match until {
-                None => *until.insert(moment_after(timeout)),
+                None => *until.insert(deadline_after(timeout)),
                 Some(until) if Instant::now() < until => until,
                 Some(_) => return Err(without_effect(error)),
             };
@@ -170,25 +170,26 @@ impl Store {
         }
     }
 
-    /// A reader whose lookups are futures: one a task. No slot, no round trip, and no error: behind a memory node, its
-    /// first lookup connects, if no client or reader of this store has.
+    /// Returns a reader, one for each task. It takes no slot, needs no round trip, and cannot fail: behind a memory
+    /// node, its first lookup connects, if no client or reader of this store has.
     pub fn reader(&self) -> Reader {
         Reader::new(&self.0.inner, &self.0.inner.cooperative, Waiting::Cooperative)
     }
 
-    /// A pool of at most `max` clients, for any number of tasks; 0 counts as 1. Each client has one of the table's
-    /// slots while it is open, so of all processes' pools and clients there can be as many as
-    /// [`CreateOptions::max_clients`] says. Opens none, and cannot fail; no round trip. Source: R-SLOT-1.
+    /// Returns a pool of at most `max` clients, for any number of tasks; 0 counts as 1. Each open client has one of the
+    /// table's slots, so [`CreateOptions::max_clients`] bounds the clients of all processes, pooled or not. Opens no
+    /// client, and cannot fail; no round trip. Source: R-SLOT-1.
     pub fn pool(&self, max: u16) -> Pool {
         Pool::new(&self.0, max)
     }
 
-    /// Runs `call` with the store, on a thread that is started for it: for what only [`crate::Store`] has, such as
-    /// [`crate::Store::stat`], [`crate::Store::check`], [`crate::Store::scan`]. If this future is dropped, the thread
-    /// goes on to its end.
+    /// Runs `call` with the blocking store, on a thread that is started for it: for functions that only
+    /// [`crate::Store`] has, such as [`crate::Store::stat`], [`crate::Store::check`] and [`crate::Store::scan`]. If
+    /// this future is dropped, the thread still runs to its end.
     ///
     /// # Errors
-    /// `Fabric` if no thread can be started; `call` was not run. What `call` returns is returned, errors included.
+    /// `Fabric` if no thread can be started; `call` was not run. The result of `call` is returned as it is, errors
+    /// included.
     ///
     /// ```
     /// # use guira::{CreateOptions, Url, aio};
@@ -210,19 +211,19 @@ impl Store {
         on_store_thread(self.url().clone(), move |_| call(&store)).await
     }
 
-    /// Where the table is, as it was opened. No round trip.
+    /// Returns the URL that the table was opened with. No round trip.
     pub fn url(&self) -> &Url {
         self.0.url()
     }
 }
 
-/// The result of `call` with `url`, which a thread runs.
+/// Runs `call` with `url` on a thread, and returns its result.
 async fn on_store_thread<T: Send + 'static>(
     url: Url,
     call: impl FnOnce(&Url) -> T + Send + 'static,
 ) -> Result<T, Error> {
-    let its = url.clone();
-    on_a_thread("guira-store", move || call(&its)).await.map_err(|error| {
+    let owned = url.clone();
+    on_a_thread("guira-store", move || call(&owned)).await.map_err(|error| {
         let source = FabricError::Backend(format!("cannot start a thread: {error}"));
         Error::Fabric { doing: "cannot work with", url, source }
     })

@@ -1,4 +1,4 @@
-//! Pools of clients for tasks.
+//! Async client pools.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -9,15 +9,14 @@ use super::{Client, Store};
 use crate::Error;
 use crate::pool::{DEFAULT_TIMEOUT, PoolStatus, Shared, debug};
 
-/// Clients that tasks share, from [`Store::pool`]: each task takes one for an operation or a few, and the next one in
-/// line gets it afterwards. In place: [`crate::Pool`].
+/// A pool of clients that tasks share, from [`Store::pool`]: each task takes a client for an operation or a few, and
+/// then it goes to the task that has waited longest. The blocking counterpart is [`crate::Pool`].
 ///
-/// Clients are opened when they are needed, up to the size of the pool, and are kept until [`Pool::close_idle`], or
-/// until the last clone of the pool, and of what was got from it, is dropped, as a [`Client`] is then; the pool keeps
-/// its store's table open as long. An idle client keeps its
-/// slot and its chunks ([`Client::release_memory`]). Clones share the clients, and each has a timeout of its own. It
-/// needs no executor: any will do. For lookups alone a pool is not needed: [`Store::reader`] takes no slot, and
-/// there may be any number.
+/// Clients are opened when they are needed, up to the size of the pool. They are kept until [`Pool::close_idle`], or
+/// until the last clone of the pool, and the last client got from it, are dropped, which drops them as a [`Client`];
+/// until then the pool keeps its store's table open. An idle client keeps its slot and its chunks
+/// ([`Client::release_memory`]). Clones share the clients, but each has its own timeout. Any executor will do. For
+/// lookups alone no pool is needed: [`Store::reader`] takes no slot, and any number of readers may be open.
 ///
 /// ```
 /// # use guira::{CreateOptions, Store, Url, aio};
@@ -46,14 +45,14 @@ pub struct Pool {
     timeout: Duration,
 }
 
-/// A client of a [`Pool`], which goes back when this is dropped.
+/// A client of a [`Pool`]. It goes back to the pool when this is dropped.
 ///
-/// An operation that was dropped before it was ready is settled before anybody else gets the client: on shared memory
-/// in place, behind a memory node by a thread that ends with it (R-DROP-1). A client whose holder panics is closed, and
-/// another one is opened when it is needed. One that lost its connection to a memory node goes on in another session,
-/// with another slot, in the next operation (R-SESSION-1), which is not told what became of the one before.
+/// An operation that was dropped before it was ready is settled before another task gets the client: on shared memory
+/// in place, behind a memory node on a thread (R-DROP-1). A client whose holder panics is closed, and another one is
+/// opened when it is needed. A client that lost its connection to a memory node moves to another session, with another
+/// slot, in the next operation (R-SESSION-1); the new holder gets no error about the lost session.
 pub struct PooledClient {
-    /// There until this is dropped.
+    /// `Some` until this is dropped.
     client: Option<Client>,
     shared: Arc<Shared>,
 }
@@ -63,43 +62,44 @@ impl Pool {
         Pool { shared: Shared::new(store, max), timeout: DEFAULT_TIMEOUT }
     }
 
-    /// The same pool, with another bound on how long [`Pool::get`] waits; default 30 s. Zero waits for nobody.
+    /// Sets how long [`Pool::get`] waits; default 30 s. Zero never waits.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Pool {
         self.timeout = timeout;
         self
     }
 
-    /// A client that nobody else has, the one that was used last. If all are taken and the pool may have no more, waits
-    /// for one; those who wait get theirs in the order of coming. Dropping the future gives up its place, and what it
-    /// was given meanwhile goes to the next.
+    /// Gets an idle client, the one used last. If all are taken and the pool is full, waits for one; waiting tasks are
+    /// served in order of arrival. Dropping the future gives up its place, and a client that it was given meanwhile
+    /// goes to the next.
     ///
-    /// Round trips: none for a client that is open; to open one, those of [`Store::client`], which this calls: the
-    /// timeout is for the time before. A thread of the pool wakes tasks at their timeouts, while any wait.
+    /// Round trips: none for a client that is open; to open one, those of [`Store::client`], which this calls; the
+    /// timeout does not cover that call. A thread of the pool wakes tasks at their timeouts, while any wait.
     ///
     /// # Errors
-    /// `PoolTimeout` if no client came back in time; as [`Store::client`] if one was to be opened, and then the
-    /// next who waits tries; `Fabric` in a forked child. Nothing was changed.
+    /// `PoolTimeout` if no client came back in time; those of [`Store::client`] if one was to be opened, and then the
+    /// next waiter tries; `Fabric` in a forked child. Nothing was changed.
     pub async fn get(&self) -> Result<PooledClient, Error> {
         let client = self.shared.client(self.timeout).await?;
         Ok(PooledClient { client: Some(client), shared: Arc::clone(&self.shared) })
     }
 
-    /// Closes the clients that nobody has now: gives back their slots and their chunks. Those that are lent stay, and
-    /// new ones are opened when they are needed. Round trips: those of [`Client::close`] for each.
+    /// Closes the idle clients: gives back their slots and their chunks. Clients in use stay open, and new ones are
+    /// opened when they are needed. Round trips: those of [`Client::close`] for each.
     ///
     /// # Errors
-    /// As [`Client::close`], the first after all were tried: no client is left open; `Fabric` in a forked child.
+    /// Same as [`Client::close`]: the first error, after all were tried; no idle client is left open. `Fabric` in a
+    /// forked child.
     pub async fn close_idle(&self) -> Result<(), Error> {
         self.shared.close_idle().await
     }
 
-    /// How many clients there are now. All 0 in a forked child, whose parent's they are. No round trip.
+    /// Returns the number of clients now. All are 0 in a forked child: the clients are its parent's. No round trip.
     pub fn status(&self) -> PoolStatus {
         self.shared.status()
     }
 
-    /// The store whose clients they are.
+    /// Returns the store of the pool's clients.
     pub fn store(&self) -> Store {
         self.shared.store().to_async()
     }
@@ -118,7 +118,7 @@ impl fmt::Debug for PooledClient {
 }
 
 /// # Panics
-/// Never: the client is there until this is dropped.
+/// Never: the client is `Some` until this is dropped.
 impl Deref for PooledClient {
     type Target = Client;
 

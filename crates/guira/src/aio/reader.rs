@@ -1,7 +1,7 @@
-//! Readers, and the lookups they share with clients.
+//! Async readers, and the lookups they share with async clients.
 //!
-//! [`lookups`] writes each lookup once, documentation and body, for [`Reader`] and for [`super::Client`]: both have a
-//! lane, and a side of the protocol with lookups of the same names. The same in place: [`crate::Reader`].
+//! [`lookups`] defines each lookup once, documentation and body, for [`Reader`] and for [`super::Client`]: both have a
+//! lane, and a protocol object with lookups of the same names. The blocking counterpart is [`crate::Reader`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,14 +9,15 @@ use std::sync::Arc;
 use guira_fabric::{Lane, Traffic};
 use guira_rcuckoo::{Counters, Operation, Table, TryGet};
 
-use crate::attachment::{Attachment, Holds, Until, is_session_lost};
 use crate::events::Events;
 use crate::fabric::{FabricLane, Waiting};
+use crate::session_binding::{Holds, ReconnectDeadline, SessionBinding, is_session_lost};
 use crate::sessions::Sessions;
 use crate::store::Inner;
 use crate::{Error, OperationError, OperationErrorKind, Token, Versioned};
 
-/// Row versions of fewer bits come round while somebody thinks about what to do with a token.
+/// The least bits of row versions for which tokens are supported: narrower ones wrap around while a client holds a
+/// token.
 const TOKEN_VERSION_BITS: u8 = 32;
 
 pub(crate) fn check_versions(table: &Table) -> Result<(), Error> {
@@ -28,43 +29,43 @@ pub(crate) fn check_versions(table: &Table) -> Result<(), Error> {
     }
 }
 
-/// Gives `$face` the lookups of `$protocol`, the field with its side of the protocol, through its field `lane`. The
-/// module of `$face` imports what they name.
+/// Implements the async lookups for `$face`, by those of its field `$protocol`, through its field `lane`. The module of
+/// `$face` imports the names that the lookups use.
 macro_rules! lookups {
     ($face:ident, $protocol:ident) => {
         impl $face {
-            /// The value of `key`, or `None` if there is no such key.
+            /// Returns the value of `key`, or `None` if there is no such key.
             ///
-            /// Round trips: an inline hit 1, an extent hit 2, a miss 1 or 2; on shared memory, where nothing travels, 1
-            /// more for a hit in the key's second row; more while others write its rows. Source: R-READ-1 to R-READ-7;
-            /// paper 3.2.1.
+            /// Round trips: an inline hit 1, an extent hit 2, a miss 1 or 2; on shared memory, where nothing crosses a
+            /// network, 1 more for a hit in the key's second row; more while other clients write its rows. Source:
+            /// R-READ-1 to R-READ-7; paper 3.2.1.
             ///
             /// # Errors
             /// `KeyLength` if the table cannot have such a key; `Corrupt` if a row or the extent is damaged; `Busy` if
-            /// one stays half written until the deadline; `Destroyed`; of clients, `Lost`; the fabric's. Nothing is
+            /// one stays half written until the deadline; `Destroyed`; for clients, `Lost`; `Fabric`. Nothing is
             /// changed.
             pub async fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
                 let mut value = Vec::new();
                 Ok(self.get_into(key, &mut value).await?.then_some(value))
             }
 
-            /// Replaces the content of `into` by the value of `key` and returns true; leaves it empty and returns false
-            /// if there is no such key. Allocates nothing if the value fits in `into`'s capacity. Otherwise as
-            /// [`Self::get`].
+            /// Replaces the content of `into` with the value of `key` and returns true; if there is no such key, leaves
+            /// it empty and returns false. Allocates nothing if the value fits in `into`'s capacity. Otherwise the same
+            /// as [`Self::get`].
             ///
             /// # Errors
-            /// As [`Self::get`]; `into` is empty then.
+            /// Same as [`Self::get`]; `into` is empty then.
             #[inline(always)]
             pub async fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
-                match self.get_now(key, into) {
-                    TryGet::Done(found) => Ok(found.is_some()),
-                    TryGet::MustWait => self.get_waiting(key, into).await,
+                match self.try_get(key, into) {
+                    Now::Done(found) => Ok(found.is_some()),
+                    Now::Wait => self.get_slow(key, into).await,
                 }
             }
 
-            /// The first part of [`Self::get_into`]: all of it, unless it has to wait.
+            /// Looks up `key` as far as that is possible without waiting.
             #[inline(always)]
-            pub(crate) fn get_now(&mut self, key: &[u8], into: &mut Vec<u8>) -> TryGet<()> {
+            pub(crate) fn try_get(&mut self, key: &[u8], into: &mut Vec<u8>) -> Now<()> {
                 into.clear();
                 match self.lane.in_place() {
                     Some(lane) => self.$protocol.try_get_value(lane, key, into),
@@ -72,44 +73,49 @@ macro_rules! lookups {
                 }
             }
 
-            /// The second part.
-            pub(crate) async fn get_waiting(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
+            /// Looks up `key`, and waits if needed.
+            pub(crate) async fn get_slow(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
                 Ok(self.get_from(key, into).await?.is_some())
             }
 
-            /// Looks `key` up on whichever lane there is.
+            /// Looks up `key` on a lane of any fabric, in other sessions if the current one is lost.
             async fn get_from(
                 &mut self,
                 key: &[u8],
                 into: &mut Vec<u8>,
             ) -> Result<Option<guira_rcuckoo::Token>, Error> {
-                let mut until = Until::default();
+                let mut deadline = ReconnectDeadline::default();
                 loop {
                     match self.$protocol.get(self.lane.any(), key, into).await {
                         Ok(found) => return Ok(found),
-                        Err(error) => self.go_on(error, &mut until).await?,
+                        Err(error) => self.prepare_lookup_retry(error, &mut deadline).await?,
                     }
                     into.clear();
                 }
             }
 
-            /// Makes the next attempt of a lookup possible that failed with `error`. // [R-SESSION-1]
+            /// Prepares another attempt of a lookup that failed with `error`, or returns the error to report.
+            /// // [R-SESSION-1]
             #[cold]
-            async fn go_on(&mut self, error: OperationError, until: &mut Until) -> Result<(), Error> {
+            async fn prepare_lookup_retry(
+                &mut self,
+                error: OperationError,
+                deadline: &mut ReconnectDeadline,
+            ) -> Result<(), Error> {
                 let error = self.events.failed(error);
                 if self.lane.is_remote() {
-                    // Rare, and larger than the rest of a lookup's future.
-                    Box::pin(self.change_session(error, Operation::Get, until)).await
+                    // Boxed: it is rare, and larger than the rest of a lookup's future.
+                    Box::pin(self.change_session(error, Operation::Get, deadline)).await
                 } else {
                     Err(error)
                 }
             }
 
-            /// The value of `key` and the state it was read in, for a change that depends on it, or `None` if there is
-            /// no such key. Round trips: as [`Self::get`]. Source: R-CAS-2.
+            /// Returns the value of `key` and the state it was read in, for a change that depends on it, or `None` if
+            /// there is no such key. Round trips: as [`Self::get`]. Source: R-CAS-2.
             ///
             /// # Errors
-            /// As [`Self::get`]; `NarrowVersions` if the table's row versions are too narrow to tell states apart
+            /// Same as [`Self::get`]; `NarrowVersions` if the table's row versions are too narrow to distinguish states
             /// (preset `paper`).
             pub async fn get_versioned(&mut self, key: &[u8]) -> Result<Option<Versioned>, Error> {
                 let mut value = Vec::new();
@@ -117,11 +123,11 @@ macro_rules! lookups {
                 Ok(token.map(|token| Versioned { value, token }))
             }
 
-            /// Replaces the content of `into` by the value of `key` and returns the state it was read in; leaves it
-            /// empty and returns `None` if there is no such key. Otherwise as [`Self::get_versioned`].
+            /// Replaces the content of `into` with the value of `key` and returns the state it was read in; if there is
+            /// no such key, leaves it empty and returns `None`. Otherwise the same as [`Self::get_versioned`].
             ///
             /// # Errors
-            /// As [`Self::get_versioned`]; `into` is empty then.
+            /// Same as [`Self::get_versioned`]; `into` is empty then.
             pub async fn get_versioned_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Token>, Error> {
                 into.clear();
                 check_versions(self.$protocol.table())?;
@@ -136,34 +142,34 @@ macro_rules! lookups {
                 Ok(found.map(|state| Token::new(self.$protocol.table(), state)))
             }
 
-            /// Looks up many keys at once, so that their memory accesses overlap: one result for each, in order.
-            /// Allocates for each value; [`Self::get_many_with`] does not. Round trips and source: as there.
+            /// Looks up many keys at once, so that their memory accesses overlap, and returns one result for each, in
+            /// order. Allocates for each value; [`Self::get_many_with`] does not, and gives the round trips and source.
             ///
             /// # Errors
-            /// Each key has its own, as those of [`Self::get`].
+            /// Each key has a result of its own, with the errors of [`Self::get`].
             pub async fn get_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Vec<Result<Option<Vec<u8>>, Error>> {
                 let mut values = Vec::with_capacity(keys.len());
                 self.get_many_with(keys, |_, result| values.push(result.map(|value| value.map(<[u8]>::to_vec)))).await;
                 values
             }
 
-            /// Looks up many keys at once, so that their memory accesses overlap, and hands the place of each in
-            /// `keys`, and its result, to `visit`, in order. There is no snapshot of several keys: each result is that
-            /// of a lookup of its own. No allocation for each key.
+            /// Looks up many keys at once, so that their memory accesses overlap, and calls `visit` with the index of
+            /// each in `keys` and its result, in order. This is not a snapshot of several keys: each result is that of
+            /// a separate lookup. Allocates nothing for each key.
             ///
-            /// Round trips: 1 for 32 keys, 2 with extents among them; where a miss alone takes 2, 2 more for each miss.
-            /// On shared memory, where nothing travels, 1 for a key in its first row, 2 for others, and 1 for all
-            /// extents of 32 keys; there accesses overlap by prefetching. Source: R-READ-8.
+            /// Round trips: 1 for 32 keys, 2 with extents among them; where a single miss takes 2, 2 more for each
+            /// miss. On shared memory, where nothing crosses a network and accesses overlap by prefetching, 1 for a key
+            /// in its first row, 2 for others, and 1 for all extents of 32 keys. Source: R-READ-8.
             ///
             /// # Errors
-            /// Each key has its own, as those of [`Self::get`].
+            /// Each key has a result of its own, with the errors of [`Self::get`].
             pub async fn get_many_with<K: AsRef<[u8]>>(
                 &mut self,
                 keys: &[K],
                 mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
             ) {
                 let Some(lane) = self.lane.in_place() else {
-                    return Box::pin(self.get_many_from_afar(keys, visit)).await;
+                    return Box::pin(self.get_many_remote(keys, visit)).await;
                 };
                 let events = &self.events;
                 let visit = |i: usize, result: Result<Option<&[u8]>, guira_rcuckoo::Error>| {
@@ -172,14 +178,14 @@ macro_rules! lookups {
                 self.$protocol.get_many_in_place(lane, keys, visit).await;
             }
 
-            /// The same over a fabric whose sessions can be lost: goes on in another one with the first key that has
-            /// no result yet.
-            async fn get_many_from_afar<K: AsRef<[u8]>>(
+            /// Looks up many keys over a fabric whose sessions can be lost: continues in another session with the first
+            /// key that has no result yet.
+            async fn get_many_remote<K: AsRef<[u8]>>(
                 &mut self,
                 keys: &[K],
                 mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
             ) {
-                let (mut done, mut until) = (0, Until::default());
+                let (mut done, mut deadline) = (0, ReconnectDeadline::default());
                 while done < keys.len() {
                     let (base, events, mut lost) = (done, &self.events, None);
                     let see = |i: usize, result: Result<Option<&[u8]>, OperationError>| match result {
@@ -192,25 +198,25 @@ macro_rules! lookups {
                     };
                     self.$protocol.get_many(self.lane.any(), &keys[base..], see).await;
                     let Some(error) = lost else { return };
-                    if let Err(told) = self.go_on(error.clone(), &mut until).await {
-                        visit(done, Err(told));
+                    if let Err(first) = self.prepare_lookup_retry(error.clone(), &mut deadline).await {
+                        visit(done, Err(first));
                         (done + 1..keys.len()).for_each(|i| visit(i, Err(error.clone().into())));
                         return;
                     }
                 }
             }
 
-            /// Whether there is such a key. Round trips: as [`Self::get`], whose value is read and dropped.
+            /// Whether the key exists. Round trips: as [`Self::get`], whose value is read and dropped.
             ///
             /// # Errors
-            /// As [`Self::get`].
+            /// Same as [`Self::get`].
             pub async fn contains(&mut self, key: &[u8]) -> Result<bool, Error> {
                 let mut value = Vec::new();
                 self.get_into(key, &mut value).await
             }
 
-            /// What was sent and received since this was opened, which does not count itself: round trips, messages by
-            /// verb, payload bytes. Only grows. No round trip.
+            /// Returns what was sent and received since this was opened, opening excluded: round trips, messages by
+            /// verb, payload bytes. They only grow. No round trip.
             pub fn traffic(&self) -> Traffic {
                 *self.lane.traffic()
             }
@@ -220,10 +226,11 @@ macro_rules! lookups {
 
 pub(crate) use lookups;
 
-/// Looks keys up, one at a time: one a task, from [`super::Store::reader`]. In place: [`crate::Reader`]. Needs no
-/// client slot and no write permission; any number of readers may use a table.
+/// An async reader, which looks up keys, one at a time: from [`super::Store::reader`], one for each task. It needs no
+/// client slot and no write permission; any number of readers may use a table. The blocking counterpart is
+/// [`crate::Reader`].
 ///
-/// A future that is dropped leaves nothing behind.
+/// A future may be dropped at any time: it leaves nothing behind.
 ///
 /// ```
 /// # use guira::{CreateOptions, OpenOptions, Store, Url, aio};
@@ -249,42 +256,47 @@ pub struct Reader {
     lane: FabricLane,
     events: Events,
     waiting: Waiting,
-    attachment: Attachment,
+    binding: SessionBinding,
 }
 
 impl fmt::Debug for Reader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reader").field("url", &self.attachment.store.url).finish_non_exhaustive()
+        f.debug_struct("Reader").field("url", &self.binding.store.url).finish_non_exhaustive()
     }
 }
 
 impl Reader {
-    /// A reader of the latest session, lost or not: its first lookup finds out.
+    /// Creates a reader of the latest session, which may be lost: its first lookup finds out.
     pub(crate) fn new(store: &Arc<Inner>, sessions: &Arc<Sessions>, waiting: Waiting) -> Reader {
         let latest = sessions.latest().map(|session| (session.region, session.number));
-        // A session of the store's own will do until there is one that waits as wanted.
-        let (region, number) = latest.unwrap_or_else(|| (store.region_at_hand(), 0));
+        // Until there is a session that waits as wanted, one of the store's own will do.
+        let (region, number) = latest.unwrap_or_else(|| (store.latest_region(), 0));
         Reader {
             reader: guira_rcuckoo::Reader::new(Arc::clone(&store.table), store.client_config(0)),
             lane: region.lane_waiting(waiting),
             events: store.events.clone(),
             waiting,
-            attachment: Attachment::new(Arc::clone(store), Arc::clone(sessions), number, Holds::Nothing),
+            binding: SessionBinding::new(Arc::clone(store), Arc::clone(sessions), number, Holds::Nothing),
         }
     }
 
-    /// Goes on in another session after `error`. A reader holds nothing: whether the node dropped the session before
-    /// does not matter. // [R-SESSION-1]
-    async fn change_session(&mut self, error: Error, operation: Operation, until: &mut Until) -> Result<(), Error> {
-        let session = self.attachment.next(error, until).await?;
+    /// Moves to another session after `error`. A reader holds nothing, so it does not matter whether the node dropped
+    /// the last session. // [R-SESSION-1]
+    async fn change_session(
+        &mut self,
+        error: Error,
+        operation: Operation,
+        deadline: &mut ReconnectDeadline,
+    ) -> Result<(), Error> {
+        let session = self.binding.next(error, deadline).await?;
         let traffic = *self.lane.traffic();
         self.lane = session.region.lane_waiting(self.waiting);
         *self.lane.traffic_mut() = traffic;
-        self.attachment.attach(&session, operation)
+        self.binding.bind(&session, operation)
     }
 
-    /// What this reader met since it was opened: rows that were read again, writers that it read past, lookups that
-    /// gave up. Only grows. No round trip.
+    /// Returns the counters of this reader since it was opened: rows that were read again, stopped writers that were
+    /// read through, lookups that gave up. They only grow. No round trip.
     pub fn counters(&self) -> Counters {
         *self.reader.counters()
     }

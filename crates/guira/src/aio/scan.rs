@@ -1,28 +1,30 @@
-//! Scans for tasks.
+//! Async scans.
 
 use super::Store;
 use crate::Error;
 use crate::fabric::Waiting;
 use crate::scan::{Item, RowScan};
-use crate::sessions::moment_after;
+use crate::sessions::deadline_after;
 
-/// The keys and values of a table, one after the other, from [`Store::scan`]. In place: [`crate::Scan`].
+/// An async scan over the keys and values of a table, from [`Store::scan`]. The blocking counterpart is
+/// [`crate::Scan`].
 #[derive(Debug)]
 pub struct Scan(crate::Scan);
 
 impl Scan {
-    /// The next key and its value, or an error, after which there are no more; `None` at the end. Dropped before it is
-    /// ready, it may leave out keys of one row. Round trips: 1 a row, 1 more for each extent.
+    /// Returns the next key and its value; `None` at the end, and after an error. If the future is dropped before it is
+    /// ready, the scan may skip keys of one row. Round trips: 1 for each row, 1 more for each extent.
     pub async fn next(&mut self) -> Option<Result<Item, Error>> {
         self.0.next_item().await
     }
 }
 
 impl Store {
-    /// The keys and values of the table, while others work. As [`crate::Store::scan`], which tells what is guaranteed.
+    /// Scans the keys and values of the table, while other clients change it; [`crate::Store::scan`] has the
+    /// guarantees.
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`crate::Store::scan`].
     ///
     /// ```
     /// # use guira::{CreateOptions, Url, aio};
@@ -42,7 +44,7 @@ impl Store {
     /// ```
     pub async fn scan(&self) -> Result<Scan, Error> {
         let inner = &self.0.inner;
-        let session = inner.cooperative.current_later(moment_after(inner.options.reconnect_timeout)).await?;
+        let session = inner.cooperative.current_async(deadline_after(inner.options.reconnect_timeout)).await?;
         Ok(Scan(crate::Scan::new(RowScan::new(inner, &session.region, Waiting::Cooperative))))
     }
 }

@@ -1,4 +1,4 @@
-//! Errors of those who look after a table: who check, serve or repair it.
+//! Errors of administration: checking, serving and repairing tables.
 
 use guira_check::CheckError;
 use guira_fabric::Effect;
@@ -12,8 +12,8 @@ use crate::Url;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdminError {
-    /// Nobody has the client slot whose client was to be killed. Nothing was changed.
-    #[error("{url} has no client in slot {slot}; nobody was killed, and nothing was changed")]
+    /// The client slot is free, so there is no client to kill. Nothing was changed.
+    #[error("{url} has no client in slot {slot}; no process was killed, and nothing was changed")]
     NoClient {
         /// The table.
         url: Url,
@@ -21,14 +21,14 @@ pub enum AdminError {
         slot: u16,
     },
     /// The process of a client was not killed, or does not end: nothing in the table was changed. If it was sent
-    /// SIGKILL ([`KillError::Lingering`]) it ends later, and [`crate::Error::effect`] is unknown.
+    /// SIGKILL ([`KillError::Lingering`]), it ends later, and [`crate::Error::effect`] is unknown.
     #[error("{} the client in slot {slot} of {url}: {source}; nothing in the table was changed", killing(source))]
     Kill {
         /// The table.
         url: Url,
         /// The slot, from 0.
         slot: u16,
-        /// Why.
+        /// The cause.
         source: KillError,
     },
     /// The table could not be read for statistics or a check. Nothing was changed.
@@ -36,16 +36,16 @@ pub enum AdminError {
     Check {
         /// The table.
         url: Url,
-        /// Why.
+        /// The cause.
         source: CheckError,
     },
-    /// The table cannot be served to other hosts, or not any more. Nothing in the table was changed, unless its memory
-    /// is lost.
+    /// The table cannot be served to other hosts, or can no longer be. Nothing in the table was changed, unless its
+    /// memory is lost.
     #[error("cannot serve {url}: {source}{}", of_the_table(source))]
     Serve {
         /// The table.
         url: Url,
-        /// Why.
+        /// The cause.
         source: NodeError,
     },
 }
@@ -79,7 +79,7 @@ impl AdminError {
 
 fn of_the_table(error: &NodeError) -> &'static str {
     match error {
-        NodeError::MemoryLost { .. } => "; what was in the table is gone",
+        NodeError::MemoryLost { .. } => "; the content of the table is lost",
         _ => "; nothing in the table was changed",
     }
 }

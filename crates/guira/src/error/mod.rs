@@ -1,4 +1,4 @@
-//! Errors, sorted by blame; each says what was attempted and whether it had an effect.
+//! Errors. Each says what was attempted, whose fault the failure is, and whether it had an effect.
 
 mod admin;
 mod open;
@@ -18,19 +18,19 @@ pub use self::open::OpenError;
 use crate::errors::{TlsFileError, TokenFileError, UrlError};
 use crate::{OperationError, OperationErrorKind, Url};
 
-/// Whose fault an error is: [`Error::blame`]. More may come.
+/// The party at fault for an error: [`Error::blame`]. More variants may be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Blame {
-    /// The way to the memory.
+    /// The connection to the memory.
     Fabric,
     /// The memory: it is damaged, not a table, or a table of another version of this library.
     Corrupt,
-    /// The table: there is no room.
+    /// The table: it is full.
     Full,
     /// Other clients: they hold what is needed.
     Busy,
-    /// This client was shut out, or its table destroyed.
+    /// This client was fenced, or its table destroyed.
     Fenced,
     /// The caller.
     Misuse,
@@ -39,7 +39,7 @@ pub enum Blame {
 }
 
 impl Blame {
-    /// One lower-case word, for machines.
+    /// Returns one lower-case word, for machines.
     pub const fn as_str(self) -> &'static str {
         match self {
             Blame::Fabric => "fabric",
@@ -59,21 +59,21 @@ impl fmt::Display for Blame {
     }
 }
 
-/// An operation failed. A miss is not an error, nor is a change that was not made because of the key's state.
+/// The error of all operations. A miss is not an error, nor is a change that was not made because of the key's state.
 ///
-/// There are three families: errors of those who open a table ([`OpenError`]), of operations on keys
-/// ([`OperationError`]), and of those who look after a table ([`AdminError`]). Where documentation says which errors a
-/// function has, it names the innermost variant: `Full` of a put is [`OperationErrorKind::Full`]. "The fabric's" are
-/// [`Error::Fabric`] and [`OperationErrorKind::Fabric`]: the memory could not be reached. They alone may have had an
-/// effect ([`Error::effect`]). Each error's text says what was attempted, on what, and whether anything changed; errors
-/// of lookups and scans, which change nothing, do not say so.
+/// There are three families: errors of opening and creating tables ([`OpenError`]), of operations on keys
+/// ([`OperationError`]), and of administration ([`AdminError`]). In the documentation of functions, a name such as
+/// `Full` is that of the innermost variant, here [`OperationErrorKind::Full`]. `Fabric` is [`Error::Fabric`] or
+/// [`OperationErrorKind::Fabric`]: the memory could not be reached. Only these errors may have had an effect
+/// ([`Error::effect`]). The text of an error says what was attempted, on what, and whether anything changed; errors of
+/// lookups and scans, which change nothing, leave that out.
 ///
 /// ```
 /// use guira::{Blame, Effect, Store, Url};
 ///
 /// # fn main() -> Result<(), guira::errors::UrlError> {
 /// let url: Url = format!("shm://guira-doc-nothing-{}", std::process::id()).parse()?;
-/// let error = Store::open(&url).expect_err("nobody created it");
+/// let error = Store::open(&url).expect_err("it does not exist");
 /// assert!(error.is_not_found());
 /// assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
 /// assert!(error.to_string().ends_with("nothing was changed"));
@@ -81,12 +81,12 @@ impl fmt::Display for Blame {
 /// # }
 /// ```
 ///
-/// What to do depends on blame and effect. Who wants to know more matches on what is inside:
+/// Programs should decide by blame and effect, and can match on the cause for details:
 ///
 /// ```
 /// use guira::{Client, Error, OperationErrorKind};
 ///
-/// /// Stores a value that may be left out, and says whether it was too long for the table.
+/// /// Stores an optional value, and returns whether it was too long for the table.
 /// fn is_too_long(client: &mut Client, key: &[u8], value: &[u8]) -> Result<bool, Error> {
 ///     match client.put(key, value) {
 ///         Err(error) if matches!(error.operation_kind(), Some(OperationErrorKind::ValueLength { .. })) => Ok(true),
@@ -107,50 +107,50 @@ impl fmt::Display for Blame {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A table could not be opened, created or destroyed, or a client of it not be opened. Nothing was changed.
+    /// A table could not be opened, created or destroyed, or a client of it could not be opened. Nothing was changed.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// An operation on keys failed: which one, and why, is in it.
+    /// An operation on keys failed. The inner error has the operation and the cause.
     #[error(transparent)]
     Operation(#[from] OperationError),
     /// A table could not be checked, served or repaired.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// The memory could not be reached outside any operation on keys. [`Error::effect`] tells whether anything changed.
+    /// The memory could not be reached, outside operations on keys. [`Error::effect`] tells whether anything changed.
     #[error("{doing} {url}: {source}")]
     Fabric {
-        /// What was attempted.
+        /// The attempted action.
         doing: &'static str,
         /// The table.
         url: Url,
-        /// Why it failed.
+        /// The cause.
         source: FabricError,
     },
 }
 
-/// What a table that does not fit would have needed: [`Error::insufficient_space`].
+/// The space that a table would have needed, and the space there is: [`Error::insufficient_space`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InsufficientSpace {
     /// Bytes of the whole file.
     pub wanted_bytes: u64,
-    /// Bytes that its file system has for this user.
+    /// Bytes that are available to this user on its file system.
     pub available_bytes: u64,
 }
 
 impl Error {
-    /// Whether a table was looked for under a name that nothing has. A creation that finds no directory is another
-    /// error: a mistake of the path.
+    /// Whether no table exists under the name. A missing directory at a creation is a different error: the path is
+    /// wrong.
     pub fn is_not_found(&self) -> bool {
         let Error::Open(OpenError::Region(ShmError::NotFound { attempt, .. })) = self else { return false };
         *attempt != Attempt::Create
     }
 
-    /// Whether a table was to be created under a name that something has already. Nothing was changed.
+    /// Whether a table could not be created because the name is taken. Nothing was changed.
     pub fn is_already_exists(&self) -> bool {
         matches!(self, Error::Open(OpenError::Region(ShmError::AlreadyExists { .. })))
     }
 
-    /// What was missing, if a table could not be created because its file system has no room for it.
+    /// Returns the space that was missing, if a table could not be created because its file system is too full.
     pub fn insufficient_space(&self) -> Option<InsufficientSpace> {
         match self {
             Error::Open(OpenError::Region(ShmError::NoSpace { wanted, available, .. })) => {
@@ -160,7 +160,7 @@ impl Error {
         }
     }
 
-    /// The cause, if an operation on keys failed.
+    /// Returns the cause, if an operation on keys failed.
     pub fn operation_kind(&self) -> Option<&OperationErrorKind> {
         match self {
             Error::Operation(error) => Some(&error.kind),
@@ -168,7 +168,7 @@ impl Error {
         }
     }
 
-    /// What the operation did to the table: nothing, but for some errors of the fabric.
+    /// Returns the effect on the table: none, except for some `Fabric` errors.
     pub fn effect(&self) -> Effect {
         match self {
             Error::Open(_) => Effect::None,
@@ -178,7 +178,7 @@ impl Error {
         }
     }
 
-    /// Whose fault it is: what to do about it depends on that more than on the variant.
+    /// Returns the party at fault, which decides what to do more than the variant does.
     pub fn blame(&self) -> Blame {
         match self {
             Error::Open(error) => error.blame(),
@@ -189,7 +189,7 @@ impl Error {
     }
 }
 
-/// Gives [`Error`] the errors that are of one of its families.
+/// Implements conversions into [`Error`] for errors of its families.
 macro_rules! of_family {
     ($($error:ty => $family:ident),* $(,)?) => {$(
         impl From<$error> for Error {
@@ -276,7 +276,7 @@ mod tests {
 
     use super::*;
 
-    /// A forked child that goes on with its parent's store made the mistake itself, whatever it asked for.
+    /// A forked child that uses its parent's store made the mistake itself, whatever the operation.
     #[test]
     fn a_forked_child_is_to_blame() {
         let operation = Operation::Get;
@@ -286,9 +286,9 @@ mod tests {
         assert_eq!(of(FabricError::Disconnected { effect: Effect::Unknown }).blame(), Blame::Fabric);
     }
 
-    /// Whoever was shut out learns that it was, and what became of what it had sent.
+    /// A fenced client learns that it was fenced, and the effect of what it had sent.
     #[test]
-    fn a_client_that_was_shut_out_is_fenced() {
+    fn a_fenced_client_learns_the_effect() {
         for effect in [Effect::None, Effect::Unknown] {
             let source = FabricError::Fenced { effect };
             let error = Error::Operation(OperationError {

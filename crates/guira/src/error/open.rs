@@ -1,4 +1,4 @@
-//! Errors of those who open, create or destroy a table, or open a client of one.
+//! Errors of opening, creating and destroying tables, and of opening clients.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::Url;
 use crate::errors::{SlotLock, TlsFileError, TokenFileError, UrlError};
 use crate::mismatch::{Mismatch, sentence};
 
-/// A table could not be opened, created or destroyed, or a client of it not be opened. Nothing was changed.
+/// A table could not be opened, created or destroyed, or a client of it could not be opened. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The URL is not one. Nothing was changed.
+    /// The URL is invalid. Nothing was changed.
     #[error(transparent)]
     Url(#[from] UrlError),
     /// The table's file could not be created, opened, inspected or destroyed. Nothing was changed.
@@ -29,10 +29,10 @@ pub enum OpenError {
     Create {
         /// The table.
         url: Url,
-        /// What is wrong with its parameters.
+        /// The problem with its parameters.
         source: ConfigError,
     },
-    /// A format or another parameter of a table cannot be read. Nothing was changed.
+    /// A format or another parameter of a table could not be parsed. Nothing was changed.
     #[error("{0}; nothing was changed")]
     Parameter(#[from] ConfigError),
     /// The new table could not be formatted. Nothing is left of it.
@@ -40,61 +40,61 @@ pub enum OpenError {
     Format {
         /// The table.
         url: Url,
-        /// Why.
+        /// The cause.
         source: FabricError,
     },
-    /// The function that is told the progress of a creation stopped it. Nothing is left of the table.
+    /// The progress function stopped the creation. Nothing is left of the table.
     #[error("cannot create {url}: stopped on request; nothing was changed")]
     Stopped {
         /// The table.
         url: Url,
     },
-    /// What the file holds is not a table this program can use. Nothing was changed.
+    /// The content of the file is not a table that this program can use. Nothing was changed.
     #[error("cannot open {url}: {source}; nothing was changed")]
     Table {
         /// The table.
         url: Url,
-        /// Why.
+        /// The cause.
         source: TableError,
     },
-    /// The table's file belongs to a user whom the caller does not trust by name. Nothing was changed. Source:
-    /// [`crate::OpenOptions::owner`].
+    /// The table's file belongs to a user whom the caller has not named as trusted: see [`crate::OpenOptions::owner`].
+    /// Nothing was changed.
     #[error("{}", owned_by_another(url, *owner_uid, *wanted_uid))]
     Owner {
         /// The table.
         url: Url,
         /// The id of the user who owns its file.
         owner_uid: u32,
-        /// The id of the user whose table it was to be; `None` if this user's or root's.
+        /// The id of the user whose table was expected; `None` for this user or root.
         wanted_uid: Option<u32>,
     },
-    /// The table exists, and is not as it was asked for. Nothing was changed.
+    /// The table exists, and does not match the options. Nothing was changed.
     #[error(
-        "cannot use {url} as asked: {}; nothing was changed; ask for what it has, or for another table",
+        "cannot use {url} as asked: {}; nothing was changed; change the options, or use another table",
         sentence(mismatches)
     )]
     Mismatch {
         /// The table.
         url: Url,
-        /// Everything in which it is not as asked, one at least.
+        /// The differences, at least one.
         mismatches: Vec<Mismatch>,
     },
-    /// No session with a memory node began. Nothing was changed.
+    /// No session with a memory node could be opened. Nothing was changed.
     #[error("cannot open {url}: {source}")]
     Connect {
         /// The table.
         url: Url,
-        /// Why.
+        /// The cause.
         source: Arc<ConnectError>,
     },
-    /// The file with the secret for the memory node cannot be used. Nothing was changed.
-    #[error("cannot take the token for {url} from {}: {reason}; nothing was changed", path.display())]
+    /// The token file for the memory node cannot be used. Nothing was changed.
+    #[error("cannot read the token for {url} from {}: {reason}; nothing was changed", path.display())]
     TokenFile {
         /// The table.
         url: Url,
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// A token file cannot be used. Nothing was changed.
@@ -103,8 +103,8 @@ pub enum OpenError {
     /// A file with certificates or a private key cannot be used. Nothing was changed.
     #[error("{0}; nothing was changed")]
     TlsFile(Arc<TlsFileError>),
-    /// The table that this store had opened is gone: the memory node lost its bytes, and holds nothing or another table
-    /// now. Nothing was changed. Source: R-OPEN-1.
+    /// The table that this store had opened is gone: the memory node has lost its bytes, and holds nothing or another
+    /// table now. Nothing was changed. Source: R-OPEN-1.
     #[error(
         "{url}: the table that was opened is gone: its memory node lost it, and has {found} now; nothing \
              was changed; open it again"
@@ -112,18 +112,18 @@ pub enum OpenError {
     Gone {
         /// The table.
         url: Url,
-        /// What is there instead.
+        /// The content that the node has instead.
         found: &'static str,
     },
-    /// The table of a memory node was to be created or destroyed by a client. Nothing was changed.
+    /// A client tried to create or destroy the table of a memory node. Nothing was changed.
     #[error(
         "cannot {attempt} {url}: a memory node creates its table when it is started (`guira serve`), and the table \
-             goes when the node and its memory do; nothing was changed"
+             is gone when the node and its memory are; nothing was changed"
     )]
-    OfNode {
+    OnMemoryNode {
         /// The table.
         url: Url,
-        /// What was attempted.
+        /// The attempted action.
         attempt: Attempt,
     },
     /// Every client slot is taken. Nothing was changed. Source: R-SLOT-2.
@@ -134,12 +134,12 @@ pub enum OpenError {
     TooManyClients {
         /// The table.
         url: Url,
-        /// How many slots there are.
+        /// The number of slots.
         max: u16,
-        /// How many of them have a dead client that cannot be recovered: its record is damaged.
+        /// The number of slots with a dead client that cannot be recovered, because its redo record is damaged.
         dead: u16,
     },
-    /// Client slots are locked by somebody who is no client, and none of the others is free. Nothing was changed.
+    /// A process that is not a client has locked client slots, and none of the others is free. Nothing was changed.
     /// Source: R-SLOT-2.
     #[error("cannot open a client of {url}: {lock}; nothing was changed")]
     SlotsLocked {
@@ -148,38 +148,38 @@ pub enum OpenError {
         /// The lock.
         lock: SlotLock,
     },
-    /// Others had all clients of a pool until the timeout of the call. Nothing was changed.
+    /// All clients of a pool were in use until the timeout of the call. Nothing was changed.
     #[error(
-        "cannot get a client of {url}: all {max} clients of the pool were taken for {waited_ms} ms; nothing was \
-             changed; give them back sooner, or make the pool larger"
+        "cannot get a client of {url}: all {max} clients of the pool were in use for {waited_ms} ms; nothing was \
+             changed; return them sooner, or make the pool larger"
     )]
     PoolTimeout {
         /// The table.
         url: Url,
-        /// Clients the pool may have.
+        /// The maximum number of clients of the pool.
         max: usize,
-        /// How long the call waited.
+        /// The time that the call waited, in milliseconds.
         waited_ms: u64,
     },
-    /// A client, or a recovery of clients, was asked of a table that was opened for reading only. Nothing was changed.
-    #[error("{url} was opened for reading only: it has no clients and recovers none; nothing was changed")]
+    /// The call needs write access, and the table was opened for reading only. Nothing was changed.
+    #[error("{url} was opened for reading only, and this needs write access; nothing was changed")]
     ReadOnly {
         /// The table.
         url: Url,
     },
-    /// A client, or a recovery of clients, was asked of a memory node that lets this client only read. Nothing was
-    /// changed.
+    /// The call needs write access, and the memory node lets this client only read. Nothing was changed.
     #[error("cannot change {url}: {reason}; nothing was changed")]
     ReadOnlyGrant {
         /// The table.
         url: Url,
-        /// Why, as far as this client knows: it showed a token for readers, or the node lets nobody change the table.
+        /// The reason, as far as this client knows: its token is for readers, or the node serves the table for reading
+        /// only.
         reason: &'static str,
     },
     /// The operating system gives no random numbers. Nothing was changed.
     #[error("the operating system gives no random numbers: {reason}; nothing was changed")]
     Random {
-        /// Its answer.
+        /// The system's answer.
         reason: String,
     },
 }
@@ -196,7 +196,7 @@ impl OpenError {
             | OpenError::ReadOnly { .. }
             | OpenError::ReadOnlyGrant { .. }
             | OpenError::TokenFile { .. }
-            | OpenError::OfNode { .. } => Blame::Misuse,
+            | OpenError::OnMemoryNode { .. } => Blame::Misuse,
             OpenError::Region(error) => region_blame(error),
             OpenError::Table { source, .. } => match source {
                 TableError::Fabric(error) => fabric_blame(error),
@@ -233,8 +233,8 @@ fn owned_by_another(url: &Url, owner_uid: u32, wanted_uid: Option<u32>) -> Strin
             format!("cannot open {url}: it belongs to user {owner_uid}, not to user {wanted_uid}; nothing was changed")
         }
         None => format!(
-            "cannot open {url} for changing: it belongs to user {owner_uid}, who can read and change all that is put \
-             into it; name that user (--owner {owner_uid}, OpenOptions::owner) if you trust them, or take another \
+            "cannot open {url} for writing: it belongs to user {owner_uid}, who can read and change all that is put \
+             into it; name that user (--owner {owner_uid}, OpenOptions::owner) if you trust them, or use another \
              table; nothing was changed"
         ),
     }

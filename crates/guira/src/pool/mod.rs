@@ -1,4 +1,4 @@
-//! Pools of clients: many threads or tasks share a few clients, and so a few of the table's client slots.
+//! Client pools: many threads or tasks share a few clients, and so a few of the table's client slots.
 
 mod queue;
 mod shared;
@@ -13,24 +13,24 @@ pub(crate) use self::shared::Shared;
 use crate::wait::block_on;
 use crate::{Client, Error, Store};
 
-/// How long [`Pool::get`] waits unless told otherwise.
+/// The default timeout of [`Pool::get`].
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How many clients a pool has, at one moment: [`Pool::status`].
+/// The number of clients of a pool at one moment: [`Pool::status`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStatus {
-    /// Clients it may have.
+    /// The maximum number of clients.
     pub max: usize,
-    /// Clients it has, or is opening or closing.
+    /// Clients that are open, or being opened or closed.
     pub size: usize,
-    /// Clients among them that nobody has.
+    /// Clients among them that are idle.
     pub idle: usize,
-    /// Calls that wait for one.
+    /// Calls that wait for a client.
     pub waiting: usize,
 }
 
-/// Clients that threads share, from [`Store::pool`]: each thread takes one for an operation or a few, and the
-/// next one in line gets it afterwards. As futures: [`crate::aio::Pool`].
+/// A pool of clients that threads share, from [`Store::pool`]: each thread takes a client for an operation or a few,
+/// and then it goes to the thread that has waited longest. The async counterpart is [`crate::aio::Pool`].
 ///
 /// ```
 /// # use guira::{CreateOptions, Store, Url};
@@ -58,9 +58,9 @@ pub struct Pool {
     timeout: Duration,
 }
 
-/// A client of a [`Pool`], which goes back when this is dropped; what becomes of it then: [`crate::aio::PooledClient`].
+/// A client of a [`Pool`]. It goes back to the pool when this is dropped, as described at [`crate::aio::PooledClient`].
 pub struct PooledClient {
-    /// There until this is dropped.
+    /// `Some` until this is dropped.
     client: Option<Client>,
     shared: Arc<Shared>,
 }
@@ -70,40 +70,41 @@ impl Pool {
         Pool { shared: Shared::new(store, max), timeout: DEFAULT_TIMEOUT }
     }
 
-    /// The same pool, with another bound on how long [`Pool::get`] waits; default 30 s. Zero waits for nobody.
+    /// Sets how long [`Pool::get`] waits; default 30 s. Zero never waits.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Pool {
         self.timeout = timeout;
         self
     }
 
-    /// A client that nobody else has, the one that was used last. If all are taken and the pool may have no more, waits
-    /// for one; those who wait get theirs in the order of coming. Round trips: none for a client that is open; to open
-    /// one, those of [`Store::client`], which this calls.
+    /// Gets an idle client, the one used last. If all are taken and the pool is full, waits for one; waiting threads
+    /// are served in order of arrival. Round trips: none for a client that is open; to open one, those of
+    /// [`Store::client`], which this calls.
     ///
     /// # Errors
-    /// `PoolTimeout` if no client came back in time; as [`Store::client`] if one was to be opened, and then the next
-    /// who waits tries; `Fabric` in a forked child. Nothing was changed.
+    /// `PoolTimeout` if no client came back in time; those of [`Store::client`] if one was to be opened, and then the
+    /// next waiter tries; `Fabric` in a forked child. Nothing was changed.
     pub fn get(&self) -> Result<PooledClient, Error> {
         let client = self.shared.client_in_place(self.timeout)?;
         Ok(PooledClient { client: Some(Client(client)), shared: Arc::clone(&self.shared) })
     }
 
-    /// Closes the clients that nobody has now: gives back their slots and their chunks. Those that are lent stay, and
-    /// new ones are opened when they are needed. Round trips: those of [`Client::close`] for each.
+    /// Closes the idle clients: gives back their slots and their chunks. Clients in use stay open, and new ones are
+    /// opened when they are needed. Round trips: those of [`Client::close`] for each.
     ///
     /// # Errors
-    /// As [`Client::close`], the first after all were tried: no client is left open; `Fabric` in a forked child.
+    /// Same as [`Client::close`]: the first error, after all were tried; no idle client is left open. `Fabric` in a
+    /// forked child.
     pub fn close_idle(&self) -> Result<(), Error> {
         block_on(self.shared.close_idle())
     }
 
-    /// How many clients there are now. All 0 in a forked child, whose parent's they are. No round trip.
+    /// Returns the number of clients now. All are 0 in a forked child: the clients are its parent's. No round trip.
     pub fn status(&self) -> PoolStatus {
         self.shared.status()
     }
 
-    /// The store whose clients they are.
+    /// Returns the store of the pool's clients.
     pub fn store(&self) -> &Store {
         self.shared.store()
     }
@@ -122,7 +123,7 @@ impl fmt::Debug for PooledClient {
 }
 
 /// # Panics
-/// Never: the client is there until this is dropped.
+/// Never: the client is `Some` until this is dropped.
 impl Deref for PooledClient {
     type Target = Client;
 

@@ -1,45 +1,45 @@
-//! The members of a pool and those who wait for one, in the order of coming. Nothing here waits, wakes or closes: the
-//! caller does. Nor is a waker cloned or dropped here, which may end a task, and with it what the task holds of the
-//! same pool: the caller does it when nothing is locked.
+//! The members of a pool and the queue of waiters, in order of arrival. Nothing here waits, wakes or closes: the caller
+//! does. Nor is a waker cloned or dropped here: that may end a task, and drop what the task holds of the same pool, so
+//! the caller does it when nothing is locked.
 //!
-//! Invariants: as long as somebody waits, no member is idle and no other one may be opened; who was granted something
-//! waits no more; a member or the right to open one is in one place: idle, granted, or with somebody.
+//! Invariants: while a waiter exists, no member is idle and no other one may be opened; a waiter that was granted
+//! something waits no more; a member, or the right to open one, is in one place: idle, granted, or with a holder.
 
 use std::collections::{BTreeMap, HashMap};
 use std::task::Waker;
 
-/// Who waits: numbers grow in the order of coming.
+/// The number of a waiter. Numbers grow in order of arrival.
 pub(super) type Number = u64;
 
-/// A turn with a member of the pool.
+/// The grant of a member of the pool.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Grant<T> {
-    /// This one.
+    /// An open member.
     Member(T),
-    /// A new one, which whoever is granted this opens.
+    /// The right to open a new one.
     MayOpen,
 }
 
-/// The members of a pool, and those who wait for one.
+/// The members of a pool, and its waiters.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     max: usize,
-    /// Members, and rights to open one that were granted.
+    /// Members, and granted rights to open one.
     open: usize,
     idle: Vec<T>,
     waiting: BTreeMap<Number, Waker>,
-    /// What was granted to those who have not come for it yet.
+    /// Grants that their waiters have not claimed yet.
     granted: HashMap<Number, Grant<T>>,
     next: Number,
 }
 
 impl<T> Queue<T> {
-    /// A pool of at most `max` members, none of which is open.
+    /// Creates a pool of at most `max` members, none of which is open.
     pub(super) fn new(max: usize) -> Queue<T> {
         Queue { max, open: 0, idle: Vec::new(), waiting: BTreeMap::new(), granted: HashMap::new(), next: 0 }
     }
 
-    /// The member that was used last, or the right to open another one. `None` if the caller has to wait.
+    /// Takes the member that was used last, or the right to open another one. `None` if the caller has to wait.
     pub(super) fn take(&mut self) -> Option<Grant<T>> {
         if let Some(member) = self.idle.pop() {
             return Some(Grant::Member(member));
@@ -50,12 +50,12 @@ impl<T> Queue<T> {
         })
     }
 
-    /// A member that nobody has; its place stays taken.
+    /// Takes an idle member, which stays counted as open.
     pub(super) fn take_idle(&mut self) -> Option<T> {
         self.idle.pop()
     }
 
-    /// Joins those who wait.
+    /// Adds a waiter.
     pub(super) fn join(&mut self, waker: Waker) -> Number {
         let number = self.next;
         self.next += 1;
@@ -63,7 +63,8 @@ impl<T> Queue<T> {
         number
     }
 
-    /// What was granted to `number`, which otherwise goes on waiting, with this waker; gives back the one before.
+    /// Returns the grant of `number`, if there is one; otherwise it keeps waiting, and its waker is exchanged with
+    /// `waker`.
     pub(super) fn claim(&mut self, number: Number, waker: &mut Waker) -> Option<Grant<T>> {
         if let Some(known) = self.waiting.get_mut(&number) {
             std::mem::swap(known, waker);
@@ -72,13 +73,14 @@ impl<T> Queue<T> {
         self.granted.remove(&number)
     }
 
-    /// `number` waits no more. What was granted to it is the caller's to pass on; otherwise there is its waker.
+    /// Removes the waiter `number`. If it has a grant, the caller passes it on; otherwise its waker is returned.
     #[must_use]
     pub(super) fn leave(&mut self, number: Number) -> (Option<Grant<T>>, Option<Waker>) {
         (self.granted.remove(&number), self.waiting.remove(&number))
     }
 
-    /// Grants it to the first who waits, whom the caller wakes; otherwise keeps the member, or gives up the right.
+    /// Passes `grant` to the first waiter, whose waker the caller wakes; if there is none, keeps the member, or gives
+    /// up the right.
     #[must_use]
     pub(super) fn give(&mut self, grant: Grant<T>) -> Option<Waker> {
         if let Some((number, waker)) = self.waiting.pop_first() {
@@ -92,22 +94,22 @@ impl<T> Queue<T> {
         None
     }
 
-    /// Members there may be.
+    /// Returns the maximum number of members.
     pub(super) fn max(&self) -> usize {
         self.max
     }
 
-    /// Members there are, or are being opened.
+    /// Returns the number of members that are open or being opened.
     pub(super) fn open(&self) -> usize {
         self.open
     }
 
-    /// Members nobody has.
+    /// Returns the number of idle members.
     pub(super) fn idle(&self) -> usize {
         self.idle.len()
     }
 
-    /// How many wait.
+    /// Returns the number of waiters.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
@@ -125,7 +127,7 @@ mod tests {
         queue.claim(number, &mut noop())
     }
 
-    /// A queue of two members, 1 and 2, which are lent.
+    /// A queue of two members, 1 and 2, both in use.
     fn lent() -> Queue<u32> {
         let mut queue = Queue::new(2);
         assert_eq!((queue.take(), queue.take(), queue.take()), (Some(Grant::MayOpen), Some(Grant::MayOpen), None));
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn members_go_to_those_who_wait_in_order() {
+    fn members_go_to_waiters_in_order() {
         let mut queue = lent();
         let [first, second, third] = [(); 3].map(|()| queue.join(noop()));
         assert!(queue.give(Grant::Member(1)).is_some() && queue.give(Grant::Member(2)).is_some());
@@ -151,12 +153,12 @@ mod tests {
     }
 
     #[test]
-    fn those_who_leave_hold_nobody_up() {
+    fn waiters_that_leave_delay_no_others() {
         let mut queue = lent();
         let [first, second] = [(); 2].map(|()| queue.join(noop()));
         assert!(matches!(queue.leave(first), (None, Some(_))));
         assert!(queue.give(Grant::Member(1)).is_some());
-        // Granted, and left before it came for it: the caller passes it on.
+        // Granted, and left before it claimed: the caller passes it on.
         assert!(matches!(queue.leave(second), (Some(Grant::Member(1)), None)));
         assert!(matches!((queue.waiting(), queue.leave(second)), (0, (None, None))));
         let third = queue.join(noop());
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_is_closed_makes_room_for_another() {
+    fn a_closed_member_makes_room_for_another() {
         let mut queue = lent();
         let first = queue.join(noop());
         assert!(queue.give(Grant::MayOpen).is_some());

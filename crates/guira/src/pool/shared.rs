@@ -1,9 +1,9 @@
-//! The part that the clones of a pool, its clients and those who wait for one have in common.
+//! The state that the clones of a pool, its clients and its waiters share.
 //!
-//! Invariants: each member, and each right to open one, is given back however its holder ends: [`Permit`], [`Ticket`]
-//! and the guards of clients see to it. No client is opened, closed or waited for while the queue is locked, and no
-//! waker is cloned, woken or dropped. In a forked child nothing is locked: the threads that would unlock it do not
-//! exist there.
+//! Invariants: each member, and each right to open one, is given back however its holder ends: [`OpenRight`],
+//! [`Ticket`] and the guards of clients ensure it. While the queue is locked, no client is opened, closed or waited for,
+//! and no waker is cloned, woken or dropped. In a forked child nothing is locked: the threads that would unlock it do
+//! not exist there.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,33 +18,33 @@ use super::PoolStatus;
 use super::queue::{Grant, Number, Queue};
 use super::timer::{Alarm, Timer};
 use crate::aio::Client;
-use crate::sessions::moment_after;
+use crate::sessions::deadline_after;
 use crate::wait::{Unpark, wait_for};
 use crate::{Error, OpenError, Store};
 
 /// The state that clones of a pool share.
 pub(crate) struct Shared {
     store: Store,
-    /// Whose it is.
+    /// The process that owns the pool.
     process: Option<Process>,
     queue: Mutex<Queue<Client>>,
     timer: Arc<Timer>,
 }
 
-/// The place of a member that is being opened, settled or closed: gives it up when it is dropped.
-struct Permit(Option<Arc<Shared>>);
+/// The right to a member that is being opened, settled or closed. Dropping it gives it up.
+struct OpenRight(Option<Arc<Shared>>);
 
-impl Permit {
-    fn new(shared: &Arc<Shared>) -> Permit {
-        Permit(Some(Arc::clone(shared)))
+impl OpenRight {
+    fn new(shared: &Arc<Shared>) -> OpenRight {
+        OpenRight(Some(Arc::clone(shared)))
     }
 
-    /// Its member is with a holder.
+    /// The member goes to a holder.
     fn lend(mut self) {
         self.0 = None;
     }
 
-    /// Its member is for whoever is next.
+    /// The member goes to the next waiter, or becomes idle.
     fn give(mut self, client: Client) {
         if let Some(shared) = self.0.take() {
             shared.give(Grant::Member(client));
@@ -52,7 +52,7 @@ impl Permit {
     }
 }
 
-impl Drop for Permit {
+impl Drop for OpenRight {
     fn drop(&mut self) {
         if let Some(shared) = self.0.take() {
             shared.give(Grant::MayOpen);
@@ -82,25 +82,25 @@ impl Shared {
         PoolStatus { max: queue.max(), size: queue.open(), idle: queue.idle(), waiting: queue.waiting() }
     }
 
-    /// A client, for a task.
+    /// Gets a client for a task.
     pub(crate) async fn client(self: &Arc<Self>, timeout: Duration) -> Result<Client, Error> {
         let mut ticket = self.ticket(timeout)?;
         match poll_fn(|cx| ticket.poll(cx, Wake::ByTimer)).await? {
-            Grant::Member(client) => Ok(anew(client)),
+            Grant::Member(client) => Ok(reset(client)),
             Grant::MayOpen => {
-                let permit = Permit::new(self);
+                let right = OpenRight::new(self);
                 let client = self.store.to_async().client().await?;
-                permit.lend();
+                right.lend();
                 Ok(client)
             }
         }
     }
 
-    /// A client, for this thread.
+    /// Gets a client for this thread, which blocks.
     pub(crate) fn client_in_place(self: &Arc<Self>, timeout: Duration) -> Result<Client, Error> {
         let mut ticket = self.ticket(timeout)?;
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
-        // Ends: at the ticket's deadline.
+        // Ends at the ticket's deadline.
         let grant = loop {
             match ticket.poll(&mut Context::from_waker(&waker), Wake::ByCaller) {
                 Poll::Ready(grant) => break grant?,
@@ -108,11 +108,11 @@ impl Shared {
             }
         };
         match grant {
-            Grant::Member(client) => Ok(anew(client)),
+            Grant::Member(client) => Ok(reset(client)),
             Grant::MayOpen => {
-                let permit = Permit::new(self);
+                let right = OpenRight::new(self);
                 let client = self.store.client()?.0;
-                permit.lend();
+                right.lend();
                 Ok(client)
             }
         }
@@ -123,14 +123,14 @@ impl Shared {
         Ok(Ticket { shared: Arc::clone(self), timeout, since: None, number: None, alarm: None })
     }
 
-    /// Closes the clients that nobody has. The first error, after all were tried.
+    /// Closes the idle clients. Returns the first error, after all were tried.
     pub(crate) async fn close_idle(self: &Arc<Self>) -> Result<(), Error> {
         self.refuse_if_forked()?;
         let (mut result, idle) = (Ok(()), self.queue().idle());
         for _ in 0..idle {
             let Some(client) = self.queue().take_idle() else { break };
-            // Its place is given up when it is closed.
-            let _permit = Permit::new(self);
+            // The right is given up when the client is closed.
+            let _right = OpenRight::new(self);
             result = result.and(client.close().await);
         }
         result
@@ -139,14 +139,15 @@ impl Shared {
     /// Takes a client back from its holder. // [R-DROP-1]
     pub(crate) fn take_back(self: &Arc<Self>, client: Client) {
         if !self.is_own() {
-            // The client is the parent's, and so is its place.
+            // The client is the parent's, and so is its right.
             return;
         }
         if thread::panicking() || client.is_useless() {
-            // Closed first: there are never more clients than may be. What a panic left half done ends with it.
-            let permit = Permit::new(self);
+            // Closed before the right is given up, so that there are never more clients than `max`. Closing also ends
+            // what a panic left half done.
+            let right = OpenRight::new(self);
             drop(client);
-            drop(permit);
+            drop(right);
         } else if client.is_settled() {
             self.give(Grant::Member(client));
         } else {
@@ -154,19 +155,19 @@ impl Shared {
         }
     }
 
-    /// Has a client give back what its last operation, which was dropped, had acquired: nobody may operate with it for
-    /// long, and others wait for its locks. // [R-DROP-1]
+    /// Settles what a dropped operation of a client had acquired: other clients may wait for its locks, and the client
+    /// may stay idle for long. // [R-DROP-1]
     fn settle(self: &Arc<Self>, mut client: Client) {
-        let permit = Permit::new(self);
+        let right = OpenRight::new(self);
         if !client.is_remote() {
-            // No batch travels: it is over at once.
+            // No batch is in flight: this ends at once.
             wait_for(client.settle());
-            return permit.give(client);
+            return right.give(client);
         }
-        // If there is no thread, the client is closed in place.
+        // If the thread cannot be started, the client is closed in place.
         let settle = move || {
             wait_for(client.settle());
-            permit.give(client);
+            right.give(client);
         };
         drop(thread::Builder::new().name("guira-settle".to_owned()).spawn(settle));
     }
@@ -192,24 +193,24 @@ impl Shared {
     }
 }
 
-/// An idle client, for its next holder.
-fn anew(mut client: Client) -> Client {
-    client.begin_anew();
+/// Prepares an idle client for its next holder.
+fn reset(mut client: Client) -> Client {
+    client.reset_for_next_holder();
     client
 }
 
-/// Who wakes a ticket's holder at its deadline.
+/// The party that wakes a ticket's holder at its deadline.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wake {
     ByTimer,
     ByCaller,
 }
 
-/// A place among those who wait, left by dropping it: what was granted to it meanwhile goes to the next.
+/// A place among the waiters. Dropping it leaves, and passes on what it was granted.
 struct Ticket {
     shared: Arc<Shared>,
     timeout: Duration,
-    /// Since when it waits.
+    /// When it began to wait.
     since: Option<Instant>,
     number: Option<Number>,
     alarm: Option<Alarm>,
@@ -217,10 +218,10 @@ struct Ticket {
 
 impl Ticket {
     fn poll(&mut self, cx: &mut Context<'_>, wake: Wake) -> Poll<Result<Grant<Client>, Error>> {
-        // It may have begun before the fork.
+        // The wait may have begun before a fork.
         self.shared.refuse_if_forked()?;
         let Some(number) = self.number else { return self.begin(cx, wake) };
-        // What was kept before is dropped when nothing is locked any more, here and below.
+        // The previous waker is dropped when nothing is locked any more, here and below.
         let mut waker = cx.waker().clone();
         let granted = self.shared.queue().claim(number, &mut waker);
         if let Some(grant) = granted {
@@ -267,7 +268,7 @@ impl Ticket {
 
     fn deadline(&self) -> Instant {
         let since = self.since.unwrap_or_else(Instant::now);
-        since.checked_add(self.timeout).unwrap_or_else(|| moment_after(self.timeout))
+        since.checked_add(self.timeout).unwrap_or_else(|| deadline_after(self.timeout))
     }
 
     fn give_up(&self) -> Error {

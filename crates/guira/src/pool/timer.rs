@@ -1,7 +1,7 @@
-//! Alarms for tasks, whichever executor they run on: one thread, while there are any.
+//! Alarms for tasks on any executor, from one thread that runs while there are any.
 //!
-//! Invariants: no waker is cloned, woken or dropped while the alarms are locked, because that may end a task, and with
-//! it one that waits here; a waker that panics keeps no other one from being woken.
+//! Invariants: no waker is cloned, woken or dropped while the alarms are locked, because that may end a task that
+//! itself waits here; a waker that panics does not keep others from being woken.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,13 +11,13 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the thread stays without an alarm: the next task that waits then need not start one.
-const LINGER: Duration = Duration::from_secs(1);
+/// The time that the thread stays without an alarm, so that the next task that waits need not start one.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// When a task is woken. Alarms of one moment are told apart by a number.
+/// The time at which a task is woken, and a number that distinguishes alarms of the same time.
 pub(super) type Alarm = (Instant, u64);
 
-/// Alarms that were set.
+/// A set of alarms, and the thread that serves it.
 #[derive(Debug, Default)]
 pub(super) struct Timer {
     state: Mutex<State>,
@@ -31,7 +31,7 @@ struct State {
     is_running: bool,
 }
 
-/// Notes that the thread has ended, however it ends.
+/// Records that the thread has ended, however it ends.
 struct Running<'t>(&'t Timer);
 
 impl Drop for Running<'_> {
@@ -41,10 +41,10 @@ impl Drop for Running<'_> {
 }
 
 impl Timer {
-    /// Has `waker` woken at this moment, unless [`Timer::cancel`] is called before.
+    /// Sets an alarm that wakes `waker` at this time, unless [`Timer::cancel`] is called before.
     ///
     /// # Errors
-    /// The thread could not be started. No alarm is set.
+    /// If the thread could not be started. No alarm is set then.
     pub(super) fn set(self: &Arc<Self>, at: Instant, waker: Waker) -> io::Result<Alarm> {
         let mut state = self.state();
         if !state.is_running {
@@ -63,14 +63,14 @@ impl Timer {
         Ok(alarm)
     }
 
-    /// Has this waker woken in place of the one before, and gives that one back.
+    /// Exchanges the waker of an alarm with `waker`.
     pub(super) fn update(&self, alarm: &Alarm, waker: &mut Waker) {
         if let Some(known) = self.state().alarms.get_mut(alarm) {
             std::mem::swap(known, waker);
         }
     }
 
-    /// Nobody waits for this alarm any more. Gives its waker back.
+    /// Cancels an alarm, and returns its waker.
     #[must_use]
     pub(super) fn cancel(&self, alarm: &Alarm) -> Option<Waker> {
         self.state().alarms.remove(alarm)
@@ -79,7 +79,7 @@ impl Timer {
     fn run(&self) {
         let running = Running(self);
         let mut state = self.state();
-        // Ends: when there was no alarm for a while; and each is set once.
+        // Ends when there was no alarm for a while; each alarm goes off once.
         loop {
             let now = Instant::now();
             let rest = state.alarms.split_off(&(now, u64::MAX));
@@ -87,7 +87,7 @@ impl Timer {
             if !due.is_empty() {
                 drop(state);
                 for waker in due.into_values() {
-                    // The panic hook has told of it; the waker is its executor's.
+                    // The panic hook has reported it; the waker belongs to its executor.
                     drop(catch_unwind(AssertUnwindSafe(|| waker.wake())));
                 }
                 state = self.state();
@@ -95,10 +95,10 @@ impl Timer {
             }
             let first = state.alarms.first_key_value().map(|((at, _), _)| at.saturating_duration_since(now));
             let (woken, wait) =
-                self.changed.wait_timeout(state, first.unwrap_or(LINGER)).unwrap_or_else(PoisonError::into_inner);
+                self.changed.wait_timeout(state, first.unwrap_or(IDLE_TIMEOUT)).unwrap_or_else(PoisonError::into_inner);
             state = woken;
             if first.is_none() && wait.timed_out() && state.alarms.is_empty() {
-                // Under the lock: who sets the next alarm finds that none runs.
+                // Under the lock, so that the next alarm starts another thread.
                 state.is_running = false;
                 drop(state);
                 std::mem::forget(running);
@@ -119,9 +119,9 @@ mod tests {
 
     use super::*;
 
-    struct Told(Sender<u32>, u32);
+    struct Notify(Sender<u32>, u32);
 
-    impl Wake for Told {
+    impl Wake for Notify {
         fn wake(self: Arc<Self>) {
             let _ = self.0.send(self.1);
         }
@@ -129,9 +129,9 @@ mod tests {
 
     #[test]
     fn alarms_go_off_in_order_unless_they_are_cancelled() {
-        let (sender, told) = channel();
+        let (sender, receiver) = channel();
         let timer = Arc::new(Timer::default());
-        let waker = |number| Waker::from(Arc::new(Told(sender.clone(), number)));
+        let waker = |number| Waker::from(Arc::new(Notify(sender.clone(), number)));
         let now = Instant::now();
         let at = |ms| now + Duration::from_millis(ms);
         timer.set(at(60), waker(3)).unwrap();
@@ -140,9 +140,9 @@ mod tests {
         timer.set(at(10), waker(1)).unwrap();
         assert!(timer.cancel(&cancelled).is_some());
         timer.update(&updated, &mut waker(2));
-        let order: Vec<u32> = told.iter().take(3).collect();
+        let order: Vec<u32> = receiver.iter().take(3).collect();
         assert_eq!(order, [1, 2, 3]);
-        assert!(now.elapsed() >= Duration::from_millis(60) && told.try_recv().is_err());
+        assert!(now.elapsed() >= Duration::from_millis(60) && receiver.try_recv().is_err());
         assert!(timer.state().alarms.is_empty());
     }
 
@@ -150,21 +150,21 @@ mod tests {
 
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {
-            panic!("it is meant to");
+            panic!("this is part of the test");
         }
     }
 
     #[test]
-    fn a_waker_that_panics_keeps_no_other_from_being_woken() {
-        let (sender, told) = channel();
+    fn a_waker_that_panics_does_not_keep_others_from_being_woken() {
+        let (sender, receiver) = channel();
         let timer = Arc::new(Timer::default());
         let now = Instant::now();
         let at = |ms| now + Duration::from_millis(ms);
-        // Two of one moment, and a later one; the first is set last, so that all are there when it goes off.
-        timer.set(at(400), Waker::from(Arc::new(Told(sender.clone(), 2)))).unwrap();
+        // Two alarms at one time, and a later one. The first is set last, so that all are set when it goes off.
+        timer.set(at(400), Waker::from(Arc::new(Notify(sender.clone(), 2)))).unwrap();
         timer.set(at(200), Waker::from(Arc::new(Panics))).unwrap();
-        timer.set(at(200), Waker::from(Arc::new(Told(sender, 1)))).unwrap();
-        let order = [(); 2].map(|()| told.recv_timeout(Duration::from_secs(60)));
+        timer.set(at(200), Waker::from(Arc::new(Notify(sender, 1)))).unwrap();
+        let order = [(); 2].map(|()| receiver.recv_timeout(Duration::from_secs(60)));
         assert_eq!(order, [Ok(1), Ok(2)]);
     }
 }

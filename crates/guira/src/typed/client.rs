@@ -1,4 +1,4 @@
-//! Typed clients and readers in place.
+//! Blocking typed clients and readers.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,16 +8,16 @@ use guira_rcuckoo::Operation;
 use super::{Buffers, Codec, Decode, Types, changed, decode};
 use crate::{Client, Error, Put, Reader, Scan, Swap};
 
-/// Reads and changes a table with types, one a thread, from [`super::Typed::client`]. Its operations are those of
-/// [`Client`] that have the same names, with their round trips and errors, and `WrongType` for a key or value that
-/// cannot be encoded or decoded: nothing was changed then.
+/// A blocking typed client, from [`super::Typed::client`], one for each thread. Its operations are those of [`Client`]
+/// with the same names, with their round trips and errors, and `WrongType` for a key or value that cannot be encoded or
+/// decoded: then nothing was changed.
 pub struct TypedClient<K: ?Sized, V, C> {
     client: Client,
     buffers: Buffers,
     types: Types<K, V, C>,
 }
 
-/// Reads a table with types, one a thread, from [`super::Typed::reader`]: as [`Reader`].
+/// A blocking typed reader, from [`super::Typed::reader`]: a [`Reader`] with types.
 pub struct TypedReader<K: ?Sized, V, C> {
     reader: Reader,
     buffers: Buffers,
@@ -29,15 +29,15 @@ impl<K: ?Sized, V, C> TypedClient<K, V, C> {
         TypedClient { client, buffers: Buffers::default(), types }
     }
 
-    /// The client. What it stores is not checked against the types.
+    /// Returns the untyped client. What it stores is not checked against the types.
     pub fn untyped(&mut self) -> &mut Client {
         &mut self.client
     }
 
-    /// Closes the client: as [`Client::close`].
+    /// Closes the client: see [`Client::close`].
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`Client::close`].
     pub fn close(self) -> Result<(), Error> {
         self.client.close()
     }
@@ -50,10 +50,10 @@ impl<K: ?Sized, V, C> fmt::Debug for TypedClient<K, V, C> {
 }
 
 impl<K: ?Sized, V, C: Codec<K> + Decode<V>> TypedClient<K, V, C> {
-    /// The value of `key`, or `None` if there is no such key: as [`Client::get`].
+    /// Returns the value of `key`, or `None` if there is no such key: see [`Client::get`].
     ///
     /// # Errors
-    /// As there; `WrongType`.
+    /// Same as [`Client::get`]; `WrongType`.
     pub fn get(&mut self, key: &K) -> Result<Option<V>, Error> {
         self.buffers.set_key::<C, K>(key, Operation::Get)?;
         let Buffers { key, value, .. } = &mut self.buffers;
@@ -63,19 +63,19 @@ impl<K: ?Sized, V, C: Codec<K> + Decode<V>> TypedClient<K, V, C> {
 }
 
 impl<K: ?Sized, V, C: Codec<K>> TypedClient<K, V, C> {
-    /// Whether there is such a key: as [`Client::contains`].
+    /// Whether the key exists: see [`Client::contains`].
     ///
     /// # Errors
-    /// As there; `WrongType`.
+    /// Same as [`Client::contains`]; `WrongType`.
     pub fn contains(&mut self, key: &K) -> Result<bool, Error> {
         self.buffers.set_key::<C, K>(key, Operation::Get)?;
         self.client.contains(&self.buffers.key)
     }
 
-    /// Removes `key` and returns true; returns false if there is no such key: as [`Client::remove`].
+    /// Removes `key` and returns true; returns false if there is no such key: see [`Client::remove`].
     ///
     /// # Errors
-    /// As there; `WrongType`.
+    /// Same as [`Client::remove`]; `WrongType`.
     pub fn remove(&mut self, key: &K) -> Result<bool, Error> {
         self.buffers.set_key::<C, K>(key, Operation::Remove)?;
         self.client.remove(&self.buffers.key)
@@ -83,38 +83,39 @@ impl<K: ?Sized, V, C: Codec<K>> TypedClient<K, V, C> {
 }
 
 impl<K: ?Sized, V, C: Codec<K> + Codec<V>> TypedClient<K, V, C> {
-    /// Inserts `key`, or replaces its value: as [`Client::put`].
+    /// Inserts `key`, or replaces its value: see [`Client::put`].
     ///
     /// # Errors
-    /// As there; `WrongType`.
+    /// Same as [`Client::put`]; `WrongType`.
     pub fn put(&mut self, key: &K, value: &V) -> Result<Put, Error> {
         self.buffers.set::<C, K, V>(key, value, Operation::Put)?;
         self.client.put(&self.buffers.key, &self.buffers.value)
     }
 
-    /// Inserts `key` and returns true; changes nothing and returns false if it exists: as [`Client::try_insert`].
+    /// Inserts `key` and returns true; if the key exists, changes nothing and returns false: see
+    /// [`Client::try_insert`].
     ///
     /// # Errors
-    /// As there; `WrongType`.
+    /// Same as [`Client::put`]; `WrongType`.
     pub fn try_insert(&mut self, key: &K, value: &V) -> Result<bool, Error> {
         self.buffers.set::<C, K, V>(key, value, Operation::Insert)?;
         self.client.try_insert(&self.buffers.key, &self.buffers.value)
     }
 
-    /// Replaces the value of `key` and returns true; changes nothing and returns false if there is no such key: as
+    /// Replaces the value of `key` and returns true; if there is no such key, changes nothing and returns false: see
     /// [`Client::update`].
     ///
     /// # Errors
-    /// As there; `WrongType`.
+    /// Same as [`Client::put`]; `WrongType`.
     pub fn update(&mut self, key: &K, value: &V) -> Result<bool, Error> {
         self.buffers.set::<C, K, V>(key, value, Operation::Update)?;
         self.client.update(&self.buffers.key, &self.buffers.value)
     }
 
-    /// Replaces the value of `key` if the bytes of its value are those of `expected`: as [`Client::compare_and_swap`].
+    /// Replaces the value of `key` if its bytes are those of `expected`: see [`Client::compare_and_swap`].
     ///
     /// # Errors
-    /// As there; `WrongType`.
+    /// Same as [`Client::compare_and_swap`]; `WrongType`.
     pub fn compare_and_swap(&mut self, key: &K, expected: &V, value: &V) -> Result<Swap, Error> {
         self.buffers.set::<C, K, V>(key, value, Operation::CompareAndSwap)?;
         self.buffers.set_expected::<C, V>(expected, Operation::CompareAndSwap)?;
@@ -124,11 +125,11 @@ impl<K: ?Sized, V, C: Codec<K> + Codec<V>> TypedClient<K, V, C> {
 }
 
 impl<K: ?Sized, V, C: Codec<K> + Codec<V> + Decode<V>> TypedClient<K, V, C> {
-    /// Replaces the value of `key` by what `update` makes of it, and returns the new value: as [`Client::update_with`].
-    /// A key for which `update` returns `None` is removed.
+    /// Replaces the value of `key` with what `update` makes of it, and returns the new value: see
+    /// [`Client::update_with`]. If `update` returns `None`, the key is removed.
     ///
     /// # Errors
-    /// As there; `WrongType`, and nothing was changed.
+    /// Same as [`Client::compare_and_swap`]; `WrongType`, and nothing was changed.
     pub fn update_with(&mut self, key: &K, mut update: impl FnMut(Option<V>) -> Option<V>) -> Result<Option<V>, Error> {
         self.buffers.set_key::<C, K>(key, Operation::UpdateWith)?;
         let mut result = Ok(None);
@@ -137,11 +138,11 @@ impl<K: ?Sized, V, C: Codec<K> + Codec<V> + Decode<V>> TypedClient<K, V, C> {
         result
     }
 
-    /// The value of `key`; if there is no such key, the value that `make` makes, which is inserted: as
+    /// Returns the value of `key`; if there is no such key, inserts the value that `make` returns, and returns it: see
     /// [`Client::get_or_insert_with`].
     ///
     /// # Errors
-    /// As there; `WrongType`.
+    /// Same as [`Client::compare_and_swap`]; `WrongType`.
     pub fn get_or_insert_with(&mut self, key: &K, make: impl FnOnce() -> V) -> Result<V, Error> {
         if let Some(found) = self.get(key)? {
             return Ok(found);
@@ -166,10 +167,10 @@ impl<K: ?Sized, V, C> fmt::Debug for TypedReader<K, V, C> {
 }
 
 impl<K: ?Sized, V, C: Codec<K> + Decode<V>> TypedReader<K, V, C> {
-    /// The value of `key`, or `None` if there is no such key: as [`Reader::get`].
+    /// Returns the value of `key`, or `None` if there is no such key: see [`Reader::get`].
     ///
     /// # Errors
-    /// As there; `WrongType`.
+    /// Same as [`Reader::get`]; `WrongType`.
     pub fn get(&mut self, key: &K) -> Result<Option<V>, Error> {
         self.buffers.set_key::<C, K>(key, Operation::Get)?;
         let Buffers { key, value, .. } = &mut self.buffers;
@@ -178,7 +179,7 @@ impl<K: ?Sized, V, C: Codec<K> + Decode<V>> TypedReader<K, V, C> {
     }
 }
 
-/// The keys and values of a table, one after the other: an iterator, from [`super::Typed::scan`].
+/// An iterator over the keys and values of a typed table, from [`super::Typed::scan`].
 pub struct TypedScan<K, V, C> {
     scan: Scan,
     types: PhantomData<fn(C) -> (K, V)>,

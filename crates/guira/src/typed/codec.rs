@@ -1,29 +1,29 @@
-//! Formats of keys and values.
+//! Formats of typed keys and values.
 
-/// A format that `T`s are stored in. Equal keys have to have equal bytes.
+/// A format in which values of type `T` can be stored. Equal keys must have equal bytes.
 pub trait Codec<T: ?Sized> {
     /// Appends the bytes of `value` to `into`.
     ///
     /// # Errors
-    /// The reason why it has none.
+    /// The reason why `value` cannot be encoded.
     fn encode(value: &T, into: &mut Vec<u8>) -> Result<(), String>;
 }
 
-/// A format that `T`s can be read from.
+/// A format from which values of type `T` can be read.
 pub trait Decode<T> {
-    /// The `T` whose bytes these are.
+    /// Decodes `bytes`.
     ///
     /// # Errors
-    /// The reason why they are of none.
+    /// The reason why `bytes` cannot be decoded.
     fn decode(bytes: &[u8]) -> Result<T, String>;
 }
 
-/// The format of postcard, for types with serde's `Serialize` and `DeserializeOwned`.
+/// The postcard format, for types with serde's `Serialize` and `DeserializeOwned`.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Postcard;
 
-/// Values as they lie in memory, for types with zerocopy's `IntoBytes`, `Immutable` and `FromBytes`.
+/// The bytes of values in memory, for types with zerocopy's `IntoBytes`, `Immutable` and `FromBytes`.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Plain;
@@ -40,7 +40,7 @@ impl<T: serde::de::DeserializeOwned> Decode<T> for Postcard {
     fn decode(bytes: &[u8]) -> Result<T, String> {
         match postcard::take_from_bytes(bytes) {
             Ok((value, [])) => Ok(value),
-            Ok((_, rest)) => Err(format!("{} bytes are left", rest.len())),
+            Ok((_, rest)) => Err(format!("{} bytes too many", rest.len())),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -57,6 +57,6 @@ impl<T: zerocopy::IntoBytes + zerocopy::Immutable + ?Sized> Codec<T> for Plain {
 #[cfg(feature = "zerocopy")]
 impl<T: zerocopy::FromBytes> Decode<T> for Plain {
     fn decode(bytes: &[u8]) -> Result<T, String> {
-        T::read_from_bytes(bytes).map_err(|_| format!("{} bytes in place of {}", bytes.len(), size_of::<T>()))
+        T::read_from_bytes(bytes).map_err(|_| format!("{} bytes instead of {}", bytes.len(), size_of::<T>()))
     }
 }

@@ -1,8 +1,8 @@
 //! Tables whose keys and values have Rust types.
 //!
-//! [`crate::Store::typed`] views a table through serde: keys and values are stored in the format of postcard, compactly
-//! and without a schema. [`crate::Store::plain`] views one through zerocopy: the bytes of a value are stored as they
-//! are. A table knows nothing of types: all programs that share one have to agree on them.
+//! [`crate::Store::typed`] gives a typed view of a table through serde: keys and values are stored in the postcard
+//! format, compactly and without a schema. [`crate::Store::plain`] gives one through zerocopy: the bytes of a value are
+//! stored as they are. A table does not record types: all programs that share one have to agree on them.
 //!
 //! ```
 //! use std::time::Duration;
@@ -49,13 +49,13 @@ pub use self::codec::{Codec, Decode, Plain, Postcard};
 use crate::{Error, OperationErrorKind, Store};
 
 /// A table whose keys are `K`s and whose values are `V`s, in the format `C`: from [`Store::typed`] and
-/// [`Store::plain`]. Clones share the store. For tasks: [`crate::aio::Typed`].
+/// [`Store::plain`]. Clones share the store. The async counterpart is [`crate::aio::Typed`].
 pub struct Typed<K: ?Sized, V, C> {
     store: Store,
     types: Types<K, V, C>,
 }
 
-/// The types of a table, which are nowhere stored.
+/// The types of a table, which are not stored anywhere.
 struct Types<K: ?Sized, V, C>(PhantomData<fn(&K, C) -> V>);
 
 #[cfg(any(feature = "serde", feature = "zerocopy"))]
@@ -92,19 +92,19 @@ impl<K: ?Sized, V, C> fmt::Debug for Typed<K, V, C> {
 }
 
 impl Store {
-    /// The table, with keys that are `K`s and values that are `V`s, in the format of postcard. No round trip. `K` may
-    /// be `str` or a slice; then a scan needs another type to return ([`Typed::scan_as`]).
+    /// Returns a typed view of the table, with keys of type `K` and values of type `V` in the postcard format. No round
+    /// trip. `K` may be `str` or a slice; then a scan has to return another key type ([`Typed::scan_as`]).
     ///
-    /// Numbers take as many bytes as they need, so that of two `u64`s one may fit a row and the other not: for tables
-    /// of format `fixed:K:V` there is [`Store::plain`].
+    /// Numbers take as many bytes as they need, so one `u64` may fit in a row and another not. For tables of format
+    /// `fixed:K:V` use [`Store::plain`].
     #[cfg(feature = "serde")]
     pub fn typed<K: ?Sized, V>(&self) -> Typed<K, V, Postcard> {
         Typed { store: self.clone(), types: Types::new() }
     }
 
-    /// The table, with keys that are `K`s and values that are `V`s, stored byte for byte: `u64`, arrays of bytes,
-    /// structures of them that derive zerocopy's `FromBytes`, `IntoBytes` and `Immutable`. No round trip. Processes of
-    /// other byte orders need zerocopy's types for numbers, such as `little_endian::U64`.
+    /// Returns a typed view of the table, with keys of type `K` and values of type `V` stored byte for byte: `u64`,
+    /// arrays of bytes, structures of them that derive zerocopy's `FromBytes`, `IntoBytes` and `Immutable`. No round
+    /// trip. To share numbers with machines of another byte order, use zerocopy's types, such as `little_endian::U64`.
     ///
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
@@ -126,28 +126,28 @@ impl Store {
 }
 
 impl<K: ?Sized, V, C> Typed<K, V, C> {
-    /// The store. What it stores is not checked against the types.
+    /// Returns the store. What it stores is not checked against the types.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// A client of the table. Round trips, source and errors: as [`Store::client`].
+    /// Opens a typed client. Round trips and source: as [`Store::client`].
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`Store::client`].
     pub fn client(&self) -> Result<TypedClient<K, V, C>, Error> {
         Ok(TypedClient::new(self.store.client()?, self.types))
     }
 
-    /// A reader of the table: as [`Store::reader`].
+    /// Returns a typed reader: see [`Store::reader`].
     pub fn reader(&self) -> TypedReader<K, V, C> {
         TypedReader::new(self.store.reader(), self.types)
     }
 
-    /// The keys and values of the table: an iterator. Round trips and guarantees: as [`Store::scan`].
+    /// Iterates over the keys and values of the table. Round trips and guarantees: as [`Store::scan`].
     ///
     /// # Errors
-    /// As there; items may be `WrongType`, too, and then the scan goes on.
+    /// Same as [`Store::scan`]; items may also be `WrongType`, and then the scan continues.
     pub fn scan(&self) -> Result<TypedScan<K, V, C>, Error>
     where
         K: Sized,
@@ -155,16 +155,16 @@ impl<K: ?Sized, V, C> Typed<K, V, C> {
         self.scan_as()
     }
 
-    /// As [`Typed::scan`], with keys of another type than they are looked up by: `String` for `str`.
+    /// Same as [`Typed::scan`], with keys of another type than lookups take: `String` for `str`.
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`Typed::scan`].
     pub fn scan_as<O>(&self) -> Result<TypedScan<O, V, C>, Error> {
         Ok(TypedScan::new(self.store.scan()?))
     }
 }
 
-/// Bytes of keys and values, which are made in the same memory again and again.
+/// Buffers for the bytes of keys and values, which are reused.
 #[derive(Default)]
 struct Buffers {
     key: Vec<u8>,
@@ -192,8 +192,8 @@ impl Buffers {
     }
 }
 
-/// The bytes of the value that `update` makes of the one in `found`; the value, or why there is none, is put into
-/// `result`. What cannot be decoded or encoded stays what it is.
+/// Returns the bytes of the value that `update` makes of the one in `found`; sets `result` to the value, or to the
+/// reason why there is none. A value that cannot be decoded or encoded stays what it is.
 fn changed<C: Codec<V> + Decode<V>, V>(
     found: Option<&[u8]>,
     update: &mut impl FnMut(Option<V>) -> Option<V>,
@@ -213,13 +213,13 @@ fn changed<C: Codec<V> + Decode<V>, V>(
     kept
 }
 
-/// Puts the bytes of `value` into `into`.
+/// Replaces the content of `into` with the bytes of `value`.
 fn encode<C: Codec<T>, T: ?Sized>(value: &T, into: &mut Vec<u8>, operation: Operation) -> Result<(), Error> {
     into.clear();
     C::encode(value, into).map_err(|reason| wrong_type::<T>(reason, operation))
 }
 
-/// A `T`, decoded from `bytes`.
+/// Decodes a `T` from `bytes`.
 fn decode<C: Decode<T>, T>(bytes: &[u8], operation: Operation) -> Result<T, Error> {
     C::decode(bytes).map_err(|reason| wrong_type::<T>(reason, operation))
 }

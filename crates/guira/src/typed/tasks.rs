@@ -1,4 +1,4 @@
-//! Tables with types for tasks.
+//! Async typed tables.
 
 use std::fmt;
 
@@ -12,15 +12,15 @@ use super::{Buffers, Codec, Decode, Types, changed, decode};
 use crate::aio::{Client, Reader, Store};
 use crate::{Error, Put, Swap};
 
-/// A table whose keys are `K`s and whose values are `V`s, in the format `C`, for tasks: from [`Store::typed`] and
-/// [`Store::plain`]. In place: [`crate::typed::Typed`].
+/// An async table whose keys are `K`s and whose values are `V`s, in the format `C`, from [`Store::typed`] or
+/// [`Store::plain`]. The blocking counterpart is [`crate::typed::Typed`].
 pub struct Typed<K: ?Sized, V, C> {
     store: Store,
     types: Types<K, V, C>,
 }
 
 impl Store {
-    /// The table with types, as [`crate::Store::typed`] gives it.
+    /// Returns a typed view of the table, in the format of postcard: see [`crate::Store::typed`].
     ///
     /// ```
     /// # use guira::{CreateOptions, Url, aio};
@@ -40,7 +40,7 @@ impl Store {
         Typed { store: self.clone(), types: Types::new() }
     }
 
-    /// The table byte for byte, as [`crate::Store::plain`] gives it.
+    /// Returns a typed view of the table, stored byte for byte: see [`crate::Store::plain`].
     #[cfg(feature = "zerocopy")]
     pub fn plain<K: ?Sized, V>(&self) -> Typed<K, V, Plain> {
         Typed { store: self.clone(), types: Types::new() }
@@ -48,20 +48,20 @@ impl Store {
 }
 
 impl<K: ?Sized, V, C> Typed<K, V, C> {
-    /// The store. What it stores is not checked against the types.
+    /// Returns the store. What it stores is not checked against the types.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// A client of the table: as [`Store::client`].
+    /// Opens a typed client: see [`Store::client`].
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`Store::client`].
     pub async fn client(&self) -> Result<TypedClient<K, V, C>, Error> {
         Ok(TypedClient::new(self.store.client().await?, self.types))
     }
 
-    /// A reader of the table: as [`Store::reader`].
+    /// Returns a typed reader: see [`Store::reader`].
     pub fn reader(&self) -> TypedReader<K, V, C> {
         TypedReader::new(self.store.reader(), self.types)
     }
@@ -79,15 +79,14 @@ impl<K: ?Sized, V, C> fmt::Debug for Typed<K, V, C> {
     }
 }
 
-/// Reads and changes a table with types, one a task, from [`Typed::client`]: as [`crate::typed::TypedClient`], with
-/// futures.
+/// An async typed client, from [`Typed::client`], one for each task. See [`crate::typed::TypedClient`].
 pub struct TypedClient<K: ?Sized, V, C> {
     client: Client,
     buffers: Buffers,
     types: Types<K, V, C>,
 }
 
-/// Reads a table with types, one a task, from [`Typed::reader`]: as [`Reader`].
+/// An async typed reader, from [`Typed::reader`]: a [`Reader`] with types.
 pub struct TypedReader<K: ?Sized, V, C> {
     reader: Reader,
     buffers: Buffers,
@@ -99,15 +98,15 @@ impl<K: ?Sized, V, C> TypedClient<K, V, C> {
         TypedClient { client, buffers: Buffers::default(), types }
     }
 
-    /// The client. What it stores is not checked against the types.
+    /// Returns the untyped client. What it stores is not checked against the types.
     pub fn untyped(&mut self) -> &mut Client {
         &mut self.client
     }
 
-    /// Closes the client: as [`Client::close`].
+    /// Closes the client: see [`Client::close`].
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`Client::close`].
     pub async fn close(self) -> Result<(), Error> {
         self.client.close().await
     }
@@ -120,10 +119,10 @@ impl<K: ?Sized, V, C> fmt::Debug for TypedClient<K, V, C> {
 }
 
 impl<K: ?Sized, V, C: Codec<K> + Decode<V>> TypedClient<K, V, C> {
-    /// The value of `key`, or `None` if there is no such key: as [`Client::get`].
+    /// Returns the value of `key`, or `None` if there is no such key: see [`Client::get`].
     ///
     /// # Errors
-    /// As there; `WrongType`.
+    /// Same as [`Client::get`]; `WrongType`.
     pub async fn get(&mut self, key: &K) -> Result<Option<V>, Error> {
         self.buffers.set_key::<C, K>(key, Operation::Get)?;
         let Buffers { key, value, .. } = &mut self.buffers;
@@ -133,19 +132,19 @@ impl<K: ?Sized, V, C: Codec<K> + Decode<V>> TypedClient<K, V, C> {
 }
 
 impl<K: ?Sized, V, C: Codec<K>> TypedClient<K, V, C> {
-    /// Whether there is such a key: as [`Client::contains`].
+    /// Whether the key exists: see [`Client::contains`].
     ///
     /// # Errors
-    /// As there; `WrongType`.
+    /// Same as [`Client::contains`]; `WrongType`.
     pub async fn contains(&mut self, key: &K) -> Result<bool, Error> {
         self.buffers.set_key::<C, K>(key, Operation::Get)?;
         self.client.contains(&self.buffers.key).await
     }
 
-    /// Removes `key` and returns true; returns false if there is no such key: as [`Client::remove`].
+    /// Removes `key` and returns true; returns false if there is no such key: see [`Client::remove`].
     ///
     /// # Errors
-    /// As there; `WrongType`.
+    /// Same as [`Client::remove`]; `WrongType`.
     pub async fn remove(&mut self, key: &K) -> Result<bool, Error> {
         self.buffers.set_key::<C, K>(key, Operation::Remove)?;
         self.client.remove(&self.buffers.key).await
@@ -153,38 +152,39 @@ impl<K: ?Sized, V, C: Codec<K>> TypedClient<K, V, C> {
 }
 
 impl<K: ?Sized, V, C: Codec<K> + Codec<V>> TypedClient<K, V, C> {
-    /// Inserts `key`, or replaces its value: as [`Client::put`].
+    /// Inserts `key`, or replaces its value: see [`Client::put`].
     ///
     /// # Errors
-    /// As there; `WrongType`.
+    /// Same as [`Client::put`]; `WrongType`.
     pub async fn put(&mut self, key: &K, value: &V) -> Result<Put, Error> {
         self.buffers.set::<C, K, V>(key, value, Operation::Put)?;
         self.client.put(&self.buffers.key, &self.buffers.value).await
     }
 
-    /// Inserts `key` and returns true; changes nothing and returns false if it exists: as [`Client::try_insert`].
+    /// Inserts `key` and returns true; if the key exists, changes nothing and returns false: see
+    /// [`Client::try_insert`].
     ///
     /// # Errors
-    /// As there; `WrongType`.
+    /// Same as [`Client::put`]; `WrongType`.
     pub async fn try_insert(&mut self, key: &K, value: &V) -> Result<bool, Error> {
         self.buffers.set::<C, K, V>(key, value, Operation::Insert)?;
         self.client.try_insert(&self.buffers.key, &self.buffers.value).await
     }
 
-    /// Replaces the value of `key` and returns true; changes nothing and returns false if there is no such key: as
+    /// Replaces the value of `key` and returns true; if there is no such key, changes nothing and returns false: see
     /// [`Client::update`].
     ///
     /// # Errors
-    /// As there; `WrongType`.
+    /// Same as [`Client::put`]; `WrongType`.
     pub async fn update(&mut self, key: &K, value: &V) -> Result<bool, Error> {
         self.buffers.set::<C, K, V>(key, value, Operation::Update)?;
         self.client.update(&self.buffers.key, &self.buffers.value).await
     }
 
-    /// Replaces the value of `key` if the bytes of its value are those of `expected`: as [`Client::compare_and_swap`].
+    /// Replaces the value of `key` if its bytes are those of `expected`: see [`Client::compare_and_swap`].
     ///
     /// # Errors
-    /// As there; `WrongType`.
+    /// Same as [`Client::compare_and_swap`]; `WrongType`.
     pub async fn compare_and_swap(&mut self, key: &K, expected: &V, value: &V) -> Result<Swap, Error> {
         self.buffers.set::<C, K, V>(key, value, Operation::CompareAndSwap)?;
         self.buffers.set_expected::<C, V>(expected, Operation::CompareAndSwap)?;
@@ -194,11 +194,11 @@ impl<K: ?Sized, V, C: Codec<K> + Codec<V>> TypedClient<K, V, C> {
 }
 
 impl<K: ?Sized, V, C: Codec<K> + Codec<V> + Decode<V>> TypedClient<K, V, C> {
-    /// Replaces the value of `key` by what `update` makes of it, and returns the new value: as [`Client::update_with`].
-    /// A key for which `update` returns `None` is removed.
+    /// Replaces the value of `key` with what `update` makes of it, and returns the new value: see
+    /// [`Client::update_with`]. If `update` returns `None`, the key is removed.
     ///
     /// # Errors
-    /// As there; `WrongType`, and nothing was changed.
+    /// Same as [`Client::compare_and_swap`]; `WrongType`, and nothing was changed.
     pub async fn update_with(
         &mut self,
         key: &K,
@@ -211,11 +211,11 @@ impl<K: ?Sized, V, C: Codec<K> + Codec<V> + Decode<V>> TypedClient<K, V, C> {
         result
     }
 
-    /// The value of `key`; if there is no such key, the value that `make` makes, which is inserted: as
+    /// Returns the value of `key`; if there is no such key, inserts the value that `make` returns, and returns it: see
     /// [`Client::get_or_insert_with`].
     ///
     /// # Errors
-    /// As there; `WrongType`.
+    /// Same as [`Client::compare_and_swap`]; `WrongType`.
     pub async fn get_or_insert_with<M: Future<Output = V>>(
         &mut self,
         key: &K,
@@ -244,10 +244,10 @@ impl<K: ?Sized, V, C> fmt::Debug for TypedReader<K, V, C> {
 }
 
 impl<K: ?Sized, V, C: Codec<K> + Decode<V>> TypedReader<K, V, C> {
-    /// The value of `key`, or `None` if there is no such key: as [`Reader::get`].
+    /// Returns the value of `key`, or `None` if there is no such key: see [`Reader::get`].
     ///
     /// # Errors
-    /// As there; `WrongType`.
+    /// Same as [`Reader::get`]; `WrongType`.
     pub async fn get(&mut self, key: &K) -> Result<Option<V>, Error> {
         self.buffers.set_key::<C, K>(key, Operation::Get)?;
         let Buffers { key, value, .. } = &mut self.buffers;

@@ -253,7 +253,7 @@ fn incidents_are_counted_and_told() {
     let met = other.counters();
     assert_eq!((met.recoveries, met.released_locks, met.replays, met.idle_deaths), (1, 1, 0, 0), "{met:?}");
     assert_eq!((met.suspicions - met.false_suspicions, met.take_overs), (1, 0), "{met:?}");
-    assert_eq!(heard(&table, "recovery begun").len(), 1);
+    assert_eq!(heard(&table, "recovery started").len(), 1);
     let recovered = heard(&table, "recovered");
     assert!(recovered.len() == 1 && recovered[0].contains("locks=1") && recovered[0].contains("took_ns="));
     assert_eq!(store.stat().unwrap().totals, met);
@@ -283,8 +283,8 @@ fn printed_repairs_are_told() {
     assert_eq!((met.suspicions, met.false_suspicions, met.leases, met.repair_state_4), (1, 0, 1, 1), "{met:?}");
     for (message, field) in [
         ("holder suspected", "lock="),
-        ("repair begun", "region="),
-        ("repair goes on", "state=4"),
+        ("repair started", "region="),
+        ("repair resumed", "state=4"),
         ("lock", "took_ns="),
     ] {
         let lines = heard(&table, message);

@@ -1,4 +1,4 @@
-//! Operations that are made of others: a lookup, and a change that depends on what was found.
+//! Compound operations: a lookup, and a change that depends on its result.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -12,7 +12,7 @@ use super::{Client, Request};
 use crate::aio::reader::check_versions;
 use crate::{Error, Expected, OperationErrorKind, Token};
 
-/// Attempts of one operation, each of which somebody else was faster in.
+/// The attempts of one operation, each of which lost a race with another client.
 struct Attempts {
     operation: Operation,
     failed: u32,
@@ -25,34 +25,34 @@ fn not_a_number() -> Error {
 }
 
 impl Client {
-    /// Adds `by` to the number that the value of `key` is, modulo 2^64, and returns the sum: an unsigned little-endian
-    /// number of 8 bytes, as [`u64::to_le_bytes`] makes it. A key that is missing counts as 0 and is inserted. What
-    /// many processes add together is exact; an operation that fails with an unknown effect
-    /// ([`crate::Error::effect`]) may have added. `by.wrapping_neg()` subtracts.
+    /// Adds `by` to the value of `key`, an unsigned little-endian number of 8 bytes ([`u64::to_le_bytes`]), modulo
+    /// 2^64, and returns the sum. A missing key counts as 0 and is inserted. Concurrent additions of many processes add
+    /// up exactly; one that fails with an unknown effect ([`crate::Error::effect`]) may have been added. To subtract,
+    /// add `by.wrapping_neg()`.
     ///
     /// Round trips: 2, as [`Self::put`]; 6 or more for a key with which 8 bytes need an extent (`bytes:64`: a key of
-    /// more than 56 bytes), where it is [`Self::update_with`]. Source: R-ADD-1.
+    /// more than 56 bytes), where it works as [`Self::update_with`]. Source: R-ADD-1.
     ///
     /// # Errors
-    /// As [`Self::put`]; `NotANumber` if the value does not have 8 bytes, and nothing was changed; `Contended` as for
-    /// [`Self::update_with`]. `ValueLength` if the table's values never have 8 bytes.
+    /// Same as [`Self::put`]; `NotANumber` if the value does not have 8 bytes, and nothing was changed; `Contended` as
+    /// for [`Self::update_with`]; `ValueLength` if the table cannot store values of 8 bytes.
     pub async fn increment(&mut self, key: &[u8], by: u64) -> Result<u64, Error> {
         if !self.is_number_in_row(key) {
-            // Rare, and larger than the rest of the future.
+            // Boxed: it is rare, and larger than the rest of the future.
             return Box::pin(self.increment_in_extent(key, by)).await;
         }
         let outcome = self.change(key, Request::Add(&by.to_le_bytes())).await?;
         self.sum_after(outcome, by)
     }
 
-    /// Whether a number has its place in the row of `key`; so, too, where the table refuses one.
+    /// Whether a number is stored in the row of `key`; also true where the table refuses one.
     #[inline(always)]
     pub(crate) fn is_number_in_row(&self, key: &[u8]) -> bool {
         let table = self.client.table();
         table.key(key).and_then(|key| table.place(&key, size_of::<u64>())) != Ok(EntryKind::Extent)
     }
 
-    /// The sum that an addition of `by` left.
+    /// Returns the sum after an addition of `by`.
     #[inline(always)]
     pub(crate) fn sum_after(&self, outcome: Outcome, by: u64) -> Result<u64, Error> {
         match outcome {
@@ -67,25 +67,25 @@ impl Client {
         let mut add = |found: Option<&[u8]>| {
             let number = found.map_or(Ok([0; 8]), TryInto::try_into).map(u64::from_le_bytes);
             sum = number.ok().map(|number| number.wrapping_add(by));
-            // One that is no number stays what it is.
+            // A value that is not a number stays what it is.
             sum.map(|sum| sum.to_le_bytes().to_vec()).or_else(|| found.map(<[u8]>::to_vec))
         };
         self.update_by(Operation::Increment, key, &mut add).await?;
         sum.ok_or_else(not_a_number)
     }
 
-    /// Replaces the value of `key` by what `update` makes of it, and returns the new value. `update` gets `None` if
+    /// Replaces the value of `key` with what `update` makes of it, and returns the new value. `update` gets `None` if
     /// there is no such key; if it returns `None`, the key is removed. Nothing is written if the value stays the same.
     ///
-    /// Lookup and change are one step: nobody changes the key in between, or `update` is called again with what is
-    /// there now, until the operation's deadline. So it should depend on nothing but the value, and be short.
+    /// The update is atomic: if another client changes the key between lookup and change, `update` is called again with
+    /// the new value, until the operation's deadline. So it should depend on nothing but the value, and be short.
     ///
-    /// Round trips: a lookup and a compare-and-swap, 3 for a key in a row, 5 in an extent, for each attempt. Source:
+    /// Round trips, for each attempt: a lookup and a compare-and-swap, 3 for a key in a row, 5 in an extent. Source:
     /// R-CAS-1, R-CAS-2.
     ///
     /// # Errors
-    /// As [`Self::get`] and [`Self::put`]; `Contended` if others changed the key before each attempt until the
-    /// deadline, and nothing was changed.
+    /// Same as [`Self::get`] and [`Self::put`]; `Contended` if other clients changed the key during every attempt until
+    /// the deadline, and nothing was changed.
     pub async fn update_with(
         &mut self,
         key: &[u8],
@@ -120,19 +120,19 @@ impl Client {
             if is_done {
                 return Ok(new);
             }
-            self.again(&mut attempts).await?;
+            self.next_attempt(&mut attempts).await?;
         }
     }
 
-    /// The value of `key`; if there is no such key, the value that `make` makes, which is inserted. If somebody else
-    /// inserts the key meanwhile, it is that one's value, and the one made is dropped: `make` runs once at most in
-    /// this client, but two clients may both run theirs.
+    /// Returns the value of `key`; if there is no such key, inserts the value that `make` returns, and returns it. If
+    /// another client inserts the key meanwhile, returns that client's value and drops the one made: `make` runs at
+    /// most once in this client, but two clients may both run theirs.
     ///
-    /// Round trips: those of [`Self::get`] if there is such a key, and those of [`Self::try_insert`] on top if not.
+    /// Round trips: those of [`Self::get`]; if there is no such key, also those of [`Self::try_insert`].
     ///
     /// # Errors
-    /// As [`Self::get`] and [`Self::put`]; `Contended` if others inserted and removed the key until the deadline, and
-    /// nothing was changed.
+    /// Same as [`Self::get`] and [`Self::put`]; `Contended` if other clients inserted and removed the key until the
+    /// deadline, and nothing was changed.
     pub async fn get_or_insert_with<M: Future<Output = Vec<u8>>>(
         &mut self,
         key: &[u8],
@@ -161,12 +161,12 @@ impl Client {
                 return Ok(value);
             }
             made = Some(value);
-            self.again(&mut attempts).await?;
+            self.next_attempt(&mut attempts).await?;
         }
     }
 
-    /// Replaces the content of `into` by the value of `key`; `None` if there is no such key. A token of it, if that
-    /// takes fewer round trips to compare with than the value.
+    /// Replaces the content of `into` with the value of `key`; `None` if there is no such key. Includes a token, if
+    /// comparing it takes fewer round trips than comparing the value.
     async fn find_state(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<Option<Option<Token>>, Error> {
         if check_versions(self.client.table()).is_err() {
             return Ok(self.get_into(key, into).await?.then_some(None));
@@ -174,22 +174,22 @@ impl Client {
         let Some(token) = self.get_versioned_into(key, into).await? else { return Ok(None) };
         let table = self.client.table();
         let place = table.key(key).and_then(|key| table.place(&key, into.len()));
-        // A token of a row changes with the neighbours.
-        Ok(Some(Some(token).filter(|_| place == Ok(EntryKind::Extent))))
+        // A token of a row changes with its neighbours.
+        Ok(Some(Some(token).filter(|_| place == Ok(Placement::Extent))))
     }
 
     fn attempts(&mut self, operation: Operation) -> Attempts {
         Attempts { operation, failed: 0, since_ns: self.lane.now_ns() }
     }
 
-    /// Lets others go first after a failed attempt.
+    /// Yields once after a failed attempt.
     ///
     /// # Errors
-    /// The deadline is over.
-    async fn again(&mut self, attempts: &mut Attempts) -> Result<(), Error> {
+    /// `Contended` if the deadline has passed.
+    async fn next_attempt(&mut self, attempts: &mut Attempts) -> Result<(), Error> {
         attempts.failed += 1;
         let waited_ns = self.lane.now_ns().saturating_sub(attempts.since_ns);
-        if u128::from(waited_ns) >= self.attachment.store.options.deadline.as_nanos() {
+        if u128::from(waited_ns) >= self.binding.store.options.deadline.as_nanos() {
             let Attempts { operation, failed: attempts, .. } = *attempts;
             let waited_ms = waited_ns / 1_000_000;
             return Err(OperationErrorKind::Contended { attempts, waited_ms }.during(operation).into());

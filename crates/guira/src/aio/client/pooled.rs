@@ -1,4 +1,4 @@
-//! The steps a pool takes with a client between two of its holders.
+//! Preparation of a pooled client for its next holder.
 
 use guira_extents::Extents;
 use guira_rcuckoo::Operation;
@@ -6,24 +6,24 @@ use guira_rcuckoo::Operation;
 use super::Client;
 
 impl Client {
-    /// Whether there is nothing left of a dropped operation that others could wait for: no lock, no batch in flight
+    /// Whether nothing is left of a dropped operation that other clients could wait for: no lock, no batch in flight
     /// that changes anything, no space for its value. // [R-DROP-1]
     pub(crate) fn is_settled(&self) -> bool {
         self.is_lost() || self.holds_nothing()
     }
 
-    /// Whether neither locks nor chunks are in between, and no value has its place only.
+    /// Whether the client holds no locks, no half-claimed chunk, and no extent without an entry.
     pub(super) fn holds_nothing(&self) -> bool {
         let has_space = self.pending.is_some() || !self.extents.as_ref().is_none_or(Extents::is_settled);
         self.client.is_settled() && !has_space
     }
 
-    /// Whether no operation will succeed any more: it is lost, and cannot go on in another session. // [R-DROP-2]
+    /// Whether no operation can succeed any more: the client is lost, and cannot move to another session. // [R-DROP-2]
     pub(crate) fn is_useless(&self) -> bool {
         self.lane.is_stale() || (self.is_lost() && !self.is_remote())
     }
 
-    /// Whether what it leads to can be lost, and a round trip takes time.
+    /// Whether the table is behind a memory node, whose sessions can be lost.
     pub(crate) fn is_remote(&self) -> bool {
         self.lane.is_remote()
     }
@@ -32,18 +32,18 @@ impl Client {
         self.lane.is_lost() || self.client.refuse_if_lost().is_err()
     }
 
-    /// Gives back what a dropped operation had acquired. If it cannot, the client is lost, and the next operation says
-    /// so, or goes on in another session. // [R-DROP-1]
+    /// Gives back what a dropped operation had acquired. If that fails, the client is lost: the next operation reports
+    /// it, or moves to another session. // [R-DROP-1]
     pub(crate) async fn settle(&mut self) {
         if self.settle_extent(Operation::Session).await.is_ok() {
-            let _ = self.tend_extents(Operation::Session).await;
+            let _ = self.maintain_extents(Operation::Session).await;
         }
     }
 
-    /// Goes to a new holder, who held nothing in a session that is lost by now. // [R-SESSION-2]
-    pub(crate) fn begin_anew(&mut self) {
+    /// Prepares the client for a new holder, which held nothing in a session that is lost by now. // [R-SESSION-2]
+    pub(crate) fn reset_for_next_holder(&mut self) {
         if self.lane.is_lost() {
-            self.attachment.forget_session();
+            self.binding.ignore_fence();
         }
     }
 }
@@ -59,8 +59,8 @@ mod tests {
     const EXTENT_BYTES: u64 = 4 << 20;
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// [R-DROP-1] A put that is dropped while it claims a chunk leaves none in between: as soon as the pool has its
-    /// client again, somebody else may have all the space there is.
+    /// [R-DROP-1] A put that is dropped while it claims a chunk leaves none half claimed: as soon as the pool has its
+    /// client back, another client can use all of the space.
     #[test]
     fn a_dropped_claim_of_a_chunk_is_settled_before_the_client_is_idle() {
         let owner = Store::create_unnamed(&CreateOptions::new(1_000).extent_bytes(EXTENT_BYTES)).unwrap();

@@ -354,7 +354,7 @@ fn nodes_make_and_keep_their_tables_themselves() {
     ] {
         let error = result.unwrap_err();
         assert!(
-            matches!(&error, Error::Open(OpenError::OfNode { attempt: found, .. }) if *found == attempt),
+            matches!(&error, Error::Open(OpenError::OnMemoryNode { attempt: found, .. }) if *found == attempt),
             "{error}"
         );
         assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
@@ -404,7 +404,7 @@ fn nodes_that_are_not_there_are_told_from_those_that_let_nobody_in() {
         let error = error.unwrap();
         assert!(matches!(error, Error::Open(OpenError::ReadOnlyGrant { .. })), "{error:?}");
         assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
-        assert!(error.to_string().contains("the token that this client showed may only read"), "{error}");
+        assert!(error.to_string().contains("the token of this client only allows reading"), "{error}");
     }
 
     let nobody: Url = {

@@ -1,6 +1,7 @@
-//! What a client or reader that loses its session does: report, or go on in another one. // [R-SESSION-1] [R-SESSION-2]
+//! The binding of a client or reader to a session: whether a lost session is reported or replaced. // [R-SESSION-1]
+//! [R-SESSION-2]
 //!
-//! Invariant: what may have changed a key is never carried out again.
+//! Invariant: a change that may have taken effect is never repeated.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,57 +9,58 @@ use std::time::Instant;
 use guira_fabric::{Effect, FabricError};
 use guira_rcuckoo::{Operation, TableError};
 
-use crate::sessions::{Session, Sessions, moment_after};
+use crate::sessions::{Session, Sessions, deadline_after};
 use crate::store::Inner;
 use crate::{Error, OpenError, OperationError, OperationErrorKind};
 
-/// Which session a lane belongs to, and where to get another one.
-pub(crate) struct Attachment {
+/// The session that a lane belongs to, and the source of another one.
+pub(crate) struct SessionBinding {
     pub(crate) store: Arc<Inner>,
     pub(crate) sessions: Arc<Sessions>,
     /// The number of the latest session that was tried.
     number: u64,
     /// The number of the session in which the slot was taken.
-    held_in: u64,
+    slot_session: u64,
     holds: Holds,
-    /// Whether the caller was told that the node dropped this session.
-    told_fenced: bool,
+    /// Whether the caller knows that the node dropped this session.
+    fence_reported: bool,
 }
 
-/// What is held through a session.
+/// The resource that is held through a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holds {
     /// A client slot.
     Slot,
-    /// Nothing: whether the node dropped the session does not matter.
+    /// Nothing: it does not matter whether the node dropped the session.
     Nothing,
 }
 
-/// Until when an operation tries to get another session: set when it loses its first.
+/// The time until which an operation tries to get another session: set when it loses its first.
 #[derive(Default)]
-pub(crate) struct Until(Option<Instant>);
+pub(crate) struct ReconnectDeadline(Option<Instant>);
 
-/// What follows an error.
+/// The reaction to an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    /// The caller is told.
+enum ErrorAction {
+    /// Report it to the caller.
     Report,
-    /// The caller is told, once, that it was shut out.
+    /// Report to the caller, once, that it was fenced.
     ReportFence,
-    /// The operation begins anew in another session.
-    Repeat,
+    /// Repeat the operation in another session.
+    Retry,
 }
 
-/// What follows an error of an operation that had `effect`; `lost` is how the session was lost, if it was.
-fn verdict(lost: Option<&FabricError>, effect: Effect, told_fenced: bool) -> Verdict {
+/// Returns the reaction to an error of an operation that had `effect`; `lost` is the loss of the session, if there was
+/// one.
+fn error_action(lost: Option<&FabricError>, effect: Effect, fence_reported: bool) -> ErrorAction {
     match (lost, effect) {
-        (Some(FabricError::Fenced { .. }), _) if !told_fenced => Verdict::ReportFence,
-        (Some(_), Effect::None) => Verdict::Repeat,
-        (None, _) | (Some(_), Effect::Done | Effect::Unknown) => Verdict::Report,
+        (Some(FabricError::Fenced { .. }), _) if !fence_reported => ErrorAction::ReportFence,
+        (Some(_), Effect::None) => ErrorAction::Retry,
+        (None, _) | (Some(_), Effect::Done | Effect::Unknown) => ErrorAction::Report,
     }
 }
 
-/// How `error` says that the session was lost, if it does.
+/// Returns the loss of the session that `error` reports, if it does.
 fn lost_session(error: &Error) -> Option<&FabricError> {
     let source = match error {
         Error::Operation(error) => return session_loss(error),
@@ -70,7 +72,7 @@ fn lost_session(error: &Error) -> Option<&FabricError> {
     is_loss(source).then_some(source)
 }
 
-/// Whether `error` says that the session was lost.
+/// Whether `error` reports that the session was lost.
 pub(crate) fn is_session_lost(error: &OperationError) -> bool {
     session_loss(error).is_some()
 }
@@ -88,8 +90,8 @@ fn is_loss(error: &FabricError) -> bool {
     matches!(error, FabricError::Disconnected { .. } | FabricError::Fenced { .. })
 }
 
-/// `error` of an operation none of whose changes of keys was sent: what became of its locks and space is for those who
-/// recover its slot.
+/// Returns `error` without an effect, for an operation that had sent no change of a key: its locks and space are left
+/// to the recovery of its slot.
 pub(crate) fn without_effect(error: Error) -> Error {
     let unsent = |source: FabricError| match source {
         FabricError::Disconnected { .. } => FabricError::Disconnected { effect: Effect::None },
@@ -105,54 +107,54 @@ pub(crate) fn without_effect(error: Error) -> Error {
     }
 }
 
-impl Attachment {
-    pub(crate) fn new(store: Arc<Inner>, sessions: Arc<Sessions>, number: u64, holds: Holds) -> Attachment {
-        Attachment { store, sessions, number, held_in: number, holds, told_fenced: holds == Holds::Nothing }
+impl SessionBinding {
+    pub(crate) fn new(store: Arc<Inner>, sessions: Arc<Sessions>, number: u64, holds: Holds) -> SessionBinding {
+        SessionBinding { store, sessions, number, slot_session: number, holds, fence_reported: holds == Holds::Nothing }
     }
 
-    /// The session in which to go on after `error`.
+    /// Returns the session in which to repeat the operation after `error`.
     ///
     /// # Errors
-    /// `error`, if it is to be reported; why there is no other session.
-    pub(crate) async fn next(&mut self, error: Error, until: &mut Until) -> Result<Session, Error> {
-        match verdict(lost_session(&error), error.effect(), self.told_fenced) {
-            Verdict::Report => return Err(error),
-            Verdict::ReportFence => {
-                self.told_fenced = true;
+    /// `error`, if it is to be reported; otherwise the reason why there is no other session.
+    pub(crate) async fn next(&mut self, error: Error, deadline: &mut ReconnectDeadline) -> Result<Session, Error> {
+        match error_action(lost_session(&error), error.effect(), self.fence_reported) {
+            ErrorAction::Report => return Err(error),
+            ErrorAction::ReportFence => {
+                self.fence_reported = true;
                 return Err(error);
             }
-            Verdict::Repeat => {}
+            ErrorAction::Retry => {}
         }
         let now = Instant::now();
-        let until = match until.0 {
-            // It lost session after session.
+        let until = match deadline.0 {
+            // The operation has lost several sessions.
             Some(until) if now >= until => return Err(error),
             Some(until) => until,
-            None => *until.0.insert(moment_after(self.store.options.reconnect_timeout)),
+            None => *deadline.0.insert(deadline_after(self.store.options.reconnect_timeout)),
         };
         self.sessions.after(self.number, until).await
     }
 
-    /// Notes that nobody minds what became of the latest session, which is lost.
-    pub(crate) fn forget_session(&mut self) {
-        self.told_fenced = true;
+    /// Ignores what happened to the latest session, which is lost.
+    pub(crate) fn ignore_fence(&mut self) {
+        self.fence_reported = true;
     }
 
-    /// Notes that `session` was lost before anything was held in it.
-    pub(crate) fn pass_over(&mut self, session: &Session) {
+    /// Records that `session` was lost before anything was held in it.
+    pub(crate) fn skip(&mut self, session: &Session) {
         self.number = session.number;
     }
 
-    /// Notes that the lane is of `session` now.
+    /// Records that the lane belongs to `session` now.
     ///
     /// # Errors
-    /// `Fenced`, if the node had dropped the session before and the caller does not know: others took over what was
-    /// held in it. // [R-SESSION-2]
-    pub(crate) fn attach(&mut self, session: &Session, operation: Operation) -> Result<(), Error> {
-        let is_news = session.last_fenced >= self.held_in && !self.told_fenced;
-        (self.number, self.held_in) = (session.number, session.number);
-        self.told_fenced = self.holds == Holds::Nothing;
-        if is_news {
+    /// `Fenced`, if the node had dropped the last session and the caller does not know: other clients have recovered
+    /// what was held in it. // [R-SESSION-2]
+    pub(crate) fn bind(&mut self, session: &Session, operation: Operation) -> Result<(), Error> {
+        let is_unreported = session.last_fenced >= self.slot_session && !self.fence_reported;
+        (self.number, self.slot_session) = (session.number, session.number);
+        self.fence_reported = self.holds == Holds::Nothing;
+        if is_unreported {
             let source = FabricError::Fenced { effect: Effect::None };
             return Err(OperationError { operation, kind: OperationErrorKind::Fabric { source } }.into());
         }
@@ -169,22 +171,22 @@ mod tests {
 
     /// R-SESSION-1, R-SESSION-2: every row of the table.
     #[test]
-    fn only_what_changed_nothing_is_repeated() {
+    fn only_operations_without_effect_are_repeated() {
         for effect in EFFECTS {
             let disconnected = FabricError::Disconnected { effect };
             let fenced = FabricError::Fenced { effect };
-            let repeated = if effect == Effect::None { Verdict::Repeat } else { Verdict::Report };
-            for told in [false, true] {
-                assert_eq!(verdict(None, effect, told), Verdict::Report, "{effect:?}");
-                assert_eq!(verdict(Some(&disconnected), effect, told), repeated, "{effect:?}");
+            let repeated = if effect == Effect::None { ErrorAction::Retry } else { ErrorAction::Report };
+            for reported in [false, true] {
+                assert_eq!(error_action(None, effect, reported), ErrorAction::Report, "{effect:?}");
+                assert_eq!(error_action(Some(&disconnected), effect, reported), repeated, "{effect:?}");
             }
-            assert_eq!(verdict(Some(&fenced), effect, false), Verdict::ReportFence, "{effect:?}");
-            assert_eq!(verdict(Some(&fenced), effect, true), repeated, "{effect:?}");
+            assert_eq!(error_action(Some(&fenced), effect, false), ErrorAction::ReportFence, "{effect:?}");
+            assert_eq!(error_action(Some(&fenced), effect, true), repeated, "{effect:?}");
         }
     }
 
     #[test]
-    fn lost_sessions_are_told_from_other_errors() {
+    fn lost_sessions_are_distinguished_from_other_errors() {
         let operation = Operation::Put;
         let of = |source: FabricError| {
             [
@@ -214,9 +216,9 @@ mod tests {
         );
     }
 
-    /// A client that had lost a batch before changed nothing by the operation it refuses.
+    /// A client that had lost a batch before changes nothing by the operation it refuses.
     #[test]
-    fn what_was_not_sent_had_no_effect() {
+    fn unsent_changes_have_no_effect() {
         for effect in EFFECTS {
             for source in [FabricError::Disconnected { effect }, FabricError::Fenced { effect }] {
                 let operation = Operation::Update;
