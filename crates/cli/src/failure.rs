@@ -9,8 +9,8 @@ use guira_input::InputError;
 use guira_lab::driver::{DriverError, Removal};
 use serde::{Deserialize, Serialize};
 
+use crate::capacity::Shortfall;
 use crate::interrupt::EXIT_INTERRUPTED;
-use crate::room::Lack;
 use crate::units::counted;
 
 /// Exit code of an answer that is "no".
@@ -85,13 +85,13 @@ pub enum Failure {
     Store(#[from] guira::Error),
     /// There is no such table.
     #[error("{url} does not exist; create it with: guira create {url} --capacity N")]
-    Absent {
+    NotFound {
         /// The table.
         url: Url,
     },
     /// There is no such table, and there was to be none.
     #[error("{url} does not exist; there is nothing to destroy")]
-    Gone {
+    NothingToDestroy {
         /// The table.
         url: Url,
     },
@@ -120,13 +120,13 @@ pub enum Failure {
     },
     /// What was to be created has a name of a file that is no table, or none that this user can open.
     #[error("{url} already exists, and cannot be opened as a table; nothing was changed; choose another name")]
-    Occupied {
+    NotATable {
         /// The table that was to be.
         url: Url,
     },
     /// What was to be created has a name that something has.
     #[error("{url} already exists; nothing was changed; guira destroy {url} removes it, with all that is in it")]
-    Taken {
+    AlreadyExists {
         /// The table.
         url: Url,
     },
@@ -218,7 +218,7 @@ pub enum Failure {
     CopyInterrupted(u64),
     /// An interrupt. The table that the command made is destroyed.
     #[error("interrupted; {0} was made by this command and is destroyed")]
-    Abandoned(Url),
+    TableDiscarded(Url),
     /// An interrupt in the middle of a workload. Every operation was carried out or not begun.
     #[error("interrupted between two operations; those before it are done")]
     Stopped,
@@ -227,7 +227,7 @@ pub enum Failure {
     CleanedUp(Url),
     /// Some of the records that a workload has inserted into somebody's table could not be removed.
     #[error("{} of the run may be left in {url}: {reason}", some_records(*left))]
-    Left {
+    RecordsLeft {
         /// The table.
         url: Url,
         /// Records that may be there.
@@ -237,7 +237,7 @@ pub enum Failure {
     },
     /// The answer could not be written: what it would have said was done before.
     #[error("{source}; this was done before: {done}")]
-    Unanswered {
+    AnswerNotWritten {
         /// What was done.
         done: String,
         /// Why it could not be said.
@@ -260,25 +260,27 @@ pub enum Failure {
 
 /// The holder of a name that a table could not be created under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder {
+pub enum NameHolder {
     /// A table.
     Table,
     /// A table that somebody is destroying, or whose destroyer ended before its name was gone.
     Destroyed,
     /// Nothing any more: a table was destroyed meanwhile.
-    Nobody,
+    Free,
     /// A file that is no table, or that this user cannot open.
-    Other,
+    NotATable,
 }
 
-impl Holder {
+impl NameHolder {
     /// Looks at the file that has the name now.
-    pub fn of(url: &Url) -> Holder {
+    pub fn of(url: &Url) -> NameHolder {
         match Store::open_with(url, &OpenOptions::default().read_only()) {
-            Ok(_) => Holder::Table,
-            Err(error) if error.is_not_found() => Holder::Nobody,
-            Err(guira::Error::Open(guira::OpenError::Table { source: TableError::Destroyed, .. })) => Holder::Destroyed,
-            Err(_) => Holder::Other,
+            Ok(_) => NameHolder::Table,
+            Err(error) if error.is_not_found() => NameHolder::Free,
+            Err(guira::Error::Open(guira::OpenError::Table { source: TableError::Destroyed, .. })) => {
+                NameHolder::Destroyed
+            }
+            Err(_) => NameHolder::NotATable,
         }
     }
 }
@@ -339,21 +341,23 @@ impl Failure {
     pub fn after(done: impl Into<String>) -> impl FnOnce(Failure) -> Failure {
         move |failure| match failure {
             Failure::ClosedOutput => Failure::ClosedOutput,
-            failure => Failure::Unanswered { done: done.into(), source: Box::new(failure) },
+            failure => Failure::AnswerNotWritten { done: done.into(), source: Box::new(failure) },
         }
     }
 
     /// The store's answer about the table at `url`.
     pub fn of_table(url: &Url) -> impl FnOnce(guira::Error) -> Failure {
-        |error| if error.is_not_found() { Failure::Absent { url: url.clone() } } else { Failure::Store(error) }
+        |error| if error.is_not_found() { Failure::NotFound { url: url.clone() } } else { Failure::Store(error) }
     }
 
     /// The store's answer about a table that was to be created at `url`.
     pub fn of_creation(url: &Url) -> impl FnOnce(guira::Error) -> Failure {
         move |error| match error {
-            error if error.is_already_exists() => match Holder::of(url) {
-                Holder::Other => Failure::Occupied { url: url.clone() },
-                Holder::Table | Holder::Destroyed | Holder::Nobody => Failure::Taken { url: url.clone() },
+            error if error.is_already_exists() => match NameHolder::of(url) {
+                NameHolder::NotATable => Failure::NotATable { url: url.clone() },
+                NameHolder::Table | NameHolder::Destroyed | NameHolder::Free => {
+                    Failure::AlreadyExists { url: url.clone() }
+                }
             },
             // The table of a memory node cannot be removed from here.
             error @ guira::Error::Open(guira::OpenError::Mismatch { .. }) if !url.to_string().starts_with("tcp://") => {
@@ -368,16 +372,16 @@ impl Failure {
     }
 
     /// Records that a workload could not remove.
-    pub fn left(url: &Url, removal: &Removal) -> Failure {
+    pub fn records_left(url: &Url, removal: &Removal) -> Failure {
         let reason = removal.failure.clone().unwrap_or_else(|| "they were not removed".to_owned());
-        Failure::Left { url: url.clone(), left: removal.left, reason }
+        Failure::RecordsLeft { url: url.clone(), left: removal.left, reason }
     }
 
     /// The failure with what was recommended before it, if it is for lack of room.
-    pub fn advised(self, lack: Option<Lack>) -> Failure {
+    pub fn advised(self, shortfall: Option<Shortfall>) -> Failure {
         let is_full = self.of_store().is_some_and(|error| error.blame() == guira::Blame::Full);
-        match lack.filter(|_| is_full) {
-            Some(Lack { remedy, .. }) => Failure::Advised { source: Box::new(self), advice: remedy },
+        match shortfall.filter(|_| is_full) {
+            Some(Shortfall { remedy, .. }) => Failure::Advised { source: Box::new(self), advice: remedy },
             None => self,
         }
     }
@@ -401,10 +405,10 @@ impl Failure {
             Failure::Store(error) | Failure::Driver(DriverError::Store { source: error, .. }) => exit_code_of(error),
             Failure::Record { source, .. } | Failure::Copied { source, .. } => exit_code_of(source),
             Failure::Advised { source, .. } | Failure::Reading { source } => source.exit_code(),
-            Failure::Absent { .. } | Failure::Gone { .. } | Failure::Destroyed { .. } => EXIT_NEGATIVE,
-            Failure::Taken { .. } | Failure::Occupied { .. } => EXIT_NEGATIVE,
+            Failure::NotFound { .. } | Failure::NothingToDestroy { .. } | Failure::Destroyed { .. } => EXIT_NEGATIVE,
+            Failure::AlreadyExists { .. } | Failure::NotATable { .. } => EXIT_NEGATIVE,
             Failure::Interrupted(_) | Failure::CopyInterrupted(_) => EXIT_INTERRUPTED,
-            Failure::NotCreated(_) | Failure::Abandoned(_) => EXIT_INTERRUPTED,
+            Failure::NotCreated(_) | Failure::TableDiscarded(_) => EXIT_INTERRUPTED,
             Failure::CleanedUp(_) | Failure::Stopped => EXIT_INTERRUPTED,
             Failure::Misuse(_) | Failure::Input { source: InputError::Bad(_), .. } => EXIT_MISUSE,
             Failure::Driver(DriverError::Panicked) => EXIT_FAILURE,
@@ -443,21 +447,21 @@ impl Failure {
             Failure::Input { source: InputError::Bad(_), .. }
             | Failure::Driver(_)
             | Failure::Misuse(_)
-            | Failure::Absent { .. }
-            | Failure::Gone { .. }
-            | Failure::Taken { .. }
-            | Failure::Occupied { .. } => guira::Blame::Misuse.as_str(),
+            | Failure::NotFound { .. }
+            | Failure::NothingToDestroy { .. }
+            | Failure::AlreadyExists { .. }
+            | Failure::NotATable { .. } => guira::Blame::Misuse.as_str(),
             Failure::Destroyed { .. } | Failure::DestroyedWhileServed { .. } => guira::Blame::Fenced.as_str(),
             Failure::Worker { said, .. } => &said.blame,
-            Failure::Unanswered { source, .. } | Failure::Advised { source, .. } | Failure::Reading { source } => {
-                source.blame()
-            }
+            Failure::AnswerNotWritten { source, .. }
+            | Failure::Advised { source, .. }
+            | Failure::Reading { source } => source.blame(),
             Failure::Counter(_) => guira::Blame::Misuse.as_str(),
             Failure::Contended { .. } => guira::Blame::Busy.as_str(),
             Failure::Unreadable { .. } | Failure::LostWhileServed { .. } => guira::Blame::Corrupt.as_str(),
             Failure::Input { .. } | Failure::Host { .. } | Failure::ClosedOutput => "host",
-            Failure::Interrupted(_) | Failure::NotCreated(_) | Failure::Abandoned(_) | Failure::Stopped => "host",
-            Failure::CopyInterrupted(_) | Failure::CleanedUp(_) | Failure::Left { .. } => "host",
+            Failure::Interrupted(_) | Failure::NotCreated(_) | Failure::TableDiscarded(_) | Failure::Stopped => "host",
+            Failure::CopyInterrupted(_) | Failure::CleanedUp(_) | Failure::RecordsLeft { .. } => "host",
             #[cfg(feature = "peers")]
             Failure::Peers(_) => "host",
         }
@@ -478,7 +482,7 @@ impl Failure {
             Failure::CopyInterrupted(copied) => Loaded(*copied).effect(),
             Failure::Driver(DriverError::Store { source, .. }) => source.effect(),
             Failure::Advised { source, .. } | Failure::Reading { source } => source.effect(),
-            Failure::Stopped | Failure::Left { .. } | Failure::Unanswered { .. } => Effect::Done,
+            Failure::Stopped | Failure::RecordsLeft { .. } | Failure::AnswerNotWritten { .. } => Effect::Done,
             _ => Effect::None,
         }
     }
@@ -576,9 +580,9 @@ mod tests {
         let no_file = || io::Error::from(io::ErrorKind::NotFound);
         let advised = |source| Failure::Advised { source: Box::new(source), advice: "wait".to_owned() };
         for (failure, code) in [
-            (Failure::Absent { url: url() }, EXIT_NEGATIVE),
-            (Failure::Gone { url: url() }, EXIT_NEGATIVE),
-            (Failure::Taken { url: url() }, EXIT_NEGATIVE),
+            (Failure::NotFound { url: url() }, EXIT_NEGATIVE),
+            (Failure::NothingToDestroy { url: url() }, EXIT_NEGATIVE),
+            (Failure::AlreadyExists { url: url() }, EXIT_NEGATIVE),
             (missing(Attempt::Open), EXIT_NEGATIVE),
             (Failure::Store(Error::Open(OpenError::Region(ShmError::AlreadyExists { path: path() }))), EXIT_NEGATIVE),
             (Failure::Store(Error::Admin(AdminError::NoClient { url: url(), slot: 3 })), EXIT_NEGATIVE),

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use guira_input::{Fit, InputError, Records};
+use guira_input::{InputError, RecordEncoder, Records};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -52,23 +52,27 @@ pub trait InputWatcher {
 /// The records of a file, and the file's size, if it has one.
 ///
 /// `format` is recognised from the first bytes if it is `None`.
-pub fn open(path: &Path, format: Option<InputFormat>, fit: Fit) -> Result<(AnyRecords, Option<u64>), InputError> {
+pub fn open(
+    path: &Path,
+    format: Option<InputFormat>,
+    encoder: RecordEncoder,
+) -> Result<(AnyRecords, Option<u64>), InputError> {
     let opened = Opened::new(path)?;
     let reader: Box<dyn BufRead> = Box::new(BufReader::with_capacity(BUFFER_BYTES, opened.file));
-    Ok((Records::new(reader, &opened.name, format.map(Into::into), fit)?, opened.size_bytes))
+    Ok((Records::new(reader, &opened.name, format.map(Into::into), encoder)?, opened.size_bytes))
 }
 
 /// As [`open`], with `watcher` called before each read and in pauses; `-` is standard input.
 pub fn open_watched(
     path: &Path,
     format: Option<InputFormat>,
-    fit: Fit,
+    encoder: RecordEncoder,
     watcher: Rc<RefCell<dyn InputWatcher>>,
 ) -> Result<(AnyRecords, Option<u64>), InputError> {
     let opened = if path == Path::new("-") { Opened::stdin()? } else { Opened::new(path)? };
     let watched = Watched { file: opened.file, waits: opened.waits, watcher };
     let reader: Box<dyn BufRead> = Box::new(BufReader::with_capacity(BUFFER_BYTES, watched));
-    Ok((Records::new(reader, &opened.name, format.map(Into::into), fit)?, opened.size_bytes))
+    Ok((Records::new(reader, &opened.name, format.map(Into::into), encoder)?, opened.size_bytes))
 }
 
 /// An input, and what is known of it.
@@ -133,8 +137,8 @@ impl Read for Watched {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         // Until something comes, or `watcher` ends it.
         loop {
-            let patience = self.watcher.borrow_mut().check()?;
-            if self.waits == Waits::ForWriter && !is_readable(&self.file, patience)? {
+            let timeout = self.watcher.borrow_mut().check()?;
+            if self.waits == Waits::ForWriter && !is_readable(&self.file, timeout)? {
                 continue;
             }
             match self.file.read(into) {
@@ -146,9 +150,9 @@ impl Read for Watched {
     }
 }
 
-/// Waits until `file` can be read without waiting, or has ended, for at most `patience`.
-fn is_readable(file: &File, patience: Duration) -> io::Result<bool> {
-    let timeout = Timespec::try_from(patience).map_err(io::Error::other)?;
+/// Waits until `file` can be read without waiting, or has ended, for at most `timeout`.
+fn is_readable(file: &File, timeout: Duration) -> io::Result<bool> {
+    let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
     match poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&timeout)) {
         Ok(ready) => Ok(ready > 0),
         Err(Errno::INTR) => Ok(false),
@@ -167,10 +171,10 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_read_is_named() {
-        let fit = Fit::new(EntryFormat::Bytes { inline_bytes: 64 }, Notation::Bytes).unwrap();
-        let error = open(Path::new("/no/such/file"), None, fit).err().unwrap();
+        let encoder = RecordEncoder::new(EntryFormat::Bytes { inline_bytes: 64 }, Notation::Bytes).unwrap();
+        let error = open(Path::new("/no/such/file"), None, encoder).err().unwrap();
         assert!(error.to_string().starts_with("cannot read /no/such/file: "), "{error}");
-        assert!(open(Path::new("/tmp"), None, fit).is_err());
+        assert!(open(Path::new("/tmp"), None, encoder).is_err());
     }
 
     #[test]
@@ -214,10 +218,10 @@ mod tests {
     fn a_file_is_read_without_waiting() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"a\t1\nb\t2\n").unwrap();
-        let fit = Fit::new(EntryFormat::Bytes { inline_bytes: 64 }, Notation::Bytes).unwrap();
+        let encoder = RecordEncoder::new(EntryFormat::Bytes { inline_bytes: 64 }, Notation::Bytes).unwrap();
         // One check before what there is, and one before its end.
         let watcher = Rc::new(RefCell::new(Checks { left: 2 }));
-        let (records, size_bytes) = open_watched(file.path(), None, fit, watcher.clone()).unwrap();
+        let (records, size_bytes) = open_watched(file.path(), None, encoder, watcher.clone()).unwrap();
         assert_eq!((records.map(Result::unwrap).count(), size_bytes, watcher.borrow().left), (2, Some(8), 0));
     }
 }

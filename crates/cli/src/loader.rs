@@ -116,7 +116,7 @@ pub fn load<R: BufRead>(
 ) -> Result<LoadReport, Failure> {
     // All of them first: a load that cannot have its clients stores nothing.
     let clients: Vec<Client> = (0..options.threads.max(1)).map(|_| store.client()).collect::<Result<_, _>>()?;
-    interrupt::note();
+    interrupt::catch();
     let started = Instant::now();
     let counters = Arc::clone(&outbox.borrow().counters);
     let (read, stored) = thread::scope(|scope| {
@@ -150,7 +150,7 @@ pub fn load<R: BufRead>(
         return Err(refused.failure(loaded));
     }
     if let Some(unwritten) = unwritten {
-        return Err(Failure::Unanswered { done: loaded.to_string(), source: Box::new(unwritten) });
+        return Err(Failure::AnswerNotWritten { done: loaded.to_string(), source: Box::new(unwritten) });
     }
     let report = read.map_err(|source| Failure::Input { source, loaded })?;
     if interrupt::requested() {
@@ -413,7 +413,7 @@ impl Outbox {
 
 impl InputWatcher for Outbox {
     fn check(&mut self) -> io::Result<Duration> {
-        interrupt::note();
+        interrupt::catch();
         let again = self.flush_if_due();
         self.show();
         if self.is_over() { Err(io::Error::other("the load is over")) } else { Ok(again) }

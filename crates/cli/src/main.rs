@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod capacity;
 mod commands;
 mod failure;
 mod input;
@@ -16,7 +17,6 @@ mod interrupt;
 mod loader;
 mod output;
 mod progress;
-mod room;
 mod signals;
 mod text;
 mod units;

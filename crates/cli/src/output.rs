@@ -52,7 +52,7 @@ impl Output {
     }
 
     /// Writes a line for people, and nothing where JSON was asked for.
-    pub fn say(&self, line: &str) -> Result<(), Failure> {
+    pub fn human_line(&self, line: &str) -> Result<(), Failure> {
         if self.format == Format::Human { self.line(line) } else { Ok(()) }
     }
 
@@ -60,27 +60,27 @@ impl Output {
     pub fn bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
         let mut stdout = io::stdout().lock();
         let end: &[u8] = if stdout.is_terminal() { b"\n" } else { b"" };
-        stdout.write_all(bytes).and_then(|()| stdout.write_all(end)).and_then(|()| stdout.flush()).map_err(closed)
+        stdout.write_all(bytes).and_then(|()| stdout.write_all(end)).and_then(|()| stdout.flush()).map_err(stdout_error)
     }
 
     /// Writes a line.
     pub fn line(&self, line: &str) -> Result<(), Failure> {
         let mut stdout = io::stdout().lock();
-        writeln!(stdout, "{line}").and_then(|()| stdout.flush()).map_err(closed)
+        writeln!(stdout, "{line}").and_then(|()| stdout.flush()).map_err(stdout_error)
     }
 
     /// Writes a line for people to standard error.
-    pub fn remark(&self, line: &str) {
+    pub fn note(&self, line: &str) {
         if self.format == Format::Human {
-            complain(&shown(line));
+            write_stderr(&shown(line));
         }
     }
 
     /// Writes to standard error what the user should know before something fails, and it goes on.
     pub fn warn(&self, warning: &str) {
         match self.format {
-            Format::Human => complain(&shown(&format!("guira: warning: {warning}"))),
-            Format::Json => complain(&serde_json::json!({ "warning": { "message": warning } }).to_string()),
+            Format::Human => write_stderr(&shown(&format!("guira: warning: {warning}"))),
+            Format::Json => write_stderr(&serde_json::json!({ "warning": { "message": warning } }).to_string()),
         }
     }
 
@@ -108,20 +108,20 @@ impl Output {
     /// Writes an error to standard error.
     pub fn error(&self, error: &ErrorText) {
         match self.format {
-            Format::Human => complain(&format!("guira: {}", printable(&error.message.replace('\n', " ")))),
+            Format::Human => write_stderr(&format!("guira: {}", printable(&error.message.replace('\n', " ")))),
             Format::Json => {
                 #[derive(Serialize)]
                 struct Object<'e> {
                     error: &'e ErrorText,
                 }
-                complain(&serde_json::to_string(&Object { error }).unwrap_or_default());
+                write_stderr(&serde_json::to_string(&Object { error }).unwrap_or_default());
             }
         }
     }
 }
 
 /// What writing to standard output failed with.
-pub fn closed(error: io::Error) -> Failure {
+pub fn stdout_error(error: io::Error) -> Failure {
     if error.kind() == io::ErrorKind::BrokenPipe {
         Failure::ClosedOutput
     } else {
@@ -136,13 +136,13 @@ fn shown(lines: &str) -> String {
 }
 
 /// Writes a line to standard error, if anybody listens.
-fn complain(line: &str) {
+fn write_stderr(line: &str) {
     // Nobody is left to tell that nobody listens.
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
 /// What was counted, as a table under `head`: every counter that is not 0. `None` if all are.
-pub fn met<'n>(head: &str, counters: impl IntoIterator<Item = (&'n str, u64)>) -> Option<String> {
+pub fn counter_table<'n>(head: &str, counters: impl IntoIterator<Item = (&'n str, u64)>) -> Option<String> {
     let counted = counters.into_iter().filter(|(_, times)| *times > 0);
     let mut rows = vec![vec![head.to_owned(), "times".to_owned()]];
     rows.extend(counted.map(|(name, times)| vec![name.replace('_', " "), count(times)]));

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use clap::Args;
 use guira::EntryFormat;
-use guira_input::{Fit, Record, VALUE_BYTES_MAX, from_hex, printable, to_hex};
+use guira_input::{Record, RecordEncoder, VALUE_BYTES_MAX, from_hex, printable, to_hex};
 
 use crate::failure::Failure;
 use crate::units::counted;
@@ -32,7 +32,7 @@ pub struct NotationOptions {
 impl NotationOptions {
     /// The notation asked for, if a table of `format` can have it.
     pub fn notation(&self, format: EntryFormat) -> Result<Notation, Failure> {
-        self.fit(format)?;
+        self.encoder(format)?;
         Ok(match self.of_input() {
             guira_input::Notation::Bytes => Notation::Text,
             guira_input::Notation::Hex => Notation::Hex,
@@ -41,8 +41,8 @@ impl NotationOptions {
     }
 
     /// What a table of `format` takes from an input in the notation asked for.
-    pub fn fit(&self, format: EntryFormat) -> Result<Fit, Failure> {
-        Fit::new(format, self.of_input()).map_err(Failure::Misuse)
+    pub fn encoder(&self, format: EntryFormat) -> Result<RecordEncoder, Failure> {
+        RecordEncoder::new(format, self.of_input()).map_err(Failure::Misuse)
     }
 
     fn of_input(&self) -> guira_input::Notation {
@@ -158,9 +158,9 @@ impl Notation {
 
 /// Decimal numbers as they are stored, in the way of `guira load`.
 fn little_endian(format: EntryFormat, key: &str, value: &str) -> Result<Record, Failure> {
-    let fit = Fit::new(format, guira_input::Notation::Numbers).map_err(Failure::Misuse)?;
+    let encoder = RecordEncoder::new(format, guira_input::Notation::Numbers).map_err(Failure::Misuse)?;
     let record = Record { key: key.into(), value: value.into(), line: 1 };
-    fit.apply(record).map_err(|bad| Failure::Misuse(bad.reason.replacen("its ", "the ", 1)))
+    encoder.encode(record).map_err(|bad| Failure::Misuse(bad.reason.replacen("its ", "the ", 1)))
 }
 
 /// The decimal number that is stored as `bytes`.

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::commands::{owner, tls};
 use crate::failure::{ErrorText, Failure};
 use crate::interrupt;
-use crate::signals::{ENDING, HANGUP};
+use crate::signals::{HANGUP, TERMINATING};
 
 /// Bytes of one line between processes, at most: histograms of a whole run have some 100 kB.
 const LINE_BYTES_MAX: u64 = 64 << 20;
@@ -24,7 +24,7 @@ const LINE_BYTES_MAX: u64 = 64 << 20;
 const BUFFER_BYTES: usize = 256 << 10;
 
 /// How long a process whose input was closed may take to end by itself, giving back what it holds of the table.
-const GRACE: Duration = Duration::from_secs(2);
+const GRACE_PERIOD: Duration = Duration::from_secs(2);
 /// Between two looks whether it has.
 const POLL: Duration = Duration::from_millis(2);
 
@@ -53,8 +53,8 @@ impl Worker {
         let program = std::env::current_exe().map_err(Failure::host(attempt()))?;
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-        tls::hand_on(&mut command);
-        owner::hand_on(&mut command);
+        tls::pass_on(&mut command);
+        owner::pass_on(&mut command);
         let mut child = command.spawn().map_err(Failure::host(attempt()))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(Failure::host(attempt())(io::Error::other("it has no pipes")));
@@ -98,9 +98,9 @@ impl Worker {
         if line.is_empty() {
             self.drop_input();
             let status = self.child.wait().map_err(Failure::host(format!("wait for {}", self.name)))?;
-            if ENDING.into_iter().chain([HANGUP]).any(|(signal, _)| status.signal() == Some(signal)) {
+            if TERMINATING.into_iter().chain([HANGUP]).any(|(signal, _)| status.signal() == Some(signal)) {
                 // A signal that met it before it could note it: it is this command's as well.
-                return Err(interrupt::press());
+                return Err(interrupt::trigger());
             }
             return Err(Failure::host(format!("read from {}", self.name))(io::Error::other(format!(
                 "it ended: {status}"
@@ -133,7 +133,7 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.drop_input();
-        let until = Instant::now() + GRACE;
+        let until = Instant::now() + GRACE_PERIOD;
         while matches!(self.child.try_wait(), Ok(None)) {
             if Instant::now() >= until {
                 // It has ended by itself, or it ends now.
@@ -166,5 +166,5 @@ pub fn reply<T: Serialize>(answer: Result<T, Failure>) -> Result<(), Failure> {
     };
     let text = serde_json::to_string(&reply).map_err(|error| Failure::host("answer")(error.into()))?;
     let mut stdout = io::stdout().lock();
-    writeln!(stdout, "{text}").and_then(|()| stdout.flush()).map_err(crate::output::closed)
+    writeln!(stdout, "{text}").and_then(|()| stdout.flush()).map_err(crate::output::stdout_error)
 }

@@ -7,7 +7,7 @@ use serde::de::IgnoredAny;
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
-use super::fit::Notation;
+use super::encoder::Notation;
 use super::lines::Pair;
 use crate::text::{JsonBytes, from_base64};
 

@@ -11,7 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod debian;
-mod fit;
+mod encoder;
 pub mod jsonl;
 mod lines;
 mod text;
@@ -20,7 +20,7 @@ pub mod tsv;
 use std::fmt;
 use std::io::{self, BufRead};
 
-pub use fit::{Fit, Notation};
+pub use encoder::{Notation, RecordEncoder};
 use lines::{BYTE_ORDER_MARK, Lines};
 pub use text::{JsonBytes, from_hex, printable, to_hex};
 
@@ -114,7 +114,7 @@ pub struct Records<R> {
     lines: Lines<R>,
     name: String,
     format: InputFormat,
-    fit: Fit,
+    encoder: RecordEncoder,
     failed: bool,
 }
 
@@ -124,19 +124,24 @@ impl<R: BufRead> Records<R> {
     ///
     /// # Errors
     /// `Read` if those bytes cannot be read.
-    pub fn new(reader: R, name: &str, format: Option<InputFormat>, fit: Fit) -> Result<Records<R>, InputError> {
+    pub fn new(
+        reader: R,
+        name: &str,
+        format: Option<InputFormat>,
+        encoder: RecordEncoder,
+    ) -> Result<Records<R>, InputError> {
         let mut lines = Lines::new(reader);
         let failed = |source| InputError::Read { name: name.to_owned(), source };
         let format = match format {
             Some(format) => format,
-            None => recognise(lines.peek().map_err(failed)?),
+            None => detect_format(lines.peek().map_err(failed)?),
         };
-        Ok(Records { lines, name: name.to_owned(), format, fit, failed: false })
+        Ok(Records { lines, name: name.to_owned(), format, encoder, failed: false })
     }
 
     /// The same records, of which a line of more than `bytes` bytes is a bad one; [`LINE_BYTES_MAX`] unless said.
-    pub fn with_longest_line(mut self, bytes: usize) -> Records<R> {
-        self.lines.limit_lines(bytes);
+    pub fn with_max_line_bytes(mut self, bytes: usize) -> Records<R> {
+        self.lines.set_max_line_bytes(bytes);
         self
     }
 
@@ -153,11 +158,11 @@ impl<R: BufRead> Records<R> {
     fn read(&mut self) -> Result<Option<Record>, InputError> {
         let read = match self.format {
             InputFormat::Tsv => self.lines.record(tsv::read),
-            InputFormat::Jsonl => self.lines.record(|text| jsonl::read(text, self.fit.notation())),
+            InputFormat::Jsonl => self.lines.record(|text| jsonl::read(text, self.encoder.notation())),
             InputFormat::Debian => debian::read(&mut self.lines),
         };
         match read {
-            Ok(Some(Ok(record))) => self.fit.apply(record).map(Some).map_err(InputError::Bad),
+            Ok(Some(Ok(record))) => self.encoder.encode(record).map(Some).map_err(InputError::Bad),
             Ok(Some(Err(bad))) => Err(InputError::Bad(bad)),
             Ok(None) => Ok(None),
             Err(source) => {
@@ -178,7 +183,7 @@ impl<R: BufRead> Iterator for Records<R> {
 
 /// The format of an input that starts with these bytes. No format's writer makes bytes that are taken for another's: no
 /// line of TSV starts with a brace or with Debian's field, because the writer escapes those.
-fn recognise(head: &[u8]) -> InputFormat {
+fn detect_format(head: &[u8]) -> InputFormat {
     let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
     let start = head.iter().position(|byte| !matches!(byte, b'\n' | b'\r')).unwrap_or(head.len());
     let head = &head[start..];
@@ -204,8 +209,8 @@ mod tests {
     const BYTES: EntryFormat = EntryFormat::Bytes { inline_bytes: 64 };
 
     fn all(text: &[u8], format: Option<InputFormat>) -> Vec<Result<Record, String>> {
-        let fit = Fit::new(BYTES, Notation::Bytes).unwrap();
-        let records = Records::new(Cursor::new(text), "test", format, fit).unwrap();
+        let encoder = RecordEncoder::new(BYTES, Notation::Bytes).unwrap();
+        let records = Records::new(Cursor::new(text), "test", format, encoder).unwrap();
         records.map(|record| record.map_err(|error| error.to_string())).collect()
     }
 
@@ -214,8 +219,8 @@ mod tests {
     }
 
     fn pairs_in(notation: Notation, text: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let fit = Fit::new(BYTES, notation).unwrap();
-        let records = Records::new(Cursor::new(text), "test", None, fit).unwrap();
+        let encoder = RecordEncoder::new(BYTES, notation).unwrap();
+        let records = Records::new(Cursor::new(text), "test", None, encoder).unwrap();
         records.map(|record| record.map(|record| (record.key, record.value)).unwrap()).collect()
     }
 
@@ -286,7 +291,7 @@ mod tests {
             (b"Version: 1\n", InputFormat::Tsv),
             (b"", InputFormat::Tsv),
         ] {
-            assert_eq!(recognise(head), format, "{}", String::from_utf8_lossy(head));
+            assert_eq!(detect_format(head), format, "{}", String::from_utf8_lossy(head));
         }
     }
 
@@ -319,20 +324,20 @@ mod tests {
 
     #[test]
     fn an_input_that_cannot_be_read_ends() {
-        let fit = Fit::new(BYTES, Notation::Bytes).unwrap();
+        let encoder = RecordEncoder::new(BYTES, Notation::Bytes).unwrap();
         let reader = BufReader::new(Broken(b"a\tb\nc\t"));
-        let mut records = Records::new(reader, "test", None, fit).unwrap();
+        let mut records = Records::new(reader, "test", None, encoder).unwrap();
         assert_eq!(records.next().unwrap().unwrap().key, b"a");
         let error = records.next().unwrap().unwrap_err();
         assert_eq!(error.to_string(), "cannot read test: the disk is gone");
         assert!(records.next().is_none());
-        assert!(Records::new(BufReader::new(Broken(b"")), "test", None, fit).is_err());
+        assert!(Records::new(BufReader::new(Broken(b"")), "test", None, encoder).is_err());
     }
 
     #[test]
     fn long_lines_are_bad_records() {
-        let fit = Fit::new(BYTES, Notation::Bytes).unwrap();
-        let records = Records::new(&b"key\tvalue\na\tb\n"[..], "test", None, fit).unwrap().with_longest_line(4);
+        let encoder = RecordEncoder::new(BYTES, Notation::Bytes).unwrap();
+        let records = Records::new(&b"key\tvalue\na\tb\n"[..], "test", None, encoder).unwrap().with_max_line_bytes(4);
         let read: Vec<_> = records.map(|record| record.map(|record| record.line)).collect();
         let bad = read[0].as_ref().unwrap_err().to_string();
         assert_eq!(bad, "line 1 (\"key\\tv\"): it is longer than 4 bytes");

@@ -45,7 +45,7 @@ impl<R: BufRead> Lines<R> {
     }
 
     /// Changes how long a line may be.
-    pub fn limit_lines(&mut self, bytes: usize) {
+    pub fn set_max_line_bytes(&mut self, bytes: usize) {
         self.line_bytes_max = bytes;
     }
 

@@ -44,7 +44,7 @@ enum Kind {
 }
 
 /// What leads to a table's memory.
-pub enum Place<'u> {
+pub enum Backend<'u> {
     /// A file, which processes map.
     File(Location),
     /// A memory node.
@@ -149,11 +149,11 @@ impl Url {
     ///
     /// # Errors
     /// `BadName` for a table without a name.
-    pub fn place(&self) -> Result<Place<'_>, ShmError> {
+    pub fn backend(&self) -> Result<Backend<'_>, ShmError> {
         match &self.0 {
-            Kind::Shm(name) => Ok(Place::File(Location::shm(name)?)),
-            Kind::File(path) => Ok(Place::File(Location::file(path))),
-            Kind::Tcp(endpoint) => Ok(Place::Node(endpoint)),
+            Kind::Shm(name) => Ok(Backend::File(Location::shm(name)?)),
+            Kind::File(path) => Ok(Backend::File(Location::file(path))),
+            Kind::Tcp(endpoint) => Ok(Backend::Node(endpoint)),
             Kind::Unnamed => {
                 let reason = "a table without a name is known to nobody but the process that created it";
                 Err(ShmError::BadName { name: self.to_string(), reason })
@@ -254,7 +254,7 @@ mod tests {
     fn no_url_leads_to_a_table_without_a_name() {
         let unnamed = Url::unnamed();
         assert!(unnamed.is_unnamed() && !Url::shm("cache").unwrap().is_unnamed());
-        assert!(matches!(unnamed.place(), Err(ShmError::BadName { .. })));
+        assert!(matches!(unnamed.backend(), Err(ShmError::BadName { .. })));
         assert!(matches!(unnamed.to_string().parse::<Url>(), Err(UrlError::UnknownScheme { .. })));
     }
 

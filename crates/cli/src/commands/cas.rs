@@ -6,7 +6,7 @@ use clap::Args;
 use guira::{EntryFormat, Swap};
 
 use super::single::{KeyArguments, Outcome, conclude};
-use super::{Patience, Verdict};
+use super::{Verdict, WaitOptions};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::text::Notation;
@@ -80,7 +80,7 @@ impl Arguments {
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let (expected, new) = arguments.sources()?;
-    let subject = arguments.key.open(Patience::open)?;
+    let subject = arguments.key.open(WaitOptions::open)?;
     let format = subject.store.table().config().format;
     let (expected, new) = (expected.bytes(subject.notation, format)?, new.bytes(subject.notation, format)?);
     let outcome = match subject.store.client()?.compare_and_swap(&subject.key, &expected, &new)? {

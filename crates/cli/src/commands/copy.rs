@@ -18,13 +18,13 @@ use guira_input::printable;
 use serde::Serialize;
 
 use super::owner::Owner;
-use super::{Patience, Verdict, dump, open, tls};
+use super::{Verdict, WaitOptions, dump, open, tls};
+use crate::capacity::{self, ExistingRecords, Keys, Need, Precision, Shortfall, Target};
 use crate::failure::{Failure, copied_text};
 use crate::interrupt;
 use crate::loader::shard_of;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::room::{self, Keys, Lack, Need, Own, Precision, Target};
 use crate::units::{bytes, counted, per_second, rate, time};
 
 /// Records of one batch, at most.
@@ -64,7 +64,7 @@ pub struct Arguments {
     #[arg(long)]
     pub merge: bool,
     #[command(flatten)]
-    pub patience: Patience,
+    pub wait: WaitOptions,
     #[command(flatten)]
     pub owner: Owner,
     #[command(flatten)]
@@ -97,16 +97,16 @@ struct Answer {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    interrupt::note();
+    interrupt::catch();
     // The owner that is named is that of the table which records are put into.
-    let from = open(&arguments.from, &arguments.patience.options()?.read_only())?;
-    let to = arguments.patience.open(&arguments.to)?;
+    let from = open(&arguments.from, &arguments.wait.options()?.read_only())?;
+    let to = arguments.wait.open(&arguments.to)?;
     let before = to.stat()?;
     refuse(arguments, (&from, &to), &before)?;
-    let lack = announce(arguments, &from.stat()?, &to, &before, output);
+    let shortfall = warn_if_too_small(arguments, &from.stat()?, &to, &before, output);
     let started = Instant::now();
     let mut copy = Copy::new(arguments, from, to, output)?;
-    copy.pass(Pass::Store).map_err(|failure| failure.advised(lack))?;
+    copy.pass(Pass::Store).map_err(|failure| failure.advised(shortfall))?;
     let mut passes = 0;
     let mut differences = u64::MAX;
     while differences > 0 && passes < arguments.passes {
@@ -161,19 +161,30 @@ fn refuse(arguments: &Arguments, (from, to): (&Store, &Store), before: &Stat) ->
 impl Arguments {
     /// Where records go that have no room.
     pub fn target(&self) -> Target<'_> {
-        Target { url: &self.to, from: Some(&self.from), own: if self.merge { Own::Kept } else { Own::Copied } }
+        Target {
+            url: &self.to,
+            from: Some(&self.from),
+            existing: if self.merge { ExistingRecords::Keep } else { ExistingRecords::AlreadyInSource },
+        }
     }
 }
 
 /// Says so if the copy has no room.
-fn announce(arguments: &Arguments, from: &Stat, to: &Store, before: &Stat, output: &Output) -> Option<Lack> {
+fn warn_if_too_small(
+    arguments: &Arguments,
+    from: &Stat,
+    to: &Store,
+    before: &Stat,
+    output: &Output,
+) -> Option<Shortfall> {
     // What rows of another format hold inline, and what not, is not known before.
     let extent_bytes = if from.format == before.format { from.table.space.place_bytes } else { 0 };
     let (records, precision) = (from.table.entries, Precision::Exact);
     let need = Need { records, extent_bytes, precision, keys: Keys::Distinct };
-    let lack = room::lack(&arguments.from.to_string(), need, arguments.target(), to.table().config(), before);
-    lack.iter().for_each(|lack| output.warn(&format!("{}; {}", lack.reason, lack.remedy)));
-    lack
+    let shortfall =
+        capacity::shortfall(&arguments.from.to_string(), need, arguments.target(), to.table().config(), before);
+    shortfall.iter().for_each(|shortfall| output.warn(&format!("{}; {}", shortfall.reason, shortfall.remedy)));
+    shortfall
 }
 
 /// The task of a pass.
@@ -451,7 +462,7 @@ mod tests {
             threads: 2,
             passes: 1,
             merge: false,
-            patience: PATIENCE,
+            wait: WAIT,
             owner: Owner::default(),
             tls: tls::Certificates::default(),
         };
@@ -475,5 +486,5 @@ mod tests {
         }
     }
 
-    const PATIENCE: Patience = Patience { deadline: std::time::Duration::from_secs(10) };
+    const WAIT: WaitOptions = WaitOptions { deadline: std::time::Duration::from_secs(10) };
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::Verdict;
 use super::owner::{self, Owner};
-use crate::failure::{Failure, Holder};
+use crate::failure::{Failure, NameHolder};
 use crate::interrupt;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -86,9 +86,9 @@ impl SpaceOptions {
 
 /// Times that a creation begins anew because what had the name is a table no more. Each turn but the first needs
 /// somebody who destroys a table meanwhile; one that was left with its name by a destroyer that was killed ends it.
-const MAX_CREATE_TURNS: u32 = 8;
+const MAX_CREATE_ATTEMPTS: u32 = 8;
 /// The pause between two of them: removing a name takes microseconds.
-const TURN_PAUSE: Duration = Duration::from_millis(2);
+const RETRY_PAUSE: Duration = Duration::from_millis(2);
 
 /// Bytes of /dev/shm in a container that was not started with more.
 const CONTAINER_BYTES: u64 = 64 << 20;
@@ -165,8 +165,8 @@ type Make = fn(&Url, &CreateOptions, &mut dyn FnMut(CreateProgress) -> ControlFl
 const CREATE: Make = |url, options, told| Store::create_with_progress(url, options, told);
 
 fn create_by(make: Make, url: &Url, options: &CreateOptions, output: &Output) -> Result<Store, Failure> {
-    interrupt::note();
-    let mut turns = 1;
+    interrupt::catch();
+    let mut attempts = 1;
     let store = loop {
         let mut shown = Creation::new(output);
         let store = make(url, options, &mut |progress| {
@@ -177,13 +177,13 @@ fn create_by(make: Make, url: &Url, options: &CreateOptions, output: &Output) ->
         let is_already_exists = store.as_ref().is_err_and(guira::Error::is_already_exists);
         // What had the name was destroyed since.
         if !is_already_exists
-            || turns == MAX_CREATE_TURNS
-            || !matches!(Holder::of(url), Holder::Nobody | Holder::Destroyed)
+            || attempts == MAX_CREATE_ATTEMPTS
+            || !matches!(NameHolder::of(url), NameHolder::Free | NameHolder::Destroyed)
         {
             break store;
         }
-        turns += 1;
-        std::thread::sleep(TURN_PAUSE);
+        attempts += 1;
+        std::thread::sleep(RETRY_PAUSE);
     };
     let store = store.map_err(|error| too_large(url, options, error))?;
     if store.was_created() && interrupt::requested() {
@@ -192,7 +192,7 @@ fn create_by(make: Make, url: &Url, options: &CreateOptions, output: &Output) ->
         if !url.is_unnamed() {
             Store::destroy(url)?;
         }
-        return Err(Failure::Abandoned(url.clone()));
+        return Err(Failure::TableDiscarded(url.clone()));
     }
     Ok(store)
 }
@@ -303,13 +303,13 @@ mod tests {
     use crate::output::Format;
 
     thread_local! {
-        /// Calls of [`lose_to_others`], and how many of them others win.
+        /// Calls of [`lose_the_race`], and how many of them others win.
         static CALLS: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
     }
 
     /// Another creator has the name at that moment, and the table is destroyed before anybody looks: its name is gone,
     /// or about to go.
-    fn lose_to_others(
+    fn lose_the_race(
         url: &Url,
         options: &CreateOptions,
         progress: &mut dyn FnMut(CreateProgress) -> ControlFlow<()>,
@@ -340,13 +340,15 @@ mod tests {
     fn a_name_that_a_destroyed_table_had_is_tried_again() {
         let url: Url = format!("shm://guira-cli-test-turns-{}", std::process::id()).parse().expect("a URL");
         let output = Output::new(Format::Json);
-        for (lost, calls) in [(0, 1), (1, 2), (4, 5), (u32::MAX, MAX_CREATE_TURNS)] {
+        for (lost, calls) in [(0, 1), (1, 2), (4, 5), (u32::MAX, MAX_CREATE_ATTEMPTS)] {
             CALLS.set((0, lost));
-            let created = create_by(lose_to_others, &url, &CreateOptions::new(10), &output);
+            let created = create_by(lose_the_race, &url, &CreateOptions::new(10), &output);
             assert_eq!(CALLS.get().0, calls, "{lost} lost");
             match created {
                 Ok(store) => assert!(lost < u32::MAX && store.was_created()),
-                Err(failure) => assert!(lost == u32::MAX && matches!(failure, Failure::Taken { .. }), "{failure}"),
+                Err(failure) => {
+                    assert!(lost == u32::MAX && matches!(failure, Failure::AlreadyExists { .. }), "{failure}")
+                }
             }
             let _ = Store::destroy(&url);
         }

@@ -27,9 +27,9 @@ struct Answer {
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     // The first interrupt is left unheard: it would leave a table that nobody finds and some still read.
-    interrupt::note();
+    interrupt::catch();
     Store::destroy(&arguments.url).map_err(|error| match error.is_not_found() {
-        true => Failure::Gone { url: arguments.url.clone() },
+        true => Failure::NothingToDestroy { url: arguments.url.clone() },
         false => Failure::Store(error),
     })?;
     let url = arguments.url.to_string();

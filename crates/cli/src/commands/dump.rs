@@ -9,9 +9,9 @@ use guira::admin::Unreadable;
 use guira_input::{jsonl, tsv};
 
 use super::owner::Owner;
-use super::{Patience, Verdict, tls};
+use super::{Verdict, WaitOptions, tls};
 use crate::failure::{ErrorText, Failure};
-use crate::output::{Format, Output, closed};
+use crate::output::{Format, Output, stdout_error};
 use crate::text::{Notation, NotationOptions};
 
 /// Bytes gathered before they are written out.
@@ -36,7 +36,7 @@ pub struct Arguments {
     #[command(flatten)]
     pub notation: NotationOptions,
     #[command(flatten)]
-    pub patience: Patience,
+    pub wait: WaitOptions,
     #[command(flatten)]
     pub owner: Owner,
     #[command(flatten)]
@@ -62,7 +62,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         (None, Format::Json) => Kind::Jsonl,
         (None, Format::Human) => Kind::Tsv,
     };
-    let store = arguments.patience.open_read_only(&arguments.url)?;
+    let store = arguments.wait.open_read_only(&arguments.url)?;
     let notation = arguments.notation.notation(store.table().config().format)?;
     let mut writer = BufWriter::with_capacity(BUFFER_BYTES, io::stdout().lock());
     let mut written = Ok(());
@@ -78,7 +78,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         }
     };
     let summary = store.scan_past_damage(&mut print, &mut name)?;
-    written.and_then(|()| writer.flush().map_err(closed))?;
+    written.and_then(|()| writer.flush().map_err(stdout_error))?;
     match summary.unreadable_rows {
         0 => Ok(Verdict::Fine),
         rows => Err(Failure::Unreadable { rows }),
@@ -92,7 +92,7 @@ fn write(kind: Kind, notation: Notation, (key, value): (&[u8], &[u8]), to: &mut 
         Kind::Tsv => tsv::write(&key, &value, to),
         Kind::Jsonl => jsonl::write(&key, &value, to),
     }
-    .map_err(closed)
+    .map_err(stdout_error)
 }
 
 /// The error of a row, or an entry of it, that could not be read and is therefore not `done`: printed, copied.

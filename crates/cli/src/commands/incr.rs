@@ -8,7 +8,7 @@ use guira::{EntryFormat, Swap};
 use serde::Serialize;
 
 use super::single::KeyArguments;
-use super::{Patience, Verdict};
+use super::{Verdict, WaitOptions};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::text::Notation;
@@ -45,10 +45,10 @@ struct Answer {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    let subject = arguments.key.open(Patience::open)?;
+    let subject = arguments.key.open(WaitOptions::open)?;
     let format = subject.store.table().config().format;
     let counter = Counter::of(format, subject.notation)?;
-    let until = Instant::now().checked_add(arguments.key.patience.deadline);
+    let until = Instant::now().checked_add(arguments.key.wait.deadline);
     let mut client = subject.store.client()?;
     let mut attempts = 0_u64;
     let answer = loop {

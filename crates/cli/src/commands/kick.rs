@@ -49,7 +49,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let killed = match store.kill_client(arguments.slot, arguments.deadline) {
         Ok(killed) => killed,
         Err(Error::Admin(AdminError::NoClient { url, slot })) => {
-            output.remark(&format!("guira: {url} has no client in slot {slot}; nothing was changed"));
+            output.note(&format!("guira: {url} has no client in slot {slot}; nothing was changed"));
             if output.format() == Format::Json {
                 output.answer(&Nobody { slot, killed: false }, String::new)?;
             }

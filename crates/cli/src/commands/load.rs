@@ -12,24 +12,24 @@ use clap::Args;
 use guira::Url;
 use guira::admin::Stat;
 use guira::raw::layout::TableConfig;
-use guira_input::{BadRecord, Fit};
+use guira_input::{BadRecord, RecordEncoder};
 use guira_lab::driver::OperationFigures;
 use serde::Serialize;
 
 use super::owner::Owner;
-use super::{Patience, Verdict, tls};
+use super::{Verdict, WaitOptions, tls};
+use crate::capacity::{self, ExistingRecords, Shortfall, Target};
 use crate::failure::{Failure, Loaded};
 use crate::input::{self, InputFormat};
 use crate::interrupt;
 use crate::loader::{Acknowledge, BadRecords, LoadOptions, LoadReport, Outbox, load};
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::room::{self, Lack, Own, Target};
 use crate::text::NotationOptions;
 use crate::units::{bytes, count, counted, per_second, percent, rate, share, time};
 
 /// Bytes that are read at once in looking for the end of a file's last line.
-const LOOK_BYTES: usize = 4096;
+const TAIL_BLOCK_BYTES: usize = 4096;
 
 /// Store every record of a file.
 ///
@@ -66,7 +66,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     pub acknowledge: Option<PathBuf>,
     #[command(flatten)]
-    pub patience: Patience,
+    pub wait: WaitOptions,
     #[command(flatten)]
     pub owner: Owner,
     #[command(flatten)]
@@ -92,16 +92,16 @@ struct Answer {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    let store = arguments.patience.open(&arguments.url)?;
+    let store = arguments.wait.open(&arguments.url)?;
     let config = store.table().config();
-    let fit = arguments.notation.fit(config.format)?;
-    interrupt::note();
+    let encoder = arguments.notation.encoder(config.format)?;
+    interrupt::catch();
     let before = store.stat()?;
-    let lack = announce(arguments, fit, config, &before, output);
+    let shortfall = warn_if_too_small(arguments, encoder, config, &before, output);
     let entries_before = before.table.entries;
     let progress = Progress::new(output, "loading", None);
     let outbox = Rc::new(RefCell::new(Outbox::new(progress, entries_before, config.slots())));
-    let opened = input::open_watched(&arguments.file, arguments.input, fit, outbox.clone());
+    let opened = input::open_watched(&arguments.file, arguments.input, encoder, outbox.clone());
     let (mut records, input_bytes) = opened.map_err(|source| match interrupt::requested() {
         true => Failure::Interrupted(Loaded(0)),
         false => Failure::Input { source, loaded: Loaded(0) },
@@ -116,7 +116,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     });
     let acknowledge = acknowledge.transpose()?;
     let options = LoadOptions { threads: arguments.threads.into(), bad, acknowledge: acknowledge.as_ref() };
-    let report = load(&store, &mut records, options, &outbox).map_err(|failure| failure.advised(lack))?;
+    let report = load(&store, &mut records, options, &outbox).map_err(|failure| failure.advised(shortfall))?;
     // Counted, because others may have stored and removed at the same time.
     let entries = store.stat()?.table.entries;
     let answer = Answer {
@@ -140,12 +140,18 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
 }
 
 /// Says so if a file has no room in the table.
-fn announce(arguments: &Arguments, fit: Fit, config: &TableConfig, before: &Stat, output: &Output) -> Option<Lack> {
-    let need = room::survey(&arguments.file, arguments.input, fit, config)?;
-    let target = Target { url: &arguments.url, from: None, own: Own::Kept };
-    let lack = room::lack(&arguments.file.display().to_string(), need, target, config, before);
-    lack.iter().for_each(|lack| output.warn(&format!("{}; {}", lack.reason, lack.remedy)));
-    lack
+fn warn_if_too_small(
+    arguments: &Arguments,
+    encoder: RecordEncoder,
+    config: &TableConfig,
+    before: &Stat,
+    output: &Output,
+) -> Option<Shortfall> {
+    let need = capacity::survey(&arguments.file, arguments.input, encoder, config)?;
+    let target = Target { url: &arguments.url, from: None, existing: ExistingRecords::Keep };
+    let shortfall = capacity::shortfall(&arguments.file.display().to_string(), need, target, config, before);
+    shortfall.iter().for_each(|shortfall| output.warn(&format!("{}; {}", shortfall.reason, shortfall.remedy)));
+    shortfall
 }
 
 /// Opens a file to which whole lines are to be appended: what follows its last line end, if it is a regular file, is
@@ -158,9 +164,9 @@ fn append_lines(path: &Path) -> io::Result<File> {
     }
     let length = file.metadata()?.len();
     let mut end = length;
-    let mut buffer = [0; LOOK_BYTES];
+    let mut buffer = [0; TAIL_BLOCK_BYTES];
     while end > 0 {
-        let start = end.saturating_sub(LOOK_BYTES as u64);
+        let start = end.saturating_sub(TAIL_BLOCK_BYTES as u64);
         let part = &mut buffer[..(end - start) as usize];
         file.read_exact_at(part, start)?;
         if let Some(at) = part.iter().rposition(|byte| *byte == b'\n') {
@@ -240,7 +246,7 @@ mod tests {
         let path = directory.path().join("stored");
         append_lines(&path).unwrap().write_all(b"new\n").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new\n");
-        for tail in [0, 1, LOOK_BYTES - 1, LOOK_BYTES, LOOK_BYTES + 1, 3 * LOOK_BYTES] {
+        for tail in [0, 1, TAIL_BLOCK_BYTES - 1, TAIL_BLOCK_BYTES, TAIL_BLOCK_BYTES + 1, 3 * TAIL_BLOCK_BYTES] {
             for whole in [&b""[..], b"\n", b"one\t1\ntwo\t2\n"] {
                 std::fs::write(&path, [whole, &vec![b'x'; tail]].concat()).unwrap();
                 append_lines(&path).unwrap().write_all(b"last\n").unwrap();

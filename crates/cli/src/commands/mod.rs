@@ -31,9 +31,9 @@ use guira::errors::{LockFileProblem, Place, ShmError};
 use guira::{Error, OpenError, OpenOptions, OperationError, OperationErrorKind, Store, Url};
 
 use crate::arguments::Command;
+use crate::capacity::{self, ExistingRecords, Target};
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::room::{self, Own, Target};
 use crate::units;
 
 /// The environment variable that names the file with the token for memory nodes: the workers of a command have it, too.
@@ -41,13 +41,13 @@ pub const TOKEN_FILE_VARIABLE: &str = "GUIRA_TOKEN_FILE";
 
 /// How long an operation waits for other clients.
 #[derive(Clone, Copy, Debug, Args)]
-pub struct Patience {
+pub struct WaitOptions {
     /// How long each operation waits for what other clients hold, before it fails: 500ms, 2s, 1min.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_time)]
     pub deadline: Duration,
 }
 
-impl Patience {
+impl WaitOptions {
     /// Opens a table for reading and changing.
     pub fn open(self, url: &Url) -> Result<Store, Failure> {
         open(url, &owner::required(self.options()?)?)
@@ -68,7 +68,7 @@ impl Patience {
 pub fn open_options() -> Result<OpenOptions, Failure> {
     let token_file = std::env::var_os(TOKEN_FILE_VARIABLE).filter(|path| !path.is_empty());
     let options = token_file.map_or_else(OpenOptions::default, |path| OpenOptions::default().token_file(path));
-    Ok(tls::of_client()?.into_iter().fold(options, OpenOptions::tls))
+    Ok(tls::client_tls()?.into_iter().fold(options, OpenOptions::tls))
 }
 
 /// Opens a table that must exist.
@@ -140,9 +140,11 @@ fn advice(command: &Command, url: &Url, error: &Error) -> Option<String> {
             "guira stat {url} lists them, guira kick {url} --slot N kills the process of one; guira create \
              --max-clients N makes a table for more"
         )),
-        Error::Operation(OperationError { kind: OperationErrorKind::Full { .. }, .. }) => room_for(command, url, None),
+        Error::Operation(OperationError { kind: OperationErrorKind::Full { .. }, .. }) => {
+            larger_table(command, url, None)
+        }
         Error::Operation(OperationError { kind: OperationErrorKind::NoSpace(space), .. }) => {
-            room_for(command, url, Some(space.value_bytes as u64))
+            larger_table(command, url, Some(space.value_bytes as u64))
         }
         Error::Open(OpenError::Region(ShmError::LockFile { problem, .. }))
             if !matches!(problem, LockFileProblem::Forbidden { .. }) =>
@@ -157,7 +159,7 @@ fn advice(command: &Command, url: &Url, error: &Error) -> Option<String> {
 }
 
 /// How to make a table with more room than the one at `url`.
-fn room_for(command: &Command, url: &Url, record_bytes: Option<u64>) -> Option<String> {
+fn larger_table(command: &Command, url: &Url, record_bytes: Option<u64>) -> Option<String> {
     if matches!(command, Command::Ycsb(_)) {
         // Its records are nothing to be kept: fewer of them have room.
         return None;
@@ -165,9 +167,9 @@ fn room_for(command: &Command, url: &Url, record_bytes: Option<u64>) -> Option<S
     let store = Store::open_with(url, &open_options().ok()?.read_only()).ok()?;
     let target = match command {
         Command::Copy(arguments) => arguments.target(),
-        _ => Target { url, from: None, own: Own::Kept },
+        _ => Target { url, from: None, existing: ExistingRecords::Keep },
     };
-    Some(room::advice(target, store.table().config(), record_bytes))
+    Some(capacity::advice(target, store.table().config(), record_bytes))
 }
 
 /// What a client does, behind its name.

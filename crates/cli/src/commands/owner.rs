@@ -51,7 +51,7 @@ pub fn named() -> Result<Option<u32>, Failure> {
 }
 
 /// Hands what was given on to a copy of this program.
-pub fn hand_on(command: &mut Command) {
+pub fn pass_on(command: &mut Command) {
     if let Some(uid) = GIVEN.get() {
         command.env(VARIABLE, uid.to_string());
     }

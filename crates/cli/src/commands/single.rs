@@ -9,7 +9,7 @@ use guira_input::JsonBytes;
 use serde::Serialize;
 
 use super::owner::Owner;
-use super::{Patience, Verdict, tls};
+use super::{Verdict, WaitOptions, tls};
 use crate::failure::Failure;
 use crate::output::{Format, Output};
 use crate::text::{Notation, NotationOptions};
@@ -26,7 +26,7 @@ pub struct KeyArguments {
     #[command(flatten)]
     pub notation: NotationOptions,
     #[command(flatten)]
-    pub patience: Patience,
+    pub wait: WaitOptions,
     #[command(flatten)]
     pub owner: Owner,
     #[command(flatten)]
@@ -66,8 +66,8 @@ pub struct Subject {
 
 impl KeyArguments {
     /// Opens the table and reads the key as its format asks.
-    pub fn open(&self, open: impl FnOnce(Patience, &Url) -> Result<Store, Failure>) -> Result<Subject, Failure> {
-        let store = open(self.patience, &self.url)?;
+    pub fn open(&self, open: impl FnOnce(WaitOptions, &Url) -> Result<Store, Failure>) -> Result<Subject, Failure> {
+        let store = open(self.wait, &self.url)?;
         let format = store.table().config().format;
         let notation = self.notation.notation(format)?;
         let key = notation.key(&self.key, format)?;
@@ -77,14 +77,14 @@ impl KeyArguments {
 
 /// Carries out `get`.
 pub fn get(arguments: &KeyArguments, output: &Output) -> Result<Verdict, Failure> {
-    let Subject { store, notation, key } = arguments.open(Patience::open_read_only)?;
+    let Subject { store, notation, key } = arguments.open(WaitOptions::open_read_only)?;
     let value = store.reader().get(&key)?;
     match output.format() {
         Format::Json => output.answer(&found(&key, value.as_deref(), notation)?, String::new)?,
         Format::Human => match (&value, notation) {
             (Some(value), Notation::Text) => output.bytes(value)?,
             (Some(value), _) => output.line(&String::from_utf8_lossy(&notation.written(value)?))?,
-            (None, _) => output.remark(&format!("guira: {} has no key {}", arguments.url, notation.shown(&key))),
+            (None, _) => output.note(&format!("guira: {} has no key {}", arguments.url, notation.shown(&key))),
         },
     }
     Ok(if value.is_some() { Verdict::Fine } else { Verdict::Negative })
@@ -146,7 +146,7 @@ pub fn update(arguments: &ValueArguments, output: &Output) -> Result<Verdict, Fa
 
 /// Carries out `del`.
 pub fn del(arguments: &KeyArguments, output: &Output) -> Result<Verdict, Failure> {
-    let subject = arguments.open(Patience::open)?;
+    let subject = arguments.open(WaitOptions::open)?;
     let outcome = if subject.store.client()?.remove(&subject.key)? { Outcome::Removed } else { Outcome::Missing };
     conclude(outcome, &subject, output)
 }
@@ -169,7 +169,7 @@ fn change(
     output: &Output,
     change: impl FnOnce(&mut Client, &[u8], &[u8]) -> Result<Outcome, guira::Error>,
 ) -> Result<Verdict, Failure> {
-    let subject = arguments.key.open(Patience::open)?;
+    let subject = arguments.key.open(WaitOptions::open)?;
     let value = arguments.bytes(subject.notation, subject.store.table().config().format)?;
     let outcome = change(&mut subject.store.client()?, &subject.key, &value)?;
     conclude(outcome, &subject, output)
@@ -198,7 +198,7 @@ pub fn conclude(outcome: Outcome, subject: &Subject, output: &Output) -> Result<
         (Format::Json, _) => output.answer(&Answer { outcome }, String::new),
         (Format::Human, Verdict::Fine) => output.line(&done),
         (Format::Human, Verdict::Negative) => {
-            output.remark(&format!("guira: {done}"));
+            output.note(&format!("guira: {done}"));
             Ok(())
         }
     };

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{Verdict, open_options, tls};
 use crate::failure::Failure;
-use crate::output::{Output, fields, met, table};
+use crate::output::{Output, counter_table, fields, table};
 use crate::units::{bytes, count, counted, percent, share};
 use crate::users;
 
@@ -68,8 +68,8 @@ fn human(stat: &Stat, node: Option<&NodeCounters>) -> String {
     if !stat.clients.is_empty() {
         parts.push(clients(stat));
     }
-    parts.extend(met("met by clients, as far as told", stat.totals.named()));
-    parts.extend(node.and_then(|node| met("counted by the memory node since it was started", node.named())));
+    parts.extend(counter_table("met by clients, as far as told", stat.totals.named()));
+    parts.extend(node.and_then(|node| counter_table("counted by the memory node since it was started", node.named())));
     parts.join("\n\n")
 }
 

@@ -58,7 +58,7 @@ impl Certificates {
 }
 
 /// How this client speaks TLS with memory nodes, if it shall.
-pub fn of_client() -> Result<Option<ClientTls>, Failure> {
+pub fn client_tls() -> Result<Option<ClientTls>, Failure> {
     let given = given();
     let ca = given.tls_ca.or_else(|| variable(CA_VARIABLE));
     let cert = given.tls_cert.or_else(|| variable(CERT_VARIABLE));
@@ -76,7 +76,7 @@ pub fn of_client() -> Result<Option<ClientTls>, Failure> {
 }
 
 /// How a node speaks TLS, if it shall.
-pub fn of_node(given: &NodeCertificates) -> Result<Option<NodeTls>, Failure> {
+pub fn node_tls(given: &NodeCertificates) -> Result<Option<NodeTls>, Failure> {
     match (&given.tls_cert, &given.tls_key, &given.tls_client_ca) {
         (None, None, None) => Ok(None),
         (Some(cert), Some(key), Some(ca)) => {
@@ -93,7 +93,7 @@ pub fn of_node(given: &NodeCertificates) -> Result<Option<NodeTls>, Failure> {
 }
 
 /// Hands what was given on to a copy of this program.
-pub fn hand_on(command: &mut Command) {
+pub fn pass_on(command: &mut Command) {
     let Certificates { tls_ca, tls_cert, tls_key } = given();
     for (variable, path) in [(CA_VARIABLE, tls_ca), (CERT_VARIABLE, tls_cert), (KEY_VARIABLE, tls_key)] {
         if let Some(path) = path {

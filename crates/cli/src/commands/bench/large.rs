@@ -89,10 +89,10 @@ fn measure(
     let mut runs = Vec::new();
     for step in std::iter::once(first).chain(others) {
         let run = ycsb::measure(&step, store, origin, output)?;
-        output.remark(&format!("YCSB {}: {}", step.workload, rate(run.throughput_ops_per_s())));
+        output.note(&format!("YCSB {}: {}", step.workload, rate(run.throughput_ops_per_s())));
         runs.push(run);
     }
-    output.remark("checking every row");
+    output.note("checking every row");
     let started = Instant::now();
     let problems = store.check()?.problems_total;
     let check_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);

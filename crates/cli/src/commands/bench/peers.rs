@@ -47,10 +47,10 @@ pub struct Arguments {
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     pub seed: u64,
     /// Only these contenders: guira, raw, dashmap, papaya, lmdb, redis, memcached.
-    #[arg(long, value_name = "CONTENDER", value_delimiter = ',')]
+    #[arg(long, value_name = "SYSTEM", value_delimiter = ',')]
     pub only: Vec<String>,
     /// All but these.
-    #[arg(long, value_name = "CONTENDER", value_delimiter = ',')]
+    #[arg(long, value_name = "SYSTEM", value_delimiter = ',')]
     pub skip: Vec<String>,
     /// Compare over TCP, with clients on other processors than the servers. --operations are those of one measurement
     /// without pipelining [default: 50k, with --quick 2k]; --records [default: 1M, with --quick 50k].
@@ -163,14 +163,14 @@ mod present {
             return over_tcp(arguments, output);
         }
         let prepared = Prepared::new(options(arguments)?)?;
-        prepared.missing().for_each(|missing| output.remark(missing));
+        prepared.missing().for_each(|missing| output.note(missing));
         let needs = prepared.needs;
-        output.remark(&format!(
+        output.note(&format!(
             "this takes about {} and {} of memory",
             counted(needs.seconds.div_ceil(60), "minute"),
             bytes(needs.memory_bytes)
         ));
-        interrupt::note();
+        interrupt::catch();
         let report = measured(prepared, output)?;
         publish(arguments, &report)?;
         output.answer(&report, || human(&report))?;
@@ -179,7 +179,7 @@ mod present {
 
     fn over_tcp(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         let options = tcp_options(arguments)?;
-        interrupt::note();
+        interrupt::catch();
         let report = watched(output, |watch| run_tcp(&options, watch))?;
         publish_tcp(arguments, &report)?;
         output.answer(&report, || tcp_human(&report))?;

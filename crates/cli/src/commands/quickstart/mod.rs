@@ -75,16 +75,16 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let source = source(arguments, output)?;
     let mut report = Report::new(&arguments.url, arguments.processes);
     let steps = Steps { url: &arguments.url, processes: arguments.processes, source: &source, output };
-    let made = steps.create()?;
+    let prepared = steps.create()?;
     interrupt::arm(&arguments.url, output);
-    let shown = steps.show(&made, &mut report);
+    let shown = steps.show(&prepared, &mut report);
     interrupt::disarm();
     // Whatever happened, nothing stays behind that was not asked for.
     let removed = if arguments.keep { Ok(()) } else { Store::destroy(&arguments.url) };
     shown?;
     removed?;
     (report.kept, report.ok) = (arguments.keep, report.is_ok());
-    output.answer(&report, || report.farewell())?;
+    output.answer(&report, || report.next_steps())?;
     Ok(if report.ok { Verdict::Fine } else { Verdict::Negative })
 }
 
@@ -97,7 +97,7 @@ fn source(arguments: &Arguments, output: &Output) -> Result<Source, Failure> {
         None => {
             let source = Source::without_file()?;
             if source != Source::DebianIndex {
-                output.say(&format!("No Debian package index here: taking {} instead.", source.name()))?;
+                output.human_line(&format!("No Debian package index here: taking {} instead.", source.name()))?;
             }
             Ok(source)
         }

@@ -69,7 +69,7 @@ impl Report {
     }
 
     /// The last words: what to try next.
-    pub fn farewell(&self) -> String {
+    pub fn next_steps(&self) -> String {
         let verdict = match self.is_ok() {
             true => "Everything is as it must be.",
             false => "SOMETHING IS WRONG, see above: this is a bug, please report it.",
@@ -353,6 +353,6 @@ mod tests {
         let url = "shm://a".parse().unwrap();
         let report = Report::new(&url, 4);
         assert!(!report.is_ok());
-        assert!(report.farewell().contains("WRONG"));
+        assert!(report.next_steps().contains("WRONG"));
     }
 }

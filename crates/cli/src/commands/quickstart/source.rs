@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use guira::EntryFormat;
 use guira::raw::layout::record_space;
-use guira_input::{Fit, InputError, Notation, Record, Records};
+use guira_input::{InputError, Notation, Record, RecordEncoder, Records};
 
 use crate::failure::{Failure, Loaded};
 use crate::input::{self, InputFormat};
@@ -69,8 +69,8 @@ impl Source {
         let failed = |source| Failure::Input { source, loaded: Loaded(0) };
         match self {
             Source::File(path, format) => {
-                let fit = Fit::new(FORMAT, Notation::Bytes).map_err(Failure::Misuse)?;
-                let (records, _) = input::open(path, *format, fit).map_err(failed)?;
+                let encoder = RecordEncoder::new(FORMAT, Notation::Bytes).map_err(Failure::Misuse)?;
+                let (records, _) = input::open(path, *format, encoder).map_err(failed)?;
                 Ok(Box::new(records.map(move |record| record.map_err(failed))))
             }
             Source::DebianIndex => Ok(Box::new(DebianIndex::start()?)),
@@ -96,14 +96,14 @@ pub struct Survey {
 
 /// Builds a [`Survey`].
 #[derive(Default)]
-pub struct Surveyor {
+pub struct SurveyBuilder {
     survey: Survey,
     hasher: DefaultHasher,
 }
 
-impl Surveyor {
+impl SurveyBuilder {
     /// Takes note of a record.
-    pub fn note(&mut self, key: &[u8], value: &[u8]) {
+    pub fn add(&mut self, key: &[u8], value: &[u8]) {
         let survey = &mut self.survey;
         if survey.records == 0 {
             survey.first_key = key.to_vec();
@@ -138,9 +138,9 @@ impl DebianIndex {
         let Some(stdout) = child.stdout.take() else {
             return Err(Failure::host(ATTEMPT)(std::io::Error::other("it has no output")));
         };
-        let fit = Fit::new(FORMAT, Notation::Bytes).map_err(Failure::Misuse)?;
+        let encoder = RecordEncoder::new(FORMAT, Notation::Bytes).map_err(Failure::Misuse)?;
         let reader = BufReader::with_capacity(256 << 10, stdout);
-        let records = Records::new(reader, "apt-cache dumpavail", Some(guira_input::InputFormat::Debian), fit);
+        let records = Records::new(reader, "apt-cache dumpavail", Some(guira_input::InputFormat::Debian), encoder);
         let records = records.map_err(|source| Failure::Input { source, loaded: Loaded(0) })?;
         Ok(DebianIndex { child, records })
     }
@@ -223,8 +223,8 @@ mod tests {
     use super::*;
 
     fn survey(records: &[(&[u8], &[u8])]) -> Survey {
-        let mut surveyor = Surveyor::default();
-        records.iter().for_each(|(key, value)| surveyor.note(key, value));
+        let mut surveyor = SurveyBuilder::default();
+        records.iter().for_each(|(key, value)| surveyor.add(key, value));
         surveyor.finish()
     }
 

@@ -10,7 +10,7 @@ use guira_lab::driver::OperationTally;
 use super::changes::{self, COUNTERS, Changes, SHARED_KEYS};
 use super::frames;
 use super::report::{Change, Check, Input, Load, ReadBack, Report, Table};
-use super::source::{FORMAT, Source, Survey, Surveyor};
+use super::source::{FORMAT, Source, Survey, SurveyBuilder};
 use super::worker::{Compared, Stored};
 use crate::commands::{check, create};
 use crate::failure::Failure;
@@ -42,7 +42,7 @@ pub struct Steps<'s> {
 }
 
 /// A table that was made, and what goes into it.
-pub struct Made {
+pub struct Prepared {
     store: Store,
     survey: Survey,
     /// Records of the source, also those for which there is no memory.
@@ -51,7 +51,7 @@ pub struct Made {
 
 impl Steps<'_> {
     /// Reads the source, and creates a table of its size. Where memory is short, takes the first part of the source.
-    pub fn create(&self) -> Result<Made, Failure> {
+    pub fn create(&self) -> Result<Prepared, Failure> {
         let mut survey = self.survey(u64::MAX)?;
         let records_all = survey.records;
         let created = self.create_for(&survey);
@@ -67,40 +67,41 @@ impl Steps<'_> {
             }
             None => created,
         };
-        Ok(Made { store: created?, survey, records_all })
+        Ok(Prepared { store: created?, survey, records_all })
     }
 
     /// Everything that follows.
-    pub fn show(&self, made: &Made, report: &mut Report) -> Result<(), Failure> {
-        let input = Input::new(self.source.name(), &made.survey, made.records_all);
-        self.output.say(&input.human())?;
-        let created = create::Created::of(&made.store, Preset::Hardened, capacity(&made.survey, self.processes));
+    pub fn show(&self, prepared: &Prepared, report: &mut Report) -> Result<(), Failure> {
+        let input = Input::new(self.source.name(), &prepared.survey, prepared.records_all);
+        self.output.human_line(&input.human())?;
+        let created =
+            create::Created::of(&prepared.store, Preset::Hardened, capacity(&prepared.survey, self.processes));
         let table = Table::new(&created);
-        self.output.say(&table.human())?;
+        self.output.human_line(&table.human())?;
         (report.input, report.table) = (Some(input), Some(table));
-        let load = self.load(made)?;
-        self.output.say(&load.human(self.processes))?;
+        let load = self.load(prepared)?;
+        self.output.human_line(&load.human(self.processes))?;
         report.load = Some(load);
-        let read_back = self.read_back(made)?;
-        self.output.say(&read_back.human())?;
+        let read_back = self.read_back(prepared)?;
+        self.output.human_line(&read_back.human())?;
         report.read_back = Some(read_back);
-        let change = self.change(made)?;
-        self.output.say(&change.human())?;
+        let change = self.change(prepared)?;
+        self.output.human_line(&change.human())?;
         report.change = Some(change);
-        let checked = made.store.check()?;
+        let checked = prepared.store.check()?;
         let check = Check::new(checked.is_clean(), check::summary(&self.url.to_string(), &checked));
-        self.output.say(&check.human(&check::problems(&checked)))?;
+        self.output.human_line(&check.human(&check::problems(&checked)))?;
         report.check = Some(check);
-        report.first_key = guira_input::printable(&made.survey.first_key, 200);
+        report.first_key = guira_input::printable(&prepared.survey.first_key, 200);
         Ok(())
     }
 
     fn survey(&self, records_max: u64) -> Result<Survey, Failure> {
-        let mut surveyor = Surveyor::default();
+        let mut surveyor = SurveyBuilder::default();
         let mut progress = Progress::new(self.output, "reading", None);
         for (record, number) in self.source.records()?.zip(0..records_max) {
             let record = record?;
-            surveyor.note(&record.key, &record.value);
+            surveyor.add(&record.key, &record.value);
             progress.tick(number, || units::counted(number, "record"));
         }
         progress.finish();
@@ -131,15 +132,15 @@ impl Steps<'_> {
 
     /// Sends every record to the process of its key, so that the last one of a key wins. Returns when the first was
     /// there to be sent.
-    fn send(&self, what: &'static str, made: &Made, workers: &mut [Worker]) -> Result<Instant, Failure> {
-        let mut surveyor = Surveyor::default();
-        let mut progress = Progress::new(self.output, what, Some(made.survey.records));
-        let mut records = self.source.records()?.zip(0..made.survey.records).peekable();
+    fn send(&self, what: &'static str, prepared: &Prepared, workers: &mut [Worker]) -> Result<Instant, Failure> {
+        let mut surveyor = SurveyBuilder::default();
+        let mut progress = Progress::new(self.output, what, Some(prepared.survey.records));
+        let mut records = self.source.records()?.zip(0..prepared.survey.records).peekable();
         records.peek();
         let started = Instant::now();
         for (record, number) in records {
             let record = record?;
-            surveyor.note(&record.key, &record.value);
+            surveyor.add(&record.key, &record.value);
             let shard = shard_of(&record.key, workers.len());
             workers[shard].write(|to| frames::write(to, &record.key, &record.value))?;
             progress.tick(number, || units::counted(number, "record"));
@@ -148,17 +149,17 @@ impl Steps<'_> {
             worker.write(frames::write_end)?;
         }
         progress.finish();
-        if surveyor.finish() != made.survey {
+        if surveyor.finish() != prepared.survey {
             let changed = io::Error::other("it changed meanwhile; try again");
             return Err(Failure::host(format!("read {} twice", self.source.name()))(changed));
         }
         Ok(started)
     }
 
-    fn load(&self, made: &Made) -> Result<Load, Failure> {
+    fn load(&self, prepared: &Prepared) -> Result<Load, Failure> {
         let start = |index| self.start(format!("loading process {index}"), "store", index);
         let mut workers = (0..self.processes).map(start).collect::<Result<Vec<_>, _>>()?;
-        let started = self.send("loading", made, &mut workers)?;
+        let started = self.send("loading", prepared, &mut workers)?;
         let mut total = Stored::default();
         for worker in workers {
             let stored: Stored = worker.finish()?;
@@ -167,20 +168,20 @@ impl Steps<'_> {
             total.tally.merge(&stored.tally);
         }
         let elapsed = started.elapsed();
-        let stat = made.store.stat()?;
+        let stat = prepared.store.stat()?;
         Ok(Load::new(&total, elapsed, &stat))
     }
 
-    fn read_back(&self, made: &Made) -> Result<ReadBack, Failure> {
+    fn read_back(&self, prepared: &Prepared) -> Result<ReadBack, Failure> {
         let mut workers = [self.start("comparing process".to_owned(), "compare", 0)?];
-        let started = self.send("comparing", made, &mut workers)?;
+        let started = self.send("comparing", prepared, &mut workers)?;
         let [worker] = workers;
         let compared: Compared = worker.finish()?;
-        Ok(ReadBack::new(compared, made.survey.records, started.elapsed()))
+        Ok(ReadBack::new(compared, prepared.survey.records, started.elapsed()))
     }
 
-    fn change(&self, made: &Made) -> Result<Change, Failure> {
-        let mut client = made.store.client()?;
+    fn change(&self, prepared: &Prepared) -> Result<Change, Failure> {
+        let mut client = prepared.store.client()?;
         for process in 0..self.processes {
             for counter in 0..COUNTERS {
                 client.put(changes::counter_key(process, counter).as_bytes(), b"0")?;

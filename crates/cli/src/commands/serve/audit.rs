@@ -21,9 +21,9 @@ use crate::failure::Failure;
 const LINES_A_SECOND: u32 = 20;
 const BURST: u32 = 200;
 /// Lines that wait to be written.
-const MAX_WAITING: usize = 256;
+const QUEUE_LINES: usize = 256;
 /// How long the end waits for the last of them.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// One line.
 #[derive(Serialize)]
@@ -37,7 +37,7 @@ struct Entry {
     time_ms: u64,
     peer: SocketAddr,
     #[serde(flatten)]
-    what: What,
+    fields: EventFields,
     /// Lines that were left out before this one.
     #[serde(skip_serializing_if = "is_zero")]
     left_out: u64,
@@ -49,7 +49,7 @@ fn is_zero(count: &u64) -> bool {
 
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-enum What {
+enum EventFields {
     SessionOpened {
         session: u64,
         may_write: bool,
@@ -76,8 +76,8 @@ enum What {
     Other,
 }
 
-impl What {
-    fn new(kind: &NodeEventKind) -> What {
+impl EventFields {
+    fn new(kind: &NodeEventKind) -> EventFields {
         match kind.clone() {
             NodeEventKind::SessionOpened { session, may_write, token, name } => {
                 let (token, read_only_token) = match token {
@@ -85,26 +85,28 @@ impl What {
                     Some(TokenNumber::Reader(number)) => (None, Some(number)),
                     None => (None, None),
                 };
-                What::SessionOpened { session, may_write, token, read_only_token, name }
+                EventFields::SessionOpened { session, may_write, token, read_only_token, name }
             }
-            NodeEventKind::Refused { reason } => What::Refused { reason },
-            NodeEventKind::Fenced { session, by, by_peer } => What::Fenced { session, by_session: by, by_peer },
-            NodeEventKind::SessionEnded { session, slots, dropped } => What::SessionEnded { session, slots, dropped },
-            _ => What::Other,
+            NodeEventKind::Refused { reason } => EventFields::Refused { reason },
+            NodeEventKind::Fenced { session, by, by_peer } => EventFields::Fenced { session, by_session: by, by_peer },
+            NodeEventKind::SessionEnded { session, slots, dropped } => {
+                EventFields::SessionEnded { session, slots, dropped }
+            }
+            _ => EventFields::Other,
         }
     }
 }
 
 /// How many lines may still be written.
-struct Ration {
+struct RateLimiter {
     lines: u32,
     since: Instant,
     left_out: u64,
 }
 
-impl Ration {
-    fn new(now: Instant) -> Ration {
-        Ration { lines: BURST, since: now, left_out: 0 }
+impl RateLimiter {
+    fn new(now: Instant) -> RateLimiter {
+        RateLimiter { lines: BURST, since: now, left_out: 0 }
     }
 
     /// Whether a line may be written at `now`, and then how many before it were left out.
@@ -136,35 +138,35 @@ pub struct Audit {
 impl Audit {
     /// Starts a writer, and gives what a node tells of events.
     pub fn start() -> Result<(Audit, impl Fn(&NodeEvent) + Send + Sync + 'static), Failure> {
-        let (sender, lines) = sync_channel(MAX_WAITING);
+        let (sender, lines) = sync_channel(QUEUE_LINES);
         let waiting = Arc::new(AtomicUsize::new(0));
         let writer = Arc::clone(&waiting);
         let spawned = thread::Builder::new().name("guira-audit".to_owned()).spawn(move || write(&lines, &writer));
         spawned.map_err(Failure::host("start a thread for audit lines"))?;
-        let (ration, sent) = (Mutex::new(Ration::new(Instant::now())), Arc::clone(&waiting));
-        Ok((Audit { waiting }, move |event: &NodeEvent| tell(event, &ration, &sender, &sent)))
+        let (limiter, sent) = (Mutex::new(RateLimiter::new(Instant::now())), Arc::clone(&waiting));
+        Ok((Audit { waiting }, move |event: &NodeEvent| report(event, &limiter, &sender, &sent)))
     }
 
     /// Waits for the last lines, for a moment. When the node has ended.
     pub fn finish(self) {
-        let until = Instant::now() + LAST_WORDS;
+        let until = Instant::now() + DRAIN_TIMEOUT;
         while self.waiting.load(Ordering::SeqCst) > 0 && Instant::now() < until {
-            thread::sleep(LAST_WORDS / 100);
+            thread::sleep(DRAIN_TIMEOUT / 100);
         }
     }
 }
 
-fn tell(event: &NodeEvent, ration: &Mutex<Ration>, sender: &SyncSender<String>, waiting: &AtomicUsize) {
-    let mut ration = ration.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(left_out) = ration.take(Instant::now()) else { return };
+fn report(event: &NodeEvent, limiter: &Mutex<RateLimiter>, sender: &SyncSender<String>, waiting: &AtomicUsize) {
+    let mut limiter = limiter.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(left_out) = limiter.take(Instant::now()) else { return };
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let time_ms = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
-    let line = Line { audit: Entry { time_ms, peer: event.peer, what: What::new(&event.kind), left_out } };
+    let line = Line { audit: Entry { time_ms, peer: event.peer, fields: EventFields::new(&event.kind), left_out } };
     waiting.fetch_add(1, Ordering::SeqCst);
     let is_sent = serde_json::to_string(&line).is_ok_and(|line| sender.try_send(line).is_ok());
     if !is_sent {
         waiting.fetch_sub(1, Ordering::SeqCst);
-        ration.left_out += left_out + 1;
+        limiter.left_out += left_out + 1;
     }
 }
 
@@ -183,13 +185,13 @@ mod tests {
     #[test]
     fn lines_are_rationed_and_those_left_out_are_counted() {
         let start = Instant::now();
-        let mut ration = Ration::new(start);
-        assert!((0..BURST).all(|_| ration.take(start) == Some(0)));
-        assert!((0..7).all(|_| ration.take(start).is_none()));
+        let mut limiter = RateLimiter::new(start);
+        assert!((0..BURST).all(|_| limiter.take(start) == Some(0)));
+        assert!((0..7).all(|_| limiter.take(start).is_none()));
         let later = start + Duration::from_secs(1);
-        assert_eq!(ration.take(later), Some(7), "the next one says so");
-        assert!((1..LINES_A_SECOND).all(|_| ration.take(later) == Some(0)) && ration.take(later).is_none());
+        assert_eq!(limiter.take(later), Some(7), "the next one says so");
+        assert!((1..LINES_A_SECOND).all(|_| limiter.take(later) == Some(0)) && limiter.take(later).is_none());
         let much_later = start + Duration::from_secs(3600);
-        assert_eq!((0..2 * BURST).filter(|_| ration.take(much_later).is_some()).count(), BURST as usize);
+        assert_eq!((0..2 * BURST).filter(|_| limiter.take(much_later).is_some()).count(), BURST as usize);
     }
 }

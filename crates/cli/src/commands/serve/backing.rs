@@ -41,7 +41,7 @@ impl fmt::Display for Backing {
 }
 
 /// A table that is about to be served.
-pub struct Backed {
+pub struct ServedTable {
     pub store: Store,
     /// Where it is, as the user wrote it.
     pub name: String,
@@ -51,24 +51,24 @@ pub struct Backed {
     pub differences: Vec<String>,
 }
 
-impl Backed {
+impl ServedTable {
     /// Opens the table, or creates it.
-    pub fn prepare(arguments: &Arguments, output: &Output) -> Result<Backed, Failure> {
+    pub fn prepare(arguments: &Arguments, output: &Output) -> Result<ServedTable, Failure> {
         let (url, name) = (&arguments.backing.0, arguments.backing.to_string());
         let open = || owner::required(OpenOptions::default()).and_then(|options| Ok(Store::open_with(url, &options)?));
         if !url.is_unnamed() {
             match open() {
-                Ok(store) => return Backed::existing(store, name, arguments),
+                Ok(store) => return ServedTable::existing(store, name, arguments),
                 Err(Failure::Store(error)) if error.is_not_found() => {}
                 Err(failure) => return Err(failure),
             }
         }
         let store = match create::create(url, &arguments.create_options(&name)?, output) {
             // Somebody else was faster.
-            Err(Failure::Taken { .. }) => return Backed::existing(open()?, name, arguments),
+            Err(Failure::AlreadyExists { .. }) => return ServedTable::existing(open()?, name, arguments),
             created => created?,
         };
-        Ok(Backed { store, name, is_new: true, differences: Vec::new() })
+        Ok(ServedTable { store, name, is_new: true, differences: Vec::new() })
     }
 
     /// Whether somebody destroyed the table under its name.
@@ -76,9 +76,9 @@ impl Backed {
         Ok(!self.store.url().is_unnamed() && self.store.is_destroyed()?)
     }
 
-    fn existing(store: Store, name: String, arguments: &Arguments) -> Result<Backed, Failure> {
+    fn existing(store: Store, name: String, arguments: &Arguments) -> Result<ServedTable, Failure> {
         let differences = differences(&store, &name, arguments)?;
-        Ok(Backed { store, name, is_new: false, differences })
+        Ok(ServedTable { store, name, is_new: false, differences })
     }
 }
 

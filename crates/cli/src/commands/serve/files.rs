@@ -10,7 +10,7 @@ const OTHER_FILES: u64 = 256 + 128 + 128;
 
 /// Raises the limit on open files as far as `sessions` sessions need it and this process may; how many sessions that
 /// allows, and the limit.
-pub fn allow(sessions: u32) -> (u32, Option<u64>) {
+pub fn raise_limit(sessions: u32) -> (u32, Option<u64>) {
     let needed = u64::from(sessions) * FILES_OF_SESSION + OTHER_FILES;
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     // No limit is one that is high enough.
@@ -33,7 +33,7 @@ mod tests {
     #[test]
     fn few_files_allow_few_sessions() {
         assert_eq!([0, OTHER_FILES, OTHER_FILES + 20, u64::MAX].map(sessions_of), [1, 1, 10, u32::MAX]);
-        let (sessions, limit) = allow(1);
+        let (sessions, limit) = raise_limit(1);
         assert!(sessions == 1 && limit.is_none_or(|limit| limit > 0));
     }
 }

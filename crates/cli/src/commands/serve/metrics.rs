@@ -18,7 +18,7 @@ const OK: &str = "200 OK";
 const LOST: &str = "503 Service Unavailable";
 
 /// What the pages are made from.
-pub struct Shown {
+pub struct MetricsPages {
     count: Arc<dyn Fn() -> NodeCounters + Send + Sync>,
     backing: String,
     started: Instant,
@@ -35,15 +35,20 @@ struct Health<'h> {
     sessions_open: u64,
 }
 
-impl Shown {
+impl MetricsPages {
     /// Pages about the node whose counters `count` reads, which serves what is at `backing`.
-    pub fn new(count: Arc<dyn Fn() -> NodeCounters + Send + Sync>, backing: &str) -> Shown {
+    pub fn new(count: Arc<dyn Fn() -> NodeCounters + Send + Sync>, backing: &str) -> MetricsPages {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Shown { count, backing: backing.to_owned(), started: Instant::now(), started_unix_s: since.as_secs_f64() }
+        MetricsPages {
+            count,
+            backing: backing.to_owned(),
+            started: Instant::now(),
+            started_unix_s: since.as_secs_f64(),
+        }
     }
 }
 
-impl Pages for Shown {
+impl Pages for MetricsPages {
     fn page(&self, path: &str) -> Option<Page> {
         match path {
             "/metrics" => {
@@ -271,7 +276,7 @@ mod tests {
 
     #[test]
     fn pages_are_metrics_and_health() {
-        let shown = Shown::new(Arc::new(sample_counters), "shm://a\"b");
+        let shown = MetricsPages::new(Arc::new(sample_counters), "shm://a\"b");
         let health = shown.page("/health").unwrap();
         let health: serde_json::Value = serde_json::from_str(&health.text).unwrap();
         assert_eq!((&health["status"], &health["sessions_open"]), (&"ok".into(), &3.into()));
@@ -282,7 +287,7 @@ mod tests {
             counters.memory_lost = 1;
             counters
         };
-        let shown = Shown::new(Arc::new(lost), "shm://a");
+        let shown = MetricsPages::new(Arc::new(lost), "shm://a");
         let health = shown.page("/health").unwrap();
         assert!(health.status.starts_with("503") && health.text.contains("memory lost"), "{}", health.text);
         assert!(shown.page("/").is_none() && shown.page("/metrics/").is_none());

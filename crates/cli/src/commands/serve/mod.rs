@@ -23,9 +23,9 @@ use guira::{AccessToken, EntryFormat, NodeTls, Preset, ServeOptions, ServerHandl
 use serde::Serialize;
 
 use self::audit::Audit;
-use self::backing::{Backed, Backing};
+use self::backing::{Backing, ServedTable};
 use self::http::HttpServer;
-use self::metrics::Shown;
+use self::metrics::MetricsPages;
 use super::create::SpaceOptions;
 use super::owner::Owner;
 use super::{Verdict, tls};
@@ -36,7 +36,7 @@ use crate::signals::{HANGUP, Signals, Terminal};
 use crate::units::{self, bytes, count, counted};
 
 /// How often it is asked whether the node still runs.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Serve a table to other hosts over TCP.
 ///
@@ -156,25 +156,25 @@ struct Stopped {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    let (sessions, open_files) = files::allow(arguments.sessions);
+    let (sessions, open_files) = files::raise_limit(arguments.sessions);
     let options = arguments.serve_options()?.max_sessions(sessions).survive_truncation();
     // In this order, so that a signal ends the creation of a table, too.
-    interrupt::note();
-    let (signals, terminal) = (Signals::catch()?, Terminal::note());
-    let backed = Backed::prepare(arguments, output)?;
-    interrupt::leave_hangups();
+    interrupt::catch();
+    let (signals, terminal) = (Signals::catch()?, Terminal::detect());
+    let table = ServedTable::prepare(arguments, output)?;
+    interrupt::ignore_hangups();
     let audit = if arguments.no_audit { None } else { Some(Audit::start()?) };
     let (audit, options) = match audit {
         Some((audit, observer)) => (Some(audit), options.observer(observer)),
         None => (None, options),
     };
-    let served = backed.store.serve(&options)?;
+    let served = table.store.serve(&options)?;
     // The node has the only other one.
     drop(options);
-    let shown = Arc::new(Shown::new(served.counter_reader(), &backed.name));
+    let shown = Arc::new(MetricsPages::new(served.counter_reader(), &table.name));
     let metrics = arguments.metrics.map(|addr| HttpServer::start(addr, shown)).transpose()?;
 
-    let mut ready = Ready::new(&backed, &served, metrics.as_ref());
+    let mut ready = Ready::new(&table, &served, metrics.as_ref());
     (ready.sessions, ready.open_files) = (sessions, open_files);
     if sessions < arguments.sessions {
         output.warn(&format!(
@@ -186,23 +186,23 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         ));
     }
     output.answer(&Line::Ready(&ready), || ready.human())?;
-    ready.differences.iter().for_each(|difference| output.remark(&format!("guira: {difference}")));
+    ready.differences.iter().for_each(|difference| output.note(&format!("guira: {difference}")));
     let status = format!("serving at {}", ready.urls.join(", "));
     notify::ready(&status);
 
     let signal = loop {
-        match signals.wait(LOOK_INTERVAL)? {
-            Some(signal) if signal == HANGUP.1 && !terminal.is_gone() => {
+        match signals.wait(POLL_INTERVAL)? {
+            Some(signal) if signal == HANGUP.1 && !terminal.is_closed() => {
                 signals.forget_hangup();
                 arguments.reload(&served, output);
                 notify::ready(&status);
             }
             Some(signal) => break signal,
             None if !served.is_running() => return Err(ended(served)),
-            None if is_destroyed(&served, &backed)? => {
+            None if is_destroyed(&served, &table)? => {
                 notify::stopping();
                 served.stop()?;
-                return Err(Failure::DestroyedWhileServed { url: backed.store.url().clone() });
+                return Err(Failure::DestroyedWhileServed { url: table.store.url().clone() });
             }
             None => {}
         }
@@ -218,8 +218,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
 
 /// Whether somebody destroyed the table under its name. What is read of one whose bytes are gone is not believed: its
 /// node finds that out by itself, and ends.
-fn is_destroyed(served: &ServerHandle, backed: &Backed) -> Result<bool, Failure> {
-    let is_destroyed = backed.is_destroyed();
+fn is_destroyed(served: &ServerHandle, table: &ServedTable) -> Result<bool, Failure> {
+    let is_destroyed = table.is_destroyed();
     if served.has_lost_memory() { Ok(false) } else { is_destroyed }
 }
 
@@ -247,13 +247,13 @@ impl Arguments {
         notify::reloading();
         let reloaded = self.serve_options().and_then(|options| Ok(served.set_access(&options)?));
         match reloaded {
-            Ok(()) => output.remark("guira: tokens and certificates were read anew; sessions go on"),
+            Ok(()) => output.note("guira: tokens and certificates were read anew; sessions go on"),
             Err(failure) => output.warn(&format!("tokens and certificates are as before: {failure}")),
         }
     }
 
     fn serve_options(&self) -> Result<ServeOptions, Failure> {
-        let tls = tls::of_node(&self.tls)?;
+        let tls = tls::node_tls(&self.tls)?;
         self.refuse_exposure(tls.as_ref())?;
         let (first, others) = self.listen.split_first().expect("clap gives a default");
         let mut options = ServeOptions::new(*first).session_timeout(self.session_timeout);
@@ -290,13 +290,13 @@ impl Arguments {
 }
 
 impl Ready {
-    fn new(backed: &Backed, served: &ServerHandle, metrics: Option<&HttpServer>) -> Ready {
-        let (config, geometry) = (backed.store.table().config(), backed.store.table().geometry());
+    fn new(table: &ServedTable, served: &ServerHandle, metrics: Option<&HttpServer>) -> Ready {
+        let (config, geometry) = (table.store.table().config(), table.store.table().geometry());
         Ready {
             urls: served.local_addrs().iter().map(|addr| format!("tcp://{}", reachable(*addr))).collect(),
-            backing: backed.name.clone(),
-            created: backed.is_new,
-            differences: backed.differences.clone(),
+            backing: table.name.clone(),
+            created: table.is_new,
+            differences: table.differences.clone(),
             entry: config.format.to_string(),
             rows: config.rows,
             slots: config.slots(),

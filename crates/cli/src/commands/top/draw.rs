@@ -9,7 +9,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Gauge, Paragraph, Row, Sparkline, Table, Widget, Wrap};
 
-use super::frame::{Frame, Met, NodeNow, Rates, TableNow};
+use super::frame::{CounterNow, Frame, NodeNow, Rates, TableNow};
 use crate::units::{bytes, count, counted, percent, rate};
 
 /// Below this, nothing would be whole.
@@ -20,7 +20,7 @@ const HEAD_LINES: u16 = 7;
 /// Lines of the box with the latest round trips.
 const HISTORY_LINES: u16 = 3;
 /// Lines of the box with what clients met.
-const MET_LINES: u16 = 6;
+const COUNTER_LINES: u16 = 6;
 
 /// Lines of a problem that are shown.
 const FOOT_LINES_MAX: u16 = 4;
@@ -29,7 +29,7 @@ const PRINTED_CLIENTS: usize = 100;
 
 /// What is shown beside the frame.
 #[derive(Clone, Copy, Default)]
-pub struct Beside<'b> {
+pub struct Extras<'b> {
     /// Round trips per second at the latest looks, the oldest first.
     pub history: &'b [u64],
     /// Why the latest look failed: the frame is older, then.
@@ -41,9 +41,9 @@ pub struct Beside<'b> {
 /// The frame as lines of text, of which there are as many as it takes to list up to [`PRINTED_CLIENTS`] clients.
 pub fn text(frame: &Frame, columns: u16) -> String {
     let clients = frame.clients.list.len().clamp(1, PRINTED_CLIENTS) as u16;
-    let lines = 1 + HEAD_LINES + MET_LINES + 3 + clients + 1;
+    let lines = 1 + HEAD_LINES + COUNTER_LINES + 3 + clients + 1;
     let mut buffer = Buffer::empty(Rect::new(0, 0, columns, lines));
-    draw(frame, Beside::default(), buffer.area, &mut buffer);
+    draw(frame, Extras::default(), buffer.area, &mut buffer);
     let cells = buffer.content.chunks(usize::from(columns));
     let lines: Vec<String> =
         cells.map(|line| line.iter().map(|cell| cell.symbol()).collect::<String>().trim_end().to_owned()).collect();
@@ -51,27 +51,27 @@ pub fn text(frame: &Frame, columns: u16) -> String {
 }
 
 /// Draws the frame.
-pub fn draw(frame: &Frame, beside: Beside<'_>, area: Rect, buffer: &mut Buffer) {
+pub fn draw(frame: &Frame, extras: Extras<'_>, area: Rect, buffer: &mut Buffer) {
     if area.width < MIN_COLUMNS || area.height < MIN_LINES {
         let size = format!("{} x {}; guira top needs {MIN_COLUMNS} x {MIN_LINES}", area.width, area.height);
         return Paragraph::new(size).wrap(Wrap { trim: true }).render(area, buffer);
     }
     let style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
-    let problem = beside
+    let problem = extras
         .problem
         .map(|problem| Paragraph::new(guira::admin::printable(problem)).style(style).wrap(Wrap { trim: true }));
     // A message is longer than a line where it says what to do.
-    let foot_lines = beside.problem.map_or(1, |text| text.chars().count().div_ceil(usize::from(area.width)) as u16 + 1);
+    let foot_lines = extras.problem.map_or(1, |text| text.chars().count().div_ceil(usize::from(area.width)) as u16 + 1);
     let foot_lines = foot_lines.min(FOOT_LINES_MAX);
-    let has_history = frame.node.is_some() && !beside.history.is_empty();
-    let is_low = area.height < 1 + HEAD_LINES + HISTORY_LINES + MET_LINES + 5;
+    let has_history = frame.node.is_some() && !extras.history.is_empty();
+    let is_low = area.height < 1 + HEAD_LINES + HISTORY_LINES + COUNTER_LINES + 5;
     let history_lines = if has_history && !is_low { HISTORY_LINES } else { 0 };
-    let met_lines = if area.height < 1 + HEAD_LINES + MET_LINES + 5 { 0 } else { MET_LINES };
+    let counter_lines = if area.height < 1 + HEAD_LINES + COUNTER_LINES + 5 { 0 } else { COUNTER_LINES };
     let [title, head, history, met, clients, foot] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(HEAD_LINES),
         Constraint::Length(history_lines),
-        Constraint::Length(met_lines),
+        Constraint::Length(counter_lines),
         Constraint::Fill(1),
         Constraint::Length(foot_lines),
     ])
@@ -81,15 +81,15 @@ pub fn draw(frame: &Frame, beside: Beside<'_>, area: Rect, buffer: &mut Buffer) 
     draw_node(frame.node.as_ref(), node, buffer);
     draw_table(&frame.table, table, buffer);
     if history_lines > 0 {
-        let shown = beside.history.len().min(usize::from(history.width.saturating_sub(2)));
-        let bars = &beside.history[beside.history.len() - shown..];
+        let shown = extras.history.len().min(usize::from(history.width.saturating_sub(2)));
+        let bars = &extras.history[extras.history.len() - shown..];
         Sparkline::default().block(boxed("round trips")).data(bars).style(Color::Cyan).render(history, buffer);
     }
-    draw_met(&frame.met, met, buffer);
+    draw_counters(&frame.met, met, buffer);
     draw_clients(frame, clients, buffer);
     match problem {
         Some(problem) => problem.render(foot, buffer),
-        None => Line::raw(format!(" {}", beside.keys)).render(foot, buffer),
+        None => Line::raw(format!(" {}", extras.keys)).render(foot, buffer),
     }
 }
 
@@ -184,13 +184,13 @@ fn draw_table(table: &TableNow, area: Rect, buffer: &mut Buffer) {
 }
 
 /// What clients met, in two columns.
-fn draw_met(met: &[Met], area: Rect, buffer: &mut Buffer) {
+fn draw_counters(met: &[CounterNow], area: Rect, buffer: &mut Buffer) {
     let block = boxed("met by clients, as far as told");
     let inside = block.inner(area);
     block.render(area, buffer);
     let columns: [Rect; 2] = Layout::horizontal([Constraint::Fill(1); 2]).spacing(3).areas(inside);
     for (column, part) in columns.into_iter().zip(met.chunks(met.len().div_ceil(2).max(1))) {
-        let rows = part.iter().map(|Met { what, total, per_s }| {
+        let rows = part.iter().map(|CounterNow { what, total, per_s }| {
             let now = per_s.filter(|per_s| *per_s > 0.0).map_or_else(String::new, rate);
             let cells =
                 [Line::styled(what.replace('_', " "), Color::DarkGray), Line::raw(count(*total)).right_aligned()];
@@ -294,7 +294,7 @@ mod tests {
                 total_bytes: 64 << 20,
             },
             met: ["lock_conflicts", "row_retries", "recoveries", "timeouts"]
-                .map(|what| Met { what, total: 1_234, per_s: Some(5.0) })
+                .map(|what| CounterNow { what, total: 1_234, per_s: Some(5.0) })
                 .to_vec(),
             clients: Clients {
                 live: 11,
@@ -312,9 +312,9 @@ mod tests {
     }
 
     /// What a terminal of this size shows.
-    fn shown(frame: &Frame, beside: Beside<'_>, columns: u16, lines: u16) -> Vec<String> {
+    fn shown(frame: &Frame, extras: Extras<'_>, columns: u16, lines: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(columns, lines)).unwrap();
-        terminal.draw(|screen| draw(frame, beside, screen.area(), screen.buffer_mut())).unwrap();
+        terminal.draw(|screen| draw(frame, extras, screen.area(), screen.buffer_mut())).unwrap();
         let buffer = terminal.backend().buffer();
         let lines = buffer.content.chunks(usize::from(columns));
         lines.map(|line| line.iter().map(|cell| cell.symbol()).collect()).collect()
@@ -327,8 +327,8 @@ mod tests {
 
     #[test]
     fn everything_is_there_on_the_usual_terminal() {
-        let beside = Beside { history: &[1, 5, 9], problem: None, keys: "q quit" };
-        let lines = shown(&frame(), beside, 80, 24);
+        let extras = Extras { history: &[1, 5, 9], problem: None, keys: "q quit" };
+        let lines = shown(&frame(), extras, 80, 24);
         for words in [
             "tcp://127.0.0.1:7711  bytes:64",
             "round trips 12,300/s",
@@ -358,23 +358,23 @@ mod tests {
     fn what_is_not_known_is_said_and_not_made_up() {
         let mut frame = frame();
         frame.node = None;
-        let lines = shown(&frame, Beside::default(), 80, 24);
+        let lines = shown(&frame, Extras::default(), 80, 24);
         has(&lines, "known here: in shared memory");
         has(&lines, "no node");
         assert!(!lines.iter().any(|line| line.contains("sessions")), "{}", lines.join("\n"));
         frame.node = Some(NodeNow { sessions_open: 1, refused: 0, fenced: 0, rates: None });
-        has(&shown(&frame, Beside::default(), 80, 24), "round trips …");
+        has(&shown(&frame, Extras::default(), 80, 24), "round trips …");
     }
 
     #[test]
     fn problems_and_damage_are_seen() {
         let mut frame = frame();
         frame.table.unverified_rows = 3;
-        let beside = Beside { problem: Some("the node is gone"), ..Beside::default() };
-        let lines = shown(&frame, beside, 80, 24);
+        let extras = Extras { problem: Some("the node is gone"), ..Extras::default() };
+        let lines = shown(&frame, extras, 80, 24);
         has(&lines, "3 rows DAMAGED");
         let long = format!("shm://{} does not exist; create it with: guira create", "x".repeat(100));
-        has(&shown(&frame, Beside { problem: Some(&long), ..Beside::default() }, 80, 24), "guira create");
+        has(&shown(&frame, Extras { problem: Some(&long), ..Extras::default() }, 80, 24), "guira create");
         has(&lines, "the node is gone");
     }
 
@@ -393,7 +393,7 @@ mod tests {
         (frame.table.entries, frame.table.capacity) = (100_000_000, 100_000_000);
         frame.table.entries_per_s = Some(-12_345_678.0);
         (frame.clients.list[0].state, frame.clients.list[1].state) = (ClientState::Stopped, ClientState::Unknown);
-        let lines = shown(&frame, Beside::default(), 80, 24);
+        let lines = shown(&frame, Extras::default(), 80, 24);
         for words in [
             "round trips 12,300,000/s",
             "verbs       12,400,000/s, 100 % reads",
@@ -412,18 +412,18 @@ mod tests {
     #[test]
     fn every_size_is_drawn() {
         let history = vec![7; 500];
-        let beside = Beside { history: &history, problem: None, keys: "q quit" };
+        let extras = Extras { history: &history, problem: None, keys: "q quit" };
         let mut drawn = 0;
         for columns in (1..=MIN_COLUMNS + 1).chain([79, 80, 81, 200, 500]) {
             for lines in (1..=MIN_LINES + 1).chain([20, 23, 24, 25, 60, 200]) {
-                shown(&frame(), beside, columns, lines);
+                shown(&frame(), extras, columns, lines);
                 drawn += 1;
             }
         }
         println!("{drawn} sizes");
-        has(&shown(&frame(), beside, 40, 10), "needs 60 x 16");
-        has(&shown(&frame(), beside, MIN_COLUMNS, MIN_LINES), "clients live");
-        has(&shown(&frame(), beside, 200, 60), "slot");
+        has(&shown(&frame(), extras, 40, 10), "needs 60 x 16");
+        has(&shown(&frame(), extras, MIN_COLUMNS, MIN_LINES), "clients live");
+        has(&shown(&frame(), extras, 200, 60), "slot");
     }
 
     #[test]

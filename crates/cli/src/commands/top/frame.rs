@@ -10,7 +10,7 @@ use crate::commands::serve::metrics;
 
 /// Something that was seen, and when.
 #[derive(Clone)]
-pub struct Seen<T> {
+pub struct Timed<T> {
     pub at: Instant,
     pub what: T,
 }
@@ -28,7 +28,7 @@ pub struct Frame {
     pub node: Option<NodeNow>,
     pub table: TableNow,
     /// What clients met, as far as they have told.
-    pub met: Vec<Met>,
+    pub met: Vec<CounterNow>,
     pub clients: Clients,
 }
 
@@ -78,7 +78,7 @@ pub struct TableNow {
 
 /// One counter of what clients met.
 #[derive(Clone, Debug, Serialize)]
-pub struct Met {
+pub struct CounterNow {
     pub what: &'static str,
     pub total: u64,
     pub per_s: Option<f64>,
@@ -101,24 +101,24 @@ pub struct Clients {
 impl Frame {
     /// What was seen at last, and how it differs from what was seen before.
     pub fn new(
-        stat: &Seen<Arc<Stat>>,
-        earlier_stat: Option<&Seen<Arc<Stat>>>,
-        node: Option<&Seen<NodeCounters>>,
-        earlier_node: Option<&Seen<NodeCounters>>,
+        stat: &Timed<Arc<Stat>>,
+        earlier_stat: Option<&Timed<Arc<Stat>>>,
+        node: Option<&Timed<NodeCounters>>,
+        earlier_node: Option<&Timed<NodeCounters>>,
     ) -> Frame {
         Frame {
             url: stat.what.url.clone(),
             format: stat.what.format.clone(),
             node: node.map(|node| NodeNow::new(node, earlier_node)),
             table: TableNow::new(stat, earlier_stat),
-            met: met(stat, earlier_stat),
+            met: counters(stat, earlier_stat),
             clients: Clients::new(&stat.what),
         }
     }
 }
 
 impl NodeNow {
-    fn new(now: &Seen<NodeCounters>, earlier: Option<&Seen<NodeCounters>>) -> NodeNow {
+    fn new(now: &Timed<NodeCounters>, earlier: Option<&Timed<NodeCounters>>) -> NodeNow {
         let counters = &now.what;
         NodeNow {
             sessions_open: counters.sessions_open(),
@@ -131,7 +131,7 @@ impl NodeNow {
 
 impl Rates {
     /// `None` if no time has passed, or a counter went back: then it is another node's.
-    fn between(earlier: &Seen<NodeCounters>, now: &Seen<NodeCounters>) -> Option<Rates> {
+    fn between(earlier: &Timed<NodeCounters>, now: &Timed<NodeCounters>) -> Option<Rates> {
         let seconds = now.at.saturating_duration_since(earlier.at).as_secs_f64();
         let (now, earlier) = (&now.what, &earlier.what);
         let rate = |count: fn(&NodeCounters) -> u64| {
@@ -172,7 +172,7 @@ fn quantile_ns(buckets: &[u64], percent: u64) -> Option<u64> {
 }
 
 impl TableNow {
-    fn new(now: &Seen<Arc<Stat>>, earlier: Option<&Seen<Arc<Stat>>>) -> TableNow {
+    fn new(now: &Timed<Arc<Stat>>, earlier: Option<&Timed<Arc<Stat>>>) -> TableNow {
         let table = &now.what.table;
         let entries_per_s = earlier.and_then(|earlier| {
             let seconds = now.at.saturating_duration_since(earlier.at).as_secs_f64();
@@ -192,7 +192,7 @@ impl TableNow {
     }
 }
 
-fn met(now: &Seen<Arc<Stat>>, earlier: Option<&Seen<Arc<Stat>>>) -> Vec<Met> {
+fn counters(now: &Timed<Arc<Stat>>, earlier: Option<&Timed<Arc<Stat>>>) -> Vec<CounterNow> {
     let of = |stat: &Stat, what: &str| stat.totals.named().find(|(name, _)| *name == what).map(|(_, count)| count);
     let shown = SHOWN_TOTALS.iter().filter_map(|what| {
         let total = of(&now.what, what)?;
@@ -201,7 +201,7 @@ fn met(now: &Seen<Arc<Stat>>, earlier: Option<&Seen<Arc<Stat>>>) -> Vec<Met> {
             let more = total.checked_sub(of(&earlier.what, what)?).filter(|_| seconds > 0.0)?;
             Some(more as f64 / seconds)
         });
-        Some(Met { what, total, per_s })
+        Some(CounterNow { what, total, per_s })
     });
     shown.collect()
 }
@@ -245,8 +245,8 @@ mod tests {
         (before.batches, before.reads) = (100, 300);
         let mut after = before.clone();
         (after.batches, after.reads, after.adds) = (150, 500, 1);
-        let earlier = Seen { at, what: before };
-        let now = Seen { at: at + Duration::from_millis(500), what: after };
+        let earlier = Timed { at, what: before };
+        let now = Timed { at: at + Duration::from_millis(500), what: after };
         let rates = Rates::between(&earlier, &now).unwrap();
         assert_eq!((rates.round_trips, rates.reads, rates.adds, rates.verbs()), (100.0, 400.0, 2.0, 402.0));
         assert_eq!(rates.median_ns, None);

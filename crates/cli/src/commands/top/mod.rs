@@ -52,9 +52,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let every = arguments.every.max(MIN_EVERY);
     let mut sampler = Sampler::open(&arguments.url)?;
     if arguments.once || output.format() == Format::Json {
-        sampler.look()?;
+        sampler.sample()?;
         std::thread::sleep(every);
-        let frame = sampler.look()?;
+        let frame = sampler.sample()?;
         output.answer(&frame, || draw::text(&frame, PRINTED_COLUMNS))?;
         return Ok(Verdict::Fine);
     }

@@ -7,7 +7,7 @@ use guira::admin::{NodeCounters, Stat};
 use guira::errors::TableError;
 use guira::{Error, OpenError, OperationError, OperationErrorKind, Store, Url};
 
-use super::frame::{Frame, Seen};
+use super::frame::{Frame, Timed};
 use crate::commands::stat;
 use crate::failure::Failure;
 
@@ -18,15 +18,15 @@ const SCAN_SHARE: u32 = 20;
 pub struct Sampler {
     url: Url,
     store: Store,
-    stat: Option<Look>,
-    earlier_stat: Option<Seen<Arc<Stat>>>,
+    stat: Option<Scan>,
+    earlier_stat: Option<Timed<Arc<Stat>>>,
     /// What the node had counted after the latest look: what the looks themselves cost is not taken for work.
-    node: Option<Seen<NodeCounters>>,
+    node: Option<Timed<NodeCounters>>,
 }
 
 /// A look at all rows, and how long it took.
-struct Look {
-    seen: Seen<Arc<Stat>>,
+struct Scan {
+    seen: Timed<Arc<Stat>>,
     took: Duration,
 }
 
@@ -38,8 +38,8 @@ impl Sampler {
     }
 
     /// Looks once more.
-    pub fn look(&mut self) -> Result<Frame, Failure> {
-        let looked = self.look_at_store();
+    pub fn sample(&mut self) -> Result<Frame, Failure> {
+        let looked = self.sample_store();
         if looked.is_err()
             && let Ok(store) = stat::open(&self.url)
         {
@@ -53,7 +53,7 @@ impl Sampler {
         })
     }
 
-    fn look_at_store(&mut self) -> Result<Frame, Failure> {
+    fn sample_store(&mut self) -> Result<Frame, Failure> {
         if self.store.is_destroyed()? {
             return Err(Failure::Destroyed { url: self.url.clone() });
         }
@@ -70,15 +70,15 @@ impl Sampler {
         Ok(Frame::new(stat, self.earlier_stat.as_ref(), node.as_ref(), before.as_ref()))
     }
 
-    fn count(&self) -> Result<Option<Seen<NodeCounters>>, Failure> {
-        Ok(self.store.node_counters()?.map(|what| Seen { at: Instant::now(), what }))
+    fn count(&self) -> Result<Option<Timed<NodeCounters>>, Failure> {
+        Ok(self.store.node_counters()?.map(|what| Timed { at: Instant::now(), what }))
     }
 
     fn scan(&mut self) -> Result<(), Failure> {
         let began = Instant::now();
         let stat = Arc::new(self.store.stat()?);
         let at = Instant::now();
-        let look = Look { seen: Seen { at, what: stat }, took: at - began };
+        let look = Scan { seen: Timed { at, what: stat }, took: at - began };
         self.earlier_stat = self.stat.replace(look).map(|look| look.seen);
         Ok(())
     }
@@ -110,16 +110,16 @@ mod tests {
         let create = || Store::create(&url, &options).map(drop);
         create().unwrap();
         let mut sampler = Sampler::open(&url).unwrap();
-        sampler.look().map(drop).unwrap();
+        sampler.sample().map(drop).unwrap();
         Store::destroy(&url).unwrap();
         for _ in 0..2 {
-            let failure = sampler.look().map(drop).unwrap_err();
+            let failure = sampler.sample().map(drop).unwrap_err();
             assert!(matches!(failure, Failure::Destroyed { .. }), "{failure}");
             assert_eq!((failure.exit_code(), failure.text().blame.as_str()), (1, "fenced"));
         }
         create().unwrap();
-        assert!(matches!(sampler.look(), Err(Failure::Destroyed { .. })), "it finds the successor");
-        sampler.look().map(drop).unwrap();
+        assert!(matches!(sampler.sample(), Err(Failure::Destroyed { .. })), "it finds the successor");
+        sampler.sample().map(drop).unwrap();
         Store::destroy(&url).unwrap();
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
-use super::draw::{self, Beside};
+use super::draw::{self, Extras};
 use super::frame::Frame;
 use super::sampler::Sampler;
 use crate::failure::Failure;
@@ -23,7 +23,7 @@ const HISTORY_MAX: usize = 1_024;
 /// How long a table that was destroyed may take to have a successor of its name, which is then watched.
 const SUCCESSOR_WAIT: Duration = Duration::from_secs(3);
 /// What looks at the table came to.
-type Looks = Receiver<Result<Frame, Failure>>;
+type Samples = Receiver<Result<Frame, Failure>>;
 
 /// What keys there are.
 const KEYS: &str = "q quit";
@@ -33,7 +33,7 @@ pub fn run(sampler: Sampler, every: Duration) -> Result<(), Failure> {
     let signals = Signals::catch()?;
     let (frames, stop) = start(sampler, every)?;
     // The first look may take long, or fail: nothing is drawn before.
-    let mut shown = Shown::new(frames.recv().map_err(|_| lost())??);
+    let mut shown = View::new(frames.recv().map_err(|_| sampler_ended())??);
     let terminal = ratatui::try_init().map_err(Failure::host("draw on the terminal"));
     let result = terminal.and_then(|mut terminal| show(&mut terminal, &mut shown, &frames, &signals));
     ratatui::try_restore().map_err(Failure::host("give the terminal back"))?;
@@ -43,11 +43,11 @@ pub fn run(sampler: Sampler, every: Duration) -> Result<(), Failure> {
 }
 
 /// Looks at the table on a thread of its own. Dropping what is returned second ends it.
-fn start(mut sampler: Sampler, every: Duration) -> Result<(Looks, SyncSender<()>), Failure> {
+fn start(mut sampler: Sampler, every: Duration) -> Result<(Samples, SyncSender<()>), Failure> {
     let (frames, shown) = channel();
     let (stop, stopped) = sync_channel(0);
     let look = move || {
-        while frames.send(sampler.look()).is_ok() {
+        while frames.send(sampler.sample()).is_ok() {
             if stopped.recv_timeout(every) != Err(RecvTimeoutError::Timeout) {
                 return;
             }
@@ -57,12 +57,12 @@ fn start(mut sampler: Sampler, every: Duration) -> Result<(Looks, SyncSender<()>
     Ok((shown, stop))
 }
 
-fn lost() -> Failure {
+fn sampler_ended() -> Failure {
     Failure::host("look at the table")(std::io::Error::other("the thread that looks has ended"))
 }
 
 /// What is on the screen.
-struct Shown {
+struct View {
     frame: Frame,
     history: VecDeque<u64>,
     problem: Option<String>,
@@ -70,9 +70,9 @@ struct Shown {
     destroyed_since: Option<Instant>,
 }
 
-impl Shown {
-    fn new(frame: Frame) -> Shown {
-        Shown { frame, history: VecDeque::new(), problem: None, destroyed_since: None }
+impl View {
+    fn new(frame: Frame) -> View {
+        View { frame, history: VecDeque::new(), problem: None, destroyed_since: None }
     }
 
     /// Takes what a look came to.
@@ -105,17 +105,17 @@ impl Shown {
     }
 
     fn draw(&mut self, terminal: &mut DefaultTerminal) -> Result<(), Failure> {
-        let Shown { frame, history, problem, .. } = self;
-        let beside = Beside { history: history.make_contiguous(), problem: problem.as_deref(), keys: KEYS };
-        let drawn = terminal.draw(|screen| draw::draw(frame, beside, screen.area(), screen.buffer_mut()));
+        let View { frame, history, problem, .. } = self;
+        let extras = Extras { history: history.make_contiguous(), problem: problem.as_deref(), keys: KEYS };
+        let drawn = terminal.draw(|screen| draw::draw(frame, extras, screen.area(), screen.buffer_mut()));
         drawn.map(|_| ()).map_err(Failure::host("draw on the terminal"))
     }
 }
 
-fn show(terminal: &mut DefaultTerminal, shown: &mut Shown, frames: &Looks, signals: &Signals) -> Result<(), Failure> {
+fn show(terminal: &mut DefaultTerminal, shown: &mut View, frames: &Samples, signals: &Signals) -> Result<(), Failure> {
     shown.draw(terminal)?;
     loop {
-        if signals.came().is_some() {
+        if signals.received().is_some() {
             return Ok(());
         }
         let mut is_changed = false;
@@ -132,7 +132,7 @@ fn show(terminal: &mut DefaultTerminal, shown: &mut Shown, frames: &Looks, signa
             match frames.try_recv() {
                 Ok(look) => shown.take(look)?,
                 Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => return Err(lost()),
+                Err(TryRecvError::Disconnected) => return Err(sampler_ended()),
             }
             is_changed = true;
         }

@@ -111,7 +111,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let (store, origin) = table(arguments, output)?;
     match origin {
         Origin::MadeHere => interrupt::arm(&arguments.url, output),
-        Origin::EarlierRun | Origin::Foreign => interrupt::note(),
+        Origin::EarlierRun | Origin::Foreign => interrupt::catch(),
     }
     let measured = measure(arguments, &store, origin, output);
     interrupt::disarm();
@@ -124,7 +124,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let report = measured?;
     output.answer(&report, || report.human())?;
     if let Some(removal) = report.incomplete_removal() {
-        return Err(Failure::left(&arguments.url, removal));
+        return Err(Failure::records_left(&arguments.url, removal));
     }
     Ok(if report.errors() == 0 { Verdict::Fine } else { Verdict::Negative })
 }
@@ -146,7 +146,7 @@ pub fn table(arguments: &Arguments, output: &Output) -> Result<(Store, Origin), 
         Ok(store) => {
             let origin = origin(arguments, &store)?;
             if output.format() == Format::Human {
-                output.say(&existing(&store, origin, arguments)?)?;
+                output.human_line(&existing(&store, origin, arguments)?)?;
             }
             return Ok((store, origin));
         }
@@ -154,11 +154,11 @@ pub fn table(arguments: &Arguments, output: &Output) -> Result<(Store, Origin), 
         Err(error) => return Err(error.into()),
     }
     if arguments.no_load {
-        return Err(Failure::Absent { url: arguments.url.clone() });
+        return Err(Failure::NotFound { url: arguments.url.clone() });
     }
     let options = options(arguments)?;
     let after = if arguments.keep { "and kept" } else { "and destroyed after it" };
-    output.say(&format!("{} does not exist: it is made for this run {after}", arguments.url))?;
+    output.human_line(&format!("{} does not exist: it is made for this run {after}", arguments.url))?;
     // From here on, whatever fails, the caller destroys it.
     Ok((create(&arguments.url, &options, output)?, Origin::MadeHere))
 }
@@ -333,7 +333,7 @@ fn failure_after_removal(url: &Url, failure: Failure, removal: Removal) -> Failu
             Failure::Advised { source: Box::new(failure), advice }
         }
         (failure, removal) => {
-            Failure::Advised { source: Box::new(failure), advice: Failure::left(url, &removal).to_string() }
+            Failure::Advised { source: Box::new(failure), advice: Failure::records_left(url, &removal).to_string() }
         }
     }
 }

@@ -5,7 +5,7 @@ use guira_lab::driver::{Kinds, OperationFigures, PhaseTally, Removal};
 use serde::{Serialize, Serializer};
 
 use super::Arguments;
-use crate::output::{met, table};
+use crate::output::{counter_table, table};
 use crate::units::{count, counted, per_second, percent, rate, time};
 
 /// The table a run used.
@@ -147,7 +147,7 @@ impl Report {
         ));
         lines.push(String::new());
         lines.push(self.operations_table());
-        lines.extend(met("met by clients of the run", self.met.named()).map(|met| format!("\n{met}")));
+        lines.extend(counter_table("met by clients of the run", self.met.named()).map(|met| format!("\n{met}")));
         if let Some(removal) = &self.removal {
             lines.push(format!("\n{} of the run removed again", counted(removal.removed, "record")));
         }

@@ -18,7 +18,7 @@ const WAITING_ORDERS: usize = 1;
 
 /// Carries out the command.
 pub fn run() -> Result<Verdict, Failure> {
-    interrupt::note();
+    interrupt::catch();
     let (sender, orders) = sync_channel(WAITING_ORDERS);
     // InputWatcher the phases, so that the end of the orders is seen in the middle of one.
     thread::spawn(move || {
@@ -27,10 +27,10 @@ pub fn run() -> Result<Verdict, Failure> {
             let order = next_order(&mut input).transpose();
             let is_order = matches!(order, Some(Ok(_)));
             if !is_order {
-                interrupt::request();
+                interrupt::request_stop();
             }
             if matches!(order, Some(Ok(Order::Stop))) {
-                interrupt::request();
+                interrupt::request_stop();
                 continue;
             }
             let Some(order) = order else { return };

@@ -17,22 +17,22 @@ pub enum Notation {
 
 /// What a table takes.
 #[derive(Clone, Copy, Debug)]
-pub struct Fit {
+pub struct RecordEncoder {
     format: EntryFormat,
     notation: Notation,
 }
 
-impl Fit {
+impl RecordEncoder {
     /// What a table of `format` takes, from an input in this notation.
     ///
     /// # Errors
     /// Why it takes nothing in this notation.
-    pub fn new(format: EntryFormat, notation: Notation) -> Result<Fit, String> {
+    pub fn new(format: EntryFormat, notation: Notation) -> Result<RecordEncoder, String> {
         match (format, notation) {
             (EntryFormat::Bytes { .. }, Notation::Numbers) => {
                 Err(format!("--numbers needs a table of a fixed format, and this one is {format}"))
             }
-            _ => Ok(Fit { format, notation }),
+            _ => Ok(RecordEncoder { format, notation }),
         }
     }
 
@@ -45,7 +45,7 @@ impl Fit {
     ///
     /// # Errors
     /// Why it cannot be stored.
-    pub fn apply(&self, record: Record) -> Result<Record, BadRecord> {
+    pub fn encode(&self, record: Record) -> Result<Record, BadRecord> {
         let (key, value) = match self.format {
             EntryFormat::Fixed { key_bytes, value_bytes } => {
                 (Size::Exactly(key_bytes.into()), Size::Exactly(value_bytes.into()))
@@ -136,7 +136,7 @@ mod tests {
         let format = EntryFormat::Fixed { key_bytes: 1, value_bytes: 2 };
         let reason = |notation, key: &[u8], value: &[u8]| {
             let record = Record { key: key.to_vec(), value: value.to_vec(), line: 1 };
-            Fit::new(format, notation).unwrap().apply(record).unwrap_err().reason
+            RecordEncoder::new(format, notation).unwrap().encode(record).unwrap_err().reason
         };
         assert_eq!(
             reason(Notation::Bytes, b"a", b"b"),
@@ -149,61 +149,66 @@ mod tests {
     const FIXED: EntryFormat = EntryFormat::Fixed { key_bytes: 2, value_bytes: 20 };
     const BYTES: EntryFormat = EntryFormat::Bytes { inline_bytes: 64 };
 
-    fn apply(format: EntryFormat, notation: Notation, key: &[u8], value: &[u8]) -> Result<(Vec<u8>, Vec<u8>), String> {
+    fn encoded(
+        format: EntryFormat,
+        notation: Notation,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(Vec<u8>, Vec<u8>), String> {
         let record = Record { key: key.to_vec(), value: value.to_vec(), line: 7 };
-        let applied = Fit::new(format, notation).unwrap().apply(record);
-        applied.map(|record| (record.key, record.value)).map_err(|bad| bad.to_string())
+        let encoded = RecordEncoder::new(format, notation).unwrap().encode(record);
+        encoded.map(|record| (record.key, record.value)).map_err(|bad| bad.to_string())
     }
 
     #[test]
     fn fixed_formats_take_exact_lengths() {
         let value = [b'v'; 20];
-        assert_eq!(apply(FIXED, Notation::Bytes, b"ab", &value), Ok((b"ab".to_vec(), value.to_vec())));
+        assert_eq!(encoded(FIXED, Notation::Bytes, b"ab", &value), Ok((b"ab".to_vec(), value.to_vec())));
         assert_eq!(
-            apply(FIXED, Notation::Bytes, b"abc", b"x").unwrap_err(),
+            encoded(FIXED, Notation::Bytes, b"abc", b"x").unwrap_err(),
             "line 7 (\"abc\\tx\"): its key has 3 bytes, and the table (fixed:2:20) takes keys of exactly 2"
         );
-        assert!(apply(FIXED, Notation::Bytes, b"ab", b"x").unwrap_err().contains("its value has 1 byte,"));
+        assert!(encoded(FIXED, Notation::Bytes, b"ab", b"x").unwrap_err().contains("its value has 1 byte,"));
     }
 
     #[test]
     fn numbers_are_little_endian() {
-        let (key, value) = apply(FIXED, Notation::Numbers, b"258", b"1").unwrap();
+        let (key, value) = encoded(FIXED, Notation::Numbers, b"258", b"1").unwrap();
         assert_eq!((key, value.len(), value[0], value[1..].iter().max()), (vec![2, 1], 20, 1, Some(&0)));
-        assert!(apply(FIXED, Notation::Numbers, b"65535", b"0").is_ok());
+        assert!(encoded(FIXED, Notation::Numbers, b"65535", b"0").is_ok());
         for key in [&b"65536"[..], b"", b"-1", b"+1", b"0x1", b"1.5", b"\xff"] {
-            assert!(apply(FIXED, Notation::Numbers, key, b"1").is_err(), "{}", String::from_utf8_lossy(key));
+            assert!(encoded(FIXED, Notation::Numbers, key, b"1").is_err(), "{}", String::from_utf8_lossy(key));
         }
-        assert!(Fit::new(BYTES, Notation::Numbers).is_err());
+        assert!(RecordEncoder::new(BYTES, Notation::Numbers).is_err());
         let keys_only = EntryFormat::Fixed { key_bytes: 8, value_bytes: 0 };
-        assert!(apply(keys_only, Notation::Numbers, b"1", b"").is_ok());
+        assert!(encoded(keys_only, Notation::Numbers, b"1", b"").is_ok());
     }
 
     #[test]
     fn digits_are_two_a_byte() {
         let digits = "0f".repeat(20);
-        assert_eq!(apply(FIXED, Notation::Hex, b"00fF", digits.as_bytes()), Ok((vec![0, 255], vec![15; 20])));
-        assert_eq!(apply(BYTES, Notation::Hex, b"", b"5c09"), Ok((vec![], b"\\\t".to_vec())));
+        assert_eq!(encoded(FIXED, Notation::Hex, b"00fF", digits.as_bytes()), Ok((vec![0, 255], vec![15; 20])));
+        assert_eq!(encoded(BYTES, Notation::Hex, b"", b"5c09"), Ok((vec![], b"\\\t".to_vec())));
         assert_eq!(
-            apply(FIXED, Notation::Hex, b"00ff11", b"").unwrap_err(),
+            encoded(FIXED, Notation::Hex, b"00ff11", b"").unwrap_err(),
             "line 7 (\"00ff11\\t\"): its key has 3 bytes, and the table (fixed:2:20) takes keys of exactly 2"
         );
         for key in [&b"0"[..], b"0g", b"0x", b" 0", b"\xff\xff"] {
-            let error = apply(BYTES, Notation::Hex, key, b"").unwrap_err();
+            let error = encoded(BYTES, Notation::Hex, key, b"").unwrap_err();
             assert!(error.ends_with("its key is not a hexadecimal string: two digits a byte"), "{error}");
         }
-        assert!(apply(BYTES, Notation::Hex, b"00", b"0").unwrap_err().contains("its value is not a hexadecimal"));
+        assert!(encoded(BYTES, Notation::Hex, b"00", b"0").unwrap_err().contains("its value is not a hexadecimal"));
         let digits = vec![b'0'; 2 * KEY_BYTES_MAX];
-        assert_eq!(apply(BYTES, Notation::Hex, &digits, b""), Ok((vec![0; KEY_BYTES_MAX], vec![])));
-        let error = apply(BYTES, Notation::Hex, &[&digits[..], b"00"].concat(), b"").unwrap_err();
+        assert_eq!(encoded(BYTES, Notation::Hex, &digits, b""), Ok((vec![0; KEY_BYTES_MAX], vec![])));
+        let error = encoded(BYTES, Notation::Hex, &[&digits[..], b"00"].concat(), b"").unwrap_err();
         assert!(error.contains("its key has 65537 bytes"), "{error}");
     }
 
     #[test]
     fn byte_formats_take_any_length_to_their_bounds() {
-        assert!(apply(BYTES, Notation::Bytes, b"", b"").is_ok());
-        assert!(apply(BYTES, Notation::Bytes, &vec![b'k'; KEY_BYTES_MAX], b"").is_ok());
-        let error = apply(BYTES, Notation::Bytes, &vec![b'k'; KEY_BYTES_MAX + 1], b"").unwrap_err();
+        assert!(encoded(BYTES, Notation::Bytes, b"", b"").is_ok());
+        assert!(encoded(BYTES, Notation::Bytes, &vec![b'k'; KEY_BYTES_MAX], b"").is_ok());
+        let error = encoded(BYTES, Notation::Bytes, &vec![b'k'; KEY_BYTES_MAX + 1], b"").unwrap_err();
         assert!(error.contains("its key has 65537 bytes") && error.len() < 300, "{error}");
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use guira::admin::Stat;
 use guira::raw::layout::TableConfig;
 use guira::{EntryFormat, OpenOptions, Store, Url};
-use guira_input::Fit;
+use guira_input::RecordEncoder;
 
 use crate::input::{self, InputFormat};
 use crate::interrupt;
@@ -57,21 +57,21 @@ pub struct Target<'u> {
     /// The table they come from, if it is one.
     pub from: Option<&'u Url>,
     /// Whether the table's own records are to be kept beside those.
-    pub own: Own,
+    pub existing: ExistingRecords,
 }
 
 /// Whether a larger table gets the records of the one it replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Own {
+pub enum ExistingRecords {
     /// They go into the larger table.
-    Kept,
+    Keep,
     /// They are a part of what comes from elsewhere.
-    Copied,
+    AlreadyInSource,
 }
 
 /// Why records have no room, and the commands that make some.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lack {
+pub struct Shortfall {
     /// Why.
     pub reason: String,
     /// The commands.
@@ -80,11 +80,11 @@ pub struct Lack {
 
 /// Reads the first part of a file for what a table of `config` needs to hold its records. `None` if that cannot be
 /// known before they are loaded: it is a pipe, or cannot be read.
-pub fn survey(path: &Path, format: Option<InputFormat>, fit: Fit, config: &TableConfig) -> Option<Need> {
+pub fn survey(path: &Path, format: Option<InputFormat>, encoder: RecordEncoder, config: &TableConfig) -> Option<Need> {
     if path == Path::new("-") || !path.metadata().ok()?.is_file() {
         return None;
     }
-    let (mut records, total) = input::open(path, format, fit).ok()?;
+    let (mut records, total) = input::open(path, format, encoder).ok()?;
     let mut need = Need { records: 0, extent_bytes: 0, precision: Precision::Exact, keys: Keys::MayRepeat };
     while let Some(record) = records.next() {
         if interrupt::requested() {
@@ -105,12 +105,12 @@ pub fn survey(path: &Path, format: Option<InputFormat>, fit: Fit, config: &Table
 }
 
 /// The warning before records are stored in a table that has no room for them. `None` if it has.
-pub fn lack(what: &str, need: Need, target: Target<'_>, config: &TableConfig, stat: &Stat) -> Option<Lack> {
+pub fn shortfall(what: &str, need: Need, target: Target<'_>, config: &TableConfig, stat: &Stat) -> Option<Shortfall> {
     let (url, table, space) = (target.url, &stat.table, &stat.table.space);
     let entries_free = (table.capacity * FILL_PERCENT / 100).saturating_sub(table.entries);
     let space_free = space.total_bytes.saturating_sub(space.place_bytes);
     let about = if need.precision == Precision::Estimate { "about " } else { "" };
-    let lacks = if need.records > entries_free {
+    let reason = if need.records > entries_free {
         let (records, free) = (counted(need.records, "record"), count(entries_free));
         format!("{what} has {about}{records}, and {url} has room for {free} more")
     } else if need.extent_bytes > space_free {
@@ -128,7 +128,7 @@ pub fn lack(what: &str, need: Need, target: Target<'_>, config: &TableConfig, st
     // Half as much again, as a record is written before the one it replaces is freed.
     let extent_bytes = live_bytes.saturating_add(live_bytes / 2);
     let remedy = larger(target, config, table.entries + need.records, extent_bytes);
-    Some(Lack { reason: format!("{lacks}; {unless}it becomes full on the way"), remedy })
+    Some(Shortfall { reason: format!("{reason}; {unless}it becomes full on the way"), remedy })
 }
 
 /// The advice for a table without room for one more record, of `record_bytes` if it is the extent space that is full.
@@ -144,7 +144,7 @@ pub fn advice(target: Target<'_>, config: &TableConfig, record_bytes: Option<u64
 
 /// The commands that make a table for `capacity` keys beside one that is full, and fill it.
 fn larger(target: Target<'_>, config: &TableConfig, capacity: u64, extent_bytes: u64) -> String {
-    let Target { url, from, own } = target;
+    let Target { url, from, existing } = target;
     let mut size = format!("--capacity {}", units::rounded_up(capacity));
     if config.format != (EntryFormat::Bytes { inline_bytes: 64 }) {
         size.push_str(&format!(" --entry {}", config.format));
@@ -152,10 +152,10 @@ fn larger(target: Target<'_>, config: &TableConfig, capacity: u64, extent_bytes:
     if config.format.has_extents() && extent_bytes > LEAST_EXTENT_BYTES {
         size.push_str(&format!(" --extent-bytes {}MiB", extent_bytes.div_ceil(1 << 20)));
     }
-    let fill = |new: &str| match (from, own) {
+    let fill = |new: &str| match (from, existing) {
         (None, _) => format!("guira copy {url} {new}"),
-        (Some(from), Own::Copied) => format!("guira copy {from} {new}"),
-        (Some(from), Own::Kept) => format!("guira copy {url} {new} && guira copy {from} {new} --merge"),
+        (Some(from), ExistingRecords::AlreadyInSource) => format!("guira copy {from} {new}"),
+        (Some(from), ExistingRecords::Keep) => format!("guira copy {url} {new} && guira copy {from} {new} --merge"),
     };
     if url.to_string().starts_with("tcp://") {
         return format!("serve a larger table (guira serve {size}) and fill it by: {}", fill("tcp://HOST:PORT"));
@@ -195,24 +195,25 @@ mod tests {
     }
 
     fn of(url: &Url) -> Target<'_> {
-        Target { url, from: None, own: Own::Kept }
+        Target { url, from: None, existing: ExistingRecords::Keep }
     }
 
-    fn said(store: &Store, file: &Path) -> Option<Lack> {
+    fn said(store: &Store, file: &Path) -> Option<Shortfall> {
         let config = store.table().config();
-        let fit = Fit::new(config.format, Notation::Bytes).unwrap();
-        let need = survey(file, None, fit, config).expect("a file can be surveyed");
-        lack("the file", need, of(store.url()), config, &store.stat().unwrap())
+        let encoder = RecordEncoder::new(config.format, Notation::Bytes).unwrap();
+        let need = survey(file, None, encoder, config).expect("a file can be surveyed");
+        shortfall("the file", need, of(store.url()), config, &store.stat().unwrap())
     }
 
     #[test]
     fn records_without_room_are_announced() {
         with_table("lacks", 1_000, |store| {
             assert_eq!(said(store, lines(1_000, 8).path()), None);
-            let Lack { reason, remedy } = said(store, lines(2_000, 8).path()).expect("the table has 1,152 entries");
+            let Shortfall { reason, remedy } =
+                said(store, lines(2_000, 8).path()).expect("the table has 1,152 entries");
             assert!(reason.starts_with("the file has 2,000 records, and shm://guira-room-lacks-"), "{reason}");
             assert!(remedy.contains("--capacity 2_000 &&") && remedy.contains("guira copy shm://"), "{remedy}");
-            let Lack { reason, remedy } =
+            let Shortfall { reason, remedy } =
                 said(store, lines(1_000, 10_000).path()).expect("4 MiB are too few for 10 MB");
             assert!(reason.starts_with("the large records of the file need "), "{reason}");
             assert!(remedy.contains(" --extent-bytes ") && remedy.contains("MiB &&"), "{remedy}");
@@ -238,13 +239,21 @@ mod tests {
     fn the_larger_table_has_what_it_shall_have() {
         with_table("fill", 1_000, |store| {
             let (config, url, from) = (store.table().config(), store.url(), Url::shm("from").unwrap());
-            let fill = |own| advice(Target { url, from: Some(&from), own }, config, None);
-            assert!(fill(Own::Copied).ends_with(&format!("&& guira copy shm://from {url}-2")), "{}", fill(Own::Copied));
+            let fill = |existing| advice(Target { url, from: Some(&from), existing }, config, None);
+            assert!(
+                fill(ExistingRecords::AlreadyInSource).ends_with(&format!("&& guira copy shm://from {url}-2")),
+                "{}",
+                fill(ExistingRecords::AlreadyInSource)
+            );
             let kept = format!("&& guira copy {url} {url}-2 && guira copy shm://from {url}-2 --merge");
-            assert!(fill(Own::Kept).ends_with(&kept), "{}", fill(Own::Kept));
+            assert!(fill(ExistingRecords::Keep).ends_with(&kept), "{}", fill(ExistingRecords::Keep));
             let second: Url = format!("{url}-2").parse().unwrap();
             Store::create(&second, &CreateOptions::new(1)).unwrap();
-            assert!(fill(Own::Copied).ends_with(&format!(" {url}-3")), "{}", fill(Own::Copied));
+            assert!(
+                fill(ExistingRecords::AlreadyInSource).ends_with(&format!(" {url}-3")),
+                "{}",
+                fill(ExistingRecords::AlreadyInSource)
+            );
             Store::destroy(&second).unwrap();
         });
     }
@@ -252,9 +261,9 @@ mod tests {
     #[test]
     fn pipes_are_not_read_before() {
         with_table("pipe", 10, |store| {
-            let fit = Fit::new(store.table().config().format, Notation::Bytes).unwrap();
-            assert_eq!(survey(Path::new("-"), None, fit, store.table().config()), None);
-            assert_eq!(survey(Path::new("/dev/null"), None, fit, store.table().config()), None);
+            let encoder = RecordEncoder::new(store.table().config().format, Notation::Bytes).unwrap();
+            assert_eq!(survey(Path::new("-"), None, encoder, store.table().config()), None);
+            assert_eq!(survey(Path::new("/dev/null"), None, encoder, store.table().config()), None);
         });
     }
 }
