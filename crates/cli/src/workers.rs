@@ -110,7 +110,7 @@ impl Worker {
             .map_err(|error| Failure::host(format!("understand {}", self.name))(error.into()))?;
         match reply {
             Reply::Ok(answer) => Ok(answer),
-            Reply::Error(said) => Err(Failure::Worker { name: self.name.clone(), said: Box::new(said) }),
+            Reply::Error(error) => Err(Failure::Worker { name: self.name.clone(), error: Box::new(error) }),
         }
     }
 

@@ -22,7 +22,7 @@ pub struct KeyArguments {
     /// The key, as text. Write -- before a key that starts with a dash.
     #[arg(allow_negative_numbers = true)]
     pub key: String,
-    /// How key and value are written.
+    /// Notation of key and value.
     #[command(flatten)]
     pub notation: NotationOptions,
     #[command(flatten)]
@@ -41,13 +41,13 @@ pub struct ValueArguments {
     /// The value, as text. Write -- before the key if the value starts with a dash.
     #[arg(allow_negative_numbers = true, required_unless_present = "value_file", conflicts_with = "value_file")]
     pub value: Option<String>,
-    /// Store the bytes of this file as they are, in place of VALUE; - is standard input.
+    /// Store the bytes of this file instead of VALUE; - is standard input.
     #[arg(long, value_name = "FILE")]
     pub value_file: Option<PathBuf>,
 }
 
 impl ValueArguments {
-    /// The bytes to store.
+    /// Returns the bytes to store.
     fn bytes(&self, notation: Notation, format: EntryFormat) -> Result<Vec<u8>, Failure> {
         match (&self.value, &self.value_file) {
             (Some(text), None) => notation.value(text, format),
@@ -57,7 +57,7 @@ impl ValueArguments {
     }
 }
 
-/// A table, and the key that the command is about.
+/// An open table and the key to operate on.
 pub struct Subject {
     pub store: Store,
     pub notation: Notation,
@@ -65,7 +65,7 @@ pub struct Subject {
 }
 
 impl KeyArguments {
-    /// Opens the table and reads the key as its format asks.
+    /// Opens the table and parses the key for its format.
     pub fn open(&self, open: impl FnOnce(WaitOptions, &Url) -> Result<Store, Failure>) -> Result<Subject, Failure> {
         let store = open(self.wait, &self.url)?;
         let format = store.table().config().format;
@@ -90,7 +90,7 @@ pub fn get(arguments: &KeyArguments, output: &Output) -> Result<Verdict, Failure
     Ok(if value.is_some() { Verdict::Fine } else { Verdict::Negative })
 }
 
-/// What `get` answers.
+/// The answer of `get`.
 #[derive(Serialize)]
 struct Found<'b> {
     found: bool,
@@ -100,7 +100,7 @@ struct Found<'b> {
     value: Option<Field<'b>>,
 }
 
-/// Key or value in JSON.
+/// A key or value in JSON.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Field<'b> {
@@ -151,7 +151,7 @@ pub fn del(arguments: &KeyArguments, output: &Output) -> Result<Verdict, Failure
     conclude(outcome, &subject, output)
 }
 
-/// What became of the key.
+/// The outcome of an operation on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -175,7 +175,7 @@ fn change(
     conclude(outcome, &subject, output)
 }
 
-/// Says what became of the key.
+/// Reports the outcome.
 pub fn conclude(outcome: Outcome, subject: &Subject, output: &Output) -> Result<Verdict, Failure> {
     #[derive(Serialize)]
     struct Answer {
@@ -188,10 +188,10 @@ pub fn conclude(outcome: Outcome, subject: &Subject, output: &Output) -> Result<
         Outcome::Replaced => (Verdict::Fine, format!("replaced the value of {shown}")),
         Outcome::Swapped => (Verdict::Fine, format!("swapped the value of {shown}")),
         Outcome::Different => {
-            (Verdict::Negative, format!("{url} has another value of {shown} than expected; nothing was changed"))
+            (Verdict::Negative, format!("the value of {shown} in {url} is not the expected one; nothing was changed"))
         }
         Outcome::Removed => (Verdict::Fine, format!("removed {shown}")),
-        Outcome::Exists => (Verdict::Negative, format!("{url} has a key {shown} already; nothing was changed")),
+        Outcome::Exists => (Verdict::Negative, format!("{url} already has the key {shown}; nothing was changed")),
         Outcome::Missing => (Verdict::Negative, format!("{url} has no key {shown}; nothing was changed")),
     };
     let said = match (output.format(), verdict) {

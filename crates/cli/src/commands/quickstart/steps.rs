@@ -1,4 +1,4 @@
-//! The steps of a quickstart. Each is shown as soon as it is done.
+//! The steps of a quickstart. The result of each is shown as soon as it is done.
 
 use std::io;
 use std::time::Instant;
@@ -20,37 +20,37 @@ use crate::progress::Progress;
 use crate::units;
 use crate::workers::Worker;
 
-/// Rounds of changes of each process: enough that all of them work at the same time.
+/// Rounds of changes of each process: enough for all of them to overlap.
 const ROUNDS: u32 = 20_000;
-/// Client slots beside those of the processes.
+/// Client slots besides those of the processes.
 const SPARE_CLIENTS: u16 = 60;
-/// Size classes of values that a process may have a chunk for.
+/// Number of size classes of values for which a process may have a chunk.
 const CLASSES: u64 = 26;
-/// Share of the memory there is that a quickstart takes when not all of its data fits.
+/// Share of the available memory that a quickstart uses if its data does not fit.
 const FALLBACK_SHARE: f64 = 0.8;
 
-/// What the steps work on.
+/// The parameters of the steps.
 pub struct Steps<'s> {
-    /// The table to make.
+    /// The table to create.
     pub url: &'s Url,
-    /// Processes that use it at once.
+    /// Number of processes that use it at the same time.
     pub processes: u32,
     /// The data.
     pub source: &'s Source,
-    /// Where steps are shown.
+    /// The output for the results.
     pub output: &'s Output,
 }
 
-/// A table that was made, and what goes into it.
+/// The created table, and the data to load into it.
 pub struct Prepared {
     store: Store,
     survey: Survey,
-    /// Records of the source, also those for which there is no memory.
+    /// Number of records of the source, including those for which there is not enough memory.
     records_all: u64,
 }
 
 impl Steps<'_> {
-    /// Reads the source, and creates a table of its size. Where memory is short, takes the first part of the source.
+    /// Reads the source and creates a table for it. If memory is short, uses only the first part of the source.
     pub fn create(&self) -> Result<Prepared, Failure> {
         let mut survey = self.survey(u64::MAX)?;
         let records_all = survey.records;
@@ -70,7 +70,7 @@ impl Steps<'_> {
         Ok(Prepared { store: created?, survey, records_all })
     }
 
-    /// Everything that follows.
+    /// Carries out the other steps.
     pub fn show(&self, prepared: &Prepared, report: &mut Report) -> Result<(), Failure> {
         let input = Input::new(self.source.name(), &prepared.survey, prepared.records_all);
         self.output.human_line(&input.human())?;
@@ -108,7 +108,7 @@ impl Steps<'_> {
         let survey = surveyor.finish();
         if survey.records == 0 {
             return Err(Failure::Misuse(format!(
-                "{} has no records, or there is no memory for any",
+                "{} has no records, or there is not enough memory for any",
                 self.source.name()
             )));
         }
@@ -130,8 +130,8 @@ impl Steps<'_> {
         Worker::start(name, &arguments)
     }
 
-    /// Sends every record to the process of its key, so that the last one of a key wins. Returns when the first was
-    /// there to be sent.
+    /// Sends every record to the process of its key, so that the last one of a key wins. Returns the time at which the
+    /// first record was ready to be sent.
     fn send(&self, what: &'static str, prepared: &Prepared, workers: &mut [Worker]) -> Result<Instant, Failure> {
         let mut surveyor = SurveyBuilder::default();
         let mut progress = Progress::new(self.output, what, Some(prepared.survey.records));
@@ -150,7 +150,7 @@ impl Steps<'_> {
         }
         progress.finish();
         if surveyor.finish() != prepared.survey {
-            let changed = io::Error::other("it changed meanwhile; try again");
+            let changed = io::Error::other("it changed in the meantime; try again");
             return Err(Failure::host(format!("read {} twice", self.source.name()))(changed));
         }
         Ok(started)
@@ -195,7 +195,7 @@ impl Steps<'_> {
         workers.iter_mut().try_for_each(|worker| worker.send(&()))?;
         let changes = workers.into_iter().map(Worker::finish::<Changes>).collect::<Result<Vec<_>, _>>()?;
         let elapsed = started.elapsed();
-        // A store of its own: nothing of what this process did before is believed.
+        // A separate store, so that the result does not depend on anything this process did before.
         let mut reader = Store::open_with(self.url, &OpenOptions::default().read_only())?.reader();
         let wrong = changes::verify(&changes, |key| reader.get(key.as_bytes()))?;
         let mut tally = OperationTally::default();
@@ -204,13 +204,13 @@ impl Steps<'_> {
     }
 }
 
-/// Keys the table must hold: the input's, those that are changed, and a few more.
+/// Returns the capacity of the table: the keys of the input, those that are changed, and a margin.
 fn capacity(survey: &Survey, processes: u32) -> u64 {
     let changed = u64::from(processes * (COUNTERS + 1) + SHARED_KEYS);
     survey.records + survey.records / 8 + changed + 1000
 }
 
-/// Memory for values outside the rows: theirs, and chunks that each process has begun, one for each size class.
+/// Returns the memory for values outside the rows: the input's, and one chunk per process and size class.
 fn extent_bytes(survey: &Survey, processes: u32) -> u64 {
     let held = survey.extent_bytes + survey.extent_bytes / 10;
     let chunk_bytes = (held / 128).clamp(64 << 10, 1 << 20).next_power_of_two();

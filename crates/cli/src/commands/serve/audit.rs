@@ -1,8 +1,8 @@
-//! Lines of JSON on standard error: who came to a node, who was refused, and who dropped whom.
+//! The audit log: lines of JSON on standard error about sessions, refused clients and fenced sessions.
 //!
-//! Invariants: the threads of the node never wait for them: a thread of its own writes, and what it cannot write in
-//! time is left out and counted. There are [`BURST`] lines at once and [`LINES_A_SECOND`] a second at most, so that
-//! strangers do not fill a disk; the next line says how many were left out.
+//! Invariants: the threads of the node never wait for the log: a separate thread writes it, and lines that it cannot
+//! write in time are dropped and counted. At most [`BURST`] lines are written at once and [`LINES_A_SECOND`] a second,
+//! so that unknown clients cannot fill a disk; the next line says how many were dropped.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -17,15 +17,15 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// Lines a second, and at once.
+/// Maximum lines a second, and at once.
 const LINES_A_SECOND: u32 = 20;
 const BURST: u32 = 200;
-/// Lines that wait to be written.
+/// Maximum lines queued to be written.
 const QUEUE_LINES: usize = 256;
-/// How long the end waits for the last of them.
+/// How long to wait at the end for the last lines.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// One line.
+/// One line of the log.
 #[derive(Serialize)]
 struct Line {
     audit: Entry,
@@ -38,7 +38,7 @@ struct Entry {
     peer: SocketAddr,
     #[serde(flatten)]
     fields: EventFields,
-    /// Lines that were left out before this one.
+    /// Number of lines dropped before this one.
     #[serde(skip_serializing_if = "is_zero")]
     left_out: u64,
 }
@@ -97,7 +97,7 @@ impl EventFields {
     }
 }
 
-/// How many lines may still be written.
+/// A token bucket that limits the rate of lines.
 struct RateLimiter {
     lines: u32,
     since: Instant,
@@ -109,7 +109,7 @@ impl RateLimiter {
         RateLimiter { lines: BURST, since: now, left_out: 0 }
     }
 
-    /// Whether a line may be written at `now`, and then how many before it were left out.
+    /// Takes the permission to write a line at `now`. Returns how many lines before it were dropped, or `None` if this
     fn take(&mut self, now: Instant) -> Option<u64> {
         let earned = (now.saturating_duration_since(self.since).as_millis() * u128::from(LINES_A_SECOND) / 1000) as u32;
         if earned > 0 {
@@ -129,14 +129,14 @@ impl RateLimiter {
     }
 }
 
-/// The writer of lines.
+/// The writer of the audit log.
 pub struct Audit {
-    /// Lines that are not written yet.
+    /// Number of lines that are not written yet.
     waiting: Arc<AtomicUsize>,
 }
 
 impl Audit {
-    /// Starts a writer, and gives what a node tells of events.
+    /// Starts a writer, and returns it with the observer for the node's events.
     pub fn start() -> Result<(Audit, impl Fn(&NodeEvent) + Send + Sync + 'static), Failure> {
         let (sender, lines) = sync_channel(QUEUE_LINES);
         let waiting = Arc::new(AtomicUsize::new(0));
@@ -147,7 +147,7 @@ impl Audit {
         Ok((Audit { waiting }, move |event: &NodeEvent| report(event, &limiter, &sender, &sent)))
     }
 
-    /// Waits for the last lines, for a moment. When the node has ended.
+    /// Waits up to [`DRAIN_TIMEOUT`] for the last lines. To be called when the node has ended.
     pub fn finish(self) {
         let until = Instant::now() + DRAIN_TIMEOUT;
         while self.waiting.load(Ordering::SeqCst) > 0 && Instant::now() < until {
@@ -172,7 +172,7 @@ fn report(event: &NodeEvent, limiter: &Mutex<RateLimiter>, sender: &SyncSender<S
 
 fn write(lines: &Receiver<String>, waiting: &AtomicUsize) {
     for line in lines {
-        // Nobody who reads them is no reason not to serve.
+        // The node serves even if standard error is closed.
         let _ = writeln!(std::io::stderr(), "{line}");
         waiting.fetch_sub(1, Ordering::SeqCst);
     }
@@ -183,13 +183,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_rationed_and_those_left_out_are_counted() {
+    fn lines_are_rate_limited_and_dropped_lines_are_counted() {
         let start = Instant::now();
         let mut limiter = RateLimiter::new(start);
         assert!((0..BURST).all(|_| limiter.take(start) == Some(0)));
         assert!((0..7).all(|_| limiter.take(start).is_none()));
         let later = start + Duration::from_secs(1);
-        assert_eq!(limiter.take(later), Some(7), "the next one says so");
+        assert_eq!(limiter.take(later), Some(7), "the next line has the count");
         assert!((1..LINES_A_SECOND).all(|_| limiter.take(later) == Some(0)) && limiter.take(later).is_none());
         let much_later = start + Duration::from_secs(3600);
         assert_eq!((0..2 * BURST).filter(|_| limiter.take(much_later).is_some()).count(), BURST as usize);

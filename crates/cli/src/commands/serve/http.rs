@@ -1,14 +1,14 @@
-//! A small HTTP server for numbers: a request, an answer, and the connection is closed.
+//! A small HTTP server for metrics: one request, one response, and the connection is closed.
 //!
 //! Requests are parsed by httparse, the parser of hyper. hyper itself would bring a runtime and some twenty packages
-//! into a program that has neither, for two pages that anybody may read; tiny_http, which is as small as this, has had
-//! no release for years and bounds neither time nor connections.
+//! into a program that has neither, for two public pages; tiny_http, which is as small as this, has had no release for
+//! years and bounds neither time nor connections.
 //!
-//! Invariants: one thread, made at the start, looks after all connections, and waits for none of them; it shares
-//! nothing with those that serve the table but counters that it reads. A client has [`CLIENT_TIMEOUT`] for all it does, and
-//! makes the server keep [`MAX_HEAD_BYTES`] and a page at most. There are [`MAX_CONNECTIONS`]; when there is another
-//! one, the oldest goes: of those that were answered, or of all. So who asks soon is answered, however many say
-//! nothing, or do not close what was answered.
+//! Invariants: one thread, started at the beginning, handles all connections and blocks on none of them; it shares
+//! nothing with the threads that serve the table but counters that it reads. A client has [`CLIENT_TIMEOUT`] for the
+//! whole exchange, and makes the server keep at most [`MAX_HEAD_BYTES`] and a page. There are at most
+//! [`MAX_CONNECTIONS`]; a new one evicts the oldest of those that were answered, or else the oldest of all. So a client
+//! that sends its request promptly is answered, however many others are silent or keep their connections open.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -21,33 +21,33 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::failure::Failure;
 
-/// Connections that are looked after at once.
+/// Maximum number of connections.
 const MAX_CONNECTIONS: usize = 128;
-/// Connections that the kernel keeps until they are accepted, if it allows so many: what comes when its queue is full
-/// is dropped, and comes again after a second. The standard library asks for 128.
+/// Length of the kernel's accept queue, if it allows so many: a connection that finds the queue full is dropped, and
+/// tried again after a second. The standard library asks for 128.
 const BACKLOG: i32 = 4096;
-/// Those that are accepted before the others are looked at again.
+/// Maximum number of connections accepted before the others are handled again.
 const MAX_ACCEPTS: usize = 32;
-/// How long a client has for its request and for taking the answer.
+/// How long a client has to send its request and to receive the response.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a client that was answered has to close its connection, before the kernel may take the answer back.
+/// How long an answered client has to close its connection, before a reset by the kernel may discard the response.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
-/// Bytes of a request's line and headers, at most.
+/// Maximum bytes of a request's line and headers.
 const MAX_HEAD_BYTES: usize = 8 << 10;
-/// Headers of a request, at most.
+/// Maximum number of headers of a request.
 const MAX_HEADERS: usize = 64;
-/// The pause after a connection that could not be accepted: too many open files, mostly.
+/// The pause after a failure to accept a connection: usually too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What can be asked for.
+/// The pages of a server.
 pub trait Pages: Send + Sync + 'static {
-    /// The page at `path`, if there is one.
+    /// Returns the page at `path`, if there is one.
     fn page(&self, path: &str) -> Option<Page>;
 }
 
-/// A page: whether all is well, its type and its text.
+/// A page: its status, its type and its text.
 pub struct Page {
-    /// `200 OK`, or why not.
+    /// The status line, such as `200 OK`.
     pub status: &'static str,
     pub content_type: &'static str,
     pub text: String,
@@ -71,16 +71,16 @@ impl HttpServer {
         Ok(HttpServer { local_addr })
     }
 
-    /// Where it listens.
+    /// Returns the address on which the server listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 }
 
-/// A listener with a queue that a flood does not fill at once.
+/// Opens a listener with a long accept queue.
 fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(addr)?;
-    // The second call changes how many may wait, and nothing else.
+    // The second call changes only the length of the queue.
     rustix::net::listen(&listener, BACKLOG)?;
     Ok(listener)
 }
@@ -88,9 +88,9 @@ fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
 /// The listener and its connections.
 struct Server {
     listener: TcpListener,
-    /// The oldest first.
+    /// The connections, the oldest first.
     connections: Vec<Connection>,
-    /// Nothing is accepted before.
+    /// The time before which nothing is accepted.
     accept_from: Instant,
 }
 
@@ -109,7 +109,7 @@ impl Server {
             }
             let now = Instant::now();
             let mut is_ready = ready.iter();
-            // Whatever goes wrong is the client's affair: it gets no answer, or a part of one.
+            // A failure concerns only its client: it gets no response, or part of one.
             self.connections.retain_mut(|connection| {
                 let is_ready = is_ready.next().is_some_and(|ready| *ready);
                 now < connection.until && (!is_ready || matches!(connection.drive(pages), Ok(Next::Continue)))
@@ -118,7 +118,7 @@ impl Server {
         }
     }
 
-    /// Waits until something can be done, and notes for which connections.
+    /// Waits until something can be done, and stores which connections are ready.
     fn wait(&self, ready: &mut Vec<bool>) -> rustix::io::Result<()> {
         ready.clear();
         let now = Instant::now();
@@ -127,7 +127,7 @@ impl Server {
         if !may_accept {
             until = Some(until.map_or(self.accept_from, |until| until.min(self.accept_from)));
         }
-        // A millisecond more, so that what it waits for is over then.
+        // A millisecond more, so that the deadline has passed on return.
         let left = until.map(|until| until.saturating_duration_since(now) + Duration::from_millis(1));
         let timeout = left.and_then(|left| Timespec::try_from(left).ok());
         let wanted = self.connections.iter().map(|connection| (connection.stream.as_fd(), connection.interest()));
@@ -152,7 +152,7 @@ impl Server {
                         continue;
                     }
                     let mut connection = Connection::new(stream, now + CLIENT_TIMEOUT);
-                    // Its request is there already, as a rule.
+                    // Usually its request has already arrived.
                     if matches!(connection.drive(pages), Ok(Next::Continue)) {
                         self.evict_oldest();
                         self.connections.push(connection);
@@ -168,7 +168,7 @@ impl Server {
         }
     }
 
-    /// Closes the oldest connection, if there are as many as there may be: of those that were answered, or of all.
+    /// Closes a connection if the maximum is reached: the oldest of those that were answered, or else of all.
     fn evict_oldest(&mut self) {
         if self.connections.len() >= MAX_CONNECTIONS {
             let is_answered = |connection: &Connection| matches!(connection.state, State::Draining { .. });
@@ -178,7 +178,7 @@ impl Server {
     }
 }
 
-/// Whether a connection is over.
+/// Whether to keep or close a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Continue,
@@ -188,19 +188,20 @@ enum Next {
 /// One connection.
 struct Connection {
     stream: TcpStream,
-    /// When it is closed, however far it is.
+    /// When it is closed, whatever its state.
     until: Instant,
-    /// What came of its request.
+    /// The bytes received of its request.
     head: Vec<u8>,
     state: State,
 }
 
 enum State {
-    /// Its request has not come wholly.
+    /// The request is incomplete.
     ReadingRequest,
-    /// So much of the answer was sent.
+    /// The first `sent` bytes of the response were sent.
     SendingResponse { response: Vec<u8>, sent: usize },
-    /// What else the client has sent is taken, so that the kernel does not take the answer back for it.
+    /// Further bytes from the client are read and ignored, because unread bytes would make the kernel reset the
+    /// connection and discard the response.
     Draining { ignored: usize },
 }
 
@@ -213,7 +214,7 @@ impl Connection {
         if matches!(self.state, State::SendingResponse { .. }) { PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// Does what can be done without waiting.
+    /// Does all that can be done without blocking.
     fn drive(&mut self, pages: &impl Pages) -> io::Result<Next> {
         match self.advance(pages) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Next::Continue),
@@ -222,8 +223,8 @@ impl Connection {
         }
     }
 
-    /// Ends with `WouldBlock` where the client has to do something. Bounded: each step takes or sends some of what is
-    /// bounded.
+    /// Advances until the client has to do something, and returns `WouldBlock` then. Bounded: each step receives or
+    /// sends part of a bounded amount.
     fn advance(&mut self, pages: &impl Pages) -> io::Result<Next> {
         let mut part = [0; 1024];
         loop {
@@ -259,7 +260,7 @@ impl Connection {
         }
     }
 
-    /// The answer to what has come, if that is all or wrong.
+    /// Returns the response if the request is complete or invalid.
     fn answer(&self, has_ended: bool, pages: &impl Pages) -> Option<Response> {
         match is_complete(&self.head) {
             Ok(true) => Some(match parse(&self.head) {
@@ -281,7 +282,7 @@ fn is_complete(head: &[u8]) -> Result<bool, httparse::Error> {
     httparse::Request::new(&mut [httparse::EMPTY_HEADER; MAX_HEADERS]).parse(head).map(|status| status.is_complete())
 }
 
-/// The method and the path of a request that is complete.
+/// Returns the method and the path of a complete request.
 fn parse(head: &[u8]) -> Option<(&str, &str)> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
@@ -300,7 +301,7 @@ fn answer(method: &str, target: &str, pages: &impl Pages) -> Response {
 
 struct Response {
     page: Page,
-    /// Whether the page's text is only told of.
+    /// Whether the response leaves out the text, as for HEAD.
     is_head: bool,
 }
 
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_given_and_everything_else_is_refused() {
+    fn pages_are_served_and_everything_else_is_refused() {
         let addr = start();
         let page = ask(addr, b"GET /one?x=1 HTTP/1.1\r\nHost: a\r\n\r\n");
         let (head, text) = page.split_once("\r\n\r\n").unwrap();
@@ -373,10 +374,10 @@ mod tests {
         }
     }
 
-    /// More clients than are looked after at once say nothing, or one byte at a time: who asks is answered at once,
-    /// every time, and they go.
+    /// More clients than the maximum are silent, or send one byte at a time. Another client is answered at once, every
+    /// time, and the slow ones are evicted.
     #[test]
-    fn slow_clients_keep_nobody_waiting() {
+    fn slow_clients_do_not_delay_others() {
         let addr = start();
         let mut slow: Vec<TcpStream> = (0..2 * MAX_CONNECTIONS).map(|_| TcpStream::connect(addr).unwrap()).collect();
         let feeder = thread::spawn(move || {
@@ -402,10 +403,10 @@ mod tests {
         assert!(gone >= MAX_CONNECTIONS, "{gone} are gone");
     }
 
-    /// More at once than the standard library's queue has places for, and nobody accepts them yet: none has to ask a
-    /// second time, which it would do after a second.
+    /// More connections at once than fit in the standard library's queue, and none accepted yet: none has to be tried
+    /// again, which would take a second.
     #[test]
-    fn a_flood_waits_in_a_queue_that_is_long_enough() {
+    fn the_accept_queue_is_long_enough_for_a_flood() {
         let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let addr = listener.local_addr().unwrap();
         let allowed = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
@@ -414,7 +415,7 @@ mod tests {
         assert_eq!((0..flood).map_while(connect).collect::<Vec<_>>().len(), flood);
     }
 
-    /// Who takes its answer slowly has [`CLIENT_TIMEOUT`] for it, and others do not wait for that.
+    /// A client that reads slowly has [`CLIENT_TIMEOUT`] for it, and others do not wait for it.
     #[test]
     fn a_slow_reader_gets_its_page() {
         let addr = start();

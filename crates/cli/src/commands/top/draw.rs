@@ -1,4 +1,4 @@
-//! Where the numbers of a frame stand on the screen. Pure: a buffer in, the same buffer out, for terminals and tests.
+//! Draws a frame into a buffer, for terminals and tests. Does no I/O.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,33 +12,33 @@ use ratatui::widgets::{Block, Cell, Gauge, Paragraph, Row, Sparkline, Table, Wid
 use super::frame::{CounterNow, Frame, NodeNow, Rates, TableNow};
 use crate::units::{bytes, count, counted, percent, rate};
 
-/// Below this, nothing would be whole.
+/// Minimum size of the terminal: below it, nothing fits.
 pub const MIN_COLUMNS: u16 = 60;
 pub const MIN_LINES: u16 = 16;
-/// Lines of the two boxes about node and table, borders included.
+/// Lines of the boxes about node and table, including borders.
 const HEAD_LINES: u16 = 7;
 /// Lines of the box with the latest round trips.
 const HISTORY_LINES: u16 = 3;
-/// Lines of the box with what clients met.
+/// Lines of the box with the counters that clients reported.
 const COUNTER_LINES: u16 = 6;
 
-/// Lines of a problem that are shown.
+/// Maximum lines of a problem.
 const FOOT_LINES_MAX: u16 = 4;
-/// Clients that are listed where a frame is printed.
+/// Maximum number of clients listed in a printed frame.
 const PRINTED_CLIENTS: usize = 100;
 
-/// What is shown beside the frame.
+/// The content of the screen besides the frame.
 #[derive(Clone, Copy, Default)]
 pub struct Extras<'b> {
-    /// Round trips per second at the latest looks, the oldest first.
+    /// Round trips per second at the latest samples, the oldest first.
     pub history: &'b [u64],
-    /// Why the latest look failed: the frame is older, then.
+    /// Why the latest sample failed; the frame is older then.
     pub problem: Option<&'b str>,
-    /// What keys there are.
+    /// The keys that can be pressed.
     pub keys: &'b str,
 }
 
-/// The frame as lines of text, of which there are as many as it takes to list up to [`PRINTED_CLIENTS`] clients.
+/// Returns the frame as text, with up to [`PRINTED_CLIENTS`] clients.
 pub fn text(frame: &Frame, columns: u16) -> String {
     let clients = frame.clients.list.len().clamp(1, PRINTED_CLIENTS) as u16;
     let lines = 1 + HEAD_LINES + COUNTER_LINES + 3 + clients + 1;
@@ -60,7 +60,7 @@ pub fn draw(frame: &Frame, extras: Extras<'_>, area: Rect, buffer: &mut Buffer) 
     let problem = extras
         .problem
         .map(|problem| Paragraph::new(guira::admin::printable(problem)).style(style).wrap(Wrap { trim: true }));
-    // A message is longer than a line where it says what to do.
+    // A message with advice is longer than a line.
     let foot_lines = extras.problem.map_or(1, |text| text.chars().count().div_ceil(usize::from(area.width)) as u16 + 1);
     let foot_lines = foot_lines.min(FOOT_LINES_MAX);
     let has_history = frame.node.is_some() && !extras.history.is_empty();
@@ -109,8 +109,8 @@ fn draw_title(frame: &Frame, area: Rect, buffer: &mut Buffer) {
 
 fn draw_node(node: Option<&NodeNow>, area: Rect, buffer: &mut Buffer) {
     let Some(node) = node else {
-        let why = "Operations and round trips are not known here: in shared memory no node counts for all, and clients \
-                   tell what they met when they close.";
+        let why = "Operations and round trips are unknown in shared memory: no node counts them, and clients report \
+                   their counters when they close.";
         return Paragraph::new(why).wrap(Wrap { trim: true }).block(boxed("no node")).render(area, buffer);
     };
     let unknown = || "…".to_owned();
@@ -122,7 +122,7 @@ fn draw_node(node: Option<&NodeNow>, area: Rect, buffer: &mut Buffer) {
         ("verbs", of(|rates| format!("{}, {} reads", rate(rates.verbs()), share_of(rates.reads, rates.verbs())))),
         ("in, out", of(bytes_in_out)),
         ("answers", of(answers)),
-        ("turned away", format!("{} refused, {} fenced", count(node.refused), count(node.fenced))),
+        ("sessions", format!("{} refused, {} fenced", count(node.refused), count(node.fenced))),
     ];
     let title = format!("node, {}", counted(node.sessions_open, "session"));
     Paragraph::new(fields.map(|(name, value)| field(name, value)).to_vec()).block(boxed(&title)).render(area, buffer);
@@ -139,7 +139,7 @@ fn answers(rates: &Rates) -> String {
     }
 }
 
-/// A time in whole units, rounded up: what is below `ns` is below it.
+/// Formats an upper bound in whole units, rounded up.
 fn bound(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
@@ -149,7 +149,7 @@ fn bound(ns: u64) -> String {
     }
 }
 
-/// A name, padded, and what it is.
+/// Returns a line with a padded name and its value.
 fn field(name: &str, value: String) -> Line<'static> {
     Line::from(vec![Span::styled(format!("{name:<12}"), Color::DarkGray), Span::raw(value)])
 }
@@ -183,9 +183,9 @@ fn draw_table(table: &TableNow, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// What clients met, in two columns.
+/// Draws the counters that clients reported, in two columns.
 fn draw_counters(met: &[CounterNow], area: Rect, buffer: &mut Buffer) {
-    let block = boxed("met by clients, as far as told");
+    let block = boxed("reported by clients");
     let inside = block.inner(area);
     block.render(area, buffer);
     let columns: [Rect; 2] = Layout::horizontal([Constraint::Fill(1); 2]).spacing(3).areas(inside);
@@ -217,7 +217,7 @@ fn draw_clients(frame: &Frame, area: Rect, buffer: &mut Buffer) {
     let block = boxed(&title);
     let room = usize::from(block.inner(area).height.saturating_sub(1));
     let hidden = clients.list.len().saturating_sub(room);
-    // Those that need somebody come first.
+    // Clients that need attention come first.
     let mut list: Vec<&ClientStat> = clients.list.iter().collect();
     list.sort_by_key(|client| (client.state == ClientState::Live, client.slot));
     let shown = if hidden > 0 { room.saturating_sub(1) } else { room };
@@ -311,7 +311,7 @@ mod tests {
         }
     }
 
-    /// What a terminal of this size shows.
+    /// Returns the content of a terminal of this size.
     fn shown(frame: &Frame, extras: Extras<'_>, columns: u16, lines: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(columns, lines)).unwrap();
         terminal.draw(|screen| draw(frame, extras, screen.area(), screen.buffer_mut())).unwrap();
@@ -336,7 +336,7 @@ mod tests {
             "in, out     1.9 MiB/s, 5.7 MiB/s",
             "p50 < 3 µs, p99 < 17 µs",
             "node, 12 sessions",
-            "turned away 3 refused, 1 fenced",
+            "sessions    3 refused, 1 fenced",
             "entries     621,000 of 1,000,000 ",
             "change      -120.0/s (0.3 s ago)",
             "62.1 %",
@@ -355,19 +355,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_said_and_not_made_up() {
+    fn unknown_numbers_are_shown_as_unknown() {
         let mut frame = frame();
         frame.node = None;
         let lines = shown(&frame, Extras::default(), 80, 24);
-        has(&lines, "known here: in shared memory");
+        has(&lines, "in shared memory: no node counts");
         has(&lines, "no node");
-        assert!(!lines.iter().any(|line| line.contains("sessions")), "{}", lines.join("\n"));
+        assert!(!lines.iter().any(|line| line.contains("refused")), "{}", lines.join("\n"));
         frame.node = Some(NodeNow { sessions_open: 1, refused: 0, fenced: 0, rates: None });
         has(&shown(&frame, Extras::default(), 80, 24), "round trips …");
     }
 
     #[test]
-    fn problems_and_damage_are_seen() {
+    fn problems_and_damage_are_shown() {
         let mut frame = frame();
         frame.table.unverified_rows = 3;
         let extras = Extras { problem: Some("the node is gone"), ..Extras::default() };
@@ -378,7 +378,7 @@ mod tests {
         has(&lines, "the node is gone");
     }
 
-    /// Large numbers are whole on a terminal of 80 columns, and a state that nobody can ask for is no damage.
+    /// Large numbers fit on a terminal of 80 columns, and an unknown state is not damage.
     #[test]
     fn large_numbers_fit_80_columns() {
         let mut frame = frame();
@@ -399,7 +399,7 @@ mod tests {
             "verbs       12,400,000/s, 100 % reads",
             "1023.3 MiB/s, 1023.3 MiB/s",
             "node, 1,024 sessions",
-            "turned away 12,345 refused, 123 fenced",
+            "sessions    12,345 refused, 123 fenced",
             "entries     100,000,000 of 100,000,000",
             "change      -12,300,000/s (0.3 s ago)",
             "stopped",
