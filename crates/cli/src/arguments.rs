@@ -301,11 +301,9 @@ mod tests {
         assert_eq!(text.expected, ["--capacity <N>", "<URL>"]);
         assert!(text.message.ends_with("were not provided: --capacity <N>, <URL>"), "{}", text.message);
         assert!(text.usage.as_ref().is_some_and(|usage| usage.starts_with("guira create ")), "{:?}", text.usage);
-        for (line, wrong) in [
-            ("guira", "no command given"),
-            ("guira frob", "unknown command \"frob\""),
-            ("guira bench frob", "frob"),
-        ] {
+        for (line, wrong) in
+            [("guira", "no command given"), ("guira frob", "unknown command \"frob\""), ("guira bench frob", "frob")]
+        {
             let text = mistake(line);
             assert!(text.message.contains(wrong) && text.message.contains("; expected one of: "), "{}", text.message);
             assert!(!text.message.contains("worker"), "{}", text.message);

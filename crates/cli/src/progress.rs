@@ -1,6 +1,6 @@
-//! How far something long has got: a bar on a terminal, a line every few seconds elsewhere, nothing beside JSON.
+//! Progress of long operations: a bar on a terminal, a line every few seconds elsewhere, nothing with JSON.
 //!
-//! Invariant: a tick that shows nothing costs one reading of the clock; nothing is shown of what is over at once.
+//! Invariant: a tick that shows nothing costs one clock reading; an operation that ends at once shows nothing.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -10,14 +10,14 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::output::{Format, Output};
 use crate::units;
 
-/// Between two lines: seldom enough for a log file.
+/// Time between two lines: long enough for a log file.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
-/// Before it, nothing is said of the time that is left.
+/// Time before which the remaining time is not estimated.
 const ESTIMATE_AFTER: Duration = Duration::from_secs(1);
-/// Between two changes of a bar: as often as eyes can follow.
+/// Time between two updates of a bar: as often as eyes can follow.
 const BAR_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Shows how far something has got.
+/// The progress display of one operation.
 pub struct Progress {
     what: String,
     total: Option<u64>,
@@ -33,7 +33,7 @@ enum Display {
 }
 
 impl Progress {
-    /// Progress of `what`, of `total` units if that is known.
+    /// Creates the display of the operation `what`, with `total` units if known.
     pub fn new(output: &Output, what: impl Into<String>, total: Option<u64>) -> Progress {
         let what = what.into();
         let display = match output.format() {
@@ -45,7 +45,7 @@ impl Progress {
         Progress { what, total, started: now, shown_at: now, display }
     }
 
-    /// Says how much there is, if that was not known before.
+    /// Sets the total number of units.
     pub fn set_total(&mut self, total: u64) {
         if self.total != Some(total) {
             self.total = Some(total);
@@ -56,7 +56,7 @@ impl Progress {
         }
     }
 
-    /// Shows that `done` units are done, unless something was shown just now.
+    /// Shows that `done` units are done, unless the display was updated recently.
     pub fn tick(&mut self, done: u64, text: impl FnOnce() -> String) {
         let interval = match self.display {
             Display::Hidden => return,
@@ -79,13 +79,13 @@ impl Progress {
                 let part = self.total.filter(|total| *total > 0);
                 let part =
                     part.map_or(String::new(), |total| format!(" {}:", units::percent(units::share(done, total))));
-                // Nobody is left to tell that nobody listens.
+                // A closed standard error is ignored.
                 let _ = writeln!(io::stderr().lock(), "{}:{part} {}", self.what, text());
             }
         }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(&mut self) {
         if let Display::Bar(bar) = &self.display {
             bar.finish_and_clear();
@@ -93,7 +93,7 @@ impl Progress {
     }
 }
 
-/// The time that what is left takes if it goes on as before; nothing while that is a mere guess.
+/// Estimates the remaining time from the speed so far; returns `None` if it is too early for an estimate.
 fn time_left(elapsed: Duration, done: u64, total: u64) -> Option<String> {
     if elapsed < ESTIMATE_AFTER || done == 0 || done >= total {
         return None;

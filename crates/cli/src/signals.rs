@@ -11,26 +11,26 @@ use signal_hook::{flag, low_level};
 
 use crate::failure::Failure;
 
-/// Signals that end a command, and their names.
+/// The signals that end a command, and their names.
 pub const TERMINATING: [(i32, &str); 2] = [(SIGINT, "SIGINT"), (SIGTERM, "SIGTERM")];
-/// The signal of a terminal that is closed, which ends it as well.
+/// The signal of a closed terminal, which also ends a command.
 pub const HANGUP: (i32, &str) = (SIGHUP, "SIGHUP");
-/// Shells give a process that a signal ended this code, and the signal's number on top.
+/// The exit code of a process ended by a signal, to which shells add the number of the signal.
 const EXIT_SIGNALLED: i32 = 128;
 
-/// SIGHUP, unless this process was started to ignore it, as by nohup.
+/// Yields SIGHUP, unless this process was started with it ignored, as by nohup.
 pub fn hangup() -> impl Iterator<Item = (i32, &'static str)> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     (!ignores(&status, HANGUP.0)).then_some(HANGUP).into_iter()
 }
 
-/// Whether a process of this status ignores `signal`.
+/// Whether a process with this status ignores `signal`.
 fn ignores(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// The signals, caught from now on.
+/// Handlers that record signals.
 pub struct Signals {
     /// Readable once a signal has come.
     wake_reader: UnixStream,
@@ -38,7 +38,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Catches them.
+    /// Installs the handlers.
     pub fn catch() -> Result<Signals, Failure> {
         Signals::install().map_err(Failure::host("catch signals"))
     }
@@ -47,12 +47,12 @@ impl Signals {
         let (wake_reader, wake_writer) = UnixStream::pair()?;
         let is_second = Arc::new(AtomicBool::new(false));
         for (signal, _) in TERMINATING {
-            // In this order: the first signal finds the flag unset, and sets it.
+            // The order matters: the first signal finds the flag unset and then sets it.
             flag::register_conditional_shutdown(signal, EXIT_SIGNALLED + signal, Arc::clone(&is_second))?;
             flag::register(signal, Arc::clone(&is_second))?;
         }
         let mut received = Vec::new();
-        // The end of a terminal sends SIGHUP several times: no second one ends the process at once.
+        // A terminal that closes sends SIGHUP several times, so a second one must not end the process.
         for (signal, name) in TERMINATING.into_iter().chain(hangup()) {
             let flag = Arc::default();
             flag::register(signal, Arc::clone(&flag))?;
@@ -62,7 +62,7 @@ impl Signals {
         Ok(Signals { wake_reader, received })
     }
 
-    /// The name of the first signal, if one comes within `timeout`, which is not zero.
+    /// Waits up to `timeout`, which must not be zero, for a signal, and returns the name of the first one.
     pub fn wait(&self, timeout: Duration) -> Result<Option<&'static str>, Failure> {
         let read = self.wake_reader.set_read_timeout(Some(timeout)).and_then(|()| (&self.wake_reader).read(&mut [0]));
         match read {
@@ -73,36 +73,36 @@ impl Signals {
         Ok(self.received())
     }
 
-    /// Forgets that SIGHUP has come. One that comes meanwhile is not forgotten, or is the same.
+    /// Forgets a received SIGHUP. One that arrives at the same time is either kept or counts as the same.
     pub fn forget_hangup(&self) {
         let hangup = self.received.iter().filter(|(name, _)| *name == HANGUP.1);
         hangup.for_each(|(_, received)| received.store(false, Ordering::SeqCst));
     }
 
-    /// The name of the first signal, if one has come.
+    /// Returns the name of the first signal received, if any.
     pub fn received(&self) -> Option<&'static str> {
         self.received.iter().find(|(_, received)| received.load(Ordering::SeqCst)).map(|(name, _)| *name)
     }
 }
 
-/// The terminal that this process was started from, if there is one.
+/// The terminal from which this process was started, if any.
 pub struct Terminal {
     existed: bool,
 }
 
 impl Terminal {
-    /// Notes whether there is one.
+    /// Detects whether there is a terminal.
     pub fn detect() -> Terminal {
         Terminal { existed: has_terminal() }
     }
 
-    /// Whether there was one, and it was closed since.
+    /// Whether there was a terminal that has been closed since.
     pub fn is_closed(&self) -> bool {
         self.existed && !has_terminal()
     }
 }
 
-/// Whether the kernel knows a terminal of this process that is not closed.
+/// Whether this process has a terminal that is not closed.
 fn has_terminal() -> bool {
     std::fs::File::open("/dev/tty").is_ok()
 }

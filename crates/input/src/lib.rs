@@ -1,12 +1,11 @@
 //! Records as text: TSV, JSON lines, or Debian control records.
 //!
-//! This crate owns how the keys and values of a table are written down, and nothing else: it opens no file and knows no
-//! table. Reading streams: it holds one line (or one Debian record) at a time, and no more than [`LINE_BYTES_MAX`] of
-//! it.
+//! This crate owns the text formats of keys and values, and nothing else: it opens no files and no tables. Input is
+//! read as a stream: one line (or one Debian record) is held at a time, and no more than [`LINE_BYTES_MAX`] of it.
 //!
-//! Invariants: what [`tsv::write`] and [`jsonl::write`] wrote is read back byte for byte, and recognised without
-//! being told the format. A record that cannot be read names its line and shows its beginning; the records behind it
-//! can be read.
+//! Invariants: the output of [`tsv::write`] and [`jsonl::write`] is read back byte for byte, and its format is
+//! detected. The error of an unreadable record names its line and shows its beginning; the records after it can be
+//! read.
 
 #![forbid(unsafe_code)]
 
@@ -24,16 +23,16 @@ pub use encoder::{Notation, RecordEncoder};
 use lines::{BYTE_ORDER_MARK, Lines};
 pub use text::{JsonBytes, from_hex, printable, to_hex};
 
-/// Bytes of a key in a table of format `bytes:N`, at most.
+/// Maximum bytes of a key in a table of format `bytes:N`.
 pub const KEY_BYTES_MAX: usize = guira_layout::MAX_KEY_BYTES;
-/// Bytes of a value in a table of format `bytes:N`, at most.
+/// Maximum bytes of a value in a table of format `bytes:N`.
 pub const VALUE_BYTES_MAX: usize = guira_layout::MAX_VALUE_BYTES;
-/// Bytes of a line, at most: the largest key and value when each byte is written with six, as in `\u0000`.
+/// Maximum bytes of a line: the largest key and value with six characters per byte, as in `\u0000`.
 pub const LINE_BYTES_MAX: usize = 6 * (KEY_BYTES_MAX + VALUE_BYTES_MAX) + 4096;
-/// Characters of a bad record that its error shows.
+/// Maximum characters of a bad record in its error.
 const EXCERPT_CHARS: usize = 60;
 
-/// A key and a value, and where they stood.
+/// A key and a value, with their position in the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The key.
@@ -44,12 +43,12 @@ pub struct Record {
     pub line: u64,
 }
 
-/// How records are written down.
+/// The format of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputFormat {
-    /// A line each: key, TAB, value, with \t \n \r \\ \xHH escaped.
+    /// One line per record: key, TAB, value, with \t \n \r \\ \xHH as escapes.
     Tsv,
-    /// A JSON object each: {"key" or "key_b64", "value" or "value_b64"}.
+    /// One JSON object per record: {"key" or "key_b64", "value" or "value_b64"}.
     Jsonl,
     /// Debian control records, as `apt-cache dumpavail` prints them: key is the package's name, value the whole record.
     Debian,
@@ -75,9 +74,9 @@ impl fmt::Display for InputFormat {
 pub struct BadRecord {
     /// The line at which it starts, from 1.
     pub line: u64,
-    /// Its beginning.
+    /// The beginning of the record.
     pub excerpt: String,
-    /// What is wrong with it.
+    /// The reason why it cannot be read.
     pub reason: String,
 }
 
@@ -93,23 +92,23 @@ impl fmt::Display for BadRecord {
     }
 }
 
-/// An input cannot be read.
+/// The error of reading an input.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    /// One of its records; the next one can be asked for.
+    /// A record is invalid; the records after it can be read.
     #[error("{0}")]
     Bad(BadRecord),
-    /// The file itself; there is nothing more to ask for.
+    /// The input cannot be read any further.
     #[error("cannot read {name}: {source}")]
     Read {
-        /// Which file.
+        /// The name of the input.
         name: String,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// The records of one input.
+/// An iterator over the records of an input.
 pub struct Records<R> {
     lines: Lines<R>,
     name: String,
@@ -119,11 +118,11 @@ pub struct Records<R> {
 }
 
 impl<R: BufRead> Records<R> {
-    /// The records that `reader` yields; `name` is what errors call it. `format` is recognised from the first bytes if
-    /// it is `None`.
+    /// Creates an iterator over the records of `reader`; `name` is its name in errors. If `format` is `None`, it is
+    /// detected from the first bytes.
     ///
     /// # Errors
-    /// `Read` if those bytes cannot be read.
+    /// `Read` if the first bytes cannot be read.
     pub fn new(
         reader: R,
         name: &str,
@@ -139,18 +138,18 @@ impl<R: BufRead> Records<R> {
         Ok(Records { lines, name: name.to_owned(), format, encoder, failed: false })
     }
 
-    /// The same records, of which a line of more than `bytes` bytes is a bad one; [`LINE_BYTES_MAX`] unless said.
+    /// Sets the maximum length of a line; a longer line is a bad record. The default is [`LINE_BYTES_MAX`].
     pub fn with_max_line_bytes(mut self, bytes: usize) -> Records<R> {
         self.lines.set_max_line_bytes(bytes);
         self
     }
 
-    /// The format, given or recognised.
+    /// Returns the format, given or detected.
     pub fn format(&self) -> InputFormat {
         self.format
     }
 
-    /// Bytes read so far.
+    /// Returns the number of bytes read so far.
     pub fn bytes_read(&self) -> u64 {
         self.lines.position()
     }
@@ -181,8 +180,8 @@ impl<R: BufRead> Iterator for Records<R> {
     }
 }
 
-/// The format of an input that starts with these bytes. No format's writer makes bytes that are taken for another's: no
-/// line of TSV starts with a brace or with Debian's field, because the writer escapes those.
+/// Detects the format of an input from its first bytes. No output of a writer is mistaken for another format: no line
+/// of TSV starts with a brace or with Debian's key field, because the writer escapes those.
 fn detect_format(head: &[u8]) -> InputFormat {
     let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
     let start = head.iter().position(|byte| !matches!(byte, b'\n' | b'\r')).unwrap_or(head.len());
@@ -235,7 +234,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read_back(written in prop::collection::vec((any_bytes(), any_bytes()), 0..8)) {
+        fn written_records_are_read_back(written in prop::collection::vec((any_bytes(), any_bytes()), 0..8)) {
             let (mut tsv, mut jsonl) = (Vec::new(), Vec::new());
             for (key, value) in &written {
                 tsv::write(key, value, &mut tsv).unwrap();
@@ -249,7 +248,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_written_as_digits_is_read_back(written in prop::collection::vec((any_bytes(), any_bytes()), 0..8)) {
+        fn records_written_as_digits_are_read_back(written in prop::collection::vec((any_bytes(), any_bytes()), 0..8)) {
             let (mut tsv, mut jsonl) = (Vec::new(), Vec::new());
             for (key, value) in &written {
                 let (key, value) = (to_hex(key), to_hex(value));
@@ -261,16 +260,16 @@ mod tests {
         }
 
         #[test]
-        fn no_input_is_a_panic(text: Vec<u8>, format in prop::sample::select(&InputFormat::ALL[..])) {
+        fn no_input_causes_a_panic(text: Vec<u8>, format in prop::sample::select(&InputFormat::ALL[..])) {
             all(&text, Some(format));
             all(&text, None);
         }
     }
 
-    /// Cause: looking ahead stopped at an empty line behind a byte order mark. Effect: the JSON lines after it were
-    /// taken for TSV.
+    /// Cause: peeking stopped at an empty line after a byte order mark. Effect: the JSON lines after it were read as
+    /// TSV.
     #[test]
-    fn an_empty_line_behind_a_byte_order_mark_hides_no_format() {
+    fn formats_are_detected_after_a_byte_order_mark_and_empty_lines() {
         let record = b"{\"key\": \"a\", \"value\": \"b\"}\n";
         for start in [&b""[..], b"\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", b"\xef\xbb\xbf\r\n\n"] {
             let text = [start, record].concat();
@@ -279,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_are_recognised() {
+    fn formats_are_detected() {
         for (head, format) in [
             (&b"{\"key\":\"a\",\"value\":\"b\"}\n"[..], InputFormat::Jsonl),
             (b"\n\r\n{}", InputFormat::Jsonl),
@@ -296,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_records_are_named_and_skipped() {
+    fn bad_records_are_reported_and_skipped() {
         let read = all(b"a\tb\nno tab here\n\nc\td\r\nx\\q\ty\n", None);
         let lines: Vec<_> = read.iter().map(|record| record.as_ref().map(|record| record.line)).collect();
         assert_eq!(lines[0], Ok(1));
@@ -310,7 +309,7 @@ mod tests {
         assert_eq!(lines.len(), 4);
     }
 
-    /// Yields a line, then fails.
+    /// A reader that yields a line, then fails.
     struct Broken(&'static [u8]);
 
     impl io::Read for Broken {

@@ -64,9 +64,9 @@ impl Arguments {
         };
         let is_stdin = |path: &Option<PathBuf>| path.as_deref() == Some(Path::new("-"));
         match (expected, new, texts.next()) {
-            _ if is_stdin(&self.expected_file) && is_stdin(&self.value_file) => {
-                Err(Failure::Misuse("standard input can supply only one of the two values; nothing was changed".to_owned()))
-            }
+            _ if is_stdin(&self.expected_file) && is_stdin(&self.value_file) => Err(Failure::Misuse(
+                "standard input can supply only one of the two values; nothing was changed".to_owned(),
+            )),
             (Some(expected), Some(new), None) => Ok((expected, new)),
             _ => Err(Failure::Misuse(
                 "give the expected value and the new one: EXPECTED or --expected-file FILE, and NEW or --value-file \

@@ -152,7 +152,9 @@ fn access_by_others(mode: u32) -> Option<String> {
         bits if bits & 0o002 != 0 => "read, change and damage",
         _ => "read",
     };
-    Some(format!("mode {mode:03o} lets every user of this host {what} the table; use 600 for yourself, 660 for your group"))
+    Some(format!(
+        "mode {mode:03o} lets every user of this host {what} the table; use 600 for yourself, 660 for your group"
+    ))
 }
 
 /// Creates a table and shows the progress. Ctrl-C ends it between two steps, and then nothing is left.

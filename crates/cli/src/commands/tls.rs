@@ -86,9 +86,7 @@ pub fn node_tls(given: &NodeCertificates) -> Result<Option<NodeTls>, Failure> {
             };
             Ok(Some(made.map_err(guira::Error::from)?))
         }
-        _ => {
-            Err(misuse("TLS on a node needs all of --tls-cert FILE, --tls-key FILE and --tls-client-ca FILE"))
-        }
+        _ => Err(misuse("TLS on a node needs all of --tls-cert FILE, --tls-key FILE and --tls-client-ca FILE")),
     }
 }
 

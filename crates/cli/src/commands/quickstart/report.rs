@@ -295,7 +295,7 @@ impl Change {
             }
         };
         format!(
-            "5 change      {} incremented counters, wrote shared keys, inserted and removed keys, all at once\n              \
+            "5 change      {} incremented counters, wrote shared keys, inserted and removed\n              \
              {} changes in {}, {}: {verdict}",
             processes_of(self.processes),
             count(self.changes),

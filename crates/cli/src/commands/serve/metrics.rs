@@ -135,7 +135,11 @@ fn metrics(counters: &NodeCounters, started_unix_s: f64) -> String {
     text.labelled("guira_sessions_refused_total", "Clients that were refused.", "reason", &refusals(counters));
     let held = counters.holds_granted.saturating_sub(counters.holds_ended);
     text.gauge("guira_holds_open", "Client slots whose liveness sessions hold.", held);
-    text.counter("guira_holds_granted_total", "Client slots whose liveness was granted to sessions.", counters.holds_granted);
+    text.counter(
+        "guira_holds_granted_total",
+        "Client slots whose liveness was granted to sessions.",
+        counters.holds_granted,
+    );
     text.counter("guira_holds_taken_total", "Requests for client slots that were already held.", counters.holds_taken);
     let fences = [("dropped", counters.fences_dropped), ("no_session", counters.fences_no_session)];
     text.labelled("guira_fences_total", "Requests to drop a session.", "answer", &fences);

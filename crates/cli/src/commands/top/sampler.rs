@@ -78,7 +78,7 @@ impl Sampler {
         let began = Instant::now();
         let stat = Arc::new(self.store.stat()?);
         let at = Instant::now();
-        let look = Scan { stat: Timed { at, value: stat }, took: at - began };
+        let scan = Scan { stat: Timed { at, value: stat }, took: at - began };
         self.earlier_stat = self.stat.replace(scan).map(|scan| scan.stat);
         Ok(())
     }

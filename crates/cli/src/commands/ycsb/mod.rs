@@ -86,8 +86,8 @@ pub struct Arguments {
     /// Keep a table that was created for the run, or the records that the run inserted into an existing one.
     #[arg(long)]
     pub keep: bool,
-    /// Use a table that holds other keys. The run ends with an error if the table already holds the key of a record, and
-    /// the records that the run inserted are removed after it.
+    /// Use a table that holds other keys. The run fails if the table already holds the key of a record. The records that
+    /// the run inserted are removed after it.
     #[arg(long, conflicts_with = "no_load")]
     pub into_existing: bool,
     /// Check that each value read is one that was written for its record.
@@ -266,8 +266,9 @@ pub fn options(arguments: &Arguments) -> Result<CreateOptions, Failure> {
 }
 
 fn value_bytes(arguments: &Arguments) -> Result<Option<usize>, Failure> {
-    let convert =
-        |bytes| usize::try_from(bytes).map_err(|_| Failure::Misuse(format!("values of {} are too large", units::bytes(bytes))));
+    let convert = |bytes| {
+        usize::try_from(bytes).map_err(|_| Failure::Misuse(format!("values of {} are too large", units::bytes(bytes))))
+    };
     arguments.value_bytes.map(convert).transpose()
 }
 

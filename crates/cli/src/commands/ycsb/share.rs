@@ -104,7 +104,9 @@ impl Order {
         match self {
             Order::Load => Ok(driver.load_with_progress(progress)?),
             Order::Run => Ok(driver.run()?),
-            Order::Prepare(_) | Order::Stop | Order::Remove => Err(Failure::Misuse("this order is not a phase".to_owned())),
+            Order::Prepare(_) | Order::Stop | Order::Remove => {
+                Err(Failure::Misuse("this order is not a phase".to_owned()))
+            }
         }
     }
 }
