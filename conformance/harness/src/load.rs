@@ -3,7 +3,8 @@
 use std::io::{self, BufRead, BufReader, Read};
 
 use guira_input::{
-    BadRecord, Fit, InputError, InputFormat, Notation, Record, Records, jsonl as json_lines, to_hex, tsv as lines,
+    BadRecord, InputError, InputFormat, Notation, Record, RecordEncoder, Records, jsonl as json_lines, to_hex,
+    tsv as lines,
 };
 use guira_layout::EntryFormat;
 
@@ -103,8 +104,8 @@ fn lines_of(data: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// The records of a reader, of any length, as a table of byte strings takes them.
 fn records<R: BufRead>(reader: R, format: Option<InputFormat>) -> Records<R> {
-    let fit = Fit::new(BYTES, Notation::Bytes).expect("every table takes bytes");
-    Records::new(reader, "input", format, fit).expect("the beginning can be read")
+    let encoder = RecordEncoder::new(BYTES, Notation::Bytes).expect("every table takes bytes");
+    Records::new(reader, "input", format, encoder).expect("the beginning can be read")
 }
 
 fn items<R: BufRead>(records: &mut Records<R>) -> Items {
@@ -217,7 +218,7 @@ fn spoils_nothing(data: &[u8], format: InputFormat, whole: &Items, good: &[u8]) 
 /// many lines, and is bad if one of them is too long.)
 fn limits_lines(data: &[u8], format: InputFormat, whole: &Items, drawn: usize) {
     let most = drawn % 48;
-    let mut limited = records(data, Some(format)).with_longest_line(most);
+    let mut limited = records(data, Some(format)).with_max_line_bytes(most);
     let limited_items = items(&mut limited);
     assert_eq!(limited.bytes_read(), data.len() as u64, "what is dropped is read");
     numbered(&limited_items, data);
@@ -253,8 +254,8 @@ fn can_be_written(read: &[Record]) {
 
 /// Decimal numbers fill the sizes of a fixed format, little-endian; what is stored is what was written.
 fn as_numbers(data: &[u8], format: InputFormat) {
-    let fit = Fit::new(NUMBERS, Notation::Numbers).expect("a fixed format takes numbers");
-    let numbers = Records::new(data, "input", Some(format), fit).expect("the beginning can be read");
+    let encoder = RecordEncoder::new(NUMBERS, Notation::Numbers).expect("a fixed format takes numbers");
+    let numbers = Records::new(data, "input", Some(format), encoder).expect("the beginning can be read");
     let numbers: Vec<Record> = numbers.filter_map(Result::ok).collect();
     let texts = if numbers.is_empty() { Vec::new() } else { one_a_line(data, format) };
     for record in numbers {
@@ -271,8 +272,8 @@ fn as_numbers(data: &[u8], format: InputFormat) {
 
 /// Hexadecimal digits stand for bytes, which are read back from digits as they are written.
 fn as_digits(data: &[u8], format: InputFormat) {
-    let fit = Fit::new(BYTES, Notation::Hex).expect("every table takes digits");
-    let digits = |data, format| Records::new(data, "input", format, fit).expect("the beginning can be read");
+    let encoder = RecordEncoder::new(BYTES, Notation::Hex).expect("every table takes digits");
+    let digits = |data, format| Records::new(data, "input", format, encoder).expect("the beginning can be read");
     let read: Vec<Record> = digits(data, Some(format)).filter_map(Result::ok).collect();
     let texts = if read.is_empty() { Vec::new() } else { one_a_line(data, format) };
     let mut written = Vec::new();

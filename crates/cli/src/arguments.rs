@@ -1,4 +1,4 @@
-//! The command line: which command, in which format.
+//! The command line: the commands, their arguments and the output format.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -13,37 +13,37 @@ use crate::commands::{
 use crate::failure::{EXIT_MISUSE, ErrorText, exit_codes};
 use crate::output::{Format, Output};
 
-/// Share a key/value table between processes: it lies in shared memory, and there is no server.
+/// Share a key/value table between processes in shared memory, without a server.
 ///
-/// A table is named by a URL: shm://NAME is a file in /dev/shm, file:///PATH any file on a local file system, and
-/// tcp://HOST:PORT what a memory node (guira serve) serves there, at port 7711 if :PORT is left out. If the node wants
-/// a token, the environment variable GUIRA_TOKEN_FILE names the file that holds it; if it wants TLS, --tls-ca,
-/// --tls-cert and --tls-key do.
+/// A table is named by a URL: shm://NAME is a file in /dev/shm, file:///PATH a file on any local file system, and
+/// tcp://HOST:PORT the table that a memory node (guira serve) serves there; the default port is 7711. If the node
+/// requires a token, set the environment variable GUIRA_TOKEN_FILE to the path of the file that holds it; if it
+/// requires TLS, use --tls-ca, --tls-cert and --tls-key.
 #[derive(Debug, Parser)]
 #[command(name = "guira", version, after_help = exit_codes(), max_term_width = 120)]
 pub struct Arguments {
-    /// How to show answers: human, or json (one object; dump: one a line).
+    /// Output format: human, or json (one object; with dump, one per line).
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", hide_possible_values = true)]
     pub format: Format,
-    /// What to do.
+    /// The command to carry out.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do. A command is described where its arguments are; only those that share arguments are described here.
+/// The commands. Each is described beside its arguments; only those that share arguments are described here.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Quickstart(quickstart::Arguments),
     Create(create::Arguments),
     /// Print the value of a key.
     ///
-    /// Its bytes are printed as they are, with a line end only on a terminal.
+    /// The bytes are printed as they are; on a terminal, a newline is added.
     Get(single::KeyArguments),
-    /// Store a value, whether the key exists or not.
+    /// Store a value, whether or not the key exists.
     Put(single::ValueArguments),
-    /// Store a value for a key that does not exist yet.
+    /// Store a value under a key that does not exist yet.
     Insert(single::ValueArguments),
-    /// Replace the value of a key that exists.
+    /// Replace the value of an existing key.
     Update(single::ValueArguments),
     /// Remove a key.
     #[command(visible_alias = "remove")]
@@ -64,18 +64,18 @@ pub enum Command {
     Ycsb(ycsb::Arguments),
     Completions(completions::Arguments),
     Man(man::Arguments),
-    /// Measure Guira against what you would use instead, or at a large size.
+    /// Measure Guira against alternatives, or at a large size.
     #[command(subcommand)]
     Bench(bench::Command),
-    /// One of the processes of ycsb.
+    /// A worker process of ycsb.
     #[command(hide = true)]
     YcsbWorker,
-    /// One of the processes of quickstart.
+    /// A worker process of quickstart.
     #[command(hide = true)]
     QuickstartWorker(quickstart::WorkerArguments),
 }
 
-/// The command line as users know it: without the commands by which the program starts itself.
+/// Returns the command line without the hidden commands by which the program starts its own workers.
 pub fn public() -> clap::Command {
     let all = Arguments::command();
     let mut public = clap::Command::new("guira")
@@ -90,25 +90,25 @@ pub fn public() -> clap::Command {
     public
 }
 
-/// The arguments of this process. Where there is nothing to carry out (`--help`, or a mistake), it has been said, and
-/// the exit code is returned.
+/// Parses the arguments of this process. If there is nothing to carry out (`--help`, or a mistake), prints the help or
+/// the error and returns the exit code.
 pub fn parse() -> Result<Arguments, ExitCode> {
     Arguments::try_parse().map_err(|error| {
         let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
         if !is_answer && asks_for_json(std::env::args_os()) {
             Output::new(Format::Json).error(&as_text(&error, std::env::args_os()));
         } else {
-            // Help on a closed output is nobody's loss.
+            // A closed output is no reason to fail `--help`.
             let _ = error.print();
         }
         if is_answer { ExitCode::SUCCESS } else { ExitCode::from(EXIT_MISUSE) }
     })
 }
 
-/// A mistake in the arguments as one line, and what could have stood in its place.
+/// Describes a mistake in the arguments in one line, with the values that were expected instead.
 fn as_text(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> ErrorText {
     let mut expected = match error.get(ContextKind::InvalidArg) {
-        // What is missing; of an argument that is there and wrong, the name is in the message.
+        // The missing arguments. The message names an argument that is present and wrong.
         Some(ContextValue::Strings(missing)) if error.kind() == ErrorKind::MissingRequiredArgument => missing.clone(),
         _ => Vec::new(),
     };
@@ -127,9 +127,9 @@ fn as_text(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> Er
         expected = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
         let wrong = match error.get(ContextKind::InvalidSubcommand) {
             Some(ContextValue::String(name)) if error.kind() == ErrorKind::InvalidSubcommand => {
-                format!("there is no command {name:?}")
+                format!("unknown command {name:?}")
             }
-            _ => "no command is given".to_owned(),
+            _ => "no command given".to_owned(),
         };
         message = format!("{wrong}; expected one of: {}", expected.join(", "));
     }
@@ -138,7 +138,7 @@ fn as_text(error: &clap::Error, arguments: impl Iterator<Item = OsString>) -> Er
     ErrorText { blame: guira::Blame::Misuse.as_str().to_owned(), effect: "none".to_owned(), message, expected, usage }
 }
 
-/// The parser's message of a mistake, without headings, usage and hints at the help.
+/// Returns the parser's message without headings, usage and hints to the help.
 fn message_of(error: &clap::Error) -> String {
     let text = error.to_string();
     let lines = text.lines().map(str::trim);
@@ -159,7 +159,7 @@ fn message_of(error: &clap::Error) -> String {
     message
 }
 
-/// The command that arguments name, as far as they name one; options and values are passed over.
+/// Returns the most specific command that the arguments name; options and values are skipped.
 fn named(arguments: impl Iterator<Item = OsString>) -> clap::Command {
     let mut command = public();
     command.build();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn users_know_every_command_but_the_workers() {
+    fn every_command_but_the_workers_is_public() {
         let names = |command: &clap::Command| -> Vec<String> {
             command.get_subcommands().map(|command| command.get_name().to_owned()).collect()
         };
@@ -206,11 +206,11 @@ mod tests {
     #[test]
     fn every_command_is_described_in_a_line_and_at_length() {
         for command in public().get_subcommands() {
-            let about = command.get_about().expect("every command says what it is for").to_string();
+            let about = command.get_about().expect("every command has a description").to_string();
             assert!(about.len() <= 80 && !about.contains('\n'), "{}: {about}", command.get_name());
         }
         let load = parsed("guira load --help").unwrap_err().to_string();
-        assert!(load.contains("JSON lines"), "what a command's arguments say at length is shown: {load}");
+        assert!(load.contains("JSON lines"), "the long description of the arguments is shown: {load}");
     }
 
     #[test]
@@ -251,7 +251,7 @@ mod tests {
         }
     }
 
-    /// An option that a command could do nothing with is not shown, and not taken.
+    /// A command neither shows nor accepts options that have no effect on it.
     #[test]
     fn tls_is_for_commands_that_reach_a_memory_node() {
         let remote = [
@@ -291,7 +291,7 @@ mod tests {
         }
     }
 
-    /// Nothing that the parser says is lost: values, arguments, commands, tips, and how the command is called.
+    /// The message keeps everything the parser says: values, arguments, commands, tips and usage.
     #[test]
     fn mistakes_say_what_was_expected() {
         let text = mistake("guira load shm://a - --input cvs");
@@ -301,11 +301,9 @@ mod tests {
         assert_eq!(text.expected, ["--capacity <N>", "<URL>"]);
         assert!(text.message.ends_with("were not provided: --capacity <N>, <URL>"), "{}", text.message);
         assert!(text.usage.as_ref().is_some_and(|usage| usage.starts_with("guira create ")), "{:?}", text.usage);
-        for (line, wrong) in [
-            ("guira", "no command is given"),
-            ("guira frob", "there is no command \"frob\""),
-            ("guira bench frob", "frob"),
-        ] {
+        for (line, wrong) in
+            [("guira", "no command given"), ("guira frob", "unknown command \"frob\""), ("guira bench frob", "frob")]
+        {
             let text = mistake(line);
             assert!(text.message.contains(wrong) && text.message.contains("; expected one of: "), "{}", text.message);
             assert!(!text.message.contains("worker"), "{}", text.message);
@@ -320,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_asked_for_even_in_a_mistake() {
+    fn json_is_recognised_in_invalid_arguments() {
         let asks = |line: &str| asks_for_json(line.split(' ').map(OsString::from));
         assert!(asks("guira frob --format json") && asks("guira --format=json"));
         assert!(!asks("guira json --format human"));

@@ -1,4 +1,4 @@
-//! What can go wrong, sorted as the library sorts it, and the exit code that says so.
+//! Failures of commands, sorted by blame as in the library, and their exit codes.
 
 use std::fmt;
 use std::io;
@@ -9,45 +9,44 @@ use guira_input::InputError;
 use guira_lab::driver::{DriverError, Removal};
 use serde::{Deserialize, Serialize};
 
+use crate::capacity::Shortfall;
 use crate::interrupt::EXIT_INTERRUPTED;
-use crate::room::Lack;
 use crate::units::counted;
 
-/// Exit code of an answer that is "no".
+/// The exit code of the answer "no".
 pub const EXIT_NEGATIVE: u8 = 1;
-/// Exit code of a call that cannot work, whatever the state of the host.
+/// The exit code of a call that cannot work, whatever the state of the host.
 pub const EXIT_MISUSE: u8 = 2;
-/// Exit code of everything else that fails.
+/// The exit code of all other failures.
 pub const EXIT_FAILURE: u8 = 3;
 
-/// Every exit code, and what it means.
+/// Every exit code and its meaning.
 pub const EXIT_CODES: [(u8, &str); 5] = [
-    (0, "done, and the answer is yes"),
+    (0, "success, and the answer is yes"),
     (
         EXIT_NEGATIVE,
-        "the answer is no: there is no such key or no such table, the key (insert) or the table (create) exists \
-         already, the value is another one (cas), the copy differs (copy), or something is wrong (check, kick, \
-         quickstart, top, ycsb)",
+        "the answer is no: no such key or table, the key (insert) or table (create) already exists, the value is not \
+         the expected one (cas), the copy differs (copy), or a problem was found (check, kick, quickstart, top, ycsb)",
     ),
-    (EXIT_MISUSE, "misuse: arguments that cannot be, or keys, values and records that the table cannot store"),
+    (EXIT_MISUSE, "misuse: invalid arguments, or keys, values or records that the table cannot store"),
     (
         EXIT_FAILURE,
-        "any other failure: no permission, a file that cannot be read, no memory, a full table, a damaged one, one \
-         whose file was truncated while it was served, a counter that is not a number, a memory node that is away or \
-         lets nobody in, or another client that holds what is needed",
+        "any other failure: no permission, an unreadable file, not enough memory, a full or damaged table, a table \
+         file that was truncated while it was served, a counter that is not a number, a memory node that is \
+         unreachable or refuses access, or a lock that another client holds",
     ),
     (EXIT_INTERRUPTED, "interrupted by SIGINT (Ctrl-C), SIGTERM or SIGHUP"),
 ];
 
-/// How errors are shown.
-pub const ERROR_FORM: &str = "Errors are one line on standard error, those of arguments a few; with \
-                              --format json it is {\"error\":{\"blame\":…,\"effect\":…,\"message\":…}}, \
-                              for mistakes in the arguments also with \"expected\" and \"usage\".";
+/// The form of errors on standard error.
+pub const ERROR_FORM: &str = "An error is one line on standard error, or a few lines for invalid arguments. With \
+                              --format json it is {\"error\":{\"blame\":…,\"effect\":…,\"message\":…}}; for invalid \
+                              arguments it also has \"expected\" and \"usage\".";
 
-/// Characters of a line of [`exit_codes`]: fits the narrowest terminal that is usual.
+/// Maximum characters in a line of [`exit_codes`]: fits the narrowest usual terminal.
 const HELP_CHARS: usize = 78;
 
-/// What `--help` says about exit codes.
+/// Returns the section about exit codes in `--help`.
 pub fn exit_codes() -> String {
     let mut lines = vec!["Exit codes:".to_owned()];
     for (code, meaning) in EXIT_CODES {
@@ -58,7 +57,7 @@ pub fn exit_codes() -> String {
     lines.join("\n")
 }
 
-/// Words as lines: the first starts with `head`, the others with `indent`.
+/// Wraps words into lines: the first starts with `head`, the others with `indent`.
 fn wrapped(head: &str, indent: &str, words: &str) -> Vec<String> {
     let mut lines = vec![head.to_owned()];
     let mut is_start = true;
@@ -77,213 +76,215 @@ fn wrapped(head: &str, indent: &str, words: &str) -> Vec<String> {
     lines
 }
 
-/// Why a command failed.
+/// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The store's answer.
+    /// The store returned an error.
     #[error(transparent)]
     Store(#[from] guira::Error),
-    /// There is no such table.
+    /// The table does not exist.
     #[error("{url} does not exist; create it with: guira create {url} --capacity N")]
-    Absent {
+    NotFound {
         /// The table.
         url: Url,
     },
-    /// There is no such table, and there was to be none.
+    /// The table that was to be destroyed does not exist.
     #[error("{url} does not exist; there is nothing to destroy")]
-    Gone {
+    NothingToDestroy {
         /// The table.
         url: Url,
     },
     /// The table was destroyed while a command watched it.
-    #[error("{url} was destroyed while it was watched; nothing is left to watch until it is created anew")]
+    #[error("{url} was destroyed while it was watched, and no new table has its name")]
     Destroyed {
         /// The table.
         url: Url,
     },
-    /// The table of a memory node was destroyed under its name.
-    #[error("{url} was destroyed while it was served, so the node has ended; started again, it creates a new table")]
+    /// The table of a memory node was destroyed by another process.
+    #[error("{url} was destroyed while it was served, so the node stopped; restart it to create a new table")]
     DestroyedWhileServed {
         /// The table.
         url: Url,
     },
-    /// Somebody truncated the file of a memory node's table, or its pages cannot be had.
+    /// The file of a memory node's table was truncated, or its pages could not be read.
     #[error(
-        "{url} is lost: {reason}, while it was served; every session has ended, and so has the node; what was in the \
-         table is gone; remove the file, and start the node again, which creates a new table"
+        "{url} is lost: {reason} while it was served; its content is gone, and all sessions have ended; remove the \
+         file and restart the node to create a new table"
     )]
     LostWhileServed {
         /// The table.
         url: Url,
-        /// How its bytes were lost.
+        /// The cause of the loss.
         reason: String,
     },
-    /// What was to be created has a name of a file that is no table, or none that this user can open.
-    #[error("{url} already exists, and cannot be opened as a table; nothing was changed; choose another name")]
-    Occupied {
-        /// The table that was to be.
+    /// The name of the new table belongs to a file that is not a table, or not one that this user can open.
+    #[error("{url} already exists and cannot be opened as a table; nothing was changed; choose another name")]
+    NotATable {
+        /// The URL of the new table.
         url: Url,
     },
-    /// What was to be created has a name that something has.
-    #[error("{url} already exists; nothing was changed; guira destroy {url} removes it, with all that is in it")]
-    Taken {
+    /// The name of the new table is already in use.
+    #[error("{url} already exists; nothing was changed; guira destroy {url} removes it and everything in it")]
+    AlreadyExists {
         /// The table.
         url: Url,
     },
-    /// What failed, and what to do about it.
+    /// A failure, with advice on what to do.
     #[error("{source}; {advice}")]
     Advised {
-        /// What failed.
+        /// The failure.
         source: Box<Failure>,
-        /// What to do.
+        /// The advice.
         advice: String,
     },
-    /// A command that only reads failed: of what it changed nothing has to be said.
+    /// A command that only reads failed: its message does not say that nothing was changed.
     #[error("{}", of_reading(source))]
     Reading {
-        /// What failed.
+        /// The failure.
         source: Box<Failure>,
     },
-    /// What a key has cannot be added to.
+    /// The value of a key cannot be added to.
     #[error("{0}; nothing was changed")]
     Counter(String),
-    /// Others changed a counter all the while.
-    #[error("others changed {key} at each of {}; nothing was changed", counted(*attempts, "attempt"))]
+    /// Other clients changed a counter during each attempt.
+    #[error("other clients changed {key} during each of {}; nothing was changed", counted(*attempts, "attempt"))]
     Contended {
         /// The key, made printable.
         key: String,
-        /// How often it was tried.
+        /// Number of attempts.
         attempts: u64,
     },
-    /// The store's answer to one record of an input.
+    /// The store refused a record of an input.
     #[error("line {line}, key {key}: {source}; {loaded}")]
     Record {
         /// Line of the input at which the record starts.
         line: u64,
         /// The key, made printable.
         key: String,
-        /// What is in the table by now.
+        /// Number of records loaded before.
         loaded: Loaded,
-        /// The store's answer.
+        /// The store's error.
         source: Box<guira::Error>,
     },
     /// Copying a table failed.
     #[error("{doing}: {source}; {}", copied_text(*copied))]
     Copied {
-        /// What was being done: reading a table, or storing a key.
+        /// The step that failed: reading a table, or storing a key.
         doing: String,
-        /// The store's answer.
+        /// The store's error.
         source: Box<guira::Error>,
-        /// Records that were stored before.
+        /// Number of records copied before.
         copied: u64,
     },
-    /// An input that cannot be read.
+    /// An input cannot be read.
     #[error("{source}; {loaded}")]
     Input {
-        /// What is wrong with it.
+        /// The error of the input.
         source: InputError,
-        /// What is in the table by now.
+        /// Number of records loaded before.
         loaded: Loaded,
     },
     /// A workload could not be run.
     #[error(transparent)]
     Driver(DriverError),
-    /// Arguments, keys or values that cannot be. Nothing was changed.
+    /// Arguments, keys or values are invalid. Nothing was changed.
     #[error("{0}")]
     Misuse(String),
-    /// A file, a pipe or a process.
+    /// An operation on a file, a pipe or a process failed.
     #[error("cannot {attempt}: {source}")]
     Host {
-        /// What was attempted.
+        /// The operation, as a verb phrase.
         attempt: String,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// Another process of this command failed, and said why.
-    #[error("{name}: {}", said.message)]
+    /// A worker process of this command failed and reported an error.
+    #[error("{name}: {}", error.message)]
     Worker {
-        /// Which process.
+        /// The name of the worker.
         name: String,
-        /// What it said.
-        said: Box<ErrorText>,
+        /// The error it reported.
+        error: Box<ErrorText>,
     },
-    /// An interrupt. What was stored is stored; nothing is half done.
+    /// The load was interrupted. What was stored is stored; nothing is half done.
     #[error("interrupted; {0}")]
     Interrupted(Loaded),
-    /// An interrupt in the creation of a table. Nothing is left of it.
-    #[error("interrupted; {0} was not created, and nothing of it is left")]
+    /// The creation of a table was interrupted. Nothing is left of it.
+    #[error("interrupted; {0} was not created, and nothing was left behind")]
     NotCreated(Url),
-    /// An interrupt of a copy. What was stored is stored; nothing is half done.
-    #[error("interrupted; {}{}", copied_text(*.0), if *.0 > 0 { "; guira copy --merge goes on" } else { "" })]
+    /// A copy was interrupted. What was stored is stored; nothing is half done.
+    #[error("interrupted; {}{}", copied_text(*.0), if *.0 > 0 { "; guira copy --merge continues" } else { "" })]
     CopyInterrupted(u64),
-    /// An interrupt. The table that the command made is destroyed.
-    #[error("interrupted; {0} was made by this command and is destroyed")]
-    Abandoned(Url),
-    /// An interrupt in the middle of a workload. Every operation was carried out or not begun.
-    #[error("interrupted between two operations; those before it are done")]
+    /// The command was interrupted. The table that it created is destroyed.
+    #[error("interrupted; {0}, which this command created, was destroyed")]
+    TableDiscarded(Url),
+    /// A workload was interrupted. Every operation was carried out or not begun.
+    #[error("interrupted between two operations; all operations before are done")]
     Stopped,
-    /// An interrupt in the middle of a workload on somebody's table. What the workload had inserted is removed.
-    #[error("interrupted; what the run had inserted into {0} is removed again")]
+    /// A workload on an existing table was interrupted. The records that it inserted are removed.
+    #[error("interrupted; the records that the run inserted into {0} were removed")]
     CleanedUp(Url),
-    /// Some of the records that a workload has inserted into somebody's table could not be removed.
+    /// Some of the records that a workload inserted into an existing table could not be removed.
     #[error("{} of the run may be left in {url}: {reason}", some_records(*left))]
-    Left {
+    RecordsLeft {
         /// The table.
         url: Url,
-        /// Records that may be there.
+        /// Number of records that may be left.
         left: u64,
-        /// Why.
+        /// Why they could not be removed.
         reason: String,
     },
-    /// The answer could not be written: what it would have said was done before.
-    #[error("{source}; this was done before: {done}")]
-    Unanswered {
-        /// What was done.
+    /// The command did its work, but its answer could not be written.
+    #[error("{source}; already done: {done}")]
+    AnswerNotWritten {
+        /// The work that was done.
         done: String,
-        /// Why it could not be said.
+        /// Why the answer could not be written.
         source: Box<Failure>,
     },
-    /// Not all of a table could be read. The rows concerned were named before.
-    #[error("{rows} could not be read in whole; everything else was printed", rows = counted(*rows, "row"))]
+    /// Some rows of a table could not be read. Each was reported before.
+    #[error("{rows} could not be read completely; all other records were read", rows = counted(*rows, "row"))]
     Unreadable {
-        /// How many rows.
+        /// Number of such rows.
         rows: u64,
     },
-    /// A comparison could not be carried out, or a contender answered wrongly. All that was started is ended.
+    /// A comparison could not be carried out, or a system returned a wrong answer. Everything it started is stopped.
     #[cfg(feature = "peers")]
-    #[error("{0}; all that was started for the run is ended")]
+    #[error("{0}; everything that was started for the run was stopped")]
     Peers(String),
-    /// Nobody reads standard output any more.
+    /// The reader of standard output has closed it.
     #[error("standard output is closed")]
     ClosedOutput,
 }
 
-/// The holder of a name that a table could not be created under.
+/// The current holder of a name under which a table could not be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder {
+pub enum NameHolder {
     /// A table.
     Table,
-    /// A table that somebody is destroying, or whose destroyer ended before its name was gone.
+    /// A table that is being destroyed, or whose destroyer ended before the name was removed.
     Destroyed,
-    /// Nothing any more: a table was destroyed meanwhile.
-    Nobody,
-    /// A file that is no table, or that this user cannot open.
-    Other,
+    /// Nothing: the table was destroyed in the meantime.
+    Free,
+    /// A file that is not a table, or that this user cannot open.
+    NotATable,
 }
 
-impl Holder {
-    /// Looks at the file that has the name now.
-    pub fn of(url: &Url) -> Holder {
+impl NameHolder {
+    /// Inspects the file that has the name now.
+    pub fn of(url: &Url) -> NameHolder {
         match Store::open_with(url, &OpenOptions::default().read_only()) {
-            Ok(_) => Holder::Table,
-            Err(error) if error.is_not_found() => Holder::Nobody,
-            Err(guira::Error::Open(guira::OpenError::Table { source: TableError::Destroyed, .. })) => Holder::Destroyed,
-            Err(_) => Holder::Other,
+            Ok(_) => NameHolder::Table,
+            Err(error) if error.is_not_found() => NameHolder::Free,
+            Err(guira::Error::Open(guira::OpenError::Table { source: TableError::Destroyed, .. })) => {
+                NameHolder::Destroyed
+            }
+            Err(_) => NameHolder::NotATable,
         }
     }
 }
 
-/// How many records of an input are in the table when it fails.
+/// Number of records of an input that were loaded before a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loaded(pub u64);
 
@@ -297,7 +298,7 @@ impl fmt::Display for Loaded {
     }
 }
 
-/// How many records of another table are in a table when copying them fails.
+/// Describes how many records were copied before a failure.
 pub fn copied_text(records: u64) -> String {
     match records {
         0 => "nothing was copied".to_owned(),
@@ -312,53 +313,55 @@ impl Loaded {
     }
 }
 
-/// An error as JSON shows it.
+/// An error in the form of its JSON output.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorText {
-    /// The library's word for whose fault it is, or `host`: the operating system's.
+    /// The blame in the library's words, or `host` for the operating system.
     pub blame: String,
-    /// `none`, `done` or `unknown`: what happened to the table.
+    /// The effect on the table: `none`, `done` or `unknown`.
     pub effect: String,
-    /// One line.
+    /// The message, in one line.
     pub message: String,
-    /// Of a mistake in the arguments: what could stand there, or what is missing.
+    /// For invalid arguments: the accepted values, or the missing arguments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub expected: Vec<String>,
-    /// Of a mistake in the arguments: how the command is called.
+    /// For invalid arguments: the usage of the command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<String>,
 }
 
 impl Failure {
-    /// A file, a pipe or a process that refused `attempt`.
+    /// Returns a function that turns a system's error in `attempt`, a verb phrase, into a failure.
     pub fn host(attempt: impl Into<String>) -> impl FnOnce(io::Error) -> Failure {
         move |source| Failure::Host { attempt: attempt.into(), source }
     }
 
-    /// What a failure to write the answer is, after `done` was done.
+    /// Returns a function that adds to a failure to write the answer that `done` was done.
     pub fn after(done: impl Into<String>) -> impl FnOnce(Failure) -> Failure {
         move |failure| match failure {
             Failure::ClosedOutput => Failure::ClosedOutput,
-            failure => Failure::Unanswered { done: done.into(), source: Box::new(failure) },
+            failure => Failure::AnswerNotWritten { done: done.into(), source: Box::new(failure) },
         }
     }
 
-    /// The store's answer about the table at `url`.
+    /// Returns a function that turns a store's error about the table at `url` into a failure.
     pub fn of_table(url: &Url) -> impl FnOnce(guira::Error) -> Failure {
-        |error| if error.is_not_found() { Failure::Absent { url: url.clone() } } else { Failure::Store(error) }
+        |error| if error.is_not_found() { Failure::NotFound { url: url.clone() } } else { Failure::Store(error) }
     }
 
-    /// The store's answer about a table that was to be created at `url`.
+    /// Returns a function that turns a store's error in creating a table at `url` into a failure.
     pub fn of_creation(url: &Url) -> impl FnOnce(guira::Error) -> Failure {
         move |error| match error {
-            error if error.is_already_exists() => match Holder::of(url) {
-                Holder::Other => Failure::Occupied { url: url.clone() },
-                Holder::Table | Holder::Destroyed | Holder::Nobody => Failure::Taken { url: url.clone() },
+            error if error.is_already_exists() => match NameHolder::of(url) {
+                NameHolder::NotATable => Failure::NotATable { url: url.clone() },
+                NameHolder::Table | NameHolder::Destroyed | NameHolder::Free => {
+                    Failure::AlreadyExists { url: url.clone() }
+                }
             },
             // The table of a memory node cannot be removed from here.
             error @ guira::Error::Open(guira::OpenError::Mismatch { .. }) if !url.to_string().starts_with("tcp://") => {
                 Failure::Advised {
-                    advice: format!("guira destroy {url} removes it, with all that is in it"),
+                    advice: format!("guira destroy {url} removes it and everything in it"),
                     source: Box::new(Failure::Store(error)),
                 }
             }
@@ -367,25 +370,25 @@ impl Failure {
         }
     }
 
-    /// Records that a workload could not remove.
-    pub fn left(url: &Url, removal: &Removal) -> Failure {
+    /// Returns the failure of a workload that could not remove its records.
+    pub fn records_left(url: &Url, removal: &Removal) -> Failure {
         let reason = removal.failure.clone().unwrap_or_else(|| "they were not removed".to_owned());
-        Failure::Left { url: url.clone(), left: removal.left, reason }
+        Failure::RecordsLeft { url: url.clone(), left: removal.left, reason }
     }
 
-    /// The failure with what was recommended before it, if it is for lack of room.
-    pub fn advised(self, lack: Option<Lack>) -> Failure {
+    /// Adds the earlier advice if the failure is that the table is full.
+    pub fn advised(self, shortfall: Option<Shortfall>) -> Failure {
         let is_full = self.of_store().is_some_and(|error| error.blame() == guira::Blame::Full);
-        match lack.filter(|_| is_full) {
-            Some(Lack { remedy, .. }) => Failure::Advised { source: Box::new(self), advice: remedy },
+        match shortfall.filter(|_| is_full) {
+            Some(Shortfall { remedy, .. }) => Failure::Advised { source: Box::new(self), advice: remedy },
             None => self,
         }
     }
 
-    /// What JSON shows.
+    /// Returns the error as JSON shows it.
     pub fn text(&self) -> ErrorText {
-        if let Failure::Worker { said, .. } = self {
-            return ErrorText { message: self.to_string(), ..(**said).clone() };
+        if let Failure::Worker { error, .. } = self {
+            return ErrorText { message: self.to_string(), ..(**error).clone() };
         }
         ErrorText {
             blame: self.blame().to_owned(),
@@ -395,26 +398,26 @@ impl Failure {
         }
     }
 
-    /// The code the program ends with: [`EXIT_CODES`].
+    /// Returns the exit code of the program, one of [`EXIT_CODES`].
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::Store(error) | Failure::Driver(DriverError::Store { source: error, .. }) => exit_code_of(error),
             Failure::Record { source, .. } | Failure::Copied { source, .. } => exit_code_of(source),
             Failure::Advised { source, .. } | Failure::Reading { source } => source.exit_code(),
-            Failure::Absent { .. } | Failure::Gone { .. } | Failure::Destroyed { .. } => EXIT_NEGATIVE,
-            Failure::Taken { .. } | Failure::Occupied { .. } => EXIT_NEGATIVE,
+            Failure::NotFound { .. } | Failure::NothingToDestroy { .. } | Failure::Destroyed { .. } => EXIT_NEGATIVE,
+            Failure::AlreadyExists { .. } | Failure::NotATable { .. } => EXIT_NEGATIVE,
             Failure::Interrupted(_) | Failure::CopyInterrupted(_) => EXIT_INTERRUPTED,
-            Failure::NotCreated(_) | Failure::Abandoned(_) => EXIT_INTERRUPTED,
+            Failure::NotCreated(_) | Failure::TableDiscarded(_) => EXIT_INTERRUPTED,
             Failure::CleanedUp(_) | Failure::Stopped => EXIT_INTERRUPTED,
             Failure::Misuse(_) | Failure::Input { source: InputError::Bad(_), .. } => EXIT_MISUSE,
             Failure::Driver(DriverError::Panicked) => EXIT_FAILURE,
             Failure::Driver(_) => EXIT_MISUSE,
-            Failure::Worker { said, .. } if said.blame == guira::Blame::Misuse.as_str() => EXIT_MISUSE,
+            Failure::Worker { error, .. } if error.blame == guira::Blame::Misuse.as_str() => EXIT_MISUSE,
             _ => EXIT_FAILURE,
         }
     }
 
-    /// The store's error, if it is one's of a command that is about one table.
+    /// Returns the store's error, if the failure is one of a command on one table.
     pub fn of_store(&self) -> Option<&guira::Error> {
         match self {
             Failure::Store(error) | Failure::Driver(DriverError::Store { source: error, .. }) => Some(error),
@@ -425,7 +428,7 @@ impl Failure {
         }
     }
 
-    /// Whether nobody reads standard output any more.
+    /// Whether the reader of standard output has closed it.
     pub fn is_closed_output(&self) -> bool {
         match self {
             Failure::ClosedOutput => true,
@@ -443,21 +446,21 @@ impl Failure {
             Failure::Input { source: InputError::Bad(_), .. }
             | Failure::Driver(_)
             | Failure::Misuse(_)
-            | Failure::Absent { .. }
-            | Failure::Gone { .. }
-            | Failure::Taken { .. }
-            | Failure::Occupied { .. } => guira::Blame::Misuse.as_str(),
+            | Failure::NotFound { .. }
+            | Failure::NothingToDestroy { .. }
+            | Failure::AlreadyExists { .. }
+            | Failure::NotATable { .. } => guira::Blame::Misuse.as_str(),
             Failure::Destroyed { .. } | Failure::DestroyedWhileServed { .. } => guira::Blame::Fenced.as_str(),
-            Failure::Worker { said, .. } => &said.blame,
-            Failure::Unanswered { source, .. } | Failure::Advised { source, .. } | Failure::Reading { source } => {
-                source.blame()
-            }
+            Failure::Worker { error, .. } => &error.blame,
+            Failure::AnswerNotWritten { source, .. }
+            | Failure::Advised { source, .. }
+            | Failure::Reading { source } => source.blame(),
             Failure::Counter(_) => guira::Blame::Misuse.as_str(),
             Failure::Contended { .. } => guira::Blame::Busy.as_str(),
             Failure::Unreadable { .. } | Failure::LostWhileServed { .. } => guira::Blame::Corrupt.as_str(),
             Failure::Input { .. } | Failure::Host { .. } | Failure::ClosedOutput => "host",
-            Failure::Interrupted(_) | Failure::NotCreated(_) | Failure::Abandoned(_) | Failure::Stopped => "host",
-            Failure::CopyInterrupted(_) | Failure::CleanedUp(_) | Failure::Left { .. } => "host",
+            Failure::Interrupted(_) | Failure::NotCreated(_) | Failure::TableDiscarded(_) | Failure::Stopped => "host",
+            Failure::CopyInterrupted(_) | Failure::CleanedUp(_) | Failure::RecordsLeft { .. } => "host",
             #[cfg(feature = "peers")]
             Failure::Peers(_) => "host",
         }
@@ -478,14 +481,14 @@ impl Failure {
             Failure::CopyInterrupted(copied) => Loaded(*copied).effect(),
             Failure::Driver(DriverError::Store { source, .. }) => source.effect(),
             Failure::Advised { source, .. } | Failure::Reading { source } => source.effect(),
-            Failure::Stopped | Failure::Left { .. } | Failure::Unanswered { .. } => Effect::Done,
+            Failure::Stopped | Failure::RecordsLeft { .. } | Failure::AnswerNotWritten { .. } => Effect::Done,
             _ => Effect::None,
         }
     }
 }
 
-/// The exit code of a store's error. Whether somebody may do a thing, and whether a file can be used, is for the host
-/// to decide and no matter of the arguments, although the caller is to blame.
+/// Returns the exit code of a store's error. Missing permissions and unusable files are failures of the host and not
+/// of the arguments, although the caller is to blame.
 fn exit_code_of(error: &guira::Error) -> u8 {
     use guira::errors::ShmError;
     use guira::{Error, OperationError, OperationErrorKind};
@@ -510,7 +513,7 @@ fn exit_code_of(error: &guira::Error) -> u8 {
     }
 }
 
-/// A workload that could not be run; one that was stopped between two operations is no fault of its own.
+/// A workload that could not be run. One that was stopped between two operations is an interrupt.
 impl From<DriverError> for Failure {
     fn from(error: DriverError) -> Failure {
         match error {
@@ -520,12 +523,12 @@ impl From<DriverError> for Failure {
     }
 }
 
-/// So many records, if it is known how many.
+/// Returns "N records", or "records" if the number is 0, that is, unknown.
 fn some_records(number: u64) -> String {
     if number == 0 { "records".to_owned() } else { counted(number, "record") }
 }
 
-/// The message of a failure, without a word of what it did not change.
+/// Returns the message of a failure without the remark that nothing was changed.
 fn of_reading(failure: &Failure) -> String {
     failure.to_string().replace("; nothing was changed", "").replace(" (nothing was changed)", "")
 }
@@ -544,7 +547,7 @@ mod tests {
 
     use super::*;
 
-    /// Like cases have like codes, whichever command they come from.
+    /// The same failure has the same exit code in every command.
     #[test]
     fn every_failure_has_the_code_that_help_says() {
         use guira::errors::{Attempt, ConfigError, ShmError};
@@ -576,9 +579,9 @@ mod tests {
         let no_file = || io::Error::from(io::ErrorKind::NotFound);
         let advised = |source| Failure::Advised { source: Box::new(source), advice: "wait".to_owned() };
         for (failure, code) in [
-            (Failure::Absent { url: url() }, EXIT_NEGATIVE),
-            (Failure::Gone { url: url() }, EXIT_NEGATIVE),
-            (Failure::Taken { url: url() }, EXIT_NEGATIVE),
+            (Failure::NotFound { url: url() }, EXIT_NEGATIVE),
+            (Failure::NothingToDestroy { url: url() }, EXIT_NEGATIVE),
+            (Failure::AlreadyExists { url: url() }, EXIT_NEGATIVE),
             (missing(Attempt::Open), EXIT_NEGATIVE),
             (Failure::Store(Error::Open(OpenError::Region(ShmError::AlreadyExists { path: path() }))), EXIT_NEGATIVE),
             (Failure::Store(Error::Admin(AdminError::NoClient { url: url(), slot: 3 })), EXIT_NEGATIVE),
@@ -645,10 +648,10 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_speaks_for_itself() {
+    fn a_worker_failure_keeps_the_blame_of_its_error() {
         let (blame, effect, message) = ("full".to_owned(), "none".to_owned(), "no room".to_owned());
-        let said = ErrorText { blame, effect, message, ..ErrorText::default() };
-        let failure = Failure::Worker { name: "worker 2".to_owned(), said: Box::new(said) };
+        let error = ErrorText { blame, effect, message, ..ErrorText::default() };
+        let failure = Failure::Worker { name: "worker 2".to_owned(), error: Box::new(error) };
         assert_eq!(failure.exit_code(), EXIT_FAILURE);
         assert_eq!(failure.text().message, "worker 2: no room");
         assert_eq!(failure.text().blame, "full");

@@ -1,4 +1,4 @@
-//! Files of records: how a user names a format, how a file is opened, and how its reading is watched.
+//! Input files of records: their formats on the command line, how they are opened, and how reading is watched.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -9,19 +9,19 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use guira_input::{Fit, InputError, Records};
+use guira_input::{InputError, RecordEncoder, Records};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 /// Bytes buffered between a file and the reader of lines.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// How records are written down.
+/// The format of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum InputFormat {
-    /// A line each: key, TAB, value, with \t \n \r \\ \xHH escaped.
+    /// One line per record: key, TAB, value, with \t \n \r \\ \xHH as escapes.
     Tsv,
-    /// A JSON object each: {"key" or "key_b64", "value" or "value_b64"}.
+    /// One JSON object per record: {"key" or "key_b64", "value" or "value_b64"}.
     Jsonl,
     /// Debian control records, as `apt-cache dumpavail` prints them: key is the package's name, value the whole record.
     Debian,
@@ -37,55 +37,59 @@ impl From<InputFormat> for guira_input::InputFormat {
     }
 }
 
-/// The records of an input chosen at run time.
+/// The records of any kind of input.
 pub type AnyRecords = Records<Box<dyn BufRead>>;
 
-/// Watches over the reading of an input that may have nothing to read for long: a pipe, a terminal, a socket.
+/// Watches the reading of an input that may pause: a pipe, a terminal, a socket.
 pub trait InputWatcher {
-    /// Called before each read, and again after the time it returns, for as long as there is nothing to read.
+    /// Called before each read, and again after the returned time for as long as there is nothing to read.
     ///
     /// # Errors
-    /// The input is not to be read any more: its reader gets this error.
+    /// Reading must stop: the reader gets this error.
     fn check(&mut self) -> io::Result<Duration>;
 }
 
-/// The records of a file, and the file's size, if it has one.
+/// Opens a file, and returns its records and its size, if it has one.
 ///
-/// `format` is recognised from the first bytes if it is `None`.
-pub fn open(path: &Path, format: Option<InputFormat>, fit: Fit) -> Result<(AnyRecords, Option<u64>), InputError> {
+/// If `format` is `None`, it is detected from the first bytes.
+pub fn open(
+    path: &Path,
+    format: Option<InputFormat>,
+    encoder: RecordEncoder,
+) -> Result<(AnyRecords, Option<u64>), InputError> {
     let opened = Opened::new(path)?;
     let reader: Box<dyn BufRead> = Box::new(BufReader::with_capacity(BUFFER_BYTES, opened.file));
-    Ok((Records::new(reader, &opened.name, format.map(Into::into), fit)?, opened.size_bytes))
+    Ok((Records::new(reader, &opened.name, format.map(Into::into), encoder)?, opened.size_bytes))
 }
 
-/// As [`open`], with `watcher` called before each read and in pauses; `-` is standard input.
+/// Same as [`open`], with `watcher` called before each read and in pauses; `-` is standard input.
 pub fn open_watched(
     path: &Path,
     format: Option<InputFormat>,
-    fit: Fit,
+    encoder: RecordEncoder,
     watcher: Rc<RefCell<dyn InputWatcher>>,
 ) -> Result<(AnyRecords, Option<u64>), InputError> {
     let opened = if path == Path::new("-") { Opened::stdin()? } else { Opened::new(path)? };
     let watched = Watched { file: opened.file, waits: opened.waits, watcher };
     let reader: Box<dyn BufRead> = Box::new(BufReader::with_capacity(BUFFER_BYTES, watched));
-    Ok((Records::new(reader, &opened.name, format.map(Into::into), fit)?, opened.size_bytes))
+    Ok((Records::new(reader, &opened.name, format.map(Into::into), encoder)?, opened.size_bytes))
 }
 
-/// An input, and what is known of it.
+/// An open input, with its properties.
 struct Opened {
     file: File,
-    /// The name that errors give it.
+    /// The name of the input in errors.
     name: String,
     size_bytes: Option<u64>,
     waits: Waits,
 }
 
-/// Whether reading an input may wait for somebody else.
+/// Whether reading an input may block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waits {
-    /// Never: what there is, is there.
+    /// Reading never blocks, as in a regular file.
     Never,
-    /// For its writer.
+    /// Reading waits for the writer.
     ForWriter,
 }
 
@@ -101,7 +105,7 @@ impl Opened {
     fn stdin() -> Result<Opened, InputError> {
         let name = "standard input".to_owned();
         match io::stdin().as_fd().try_clone_to_owned() {
-            // Its end is where it ends: a file may be read from the middle.
+            // No size, because a file may be read from the middle.
             Ok(file) => Ok(Opened { size_bytes: None, ..Opened::of(file.into(), name)? }),
             Err(source) => Err(InputError::Read { name, source }),
         }
@@ -131,14 +135,14 @@ struct Watched {
 
 impl Read for Watched {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        // Until something comes, or `watcher` ends it.
+        // Until there is something to read, or `watcher` stops it.
         loop {
-            let patience = self.watcher.borrow_mut().check()?;
-            if self.waits == Waits::ForWriter && !is_readable(&self.file, patience)? {
+            let timeout = self.watcher.borrow_mut().check()?;
+            if self.waits == Waits::ForWriter && !is_readable(&self.file, timeout)? {
                 continue;
             }
             match self.file.read(into) {
-                // Somebody else, who shares a file that does not wait, was faster.
+                // Another process that shares a non-blocking file read it first.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 read => return read,
             }
@@ -146,9 +150,9 @@ impl Read for Watched {
     }
 }
 
-/// Waits until `file` can be read without waiting, or has ended, for at most `patience`.
-fn is_readable(file: &File, patience: Duration) -> io::Result<bool> {
-    let timeout = Timespec::try_from(patience).map_err(io::Error::other)?;
+/// Waits up to `timeout` until `file` can be read without blocking, or has ended.
+fn is_readable(file: &File, timeout: Duration) -> io::Result<bool> {
+    let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
     match poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&timeout)) {
         Ok(ready) => Ok(ready > 0),
         Err(Errno::INTR) => Ok(false),
@@ -167,10 +171,10 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_read_is_named() {
-        let fit = Fit::new(EntryFormat::Bytes { inline_bytes: 64 }, Notation::Bytes).unwrap();
-        let error = open(Path::new("/no/such/file"), None, fit).err().unwrap();
+        let encoder = RecordEncoder::new(EntryFormat::Bytes { inline_bytes: 64 }, Notation::Bytes).unwrap();
+        let error = open(Path::new("/no/such/file"), None, encoder).err().unwrap();
         assert!(error.to_string().starts_with("cannot read /no/such/file: "), "{error}");
-        assert!(open(Path::new("/tmp"), None, fit).is_err());
+        assert!(open(Path::new("/tmp"), None, encoder).is_err());
     }
 
     #[test]
@@ -181,7 +185,7 @@ mod tests {
         }
     }
 
-    /// Counts how often it is asked, and ends the reading after some times.
+    /// Stops the reading after `left` checks.
     struct Checks {
         left: u32,
     }
@@ -194,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_without_input_is_not_waited_for() {
+    fn reading_an_idle_pipe_can_be_stopped() {
         let (reader, mut writer) = std::io::pipe().unwrap();
         let watcher = Rc::new(RefCell::new(Checks { left: 3 }));
         let file = File::from(std::os::fd::OwnedFd::from(reader));
@@ -207,17 +211,17 @@ mod tests {
         assert_eq!(watched.read(&mut into).unwrap_err().to_string(), "enough");
         watcher.borrow_mut().left = 1;
         drop(writer);
-        assert_eq!(watched.read(&mut into).unwrap(), 0, "its end needs no second check");
+        assert_eq!(watched.read(&mut into).unwrap(), 0, "the end needs no second check");
     }
 
     #[test]
     fn a_file_is_read_without_waiting() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(b"a\t1\nb\t2\n").unwrap();
-        let fit = Fit::new(EntryFormat::Bytes { inline_bytes: 64 }, Notation::Bytes).unwrap();
-        // One check before what there is, and one before its end.
+        let encoder = RecordEncoder::new(EntryFormat::Bytes { inline_bytes: 64 }, Notation::Bytes).unwrap();
+        // One check before the content, and one before the end.
         let watcher = Rc::new(RefCell::new(Checks { left: 2 }));
-        let (records, size_bytes) = open_watched(file.path(), None, fit, watcher.clone()).unwrap();
+        let (records, size_bytes) = open_watched(file.path(), None, encoder, watcher.clone()).unwrap();
         assert_eq!((records.map(Result::unwrap).count(), size_bytes, watcher.borrow().left), (2, Some(8), 0));
     }
 }

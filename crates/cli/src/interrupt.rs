@@ -1,9 +1,9 @@
-//! Interrupts, which are SIGINT (Ctrl-C), SIGTERM and SIGHUP: a command ends between two operations instead of in the
-//! middle of one, and leaves nothing it made for itself.
+//! Interrupts by SIGINT (Ctrl-C), SIGTERM and SIGHUP: a command ends between two operations instead of in the middle of
+//! one, and destroys a table that it created for itself.
 //!
-//! Invariants: the first interrupt is noted, or destroys the table that the command made for itself, whichever was
-//! asked for when it came; a second SIGINT or SIGTERM ends the process at once. The holder of the lock of [`MADE`]
-//! decides what becomes of that table, so a command that ends by itself never meets its own handler.
+//! Invariants: the first interrupt sets a flag, or destroys the command's temporary table if one is armed; a second
+//! SIGINT or SIGTERM ends the process at once. Only the holder of the lock of [`TEMPORARY_TABLE`] destroys that table,
+//! so a command that ends by itself never races with its own handler.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -16,29 +16,29 @@ use signal_hook::low_level::pipe;
 
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::signals::{self, ENDING};
+use crate::signals::{self, TERMINATING};
 
-/// The exit code of a command that was interrupted: 128 and the number of SIGINT, as shells have it.
+/// The exit code of an interrupted command: 128 plus the number of SIGINT, as in shells.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
-static PRESSED: AtomicBool = AtomicBool::new(false);
-static ORPHANED: AtomicBool = AtomicBool::new(false);
-/// Whether SIGHUP means something else to this command.
-static LEFT: AtomicBool = AtomicBool::new(false);
-static MADE: Mutex<Option<Made>> = Mutex::new(None);
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+static STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
+/// Whether the command handles SIGHUP itself.
+static HANGUPS_IGNORED: AtomicBool = AtomicBool::new(false);
+static TEMPORARY_TABLE: Mutex<Option<TemporaryTable>> = Mutex::new(None);
 
-/// A table that a command made for itself.
-struct Made {
+/// A table that a command created for itself.
+struct TemporaryTable {
     url: Url,
     output: Output,
 }
 
-impl Made {
-    /// Destroys it and ends the process. This command's workers may die in the middle of a change: nobody needs the
-    /// table any more.
-    fn abandon(self) -> ! {
+impl TemporaryTable {
+    /// Destroys the table and ends the process. This command's workers may die in the middle of a change, because the
+    /// table is no longer needed.
+    fn destroy_and_exit(self) -> ! {
         let failure = match Store::destroy(&self.url) {
-            Ok(()) => Failure::Abandoned(self.url),
+            Ok(()) => Failure::TableDiscarded(self.url),
             Err(error) => error.into(),
         };
         self.output.error_over_bar(&failure.text());
@@ -46,9 +46,9 @@ impl Made {
     }
 }
 
-/// From now on the first interrupt is only noted: see [`requested`]. Where no handler can be installed, the signals end
-/// the process as they always do.
-pub fn note() {
+/// Installs the handlers. From now on the first interrupt only sets a flag: see [`requested`]. If no handler can be
+/// installed, the signals end the process as usual.
+pub fn catch() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         let _ = install();
@@ -56,92 +56,92 @@ pub fn note() {
 }
 
 fn install() -> io::Result<()> {
-    catch(ENDING.iter().map(|(signal, _)| *signal), pressed)?;
-    // The end of a terminal sends it several times.
-    catch(signals::hangup().map(|(signal, _)| signal), hung_up)
+    on_signals(TERMINATING.iter().map(|(signal, _)| *signal), on_interrupt)?;
+    // A terminal that closes sends SIGHUP several times.
+    on_signals(signals::hangup().map(|(signal, _)| signal), on_hangup)
 }
 
-/// Calls `noted` for each of these signals that comes, in a thread of its own.
-fn catch(signals: impl Iterator<Item = i32>, noted: fn()) -> io::Result<()> {
-    let (mut woken, wakes) = UnixStream::pair()?;
+/// Calls `handler` on a separate thread for each of these signals.
+fn on_signals(signals: impl Iterator<Item = i32>, handler: fn()) -> io::Result<()> {
+    let (mut wake_reader, wake_writer) = UnixStream::pair()?;
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        // Until the process ends, or at once if no signal could be registered.
-        while woken.read_exact(&mut [0]).is_ok() {
-            noted();
+        // Ends with the process, or at once if no signal could be registered.
+        while wake_reader.read_exact(&mut [0]).is_ok() {
+            handler();
         }
     })?;
     for signal in signals {
-        pipe::register(signal, wakes.try_clone()?)?;
+        pipe::register(signal, wake_writer.try_clone()?)?;
     }
     Ok(())
 }
 
-/// Whether an interrupt came since [`note`], or nobody wants this process any more.
+/// Whether an interrupt came since [`catch`], or [`request_stop`] was called.
 pub fn requested() -> bool {
-    PRESSED.load(Ordering::Relaxed) || ORPHANED.load(Ordering::Relaxed)
+    INTERRUPTED.load(Ordering::Relaxed) || STOP_REQUESTED.load(Ordering::Relaxed)
 }
 
-/// The process that gave this one its orders is gone. An interrupt after that is still the first.
-pub fn request() {
-    ORPHANED.store(true, Ordering::Relaxed);
+/// Requests the end of this process without an interrupt, because its parent is gone or has ordered it to stop. An
+pub fn request_stop() {
+    STOP_REQUESTED.store(true, Ordering::Relaxed);
 }
 
-/// From now on the first interrupt destroys the table at `url`, which this command made for itself, and ends the
-/// process. If it came before, now.
+/// Arms the destruction of the table at `url`, which this command created for itself: from now on the first interrupt
+/// destroys it and ends the process. If an interrupt came before, this happens now.
 pub fn arm(url: &Url, output: &Output) {
-    note();
-    let mut guard = made();
-    let made = Made { url: url.clone(), output: *output };
+    catch();
+    let mut guard = temporary_table();
+    let table = TemporaryTable { url: url.clone(), output: *output };
     if requested() {
-        made.abandon();
+        table.destroy_and_exit();
     }
-    *guard = Some(made);
+    *guard = Some(table);
 }
 
-/// From now on an interrupt is only noted. Does not return if it is destroying the table.
+/// Disarms the destruction: from now on an interrupt only sets the flag. Does not return if the table is being
 pub fn disarm() {
-    *made() = None;
+    *temporary_table() = None;
 }
 
-/// From now on SIGHUP is no interrupt: the command looks after it itself.
-pub fn leave_hangups() {
-    LEFT.store(true, Ordering::Relaxed);
+/// Stops treating SIGHUP as an interrupt, because the command handles it itself.
+pub fn ignore_hangups() {
+    HANGUPS_IGNORED.store(true, Ordering::Relaxed);
 }
 
-/// Does what an interrupt does that reached this process's workers, and perhaps not yet this process. Does not return
-/// if there is a table to destroy.
-pub fn press() -> Failure {
-    let mut guard = made();
-    PRESSED.store(true, Ordering::Relaxed);
+/// Handles an interrupt that has reached a worker, but perhaps not yet this process. Does not return if there is a
+/// table to destroy.
+pub fn trigger() -> Failure {
+    let mut guard = temporary_table();
+    INTERRUPTED.store(true, Ordering::Relaxed);
     match guard.take() {
-        Some(made) => made.abandon(),
+        Some(table) => table.destroy_and_exit(),
         None => Failure::Stopped,
     }
 }
 
-fn made() -> MutexGuard<'static, Option<Made>> {
-    MADE.lock().unwrap_or_else(PoisonError::into_inner)
+fn temporary_table() -> MutexGuard<'static, Option<TemporaryTable>> {
+    TEMPORARY_TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn pressed() {
-    let guard = made();
-    if PRESSED.swap(true, Ordering::Relaxed) {
+fn on_interrupt() {
+    let guard = temporary_table();
+    if INTERRUPTED.swap(true, Ordering::Relaxed) {
         std::process::exit(EXIT_INTERRUPTED.into());
     }
-    abandon(guard);
+    discard_table(guard);
 }
 
-fn hung_up() {
-    if LEFT.load(Ordering::Relaxed) {
+fn on_hangup() {
+    if HANGUPS_IGNORED.load(Ordering::Relaxed) {
         return;
     }
-    let guard = made();
-    PRESSED.store(true, Ordering::Relaxed);
-    abandon(guard);
+    let guard = temporary_table();
+    INTERRUPTED.store(true, Ordering::Relaxed);
+    discard_table(guard);
 }
 
-fn abandon(mut guard: MutexGuard<'static, Option<Made>>) {
-    if let Some(made) = guard.take() {
-        made.abandon();
+fn discard_table(mut guard: MutexGuard<'static, Option<TemporaryTable>>) {
+    if let Some(table) = guard.take() {
+        table.destroy_and_exit();
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariants: records of one key are stored in the order of the input, because a key's hash decides which thread
 //! stores it, so the last one wins. Memory is bounded: a few batches for each thread, of bounded size unless one
-//! record is larger. A record that was read is handed over within [`FLUSH_AFTER`], whether more follows or not.
+//! record is larger. A record that was read is sent to its thread within [`FLUSH_AFTER`], whether more follows or not.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -27,44 +27,44 @@ use crate::progress::Progress;
 use crate::text::Notation;
 use crate::units;
 
-/// What fails when what is stored cannot be written down.
-const ACKNOWLEDGE: &str = "write down what is stored";
-/// Records of one batch, at most: enough to make handing them over cheap.
+/// The operation that fails if the file of `--acknowledge` cannot be written.
+const ACKNOWLEDGE: &str = "write the file of --acknowledge";
+/// Maximum number of records in a batch: enough to make sending it cheap.
 const BATCH_RECORDS: usize = 256;
-/// Bytes of one batch, after which it is handed over.
+/// Size in bytes at which a batch is sent.
 const BATCH_BYTES: usize = 256 << 10;
-/// Batches that wait for a thread: one being filled, one being stored, two in between.
+/// Batches queued for a thread, beside the one being filled and the one being stored.
 const WAITING_BATCHES: usize = 2;
-/// How long a record waits for others to make a batch with: an input that pauses is stored meanwhile, and one that
-/// trickles makes a few batches a second.
+/// How long a record waits for its batch to fill: records are stored soon when the input pauses, and a slow input
+/// makes a few batches a second.
 const FLUSH_AFTER: Duration = Duration::from_millis(250);
-/// Between two checks, while the input has nothing to read, of what may end the load.
+/// Time between two checks of what may end the load, while the input pauses.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Bad records that are shown.
+/// Maximum number of bad records that are shown.
 const BAD_SHOWN: usize = 5;
-/// Characters of a key that an error shows.
+/// Maximum characters of a key in an error.
 const KEY_CHARS: usize = 60;
 
-/// What to do with records that cannot be read.
+/// The handling of records that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadRecords {
-    /// Stop at the first.
+    /// Stop at the first one.
     Stop,
-    /// Count them and go on.
+    /// Skip and count them.
     Skip,
 }
 
-/// Where to write down what is stored.
+/// The file of `--acknowledge`, to which stored records are appended.
 #[derive(Debug)]
 pub struct Acknowledge {
     /// The file.
     pub file: Mutex<File>,
-    /// How keys and values are written.
+    /// The notation of keys and values.
     pub notation: Notation,
 }
 
 impl Acknowledge {
-    /// Writes down `records`, all of which are stored.
+    /// Appends `records`, all of which are stored.
     fn write(&self, records: &[Record]) -> Result<(), Failure> {
         let mut lines = Vec::new();
         for record in records {
@@ -72,51 +72,51 @@ impl Acknowledge {
             tsv::write(&key, &value, &mut lines).map_err(Failure::host(ACKNOWLEDGE))?;
         }
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        // At once, so that whoever reads the file sees whole lines, but for the last.
+        // In one write, so that a reader of the file sees complete lines, except perhaps the last one.
         file.write_all(&lines).map_err(Failure::host(ACKNOWLEDGE))
     }
 }
 
-/// How to load.
+/// The options of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadOptions<'a> {
-    /// Threads that store; at least 1.
+    /// Number of threads that store; at least 1.
     pub threads: usize,
-    /// What to do with records that cannot be read.
+    /// The handling of records that cannot be read.
     pub bad: BadRecords,
-    /// Where to write down what is stored, if anywhere.
+    /// The file to which stored records are appended, if any.
     pub acknowledge: Option<&'a Acknowledge>,
 }
 
-/// What was loaded.
+/// The result of a load.
 #[derive(Clone, Debug, Default)]
 pub struct LoadReport {
-    /// Records stored.
+    /// Number of records stored.
     pub records: u64,
-    /// Records whose key was new.
+    /// Number of records whose key was new.
     pub inserted: u64,
     /// Bytes of all keys and values.
     pub bytes: u64,
-    /// Records that could not be read.
+    /// Number of records that could not be read.
     pub bad: u64,
     /// The first of them.
     pub bad_shown: Vec<BadRecord>,
-    /// What storing cost.
+    /// The cost of storing.
     pub tally: OperationTally,
-    /// From start to end.
+    /// Duration of the load.
     pub elapsed_ns: u64,
 }
 
-/// Stores every record. `outbox` is what `records` was opened with.
+/// Stores every record. `outbox` is the watcher with which `records` was opened.
 pub fn load<R: BufRead>(
     store: &Store,
     records: &mut Records<R>,
     options: LoadOptions<'_>,
     outbox: &RefCell<Outbox>,
 ) -> Result<LoadReport, Failure> {
-    // All of them first: a load that cannot have its clients stores nothing.
+    // All clients are opened first: a load that cannot open them stores nothing.
     let clients: Vec<Client> = (0..options.threads.max(1)).map(|_| store.client()).collect::<Result<_, _>>()?;
-    interrupt::note();
+    interrupt::catch();
     let started = Instant::now();
     let counters = Arc::clone(&outbox.borrow().counters);
     let (read, stored) = thread::scope(|scope| {
@@ -129,7 +129,7 @@ pub fn load<R: BufRead>(
             .unzip();
         outbox.borrow_mut().open(senders);
         let read = read(records, options.bad, outbox);
-        // The threads end when nobody can send to them any more.
+        // The threads end when their senders are closed.
         outbox.borrow_mut().close();
         let stored: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
         (read, stored)
@@ -150,7 +150,7 @@ pub fn load<R: BufRead>(
         return Err(refused.failure(loaded));
     }
     if let Some(unwritten) = unwritten {
-        return Err(Failure::Unanswered { done: loaded.to_string(), source: Box::new(unwritten) });
+        return Err(Failure::AnswerNotWritten { done: loaded.to_string(), source: Box::new(unwritten) });
     }
     let report = read.map_err(|source| Failure::Input { source, loaded })?;
     if interrupt::requested() {
@@ -166,32 +166,32 @@ pub fn load<R: BufRead>(
     })
 }
 
-/// The shard of a key among `shards`.
+/// Returns the shard of a key among `shards`.
 pub fn shard_of(key: &[u8], shards: usize) -> usize {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
     (hasher.finish() % shards.max(1) as u64) as usize
 }
 
-/// What all threads have done so far.
+/// The progress of all threads.
 #[derive(Default)]
 struct Counters {
     stored: AtomicU64,
     inserted: AtomicU64,
     bytes: AtomicU64,
-    /// Whether a thread ended before its batches did: the load is over.
+    /// Whether a thread ended before its batches did, which ends the load.
     failed: AtomicBool,
 }
 
-/// What one thread did.
+/// The result of one thread.
 struct Stored {
     tally: OperationTally,
     refused: Option<Refused>,
-    /// Why what is stored could not be written down.
+    /// Why the file of `--acknowledge` could not be written.
     unwritten: Option<Failure>,
 }
 
-/// What the store refused.
+/// A record that the store refused.
 struct Refused {
     line: u64,
     key: String,
@@ -205,7 +205,7 @@ impl Refused {
     }
 }
 
-/// One thread's work. It ends early at the first refusal, and says so in the counters.
+/// Stores the batches of one thread. Ends early at the first failure, and reports it in the counters.
 fn store_all(
     client: Client,
     batches: Receiver<Vec<Record>>,
@@ -253,8 +253,8 @@ fn store_batches(
     stored
 }
 
-/// Reads every record and hands it over. Ends early, without an error, if a thread has failed, or on Ctrl-C: what was
-/// handed over is still stored.
+/// Reads every record and sends it to its thread. Ends early, without an error, if a thread has failed, or on Ctrl-C:
+/// the records sent before are still stored.
 fn read<R: BufRead>(
     records: &mut Records<R>,
     bad: BadRecords,
@@ -285,19 +285,19 @@ fn read<R: BufRead>(
     ended.map(|()| report)
 }
 
-/// Records that were read, on their way to the threads that store them. As the watcher of the input it hands over what
-/// was read before a pause, and can end the load in one.
+/// The batches of records to be sent to the threads that store them. As the watcher of the input it sends incomplete
+/// batches when the input pauses, and can end the load then.
 pub struct Outbox {
     senders: Vec<SyncSender<Vec<Record>>>,
-    /// One for each thread.
+    /// The batches being filled, one for each thread.
     batches: Vec<Batch>,
-    /// Records in them.
+    /// Number of records in these batches.
     waiting: usize,
-    /// When the first of these came.
+    /// When the first of these records was added.
     waiting_since: Instant,
     counters: Arc<Counters>,
     progress: Progress,
-    /// Bytes of the input up to the latest record.
+    /// Number of input bytes read so far.
     bytes_read: u64,
     entries_before: u64,
     slots: u64,
@@ -312,7 +312,7 @@ struct Batch {
 }
 
 impl Outbox {
-    /// An outbox without threads, for a table of `slots` entries at most that has `entries_before` now.
+    /// Creates an outbox without threads, for a table with room for `slots` entries that holds `entries_before` now.
     pub fn new(progress: Progress, entries_before: u64, slots: u64) -> Outbox {
         let now = Instant::now();
         Outbox {
@@ -329,7 +329,7 @@ impl Outbox {
         }
     }
 
-    /// Says how large the input is.
+    /// Sets the size of the input.
     pub fn set_input_bytes(&mut self, bytes: u64) {
         self.progress.set_total(bytes);
     }
@@ -340,13 +340,13 @@ impl Outbox {
         self.started = Instant::now();
     }
 
-    /// Nothing more comes. Records that still wait are dropped.
+    /// Closes the senders. Records not yet sent are dropped.
     fn close(&mut self) {
         self.senders.clear();
         self.progress.finish();
     }
 
-    /// Whether nothing more is to be stored.
+    /// Whether the load is to end.
     fn is_over(&self) -> bool {
         interrupt::requested() || self.counters.failed.load(Ordering::Relaxed)
     }
@@ -368,7 +368,7 @@ impl Outbox {
         }
     }
 
-    /// Hands over the records that have waited long enough; returns when that is to be asked again.
+    /// Sends the records if they have waited long enough; returns the time until the next check.
     fn flush_if_due(&mut self) -> Duration {
         if self.waiting == 0 {
             return CHECK_INTERVAL;
@@ -380,7 +380,7 @@ impl Outbox {
         FLUSH_AFTER.saturating_sub(waited).clamp(Duration::from_millis(1), CHECK_INTERVAL)
     }
 
-    /// Hands over every record.
+    /// Sends all records.
     fn flush(&mut self) {
         (0..self.batches.len()).for_each(|shard| self.hand_over(shard));
     }
@@ -388,7 +388,7 @@ impl Outbox {
     fn hand_over(&mut self, shard: usize) {
         let batch = std::mem::take(&mut self.batches[shard]);
         self.waiting -= batch.records.len();
-        // A thread that has ended says why when it is joined.
+        // The error of a thread that has ended is returned when it is joined.
         if !batch.records.is_empty() && self.senders[shard].send(batch.records).is_err() {
             self.counters.failed.store(true, Ordering::Relaxed);
         }
@@ -413,7 +413,7 @@ impl Outbox {
 
 impl InputWatcher for Outbox {
     fn check(&mut self) -> io::Result<Duration> {
-        interrupt::note();
+        interrupt::catch();
         let again = self.flush_if_due();
         self.show();
         if self.is_over() { Err(io::Error::other("the load is over")) } else { Ok(again) }

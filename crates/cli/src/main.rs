@@ -1,14 +1,15 @@
 //! The `guira` program: create, load, read, change, check and measure a key/value table in shared memory.
 //!
-//! It is the first user of the public API and owns no protocol: it turns arguments and files into calls, and answers
-//! into text that is made to be read or JSON that is made to be parsed.
+//! It uses only the public API and implements no protocol: it turns arguments and files into calls, and answers into
+//! text for people or JSON for programs.
 //!
-//! Invariants: nothing but a command's answer goes to standard output; whatever fails is one line on standard error
-//! and an exit code of [`failure::EXIT_CODES`]; a closed standard output ends the program quietly.
+//! Invariants: only a command's answer goes to standard output; a failure is one line on standard error and an exit
+//! code of [`failure::EXIT_CODES`]; a closed standard output ends the program without an error.
 
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod capacity;
 mod commands;
 mod failure;
 mod input;
@@ -16,7 +17,6 @@ mod interrupt;
 mod loader;
 mod output;
 mod progress;
-mod room;
 mod signals;
 mod text;
 mod units;

@@ -1,4 +1,4 @@
-//! Standard output and standard error: the only place that writes to them.
+//! Output: the only module that writes to standard output and standard error.
 //!
 //! Invariants: a closed standard output is [`Failure::ClosedOutput`] and never a panic; a closed standard error is
 //! ignored; JSON is one object on one line.
@@ -13,34 +13,34 @@ use serde::Serialize;
 use crate::failure::{ErrorText, Failure};
 use crate::units::count;
 
-/// How answers are shown.
+/// The format of answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// Text made to be read.
+    /// Text for people.
     #[default]
     Human,
-    /// One JSON object (dump: one a line).
+    /// One JSON object (with dump, one per line).
     Json,
 }
 
-/// Where answers and errors go.
+/// The destination of answers and errors.
 #[derive(Clone, Copy, Debug)]
 pub struct Output {
     format: Format,
 }
 
 impl Output {
-    /// Output in this format.
+    /// Creates an output in this format.
     pub fn new(format: Format) -> Output {
         Output { format }
     }
 
-    /// The format asked for.
+    /// Returns the chosen format.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// Gives the answer: `human` as text or `json` as an object, whichever was asked for.
+    /// Writes the answer: `human` as text or `json` as an object, depending on the format.
     pub fn answer(&self, json: &impl Serialize, human: impl FnOnce() -> String) -> Result<(), Failure> {
         match self.format {
             Format::Human => self.line(&human()),
@@ -51,54 +51,54 @@ impl Output {
         }
     }
 
-    /// Writes a line for people, and nothing where JSON was asked for.
-    pub fn say(&self, line: &str) -> Result<(), Failure> {
+    /// Writes a line of text, or nothing if the format is JSON.
+    pub fn human_line(&self, line: &str) -> Result<(), Failure> {
         if self.format == Format::Human { self.line(line) } else { Ok(()) }
     }
 
-    /// Writes these bytes as they are; on a terminal a line end follows.
+    /// Writes bytes as they are; on a terminal, adds a newline.
     pub fn bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
         let mut stdout = io::stdout().lock();
         let end: &[u8] = if stdout.is_terminal() { b"\n" } else { b"" };
-        stdout.write_all(bytes).and_then(|()| stdout.write_all(end)).and_then(|()| stdout.flush()).map_err(closed)
+        stdout.write_all(bytes).and_then(|()| stdout.write_all(end)).and_then(|()| stdout.flush()).map_err(stdout_error)
     }
 
     /// Writes a line.
     pub fn line(&self, line: &str) -> Result<(), Failure> {
         let mut stdout = io::stdout().lock();
-        writeln!(stdout, "{line}").and_then(|()| stdout.flush()).map_err(closed)
+        writeln!(stdout, "{line}").and_then(|()| stdout.flush()).map_err(stdout_error)
     }
 
-    /// Writes a line for people to standard error.
-    pub fn remark(&self, line: &str) {
+    /// Writes a line of text to standard error, or nothing if the format is JSON.
+    pub fn note(&self, line: &str) {
         if self.format == Format::Human {
-            complain(&shown(line));
+            write_stderr(&shown(line));
         }
     }
 
-    /// Writes to standard error what the user should know before something fails, and it goes on.
+    /// Writes a warning to standard error.
     pub fn warn(&self, warning: &str) {
         match self.format {
-            Format::Human => complain(&shown(&format!("guira: warning: {warning}"))),
-            Format::Json => complain(&serde_json::json!({ "warning": { "message": warning } }).to_string()),
+            Format::Human => write_stderr(&shown(&format!("guira: warning: {warning}"))),
+            Format::Json => write_stderr(&serde_json::json!({ "warning": { "message": warning } }).to_string()),
         }
     }
 
-    /// Says what failed, and returns the exit code that says so.
+    /// Reports a failure, and returns its exit code.
     pub fn fail(&self, failure: &Failure) -> ExitCode {
         if failure.is_closed_output() {
-            // Whoever read our output has seen enough: `guira dump | head`.
+            // The reader has seen enough, as in `guira dump | head`.
             return ExitCode::SUCCESS;
         }
         self.error(&failure.text());
         ExitCode::from(failure.exit_code())
     }
 
-    /// Writes an error to standard error, in the place of a bar that may be on a terminal.
+    /// Writes an error to standard error, over a progress bar that may be on the terminal.
     pub fn error_over_bar(&self, error: &ErrorText) {
         let mut stderr = io::stderr().lock();
         if stderr.is_terminal() {
-            // Nobody is left to tell that nobody listens.
+            // A closed standard error is ignored.
             let _ = stderr.write_all(b"\r\x1b[2K");
         }
         drop(stderr);
@@ -108,20 +108,20 @@ impl Output {
     /// Writes an error to standard error.
     pub fn error(&self, error: &ErrorText) {
         match self.format {
-            Format::Human => complain(&format!("guira: {}", printable(&error.message.replace('\n', " ")))),
+            Format::Human => write_stderr(&format!("guira: {}", printable(&error.message.replace('\n', " ")))),
             Format::Json => {
                 #[derive(Serialize)]
                 struct Object<'e> {
                     error: &'e ErrorText,
                 }
-                complain(&serde_json::to_string(&Object { error }).unwrap_or_default());
+                write_stderr(&serde_json::to_string(&Object { error }).unwrap_or_default());
             }
         }
     }
 }
 
-/// What writing to standard output failed with.
-pub fn closed(error: io::Error) -> Failure {
+/// Turns a failure to write to standard output into a command's failure.
+pub fn stdout_error(error: io::Error) -> Failure {
     if error.kind() == io::ErrorKind::BrokenPipe {
         Failure::ClosedOutput
     } else {
@@ -129,27 +129,26 @@ pub fn closed(error: io::Error) -> Failure {
     }
 }
 
-/// Lines with nothing in them that a terminal obeys: names of tables and files are in them, which anybody may have
-/// chosen.
+/// Escapes control characters in each line: lines contain names of tables and files, which other users may have chosen.
 fn shown(lines: &str) -> String {
     lines.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// Writes a line to standard error, if anybody listens.
-fn complain(line: &str) {
-    // Nobody is left to tell that nobody listens.
+/// Writes a line to standard error.
+fn write_stderr(line: &str) {
+    // A closed standard error is ignored.
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
-/// What was counted, as a table under `head`: every counter that is not 0. `None` if all are.
-pub fn met<'n>(head: &str, counters: impl IntoIterator<Item = (&'n str, u64)>) -> Option<String> {
+/// Formats all counters that are not 0 as a table under `head`; returns `None` if all are 0.
+pub fn counter_table<'n>(head: &str, counters: impl IntoIterator<Item = (&'n str, u64)>) -> Option<String> {
     let counted = counters.into_iter().filter(|(_, times)| *times > 0);
     let mut rows = vec![vec![head.to_owned(), "times".to_owned()]];
     rows.extend(counted.map(|(name, times)| vec![name.replace('_', " "), count(times)]));
     (rows.len() > 1).then(|| table(&rows))
 }
 
-/// Rows of text as aligned columns: the first to the left, all others to the right.
+/// Formats rows as aligned columns: the first to the left, all others to the right.
 pub fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cells_of = |column: usize| rows.iter().filter_map(move |row| row.get(column));
@@ -165,7 +164,7 @@ pub fn table(rows: &[Vec<String>]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Names and what they are, one a line, the names padded.
+/// Formats names and values, one per line, with the names padded.
 pub fn fields(fields: &[(&str, String)]) -> String {
     let width = fields.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let lines = fields.iter().map(|(name, text)| format!("{name:<width$}  {text}").trim_end().to_owned());

@@ -1,5 +1,5 @@
-//! Keys and values as they stand in arguments and answers: text, hexadecimal digits, decimal numbers, or the bytes of a
-//! file.
+//! The notation of keys and values in arguments and answers: text, hexadecimal digits, decimal numbers, or the bytes of
+//! a file.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -8,31 +8,31 @@ use std::path::Path;
 
 use clap::Args;
 use guira::EntryFormat;
-use guira_input::{Fit, Record, VALUE_BYTES_MAX, from_hex, printable, to_hex};
+use guira_input::{Record, RecordEncoder, VALUE_BYTES_MAX, from_hex, printable, to_hex};
 
 use crate::failure::Failure;
 use crate::units::counted;
 
-/// Characters of a key that answers show.
+/// Maximum characters of a key in an answer.
 const KEY_CHARS: usize = 80;
-/// Bytes of the largest number.
+/// Size of the largest number in bytes.
 const NUMBER_BYTES: usize = 16;
 
-/// How keys and values are written, as options of a command.
+/// The options that choose the notation of keys and values.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct NotationOptions {
-    /// Keys and values are hexadecimal digits, two a byte.
+    /// Write keys and values as hexadecimal digits, two per byte.
     #[arg(long)]
     hex: bool,
-    /// Keys and values are decimal numbers below 2^128, stored little-endian. For tables of a fixed format.
+    /// Write keys and values as decimal numbers below 2^128, stored little-endian. For tables of a fixed format.
     #[arg(long, conflicts_with = "hex")]
     numbers: bool,
 }
 
 impl NotationOptions {
-    /// The notation asked for, if a table of `format` can have it.
+    /// Returns the chosen notation, if a table of `format` can have it.
     pub fn notation(&self, format: EntryFormat) -> Result<Notation, Failure> {
-        self.fit(format)?;
+        self.encoder(format)?;
         Ok(match self.of_input() {
             guira_input::Notation::Bytes => Notation::Text,
             guira_input::Notation::Hex => Notation::Hex,
@@ -40,9 +40,9 @@ impl NotationOptions {
         })
     }
 
-    /// What a table of `format` takes from an input in the notation asked for.
-    pub fn fit(&self, format: EntryFormat) -> Result<Fit, Failure> {
-        Fit::new(format, self.of_input()).map_err(Failure::Misuse)
+    /// Returns the encoder from the chosen notation to a table of `format`.
+    pub fn encoder(&self, format: EntryFormat) -> Result<RecordEncoder, Failure> {
+        RecordEncoder::new(format, self.of_input()).map_err(Failure::Misuse)
     }
 
     fn of_input(&self) -> guira_input::Notation {
@@ -54,19 +54,19 @@ impl NotationOptions {
     }
 }
 
-/// How keys and values of arguments are written.
+/// The notation of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notation {
     /// UTF-8 text.
     Text,
-    /// Two hexadecimal digits a byte.
+    /// Two hexadecimal digits per byte.
     Hex,
     /// Decimal numbers, stored little-endian.
     Numbers,
 }
 
 impl Notation {
-    /// Bytes as they are printed.
+    /// Formats bytes in this notation.
     pub fn written(self, bytes: &[u8]) -> Result<Cow<'_, [u8]>, Failure> {
         Ok(match self {
             Notation::Text => Cow::Borrowed(bytes),
@@ -75,7 +75,7 @@ impl Notation {
         })
     }
 
-    /// A key as answers show it.
+    /// Formats a key for a message.
     pub fn shown(self, key: &[u8]) -> String {
         match self {
             Notation::Text => printable(key, KEY_CHARS),
@@ -84,7 +84,7 @@ impl Notation {
         }
     }
 
-    /// The bytes of a key.
+    /// Parses a key.
     pub fn key(self, text: &str, format: EntryFormat) -> Result<Vec<u8>, Failure> {
         let key = match (self, format) {
             (Notation::Numbers, EntryFormat::Fixed { key_bytes, .. }) => {
@@ -99,7 +99,7 @@ impl Notation {
         }
     }
 
-    /// The bytes of a value.
+    /// Parses a value.
     pub fn value(self, text: &str, format: EntryFormat) -> Result<Vec<u8>, Failure> {
         let value = match (self, format) {
             (Notation::Numbers, EntryFormat::Fixed { value_bytes, .. }) => {
@@ -108,10 +108,10 @@ impl Notation {
             }
             _ => self.bytes("value", text)?,
         };
-        self.fitting(value, format)
+        self.checked_value(value, format)
     }
 
-    /// The bytes of a file as a value, whatever the notation; `-` is standard input.
+    /// Reads a value from a file, as raw bytes in any notation; `-` is standard input.
     pub fn value_of_file(self, path: &Path, format: EntryFormat) -> Result<Vec<u8>, Failure> {
         let value = if path == Path::new("-") {
             read_all("standard input", io::stdin().lock())?
@@ -120,11 +120,11 @@ impl Notation {
             let file = File::open(path).map_err(Failure::host(format!("open {name}")))?;
             read_all(&name, file)?
         };
-        self.fitting(value, format)
+        self.checked_value(value, format)
     }
 
-    /// A value, if a table of `format` can have it.
-    fn fitting(self, value: Vec<u8>, format: EntryFormat) -> Result<Vec<u8>, Failure> {
+    /// Checks that a table of `format` can store a value, and returns it.
+    fn checked_value(self, value: Vec<u8>, format: EntryFormat) -> Result<Vec<u8>, Failure> {
         match format {
             EntryFormat::Fixed { value_bytes, .. } => self.exactly("value", value, value_bytes, format),
             EntryFormat::Bytes { .. } => Ok(value),
@@ -133,10 +133,10 @@ impl Notation {
 
     fn bytes(self, what: &str, text: &str) -> Result<Vec<u8>, Failure> {
         match self {
-            // Numbers of other than fixed formats were refused with their option.
+            // Numbers are refused before unless the format is fixed.
             Notation::Text | Notation::Numbers => Ok(text.as_bytes().to_vec()),
             Notation::Hex => from_hex(text.as_bytes()).ok_or_else(|| {
-                Failure::Misuse(format!("{what} {text:?} is not a hexadecimal string: write two digits a byte"))
+                Failure::Misuse(format!("{what} {text:?} is not a hexadecimal string: write two digits per byte"))
             }),
         }
     }
@@ -146,42 +146,44 @@ impl Notation {
             return Ok(bytes);
         }
         let hint = match self {
-            Notation::Text => "; --hex takes bytes that are no text",
+            Notation::Text => "; use --hex for bytes that are not text",
             Notation::Hex | Notation::Numbers => "",
         };
         let found = counted(bytes.len() as u64, "byte");
         Err(Failure::Misuse(format!(
-            "the {what} has {found}, and the table ({format}) takes {what}s of exactly {wanted}{hint}"
+            "the {what} has {found}, but the table ({format}) takes {what}s of exactly {wanted}{hint}"
         )))
     }
 }
 
-/// Decimal numbers as they are stored, in the way of `guira load`.
+/// Encodes decimal numbers in the same way as `guira load`.
 fn little_endian(format: EntryFormat, key: &str, value: &str) -> Result<Record, Failure> {
-    let fit = Fit::new(format, guira_input::Notation::Numbers).map_err(Failure::Misuse)?;
+    let encoder = RecordEncoder::new(format, guira_input::Notation::Numbers).map_err(Failure::Misuse)?;
     let record = Record { key: key.into(), value: value.into(), line: 1 };
-    fit.apply(record).map_err(|bad| Failure::Misuse(bad.reason.replacen("its ", "the ", 1)))
+    encoder.encode(record).map_err(|bad| Failure::Misuse(bad.reason.replacen("its ", "the ", 1)))
 }
 
-/// The decimal number that is stored as `bytes`.
+/// Formats stored bytes as a decimal number.
 fn number(bytes: &[u8]) -> Result<String, Failure> {
     let (low, high) = bytes.split_at(bytes.len().min(NUMBER_BYTES));
     if bytes.is_empty() || high.iter().any(|byte| *byte != 0) {
         let hex = to_hex(bytes);
-        return Err(Failure::Misuse(format!("the bytes {hex} are not a number below 2^128; --hex prints any bytes")));
+        return Err(Failure::Misuse(format!(
+            "the bytes {hex} are not a number below 2^128; use --hex to print any bytes"
+        )));
     }
     let mut number = [0; NUMBER_BYTES];
     number[..low.len()].copy_from_slice(low);
     Ok(u128::from_le_bytes(number).to_string())
 }
 
-/// All bytes of a file that is to be one value.
+/// Reads a whole file as one value.
 fn read_all(name: &str, reader: impl Read) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     let limit = VALUE_BYTES_MAX as u64 + 1;
     reader.take(limit).read_to_end(&mut bytes).map_err(Failure::host(format!("read {name}")))?;
     if bytes.len() > VALUE_BYTES_MAX {
-        return Err(Failure::Misuse(format!("{name} has more than {VALUE_BYTES_MAX} bytes, the largest value")));
+        return Err(Failure::Misuse(format!("{name} has more than {VALUE_BYTES_MAX} bytes, the maximum for a value")));
     }
     Ok(bytes)
 }
@@ -201,11 +203,12 @@ mod tests {
         let error = Notation::Text.key("abc", FIXED).unwrap_err().to_string();
         assert_eq!(
             error,
-            "the key has 3 bytes, and the table (fixed:4:2) takes keys of exactly 4; --hex takes bytes that are no text"
+            "the key has 3 bytes, but the table (fixed:4:2) takes keys of exactly 4; use --hex for bytes that are not \
+             text"
         );
         for text in ["0", "zz", "0x01", "é0"] {
             let error = Notation::Hex.key(text, BYTES).unwrap_err().to_string();
-            assert!(error.contains("two digits a byte"), "{error}");
+            assert!(error.contains("two digits per byte"), "{error}");
         }
     }
 
@@ -238,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn no_character_of_a_value_means_anything() {
+    fn no_character_of_a_value_is_special() {
         for text in ["@/etc/hostname", "@-", "@@x", "a@", "-"] {
             assert_eq!(Notation::Text.value(text, BYTES).unwrap(), text.as_bytes());
         }

@@ -1,16 +1,16 @@
-//! Counts, sizes and times, as people write and read them.
+//! Parsing and formatting of counts, sizes and times.
 
 use std::time::Duration;
 
 use guira::admin::ByteCount;
 
-/// Reads a number of things: `10000`, `10_000`, `10k`, `1.5M`, `2G`, `1T` (powers of 1000).
+/// Parses a count: `10000`, `10_000`, `10k`, `1.5M`, `2G`, `1T` (powers of 1000).
 pub fn parse_count(text: &str) -> Result<u64, String> {
     let factors = [("k", 1_000), ("K", 1_000), ("M", 1_000_000), ("G", 1_000_000_000), ("T", 1_000_000_000_000)];
     parse(text, &factors).ok_or_else(|| format!("{text:?} is not a number; write 10000, 10_000, 10k, 1.5M, 2G or 1T"))
 }
 
-/// Reads a number of bytes: `4096`, `64MiB`, `64M` or `1.5G` (powers of 1024), `64MB` (powers of 1000).
+/// Parses a size in bytes: `4096`, `64MiB`, `64M` or `1.5G` (powers of 1024), `64MB` (powers of 1000).
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let factors = [
         ("KiB", 1 << 10),
@@ -33,13 +33,13 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("{text:?} is not a size; write 4096, 64MiB, 1.5G (powers of 1024) or 1GB"))
 }
 
-/// Reads permission bits: `600`, `0o660`.
+/// Parses permission bits: `600`, `0o660`.
 pub fn parse_mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text.trim_start_matches("0o"), 8).ok().filter(|mode| *mode <= 0o777);
     mode.ok_or_else(|| format!("{text:?} is not a mode; write octal permission bits such as 600 or 660"))
 }
 
-/// Reads a time: `500ms`, `2s`, `1.5s`, `1min`, `100us`. A number alone is none: of what?
+/// Parses a time: `500ms`, `2s`, `1.5s`, `1min`, `100us`. A number without a unit is refused.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
     let factors =
         [("ns", 1), ("us", 1_000), ("µs", 1_000), ("ms", 1_000_000), ("min", 60_000_000_000), ("s", 1_000_000_000)];
@@ -48,10 +48,10 @@ pub fn parse_time(text: &str) -> Result<Duration, String> {
     parsed.map(Duration::from_nanos).ok_or_else(|| format!("{text:?} is not a time; write 500ms, 2s or 1min"))
 }
 
-/// Digits after a decimal point, at most: what they say is exact in 128 bits, whatever the factor.
+/// Maximum digits after a decimal point: exact in 128 bits for every factor.
 const DECIMALS_MAX: usize = 15;
 
-/// A number and the factor it is followed by. A fraction needs a factor, and is rounded up to a whole number.
+/// Parses a number and the factor after it. A fraction needs a factor, and is rounded up to a whole number.
 fn parse(text: &str, factors: &[(&str, u64)]) -> Option<u64> {
     let suffixed = factors.iter().find_map(|(suffix, factor)| Some((text.strip_suffix(suffix)?, *factor)));
     let (number, factor) = suffixed.unwrap_or((text, 1));
@@ -79,7 +79,7 @@ fn is_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// `1,234,567`.
+/// Formats a number as `1,234,567`.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
@@ -92,29 +92,29 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// A count in two digits that mean something, at most `number`.
+/// Rounds a count down to two significant digits.
 pub fn rounded_down(number: u64) -> u64 {
     let step = 10_u64.pow(number.max(1).ilog10().saturating_sub(1));
     number / step * step
 }
 
-/// A count in two digits that mean something, at least `number`, as [`parse_count`] reads it: `1_300_000`.
+/// Rounds a count up to two significant digits, in a form that [`parse_count`] reads: `1_300_000`.
 pub fn rounded_up(number: u64) -> String {
     let step = 10_u64.pow(number.max(1).ilog10().saturating_sub(1));
     count(number.div_ceil(step).saturating_mul(step)).replace(',', "_")
 }
 
-/// `1 record`, `2 records`.
+/// Formats a number with its noun: `1 record`, `2 records`.
 pub fn counted(number: u64, thing: &str) -> String {
     format!("{} {thing}{}", count(number), if number == 1 { "" } else { "s" })
 }
 
-/// `47.8 MiB`.
+/// Formats a size: `47.8 MiB`.
 pub fn bytes(number: u64) -> String {
     ByteCount(number).to_string()
 }
 
-/// `307,000/s`: three digits that mean something.
+/// Formats a rate with three significant digits: `307,000/s`.
 pub fn rate(per_second: f64) -> String {
     if per_second < 1000.0 {
         return format!("{per_second:.1}/s");
@@ -123,7 +123,7 @@ pub fn rate(per_second: f64) -> String {
     format!("{}/s", count(((per_second / step).round() * step) as u64))
 }
 
-/// `1.23 µs`.
+/// Formats a time in nanoseconds: `1.23 µs`.
 pub fn time(nanoseconds: u64) -> String {
     let ns = nanoseconds as f64;
     match nanoseconds {
@@ -134,7 +134,7 @@ pub fn time(nanoseconds: u64) -> String {
     }
 }
 
-/// `45 s`, `3 min 5 s`, `2 h 10 min`.
+/// Formats a duration in seconds: `45 s`, `3 min 5 s`, `2 h 10 min`.
 pub fn duration(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),
@@ -143,17 +143,17 @@ pub fn duration(seconds: u64) -> String {
     }
 }
 
-/// `62.1 %`.
+/// Formats a fraction as a percentage: `62.1 %`.
 pub fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// `part / whole`, and 0 of nothing.
+/// Returns `part / whole`, or 0 if `whole` is 0.
 pub fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-/// Events in a second, given how long they took.
+/// Returns events per second, given the elapsed time.
 pub fn per_second(events: u64, elapsed_ns: u64) -> f64 {
     if elapsed_ns == 0 { 0.0 } else { events as f64 * 1e9 / elapsed_ns as f64 }
 }
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_read() {
+    fn counts_are_parsed() {
         for (text, number) in [
             ("0", 0),
             ("10000", 10_000),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_read() {
+    fn sizes_are_parsed() {
         for (text, number) in [
             ("4096", 4096),
             ("64MiB", 64 << 20),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_read() {
+    fn times_are_parsed() {
         for (text, milliseconds) in [("500ms", 500), ("2s", 2_000), ("1.5s", 1_500), ("1min", 60_000), ("0s", 0)] {
             assert_eq!(parse_time(text), Ok(Duration::from_millis(milliseconds)), "{text}");
         }
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_shown() {
+    fn numbers_are_formatted() {
         assert_eq!([0, 12, 123, 1234, 1_234_567].map(count), ["0", "12", "123", "1,234", "1,234,567"]);
         assert_eq!([0, 9, 1_299_999].map(rounded_down), [0, 9, 1_200_000]);
         assert_eq!([0, 9, 1_200_001].map(rounded_up), ["0", "9", "1_300_000"]);

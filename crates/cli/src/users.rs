@@ -1,15 +1,15 @@
-//! Names and numbers of users, as this host's /etc/passwd has them.
+//! Names and numbers of users, from /etc/passwd of this host.
 
 /// The file with the users of this host.
 const PASSWD: &str = "/etc/passwd";
 
-/// The name of a user, or its number where this host has none for it.
+/// Returns the name of a user, or its number if it has no name on this host.
 pub fn name(uid: u32) -> String {
     let users = std::fs::read(PASSWD).unwrap_or_default();
     name_in(&String::from_utf8_lossy(&users), uid).unwrap_or_else(|| uid.to_string())
 }
 
-/// The name of the first user with this number: NAME:PASSWORD:UID:…
+/// Finds the name of the first user with this number in lines of the form NAME:PASSWORD:UID:…
 fn name_in(users: &str, uid: u32) -> Option<String> {
     let mut entries = users.lines().map(|line| line.split(':'));
     entries.find_map(|mut fields| {
@@ -18,17 +18,17 @@ fn name_in(users: &str, uid: u32) -> Option<String> {
     })
 }
 
-/// The user with this name, or this number.
+/// Parses the name or the number of a user.
 ///
 /// # Errors
-/// Neither.
+/// The text is neither.
 pub fn parse(text: &str) -> Result<u32, String> {
     let users = std::fs::read(PASSWD).unwrap_or_default();
     let known = uid_in(&String::from_utf8_lossy(&users), text).or_else(|| text.parse().ok());
-    known.ok_or_else(|| format!("{text:?} is not a user of this host; write a name of {PASSWD} or a number"))
+    known.ok_or_else(|| format!("{text:?} is not a user of this host; use a name from {PASSWD} or a number"))
 }
 
-/// The number of the first user of this name.
+/// Finds the number of the first user with this name.
 fn uid_in(users: &str, name: &str) -> Option<u32> {
     let mut entries = users.lines().map(|line| line.split(':'));
     entries.find_map(|mut fields| (fields.next()? == name && !name.is_empty()).then(|| fields.nth(1)?.parse().ok())?)

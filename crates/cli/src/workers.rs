@@ -1,8 +1,8 @@
-//! Further processes of a command: copies of this program that take orders on standard input and answer on standard
+//! Worker processes of a command: copies of this program that take orders on standard input and answer on standard
 //! output.
 //!
-//! Invariants: an answer is one JSON line, either what was asked for or the error that prevented it. A process that
-//! is not needed any more is gone: it ends when its input does, and is killed if its owner fails.
+//! Invariants: an answer is one JSON line, either the result or the error that prevented it. A worker does not outlive
+//! its purpose: it ends when its input ends, and is killed if its parent fails.
 
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -16,29 +16,29 @@ use serde::{Deserialize, Serialize};
 use crate::commands::{owner, tls};
 use crate::failure::{ErrorText, Failure};
 use crate::interrupt;
-use crate::signals::{ENDING, HANGUP};
+use crate::signals::{HANGUP, TERMINATING};
 
-/// Bytes of one line between processes, at most: histograms of a whole run have some 100 kB.
+/// Maximum bytes of a line between processes: the histograms of a whole run take about 100 kB.
 const LINE_BYTES_MAX: u64 = 64 << 20;
-/// Bytes gathered before they are sent.
+/// Size of the buffer in bytes.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// How long a process whose input was closed may take to end by itself, giving back what it holds of the table.
-const GRACE: Duration = Duration::from_secs(2);
-/// Between two looks whether it has.
+/// How long a worker may take to end by itself after its input was closed, and so to free its client slots.
+const GRACE_PERIOD: Duration = Duration::from_secs(2);
+/// Time between two checks whether it has ended.
 const POLL: Duration = Duration::from_millis(2);
 
-/// An answer.
+/// The answer of a worker.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply<T> {
-    /// What was asked for.
+    /// The result.
     Ok(T),
-    /// Why there is none.
+    /// The error that prevented a result.
     Error(ErrorText),
 }
 
-/// A further process.
+/// A worker process.
 pub struct Worker {
     name: String,
     child: Child,
@@ -47,17 +47,17 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts this program again with these arguments. `name` is what errors call it.
+    /// Starts this program again with these arguments. `name` is its name in errors.
     pub fn start(name: String, arguments: &[&str]) -> Result<Worker, Failure> {
         let attempt = || format!("start {name}");
         let program = std::env::current_exe().map_err(Failure::host(attempt()))?;
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-        tls::hand_on(&mut command);
-        owner::hand_on(&mut command);
+        tls::pass_on(&mut command);
+        owner::pass_on(&mut command);
         let mut child = command.spawn().map_err(Failure::host(attempt()))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(Failure::host(attempt())(io::Error::other("it has no pipes")));
+            return Err(Failure::host(attempt())(io::Error::other("its pipes are missing")));
         };
         let input = Some(BufWriter::with_capacity(BUFFER_BYTES, input));
         Ok(Worker { name, child, input, output: BufReader::new(output) })
@@ -72,7 +72,7 @@ impl Worker {
         })
     }
 
-    /// Writes to the process. If it does not listen any more, its own error is the answer.
+    /// Writes to the worker. If it has closed its input, returns the worker's own error.
     pub fn write(&mut self, write: impl FnOnce(&mut BufWriter<ChildStdin>) -> io::Result<()>) -> Result<(), Failure> {
         let written = match &mut self.input {
             Some(input) => write(input),
@@ -98,23 +98,23 @@ impl Worker {
         if line.is_empty() {
             self.drop_input();
             let status = self.child.wait().map_err(Failure::host(format!("wait for {}", self.name)))?;
-            if ENDING.into_iter().chain([HANGUP]).any(|(signal, _)| status.signal() == Some(signal)) {
-                // A signal that met it before it could note it: it is this command's as well.
-                return Err(interrupt::press());
+            if TERMINATING.into_iter().chain([HANGUP]).any(|(signal, _)| status.signal() == Some(signal)) {
+                // A signal ended it before its handler was installed; the signal is meant for this command as well.
+                return Err(interrupt::trigger());
             }
             return Err(Failure::host(format!("read from {}", self.name))(io::Error::other(format!(
                 "it ended: {status}"
             ))));
         }
         let reply: Reply<T> = serde_json::from_str(&line)
-            .map_err(|error| Failure::host(format!("understand {}", self.name))(error.into()))?;
+            .map_err(|error| Failure::host(format!("parse the answer of {}", self.name))(error.into()))?;
         match reply {
             Reply::Ok(answer) => Ok(answer),
-            Reply::Error(said) => Err(Failure::Worker { name: self.name.clone(), said: Box::new(said) }),
+            Reply::Error(error) => Err(Failure::Worker { name: self.name.clone(), error: Box::new(error) }),
         }
     }
 
-    /// The last answer: nothing more is sent, and the process ends.
+    /// Waits for the last answer and for the end of the worker.
     pub fn finish<T: DeserializeOwned>(mut self) -> Result<T, Failure> {
         let answer = self.receive()?;
         self.drop_input();
@@ -122,7 +122,7 @@ impl Worker {
         Ok(answer)
     }
 
-    /// Closes the process's input without sending what was gathered for it.
+    /// Closes the input of the worker without sending the buffered bytes.
     fn drop_input(&mut self) {
         if let Some(input) = self.input.take() {
             drop(input.into_parts());
@@ -133,10 +133,10 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         self.drop_input();
-        let until = Instant::now() + GRACE;
+        let until = Instant::now() + GRACE_PERIOD;
         while matches!(self.child.try_wait(), Ok(None)) {
             if Instant::now() >= until {
-                // It has ended by itself, or it ends now.
+                // Failures mean that it has just ended by itself.
                 let _ = self.child.kill();
                 let _ = self.child.wait();
                 return;
@@ -146,7 +146,7 @@ impl Drop for Worker {
     }
 }
 
-/// The other side: one line of standard input, or `None` at its end.
+/// On the worker's side, reads one order from standard input; returns `None` at its end.
 pub fn next_order<T: DeserializeOwned>(input: &mut impl BufRead) -> Result<Option<T>, Failure> {
     let mut line = String::new();
     let read = input.take(LINE_BYTES_MAX).read_line(&mut line);
@@ -155,10 +155,10 @@ pub fn next_order<T: DeserializeOwned>(input: &mut impl BufRead) -> Result<Optio
         return Ok(None);
     }
     let order = serde_json::from_str(&line);
-    order.map(Some).map_err(|error| Failure::Misuse(format!("no order: {error}")))
+    order.map(Some).map_err(|error| Failure::Misuse(format!("invalid order: {error}")))
 }
 
-/// The other side: answers.
+/// On the worker's side, writes an answer to standard output.
 pub fn reply<T: Serialize>(answer: Result<T, Failure>) -> Result<(), Failure> {
     let reply = match answer {
         Ok(answer) => Reply::Ok(answer),
@@ -166,5 +166,5 @@ pub fn reply<T: Serialize>(answer: Result<T, Failure>) -> Result<(), Failure> {
     };
     let text = serde_json::to_string(&reply).map_err(|error| Failure::host("answer")(error.into()))?;
     let mut stdout = io::stdout().lock();
-    writeln!(stdout, "{text}").and_then(|()| stdout.flush()).map_err(crate::output::closed)
+    writeln!(stdout, "{text}").and_then(|()| stdout.flush()).map_err(crate::output::stdout_error)
 }

@@ -8,7 +8,7 @@ use guira_fabric::Region;
 use guira_fabric_shm::{Attempt, CreateError, CreateOptions as RegionOptions, Location, ShmError, ShmRegion};
 use guira_layout::{Geometry, Secret, Superblock, TableConfig};
 use guira_rcuckoo::{FormatError, Table, TableError, destroy_table, format_table};
-use guira_url::Place;
+use guira_url::Backend;
 
 use crate::fabric::FabricRegion;
 use crate::mismatch::mismatches;
@@ -332,8 +332,8 @@ fn config_of(url: &Url, options: &CreateOptions, hash_seed: u64) -> Result<Table
 
 /// Returns the location of the file to create or destroy.
 fn file_of(url: &Url, attempt: Attempt) -> Result<Location, Error> {
-    match url.place()? {
-        Place::File(location) => Ok(location),
-        Place::Node(_) => Err(Error::Open(OpenError::OnMemoryNode { url: url.clone(), attempt })),
+    match url.backend()? {
+        Backend::File(location) => Ok(location),
+        Backend::Node(_) => Err(Error::Open(OpenError::OfNode { url: url.clone(), attempt })),
     }
 }

@@ -11,7 +11,7 @@ use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until}
 use guira_fabric_shm::ShmRegion;
 use guira_layout::{OwnerId, SlotState, SlotWord};
 use guira_rcuckoo::{ClientConfig, SlotClient, Table, TableError, claim_slot, open_table, read_slot, slots};
-use guira_url::Place;
+use guira_url::Backend;
 
 use crate::admin::{ClientState, Stat};
 use crate::aio::Taken;
@@ -186,8 +186,8 @@ impl Store {
     }
 
     pub(crate) fn open_url(url: &Url, options: &OpenOptions) -> Result<Store, Error> {
-        let region = match url.place()? {
-            Place::File(location) => {
+        let region = match url.backend()? {
+            Backend::File(location) => {
                 let access = match options.access {
                     Access::ReadWrite => guira_fabric_shm::Access::ReadWrite,
                     Access::ReadOnly => guira_fabric_shm::Access::ReadOnly,
@@ -196,7 +196,7 @@ impl Store {
                 options.owners.admit(url, &region, options.access)?;
                 FabricRegion::Shm(region)
             }
-            Place::Node(endpoint) => {
+            Backend::Node(endpoint) => {
                 let session = sessions::connect(endpoint, options, Waiting::InPlace, options.connect_timeout, None);
                 FabricRegion::Tcp(session.map_err(|failure| failure.into_error(url, options))?)
             }
@@ -215,9 +215,9 @@ impl Store {
                 source: TableError::Truncated { wanted, found },
             }));
         }
-        let sessions = Arc::new(match url.place()? {
-            Place::File(_) => Sessions::permanent(region.clone()),
-            Place::Node(endpoint) => {
+        let sessions = Arc::new(match url.backend()? {
+            Backend::File(_) => Sessions::lasting(region.clone()),
+            Backend::Node(endpoint) => {
                 Sessions::remote(url, endpoint, options, Waiting::InPlace, &table, Some(region.clone()))
             }
         });

@@ -8,7 +8,7 @@ use super::{BadRecord, Record, VALUE_BYTES_MAX};
 
 const KEY_FIELD: &[u8] = b"package:";
 
-/// Whether a line is the field that holds a record's key.
+/// Whether a line is the `Package` field, which holds the key.
 pub fn is_field(line: &[u8]) -> bool {
     line.get(..KEY_FIELD.len()).is_some_and(|start| start.eq_ignore_ascii_case(KEY_FIELD))
 }
@@ -17,7 +17,7 @@ pub fn is_field(line: &[u8]) -> bool {
 pub fn read<R: BufRead>(lines: &mut Lines<R>) -> io::Result<Option<Result<Record, BadRecord>>> {
     let mut record = Record { key: Vec::new(), value: Vec::new(), line: 0 };
     let mut bad: Option<BadRecord> = None;
-    // Bounded by the input: each turn consumes a line. Nothing of a bad record is kept, but all of it is read.
+    // Bounded by the input: each iteration consumes a line. A bad record is read to its end, but not kept.
     loop {
         match lines.step()? {
             Step::End => break,
@@ -49,7 +49,7 @@ pub fn read<R: BufRead>(lines: &mut Lines<R>) -> io::Result<Option<Result<Record
     Ok(Some(bad.map_or(Ok(record), Err)))
 }
 
-/// Adds the present line to the record.
+/// Adds the current line to the record.
 fn add<R: BufRead>(lines: &Lines<R>, record: &mut Record) -> Result<(), BadRecord> {
     let text = lines.text();
     let refuse = |reason: &str| Err(BadRecord::new(lines.number(), text, reason));
@@ -71,7 +71,7 @@ fn add<R: BufRead>(lines: &Lines<R>, record: &mut Record) -> Result<(), BadRecor
         }
     }
     if record.value.len() + text.len() >= VALUE_BYTES_MAX {
-        return refuse("the record is larger than the largest value");
+        return refuse("the record exceeds the maximum size of a value");
     }
     if !is_first {
         record.value.push(b'\n');

@@ -1,5 +1,5 @@
-//! JSON lines: an object for each record, whose key and value are strings (`key`, `value`) or base64 (`key_b64`,
-//! `value_b64`), in any combination. Written: strings where the bytes are UTF-8, base64 where they are not.
+//! JSON lines: one object per record, whose key and value are strings (`key`, `value`) or base64 (`key_b64`,
+//! `value_b64`), in any combination. The writer uses strings for UTF-8 and base64 for other bytes.
 
 use std::io::{self, Write};
 
@@ -7,11 +7,11 @@ use serde::de::IgnoredAny;
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
-use super::fit::Notation;
+use super::encoder::Notation;
 use super::lines::Pair;
 use crate::text::{JsonBytes, from_base64};
 
-/// Characters of a reason that repeats what the input says, at most.
+/// Maximum characters of a reason that quotes the input.
 const REASON_CHARS: usize = 200;
 
 #[derive(Deserialize)]
@@ -31,12 +31,12 @@ enum Text {
     Other(IgnoredAny),
 }
 
-/// What a line is to be.
+/// The expected form of a line, for errors.
 const FORM: &str = "expected {\"key\": \"TEXT\", \"value\": \"TEXT\"}, or key_b64 and value_b64 with base64";
 
-/// Reads a line without its end.
+/// Parses a line without its end.
 pub(crate) fn read(line: &[u8], notation: Notation) -> Pair {
-    // An array would do for the parser.
+    // The parser would also accept an array.
     if line.trim_ascii_start().first() != Some(&b'{') {
         return Err(format!("it is not a JSON object: {FORM}"));
     }
@@ -48,7 +48,7 @@ pub(crate) fn read(line: &[u8], notation: Notation) -> Pair {
     Ok((key, bytes("value", line.value, line.value_b64, notation)?))
 }
 
-/// A reason that repeats names of the input's: cut, and without what would act on a terminal.
+/// Cuts a reason that quotes the input, and escapes its control characters.
 fn one_line(reason: &str) -> String {
     let mut shown = String::new();
     for c in reason.chars().take(REASON_CHARS) {
@@ -86,7 +86,7 @@ fn bytes(name: &str, text: Option<Text>, base64: Option<String>, notation: Notat
 /// Writes a record as a line.
 ///
 /// # Errors
-/// The writer's.
+/// The error of the writer.
 pub fn write(key: &[u8], value: &[u8], to: &mut impl Write) -> io::Result<()> {
     struct Object<'b>(JsonBytes<'b>, JsonBytes<'b>);
 
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_an_error_are_shown_and_do_not_act() {
+    fn names_in_an_error_are_escaped() {
         let found = pair("{\"\\u001b[2J\\n\":1}").unwrap_err();
         assert!(found.contains("unknown field `\\u{1b}[2J\\n`"), "{found}");
         let found = pair(&format!("{{\"{}\":1}}", "x".repeat(10_000))).unwrap_err();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_taken_where_they_are_asked_for() {
+    fn numbers_are_accepted_with_the_option() {
         let read = |line: &str| read(line.as_bytes(), Notation::Numbers);
         assert_eq!(read(r#"{"key":12,"value":"34"}"#), Ok((b"12".to_vec(), b"34".to_vec())));
         assert!(read(r#"{"key":12,"value_b64":"YQ=="}"#).unwrap_err().contains("base64"));

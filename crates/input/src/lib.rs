@@ -1,17 +1,16 @@
 //! Records as text: TSV, JSON lines, or Debian control records.
 //!
-//! This crate owns how the keys and values of a table are written down, and nothing else: it opens no file and knows no
-//! table. Reading streams: it holds one line (or one Debian record) at a time, and no more than [`LINE_BYTES_MAX`] of
-//! it.
+//! This crate owns the text formats of keys and values, and nothing else: it opens no files and no tables. Input is
+//! read as a stream: one line (or one Debian record) is held at a time, and no more than [`LINE_BYTES_MAX`] of it.
 //!
-//! Invariants: what [`tsv::write`] and [`jsonl::write`] wrote is read back byte for byte, and recognised without
-//! being told the format. A record that cannot be read names its line and shows its beginning; the records behind it
-//! can be read.
+//! Invariants: the output of [`tsv::write`] and [`jsonl::write`] is read back byte for byte, and its format is
+//! detected. The error of an unreadable record names its line and shows its beginning; the records after it can be
+//! read.
 
 #![forbid(unsafe_code)]
 
 mod debian;
-mod fit;
+mod encoder;
 pub mod jsonl;
 mod lines;
 mod text;
@@ -20,20 +19,20 @@ pub mod tsv;
 use std::fmt;
 use std::io::{self, BufRead};
 
-pub use fit::{Fit, Notation};
+pub use encoder::{Notation, RecordEncoder};
 use lines::{BYTE_ORDER_MARK, Lines};
 pub use text::{JsonBytes, from_hex, printable, to_hex};
 
-/// Bytes of a key in a table of format `bytes:N`, at most.
+/// Maximum bytes of a key in a table of format `bytes:N`.
 pub const KEY_BYTES_MAX: usize = guira_layout::MAX_KEY_BYTES;
-/// Bytes of a value in a table of format `bytes:N`, at most.
+/// Maximum bytes of a value in a table of format `bytes:N`.
 pub const VALUE_BYTES_MAX: usize = guira_layout::MAX_VALUE_BYTES;
-/// Bytes of a line, at most: the largest key and value when each byte is written with six, as in `\u0000`.
+/// Maximum bytes of a line: the largest key and value with six characters per byte, as in `\u0000`.
 pub const LINE_BYTES_MAX: usize = 6 * (KEY_BYTES_MAX + VALUE_BYTES_MAX) + 4096;
-/// Characters of a bad record that its error shows.
+/// Maximum characters of a bad record in its error.
 const EXCERPT_CHARS: usize = 60;
 
-/// A key and a value, and where they stood.
+/// A key and a value, with their position in the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The key.
@@ -44,12 +43,12 @@ pub struct Record {
     pub line: u64,
 }
 
-/// How records are written down.
+/// The format of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputFormat {
-    /// A line each: key, TAB, value, with \t \n \r \\ \xHH escaped.
+    /// One line per record: key, TAB, value, with \t \n \r \\ \xHH as escapes.
     Tsv,
-    /// A JSON object each: {"key" or "key_b64", "value" or "value_b64"}.
+    /// One JSON object per record: {"key" or "key_b64", "value" or "value_b64"}.
     Jsonl,
     /// Debian control records, as `apt-cache dumpavail` prints them: key is the package's name, value the whole record.
     Debian,
@@ -75,9 +74,9 @@ impl fmt::Display for InputFormat {
 pub struct BadRecord {
     /// The line at which it starts, from 1.
     pub line: u64,
-    /// Its beginning.
+    /// The beginning of the record.
     pub excerpt: String,
-    /// What is wrong with it.
+    /// The reason why it cannot be read.
     pub reason: String,
 }
 
@@ -93,59 +92,64 @@ impl fmt::Display for BadRecord {
     }
 }
 
-/// An input cannot be read.
+/// The error of reading an input.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    /// One of its records; the next one can be asked for.
+    /// A record is invalid; the records after it can be read.
     #[error("{0}")]
     Bad(BadRecord),
-    /// The file itself; there is nothing more to ask for.
+    /// The input cannot be read any further.
     #[error("cannot read {name}: {source}")]
     Read {
-        /// Which file.
+        /// The name of the input.
         name: String,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// The records of one input.
+/// An iterator over the records of an input.
 pub struct Records<R> {
     lines: Lines<R>,
     name: String,
     format: InputFormat,
-    fit: Fit,
+    encoder: RecordEncoder,
     failed: bool,
 }
 
 impl<R: BufRead> Records<R> {
-    /// The records that `reader` yields; `name` is what errors call it. `format` is recognised from the first bytes if
-    /// it is `None`.
+    /// Creates an iterator over the records of `reader`; `name` is its name in errors. If `format` is `None`, it is
+    /// detected from the first bytes.
     ///
     /// # Errors
-    /// `Read` if those bytes cannot be read.
-    pub fn new(reader: R, name: &str, format: Option<InputFormat>, fit: Fit) -> Result<Records<R>, InputError> {
+    /// `Read` if the first bytes cannot be read.
+    pub fn new(
+        reader: R,
+        name: &str,
+        format: Option<InputFormat>,
+        encoder: RecordEncoder,
+    ) -> Result<Records<R>, InputError> {
         let mut lines = Lines::new(reader);
         let failed = |source| InputError::Read { name: name.to_owned(), source };
         let format = match format {
             Some(format) => format,
-            None => recognise(lines.peek().map_err(failed)?),
+            None => detect_format(lines.peek().map_err(failed)?),
         };
-        Ok(Records { lines, name: name.to_owned(), format, fit, failed: false })
+        Ok(Records { lines, name: name.to_owned(), format, encoder, failed: false })
     }
 
-    /// The same records, of which a line of more than `bytes` bytes is a bad one; [`LINE_BYTES_MAX`] unless said.
-    pub fn with_longest_line(mut self, bytes: usize) -> Records<R> {
-        self.lines.limit_lines(bytes);
+    /// Sets the maximum length of a line; a longer line is a bad record. The default is [`LINE_BYTES_MAX`].
+    pub fn with_max_line_bytes(mut self, bytes: usize) -> Records<R> {
+        self.lines.set_max_line_bytes(bytes);
         self
     }
 
-    /// The format, given or recognised.
+    /// Returns the format, given or detected.
     pub fn format(&self) -> InputFormat {
         self.format
     }
 
-    /// Bytes read so far.
+    /// Returns the number of bytes read so far.
     pub fn bytes_read(&self) -> u64 {
         self.lines.position()
     }
@@ -153,11 +157,11 @@ impl<R: BufRead> Records<R> {
     fn read(&mut self) -> Result<Option<Record>, InputError> {
         let read = match self.format {
             InputFormat::Tsv => self.lines.record(tsv::read),
-            InputFormat::Jsonl => self.lines.record(|text| jsonl::read(text, self.fit.notation())),
+            InputFormat::Jsonl => self.lines.record(|text| jsonl::read(text, self.encoder.notation())),
             InputFormat::Debian => debian::read(&mut self.lines),
         };
         match read {
-            Ok(Some(Ok(record))) => self.fit.apply(record).map(Some).map_err(InputError::Bad),
+            Ok(Some(Ok(record))) => self.encoder.encode(record).map(Some).map_err(InputError::Bad),
             Ok(Some(Err(bad))) => Err(InputError::Bad(bad)),
             Ok(None) => Ok(None),
             Err(source) => {
@@ -176,9 +180,9 @@ impl<R: BufRead> Iterator for Records<R> {
     }
 }
 
-/// The format of an input that starts with these bytes. No format's writer makes bytes that are taken for another's: no
-/// line of TSV starts with a brace or with Debian's field, because the writer escapes those.
-fn recognise(head: &[u8]) -> InputFormat {
+/// Detects the format of an input from its first bytes. No output of a writer is mistaken for another format: no line
+/// of TSV starts with a brace or with Debian's key field, because the writer escapes those.
+fn detect_format(head: &[u8]) -> InputFormat {
     let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
     let start = head.iter().position(|byte| !matches!(byte, b'\n' | b'\r')).unwrap_or(head.len());
     let head = &head[start..];
@@ -204,8 +208,8 @@ mod tests {
     const BYTES: EntryFormat = EntryFormat::Bytes { inline_bytes: 64 };
 
     fn all(text: &[u8], format: Option<InputFormat>) -> Vec<Result<Record, String>> {
-        let fit = Fit::new(BYTES, Notation::Bytes).unwrap();
-        let records = Records::new(Cursor::new(text), "test", format, fit).unwrap();
+        let encoder = RecordEncoder::new(BYTES, Notation::Bytes).unwrap();
+        let records = Records::new(Cursor::new(text), "test", format, encoder).unwrap();
         records.map(|record| record.map_err(|error| error.to_string())).collect()
     }
 
@@ -214,8 +218,8 @@ mod tests {
     }
 
     fn pairs_in(notation: Notation, text: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let fit = Fit::new(BYTES, notation).unwrap();
-        let records = Records::new(Cursor::new(text), "test", None, fit).unwrap();
+        let encoder = RecordEncoder::new(BYTES, notation).unwrap();
+        let records = Records::new(Cursor::new(text), "test", None, encoder).unwrap();
         records.map(|record| record.map(|record| (record.key, record.value)).unwrap()).collect()
     }
 
@@ -230,7 +234,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read_back(written in prop::collection::vec((any_bytes(), any_bytes()), 0..8)) {
+        fn written_records_are_read_back(written in prop::collection::vec((any_bytes(), any_bytes()), 0..8)) {
             let (mut tsv, mut jsonl) = (Vec::new(), Vec::new());
             for (key, value) in &written {
                 tsv::write(key, value, &mut tsv).unwrap();
@@ -244,7 +248,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_written_as_digits_is_read_back(written in prop::collection::vec((any_bytes(), any_bytes()), 0..8)) {
+        fn records_written_as_digits_are_read_back(written in prop::collection::vec((any_bytes(), any_bytes()), 0..8)) {
             let (mut tsv, mut jsonl) = (Vec::new(), Vec::new());
             for (key, value) in &written {
                 let (key, value) = (to_hex(key), to_hex(value));
@@ -256,16 +260,16 @@ mod tests {
         }
 
         #[test]
-        fn no_input_is_a_panic(text: Vec<u8>, format in prop::sample::select(&InputFormat::ALL[..])) {
+        fn no_input_causes_a_panic(text: Vec<u8>, format in prop::sample::select(&InputFormat::ALL[..])) {
             all(&text, Some(format));
             all(&text, None);
         }
     }
 
-    /// Cause: looking ahead stopped at an empty line behind a byte order mark. Effect: the JSON lines after it were
-    /// taken for TSV.
+    /// Cause: peeking stopped at an empty line after a byte order mark. Effect: the JSON lines after it were read as
+    /// TSV.
     #[test]
-    fn an_empty_line_behind_a_byte_order_mark_hides_no_format() {
+    fn formats_are_detected_after_a_byte_order_mark_and_empty_lines() {
         let record = b"{\"key\": \"a\", \"value\": \"b\"}\n";
         for start in [&b""[..], b"\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", b"\xef\xbb\xbf\r\n\n"] {
             let text = [start, record].concat();
@@ -274,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_are_recognised() {
+    fn formats_are_detected() {
         for (head, format) in [
             (&b"{\"key\":\"a\",\"value\":\"b\"}\n"[..], InputFormat::Jsonl),
             (b"\n\r\n{}", InputFormat::Jsonl),
@@ -286,12 +290,12 @@ mod tests {
             (b"Version: 1\n", InputFormat::Tsv),
             (b"", InputFormat::Tsv),
         ] {
-            assert_eq!(recognise(head), format, "{}", String::from_utf8_lossy(head));
+            assert_eq!(detect_format(head), format, "{}", String::from_utf8_lossy(head));
         }
     }
 
     #[test]
-    fn bad_records_are_named_and_skipped() {
+    fn bad_records_are_reported_and_skipped() {
         let read = all(b"a\tb\nno tab here\n\nc\td\r\nx\\q\ty\n", None);
         let lines: Vec<_> = read.iter().map(|record| record.as_ref().map(|record| record.line)).collect();
         assert_eq!(lines[0], Ok(1));
@@ -305,7 +309,7 @@ mod tests {
         assert_eq!(lines.len(), 4);
     }
 
-    /// Yields a line, then fails.
+    /// A reader that yields a line, then fails.
     struct Broken(&'static [u8]);
 
     impl io::Read for Broken {
@@ -319,20 +323,20 @@ mod tests {
 
     #[test]
     fn an_input_that_cannot_be_read_ends() {
-        let fit = Fit::new(BYTES, Notation::Bytes).unwrap();
+        let encoder = RecordEncoder::new(BYTES, Notation::Bytes).unwrap();
         let reader = BufReader::new(Broken(b"a\tb\nc\t"));
-        let mut records = Records::new(reader, "test", None, fit).unwrap();
+        let mut records = Records::new(reader, "test", None, encoder).unwrap();
         assert_eq!(records.next().unwrap().unwrap().key, b"a");
         let error = records.next().unwrap().unwrap_err();
         assert_eq!(error.to_string(), "cannot read test: the disk is gone");
         assert!(records.next().is_none());
-        assert!(Records::new(BufReader::new(Broken(b"")), "test", None, fit).is_err());
+        assert!(Records::new(BufReader::new(Broken(b"")), "test", None, encoder).is_err());
     }
 
     #[test]
     fn long_lines_are_bad_records() {
-        let fit = Fit::new(BYTES, Notation::Bytes).unwrap();
-        let records = Records::new(&b"key\tvalue\na\tb\n"[..], "test", None, fit).unwrap().with_longest_line(4);
+        let encoder = RecordEncoder::new(BYTES, Notation::Bytes).unwrap();
+        let records = Records::new(&b"key\tvalue\na\tb\n"[..], "test", None, encoder).unwrap().with_max_line_bytes(4);
         let read: Vec<_> = records.map(|record| record.map(|record| record.line)).collect();
         let bad = read[0].as_ref().unwrap_err().to_string();
         assert_eq!(bad, "line 1 (\"key\\tv\"): it is longer than 4 bytes");

@@ -1,4 +1,4 @@
-//! Lines of bounded length, numbered.
+//! A reader of numbered lines of bounded length.
 //!
 //! Invariant: a line that is too long is one bad record; its bytes are read and dropped, and the next line can be read.
 
@@ -6,35 +6,35 @@ use std::io::{self, BufRead, Read};
 
 use super::{BadRecord, LINE_BYTES_MAX, Record};
 
-/// Bytes that the recognition of a format looks at.
+/// Maximum bytes used to detect a format.
 const PEEK_BYTES: usize = 4096;
-/// What some programs put in front of UTF-8 text. It belongs to no record.
+/// The byte order mark that some programs put before UTF-8 text. It is not part of a record.
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// What a line holds: key and value, or what is wrong with it.
+/// The key and value of a line, or the reason why it is invalid.
 pub type Pair = Result<(Vec<u8>, Vec<u8>), String>;
 
-/// A reader's lines, one at a time.
+/// The lines of a reader, one at a time.
 pub struct Lines<R> {
     reader: R,
-    /// What was peeked at and is to be read again, and how much of it was.
+    /// The peeked bytes, and how many of them have been read again.
     peeked: Vec<u8>,
     peeked_read: usize,
-    /// The present line, with its end.
+    /// The current line, with its end.
     line: Vec<u8>,
     number: u64,
     position: u64,
     line_bytes_max: usize,
 }
 
-/// What asking for a line gave.
+/// The result of reading a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A line, now in [`Lines::text`].
     Line,
     /// A line that is too long; its beginning is in [`Lines::text`].
     TooLong,
-    /// The end.
+    /// The end of the input.
     End,
 }
 
@@ -44,12 +44,12 @@ impl<R: BufRead> Lines<R> {
         Lines { reader, peeked, peeked_read: 0, line, number: 0, position: 0, line_bytes_max: LINE_BYTES_MAX }
     }
 
-    /// Changes how long a line may be.
-    pub fn limit_lines(&mut self, bytes: usize) {
+    /// Sets the maximum length of a line.
+    pub fn set_max_line_bytes(&mut self, bytes: usize) {
         self.line_bytes_max = bytes;
     }
 
-    /// The first bytes, which will be read again: a line and what stands before it, or 4 KiB.
+    /// Returns the first bytes, which will be read again: up to the end of the first non-empty line, or 4 KiB.
     pub fn peek(&mut self) -> io::Result<&[u8]> {
         let is_short = |peeked: &[u8]| {
             let text = peeked.strip_prefix(BYTE_ORDER_MARK).unwrap_or(peeked);
@@ -83,7 +83,7 @@ impl<R: BufRead> Lines<R> {
         Ok(Step::TooLong)
     }
 
-    /// The present line without its end: LF, or CR LF; the first one without a byte order mark.
+    /// Returns the current line without its end, LF or CR LF, and without a byte order mark on the first line.
     pub fn text(&self) -> &[u8] {
         let mark: &[u8] = if self.number == 1 { BYTE_ORDER_MARK } else { b"" };
         let text = self.line.strip_prefix(mark).unwrap_or(&self.line);
@@ -91,19 +91,19 @@ impl<R: BufRead> Lines<R> {
         text.strip_suffix(b"\r").unwrap_or(text)
     }
 
-    /// The present line's number, from 1.
+    /// Returns the number of the current line, from 1.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Bytes of all lines so far.
+    /// Returns the number of bytes in all lines so far.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// The record of the next line that is not empty, by a format that has one a line.
+    /// Reads the next record of a format with one record per line, skipping empty lines.
     pub fn record(&mut self, read: impl Fn(&[u8]) -> Pair) -> io::Result<Option<Result<Record, BadRecord>>> {
-        // Bounded by the input: each turn consumes a line.
+        // Bounded by the input: each iteration consumes a line.
         loop {
             match self.step()? {
                 Step::End => return Ok(None),
@@ -119,7 +119,7 @@ impl<R: BufRead> Lines<R> {
         }))
     }
 
-    /// The present line as a bad record.
+    /// Returns the current line, which is too long, as a bad record.
     pub fn too_long(&self) -> BadRecord {
         BadRecord::new(self.number, &self.line, format!("it is longer than {} bytes", self.line_bytes_max))
     }
@@ -138,7 +138,7 @@ impl<R: BufRead> Lines<R> {
         Ok(())
     }
 
-    /// Reads up to the end of a line without keeping it.
+    /// Skips the rest of a line.
     fn drop_rest(&mut self) -> io::Result<()> {
         let peeked = &self.peeked[self.peeked_read..];
         if let Some(at) = peeked.iter().position(|byte| *byte == b'\n') {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_end_in_many_ways() {
+    fn lines_end_in_lf_or_cr_lf() {
         for peek in [false, true] {
             let texts: Vec<_> = steps(b"a\nbc\r\n\n\rd\re", 100, peek).into_iter().map(|step| step.2).collect();
             assert_eq!(texts, [&b"a"[..], b"bc", b"", b"\rd\re"]);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn peeking_takes_nothing_away() {
+    fn peeking_consumes_nothing() {
         let text = [vec![b'\n'; 10], vec![b'x'; 10_000], b"\nend".to_vec()].concat();
         let mut lines = Lines::new(Cursor::new(&text));
         assert_eq!(lines.peek().unwrap().len(), PEEK_BYTES);

@@ -1,11 +1,11 @@
-//! Bytes as people and JSON objects show them.
+//! Bytes as printable text, hexadecimal digits, and fields of JSON objects.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
-/// Bytes as people see them: quoted, unprintable ones escaped, cut after `chars` characters.
+/// Formats bytes for messages: quoted, with unprintable characters escaped, cut after `chars` characters.
 pub fn printable(bytes: &[u8], chars: usize) -> String {
     // A character has at most 4 bytes.
     let head = &bytes[..bytes.len().min(4 * chars)];
@@ -15,7 +15,7 @@ pub fn printable(bytes: &[u8], chars: usize) -> String {
     format!("{shown:?}{cut}")
 }
 
-/// Bytes as fields of a JSON object: `name` when they are UTF-8, `name_b64` otherwise.
+/// Bytes as a field of a JSON object: `name` if they are UTF-8, `name_b64` otherwise.
 #[derive(Clone, Copy, Debug)]
 pub struct JsonBytes<'b> {
     names: (&'static str, &'static str),
@@ -23,12 +23,12 @@ pub struct JsonBytes<'b> {
 }
 
 impl<'b> JsonBytes<'b> {
-    /// A key.
+    /// Creates the field of a key.
     pub fn key(bytes: &'b [u8]) -> JsonBytes<'b> {
         JsonBytes { names: ("key", "key_b64"), bytes }
     }
 
-    /// A value.
+    /// Creates the field of a value.
     pub fn value(bytes: &'b [u8]) -> JsonBytes<'b> {
         JsonBytes { names: ("value", "value_b64"), bytes }
     }
@@ -36,7 +36,7 @@ impl<'b> JsonBytes<'b> {
     /// Adds the field to an object.
     ///
     /// # Errors
-    /// The serializer's.
+    /// The error of the serializer.
     pub fn add_to<M: SerializeMap>(self, map: &mut M) -> Result<(), M::Error> {
         match std::str::from_utf8(self.bytes) {
             Ok(text) => map.serialize_entry(self.names.0, text),
@@ -45,7 +45,7 @@ impl<'b> JsonBytes<'b> {
     }
 }
 
-/// An object of this one field, to be flattened into others.
+/// Serializes an object with this one field, to be flattened into others.
 impl Serialize for JsonBytes<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(1))?;
@@ -54,20 +54,20 @@ impl Serialize for JsonBytes<'_> {
     }
 }
 
-/// The bytes of a string of hexadecimal digits, two a byte.
+/// Decodes a string of hexadecimal digits, two per byte.
 pub fn from_hex(text: &[u8]) -> Option<Vec<u8>> {
     let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
     let (pairs, []) = text.as_chunks::<2>() else { return None };
     pairs.iter().map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?)).collect()
 }
 
-/// Two hexadecimal digits a byte.
+/// Encodes bytes as hexadecimal digits, two per byte.
 pub fn to_hex(bytes: &[u8]) -> String {
     const DIGITS: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
     bytes.iter().flat_map(|byte| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]).collect()
 }
 
-/// The bytes of a base64 string, in the standard alphabet with padding.
+/// Decodes a base64 string, in the standard alphabet with padding.
 pub(crate) fn from_base64(text: &str) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()
 }

@@ -1,18 +1,18 @@
-//! TSV: a line for each record, key, TAB, value.
+//! TSV: one line per record, with key, TAB, value.
 //!
 //! ```text
 //! \t TAB    \n line feed    \r carriage return    \\ backslash    \xHH the byte of two hexadecimal digits
 //! ```
-//! Written: those, every control character, every byte that is not UTF-8, and the first byte of a line that would
-//! make the file look like another format, or its key like a byte order mark. Read: those; any other byte stands for
-//! itself, except that a line may end in CR LF.
+//! The writer escapes these, every control character, every byte that is not UTF-8, and the first byte of a line that
+//! would make the file look like another format, or its key like a byte order mark. The reader accepts these escapes;
+//! any other byte stands for itself, except that a line may end in CR LF.
 
 use std::io::{self, Write};
 
 use super::debian;
 use super::lines::{BYTE_ORDER_MARK, Pair};
 
-/// Reads a line without its end.
+/// Parses a line without its end.
 pub(crate) fn read(line: &[u8]) -> Pair {
     let Some(tab) = line.iter().position(|byte| *byte == b'\t') else {
         return Err("it has no TAB: expected key, TAB, value".to_owned());
@@ -27,7 +27,7 @@ pub(crate) fn read(line: &[u8]) -> Pair {
 /// Writes a record as a line.
 ///
 /// # Errors
-/// The writer's.
+/// The error of the writer.
 pub fn write(key: &[u8], value: &[u8], to: &mut impl Write) -> io::Result<()> {
     match key.split_first() {
         Some((first, rest)) if *first == b'{' || debian::is_field(key) || key.starts_with(BYTE_ORDER_MARK) => {
@@ -54,7 +54,7 @@ fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// The byte that the escape at the start of `text` stands for, and the escape's length.
+/// Decodes the escape at the start of `text`; returns the byte and the length of the escape.
 fn escaped(text: &[u8]) -> Result<(u8, usize), String> {
     let digit = |at: usize| text.get(at).and_then(|byte| (*byte as char).to_digit(16)).map(|digit| digit as u8);
     match text.get(1) {

@@ -1,4 +1,4 @@
-//! Where a table is: `shm://name`, `file:///path`, or `tcp://host:port`, where the port may be left out.
+//! URLs of tables: `shm://name`, `file:///path`, or `tcp://host:port`, where the port is optional.
 
 #![forbid(unsafe_code)]
 
@@ -9,13 +9,12 @@ use std::str::FromStr;
 use guira_fabric_shm::{Location, ShmError};
 use guira_fabric_tcp::client::{DEFAULT_PORT, Endpoint};
 
-/// The place of a table.
+/// The URL of a table.
 ///
 /// `shm://name` is a file in `/dev/shm`, visible to every process of this host; `file:///absolute/path` is any file on
-/// a local file system, huge-page mounts and DAX included; `tcp://host:port` is the table of the memory node that
-/// listens there, where `host` is a name, an IPv4 address, or an IPv6 address in brackets. Without a port, `tcp://host`
-/// means port 7711, where `guira serve` listens; a URL is always shown with its port. Two URLs are equal if they are
-/// shown the same way.
+/// a local file system, including huge-page mounts and DAX; `tcp://host:port` is the table of the memory node that
+/// listens there, where `host` is a name, an IPv4 address, or an IPv6 address in brackets. The default port is 7711,
+/// where `guira serve` listens; a URL is always shown with its port. Two URLs are equal if they are shown the same way.
 ///
 /// ```
 /// use std::path::Path;
@@ -38,40 +37,40 @@ pub struct Url(Kind);
 enum Kind {
     Shm(String),
     File(PathBuf),
-    /// In a box: a URL is part of most errors, which are moved wherever an operation may fail.
+    /// Boxed, because most errors contain a URL and should be small.
     Tcp(Box<Endpoint>),
     Unnamed,
 }
 
-/// What leads to a table's memory.
-pub enum Place<'u> {
-    /// A file, which processes map.
+/// The backend that holds a table's memory.
+pub enum Backend<'u> {
+    /// A file that processes map.
     File(Location),
     /// A memory node.
     Node(&'u Endpoint),
 }
 
-/// A text is not the place of a table.
+/// The error of parsing a URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UrlError {
-    /// There is no scheme.
+    /// The scheme is missing.
     #[error("{text:?} is not a table URL: it has no scheme; write shm://NAME, file:///PATH or tcp://HOST:PORT")]
     NoScheme {
         /// The text.
         text: String,
     },
-    /// The scheme is not one of this build's.
+    /// The scheme is unknown.
     #[error(
         "{text:?} is not a table URL: unknown scheme {scheme:?}; write shm://NAME, file:///PATH or tcp://HOST:PORT"
     )]
     UnknownScheme {
         /// The text.
         text: String,
-        /// Its scheme.
+        /// The scheme.
         scheme: String,
     },
-    /// The name after `shm://` cannot be one.
+    /// The name after `shm://` is invalid.
     #[error("{text:?} is not a table URL: {reason}")]
     Name {
         /// The text.
@@ -85,7 +84,7 @@ pub enum UrlError {
         /// The text.
         text: String,
     },
-    /// What follows `tcp://` is not a host, or a host and a port, alone.
+    /// The part after `tcp://` is not a host with an optional port.
     #[error(
         "{text:?} is not a table URL: write tcp://HOST, tcp://HOST:PORT or tcp://[IPV6]:PORT, without user, path and \
          query"
@@ -94,16 +93,16 @@ pub enum UrlError {
         /// The text.
         text: String,
     },
-    /// The path is not UTF-8, so no text leads to it.
+    /// The path is not UTF-8, so no URL can name it.
     #[error("{text:?} is not a table URL: the path is not UTF-8")]
     NotText {
-        /// The path, with another character for what is no text.
+        /// The path, with replacement characters for bytes that are not UTF-8.
         text: String,
     },
 }
 
 impl Url {
-    /// The table `name` in shared memory. Looks at the name only.
+    /// Returns the URL of the table `name` in shared memory. Opens nothing.
     ///
     /// # Errors
     /// `Name` if it is empty, longer than 200 bytes, `.` or `..`, or contains a slash or a NUL.
@@ -111,10 +110,10 @@ impl Url {
         format!("shm://{name}").parse()
     }
 
-    /// The table in the file at `path`, which must be absolute and UTF-8. Looks at the path only.
+    /// Returns the URL of the table in the file at `path`, which must be absolute and UTF-8. Opens nothing.
     ///
     /// # Errors
-    /// `RelativePath`, `NotText`.
+    /// `RelativePath` or `NotText` if the path is not absolute or not UTF-8.
     pub fn file(path: &Path) -> Result<Url, UrlError> {
         if !path.is_absolute() {
             return Err(UrlError::RelativePath { text: path.display().to_string() });
@@ -125,37 +124,37 @@ impl Url {
         Ok(Url(Kind::File(path.to_path_buf())))
     }
 
-    /// The table of the memory node that listens on `port` of `host`: a name or an address, an IPv6 address without
-    /// brackets. Looks nothing up.
+    /// Returns the URL of the table of the memory node that listens on `port` of `host`: a name or an address, an IPv6
+    /// address without brackets. Looks up no name.
     ///
     /// # Errors
-    /// `Node` if the host cannot be one, or the port is 0.
+    /// `Node` if the host is invalid or the port is 0.
     pub fn tcp(host: &str, port: u16) -> Result<Url, UrlError> {
         format!("tcp://{}", Endpoint::new(host, port)).parse()
     }
 
-    /// No place but this process's memory, as for `Store::create_unnamed` of crate `guira`. It is shown as `memory://`,
-    /// which leads nowhere: nobody can open such a table, and each is another one.
+    /// Returns the URL of a table without a name, in the memory of this process, as for `Store::create_unnamed` of
+    /// crate `guira`. It is shown as `memory://`, cannot be opened, and does not identify a table.
     pub fn unnamed() -> Url {
         Url(Kind::Unnamed)
     }
 
-    /// Whether this is the place of tables without a name.
+    /// Whether this is the URL of a table without a name.
     pub fn is_unnamed(&self) -> bool {
         self.0 == Kind::Unnamed
     }
 
-    /// What leads to the table's memory.
+    /// Returns the backend that holds the table's memory.
     ///
     /// # Errors
     /// `BadName` for a table without a name.
-    pub fn place(&self) -> Result<Place<'_>, ShmError> {
+    pub fn backend(&self) -> Result<Backend<'_>, ShmError> {
         match &self.0 {
-            Kind::Shm(name) => Ok(Place::File(Location::shm(name)?)),
-            Kind::File(path) => Ok(Place::File(Location::file(path))),
-            Kind::Tcp(endpoint) => Ok(Place::Node(endpoint)),
+            Kind::Shm(name) => Ok(Backend::File(Location::shm(name)?)),
+            Kind::File(path) => Ok(Backend::File(Location::file(path))),
+            Kind::Tcp(endpoint) => Ok(Backend::Node(endpoint)),
             Kind::Unnamed => {
-                let reason = "a table without a name is known to nobody but the process that created it";
+                let reason = "a table without a name is known only to the process that created it";
                 Err(ShmError::BadName { name: self.to_string(), reason })
             }
         }
@@ -180,10 +179,10 @@ impl FromStr for Url {
             },
             "file" if rest.starts_with('/') => Ok(Url(Kind::File(PathBuf::from(rest)))),
             "file" => Err(UrlError::RelativePath { text: owned() }),
-            // What an endpoint takes for part of a name.
+            // An endpoint would take these characters as part of a name.
             "tcp" if rest.contains(['?', '#', '%', '\\']) => Err(UrlError::Node { text: owned() }),
             "tcp" => match rest.parse::<Endpoint>() {
-                Ok(endpoint) if is_one_spelling(&endpoint, rest) => Ok(Url(Kind::Tcp(Box::new(endpoint)))),
+                Ok(endpoint) if is_canonical(&endpoint, rest) => Ok(Url(Kind::Tcp(Box::new(endpoint)))),
                 _ => Err(UrlError::Node { text: owned() }),
             },
             _ => Err(UrlError::UnknownScheme { text: owned(), scheme: scheme.to_owned() }),
@@ -221,8 +220,8 @@ impl From<&Url> for Url {
     }
 }
 
-/// Whether `text` is how `endpoint` is shown, with its port or, if that is the usual one, without.
-fn is_one_spelling(endpoint: &Endpoint, text: &str) -> bool {
+/// Whether `text` is the way `endpoint` is shown, with its port, or without it if it is the default port.
+fn is_canonical(endpoint: &Endpoint, text: &str) -> bool {
     let shown = endpoint.to_string();
     let port = shown.strip_prefix(text).filter(|_| endpoint.port() == DEFAULT_PORT);
     endpoint.port() != 0 && (shown == text || port.is_some_and(|port| port == format!(":{DEFAULT_PORT}")))
@@ -251,10 +250,10 @@ mod tests {
     }
 
     #[test]
-    fn no_url_leads_to_a_table_without_a_name() {
+    fn a_table_without_a_name_cannot_be_opened() {
         let unnamed = Url::unnamed();
         assert!(unnamed.is_unnamed() && !Url::shm("cache").unwrap().is_unnamed());
-        assert!(matches!(unnamed.place(), Err(ShmError::BadName { .. })));
+        assert!(matches!(unnamed.backend(), Err(ShmError::BadName { .. })));
         assert!(matches!(unnamed.to_string().parse::<Url>(), Err(UrlError::UnknownScheme { .. })));
     }
 
@@ -318,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn mistyped_urls_are_named() {
+    fn mistyped_urls_are_errors() {
         let error = |text: &str| text.parse::<Url>().unwrap_err();
         assert!(matches!(error("cache"), UrlError::NoScheme { .. }));
         assert!(matches!(error(""), UrlError::NoScheme { .. }));

@@ -6,35 +6,35 @@ use clap::Args;
 use guira::{EntryFormat, Swap};
 
 use super::single::{KeyArguments, Outcome, conclude};
-use super::{Patience, Verdict};
+use super::{Verdict, WaitOptions};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::text::Notation;
 
-/// Replace a value if it is what you expect.
+/// Replace a value if it is the expected one.
 ///
-/// Of several that swap one value at once, one succeeds. The exit code is 1, and nothing is changed, if the value is
-/// another one, or if there is no such key.
+/// If several clients swap the same value at once, exactly one succeeds. If the value is not the expected one, or the
+/// key does not exist, nothing is changed and the exit code is 1.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
     pub key: KeyArguments,
-    /// The value that the key has to have, as text; with --expected-file, the new value stands here. Write -- before
-    /// the key if a value starts with a dash.
+    /// The expected value, as text; with --expected-file, this is the new value. Write -- before the key if a value
+    /// starts with a dash.
     #[arg(allow_negative_numbers = true)]
     pub expected: Option<String>,
     /// The new value, as text.
     #[arg(allow_negative_numbers = true)]
     pub new: Option<String>,
-    /// Expect the bytes of this file, as they are, in place of EXPECTED; - is standard input.
+    /// Expect the bytes of this file instead of EXPECTED; - is standard input.
     #[arg(long, value_name = "FILE")]
     pub expected_file: Option<PathBuf>,
-    /// Store the bytes of this file, as they are, in place of NEW; - is standard input.
+    /// Store the bytes of this file instead of NEW; - is standard input.
     #[arg(long, value_name = "FILE")]
     pub value_file: Option<PathBuf>,
 }
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source<'a> {
     Text(&'a str),
@@ -51,7 +51,7 @@ impl Source<'_> {
 }
 
 impl Arguments {
-    /// The value that is expected, and the new one.
+    /// Returns the sources of the expected value and of the new one.
     fn sources(&self) -> Result<(Source<'_>, Source<'_>), Failure> {
         let mut texts = [&self.expected, &self.new].into_iter().flatten();
         let expected = match &self.expected_file {
@@ -64,9 +64,9 @@ impl Arguments {
         };
         let is_stdin = |path: &Option<PathBuf>| path.as_deref() == Some(Path::new("-"));
         match (expected, new, texts.next()) {
-            _ if is_stdin(&self.expected_file) && is_stdin(&self.value_file) => {
-                Err(Failure::Misuse("standard input can be one value only; nothing was changed".to_owned()))
-            }
+            _ if is_stdin(&self.expected_file) && is_stdin(&self.value_file) => Err(Failure::Misuse(
+                "standard input can supply only one of the two values; nothing was changed".to_owned(),
+            )),
             (Some(expected), Some(new), None) => Ok((expected, new)),
             _ => Err(Failure::Misuse(
                 "give the expected value and the new one: EXPECTED or --expected-file FILE, and NEW or --value-file \
@@ -80,7 +80,7 @@ impl Arguments {
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let (expected, new) = arguments.sources()?;
-    let subject = arguments.key.open(Patience::open)?;
+    let subject = arguments.key.open(WaitOptions::open)?;
     let format = subject.store.table().config().format;
     let (expected, new) = (expected.bytes(subject.notation, format)?, new.bytes(subject.notation, format)?);
     let outcome = match subject.store.client()?.compare_and_swap(&subject.key, &expected, &new)? {

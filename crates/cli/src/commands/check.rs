@@ -1,4 +1,4 @@
-//! `guira check`.
+//! `guira check`: verifies a table, and recovers dead clients.
 
 use clap::Args;
 use guira::admin::{Cause, CheckReport, LivingClient, RecoveredClient, RecoveryReport};
@@ -14,16 +14,16 @@ use crate::units::{self, count, counted};
 
 /// Verify every row, checksum, entry, lock, client slot and extent.
 ///
-/// Others may go on working. What a client that died left is no damage: whoever needs it recovers it. Nor is a row that
-/// somebody who is stopped has half written, and holds the lock of.
+/// The table may be in use. What a dead client left behind is not damage: the next client that needs it recovers it.
+/// Nor is a row that a stopped client has half written while it holds the row's lock.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.
     pub url: Url,
-    /// First recover every client that is dead: complete the changes it had begun, release its locks, and give back its
-    /// chunks and its slot. Whoever meets what a dead client left does the same, so nobody has to. Space of values that
-    /// it was storing comes back when somebody needs room. A client that is stopped is alive: guira kick. Then free the
-    /// locks that name a client slot which the table does not have, which is damage, unless some client is alive.
+    /// First recover every dead client: complete the changes it had begun, release its locks, and free its chunks and
+    /// its client slot. Other clients do the same when they need it, so this is optional. Space of values that it was
+    /// storing is reclaimed when a client needs space. A stopped client is alive: see guira kick. Then free the locks
+    /// that name a client slot the table does not have, which is damage, unless a client is alive.
     #[arg(long)]
     pub repair: bool,
     #[command(flatten)]
@@ -34,15 +34,15 @@ pub struct Arguments {
 struct Answer<'r> {
     url: String,
     clean: bool,
-    /// Whether locks and commits of dead clients were looked for: not without write permission.
+    /// Whether locks and commits of dead clients were searched for, which needs write permission.
     knows_the_dead: bool,
-    /// What was recovered, if that was asked for.
+    /// The result of `--repair`.
     #[serde(skip_serializing_if = "Option::is_none")]
     repair: Option<RecoveryReport>,
-    /// A lock on client slots that no client has, if there is one.
+    /// A file lock on client slots that is held by a process without a client, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     slot_lock: Option<SlotLock>,
-    /// Why nobody can open it for changing, if its lock file is missing, another or damaged.
+    /// Why the table cannot be opened for changing, if its lock file is missing, damaged or another table's.
     #[serde(skip_serializing_if = "Option::is_none")]
     lock_file: Option<String>,
     #[serde(flatten)]
@@ -51,8 +51,8 @@ struct Answer<'r> {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    // Only who may write can ask the kernel which clients are dead, and so which locks wait for a recovery.
-    // Nothing of this user is put into it, whosever it is.
+    // Only with write permission can the kernel be asked which clients are dead, and so which locks need a recovery.
+    // Any owner will do, because the command puts no data into the table.
     let options = open_options()?.any_owner();
     let (store, knows_the_dead, lock_file) = match Store::open_with(&arguments.url, &options) {
         Ok(store) => {
@@ -71,7 +71,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let answer =
         Answer { url, clean: report.is_clean(), knows_the_dead, repair, slot_lock, lock_file, report: &report };
     output.answer(&answer, || {
-        let unknown = "it may only be read: whether clients that hold locks are dead cannot be asked";
+        let unknown = "opened for reading only: cannot tell whether clients that hold locks are dead";
         let note = if knows_the_dead { "" } else { unknown };
         let repaired = answer.repair.as_ref().map_or(String::new(), |repair| repairs(&answer.url, repair));
         let reason = answer.slot_lock.as_ref().map(ToString::to_string).or_else(|| answer.lock_file.clone());
@@ -82,7 +82,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     Ok(if report.is_clean() && is_repaired && is_open { Verdict::Fine } else { Verdict::Negative })
 }
 
-/// Why nobody can open a table for changing, if its lock file is to blame and not this user's permissions.
+/// Returns why a table cannot be opened for changing, if the cause is its lock file and not this user's permissions.
 fn lost_lock_file(error: &guira::Error) -> Option<String> {
     match error {
         guira::Error::Open(guira::OpenError::Region(ShmError::LockFile {
@@ -106,7 +106,7 @@ fn recover(store: &Store, output: &Output) -> Result<RecoveryReport, Failure> {
     Ok(repair?)
 }
 
-/// A line for each client that was recovered, that could not be, or that stands still, and one for all.
+/// Returns a line for each client that was recovered, could not be recovered, or is stopped, and a total.
 fn repairs(url: &str, repair: &RecoveryReport) -> String {
     let mut lines: Vec<String> = repair
         .recovered
@@ -119,18 +119,18 @@ fn repairs(url: &str, repair: &RecoveryReport) -> String {
     lines.extend(repair.living.iter().filter(|client| client.stopped || client.frozen).map(|client| {
         let (slot, process) = (client.slot, client.process);
         let middle = match client {
-            LivingClient { recovering: true, .. } => " in recovering a dead client",
+            LivingClient { recovering: true, .. } => " while recovering a dead client",
             LivingClient { committing: true, .. } => ", in the middle of a change",
             _ => "",
         };
         let (how, advice) = match client.frozen {
-            true => ("frozen with its control group", "thaw it, or kill it by kill -9".to_owned()),
+            true => ("frozen with its control group", "thaw it, or kill it with kill -9".to_owned()),
             false => ("stopped", format!("guira kick {url} --slot {slot} kills it")),
         };
-        format!("client slot {slot} (process {process}): {how}{middle}, and alive: it keeps what it holds; {advice}")
+        format!("client slot {slot} (process {process}): {how}{middle}, but alive, so it keeps what it holds; {advice}")
     }));
     let dead = match repair.recovered.len() as u64 {
-        0 if repair.failed.is_empty() => "nobody is dead".to_owned(),
+        0 if repair.failed.is_empty() => "no dead clients".to_owned(),
         recovered => format!("{} recovered", counted(recovered, "dead client")),
     };
     lines.push(format!("{dead}, {} alive", counted(repair.living.len() as u64, "client")));
@@ -138,22 +138,22 @@ fn repairs(url: &str, repair: &RecoveryReport) -> String {
     lines.join("\n")
 }
 
-/// What became of the locks that nobody can hold, if there were any.
+/// Describes the locks that name a nonexistent client slot, if there were any.
 fn damaged_locks(url: &str, repair: &RecoveryReport) -> Option<String> {
     let damaged =
-        |locks: &[u64]| format!("{} that named no client slot of the table", counted(locks.len() as u64, "lock"));
+        |locks: &[u64]| format!("{} of client slots that the table does not have", counted(locks.len() as u64, "lock"));
     match (&repair.freed_locks[..], &repair.damaged_locks[..]) {
         ([], []) => None,
         (freed, []) => Some(format!("{} freed", damaged(freed))),
         (_, kept) => Some(format!(
-            "{} NOT FREED: a client that is alive may have held them; close all clients (guira stat {url} lists them), \
-             and repair again",
+            "{} NOT FREED, because a living client may hold them; close all clients (guira stat {url} lists them) and \
+             repair again",
             damaged(kept)
         )),
     }
 }
 
-/// What was left to do for a dead client.
+/// Describes what the recovery of a dead client did.
 pub fn left(client: &RecoveredClient) -> String {
     let mut parts = Vec::new();
     if client.replayed_rows > 0 {
@@ -164,18 +164,18 @@ pub fn left(client: &RecoveredClient) -> String {
         parts.push(format!("{} released", counted(client.locks, "lock")));
     }
     if client.chunks > 0 {
-        parts.push(format!("{} given back", counted(client.chunks, "chunk")));
+        parts.push(format!("{} freed", counted(client.chunks, "chunk")));
     }
     if parts.is_empty() {
-        parts.push("nothing held but its slot".to_owned());
+        parts.push("it held only its slot".to_owned());
     }
     if client.was_begun {
-        parts.push("taken over from a recoverer that died".to_owned());
+        parts.push("taken over from a recovering client that died".to_owned());
     }
     parts.join(", ")
 }
 
-/// A line for each problem, and for each thing that a client left or is in the middle of.
+/// Returns a line for each problem, and for each change that a client left or has not finished.
 pub fn problems(report: &CheckReport) -> String {
     let unshown = |what: &str, total: u64, shown: usize| match total - shown as u64 {
         0 => None,
@@ -187,18 +187,18 @@ pub fn problems(report: &CheckReport) -> String {
         Cause::DeadClient => format!("to be recovered: {left}"),
         _ => format!("in the middle of a change: {left}"),
     }));
-    lines.extend(unshown("that are no damage", report.under_way_total, report.under_way.len()));
+    lines.extend(unshown("that are not damage", report.under_way_total, report.under_way.len()));
     lines.join("\n")
 }
 
-/// The verdict in one line.
+/// Returns the verdict in one line.
 pub fn summary(url: &str, report: &CheckReport) -> String {
     let stats = &report.counts;
     let verdict = match (report.problems_total, report.dead_clients, report.under_way_total) {
         (0, 0, 0) => "sound".to_owned(),
-        (0, 0, changes) => format!("sound, but for {} that clients stand still in", counted(changes, "change")),
+        (0, 0, changes) => format!("sound, except for {} that stopped clients have begun", counted(changes, "change")),
         (0, dead, _) => {
-            format!("sound, but {} to recover (guira check --repair {url})", counted(dead, "dead client"))
+            format!("sound, with {} to recover (guira check --repair {url})", counted(dead, "dead client"))
         }
         (problems, ..) => format!("DAMAGED, {}", counted(problems, "problem")),
     };
@@ -212,7 +212,7 @@ pub fn summary(url: &str, report: &CheckReport) -> String {
         counted(report.used_slots, "client slot"),
         match report.unreferenced_extents {
             0 => String::new(),
-            extents => format!(", {} to be swept", counted(extents, "extent")),
+            extents => format!(", {} to be reclaimed", counted(extents, "extent")),
         } + &match stats.unverified_rows {
             0 => String::new(),
             rows => format!("; the entries of {} that cannot be read are not counted", counted(rows, "row")),

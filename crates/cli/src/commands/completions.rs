@@ -1,4 +1,4 @@
-//! `guira completions`.
+//! `guira completions`: prints completion scripts for shells.
 
 use clap::Args;
 use clap_complete::Shell;
@@ -9,10 +9,10 @@ use crate::arguments;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Print a script with which a shell completes commands and options.
+/// Print a script that completes commands and options in a shell.
 ///
-/// bash finds it as ~/.local/share/bash-completion/completions/guira, fish as ~/.config/fish/completions/guira.fish,
-/// zsh as _guira in any directory of its fpath.
+/// Save it as ~/.local/share/bash-completion/completions/guira for bash, as ~/.config/fish/completions/guira.fish for
+/// fish, or as _guira in a directory of fpath for zsh.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The shell.
@@ -58,12 +58,12 @@ mod tests {
             for subcommand in command.get_subcommands() {
                 assert!(words.contains(&subcommand.get_name()), "{shell}: {}", subcommand.get_name());
                 for option in subcommand.get_arguments().filter_map(clap::Arg::get_long) {
-                    // fish names options without their dashes.
+                    // fish scripts have options without dashes.
                     let is_there = words.contains(&option) || words.contains(&format!("--{option}").as_str());
                     assert!(is_there, "{shell}: {} --{option}", subcommand.get_name());
                 }
             }
-            assert!(!script.contains("worker"), "{shell} knows what the program starts itself with");
+            assert!(!script.contains("worker"), "{shell} completes hidden commands");
         }
     }
 }

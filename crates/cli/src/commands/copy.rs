@@ -1,7 +1,7 @@
-//! `guira copy`.
+//! `guira copy`: copies a table that may be in use, and verifies the copy.
 //!
 //! Invariants: the records of one key are compared and stored by one thread, in the order in which scans saw them, so
-//! that the latest wins. Memory is bounded: a few batches for each thread.
+//! the latest wins. Memory is bounded: a few batches for each thread.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -18,53 +18,53 @@ use guira_input::printable;
 use serde::Serialize;
 
 use super::owner::Owner;
-use super::{Patience, Verdict, dump, open, tls};
+use super::{Verdict, WaitOptions, dump, open, tls};
+use crate::capacity::{self, ExistingRecords, Keys, Need, Precision, Shortfall, Target};
 use crate::failure::{Failure, copied_text};
 use crate::interrupt;
 use crate::loader::shard_of;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::room::{self, Keys, Lack, Need, Own, Precision, Target};
 use crate::units::{bytes, counted, per_second, rate, time};
 
-/// Records of one batch, at most.
+/// Maximum number of records in a batch.
 const BATCH_RECORDS: usize = 256;
-/// Bytes of one batch, after which it is handed over.
+/// Size in bytes at which a batch is sent.
 const BATCH_BYTES: usize = 256 << 10;
-/// Batches that wait for a thread: one being filled, one being stored, two in between.
+/// Batches queued for a thread, beside the one being filled and the one being stored.
 const WAITING_BATCHES: usize = 2;
-/// Characters of a key that an error shows.
+/// Maximum characters of a key in an error.
 const KEY_CHARS: usize = 60;
 
-/// Copy all records of a table into another one, and verify the copy.
+/// Copy all records of a table into another table, and verify the copy.
 ///
-/// The other table must exist and be empty; its capacity, entry format and fabric may differ. The first table may be in
-/// use: it is read again until a whole pass finds in the copy what it finds in the table, keys that were removed
-/// meanwhile included (what others put into the copy meanwhile goes, too, unless --merge is given). If others change it
-/// all the time, the answer after the last pass is how many records differed, and the exit code is 1. A key that an
-/// insert moves while it is being read may be missed by a pass: a copy is known to be complete if nobody changed the
-/// table during the last one.
+/// The target must exist and be empty; its capacity, entry format and fabric may differ. The source may be in use: the
+/// command compares the two tables again until a whole pass finds no difference. Keys that were removed from the source
+/// are removed from the copy, and so are keys that others put into the copy, unless --merge is given. If the source
+/// keeps changing, the answer after the last pass is how many records differed, and the exit code is 1. A pass may miss
+/// a key that an insert moves while it is read: a copy is known to be complete only if the source did not change during
+/// the last pass.
 ///
-/// A damaged row is named on standard error, and so is an entry whose value is damaged; everything else is copied, and
-/// the exit code is 3.
+/// A damaged row, or an entry with a damaged value, is reported on standard error; everything else is copied, and the
+/// exit code is 3.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The table to copy.
+    /// The source table.
     pub from: Url,
-    /// The table to copy it into.
+    /// The target table.
     pub to: Url,
     /// Threads that store records.
     #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,
-    /// Passes that compare, at most, after the one that copies.
+    /// Maximum number of comparing passes after the copying pass.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub passes: u16,
-    /// Copy into a table that has records. Those of the same keys are replaced, all others stay; what is removed from
-    /// the first table meanwhile may stay, too.
+    /// Copy into a table that already has records. Records with the same keys are replaced, all others stay; keys that
+    /// are removed from the source during the copy may stay, too.
     #[arg(long)]
     pub merge: bool,
     #[command(flatten)]
-    pub patience: Patience,
+    pub wait: WaitOptions,
     #[command(flatten)]
     pub owner: Owner,
     #[command(flatten)]
@@ -75,21 +75,21 @@ pub struct Arguments {
 struct Answer {
     from: String,
     to: String,
-    /// Records that the last pass saw.
+    /// Number of records that the last pass saw.
     records: u64,
-    /// Their bytes.
+    /// Their size in bytes.
     bytes: u64,
-    /// Records stored in all passes.
+    /// Number of records stored in all passes.
     stored: u64,
-    /// Keys removed from the copy, because they were removed from the table.
+    /// Number of keys removed from the copy because they were removed from the source.
     removed: u64,
-    /// Passes that compared.
+    /// Number of comparing passes.
     passes: u16,
-    /// Records that differed in the last of them.
+    /// Number of records that differed in the last pass.
     differences: u64,
-    /// Rows of the table that the last pass could not read, or not in whole.
+    /// Number of source rows that the last pass could not read completely.
     unreadable_rows: u64,
-    /// Whether there was none of either.
+    /// Whether the last pass found no difference and no unreadable row.
     verified: bool,
     elapsed_ns: u64,
     records_per_s: f64,
@@ -97,16 +97,16 @@ struct Answer {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    interrupt::note();
-    // The owner that is named is that of the table which records are put into.
-    let from = open(&arguments.from, &arguments.patience.options()?.read_only())?;
-    let to = arguments.patience.open(&arguments.to)?;
+    interrupt::catch();
+    // The named owner is the owner of the target.
+    let from = open(&arguments.from, &arguments.wait.options()?.read_only())?;
+    let to = arguments.wait.open(&arguments.to)?;
     let before = to.stat()?;
     refuse(arguments, (&from, &to), &before)?;
-    let lack = announce(arguments, &from.stat()?, &to, &before, output);
+    let shortfall = warn_if_too_small(arguments, &from.stat()?, &to, &before, output);
     let started = Instant::now();
     let mut copy = Copy::new(arguments, from, to, output)?;
-    copy.pass(Pass::Store).map_err(|failure| failure.advised(lack))?;
+    copy.pass(Pass::Store).map_err(|failure| failure.advised(shortfall))?;
     let mut passes = 0;
     let mut differences = u64::MAX;
     while differences > 0 && passes < arguments.passes {
@@ -140,7 +140,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     }
 }
 
-/// Refuses what cannot be a copy.
+/// Refuses a copy of a table into itself, or into one that has records.
 fn refuse(arguments: &Arguments, (from, to): (&Store, &Store), before: &Stat) -> Result<(), Failure> {
     let Arguments { from: from_url, to: to_url, merge, .. } = arguments;
     let id = |store: &Store| (store.table().superblock().table, store.table().superblock().incarnation);
@@ -151,41 +151,51 @@ fn refuse(arguments: &Arguments, (from, to): (&Store, &Store), before: &Stat) ->
     if entries > 0 && !merge {
         let records = counted(entries, "record");
         return Err(Failure::Misuse(format!(
-            "{to_url} has {records} already: name an empty table, or add to what is there with --merge; nothing was \
-             changed"
+            "{to_url} already has {records}: name an empty table, or add to them with --merge; nothing was changed"
         )));
     }
     Ok(())
 }
 
 impl Arguments {
-    /// Where records go that have no room.
+    /// Returns the tables for the advice if the records do not fit.
     pub fn target(&self) -> Target<'_> {
-        Target { url: &self.to, from: Some(&self.from), own: if self.merge { Own::Kept } else { Own::Copied } }
+        Target {
+            url: &self.to,
+            from: Some(&self.from),
+            existing: if self.merge { ExistingRecords::Keep } else { ExistingRecords::AlreadyInSource },
+        }
     }
 }
 
-/// Says so if the copy has no room.
-fn announce(arguments: &Arguments, from: &Stat, to: &Store, before: &Stat, output: &Output) -> Option<Lack> {
-    // What rows of another format hold inline, and what not, is not known before.
+/// Warns if the records do not fit in the target.
+fn warn_if_too_small(
+    arguments: &Arguments,
+    from: &Stat,
+    to: &Store,
+    before: &Stat,
+    output: &Output,
+) -> Option<Shortfall> {
+    // Which records another format stores inline is unknown before the copy.
     let extent_bytes = if from.format == before.format { from.table.space.place_bytes } else { 0 };
     let (records, precision) = (from.table.entries, Precision::Exact);
     let need = Need { records, extent_bytes, precision, keys: Keys::Distinct };
-    let lack = room::lack(&arguments.from.to_string(), need, arguments.target(), to.table().config(), before);
-    lack.iter().for_each(|lack| output.warn(&format!("{}; {}", lack.reason, lack.remedy)));
-    lack
+    let shortfall =
+        capacity::shortfall(&arguments.from.to_string(), need, arguments.target(), to.table().config(), before);
+    shortfall.iter().for_each(|shortfall| output.warn(&format!("{}; {}", shortfall.reason, shortfall.remedy)));
+    shortfall
 }
 
-/// The task of a pass.
+/// The kind of a pass.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pass {
     /// Stores every record.
     Store,
-    /// Compares every record with the copy's, and stores those that differ.
+    /// Compares every record with the copy, and stores those that differ.
     Compare,
 }
 
-/// Records of one pass.
+/// The records of one pass, counted.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     records: u64,
@@ -195,41 +205,41 @@ struct Seen {
 /// Keys and values.
 type Records = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Records on their way to a thread.
+/// Records to be sent to a thread.
 #[derive(Default)]
 struct Batch {
     records: Records,
     bytes: usize,
 }
 
-/// A copy under way.
+/// A copy in progress.
 struct Copy<'a> {
     from: Store,
     to: Store,
     clients: Vec<Client>,
     output: &'a Output,
-    /// Records that the last pass saw.
+    /// The records that the last pass saw.
     seen: Seen,
-    /// Records stored so far.
+    /// Number of records stored so far.
     stored: u64,
     removed: u64,
-    /// Rows that the last pass could not read, or not in whole.
+    /// Rows that the last pass could not read completely.
     unreadable: HashSet<u64>,
-    /// Rows that were named as such.
+    /// Unreadable rows that have been reported.
     named: HashSet<u64>,
     entries: u64,
 }
 
 impl<'a> Copy<'a> {
     fn new(arguments: &Arguments, from: Store, to: Store, output: &'a Output) -> Result<Copy<'a>, Failure> {
-        // All of them first: a copy that cannot have its clients stores nothing.
+        // All clients are opened first: a copy that cannot open them stores nothing.
         let clients = (0..arguments.threads).map(|_| to.client()).collect::<Result<_, _>>()?;
         let entries = from.len_estimate()?.entries;
         let (unreadable, named, seen) = (HashSet::new(), HashSet::new(), Seen::default());
         Ok(Copy { from, to, clients, output, seen, stored: 0, removed: 0, unreadable, named, entries })
     }
 
-    /// Reads the whole table and hands each record to the thread of its key. Returns how many were stored.
+    /// Reads the whole source and sends each record to the thread of its key. Returns how many were stored.
     fn pass(&mut self, pass: Pass) -> Result<u64, Failure> {
         let what = if pass == Pass::Store { "copying" } else { "comparing" };
         let mut progress = Progress::new(self.output, what, Some(self.entries));
@@ -265,7 +275,7 @@ impl<'a> Copy<'a> {
             };
             let scanned = self.from.scan_past_damage(&mut visit, &mut name);
             for (sender, batch) in senders.into_iter().zip(batches) {
-                // A thread that has ended says why when it is joined.
+                // The error of a thread that has ended is returned when it is joined.
                 let _ = sender.send(batch.records);
             }
             let mut ended = Ok(());
@@ -295,7 +305,7 @@ impl<'a> Copy<'a> {
         Failure::Copied { doing: format!("{doing} {url}"), source: Box::new(error), copied: self.stored }
     }
 
-    /// Removes the keys from the copy that the table does not have any more. Returns how many there were.
+    /// Removes the keys from the copy that the source no longer has. Returns how many there were.
     fn remove_removed(&mut self) -> Result<u64, Failure> {
         let (mut reader, to) = (self.from.reader(), self.to.clone());
         let (mut found, mut done, mut keys) = (0, 0, Vec::new());
@@ -317,7 +327,7 @@ impl<'a> Copy<'a> {
         Ok(found + self.remove_absent(&mut reader, keys)?)
     }
 
-    /// Removes those of `keys` from the copy that the table of `reader` does not have. Returns how many there were.
+    /// Removes those of `keys` from the copy that the table of `reader` lacks. Returns how many there were.
     fn remove_absent(&mut self, reader: &mut Reader, keys: Vec<Vec<u8>>) -> Result<u64, Failure> {
         let gone = absent(reader, &keys).map_err(|error| self.failed("reading", self.from.url(), error))?;
         for key in &gone {
@@ -334,7 +344,7 @@ impl<'a> Copy<'a> {
     }
 }
 
-/// Puts a record into the batch of its key's thread, and the batch on its way if it is full. `false` if the thread has
+/// Adds a record to the batch of its key's thread, and sends the batch if it is full. Returns `false` if the thread has
 /// ended.
 fn hand_over(senders: &[SyncSender<Records>], batches: &mut [Batch], key: &[u8], value: &[u8]) -> bool {
     let shard = shard_of(key, batches.len());
@@ -347,7 +357,7 @@ fn hand_over(senders: &[SyncSender<Records>], batches: &mut [Batch], key: &[u8],
     senders[shard].send(std::mem::take(batch).records).is_ok()
 }
 
-/// A record that the other table refused.
+/// A record that the target refused.
 struct Refused {
     key: String,
     source: Box<guira::Error>,
@@ -359,7 +369,7 @@ impl Refused {
     }
 }
 
-/// One thread's work.
+/// Stores the batches of one thread.
 fn store_all(client: &mut Client, batches: Receiver<Records>, pass: Pass, stored: &AtomicU64) -> Result<(), Refused> {
     for batch in &batches {
         let different = match pass {
@@ -374,8 +384,8 @@ fn store_all(client: &mut Client, batches: Receiver<Records>, pass: Pass, stored
     Ok(())
 }
 
-/// The records of a batch that the copy does not have, or has with another value. Of a key that a scan saw twice, what
-/// it saw last counts.
+/// Returns the indices of the records in a batch that the copy lacks or has with another value. If a scan saw a key
+/// twice, the last record counts.
 fn different(client: &mut Client, batch: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<usize>, Refused> {
     let last: HashMap<&[u8], usize> =
         batch.iter().enumerate().map(|(index, (key, _))| (key.as_slice(), index)).collect();
@@ -391,8 +401,8 @@ fn different(client: &mut Client, batch: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<us
     refused.map(|()| different)
 }
 
-/// The keys among `keys` that the table of `reader` does not have. One that cannot be read may be there, and is named
-/// when it is scanned.
+/// Returns the keys among `keys` that the table of `reader` lacks. A key that cannot be read may be there; the scan
+/// reports it.
 fn absent<'k>(reader: &mut Reader, keys: &'k [Vec<u8>]) -> Result<Vec<&'k [u8]>, guira::Error> {
     let mut failed = Ok(());
     let mut absent = Vec::new();
@@ -418,9 +428,9 @@ fn human(answer: &Answer) -> String {
         0 if !answer.verified => {
             format!("not verified: {} could not be read", counted(answer.unreadable_rows, "row"))
         }
-        0 => "verified: a pass that compared both found no difference".to_owned(),
+        0 => "verified: the last pass found no difference".to_owned(),
         n => format!(
-            "not verified: {from} was changed all the while, and comparison {passes} found {}",
+            "not verified: {from} kept changing, and pass {passes} of the comparison found {}",
             counted(*n, "difference")
         ),
     };
@@ -434,9 +444,9 @@ mod tests {
     use super::*;
     use crate::output::Format;
 
-    /// The table changed after it was copied: the next pass stores what differs and removes what is gone.
+    /// If the source changes after a pass, the next pass stores the differences and removes the removed keys.
     #[test]
-    fn a_pass_finds_what_changed_since_the_last() {
+    fn a_pass_finds_the_changes_since_the_last_one() {
         let url = |name: &str| format!("shm://guira-copy-{name}-{}", std::process::id()).parse::<Url>().unwrap();
         let [from, to] = ["from", "to"].map(|name| Store::create(url(name), &CreateOptions::new(1_000)).unwrap());
         let mut client = from.client().unwrap();
@@ -451,7 +461,7 @@ mod tests {
             threads: 2,
             passes: 1,
             merge: false,
-            patience: PATIENCE,
+            wait: WAIT,
             owner: Owner::default(),
             tls: tls::Certificates::default(),
         };
@@ -475,5 +485,5 @@ mod tests {
         }
     }
 
-    const PATIENCE: Patience = Patience { deadline: std::time::Duration::from_secs(10) };
+    const WAIT: WaitOptions = WaitOptions { deadline: std::time::Duration::from_secs(10) };
 }

@@ -1,4 +1,4 @@
-//! `guira create`.
+//! `guira create`: creates a table.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::Verdict;
 use super::owner::{self, Owner};
-use crate::failure::{Failure, Holder};
+use crate::failure::{Failure, NameHolder};
 use crate::interrupt;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -19,29 +19,29 @@ use crate::units;
 /// Create a table.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The new table: shm://NAME or file:///PATH. Nothing that exists is ever replaced.
+    /// The new table: shm://NAME or file:///PATH. An existing file is never replaced.
     pub url: Url,
-    /// Succeed if the table exists already and is as asked: the same format and preset, and the same seed if one is
-    /// given; room for as many keys at least, and for the extent bytes and clients that are given.
+    /// Succeed if the table already exists and matches: the same format and preset, the same seed if one is given, and
+    /// at least the given capacity, extent bytes and clients.
     #[arg(long)]
     pub if_missing: bool,
-    /// Keys it must hold: 10_000, 500k, 1M. It is sized so that they fill it to 90 %.
+    /// Number of keys it must hold: 10_000, 500k, 1M. The table is sized so that they fill it to 90 %.
     #[arg(long, value_name = "N", value_parser = units::parse_count)]
     pub capacity: u64,
     /// How keys and values are stored: fixed:K:V (exactly K and V bytes, in the row) or bytes:N (any length; in the
-    /// row if key and value together have at most N bytes).
+    /// row if key and value together are at most N bytes).
     #[arg(long, value_name = "FORMAT", default_value = "bytes:64")]
     pub entry: EntryFormat,
-    /// Parameters to start from: hardened, paper (as RCuckoo was printed, with its holes), or tiny (for tests).
+    /// Parameters to start from: hardened, paper (RCuckoo as published, with its flaws), or tiny (for tests).
     #[arg(long, value_name = "NAME", default_value_t)]
     pub preset: Preset,
     #[command(flatten)]
     pub space: SpaceOptions,
-    /// Clients that can have the table open for changing at once. Default 1024.
+    /// Clients that can have the table open for changing at the same time. Default: 1024.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub max_clients: Option<u16>,
-    /// Permission bits of its file, in octal. Where some may read and not write (644), a lock file beside the table
-    /// keeps them from blocking the others.
+    /// Permission bits of its file, in octal. If some users may read but not write (644), a lock file beside the table
+    /// keeps readers from blocking writers.
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = units::parse_mode)]
     pub mode: u32,
     /// Seed of the key hash. Default: random.
@@ -51,53 +51,54 @@ pub struct Arguments {
     pub owner: Owner,
 }
 
-/// How much memory a new table has for records that do not fit in its rows.
+/// The options that set the memory of a new table for records that do not fit in its rows.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct SpaceOptions {
-    /// Bytes of a typical record, key and value together: 100, 4KiB. If it does not fit in a row, the table gets memory
-    /// in which as many such records as it has capacity for can live and be updated. Default: small ones.
+    /// Size of a typical record, key and value together: 100, 4KiB. If it does not fit in a row, the table gets enough
+    /// memory to store and update as many such records as its capacity. Default: small records.
     #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub record_bytes: Option<u64>,
-    /// Memory for records that do not fit in a row: 64MiB, 1G. Default: 4 MiB, for large tables 1/16 of what the rows
-    /// hold.
+    /// Memory for records that do not fit in a row: 64MiB, 1G. Default: 4 MiB, or for large tables 1/16 of what the
+    /// rows hold.
     #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes, conflicts_with = "record_bytes")]
     pub extent_bytes: Option<u64>,
 }
 
 impl SpaceOptions {
-    /// Refuses what means nothing to tables of `format`.
+    /// Refuses the options for a table of `format` that has no extents.
     pub fn refuse_for(self, format: EntryFormat) -> Result<(), Failure> {
         let is_given = self.record_bytes.is_some() || self.extent_bytes.is_some();
         if is_given && !format.has_extents() {
-            let message = format!("tables of {format} have every record in its row");
+            let message = format!("tables of {format} store every record in its row");
             return Err(Failure::Misuse(format!(
-                "{message}: leave out --record-bytes and --extent-bytes, or take --entry bytes:N; nothing was changed"
+                "{message}: leave out --record-bytes and --extent-bytes, or use --entry bytes:N; nothing was changed"
             )));
         }
         Ok(())
     }
 
-    /// `options`, with this much memory.
+    /// Returns `options` with this much memory.
     pub fn apply(self, options: CreateOptions) -> CreateOptions {
         let options = self.record_bytes.into_iter().fold(options, CreateOptions::record_bytes);
         self.extent_bytes.into_iter().fold(options, CreateOptions::extent_bytes)
     }
 }
 
-/// Times that a creation begins anew because what had the name is a table no more. Each turn but the first needs
-/// somebody who destroys a table meanwhile; one that was left with its name by a destroyer that was killed ends it.
-const MAX_CREATE_TURNS: u32 = 8;
-/// The pause between two of them: removing a name takes microseconds.
-const TURN_PAUSE: Duration = Duration::from_millis(2);
+/// Attempts to create a table whose name was held by a table that is destroyed now. Each attempt but the first needs
+/// another process that destroys a table in the meantime; a table that a killed destroyer left with its name ends the
+/// attempts.
+const MAX_CREATE_ATTEMPTS: u32 = 8;
+/// The pause between two attempts: removing a name takes microseconds.
+const RETRY_PAUSE: Duration = Duration::from_millis(2);
 
-/// Bytes of /dev/shm in a container that was not started with more.
+/// The default size of /dev/shm in a container.
 const CONTAINER_BYTES: u64 = 64 << 20;
 
-/// What was created.
+/// The answer: the table that was created, or that existed.
 #[derive(Debug, Serialize)]
 pub struct Created {
     url: String,
-    /// Whether this command made it.
+    /// Whether this command created it.
     created: bool,
     preset: String,
     entry: String,
@@ -144,29 +145,31 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     Ok(Verdict::Fine)
 }
 
-/// A warning, if permission bits let users in who are neither the owner nor of the group.
+/// Returns a warning if the permission bits give access to users outside the owner and the group.
 fn access_by_others(mode: u32) -> Option<String> {
     let what = match mode & 0o007 {
         0 => return None,
         bits if bits & 0o002 != 0 => "read, change and damage",
         _ => "read",
     };
-    Some(format!("mode {mode:03o} lets every user of this host {what} the table; 600 is for you, 660 for your group"))
+    Some(format!(
+        "mode {mode:03o} lets every user of this host {what} the table; use 600 for yourself, 660 for your group"
+    ))
 }
 
-/// Creates a table and shows how far it got. Ctrl-C ends it between two steps, and then nothing is left.
+/// Creates a table and shows the progress. Ctrl-C ends it between two steps, and then nothing is left.
 pub fn create(url: &Url, options: &CreateOptions, output: &Output) -> Result<Store, Failure> {
     create_by(CREATE, url, options, output)
 }
 
-/// A way to make a table, which tells how far it has got.
+/// A function that creates a table and reports its progress.
 type Make = fn(&Url, &CreateOptions, &mut dyn FnMut(CreateProgress) -> ControlFlow<()>) -> Result<Store, guira::Error>;
 
 const CREATE: Make = |url, options, told| Store::create_with_progress(url, options, told);
 
 fn create_by(make: Make, url: &Url, options: &CreateOptions, output: &Output) -> Result<Store, Failure> {
-    interrupt::note();
-    let mut turns = 1;
+    interrupt::catch();
+    let mut attempts = 1;
     let store = loop {
         let mut shown = Creation::new(output);
         let store = make(url, options, &mut |progress| {
@@ -175,29 +178,29 @@ fn create_by(make: Make, url: &Url, options: &CreateOptions, output: &Output) ->
         });
         shown.finish();
         let is_already_exists = store.as_ref().is_err_and(guira::Error::is_already_exists);
-        // What had the name was destroyed since.
+        // Retry only if the table that had the name has been destroyed since.
         if !is_already_exists
-            || turns == MAX_CREATE_TURNS
-            || !matches!(Holder::of(url), Holder::Nobody | Holder::Destroyed)
+            || attempts == MAX_CREATE_ATTEMPTS
+            || !matches!(NameHolder::of(url), NameHolder::Free | NameHolder::Destroyed)
         {
             break store;
         }
-        turns += 1;
-        std::thread::sleep(TURN_PAUSE);
+        attempts += 1;
+        std::thread::sleep(RETRY_PAUSE);
     };
     let store = store.map_err(|error| too_large(url, options, error))?;
     if store.was_created() && interrupt::requested() {
-        // The signal came when the table had its name already.
-        // What has no name is gone with this process.
+        // The signal came after the table got its name.
+        // A table without a name ends with this process.
         if !url.is_unnamed() {
             Store::destroy(url)?;
         }
-        return Err(Failure::Abandoned(url.clone()));
+        return Err(Failure::TableDiscarded(url.clone()));
     }
     Ok(store)
 }
 
-/// Why a table was not created, and if there is no memory for it, how to ask for less.
+/// Returns the failure to create a table; if there is not enough memory, with advice on a size that fits.
 fn too_large(url: &Url, options: &CreateOptions, error: guira::Error) -> Failure {
     let insufficient_space = error.insufficient_space();
     let failure = Failure::of_creation(url)(error);
@@ -206,12 +209,12 @@ fn too_large(url: &Url, options: &CreateOptions, error: guira::Error) -> Failure
     let container = if is_small { "; a container has 64 MB unless it is started with --shm-size" } else { "" };
     let less = match options.capacity_within(available_bytes) {
         Some(capacity) => format!("there is room for {} keys", units::count(units::rounded_down(capacity))),
-        None => "a table for fewer clients or smaller records takes less".to_owned(),
+        None => "a table for fewer clients or smaller records needs less memory".to_owned(),
     };
     Failure::Advised { source: Box::new(failure), advice: format!("{less}{container}") }
 }
 
-/// The progress of a creation on the screen, stage by stage.
+/// The progress display of a creation, stage by stage.
 struct Creation<'o> {
     output: &'o Output,
     stage: Option<(&'static str, Progress)>,
@@ -252,7 +255,7 @@ impl<'o> Creation<'o> {
 }
 
 impl Created {
-    /// The table behind `store`.
+    /// Describes the table behind `store`.
     pub fn of(store: &Store, preset: Preset, capacity: u64) -> Created {
         let (config, geometry) = (store.table().config(), store.table().geometry());
         Created {
@@ -272,7 +275,7 @@ impl Created {
         }
     }
 
-    /// The answer for people.
+    /// Returns the answer as text.
     pub fn human(&self) -> String {
         let Created { rows, entries_per_row, row_bytes, .. } = self;
         let extents = match self.extent_bytes {
@@ -280,7 +283,7 @@ impl Created {
             bytes => format!(", {} of it for records that do not fit in a row", units::bytes(bytes)),
         };
         let said = if self.created { "created " } else { "" };
-        let existed = if self.created { "" } else { " exists already, and fits" };
+        let existed = if self.created { "" } else { " already exists and matches" };
         format!(
             "{said}{}{existed} ({}, {}): {} rows of {entries_per_row} entries in {row_bytes} bytes, room for {}\n\
              {} of memory{extents}; up to {}",
@@ -303,13 +306,13 @@ mod tests {
     use crate::output::Format;
 
     thread_local! {
-        /// Calls of [`lose_to_others`], and how many of them others win.
+        /// The number of calls of [`lose_the_race`], and how many of them another creator wins.
         static CALLS: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
     }
 
-    /// Another creator has the name at that moment, and the table is destroyed before anybody looks: its name is gone,
-    /// or about to go.
-    fn lose_to_others(
+    /// Simulates another creator that takes the name first, and whose table is destroyed before this one inspects it:
+    /// the name is gone, or about to go.
+    fn lose_the_race(
         url: &Url,
         options: &CreateOptions,
         progress: &mut dyn FnMut(CreateProgress) -> ControlFlow<()>,
@@ -323,30 +326,32 @@ mod tests {
             drop(Store::create(url, options)?);
             let taken = Store::create_with_progress(url, options, progress);
             if calls % 2 == 1 {
-                // Its mark comes right after its name is gone: who opened it before meets that.
-                std::fs::hard_link(&path, &aside).expect("it is ours");
+                // The destroyed mark is set right after the name is removed, so an earlier opener sees it.
+                std::fs::hard_link(&path, &aside).expect("the file belongs to this test");
             }
             Store::destroy(url)?;
             if calls % 2 == 1 {
-                std::fs::rename(&aside, &path).expect("it is ours");
+                std::fs::rename(&aside, &path).expect("the file belongs to this test");
             }
             return taken;
         }
         Store::create_with_progress(url, options, progress)
     }
 
-    /// A name that is taken by a table which is a table no more is tried again, a few times.
+    /// Creation is retried a few times if the name belongs to a destroyed table.
     #[test]
-    fn a_name_that_a_destroyed_table_had_is_tried_again() {
+    fn a_name_of_a_destroyed_table_is_tried_again() {
         let url: Url = format!("shm://guira-cli-test-turns-{}", std::process::id()).parse().expect("a URL");
         let output = Output::new(Format::Json);
-        for (lost, calls) in [(0, 1), (1, 2), (4, 5), (u32::MAX, MAX_CREATE_TURNS)] {
+        for (lost, calls) in [(0, 1), (1, 2), (4, 5), (u32::MAX, MAX_CREATE_ATTEMPTS)] {
             CALLS.set((0, lost));
-            let created = create_by(lose_to_others, &url, &CreateOptions::new(10), &output);
+            let created = create_by(lose_the_race, &url, &CreateOptions::new(10), &output);
             assert_eq!(CALLS.get().0, calls, "{lost} lost");
             match created {
                 Ok(store) => assert!(lost < u32::MAX && store.was_created()),
-                Err(failure) => assert!(lost == u32::MAX && matches!(failure, Failure::Taken { .. }), "{failure}"),
+                Err(failure) => {
+                    assert!(lost == u32::MAX && matches!(failure, Failure::AlreadyExists { .. }), "{failure}")
+                }
             }
             let _ = Store::destroy(&url);
         }

@@ -1,4 +1,4 @@
-//! `guira destroy`.
+//! `guira destroy`: removes a table.
 
 use clap::Args;
 use guira::{Store, Url};
@@ -9,9 +9,9 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::Output;
 
-/// Remove a table and all that is in it.
+/// Remove a table and everything in it.
 ///
-/// Processes that have it open cannot change it any more.
+/// Processes that have it open can no longer change it.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.
@@ -26,10 +26,10 @@ struct Answer {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    // The first interrupt is left unheard: it would leave a table that nobody finds and some still read.
-    interrupt::note();
+    // The first interrupt is ignored: half a removal would leave a table that cannot be found but can still be read.
+    interrupt::catch();
     Store::destroy(&arguments.url).map_err(|error| match error.is_not_found() {
-        true => Failure::Gone { url: arguments.url.clone() },
+        true => Failure::NothingToDestroy { url: arguments.url.clone() },
         false => Failure::Store(error),
     })?;
     let url = arguments.url.to_string();

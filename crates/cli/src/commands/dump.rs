@@ -1,4 +1,4 @@
-//! `guira dump`.
+//! `guira dump`: prints all records of a table.
 
 use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;
@@ -9,46 +9,47 @@ use guira::admin::Unreadable;
 use guira_input::{jsonl, tsv};
 
 use super::owner::Owner;
-use super::{Patience, Verdict, tls};
+use super::{Verdict, WaitOptions, tls};
 use crate::failure::{ErrorText, Failure};
-use crate::output::{Format, Output, closed};
+use crate::output::{Format, Output, stdout_error};
 use crate::text::{Notation, NotationOptions};
 
-/// Bytes gathered before they are written out.
+/// Size of the output buffer in bytes.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Failures to read a row, or an entry of it, that are named; all are counted.
+/// Maximum number of unreadable rows and entries that are reported; all are counted.
 pub const UNREADABLE_SHOWN: u64 = 100;
 
 /// Print every key and value.
 ///
-/// They come in the table's own order, in a form that guira load takes (with --hex or --numbers, if that is how they
-/// were printed). A key that another process moves meanwhile may be printed twice or not at all. A damaged row is named
-/// on standard error, and so is an entry whose value is damaged; everything else is printed, and the exit code is 3.
+/// Records are printed in the table's order, in a format that guira load reads (with --hex or --numbers, if they were
+/// printed that way). A key that another process moves during the scan may be printed twice or not at all. A damaged
+/// row, or an entry with a damaged value, is reported on standard error; everything else is printed, and the exit code
+/// is 3.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.
     pub url: Url,
-    /// How to write records. Default: tsv; with --format json: jsonl.
+    /// Format of the records. Default: tsv, or jsonl with --format json.
     #[arg(long, value_enum, value_name = "KIND")]
     pub output: Option<Kind>,
-    /// How keys and values are written.
+    /// Notation of keys and values.
     #[command(flatten)]
     pub notation: NotationOptions,
     #[command(flatten)]
-    pub patience: Patience,
+    pub wait: WaitOptions,
     #[command(flatten)]
     pub owner: Owner,
     #[command(flatten)]
     pub tls: tls::Certificates,
 }
 
-/// How records are written.
+/// The format of printed records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
-    /// A line each: key, TAB, value; \t \n \r \\ and \xHH for what cannot stand there.
+    /// One line per record: key, TAB, value, with \t \n \r \\ \xHH as escapes.
     Tsv,
-    /// A JSON object each: {"key" or "key_b64", "value" or "value_b64"}.
+    /// One JSON object per record: {"key" or "key_b64", "value" or "value_b64"}.
     Jsonl,
 }
 
@@ -56,13 +57,13 @@ pub enum Kind {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let kind = match (arguments.output, output.format()) {
         (Some(Kind::Tsv), Format::Json) => {
-            return Err(Failure::Misuse("--output tsv is no JSON: leave out --format json".to_owned()));
+            return Err(Failure::Misuse("--output tsv is not JSON: leave out --format json".to_owned()));
         }
         (Some(kind), _) => kind,
         (None, Format::Json) => Kind::Jsonl,
         (None, Format::Human) => Kind::Tsv,
     };
-    let store = arguments.patience.open_read_only(&arguments.url)?;
+    let store = arguments.wait.open_read_only(&arguments.url)?;
     let notation = arguments.notation.notation(store.table().config().format)?;
     let mut writer = BufWriter::with_capacity(BUFFER_BYTES, io::stdout().lock());
     let mut written = Ok(());
@@ -78,7 +79,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         }
     };
     let summary = store.scan_past_damage(&mut print, &mut name)?;
-    written.and_then(|()| writer.flush().map_err(closed))?;
+    written.and_then(|()| writer.flush().map_err(stdout_error))?;
     match summary.unreadable_rows {
         0 => Ok(Verdict::Fine),
         rows => Err(Failure::Unreadable { rows }),
@@ -92,14 +93,14 @@ fn write(kind: Kind, notation: Notation, (key, value): (&[u8], &[u8]), to: &mut 
         Kind::Tsv => tsv::write(&key, &value, to),
         Kind::Jsonl => jsonl::write(&key, &value, to),
     }
-    .map_err(closed)
+    .map_err(stdout_error)
 }
 
-/// The error of a row, or an entry of it, that could not be read and is therefore not `done`: printed, copied.
+/// Returns the error of an unreadable row or entry, which was therefore not `done`: printed or copied.
 pub fn unreadable(done: &str, row: u64, unread: Unreadable, error: &guira::Error) -> ErrorText {
     let lost = match unread {
-        Unreadable::Row => format!("whatever keys it holds are not {done}"),
-        Unreadable::Entry => format!("one of its keys and the key's value are not {done}"),
+        Unreadable::Row => format!("its keys were not {done}"),
+        Unreadable::Entry => format!("one of its records was not {done}"),
     };
     let blame = error.blame().as_str().to_owned();
     let message = format!("row {row}: {lost} ({error})");

@@ -1,4 +1,4 @@
-//! `guira incr`: adds to a counter, by compare-and-swap.
+//! `guira incr`: adds to a counter by compare-and-swap.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use guira::{EntryFormat, Swap};
 use serde::Serialize;
 
 use super::single::KeyArguments;
-use super::{Patience, Verdict};
+use super::{Verdict, WaitOptions};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::text::Notation;
@@ -18,10 +18,11 @@ const NUMBER_BYTES: usize = 16;
 
 /// Add to a counter, and print its new value.
 ///
-/// A key that does not exist counts from 0. Of several that add at once no count is lost: each swaps the value for a
-/// larger one only if nobody else did, and otherwise tries again, until --deadline. In a table of bytes:N the value is
-/// decimal text, from -2^127 to 2^127 - 1; in one of fixed:K:V, with --numbers, a little-endian number of V bytes, from
-/// 0 on. A value that is not a number, or a sum that does not fit, is an error, and the counter stays as it was.
+/// A key that does not exist counts from 0. Concurrent additions are never lost: each replaces the value by
+/// compare-and-swap, and tries again until --deadline if another client changed it first. In a table of format bytes:N
+/// the value is decimal text, from -2^127 to 2^127 - 1; in one of format fixed:K:V, with --numbers, it is a
+/// little-endian unsigned number of V bytes. If the value is not a number, or the sum does not fit, the command fails
+/// and the counter is unchanged.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
@@ -37,18 +38,18 @@ fn parse_number(text: &str) -> Result<i128, String> {
 
 #[derive(Serialize)]
 struct Answer {
-    /// The new value, as text: a number in JSON has 53 bits for many readers.
+    /// The new value, as text: many JSON readers keep only 53 bits of a number.
     value: String,
-    /// Whether the key was not there before.
+    /// Whether the key did not exist before.
     created: bool,
 }
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    let subject = arguments.key.open(Patience::open)?;
+    let subject = arguments.key.open(WaitOptions::open)?;
     let format = subject.store.table().config().format;
     let counter = Counter::of(format, subject.notation)?;
-    let until = Instant::now().checked_add(arguments.key.patience.deadline);
+    let until = Instant::now().checked_add(arguments.key.wait.deadline);
     let mut client = subject.store.client()?;
     let mut attempts = 0_u64;
     let answer = loop {
@@ -66,17 +67,17 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     Ok(Verdict::Fine)
 }
 
-/// How a counter is stored.
+/// The representation of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Counter {
-    /// As decimal text.
+    /// Decimal text.
     Text,
-    /// As a little-endian number of so many bytes.
+    /// A little-endian number of `value_bytes` bytes.
     Number { value_bytes: usize },
 }
 
 impl Counter {
-    /// How a table of `format` stores a counter.
+    /// Returns the representation of a counter in a table of `format`.
     fn of(format: EntryFormat, notation: Notation) -> Result<Counter, Failure> {
         match format {
             EntryFormat::Bytes { .. } => Ok(Counter::Text),
@@ -89,7 +90,7 @@ impl Counter {
         }
     }
 
-    /// Adds once; `None` if somebody else changed the counter meanwhile.
+    /// Tries once to add; returns `None` if another client changed the counter in the meantime.
     fn attempt(self, client: &mut Client, key: &[u8], by: i128) -> Result<Option<Answer>, Failure> {
         let found = client.get(key)?;
         let (value, shown) = self.sum(found.as_deref(), by)?;
@@ -100,7 +101,7 @@ impl Counter {
         Ok(is_done.then_some(Answer { value: shown, created }))
     }
 
-    /// The bytes of `found`, or of 0, and `by`, and how they are shown.
+    /// Returns the sum of `found`, or of 0, and `by`, as stored bytes and as text.
     fn sum(self, found: Option<&[u8]>, by: i128) -> Result<(Vec<u8>, String), Failure> {
         match self {
             Counter::Text => {
@@ -121,11 +122,11 @@ impl Counter {
     }
 }
 
-/// The number that a value is as text: digits, perhaps after a minus sign, as they are written here.
+/// Parses a value in the form that this command writes: digits, after a minus sign if negative.
 fn decimal(value: &[u8]) -> Result<i128, Failure> {
     let text = std::str::from_utf8(value).ok();
     let number = text.and_then(|text| Some((text, text.parse::<i128>().ok()?)));
-    // One number has one text: no plus sign, no zeros before it.
+    // Each number has exactly one text: no plus sign, no leading zeros.
     let number = number.filter(|(text, number)| *text == number.to_string()).map(|(_, number)| number);
     number.ok_or_else(|| {
         let shown = guira_input::printable(value, 40);
@@ -133,7 +134,7 @@ fn decimal(value: &[u8]) -> Result<i128, Failure> {
     })
 }
 
-/// The number that a value of a fixed length is.
+/// Reads a value of fixed length as a number.
 fn little_endian(value: &[u8]) -> Result<u128, Failure> {
     let (low, high) = value.split_at(value.len().min(NUMBER_BYTES));
     if high.iter().any(|byte| *byte != 0) {
@@ -149,7 +150,7 @@ fn fits(number: u128, value_bytes: usize) -> bool {
 }
 
 fn beyond(old: impl std::fmt::Display, by: i128, room: &str) -> Failure {
-    Failure::Counter(format!("the counter is {old}, and {by} more is beyond what it can be, {room}"))
+    Failure::Counter(format!("the counter is {old}; adding {by} would exceed its range, {room}"))
 }
 
 #[cfg(test)]
@@ -174,12 +175,12 @@ mod tests {
         let (least, most) = (i128::MIN.to_string(), i128::MAX.to_string());
         assert_eq!(text(most.as_bytes(), i128::MIN).as_deref(), Ok("-1"));
         for (found, by) in [(&most, 1), (&least, -1)] {
-            assert!(text(found.as_bytes(), by).unwrap_err().contains("beyond what it can be"));
+            assert!(text(found.as_bytes(), by).unwrap_err().contains("would exceed its range"));
         }
     }
 
     #[test]
-    fn what_is_not_a_number_is_refused() {
+    fn a_value_that_is_not_a_number_is_refused() {
         let beyond = format!("{}0", i128::MAX);
         for found in ["", " 1", "1 ", "+1", "007", "-0", "1.5", "0x1", "ten", "\u{ff}", beyond.as_str()] {
             let said = text(found.as_bytes(), 1).unwrap_err();
@@ -199,7 +200,7 @@ mod tests {
             assert!(counter.sum(Some(&zero), -1).unwrap_err().to_string().contains("from 0 to 2^"));
             let mut most = vec![0; value_bytes];
             most[..value_bytes.min(NUMBER_BYTES)].fill(255);
-            assert!(counter.sum(Some(&most), 1).unwrap_err().to_string().contains("beyond"), "{value_bytes}");
+            assert!(counter.sum(Some(&most), 1).unwrap_err().to_string().contains("exceed"), "{value_bytes}");
             assert_eq!(counter.sum(Some(&most), -1).unwrap().0[0], 254);
         }
         let mut large = vec![0; 20];
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_format_wants_numbers() {
+    fn a_fixed_format_requires_numbers() {
         let fixed = EntryFormat::Fixed { key_bytes: 8, value_bytes: 8 };
         assert!(matches!(Counter::of(fixed, Notation::Hex), Err(Failure::Misuse(_))));
         assert_eq!(Counter::of(fixed, Notation::Numbers).unwrap(), Counter::Number { value_bytes: 8 });

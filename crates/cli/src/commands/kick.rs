@@ -1,4 +1,4 @@
-//! `guira kick`.
+//! `guira kick`: kills a stuck client.
 
 use std::time::Duration;
 
@@ -13,19 +13,19 @@ use crate::units;
 
 /// Kill the process that has a client slot, and recover what it held.
 ///
-/// For a process that is stopped, or otherwise stands still, in the middle of a change: others get Busy with its slot,
-/// and nobody may decide by a timeout that it is dead. The process is killed (SIGKILL) with all of its clients, if it
-/// is proven that it is the one that has the slot; what cannot be proven is said, and the process named. guira stat
-/// lists client slots. A client that is dead already is only recovered; whoever recovers it, and stands still in that,
-/// is killed in its place.
+/// For a process that is stopped, or otherwise stuck, in the middle of a change: other clients fail with Busy and name
+/// its slot, because a timeout cannot prove that it is dead. The process is killed (SIGKILL), with all of its clients,
+/// if it is proven to be the one that has the slot; otherwise the error says what could not be proven, and names the
+/// process. guira stat lists client slots. A client that is already dead is only recovered; if another process is stuck
+/// while recovering it, that process is killed instead.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.
     pub url: Url,
-    /// The client slot, as Busy and guira stat tell it.
+    /// The client slot, as shown by a Busy error or by guira stat.
     #[arg(long, value_name = "N")]
     pub slot: u16,
-    /// How long to wait for the end of the process.
+    /// How long to wait for the process to end.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_time)]
     pub deadline: Duration,
     #[command(flatten)]
@@ -33,7 +33,7 @@ pub struct Arguments {
 }
 
 #[derive(Serialize)]
-struct Nobody {
+struct NoClient {
     slot: u16,
     killed: bool,
 }
@@ -49,9 +49,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let killed = match store.kill_client(arguments.slot, arguments.deadline) {
         Ok(killed) => killed,
         Err(Error::Admin(AdminError::NoClient { url, slot })) => {
-            output.remark(&format!("guira: {url} has no client in slot {slot}; nothing was changed"));
+            output.note(&format!("guira: {url} has no client in slot {slot}; nothing was changed"));
             if output.format() == Format::Json {
-                output.answer(&Nobody { slot, killed: false }, String::new)?;
+                output.answer(&NoClient { slot, killed: false }, String::new)?;
             }
             return Ok(Verdict::Negative);
         }
@@ -63,7 +63,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         let left = match (&killed.recovered, &killed.failed) {
             (Some(recovered), _) => check::left(recovered),
             (None, Some(reason)) => format!("NOT RECOVERED: {reason}"),
-            (None, None) => "somebody else recovered its client".to_owned(),
+            (None, None) => "another client recovered it".to_owned(),
         };
         format!("{done}, which had client slot {} of {}: {left}", killed.slot, arguments.url)
     })?;

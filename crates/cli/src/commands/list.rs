@@ -1,4 +1,4 @@
-//! `guira list`.
+//! `guira list`: lists the tables in shared memory.
 
 use clap::Args;
 use guira::admin::{ClientCounts, ListedState, ListedTable, TableSummary, printable};
@@ -10,21 +10,21 @@ use crate::output::{Output, table};
 use crate::units::{bytes, percent, share};
 use crate::users;
 
-/// Columns of the narrowest terminal that is usual.
+/// Columns of the narrowest usual terminal.
 const COLUMNS: usize = 80;
-/// Columns for what stands behind a URL.
+/// Number of fields after the URL.
 const FIELDS: usize = 6;
 /// Characters between two columns.
 const GAP: usize = 2;
-/// Characters of a user's name that are shown; JSON has the number.
+/// Maximum characters of a user's name; JSON has the number.
 const OWNER_CHARS: usize = 10;
 
 /// List the tables in shared memory of this host.
 ///
-/// These are the shm:// tables of every user, as far as you may read them, and the files in /dev/shm that you may not
-/// read and that may be tables. Fill is exact for small tables, and from a sample of the rows, with a ~, for large
-/// ones; guira stat counts. Clients are those that can change a table; who only reads leaves no trace. Nothing is
-/// changed.
+/// Lists the shm:// tables of all users that you may read, and the files in /dev/shm that you may not read and that may
+/// be tables. Fill is exact for small tables and estimated from a sample of the rows, marked with ~, for large ones;
+/// guira stat counts exactly. Clients are those that can change a table; processes that only read are not counted.
+/// Nothing is changed.
 #[derive(Debug, Args)]
 pub struct Arguments {}
 
@@ -52,7 +52,7 @@ fn human(tables: &[ListedTable]) -> String {
     for (index, fields) in fields.into_iter().enumerate() {
         let url = index.checked_sub(1).map_or_else(|| "table".to_owned(), |at| shown(&tables[at]));
         if url.chars().count() > room {
-            // Whole, because it is to be copied.
+            // In full, because users copy it.
             rows.push(vec![url]);
             rows.push(std::iter::once(String::new()).chain(fields).collect());
         } else {
@@ -64,12 +64,12 @@ fn human(tables: &[ListedTable]) -> String {
     lines.join("\n")
 }
 
-/// A table's URL. Anybody may put files of any name where tables are.
+/// Returns a table's URL, made printable: any user may create files of any name beside the tables.
 fn shown(listed: &ListedTable) -> String {
     printable(&listed.url.to_string())
 }
 
-/// Rows as a table, in which URLs that have a line of their own take no room of others.
+/// Aligns rows in columns. A URL on a line of its own does not widen the first column.
 fn aligned(rows: &[Vec<String>]) -> String {
     let (alone, whole): (Vec<_>, Vec<_>) = rows.iter().cloned().partition(|row| row.len() == 1);
     let whole = table(&whole);
@@ -97,7 +97,7 @@ fn fill(table: &TableSummary) -> String {
     format!("{about}{}", percent(share(table.entries, table.capacity)))
 }
 
-/// Clients that live, or may.
+/// Returns the number of clients that are, or may be, alive.
 fn living(clients: &ClientCounts) -> String {
     match clients.unknown {
         0 => (clients.live + clients.stopped).to_string(),
@@ -109,19 +109,19 @@ fn dead(clients: &ClientCounts) -> String {
     (clients.dead + clients.recovering + clients.damaged).to_string()
 }
 
-/// What has to be said of a table beside its numbers.
+/// Returns the remark below the list about a table that needs one.
 fn note(listed: &ListedTable) -> Option<String> {
     let url = shown(listed);
     Some(match &listed.state {
         ListedState::Table(table) if table.clients.stopped > 0 => {
-            format!("{url}: {} of its clients stopped; guira stat {url} names them", table.clients.stopped)
+            format!("{url}: {} of its clients stopped; guira stat {url} lists them", table.clients.stopped)
         }
         ListedState::Table(_) => return None,
         ListedState::Destroyed => format!("{url}: destroyed; guira destroy {url} removes its name"),
-        ListedState::Unfinished => format!("{url}: being created, or left by a creation that was killed"),
-        ListedState::Unreadable => format!("{url}: you may not read it; it may be a table"),
+        ListedState::Unfinished => format!("{url}: being created, or left behind by a creation that was killed"),
+        ListedState::Unreadable => format!("{url}: no permission to read it; it may be a table"),
         ListedState::Damaged { reason } => format!("{url}: {}", printable(reason)),
-        _ => format!("{url}: of a kind that this program does not know"),
+        _ => format!("{url}: unknown to this version of guira"),
     })
 }
 
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_said_to_be_nothing() {
+    fn an_empty_list_says_so() {
         assert_eq!(human(&[]), "no tables in shared memory");
     }
 }

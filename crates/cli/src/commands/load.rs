@@ -1,4 +1,4 @@
-//! `guira load`.
+//! `guira load`: stores the records of a file.
 
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
@@ -12,35 +12,35 @@ use clap::Args;
 use guira::Url;
 use guira::admin::Stat;
 use guira::raw::layout::TableConfig;
-use guira_input::{BadRecord, Fit};
+use guira_input::{BadRecord, RecordEncoder};
 use guira_lab::driver::OperationFigures;
 use serde::Serialize;
 
 use super::owner::Owner;
-use super::{Patience, Verdict, tls};
+use super::{Verdict, WaitOptions, tls};
+use crate::capacity::{self, ExistingRecords, Shortfall, Target};
 use crate::failure::{Failure, Loaded};
 use crate::input::{self, InputFormat};
 use crate::interrupt;
 use crate::loader::{Acknowledge, BadRecords, LoadOptions, LoadReport, Outbox, load};
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::room::{self, Lack, Own, Target};
 use crate::text::NotationOptions;
 use crate::units::{bytes, count, counted, per_second, percent, rate, share, time};
 
-/// Bytes that are read at once in looking for the end of a file's last line.
-const LOOK_BYTES: usize = 4096;
+/// Bytes read at once in the search for the end of a file's last line.
+const TAIL_BLOCK_BYTES: usize = 4096;
 
 /// Store every record of a file.
 ///
-/// Where a key occurs more than once, the last one wins. The file is TSV (key, TAB, value; \t \n \r \\ and \xHH stand
-/// for bytes that cannot), JSON lines ({"key": …, "value": …}, or key_b64 and value_b64 for bytes that are no text), or
-/// Debian control records (apt-cache dumpavail).
+/// If a key occurs more than once, the last record wins. The file is TSV (key, TAB, value, with \t \n \r \\ \xHH as
+/// escapes), JSON lines ({"key": …, "value": …}, or key_b64 and value_b64 for bytes that are not text), or Debian
+/// control records (apt-cache dumpavail).
 ///
-/// From a pipe that pauses, whole records are stored within a second of their coming. Ctrl-C ends the load between two
-/// records, and it is said how many are stored.
+/// If the input is a pipe that pauses, complete records are stored within a second. Ctrl-C stops the load between two
+/// records and reports how many were stored.
 ///
-/// Lines end in LF or CR LF; a CR anywhere else belongs to the key or value (write \r for one at the end of a TSV
+/// Lines end in LF or CR LF; a CR anywhere else is part of the key or value (write \r for one at the end of a TSV
 /// line). Empty lines, and a UTF-8 byte order mark at the start of the file, are skipped.
 #[derive(Debug, Args)]
 pub struct Arguments {
@@ -48,25 +48,25 @@ pub struct Arguments {
     pub url: Url,
     /// The file, or - for standard input.
     pub file: PathBuf,
-    /// How records are written. Default: recognised from the first bytes.
+    /// Format of the records. Default: detected from the first bytes.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub input: Option<InputFormat>,
-    /// How keys and values are written.
+    /// Notation of keys and values.
     #[command(flatten)]
     pub notation: NotationOptions,
     /// Threads that store records.
     #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,
-    /// Count records that cannot be read, and go on, instead of stopping at the first.
+    /// Skip and count records that cannot be read, instead of stopping at the first one.
     #[arg(long)]
     pub skip_bad: bool,
-    /// Append each record to this file, as dump prints it, once it is stored; some at a time. What is in it was
-    /// acknowledged, whatever becomes of this process. A last line without an end, which the death of another one cut,
-    /// is taken away first; so the file is for one process at a time.
+    /// Append each record to this file once it is stored, in the format of dump and in batches. Records in the file are
+    /// stored even if this process is killed. An incomplete last line, left by a killed process, is removed first, so
+    /// only one process may use the file at a time.
     #[arg(long, value_name = "FILE")]
     pub acknowledge: Option<PathBuf>,
     #[command(flatten)]
-    pub patience: Patience,
+    pub wait: WaitOptions,
     #[command(flatten)]
     pub owner: Owner,
     #[command(flatten)]
@@ -92,16 +92,16 @@ struct Answer {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    let store = arguments.patience.open(&arguments.url)?;
+    let store = arguments.wait.open(&arguments.url)?;
     let config = store.table().config();
-    let fit = arguments.notation.fit(config.format)?;
-    interrupt::note();
+    let encoder = arguments.notation.encoder(config.format)?;
+    interrupt::catch();
     let before = store.stat()?;
-    let lack = announce(arguments, fit, config, &before, output);
+    let shortfall = warn_if_too_small(arguments, encoder, config, &before, output);
     let entries_before = before.table.entries;
     let progress = Progress::new(output, "loading", None);
-    let outbox = Rc::new(RefCell::new(Outbox::new(progress, entries_before, config.max_entries())));
-    let opened = input::open_watched(&arguments.file, arguments.input, fit, outbox.clone());
+    let outbox = Rc::new(RefCell::new(Outbox::new(progress, entries_before, config.slots())));
+    let opened = input::open_watched(&arguments.file, arguments.input, encoder, outbox.clone());
     let (mut records, input_bytes) = opened.map_err(|source| match interrupt::requested() {
         true => Failure::Interrupted(Loaded(0)),
         false => Failure::Input { source, loaded: Loaded(0) },
@@ -116,8 +116,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     });
     let acknowledge = acknowledge.transpose()?;
     let options = LoadOptions { threads: arguments.threads.into(), bad, acknowledge: acknowledge.as_ref() };
-    let report = load(&store, &mut records, options, &outbox).map_err(|failure| failure.advised(lack))?;
-    // Counted, because others may have stored and removed at the same time.
+    let report = load(&store, &mut records, options, &outbox).map_err(|failure| failure.advised(shortfall))?;
+    // Counted, because other clients may have stored and removed records at the same time.
     let entries = store.stat()?.table.entries;
     let answer = Answer {
         url: arguments.url.to_string(),
@@ -139,17 +139,22 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     Ok(Verdict::Fine)
 }
 
-/// Says so if a file has no room in the table.
-fn announce(arguments: &Arguments, fit: Fit, config: &TableConfig, before: &Stat, output: &Output) -> Option<Lack> {
-    let need = room::survey(&arguments.file, arguments.input, fit, config)?;
-    let target = Target { url: &arguments.url, from: None, own: Own::Kept };
-    let lack = room::lack(&arguments.file.display().to_string(), need, target, config, before);
-    lack.iter().for_each(|lack| output.warn(&format!("{}; {}", lack.reason, lack.remedy)));
-    lack
+/// Warns if the records of a file do not fit in the table.
+fn warn_if_too_small(
+    arguments: &Arguments,
+    encoder: RecordEncoder,
+    config: &TableConfig,
+    before: &Stat,
+    output: &Output,
+) -> Option<Shortfall> {
+    let need = capacity::survey(&arguments.file, arguments.input, encoder, config)?;
+    let target = Target { url: &arguments.url, from: None, existing: ExistingRecords::Keep };
+    let shortfall = capacity::shortfall(&arguments.file.display().to_string(), need, target, config, before);
+    shortfall.iter().for_each(|shortfall| output.warn(&format!("{}; {}", shortfall.reason, shortfall.remedy)));
+    shortfall
 }
 
-/// Opens a file to which whole lines are to be appended: what follows its last line end, if it is a regular file, is
-/// cut off.
+/// Opens a file to append whole lines. If it is a regular file, an incomplete last line is cut off.
 fn append_lines(path: &Path) -> io::Result<File> {
     let is_pipe = path.metadata().is_ok_and(|there| !there.is_file());
     let file = OpenOptions::new().create(true).append(true).read(!is_pipe).open(path)?;
@@ -158,9 +163,9 @@ fn append_lines(path: &Path) -> io::Result<File> {
     }
     let length = file.metadata()?.len();
     let mut end = length;
-    let mut buffer = [0; LOOK_BYTES];
+    let mut buffer = [0; TAIL_BLOCK_BYTES];
     while end > 0 {
-        let start = end.saturating_sub(LOOK_BYTES as u64);
+        let start = end.saturating_sub(TAIL_BLOCK_BYTES as u64);
         let part = &mut buffer[..(end - start) as usize];
         file.read_exact_at(part, start)?;
         if let Some(at) = part.iter().rposition(|byte| *byte == b'\n') {
@@ -210,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    /// The answer fits the narrowest terminal that is usual, with as many records as a large table has.
+    /// The answer fits the narrowest usual terminal, even with as many records as a large table has.
     #[test]
     fn the_answer_fits_80_columns() {
         let answer = Answer {
@@ -233,14 +238,14 @@ mod tests {
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
 
-    /// A record that is appended does not become a part of one that a kill cut.
+    /// An appended record does not become part of a line that a kill has cut.
     #[test]
-    fn a_cut_line_is_taken_away() {
+    fn an_incomplete_last_line_is_removed() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("stored");
         append_lines(&path).unwrap().write_all(b"new\n").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"new\n");
-        for tail in [0, 1, LOOK_BYTES - 1, LOOK_BYTES, LOOK_BYTES + 1, 3 * LOOK_BYTES] {
+        for tail in [0, 1, TAIL_BLOCK_BYTES - 1, TAIL_BLOCK_BYTES, TAIL_BLOCK_BYTES + 1, 3 * TAIL_BLOCK_BYTES] {
             for whole in [&b""[..], b"\n", b"one\t1\ntwo\t2\n"] {
                 std::fs::write(&path, [whole, &vec![b'x'; tail]].concat()).unwrap();
                 append_lines(&path).unwrap().write_all(b"last\n").unwrap();

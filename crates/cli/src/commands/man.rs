@@ -1,4 +1,4 @@
-//! `guira man`.
+//! `guira man`: prints the manual pages.
 
 use std::fs;
 use std::io::{self, Write};
@@ -20,13 +20,13 @@ const SECTION: &str = "1";
 
 /// Print the manual page, or write the pages of all commands.
 ///
-/// guira man | man -l - shows it. A directory man1 in ~/.local/share/man is a place where man finds pages.
+/// To read it: guira man | man -l -. To install the pages: write them to ~/.local/share/man/man1.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Print the page of this command instead.
     #[arg(value_name = "COMMAND", conflicts_with = "out")]
     pub page: Option<String>,
-    /// Write the pages of the program and of each command to this directory, which is made if it does not exist.
+    /// Write the pages of the program and of each command to this directory, which is created if it does not exist.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
 }
@@ -34,13 +34,13 @@ pub struct Arguments {
 /// A page of the manual.
 #[derive(Serialize)]
 struct Page {
-    /// The name of its file: `guira-create.1`.
+    /// The file name, such as `guira-create.1`.
     file: String,
-    /// Its text, in roff.
+    /// The text, in roff.
     page: String,
 }
 
-/// What was written.
+/// The pages that were written.
 #[derive(Serialize)]
 struct Written {
     directory: String,
@@ -65,12 +65,12 @@ fn page_of(name: Option<&str>) -> Result<Page, Failure> {
         None => format!("guira.{SECTION}"),
     };
     let found = pages()?.into_iter().find(|page| page.file == file);
-    found.ok_or_else(|| Failure::Misuse(format!("there is no command {}; see guira --help", name.unwrap_or_default())))
+    found.ok_or_else(|| Failure::Misuse(format!("unknown command {:?}; see guira --help", name.unwrap_or_default())))
 }
 
 fn write(directory: PathBuf, output: &Output) -> Result<(), Failure> {
     let shown = directory.display().to_string();
-    fs::create_dir_all(&directory).map_err(Failure::host(format!("make the directory {shown}")))?;
+    fs::create_dir_all(&directory).map_err(Failure::host(format!("create the directory {shown}")))?;
     let mut files = Vec::new();
     for Page { file, page } in pages()? {
         let path = directory.join(&file);
@@ -82,7 +82,7 @@ fn write(directory: PathBuf, output: &Output) -> Result<(), Failure> {
     output.answer(&written, || format!("wrote {} to {}", counted(count, "page"), written.directory))
 }
 
-/// The program's page and those of its commands.
+/// Returns the program's page and those of its commands.
 fn pages() -> Result<Vec<Page>, Failure> {
     let mut program = arguments::public().disable_help_subcommand(true);
     program.build();
@@ -92,12 +92,12 @@ fn pages() -> Result<Vec<Page>, Failure> {
     pages.map_err(Failure::host("make the manual"))
 }
 
-/// What a page ends with.
+/// The last section of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
-    /// What exit codes mean: the program's page.
+    /// The meaning of exit codes, on the program's page.
     ExitStatus,
-    /// Where that is said: the page of a command.
+    /// A reference to the program's page, on the page of a command.
     SeeAlso,
 }
 
@@ -119,7 +119,7 @@ fn page(command: clap::Command, ending: Ending) -> io::Result<Page> {
     Ok(Page { file: man.get_filename(), page: ascii(&String::from_utf8_lossy(&text)) })
 }
 
-/// Other characters by their numbers, so that every roff sets them, whatever encoding it expects.
+/// Escapes non-ASCII characters by number, so that every roff prints them, whatever encoding it expects.
 fn ascii(text: &str) -> String {
     let escaped = |c: char| if c.is_ascii() { c.to_string() } else { format!("\\[u{:04X}]", u32::from(c)) };
     text.chars().map(escaped).collect()
@@ -141,7 +141,7 @@ fn exit_status(to: &mut dyn Write) -> io::Result<()> {
 fn see_also(to: &mut dyn Write) -> io::Result<()> {
     let mut roff = Roff::new();
     roff.control("SH", ["SEE ALSO"]);
-    roff.text([bold("guira"), roman("(1), also for what exit codes mean")]);
+    roff.text([bold("guira"), roman("(1), which also explains exit codes")]);
     roff.to_writer(to)
 }
 

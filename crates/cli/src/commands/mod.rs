@@ -1,4 +1,4 @@
-//! The commands: each turns its arguments into calls of the library, and the answers into output.
+//! The commands. Each turns its arguments into library calls, and the results into output.
 
 pub mod bench;
 pub mod cas;
@@ -31,23 +31,23 @@ use guira::errors::{DamagedItem, LockFileProblem, ShmError};
 use guira::{Error, OpenError, OpenOptions, OperationError, OperationErrorKind, Store, Url};
 
 use crate::arguments::Command;
+use crate::capacity::{self, ExistingRecords, Target};
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::room::{self, Own, Target};
 use crate::units;
 
-/// The environment variable that names the file with the token for memory nodes: the workers of a command have it, too.
+/// The environment variable with the path of the token file for memory nodes. Workers of a command inherit it.
 pub const TOKEN_FILE_VARIABLE: &str = "GUIRA_TOKEN_FILE";
 
-/// How long an operation waits for other clients.
+/// The option that bounds how long an operation waits for other clients.
 #[derive(Clone, Copy, Debug, Args)]
-pub struct Patience {
-    /// How long each operation waits for what other clients hold, before it fails: 500ms, 2s, 1min.
+pub struct WaitOptions {
+    /// How long each operation waits for other clients' locks before it fails: 500ms, 2s, 1min.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_time)]
     pub deadline: Duration,
 }
 
-impl Patience {
+impl WaitOptions {
     /// Opens a table for reading and changing.
     pub fn open(self, url: &Url) -> Result<Store, Failure> {
         open(url, &owner::required(self.options()?)?)
@@ -58,17 +58,17 @@ impl Patience {
         open(url, &owner::required(self.options()?)?.read_only())
     }
 
-    /// How a table is opened, whosever it is.
+    /// Returns the options to open a table of any owner.
     pub fn options(self) -> Result<OpenOptions, Failure> {
         Ok(open_options()?.deadline(self.deadline))
     }
 }
 
-/// How tables are opened, unless a command says more.
+/// Returns the default options to open a table: access token and TLS.
 pub fn open_options() -> Result<OpenOptions, Failure> {
     let token_file = std::env::var_os(TOKEN_FILE_VARIABLE).filter(|path| !path.is_empty());
     let options = token_file.map_or_else(OpenOptions::default, |path| OpenOptions::default().token_file(path));
-    Ok(tls::of_client()?.into_iter().fold(options, OpenOptions::tls))
+    Ok(tls::client_tls()?.into_iter().fold(options, OpenOptions::tls))
 }
 
 /// Opens a table that must exist.
@@ -76,16 +76,16 @@ pub fn open(url: &Url, options: &OpenOptions) -> Result<Store, Failure> {
     Store::open_with(url, options).map_err(Failure::of_table(url))
 }
 
-/// What a command that did not fail came to.
+/// The outcome of a command that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Done, or yes.
+    /// Success, or the answer "yes".
     Fine,
-    /// No: a miss, or something is wrong. It has been said.
+    /// The answer "no": a miss, or a problem was found. It has been reported.
     Negative,
 }
 
-/// Carries out a command. Where others are in its way it is said who they are, and what can be done.
+/// Carries out a command. If other clients block it, the failure names them and says what can be done.
 pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
     if let Some(certificates) = certificates(command) {
         certificates.remember();
@@ -106,7 +106,7 @@ pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
     })
 }
 
-/// Whether a command changes no table, whatever it is asked.
+/// Whether a command never changes a table.
 fn only_reads(command: &Command) -> bool {
     match command {
         Command::Get(_) | Command::Dump(_) | Command::List(_) | Command::Stat(_) | Command::Top(_) => true,
@@ -115,7 +115,7 @@ fn only_reads(command: &Command) -> bool {
     }
 }
 
-/// What can be done about others who are in the way.
+/// Returns advice on what can be done about an error, such as a lock of another client.
 fn advice(command: &Command, url: &Url, error: &Error) -> Option<String> {
     match error {
         Error::Operation(OperationError { kind: OperationErrorKind::Busy { owner, .. }, .. }) => {
@@ -123,12 +123,12 @@ fn advice(command: &Command, url: &Url, error: &Error) -> Option<String> {
             let store = Store::open_with(url, &open_options().ok()?.read_only()).ok()?;
             let lock = store.slot_lock().ok()?.filter(|lock| (lock.first_slot..=lock.last_slot).contains(&slot));
             if let Some(lock) = lock {
-                return Some(format!("nobody can ask whether the client in slot {slot} lives, because {lock}"));
+                return Some(format!("cannot tell whether the client in slot {slot} is alive, because {lock}"));
             }
             let who = store.client_in(slot).ok()??;
             let (process, doing) = (who.process, doing(&who));
             let kill = match who.frozen {
-                true => "thaw its control group, or kill it by kill -9".to_owned(),
+                true => "thaw its control group, or kill it with kill -9".to_owned(),
                 false => format!("guira kick {url} --slot {slot} kills that process"),
             };
             Some(format!("process {process} has client slot {slot}{doing}: guira stat {url} lists the clients, {kill}"))
@@ -138,50 +138,52 @@ fn advice(command: &Command, url: &Url, error: &Error) -> Option<String> {
         }) => Some(format!("guira check --repair {url} frees it once no client is alive")),
         Error::Open(OpenError::TooManyClients { .. }) => Some(format!(
             "guira stat {url} lists them, guira kick {url} --slot N kills the process of one; guira create \
-             --max-clients N makes a table for more"
+             --max-clients N makes a table for more clients"
         )),
-        Error::Operation(OperationError { kind: OperationErrorKind::Full { .. }, .. }) => room_for(command, url, None),
+        Error::Operation(OperationError { kind: OperationErrorKind::Full { .. }, .. }) => {
+            larger_table(command, url, None)
+        }
         Error::Operation(OperationError { kind: OperationErrorKind::NoSpace(space), .. }) => {
-            room_for(command, url, Some(space.value_bytes as u64))
+            larger_table(command, url, Some(space.value_bytes as u64))
         }
         Error::Open(OpenError::Region(ShmError::LockFile { problem, .. }))
             if !matches!(problem, LockFileProblem::Forbidden { .. }) =>
         {
-            Some(format!("guira copy {url} NEW copies it into a table NEW of guira create"))
+            Some(format!("guira copy {url} NEW copies it into NEW, a table made with guira create"))
         }
         Error::Open(OpenError::ReadOnlyGrant { .. }) => Some(format!(
-            "let {TOKEN_FILE_VARIABLE} name the file with the token that may change it: --token-file of guira serve"
+            "set {TOKEN_FILE_VARIABLE} to the file of a token with write access: --token-file of guira serve"
         )),
         _ => None,
     }
 }
 
-/// How to make a table with more room than the one at `url`.
-fn room_for(command: &Command, url: &Url, record_bytes: Option<u64>) -> Option<String> {
+/// Returns the commands that make a larger table than the one at `url`.
+fn larger_table(command: &Command, url: &Url, record_bytes: Option<u64>) -> Option<String> {
     if matches!(command, Command::Ycsb(_)) {
-        // Its records are nothing to be kept: fewer of them have room.
+        // Its records need not be kept: the user can run with fewer.
         return None;
     }
     let store = Store::open_with(url, &open_options().ok()?.read_only()).ok()?;
     let target = match command {
         Command::Copy(arguments) => arguments.target(),
-        _ => Target { url, from: None, own: Own::Kept },
+        _ => Target { url, from: None, existing: ExistingRecords::Keep },
     };
-    Some(room::advice(target, store.table().config(), record_bytes))
+    Some(capacity::advice(target, store.table().config(), record_bytes))
 }
 
-/// What a client does, behind its name.
+/// Describes the state of a client, as a continuation of a sentence.
 fn doing(client: &LivingClient) -> &'static str {
     match client {
         LivingClient { frozen: true, .. } => " and is frozen with its control group",
-        LivingClient { stopped: true, recovering: true, .. } => " and is stopped in recovering its dead client",
+        LivingClient { stopped: true, recovering: true, .. } => " and is stopped while recovering its dead client",
         LivingClient { stopped: true, .. } => " and is stopped",
-        LivingClient { recovering: true, .. } => " and recovers its dead client",
+        LivingClient { recovering: true, .. } => " and is recovering its dead client",
         _ => "",
     }
 }
 
-/// The TLS options of a command that may be given the URL of a memory node.
+/// Returns the TLS options of a command that accepts the URL of a memory node.
 fn certificates(command: &Command) -> Option<&tls::Certificates> {
     match command {
         Command::Get(arguments) | Command::Del(arguments) => Some(&arguments.tls),
@@ -200,7 +202,7 @@ fn certificates(command: &Command) -> Option<&tls::Certificates> {
     }
 }
 
-/// Whose table a command wants, if it asks.
+/// Returns the option of a command that names the required owner of the table.
 fn owner(command: &Command) -> Option<owner::Owner> {
     match command {
         Command::Get(arguments) | Command::Del(arguments) => Some(arguments.owner),
@@ -217,7 +219,7 @@ fn owner(command: &Command) -> Option<owner::Owner> {
     }
 }
 
-/// The table of a command that others can be in the way of, if it is about one.
+/// Returns the table of a command that other clients can block.
 fn url(command: &Command) -> Option<&Url> {
     match command {
         Command::Get(arguments) | Command::Del(arguments) => Some(&arguments.url),

@@ -1,4 +1,4 @@
-//! Whose table a command trusts with its data, from an argument or an environment variable.
+//! The user whose tables a command trusts with its data, from an argument or an environment variable.
 
 use std::process::Command;
 use std::sync::OnceLock;
@@ -9,24 +9,24 @@ use guira::OpenOptions;
 use crate::failure::Failure;
 use crate::users;
 
-/// The environment variable that stands for the argument: the workers of a command have it, too.
+/// The environment variable for the argument. Workers of a command inherit it.
 const VARIABLE: &str = "GUIRA_OWNER";
 
-/// What the command line of this process says.
+/// The owner given on the command line of this process.
 static GIVEN: OnceLock<u32> = OnceLock::new();
 
-/// Whose table it has to be, as an option of a command that puts data into one, or takes some out.
+/// The option that names the required owner of the table, for commands that put data into it or take data out.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct Owner {
-    /// The user whose table it has to be, by name or number. Whoever owns a table can read and change all that is put
-    /// into it, so without this option a table in shared memory or a file is changed only if it is yours or root's.
-    /// [env: GUIRA_OWNER]
+    /// Require the table to belong to this user, by name or number. The owner of a table can read and change everything
+    /// in it, so without this option a table in shared memory or in a file is changed only if it belongs to you or
+    /// root. [env: GUIRA_OWNER]
     #[arg(long, value_name = "USER", value_parser = users::parse)]
     pub owner: Option<u32>,
 }
 
 impl Owner {
-    /// Keeps what was given for the rest of this process.
+    /// Stores the option for the rest of this process.
     pub fn remember(self) {
         if let Some(uid) = self.owner {
             // The command line is parsed once.
@@ -35,12 +35,12 @@ impl Owner {
     }
 }
 
-/// `options`, for a table of the user who was named, if one was.
+/// Returns `options` with the required owner, if one is named.
 pub fn required(options: OpenOptions) -> Result<OpenOptions, Failure> {
     Ok(named()?.into_iter().fold(options, OpenOptions::owner))
 }
 
-/// The user whose table it has to be.
+/// Returns the required owner, if one is named.
 pub fn named() -> Result<Option<u32>, Failure> {
     if let Some(uid) = GIVEN.get() {
         return Ok(Some(*uid));
@@ -50,8 +50,8 @@ pub fn named() -> Result<Option<u32>, Failure> {
     parsed.map(Some).map_err(|reason| Failure::Misuse(format!("{VARIABLE}: {reason}; nothing was changed")))
 }
 
-/// Hands what was given on to a copy of this program.
-pub fn hand_on(command: &mut Command) {
+/// Passes the option on to a copy of this program.
+pub fn pass_on(command: &mut Command) {
     if let Some(uid) = GIVEN.get() {
         command.env(VARIABLE, uid.to_string());
     }

@@ -9,7 +9,7 @@ use guira_input::JsonBytes;
 use serde::Serialize;
 
 use super::owner::Owner;
-use super::{Patience, Verdict, tls};
+use super::{Verdict, WaitOptions, tls};
 use crate::failure::Failure;
 use crate::output::{Format, Output};
 use crate::text::{Notation, NotationOptions};
@@ -22,11 +22,11 @@ pub struct KeyArguments {
     /// The key, as text. Write -- before a key that starts with a dash.
     #[arg(allow_negative_numbers = true)]
     pub key: String,
-    /// How key and value are written.
+    /// Notation of key and value.
     #[command(flatten)]
     pub notation: NotationOptions,
     #[command(flatten)]
-    pub patience: Patience,
+    pub wait: WaitOptions,
     #[command(flatten)]
     pub owner: Owner,
     #[command(flatten)]
@@ -41,13 +41,13 @@ pub struct ValueArguments {
     /// The value, as text. Write -- before the key if the value starts with a dash.
     #[arg(allow_negative_numbers = true, required_unless_present = "value_file", conflicts_with = "value_file")]
     pub value: Option<String>,
-    /// Store the bytes of this file as they are, in place of VALUE; - is standard input.
+    /// Store the bytes of this file instead of VALUE; - is standard input.
     #[arg(long, value_name = "FILE")]
     pub value_file: Option<PathBuf>,
 }
 
 impl ValueArguments {
-    /// The bytes to store.
+    /// Returns the bytes to store.
     fn bytes(&self, notation: Notation, format: EntryFormat) -> Result<Vec<u8>, Failure> {
         match (&self.value, &self.value_file) {
             (Some(text), None) => notation.value(text, format),
@@ -57,7 +57,7 @@ impl ValueArguments {
     }
 }
 
-/// A table, and the key that the command is about.
+/// An open table and the key to operate on.
 pub struct Subject {
     pub store: Store,
     pub notation: Notation,
@@ -65,9 +65,9 @@ pub struct Subject {
 }
 
 impl KeyArguments {
-    /// Opens the table and reads the key as its format asks.
-    pub fn open(&self, open: impl FnOnce(Patience, &Url) -> Result<Store, Failure>) -> Result<Subject, Failure> {
-        let store = open(self.patience, &self.url)?;
+    /// Opens the table and parses the key for its format.
+    pub fn open(&self, open: impl FnOnce(WaitOptions, &Url) -> Result<Store, Failure>) -> Result<Subject, Failure> {
+        let store = open(self.wait, &self.url)?;
         let format = store.table().config().format;
         let notation = self.notation.notation(format)?;
         let key = notation.key(&self.key, format)?;
@@ -77,20 +77,20 @@ impl KeyArguments {
 
 /// Carries out `get`.
 pub fn get(arguments: &KeyArguments, output: &Output) -> Result<Verdict, Failure> {
-    let Subject { store, notation, key } = arguments.open(Patience::open_read_only)?;
+    let Subject { store, notation, key } = arguments.open(WaitOptions::open_read_only)?;
     let value = store.reader().get(&key)?;
     match output.format() {
         Format::Json => output.answer(&found(&key, value.as_deref(), notation)?, String::new)?,
         Format::Human => match (&value, notation) {
             (Some(value), Notation::Text) => output.bytes(value)?,
             (Some(value), _) => output.line(&String::from_utf8_lossy(&notation.written(value)?))?,
-            (None, _) => output.remark(&format!("guira: {} has no key {}", arguments.url, notation.shown(&key))),
+            (None, _) => output.note(&format!("guira: {} has no key {}", arguments.url, notation.shown(&key))),
         },
     }
     Ok(if value.is_some() { Verdict::Fine } else { Verdict::Negative })
 }
 
-/// What `get` answers.
+/// The answer of `get`.
 #[derive(Serialize)]
 struct Found<'b> {
     found: bool,
@@ -100,7 +100,7 @@ struct Found<'b> {
     value: Option<Field<'b>>,
 }
 
-/// Key or value in JSON.
+/// A key or value in JSON.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Field<'b> {
@@ -146,12 +146,12 @@ pub fn update(arguments: &ValueArguments, output: &Output) -> Result<Verdict, Fa
 
 /// Carries out `del`.
 pub fn del(arguments: &KeyArguments, output: &Output) -> Result<Verdict, Failure> {
-    let subject = arguments.open(Patience::open)?;
+    let subject = arguments.open(WaitOptions::open)?;
     let outcome = if subject.store.client()?.remove(&subject.key)? { Outcome::Removed } else { Outcome::Missing };
     conclude(outcome, &subject, output)
 }
 
-/// What became of the key.
+/// The outcome of an operation on a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -169,13 +169,13 @@ fn change(
     output: &Output,
     change: impl FnOnce(&mut Client, &[u8], &[u8]) -> Result<Outcome, guira::Error>,
 ) -> Result<Verdict, Failure> {
-    let subject = arguments.key.open(Patience::open)?;
+    let subject = arguments.key.open(WaitOptions::open)?;
     let value = arguments.bytes(subject.notation, subject.store.table().config().format)?;
     let outcome = change(&mut subject.store.client()?, &subject.key, &value)?;
     conclude(outcome, &subject, output)
 }
 
-/// Says what became of the key.
+/// Reports the outcome.
 pub fn conclude(outcome: Outcome, subject: &Subject, output: &Output) -> Result<Verdict, Failure> {
     #[derive(Serialize)]
     struct Answer {
@@ -188,17 +188,17 @@ pub fn conclude(outcome: Outcome, subject: &Subject, output: &Output) -> Result<
         Outcome::Replaced => (Verdict::Fine, format!("replaced the value of {shown}")),
         Outcome::Swapped => (Verdict::Fine, format!("swapped the value of {shown}")),
         Outcome::Different => {
-            (Verdict::Negative, format!("{url} has another value of {shown} than expected; nothing was changed"))
+            (Verdict::Negative, format!("the value of {shown} in {url} is not the expected one; nothing was changed"))
         }
         Outcome::Removed => (Verdict::Fine, format!("removed {shown}")),
-        Outcome::Exists => (Verdict::Negative, format!("{url} has a key {shown} already; nothing was changed")),
+        Outcome::Exists => (Verdict::Negative, format!("{url} already has the key {shown}; nothing was changed")),
         Outcome::Missing => (Verdict::Negative, format!("{url} has no key {shown}; nothing was changed")),
     };
     let said = match (output.format(), verdict) {
         (Format::Json, _) => output.answer(&Answer { outcome }, String::new),
         (Format::Human, Verdict::Fine) => output.line(&done),
         (Format::Human, Verdict::Negative) => {
-            output.remark(&format!("guira: {done}"));
+            output.note(&format!("guira: {done}"));
             Ok(())
         }
     };

@@ -1,4 +1,4 @@
-//! `guira stat`.
+//! `guira stat`: shows statistics of a table.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,18 +10,18 @@ use serde::Serialize;
 
 use super::{Verdict, open_options, tls};
 use crate::failure::Failure;
-use crate::output::{Output, fields, met, table};
+use crate::output::{Output, counter_table, fields, table};
 use crate::units::{bytes, count, counted, percent, share};
 use crate::users;
 
-/// Characters of the longest bar in the histogram.
+/// Length of the longest bar in the histogram, in characters.
 const BAR_CHARS: u64 = 40;
-/// Characters of a bar that stands for all places of a class.
+/// Length of a bar for all places of a class, in characters.
 const SHARE_CHARS: u64 = 20;
-/// Clients that are listed; JSON has them all.
+/// Maximum number of clients listed; JSON has them all.
 const CLIENTS_MAX: usize = 20;
 
-/// Say what a table holds and who uses it.
+/// Show what a table holds and who uses it.
 ///
 /// Reads every row.
 #[derive(Debug, Args)]
@@ -32,12 +32,12 @@ pub struct Arguments {
     pub tls: tls::Certificates,
 }
 
-/// What JSON shows.
+/// The answer in JSON.
 #[derive(Serialize)]
 struct Answer<'s> {
     #[serde(flatten)]
     stat: &'s Stat,
-    /// What the table's memory node has counted since it was started, if it has one.
+    /// The counters of the table's memory node since it was started, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     node_counters: Option<BTreeMap<&'static str, u64>>,
 }
@@ -51,8 +51,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     Ok(Verdict::Fine)
 }
 
-/// Opens a table of which something is to be told. Only a store that may write can ask whether a client lives; a table
-/// that may only be read still has a stat. That its node is away is told at once.
+/// Opens a table for statistics: for changing if permitted, because only then can it be found out which clients are
+/// alive, and otherwise for reading. Fails at once if its node is unreachable.
 pub fn open(url: &Url) -> Result<Store, Failure> {
     let options = open_options()?.any_owner().reconnect_timeout(Duration::ZERO);
     let opened = Store::open_with(url, &options);
@@ -68,8 +68,8 @@ fn human(stat: &Stat, node: Option<&NodeCounters>) -> String {
     if !stat.clients.is_empty() {
         parts.push(clients(stat));
     }
-    parts.extend(met("met by clients, as far as told", stat.totals.named()));
-    parts.extend(node.and_then(|node| met("counted by the memory node since it was started", node.named())));
+    parts.extend(counter_table("reported by clients", stat.totals.named()));
+    parts.extend(node.and_then(|node| counter_table("counted by the memory node since it was started", node.named())));
     parts.join("\n\n")
 }
 
@@ -89,7 +89,7 @@ fn overview(stat: &Stat) -> String {
     }
     if held.unverified_rows > 0 {
         let rows = counted(held.unverified_rows, "row");
-        lines.push(("unread", format!("{rows}, half written or damaged: guira check tells which")));
+        lines.push(("unread", format!("{rows}, half written or damaged: guira check lists them")));
     }
     lines.push(("clients", clients_in_short(stat)));
     let locks =
@@ -100,21 +100,21 @@ fn overview(stat: &Stat) -> String {
     fields(&lines)
 }
 
-/// `3 of 1,024, 1 of them stopped, 2 to be cleaned up`.
+/// Formats `3 of 1,024, 1 of them stopped, 2 to be recovered`.
 fn clients_in_short(stat: &Stat) -> String {
     let number = |state| stat.clients.iter().filter(|client| client.state == state).count();
     let (stopped, unknown) = (number(ClientState::Stopped), number(ClientState::Unknown));
     let living = number(ClientState::Live) + stopped;
     let mut text = format!("{} of {}", living + unknown, count(stat.max_clients.into()));
     if unknown > 0 {
-        text.push_str("; whether they live is known to those who may write only");
+        text.push_str("; only users with write permission can tell whether they are alive");
     }
     if stopped > 0 {
         text.push_str(&format!(", {stopped} of them stopped"));
     }
     match stat.clients.len() - living - unknown {
         0 => {}
-        others => text.push_str(&format!(", {others} to be cleaned up")),
+        others => text.push_str(&format!(", {others} to be recovered")),
     }
     text
 }
@@ -124,28 +124,28 @@ fn values(stat: &Stat) -> String {
     format!("{} in rows, {} in extents", count(held.inline_entries), count(held.extent_entries))
 }
 
-/// `256 of 1.0 MiB: 85 free (66 of them in a row), 160 owned by clients, 11 by nobody`.
+/// Formats `256 of 1.0 MiB: 85 free (66 contiguous), 160 owned by clients, 11 unowned`.
 fn chunks(stat: &Stat) -> String {
     let (chunks, space) = (&stat.table.chunks, &stat.table.space);
     let owned = space.owners.iter().map(|owner| owner.chunks).sum();
-    let orphaned = chunks.in_use().saturating_sub(owned + chunks.damaged);
+    let unowned = chunks.in_use().saturating_sub(owned + chunks.damaged);
     let mut parts = vec![match chunks.free {
         0 => "0 free".to_owned(),
-        free => format!("{} free ({} of them in a row)", count(free), count(space.longest_free_run)),
+        free => format!("{} free ({} contiguous)", count(free), count(space.longest_free_run)),
     }];
     parts.push(format!("{} owned by clients", count(owned)));
-    parts.push(format!("{} by nobody", count(orphaned)));
+    parts.push(format!("{} unowned", count(unowned)));
     if chunks.damaged > 0 {
         parts.push(format!("{} DAMAGED", count(chunks.damaged)));
     }
     format!("{} of {}: {}", count(chunks.free + chunks.in_use()), bytes(stat.chunk_bytes), parts.join(", "))
 }
 
-/// `49.3 MiB live, in places of 69.5 MiB (x 1.41), in chunks of 171.0 MiB (x 3.47), of 256.0 MiB`.
+/// Formats `49.3 MiB live, in places of 69.5 MiB (x 1.41), in chunks of 171.0 MiB (x 3.47), of 256.0 MiB`.
 fn space(space: &SpaceStats) -> String {
     let (used, total) = (bytes(space.used_bytes), bytes(space.total_bytes));
     if space.live_bytes == 0 {
-        return format!("nothing lives in chunks of {used}, of {total}");
+        return format!("nothing live, in chunks of {used}, of {total}");
     }
     format!(
         "{} live, in places of {} (x {:.2}), in chunks of {used} (x {:.2}), of {total}",
@@ -156,7 +156,7 @@ fn space(space: &SpaceStats) -> String {
     )
 }
 
-/// Each size class with its places, and a bar for the share of them that is used; runs of chunks in one line.
+/// Lists each size class with its places and a bar for the share in use; runs of chunks take one line.
 fn places(space: &SpaceStats) -> String {
     let mut lines: Vec<(String, ClassStats)> = Vec::new();
     for class in &space.classes {
@@ -184,24 +184,24 @@ fn places(space: &SpaceStats) -> String {
 
 fn file(region: &FileStat) -> String {
     let boot = match region.same_boot {
-        Some(false) => ", made before the machine was started",
+        Some(false) => ", created before the last boot",
         _ => "",
     };
     let age = age(region.created_unix_ns);
     let (path, size, mode) = (guira::admin::printable(&region.path), bytes(region.file_bytes), region.mode & 0o777);
     let locks =
         region.lock_path.as_ref().map_or(String::new(), |path| format!(", locks in {}", guira::admin::printable(path)));
-    format!("{path}, {size}, of user {}, mode {mode:o}, {age} old{boot}{locks}", users::name(region.owner_uid))
+    format!("{path}, {size}, owner {}, mode {mode:o}, {age} old{boot}{locks}", users::name(region.owner_uid))
 }
 
 fn memory_node(region: &NodeStat) -> String {
-    let access = if region.read_only { ", which lets this client read only" } else { "" };
+    let access = if region.read_only { ", read-only for this client" } else { "" };
     let silence = Duration::from_millis(region.session_timeout_ms).as_secs();
     let held = bytes(region.main_bytes + region.device_bytes);
     format!("{}{access}, {held}, drops a session after {silence} s of silence", region.peer)
 }
 
-/// How long ago that was, roughly.
+/// Formats how long ago a time was, roughly.
 pub fn age(unix_ns: u64) -> String {
     let then = UNIX_EPOCH + Duration::from_nanos(unix_ns);
     match SystemTime::now().duration_since(then).unwrap_or_default().as_secs() {
@@ -212,7 +212,7 @@ pub fn age(unix_ns: u64) -> String {
     }
 }
 
-/// How many rows have how many entries, as bars.
+/// Draws how many rows have how many entries, as bars.
 fn histogram(rows_by_occupancy: &[u64]) -> String {
     let most = rows_by_occupancy.iter().copied().max().unwrap_or(0);
     let head = ["entries".to_owned(), "rows".to_owned()].to_vec();
@@ -222,13 +222,13 @@ fn histogram(rows_by_occupancy: &[u64]) -> String {
     beside(&aligned, std::iter::once(String::new()).chain(bars))
 }
 
-/// A bar of `part` in a scale on which `whole` has `chars` characters; at least one if there is anything.
+/// Returns a bar for `part` on a scale where `whole` has `chars` characters; at least one if `part` is not 0.
 fn bar(part: u64, whole: u64, chars: u64) -> String {
     let length = (part * chars).checked_div(whole).unwrap_or(0);
     "█".repeat(usize::try_from(length).unwrap_or(0).max(usize::from(part > 0)))
 }
 
-/// Lines of text with a bar behind each.
+/// Appends a bar to each line of text.
 fn beside(text: &str, bars: impl Iterator<Item = String>) -> String {
     let lines = text.lines().zip(bars).map(|(line, bar)| format!("{line}  {bar}").trim_end().to_owned());
     lines.collect::<Vec<_>>().join("\n")
@@ -289,9 +289,9 @@ mod tests {
     }
 
     #[test]
-    fn space_is_said_in_one_line() {
+    fn space_is_one_line() {
         let mut stats = SpaceStats { total_bytes: 4 << 20, used_bytes: 1 << 20, ..SpaceStats::default() };
-        assert_eq!(space(&stats), "nothing lives in chunks of 1.0 MiB, of 4.0 MiB");
+        assert_eq!(space(&stats), "nothing live, in chunks of 1.0 MiB, of 4.0 MiB");
         (stats.live_bytes, stats.place_bytes) = (512 << 10, 640 << 10);
         (stats.place_factor, stats.used_factor) = (1.25, 2.0);
         let text = "512.0 KiB live, in places of 640.0 KiB (x 1.25), in chunks of 1.0 MiB (x 2.00), of 4.0 MiB";
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn ages_are_rough() {
+    fn ages_are_rounded() {
         let ago = |seconds| {
             let then = SystemTime::now() - Duration::from_secs(seconds);
             age(then.duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64)

@@ -1,4 +1,4 @@
-//! Certificates and keys for memory nodes, from arguments and environment variables.
+//! TLS certificates and keys for connections to memory nodes, from arguments and environment variables.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,56 +9,56 @@ use guira::{ClientTls, NodeTls};
 
 use crate::failure::Failure;
 
-/// Environment variables that stand for the arguments: the workers of a command have them, too.
+/// The environment variables for the arguments. Workers of a command inherit them.
 const CA_VARIABLE: &str = "GUIRA_TLS_CA";
 const CERT_VARIABLE: &str = "GUIRA_TLS_CERT";
 const KEY_VARIABLE: &str = "GUIRA_TLS_KEY";
 
-/// What the command line of this process says.
+/// The certificates given on the command line of this process.
 static GIVEN: OnceLock<Certificates> = OnceLock::new();
 
-/// TLS with memory nodes, as options of a command that may be given the URL of one.
+/// The TLS options of a command that accepts the URL of a memory node.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Certificates {
-    /// Encrypt the connection to the memory node, and trust it if these authorities issued its certificate. [env:
+    /// Encrypt connections to memory nodes, and trust a node if one of these authorities issued its certificate. [env:
     /// GUIRA_TLS_CA]
     #[arg(long, value_name = "FILE", help_heading = "TLS, for tcp://")]
     pub tls_ca: Option<PathBuf>,
-    /// The certificate of this program. [env: GUIRA_TLS_CERT]
+    /// The client certificate. [env: GUIRA_TLS_CERT]
     #[arg(long, value_name = "FILE", help_heading = "TLS, for tcp://")]
     pub tls_cert: Option<PathBuf>,
-    /// Its private key, in a file that only you may read. [env: GUIRA_TLS_KEY]
+    /// The private key of the certificate, in a file that only you may read. [env: GUIRA_TLS_KEY]
     #[arg(long, value_name = "FILE", help_heading = "TLS, for tcp://")]
     pub tls_key: Option<PathBuf>,
 }
 
-/// TLS of a memory node, as options of the command that is one.
+/// The TLS options of `guira serve`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct NodeCertificates {
-    /// The certificate of this node.
+    /// The certificate of the node.
     #[arg(long, value_name = "FILE", help_heading = "TLS")]
     pub tls_cert: Option<PathBuf>,
-    /// Its private key, in a file that only you may read.
+    /// The private key of the certificate, in a file that only you may read.
     #[arg(long, value_name = "FILE", help_heading = "TLS")]
     pub tls_key: Option<PathBuf>,
-    /// Speak TLS 1.3 only, and let those in whose certificate one of these authorities issued.
+    /// Require TLS 1.3 and a client certificate that one of these authorities issued.
     #[arg(long, value_name = "FILE", help_heading = "TLS")]
     pub tls_client_ca: Option<PathBuf>,
-    /// Let nobody in whose certificate these lists of the authorities revoke.
+    /// Refuse clients whose certificate is on these revocation lists of the authorities.
     #[arg(long, value_name = "FILE", help_heading = "TLS", requires = "tls_client_ca")]
     pub tls_client_crl: Option<PathBuf>,
 }
 
 impl Certificates {
-    /// Keeps what was given for the rest of this process.
+    /// Stores the options for the rest of this process.
     pub fn remember(&self) {
         // The command line is parsed once.
         let _ = GIVEN.set(self.clone());
     }
 }
 
-/// How this client speaks TLS with memory nodes, if it shall.
-pub fn of_client() -> Result<Option<ClientTls>, Failure> {
+/// Returns the TLS configuration for connections to memory nodes, if there is one.
+pub fn client_tls() -> Result<Option<ClientTls>, Failure> {
     let given = given();
     let ca = given.tls_ca.or_else(|| variable(CA_VARIABLE));
     let cert = given.tls_cert.or_else(|| variable(CERT_VARIABLE));
@@ -68,15 +68,15 @@ pub fn of_client() -> Result<Option<ClientTls>, Failure> {
         (Some(ca), None, None) => Ok(Some(ClientTls::new(ca))),
         (Some(ca), Some(cert), Some(key)) => Ok(Some(ClientTls::new(ca).identity(cert, key))),
         (None, ..) => {
-            Err(misuse("a certificate or a key is given, and no authority to know nodes by: add --tls-ca FILE"))
+            Err(misuse("a certificate or a key is given without an authority to verify nodes: add --tls-ca FILE"))
         }
-        (_, Some(_), None) => Err(misuse("a certificate is given, and not its key: add --tls-key FILE")),
-        (_, None, Some(_)) => Err(misuse("a key is given, and not its certificate: add --tls-cert FILE")),
+        (_, Some(_), None) => Err(misuse("a certificate is given without its key: add --tls-key FILE")),
+        (_, None, Some(_)) => Err(misuse("a key is given without its certificate: add --tls-cert FILE")),
     }
 }
 
-/// How a node speaks TLS, if it shall.
-pub fn of_node(given: &NodeCertificates) -> Result<Option<NodeTls>, Failure> {
+/// Returns the TLS configuration of a node, if there is one.
+pub fn node_tls(given: &NodeCertificates) -> Result<Option<NodeTls>, Failure> {
     match (&given.tls_cert, &given.tls_key, &given.tls_client_ca) {
         (None, None, None) => Ok(None),
         (Some(cert), Some(key), Some(ca)) => {
@@ -86,14 +86,12 @@ pub fn of_node(given: &NodeCertificates) -> Result<Option<NodeTls>, Failure> {
             };
             Ok(Some(made.map_err(guira::Error::from)?))
         }
-        _ => {
-            Err(misuse("a node speaks TLS with --tls-cert FILE, --tls-key FILE and --tls-client-ca FILE, all of them"))
-        }
+        _ => Err(misuse("TLS on a node needs all of --tls-cert FILE, --tls-key FILE and --tls-client-ca FILE")),
     }
 }
 
-/// Hands what was given on to a copy of this program.
-pub fn hand_on(command: &mut Command) {
+/// Passes the options on to a copy of this program.
+pub fn pass_on(command: &mut Command) {
     let Certificates { tls_ca, tls_cert, tls_key } = given();
     for (variable, path) in [(CA_VARIABLE, tls_ca), (CERT_VARIABLE, tls_cert), (KEY_VARIABLE, tls_key)] {
         if let Some(path) = path {

@@ -1,4 +1,4 @@
-//! `guira token`.
+//! `guira token`: creates a token file.
 
 use std::path::PathBuf;
 
@@ -10,18 +10,18 @@ use super::Verdict;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Make a token file, which lets clients of guira serve in.
+/// Create a token file, which gives clients access to guira serve.
 ///
-/// The file holds 128 random bits as 32 hexadecimal digits, and only you may read it. Give it to guira serve
-/// --token-file, and copy it to the hosts whose clients shall be let in, by a way that nobody listens to.
+/// The file holds 128 random bits as 32 hexadecimal digits, and only you may read it. Pass it to guira serve
+/// --token-file, and copy it to the hosts of the clients over a secure channel.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The file to make. Nothing that exists is ever replaced.
+    /// The file to create. An existing file is never replaced.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 }
 
-/// What was made. The token itself is not told.
+/// The answer. It does not contain the token itself.
 #[derive(Serialize)]
 struct Made {
     file: String,
@@ -31,7 +31,7 @@ struct Made {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     AccessToken::create(&arguments.file).map_err(guira::Error::from)?;
     let made = Made { file: arguments.file.display().to_string() };
-    let said = output.answer(&made, || format!("made {}: a new token, for guira serve and its clients", made.file));
-    said.map_err(Failure::after(format!("made {}", made.file)))?;
+    let said = output.answer(&made, || format!("created {}: a new token for guira serve and its clients", made.file));
+    said.map_err(Failure::after(format!("created {}", made.file)))?;
     Ok(Verdict::Fine)
 }

@@ -3,7 +3,7 @@
 use crate::common::{Table, command, guira, guira_with_input};
 
 #[test]
-fn a_key_lives_and_dies() {
+fn a_key_is_inserted_changed_and_removed() {
     let table = Table::new("life", "bytes:64");
     let url = table.url();
     let miss = guira(&["get", url, "cuckoo"]).expect(1);
@@ -13,7 +13,7 @@ fn a_key_lives_and_dies() {
     guira(&["del", url, "cuckoo"]).expect(1);
     assert_eq!(guira(&["insert", url, "cuckoo", "grey"]).expect(0).text(), "inserted \"cuckoo\"\n");
     assert!(guira(&["insert", url, "cuckoo", "red"]).expect(1).stderr.contains("already"));
-    assert_eq!(guira(&["get", url, "cuckoo"]).expect(0).stdout, b"grey", "no line end where nobody reads");
+    assert_eq!(guira(&["get", url, "cuckoo"]).expect(0).stdout, b"grey", "no newline if the output is not a terminal");
     assert_eq!(guira(&["update", url, "cuckoo", "red"]).expect(0).text(), "replaced the value of \"cuckoo\"\n");
     assert_eq!(guira(&["put", url, "cuckoo", "brown"]).expect(0).text(), "replaced the value of \"cuckoo\"\n");
     assert_eq!(guira(&["put", url, "guira", ""]).expect(0).text(), "inserted \"guira\"\n");
@@ -26,7 +26,7 @@ fn a_key_lives_and_dies() {
 }
 
 #[test]
-fn a_key_lives_and_dies_in_json() {
+fn a_key_is_inserted_changed_and_removed_in_json() {
     let table = Table::unused("json");
     let url = table.url();
     let json = |arguments: &[&str], code| {
@@ -86,7 +86,7 @@ fn bytes_of_any_kind_are_stored() {
 }
 
 #[test]
-fn stat_and_check_are_made_to_be_read() {
+fn stat_and_check_are_readable() {
     let table = Table::new("stat", "bytes:64");
     let url = table.url();
     guira(&["put", url, "a", "1"]).expect(0);
@@ -102,13 +102,13 @@ fn stat_and_check_are_made_to_be_read() {
 }
 
 #[test]
-fn a_table_that_exists_is_taken_if_it_is_as_asked() {
+fn an_existing_table_is_accepted_if_it_matches() {
     let table = Table::unused("if-missing");
     let url = table.url();
     let asked = ["create", url, "--capacity", "5000", "--entry", "fixed:8:8", "--if-missing"];
     assert!(guira(&asked).expect(0).text().starts_with(&format!("created {url} (hardened, fixed:8:8): ")));
     let again = guira(&asked).expect(0).text();
-    assert!(again.starts_with(&format!("{url} exists already, and fits (hardened, fixed:8:8): ")), "{again}");
+    assert!(again.starts_with(&format!("{url} already exists and matches (hardened, fixed:8:8): ")), "{again}");
     let said = guira(&[&asked[..], &["--format", "json"]].concat()).expect(0).json();
     assert_eq!((&said["created"], &said["entry"]), (&false.into(), &"fixed:8:8".into()));
     assert!(said["capacity"].as_u64().unwrap() >= 5000, "the table's own, {said}");
@@ -162,7 +162,7 @@ fn options_of_create_are_used() {
 }
 
 #[test]
-fn a_closed_output_is_no_failure() {
+fn a_closed_output_is_not_a_failure() {
     let table = Table::new("closed", "bytes:64");
     let lines: String = (0..900).map(|n| format!("key {n}\t{}\n", "value ".repeat(200))).collect();
     guira_with_input(&["load", table.url(), "-"], lines.as_bytes()).expect(0);
@@ -179,7 +179,7 @@ fn a_closed_output_is_no_failure() {
     }
     let mut child = command(&["get", "shm://guira-cli-no-such-table", "k"]).spawn().unwrap();
     drop((child.stdout.take(), child.stderr.take()));
-    assert_eq!(child.wait().unwrap().code(), Some(1), "nor is a closed standard error");
+    assert_eq!(child.wait().unwrap().code(), Some(1), "a closed standard error is not a failure either");
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn a_copy_has_every_record_whatever_its_format() {
 
     // Into a table with records only if that is asked for; the others stay.
     let refused = guira(&["copy", from.url(), to.url()]).expect(2);
-    assert!(refused.stderr.contains("has 700 records already"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("already has 700 records"), "{}", refused.stderr);
     guira(&["put", to.url(), "another", "one"]).expect(0);
     guira(&["put", to.url(), "key5", "changed"]).expect(0);
     let merged = guira(&["copy", from.url(), to.url(), "--merge"]).expect(0);
@@ -48,7 +48,7 @@ fn tables_that_cannot_be_copied_are_refused() {
     assert!(same.stderr.contains("the same table"), "{}", same.stderr);
     guira(&["copy", from.url(), Table::unused("absent").url()]).expect(1);
     guira(&["copy", Table::unused("absent").url(), to.url()]).expect(1);
-    // Nothing is copied of an empty table, and that is verified, too.
+    // An empty table is copied and verified, too.
     guira(&["copy", from.url(), to.url()]).expect(0);
     guira(&["put", from.url(), "long key", "long value"]).expect(0);
     let misfit = guira(&["copy", from.url(), to.url(), "--format", "json"]).expect(2);
@@ -58,7 +58,7 @@ fn tables_that_cannot_be_copied_are_refused() {
     assert_eq!((&error["blame"], &error["effect"]), (&"misuse".into(), &"none".into()));
 }
 
-/// Of a merge into a table that becomes full, both tables' records are in the larger one.
+/// The advice for a merge into a full table leads to a larger one with the records of both.
 #[test]
 fn the_advice_of_a_full_merge_keeps_what_was_there() {
     let (from, to) = (Table::new("from", "bytes:64"), Table::new("to", "bytes:64"));
@@ -66,7 +66,7 @@ fn the_advice_of_a_full_merge_keeps_what_was_there() {
     guira_with_input(&["load", to.url(), "-"], &lines(5000..5900, 4)).expect(0);
     let full = guira(&["copy", from.url(), to.url(), "--merge"]).expect(3);
     let advice: Vec<&str> =
-        full.stderr.lines().filter_map(|line| line.split_once("by: guira ")).map(|(_, advice)| advice).collect();
+        full.stderr.lines().filter_map(|line| line.split_once("with: guira ")).map(|(_, advice)| advice).collect();
     let [warned, told] = advice[..] else { panic!("a warning and an error: {}", full.stderr) };
     assert_eq!(warned, told, "the same twice");
     let larger = Table::unused("x");
@@ -79,12 +79,12 @@ fn the_advice_of_a_full_merge_keeps_what_was_there() {
     assert!((5000..5900).all(|i| larger.contains_key(&format!("key{i}"))));
 }
 
-/// The way out of a table that is full, as the program gives it.
+/// The advice for a full table leads to a larger one.
 #[test]
 fn the_advice_of_a_full_table_leads_to_a_larger_one() {
     let table = Table::new("full", "bytes:64");
     let full = guira_with_input(&["load", table.url(), "-"], &lines(0..3000, 4)).expect(3);
-    let (_, advice) = full.stderr.split_once("by: guira ").expect("commands");
+    let (_, advice) = full.stderr.split_once("with: guira ").expect("commands");
     let (create, copy) = advice.trim().split_once(" && guira ").expect("two commands");
     let larger = Table::unused("x");
     let words = |line: &str| -> Vec<String> {
@@ -117,7 +117,7 @@ fn a_copy_follows_a_table_that_changes() {
             }
             client.remove(b"key3").expect("the table lives");
         });
-        // It may be lucky between two changes; whatever it says, it ends, and everything else is there.
+        // A pass may fall between two changes. Whatever the verdict, the copy ends, and all other records are in it.
         let run = guira(&["copy", from.url(), to.url(), "--passes", "3"]);
         assert!(matches!(run.code, Some(0 | 1)), "{:?}: {}", run.code, run.stderr);
         assert_eq!(run.text().contains("not verified"), run.code == Some(1), "{}", run.text());

@@ -1,5 +1,5 @@
-//! What goes in one way comes out the same way; damage costs what is damaged and nothing else; an answer that cannot
-//! be written does not hide what was done.
+//! Records are printed as they were stored; damage affects only damaged records; a failure to write the answer says
+//! what was done.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -22,7 +22,7 @@ fn damaged_rows(table: &Table) -> BTreeSet<String> {
 }
 
 #[test]
-fn damaged_rows_are_named_and_the_others_printed() {
+fn damaged_rows_are_reported_and_the_others_printed() {
     let table = Table::new("damaged-rows", "fixed:8:8");
     let stored: BTreeMap<String, String> = (0..600).map(|n| (format!("key{n:05}"), format!("value{n:03}"))).collect();
     let lines: String = stored.iter().map(|(key, value)| format!("{key}\t{value}\n")).collect();
@@ -38,12 +38,11 @@ fn damaged_rows_are_named_and_the_others_printed() {
     let (named, last) = run.stderr.trim_end().rsplit_once('\n').expect("several lines");
     assert_eq!(named.lines().count(), rows.len(), "{}", run.stderr);
     for line in named.lines() {
-        let row =
-            line.strip_prefix("guira: ").and_then(|line| line.split_once(": whatever keys it holds are not printed"));
+        let row = line.strip_prefix("guira: ").and_then(|line| line.split_once(": its keys were not printed"));
         assert!(rows.contains(row.expect("what it means").0), "{line}: not one of {rows:?}");
     }
     let count = if rows.len() == 1 { "1 row".to_owned() } else { format!("{} rows", rows.len()) };
-    assert_eq!(last, format!("guira: {count} could not be read in whole; everything else was printed"));
+    assert_eq!(last, format!("guira: {count} could not be read completely; all other records were read"));
     let json = guira(&["dump", table.url(), "--format", "json"]).expect(3);
     assert_eq!(json.text().lines().count(), printed.len());
     assert_eq!(json.stderr.lines().count(), rows.len() + 1);
@@ -58,7 +57,7 @@ fn damaged_rows_are_named_and_the_others_printed() {
 }
 
 #[test]
-fn a_damaged_value_costs_its_key_only() {
+fn a_damaged_value_affects_only_its_key() {
     let table = Table::new("damaged-value", "bytes:64");
     let value = |n: u32| format!("{n:04}").repeat(100);
     let lines: String = (0..900).map(|n| format!("key {n}\t{}\n", value(n))).collect();
@@ -71,10 +70,10 @@ fn a_damaged_value_costs_its_key_only() {
     let expected: BTreeMap<String, String> =
         (0..900).filter(|n| ![3, 500, 501].contains(n)).map(|n| (format!("key {n}"), value(n))).collect();
     assert!(printed == expected, "{} of {} records are printed", printed.len(), expected.len());
-    let one = ": one of its keys and the key's value are not printed (scan: the extent of ";
+    let one = ": one of its records was not printed (scan: the extent of ";
     assert_eq!(run.stderr.matches(one).count(), 3, "{}", run.stderr);
     assert!(
-        run.stderr.trim_end().ends_with("could not be read in whole; everything else was printed"),
+        run.stderr.trim_end().ends_with("could not be read completely; all other records were read"),
         "{}",
         run.stderr
     );
@@ -93,7 +92,7 @@ fn numbers_and_digits_go_in_and_come_out() {
         guira(&["update", url, "258", "4294967295", "--numbers"]).expect(0).text(),
         "replaced the value of 258\n"
     );
-    assert!(guira(&["insert", url, "258", "1", "--numbers"]).expect(1).stderr.contains("has a key 258 already"));
+    assert!(guira(&["insert", url, "258", "1", "--numbers"]).expect(1).stderr.contains("already has the key 258"));
     assert_eq!(guira(&["dump", url, "--numbers"]).expect(0).text(), "258\t4294967295\n");
     assert_eq!(guira(&["dump", url, "--hex"]).expect(0).text(), "0201000000000000\tffffffff\n");
     let json = guira(&["dump", url, "--numbers", "--format", "json"]).expect(0);
@@ -115,7 +114,7 @@ fn numbers_and_digits_go_in_and_come_out() {
     }
 }
 
-/// Any bytes go through digits and back, whatever they would mean in the format they are written in.
+/// Any bytes survive a dump and a load as digits, even those with a meaning in the format.
 #[test]
 fn a_dump_of_digits_can_be_loaded() {
     let keys = ["", "00", "0a09", "5c78", "7b7d", "5061636b6167653a", "efbbbf61", "ff", "80c3", "0d", "74ff"];
@@ -139,21 +138,21 @@ fn a_dump_of_digits_can_be_loaded() {
         assert_eq!(records(&guira(&["dump", copy.url()]).expect(0).text()), records(&plain));
     }
     let refused = guira_with_input(&["load", table.url(), "-", "--hex"], b"00ff\t0\n").expect(2);
-    assert!(refused.stderr.contains("line 1 ") && refused.stderr.contains("two digits a byte"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("line 1 ") && refused.stderr.contains("two digits per byte"), "{}", refused.stderr);
     guira(&["load", table.url(), "-", "--hex", "--numbers"]).expect(2);
 }
 
 #[test]
-fn bytes_that_are_no_number_are_refused_as_one() {
+fn bytes_that_are_not_a_number_are_refused_as_one() {
     let table = Table::new("long", "fixed:8:20");
     guira(&["put", table.url(), "12345678", "abcdefghijklmnopqrst"]).expect(0);
     for arguments in [&["get", table.url(), "4050765991979987505"][..], &["dump", table.url()]] {
         let run = guira(&[arguments, &["--numbers"]].concat()).expect(2);
-        assert!(run.stderr.contains("not a number below 2^128; --hex"), "{}", run.stderr);
+        assert!(run.stderr.contains("not a number below 2^128; use --hex"), "{}", run.stderr);
     }
 }
 
-/// Runs the program with a standard output that takes nothing.
+/// Runs the program with a standard output that cannot be written.
 fn guira_into_a_full_disk(arguments: &[&str]) -> Run {
     let full = File::options().write(true).open("/dev/full").expect("every Linux has it");
     let child = command(arguments).stdout(full).spawn().expect("the program starts");
@@ -176,7 +175,7 @@ fn an_answer_that_cannot_be_written_says_what_was_done() {
     ] {
         let run = guira_into_a_full_disk(arguments).expect(3);
         assert!(run.stderr.starts_with("guira: cannot write to standard output: "), "{}", run.stderr);
-        assert!(run.stderr.ends_with(&format!("; this was done before: {done}\n")), "{}", run.stderr);
+        assert!(run.stderr.ends_with(&format!("; already done: {done}\n")), "{}", run.stderr);
     }
     assert_eq!(guira(&["dump", url]).expect(0).text().lines().count(), 2, "it was");
     assert_eq!(guira(&["get", url, "cuckoo"]).expect(0).stdout, b"red");
@@ -185,9 +184,9 @@ fn an_answer_that_cannot_be_written_says_what_was_done() {
     for arguments in [&["get", url, "cuckoo"][..], &["dump", url], &["insert", url, "cuckoo", "x", "--format", "json"]]
     {
         let run = guira_into_a_full_disk(arguments).expect(3);
-        assert!(!run.stderr.contains("done before"), "nothing was done: {}", run.stderr);
+        assert!(!run.stderr.contains("already done"), "nothing was done: {}", run.stderr);
     }
     let run = guira_into_a_full_disk(&["destroy", url]).expect(3);
-    assert!(run.stderr.ends_with(&format!("; this was done before: destroyed {url}\n")), "{}", run.stderr);
+    assert!(run.stderr.ends_with(&format!("; already done: destroyed {url}\n")), "{}", run.stderr);
     guira(&["get", url, "cuckoo"]).expect(1);
 }

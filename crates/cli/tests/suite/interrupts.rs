@@ -1,5 +1,6 @@
-//! Interrupts, by Ctrl-C above all: commands end between two operations with exit code 130, tell what is stored, and
-//! leave a sound table, or none if they made it for themselves. SIGKILL: what is left says how it goes.
+//! Interrupts, above all by Ctrl-C: commands end between two operations with exit code 130, report what is stored, and
+//! leave a sound table, or none if they created it for themselves. After a SIGKILL, the next run says how to remove
+//! what is left.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::process::CommandExt;
@@ -15,14 +16,14 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
 const EXIT_INTERRUPTED: i32 = 130;
-/// Between two looks at whether something has happened.
+/// Time between two checks of a condition.
 const POLL: Duration = Duration::from_millis(1);
-/// Looks before a test gives up: minutes.
+/// Checks before a test gives up: minutes.
 const POLLS_MAX: u32 = 200_000;
 /// Bytes of input after which a load is well under way: many times what a pipe holds.
 const UNDER_WAY_BYTES: u64 = 1 << 20;
 
-/// Who gets the signal.
+/// The target of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
     /// The command alone.
@@ -93,10 +94,10 @@ fn clients(table: &Table) -> Vec<Value> {
     clients.into_iter().map(|client| client["state"].clone()).collect()
 }
 
-/// The table is sound, and nobody is left in it.
+/// Checks that the table is sound and has no clients.
 fn in_order(table: &Table) {
     guira(&["check", table.url()]).expect(0);
-    assert_eq!(stat(table)["clients"], Value::Array(vec![]), "every client slot is given back");
+    assert_eq!(stat(table)["clients"], Value::Array(vec![]), "every client slot is free");
 }
 
 /// Loads records of distinct keys until it is interrupted.
@@ -107,7 +108,7 @@ fn interrupted_load(table: &Table, further: &[&str]) -> Run {
     let fed = Arc::new(AtomicU64::new(0));
     let feeding = Arc::clone(&fed);
     let feeder = thread::spawn(move || {
-        // Ends when nobody reads any more.
+        // Ends when the program closes its input.
         for number in 0_u64.. {
             let line = format!("{number}\t{number}\n");
             if stdin.write_all(line.as_bytes()).is_err() {
@@ -168,11 +169,11 @@ fn a_load_from_a_pipe_that_pauses_stores_what_has_come() {
         let mut child = start(&arguments);
         let mut stdin = child.stdin.take().expect("a pipe was asked for");
         let acknowledged = || std::fs::read_to_string(stored.path()).expect("it is there").lines().count();
-        stdin.write_all(b"a\t1\nb\t2\nc\t3\nd\t4\nhalf\tval").expect("somebody reads");
+        stdin.write_all(b"a\t1\nb\t2\nc\t3\nd\t4\nhalf\tval").expect("the program reads");
         until("the first records", || acknowledged() == 4);
         assert_eq!(guira(&["get", table.url(), "d"]).expect(0).text(), "4");
         guira(&["get", table.url(), "half"]).expect(1);
-        stdin.write_all(b"ue\nnext").expect("somebody reads");
+        stdin.write_all(b"ue\nnext").expect("the program reads");
         until("the other half", || acknowledged() == 5);
         assert_eq!(guira(&["get", table.url(), "half"]).expect(0).text(), "value");
         interrupt(&child, Target::Command);
@@ -184,7 +185,7 @@ fn a_load_from_a_pipe_that_pauses_stores_what_has_come() {
     }
 }
 
-/// Nothing has come yet, or a line without an end.
+/// Without any input, or with an incomplete line.
 #[test]
 fn a_load_that_waits_for_its_first_record_ends_at_once() {
     for bytes in [0, UNDER_WAY_BYTES] {
@@ -192,7 +193,7 @@ fn a_load_that_waits_for_its_first_record_ends_at_once() {
         let arguments = ["load", table.url(), "-"];
         let mut child = start(&arguments);
         let mut stdin = child.stdin.take().expect("a pipe was asked for");
-        stdin.write_all(&vec![b'x'; bytes as usize]).expect("somebody reads");
+        stdin.write_all(&vec![b'x'; bytes as usize]).expect("the program reads");
         until("catching SIGINT", || catches(&child, Signal::INT));
         interrupt(&child, Target::Command);
         assert_eq!(loaded(&end(child, &arguments).expect(EXIT_INTERRUPTED)), "nothing was loaded");
@@ -209,19 +210,19 @@ fn a_load_that_fails_does_not_wait_for_its_input() {
     let mut child = start(&arguments);
     let mut stdin = child.stdin.take().expect("a pipe was asked for");
     let lines: String = (0..200).map(|number| format!("{number}\t{number}\n")).collect();
-    stdin.write_all(lines.as_bytes()).expect("somebody reads");
+    stdin.write_all(lines.as_bytes()).expect("the program reads");
     let run = end(child, &arguments).expect(3);
     assert!(run.stderr.contains("records were loaded"), "{}", run.stderr);
     drop(stdin);
 }
 
-/// Starts a command that makes a table for itself, interrupts it once the table is there, and finds it gone.
+/// Starts a command that creates a table for itself, interrupts it once the table exists, and checks that it is gone.
 fn interrupted_with_its_table(table: &Table, arguments: &[&str], target: Target) {
     let child = start(arguments);
     until("the table", || Path::new(&table.path()).exists());
     interrupt(&child, target);
     let run = end(child, arguments).expect(EXIT_INTERRUPTED);
-    let message = format!("interrupted; {} was made by this command and is destroyed", table.url());
+    let message = format!("interrupted; {}, which this command created, was destroyed", table.url());
     assert!(run.stderr.contains(&message), "{target:?}: {}", run.stderr);
     assert!(!Path::new(&table.path()).exists(), "{target:?}: the table is left");
 }
@@ -263,9 +264,9 @@ fn an_interrupted_ycsb_leaves_a_table_of_others_sound() {
         until("the load", || stat(&table)["table"]["entries"] == 10_001);
         interrupt(&child, target);
         let run = end(child, &arguments).expect(EXIT_INTERRUPTED);
-        let message = format!("interrupted; what the run had inserted into {} is removed again", table.url());
+        let message = format!("interrupted; the records that the run inserted into {} were removed", table.url());
         assert!(run.stderr.contains(&message), "{target:?}: {}", run.stderr);
-        assert_eq!(stat(&table)["table"]["entries"], 1, "{target:?}: the key of somebody");
+        assert_eq!(stat(&table)["table"]["entries"], 1, "{target:?}: the key that existed before");
         in_order(&table);
     }
 }
@@ -284,8 +285,8 @@ fn a_killed_ycsb_leaves_a_table_that_the_next_run_points_at() {
     until("four clients", || clients(&table).len() == 4);
     child.kill().expect("it is there");
     child.wait().expect("it ends");
-    // The other process ends when it notices, and gives its slots back. A lock that it meets before has it recover the
-    // client that left it.
+    // The other process ends when it notices, and frees its slots. If it meets a lock before, it recovers the client
+    // that left it.
     until("the other's end", || clients(&table).iter().all(|state| state == "dead"));
     let dead = clients(&table).len();
     assert!(dead <= 2, "two clients were killed");
@@ -297,13 +298,13 @@ fn a_killed_ycsb_leaves_a_table_that_the_next_run_points_at() {
     let removal = format!("guira destroy {url}");
     let line = said.lines().next().expect("a line");
     assert!(line.starts_with(&format!("{url} exists: it is used as it is, and kept; {removal} removes it")), "{said}");
-    let died = ["", "1 client of it died", "2 clients of it died"][dead];
+    let died = ["", "1 client died", "2 clients died"][dead];
     assert!(line.contains(died) && (dead > 0 || !line.contains("died")), "{said}");
-    assert!(is_there(), "a table that was there is kept");
+    assert!(is_there(), "an existing table is kept");
     guira(&removal.split(' ').skip(1).collect::<Vec<_>>()).expect(0);
     let said = guira(&again).expect(0).text();
     assert!(said.starts_with(&format!("{url} does not exist")) && !said.contains("died"), "{said}");
-    assert!(!is_there(), "a table that was made for the run is destroyed");
+    assert!(!is_there(), "a table that was created for the run is destroyed");
 }
 
 /// SIGKILL while it loads: the next quickstart names the command that removes what is left, and then there is room.
@@ -322,7 +323,7 @@ fn a_killed_quickstart_leaves_a_table_that_the_next_run_points_at() {
     let said = guira(&arguments).expect(1).stderr;
     let removal = format!("guira destroy {}", table.url());
     assert!(said.contains(&format!("{removal} removes it")), "{said}");
-    assert!(Path::new(&table.path()).exists(), "a table that was there is kept");
+    assert!(Path::new(&table.path()).exists(), "an existing table is kept");
     guira(&removal.split(' ').skip(1).collect::<Vec<_>>()).expect(0);
     guira(&arguments).expect(0);
 }
@@ -371,8 +372,9 @@ fn an_interrupted_create_leaves_nothing() {
                 },
                 signal,
             );
-            let messages = ["was not created, and nothing of it is left", "was made by this command and is destroyed"];
-            let said = |message: &&str| run.stderr.contains(&format!("interrupted; {url} {message}"));
+            let messages =
+                [" was not created, and nothing was left behind", ", which this command created, was destroyed"];
+            let said = |message: &&str| run.stderr.contains(&format!("interrupted; {url}{message}"));
             assert!(messages.iter().any(said), "{command}: {}", run.stderr);
             assert_eq!(entries(), 0, "{command} leaves something");
         }
@@ -389,7 +391,7 @@ fn every_signal_is_an_interrupt() {
         until("the table", || Path::new(&table.path()).exists());
         send(&child, Target::Group, signal);
         let run = end(child, &arguments).expect(EXIT_INTERRUPTED);
-        assert!(run.stderr.contains("was made by this command and is destroyed"), "{signal:?}: {}", run.stderr);
+        assert!(run.stderr.contains("which this command created, was destroyed"), "{signal:?}: {}", run.stderr);
         assert!(!Path::new(&table.path()).exists(), "{signal:?}: the table is left");
     }
 }

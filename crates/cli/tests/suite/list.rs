@@ -1,4 +1,4 @@
-//! Which tables there are, whose they are, and who uses them.
+//! The list of tables, their owners and their clients.
 
 use std::io::Write;
 use std::process::Stdio;
@@ -32,7 +32,7 @@ fn tables_are_listed_with_their_clients() {
     }
     loader.kill().and_then(|()| loader.wait()).expect("it ends");
     let clients = &listed(&table).expect("it is there")["clients"];
-    assert_eq!((&clients["live"], &clients["dead"]), (&0.into(), &1.into()), "a look recovers nobody");
+    assert_eq!((&clients["live"], &clients["dead"]), (&0.into(), &1.into()), "listing recovers no client");
     guira(&["destroy", table.url()]).expect(0);
     assert_eq!(listed(&table), None);
 }
@@ -43,7 +43,7 @@ fn other_files_are_not_listed_and_damaged_tables_are() {
         (Table::new("whole", "fixed:8:8"), Table::unused("second"), Table::unused("foreign"));
     std::fs::write(foreign.path(), vec![7; 10_000]).unwrap();
     assert_eq!(listed(&foreign), None);
-    // What is left of a table whose name somebody gave to another one.
+    // A second name of a table that is destroyed.
     std::fs::hard_link(table.path(), second.path()).unwrap();
     guira(&["destroy", table.url()]).expect(0);
     assert_eq!(listed(&second).expect("it has a name")["state"], "destroyed");
@@ -58,10 +58,10 @@ fn other_files_are_not_listed_and_damaged_tables_are() {
     assert!(human.contains(&format!("{}: cannot open", cut.url())), "{human}");
 }
 
-/// Anybody may put a file of any name where tables are: what a terminal would obey in it is shown, whatever is said of
-/// the table. JSON has the name itself.
+/// Any user may create a file of any name beside the tables: control characters in it are escaped in every message.
+/// JSON has the name itself.
 #[test]
-fn names_reach_no_terminal_as_commands() {
+fn control_characters_in_names_are_escaped() {
     const HOSTILE: &str = "\u{1b}[2J\u{202e}\r";
     let table = Table::new(HOSTILE, "bytes:64");
     let is_harmless = |text: &str| text.chars().all(|c| c == '\n' || !(c.is_control() || c == '\u{202e}'));

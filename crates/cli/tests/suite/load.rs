@@ -1,4 +1,4 @@
-//! Files go in and come out.
+//! Loading and dumping of files.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ fn read_jsonl(dump: &str) -> Content {
     objects.map(|object| (bytes(&object, "key"), bytes(&object, "value"))).collect()
 }
 
-/// What does not fit is said before the first record is stored, and not when the table is full.
+/// A file that does not fit causes a warning before the first record is stored, not when the table is full.
 #[test]
 fn a_file_that_does_not_fit_is_announced() {
     let table = Table::new("fit", "bytes:64");

@@ -1,4 +1,4 @@
-//! What cannot work says why in one line, with the exit code that is documented, in both formats.
+//! A mistake is an error of one line that says why, with the documented exit code, in both formats.
 
 use std::fs::OpenOptions;
 
@@ -85,7 +85,7 @@ fn a_table_beyond_the_memory_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn a_file_that_is_no_table_is_not_to_be_destroyed() {
+fn no_error_advises_to_destroy_a_file_that_is_not_a_table() {
     let table = Table::unused("foreign");
     std::fs::write(table.path(), b"junk").unwrap();
     let run = guira(&["create", table.url(), "--capacity", "10"]).expect(1);
@@ -94,7 +94,7 @@ fn a_file_that_is_no_table_is_not_to_be_destroyed() {
 }
 
 #[test]
-fn space_for_large_records_is_for_tables_that_have_some() {
+fn extent_options_are_refused_for_fixed_formats() {
     let table = Table::unused("space");
     for option in [["--record-bytes", "100"], ["--extent-bytes", "1MiB"]] {
         let asked = ["create", table.url(), "--capacity", "10", "--entry", "fixed:8:8"];
@@ -123,7 +123,7 @@ fn keys_of_a_fixed_format_have_its_length() {
     refused(&["put", url, "abcde", "xy"], 2, "misuse", "the key has 5 bytes");
     refused(&["put", url, "abcd", "xyz"], 2, "misuse", "the value has 3 bytes");
     refused(&["put", url, "0011", "xy", "--hex"], 2, "misuse", "the key has 2 bytes");
-    refused(&["put", url, "0011223", "0011", "--hex"], 2, "misuse", "two digits a byte");
+    refused(&["put", url, "0011223", "0011", "--hex"], 2, "misuse", "two digits per byte");
     refused(&["put", url, "abcd", "--value-file", "/etc/hostname"], 2, "misuse", "takes values of exactly 2");
     refused(&["put", url, "abcd", "--value-file", "/no/such/file"], 3, "host", "cannot open /no/such/file");
     refused(&["put", url, "abcd", "xy", "--value-file", "-"], 2, "misuse", "--value-file");
@@ -158,7 +158,7 @@ fn check_finds_what_was_overwritten() {
     let table = Table::new("overwritten", "fixed:8:8");
     guira(&["put", table.url(), "nest egg", "12345678"]).expect(0);
     let bytes = std::fs::read(table.path()).unwrap();
-    // The first copy is in the client's redo record, which nobody needs any more; the last is in a row.
+    // The first copy is in the client's redo record, which is no longer needed; the last is in a row.
     let at = bytes.windows(8).rposition(|window| window == b"12345678").expect("a value lies somewhere");
     let file = OpenOptions::new().write(true).open(table.path()).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, b"X", at as u64).unwrap();
@@ -175,7 +175,7 @@ fn a_lock_that_stays_taken_is_waited_for_until_the_deadline() {
     let created = guira(&["create", url, "--capacity", "1000", "--format", "json"]).expect(0).json();
     let stat = guira(&["stat", url, "--format", "json"]).expect(0).json();
     guira(&["put", url, "k", "v", "--deadline", "500ms"]).expect(0);
-    // Every lock is given to a client that never gives it back: 16 bits each, at the start of the device space, which
+    // Every lock is given to a client that never releases it: 16 bits each, at the start of the device space, which
     // follows the header's page and the main space.
     let device_at = (4096 + created["main_bytes"].as_u64().unwrap()).next_multiple_of(4096);
     let locks = usize::try_from(stat["physical_locks"].as_u64().unwrap()).unwrap();
@@ -222,7 +222,7 @@ fn mistakes_on_the_command_line_are_misuse() {
     refused(&["quickstart", "/no/such/file"], 3, "host", "/no/such/file");
 }
 
-/// Like cases end with like codes, whichever command meets them.
+/// The same failure has the same exit code in every command.
 #[test]
 fn exit_codes_follow_one_table() {
     let (table, missing) = (Table::new("codes", "bytes:64"), Table::unused("codes-missing"));

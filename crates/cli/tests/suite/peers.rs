@@ -11,7 +11,7 @@ use crate::common::{Run, command};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Small enough for a test, large enough for every contender to be timed.
+/// Small enough for a test, large enough for every system to be timed.
 const SMALL: [&str; 10] =
     ["bench", "peers", "--records", "2000", "--operations", "2000", "--rounds", "2", "--value-memory", "1MiB"];
 /// The same over TCP.
@@ -30,7 +30,7 @@ const SMALL_TCP: [&str; 13] = [
     "--depths",
     "1,4",
 ];
-/// Contenders that need no program of the system.
+/// Systems that need no installed program.
 const LIBRARIES: [&str; 5] = ["dashmap", "guira", "lmdb", "papaya", "raw"];
 /// How long anything may take before the test counts it as hanging.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -170,7 +170,7 @@ fn has_the_schema(report: &Value) {
     }
 }
 
-fn plot_shows_every_contender(svg: &str, names: &BTreeSet<&str>) {
+fn plot_shows_every_system(svg: &str, names: &BTreeSet<&str>) {
     well_formed(svg);
     for name in names {
         let title = match *name {
@@ -251,7 +251,7 @@ fn is_of_real_work(cell: &Value) {
         ("pipeline" | "get_many", _) => 1.0 / depth,
         (_, "ycsb_c") => 1.0,
         (_, _) if cell["name"] != "guira" => 1.0,
-        // A read takes 1, an update 2, and more while somebody else changes the same rows.
+        // A read takes 1, an update 2, and more while another client changes the same rows.
         _ => return assert!((1.3..6.0).contains(&trips.expect("trips")), "{cell}"),
     };
     assert!((trips.expect("trips") - exact).abs() < 1e-9, "{exact}: {cell}");
@@ -275,7 +275,7 @@ fn has_ratios_and_aims(report: &Value, installed: &[&str]) {
 }
 
 #[test]
-fn interrupted_over_tcp_it_leaves_nothing() {
+fn an_interrupted_run_over_tcp_leaves_nothing() {
     let arguments = [&SMALL_TCP[..7], &["--rounds", "1000"]].concat();
     interrupt_while(&arguments, |(_, servers)| {
         let programs: BTreeSet<&str> = servers.iter().map(|(name, _)| name.as_str()).collect();
@@ -284,9 +284,9 @@ fn interrupted_over_tcp_it_leaves_nothing() {
 }
 
 #[test]
-fn interrupted_it_leaves_nothing() {
+fn an_interrupted_run_leaves_nothing() {
     let arguments = [&SMALL[..6], &["--rounds", "1000"]].concat();
-    // All servers that are installed, and LMDB's directory: the contenders of the first stage, not those on trial.
+    // All servers that are installed, and LMDB's directory: the systems of the first stage, not those on trial.
     interrupt_while(&arguments, |(directories, servers)| {
         let programs: BTreeSet<&str> = servers.iter().map(|(name, _)| name.as_str()).collect();
         directories.iter().any(|path| path.join("lmdb").exists()) && programs.len() >= installed().len()
@@ -328,7 +328,7 @@ fn impossible_sizes_are_refused_before_anything_starts() {
 }
 
 #[test]
-fn what_is_missing_is_said_and_left_out() {
+fn missing_systems_are_reported_and_left_out() {
     let run = |format: &[&str]| bench(&[&SMALL[..], &["--skip", "papaya,lmdb"], format].concat(), Some(""), 0);
     let human = run(&[]);
     assert!(human.stderr.contains("apt-get install redis-server"), "{}", human.stderr);

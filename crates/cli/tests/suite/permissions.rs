@@ -1,4 +1,4 @@
-//! Whoever may not do something changes nothing and learns why.
+//! Operations without permission change nothing and say why.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -12,22 +12,22 @@ use crate::common::{Run, Table, command, guira};
 use crate::serve::Server;
 
 /// Longer than any program takes to start.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// The user and group "nobody" of every system.
 const NOBODY: u32 = 65_534;
 
-/// Somebody who is not the owner of a table.
+/// Another user, who does not own the table.
 struct Stranger {
-    /// A copy of the program where everybody may run it.
+    /// A copy of the program that every user may run.
     program: PathBuf,
     _directory: tempfile::TempDir,
 }
 
 impl Stranger {
-    /// `None` where this process may not become anybody else.
+    /// Returns `None` if this process may not change its user.
     fn new() -> Option<Stranger> {
         if fs::metadata("/proc/self").expect("a process").uid() != 0 {
-            println!("only root can be somebody else: nothing is shown");
+            println!("skipped: only root can change its user");
             return None;
         }
         let directory = tempfile::tempdir().expect("a directory");
@@ -40,7 +40,7 @@ impl Stranger {
     fn guira(&self, arguments: &[&str]) -> Run {
         let mut command = Command::new(&self.program);
         command.args(arguments).uid(NOBODY).gid(NOBODY).current_dir("/").stdin(Stdio::null());
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         let output = loop {
             match command.output() {
                 // A test that started a program while the copy was written has its descriptor until that runs.
@@ -53,7 +53,7 @@ impl Stranger {
         Run::of(output, arguments)
     }
 
-    /// Runs a command that is not permitted, in both formats: it says so, and not a byte of the table changes.
+    /// Runs a command without permission, in both formats: it says so, and no byte of the table changes.
     #[track_caller]
     fn is_refused(&self, table: &Table, arguments: &[&str]) {
         let before = fs::read(table.path()).expect("the table is there");
@@ -63,7 +63,7 @@ impl Stranger {
         let json = self.guira(&[arguments, &["--format", "json"]].concat()).expect(3);
         let error = json.error();
         assert_eq!((&error["blame"], &error["effect"]), (&"misuse".into(), &"none".into()), "{error}");
-        assert!(before == fs::read(table.path()).expect("the table is still there"), "{arguments:?} changed something");
+        assert!(before == fs::read(table.path()).expect("the table exists"), "{arguments:?} changed something");
     }
 }
 
@@ -75,7 +75,7 @@ fn table(mode: u32) -> Table {
     table
 }
 
-/// The owner finds everything as it was, and can change it.
+/// Checks that the owner finds the table unchanged, and can change it.
 fn is_unharmed(table: &Table) {
     assert_eq!(guira(&["get", table.url(), "cuckoo"]).expect(0).stdout, b"grey");
     guira(&["check", table.url()]).expect(0);
@@ -122,7 +122,7 @@ fn a_readable_table_is_read_by_others_and_changed_by_its_owner() {
     is_unharmed(&table);
 }
 
-/// Whoever may write a table may not remove its file from a directory where only owners may.
+/// A user who may write a table may not remove its file from a directory where only owners may.
 #[test]
 fn a_writable_table_is_changed_by_others_and_destroyed_by_its_owner() {
     let Some(stranger) = Stranger::new() else { return };
@@ -138,7 +138,7 @@ fn a_writable_table_is_changed_by_others_and_destroyed_by_its_owner() {
 /// Locks all bytes of a table's file for reading, as a process that may only read it can, until it is dropped.
 fn lock_for_reading(table: &Table) -> fs::File {
     let file = fs::File::open(table.path()).expect("it may be read");
-    rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).expect("nobody changes it");
+    rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).expect("no writer has locked it");
     file
 }
 
@@ -149,16 +149,16 @@ fn table_created_with(mode: &str, clients: &str) -> Table {
     table
 }
 
-/// A reader of a table that was created for readers blocks nobody, whatever it locks: neither a client that
-/// comes, nor the recovery of one that was killed, nor those of a memory node.
+/// A reader of a table that was created for readers blocks no other client, whatever it locks: neither a new client,
+/// nor the recovery of a killed one, nor the clients of a memory node.
 #[test]
-fn a_reader_blocks_nobody() {
+fn a_reader_blocks_no_other_client() {
     let table = table_created_with("644", "1");
     let url = table.url();
     let before = lock_for_reading(&table);
     let mut loader = command(&["load", url, "-", "--input", "tsv"]).stdin(Stdio::piped()).spawn().expect("it starts");
     loader.stdin.as_mut().expect("a pipe").write_all(b"heron\tGarza\n").expect("it reads");
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     while guira(&["stat", url, "--format", "json"]).expect(0).json()["clients"][0]["state"] != "live" {
         assert!(Instant::now() < until, "it never has a client");
         std::thread::sleep(Duration::from_millis(5));
@@ -189,8 +189,7 @@ fn a_reader_blocks_nobody() {
     assert_eq!(table.lock_files(), Vec::<PathBuf>::new());
 }
 
-/// A table whose lock file is lost is read as before, and nobody changes it: everybody is told which file it is, and
-/// what to do.
+/// A table whose lock file is lost can be read but not changed: the error names the file, and says what to do.
 #[test]
 fn a_table_that_lost_its_lock_file_is_read_and_copied() {
     let table = table_created_with("644", "8");
@@ -237,8 +236,8 @@ fn a_table_that_lost_its_lock_file_is_read_and_copied() {
     assert!(!fs::exists(table.path()).expect("it may be asked"));
 }
 
-/// A reader of a table whose mode was changed after its creation can lock its client slots: that is said at
-/// once, with the process, and what to do; it damages nothing, and is over with the lock.
+/// A reader of a table whose mode was changed after its creation can lock its client slots: the error comes at once,
+/// names the process, and says what to do; nothing is damaged, and it ends with the lock.
 #[test]
 fn a_reader_that_locks_client_slots_is_named() {
     let table = table(0o644);
@@ -247,7 +246,7 @@ fn a_reader_that_locks_client_slots_is_named() {
     let process = format!("process {} has locked client slots 0 to 39 of {}", std::process::id(), table.path());
     let start = Instant::now();
     let blocked = guira(&["put", url, "ani", "black", "--deadline", "1min", "--format", "json"]).expect(3);
-    assert!(start.elapsed() < Duration::from_secs(30), "nobody is waited for: {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(30), "it does not wait: {:?}", start.elapsed());
     let error = blocked.error();
     assert_eq!((&error["blame"], &error["effect"]), (&"busy".into(), &"none".into()), "{error}");
     let message = error["message"].as_str().expect("a message");
@@ -261,14 +260,14 @@ fn a_reader_that_locks_client_slots_is_named() {
     is_unharmed(&table);
 }
 
-/// A name that somebody else took first, for a table that everybody may change.
+/// A table created by another user under a name of ours, which every user may change.
 fn table_of(stranger: &Stranger) -> Table {
     let table = Table::unused("stranger");
     stranger.guira(&["create", table.url(), "--capacity", "100", "--mode", "666", "--max-clients", "8"]).expect(0);
     table
 }
 
-/// Runs a command that would put data into a table of somebody else: it says whose it is, and changes nothing.
+/// Runs a command that would put data into another user's table: it names the owner, and changes nothing.
 #[track_caller]
 fn is_refused_as_foreign(table: &Table, arguments: &[&str]) {
     let before = fs::read(table.path()).expect("the table is there");
@@ -277,11 +276,11 @@ fn is_refused_as_foreign(table: &Table, arguments: &[&str]) {
     assert_eq!((&error["blame"], &error["effect"]), (&"misuse".into(), &"none".into()), "{error}");
     let message = error["message"].as_str().expect("a message");
     assert!(message.contains(&format!("belongs to user {NOBODY}")), "{arguments:?}: {message}");
-    assert!(before == fs::read(table.path()).expect("the table is still there"), "{arguments:?} changed something");
+    assert!(before == fs::read(table.path()).expect("the table exists"), "{arguments:?} changed something");
 }
 
-/// Nobody's data goes into a table that somebody else created under its name, not even root's; whoever trusts that user
-/// says so.
+/// No user's data, not even root's, goes into a table that another user created under its name, unless the user names
+/// that owner.
 #[test]
 fn a_table_of_a_stranger_gets_no_data() {
     let Some(stranger) = Stranger::new() else { return };
@@ -333,9 +332,9 @@ fn a_table_of_a_stranger_gets_no_data() {
     guira(&["destroy", url]).expect(0);
 }
 
-/// Permission bits that let everybody in are remarked upon.
+/// Permission bits that give access to all users cause a warning.
 #[test]
-fn a_table_for_everybody_is_warned_of() {
+fn a_table_open_to_all_users_causes_a_warning() {
     for (mode, wanted) in [("600", None), ("660", None), ("644", Some("read the")), ("666", Some("change and damage"))]
     {
         let table = Table::unused("mode");
@@ -347,7 +346,7 @@ fn a_table_for_everybody_is_warned_of() {
     }
 }
 
-/// What is not permitted to read is listed, and so is what may only be read; who lives is then not known.
+/// Unreadable and read-only tables are listed; which clients are alive is unknown then.
 #[test]
 fn tables_of_others_are_listed() {
     let Some(stranger) = Stranger::new() else { return };
@@ -364,10 +363,10 @@ fn tables_of_others_are_listed() {
     let listed = stranger.guira(&["list", "--format", "json"]).expect(0).json();
     assert!(listed.to_string().contains(shared.url()) && !listed.to_string().contains(".locks"), "{listed}");
     let human = stranger.guira(&["list"]).expect(0).text();
-    assert!(human.contains(&format!("{}: you may not read it", private.url())), "{human}");
+    assert!(human.contains(&format!("{}: no permission to read it", private.url())), "{human}");
 }
 
-/// A table says whose it is, by name, to others as well.
+/// `stat` shows the name of the owner, to other users as well.
 #[test]
 fn stat_names_the_owner() {
     let table = table(0o644);
@@ -379,12 +378,12 @@ fn stat_names_the_owner() {
             .map_or(uid.to_string(), |f| f[0].to_owned())
     };
     let owner = fs::metadata(table.path()).expect("the table is there").uid();
-    let words = format!(", of user {}, mode 644, ", of(owner));
+    let words = format!(", owner {}, mode 644, ", of(owner));
     assert!(guira(&["stat", table.url()]).expect(0).text().contains(&words), "{words}");
     let Some(stranger) = Stranger::new() else { return };
     assert!(stranger.guira(&["stat", table.url()]).expect(0).text().contains(&words), "{words}");
     let given = self::table(0o600);
     std::os::unix::fs::chown(given.path(), Some(NOBODY), None).expect("root may");
-    let words = format!(", of user {}, mode 600, ", of(NOBODY));
+    let words = format!(", owner {}, mode 600, ", of(NOBODY));
     assert!(guira(&["stat", given.url()]).expect(0).text().contains(&words), "{words}");
 }

@@ -1,4 +1,4 @@
-//! What dead and stopped clients leave, and what the program does about it.
+//! Recovery of dead clients, and handling of stopped ones.
 
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -13,7 +13,7 @@ use guira_fabric_shm::{Access, Location, ShmRegion};
 use serde_json::Value;
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A `guira load` that waits for more records, and so has a client.
 struct Loader(Child);
@@ -53,7 +53,7 @@ fn clients(table: &Table) -> Vec<Value> {
 fn wait_for(what: &str, mut reached: impl FnMut() -> bool) {
     let start = Instant::now();
     while !reached() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        assert!(start.elapsed() < TIMEOUT, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -63,20 +63,20 @@ fn signal(child: &Loader, name: &str) {
     assert!(status.success());
 }
 
-/// [R-RECOVER-3] Dead clients are recovered on request, and it is told what they left; living ones are left alone.
+/// [R-RECOVER-3] Dead clients are recovered on request, with a report of what they left; living ones are left alone.
 #[test]
-fn the_dead_are_recovered_and_told() {
+fn dead_clients_are_recovered_and_reported() {
     let table = Table::new("repair", "bytes:64");
     let said = guira(&["check", table.url(), "--repair"]).expect(0).text();
-    assert!(said.starts_with("nobody is dead, 0 clients alive\n"), "{said}");
+    assert!(said.starts_with("no dead clients, 0 clients alive\n"), "{said}");
     let (mut first, living, mut second) = (Loader::start(&table), Loader::start(&table), Loader::start(&table));
     first.kill();
     signal(&living, "-STOP");
     let path = format!("/proc/{}/stat", living.id());
     wait_for("it is stopped", || std::fs::read_to_string(&path).is_ok_and(|stat| stat.contains(") T ")));
     let said = guira(&["check", table.url(), "--repair"]).expect(0).text();
-    let dead = format!("(process {}): nothing held but its slot\n", first.id());
-    let stopped = format!("(process {}): stopped, and alive: it keeps what it holds", living.id());
+    let dead = format!("(process {}): it held only its slot\n", first.id());
+    let stopped = format!("(process {}): stopped, but alive, so it keeps what it holds", living.id());
     assert!(said.contains(&dead) && said.contains(&stopped), "{said}");
     assert!(said.contains("\n1 dead client recovered, 2 clients alive\n"), "{said}");
     second.kill();
@@ -86,14 +86,14 @@ fn the_dead_are_recovered_and_told() {
     assert_eq!(answer["repair"]["living"][0]["stopped"], true);
     assert_eq!(answer["clean"], true);
     assert!(guira(&["check", table.url(), "--format", "json"]).expect(0).json().get("repair").is_none());
-    // The totals tell of it afterwards, to people and to programs.
+    // The totals count it afterwards, in text and in JSON.
     let totals = guira(&["stat", table.url(), "--format", "json"]).expect(0).json()["totals"].clone();
     assert_eq!((&totals["recoveries"], &totals["idle_deaths"]), (&2.into(), &2.into()));
     let said = guira(&["stat", table.url()]).expect(0).text();
     assert!(said.lines().any(|line| line.split_whitespace().eq(["idle", "deaths", "2"])), "{said}");
 }
 
-/// [R-RECOVER-1] A stopped process is killed by name of its slot, and by nothing else.
+/// [R-RECOVER-1] A stopped process is killed by the number of its slot, and only so.
 #[test]
 fn a_stopped_client_is_kicked() {
     let table = Table::new("kick", "bytes:64");
@@ -102,20 +102,20 @@ fn a_stopped_client_is_kicked() {
     let slot = clients(&table)[0]["slot"].to_string();
     let said = guira(&["kick", table.url(), "--slot", &slot]).expect(0).text();
     let wanted =
-        format!("killed process {}, which had client slot {slot} of {}: nothing held", loader.id(), table.url());
+        format!("killed process {}, which had client slot {slot} of {}: it held only", loader.id(), table.url());
     assert!(said.starts_with(&wanted), "{said}");
     assert_eq!(loader.0.wait().expect("it ended").signal(), Some(9));
     assert!(clients(&table).is_empty());
-    let nobody = guira(&["kick", table.url(), "--slot", &slot]).expect(1);
-    assert!(nobody.stderr.contains("has no client in slot") && nobody.stdout.is_empty(), "{}", nobody.stderr);
-    let nobody = guira(&["kick", table.url(), "--slot", &slot, "--format", "json"]).expect(1).json();
-    assert_eq!(nobody["killed"], false);
+    let no_client = guira(&["kick", table.url(), "--slot", &slot]).expect(1);
+    assert!(no_client.stderr.contains("has no client in slot") && no_client.stdout.is_empty(), "{}", no_client.stderr);
+    let no_client = guira(&["kick", table.url(), "--slot", &slot, "--format", "json"]).expect(1).json();
+    assert_eq!(no_client["killed"], false);
     let missing = Table::unused("kick");
     assert!(guira(&["kick", missing.url(), "--slot", "0"]).expect(1).stderr.contains("does not exist"));
     assert!(guira(&["check", missing.url(), "--repair"]).expect(1).stderr.contains("does not exist"));
 }
 
-/// As if the client in `slot` were in the middle of changing `key`: takes the lock of the key's first row for it.
+/// Simulates that the client in `slot` is changing `key`: takes the lock of the key's first row for it.
 fn lock_for(table: &Table, key: &str, slot: &Value) {
     let store = Store::open(table.url()).expect("it is there");
     let there = store.table();
@@ -129,7 +129,7 @@ fn lock_for(table: &Table, key: &str, slot: &Value) {
     assert!(matches!(submitted, Submitted::Done(Ok(()))));
 }
 
-/// As if the client in `slot` were in the middle of changing every row.
+/// Simulates that the client in `slot` is changing every row.
 fn lock_all_for(table: &Table, slot: &Value) {
     let store = Store::open(table.url()).expect("it is there");
     let locks = *store.table().locks();
@@ -142,17 +142,17 @@ fn lock_all_for(table: &Table, slot: &Value) {
     }
 }
 
-/// A lock of a client slot that the table does not have is damage, and nobody waits for it; it is freed when nobody is
-/// alive who may have held it before.
+/// A lock of a client slot that the table does not have is damage, and no client waits for it; it is freed when no
+/// client is alive that may have held it.
 #[test]
-fn a_lock_of_nobody_is_freed_when_nobody_lives() {
+fn a_lock_of_a_nonexistent_slot_is_freed_when_no_client_is_alive() {
     let table = Table::new("nobody", "bytes:64");
     let url = table.url();
     guira(&["put", url, "key", "value"]).expect(0);
     lock_for(&table, "key", &Value::from(1999));
     let start = Instant::now();
     let damaged = guira(&["put", url, "key", "other", "--deadline", "1min"]).expect(3);
-    assert!(start.elapsed() < Duration::from_secs(30), "nobody is waited for: {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(30), "it does not wait: {:?}", start.elapsed());
     let advice = format!("nothing was changed; guira check --repair {url} frees it once no client is alive");
     assert!(damaged.stderr.contains("names a client slot that the table does not have"), "{}", damaged.stderr);
     assert!(damaged.stderr.trim_end().ends_with(&advice), "{}", damaged.stderr);
@@ -160,7 +160,7 @@ fn a_lock_of_nobody_is_freed_when_nobody_lives() {
     guira(&["check", url]).expect(1);
     let mut loader = Loader::start(&table);
     let kept = guira(&["check", url, "--repair"]).expect(1).text();
-    assert!(kept.contains("1 lock that named no client slot of the table NOT FREED"), "{kept}");
+    assert!(kept.contains("1 lock of client slots that the table does not have NOT FREED"), "{kept}");
     loader.kill();
     let answer = guira(&["check", url, "--repair", "--format", "json"]).expect(0).json();
     assert_eq!(answer["repair"]["freed_locks"].as_array().map(Vec::len), Some(1), "{answer}");
@@ -169,7 +169,7 @@ fn a_lock_of_nobody_is_freed_when_nobody_lives() {
     guira(&["check", url]).expect(0);
 }
 
-/// Rows that stay half written while their writer stands still cost a dump one deadline, not one each. Takes 2 s.
+/// Rows that stay half written while their writer is stopped cost a dump one deadline, not one each. Takes 2 s.
 #[test]
 fn a_dump_waits_one_deadline_for_all_that_is_damaged() {
     let table = Table::new("patient", "fixed:8:8");
@@ -196,16 +196,16 @@ fn a_dump_waits_one_deadline_for_all_that_is_damaged() {
     assert!(printed < before && printed > before / 2, "{printed} of {before}: everything else is printed");
 }
 
-/// Who waits in vain is told for whom, and what to do; `stat` says that it is stopped. A table that may only be read
-/// has clients of whom nobody knows whether they live. Once it is dead that is no damage.
+/// A client that waits in vain is told which client blocks it, and what to do; `stat` says that it is stopped. Once it
+/// is dead, what it left is not damage.
 #[test]
-fn who_is_in_the_way_is_named() {
+fn a_blocking_client_is_named() {
     let table = Table::new("way", "bytes:64");
     let mut loader = Loader::start(&table);
     let slot = clients(&table)[0]["slot"].clone();
     lock_for(&table, "key", &slot);
     signal(&loader, "-STOP");
-    wait_for("it is told to be stopped", || clients(&table)[0]["state"] == "stopped");
+    wait_for("it is reported as stopped", || clients(&table)[0]["state"] == "stopped");
     let said = guira(&["stat", table.url()]).expect(0).text();
     assert!(said.contains("1 of 40, 1 of them stopped") && said.contains(" stopped  "), "{said}");
     let (url, process) = (table.url(), loader.id());
@@ -226,7 +226,7 @@ fn who_is_in_the_way_is_named() {
 
     loader.kill();
     let said = guira(&["check", url]).expect(0).text();
-    let verdict = format!("{url} is sound, but 1 dead client to recover (guira check --repair {url}): ");
+    let verdict = format!("{url} is sound, with 1 dead client to recover (guira check --repair {url}): ");
     assert!(said.contains("to be recovered: lock ") && said.contains(&verdict), "{said}");
     let answer = guira(&["check", url, "--format", "json"]).expect(0).json();
     assert_eq!((&answer["clean"], &answer["dead_clients"]), (&true.into(), &1.into()));
@@ -238,7 +238,7 @@ fn who_is_in_the_way_is_named() {
     guira(&["put", url, "key", "value"]).expect(0);
 }
 
-/// A slot that the table does not have is a mistake; nobody in one that it has is an answer.
+/// A slot that the table does not have is misuse; an empty slot is the answer "no".
 #[test]
 fn slots_are_those_of_the_table() {
     let table = Table::new("slots", "bytes:64");
@@ -247,7 +247,7 @@ fn slots_are_those_of_the_table() {
     guira(&["kick", table.url(), "--slot", "39"]).expect(1);
 }
 
-/// Where no slot is left it is said who has them, and what to do.
+/// If no slot is free, the error says who has them, and what to do.
 #[test]
 fn a_table_full_of_clients_says_what_to_do() {
     let table = Table::unused("crowd");
@@ -263,9 +263,9 @@ fn a_table_full_of_clients_says_what_to_do() {
     );
 }
 
-/// What `load --acknowledge` writes down is what is stored, as `dump` prints it.
+/// `load --acknowledge` writes exactly the stored records, as `dump` prints them.
 #[test]
-fn what_is_stored_is_written_down() {
+fn stored_records_are_acknowledged() {
     let table = Table::new("acknowledge", "bytes:64");
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("stored");
@@ -283,17 +283,17 @@ fn what_is_stored_is_written_down() {
     let written = sorted(std::fs::read_to_string(&file).expect("it was written"));
     assert_eq!(written, sorted(records.join("\n")));
     assert_eq!(written, sorted(guira(&["dump", table.url()]).expect(0).text()));
-    // A line that a kill cut is not a part of what is written behind it.
+    // A line cut by a kill does not become part of the next one.
     let whole = "key\tvalue\n".repeat(3);
     std::fs::write(&file, format!("{whole}key 7\tval")).expect("it is written");
     guira(&["load", table.url(), &input, "--acknowledge", &shown]).expect(0);
     let written = std::fs::read_to_string(&file).expect("it was written");
     assert_eq!(written.strip_prefix(&whole).map(|rest| sorted(rest.to_owned())), Some(sorted(records.join("\n"))));
-    // Where nothing can be written down, nothing is loaded, or it is said what was.
+    // If the file cannot be written, nothing is loaded, or the error says what was.
     let failed = guira(&["load", table.url(), &input, "--acknowledge", &directory.path().display().to_string()]);
     assert!(failed.expect(3).stderr.contains("cannot open"));
     let full = guira(&["load", table.url(), &input, "--acknowledge", "/dev/full"]).expect(3);
-    assert!(full.stderr.contains("write down what is stored") && full.stderr.contains("records were loaded"));
+    assert!(full.stderr.contains("write the file of --acknowledge") && full.stderr.contains("records were loaded"));
 }
 
 /// The script of the README, in a process group and a directory for temporary files of its own.
@@ -348,8 +348,8 @@ impl Drop for KillLoop {
     }
 }
 
-/// [R-RECOVER-2] [R-COMMIT-1] The script of the README: writers are killed at any moment, and nothing that they were
-/// told is stored is lost.
+/// [R-RECOVER-2] [R-COMMIT-1] The script of the README: writers are killed at any moment, and no acknowledged record is
+/// lost.
 #[test]
 fn the_kill_loop_of_the_readme_loses_nothing() {
     let (code, said, failed) = KillLoop::start("31").wait();
@@ -400,7 +400,7 @@ fn an_interrupted_kill_loop_cleans_up() {
 
 /// The number of kills is a number.
 #[test]
-fn the_kill_loop_refuses_what_is_no_number() {
+fn the_kill_loop_refuses_invalid_numbers() {
     for kills in ["abc", "1e3", "-5", "100000000000000000000", "0", "007", "", "3 4", "+3"] {
         let (code, said, failed) = KillLoop::start(kills).wait();
         assert_eq!((code, said.as_str()), (Some(2), ""), "{kills:?}");

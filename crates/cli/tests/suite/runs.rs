@@ -1,4 +1,4 @@
-//! The commands that start further processes: ycsb and quickstart.
+//! The commands that start worker processes: ycsb and quickstart.
 
 use std::path::Path;
 
@@ -34,13 +34,13 @@ fn every_workload_runs_on_a_table_of_its_own() {
         assert_eq!(total, 4000, "{report}");
         assert!(other.is_none_or(|other| count(&report, other) > 0), "{report}");
         assert_eq!((&report["load"]["records"], &report["created"]), (&2000.into(), &true.into()));
-        assert!(!Path::new(&table.path()).exists(), "the table is gone again");
+        assert!(!Path::new(&table.path()).exists(), "the table is destroyed");
     }
 }
 
-/// What the clients of all processes met is in the report, as in the table's totals; people see what is not 0.
+/// The report has the counters of the clients of all processes, as in the table's totals; the text has those not 0.
 #[test]
-fn the_report_tells_what_clients_met() {
+fn the_report_has_the_counters_of_all_clients() {
     let table = Table::unused("met");
     ycsb(table.url(), &["--workload", "c", "--keep"]);
     let totals = || guira(&["stat", table.url(), "--format", "json"]).expect(0).json()["totals"].clone();
@@ -59,8 +59,8 @@ fn the_report_tells_what_clients_met() {
         guira(&[&arguments[..], &["--no-load"]].concat()).expect(0).text()
     };
     let told = run("a");
-    assert!(told.contains("met by clients of the run  times") && told.contains("\nrecords "), "{told}");
-    assert!(!run("c").contains("met by"), "one client that only reads meets nobody");
+    assert!(told.contains("reported by clients of the run  times") && told.contains("\nrecords "), "{told}");
+    assert!(!run("c").contains("reported by"), "a single client that only reads has nothing to report");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_run_that_fails_in_another_process_leaves_no_table() {
     let error = guira(&arguments).expect(3).error();
     assert_eq!(error["blame"], "full", "{error}");
     let message = error["message"].as_str().expect("a text");
-    assert!(message.ends_with("; what the run had inserted is removed again"), "{message}");
+    assert!(message.ends_with("; the records that the run inserted were removed"), "{message}");
     assert_eq!(entries(&table), 0);
     guira(&["check", table.url()]).expect(0);
 }
@@ -149,8 +149,8 @@ fn entries(table: &Table) -> u64 {
     stat["table"]["entries"].as_u64().expect("a number")
 }
 
-/// A table of somebody with 300 keys of all lengths, and what it holds.
-fn somebodys(name: &str) -> (Table, Vec<u8>) {
+/// A table with 300 keys of all lengths, and its content.
+fn existing_table(name: &str) -> (Table, Vec<u8>) {
     let table = Table::new(name, "bytes:64");
     let lines: String = (0..300).map(|n| format!("key {n}\t{}\n", "nest ".repeat(n % 20))).collect();
     guira_with_input(&["load", table.url(), "-"], lines.as_bytes()).expect(0);
@@ -166,10 +166,10 @@ fn content(table: &Table) -> Vec<u8> {
     lines.join("\n").into_bytes()
 }
 
-/// A run changes nothing of a table that it did not make, unless it is asked to, and then it leaves nothing there.
+/// A run does not change an existing table unless asked to, and then it removes its records.
 #[test]
 fn a_table_of_others_holds_the_same_after_a_run() {
-    let (table, before) = somebodys("others");
+    let (table, before) = existing_table("others");
     let size = ["--records", "200", "--operations", "300", "--processes", "2", "--threads", "2"];
     let arguments = |workload| [&["ycsb", table.url(), "--workload", workload], &size[..]].concat();
     for further in [&[][..], &["--no-load"]] {
@@ -180,7 +180,7 @@ fn a_table_of_others_holds_the_same_after_a_run() {
     for workload in ["a", "c", "d", "f", "w"] {
         let run = guira(&[&arguments(workload)[..], &["--into-existing", "--verify"]].concat()).expect(0).text();
         assert!(run.starts_with(&format!("{} exists: the records of this run are inserted", table.url())), "{run}");
-        assert!(run.contains(" of the run removed again"), "{run}");
+        assert!(run.contains(" of the run removed"), "{run}");
         assert_eq!(content(&table), before, "{workload}");
     }
     let kept = guira(&[&arguments("a")[..], &["--into-existing", "--keep", "--format", "json"]].concat()).expect(0);
@@ -195,7 +195,7 @@ fn a_table_of_others_holds_the_same_after_a_run() {
     guira(&["check", table.url()]).expect(0);
 }
 
-/// The keys of a run in a table of short keys are soon those of somebody: they are left as they are.
+/// In a table of short keys, a run soon meets existing keys, which it leaves as they are.
 #[test]
 fn a_key_of_others_is_never_replaced() {
     let table = Table::new("short", "fixed:2:2");
@@ -208,7 +208,7 @@ fn a_key_of_others_is_never_replaced() {
         let error = guira(&[&arguments[..], &["--format", "json"]].concat()).expect(2).error();
         let message = error["message"].as_str().expect("a text");
         assert!(message.contains("another seed has other keys"), "{message}");
-        assert!(message.ends_with("; what the run had inserted is removed again"), "{message}");
+        assert!(message.ends_with("; the records that the run inserted were removed"), "{message}");
         assert_eq!(content(&table), before);
     }
 }
@@ -220,7 +220,7 @@ fn quickstart(url: &str, arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn quickstart_shows_it_at_work_on_a_file() {
+fn quickstart_runs_on_a_file() {
     let table = Table::unused("quickstart");
     let file = tempfile::NamedTempFile::new().unwrap();
     // Some values fit in rows and some do not; some keys occur more than once.
@@ -231,7 +231,7 @@ fn quickstart_shows_it_at_work_on_a_file() {
     assert_eq!(report["ok"], true, "{report}");
     assert_eq!((&report["input"]["records"], &report["load"]["inserted"]), (&3000.into(), &2500.into()));
     assert_eq!((&report["read_back"]["wrong"], &report["change"]["wrong"]), (&0.into(), &Value::Array(vec![])));
-    assert!(!Path::new(&table.path()).exists(), "the table is gone again");
+    assert!(!Path::new(&table.path()).exists(), "the table is destroyed");
 
     let kept = guira(&["quickstart", path, "--url", table.url(), "--processes", "1", "--keep"]).expect(0);
     for step in ["1 input", "2 table", "3 load", "4 read back", "5 change", "6 check", "is sound", "guira get "] {
@@ -266,7 +266,7 @@ fn quickstart_refuses_what_it_cannot_read() {
 }
 
 #[test]
-fn a_large_table_is_loaded_measured_checked_and_gone() {
+fn a_large_table_is_loaded_measured_checked_and_destroyed() {
     let arguments = ["bench", "large", "--records", "30000", "--operations", "9000", "--processes", "2"];
     let report = guira(&[&arguments[..], &["--format", "json"]].concat()).expect(0).json();
     assert_eq!((&report["problems"], report["runs"].as_array().map(Vec::len)), (&0.into(), Some(3)), "{report}");
@@ -277,5 +277,5 @@ fn a_large_table_is_loaded_measured_checked_and_gone() {
         assert!(!Path::new(&run["url"].as_str().expect("a URL").replace("shm://", "/dev/shm/")).exists());
     }
     let human = guira(&arguments).expect(0);
-    assert!(human.text().contains("nothing is wrong") && human.stderr.contains("YCSB C"), "{}", human.stderr);
+    assert!(human.text().contains("no problems") && human.stderr.contains("YCSB C"), "{}", human.stderr);
 }

@@ -20,7 +20,7 @@ use rcgen::{
 use serde_json::Value;
 
 /// No step of a test takes longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An option of env(1): SIGHUP does what it does by default.
 const MINDS_HANGUPS: &str = "--default-signal=HUP";
@@ -85,7 +85,7 @@ impl Server {
         (self.child.wait().expect("it ends").code(), rest)
     }
 
-    /// Waits for the end, which nobody asked for, and returns the exit code and standard error.
+    /// Waits until the program fails by itself, and returns the exit code and standard error.
     #[track_caller]
     pub fn fail(mut self) -> (Option<i32>, String) {
         let mut stderr = String::new();
@@ -93,7 +93,7 @@ impl Server {
         (self.child.wait().expect("it ends").code(), stderr)
     }
 
-    /// Where its numbers are.
+    /// Returns the address of its metrics.
     pub fn metrics(&self) -> &str {
         let url = self.ready["metrics"].as_str().expect("they were asked for");
         url.strip_prefix("http://").and_then(|url| url.strip_suffix("/metrics")).expect("an address")
@@ -118,13 +118,13 @@ impl Drop for Server {
     }
 }
 
-/// A client in the words of the protocol.
+/// A client that speaks the wire protocol.
 struct Peer(TcpStream);
 
 impl Peer {
     fn connect(addr: &str) -> Peer {
         let stream = TcpStream::connect(addr).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a time");
         Peer(stream)
     }
 
@@ -163,7 +163,7 @@ impl Peer {
 }
 
 fn welcome(server: &Server) -> Welcome {
-    Peer::connect(server.addr()).greet(None).expect("everybody may come")
+    Peer::connect(server.addr()).greet(None).expect("no token is required")
 }
 
 fn token_of(path: &Path) -> Token {
@@ -183,7 +183,7 @@ pub fn token_file(directory: &Path, name: &str) -> (String, Token) {
 
 fn get(addr: &str, path: &str) -> (String, String) {
     let mut stream = TcpStream::connect(addr).expect("it listens");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a time");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\n\r\n").expect("it reads");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers");
@@ -192,11 +192,11 @@ fn get(addr: &str, path: &str) -> (String, String) {
 }
 
 #[test]
-fn memory_is_served_until_a_signal_and_is_another_each_time() {
+fn memory_is_served_until_a_signal_and_is_new_each_time() {
     let first = Server::start(&["--capacity", "1000"]);
     assert_eq!((&first.ready["backing"], &first.ready["created"]), (&"memory".into(), &true.into()));
     let mut peer = Peer::connect(first.addr());
-    let welcome_first = peer.greet(None).expect("everybody may come");
+    let welcome_first = peer.greet(None).expect("no token is required");
     assert_eq!(welcome_first.grant, Grant::ReadWrite);
     assert_eq!(welcome_first.atomic_write_unit, u64::MAX, "who dies leaves no half WRITE, nor does the node");
     assert_eq!(Value::from(welcome_first.main_bytes), first.ready["main_bytes"]);
@@ -303,7 +303,7 @@ fn tokens_decide_who_may_do_what() {
     assert_eq!(server.stop("-TERM")["sessions_refused"], 3);
 }
 
-/// An authority, and certificates and keys of a node and of clients, as files.
+/// Files with an authority, and certificates and keys of a node and of clients.
 pub struct Certificates {
     directory: tempfile::TempDir,
     issuer: Issuer<'static, KeyPair>,
@@ -325,7 +325,7 @@ impl Certificates {
         made
     }
 
-    /// Makes `file`.pem and `file`.key, for whoever is called `name`, until that year.
+    /// Makes `file`.pem and `file`.key, for `name`, valid until that year.
     fn issue(&self, file: &str, name: &str, until: i32) {
         let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
         params.not_after = date_time_ymd(until, 1, 1);
@@ -389,7 +389,7 @@ fn run(arguments: &[&str], more: &[String]) -> Run {
 
 /// A node that other hosts reach, without any token, and clients by options or by environment variables.
 #[test]
-fn certificates_decide_who_may_come_in() {
+fn certificates_decide_which_clients_are_accepted() {
     let files = Certificates::new();
     let of_node = files.of_node();
     let of_node: Vec<&str> = of_node.iter().map(String::as_str).collect();
@@ -442,10 +442,10 @@ fn certificates_decide_who_may_come_in() {
     assert_eq!(plain.stop("-TERM")["sessions_refused"], 1);
 }
 
-/// Tokens, certificates and revocations are read anew on SIGHUP, and sessions go on; what cannot be used changes
+/// Tokens, certificates and revocations are reloaded on SIGHUP, and sessions continue; invalid files change
 /// nothing.
 #[test]
-fn who_is_let_in_is_read_anew_on_a_hangup() {
+fn tokens_and_certificates_are_reloaded_on_sighup() {
     let directory = tempfile::tempdir().expect("a directory");
     let (first, old) = token_file(directory.path(), "first");
     let (second, other) = token_file(directory.path(), "second");
@@ -486,9 +486,9 @@ fn who_is_let_in_is_read_anew_on_a_hangup() {
     server.stop("-TERM");
 }
 
-/// Standard error says who came, by which token or name, who was refused, and who dropped whom; in JSON.
+/// The audit log has sessions with their token or name, refused clients and fenced sessions, in JSON.
 #[test]
-fn who_came_is_written_down() {
+fn sessions_are_written_to_the_audit_log() {
     let directory = tempfile::tempdir().expect("a directory");
     let (first, _) = token_file(directory.path(), "first");
     let (second, token) = token_file(directory.path(), "second");
@@ -509,7 +509,7 @@ fn who_came_is_written_down() {
     assert_eq!((&opened["event"], &opened["peer"]), (&"session_opened".into(), &writer_addr.as_str().into()));
     assert_eq!((&opened["token"], &opened["may_write"], &opened["session"]), (&2.into(), &true.into(), &1.into()));
     assert!(opened["time_ms"].as_u64().is_some_and(|time| time > 1_600_000_000_000));
-    Peer::connect(server.addr()).greet(Some(Token([1, 2]))).expect_err("nobody knows it");
+    Peer::connect(server.addr()).greet(Some(Token([1, 2]))).expect_err("the token is unknown");
     let refused = next();
     assert_eq!(refused["event"], "refused");
     assert!(refused["reason"].as_str().is_some_and(|reason| reason.contains("token")), "{refused}");
@@ -547,7 +547,7 @@ fn who_came_is_written_down() {
     assert!(line.contains("\"name\":\"client\""), "{line}");
 }
 
-/// SIGHUP of a terminal that closes ends the node, and its clients are told.
+/// A SIGHUP from a closed terminal ends the node, and its clients get a reason.
 #[test]
 fn a_terminal_that_closes_ends_the_node() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -564,7 +564,7 @@ fn a_terminal_that_closes_ends_the_node() {
     let ready: Value = serde_json::from_str(&ready().expect("a line")).expect("JSON");
     let url = ready["ready"]["urls"][0].as_str().expect("a URL").to_owned();
     let mut guest = Peer::connect(url.strip_prefix("tcp://").expect("the fabric of hosts"));
-    guest.greet(None).expect("everybody may come");
+    guest.greet(None).expect("no token is required");
     // The terminal is gone with the program that made it.
     terminal.kill().expect("it runs");
     terminal.wait().expect("it ends");
@@ -576,7 +576,7 @@ fn a_terminal_that_closes_ends_the_node() {
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "never came: {what}");
+        assert!(began.elapsed() < TIMEOUT, "never came: {what}");
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -653,7 +653,7 @@ fn mistakes_are_one_line_that_says_what_to_do() {
         refused(&[&capacity[..], &["--listen", "127.0.0.1:0", "--listen", addr]].concat(), 2, "guira token FILE");
     }
     refused(&[], 2, "--capacity N");
-    refused(&["--backing", "shm://guira-cli-test-nobody"], 2, "--capacity N");
+    refused(&["--backing", "shm://guira-cli-test-missing"], 2, "--capacity N");
     refused(&["--backing", "cache", "--capacity", "10"], 2, "scheme");
     refused(&["--listen", "localhost"], 2, "localhost");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("it is ours");
@@ -668,7 +668,7 @@ fn mistakes_are_one_line_that_says_what_to_do() {
     server.stop("-TERM");
 }
 
-/// [R-DESTROY-2] A node does not go on serving what is not there any more: its service manager starts it again.
+/// [R-DESTROY-2] A node stops when its table is destroyed, so that its service manager restarts it.
 #[test]
 fn a_node_whose_table_is_destroyed_ends() {
     let table = Table::unused("serve-destroyed");
@@ -687,7 +687,7 @@ fn the_second_signal_ends_it_at_once() {
 }
 
 #[test]
-fn numbers_are_told_over_http() {
+fn metrics_are_served_over_http() {
     let server = Server::start(&["--capacity", "1000", "--metrics", "127.0.0.1:0"]);
     let url = server.ready["metrics"].as_str().expect("a URL").to_owned();
     let addr = url.strip_prefix("http://").and_then(|rest| rest.strip_suffix("/metrics")).expect("where they are");
@@ -699,7 +699,7 @@ fn numbers_are_told_over_http() {
     };
     assert_eq!(metric("guira_sessions_open"), 0.0);
     let mut peer = Peer::connect(server.addr());
-    peer.greet(None).expect("everybody may come");
+    peer.greet(None).expect("no token is required");
     assert_eq!((metric("guira_sessions_open"), metric("guira_sessions_opened_total")), (1.0, 1.0));
     // Bytes are counted when they are sent, which the peer may see first.
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -716,7 +716,7 @@ fn numbers_are_told_over_http() {
     drop(peer);
     let began = Instant::now();
     while metric("guira_sessions_open") > 0.0 {
-        assert!(began.elapsed() < PATIENCE, "the session never ended");
+        assert!(began.elapsed() < TIMEOUT, "the session never ended");
     }
     assert_eq!(metric("guira_sessions_ended_total{reason=\"closed\"}"), 1.0);
     server.stop("-TERM");
@@ -724,7 +724,7 @@ fn numbers_are_told_over_http() {
 
 /// A probe is answered within a second while 60, and then 1,000, connections to the same port say nothing.
 #[test]
-fn health_is_told_beside_silent_connections() {
+fn health_is_answered_despite_silent_connections() {
     let server = Server::start(&["--capacity", "1000", "--metrics", "127.0.0.1:0"]);
     let url = server.ready["metrics"].as_str().expect("a URL").to_owned();
     let addr = url.strip_prefix("http://").and_then(|rest| rest.strip_suffix("/metrics")).expect("where they are");
@@ -740,7 +740,7 @@ fn health_is_told_beside_silent_connections() {
 
 /// A probe that takes a moment to ask is answered while others ask a hundred times a second and do not close.
 #[test]
-fn health_is_told_beside_connections_that_are_not_closed() {
+fn health_is_answered_despite_connections_that_are_not_closed() {
     let server = Server::start(&["--capacity", "1000", "--metrics", "127.0.0.1:0"]);
     let url = server.ready["metrics"].as_str().expect("a URL").to_owned();
     let addr = url.strip_prefix("http://").and_then(|rest| rest.strip_suffix("/metrics")).expect("where they are");
@@ -763,9 +763,9 @@ fn health_is_told_beside_connections_that_are_not_closed() {
     server.stop("-TERM");
 }
 
-/// Few open files allow few sessions: it says so, and does not begin to refuse connections by chance.
+/// A low limit on open files lowers the number of sessions: the node says so, instead of refusing connections later.
 #[test]
-fn the_limit_on_open_files_is_raised_and_told() {
+fn the_limit_on_open_files_is_raised_and_reported() {
     let all = ["serve", "--listen", "127.0.0.1:0", "--format", "json", "--capacity", "1000"];
     let start = |limits: &str| {
         let program = command(&all);
@@ -784,11 +784,11 @@ fn the_limit_on_open_files_is_raised_and_told() {
 }
 
 #[test]
-fn a_service_manager_is_told() {
+fn a_service_manager_is_notified() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("notify");
     let socket = UnixDatagram::bind(&path).expect("a socket");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a time");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("a time");
     let hear = || {
         let mut bytes = [0; 4096];
         let length = socket.recv(&mut bytes).expect("it tells");
@@ -829,7 +829,7 @@ fn the_unit_is_one_that_systemd_takes() {
     }
 }
 
-/// The README's commands, two shells on one host: what one client puts, another gets, and the node tells of both.
+/// The README's commands, in two shells on one host: one client gets what another put, and the node counts both.
 #[test]
 fn the_commands_of_the_readme_work() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -852,7 +852,7 @@ fn the_commands_of_the_readme_work() {
     let top = client(&["top", &url, "--every", "200ms", "--format", "json"], &file).expect(0).json();
     assert_eq!((&top["table"]["entries"], &top["node"]["refused"]), (&1.into(), &1.into()));
     let own = top["node"]["rates"]["round_trips"].as_f64().expect("it looked twice");
-    assert!(own < 100.0, "nobody works here, and its own looks are not taken for work: {top}");
+    assert!(own < 100.0, "no client is active, and sampling itself is not counted: {top}");
     let stopped = server.stop("-TERM");
     assert!(stopped["verbs"].as_u64().is_some_and(|verbs| verbs > 0), "{stopped}");
     let gone = client(&["get", &url, "cuckoo"], &file).expect(3);

@@ -8,7 +8,7 @@ use crate::common::{Table, guira};
 use serde_json::Value;
 
 /// No step of a test takes longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two looks at the screen.
 const POLL: Duration = Duration::from_millis(50);
 
@@ -20,7 +20,7 @@ fn one_frame_is_text_or_json() {
     }
     let text = guira(&["top", table.url(), "--once", "--every", "50ms"]).expect(0).text();
     for words in
-        [table.url(), "entries     3 of", "known here: in shared memory", "0 of 40 clients live", "lock conflicts"]
+        [table.url(), "entries     3 of", "in shared memory: no node counts", "0 of 40 clients live", "lock conflicts"]
     {
         assert!(text.contains(words), "no {words:?} in\n{text}");
     }
@@ -36,7 +36,7 @@ fn no_terminal_and_no_table_are_mistakes() {
     let table = Table::new("top-mistakes", "bytes:64");
     let run = guira(&["top", table.url()]).expect(2);
     assert!(run.stderr.contains("--once"), "{}", run.stderr);
-    guira(&["top", "shm://guira-cli-test-nobody", "--once"]).expect(1);
+    guira(&["top", "shm://guira-cli-test-missing", "--once"]).expect(1);
     guira(&["top", table.url(), "--every", "5"]).expect(2);
 }
 
@@ -81,7 +81,7 @@ impl Screen {
             if words.iter().all(|word| screen.contains(word)) {
                 return screen;
             }
-            assert!(began.elapsed() < PATIENCE, "{words:?} never came:\n{screen}");
+            assert!(began.elapsed() < TIMEOUT, "{words:?} never came:\n{screen}");
             thread::sleep(POLL);
         }
     }
@@ -123,7 +123,7 @@ fn the_screen_follows_the_table_the_window_and_the_keys() {
     let is_wide = |screen: &str| screen.lines().any(|line| line.starts_with('└') && line.chars().count() == 120);
     let began = Instant::now();
     while !is_wide(&screen.shows()) {
-        assert!(began.elapsed() < PATIENCE, "the wider window was never used:\n{wide}");
+        assert!(began.elapsed() < TIMEOUT, "the wider window was never used:\n{wide}");
         thread::sleep(POLL);
     }
     screen.tmux(&["resize-window", "-x", "40", "-y", "10"]);

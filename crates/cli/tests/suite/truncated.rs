@@ -1,5 +1,5 @@
-//! A table whose file somebody truncates while `guira serve` serves it: its clients are told at once, never get what
-//! the file never had, and the node ends in order and says why.
+//! A table whose file is truncated while `guira serve` serves it: its clients get an error at once and never read bytes
+//! that were not in the file, and the node ends in order and says why.
 
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use crate::common::{Table, guira};
 use crate::serve::Server;
 
 /// No step of a test takes longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// How soon clients know: the node looks about once a second. Their own deadlines are twice as long.
 const SOON: Duration = Duration::from_secs(5);
 const READERS: usize = 3;
@@ -82,7 +82,7 @@ fn clients_of_a_truncated_table_are_told_at_once_and_its_node_ends_in_order() {
             let writers: Vec<_> = (0..WRITERS).map(|writer| scope.spawn(move || change(url, writer))).collect();
             let start = Instant::now();
             while found.load(Ordering::Relaxed) < 2_000 {
-                assert!(start.elapsed() < PATIENCE, "nobody reads");
+                assert!(start.elapsed() < TIMEOUT, "no client has read yet");
                 thread::sleep(Duration::from_millis(1));
             }
             let start = Instant::now();
@@ -108,10 +108,10 @@ fn clients_of_a_truncated_table_are_told_at_once_and_its_node_ends_in_order() {
         let (code, said) = server.fail();
         assert_eq!(code, Some(3), "{said}");
         let reason = format!("was truncated to {left} of {bytes} bytes");
-        for words in [table.url(), &table.path(), &reason, "every session has ended", "creates a new table"] {
+        for words in [table.url(), &table.path(), &reason, "all sessions have ended", "to create a new table"] {
             assert!(said.contains(words), "no {words:?} in {said}");
         }
-        // What is to be done about it is done.
+        // Follows the advice.
         std::fs::remove_file(table.path()).expect("it is there");
         let again = serve(&table);
         assert_eq!(guira(&["get", &format!("tcp://{}", again.addr()), "key-0001"]).code, Some(1));
@@ -119,7 +119,7 @@ fn clients_of_a_truncated_table_are_told_at_once_and_its_node_ends_in_order() {
     }
 }
 
-/// A probe is told, while there is somebody to tell it; and a node that nobody uses finds it out by itself.
+/// A health probe fails while the node still runs; and a node without clients notices the loss by itself.
 #[test]
 fn a_probe_of_a_node_whose_table_is_lost_fails() {
     let table = Table::unused("truncated-probed");

@@ -1,5 +1,5 @@
-//! `guira bench large`: one large table, loaded by several processes to 90 %, under the YCSB workloads A, B and C, and
-//! checked to the last row.
+//! `guira bench large`: loads one large table by several processes to 90 %, runs the YCSB workloads A, B and C on it,
+//! and checks every row.
 
 use std::time::Instant;
 
@@ -18,45 +18,45 @@ use crate::units::{bytes, counted, parse_count, rate, time};
 
 /// One operation in this many is timed, so that the clock does not slow the others down.
 const LATENCY_EVERY: u32 = 16;
-/// Processes where nothing else is asked for, at most: loading more than these share waits for memory.
+/// Maximum default number of processes: with more, loading is limited by memory.
 const PROCESSES_MAX: u16 = 64;
 
 /// Load a large table from several processes and run YCSB A, B and C on it.
 ///
-/// The table is made for the run, in /dev/shm, and destroyed after it, on Ctrl-C too. 100 million entries of 4-byte
-/// keys and values take about 1.2 GiB, and loading them two or three minutes on two cores.
+/// The table is created for the run, in /dev/shm, and destroyed after it, also on Ctrl-C. 100 million entries of 4-byte
+/// keys and values take about 1.2 GiB, and loading them takes two or three minutes on two cores.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Entries; the table is then 90 % full.
+    /// Number of entries; they fill the table to 90 %.
     #[arg(long, value_name = "N", default_value = "100M", value_parser = parse_count)]
     pub records: u64,
-    /// Operations of each workload, of all processes together.
+    /// Number of operations of each workload, of all processes together.
     #[arg(long, value_name = "N", default_value = "20M", value_parser = parse_count)]
     pub operations: u64,
-    /// Processes [default: one for each processor].
+    /// Processes [default: one per processor].
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub processes: Option<u16>,
     /// Entry format.
     #[arg(long, value_name = "FORMAT", default_value = "fixed:4:4")]
     pub entry: EntryFormat,
-    /// How uneven the popularity of records is: 0 is even, 0.99 is YCSB's.
+    /// Skew of the popularity of records: 0 is uniform, 0.99 is the default of YCSB.
     #[arg(long, value_name = "THETA", default_value_t = 0.99)]
     pub theta: f64,
-    /// Seed of keys and operations: the same seed repeats them.
+    /// Seed of keys and operations: the same seed repeats the run.
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     pub seed: u64,
 }
 
-/// What the run came to.
+/// The results of the run.
 #[derive(Debug, Serialize)]
 struct Large {
     /// Bytes of the table in memory.
     table_bytes: u64,
-    /// Nanoseconds until everything was checked.
+    /// Duration of the check in nanoseconds.
     check_ns: u64,
-    /// Things wrong with the table after the run.
+    /// Number of problems of the table after the run.
     problems: u64,
-    /// The workloads; the first one's `load` is the table's.
+    /// The workloads; `load` of the first one is that of the table.
     runs: Vec<Report>,
 }
 
@@ -65,8 +65,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let name = format!("guira-bench-large-{}", std::process::id());
     let url = Url::shm(&name).map_err(guira::Error::from)?;
     let mut steps = arguments.steps(&url);
-    // A workload that cannot be is refused before anything is made.
-    let first = steps.next().ok_or_else(|| Failure::Misuse("there is no workload".to_owned()))?;
+    // An invalid workload is refused before anything is created.
+    let first = steps.next().ok_or_else(|| Failure::Misuse("no workload to run".to_owned()))?;
     let (store, origin) = ycsb::table(&first, output)?;
     interrupt::arm(&url, output);
     let measured = measure(first, steps, &store, origin, output);
@@ -89,10 +89,10 @@ fn measure(
     let mut runs = Vec::new();
     for step in std::iter::once(first).chain(others) {
         let run = ycsb::measure(&step, store, origin, output)?;
-        output.remark(&format!("YCSB {}: {}", step.workload, rate(run.throughput_ops_per_s())));
+        output.note(&format!("YCSB {}: {}", step.workload, rate(run.throughput_ops_per_s())));
         runs.push(run);
     }
-    output.remark("checking every row");
+    output.note("checking every row");
     let started = Instant::now();
     let problems = store.check()?.problems_total;
     let check_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -101,7 +101,7 @@ fn measure(
 }
 
 impl Arguments {
-    /// The workloads, as `guira ycsb` would be asked for them.
+    /// Returns the workloads as arguments of `guira ycsb`.
     fn steps(&self, url: &Url) -> impl Iterator<Item = ycsb::Arguments> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let processors = u16::try_from(processors).unwrap_or(PROCESSES_MAX).min(PROCESSES_MAX);
@@ -135,7 +135,7 @@ impl Large {
     fn human(&self) -> String {
         let mut parts: Vec<String> = self.runs.iter().map(Report::human).collect();
         let problems = match self.problems {
-            0 => "nothing is wrong".to_owned(),
+            0 => "no problems".to_owned(),
             problems => counted(problems, "problem"),
         };
         let (size, checked) = (bytes(self.table_bytes), time(self.check_ns));

@@ -1,4 +1,4 @@
-//! `guira bench`: measurements that say what Guira is worth.
+//! `guira bench`: benchmarks.
 
 mod large;
 mod peers;
@@ -10,7 +10,7 @@ use super::Verdict;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// What to measure.
+/// The benchmarks.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Compare Guira with Redis, memcached, LMDB, concurrent maps and bare memory, in one run on this machine.
@@ -18,10 +18,10 @@ pub enum Command {
     /// Load a large table from several processes and run YCSB A, B and C on it.
     Large(large::Arguments),
     Records(records::Arguments),
-    /// The second client of peers.
+    /// The second client process of `bench peers`.
     #[command(hide = true)]
     PeersHelper,
-    /// The server of peers that does nothing.
+    /// The server of `bench peers` that does nothing.
     #[command(hide = true)]
     PeersBare,
 }

@@ -1,7 +1,7 @@
-//! `guira bench peers`: Guira beside what a user would pick instead.
+//! `guira bench peers`: compares Guira with alternatives.
 //!
-//! The peers are libraries and servers that nobody needs who only uses Guira, so they are compiled in by a feature of
-//! this package. Without it the command says how to get it.
+//! The peers are libraries and servers that users of Guira do not need, so a feature of this package compiles them in.
+//! Without it the command says how to enable it.
 
 use std::path::PathBuf;
 
@@ -19,50 +19,50 @@ use present as carry_out;
 
 /// Compare Guira with Redis, memcached, LMDB, concurrent maps and bare memory, in one run on this machine.
 ///
-/// Everything is loaded with the same records and timed in turn, round after round; every answer is checked. Servers
-/// are started for the run on Unix sockets, write nothing to disk, and are gone after it; those that are not installed
-/// are left out. A full run takes some ten minutes and some 4 GiB of memory.
+/// All systems are loaded with the same records and timed in turn, round after round; every answer is checked. Servers
+/// are started for the run on Unix sockets, write nothing to disk, and are stopped after it; those that are not
+/// installed are left out. A full run takes about ten minutes and 4 GiB of memory.
 ///
 /// With --tcp, a memory node (guira serve), Redis and memcached are compared over TCP on the loopback interface: how
-/// many reads and updates each answers for a second of its core.
+/// many reads and updates each answers per second of its core.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Small sizes, for a first look: well under a minute. The figures mean little.
+    /// Use small sizes for a first impression, in well under a minute. The figures mean little.
     #[arg(long)]
     pub quick: bool,
-    /// Records with values of 8 bytes [default: 10M, with --quick 20k].
+    /// Number of records with values of 8 bytes [default: 10M, with --quick 20k].
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub records: Option<u64>,
-    /// Look-ups that one measurement of a table or map takes; slower contenders take fixed fractions of it [default:
-    /// 4M, with --quick 32k].
+    /// Number of lookups in one measurement of a table or map; slower systems get fixed fractions of it [default: 4M,
+    /// with --quick 32k].
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub operations: Option<u64>,
-    /// Times everything is measured; the median counts [default: 5, with --quick 3].
+    /// Number of rounds; the median counts [default: 5, with --quick 3].
     #[arg(long, value_name = "N")]
     pub rounds: Option<u32>,
-    /// Bytes of values that each contender holds when values are longer [default: 256MiB, with --quick 8MiB].
+    /// Total size of the values in each system for longer values [default: 256MiB, with --quick 8MiB].
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub value_memory: Option<u64>,
     /// Seed of keys and operations.
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     pub seed: u64,
-    /// Only these contenders: guira, raw, dashmap, papaya, lmdb, redis, memcached.
-    #[arg(long, value_name = "CONTENDER", value_delimiter = ',')]
+    /// Only these systems: guira, raw, dashmap, papaya, lmdb, redis, memcached.
+    #[arg(long, value_name = "SYSTEM", value_delimiter = ',')]
     pub only: Vec<String>,
-    /// All but these.
-    #[arg(long, value_name = "CONTENDER", value_delimiter = ',')]
+    /// All systems but these.
+    #[arg(long, value_name = "SYSTEM", value_delimiter = ',')]
     pub skip: Vec<String>,
-    /// Compare over TCP, with clients on other processors than the servers. --operations are those of one measurement
-    /// without pipelining [default: 50k, with --quick 2k]; --records [default: 1M, with --quick 50k].
+    /// Compare over TCP, with clients on other processors than the servers. --operations is the number in one
+    /// measurement without pipelining [default: 50k, with --quick 2k]; --records [default: 1M, with --quick 50k].
     #[arg(long)]
     pub tcp: bool,
-    /// Connections at once, one measurement for each number [default: 1,16,64, with --quick 1,16].
+    /// Numbers of connections, one measurement for each [default: 1,16,64, with --quick 1,16].
     #[arg(long, value_name = "N", value_delimiter = ',', requires = "tcp")]
     pub connections: Vec<usize>,
-    /// Operations on their way on each connection, one measurement for each number [default: 1,16].
+    /// Numbers of operations in flight on each connection, one measurement for each [default: 1,16].
     #[arg(long, value_name = "N", value_delimiter = ',', requires = "tcp")]
     pub depths: Vec<usize>,
-    /// Draw keys uniformly instead of from Zipf 0.99, so that clients hardly ever want the same row.
+    /// Draw keys uniformly instead of from Zipf 0.99, so that clients rarely need the same row.
     #[arg(long, requires = "tcp")]
     pub uniform: bool,
     /// Draw the result into this SVG file.
@@ -78,12 +78,12 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     carry_out::run(arguments, output)
 }
 
-/// Is the second client.
+/// Runs the second client process.
 pub fn help() -> Result<Verdict, Failure> {
     carry_out::help()
 }
 
-/// Is the server that does nothing.
+/// Runs the server that does nothing.
 pub fn serve_bare() -> Result<Verdict, Failure> {
     carry_out::serve_bare()
 }
@@ -92,7 +92,7 @@ pub fn serve_bare() -> Result<Verdict, Failure> {
 mod absent {
     use super::*;
 
-    const HOW: &str = "this guira was built without its peers; \
+    const HOW: &str = "this guira was built without the systems to compare with; \
         run: cargo run --release -p guira-cli --features peers -- bench peers";
 
     pub fn run(_arguments: &Arguments, _output: &Output) -> Result<Verdict, Failure> {
@@ -127,7 +127,7 @@ mod present {
     use crate::progress::Progress;
     use crate::units::{bytes, counted};
 
-    /// Sizes of a run, where the arguments do not say.
+    /// Default sizes of a run.
     struct Sizes {
         records: u64,
         operations: u64,
@@ -144,7 +144,7 @@ mod present {
     const QUICK_CONNECTIONS: [usize; 2] = [1, 16];
     const DEPTHS: [usize; 2] = [1, 16];
 
-    /// How this program is called from the repository.
+    /// The command that runs this program from the repository.
     const PROGRAM: &str = "cargo run --release -p guira-cli --features peers --";
     /// The files that `--publish` writes.
     const JSON_FILE: &str = "peers.json";
@@ -154,7 +154,7 @@ mod present {
     const TCP_PLOT_FILE: &str = "tcp.svg";
     const TCP_TABLE_FILE: &str = "tcp.md";
 
-    /// Asks the C library for huge pages: Guira's table has them, and the maps shall not be slower for want of them.
+    /// Asks the C library for huge pages: Guira's table has them, and the maps should not be slower for lack of them.
     const MALLOC: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 
     pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
@@ -163,14 +163,14 @@ mod present {
             return over_tcp(arguments, output);
         }
         let prepared = Prepared::new(options(arguments)?)?;
-        prepared.missing().for_each(|missing| output.remark(missing));
+        prepared.missing().for_each(|missing| output.note(missing));
         let needs = prepared.needs;
-        output.remark(&format!(
+        output.note(&format!(
             "this takes about {} and {} of memory",
             counted(needs.seconds.div_ceil(60), "minute"),
             bytes(needs.memory_bytes)
         ));
-        interrupt::note();
+        interrupt::catch();
         let report = measured(prepared, output)?;
         publish(arguments, &report)?;
         output.answer(&report, || human(&report))?;
@@ -179,23 +179,23 @@ mod present {
 
     fn over_tcp(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         let options = tcp_options(arguments)?;
-        interrupt::note();
+        interrupt::catch();
         let report = watched(output, |watch| run_tcp(&options, watch))?;
         publish_tcp(arguments, &report)?;
         output.answer(&report, || tcp_human(&report))?;
         Ok(Verdict::Fine)
     }
 
-    /// Starts this program anew, in the same process, with huge pages for what it allocates; the C library reads such
-    /// wishes when a program starts. Where there is another wish already, that one holds.
+    /// Restarts this program in the same process with huge pages for its allocations, because the C library reads its
+    /// tunables when a program starts. A value that is already set is kept.
     fn with_huge_pages() -> Result<(), Failure> {
-        let (name, wish) = MALLOC;
+        let (name, value) = MALLOC;
         if std::env::var_os(name).is_some() {
             return Ok(());
         }
         let program = std::env::current_exe().map_err(Failure::host("find this program"))?;
-        let error = Command::new(program).args(std::env::args_os().skip(1)).env(name, wish).exec();
-        Err(Failure::host("start this program anew")(error))
+        let error = Command::new(program).args(std::env::args_os().skip(1)).env(name, value).exec();
+        Err(Failure::host("restart this program")(error))
     }
 
     pub fn help() -> Result<Verdict, Failure> {
@@ -251,7 +251,7 @@ mod present {
         watched(output, |watch| prepared.run(watch))
     }
 
-    /// Shows how far `run` has got, and ends it when that is wanted.
+    /// Shows the progress of `run`, and stops it on an interrupt.
     fn watched<R>(output: &Output, run: impl FnOnce(&mut Watch<'_>) -> Result<R, PeersError>) -> Result<R, Failure> {
         let mut shown: Option<(String, Progress)> = None;
         let report = run(&mut |what, done, total| {
@@ -280,7 +280,7 @@ mod present {
             write(file, &svg(report))?;
         }
         if let Some(directory) = &arguments.publish {
-            fs::create_dir_all(directory).map_err(Failure::host(format!("make {}", directory.display())))?;
+            fs::create_dir_all(directory).map_err(Failure::host(format!("create {}", directory.display())))?;
             write(&directory.join(JSON_FILE), &json(report)?)?;
             write(&directory.join(PLOT_FILE), &svg(report))?;
             write(&directory.join(TABLE_FILE), &markdown(report, PLOT_FILE, &command_line()))?;
@@ -293,7 +293,7 @@ mod present {
             write(file, &tcp_svg(report))?;
         }
         if let Some(directory) = &arguments.publish {
-            fs::create_dir_all(directory).map_err(Failure::host(format!("make {}", directory.display())))?;
+            fs::create_dir_all(directory).map_err(Failure::host(format!("create {}", directory.display())))?;
             write(&directory.join(TCP_JSON_FILE), &json(report)?)?;
             write(&directory.join(TCP_PLOT_FILE), &tcp_svg(report))?;
             write(&directory.join(TCP_TABLE_FILE), &tcp_markdown(report, TCP_PLOT_FILE, &command_line()))?;
@@ -306,7 +306,7 @@ mod present {
         Ok(json.map_err(|error| Failure::host("write JSON")(error.into()))? + "\n")
     }
 
-    /// The command that repeats this run, from the repository.
+    /// Returns the command that repeats this run from the repository.
     fn command_line() -> String {
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         format!("{PROGRAM} {}", arguments.join(" "))

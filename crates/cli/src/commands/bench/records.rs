@@ -1,5 +1,5 @@
-//! `guira bench records`: what it costs that the dead can be recovered. Two tables, with redo records and without, by
-//! turns under YCSB A.
+//! `guira bench records`: measures the cost of redo records, with which dead clients are recovered. Runs YCSB A on two
+//! tables, with redo records and without, in turn.
 
 use clap::Args;
 use guira::{EntryFormat, Store, Url};
@@ -17,20 +17,20 @@ use crate::units::{parse_count, percent, rate};
 /// One operation in this many is timed, so that the clock does not slow the others down.
 const LATENCY_EVERY: u32 = 64;
 
-/// Measure what redo records cost: YCSB A on a table with them and on one without, by turns.
+/// Measure the cost of redo records: YCSB A on a table with them and on one without, in turn.
 ///
-/// Without records a client that is killed can leave rows half written that nobody makes whole, so only this
-/// measurement makes such a table. The figure is the median, over all turns, of the throughput with records over that
-/// without, both of one turn.
+/// Without redo records, a killed client can leave half-written rows that cannot be completed, so only this benchmark
+/// creates such a table. The result is the median, over all turns, of the ratio of the throughput with records to that
+/// without, both from the same turn.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Records in each table.
+    /// Number of records in each table.
     #[arg(long, value_name = "N", default_value = "1M", value_parser = parse_count)]
     pub records: u64,
-    /// Operations of each table in each turn, of all processes together.
+    /// Number of operations on each table in each turn, of all processes together.
     #[arg(long, value_name = "N", default_value = "2M", value_parser = parse_count)]
     pub operations: u64,
-    /// Turns.
+    /// Number of turns.
     #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub turns: u16,
     /// Processes.
@@ -39,15 +39,15 @@ pub struct Arguments {
     /// Entry format.
     #[arg(long, value_name = "FORMAT", default_value = "fixed:8:8")]
     pub entry: EntryFormat,
-    /// How uneven the popularity of records is: 0 is even, 0.99 is YCSB's.
+    /// Skew of the popularity of records: 0 is uniform, 0.99 is the default of YCSB.
     #[arg(long, value_name = "THETA", default_value_t = 0.99)]
     pub theta: f64,
-    /// Seed of keys and operations: the same seed repeats them.
+    /// Seed of keys and operations: the same seed repeats the run.
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     pub seed: u64,
 }
 
-/// A turn's throughputs.
+/// The throughputs of one turn.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Turn {
     with_ops_per_s: f64,
@@ -66,7 +66,7 @@ struct Answer {
     turns: Vec<Turn>,
     /// Median of the turns' ratios.
     ratio: f64,
-    /// What records cost, as a part of the throughput without them.
+    /// The cost of redo records, as a fraction of the throughput without them.
     cost: f64,
     errors: u64,
 }
@@ -78,7 +78,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let urls = [with?, without?];
     let answer = measure(arguments, &urls, output);
     for url in &urls {
-        // One that was not made, or whose maker failed, is not there.
+        // A table whose creation failed does not exist.
         let _ = Store::destroy(url);
     }
     let answer = answer?;
@@ -102,7 +102,7 @@ fn measure(arguments: &Arguments, urls: &[Url; 2], output: &Output) -> Result<An
     }
     let mut turns = Vec::new();
     for turn in 0..arguments.turns {
-        // Who goes first changes: what drifts meets both alike.
+        // The order alternates, so that drift affects both tables alike.
         let mut throughputs = [0.0; 2];
         for of in if turn % 2 == 0 { [0, 1] } else { [1, 0] } {
             throughputs[of] = measure(of, &arguments.step(&urls[of], false))?;
@@ -122,7 +122,7 @@ fn median(mut numbers: Vec<f64>) -> f64 {
 }
 
 impl Arguments {
-    /// A table's part of a turn, as `guira ycsb` would be asked for it.
+    /// Returns one table's part of a turn as arguments of `guira ycsb`.
     fn step(&self, url: &Url, load: bool) -> ycsb::Arguments {
         ycsb::Arguments {
             owner: owner::Owner::default(),

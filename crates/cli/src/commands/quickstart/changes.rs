@@ -1,8 +1,8 @@
-//! What the processes of a quickstart change at once, and what must come of it.
+//! The concurrent changes of the quickstart processes, and the verification of the result.
 //!
-//! Each process counts in counters of its own, writes values to keys that all of them share, and inserts and removes
-//! keys. Afterwards, and whatever the order of events was: every counter holds the number of its increments, every
-//! shared key the last value that one of the processes wrote to it, and nothing is left of the removed keys.
+//! Each process increments its own counters, writes values to keys that all processes share, and inserts and removes
+//! keys. Afterwards, whatever the order of events: every counter holds the number of its increments, every shared key
+//! holds the last value that one of the processes wrote to it, and no removed key is left.
 
 use std::time::Instant;
 
@@ -10,56 +10,56 @@ use guira::Client;
 use guira_lab::driver::OperationTally;
 use serde::{Deserialize, Serialize};
 
-/// Counters of each process.
+/// Number of counters of each process.
 pub const COUNTERS: u32 = 8;
-/// Keys that all processes write to.
+/// Number of keys that all processes write to.
 pub const SHARED_KEYS: u32 = 16;
 /// One round in this many inserts a key and removes it again.
 const SCRATCH_EVERY: u32 = 8;
-/// Bytes of a shared value: too long for a row, so that places are freed and used again all the time.
+/// Bytes of a shared value: too long for a row, so that places are freed and reused all the time.
 const SHARED_VALUE_BYTES: usize = 200;
 
-/// What one process did, and remembers of it.
+/// The changes that one process made.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Changes {
-    /// Increments of each counter.
+    /// Number of increments of each counter.
     pub increments: Vec<u32>,
-    /// The round in which it last wrote each shared key.
+    /// The round in which the process last wrote each shared key.
     pub last_rounds: Vec<Option<u32>>,
-    /// What went against expectation, the first few times.
+    /// The first few violated expectations.
     pub wrong: Vec<String>,
-    /// What reading and writing cost.
+    /// The cost of reading and writing.
     pub tally: OperationTally,
 }
 
-/// Key of a process's counter.
+/// Returns the key of a process's counter.
 pub fn counter_key(process: u32, counter: u32) -> String {
     format!("guira-quickstart/counter/{process}/{counter}")
 }
 
-/// Key of a shared value.
+/// Returns the key of a shared value.
 pub fn shared_key(number: u32) -> String {
     format!("guira-quickstart/shared/{number}")
 }
 
-/// Key that a process inserts and removes.
+/// Returns the key that a process inserts and removes in a round.
 pub fn scratch_key(process: u32, round: u32) -> String {
     format!("guira-quickstart/scratch/{process}/{round}")
 }
 
-/// The value that a process writes to a shared key in a round.
+/// Returns the value that a process writes to a shared key in a round.
 pub fn shared_value(process: u32, round: u32) -> String {
     let head = format!("written by process {process} in round {round} ");
     let filler = ["cuckoo ", "guira "][(process + round) as usize % 2];
     head.chars().chain(filler.chars().cycle()).take(SHARED_VALUE_BYTES).collect()
 }
 
-/// The shared key of a round.
+/// Returns the shared key of a round.
 fn shared_of(process: u32, round: u32) -> u32 {
     (process * 5 + round * 7) % SHARED_KEYS
 }
 
-/// Carries out a process's changes.
+/// Carries out the changes of a process.
 pub fn carry_out(client: &mut Client, process: u32, rounds: u32) -> Result<Changes, guira::Error> {
     let mut work = Work {
         client,
@@ -137,7 +137,7 @@ fn count_of(value: &[u8]) -> Option<u32> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// Looks at every key afterwards, and says what is not as it must be.
+/// Checks every key afterwards, and returns a description of each wrong one.
 pub fn verify(
     changes: &[Changes],
     mut get: impl FnMut(&str) -> Result<Option<Vec<u8>>, guira::Error>,
@@ -155,7 +155,7 @@ pub fn verify(
         for round in (0..rounds).step_by(SCRATCH_EVERY as usize) {
             let key = scratch_key(process, round);
             if get(&key)?.is_some() {
-                wrong.push(format!("{key} is there after it was removed"));
+                wrong.push(format!("{key} exists after it was removed"));
             }
         }
     }
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_be_is_accepted() {
+    fn correct_results_are_accepted() {
         let (changes, table) = sound();
         assert_eq!(wrong(&changes, &table), [""; 0]);
     }
@@ -224,9 +224,9 @@ mod tests {
         noticed(shared_key(3), Some(&shared_value(1, 89)));
         noticed(shared_key(3), None);
         noticed(scratch_key(1, 8), Some("not for long"));
-        let mut told = changes.clone();
-        told[0].wrong.push("it said so".to_owned());
-        assert_eq!(wrong(&told, &table), ["it said so"]);
+        let mut reported = changes.clone();
+        reported[0].wrong.push("a worker's report".to_owned());
+        assert_eq!(wrong(&reported, &table), ["a worker's report"]);
     }
 
     #[test]

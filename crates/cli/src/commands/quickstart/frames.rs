@@ -1,6 +1,7 @@
-//! Records on their way between two processes: lengths, key, value; at the end a length that no key has.
+//! The framing of records between two processes: lengths, key, value; at the end a length that no key has.
 //!
-//! Invariant: an input that ends without that mark is an error, so the death of its writer is never taken for the end.
+//! Invariant: an input that ends without this end mark is an error, so a writer that died is never mistaken for one
+//! that finished.
 
 use std::io::{self, Read, Write};
 
@@ -16,13 +17,13 @@ pub fn write(to: &mut impl Write, key: &[u8], value: &[u8]) -> io::Result<()> {
     to.write_all(value)
 }
 
-/// Writes the end.
+/// Writes the end mark.
 pub fn write_end(to: &mut impl Write) -> io::Result<()> {
     to.write_all(&END.to_le_bytes())?;
     to.flush()
 }
 
-/// Reads a record into `key` and `value`; false at the end.
+/// Reads a record into `key` and `value`; returns false at the end mark.
 pub fn read(from: &mut impl Read, key: &mut Vec<u8>, value: &mut Vec<u8>) -> io::Result<bool> {
     let key_bytes = read_length(from)?;
     if key_bytes == END {
@@ -36,7 +37,7 @@ pub fn read(from: &mut impl Read, key: &mut Vec<u8>, value: &mut Vec<u8>) -> io:
 
 fn length(bytes: &[u8], most: usize) -> io::Result<u32> {
     let length = u32::try_from(bytes.len()).ok().filter(|_| bytes.len() <= most);
-    length.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a record is larger than the largest"))
+    length.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a record exceeds the maximum size"))
 }
 
 fn read_length(from: &mut impl Read) -> io::Result<u32> {
@@ -48,7 +49,7 @@ fn read_length(from: &mut impl Read) -> io::Result<u32> {
 fn fill(from: &mut impl Read, bytes: &mut Vec<u8>, length: u32, most: usize) -> io::Result<()> {
     let length = length as usize;
     if length > most {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a record is larger than the largest"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a record exceeds the maximum size"));
     }
     bytes.resize(length, 0);
     from.read_exact(bytes)
@@ -77,7 +78,7 @@ mod tests {
             prop_assert!(!read(&mut received, &mut key, &mut value).unwrap());
             prop_assert!(received.is_empty());
 
-            // Cut anywhere, the end is never reached.
+            // If the input is cut anywhere, the end mark is never read.
             let mut received = &sent[..cut.index(sent.len())];
             let end = loop {
                 match read(&mut received, &mut key, &mut value) {

@@ -1,8 +1,7 @@
-//! `guira quickstart`: the whole of it, shown at work on real data.
+//! `guira quickstart`: a demonstration on real data.
 //!
-//! This process reads the data and tells others what to do; the table is used by the others, which are real
-//! processes. It believes nobody: what was stored is read back by a process that did not store it, and compared with
-//! the source.
+//! This process reads the data and gives orders to worker processes, which use the table. Results are not taken on
+//! trust: what was stored is read back by a process that did not store it, and compared with the source.
 
 mod changes;
 mod frames;
@@ -28,24 +27,24 @@ use crate::output::Output;
 
 /// See it work: real data, several processes, every byte checked. Start here.
 ///
-/// Several processes load the data into a new table, another one reads every byte back, all of them change some at
-/// once, and the table is checked.
+/// Several processes load the data into a new table, another one reads every byte back, all of them change records at
+/// the same time, and the table is checked.
 ///
 /// Without a FILE, the data is the Debian package index, or on other systems the files in /usr/share/doc.
 ///
-/// The table is destroyed afterwards, also after Ctrl-C. A run that is killed (SIGKILL) leaves it: the next run says
-/// so, and guira destroy removes it.
+/// The table is destroyed afterwards, also after Ctrl-C. A run that is killed (SIGKILL) leaves it behind: the next run
+/// says so, and guira destroy removes it.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Your own data: a file as guira load takes.
+    /// Your own data, in any format that guira load reads.
     pub file: Option<PathBuf>,
-    /// How its records are written. Default: recognised from the first bytes.
+    /// Format of the records. Default: detected from the first bytes.
     #[arg(long, value_enum, value_name = "FORMAT", requires = "file")]
     pub input: Option<InputFormat>,
-    /// The table to make.
+    /// The table to create.
     #[arg(long, default_value = "shm://guira-quickstart")]
     pub url: Url,
-    /// Processes that use the table at once.
+    /// Processes that use the table at the same time.
     #[arg(long, value_name = "P", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub processes: u32,
     /// Keep the table, unless the run is interrupted.
@@ -53,19 +52,19 @@ pub struct Arguments {
     pub keep: bool,
 }
 
-/// One of the processes of quickstart.
+/// A worker process of quickstart.
 #[derive(Debug, Args)]
 pub struct WorkerArguments {
     /// The table.
     #[arg(long)]
     pub url: Url,
-    /// What to do.
+    /// The task to carry out.
     #[arg(long, value_enum)]
     pub task: Task,
-    /// The process's number.
+    /// The number of the process.
     #[arg(long, default_value_t = 0)]
     pub index: u32,
-    /// Rounds of changes.
+    /// Number of rounds of changes.
     #[arg(long, default_value_t = 0)]
     pub rounds: u32,
 }
@@ -75,16 +74,16 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let source = source(arguments, output)?;
     let mut report = Report::new(&arguments.url, arguments.processes);
     let steps = Steps { url: &arguments.url, processes: arguments.processes, source: &source, output };
-    let made = steps.create()?;
+    let prepared = steps.create()?;
     interrupt::arm(&arguments.url, output);
-    let shown = steps.show(&made, &mut report);
+    let shown = steps.show(&prepared, &mut report);
     interrupt::disarm();
-    // Whatever happened, nothing stays behind that was not asked for.
+    // Whatever happened, the table is removed unless `--keep` is given.
     let removed = if arguments.keep { Ok(()) } else { Store::destroy(&arguments.url) };
     shown?;
     removed?;
     (report.kept, report.ok) = (arguments.keep, report.is_ok());
-    output.answer(&report, || report.farewell())?;
+    output.answer(&report, || report.next_steps())?;
     Ok(if report.ok { Verdict::Fine } else { Verdict::Negative })
 }
 
@@ -97,7 +96,7 @@ fn source(arguments: &Arguments, output: &Output) -> Result<Source, Failure> {
         None => {
             let source = Source::without_file()?;
             if source != Source::DebianIndex {
-                output.say(&format!("No Debian package index here: taking {} instead.", source.name()))?;
+                output.human_line(&format!("No Debian package index found; using {} instead.", source.name()))?;
             }
             Ok(source)
         }

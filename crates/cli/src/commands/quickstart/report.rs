@@ -1,4 +1,4 @@
-//! What each step of a quickstart came to, for people and for programs.
+//! The results of the quickstart steps, as text and as JSON.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use super::worker::{Compared, Stored};
 use crate::commands::create::Created;
 use crate::units::{bytes, count, counted, per_second, percent, rate, share, time};
 
-/// Things that are wrong which a step shows.
+/// Maximum number of errors that a step shows.
 const WRONG_SHOWN: usize = 5;
 
-/// Everything, as far as it got.
+/// The results of all steps so far.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The table.
     pub url: String,
-    /// Processes that used it at once.
+    /// Number of processes that used it at the same time.
     pub processes: u32,
-    /// Whether everything was as it must be.
+    /// Whether all results are correct.
     pub ok: bool,
-    /// Whether the table is still there.
+    /// Whether the table still exists.
     pub kept: bool,
     /// Step 1.
     pub input: Option<Input>,
@@ -44,7 +44,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report of nothing yet.
+    /// Creates a report without results.
     pub fn new(url: &Url, processes: u32) -> Report {
         Report {
             url: url.to_string(),
@@ -61,23 +61,23 @@ impl Report {
         }
     }
 
-    /// Whether everything was as it must be.
+    /// Whether all results are correct.
     pub fn is_ok(&self) -> bool {
         let read_back = self.read_back.as_ref().is_some_and(|step| step.wrong == 0 && step.all_compared);
         let change = self.change.as_ref().is_some_and(|step| step.wrong.is_empty());
         read_back && change && self.check.as_ref().is_some_and(|step| step.clean)
     }
 
-    /// The last words: what to try next.
-    pub fn farewell(&self) -> String {
+    /// Returns the closing text: the verdict, and what to try next.
+    pub fn next_steps(&self) -> String {
         let verdict = match self.is_ok() {
-            true => "Everything is as it must be.",
+            true => "Everything checks out.",
             false => "SOMETHING IS WRONG, see above: this is a bug, please report it.",
         };
         let url = &self.url;
         let next = if self.kept {
             format!(
-                "The table is still there. Try:\n  \
+                "The table still exists. Try:\n  \
                  guira get {url} {}\n  \
                  guira stat {url}\n  \
                  guira dump {url} | head\n  \
@@ -85,7 +85,7 @@ impl Report {
                 quoted(&self.first_key)
             )
         } else {
-            "The table is gone again (--keep keeps it). Go on with:\n  \
+            "The table was removed (--keep keeps it). Next steps:\n  \
              guira quickstart FILE                      the same with your data: TSV or JSON lines\n  \
              guira create shm://mine --capacity 1M      a table of your own\n  \
              guira put shm://mine hello world           from any process of this machine\n  \
@@ -98,7 +98,7 @@ impl Report {
     }
 }
 
-/// A printable key in the quotes of a shell.
+/// Quotes a printable key for a shell.
 fn quoted(printable: &str) -> String {
     let bare = printable.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or("KEY");
     let is_plain = |c: char| c.is_alphanumeric() || "._/+:-".contains(c);
@@ -121,17 +121,17 @@ pub struct Input {
 }
 
 impl Input {
-    /// The step of this survey, of a source with `records_all` records.
+    /// Creates the step from a survey of a source with `records_all` records.
     pub fn new(source: String, survey: &Survey, records_all: u64) -> Input {
         let records_left_out = records_all - survey.records;
         Input { source, records: survey.records, records_left_out, bytes: survey.bytes }
     }
 
-    /// For people.
+    /// Returns the step as text.
     pub fn human(&self) -> String {
         let left_out = match self.records_left_out {
             0 => String::new(),
-            records => format!("\n              there is no memory for {} more", count(records)),
+            records => format!("\n              not enough memory for the other {}", count(records)),
         };
         let (source, records) = (&self.source, counted(self.records, "record"));
         format!("1 input       {source}: {records}, {}{left_out}", bytes(self.bytes))
@@ -148,19 +148,19 @@ pub struct Table {
 }
 
 impl Table {
-    /// The step of this table.
+    /// Creates the step from the created table.
     pub fn new(created: &Created) -> Table {
         let text = created.human().replace('\n', "\n              ");
         Table { created: serde_json::to_value(created).unwrap_or_default(), text }
     }
 
-    /// For people.
+    /// Returns the step as text.
     pub fn human(&self) -> String {
         format!("2 table       {}", self.text)
     }
 }
 
-/// Step 3: storing.
+/// Step 3: loading the data.
 #[derive(Debug, Serialize)]
 pub struct Load {
     records: u64,
@@ -175,7 +175,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// The step of what all processes stored.
+    /// Creates the step from what all processes stored.
     pub fn new(stored: &Stored, elapsed: Duration, stat: &Stat) -> Load {
         let elapsed_ns = nanoseconds(elapsed);
         Load {
@@ -191,14 +191,14 @@ impl Load {
         }
     }
 
-    /// For people.
+    /// Returns the step as text.
     pub fn human(&self, processes: u32) -> String {
         let replaced = match self.records - self.inserted {
             0 => String::new(),
             replaced => format!(" ({} replaced an earlier one)", count(replaced)),
         };
         format!(
-            "3 load        {} stored {}{replaced} in {}, {}, reading the input included\n              \
+            "3 load        {} stored {}{replaced} in {}, {}, including reading the input\n              \
              {:.2} round trips each, median {}, 99 % within {}\n              \
              fill {}: {} entries, {} in rows and {} in extents",
             processes_of(processes),
@@ -216,7 +216,7 @@ impl Load {
     }
 }
 
-/// Step 4: reading back.
+/// Step 4: reading the data back.
 #[derive(Debug, Serialize)]
 pub struct ReadBack {
     records: u64,
@@ -228,7 +228,7 @@ pub struct ReadBack {
 }
 
 impl ReadBack {
-    /// The step of what was compared, of `records` records.
+    /// Creates the step from the comparison of `records` records.
     pub fn new(compared: Compared, records: u64, elapsed: Duration) -> ReadBack {
         ReadBack {
             records: compared.records,
@@ -240,10 +240,10 @@ impl ReadBack {
         }
     }
 
-    /// For people.
+    /// Returns the step as text.
     pub fn human(&self) -> String {
         let verdict = match (self.wrong, self.all_compared) {
-            (0, true) => "every byte is as it was in the input".to_owned(),
+            (0, true) => "every byte matches the input".to_owned(),
             (0, false) => "NOT ALL were compared".to_owned(),
             (wrong, _) => format!("{} ARE WRONG: {}", count(wrong), self.wrong_examples.join(", ")),
         };
@@ -258,7 +258,7 @@ impl ReadBack {
     }
 }
 
-/// Step 5: changing.
+/// Step 5: changing records.
 #[derive(Debug, Serialize)]
 pub struct Change {
     processes: u32,
@@ -271,7 +271,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// The step of what all processes changed.
+    /// Creates the step from the changes of all processes.
     pub fn new(processes: u32, tally: &OperationTally, wrong: Vec<String>, elapsed: Duration) -> Change {
         let elapsed_ns = nanoseconds(elapsed);
         Change {
@@ -285,17 +285,17 @@ impl Change {
         }
     }
 
-    /// For people.
+    /// Returns the step as text.
     pub fn human(&self) -> String {
         let verdict = match self.wrong.len() {
-            0 => "no increment was lost, every shared key holds what somebody wrote last".to_owned(),
+            0 => "no increment was lost, every shared key holds a last written value".to_owned(),
             _ => {
                 let shown: Vec<String> = self.wrong.iter().take(WRONG_SHOWN).cloned().collect();
                 format!("{} ARE WRONG: {}", self.wrong.len(), shown.join("; "))
             }
         };
         format!(
-            "5 change      {} counted, wrote shared keys, inserted and removed, all at once\n              \
+            "5 change      {} incremented counters, wrote shared keys, inserted and removed\n              \
              {} changes in {}, {}: {verdict}",
             processes_of(self.processes),
             count(self.changes),
@@ -305,7 +305,7 @@ impl Change {
     }
 }
 
-/// Step 6: checking.
+/// Step 6: checking the table.
 #[derive(Debug, Serialize)]
 pub struct Check {
     clean: bool,
@@ -313,12 +313,12 @@ pub struct Check {
 }
 
 impl Check {
-    /// The step of a check.
+    /// Creates the step from a check.
     pub fn new(clean: bool, summary: String) -> Check {
         Check { clean, summary }
     }
 
-    /// For people.
+    /// Returns the step as text.
     pub fn human(&self, problems: &str) -> String {
         let problems: String = problems.lines().map(|line| format!("\n              {line}")).collect();
         format!("6 check       {}{problems}", self.summary)
@@ -349,10 +349,10 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_report_is_not_fine() {
+    fn an_unfinished_report_is_not_ok() {
         let url = "shm://a".parse().unwrap();
         let report = Report::new(&url, 4);
         assert!(!report.is_ok());
-        assert!(report.farewell().contains("WRONG"));
+        assert!(report.next_steps().contains("WRONG"));
     }
 }

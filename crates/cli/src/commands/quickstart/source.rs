@@ -1,7 +1,7 @@
-//! Real data to start with: a file of the user's, the Debian package index, or a directory of files.
+//! Sources of real data: a file given by the user, the Debian package index, or a directory of files.
 //!
-//! Invariant: a source can be read again, and yields the same records as long as nobody changes what it reads; whoever
-//! reads it twice compares the digests.
+//! Invariant: a source can be read again, and yields the same records unless its files change; a caller that reads it
+//! twice compares the digests.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hasher};
@@ -12,38 +12,38 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use guira::EntryFormat;
 use guira::raw::layout::record_space;
-use guira_input::{Fit, InputError, Notation, Record, Records};
+use guira_input::{InputError, Notation, Record, RecordEncoder, Records};
 
 use crate::failure::{Failure, Loaded};
 use crate::input::{self, InputFormat};
 
-/// Entry format of the table that a source goes into.
+/// Entry format of the table that is loaded from a source.
 pub const FORMAT: EntryFormat = EntryFormat::Bytes { inline_bytes: 64 };
-/// Directories of files that most systems have.
+/// Directories that exist on most systems.
 const TREES: [&str; 3] = ["/usr/share/doc", "/usr/include", "/etc"];
-/// Files taken of a directory: a start shall take seconds.
+/// Maximum number of files taken from a directory, so that a quickstart takes only seconds.
 const FILES_MAX: u64 = 50_000;
-/// Larger files are left out.
+/// Maximum size of a file; larger files are skipped.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Bytes of all files together.
+/// Maximum size of all files together.
 const TREE_BYTES_MAX: u64 = 512 << 20;
 
-/// Records from a source, one after another.
+/// The records of a source.
 pub type SourceRecords = Box<dyn Iterator<Item = Result<Record, Failure>>>;
 
-/// Where records come from.
+/// A source of records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A file in a format of `guira load`.
     File(PathBuf, Option<InputFormat>),
-    /// What `apt-cache dumpavail` prints.
+    /// The output of `apt-cache dumpavail`.
     DebianIndex,
-    /// The files of a directory: path and content.
+    /// The files of a directory: paths as keys, contents as values.
     Tree(PathBuf),
 }
 
 impl Source {
-    /// What people call it.
+    /// Returns the name of the source for messages.
     pub fn name(&self) -> String {
         match self {
             Source::File(path, _) => path.display().to_string(),
@@ -52,7 +52,7 @@ impl Source {
         }
     }
 
-    /// The source to use where the user names none: the first that has any records.
+    /// Returns the default source: the first one that has records.
     pub fn without_file() -> Result<Source, Failure> {
         let trees = TREES.iter().map(|path| Source::Tree(PathBuf::from(path)));
         let mut sources = std::iter::once(Source::DebianIndex).chain(trees);
@@ -60,17 +60,17 @@ impl Source {
             sources.find(|source| source.records().is_ok_and(|mut records| matches!(records.next(), Some(Ok(_)))));
         found.ok_or_else(|| {
             let trees = TREES.join(", ");
-            Failure::Misuse(format!("there is no Debian package index, and nothing in {trees}: name a FILE to load"))
+            Failure::Misuse(format!("found no Debian package index, and no files in {trees}: name a FILE to load"))
         })
     }
 
-    /// The records, from the first.
+    /// Reads the records from the first one.
     pub fn records(&self) -> Result<SourceRecords, Failure> {
         let failed = |source| Failure::Input { source, loaded: Loaded(0) };
         match self {
             Source::File(path, format) => {
-                let fit = Fit::new(FORMAT, Notation::Bytes).map_err(Failure::Misuse)?;
-                let (records, _) = input::open(path, *format, fit).map_err(failed)?;
+                let encoder = RecordEncoder::new(FORMAT, Notation::Bytes).map_err(Failure::Misuse)?;
+                let (records, _) = input::open(path, *format, encoder).map_err(failed)?;
                 Ok(Box::new(records.map(move |record| record.map_err(failed))))
             }
             Source::DebianIndex => Ok(Box::new(DebianIndex::start()?)),
@@ -79,31 +79,31 @@ impl Source {
     }
 }
 
-/// What reading a source to its end showed.
+/// The size and the digest of a source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
-    /// Records.
+    /// Number of records.
     pub records: u64,
     /// Bytes of all keys and values.
     pub bytes: u64,
-    /// Bytes that those values take which do not fit in a row.
+    /// Bytes of extent space for the records that do not fit in a row.
     pub extent_bytes: u64,
     /// The first key.
     pub first_key: Vec<u8>,
-    /// A digest of everything.
+    /// A digest of all records.
     pub digest: u64,
 }
 
 /// Builds a [`Survey`].
 #[derive(Default)]
-pub struct Surveyor {
+pub struct SurveyBuilder {
     survey: Survey,
     hasher: DefaultHasher,
 }
 
-impl Surveyor {
-    /// Takes note of a record.
-    pub fn note(&mut self, key: &[u8], value: &[u8]) {
+impl SurveyBuilder {
+    /// Adds a record.
+    pub fn add(&mut self, key: &[u8], value: &[u8]) {
         let survey = &mut self.survey;
         if survey.records == 0 {
             survey.first_key = key.to_vec();
@@ -117,13 +117,13 @@ impl Surveyor {
         }
     }
 
-    /// The survey of the records so far.
+    /// Returns the survey of the records added.
     pub fn finish(self) -> Survey {
         Survey { digest: self.hasher.finish(), ..self.survey }
     }
 }
 
-/// `apt-cache dumpavail`, while it prints.
+/// A running `apt-cache dumpavail`.
 struct DebianIndex {
     child: Child,
     records: Records<BufReader<ChildStdout>>,
@@ -138,9 +138,9 @@ impl DebianIndex {
         let Some(stdout) = child.stdout.take() else {
             return Err(Failure::host(ATTEMPT)(std::io::Error::other("it has no output")));
         };
-        let fit = Fit::new(FORMAT, Notation::Bytes).map_err(Failure::Misuse)?;
+        let encoder = RecordEncoder::new(FORMAT, Notation::Bytes).map_err(Failure::Misuse)?;
         let reader = BufReader::with_capacity(256 << 10, stdout);
-        let records = Records::new(reader, "apt-cache dumpavail", Some(guira_input::InputFormat::Debian), fit);
+        let records = Records::new(reader, "apt-cache dumpavail", Some(guira_input::InputFormat::Debian), encoder);
         let records = records.map_err(|source| Failure::Input { source, loaded: Loaded(0) })?;
         Ok(DebianIndex { child, records })
     }
@@ -149,9 +149,9 @@ impl DebianIndex {
 impl Iterator for DebianIndex {
     type Item = Result<Record, Failure>;
 
-    /// The next package. Records that cannot be read are left out: the index is not the user's to mend.
+    /// Returns the next package. Unreadable records are skipped: the user cannot repair the index.
     fn next(&mut self) -> Option<Result<Record, Failure>> {
-        // Bounded by the input: each turn consumes a record.
+        // Bounded by the input: each iteration consumes a record.
         loop {
             match self.records.next()? {
                 Ok(record) => return Some(Ok(record)),
@@ -164,16 +164,16 @@ impl Iterator for DebianIndex {
 
 impl Drop for DebianIndex {
     fn drop(&mut self) {
-        // Whoever does not read on does not want the rest.
+        // The rest of the output is not needed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The regular files below a directory, in the order of their names. Links are not followed; what cannot be read is
-/// left out.
+/// The regular files below a directory, in the order of their names. Links are not followed; unreadable files are
+/// skipped.
 struct Tree {
-    /// Paths to visit, the next one last.
+    /// The paths to visit, the next one last.
     pending: Vec<PathBuf>,
     files: u64,
     bytes: u64,
@@ -183,7 +183,7 @@ impl Iterator for Tree {
     type Item = Result<Record, Failure>;
 
     fn next(&mut self) -> Option<Result<Record, Failure>> {
-        // Bounded by the files there are.
+        // Bounded by the number of files.
         while let Some(path) = self.pending.pop() {
             let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
             if metadata.is_dir() {
@@ -211,7 +211,7 @@ impl Tree {
     }
 }
 
-/// A file's content, unless it cannot be read or grows beyond bounds meanwhile.
+/// Reads a file, unless it is unreadable or has grown beyond the maximum in the meantime.
 fn content(path: &Path) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     fs::File::open(path).ok()?.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).ok()?;
@@ -223,13 +223,13 @@ mod tests {
     use super::*;
 
     fn survey(records: &[(&[u8], &[u8])]) -> Survey {
-        let mut surveyor = Surveyor::default();
-        records.iter().for_each(|(key, value)| surveyor.note(key, value));
+        let mut surveyor = SurveyBuilder::default();
+        records.iter().for_each(|(key, value)| surveyor.add(key, value));
         surveyor.finish()
     }
 
     #[test]
-    fn surveys_differ_where_records_do() {
+    fn different_records_have_different_digests() {
         let one = survey(&[(b"a", b"bc"), (b"d", b"")]);
         assert_eq!((one.records, one.bytes, one.first_key.as_slice(), one.extent_bytes), (2, 4, &b"a"[..], 0));
         assert_eq!(one, survey(&[(b"a", b"bc"), (b"d", b"")]));

@@ -1,4 +1,4 @@
-//! What the further processes of a quickstart do: store records, compare records, or change some.
+//! A worker process of a quickstart: stores, compares or changes records.
 
 use std::collections::HashSet;
 use std::io::{self, BufRead};
@@ -16,46 +16,46 @@ use crate::commands::Verdict;
 use crate::failure::Failure;
 use crate::workers::{next_order, reply};
 
-/// Keys that were found wrong and may still turn out to have been overwritten by the input itself. Beyond it,
-/// something is very wrong.
+/// Maximum number of keys that differ but may be overwritten later in the input. More than that is an error in any
+/// case.
 const WRONG_MAX: usize = 1_000_000;
-/// Of them, how many are shown.
+/// Maximum number of wrong keys that are shown.
 const WRONG_SHOWN: usize = 5;
-/// Characters of a key that is shown.
+/// Maximum characters of a key that is shown.
 const KEY_CHARS: usize = 60;
 
-/// What a process is for.
+/// The task of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Task {
     /// Store the records on standard input. Answers [`Stored`].
     Store,
     /// Compare the table with the records on standard input. Answers [`Compared`].
     Compare,
-    /// Say that it is ready; at a line of input, change the table. Answers nothing, then [`Changes`].
+    /// Report readiness; on a line of input, change the table. Answers `()`, then [`Changes`].
     Change,
 }
 
-/// What a process stored.
+/// The records that a process stored.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Stored {
     /// Records.
     pub records: u64,
-    /// Records whose key was new.
+    /// Number of records whose key was new.
     pub inserted: u64,
-    /// What it cost.
+    /// The cost of storing.
     pub tally: OperationTally,
 }
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Compared {
     /// Records.
     pub records: u64,
-    /// Keys whose last record in the input is not what the table holds.
+    /// Number of keys for which the table does not hold the last record of the input.
     pub wrong: u64,
     /// Some of them.
     pub wrong_shown: Vec<String>,
-    /// What reading cost.
+    /// The cost of reading.
     pub tally: OperationTally,
 }
 
@@ -91,7 +91,7 @@ fn compare(arguments: &WorkerArguments, input: &mut impl BufRead) -> Result<Comp
     let mut reader = Store::open_with(&arguments.url, &OpenOptions::default().read_only())?.reader();
     let (mut compared, mut traffic) = (Compared::default(), reader.traffic());
     let (mut key, mut value, mut held) = (Vec::new(), Vec::new(), Vec::new());
-    // A key that occurs again in the input holds its last value: only the last comparison counts.
+    // A key that occurs again in the input has its last value in the table: only the last comparison counts.
     let mut wrong: HashSet<Vec<u8>> = HashSet::new();
     while receive(input, &mut key, &mut value)? {
         let started = Instant::now();

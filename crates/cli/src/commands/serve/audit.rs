@@ -1,8 +1,8 @@
-//! Lines of JSON on standard error: who came to a node, who was refused, and who dropped whom.
+//! The audit log: lines of JSON on standard error about sessions, refused clients and fenced sessions.
 //!
-//! Invariants: the threads of the node never wait for them: a thread of its own writes, and what it cannot write in
-//! time is left out and counted. There are [`BURST`] lines at once and [`LINES_A_SECOND`] a second at most, so that
-//! strangers do not fill a disk; the next line says how many were left out.
+//! Invariants: the threads of the node never wait for the log: a separate thread writes it, and lines that it cannot
+//! write in time are dropped and counted. At most [`BURST`] lines are written at once and [`LINES_A_SECOND`] a second,
+//! so that unknown clients cannot fill a disk; the next line says how many were dropped.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -17,15 +17,15 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// Lines a second, and at once.
+/// Maximum lines a second, and at once.
 const LINES_A_SECOND: u32 = 20;
 const BURST: u32 = 200;
-/// Lines that wait to be written.
-const MAX_WAITING: usize = 256;
-/// How long the end waits for the last of them.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+/// Maximum lines queued to be written.
+const QUEUE_LINES: usize = 256;
+/// How long to wait at the end for the last lines.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// One line.
+/// One line of the log.
 #[derive(Serialize)]
 struct Line {
     audit: Entry,
@@ -37,8 +37,8 @@ struct Entry {
     time_ms: u64,
     peer: SocketAddr,
     #[serde(flatten)]
-    what: What,
-    /// Lines that were left out before this one.
+    fields: EventFields,
+    /// Number of lines dropped before this one.
     #[serde(skip_serializing_if = "is_zero")]
     left_out: u64,
 }
@@ -49,7 +49,7 @@ fn is_zero(count: &u64) -> bool {
 
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-enum What {
+enum EventFields {
     SessionOpened {
         session: u64,
         may_write: bool,
@@ -76,8 +76,8 @@ enum What {
     Other,
 }
 
-impl What {
-    fn new(kind: &NodeEventKind) -> What {
+impl EventFields {
+    fn new(kind: &NodeEventKind) -> EventFields {
         match kind.clone() {
             NodeEventKind::SessionOpened { session, may_write, token, name } => {
                 let (token, read_only_token) = match token {
@@ -85,29 +85,31 @@ impl What {
                     Some(TokenNumber::Reader(number)) => (None, Some(number)),
                     None => (None, None),
                 };
-                What::SessionOpened { session, may_write, token, read_only_token, name }
+                EventFields::SessionOpened { session, may_write, token, read_only_token, name }
             }
-            NodeEventKind::Refused { reason } => What::Refused { reason },
-            NodeEventKind::Fenced { session, by, by_peer } => What::Fenced { session, by_session: by, by_peer },
-            NodeEventKind::SessionEnded { session, slots, dropped } => What::SessionEnded { session, slots, dropped },
-            _ => What::Other,
+            NodeEventKind::Refused { reason } => EventFields::Refused { reason },
+            NodeEventKind::Fenced { session, by, by_peer } => EventFields::Fenced { session, by_session: by, by_peer },
+            NodeEventKind::SessionEnded { session, slots, dropped } => {
+                EventFields::SessionEnded { session, slots, dropped }
+            }
+            _ => EventFields::Other,
         }
     }
 }
 
-/// How many lines may still be written.
-struct Ration {
+/// A token bucket that limits the rate of lines.
+struct RateLimiter {
     lines: u32,
     since: Instant,
     left_out: u64,
 }
 
-impl Ration {
-    fn new(now: Instant) -> Ration {
-        Ration { lines: BURST, since: now, left_out: 0 }
+impl RateLimiter {
+    fn new(now: Instant) -> RateLimiter {
+        RateLimiter { lines: BURST, since: now, left_out: 0 }
     }
 
-    /// Whether a line may be written at `now`, and then how many before it were left out.
+    /// Takes the permission to write a line at `now`. Returns how many lines before it were dropped, or `None` if this
     fn take(&mut self, now: Instant) -> Option<u64> {
         let earned = (now.saturating_duration_since(self.since).as_millis() * u128::from(LINES_A_SECOND) / 1000) as u32;
         if earned > 0 {
@@ -127,50 +129,50 @@ impl Ration {
     }
 }
 
-/// The writer of lines.
+/// The writer of the audit log.
 pub struct Audit {
-    /// Lines that are not written yet.
+    /// Number of lines that are not written yet.
     waiting: Arc<AtomicUsize>,
 }
 
 impl Audit {
-    /// Starts a writer, and gives what a node tells of events.
+    /// Starts a writer, and returns it with the observer for the node's events.
     pub fn start() -> Result<(Audit, impl Fn(&NodeEvent) + Send + Sync + 'static), Failure> {
-        let (sender, lines) = sync_channel(MAX_WAITING);
+        let (sender, lines) = sync_channel(QUEUE_LINES);
         let waiting = Arc::new(AtomicUsize::new(0));
         let writer = Arc::clone(&waiting);
         let spawned = thread::Builder::new().name("guira-audit".to_owned()).spawn(move || write(&lines, &writer));
         spawned.map_err(Failure::host("start a thread for audit lines"))?;
-        let (ration, sent) = (Mutex::new(Ration::new(Instant::now())), Arc::clone(&waiting));
-        Ok((Audit { waiting }, move |event: &NodeEvent| tell(event, &ration, &sender, &sent)))
+        let (limiter, sent) = (Mutex::new(RateLimiter::new(Instant::now())), Arc::clone(&waiting));
+        Ok((Audit { waiting }, move |event: &NodeEvent| report(event, &limiter, &sender, &sent)))
     }
 
-    /// Waits for the last lines, for a moment. When the node has ended.
+    /// Waits up to [`DRAIN_TIMEOUT`] for the last lines. To be called when the node has ended.
     pub fn finish(self) {
-        let until = Instant::now() + LAST_WORDS;
+        let until = Instant::now() + DRAIN_TIMEOUT;
         while self.waiting.load(Ordering::SeqCst) > 0 && Instant::now() < until {
-            thread::sleep(LAST_WORDS / 100);
+            thread::sleep(DRAIN_TIMEOUT / 100);
         }
     }
 }
 
-fn tell(event: &NodeEvent, ration: &Mutex<Ration>, sender: &SyncSender<String>, waiting: &AtomicUsize) {
-    let mut ration = ration.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(left_out) = ration.take(Instant::now()) else { return };
+fn report(event: &NodeEvent, limiter: &Mutex<RateLimiter>, sender: &SyncSender<String>, waiting: &AtomicUsize) {
+    let mut limiter = limiter.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(left_out) = limiter.take(Instant::now()) else { return };
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let time_ms = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
-    let line = Line { audit: Entry { time_ms, peer: event.peer, what: What::new(&event.kind), left_out } };
+    let line = Line { audit: Entry { time_ms, peer: event.peer, fields: EventFields::new(&event.kind), left_out } };
     waiting.fetch_add(1, Ordering::SeqCst);
     let is_sent = serde_json::to_string(&line).is_ok_and(|line| sender.try_send(line).is_ok());
     if !is_sent {
         waiting.fetch_sub(1, Ordering::SeqCst);
-        ration.left_out += left_out + 1;
+        limiter.left_out += left_out + 1;
     }
 }
 
 fn write(lines: &Receiver<String>, waiting: &AtomicUsize) {
     for line in lines {
-        // Nobody who reads them is no reason not to serve.
+        // The node serves even if standard error is closed.
         let _ = writeln!(std::io::stderr(), "{line}");
         waiting.fetch_sub(1, Ordering::SeqCst);
     }
@@ -181,15 +183,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_rationed_and_those_left_out_are_counted() {
+    fn lines_are_rate_limited_and_dropped_lines_are_counted() {
         let start = Instant::now();
-        let mut ration = Ration::new(start);
-        assert!((0..BURST).all(|_| ration.take(start) == Some(0)));
-        assert!((0..7).all(|_| ration.take(start).is_none()));
+        let mut limiter = RateLimiter::new(start);
+        assert!((0..BURST).all(|_| limiter.take(start) == Some(0)));
+        assert!((0..7).all(|_| limiter.take(start).is_none()));
         let later = start + Duration::from_secs(1);
-        assert_eq!(ration.take(later), Some(7), "the next one says so");
-        assert!((1..LINES_A_SECOND).all(|_| ration.take(later) == Some(0)) && ration.take(later).is_none());
+        assert_eq!(limiter.take(later), Some(7), "the next line has the count");
+        assert!((1..LINES_A_SECOND).all(|_| limiter.take(later) == Some(0)) && limiter.take(later).is_none());
         let much_later = start + Duration::from_secs(3600);
-        assert_eq!((0..2 * BURST).filter(|_| ration.take(much_later).is_some()).count(), BURST as usize);
+        assert_eq!((0..2 * BURST).filter(|_| limiter.take(much_later).is_some()).count(), BURST as usize);
     }
 }

@@ -1,4 +1,4 @@
-//! What `guira serve` serves: memory of its own, or a table with a name, which it creates if there is none.
+//! The table that `guira serve` serves: in its own memory, or one with a name, which it creates if there is none.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,12 +11,12 @@ use crate::commands::{create, owner};
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// The word for memory of this process.
+/// The word for the memory of this process.
 const MEMORY: &str = "memory";
-/// How a new table stores keys and values, unless asked otherwise: as `guira create`.
+/// The default entry format of a new table, the same as in `guira create`.
 const DEFAULT_FORMAT: EntryFormat = EntryFormat::Bytes { inline_bytes: 64 };
 
-/// Where a served table is.
+/// The location of a served table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backing(Url);
 
@@ -41,44 +41,44 @@ impl fmt::Display for Backing {
 }
 
 /// A table that is about to be served.
-pub struct Backed {
+pub struct ServedTable {
     pub store: Store,
-    /// Where it is, as the user wrote it.
+    /// Its location, as the user wrote it.
     pub name: String,
     /// Whether it was created just now.
     pub is_new: bool,
-    /// What was asked of a new table, and this one does not have.
+    /// Options given for a new table that this one does not match.
     pub differences: Vec<String>,
 }
 
-impl Backed {
+impl ServedTable {
     /// Opens the table, or creates it.
-    pub fn prepare(arguments: &Arguments, output: &Output) -> Result<Backed, Failure> {
+    pub fn prepare(arguments: &Arguments, output: &Output) -> Result<ServedTable, Failure> {
         let (url, name) = (&arguments.backing.0, arguments.backing.to_string());
         let open = || owner::required(OpenOptions::default()).and_then(|options| Ok(Store::open_with(url, &options)?));
         if !url.is_unnamed() {
             match open() {
-                Ok(store) => return Backed::existing(store, name, arguments),
+                Ok(store) => return ServedTable::existing(store, name, arguments),
                 Err(Failure::Store(error)) if error.is_not_found() => {}
                 Err(failure) => return Err(failure),
             }
         }
         let store = match create::create(url, &arguments.create_options(&name)?, output) {
-            // Somebody else was faster.
-            Err(Failure::Taken { .. }) => return Backed::existing(open()?, name, arguments),
+            // Another process created it first.
+            Err(Failure::AlreadyExists { .. }) => return ServedTable::existing(open()?, name, arguments),
             created => created?,
         };
-        Ok(Backed { store, name, is_new: true, differences: Vec::new() })
+        Ok(ServedTable { store, name, is_new: true, differences: Vec::new() })
     }
 
-    /// Whether somebody destroyed the table under its name.
+    /// Whether the table was destroyed by another process.
     pub fn is_destroyed(&self) -> Result<bool, Failure> {
         Ok(!self.store.url().is_unnamed() && self.store.is_destroyed()?)
     }
 
-    fn existing(store: Store, name: String, arguments: &Arguments) -> Result<Backed, Failure> {
+    fn existing(store: Store, name: String, arguments: &Arguments) -> Result<ServedTable, Failure> {
         let differences = differences(&store, &name, arguments)?;
-        Ok(Backed { store, name, is_new: false, differences })
+        Ok(ServedTable { store, name, is_new: false, differences })
     }
 }
 
@@ -86,7 +86,7 @@ impl Arguments {
     fn create_options(&self, name: &str) -> Result<CreateOptions, Failure> {
         let Some(capacity) = self.capacity else {
             let what = if self.backing.0.is_unnamed() { "a table in memory" } else { name };
-            let message = format!("{what} has to be created: say how many keys it must hold with --capacity N");
+            let message = format!("{what} must be created: give the number of keys with --capacity N");
             return Err(Failure::Misuse(format!("{message}; nothing was changed")));
         };
         let format = self.entry.unwrap_or(DEFAULT_FORMAT);
@@ -101,7 +101,7 @@ impl Arguments {
     }
 }
 
-/// Options that were given and that the table does not meet. Those that were not given are not compared.
+/// Returns the given options that the table does not match. Options that were not given are not compared.
 fn differences(store: &Store, name: &str, arguments: &Arguments) -> Result<Vec<String>, Failure> {
     let found = store.table().config();
     let mut options =
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_shown_as_they_are_written() {
+    fn backings_are_shown_as_they_are_written() {
         for text in ["memory", "shm://cache", "file:///var/tmp/cache"] {
             assert_eq!(text.parse::<Backing>().unwrap().to_string(), text);
         }
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_what_was_asked_for() {
+    fn only_given_options_are_compared() {
         let options = CreateOptions::new(10_000).extent_bytes(1 << 26).max_clients(40);
         let store = Store::create_unnamed(&options).unwrap();
         let told = |line: &str| differences(&store, "shm://a", &parsed(line)).unwrap();

@@ -1,14 +1,14 @@
-//! A small HTTP server for numbers: a request, an answer, and the connection is closed.
+//! A small HTTP server for metrics: one request, one response, and the connection is closed.
 //!
 //! Requests are parsed by httparse, the parser of hyper. hyper itself would bring a runtime and some twenty packages
-//! into a program that has neither, for two pages that anybody may read; tiny_http, which is as small as this, has had
-//! no release for years and bounds neither time nor connections.
+//! into a program that has neither, for two public pages; tiny_http, which is as small as this, has had no release for
+//! years and bounds neither time nor connections.
 //!
-//! Invariants: one thread, made at the start, looks after all connections, and waits for none of them; it shares
-//! nothing with those that serve the table but counters that it reads. A client has [`PATIENCE`] for all it does, and
-//! makes the server keep [`MAX_HEAD_BYTES`] and a page at most. There are [`MAX_CONVERSATIONS`]; when there is another
-//! one, the oldest goes: of those that were answered, or of all. So who asks soon is answered, however many say
-//! nothing, or do not close what was answered.
+//! Invariants: one thread, started at the beginning, handles all connections and blocks on none of them; it shares
+//! nothing with the threads that serve the table but counters that it reads. A client has [`CLIENT_TIMEOUT`] for the
+//! whole exchange, and makes the server keep at most [`MAX_HEAD_BYTES`] and a page. There are at most
+//! [`MAX_CONNECTIONS`]; a new one evicts the oldest of those that were answered, or else the oldest of all. So a client
+//! that sends its request promptly is answered, however many others are silent or keep their connections open.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -21,33 +21,33 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::failure::Failure;
 
-/// Connections that are looked after at once.
-const MAX_CONVERSATIONS: usize = 128;
-/// Connections that the kernel keeps until they are accepted, if it allows so many: what comes when its queue is full
-/// is dropped, and comes again after a second. The standard library asks for 128.
-const MAX_WAITING: i32 = 4096;
-/// Those that are accepted before the others are looked at again.
+/// Maximum number of connections.
+const MAX_CONNECTIONS: usize = 128;
+/// Length of the kernel's accept queue, if it allows so many: a connection that finds the queue full is dropped, and
+/// tried again after a second. The standard library asks for 128.
+const BACKLOG: i32 = 4096;
+/// Maximum number of connections accepted before the others are handled again.
 const MAX_ACCEPTS: usize = 32;
-/// How long a client has for its request and for taking the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a client that was answered has to close its connection, before the kernel may take the answer back.
-const ENDING_PATIENCE: Duration = Duration::from_millis(200);
-/// Bytes of a request's line and headers, at most.
+/// How long a client has to send its request and to receive the response.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an answered client has to close its connection, before a reset by the kernel may discard the response.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
+/// Maximum bytes of a request's line and headers.
 const MAX_HEAD_BYTES: usize = 8 << 10;
-/// Headers of a request, at most.
+/// Maximum number of headers of a request.
 const MAX_HEADERS: usize = 64;
-/// The pause after a connection that could not be accepted: too many open files, mostly.
+/// The pause after a failure to accept a connection: usually too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What can be asked for.
+/// The pages of a server.
 pub trait Pages: Send + Sync + 'static {
-    /// The page at `path`, if there is one.
+    /// Returns the page at `path`, if there is one.
     fn page(&self, path: &str) -> Option<Page>;
 }
 
-/// A page: whether all is well, its type and its text.
+/// A page: its status, its type and its text.
 pub struct Page {
-    /// `200 OK`, or why not.
+    /// The status line, such as `200 OK`.
     pub status: &'static str,
     pub content_type: &'static str,
     pub text: String,
@@ -71,32 +71,32 @@ impl HttpServer {
         Ok(HttpServer { local_addr })
     }
 
-    /// Where it listens.
+    /// Returns the address on which the server listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 }
 
-/// A listener with a queue that a flood does not fill at once.
+/// Opens a listener with a long accept queue.
 fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(addr)?;
-    // The second call changes how many may wait, and nothing else.
-    rustix::net::listen(&listener, MAX_WAITING)?;
+    // The second call changes only the length of the queue.
+    rustix::net::listen(&listener, BACKLOG)?;
     Ok(listener)
 }
 
 /// The listener and its connections.
 struct Server {
     listener: TcpListener,
-    /// The oldest first.
-    conversations: Vec<Conversation>,
-    /// Nothing is accepted before.
+    /// The connections, the oldest first.
+    connections: Vec<Connection>,
+    /// The time before which nothing is accepted.
     accept_from: Instant,
 }
 
 impl Server {
     fn new(listener: TcpListener) -> Server {
-        Server { listener, conversations: Vec::new(), accept_from: Instant::now() }
+        Server { listener, connections: Vec::new(), accept_from: Instant::now() }
     }
 
     fn run(&mut self, pages: &impl Pages) {
@@ -109,35 +109,35 @@ impl Server {
             }
             let now = Instant::now();
             let mut is_ready = ready.iter();
-            // Whatever goes wrong is the client's affair: it gets no answer, or a part of one.
-            self.conversations.retain_mut(|conversation| {
+            // A failure concerns only its client: it gets no response, or part of one.
+            self.connections.retain_mut(|connection| {
                 let is_ready = is_ready.next().is_some_and(|ready| *ready);
-                now < conversation.until && (!is_ready || matches!(conversation.go_on(pages), Ok(Goes::On)))
+                now < connection.until && (!is_ready || matches!(connection.drive(pages), Ok(Next::Continue)))
             });
             self.accept(now, pages);
         }
     }
 
-    /// Waits until something can be done, and notes for which connections.
+    /// Waits until something can be done, and stores which connections are ready.
     fn wait(&self, ready: &mut Vec<bool>) -> rustix::io::Result<()> {
         ready.clear();
         let now = Instant::now();
         let may_accept = now >= self.accept_from;
-        let mut until = self.conversations.iter().map(|conversation| conversation.until).min();
+        let mut until = self.connections.iter().map(|connection| connection.until).min();
         if !may_accept {
             until = Some(until.map_or(self.accept_from, |until| until.min(self.accept_from)));
         }
-        // A millisecond more, so that what it waits for is over then.
+        // A millisecond more, so that the deadline has passed on return.
         let left = until.map(|until| until.saturating_duration_since(now) + Duration::from_millis(1));
         let timeout = left.and_then(|left| Timespec::try_from(left).ok());
-        let wanted = self.conversations.iter().map(|conversation| (conversation.stream.as_fd(), conversation.wants()));
+        let wanted = self.connections.iter().map(|connection| (connection.stream.as_fd(), connection.interest()));
         let mut entries: Vec<PollFd<'_>> =
             wanted.map(|(stream, flags)| PollFd::from_borrowed_fd(stream, flags)).collect();
         if may_accept {
             entries.push(PollFd::new(&self.listener, PollFlags::IN));
         }
         poll(&mut entries, timeout.as_ref())?;
-        ready.extend(entries[..self.conversations.len()].iter().map(|entry| !entry.revents().is_empty()));
+        ready.extend(entries[..self.connections.len()].iter().map(|entry| !entry.revents().is_empty()));
         Ok(())
     }
 
@@ -151,11 +151,11 @@ impl Server {
                     if stream.set_nonblocking(true).is_err() {
                         continue;
                     }
-                    let mut conversation = Conversation::new(stream, now + PATIENCE);
-                    // Its request is there already, as a rule.
-                    if matches!(conversation.go_on(pages), Ok(Goes::On)) {
-                        self.make_room();
-                        self.conversations.push(conversation);
+                    let mut connection = Connection::new(stream, now + CLIENT_TIMEOUT);
+                    // Usually its request has already arrived.
+                    if matches!(connection.drive(pages), Ok(Next::Continue)) {
+                        self.evict_oldest();
+                        self.connections.push(connection);
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -168,111 +168,112 @@ impl Server {
         }
     }
 
-    /// Closes the oldest connection, if there are as many as there may be: of those that were answered, or of all.
-    fn make_room(&mut self) {
-        if self.conversations.len() >= MAX_CONVERSATIONS {
-            let is_answered = |conversation: &Conversation| matches!(conversation.state, State::Ending { .. });
-            let oldest = self.conversations.iter().position(is_answered).unwrap_or(0);
-            self.conversations.remove(oldest);
+    /// Closes a connection if the maximum is reached: the oldest of those that were answered, or else of all.
+    fn evict_oldest(&mut self) {
+        if self.connections.len() >= MAX_CONNECTIONS {
+            let is_answered = |connection: &Connection| matches!(connection.state, State::Draining { .. });
+            let oldest = self.connections.iter().position(is_answered).unwrap_or(0);
+            self.connections.remove(oldest);
         }
     }
 }
 
-/// Whether a connection is over.
+/// Whether to keep or close a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Goes {
-    On,
-    Away,
+enum Next {
+    Continue,
+    Close,
 }
 
 /// One connection.
-struct Conversation {
+struct Connection {
     stream: TcpStream,
-    /// When it is closed, however far it is.
+    /// When it is closed, whatever its state.
     until: Instant,
-    /// What came of its request.
+    /// The bytes received of its request.
     head: Vec<u8>,
     state: State,
 }
 
 enum State {
-    /// Its request has not come wholly.
-    Asking,
-    /// So much of the answer was sent.
-    Answering { answer: Vec<u8>, sent: usize },
-    /// What else the client has sent is taken, so that the kernel does not take the answer back for it.
-    Ending { ignored: usize },
+    /// The request is incomplete.
+    ReadingRequest,
+    /// The first `sent` bytes of the response were sent.
+    SendingResponse { response: Vec<u8>, sent: usize },
+    /// Further bytes from the client are read and ignored, because unread bytes would make the kernel reset the
+    /// connection and discard the response.
+    Draining { ignored: usize },
 }
 
-impl Conversation {
-    fn new(stream: TcpStream, until: Instant) -> Conversation {
-        Conversation { stream, until, head: Vec::new(), state: State::Asking }
+impl Connection {
+    fn new(stream: TcpStream, until: Instant) -> Connection {
+        Connection { stream, until, head: Vec::new(), state: State::ReadingRequest }
     }
 
-    fn wants(&self) -> PollFlags {
-        if matches!(self.state, State::Answering { .. }) { PollFlags::OUT } else { PollFlags::IN }
+    fn interest(&self) -> PollFlags {
+        if matches!(self.state, State::SendingResponse { .. }) { PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// Does what can be done without waiting.
-    fn go_on(&mut self, pages: &impl Pages) -> io::Result<Goes> {
+    /// Does all that can be done without blocking.
+    fn drive(&mut self, pages: &impl Pages) -> io::Result<Next> {
         match self.advance(pages) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Goes::On),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Goes::On),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Next::Continue),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Next::Continue),
             result => result,
         }
     }
 
-    /// Ends with `WouldBlock` where the client has to do something. Bounded: each step takes or sends some of what is
-    /// bounded.
-    fn advance(&mut self, pages: &impl Pages) -> io::Result<Goes> {
+    /// Advances until the client has to do something, and returns `WouldBlock` then. Bounded: each step receives or
+    /// sends part of a bounded amount.
+    fn advance(&mut self, pages: &impl Pages) -> io::Result<Next> {
         let mut part = [0; 1024];
         loop {
             match &mut self.state {
-                State::Asking => {
+                State::ReadingRequest => {
                     let room = part.len().min(MAX_HEAD_BYTES - self.head.len());
                     let bytes = self.stream.read(&mut part[..room])?;
                     if bytes == 0 && self.head.is_empty() {
-                        return Ok(Goes::Away);
+                        return Ok(Next::Close);
                     }
                     self.head.extend_from_slice(&part[..bytes]);
                     if let Some(answer) = self.answer(bytes == 0, pages) {
-                        self.state = State::Answering { answer: answer.encode(), sent: 0 };
+                        self.state = State::SendingResponse { response: answer.encode(), sent: 0 };
                     }
                 }
-                State::Answering { answer, sent } if *sent < answer.len() => {
-                    match self.stream.write(&answer[*sent..])? {
+                State::SendingResponse { response, sent } if *sent < response.len() => {
+                    match self.stream.write(&response[*sent..])? {
                         0 => return Err(io::ErrorKind::WriteZero.into()),
                         bytes => *sent += bytes,
                     }
                 }
-                State::Answering { .. } => {
+                State::SendingResponse { .. } => {
                     self.stream.shutdown(Shutdown::Write)?;
-                    self.state = State::Ending { ignored: 0 };
-                    self.until = self.until.min(Instant::now() + ENDING_PATIENCE);
+                    self.state = State::Draining { ignored: 0 };
+                    self.until = self.until.min(Instant::now() + CLOSE_TIMEOUT);
                 }
-                State::Ending { ignored } => match self.stream.read(&mut part)? {
-                    0 => return Ok(Goes::Away),
-                    bytes if *ignored + bytes >= MAX_HEAD_BYTES => return Ok(Goes::Away),
+                State::Draining { ignored } => match self.stream.read(&mut part)? {
+                    0 => return Ok(Next::Close),
+                    bytes if *ignored + bytes >= MAX_HEAD_BYTES => return Ok(Next::Close),
                     bytes => *ignored += bytes,
                 },
             }
         }
     }
 
-    /// The answer to what has come, if that is all or wrong.
-    fn answer(&self, has_ended: bool, pages: &impl Pages) -> Option<Answer> {
+    /// Returns the response if the request is complete or invalid.
+    fn answer(&self, has_ended: bool, pages: &impl Pages) -> Option<Response> {
         match is_complete(&self.head) {
             Ok(true) => Some(match parse(&self.head) {
                 Some((method, path)) => answer(method, path, pages),
-                None => Answer::error("400 Bad Request"),
+                None => Response::error("400 Bad Request"),
             }),
             Ok(false) if self.head.len() == MAX_HEAD_BYTES => {
-                Some(Answer::error("431 Request Header Fields Too Large"))
+                Some(Response::error("431 Request Header Fields Too Large"))
             }
-            Ok(false) if has_ended => Some(Answer::error("400 Bad Request")),
+            Ok(false) if has_ended => Some(Response::error("400 Bad Request")),
             Ok(false) => None,
-            Err(httparse::Error::TooManyHeaders) => Some(Answer::error("431 Request Header Fields Too Large")),
-            Err(_) => Some(Answer::error("400 Bad Request")),
+            Err(httparse::Error::TooManyHeaders) => Some(Response::error("431 Request Header Fields Too Large")),
+            Err(_) => Some(Response::error("400 Bad Request")),
         }
     }
 }
@@ -281,7 +282,7 @@ fn is_complete(head: &[u8]) -> Result<bool, httparse::Error> {
     httparse::Request::new(&mut [httparse::EMPTY_HEADER; MAX_HEADERS]).parse(head).map(|status| status.is_complete())
 }
 
-/// The method and the path of a request that is complete.
+/// Returns the method and the path of a complete request.
 fn parse(head: &[u8]) -> Option<(&str, &str)> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
@@ -289,29 +290,29 @@ fn parse(head: &[u8]) -> Option<(&str, &str)> {
     Some((request.method?, request.path?))
 }
 
-fn answer(method: &str, target: &str, pages: &impl Pages) -> Answer {
+fn answer(method: &str, target: &str, pages: &impl Pages) -> Response {
     let path = target.split_once('?').map_or(target, |(path, _)| path);
     match (method, pages.page(path)) {
-        ("GET" | "HEAD", Some(page)) => Answer { page, is_head: method == "HEAD" },
-        ("GET" | "HEAD", None) => Answer::error("404 Not Found"),
-        _ => Answer::error("405 Method Not Allowed"),
+        ("GET" | "HEAD", Some(page)) => Response { page, is_head: method == "HEAD" },
+        ("GET" | "HEAD", None) => Response::error("404 Not Found"),
+        _ => Response::error("405 Method Not Allowed"),
     }
 }
 
-struct Answer {
+struct Response {
     page: Page,
-    /// Whether the page's text is only told of.
+    /// Whether the response leaves out the text, as for HEAD.
     is_head: bool,
 }
 
-impl Answer {
-    fn error(status: &'static str) -> Answer {
+impl Response {
+    fn error(status: &'static str) -> Response {
         let page = Page { status, content_type: "text/plain; charset=utf-8", text: format!("{status}\n") };
-        Answer { page, is_head: false }
+        Response { page, is_head: false }
     }
 
     fn encode(self) -> Vec<u8> {
-        let Answer { page: Page { status, content_type, text }, is_head } = self;
+        let Response { page: Page { status, content_type, text }, is_head } = self;
         let allow = if status.starts_with("405") { "Allow: GET, HEAD\r\n" } else { "" };
         let length = text.len();
         let head = format!(
@@ -342,7 +343,7 @@ mod tests {
 
     fn ask(addr: SocketAddr, request: &[u8]) -> String {
         let mut stream = TcpStream::connect(addr).unwrap();
-        stream.set_read_timeout(Some(4 * PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(4 * CLIENT_TIMEOUT)).unwrap();
         stream.write_all(request).unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
@@ -350,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_given_and_everything_else_is_refused() {
+    fn pages_are_served_and_everything_else_is_refused() {
         let addr = start();
         let page = ask(addr, b"GET /one?x=1 HTTP/1.1\r\nHost: a\r\n\r\n");
         let (head, text) = page.split_once("\r\n\r\n").unwrap();
@@ -373,16 +374,16 @@ mod tests {
         }
     }
 
-    /// More clients than are looked after at once say nothing, or one byte at a time: who asks is answered at once,
-    /// every time, and they go.
+    /// More clients than the maximum are silent, or send one byte at a time. Another client is answered at once, every
+    /// time, and the slow ones are evicted.
     #[test]
-    fn slow_clients_keep_nobody_waiting() {
+    fn slow_clients_do_not_delay_others() {
         let addr = start();
-        let mut slow: Vec<TcpStream> = (0..2 * MAX_CONVERSATIONS).map(|_| TcpStream::connect(addr).unwrap()).collect();
+        let mut slow: Vec<TcpStream> = (0..2 * MAX_CONNECTIONS).map(|_| TcpStream::connect(addr).unwrap()).collect();
         let feeder = thread::spawn(move || {
             for _ in 0..20 {
                 slow.iter_mut().for_each(|stream| _ = stream.write(b"G"));
-                thread::sleep(PATIENCE / 100);
+                thread::sleep(CLIENT_TIMEOUT / 100);
             }
             slow
         });
@@ -390,7 +391,7 @@ mod tests {
             let began = Instant::now();
             assert!(ask(addr, b"GET /one HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 OK"));
             assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
-            thread::sleep(PATIENCE / 250);
+            thread::sleep(CLIENT_TIMEOUT / 250);
         }
         let slow = feeder.join().unwrap();
         let gone = slow.iter().filter(|stream| {
@@ -399,13 +400,13 @@ mod tests {
             !stream.read(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
         });
         let gone = gone.count();
-        assert!(gone >= MAX_CONVERSATIONS, "{gone} are gone");
+        assert!(gone >= MAX_CONNECTIONS, "{gone} are gone");
     }
 
-    /// More at once than the standard library's queue has places for, and nobody accepts them yet: none has to ask a
-    /// second time, which it would do after a second.
+    /// More connections at once than fit in the standard library's queue, and none accepted yet: none has to be tried
+    /// again, which would take a second.
     #[test]
-    fn a_flood_waits_in_a_queue_that_is_long_enough() {
+    fn the_accept_queue_is_long_enough_for_a_flood() {
         let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let addr = listener.local_addr().unwrap();
         let allowed = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
@@ -414,7 +415,7 @@ mod tests {
         assert_eq!((0..flood).map_while(connect).collect::<Vec<_>>().len(), flood);
     }
 
-    /// Who takes its answer slowly has [`PATIENCE`] for it, and others do not wait for that.
+    /// A client that reads slowly has [`CLIENT_TIMEOUT`] for it, and others do not wait for it.
     #[test]
     fn a_slow_reader_gets_its_page() {
         let addr = start();

@@ -1,8 +1,8 @@
-//! A node's counters as Prometheus reads them (text format 0.0.4), and whether it is well.
+//! The pages `/metrics`, a node's counters for Prometheus (text format 0.0.4), and `/health`.
 //!
-//! Written out by hand: every number is read when it is asked for and none has a registry to be kept in, so a client
-//! library would add types and no safety. Names are `guira_<subject>_<unit>`, `_total` where they only grow, in bytes
-//! and seconds. Invariant: a metric has one HELP and one TYPE line, in front of all of its samples.
+//! The format is written by hand: every number is read on request and none is kept in a registry, so a client library
+//! would add types and no safety. Names are `guira_<subject>_<unit>`, with `_total` for counters, in bytes and seconds.
+//! Invariant: a metric has one HELP and one TYPE line, before all of its samples.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use serde::Serialize;
 
 use super::http::{Page, Pages};
 
-/// The answers to who asks: that of a node whose table lost bytes is an error, so that probes find it.
+/// The status of the pages. It is an error if the table lost memory, so that probes notice.
 const OK: &str = "200 OK";
 const LOST: &str = "503 Service Unavailable";
 
-/// What the pages are made from.
-pub struct Shown {
+/// The source of the pages.
+pub struct MetricsPages {
     count: Arc<dyn Fn() -> NodeCounters + Send + Sync>,
     backing: String,
     started: Instant,
@@ -35,15 +35,20 @@ struct Health<'h> {
     sessions_open: u64,
 }
 
-impl Shown {
-    /// Pages about the node whose counters `count` reads, which serves what is at `backing`.
-    pub fn new(count: Arc<dyn Fn() -> NodeCounters + Send + Sync>, backing: &str) -> Shown {
+impl MetricsPages {
+    /// Creates the pages about a node: `count` reads its counters, and `backing` names its table.
+    pub fn new(count: Arc<dyn Fn() -> NodeCounters + Send + Sync>, backing: &str) -> MetricsPages {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Shown { count, backing: backing.to_owned(), started: Instant::now(), started_unix_s: since.as_secs_f64() }
+        MetricsPages {
+            count,
+            backing: backing.to_owned(),
+            started: Instant::now(),
+            started_unix_s: since.as_secs_f64(),
+        }
     }
 }
 
-impl Pages for Shown {
+impl Pages for MetricsPages {
     fn page(&self, path: &str) -> Option<Page> {
         match path {
             "/metrics" => {
@@ -52,7 +57,7 @@ impl Pages for Shown {
             }
             "/health" => {
                 let counters = (self.count)();
-                // The program ends when its node does: whoever reads this is served, or is told why not any more.
+                // The program ends with its node, so a probe gets this page or no answer.
                 let (status, word) = if counters.memory_lost == 0 { (OK, "ok") } else { (LOST, "memory lost") };
                 let health = Health {
                     status: word,
@@ -69,13 +74,13 @@ impl Pages for Shown {
     }
 }
 
-/// Verbs that were executed, by kind.
+/// Returns the number of executed verbs by kind.
 pub fn verbs(counters: &NodeCounters) -> [(&'static str, u64); 4] {
     let NodeCounters { reads, writes, swaps, adds, .. } = *counters;
     [("read", reads), ("write", writes), ("cas", swaps), ("fetch_add", adds)]
 }
 
-/// Clients that were not let in, by reason.
+/// Returns the number of refused clients by reason.
 pub fn refusals(counters: &NodeCounters) -> [(&'static str, u64); 9] {
     let NodeCounters { greeted_late, greeted_wrongly, refused_version, refused_token, refused_full, .. } = *counters;
     let NodeCounters { refused_plain, refused_tls, refused_handshake, refused_address, .. } = *counters;
@@ -92,7 +97,7 @@ pub fn refusals(counters: &NodeCounters) -> [(&'static str, u64); 9] {
     ]
 }
 
-/// Sessions that ended, by reason.
+/// Returns the number of ended sessions by reason.
 fn ends(counters: &NodeCounters) -> [(&'static str, u64); 4] {
     let NodeCounters { sessions_ended, sessions_fenced, sessions_too_slow, sessions_misunderstood, .. } = *counters;
     let dropped = sessions_fenced + sessions_too_slow + sessions_misunderstood;
@@ -104,41 +109,45 @@ fn ends(counters: &NodeCounters) -> [(&'static str, u64); 4] {
     ]
 }
 
-/// The page `/metrics`.
+/// Returns the page `/metrics`.
 fn metrics(counters: &NodeCounters, started_unix_s: f64) -> String {
     let mut text = Text::default();
     text.metric("process_start_time_seconds", "gauge", "When the process was started, in seconds since 1970.");
     text.sample("process_start_time_seconds", "", started_unix_s);
-    text.metric("guira_build_info", "gauge", "1; the program's version is in the label.");
+    text.metric("guira_build_info", "gauge", "Always 1; the label has the program's version.");
     text.sample("guira_build_info", &format!("{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")), 1);
     text.labelled("guira_verbs_total", "Verbs that were executed.", "kind", &verbs(counters));
     text.counter("guira_batches_total", "Batches of verbs that were executed: round trips.", counters.batches);
-    let help = "Requests that were refused whole: out of bounds, or more than the session may do.";
+    let help = "Requests that were refused: out of bounds, or without permission.";
     text.counter("guira_requests_refused_total", help, counters.requests_refused);
     text.counter("guira_received_bytes_total", "Bytes that clients sent.", counters.bytes_in);
     text.counter("guira_sent_bytes_total", "Bytes that were sent to clients.", counters.bytes_out);
     text.counter("guira_connections_accepted_total", "Connections accepted.", counters.connections_accepted);
-    let help = "Connections without a session that were closed because another came.";
+    let help = "Connections without a session that were closed to accept another.";
     text.counter("guira_connections_shed_total", help, counters.connections_shed);
-    let help = "Failures to accept a connection: too many open files, mostly.";
+    let help = "Failures to accept a connection, usually because of too many open files.";
     text.counter("guira_accept_errors_total", help, counters.accept_errors);
     let help = "1 if bytes of the table were lost, because its file was truncated: the node ends.";
     text.gauge("guira_memory_lost", help, counters.memory_lost);
     text.gauge("guira_sessions_open", "Sessions that are open.", counters.sessions_open());
     text.counter("guira_sessions_opened_total", "Sessions that began.", counters.sessions_opened);
     text.labelled("guira_sessions_ended_total", "Sessions that ended.", "reason", &ends(counters));
-    text.labelled("guira_sessions_refused_total", "Clients that were not let in.", "reason", &refusals(counters));
+    text.labelled("guira_sessions_refused_total", "Clients that were refused.", "reason", &refusals(counters));
     let held = counters.holds_granted.saturating_sub(counters.holds_ended);
-    text.gauge("guira_holds_open", "Client slots that sessions have the liveness of.", held);
-    text.counter("guira_holds_granted_total", "Client slots whose liveness was given.", counters.holds_granted);
-    text.counter("guira_holds_taken_total", "Client slots asked for that somebody has.", counters.holds_taken);
+    text.gauge("guira_holds_open", "Client slots whose liveness sessions hold.", held);
+    text.counter(
+        "guira_holds_granted_total",
+        "Client slots whose liveness was granted to sessions.",
+        counters.holds_granted,
+    );
+    text.counter("guira_holds_taken_total", "Requests for client slots that were already held.", counters.holds_taken);
     let fences = [("dropped", counters.fences_dropped), ("no_session", counters.fences_no_session)];
     text.labelled("guira_fences_total", "Requests to drop a session.", "answer", &fences);
     text.latency(counters);
     text.0
 }
 
-/// Text that grows by metrics.
+/// The text of the page, built metric by metric.
 #[derive(Default)]
 struct Text(String);
 
@@ -153,7 +162,7 @@ impl Text {
     }
 
     fn line(&mut self, line: std::fmt::Arguments<'_>) {
-        // A string takes everything.
+        // Writing to a string cannot fail.
         let _ = writeln!(self.0, "{line}");
     }
 
@@ -174,10 +183,10 @@ impl Text {
         }
     }
 
-    /// The times of answers as a histogram: bucket b of a node's counters ends at 2^b nanoseconds.
+    /// Adds the answer times as a histogram: bucket b of a node's counters ends at 2^b nanoseconds.
     fn latency(&mut self, counters: &NodeCounters) {
         let name = "guira_answer_duration_seconds";
-        let help = "Times from when the node learned that a request was there to when the kernel had the answer.";
+        let help = "Time from when the node notices a request to when the kernel has the answer.";
         self.metric(name, "histogram", help);
         let (_, bounded) = counters.answered_in.0.split_last().expect("there are buckets");
         let mut sum = 0;
@@ -199,7 +208,7 @@ mod tests {
 
     use super::*;
 
-    /// Samples by name and labels; fails on a line that the format does not have, or one out of place.
+    /// Parses samples by name and labels; fails on an invalid or misplaced line.
     fn samples(text: &str) -> BTreeMap<String, f64> {
         let (mut samples, mut types) = (BTreeMap::new(), BTreeMap::new());
         let mut current = String::new();
@@ -236,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_those_of_the_node_in_the_form_that_prometheus_reads() {
+    fn metrics_are_the_counters_in_the_format_of_prometheus() {
         let found = samples(&metrics(&sample_counters(), 1.5));
         for (key, value) in [
             ("process_start_time_seconds", 1.5),
@@ -271,7 +280,7 @@ mod tests {
 
     #[test]
     fn pages_are_metrics_and_health() {
-        let shown = Shown::new(Arc::new(sample_counters), "shm://a\"b");
+        let shown = MetricsPages::new(Arc::new(sample_counters), "shm://a\"b");
         let health = shown.page("/health").unwrap();
         let health: serde_json::Value = serde_json::from_str(&health.text).unwrap();
         assert_eq!((&health["status"], &health["sessions_open"]), (&"ok".into(), &3.into()));
@@ -282,7 +291,7 @@ mod tests {
             counters.memory_lost = 1;
             counters
         };
-        let shown = Shown::new(Arc::new(lost), "shm://a");
+        let shown = MetricsPages::new(Arc::new(lost), "shm://a");
         let health = shown.page("/health").unwrap();
         assert!(health.status.starts_with("503") && health.text.contains("memory lost"), "{}", health.text);
         assert!(shown.page("/").is_none() && shown.page("/metrics/").is_none());

@@ -1,8 +1,8 @@
-//! `guira serve`: this process becomes the memory node of a table.
+//! `guira serve`: runs the memory node of a table.
 //!
-//! Invariants: mistakes in the arguments are found before memory is taken; whoever started the program is told that it
-//! is ready only when clients can connect; the first SIGINT or SIGTERM stops it in order, a second one at once. SIGHUP
-//! stops it if its terminal was closed; otherwise who is let in is read anew, and what cannot be read changes nothing.
+//! Invariants: mistakes in the arguments are found before memory is allocated; readiness is reported only when clients
+//! can connect; the first SIGINT or SIGTERM stops the node in order, a second one at once. SIGHUP stops it if its
+//! terminal was closed; otherwise it reloads tokens and certificates, and a failure to reload changes nothing.
 
 mod audit;
 mod backing;
@@ -23,9 +23,9 @@ use guira::{AccessToken, EntryFormat, NodeTls, Preset, ServeOptions, ServerHandl
 use serde::Serialize;
 
 use self::audit::Audit;
-use self::backing::{Backed, Backing};
+use self::backing::{Backing, ServedTable};
 use self::http::HttpServer;
-use self::metrics::Shown;
+use self::metrics::MetricsPages;
 use super::create::SpaceOptions;
 use super::owner::Owner;
 use super::{Verdict, tls};
@@ -35,71 +35,71 @@ use crate::output::Output;
 use crate::signals::{HANGUP, Signals, Terminal};
 use crate::units::{self, bytes, count, counted};
 
-/// How often it is asked whether the node still runs.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the program checks whether the node still runs.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Serve a table to other hosts over TCP.
 ///
 /// Clients anywhere open tcp://HOST:PORT and run the same operations as local ones. The node executes reads and writes
 /// of bytes and runs no table logic. It serves until SIGINT or SIGTERM, or until its terminal is closed; a second
-/// SIGINT or SIGTERM ends it at once. SIGHUP has it read its tokens, certificates and revocation lists anew; sessions
-/// go on.
+/// SIGINT or SIGTERM ends it at once. On SIGHUP it reloads its tokens, certificates and revocation lists; sessions
+/// continue.
 ///
-/// By default it listens on this host only. Elsewhere it wants a token: guira token FILE makes one, and clients are
-/// given the same file. Or it speaks TLS, with --tls-cert, --tls-key and --tls-client-ca: then clients show
-/// certificates, and nobody between the hosts can read or change anything. Or both.
+/// By default it listens on this host only. To listen to other hosts it requires a token, TLS, or both. A token is
+/// created with guira token FILE, and clients get a copy of the file. With --tls-cert, --tls-key and --tls-client-ca,
+/// clients authenticate with certificates, and the traffic is encrypted.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Where to listen: 127.0.0.1:7711, 0.0.0.0:7711 (every address of this host), [::]:7711. Can be repeated.
+    /// Listen on this address: 127.0.0.1:7711, 0.0.0.0:7711 (all addresses of this host), [::]:7711. Can be repeated.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7711")]
     pub listen: Vec<SocketAddr>,
-    /// Where the table is: memory (of this process, and gone with it), shm://NAME or file:///PATH, which local clients
-    /// can open at the same time. One that exists is served, otherwise it is created.
+    /// Where the table is: memory (of this process, gone when it ends), shm://NAME or file:///PATH, which local clients
+    /// can open at the same time. An existing table is served; otherwise one is created.
     #[arg(long, value_name = "WHERE", default_value_t)]
     pub backing: Backing,
-    /// Keys a new table must hold: 10_000, 500k, 1M. It is sized so that they fill it to 90 %.
+    /// Number of keys a new table must hold: 10_000, 500k, 1M. The table is sized so that they fill it to 90 %.
     #[arg(long, value_name = "N", value_parser = units::parse_count)]
     pub capacity: Option<u64>,
-    /// How a new table stores keys and values: fixed:K:V or bytes:N; see guira create. Default bytes:64.
+    /// How a new table stores keys and values: fixed:K:V or bytes:N; see guira create. Default: bytes:64.
     #[arg(long, value_name = "FORMAT")]
     pub entry: Option<EntryFormat>,
     #[command(flatten)]
     pub space: SpaceOptions,
-    /// Clients that can change a new table at once. Default 1024.
+    /// Clients that can have a new table open for changing at the same time. Default: 1024.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub max_clients: Option<u16>,
-    /// Parameters a new table starts from: hardened, paper or tiny; see guira create. Default hardened.
+    /// Parameters a new table starts from: hardened, paper or tiny; see guira create. Default: hardened.
     #[arg(long, value_name = "NAME")]
     pub preset: Option<Preset>,
-    /// A file with the token that clients must know: 32 hexadecimal digits, as guira token writes them. Can be
-    /// repeated, for the time in which one takes another's place. Read anew on SIGHUP.
+    /// File with the token that clients must present: 32 hexadecimal digits, as written by guira token. Can be
+    /// repeated, so that a new token can replace an old one. Reloaded on SIGHUP.
     #[arg(long, value_name = "PATH")]
     pub token_file: Vec<PathBuf>,
-    /// A file with another token, for clients that may read and nothing else. Can be repeated. Read anew on SIGHUP.
+    /// File with a token for clients that may only read. Can be repeated. Reloaded on SIGHUP.
     #[arg(long, value_name = "PATH")]
     pub read_only_token_file: Vec<PathBuf>,
-    /// Listen to other hosts without a token or TLS: whoever reaches the port may read, change and damage the table.
+    /// Listen to other hosts without a token or TLS: anyone who reaches the port can read, change and damage the table.
     #[arg(long)]
     pub insecure: bool,
-    /// Sessions at a time; a client program is one, however many threads it has.
+    /// Maximum number of sessions; a client program has one, however many threads it has.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     pub sessions: u32,
-    /// Sessions at a time of one address, which of IPv6 is a network of 64 bits. Default: no limit, because clients of
-    /// a whole site may share an address. Who is refused is told so.
+    /// Maximum number of sessions from one address, which for IPv6 is a /64 network. Default: no limit, because all
+    /// clients of a site may share an address. A refused client is told why.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub sessions_per_address: Option<u32>,
-    /// How long a client's host may be silent before its session is dropped: 5s, 1min; in whole seconds. Below 4s one
+    /// How long a client's host may be silent before its session is dropped: 5s, 1min; in whole seconds. Below 4s, one
     /// or two lost packets may cost an idle client its session.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_time)]
     pub session_timeout: Duration,
-    /// Threads that serve sessions. Default: one a core.
+    /// Threads that serve sessions. Default: one per core.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Where to tell numbers over HTTP, without any token: /metrics for Prometheus, /health. Without ADDR:PORT:
+    /// Serve metrics on this address over HTTP, without a token: /metrics for Prometheus, and /health. Default address:
     /// 127.0.0.1:7712.
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:7712")]
     pub metrics: Option<SocketAddr>,
-    /// Do not write to standard error, as lines of JSON, who comes, who is refused and who drops whom.
+    /// Do not log sessions, refused clients and fenced sessions to standard error, as lines of JSON.
     #[arg(long)]
     pub no_audit: bool,
     #[command(flatten)]
@@ -108,15 +108,15 @@ pub struct Arguments {
     pub tls: tls::NodeCertificates,
 }
 
-/// What is said when clients can connect, as JSON.
+/// The answer when clients can connect, as JSON.
 #[derive(Serialize)]
 struct Ready {
-    /// What clients open.
+    /// The URLs that clients open.
     urls: Vec<String>,
     backing: String,
     /// Whether this command created the table.
     created: bool,
-    /// What was asked of a new table, and the one that exists does not have.
+    /// Options given for a new table that the existing table does not match.
     differences: Vec<String>,
     entry: String,
     rows: u64,
@@ -125,14 +125,14 @@ struct Ready {
     max_clients: u16,
     main_bytes: u64,
     device_bytes: u64,
-    /// Sessions at a time, and files that this process may have open, if that is limited.
+    /// Maximum number of sessions, and of files that this process may have open, if that is limited.
     sessions: u32,
     open_files: Option<u64>,
-    /// Where the numbers are.
+    /// The URL of the metrics.
     metrics: Option<String>,
 }
 
-/// One of the two lines of JSON.
+/// One of the two lines of JSON output.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Line<'l> {
@@ -140,10 +140,10 @@ enum Line<'l> {
     Stopped(&'l Stopped),
 }
 
-/// What was served.
+/// The answer when the node has stopped.
 #[derive(Serialize)]
 struct Stopped {
-    /// What made it stop.
+    /// The signal that stopped it.
     signal: &'static str,
     sessions: u64,
     sessions_refused: u64,
@@ -156,29 +156,29 @@ struct Stopped {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    let (sessions, open_files) = files::allow(arguments.sessions);
+    let (sessions, open_files) = files::raise_limit(arguments.sessions);
     let options = arguments.serve_options()?.max_sessions(sessions).survive_truncation();
     // In this order, so that a signal ends the creation of a table, too.
-    interrupt::note();
-    let (signals, terminal) = (Signals::catch()?, Terminal::note());
-    let backed = Backed::prepare(arguments, output)?;
-    interrupt::leave_hangups();
+    interrupt::catch();
+    let (signals, terminal) = (Signals::catch()?, Terminal::detect());
+    let table = ServedTable::prepare(arguments, output)?;
+    interrupt::ignore_hangups();
     let audit = if arguments.no_audit { None } else { Some(Audit::start()?) };
     let (audit, options) = match audit {
         Some((audit, observer)) => (Some(audit), options.observer(observer)),
         None => (None, options),
     };
-    let served = backed.store.serve(&options)?;
-    // The node has the only other one.
+    let served = table.store.serve(&options)?;
+    // The node has its own copy; dropping this one lets the observer end with the node.
     drop(options);
-    let shown = Arc::new(Shown::new(served.counter_reader(), &backed.name));
+    let shown = Arc::new(MetricsPages::new(served.counter_reader(), &table.name));
     let metrics = arguments.metrics.map(|addr| HttpServer::start(addr, shown)).transpose()?;
 
-    let mut ready = Ready::new(&backed, &served, metrics.as_ref());
+    let mut ready = Ready::new(&table, &served, metrics.as_ref());
     (ready.sessions, ready.open_files) = (sessions, open_files);
     if sessions < arguments.sessions {
         output.warn(&format!(
-            "{} at a time, not {}: this process may have no more than {} files open; raise the limit (ulimit -Hn, or \
+            "at most {}, not {}, because this process may open only {} files; raise the limit (ulimit -Hn, or \
              LimitNOFILE= of its unit)",
             counted(sessions.into(), "session"),
             count(arguments.sessions.into()),
@@ -186,23 +186,23 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         ));
     }
     output.answer(&Line::Ready(&ready), || ready.human())?;
-    ready.differences.iter().for_each(|difference| output.remark(&format!("guira: {difference}")));
+    ready.differences.iter().for_each(|difference| output.note(&format!("guira: {difference}")));
     let status = format!("serving at {}", ready.urls.join(", "));
     notify::ready(&status);
 
     let signal = loop {
-        match signals.wait(LOOK_INTERVAL)? {
-            Some(signal) if signal == HANGUP.1 && !terminal.is_gone() => {
+        match signals.wait(POLL_INTERVAL)? {
+            Some(signal) if signal == HANGUP.1 && !terminal.is_closed() => {
                 signals.forget_hangup();
                 arguments.reload(&served, output);
                 notify::ready(&status);
             }
             Some(signal) => break signal,
             None if !served.is_running() => return Err(ended(served)),
-            None if is_destroyed(&served, &backed)? => {
+            None if is_destroyed(&served, &table)? => {
                 notify::stopping();
                 served.stop()?;
-                return Err(Failure::DestroyedWhileServed { url: backed.store.url().clone() });
+                return Err(Failure::DestroyedWhileServed { url: table.store.url().clone() });
             }
             None => {}
         }
@@ -216,14 +216,14 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     Ok(Verdict::Fine)
 }
 
-/// Whether somebody destroyed the table under its name. What is read of one whose bytes are gone is not believed: its
-/// node finds that out by itself, and ends.
-fn is_destroyed(served: &ServerHandle, backed: &Backed) -> Result<bool, Failure> {
-    let is_destroyed = backed.is_destroyed();
+/// Whether the table was destroyed by another process. If its memory was lost, its content is not trusted: the node
+/// finds that out by itself, and ends.
+fn is_destroyed(served: &ServerHandle, table: &ServedTable) -> Result<bool, Failure> {
+    let is_destroyed = table.is_destroyed();
     if served.has_lost_memory() { Ok(false) } else { is_destroyed }
 }
 
-/// The failure that ended the node.
+/// Returns the failure that ended the node.
 fn why_ended(error: guira::Error) -> Failure {
     match error {
         guira::Error::Admin(guira::AdminError::Serve { url, source: NodeError::MemoryLost { reason } }) => {
@@ -233,7 +233,7 @@ fn why_ended(error: guira::Error) -> Failure {
     }
 }
 
-/// A node that ended although nobody asked it to.
+/// Returns the failure of a node that ended without being asked to.
 fn ended(served: ServerHandle) -> Failure {
     match served.stop() {
         Err(error) => why_ended(error),
@@ -242,18 +242,18 @@ fn ended(served: ServerHandle) -> Failure {
 }
 
 impl Arguments {
-    /// Reads anew who is let in. What cannot be read is told, and changes nothing.
+    /// Reloads tokens and certificates. A failure to read them is reported and changes nothing.
     fn reload(&self, served: &ServerHandle, output: &Output) {
         notify::reloading();
         let reloaded = self.serve_options().and_then(|options| Ok(served.set_access(&options)?));
         match reloaded {
-            Ok(()) => output.remark("guira: tokens and certificates were read anew; sessions go on"),
-            Err(failure) => output.warn(&format!("tokens and certificates are as before: {failure}")),
+            Ok(()) => output.note("guira: tokens and certificates were reloaded; sessions continue"),
+            Err(failure) => output.warn(&format!("tokens and certificates were not reloaded: {failure}")),
         }
     }
 
     fn serve_options(&self) -> Result<ServeOptions, Failure> {
-        let tls = tls::of_node(&self.tls)?;
+        let tls = tls::node_tls(&self.tls)?;
         self.refuse_exposure(tls.as_ref())?;
         let (first, others) = self.listen.split_first().expect("clap gives a default");
         let mut options = ServeOptions::new(*first).session_timeout(self.session_timeout);
@@ -274,29 +274,29 @@ impl Arguments {
         Ok(if self.insecure { options.insecure() } else { options })
     }
 
-    /// Said here, before memory is taken, and in the words of this program; the node itself refuses, too.
+    /// Refuses to listen to other hosts without protection, before memory is allocated. The node itself refuses, too.
     fn refuse_exposure(&self, tls: Option<&NodeTls>) -> Result<(), Failure> {
         let wants_token = !self.token_file.is_empty() || !self.read_only_token_file.is_empty();
         let is_guarded = wants_token || tls.is_some() || self.insecure;
         let mut exposed = self.listen.iter().filter(|addr| !is_guarded && !addr.ip().to_canonical().is_loopback());
         exposed.next().map_or(Ok(()), |addr| {
             Err(Failure::Misuse(format!(
-                "not listening on {addr} without a token, because other hosts can reach it: make one with guira token \
-                 FILE and add --token-file FILE, or speak TLS with --tls-cert, --tls-key and --tls-client-ca, or let \
-                 everybody in with --insecure; nothing was changed"
+                "not listening on {addr} without a token, because other hosts can reach it: create one with guira \
+                 token FILE and add --token-file FILE, or use TLS with --tls-cert, --tls-key and --tls-client-ca, or \
+                 allow anyone with --insecure; nothing was changed"
             )))
         })
     }
 }
 
 impl Ready {
-    fn new(backed: &Backed, served: &ServerHandle, metrics: Option<&HttpServer>) -> Ready {
-        let (config, geometry) = (backed.store.table().config(), backed.store.table().geometry());
+    fn new(table: &ServedTable, served: &ServerHandle, metrics: Option<&HttpServer>) -> Ready {
+        let (config, geometry) = (table.store.table().config(), table.store.table().geometry());
         Ready {
             urls: served.local_addrs().iter().map(|addr| format!("tcp://{}", reachable(*addr))).collect(),
-            backing: backed.name.clone(),
-            created: backed.is_new,
-            differences: backed.differences.clone(),
+            backing: table.name.clone(),
+            created: table.is_new,
+            differences: table.differences.clone(),
             entry: config.format.to_string(),
             rows: config.rows,
             slots: config.max_entries(),
@@ -313,8 +313,8 @@ impl Ready {
     fn human(&self) -> String {
         let made = if self.created { "new" } else { "existing" };
         let metrics = self.metrics.as_ref().map_or_else(String::new, |url| format!("; metrics at {url}"));
-        let is_nameless = self.urls.iter().any(|url| url.starts_with(&format!("tcp://{NO_NAME}:")));
-        let note = if is_nameless { "; HOST is the name or an address of this host" } else { "" };
+        let has_placeholder = self.urls.iter().any(|url| url.starts_with(&format!("tcp://{HOST_PLACEHOLDER}:")));
+        let note = if has_placeholder { "; HOST is the name or an address of this host" } else { "" };
         format!(
             "serving {} at {}: {made} table of {} with room for {} entries, {} of memory, up to {} in {} \
              sessions{metrics}{note}",
@@ -329,10 +329,10 @@ impl Ready {
     }
 }
 
-/// What stands for a host that listens on every address and has no name of its own.
-const NO_NAME: &str = "HOST";
+/// The placeholder in the URL of a host that listens on every address and has no name of its own.
+const HOST_PLACEHOLDER: &str = "HOST";
 
-/// `addr` as clients write it: a host that listens on every address is called by its name.
+/// Returns `addr` as clients write it: a host that listens on every address is given by its name.
 fn reachable(addr: SocketAddr) -> String {
     if !addr.ip().is_unspecified() {
         return addr.to_string();
@@ -341,10 +341,10 @@ fn reachable(addr: SocketAddr) -> String {
     format!("{}:{}", host_of(name.trim()), addr.port())
 }
 
-/// What other hosts may know a host by that calls itself `name`.
+/// Returns the name by which other hosts can reach this one, whose own name is `name`.
 fn host_of(name: &str) -> &str {
-    let is_of_every_host = name == "localhost" || name.starts_with("localhost.");
-    if name.is_empty() || name == "(none)" || is_of_every_host { NO_NAME } else { name }
+    let is_localhost = name == "localhost" || name.starts_with("localhost.");
+    if name.is_empty() || name == "(none)" || is_localhost { HOST_PLACEHOLDER } else { name }
 }
 
 impl Stopped {
@@ -381,7 +381,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_named_where_every_address_listens() {
+    fn a_listener_on_every_address_is_shown_by_host_name() {
         let shown = |addr: &str| reachable(addr.parse().unwrap());
         assert_eq!(shown("127.0.0.1:7711"), "127.0.0.1:7711");
         assert_eq!(shown("[::1]:7711"), "[::1]:7711");

@@ -1,4 +1,4 @@
-//! Where the numbers of a frame stand on the screen. Pure: a buffer in, the same buffer out, for terminals and tests.
+//! Draws a frame into a buffer, for terminals and tests. Does no I/O.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,41 +9,41 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Gauge, Paragraph, Row, Sparkline, Table, Widget, Wrap};
 
-use super::frame::{Frame, Met, NodeNow, Rates, TableNow};
+use super::frame::{CounterNow, Frame, NodeNow, Rates, TableNow};
 use crate::units::{bytes, count, counted, percent, rate};
 
-/// Below this, nothing would be whole.
+/// Minimum size of the terminal: below it, nothing fits.
 pub const MIN_COLUMNS: u16 = 60;
 pub const MIN_LINES: u16 = 16;
-/// Lines of the two boxes about node and table, borders included.
+/// Lines of the boxes about node and table, including borders.
 const HEAD_LINES: u16 = 7;
 /// Lines of the box with the latest round trips.
 const HISTORY_LINES: u16 = 3;
-/// Lines of the box with what clients met.
-const MET_LINES: u16 = 6;
+/// Lines of the box with the counters that clients reported.
+const COUNTER_LINES: u16 = 6;
 
-/// Lines of a problem that are shown.
+/// Maximum lines of a problem.
 const FOOT_LINES_MAX: u16 = 4;
-/// Clients that are listed where a frame is printed.
+/// Maximum number of clients listed in a printed frame.
 const PRINTED_CLIENTS: usize = 100;
 
-/// What is shown beside the frame.
+/// The content of the screen besides the frame.
 #[derive(Clone, Copy, Default)]
-pub struct Beside<'b> {
-    /// Round trips per second at the latest looks, the oldest first.
+pub struct Extras<'b> {
+    /// Round trips per second at the latest samples, the oldest first.
     pub history: &'b [u64],
-    /// Why the latest look failed: the frame is older, then.
+    /// Why the latest sample failed; the frame is older then.
     pub problem: Option<&'b str>,
-    /// What keys there are.
+    /// The keys that can be pressed.
     pub keys: &'b str,
 }
 
-/// The frame as lines of text, of which there are as many as it takes to list up to [`PRINTED_CLIENTS`] clients.
+/// Returns the frame as text, with up to [`PRINTED_CLIENTS`] clients.
 pub fn text(frame: &Frame, columns: u16) -> String {
     let clients = frame.clients.list.len().clamp(1, PRINTED_CLIENTS) as u16;
-    let lines = 1 + HEAD_LINES + MET_LINES + 3 + clients + 1;
+    let lines = 1 + HEAD_LINES + COUNTER_LINES + 3 + clients + 1;
     let mut buffer = Buffer::empty(Rect::new(0, 0, columns, lines));
-    draw(frame, Beside::default(), buffer.area, &mut buffer);
+    draw(frame, Extras::default(), buffer.area, &mut buffer);
     let cells = buffer.content.chunks(usize::from(columns));
     let lines: Vec<String> =
         cells.map(|line| line.iter().map(|cell| cell.symbol()).collect::<String>().trim_end().to_owned()).collect();
@@ -51,27 +51,27 @@ pub fn text(frame: &Frame, columns: u16) -> String {
 }
 
 /// Draws the frame.
-pub fn draw(frame: &Frame, beside: Beside<'_>, area: Rect, buffer: &mut Buffer) {
+pub fn draw(frame: &Frame, extras: Extras<'_>, area: Rect, buffer: &mut Buffer) {
     if area.width < MIN_COLUMNS || area.height < MIN_LINES {
         let size = format!("{} x {}; guira top needs {MIN_COLUMNS} x {MIN_LINES}", area.width, area.height);
         return Paragraph::new(size).wrap(Wrap { trim: true }).render(area, buffer);
     }
     let style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
-    let problem = beside
+    let problem = extras
         .problem
         .map(|problem| Paragraph::new(guira::admin::printable(problem)).style(style).wrap(Wrap { trim: true }));
-    // A message is longer than a line where it says what to do.
-    let foot_lines = beside.problem.map_or(1, |text| text.chars().count().div_ceil(usize::from(area.width)) as u16 + 1);
+    // A message with advice is longer than a line.
+    let foot_lines = extras.problem.map_or(1, |text| text.chars().count().div_ceil(usize::from(area.width)) as u16 + 1);
     let foot_lines = foot_lines.min(FOOT_LINES_MAX);
-    let has_history = frame.node.is_some() && !beside.history.is_empty();
-    let is_low = area.height < 1 + HEAD_LINES + HISTORY_LINES + MET_LINES + 5;
+    let has_history = frame.node.is_some() && !extras.history.is_empty();
+    let is_low = area.height < 1 + HEAD_LINES + HISTORY_LINES + COUNTER_LINES + 5;
     let history_lines = if has_history && !is_low { HISTORY_LINES } else { 0 };
-    let met_lines = if area.height < 1 + HEAD_LINES + MET_LINES + 5 { 0 } else { MET_LINES };
+    let counter_lines = if area.height < 1 + HEAD_LINES + COUNTER_LINES + 5 { 0 } else { COUNTER_LINES };
     let [title, head, history, met, clients, foot] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(HEAD_LINES),
         Constraint::Length(history_lines),
-        Constraint::Length(met_lines),
+        Constraint::Length(counter_lines),
         Constraint::Fill(1),
         Constraint::Length(foot_lines),
     ])
@@ -81,15 +81,15 @@ pub fn draw(frame: &Frame, beside: Beside<'_>, area: Rect, buffer: &mut Buffer) 
     draw_node(frame.node.as_ref(), node, buffer);
     draw_table(&frame.table, table, buffer);
     if history_lines > 0 {
-        let shown = beside.history.len().min(usize::from(history.width.saturating_sub(2)));
-        let bars = &beside.history[beside.history.len() - shown..];
+        let shown = extras.history.len().min(usize::from(history.width.saturating_sub(2)));
+        let bars = &extras.history[extras.history.len() - shown..];
         Sparkline::default().block(boxed("round trips")).data(bars).style(Color::Cyan).render(history, buffer);
     }
-    draw_met(&frame.met, met, buffer);
+    draw_counters(&frame.met, met, buffer);
     draw_clients(frame, clients, buffer);
     match problem {
         Some(problem) => problem.render(foot, buffer),
-        None => Line::raw(format!(" {}", beside.keys)).render(foot, buffer),
+        None => Line::raw(format!(" {}", extras.keys)).render(foot, buffer),
     }
 }
 
@@ -109,8 +109,8 @@ fn draw_title(frame: &Frame, area: Rect, buffer: &mut Buffer) {
 
 fn draw_node(node: Option<&NodeNow>, area: Rect, buffer: &mut Buffer) {
     let Some(node) = node else {
-        let why = "Operations and round trips are not known here: in shared memory no node counts for all, and clients \
-                   tell what they met when they close.";
+        let why = "Operations and round trips are unknown in shared memory: no node counts them, and clients report \
+                   their counters when they close.";
         return Paragraph::new(why).wrap(Wrap { trim: true }).block(boxed("no node")).render(area, buffer);
     };
     let unknown = || "…".to_owned();
@@ -122,7 +122,7 @@ fn draw_node(node: Option<&NodeNow>, area: Rect, buffer: &mut Buffer) {
         ("verbs", of(|rates| format!("{}, {} reads", rate(rates.verbs()), share_of(rates.reads, rates.verbs())))),
         ("in, out", of(bytes_in_out)),
         ("answers", of(answers)),
-        ("turned away", format!("{} refused, {} fenced", count(node.refused), count(node.fenced))),
+        ("sessions", format!("{} refused, {} fenced", count(node.refused), count(node.fenced))),
     ];
     let title = format!("node, {}", counted(node.sessions_open, "session"));
     Paragraph::new(fields.map(|(name, value)| field(name, value)).to_vec()).block(boxed(&title)).render(area, buffer);
@@ -139,7 +139,7 @@ fn answers(rates: &Rates) -> String {
     }
 }
 
-/// A time in whole units, rounded up: what is below `ns` is below it.
+/// Formats an upper bound in whole units, rounded up.
 fn bound(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
@@ -149,7 +149,7 @@ fn bound(ns: u64) -> String {
     }
 }
 
-/// A name, padded, and what it is.
+/// Returns a line with a padded name and its value.
 fn field(name: &str, value: String) -> Line<'static> {
     Line::from(vec![Span::styled(format!("{name:<12}"), Color::DarkGray), Span::raw(value)])
 }
@@ -183,14 +183,14 @@ fn draw_table(table: &TableNow, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// What clients met, in two columns.
-fn draw_met(met: &[Met], area: Rect, buffer: &mut Buffer) {
-    let block = boxed("met by clients, as far as told");
+/// Draws the counters that clients reported, in two columns.
+fn draw_counters(met: &[CounterNow], area: Rect, buffer: &mut Buffer) {
+    let block = boxed("reported by clients");
     let inside = block.inner(area);
     block.render(area, buffer);
     let columns: [Rect; 2] = Layout::horizontal([Constraint::Fill(1); 2]).spacing(3).areas(inside);
     for (column, part) in columns.into_iter().zip(met.chunks(met.len().div_ceil(2).max(1))) {
-        let rows = part.iter().map(|Met { what, total, per_s }| {
+        let rows = part.iter().map(|CounterNow { what, total, per_s }| {
             let now = per_s.filter(|per_s| *per_s > 0.0).map_or_else(String::new, rate);
             let cells =
                 [Line::styled(what.replace('_', " "), Color::DarkGray), Line::raw(count(*total)).right_aligned()];
@@ -217,7 +217,7 @@ fn draw_clients(frame: &Frame, area: Rect, buffer: &mut Buffer) {
     let block = boxed(&title);
     let room = usize::from(block.inner(area).height.saturating_sub(1));
     let hidden = clients.list.len().saturating_sub(room);
-    // Those that need somebody come first.
+    // Clients that need attention come first.
     let mut list: Vec<&ClientStat> = clients.list.iter().collect();
     list.sort_by_key(|client| (client.state == ClientState::Live, client.slot));
     let shown = if hidden > 0 { room.saturating_sub(1) } else { room };
@@ -294,7 +294,7 @@ mod tests {
                 total_bytes: 64 << 20,
             },
             met: ["lock_conflicts", "row_retries", "recoveries", "timeouts"]
-                .map(|what| Met { what, total: 1_234, per_s: Some(5.0) })
+                .map(|what| CounterNow { what, total: 1_234, per_s: Some(5.0) })
                 .to_vec(),
             clients: Clients {
                 live: 11,
@@ -311,10 +311,10 @@ mod tests {
         }
     }
 
-    /// What a terminal of this size shows.
-    fn shown(frame: &Frame, beside: Beside<'_>, columns: u16, lines: u16) -> Vec<String> {
+    /// Returns the content of a terminal of this size.
+    fn shown(frame: &Frame, extras: Extras<'_>, columns: u16, lines: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(columns, lines)).unwrap();
-        terminal.draw(|screen| draw(frame, beside, screen.area(), screen.buffer_mut())).unwrap();
+        terminal.draw(|screen| draw(frame, extras, screen.area(), screen.buffer_mut())).unwrap();
         let buffer = terminal.backend().buffer();
         let lines = buffer.content.chunks(usize::from(columns));
         lines.map(|line| line.iter().map(|cell| cell.symbol()).collect()).collect()
@@ -327,8 +327,8 @@ mod tests {
 
     #[test]
     fn everything_is_there_on_the_usual_terminal() {
-        let beside = Beside { history: &[1, 5, 9], problem: None, keys: "q quit" };
-        let lines = shown(&frame(), beside, 80, 24);
+        let extras = Extras { history: &[1, 5, 9], problem: None, keys: "q quit" };
+        let lines = shown(&frame(), extras, 80, 24);
         for words in [
             "tcp://127.0.0.1:7711  bytes:64",
             "round trips 12,300/s",
@@ -336,7 +336,7 @@ mod tests {
             "in, out     1.9 MiB/s, 5.7 MiB/s",
             "p50 < 3 µs, p99 < 17 µs",
             "node, 12 sessions",
-            "turned away 3 refused, 1 fenced",
+            "sessions    3 refused, 1 fenced",
             "entries     621,000 of 1,000,000 ",
             "change      -120.0/s (0.3 s ago)",
             "62.1 %",
@@ -355,30 +355,30 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_said_and_not_made_up() {
+    fn unknown_numbers_are_shown_as_unknown() {
         let mut frame = frame();
         frame.node = None;
-        let lines = shown(&frame, Beside::default(), 80, 24);
-        has(&lines, "known here: in shared memory");
+        let lines = shown(&frame, Extras::default(), 80, 24);
+        has(&lines, "in shared memory: no node counts");
         has(&lines, "no node");
-        assert!(!lines.iter().any(|line| line.contains("sessions")), "{}", lines.join("\n"));
+        assert!(!lines.iter().any(|line| line.contains("refused")), "{}", lines.join("\n"));
         frame.node = Some(NodeNow { sessions_open: 1, refused: 0, fenced: 0, rates: None });
-        has(&shown(&frame, Beside::default(), 80, 24), "round trips …");
+        has(&shown(&frame, Extras::default(), 80, 24), "round trips …");
     }
 
     #[test]
-    fn problems_and_damage_are_seen() {
+    fn problems_and_damage_are_shown() {
         let mut frame = frame();
         frame.table.unverified_rows = 3;
-        let beside = Beside { problem: Some("the node is gone"), ..Beside::default() };
-        let lines = shown(&frame, beside, 80, 24);
+        let extras = Extras { problem: Some("the node is gone"), ..Extras::default() };
+        let lines = shown(&frame, extras, 80, 24);
         has(&lines, "3 rows DAMAGED");
         let long = format!("shm://{} does not exist; create it with: guira create", "x".repeat(100));
-        has(&shown(&frame, Beside { problem: Some(&long), ..Beside::default() }, 80, 24), "guira create");
+        has(&shown(&frame, Extras { problem: Some(&long), ..Extras::default() }, 80, 24), "guira create");
         has(&lines, "the node is gone");
     }
 
-    /// Large numbers are whole on a terminal of 80 columns, and a state that nobody can ask for is no damage.
+    /// Large numbers fit on a terminal of 80 columns, and an unknown state is not damage.
     #[test]
     fn large_numbers_fit_80_columns() {
         let mut frame = frame();
@@ -393,13 +393,13 @@ mod tests {
         (frame.table.entries, frame.table.capacity) = (100_000_000, 100_000_000);
         frame.table.entries_per_s = Some(-12_345_678.0);
         (frame.clients.list[0].state, frame.clients.list[1].state) = (ClientState::Stopped, ClientState::Unknown);
-        let lines = shown(&frame, Beside::default(), 80, 24);
+        let lines = shown(&frame, Extras::default(), 80, 24);
         for words in [
             "round trips 12,300,000/s",
             "verbs       12,400,000/s, 100 % reads",
             "1023.3 MiB/s, 1023.3 MiB/s",
             "node, 1,024 sessions",
-            "turned away 12,345 refused, 123 fenced",
+            "sessions    12,345 refused, 123 fenced",
             "entries     100,000,000 of 100,000,000",
             "change      -12,300,000/s (0.3 s ago)",
             "stopped",
@@ -412,18 +412,18 @@ mod tests {
     #[test]
     fn every_size_is_drawn() {
         let history = vec![7; 500];
-        let beside = Beside { history: &history, problem: None, keys: "q quit" };
+        let extras = Extras { history: &history, problem: None, keys: "q quit" };
         let mut drawn = 0;
         for columns in (1..=MIN_COLUMNS + 1).chain([79, 80, 81, 200, 500]) {
             for lines in (1..=MIN_LINES + 1).chain([20, 23, 24, 25, 60, 200]) {
-                shown(&frame(), beside, columns, lines);
+                shown(&frame(), extras, columns, lines);
                 drawn += 1;
             }
         }
         println!("{drawn} sizes");
-        has(&shown(&frame(), beside, 40, 10), "needs 60 x 16");
-        has(&shown(&frame(), beside, MIN_COLUMNS, MIN_LINES), "clients live");
-        has(&shown(&frame(), beside, 200, 60), "slot");
+        has(&shown(&frame(), extras, 40, 10), "needs 60 x 16");
+        has(&shown(&frame(), extras, MIN_COLUMNS, MIN_LINES), "clients live");
+        has(&shown(&frame(), extras, 200, 60), "slot");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What one frame of `guira top` says: numbers, not yet where they stand.
+//! The numbers in one frame of `guira top`, without their layout.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,42 +8,42 @@ use serde::Serialize;
 
 use crate::commands::serve::metrics;
 
-/// Something that was seen, and when.
+/// A value with the time at which it was sampled.
 #[derive(Clone)]
-pub struct Seen<T> {
+pub struct Timed<T> {
     pub at: Instant,
-    pub what: T,
+    pub value: T,
 }
 
-/// Counters of what clients met that are shown, in this order, by their names in the table's totals.
+/// The reported counters that are shown, in this order, by their names in the table's totals.
 const SHOWN_TOTALS: [&str; 8] =
     ["lock_conflicts", "row_retries", "crc_retries", "stale_paths", "moves", "suspicions", "recoveries", "timeouts"];
 
-/// A frame. What nobody knows is `None`.
+/// One frame. Unknown numbers are `None`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Frame {
     pub url: String,
     pub format: String,
-    /// What the memory node does; `None` for a table without one.
+    /// The memory node's activity; `None` for a table without one.
     pub node: Option<NodeNow>,
     pub table: TableNow,
-    /// What clients met, as far as they have told.
-    pub met: Vec<Met>,
+    /// The counters that clients reported.
+    pub met: Vec<CounterNow>,
     pub clients: Clients,
 }
 
-/// A memory node, between two looks.
+/// The activity of a memory node between two samples.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeNow {
     pub sessions_open: u64,
-    /// Clients that were not let in, and sessions that were fenced, since the node was started.
+    /// Clients refused and sessions fenced since the node was started.
     pub refused: u64,
     pub fenced: u64,
-    /// `None` at the first look.
+    /// `None` at the first sample.
     pub rates: Option<Rates>,
 }
 
-/// Per second.
+/// Rates per second, and latencies.
 #[derive(Clone, Debug, Serialize)]
 pub struct Rates {
     pub round_trips: f64,
@@ -53,21 +53,21 @@ pub struct Rates {
     pub adds: f64,
     pub bytes_in: f64,
     pub bytes_out: f64,
-    /// Half of all answers took less, in the node; `None` if there were none.
+    /// The median time to answer a request, in the node; `None` if there were no requests.
     pub median_ns: Option<u64>,
-    /// 99 of 100 answers took less.
+    /// The 99th percentile of that time.
     pub p99_ns: Option<u64>,
 }
 
-/// The table, when all rows were read last.
+/// The table at the latest scan of all rows.
 #[derive(Clone, Debug, Serialize)]
 pub struct TableNow {
-    /// How long ago that was, in seconds.
+    /// Age of the scan in seconds.
     pub age_s: f64,
     pub entries: u64,
     pub capacity: u64,
     pub fill: f64,
-    /// How fast entries become more, or fewer; `None` if the rows were read once.
+    /// Change of the number of entries per second; `None` after the first scan.
     pub entries_per_s: Option<f64>,
     pub unverified_rows: u64,
     /// Bytes of keys and values in extents, of the chunks in use, and of all chunks.
@@ -76,20 +76,20 @@ pub struct TableNow {
     pub total_bytes: u64,
 }
 
-/// One counter of what clients met.
+/// One counter that clients reported.
 #[derive(Clone, Debug, Serialize)]
-pub struct Met {
+pub struct CounterNow {
     pub what: &'static str,
     pub total: u64,
     pub per_s: Option<f64>,
 }
 
-/// Who has the table open for changing.
+/// The clients that have the table open for changing.
 #[derive(Clone, Debug, Serialize)]
 pub struct Clients {
     pub live: usize,
     pub stopped: usize,
-    /// Clients of which nobody can ask here whether they live.
+    /// Clients of which this process cannot tell whether they are alive.
     pub unknown: usize,
     pub dead: usize,
     pub recovering: usize,
@@ -99,27 +99,27 @@ pub struct Clients {
 }
 
 impl Frame {
-    /// What was seen at last, and how it differs from what was seen before.
+    /// Returns the frame of the latest sample, with rates since the earlier one.
     pub fn new(
-        stat: &Seen<Arc<Stat>>,
-        earlier_stat: Option<&Seen<Arc<Stat>>>,
-        node: Option<&Seen<NodeCounters>>,
-        earlier_node: Option<&Seen<NodeCounters>>,
+        stat: &Timed<Arc<Stat>>,
+        earlier_stat: Option<&Timed<Arc<Stat>>>,
+        node: Option<&Timed<NodeCounters>>,
+        earlier_node: Option<&Timed<NodeCounters>>,
     ) -> Frame {
         Frame {
-            url: stat.what.url.clone(),
-            format: stat.what.format.clone(),
+            url: stat.value.url.clone(),
+            format: stat.value.format.clone(),
             node: node.map(|node| NodeNow::new(node, earlier_node)),
             table: TableNow::new(stat, earlier_stat),
-            met: met(stat, earlier_stat),
-            clients: Clients::new(&stat.what),
+            met: counters(stat, earlier_stat),
+            clients: Clients::new(&stat.value),
         }
     }
 }
 
 impl NodeNow {
-    fn new(now: &Seen<NodeCounters>, earlier: Option<&Seen<NodeCounters>>) -> NodeNow {
-        let counters = &now.what;
+    fn new(now: &Timed<NodeCounters>, earlier: Option<&Timed<NodeCounters>>) -> NodeNow {
+        let counters = &now.value;
         NodeNow {
             sessions_open: counters.sessions_open(),
             refused: metrics::refusals(counters).iter().map(|(_, count)| count).sum(),
@@ -130,10 +130,10 @@ impl NodeNow {
 }
 
 impl Rates {
-    /// `None` if no time has passed, or a counter went back: then it is another node's.
-    fn between(earlier: &Seen<NodeCounters>, now: &Seen<NodeCounters>) -> Option<Rates> {
+    /// Returns `None` if no time has passed, or if a counter went back because the node was restarted.
+    fn between(earlier: &Timed<NodeCounters>, now: &Timed<NodeCounters>) -> Option<Rates> {
         let seconds = now.at.saturating_duration_since(earlier.at).as_secs_f64();
-        let (now, earlier) = (&now.what, &earlier.what);
+        let (now, earlier) = (&now.value, &earlier.value);
         let rate = |count: fn(&NodeCounters) -> u64| {
             let more = count(now).checked_sub(count(earlier)).filter(|_| seconds > 0.0)?;
             Some(more as f64 / seconds)
@@ -153,13 +153,13 @@ impl Rates {
         })
     }
 
-    /// All verbs.
+    /// Returns the rate of all verbs.
     pub fn verbs(&self) -> f64 {
         self.reads + self.writes + self.swaps + self.adds
     }
 }
 
-/// The end of the bucket in which `percent` of all are reached; bucket b ends at 2^b nanoseconds.
+/// Returns the upper end of the bucket that holds the percentile; bucket b ends at 2^b nanoseconds.
 fn quantile_ns(buckets: &[u64], percent: u64) -> Option<u64> {
     let all: u64 = buckets.iter().sum();
     let wanted = (u128::from(all) * u128::from(percent)).div_ceil(100);
@@ -172,11 +172,11 @@ fn quantile_ns(buckets: &[u64], percent: u64) -> Option<u64> {
 }
 
 impl TableNow {
-    fn new(now: &Seen<Arc<Stat>>, earlier: Option<&Seen<Arc<Stat>>>) -> TableNow {
-        let table = &now.what.table;
+    fn new(now: &Timed<Arc<Stat>>, earlier: Option<&Timed<Arc<Stat>>>) -> TableNow {
+        let table = &now.value.table;
         let entries_per_s = earlier.and_then(|earlier| {
             let seconds = now.at.saturating_duration_since(earlier.at).as_secs_f64();
-            (seconds > 0.0).then(|| (table.entries as f64 - earlier.what.table.entries as f64) / seconds)
+            (seconds > 0.0).then(|| (table.entries as f64 - earlier.value.table.entries as f64) / seconds)
         });
         TableNow {
             age_s: now.at.elapsed().as_secs_f64(),
@@ -192,16 +192,16 @@ impl TableNow {
     }
 }
 
-fn met(now: &Seen<Arc<Stat>>, earlier: Option<&Seen<Arc<Stat>>>) -> Vec<Met> {
+fn counters(now: &Timed<Arc<Stat>>, earlier: Option<&Timed<Arc<Stat>>>) -> Vec<CounterNow> {
     let of = |stat: &Stat, what: &str| stat.totals.named().find(|(name, _)| *name == what).map(|(_, count)| count);
     let shown = SHOWN_TOTALS.iter().filter_map(|what| {
-        let total = of(&now.what, what)?;
+        let total = of(&now.value, what)?;
         let per_s = earlier.and_then(|earlier| {
             let seconds = now.at.saturating_duration_since(earlier.at).as_secs_f64();
-            let more = total.checked_sub(of(&earlier.what, what)?).filter(|_| seconds > 0.0)?;
+            let more = total.checked_sub(of(&earlier.value, what)?).filter(|_| seconds > 0.0)?;
             Some(more as f64 / seconds)
         });
-        Some(Met { what, total, per_s })
+        Some(CounterNow { what, total, per_s })
     });
     shown.collect()
 }
@@ -245,8 +245,8 @@ mod tests {
         (before.batches, before.reads) = (100, 300);
         let mut after = before.clone();
         (after.batches, after.reads, after.adds) = (150, 500, 1);
-        let earlier = Seen { at, what: before };
-        let now = Seen { at: at + Duration::from_millis(500), what: after };
+        let earlier = Timed { at, value: before };
+        let now = Timed { at: at + Duration::from_millis(500), value: after };
         let rates = Rates::between(&earlier, &now).unwrap();
         assert_eq!((rates.round_trips, rates.reads, rates.adds, rates.verbs()), (100.0, 400.0, 2.0, 402.0));
         assert_eq!(rates.median_ns, None);

@@ -1,6 +1,6 @@
-//! The terminal: draws frames as they come, and listens to keys and signals.
+//! The terminal: draws frames as they arrive, and handles keys and signals.
 //!
-//! Invariant: what was changed about the terminal is changed back before this returns, and before a panic is told.
+//! Invariant: the terminal is restored before this returns, and before a panic is printed.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, channel, sync_channel};
@@ -10,86 +10,86 @@ use std::time::{Duration, Instant};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
-use super::draw::{self, Beside};
+use super::draw::{self, Extras};
 use super::frame::Frame;
 use super::sampler::Sampler;
 use crate::failure::Failure;
 use crate::signals::Signals;
 
-/// How long a key or a signal may wait for an answer.
+/// Maximum time until a key or a signal is handled.
 const POLL: Duration = Duration::from_millis(100);
-/// Looks whose round trips are remembered: more than any terminal has columns.
+/// Maximum number of samples in the history: more than any terminal has columns.
 const HISTORY_MAX: usize = 1_024;
-/// How long a table that was destroyed may take to have a successor of its name, which is then watched.
+/// How long to wait after the table was destroyed for a new table with its name, which is then watched.
 const SUCCESSOR_WAIT: Duration = Duration::from_secs(3);
-/// What looks at the table came to.
-type Looks = Receiver<Result<Frame, Failure>>;
+/// The results of sampling.
+type Samples = Receiver<Result<Frame, Failure>>;
 
-/// What keys there are.
+/// The keys that can be pressed.
 const KEYS: &str = "q quit";
 
-/// Shows the table until somebody has seen enough.
+/// Shows the table until the user quits.
 pub fn run(sampler: Sampler, every: Duration) -> Result<(), Failure> {
     let signals = Signals::catch()?;
     let (frames, stop) = start(sampler, every)?;
-    // The first look may take long, or fail: nothing is drawn before.
-    let mut shown = Shown::new(frames.recv().map_err(|_| lost())??);
+    // The first sample may take long, or fail, so nothing is drawn before it.
+    let mut shown = View::new(frames.recv().map_err(|_| sampler_ended())??);
     let terminal = ratatui::try_init().map_err(Failure::host("draw on the terminal"));
     let result = terminal.and_then(|mut terminal| show(&mut terminal, &mut shown, &frames, &signals));
-    ratatui::try_restore().map_err(Failure::host("give the terminal back"))?;
-    // The other thread ends when it finds that nobody waits for it.
+    ratatui::try_restore().map_err(Failure::host("restore the terminal"))?;
+    // The other thread ends when this sender is dropped.
     drop(stop);
     result
 }
 
-/// Looks at the table on a thread of its own. Dropping what is returned second ends it.
-fn start(mut sampler: Sampler, every: Duration) -> Result<(Looks, SyncSender<()>), Failure> {
+/// Starts a thread that samples the table. Dropping the returned sender ends it.
+fn start(mut sampler: Sampler, every: Duration) -> Result<(Samples, SyncSender<()>), Failure> {
     let (frames, shown) = channel();
     let (stop, stopped) = sync_channel(0);
-    let look = move || {
-        while frames.send(sampler.look()).is_ok() {
+    let sample = move || {
+        while frames.send(sampler.sample()).is_ok() {
             if stopped.recv_timeout(every) != Err(RecvTimeoutError::Timeout) {
                 return;
             }
         }
     };
-    thread::Builder::new().name("guira-top".to_owned()).spawn(look).map_err(Failure::host("start a thread"))?;
+    thread::Builder::new().name("guira-top".to_owned()).spawn(sample).map_err(Failure::host("start a thread"))?;
     Ok((shown, stop))
 }
 
-fn lost() -> Failure {
-    Failure::host("look at the table")(std::io::Error::other("the thread that looks has ended"))
+fn sampler_ended() -> Failure {
+    Failure::host("sample the table")(std::io::Error::other("the sampling thread has ended"))
 }
 
-/// What is on the screen.
-struct Shown {
+/// The state of the screen.
+struct View {
     frame: Frame,
     history: VecDeque<u64>,
     problem: Option<String>,
-    /// Since when every look has found the table destroyed.
+    /// The time since which every sample has found the table destroyed.
     destroyed_since: Option<Instant>,
 }
 
-impl Shown {
-    fn new(frame: Frame) -> Shown {
-        Shown { frame, history: VecDeque::new(), problem: None, destroyed_since: None }
+impl View {
+    fn new(frame: Frame) -> View {
+        View { frame, history: VecDeque::new(), problem: None, destroyed_since: None }
     }
 
-    /// Takes what a look came to.
+    /// Processes the result of a sample.
     ///
     /// # Errors
-    /// The table was destroyed a while ago, and has no successor.
-    fn take(&mut self, look: Result<Frame, Failure>) -> Result<(), Failure> {
-        match &look {
+    /// The table was destroyed [`SUCCESSOR_WAIT`] ago, and no new table has its name.
+    fn take(&mut self, sample: Result<Frame, Failure>) -> Result<(), Failure> {
+        match &sample {
             Err(Failure::Destroyed { .. }) => {
                 self.destroyed_since.get_or_insert_with(Instant::now);
             }
             _ => self.destroyed_since = None,
         }
         if self.destroyed_since.is_some_and(|since| since.elapsed() >= SUCCESSOR_WAIT) {
-            return look.map(drop);
+            return sample.map(drop);
         }
-        match look {
+        match sample {
             Ok(frame) => {
                 if let Some(rates) = frame.node.as_ref().and_then(|node| node.rates.as_ref()) {
                     if self.history.len() == HISTORY_MAX {
@@ -105,17 +105,17 @@ impl Shown {
     }
 
     fn draw(&mut self, terminal: &mut DefaultTerminal) -> Result<(), Failure> {
-        let Shown { frame, history, problem, .. } = self;
-        let beside = Beside { history: history.make_contiguous(), problem: problem.as_deref(), keys: KEYS };
-        let drawn = terminal.draw(|screen| draw::draw(frame, beside, screen.area(), screen.buffer_mut()));
+        let View { frame, history, problem, .. } = self;
+        let extras = Extras { history: history.make_contiguous(), problem: problem.as_deref(), keys: KEYS };
+        let drawn = terminal.draw(|screen| draw::draw(frame, extras, screen.area(), screen.buffer_mut()));
         drawn.map(|_| ()).map_err(Failure::host("draw on the terminal"))
     }
 }
 
-fn show(terminal: &mut DefaultTerminal, shown: &mut Shown, frames: &Looks, signals: &Signals) -> Result<(), Failure> {
+fn show(terminal: &mut DefaultTerminal, shown: &mut View, frames: &Samples, signals: &Signals) -> Result<(), Failure> {
     shown.draw(terminal)?;
     loop {
-        if signals.came().is_some() {
+        if signals.received().is_some() {
             return Ok(());
         }
         let mut is_changed = false;
@@ -130,9 +130,9 @@ fn show(terminal: &mut DefaultTerminal, shown: &mut Shown, frames: &Looks, signa
         }
         loop {
             match frames.try_recv() {
-                Ok(look) => shown.take(look)?,
+                Ok(sample) => shown.take(sample)?,
                 Err(TryRecvError::Empty) => break,
-                Err(TryRecvError::Disconnected) => return Err(lost()),
+                Err(TryRecvError::Disconnected) => return Err(sampler_ended()),
             }
             is_changed = true;
         }

@@ -1,6 +1,6 @@
 //! `guira ycsb`: a YCSB workload from several threads and processes at once.
 //!
-//! This process is the first of them. The others take the same plan, and all phases start together; their tallies are
+//! This process is the first of them. The others follow the same plan, and all phases start together; their tallies are
 //! merged before any figure is computed.
 
 mod processes;
@@ -26,25 +26,25 @@ use crate::interrupt;
 use crate::output::{Format, Output};
 use crate::units::{self, counted, parse_count};
 
-/// Client slots beside those of the workers: for whoever looks at the table meanwhile.
+/// Client slots besides those of the workers, for other commands during the run.
 const SPARE_CLIENTS: u32 = 16;
-/// The largest value that a table made for a run holds in its rows.
+/// The largest value that a table created for a run holds in its rows.
 const FIXED_VALUE_BYTES_MAX: usize = 1008;
-/// Keys of a table made for a run.
+/// Bytes of a key in a table created for a run.
 const KEY_BYTES: u16 = 8;
 
 /// Measure a table under a YCSB workload.
 ///
-/// Says the throughput, and per kind of operation round trips, messages, bytes and latency.
+/// Reports throughput, and per kind of operation round trips, messages, bytes and latency.
 ///
-/// A table that does not exist is made for the run and destroyed after it, also after Ctrl-C. A run that is killed
-/// (SIGKILL) leaves it: the next run with its URL says so, and guira destroy removes it.
+/// A table that does not exist is created for the run and destroyed after it, also after Ctrl-C. A run that is killed
+/// (SIGKILL) leaves it behind: the next run with its URL says so, and guira destroy removes it.
 ///
-/// One that exists is used if it holds the records of such a run, with the same --records and --seed: --keep leaves it
-/// so. Any other one only with --into-existing, which replaces no key that it holds, and removes what the run has
-/// inserted. A run that is killed (SIGKILL, or a second Ctrl-C) leaves that.
+/// An existing table is used if it holds the records of such a run, with the same --records and --seed, as --keep
+/// leaves it. Any other table is used only with --into-existing, which never replaces a key that the table holds, and
+/// removes the records that the run inserted. A run that is killed (SIGKILL, or a second Ctrl-C) leaves them behind.
 ///
-/// Throughput includes the two clock readings that timing an operation costs; --latency-every times fewer of them.
+/// Throughput includes the two clock readings that time an operation; --latency-every times fewer operations.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.
@@ -56,7 +56,7 @@ pub struct Arguments {
     /// Records loaded before the run.
     #[arg(long, value_name = "N", default_value = "1M", value_parser = parse_count)]
     pub records: u64,
-    /// Operations of the run, of all threads together.
+    /// Number of operations of the run, of all threads together.
     #[arg(long, value_name = "N", default_value = "1M", value_parser = parse_count)]
     pub operations: u64,
     /// Threads in each process.
@@ -65,35 +65,35 @@ pub struct Arguments {
     /// Processes.
     #[arg(long, value_name = "P", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub processes: u16,
-    /// How uneven the popularity of records is: 0 is even, 0.99 is YCSB's.
+    /// Skew of the popularity of records: 0 is uniform, 0.99 is the default of YCSB.
     #[arg(long, value_name = "THETA", default_value_t = 0.99)]
     pub theta: f64,
-    /// Seed of keys and operations: the same seed repeats them.
+    /// Seed of keys and operations: the same seed repeats the run.
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     pub seed: u64,
-    /// Load the records first (the default). Those of an earlier run are replaced.
+    /// Load the records first (the default). Records of an earlier run are replaced.
     #[arg(long, overrides_with = "no_load")]
     pub load: bool,
     /// The records are there already, from a run with the same seed.
     #[arg(long, overrides_with = "load")]
     pub no_load: bool,
-    /// Bytes of each value. Default: what the table's format says, or 100.
+    /// Bytes of each value. Default: the value size of the table's format, or 100.
     #[arg(long, value_name = "BYTES", value_parser = units::parse_bytes)]
     pub value_bytes: Option<u64>,
-    /// Entry format of a table that is made for the run. Default: fixed:8:8, or fixed:8:BYTES as --value-bytes says.
+    /// Entry format of a table that is created for the run. Default: fixed:8:8, or fixed:8:BYTES with --value-bytes.
     #[arg(long, value_name = "FORMAT")]
     pub entry: Option<EntryFormat>,
-    /// Keep a table that was made for the run, or what the run has inserted into one that exists.
+    /// Keep a table that was created for the run, or the records that the run inserted into an existing one.
     #[arg(long)]
     pub keep: bool,
-    /// Use a table that holds other keys, too: a record whose key it holds ends the run, and what the run has inserted
-    /// is removed after it.
+    /// Use a table that holds other keys. The run fails if the table already holds the key of a record. The records that
+    /// the run inserted are removed after it.
     #[arg(long, conflicts_with = "no_load")]
     pub into_existing: bool,
     /// Check that each value read is one that was written for its record.
     #[arg(long)]
     pub verify: bool,
-    /// Time every Nth operation only.
+    /// Time only every Nth operation.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub latency_every: u32,
     #[command(flatten)]
@@ -111,7 +111,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let (store, origin) = table(arguments, output)?;
     match origin {
         Origin::MadeHere => interrupt::arm(&arguments.url, output),
-        Origin::EarlierRun | Origin::Foreign => interrupt::note(),
+        Origin::EarlierRun | Origin::Foreign => interrupt::catch(),
     }
     let measured = measure(arguments, &store, origin, output);
     interrupt::disarm();
@@ -124,29 +124,29 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let report = measured?;
     output.answer(&report, || report.human())?;
     if let Some(removal) = report.incomplete_removal() {
-        return Err(Failure::left(&arguments.url, removal));
+        return Err(Failure::records_left(&arguments.url, removal));
     }
     Ok(if report.errors() == 0 { Verdict::Fine } else { Verdict::Negative })
 }
 
-/// Where the table comes from.
+/// The origin of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It was made for the run.
+    /// It was created for the run.
     MadeHere,
-    /// It was there, with the records of a run like this.
+    /// It existed, with the records of a run like this one.
     EarlierRun,
-    /// It was there, with whatever others keep in it.
+    /// It existed, with other records.
     Foreign,
 }
 
-/// Opens the table, or makes one.
+/// Opens the table, or creates one.
 pub fn table(arguments: &Arguments, output: &Output) -> Result<(Store, Origin), Failure> {
     match Store::open_with(&arguments.url, &owner::required(open_options()?)?) {
         Ok(store) => {
             let origin = origin(arguments, &store)?;
             if output.format() == Format::Human {
-                output.say(&existing(&store, origin, arguments)?)?;
+                output.human_line(&existing(&store, origin, arguments)?)?;
             }
             return Ok((store, origin));
         }
@@ -154,16 +154,16 @@ pub fn table(arguments: &Arguments, output: &Output) -> Result<(Store, Origin), 
         Err(error) => return Err(error.into()),
     }
     if arguments.no_load {
-        return Err(Failure::Absent { url: arguments.url.clone() });
+        return Err(Failure::NotFound { url: arguments.url.clone() });
     }
     let options = options(arguments)?;
     let after = if arguments.keep { "and kept" } else { "and destroyed after it" };
-    output.say(&format!("{} does not exist: it is made for this run {after}", arguments.url))?;
-    // From here on, whatever fails, the caller destroys it.
+    output.human_line(&format!("{} does not exist: it is created for this run {after}", arguments.url))?;
+    // From here on the caller destroys it, whatever fails.
     Ok((create(&arguments.url, &options, output)?, Origin::MadeHere))
 }
 
-/// Where a table that was there comes from; refuses one that the run is not meant for.
+/// Returns the origin of an existing table; refuses a table with other records unless `--into-existing` is given.
 fn origin(arguments: &Arguments, store: &Store) -> Result<Origin, Failure> {
     if arguments.into_existing {
         return Ok(Origin::Foreign);
@@ -172,21 +172,21 @@ fn origin(arguments: &Arguments, store: &Store) -> Result<Origin, Failure> {
         return Ok(Origin::EarlierRun);
     }
     let Arguments { url, records, seed, .. } = arguments;
-    let what = format!("{url} exists, and does not hold the records of a run with --records {records} --seed {seed}");
+    let what = format!("{url} exists, but does not hold the records of a run with --records {records} --seed {seed}");
     let advice = match (arguments.no_load, store.stat()?.region.node()) {
-        (true, _) => "--into-existing --keep, instead of --no-load, loads them beside what it holds".to_owned(),
+        (true, _) => "--into-existing --keep, instead of --no-load, loads them beside its own records".to_owned(),
         (false, Some(_)) => INTO_EXISTING.to_owned(),
-        (false, None) => format!("{INTO_EXISTING}; guira destroy {url} removes the table with all that it holds"),
+        (false, None) => format!("{INTO_EXISTING}; guira destroy {url} removes the table and everything in it"),
     };
     Err(Failure::Misuse(format!("{what}: {advice}; nothing was changed")))
 }
 
-/// The advice about a table that is somebody's.
-const INTO_EXISTING: &str = "--into-existing inserts them beside what it holds, and removes them after the run";
-/// Records of a table that are looked at to know whether they are a run's, at most.
+/// The advice about a table with other records.
+const INTO_EXISTING: &str = "--into-existing inserts them beside its own records, and removes them after the run";
+/// Maximum number of records that are checked to find out whether they are a run's.
 const SAMPLED_RECORDS: u64 = 4096;
 
-/// Whether a table holds this run's records: every one of a sample has a value that is a run's, of any version.
+/// Whether a table holds this run's records: each of a sample must have a run's value, of any version.
 fn holds_records_of_run(arguments: &Arguments, store: &Store) -> Result<bool, Failure> {
     let shape = shape(arguments, store)?;
     let records = arguments.records;
@@ -205,24 +205,24 @@ fn holds_records_of_run(arguments: &Arguments, store: &Store) -> Result<bool, Fa
     Ok(true)
 }
 
-/// How the records of the run look in this table.
+/// Returns the shape of the run's records in this table.
 fn shape(arguments: &Arguments, store: &Store) -> Result<RecordShape, Failure> {
     Ok(RecordShape::new(store.table().config().format, value_bytes(arguments)?, arguments.seed)?)
 }
 
-/// What is to be said of a table that was there. It may be what a run left that was killed, and then its clients died.
+/// Describes an existing table. A killed run may have left it, and then its clients are dead.
 fn existing(store: &Store, origin: Origin, arguments: &Arguments) -> Result<String, Failure> {
     let url = store.url();
     if origin == Origin::Foreign {
-        let after = if arguments.keep { "kept" } else { "removed after it" };
-        return Ok(format!("{url} exists: the records of this run are inserted beside what it holds, and {after}"));
+        let after = if arguments.keep { "kept" } else { "removed afterwards" };
+        return Ok(format!("{url} exists: the records of this run are inserted beside its own and {after}"));
     }
     let stat = store.stat()?;
     let dead = stat.clients.iter().filter(|client| client.state == ClientState::Dead).count();
     let left = match dead {
         0 => String::new(),
         _ => format!(
-            "; {} of it died, as in a run that was killed: what is left of one is cleaned up when it is met",
+            "; {} died, as in a run that was killed: each is recovered when another client needs what it held",
             counted(dead as u64, "client")
         ),
     };
@@ -233,10 +233,10 @@ fn existing(store: &Store, origin: Origin, arguments: &Arguments) -> Result<Stri
     Ok(format!("{url} exists: it is used as it is, and kept{removed}{left}"))
 }
 
-/// A table sized for the run.
+/// Returns the options of a table sized for the run.
 pub fn options(arguments: &Arguments) -> Result<CreateOptions, Failure> {
     let inserts = match arguments.workload {
-        // 5 % of the operations, with room for chance.
+        // 5 % of the operations, with a margin for chance.
         WorkloadName::D => arguments.operations / 18 + 1000,
         WorkloadName::W => arguments.operations,
         _ => 0,
@@ -257,7 +257,7 @@ pub fn options(arguments: &Arguments) -> Result<CreateOptions, Failure> {
     let clients = u16::try_from((workers + SPARE_CLIENTS).max(1024)).unwrap_or(u16::MAX - 1);
     let mut options = CreateOptions::new(capacity).format(format).max_clients(clients).seed(arguments.seed);
     if let EntryFormat::Bytes { .. } = format {
-        // Twice the values: places are larger than what they hold, and a new value is written before the old one is
+        // Twice the values: places are larger than their values, and a new value is written before the old one is
         // freed.
         let each = 2 * (value_bytes.unwrap_or(DEFAULT_VALUE_BYTES) as u64 + 64);
         options = options.extent_bytes(capacity.saturating_mul(each).saturating_add(u64::from(workers) << 20));
@@ -266,12 +266,13 @@ pub fn options(arguments: &Arguments) -> Result<CreateOptions, Failure> {
 }
 
 fn value_bytes(arguments: &Arguments) -> Result<Option<usize>, Failure> {
-    let convert =
-        |bytes| usize::try_from(bytes).map_err(|_| Failure::Misuse(format!("values of {}", units::bytes(bytes))));
+    let convert = |bytes| {
+        usize::try_from(bytes).map_err(|_| Failure::Misuse(format!("values of {} are too large", units::bytes(bytes))))
+    };
     arguments.value_bytes.map(convert).transpose()
 }
 
-/// Runs the phases in all processes. What the run has inserted into a table that was there is removed again.
+/// Runs the phases in all processes, and removes the records that the run inserted into an existing table.
 pub fn measure(arguments: &Arguments, store: &Store, origin: Origin, output: &Output) -> Result<Report, Failure> {
     let mut own = Share {
         url: arguments.url.to_string(),
@@ -288,7 +289,7 @@ pub fn measure(arguments: &Arguments, store: &Store, origin: Origin, output: &Ou
         verify: if arguments.verify { Verify::EveryRead } else { Verify::Off },
         latency_every: arguments.latency_every,
     };
-    // First, so that a plan that cannot be is refused before any process is started.
+    // First, so that an invalid plan is refused before any process is started.
     let driver = own.driver_of(store.clone())?;
     let mut processes = Processes::new(driver);
     for number in 1..arguments.processes {
@@ -307,7 +308,7 @@ pub fn measure(arguments: &Arguments, store: &Store, origin: Origin, output: &Ou
     }
 }
 
-/// Loads and runs.
+/// Loads the records, if asked to, and runs the operations.
 fn phases(
     arguments: &Arguments,
     store: &Store,
@@ -329,17 +330,17 @@ fn failure_after_removal(url: &Url, failure: Failure, removal: Removal) -> Failu
     match (failure, removal) {
         (Failure::Stopped, Removal { left: 0, failure: None, .. }) => Failure::CleanedUp(url.clone()),
         (failure, Removal { left: 0, failure: None, .. }) => {
-            let advice = "what the run had inserted is removed again".to_owned();
+            let advice = "the records that the run inserted were removed".to_owned();
             Failure::Advised { source: Box::new(failure), advice }
         }
         (failure, removal) => {
-            Failure::Advised { source: Box::new(failure), advice: Failure::left(url, &removal).to_string() }
+            Failure::Advised { source: Box::new(failure), advice: Failure::records_left(url, &removal).to_string() }
         }
     }
 }
 
 impl Arguments {
-    /// Whether what the run has inserted is to be removed.
+    /// Whether to remove the records that the run inserted.
     fn removes(&self, origin: Origin, is_done: bool) -> bool {
         let is_kept = self.keep && is_done;
         match origin {

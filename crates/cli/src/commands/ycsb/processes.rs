@@ -1,7 +1,7 @@
-//! The processes of a run: this one and its workers, which carry out the same phases at once.
+//! The processes of a run: this one and its workers, which carry out the same phases at the same time.
 //!
-//! Invariant: when a phase has ended, in whichever way, no process is in it any more: all that are there can be told to
-//! remove what they have inserted.
+//! Invariant: when a phase has ended, successfully or not, no process is in it any more, so all remaining processes can
+//! be ordered to remove the records they inserted.
 
 use std::sync::Mutex;
 
@@ -15,19 +15,19 @@ use crate::progress::Progress;
 use crate::units::{count, counted};
 use crate::workers::Worker;
 
-/// This process's share, and the other processes.
+/// This process's driver, and the other processes.
 pub struct Processes {
     own: Driver,
     others: Vec<Worker>,
 }
 
 impl Processes {
-    /// This process alone.
+    /// Creates a set of this process alone.
     pub fn new(own: Driver) -> Processes {
         Processes { own, others: Vec::new() }
     }
 
-    /// Starts another one, which makes ready for its share.
+    /// Starts another process, which prepares for its share.
     pub fn start(&mut self, number: u16, share: &Share) -> Result<(), Failure> {
         let mut worker = Worker::start(format!("process {number}"), &["ycsb-worker"])?;
         worker.send(&Order::Prepare(share.clone()))?;
@@ -35,12 +35,12 @@ impl Processes {
         Ok(())
     }
 
-    /// Waits until the others are ready.
+    /// Waits until the other processes are ready.
     pub fn ready(&mut self) -> Result<(), Failure> {
         self.others.iter_mut().try_for_each(Worker::receive)
     }
 
-    /// Lets every process load its share.
+    /// Loads the shares of all processes.
     pub fn load(&mut self, output: &Output) -> Result<PhaseTally, Failure> {
         let shown = self.shown("loading", self.own.records(), output);
         let tally = self.phase(&Order::Load, &|own| shown.tick(own));
@@ -48,12 +48,12 @@ impl Processes {
         tally
     }
 
-    /// Lets every process carry out its operations.
+    /// Runs the operations of all processes.
     pub fn run(&mut self) -> Result<PhaseTally, Failure> {
         self.phase(&Order::Run, &|_| ())
     }
 
-    /// Lets every process that is there remove what it has inserted.
+    /// Makes all remaining processes remove the records they inserted.
     pub fn remove(&mut self, output: &Output) -> Removal {
         let shown = self.shown("removing", self.own.inserted(), output);
         let asked: Vec<Result<(), Failure>> = self.others.iter_mut().map(|other| other.send(&Order::Remove)).collect();
@@ -67,7 +67,7 @@ impl Processes {
         total
     }
 
-    /// Lets every process carry out a phase, this one included. If it fails in one of them, the others stop.
+    /// Carries out a phase in all processes, including this one. If it fails in one of them, the others stop.
     fn phase(&mut self, order: &Order, progress: &(dyn Fn(u64) + Sync)) -> Result<PhaseTally, Failure> {
         let mut sent = 0;
         let mut total = Ok(());
@@ -81,7 +81,7 @@ impl Processes {
         let mut total = total.and_then(|()| order.carry_out(&mut self.own, progress));
         for number in 0..sent {
             if total.is_err() {
-                // One that is gone does nothing any more.
+                // A process that has ended needs no order.
                 self.others[number..sent].iter_mut().for_each(|other| _ = other.send(&Order::Stop));
             }
             total = merged(total, receive(&mut self.others[number]));
@@ -89,7 +89,7 @@ impl Processes {
         total
     }
 
-    /// How far all processes have got is told by how far this one has: shares are equal.
+    /// Starts the progress display. The progress of all processes is estimated from this one's: shares are equal.
     fn shown(&self, what: &'static str, own: u64, output: &Output) -> Shown {
         let processes = 1 + self.others.len() as u64;
         let total = own * processes;
@@ -101,14 +101,14 @@ fn receive<T: DeserializeOwned>(worker: &mut Worker) -> Result<T, Failure> {
     worker.receive()
 }
 
-/// Both tallies, or the failure that came first.
+/// Merges both tallies, or returns the first failure.
 fn merged(one: Result<PhaseTally, Failure>, two: Result<PhaseTally, Failure>) -> Result<PhaseTally, Failure> {
     let (mut one, two) = (one?, two?);
     one.merge(two);
     Ok(one)
 }
 
-/// The progress of a phase of all processes.
+/// The progress display of a phase of all processes.
 struct Shown {
     processes: u64,
     total: u64,
@@ -117,7 +117,7 @@ struct Shown {
 
 impl Shown {
     fn tick(&self, own: u64) {
-        // Who finds it in use leaves the showing to the other thread.
+        // If another thread is updating the display, this one skips it.
         if let Ok(mut progress) = self.progress.try_lock() {
             let done = own * self.processes;
             progress.tick(done, || format!("about {} of {}", count(done), counted(self.total, "record")));

@@ -1,11 +1,11 @@
-//! What a run came to, for people and for programs.
+//! The report of a run, as text and as JSON.
 
 use guira::{Counters, EntryFormat};
 use guira_lab::driver::{Kinds, OperationFigures, PhaseTally, Removal};
 use serde::{Serialize, Serializer};
 
 use super::Arguments;
-use crate::output::{met, table};
+use crate::output::{counter_table, table};
 use crate::units::{count, counted, per_second, percent, rate, time};
 
 /// The table a run used.
@@ -16,11 +16,11 @@ pub struct Table {
     pub value_bytes: usize,
     /// Its fill after the run.
     pub fill: f64,
-    /// Whether it was made for the run.
+    /// Whether it was created for the run.
     pub made_here: bool,
 }
 
-/// A run's figures and what they depend on.
+/// The figures of a run and its parameters.
 #[derive(Debug, Serialize)]
 pub struct Report {
     url: String,
@@ -44,7 +44,7 @@ pub struct Report {
     #[serde(serialize_with = "by_name")]
     met: Counters,
     failures: Vec<String>,
-    /// The outcome of removing the records that the run had inserted, if they were to be removed.
+    /// The outcome of removing the records that the run inserted, if they were to be removed.
     removal: Option<Removal>,
 }
 
@@ -52,7 +52,7 @@ fn by_name<S: Serializer>(counters: &Counters, serializer: S) -> Result<S::Ok, S
     serializer.collect_map(counters.named())
 }
 
-/// What loading the records cost.
+/// The figures of loading the records.
 #[derive(Debug, Serialize)]
 struct LoadFigures {
     records: u64,
@@ -62,7 +62,7 @@ struct LoadFigures {
 }
 
 impl Report {
-    /// The report of these tallies.
+    /// Creates the report from the tallies of the phases.
     pub fn new(arguments: &Arguments, table: &Table, load: Option<&PhaseTally>, run: &PhaseTally) -> Report {
         let figures = run.figures();
         Report {
@@ -95,27 +95,27 @@ impl Report {
         }
     }
 
-    /// The same report of a run whose records are removed.
+    /// Adds the outcome of the removal.
     pub fn with_removal(self, removal: Removal) -> Report {
         Report { removal: Some(removal), ..self }
     }
 
-    /// The outcome of the removal, if some records may be left.
+    /// Returns the outcome of the removal if some records may be left.
     pub fn incomplete_removal(&self) -> Option<&Removal> {
         self.removal.as_ref().filter(|removal| removal.left > 0 || removal.failure.is_some())
     }
 
-    /// Operations that failed.
+    /// Returns the number of operations that failed.
     pub fn errors(&self) -> u64 {
         self.operations.named().iter().map(|(_, figures)| figures.errors).sum()
     }
 
-    /// Operations that succeeded, in a second.
+    /// Returns the successful operations per second.
     pub fn throughput_ops_per_s(&self) -> f64 {
         self.throughput_ops_per_s
     }
 
-    /// The report for people.
+    /// Returns the report as text.
     pub fn human(&self) -> String {
         let mut lines = vec![format!(
             "YCSB {} on {} ({}, values of {}): {} in {}, theta {}, seed {}",
@@ -147,9 +147,9 @@ impl Report {
         ));
         lines.push(String::new());
         lines.push(self.operations_table());
-        lines.extend(met("met by clients of the run", self.met.named()).map(|met| format!("\n{met}")));
+        lines.extend(counter_table("reported by clients of the run", self.met.named()).map(|met| format!("\n{met}")));
         if let Some(removal) = &self.removal {
-            lines.push(format!("\n{} of the run removed again", counted(removal.removed, "record")));
+            lines.push(format!("\n{} of the run removed", counted(removal.removed, "record")));
         }
         if self.errors() > 0 {
             lines.push(format!("\n{} failed:", counted(self.errors(), "operation")));

@@ -1,4 +1,4 @@
-//! What a process is told: its share of the workers, and which phase to carry out.
+//! The messages to a worker process: its share of the run, and the phase to carry out.
 
 use guira::Store;
 use guira_lab::driver::{Driver, DriverError, LoadMode, PhaseTally, Plan, RecordShape, Verification};
@@ -24,19 +24,19 @@ pub struct Share {
     pub theta: f64,
     /// Seed of keys and operations.
     pub seed: u64,
-    /// Bytes of each value, if they were asked for.
+    /// Bytes of each value, if given.
     pub value_bytes: Option<usize>,
-    /// Workers of all processes.
+    /// Number of workers of all processes.
     pub workers: u32,
     /// First worker of this process.
     pub first: u32,
-    /// One past its last.
+    /// One past the last worker of this process.
     pub end: u32,
-    /// How records are loaded.
+    /// The mode of loading records.
     pub load_mode: LoadMode,
     /// What reads verify.
     pub verify: Verify,
-    /// Every how manyth operation is timed.
+    /// One operation in this many is timed.
     pub latency_every: u32,
 }
 
@@ -50,7 +50,7 @@ pub enum Verify {
     EveryRead,
 }
 
-/// What a process is to do.
+/// An order to a worker process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
@@ -60,19 +60,19 @@ pub enum Order {
     Load,
     /// Carry out this share's operations. Answered with a tally.
     Run,
-    /// End the phase that is under way, if one is. Not answered itself.
+    /// End the current phase, if there is one. The order itself is not answered.
     Stop,
-    /// Remove what this share has inserted. Answered with what became of that; the last order.
+    /// Remove the records that this share inserted. Answered with the outcome; the last order.
     Remove,
 }
 
 impl Share {
-    /// The driver of this share.
+    /// Opens the table and returns the driver of this share.
     pub fn driver(&self) -> Result<Driver, Failure> {
         self.driver_of(Store::open_with(&self.url, &owner::required(open_options()?)?)?)
     }
 
-    /// The driver of this share, against a store that is open.
+    /// Returns the driver of this share for an open store.
     pub fn driver_of(&self, store: Store) -> Result<Driver, Failure> {
         let name = self.workload.parse().map_err(|error: WorkloadError| DriverError::from(error))?;
         let spec = WorkloadSpec { name, records: self.records, theta: self.theta, seed: self.seed };
@@ -92,7 +92,7 @@ impl Share {
         Ok(driver.loading(self.load_mode).stopping_when(interrupt::requested))
     }
 
-    /// How records look in this table.
+    /// Returns the shape of the records in this table.
     pub fn shape(&self, store: &Store) -> Result<RecordShape, Failure> {
         Ok(RecordShape::new(store.table().config().format, self.value_bytes, self.seed)?)
     }
@@ -104,7 +104,9 @@ impl Order {
         match self {
             Order::Load => Ok(driver.load_with_progress(progress)?),
             Order::Run => Ok(driver.run()?),
-            Order::Prepare(_) | Order::Stop | Order::Remove => Err(Failure::Misuse("this is no phase".to_owned())),
+            Order::Prepare(_) | Order::Stop | Order::Remove => {
+                Err(Failure::Misuse("this order is not a phase".to_owned()))
+            }
         }
     }
 }

@@ -1,5 +1,5 @@
-//! One of the further processes: carries out orders until there are no more. When nobody can give any, or on Ctrl-C, it
-//! ends between two operations.
+//! A worker process: carries out orders until there are no more. When its parent has ended, or on Ctrl-C, it ends
+//! between two operations.
 
 use std::io;
 use std::sync::mpsc::sync_channel;
@@ -13,24 +13,24 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::workers::{next_order, reply};
 
-/// Orders that wait: whoever gives them waits for an answer to each.
+/// Maximum number of queued orders: the parent waits for an answer to each.
 const WAITING_ORDERS: usize = 1;
 
 /// Carries out the command.
 pub fn run() -> Result<Verdict, Failure> {
-    interrupt::note();
+    interrupt::catch();
     let (sender, orders) = sync_channel(WAITING_ORDERS);
-    // InputWatcher the phases, so that the end of the orders is seen in the middle of one.
+    // A separate thread, so that the end of the orders is noticed during a phase.
     thread::spawn(move || {
         let mut input = io::stdin().lock();
         loop {
             let order = next_order(&mut input).transpose();
             let is_order = matches!(order, Some(Ok(_)));
             if !is_order {
-                interrupt::request();
+                interrupt::request_stop();
             }
             if matches!(order, Some(Ok(Order::Stop))) {
-                interrupt::request();
+                interrupt::request_stop();
                 continue;
             }
             let Some(order) = order else { return };
@@ -40,7 +40,7 @@ pub fn run() -> Result<Verdict, Failure> {
         }
     });
     let mut driver: Option<Driver> = None;
-    // Bounded by the orders of whoever started this process.
+    // Bounded by the orders of the parent.
     for order in orders {
         match (&order?, &mut driver) {
             (Order::Prepare(share), None) => match share.driver() {

@@ -1,90 +1,90 @@
-//! Whether records have room in a table, and the commands that make one in which they have.
+//! Checks whether records fit in a table, and advises on commands that make a larger one.
 
 use std::path::Path;
 
 use guira::admin::Stat;
 use guira::raw::layout::TableConfig;
 use guira::{EntryFormat, OpenOptions, Store, Url};
-use guira_input::Fit;
+use guira_input::RecordEncoder;
 
 use crate::input::{self, InputFormat};
 use crate::interrupt;
 use crate::units::{self, count, counted};
 
-/// Bytes of a file that are read to learn what is in it: all of most files, in some tenths of a second.
+/// Bytes of a file that are read to estimate its content: all of most files, in a fraction of a second.
 const SURVEY_BYTES: u64 = 64 << 20;
-/// The fill that every default table reaches before its first `Full`.
+/// The fill in percent that every default table reaches before its first `Full`.
 const FILL_PERCENT: u64 = 95;
-/// Extent space of the smallest table that is recommended.
+/// Minimum extent space of a recommended table.
 const LEAST_EXTENT_BYTES: u64 = 4 << 20;
 
-/// Records that are to go into a table, and the extent space they take there.
+/// The records to be stored in a table, and the extent space they need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// How many there are.
+    /// Number of records.
     pub records: u64,
     /// Bytes of extent space.
     pub extent_bytes: u64,
-    /// Whether all of them were looked at.
+    /// Whether the numbers are exact.
     pub precision: Precision,
-    /// Whether each has a key of its own.
+    /// Whether all keys are distinct.
     pub keys: Keys,
 }
 
-/// Whether all of something was looked at.
+/// The precision of a [`Need`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
-    /// All of it.
+    /// All records were read.
     Exact,
-    /// The first part, which stands for the rest.
+    /// Only the first part was read, and the rest is extrapolated.
     Estimate,
 }
 
-/// Whether records have keys of their own.
+/// Whether records have distinct keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keys {
-    /// No two have the same.
+    /// No two records have the same key.
     Distinct,
-    /// Some may have.
+    /// Some records may have the same key.
     MayRepeat,
 }
 
-/// Where records go that a table has no room for: into a larger one beside it.
+/// The tables that the advice names: the one that is too small, and the source of the records.
 #[derive(Clone, Copy, Debug)]
 pub struct Target<'u> {
-    /// The table that has no room.
+    /// The table that is too small.
     pub url: &'u Url,
-    /// The table they come from, if it is one.
+    /// The table that the records come from, if any.
     pub from: Option<&'u Url>,
-    /// Whether the table's own records are to be kept beside those.
-    pub own: Own,
+    /// Whether the records already in the table at `url` are to be kept.
+    pub existing: ExistingRecords,
 }
 
-/// Whether a larger table gets the records of the one it replaces.
+/// The handling of the records that the table to be replaced already holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Own {
-    /// They go into the larger table.
-    Kept,
-    /// They are a part of what comes from elsewhere.
-    Copied,
+pub enum ExistingRecords {
+    /// They are copied into the larger table.
+    Keep,
+    /// They come from the source again.
+    AlreadyInSource,
 }
 
-/// Why records have no room, and the commands that make some.
+/// Why records do not fit, and the commands that help.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lack {
-    /// Why.
+pub struct Shortfall {
+    /// Why they do not fit.
     pub reason: String,
-    /// The commands.
+    /// The commands that make a larger table.
     pub remedy: String,
 }
 
-/// Reads the first part of a file for what a table of `config` needs to hold its records. `None` if that cannot be
-/// known before they are loaded: it is a pipe, or cannot be read.
-pub fn survey(path: &Path, format: Option<InputFormat>, fit: Fit, config: &TableConfig) -> Option<Need> {
+/// Reads the first part of a file to estimate what its records need in a table of `config`. Returns `None` if that is
+/// unknown before they are loaded, because the file is a pipe or cannot be read.
+pub fn survey(path: &Path, format: Option<InputFormat>, encoder: RecordEncoder, config: &TableConfig) -> Option<Need> {
     if path == Path::new("-") || !path.metadata().ok()?.is_file() {
         return None;
     }
-    let (mut records, total) = input::open(path, format, fit).ok()?;
+    let (mut records, total) = input::open(path, format, encoder).ok()?;
     let mut need = Need { records: 0, extent_bytes: 0, precision: Precision::Exact, keys: Keys::MayRepeat };
     while let Some(record) = records.next() {
         if interrupt::requested() {
@@ -104,34 +104,34 @@ pub fn survey(path: &Path, format: Option<InputFormat>, fit: Fit, config: &Table
     Some(need)
 }
 
-/// The warning before records are stored in a table that has no room for them. `None` if it has.
-pub fn lack(what: &str, need: Need, target: Target<'_>, config: &TableConfig, stat: &Stat) -> Option<Lack> {
+/// Returns the warning that records do not fit in a table, or `None` if they do.
+pub fn shortfall(what: &str, need: Need, target: Target<'_>, config: &TableConfig, stat: &Stat) -> Option<Shortfall> {
     let (url, table, space) = (target.url, &stat.table, &stat.table.space);
     let entries_free = (table.capacity * FILL_PERCENT / 100).saturating_sub(table.entries);
     let space_free = space.total_bytes.saturating_sub(space.place_bytes);
     let about = if need.precision == Precision::Estimate { "about " } else { "" };
-    let lacks = if need.records > entries_free {
+    let reason = if need.records > entries_free {
         let (records, free) = (counted(need.records, "record"), count(entries_free));
-        format!("{what} has {about}{records}, and {url} has room for {free} more")
+        format!("{what} has {about}{records}, but {url} has room for only {free} more")
     } else if need.extent_bytes > space_free {
         let (wanted, free) = (units::bytes(need.extent_bytes), units::bytes(space_free));
-        format!("the large records of {what} need {about}{wanted}, and {url} has {free} for more of them")
+        format!("the large records of {what} need {about}{wanted}, but {url} has only {free} left for them")
     } else {
         return None;
     };
     let unless = match (need.keys, table.entries) {
         (Keys::Distinct, 0) => "",
-        (Keys::Distinct, _) => "unless many of their keys are in it already, ",
-        (Keys::MayRepeat, _) => "unless many of their keys are in it already, or occur more than once, ",
+        (Keys::Distinct, _) => "unless it already holds many of their keys, ",
+        (Keys::MayRepeat, _) => "unless it already holds many of their keys, or many occur more than once, ",
     };
     let live_bytes = space.place_bytes.saturating_add(need.extent_bytes);
-    // Half as much again, as a record is written before the one it replaces is freed.
+    // Half as much again, because a record is written before the one it replaces is freed.
     let extent_bytes = live_bytes.saturating_add(live_bytes / 2);
     let remedy = larger(target, config, table.entries + need.records, extent_bytes);
-    Some(Lack { reason: format!("{lacks}; {unless}it becomes full on the way"), remedy })
+    Some(Shortfall { reason: format!("{reason}; {unless}it will become full"), remedy })
 }
 
-/// The advice for a table without room for one more record, of `record_bytes` if it is the extent space that is full.
+/// Returns the advice for a full table; `record_bytes` is the size of the record if the extent space is full.
 pub fn advice(target: Target<'_>, config: &TableConfig, record_bytes: Option<u64>) -> String {
     let (capacity, extent_bytes) = (config.capacity(), config.extent_bytes());
     let (capacity, extent_bytes) = match record_bytes {
@@ -142,9 +142,9 @@ pub fn advice(target: Target<'_>, config: &TableConfig, record_bytes: Option<u64
     larger(target, config, capacity, extent_bytes)
 }
 
-/// The commands that make a table for `capacity` keys beside one that is full, and fill it.
+/// Returns the commands that create a table for `capacity` keys in place of a full one, and fill it.
 fn larger(target: Target<'_>, config: &TableConfig, capacity: u64, extent_bytes: u64) -> String {
-    let Target { url, from, own } = target;
+    let Target { url, from, existing } = target;
     let mut size = format!("--capacity {}", units::rounded_up(capacity));
     if config.format != (EntryFormat::Bytes { inline_bytes: 64 }) {
         size.push_str(&format!(" --entry {}", config.format));
@@ -152,19 +152,19 @@ fn larger(target: Target<'_>, config: &TableConfig, capacity: u64, extent_bytes:
     if config.format.has_extents() && extent_bytes > LEAST_EXTENT_BYTES {
         size.push_str(&format!(" --extent-bytes {}MiB", extent_bytes.div_ceil(1 << 20)));
     }
-    let fill = |new: &str| match (from, own) {
+    let fill = |new: &str| match (from, existing) {
         (None, _) => format!("guira copy {url} {new}"),
-        (Some(from), Own::Copied) => format!("guira copy {from} {new}"),
-        (Some(from), Own::Kept) => format!("guira copy {url} {new} && guira copy {from} {new} --merge"),
+        (Some(from), ExistingRecords::AlreadyInSource) => format!("guira copy {from} {new}"),
+        (Some(from), ExistingRecords::Keep) => format!("guira copy {url} {new} && guira copy {from} {new} --merge"),
     };
     if url.to_string().starts_with("tcp://") {
-        return format!("serve a larger table (guira serve {size}) and fill it by: {}", fill("tcp://HOST:PORT"));
+        return format!("serve a larger table (guira serve {size}) and fill it with: {}", fill("tcp://HOST:PORT"));
     }
     let new = free_name(url);
-    format!("make and fill a larger table by: guira create {new} {size} && {}", fill(&new))
+    format!("create and fill a larger table with: guira create {new} {size} && {}", fill(&new))
 }
 
-/// A name beside `url` that no table has.
+/// Returns a URL derived from `url` that no table has.
 fn free_name(url: &Url) -> String {
     let named = |number: u32| format!("{url}-{number}");
     let is_free = |name: &String| {
@@ -195,24 +195,25 @@ mod tests {
     }
 
     fn of(url: &Url) -> Target<'_> {
-        Target { url, from: None, own: Own::Kept }
+        Target { url, from: None, existing: ExistingRecords::Keep }
     }
 
-    fn said(store: &Store, file: &Path) -> Option<Lack> {
+    fn said(store: &Store, file: &Path) -> Option<Shortfall> {
         let config = store.table().config();
-        let fit = Fit::new(config.format, Notation::Bytes).unwrap();
-        let need = survey(file, None, fit, config).expect("a file can be surveyed");
-        lack("the file", need, of(store.url()), config, &store.stat().unwrap())
+        let encoder = RecordEncoder::new(config.format, Notation::Bytes).unwrap();
+        let need = survey(file, None, encoder, config).expect("a file can be surveyed");
+        shortfall("the file", need, of(store.url()), config, &store.stat().unwrap())
     }
 
     #[test]
-    fn records_without_room_are_announced() {
+    fn records_that_do_not_fit_are_announced() {
         with_table("lacks", 1_000, |store| {
             assert_eq!(said(store, lines(1_000, 8).path()), None);
-            let Lack { reason, remedy } = said(store, lines(2_000, 8).path()).expect("the table has 1,152 entries");
-            assert!(reason.starts_with("the file has 2,000 records, and shm://guira-room-lacks-"), "{reason}");
+            let Shortfall { reason, remedy } =
+                said(store, lines(2_000, 8).path()).expect("the table has 1,152 entries");
+            assert!(reason.starts_with("the file has 2,000 records, but shm://guira-room-lacks-"), "{reason}");
             assert!(remedy.contains("--capacity 2_000 &&") && remedy.contains("guira copy shm://"), "{remedy}");
-            let Lack { reason, remedy } =
+            let Shortfall { reason, remedy } =
                 said(store, lines(1_000, 10_000).path()).expect("4 MiB are too few for 10 MB");
             assert!(reason.starts_with("the large records of the file need "), "{reason}");
             assert!(remedy.contains(" --extent-bytes ") && remedy.contains("MiB &&"), "{remedy}");
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_recommended_for_a_full_table_is_larger() {
+    fn the_recommended_table_is_larger_than_the_full_one() {
         with_table("advice", 1_000, |store| {
             let (config, url) = (store.table().config(), store.url());
             let said = |record_bytes| advice(of(url), config, record_bytes);
@@ -233,28 +234,36 @@ mod tests {
         });
     }
 
-    /// Whatever is to be in the larger table is copied into it, under a name that is free.
+    /// The commands copy all records that are to be kept into the larger table, under a free name.
     #[test]
-    fn the_larger_table_has_what_it_shall_have() {
+    fn the_commands_fill_the_larger_table() {
         with_table("fill", 1_000, |store| {
             let (config, url, from) = (store.table().config(), store.url(), Url::shm("from").unwrap());
-            let fill = |own| advice(Target { url, from: Some(&from), own }, config, None);
-            assert!(fill(Own::Copied).ends_with(&format!("&& guira copy shm://from {url}-2")), "{}", fill(Own::Copied));
+            let fill = |existing| advice(Target { url, from: Some(&from), existing }, config, None);
+            assert!(
+                fill(ExistingRecords::AlreadyInSource).ends_with(&format!("&& guira copy shm://from {url}-2")),
+                "{}",
+                fill(ExistingRecords::AlreadyInSource)
+            );
             let kept = format!("&& guira copy {url} {url}-2 && guira copy shm://from {url}-2 --merge");
-            assert!(fill(Own::Kept).ends_with(&kept), "{}", fill(Own::Kept));
+            assert!(fill(ExistingRecords::Keep).ends_with(&kept), "{}", fill(ExistingRecords::Keep));
             let second: Url = format!("{url}-2").parse().unwrap();
             Store::create(&second, &CreateOptions::new(1)).unwrap();
-            assert!(fill(Own::Copied).ends_with(&format!(" {url}-3")), "{}", fill(Own::Copied));
+            assert!(
+                fill(ExistingRecords::AlreadyInSource).ends_with(&format!(" {url}-3")),
+                "{}",
+                fill(ExistingRecords::AlreadyInSource)
+            );
             Store::destroy(&second).unwrap();
         });
     }
 
     #[test]
-    fn pipes_are_not_read_before() {
+    fn pipes_are_not_surveyed() {
         with_table("pipe", 10, |store| {
-            let fit = Fit::new(store.table().config().format, Notation::Bytes).unwrap();
-            assert_eq!(survey(Path::new("-"), None, fit, store.table().config()), None);
-            assert_eq!(survey(Path::new("/dev/null"), None, fit, store.table().config()), None);
+            let encoder = RecordEncoder::new(store.table().config().format, Notation::Bytes).unwrap();
+            assert_eq!(survey(Path::new("-"), None, encoder, store.table().config()), None);
+            assert_eq!(survey(Path::new("/dev/null"), None, encoder, store.table().config()), None);
         });
     }
 }

@@ -1,51 +1,51 @@
-//! Whether a record fits a table's entry format, and how its text becomes bytes.
+//! Encoding of a record's text into the bytes that a table stores.
 
 use guira_layout::EntryFormat;
 
 use super::{BadRecord, KEY_BYTES_MAX, Record, VALUE_BYTES_MAX, from_hex};
 
-/// What the keys and values of an input are.
+/// The notation of keys and values in an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notation {
-    /// The bytes themselves.
+    /// Raw bytes.
     Bytes,
-    /// Hexadecimal digits, two a byte.
+    /// Hexadecimal digits, two per byte.
     Hex,
     /// Decimal numbers, stored little-endian.
     Numbers,
 }
 
-/// What a table takes.
+/// Encodes records from a notation to an entry format.
 #[derive(Clone, Copy, Debug)]
-pub struct Fit {
+pub struct RecordEncoder {
     format: EntryFormat,
     notation: Notation,
 }
 
-impl Fit {
-    /// What a table of `format` takes, from an input in this notation.
+impl RecordEncoder {
+    /// Creates an encoder from `notation` to a table of `format`.
     ///
     /// # Errors
-    /// Why it takes nothing in this notation.
-    pub fn new(format: EntryFormat, notation: Notation) -> Result<Fit, String> {
+    /// The reason why the format cannot store this notation.
+    pub fn new(format: EntryFormat, notation: Notation) -> Result<RecordEncoder, String> {
         match (format, notation) {
             (EntryFormat::Bytes { .. }, Notation::Numbers) => {
-                Err(format!("--numbers needs a table of a fixed format, and this one is {format}"))
+                Err(format!("--numbers needs a table of a fixed format, but this one is {format}"))
             }
-            _ => Ok(Fit { format, notation }),
+            _ => Ok(RecordEncoder { format, notation }),
         }
     }
 
-    /// The notation.
+    /// Returns the notation.
     pub fn notation(&self) -> Notation {
         self.notation
     }
 
-    /// The record as it is stored.
+    /// Encodes a record.
     ///
     /// # Errors
-    /// Why it cannot be stored.
-    pub fn apply(&self, record: Record) -> Result<Record, BadRecord> {
+    /// The reason why the record cannot be stored.
+    pub fn encode(&self, record: Record) -> Result<Record, BadRecord> {
         let (key, value) = match self.format {
             EntryFormat::Fixed { key_bytes, value_bytes } => {
                 (Size::Exactly(key_bytes.into()), Size::Exactly(value_bytes.into()))
@@ -66,13 +66,13 @@ impl Fit {
         }
     }
 
-    /// The bytes that `text` stands for; `None` if it stands for itself.
+    /// Decodes `text`; returns `None` if it is used as it is.
     fn stored(&self, name: &str, text: &[u8], size: Size) -> Result<Option<Vec<u8>>, String> {
         let (Size::Exactly(most) | Size::AtMost(most)) = size;
         let bytes = match self.notation {
             Notation::Bytes => None,
             Notation::Hex => {
-                let digits = || format!("its {name} is not a hexadecimal string: two digits a byte");
+                let digits = || format!("its {name} is not a hexadecimal string: two digits per byte");
                 Some(from_hex(text).ok_or_else(digits)?)
             }
             Notation::Numbers => Some(little_endian(name, text, most)?),
@@ -82,29 +82,29 @@ impl Fit {
             Size::Exactly(wanted) if found != wanted => {
                 let format = self.format;
                 Err(format!(
-                    "its {name} has {}, and the table ({format}) takes {name}s of exactly {wanted}",
+                    "its {name} has {}, but the table ({format}) takes {name}s of exactly {wanted}",
                     of_bytes(found)
                 ))
             }
             Size::AtMost(most) if found > most => {
-                Err(format!("its {name} has {}, and the largest has {most}", of_bytes(found)))
+                Err(format!("its {name} has {}, but the maximum is {most}", of_bytes(found)))
             }
             _ => Ok(bytes),
         }
     }
 }
 
-/// Bytes of a key or value that a table takes.
+/// The size of keys or values that a table takes, in bytes.
 #[derive(Clone, Copy)]
 enum Size {
     Exactly(usize),
     AtMost(usize),
 }
 
-/// Bytes of a value that an error may show.
+/// Maximum bytes of a value in an error.
 const EXCERPT_BYTES: usize = 1024;
 
-/// A decimal number in `wanted` bytes. Of a value of no bytes, nothing is stored, and nothing may be written.
+/// Encodes a decimal number in `wanted` bytes. If `wanted` is 0, only the empty text is accepted.
 fn little_endian(name: &str, text: &[u8], wanted: usize) -> Result<Vec<u8>, String> {
     if wanted == 0 && text.is_empty() {
         return Ok(Vec::new());
@@ -121,7 +121,7 @@ fn little_endian(name: &str, text: &[u8], wanted: usize) -> Result<Vec<u8>, Stri
     Ok(bytes)
 }
 
-/// `1 byte`, `2 bytes`.
+/// Formats a size as `1 byte` or `2 bytes`.
 fn of_bytes(number: usize) -> String {
     format!("{number} byte{}", if number == 1 { "" } else { "s" })
 }
@@ -130,17 +130,17 @@ fn of_bytes(number: usize) -> String {
 mod tests {
     use super::*;
 
-    /// One byte is not "1 bytes".
+    /// Messages say "1 byte", not "1 bytes".
     #[test]
-    fn lengths_are_counted_as_people_do() {
+    fn one_byte_is_singular() {
         let format = EntryFormat::Fixed { key_bytes: 1, value_bytes: 2 };
         let reason = |notation, key: &[u8], value: &[u8]| {
             let record = Record { key: key.to_vec(), value: value.to_vec(), line: 1 };
-            Fit::new(format, notation).unwrap().apply(record).unwrap_err().reason
+            RecordEncoder::new(format, notation).unwrap().encode(record).unwrap_err().reason
         };
         assert_eq!(
             reason(Notation::Bytes, b"a", b"b"),
-            "its value has 1 byte, and the table (fixed:1:2) takes values of exactly 2"
+            "its value has 1 byte, but the table (fixed:1:2) takes values of exactly 2"
         );
         assert!(reason(Notation::Bytes, b"ab", b"cd").starts_with("its key has 2 bytes, "));
         assert_eq!(reason(Notation::Numbers, b"256", b"1"), "its key is too large for 1 byte");
@@ -149,61 +149,66 @@ mod tests {
     const FIXED: EntryFormat = EntryFormat::Fixed { key_bytes: 2, value_bytes: 20 };
     const BYTES: EntryFormat = EntryFormat::Bytes { inline_bytes: 64 };
 
-    fn apply(format: EntryFormat, notation: Notation, key: &[u8], value: &[u8]) -> Result<(Vec<u8>, Vec<u8>), String> {
+    fn encoded(
+        format: EntryFormat,
+        notation: Notation,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<(Vec<u8>, Vec<u8>), String> {
         let record = Record { key: key.to_vec(), value: value.to_vec(), line: 7 };
-        let applied = Fit::new(format, notation).unwrap().apply(record);
-        applied.map(|record| (record.key, record.value)).map_err(|bad| bad.to_string())
+        let encoded = RecordEncoder::new(format, notation).unwrap().encode(record);
+        encoded.map(|record| (record.key, record.value)).map_err(|bad| bad.to_string())
     }
 
     #[test]
     fn fixed_formats_take_exact_lengths() {
         let value = [b'v'; 20];
-        assert_eq!(apply(FIXED, Notation::Bytes, b"ab", &value), Ok((b"ab".to_vec(), value.to_vec())));
+        assert_eq!(encoded(FIXED, Notation::Bytes, b"ab", &value), Ok((b"ab".to_vec(), value.to_vec())));
         assert_eq!(
-            apply(FIXED, Notation::Bytes, b"abc", b"x").unwrap_err(),
-            "line 7 (\"abc\\tx\"): its key has 3 bytes, and the table (fixed:2:20) takes keys of exactly 2"
+            encoded(FIXED, Notation::Bytes, b"abc", b"x").unwrap_err(),
+            "line 7 (\"abc\\tx\"): its key has 3 bytes, but the table (fixed:2:20) takes keys of exactly 2"
         );
-        assert!(apply(FIXED, Notation::Bytes, b"ab", b"x").unwrap_err().contains("its value has 1 byte,"));
+        assert!(encoded(FIXED, Notation::Bytes, b"ab", b"x").unwrap_err().contains("its value has 1 byte,"));
     }
 
     #[test]
     fn numbers_are_little_endian() {
-        let (key, value) = apply(FIXED, Notation::Numbers, b"258", b"1").unwrap();
+        let (key, value) = encoded(FIXED, Notation::Numbers, b"258", b"1").unwrap();
         assert_eq!((key, value.len(), value[0], value[1..].iter().max()), (vec![2, 1], 20, 1, Some(&0)));
-        assert!(apply(FIXED, Notation::Numbers, b"65535", b"0").is_ok());
+        assert!(encoded(FIXED, Notation::Numbers, b"65535", b"0").is_ok());
         for key in [&b"65536"[..], b"", b"-1", b"+1", b"0x1", b"1.5", b"\xff"] {
-            assert!(apply(FIXED, Notation::Numbers, key, b"1").is_err(), "{}", String::from_utf8_lossy(key));
+            assert!(encoded(FIXED, Notation::Numbers, key, b"1").is_err(), "{}", String::from_utf8_lossy(key));
         }
-        assert!(Fit::new(BYTES, Notation::Numbers).is_err());
+        assert!(RecordEncoder::new(BYTES, Notation::Numbers).is_err());
         let keys_only = EntryFormat::Fixed { key_bytes: 8, value_bytes: 0 };
-        assert!(apply(keys_only, Notation::Numbers, b"1", b"").is_ok());
+        assert!(encoded(keys_only, Notation::Numbers, b"1", b"").is_ok());
     }
 
     #[test]
-    fn digits_are_two_a_byte() {
+    fn hexadecimal_digits_are_two_per_byte() {
         let digits = "0f".repeat(20);
-        assert_eq!(apply(FIXED, Notation::Hex, b"00fF", digits.as_bytes()), Ok((vec![0, 255], vec![15; 20])));
-        assert_eq!(apply(BYTES, Notation::Hex, b"", b"5c09"), Ok((vec![], b"\\\t".to_vec())));
+        assert_eq!(encoded(FIXED, Notation::Hex, b"00fF", digits.as_bytes()), Ok((vec![0, 255], vec![15; 20])));
+        assert_eq!(encoded(BYTES, Notation::Hex, b"", b"5c09"), Ok((vec![], b"\\\t".to_vec())));
         assert_eq!(
-            apply(FIXED, Notation::Hex, b"00ff11", b"").unwrap_err(),
-            "line 7 (\"00ff11\\t\"): its key has 3 bytes, and the table (fixed:2:20) takes keys of exactly 2"
+            encoded(FIXED, Notation::Hex, b"00ff11", b"").unwrap_err(),
+            "line 7 (\"00ff11\\t\"): its key has 3 bytes, but the table (fixed:2:20) takes keys of exactly 2"
         );
         for key in [&b"0"[..], b"0g", b"0x", b" 0", b"\xff\xff"] {
-            let error = apply(BYTES, Notation::Hex, key, b"").unwrap_err();
-            assert!(error.ends_with("its key is not a hexadecimal string: two digits a byte"), "{error}");
+            let error = encoded(BYTES, Notation::Hex, key, b"").unwrap_err();
+            assert!(error.ends_with("its key is not a hexadecimal string: two digits per byte"), "{error}");
         }
-        assert!(apply(BYTES, Notation::Hex, b"00", b"0").unwrap_err().contains("its value is not a hexadecimal"));
+        assert!(encoded(BYTES, Notation::Hex, b"00", b"0").unwrap_err().contains("its value is not a hexadecimal"));
         let digits = vec![b'0'; 2 * KEY_BYTES_MAX];
-        assert_eq!(apply(BYTES, Notation::Hex, &digits, b""), Ok((vec![0; KEY_BYTES_MAX], vec![])));
-        let error = apply(BYTES, Notation::Hex, &[&digits[..], b"00"].concat(), b"").unwrap_err();
+        assert_eq!(encoded(BYTES, Notation::Hex, &digits, b""), Ok((vec![0; KEY_BYTES_MAX], vec![])));
+        let error = encoded(BYTES, Notation::Hex, &[&digits[..], b"00"].concat(), b"").unwrap_err();
         assert!(error.contains("its key has 65537 bytes"), "{error}");
     }
 
     #[test]
-    fn byte_formats_take_any_length_to_their_bounds() {
-        assert!(apply(BYTES, Notation::Bytes, b"", b"").is_ok());
-        assert!(apply(BYTES, Notation::Bytes, &vec![b'k'; KEY_BYTES_MAX], b"").is_ok());
-        let error = apply(BYTES, Notation::Bytes, &vec![b'k'; KEY_BYTES_MAX + 1], b"").unwrap_err();
+    fn byte_formats_take_any_length_up_to_the_maximum() {
+        assert!(encoded(BYTES, Notation::Bytes, b"", b"").is_ok());
+        assert!(encoded(BYTES, Notation::Bytes, &vec![b'k'; KEY_BYTES_MAX], b"").is_ok());
+        let error = encoded(BYTES, Notation::Bytes, &vec![b'k'; KEY_BYTES_MAX + 1], b"").unwrap_err();
         assert!(error.contains("its key has 65537 bytes") && error.len() < 300, "{error}");
     }
 }
