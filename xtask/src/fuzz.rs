@@ -25,7 +25,7 @@ const SECONDS: u64 = 60;
 /// Building every target, optimised and instrumented, on two slow cores.
 const BUILD_LIMIT_S: u64 = 1_800;
 /// Targets that run at a time, at most: each takes a core, and instrumented ones take memory.
-const LANES_MAX: usize = 2;
+const WORKERS_MAX: usize = 2;
 /// One input may not take longer: the largest takes milliseconds.
 const INPUT_LIMIT_S: u64 = 10;
 /// Seconds a target may take beyond its time, to start and to finish.
@@ -92,9 +92,9 @@ pub fn run(shell: &Shell, budget: &Budget, seconds: u64, wanted: &[String]) -> O
         Err(outcome) => return outcome,
     };
     let directory = target_directory(shell, "fuzz");
-    let lanes = thread::available_parallelism().map_or(1, usize::from).min(LANES_MAX).min(targets.len());
+    let workers = thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX).min(targets.len());
     let runs = targets.iter().map(|name| Run { name, programs: &programs, directory: &directory, seconds });
-    let failed = in_lanes(lanes, runs.collect(), |run| run.outcome(shell, budget));
+    let failed = in_parallel(workers, runs.collect(), |run| run.outcome(shell, budget));
     match failed.is_empty() {
         true => Outcome::Passed,
         false => Outcome::Failed(failed.join("; ")),
@@ -153,19 +153,19 @@ fn host(shell: &Shell, toolchain: Option<&str>) -> Result<String, Outcome> {
     host.map(str::to_owned).ok_or_else(|| Outcome::Failed("rustc does not say what it compiles for".to_owned()))
 }
 
-/// Does `work` for every item, in `lanes` threads, and gives what failed.
-fn in_lanes<T: Send>(lanes: usize, items: VecDeque<T>, work: impl Fn(T) -> Option<String> + Sync) -> Vec<String> {
+/// Does `work` for every item, in `workers` threads, and gives what failed.
+fn in_parallel<T: Send>(workers: usize, items: VecDeque<T>, work: impl Fn(T) -> Option<String> + Sync) -> Vec<String> {
     let (items, failed) = (Mutex::new(items), Mutex::new(Vec::new()));
     // Nothing panics while it holds one of these.
     let next = || items.lock().ok()?.pop_front();
-    let lane = || {
+    let worker = || {
         while let Some(item) = next() {
             if let (Some(failure), Ok(mut failed)) = (work(item), failed.lock()) {
                 failed.push(failure);
             }
         }
     };
-    thread::scope(|scope| (0..lanes).for_each(|_| drop(scope.spawn(lane))));
+    thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(worker))));
     failed.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
@@ -284,13 +284,13 @@ mod tests {
 
     #[test]
     fn every_item_is_worked_on_once_and_failures_are_kept() {
-        for lanes in [1, 2, 5] {
+        for workers in [1, 2, 5] {
             let seen = Mutex::new(Vec::new());
             let work = |item: u32| {
                 seen.lock().expect("nobody panicked").push(item);
                 (item == 3).then(|| "three".to_owned())
             };
-            assert_eq!(in_lanes(lanes, (0..10).collect(), work), ["three"]);
+            assert_eq!(in_parallel(workers, (0..10).collect(), work), ["three"]);
             let mut seen = seen.into_inner().expect("nobody panicked");
             seen.sort_unstable();
             assert_eq!(seen, (0..10).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! A table with the keys that a shape wants.
+//! A table with the keys that a case wants.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use crate::counted_operations;
 pub const DENSE_KEYS: u32 = 4_000;
 /// Keys that fill half of its entries: inserts hardly ever move others.
 pub const HALF_KEYS: u32 = DENSE_KEYS * 5 / 9;
-/// Operations counted for each shape. More would only be more of the same.
+/// Operations counted for each case. More would only be more of the same.
 pub const OPERATIONS: u32 = 1_000;
 /// Bytes for extents in formats that have them: twice what [`OPERATIONS`] values of 4 KiB need.
 const EXTENT_BYTES: u64 = 16 << 20;
@@ -122,22 +122,22 @@ impl Bench {
         Ok(found.iter().cycle().take(OPERATIONS as usize).map(copy).collect())
     }
 
-    /// Carries out `operation` on each of `items`, counted, and prints the shape's line. Each must return true: it did
-    /// what the shape's name says.
+    /// Carries out `operation` on each of `items`, counted, and prints the case's line. Each must return true: it did
+    /// what the case's name says.
     pub fn count(
         &mut self,
-        shape: &str,
+        case: &str,
         items: &[Item],
         mut operation: impl FnMut(&mut Bench, &Item) -> Result<bool, Error>,
     ) -> Result<()> {
-        self.count_groups(shape, items, 1, |bench, group| Ok(usize::from(operation(bench, &group[0])?)))
+        self.count_groups(case, items, 1, |bench, group| Ok(usize::from(operation(bench, &group[0])?)))
     }
 
     /// As [`Bench::count`], for an operation that takes up to `group_items` items at once and says how many of them it
     /// did. The counts are of one item.
     pub fn count_groups(
         &mut self,
-        shape: &str,
+        case: &str,
         items: &[Item],
         group_items: usize,
         mut operation: impl FnMut(&mut Bench, &[Item]) -> Result<usize, Error>,
@@ -149,9 +149,9 @@ impl Bench {
             }
             Ok(())
         })
-        .with_context(|| format!("cannot carry out {shape:?}"))?;
-        ensure!(done == items.len(), "{done} of {} operations did what {shape:?} says", items.len());
-        println!("{} {shape}", items.len());
+        .with_context(|| format!("cannot carry out {case:?}"))?;
+        ensure!(done == items.len(), "{done} of {} operations did what {case:?} says", items.len());
+        println!("{} {case}", items.len());
         Ok(())
     }
 }

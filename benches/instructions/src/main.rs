@@ -1,19 +1,19 @@
-//! Carries out every operation in every shape that has a price of its own, one after the other, for a counter of
+//! Carries out every operation in every case that has a price of its own, one after the other, for a counter of
 //! instructions to watch: `cargo xtask instructions` runs this program under callgrind.
 //!
 //! What is counted happens inside [`counted_operations`] and nowhere else: making and filling the tables is not. Each
-//! shape that changes its table has a fresh one, so a new shape changes no other's count, and keys and table seeds are
+//! case that changes its table has a fresh one, so a new case changes no other's count, and keys and table seeds are
 //! fixed, so each run does the same. For each call of [`counted_operations`] one line is printed, in the same order:
-//! the number of operations, a space, and the shape's name.
+//! the number of operations, a space, and the case's name.
 #![forbid(unsafe_code)]
 
 mod bench;
-mod shapes;
+mod cases;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match shapes::run_all() {
+    match cases::run_all() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("guira-instructions: {error:#}");

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use guira::{CreateOptions, Store, Url};
-use guira_lab::driver::{Driver, DriverError, LoadMode, PhaseTally, Plan, RecordShape, Removal, Verification};
+use guira_lab::driver::{Driver, DriverError, LoadMode, PhaseTally, Plan, RecordFormat, Removal, Verification};
 use guira_lab::workload::{WorkloadName, WorkloadSpec};
 
 const SEED: u64 = 20_260_821;
@@ -35,7 +35,7 @@ impl Table {
             spec: WorkloadSpec { name, records: RECORDS, theta: 0.99, seed: SEED },
             operations: OPERATIONS,
             workers,
-            shape: RecordShape::new(self.store.table().config().format, None, SEED).expect("the format says it"),
+            format: RecordFormat::new(self.store.table().config().format, None, SEED).expect("the format says it"),
             verification: Verification::EveryRead,
             latency_every: 1,
         }
@@ -161,7 +161,7 @@ fn what_goes_wrong_is_counted_and_told() {
     let mut client = table.store.client().unwrap();
     let mut key = Vec::new();
     (0..RECORDS).for_each(|record| {
-        reader.shape.key_into(record, &mut key);
+        reader.format.key_into(record, &mut key);
         client.put(&key, b"no value").unwrap();
     });
     let wrong = table.driver(reader).run().unwrap();
@@ -187,7 +187,7 @@ fn what_a_run_has_inserted_is_removed_and_nothing_else() {
         let mut client = table.store.client().unwrap();
         let mut key = Vec::new();
         let mut put = |record| {
-            plan.shape.key_into(record, &mut key);
+            plan.format.key_into(record, &mut key);
             client.put(&key, b"somebody").unwrap();
         };
         // The first insert of the run meets the key of somebody.

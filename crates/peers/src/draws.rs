@@ -135,7 +135,7 @@ mod tests {
         assert!((9_500..10_500).contains(&updates), "{updates}");
         for step in mix {
             if let Step::Update(key, word) = step {
-                assert_eq!(crate::record::difference(&key, crate::record::Seen { first: word, last: word }), 0);
+                assert_eq!(crate::record::difference(&key, crate::record::ValueEnds { first: word, last: word }), 0);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::io;
 use guira_lab::driver::DriverError;
 use guira_lab::workload::WorkloadError;
 
-use crate::record::{Key, Seen, value_word};
+use crate::record::{Key, ValueEnds, value_word};
 
 /// A comparison could not be carried out, or a contender's answer was not right. All that was started is ended.
 #[derive(Debug, thiserror::Error)]
@@ -31,11 +31,11 @@ pub enum PeersError {
     },
     /// A contender answered one of many look-ups with a wrong value.
     #[error("a look-up was answered with the value of another key")]
-    SomeWrong,
+    WrongAnswer,
     /// A job asks for more operations than were drawn.
     #[error("{operations} operations, and only {drawn} were drawn")]
     TooFew {
-        /// Asked for.
+        /// Selection for.
         operations: usize,
         /// Drawn.
         drawn: usize,
@@ -50,7 +50,7 @@ pub enum PeersError {
     },
     /// A contender, with what it failed with.
     #[error("{contender}: {source}")]
-    Contender {
+    System {
         /// Which.
         contender: String,
         /// Why.
@@ -101,7 +101,7 @@ impl PeersError {
     }
 
     #[cold]
-    pub(crate) fn wrong(key: &Key, seen: Seen) -> PeersError {
+    pub(crate) fn wrong(key: &Key, seen: ValueEnds) -> PeersError {
         PeersError::Wrong { key: shown(key), first: seen.first, last: seen.last, expected: value_word(key, 0) }
     }
 
@@ -115,7 +115,7 @@ impl PeersError {
     pub fn of(self, contender: &str) -> PeersError {
         match self {
             PeersError::Interrupted => PeersError::Interrupted,
-            source => PeersError::Contender { contender: contender.to_owned(), source: Box::new(source) },
+            source => PeersError::System { contender: contender.to_owned(), source: Box::new(source) },
         }
     }
 }

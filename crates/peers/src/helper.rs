@@ -9,16 +9,16 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-use crate::contenders::{Connections, Place};
 use crate::draws::{DrawSpec, Draws, Popularity};
 use crate::error::PeersError;
 use crate::measure::{Job, Runner};
 use crate::record::Records;
+use crate::systems::{Connections, Endpoint};
 
 /// What the process is told.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Order {
+pub enum Request {
     /// Open these contenders and draw keys. Answered with 0.
     Prepare(Preparation),
     /// Carry out a job. Answered with its nanoseconds.
@@ -42,7 +42,7 @@ pub struct Preparation {
     /// For which popularities.
     pub popularities: Vec<Popularity>,
     /// Which contenders.
-    pub places: Vec<Place>,
+    pub places: Vec<Endpoint>,
 }
 
 /// The number this process has among the clients.
@@ -71,7 +71,7 @@ impl Helper {
             return Err(PeersError::host(attempt)(io::Error::other("it has no pipes")));
         };
         let mut helper = Helper { child, input, output: BufReader::new(output) };
-        helper.send(&Order::Prepare(preparation))?;
+        helper.send(&Request::Prepare(preparation))?;
         helper.receive()?;
         Ok(helper)
     }
@@ -80,7 +80,7 @@ impl Helper {
     ///
     /// # Errors
     /// The system's.
-    pub fn send(&mut self, order: &Order) -> Result<(), PeersError> {
+    pub fn send(&mut self, order: &Request) -> Result<(), PeersError> {
         let sent = serde_json::to_string(order).map_err(io::Error::from);
         let sent = sent.and_then(|line| writeln!(self.input, "{line}")).and_then(|()| self.input.flush());
         sent.map_err(PeersError::host("order the second process"))
@@ -115,7 +115,7 @@ pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<(), PeersErr
     let mut ready: Option<Ready> = None;
     for line in input.lines() {
         let line = line.map_err(PeersError::host("read an order"))?;
-        let order: Order =
+        let order: Request =
             serde_json::from_str(&line).map_err(|error| PeersError::Options(format!("no order: {error}")))?;
         let answer = carry_out(order, &mut ready).map_err(|error| error.to_string());
         let answer = serde_json::to_string(&answer).map_err(io::Error::from);
@@ -130,20 +130,20 @@ struct Ready {
     runners: Vec<Box<dyn Runner>>,
 }
 
-fn carry_out(order: Order, ready: &mut Option<Ready>) -> Result<u64, PeersError> {
+fn carry_out(order: Request, ready: &mut Option<Ready>) -> Result<u64, PeersError> {
     match (order, ready) {
-        (Order::Prepare(preparation), ready) => {
+        (Request::Prepare(preparation), ready) => {
             *ready = Some(prepare(&preparation)?);
             Ok(0)
         }
-        (Order::Run { place, popularity, job }, Some(Ready { draws, runners })) => {
+        (Request::Run { place, popularity, job }, Some(Ready { draws, runners })) => {
             let draws = draws.iter().find(|(drawn, _)| *drawn == popularity).map(|(_, draws)| draws);
             match (runners.get_mut(place), draws) {
                 (Some(runner), Some(draws)) => runner.run(&job, draws),
                 _ => Err(PeersError::Options(format!("place {place} was not prepared"))),
             }
         }
-        (Order::Run { .. }, None) => Err(PeersError::Options("nothing was prepared".to_owned())),
+        (Request::Run { .. }, None) => Err(PeersError::Options("nothing was prepared".to_owned())),
     }
 }
 
@@ -169,8 +169,8 @@ mod tests {
         let preparation =
             Preparation { value_bytes: 8, drawn, popularities: vec![Popularity::Uniform], places: Vec::new() };
         let job = Job { task: Task::Get, operations: 32, start_ns: None };
-        let run = Order::Run { place: 0, popularity: Popularity::Uniform, job };
-        let orders = [&run, &Order::Prepare(preparation), &run];
+        let run = Request::Run { place: 0, popularity: Popularity::Uniform, job };
+        let orders = [&run, &Request::Prepare(preparation), &run];
         let input: Vec<String> = orders.iter().map(|order| serde_json::to_string(order).unwrap()).collect();
         let mut output = Vec::new();
         serve(input.join("\n").as_bytes(), &mut output).unwrap();

@@ -15,12 +15,9 @@
 //! every look-up's answer is checked; whatever was started is gone when the run ends, in any way it ends.
 #![forbid(unsafe_code)]
 
-mod aims;
-mod contenders;
 mod draws;
 mod error;
 mod helper;
-mod lineup;
 mod load;
 mod machine;
 mod measure;
@@ -29,22 +26,25 @@ mod plot;
 mod record;
 mod run;
 mod server;
+mod systems;
+mod targets;
 mod tcp;
+mod testbed;
 mod text;
 mod versions;
 
-pub use aims::{Aim, Bound};
 pub use draws::Popularity;
 pub use error::PeersError;
 pub use helper::serve as serve_helper;
-pub use load::Watch;
+pub use load::ProgressFn;
 pub use machine::Machine;
 pub use measure::Task;
-pub use plan::{Name, Needs, Options, Placement};
+pub use plan::{Needs, Options, Placement, System};
 pub use plot::svg;
 pub use run::{Cell, Peer, Prepared, Report, SCHEMA, StageReport};
+pub use targets::{Bound, Target};
 pub use tcp::{
-    Figure, Mix, Ratio, Spread, TCP_SCHEMA, TcpAim, TcpCell, TcpOptions, TcpReport, TcpWay, run_tcp, serve_bare,
+    Figure, Mix, Ratio, Spread, TCP_SCHEMA, TcpCell, TcpOptions, TcpReport, TcpTarget, TcpWay, run_tcp, serve_bare,
     tcp_human, tcp_markdown, tcp_svg,
 };
 pub use text::{human, markdown};

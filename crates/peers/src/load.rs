@@ -4,22 +4,22 @@ use crate::error::PeersError;
 use crate::record::{Key, Records};
 
 /// Records between two looks whether to go on: some milliseconds of the fastest contender.
-const LOOK_EVERY: u64 = 1 << 14;
+const PROGRESS_EVERY: u64 = 1 << 14;
 
 /// Is told how far something has got, and says whether to go on: an error ends the run.
-pub type Watch<'w> = dyn FnMut(&str, u64, u64) -> Result<(), PeersError> + 'w;
+pub type ProgressFn<'w> = dyn FnMut(&str, u64, u64) -> Result<(), PeersError> + 'w;
 
 /// One contender's loading.
-pub struct Loading<'w> {
+pub struct Loader<'w> {
     what: String,
     records: u64,
-    watch: &'w mut Watch<'w>,
+    watch: &'w mut ProgressFn<'w>,
 }
 
-impl<'w> Loading<'w> {
+impl<'w> Loader<'w> {
     /// Loads `records` records into `what`.
-    pub fn new(what: impl Into<String>, records: u64, watch: &'w mut Watch<'w>) -> Loading<'w> {
-        Loading { what: what.into(), records, watch }
+    pub fn new(what: impl Into<String>, records: u64, watch: &'w mut ProgressFn<'w>) -> Loader<'w> {
+        Loader { what: what.into(), records, watch }
     }
 
     /// How many records there are.
@@ -47,7 +47,7 @@ impl<'w> Loading<'w> {
     ) -> Result<(), PeersError> {
         let mut value = Vec::with_capacity(records.value_bytes());
         for record in 0..self.records {
-            self.look(record)?;
+            self.report(record)?;
             let key = records.key(record);
             records.value_into(&key, 0, &mut value);
             put(&key, &value)?;
@@ -55,10 +55,10 @@ impl<'w> Loading<'w> {
         Ok(())
     }
 
-    /// As [`Loading::each`], in the order of the keys' bytes.
+    /// As [`Loader::each`], in the order of the keys' bytes.
     ///
     /// # Errors
-    /// As [`Loading::each`].
+    /// As [`Loader::each`].
     pub fn each_sorted(
         &mut self,
         records: &Records,
@@ -68,15 +68,15 @@ impl<'w> Loading<'w> {
         keys.sort_unstable();
         let mut value = Vec::with_capacity(records.value_bytes());
         for (index, key) in (0..).zip(&keys) {
-            self.look(index)?;
+            self.report(index)?;
             records.value_into(key, 0, &mut value);
             put(key, &value)?;
         }
         Ok(())
     }
 
-    fn look(&mut self, done: u64) -> Result<(), PeersError> {
-        if done.is_multiple_of(LOOK_EVERY) {
+    fn report(&mut self, done: u64) -> Result<(), PeersError> {
+        if done.is_multiple_of(PROGRESS_EVERY) {
             (self.watch)(&self.what, done, self.records)?;
         }
         Ok(())

@@ -33,7 +33,7 @@ pub struct Machine {
 impl Machine {
     /// This machine. What the kernel does not say is empty or zero.
     #[must_use]
-    pub fn look() -> Machine {
+    pub fn detect() -> Machine {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let meminfo = text("/proc/meminfo");
         let huge = "/sys/kernel/mm/transparent_hugepage";
@@ -82,7 +82,7 @@ pub fn cores() -> Result<Vec<usize>, PeersError> {
 ///
 /// # Errors
 /// The system's.
-pub fn keep_to(thread: Option<rustix::thread::Pid>, cores: &[usize]) -> Result<(), PeersError> {
+pub fn pin_thread(thread: Option<rustix::thread::Pid>, cores: &[usize]) -> Result<(), PeersError> {
     let mut set = CpuSet::new();
     cores.iter().for_each(|core| set.set(*core));
     sched_setaffinity(thread, &set).map_err(|errno| PeersError::host("choose a processor")(errno.into()))
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(kilobytes("", "MemTotal"), 0);
         assert_eq!(chosen("always [madvise] never\n"), "madvise");
         assert_eq!(field("model name\t: A B\n", "model name").as_deref(), Some("A B"));
-        let machine = Machine::look();
+        let machine = Machine::detect();
         assert!(machine.cores > 0 && machine.memory_bytes >= machine.available_bytes && machine.page_bytes >= 4096);
     }
 
@@ -106,9 +106,9 @@ mod tests {
     fn a_thread_keeps_to_its_core() {
         let all = cores().unwrap();
         std::thread::spawn(move || {
-            keep_to(None, &all[..1]).unwrap();
+            pin_thread(None, &all[..1]).unwrap();
             assert_eq!(cores().unwrap(), all[..1]);
-            keep_to(None, &all).unwrap();
+            pin_thread(None, &all).unwrap();
             assert_eq!(cores().unwrap(), all);
         })
         .join()

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::draws::{Draws, Step};
 use crate::error::PeersError;
-use crate::record::{Key, Records, Seen, difference};
+use crate::record::{Key, Records, ValueEnds, difference};
 
 /// Keys asked for by one `get_many`.
 pub const MANY: usize = 32;
@@ -72,14 +72,14 @@ pub trait Client {
     ///
     /// # Errors
     /// The contender's; a missing key.
-    fn get(&mut self, key: &Key) -> Result<Seen, PeersError>;
+    fn get(&mut self, key: &Key) -> Result<ValueEnds, PeersError>;
 
     /// The ends of the values of `keys`, in their order.
     ///
     /// # Errors
     /// As [`Client::get`].
     #[inline(always)]
-    fn get_many(&mut self, keys: &[Key; MANY], seen: &mut [Seen; MANY]) -> Result<(), PeersError> {
+    fn get_many(&mut self, keys: &[Key; MANY], seen: &mut [ValueEnds; MANY]) -> Result<(), PeersError> {
         for (key, seen) in keys.iter().zip(seen) {
             *seen = self.get(key)?;
         }
@@ -115,7 +115,7 @@ pub fn verify_client(client: &mut impl Client, keys: &[Key], records: &Records) 
     for key in keys {
         client.fetch(key, &mut value)?;
         if !records.is_whole(key, &value) {
-            return Err(PeersError::wrong(key, Seen::of(&value, records.value_bytes())));
+            return Err(PeersError::wrong(key, ValueEnds::of(&value, records.value_bytes())));
         }
     }
     Ok(())
@@ -157,7 +157,7 @@ fn get(client: &mut impl Client, keys: &[Key]) -> Result<(), PeersError> {
     for key in keys {
         wrong |= difference(key, client.get(key)?);
     }
-    right(wrong)
+    ensure_correct(wrong)
 }
 
 /// Where the next key is read from depends on the value just read: on the difference between it and the right one,
@@ -172,19 +172,19 @@ fn dependent_get(client: &mut impl Client, keys: &[Key]) -> Result<(), PeersErro
         wrong |= difference;
         at = black_box(at.wrapping_add(1).wrapping_add(difference as usize));
     }
-    right(wrong)
+    ensure_correct(wrong)
 }
 
 fn get_many(client: &mut impl Client, keys: &[Key]) -> Result<(), PeersError> {
     let mut wrong = 0;
-    let mut seen = [Seen::default(); MANY];
+    let mut seen = [ValueEnds::default(); MANY];
     for keys in keys.as_chunks::<MANY>().0 {
         client.get_many(keys, &mut seen)?;
         for (key, seen) in keys.iter().zip(&seen) {
             wrong |= difference(key, *seen);
         }
     }
-    right(wrong)
+    ensure_correct(wrong)
 }
 
 fn mix(client: &mut impl Client, steps: &[Step]) -> Result<(), PeersError> {
@@ -195,12 +195,12 @@ fn mix(client: &mut impl Client, steps: &[Step]) -> Result<(), PeersError> {
             Step::Update(key, word) => client.update(key, *word)?,
         }
     }
-    right(wrong)
+    ensure_correct(wrong)
 }
 
 /// Nothing if no answer differed.
-pub fn right(wrong: u64) -> Result<(), PeersError> {
-    if wrong == 0 { Ok(()) } else { Err(PeersError::SomeWrong) }
+pub fn ensure_correct(wrong: u64) -> Result<(), PeersError> {
+    if wrong == 0 { Ok(()) } else { Err(PeersError::WrongAnswer) }
 }
 
 #[cfg(test)]
@@ -211,30 +211,30 @@ mod tests {
     use crate::draws::{DrawSpec, Popularity};
     use crate::record::value_word;
 
-    /// A map that answers right, but for the calls it is told to spoil.
+    /// A map that answers right, but for the calls it is told to kind.
     struct Fake {
         values: HashMap<Key, u64>,
         calls: usize,
-        spoilt: Option<(usize, Spoil)>,
+        fault: Option<(usize, Fault)>,
     }
 
     #[derive(Clone, Copy)]
-    enum Spoil {
+    enum Fault {
         OtherKey,
         Miss,
     }
 
     impl Client for Fake {
-        fn get(&mut self, key: &Key) -> Result<Seen, PeersError> {
+        fn get(&mut self, key: &Key) -> Result<ValueEnds, PeersError> {
             self.calls += 1;
             let word = *self.values.get(key).ok_or_else(|| PeersError::missing(key))?;
-            match self.spoilt {
-                Some((call, Spoil::OtherKey)) if call == self.calls => {
+            match self.fault {
+                Some((call, Fault::OtherKey)) if call == self.calls => {
                     let word = value_word(b"otherkey", 0);
-                    Ok(Seen { first: word, last: word })
+                    Ok(ValueEnds { first: word, last: word })
                 }
-                Some((call, Spoil::Miss)) if call == self.calls => Err(PeersError::missing(key)),
-                _ => Ok(Seen { first: word, last: word }),
+                Some((call, Fault::Miss)) if call == self.calls => Err(PeersError::missing(key)),
+                _ => Ok(ValueEnds { first: word, last: word }),
             }
         }
 
@@ -256,10 +256,10 @@ mod tests {
         Records::new(8, SPEC.seed).expect("8 bytes are a word")
     }
 
-    fn fake(spoilt: Option<(usize, Spoil)>) -> Fake {
+    fn fake(fault: Option<(usize, Fault)>) -> Fake {
         let records = records();
         let keys = (0..SPEC.records).map(|record| records.key(record));
-        Fake { values: keys.map(|key| (key, value_word(&key, 0))).collect(), calls: 0, spoilt }
+        Fake { values: keys.map(|key| (key, value_word(&key, 0))).collect(), calls: 0, fault }
     }
 
     fn job(task: Task) -> Job {
@@ -283,18 +283,18 @@ mod tests {
     #[test]
     fn one_wrong_answer_fails_the_run() {
         for task in TASKS {
-            for spoil in [Spoil::OtherKey, Spoil::Miss] {
+            for kind in [Fault::OtherKey, Fault::Miss] {
                 for call in [1, 100] {
-                    let error = run_client(&mut fake(Some((call, spoil))), &job(task), &draws()).unwrap_err();
-                    let is_expected = match spoil {
-                        Spoil::OtherKey => matches!(error, PeersError::SomeWrong),
-                        Spoil::Miss => matches!(error, PeersError::Missing { .. }),
+                    let error = run_client(&mut fake(Some((call, kind))), &job(task), &draws()).unwrap_err();
+                    let is_expected = match kind {
+                        Fault::OtherKey => matches!(error, PeersError::WrongAnswer),
+                        Fault::Miss => matches!(error, PeersError::Missing { .. }),
                     };
                     assert!(is_expected, "{task:?}: {error}");
                 }
             }
         }
-        let error = verify_client(&mut fake(Some((7, Spoil::OtherKey))), &draws().keys, &records()).unwrap_err();
+        let error = verify_client(&mut fake(Some((7, Fault::OtherKey))), &draws().keys, &records()).unwrap_err();
         assert!(matches!(error, PeersError::Wrong { .. }), "{error}");
     }
 

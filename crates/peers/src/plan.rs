@@ -8,16 +8,16 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-use crate::contenders::lmdb::Reads;
 use crate::draws::Popularity;
 use crate::error::PeersError;
 use crate::measure::{MANY, Task};
 use crate::record::WORD_BYTES;
+use crate::systems::lmdb::Reads;
 
 /// A contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Name {
+pub enum System {
     /// This project's table.
     Guira,
     /// Bare reads of the same memory.
@@ -34,22 +34,22 @@ pub enum Name {
     Memcached,
 }
 
-impl Name {
+impl System {
     /// Every contender.
-    pub const ALL: [Name; 7] =
-        [Name::Guira, Name::Raw, Name::Dashmap, Name::Papaya, Name::Lmdb, Name::Redis, Name::Memcached];
+    pub const ALL: [System; 7] =
+        [System::Guira, System::Raw, System::Dashmap, System::Papaya, System::Lmdb, System::Redis, System::Memcached];
 
     /// The name in options and in JSON.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
-            Name::Guira => "guira",
-            Name::Raw => "raw",
-            Name::Dashmap => "dashmap",
-            Name::Papaya => "papaya",
-            Name::Lmdb => "lmdb",
-            Name::Redis => "redis",
-            Name::Memcached => "memcached",
+            System::Guira => "guira",
+            System::Raw => "raw",
+            System::Dashmap => "dashmap",
+            System::Papaya => "papaya",
+            System::Lmdb => "lmdb",
+            System::Redis => "redis",
+            System::Memcached => "memcached",
         }
     }
 
@@ -57,29 +57,29 @@ impl Name {
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
-            Name::Guira => "Guira",
-            Name::Raw => "raw memory",
-            Name::Dashmap => "dashmap",
-            Name::Papaya => "papaya",
-            Name::Lmdb => "LMDB",
-            Name::Redis => "Redis",
-            Name::Memcached => "memcached",
+            System::Guira => "Guira",
+            System::Raw => "raw memory",
+            System::Dashmap => "dashmap",
+            System::Papaya => "papaya",
+            System::Lmdb => "LMDB",
+            System::Redis => "Redis",
+            System::Memcached => "memcached",
         }
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for System {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
 }
 
-impl FromStr for Name {
+impl FromStr for System {
     type Err = PeersError;
 
-    fn from_str(text: &str) -> Result<Name, PeersError> {
-        Name::ALL.into_iter().find(|name| name.as_str() == text).ok_or_else(|| {
-            let names = Name::ALL.map(Name::as_str).join(", ");
+    fn from_str(text: &str) -> Result<System, PeersError> {
+        System::ALL.into_iter().find(|name| name.as_str() == text).ok_or_else(|| {
+            let names = System::ALL.map(System::as_str).join(", ");
             PeersError::Options(format!("there is no contender {text:?}; there are {names}"))
         })
     }
@@ -89,11 +89,11 @@ impl FromStr for Name {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
     /// By calls of its only interface.
-    Call(Name),
+    Call(System),
     /// By transactions that serve as many look-ups.
     Lmdb(Reads),
     /// By messages to a server, this many on their way at once.
-    Server(Name, usize),
+    Server(System, usize),
 }
 
 /// Commands on their way where they are pipelined.
@@ -102,24 +102,24 @@ pub const PIPELINE: usize = 16;
 impl Way {
     /// Every way, in the order of reports.
     pub const ALL: [Way; 10] = [
-        Way::Call(Name::Guira),
-        Way::Call(Name::Raw),
-        Way::Call(Name::Dashmap),
-        Way::Call(Name::Papaya),
+        Way::Call(System::Guira),
+        Way::Call(System::Raw),
+        Way::Call(System::Dashmap),
+        Way::Call(System::Papaya),
         Way::Lmdb(Reads::Long),
         Way::Lmdb(Reads::Each),
-        Way::Server(Name::Redis, 1),
-        Way::Server(Name::Redis, PIPELINE),
-        Way::Server(Name::Memcached, 1),
-        Way::Server(Name::Memcached, PIPELINE),
+        Way::Server(System::Redis, 1),
+        Way::Server(System::Redis, PIPELINE),
+        Way::Server(System::Memcached, 1),
+        Way::Server(System::Memcached, PIPELINE),
     ];
 
     /// Which contender.
     #[must_use]
-    pub const fn name(self) -> Name {
+    pub const fn name(self) -> System {
         match self {
             Way::Call(name) | Way::Server(name, _) => name,
-            Way::Lmdb(_) => Name::Lmdb,
+            Way::Lmdb(_) => System::Lmdb,
         }
     }
 
@@ -138,8 +138,8 @@ impl Way {
     /// What this way is timed with, when so many clients run at once.
     fn tasks(self, clients: u8) -> &'static [Task] {
         match (self, clients) {
-            (Way::Call(Name::Raw), 1) => &[Task::Get, Task::DependentGet, Task::GetMany],
-            (Way::Call(Name::Raw), _) | (Way::Lmdb(Reads::Each), 1) => &[Task::Get],
+            (Way::Call(System::Raw), 1) => &[Task::Get, Task::DependentGet, Task::GetMany],
+            (Way::Call(System::Raw), _) | (Way::Lmdb(Reads::Each), 1) => &[Task::Get],
             (Way::Call(_) | Way::Lmdb(Reads::Long), 1) => &[Task::Get, Task::DependentGet, Task::GetMany, Task::YcsbA],
             (Way::Call(_), _) => &[Task::Get, Task::GetMany, Task::YcsbA],
             (Way::Server(_, 1), 1) => &[Task::Get, Task::GetMany, Task::YcsbA],
@@ -177,11 +177,11 @@ impl Way {
     /// Bytes each record takes beside its key and value, measured generously.
     fn overhead_bytes(self) -> u64 {
         match self.name() {
-            Name::Guira => 24,
-            Name::Raw => 0,
-            Name::Dashmap | Name::Lmdb => 48,
-            Name::Papaya => 80,
-            Name::Redis | Name::Memcached => 112,
+            System::Guira => 24,
+            System::Raw => 0,
+            System::Dashmap | System::Lmdb => 48,
+            System::Papaya => 80,
+            System::Redis | System::Memcached => 112,
         }
     }
 }
@@ -227,9 +227,9 @@ pub struct Options {
     /// Seed of keys and draws.
     pub seed: u64,
     /// Only these contenders; all, if there are none.
-    pub only: Vec<Name>,
+    pub only: Vec<System>,
     /// All but these.
-    pub skip: Vec<Name>,
+    pub skip: Vec<System>,
     /// The command line that runs [`serve_helper`](crate::serve_helper) in another process.
     pub helper: Vec<OsString>,
 }
@@ -244,7 +244,7 @@ const RECORDS_MAX: u64 = 1 << 32;
 impl Options {
     /// Whether this contender takes part.
     #[must_use]
-    pub fn wants(&self, name: Name) -> bool {
+    pub fn wants(&self, name: System) -> bool {
         (self.only.is_empty() || self.only.contains(&name)) && !self.skip.contains(&name)
     }
 
@@ -261,7 +261,7 @@ impl Options {
                 return Err(PeersError::Options(format!("{found} {name}; at least {min}, at most {max}")));
             }
         }
-        if !Name::ALL.into_iter().any(|name| self.wants(name)) {
+        if !System::ALL.into_iter().any(|name| self.wants(name)) {
             return Err(PeersError::Options("no contender is left".to_owned()));
         }
         Ok(())
@@ -349,9 +349,9 @@ impl Stage {
         let mut last = None;
         for way in ways.iter().filter(|way| last.replace(way.name()) != Some(way.name())) {
             let each = way.overhead_bytes() + self.value_bytes as u64 * if self.is_of_words() { 1 } else { 2 };
-            let bytes = if way.name() == Name::Raw { 0 } else { self.records * each };
+            let bytes = if way.name() == System::Raw { 0 } else { self.records * each };
             needs.memory_bytes += bytes;
-            if matches!(way.name(), Name::Guira | Name::Lmdb) {
+            if matches!(way.name(), System::Guira | System::Lmdb) {
                 needs.shared_bytes += bytes;
             }
         }
@@ -450,11 +450,11 @@ mod tests {
 
     #[test]
     fn names_parse_and_print() {
-        for name in Name::ALL {
-            assert_eq!(name.to_string().parse::<Name>().unwrap(), name);
+        for name in System::ALL {
+            assert_eq!(name.to_string().parse::<System>().unwrap(), name);
             assert_eq!(serde_json::to_value(name).unwrap(), name.as_str());
         }
-        assert!("valkey".parse::<Name>().unwrap_err().to_string().contains("redis"));
+        assert!("valkey".parse::<System>().unwrap_err().to_string().contains("redis"));
     }
 
     #[test]
@@ -477,9 +477,9 @@ mod tests {
 
     #[test]
     fn contenders_are_chosen() {
-        let only = Options { only: vec![Name::Guira, Name::Lmdb], skip: vec![Name::Lmdb], ..options() };
-        assert!(only.wants(Name::Guira) && !only.wants(Name::Lmdb) && !only.wants(Name::Redis));
-        assert!(Options { only: vec![Name::Lmdb], skip: vec![Name::Lmdb], ..options() }.check().is_err());
+        let only = Options { only: vec![System::Guira, System::Lmdb], skip: vec![System::Lmdb], ..options() };
+        assert!(only.wants(System::Guira) && !only.wants(System::Lmdb) && !only.wants(System::Redis));
+        assert!(Options { only: vec![System::Lmdb], skip: vec![System::Lmdb], ..options() }.check().is_err());
         assert!(Options { rounds: 0, ..options() }.check().is_err());
         assert!(options().check().is_ok());
     }

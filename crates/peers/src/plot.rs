@@ -5,7 +5,7 @@
 
 use crate::draws::Popularity;
 use crate::measure::Task;
-use crate::plan::Name;
+use crate::plan::System;
 use crate::record::WORD_BYTES;
 use crate::run::{Cell, Report};
 
@@ -135,7 +135,7 @@ fn bars(report: &Report, is_in: impl Fn(&&Cell) -> bool) -> Vec<&Cell> {
 /// Whose bar it is: servers have one for each depth, all others one.
 fn bar_name(cell: &Cell) -> String {
     match cell.name {
-        Name::Redis | Name::Memcached => match (cell.task, cell.variant) {
+        System::Redis | System::Memcached => match (cell.task, cell.variant) {
             (Task::GetMany, _) => format!("{}, 32 at once", cell.name.title()),
             (_, variant) => format!("{}, {variant}", cell.name.title()),
         },
@@ -144,15 +144,15 @@ fn bar_name(cell: &Cell) -> String {
 }
 
 /// A contender's colour.
-pub fn colour(name: Name) -> &'static str {
+pub fn colour(name: System) -> &'static str {
     match name {
-        Name::Guira => "#0b7a4b",
-        Name::Raw => "#8c959f",
-        Name::Dashmap => "#3b73c4",
-        Name::Papaya => "#5b9bd5",
-        Name::Lmdb => "#7d56b3",
-        Name::Redis => "#c8372d",
-        Name::Memcached => "#d9822b",
+        System::Guira => "#0b7a4b",
+        System::Raw => "#8c959f",
+        System::Dashmap => "#3b73c4",
+        System::Papaya => "#5b9bd5",
+        System::Lmdb => "#7d56b3",
+        System::Redis => "#c8372d",
+        System::Memcached => "#d9822b",
     }
 }
 
@@ -173,10 +173,10 @@ impl Group<'_> {
             *out += &format!("<text x=\"{tick_x:.1}\" y=\"{name_y:.1}\" font-size=\"11\" fill=\"{FAINT}\" ");
             *out += &format!("text-anchor=\"middle\">{name}</text>\n");
         }
-        let guira_ns = self.bars.iter().find(|cell| cell.name == Name::Guira).map(|cell| cell.median_ns);
+        let guira_ns = self.bars.iter().find(|cell| cell.name == System::Guira).map(|cell| cell.median_ns);
         for (row, cell) in self.bars.iter().enumerate() {
             let middle = bars_y + ROW * (row as f64 + 0.5);
-            let weight = if cell.name == Name::Guira { "700" } else { "400" };
+            let weight = if cell.name == System::Guira { "700" } else { "400" };
             let length = (scale.at(cell.median_ns) * BARS_WIDTH).max(2.0);
             let figure = figure(cell, guira_ns);
             *out += &format!(
@@ -203,7 +203,7 @@ fn figure(cell: &Cell, guira_ns: Option<f64>) -> String {
         ns => format!("{:.1} µs", ns / 1e3),
     };
     match guira_ns {
-        Some(guira_ns) if cell.name != Name::Guira => {
+        Some(guira_ns) if cell.name != System::Guira => {
             let ratio = cell.median_ns / guira_ns;
             let digits = match ratio {
                 _ if ratio < 1.0 => 2,

@@ -5,7 +5,7 @@
 //! follow from key and version too. So one comparison of two words in the timed loop tells a right answer from any
 //! other, and an untimed one compares every byte.
 
-use guira_lab::driver::{DriverError, RecordShape};
+use guira_lab::driver::{DriverError, RecordFormat};
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 8;
@@ -33,7 +33,7 @@ const _: () = assert!(DIGIT_BITS * KEY_BYTES == 8 * NUMBER_BYTES as usize && 1 <
 /// Keys and values of one comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Records {
-    shape: RecordShape,
+    shape: RecordFormat,
     value_bytes: usize,
 }
 
@@ -47,7 +47,7 @@ impl Records {
         if value_bytes != WORD_BYTES && value_bytes < 2 * WORD_BYTES {
             return Err(DriverError::ValueBytes { format: numbers.to_string(), value_bytes });
         }
-        Ok(Records { shape: RecordShape::new(numbers, None, seed)?, value_bytes })
+        Ok(Records { shape: RecordFormat::new(numbers, None, seed)?, value_bytes })
     }
 
     /// Bytes of every value.
@@ -81,7 +81,7 @@ impl Records {
     /// Whether every byte of `value` is right for `key`, at any version.
     #[must_use]
     pub fn is_whole(&self, key: &Key, value: &[u8]) -> bool {
-        let seen = Seen::of(value, self.value_bytes);
+        let seen = ValueEnds::of(value, self.value_bytes);
         if difference(key, seen) != 0 {
             return false;
         }
@@ -100,23 +100,23 @@ pub fn value_word(key: &Key, version: u64) -> u64 {
 
 /// What a client saw of a value: its first and its last word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct ValueEnds {
     /// The first word.
     pub first: u64,
     /// The last word.
     pub last: u64,
 }
 
-impl Seen {
+impl ValueEnds {
     /// The ends of a value that must have `value_bytes` bytes. One of another length has ends that are never right.
     #[inline(always)]
     #[must_use]
-    pub fn of(value: &[u8], value_bytes: usize) -> Seen {
+    pub fn of(value: &[u8], value_bytes: usize) -> ValueEnds {
         match (value.first_chunk(), value.last_chunk()) {
             (Some(first), Some(last)) if value.len() == value_bytes => {
-                Seen { first: u64::from_le_bytes(*first), last: u64::from_le_bytes(*last) }
+                ValueEnds { first: u64::from_le_bytes(*first), last: u64::from_le_bytes(*last) }
             }
-            _ => Seen { first: 0, last: u64::MAX },
+            _ => ValueEnds { first: 0, last: u64::MAX },
         }
     }
 }
@@ -124,7 +124,7 @@ impl Seen {
 /// Zero if `seen` is of a value of `key`; otherwise not. Costs a product and three words' logic.
 #[inline(always)]
 #[must_use]
-pub fn difference(key: &Key, seen: Seen) -> u64 {
+pub fn difference(key: &Key, seen: ValueEnds) -> u64 {
     (seen.first ^ value_word(key, 0)) >> VERSION_BITS | (seen.first ^ seen.last)
 }
 
@@ -154,8 +154,8 @@ mod tests {
             for version in [0, 1, 65_535, 65_536] {
                 records.value_into(&key, version, &mut value);
                 assert_eq!(value.len(), bytes);
-                assert_eq!(difference(&key, Seen::of(&value, bytes)), 0, "{bytes} bytes");
-                assert_ne!(difference(&other, Seen::of(&value, bytes)), 0, "{bytes} bytes");
+                assert_eq!(difference(&key, ValueEnds::of(&value, bytes)), 0, "{bytes} bytes");
+                assert_ne!(difference(&other, ValueEnds::of(&value, bytes)), 0, "{bytes} bytes");
                 assert!(records.is_whole(&key, &value) && !records.is_whole(&other, &value));
             }
         }

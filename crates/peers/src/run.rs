@@ -3,16 +3,16 @@
 
 use serde::Serialize;
 
-use crate::aims::{Aim, aims};
 use crate::draws::Popularity;
 use crate::error::PeersError;
-use crate::lineup::{Lineup, SHARED_MEMORY, directory, try_threads};
-use crate::load::Watch;
+use crate::load::ProgressFn;
 use crate::machine::{Machine, cores};
 use crate::measure::Task;
-use crate::plan::{Name, Needs, Options, Placement, Series, Stage, Way, needs};
+use crate::plan::{Needs, Options, Placement, Series, Stage, System, Way, needs};
 use crate::record::KEY_BYTES;
 use crate::server::Kind;
+use crate::targets::{Target, targets};
+use crate::testbed::{SHARED_MEMORY, Testbed, directory, try_threads};
 
 /// The version of the report's JSON; it changes when a field changes its meaning or goes.
 pub const SCHEMA: u32 = 1;
@@ -47,14 +47,15 @@ pub struct Report {
     /// Everything that was timed.
     pub cells: Vec<Cell>,
     /// What was aimed at.
-    pub aims: Vec<Aim>,
+    #[serde(rename = "aims")]
+    pub targets: Vec<Target>,
 }
 
 /// A contender in the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Peer {
     /// Its name.
-    pub name: Name,
+    pub name: System,
     /// Its version, if it took part.
     pub version: Option<String>,
     /// Why it did not take part, and how it would, if it did not.
@@ -76,7 +77,7 @@ pub struct StageReport {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cell {
     /// Which contender.
-    pub name: Name,
+    pub name: System,
     /// How it was asked; empty if there is only one way.
     pub variant: &'static str,
     /// Where its server ran.
@@ -136,8 +137,8 @@ impl Prepared {
     /// `Options`; `Memory` if memory or shared memory is short.
     pub fn new(options: Options) -> Result<Prepared, PeersError> {
         options.check()?;
-        let machine = Machine::look();
-        let peers: Vec<Peer> = Name::ALL.into_iter().map(|name| peer(&options, name)).collect();
+        let machine = Machine::detect();
+        let peers: Vec<Peer> = System::ALL.into_iter().map(|name| peer(&options, name)).collect();
         let takes_part = |way: &Way| peers.iter().any(|peer| peer.name == way.name() && peer.missing.is_none());
         let ways: Vec<Way> = Way::ALL.into_iter().filter(takes_part).collect();
         let needs = needs(&options, &ways, cores()?.len());
@@ -154,24 +155,24 @@ impl Prepared {
     ///
     /// # Errors
     /// Whatever a contender fails with, and any answer that is not right; an interruption.
-    pub fn run(self, watch: &mut Watch<'_>) -> Result<Report, PeersError> {
+    pub fn run(self, watch: &mut ProgressFn<'_>) -> Result<Report, PeersError> {
         let Prepared { options, ways, machine, mut peers, needs } = self;
-        let memcached_threads_ns = match ways.iter().any(|way| way.name() == Name::Memcached) {
-            true => Some(trial(watch).map_err(|error| error.of(Name::Memcached.title()))?),
+        let memcached_threads_ns = match ways.iter().any(|way| way.name() == System::Memcached) {
+            true => Some(trial(watch).map_err(|error| error.of(System::Memcached.title()))?),
             false => None,
         };
         let threads = memcached_threads_ns.map_or(1, |[one, two]| if two < one { 2 } else { 1 });
         if let Some(version) =
-            peers.iter_mut().find(|peer| peer.name == Name::Memcached).and_then(|peer| peer.version.as_mut())
+            peers.iter_mut().find(|peer| peer.name == System::Memcached).and_then(|peer| peer.version.as_mut())
         {
             version.push_str(&format!(" (-t {threads})"));
         }
         let (mut stages, mut cells) = (Vec::new(), Vec::new());
         for stage in Stage::all(&options) {
-            let mut lineup = Lineup::open(&options, &stage, &ways, threads, watch)?;
-            cells.extend(measure(&options, &stage, &ways, &mut lineup, watch)?);
-            lineup.verify(watch)?;
-            stages.push(StageReport { value_bytes: stage.value_bytes, records: stage.records, fill: lineup.fill });
+            let mut testbed = Testbed::open(&options, &stage, &ways, threads, watch)?;
+            cells.extend(measure(&options, &stage, &ways, &mut testbed, watch)?);
+            testbed.verify(watch)?;
+            stages.push(StageReport { value_bytes: stage.value_bytes, records: stage.records, fill: testbed.fill });
         }
         Ok(Report {
             schema: SCHEMA,
@@ -184,13 +185,13 @@ impl Prepared {
             peers,
             memcached_threads_ns,
             stages,
-            aims: aims(&cells),
+            targets: targets(&cells),
             cells,
         })
     }
 }
 
-fn trial(watch: &mut Watch<'_>) -> Result<[f64; 2], PeersError> {
+fn trial(watch: &mut ProgressFn<'_>) -> Result<[f64; 2], PeersError> {
     try_threads(directory()?.path(), watch)
 }
 
@@ -199,8 +200,8 @@ fn measure(
     options: &Options,
     stage: &Stage,
     ways: &[Way],
-    lineup: &mut Lineup,
-    watch: &mut Watch<'_>,
+    testbed: &mut Testbed,
+    watch: &mut ProgressFn<'_>,
 ) -> Result<Vec<Cell>, PeersError> {
     let series = stage.series(ways, cores()?.len());
     let mut times_ns: Vec<Vec<f64>> = vec![Vec::with_capacity(options.rounds as usize); series.len()];
@@ -213,33 +214,33 @@ fn measure(
             done += 1;
             if round == 0 {
                 let operations = (series.operations / WARM_UP_DIVISOR).next_multiple_of(crate::measure::MANY);
-                lineup.time(series, operations.min(series.operations))?;
+                testbed.time(series, operations.min(series.operations))?;
             } else {
-                times_ns.push(lineup.time(series, series.operations)?);
+                times_ns.push(testbed.time(series, series.operations)?);
             }
         }
     }
     Ok(series.iter().zip(&mut times_ns).map(|(series, times_ns)| Cell::new(series, stage, times_ns)).collect())
 }
 
-fn peer(options: &Options, name: Name) -> Peer {
+fn peer(options: &Options, name: System) -> Peer {
     let present = |version: &str| Peer { name, version: Some(version.to_owned()), missing: None };
     let absent = |missing: String| Peer { name, version: None, missing: Some(missing) };
     if !options.wants(name) {
         return absent("left out by --only or --skip".to_owned());
     }
     match name {
-        Name::Guira | Name::Raw => present(env!("CARGO_PKG_VERSION")),
-        Name::Dashmap => present(crate::versions::DASHMAP),
-        Name::Papaya => present(crate::versions::PAPAYA),
-        Name::Lmdb => present(crate::versions::LMDB),
-        Name::Redis => server_peer(name, Kind::Redis),
-        Name::Memcached => server_peer(name, Kind::Memcached),
+        System::Guira | System::Raw => present(env!("CARGO_PKG_VERSION")),
+        System::Dashmap => present(crate::versions::DASHMAP),
+        System::Papaya => present(crate::versions::PAPAYA),
+        System::Lmdb => present(crate::versions::LMDB),
+        System::Redis => server_peer(name, Kind::Redis),
+        System::Memcached => server_peer(name, Kind::Memcached),
     }
 }
 
 /// A server that takes part if it is installed.
-pub fn server_peer(name: Name, kind: Kind) -> Peer {
+pub fn server_peer(name: System, kind: Kind) -> Peer {
     let version = kind.version();
     let (program, title) = (kind.program(), name.title());
     let how = || format!("{title} is not installed, so it is left out: apt-get install {program}");
@@ -273,7 +274,7 @@ mod tests {
 
     #[test]
     fn short_memory_is_refused_with_both_figures() {
-        let machine = Machine { available_bytes: 1 << 30, ..Machine::look() };
+        let machine = Machine { available_bytes: 1 << 30, ..Machine::detect() };
         let needs = Needs { memory_bytes: 3 << 30, shared_bytes: 0, seconds: 1 };
         let error = enough(&needs, &machine).unwrap_err().to_string();
         assert!(error.contains("3.2 GiB of memory") && error.contains("there are 1.0 GiB"), "{error}");
@@ -291,7 +292,7 @@ mod tests {
             popularities: vec![Popularity::Uniform],
             clients: vec![1],
         };
-        let series = stage.series(&[Way::Call(Name::Guira)], 1)[0];
+        let series = stage.series(&[Way::Call(System::Guira)], 1)[0];
         let cell = |rounds: &[f64]| Cell::new(&series, &stage, &mut rounds.to_vec());
         let three = cell(&[3.0, 1.0, 8.0]);
         assert_eq!((three.median_ns, three.min_ns, three.max_ns), (3.0, 1.0, 8.0));

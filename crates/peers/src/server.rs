@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::Pid;
 
-use crate::contenders::memcached::Memcached;
-use crate::contenders::redis::Redis;
-use crate::contenders::{Address, Connection, load_server};
 use crate::error::PeersError;
-use crate::load::Loading;
-use crate::machine::keep_to;
+use crate::load::Loader;
+use crate::machine::pin_thread;
 use crate::record::{Records, WORD_BYTES};
+use crate::systems::memcached::Memcached;
+use crate::systems::redis::Redis;
+use crate::systems::{Address, Connection, load_server};
 
 /// How long a server may take until it answers.
 const START_LIMIT: Duration = Duration::from_secs(10);
@@ -60,7 +60,7 @@ impl Kind {
     /// The program's version, or `None` if it is not installed.
     #[must_use]
     pub fn version(self) -> Option<String> {
-        let output = Command::new(found(self.program())?).arg("--version").stdin(Stdio::null()).output().ok()?;
+        let output = Command::new(find_program(self.program())?).arg("--version").stdin(Stdio::null()).output().ok()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let version = match self {
             Kind::Redis => text.split_whitespace().find_map(|word| word.strip_prefix("v=")),
@@ -135,10 +135,10 @@ impl Server {
         let log = directory.join(format!("{name}.log"));
         let attempt = || format!("start {}", kind.program());
         let program =
-            found(kind.program()).ok_or_else(|| PeersError::host(attempt())(io::ErrorKind::NotFound.into()))?;
+            find_program(kind.program()).ok_or_else(|| PeersError::host(attempt())(io::ErrorKind::NotFound.into()))?;
         let output = File::create(&log).map_err(PeersError::host(attempt()))?;
         let errors = output.try_clone().map_err(PeersError::host(attempt()))?;
-        let mut command = outlived_by_none(&program);
+        let mut command = killed_with_parent(&program);
         command.args(arguments(kind, &address, sizes)).current_dir(directory);
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         let child = command.spawn().map_err(PeersError::host(attempt()))?;
@@ -163,8 +163,8 @@ impl Server {
     ///
     /// # Errors
     /// The system's.
-    pub fn keep_to(&self, cores: &[usize]) -> Result<(), PeersError> {
-        keep_process_to(self.pid(), cores)
+    pub fn pin_to(&self, cores: &[usize]) -> Result<(), PeersError> {
+        pin_process(self.pid(), cores)
     }
 
     fn wait(&mut self, log: &Path) -> Result<(), PeersError> {
@@ -194,8 +194,8 @@ impl Drop for Server {
 
 /// A command for `program` that is killed with this process, where `setpriv` is installed, and in a process group of
 /// its own.
-pub fn outlived_by_none(program: &Path) -> Command {
-    let mut command = match found("setpriv") {
+pub fn killed_with_parent(program: &Path) -> Command {
+    let mut command = match find_program("setpriv") {
         Some(setpriv) => {
             let mut command = Command::new(setpriv);
             command.args(["--pdeathsig", "KILL", "--"]).arg(program);
@@ -211,13 +211,13 @@ pub fn outlived_by_none(program: &Path) -> Command {
 ///
 /// # Errors
 /// The system's.
-pub fn keep_process_to(pid: u32, cores: &[usize]) -> Result<(), PeersError> {
+pub fn pin_process(pid: u32, cores: &[usize]) -> Result<(), PeersError> {
     let attempt = || format!("list the threads of process {pid}");
     for entry in fs::read_dir(format!("/proc/{pid}/task")).map_err(PeersError::host(attempt()))? {
         let entry = entry.map_err(PeersError::host(attempt()))?;
         let number = entry.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
         if let Some(thread) = number {
-            keep_to(Some(thread), cores)?;
+            pin_thread(Some(thread), cores)?;
         }
     }
     Ok(())
@@ -227,11 +227,11 @@ pub fn keep_process_to(pid: u32, cores: &[usize]) -> Result<(), PeersError> {
 ///
 /// # Errors
 /// The server's; an interruption.
-pub fn load(kind: Kind, address: &Address, records: &Records, loading: &mut Loading<'_>) -> Result<(), PeersError> {
+pub fn load(kind: Kind, address: &Address, records: &Records, loader: &mut Loader<'_>) -> Result<(), PeersError> {
     let value_bytes = records.value_bytes();
     match kind {
-        Kind::Redis => load_server(&mut Connection::<Redis>::open(address, value_bytes)?, records, loading),
-        Kind::Memcached => load_server(&mut Connection::<Memcached>::open(address, value_bytes)?, records, loading),
+        Kind::Redis => load_server(&mut Connection::<Redis>::open(address, value_bytes)?, records, loader),
+        Kind::Memcached => load_server(&mut Connection::<Memcached>::open(address, value_bytes)?, records, loader),
     }
 }
 
@@ -275,7 +275,7 @@ fn arguments(kind: Kind, address: &Address, sizes: &Sizes) -> Vec<OsString> {
 }
 
 /// Where a program is, as a shell would find it.
-pub fn found(program: &str) -> Option<PathBuf> {
+pub fn find_program(program: &str) -> Option<PathBuf> {
     let directories = env::var_os("PATH")?;
     let is_program = |path: &PathBuf| {
         fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
@@ -289,8 +289,8 @@ mod tests {
 
     #[test]
     fn programs_are_found_where_a_shell_finds_them() {
-        assert!(found("sh").is_some());
-        assert_eq!(found("no-such-program-anywhere"), None);
+        assert!(find_program("sh").is_some());
+        assert_eq!(find_program("no-such-program-anywhere"), None);
     }
 
     #[test]
@@ -307,7 +307,7 @@ mod tests {
                 let server = Server::start(kind, listen, directory.path(), &sizes).unwrap();
                 assert_eq!(matches!(server.address(), Address::Port(_)), listen == Listen::Port);
                 let cores = crate::machine::cores().unwrap();
-                server.keep_to(&cores[..1]).unwrap();
+                server.pin_to(&cores[..1]).unwrap();
                 let process = PathBuf::from(format!("/proc/{}", server.pid()));
                 assert!(process.exists());
                 drop(server);

@@ -1,12 +1,12 @@
 //! The report as text: aligned for a terminal, or as Markdown for the documentation. Both show the same tables.
 
-use crate::aims::{Aim, Bound};
 use crate::draws::Popularity;
 use crate::machine::Machine;
 use crate::measure::Task;
-use crate::plan::{Name, Placement};
+use crate::plan::{Placement, System};
 use crate::record::WORD_BYTES;
 use crate::run::{Cell, Report};
+use crate::targets::{Bound, Target};
 
 /// A table: a title, column heads, and rows of as many cells.
 pub struct Table {
@@ -61,7 +61,7 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
         .peers
         .iter()
         .filter_map(|peer| {
-            let version = peer.version.as_ref().filter(|_| !matches!(peer.name, Name::Guira | Name::Raw))?;
+            let version = peer.version.as_ref().filter(|_| !matches!(peer.name, System::Guira | System::Raw))?;
             Some(format!("{} {version}", peer.name.title()))
         })
         .collect();
@@ -107,7 +107,7 @@ pub fn machine_text(machine: &Machine) -> String {
 }
 
 fn tables(report: &Report) -> Vec<Table> {
-    let mut tables = vec![aims_table(&report.aims)];
+    let mut tables = vec![targets_table(&report.targets)];
     for popularity in [Popularity::Uniform, Popularity::Zipf] {
         for clients in [1, 2] {
             for task in [Task::Get, Task::DependentGet, Task::GetMany, Task::YcsbA] {
@@ -133,26 +133,26 @@ fn clients_title(clients: u8) -> &'static str {
     if clients == 1 { "one client" } else { "two at once" }
 }
 
-fn aims_table(aims: &[Aim]) -> Table {
-    let row = |aim: &Aim| {
-        let bound = match aim.bound {
+fn targets_table(targets: &[Target]) -> Table {
+    let row = |target: &Target| {
+        let bound = match target.bound {
             Bound::AtLeast => "at least",
             Bound::AtMost => "at most",
         };
-        let met = if aim.is_met { "met" } else { "not met" };
-        let (measured, aimed) = (ratio(aim.measured), ratio(aim.aimed));
+        let met = if target.is_met { "met" } else { "not met" };
+        let (measured, limit) = (ratio(target.measured), ratio(target.target));
         vec![
-            aim.title.to_owned(),
-            aim.popularity.title().to_owned(),
+            target.title.to_owned(),
+            target.popularity.title().to_owned(),
             measured,
-            format!("{bound} {aimed}"),
+            format!("{bound} {limit}"),
             met.to_owned(),
         ]
     };
     Table {
         title: "Aims, with values of 8 bytes and one client".to_owned(),
         heads: vec!["ratio", "keys", "measured", "aim", ""],
-        rows: aims.iter().map(row).collect(),
+        rows: targets.iter().map(row).collect(),
     }
 }
 
@@ -160,7 +160,7 @@ fn aims_table(aims: &[Aim]) -> Table {
 fn times_table<'c>(title: String, cells: impl Iterator<Item = &'c Cell>) -> Table {
     let mut cells: Vec<&Cell> = cells.collect();
     cells.sort_by(|one, other| one.median_ns.total_cmp(&other.median_ns));
-    let guira = cells.iter().find(|cell| cell.name == Name::Guira).map(|cell| cell.median_ns);
+    let guira = cells.iter().find(|cell| cell.name == System::Guira).map(|cell| cell.median_ns);
     let row = |cell: &&Cell| {
         let against = guira.map_or(String::new(), |guira| ratio(cell.median_ns / guira));
         let spread = format!("{}..{}", time(cell.min_ns), time(cell.max_ns));

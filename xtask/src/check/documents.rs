@@ -1,5 +1,5 @@
 //! Documents: every relative link leads to a file of the repository, every test that a document names is there, and
-//! every regression tells its story.
+//! every regression has_part its story.
 //!
 //! A link is checked where it is written as `[text](target)` or `[label]: target` outside code. A regression file opens
 //! with a doc comment whose parts `Cause:`, `Effect:` and `Fix:` each say something.
@@ -29,7 +29,7 @@ pub fn check(markdown: &[&SourceFile], rust: &[RustFile], paths: &BTreeSet<Strin
     for file in markdown {
         let found = relative_links(&file.text);
         links += found.len();
-        violations.extend(found.iter().filter_map(|link| dead(&file.path, link, paths)));
+        violations.extend(found.iter().filter_map(|link| broken(&file.path, link, paths)));
     }
     let mut tests = 0;
     for file in markdown {
@@ -121,7 +121,7 @@ fn file_of(target: &str) -> Option<String> {
     (!is_elsewhere).then(|| file.to_owned())
 }
 
-fn dead(document: &str, link: &Link, paths: &BTreeSet<String>) -> Option<Violation> {
+fn broken(document: &str, link: &Link, paths: &BTreeSet<String>) -> Option<Violation> {
     let violation = |reason: String| Some(Violation::new(document, link.line, reason));
     if link.target.starts_with('/') {
         return violation(format!("the link to {} is not relative", link.target));
@@ -160,13 +160,13 @@ fn is_regression(path: &str) -> bool {
 
 fn missing_story(file: &RustFile) -> Vec<Violation> {
     let doc: Vec<&str> = file.text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim).collect();
-    let missing = STORY.iter().filter(|part| !tells(&doc, part));
+    let missing = STORY.iter().filter(|part| !has_part(&doc, part));
     let reason = |part: &str| format!("the leading doc comment lacks `//! {part}:` with a text");
     missing.map(|part| Violation::new(&file.path, 1, reason(part))).collect()
 }
 
 /// Whether a line starts with `part:` and words follow, there or on the next line.
-fn tells(doc: &[&str], part: &str) -> bool {
+fn has_part(doc: &[&str], part: &str) -> bool {
     let is_label = |text: &str| STORY.iter().any(|part| text.starts_with(&format!("{part}:")));
     doc.iter().enumerate().any(|(index, line)| {
         let Some(said) = line.strip_prefix(part).and_then(|rest| rest.strip_prefix(':')) else { return false };
@@ -179,7 +179,7 @@ fn tells(doc: &[&str], part: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn dead_links(text: &str) -> Vec<(usize, String)> {
+    fn broken_links(text: &str) -> Vec<(usize, String)> {
         let document = SourceFile { path: "docs/a.md".to_owned(), text: text.to_owned() };
         let paths = ["README.md", "docs/a.md", "docs/decisions/0001.md"].map(str::to_owned).into();
         let violations = check(&[&document], &[], &paths).violations;
@@ -197,7 +197,7 @@ mod tests {
             ("[a](../../b.md)", "the link to ../../b.md leaves the repository"),
             ("`a` [a](b.md) `b`", "the link to b.md leads to no file (docs/b.md)"),
         ] {
-            assert_eq!(dead_links(&format!("x\n{text}\n")), [(2, reason.to_owned())], "{text}");
+            assert_eq!(broken_links(&format!("x\n{text}\n")), [(2, reason.to_owned())], "{text}");
         }
     }
 
@@ -206,12 +206,12 @@ mod tests {
         let text = "[a](a.md) [b](../README.md#part) [c](decisions/) [d](decisions/0001.md) [e](#part)\n\
                     [f](https://example.org/b.md) [g](mailto:a@example.org) `[h](b.md)`\n[^1]: words\n\
                     ```text\n[i](b.md)\n~~~\n[j](b.md)\n```\n[k](./a.md) [l](..)\n";
-        assert_eq!(dead_links(text), []);
+        assert_eq!(broken_links(text), []);
     }
 
     #[test]
     fn links_after_a_closed_fence_are_checked_again() {
-        assert_eq!(dead_links("```\n```\n[a](b.md)\n").len(), 1);
+        assert_eq!(broken_links("```\n```\n[a](b.md)\n").len(), 1);
     }
 
     #[test]
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(found, [(4, "there is no test is_not")]);
     }
 
-    fn untold(path: &str, text: &str) -> Vec<String> {
+    fn story_violations(path: &str, text: &str) -> Vec<String> {
         let file = RustFile::parse(path, text).expect("the sample parses");
         check(&[], &[file], &BTreeSet::new()).violations.into_iter().map(|violation| violation.reason).collect()
     }
@@ -234,16 +234,19 @@ mod tests {
     fn a_regression_without_its_story_fails() {
         let path = "conformance/regressions/torn_row.rs";
         let lacks = |part: &str| format!("the leading doc comment lacks `//! {part}:` with a text");
-        assert_eq!(untold(path, "//! Torn row.\n//!\n//! Cause: x\n//! Effect:\n//! y\n//! Fix: z\n"), [""; 0]);
-        assert_eq!(untold(path, "//! Torn row.\n//! Cause: x\n//! Effect: y\n"), [lacks("Fix")]);
-        assert_eq!(untold(path, "//! Cause:\n//! Effect: y\n//! Fix:\n"), [lacks("Cause"), lacks("Fix")]);
+        assert_eq!(
+            story_violations(path, "//! Torn row.\n//!\n//! Cause: x\n//! Effect:\n//! y\n//! Fix: z\n"),
+            [""; 0]
+        );
+        assert_eq!(story_violations(path, "//! Torn row.\n//! Cause: x\n//! Effect: y\n"), [lacks("Fix")]);
+        assert_eq!(story_violations(path, "//! Cause:\n//! Effect: y\n//! Fix:\n"), [lacks("Cause"), lacks("Fix")]);
     }
 
     #[test]
     fn only_regression_files_owe_a_story() {
-        assert_eq!(untold("conformance/tests/suite/regressions/torn_row.rs", "fn a() {}").len(), 3);
-        assert_eq!(untold("conformance/regressions/mod.rs", "mod torn_row;"), [""; 0]);
-        assert_eq!(untold("conformance/src/lib.rs", "fn a() {}"), [""; 0]);
-        assert_eq!(untold("crates/a/tests/regressions/b.rs", "fn a() {}"), [""; 0]);
+        assert_eq!(story_violations("conformance/tests/suite/regressions/torn_row.rs", "fn a() {}").len(), 3);
+        assert_eq!(story_violations("conformance/regressions/mod.rs", "mod torn_row;"), [""; 0]);
+        assert_eq!(story_violations("conformance/src/lib.rs", "fn a() {}"), [""; 0]);
+        assert_eq!(story_violations("crates/a/tests/regressions/b.rs", "fn a() {}"), [""; 0]);
     }
 }

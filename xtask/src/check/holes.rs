@@ -38,7 +38,7 @@ pub fn check(text: Option<&str>, rust: &[RustFile]) -> Report {
         violations.push(Violation::new(HOLES, 1, format!("H{number} has no section")));
     }
     violations.extend(sections.values().flat_map(|section| section.wrong(&tests)));
-    violations.extend(tests.iter().filter_map(|test| untold(test, &sections)));
+    violations.extend(tests.iter().filter_map(|test| unnamed(test, &sections)));
     let named: BTreeSet<&String> = sections.values().flat_map(|section| section.names()).collect();
     let looked_at = format!("{} holes and {} tests in {HOLES}", sections.len(), named.len());
     Report { name: "holes", looked_at, violations }
@@ -104,12 +104,12 @@ fn sections_of(text: &str) -> Vec<Section> {
 }
 
 /// A test of a hole that its section does not name.
-fn untold(test: &str, sections: &BTreeMap<usize, Section>) -> Option<Violation> {
+fn unnamed(test: &str, sections: &BTreeMap<usize, Section>) -> Option<Violation> {
     let (module, name) = test.rsplit_once("::")?;
     let number = name.strip_prefix('h').filter(|_| test.starts_with(SUITE))?.split('_').next()?.parse().ok()?;
-    let is_told = sections.get(&number).is_some_and(|section| section.names().any(|named| named == test));
+    let is_named = sections.get(&number).is_some_and(|section| section.names().any(|named| named == test));
     let path = format!("{TESTS}{}.rs", module.replace("::", "/"));
-    (!is_told).then(|| Violation::new(&path, 1, format!("{name} is not named in the section of H{number} in {HOLES}")))
+    (!is_named).then(|| Violation::new(&path, 1, format!("{name} is not named in the section of H{number} in {HOLES}")))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ pub const TOLERANCE_PERCENT: f64 = 5.0;
 
 /// What redo records may cost of YCSB-A, in percent of what it takes without them.
 pub const MOST_FOR_RECORDS_PERCENT: f64 = 5.0;
-/// The shapes that say what they cost: the one with records is called the same without the second text.
+/// The cases that say what they cost: the one with records is called the same without the second text.
 const YCSB_A: &str = "YCSB-A";
 const WITHOUT_RECORDS: &str = ", without records";
 
@@ -18,10 +18,10 @@ const WITHOUT_RECORDS: &str = ", without records";
 pub const HOW_TO_UPDATE: &str = "if that is meant, put it on record in the same commit, which says why too: \
                                  cargo xtask instructions --update --because \"REASON\"";
 
-/// How a shape stands to the record.
+/// How a case stands to the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Standing {
+enum Status {
     Within,
     Changed,
     /// It was counted, but is not on record.
@@ -30,26 +30,26 @@ enum Standing {
     NotCounted,
 }
 
-impl Standing {
+impl Status {
     fn word(self) -> &'static str {
         match self {
-            Standing::Within => "",
-            Standing::Changed => "CHANGED",
-            Standing::NotRecorded => "NOT RECORDED",
-            Standing::NotCounted => "NOT COUNTED",
+            Status::Within => "",
+            Status::Changed => "CHANGED",
+            Status::NotRecorded => "NOT RECORDED",
+            Status::NotCounted => "NOT COUNTED",
         }
     }
 }
 
-/// One shape's line.
+/// One case's line.
 #[derive(Debug, Serialize)]
 struct Row {
-    shape: String,
+    case: String,
     recorded: Option<Count>,
     now: Option<Count>,
     /// Of program and library together; of the program alone if the library is another.
     change_percent: Option<f64>,
-    standing: Standing,
+    status: Status,
     /// The reason on record.
     because: Option<String>,
 }
@@ -57,7 +57,7 @@ struct Row {
 /// What redo records cost of a workload.
 #[derive(Debug, Serialize)]
 struct Records {
-    shape: String,
+    case: String,
     /// In percent of what it takes without them.
     cost_percent: f64,
 }
@@ -65,17 +65,17 @@ struct Records {
 impl Records {
     /// Of each workload that was counted both with and without them.
     fn of(counts: &[(String, Count)]) -> Vec<Records> {
-        let total = |shape: &str| {
-            let found = counts.iter().find(|(counted, _)| counted == shape);
+        let total = |case: &str| {
+            let found = counts.iter().find(|(counted, _)| counted == case);
             found.map(|(_, count)| count.program + count.library)
         };
-        let without = counts.iter().filter_map(|(shape, _)| shape.strip_suffix(WITHOUT_RECORDS));
-        let workloads = without.filter(|shape| shape.ends_with(YCSB_A));
-        let cost = |shape: &str| Some(relative(total(&format!("{shape}{WITHOUT_RECORDS}"))?, total(shape)?));
-        workloads.filter_map(|shape| Some(Records { shape: shape.to_owned(), cost_percent: cost(shape)? })).collect()
+        let without = counts.iter().filter_map(|(case, _)| case.strip_suffix(WITHOUT_RECORDS));
+        let workloads = without.filter(|case| case.ends_with(YCSB_A));
+        let cost = |case: &str| Some(relative(total(&format!("{case}{WITHOUT_RECORDS}"))?, total(case)?));
+        workloads.filter_map(|case| Some(Records { case: case.to_owned(), cost_percent: cost(case)? })).collect()
     }
 
-    fn are_cheap(&self) -> bool {
+    fn are_within_limit(&self) -> bool {
         self.cost_percent <= MOST_FOR_RECORDS_PERCENT
     }
 }
@@ -89,7 +89,7 @@ pub struct Comparison {
     records: Vec<Records>,
     /// What the record was not taken with.
     differences: Vec<String>,
-    shapes: Vec<Row>,
+    cases: Vec<Row>,
 }
 
 /// How far `now` is from `before`, in percent of it.
@@ -109,82 +109,81 @@ pub fn is_within(change_percent: f64) -> bool {
 impl Comparison {
     pub fn new(record: &Record, now: &Counted) -> Self {
         let same_library = record.taken_with.libc == now.taken_with.libc;
-        let mut shapes: Vec<Row> = now
-            .shapes
+        let mut cases: Vec<Row> = now
+            .cases
             .iter()
-            .map(|(shape, count)| {
-                let recorded = record.shapes.get(shape);
+            .map(|(case, count)| {
+                let recorded = record.cases.get(case);
                 let change = recorded.map(|recorded| match same_library {
                     true => change_percent(&recorded.count, count),
                     // Another library copies memory with other instructions: that is no change of ours.
                     false => relative(recorded.count.program, count.program),
                 });
-                let standing = match change {
-                    None => Standing::NotRecorded,
-                    Some(change) if is_within(change) => Standing::Within,
-                    Some(_) => Standing::Changed,
+                let status = match change {
+                    None => Status::NotRecorded,
+                    Some(change) if is_within(change) => Status::Within,
+                    Some(_) => Status::Changed,
                 };
                 Row {
-                    shape: shape.clone(),
+                    case: case.clone(),
                     recorded: recorded.map(|recorded| recorded.count),
                     now: Some(*count),
                     change_percent: change,
-                    standing,
+                    status,
                     because: recorded.map(|recorded| recorded.because.clone()),
                 }
             })
             .collect();
-        let is_counted = |shape: &String| now.shapes.iter().any(|(counted, _)| counted == shape);
-        let gone = record.shapes.iter().filter(|(shape, _)| !is_counted(shape));
-        shapes.extend(gone.map(|(shape, recorded)| Row {
-            shape: shape.clone(),
+        let is_counted = |case: &String| now.cases.iter().any(|(counted, _)| counted == case);
+        let gone = record.cases.iter().filter(|(case, _)| !is_counted(case));
+        cases.extend(gone.map(|(case, recorded)| Row {
+            case: case.clone(),
             recorded: Some(recorded.count),
             now: None,
             change_percent: None,
-            standing: Standing::NotCounted,
+            status: Status::NotCounted,
             because: Some(recorded.because.clone()),
         }));
         let differences = now.taken_with.differences(&record.taken_with).into_iter();
-        let records = Records::of(&now.shapes);
-        let is_within = !shapes.is_empty() && shapes.iter().all(|row| row.standing == Standing::Within);
+        let records = Records::of(&now.cases);
+        let is_within = !cases.is_empty() && cases.iter().all(|row| row.status == Status::Within);
         Comparison {
-            ok: is_within && records.iter().all(Records::are_cheap),
+            ok: is_within && records.iter().all(Records::are_within_limit),
             tolerance_percent: TOLERANCE_PERCENT,
             most_for_records_percent: MOST_FOR_RECORDS_PERCENT,
             records,
             differences: differences
                 .map(|(name, there, here)| format!("{name} differs: {there} on record, {here} here"))
                 .collect(),
-            shapes,
+            cases,
         }
     }
 
     /// The table, and below it what it comes to.
     pub fn human(&self) -> String {
-        let width = self.shapes.iter().map(|row| row.shape.chars().count()).max().unwrap_or(0).max(5);
+        let width = self.cases.iter().map(|row| row.case.chars().count()).max().unwrap_or(0).max(5);
         let number = |count: Option<Count>| count.map_or("-".to_owned(), |c| format!("{:.1}", c.program + c.library));
-        let mut lines = vec![format!("{:<width$}  {:>10}  {:>10}  {:>9}", "shape", "recorded", "now", "change")];
-        lines.extend(self.shapes.iter().map(|row| {
+        let mut lines = vec![format!("{:<width$}  {:>10}  {:>10}  {:>9}", "case", "recorded", "now", "change")];
+        lines.extend(self.cases.iter().map(|row| {
             let change = row.change_percent.map_or("-".to_owned(), |change| format!("{change:+.2} %"));
             let (recorded, now) = (number(row.recorded), number(row.now));
-            let line =
-                format!("{:<width$}  {recorded:>10}  {now:>10}  {change:>9}  {}", row.shape, row.standing.word());
+            let line = format!("{:<width$}  {recorded:>10}  {now:>10}  {change:>9}  {}", row.case, row.status.word());
             line.trim_end().to_owned()
         }));
         lines.extend(self.records.iter().map(|records| {
-            let (shape, cost) = (&records.shape, records.cost_percent);
-            let verdict = if records.are_cheap() { "" } else { "  TOO MUCH" };
-            format!("redo records cost {cost:.2} % of {shape}; at most {MOST_FOR_RECORDS_PERCENT} %{verdict}")
+            let (case, cost) = (&records.case, records.cost_percent);
+            let verdict = if records.are_within_limit() { "" } else { "  TOO MUCH" };
+            format!("redo records cost {cost:.2} % of {case}; at most {MOST_FOR_RECORDS_PERCENT} %{verdict}")
         }));
         lines.extend(self.differences.iter().map(|difference| format!("note: {difference}")));
-        let dear = self.records.iter().filter(|records| !records.are_cheap()).count();
-        let failed = self.shapes.iter().filter(|row| row.standing != Standing::Within).count();
-        let shapes = format!("{} shape{}", self.shapes.len(), plural(self.shapes.len()));
+        let expensive = self.records.iter().filter(|records| !records.are_within_limit()).count();
+        let failed = self.cases.iter().filter(|row| row.status != Status::Within).count();
+        let cases = format!("{} case{}", self.cases.len(), plural(self.cases.len()));
         lines.push(match self.ok {
-            true => format!("instructions: ok: {shapes} within {TOLERANCE_PERCENT} % of the record"),
-            false if failed == 0 => format!("instructions: FAILED: redo records cost too much of {dear} of them"),
+            true => format!("instructions: ok: {cases} within {TOLERANCE_PERCENT} % of the record"),
+            false if failed == 0 => format!("instructions: FAILED: redo records cost too much of {expensive} of them"),
             false => format!(
-                "instructions: FAILED: {failed} of {shapes} not within {TOLERANCE_PERCENT} % of the record; \
+                "instructions: FAILED: {failed} of {cases} not within {TOLERANCE_PERCENT} % of the record; \
                  {HOW_TO_UPDATE}"
             ),
         });
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_that_are_not_on_both_sides_fail() {
+    fn cases_that_are_not_on_both_sides_fail() {
         assert!(compare(&[("a", 90.0)], &[("a", 90.0)]).ok);
         assert!(!compare(&[("a", 90.0)], &[("a", 90.0), ("b", 1.0)]).ok);
         assert!(!compare(&[("a", 90.0), ("b", 1.0)], &[("a", 90.0)]).ok);
@@ -231,9 +230,9 @@ mod tests {
             assert!(comparison.human().contains("% of a YCSB-A; at most 5 %"), "{}", comparison.human());
         }
         // An update alone is no workload, and a workload without the other half has no price.
-        for shape in ["update", "YCSB-A"] {
-            let counts = [(shape, 200.0), ("update, without records", 100.0)];
-            assert!(compare(&counts, &counts).ok, "{shape}");
+        for case in ["update", "YCSB-A"] {
+            let counts = [(case, 200.0), ("update, without records", 100.0)];
+            assert!(compare(&counts, &counts).ok, "{case}");
         }
     }
 
@@ -241,7 +240,7 @@ mod tests {
     fn another_library_is_not_held_against_the_program() {
         let record = counted(&[("a", 90.0)]).recorded(None, "first");
         let mut now = counted(&[("a", 90.0)]);
-        now.shapes[0].1.library = 50.0;
+        now.cases[0].1.library = 50.0;
         assert!(!Comparison::new(&record, &now).ok);
         now.taken_with.libc = "glibc 2.41".to_owned();
         assert!(Comparison::new(&record, &now).ok);

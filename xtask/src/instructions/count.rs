@@ -1,4 +1,4 @@
-//! Counting: the program is built as it is shipped, runs under callgrind, and each of its shapes leaves one dump.
+//! Counting: the program is built as it is shipped, runs under callgrind, and each of its cases leaves one dump.
 //!
 //! Nothing of the machine may change a count. The program starts with an empty environment, whose length would move its
 //! stack; the C library is told to do without the instructions that only some processors have; build flags of the
@@ -22,7 +22,7 @@ const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX2,-AVX
 /// What to do where there is no valgrind.
 const HOW_TO_INSTALL: &str = "install valgrind, for instance: sudo apt-get install valgrind";
 
-/// Counts every shape. `wanted` is what the record was taken with: counts of another kind of processor are refused.
+/// Counts every case. `wanted` is what the record was taken with: counts of another kind of processor are refused.
 pub fn count(root: &Path, wanted: Option<&Setting>) -> Result<Counted> {
     let taken_with = setting(root)?;
     if let Some(wanted) = wanted {
@@ -32,9 +32,9 @@ pub fn count(root: &Path, wanted: Option<&Setting>) -> Result<Counted> {
     let program = build(root)?;
     let directory = program.with_file_name(format!("{PACKAGE}-{}", std::process::id()));
     std::fs::create_dir(&directory).with_context(|| directory.display().to_string())?;
-    let shapes = run(&program, &directory);
+    let cases = run(&program, &directory);
     std::fs::remove_dir_all(&directory).with_context(|| directory.display().to_string())?;
-    Ok(Counted { taken_with, shapes: shapes? })
+    Ok(Counted { taken_with, cases: cases? })
 }
 
 fn setting(root: &Path) -> Result<Setting> {
@@ -71,7 +71,7 @@ fn build(root: &Path) -> Result<PathBuf> {
     Artifact::program(&output(command)?, PACKAGE).context("cargo built no executable")
 }
 
-/// Runs the program under callgrind, which writes one dump a shape into `directory`.
+/// Runs the program under callgrind, which writes one dump a case into `directory`.
 fn run(program: &Path, directory: &Path) -> Result<Vec<(String, Count)>> {
     let dump = directory.join("dump");
     let mut command = Command::new("valgrind");
@@ -81,20 +81,20 @@ fn run(program: &Path, directory: &Path) -> Result<Vec<(String, Count)>> {
     command.arg(format!("--toggle-collect={COUNTED}")).arg(format!("--dump-after={COUNTED}"));
     command.arg(format!("--callgrind-out-file={}", dump.display())).arg(program);
     let printed = output(command)?;
-    let mut shapes = Vec::new();
+    let mut cases = Vec::new();
     for (index, line) in printed.lines().enumerate() {
-        let shape = line.split_once(' ').and_then(|(operations, shape)| Some((operations.parse().ok()?, shape)));
-        let (operations, shape): (u32, _) = shape.with_context(|| format!("{PACKAGE} printed {line:?}"))?;
+        let case = line.split_once(' ').and_then(|(operations, case)| Some((operations.parse().ok()?, case)));
+        let (operations, case): (u32, _) = case.with_context(|| format!("{PACKAGE} printed {line:?}"))?;
         let path = dump.with_extension((index + 1).to_string());
         let text = std::fs::read_to_string(&path)
-            .with_context(|| format!("callgrind left no dump for {shape:?}: it did not see {COUNTED}"))?;
-        let sum = parse(&text, program).with_context(|| format!("the dump of {shape:?}"))?;
+            .with_context(|| format!("callgrind left no dump for {case:?}: it did not see {COUNTED}"))?;
+        let sum = parse(&text, program).with_context(|| format!("the dump of {case:?}"))?;
         let each = |instructions: u64| (instructions as f64 / f64::from(operations) * 10.0).round() / 10.0;
-        shapes.push((shape.to_owned(), Count { program: each(sum.program), library: each(sum.library) }));
+        cases.push((case.to_owned(), Count { program: each(sum.program), library: each(sum.library) }));
     }
-    let more = dump.with_extension((shapes.len() + 1).to_string());
-    ensure!(!more.exists(), "callgrind left more dumps than {PACKAGE} has shapes");
-    Ok(shapes)
+    let more = dump.with_extension((cases.len() + 1).to_string());
+    ensure!(!more.exists(), "callgrind left more dumps than {PACKAGE} has cases");
+    Ok(cases)
 }
 
 /// Instructions of all operations of a dump.

@@ -39,7 +39,7 @@ pub struct Mutant {
 
 impl Mutant {
     /// Where its text is in `source`.
-    fn place(&self, source: &str) -> Result<Range<usize>> {
+    fn range(&self, source: &str) -> Result<Range<usize>> {
         let times = source.matches(&self.find).count();
         let start = source.find(&self.find).filter(|_| times == 1);
         let Some(start) = start else { bail!("{}: its text is {times} times in {}, not once", self.name, self.file) };
@@ -68,15 +68,15 @@ impl Mutant {
 
 /// `source` with those of `mutants` that are of its file, each without effect until it is chosen.
 pub fn apply_all<'m>(source: &str, mutants: impl IntoIterator<Item = &'m Mutant>) -> Result<String> {
-    let places = mutants.into_iter().map(|mutant| Ok((mutant, mutant.place(source)?)));
-    let mut places: Vec<(&Mutant, Range<usize>)> = places.collect::<Result<_>>()?;
-    places.sort_by_key(|(_, place)| place.start);
+    let ranges = mutants.into_iter().map(|mutant| Ok((mutant, mutant.range(source)?)));
+    let mut ranges: Vec<(&Mutant, Range<usize>)> = ranges.collect::<Result<_>>()?;
+    ranges.sort_by_key(|(_, range)| range.start);
     let (mut text, mut from, mut last) = (String::with_capacity(source.len()), 0, "");
-    for (mutant, place) in places {
-        ensure!(from <= place.start, "{} and {last}: their texts overlap in {}", mutant.name, mutant.file);
-        text += &source[from..place.start];
+    for (mutant, range) in ranges {
+        ensure!(from <= range.start, "{} and {last}: their texts overlap in {}", mutant.name, mutant.file);
+        text += &source[from..range.start];
         text += &mutant.guarded();
-        (from, last) = (place.end, &mutant.name);
+        (from, last) = (range.end, &mutant.name);
     }
     Ok(text + &source[from..])
 }

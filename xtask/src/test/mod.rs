@@ -6,13 +6,13 @@
 
 pub mod budget;
 mod changed;
-mod lanes;
 mod needs;
 mod porcupine;
 mod process;
 mod ship;
 mod steps;
 mod suites;
+mod workers;
 
 use std::fs::{self, File};
 use std::io;
@@ -172,7 +172,7 @@ pub fn command(options: &Options, format: Format) -> Result<Verdict> {
                 Err(error) => Outcome::Failed(format!("{}: {error}", logs.path(step.name).display())),
             }
         };
-        lanes::run_all(lanes::count(), selects, run, |step, done| {
+        workers::run_all(workers::count(), selects, run, |step, done| {
             running.ended(step.name, || logs.show(&shell, step, done));
         })
     });
@@ -252,10 +252,10 @@ impl Running<'_> {
         show();
     }
 
-    fn tell(&self) {
+    fn report(&self) {
         let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = steps.iter().map(|(name, since)| format!("{name} for {} s", since.elapsed().as_secs()));
-        self.shell.say(&format!("   running: {}", told.collect::<Vec<_>>().join(", ")));
+        let lines = steps.iter().map(|(name, since)| format!("{name} for {} s", since.elapsed().as_secs()));
+        self.shell.say(&format!("   running: {}", lines.collect::<Vec<_>>().join(", ")));
     }
 }
 
@@ -267,7 +267,7 @@ fn with_progress<T>(shell: &Shell, work: impl FnOnce(&Running<'_>) -> T) -> T {
         scope.spawn(|| {
             let end = end;
             while end.recv_timeout(PROGRESS_EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
-                running.tell();
+                running.report();
             }
         });
         let result = work(&running);
@@ -348,7 +348,7 @@ mod tests {
             true => Outcome::Failed("exit code 1".to_owned()),
             false => Outcome::Passed,
         };
-        let done = lanes::run_all(2, |name| options.selects(name), run, |_, _| {});
+        let done = workers::run_all(2, |name| options.selects(name), run, |_, _| {});
         Summary::new(done, Vec::new(), 1.0, &Times::default())
     }
 

@@ -20,7 +20,7 @@ const INSTALL_IP: [&str; 5] = ["apt-get", "install", "--yes", "--no-install-reco
 
 /// Installs what is missing, or says which command would.
 pub fn install(shell: &Shell, budget: &Budget) -> Outcome {
-    let host = Host::look(shell, budget);
+    let host = Host::detect(shell, budget);
     let outcome = carry_out(plan(&host), shell, budget);
     let wanted = [
         (host.has_valgrind, &INSTALL_VALGRIND, "instructions cannot be counted without valgrind"),
@@ -71,7 +71,7 @@ struct Host {
 }
 
 impl Host {
-    fn look(shell: &Shell, budget: &Budget) -> Self {
+    fn detect(shell: &Shell, budget: &Budget) -> Self {
         let holds = |script: &str| shell.succeeds("sh", ["-c", script], budget);
         Self {
             is_root: holds("[ \"$(id -u)\" = 0 ]"),

@@ -19,7 +19,7 @@ use super::steps::Budget;
 use crate::report::Format;
 
 /// Pause between two looks at a child: short beside any step, long beside the cost of looking.
-const LOOK_EVERY_MS: u64 = 20;
+const POLL_EVERY_MS: u64 = 20;
 
 /// Reads one word; kills the process group in its first argument unless the word is `done`.
 const WATCHER: &str = "read -r word; [ \"$word\" = done ] || kill -s KILL -- \"-$1\"";
@@ -147,7 +147,7 @@ pub fn run_until(command: &mut Command, until: Instant) -> io::Result<Ended> {
             child.wait()?;
             return Ok(Ended::Killed);
         }
-        thread::sleep(Duration::from_millis(LOOK_EVERY_MS));
+        thread::sleep(Duration::from_millis(POLL_EVERY_MS));
     }
 }
 

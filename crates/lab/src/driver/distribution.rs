@@ -13,7 +13,7 @@ const DIGITS: u8 = 3;
 
 /// Observed values.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(into = "Written", try_from = "Written")]
+#[serde(into = "Encoded", try_from = "Encoded")]
 pub struct Distribution {
     histogram: Histogram<u64>,
     sum: u64,
@@ -22,7 +22,7 @@ pub struct Distribution {
 
 /// What is written down: each value that occurred (the largest of its class) and how often.
 #[derive(Serialize, Deserialize)]
-struct Written {
+struct Encoded {
     counts: Vec<(u64, u64)>,
     sum: u64,
     max: u64,
@@ -84,20 +84,20 @@ pub(super) fn mean(sum: u64, count: u64) -> f64 {
     if count == 0 { 0.0 } else { sum as f64 / count as f64 }
 }
 
-impl From<Distribution> for Written {
-    fn from(from: Distribution) -> Written {
+impl From<Distribution> for Encoded {
+    fn from(from: Distribution) -> Encoded {
         let steps = from.histogram.iter_recorded();
         let counts = steps.map(|step| (step.value_iterated_to(), step.count_at_value())).collect();
-        Written { counts, sum: from.sum, max: from.max }
+        Encoded { counts, sum: from.sum, max: from.max }
     }
 }
 
-impl TryFrom<Written> for Distribution {
+impl TryFrom<Encoded> for Distribution {
     type Error = String;
 
-    fn try_from(written: Written) -> Result<Distribution, String> {
-        let mut read = Distribution { sum: written.sum, max: written.max, ..Distribution::default() };
-        for (value, count) in written.counts {
+    fn try_from(encoded: Encoded) -> Result<Distribution, String> {
+        let mut read = Distribution { sum: encoded.sum, max: encoded.max, ..Distribution::default() };
+        for (value, count) in encoded.counts {
             let recorded = read.histogram.record_n(value, count);
             recorded.map_err(|error| format!("a distribution cannot hold {value}: {error}"))?;
         }

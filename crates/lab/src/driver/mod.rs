@@ -10,15 +10,15 @@
 //!
 //! ```
 //! use guira::{CreateOptions, Store, Url};
-//! use guira_lab::driver::{Driver, Plan, RecordShape, Verification};
+//! use guira_lab::driver::{Driver, Plan, RecordFormat, Verification};
 //! use guira_lab::workload::{WorkloadName, WorkloadSpec};
 //!
 //! let url: Url = format!("shm://guira-lab-example-{}", std::process::id()).parse()?;
 //! let store = Store::create(&url, &CreateOptions::new(2_000))?;
 //! let spec = WorkloadSpec { name: WorkloadName::A, records: 1_000, theta: 0.99, seed: 7 };
-//! let shape = RecordShape::new(store.table().config().format, None, spec.seed)?;
+//! let format = RecordFormat::new(store.table().config().format, None, spec.seed)?;
 //! let verification = Verification::EveryRead;
-//! let plan = Plan { spec, operations: 4_000, workers: 2, shape, verification, latency_every: 1 };
+//! let plan = Plan { spec, operations: 4_000, workers: 2, format, verification, latency_every: 1 };
 //! let mut driver = Driver::new(store, plan, 0..2)?;
 //! driver.load()?;
 //! let tally = driver.run()?;
@@ -29,17 +29,19 @@
 //! ```
 
 mod distribution;
+mod record_format;
 mod removal;
 mod run;
-mod shape;
 mod tally;
 mod worker;
 
 pub use distribution::Distribution;
+pub use record_format::{DEFAULT_VALUE_BYTES, RecordFormat};
 pub use removal::Removal;
 pub use run::{Driver, LoadMode, Plan, Verification};
-pub use shape::{DEFAULT_VALUE_BYTES, RecordShape};
-pub use tally::{Kinds, LatencyFigures, OperationFigures, OperationTally, PhaseFigures, PhaseTally, RoundTripFigures};
+pub use tally::{
+    LatencyFigures, OperationFigures, OperationTally, PerOperation, PhaseFigures, PhaseTally, RoundTripFigures,
+};
 
 use crate::workload::WorkloadError;
 

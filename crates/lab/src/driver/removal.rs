@@ -7,7 +7,7 @@ use guira::Client;
 use guira::{Effect, Error};
 use serde::{Deserialize, Serialize};
 
-use super::{Plan, RecordShape};
+use super::{Plan, RecordFormat};
 use crate::workload::Generator;
 
 /// Records removed by one call of the store.
@@ -80,13 +80,13 @@ impl WorkerState {
 
     /// Removes them; calls `progress` with how many it has removed since it last did. What it leaves counts as left.
     pub(super) fn remove(&mut self, number: u32, plan: &Plan, client: &mut Client, progress: &dyn Fn(u64)) {
-        let mut removal = self.removal_of_nothing(number, plan);
+        let mut removal = self.nothing_removed(number, plan);
         let mut failures_in_a_row = 0;
         let mut records = self.inserted(number, plan).peekable();
         let mut keys: Vec<Vec<u8>> = Vec::with_capacity(BATCH_RECORDS);
         while records.peek().is_some() && failures_in_a_row < FAILURES_IN_A_ROW_MAX {
             keys.clear();
-            keys.extend(records.by_ref().take(BATCH_RECORDS).map(|record| key(&plan.shape, record)));
+            keys.extend(records.by_ref().take(BATCH_RECORDS).map(|record| key(&plan.format, record)));
             let removed = removal.count(client.remove_many(&keys));
             failures_in_a_row = if removed == 0 { failures_in_a_row + 1 } else { 0 };
             progress(removed);
@@ -94,15 +94,15 @@ impl WorkerState {
         drop(records);
         let mut value = Vec::new();
         for record in &self.unsure {
-            plan.shape.value_into(*record, 0, &mut value);
-            removal.count([client.compare_and_remove(&key(&plan.shape, *record), &value)]);
+            plan.format.value_into(*record, 0, &mut value);
+            removal.count([client.compare_and_remove(&key(&plan.format, *record), &value)]);
         }
         self.removal = removal;
     }
 
     /// The records of it that the worker could not begin to remove, for want of a client.
     pub(super) fn give_up(&mut self, number: u32, plan: &Plan, why: &Error) {
-        self.removal = self.removal_of_nothing(number, plan);
+        self.removal = self.nothing_removed(number, plan);
         self.removal.failure = (self.removal.left > 0).then(|| why.to_string());
     }
 
@@ -111,7 +111,7 @@ impl WorkerState {
         std::mem::take(&mut self.removal)
     }
 
-    fn removal_of_nothing(&self, number: u32, plan: &Plan) -> Removal {
+    fn nothing_removed(&self, number: u32, plan: &Plan) -> Removal {
         let left = self.inserted(number, plan).count() + self.unsure.len();
         Removal { removed: 0, left: left as u64, failure: None }
     }
@@ -133,8 +133,8 @@ impl Removal {
     }
 }
 
-fn key(shape: &RecordShape, record: u64) -> Vec<u8> {
-    let mut key = Vec::with_capacity(shape.key_bytes());
-    shape.key_into(record, &mut key);
+fn key(format: &RecordFormat, record: u64) -> Vec<u8> {
+    let mut key = Vec::with_capacity(format.key_bytes());
+    format.key_into(record, &mut key);
     key
 }

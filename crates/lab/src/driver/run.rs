@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::removal::WorkerState;
 use super::worker::Worker;
-use super::{DriverError, PhaseTally, RecordShape, Removal};
+use super::{DriverError, PhaseTally, RecordFormat, Removal};
 use crate::workload::{Generator, WorkloadSpec};
 
 /// What reads verify.
@@ -44,7 +44,7 @@ pub struct Plan {
     /// Workers of all processes.
     pub workers: u32,
     /// How records look in the table.
-    pub shape: RecordShape,
+    pub format: RecordFormat,
     /// What reads verify.
     pub verification: Verification,
     /// Every how manyth operation is timed; at least 1. Timing costs two clock readings, which count in the throughput.
@@ -80,11 +80,11 @@ impl Driver {
         if share.is_empty() || share.end > plan.workers || plan.latency_every == 0 {
             return Err(DriverError::Share { first: share.start, end: share.end, workers: plan.workers });
         }
-        let (records, records_max) = (plan.spec.records, plan.shape.records_max());
+        let (records, records_max) = (plan.spec.records, plan.format.records_max());
         // Inserts number their records worker by worker, so the last number may run ahead by one round of workers.
         let used = records.saturating_add(plan.operations).saturating_add(plan.workers.into());
         if used > records_max {
-            return Err(DriverError::TooFewKeys { records: used, records_max, key_bytes: plan.shape.key_bytes() });
+            return Err(DriverError::TooFewKeys { records: used, records_max, key_bytes: plan.format.key_bytes() });
         }
         let mut generators = Generator::for_all(&plan.spec, plan.workers)?;
         generators.truncate(share.end as usize);

@@ -15,7 +15,7 @@ const FAILURES_MAX: usize = 8;
 
 /// One `T` for each kind of operation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Kinds<T> {
+pub struct PerOperation<T> {
     /// Reads of a value.
     pub read: T,
     /// Replacements of a value.
@@ -26,7 +26,7 @@ pub struct Kinds<T> {
     pub read_modify_write: T,
 }
 
-impl<T> Kinds<T> {
+impl<T> PerOperation<T> {
     /// The one of this operation.
     #[inline]
     pub fn of_mut(&mut self, operation: Operation) -> &mut T {
@@ -48,8 +48,8 @@ impl<T> Kinds<T> {
         ]
     }
 
-    fn map<U>(&self, figure: impl Fn(&T) -> U) -> Kinds<U> {
-        Kinds {
+    fn map<U>(&self, figure: impl Fn(&T) -> U) -> PerOperation<U> {
+        PerOperation {
             read: figure(&self.read),
             update: figure(&self.update),
             insert: figure(&self.insert),
@@ -142,10 +142,10 @@ pub struct PhaseTally {
     /// From the common start to the end of the last worker.
     pub elapsed_ns: u64,
     /// By kind of operation.
-    pub operations: Kinds<OperationTally>,
-    /// What the clients met.
-    #[serde(with = "by_name")]
-    pub met: Counters,
+    pub operations: PerOperation<OperationTally>,
+    /// Totals of the clients' counters.
+    #[serde(rename = "met", with = "by_name")]
+    pub counters: Counters,
     /// What went wrong, the first few times.
     pub failures: Vec<String>,
 }
@@ -165,7 +165,7 @@ impl PhaseTally {
         self.operations.update.merge(&other.operations.update);
         self.operations.insert.merge(&other.operations.insert);
         self.operations.read_modify_write.merge(&other.operations.read_modify_write);
-        self.met = self.met.plus(&other.met);
+        self.counters = self.counters.plus(&other.counters);
         other.failures.into_iter().for_each(|failure| self.note(|| failure));
     }
 
@@ -216,7 +216,7 @@ pub struct PhaseFigures {
     /// Operations that succeeded, of all workers, by the time of the slowest worker.
     pub throughput_ops_per_s: f64,
     /// By kind of operation; all zero for a kind that did not occur.
-    pub operations: Kinds<OperationFigures>,
+    pub operations: PerOperation<OperationFigures>,
 }
 
 /// The figures of one kind of operation. Means and quantiles are of the operations that succeeded.
@@ -313,12 +313,12 @@ mod tests {
     #[test]
     fn processes_merge_through_json() {
         let (mut merged, mut other) = (phase(1..=50, 7), phase(51..=100, 9));
-        merged.met.moves = 3;
-        other.met = Counters { moves: 4, swept_extents: 5, ..Counters::default() };
+        merged.counters.moves = 3;
+        other.counters = Counters { moves: 4, swept_extents: 5, ..Counters::default() };
         let text = serde_json::to_string(&other).unwrap();
         merged.merge(serde_json::from_str(&text).unwrap());
         assert_eq!(merged.figures(), phase(1..=100, 9).figures());
-        assert_eq!(merged.met, Counters { moves: 7, swept_extents: 5, ..Counters::default() });
+        assert_eq!(merged.counters, Counters { moves: 7, swept_extents: 5, ..Counters::default() });
     }
 
     #[test]
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn kinds_have_the_names_of_their_fields() {
-        let kinds = Kinds { read: 1, update: 2, insert: 3, read_modify_write: 4 };
+        let kinds = PerOperation { read: 1, update: 2, insert: 3, read_modify_write: 4 };
         let object = serde_json::to_value(&kinds).unwrap();
         for (name, value) in kinds.named() {
             assert_eq!(object[name], *value);

@@ -32,7 +32,7 @@ pub(super) struct Worker<'w> {
     /// Values this worker wrote, 0 being the version as loaded.
     version: u64,
     tally: PhaseTally,
-    met_before: Counters,
+    counters_before: Counters,
     started: Instant,
     stop: fn() -> bool,
 }
@@ -86,12 +86,12 @@ impl<'w> Worker<'w> {
             plan,
             number,
             operations,
-            key: Vec::with_capacity(plan.shape.key_bytes()),
-            value: Vec::with_capacity(plan.shape.value_bytes()),
-            found: Vec::with_capacity(plan.shape.value_bytes()),
+            key: Vec::with_capacity(plan.format.key_bytes()),
+            value: Vec::with_capacity(plan.format.value_bytes()),
+            found: Vec::with_capacity(plan.format.value_bytes()),
             version: 0,
             tally: PhaseTally::default(),
-            met_before: client.counters(),
+            counters_before: client.counters(),
             client,
             started: Instant::now(),
             stop,
@@ -100,7 +100,7 @@ impl<'w> Worker<'w> {
 
     /// The counts, with the time since the worker was made, and what its client met since.
     pub(super) fn finish(mut self) -> PhaseTally {
-        self.tally.met = self.client.counters().since(&self.met_before);
+        self.tally.counters = self.client.counters().since(&self.counters_before);
         self.tally.elapsed_ns = nanoseconds(self.started.elapsed());
         self.tally
     }
@@ -117,8 +117,8 @@ impl<'w> Worker<'w> {
         let mut unsaid = 0;
         while record < self.plan.spec.records {
             self.check_stop(record / u64::from(self.plan.workers))?;
-            self.plan.shape.key_into(record, &mut self.key);
-            self.plan.shape.value_into(record, 0, &mut self.value);
+            self.plan.format.key_into(record, &mut self.key);
+            self.plan.format.value_into(record, 0, &mut self.value);
             let started = Instant::now();
             self.load_one(mode, state, record)?;
             let latency = started.elapsed();
@@ -161,7 +161,7 @@ impl<'w> Worker<'w> {
         for done in 0..self.operations {
             self.check_stop(done)?;
             let (operation, record) = state.generator.next();
-            self.plan.shape.key_into(record, &mut self.key);
+            self.plan.format.key_into(record, &mut self.key);
             untimed += 1;
             let started = (untimed == self.plan.latency_every).then(|| {
                 untimed = 0;
@@ -220,7 +220,7 @@ impl<'w> Worker<'w> {
             Operation::Read => self.read(record),
             Operation::Update => self.update(record),
             Operation::Insert => {
-                self.plan.shape.value_into(record, 0, &mut self.value);
+                self.plan.format.value_into(record, 0, &mut self.value);
                 if self.client.try_insert(&self.key, &self.value)? { Ok(()) } else { Err(Failure::Exists) }
             }
             Operation::ReadModifyWrite => {
@@ -243,7 +243,7 @@ impl<'w> Worker<'w> {
     }
 
     fn verify(&self, record: u64) -> Result<(), Failure> {
-        let (expected, found) = (self.plan.shape.value_bytes(), self.found.len());
+        let (expected, found) = (self.plan.format.value_bytes(), self.found.len());
         if expected != found {
             return Err(Failure::Length { expected, found });
         }
@@ -253,7 +253,7 @@ impl<'w> Worker<'w> {
     #[inline]
     fn update(&mut self, record: u64) -> Result<(), Failure> {
         self.version += 1;
-        self.plan.shape.value_into(record, self.version, &mut self.value);
+        self.plan.format.value_into(record, self.version, &mut self.value);
         if self.client.update(&self.key, &self.value)? { Ok(()) } else { Err(Failure::Missing) }
     }
 }

@@ -12,9 +12,9 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Mix, TcpOptions};
-use super::sessions::{Session, Share, noted};
+use super::sessions::{Session, Share, timed_exchange};
 use crate::error::PeersError;
-use crate::server::outlived_by_none;
+use crate::server::killed_with_parent;
 
 /// What asks for a look-up in a table of rows of 128 bytes, and what answers it.
 const REQUEST_BYTES: usize = 64;
@@ -47,7 +47,7 @@ impl Bare {
     /// The system's.
     pub(super) fn start(options: &TcpOptions, directory: &Path) -> Result<Bare, PeersError> {
         let attempt = "start a server that does nothing";
-        let mut command = outlived_by_none(&options.program);
+        let mut command = killed_with_parent(&options.program);
         command.args(["bench", "peers-bare"]).current_dir(directory).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(PeersError::host(attempt))?;
         let Some(output) = child.stdout.take() else {
@@ -174,7 +174,7 @@ impl Session for BareSession {
         }
         for asked in share.range.clone().step_by(self.depth) {
             let at_once = self.depth.min(share.range.end - asked);
-            noted(exchanges_ns, || {
+            timed_exchange(exchanges_ns, || {
                 let sent = self.stream.write_all(&self.request[..at_once * REQUEST_BYTES]);
                 let answer = &mut self.answer[..at_once * ANSWER_BYTES];
                 sent.and_then(|()| self.stream.read_exact(answer)).map_err(PeersError::host("exchange bytes"))

@@ -7,14 +7,14 @@ use std::thread;
 
 use serde::Serialize;
 
-use super::own;
 use super::plan::Series;
-use super::servers::{Serving, TcpPlace};
+use super::redis_benchmark;
+use super::servers::{TcpEndpoint, TcpServer};
 use super::sessions::{self, Session, Share};
 use super::usage::Usage;
 use crate::draws::Draws;
 use crate::error::PeersError;
-use crate::machine::{cores, keep_to};
+use crate::machine::{cores, pin_thread};
 use crate::measure::monotonic_ns;
 
 /// Exchanges of each connection before the clock starts.
@@ -45,9 +45,9 @@ impl Cores {
 
     /// Keeps this thread, and those that it starts, to the clients' processors while `work` is done.
     fn as_client<T>(&self, work: impl FnOnce() -> Result<T, PeersError>) -> Result<T, PeersError> {
-        keep_to(None, &self.clients)?;
+        pin_thread(None, &self.clients)?;
         let done = work();
-        keep_to(None, &self.all)?;
+        pin_thread(None, &self.all)?;
         done
     }
 }
@@ -74,7 +74,7 @@ pub(super) struct Measured {
 /// The contender's, and every answer that is not right.
 pub(super) fn ours(
     series: &Series,
-    serving: &Serving,
+    serving: &TcpServer,
     cores: &Cores,
     draws: &Arc<Draws>,
 ) -> Result<Measured, PeersError> {
@@ -82,7 +82,7 @@ pub(super) fn ours(
         let point = series.point;
         let mut open = Vec::with_capacity(point.connections);
         for _ in 0..point.connections {
-            open.push(sessions::open(series, serving.place())?);
+            open.push(sessions::open(series, serving.endpoint())?);
         }
         let share = |range: Range<usize>| Share { mix: point.mix, draws: Arc::clone(draws), range };
         let each = series.operations / point.connections;
@@ -97,7 +97,7 @@ pub(super) fn ours(
 /// Carries out all shares at once, each on a thread of its own.
 fn at_once(
     series: &Series,
-    serving: &Serving,
+    serving: &TcpServer,
     open: &mut [Box<dyn Session>],
     shares: &[Share],
 ) -> Result<Measured, PeersError> {
@@ -150,15 +150,15 @@ fn at_once(
 ///
 /// # Errors
 /// The client's.
-pub(super) fn own(series: &Series, serving: &Serving, cores: &Cores, records: u64) -> Result<Measured, PeersError> {
-    let TcpPlace::Peer(address) = serving.place() else {
+pub(super) fn own(series: &Series, serving: &TcpServer, cores: &Cores, records: u64) -> Result<Measured, PeersError> {
+    let TcpEndpoint::Peer(address) = serving.endpoint() else {
         return Err(PeersError::Options("it has no client of its own".to_owned()));
     };
     cores.as_client(|| {
         let before = Usage::of(serving.pid())?;
-        let said = own::run(address, series, records)?;
+        let said = redis_benchmark::run(address, series, records)?;
         let server = Usage::of(serving.pid())?.since(&before);
-        let own::Said { per_second, p50_ns, p99_ns } = said;
+        let redis_benchmark::Figures { per_second, p50_ns, p99_ns } = said;
         Ok(Measured { per_second, server, client_ns: None, p50_ns, p99_ns, round_trips: None })
     })
 }

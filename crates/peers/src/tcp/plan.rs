@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::draws::Popularity;
 use crate::error::PeersError;
-use crate::plan::Name;
+use crate::plan::System;
 
 /// Connections at once, at most: as many client slots, times what is on its way, fit into a table.
 const CONNECTIONS_MAX: usize = 256;
@@ -58,7 +58,7 @@ pub enum Way {
     Tasks,
     /// By the server's own benchmark client.
     #[serde(rename = "redis-benchmark")]
-    Own,
+    RedisBenchmark,
 }
 
 impl Way {
@@ -70,7 +70,7 @@ impl Way {
             Way::Pipeline => "pipeline",
             Way::Many => "get_many",
             Way::Tasks => "tasks",
-            Way::Own => "redis-benchmark",
+            Way::RedisBenchmark => "redis-benchmark",
         }
     }
 }
@@ -93,20 +93,20 @@ pub struct TcpOptions {
     /// How many operations on their way on each, one point each.
     pub depths: Vec<usize>,
     /// Only these contenders; all, if there are none.
-    pub only: Vec<Name>,
+    pub only: Vec<System>,
     /// All but these.
-    pub skip: Vec<Name>,
+    pub skip: Vec<System>,
     /// This program, which serves as the memory node.
     pub program: std::path::PathBuf,
 }
 
 /// The contenders there are over TCP.
-pub(super) const NAMES: [Name; 4] = [Name::Guira, Name::Redis, Name::Memcached, Name::Raw];
+pub(super) const NAMES: [System; 4] = [System::Guira, System::Redis, System::Memcached, System::Raw];
 
 impl TcpOptions {
     /// Whether this contender takes part.
     #[must_use]
-    pub fn wants(&self, name: Name) -> bool {
+    pub fn wants(&self, name: System) -> bool {
         NAMES.contains(&name) && (self.only.is_empty() || self.only.contains(&name)) && !self.skip.contains(&name)
     }
 
@@ -158,11 +158,12 @@ impl TcpOptions {
     }
 
     /// Everything that is timed, in order: what is compared stands together.
-    pub(super) fn series(&self, names: &[Name]) -> Vec<Series> {
+    pub(super) fn series(&self, names: &[System]) -> Vec<Series> {
         let series = |point: Point| {
             let operations = self.operations_at(point);
-            let ways =
-                move |name: Name| point.ways(name).iter().map(move |way| Series { point, name, way: *way, operations });
+            let ways = move |name: System| {
+                point.ways(name).iter().map(move |way| Series { point, name, way: *way, operations })
+            };
             names.iter().flat_map(move |name| ways(*name))
         };
         self.points().flat_map(series).collect()
@@ -182,15 +183,15 @@ pub struct Point {
 
 impl Point {
     /// The ways in which a contender is asked here.
-    const fn ways(self, name: Name) -> &'static [Way] {
+    const fn ways(self, name: System) -> &'static [Way] {
         match (name, self.mix, self.depth) {
-            (Name::Guira, _, 1) | (Name::Memcached, _, 1) | (Name::Redis, Mix::YcsbA, 1) => &[Way::Single],
-            (Name::Guira, Mix::YcsbC, _) => &[Way::Many, Way::Tasks],
-            (Name::Guira, Mix::YcsbA, _) => &[Way::Tasks],
-            (Name::Redis, Mix::YcsbC, 1) => &[Way::Single, Way::Own],
-            (Name::Redis, Mix::YcsbC, _) => &[Way::Pipeline, Way::Own],
-            (Name::Redis | Name::Memcached, ..) | (Name::Raw, Mix::YcsbC, 2..) => &[Way::Pipeline],
-            (Name::Raw, Mix::YcsbC, _) => &[Way::Single],
+            (System::Guira, _, 1) | (System::Memcached, _, 1) | (System::Redis, Mix::YcsbA, 1) => &[Way::Single],
+            (System::Guira, Mix::YcsbC, _) => &[Way::Many, Way::Tasks],
+            (System::Guira, Mix::YcsbA, _) => &[Way::Tasks],
+            (System::Redis, Mix::YcsbC, 1) => &[Way::Single, Way::RedisBenchmark],
+            (System::Redis, Mix::YcsbC, _) => &[Way::Pipeline, Way::RedisBenchmark],
+            (System::Redis | System::Memcached, ..) | (System::Raw, Mix::YcsbC, 2..) => &[Way::Pipeline],
+            (System::Raw, Mix::YcsbC, _) => &[Way::Single],
             _ => &[],
         }
     }
@@ -202,7 +203,7 @@ pub struct Series {
     /// At which concurrency.
     pub point: Point,
     /// Who.
-    pub name: Name,
+    pub name: System,
     /// How it is asked.
     pub way: Way,
     /// Operations of all connections together.
@@ -237,7 +238,7 @@ pub(super) mod tests {
         assert_eq!(series.iter().collect::<HashSet<_>>().len(), series.len());
         for point in options.points() {
             // A server that does nothing changes nothing.
-            for name in NAMES.into_iter().filter(|name| *name != Name::Raw || point.mix == Mix::YcsbC) {
+            for name in NAMES.into_iter().filter(|name| *name != System::Raw || point.mix == Mix::YcsbC) {
                 assert!(series.iter().any(|series| series.point == point && series.name == name), "{point:?} {name}");
             }
         }
@@ -255,7 +256,7 @@ pub(super) mod tests {
             TcpOptions { connections: vec![1, 0], ..options() },
             TcpOptions { depths: vec![65], ..options() },
             TcpOptions { depths: Vec::new(), ..options() },
-            TcpOptions { only: vec![Name::Lmdb], ..options() },
+            TcpOptions { only: vec![System::Lmdb], ..options() },
         ] {
             assert!(matches!(wrong.check(), Err(PeersError::Options(_))), "{wrong:?}");
         }

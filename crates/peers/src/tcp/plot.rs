@@ -4,7 +4,7 @@
 use super::plan::Mix;
 use super::report::{TcpCell, TcpReport};
 use super::text::{contender, counted, on_its_way};
-use crate::plan::Name;
+use crate::plan::System;
 use crate::plot::{
     BACKGROUND, BAR, BORDER, COLUMN_GAP, COLUMN_WIDTH, FAINT, FONT, FOOT, MARGIN, ROW, TEXT, TOP, WIDTH, colour,
     escaped,
@@ -97,7 +97,7 @@ fn draw(out: &mut String, group: &[&TcpCell], (x, y): (f64, f64)) {
     let most = first.per_server_second.median.max(1.0);
     for (row, cell) in group.iter().enumerate() {
         let middle = bars_y + ROW * (row as f64 + 0.5);
-        let weight = if cell.name == Name::Guira { "700" } else { "400" };
+        let weight = if cell.name == System::Guira { "700" } else { "400" };
         let length = (cell.per_server_second.median / most * BARS_WIDTH).max(2.0);
         let name = escaped(&contender(cell));
         let figure = format!("{} k", grouped((cell.per_server_second.median / 1e3).round() as u64));

@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 
-use super::aims::{TcpAim, aims};
 use super::measure::{Cores, Measured};
 use super::plan::{Mix, Point, Series, TcpOptions, Way};
+use super::targets::{TcpTarget, targets};
 use crate::draws::Popularity;
 use crate::machine::Machine;
-use crate::plan::Name;
+use crate::plan::System;
 use crate::record::{KEY_BYTES, WORD_BYTES};
 use crate::run::Peer;
 
@@ -44,7 +44,8 @@ pub struct TcpReport {
     /// Guira, and a server that does nothing, against each peer.
     pub ratios: Vec<Ratio>,
     /// What was aimed at.
-    pub aims: Vec<TcpAim>,
+    #[serde(rename = "aims")]
+    pub targets: Vec<TcpTarget>,
 }
 
 /// A figure of several rounds.
@@ -75,7 +76,7 @@ impl Spread {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TcpCell {
     /// Which contender.
-    pub name: Name,
+    pub name: System,
     /// How it was asked.
     pub way: Way,
     /// What was measured.
@@ -163,7 +164,7 @@ impl Figure {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ratio {
     /// Whose figure: Guira's, or that of a server that does nothing.
-    pub name: Name,
+    pub name: System,
     /// What is compared.
     pub figure: Figure,
     /// What was measured.
@@ -175,7 +176,7 @@ pub struct Ratio {
     /// How it was asked.
     pub way: Way,
     /// With whom it is compared.
-    pub peer: Name,
+    pub peer: System,
     /// How the peer was asked.
     pub peer_way: Way,
     /// The ratio.
@@ -205,7 +206,7 @@ impl TcpReport {
             popularity: options.popularity,
             peers,
             cells: series.iter().zip(&rounds).map(|(series, rounds)| TcpCell::new(series, rounds)).collect(),
-            aims: aims(&ratios),
+            targets: targets(&ratios),
             ratios,
         }
     }
@@ -215,7 +216,7 @@ impl TcpReport {
 fn ratios(series: &[Series], rounds: &[Vec<Measured>]) -> Vec<Ratio> {
     let all = || series.iter().zip(rounds);
     let mut ratios = Vec::new();
-    let is_peer = |name| !matches!(name, Name::Guira | Name::Raw);
+    let is_peer = |name| !matches!(name, System::Guira | System::Raw);
     for (own, own_rounds) in all().filter(|(series, _)| !is_peer(series.name)) {
         for (peer, peer_rounds) in all().filter(|(peer, _)| is_peer(peer.name) && peer.point == own.point) {
             for figure in Figure::ALL {
@@ -247,7 +248,7 @@ mod tests {
     fn a_ratio_is_one_of_figures_of_the_same_round() {
         let point = Point { mix: Mix::YcsbC, connections: 1, depth: 1 };
         let series = |name| Series { point, name, way: Way::Single, operations: 100 };
-        let series = [series(Name::Guira), series(Name::Redis), series(Name::Raw)];
+        let series = [series(System::Guira), series(System::Redis), series(System::Raw)];
         // The machine is half as fast in the second round, and both are.
         let rounds = vec![
             vec![round(300.0, 1000), round(150.0, 2000)],
@@ -256,12 +257,12 @@ mod tests {
         ];
         let ratios = ratios(&series, &rounds);
         let of_name = |name, figure| ratios.iter().find(|ratio| (ratio.name, ratio.figure) == (name, figure));
-        let of = |figure| of_name(Name::Guira, figure).expect("it is compared").ratio;
+        let of = |figure| of_name(System::Guira, figure).expect("it is compared").ratio;
         let three = Spread { median: 3.0, min: 3.0, max: 3.0 };
         assert_eq!((of(Figure::PerServerSecond), of(Figure::PerSecond)), (three, three));
         assert!((of(Figure::P50).median - 1.0 / 3.0).abs() < 1e-9);
-        let bare = of_name(Name::Raw, Figure::PerServerSecond).expect("it is compared, too");
-        assert_eq!((bare.peer, bare.ratio.median), (Name::Redis, 6.0));
+        let bare = of_name(System::Raw, Figure::PerServerSecond).expect("it is compared, too");
+        assert_eq!((bare.peer, bare.ratio.median), (System::Redis, 6.0));
         assert_eq!(ratios.len(), 6);
         let cell = TcpCell::new(&series[0], &rounds[0]);
         assert_eq!((cell.server_ns.median, cell.per_server_second.min), (15.0, 5e7));

@@ -10,12 +10,12 @@ use serde::Deserialize;
 
 use super::bare::Bare;
 use super::plan::TcpOptions;
-use crate::contenders::Address;
 use crate::error::PeersError;
-use crate::load::{Loading, Watch};
-use crate::plan::Name;
+use crate::load::{Loader, ProgressFn};
+use crate::plan::System;
 use crate::record::{KEY_BYTES, Records, WORD_BYTES};
-use crate::server::{self, Kind, Listen, Server, Sizes, keep_process_to, outlived_by_none};
+use crate::server::{self, Kind, Listen, Server, Sizes, killed_with_parent, pin_process};
+use crate::systems::Address;
 
 /// Client slots, as a multiple of those that are taken at once: a new client finds one that is free in a few looks.
 const SLOTS_FACTOR: usize = 2;
@@ -27,7 +27,7 @@ const SESSIONS: usize = 1024;
 const LOADED_AT_ONCE: usize = 1024;
 
 /// A server with the records of a run.
-pub(super) enum Serving {
+pub(super) enum TcpServer {
     /// A memory node of Guira.
     Node(Node),
     /// One of the peers.
@@ -36,41 +36,41 @@ pub(super) enum Serving {
     Bare(Bare),
 }
 
-impl Serving {
+impl TcpServer {
     /// Starts a contender's server and loads it.
     ///
     /// # Errors
     /// The server's; an interruption.
     pub(super) fn start(
-        name: Name,
+        name: System,
         options: &TcpOptions,
         records: &Records,
         directory: &Path,
-        watch: &mut Watch<'_>,
-    ) -> Result<Serving, PeersError> {
-        let loading = &mut Loading::new(name.title(), options.records, watch);
+        watch: &mut ProgressFn<'_>,
+    ) -> Result<TcpServer, PeersError> {
+        let loader = &mut Loader::new(name.title(), options.records, watch);
         let kind = match name {
-            Name::Redis => Kind::Redis,
-            Name::Memcached => Kind::Memcached,
-            Name::Raw => return Ok(Serving::Bare(Bare::start(options, directory)?)),
+            System::Redis => Kind::Redis,
+            System::Memcached => Kind::Memcached,
+            System::Raw => return Ok(TcpServer::Bare(Bare::start(options, directory)?)),
             _ => {
                 let node = Node::start(options, directory)?;
-                load_node(&node.url, records, loading)?;
-                return Ok(Serving::Node(node));
+                load_node(&node.url, records, loader)?;
+                return Ok(TcpServer::Node(node));
             }
         };
         let sizes = Sizes { records: options.records, value_bytes: records.value_bytes(), threads: 1 };
         let server = Server::start(kind, Listen::Port, directory, &sizes)?;
-        server::load(kind, server.address(), records, loading)?;
-        Ok(Serving::Peer(server))
+        server::load(kind, server.address(), records, loader)?;
+        Ok(TcpServer::Peer(server))
     }
 
     /// Its process.
     pub(super) fn pid(&self) -> u32 {
         match self {
-            Serving::Node(node) => node.child.id(),
-            Serving::Peer(server) => server.pid(),
-            Serving::Bare(bare) => bare.pid(),
+            TcpServer::Node(node) => node.child.id(),
+            TcpServer::Peer(server) => server.pid(),
+            TcpServer::Bare(bare) => bare.pid(),
         }
     }
 
@@ -78,23 +78,23 @@ impl Serving {
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn keep_to(&self, cores: &[usize]) -> Result<(), PeersError> {
-        keep_process_to(self.pid(), cores)
+    pub(super) fn pin_to(&self, cores: &[usize]) -> Result<(), PeersError> {
+        pin_process(self.pid(), cores)
     }
 
     /// Where it is.
-    pub(super) fn place(&self) -> TcpPlace<'_> {
+    pub(super) fn endpoint(&self) -> TcpEndpoint<'_> {
         match self {
-            Serving::Node(node) => TcpPlace::Node(&node.url),
-            Serving::Peer(server) => TcpPlace::Peer(server.address()),
-            Serving::Bare(bare) => TcpPlace::Bare(bare.port()),
+            TcpServer::Node(node) => TcpEndpoint::Node(&node.url),
+            TcpServer::Peer(server) => TcpEndpoint::Peer(server.address()),
+            TcpServer::Bare(bare) => TcpEndpoint::Bare(bare.port()),
         }
     }
 }
 
 /// Where a server is.
 #[derive(Clone, Copy)]
-pub(super) enum TcpPlace<'s> {
+pub(super) enum TcpEndpoint<'s> {
     /// A memory node.
     Node(&'s Url),
     /// Redis or memcached.
@@ -128,7 +128,7 @@ impl Node {
             ("--max-clients", clients.to_string()),
             ("--sessions", SESSIONS.to_string()),
         ];
-        let mut command = outlived_by_none(&options.program);
+        let mut command = killed_with_parent(&options.program);
         command.args(["serve", "--listen", "127.0.0.1:0", "--backing", "memory", "--threads", "1"]);
         command.args(["--no-audit", "--format", "json"]);
         sizes.iter().for_each(|(name, value)| {
@@ -163,7 +163,7 @@ impl Drop for Node {
 }
 
 /// Stores every record, many at once.
-fn load_node(url: &Url, records: &Records, loading: &mut Loading<'_>) -> Result<(), PeersError> {
+fn load_node(url: &Url, records: &Records, loader: &mut Loader<'_>) -> Result<(), PeersError> {
     let mut client = Store::open(url)?.client()?;
     let mut items = Vec::with_capacity(LOADED_AT_ONCE);
     let mut settle = |items: &mut Vec<_>| -> Result<(), PeersError> {
@@ -171,7 +171,7 @@ fn load_node(url: &Url, records: &Records, loading: &mut Loading<'_>) -> Result<
         items.clear();
         stored.into_iter().try_for_each(|put| put.map(drop).map_err(PeersError::from))
     };
-    loading.each(records, |key, value| {
+    loader.each(records, |key, value| {
         items.push((*key, value.to_vec()));
         if items.len() == LOADED_AT_ONCE { settle(&mut items) } else { Ok(()) }
     })?;

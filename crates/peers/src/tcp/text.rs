@@ -1,10 +1,10 @@
 //! A run over TCP as text: aligned for a terminal, or as Markdown for the documentation. Both show the same tables.
 
-use super::aims::TcpAim;
 use super::plan::Mix;
 use super::report::{Spread, TcpCell, TcpReport};
-use crate::aims::Bound;
-use crate::plan::Name;
+use super::targets::TcpTarget;
+use crate::plan::System;
+use crate::targets::Bound;
 use crate::text::{Table, aligned, grouped, in_markdown, machine_text, ratio, time};
 
 /// The report for a terminal.
@@ -29,7 +29,7 @@ pub fn tcp_markdown(report: &TcpReport, plot: &str, command: &str) -> String {
 
 /// What the figures depend on.
 fn facts(report: &TcpReport) -> Vec<(&'static str, String)> {
-    let programs = report.peers.iter().filter(|peer| peer.name != Name::Raw);
+    let programs = report.peers.iter().filter(|peer| peer.name != System::Raw);
     let versions = programs.filter_map(|peer| Some((peer.name.title(), peer.version.as_ref()?)));
     let versions: Vec<String> = versions.map(|(title, version)| format!("{title} {version}")).collect();
     let clients: Vec<String> = report.cores.clients.iter().map(usize::to_string).collect();
@@ -62,7 +62,7 @@ fn facts(report: &TcpReport) -> Vec<(&'static str, String)> {
 }
 
 fn tables(report: &TcpReport) -> Vec<Table> {
-    let mut tables = vec![aims_table(&report.aims)];
+    let mut tables = vec![targets_table(&report.targets)];
     let mut points: Vec<(Mix, usize, usize)> = Vec::new();
     for cell in &report.cells {
         let point = (cell.mix, cell.depth, cell.connections);
@@ -84,7 +84,7 @@ pub(super) fn on_its_way(depth: usize) -> String {
 
 /// A contender, and how it was asked.
 pub(super) fn contender(cell: &TcpCell) -> String {
-    let name = if cell.name == Name::Raw { "bare exchange" } else { cell.name.title() };
+    let name = if cell.name == System::Raw { "bare exchange" } else { cell.name.title() };
     format!("{name}, {}", cell.way.title())
 }
 
@@ -92,26 +92,26 @@ pub(super) fn counted(connections: usize) -> String {
     if connections == 1 { "1 connection".to_owned() } else { format!("{connections} connections") }
 }
 
-fn aims_table(aims: &[TcpAim]) -> Table {
-    let row = |aim: &TcpAim| {
-        let bound = if aim.bound == Bound::AtLeast { "at least" } else { "at most" };
+fn targets_table(targets: &[TcpTarget]) -> Table {
+    let row = |target: &TcpTarget| {
+        let bound = if target.bound == Bound::AtLeast { "at least" } else { "at most" };
         let spread =
             |spread: Spread| format!("{} ({}..{})", ratio(spread.median), ratio(spread.min), ratio(spread.max));
         vec![
-            aim.title.to_owned(),
-            aim.connections.to_string(),
-            aim.depth.to_string(),
-            format!("{} : {}", aim.way.title(), aim.peer_way.title()),
-            spread(aim.measured),
-            aim.bare.map_or_else(String::new, spread),
-            format!("{bound} {}", ratio(aim.aimed)),
-            if aim.is_met { "met" } else { "missed" }.to_owned(),
+            target.title.to_owned(),
+            target.connections.to_string(),
+            target.depth.to_string(),
+            format!("{} : {}", target.way.title(), target.peer_way.title()),
+            spread(target.measured),
+            target.bare.map_or_else(String::new, spread),
+            format!("{bound} {}", ratio(target.target)),
+            if target.is_met { "met" } else { "missed" }.to_owned(),
         ]
     };
     Table {
         title: "Aims, each side in the way that is best for it".to_owned(),
         heads: vec!["ratio", "connections", "depth", "asked", "measured", "a server that does nothing", "aim", ""],
-        rows: aims.iter().map(row).collect(),
+        rows: targets.iter().map(row).collect(),
     }
 }
 

@@ -11,7 +11,7 @@ pub mod worker;
 use clap::Args;
 use guira::admin::ClientState;
 use guira::{CreateOptions, EntryFormat, Store, Url};
-use guira_lab::driver::{DEFAULT_VALUE_BYTES, LoadMode, RecordShape, Removal};
+use guira_lab::driver::{DEFAULT_VALUE_BYTES, LoadMode, RecordFormat, Removal};
 use guira_lab::workload::{WorkloadError, WorkloadName, check_value};
 
 use self::processes::Processes;
@@ -206,8 +206,8 @@ fn holds_records_of_run(arguments: &Arguments, store: &Store) -> Result<bool, Fa
 }
 
 /// How the records of the run look in this table.
-fn shape(arguments: &Arguments, store: &Store) -> Result<RecordShape, Failure> {
-    Ok(RecordShape::new(store.table().config().format, value_bytes(arguments)?, arguments.seed)?)
+fn shape(arguments: &Arguments, store: &Store) -> Result<RecordFormat, Failure> {
+    Ok(RecordFormat::new(store.table().config().format, value_bytes(arguments)?, arguments.seed)?)
 }
 
 /// What is to be said of a table that was there. It may be what a run left that was killed, and then its clients died.

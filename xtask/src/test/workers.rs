@@ -1,6 +1,6 @@
-//! Runs steps in lanes: two at a time, each as soon as what it comes after has ended.
+//! Runs steps in workers: two at a time, each as soon as what it comes after has ended.
 //!
-//! Compilers and tests leave cores idle (the last crate of a chain, a link, a timer): a second lane fills them. Steps
+//! Compilers and tests leave cores idle (the last crate of a chain, a link, a timer): a second worker fills them. Steps
 //! that build into one directory would wait for cargo's lock there, so only one of them runs at a time.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,10 +12,10 @@ use super::steps::{STEPS, Step, StepName};
 use super::{Done, Outcome};
 
 /// Steps that run at a time, at most: each keeps about one core busy.
-const LANES_MAX: usize = 2;
+const WORKERS_MAX: usize = 2;
 
 /// The progress of each step, in the order of [`STEPS`].
-struct Board {
+struct Schedule {
     steps: [Progress; STEPS.len()],
 }
 
@@ -25,7 +25,7 @@ enum Progress {
     Ended(Done),
 }
 
-/// The next thing for a lane to do.
+/// The next thing for a worker to do.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
     Run(usize),
@@ -34,14 +34,14 @@ enum Next {
     Stop,
 }
 
-/// How many lanes this machine has.
+/// How many workers this machine has.
 pub fn count() -> usize {
-    thread::available_parallelism().map_or(1, usize::from).min(LANES_MAX)
+    thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX)
 }
 
-/// Carries out every step that `selects` names by `run`, in so many `lanes`, and tells `ended` of each.
+/// Carries out every step that `selects` names by `run`, in so many `workers`, and tells `ended` of each.
 pub fn run_all(
-    lanes: usize,
+    workers: usize,
     selects: impl Fn(StepName) -> bool,
     run: impl Fn(&Step) -> Outcome + Sync,
     ended: impl Fn(&Step, &Done) + Sync,
@@ -50,11 +50,11 @@ pub fn run_all(
         true => Progress::Waiting,
         false => Progress::Ended(Done::new(step, 0.0, Outcome::Skipped)),
     };
-    let board = Mutex::new(Board { steps: STEPS.each_ref().map(begin) });
+    let schedule = Mutex::new(Schedule { steps: STEPS.each_ref().map(begin) });
     let changed = Condvar::new();
-    let lane = || {
+    let worker = || {
         loop {
-            let mut now = lock(&board);
+            let mut now = lock(&schedule);
             let place = match now.next() {
                 Next::Run(place) => place,
                 Next::Stop => return,
@@ -66,30 +66,30 @@ pub fn run_all(
             let (step, started) = (&STEPS[place], Instant::now());
             now.steps[place] = Progress::Running;
             drop(now);
-            // The other lane would wait for ever for a step that ends with its thread.
+            // The other worker would wait for ever for a step that ends with its thread.
             let outcome = catch_unwind(AssertUnwindSafe(|| run(step)));
             let outcome = outcome.unwrap_or_else(|_| Outcome::Failed("it panicked".to_owned()));
             let done = Done::new(step, started.elapsed().as_secs_f64(), outcome);
             ended(step, &done);
-            lock(&board).steps[place] = Progress::Ended(done);
+            lock(&schedule).steps[place] = Progress::Ended(done);
             changed.notify_all();
         }
     };
-    thread::scope(|scope| (0..lanes.max(1)).for_each(|_| drop(scope.spawn(lane))));
-    let board = board.into_inner().unwrap_or_else(PoisonError::into_inner);
+    thread::scope(|scope| (0..workers.max(1)).for_each(|_| drop(scope.spawn(worker))));
+    let schedule = schedule.into_inner().unwrap_or_else(PoisonError::into_inner);
     let ended = |(progress, step): (Progress, &Step)| match progress {
         Progress::Ended(done) => done,
         Progress::Waiting | Progress::Running => Done::new(step, 0.0, Outcome::NotRun),
     };
-    board.steps.into_iter().zip(&STEPS).map(ended).collect()
+    schedule.steps.into_iter().zip(&STEPS).map(ended).collect()
 }
 
-/// The board is whole at every moment: a lane changes one place of it at a time.
-fn lock(board: &Mutex<Board>) -> MutexGuard<'_, Board> {
-    board.lock().unwrap_or_else(PoisonError::into_inner)
+/// The schedule is whole at every moment: a worker changes one place of it at a time.
+fn lock(schedule: &Mutex<Schedule>) -> MutexGuard<'_, Schedule> {
+    schedule.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Board {
+impl Schedule {
     /// The first step that can run. Steps that can run no more, because a build failed, end here.
     fn next(&mut self) -> Next {
         for step in &STEPS {
@@ -132,24 +132,24 @@ mod tests {
 
     use super::*;
 
-    fn board() -> Board {
-        Board { steps: STEPS.each_ref().map(|_| Progress::Waiting) }
+    fn schedule() -> Schedule {
+        Schedule { steps: STEPS.each_ref().map(|_| Progress::Waiting) }
     }
 
-    fn end(board: &mut Board, name: StepName, outcome: Outcome) {
-        board.steps[name.place()] = Progress::Ended(Done::new(&STEPS[name.place()], 1.0, outcome));
+    fn end(schedule: &mut Schedule, name: StepName, outcome: Outcome) {
+        schedule.steps[name.place()] = Progress::Ended(Done::new(&STEPS[name.place()], 1.0, outcome));
     }
 
     /// Every step runs once, never before what it comes after, and never beside one that builds in the same place.
     #[test]
     fn steps_keep_their_order_and_share_no_build_directory() {
-        for lanes in [1, 2, 5] {
+        for workers in [1, 2, 5] {
             let (running, ended) = (Mutex::new(BTreeSet::new()), Mutex::new(BTreeSet::new()));
             let run = |step: &Step| {
                 let mut now = running.lock().expect("nobody panicked");
                 let beside = now.iter().map(|place: &usize| STEPS[*place].builds_in);
                 assert!(beside.flatten().all(|other| step.builds_in != Some(other)), "{}", step.name);
-                assert!(now.len() < lanes);
+                assert!(now.len() < workers);
                 let before = ended.lock().expect("nobody panicked");
                 assert!(step.after.iter().all(|name| before.contains(&name.place())), "{}", step.name);
                 drop(before);
@@ -160,23 +160,23 @@ mod tests {
                 assert!(ended.lock().expect("nobody panicked").insert(step.name.place()), "{} again", step.name);
                 Outcome::Passed
             };
-            let done = run_all(lanes, |_| true, run, |_, _| {});
+            let done = run_all(workers, |_| true, run, |_, _| {});
             assert!(done.iter().all(|done| done.outcome == Outcome::Passed));
         }
     }
 
     #[test]
     fn what_waits_for_another_is_not_run_and_nothing_is_left() {
-        let mut board = board();
-        assert_eq!(board.next(), Next::Run(0));
+        let mut schedule = schedule();
+        assert_eq!(schedule.next(), Next::Run(0));
         for step in &STEPS[1..] {
-            end(&mut board, step.name, Outcome::Passed);
+            end(&mut schedule, step.name, Outcome::Passed);
         }
-        board.steps[0] = Progress::Running;
-        assert_eq!(board.next(), Next::Stop, "the other lane has the last one");
-        board.steps[StepName::Suites.place()] = Progress::Waiting;
-        board.steps[StepName::TestBuild.place()] = Progress::Running;
-        assert_eq!(board.next(), Next::Wait);
+        schedule.steps[0] = Progress::Running;
+        assert_eq!(schedule.next(), Next::Stop, "the other worker has the last one");
+        schedule.steps[StepName::Suites.place()] = Progress::Waiting;
+        schedule.steps[StepName::TestBuild.place()] = Progress::Running;
+        assert_eq!(schedule.next(), Next::Wait);
     }
 
     #[test]
@@ -191,15 +191,15 @@ mod tests {
 
     #[test]
     fn only_a_failed_build_keeps_others_from_running() {
-        let mut board = board();
-        end(&mut board, StepName::Needs, Outcome::Failed(String::new()));
-        end(&mut board, StepName::TestBuild, Outcome::TimedOut(String::new()));
-        board.next();
-        let not_run = |board: &Board, name: StepName| match &board.steps[name.place()] {
+        let mut schedule = schedule();
+        end(&mut schedule, StepName::Needs, Outcome::Failed(String::new()));
+        end(&mut schedule, StepName::TestBuild, Outcome::TimedOut(String::new()));
+        schedule.next();
+        let not_run = |schedule: &Schedule, name: StepName| match &schedule.steps[name.place()] {
             Progress::Ended(done) => done.outcome == Outcome::NotRun,
             Progress::Waiting | Progress::Running => false,
         };
-        assert!(not_run(&board, StepName::Suites) && not_run(&board, StepName::Porcupine));
-        assert!(!not_run(&board, StepName::Clippy) && !not_run(&board, StepName::Fuzz));
+        assert!(not_run(&schedule, StepName::Suites) && not_run(&schedule, StepName::Porcupine));
+        assert!(!not_run(&schedule, StepName::Clippy) && !not_run(&schedule, StepName::Fuzz));
     }
 }

@@ -11,9 +11,9 @@ use rustc_hash::FxHasher;
 
 use crate::draws::Draws;
 use crate::error::PeersError;
-use crate::load::Loading;
+use crate::load::Loader;
 use crate::measure::{Client, Job, Runner, run_client, verify_client};
-use crate::record::{Key, Records, Seen, WORD_BYTES};
+use crate::record::{Key, Records, ValueEnds, WORD_BYTES};
 
 /// Look-ups between two renewals of papaya's guard: enough to make its cost vanish, seldom enough to free memory.
 const GUARDED_CALLS: u32 = 1024;
@@ -32,11 +32,11 @@ pub trait SharedMap: Send + Sync {
 ///
 /// # Errors
 /// An interruption.
-pub fn load_dashmap(records: &Records, loading: &mut Loading<'_>) -> Result<Box<dyn SharedMap>, PeersError> {
+pub fn load_dashmap(records: &Records, loader: &mut Loader<'_>) -> Result<Box<dyn SharedMap>, PeersError> {
     if records.value_bytes() == WORD_BYTES {
-        Ok(Box::new(dashmap_of::<Word>(records, loading)?))
+        Ok(Box::new(dashmap_of::<Word>(records, loader)?))
     } else {
-        Ok(Box::new(dashmap_of::<Box<[u8]>>(records, loading)?))
+        Ok(Box::new(dashmap_of::<Box<[u8]>>(records, loader)?))
     }
 }
 
@@ -44,26 +44,26 @@ pub fn load_dashmap(records: &Records, loading: &mut Loading<'_>) -> Result<Box<
 ///
 /// # Errors
 /// An interruption.
-pub fn load_papaya(records: &Records, loading: &mut Loading<'_>) -> Result<Box<dyn SharedMap>, PeersError> {
+pub fn load_papaya(records: &Records, loader: &mut Loader<'_>) -> Result<Box<dyn SharedMap>, PeersError> {
     if records.value_bytes() == WORD_BYTES {
-        Ok(Box::new(papaya_of::<Word>(records, loading)?))
+        Ok(Box::new(papaya_of::<Word>(records, loader)?))
     } else {
-        Ok(Box::new(papaya_of::<Box<[u8]>>(records, loading)?))
+        Ok(Box::new(papaya_of::<Box<[u8]>>(records, loader)?))
     }
 }
 
-fn dashmap_of<V: Value>(records: &Records, loading: &mut Loading<'_>) -> Result<SharedDashMap<V>, PeersError> {
-    let map = DashMap::with_capacity_and_hasher(loading.records() as usize, Hash::default());
-    loading.each(records, |key, value| {
+fn dashmap_of<V: Value>(records: &Records, loader: &mut Loader<'_>) -> Result<SharedDashMap<V>, PeersError> {
+    let map = DashMap::with_capacity_and_hasher(loader.records() as usize, Hash::default());
+    loader.each(records, |key, value| {
         map.insert(u64::from_le_bytes(*key), V::of(value)?);
         Ok(())
     })?;
     Ok(SharedDashMap { map: Arc::new(map), value_bytes: records.value_bytes() })
 }
 
-fn papaya_of<V: Value>(records: &Records, loading: &mut Loading<'_>) -> Result<SharedPapaya<V>, PeersError> {
-    let map = Papaya::with_capacity_and_hasher(loading.records() as usize, Hash::default());
-    loading.each(records, |key, value| {
+fn papaya_of<V: Value>(records: &Records, loader: &mut Loader<'_>) -> Result<SharedPapaya<V>, PeersError> {
+    let map = Papaya::with_capacity_and_hasher(loader.records() as usize, Hash::default());
+    loader.each(records, |key, value| {
         map.pin().insert(u64::from_le_bytes(*key), V::of(value)?);
         Ok(())
     })?;
@@ -77,7 +77,7 @@ trait Value: Send + Sync + 'static {
         Self: Sized;
     fn bytes(&self) -> &[u8];
     /// The ends of the value; a longer one is copied out, as a caller who keeps it must.
-    fn seen(&self, buffer: &mut Vec<u8>, value_bytes: usize) -> Seen;
+    fn seen(&self, buffer: &mut Vec<u8>, value_bytes: usize) -> ValueEnds;
 }
 
 impl Value for Word {
@@ -90,9 +90,9 @@ impl Value for Word {
     }
 
     #[inline(always)]
-    fn seen(&self, _buffer: &mut Vec<u8>, _value_bytes: usize) -> Seen {
+    fn seen(&self, _buffer: &mut Vec<u8>, _value_bytes: usize) -> ValueEnds {
         let word = u64::from_le_bytes(*self);
-        Seen { first: word, last: word }
+        ValueEnds { first: word, last: word }
     }
 }
 
@@ -106,10 +106,10 @@ impl Value for Box<[u8]> {
     }
 
     #[inline(always)]
-    fn seen(&self, buffer: &mut Vec<u8>, value_bytes: usize) -> Seen {
+    fn seen(&self, buffer: &mut Vec<u8>, value_bytes: usize) -> ValueEnds {
         buffer.clear();
         buffer.extend_from_slice(self);
-        Seen::of(buffer, value_bytes)
+        ValueEnds::of(buffer, value_bytes)
     }
 }
 
@@ -132,7 +132,7 @@ struct DashClient<V> {
 
 impl<V: Value> Client for DashClient<V> {
     #[inline(always)]
-    fn get(&mut self, key: &Key) -> Result<Seen, PeersError> {
+    fn get(&mut self, key: &Key) -> Result<ValueEnds, PeersError> {
         match self.map.get(&u64::from_le_bytes(*key)) {
             Some(found) => Ok(found.value().seen(&mut self.buffer, self.value_bytes)),
             None => Err(PeersError::missing(key)),
@@ -210,7 +210,7 @@ impl<V> PapayaClient<'_, V> {
 
 impl<V: Value> Client for PapayaClient<'_, V> {
     #[inline(always)]
-    fn get(&mut self, key: &Key) -> Result<Seen, PeersError> {
+    fn get(&mut self, key: &Key) -> Result<ValueEnds, PeersError> {
         self.renew();
         match self.map.get(&u64::from_le_bytes(*key), &self.guard) {
             Some(found) => Ok(found.seen(&mut self.buffer, self.value_bytes)),

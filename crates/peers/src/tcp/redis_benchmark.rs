@@ -6,12 +6,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::plan::{Series, TcpOptions};
-use super::servers::Serving;
-use crate::contenders::Address;
+use super::servers::TcpServer;
 use crate::error::PeersError;
-use crate::load::{Loading, Watch};
+use crate::load::{Loader, ProgressFn};
 use crate::record::Records;
-use crate::server::{Kind, Listen, Server, Sizes, found};
+use crate::server::{Kind, Listen, Server, Sizes, find_program};
+use crate::systems::Address;
 
 /// The program.
 pub(super) const PROGRAM: &str = "redis-benchmark";
@@ -23,7 +23,7 @@ const STORED: &[u8] = b"+OK\r\n";
 
 /// What it says of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Said {
+pub(super) struct Figures {
     pub(super) per_second: f64,
     pub(super) p50_ns: f64,
     pub(super) p99_ns: f64,
@@ -37,22 +37,22 @@ pub(super) fn start(
     options: &TcpOptions,
     records: &Records,
     directory: &Path,
-    watch: &mut Watch<'_>,
-) -> Result<Serving, PeersError> {
+    watch: &mut ProgressFn<'_>,
+) -> Result<TcpServer, PeersError> {
     let sizes = Sizes { records: options.records, value_bytes: records.value_bytes(), threads: 1 };
     let server = Server::start(Kind::Redis, Listen::Port, directory, &sizes)?;
     load(server.address(), records, options.records, watch)?;
-    Ok(Serving::Peer(server))
+    Ok(TcpServer::Peer(server))
 }
 
 /// Stores the records that it asks for, with values of the same length as those of all others.
-fn load(address: &Address, records: &Records, count: u64, watch: &mut Watch<'_>) -> Result<(), PeersError> {
+fn load(address: &Address, records: &Records, count: u64, watch: &mut ProgressFn<'_>) -> Result<(), PeersError> {
     let attempt = || format!("load the records of {PROGRAM}");
-    let loading = &mut Loading::new(format!("Redis, for {PROGRAM}"), count, watch);
+    let loader = &mut Loader::new(format!("Redis, for {PROGRAM}"), count, watch);
     let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port_of(address)?));
     let mut stream = stream.map_err(PeersError::host(attempt()))?;
     let (mut stored, mut asked, mut out) = (0, 0, Vec::new());
-    loading.each(records, |_, value| {
+    loader.each(records, |_, value| {
         let (number, value_bytes) = (stored + asked, value.len());
         out.extend_from_slice(format!("*3\r\n$3\r\nSET\r\n$12\r\n{number:012}\r\n${value_bytes}\r\n").as_bytes());
         out.extend_from_slice(value);
@@ -77,9 +77,9 @@ fn load(address: &Address, records: &Records, count: u64, watch: &mut Watch<'_>)
 ///
 /// # Errors
 /// It is not installed, or says something else.
-pub(super) fn run(address: &Address, series: &Series, records: u64) -> Result<Said, PeersError> {
+pub(super) fn run(address: &Address, series: &Series, records: u64) -> Result<Figures, PeersError> {
     let attempt = format!("run {PROGRAM}");
-    let program = found(PROGRAM).ok_or_else(|| PeersError::peer(&*attempt, "it is not installed"))?;
+    let program = find_program(PROGRAM).ok_or_else(|| PeersError::peer(&*attempt, "it is not installed"))?;
     let output = command(&program, port_of(address)?, series, records).output();
     let output = output.map_err(PeersError::host(&*attempt))?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -105,12 +105,12 @@ fn command(program: &Path, port: u16, series: &Series, records: u64) -> Command 
 }
 
 /// Reads its table: heads, and one row.
-fn said(text: &str) -> Option<Said> {
+fn said(text: &str) -> Option<Figures> {
     let mut lines = text.lines().filter(|line| line.starts_with('"')).map(|line| line.split(',').map(bare));
     let (heads, row) = (lines.next()?.collect::<Vec<_>>(), lines.next()?.collect::<Vec<_>>());
     let value = |head: &str| row.get(heads.iter().position(|found| *found == head)?)?.parse::<f64>().ok();
     let ns = |head: &str| value(head).map(|ms| ms * 1e6);
-    Some(Said { per_second: value("rps")?, p50_ns: ns("p50_latency_ms")?, p99_ns: ns("p99_latency_ms")? })
+    Some(Figures { per_second: value("rps")?, p50_ns: ns("p50_latency_ms")?, p99_ns: ns("p99_latency_ms")? })
 }
 
 fn bare(cell: &str) -> &str {
@@ -134,7 +134,7 @@ mod tests {
                     \"test\",\"rps\",\"avg_latency_ms\",\"min_latency_ms\",\"p50_latency_ms\",\"p95_latency_ms\",\
                     \"p99_latency_ms\",\"max_latency_ms\"\n\
                     \"GET __rand_int__\",\"125000.00\",\"0.012\",\"0.008\",\"0.015\",\"0.023\",\"0.031\",\"0.247\"\n";
-        assert_eq!(said(text), Some(Said { per_second: 125_000.0, p50_ns: 15_000.0, p99_ns: 31_000.0 }));
+        assert_eq!(said(text), Some(Figures { per_second: 125_000.0, p50_ns: 15_000.0, p99_ns: 31_000.0 }));
         assert_eq!(said("\"test\",\"rps\"\n\"GET\",\"1\"\n"), None);
         assert_eq!(said("Could not connect"), None);
     }

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::draws::Draws;
 use crate::error::PeersError;
-use crate::load::Loading;
+use crate::load::Loader;
 use crate::measure::{Client, Job, Runner, run_client, verify_client};
-use crate::record::{Key, Records, Seen, WORD_BYTES};
+use crate::record::{Key, Records, ValueEnds, WORD_BYTES};
 
 /// Bytes of address space: far more than any run stores. The file grows as pages are used.
 const MAP_BYTES: usize = 64 << 30;
@@ -61,11 +61,11 @@ pub fn open(directory: &Path, opening: Opening) -> Result<Shared, PeersError> {
 ///
 /// # Errors
 /// LMDB's; an interruption.
-pub fn load(shared: &Shared, records: &Records, loading: &mut Loading<'_>) -> Result<(), PeersError> {
+pub fn load(shared: &Shared, records: &Records, loader: &mut Loader<'_>) -> Result<(), PeersError> {
     let (environment, database) = &**shared;
     let begin = || environment.begin_rw_txn().map_err(refused("begin to write"));
     let (mut transaction, mut stored) = (Some(begin()?), 0);
-    loading.each_sorted(records, |key, value| {
+    loader.each_sorted(records, |key, value| {
         if let Some(open) = &mut transaction {
             open.put(*database, key, &value, WriteFlags::APPEND).map_err(refused("store"))?;
         }
@@ -164,15 +164,15 @@ fn value<'t>(
 
 impl Client for Session<'_> {
     #[inline(always)]
-    fn get(&mut self, key: &Key) -> Result<Seen, PeersError> {
+    fn get(&mut self, key: &Key) -> Result<ValueEnds, PeersError> {
         self.ready()?;
         let value = value(&self.transaction, self.database, key)?;
         if value.len() == WORD_BYTES {
-            return Ok(Seen::of(value, self.value_bytes));
+            return Ok(ValueEnds::of(value, self.value_bytes));
         }
         self.buffer.clear();
         self.buffer.extend_from_slice(value);
-        Ok(Seen::of(self.buffer, self.value_bytes))
+        Ok(ValueEnds::of(self.buffer, self.value_bytes))
     }
 
     #[inline(always)]

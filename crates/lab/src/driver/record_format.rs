@@ -1,6 +1,6 @@
 //! How the records of a workload look in a table of one entry format.
 //!
-//! Invariant: for one shape, no two records below [`RecordShape::records_max`] have the same key.
+//! Invariant: for one format, no two records below [`RecordFormat::records_max`] have the same key.
 
 use guira::EntryFormat;
 
@@ -23,28 +23,28 @@ const VALUE_BYTES_MAX: usize = 64 << 20;
 /// | `bytes:N` | the 8 bytes of [`key_of`] | as asked, or 100 |
 ///
 /// ```
-/// use guira_lab::driver::RecordShape;
+/// use guira_lab::driver::RecordFormat;
 ///
-/// let shape = RecordShape::new("fixed:8:32".parse()?, None, 7)?;
+/// let format = RecordFormat::new("fixed:8:32".parse()?, None, 7)?;
 /// let mut key = Vec::new();
-/// shape.key_into(0, &mut key);
-/// assert_eq!((key.len(), shape.value_bytes()), (8, 32));
+/// format.key_into(0, &mut key);
+/// assert_eq!((key.len(), format.value_bytes()), (8, 32));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordShape {
+pub struct RecordFormat {
     key_bytes: usize,
     value_bytes: usize,
     seed: u64,
 }
 
-impl RecordShape {
+impl RecordFormat {
     /// The shape of records in a table of `format`, whose keys are drawn with `seed`. `value_bytes` is the length of
     /// every value; a fixed format has only one.
     ///
     /// # Errors
     /// [`DriverError::ValueBytes`] if the format cannot hold such values.
-    pub fn new(format: EntryFormat, value_bytes: Option<usize>, seed: u64) -> Result<RecordShape, DriverError> {
+    pub fn new(format: EntryFormat, value_bytes: Option<usize>, seed: u64) -> Result<RecordFormat, DriverError> {
         let (key_bytes, held) = match format {
             EntryFormat::Fixed { key_bytes, value_bytes } => (usize::from(key_bytes), Some(usize::from(value_bytes))),
             EntryFormat::Bytes { .. } => (KEY_BYTES, None),
@@ -53,7 +53,7 @@ impl RecordShape {
         if held.is_some_and(|held| held != wanted) || wanted > VALUE_BYTES_MAX {
             return Err(DriverError::ValueBytes { format: format.to_string(), value_bytes: wanted });
         }
-        Ok(RecordShape { key_bytes, value_bytes: wanted, seed })
+        Ok(RecordFormat { key_bytes, value_bytes: wanted, seed })
     }
 
     /// Bytes of every key.
@@ -109,20 +109,20 @@ impl RecordShape {
 mod tests {
     use super::*;
 
-    fn shape(format: &str, value_bytes: Option<usize>) -> Result<RecordShape, DriverError> {
-        RecordShape::new(format.parse().unwrap(), value_bytes, 7)
+    fn record_format(format: &str, value_bytes: Option<usize>) -> Result<RecordFormat, DriverError> {
+        RecordFormat::new(format.parse().unwrap(), value_bytes, 7)
     }
 
     #[test]
     fn lengths_follow_the_format() {
-        let lengths = |format, value| shape(format, value).map(|s| (s.key_bytes(), s.value_bytes())).unwrap();
+        let lengths = |format, value| record_format(format, value).map(|s| (s.key_bytes(), s.value_bytes())).unwrap();
         assert_eq!(lengths("fixed:8:8", None), (8, 8));
         assert_eq!(lengths("fixed:4:4", Some(4)), (4, 4));
         assert_eq!(lengths("fixed:32:0", None), (32, 0));
         assert_eq!(lengths("bytes:64", None), (8, DEFAULT_VALUE_BYTES));
         assert_eq!(lengths("bytes:64", Some(5000)), (8, 5000));
         for (format, value) in [("fixed:8:8", Some(9)), ("bytes:64", Some(VALUE_BYTES_MAX + 1))] {
-            let error = shape(format, value).unwrap_err();
+            let error = record_format(format, value).unwrap_err();
             assert!(matches!(error, DriverError::ValueBytes { .. }), "{error}");
         }
     }
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn long_keys_are_padded() {
         let mut key = vec![1; 99];
-        shape("fixed:12:4", None).unwrap().key_into(3, &mut key);
+        record_format("fixed:12:4", None).unwrap().key_into(3, &mut key);
         assert_eq!(key[..8], key_of(3, 7).to_le_bytes());
         assert_eq!(key[8..], [0; 4]);
     }
@@ -138,12 +138,12 @@ mod tests {
     #[test]
     fn short_keys_are_a_bijection() {
         for (format, bytes) in [("fixed:1:1", 1), ("fixed:2:4", 2), ("fixed:3:4", 3)] {
-            let shape = shape(format, None).unwrap();
-            assert_eq!(shape.records_max(), 1 << (8 * bytes));
-            let mut seen = vec![false; shape.records_max() as usize];
+            let records = record_format(format, None).unwrap();
+            assert_eq!(records.records_max(), 1 << (8 * bytes));
+            let mut seen = vec![false; records.records_max() as usize];
             let mut key = Vec::new();
-            for record in 0..shape.records_max() {
-                shape.key_into(record, &mut key);
+            for record in 0..records.records_max() {
+                records.key_into(record, &mut key);
                 assert_eq!(key.len(), bytes);
                 let at = key.iter().rev().fold(0, |word, byte| word << 8 | usize::from(*byte));
                 assert!(!std::mem::replace(&mut seen[at], true), "{format}: record {record} shares its key");
@@ -153,11 +153,11 @@ mod tests {
 
     #[test]
     fn keys_of_four_bytes_look_random() {
-        let shape = shape("fixed:4:4", None).unwrap();
+        let records = record_format("fixed:4:4", None).unwrap();
         let mut key = Vec::new();
         let mut keys: Vec<u32> = (0..1_000_000)
             .map(|record| {
-                shape.key_into(record, &mut key);
+                records.key_into(record, &mut key);
                 u32::from_le_bytes(key[..].try_into().unwrap())
             })
             .collect();

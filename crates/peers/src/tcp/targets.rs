@@ -5,12 +5,12 @@ use serde::Serialize;
 
 use super::plan::{Mix, Way};
 use super::report::{Figure, Ratio, Spread};
-use crate::aims::Bound;
-use crate::plan::Name;
+use crate::plan::System;
+use crate::targets::Bound;
 
 /// One aim at one point.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct TcpAim {
+pub struct TcpTarget {
     /// Its name in JSON.
     pub name: &'static str,
     /// What is aimed at, for people.
@@ -28,7 +28,8 @@ pub struct TcpAim {
     /// The same of a server that does nothing, if it was measured: what the kernel leaves to be had.
     pub bare: Option<Spread>,
     /// The ratio aimed at.
-    pub aimed: f64,
+    #[serde(rename = "aimed")]
+    pub target: f64,
     /// Whether the measured ratio must be at least that, or at most.
     pub bound: Bound,
     /// Whether its median is.
@@ -41,15 +42,15 @@ struct Rule {
     title: &'static str,
     mix: Mix,
     figure: Figure,
-    peer: Name,
-    aimed: f64,
+    peer: System,
+    target: f64,
     bound: Bound,
-    at: At,
+    points: Points,
 }
 
 /// Where an aim holds.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum At {
+enum Points {
     Everywhere,
     /// With one connection and one operation on its way.
     OneByOne,
@@ -61,56 +62,56 @@ const RULES: [Rule; 5] = [
         title: "reads for a second of the server's core: as a multiple of Redis's",
         mix: Mix::YcsbC,
         figure: Figure::PerServerSecond,
-        peer: Name::Redis,
-        aimed: 3.0,
+        peer: System::Redis,
+        target: 3.0,
         bound: Bound::AtLeast,
-        at: At::Everywhere,
+        points: Points::Everywhere,
     },
     Rule {
         name: "reads_per_server_core_memcached",
         title: "reads for a second of the server's core: as a multiple of memcached's",
         mix: Mix::YcsbC,
         figure: Figure::PerServerSecond,
-        peer: Name::Memcached,
-        aimed: 1.5,
+        peer: System::Memcached,
+        target: 1.5,
         bound: Bound::AtLeast,
-        at: At::Everywhere,
+        points: Points::Everywhere,
     },
     Rule {
         name: "read_latency_redis",
         title: "one client's median read latency: as a multiple of Redis's",
         mix: Mix::YcsbC,
         figure: Figure::P50,
-        peer: Name::Redis,
-        aimed: 1.0,
+        peer: System::Redis,
+        target: 1.0,
         bound: Bound::AtMost,
-        at: At::OneByOne,
+        points: Points::OneByOne,
     },
     Rule {
         name: "ycsb_a_redis",
         title: "YCSB-A, operations a second by the clock: as a multiple of Redis's",
         mix: Mix::YcsbA,
         figure: Figure::PerSecond,
-        peer: Name::Redis,
-        aimed: 1.0,
+        peer: System::Redis,
+        target: 1.0,
         bound: Bound::AtLeast,
-        at: At::Everywhere,
+        points: Points::Everywhere,
     },
     Rule {
         name: "ycsb_a_per_server_core_redis",
         title: "YCSB-A, operations for a second of the server's core: as a multiple of Redis's",
         mix: Mix::YcsbA,
         figure: Figure::PerServerSecond,
-        peer: Name::Redis,
-        aimed: 1.0,
+        peer: System::Redis,
+        target: 1.0,
         bound: Bound::AtLeast,
-        at: At::Everywhere,
+        points: Points::Everywhere,
     },
 ];
 
 /// The aims that these ratios say something about.
-pub(super) fn aims(ratios: &[Ratio]) -> Vec<TcpAim> {
-    let mut aims = Vec::new();
+pub(super) fn targets(ratios: &[Ratio]) -> Vec<TcpTarget> {
+    let mut targets = Vec::new();
     for rule in &RULES {
         let mut points: Vec<(usize, usize)> = Vec::new();
         for ratio in ratios.iter().filter(|ratio| rule.is_about(ratio)) {
@@ -118,15 +119,15 @@ pub(super) fn aims(ratios: &[Ratio]) -> Vec<TcpAim> {
                 points.push((ratio.connections, ratio.depth));
             }
         }
-        aims.extend(points.into_iter().filter_map(|point| rule.aim_at(point, ratios)));
+        targets.extend(points.into_iter().filter_map(|point| rule.target_at(point, ratios)));
     }
-    aims
+    targets
 }
 
 impl Rule {
     fn is_about(&self, ratio: &Ratio) -> bool {
-        let is_there = self.at == At::Everywhere || (ratio.connections, ratio.depth) == (1, 1);
-        is_there && self.compares(ratio) && ratio.name == Name::Guira
+        let is_there = self.points == Points::Everywhere || (ratio.connections, ratio.depth) == (1, 1);
+        is_there && self.compares(ratio) && ratio.name == System::Guira
     }
 
     fn compares(&self, ratio: &Ratio) -> bool {
@@ -134,7 +135,7 @@ impl Rule {
     }
 
     /// The best way for Guira against the best way for the peer.
-    fn aim_at(&self, point: (usize, usize), ratios: &[Ratio]) -> Option<TcpAim> {
+    fn target_at(&self, point: (usize, usize), ratios: &[Ratio]) -> Option<TcpTarget> {
         let here = || ratios.iter().filter(|ratio| self.is_about(ratio) && (ratio.connections, ratio.depth) == point);
         let sign = if self.bound == Bound::AtLeast { 1.0 } else { -1.0 };
         let goodness = |ratio: &&Ratio| sign * ratio.ratio.median;
@@ -143,19 +144,19 @@ impl Rule {
         };
         let best = here().filter_map(|ratio| worst_of(ratio.way));
         let ratio = best.max_by(|one, other| goodness(one).total_cmp(&goodness(other)))?;
-        let Rule { name, title, aimed, bound, .. } = *self;
+        let Rule { name, title, target, bound, .. } = *self;
         let is_met = match bound {
-            Bound::AtLeast => ratio.ratio.median >= aimed,
-            Bound::AtMost => ratio.ratio.median <= aimed,
+            Bound::AtLeast => ratio.ratio.median >= target,
+            Bound::AtMost => ratio.ratio.median <= target,
         };
         let (connections, depth) = point;
         let (way, peer_way, measured) = (ratio.way, ratio.peer_way, ratio.ratio);
         let is_bare = |bare: &&Ratio| {
             let is_here = (bare.connections, bare.depth, bare.peer_way) == (connections, depth, peer_way);
-            bare.name == Name::Raw && self.compares(bare) && is_here
+            bare.name == System::Raw && self.compares(bare) && is_here
         };
         let bare = ratios.iter().find(is_bare).map(|bare| bare.ratio);
-        Some(TcpAim { name, title, connections, depth, way, peer_way, measured, bare, aimed, bound, is_met })
+        Some(TcpTarget { name, title, connections, depth, way, peer_way, measured, bare, target, bound, is_met })
     }
 }
 
@@ -165,7 +166,7 @@ mod tests {
 
     fn ratio(figure: Figure, depth: usize, way: Way, peer_way: Way, median: f64) -> Ratio {
         let ratio = Spread { median, min: median, max: median };
-        let (name, mix, peer) = (Name::Guira, Mix::YcsbC, Name::Redis);
+        let (name, mix, peer) = (System::Guira, Mix::YcsbC, System::Redis);
         Ratio { name, figure, mix, connections: 1, depth, way, peer, peer_way, ratio }
     }
 
@@ -174,24 +175,28 @@ mod tests {
         use Figure::{P50, PerServerSecond};
         let ratios = [
             ratio(PerServerSecond, 16, Way::Many, Way::Pipeline, 4.0),
-            ratio(PerServerSecond, 16, Way::Many, Way::Own, 3.5),
+            ratio(PerServerSecond, 16, Way::Many, Way::RedisBenchmark, 3.5),
             ratio(PerServerSecond, 16, Way::Tasks, Way::Pipeline, 3.9),
-            ratio(PerServerSecond, 16, Way::Tasks, Way::Own, 1.2),
+            ratio(PerServerSecond, 16, Way::Tasks, Way::RedisBenchmark, 1.2),
             ratio(PerServerSecond, 1, Way::Single, Way::Single, 2.0),
             ratio(P50, 1, Way::Single, Way::Single, 0.9),
-            ratio(P50, 1, Way::Single, Way::Own, 1.1),
-            ratio(P50, 16, Way::Many, Way::Own, 9.9),
-            Ratio { name: Name::Raw, ..ratio(PerServerSecond, 1, Way::Single, Way::Single, 2.5) },
-            Ratio { name: Name::Raw, ..ratio(PerServerSecond, 16, Way::Pipeline, Way::Pipeline, 7.0) },
-            Ratio { name: Name::Raw, ..ratio(PerServerSecond, 16, Way::Pipeline, Way::Own, 6.0) },
+            ratio(P50, 1, Way::Single, Way::RedisBenchmark, 1.1),
+            ratio(P50, 16, Way::Many, Way::RedisBenchmark, 9.9),
+            Ratio { name: System::Raw, ..ratio(PerServerSecond, 1, Way::Single, Way::Single, 2.5) },
+            Ratio { name: System::Raw, ..ratio(PerServerSecond, 16, Way::Pipeline, Way::Pipeline, 7.0) },
+            Ratio { name: System::Raw, ..ratio(PerServerSecond, 16, Way::Pipeline, Way::RedisBenchmark, 6.0) },
         ];
-        let aims = aims(&ratios);
-        let found: Vec<_> = aims.iter().map(|aim| (aim.depth, aim.way, aim.peer_way, aim.measured.median)).collect();
-        let expected =
-            [(16, Way::Many, Way::Own, 3.5), (1, Way::Single, Way::Single, 2.0), (1, Way::Single, Way::Own, 1.1)];
+        let targets = targets(&ratios);
+        let found: Vec<_> =
+            targets.iter().map(|target| (target.depth, target.way, target.peer_way, target.measured.median)).collect();
+        let expected = [
+            (16, Way::Many, Way::RedisBenchmark, 3.5),
+            (1, Way::Single, Way::Single, 2.0),
+            (1, Way::Single, Way::RedisBenchmark, 1.1),
+        ];
         assert_eq!(found, expected);
-        let bare: Vec<_> = aims.iter().map(|aim| aim.bare.map(|bare| bare.median)).collect();
+        let bare: Vec<_> = targets.iter().map(|target| target.bare.map(|bare| bare.median)).collect();
         assert_eq!(bare, [Some(6.0), Some(2.5), None], "against the peer's same way");
-        assert_eq!(aims.iter().map(|aim| aim.is_met).collect::<Vec<_>>(), [true, false, false]);
+        assert_eq!(targets.iter().map(|target| target.is_met).collect::<Vec<_>>(), [true, false, false]);
     }
 }

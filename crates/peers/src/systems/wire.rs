@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::draws::{Draws, Step};
 use crate::error::PeersError;
-use crate::measure::{Job, MANY, Runner, Task, keys_of, right, steps_of, timed};
-use crate::record::{Key, Records, Seen, difference};
+use crate::measure::{Job, MANY, Runner, Task, ensure_correct, keys_of, steps_of, timed};
+use crate::record::{Key, Records, ValueEnds, difference};
 
 /// How long one answer may take before the server counts as dead: far longer than any it gives.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
@@ -255,15 +255,15 @@ impl<P: Protocol> Connection<P> {
 }
 
 /// A client that sends `depth` commands before it awaits their answers.
-pub struct Piped<P> {
+pub struct Pipelined<P> {
     server: Connection<P>,
     depth: usize,
 }
 
-impl<P: Protocol> Piped<P> {
+impl<P: Protocol> Pipelined<P> {
     /// A client with this many commands on their way, at least one.
-    pub fn new(server: Connection<P>, depth: usize) -> Piped<P> {
-        Piped { server, depth: depth.max(1) }
+    pub fn new(server: Connection<P>, depth: usize) -> Pipelined<P> {
+        Pipelined { server, depth: depth.max(1) }
     }
 
     /// Looks keys up, `depth` at a time.
@@ -277,10 +277,10 @@ impl<P: Protocol> Piped<P> {
             keys.iter().for_each(|key| self.server.ask_get(key));
             self.server.wire.send()?;
             for key in keys {
-                wrong |= difference(key, Seen::of(self.server.value(key)?, value_bytes));
+                wrong |= difference(key, ValueEnds::of(self.server.value(key)?, value_bytes));
             }
         }
-        right(wrong)
+        ensure_correct(wrong)
     }
 
     fn get_many(&mut self, keys: &[Key]) -> Result<(), PeersError> {
@@ -291,16 +291,16 @@ impl<P: Protocol> Piped<P> {
             self.server.wire.send()?;
             P::begin_many(&mut self.server.wire, keys.len())?;
             for key in keys {
-                wrong |= difference(key, Seen::of(self.server.value(key)?, value_bytes));
+                wrong |= difference(key, ValueEnds::of(self.server.value(key)?, value_bytes));
             }
         }
-        right(wrong)
+        ensure_correct(wrong)
     }
 
     /// Carries steps of a mix out, `depth` at a time.
     ///
     /// # Errors
-    /// As [`Piped::get`].
+    /// As [`Pipelined::get`].
     pub fn mix(&mut self, steps: &[Step]) -> Result<(), PeersError> {
         let mut wrong = 0;
         let value_bytes = self.server.value_bytes;
@@ -315,17 +315,17 @@ impl<P: Protocol> Piped<P> {
             for step in steps {
                 match step {
                     Step::Read(key) => {
-                        wrong |= difference(key, Seen::of(self.server.value(key)?, value_bytes));
+                        wrong |= difference(key, ValueEnds::of(self.server.value(key)?, value_bytes));
                     }
                     Step::Update(key, _) => self.server.stored(key)?,
                 }
             }
         }
-        right(wrong)
+        ensure_correct(wrong)
     }
 }
 
-impl<P: Protocol> Runner for Piped<P> {
+impl<P: Protocol> Runner for Pipelined<P> {
     fn run(&mut self, job: &Job, draws: &Draws) -> Result<u64, PeersError> {
         match job.task {
             // At depth 1 every look-up awaits the answer to the last: dependent or not makes no difference.
@@ -341,7 +341,7 @@ impl<P: Protocol> Runner for Piped<P> {
             self.server.wire.send()?;
             let value = self.server.value(key)?;
             if !records.is_whole(key, value) {
-                return Err(PeersError::wrong(key, Seen::of(value, records.value_bytes())));
+                return Err(PeersError::wrong(key, ValueEnds::of(value, records.value_bytes())));
             }
         }
         Ok(())
@@ -358,10 +358,10 @@ const LOAD_BYTES: usize = 32 << 10;
 pub fn load<P: Protocol>(
     server: &mut Connection<P>,
     records: &Records,
-    loading: &mut crate::load::Loading<'_>,
+    loader: &mut crate::load::Loader<'_>,
 ) -> Result<(), PeersError> {
     let mut asked: Vec<Key> = Vec::new();
-    loading.each(records, |key, value| {
+    loader.each(records, |key, value| {
         server.ask_set(key, value);
         asked.push(*key);
         if server.wire.out.len() >= LOAD_BYTES { settle(server, &mut asked) } else { Ok(()) }
@@ -397,7 +397,7 @@ mod tests {
     use super::*;
 
     /// A wire whose other end has said `text`, in pieces of `piece` bytes.
-    fn hearing(text: &'static [u8], piece: usize) -> Wire {
+    fn wire_receiving(text: &'static [u8], piece: usize) -> Wire {
         let (stream, mut other) = UnixStream::pair().expect("a pair of sockets");
         std::thread::spawn(move || {
             for piece in text.chunks(piece) {
@@ -411,7 +411,7 @@ mod tests {
     #[test]
     fn lines_and_blocks_survive_any_cut() {
         for piece in 1..20 {
-            let mut wire = hearing(b"$5\r\na\r\nbc\r\n\r\n+OK\r\nrest of it\r\n", piece);
+            let mut wire = wire_receiving(b"$5\r\na\r\nbc\r\n\r\n+OK\r\nrest of it\r\n", piece);
             assert_eq!(wire.line().expect("a line"), b"$5");
             assert_eq!(wire.block(5).expect("a block"), b"a\r\nbc");
             assert_eq!(wire.line().expect("a line"), b"");

@@ -8,7 +8,7 @@ pub mod raw;
 pub mod redis;
 mod wire;
 
-pub use wire::{Address, Connection, Piped, Protocol, load as load_server};
+pub use wire::{Address, Connection, Pipelined, Protocol, load as load_server};
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ use crate::record::Records;
 /// Where a contender that several processes can share is, and how it is called.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
+pub enum Endpoint {
     /// Guira's table.
     Guira {
         /// Its file.
@@ -68,20 +68,20 @@ impl Connections {
     ///
     /// # Errors
     /// Whatever it refuses with.
-    pub fn connect(&mut self, place: &Place, records: &Records) -> Result<Box<dyn Runner>, PeersError> {
+    pub fn connect(&mut self, place: &Endpoint, records: &Records) -> Result<Box<dyn Runner>, PeersError> {
         let value_bytes = records.value_bytes();
         Ok(match place {
-            Place::Guira { file } => Box::new(guira::Guira::open(file, value_bytes)?),
-            Place::Raw { file } => Box::new(raw::Raw::open(file, value_bytes)?),
-            Place::Lmdb { directory, reads } => {
+            Endpoint::Guira { file } => Box::new(guira::Guira::open(file, value_bytes)?),
+            Endpoint::Raw { file } => Box::new(raw::Raw::open(file, value_bytes)?),
+            Endpoint::Lmdb { directory, reads } => {
                 let shared = self.environment(directory)?;
                 Box::new(lmdb::Lmdb::new(shared, *reads, value_bytes))
             }
-            Place::Redis { address, depth } => {
-                Box::new(Piped::new(Connection::<Redis>::open(address, value_bytes)?, *depth))
+            Endpoint::Redis { address, depth } => {
+                Box::new(Pipelined::new(Connection::<Redis>::open(address, value_bytes)?, *depth))
             }
-            Place::Memcached { address, depth } => {
-                Box::new(Piped::new(Connection::<Memcached>::open(address, value_bytes)?, *depth))
+            Endpoint::Memcached { address, depth } => {
+                Box::new(Pipelined::new(Connection::<Memcached>::open(address, value_bytes)?, *depth))
             }
         })
     }

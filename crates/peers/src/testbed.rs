@@ -7,19 +7,19 @@ use std::thread;
 
 use tempfile::TempDir;
 
-use crate::contenders::lmdb::{self, Opening};
-use crate::contenders::maps::{self, SharedMap};
-use crate::contenders::memcached::Memcached;
-use crate::contenders::{Address, Connection, Connections, Place, guira, load_server};
 use crate::draws::{DrawSpec, Draws, Popularity};
 use crate::error::PeersError;
-use crate::helper::{Helper, Order, Preparation};
-use crate::load::{Loading, Watch};
-use crate::machine::{cores, keep_to};
+use crate::helper::{Helper, Preparation, Request};
+use crate::load::{Loader, ProgressFn};
+use crate::machine::{cores, pin_thread};
 use crate::measure::{Job, Runner, monotonic_ns};
-use crate::plan::{Name, Options, Placement, Series, Stage, Way};
+use crate::plan::{Options, Placement, Series, Stage, System, Way};
 use crate::record::Records;
 use crate::server::{self, Kind, Listen, Server, Sizes};
+use crate::systems::lmdb::{self, Opening};
+use crate::systems::maps::{self, SharedMap};
+use crate::systems::memcached::Memcached;
+use crate::systems::{Address, Connection, Connections, Endpoint, guira, load_server};
 
 /// Where tables are: a memory file system that every process sees.
 pub const SHARED_MEMORY: &str = "/dev/shm";
@@ -30,14 +30,14 @@ const VERIFIED_KEYS: u64 = 1000;
 const START_AHEAD_NS: u64 = 3_000_000;
 
 /// The contenders of a stage.
-pub struct Lineup {
+pub struct Testbed {
     records: Records,
     count: u64,
     /// By client; the second's only for maps, whose second client is a thread of this process.
     draws: Vec<Vec<(Popularity, Draws)>>,
     entries: Vec<Entry>,
     helper: Option<Helper>,
-    servers: Vec<(Name, Server)>,
+    servers: Vec<(System, Server)>,
     cores: Vec<usize>,
     /// How full Guira's table is, if it is there.
     pub fill: Option<f64>,
@@ -54,12 +54,12 @@ struct Entry {
 /// Where further clients of a contender come from.
 enum Source {
     /// Any process can connect.
-    Place(Place),
+    Endpoint(Endpoint),
     /// Threads of this process share it.
     Map(Box<dyn SharedMap>),
 }
 
-impl Lineup {
+impl Testbed {
     /// Starts, loads and checks these contenders. `threads` is how many memcached serves with.
     ///
     /// # Errors
@@ -69,13 +69,13 @@ impl Lineup {
         stage: &Stage,
         ways: &[Way],
         threads: u32,
-        watch: &mut Watch<'_>,
-    ) -> Result<Lineup, PeersError> {
+        watch: &mut ProgressFn<'_>,
+    ) -> Result<Testbed, PeersError> {
         let directory = directory()?;
         let records = Records::new(stage.value_bytes, options.seed)?;
         let drawn =
             DrawSpec { records: stage.records, seed: options.seed, keys: stage.operations, steps: stage.steps() };
-        let mut lineup = Lineup {
+        let mut testbed = Testbed {
             records,
             count: stage.records,
             draws: Vec::new(),
@@ -88,7 +88,7 @@ impl Lineup {
         };
         let mut connections = Connections::default();
         for way in ways {
-            lineup.add(*way, stage, threads, &mut connections, watch).map_err(|error| error.of(way.name().title()))?;
+            testbed.add(*way, stage, threads, &mut connections, watch).map_err(|error| error.of(way.name().title()))?;
         }
         watch("drawing keys", 0, 1)?;
         let clients = if stage.clients.len() > 1 { 0..2 } else { 0..1 };
@@ -96,11 +96,11 @@ impl Lineup {
             let draw = |popularity: &Popularity| -> Result<_, PeersError> {
                 Ok((*popularity, Draws::new(&records, &drawn, *popularity, client)?))
             };
-            lineup.draws.push(stage.popularities.iter().map(draw).collect::<Result<_, _>>()?);
+            testbed.draws.push(stage.popularities.iter().map(draw).collect::<Result<_, _>>()?);
         }
-        lineup.start_helper(options, stage, drawn)?;
-        lineup.verify(watch)?;
-        Ok(lineup)
+        testbed.start_helper(options, stage, drawn)?;
+        testbed.verify(watch)?;
+        Ok(testbed)
     }
 
     fn add(
@@ -109,38 +109,38 @@ impl Lineup {
         stage: &Stage,
         threads: u32,
         connections: &mut Connections,
-        watch: &mut Watch<'_>,
+        watch: &mut ProgressFn<'_>,
     ) -> Result<(), PeersError> {
         let records = self.records;
-        let loading = &mut Loading::new(way.name().title(), stage.records, watch);
+        let loader = &mut Loader::new(way.name().title(), stage.records, watch);
         let place = match way {
-            Way::Call(Name::Dashmap) => return self.add_map(way, maps::load_dashmap(&records, loading)?),
-            Way::Call(Name::Papaya) => return self.add_map(way, maps::load_papaya(&records, loading)?),
+            Way::Call(System::Dashmap) => return self.add_map(way, maps::load_dashmap(&records, loader)?),
+            Way::Call(System::Papaya) => return self.add_map(way, maps::load_papaya(&records, loader)?),
             Way::Call(name) => {
-                let file = self.table(loading)?;
-                if name == Name::Raw { Place::Raw { file } } else { Place::Guira { file } }
+                let file = self.table(loader)?;
+                if name == System::Raw { Endpoint::Raw { file } } else { Endpoint::Guira { file } }
             }
             Way::Lmdb(reads) => {
                 let directory = self.path("lmdb");
                 if !directory.exists() {
                     std::fs::create_dir(&directory).map_err(PeersError::host("make a directory for LMDB"))?;
                     let shared = lmdb::open(&directory, Opening::New)?;
-                    lmdb::load(&shared, &records, loading)?;
+                    lmdb::load(&shared, &records, loader)?;
                     connections.keep(directory.clone(), shared);
                 }
-                Place::Lmdb { directory, reads }
+                Endpoint::Lmdb { directory, reads }
             }
             Way::Server(name, depth) => {
                 let sizes = Sizes { records: stage.records, value_bytes: stage.value_bytes, threads };
-                let address = self.server(name, &sizes, loading)?;
+                let address = self.server(name, &sizes, loader)?;
                 match name {
-                    Name::Redis => Place::Redis { address, depth },
-                    _ => Place::Memcached { address, depth },
+                    System::Redis => Endpoint::Redis { address, depth },
+                    _ => Endpoint::Memcached { address, depth },
                 }
             }
         };
         let runner = connections.connect(&place, &records)?;
-        self.entries.push(Entry { way, runner, source: Source::Place(place) });
+        self.entries.push(Entry { way, runner, source: Source::Endpoint(place) });
         Ok(())
     }
 
@@ -150,26 +150,26 @@ impl Lineup {
     }
 
     /// The file of Guira's table, which is made when it is first asked for.
-    fn table(&mut self, loading: &mut Loading<'_>) -> Result<PathBuf, PeersError> {
+    fn table(&mut self, loader: &mut Loader<'_>) -> Result<PathBuf, PeersError> {
         let file = self.path("table");
         if !file.exists() {
-            let store = guira::create(&file, &self.records, loading)?;
+            let store = guira::create(&file, &self.records, loader)?;
             self.fill = Some(store.stat()?.table.fill);
         }
         Ok(file)
     }
 
     /// Where a server listens, which is started and loaded when it is first asked for.
-    fn server(&mut self, name: Name, sizes: &Sizes, loading: &mut Loading<'_>) -> Result<Address, PeersError> {
+    fn server(&mut self, name: System, sizes: &Sizes, loader: &mut Loader<'_>) -> Result<Address, PeersError> {
         if let Some((_, server)) = self.servers.iter().find(|(running, _)| *running == name) {
             return Ok(server.address().clone());
         }
-        let kind = if name == Name::Redis { Kind::Redis } else { Kind::Memcached };
+        let kind = if name == System::Redis { Kind::Redis } else { Kind::Memcached };
         let server = Server::start(kind, Listen::Socket, self.directory.path(), sizes)?;
         let address = server.address().clone();
         // From now on it is ended with the lineup.
         self.servers.push((name, server));
-        server::load(kind, &address, &self.records, loading)?;
+        server::load(kind, &address, &self.records, loader)?;
         Ok(address)
     }
 
@@ -179,7 +179,7 @@ impl Lineup {
 
     /// Starts the second process, if one is needed.
     fn start_helper(&mut self, options: &Options, stage: &Stage, drawn: DrawSpec) -> Result<(), PeersError> {
-        let places: Vec<Place> = self.places().map(|(_, place)| place.clone()).collect();
+        let places: Vec<Endpoint> = self.places().map(|(_, place)| place.clone()).collect();
         if stage.clients.iter().all(|clients| *clients < 2) || places.is_empty() {
             return Ok(());
         }
@@ -190,9 +190,9 @@ impl Lineup {
     }
 
     /// The contenders that any process can connect to, in the order the helper knows them by.
-    fn places(&self) -> impl Iterator<Item = (Way, &Place)> {
+    fn places(&self) -> impl Iterator<Item = (Way, &Endpoint)> {
         self.entries.iter().filter_map(|entry| match &entry.source {
-            Source::Place(place) => Some((entry.way, place)),
+            Source::Endpoint(place) => Some((entry.way, place)),
             Source::Map(_) => None,
         })
     }
@@ -201,7 +201,7 @@ impl Lineup {
     ///
     /// # Errors
     /// The first that is not right; an interruption.
-    pub fn verify(&mut self, watch: &mut Watch<'_>) -> Result<(), PeersError> {
+    pub fn verify(&mut self, watch: &mut ProgressFn<'_>) -> Result<(), PeersError> {
         let step = (self.count / VERIFIED_KEYS).max(1);
         let keys: Vec<_> = (0..self.count).step_by(step as usize).map(|record| self.records.key(record)).collect();
         for entry in &mut self.entries {
@@ -217,15 +217,15 @@ impl Lineup {
     /// # Errors
     /// Whatever the contender fails with, and any answer that is not right.
     pub fn time(&mut self, series: &Series, operations: usize) -> Result<f64, PeersError> {
-        self.place_server(series)?;
-        let timed = self.time_anywhere(series, operations);
+        self.pin_server(series)?;
+        let timed = self.time_in_place(series, operations);
         if series.placement != Placement::Anywhere {
-            keep_to(None, &self.cores)?;
+            pin_thread(None, &self.cores)?;
         }
         timed.map_err(|error| error.of(series.way.name().title()))
     }
 
-    fn time_anywhere(&mut self, series: &Series, operations: usize) -> Result<f64, PeersError> {
+    fn time_in_place(&mut self, series: &Series, operations: usize) -> Result<f64, PeersError> {
         let place = self.places().position(|(way, _)| way == series.way);
         let start_ns = (series.clients > 1).then(|| monotonic_ns() + START_AHEAD_NS);
         let job = Job { task: series.task, operations, start_ns };
@@ -249,8 +249,8 @@ impl Lineup {
                 let bug = |_| PeersError::peer("run the second thread", "it panicked");
                 [one?, other.map_err(bug)??]
             }
-            (Source::Place(_), Some(helper), Some(place)) => {
-                helper.send(&Order::Run { place, popularity, job })?;
+            (Source::Endpoint(_), Some(helper), Some(place)) => {
+                helper.send(&Request::Run { place, popularity, job })?;
                 let one = entry.runner.run(&job, own_draws);
                 let other = helper.receive();
                 [one?, other?]
@@ -261,7 +261,7 @@ impl Lineup {
     }
 
     /// Puts the server and this thread where the series wants them.
-    fn place_server(&self, series: &Series) -> Result<(), PeersError> {
+    fn pin_server(&self, series: &Series) -> Result<(), PeersError> {
         let Some((_, server)) = self.servers.iter().find(|(name, _)| *name == series.way.name()) else {
             return Ok(());
         };
@@ -270,8 +270,8 @@ impl Lineup {
             (Placement::TwoCores, [first, others @ ..]) => (vec![*first], others.to_vec()),
             _ => (self.cores.clone(), self.cores.clone()),
         };
-        server.keep_to(&served)?;
-        keep_to(None, &client)
+        server.pin_to(&served)?;
+        pin_thread(None, &client)
     }
 }
 
@@ -294,7 +294,7 @@ pub fn directory() -> Result<TempDir, PeersError> {
 ///
 /// # Errors
 /// The server's; an interruption.
-pub fn try_threads(directory: &Path, watch: &mut Watch<'_>) -> Result<[f64; 2], PeersError> {
+pub fn try_threads(directory: &Path, watch: &mut ProgressFn<'_>) -> Result<[f64; 2], PeersError> {
     const RECORDS: u64 = 1024;
     const OPERATIONS: usize = 4096;
     const ROUNDS: usize = 5;
@@ -307,9 +307,9 @@ pub fn try_threads(directory: &Path, watch: &mut Watch<'_>) -> Result<[f64; 2], 
         let sizes = Sizes { records: RECORDS, value_bytes: records.value_bytes(), threads };
         let server = Server::start(Kind::Memcached, Listen::Socket, directory, &sizes)?;
         let mut client = Connection::<Memcached>::open(server.address(), records.value_bytes())?;
-        let loading = &mut Loading::new("memcached, on trial", RECORDS, watch);
-        load_server(&mut client, &records, loading)?;
-        let place = Place::Memcached { address: server.address().clone(), depth: 1 };
+        let loader = &mut Loader::new("memcached, on trial", RECORDS, watch);
+        load_server(&mut client, &records, loader)?;
+        let place = Endpoint::Memcached { address: server.address().clone(), depth: 1 };
         trials.push((server, Connections::default().connect(&place, &records)?));
     }
     let mut best = [f64::INFINITY; 2];
