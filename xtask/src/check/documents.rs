@@ -75,23 +75,28 @@ struct Link {
 
 /// The links of a document that name a file, without their fragments.
 fn relative_links(text: &str) -> Vec<Link> {
-    let mut links = Vec::new();
+    let links = lines_outside_fences(text).flat_map(|(line, text)| {
+        let prose = without_code(text);
+        let files = targets(&prose).filter_map(|target| file_of(&target));
+        files.map(move |target| Link { line, target }).collect::<Vec<_>>()
+    });
+    links.collect()
+}
+
+/// The lines of a document that are not in a fenced block of code, with their numbers from 1.
+pub fn lines_outside_fences(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fence: Option<&str> = None;
-    for (index, line) in text.lines().enumerate() {
+    text.lines().enumerate().filter_map(move |(index, line)| {
         let start = line.trim_start();
         let marker = ["```", "~~~"].into_iter().find(|marker| start.starts_with(marker));
         match (fence, marker) {
             (None, Some(_)) => fence = marker,
             (Some(open), Some(close)) if open == close => fence = None,
             (Some(_), _) => {}
-            (None, None) => links.extend(
-                targets(&without_code(line))
-                    .filter_map(|target| file_of(&target))
-                    .map(|target| Link { line: index + 1, target }),
-            ),
+            (None, None) => return Some((index + 1, line)),
         }
-    }
-    links
+        None
+    })
 }
 
 /// The line with what stands between backticks left out; an unpaired backtick is text.

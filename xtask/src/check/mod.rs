@@ -5,12 +5,15 @@
 
 mod arrows;
 mod budget;
+mod cells;
 mod documents;
 mod holes;
 mod mutants;
+mod openings;
 mod purity;
 mod rules;
 mod style;
+mod subjects;
 mod test_names;
 mod unsafety;
 mod words;
@@ -75,7 +78,10 @@ pub fn run(root: &Path) -> Result<Reports> {
         purity::check(&rust, &manifests),
         arrows::check(&manifests),
         words::check(&tree.files),
+        openings::check(&rust),
+        subjects::check(subjects::read(root).as_deref()),
         documents::check(&markdown, &rust, &tree.paths),
+        cells::check(&markdown),
         budget::check(tree.text(test::budget::PATH), &test::STEPS.each_ref().map(|step| step.name.to_string())),
     ];
     checks.iter_mut().for_each(|report| report.violations.sort());
