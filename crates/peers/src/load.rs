@@ -1,15 +1,15 @@
-//! Loading: every contender gets the same records, in the same order, and can be interrupted.
+//! Loading of the compared systems: each gets the same records in the same order. Loading can be interrupted.
 
 use crate::error::PeersError;
 use crate::record::{Key, Records};
 
-/// Records between two looks whether to go on: some milliseconds of the fastest contender.
+/// Records between two calls of the progress function: some milliseconds of the fastest system.
 const PROGRESS_EVERY: u64 = 1 << 14;
 
-/// Is told how far something has got, and says whether to go on: an error ends the run.
+/// Progress function. It takes the name of what runs, how much of it is done, and the total; an error ends the run.
 pub type ProgressFn<'w> = dyn FnMut(&str, u64, u64) -> Result<(), PeersError> + 'w;
 
-/// One contender's loading.
+/// Loads one system.
 pub struct Loader<'w> {
     what: String,
     records: u64,
@@ -17,29 +17,29 @@ pub struct Loader<'w> {
 }
 
 impl<'w> Loader<'w> {
-    /// Loads `records` records into `what`.
+    /// A loader of `records` records into `what`.
     pub fn new(what: impl Into<String>, records: u64, watch: &'w mut ProgressFn<'w>) -> Loader<'w> {
         Loader { what: what.into(), records, watch }
     }
 
-    /// How many records there are.
+    /// Number of records.
     #[must_use]
     pub const fn records(&self) -> u64 {
         self.records
     }
 
-    /// Tells how far the making of what is loaded has got.
+    /// Reports the progress of creating the table before it is loaded.
     ///
     /// # Errors
     /// An interruption.
-    pub fn making(&mut self, done: u64, total: u64) -> Result<(), PeersError> {
-        (self.watch)(&format!("{}: making the table", self.what), done, total)
+    pub fn report_creation(&mut self, done: u64, total: u64) -> Result<(), PeersError> {
+        (self.watch)(&format!("{}: creating the table", self.what), done, total)
     }
 
     /// Hands every key and value to `put`.
     ///
     /// # Errors
-    /// What `put` fails with; an interruption.
+    /// Errors of `put`; an interruption.
     pub fn each(
         &mut self,
         records: &Records,
@@ -55,10 +55,10 @@ impl<'w> Loader<'w> {
         Ok(())
     }
 
-    /// As [`Loader::each`], in the order of the keys' bytes.
+    /// Same as [`Loader::each`], in the order of the keys' bytes.
     ///
     /// # Errors
-    /// As [`Loader::each`].
+    /// Same as [`Loader::each`].
     pub fn each_sorted(
         &mut self,
         records: &Records,

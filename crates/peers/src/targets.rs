@@ -1,4 +1,4 @@
-//! What the project aims at, beside what was measured. An aim that is missed is said, and nothing fails for it.
+//! Performance targets of the project, each with the measured ratio. A missed target is reported; it is not a failure.
 
 use serde::Serialize;
 
@@ -8,47 +8,47 @@ use crate::plan::{Placement, System};
 use crate::record::WORD_BYTES;
 use crate::run::Cell;
 
-/// One aim, under one popularity, with one client and values of a word.
+/// One target under one popularity, with one client and values of one word.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Target {
-    /// Its name in JSON.
+    /// The target's name in JSON.
     pub name: &'static str,
-    /// What is aimed at, for people.
+    /// The target, in words.
     pub title: &'static str,
-    /// With which keys.
+    /// Popularity of the keys.
     pub popularity: Popularity,
     /// The measured ratio.
     pub measured: f64,
-    /// The ratio aimed at.
+    /// The target ratio.
     #[serde(rename = "aimed")]
     pub target: f64,
-    /// Whether the measured ratio must be at least that, or at most.
+    /// Whether the target is a lower or an upper bound.
     pub bound: Bound,
-    /// Whether it is.
+    /// Whether the target is met.
     pub is_met: bool,
 }
 
-/// Which side of the aim is good.
+/// The kind of bound that a target is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// More is better.
+    /// A lower bound: more is better.
     AtLeast,
-    /// Less is better.
+    /// An upper bound: less is better.
     AtMost,
 }
 
-/// How a ratio is made of times.
+/// The definition of a target: a ratio of two times.
 struct Rule {
     name: &'static str,
     title: &'static str,
     target: f64,
     bound: Bound,
-    /// What is divided, and by what: the fastest of these.
+    /// The dividend and the divisor: the fastest time of each selection.
     of: (Selection, Selection),
 }
 
-/// Some contenders' times for a task; the fastest counts.
+/// A selection of times for a task, of which the fastest counts.
 struct Selection {
     task: Task,
     names: &'static [System],
@@ -57,7 +57,7 @@ struct Selection {
 }
 
 const ANYWHERE: &[Placement] = &[Placement::Anywhere, Placement::OneCore, Placement::TwoCores];
-/// The server has a core of its own; on a machine with one core there is no such time, and no such target.
+/// The server has a core of its own. A machine with one core has no such time, and therefore not this target.
 const OWN_CORE: &[Placement] = &[Placement::TwoCores];
 const MAPS: &[System] = &[System::Dashmap, System::Papaya];
 
@@ -131,7 +131,7 @@ const RULES: [Rule; 8] = [
     },
 ];
 
-/// The aims that these times say something about.
+/// Computes every target for which `cells` has the times.
 #[must_use]
 pub fn targets(cells: &[Cell]) -> Vec<Target> {
     let mut targets = Vec::new();
@@ -171,7 +171,7 @@ pub mod tests {
     use super::*;
     use crate::plan::{Stage, Way};
 
-    /// A cell of one word with one client, without a spread.
+    /// A cell with values of one word and one client, without a spread.
     pub fn cell(way: Way, placement: Placement, task: Task, median_ns: f64) -> Cell {
         Cell {
             name: way.name(),
@@ -189,7 +189,7 @@ pub mod tests {
     }
 
     #[test]
-    fn the_better_time_of_a_peer_counts() {
+    fn the_faster_time_of_a_peer_counts() {
         let redis = Way::Server(System::Redis, 1);
         let cells = [
             cell(Way::Call(System::Guira), Placement::Anywhere, Task::Get, 100.0),
@@ -202,7 +202,7 @@ pub mod tests {
         let found = |name| targets.iter().find(|target| target.name == name).expect("it has a target");
         assert_eq!((found("get_redis").measured, found("get_redis").is_met), (90.0, false));
         assert_eq!((found("get_map").measured, found("get_map").is_met), (2.0, false));
-        assert_eq!(targets.len(), 2, "nothing is said of what was not timed");
+        assert_eq!(targets.len(), 2, "there is no target without times");
     }
 
     /// Every target is about something that a full run times.

@@ -1,4 +1,4 @@
-//! Guira, through its public API.
+//! A client of Guira, through its public API.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -12,9 +12,9 @@ use crate::load::Loader;
 use crate::measure::{Client, Job, MANY, Runner, run_client, verify_client};
 use crate::record::{KEY_BYTES, Key, Records, ValueEnds, WORD_BYTES};
 
-/// Extent bytes beside those of the values: chunks that clients hold.
+/// Extent bytes beyond those of the values: chunks that clients hold.
 const SPARE_EXTENT_BYTES: u64 = 8 << 20;
-/// Bytes of a long value's place beside the value, at most: header and padding.
+/// Most bytes that an extent takes beyond its value: header and padding.
 const EXTENT_OVERHEAD_BYTES: u64 = 64;
 
 /// A client of a table.
@@ -24,10 +24,10 @@ pub struct Guira {
     value_bytes: usize,
 }
 
-/// Makes the table in `file` for `records` keys, which then fill it to about 90 %, and loads it.
+/// Creates the table in `file`, sized so that the records fill it to about 90 %, and loads it.
 ///
 /// # Errors
-/// The store's; an interruption.
+/// Errors of the store; an interruption.
 pub fn create(file: &Path, records: &Records, loader: &mut Loader<'_>) -> Result<Store, PeersError> {
     let url = Url::file(file).map_err(::guira::Error::from)?;
     let capacity = loader.records();
@@ -36,7 +36,7 @@ pub fn create(file: &Path, records: &Records, loader: &mut Loader<'_>) -> Result
     let options = if value_bytes == WORD_BYTES {
         options.format(EntryFormat::Fixed { key_bytes: KEY_BYTES as u16, value_bytes: WORD_BYTES as u16 })
     } else {
-        // Twice the values: places are larger than what they hold.
+        // Twice the values: extents are larger than their values.
         let each = 2 * (value_bytes as u64 + EXTENT_OVERHEAD_BYTES);
         options.extent_bytes(capacity.saturating_mul(each).saturating_add(SPARE_EXTENT_BYTES))
     };
@@ -53,12 +53,12 @@ pub fn create(file: &Path, records: &Records, loader: &mut Loader<'_>) -> Result
 fn make(url: &Url, options: &CreateOptions, loader: &mut Loader<'_>) -> Result<Store, PeersError> {
     let mut ended = None;
     let store = Store::create_with_progress(url, options, &mut |progress| {
-        let told = match progress {
-            CreateProgress::Reserving { done_bytes, total_bytes } => loader.making(done_bytes, total_bytes),
-            // What follows takes a moment.
+        let result = match progress {
+            CreateProgress::Reserving { done_bytes, total_bytes } => loader.report_creation(done_bytes, total_bytes),
+            // The other phases are short.
             _ => Ok(()),
         };
-        ended = told.err();
+        ended = result.err();
         if ended.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     ended.map_or_else(|| Ok(store?), Err)
@@ -68,7 +68,7 @@ impl Guira {
     /// A client of the table in `file`.
     ///
     /// # Errors
-    /// The store's.
+    /// Errors of the store.
     pub fn open(file: &Path, value_bytes: usize) -> Result<Guira, PeersError> {
         let store = Store::open(&Url::file(file).map_err(::guira::Error::from)?)?;
         Ok(Guira { client: store.client()?, value: Vec::with_capacity(value_bytes), value_bytes })

@@ -1,6 +1,6 @@
-//! Concurrent maps of this process: what a table that no other process can see costs, the limit for a local one.
+//! Clients of concurrent maps in this process: the cost of a table that no other process can see, the local limit.
 //!
-//! Keys are hashed as one word with rustc-hash, the fastest hash there is for them. Two clients are two threads.
+//! Keys are hashed as one word with rustc-hash, the fastest hash for them. Two clients are two threads.
 
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use crate::load::Loader;
 use crate::measure::{Client, Job, Runner, run_client, verify_client};
 use crate::record::{Key, Records, ValueEnds, WORD_BYTES};
 
-/// Look-ups between two renewals of papaya's guard: enough to make its cost vanish, seldom enough to free memory.
+/// Operations between two renewals of papaya's guard: enough to make its cost vanish, few enough to free memory.
 const GUARDED_CALLS: u32 = 1024;
 
 type Hash = BuildHasherDefault<FxHasher>;
-/// A word-sized value, in the map itself.
+/// A word-sized value, stored in the map itself.
 type Word = [u8; WORD_BYTES];
 
-/// A map of this process, shared by its threads.
+/// A map that the threads of this process share.
 pub trait SharedMap: Send + Sync {
-    /// A client, for the thread that asks.
+    /// A client for the calling thread.
     fn client(&self) -> Box<dyn Runner>;
 }
 
@@ -70,19 +70,20 @@ fn papaya_of<V: Value>(records: &Records, loader: &mut Loader<'_>) -> Result<Sha
     Ok(SharedPapaya { map: Arc::new(map), value_bytes: records.value_bytes() })
 }
 
-/// A value as a map keeps it.
+/// A value as a map stores it.
 trait Value: Send + Sync + 'static {
     fn of(value: &[u8]) -> Result<Self, PeersError>
     where
         Self: Sized;
     fn bytes(&self) -> &[u8];
-    /// The ends of the value; a longer one is copied out, as a caller who keeps it must.
-    fn seen(&self, buffer: &mut Vec<u8>, value_bytes: usize) -> ValueEnds;
+    /// The ends of the value. A value longer than a word is first copied to `buffer`, as a caller that keeps it would
+    /// do.
+    fn ends(&self, buffer: &mut Vec<u8>, value_bytes: usize) -> ValueEnds;
 }
 
 impl Value for Word {
     fn of(value: &[u8]) -> Result<Word, PeersError> {
-        value.try_into().map_err(|_| PeersError::peer("store a word", format!("it has {} bytes", value.len())))
+        value.try_into().map_err(|_| PeersError::peer("store a word", format!("the value has {} bytes", value.len())))
     }
 
     fn bytes(&self) -> &[u8] {
@@ -90,7 +91,7 @@ impl Value for Word {
     }
 
     #[inline(always)]
-    fn seen(&self, _buffer: &mut Vec<u8>, _value_bytes: usize) -> ValueEnds {
+    fn ends(&self, _buffer: &mut Vec<u8>, _value_bytes: usize) -> ValueEnds {
         let word = u64::from_le_bytes(*self);
         ValueEnds { first: word, last: word }
     }
@@ -106,7 +107,7 @@ impl Value for Box<[u8]> {
     }
 
     #[inline(always)]
-    fn seen(&self, buffer: &mut Vec<u8>, value_bytes: usize) -> ValueEnds {
+    fn ends(&self, buffer: &mut Vec<u8>, value_bytes: usize) -> ValueEnds {
         buffer.clear();
         buffer.extend_from_slice(self);
         ValueEnds::of(buffer, value_bytes)
@@ -134,7 +135,7 @@ impl<V: Value> Client for DashClient<V> {
     #[inline(always)]
     fn get(&mut self, key: &Key) -> Result<ValueEnds, PeersError> {
         match self.map.get(&u64::from_le_bytes(*key)) {
-            Some(found) => Ok(found.value().seen(&mut self.buffer, self.value_bytes)),
+            Some(found) => Ok(found.value().ends(&mut self.buffer, self.value_bytes)),
             None => Err(PeersError::missing(key)),
         }
     }
@@ -213,7 +214,7 @@ impl<V: Value> Client for PapayaClient<'_, V> {
     fn get(&mut self, key: &Key) -> Result<ValueEnds, PeersError> {
         self.renew();
         match self.map.get(&u64::from_le_bytes(*key), &self.guard) {
-            Some(found) => Ok(found.seen(&mut self.buffer, self.value_bytes)),
+            Some(found) => Ok(found.ends(&mut self.buffer, self.value_bytes)),
             None => Err(PeersError::missing(key)),
         }
     }

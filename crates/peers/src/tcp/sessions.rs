@@ -1,7 +1,7 @@
-//! Connections to servers, as they are measured: each carries out its share, one exchange after the other, and notes
-//! how long each took.
+//! Connections that are measured: each carries out its share, one exchange after the other, and records the time of
+//! each.
 //!
-//! Invariant: a share that was carried out has had the right answer to every read.
+//! Invariant: a share succeeds only if every read had the right answer.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::systems::memcached::Memcached;
 use crate::systems::redis::Redis;
 use crate::systems::{Connection, Pipelined, Protocol};
 
-/// What one connection is to do: a part of what was drawn.
+/// The operations of one connection: a part of the draws.
 #[derive(Clone, Debug)]
 pub(super) struct Share {
     pub(super) mix: Mix,
@@ -39,7 +39,7 @@ impl Share {
         self.draws.mix.get(self.range.clone()).unwrap_or_default()
     }
 
-    /// One of `parts` equal parts.
+    /// Part number `part` of `parts` equal parts.
     pub(super) fn part(&self, part: usize, parts: usize) -> Share {
         let each = self.range.len() / parts;
         let start = self.range.start + part * each;
@@ -47,25 +47,25 @@ impl Share {
     }
 }
 
-/// One connection.
+/// A connection that carries out shares.
 pub(super) trait Session: Send {
-    /// Carries a share out, and adds the nanoseconds of each exchange to `exchanges_ns`.
+    /// Carries out a share, and appends the nanoseconds of each exchange to `exchanges_ns`.
     ///
     /// # Errors
-    /// The contender's, and every answer that is not right.
+    /// Errors of the compared system, and every wrong answer.
     fn run(&mut self, share: &Share, exchanges_ns: &mut Vec<u32>) -> Result<(), PeersError>;
 
     /// Round trips so far.
     fn round_trips(&self) -> u64;
 }
 
-/// A connection that is used as `series` says.
+/// Opens a connection for the access mode of `series`.
 ///
 /// # Errors
-/// The contender's.
-pub(super) fn open(series: &Series, place: TcpEndpoint<'_>) -> Result<Box<dyn Session>, PeersError> {
+/// Errors of the compared system.
+pub(super) fn open(series: &Series, endpoint: TcpEndpoint<'_>) -> Result<Box<dyn Session>, PeersError> {
     let depth = series.point.depth;
-    Ok(match (place, series.name) {
+    Ok(match (endpoint, series.name) {
         (TcpEndpoint::Peer(address), System::Redis) => {
             Box::new(Exchanges::new(Connection::<Redis>::open(address, WORD_BYTES)?, depth))
         }
@@ -81,7 +81,7 @@ pub(super) fn open(series: &Series, place: TcpEndpoint<'_>) -> Result<Box<dyn Se
     })
 }
 
-/// Notes how long `exchange` takes.
+/// Runs `exchange` and appends its time to `exchanges_ns`.
 pub(super) fn timed_exchange(
     exchanges_ns: &mut Vec<u32>,
     exchange: impl FnOnce() -> Result<(), PeersError>,
@@ -92,12 +92,12 @@ pub(super) fn timed_exchange(
     Ok(())
 }
 
-/// Four seconds at most.
+/// Nanoseconds since `started_ns`, at most four seconds.
 fn elapsed_ns(started_ns: u64) -> u32 {
     u32::try_from(monotonic_ns() - started_ns).unwrap_or(u32::MAX)
 }
 
-/// Commands in one write, then their answers.
+/// A connection that sends several commands in one write, then reads their answers.
 struct Exchanges<P> {
     server: Pipelined<P>,
     depth: usize,
@@ -136,7 +136,7 @@ impl<P: Protocol + Send> Session for Exchanges<P> {
     }
 }
 
-/// Reads in place: one, or one `get_many`, after the other.
+/// A connection of Guira for reads: one `get` or `get_many` after the other.
 struct Reads {
     reader: Reader,
     depth: usize,
@@ -179,7 +179,7 @@ impl Reads {
     }
 }
 
-/// Reads and updates in place, one after the other.
+/// A connection of Guira for reads and updates, one after the other.
 struct Changes(Client, Vec<u8>);
 
 impl Session for Changes {
@@ -204,13 +204,13 @@ impl Session for Changes {
     }
 }
 
-/// Tasks of one thread that share a connection.
+/// A connection of Guira that the tasks of one thread share.
 struct Tasks {
     runtime: Runtime,
     tasks: Vec<Task>,
 }
 
-/// What one task has of its own.
+/// The handle that one task has of its own.
 enum Task {
     Reader(Box<guira::aio::Reader>),
     Client(Box<guira::aio::Client>),

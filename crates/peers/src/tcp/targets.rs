@@ -1,5 +1,4 @@
-//! What the project aims at over TCP, beside what was measured. An aim that is missed is said, and nothing fails for
-//! it.
+//! Performance targets over TCP, each with the measured ratio. A missed target is reported; it is not a failure.
 
 use serde::Serialize;
 
@@ -8,35 +7,35 @@ use super::report::{Figure, Ratio, Spread};
 use crate::plan::System;
 use crate::targets::Bound;
 
-/// One aim at one point.
+/// One target at one point.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TcpTarget {
-    /// Its name in JSON.
+    /// The target's name in JSON.
     pub name: &'static str,
-    /// What is aimed at, for people.
+    /// The target, in words.
     pub title: &'static str,
-    /// Connections at once.
+    /// Number of connections.
     pub connections: usize,
-    /// Operations on their way on each.
+    /// Operations in flight on each connection.
     pub depth: usize,
-    /// How Guira was asked: the way that is best for it.
+    /// The access mode of Guira: the best one.
     pub way: Way,
-    /// How the peer was asked: the way that is best for it.
+    /// The access mode of the peer: the best one.
     pub peer_way: Way,
     /// The measured ratio.
     pub measured: Spread,
-    /// The same of a server that does nothing, if it was measured: what the kernel leaves to be had.
+    /// The ratio of a server that does nothing, if it was measured: the most that the kernel allows.
     pub bare: Option<Spread>,
-    /// The ratio aimed at.
+    /// The target ratio.
     #[serde(rename = "aimed")]
     pub target: f64,
-    /// Whether the measured ratio must be at least that, or at most.
+    /// Whether the target is a lower or an upper bound.
     pub bound: Bound,
-    /// Whether its median is.
+    /// Whether the median meets the target.
     pub is_met: bool,
 }
 
-/// Which ratios an aim is about.
+/// The definition of a target: the ratios that it applies to.
 struct Rule {
     name: &'static str,
     title: &'static str,
@@ -48,18 +47,18 @@ struct Rule {
     points: Points,
 }
 
-/// Where an aim holds.
+/// The points at which a target applies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Points {
     Everywhere,
-    /// With one connection and one operation on its way.
+    /// One connection with one operation in flight.
     OneByOne,
 }
 
 const RULES: [Rule; 5] = [
     Rule {
         name: "reads_per_server_core_redis",
-        title: "reads for a second of the server's core: as a multiple of Redis's",
+        title: "reads per second of the server's core: as a multiple of Redis's",
         mix: Mix::YcsbC,
         figure: Figure::PerServerSecond,
         peer: System::Redis,
@@ -69,7 +68,7 @@ const RULES: [Rule; 5] = [
     },
     Rule {
         name: "reads_per_server_core_memcached",
-        title: "reads for a second of the server's core: as a multiple of memcached's",
+        title: "reads per second of the server's core: as a multiple of memcached's",
         mix: Mix::YcsbC,
         figure: Figure::PerServerSecond,
         peer: System::Memcached,
@@ -89,7 +88,7 @@ const RULES: [Rule; 5] = [
     },
     Rule {
         name: "ycsb_a_redis",
-        title: "YCSB-A, operations a second by the clock: as a multiple of Redis's",
+        title: "YCSB-A, operations per second of elapsed time: as a multiple of Redis's",
         mix: Mix::YcsbA,
         figure: Figure::PerSecond,
         peer: System::Redis,
@@ -99,7 +98,7 @@ const RULES: [Rule; 5] = [
     },
     Rule {
         name: "ycsb_a_per_server_core_redis",
-        title: "YCSB-A, operations for a second of the server's core: as a multiple of Redis's",
+        title: "YCSB-A, operations per second of the server's core: as a multiple of Redis's",
         mix: Mix::YcsbA,
         figure: Figure::PerServerSecond,
         peer: System::Redis,
@@ -109,7 +108,7 @@ const RULES: [Rule; 5] = [
     },
 ];
 
-/// The aims that these ratios say something about.
+/// Computes every target that `ratios` has values for.
 pub(super) fn targets(ratios: &[Ratio]) -> Vec<TcpTarget> {
     let mut targets = Vec::new();
     for rule in &RULES {
@@ -134,7 +133,7 @@ impl Rule {
         (ratio.mix, ratio.figure, ratio.peer) == (self.mix, self.figure, self.peer)
     }
 
-    /// The best way for Guira against the best way for the peer.
+    /// Compares the best access mode of Guira with the best one of the peer.
     fn target_at(&self, point: (usize, usize), ratios: &[Ratio]) -> Option<TcpTarget> {
         let here = || ratios.iter().filter(|ratio| self.is_about(ratio) && (ratio.connections, ratio.depth) == point);
         let sign = if self.bound == Bound::AtLeast { 1.0 } else { -1.0 };
