@@ -34,7 +34,8 @@ pub fn human(report: &Report) -> String {
 pub fn markdown(report: &Report, plot: &str, command: &str) -> String {
     let mut text = String::from("# Guira and its peers\n\n");
     text += &format!(
-        "One run on one machine, written by the command\n\n```sh\n{command}\n```\n\n![Nanoseconds per operation]({plot})\n\n"
+        "One run on one machine, written by the command\n\n```sh\n{command}\n```\n\n\
+         ![Nanoseconds per operation]({plot})\n\n"
     );
     for (name, fact) in facts(report) {
         text += &format!("- {name}: {fact}\n");
@@ -80,8 +81,8 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
         (
             "method",
             format!(
-                "all series in turn, {} rounds after a warm-up; the median round, and min..max; every answer is checked; \
-                 the rate of two clients is their sum",
+                "all series in turn, {} rounds after a warm-up; the median round, and min..max; every answer is \
+                 checked; the rate of two clients is their sum",
                 report.rounds
             ),
         ),

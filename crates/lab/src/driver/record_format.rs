@@ -1,4 +1,4 @@
-//! How the records of a workload look in a table of one entry format.
+//! The format of a workload's records in a table of one entry format.
 //!
 //! Invariant: for one format, no two records below [`RecordFormat::records_max`] have the same key.
 
@@ -7,11 +7,11 @@ use guira::EntryFormat;
 use super::DriverError;
 use crate::workload::{fill_value, key_of};
 
-/// Bytes of a record's key where the format leaves the choice: the whole word of [`key_of`].
+/// Bytes of a record's key if the entry format allows any length: the whole word of [`key_of`].
 const KEY_BYTES: usize = 8;
-/// Bytes of a record's value where neither the format nor the caller says: a field of YCSB.
+/// Bytes of a record's value if neither the entry format nor the caller gives a length: a field of YCSB.
 pub const DEFAULT_VALUE_BYTES: usize = 100;
-/// Bytes of a value, at most: the store's own bound for keys and values outside a row.
+/// Most bytes of a value: the store's bound for keys and values outside a row.
 const VALUE_BYTES_MAX: usize = 64 << 20;
 
 /// Keys and values of a workload's records in a table of one format.
@@ -39,7 +39,7 @@ pub struct RecordFormat {
 }
 
 impl RecordFormat {
-    /// The shape of records in a table of `format`, whose keys are drawn with `seed`. `value_bytes` is the length of
+    /// The format of records in a table of `format`, whose keys are drawn from `seed`. `value_bytes` is the length of
     /// every value; a fixed format has only one.
     ///
     /// # Errors
@@ -68,13 +68,13 @@ impl RecordFormat {
         self.value_bytes
     }
 
-    /// How many records have keys of their own; `u64::MAX` stands for "all of them".
+    /// Most records with unique keys; `u64::MAX` stands for any number.
     #[must_use]
     pub const fn records_max(&self) -> u64 {
         if self.key_bytes >= KEY_BYTES { u64::MAX } else { 1 << (8 * self.key_bytes) }
     }
 
-    /// Puts the key of `record` into `key`, whatever was there.
+    /// Replaces the content of `key` with the key of `record`.
     #[inline]
     pub fn key_into(&self, record: u64, key: &mut Vec<u8>) {
         debug_assert!(self.key_bytes >= KEY_BYTES || record < self.records_max());
@@ -84,15 +84,15 @@ impl RecordFormat {
         key.resize(self.key_bytes, 0);
     }
 
-    /// Puts the value of `record` at `version` into `value`, whatever was there.
+    /// Replaces the content of `value` with the value of `record` at `version`.
     #[inline]
     pub fn value_into(&self, record: u64, version: u64, value: &mut Vec<u8>) {
         value.resize(self.value_bytes, 0);
         fill_value(record, version, value);
     }
 
-    /// A bijection of the numbers of `key_bytes` bytes, different for each seed: additions and products with odd
-    /// numbers are invertible modulo a power of two, and so is a word xored with its own upper half.
+    /// A bijection of the numbers of `key_bytes` bytes, different for each seed: addition and multiplication by odd
+    /// numbers are invertible modulo a power of two, and so is xoring a word with its own upper half.
     fn scramble(&self, record: u64) -> u64 {
         let bits = 8 * self.key_bytes as u32;
         let mask = (1 << bits) - 1;

@@ -50,9 +50,9 @@ fn facts(report: &TcpReport) -> Vec<(&'static str, String)> {
         (
             "method",
             format!(
-                "each server has one thread, over TCP on the loopback interface; all series in turn, {} rounds; the median \
-                 round, and min..max; a ratio divides figures of the same round; every answer to a client of ours is \
-                 checked",
+                "each server has one thread, over TCP on the loopback interface; all series in turn, {} rounds; the \
+                 median round, and min..max; a ratio divides figures of the same round; every answer to a client of \
+                 ours is checked",
                 report.rounds
             ),
         ),
