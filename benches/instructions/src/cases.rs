@@ -1,22 +1,22 @@
-//! The cases: every operation of the public API where its price differs, in the formats that differ.
+//! The cases: every operation of the public API, in each situation and format with a cost of its own.
 
 use anyhow::Result;
 
 use crate::bench::{Bench, DENSE_KEYS, HALF_KEYS, OPERATIONS, Sizes};
 
-/// The formats, with keys and values that are stored in the row.
+/// Formats with keys and values that are stored in the row.
 const INLINE: [(&str, Sizes); 3] = [
     ("fixed:8:8", Sizes { key_bytes: 8, value_bytes: 8 }),
     ("fixed:4:4", Sizes { key_bytes: 4, value_bytes: 4 }),
     ("bytes:64", Sizes { key_bytes: 16, value_bytes: 32 }),
 ];
-/// The format that stores in extents what is too long for a row, and two lengths of values that are.
+/// The format that stores long values in extents, and two such lengths of values.
 const EXTENTS: (&str, [usize; 2]) = ("bytes:64", [200, 4096]);
 const EXTENT_KEY_BYTES: usize = 16;
-/// Keys that are looked up at once.
+/// Keys per `get_many`.
 const GROUP_KEYS: usize = 32;
 
-/// Carries out every case, each on a table of its own.
+/// Runs every case, each on a table of its own.
 pub fn run_all() -> Result<()> {
     for (format, sizes) in INLINE {
         lookups(format, sizes)?;
@@ -74,7 +74,7 @@ fn changes(format: &str, sizes: Sizes) -> Result<()> {
     fresh()?.count(&format!("{format} remove"), &items, |bench, item| bench.client.remove(&item.key))
 }
 
-/// As many lookups as updates, with redo records and without: what the records cost.
+/// Runs as many lookups as updates, with redo records and without, which shows the cost of the records.
 fn ycsb_a(format: &str, sizes: Sizes) -> Result<()> {
     let items = sizes.items(0, OPERATIONS);
     let case = format!("{format} YCSB-A");
@@ -94,7 +94,7 @@ fn ycsb_a(format: &str, sizes: Sizes) -> Result<()> {
     Ok(())
 }
 
-/// Both together, so that the fill stays.
+/// Inserts and removes in turn, so that the fill stays constant.
 fn insert_and_remove(case: &str, format: &str, sizes: Sizes, keys: u32) -> Result<()> {
     let items = sizes.items(keys, OPERATIONS);
     Bench::new(format, sizes, keys)?.count(case, &items, |bench, item| {

@@ -122,7 +122,8 @@ fn a_worker_alone_costs_exactly_what_the_protocol_says() {
     driver.load().unwrap();
     let run = driver.run().unwrap();
     let (read, modify) = (&run.operations.read, &run.operations.read_modify_write);
-    // In a table this empty every key is in its primary row: a read is 1 round trip, an update 2, and no other client interferes.
+    // In a table this empty every key is in its primary row: a read is 1 round trip, an update 2, and no other client
+    // interferes.
     let least_and_most = |trips: &guira_lab::driver::Distribution| (trips.quantile(0.0), trips.max());
     assert_eq!(least_and_most(&read.round_trips), (1, 1));
     assert_eq!(least_and_most(&modify.round_trips), (3, 3));

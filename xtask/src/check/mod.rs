@@ -1,7 +1,7 @@
-//! `cargo xtask check`: the rules of this project that no compiler and no linter knows. Each module is one check.
+//! `cargo xtask check`: the rules of this project that no compiler and no linter enforces. Each module is one check.
 //!
-//! Every check is a pure function from text to a [`Report`], so that its tests can show it failing on a bad sample.
-//! Reading files, printing and deciding the exit code happen here.
+//! Every check is a pure function from text to a [`Report`], so that its tests can show that it fails on a bad sample.
+//! This module reads the files, prints the reports and decides the exit code.
 
 mod arrows;
 mod budget;
@@ -28,7 +28,7 @@ use crate::test;
 use crate::tree::{self, Tree};
 use crate::{manifest, rust};
 
-/// Everything one run of the checks found.
+/// The reports of all checks.
 #[derive(Debug, Serialize)]
 pub struct Reports {
     ok: bool,
@@ -40,7 +40,7 @@ impl Reports {
         self.checks.iter().map(|report| report.violations.len()).sum()
     }
 
-    /// Every report and a last line that says how it ended.
+    /// Formats every report, and a last line with the result.
     pub fn human(&self) -> String {
         let mut lines: Vec<String> = self.checks.iter().map(Report::to_string).collect();
         let count = self.violations();

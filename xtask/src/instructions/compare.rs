@@ -1,32 +1,33 @@
-//! What was counted now against what is on record.
+//! Comparison of new counts with the recorded ones.
 
 use serde::Serialize;
 
 use super::record::{Count, Counted, Record};
 use crate::report::plural;
 
-/// How far a count may be from the record, in percent: what unrelated changes of the code move by inlining.
+/// Most percent by which a count may differ from the record. Unrelated changes move counts that far by inlining.
 pub const TOLERANCE_PERCENT: f64 = 5.0;
 
-/// What redo records may cost of YCSB-A, in percent of what it takes without them.
-pub const MOST_FOR_RECORDS_PERCENT: f64 = 5.0;
-/// The cases that say what they cost: the one with records is called the same without the second text.
+/// Most that redo records may add to YCSB-A, in percent of its cost without them.
+pub const RECORDS_COST_MAX_PERCENT: f64 = 5.0;
+/// The end of the name of a case of YCSB-A with records.
 const YCSB_A: &str = "YCSB-A";
+/// The text that follows it in the name of the same case without records.
 const WITHOUT_RECORDS: &str = ", without records";
 
-/// What to do about a change that is meant.
-pub const HOW_TO_UPDATE: &str = "if that is meant, put it on record in the same commit, which says why too: \
+/// The instructions for recording an intended change.
+pub const HOW_TO_UPDATE: &str = "if this is intended, record it in the same commit, with the reason: \
                                  cargo xtask instructions --update --because \"REASON\"";
 
-/// How a case stands to the record.
+/// The result of comparing one case with the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Status {
     Within,
     Changed,
-    /// It was counted, but is not on record.
+    /// The case was counted, but is not recorded.
     NotRecorded,
-    /// It is on record, but was not counted.
+    /// The case is recorded, but was not counted.
     NotCounted,
 }
 
@@ -41,29 +42,29 @@ impl Status {
     }
 }
 
-/// One case's line.
+/// The comparison of one case.
 #[derive(Debug, Serialize)]
 struct Row {
     case: String,
     recorded: Option<Count>,
     now: Option<Count>,
-    /// Of program and library together; of the program alone if the library is another.
+    /// Change of program and library together; of the program alone if the C library differs.
     change_percent: Option<f64>,
     status: Status,
-    /// The reason on record.
+    /// The recorded reason.
     because: Option<String>,
 }
 
-/// What redo records cost of a workload.
+/// The cost of redo records in a workload.
 #[derive(Debug, Serialize)]
 struct Records {
     case: String,
-    /// In percent of what it takes without them.
+    /// Percent of the cost without records.
     cost_percent: f64,
 }
 
 impl Records {
-    /// Of each workload that was counted both with and without them.
+    /// Computes the cost for each workload that was counted both with and without records.
     fn of(counts: &[(String, Count)]) -> Vec<Records> {
         let total = |case: &str| {
             let found = counts.iter().find(|(counted, _)| counted == case);
@@ -76,7 +77,7 @@ impl Records {
     }
 
     fn are_within_limit(&self) -> bool {
-        self.cost_percent <= MOST_FOR_RECORDS_PERCENT
+        self.cost_percent <= RECORDS_COST_MAX_PERCENT
     }
 }
 
@@ -87,12 +88,12 @@ pub struct Comparison {
     tolerance_percent: f64,
     most_for_records_percent: f64,
     records: Vec<Records>,
-    /// What the record was not taken with.
+    /// Differences between the settings of the record and the current ones.
     differences: Vec<String>,
     cases: Vec<Row>,
 }
 
-/// How far `now` is from `before`, in percent of it.
+/// The change from `before` to `now`, in percent of `before`.
 pub fn change_percent(before: &Count, now: &Count) -> f64 {
     relative(before.program + before.library, now.program + now.library)
 }
@@ -101,7 +102,7 @@ fn relative(before: f64, now: f64) -> f64 {
     if before == now { 0.0 } else { (now - before) / before * 100.0 }
 }
 
-/// Whether a change is within the tolerance. One from or to nothing is not.
+/// Whether a change is within the tolerance. A change from or to zero instructions is not.
 pub fn is_within(change_percent: f64) -> bool {
     change_percent.abs() <= TOLERANCE_PERCENT
 }
@@ -116,7 +117,7 @@ impl Comparison {
                 let recorded = record.cases.get(case);
                 let change = recorded.map(|recorded| match same_library {
                     true => change_percent(&recorded.count, count),
-                    // Another library copies memory with other instructions: that is no change of ours.
+                    // Another C library copies memory with other instructions, which is not a change of this code.
                     false => relative(recorded.count.program, count.program),
                 });
                 let status = match change {
@@ -150,16 +151,16 @@ impl Comparison {
         Comparison {
             ok: is_within && records.iter().all(Records::are_within_limit),
             tolerance_percent: TOLERANCE_PERCENT,
-            most_for_records_percent: MOST_FOR_RECORDS_PERCENT,
+            most_for_records_percent: RECORDS_COST_MAX_PERCENT,
             records,
             differences: differences
-                .map(|(name, there, here)| format!("{name} differs: {there} on record, {here} here"))
+                .map(|(name, there, here)| format!("{name} differs: {there} recorded, {here} here"))
                 .collect(),
             cases,
         }
     }
 
-    /// The table, and below it what it comes to.
+    /// Formats the table and, below it, the result.
     pub fn human(&self) -> String {
         let width = self.cases.iter().map(|row| row.case.chars().count()).max().unwrap_or(0).max(5);
         let number = |count: Option<Count>| count.map_or("-".to_owned(), |c| format!("{:.1}", c.program + c.library));
@@ -173,7 +174,7 @@ impl Comparison {
         lines.extend(self.records.iter().map(|records| {
             let (case, cost) = (&records.case, records.cost_percent);
             let verdict = if records.are_within_limit() { "" } else { "  TOO MUCH" };
-            format!("redo records cost {cost:.2} % of {case}; at most {MOST_FOR_RECORDS_PERCENT} %{verdict}")
+            format!("redo records cost {cost:.2} % of {case}; at most {RECORDS_COST_MAX_PERCENT} %{verdict}")
         }));
         lines.extend(self.differences.iter().map(|difference| format!("note: {difference}")));
         let expensive = self.records.iter().filter(|records| !records.are_within_limit()).count();
@@ -188,7 +189,7 @@ impl Comparison {
             ),
         });
         if !self.ok && self.differences.iter().any(|difference| difference.starts_with("the compiler")) {
-            lines.push("the compiler is not the one on record: the change may be the compiler's".to_owned());
+            lines.push("the compiler differs from the recorded one, which may be the cause".to_owned());
         }
         lines.join("\n")
     }
@@ -212,16 +213,16 @@ mod tests {
     }
 
     #[test]
-    fn cases_that_are_not_on_both_sides_fail() {
+    fn cases_missing_on_one_side_fail() {
         assert!(compare(&[("a", 90.0)], &[("a", 90.0)]).ok);
         assert!(!compare(&[("a", 90.0)], &[("a", 90.0), ("b", 1.0)]).ok);
         assert!(!compare(&[("a", 90.0), ("b", 1.0)], &[("a", 90.0)]).ok);
-        assert!(!compare(&[], &[]).ok, "a count of nothing is no count");
+        assert!(!compare(&[], &[]).ok, "no counts at all are a failure");
     }
 
     #[test]
     fn records_that_cost_too_much_fail() {
-        // Of the program; the library takes 10 more.
+        // These are counts of the program; the library adds 10.
         for (with, ok) in [(95.0, true), (95.1, false), (80.0, true)] {
             let counts = [("a YCSB-A", with), ("a YCSB-A, without records", 90.0)];
             let comparison = compare(&counts, &counts);
@@ -229,7 +230,7 @@ mod tests {
             assert_eq!(comparison.human().contains("TOO MUCH"), !ok, "{}", comparison.human());
             assert!(comparison.human().contains("% of a YCSB-A; at most 5 %"), "{}", comparison.human());
         }
-        // An update alone is no workload, and a workload without the other half has no price.
+        // An update is not a workload, and the cost needs both halves of a workload.
         for case in ["update", "YCSB-A"] {
             let counts = [(case, 200.0), ("update, without records", 100.0)];
             assert!(compare(&counts, &counts).ok, "{case}");
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn another_library_is_not_held_against_the_program() {
+    fn another_c_library_does_not_count_as_a_change() {
         let record = counted(&[("a", 90.0)]).recorded(None, "first");
         let mut now = counted(&[("a", 90.0)]);
         now.cases[0].1.library = 50.0;
@@ -254,7 +255,7 @@ mod tests {
         now.taken_with.rustc = "rustc 1.1".to_owned();
         let text = Comparison::new(&record, &now).human();
         assert!(text.contains("--update --because"), "{text}");
-        assert!(text.contains("the compiler differs: rustc 1.0 on record, rustc 1.1 here"), "{text}");
+        assert!(text.contains("the compiler differs: rustc 1.0 recorded, rustc 1.1 here"), "{text}");
         assert!(text.contains("+100.00 %  CHANGED"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! The record: instructions of each case, why they are what they are, and what they were taken with.
+//! The record: instructions of each case with the reason for the last change, and the setting they were counted with.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use super::compare;
 const HEADING: &str = "\
 # Instructions of one operation, by case: in the program itself, and in the C library on its behalf. Written by
 # `cargo xtask instructions --update --because \"REASON\"`; `cargo xtask instructions` compares. A change beyond the
-# tolerance stands here together with its reason, and the commit that makes it says the same. docs/testing.md explains.
+# tolerance is recorded with its reason, which is also in the commit that makes it: docs/testing.md.
 ";
 
-/// What counts depend on besides the sources.
+/// Everything that counts depend on besides the sources.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setting {
@@ -26,7 +26,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// What is not as in `other`: the name, there, and here.
+    /// The differences from `other`: name, value there, value here.
     pub fn differences<'s>(&'s self, other: &'s Setting) -> Vec<(&'static str, &'s str, &'s str)> {
         let pairs = [
             ("the compiler", &other.rustc, &self.rustc),
@@ -49,16 +49,16 @@ pub struct Count {
     pub library: f64,
 }
 
-/// A count on record.
+/// A recorded count.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Recorded {
     #[serde(flatten)]
     pub count: Count,
-    /// Why it is not what it was before.
+    /// The reason for the last change.
     pub because: String,
 }
 
-/// What is on record.
+/// The whole record.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
@@ -66,7 +66,7 @@ pub struct Record {
     pub cases: BTreeMap<String, Recorded>,
 }
 
-/// What was counted now.
+/// New counts.
 #[derive(Clone, Debug)]
 pub struct Counted {
     pub taken_with: Setting,
@@ -78,7 +78,7 @@ impl Record {
         Ok(toml::from_str(text)?)
     }
 
-    /// The record as a file: one line a case, so that a change of one is a change of one line.
+    /// Formats the record as a file, with one line per case, so that changing one count changes one line.
     pub fn to_text(&self) -> String {
         let quoted = |text: &str| Value::String(text.to_owned()).to_string();
         let setting = &self.taken_with;
@@ -94,7 +94,7 @@ impl Record {
         }
         text += "\n[cases]\n";
         for (case, Recorded { count: Count { program, library }, because }) in &self.cases {
-            // A key is quoted as a string without lines is.
+            // A key is quoted like a string without line breaks.
             let (case, because) = (quoted(case), quoted(&because.replace('\n', " ")));
             text += &format!("{case} = {{ program = {program:.1}, library = {library:.1}, because = {because} }}\n");
         }
@@ -103,7 +103,7 @@ impl Record {
 }
 
 impl Record {
-    /// What is not as it was in `before`, one line each.
+    /// The changes since `before`, one line each.
     pub fn changes(&self, before: Option<&Record>) -> Vec<String> {
         let total = |record: Option<&Record>, case: &String| {
             let recorded = record.and_then(|record| record.cases.get(case));
@@ -121,8 +121,8 @@ impl Record {
 }
 
 impl Counted {
-    /// The record that follows `before`: a count within the tolerance stays as it was, so that small steps add up and
-    /// are seen. If it was taken with something else, every count is replaced by the one taken now.
+    /// The record that follows `before`. A count within the tolerance keeps its recorded value, so that small changes
+    /// add up and become visible. If the setting differs, every count that differs is replaced.
     pub fn recorded(&self, before: Option<&Record>, reason: &str) -> Record {
         let mut cases = BTreeMap::new();
         for (case, count) in &self.cases {
@@ -162,7 +162,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_record_survives_being_written() {
+    fn a_record_round_trips_through_text() {
         let record =
             counted(&[("fixed:8:8 get, \"quoted\"", 100.5), ("put", 7.0)]).recorded(None, "the \"first\"\none");
         let parsed = Record::parse(&record.to_text()).expect("it parses");
@@ -173,7 +173,7 @@ pub mod tests {
     }
 
     #[test]
-    fn an_update_gives_the_reason_to_what_changed_and_keeps_the_rest() {
+    fn an_update_records_the_reason_for_changes_and_keeps_the_rest() {
         let before = counted(&[("a", 100.0), ("b", 100.0), ("gone", 1.0)]).recorded(None, "first");
         let after = counted(&[("a", 103.0), ("b", 200.0), ("new", 5.0)]).recorded(Some(&before), "second");
         assert_eq!(after.cases["a"], before.cases["a"]);

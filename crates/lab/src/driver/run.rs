@@ -100,8 +100,8 @@ impl Driver {
         self
     }
 
-    /// Sets a function that is asked whether to end a phase with [`DriverError::Stopped`]. Each worker calls it between two
-    /// operations, at least every 64, and after each operation that fails.
+    /// Sets a function that is asked whether to end a phase with [`DriverError::Stopped`]. Each worker calls it between
+    /// two operations, at least every 64, and after each operation that fails.
     #[must_use]
     pub fn stopping_when(mut self, stop: fn() -> bool) -> Driver {
         self.stop = stop;
@@ -117,8 +117,8 @@ impl Driver {
         self.load_with_progress(&|_| ())
     }
 
-    /// Same as [`Driver::load`], with progress: every few thousand records, a worker calls `progress` with the number of
-    /// records that this share has loaded so far.
+    /// Same as [`Driver::load`], with progress: every few thousand records, a worker calls `progress` with the number
+    /// of records that this share has loaded so far.
     ///
     /// # Errors
     /// Same as [`Driver::load`].
@@ -136,9 +136,9 @@ impl Driver {
         numbered.map(|(number, state)| state.inserted(number, &self.plan).count() as u64).sum()
     }
 
-    /// Removes every record that this share inserted: in a run, and in loading with [`LoadMode::InsertOnly`]. Other records
-    /// are not touched. From time to time a worker calls `progress` with the number of removed records. Removal cannot be
-    /// stopped, but it soon ends if the table cannot be reached.
+    /// Removes every record that this share inserted: in a run, and in loading with [`LoadMode::InsertOnly`]. Other
+    /// records are not touched. From time to time a worker calls `progress` with the number of removed records. Removal
+    /// cannot be stopped, but it soon ends if the table cannot be reached.
     pub fn remove_with_progress(&mut self, progress: &(dyn Fn(u64) + Sync)) -> Removal {
         let removed = AtomicU64::new(0);
         let add = |records| progress(removed.fetch_add(records, Ordering::Relaxed) + records);

@@ -11,8 +11,8 @@ use super::tally::nanoseconds;
 use super::{DriverError, LoadMode, PhaseTally, Plan, Verification};
 use crate::workload::{Operation, ValueError, check_value};
 
-/// A worker stops after this many consecutive failures: the table is full, fenced or gone, and each further operation may
-/// take as long as its deadline.
+/// A worker stops after this many consecutive failures: the table is full, fenced or gone, and each further operation
+/// may take as long as its deadline.
 const FAILURES_IN_A_ROW_MAX: u32 = 100;
 /// Operations between two checks whether to stop, rare enough to cost nothing.
 const STOP_INTERVAL: u64 = 64;

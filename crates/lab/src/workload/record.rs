@@ -84,8 +84,8 @@ pub fn check_value(record: u64, value: &[u8]) -> Result<ValueStamp, ValueError> 
     Ok(ValueStamp { version, version_bits: 8 * version_bytes(stamp.len()) as u32 })
 }
 
-/// The part of its version that a value holds: all 64 bits from 16 bytes on, the low 32 in an 8-byte value, the low 16 in
-/// a 4-byte value, none in a 1-byte or empty one.
+/// The part of its version that a value holds: all 64 bits from 16 bytes on, the low 32 in an 8-byte value, the low 16
+/// in a 4-byte value, none in a 1-byte or empty one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueStamp {
     /// The version modulo 2^`version_bits`.
