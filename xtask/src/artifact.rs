@@ -1,10 +1,10 @@
-//! Cargo's messages about the programs that it compiled, asked for by `--message-format=json-render-diagnostics`.
+//! Cargo's messages about the programs that it compiled, with `--message-format=json-render-diagnostics`.
 
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// One program, in one message.
+/// A message about one program.
 #[derive(Debug, Deserialize)]
 pub struct Artifact {
     pub package_id: String,
@@ -16,7 +16,7 @@ pub struct Artifact {
 
 #[derive(Debug, Deserialize)]
 pub struct Target {
-    /// `lib`, `bin`, `example` or `test`, as a rule one of them.
+    /// `lib`, `bin`, `example` or `test`; usually one of them.
     pub kind: Vec<String>,
     pub name: String,
 }
@@ -28,14 +28,14 @@ pub struct Profile {
 }
 
 impl Artifact {
-    /// The programs that cargo names in `said`, in order. Its other lines are passed over.
-    pub fn all(said: &str) -> impl Iterator<Item = Artifact> {
-        said.lines().filter_map(|line| serde_json::from_str(line).ok())
+    /// Parses the messages in `output` about programs, in order. Other lines are skipped.
+    pub fn all(output: &str) -> impl Iterator<Item = Artifact> {
+        output.lines().filter_map(|line| serde_json::from_str(line).ok())
     }
 
-    /// The first program, in what cargo `said`, of the target `name`, that runs no tests.
-    pub fn program(said: &str, name: &str) -> Option<PathBuf> {
-        Artifact::all(said).find(|it| !it.profile.test && it.target.name == name).map(|it| it.executable)
+    /// The first program in `output` of the target `name` that does not run tests.
+    pub fn program(output: &str, name: &str) -> Option<PathBuf> {
+        Artifact::all(output).find(|it| !it.profile.test && it.target.name == name).map(|it| it.executable)
     }
 
     /// The package's name.
@@ -67,20 +67,20 @@ pub mod tests {
     }
 
     #[test]
-    fn programs_are_found_among_cargos_messages() {
+    fn programs_are_found_in_cargos_messages() {
         let library = message("crates/sum#guira-sum@0.1.0", "crates/sum", "lib", "guira_sum", false);
-        let said = [
-            "no message".to_owned(),
+        let output = [
+            "not a message".to_owned(),
             library.replace("\"/t/guira_sum\"", "null"),
             message("conformance#guira-conformance@0.1.0", "conformance", "example", "swarm", true),
             message("crates/guira#0.1.0", "crates/guira", "example", "swarm", false).replace("/t/", "/u/"),
             r#"{"reason":"build-finished","success":true}"#.to_owned(),
         ]
         .join("\n");
-        let found: Vec<Artifact> = Artifact::all(&said).collect();
+        let found: Vec<Artifact> = Artifact::all(&output).collect();
         assert_eq!(found.iter().filter_map(Artifact::package).collect::<Vec<_>>(), ["guira-conformance", "guira"]);
         assert_eq!(found[1].directory(), Path::new("/w/crates/guira"));
-        assert_eq!(Artifact::program(&said, "swarm"), Some(PathBuf::from("/u/swarm")));
-        assert_eq!(Artifact::program(&said, "swarms"), None);
+        assert_eq!(Artifact::program(&output, "swarm"), Some(PathBuf::from("/u/swarm")));
+        assert_eq!(Artifact::program(&output, "swarms"), None);
     }
 }

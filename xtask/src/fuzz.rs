@@ -1,9 +1,9 @@
-//! `cargo xtask fuzz`: every fuzz target under libFuzzer for a while, as many at a time as there are cores, up to two.
+//! `cargo xtask fuzz`: runs every fuzz target under libFuzzer for a while, one per core at a time, but at most two.
 //!
-//! Needs a C++ compiler, which it does not install. All targets are built by one cargo command, with the flags that
-//! libFuzzer needs, by any toolchain; with the address sanitizer, too, where there is a nightly one. What libFuzzer
-//! learns is kept beside the build, so the next run starts from it; the corpora in `fuzz/corpus` are tried first, and
-//! only read. An input that breaks a promise fails the run and stays in `fuzz/artifacts`.
+//! It needs a C++ compiler, which it does not install. All targets are built by one cargo command with the flags that
+//! libFuzzer needs, by any toolchain, and with the address sanitizer if there is a nightly one. The inputs that
+//! libFuzzer finds are kept beside the build, so the next run starts from them; the corpora in `fuzz/corpus` are tried
+//! first, and only read. An input that violates an assertion fails the run and stays in `fuzz/artifacts`.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -20,18 +20,19 @@ use crate::report::{Format, Verdict};
 use crate::test::{Budget, Outcome, Shell, target_directory};
 use crate::tree;
 
-/// Seconds an engineer gives a target when not asked.
+/// Default seconds for each target.
 const SECONDS: u64 = 60;
-/// Building every target, optimised and instrumented, on two slow cores.
+/// Limit for building every target, optimised and instrumented, on two slow cores.
 const BUILD_LIMIT_S: u64 = 1_800;
-/// Targets that run at a time, at most: each takes a core, and instrumented ones take memory.
-const LANES_MAX: usize = 2;
-/// One input may not take longer: the largest takes milliseconds.
+/// Most targets that run concurrently: each takes a core, and instrumented ones take memory.
+const WORKERS_MAX: usize = 2;
+/// Limit for one input; the largest takes milliseconds.
 const INPUT_LIMIT_S: u64 = 10;
-/// Seconds a target may take beyond its time, to start and to finish.
+/// Seconds that a target may take beyond its time, to start and to finish.
 const SLACK_S: u64 = 30;
-/// Lines of a failed target's output that are shown: of a panic, and of the end where there is none.
+/// Lines of a failed target's output that are shown of a panic.
 const PANIC_LINES: usize = 4;
+/// Lines of a failed target's output that are shown of its end, if there is no panic.
 const TAIL_LINES: usize = 40;
 
 /// Compiler flags for libFuzzer: it observes every edge of the code and the operands of every comparison.
@@ -45,7 +46,7 @@ const COVERAGE: [&str; 6] = [
 ];
 const SANITIZER: &str = "-Zsanitizer=address";
 
-/// Which targets to run, and how long.
+/// The targets to run, and the time for each.
 #[derive(Args)]
 pub struct Options {
     /// Seconds that each target runs.
@@ -56,7 +57,7 @@ pub struct Options {
     targets: Vec<String>,
 }
 
-/// Runs `cargo xtask fuzz`. What was asked for and cannot be done is a failure here.
+/// Runs `cargo xtask fuzz`. A machine that cannot fuzz is a failure here.
 pub fn command(options: &Options, format: Format) -> Result<Verdict> {
     let shell = Shell::new(tree::workspace_root()?, format);
     let targets = match options.targets.len() {
@@ -77,14 +78,14 @@ pub fn command(options: &Options, format: Format) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// Runs each of `wanted`, or every target if none is named, for `seconds`.
+/// Runs each of the `wanted` targets, or all if it is empty, for `seconds`.
 pub fn run(shell: &Shell, budget: &Budget, seconds: u64, wanted: &[String]) -> Outcome {
     let known = match target_names(shell.root()) {
         Ok(known) => known,
         Err(error) => return Outcome::Failed(format!("fuzz/fuzz_targets: {error}")),
     };
     if let Some(unknown) = wanted.iter().find(|name| !known.contains(name)) {
-        return Outcome::Failed(format!("there is no fuzz target {unknown:?}; there are {}", known.join(", ")));
+        return Outcome::Failed(format!("unknown fuzz target {unknown:?}; the targets are {}", known.join(", ")));
     }
     let targets = if wanted.is_empty() { known } else { wanted.to_vec() };
     let programs = match build(shell, budget, &targets) {
@@ -92,21 +93,21 @@ pub fn run(shell: &Shell, budget: &Budget, seconds: u64, wanted: &[String]) -> O
         Err(outcome) => return outcome,
     };
     let directory = target_directory(shell, "fuzz");
-    let lanes = thread::available_parallelism().map_or(1, usize::from).min(LANES_MAX).min(targets.len());
+    let workers = thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX).min(targets.len());
     let runs = targets.iter().map(|name| Run { name, programs: &programs, directory: &directory, seconds });
-    let failed = in_lanes(lanes, runs.collect(), |run| run.outcome(shell, budget));
+    let failed = in_parallel(workers, runs.collect(), |run| run.outcome(shell, budget));
     match failed.is_empty() {
         true => Outcome::Passed,
         false => Outcome::Failed(failed.join("; ")),
     }
 }
 
-/// Seconds that [`run`] takes on a number of targets, at most, with one core.
+/// Most seconds that [`run`] takes on a number of targets with one core.
 pub const fn limit_s(targets: u64, seconds: u64) -> u64 {
     BUILD_LIMIT_S + targets * (seconds + SLACK_S)
 }
 
-/// The targets there are: the names of their files.
+/// The names of all targets, which are those of their files.
 fn target_names(root: &Path) -> io::Result<Vec<String>> {
     let entries = fs::read_dir(root.join("fuzz/fuzz_targets"))?.collect::<io::Result<Vec<_>>>()?;
     let name = |entry: fs::DirEntry| Some(entry.file_name().to_str()?.strip_suffix(".rs")?.to_owned());
@@ -115,11 +116,11 @@ fn target_names(root: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Builds the targets, and says where their programs are. A machine need not have what that takes, so its lack is no
+/// Builds the targets and returns the directory of their programs. A machine without the tools for this is not a
 /// failure.
 fn build(shell: &Shell, budget: &Budget, targets: &[String]) -> Result<PathBuf, Outcome> {
     if !shell.succeeds("c++", ["--version"], budget) {
-        let lack = "there is no C++ compiler to build libFuzzer with (apt-get install g++)";
+        let lack = "building libFuzzer needs a C++ compiler (apt-get install g++)";
         return Err(Outcome::NotAvailable(lack.to_owned()));
     }
     let has_nightly = shell.succeeds("rustup", ["run", "nightly", "rustc", "--version"], budget);
@@ -132,7 +133,7 @@ fn build(shell: &Shell, budget: &Budget, targets: &[String]) -> Result<PathBuf, 
     }
     let host = host(shell, toolchain)?;
     let directory = target_directory(shell, "fuzz");
-    // With a target named, the programs that cargo runs to build are not watched.
+    // With --target, the flags do not apply to build scripts and macros.
     let arguments = ["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", &host, "--target-dir"];
     let mut command = shell.command("cargo", toolchain.into_iter().chain(arguments));
     command.arg(&directory).args(targets.iter().flat_map(|name| ["--bin", name]));
@@ -144,64 +145,64 @@ fn build(shell: &Shell, budget: &Budget, targets: &[String]) -> Result<PathBuf, 
     }
 }
 
-/// The target that the toolchain compiles for by itself.
+/// The default target of the toolchain.
 fn host(shell: &Shell, toolchain: Option<&str>) -> Result<String, Outcome> {
     let mut command = shell.command("rustc", toolchain.into_iter().chain(["-vV"]));
     let output = command.output().map_err(|error| Outcome::Failed(format!("rustc: {error}")))?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let host = said.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned).ok_or_else(|| Outcome::Failed("rustc does not say what it compiles for".to_owned()))
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let host = printed.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).ok_or_else(|| Outcome::Failed("rustc does not print its host".to_owned()))
 }
 
-/// Does `work` for every item, in `lanes` threads, and gives what failed.
-fn in_lanes<T: Send>(lanes: usize, items: VecDeque<T>, work: impl Fn(T) -> Option<String> + Sync) -> Vec<String> {
+/// Runs `work` for every item on `workers` threads, and returns the failures.
+fn in_parallel<T: Send>(workers: usize, items: VecDeque<T>, work: impl Fn(T) -> Option<String> + Sync) -> Vec<String> {
     let (items, failed) = (Mutex::new(items), Mutex::new(Vec::new()));
-    // Nothing panics while it holds one of these.
+    // No thread panics while it holds one of these.
     let next = || items.lock().ok()?.pop_front();
-    let lane = || {
+    let worker = || {
         while let Some(item) = next() {
             if let (Some(failure), Ok(mut failed)) = (work(item), failed.lock()) {
                 failed.push(failure);
             }
         }
     };
-    thread::scope(|scope| (0..lanes).for_each(|_| drop(scope.spawn(lane))));
+    thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(worker))));
     failed.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// One target that is to run.
+/// The run of one target.
 struct Run<'r> {
     name: &'r str,
-    /// Where the programs of all targets are.
+    /// The directory of the programs of all targets.
     programs: &'r Path,
     directory: &'r Path,
     seconds: u64,
 }
 
 impl Run<'_> {
-    /// Runs it, and says what came of it; what failed, if anything.
+    /// Runs the target, prints the outcome, and returns a description of the failure, if it failed.
     fn outcome(&self, shell: &Shell, budget: &Budget) -> Option<String> {
         let log = self.inside("logs").with_extension("log");
         let artifacts = shell.root().join("fuzz/artifacts").join(self.name);
         let outcome =
             self.prepare(&log, &artifacts).and_then(|corpus| self.command(shell, [&corpus, &artifacts], &log, budget));
-        let said = fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+        let printed = fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
         match outcome {
             Ok(Outcome::Passed) => {
-                let inputs = executed(&said).map_or("an unknown number of".to_owned(), |inputs| inputs.to_string());
+                let inputs = executed(&printed).map_or("an unknown number of".to_owned(), |inputs| inputs.to_string());
                 shell.say(&format!("{}: {inputs} inputs in {} s", self.name, self.seconds));
                 None
             }
             Ok(failed) => {
-                let told = [cause(&said), advice(self.name, shell.root(), self.programs, &said)].join("\n");
-                shell.say(&format!("{told}\n{}: {} {}", self.name, failed.word(), failed.detail()));
+                let report = [cause(&printed), advice(self.name, shell.root(), self.programs, &printed)].join("\n");
+                shell.say(&format!("{report}\n{}: {} {}", self.name, failed.word(), failed.detail()));
                 Some(format!("{} ({})", self.name, failed.detail()))
             }
             Err(error) => Some(format!("{} ({error})", self.name)),
         }
     }
 
-    /// Makes the directories it writes to, and gives the one for what it learns.
+    /// Creates the directories that the target writes to, and returns the one for new inputs.
     fn prepare(&self, log: &Path, artifacts: &Path) -> io::Result<PathBuf> {
         let corpus = self.inside("corpus");
         fs::create_dir_all(&corpus)?;
@@ -221,7 +222,7 @@ impl Run<'_> {
         command.arg(format!("fuzz/corpus/{}", self.name)).arg(format!("-artifact_prefix={}/", artifacts.display()));
         command.arg(format!("-max_total_time={}", self.seconds)).arg(format!("-timeout={INPUT_LIMIT_S}"));
         command.arg("-print_final_stats=1");
-        // Safe code that leaks breaks no promise, and looking for leaks needs rights that containers lack.
+        // A leak is not an error of safe code, and leak detection needs rights that containers lack.
         command.arg("-detect_leaks=0").env("ASAN_OPTIONS", "detect_leaks=0");
         shell.run_into(&mut command, budget, log)
     }
@@ -231,14 +232,14 @@ impl Run<'_> {
     }
 }
 
-/// How many inputs libFuzzer says it tried.
-fn executed(said: &str) -> Option<u64> {
-    said.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:")?.trim().parse().ok())
+/// The number of inputs that libFuzzer reports.
+fn executed(printed: &str) -> Option<u64> {
+    printed.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:")?.trim().parse().ok())
 }
 
-/// What went wrong: the promise that was broken, or the end of what was said.
-fn cause(said: &str) -> String {
-    let lines: Vec<&str> = said.lines().collect();
+/// The cause of a failure: the panic, or else the end of the output.
+fn cause(printed: &str) -> String {
+    let lines: Vec<&str> = printed.lines().collect();
     let panic = lines.iter().position(|line| line.contains(" panicked at "));
     let shown = match panic {
         Some(at) => &lines[at..(at + PANIC_LINES).min(lines.len())],
@@ -247,10 +248,11 @@ fn cause(said: &str) -> String {
     shown.join("\n")
 }
 
-/// What to do about a failed target: the input it left, if any, and the commands that try and keep it.
-fn advice(target: &str, root: &Path, programs: &Path, said: &str) -> String {
-    let written = said.lines().find_map(|line| line.split_once("Test unit written to ").map(|(_, path)| path.trim()));
-    let Some(artifact) = written else { return "it left no input".to_owned() };
+/// Instructions for a failed target: its input, if it left one, and the commands that replay and keep it.
+fn advice(target: &str, root: &Path, programs: &Path, printed: &str) -> String {
+    let written =
+        printed.lines().find_map(|line| line.split_once("Test unit written to ").map(|(_, path)| path.trim()));
+    let Some(artifact) = written else { return "the target left no input".to_owned() };
     let artifact = Path::new(artifact).strip_prefix(root).unwrap_or(Path::new(artifact)).display();
     let program = programs.join(target);
     let program = program.strip_prefix(root).unwrap_or(&program).display();
@@ -283,29 +285,29 @@ mod tests {
     }
 
     #[test]
-    fn every_item_is_worked_on_once_and_failures_are_kept() {
-        for lanes in [1, 2, 5] {
+    fn every_item_is_processed_once_and_failures_are_kept() {
+        for workers in [1, 2, 5] {
             let seen = Mutex::new(Vec::new());
             let work = |item: u32| {
-                seen.lock().expect("nobody panicked").push(item);
+                seen.lock().expect("no thread panicked").push(item);
                 (item == 3).then(|| "three".to_owned())
             };
-            assert_eq!(in_lanes(lanes, (0..10).collect(), work), ["three"]);
-            let mut seen = seen.into_inner().expect("nobody panicked");
+            assert_eq!(in_parallel(workers, (0..10).collect(), work), ["three"]);
+            let mut seen = seen.into_inner().expect("no thread panicked");
             seen.sort_unstable();
             assert_eq!(seen, (0..10).collect::<Vec<_>>());
         }
     }
 
     #[test]
-    fn a_crash_is_told_with_its_input() {
-        let said = "INFO: Seed: 1\nthread 'a' panicked at b.rs:1:2:\nthe promise\n\
+    fn a_crash_is_reported_with_its_input() {
+        let printed = "INFO: Seed: 1\nthread 'a' panicked at b.rs:1:2:\nthe promise\n\
                     artifact_prefix='/x/fuzz/'; Test unit written to /x/fuzz/crash-12ab\nBase64: AA==\nend";
-        let told = advice("row", Path::new("/x"), Path::new("/x/target/fuzz"), said);
-        assert!(told.contains("replay: target/fuzz/row fuzz/crash-12ab\n"), "{told}");
-        assert!(told.contains("cp fuzz/crash-12ab fuzz/corpus/row/"), "{told}");
-        assert_eq!(advice("row", Path::new("/x"), Path::new("/y"), "killed"), "it left no input");
-        let panic = cause(said);
+        let report = advice("row", Path::new("/x"), Path::new("/x/target/fuzz"), printed);
+        assert!(report.contains("replay: target/fuzz/row fuzz/crash-12ab\n"), "{report}");
+        assert!(report.contains("cp fuzz/crash-12ab fuzz/corpus/row/"), "{report}");
+        assert_eq!(advice("row", Path::new("/x"), Path::new("/y"), "killed"), "the target left no input");
+        let panic = cause(printed);
         assert!(panic.starts_with("thread 'a' panicked at b.rs:1:2:\nthe promise\n"), "{panic}");
         assert!(!panic.contains("end"), "{panic}");
         let long: Vec<String> = (0..100).map(|line| line.to_string()).collect();

@@ -1,11 +1,11 @@
-//! `cargo xtask`: what continuous integration runs and a laptop can run. `check` reads the sources for rules no
-//! compiler knows; `test` runs every check there is, in order, and says what each one cost; `fuzz` runs the fuzz
-//! targets, `instructions` counts what each operation executes, and `mutants` breaks the protocol's rules to see the
-//! tests notice, each a step of `test` by itself. `soak` runs simulated swarms by the thousand, `replay` one of them,
-//! and `storm` hundreds of clients that die.
+//! `cargo xtask`: the commands of continuous integration, which also run on a laptop. `check` enforces rules on the
+//! sources that no compiler has; `test` runs all checks and tests, and reports the time of each; `fuzz` runs the fuzz
+//! targets, `instructions` counts the instructions of each operation, and `mutants` breaks the protocol's rules and
+//! expects tests to fail; each of them is also a step of `test`. `soak` runs many simulated swarms, `replay` runs one
+//! of them, and `storm` simulates hundreds of clients that crash.
 //!
-//! Nothing here is linked into Guira. Exit code 0 means that everything asked for passed, 1 that something did not,
-//! 2 that the command line was not understood.
+//! Nothing here is linked into Guira. Exit code 0 means that everything passed, 1 that something failed, 2 that the
+//! command line is invalid.
 #![forbid(unsafe_code)]
 
 mod artifact;
@@ -39,23 +39,23 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Check the project's own rules: rule numbers, sizes, unsafe, purity, dependencies, words, documents.
+    /// Check the project's own rules: rule numbers, sizes, unsafe, purity, dependencies, words, documents, commits.
     Check,
     /// Count the instructions of every operation and compare them with the record.
     Instructions(instructions::Options),
-    /// Break one rule of the protocol at a time, in a copy of the sources, and see the tests that must notice fail.
+    /// Break one rule of the protocol at a time, in a copy of the sources, and check that the named tests fail.
     Mutants(mutants::Options),
     /// Print the public API of crate guira, or write it down for `check`.
     PublicApi(public_api::Options),
     /// Install what the tests need, then run every check and every test.
     Test(test::Options),
-    /// Run simulated swarms, one for each seed, until one fails: 100,000 seeds, or as asked.
+    /// Run simulated swarms, one per seed, until one fails: 100,000 seeds, unless chosen otherwise.
     Soak(swarm::SoakOptions),
-    /// Run one simulated swarm and tell what was drawn, what happened, and what was wrong.
+    /// Run one simulated swarm and print its drawn options, its events, and what was wrong.
     Replay(swarm::ReplayOptions),
-    /// Let 320 simulated clients die by the hundreds a second, and compare their throughput with that of others.
+    /// Simulate 320 clients with hundreds of crashes per second, and compare the throughput with a run without crashes.
     Storm(swarm::StormOptions),
-    /// Run fuzz targets under libFuzzer: all of them a minute each, or as asked.
+    /// Run fuzz targets under libFuzzer: all of them for a minute each, unless chosen otherwise.
     Fuzz(fuzz::Options),
 }
 

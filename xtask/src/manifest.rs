@@ -1,7 +1,7 @@
-//! Cargo manifests as the checks see them: the package, its directory, its crate roots and its dependencies by line.
+//! Parsed Cargo manifests for the checks: the package, its directory, its crate roots and its dependencies by line.
 //!
-//! Dependencies are those that ship: `[dependencies]`, `[build-dependencies]` and both under `[target.*]`. What a
-//! crate's tests use (`[dev-dependencies]`) is left out on purpose.
+//! Dependencies are those of published packages: `[dependencies]`, `[build-dependencies]` and both under `[target.*]`.
+//! Dependencies of tests (`[dev-dependencies]`) are left out on purpose.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub struct Manifest {
     pub directory: String,
     pub name: String,
     pub dependencies: Vec<Dependency>,
-    /// Paths of binaries and of the library, where the manifest gives them.
+    /// Paths of binaries and of the library, if the manifest gives them.
     declared_roots: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ impl Manifest {
         Ok(Some(Self { path: path.to_owned(), directory, name: package.name, dependencies, declared_roots }))
     }
 
-    /// `inner`, a path inside the package, as a path inside the repository.
+    /// The path in the repository of `inner`, a path in the package.
     pub fn inside(&self, inner: &str) -> String {
         if self.directory.is_empty() { inner.to_owned() } else { format!("{}/{inner}", self.directory) }
     }
@@ -155,7 +155,7 @@ test-only = "1"
     }
 
     #[test]
-    fn shipped_dependencies_are_found_with_name_and_line() {
+    fn dependencies_are_found_with_name_and_line() {
         let mut found: Vec<(String, usize)> =
             sample().dependencies.into_iter().map(|found| (found.package, found.line)).collect();
         found.sort_by_key(|(_, line)| *line);
@@ -175,7 +175,7 @@ test-only = "1"
     }
 
     #[test]
-    fn a_workspace_is_no_package_and_nonsense_is_reported() {
+    fn a_workspace_is_not_a_package_and_errors_are_reported() {
         assert!(Manifest::parse("Cargo.toml", "[workspace]\n").expect("it parses").is_none());
         let violation = Manifest::parse("Cargo.toml", "[package]\nname = \n").expect_err("a value is missing");
         assert_eq!(violation.line, 2);

@@ -1,29 +1,29 @@
-//! What a command says: violations by path and line, the report of one check, and the two output formats.
+//! Output of commands: violations by path and line, the report of one check, and the two output formats.
 //!
-//! A report always names what was looked at, so that a check that looked at nothing cannot pass for a clean one.
+//! A report always names what was examined, so that a check that examined nothing cannot pass for a clean one.
 
 use std::fmt::{self, Display};
 
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// How a command prints its result.
+/// The output format of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// Lines for a reader.
+    /// Lines of text.
     Human,
     /// One JSON object on standard output.
     Json,
 }
 
-/// What a command concluded; an error of the command itself is not a verdict.
+/// The conclusion of a command. An error of the command itself is not a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Passed,
     Failed,
 }
 
-/// The report of one check: its name, what it looked at, and every violation found.
+/// The report of one check: its name, what it examined, and every violation found.
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub name: &'static str,
@@ -42,7 +42,7 @@ impl Display for Report {
     }
 }
 
-/// One broken rule at one place. Lines count from 1.
+/// A broken rule, with its path and line. Lines count from 1.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Violation {
     pub path: String,
@@ -62,7 +62,7 @@ impl Display for Violation {
     }
 }
 
-/// The ending of a counted noun.
+/// The plural ending of a counted noun.
 pub fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }

@@ -1,8 +1,8 @@
-//! Rust files as the checks see them: text, tokens, syntax tree, and which lines are test code.
+//! Parsed Rust files for the checks: text, tokens, syntax tree, and which lines are test code.
 //!
-//! Test code is a file under a `tests/` directory or in `conformance/`; an item under `#[cfg(test)]`,
-//! `#[cfg(all(test, ..))]` or `#[test]`; and the file of a module that its parent declares under such an attribute. An
-//! item under `#[cfg(any(test, ..))]` also exists outside tests and counts as code.
+//! Test code is a file under a `tests/` directory or in `conformance/`; an item under `#[cfg(test)]`, `#[cfg(all(test,
+//! ..))]` or `#[test]`; and the file of a module that its parent declares under such an attribute. An item under
+//! `#[cfg(any(test, ..))]` also exists outside tests and counts as code.
 
 use std::ops::RangeInclusive;
 
@@ -26,7 +26,7 @@ pub struct RustFile {
 }
 
 impl RustFile {
-    /// Parses one file on its own: a module file whose parent marks it as test code is not known as such.
+    /// Parses one file by itself. A module file whose parent marks it as test code is not recognized as such.
     pub fn parse(path: &str, text: &str) -> Result<Self, Violation> {
         // The lexer counts lines from 1, as do all reports.
         let unreadable = |line: usize, error: String| Violation::new(path, line, format!("does not parse: {error}"));
@@ -52,7 +52,7 @@ impl RustFile {
         self.is_test
     }
 
-    /// Where the out-of-line modules that this file declares as tests may live.
+    /// The possible paths of the out-of-line modules that this file declares as tests.
     fn test_module_paths(&self) -> Vec<String> {
         let (directory, name) = self.path.rsplit_once('/').unwrap_or(("", &self.path));
         let inner = match name {
@@ -86,12 +86,12 @@ pub fn parse_all<'a>(files: impl Iterator<Item = &'a SourceFile>) -> (Vec<RustFi
     (parsed, unparsed)
 }
 
-/// Whether everything under `path` is test code by its place.
+/// Whether the file is test code by its path.
 pub fn is_test_path(path: &str) -> bool {
     path.starts_with("conformance/") || path.starts_with("tests/") || path.contains("/tests/")
 }
 
-/// The line a span starts on, from 1.
+/// The line on which a span starts, from 1.
 pub fn line_of(span: Span) -> usize {
     span.start().line
 }
@@ -129,7 +129,7 @@ pub fn braces_at(siblings: &[TokenTree], position: usize) -> Option<TokenStream>
     }
 }
 
-/// A script's first line is no Rust, but `#![` is.
+/// Blanks a shebang, which is not Rust, unlike an inner attribute.
 fn blank_shebang(text: &str) -> &str {
     if text.starts_with("#!") && !text[2..].trim_start().starts_with('[') {
         // The newline stays, so that lines keep their numbers.
@@ -139,7 +139,7 @@ fn blank_shebang(text: &str) -> &str {
     }
 }
 
-/// Collects the lines of every item that exists in tests only.
+/// Collects the lines of every item that exists only in tests.
 struct TestFinder {
     lines: Vec<RangeInclusive<usize>>,
 }
@@ -255,13 +255,13 @@ mod tests {
 
     #[test]
     fn a_file_that_does_not_parse_is_reported_with_its_line() {
-        let violation = RustFile::parse("a.rs", "fn a() {}\nfn 3() {}\n").err().expect("a number is no name");
+        let violation = RustFile::parse("a.rs", "fn a() {}\nfn 3() {}\n").err().expect("a number is not a name");
         assert_eq!((violation.path.as_str(), violation.line), ("a.rs", 2));
         assert!(RustFile::parse("a.rs", "fn a() {\n").is_err());
     }
 
     #[test]
-    fn a_shebang_keeps_line_numbers_and_an_inner_attribute_is_none() {
+    fn blanking_a_shebang_keeps_line_numbers_and_inner_attributes() {
         assert_eq!(blank_shebang("#!/bin/x\nfn a() {}"), "\nfn a() {}");
         assert_eq!(blank_shebang("#![forbid(unsafe_code)]"), "#![forbid(unsafe_code)]");
     }

@@ -1,8 +1,8 @@
-//! `cargo xtask soak`, `replay` and `storm`: simulated runs that follow from one seed each, by the program
+//! `cargo xtask soak`, `replay` and `storm`: simulated runs, each determined by one seed, by the program
 //! `conformance/examples/swarm.rs`.
 //!
-//! The program is built and then takes this process's place, so an interrupt from the keyboard reaches it and nobody
-//! else: it tells what it has done by then.
+//! The program is built and then replaces this process, so that an interrupt from the keyboard reaches only the
+//! program, which then reports what it has done.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -17,46 +17,46 @@ use crate::tree;
 
 const EXAMPLE: &str = "swarm";
 
-/// Which seeds to run.
+/// The seeds to run.
 #[derive(Args)]
 pub struct SoakOptions {
-    /// How many seeds.
+    /// Number of seeds.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     seeds: u64,
-    /// The first one.
+    /// The first seed.
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     from: u64,
-    /// Runs at a time; default: one for each core.
+    /// Concurrent runs; default: one per core.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     threads: Option<u32>,
-    /// Collect seeds that fail, up to 100, in place of stopping at the first.
+    /// Collect failing seeds, up to 100, instead of stopping at the first.
     #[arg(long)]
     keep_going: bool,
 }
 
-/// Which seed to run.
+/// The seed to run.
 #[derive(Args)]
 pub struct ReplayOptions {
     /// The seed, as `soak` or a test prints it.
     seed: u64,
 }
 
-/// What a storm is like.
+/// The parameters of a storm.
 #[derive(Args)]
 pub struct StormOptions {
-    /// Seconds of virtual time that are measured; one takes about a minute.
+    /// Seconds of virtual time to measure; one takes about a minute.
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     seconds: f64,
-    /// Deaths in a second of virtual time.
+    /// Deaths per second of virtual time.
     #[arg(long, value_name = "N", default_value_t = 500)]
     deaths_per_second: u64,
-    /// Only clients that hold a lock die.
+    /// Kill only clients that hold a lock.
     #[arg(long)]
     aimed: bool,
-    /// Keys of the table.
+    /// Number of keys in the table.
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     keys: u64,
-    /// Everything else follows from it.
+    /// Seed of everything that is drawn.
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     seed: u64,
 }
@@ -69,15 +69,15 @@ pub fn soak(options: &SoakOptions, format: Format) -> Result<Verdict> {
         arguments.extend(["--threads".to_owned(), threads.to_string()]);
     }
     arguments.extend(options.keep_going.then(|| "--keep-going".to_owned()));
-    become_program("test", arguments, format)
+    exec_program("test", arguments, format)
 }
 
 /// Runs `cargo xtask replay`.
 pub fn replay(options: &ReplayOptions, format: Format) -> Result<Verdict> {
-    become_program("test", vec!["replay".to_owned(), options.seed.to_string()], format)
+    exec_program("test", vec!["replay".to_owned(), options.seed.to_string()], format)
 }
 
-/// Runs `cargo xtask storm`, built as releases are: it is the speed of the simulation that counts.
+/// Runs `cargo xtask storm`, with the profile of releases, because the simulation must be fast.
 pub fn storm(options: &StormOptions, format: Format) -> Result<Verdict> {
     let mut arguments = vec!["storm".to_owned()];
     let numbers =
@@ -85,11 +85,11 @@ pub fn storm(options: &StormOptions, format: Format) -> Result<Verdict> {
     arguments.extend(["--seconds".to_owned(), options.seconds.to_string()]);
     arguments.extend(numbers.into_iter().flat_map(|(name, number)| [name.to_owned(), number.to_string()]));
     arguments.extend(options.aimed.then(|| "--aimed".to_owned()));
-    become_program("release", arguments, format)
+    exec_program("release", arguments, format)
 }
 
-/// Builds the program under `profile` and becomes it. Returns only if that fails.
-fn become_program(profile: &str, mut arguments: Vec<String>, format: Format) -> Result<Verdict> {
+/// Builds the program with `profile` and replaces this process with it. Returns only if that fails.
+fn exec_program(profile: &str, mut arguments: Vec<String>, format: Format) -> Result<Verdict> {
     let root = tree::workspace_root()?;
     let program = build(&root, profile)?;
     let format = if format == Format::Json { "json" } else { "human" };
@@ -98,7 +98,7 @@ fn become_program(profile: &str, mut arguments: Vec<String>, format: Format) -> 
     Err(error).with_context(|| program.display().to_string())
 }
 
-/// Builds the program; the path of its executable.
+/// Builds the program and returns the path of its executable.
 fn build(root: &Path, profile: &str) -> Result<PathBuf> {
     let mut command = Command::new("cargo");
     command.args(["build", "--package", "guira-conformance", "--example", EXAMPLE, "--profile", profile]);

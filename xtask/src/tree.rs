@@ -1,7 +1,7 @@
-//! The files of the repository: found through git where there is one, by walking otherwise, and read once.
+//! The files of the repository: listed by git if there is a git repository, by walking otherwise, and read once.
 //!
 //! Paths are relative to the root and use `/`, whatever the host. Untracked files count unless git ignores them, so a
-//! new file is checked before it is committed. Only text that some check reads is loaded; the paths are all there.
+//! new file is checked before it is committed. Only text that a check reads is loaded; all paths are listed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,10 +13,10 @@ use anyhow::{Context, Result, bail};
 /// Extensions of the files whose text is loaded.
 const TEXT_EXTENSIONS: [&str; 5] = ["rs", "md", "sh", "toml", "txt"];
 
-/// Directories the walk without git leaves out: what cargo and git write there is not source.
+/// Directories that the walk without git skips: cargo and git write there, not people.
 const UNWALKED: [&str; 2] = [".git", "target"];
 
-/// Directory depth at which the walk without git gives up: a link that leads back to its parent ends there.
+/// Directory depth at which the walk without git stops, in case a link leads back to its parent.
 const WALK_DEPTH: usize = 32;
 
 /// One text file.
@@ -26,7 +26,7 @@ pub struct SourceFile {
     pub text: String,
 }
 
-/// Every path of the repository and the text of those that checks read.
+/// Every path of the repository, and the text of the files that checks read.
 #[derive(Debug, Default)]
 pub struct Tree {
     pub paths: BTreeSet<String>,
@@ -57,7 +57,7 @@ impl Tree {
     }
 }
 
-/// The root of the workspace: the nearest directory at or above the current one whose manifest has `[workspace]`.
+/// Finds the root of the workspace: the nearest directory at or above the current one whose manifest has `[workspace]`.
 pub fn workspace_root() -> Result<PathBuf> {
     let here = std::env::current_dir().context("reading the current directory")?;
     for directory in here.ancestors() {

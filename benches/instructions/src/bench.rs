@@ -1,4 +1,4 @@
-//! A table with the keys that a shape wants.
+//! A table with the keys of a case.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,11 +9,11 @@ use guira::{CreateOptions, Error, Store, Url};
 
 use crate::counted_operations;
 
-/// Keys each table is made for; they fill 90 % of its entries, and many inserts move others.
+/// Keys that each table is created for. They fill 90 % of its entries, and many inserts move other entries.
 pub const DENSE_KEYS: u32 = 4_000;
-/// Keys that fill half of its entries: inserts hardly ever move others.
+/// Keys that fill half of the entries: inserts hardly ever move other entries.
 pub const HALF_KEYS: u32 = DENSE_KEYS * 5 / 9;
-/// Operations counted for each shape. More would only be more of the same.
+/// Operations counted for each case. More would give the same average.
 pub const OPERATIONS: u32 = 1_000;
 /// Bytes for extents in formats that have them: twice what [`OPERATIONS`] values of 4 KiB need.
 const EXTENT_BYTES: u64 = 16 << 20;
@@ -24,7 +24,7 @@ const TABLE_SEED: u64 = 23;
 
 const _: () = assert!(OPERATIONS < HALF_KEYS, "every table has a key for each operation");
 
-/// How long keys and values are.
+/// Lengths of keys and values.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     pub key_bytes: usize,
@@ -44,7 +44,7 @@ impl AsRef<[u8]> for Item {
 }
 
 impl Sizes {
-    /// Items of numbers from `first` on. Different numbers have different keys.
+    /// The items of `items` consecutive numbers from `first`. Different numbers have different keys.
     pub fn items(self, first: u32, items: u32) -> Vec<Item> {
         (first..first + items).map(|number| self.item(number)).collect()
     }
@@ -57,14 +57,14 @@ impl Sizes {
     }
 }
 
-/// A table, the one client that changes it, and a reader. The table is destroyed with it.
+/// A table, the one client that changes it, and a reader. The table is destroyed on drop.
 pub struct Bench {
     pub client: Client,
     pub reader: Reader,
     _table: Destroyed,
 }
 
-/// Destroys the table when it is dropped: after the client, which a struct's field order ensures.
+/// Destroys the table on drop. The order of fields in [`Bench`] drops it after the client.
 struct Destroyed(Url);
 
 impl Drop for Destroyed {
@@ -76,12 +76,12 @@ impl Drop for Destroyed {
 }
 
 impl Bench {
-    /// A table of `format` that holds the items of the numbers below `keys`.
+    /// Creates a table of `format` that holds the items of the numbers below `keys`.
     pub fn new(format: &str, sizes: Sizes, keys: u32) -> Result<Bench> {
         Bench::with_options(format, sizes, keys, |options| options)
     }
 
-    /// The same, whose changes leave no redo records.
+    /// Same as [`Bench::new`], with a table whose changes write no redo records.
     pub fn without_records(format: &str, sizes: Sizes, keys: u32) -> Result<Bench> {
         Bench::with_options(format, sizes, keys, CreateOptions::without_commit_records)
     }
@@ -106,8 +106,8 @@ impl Bench {
         Ok(bench)
     }
 
-    /// Those of `items` that are found with `posts` posts, repeated until there are [`OPERATIONS`] of them. In place, a
-    /// hit in the key's first row is one post, one in its second row two.
+    /// Selects the items that are found with `posts` batches, and repeats them until there are [`OPERATIONS`]. In
+    /// place, a hit in the key's first row is one batch, a hit in its second row is two.
     pub fn found_with(&mut self, posts: u64, items: Vec<Item>) -> Result<Vec<Item>> {
         let mut found = Vec::new();
         for item in items {
@@ -117,27 +117,27 @@ impl Bench {
                 found.push(item);
             }
         }
-        ensure!(!found.is_empty(), "no key is found with {posts} posts");
+        ensure!(!found.is_empty(), "no key is found with {posts} batches");
         let copy = |item: &Item| Item { key: item.key.clone(), value: item.value.clone() };
         Ok(found.iter().cycle().take(OPERATIONS as usize).map(copy).collect())
     }
 
-    /// Carries out `operation` on each of `items`, counted, and prints the shape's line. Each must return true: it did
-    /// what the shape's name says.
+    /// Runs `operation`, counted, on each of `items`, and prints the line of the case. Each call must return true,
+    /// which means that it did what the name of the case says.
     pub fn count(
         &mut self,
-        shape: &str,
+        case: &str,
         items: &[Item],
         mut operation: impl FnMut(&mut Bench, &Item) -> Result<bool, Error>,
     ) -> Result<()> {
-        self.count_groups(shape, items, 1, |bench, group| Ok(usize::from(operation(bench, &group[0])?)))
+        self.count_groups(case, items, 1, |bench, group| Ok(usize::from(operation(bench, &group[0])?)))
     }
 
-    /// As [`Bench::count`], for an operation that takes up to `group_items` items at once and says how many of them it
-    /// did. The counts are of one item.
+    /// Same as [`Bench::count`], for an operation on up to `group_items` items that returns how many of them it
+    /// handled. The counts are per item.
     pub fn count_groups(
         &mut self,
-        shape: &str,
+        case: &str,
         items: &[Item],
         group_items: usize,
         mut operation: impl FnMut(&mut Bench, &[Item]) -> Result<usize, Error>,
@@ -149,9 +149,9 @@ impl Bench {
             }
             Ok(())
         })
-        .with_context(|| format!("cannot carry out {shape:?}"))?;
-        ensure!(done == items.len(), "{done} of {} operations did what {shape:?} says", items.len());
-        println!("{} {shape}", items.len());
+        .with_context(|| format!("cannot carry out {case:?}"))?;
+        ensure!(done == items.len(), "{done} of {} operations did what {case:?} says", items.len());
+        println!("{} {case}", items.len());
         Ok(())
     }
 }

@@ -1,19 +1,19 @@
-//! Carries out every operation in every shape that has a price of its own, one after the other, for a counter of
-//! instructions to watch: `cargo xtask instructions` runs this program under callgrind.
+//! Runs every operation in every case with a cost of its own, one after the other: `cargo xtask instructions` runs this
+//! program under callgrind and counts its instructions.
 //!
-//! What is counted happens inside [`counted_operations`] and nowhere else: making and filling the tables is not. Each
-//! shape that changes its table has a fresh one, so a new shape changes no other's count, and keys and table seeds are
-//! fixed, so each run does the same. For each call of [`counted_operations`] one line is printed, in the same order:
-//! the number of operations, a space, and the shape's name.
+//! Only what happens inside [`counted_operations`] is counted; creating and filling the tables is not. Each case that
+//! changes its table has a fresh one, so a new case does not change the counts of others, and keys and table seeds are
+//! fixed, so all runs do the same. For each call of [`counted_operations`] the program prints one line, in the same
+//! order: the number of operations, a space, and the name of the case.
 #![forbid(unsafe_code)]
 
 mod bench;
-mod shapes;
+mod cases;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match shapes::run_all() {
+    match cases::run_all() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("guira-instructions: {error:#}");
@@ -22,11 +22,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does `work`, and everything that is counted. The counter knows it by its name.
+/// Runs `work`. Only instructions inside this function are counted; callgrind finds it by its name.
 #[inline(never)]
 pub fn counted_operations(work: &mut dyn FnMut() -> Result<(), guira::Error>) -> Result<(), guira::Error> {
     let result = work();
-    // Something to do after the work: a call at the very end might be a jump, by which the counter sees us leave.
+    // The work must not be in tail position: callgrind takes the jump of a tail call for the function's end.
     std::hint::black_box(&result);
     result
 }

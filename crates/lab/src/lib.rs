@@ -1,8 +1,8 @@
-//! What drives and measures the Guira key/value store: workloads, and what is built on them.
+//! Workloads for the Guira key/value store, and a driver that runs and measures them.
 //!
-//! This crate owns how load is made and measured; it owns no protocol. [`workload`] knows of no store at all: it says
-//! which operation comes next on which record, and what keys and values look like. [`driver`] runs a workload against a
-//! store, from as many threads and processes as asked, and says what each kind of operation cost.
+//! This crate owns the generation and measurement of load; it owns no protocol. [`workload`] does not depend on a
+//! store: it generates operations, records, keys and values. [`driver`] runs a workload against a store from any number
+//! of threads and processes, and reports the cost of each kind of operation.
 
 #![forbid(unsafe_code)]
 

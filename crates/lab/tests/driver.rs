@@ -6,14 +6,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use guira::{CreateOptions, Store, Url};
-use guira_lab::driver::{Driver, DriverError, LoadMode, PhaseTally, Plan, RecordShape, Removal, Verification};
+use guira_lab::driver::{Driver, DriverError, LoadMode, PhaseTally, Plan, RecordFormat, Removal, Verification};
 use guira_lab::workload::{WorkloadName, WorkloadSpec};
 
 const SEED: u64 = 20_260_821;
 const RECORDS: u64 = 2000;
 const OPERATIONS: u64 = 10_001;
 
-/// A table that is gone when the test ends.
+/// A table that is destroyed at the end of the test.
 struct Table {
     url: Url,
     store: Store,
@@ -35,7 +35,7 @@ impl Table {
             spec: WorkloadSpec { name, records: RECORDS, theta: 0.99, seed: SEED },
             operations: OPERATIONS,
             workers,
-            shape: RecordShape::new(self.store.table().config().format, None, SEED).expect("the format says it"),
+            format: RecordFormat::new(self.store.table().config().format, None, SEED).expect("the format says it"),
             verification: Verification::EveryRead,
             latency_every: 1,
         }
@@ -49,7 +49,7 @@ impl Table {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        Store::destroy(&self.url).expect("nobody else destroys the table");
+        Store::destroy(&self.url).expect("no other test destroys the table");
     }
 }
 
@@ -58,7 +58,7 @@ fn counts(tally: &PhaseTally) -> [u64; 4] {
 }
 
 #[test]
-fn loading_tells_how_far_it_has_got() {
+fn loading_reports_its_progress() {
     const RECORDS: u64 = 20_001;
     let table = Table::new("fixed:8:8", RECORDS);
     let spec = WorkloadSpec { name: WorkloadName::C, records: RECORDS, theta: 0.0, seed: SEED };
@@ -66,11 +66,11 @@ fn loading_tells_how_far_it_has_got() {
     let mut of_all = 0;
     for share in [0..1, 1..4] {
         let mut driver = Driver::new(table.store.clone(), plan.clone(), share).expect("the plan is possible");
-        let told = Mutex::new(Vec::new());
-        driver.load_with_progress(&|loaded| told.lock().unwrap().push(loaded)).unwrap();
-        let told = told.into_inner().unwrap();
-        assert_eq!(told.iter().max(), Some(&driver.records()), "{told:?}");
-        assert!(told.len() > 1, "{told:?}");
+        let reports = Mutex::new(Vec::new());
+        driver.load_with_progress(&|loaded| reports.lock().unwrap().push(loaded)).unwrap();
+        let reports = reports.into_inner().unwrap();
+        assert_eq!(reports.iter().max(), Some(&driver.records()), "{reports:?}");
+        assert!(reports.len() > 1, "{reports:?}");
         of_all += driver.records();
     }
     assert_eq!(of_all, RECORDS);
@@ -102,7 +102,7 @@ fn every_workload_runs_without_an_error() {
 }
 
 #[test]
-fn operations_do_not_depend_on_how_workers_are_spread() {
+fn operations_do_not_depend_on_the_distribution_of_workers() {
     let table = Table::new("fixed:8:8", 2 * RECORDS);
     let plan = table.plan(WorkloadName::A, 4);
     table.driver(plan.clone()).load().unwrap();
@@ -122,7 +122,8 @@ fn a_worker_alone_costs_exactly_what_the_protocol_says() {
     driver.load().unwrap();
     let run = driver.run().unwrap();
     let (read, modify) = (&run.operations.read, &run.operations.read_modify_write);
-    // In a table this empty every key is in its primary row: a read is 1 round trip, an update 2, and nobody disturbs.
+    // In a table this empty every key is in its primary row: a read is 1 round trip, an update 2, and no other client
+    // interferes.
     let least_and_most = |trips: &guira_lab::driver::Distribution| (trips.quantile(0.0), trips.max());
     assert_eq!(least_and_most(&read.round_trips), (1, 1));
     assert_eq!(least_and_most(&modify.round_trips), (3, 3));
@@ -131,7 +132,7 @@ fn a_worker_alone_costs_exactly_what_the_protocol_says() {
 }
 
 #[test]
-fn a_second_run_goes_on_with_fresh_records() {
+fn a_second_run_continues_with_new_records() {
     let table = Table::new("fixed:8:8", 4 * OPERATIONS);
     let mut driver = table.driver(table.plan(WorkloadName::W, 2));
     for run in 1..=2 {
@@ -142,7 +143,7 @@ fn a_second_run_goes_on_with_fresh_records() {
 }
 
 #[test]
-fn what_goes_wrong_is_counted_and_told() {
+fn failures_are_counted_and_reported() {
     let table = Table::new("fixed:8:8", 4 * OPERATIONS);
     let missing = table.driver(table.plan(WorkloadName::A, 2)).run().unwrap();
     assert_eq!(missing.count(), missing.errors(), "no record was loaded");
@@ -161,7 +162,7 @@ fn what_goes_wrong_is_counted_and_told() {
     let mut client = table.store.client().unwrap();
     let mut key = Vec::new();
     (0..RECORDS).for_each(|record| {
-        reader.shape.key_into(record, &mut key);
+        reader.format.key_into(record, &mut key);
         client.put(&key, b"no value").unwrap();
     });
     let wrong = table.driver(reader).run().unwrap();
@@ -180,17 +181,17 @@ fn content(table: &Table) -> BTreeMap<Vec<u8>, Vec<u8>> {
 }
 
 #[test]
-fn what_a_run_has_inserted_is_removed_and_nothing_else() {
+fn only_the_records_that_a_run_inserted_are_removed() {
     for (name, inserts) in [(WorkloadName::A, false), (WorkloadName::D, true), (WorkloadName::W, true)] {
         let table = Table::new("fixed:8:8", 2 * (RECORDS + OPERATIONS));
         let plan = table.plan(name, 3);
         let mut client = table.store.client().unwrap();
         let mut key = Vec::new();
         let mut put = |record| {
-            plan.shape.key_into(record, &mut key);
-            client.put(&key, b"somebody").unwrap();
+            plan.format.key_into(record, &mut key);
+            client.put(&key, b"existing").unwrap();
         };
-        // The first insert of the run meets the key of somebody.
+        // The first insert of the run finds its key taken by another client.
         put(RECORDS);
         let before = content(&table);
         let mut driver = table.driver(plan.clone()).loading(LoadMode::InsertOnly);
@@ -199,12 +200,12 @@ fn what_a_run_has_inserted_is_removed_and_nothing_else() {
         assert_eq!(run.operations.insert.errors, u64::from(inserts), "{name}: {:?}", run.failures);
         let inserted = run.operations.insert.count - u64::from(inserts);
         assert_eq!(driver.inserted(), RECORDS + inserted);
-        let told = AtomicU64::new(0);
-        let removal = driver.remove_with_progress(&|removed| _ = told.fetch_max(removed, Ordering::Relaxed));
+        let reports = AtomicU64::new(0);
+        let removal = driver.remove_with_progress(&|removed| _ = reports.fetch_max(removed, Ordering::Relaxed));
         assert_eq!(removal, Removal { removed: RECORDS + inserted, left: 0, failure: None }, "{name}");
-        assert_eq!((content(&table), told.into_inner()), (before, RECORDS + inserted), "{name}");
+        assert_eq!((content(&table), reports.into_inner()), (before, RECORDS + inserted), "{name}");
 
-        // A record to load has the key of somebody: nothing of that is replaced, and what was inserted can be removed.
+        // The key of a record to load is taken: its value is not replaced, and the inserted records can be removed.
         put(700);
         let before = content(&table);
         let mut driver = table.driver(plan.clone()).loading(LoadMode::InsertOnly);
@@ -215,22 +216,22 @@ fn what_a_run_has_inserted_is_removed_and_nothing_else() {
     }
 }
 
-/// Cause: a workload looked whether it was to stop behind every 64th operation only. Effect: where each waited for a
-/// lock that nobody gives back, it went on for minutes after whoever ran it was gone.
+/// Cause: a workload checked whether to stop only after every 64th operation. Effect: where each operation waited for a
+/// lock that was never released, the workload continued for minutes after its caller had ended.
 #[test]
-fn a_run_that_fails_ends_behind_the_operation_at_which_it_was_to_stop() {
-    static LOOKS: AtomicU32 = AtomicU32::new(0);
+fn a_failing_run_stops_after_the_operation_during_which_it_was_stopped() {
+    static CHECKS: AtomicU32 = AtomicU32::new(0);
     let table = Table::new("fixed:8:8", RECORDS);
     // Nothing is loaded: every read fails.
     let plan = Plan { operations: 10, ..table.plan(WorkloadName::C, 1) };
-    let mut driver = table.driver(plan).stopping_when(|| LOOKS.fetch_add(1, Ordering::Relaxed) == 3);
+    let mut driver = table.driver(plan).stopping_when(|| CHECKS.fetch_add(1, Ordering::Relaxed) == 3);
     let ran = driver.run();
     assert!(matches!(ran, Err(DriverError::Stopped)), "{ran:?}");
-    assert_eq!(LOOKS.load(Ordering::Relaxed), 4, "one before the first operation, one behind each that failed");
+    assert_eq!(CHECKS.load(Ordering::Relaxed), 4, "one before the first operation, one after each that failed");
 }
 
 #[test]
-fn a_table_that_is_too_small_is_told() {
+fn a_full_table_is_reported() {
     let table = Table::new("fixed:8:8", 100);
     let error = table.driver(table.plan(WorkloadName::A, 2)).load().unwrap_err();
     let DriverError::Store { attempt, source } = &error else { panic!("{error}") };

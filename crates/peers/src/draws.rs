@@ -1,4 +1,4 @@
-//! Which keys are asked for, in which order: drawn before anything is timed, and the same for every contender.
+//! Keys and operations in the order in which they are used: drawn before anything is timed, and equal for every system.
 
 use guira_lab::workload::{Generator, Operation, WorkloadError, WorkloadName, WorkloadSpec};
 use serde::{Deserialize, Serialize};
@@ -12,14 +12,14 @@ const ZIPF_THETA: f64 = 0.99;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Popularity {
-    /// Every key as popular as any other.
+    /// Every key is equally popular.
     Uniform,
     /// Zipf with exponent 0.99.
     Zipf,
 }
 
 impl Popularity {
-    /// As people call it.
+    /// The name in texts for people.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ pub enum Step {
     Update(Key, u64),
 }
 
-/// What one client does under one popularity.
+/// The operations of one client under one popularity.
 #[derive(Debug)]
 pub struct Draws {
     /// Keys to look up.
@@ -55,10 +55,10 @@ pub struct Draws {
 }
 
 impl Draws {
-    /// The draws of client number `client` among `records` records: `keys` look-ups and `steps` steps of YCSB-A.
+    /// Draws the operations of client number `client`: as many lookups and steps of YCSB-A as `drawn` says.
     ///
     /// # Errors
-    /// No records, or too many.
+    /// There are no records, or too many.
     pub fn new(
         records: &Records,
         drawn: &DrawSpec,
@@ -84,19 +84,19 @@ impl Draws {
     }
 }
 
-/// Clients that draw from streams of their own: two run at once.
+/// Number of clients with random streams of their own: two run at once.
 const CLIENTS_MAX: u32 = 2;
 
-/// How much is drawn, from what.
+/// Number of draws, and the records and seed they are drawn from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrawSpec {
-    /// Records there are.
+    /// Number of records.
     pub records: u64,
     /// Seed of all draws.
     pub seed: u64,
-    /// Look-ups drawn.
+    /// Number of lookups.
     pub keys: usize,
-    /// Steps of YCSB-A drawn.
+    /// Number of steps of YCSB-A.
     pub steps: usize,
 }
 
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn zipf_has_favourites_and_uniform_has_none() {
+    fn zipf_has_popular_keys_and_uniform_has_none() {
         let most = |popularity| {
             let mut counts = std::collections::HashMap::new();
             draws(popularity, 0).keys.iter().for_each(|key| *counts.entry(*key).or_insert(0) += 1);
@@ -129,13 +129,13 @@ mod tests {
     }
 
     #[test]
-    fn half_the_steps_are_updates_to_values_that_are_right() {
+    fn half_the_steps_are_updates_to_valid_values() {
         let mix = draws(Popularity::Uniform, 0).mix;
         let updates = mix.iter().filter(|step| matches!(step, Step::Update(..))).count();
         assert!((9_500..10_500).contains(&updates), "{updates}");
         for step in mix {
             if let Step::Update(key, word) = step {
-                assert_eq!(crate::record::difference(&key, crate::record::Seen { first: word, last: word }), 0);
+                assert_eq!(crate::record::difference(&key, crate::record::ValueEnds { first: word, last: word }), 0);
             }
         }
     }

@@ -1,96 +1,96 @@
-//! What can go wrong in a comparison.
+//! Errors of a comparison.
 
 use std::io;
 
 use guira_lab::driver::DriverError;
 use guira_lab::workload::WorkloadError;
 
-use crate::record::{Key, Seen, value_word};
+use crate::record::{Key, ValueEnds, value_word};
 
-/// A comparison could not be carried out, or a contender's answer was not right. All that was started is ended.
+/// A comparison could not be carried out, or a system gave a wrong answer. Every process that was started has ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeersError {
-    /// A contender does not know a key that was stored.
-    #[error("{key}: it was stored, and there is no such key")]
+    /// A system does not have a key that was stored.
+    #[error("{key}: the key was stored, but is not found")]
     Missing {
         /// The key.
         key: String,
     },
-    /// A contender's value is not the one that was stored.
-    #[error("{key}: a value that starts with {first:#018x} and ends with {last:#018x} instead of {expected:#018x}")]
+    /// A system's value is not the one that was stored.
+    #[error("{key}: the value starts with {first:#018x} and ends with {last:#018x}; expected {expected:#018x}")]
     Wrong {
         /// The key.
         key: String,
         /// The value's first word.
         first: u64,
-        /// Its last.
+        /// The value's last word.
         last: u64,
-        /// What both must be, but for the lowest 16 bits.
+        /// The word that both must be equal to, apart from the lowest 16 bits.
         expected: u64,
     },
-    /// A contender answered one of many look-ups with a wrong value.
-    #[error("a look-up was answered with the value of another key")]
-    SomeWrong,
-    /// A job asks for more operations than were drawn.
-    #[error("{operations} operations, and only {drawn} were drawn")]
+    /// A system answered at least one lookup of a batch with a wrong value.
+    #[error("a lookup was answered with the value of another key")]
+    WrongAnswer,
+    /// A job needs more operations than were drawn.
+    #[error("{operations} operations were asked for, but only {drawn} were drawn")]
     TooFew {
-        /// Asked for.
+        /// Operations asked for.
         operations: usize,
-        /// Drawn.
+        /// Operations drawn.
         drawn: usize,
     },
-    /// What a contender said instead of an answer.
+    /// A system or a helper process gave an unexpected answer.
     #[error("{attempt}: {said}")]
     Peer {
-        /// What was attempted.
+        /// The action that failed.
         attempt: String,
-        /// What it said.
+        /// The answer.
         said: String,
     },
-    /// A contender, with what it failed with.
-    #[error("{contender}: {source}")]
-    Contender {
-        /// Which.
-        contender: String,
-        /// Why.
+    /// A system failed.
+    #[error("{system}: {source}")]
+    System {
+        /// The system.
+        system: String,
+        /// The cause.
         source: Box<PeersError>,
     },
     /// The operating system refused.
     #[error("cannot {attempt}: {source}")]
     Host {
-        /// What was attempted.
+        /// The action that failed.
         attempt: String,
-        /// Its answer.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The store refused.
     #[error(transparent)]
     Store(#[from] guira::Error),
-    /// Impossible records.
+    /// The records are impossible.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// Impossible draws.
+    /// The workload is impossible.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
     /// The machine has too little memory. Nothing was started.
     #[error("{0}")]
     Memory(String),
-    /// Options that cannot be. Nothing was started.
+    /// The options are invalid. Nothing was started.
     #[error("{0}")]
     Options(String),
-    /// The run was interrupted. All that was started is ended.
+    /// The run was interrupted. Every process that was started has ended.
     #[error("interrupted")]
     Interrupted,
 }
 
 impl PeersError {
-    /// The system refused `attempt`.
+    /// The operating system refused `attempt`.
     pub fn host(attempt: impl Into<String>) -> impl FnOnce(io::Error) -> PeersError {
         move |source| PeersError::Host { attempt: attempt.into(), source }
     }
 
-    /// A contender said something else than what was asked for.
+    /// A system gave an unexpected answer to `attempt`.
     pub fn peer(attempt: impl Into<String>, said: impl Into<String>) -> PeersError {
         PeersError::Peer { attempt: attempt.into(), said: said.into() }
     }
@@ -101,7 +101,7 @@ impl PeersError {
     }
 
     #[cold]
-    pub(crate) fn wrong(key: &Key, seen: Seen) -> PeersError {
+    pub(crate) fn wrong(key: &Key, seen: ValueEnds) -> PeersError {
         PeersError::Wrong { key: shown(key), first: seen.first, last: seen.last, expected: value_word(key, 0) }
     }
 
@@ -110,12 +110,12 @@ impl PeersError {
         PeersError::TooFew { operations, drawn }
     }
 
-    /// The same, with the contender it is about.
+    /// Adds the name of the system that failed.
     #[must_use]
-    pub fn of(self, contender: &str) -> PeersError {
+    pub fn of(self, system: &str) -> PeersError {
         match self {
             PeersError::Interrupted => PeersError::Interrupted,
-            source => PeersError::Contender { contender: contender.to_owned(), source: Box::new(source) },
+            source => PeersError::System { system: system.to_owned(), source: Box::new(source) },
         }
     }
 }

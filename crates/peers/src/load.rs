@@ -1,45 +1,45 @@
-//! Loading: every contender gets the same records, in the same order, and can be interrupted.
+//! Loading of the compared systems: each gets the same records in the same order. Loading can be interrupted.
 
 use crate::error::PeersError;
 use crate::record::{Key, Records};
 
-/// Records between two looks whether to go on: some milliseconds of the fastest contender.
-const LOOK_EVERY: u64 = 1 << 14;
+/// Records between two calls of the progress function: some milliseconds of the fastest system.
+const PROGRESS_EVERY: u64 = 1 << 14;
 
-/// Is told how far something has got, and says whether to go on: an error ends the run.
-pub type Watch<'w> = dyn FnMut(&str, u64, u64) -> Result<(), PeersError> + 'w;
+/// Progress function. It takes the name of what runs, how much of it is done, and the total; an error ends the run.
+pub type ProgressFn<'w> = dyn FnMut(&str, u64, u64) -> Result<(), PeersError> + 'w;
 
-/// One contender's loading.
-pub struct Loading<'w> {
+/// Loads one system.
+pub struct Loader<'w> {
     what: String,
     records: u64,
-    watch: &'w mut Watch<'w>,
+    watch: &'w mut ProgressFn<'w>,
 }
 
-impl<'w> Loading<'w> {
-    /// Loads `records` records into `what`.
-    pub fn new(what: impl Into<String>, records: u64, watch: &'w mut Watch<'w>) -> Loading<'w> {
-        Loading { what: what.into(), records, watch }
+impl<'w> Loader<'w> {
+    /// A loader of `records` records into `what`.
+    pub fn new(what: impl Into<String>, records: u64, watch: &'w mut ProgressFn<'w>) -> Loader<'w> {
+        Loader { what: what.into(), records, watch }
     }
 
-    /// How many records there are.
+    /// Number of records.
     #[must_use]
     pub const fn records(&self) -> u64 {
         self.records
     }
 
-    /// Tells how far the making of what is loaded has got.
+    /// Reports the progress of creating the table before it is loaded.
     ///
     /// # Errors
     /// An interruption.
-    pub fn making(&mut self, done: u64, total: u64) -> Result<(), PeersError> {
-        (self.watch)(&format!("{}: making the table", self.what), done, total)
+    pub fn report_creation(&mut self, done: u64, total: u64) -> Result<(), PeersError> {
+        (self.watch)(&format!("{}: creating the table", self.what), done, total)
     }
 
     /// Hands every key and value to `put`.
     ///
     /// # Errors
-    /// What `put` fails with; an interruption.
+    /// Errors of `put`; an interruption.
     pub fn each(
         &mut self,
         records: &Records,
@@ -47,7 +47,7 @@ impl<'w> Loading<'w> {
     ) -> Result<(), PeersError> {
         let mut value = Vec::with_capacity(records.value_bytes());
         for record in 0..self.records {
-            self.look(record)?;
+            self.report(record)?;
             let key = records.key(record);
             records.value_into(&key, 0, &mut value);
             put(&key, &value)?;
@@ -55,10 +55,10 @@ impl<'w> Loading<'w> {
         Ok(())
     }
 
-    /// As [`Loading::each`], in the order of the keys' bytes.
+    /// Same as [`Loader::each`], in the order of the keys' bytes.
     ///
     /// # Errors
-    /// As [`Loading::each`].
+    /// Same as [`Loader::each`].
     pub fn each_sorted(
         &mut self,
         records: &Records,
@@ -68,15 +68,15 @@ impl<'w> Loading<'w> {
         keys.sort_unstable();
         let mut value = Vec::with_capacity(records.value_bytes());
         for (index, key) in (0..).zip(&keys) {
-            self.look(index)?;
+            self.report(index)?;
             records.value_into(key, 0, &mut value);
             put(key, &value)?;
         }
         Ok(())
     }
 
-    fn look(&mut self, done: u64) -> Result<(), PeersError> {
-        if done.is_multiple_of(LOOK_EVERY) {
+    fn report(&mut self, done: u64) -> Result<(), PeersError> {
+        if done.is_multiple_of(PROGRESS_EVERY) {
             (self.watch)(&self.what, done, self.records)?;
         }
         Ok(())

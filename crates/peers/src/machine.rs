@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::error::PeersError;
 
-/// What figures depend on besides the contenders.
+/// Properties of the machine that the figures depend on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Machine {
     /// The processor's name.
@@ -16,24 +16,24 @@ pub struct Machine {
     pub cores: usize,
     /// Bytes of memory.
     pub memory_bytes: u64,
-    /// Bytes of memory that a new program can have without swapping.
+    /// Bytes of memory available to a new program without swapping.
     pub available_bytes: u64,
     /// Bytes of a page.
     pub page_bytes: usize,
-    /// When the kernel gives memory files huge pages.
+    /// When the kernel uses huge pages for shared memory files.
     pub shared_huge_pages: String,
-    /// When it gives other memory huge pages.
+    /// When the kernel uses huge pages for anonymous memory.
     pub huge_pages: String,
-    /// What was asked of the C library's allocator, which the maps use.
+    /// Tunables of the C library's allocator, which the maps use.
     pub malloc: String,
     /// The kernel's release.
     pub kernel: String,
 }
 
 impl Machine {
-    /// This machine. What the kernel does not say is empty or zero.
+    /// Reads the properties of this machine. A property that the kernel does not report is empty or zero.
     #[must_use]
-    pub fn look() -> Machine {
+    pub fn detect() -> Machine {
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let meminfo = text("/proc/meminfo");
         let huge = "/sys/kernel/mm/transparent_hugepage";
@@ -57,7 +57,7 @@ fn field(text: &str, name: &str) -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// A line of /proc/meminfo in bytes.
+/// The value of a line of /proc/meminfo, in bytes.
 fn kilobytes(text: &str, name: &str) -> u64 {
     let number = field(text, name).and_then(|value| value.split(' ').next()?.parse::<u64>().ok());
     number.unwrap_or(0) << 10
@@ -72,20 +72,20 @@ fn chosen(text: &str) -> String {
 /// The processors this thread may run on.
 ///
 /// # Errors
-/// The system's.
+/// Errors of the operating system.
 pub fn cores() -> Result<Vec<usize>, PeersError> {
-    let set = sched_getaffinity(None).map_err(|errno| PeersError::host("learn the processors")(errno.into()))?;
+    let set = sched_getaffinity(None).map_err(|errno| PeersError::host("read the set of processors")(errno.into()))?;
     Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
 }
 
-/// Keeps a thread, or the calling one, to these processors.
+/// Restricts a thread, or the calling one, to these processors.
 ///
 /// # Errors
-/// The system's.
-pub fn keep_to(thread: Option<rustix::thread::Pid>, cores: &[usize]) -> Result<(), PeersError> {
+/// Errors of the operating system.
+pub fn pin_thread(thread: Option<rustix::thread::Pid>, cores: &[usize]) -> Result<(), PeersError> {
     let mut set = CpuSet::new();
     cores.iter().for_each(|core| set.set(*core));
-    sched_setaffinity(thread, &set).map_err(|errno| PeersError::host("choose a processor")(errno.into()))
+    sched_setaffinity(thread, &set).map_err(|errno| PeersError::host("set the processors of a thread")(errno.into()))
 }
 
 #[cfg(test)]
@@ -93,22 +93,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_says_is_read() {
+    fn the_kernels_reports_are_parsed() {
         assert_eq!(kilobytes("MemTotal:       24000000 kB\n", "MemTotal"), 24_000_000 << 10);
         assert_eq!(kilobytes("", "MemTotal"), 0);
         assert_eq!(chosen("always [madvise] never\n"), "madvise");
         assert_eq!(field("model name\t: A B\n", "model name").as_deref(), Some("A B"));
-        let machine = Machine::look();
+        let machine = Machine::detect();
         assert!(machine.cores > 0 && machine.memory_bytes >= machine.available_bytes && machine.page_bytes >= 4096);
     }
 
     #[test]
-    fn a_thread_keeps_to_its_core() {
+    fn a_pinned_thread_stays_on_its_core() {
         let all = cores().unwrap();
         std::thread::spawn(move || {
-            keep_to(None, &all[..1]).unwrap();
+            pin_thread(None, &all[..1]).unwrap();
             assert_eq!(cores().unwrap(), all[..1]);
-            keep_to(None, &all).unwrap();
+            pin_thread(None, &all).unwrap();
             assert_eq!(cores().unwrap(), all);
         })
         .join()

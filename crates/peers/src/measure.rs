@@ -1,6 +1,6 @@
-//! The timed loops: one for each task, the same for every contender, compiled for each.
+//! The timed loops: one for each task, the same for every system, compiled separately for each.
 //!
-//! Invariant: a loop that returns a time has had the right answer to every look-up; any other answer is an error.
+//! Invariant: a loop returns a time only if every lookup had the right answer; any other answer is an error.
 
 use std::hint::black_box;
 
@@ -8,27 +8,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::draws::{Draws, Step};
 use crate::error::PeersError;
-use crate::record::{Key, Records, Seen, difference};
+use crate::record::{Key, Records, ValueEnds, difference};
 
-/// Keys asked for by one `get_many`.
+/// Keys per `get_many`.
 pub const MANY: usize = 32;
 
-/// What is timed.
+/// The kind of operation that is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Task {
-    /// Look-ups one after the other; nothing keeps the processor from starting the next before the last is done.
+    /// Lookups one after the other. The processor may start the next one before the previous one is done.
     Get,
-    /// Look-ups of which each needs the value of the last to know its key, so that nothing overlaps.
+    /// Lookups each of which needs the value of the previous one to choose its key, so that nothing overlaps.
     DependentGet,
-    /// Look-ups of 32 keys at once.
+    /// Lookups of 32 keys at once.
     GetMany,
-    /// YCSB-A: half look-ups, half updates.
+    /// YCSB-A: half lookups, half updates.
     YcsbA,
 }
 
 impl Task {
-    /// As people call it.
+    /// The name in texts for people.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -43,43 +43,43 @@ impl Task {
 /// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// What is timed.
+    /// The kind of operation that is timed.
     pub task: Task,
-    /// How many operations, keys of a `get_many` each counting as one; as many as were drawn, at most.
+    /// Number of operations, where each key of a `get_many` counts as one; at most the number of draws.
     pub operations: usize,
-    /// When to start, in nanoseconds of the monotonic clock, which all processes share; or at once.
+    /// The start in nanoseconds of the monotonic clock, which all processes share; `None` starts at once.
     pub start_ns: Option<u64>,
 }
 
-/// A client of a contender, ready to be measured.
+/// A client of a system, ready to be measured.
 pub trait Runner {
-    /// Carries out a job and returns its nanoseconds.
+    /// Runs a job and returns its time in nanoseconds.
     ///
     /// # Errors
-    /// Whatever the contender fails with, and every answer that is not right.
+    /// Errors of the compared system, and every wrong answer.
     fn run(&mut self, job: &Job, draws: &Draws) -> Result<u64, PeersError>;
 
-    /// Looks these keys up and compares every byte, untimed.
+    /// Looks up these keys and compares every byte, untimed.
     ///
     /// # Errors
-    /// As [`Runner::run`].
+    /// Same as [`Runner::run`].
     fn verify(&mut self, keys: &[Key], records: &Records) -> Result<(), PeersError>;
 }
 
-/// A contender that is called, as opposed to one that is sent messages.
+/// A client of a system that is called directly, without messages.
 pub trait Client {
-    /// The ends of the value of `key`. A value longer than a word is first copied to a buffer of the caller's.
+    /// Reads the value of `key` and returns its ends. A value longer than a word is first copied to a buffer.
     ///
     /// # Errors
-    /// The contender's; a missing key.
-    fn get(&mut self, key: &Key) -> Result<Seen, PeersError>;
+    /// Errors of the compared system; a missing key.
+    fn get(&mut self, key: &Key) -> Result<ValueEnds, PeersError>;
 
-    /// The ends of the values of `keys`, in their order.
+    /// Reads the values of `keys` and returns their ends, in the order of the keys.
     ///
     /// # Errors
-    /// As [`Client::get`].
+    /// Same as [`Client::get`].
     #[inline(always)]
-    fn get_many(&mut self, keys: &[Key; MANY], seen: &mut [Seen; MANY]) -> Result<(), PeersError> {
+    fn get_many(&mut self, keys: &[Key; MANY], seen: &mut [ValueEnds; MANY]) -> Result<(), PeersError> {
         for (key, seen) in keys.iter().zip(seen) {
             *seen = self.get(key)?;
         }
@@ -89,17 +89,17 @@ pub trait Client {
     /// Replaces the value of `key`, which is one word.
     ///
     /// # Errors
-    /// The contender's; a missing key.
+    /// Errors of the compared system; a missing key.
     fn update(&mut self, key: &Key, word: u64) -> Result<(), PeersError>;
 
-    /// Puts the whole value of `key` into `into`, whatever was there.
+    /// Replaces the content of `into` with the whole value of `key`.
     ///
     /// # Errors
-    /// As [`Client::get`].
+    /// Same as [`Client::get`].
     fn fetch(&mut self, key: &Key, into: &mut Vec<u8>) -> Result<(), PeersError>;
 }
 
-/// Carries out a job with a contender that is called.
+/// Runs a job on a client that is called directly.
 pub fn run_client(client: &mut impl Client, job: &Job, draws: &Draws) -> Result<u64, PeersError> {
     match job.task {
         Task::Get => timed(job, || get(client, keys_of(job, draws)?)),
@@ -115,26 +115,26 @@ pub fn verify_client(client: &mut impl Client, keys: &[Key], records: &Records) 
     for key in keys {
         client.fetch(key, &mut value)?;
         if !records.is_whole(key, &value) {
-            return Err(PeersError::wrong(key, Seen::of(&value, records.value_bytes())));
+            return Err(PeersError::wrong(key, ValueEnds::of(&value, records.value_bytes())));
         }
     }
     Ok(())
 }
 
-/// The keys a job looks up.
+/// The keys that a job looks up.
 pub fn keys_of<'d>(job: &Job, draws: &'d Draws) -> Result<&'d [Key], PeersError> {
     draws.keys.get(..job.operations).ok_or_else(|| PeersError::too_few(job.operations, draws.keys.len()))
 }
 
-/// The steps a job carries out.
+/// The steps that a job carries out.
 pub fn steps_of<'d>(job: &Job, draws: &'d Draws) -> Result<&'d [Step], PeersError> {
     draws.mix.get(..job.operations).ok_or_else(|| PeersError::too_few(job.operations, draws.mix.len()))
 }
 
-/// How long `work` takes, from the job's start.
+/// The time that `work` takes, in nanoseconds. Waits for the job's start first.
 pub fn timed(job: &Job, work: impl FnOnce() -> Result<(), PeersError>) -> Result<u64, PeersError> {
     if let Some(start_ns) = job.start_ns {
-        // Bounded: the start is milliseconds ahead of the order.
+        // Bounded: the start is milliseconds after the request.
         while monotonic_ns() < start_ns {
             std::hint::spin_loop();
         }
@@ -144,11 +144,11 @@ pub fn timed(job: &Job, work: impl FnOnce() -> Result<(), PeersError>) -> Result
     Ok(monotonic_ns() - started)
 }
 
-/// Nanoseconds of the clock that all processes of a machine share.
+/// The time of the monotonic clock in nanoseconds. All processes of a machine share it.
 #[must_use]
 pub fn monotonic_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    // Seconds and nanoseconds since the machine was started are not negative.
+    // Seconds and nanoseconds since the machine started are not negative.
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
@@ -157,11 +157,11 @@ fn get(client: &mut impl Client, keys: &[Key]) -> Result<(), PeersError> {
     for key in keys {
         wrong |= difference(key, client.get(key)?);
     }
-    right(wrong)
+    ensure_correct(wrong)
 }
 
-/// Where the next key is read from depends on the value just read: on the difference between it and the right one,
-/// which is zero, as the processor cannot know before it has the value.
+/// Looks up keys so that the index of the next key depends on the value just read: the difference between that value
+/// and the right one is added, which is zero, but the processor cannot know this before it has the value.
 fn dependent_get(client: &mut impl Client, keys: &[Key]) -> Result<(), PeersError> {
     let (mut wrong, mut at) = (0, 0);
     for _ in 0..keys.len() {
@@ -172,19 +172,19 @@ fn dependent_get(client: &mut impl Client, keys: &[Key]) -> Result<(), PeersErro
         wrong |= difference;
         at = black_box(at.wrapping_add(1).wrapping_add(difference as usize));
     }
-    right(wrong)
+    ensure_correct(wrong)
 }
 
 fn get_many(client: &mut impl Client, keys: &[Key]) -> Result<(), PeersError> {
     let mut wrong = 0;
-    let mut seen = [Seen::default(); MANY];
+    let mut seen = [ValueEnds::default(); MANY];
     for keys in keys.as_chunks::<MANY>().0 {
         client.get_many(keys, &mut seen)?;
         for (key, seen) in keys.iter().zip(&seen) {
             wrong |= difference(key, *seen);
         }
     }
-    right(wrong)
+    ensure_correct(wrong)
 }
 
 fn mix(client: &mut impl Client, steps: &[Step]) -> Result<(), PeersError> {
@@ -195,12 +195,12 @@ fn mix(client: &mut impl Client, steps: &[Step]) -> Result<(), PeersError> {
             Step::Update(key, word) => client.update(key, *word)?,
         }
     }
-    right(wrong)
+    ensure_correct(wrong)
 }
 
-/// Nothing if no answer differed.
-pub fn right(wrong: u64) -> Result<(), PeersError> {
-    if wrong == 0 { Ok(()) } else { Err(PeersError::SomeWrong) }
+/// Fails if an answer was wrong, that is, if `wrong` is not zero.
+pub fn ensure_correct(wrong: u64) -> Result<(), PeersError> {
+    if wrong == 0 { Ok(()) } else { Err(PeersError::WrongAnswer) }
 }
 
 #[cfg(test)]
@@ -211,30 +211,30 @@ mod tests {
     use crate::draws::{DrawSpec, Popularity};
     use crate::record::value_word;
 
-    /// A map that answers right, but for the calls it is told to spoil.
+    /// A map that answers correctly, except for one call with a fault.
     struct Fake {
         values: HashMap<Key, u64>,
         calls: usize,
-        spoilt: Option<(usize, Spoil)>,
+        fault: Option<(usize, Fault)>,
     }
 
     #[derive(Clone, Copy)]
-    enum Spoil {
+    enum Fault {
         OtherKey,
         Miss,
     }
 
     impl Client for Fake {
-        fn get(&mut self, key: &Key) -> Result<Seen, PeersError> {
+        fn get(&mut self, key: &Key) -> Result<ValueEnds, PeersError> {
             self.calls += 1;
             let word = *self.values.get(key).ok_or_else(|| PeersError::missing(key))?;
-            match self.spoilt {
-                Some((call, Spoil::OtherKey)) if call == self.calls => {
+            match self.fault {
+                Some((call, Fault::OtherKey)) if call == self.calls => {
                     let word = value_word(b"otherkey", 0);
-                    Ok(Seen { first: word, last: word })
+                    Ok(ValueEnds { first: word, last: word })
                 }
-                Some((call, Spoil::Miss)) if call == self.calls => Err(PeersError::missing(key)),
-                _ => Ok(Seen { first: word, last: word }),
+                Some((call, Fault::Miss)) if call == self.calls => Err(PeersError::missing(key)),
+                _ => Ok(ValueEnds { first: word, last: word }),
             }
         }
 
@@ -256,10 +256,10 @@ mod tests {
         Records::new(8, SPEC.seed).expect("8 bytes are a word")
     }
 
-    fn fake(spoilt: Option<(usize, Spoil)>) -> Fake {
+    fn fake(fault: Option<(usize, Fault)>) -> Fake {
         let records = records();
         let keys = (0..SPEC.records).map(|record| records.key(record));
-        Fake { values: keys.map(|key| (key, value_word(&key, 0))).collect(), calls: 0, spoilt }
+        Fake { values: keys.map(|key| (key, value_word(&key, 0))).collect(), calls: 0, fault }
     }
 
     fn job(task: Task) -> Job {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn right_answers_have_a_time() {
+    fn right_answers_are_timed() {
         for task in TASKS {
             let mut fake = fake(None);
             run_client(&mut fake, &job(task), &draws()).expect("every answer is right");
@@ -283,18 +283,18 @@ mod tests {
     #[test]
     fn one_wrong_answer_fails_the_run() {
         for task in TASKS {
-            for spoil in [Spoil::OtherKey, Spoil::Miss] {
+            for kind in [Fault::OtherKey, Fault::Miss] {
                 for call in [1, 100] {
-                    let error = run_client(&mut fake(Some((call, spoil))), &job(task), &draws()).unwrap_err();
-                    let is_expected = match spoil {
-                        Spoil::OtherKey => matches!(error, PeersError::SomeWrong),
-                        Spoil::Miss => matches!(error, PeersError::Missing { .. }),
+                    let error = run_client(&mut fake(Some((call, kind))), &job(task), &draws()).unwrap_err();
+                    let is_expected = match kind {
+                        Fault::OtherKey => matches!(error, PeersError::WrongAnswer),
+                        Fault::Miss => matches!(error, PeersError::Missing { .. }),
                     };
                     assert!(is_expected, "{task:?}: {error}");
                 }
             }
         }
-        let error = verify_client(&mut fake(Some((7, Spoil::OtherKey))), &draws().keys, &records()).unwrap_err();
+        let error = verify_client(&mut fake(Some((7, Fault::OtherKey))), &draws().keys, &records()).unwrap_err();
         assert!(matches!(error, PeersError::Wrong { .. }), "{error}");
     }
 
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_is_waited_for() {
+    fn a_job_waits_for_its_start() {
         let start_ns = monotonic_ns() + 3_000_000;
         timed(&Job { start_ns: Some(start_ns), ..job(Task::Get) }, || Ok(())).expect("nothing fails");
         assert!(monotonic_ns() >= start_ns);

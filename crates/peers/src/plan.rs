@@ -1,6 +1,6 @@
-//! What a run will do: which contenders, how each is asked, what is timed, how often, and what that needs.
+//! The plan of a run: the systems, their access modes, the series that are timed, and the memory and time needed.
 //!
-//! A plan is a function of the options and of what is installed; nothing is started to make it.
+//! A plan is a function of the options and of the installed programs; planning starts nothing.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -8,122 +8,122 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-use crate::contenders::lmdb::Reads;
 use crate::draws::Popularity;
 use crate::error::PeersError;
 use crate::measure::{MANY, Task};
 use crate::record::WORD_BYTES;
+use crate::systems::lmdb::Reads;
 
-/// A contender.
+/// A system that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Name {
-    /// This project's table.
+pub enum System {
+    /// A table of Guira.
     Guira,
-    /// Bare reads of the same memory.
+    /// Plain reads of the memory of Guira's table.
     Raw,
-    /// A map of shards with locks.
+    /// dashmap: a map of shards with locks.
     Dashmap,
-    /// A map without locks.
+    /// papaya: a map without locks.
     Papaya,
-    /// A B+ tree in a mapped file.
+    /// LMDB: a B+ tree in a mapped file.
     Lmdb,
-    /// A server.
+    /// The server redis-server.
     Redis,
-    /// A server.
+    /// The server memcached.
     Memcached,
 }
 
-impl Name {
-    /// Every contender.
-    pub const ALL: [Name; 7] =
-        [Name::Guira, Name::Raw, Name::Dashmap, Name::Papaya, Name::Lmdb, Name::Redis, Name::Memcached];
+impl System {
+    /// Every system.
+    pub const ALL: [System; 7] =
+        [System::Guira, System::Raw, System::Dashmap, System::Papaya, System::Lmdb, System::Redis, System::Memcached];
 
     /// The name in options and in JSON.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
-            Name::Guira => "guira",
-            Name::Raw => "raw",
-            Name::Dashmap => "dashmap",
-            Name::Papaya => "papaya",
-            Name::Lmdb => "lmdb",
-            Name::Redis => "redis",
-            Name::Memcached => "memcached",
+            System::Guira => "guira",
+            System::Raw => "raw",
+            System::Dashmap => "dashmap",
+            System::Papaya => "papaya",
+            System::Lmdb => "lmdb",
+            System::Redis => "redis",
+            System::Memcached => "memcached",
         }
     }
 
-    /// The name for people.
+    /// The name in texts for people.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
-            Name::Guira => "Guira",
-            Name::Raw => "raw memory",
-            Name::Dashmap => "dashmap",
-            Name::Papaya => "papaya",
-            Name::Lmdb => "LMDB",
-            Name::Redis => "Redis",
-            Name::Memcached => "memcached",
+            System::Guira => "Guira",
+            System::Raw => "raw memory",
+            System::Dashmap => "dashmap",
+            System::Papaya => "papaya",
+            System::Lmdb => "LMDB",
+            System::Redis => "Redis",
+            System::Memcached => "memcached",
         }
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for System {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
 }
 
-impl FromStr for Name {
+impl FromStr for System {
     type Err = PeersError;
 
-    fn from_str(text: &str) -> Result<Name, PeersError> {
-        Name::ALL.into_iter().find(|name| name.as_str() == text).ok_or_else(|| {
-            let names = Name::ALL.map(Name::as_str).join(", ");
-            PeersError::Options(format!("there is no contender {text:?}; there are {names}"))
+    fn from_str(text: &str) -> Result<System, PeersError> {
+        System::ALL.into_iter().find(|name| name.as_str() == text).ok_or_else(|| {
+            let names = System::ALL.map(System::as_str).join(", ");
+            PeersError::Options(format!("unknown system {text:?}; the systems are {names}"))
         })
     }
 }
 
-/// A way of asking a contender.
+/// An access mode of a system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
-    /// By calls of its only interface.
-    Call(Name),
-    /// By transactions that serve as many look-ups.
+    /// Calls of its only interface.
+    Call(System),
+    /// Read transactions with this many lookups each.
     Lmdb(Reads),
-    /// By messages to a server, this many on their way at once.
-    Server(Name, usize),
+    /// Messages to a server, this many in flight.
+    Server(System, usize),
 }
 
-/// Commands on their way where they are pipelined.
+/// Commands in flight where they are pipelined.
 pub const PIPELINE: usize = 16;
 
 impl Way {
-    /// Every way, in the order of reports.
+    /// Every access mode, in the order of reports.
     pub const ALL: [Way; 10] = [
-        Way::Call(Name::Guira),
-        Way::Call(Name::Raw),
-        Way::Call(Name::Dashmap),
-        Way::Call(Name::Papaya),
+        Way::Call(System::Guira),
+        Way::Call(System::Raw),
+        Way::Call(System::Dashmap),
+        Way::Call(System::Papaya),
         Way::Lmdb(Reads::Long),
         Way::Lmdb(Reads::Each),
-        Way::Server(Name::Redis, 1),
-        Way::Server(Name::Redis, PIPELINE),
-        Way::Server(Name::Memcached, 1),
-        Way::Server(Name::Memcached, PIPELINE),
+        Way::Server(System::Redis, 1),
+        Way::Server(System::Redis, PIPELINE),
+        Way::Server(System::Memcached, 1),
+        Way::Server(System::Memcached, PIPELINE),
     ];
 
-    /// Which contender.
+    /// The system.
     #[must_use]
-    pub const fn name(self) -> Name {
+    pub const fn name(self) -> System {
         match self {
             Way::Call(name) | Way::Server(name, _) => name,
-            Way::Lmdb(_) => Name::Lmdb,
+            Way::Lmdb(_) => System::Lmdb,
         }
     }
 
-    /// The way in JSON: empty if there is only one.
+    /// The name of the access mode in JSON; empty if the system has only one.
     #[must_use]
     pub const fn variant(self) -> &'static str {
         match self {
@@ -135,11 +135,11 @@ impl Way {
         }
     }
 
-    /// What this way is timed with, when so many clients run at once.
+    /// The tasks that are timed in this access mode with this many concurrent clients.
     fn tasks(self, clients: u8) -> &'static [Task] {
         match (self, clients) {
-            (Way::Call(Name::Raw), 1) => &[Task::Get, Task::DependentGet, Task::GetMany],
-            (Way::Call(Name::Raw), _) | (Way::Lmdb(Reads::Each), 1) => &[Task::Get],
+            (Way::Call(System::Raw), 1) => &[Task::Get, Task::DependentGet, Task::GetMany],
+            (Way::Call(System::Raw), _) | (Way::Lmdb(Reads::Each), 1) => &[Task::Get],
             (Way::Call(_) | Way::Lmdb(Reads::Long), 1) => &[Task::Get, Task::DependentGet, Task::GetMany, Task::YcsbA],
             (Way::Call(_), _) => &[Task::Get, Task::GetMany, Task::YcsbA],
             (Way::Server(_, 1), 1) => &[Task::Get, Task::GetMany, Task::YcsbA],
@@ -148,7 +148,8 @@ impl Way {
         }
     }
 
-    /// Operations of one measurement, so that each takes about as long: servers take a hundred times as long as calls.
+    /// Operations of one measurement, chosen so that all measurements take about as long: a server takes a hundred
+    /// times as long as a call.
     fn operations(self, task: Task, base: usize) -> usize {
         let divisor = match (self, task) {
             (Way::Call(_), Task::YcsbA) => STEPS_DIVISOR,
@@ -161,7 +162,7 @@ impl Way {
         whole_batches(base / divisor)
     }
 
-    /// Roughly what an operation costs, for the estimate only.
+    /// Approximate nanoseconds of an operation, for the estimate only.
     fn cost_ns(self, task: Task, value_bytes: usize) -> u64 {
         let copied = value_bytes as u64 / 8;
         copied
@@ -174,35 +175,35 @@ impl Way {
             }
     }
 
-    /// Bytes each record takes beside its key and value, measured generously.
+    /// Upper estimate of the bytes that a record takes beyond its key and value.
     fn overhead_bytes(self) -> u64 {
         match self.name() {
-            Name::Guira => 24,
-            Name::Raw => 0,
-            Name::Dashmap | Name::Lmdb => 48,
-            Name::Papaya => 80,
-            Name::Redis | Name::Memcached => 112,
+            System::Guira => 24,
+            System::Raw => 0,
+            System::Dashmap | System::Lmdb => 48,
+            System::Papaya => 80,
+            System::Redis | System::Memcached => 112,
         }
     }
 }
 
-/// YCSB-A of calls takes this many times fewer steps than look-ups, and as many are drawn.
+/// YCSB-A takes this many times fewer steps than lookups in a system that is called; as many steps are drawn.
 const STEPS_DIVISOR: usize = 2;
 
-/// Where a server and its client run.
+/// Placement of a server and its client on processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Placement {
-    /// Wherever the kernel puts them.
+    /// Chosen by the kernel.
     Anywhere,
     /// Both on one processor.
     OneCore,
-    /// The server on a processor of its own.
+    /// The server has a processor of its own.
     TwoCores,
 }
 
 impl Placement {
-    /// As people call it; nothing if there is nothing to say.
+    /// The description in texts for people; empty if there is nothing to add.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -213,43 +214,45 @@ impl Placement {
     }
 }
 
-/// What a run is asked for.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Records with values of one word.
+    /// Number of records with values of one word.
     pub records: u64,
-    /// Look-ups of one measurement of a contender that is called; the others have fixed fractions of it.
+    /// Lookups of one measurement of a system that is called; the others take fixed fractions of it.
     pub operations: usize,
-    /// Times everything is measured.
+    /// Number of times that everything is measured.
     pub rounds: u32,
-    /// Bytes of values that each contender holds when they are longer than a word.
+    /// Bytes of values in each system when they are longer than a word.
     pub value_memory_bytes: u64,
     /// Seed of keys and draws.
     pub seed: u64,
-    /// Only these contenders; all, if there are none.
-    pub only: Vec<Name>,
-    /// All but these.
-    pub skip: Vec<Name>,
+    /// The systems that take part; empty for all.
+    pub only: Vec<System>,
+    /// The systems that do not take part.
+    pub skip: Vec<System>,
     /// The command line that runs [`serve_helper`](crate::serve_helper) in another process.
     pub helper: Vec<OsString>,
 }
 
-/// Rounds of a run, at most.
+/// Most rounds of a run.
 const ROUNDS_MAX: u32 = 1000;
-/// Operations of one measurement, at most: what is drawn for them takes 4 GiB.
+/// Most operations of one measurement: their draws take 4 GiB.
 const OPERATIONS_MAX: usize = 1 << 26;
-/// Records, at most: keys spell 48 bits, and memory for more is rare.
+/// Most records: keys hold 48 bits, and few machines have memory for more.
 const RECORDS_MAX: u64 = 1 << 32;
 
 impl Options {
-    /// Whether this contender takes part.
+    /// Whether the system takes part.
     #[must_use]
-    pub fn wants(&self, name: Name) -> bool {
+    pub fn wants(&self, name: System) -> bool {
         (self.only.is_empty() || self.only.contains(&name)) && !self.skip.contains(&name)
     }
 
+    /// Checks the bounds of all numbers.
+    ///
     /// # Errors
-    /// Numbers that cannot be.
+    /// [`PeersError::Options`] with the first number out of bounds.
     pub(crate) fn check(&self) -> Result<(), PeersError> {
         let bounds = [
             ("rounds", u64::from(self.rounds), 1, u64::from(ROUNDS_MAX)),
@@ -258,33 +261,35 @@ impl Options {
         ];
         for (name, found, min, max) in bounds {
             if !(min..=max).contains(&found) {
-                return Err(PeersError::Options(format!("{found} {name}; at least {min}, at most {max}")));
+                return Err(PeersError::Options(format!(
+                    "{found} {name} are out of range: at least {min}, at most {max}"
+                )));
             }
         }
-        if !Name::ALL.into_iter().any(|name| self.wants(name)) {
-            return Err(PeersError::Options("no contender is left".to_owned()));
+        if !System::ALL.into_iter().any(|name| self.wants(name)) {
+            return Err(PeersError::Options("--only and --skip leave no system".to_owned()));
         }
         Ok(())
     }
 }
 
-/// One table of each contender, and what is timed on it.
+/// One data set, and what is timed on it in every system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stage {
     /// Bytes of every value.
     pub value_bytes: usize,
-    /// Records.
+    /// Number of records.
     pub records: u64,
-    /// Look-ups of one measurement of a contender that is called.
+    /// Lookups of one measurement of a system that is called.
     pub operations: usize,
-    /// How popular keys are.
+    /// Popularities of keys.
     pub popularities: Vec<Popularity>,
-    /// How many clients run at once.
+    /// Numbers of concurrent clients.
     pub clients: Vec<u8>,
 }
 
 impl Stage {
-    /// The stages of a run: values of one word with everything, then longer values with look-ups only.
+    /// The stages of a run: values of one word with all tasks, then longer values with lookups only.
     #[must_use]
     pub fn all(options: &Options) -> Vec<Stage> {
         let word = Stage {
@@ -304,13 +309,13 @@ impl Stage {
         std::iter::once(word).chain(longer).collect()
     }
 
-    /// Whether everything is timed, or look-ups only.
+    /// Whether values have one word, so that all tasks are timed and not only lookups.
     #[must_use]
     pub const fn is_of_words(&self) -> bool {
         self.value_bytes == WORD_BYTES
     }
 
-    /// Everything that is timed on this stage, in order: what is compared stands together.
+    /// Every series of this stage, in the order of measuring: series that are compared with each other are adjacent.
     #[must_use]
     pub fn series(&self, ways: &[Way], cores: usize) -> Vec<Series> {
         let mut all = Vec::new();
@@ -337,35 +342,36 @@ impl Stage {
         all
     }
 
-    /// Steps of YCSB-A that are drawn.
+    /// Number of steps of YCSB-A that are drawn.
     #[must_use]
     pub const fn steps(&self) -> usize {
         if self.is_of_words() { whole_batches(self.operations / STEPS_DIVISOR) } else { 0 }
     }
 
-    /// Bytes of memory and of shared memory that these contenders take at once.
+    /// Memory and shared memory that these systems take at the same time.
     fn needs(&self, ways: &[Way]) -> Needs {
         let mut needs = Needs::default();
         let mut last = None;
         for way in ways.iter().filter(|way| last.replace(way.name()) != Some(way.name())) {
             let each = way.overhead_bytes() + self.value_bytes as u64 * if self.is_of_words() { 1 } else { 2 };
-            let bytes = if way.name() == Name::Raw { 0 } else { self.records * each };
+            let bytes = if way.name() == System::Raw { 0 } else { self.records * each };
             needs.memory_bytes += bytes;
-            if matches!(way.name(), Name::Guira | Name::Lmdb) {
+            if matches!(way.name(), System::Guira | System::Lmdb) {
                 needs.shared_bytes += bytes;
             }
         }
-        // Both clients' keys and steps, the second one's twice: in its process and for the threads of a map.
+        // Keys and steps of both clients, those of the second twice: in its process, and for the second thread of a
+        // map.
         let drawn = self.operations as u64 * 8 + self.steps() as u64 * 24;
         needs.memory_bytes += 3 * drawn * self.popularities.len() as u64;
         needs
     }
 }
 
-/// Longer values, and how many times fewer operations they are timed with.
+/// Lengths of longer values, each with the divisor of its number of operations.
 const LONGER_VALUES: [(usize, usize); 3] = [(100, 4), (1024, 16), (65_536, 256)];
 
-/// As many operations, in whole batches of `get_many`, and enough to have a time.
+/// Rounds down to whole batches of `get_many`, but to no fewer than ten.
 const fn whole_batches(operations: usize) -> usize {
     let batches = operations / MANY;
     if batches < 10 { 10 * MANY } else { batches * MANY }
@@ -378,38 +384,38 @@ fn placements(way: Way, clients: u8, cores: usize) -> &'static [Placement] {
     }
 }
 
-/// Something that is timed.
+/// A series of measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Series {
-    /// Who, and how it is asked.
+    /// The access mode, which includes the system.
     pub way: Way,
-    /// What.
+    /// The task.
     pub task: Task,
-    /// With which keys.
+    /// Popularity of the keys.
     pub popularity: Popularity,
-    /// How many at once: processes, or threads where the contender belongs to one process.
+    /// Number of concurrent clients: processes, or threads where the system is in one process.
     pub clients: u8,
-    /// Where a server runs.
+    /// Placement of the server.
     pub placement: Placement,
     /// Operations of each client.
     pub operations: usize,
 }
 
-/// What a run needs of the machine.
+/// Memory and time that a run needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Needs {
     /// Bytes of memory, shared memory included.
     pub memory_bytes: u64,
     /// Bytes of shared memory.
     pub shared_bytes: u64,
-    /// Seconds, roughly.
+    /// Approximate seconds.
     pub seconds: u64,
 }
 
-/// What a run with these ways needs.
+/// Computes what a run with these access modes needs.
 #[must_use]
 pub fn needs(options: &Options, ways: &[Way], cores: usize) -> Needs {
-    /// Storing a record in one contender, in nanoseconds, roughly.
+    /// Approximate nanoseconds for storing a record in one system.
     const LOAD_NS: u64 = 700;
     let mut total = Needs { seconds: 1, ..Needs::default() };
     for stage in Stage::all(options) {
@@ -450,15 +456,15 @@ mod tests {
 
     #[test]
     fn names_parse_and_print() {
-        for name in Name::ALL {
-            assert_eq!(name.to_string().parse::<Name>().unwrap(), name);
+        for name in System::ALL {
+            assert_eq!(name.to_string().parse::<System>().unwrap(), name);
             assert_eq!(serde_json::to_value(name).unwrap(), name.as_str());
         }
-        assert!("valkey".parse::<Name>().unwrap_err().to_string().contains("redis"));
+        assert!("valkey".parse::<System>().unwrap_err().to_string().contains("redis"));
     }
 
     #[test]
-    fn no_series_is_there_twice_and_all_have_whole_batches() {
+    fn series_are_unique_and_have_whole_batches() {
         for stage in Stage::all(&options()) {
             let series = stage.series(&Way::ALL, 2);
             assert_eq!(series.iter().collect::<HashSet<_>>().len(), series.len());
@@ -469,23 +475,23 @@ mod tests {
     }
 
     #[test]
-    fn a_full_run_is_minutes_and_gigabytes() {
+    fn a_full_run_needs_minutes_and_gigabytes() {
         let needs = needs(&options(), &Way::ALL, 2);
         assert!((60..720).contains(&needs.seconds), "{needs:?}");
         assert!((2 << 30..5 << 30).contains(&needs.memory_bytes) && needs.shared_bytes < 2 << 30, "{needs:?}");
     }
 
     #[test]
-    fn contenders_are_chosen() {
-        let only = Options { only: vec![Name::Guira, Name::Lmdb], skip: vec![Name::Lmdb], ..options() };
-        assert!(only.wants(Name::Guira) && !only.wants(Name::Lmdb) && !only.wants(Name::Redis));
-        assert!(Options { only: vec![Name::Lmdb], skip: vec![Name::Lmdb], ..options() }.check().is_err());
+    fn options_choose_the_systems() {
+        let only = Options { only: vec![System::Guira, System::Lmdb], skip: vec![System::Lmdb], ..options() };
+        assert!(only.wants(System::Guira) && !only.wants(System::Lmdb) && !only.wants(System::Redis));
+        assert!(Options { only: vec![System::Lmdb], skip: vec![System::Lmdb], ..options() }.check().is_err());
         assert!(Options { rounds: 0, ..options() }.check().is_err());
         assert!(options().check().is_ok());
     }
 
     #[test]
-    fn one_core_has_nothing_to_place() {
+    fn one_core_leaves_no_choice_of_placement() {
         let stage = &Stage::all(&options())[0];
         assert!(stage.series(&Way::ALL, 1).iter().all(|series| series.placement == Placement::Anywhere));
     }

@@ -1,57 +1,57 @@
-//! The report as a picture: bars of nanoseconds an operation, on a logarithmic scale that all groups share.
+//! The report as a plot: bars of nanoseconds per operation, on a logarithmic scale that all groups share.
 //!
-//! It is written by hand, without a font to measure and with a background of its own, so that it can be read on light
-//! and dark pages alike.
+//! The SVG is written without measuring a font, and has a background of its own, so that it is readable on light and
+//! dark pages.
 
 use crate::draws::Popularity;
 use crate::measure::Task;
-use crate::plan::Name;
+use crate::plan::System;
 use crate::record::WORD_BYTES;
 use crate::run::{Cell, Report};
 
-/// Of a picture.
+/// Width of a plot.
 pub const WIDTH: f64 = 1240.0;
-/// Beside the columns.
+/// Margin beside the columns.
 pub const MARGIN: f64 = 28.0;
-/// Between the columns.
+/// Gap between the columns.
 pub const COLUMN_GAP: f64 = 36.0;
-/// Of each of the two columns.
+/// Width of each of the two columns.
 pub const COLUMN_WIDTH: f64 = (WIDTH - 2.0 * MARGIN - COLUMN_GAP) / 2.0;
-/// Where the names end and the bars begin.
+/// Width of the column of names, behind which the bars begin.
 const NAMES_WIDTH: f64 = 186.0;
-/// Room for the figure behind the longest bar.
+/// Width reserved for the figure after the longest bar.
 const FIGURE_WIDTH: f64 = 128.0;
 const BARS_WIDTH: f64 = COLUMN_WIDTH - NAMES_WIDTH - FIGURE_WIDTH;
-/// Where the columns begin, below the head.
+/// Top of the columns, below the heading.
 pub const TOP: f64 = 104.0;
 const GROUP_HEAD: f64 = 40.0;
 const GROUP_FOOT: f64 = 20.0;
-/// From bar to bar.
+/// Distance between bars.
 pub const ROW: f64 = 23.0;
-/// Of a bar, in height.
+/// Height of a bar.
 pub const BAR: f64 = 15.0;
-/// Below the columns.
+/// Space below the columns.
 pub const FOOT: f64 = 22.0;
 
-/// Behind everything.
+/// Color of the background.
 pub const BACKGROUND: &str = "#ffffff";
-/// Around everything.
+/// Color of the border.
 pub const BORDER: &str = "#c9d1d9";
 const GRID: &str = "#e3e7eb";
-/// Of text.
+/// Color of text.
 pub const TEXT: &str = "#1f2328";
-/// Of text that explains.
+/// Color of explanatory text.
 pub const FAINT: &str = "#59636e";
-/// Families, the first of which that a reader has is taken.
+/// Font families, in order of preference.
 pub const FONT: &str = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif";
 
-/// One heading and its bars.
+/// A heading and its bars.
 struct Group<'r> {
     title: String,
     bars: Vec<&'r Cell>,
 }
 
-/// The picture as SVG.
+/// Draws the plot as SVG.
 #[must_use]
 pub fn svg(report: &Report) -> String {
     let columns = [task_groups(report), value_groups(report)];
@@ -62,7 +62,7 @@ pub fn svg(report: &Report) -> String {
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
          height=\"{height}\" font-family=\"{FONT}\" font-size=\"14\" fill=\"{TEXT}\" role=\"img\">\n\
-         <title>Nanoseconds an operation: Guira and its peers</title>\n\
+         <title>Nanoseconds per operation: Guira and its peers</title>\n\
          <rect x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"8\" fill=\"{BACKGROUND}\" stroke=\"{BORDER}\"/>\n",
         WIDTH - 1.0,
         height - 1.0
@@ -84,20 +84,20 @@ fn head(out: &mut String, report: &Report) {
     let machine = &report.machine;
     let records = report.stages.first().map_or(0, |stage| stage.records);
     let what = format!(
-        "{} records, keys of {} bytes, uniform; median of {} interleaved rounds, and how many times Guira's it is",
+        "{} records, keys of {} bytes, uniform; median of {} interleaved rounds, and its ratio to Guira's",
         text(records),
         report.key_bytes,
         report.rounds
     );
     let machine = format!("{}, {} cores, Linux {}", machine.processor, machine.cores, machine.kernel);
-    let title = "Nanoseconds an operation, one client (logarithmic; shorter is faster)";
+    let title = "Nanoseconds per operation, one client (logarithmic; shorter is faster)";
     for (y, size, colour, line) in [(38, 22, TEXT, title), (62, 14, FAINT, &what), (82, 14, FAINT, &machine)] {
         let line = escaped(line);
         *out += &format!("<text x=\"{MARGIN}\" y=\"{y}\" font-size=\"{size}\" fill=\"{colour}\">{line}</text>\n");
     }
 }
 
-/// The tasks, with values of a word.
+/// The groups of the tasks with values of one word.
 fn task_groups(report: &Report) -> Vec<Group<'_>> {
     let groups = [Task::Get, Task::DependentGet, Task::GetMany, Task::YcsbA].map(|task| {
         let is_in = |cell: &&Cell| cell.value_bytes == WORD_BYTES && cell.task == task;
@@ -106,7 +106,7 @@ fn task_groups(report: &Report) -> Vec<Group<'_>> {
     groups.into_iter().filter(|group| !group.bars.is_empty()).collect()
 }
 
-/// Look-ups of longer values.
+/// The groups of lookups of longer values.
 fn value_groups(report: &Report) -> Vec<Group<'_>> {
     let longer = report.stages.iter().filter(|stage| stage.value_bytes != WORD_BYTES);
     let groups = longer.map(|stage| {
@@ -117,7 +117,7 @@ fn value_groups(report: &Report) -> Vec<Group<'_>> {
     groups.filter(|group| !group.bars.is_empty()).collect()
 }
 
-/// The best time of each contender and depth, fastest first.
+/// The best time of each bar, fastest first.
 fn bars(report: &Report, is_in: impl Fn(&&Cell) -> bool) -> Vec<&Cell> {
     let mut best: Vec<&Cell> = Vec::new();
     let plain = |cell: &&Cell| cell.clients == 1 && cell.popularity == Popularity::Uniform;
@@ -132,10 +132,10 @@ fn bars(report: &Report, is_in: impl Fn(&&Cell) -> bool) -> Vec<&Cell> {
     best
 }
 
-/// Whose bar it is: servers have one for each depth, all others one.
+/// The name of a cell's bar: a server has one bar for each depth, every other system one.
 fn bar_name(cell: &Cell) -> String {
     match cell.name {
-        Name::Redis | Name::Memcached => match (cell.task, cell.variant) {
+        System::Redis | System::Memcached => match (cell.task, cell.variant) {
             (Task::GetMany, _) => format!("{}, 32 at once", cell.name.title()),
             (_, variant) => format!("{}, {variant}", cell.name.title()),
         },
@@ -143,16 +143,16 @@ fn bar_name(cell: &Cell) -> String {
     }
 }
 
-/// A contender's colour.
-pub fn colour(name: Name) -> &'static str {
+/// The color of a system.
+pub fn colour(name: System) -> &'static str {
     match name {
-        Name::Guira => "#0b7a4b",
-        Name::Raw => "#8c959f",
-        Name::Dashmap => "#3b73c4",
-        Name::Papaya => "#5b9bd5",
-        Name::Lmdb => "#7d56b3",
-        Name::Redis => "#c8372d",
-        Name::Memcached => "#d9822b",
+        System::Guira => "#0b7a4b",
+        System::Raw => "#8c959f",
+        System::Dashmap => "#3b73c4",
+        System::Papaya => "#5b9bd5",
+        System::Lmdb => "#7d56b3",
+        System::Redis => "#c8372d",
+        System::Memcached => "#d9822b",
     }
 }
 
@@ -173,10 +173,10 @@ impl Group<'_> {
             *out += &format!("<text x=\"{tick_x:.1}\" y=\"{name_y:.1}\" font-size=\"11\" fill=\"{FAINT}\" ");
             *out += &format!("text-anchor=\"middle\">{name}</text>\n");
         }
-        let guira_ns = self.bars.iter().find(|cell| cell.name == Name::Guira).map(|cell| cell.median_ns);
+        let guira_ns = self.bars.iter().find(|cell| cell.name == System::Guira).map(|cell| cell.median_ns);
         for (row, cell) in self.bars.iter().enumerate() {
             let middle = bars_y + ROW * (row as f64 + 0.5);
-            let weight = if cell.name == Name::Guira { "700" } else { "400" };
+            let weight = if cell.name == System::Guira { "700" } else { "400" };
             let length = (scale.at(cell.median_ns) * BARS_WIDTH).max(2.0);
             let figure = figure(cell, guira_ns);
             *out += &format!(
@@ -195,7 +195,7 @@ impl Group<'_> {
     }
 }
 
-/// The time, and how many times Guira's it is.
+/// The text of a bar: the time, and its ratio to Guira's.
 fn figure(cell: &Cell, guira_ns: Option<f64>) -> String {
     let time = match cell.median_ns {
         ns if ns < 100.0 => format!("{ns:.1} ns"),
@@ -203,7 +203,7 @@ fn figure(cell: &Cell, guira_ns: Option<f64>) -> String {
         ns => format!("{:.1} µs", ns / 1e3),
     };
     match guira_ns {
-        Some(guira_ns) if cell.name != Name::Guira => {
+        Some(guira_ns) if cell.name != System::Guira => {
             let ratio = cell.median_ns / guira_ns;
             let digits = match ratio {
                 _ if ratio < 1.0 => 2,
@@ -229,12 +229,12 @@ impl Scale {
         Scale { low, high: high.max(0.1).log10().ceil().max(low + 1.0) }
     }
 
-    /// Where a time is, from 0 to 1.
+    /// The position of a time, from 0 to 1.
     fn at(&self, ns: f64) -> f64 {
         ((ns.log10() - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
     }
 
-    /// The powers of ten, and their names.
+    /// Positions and names of the powers of ten.
     fn ticks(&self) -> Vec<(f64, &'static str)> {
         const NAMES: [&str; 8] = ["0.1 ns", "1 ns", "10 ns", "100 ns", "1 µs", "10 µs", "100 µs", "1 ms"];
         let name = |power: i32| NAMES.get((power + 1) as usize).copied().unwrap_or("");
@@ -246,7 +246,7 @@ fn text(number: u64) -> String {
     crate::text::grouped(number)
 }
 
-/// Text as it stands in SVG.
+/// Escapes text for SVG.
 pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -1,8 +1,7 @@
-//! Servers that are started for a run and gone after it, whatever happens.
+//! Servers that are started for a run and end with it, whatever happens.
 //!
-//! A server is killed when its [`Server`] is dropped. Where `setpriv` is installed, the kernel kills it as well if this
-//! process is killed before it could. It stands in a process group of its own, so that Ctrl-C ends the run and not the
-//! server under it.
+//! A server is killed when its [`Server`] is dropped. Where `setpriv` is installed, the kernel also kills it if this
+//! process is killed first. The server has a process group of its own, so that Ctrl-C does not end it during the run.
 
 use std::env;
 use std::ffi::OsString;
@@ -18,32 +17,32 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::Pid;
 
-use crate::contenders::memcached::Memcached;
-use crate::contenders::redis::Redis;
-use crate::contenders::{Address, Connection, load_server};
 use crate::error::PeersError;
-use crate::load::Loading;
-use crate::machine::keep_to;
+use crate::load::Loader;
+use crate::machine::pin_thread;
 use crate::record::{Records, WORD_BYTES};
+use crate::systems::memcached::Memcached;
+use crate::systems::redis::Redis;
+use crate::systems::{Address, Connection, load_server};
 
-/// How long a server may take until it answers.
+/// Longest time that a server may take to start.
 const START_LIMIT: Duration = Duration::from_secs(10);
-/// Between two looks whether it does.
+/// Interval between two attempts to reach a starting server.
 const START_POLL: Duration = Duration::from_millis(5);
-/// Clients of a server, at most: some for each way of asking, from two processes; or as many as a run over TCP may ask
-/// for, and again as many that are only just closed.
+/// Most clients of a server: some for each access mode, from two processes; or the most connections of a run over TCP,
+/// and as many again that have just been closed.
 const CONNECTIONS_MAX: u32 = 1024;
-/// Ports that are tried, because another program may take one between its choice and its use.
+/// Ports that are tried, because another program may take a port between its choice and its use.
 const PORTS_TRIED: u32 = 5;
-/// memcached's own bounds for the size of its hash table, as a power of two.
+/// The bounds that memcached has for the exponent of its hash table's size.
 const HASH_POWERS: (u32, u32) = (16, 30);
 
-/// Which server.
+/// A server program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// redis-server.
+    /// The program redis-server.
     Redis,
-    /// memcached.
+    /// The program memcached.
     Memcached,
 }
 
@@ -60,7 +59,7 @@ impl Kind {
     /// The program's version, or `None` if it is not installed.
     #[must_use]
     pub fn version(self) -> Option<String> {
-        let output = Command::new(found(self.program())?).arg("--version").stdin(Stdio::null()).output().ok()?;
+        let output = Command::new(find_program(self.program())?).arg("--version").stdin(Stdio::null()).output().ok()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let version = match self {
             Kind::Redis => text.split_whitespace().find_map(|word| word.strip_prefix("v=")),
@@ -77,23 +76,23 @@ impl Kind {
     }
 }
 
-/// How large a server's data will be, and how many threads serve it.
+/// The size of a server's data, and its number of threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Records.
+    /// Number of records.
     pub records: u64,
     /// Bytes of each value.
     pub value_bytes: usize,
-    /// Threads that serve (memcached).
+    /// Worker threads (memcached).
     pub threads: u32,
 }
 
-/// What a server is to listen on.
+/// The kind of address that a server listens on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listen {
-    /// A Unix socket in its directory.
+    /// A Unix socket in the server's directory.
     Socket,
-    /// A TCP port of the loopback interface that is free.
+    /// A free TCP port of the loopback interface.
     Port,
 }
 
@@ -108,7 +107,7 @@ impl Server {
     /// Starts a server that keeps everything in memory, in `directory`, and waits until it answers.
     ///
     /// # Errors
-    /// It is not installed, or does not answer in 10 s.
+    /// The server is not installed, or does not answer within 10 s.
     pub fn start(kind: Kind, listen: Listen, directory: &Path, sizes: &Sizes) -> Result<Server, PeersError> {
         let name = format!("{}-{}", kind.program(), sizes.threads);
         if listen == Listen::Socket {
@@ -135,10 +134,10 @@ impl Server {
         let log = directory.join(format!("{name}.log"));
         let attempt = || format!("start {}", kind.program());
         let program =
-            found(kind.program()).ok_or_else(|| PeersError::host(attempt())(io::ErrorKind::NotFound.into()))?;
+            find_program(kind.program()).ok_or_else(|| PeersError::host(attempt())(io::ErrorKind::NotFound.into()))?;
         let output = File::create(&log).map_err(PeersError::host(attempt()))?;
         let errors = output.try_clone().map_err(PeersError::host(attempt()))?;
-        let mut command = outlived_by_none(&program);
+        let mut command = killed_with_parent(&program);
         command.args(arguments(kind, &address, sizes)).current_dir(directory);
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         let child = command.spawn().map_err(PeersError::host(attempt()))?;
@@ -147,24 +146,24 @@ impl Server {
         Ok(server)
     }
 
-    /// Where it listens.
+    /// The server's address.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Its process.
+    /// The process id of the server.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Keeps all its threads to these processors.
+    /// Restricts all threads of the server to these processors.
     ///
     /// # Errors
-    /// The system's.
-    pub fn keep_to(&self, cores: &[usize]) -> Result<(), PeersError> {
-        keep_process_to(self.pid(), cores)
+    /// Errors of the operating system.
+    pub fn pin_to(&self, cores: &[usize]) -> Result<(), PeersError> {
+        pin_process(self.pid(), cores)
     }
 
     fn wait(&mut self, log: &Path) -> Result<(), PeersError> {
@@ -186,16 +185,16 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It has ended by itself, or it ends now: there is nothing in it to keep.
+        // It may have ended by itself; nothing in it needs to be kept.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A command for `program` that is killed with this process, where `setpriv` is installed, and in a process group of
-/// its own.
-pub fn outlived_by_none(program: &Path) -> Command {
-    let mut command = match found("setpriv") {
+/// A command for `program` in a process group of its own, which is killed when this process ends if `setpriv` is
+/// installed.
+pub fn killed_with_parent(program: &Path) -> Command {
+    let mut command = match find_program("setpriv") {
         Some(setpriv) => {
             let mut command = Command::new(setpriv);
             command.args(["--pdeathsig", "KILL", "--"]).arg(program);
@@ -207,17 +206,17 @@ pub fn outlived_by_none(program: &Path) -> Command {
     command
 }
 
-/// Keeps all threads of a process to these processors.
+/// Restricts all threads of a process to these processors.
 ///
 /// # Errors
-/// The system's.
-pub fn keep_process_to(pid: u32, cores: &[usize]) -> Result<(), PeersError> {
+/// Errors of the operating system.
+pub fn pin_process(pid: u32, cores: &[usize]) -> Result<(), PeersError> {
     let attempt = || format!("list the threads of process {pid}");
     for entry in fs::read_dir(format!("/proc/{pid}/task")).map_err(PeersError::host(attempt()))? {
         let entry = entry.map_err(PeersError::host(attempt()))?;
         let number = entry.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
         if let Some(thread) = number {
-            keep_to(Some(thread), cores)?;
+            pin_thread(Some(thread), cores)?;
         }
     }
     Ok(())
@@ -226,16 +225,16 @@ pub fn keep_process_to(pid: u32, cores: &[usize]) -> Result<(), PeersError> {
 /// Stores every record in the server at `address`.
 ///
 /// # Errors
-/// The server's; an interruption.
-pub fn load(kind: Kind, address: &Address, records: &Records, loading: &mut Loading<'_>) -> Result<(), PeersError> {
+/// Errors of the server; an interruption.
+pub fn load(kind: Kind, address: &Address, records: &Records, loader: &mut Loader<'_>) -> Result<(), PeersError> {
     let value_bytes = records.value_bytes();
     match kind {
-        Kind::Redis => load_server(&mut Connection::<Redis>::open(address, value_bytes)?, records, loading),
-        Kind::Memcached => load_server(&mut Connection::<Memcached>::open(address, value_bytes)?, records, loading),
+        Kind::Redis => load_server(&mut Connection::<Redis>::open(address, value_bytes)?, records, loader),
+        Kind::Memcached => load_server(&mut Connection::<Memcached>::open(address, value_bytes)?, records, loader),
     }
 }
 
-/// A TCP port of the loopback interface that nobody listens on.
+/// Finds a TCP port of the loopback interface that no program listens on.
 fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
@@ -256,10 +255,10 @@ fn arguments(kind: Kind, address: &Address, sizes: &Sizes) -> Vec<OsString> {
         }
         Kind::Memcached => {
             let power = sizes.records.max(1).next_power_of_two().ilog2().clamp(HASH_POWERS.0, HASH_POWERS.1);
-            // Twice what the values take: items have headers, and places come in fixed sizes.
+            // Twice the size of the values: items have headers, and come in fixed size classes.
             let megabytes = 256 + ((2 * sizes.records * (sizes.value_bytes as u64 + 64)) >> 20);
             let threads = sizes.threads;
-            // Without CAS numbers, 8 bytes less for each item; and full memory is an error, never a silent eviction.
+            // -C drops CAS numbers, 8 bytes per item; with -M full memory is an error, never a silent eviction.
             let mut arguments =
                 words(format!("-U 0 -C -M -t {threads} -c {CONNECTIONS_MAX} -m {megabytes} -o hashpower={power}"));
             match address {
@@ -274,8 +273,8 @@ fn arguments(kind: Kind, address: &Address, sizes: &Sizes) -> Vec<OsString> {
     }
 }
 
-/// Where a program is, as a shell would find it.
-pub fn found(program: &str) -> Option<PathBuf> {
+/// Finds a program in PATH, as a shell would.
+pub fn find_program(program: &str) -> Option<PathBuf> {
     let directories = env::var_os("PATH")?;
     let is_program = |path: &PathBuf| {
         fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
@@ -289,8 +288,8 @@ mod tests {
 
     #[test]
     fn programs_are_found_where_a_shell_finds_them() {
-        assert!(found("sh").is_some());
-        assert_eq!(found("no-such-program-anywhere"), None);
+        assert!(find_program("sh").is_some());
+        assert_eq!(find_program("no-such-program-anywhere"), None);
     }
 
     #[test]
@@ -307,7 +306,7 @@ mod tests {
                 let server = Server::start(kind, listen, directory.path(), &sizes).unwrap();
                 assert_eq!(matches!(server.address(), Address::Port(_)), listen == Listen::Port);
                 let cores = crate::machine::cores().unwrap();
-                server.keep_to(&cores[..1]).unwrap();
+                server.pin_to(&cores[..1]).unwrap();
                 let process = PathBuf::from(format!("/proc/{}", server.pid()));
                 assert!(process.exists());
                 drop(server);

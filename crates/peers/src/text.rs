@@ -1,24 +1,24 @@
 //! The report as text: aligned for a terminal, or as Markdown for the documentation. Both show the same tables.
 
-use crate::aims::{Aim, Bound};
 use crate::draws::Popularity;
 use crate::machine::Machine;
 use crate::measure::Task;
-use crate::plan::{Name, Placement};
+use crate::plan::{Placement, System};
 use crate::record::WORD_BYTES;
 use crate::run::{Cell, Report};
+use crate::targets::{Bound, Target};
 
-/// A table: a title, column heads, and rows of as many cells.
+/// A table: a title, column headings, and rows with one cell for each column.
 pub struct Table {
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// Its column heads.
+    /// Column headings.
     pub heads: Vec<&'static str>,
-    /// Its rows.
+    /// Rows of cells.
     pub rows: Vec<Vec<String>>,
 }
 
-/// The report for a terminal.
+/// Formats the report for a terminal.
 #[must_use]
 pub fn human(report: &Report) -> String {
     let mut parts =
@@ -29,12 +29,13 @@ pub fn human(report: &Report) -> String {
     parts.join("\n\n")
 }
 
-/// The report as a Markdown document that shows the plot `plot` and names the command that repeats it.
+/// Formats the report as a Markdown document with the plot `plot` and the command that repeats the run.
 #[must_use]
 pub fn markdown(report: &Report, plot: &str, command: &str) -> String {
     let mut text = String::from("# Guira and its peers\n\n");
     text += &format!(
-        "One run on one machine, written by\n\n```sh\n{command}\n```\n\n![Nanoseconds an operation]({plot})\n\n"
+        "One run on one machine, written by the command\n\n```sh\n{command}\n```\n\n\
+         ![Nanoseconds per operation]({plot})\n\n"
     );
     for (name, fact) in facts(report) {
         text += &format!("- {name}: {fact}\n");
@@ -43,7 +44,7 @@ pub fn markdown(report: &Report, plot: &str, command: &str) -> String {
     text
 }
 
-/// A table under a heading, in Markdown.
+/// Formats a table with a heading in Markdown.
 pub fn in_markdown(table: &Table) -> String {
     let mut text = format!("\n## {}\n\n", table.title);
     text += &format!("| {} |\n", table.heads.join(" | "));
@@ -54,14 +55,14 @@ pub fn in_markdown(table: &Table) -> String {
     text
 }
 
-/// What the figures depend on.
+/// The conditions of the run.
 fn facts(report: &Report) -> Vec<(&'static str, String)> {
     let machine = &report.machine;
     let peers: Vec<String> = report
         .peers
         .iter()
         .filter_map(|peer| {
-            let version = peer.version.as_ref().filter(|_| !matches!(peer.name, Name::Guira | Name::Raw))?;
+            let version = peer.version.as_ref().filter(|_| !matches!(peer.name, System::Guira | System::Raw))?;
             Some(format!("{} {version}", peer.name.title()))
         })
         .collect();
@@ -80,8 +81,8 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
         (
             "method",
             format!(
-                "everything in turn, {} rounds after a warm-up; the median round, and min..max; every answer checked; \
-                 the rates of two clients are of both together",
+                "all series in turn, {} rounds after a warm-up; the median round, and min..max; every answer is \
+                 checked; the rate of two clients is their sum",
                 report.rounds
             ),
         ),
@@ -91,7 +92,7 @@ fn facts(report: &Report) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// A machine in one line.
+/// Describes a machine in one line.
 pub fn machine_text(machine: &Machine) -> String {
     format!(
         "{}, {} cores, {:.1} GiB, pages of {} KiB, huge pages {} (memory files: {}), {}Linux {}",
@@ -107,7 +108,7 @@ pub fn machine_text(machine: &Machine) -> String {
 }
 
 fn tables(report: &Report) -> Vec<Table> {
-    let mut tables = vec![aims_table(&report.aims)];
+    let mut tables = vec![targets_table(&report.targets)];
     for popularity in [Popularity::Uniform, Popularity::Zipf] {
         for clients in [1, 2] {
             for task in [Task::Get, Task::DependentGet, Task::GetMany, Task::YcsbA] {
@@ -133,34 +134,34 @@ fn clients_title(clients: u8) -> &'static str {
     if clients == 1 { "one client" } else { "two at once" }
 }
 
-fn aims_table(aims: &[Aim]) -> Table {
-    let row = |aim: &Aim| {
-        let bound = match aim.bound {
+fn targets_table(targets: &[Target]) -> Table {
+    let row = |target: &Target| {
+        let bound = match target.bound {
             Bound::AtLeast => "at least",
             Bound::AtMost => "at most",
         };
-        let met = if aim.is_met { "met" } else { "not met" };
-        let (measured, aimed) = (ratio(aim.measured), ratio(aim.aimed));
+        let met = if target.is_met { "met" } else { "not met" };
+        let (measured, limit) = (ratio(target.measured), ratio(target.target));
         vec![
-            aim.title.to_owned(),
-            aim.popularity.title().to_owned(),
+            target.title.to_owned(),
+            target.popularity.title().to_owned(),
             measured,
-            format!("{bound} {aimed}"),
+            format!("{bound} {limit}"),
             met.to_owned(),
         ]
     };
     Table {
-        title: "Aims, with values of 8 bytes and one client".to_owned(),
-        heads: vec!["ratio", "keys", "measured", "aim", ""],
-        rows: aims.iter().map(row).collect(),
+        title: "Targets, with values of 8 bytes and one client".to_owned(),
+        heads: vec!["ratio", "keys", "measured", "target", ""],
+        rows: targets.iter().map(row).collect(),
     }
 }
 
-/// Times, fastest first, and each as a multiple of Guira's.
+/// Formats times, fastest first, each with its ratio to Guira's.
 fn times_table<'c>(title: String, cells: impl Iterator<Item = &'c Cell>) -> Table {
     let mut cells: Vec<&Cell> = cells.collect();
     cells.sort_by(|one, other| one.median_ns.total_cmp(&other.median_ns));
-    let guira = cells.iter().find(|cell| cell.name == Name::Guira).map(|cell| cell.median_ns);
+    let guira = cells.iter().find(|cell| cell.name == System::Guira).map(|cell| cell.median_ns);
     let row = |cell: &&Cell| {
         let against = guira.map_or(String::new(), |guira| ratio(cell.median_ns / guira));
         let spread = format!("{}..{}", time(cell.min_ns), time(cell.max_ns));
@@ -168,12 +169,12 @@ fn times_table<'c>(title: String, cells: impl Iterator<Item = &'c Cell>) -> Tabl
     };
     Table {
         title,
-        heads: vec!["contender", "ns/operation", "min..max", "operations/s", "Guira = 1"],
+        heads: vec!["system", "ns/operation", "min..max", "operations/s", "Guira = 1"],
         rows: cells.iter().map(row).collect(),
     }
 }
 
-/// Who was timed, and how it was asked.
+/// The label of a cell: the system, its access mode and its placement.
 pub fn label(cell: &Cell) -> String {
     let mut text = cell.name.title().to_owned();
     if !cell.variant.is_empty() {
@@ -185,7 +186,7 @@ pub fn label(cell: &Cell) -> String {
     text
 }
 
-/// A table for a terminal.
+/// Formats a table for a terminal.
 pub fn aligned(table: &Table) -> String {
     let heads = table.heads.iter().map(|head| (*head).to_owned()).collect();
     let rows: Vec<&Vec<String>> = std::iter::once(&heads).chain(&table.rows).collect();
@@ -201,7 +202,7 @@ pub fn aligned(table: &Table) -> String {
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Nanoseconds with three digits that mean something.
+/// Formats nanoseconds with at least three significant digits.
 pub fn time(ns: f64) -> String {
     match ns {
         _ if ns < 100.0 => format!("{ns:.1}"),
@@ -209,7 +210,7 @@ pub fn time(ns: f64) -> String {
     }
 }
 
-/// A ratio with two or three digits that mean something.
+/// Formats a ratio with two or three significant digits.
 pub fn ratio(ratio: f64) -> String {
     match ratio {
         _ if ratio < 10.0 => format!("{ratio:.2}"),
@@ -218,7 +219,7 @@ pub fn ratio(ratio: f64) -> String {
     }
 }
 
-/// `1,234,567`.
+/// Formats a number with groups of digits: `1,234,567`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -236,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_digits_that_mean_something() {
+    fn numbers_have_significant_digits() {
         assert_eq!([7.25, 99.94, 123.4, 12_345.6].map(time), ["7.2", "99.9", "123", "12,346"]);
         assert_eq!([0.854, 9.99, 12.34, 123.4, 1234.4].map(ratio), ["0.85", "9.99", "12.3", "123", "1,234"]);
     }

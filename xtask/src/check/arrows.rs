@@ -1,9 +1,9 @@
-//! Which package of the workspace may depend on which. Arrows point one way: programs, the public API, the protocol,
-//! the layout, the fabric.
+//! The allowed dependencies between packages of the workspace. Arrows point one way: programs, the public API, the
+//! protocol, the layout, the fabric.
 //!
 //! Every allowed arrow is a row of [`ARROWS`] with its reason; any other dependency between two packages of the
-//! workspace is a violation, and so is a package the table does not know. Dev-dependencies are free: cargo keeps them
-//! out of what ships.
+//! workspace is a violation, also of a package without a row. Dev-dependencies are not checked: they are not part of
+//! published packages.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ const ARROWS: [(&str, &str, &str); 51] = [
     ("guira-lab", "guira-fabric-*", "figures run on chosen backends"),
     ("guira-lab", "guira-check", "an experiment checks the table it leaves"),
     ("guira-peers", "guira", "a comparison measures what users call"),
-    ("guira-peers", "guira-lab", "every contender gets the same workload"),
+    ("guira-peers", "guira-lab", "every system gets the same workload"),
     ("guira-peers", "guira-fabric", "the physical limit is prefetched reads"),
     ("guira-peers", "guira-fabric-shm", "the physical limit is reads of the same memory"),
     ("guira-cli", "guira", "the program is the store's first user"),
@@ -65,7 +65,7 @@ const ARROWS: [(&str, &str, &str); 51] = [
     ("guira-fuzz", "guira-harness", "fuzz targets run the harnesses"),
 ];
 
-/// Programs: nothing may depend on them, whatever a pattern above says.
+/// Programs, which nothing may depend on, even if a pattern above matches.
 const PROGRAMS: [&str; 3] = ["guira-cli", "guira-instructions", "xtask"];
 
 /// Checks the dependencies of every package of the workspace on the others.

@@ -1,12 +1,12 @@
-//! The record of what the tests take: every step has a budget, no recorded time is over its budget by half, and the
-//! whole stays within half an hour.
+//! The record of the times of tests: every step has a budget, no recorded time exceeds its budget by more than half,
+//! and the whole takes at most half an hour.
 
 use std::collections::BTreeMap;
 
 use crate::report::{Report, Violation};
 use crate::test::budget::{Line, OVER, PATH, Times, WHOLE_MAX_S};
 
-/// Checks the record, if that file exists, against the names of the `steps` there are.
+/// Checks the record, if the file exists, against the names of all `steps`.
 pub fn check(text: Option<&str>, steps: &[String]) -> Report {
     let violation = |line: usize, reason: String| Violation::new(PATH, line, reason);
     let (times, mut violations) = match text.map(Times::parse) {
@@ -17,7 +17,7 @@ pub fn check(text: Option<&str>, steps: &[String]) -> Report {
     let text = text.unwrap_or_default();
     if violations.is_empty() {
         let missing = steps.iter().filter(|step| !times.steps.contains_key(*step));
-        violations.extend(missing.map(|step| violation(1, format!("there is no line for step {step}"))));
+        violations.extend(missing.map(|step| violation(1, format!("step {step} has no entry"))));
         let unknown = times.steps.keys().filter(|name| !steps.contains(name));
         violations.extend(unknown.map(|name| violation(line_of(text, name), format!("there is no step {name}"))));
         for (name, line) in times.steps.iter().chain(&times.suites).chain([(&"whole".to_owned(), &times.whole)]) {
@@ -25,7 +25,8 @@ pub fn check(text: Option<&str>, steps: &[String]) -> Report {
         }
         let whole_s = times.whole.budget_s.unwrap_or_default();
         if whole_s > WHOLE_MAX_S {
-            violations.push(violation(line_of(text, "whole"), format!("the whole may take {WHOLE_MAX_S} s")));
+            violations
+                .push(violation(line_of(text, "whole"), format!("the budget of the whole is over {WHOLE_MAX_S} s")));
         }
     }
     let looked_at = format!("{} steps and {} suites in {PATH}", times.steps.len(), times.suites.len());
@@ -34,13 +35,15 @@ pub fn check(text: Option<&str>, steps: &[String]) -> Report {
 
 fn wrong(line: &Line) -> Option<String> {
     match line.budget_s {
-        None => Some("it has no budget_s".to_owned()),
+        None => Some("budget_s is missing".to_owned()),
         Some(budget_s) if budget_s > 0.0 && line.recorded_s <= budget_s * OVER => None,
-        Some(budget_s) => Some(format!("it took {} s, over its budget of {budget_s} s by half", line.recorded_s)),
+        Some(budget_s) => {
+            Some(format!("it took {} s, more than half over its budget of {budget_s} s", line.recorded_s))
+        }
     }
 }
 
-/// The line of the table of this name, from 1.
+/// The line of the table `name`, from 1.
 fn line_of(text: &str, name: &str) -> usize {
     let heads: BTreeMap<String, usize> =
         text.lines().enumerate().map(|(at, line)| (line.replace('"', ""), at)).collect();
@@ -65,17 +68,20 @@ mod tests {
     }
 
     #[test]
-    fn times_over_their_budget_by_half_fail() {
+    fn times_more_than_half_over_their_budget_fail() {
         let over = |from: &str, to: &str| reasons(&WHOLE.replace(from, to));
-        assert_eq!(over("= 15", "= 16"), [format!("{PATH}:4: a: it took 16 s, over its budget of 10 s by half")]);
+        assert_eq!(
+            over("= 15", "= 16"),
+            [format!("{PATH}:4: a: it took 16 s, more than half over its budget of 10 s")]
+        );
         assert_eq!(over("recorded_s = 4", "recorded_s = 7").len(), 1);
-        assert_eq!(over("= 1200", "= 1801"), [format!("{PATH}:1: the whole may take 1800 s")]);
+        assert_eq!(over("= 1200", "= 1801"), [format!("{PATH}:1: the budget of the whole is over 1800 s")]);
         assert_eq!(over("= 1000", "= 1900").len(), 1);
     }
 
     #[test]
     fn every_step_and_every_long_suite_has_a_budget() {
-        assert_eq!(reasons(&WHOLE.replace("budget_s = 4\n", "")), [format!("{PATH}:7: b::c: it has no budget_s")]);
+        assert_eq!(reasons(&WHOLE.replace("budget_s = 4\n", "")), [format!("{PATH}:7: b::c: budget_s is missing")]);
         assert_eq!(reasons(&WHOLE.replace("steps.a", "steps.b")).len(), 2);
         assert!(reasons("nonsense")[0].contains("does not parse"));
         assert_eq!(check(None, &[]).violations.len(), 1);

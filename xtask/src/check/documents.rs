@@ -1,8 +1,8 @@
-//! Documents: every relative link leads to a file of the repository, every test that a document names is there, and
-//! every regression tells its story.
+//! Documents: every relative link leads to a file of the repository, every test that a document names exists, and every
+//! regression file has a description.
 //!
-//! A link is checked where it is written as `[text](target)` or `[label]: target` outside code. A regression file opens
-//! with a doc comment whose parts `Cause:`, `Effect:` and `Fix:` each say something.
+//! Links of the forms `[text](target)` and `[label]: target` are checked outside code. A regression file opens with a
+//! doc comment whose parts `Cause:`, `Effect:` and `Fix:` are not empty.
 
 use std::collections::BTreeSet;
 
@@ -10,26 +10,26 @@ use crate::report::{Report, Violation};
 use crate::rust::RustFile;
 use crate::tree::SourceFile;
 
-/// The parts of a regression's story.
-const STORY: [&str; 3] = ["Cause", "Effect", "Fix"];
+/// The parts of a regression's description.
+const PARTS: [&str; 3] = ["Cause", "Effect", "Fix"];
 
-/// Where regressions are: of the protocol, and of whole stores.
+/// The folders with regressions: those of the protocol, and those of whole stores.
 const SUITES: [&str; 2] = ["conformance/", "crates/guira/tests/"];
-/// Files that only list regressions.
+/// Files that only declare regressions.
 const LISTS: [&str; 3] = ["lib.rs", "main.rs", "mod.rs"];
 
-/// The head of a table's last column that names tests, as code.
+/// The heading of a table's last column if it names tests, as code.
 const TESTS_COLUMN: &str = "shown by";
 
-/// Checks the links of every document against `paths`, the tests it names against `rust`, and the story of every
-/// regression.
+/// Checks the links of every document against `paths`, the tests that it names against `rust`, and the description of
+/// every regression.
 pub fn check(markdown: &[&SourceFile], rust: &[RustFile], paths: &BTreeSet<String>) -> Report {
     let mut violations = Vec::new();
     let mut links = 0;
     for file in markdown {
         let found = relative_links(&file.text);
         links += found.len();
-        violations.extend(found.iter().filter_map(|link| dead(&file.path, link, paths)));
+        violations.extend(found.iter().filter_map(|link| broken(&file.path, link, paths)));
     }
     let mut tests = 0;
     for file in markdown {
@@ -41,14 +41,14 @@ pub fn check(markdown: &[&SourceFile], rust: &[RustFile], paths: &BTreeSet<Strin
         violations.extend(missing.map(|(line, name)| Violation::new(&file.path, *line, reason(name))));
     }
     let regressions: Vec<&RustFile> = rust.iter().filter(|file| is_regression(&file.path)).collect();
-    violations.extend(regressions.iter().flat_map(|file| missing_story(file)));
-    let (documents, stories) = (markdown.len(), regressions.len());
+    violations.extend(regressions.iter().flat_map(|file| missing_parts(file)));
+    let (documents, regressions) = (markdown.len(), regressions.len());
     let looked_at =
-        format!("{links} relative links and {tests} tests in {documents} documents, {stories} regression files");
+        format!("{links} relative links and {tests} tests in {documents} documents, {regressions} regression files");
     Report { name: "docs", looked_at, violations }
 }
 
-/// Names of tests in tables whose last column has them, with their lines.
+/// Names of tests in tables with a last column for them, with their lines.
 fn tests_named(text: &str) -> Vec<(usize, &str)> {
     let mut named = Vec::new();
     let mut names_tests = false;
@@ -73,28 +73,33 @@ struct Link {
     target: String,
 }
 
-/// The links of a document that name a file, without their fragments.
+/// The links of a document to files, without their fragments.
 fn relative_links(text: &str) -> Vec<Link> {
-    let mut links = Vec::new();
+    let links = lines_outside_fences(text).flat_map(|(line, text)| {
+        let prose = without_code(text);
+        let files = targets(&prose).filter_map(|target| file_of(&target));
+        files.map(move |target| Link { line, target }).collect::<Vec<_>>()
+    });
+    links.collect()
+}
+
+/// The lines of a document that are not in a fenced block of code, with their numbers from 1.
+pub fn lines_outside_fences(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fence: Option<&str> = None;
-    for (index, line) in text.lines().enumerate() {
+    text.lines().enumerate().filter_map(move |(index, line)| {
         let start = line.trim_start();
         let marker = ["```", "~~~"].into_iter().find(|marker| start.starts_with(marker));
         match (fence, marker) {
             (None, Some(_)) => fence = marker,
             (Some(open), Some(close)) if open == close => fence = None,
             (Some(_), _) => {}
-            (None, None) => links.extend(
-                targets(&without_code(line))
-                    .filter_map(|target| file_of(&target))
-                    .map(|target| Link { line: index + 1, target }),
-            ),
+            (None, None) => return Some((index + 1, line)),
         }
-    }
-    links
+        None
+    })
 }
 
-/// The line with what stands between backticks left out; an unpaired backtick is text.
+/// Removes code between backticks from a line; an unpaired backtick is text.
 fn without_code(line: &str) -> String {
     let parts: Vec<&str> = line.split('`').collect();
     let unpaired = parts.len().is_multiple_of(2);
@@ -103,7 +108,7 @@ fn without_code(line: &str) -> String {
     parts.iter().enumerate().filter(|(index, _)| is_text(*index)).map(|(_, part)| *part).collect()
 }
 
-/// Every link target of a line: inline links and images, and a reference's definition.
+/// Every link target of a line: of inline links, images and definitions of references.
 fn targets(line: &str) -> impl Iterator<Item = String> {
     let inline = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let definition = line.trim_start().strip_prefix('[').and_then(|rest| rest.split_once("]: "));
@@ -113,7 +118,7 @@ fn targets(line: &str) -> impl Iterator<Item = String> {
     all.into_iter()
 }
 
-/// The file a target names: without title, angle brackets and fragment; none for a web address or a fragment alone.
+/// The file of a target, without title, angle brackets and fragment; `None` for a web address or a fragment alone.
 fn file_of(target: &str) -> Option<String> {
     let bare = target.split_whitespace().next()?.trim_start_matches('<').trim_end_matches('>');
     let file = bare.split(['#', '?']).next().unwrap_or_default();
@@ -121,7 +126,7 @@ fn file_of(target: &str) -> Option<String> {
     (!is_elsewhere).then(|| file.to_owned())
 }
 
-fn dead(document: &str, link: &Link, paths: &BTreeSet<String>) -> Option<Violation> {
+fn broken(document: &str, link: &Link, paths: &BTreeSet<String>) -> Option<Violation> {
     let violation = |reason: String| Some(Violation::new(document, link.line, reason));
     if link.target.starts_with('/') {
         return violation(format!("the link to {} is not relative", link.target));
@@ -137,7 +142,7 @@ fn dead(document: &str, link: &Link, paths: &BTreeSet<String>) -> Option<Violati
     }
 }
 
-/// `target` seen from `document`, as a path from the root.
+/// Resolves `target`, relative to `document`, to a path from the root.
 fn resolve(document: &str, target: &str) -> Option<String> {
     let mut parts: Vec<&str> = document.split('/').collect();
     parts.pop();
@@ -158,20 +163,20 @@ fn is_regression(path: &str) -> bool {
     is_inside && parts.contains(&"regressions") && !LISTS.contains(&name)
 }
 
-fn missing_story(file: &RustFile) -> Vec<Violation> {
+fn missing_parts(file: &RustFile) -> Vec<Violation> {
     let doc: Vec<&str> = file.text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim).collect();
-    let missing = STORY.iter().filter(|part| !tells(&doc, part));
-    let reason = |part: &str| format!("the leading doc comment lacks `//! {part}:` with a text");
+    let missing = PARTS.iter().filter(|part| !has_part(&doc, part));
+    let reason = |part: &str| format!("the leading doc comment has no text after `//! {part}:`");
     missing.map(|part| Violation::new(&file.path, 1, reason(part))).collect()
 }
 
-/// Whether a line starts with `part:` and words follow, there or on the next line.
-fn tells(doc: &[&str], part: &str) -> bool {
-    let is_label = |text: &str| STORY.iter().any(|part| text.starts_with(&format!("{part}:")));
+/// Whether a line starts with `part:`, and text follows there or on the next line.
+fn has_part(doc: &[&str], part: &str) -> bool {
+    let is_label = |text: &str| PARTS.iter().any(|part| text.starts_with(&format!("{part}:")));
     doc.iter().enumerate().any(|(index, line)| {
-        let Some(said) = line.strip_prefix(part).and_then(|rest| rest.strip_prefix(':')) else { return false };
+        let Some(printed) = line.strip_prefix(part).and_then(|rest| rest.strip_prefix(':')) else { return false };
         let next = doc.get(index + 1).copied().unwrap_or_default();
-        !said.trim().is_empty() || (!next.is_empty() && !is_label(next))
+        !printed.trim().is_empty() || (!next.is_empty() && !is_label(next))
     })
 }
 
@@ -179,7 +184,7 @@ fn tells(doc: &[&str], part: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn dead_links(text: &str) -> Vec<(usize, String)> {
+    fn broken_links(text: &str) -> Vec<(usize, String)> {
         let document = SourceFile { path: "docs/a.md".to_owned(), text: text.to_owned() };
         let paths = ["README.md", "docs/a.md", "docs/decisions/0001.md"].map(str::to_owned).into();
         let violations = check(&[&document], &[], &paths).violations;
@@ -187,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn dead_links_fail() {
+    fn broken_links_fail() {
         for (text, reason) in [
             ("[a](b.md)", "the link to b.md leads to no file (docs/b.md)"),
             ("[a](../b.md#part \"title\")", "the link to ../b.md leads to no file (b.md)"),
@@ -197,25 +202,25 @@ mod tests {
             ("[a](../../b.md)", "the link to ../../b.md leaves the repository"),
             ("`a` [a](b.md) `b`", "the link to b.md leads to no file (docs/b.md)"),
         ] {
-            assert_eq!(dead_links(&format!("x\n{text}\n")), [(2, reason.to_owned())], "{text}");
+            assert_eq!(broken_links(&format!("x\n{text}\n")), [(2, reason.to_owned())], "{text}");
         }
     }
 
     #[test]
-    fn live_links_other_addresses_and_code_pass() {
+    fn valid_links_other_addresses_and_code_pass() {
         let text = "[a](a.md) [b](../README.md#part) [c](decisions/) [d](decisions/0001.md) [e](#part)\n\
                     [f](https://example.org/b.md) [g](mailto:a@example.org) `[h](b.md)`\n[^1]: words\n\
                     ```text\n[i](b.md)\n~~~\n[j](b.md)\n```\n[k](./a.md) [l](..)\n";
-        assert_eq!(dead_links(text), []);
+        assert_eq!(broken_links(text), []);
     }
 
     #[test]
     fn links_after_a_closed_fence_are_checked_again() {
-        assert_eq!(dead_links("```\n```\n[a](b.md)\n").len(), 1);
+        assert_eq!(broken_links("```\n```\n[a](b.md)\n").len(), 1);
     }
 
     #[test]
-    fn a_test_that_is_named_and_not_there_fails() {
+    fn a_named_test_that_does_not_exist_fails() {
         let text = "x\n| fault | shown by |\n|---|---|\n| `a` | `is_there`, `is_not` |\n| b | |\n\n\
                     | fault | promised |\n|---|---|\n| a | `nowhere` |\n";
         let document = SourceFile { path: "docs/a.md".to_owned(), text: text.to_owned() };
@@ -225,25 +230,31 @@ mod tests {
         assert_eq!(found, [(4, "there is no test is_not")]);
     }
 
-    fn untold(path: &str, text: &str) -> Vec<String> {
+    fn description_violations(path: &str, text: &str) -> Vec<String> {
         let file = RustFile::parse(path, text).expect("the sample parses");
         check(&[], &[file], &BTreeSet::new()).violations.into_iter().map(|violation| violation.reason).collect()
     }
 
     #[test]
-    fn a_regression_without_its_story_fails() {
+    fn a_regression_without_a_description_fails() {
         let path = "conformance/regressions/torn_row.rs";
-        let lacks = |part: &str| format!("the leading doc comment lacks `//! {part}:` with a text");
-        assert_eq!(untold(path, "//! Torn row.\n//!\n//! Cause: x\n//! Effect:\n//! y\n//! Fix: z\n"), [""; 0]);
-        assert_eq!(untold(path, "//! Torn row.\n//! Cause: x\n//! Effect: y\n"), [lacks("Fix")]);
-        assert_eq!(untold(path, "//! Cause:\n//! Effect: y\n//! Fix:\n"), [lacks("Cause"), lacks("Fix")]);
+        let lacks = |part: &str| format!("the leading doc comment has no text after `//! {part}:`");
+        assert_eq!(
+            description_violations(path, "//! Torn row.\n//!\n//! Cause: x\n//! Effect:\n//! y\n//! Fix: z\n"),
+            [""; 0]
+        );
+        assert_eq!(description_violations(path, "//! Torn row.\n//! Cause: x\n//! Effect: y\n"), [lacks("Fix")]);
+        assert_eq!(
+            description_violations(path, "//! Cause:\n//! Effect: y\n//! Fix:\n"),
+            [lacks("Cause"), lacks("Fix")]
+        );
     }
 
     #[test]
-    fn only_regression_files_owe_a_story() {
-        assert_eq!(untold("conformance/tests/suite/regressions/torn_row.rs", "fn a() {}").len(), 3);
-        assert_eq!(untold("conformance/regressions/mod.rs", "mod torn_row;"), [""; 0]);
-        assert_eq!(untold("conformance/src/lib.rs", "fn a() {}"), [""; 0]);
-        assert_eq!(untold("crates/a/tests/regressions/b.rs", "fn a() {}"), [""; 0]);
+    fn only_regression_files_need_a_description() {
+        assert_eq!(description_violations("conformance/tests/suite/regressions/torn_row.rs", "fn a() {}").len(), 3);
+        assert_eq!(description_violations("conformance/regressions/mod.rs", "mod torn_row;"), [""; 0]);
+        assert_eq!(description_violations("conformance/src/lib.rs", "fn a() {}"), [""; 0]);
+        assert_eq!(description_violations("crates/a/tests/regressions/b.rs", "fn a() {}"), [""; 0]);
     }
 }

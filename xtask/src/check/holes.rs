@@ -1,9 +1,9 @@
-//! The holes of the printed protocol: docs/holes.md has a section for each, and tests of the conformance suite show
+//! The holes of the published protocol: docs/holes.md has a section for each, and tests of the conformance suite show
 //! each open and closed.
 //!
-//! A section is headed `## Hn: what`. Its item `- Open:` names the tests in which the hole is met, its item `- Closed:`
-//! those in which it is not, as `target::module::test` between backticks. A test of the suite `holes` whose name begins
-//! with `hnn_` stands in the section of its hole.
+//! A section has the heading `## Hn: title`. Its item `- Open:` names tests that show the hole, its item `- Closed:`
+//! tests that show that it is closed, as `target::module::test` between backticks. A test of the suite `holes` whose
+//! name begins with `hnn_` must be named in the section of its hole.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,21 +11,21 @@ use super::test_names;
 use crate::report::{Report, Violation};
 use crate::rust::RustFile;
 
-/// Where their stories are told.
+/// The document with the sections.
 pub const HOLES: &str = "docs/holes.md";
 
-/// H1 to H27.
+/// Number of holes: H1 to H27.
 const COUNT: usize = 27;
-/// The tests of which every one belongs to a hole.
+/// The module in which every test belongs to a hole.
 const SUITE: &str = "holes::";
 const TESTS: &str = "conformance/tests/suite/";
 
-/// Checks every section against the tests there are. `text` is that of [`HOLES`] if that file exists.
+/// Checks every section against all tests. `text` is that of [`HOLES`] if the file exists.
 pub fn check(text: Option<&str>, rust: &[RustFile]) -> Report {
     let tests: BTreeSet<String> = rust.iter().flat_map(test_names::of_conformance).collect();
     let mut violations = Vec::new();
     if text.is_none() {
-        violations.push(Violation::new(HOLES, 1, "missing: the holes of the printed protocol are told here"));
+        violations.push(Violation::new(HOLES, 1, "missing: this file describes the holes of the published protocol"));
     }
     let mut sections: BTreeMap<usize, Section> = BTreeMap::new();
     for section in sections_of(text.unwrap_or_default()) {
@@ -38,13 +38,13 @@ pub fn check(text: Option<&str>, rust: &[RustFile]) -> Report {
         violations.push(Violation::new(HOLES, 1, format!("H{number} has no section")));
     }
     violations.extend(sections.values().flat_map(|section| section.wrong(&tests)));
-    violations.extend(tests.iter().filter_map(|test| untold(test, &sections)));
+    violations.extend(tests.iter().filter_map(|test| unnamed(test, &sections)));
     let named: BTreeSet<&String> = sections.values().flat_map(|section| section.names()).collect();
     let looked_at = format!("{} holes and {} tests in {HOLES}", sections.len(), named.len());
     Report { name: "holes", looked_at, violations }
 }
 
-/// What is told of one hole.
+/// The section of one hole.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Section {
     number: usize,
@@ -70,9 +70,9 @@ impl Section {
         let owed = owed.map(|(item, _)| (self.line, format!("H{number} names no test in an item `- {item}:`")));
         let unknown = self.all().filter(|(_, name)| !tests.contains(name));
         let unknown = unknown.map(|(line, name)| (*line, format!("H{number}: there is no test {name}")));
-        let is_none = !(1..=COUNT).contains(&number);
-        let foreign = is_none.then(|| (self.line, format!("H{number} is no hole: they are H1 to H{COUNT}")));
-        owed.chain(unknown).chain(foreign).map(|(line, reason)| Violation::new(HOLES, line, reason)).collect()
+        let is_outside = !(1..=COUNT).contains(&number);
+        let unknown_hole = is_outside.then(|| (self.line, format!("H{number} is not a hole; they are H1 to H{COUNT}")));
+        owed.chain(unknown).chain(unknown_hole).map(|(line, reason)| Violation::new(HOLES, line, reason)).collect()
     }
 }
 
@@ -103,13 +103,13 @@ fn sections_of(text: &str) -> Vec<Section> {
     sections
 }
 
-/// A test of a hole that its section does not name.
-fn untold(test: &str, sections: &BTreeMap<usize, Section>) -> Option<Violation> {
+/// The violation if `test` belongs to a hole whose section does not name it.
+fn unnamed(test: &str, sections: &BTreeMap<usize, Section>) -> Option<Violation> {
     let (module, name) = test.rsplit_once("::")?;
     let number = name.strip_prefix('h').filter(|_| test.starts_with(SUITE))?.split('_').next()?.parse().ok()?;
-    let is_told = sections.get(&number).is_some_and(|section| section.names().any(|named| named == test));
+    let is_named = sections.get(&number).is_some_and(|section| section.names().any(|named| named == test));
     let path = format!("{TESTS}{}.rs", module.replace("::", "/"));
-    (!is_told).then(|| Violation::new(&path, 1, format!("{name} is not named in the section of H{number} in {HOLES}")))
+    (!is_named).then(|| Violation::new(&path, 1, format!("{name} is not named in the section of H{number} in {HOLES}")))
 }
 
 #[cfg(test)]
@@ -139,12 +139,12 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_section_and_a_foreign_one_fail() {
+    fn a_missing_section_and_an_unknown_one_fail() {
         let files = [("conformance/tests/suite/a.rs", "#[test]\nfn b() {}\n")];
         let text = all("a::b").replace("## H7:", "## H70:");
         assert_eq!(
             reasons(&text, &files),
-            ["docs/holes.md:1: H7 has no section", "docs/holes.md:49: H70 is no hole: they are H1 to H27"]
+            ["docs/holes.md:1: H7 has no section", "docs/holes.md:49: H70 is not a hole; they are H1 to H27"]
         );
         assert!(
             reasons(&all("a::b").replace("## H7:", "## H8:"), &files)

@@ -1,16 +1,19 @@
-//! `cargo xtask check`: the rules of this project that no compiler and no linter knows. Each module is one check.
+//! `cargo xtask check`: the rules of this project that no compiler and no linter enforces. Each module is one check.
 //!
-//! Every check is a pure function from text to a [`Report`], so that its tests can show it failing on a bad sample.
-//! Reading files, printing and deciding the exit code happen here.
+//! Every check is a pure function from text to a [`Report`], so that its tests can show that it fails on a bad sample.
+//! This module reads the files, prints the reports and decides the exit code.
 
 mod arrows;
 mod budget;
+mod cells;
 mod documents;
 mod holes;
 mod mutants;
+mod openings;
 mod purity;
 mod rules;
 mod style;
+mod subjects;
 mod test_names;
 mod unsafety;
 mod words;
@@ -25,7 +28,7 @@ use crate::test;
 use crate::tree::{self, Tree};
 use crate::{manifest, public_api, rust};
 
-/// Everything one run of the checks found.
+/// The reports of all checks.
 #[derive(Debug, Serialize)]
 pub struct Reports {
     ok: bool,
@@ -37,7 +40,7 @@ impl Reports {
         self.checks.iter().map(|report| report.violations.len()).sum()
     }
 
-    /// Every report and a last line that says how it ended.
+    /// Formats every report, and a last line with the result.
     pub fn human(&self) -> String {
         let mut lines: Vec<String> = self.checks.iter().map(Report::to_string).collect();
         let count = self.violations();
@@ -75,8 +78,10 @@ pub fn run(root: &Path) -> Result<Reports> {
         purity::check(&rust, &manifests),
         arrows::check(&manifests),
         words::check(&tree.files),
-        public_api::check(&rust, tree.text(public_api::RECORD)),
+        openings::check(&rust),
+        subjects::check(subjects::read(root).as_deref()),
         documents::check(&markdown, &rust, &tree.paths),
+        cells::check(&markdown),
         budget::check(tree.text(test::budget::PATH), &test::STEPS.each_ref().map(|step| step.name.to_string())),
     ];
     checks.iter_mut().for_each(|report| report.violations.sort());

@@ -1,7 +1,8 @@
-//! What the deterministic core may not touch: clocks, threads, files, sockets, output and randomness are handed to it.
+//! Purity of the deterministic core, which may not use clocks, threads, files, sockets, output or randomness; it gets
+//! them as arguments.
 //!
-//! The layout and the protocol crates run unchanged in the simulator and in Miri because of this. Code is read as
-//! tokens, so comments and strings may name what they like; tests may use all of it.
+//! Therefore the layout and the protocol crates run unchanged in the simulator and in Miri. Code is read as tokens, so
+//! comments and strings may contain any name; tests may use everything.
 
 use proc_macro2::{TokenStream, TokenTree};
 
@@ -11,13 +12,13 @@ use crate::rust::{self, RustFile};
 
 /// The packages that are pure.
 const PURE: [&str; 3] = ["crates/layout", "crates/rcuckoo", "crates/extents"];
-/// Modules of `std` that act on the world.
+/// Modules of `std` with side effects or time.
 const STD_MODULES: [&str; 5] = ["time", "thread", "fs", "net", "io"];
-/// Names that read a clock or draw a number, however they were imported.
+/// Names that read a clock or draw a random number, however they are imported.
 const NAMES: [&str; 3] = ["Instant", "SystemTime", "rand"];
 /// Macros that print.
 const MACROS: [&str; 5] = ["println", "eprintln", "print", "eprint", "dbg"];
-/// Packages that exist to do one of these things.
+/// Packages whose purpose is one of these.
 const PACKAGES: [&str; 6] = ["fastrand", "getrandom", "log", "rand", "tokio", "tracing"];
 
 /// Checks the sources and manifests of the pure packages.
@@ -54,8 +55,8 @@ fn impurities(file: &RustFile) -> Vec<Violation> {
     violations
 }
 
-/// The forbidden paths that start with the `std` at `position`: one, several in braces, or everything under another
-/// name, which would hide the rest from this check.
+/// The forbidden paths that start with the `std` at `position`: one path, several in braces, or `std` under another
+/// name, which would hide paths from this check.
 fn std_paths(siblings: &[TokenTree], position: usize) -> Vec<String> {
     if rust::ident_at(siblings, position + 1).is_some_and(|ident| ident == "as") {
         return vec!["std under another name".to_owned()];
@@ -85,7 +86,7 @@ fn first_names(list: TokenStream) -> Vec<String> {
 }
 
 fn impure_at(path: &str, line: usize, what: &str) -> Violation {
-    Violation::new(path, line, format!("{what} in a pure package: time, randomness and effects are handed in"))
+    Violation::new(path, line, format!("{what} in a pure package; pass time, randomness and effects as arguments"))
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 //!
 //! A definition is a bold id at the start of a heading or list item: `- **R-AREA-n** ..`. A citation is an id in square
 //! brackets; in code it stands in a comment, in a test it may also stand in an assertion's message. An id is `R`, one
-//! or more upper-case words, and a number, joined by `-`. A rule marked `(planned: reason)` owes no citation yet. This
-//! tool is not the protocol: its own files cite nothing.
+//! or more upper-case words, and a number, joined by `-`. A rule marked `(planned: reason)` needs no citation yet. This
+//! tool is not part of the protocol, so citations in its files do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,19 +12,19 @@ use crate::report::{Report, Violation};
 use crate::rust::RustFile;
 use crate::tree::SourceFile;
 
-/// Where the rules are defined.
+/// The document that defines the rules.
 pub const PROTOCOL: &str = "docs/protocol.md";
 
-/// Rust files that are neither the protocol's code nor its tests: their citations prove nothing, and need not exist.
+/// Rust files that are neither code nor tests of the protocol: their citations are ignored.
 const OUTSIDE: [&str; 3] = ["xtask/", "/benches/", "/examples/"];
 
-/// Checks every definition against every citation. `protocol` is the text of [`PROTOCOL`] if that file exists.
+/// Checks every definition against every citation. `protocol` is the text of [`PROTOCOL`] if the file exists.
 pub fn check(protocol: Option<&str>, rust: &[RustFile], markdown: &[&SourceFile]) -> Report {
     let mut violations = Vec::new();
     let rules = match protocol {
         Some(text) => definitions(text, &mut violations),
         None => {
-            violations.push(Violation::new(PROTOCOL, 1, "missing: the numbered rules are defined here"));
+            violations.push(Violation::new(PROTOCOL, 1, "missing: this file defines the numbered rules"));
             BTreeMap::new()
         }
     };
@@ -35,7 +35,7 @@ pub fn check(protocol: Option<&str>, rust: &[RustFile], markdown: &[&SourceFile]
     }
     violations.extend(cited.unknown(&rules));
     violations.extend(markdown.iter().flat_map(|file| unknown_in_prose(file, &rules)));
-    violations.extend(rules.iter().filter_map(|(id, rule)| debt(id, rule, &cited)));
+    violations.extend(rules.iter().filter_map(|(id, rule)| missing_citation(id, rule, &cited)));
     let planned = rules.values().filter(|rule| rule.is_planned).count();
     let looked_at = format!(
         "{} rules ({planned} planned) in {PROTOCOL}; {} citations in {} Rust files",
@@ -46,7 +46,7 @@ pub fn check(protocol: Option<&str>, rust: &[RustFile], markdown: &[&SourceFile]
     Report { name: "rules", looked_at, violations }
 }
 
-/// Where a rule is defined, and whether it is marked as planned.
+/// The line of a rule's definition, and whether it is marked as planned.
 #[derive(Debug, PartialEq, Eq)]
 struct Rule {
     line: usize,
@@ -60,7 +60,7 @@ fn definitions(text: &str, violations: &mut Vec<Violation>) -> BTreeMap<String, 
         let Some(id) = defined_id(line) else { continue };
         let number = index + 1;
         if !is_rule_id(id) {
-            violations.push(Violation::new(PROTOCOL, number, format!("{id} is no rule id (R-AREA-number)")));
+            violations.push(Violation::new(PROTOCOL, number, format!("{id} is not a rule id (R-AREA-number)")));
             continue;
         }
         let is_planned = match planned_reason(&lines[index..]) {
@@ -78,11 +78,11 @@ fn definitions(text: &str, violations: &mut Vec<Violation>) -> BTreeMap<String, 
     rules
 }
 
-/// The bold id a heading or list item starts with.
+/// The bold id at the start of a heading or list item.
 fn defined_id(line: &str) -> Option<&str> {
     let line = line.trim_start();
     let marker = line.find(|c: char| !matches!(c, '#' | '-' | '*' | '+' | '.' | ')') && !c.is_ascii_digit())?;
-    // The text after the marker is set off by a space, which an item's bold text by itself is not.
+    // A space follows the marker; bold text without a marker has none.
     let item = line[marker..].strip_prefix(' ')?.trim_start();
     let bold = item.strip_prefix("**").filter(|bold| marker > 0 && bold.starts_with("R-"))?;
     Some(&bold[..bold.find(|c: char| !is_id_char(c)).unwrap_or(bold.len())])
@@ -97,7 +97,7 @@ fn planned_reason<'a>(lines: &[&'a str]) -> Option<&'a str> {
     Some(reason.split(')').next().unwrap_or_default().trim())
 }
 
-/// Every citation, by kind, with the place of each.
+/// All citations, by kind, with the place of each.
 #[derive(Default)]
 struct Cited {
     by_code: BTreeSet<String>,
@@ -112,7 +112,11 @@ impl Cited {
             let comment = text.find("//").unwrap_or(text.len());
             for (column, id) in citations(text) {
                 if !is_rule_id(id) {
-                    violations.push(Violation::new(&file.path, line, format!("[{id}] is no rule id (R-AREA-number)")));
+                    violations.push(Violation::new(
+                        &file.path,
+                        line,
+                        format!("[{id}] is not a rule id (R-AREA-number)"),
+                    ));
                     continue;
                 }
                 self.places.push((id.to_owned(), file.path.clone(), line));
@@ -145,7 +149,7 @@ fn citations(line: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// Ids named in the documents that no definition has: prose goes stale as silently as comments do.
+/// Ids in the documents that are not defined: prose becomes outdated as silently as comments.
 fn unknown_in_prose(file: &SourceFile, rules: &BTreeMap<String, Rule>) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (index, line) in file.text.lines().enumerate() {
@@ -156,10 +160,10 @@ fn unknown_in_prose(file: &SourceFile, rules: &BTreeMap<String, Rule>) -> Vec<Vi
     violations
 }
 
-/// What a defined rule still owes: a citation by code and one by a test, or the removal of a stale mark.
-fn debt(id: &str, rule: &Rule, cited: &Cited) -> Option<Violation> {
+/// The violation of a defined rule without a citation by code and one by a test, or with an outdated mark.
+fn missing_citation(id: &str, rule: &Rule, cited: &Cited) -> Option<Violation> {
     let reason = match (rule.is_planned, cited.by_code.contains(id), cited.by_test.contains(id)) {
-        (true, true, true) => format!("{id} is marked planned, yet code and a test cite it: remove the mark"),
+        (true, true, true) => format!("{id} is marked planned, but code and a test cite it: remove the mark"),
         (true, ..) | (false, true, true) => return None,
         (false, false, true) => format!("{id} is cited by no code"),
         (false, true, false) => format!("{id} is named by no test"),
@@ -228,7 +232,7 @@ mod tests {
     #[test]
     fn a_malformed_citation_fails() {
         let found = reasons("", &[(CODE, "// [R-READ-1..3]\n")]);
-        assert_eq!(found, ["crates/rcuckoo/src/read.rs:1: [R-READ-1..3] is no rule id (R-AREA-number)"]);
+        assert_eq!(found, ["crates/rcuckoo/src/read.rs:1: [R-READ-1..3] is not a rule id (R-AREA-number)"]);
     }
 
     #[test]
@@ -246,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_string_in_code_is_no_citation_but_in_a_test_it_is() {
+    fn a_string_is_a_citation_in_a_test_and_not_in_code() {
         let protocol = "- **R-A-1** x\n";
         let string = "const A: &str = \"[R-A-1]\";\n";
         assert_eq!(
@@ -256,13 +260,13 @@ mod tests {
     }
 
     #[test]
-    fn planned_rules_owe_nothing_until_the_mark_is_stale() {
+    fn planned_rules_need_no_citation_until_the_mark_is_outdated() {
         let protocol = "- **R-A-1** (planned: needs hardware) x\n- **R-A-2** long text\n  (planned: later) x\n";
         assert_eq!(reasons(protocol, &[(CODE, "// [R-A-1]\n")]), [""; 0]);
         let found = reasons(protocol, &[(CODE, "// [R-A-2]\n"), (TEST, "// [R-A-2]\n")]);
         assert_eq!(
             found,
-            ["docs/protocol.md:2: R-A-2 is marked planned, yet code and a test cite it: remove the mark"]
+            ["docs/protocol.md:2: R-A-2 is marked planned, but code and a test cite it: remove the mark"]
         );
     }
 
@@ -281,7 +285,7 @@ mod tests {
             found,
             [
                 "docs/protocol.md:2: R-A-1 is defined twice, first on line 1",
-                "docs/protocol.md:3: R-READ is no rule id (R-AREA-number)",
+                "docs/protocol.md:3: R-READ is not a rule id (R-AREA-number)",
             ]
         );
     }
@@ -295,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_protocol_and_a_stale_document_fail() {
+    fn a_missing_protocol_and_an_outdated_document_fail() {
         assert_eq!(check(None, &[], &[]).violations.len(), 1);
         let document = SourceFile { path: "docs/a.md".to_owned(), text: "x\nby R-OLD-1.\n".to_owned() };
         let report = check(Some(""), &[], &[&document]);
@@ -303,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn this_tool_and_benches_cite_nothing() {
+    fn citations_of_this_tool_and_of_benches_are_ignored() {
         assert_eq!(
             reasons("", &[("xtask/src/a.rs", "// [R-A-1]\n"), ("crates/a/benches/b.rs", "// [R-A-1]\n")]),
             [""; 0]

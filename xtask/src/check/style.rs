@@ -1,4 +1,4 @@
-//! The numbers of the style guide: how long files, lines and functions may be.
+//! The size limits of files, lines and functions.
 //!
 //! Files and functions are counted in lines with comments and blanks, lines in characters. Tests obey the same limits
 //! as code, except that a test file may be longer. Functions inside a macro's tokens are counted too.
@@ -9,18 +9,18 @@ use syn::visit::{self, Visit};
 use crate::report::{Report, Violation};
 use crate::rust::{self, RustFile};
 
-/// Lines of a file that is code: what one reader holds in one sitting.
+/// Most lines of a file of code, so that it can be read in one sitting.
 const CODE_FILE_LINES: usize = 800;
-/// Lines of a file that is test: cases are read one by one.
+/// Most lines of a file of tests, which are read one by one.
 const TEST_FILE_LINES: usize = 1200;
-/// Columns of a line: two panes beside each other.
+/// Most columns of a line, so that two panes fit beside each other.
 const LINE_COLUMNS: usize = 120;
-/// Lines of a function, from its signature to its closing brace: one screen.
+/// Most lines of a function, from its signature to its closing brace: one screen.
 const FUNCTION_LINES: usize = 70;
 
 const _: () = assert!(FUNCTION_LINES < CODE_FILE_LINES && CODE_FILE_LINES < TEST_FILE_LINES);
 
-/// Checks every Rust file against the numbers.
+/// Checks every Rust file against the limits.
 pub fn check(rust: &[RustFile]) -> Report {
     let mut violations = Vec::new();
     let mut functions = 0;
@@ -85,7 +85,7 @@ impl FunctionFinder {
         });
     }
 
-    /// A macro's tokens are no syntax tree: a function there is `fn name`, then the next braces beside it.
+    /// Finds functions in a macro's tokens, which have no syntax tree: `fn name`, up to the next sibling braces.
     fn note_in_macro(&mut self, tokens: &TokenStream) {
         rust::walk_tokens(tokens, &mut |siblings, position| {
             let is_fn = rust::ident_at(siblings, position).is_some_and(|ident| ident == "fn");
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_function_fails_wherever_it_stands() {
+    fn a_long_function_fails_in_every_context() {
         assert_eq!(reasons("a.rs", &function(FUNCTION_LINES)), [""; 0]);
         let long = function(FUNCTION_LINES + 1);
         for (before, after) in [

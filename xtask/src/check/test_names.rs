@@ -1,10 +1,11 @@
-//! Names of tests, as `cargo test` has them: those of the conformance suite as they are, others behind their package.
+//! Names of tests as `cargo test` prints them. A test of the conformance suite has its plain name, every other test is
+//! prefixed with its package.
 
 use crate::manifest::Manifest;
 use crate::rust::RustFile;
 
 const TESTS: &str = "conformance/tests/suite/";
-/// Files of the module `regressions`, which declares them by their paths.
+/// The folder of the module `regressions`, which declares its files by path.
 const REGRESSIONS: &str = "conformance/regressions/";
 
 /// The tests of a file of the conformance suite, as `module::test`.
@@ -25,13 +26,13 @@ pub fn of_libraries(file: &RustFile, manifests: &[Manifest]) -> Vec<String> {
     path.map(|path| of_module(&module_of(&path), &file.syntax.items)).unwrap_or_default()
 }
 
-/// The module of a file, by its path without the ending.
+/// The module of a file, from its path without the extension.
 fn module_of(path: &str) -> String {
     let root = ["/main", "/mod", "/lib"].into_iter().find_map(|root| path.strip_suffix(root));
     root.unwrap_or(path).replace('/', "::")
 }
 
-/// The tests among `items` of `module`, and of the modules in it.
+/// The tests among the `items` of `module` and of its inner modules.
 fn of_module(module: &str, items: &[syn::Item]) -> Vec<String> {
     let is_test = |function: &syn::ItemFn| function.attrs.iter().any(|attribute| attribute.path().is_ident("test"));
     let tests = items.iter().flat_map(|item| match item {

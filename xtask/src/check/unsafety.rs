@@ -1,13 +1,13 @@
-//! Where `unsafe` may stand: in the few packages that talk to memory, to hardware or to C, each for a reason.
+//! The packages that may contain `unsafe`: the few that access memory, hardware or C, each with a reason.
 //!
-//! Everywhere else every crate root forbids it by attribute, so the compiler checks it again; this check also reads
-//! tests, build scripts and code that the present configuration leaves out.
+//! Every other crate root forbids it by attribute, so the compiler checks it as well. This check also reads tests,
+//! build scripts, and code that the current configuration excludes.
 
 use crate::manifest::Manifest;
 use crate::report::{Report, Violation};
 use crate::rust::{self, RustFile};
 
-/// The directories whose code may be unsafe, and why.
+/// The directories whose code may be unsafe, each with its reason.
 const UNSAFE_ALLOWED: [(&str, &str); 5] = [
     ("crates/fabric", "the heap backend hands out memory that lanes share"),
     ("crates/fabric-shm", "it maps memory that other processes change"),
@@ -16,7 +16,7 @@ const UNSAFE_ALLOWED: [(&str, &str); 5] = [
     ("bindings/c", "it is called from C"),
 ];
 
-/// Checks that `unsafe` stands only where it may, and that every other crate root forbids it.
+/// Checks that only these packages contain `unsafe`, and that every other crate root forbids it.
 pub fn check(rust: &[RustFile], manifests: &[Manifest]) -> Report {
     let mut violations = Vec::new();
     let safe: Vec<&RustFile> = rust.iter().filter(|file| !may_be_unsafe(&file.path)).collect();

@@ -1,18 +1,18 @@
-//! Words that say a thing is unfinished, and attributes that switch a test off. What stands in the repository works.
+//! Words for unfinished work, and attributes that disable a test: neither may be in the repository.
 //!
-//! The words are assembled from halves here, so that this file does not hold what it forbids.
+//! The words are assembled from halves here, so that this file does not contain them.
 
 use crate::report::{Report, Violation};
 use crate::tree::{self, SourceFile};
 
-/// How a banned word is found in a line.
+/// The way in which a banned word is matched in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Match {
-    /// Exactly, anywhere.
+    /// Anywhere, with the same case.
     Exact,
-    /// Exactly, with no letter, digit or underscore beside it.
+    /// As a whole word, with the same case.
     Word,
-    /// As a word, in capitals or not.
+    /// As a whole word, in any case.
     AnyCaseWord,
 }
 
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn prose_is_banned_in_capitals_too_and_names_are_not_parts() {
+    fn prose_is_matched_in_any_case_and_only_as_whole_words() {
         assert_eq!(found("a.md", concat!("For ", "now")).len(), 1);
         assert_eq!(found("a.md", concat!("for ", "nowhere")), []);
         assert_eq!(found("a.sh", &format!("mktemp a.{}", "X".repeat(6))), []);

@@ -1,8 +1,8 @@
-//! Counting: the program is built as it is shipped, runs under callgrind, and each of its shapes leaves one dump.
+//! Counting: the program is built like a release and runs under callgrind, which writes one dump for each case.
 //!
-//! Nothing of the machine may change a count. The program starts with an empty environment, whose length would move its
-//! stack; the C library is told to do without the instructions that only some processors have; build flags of the
-//! environment are left out. What remains is what [`Setting`] names.
+//! Counts must not depend on the machine. The program starts with an empty environment, whose length would move its
+//! stack; the C library is configured not to use instructions that only some processors have; build flags of the
+//! environment are ignored. [`Setting`] lists the remaining dependencies.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,28 +13,28 @@ use super::record::{Count, Counted, Setting};
 use crate::artifact::Artifact;
 
 const PACKAGE: &str = "guira-instructions";
-/// The function whose execution is counted: in `benches/instructions/src/main.rs`.
+/// The function whose instructions are counted, in `benches/instructions/src/main.rs`.
 const COUNTED: &str = "guira_instructions::counted_operations";
 /// Makes the C library copy memory as every x86-64 processor can; names that a version does not know are ignored. The
 /// repeated string instructions would count once for each byte, and wider vectors would depend on the stack's place.
 const TUNABLES: &str = "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX2,-AVX2_Usable,-AVX,-AVX_Fast_Unaligned_Load,\
                         -ERMS,-FSRM";
-/// What to do where there is no valgrind.
+/// The advice if valgrind is missing.
 const HOW_TO_INSTALL: &str = "install valgrind, for instance: sudo apt-get install valgrind";
 
-/// Counts every shape. `wanted` is what the record was taken with: counts of another kind of processor are refused.
+/// Counts every case. `wanted` is the setting of the record; counts of another target are refused.
 pub fn count(root: &Path, wanted: Option<&Setting>) -> Result<Counted> {
     let taken_with = setting(root)?;
     if let Some(wanted) = wanted {
         let (target, here) = (&wanted.target, &taken_with.target);
-        ensure!(target == here, "the counts on record are for {target}; those of {here} cannot be compared with them");
+        ensure!(target == here, "the recorded counts are for {target} and cannot be compared with those of {here}");
     }
     let program = build(root)?;
     let directory = program.with_file_name(format!("{PACKAGE}-{}", std::process::id()));
     std::fs::create_dir(&directory).with_context(|| directory.display().to_string())?;
-    let shapes = run(&program, &directory);
+    let cases = run(&program, &directory);
     std::fs::remove_dir_all(&directory).with_context(|| directory.display().to_string())?;
-    Ok(Counted { taken_with, shapes: shapes? })
+    Ok(Counted { taken_with, cases: cases? })
 }
 
 fn setting(root: &Path) -> Result<Setting> {
@@ -55,13 +55,13 @@ fn setting(root: &Path) -> Result<Setting> {
     })
 }
 
-/// Builds the program as releases are built; the path of its executable.
+/// Builds the program like a release and returns the path of its executable.
 fn build(root: &Path) -> Result<PathBuf> {
-    // With the program's features, so that both are built from the same libraries.
+    // Built together with guira-cli, so that both use the same build of the libraries.
     let packages = ["--package", PACKAGE, "--package", "guira-cli", "--bin", PACKAGE];
     let arguments = ["build", "--release", "--message-format=json-render-diagnostics"].into_iter().chain(packages);
     let mut command = tool("cargo", arguments, root);
-    // Set and empty, so that no configuration adds flags either.
+    // Set to empty, so that no configuration adds flags either.
     command.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", "");
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("CARGO_PROFILE_") {
@@ -71,7 +71,7 @@ fn build(root: &Path) -> Result<PathBuf> {
     Artifact::program(&output(command)?, PACKAGE).context("cargo built no executable")
 }
 
-/// Runs the program under callgrind, which writes one dump a shape into `directory`.
+/// Runs the program under callgrind, which writes one dump per case into `directory`.
 fn run(program: &Path, directory: &Path) -> Result<Vec<(String, Count)>> {
     let dump = directory.join("dump");
     let mut command = Command::new("valgrind");
@@ -81,20 +81,20 @@ fn run(program: &Path, directory: &Path) -> Result<Vec<(String, Count)>> {
     command.arg(format!("--toggle-collect={COUNTED}")).arg(format!("--dump-after={COUNTED}"));
     command.arg(format!("--callgrind-out-file={}", dump.display())).arg(program);
     let printed = output(command)?;
-    let mut shapes = Vec::new();
+    let mut cases = Vec::new();
     for (index, line) in printed.lines().enumerate() {
-        let shape = line.split_once(' ').and_then(|(operations, shape)| Some((operations.parse().ok()?, shape)));
-        let (operations, shape): (u32, _) = shape.with_context(|| format!("{PACKAGE} printed {line:?}"))?;
+        let case = line.split_once(' ').and_then(|(operations, case)| Some((operations.parse().ok()?, case)));
+        let (operations, case): (u32, _) = case.with_context(|| format!("{PACKAGE} printed {line:?}"))?;
         let path = dump.with_extension((index + 1).to_string());
         let text = std::fs::read_to_string(&path)
-            .with_context(|| format!("callgrind left no dump for {shape:?}: it did not see {COUNTED}"))?;
-        let sum = parse(&text, program).with_context(|| format!("the dump of {shape:?}"))?;
+            .with_context(|| format!("callgrind wrote no dump for {case:?}: it did not find {COUNTED}"))?;
+        let sum = parse(&text, program).with_context(|| format!("the dump of {case:?}"))?;
         let each = |instructions: u64| (instructions as f64 / f64::from(operations) * 10.0).round() / 10.0;
-        shapes.push((shape.to_owned(), Count { program: each(sum.program), library: each(sum.library) }));
+        cases.push((case.to_owned(), Count { program: each(sum.program), library: each(sum.library) }));
     }
-    let more = dump.with_extension((shapes.len() + 1).to_string());
-    ensure!(!more.exists(), "callgrind left more dumps than {PACKAGE} has shapes");
-    Ok(shapes)
+    let more = dump.with_extension((cases.len() + 1).to_string());
+    ensure!(!more.exists(), "callgrind wrote more dumps than {PACKAGE} has cases");
+    Ok(cases)
 }
 
 /// Instructions of all operations of a dump.
@@ -104,10 +104,10 @@ struct Sum {
     library: u64,
 }
 
-/// Adds up a dump of callgrind: the format of its manual, with neither names nor positions compressed. Each line of
-/// numbers is a position and the instructions there; the line after `calls=` repeats what the callee's own lines say.
+/// Sums up a dump of callgrind, in the format of its manual, with neither names nor positions compressed. Each line of
+/// numbers is a position and its instructions; the line after `calls=` repeats the sum of the callee's own lines.
 fn parse(text: &str, program: &Path) -> Result<Sum> {
-    let program = program.to_str().context("a path that is not text")?;
+    let program = program.to_str().context("the path of the program is not UTF-8")?;
     let (mut sum, mut summary, mut object) = (Sum { program: 0, library: 0 }, None, "");
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
@@ -123,7 +123,7 @@ fn parse(text: &str, program: &Path) -> Result<Sum> {
             *(if object == program { &mut sum.program } else { &mut sum.library }) += cost;
         }
     }
-    // Whatever this parser misread, it cannot have read the right sum.
+    // A parser error would not give the right sum.
     let (total, summary) = (sum.program + sum.library, summary.context("there is no summary")?);
     ensure!(
         total == summary && sum.program > 0,
@@ -138,7 +138,7 @@ fn tool<'a>(program: &str, arguments: impl IntoIterator<Item = &'a str>, root: &
     command
 }
 
-/// What a command prints on standard output; what it prints on standard error the reader sees.
+/// Runs a command and returns its standard output; its standard error is shown.
 fn output(mut command: Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
@@ -159,7 +159,7 @@ mod tests {
                         ob=/lib/libc.so.6\nfl=???\nfn=memcpy\n0 100\n\ntotals: 137\n";
 
     #[test]
-    fn a_dump_is_split_into_program_and_library_and_calls_count_once() {
+    fn a_dump_is_split_into_program_and_library_and_counts_calls_once() {
         let sum = parse(DUMP, Path::new("/p/a")).expect("it adds up");
         assert_eq!(sum, Sum { program: 37, library: 100 });
     }

@@ -1,7 +1,8 @@
-//! `cargo xtask instructions`: instructions of every operation, counted by callgrind, against those on record.
+//! `cargo xtask instructions`: compares the instructions of every operation, counted by callgrind, with the recorded
+//! ones.
 //!
-//! A count that leaves the record by more than the tolerance fails. `--update --because REASON` puts the new count on
-//! record beside the reason, so that a commit that changes a price says why.
+//! A count that differs from the record by more than the tolerance fails. `--update --because REASON` records the new
+//! count with the reason, so that a commit that changes a cost says why.
 
 mod compare;
 mod count;
@@ -15,16 +16,16 @@ use crate::tree;
 use compare::Comparison;
 use record::Record;
 
-/// Where the record is, from the root of the workspace.
+/// The path of the record, from the root of the workspace.
 const RECORD_PATH: &str = "benches/instructions/recorded.toml";
 
-/// What to do with what was counted.
+/// Options of the command.
 #[derive(Args)]
 pub struct Options {
-    /// Put what changed on record; needs a reason.
+    /// Record the counts that changed; needs a reason.
     #[arg(long, requires = "because")]
     update: bool,
-    /// Why the counts changed; it stands beside each of them in the record.
+    /// The reason for the change, recorded with each changed count.
     #[arg(long, value_name = "REASON", requires = "update")]
     because: Option<String>,
 }
@@ -46,12 +47,14 @@ pub fn command(options: &Options, format: Format) -> Result<Verdict> {
             let record = now.recorded(before.as_ref(), reason);
             std::fs::write(&path, record.to_text()).context(RECORD_PATH)?;
             for line in record.changes(before.as_ref()) {
-                eprintln!("put on record: {line}");
+                eprintln!("recorded: {line}");
             }
             record
         }
         (None, Some(before)) => before,
-        (None, None) => bail!("there is no {RECORD_PATH}: cargo xtask instructions --update --because REASON makes it"),
+        (None, None) => {
+            bail!("{RECORD_PATH} does not exist; cargo xtask instructions --update --because REASON creates it")
+        }
     };
     let comparison = Comparison::new(&record, &now);
     match format {

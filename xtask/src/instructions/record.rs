@@ -1,4 +1,4 @@
-//! The record: instructions of each shape, why they are what they are, and what they were taken with.
+//! The record: instructions of each case with the reason for the last change, and the setting they were counted with.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use toml::Value;
 use super::compare;
 
 const HEADING: &str = "\
-# Instructions of one operation, by shape: in the program itself, and in the C library on its behalf. Written by
+# Instructions of one operation, by case: in the program itself, and in the C library on its behalf. Written by
 # `cargo xtask instructions --update --because \"REASON\"`; `cargo xtask instructions` compares. A change beyond the
-# tolerance stands here together with its reason, and the commit that makes it says the same. docs/testing.md explains.
+# tolerance is recorded with its reason, which is also in the commit that makes it: docs/testing.md.
 ";
 
-/// What counts depend on besides the sources.
+/// Everything that counts depend on besides the sources.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Setting {
@@ -26,7 +26,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// What is not as in `other`: the name, there, and here.
+    /// The differences from `other`: name, value there, value here.
     pub fn differences<'s>(&'s self, other: &'s Setting) -> Vec<(&'static str, &'s str, &'s str)> {
         let pairs = [
             ("the compiler", &other.rustc, &self.rustc),
@@ -49,28 +49,28 @@ pub struct Count {
     pub library: f64,
 }
 
-/// A count on record.
+/// A recorded count.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Recorded {
     #[serde(flatten)]
     pub count: Count,
-    /// Why it is not what it was before.
+    /// The reason for the last change.
     pub because: String,
 }
 
-/// What is on record.
+/// The whole record.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
     pub taken_with: Setting,
-    pub shapes: BTreeMap<String, Recorded>,
+    pub cases: BTreeMap<String, Recorded>,
 }
 
-/// What was counted now.
+/// New counts.
 #[derive(Clone, Debug)]
 pub struct Counted {
     pub taken_with: Setting,
-    pub shapes: Vec<(String, Count)>,
+    pub cases: Vec<(String, Count)>,
 }
 
 impl Record {
@@ -78,7 +78,7 @@ impl Record {
         Ok(toml::from_str(text)?)
     }
 
-    /// The record as a file: one line a shape, so that a change of one is a change of one line.
+    /// Formats the record as a file, with one line per case, so that changing one count changes one line.
     pub fn to_text(&self) -> String {
         let quoted = |text: &str| Value::String(text.to_owned()).to_string();
         let setting = &self.taken_with;
@@ -92,50 +92,49 @@ impl Record {
         ] {
             text += &format!("{name} = {}\n", quoted(value));
         }
-        text += "\n[shapes]\n";
-        for (shape, Recorded { count: Count { program, library }, because }) in &self.shapes {
-            // A key is quoted as a string without lines is.
-            let (shape, because) = (quoted(shape), quoted(&because.replace('\n', " ")));
-            text += &format!("{shape} = {{ program = {program:.1}, library = {library:.1}, because = {because} }}\n");
+        text += "\n[cases]\n";
+        for (case, Recorded { count: Count { program, library }, because }) in &self.cases {
+            // A key is quoted like a string without line breaks.
+            let (case, because) = (quoted(case), quoted(&because.replace('\n', " ")));
+            text += &format!("{case} = {{ program = {program:.1}, library = {library:.1}, because = {because} }}\n");
         }
         text
     }
 }
 
 impl Record {
-    /// What is not as it was in `before`, one line each.
+    /// The changes since `before`, one line each.
     pub fn changes(&self, before: Option<&Record>) -> Vec<String> {
-        let total = |record: Option<&Record>, shape: &String| {
-            let recorded = record.and_then(|record| record.shapes.get(shape));
+        let total = |record: Option<&Record>, case: &String| {
+            let recorded = record.and_then(|record| record.cases.get(case));
             recorded
                 .map_or("-".to_owned(), |recorded| format!("{:.1}", recorded.count.program + recorded.count.library))
         };
-        let known = before.into_iter().flat_map(|record| record.shapes.keys());
-        let mut shapes: Vec<&String> = known.chain(self.shapes.keys()).collect();
-        shapes.sort_unstable();
-        shapes.dedup();
-        let is_changed =
-            |shape: &&String| before.and_then(|record| record.shapes.get(*shape)) != self.shapes.get(*shape);
-        let changed = shapes.into_iter().filter(is_changed);
-        changed.map(|shape| format!("{shape}: {} -> {}", total(before, shape), total(Some(self), shape))).collect()
+        let known = before.into_iter().flat_map(|record| record.cases.keys());
+        let mut cases: Vec<&String> = known.chain(self.cases.keys()).collect();
+        cases.sort_unstable();
+        cases.dedup();
+        let is_changed = |case: &&String| before.and_then(|record| record.cases.get(*case)) != self.cases.get(*case);
+        let changed = cases.into_iter().filter(is_changed);
+        changed.map(|case| format!("{case}: {} -> {}", total(before, case), total(Some(self), case))).collect()
     }
 }
 
 impl Counted {
-    /// The record that follows `before`: a count within the tolerance stays as it was, so that small steps add up and
-    /// are seen. If it was taken with something else, every count is replaced by the one taken now.
+    /// The record that follows `before`. A count within the tolerance keeps its recorded value, so that small changes
+    /// add up and become visible. If the setting differs, every count that differs is replaced.
     pub fn recorded(&self, before: Option<&Record>, reason: &str) -> Record {
-        let mut shapes = BTreeMap::new();
-        for (shape, count) in &self.shapes {
-            let old = before.and_then(|record| record.shapes.get(shape));
+        let mut cases = BTreeMap::new();
+        for (case, count) in &self.cases {
+            let old = before.and_then(|record| record.cases.get(case));
             let same_setting = before.is_some_and(|record| record.taken_with == self.taken_with);
             let kept = old.filter(|old| {
                 old.count == *count || same_setting && compare::is_within(compare::change_percent(&old.count, count))
             });
             let fresh = || Recorded { count: *count, because: reason.to_owned() };
-            shapes.insert(shape.clone(), kept.cloned().unwrap_or_else(fresh));
+            cases.insert(case.clone(), kept.cloned().unwrap_or_else(fresh));
         }
-        Record { taken_with: self.taken_with.clone(), shapes }
+        Record { taken_with: self.taken_with.clone(), cases }
     }
 }
 
@@ -154,33 +153,33 @@ pub mod tests {
         }
     }
 
-    pub fn counted(shapes: &[(&str, f64)]) -> Counted {
+    pub fn counted(cases: &[(&str, f64)]) -> Counted {
         let count = |program| Count { program, library: 10.0 };
         Counted {
             taken_with: setting(),
-            shapes: shapes.iter().map(|(shape, program)| ((*shape).to_owned(), count(*program))).collect(),
+            cases: cases.iter().map(|(case, program)| ((*case).to_owned(), count(*program))).collect(),
         }
     }
 
     #[test]
-    fn a_record_survives_being_written() {
+    fn a_record_round_trips_through_text() {
         let record =
             counted(&[("fixed:8:8 get, \"quoted\"", 100.5), ("put", 7.0)]).recorded(None, "the \"first\"\none");
         let parsed = Record::parse(&record.to_text()).expect("it parses");
-        assert_eq!(parsed.shapes["put"].because, "the \"first\" one");
-        assert_eq!(parsed.shapes["fixed:8:8 get, \"quoted\""].count.program, 100.5);
+        assert_eq!(parsed.cases["put"].because, "the \"first\" one");
+        assert_eq!(parsed.cases["fixed:8:8 get, \"quoted\""].count.program, 100.5);
         assert_eq!(parsed.taken_with, record.taken_with);
-        assert!(Record::parse("[shapes]\n").is_err());
+        assert!(Record::parse("[cases]\n").is_err());
     }
 
     #[test]
-    fn an_update_gives_the_reason_to_what_changed_and_keeps_the_rest() {
+    fn an_update_records_the_reason_for_changes_and_keeps_the_rest() {
         let before = counted(&[("a", 100.0), ("b", 100.0), ("gone", 1.0)]).recorded(None, "first");
         let after = counted(&[("a", 103.0), ("b", 200.0), ("new", 5.0)]).recorded(Some(&before), "second");
-        assert_eq!(after.shapes["a"], before.shapes["a"]);
-        assert_eq!((after.shapes["b"].count.program, after.shapes["b"].because.as_str()), (200.0, "second"));
-        assert_eq!(after.shapes["new"].because, "second");
-        assert!(!after.shapes.contains_key("gone"));
+        assert_eq!(after.cases["a"], before.cases["a"]);
+        assert_eq!((after.cases["b"].count.program, after.cases["b"].because.as_str()), (200.0, "second"));
+        assert_eq!(after.cases["new"].because, "second");
+        assert!(!after.cases.contains_key("gone"));
         let changes = after.changes(Some(&before));
         assert_eq!(changes, ["b: 110.0 -> 210.0", "gone: 11.0 -> -", "new: - -> 15.0"]);
     }
@@ -191,8 +190,8 @@ pub mod tests {
         let mut now = counted(&[("a", 101.0), ("b", 100.0)]);
         now.taken_with.rustc = "rustc 1.1".to_owned();
         let after = now.recorded(Some(&before), "second");
-        assert_eq!((after.shapes["a"].count.program, after.shapes["a"].because.as_str()), (101.0, "second"));
-        assert_eq!(after.shapes["b"].because, "first");
+        assert_eq!((after.cases["a"].count.program, after.cases["a"].because.as_str()), (101.0, "second"));
+        assert_eq!(after.cases["b"].because, "first");
         assert_eq!(after.taken_with.rustc, "rustc 1.1");
     }
 }

@@ -1,10 +1,10 @@
-//! `cargo xtask mutants`: the protocol with one rule broken at a time, each of which a named test has to notice.
+//! `cargo xtask mutants`: breaks one rule of the protocol at a time, and checks that named tests fail.
 //!
-//! A mutant is a file of `conformance/mutants`: a text of one source file, code to put in its place that breaks a rule
-//! when the mutant is chosen, and the tests that must fail then. The sources are copied beside the build, with every
-//! mutant in them, and compiled once. The tests are run without any mutant, where they have to pass, and then with one
-//! mutant after the other chosen, where each test that it names has to fail. A mutant that no test notices says that a
-//! test is missing, and one that does not compile, or whose text is not there any more, proves nothing: all three are
+//! A mutant is a file of `conformance/mutants`: a text of one source file, replacement code that breaks a rule when the
+//! mutant is enabled, and the tests that must then fail. The sources are copied beside the build, with all mutants in
+//! them, and compiled once. The tests are run without a mutant, when they must pass, and then with one mutant enabled
+//! at a time, when each test that the mutant names must fail. A mutant that passes a test shows that the test is too
+//! weak; a mutant that does not compile, or whose text is no longer in the source, proves nothing. All three are
 //! failures. The ordinary build has no mutants.
 
 mod mutant;
@@ -22,15 +22,15 @@ use crate::tree;
 pub use mutant::Mutant;
 use run::{Copy, Tried};
 
-/// Where the mutants are, from the root of the workspace.
+/// The folder of the mutants, from the root of the workspace.
 pub const DIRECTORY: &str = "conformance/mutants";
-/// Compiling the tests once from nothing, running all of them, and those of each mutant.
+/// Limit for compiling the tests once from scratch, running all of them, and running those of each mutant.
 pub const LIMIT_S: u64 = 1_800;
 
-/// Which mutants to try.
+/// The mutants to try.
 #[derive(Args)]
 pub struct Options {
-    /// List the mutants and the tests that notice them, and try none.
+    /// List the mutants and the tests that catch them, and try none.
     #[arg(long)]
     list: bool,
     /// Mutants to try; default: all.
@@ -77,13 +77,13 @@ pub fn step(shell: &Shell, budget: &Budget) -> Outcome {
 
 fn wanted<'m>(all: &'m [Mutant], names: &[String]) -> Result<Vec<&'m Mutant>> {
     if let Some(unknown) = names.iter().find(|name| !all.iter().any(|mutant| mutant.name == **name)) {
-        bail!("there is no mutant {unknown:?} in {DIRECTORY}");
+        bail!("unknown mutant {unknown:?}; the mutants are the files of {DIRECTORY}");
     }
     Ok(all.iter().filter(|mutant| names.is_empty() || names.contains(&mutant.name)).collect())
 }
 
-/// Compiles the tests with `all` mutants, runs those that the `wanted` ones name without any, and then each one's with
-/// that one.
+/// Compiles the tests with `all` mutants, runs the tests that the `wanted` mutants name without any mutant, and then
+/// runs the tests of each with that mutant enabled.
 fn try_all(shell: &Shell, budget: &Budget, all: &[Mutant], wanted: &[&Mutant]) -> Result<Summary> {
     let started = Instant::now();
     let since = |started: Instant| started.elapsed().as_secs_f64();
@@ -93,9 +93,9 @@ fn try_all(shell: &Shell, budget: &Budget, all: &[Mutant], wanted: &[&Mutant]) -
     let compiled = Instant::now();
     let sound = copy.run(&checks, None)?;
     if let Some(wrong) = sound.iter().find(|check| !check.passed) {
-        bail!("{} fails without any mutant: {}", wrong.check, wrong.why);
+        bail!("{} fails without a mutant: {}", wrong.check, wrong.why);
     }
-    shell.say(&format!("{} tests passed without any in {:.1} s", sound.len(), since(compiled)));
+    shell.say(&format!("{} tests passed without a mutant in {:.1} s", sound.len(), since(compiled)));
     let tried = copy.try_each(wanted)?;
     let ok = tried.iter().all(Tried::is_caught);
     Ok(Summary { ok, seconds: since(started), tests: sound.len(), mutants: tried })
@@ -105,7 +105,7 @@ fn try_all(shell: &Shell, budget: &Budget, all: &[Mutant], wanted: &[&Mutant]) -
 struct Summary {
     ok: bool,
     seconds: f64,
-    /// Named tests that passed without any mutant.
+    /// Number of named tests that passed without a mutant.
     tests: usize,
     mutants: Vec<Tried>,
 }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn one_mutant_that_is_not_caught_fails_the_whole() {
+    fn one_mutant_that_is_not_caught_fails_the_run() {
         let summary =
             |mutants: Vec<Tried>| Summary { ok: mutants.iter().all(Tried::is_caught), seconds: 1.0, tests: 1, mutants };
         let good = summary(vec![tried("x", &[])]);
@@ -156,9 +156,9 @@ mod tests {
     #[test]
     fn an_unknown_mutant_is_an_error() {
         let root = tree::workspace_root().expect("the tests run inside the workspace");
-        let all = mutant::read_all(&root).expect("the mutants are in order");
+        let all = mutant::read_all(&root).expect("the mutants are valid");
         let name = all[0].name.clone();
-        assert_eq!(wanted(&all, std::slice::from_ref(&name)).expect("it is there").len(), 1);
+        assert_eq!(wanted(&all, std::slice::from_ref(&name)).expect("the mutant exists").len(), 1);
         assert_eq!(wanted(&all, &[]).expect("all").len(), all.len());
         assert!(wanted(&all, &[name + "-not"]).is_err());
     }

@@ -1,4 +1,4 @@
-//! The files of `conformance/mutants`, and what they ask for.
+//! The files of `conformance/mutants`, and their contents.
 
 use std::fmt::{self, Display};
 use std::fs;
@@ -10,73 +10,75 @@ use serde::{Deserialize, Serialize};
 
 use super::DIRECTORY;
 
-/// The word, in a mutant's text, that stands for whether the mutant is chosen.
-const IS_CHOSEN: &str = "MUTANT";
+/// The word in a replacement that stands for whether the mutant is enabled.
+const IS_ENABLED: &str = "MUTANT";
 
-/// One rule of the protocol, broken.
+/// One mutant: a change of the sources that breaks one rule of the protocol.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Mutant {
-    /// Of its file, without the ending.
+    /// The name of its file, without the extension.
     #[serde(default)]
     pub name: String,
-    /// What it does wrong, in a line.
+    /// Description of what it breaks, in one line.
     pub breaks: String,
     /// The rule's number.
     pub rule: String,
-    /// The source, from the root of the workspace.
+    /// The path of the source file, from the root of the workspace.
     pub file: String,
-    /// A text that is once in it.
+    /// A text that occurs exactly once in the source file.
     pub find: String,
-    /// Code that is put in its place: the same, unless [`IS_CHOSEN`] is true in it.
+    /// The replacement. It behaves like the text unless [`IS_ENABLED`] in it is true.
     pub replace: String,
     /// The tests that must fail.
     pub caught_by: Vec<Check>,
-    /// Whether a test that does not end counts as one that failed.
+    /// Whether a test that hangs counts as failed.
     #[serde(default)]
     pub may_hang: bool,
 }
 
 impl Mutant {
-    /// Where its text is in `source`.
-    fn place(&self, source: &str) -> Result<Range<usize>> {
+    /// The position of its text in `source`.
+    fn range(&self, source: &str) -> Result<Range<usize>> {
         let times = source.matches(&self.find).count();
         let start = source.find(&self.find).filter(|_| times == 1);
-        let Some(start) = start else { bail!("{}: its text is {times} times in {}, not once", self.name, self.file) };
+        let Some(start) = start else {
+            bail!("{}: its text occurs {times} times in {}, not once", self.name, self.file)
+        };
         Ok(start..start + self.find.len())
     }
 
-    /// The code that replaces its text, with a word for whether it is chosen.
+    /// The replacement, with the test for whether the mutant is enabled.
     fn guarded(&self) -> String {
-        self.replace.replace(IS_CHOSEN, &format!("crate::mutant!({:?})", self.name))
+        self.replace.replace(IS_ENABLED, &format!("crate::mutant!({:?})", self.name))
     }
 
-    /// The root of the library that its source belongs to.
+    /// The root file of the library that its source belongs to.
     pub fn library(&self) -> Result<String> {
         let package = self.file.split_once("/src/");
-        let (package, _) = package.with_context(|| format!("{}: {} is in no library", self.name, self.file))?;
+        let (package, _) = package.with_context(|| format!("{}: {} is not part of a library", self.name, self.file))?;
         Ok(format!("{package}/src/lib.rs"))
     }
 
     fn check(&self) -> Result<()> {
         ensure!(!self.breaks.trim().is_empty(), "{}: say what it breaks", self.name);
-        ensure!(!self.caught_by.is_empty(), "{}: name the tests that notice it", self.name);
-        ensure!(self.replace.contains(IS_CHOSEN), "{}: {IS_CHOSEN} is not in its replacement", self.name);
+        ensure!(!self.caught_by.is_empty(), "{}: name the tests that catch it", self.name);
+        ensure!(self.replace.contains(IS_ENABLED), "{}: {IS_ENABLED} is not in its replacement", self.name);
         Ok(())
     }
 }
 
-/// `source` with those of `mutants` that are of its file, each without effect until it is chosen.
+/// Applies all `mutants` of one file to `source`. Each has no effect until it is enabled.
 pub fn apply_all<'m>(source: &str, mutants: impl IntoIterator<Item = &'m Mutant>) -> Result<String> {
-    let places = mutants.into_iter().map(|mutant| Ok((mutant, mutant.place(source)?)));
-    let mut places: Vec<(&Mutant, Range<usize>)> = places.collect::<Result<_>>()?;
-    places.sort_by_key(|(_, place)| place.start);
+    let ranges = mutants.into_iter().map(|mutant| Ok((mutant, mutant.range(source)?)));
+    let mut ranges: Vec<(&Mutant, Range<usize>)> = ranges.collect::<Result<_>>()?;
+    ranges.sort_by_key(|(_, range)| range.start);
     let (mut text, mut from, mut last) = (String::with_capacity(source.len()), 0, "");
-    for (mutant, place) in places {
-        ensure!(from <= place.start, "{} and {last}: their texts overlap in {}", mutant.name, mutant.file);
-        text += &source[from..place.start];
+    for (mutant, range) in ranges {
+        ensure!(from <= range.start, "{} and {last}: their texts overlap in {}", mutant.name, mutant.file);
+        text += &source[from..range.start];
         text += &mutant.guarded();
-        (from, last) = (place.end, &mutant.name);
+        (from, last) = (range.end, &mutant.name);
     }
     Ok(text + &source[from..])
 }
@@ -96,7 +98,7 @@ pub struct Check {
     pub test: String,
 }
 
-/// What cargo has to build and run.
+/// A test program that cargo builds.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Program {
     /// The conformance suite.
@@ -106,7 +108,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// The package that it tests.
+    /// The package under test.
     pub fn package(&self) -> &str {
         match self {
             Program::Conformance => "guira-conformance",
@@ -122,7 +124,7 @@ impl Program {
         }
     }
 
-    /// Cargo's kind and name of what it compiles into this program.
+    /// Kind and name of the program's target in cargo's messages.
     pub fn target(&self) -> (&'static str, String) {
         match self {
             Program::Conformance => ("test", "suite".to_owned()),
@@ -151,7 +153,7 @@ impl TryFrom<String> for Check {
                     false => Check { program: Program::Conformance, test: name },
                 })
             }
-            _ => bail!("{name:?} is no module::test"),
+            _ => bail!("{name:?} is not of the form module::test"),
         }
     }
 }
@@ -171,7 +173,7 @@ impl Display for Check {
     }
 }
 
-/// Every mutant, by name.
+/// Reads every mutant, sorted by name.
 pub fn read_all(root: &Path) -> Result<Vec<Mutant>> {
     let directory = root.join(DIRECTORY);
     let mut mutants = Vec::new();
@@ -185,7 +187,7 @@ pub fn read_all(root: &Path) -> Result<Vec<Mutant>> {
         mutants.push(mutant);
     }
     mutants.sort_by(|a, b| a.name.cmp(&b.name));
-    ensure!(!mutants.is_empty(), "there is no mutant in {DIRECTORY}");
+    ensure!(!mutants.is_empty(), "there are no mutants in {DIRECTORY}");
     Ok(mutants)
 }
 
@@ -201,16 +203,16 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_replaced_that_is_there_once() {
+    fn a_text_that_occurs_once_is_replaced() {
         let apply = |source| apply_all(source, [&mutant("m", "one")]);
         assert_eq!(apply("a one b").expect("it is there"), r#"a if crate::mutant!("m") { b"#);
         let error = |source| apply(source).expect_err("it is not there once").to_string();
-        assert_eq!(error("one one"), "m: its text is 2 times in crates/a/src/b.rs, not once");
-        assert_eq!(error("two"), "m: its text is 0 times in crates/a/src/b.rs, not once");
+        assert_eq!(error("one one"), "m: its text occurs 2 times in crates/a/src/b.rs, not once");
+        assert_eq!(error("two"), "m: its text occurs 0 times in crates/a/src/b.rs, not once");
     }
 
     #[test]
-    fn every_mutant_of_a_file_is_in_its_text_by_its_own_name() {
+    fn every_mutant_of_a_file_is_applied_under_its_own_name() {
         let (first, second) = (mutant("first", "one"), mutant("second", "two"));
         let applied = r#"if crate::mutant!("first") {if crate::mutant!("second") { three"#;
         for mutants in [[&first, &second], [&second, &first]] {
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn mutants_that_say_or_change_nothing_are_refused() {
+    fn incomplete_mutants_are_refused() {
         let good = || mutant("m", "one");
         assert!(good().check().is_ok());
         assert!(Mutant { replace: "x".to_owned(), ..good() }.check().is_err());
@@ -254,12 +256,12 @@ mod tests {
         assert!(toml::from_str::<Mutant>("breaks = \"b\"\nfnid = \"a\"").is_err());
     }
 
-    /// Every mutant's text is still in its source, apart from all others', and its rule in the specification.
+    /// The text of every mutant is in its source, without overlaps, and its rule is in the specification.
     #[test]
     fn the_mutants_fit_the_sources() {
         let root = workspace_root().expect("the tests run inside the workspace");
         let rules = fs::read_to_string(root.join("docs/protocol.md")).expect("there is a specification");
-        let mutants = read_all(&root).expect("the mutants are in order");
+        let mutants = read_all(&root).expect("the mutants are valid");
         assert!(mutants.len() >= 10, "{}", mutants.len());
         for mutant in &mutants {
             assert!(rules.contains(&format!("**{}**", mutant.rule)), "{}: {}", mutant.name, mutant.rule);

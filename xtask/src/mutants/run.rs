@@ -1,8 +1,8 @@
 //! A copy of the sources with every mutant in it, compiled once, whose tests are run once for each mutant.
 //!
-//! Which mutant breaks its rule is decided when a program runs, by an environment variable: without it, none does. The
-//! copy and its build stay beside the other builds, for the next time. They share nothing: cargo takes two workspaces
-//! of one shape in one target directory for the same.
+//! An environment variable enables one mutant when a program runs; without it, none is enabled. The copy and its build
+//! stay beside the other builds for the next run. They share no target directory with them, because cargo cannot tell
+//! apart two equal workspaces in one target directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,18 +20,18 @@ use crate::artifact::Artifact;
 use crate::test::{Budget, Outcome, Shell, target_directory};
 use crate::tree::Tree;
 
-/// The root of the conformance suite.
+/// The root file of the conformance suite.
 const SUITE: &str = "conformance/tests/suite/main.rs";
-/// The environment variable that chooses a mutant by its name.
+/// The environment variable that enables a mutant by its name.
 const CHOICE: &str = "GUIRA_MUTANT";
-/// The tests of one mutant: several times what the slowest of them takes.
+/// Limit for the tests of one mutant: several times the time of the slowest.
 const TESTS_LIMIT_S: u64 = 300;
-/// Mutants that are tried at the same time, each in a process of its own.
+/// Mutants that are tried concurrently, each in a process of its own.
 const TRIED_AT_ONCE: usize = 2;
 /// Lines of the compiler's output that are shown when the copy does not compile.
 const TAIL_LINES: usize = 30;
 
-/// The copy, compiled.
+/// The compiled copy.
 pub struct Copy<'s> {
     shell: &'s Shell,
     budget: &'s Budget,
@@ -39,30 +39,30 @@ pub struct Copy<'s> {
     executables: BTreeMap<Program, Executable>,
 }
 
-/// A test program, and the directory that its tests expect to run in.
+/// A test program, and the directory that its tests run in.
 struct Executable {
     path: PathBuf,
     package: PathBuf,
 }
 
-/// How a named test ended.
+/// The outcome of a named test.
 pub struct Checked {
     pub check: Check,
     pub passed: bool,
-    /// How, if it did not pass.
+    /// The outcome in words.
     pub why: &'static str,
     pub hangs: bool,
 }
 
-/// How a mutant fared.
+/// The outcome of one mutant.
 #[derive(Debug, Serialize)]
 pub struct Tried {
     pub name: String,
     pub rule: String,
     pub seconds: f64,
-    /// Tests that noticed it.
+    /// Tests that caught it.
     pub caught_by: Vec<String>,
-    /// Tests that did not, or not in a way that counts.
+    /// Tests that did not catch it, or hung although the mutant may not hang.
     pub missed: Vec<String>,
 }
 
@@ -80,8 +80,8 @@ impl Tried {
 }
 
 impl<'s> Copy<'s> {
-    /// Copies every source, with all `mutants` in theirs, leaves alone what is there and equal, and compiles the
-    /// programs whose tests notice them.
+    /// Copies every source, with all `mutants` applied, without rewriting files that are equal, and compiles the
+    /// programs whose tests catch them.
     pub fn make(shell: &'s Shell, budget: &'s Budget, mutants: &[Mutant]) -> Result<Copy<'s>> {
         let directory = target_directory(shell, "mutants");
         let inside = shell.at(directory.join("sources"));
@@ -99,36 +99,36 @@ impl<'s> Copy<'s> {
         let mut copy = Copy { shell, budget, directory, executables: BTreeMap::new() };
         let programs: BTreeSet<&Program> =
             mutants.iter().flat_map(|mutant| &mutant.caught_by).map(|check| &check.program).collect();
-        let said = copy.compile(&inside, &programs)?;
+        let printed = copy.compile(&inside, &programs)?;
         for program in programs {
-            copy.executables.insert(program.clone(), executable(program, &said)?);
+            copy.executables.insert(program.clone(), executable(program, &printed)?);
         }
         Ok(copy)
     }
 
-    /// Compiles `programs` by one command, so that they share all they are made of; what cargo said of them.
+    /// Compiles `programs` by one command, so that they share their dependencies. Returns cargo's messages.
     fn compile(&self, inside: &Shell, programs: &BTreeSet<&Program>) -> Result<String> {
         let log = self.directory.join("build.log");
         let arguments = ["test", "--locked", "--no-run", "--message-format=json-render-diagnostics"];
         let mut command = inside.command("cargo", arguments);
-        // The tests that notice mutants go past it, to the protocol.
+        // The tests that catch mutants use the protocol directly, not this package.
         command.args(["--config", "profile.test.package.guira.opt-level=0"]);
         command.args(programs.iter().flat_map(|program| ["-p", program.package()]));
         command.args(programs.iter().map(|program| program.selection()).collect::<BTreeSet<_>>());
         command.env("CARGO_TARGET_DIR", self.directory.join("target"));
         let outcome = inside.run_into(&mut command, self.budget, &log)?;
-        let said = fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())?;
+        let printed = fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())?;
         match outcome {
-            Outcome::Passed => Ok(said),
+            Outcome::Passed => Ok(printed),
             other => {
-                let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with('{')).collect();
+                let lines: Vec<&str> = printed.lines().filter(|line| !line.starts_with('{')).collect();
                 self.shell.say(&lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n"));
                 bail!("the copy does not compile: {} {}", other.word(), other.detail());
             }
         }
     }
 
-    /// Tries each of `mutants`, some at the same time, and says how it fared as soon as that is known.
+    /// Tries each of `mutants`, some concurrently, and prints each outcome as soon as it is known.
     pub fn try_each(&self, mutants: &[&Mutant]) -> Result<Vec<Tried>> {
         let next = AtomicUsize::new(0);
         let try_next = || -> Result<Option<(usize, Tried)>> {
@@ -148,7 +148,7 @@ impl<'s> Copy<'s> {
         Ok(tried.into_iter().map(|(_, tried)| tried).collect())
     }
 
-    /// Runs the tests that must notice the mutant while its rule is broken.
+    /// Runs the tests of the mutant while it is enabled.
     fn try_mutant(&self, mutant: &Mutant) -> Result<Tried> {
         let started = Instant::now();
         let checked = self.run(&mutant.caught_by.iter().cloned().collect(), Some(&mutant.name))?;
@@ -163,7 +163,7 @@ impl<'s> Copy<'s> {
         })
     }
 
-    /// Runs `checks` with the mutant of this name, or without any, and says of each how it ended.
+    /// Runs `checks` with the mutant of this name enabled, or without a mutant, and returns the outcomes.
     pub fn run(&self, checks: &BTreeSet<Check>, mutant: Option<&str>) -> Result<Vec<Checked>> {
         let mut programs: BTreeMap<&Program, Vec<&Check>> = BTreeMap::new();
         for check in checks {
@@ -186,13 +186,13 @@ impl<'s> Copy<'s> {
         command.args(checks.iter().map(|check| &check.test)).env_remove(CHOICE);
         command.envs(mutant.map(|name| (CHOICE, name)));
         let outcome = inside.run_into(&mut command, &budget, &log)?;
-        let said = fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())?;
-        checks.iter().map(|check| ended(check, &said, &outcome)).collect()
+        let printed = fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())?;
+        checks.iter().map(|check| ended(check, &printed, &outcome)).collect()
     }
 }
 
-/// The sources that differ in the copy, by path: those of `mutants`, with all of them, their libraries' roots, and the
-/// suite's.
+/// The sources that differ in the copy, by path: those with mutants, the root files of their libraries, and that of the
+/// suite.
 pub fn broken(root: &Path, mutants: &[Mutant]) -> Result<BTreeMap<String, String>> {
     let mut texts = BTreeMap::new();
     let read = |path: &str| fs::read_to_string(root.join(path)).with_context(|| path.to_owned());
@@ -202,13 +202,14 @@ pub fn broken(root: &Path, mutants: &[Mutant]) -> Result<BTreeMap<String, String
     }
     for library in mutants.iter().map(Mutant::library).collect::<Result<BTreeSet<_>>>()? {
         let text = texts.remove(&library).map_or_else(|| read(&library), Ok)?;
-        texts.insert(library, text + &chooser());
+        texts.insert(library, text + &selector_macro());
     }
     texts.insert(SUITE.to_owned(), suite_of(&read(SUITE)?, mutants));
     Ok(texts)
 }
 
-/// The root of the suite with the modules alone that have tests of `mutants`: the others take the compiler longest.
+/// The root file of the suite, reduced to the modules with tests of `mutants`; the others would take the compiler
+/// longest.
 fn suite_of(root: &str, mutants: &[Mutant]) -> String {
     let checks = mutants.iter().flat_map(|mutant| &mutant.caught_by);
     let tests: Vec<&str> =
@@ -220,15 +221,15 @@ fn suite_of(root: &str, mutants: &[Mutant]) -> String {
     root.lines().filter(is_wanted).map(|line| format!("{line}\n")).collect()
 }
 
-/// The end of a library with mutants: `mutant!("name")` says whether the mutant of that name is chosen. Each place that
-/// asks reads the environment once.
-fn chooser() -> String {
+/// The code appended to a library with mutants: `mutant!("name")` tells whether the mutant of that name is enabled.
+/// Each use reads the environment once.
+fn selector_macro() -> String {
     format!(
         r#"
 macro_rules! mutant {{
     ($name:literal) => {{{{
-        static IS_CHOSEN: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-        *IS_CHOSEN.get_or_init(|| std::env::var_os("{CHOICE}").is_some_and(|name| name == $name))
+        static IS_ENABLED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+        *IS_ENABLED.get_or_init(|| std::env::var_os("{CHOICE}").is_some_and(|name| name == $name))
     }}}};
 }}
 pub(crate) use mutant;
@@ -236,31 +237,31 @@ pub(crate) use mutant;
     )
 }
 
-/// Where `program` is, by what cargo `said` of all that it compiled.
-fn executable(program: &Program, said: &str) -> Result<Executable> {
+/// Finds the executable of `program` in cargo's messages.
+fn executable(program: &Program, printed: &str) -> Result<Executable> {
     let (kind, name) = program.target();
     let is_ours = |it: &Artifact| it.profile.test && it.target.name == name && it.target.kind == [kind];
     let found =
-        Artifact::all(said).find(is_ours).with_context(|| format!("cargo does not say where it put {program}"))?;
+        Artifact::all(printed).find(is_ours).with_context(|| format!("cargo printed no message about {program}"))?;
     Ok(Executable { package: found.directory().to_owned(), path: found.executable })
 }
 
-/// How `check` ended, by what the test program `said`.
-fn ended(check: &Check, said: &str, outcome: &Outcome) -> Result<Checked> {
-    let line = said
+/// The outcome of `check`, from the output of the test program.
+fn ended(check: &Check, printed: &str, outcome: &Outcome) -> Result<Checked> {
+    let line = printed
         .lines()
         .find_map(|line| line.strip_prefix("test ")?.strip_prefix(check.test.as_str())?.strip_prefix(" ... "));
     let (passed, why, hangs) = match (line, outcome) {
         (Some("ok"), _) => (true, "passed", false),
         (Some("FAILED"), _) => (false, "failed", false),
-        (_, Outcome::TimedOut(_)) => (false, "did not end", true),
-        (_, Outcome::Failed(_)) => (false, "ended its program", false),
+        (_, Outcome::TimedOut(_)) => (false, "hung", true),
+        (_, Outcome::Failed(_)) => (false, "crashed its program", false),
         (_, other) => bail!("{check} did not run: {} {}", other.word(), other.detail()),
     };
     Ok(Checked { check: check.clone(), passed, why, hangs })
 }
 
-/// Writes a file, unless what is there is equal: then its time stays, and cargo does not compile it again.
+/// Writes a file unless its content is equal: then its time stays, and cargo does not compile it again.
 fn write(bytes: &[u8], to: &Path) -> io::Result<()> {
     if fs::read(to).is_ok_and(|there| there == bytes) {
         return Ok(());
@@ -281,15 +282,15 @@ mod tests {
     }
 
     #[test]
-    fn a_test_ended_as_its_program_says() {
+    fn the_outcome_of_a_test_is_read_from_its_program() {
         let failed = Outcome::Failed("exit status: 101".to_owned());
-        let said = "test sim::deaths::a_put_more ... ok\ntest sim::deaths::a_put ... FAILED\n";
-        let ended = |said, outcome: &Outcome| ended(&check(), said, outcome).map(|it| (it.passed, it.hangs));
-        assert_eq!(ended(said, &failed).expect("it ran"), (false, false));
+        let printed = "test sim::deaths::a_put_more ... ok\ntest sim::deaths::a_put ... FAILED\n";
+        let ended = |printed, outcome: &Outcome| ended(&check(), printed, outcome).map(|it| (it.passed, it.hangs));
+        assert_eq!(ended(printed, &failed).expect("it ran"), (false, false));
         assert_eq!(ended("test sim::deaths::a_put ... ok\n", &failed).expect("it ran"), (true, false));
         assert_eq!(ended("test sim::deaths::a_put ... ", &failed).expect("it died"), (false, false));
         assert_eq!(ended("", &Outcome::TimedOut(String::new())).expect("it hung"), (false, true));
-        assert!(ended("running 0 tests", &Outcome::Passed).is_err(), "a test that is not there notices nothing");
+        assert!(ended("running 0 tests", &Outcome::Passed).is_err(), "a test that does not exist has no outcome");
     }
 
     #[test]
@@ -303,10 +304,10 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_where_cargo_says() {
+    fn a_program_is_found_in_cargos_messages() {
         let line = |kind: &str, name: &str, is_test: bool| message("w#w@0.1.0", name, kind, name, is_test);
-        let said = [line("lib", "guira_a", false), line("test", "suite", true), line("lib", "guira_a", true)];
-        let found = |program: &Program| executable(program, &said.join("\n")).map(|it| (it.path, it.package));
+        let printed = [line("lib", "guira_a", false), line("test", "suite", true), line("lib", "guira_a", true)];
+        let found = |program: &Program| executable(program, &printed.join("\n")).map(|it| (it.path, it.package));
         let paths = |path: &str, package: &str| (PathBuf::from(path), PathBuf::from(package));
         assert_eq!(found(&Program::Conformance).expect("it is there"), paths("/t/suite", "/w/suite"));
         let library = |name: &str| Program::Library(name.to_owned());
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_missed_by_one_test_is_not_caught() {
+    fn a_mutant_that_passes_one_of_its_tests_is_not_caught() {
         let tried = |caught: &[&str], missed: &[&str]| Tried {
             name: "x".to_owned(),
             rule: "R-A-1".to_owned(),

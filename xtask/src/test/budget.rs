@@ -1,8 +1,8 @@
-//! The time that each step, and each suite of tests, may take, beside the time that was last recorded.
+//! Budgets of steps and suites, with the times that were last recorded.
 //!
 //! `xtask/budget.toml` is the record: `cargo xtask test --record` writes the times, people write the budgets. A time
-//! over its budget fails no run, because machines differ; a *record* with a time over its budget by half fails
-//! `cargo xtask check`, so that whoever adds a suite says what it costs, and somebody pays for it.
+//! over its budget does not fail a run, because machines differ. A *record* with a time more than half over its budget
+//! fails `cargo xtask check`, so the author of a new suite must state its cost and stay within it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,19 +13,19 @@ use serde::{Deserialize, Serialize};
 
 use super::Done;
 
-/// The record, from the root of the workspace.
+/// The path of the record, from the root of the workspace.
 pub const PATH: &str = "xtask/budget.toml";
-/// The whole may take so long on two cores, with nothing compiled.
+/// Most seconds of the whole on two cores, with nothing compiled.
 pub const WHOLE_MAX_S: f64 = 1_800.0;
-/// A recorded time over its budget by this factor is a violation.
+/// A recorded time of more than this multiple of its budget is a violation.
 pub const OVER: f64 = 1.5;
-/// Suites that take less have no line: they are many, and cost little.
+/// Suites that take less are not recorded: they are many and cheap.
 const LEAST_SUITE_S: f64 = 5.0;
 
 const HEAD: &str = "\
 # Seconds that `cargo xtask test` may take, and those it took, on two cores, from a fresh clone, with an empty cargo
 # home: docs/testing.md. `cargo xtask test --record` writes `recorded_s`; a new line needs a `budget_s`, and
-# `cargo xtask check` says when a recorded time is over its budget by half, or the whole over 30 minutes.
+# `cargo xtask check` says when a recorded time is more than half over its budget, or the whole over 30 minutes.
 ";
 
 /// The record.
@@ -62,7 +62,7 @@ impl Times {
         self.steps.get(step).and_then(|line| line.budget_s)
     }
 
-    /// The budgets of this record, with the times of a run. A step that could not run keeps its time.
+    /// This record with the times of a run. A step that did not run keeps its time.
     fn recorded(mut self, whole_s: f64, steps: &[Done], suites: &[(String, f64)]) -> Times {
         let round = |seconds: f64| seconds.round();
         self.whole.recorded_s = round(whole_s);
@@ -82,12 +82,12 @@ impl Times {
     }
 }
 
-/// The record of the workspace at `root`, if it is there and in order.
+/// Reads the record of the workspace at `root`, if it exists and parses.
 pub fn read(root: &Path) -> Option<Times> {
     Times::parse(&fs::read_to_string(root.join(PATH)).ok()?).ok()
 }
 
-/// Puts the times of a run on record.
+/// Records the times of a run.
 pub fn record(root: &Path, whole_s: f64, steps: &[Done], suites: &[(String, f64)]) -> Result<()> {
     let times = read(root).unwrap_or_default().recorded(whole_s, steps, suites);
     fs::write(root.join(PATH), times.to_text()?).context(PATH)
@@ -104,7 +104,7 @@ mod tests {
         let before = "[whole]\nbudget_s = 1200\n[steps.clippy]\nbudget_s = 60\nrecorded_s = 50\n[steps.miri]\n\
                       budget_s = 30\nrecorded_s = 9\n[suites.old]\nbudget_s = 9\nrecorded_s = 8\n[suites.a]\n\
                       budget_s = 7\nrecorded_s = 6\n";
-        let done = |name: StepName, outcome| Done::new(&STEPS[name.place()], 70.4, outcome);
+        let done = |name: StepName, outcome| Done::new(&STEPS[name.index()], 70.4, outcome);
         let steps = [
             done(StepName::Clippy, Outcome::Passed),
             done(StepName::Doc, Outcome::Passed),

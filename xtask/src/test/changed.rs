@@ -1,5 +1,5 @@
-//! The reach of a change: the packages whose files it changes, those that depend on them, and the steps that look at
-//! any of these.
+//! The effect of a change: the packages whose files it changes, the packages that depend on them, and the steps that
+//! examine any of these.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
@@ -10,8 +10,8 @@ use serde::Deserialize;
 use super::process::Shell;
 use super::steps::StepName;
 
-/// Files that every package is built from, and folders of what judges all of them.
-const OF_ALL: [&str; 8] = [
+/// Files and folders that affect every package.
+const GLOBAL: [&str; 8] = [
     "Cargo.toml",
     "Cargo.lock",
     "clippy.toml",
@@ -22,16 +22,16 @@ const OF_ALL: [&str; 8] = [
     "xtask/Cargo.toml",
 ];
 
-/// The reach of a change.
+/// The effect of a change.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Changed {
     /// Paths that differ, from the root of the workspace.
     paths: BTreeSet<String>,
-    /// Packages whose files differ, and those that depend on them, in their tests, too; `None` for all.
+    /// Packages whose files differ, and those that depend on them, also in tests; `None` for all.
     packages: Option<BTreeSet<String>>,
 }
 
-/// A package of the workspace, as cargo knows it.
+/// A package of the workspace in cargo's metadata.
 #[derive(Deserialize)]
 struct Package {
     name: String,
@@ -62,7 +62,7 @@ impl Changed {
     }
 
     fn of(paths: BTreeSet<String>, metadata: &Metadata) -> Changed {
-        if paths.iter().any(|path| OF_ALL.iter().any(|own| path.starts_with(own))) {
+        if paths.iter().any(|path| GLOBAL.iter().any(|own| path.starts_with(own))) {
             return Changed { paths, packages: None };
         }
         let directory = |package: &Package| {
@@ -74,7 +74,7 @@ impl Changed {
         };
         let mut packages: BTreeSet<String> =
             metadata.packages.iter().filter(is_changed).map(|package| package.name.clone()).collect();
-        // Each round adds those that depend on one that is there: as many rounds as packages reach them all.
+        // Each round adds the packages that depend on one in the set; as many rounds as there are packages are enough.
         for _ in &metadata.packages {
             let depends = |package: &&Package| package.dependencies.iter().any(|on| packages.contains(&on.name));
             let more: Vec<String> = metadata.packages.iter().filter(depends).map(|it| it.name.clone()).collect();
@@ -83,7 +83,7 @@ impl Changed {
         Changed { paths, packages: Some(packages) }
     }
 
-    /// Whether the package, or one that it depends on, is changed.
+    /// Whether the package, or one of its dependencies, is changed.
     pub fn touches(&self, package: &str) -> bool {
         self.packages.as_ref().is_none_or(|packages| packages.contains(package))
     }
@@ -96,7 +96,7 @@ impl Changed {
         self.packages.is_none() || self.paths.iter().any(|path| places.iter().any(|place| path.starts_with(place)))
     }
 
-    /// Whether the step can find something that it did not find before the change.
+    /// Whether the change can affect the result of the step.
     pub fn concerns(&self, step: StepName) -> bool {
         let has_code = self.packages.as_ref().is_none_or(|packages| !packages.is_empty());
         match step {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_package_touches_all_that_depend_on_it_and_no_other() {
+    fn a_changed_package_affects_exactly_its_dependents() {
         let touched = |path: &str| changed(&[path]).packages.map(Vec::from_iter);
         let names = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
         assert_eq!(
@@ -165,12 +165,12 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_can_find_nothing_new_are_left_out() {
+    fn steps_that_a_change_cannot_affect_are_left_out() {
         let steps = |path: &str| {
             let changed = changed(&[path]);
             crate::test::steps::STEPS.iter().filter(|step| changed.concerns(step.name)).count()
         };
-        assert_eq!(steps("docs/space.md"), 4, "what reads sources and documents");
+        assert_eq!(steps("docs/space.md"), 4, "the steps that read sources and documents");
         assert_eq!(steps("Cargo.lock"), crate::test::steps::STEPS.len());
         assert!(!changed(&["crates/layouts/a.rs"]).concerns(StepName::Build));
         assert!(changed(&["crates/layout/a.rs"]).concerns(StepName::Build));

@@ -1,18 +1,19 @@
-//! `cargo xtask test`: every check and every test, in two lanes, each with its heading, its time and its outcome.
+//! `cargo xtask test`: every check and every test, by two workers, each step with its heading, its time and its
+//! outcome.
 //!
-//! A failed step does not hide the next one: the others run and every failure is in the summary, except that nothing
-//! can follow a build that failed. A step that hangs is killed at its limit, with everything it started. What a step
-//! prints appears when it ends, and lies in `target/xtask/STEP.log` meanwhile.
+//! A failed step does not stop the others: they run, and every failure is in the summary; only steps that need a failed
+//! build are not run. A step that hangs is killed at its limit, with all its processes. The output of a step is printed
+//! when it ends, and is in `target/xtask/STEP.log` meanwhile.
 
 pub mod budget;
 mod changed;
-mod lanes;
 mod needs;
 mod porcupine;
 mod process;
 mod ship;
 mod steps;
 mod suites;
+mod workers;
 
 use std::fs::{self, File};
 use std::io;
@@ -34,10 +35,10 @@ pub use steps::{Budget, STEPS, target_directory};
 use steps::{Step, StepName};
 use suites::Programs;
 
-/// How often a line says what runs, while nothing ends.
+/// Interval of the lines that name the running steps.
 const PROGRESS_EVERY: Duration = Duration::from_secs(60);
 
-/// Which steps to run.
+/// The steps to run.
 #[derive(Args)]
 pub struct Options {
     /// Leave this step out; may be repeated.
@@ -46,13 +47,14 @@ pub struct Options {
     /// Run only this step; may be repeated.
     #[arg(long, value_name = "STEP", value_enum)]
     only: Vec<StepName>,
-    /// Run only what a change can touch: what differs from the commit BASE, or from the last one.
+    /// Run only the steps and tests that a change can affect: the difference from the commit BASE, or from the last
+    /// one.
     #[arg(long, value_name = "BASE", num_args = 0..=1, default_missing_value = "HEAD", conflicts_with = "long")]
     changed: Option<String>,
     /// Run the long forms: histories for an hour, 100,000 seeds, fuzz targets for a minute each. Takes hours.
     #[arg(long)]
     long: bool,
-    /// Put the time of every step on record, in xtask/budget.toml: of a fresh clone, with an empty cargo home.
+    /// Record the time of every step in xtask/budget.toml. Use a fresh clone and an empty cargo home.
     #[arg(long, conflicts_with_all = ["skip", "only", "changed", "long"])]
     record: bool,
     /// List the steps with their commands, budgets and limits, and run none.
@@ -60,13 +62,13 @@ pub struct Options {
     list: bool,
 }
 
-/// The part of the tests that runs, and the times of its suites.
+/// The selected part of the tests, and the times of its suites.
 pub struct Scope {
     pub is_long: bool,
     changed: Option<Changed>,
     /// Suites and their seconds, in the order in which they ended.
     suites: Mutex<Vec<(String, f64)>>,
-    /// The test programs, once a step has built them: to ask cargo again is to wait for its lock.
+    /// The test programs, once a step has built them; asking cargo again would wait for its lock.
     programs: Mutex<Option<Arc<Programs>>>,
 }
 
@@ -76,12 +78,12 @@ impl Scope {
         Ok(Scope { is_long: options.long, changed, suites: Mutex::default(), programs: Mutex::default() })
     }
 
-    /// Whether every test is asked for.
+    /// Whether all tests are selected.
     pub fn is_whole(&self) -> bool {
         self.changed.is_none()
     }
 
-    /// Whether the package's tests run.
+    /// Whether the package's tests are selected.
     pub fn touches(&self, package: &str) -> bool {
         self.changed.as_ref().is_none_or(|changed| changed.touches(package))
     }
@@ -90,7 +92,7 @@ impl Scope {
         self.changed.as_ref().is_none_or(|changed| changed.concerns(step))
     }
 
-    /// The test programs as the first step that asked has built them, or else those that `build` gives.
+    /// The test programs: those that an earlier step built, or else the result of `build`.
     pub fn programs(&self, build: impl FnOnce() -> Result<Programs, Outcome>) -> Result<Arc<Programs>, Outcome> {
         let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
         match &*programs {
@@ -99,7 +101,7 @@ impl Scope {
         }
     }
 
-    /// Keeps what a suite took.
+    /// Keeps the time of a suite.
     pub fn note(&self, suite: &str, seconds: f64) {
         self.suites.lock().unwrap_or_else(PoisonError::into_inner).push((suite.to_owned(), seconds));
     }
@@ -111,7 +113,7 @@ impl Options {
     }
 }
 
-/// How a step ended.
+/// The outcome of a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "outcome", content = "detail", rename_all = "snake_case")]
 pub enum Outcome {
@@ -122,7 +124,7 @@ pub enum Outcome {
     NotAvailable(String),
     /// Left out on the command line.
     Skipped,
-    /// Not reached, because the build failed.
+    /// Not run, because a build that it needs failed.
     NotRun,
 }
 
@@ -172,7 +174,7 @@ pub fn command(options: &Options, format: Format) -> Result<Verdict> {
                 Err(error) => Outcome::Failed(format!("{}: {error}", logs.path(step.name).display())),
             }
         };
-        lanes::run_all(lanes::count(), selects, run, |step, done| {
+        workers::run_all(workers::count(), selects, run, |step, done| {
             running.ended(step.name, || logs.show(&shell, step, done));
         })
     });
@@ -184,7 +186,7 @@ pub fn command(options: &Options, format: Format) -> Result<Verdict> {
         Format::Json => println!("{}", serde_json::to_string_pretty(&summary)?),
     }
     if options.record {
-        ensure!(summary.ok, "what fails is not put on record");
+        ensure!(summary.ok, "the times of a failed run are not recorded");
         budget::record(shell.root(), elapsed_s, &summary.steps, &summary.suites)?;
     }
     Ok(if summary.ok { Verdict::Passed } else { Verdict::Failed })
@@ -202,7 +204,7 @@ fn list(times: &Times, format: Format) -> Result<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// Where steps print while they run.
+/// The logs that steps write while they run.
 struct Logs {
     directory: PathBuf,
 }
@@ -218,23 +220,23 @@ impl Logs {
         self.directory.join(format!("{step}.log"))
     }
 
-    /// A shell that prints into the step's log.
+    /// A shell that writes to the step's log.
     fn shell(&self, shell: &Shell, step: StepName) -> io::Result<Shell> {
         Ok(shell.logged(File::create(self.path(step))?))
     }
 
-    /// Prints what the step printed, below its heading.
+    /// Prints the output of the step below its heading.
     fn show(&self, shell: &Shell, step: &Step, done: &Done) {
         shell.say(&format!("\n== {}: {}", step.name, step.title));
-        let said = fs::read(self.path(step.name)).unwrap_or_default();
-        shell.say(String::from_utf8_lossy(&said).trim_end());
+        let printed = fs::read(self.path(step.name)).unwrap_or_default();
+        shell.say(String::from_utf8_lossy(&printed).trim_end());
         let line =
             format!("-- {} {} in {:.1} s  {}", step.name, done.outcome.word(), done.seconds, done.outcome.detail());
         shell.say(line.trim_end());
     }
 }
 
-/// The steps that run now, and since when.
+/// The running steps with their start times.
 struct Running<'s> {
     shell: &'s Shell,
     steps: Mutex<Vec<(StepName, Instant)>>,
@@ -245,21 +247,21 @@ impl Running<'_> {
         self.steps.lock().unwrap_or_else(PoisonError::into_inner).push((step, Instant::now()));
     }
 
-    /// Takes the step out, and prints what `show` does while no other step prints.
+    /// Removes the step, and runs `show` while no other step prints.
     fn ended(&self, step: StepName, show: impl FnOnce()) {
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         steps.retain(|(name, _)| *name != step);
         show();
     }
 
-    fn tell(&self) {
+    fn report(&self) {
         let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = steps.iter().map(|(name, since)| format!("{name} for {} s", since.elapsed().as_secs()));
-        self.shell.say(&format!("   running: {}", told.collect::<Vec<_>>().join(", ")));
+        let lines = steps.iter().map(|(name, since)| format!("{name} for {} s", since.elapsed().as_secs()));
+        self.shell.say(&format!("   running: {}", lines.collect::<Vec<_>>().join(", ")));
     }
 }
 
-/// Does `work`, and says every minute what runs.
+/// Runs `work`, and prints every minute which steps run.
 fn with_progress<T>(shell: &Shell, work: impl FnOnce(&Running<'_>) -> T) -> T {
     let running = Running { shell, steps: Mutex::default() };
     let (ends, end) = mpsc::channel::<()>();
@@ -267,7 +269,7 @@ fn with_progress<T>(shell: &Shell, work: impl FnOnce(&Running<'_>) -> T) -> T {
         scope.spawn(|| {
             let end = end;
             while end.recv_timeout(PROGRESS_EVERY) == Err(mpsc::RecvTimeoutError::Timeout) {
-                running.tell();
+                running.report();
             }
         });
         let result = work(&running);
@@ -323,7 +325,7 @@ impl Summary {
         lines.extend(self.steps.iter().map(Done::line));
         let failed: Vec<&str> =
             self.steps.iter().filter(|done| done.outcome.is_failure()).map(|done| done.name.as_str()).collect();
-        // A part that passed must not read like the whole: say how many steps ran.
+        // A part that passed must not look like the whole, so the line has the number of steps.
         let ran = self.steps.iter().filter(|done| done.outcome.ran()).count();
         let ran = format!("{ran} of {} steps ran in {:.1} s", self.steps.len(), self.seconds);
         lines.push(match self.ok {
@@ -348,7 +350,7 @@ mod tests {
             true => Outcome::Failed("exit code 1".to_owned()),
             false => Outcome::Passed,
         };
-        let done = lanes::run_all(2, |name| options.selects(name), run, |_, _| {});
+        let done = workers::run_all(2, |name| options.selects(name), run, |_, _| {});
         Summary::new(done, Vec::new(), 1.0, &Times::default())
     }
 
@@ -357,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_step_fails_the_whole_and_the_others_still_run() {
+    fn a_failed_step_fails_the_run_and_the_others_still_run() {
         let summary = outcomes(&options(&[], &[]), StepName::Clippy);
         assert!(!summary.ok);
         assert_eq!(count(&summary, &Outcome::Passed), STEPS.len() - 1);
@@ -366,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_needs_a_build_follows_its_failure() {
+    fn steps_that_need_a_failed_build_do_not_run() {
         let summary = outcomes(&options(&[], &[]), StepName::TestBuild);
         let needs_it = STEPS.iter().filter(|step| step.after.contains(&StepName::TestBuild)).count();
         assert!(!summary.ok && needs_it > 2);
@@ -375,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn skip_and_only_select_and_a_skipped_step_is_no_failure() {
+    fn skip_and_only_select_steps_and_a_skipped_step_is_not_a_failure() {
         let summary = outcomes(&options(&[StepName::Clippy], &[]), StepName::Clippy);
         assert!(summary.ok);
         assert_eq!(count(&summary, &Outcome::Skipped), 1);
@@ -386,9 +388,9 @@ mod tests {
     }
 
     #[test]
-    fn a_time_stands_beside_its_budget_and_over_it_is_no_failure() {
+    fn a_time_over_its_budget_is_shown_and_is_not_a_failure() {
         let times = Times::parse("[whole]\n[suites]\n[steps.clippy]\nbudget_s = 60\n").expect("it parses");
-        let done = Done::new(&STEPS[StepName::Clippy.place()], 70.0, Outcome::Passed);
+        let done = Done::new(&STEPS[StepName::Clippy.index()], 70.0, Outcome::Passed);
         let summary = Summary::new(vec![done], Vec::new(), 70.0, &times);
         assert!(
             summary.ok && summary.human().contains("70.0       60  passed        over budget"),

@@ -1,11 +1,10 @@
-//! What the tests need from the system: a C compiler to link with, the package lists that tests load as real data, and
-//! groff, which sets the manual pages. Valgrind, tmux and iproute2 are wanted too, but not needed: the step that counts
-//! instructions is not available without the first, `guira top` is looked at in no terminal without the second, and
-//! without the third no packets are dropped between a memory node and its clients.
+//! System packages for the tests. Required are a C compiler to link with, the package lists that tests load as real
+//! data, and groff, which formats the manual pages. Optional are valgrind, without which instructions cannot be
+//! counted, tmux, without which `guira top` is not tested in a terminal, and iproute2, without which no packets are
+//! dropped between a memory node and its clients.
 //!
-//! As root on Debian and its relatives what is missing is installed; otherwise the exact command is named, and the step
-//! fails. Where there is no apt, the package lists do not exist and groff is not asked for: the tests that want them
-//! say so themselves.
+//! As root on Debian and its derivatives, missing packages are installed; otherwise the step fails with the exact
+//! command. Without apt there are no package lists, and groff is not required: the tests that use them report that.
 
 use super::Outcome;
 use super::process::Shell;
@@ -18,19 +17,19 @@ const INSTALL_VALGRIND: [&str; 5] = ["apt-get", "install", "--yes", "--no-instal
 const INSTALL_TMUX: [&str; 5] = ["apt-get", "install", "--yes", "--no-install-recommends", "tmux"];
 const INSTALL_IP: [&str; 5] = ["apt-get", "install", "--yes", "--no-install-recommends", "iproute2"];
 
-/// Installs what is missing, or says which command would.
+/// Installs missing packages, or fails with the command that would.
 pub fn install(shell: &Shell, budget: &Budget) -> Outcome {
-    let host = Host::look(shell, budget);
+    let host = Host::detect(shell, budget);
     let outcome = carry_out(plan(&host), shell, budget);
-    let wanted = [
+    let optional = [
         (host.has_valgrind, &INSTALL_VALGRIND, "instructions cannot be counted without valgrind"),
-        (host.has_tmux, &INSTALL_TMUX, "screens are not looked at without tmux"),
-        (host.has_ip, &INSTALL_IP, "there are no two hosts without ip"),
+        (host.has_tmux, &INSTALL_TMUX, "screens are not tested without tmux"),
+        (host.has_ip, &INSTALL_IP, "tests with two hosts do not run without ip"),
     ];
-    for (is_there, install, without) in wanted {
+    for (is_there, install, without) in optional {
         if outcome == Outcome::Passed
             && let Outcome::Failed(reason) | Outcome::TimedOut(reason) =
-                carry_out(plan_wanted(&host, is_there, install), shell, budget)
+                carry_out(plan_optional(&host, is_there, install), shell, budget)
         {
             shell.say(&format!("{without}: {reason}"));
         }
@@ -57,7 +56,7 @@ fn carry_out(plan: Plan, shell: &Shell, budget: &Budget) -> Outcome {
     }
 }
 
-/// What was found on this machine.
+/// The properties of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Host {
     is_root: bool,
@@ -71,7 +70,7 @@ struct Host {
 }
 
 impl Host {
-    fn look(shell: &Shell, budget: &Budget) -> Self {
+    fn detect(shell: &Shell, budget: &Budget) -> Self {
         let holds = |script: &str| shell.succeeds("sh", ["-c", script], budget);
         Self {
             is_root: holds("[ \"$(id -u)\" = 0 ]"),
@@ -120,8 +119,8 @@ fn plan(host: &Host) -> Plan {
     }
 }
 
-/// The plan for what is wanted and not needed; it follows [`plan`], so there are package lists.
-fn plan_wanted(host: &Host, is_there: bool, install: &'static [&'static str]) -> Plan {
+/// The plan for an optional package. It follows [`plan`], so the package lists exist.
+fn plan_optional(host: &Host, is_there: bool, install: &'static [&'static str]) -> Plan {
     match (is_there, host.has_apt, host.is_root) {
         (true, _, _) => Plan::Nothing,
         (false, true, true) => Plan::Run(vec![install]),
@@ -156,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_told_the_exact_command() {
+    fn other_users_get_the_exact_command() {
         assert_eq!(
             plan(&Host { is_root: false, has_roff: true, ..BARE }),
             Plan::Ask("run: sudo apt-get update && sudo apt-get install --yes --no-install-recommends gcc".to_owned())
@@ -164,22 +163,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_is_installed_where_that_is_possible_and_never_needed() {
+    fn optional_packages_are_installed_if_possible_and_never_required() {
         for install in [&INSTALL_VALGRIND, &INSTALL_TMUX, &INSTALL_IP] {
-            assert_eq!(plan_wanted(&BARE, false, install), Plan::Run(vec![install]));
-            assert_eq!(plan_wanted(&BARE, true, install), Plan::Nothing);
+            assert_eq!(plan_optional(&BARE, false, install), Plan::Run(vec![install]));
+            assert_eq!(plan_optional(&BARE, true, install), Plan::Nothing);
             let expected = format!("run: sudo {}", install.join(" "));
-            assert_eq!(plan_wanted(&Host { is_root: false, ..BARE }, false, install), Plan::Ask(expected));
-            assert!(matches!(plan_wanted(&Host { has_apt: false, ..BARE }, false, install), Plan::Ask(_)));
+            assert_eq!(plan_optional(&Host { is_root: false, ..BARE }, false, install), Plan::Ask(expected));
+            assert!(matches!(plan_optional(&Host { has_apt: false, ..BARE }, false, install), Plan::Ask(_)));
         }
         for is_there in 0..8 {
             let [has_valgrind, has_tmux, has_ip] = [1, 2, 4].map(|tool| is_there & tool != 0);
-            assert_eq!(plan(&Host { has_valgrind, has_tmux, has_ip, ..BARE }), plan(&BARE), "they are no need");
+            assert_eq!(plan(&Host { has_valgrind, has_tmux, has_ip, ..BARE }), plan(&BARE), "they are not required");
         }
     }
 
     #[test]
-    fn without_apt_only_the_compiler_is_asked_for() {
+    fn without_apt_only_the_compiler_is_required() {
         let host = Host { has_apt: false, ..BARE };
         assert!(matches!(plan(&host), Plan::Ask(_)));
         assert_eq!(plan(&Host { has_compiler: true, ..host }), Plan::Nothing);

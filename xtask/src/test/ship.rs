@@ -1,9 +1,9 @@
-//! What must hold before anything is published: licences and sources of what is linked, the oldest compiler that is
-//! promised, and packages that are whole.
+//! Checks before publishing: licences and sources of dependencies, the oldest supported compiler, and complete
+//! packages.
 //!
-//! What a machine may lack (cargo-deny, an older toolchain) is installed where cargo and rustup can; where they cannot,
-//! the step is not available, and says so. cargo-deny is built without optimisation into the target directory: some 80
-//! seconds of processor time, once.
+//! Missing tools (cargo-deny, an older toolchain) are installed by cargo and rustup; if that fails, the step is
+//! reported as not available. cargo-deny is built without optimisation into the target directory: some 80 seconds of
+//! processor time, once.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
@@ -16,37 +16,37 @@ use super::process::Shell;
 use super::steps::{Budget, target_directory};
 use crate::tree::{SourceFile, Tree};
 
-/// Compiling cargo-deny on one slow core, and then some.
+/// Limit for compiling cargo-deny on one slow core, and running it.
 pub const DENY_LIMIT_S: u64 = 1_200;
-/// Installing a toolchain and compiling what is published with it.
+/// Limit for installing a toolchain and compiling the published packages with it.
 pub const MSRV_LIMIT_S: u64 = 1_200;
-/// Looking through every package once more, from its archive, as the compiler does.
+/// Limit for checking every package from its archive.
 pub const PACKAGE_LIMIT_S: u64 = 1_200;
-/// Cloning the advisory database: where it cannot be reached, nothing may wait for it long.
+/// Limit for cloning the advisory database, short because it may be unreachable.
 const FETCH_LIMIT_S: u64 = 120;
 
 const _: () = assert!(FETCH_LIMIT_S < DENY_LIMIT_S);
 
-/// The cargo-deny that is installed where there is none. It knows the keys that deny.toml uses.
+/// The version of cargo-deny that is installed if there is none. It supports the keys in deny.toml.
 const DENY_VERSION: &str = "0.20.2";
 
-/// The file, in the target directory, with the digest of what the packages were made of that compiled last.
+/// The file, in the target directory, with the digest of the inputs of the packages that last passed.
 const PASSED: &str = "packages-passed";
 
-/// Leaves debug information out: nobody debugs what is compiled here.
+/// Disables debug information, which nothing here needs.
 const WITHOUT_DEBUG: (&str, &str) = ("CARGO_PROFILE_DEV_DEBUG", "0");
 
-/// Files that each package carries, whoever builds it: what it is, and under which terms.
-const CARRIED: [&str; 3] = ["README.md", "LICENSE-APACHE", "LICENSE-MIT"];
+/// Files that each package must contain: its description and its licences.
+const REQUIRED_FILES: [&str; 3] = ["README.md", "LICENSE-APACHE", "LICENSE-MIT"];
 
-/// What the manifest of each package says, in the words of cargo.
-const STATED: [&str; 8] =
+/// Keys that the manifest of each package must have.
+const REQUIRED_KEYS: [&str; 8] =
     ["description", "license", "repository", "readme", "keywords", "categories", "rust-version", "edition"];
 
 /// Runs cargo-deny, with the advisories if their database can be reached.
 pub fn deny(shell: &Shell, budget: &Budget) -> Outcome {
     let Some(program) = cargo_deny(shell, budget) else {
-        return Outcome::NotAvailable(format!("cargo-deny {DENY_VERSION} is not here and cannot be installed"));
+        return Outcome::NotAvailable(format!("cargo-deny {DENY_VERSION} is not installed and cannot be installed"));
     };
     let fetching = Budget { until: budget.until.min(Instant::now() + Duration::from_secs(FETCH_LIMIT_S)), ..*budget };
     let mut arguments = vec!["--locked", "check"];
@@ -57,7 +57,7 @@ pub fn deny(shell: &Shell, budget: &Budget) -> Outcome {
     shell.run(&mut shell.command(&program, arguments), budget)
 }
 
-/// The program cargo-deny: that of this machine, or one built for this target directory.
+/// The program cargo-deny: the one of this machine, or one built into the target directory.
 fn cargo_deny(shell: &Shell, budget: &Budget) -> Option<String> {
     let tools = target_directory(shell, "tools");
     let own = tools.join("bin").join("cargo-deny").to_str()?.to_owned();
@@ -69,12 +69,12 @@ fn cargo_deny(shell: &Shell, budget: &Budget) -> Option<String> {
     shell.say(&format!("installing cargo-deny {DENY_VERSION} to {}", tools.display()));
     let mut install =
         shell.command("cargo", ["install", "cargo-deny", "--version", DENY_VERSION, "--locked", "--debug"]);
-    // What it is built from is of no use afterwards: cargo removes it, if it is told of no other place.
+    // Without CARGO_TARGET_DIR cargo builds in a temporary directory and removes it.
     install.arg("--root").arg(&tools).env_remove("CARGO_TARGET_DIR").env(WITHOUT_DEBUG.0, WITHOUT_DEBUG.1);
     (shell.run(&mut install, budget) == Outcome::Passed).then_some(own)
 }
 
-/// Compiles what is published with the oldest compiler that the workspace promises.
+/// Compiles the published packages with the oldest compiler that the workspace supports.
 pub fn msrv(shell: &Shell, budget: &Budget) -> Outcome {
     let packages = match Packages::read(shell.root()) {
         Ok(packages) => packages,
@@ -86,34 +86,34 @@ pub fn msrv(shell: &Shell, budget: &Budget) -> Outcome {
     let can_install = || shell.succeeds("rustup", install, budget);
     let is_available = is_there() || (can_install() && is_there());
     if !is_available {
-        return Outcome::NotAvailable(format!("there is no Rust {toolchain}, and rustup cannot install it"));
+        return Outcome::NotAvailable(format!("Rust {toolchain} is not installed, and rustup cannot install it"));
     }
     let mut command = shell.command("cargo", [&format!("+{toolchain}"), "check", "--locked"]);
     command.args(packages.selected()).arg("--target-dir").arg(target_directory(shell, "msrv"));
     shell.run(&mut command, budget)
 }
 
-/// Makes every package that is published, and compiles each from its archive, with its own default features: as who
-/// installs it would, but against the archives of the others instead of a registry.
+/// Packages every published crate, and checks each from its archive with its own default features, like a user who
+/// installs it, but with the archives of the others instead of a registry.
 pub fn package(shell: &Shell, budget: &Budget) -> Outcome {
     let packages = match Packages::read(shell.root()) {
-        Ok(packages) if packages.unstated.is_empty() => packages,
-        Ok(packages) => return Outcome::Failed(packages.unstated.join("; ")),
+        Ok(packages) if packages.missing_keys.is_empty() => packages,
+        Ok(packages) => return Outcome::Failed(packages.missing_keys.join("; ")),
         Err(reason) => return Outcome::Failed(reason),
     };
     let inputs = match digest_of_inputs(shell.root()) {
         Ok(digest) => digest,
-        Err(error) => return Outcome::Failed(format!("what goes into packages cannot be read: {error:#}")),
+        Err(error) => return Outcome::Failed(format!("cannot read the inputs of the packages: {error:#}")),
     };
     let passed = target_directory(shell, PASSED);
     if fs::read_to_string(&passed).is_ok_and(|digest| digest == inputs) {
-        shell.say("nothing that goes into a package has changed since all of them compiled from their archives");
+        shell.say("the inputs of the packages have not changed since they last passed");
         return Outcome::Passed;
     }
     let target = target_directory(shell, "packages");
     let (archives, unpacked) = (target.join("package"), target.join("unpacked"));
     if let Err(error) = remove(&archives).and_then(|()| remove(&unpacked)) {
-        return Outcome::Failed(format!("packages of an earlier run cannot be removed: {error}"));
+        return Outcome::Failed(format!("cannot remove the packages of an earlier run: {error}"));
     }
     let mut command = shell.command("cargo", ["package", "--no-verify", "--locked", "--allow-dirty"]);
     command.args(packages.selected()).arg("--target-dir").arg(&target);
@@ -121,7 +121,7 @@ pub fn package(shell: &Shell, budget: &Budget) -> Outcome {
     if outcome == Outcome::Passed {
         outcome = unpack(shell, budget, &packages, &archives, &unpacked);
     }
-    // Each by itself: together, each would have the features that any of them asks for.
+    // One at a time: together, each would get the features that any of them enables.
     for name in &packages.published {
         if outcome == Outcome::Passed {
             let mut command = shell.at(unpacked.clone()).command("cargo", ["check", "--quiet", "-p", name]);
@@ -132,31 +132,33 @@ pub fn package(shell: &Shell, budget: &Budget) -> Outcome {
     if outcome == Outcome::Passed
         && let Err(error) = fs::write(&passed, inputs)
     {
-        shell.say(&format!("{} cannot be written, so the next run compiles them again: {error}", passed.display()));
+        shell.say(&format!("cannot write {}, so the next run checks them again: {error}", passed.display()));
     }
     outcome
 }
 
-/// Makes a workspace of the archives, in which packages find each other, with the versions of Cargo.lock.
+/// Makes a workspace of the archives, in which packages depend on each other, with the versions of Cargo.lock.
 fn unpack(shell: &Shell, budget: &Budget, packages: &Packages, archives: &Path, workspace: &Path) -> Outcome {
     if let Err(error) = fs::create_dir_all(workspace) {
         return Outcome::Failed(format!("{}: {error}", workspace.display()));
     }
     let found = match folder_names(archives, ".crate") {
         Ok(found) if found.len() == packages.published.len() => found,
-        Ok(found) => return Outcome::Failed(format!("{} packages made {found:?}", packages.published.len())),
+        Ok(found) => {
+            return Outcome::Failed(format!("{} packages gave the archives {found:?}", packages.published.len()));
+        }
         Err(error) => return Outcome::Failed(format!("{}: {error}", archives.display())),
     };
     let mut missing = Vec::new();
     for folder in &found {
-        // What is unpacked is as new as the run: cargo compares times, and all archives state the same.
+        // Unpacked files get the current time, because cargo compares times, and all files in archives have the same.
         let mut command = shell.command("tar", ["--extract", "--gzip", "--touch", "--directory"]);
         command.arg(workspace).arg("--file").arg(archives.join(format!("{folder}.crate")));
         let outcome = shell.run(&mut command, budget);
         if outcome != Outcome::Passed {
             return outcome;
         }
-        missing.extend(not_carried(&workspace.join(folder)));
+        missing.extend(missing_files(&workspace.join(folder)));
     }
     if !missing.is_empty() {
         return Outcome::Failed(missing.join("; "));
@@ -176,7 +178,7 @@ fn folder_names(parent: &Path, suffix: &str) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// The digest of all that goes into packages: the compiler, the files of all crates, and those of the workspace.
+/// The digest of all inputs of the packages: the compiler, the files of all crates, and those of the workspace.
 fn digest_of_inputs(root: &Path) -> anyhow::Result<String> {
     let compiler = Command::new("rustc").arg("--version").output()?;
     let mut hasher = DefaultHasher::new();
@@ -189,7 +191,7 @@ fn digest_of_inputs(root: &Path) -> anyhow::Result<String> {
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// Removes a folder, if it is there.
+/// Removes a folder, if it exists.
 fn remove(folder: &Path) -> io::Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -198,9 +200,9 @@ fn remove(folder: &Path) -> io::Result<()> {
 }
 
 /// Files that an unpacked package lacks.
-fn not_carried(package: &Path) -> Vec<String> {
+fn missing_files(package: &Path) -> Vec<String> {
     let lacks = |file: &&&str| !package.join(file).is_file();
-    CARRIED.iter().filter(lacks).map(|file| format!("{} does not carry {file}", package.display())).collect()
+    REQUIRED_FILES.iter().filter(lacks).map(|file| format!("{} does not contain {file}", package.display())).collect()
 }
 
 /// The packages of the workspace that are published.
@@ -208,9 +210,9 @@ fn not_carried(package: &Path) -> Vec<String> {
 struct Packages {
     /// Their names.
     published: Vec<String>,
-    /// What their manifests fail to state.
-    unstated: Vec<String>,
-    /// The oldest compiler that the workspace promises.
+    /// Keys that their manifests lack.
+    missing_keys: Vec<String>,
+    /// The oldest compiler that the workspace supports.
     rust_version: String,
 }
 
@@ -234,17 +236,17 @@ impl Packages {
             let Some(name) = package.get("name").and_then(toml::Value::as_str).filter(|_| !is_kept_here) else {
                 continue;
             };
-            let unstated = STATED.iter().filter(|key| package.get(**key).is_none());
-            packages.unstated.extend(unstated.map(|key| format!("{name} does not state its {key}")));
+            let missing_keys = REQUIRED_KEYS.iter().filter(|key| package.get(**key).is_none());
+            packages.missing_keys.extend(missing_keys.map(|key| format!("{name}: the manifest has no {key}")));
             packages.published.push(name.to_owned());
         }
         if packages.published.is_empty() || packages.rust_version.is_empty() {
-            return Err("the workspace publishes no package, or promises no rust-version".to_owned());
+            return Err("the workspace has no published package, or no rust-version".to_owned());
         }
         Ok(packages)
     }
 
-    /// The manifest of a workspace of them, each in its folder, in which they find each other.
+    /// The manifest of a workspace of the packages, each in its folder, in which they depend on each other.
     fn workspace(&self, folders: &[String]) -> String {
         let mut manifest = format!("[workspace]\nresolver = \"3\"\nmembers = {folders:?}\n\n[patch.crates-io]\n");
         for name in &self.published {
@@ -259,7 +261,7 @@ impl Packages {
         manifest
     }
 
-    /// The arguments that select them.
+    /// The arguments that select the packages.
     fn selected(&self) -> impl Iterator<Item = &str> {
         self.published.iter().flat_map(|name| ["-p", name])
     }
@@ -280,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_find_each_other_in_their_workspace() {
+    fn packages_depend_on_each_other_in_their_workspace() {
         let of = |name: &str| format!("[package]\nname = \"{name}\"\n");
         let found = packages(&[WORKSPACE, &of("guira"), &of("guira-layout")]).expect("they are manifests");
         let folders = ["guira-0.1.0", "guira-layout-0.2.0"].map(str::to_owned);
@@ -294,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_are_made_again_when_anything_in_them_changes() {
+    fn the_digest_changes_with_any_input_of_packages() {
         let root = tempfile::tempdir().expect("a folder");
         let write = |path: &str, text: &str| {
             let path = root.path().join(path);
@@ -304,29 +306,29 @@ mod tests {
         };
         let first = write("crates/a/src/lib.rs", "//! A.");
         assert_eq!(write("crates/a/src/lib.rs", "//! A."), first);
-        assert_eq!(write("docs/a.md", "A."), first, "no package carries it");
+        assert_eq!(write("docs/a.md", "A."), first, "it is in no package");
         let changes =
             [write("crates/a/src/lib.rs", "//! B."), write("crates/a/README.md", "A."), write("Cargo.lock", "")];
         assert!(changes.iter().collect::<std::collections::BTreeSet<_>>().len() == 3 && !changes.contains(&first));
     }
 
     #[test]
-    fn published_packages_are_selected_and_others_are_not() {
+    fn only_published_packages_are_selected() {
         let found = packages(&[WORKSPACE, WHOLE, KEPT]).expect("they are manifests");
-        assert_eq!((found.rust_version.as_str(), found.unstated.len()), ("1.70", 0));
+        assert_eq!((found.rust_version.as_str(), found.missing_keys.len()), ("1.70", 0));
         assert_eq!(found.selected().collect::<Vec<_>>(), ["-p", "whole"]);
     }
 
     #[test]
-    fn what_a_manifest_does_not_state_is_named() {
+    fn missing_keys_of_a_manifest_are_named() {
         let bare = "[package]\nname = \"bare\"\nlicense = \"MIT\"\n";
         let found = packages(&[WORKSPACE, WHOLE, bare]).expect("they are manifests");
-        assert_eq!(found.unstated.len(), STATED.len() - 1);
-        assert_eq!(found.unstated[0], "bare does not state its description");
+        assert_eq!(found.missing_keys.len(), REQUIRED_KEYS.len() - 1);
+        assert_eq!(found.missing_keys[0], "bare: the manifest has no description");
     }
 
     #[test]
-    fn a_workspace_without_packages_or_promise_is_a_failure() {
+    fn a_workspace_without_packages_or_rust_version_is_a_failure() {
         assert!(packages(&[WORKSPACE, KEPT]).is_err());
         assert!(packages(&[WHOLE]).is_err());
         assert!(packages(&[WORKSPACE, "[package"]).is_err());
@@ -335,19 +337,19 @@ mod tests {
     #[test]
     fn files_that_a_package_lacks_are_named() {
         let package = tempfile::tempdir().expect("a folder");
-        for file in CARRIED {
+        for file in REQUIRED_FILES {
             fs::write(package.path().join(file), "").expect("a file");
         }
-        assert_eq!(not_carried(package.path()), [""; 0]);
+        assert_eq!(missing_files(package.path()), [""; 0]);
         fs::remove_file(package.path().join("README.md")).expect("it is there");
-        assert_eq!(not_carried(package.path()), [format!("{} does not carry README.md", package.path().display())]);
+        assert_eq!(missing_files(package.path()), [format!("{} does not contain README.md", package.path().display())]);
     }
 
     #[test]
-    fn this_workspace_publishes_whole_packages() {
+    fn this_workspace_publishes_complete_packages() {
         let root = crate::tree::workspace_root().expect("the tests run inside the workspace");
         let found = Packages::read(&root).expect("the manifests parse");
-        assert_eq!(found.unstated, [""; 0]);
+        assert_eq!(found.missing_keys, [""; 0]);
         assert!(
             found.published.iter().any(|name| name == "guira") && !found.published.iter().any(|name| name == "xtask")
         );

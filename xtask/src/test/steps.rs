@@ -1,7 +1,7 @@
-//! The steps of `cargo xtask test`: what each runs, what it comes after, and how long it may take.
+//! The steps of `cargo xtask test`: the commands of each, its predecessors and its time limit.
 //!
-//! Limits are several times what two slow cores need with nothing compiled: they end a hang, they measure nothing. What
-//! a step is expected to take is its budget ([`super::budget`]).
+//! Limits are several times the time that two slow cores need with nothing compiled: they end hangs and measure
+//! nothing. The expected time of a step is its budget ([`super::budget`]).
 
 use std::fmt::{self, Display};
 use std::path::PathBuf;
@@ -18,32 +18,32 @@ use super::suites::{self, Part, Programs};
 use super::{Outcome, Scope, needs, porcupine, ship};
 use crate::{check, fuzz, mutants};
 
-/// Installing over a slow network: package lists are tens of megabytes.
+/// Limit for installing over a slow network: package lists have tens of megabytes.
 const INSTALL_LIMIT_S: u64 = 600;
-/// Reading sources takes seconds.
+/// Limit for reading the sources, which takes seconds.
 const READ_LIMIT_S: u64 = 120;
-/// Compiling the whole workspace without its code, or its documents.
+/// Limit for checking the whole workspace, or building its documentation.
 const LINT_LIMIT_S: u64 = 1_200;
-/// Compiling the whole workspace optimised, across crates.
+/// Limit for compiling the whole workspace optimised, across crates.
 const BUILD_LIMIT_S: u64 = 1_800;
-/// Compiling and running every test: the longest suites fill tables and kill processes for minutes.
+/// Limit for compiling and running every test; the longest suites fill tables and kill processes for minutes.
 const TEST_LIMIT_S: u64 = 3_600;
-/// Exploring every interleaving of the kernel: bounded by its own preemption limit, minutes at most.
+/// Limit for exploring every interleaving of the word-copy kernel, which takes minutes with its bound on preemptions.
 const LOOM_LIMIT_S: u64 = 1_200;
-/// Interpreting the unit tests: hundreds of times slower than running them.
+/// Limit for interpreting the unit tests, which is hundreds of times slower than running them.
 const MIRI_LIMIT_S: u64 = 1_800;
-/// Each fuzz target by default: its corpus is tried, and some thousands of changed copies.
+/// Seconds of each fuzz target by default, enough for its corpus and some thousands of mutated inputs.
 const FUZZ_SECONDS: u64 = 5;
-/// Each fuzz target with `--long`.
+/// Seconds of each fuzz target with `--long`.
 const LONG_FUZZ_SECONDS: u64 = 60;
-/// Building every fuzz target and running one after the other, with room for as many targets again.
+/// Limit for building every fuzz target and running one after the other, with room for twice as many targets.
 const FUZZ_LIMIT_S: u64 = fuzz::limit_s(24, LONG_FUZZ_SECONDS);
-/// With `--long`, an hour of killed processes, several times ten minutes, and 100,000 seeds.
+/// Limit of the tests with `--long`: an hour of killed processes, several times ten minutes, and 100,000 seeds.
 const LONG_TEST_LIMIT_S: u64 = 6 * 3_600;
 
 const _: () = assert!(READ_LIMIT_S < INSTALL_LIMIT_S && BUILD_LIMIT_S < TEST_LIMIT_S);
 
-/// The name of a step, as `--skip` and `--only` take it.
+/// The name of a step in `--skip` and `--only`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum StepName {
@@ -70,12 +70,12 @@ pub enum StepName {
 }
 
 impl StepName {
-    /// Its place in [`STEPS`].
-    pub fn place(self) -> usize {
+    /// The index in [`STEPS`].
+    pub fn index(self) -> usize {
         self as usize
     }
 
-    /// Whether what comes after it needs what it builds.
+    /// Whether its successors need what it builds.
     pub fn is_build(self) -> bool {
         matches!(self, Self::Build | Self::TestBuild)
     }
@@ -87,7 +87,7 @@ impl Display for StepName {
     }
 }
 
-/// A directory below the target directory for whose lock builds would wait.
+/// A directory below the target directory, whose lock only one build can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BuildDirectory {
@@ -95,15 +95,15 @@ pub enum BuildDirectory {
     Release,
 }
 
-/// One step: its name, what it does in a line, its limit, and what it may run beside.
+/// One step: its name, a description in one line, its limit, and its ordering.
 #[derive(Debug, Serialize)]
 pub struct Step {
     pub name: StepName,
     pub title: &'static str,
     pub limit_s: u64,
-    /// Steps that have ended before it starts.
+    /// Steps that must end before it starts.
     pub after: &'static [StepName],
-    /// The directory that it builds into, if others do as well.
+    /// The directory that it builds into, if other steps do, too.
     pub builds_in: Option<BuildDirectory>,
 }
 
@@ -112,16 +112,10 @@ const TEST_BUILD: &[StepName] = &[StepName::TestBuild];
 const DEBUG: Option<BuildDirectory> = Some(BuildDirectory::Debug);
 const RELEASE: Option<BuildDirectory> = Some(BuildDirectory::Release);
 
-/// Every step. Of those that can start, the first one does: what takes longest stands first.
+/// Every step. Of the steps that can start, the first one does, so longer steps come first.
 pub const STEPS: [Step; 20] = [
-    step(StepName::Needs, "the system's tools and data that tests use", INSTALL_LIMIT_S, &[], None),
-    step(
-        StepName::Components,
-        "rustup component add rustfmt clippy, where they are missing",
-        INSTALL_LIMIT_S,
-        &[],
-        None,
-    ),
+    step(StepName::Needs, "system packages and data that tests use", INSTALL_LIMIT_S, &[], None),
+    step(StepName::Components, "rustup component add rustfmt clippy, if they are missing", INSTALL_LIMIT_S, &[], None),
     step(StepName::Format, "cargo fmt --all --check", READ_LIMIT_S, NEEDS, None),
     step(StepName::Check, "cargo xtask check", READ_LIMIT_S, NEEDS, None),
     step(
@@ -148,7 +142,7 @@ pub const STEPS: [Step; 20] = [
     ),
     step(
         StepName::Suites,
-        "the test programs that compute, the modules of a suite each by itself",
+        "the test programs that compute, each module of a suite in its own process",
         TEST_LIMIT_S,
         TEST_BUILD,
         None,
@@ -179,7 +173,7 @@ pub const STEPS: [Step; 20] = [
     ),
     step(
         StepName::Porcupine,
-        "the linearizability checker against Porcupine, a Go program",
+        "the linearizability checker, compared with the Go program Porcupine",
         porcupine::LIMIT_S,
         TEST_BUILD,
         DEBUG,
@@ -200,14 +194,14 @@ pub const STEPS: [Step; 20] = [
     ),
     step(
         StepName::Msrv,
-        "cargo +MSRV check --locked, of what is published, with the rust-version of Cargo.toml",
+        "cargo +MSRV check --locked of the published packages, with the rust-version of Cargo.toml",
         ship::MSRV_LIMIT_S,
         NEEDS,
         None,
     ),
     step(
         StepName::Package,
-        "cargo package --no-verify, and cargo check -p of each archive, of what is published",
+        "cargo package --no-verify of the published packages, and cargo check -p of each archive",
         ship::PACKAGE_LIMIT_S,
         NEEDS,
         None,
@@ -258,7 +252,7 @@ impl Step {
             StepName::Loom => {
                 let mut command = cargo(shell, "test -p guira-fabric --test loom --release --target-dir");
                 command.arg(target_directory(shell, "loom"));
-                // One small crate is explored: what releases are optimised by costs more than it saves.
+                // Only one small crate is explored, so the optimisations of releases would cost more than they save.
                 command.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_DEBUG", "0");
                 run(command.env("RUSTFLAGS", with_inherited("RUSTFLAGS", "--cfg loom")))
             }
@@ -273,12 +267,12 @@ fn fuzz_seconds(scope: &Scope) -> u64 {
     if scope.is_long { LONG_FUZZ_SECONDS } else { FUZZ_SECONDS }
 }
 
-/// Cargo with the words of `line`.
+/// A command of cargo with the words of `line` as arguments.
 fn cargo(shell: &Shell, line: &str) -> Command {
     shell.command("cargo", line.split_whitespace())
 }
 
-/// Lints what users build, and what only feature `peers` compiles.
+/// Lints the default features, and then also feature `peers`.
 fn clippy(shell: &Shell, budget: &Budget) -> Outcome {
     ["", "--features guira-cli/peers"]
         .into_iter()
@@ -290,14 +284,14 @@ fn clippy(shell: &Shell, budget: &Budget) -> Outcome {
         .unwrap_or(Outcome::Passed)
 }
 
-/// The time a step has: all its commands share it.
+/// The time of a step, which all its commands share.
 pub struct Budget {
     pub until: Instant,
     pub limit_s: u64,
 }
 
 impl Budget {
-    /// What to say when it ran out.
+    /// The outcome when the time is exceeded.
     pub fn exceeded(&self) -> Outcome {
         Outcome::TimedOut(format!("killed after {} s", self.limit_s))
     }
@@ -326,34 +320,34 @@ fn own_check(shell: &Shell, budget: &Budget) -> Outcome {
     }
 }
 
-/// The result of `work`, which runs on a thread that is left behind if it does not end in time.
+/// Runs `work` on a thread and returns its result. If it does not end in time, the thread is abandoned.
 pub fn within<T: Send + 'static>(budget: &Budget, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Outcome> {
     let (sender, receiver) = mpsc::channel();
-    // When the receiver has given up, nobody needs the result.
+    // If the receiver has given up, the result is not needed.
     thread::spawn(move || drop(sender.send(work())));
     let left = budget.until.saturating_duration_since(Instant::now());
     receiver.recv_timeout(left).map_err(|error| match error {
         mpsc::RecvTimeoutError::Timeout => budget.exceeded(),
-        mpsc::RecvTimeoutError::Disconnected => Outcome::Failed("it panicked".to_owned()),
+        mpsc::RecvTimeoutError::Disconnected => Outcome::Failed("the check panicked".to_owned()),
     })
 }
 
-/// Counts are of one kind of processor, and taken by valgrind, which no machine must have.
+/// Counts instructions, if this is the target of the recorded counts and valgrind is installed.
 fn instructions(shell: &Shell, budget: &Budget) -> Outcome {
     if std::env::consts::ARCH != "x86_64" {
-        return Outcome::NotAvailable("the instructions on record are those of x86-64".to_owned());
+        return Outcome::NotAvailable("the recorded instructions are those of x86-64".to_owned());
     }
     if !shell.succeeds("valgrind", ["--version"], budget) {
-        return Outcome::NotAvailable("there is no valgrind; the step needs says how to install it".to_owned());
+        return Outcome::NotAvailable("valgrind is not installed; the step needs prints how to install it".to_owned());
     }
-    // Not through cargo, which would wait for the build of the tests.
+    // Not by cargo, which would wait for the build of the tests.
     match std::env::current_exe() {
         Ok(own) => shell.run(&mut shell.command(&own.to_string_lossy(), ["instructions"]), budget),
         Err(error) => Outcome::Failed(format!("this program cannot be found: {error}")),
     }
 }
 
-/// Miri needs a nightly toolchain, which no machine must have: without it the step is not available, which is no error.
+/// Runs Miri, which needs a nightly toolchain: without it the step is not available, which is not an error.
 fn miri(shell: &Shell, budget: &Budget) -> Outcome {
     if !shell.succeeds("rustup", ["run", "nightly", "rustc", "--version"], budget) {
         return Outcome::NotAvailable("there is no nightly toolchain".to_owned());
@@ -365,7 +359,7 @@ fn miri(shell: &Shell, budget: &Budget) -> Outcome {
     if !is_available {
         return Outcome::NotAvailable("the nightly toolchain has no Miri and could not add it".to_owned());
     }
-    // Miri interprets a standard library that it builds from source first: a fact of the machine, not of this code.
+    // Miri first builds a standard library from source; a failure there is one of the machine, not of this code.
     if !shell.succeeds("cargo", ["+nightly", "miri", "setup"], budget) {
         return Outcome::NotAvailable("Miri is there but could not build its standard library".to_owned());
     }
@@ -375,13 +369,13 @@ fn miri(shell: &Shell, budget: &Budget) -> Outcome {
     shell.run(&mut command, budget)
 }
 
-/// A target directory of its own, so that other flags do not rebuild what the other steps share.
+/// A separate target directory, so that other flags do not rebuild the artifacts that the other steps share.
 pub fn target_directory(shell: &Shell, name: &str) -> PathBuf {
     let shared = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| shell.root().join("target"), PathBuf::from);
     shared.join(name)
 }
 
-/// `flags` after those that the environment already gives in `variable`.
+/// `flags` appended to those of the environment in `variable`.
 fn with_inherited(variable: &str, flags: &str) -> String {
     let inherited = std::env::var(variable).unwrap_or_default();
     format!("{inherited} {flags}").trim_start().to_owned()
@@ -396,19 +390,19 @@ mod tests {
     fn every_name_is_one_step_in_the_order_of_the_list() {
         let names: Vec<StepName> = STEPS.iter().map(|step| step.name).collect();
         assert_eq!(names, StepName::value_variants());
-        assert!(STEPS.iter().enumerate().all(|(place, step)| step.name.place() == place));
+        assert!(STEPS.iter().enumerate().all(|(place, step)| step.name.index() == place));
     }
 
-    /// A step that came after a later one would let the lanes start in an order that the list does not show.
+    /// A step after a later one would make the order of running differ from the order of the list.
     #[test]
-    fn steps_come_after_earlier_ones() {
+    fn steps_depend_only_on_earlier_ones() {
         for step in &STEPS {
-            assert!(step.after.iter().all(|name| name.place() < step.name.place()), "{}", step.name);
+            assert!(step.after.iter().all(|name| name.index() < step.name.index()), "{}", step.name);
         }
     }
 
     #[test]
-    fn work_in_this_process_is_bounded_too() {
+    fn work_in_this_process_has_a_time_limit() {
         let budget = |limit_s| Budget { until: Instant::now() + Duration::from_secs(limit_s), limit_s };
         let (_held, never) = mpsc::channel::<()>();
         assert_eq!(within(&budget(0), move || never.recv().is_ok()), Err(budget(0).exceeded()));
@@ -416,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_without_its_tool_is_not_available_and_no_failure() {
+    fn a_step_without_its_tool_is_not_available_and_not_a_failure() {
         let budget = Budget { until: Instant::now() + Duration::from_secs(20), limit_s: 20 };
         let shell = Shell::new(PathBuf::from("."), Format::Json);
         assert!(!shell.succeeds("no-such-tool-anywhere", ["--version"], &budget));

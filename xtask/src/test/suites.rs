@@ -1,7 +1,7 @@
-//! The test programs: built by one cargo command, and run one after the other, the modules of a suite each in a process
-//! of its own.
+//! The test programs: built by one cargo command and run one after the other, each module of a suite in a process of
+//! its own.
 //!
-//! A module by itself has its own time and its own budget, and shares no descriptors, memory or signal with another.
+//! A module in its own process has its own time and budget, and shares no descriptors, memory or signals with another.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,26 +13,26 @@ use super::steps::{Budget, target_directory};
 use super::{Outcome, Scope, budget};
 use crate::artifact::Artifact;
 
-/// The selection of packages and features that the tests, their documents' tests and the examples are built with.
-/// Another one would compile what they share again.
+/// Packages and features for building the tests, the doc tests and the examples. Another selection would compile their
+/// dependencies again.
 const SELECTION: [&str; 4] = ["--locked", "--workspace", "--features", "guira-cli/peers"];
 /// Examples that tests run.
 const EXAMPLES: [&str; 3] = ["shared_cache", "word_count", "live_config"];
-/// The test program whose modules are run each by itself.
+/// The name of test programs whose modules run in separate processes.
 const SUITE: &str = "suite";
-/// Tells the tests where the examples are.
+/// The environment variable with the folder of the examples.
 const EXAMPLES_VARIABLE: &str = "GUIRA_TEST_EXAMPLES";
 const LONG_VARIABLE: &str = "GUIRA_LONG";
 
-/// Packages whose tests wait for processes, sockets and timers: they run beside those that compute.
+/// Packages whose tests mostly wait for processes, sockets and timers. They run beside the tests that compute.
 const WAITING: [&str; 5] = ["guira", "guira-cli", "guira-fabric-shm", "guira-fabric-tcp", "guira-peers"];
 
-/// Half of the test programs.
+/// One half of the test programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Those that keep a core busy.
+    /// Programs that keep a core busy.
     Computing,
-    /// Those that wait for the most part.
+    /// Programs that mostly wait.
     Waiting,
 }
 
@@ -46,7 +46,7 @@ impl Part {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Program {
     package: String,
-    /// Of its target: the library's, the binary's, or the test program's.
+    /// The name of its target: the library, the binary or the test program.
     target: String,
     kind: Kind,
     executable: PathBuf,
@@ -62,7 +62,7 @@ enum Kind {
     Program,
 }
 
-/// Every test program, and where the examples are.
+/// Every test program, and the folder of the examples.
 #[derive(Debug)]
 pub struct Programs {
     programs: Vec<Program>,
@@ -74,7 +74,7 @@ pub struct Programs {
 struct Suite<'p> {
     name: String,
     program: &'p Program,
-    /// Names of its tests; none for the whole program.
+    /// Names of its tests; empty for the whole program.
     tests: Vec<String>,
 }
 
@@ -83,23 +83,23 @@ impl Programs {
     pub fn build(shell: &Shell, budget: &Budget) -> Result<Programs, Outcome> {
         let json = "--message-format=json-render-diagnostics";
         let mut tests = shell.command("cargo", ["test", "--no-run", json, "--lib", "--bins", "--tests"]);
-        let said = read(shell, tests.args(SELECTION), budget, "test-programs.json")?;
+        let printed = read(shell, tests.args(SELECTION), budget, "test-programs.json")?;
         let mut examples = shell.command("cargo", ["build", "--profile", "test", json]);
         examples.args(SELECTION).args(EXAMPLES.iter().flat_map(|name| ["--example", name]));
         let built = read(shell, &mut examples, budget, "examples.json")?;
         let example = Artifact::program(&built, EXAMPLES[0]);
         let examples = example.and_then(|example| Some(example.parent()?.to_owned()));
-        Ok(Programs { programs: Artifact::all(&said).filter_map(Program::of).collect(), examples })
+        Ok(Programs { programs: Artifact::all(&printed).filter_map(Program::of).collect(), examples })
     }
 
-    /// The suite of a package, to be run with more arguments.
+    /// A command that runs the suite of a package; the caller adds arguments.
     pub fn suite(&self, shell: &Shell, package: &str) -> Result<Command, Outcome> {
         let is_it = |program: &&Program| program.package == package && program.target == SUITE;
         let found = self.programs.iter().find(is_it).map(|program| program.command(shell));
         found.ok_or_else(|| Outcome::Failed(format!("cargo built no suite of {package}")))
     }
 
-    /// The tests of each process: whole programs, and the modules of the suites.
+    /// The tests of each process: whole programs, and modules of suites.
     fn suites(&self, shell: &Shell, budget: &Budget) -> Result<Vec<Suite<'_>>, Outcome> {
         let mut suites = Vec::new();
         for program in &self.programs {
@@ -108,14 +108,14 @@ impl Programs {
                 continue;
             }
             let mut list = program.command(shell);
-            let said = read(
+            let printed = read(
                 shell,
                 list.args(["--list", "--format", "terse"]),
                 budget,
                 &format!("tests-{}.txt", program.package),
             )?;
             let mut modules: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-            for test in said.lines().filter_map(|line| line.strip_suffix(": test")) {
+            for test in printed.lines().filter_map(|line| line.strip_suffix(": test")) {
                 modules.entry(test.split("::").next().unwrap_or_default()).or_default().push(test.to_owned());
             }
             let module = |(module, tests)| Suite { name: format!("{}::{module}", program.package), program, tests };
@@ -132,7 +132,7 @@ fn read(shell: &Shell, command: &mut Command, budget: &Budget, into: &str) -> Re
 }
 
 impl Program {
-    /// The test program that cargo has built, if it is one.
+    /// The test program of an artifact, if it is one.
     fn of(artifact: Artifact) -> Option<Program> {
         if !artifact.profile.test {
             return None;
@@ -149,7 +149,7 @@ impl Program {
         }
     }
 
-    /// The program as cargo would run it.
+    /// A command that runs the program like cargo does.
     fn command(&self, shell: &Shell) -> Command {
         let mut command = shell.command(&self.executable.to_string_lossy(), [""; 0]);
         command.current_dir(&self.directory).env("CARGO_MANIFEST_DIR", &self.directory);
@@ -157,7 +157,7 @@ impl Program {
     }
 }
 
-/// Runs every suite of `part` that `scope` selects, the longest first; a suite that fails does not hide the next one.
+/// Runs every suite of `part` that `scope` selects, the longest first. A suite that fails does not stop the next one.
 pub fn run(shell: &Shell, budget: &Budget, scope: &Scope, part: Part) -> Outcome {
     let programs = match scope.programs(|| Programs::build(shell, budget)) {
         Ok(programs) => programs,
@@ -210,13 +210,13 @@ mod tests {
     use crate::artifact::tests::message;
 
     #[test]
-    fn programs_are_those_that_cargo_built_as_tests() {
-        let said = [
+    fn only_tests_built_by_cargo_are_programs() {
+        let printed = [
             message("crates/guira#0.1.0", "crates/guira", "lib", "guira", true),
             message("conformance#guira-conformance@0.1.0", "conformance", "test", "suite", true),
             message("crates/cli#guira-cli@0.1.0", "crates/cli", "bin", "guira", false),
         ];
-        let programs: Vec<Program> = Artifact::all(&said.join("\n")).filter_map(Program::of).collect();
+        let programs: Vec<Program> = Artifact::all(&printed.join("\n")).filter_map(Program::of).collect();
         assert_eq!(programs.iter().map(Program::name).collect::<Vec<_>>(), ["guira", "guira-conformance::suite"]);
         assert_eq!(programs[1].directory, PathBuf::from("/w/conformance"));
     }

@@ -1,28 +1,29 @@
-//! A histogram with its exact sum and maximum, which can be written down, read back and merged.
+//! A histogram with its exact sum and maximum, which can be serialized, deserialized and merged.
 //!
 //! Invariants: quantiles are within 0.1 % of an observed value and exact below 2,048; sum, count and maximum are exact
-//! (the sum saturates). Merging is commutative: how observations were spread over workers leaves no trace.
+//! (the sum saturates). Merging is commutative, so the result does not depend on how observations were distributed over
+//! workers.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Largest value told apart: an hour in nanoseconds. Larger ones count as this one; the maximum stays exact.
+/// Largest distinct value: an hour in nanoseconds. Larger values count as this one; the maximum stays exact.
 const VALUE_MAX: u64 = 3_600_000_000_000;
-/// Decimal digits that are kept, so quantiles are within 0.1 %.
+/// Decimal digits of precision, so quantiles are within 0.1 %.
 const DIGITS: u8 = 3;
 
-/// Observed values.
+/// The distribution of observed values.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(into = "Written", try_from = "Written")]
+#[serde(into = "Encoded", try_from = "Encoded")]
 pub struct Distribution {
     histogram: Histogram<u64>,
     sum: u64,
     max: u64,
 }
 
-/// What is written down: each value that occurred (the largest of its class) and how often.
+/// The serialized form: each value that occurred (the largest of its class), and its count.
 #[derive(Serialize, Deserialize)]
-struct Written {
+struct Encoded {
     counts: Vec<(u64, u64)>,
     sum: u64,
     max: u64,
@@ -45,7 +46,7 @@ impl Distribution {
         self.max = self.max.max(value);
     }
 
-    /// Adds what `other` observed.
+    /// Adds the observations of `other`.
     pub fn merge(&mut self, other: &Distribution) {
         for step in other.histogram.iter_recorded() {
             self.histogram.saturating_record_n(step.value_iterated_to(), step.count_at_value());
@@ -60,44 +61,44 @@ impl Distribution {
         self.histogram.len()
     }
 
-    /// The mean; 0 of nothing.
+    /// The mean; 0 without observations.
     #[must_use]
     pub fn mean(&self) -> f64 {
         mean(self.sum, self.count())
     }
 
-    /// The smallest value that this share of the observations does not exceed; 0 of nothing.
+    /// The smallest value that this share of the observations does not exceed; 0 without observations.
     #[must_use]
     pub fn quantile(&self, share: f64) -> u64 {
         if self.count() == 0 { 0 } else { self.histogram.value_at_quantile(share).min(self.max) }
     }
 
-    /// The largest observation; 0 of nothing.
+    /// The largest observation; 0 without observations.
     #[must_use]
     pub fn max(&self) -> u64 {
         self.max
     }
 }
 
-/// `sum / count`, and 0 of nothing.
+/// `sum / count`, and 0 if `count` is 0.
 pub(super) fn mean(sum: u64, count: u64) -> f64 {
     if count == 0 { 0.0 } else { sum as f64 / count as f64 }
 }
 
-impl From<Distribution> for Written {
-    fn from(from: Distribution) -> Written {
+impl From<Distribution> for Encoded {
+    fn from(from: Distribution) -> Encoded {
         let steps = from.histogram.iter_recorded();
         let counts = steps.map(|step| (step.value_iterated_to(), step.count_at_value())).collect();
-        Written { counts, sum: from.sum, max: from.max }
+        Encoded { counts, sum: from.sum, max: from.max }
     }
 }
 
-impl TryFrom<Written> for Distribution {
+impl TryFrom<Encoded> for Distribution {
     type Error = String;
 
-    fn try_from(written: Written) -> Result<Distribution, String> {
-        let mut read = Distribution { sum: written.sum, max: written.max, ..Distribution::default() };
-        for (value, count) in written.counts {
+    fn try_from(encoded: Encoded) -> Result<Distribution, String> {
+        let mut read = Distribution { sum: encoded.sum, max: encoded.max, ..Distribution::default() };
+        for (value, count) in encoded.counts {
             let recorded = read.histogram.record_n(value, count);
             recorded.map_err(|error| format!("a distribution cannot hold {value}: {error}"))?;
         }
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn writing_down_and_reading_back_keeps_every_figure() {
+    fn serialization_keeps_every_figure() {
         let whole = of((0..5000_u64).map(|n| n * n * n));
         let text = serde_json::to_string(&whole).unwrap();
         let back: Distribution = serde_json::from_str(&text).unwrap();

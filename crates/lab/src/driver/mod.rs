@@ -1,24 +1,23 @@
-//! Runs a workload against a store and says what each kind of operation cost.
+//! Runs a workload against a store and reports the cost of each kind of operation.
 //!
-//! A [`Plan`] names the workload and how many workers it has in all; a [`Driver`] is one process's share of them, a
-//! thread each. A process that has others beside it merges their [`PhaseTally`]s, which travel as JSON, and computes
-//! the figures once, at the end. Round trips, messages and bytes are exact; times are those of
-//! [`std::time::Instant`].
+//! A [`Plan`] names the workload and the total number of workers; a [`Driver`] runs one process's share of them, with a
+//! thread for each. The [`PhaseTally`]s of several processes are passed on as JSON and merged, and the figures are
+//! computed once, at the end. Round trips, messages and bytes are exact; times are those of [`std::time::Instant`].
 //!
-//! Invariants: the operations of a run are a function of the plan, however its workers are spread over processes. Every
-//! operation is counted once, as a success with its cost or as an error. Every loop is bounded by the plan.
+//! Invariants: the operations of a run are a function of the plan, however its workers are distributed over processes.
+//! Every operation is counted once, as a success with its cost or as an error. Every loop is bounded by the plan.
 //!
 //! ```
 //! use guira::{CreateOptions, Store, Url};
-//! use guira_lab::driver::{Driver, Plan, RecordShape, Verification};
+//! use guira_lab::driver::{Driver, Plan, RecordFormat, Verification};
 //! use guira_lab::workload::{WorkloadName, WorkloadSpec};
 //!
 //! let url: Url = format!("shm://guira-lab-example-{}", std::process::id()).parse()?;
 //! let store = Store::create(&url, &CreateOptions::new(2_000))?;
 //! let spec = WorkloadSpec { name: WorkloadName::A, records: 1_000, theta: 0.99, seed: 7 };
-//! let shape = RecordShape::new(store.table().config().format, None, spec.seed)?;
+//! let format = RecordFormat::new(store.table().config().format, None, spec.seed)?;
 //! let verification = Verification::EveryRead;
-//! let plan = Plan { spec, operations: 4_000, workers: 2, shape, verification, latency_every: 1 };
+//! let plan = Plan { spec, operations: 4_000, workers: 2, format, verification, latency_every: 1 };
 //! let mut driver = Driver::new(store, plan, 0..2)?;
 //! driver.load()?;
 //! let tally = driver.run()?;
@@ -29,33 +28,35 @@
 //! ```
 
 mod distribution;
+mod record_format;
 mod removal;
 mod run;
-mod shape;
 mod tally;
 mod worker;
 
 pub use distribution::Distribution;
+pub use record_format::{DEFAULT_VALUE_BYTES, RecordFormat};
 pub use removal::Removal;
 pub use run::{Driver, LoadMode, Plan, Verification};
-pub use shape::{DEFAULT_VALUE_BYTES, RecordShape};
-pub use tally::{Kinds, LatencyFigures, OperationFigures, OperationTally, PhaseFigures, PhaseTally, RoundTripFigures};
+pub use tally::{
+    LatencyFigures, OperationFigures, OperationTally, PerOperation, PhaseFigures, PhaseTally, RoundTripFigures,
+};
 
 use crate::workload::WorkloadError;
 
-/// A workload could not be run. An operation that fails during a run is no such error: it is counted.
+/// A workload could not be run. An operation that fails during a run is not such an error: it is counted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriverError {
-    /// The workload's parameters.
+    /// The workload's parameters are invalid.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
     /// The store refused a client, or a record could not be loaded.
     #[error("{attempt}: {source}")]
     Store {
-        /// What was attempted.
+        /// The action that failed.
         attempt: String,
-        /// The store's answer.
+        /// The store's error.
         source: guira::Error,
     },
     /// The table cannot hold values of this length.
@@ -67,34 +68,32 @@ pub enum DriverError {
         value_bytes: usize,
     },
     /// The workload may use more records than there are keys.
-    #[error("the workload may use {records} records, and there are only {records_max} keys of {key_bytes} bytes")]
+    #[error("the workload may use {records} records, but there are only {records_max} keys of {key_bytes} bytes")]
     TooFewKeys {
-        /// Records, inserts included.
+        /// Number of records, inserts included.
         records: u64,
-        /// Keys.
+        /// Number of keys.
         records_max: u64,
         /// Bytes of a key.
         key_bytes: usize,
     },
-    /// This process's share is not part of the plan.
+    /// This process's share is not part of the plan, or the plan times no operation.
     #[error("workers {first} to {end} are not among the plan's {workers}, or latency is timed every 0 operations")]
     Share {
-        /// First worker of the share.
+        /// The first worker of the share.
         first: u32,
-        /// One past its last.
+        /// One past the last worker of the share.
         end: u32,
-        /// Workers of the plan.
+        /// The number of workers of the plan.
         workers: u32,
     },
-    /// A record that was to be inserted has the key of one that is there. That one is as it was.
-    #[error(
-        "record {record} has a key that is in the table already and was left as it is: another seed has other keys"
-    )]
+    /// A record that was to be inserted has a key that is already in the table. The existing entry was not changed.
+    #[error("the key of record {record} is already in the table and was not changed; another seed gives other keys")]
     Exists {
         /// The record.
         record: u64,
     },
-    /// Whoever runs the workload asked for its end; see [`Driver::stopping_when`].
+    /// The caller stopped the run; see [`Driver::stopping_when`].
     #[error("stopped between two operations")]
     Stopped,
     /// A worker's thread panicked: a bug.

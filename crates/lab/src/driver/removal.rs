@@ -1,33 +1,33 @@
-//! The removal of what a run has inserted: each worker knows which records it put into the table.
+//! Removal of the records that a run inserted: each worker keeps track of its inserts.
 //!
-//! Invariant: a record is removed only if this run has inserted it. Where that is unknown, because the way to the table
-//! was lost in the middle of an insert, the value decides.
+//! Invariant: a record is removed only if this run inserted it. If that is unknown, because the connection was lost
+//! during the insert, the record is removed only if it has this run's value.
 
 use guira::Client;
 use guira::{Effect, Error};
 use serde::{Deserialize, Serialize};
 
-use super::{Plan, RecordShape};
+use super::{Plan, RecordFormat};
 use crate::workload::Generator;
 
 /// Records removed by one call of the store.
 const BATCH_RECORDS: usize = 64;
-/// A worker gives up after this many calls in a row that removed nothing.
+/// A worker gives up after this many consecutive calls that removed nothing.
 const FAILURES_IN_A_ROW_MAX: u32 = 3;
 
 /// The outcome of removing the records that a run had inserted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Removal {
-    /// Records that are not in the table any more.
+    /// Records that are no longer in the table.
     pub removed: u64,
-    /// Records that may be.
+    /// Records that may still be in the table.
     pub left: u64,
-    /// Why, the first time.
+    /// The first error.
     pub failure: Option<String>,
 }
 
 impl Removal {
-    /// Adds what became of other records.
+    /// Adds the outcome of other records.
     pub fn merge(&mut self, other: Removal) {
         self.removed += other.removed;
         self.left += other.left;
@@ -35,14 +35,14 @@ impl Removal {
     }
 }
 
-/// One worker's operations to come, and the records it has inserted.
+/// One worker's future operations, and the records it has inserted.
 pub(super) struct WorkerState {
     pub(super) generator: Generator,
-    /// Of the records it loads, from the first, those that it has inserted.
+    /// Number of records to load that it has inserted, from the first.
     loaded: u64,
-    /// Records that it was to insert, and did not; in order.
+    /// Records whose insert failed or was refused, in order.
     refused: Vec<u64>,
-    /// Records that it may have inserted.
+    /// Records whose insert failed with an unknown effect.
     unsure: Vec<u64>,
     removal: Removal,
 }
@@ -52,12 +52,12 @@ impl WorkerState {
         WorkerState { generator, loaded: 0, refused: Vec::new(), unsure: Vec::new(), removal: Removal::default() }
     }
 
-    /// Another of the records to load was inserted.
+    /// Notes that the next record to load was inserted.
     pub(super) fn note_loaded(&mut self) {
         self.loaded += 1;
     }
 
-    /// Notes that a record of the run exists already.
+    /// Notes that a record of the run already exists.
     pub(super) fn note_existing(&mut self, record: u64) {
         self.refused.push(record);
     }
@@ -78,15 +78,16 @@ impl WorkerState {
         loaded.chain(run.filter(|record| self.refused.binary_search(record).is_err()))
     }
 
-    /// Removes them; calls `progress` with how many it has removed since it last did. What it leaves counts as left.
+    /// Removes the records that the worker inserted. Calls `progress` with the number removed since the previous call.
+    /// Records that could not be removed count as left.
     pub(super) fn remove(&mut self, number: u32, plan: &Plan, client: &mut Client, progress: &dyn Fn(u64)) {
-        let mut removal = self.removal_of_nothing(number, plan);
+        let mut removal = self.nothing_removed(number, plan);
         let mut failures_in_a_row = 0;
         let mut records = self.inserted(number, plan).peekable();
         let mut keys: Vec<Vec<u8>> = Vec::with_capacity(BATCH_RECORDS);
         while records.peek().is_some() && failures_in_a_row < FAILURES_IN_A_ROW_MAX {
             keys.clear();
-            keys.extend(records.by_ref().take(BATCH_RECORDS).map(|record| key(&plan.shape, record)));
+            keys.extend(records.by_ref().take(BATCH_RECORDS).map(|record| key(&plan.format, record)));
             let removed = removal.count(client.remove_many(&keys));
             failures_in_a_row = if removed == 0 { failures_in_a_row + 1 } else { 0 };
             progress(removed);
@@ -94,31 +95,31 @@ impl WorkerState {
         drop(records);
         let mut value = Vec::new();
         for record in &self.unsure {
-            plan.shape.value_into(*record, 0, &mut value);
-            removal.count([client.compare_and_remove(&key(&plan.shape, *record), &value)]);
+            plan.format.value_into(*record, 0, &mut value);
+            removal.count([client.compare_and_remove(&key(&plan.format, *record), &value)]);
         }
         self.removal = removal;
     }
 
-    /// The records of it that the worker could not begin to remove, for want of a client.
+    /// Counts all of the worker's records as left, because it got no client.
     pub(super) fn give_up(&mut self, number: u32, plan: &Plan, why: &Error) {
-        self.removal = self.removal_of_nothing(number, plan);
+        self.removal = self.nothing_removed(number, plan);
         self.removal.failure = (self.removal.left > 0).then(|| why.to_string());
     }
 
-    /// The outcome of the worker's removal.
+    /// Takes the outcome of the worker's removal.
     pub(super) fn take_removal(&mut self) -> Removal {
         std::mem::take(&mut self.removal)
     }
 
-    fn removal_of_nothing(&self, number: u32, plan: &Plan) -> Removal {
+    fn nothing_removed(&self, number: u32, plan: &Plan) -> Removal {
         let left = self.inserted(number, plan).count() + self.unsure.len();
         Removal { removed: 0, left: left as u64, failure: None }
     }
 }
 
 impl Removal {
-    /// Counts what became of some more records, and returns how many of them are gone.
+    /// Counts the outcomes of more records. Returns the number of removed ones.
     fn count<T>(&mut self, results: impl IntoIterator<Item = Result<T, Error>>) -> u64 {
         let mut gone = 0;
         for result in results {
@@ -133,8 +134,8 @@ impl Removal {
     }
 }
 
-fn key(shape: &RecordShape, record: u64) -> Vec<u8> {
-    let mut key = Vec::with_capacity(shape.key_bytes());
-    shape.key_into(record, &mut key);
+fn key(format: &RecordFormat, record: u64) -> Vec<u8> {
+    let mut key = Vec::with_capacity(format.key_bytes());
+    format.key_into(record, &mut key);
     key
 }

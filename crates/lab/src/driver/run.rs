@@ -10,44 +10,44 @@ use serde::{Deserialize, Serialize};
 
 use super::removal::WorkerState;
 use super::worker::Worker;
-use super::{DriverError, PhaseTally, RecordShape, Removal};
+use super::{DriverError, PhaseTally, RecordFormat, Removal};
 use crate::workload::{Generator, WorkloadSpec};
 
-/// What reads verify.
+/// Verification of the values that are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Verification {
-    /// Nothing: the table's own checksums have the last word.
+    /// None beyond the table's own checksums.
     #[default]
     Off,
-    /// Every value read must be one that some worker wrote for this very record.
+    /// Every value read must be one that a worker wrote for that record.
     EveryRead,
 }
 
-/// How records are loaded.
+/// The mode of loading records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoadMode {
-    /// A record that exists is replaced: the table is for this run.
+    /// A record that exists is replaced: the table belongs to this run.
     #[default]
     Replace,
-    /// A record that exists ends the phase, and is as it was: the table is somebody's.
+    /// A record that exists is not changed, and ends the phase: the table is in use by others.
     InsertOnly,
 }
 
-/// All that a run depends on. Every process of a run has the same one.
+/// The parameters of a run. Every process of a run has the same plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// The workload.
     pub spec: WorkloadSpec,
-    /// Operations of the run phase, of all workers together.
+    /// Operations of the run phase, all workers together.
     pub operations: u64,
-    /// Workers of all processes.
+    /// Number of workers in all processes.
     pub workers: u32,
-    /// How records look in the table.
-    pub shape: RecordShape,
-    /// What reads verify.
+    /// The format of records in the table.
+    pub format: RecordFormat,
+    /// Verification of the values that are read.
     pub verification: Verification,
-    /// Every how manyth operation is timed; at least 1. Timing costs two clock readings, which count in the throughput.
+    /// Interval of timed operations; at least 1. Timing costs two clock readings, which lower the throughput.
     pub latency_every: u32,
 }
 
@@ -59,7 +59,7 @@ impl Plan {
     }
 }
 
-/// Some of a plan's workers, and the store they use.
+/// A share of a plan's workers, and the store they use.
 pub struct Driver {
     store: Store,
     plan: Plan,
@@ -75,16 +75,16 @@ impl Driver {
     /// the records, so that a phase starts without delay.
     ///
     /// # Errors
-    /// A plan or a share that cannot be.
+    /// The plan or the share is impossible.
     pub fn new(store: Store, plan: Plan, share: Range<u32>) -> Result<Driver, DriverError> {
         if share.is_empty() || share.end > plan.workers || plan.latency_every == 0 {
             return Err(DriverError::Share { first: share.start, end: share.end, workers: plan.workers });
         }
-        let (records, records_max) = (plan.spec.records, plan.shape.records_max());
-        // Inserts number their records worker by worker, so the last number may run ahead by one round of workers.
+        let (records, records_max) = (plan.spec.records, plan.format.records_max());
+        // Workers number their inserts independently, so the last number may be ahead by one round of workers.
         let used = records.saturating_add(plan.operations).saturating_add(plan.workers.into());
         if used > records_max {
-            return Err(DriverError::TooFewKeys { records: used, records_max, key_bytes: plan.shape.key_bytes() });
+            return Err(DriverError::TooFewKeys { records: used, records_max, key_bytes: plan.format.key_bytes() });
         }
         let mut generators = Generator::for_all(&plan.spec, plan.workers)?;
         generators.truncate(share.end as usize);
@@ -93,23 +93,23 @@ impl Driver {
         Ok(Driver { store, plan, share, states, mode: LoadMode::default(), stop: || false })
     }
 
-    /// The same workers, which load records in this mode.
+    /// Sets the mode of loading records.
     #[must_use]
     pub fn loading(mut self, mode: LoadMode) -> Driver {
         self.mode = mode;
         self
     }
 
-    /// The same workers, which end a phase with [`DriverError::Stopped`] once `stop` says so: between two operations,
-    /// each within 64 of them, or behind the first that fails.
+    /// Sets a function that is asked whether to end a phase with [`DriverError::Stopped`]. Each worker calls it between
+    /// two operations, at least every 64, and after each operation that fails.
     #[must_use]
     pub fn stopping_when(mut self, stop: fn() -> bool) -> Driver {
         self.stop = stop;
         self
     }
 
-    /// Loads this share of the records, each at version 0. A record that exists already is replaced, unless
-    /// [`Driver::loading`] says otherwise.
+    /// Loads this share of the records, each at version 0, in the mode of [`Driver::loading`]; by default a record that
+    /// exists is replaced.
     ///
     /// # Errors
     /// The first record that could not be stored: without it, a run would measure misses.
@@ -117,11 +117,11 @@ impl Driver {
         self.load_with_progress(&|_| ())
     }
 
-    /// As [`Driver::load`]; every few thousand records, some worker calls `progress` with how many this share has
-    /// loaded so far.
+    /// Same as [`Driver::load`], with progress: every few thousand records, a worker calls `progress` with the number
+    /// of records that this share has loaded so far.
     ///
     /// # Errors
-    /// As [`Driver::load`].
+    /// Same as [`Driver::load`].
     pub fn load_with_progress(&mut self, progress: &(dyn Fn(u64) + Sync)) -> Result<PhaseTally, DriverError> {
         let loaded = AtomicU64::new(0);
         let add = |records| progress(loaded.fetch_add(records, Ordering::Relaxed) + records);
@@ -129,16 +129,16 @@ impl Driver {
         self.phase(|worker, state| worker.load(mode, state, &add))
     }
 
-    /// Records that this share has inserted so far, and that [`Driver::remove_with_progress`] removes.
+    /// Number of records that this share has inserted so far, and that [`Driver::remove_with_progress`] removes.
     #[must_use]
     pub fn inserted(&self) -> u64 {
         let numbered = self.share.clone().zip(&self.states);
         numbered.map(|(number, state)| state.inserted(number, &self.plan).count() as u64).sum()
     }
 
-    /// Removes every record that this share has inserted: in a run, and in loading if that was
-    /// [`LoadMode::InsertOnly`]. Others' records are left alone. Every now and then some worker calls `progress` with
-    /// how many are removed. It is not stopped; a table that cannot be reached ends it soon.
+    /// Removes every record that this share inserted: in a run, and in loading with [`LoadMode::InsertOnly`]. Other
+    /// records are not touched. From time to time a worker calls `progress` with the number of removed records. Removal
+    /// cannot be stopped, but it soon ends if the table cannot be reached.
     pub fn remove_with_progress(&mut self, progress: &(dyn Fn(u64) + Sync)) -> Removal {
         let removed = AtomicU64::new(0);
         let add = |records| progress(removed.fetch_add(records, Ordering::Relaxed) + records);
@@ -156,23 +156,23 @@ impl Driver {
         total
     }
 
-    /// Records that this share loads.
+    /// Number of records that this share loads.
     #[must_use]
     pub fn records(&self) -> u64 {
         let (records, workers) = (self.plan.spec.records, u64::from(self.plan.workers));
         self.share.clone().map(|worker| records.saturating_sub(worker.into()).div_ceil(workers)).sum()
     }
 
-    /// Runs this share of the operations. A second run goes on where the first ended.
+    /// Runs this share of the operations. A second run continues where the first ended.
     ///
     /// # Errors
     /// The store refused a client, or the run was stopped. An operation that fails is counted and noted in the tally; a
-    /// worker all of whose operations fail stops early.
+    /// worker whose operations all fail stops early.
     pub fn run(&mut self) -> Result<PhaseTally, DriverError> {
         self.phase(|worker, state| worker.run(state))
     }
 
-    /// Lets one thread for each state `work`, all from the same instant.
+    /// Runs `work` on one thread for each state. All threads start at the same instant.
     fn phase(
         &mut self,
         work: impl Fn(&mut Worker<'_>, &mut WorkerState) -> Result<(), DriverError> + Sync,
@@ -212,7 +212,7 @@ impl Driver {
         work: impl Fn(&mut Worker<'_>, &mut WorkerState) -> Result<(), DriverError>,
     ) -> Result<PhaseTally, DriverError> {
         let client = self.store.client();
-        // Every thread arrives here, whether it has a client or not: nobody waits for one that gave up.
+        // Every thread gets here, with or without a client, so none waits for a thread that gave up.
         barrier.wait();
         let mut client = client.map_err(|source| DriverError::Store { attempt: format!("worker {number}"), source })?;
         let mut worker = Worker::new(&self.plan, number, self.plan.operations_of(number), &mut client, self.stop);

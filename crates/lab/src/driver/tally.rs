@@ -1,4 +1,4 @@
-//! What operations cost: tallies that merge across workers and processes, and the figures drawn from them.
+//! Costs of operations: tallies that merge across workers and processes, and the figures computed from them.
 //!
 //! Invariant: a tally holds raw counts only, so that merging loses nothing; figures are computed once, at the end.
 
@@ -10,24 +10,24 @@ use serde::{Deserialize, Serialize};
 use super::distribution::{Distribution, mean};
 use crate::workload::Operation;
 
-/// Texts of failures that are kept: enough to see what went wrong, few enough to read.
+/// Most descriptions of failures that are kept: enough to see the cause, few enough to read.
 const FAILURES_MAX: usize = 8;
 
 /// One `T` for each kind of operation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Kinds<T> {
+pub struct PerOperation<T> {
     /// Reads of a value.
     pub read: T,
     /// Replacements of a value.
     pub update: T,
     /// Additions of a record.
     pub insert: T,
-    /// A read, then a replacement: both together are one operation here.
+    /// A read, then a replacement; both count as one operation.
     pub read_modify_write: T,
 }
 
-impl<T> Kinds<T> {
-    /// The one of this operation.
+impl<T> PerOperation<T> {
+    /// The value for this kind of operation.
     #[inline]
     pub fn of_mut(&mut self, operation: Operation) -> &mut T {
         match operation {
@@ -38,7 +38,7 @@ impl<T> Kinds<T> {
         }
     }
 
-    /// Each with the name it has in JSON.
+    /// The values with their names in JSON.
     pub fn named(&self) -> [(&'static str, &T); 4] {
         [
             ("read", &self.read),
@@ -48,8 +48,8 @@ impl<T> Kinds<T> {
         ]
     }
 
-    fn map<U>(&self, figure: impl Fn(&T) -> U) -> Kinds<U> {
-        Kinds {
+    fn map<U>(&self, figure: impl Fn(&T) -> U) -> PerOperation<U> {
+        PerOperation {
             read: figure(&self.read),
             update: figure(&self.update),
             insert: figure(&self.insert),
@@ -65,13 +65,13 @@ pub struct OperationTally {
     pub count: u64,
     /// Operations that failed: the store's error, a record missing that must exist, or a value that does not verify.
     pub errors: u64,
-    /// Batches posted, for each operation.
+    /// Batches posted per operation.
     pub round_trips: Distribution,
-    /// Verbs.
+    /// Number of verbs.
     pub messages: u64,
     /// Bytes on the wire, headers included.
     pub wire_bytes: u64,
-    /// Batches posted again because somebody held a lock or a row did not verify.
+    /// Batches posted again because another client held a lock or a row did not verify.
     pub retries: u64,
     /// Time from call to return, of the operations that were timed.
     pub latency_ns: Distribution,
@@ -97,7 +97,7 @@ impl OperationTally {
         self.errors += 1;
     }
 
-    /// Adds what `other` counted.
+    /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &OperationTally) {
         self.count += other.count;
         self.errors += other.errors;
@@ -142,16 +142,16 @@ pub struct PhaseTally {
     /// From the common start to the end of the last worker.
     pub elapsed_ns: u64,
     /// By kind of operation.
-    pub operations: Kinds<OperationTally>,
-    /// What the clients met.
-    #[serde(with = "by_name")]
-    pub met: Counters,
-    /// What went wrong, the first few times.
+    pub operations: PerOperation<OperationTally>,
+    /// Totals of the clients' counters.
+    #[serde(rename = "met", with = "by_name")]
+    pub counters: Counters,
+    /// Descriptions of the first failures.
     pub failures: Vec<String>,
 }
 
 impl PhaseTally {
-    /// Notes what went wrong, if not too much went wrong already.
+    /// Keeps the description of a failure, unless enough are kept already.
     pub fn note(&mut self, failure: impl FnOnce() -> String) {
         if self.failures.len() < FAILURES_MAX {
             self.failures.push(failure());
@@ -165,7 +165,7 @@ impl PhaseTally {
         self.operations.update.merge(&other.operations.update);
         self.operations.insert.merge(&other.operations.insert);
         self.operations.read_modify_write.merge(&other.operations.read_modify_write);
-        self.met = self.met.plus(&other.met);
+        self.counters = self.counters.plus(&other.counters);
         other.failures.into_iter().for_each(|failure| self.note(|| failure));
     }
 
@@ -193,7 +193,7 @@ impl PhaseTally {
     }
 }
 
-/// Counters by their names: programs of one run may be of different age.
+/// Serialization of counters by name: the programs of one run may have different versions.
 mod by_name {
     use std::collections::BTreeMap;
 
@@ -213,10 +213,10 @@ mod by_name {
 /// The figures of a phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PhaseFigures {
-    /// Operations that succeeded, of all workers, by the time of the slowest worker.
+    /// Successful operations of all workers, divided by the time of the slowest worker.
     pub throughput_ops_per_s: f64,
     /// By kind of operation; all zero for a kind that did not occur.
-    pub operations: Kinds<OperationFigures>,
+    pub operations: PerOperation<OperationFigures>,
 }
 
 /// The figures of one kind of operation. Means and quantiles are of the operations that succeeded.
@@ -238,7 +238,7 @@ pub struct OperationFigures {
     pub latency_ns: LatencyFigures,
 }
 
-/// Round trips of one operation.
+/// Distribution of round trips per operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RoundTripFigures {
     /// Mean.
@@ -251,7 +251,7 @@ pub struct RoundTripFigures {
     pub max: u64,
 }
 
-/// Nanoseconds of one operation.
+/// Distribution of nanoseconds per operation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LatencyFigures {
     /// Median.
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_of_what_succeeded() {
+    fn figures_are_of_successful_operations() {
         let mut phase = phase([1, 1, 1, 3], 2_000_000_000);
         phase.operations.read.failure();
         phase.note(|| "record 9 is missing".to_owned());
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_has_figures_of_zero() {
+    fn an_empty_tally_has_zero_figures() {
         let figures = PhaseTally::default().figures();
         assert_eq!(figures.throughput_ops_per_s, 0.0);
         assert_eq!(figures.operations.insert.round_trips.mean, 0.0);
@@ -313,12 +313,12 @@ mod tests {
     #[test]
     fn processes_merge_through_json() {
         let (mut merged, mut other) = (phase(1..=50, 7), phase(51..=100, 9));
-        merged.met.moves = 3;
-        other.met = Counters { moves: 4, swept_extents: 5, ..Counters::default() };
+        merged.counters.moves = 3;
+        other.counters = Counters { moves: 4, swept_extents: 5, ..Counters::default() };
         let text = serde_json::to_string(&other).unwrap();
         merged.merge(serde_json::from_str(&text).unwrap());
         assert_eq!(merged.figures(), phase(1..=100, 9).figures());
-        assert_eq!(merged.met, Counters { moves: 7, swept_extents: 5, ..Counters::default() });
+        assert_eq!(merged.counters, Counters { moves: 7, swept_extents: 5, ..Counters::default() });
     }
 
     #[test]
@@ -331,8 +331,8 @@ mod tests {
     }
 
     #[test]
-    fn kinds_have_the_names_of_their_fields() {
-        let kinds = Kinds { read: 1, update: 2, insert: 3, read_modify_write: 4 };
+    fn names_are_those_of_the_fields() {
+        let kinds = PerOperation { read: 1, update: 2, insert: 3, read_modify_write: 4 };
         let object = serde_json::to_value(&kinds).unwrap();
         for (name, value) in kinds.named() {
             assert_eq!(object[name], *value);

@@ -1,4 +1,4 @@
-//! One worker: its client, its buffers, and the loop that carries out and measures operations.
+//! One worker: its client, its buffers, and the loop that executes and measures operations.
 
 use std::fmt;
 use std::time::Instant;
@@ -11,16 +11,16 @@ use super::tally::nanoseconds;
 use super::{DriverError, LoadMode, PhaseTally, Plan, Verification};
 use crate::workload::{Operation, ValueError, check_value};
 
-/// A worker stops after this many failures in a row: the table is full, fenced or gone, and each further operation may
-/// take as long as its deadline.
+/// A worker stops after this many consecutive failures: the table is full, fenced or gone, and each further operation
+/// may take as long as its deadline.
 const FAILURES_IN_A_ROW_MAX: u32 = 100;
-/// Operations between two looks whether the run is to be stopped: seldom enough to cost nothing.
+/// Operations between two checks whether to stop, rare enough to cost nothing.
 const STOP_INTERVAL: u64 = 64;
 
-/// Records loaded between two calls of a progress function: a millisecond's work at least.
+/// Records loaded between two calls of a progress function: at least a millisecond's work.
 const PROGRESS_RECORDS: u64 = 4096;
 
-/// What one thread carries out in one phase.
+/// One thread's part of one phase.
 pub(super) struct Worker<'w> {
     plan: &'w Plan,
     number: u32,
@@ -29,15 +29,15 @@ pub(super) struct Worker<'w> {
     key: Vec<u8>,
     value: Vec<u8>,
     found: Vec<u8>,
-    /// Values this worker wrote, 0 being the version as loaded.
+    /// Version of the last value that this worker wrote; 0 is the version as loaded.
     version: u64,
     tally: PhaseTally,
-    met_before: Counters,
+    counters_before: Counters,
     started: Instant,
     stop: fn() -> bool,
 }
 
-/// Why an operation failed.
+/// The cause of a failed operation.
 enum Failure {
     Store(guira::Error),
     Missing,
@@ -50,16 +50,16 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Store(error) => error.fmt(f),
-            Failure::Missing => f.write_str("it is missing, and must exist (was the table loaded with this seed?)"),
-            Failure::Exists => f.write_str("it exists already (was this workload run before?)"),
-            Failure::Length { expected, found } => write!(f, "its value has {found} bytes instead of {expected}"),
+            Failure::Missing => f.write_str("the record is missing (was the table loaded with this seed?)"),
+            Failure::Exists => f.write_str("the record exists already (was this workload run before?)"),
+            Failure::Length { expected, found } => write!(f, "the value has {found} bytes instead of {expected}"),
             Failure::Value(error) => error.fmt(f),
         }
     }
 }
 
 impl Failure {
-    /// Notes in `state` that its insert of `record` failed.
+    /// Notes in `state` that the insert of `record` failed.
     fn note_in(&self, state: &mut WorkerState, record: u64) {
         match self {
             Failure::Store(error) => state.note_failed(record, error),
@@ -86,26 +86,26 @@ impl<'w> Worker<'w> {
             plan,
             number,
             operations,
-            key: Vec::with_capacity(plan.shape.key_bytes()),
-            value: Vec::with_capacity(plan.shape.value_bytes()),
-            found: Vec::with_capacity(plan.shape.value_bytes()),
+            key: Vec::with_capacity(plan.format.key_bytes()),
+            value: Vec::with_capacity(plan.format.value_bytes()),
+            found: Vec::with_capacity(plan.format.value_bytes()),
             version: 0,
             tally: PhaseTally::default(),
-            met_before: client.counters(),
+            counters_before: client.counters(),
             client,
             started: Instant::now(),
             stop,
         }
     }
 
-    /// The counts, with the time since the worker was made, and what its client met since.
+    /// Returns the tally, with the time and the client's counters since the worker was created.
     pub(super) fn finish(mut self) -> PhaseTally {
-        self.tally.met = self.client.counters().since(&self.met_before);
+        self.tally.counters = self.client.counters().since(&self.counters_before);
         self.tally.elapsed_ns = nanoseconds(self.started.elapsed());
         self.tally
     }
 
-    /// Stores every record of this worker; calls `progress` with how many it has stored since it last did.
+    /// Stores every record of this worker. Calls `progress` with the number stored since the previous call.
     pub(super) fn load(
         &mut self,
         mode: LoadMode,
@@ -114,27 +114,27 @@ impl<'w> Worker<'w> {
     ) -> Result<(), DriverError> {
         let mut traffic = self.client.traffic();
         let mut record = u64::from(self.number);
-        let mut unsaid = 0;
+        let mut unreported = 0;
         while record < self.plan.spec.records {
             self.check_stop(record / u64::from(self.plan.workers))?;
-            self.plan.shape.key_into(record, &mut self.key);
-            self.plan.shape.value_into(record, 0, &mut self.value);
+            self.plan.format.key_into(record, &mut self.key);
+            self.plan.format.value_into(record, 0, &mut self.value);
             let started = Instant::now();
             self.load_one(mode, state, record)?;
             let latency = started.elapsed();
             let cost = self.cost(&mut traffic);
             self.tally.operations.insert.success(&cost, Some(latency));
             record += u64::from(self.plan.workers);
-            unsaid += 1;
-            if unsaid == PROGRESS_RECORDS {
-                progress(std::mem::take(&mut unsaid));
+            unreported += 1;
+            if unreported == PROGRESS_RECORDS {
+                progress(std::mem::take(&mut unreported));
             }
         }
-        progress(unsaid);
+        progress(unreported);
         Ok(())
     }
 
-    /// Stores the record that is in the buffers.
+    /// Stores the record in the buffers.
     #[inline]
     fn load_one(&mut self, mode: LoadMode, state: &mut WorkerState, record: u64) -> Result<(), DriverError> {
         let failed = |source| DriverError::Store { attempt: format!("loading record {record}"), source };
@@ -161,7 +161,7 @@ impl<'w> Worker<'w> {
         for done in 0..self.operations {
             self.check_stop(done)?;
             let (operation, record) = state.generator.next();
-            self.plan.shape.key_into(record, &mut self.key);
+            self.plan.format.key_into(record, &mut self.key);
             untimed += 1;
             let started = (untimed == self.plan.latency_every).then(|| {
                 untimed = 0;
@@ -179,7 +179,7 @@ impl<'w> Worker<'w> {
                     if operation == Operation::Insert {
                         failure.note_in(state, record);
                     }
-                    // It may have waited for its deadline, and so may the next.
+                    // It may have waited until its deadline, and so may the next one.
                     self.stop_if_asked()?;
                     failures_in_a_row += 1;
                     self.tally.operations.of_mut(operation).failure();
@@ -196,7 +196,7 @@ impl<'w> Worker<'w> {
         Ok(())
     }
 
-    /// Ends the phase if that was asked for; looks now and then.
+    /// Ends the phase if the caller wants it stopped; checks only every few operations.
     #[inline]
     fn check_stop(&self, done: u64) -> Result<(), DriverError> {
         if done.is_multiple_of(STOP_INTERVAL) { self.stop_if_asked() } else { Ok(()) }
@@ -206,7 +206,7 @@ impl<'w> Worker<'w> {
         if (self.stop)() { Err(DriverError::Stopped) } else { Ok(()) }
     }
 
-    /// What was sent since `traffic`, which becomes the present.
+    /// The traffic since `traffic`, which is then updated.
     #[inline]
     fn cost(&self, traffic: &mut Traffic) -> Traffic {
         let now = self.client.traffic();
@@ -220,7 +220,7 @@ impl<'w> Worker<'w> {
             Operation::Read => self.read(record),
             Operation::Update => self.update(record),
             Operation::Insert => {
-                self.plan.shape.value_into(record, 0, &mut self.value);
+                self.plan.format.value_into(record, 0, &mut self.value);
                 if self.client.try_insert(&self.key, &self.value)? { Ok(()) } else { Err(Failure::Exists) }
             }
             Operation::ReadModifyWrite => {
@@ -243,7 +243,7 @@ impl<'w> Worker<'w> {
     }
 
     fn verify(&self, record: u64) -> Result<(), Failure> {
-        let (expected, found) = (self.plan.shape.value_bytes(), self.found.len());
+        let (expected, found) = (self.plan.format.value_bytes(), self.found.len());
         if expected != found {
             return Err(Failure::Length { expected, found });
         }
@@ -253,7 +253,7 @@ impl<'w> Worker<'w> {
     #[inline]
     fn update(&mut self, record: u64) -> Result<(), Failure> {
         self.version += 1;
-        self.plan.shape.value_into(record, self.version, &mut self.value);
+        self.plan.format.value_into(record, self.version, &mut self.value);
         if self.client.update(&self.key, &self.value)? { Ok(()) } else { Err(Failure::Missing) }
     }
 }

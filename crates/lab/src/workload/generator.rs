@@ -1,7 +1,7 @@
 //! The mixes of the core workloads, and the sequence of operations of one worker.
 //!
-//! Invariants: a worker reads only records that it knows to exist (those loaded, and its own inserts), and inserts only
-//! records whose number, less those loaded, is its own number modulo the number of workers.
+//! Invariants: a worker reads only records that it knows to exist (loaded records, and its own inserts), and inserts
+//! only records whose number, minus the number of loaded records, equals its own number modulo the number of workers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use super::{Latest, RECORDS_MAX, Rng, ScrambledZipfian, WorkloadError};
 /// Most workers a workload may have: 2¹⁶, far above any machine's cores. It keeps record numbers within 64 bits.
 pub const WORKERS_MAX: u32 = 1 << 16;
 
-/// What to do with a record.
+/// An operation on a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Read the value.
@@ -45,7 +45,7 @@ impl WorkloadName {
     /// Every workload, in alphabetical order.
     pub const ALL: [Self; 6] = [Self::A, Self::B, Self::C, Self::D, Self::F, Self::W];
 
-    /// Share of reads, in percent. The other operations are all [`WorkloadName::other_operation`].
+    /// Share of reads, in percent. All other operations are [`WorkloadName::other_operation`].
     #[must_use]
     pub const fn read_percent(self) -> u64 {
         match self {
@@ -56,7 +56,7 @@ impl WorkloadName {
         }
     }
 
-    /// What an operation is when it is not a read.
+    /// The operation that is not a read.
     #[must_use]
     pub const fn other_operation(self) -> Operation {
         match self {
@@ -98,10 +98,10 @@ impl FromStr for WorkloadName {
     }
 }
 
-/// A workload as a value: all that its sequences of operations depend on, apart from the worker's number.
+/// The parameters of a workload. With the worker's number they determine its sequence of operations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkloadSpec {
-    /// Which mix.
+    /// The mix.
     pub name: WorkloadName,
     /// Records loaded before the run, numbered from 0. At most [`RECORDS_MAX`]; 0 only for workload W.
     pub records: u64,
@@ -126,25 +126,25 @@ pub struct Generator {
     choice: Choice,
 }
 
-/// How an existing record is chosen.
+/// The method of choosing an existing record.
 #[derive(Clone, Debug)]
 enum Choice {
-    /// Workloads A, B, C, F: popular records lie anywhere.
+    /// Workloads A, B, C, F: popular records are scattered.
     Scrambled(ScrambledZipfian),
     /// Workload D: over positions in the order of creation as this worker knows it.
     Latest(Latest),
-    /// Workload W never asks for an existing record.
+    /// Workload W, which never chooses an existing record.
     Nothing,
 }
 
 impl Generator {
     /// The sequence of worker number `worker` of `workers`, which are numbered from 0.
     ///
-    /// Computes zeta in time linear in the records (see [`Zipfian::new`](super::Zipfian::new)); for many workers,
-    /// [`Generator::for_all`] does so once.
+    /// Computes zeta in time linear in the records (see [`Zipfian::new`](super::Zipfian::new)). For many workers,
+    /// [`Generator::for_all`] computes it only once.
     ///
     /// # Errors
-    /// Any [`WorkloadError`] but the one of names.
+    /// Any [`WorkloadError`] except [`WorkloadError::UnknownName`].
     pub fn new(spec: &WorkloadSpec, worker: u32, workers: u32) -> Result<Self, WorkloadError> {
         if worker >= workers {
             return Err(WorkloadError::WorkerOutOfRange { worker, workers });
@@ -163,10 +163,10 @@ impl Generator {
         })
     }
 
-    /// The sequences of all workers, in order: those of [`Generator::new`], with zeta computed once.
+    /// The sequences of all workers, in order. They equal those of [`Generator::new`], but zeta is computed once.
     ///
     /// # Errors
-    /// Those of [`Generator::new`]; no workers at all is an error.
+    /// The errors of [`Generator::new`]; also an error if there are no workers.
     pub fn for_all(spec: &WorkloadSpec, workers: u32) -> Result<Vec<Self>, WorkloadError> {
         let first = Self::new(spec, 0, workers)?;
         let numbered = |worker| Self { rng: Rng::stream(spec.seed, u64::from(worker)), worker, ..first.clone() };
@@ -175,8 +175,8 @@ impl Generator {
 
     /// The next operation and the number of its record.
     ///
-    /// An insert counts as done: workload D may read the record at once. A driver whose insert failed has a miss to
-    /// expect.
+    /// An insert counts as done: workload D may read the record at once. After an insert that failed, the driver must
+    /// expect misses.
     #[expect(clippy::should_implement_trait, reason = "endless: an iterator would make every caller unwrap an Option")]
     #[inline]
     pub fn next(&mut self) -> (Operation, u64) {
@@ -201,7 +201,7 @@ impl Generator {
         (0..self.inserted).map(move |index| first + index * step)
     }
 
-    /// Takes the next of this worker's fresh records.
+    /// Takes the next new record of this worker.
     fn insert(&mut self) -> u64 {
         let record = self.own_record(self.inserted);
         self.inserted += 1;
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn mixes_are_as_named() {
+    fn mixes_have_their_documented_shares() {
         const OPERATIONS: usize = 200_000;
         for (name, percent) in [
             (WorkloadName::A, [50, 50, 0, 0]),
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn inserts_are_fresh_and_disjoint() {
+    fn inserts_are_new_and_disjoint() {
         for name in [WorkloadName::D, WorkloadName::W] {
             let mut seen = HashSet::new();
             for (mut generator, worker) in Generator::for_all(&spec(name), 7).unwrap().into_iter().zip(0_u64..) {
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn workload_d_reads_what_this_worker_knows() {
+    fn workload_d_reads_only_records_the_worker_knows() {
         let (worker, workers) = (2, 3);
         let mut generator = Generator::new(&spec(WorkloadName::D), worker, workers).unwrap();
         let mut known: Vec<u64> = (0..1000).collect();
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn only_inserts_start_from_nothing() {
+    fn only_insert_workloads_start_from_no_records() {
         let mut generator =
             Generator::new(&WorkloadSpec { records: 0, ..spec(WorkloadName::W) }, 0, 2).expect("W needs no records");
         assert_eq!(take(&mut generator, 2), [(Operation::Insert, 0), (Operation::Insert, 2)]);

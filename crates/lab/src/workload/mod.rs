@@ -1,8 +1,8 @@
-//! YCSB workloads, independent of any store: which operation comes next, on which record, with which bytes.
+//! YCSB workloads, independent of any store: sequences of operations on records, and the bytes of keys and values.
 //!
 //! This module owns the mixes and the popularity of records as YCSB defines them (Cooper et al., "Benchmarking Cloud
-//! Serving Systems with YCSB", SoCC'10), the keys that stand for record numbers, and values that a reader can verify.
-//! A driver loads records `0..records`, gives each worker one [`Generator`], and turns record numbers into keys with
+//! Serving Systems with YCSB", SoCC'10), the keys that stand for record numbers, and values that a reader can verify. A
+//! driver loads records `0..records`, gives each worker one [`Generator`], and turns record numbers into keys with
 //! [`key_of`].
 //!
 //! Invariants: everything is a function of the seed and the worker's number, so the seed alone repeats a run (on one
@@ -32,11 +32,11 @@ pub use popularity::{Latest, RECORDS_MAX, ScrambledZipfian, Uniform, Zipfian};
 pub use record::{ValueError, ValueStamp, check_value, fill_value, key_of};
 pub use rng::Rng;
 
-/// What is wrong with a workload's parameters. Always the caller's mistake; nothing was generated.
+/// An error in a workload's parameters. It is always the caller's mistake; nothing was generated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkloadError {
-    /// Nothing can be drawn from no records. Only workload W may start from an empty table.
+    /// There are no records to draw from. Only workload W may start from an empty table.
     #[error("cannot draw from 0 records")]
     NoRecords,
     /// More records than [`RECORDS_MAX`].
@@ -65,8 +65,8 @@ pub enum WorkloadError {
         /// The number asked for.
         workers: u32,
     },
-    /// No workload of this name.
-    #[error("no workload {name:?}: expected one of A, B, C, D, F, W")]
+    /// There is no workload of this name.
+    #[error("unknown workload {name:?}: expected one of A, B, C, D, F, W")]
     UnknownName {
         /// The name as given.
         name: String,

@@ -1,4 +1,4 @@
-//! How popular records are: uniform, Zipf, Zipf scattered over the records, or the latest first.
+//! Popularity of records: uniform, Zipf, Zipf scattered over the records, or the latest first.
 //!
 //! A sample costs constant time; the sum that Zipf needs (zeta) is computed once and extended when records are added.
 //! Invariants: a sample is below the number of items, and the items are never 0 nor more than f64 can count.
@@ -14,7 +14,7 @@ const GROWN_ITEMS_MAX: u64 = 1 << 53;
 
 const _: () = assert!(RECORDS_MAX < GROWN_ITEMS_MAX && GROWN_ITEMS_MAX <= 1 << f64::MANTISSA_DIGITS);
 
-/// Every item as popular as any other.
+/// Uniform popularity: every item is equally popular.
 #[derive(Clone, Debug)]
 pub struct Uniform {
     items: u64,
@@ -29,7 +29,7 @@ impl Uniform {
         Ok(Self { items: valid_items(items)? })
     }
 
-    /// One item.
+    /// Draws one item.
     #[inline]
     pub fn sample(&self, rng: &mut Rng) -> u64 {
         rng.below(self.items)
@@ -40,8 +40,8 @@ impl Uniform {
 /// Billion-Record Synthetic Databases", SIGMOD'94, as YCSB uses it.
 ///
 /// Items 0 and 1 have their exact probabilities. The rest follow a continuous curve fitted to the true one: for 1000 to
-/// 10⁶ items at theta 0.99, item 2 is drawn up to 20 % too often, items from 10 on within 4 %. It is kept as it is,
-/// because results of other systems were measured with it. One sample costs one `pow`.
+/// 10⁶ items at theta 0.99, item 2 is drawn up to 20 % too often, items from 10 on within 4 %. The method is used
+/// unchanged, because results of other systems were measured with it. One sample costs one `pow`.
 ///
 /// ```
 /// use guira_lab::workload::{Rng, Zipfian};
@@ -95,11 +95,11 @@ impl Zipfian {
         self.items
     }
 
-    /// Adds `more` items behind the last, at a cost linear in `more`. The outcome is the one that [`Zipfian::new`]
-    /// with the sum would have given, bit by bit.
+    /// Adds `more` items after the last, at a cost linear in `more`. The result is bitwise the same as that of
+    /// [`Zipfian::new`] with the sum.
     ///
     /// # Panics
-    /// If the items come to more than 2⁵³, which takes years of inserts.
+    /// If there are more than 2⁵³ items, which takes years of inserts.
     pub fn grow(&mut self, more: u64) {
         let grown = self.items.saturating_add(more);
         assert!(grown <= GROWN_ITEMS_MAX, "{grown} items are more than f64 can count");
@@ -116,7 +116,7 @@ impl Zipfian {
         }
     }
 
-    /// One item; 0 is the most popular.
+    /// Draws one item; 0 is the most popular.
     #[inline]
     pub fn sample(&self, rng: &mut Rng) -> u64 {
         if self.theta == 0.0 {
@@ -139,8 +139,8 @@ impl Zipfian {
 /// [`Zipfian`] with the popular items scattered over all, by FNV-1a's 64-bit hash as in YCSB.
 ///
 /// As in YCSB, the hash is taken modulo the number of items and is no permutation there: some items gather several
-/// ranks, and about a third (1/e for many items) are never drawn. Unlike YCSB, which always ranks 10¹⁰ items
-/// underneath, the ranks are as many as the items. With theta 0 nothing is scattered: uniform it stays.
+/// ranks, and about a third (1/e for many items) are never drawn. YCSB always ranks 10¹⁰ items; here there are as many
+/// ranks as items. With theta 0 nothing is scattered, and the distribution is uniform.
 #[derive(Clone, Debug)]
 pub struct ScrambledZipfian {
     ranks: Zipfian,
@@ -150,12 +150,12 @@ impl ScrambledZipfian {
     /// Draws from `0..items`; see [`Zipfian::new`].
     ///
     /// # Errors
-    /// Those of [`Zipfian::new`].
+    /// Same as [`Zipfian::new`].
     pub fn new(items: u64, theta: f64) -> Result<Self, WorkloadError> {
         Ok(Self { ranks: Zipfian::new(items, theta)? })
     }
 
-    /// One item.
+    /// Draws one item.
     #[inline]
     pub fn sample(&self, rng: &mut Rng) -> u64 {
         let rank = self.ranks.sample(rng);
@@ -163,7 +163,7 @@ impl ScrambledZipfian {
     }
 }
 
-/// Where [`ScrambledZipfian`] puts a rank.
+/// The item of a rank in [`ScrambledZipfian`].
 #[inline]
 fn scatter(rank: u64, items: u64) -> u64 {
     // YCSB computes in signed integers and takes the absolute value.
@@ -178,7 +178,7 @@ fn fnv64(word: u64) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// The latest item the most popular, the one before it next, and so on by Zipf: YCSB's "latest" distribution.
+/// YCSB's "latest" distribution: the latest item is the most popular, the one before it is next, and so on by Zipf.
 #[derive(Clone, Debug)]
 pub struct Latest {
     ages: Zipfian,
@@ -188,15 +188,15 @@ impl Latest {
     /// Draws from `0..items`, of which `items - 1` is the latest; see [`Zipfian::new`].
     ///
     /// # Errors
-    /// Those of [`Zipfian::new`].
+    /// Same as [`Zipfian::new`].
     pub fn new(items: u64, theta: f64) -> Result<Self, WorkloadError> {
         Ok(Self { ages: Zipfian::new(items, theta)? })
     }
 
-    /// Adds one item, from now on the latest.
+    /// Adds one item, which becomes the latest.
     ///
     /// # Panics
-    /// As [`Zipfian::grow`].
+    /// Same as [`Zipfian::grow`].
     pub fn push(&mut self) {
         self.ages.grow(1);
     }
@@ -207,14 +207,14 @@ impl Latest {
         self.ages.items
     }
 
-    /// One item.
+    /// Draws one item.
     #[inline]
     pub fn sample(&self, rng: &mut Rng) -> u64 {
         self.ages.items - 1 - self.ages.sample(rng)
     }
 }
 
-/// Checks a number of items against both of its bounds.
+/// Checks a number of items against its bounds.
 fn valid_items(items: u64) -> Result<u64, WorkloadError> {
     match items {
         0 => Err(WorkloadError::NoRecords),
@@ -273,16 +273,16 @@ mod tests {
         }
     }
 
-    /// The test must be able to fail: a theta that is off by 0.01 is noticed.
+    /// The chi-square test detects a theta that is off by 0.01.
     #[test]
-    fn chi_square_notices_another_theta() {
+    fn chi_square_detects_another_theta() {
         let (zipfian, other) = (Zipfian::new(1000, 0.99).unwrap(), Zipfian::new(1000, 0.98).unwrap());
         let mut rng = Rng::new(1000);
         let counts = counts(1000, 1_000_000, || other.sample(&mut rng));
         assert!(chi_square_sigmas(&counts, &gray_probabilities(&zipfian)) > 10.0);
     }
 
-    /// What the documentation says about the distance between Gray's method and Zipf.
+    /// The documented distance between Gray's method and Zipf.
     #[test]
     fn gray_is_close_to_zipf() {
         for (items, theta) in [(1000, 0.99), (100_000, 0.99), (1_000_000, 0.99), (100_000, 0.5)] {

@@ -1,21 +1,22 @@
-//! Keys and values of records: keys that look random and never meet, values whose reader can tell where they are from.
+//! Keys and values of records: keys that look random and never collide, and values from which a reader can verify the
+//! record.
 //!
-//! A value is a function of its record, its version and its length. Versions are the writer's count: 0 as loaded, one
-//! more with each update.
+//! A value is a function of its record, its version and its length. Versions count the writer's updates, from 0 as
+//! loaded.
 //!
 //! ```text
 //! 16 bytes or more    0..8  record      8..16  version          16..  filler of (record, version)
 //! fewer, n bytes      0..n/2  low bytes of the version         n/2..  filler of (record, those bytes)
 //! ```
 //! Numbers are little-endian. Invariant: [`check_value`] accepts every value that [`fill_value`] made for that record,
-//! and of random bytes one value in 256ⁿ, where n is the number of bytes that are not the version.
+//! and one in 256ⁿ values of random bytes, where n is the number of bytes outside the version.
 
 use guira_fabric::SplitMix64;
 
-/// Values from this length on hold the whole record number and version.
+/// Values of at least this length hold the whole record number and version.
 const FULL_STAMP_BYTES: usize = 16;
 
-/// Sets the filler's seeds apart from all other uses of the mixer.
+/// Separates the seeds of fillers from all other uses of the mixer.
 const FILLER_SALT: u64 = 0x6c61_625f_7661_6c75;
 
 /// The key of a record: for each seed a bijection of 64-bit words, so keys look random and no two records share one.
@@ -28,8 +29,8 @@ pub const fn key_of(record: u64, seed: u64) -> u64 {
     SplitMix64::nth(SplitMix64::mix(seed), record)
 }
 
-/// Fills `value` with the content of this record at this version. Any length will do; see [`ValueStamp`] for how much
-/// of the version it holds.
+/// Fills `value` with the content of this record at this version. Any length is valid; see [`ValueStamp`] for how much
+/// of the version the value holds.
 ///
 /// ```
 /// use guira_lab::workload::{check_value, fill_value};
@@ -55,11 +56,11 @@ pub fn fill_value(record: u64, version: u64, value: &mut [u8]) {
     }
 }
 
-/// Verifies that `value` is the content of `record` at some version, and returns what it says of the version.
+/// Verifies that `value` is the content of `record` at some version, and returns the version that it holds.
 ///
 /// # Errors
 /// [`ValueError::OtherRecord`] if it names another record, [`ValueError::Damaged`] if any other byte is wrong: the
-/// value is torn, mixed from two versions, or no value at all. An empty value proves nothing and passes.
+/// value is torn, mixed from two versions, or not such a value at all. An empty value proves nothing and passes.
 pub fn check_value(record: u64, value: &[u8]) -> Result<ValueStamp, ValueError> {
     let (stamp, rest) = value.split_at(stamp_bytes(value.len()));
     let mut version = [0; 8];
@@ -83,8 +84,8 @@ pub fn check_value(record: u64, value: &[u8]) -> Result<ValueStamp, ValueError> 
     Ok(ValueStamp { version, version_bits: 8 * version_bytes(stamp.len()) as u32 })
 }
 
-/// What a value says about its version: all 64 bits from 16 bytes on, the low 32 of an 8-byte value, the low 16 of a
-/// 4-byte value, none of a 1-byte or empty one.
+/// The part of its version that a value holds: all 64 bits from 16 bytes on, the low 32 in an 8-byte value, the low 16
+/// in a 4-byte value, none in a 1-byte or empty one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueStamp {
     /// The version modulo 2^`version_bits`.
@@ -101,7 +102,7 @@ impl ValueStamp {
     }
 }
 
-/// Why a value is not the record's.
+/// The reason why a value is not the record's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ValueError {
@@ -113,12 +114,12 @@ pub enum ValueError {
         /// The record that the value names.
         found: u64,
     },
-    /// A byte behind the stamp is not what record and version call for.
+    /// A byte after the stamp does not follow from record and version.
     #[error("the value of record {record}, {value_bytes} bytes, version {version} by its stamp, is wrong at {offset}")]
     Damaged {
         /// The record that was read.
         record: u64,
-        /// What the value holds of a version.
+        /// The version that the value holds.
         version: u64,
         /// Offset of the first wrong byte.
         offset: usize,
@@ -127,22 +128,22 @@ pub enum ValueError {
     },
 }
 
-/// Bytes that the stamp takes of a value of `value_bytes`.
+/// Bytes of the stamp in a value of `value_bytes`.
 const fn stamp_bytes(value_bytes: usize) -> usize {
     if value_bytes >= FULL_STAMP_BYTES { FULL_STAMP_BYTES } else { value_bytes / 2 }
 }
 
-/// Bytes of the version in a stamp: a short stamp is all version.
+/// Bytes of the version in a stamp. A short stamp holds nothing else.
 const fn version_bytes(stamp_bytes: usize) -> usize {
     if stamp_bytes == FULL_STAMP_BYTES { 8 } else { stamp_bytes }
 }
 
-/// The low `bytes` bytes set.
+/// A word whose low `bytes` bytes are set.
 const fn mask_of(bytes: usize) -> u64 {
     if bytes >= 8 { u64::MAX } else { (1 << (8 * bytes)) - 1 }
 }
 
-/// The endless words behind a stamp.
+/// The endless sequence of words after a stamp.
 fn filler(record: u64, held_version: u64) -> impl Iterator<Item = u64> {
     let seed = SplitMix64::mix(key_of(record, FILLER_SALT) ^ held_version);
     (0..).map(move |index| SplitMix64::nth(seed, index))
@@ -168,9 +169,9 @@ mod tests {
         assert_eq!(keys.len(), total);
     }
 
-    /// The inverse of each step exists and leads back: no sample can prove a bijection, this does.
+    /// Every step of the key function has an inverse, which proves that it is a bijection; a sample could not.
     #[test]
-    fn keys_lead_back_to_their_records() {
+    fn keys_can_be_inverted_to_their_records() {
         // Newton's iteration for the inverse of an odd number mod 2^64 doubles the right bits each time: 3, 6, ... 96.
         let inverse = |odd: u64| (0..5).fold(odd, |x, _| x.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(x))));
         let unshift = |word: u64, by: u32| {
@@ -217,22 +218,23 @@ mod tests {
     }
 
     #[test]
-    fn stamps_are_as_drawn() {
+    fn stamps_have_the_documented_layout() {
         let full = value(0x0102, 0x0304, 20);
         assert_eq!(full[..16], [2, 1, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0]);
         assert_eq!(value(9, 0xaabb_ccdd_eeff, 8)[..4], [0xff, 0xee, 0xdd, 0xcc]);
     }
 
     #[test]
-    fn other_records_are_named() {
+    fn values_of_other_records_are_detected() {
         let error = check_value(42, &value(43, 0, 16)).unwrap_err();
         assert_eq!(error, ValueError::OtherRecord { record: 42, found: 43 });
         assert!((0..10_000).all(|record| record == 42 || check_value(42, &value(record, 0, 8)).is_err()));
     }
 
-    /// Exactly 16 bytes are all stamp: a flip in the version makes another version, every other flip is an error.
+    /// A value of exactly 16 bytes is only a stamp: a flip in its version makes another version. Every other flip is an
+    /// error.
     #[test]
-    fn flipped_bits_are_found() {
+    fn flipped_bits_are_detected() {
         for len in 6..64 {
             let whole = value(42, 7, len);
             for bit in 0..8 * len {
@@ -247,10 +249,10 @@ mod tests {
     }
 
     #[test]
-    fn torn_values_are_found() {
+    fn torn_values_are_detected() {
         let (old, new) = (value(42, 1, 64), value(42, 2, 64));
         for words in 1..8 {
-            // Both stamps name the record in their first word, so a cut there is no cut.
+            // Both stamps have the record in their first word, so a cut after it changes nothing.
             let torn = [&new[..8 * words], &old[8 * words..]].concat();
             assert_eq!(check_value(42, &torn).is_ok(), words == 1, "cut after {words} words");
         }

@@ -1,6 +1,6 @@
-//! A server that does nothing: it answers requests of one size with answers of another, and looks at neither. What it
-//! takes of a processor is the kernel's price of an exchange. No server comes below it that asks the kernel for bytes,
-//! and hands it bytes, one connection at a time.
+//! A server that does nothing: it answers requests of one size with answers of another, and reads neither. Its
+//! processor time is the kernel's cost of an exchange, a lower bound for every server that receives from and sends to
+//! one connection at a time.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -12,50 +12,51 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Mix, TcpOptions};
-use super::sessions::{Session, Share, noted};
+use super::sessions::{Session, Share, timed_exchange};
 use crate::error::PeersError;
-use crate::server::outlived_by_none;
+use crate::server::killed_with_parent;
 
-/// What asks for a look-up in a table of rows of 128 bytes, and what answers it.
+/// Bytes of a request for a lookup in a table with rows of 128 bytes.
 const REQUEST_BYTES: usize = 64;
+/// Bytes of the answer to such a request.
 const ANSWER_BYTES: usize = 272;
-/// Read at once, at most; answers to all of it are written at once, too.
+/// Most bytes of one read. The answers to all of them go into one write.
 const READ_BYTES: usize = 128 * REQUEST_BYTES;
-/// Connections that the kernel names at once.
+/// Most events of one epoll wait.
 const EVENTS: usize = 64;
-/// The listening socket's number; connections have others.
+/// The number of the listening socket; connections have other numbers.
 const LISTENER: u64 = 0;
 
-/// What the process says when clients can connect.
+/// The line that the process prints when clients can connect.
 #[derive(Serialize, Deserialize)]
 struct Ready {
     port: u16,
 }
 
-/// The server, as the one who measures it sees it. It is gone when this is dropped.
+/// The handle of the server's process, which is killed on drop.
 pub(super) struct Bare {
     child: Child,
     port: u16,
-    /// What it says at its end is not read, but must not fail.
+    /// Kept open, unread, so that the process can still write when it ends.
     _output: BufReader<ChildStdout>,
 }
 
 impl Bare {
-    /// Starts it, by this program's own command line.
+    /// Starts the server by a command of this program.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the operating system.
     pub(super) fn start(options: &TcpOptions, directory: &Path) -> Result<Bare, PeersError> {
         let attempt = "start a server that does nothing";
-        let mut command = outlived_by_none(&options.program);
+        let mut command = killed_with_parent(&options.program);
         command.args(["bench", "peers-bare"]).current_dir(directory).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(PeersError::host(attempt))?;
         let Some(output) = child.stdout.take() else {
-            return Err(PeersError::host(attempt)(std::io::Error::other("it has no output")));
+            return Err(PeersError::host(attempt)(std::io::Error::other("its output is not a pipe")));
         };
         let (mut output, mut line) = (BufReader::new(output), String::new());
         let read = output.read_line(&mut line).map_err(PeersError::host(attempt));
-        // From now on it is ended with this.
+        // From here on the process ends with this value.
         let mut bare = Bare { child, port: 0, _output: output };
         read?;
         let Ready { port } =
@@ -75,21 +76,22 @@ impl Bare {
 
 impl Drop for Bare {
     fn drop(&mut self) {
-        // It has ended by itself, or it ends now: there is nothing in it to keep.
+        // It may have ended by itself; nothing in it needs to be kept.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Is the server, until the process is ended: says on `output` where it listens.
+/// Runs the server until the process is killed. Prints its port to `output`.
 ///
 /// # Errors
-/// The system's.
+/// Errors of the operating system.
 pub fn serve_bare(mut output: impl Write) -> Result<(), PeersError> {
     let host = |attempt| PeersError::host(attempt);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(host("listen"))?;
-    let port = listener.local_addr().map_err(host("learn where it listens"))?.port();
-    let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(std::io::Error::from).map_err(host("make an epoll"))?;
+    let port = listener.local_addr().map_err(host("read the port"))?.port();
+    let epoll =
+        epoll::create(CreateFlags::CLOEXEC).map_err(std::io::Error::from).map_err(host("create an epoll instance"))?;
     let watch = |socket: &dyn std::os::fd::AsFd, number: u64| {
         let added = epoll::add(&epoll, socket.as_fd(), EventData::new_u64(number), EventFlags::IN);
         added.map_err(std::io::Error::from).map_err(host("watch a socket"))
@@ -97,7 +99,7 @@ pub fn serve_bare(mut output: impl Write) -> Result<(), PeersError> {
     watch(&listener, LISTENER)?;
     let said = serde_json::to_string(&Ready { port }).map_err(std::io::Error::from);
     let said = said.and_then(|line| writeln!(output, "{line}")).and_then(|()| output.flush());
-    said.map_err(host("say where it listens"))?;
+    said.map_err(host("print the port"))?;
     let mut clients: HashMap<u64, Client> = HashMap::new();
     let (mut number, mut events) = (LISTENER, Vec::with_capacity(EVENTS));
     let mut buffer = vec![0; READ_BYTES];
@@ -116,7 +118,7 @@ pub fn serve_bare(mut output: impl Write) -> Result<(), PeersError> {
                 stream.set_nodelay(true).map_err(host("set an option"))?;
                 number += 1;
                 watch(&stream, number)?;
-                clients.insert(number, Client { stream, begun_bytes: 0 });
+                clients.insert(number, Client { stream, partial_bytes: 0 });
             } else if let Some(client) = clients.get_mut(&data.u64())
                 && !client.serve(&mut buffer, &answers)
             {
@@ -128,26 +130,26 @@ pub fn serve_bare(mut output: impl Write) -> Result<(), PeersError> {
 
 struct Client {
     stream: TcpStream,
-    /// Bytes that came of a request that is not whole.
-    begun_bytes: usize,
+    /// Bytes received of an incomplete request.
+    partial_bytes: usize,
 }
 
 impl Client {
-    /// Answers what has come; false if it is over.
+    /// Answers the requests that have arrived. Returns false when the connection has ended.
     fn serve(&mut self, buffer: &mut [u8], answers: &[u8]) -> bool {
         match self.stream.read(buffer) {
             Ok(0) => false,
             Ok(bytes) => {
-                let come = self.begun_bytes + bytes;
-                self.begun_bytes = come % REQUEST_BYTES;
-                self.stream.write_all(&answers[..come / REQUEST_BYTES * ANSWER_BYTES]).is_ok()
+                let received = self.partial_bytes + bytes;
+                self.partial_bytes = received % REQUEST_BYTES;
+                self.stream.write_all(&answers[..received / REQUEST_BYTES * ANSWER_BYTES]).is_ok()
             }
             Err(error) => error.kind() == ErrorKind::Interrupted,
         }
     }
 }
 
-/// A connection that asks it.
+/// A client connection.
 pub(super) struct BareSession {
     stream: TcpStream,
     depth: usize,
@@ -157,8 +159,10 @@ pub(super) struct BareSession {
 }
 
 impl BareSession {
+    /// Connects to the server at `port`, for `depth` requests per exchange.
+    ///
     /// # Errors
-    /// The system's.
+    /// Errors of the operating system.
     pub(super) fn open(port: u16, depth: usize) -> Result<BareSession, PeersError> {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map_err(PeersError::host("connect"))?;
         stream.set_nodelay(true).map_err(PeersError::host("set an option"))?;
@@ -170,11 +174,11 @@ impl BareSession {
 impl Session for BareSession {
     fn run(&mut self, share: &Share, exchanges_ns: &mut Vec<u32>) -> Result<(), PeersError> {
         if share.mix != Mix::YcsbC {
-            return Err(PeersError::Options("a server that does nothing changes nothing".to_owned()));
+            return Err(PeersError::Options("a server that does nothing has no updates".to_owned()));
         }
         for asked in share.range.clone().step_by(self.depth) {
             let at_once = self.depth.min(share.range.end - asked);
-            noted(exchanges_ns, || {
+            timed_exchange(exchanges_ns, || {
                 let sent = self.stream.write_all(&self.request[..at_once * REQUEST_BYTES]);
                 let answer = &mut self.answer[..at_once * ANSWER_BYTES];
                 sent.and_then(|()| self.stream.read_exact(answer)).map_err(PeersError::host("exchange bytes"))
@@ -193,13 +197,13 @@ impl Session for BareSession {
 mod tests {
     use super::*;
 
-    /// Requests may come in pieces: there is an answer for each that is whole, and no other.
+    /// Requests may arrive in pieces: each complete one is answered, and no other.
     #[test]
-    fn each_whole_request_has_an_answer() {
+    fn each_complete_request_is_answered() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let mut asking = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (stream, _) = listener.accept().unwrap();
-        let mut client = Client { stream, begun_bytes: 0 };
+        let mut client = Client { stream, partial_bytes: 0 };
         let (mut buffer, answers) = (vec![0; READ_BYTES], vec![0; READ_BYTES / REQUEST_BYTES * ANSWER_BYTES]);
         let mut answered = vec![0; 3 * ANSWER_BYTES];
         for (bytes, whole) in [(REQUEST_BYTES - 1, 0), (REQUEST_BYTES, 1), (REQUEST_BYTES + 1, 2)] {

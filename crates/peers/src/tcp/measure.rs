@@ -1,5 +1,4 @@
-//! One measurement: connections that are open and warm, their shares carried out at once, and what that cost both
-//! sides.
+//! One measurement: warmed-up connections carry out their shares concurrently, and the cost for both sides is taken.
 
 use std::ops::Range;
 use std::sync::{Arc, Barrier};
@@ -7,62 +6,63 @@ use std::thread;
 
 use serde::Serialize;
 
-use super::own;
 use super::plan::Series;
-use super::servers::{Serving, TcpPlace};
+use super::redis_benchmark;
+use super::servers::{TcpEndpoint, TcpServer};
 use super::sessions::{self, Session, Share};
 use super::usage::Usage;
 use crate::draws::Draws;
 use crate::error::PeersError;
-use crate::machine::{cores, keep_to};
+use crate::machine::{cores, pin_thread};
 use crate::measure::monotonic_ns;
 
-/// Exchanges of each connection before the clock starts.
+/// Warm-up exchanges of each connection.
 const WARM_UP_EXCHANGES: usize = 8;
 
-/// Which processors serve, and which ask.
+/// The processors of the server and of the clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cores {
-    /// The servers', whichever is asked.
+    /// The processor of the measured server.
     pub server: usize,
-    /// The clients'; the server's own on a machine that has no other.
+    /// The processors of the clients; the server's if the machine has no other.
     pub clients: Vec<usize>,
-    /// All that this process may use.
+    /// All processors that this process may use.
     #[serde(skip)]
     all: Vec<usize>,
 }
 
 impl Cores {
-    /// The last processor serves, all others ask.
+    /// Assigns the last processor to the server and all others to the clients.
     pub(super) fn choose() -> Result<Cores, PeersError> {
         let all = cores()?;
         let Some((server, clients)) = all.split_last() else {
-            return Err(PeersError::Options("there is no processor".to_owned()));
+            return Err(PeersError::Options("this process may use no processor".to_owned()));
         };
         let clients = if clients.is_empty() { vec![*server] } else { clients.to_vec() };
         Ok(Cores { server: *server, clients, all })
     }
 
-    /// Keeps this thread, and those that it starts, to the clients' processors while `work` is done.
+    /// Runs `work` with this thread, and the threads that it starts, on the clients' processors.
     fn as_client<T>(&self, work: impl FnOnce() -> Result<T, PeersError>) -> Result<T, PeersError> {
-        keep_to(None, &self.clients)?;
+        pin_thread(None, &self.clients)?;
         let done = work();
-        keep_to(None, &self.all)?;
+        pin_thread(None, &self.all)?;
         done
     }
 }
 
-/// What one round of a series came to.
+/// The figures of one round of a series.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Measured {
-    /// Operations a second, by the clock.
+    /// Operations per second of elapsed time.
     pub(super) per_second: f64,
-    /// What they cost the server.
+    /// Resources that the operations took in the server.
     pub(super) server: Usage,
-    /// Nanoseconds of processor time they cost the clients, if those were ours.
+    /// Nanoseconds of processor time of the clients, if those were ours.
     pub(super) client_ns: Option<u64>,
-    /// Nanoseconds of an exchange: the median, and what 99 of 100 keep below.
+    /// Nanoseconds of an exchange: the median.
     pub(super) p50_ns: f64,
+    /// Nanoseconds of an exchange: the 99th percentile.
     pub(super) p99_ns: f64,
     /// Round trips, if the clients were ours.
     pub(super) round_trips: Option<u64>,
@@ -71,10 +71,10 @@ pub(super) struct Measured {
 /// Measures a series with clients of ours.
 ///
 /// # Errors
-/// The contender's, and every answer that is not right.
-pub(super) fn ours(
+/// Errors of the compared system, and every wrong answer.
+pub(super) fn with_own_clients(
     series: &Series,
-    serving: &Serving,
+    serving: &TcpServer,
     cores: &Cores,
     draws: &Arc<Draws>,
 ) -> Result<Measured, PeersError> {
@@ -82,7 +82,7 @@ pub(super) fn ours(
         let point = series.point;
         let mut open = Vec::with_capacity(point.connections);
         for _ in 0..point.connections {
-            open.push(sessions::open(series, serving.place())?);
+            open.push(sessions::open(series, serving.endpoint())?);
         }
         let share = |range: Range<usize>| Share { mix: point.mix, draws: Arc::clone(draws), range };
         let each = series.operations / point.connections;
@@ -94,10 +94,10 @@ pub(super) fn ours(
     })
 }
 
-/// Carries out all shares at once, each on a thread of its own.
+/// Carries out all shares concurrently, each on a thread of its own.
 fn at_once(
     series: &Series,
-    serving: &Serving,
+    serving: &TcpServer,
     open: &mut [Box<dyn Session>],
     shares: &[Share],
 ) -> Result<Measured, PeersError> {
@@ -130,7 +130,7 @@ fn at_once(
     });
     let (mut exchanges_ns, mut end_ns) = (Vec::with_capacity(series.operations), start_ns + 1);
     for ended in result {
-        let (result, ended_ns) = ended.map_err(|_| PeersError::peer("run a connection", "it panicked"))?;
+        let (result, ended_ns) = ended.map_err(|_| PeersError::peer("run a connection", "the thread panicked"))?;
         exchanges_ns.extend(result?);
         end_ns = end_ns.max(ended_ns);
     }
@@ -146,31 +146,36 @@ fn at_once(
     })
 }
 
-/// Measures a series with the server's own client, whose connecting counts, too.
+/// Measures a series with redis-benchmark, whose connecting counts, too.
 ///
 /// # Errors
-/// The client's.
-pub(super) fn own(series: &Series, serving: &Serving, cores: &Cores, records: u64) -> Result<Measured, PeersError> {
-    let TcpPlace::Peer(address) = serving.place() else {
-        return Err(PeersError::Options("it has no client of its own".to_owned()));
+/// Errors of the client.
+pub(super) fn with_redis_benchmark(
+    series: &Series,
+    serving: &TcpServer,
+    cores: &Cores,
+    records: u64,
+) -> Result<Measured, PeersError> {
+    let TcpEndpoint::Peer(address) = serving.endpoint() else {
+        return Err(PeersError::Options("redis-benchmark cannot measure this server".to_owned()));
     };
     cores.as_client(|| {
         let before = Usage::of(serving.pid())?;
-        let said = own::run(address, series, records)?;
+        let figures = redis_benchmark::run(address, series, records)?;
         let server = Usage::of(serving.pid())?.since(&before);
-        let own::Said { per_second, p50_ns, p99_ns } = said;
+        let redis_benchmark::Figures { per_second, p50_ns, p99_ns } = figures;
         Ok(Measured { per_second, server, client_ns: None, p50_ns, p99_ns, round_trips: None })
     })
 }
 
-/// Nanoseconds of processor time that this process has used.
+/// Nanoseconds of processor time of this process.
 fn own_cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    // Neither is negative.
+    // Neither number is negative.
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The value that this share of `sorted` keeps below, or 0 if there is none.
+/// The quantile `share` of `sorted`, or 0 if it is empty.
 fn quantile(sorted: &[u32], share: f64) -> f64 {
     let at = (sorted.len() as f64 * share) as usize;
     sorted.get(at.min(sorted.len().saturating_sub(1))).map_or(0.0, |ns| f64::from(*ns))
@@ -181,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_those_of_what_was_measured() {
+    fn quantiles_are_measured_values() {
         let sorted: Vec<u32> = (0..100).collect();
         assert_eq!((quantile(&sorted, 0.5), quantile(&sorted, 0.99), quantile(&sorted, 1.0)), (50.0, 99.0, 99.0));
         assert_eq!((quantile(&[], 0.5), quantile(&[7], 0.99)), (0.0, 7.0));

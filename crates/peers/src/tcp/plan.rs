@@ -1,23 +1,23 @@
-//! What a run over TCP will do: who is asked, in which way, from how many connections, with how much on its way.
+//! The plan of a run over TCP: systems, access modes, numbers of connections, and operations in flight.
 
 use serde::Serialize;
 
 use crate::draws::Popularity;
 use crate::error::PeersError;
-use crate::plan::Name;
+use crate::plan::System;
 
-/// Connections at once, at most: as many client slots, times what is on its way, fit into a table.
+/// Most connections: their client slots, one for each operation in flight, must fit into a table.
 const CONNECTIONS_MAX: usize = 256;
-/// Operations on their way on one connection, at most.
+/// Most operations in flight on one connection.
 const DEPTH_MAX: usize = 64;
-/// Pipelined operations of one measurement, as a multiple of those that go one at a time: about as long.
+/// Pipelined operations of one measurement, as a multiple of unpipelined ones, so that both take about as long.
 const PIPELINED_FACTOR: usize = 8;
-/// Operations of one measurement, at most: what is drawn for them takes 2 GiB.
+/// Most operations of one measurement: their draws take 2 GiB.
 const OPERATIONS_MAX: usize = 1 << 26;
-/// Rounds, at most.
+/// Most rounds.
 const ROUNDS_MAX: u32 = 1000;
 
-/// What is timed.
+/// The mix of operations that is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mix {
@@ -31,7 +31,7 @@ impl Mix {
     /// Every mix, in the order of reports.
     pub const ALL: [Mix; 2] = [Mix::YcsbC, Mix::YcsbA];
 
-    /// As people call it.
+    /// The name in texts for people.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -41,28 +41,28 @@ impl Mix {
     }
 }
 
-/// In which way a contender is asked.
+/// The access mode of a system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub enum Way {
     /// One operation after the other.
     #[serde(rename = "one at a time")]
     Single,
-    /// Commands in one write, then their answers.
+    /// Several commands in one write, then their answers.
     #[serde(rename = "pipeline")]
     Pipeline,
     /// One `get_many` after the other (Guira).
     #[serde(rename = "get_many")]
     Many,
-    /// As many tasks, which share the connection and have one operation each on its way (Guira).
+    /// Tasks that share the connection, each with one operation in flight (Guira).
     #[serde(rename = "tasks")]
     Tasks,
-    /// By the server's own benchmark client.
+    /// redis-benchmark as the client.
     #[serde(rename = "redis-benchmark")]
-    Own,
+    RedisBenchmark,
 }
 
 impl Way {
-    /// As people call it, and in JSON.
+    /// The name in texts for people and in JSON.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -70,48 +70,50 @@ impl Way {
             Way::Pipeline => "pipeline",
             Way::Many => "get_many",
             Way::Tasks => "tasks",
-            Way::Own => "redis-benchmark",
+            Way::RedisBenchmark => "redis-benchmark",
         }
     }
 }
 
-/// What a run over TCP is asked for.
+/// Options of a run over TCP.
 #[derive(Clone, Debug)]
 pub struct TcpOptions {
-    /// Records.
+    /// Number of records.
     pub records: u64,
-    /// Operations of one measurement that go one at a time, all connections together.
+    /// Operations of one unpipelined measurement, all connections together.
     pub operations: usize,
-    /// Times everything is measured.
+    /// Number of times that everything is measured.
     pub rounds: u32,
     /// Seed of keys and draws.
     pub seed: u64,
-    /// How popular keys are: Zipf 0.99, as YCSB has it, or all alike, so that clients meet on no row.
+    /// Popularity of keys: Zipf 0.99 as in YCSB, or uniform, so that clients hardly ever want the same row.
     pub popularity: Popularity,
-    /// How many connections at once, one point each.
+    /// Numbers of connections, one point each.
     pub connections: Vec<usize>,
-    /// How many operations on their way on each, one point each.
+    /// Numbers of operations in flight on each connection, one point each.
     pub depths: Vec<usize>,
-    /// Only these contenders; all, if there are none.
-    pub only: Vec<Name>,
-    /// All but these.
-    pub skip: Vec<Name>,
-    /// This program, which serves as the memory node.
+    /// The systems that take part; empty for all.
+    pub only: Vec<System>,
+    /// The systems that do not take part.
+    pub skip: Vec<System>,
+    /// The program `guira`, which is started as the memory node.
     pub program: std::path::PathBuf,
 }
 
-/// The contenders there are over TCP.
-pub(super) const NAMES: [Name; 4] = [Name::Guira, Name::Redis, Name::Memcached, Name::Raw];
+/// The systems that are compared over TCP.
+pub(super) const NAMES: [System; 4] = [System::Guira, System::Redis, System::Memcached, System::Raw];
 
 impl TcpOptions {
-    /// Whether this contender takes part.
+    /// Whether the system takes part.
     #[must_use]
-    pub fn wants(&self, name: Name) -> bool {
+    pub fn wants(&self, name: System) -> bool {
         NAMES.contains(&name) && (self.only.is_empty() || self.only.contains(&name)) && !self.skip.contains(&name)
     }
 
+    /// Checks the bounds of all numbers.
+    ///
     /// # Errors
-    /// Numbers that cannot be.
+    /// [`PeersError::Options`] with the first number out of bounds.
     pub(super) fn check(&self) -> Result<(), PeersError> {
         let bounds = [
             ("rounds", u64::from(self.rounds), u64::from(ROUNDS_MAX)),
@@ -122,14 +124,14 @@ impl TcpOptions {
         let all = lists.iter().flat_map(|(name, list, max)| list.iter().map(|n| (*name, *n as u64, *max as u64)));
         for (name, found, max) in bounds.into_iter().chain(all) {
             if !(1..=max).contains(&found) {
-                return Err(PeersError::Options(format!("{found} {name}; at least 1, at most {max}")));
+                return Err(PeersError::Options(format!("{found} {name} are out of range: at least 1, at most {max}")));
             }
         }
         if let Some((name, ..)) = lists.iter().find(|(_, list, _)| list.is_empty()) {
-            return Err(PeersError::Options(format!("no {name}")));
+            return Err(PeersError::Options(format!("the list of {name} is empty")));
         }
         if !NAMES.into_iter().any(|name| self.wants(name)) {
-            return Err(PeersError::Options("no contender is left".to_owned()));
+            return Err(PeersError::Options("--only and --skip leave no system".to_owned()));
         }
         Ok(())
     }
@@ -139,7 +141,7 @@ impl TcpOptions {
         self.points().map(|point| self.operations_at(point)).max().unwrap_or(0)
     }
 
-    /// Clients of a table that may be open at once: those of one measurement, and the one that loads.
+    /// Most clients of a table at one time: those of one measurement, and the one that loads.
     pub(super) fn most_clients(&self) -> usize {
         self.points().map(|point| point.connections * point.depth).max().unwrap_or(0) + 1
     }
@@ -151,61 +153,62 @@ impl TcpOptions {
         })
     }
 
-    /// Operations of one measurement, in whole exchanges of every connection.
+    /// Operations of one measurement: a whole number of exchanges for every connection.
     fn operations_at(&self, point: Point) -> usize {
         let factor = if point.depth > 1 { PIPELINED_FACTOR } else { 1 };
         (self.operations * factor).next_multiple_of(point.connections * point.depth)
     }
 
-    /// Everything that is timed, in order: what is compared stands together.
-    pub(super) fn series(&self, names: &[Name]) -> Vec<Series> {
+    /// Every series in the order of measuring: series that are compared with each other are adjacent.
+    pub(super) fn series(&self, names: &[System]) -> Vec<Series> {
         let series = |point: Point| {
             let operations = self.operations_at(point);
-            let ways =
-                move |name: Name| point.ways(name).iter().map(move |way| Series { point, name, way: *way, operations });
+            let ways = move |name: System| {
+                point.ways(name).iter().map(move |way| Series { point, name, way: *way, operations })
+            };
             names.iter().flat_map(move |name| ways(*name))
         };
         self.points().flat_map(series).collect()
     }
 }
 
-/// At which concurrency something is timed.
+/// A mix and the concurrency at which it is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Point {
-    /// What is timed.
+    /// The mix.
     pub mix: Mix,
-    /// Connections at once.
+    /// Number of connections.
     pub connections: usize,
-    /// Operations on their way on each.
+    /// Operations in flight on each connection.
     pub depth: usize,
 }
 
 impl Point {
-    /// The ways in which a contender is asked here.
-    const fn ways(self, name: Name) -> &'static [Way] {
+    /// The access modes of a system at this point.
+    const fn ways(self, name: System) -> &'static [Way] {
         match (name, self.mix, self.depth) {
-            (Name::Guira, _, 1) | (Name::Memcached, _, 1) | (Name::Redis, Mix::YcsbA, 1) => &[Way::Single],
-            (Name::Guira, Mix::YcsbC, _) => &[Way::Many, Way::Tasks],
-            (Name::Guira, Mix::YcsbA, _) => &[Way::Tasks],
-            (Name::Redis, Mix::YcsbC, 1) => &[Way::Single, Way::Own],
-            (Name::Redis, Mix::YcsbC, _) => &[Way::Pipeline, Way::Own],
-            (Name::Redis | Name::Memcached, ..) | (Name::Raw, Mix::YcsbC, 2..) => &[Way::Pipeline],
-            (Name::Raw, Mix::YcsbC, _) => &[Way::Single],
+            (System::Guira, _, 1) | (System::Memcached, _, 1) | (System::Redis, Mix::YcsbA, 1) => &[Way::Single],
+            (System::Guira, Mix::YcsbC, _) => &[Way::Many, Way::Tasks],
+            (System::Guira, Mix::YcsbA, _) => &[Way::Tasks],
+            (System::Redis, Mix::YcsbC, 1) => &[Way::Single, Way::RedisBenchmark],
+            (System::Redis, Mix::YcsbC, _) => &[Way::Pipeline, Way::RedisBenchmark],
+            (System::Redis | System::Memcached, ..) | (System::Raw, Mix::YcsbC, 2..) => &[Way::Pipeline],
+            (System::Raw, Mix::YcsbC, _) => &[Way::Single],
             _ => &[],
         }
     }
 }
 
-/// Something that is timed.
+/// A series of measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Series {
-    /// At which concurrency.
+    /// The mix and the concurrency.
     pub point: Point,
-    /// Who.
-    pub name: Name,
-    /// How it is asked.
+    /// The system.
+    pub name: System,
+    /// The access mode.
     pub way: Way,
-    /// Operations of all connections together.
+    /// Operations per round, all connections together.
     pub operations: usize,
 }
 
@@ -231,13 +234,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn every_contender_is_asked_at_every_point_and_in_whole_exchanges() {
+    fn every_system_is_timed_at_every_point_in_whole_exchanges() {
         let options = options();
         let series = options.series(&NAMES);
         assert_eq!(series.iter().collect::<HashSet<_>>().len(), series.len());
         for point in options.points() {
-            // A server that does nothing changes nothing.
-            for name in NAMES.into_iter().filter(|name| *name != Name::Raw || point.mix == Mix::YcsbC) {
+            // A server that does nothing has no updates.
+            for name in NAMES.into_iter().filter(|name| *name != System::Raw || point.mix == Mix::YcsbC) {
                 assert!(series.iter().any(|series| series.point == point && series.name == name), "{point:?} {name}");
             }
         }
@@ -255,7 +258,7 @@ pub(super) mod tests {
             TcpOptions { connections: vec![1, 0], ..options() },
             TcpOptions { depths: vec![65], ..options() },
             TcpOptions { depths: Vec::new(), ..options() },
-            TcpOptions { only: vec![Name::Lmdb], ..options() },
+            TcpOptions { only: vec![System::Lmdb], ..options() },
         ] {
             assert!(matches!(wrong.check(), Err(PeersError::Options(_))), "{wrong:?}");
         }

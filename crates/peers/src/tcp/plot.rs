@@ -1,25 +1,25 @@
-//! A run over TCP as a picture: bars of operations for a second of the server's core, reads on the left, YCSB-A on the
-//! right. The scale of each group is linear and its own, because groups differ by what is on its way.
+//! A run over TCP as a plot: bars of operations per second of the server's core, reads on the left, YCSB-A on the
+//! right. Each group has a linear scale of its own, because groups differ in the number of operations in flight.
 
 use super::plan::Mix;
 use super::report::{TcpCell, TcpReport};
-use super::text::{contender, counted, on_its_way};
-use crate::plan::Name;
+use super::text::{counted, in_flight, system_label};
+use crate::plan::System;
 use crate::plot::{
     BACKGROUND, BAR, BORDER, COLUMN_GAP, COLUMN_WIDTH, FAINT, FONT, FOOT, MARGIN, ROW, TEXT, TOP, WIDTH, colour,
     escaped,
 };
 use crate::text::grouped;
 
-/// Where the names end and the bars begin.
+/// Width of the column of names, behind which the bars begin.
 const NAMES_WIDTH: f64 = 210.0;
-/// Room for the figure behind the longest bar.
+/// Width reserved for the figure after the longest bar.
 const FIGURE_WIDTH: f64 = 150.0;
 const BARS_WIDTH: f64 = COLUMN_WIDTH - NAMES_WIDTH - FIGURE_WIDTH;
 const GROUP_HEAD: f64 = 30.0;
 const GROUP_FOOT: f64 = 18.0;
 
-/// The picture as SVG.
+/// Draws the plot as SVG.
 #[must_use]
 pub fn tcp_svg(report: &TcpReport) -> String {
     let columns = Mix::ALL.map(|mix| groups(report, mix));
@@ -28,7 +28,7 @@ pub fn tcp_svg(report: &TcpReport) -> String {
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
          height=\"{height}\" font-family=\"{FONT}\" font-size=\"14\" fill=\"{TEXT}\" role=\"img\">\n\
-         <title>Operations for a second of the server's core: Guira and its peers over TCP</title>\n\
+         <title>Operations per second of the server's core: Guira and its peers over TCP</title>\n\
          <rect x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"8\" fill=\"{BACKGROUND}\" stroke=\"{BORDER}\"/>\n",
         WIDTH - 1.0,
         height - 1.0
@@ -57,14 +57,14 @@ fn head(out: &mut String, report: &TcpReport) {
     );
     let machine = &report.machine;
     let machine = format!("{}, {} cores, Linux {}", machine.processor, machine.cores, machine.kernel);
-    let title = "Operations for a second of the server's core, over TCP (longer is better)";
+    let title = "Operations per second of the server's core, over TCP (longer is better)";
     for (y, size, colour, line) in [(38, 22, TEXT, title), (62, 14, FAINT, &what), (82, 14, FAINT, &machine)] {
         let line = escaped(line);
         *out += &format!("<text x=\"{MARGIN}\" y=\"{y}\" font-size=\"{size}\" fill=\"{colour}\">{line}</text>\n");
     }
 }
 
-/// The cells of a mix by point, the best first.
+/// The cells of a mix, grouped by point, the best first.
 fn groups(report: &TcpReport, mix: Mix) -> Vec<Vec<&TcpCell>> {
     let mut groups: Vec<Vec<&TcpCell>> = Vec::new();
     for cell in report.cells.iter().filter(|cell| cell.mix == mix) {
@@ -88,18 +88,18 @@ fn group_height(group: &[&TcpCell]) -> f64 {
 
 fn draw(out: &mut String, group: &[&TcpCell], (x, y): (f64, f64)) {
     let Some(first) = group.first() else { return };
-    // In full it would be wider than its column.
+    // The full title would be wider than its column.
     let mix = if first.mix == Mix::YcsbA { "YCSB-A" } else { first.mix.title() };
-    let depth = on_its_way(first.depth);
+    let depth = in_flight(first.depth);
     let title = escaped(&format!("{mix}; {depth} on {} each", counted(first.connections)));
     *out += &format!("<text x=\"{x}\" y=\"{}\" font-size=\"15\" font-weight=\"600\">{title}</text>\n", y + 16.0);
     let (bars_x, bars_y) = (x + NAMES_WIDTH, y + GROUP_HEAD - 4.0);
     let most = first.per_server_second.median.max(1.0);
     for (row, cell) in group.iter().enumerate() {
         let middle = bars_y + ROW * (row as f64 + 0.5);
-        let weight = if cell.name == Name::Guira { "700" } else { "400" };
+        let weight = if cell.name == System::Guira { "700" } else { "400" };
         let length = (cell.per_server_second.median / most * BARS_WIDTH).max(2.0);
-        let name = escaped(&contender(cell));
+        let name = escaped(&system_label(cell));
         let figure = format!("{} k", grouped((cell.per_server_second.median / 1e3).round() as u64));
         *out += &format!(
             "<text x=\"{:.1}\" y=\"{:.1}\" font-weight=\"{weight}\" text-anchor=\"end\">{name}</text>\n\

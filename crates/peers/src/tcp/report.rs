@@ -1,65 +1,66 @@
-//! What a run over TCP came to.
+//! The report of a run over TCP.
 
 use serde::Serialize;
 
-use super::aims::{TcpAim, aims};
 use super::measure::{Cores, Measured};
 use super::plan::{Mix, Point, Series, TcpOptions, Way};
+use super::targets::{TcpTarget, targets};
 use crate::draws::Popularity;
 use crate::machine::Machine;
-use crate::plan::Name;
+use crate::plan::System;
 use crate::record::{KEY_BYTES, WORD_BYTES};
 use crate::run::Peer;
 
 /// The version of the report's JSON; it changes when a field changes its meaning or goes.
 pub const TCP_SCHEMA: u32 = 2;
 
-/// A run over TCP.
+/// The report of a run over TCP.
 #[derive(Clone, Debug, Serialize)]
 pub struct TcpReport {
     /// [`TCP_SCHEMA`].
     pub schema: u32,
     /// Guira's version.
     pub version: &'static str,
-    /// Where it ran.
+    /// The machine of the run.
     pub machine: Machine,
-    /// Which processors served, and which asked.
+    /// The processors of the server and of the clients.
     pub cores: Cores,
     /// Bytes of every key.
     pub key_bytes: usize,
     /// Bytes of every value.
     pub value_bytes: usize,
-    /// Records in each contender.
+    /// Records in each system.
     pub records: u64,
-    /// Times everything was measured.
+    /// Number of times that everything was measured.
     pub rounds: u32,
     /// Seed of keys and draws.
     pub seed: u64,
-    /// How popular keys are.
+    /// Popularity of keys.
     pub popularity: Popularity,
-    /// The contenders.
+    /// The compared systems.
     pub peers: Vec<Peer>,
-    /// Everything that was measured.
+    /// The figures of every series.
     pub cells: Vec<TcpCell>,
-    /// Guira, and a server that does nothing, against each peer.
+    /// Ratios of Guira, and of a server that does nothing, to each peer.
     pub ratios: Vec<Ratio>,
-    /// What was aimed at.
-    pub aims: Vec<TcpAim>,
+    /// The performance targets.
+    #[serde(rename = "aims")]
+    pub targets: Vec<TcpTarget>,
 }
 
-/// A figure of several rounds.
+/// The distribution of a figure over the rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// The median round.
+    /// The median.
     pub median: f64,
-    /// The least.
+    /// The minimum.
     pub min: f64,
-    /// The greatest.
+    /// The maximum.
     pub max: f64,
 }
 
 impl Spread {
-    /// That of these values; zeros if there are none.
+    /// The spread of `values`; zeros if there are none.
     pub(super) fn of(values: impl Iterator<Item = f64>) -> Spread {
         let mut values: Vec<f64> = values.collect();
         values.sort_unstable_by(f64::total_cmp);
@@ -71,38 +72,38 @@ impl Spread {
     }
 }
 
-/// One thing that was measured.
+/// The figures of one series.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TcpCell {
-    /// Which contender.
-    pub name: Name,
-    /// How it was asked.
+    /// The system.
+    pub name: System,
+    /// The access mode.
     pub way: Way,
-    /// What was measured.
+    /// The mix.
     pub mix: Mix,
-    /// From how many connections at once.
+    /// Number of connections.
     pub connections: usize,
-    /// With how many operations on their way on each.
+    /// Operations in flight on each connection.
     pub depth: usize,
-    /// Operations of each round, all connections together.
+    /// Operations per round, all connections together.
     pub operations: usize,
-    /// Operations a second, by the clock.
+    /// Operations per second of elapsed time.
     pub per_second: Spread,
-    /// Operations for each second of the server's processor time.
+    /// Operations per second of the server's processor time.
     pub per_server_second: Spread,
-    /// Nanoseconds of the server's processor time, an operation.
+    /// Nanoseconds of the server's processor time per operation.
     pub server_ns: Spread,
-    /// The part of that which the kernel took, of all rounds together, by the ticks of its clock.
+    /// The kernel's share of the server's processor time, of all rounds together, by the kernel's clock ticks.
     pub server_kernel_share: f64,
-    /// Times the server had nothing to do and slept, an operation.
+    /// Number of times per operation that the server slept for want of work.
     pub server_sleeps: Spread,
-    /// Nanoseconds of the clients' processor time, an operation, if they were ours.
+    /// Nanoseconds of the clients' processor time per operation, if the clients were ours.
     pub client_ns: Option<Spread>,
-    /// Nanoseconds of an exchange, which is an operation or as many as were on their way: the median.
+    /// Nanoseconds of an exchange, which is one operation or all operations in flight: the median.
     pub p50_ns: Spread,
-    /// What 99 of 100 keep below.
+    /// Nanoseconds of an exchange: the 99th percentile.
     pub p99_ns: Spread,
-    /// Round trips an operation, if the clients were ours.
+    /// Round trips per operation, if the clients were ours.
     pub round_trips: Option<f64>,
 }
 
@@ -135,13 +136,13 @@ impl TcpCell {
     }
 }
 
-/// What is compared.
+/// A figure that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
-    /// Operations for each second of the server's processor time: more is better.
+    /// Operations per second of the server's processor time: more is better.
     PerServerSecond,
-    /// Operations a second, by the clock: more is better.
+    /// Operations per second of elapsed time: more is better.
     PerSecond,
     /// The median time of an exchange: less is better.
     P50,
@@ -159,24 +160,24 @@ impl Figure {
     }
 }
 
-/// A contender's figure divided by that of a peer, round by round.
+/// A figure of a system divided by that of a peer, round by round.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Ratio {
-    /// Whose figure: Guira's, or that of a server that does nothing.
-    pub name: Name,
-    /// What is compared.
+    /// The system: Guira, or a server that does nothing.
+    pub name: System,
+    /// The figure.
     pub figure: Figure,
-    /// What was measured.
+    /// The mix.
     pub mix: Mix,
-    /// From how many connections at once.
+    /// Number of connections.
     pub connections: usize,
-    /// With how many operations on their way on each.
+    /// Operations in flight on each connection.
     pub depth: usize,
-    /// How it was asked.
+    /// The access mode.
     pub way: Way,
-    /// With whom it is compared.
-    pub peer: Name,
-    /// How the peer was asked.
+    /// The peer.
+    pub peer: System,
+    /// The access mode of the peer.
     pub peer_way: Way,
     /// The ratio.
     pub ratio: Spread,
@@ -205,17 +206,18 @@ impl TcpReport {
             popularity: options.popularity,
             peers,
             cells: series.iter().zip(&rounds).map(|(series, rounds)| TcpCell::new(series, rounds)).collect(),
-            aims: aims(&ratios),
+            targets: targets(&ratios),
             ratios,
         }
     }
 }
 
-/// Guira, asked in every way, and the server that does nothing, against every peer that was measured at the same point.
+/// Computes the ratios of Guira in every access mode, and of the server that does nothing, to every peer that was
+/// measured at the same point.
 fn ratios(series: &[Series], rounds: &[Vec<Measured>]) -> Vec<Ratio> {
     let all = || series.iter().zip(rounds);
     let mut ratios = Vec::new();
-    let is_peer = |name| !matches!(name, Name::Guira | Name::Raw);
+    let is_peer = |name| !matches!(name, System::Guira | System::Raw);
     for (own, own_rounds) in all().filter(|(series, _)| !is_peer(series.name)) {
         for (peer, peer_rounds) in all().filter(|(peer, _)| is_peer(peer.name) && peer.point == own.point) {
             for figure in Figure::ALL {
@@ -244,11 +246,11 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_one_of_figures_of_the_same_round() {
+    fn a_ratio_divides_figures_of_the_same_round() {
         let point = Point { mix: Mix::YcsbC, connections: 1, depth: 1 };
         let series = |name| Series { point, name, way: Way::Single, operations: 100 };
-        let series = [series(Name::Guira), series(Name::Redis), series(Name::Raw)];
-        // The machine is half as fast in the second round, and both are.
+        let series = [series(System::Guira), series(System::Redis), series(System::Raw)];
+        // In the second round the machine is half as fast, which affects all systems.
         let rounds = vec![
             vec![round(300.0, 1000), round(150.0, 2000)],
             vec![round(100.0, 3000), round(50.0, 6000)],
@@ -256,12 +258,12 @@ mod tests {
         ];
         let ratios = ratios(&series, &rounds);
         let of_name = |name, figure| ratios.iter().find(|ratio| (ratio.name, ratio.figure) == (name, figure));
-        let of = |figure| of_name(Name::Guira, figure).expect("it is compared").ratio;
+        let of = |figure| of_name(System::Guira, figure).expect("it is compared").ratio;
         let three = Spread { median: 3.0, min: 3.0, max: 3.0 };
         assert_eq!((of(Figure::PerServerSecond), of(Figure::PerSecond)), (three, three));
         assert!((of(Figure::P50).median - 1.0 / 3.0).abs() < 1e-9);
-        let bare = of_name(Name::Raw, Figure::PerServerSecond).expect("it is compared, too");
-        assert_eq!((bare.peer, bare.ratio.median), (Name::Redis, 6.0));
+        let bare = of_name(System::Raw, Figure::PerServerSecond).expect("it is compared");
+        assert_eq!((bare.peer, bare.ratio.median), (System::Redis, 6.0));
         assert_eq!(ratios.len(), 6);
         let cell = TcpCell::new(&series[0], &rounds[0]);
         assert_eq!((cell.server_ns.median, cell.per_server_second.min), (15.0, 5e7));

@@ -1,5 +1,5 @@
-//! The servers of a run: each a process of its own that listens on a port of the loopback interface, with one thread
-//! that serves, and all records in memory. They are gone when they are dropped.
+//! The servers of a run: each is a process that listens on a port of the loopback interface, with one worker thread and
+//! all records in memory. A server is killed when its handle is dropped.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -10,108 +10,108 @@ use serde::Deserialize;
 
 use super::bare::Bare;
 use super::plan::TcpOptions;
-use crate::contenders::Address;
 use crate::error::PeersError;
-use crate::load::{Loading, Watch};
-use crate::plan::Name;
+use crate::load::{Loader, ProgressFn};
+use crate::plan::System;
 use crate::record::{KEY_BYTES, Records, WORD_BYTES};
-use crate::server::{self, Kind, Listen, Server, Sizes, keep_process_to, outlived_by_none};
+use crate::server::{self, Kind, Listen, Server, Sizes, killed_with_parent, pin_process};
+use crate::systems::Address;
 
-/// Client slots, as a multiple of those that are taken at once: a new client finds one that is free in a few looks.
+/// Client slots, as a multiple of the slots in use: a new client finds a free one in a few attempts.
 const SLOTS_FACTOR: usize = 2;
-/// And at least so many more.
+/// Client slots beyond that.
 const SPARE_CLIENTS: usize = 64;
-/// Sessions a node has at a time, at most.
+/// Most concurrent sessions of a node.
 const SESSIONS: usize = 1024;
-/// Records that are stored by one `put_many` while loading.
+/// Records per `put_many` while loading.
 const LOADED_AT_ONCE: usize = 1024;
 
 /// A server with the records of a run.
-pub(super) enum Serving {
+pub(super) enum TcpServer {
     /// A memory node of Guira.
     Node(Node),
-    /// One of the peers.
+    /// Redis or memcached.
     Peer(Server),
-    /// One that does nothing.
+    /// A server that does nothing.
     Bare(Bare),
 }
 
-impl Serving {
-    /// Starts a contender's server and loads it.
+impl TcpServer {
+    /// Starts a server and loads it.
     ///
     /// # Errors
-    /// The server's; an interruption.
+    /// Errors of the server; an interruption.
     pub(super) fn start(
-        name: Name,
+        name: System,
         options: &TcpOptions,
         records: &Records,
         directory: &Path,
-        watch: &mut Watch<'_>,
-    ) -> Result<Serving, PeersError> {
-        let loading = &mut Loading::new(name.title(), options.records, watch);
+        watch: &mut ProgressFn<'_>,
+    ) -> Result<TcpServer, PeersError> {
+        let loader = &mut Loader::new(name.title(), options.records, watch);
         let kind = match name {
-            Name::Redis => Kind::Redis,
-            Name::Memcached => Kind::Memcached,
-            Name::Raw => return Ok(Serving::Bare(Bare::start(options, directory)?)),
+            System::Redis => Kind::Redis,
+            System::Memcached => Kind::Memcached,
+            System::Raw => return Ok(TcpServer::Bare(Bare::start(options, directory)?)),
             _ => {
                 let node = Node::start(options, directory)?;
-                load_node(&node.url, records, loading)?;
-                return Ok(Serving::Node(node));
+                load_node(&node.url, records, loader)?;
+                return Ok(TcpServer::Node(node));
             }
         };
         let sizes = Sizes { records: options.records, value_bytes: records.value_bytes(), threads: 1 };
         let server = Server::start(kind, Listen::Port, directory, &sizes)?;
-        server::load(kind, server.address(), records, loading)?;
-        Ok(Serving::Peer(server))
+        server::load(kind, server.address(), records, loader)?;
+        Ok(TcpServer::Peer(server))
     }
 
-    /// Its process.
+    /// The process id of the server.
     pub(super) fn pid(&self) -> u32 {
         match self {
-            Serving::Node(node) => node.child.id(),
-            Serving::Peer(server) => server.pid(),
-            Serving::Bare(bare) => bare.pid(),
+            TcpServer::Node(node) => node.child.id(),
+            TcpServer::Peer(server) => server.pid(),
+            TcpServer::Bare(bare) => bare.pid(),
         }
     }
 
-    /// Keeps all its threads to these processors.
+    /// Restricts all threads of the server to these processors.
     ///
     /// # Errors
-    /// The system's.
-    pub(super) fn keep_to(&self, cores: &[usize]) -> Result<(), PeersError> {
-        keep_process_to(self.pid(), cores)
+    /// Errors of the operating system.
+    pub(super) fn pin_to(&self, cores: &[usize]) -> Result<(), PeersError> {
+        pin_process(self.pid(), cores)
     }
 
-    /// Where it is.
-    pub(super) fn place(&self) -> TcpPlace<'_> {
+    /// The address of the server.
+    pub(super) fn endpoint(&self) -> TcpEndpoint<'_> {
         match self {
-            Serving::Node(node) => TcpPlace::Node(&node.url),
-            Serving::Peer(server) => TcpPlace::Peer(server.address()),
-            Serving::Bare(bare) => TcpPlace::Bare(bare.port()),
+            TcpServer::Node(node) => TcpEndpoint::Node(&node.url),
+            TcpServer::Peer(server) => TcpEndpoint::Peer(server.address()),
+            TcpServer::Bare(bare) => TcpEndpoint::Bare(bare.port()),
         }
     }
 }
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Clone, Copy)]
-pub(super) enum TcpPlace<'s> {
+pub(super) enum TcpEndpoint<'s> {
     /// A memory node.
     Node(&'s Url),
     /// Redis or memcached.
     Peer(&'s Address),
-    /// One that does nothing, by its port.
+    /// The port of a server that does nothing.
     Bare(u16),
 }
 
-/// `guira serve`, with a table in its own memory.
+/// A process of `guira serve` with a table in its own memory.
 pub(super) struct Node {
     child: Child,
     url: Url,
-    /// What it says at its end is not read, but must not fail.
+    /// Kept open, unread, so that the process can still write when it ends.
     _output: BufReader<ChildStdout>,
 }
 
-/// What `guira serve` says when clients can connect.
+/// The line that `guira serve` prints when clients can connect.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
@@ -128,7 +128,7 @@ impl Node {
             ("--max-clients", clients.to_string()),
             ("--sessions", SESSIONS.to_string()),
         ];
-        let mut command = outlived_by_none(&options.program);
+        let mut command = killed_with_parent(&options.program);
         command.args(["serve", "--listen", "127.0.0.1:0", "--backing", "memory", "--threads", "1"]);
         command.args(["--no-audit", "--format", "json"]);
         sizes.iter().for_each(|(name, value)| {
@@ -137,7 +137,7 @@ impl Node {
         command.current_dir(directory).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(PeersError::host(attempt))?;
         let Some(output) = child.stdout.take() else {
-            return Err(PeersError::host(attempt)(std::io::Error::other("it has no output")));
+            return Err(PeersError::host(attempt)(std::io::Error::other("its output is not a pipe")));
         };
         let mut output = BufReader::new(output);
         let mut line = String::new();
@@ -145,10 +145,10 @@ impl Node {
         let ready = read.and_then(|_| {
             serde_json::from_str(&line).map_err(|error| PeersError::peer(attempt, format!("{line:?}: {error}")))
         });
-        // From now on it is ended with the node.
+        // From here on the process ends with the node.
         let mut node = Node { child, url: Url::unnamed(), _output: output };
         let Line::Ready { urls } = ready?;
-        let url = urls.first().ok_or_else(|| PeersError::peer(attempt, "it listens nowhere"))?;
+        let url = urls.first().ok_or_else(|| PeersError::peer(attempt, "it reported no address"))?;
         node.url = url.parse().map_err(guira::Error::from)?;
         Ok(node)
     }
@@ -156,24 +156,24 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // It has ended by itself, or it ends now: there is nothing in it to keep.
+        // It may have ended by itself; nothing in it needs to be kept.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Stores every record, many at once.
-fn load_node(url: &Url, records: &Records, loading: &mut Loading<'_>) -> Result<(), PeersError> {
+/// Stores every record, many per call.
+fn load_node(url: &Url, records: &Records, loader: &mut Loader<'_>) -> Result<(), PeersError> {
     let mut client = Store::open(url)?.client()?;
     let mut items = Vec::with_capacity(LOADED_AT_ONCE);
-    let mut settle = |items: &mut Vec<_>| -> Result<(), PeersError> {
+    let mut flush = |items: &mut Vec<_>| -> Result<(), PeersError> {
         let stored = client.put_many(items);
         items.clear();
         stored.into_iter().try_for_each(|put| put.map(drop).map_err(PeersError::from))
     };
-    loading.each(records, |key, value| {
+    loader.each(records, |key, value| {
         items.push((*key, value.to_vec()));
-        if items.len() == LOADED_AT_ONCE { settle(&mut items) } else { Ok(()) }
+        if items.len() == LOADED_AT_ONCE { flush(&mut items) } else { Ok(()) }
     })?;
-    settle(&mut items)
+    flush(&mut items)
 }

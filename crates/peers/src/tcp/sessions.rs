@@ -1,7 +1,7 @@
-//! Connections to servers, as they are measured: each carries out its share, one exchange after the other, and notes
-//! how long each took.
+//! Connections that are measured: each carries out its share, one exchange after the other, and records the time of
+//! each.
 //!
-//! Invariant: a share that was carried out has had the right answer to every read.
+//! Invariant: a share succeeds only if every read had the right answer.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use tokio::runtime::{self, Runtime};
 
 use super::bare::BareSession;
 use super::plan::{Mix, Series, Way};
-use super::servers::TcpPlace;
-use crate::contenders::memcached::Memcached;
-use crate::contenders::redis::Redis;
-use crate::contenders::{Connection, Piped, Protocol};
+use super::servers::TcpEndpoint;
 use crate::draws::{Draws, Step};
 use crate::error::PeersError;
-use crate::measure::{monotonic_ns, right};
-use crate::plan::Name;
-use crate::record::{Key, Seen, WORD_BYTES, difference};
+use crate::measure::{ensure_correct, monotonic_ns};
+use crate::plan::System;
+use crate::record::{Key, ValueEnds, WORD_BYTES, difference};
+use crate::systems::memcached::Memcached;
+use crate::systems::redis::Redis;
+use crate::systems::{Connection, Pipelined, Protocol};
 
-/// What one connection is to do: a part of what was drawn.
+/// The operations of one connection: a part of the draws.
 #[derive(Clone, Debug)]
 pub(super) struct Share {
     pub(super) mix: Mix,
@@ -39,7 +39,7 @@ impl Share {
         self.draws.mix.get(self.range.clone()).unwrap_or_default()
     }
 
-    /// One of `parts` equal parts.
+    /// Part number `part` of `parts` equal parts.
     pub(super) fn part(&self, part: usize, parts: usize) -> Share {
         let each = self.range.len() / parts;
         let start = self.range.start + part * each;
@@ -47,33 +47,33 @@ impl Share {
     }
 }
 
-/// One connection.
+/// A connection that carries out shares.
 pub(super) trait Session: Send {
-    /// Carries a share out, and adds the nanoseconds of each exchange to `exchanges_ns`.
+    /// Carries out a share, and appends the nanoseconds of each exchange to `exchanges_ns`.
     ///
     /// # Errors
-    /// The contender's, and every answer that is not right.
+    /// Errors of the compared system, and every wrong answer.
     fn run(&mut self, share: &Share, exchanges_ns: &mut Vec<u32>) -> Result<(), PeersError>;
 
     /// Round trips so far.
     fn round_trips(&self) -> u64;
 }
 
-/// A connection that is used as `series` says.
+/// Opens a connection for the access mode of `series`.
 ///
 /// # Errors
-/// The contender's.
-pub(super) fn open(series: &Series, place: TcpPlace<'_>) -> Result<Box<dyn Session>, PeersError> {
+/// Errors of the compared system.
+pub(super) fn open(series: &Series, endpoint: TcpEndpoint<'_>) -> Result<Box<dyn Session>, PeersError> {
     let depth = series.point.depth;
-    Ok(match (place, series.name) {
-        (TcpPlace::Peer(address), Name::Redis) => {
+    Ok(match (endpoint, series.name) {
+        (TcpEndpoint::Peer(address), System::Redis) => {
             Box::new(Exchanges::new(Connection::<Redis>::open(address, WORD_BYTES)?, depth))
         }
-        (TcpPlace::Peer(address), _) => {
+        (TcpEndpoint::Peer(address), _) => {
             Box::new(Exchanges::new(Connection::<Memcached>::open(address, WORD_BYTES)?, depth))
         }
-        (TcpPlace::Bare(port), _) => Box::new(BareSession::open(port, depth)?),
-        (TcpPlace::Node(url), _) => match (series.way, series.point.mix) {
+        (TcpEndpoint::Bare(port), _) => Box::new(BareSession::open(port, depth)?),
+        (TcpEndpoint::Node(url), _) => match (series.way, series.point.mix) {
             (Way::Tasks, mix) => Box::new(Tasks::open(url, mix, depth)?),
             (_, Mix::YcsbA) => Box::new(Changes(Store::open(url)?.client()?, Vec::new())),
             (_, Mix::YcsbC) => Box::new(Reads { reader: Store::open(url)?.reader(), depth, value: Vec::new() }),
@@ -81,8 +81,8 @@ pub(super) fn open(series: &Series, place: TcpPlace<'_>) -> Result<Box<dyn Sessi
     })
 }
 
-/// Notes how long `exchange` takes.
-pub(super) fn noted(
+/// Runs `exchange` and appends its time to `exchanges_ns`.
+pub(super) fn timed_exchange(
     exchanges_ns: &mut Vec<u32>,
     exchange: impl FnOnce() -> Result<(), PeersError>,
 ) -> Result<(), PeersError> {
@@ -92,21 +92,21 @@ pub(super) fn noted(
     Ok(())
 }
 
-/// Four seconds at most.
+/// Nanoseconds since `started_ns`, at most four seconds.
 fn elapsed_ns(started_ns: u64) -> u32 {
     u32::try_from(monotonic_ns() - started_ns).unwrap_or(u32::MAX)
 }
 
-/// Commands in one write, then their answers.
+/// A connection that sends several commands in one write, then reads their answers.
 struct Exchanges<P> {
-    server: Piped<P>,
+    server: Pipelined<P>,
     depth: usize,
     exchanges: u64,
 }
 
 impl<P: Protocol> Exchanges<P> {
     fn new(server: Connection<P>, depth: usize) -> Exchanges<P> {
-        Exchanges { server: Piped::new(server, depth), depth, exchanges: 0 }
+        Exchanges { server: Pipelined::new(server, depth), depth, exchanges: 0 }
     }
 }
 
@@ -115,13 +115,16 @@ impl<P: Protocol + Send> Session for Exchanges<P> {
         let before = exchanges_ns.len();
         match share.mix {
             Mix::YcsbC => {
-                share.keys().chunks(self.depth).try_for_each(|keys| noted(exchanges_ns, || self.server.get(keys)))?;
+                share
+                    .keys()
+                    .chunks(self.depth)
+                    .try_for_each(|keys| timed_exchange(exchanges_ns, || self.server.get(keys)))?;
             }
             Mix::YcsbA => {
                 share
                     .steps()
                     .chunks(self.depth)
-                    .try_for_each(|steps| noted(exchanges_ns, || self.server.mix(steps)))?;
+                    .try_for_each(|steps| timed_exchange(exchanges_ns, || self.server.mix(steps)))?;
             }
         }
         self.exchanges += (exchanges_ns.len() - before) as u64;
@@ -133,7 +136,7 @@ impl<P: Protocol + Send> Session for Exchanges<P> {
     }
 }
 
-/// Reads in place: one, or one `get_many`, after the other.
+/// A connection of Guira for reads: one `get` or `get_many` after the other.
 struct Reads {
     reader: Reader,
     depth: usize,
@@ -144,12 +147,12 @@ impl Session for Reads {
     fn run(&mut self, share: &Share, exchanges_ns: &mut Vec<u32>) -> Result<(), PeersError> {
         let mut wrong = 0;
         for keys in share.keys().chunks(self.depth) {
-            noted(exchanges_ns, || {
+            timed_exchange(exchanges_ns, || {
                 wrong |= if let [key] = keys { self.get(key)? } else { self.get_many(keys)? };
                 Ok(())
             })?;
         }
-        right(wrong)
+        ensure_correct(wrong)
     }
 
     fn round_trips(&self) -> u64 {
@@ -162,13 +165,13 @@ impl Reads {
         if !self.reader.get_into(key, &mut self.value)? {
             return Err(PeersError::missing(key));
         }
-        Ok(difference(key, Seen::of(&self.value, WORD_BYTES)))
+        Ok(difference(key, ValueEnds::of(&self.value, WORD_BYTES)))
     }
 
     fn get_many(&mut self, keys: &[Key]) -> Result<u64, PeersError> {
         let (mut wrong, mut failed) = (0, None);
         self.reader.get_many_with(keys, |index, found| match found {
-            Ok(Some(value)) => wrong |= difference(&keys[index], Seen::of(value, WORD_BYTES)),
+            Ok(Some(value)) => wrong |= difference(&keys[index], ValueEnds::of(value, WORD_BYTES)),
             Ok(None) => failed = Some(PeersError::missing(&keys[index])),
             Err(error) => failed = Some(error.into()),
         });
@@ -176,7 +179,7 @@ impl Reads {
     }
 }
 
-/// Reads and updates in place, one after the other.
+/// A connection of Guira for reads and updates, one after the other.
 struct Changes(Client, Vec<u8>);
 
 impl Session for Changes {
@@ -184,16 +187,16 @@ impl Session for Changes {
         let Changes(client, value) = self;
         let mut wrong = 0;
         for step in share.steps() {
-            noted(exchanges_ns, || match step {
+            timed_exchange(exchanges_ns, || match step {
                 Step::Read(key) if client.get_into(key, value)? => {
-                    wrong |= difference(key, Seen::of(value, WORD_BYTES));
+                    wrong |= difference(key, ValueEnds::of(value, WORD_BYTES));
                     Ok(())
                 }
                 Step::Update(key, word) if client.update(key, &word.to_le_bytes())? => Ok(()),
                 Step::Read(key) | Step::Update(key, _) => Err(PeersError::missing(key)),
             })?;
         }
-        right(wrong)
+        ensure_correct(wrong)
     }
 
     fn round_trips(&self) -> u64 {
@@ -201,13 +204,13 @@ impl Session for Changes {
     }
 }
 
-/// Tasks of one thread that share a connection.
+/// A connection of Guira that the tasks of one thread share.
 struct Tasks {
     runtime: Runtime,
     tasks: Vec<Task>,
 }
 
-/// What one task has of its own.
+/// The handle that one task has of its own.
 enum Task {
     Reader(Box<guira::aio::Reader>),
     Client(Box<guira::aio::Client>),
@@ -277,9 +280,9 @@ async fn read(reader: &mut guira::aio::Reader, keys: &[Key], exchanges_ns: &mut 
             return Err(PeersError::missing(key));
         }
         exchanges_ns.push(elapsed_ns(started_ns));
-        wrong |= difference(key, Seen::of(&value, WORD_BYTES));
+        wrong |= difference(key, ValueEnds::of(&value, WORD_BYTES));
     }
-    right(wrong)
+    ensure_correct(wrong)
 }
 
 async fn change(
@@ -299,8 +302,8 @@ async fn change(
             return Err(PeersError::missing(key));
         }
         if let Step::Read(key) = step {
-            wrong |= difference(key, Seen::of(&value, WORD_BYTES));
+            wrong |= difference(key, ValueEnds::of(&value, WORD_BYTES));
         }
     }
-    right(wrong)
+    ensure_correct(wrong)
 }

@@ -1,13 +1,13 @@
 //! A run over TCP as text: aligned for a terminal, or as Markdown for the documentation. Both show the same tables.
 
-use super::aims::TcpAim;
 use super::plan::Mix;
 use super::report::{Spread, TcpCell, TcpReport};
-use crate::aims::Bound;
-use crate::plan::Name;
+use super::targets::TcpTarget;
+use crate::plan::System;
+use crate::targets::Bound;
 use crate::text::{Table, aligned, grouped, in_markdown, machine_text, ratio, time};
 
-/// The report for a terminal.
+/// Formats the report for a terminal.
 #[must_use]
 pub fn tcp_human(report: &TcpReport) -> String {
     let facts = facts(report);
@@ -16,20 +16,20 @@ pub fn tcp_human(report: &TcpReport) -> String {
     parts.join("\n\n")
 }
 
-/// The report as a Markdown document that shows the plot `plot` and names the command that repeats it.
+/// Formats the report as a Markdown document with the plot `plot` and the command that repeats the run.
 #[must_use]
 pub fn tcp_markdown(report: &TcpReport, plot: &str, command: &str) -> String {
     let mut text = String::from("# Guira and its peers over TCP\n\n");
-    text += &format!("One run on one machine, written by\n\n```sh\n{command}\n```\n\n");
-    text += &format!("![Operations for a second of the server's core]({plot})\n\n");
+    text += &format!("One run on one machine, written by the command\n\n```sh\n{command}\n```\n\n");
+    text += &format!("![Operations per second of the server's core]({plot})\n\n");
     facts(report).iter().for_each(|(name, fact)| text += &format!("- {name}: {fact}\n"));
     tables(report).iter().for_each(|table| text += &in_markdown(table));
     text
 }
 
-/// What the figures depend on.
+/// The conditions of the run.
 fn facts(report: &TcpReport) -> Vec<(&'static str, String)> {
-    let programs = report.peers.iter().filter(|peer| peer.name != Name::Raw);
+    let programs = report.peers.iter().filter(|peer| peer.name != System::Raw);
     let versions = programs.filter_map(|peer| Some((peer.name.title(), peer.version.as_ref()?)));
     let versions: Vec<String> = versions.map(|(title, version)| format!("{title} {version}")).collect();
     let clients: Vec<String> = report.cores.clients.iter().map(usize::to_string).collect();
@@ -50,9 +50,9 @@ fn facts(report: &TcpReport) -> Vec<(&'static str, String)> {
         (
             "method",
             format!(
-                "each server one thread, over TCP on the loopback interface; everything in turn, {} rounds; the median \
-                 round, and min..max; a ratio is one of figures of the same round; every answer to a client of ours \
-                 checked",
+                "each server has one thread, over TCP on the loopback interface; all series in turn, {} rounds; the \
+                 median round, and min..max; a ratio divides figures of the same round; every answer to a client of \
+                 ours is checked",
                 report.rounds
             ),
         ),
@@ -62,7 +62,7 @@ fn facts(report: &TcpReport) -> Vec<(&'static str, String)> {
 }
 
 fn tables(report: &TcpReport) -> Vec<Table> {
-    let mut tables = vec![aims_table(&report.aims)];
+    let mut tables = vec![targets_table(&report.targets)];
     let mut points: Vec<(Mix, usize, usize)> = Vec::new();
     for cell in &report.cells {
         let point = (cell.mix, cell.depth, cell.connections);
@@ -72,19 +72,19 @@ fn tables(report: &TcpReport) -> Vec<Table> {
     }
     for (mix, depth, connections) in points {
         let is_here = |cell: &&TcpCell| (cell.mix, cell.depth, cell.connections) == (mix, depth, connections);
-        let title = format!("{}, {} on {} each", mix.title(), on_its_way(depth), counted(connections));
+        let title = format!("{}, {} on {} each", mix.title(), in_flight(depth), counted(connections));
         tables.push(cells_table(title, report.cells.iter().filter(is_here)));
     }
     tables
 }
 
-pub(super) fn on_its_way(depth: usize) -> String {
+pub(super) fn in_flight(depth: usize) -> String {
     if depth == 1 { "one operation".to_owned() } else { format!("{depth} operations") }
 }
 
-/// A contender, and how it was asked.
-pub(super) fn contender(cell: &TcpCell) -> String {
-    let name = if cell.name == Name::Raw { "bare exchange" } else { cell.name.title() };
+/// The label of a cell: the system and its access mode.
+pub(super) fn system_label(cell: &TcpCell) -> String {
+    let name = if cell.name == System::Raw { "bare exchange" } else { cell.name.title() };
     format!("{name}, {}", cell.way.title())
 }
 
@@ -92,30 +92,39 @@ pub(super) fn counted(connections: usize) -> String {
     if connections == 1 { "1 connection".to_owned() } else { format!("{connections} connections") }
 }
 
-fn aims_table(aims: &[TcpAim]) -> Table {
-    let row = |aim: &TcpAim| {
-        let bound = if aim.bound == Bound::AtLeast { "at least" } else { "at most" };
+fn targets_table(targets: &[TcpTarget]) -> Table {
+    let row = |target: &TcpTarget| {
+        let bound = if target.bound == Bound::AtLeast { "at least" } else { "at most" };
         let spread =
             |spread: Spread| format!("{} ({}..{})", ratio(spread.median), ratio(spread.min), ratio(spread.max));
         vec![
-            aim.title.to_owned(),
-            aim.connections.to_string(),
-            aim.depth.to_string(),
-            format!("{} : {}", aim.way.title(), aim.peer_way.title()),
-            spread(aim.measured),
-            aim.bare.map_or_else(String::new, spread),
-            format!("{bound} {}", ratio(aim.aimed)),
-            if aim.is_met { "met" } else { "missed" }.to_owned(),
+            target.title.to_owned(),
+            target.connections.to_string(),
+            target.depth.to_string(),
+            format!("{} : {}", target.way.title(), target.peer_way.title()),
+            spread(target.measured),
+            target.bare.map_or_else(String::new, spread),
+            format!("{bound} {}", ratio(target.target)),
+            if target.is_met { "met" } else { "missed" }.to_owned(),
         ]
     };
     Table {
-        title: "Aims, each side in the way that is best for it".to_owned(),
-        heads: vec!["ratio", "connections", "depth", "asked", "measured", "a server that does nothing", "aim", ""],
-        rows: aims.iter().map(row).collect(),
+        title: "Targets, each side in its best access mode".to_owned(),
+        heads: vec![
+            "ratio",
+            "connections",
+            "depth",
+            "access mode",
+            "measured",
+            "a server that does nothing",
+            "target",
+            "",
+        ],
+        rows: targets.iter().map(row).collect(),
     }
 }
 
-/// Figures, the cheapest for the server first.
+/// Formats the figures of a point, the cheapest for the server first.
 fn cells_table<'c>(title: String, cells: impl Iterator<Item = &'c TcpCell>) -> Table {
     let mut cells: Vec<&TcpCell> = cells.collect();
     cells.sort_by(|one, other| other.per_server_second.median.total_cmp(&one.per_server_second.median));
@@ -124,7 +133,7 @@ fn cells_table<'c>(title: String, cells: impl Iterator<Item = &'c TcpCell>) -> T
         let micros = |ns: f64| format!("{:.1}", ns / 1e3);
         let server = format!("{}..{}", time(cell.server_ns.min), time(cell.server_ns.max));
         vec![
-            contender(cell),
+            system_label(cell),
             number(cell.per_server_second.median),
             time(cell.server_ns.median),
             server,
@@ -140,7 +149,7 @@ fn cells_table<'c>(title: String, cells: impl Iterator<Item = &'c TcpCell>) -> T
     Table {
         title,
         heads: vec![
-            "contender",
+            "system",
             "ops/server core s",
             "server ns/op",
             "min..max",

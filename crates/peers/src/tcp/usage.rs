@@ -1,31 +1,31 @@
-//! What a process has cost the machine, as the kernel counts it.
+//! Processor time and context switches of a process, as counted by the kernel.
 
 use std::fs;
 use std::path::Path;
 
 use crate::error::PeersError;
 
-/// What a process has used since it was started, all of its threads together.
+/// Resources that all threads of a process have used since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     /// Nanoseconds of processor time.
     pub(super) cpu_ns: u64,
-    /// The same in ticks of the clock, in the program.
+    /// Processor time in user mode, in clock ticks.
     pub(super) user_ticks: u64,
-    /// And in the kernel.
+    /// Processor time in the kernel, in clock ticks.
     pub(super) kernel_ticks: u64,
-    /// Times a thread gave its processor up because there was nothing to do.
+    /// Number of times that a thread gave up its processor for want of work.
     pub(super) sleeps: u64,
 }
 
 impl Usage {
-    /// That of process `pid`. A thread that runs at this moment may be short by what it used since the last tick, so it
-    /// is asked of processes that have nothing to do.
+    /// Reads the usage of process `pid`. A running thread may lack the time since the last tick, so the process should
+    /// be idle.
     ///
     /// # Errors
-    /// There is no such process, or the kernel does not count.
+    /// There is no such process, or the kernel keeps no such statistics.
     pub(super) fn of(pid: u32) -> Result<Usage, PeersError> {
-        let wrong = |what: &str| PeersError::peer(format!("learn what process {pid} used"), format!("no {what}"));
+        let wrong = |what: &str| PeersError::peer(format!("read the usage of process {pid}"), format!("no {what}"));
         let process = Path::new("/proc").join(pid.to_string());
         let read = |path: &Path| fs::read_to_string(path).map_err(PeersError::host(format!("read {}", path.display())));
         let mut usage = Usage::default();
@@ -45,7 +45,7 @@ impl Usage {
         Ok(usage)
     }
 
-    /// What was used after `earlier`.
+    /// The difference from `earlier`.
     pub(super) fn since(&self, earlier: &Usage) -> Usage {
         Usage {
             cpu_ns: self.cpu_ns.saturating_sub(earlier.cpu_ns),
@@ -56,7 +56,7 @@ impl Usage {
     }
 }
 
-/// The ticks of user and of kernel time in a line of /proc/PID/stat, whose second field may hold anything.
+/// The ticks of user and of kernel time in a line of /proc/PID/stat, whose second field may contain any text.
 fn ticks(stat: &str) -> Option<(u64, u64)> {
     /// Fields between the program's name and its user time.
     const BEFORE: usize = 11;
@@ -74,8 +74,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_is_counted_and_rest_is_not() {
-        // It works, says so, and then has nothing to do: of this process, threads of other tests come and go.
+    fn work_is_counted_and_idling_is_not() {
+        // The child works, reports it, and then idles. This process would not do: threads of other tests come and go.
         let script = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done; echo done; read line; read line";
         let mut command = Command::new("sh");
         let mut child = command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -87,15 +87,15 @@ mod tests {
         assert!(worked.cpu_ns > 5_000_000 && worked.sleeps > 0, "{worked:?}");
         input.write_all(b"\n").unwrap();
         std::thread::sleep(Duration::from_millis(100));
-        let rested = Usage::of(child.id()).unwrap().since(&started);
-        assert!(rested.cpu_ns - worked.cpu_ns < worked.cpu_ns / 2, "{worked:?} {rested:?}");
+        let idled = Usage::of(child.id()).unwrap().since(&started);
+        assert!(idled.cpu_ns - worked.cpu_ns < worked.cpu_ns / 2, "{worked:?} {idled:?}");
         drop(input);
         child.wait().unwrap();
         assert!(Usage::of(u32::MAX).is_err());
     }
 
     #[test]
-    fn a_program_may_have_any_name() {
+    fn a_program_name_may_contain_any_text() {
         let line = "12 (a) b (c) S 1 2 3 4 5 6 7 8 9 10 77 88 0 0";
         assert_eq!(ticks(line), Some((77, 88)));
         assert_eq!(ticks("12 (a) S 1"), None);

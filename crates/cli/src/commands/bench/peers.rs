@@ -117,7 +117,7 @@ mod present {
     use std::process::Command;
 
     use guira_peers::{
-        Name, Options, PeersError, Popularity, Prepared, Report, TcpOptions, TcpReport, Watch, human, markdown,
+        Options, PeersError, Popularity, Prepared, ProgressFn, Report, System, TcpOptions, TcpReport, human, markdown,
         run_tcp, serve_helper, svg, tcp_human, tcp_markdown, tcp_svg,
     };
 
@@ -208,7 +208,7 @@ mod present {
         Ok(Verdict::Fine)
     }
 
-    fn names(texts: &[String]) -> Result<Vec<Name>, PeersError> {
+    fn names(texts: &[String]) -> Result<Vec<System>, PeersError> {
         texts.iter().map(|text| text.parse()).collect()
     }
 
@@ -251,8 +251,11 @@ mod present {
         watched(output, |watch| prepared.run(watch))
     }
 
-    /// Shows the progress of `run`, and stops it on an interrupt.
-    fn watched<R>(output: &Output, run: impl FnOnce(&mut Watch<'_>) -> Result<R, PeersError>) -> Result<R, Failure> {
+    /// Shows how far `run` has got, and ends it when that is wanted.
+    fn watched<R>(
+        output: &Output,
+        run: impl FnOnce(&mut ProgressFn<'_>) -> Result<R, PeersError>,
+    ) -> Result<R, Failure> {
         let mut shown: Option<(String, Progress)> = None;
         let report = run(&mut |what, done, total| {
             if interrupt::requested() {

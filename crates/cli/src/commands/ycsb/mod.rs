@@ -11,7 +11,7 @@ pub mod worker;
 use clap::Args;
 use guira::admin::ClientState;
 use guira::{CreateOptions, EntryFormat, Store, Url};
-use guira_lab::driver::{DEFAULT_VALUE_BYTES, LoadMode, RecordShape, Removal};
+use guira_lab::driver::{DEFAULT_VALUE_BYTES, LoadMode, RecordFormat, Removal};
 use guira_lab::workload::{WorkloadError, WorkloadName, check_value};
 
 use self::processes::Processes;
@@ -205,9 +205,9 @@ fn holds_records_of_run(arguments: &Arguments, store: &Store) -> Result<bool, Fa
     Ok(true)
 }
 
-/// Returns the shape of the run's records in this table.
-fn shape(arguments: &Arguments, store: &Store) -> Result<RecordShape, Failure> {
-    Ok(RecordShape::new(store.table().config().format, value_bytes(arguments)?, arguments.seed)?)
+/// How the records of the run look in this table.
+fn shape(arguments: &Arguments, store: &Store) -> Result<RecordFormat, Failure> {
+    Ok(RecordFormat::new(store.table().config().format, value_bytes(arguments)?, arguments.seed)?)
 }
 
 /// Describes an existing table. A killed run may have left it, and then its clients are dead.

@@ -1,7 +1,7 @@
 //! The report of a run, as text and as JSON.
 
 use guira::{Counters, EntryFormat};
-use guira_lab::driver::{Kinds, OperationFigures, PhaseTally, Removal};
+use guira_lab::driver::{OperationFigures, PerOperation, PhaseTally, Removal};
 use serde::{Serialize, Serializer};
 
 use super::Arguments;
@@ -40,7 +40,7 @@ pub struct Report {
     load: Option<LoadFigures>,
     elapsed_ns: u64,
     throughput_ops_per_s: f64,
-    operations: Kinds<OperationFigures>,
+    operations: PerOperation<OperationFigures>,
     #[serde(serialize_with = "by_name")]
     met: Counters,
     failures: Vec<String>,
@@ -89,7 +89,7 @@ impl Report {
             elapsed_ns: run.elapsed_ns,
             throughput_ops_per_s: figures.throughput_ops_per_s,
             operations: figures.operations,
-            met: run.met,
+            met: run.counters,
             failures: run.failures.clone(),
             removal: None,
         }

@@ -1,7 +1,7 @@
 //! The messages to a worker process: its share of the run, and the phase to carry out.
 
 use guira::Store;
-use guira_lab::driver::{Driver, DriverError, LoadMode, PhaseTally, Plan, RecordShape, Verification};
+use guira_lab::driver::{Driver, DriverError, LoadMode, PhaseTally, Plan, RecordFormat, Verification};
 use guira_lab::workload::{WorkloadError, WorkloadSpec};
 use serde::{Deserialize, Serialize};
 
@@ -84,7 +84,7 @@ impl Share {
             spec,
             operations: self.operations,
             workers: self.workers,
-            shape: self.shape(&store)?,
+            format: self.shape(&store)?,
             verification,
             latency_every: self.latency_every,
         };
@@ -92,9 +92,9 @@ impl Share {
         Ok(driver.loading(self.load_mode).stopping_when(interrupt::requested))
     }
 
-    /// Returns the shape of the records in this table.
-    pub fn shape(&self, store: &Store) -> Result<RecordShape, Failure> {
-        Ok(RecordShape::new(store.table().config().format, self.value_bytes, self.seed)?)
+    /// How records look in this table.
+    pub fn shape(&self, store: &Store) -> Result<RecordFormat, Failure> {
+        Ok(RecordFormat::new(store.table().config().format, self.value_bytes, self.seed)?)
     }
 }
 

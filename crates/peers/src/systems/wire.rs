@@ -1,5 +1,5 @@
 //! The client of both servers, over a Unix socket or TCP: one write for a batch of commands, then reads until every
-//! answer is there. What differs between them is their [`Protocol`].
+//! answer has arrived. Only the [`Protocol`] differs between the servers.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::draws::{Draws, Step};
 use crate::error::PeersError;
-use crate::measure::{Job, MANY, Runner, Task, keys_of, right, steps_of, timed};
-use crate::record::{Key, Records, Seen, difference};
+use crate::measure::{Job, MANY, Runner, Task, ensure_correct, keys_of, steps_of, timed};
+use crate::record::{Key, Records, ValueEnds, difference};
 
-/// How long one answer may take before the server counts as dead: far longer than any it gives.
+/// Longest time that one answer may take, far longer than any does; after it the server counts as dead.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
-/// Bytes read at once, at least.
+/// Least number of bytes that one read has room for.
 const READ_BYTES: usize = 64 << 10;
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Address {
@@ -60,18 +60,18 @@ impl fmt::Display for Address {
     }
 }
 
-/// Bytes in both directions.
+/// A byte stream in both directions.
 trait Stream: Read + Write + Send {}
 
 impl<S: Read + Write + Send> Stream for S {}
 
-/// A connection, and the bytes on their way.
+/// A connection with its buffers.
 pub struct Wire {
     stream: Box<dyn Stream>,
-    /// Commands that are gathered.
+    /// Commands that have not been sent.
     out: Vec<u8>,
     input: Vec<u8>,
-    /// What of `input` is filled, and what of that has been taken.
+    /// Bytes of `input` that are filled, and how many of those are consumed.
     filled: usize,
     taken: usize,
 }
@@ -80,26 +80,26 @@ impl Wire {
     /// Connects to the server at `address`.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the operating system.
     pub fn connect(address: &Address) -> Result<Wire, PeersError> {
         let stream = address.connect().map_err(PeersError::host(format!("connect to {address}")))?;
         Ok(Wire { stream, out: Vec::with_capacity(READ_BYTES), input: vec![0; READ_BYTES], filled: 0, taken: 0 })
     }
 
-    /// Sends what was gathered, with one write where the system takes it.
+    /// Sends all pending commands, with one write if the operating system accepts it.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the operating system.
     pub fn send(&mut self) -> Result<(), PeersError> {
         let sent = self.stream.write_all(&self.out).map_err(PeersError::host("send commands"));
         self.out.clear();
         sent
     }
 
-    /// The next line, without its end.
+    /// Reads the next line, without its line end.
     ///
     /// # Errors
-    /// The system's; a server that ends.
+    /// Errors of the operating system; a server that ends the connection.
     #[inline]
     pub fn line(&mut self) -> Result<&[u8], PeersError> {
         let mut searched = self.taken;
@@ -116,14 +116,14 @@ impl Wire {
         }
     }
 
-    /// The next `bytes` bytes, whatever they are, and the line end behind them.
+    /// Reads the next `bytes` bytes of any content, and consumes the line end after them.
     ///
     /// # Errors
-    /// As [`Wire::line`].
+    /// Same as [`Wire::line`].
     #[inline]
     pub fn block(&mut self, bytes: usize) -> Result<&[u8], PeersError> {
         let wanted = bytes + 2;
-        // Bounded: each turn reads a byte at least, or fails.
+        // Bounded: each iteration reads at least one byte, or fails.
         while self.filled - self.taken < wanted {
             self.more(wanted - (self.filled - self.taken))?;
         }
@@ -132,7 +132,7 @@ impl Wire {
         Ok(&self.input[block])
     }
 
-    /// Reads once, with room for `wanted` bytes more.
+    /// Reads once, with room for at least `wanted` more bytes.
     fn more(&mut self, wanted: usize) -> Result<(), PeersError> {
         if self.taken == self.filled {
             (self.taken, self.filled) = (0, 0);
@@ -155,46 +155,46 @@ impl Wire {
     }
 }
 
-/// What a server is told, and what it answers. Touches no socket, but for the beginning of many answers.
+/// Commands and answers of a server. Only [`Protocol::begin_many`] uses the socket.
 pub trait Protocol {
-    /// Asks whether the server answers.
+    /// The command that asks whether the server answers.
     const PING: &[u8];
-    /// The line that answers it.
+    /// The answer to [`Protocol::PING`].
     const PONG: &[u8];
-    /// The line that answers a replacement.
+    /// The answer to a replacement.
     const STORED: &[u8];
 
     /// The protocol for values of this many bytes.
     fn of_values(value_bytes: usize) -> Self;
-    /// Appends a look-up.
+    /// Appends a lookup.
     fn get(&self, key: &Key, out: &mut Vec<u8>);
     /// Appends a replacement of a value.
     fn set(&self, key: &Key, value: &[u8], out: &mut Vec<u8>);
-    /// Appends a look-up of several keys, as the server takes it best.
+    /// Appends a lookup of several keys in the form that is best for the server.
     fn get_many(&self, keys: &[Key], out: &mut Vec<u8>);
-    /// Awaits what stands before the answers to [`Protocol::get_many`], if anything does.
+    /// Reads the header of the answers to [`Protocol::get_many`], if there is one.
     ///
     /// # Errors
-    /// Anything else that is answered.
+    /// Any other answer.
     fn begin_many(_wire: &mut Wire, _keys: usize) -> Result<(), PeersError> {
         Ok(())
     }
-    /// What the first line of an answer to a look-up means.
+    /// Parses the first line of an answer to a lookup.
     fn answer(line: &[u8]) -> Answer;
 }
 
-/// The answer to a look-up.
+/// The answer to a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// A value of this many bytes follows.
     Value(usize),
     /// There is no such key.
     Missing,
-    /// It is no answer to a look-up.
+    /// Not an answer to a lookup.
     Other,
 }
 
-/// A connection to a server that is spoken to in this way.
+/// A connection to a server with protocol `P`.
 pub struct Connection<P> {
     wire: Wire,
     protocol: P,
@@ -205,21 +205,21 @@ impl<P: Protocol> Connection<P> {
     /// Connects to the server at `address`.
     ///
     /// # Errors
-    /// The system's.
+    /// Errors of the operating system.
     pub fn open(address: &Address, value_bytes: usize) -> Result<Connection<P>, PeersError> {
         Ok(Connection { wire: Wire::connect(address)?, protocol: P::of_values(value_bytes), value_bytes })
     }
 
-    /// Whether the server answers.
+    /// Checks that the server answers.
     ///
     /// # Errors
-    /// Anything but an answer.
+    /// Errors of the connection; any other answer.
     pub fn ping(&mut self) -> Result<(), PeersError> {
         self.wire.out.extend_from_slice(P::PING);
         self.wire.send()?;
         match self.wire.line()? {
             line if line == P::PONG => Ok(()),
-            line => Err(PeersError::peer("ping it", String::from_utf8_lossy(line))),
+            line => Err(PeersError::peer("ping the server", String::from_utf8_lossy(line))),
         }
     }
 
@@ -233,7 +233,7 @@ impl<P: Protocol> Connection<P> {
         self.protocol.set(key, value, &mut self.wire.out);
     }
 
-    /// Awaits the value of `key`.
+    /// Reads the value of `key`.
     #[inline]
     fn value(&mut self, key: &Key) -> Result<&[u8], PeersError> {
         let line = self.wire.line()?;
@@ -244,7 +244,7 @@ impl<P: Protocol> Connection<P> {
         }
     }
 
-    /// Awaits that a value was replaced.
+    /// Reads the answer to a replacement.
     #[inline]
     fn stored(&mut self, key: &Key) -> Result<(), PeersError> {
         match self.wire.line()? {
@@ -254,22 +254,22 @@ impl<P: Protocol> Connection<P> {
     }
 }
 
-/// A client that sends `depth` commands before it awaits their answers.
-pub struct Piped<P> {
+/// A client that sends `depth` commands before it reads their answers.
+pub struct Pipelined<P> {
     server: Connection<P>,
     depth: usize,
 }
 
-impl<P: Protocol> Piped<P> {
-    /// A client with this many commands on their way, at least one.
-    pub fn new(server: Connection<P>, depth: usize) -> Piped<P> {
-        Piped { server, depth: depth.max(1) }
+impl<P: Protocol> Pipelined<P> {
+    /// A client with this many commands in flight, at least one.
+    pub fn new(server: Connection<P>, depth: usize) -> Pipelined<P> {
+        Pipelined { server, depth: depth.max(1) }
     }
 
     /// Looks keys up, `depth` at a time.
     ///
     /// # Errors
-    /// The server's; an answer that is not right.
+    /// Errors of the server; a wrong answer.
     pub fn get(&mut self, keys: &[Key]) -> Result<(), PeersError> {
         let mut wrong = 0;
         let value_bytes = self.server.value_bytes;
@@ -277,10 +277,10 @@ impl<P: Protocol> Piped<P> {
             keys.iter().for_each(|key| self.server.ask_get(key));
             self.server.wire.send()?;
             for key in keys {
-                wrong |= difference(key, Seen::of(self.server.value(key)?, value_bytes));
+                wrong |= difference(key, ValueEnds::of(self.server.value(key)?, value_bytes));
             }
         }
-        right(wrong)
+        ensure_correct(wrong)
     }
 
     fn get_many(&mut self, keys: &[Key]) -> Result<(), PeersError> {
@@ -291,16 +291,16 @@ impl<P: Protocol> Piped<P> {
             self.server.wire.send()?;
             P::begin_many(&mut self.server.wire, keys.len())?;
             for key in keys {
-                wrong |= difference(key, Seen::of(self.server.value(key)?, value_bytes));
+                wrong |= difference(key, ValueEnds::of(self.server.value(key)?, value_bytes));
             }
         }
-        right(wrong)
+        ensure_correct(wrong)
     }
 
-    /// Carries steps of a mix out, `depth` at a time.
+    /// Carries out the steps of a mix, `depth` at a time.
     ///
     /// # Errors
-    /// As [`Piped::get`].
+    /// Same as [`Pipelined::get`].
     pub fn mix(&mut self, steps: &[Step]) -> Result<(), PeersError> {
         let mut wrong = 0;
         let value_bytes = self.server.value_bytes;
@@ -315,20 +315,20 @@ impl<P: Protocol> Piped<P> {
             for step in steps {
                 match step {
                     Step::Read(key) => {
-                        wrong |= difference(key, Seen::of(self.server.value(key)?, value_bytes));
+                        wrong |= difference(key, ValueEnds::of(self.server.value(key)?, value_bytes));
                     }
                     Step::Update(key, _) => self.server.stored(key)?,
                 }
             }
         }
-        right(wrong)
+        ensure_correct(wrong)
     }
 }
 
-impl<P: Protocol> Runner for Piped<P> {
+impl<P: Protocol> Runner for Pipelined<P> {
     fn run(&mut self, job: &Job, draws: &Draws) -> Result<u64, PeersError> {
         match job.task {
-            // At depth 1 every look-up awaits the answer to the last: dependent or not makes no difference.
+            // At depth 1 every lookup waits for the previous answer, so dependent lookups are the same.
             Task::Get | Task::DependentGet => timed(job, || self.get(keys_of(job, draws)?)),
             Task::GetMany => timed(job, || self.get_many(keys_of(job, draws)?)),
             Task::YcsbA => timed(job, || self.mix(steps_of(job, draws)?)),
@@ -341,27 +341,27 @@ impl<P: Protocol> Runner for Piped<P> {
             self.server.wire.send()?;
             let value = self.server.value(key)?;
             if !records.is_whole(key, value) {
-                return Err(PeersError::wrong(key, Seen::of(value, records.value_bytes())));
+                return Err(PeersError::wrong(key, ValueEnds::of(value, records.value_bytes())));
             }
         }
         Ok(())
     }
 }
 
-/// Bytes of commands that are gathered while loading before their answers are awaited.
+/// Bytes of commands that are sent at once while loading.
 const LOAD_BYTES: usize = 32 << 10;
 
 /// Stores every record.
 ///
 /// # Errors
-/// The server's; an interruption.
+/// Errors of the server; an interruption.
 pub fn load<P: Protocol>(
     server: &mut Connection<P>,
     records: &Records,
-    loading: &mut crate::load::Loading<'_>,
+    loader: &mut crate::load::Loader<'_>,
 ) -> Result<(), PeersError> {
     let mut asked: Vec<Key> = Vec::new();
-    loading.each(records, |key, value| {
+    loader.each(records, |key, value| {
         server.ask_set(key, value);
         asked.push(*key);
         if server.wire.out.len() >= LOAD_BYTES { settle(server, &mut asked) } else { Ok(()) }
@@ -374,7 +374,7 @@ fn settle<P: Protocol>(server: &mut Connection<P>, asked: &mut Vec<Key>) -> Resu
     asked.drain(..).try_for_each(|key| server.stored(&key))
 }
 
-/// Reads a decimal number that ends where the bytes end.
+/// Parses all of `digits` as a decimal number.
 pub fn number(digits: &[u8]) -> Option<usize> {
     let digit = |total: usize, byte: &u8| {
         let value = byte.checked_sub(b'0').filter(|value| *value < 10)?;
@@ -383,7 +383,7 @@ pub fn number(digits: &[u8]) -> Option<usize> {
     if digits.is_empty() { None } else { digits.iter().try_fold(0, digit) }
 }
 
-/// What a server said instead of an answer.
+/// The error for an unexpected answer.
 #[cold]
 fn unexpected(attempt: &str, key: &Key, line: &[u8]) -> PeersError {
     let key = String::from_utf8_lossy(key);
@@ -396,8 +396,8 @@ mod tests {
     use super::super::redis::Redis;
     use super::*;
 
-    /// A wire whose other end has said `text`, in pieces of `piece` bytes.
-    fn hearing(text: &'static [u8], piece: usize) -> Wire {
+    /// A wire whose other end sends `text`, in pieces of `piece` bytes.
+    fn wire_receiving(text: &'static [u8], piece: usize) -> Wire {
         let (stream, mut other) = UnixStream::pair().expect("a pair of sockets");
         std::thread::spawn(move || {
             for piece in text.chunks(piece) {
@@ -409,9 +409,9 @@ mod tests {
     }
 
     #[test]
-    fn lines_and_blocks_survive_any_cut() {
+    fn lines_and_blocks_may_arrive_in_pieces() {
         for piece in 1..20 {
-            let mut wire = hearing(b"$5\r\na\r\nbc\r\n\r\n+OK\r\nrest of it\r\n", piece);
+            let mut wire = wire_receiving(b"$5\r\na\r\nbc\r\n\r\n+OK\r\nrest of it\r\n", piece);
             assert_eq!(wire.line().expect("a line"), b"$5");
             assert_eq!(wire.block(5).expect("a block"), b"a\r\nbc");
             assert_eq!(wire.line().expect("a line"), b"");
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_told_apart() {
+    fn answers_are_parsed() {
         for (redis, memcached, answer) in [
             (&b"$0"[..], &b"VA 0"[..], Answer::Value(0)),
             (b"$1024", b"VA 1024", Answer::Value(1024)),
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_read() {
+    fn numbers_are_parsed() {
         assert_eq!([&b"0"[..], b"65536", b"", b"-1", b"1x"].map(number), [Some(0), Some(65_536), None, None, None]);
         assert_eq!(number(b"99999999999999999999999"), None);
     }

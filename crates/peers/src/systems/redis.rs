@@ -1,4 +1,4 @@
-//! Redis, by the smallest part of its protocol: GET, MGET and SET.
+//! The protocol of Redis: GET, MGET and SET, and nothing else.
 
 use super::wire::{Answer, Protocol, Wire, number};
 use crate::error::PeersError;
@@ -9,12 +9,12 @@ const SET: &[u8] = b"*3\r\n$3\r\nSET\r\n$8\r\n";
 const KEY_HEADER: &[u8] = b"$8\r\n";
 const END: &[u8] = b"\r\n";
 
-// The headers above say how long a key is.
+// The headers above contain the length of a key.
 const _: () = assert!(KEY_BYTES == 8);
 
-/// What Redis is told, and what it answers.
+/// Commands and answers of Redis.
 pub struct Redis {
-    /// `$8\r\n`, or whatever says how long a value is.
+    /// The header of a value, with its length: `$8\r\n`.
     value_header: Vec<u8>,
 }
 

@@ -1,17 +1,17 @@
-//! How the records of a workload look in a table of one entry format.
+//! The format of a workload's records in a table of one entry format.
 //!
-//! Invariant: for one shape, no two records below [`RecordShape::records_max`] have the same key.
+//! Invariant: for one format, no two records below [`RecordFormat::records_max`] have the same key.
 
 use guira::EntryFormat;
 
 use super::DriverError;
 use crate::workload::{fill_value, key_of};
 
-/// Bytes of a record's key where the format leaves the choice: the whole word of [`key_of`].
+/// Bytes of a record's key if the entry format allows any length: the whole word of [`key_of`].
 const KEY_BYTES: usize = 8;
-/// Bytes of a record's value where neither the format nor the caller says: a field of YCSB.
+/// Bytes of a record's value if neither the entry format nor the caller gives a length: a field of YCSB.
 pub const DEFAULT_VALUE_BYTES: usize = 100;
-/// Bytes of a value, at most: the store's own bound for keys and values outside a row.
+/// Most bytes of a value: the store's bound for keys and values outside a row.
 const VALUE_BYTES_MAX: usize = 64 << 20;
 
 /// Keys and values of a workload's records in a table of one format.
@@ -23,28 +23,28 @@ const VALUE_BYTES_MAX: usize = 64 << 20;
 /// | `bytes:N` | the 8 bytes of [`key_of`] | as asked, or 100 |
 ///
 /// ```
-/// use guira_lab::driver::RecordShape;
+/// use guira_lab::driver::RecordFormat;
 ///
-/// let shape = RecordShape::new("fixed:8:32".parse()?, None, 7)?;
+/// let format = RecordFormat::new("fixed:8:32".parse()?, None, 7)?;
 /// let mut key = Vec::new();
-/// shape.key_into(0, &mut key);
-/// assert_eq!((key.len(), shape.value_bytes()), (8, 32));
+/// format.key_into(0, &mut key);
+/// assert_eq!((key.len(), format.value_bytes()), (8, 32));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecordShape {
+pub struct RecordFormat {
     key_bytes: usize,
     value_bytes: usize,
     seed: u64,
 }
 
-impl RecordShape {
-    /// The shape of records in a table of `format`, whose keys are drawn with `seed`. `value_bytes` is the length of
+impl RecordFormat {
+    /// The format of records in a table of `format`, whose keys are drawn from `seed`. `value_bytes` is the length of
     /// every value; a fixed format has only one.
     ///
     /// # Errors
     /// [`DriverError::ValueBytes`] if the format cannot hold such values.
-    pub fn new(format: EntryFormat, value_bytes: Option<usize>, seed: u64) -> Result<RecordShape, DriverError> {
+    pub fn new(format: EntryFormat, value_bytes: Option<usize>, seed: u64) -> Result<RecordFormat, DriverError> {
         let (key_bytes, held) = match format {
             EntryFormat::Fixed { key_bytes, value_bytes } => (usize::from(key_bytes), Some(usize::from(value_bytes))),
             EntryFormat::Bytes { .. } => (KEY_BYTES, None),
@@ -53,7 +53,7 @@ impl RecordShape {
         if held.is_some_and(|held| held != wanted) || wanted > VALUE_BYTES_MAX {
             return Err(DriverError::ValueBytes { format: format.to_string(), value_bytes: wanted });
         }
-        Ok(RecordShape { key_bytes, value_bytes: wanted, seed })
+        Ok(RecordFormat { key_bytes, value_bytes: wanted, seed })
     }
 
     /// Bytes of every key.
@@ -68,13 +68,13 @@ impl RecordShape {
         self.value_bytes
     }
 
-    /// How many records have keys of their own; `u64::MAX` stands for "all of them".
+    /// Most records with unique keys; `u64::MAX` stands for any number.
     #[must_use]
     pub const fn records_max(&self) -> u64 {
         if self.key_bytes >= KEY_BYTES { u64::MAX } else { 1 << (8 * self.key_bytes) }
     }
 
-    /// Puts the key of `record` into `key`, whatever was there.
+    /// Replaces the content of `key` with the key of `record`.
     #[inline]
     pub fn key_into(&self, record: u64, key: &mut Vec<u8>) {
         debug_assert!(self.key_bytes >= KEY_BYTES || record < self.records_max());
@@ -84,15 +84,15 @@ impl RecordShape {
         key.resize(self.key_bytes, 0);
     }
 
-    /// Puts the value of `record` at `version` into `value`, whatever was there.
+    /// Replaces the content of `value` with the value of `record` at `version`.
     #[inline]
     pub fn value_into(&self, record: u64, version: u64, value: &mut Vec<u8>) {
         value.resize(self.value_bytes, 0);
         fill_value(record, version, value);
     }
 
-    /// A bijection of the numbers of `key_bytes` bytes, different for each seed: additions and products with odd
-    /// numbers are invertible modulo a power of two, and so is a word xored with its own upper half.
+    /// A bijection of the numbers of `key_bytes` bytes, different for each seed: addition and multiplication by odd
+    /// numbers are invertible modulo a power of two, and so is xoring a word with its own upper half.
     fn scramble(&self, record: u64) -> u64 {
         let bits = 8 * self.key_bytes as u32;
         let mask = (1 << bits) - 1;
@@ -109,20 +109,20 @@ impl RecordShape {
 mod tests {
     use super::*;
 
-    fn shape(format: &str, value_bytes: Option<usize>) -> Result<RecordShape, DriverError> {
-        RecordShape::new(format.parse().unwrap(), value_bytes, 7)
+    fn record_format(format: &str, value_bytes: Option<usize>) -> Result<RecordFormat, DriverError> {
+        RecordFormat::new(format.parse().unwrap(), value_bytes, 7)
     }
 
     #[test]
     fn lengths_follow_the_format() {
-        let lengths = |format, value| shape(format, value).map(|s| (s.key_bytes(), s.value_bytes())).unwrap();
+        let lengths = |format, value| record_format(format, value).map(|s| (s.key_bytes(), s.value_bytes())).unwrap();
         assert_eq!(lengths("fixed:8:8", None), (8, 8));
         assert_eq!(lengths("fixed:4:4", Some(4)), (4, 4));
         assert_eq!(lengths("fixed:32:0", None), (32, 0));
         assert_eq!(lengths("bytes:64", None), (8, DEFAULT_VALUE_BYTES));
         assert_eq!(lengths("bytes:64", Some(5000)), (8, 5000));
         for (format, value) in [("fixed:8:8", Some(9)), ("bytes:64", Some(VALUE_BYTES_MAX + 1))] {
-            let error = shape(format, value).unwrap_err();
+            let error = record_format(format, value).unwrap_err();
             assert!(matches!(error, DriverError::ValueBytes { .. }), "{error}");
         }
     }
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn long_keys_are_padded() {
         let mut key = vec![1; 99];
-        shape("fixed:12:4", None).unwrap().key_into(3, &mut key);
+        record_format("fixed:12:4", None).unwrap().key_into(3, &mut key);
         assert_eq!(key[..8], key_of(3, 7).to_le_bytes());
         assert_eq!(key[8..], [0; 4]);
     }
@@ -138,12 +138,12 @@ mod tests {
     #[test]
     fn short_keys_are_a_bijection() {
         for (format, bytes) in [("fixed:1:1", 1), ("fixed:2:4", 2), ("fixed:3:4", 3)] {
-            let shape = shape(format, None).unwrap();
-            assert_eq!(shape.records_max(), 1 << (8 * bytes));
-            let mut seen = vec![false; shape.records_max() as usize];
+            let records = record_format(format, None).unwrap();
+            assert_eq!(records.records_max(), 1 << (8 * bytes));
+            let mut seen = vec![false; records.records_max() as usize];
             let mut key = Vec::new();
-            for record in 0..shape.records_max() {
-                shape.key_into(record, &mut key);
+            for record in 0..records.records_max() {
+                records.key_into(record, &mut key);
                 assert_eq!(key.len(), bytes);
                 let at = key.iter().rev().fold(0, |word, byte| word << 8 | usize::from(*byte));
                 assert!(!std::mem::replace(&mut seen[at], true), "{format}: record {record} shares its key");
@@ -153,11 +153,11 @@ mod tests {
 
     #[test]
     fn keys_of_four_bytes_look_random() {
-        let shape = shape("fixed:4:4", None).unwrap();
+        let records = record_format("fixed:4:4", None).unwrap();
         let mut key = Vec::new();
         let mut keys: Vec<u32> = (0..1_000_000)
             .map(|record| {
-                shape.key_into(record, &mut key);
+                records.key_into(record, &mut key);
                 u32::from_le_bytes(key[..].try_into().unwrap())
             })
             .collect();

@@ -1,4 +1,4 @@
-//! Guira, through its public API.
+//! A client of Guira, through its public API.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -8,13 +8,13 @@ use guira::{CreateOptions, CreateProgress, EntryFormat, Store, Url};
 
 use crate::draws::Draws;
 use crate::error::PeersError;
-use crate::load::Loading;
+use crate::load::Loader;
 use crate::measure::{Client, Job, MANY, Runner, run_client, verify_client};
-use crate::record::{KEY_BYTES, Key, Records, Seen, WORD_BYTES};
+use crate::record::{KEY_BYTES, Key, Records, ValueEnds, WORD_BYTES};
 
-/// Extent bytes beside those of the values: chunks that clients hold.
+/// Extent bytes beyond those of the values: chunks that clients hold.
 const SPARE_EXTENT_BYTES: u64 = 8 << 20;
-/// Bytes of a long value's place beside the value, at most: header and padding.
+/// Most bytes that an extent takes beyond its value: header and padding.
 const EXTENT_OVERHEAD_BYTES: u64 = 64;
 
 /// A client of a table.
@@ -24,25 +24,25 @@ pub struct Guira {
     value_bytes: usize,
 }
 
-/// Makes the table in `file` for `records` keys, which then fill it to about 90 %, and loads it.
+/// Creates the table in `file`, sized so that the records fill it to about 90 %, and loads it.
 ///
 /// # Errors
-/// The store's; an interruption.
-pub fn create(file: &Path, records: &Records, loading: &mut Loading<'_>) -> Result<Store, PeersError> {
+/// Errors of the store; an interruption.
+pub fn create(file: &Path, records: &Records, loader: &mut Loader<'_>) -> Result<Store, PeersError> {
     let url = Url::file(file).map_err(::guira::Error::from)?;
-    let capacity = loading.records();
+    let capacity = loader.records();
     let value_bytes = records.value_bytes();
     let options = CreateOptions::new(capacity).max_clients(16).seed(1);
     let options = if value_bytes == WORD_BYTES {
         options.format(EntryFormat::Fixed { key_bytes: KEY_BYTES as u16, value_bytes: WORD_BYTES as u16 })
     } else {
-        // Twice the values: places are larger than what they hold.
+        // Twice the values: extents are larger than their values.
         let each = 2 * (value_bytes as u64 + EXTENT_OVERHEAD_BYTES);
         options.extent_bytes(capacity.saturating_mul(each).saturating_add(SPARE_EXTENT_BYTES))
     };
-    let store = make(&url, &options, loading)?;
+    let store = make(&url, &options, loader)?;
     let mut client = store.client()?;
-    loading.each(records, |key, value| {
+    loader.each(records, |key, value| {
         client.put(key, value)?;
         Ok(())
     })?;
@@ -50,15 +50,15 @@ pub fn create(file: &Path, records: &Records, loading: &mut Loading<'_>) -> Resu
     Ok(store)
 }
 
-fn make(url: &Url, options: &CreateOptions, loading: &mut Loading<'_>) -> Result<Store, PeersError> {
+fn make(url: &Url, options: &CreateOptions, loader: &mut Loader<'_>) -> Result<Store, PeersError> {
     let mut ended = None;
     let store = Store::create_with_progress(url, options, &mut |progress| {
-        let told = match progress {
-            CreateProgress::Reserving { done_bytes, total_bytes } => loading.making(done_bytes, total_bytes),
-            // What follows takes a moment.
+        let result = match progress {
+            CreateProgress::Reserving { done_bytes, total_bytes } => loader.report_creation(done_bytes, total_bytes),
+            // The other phases are short.
             _ => Ok(()),
         };
-        ended = told.err();
+        ended = result.err();
         if ended.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     ended.map_or_else(|| Ok(store?), Err)
@@ -68,7 +68,7 @@ impl Guira {
     /// A client of the table in `file`.
     ///
     /// # Errors
-    /// The store's.
+    /// Errors of the store.
     pub fn open(file: &Path, value_bytes: usize) -> Result<Guira, PeersError> {
         let store = Store::open(&Url::file(file).map_err(::guira::Error::from)?)?;
         Ok(Guira { client: store.client()?, value: Vec::with_capacity(value_bytes), value_bytes })
@@ -77,19 +77,19 @@ impl Guira {
 
 impl Client for Guira {
     #[inline(always)]
-    fn get(&mut self, key: &Key) -> Result<Seen, PeersError> {
+    fn get(&mut self, key: &Key) -> Result<ValueEnds, PeersError> {
         if !self.client.get_into(key, &mut self.value)? {
             return Err(PeersError::missing(key));
         }
-        Ok(Seen::of(&self.value, self.value_bytes))
+        Ok(ValueEnds::of(&self.value, self.value_bytes))
     }
 
     #[inline(always)]
-    fn get_many(&mut self, keys: &[Key; MANY], seen: &mut [Seen; MANY]) -> Result<(), PeersError> {
+    fn get_many(&mut self, keys: &[Key; MANY], seen: &mut [ValueEnds; MANY]) -> Result<(), PeersError> {
         let mut failed = None;
         let value_bytes = self.value_bytes;
         self.client.get_many_with(keys, |index, found| match found {
-            Ok(Some(value)) => seen[index] = Seen::of(value, value_bytes),
+            Ok(Some(value)) => seen[index] = ValueEnds::of(value, value_bytes),
             Ok(None) => failed = Some(PeersError::missing(&keys[index])),
             Err(error) => failed = Some(error.into()),
         });

@@ -1,4 +1,4 @@
-//! memcached, by its meta commands, the shortest that it understands: `mg` and `ms`.
+//! The protocol of memcached: its meta commands `mg` and `ms`, which are the shortest.
 
 use super::wire::{Answer, Protocol, number};
 use crate::record::Key;
@@ -8,9 +8,9 @@ const GET_END: &[u8] = b" v\r\n";
 const SET: &[u8] = b"ms ";
 const END: &[u8] = b"\r\n";
 
-/// What memcached is told, and what it answers.
+/// Commands and answers of memcached.
 pub struct Memcached {
-    /// ` 8\r\n`, or whatever says how long a value is.
+    /// The text between key and value: the value's length, as in ` 8\r\n`.
     set_middle: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! The contenders: how each is opened, loaded and called, in the way that suits it best.
+//! Clients of the compared systems: each is opened, loaded and called in the way that suits it best.
 
 pub mod guira;
 pub mod lmdb;
@@ -8,7 +8,7 @@ pub mod raw;
 pub mod redis;
 mod wire;
 
-pub use wire::{Address, Connection, Piped, Protocol, load as load_server};
+pub use wire::{Address, Connection, Pipelined, Protocol, load as load_server};
 
 use std::path::PathBuf;
 
@@ -20,13 +20,13 @@ use crate::error::PeersError;
 use crate::measure::Runner;
 use crate::record::Records;
 
-/// Where a contender that several processes can share is, and how it is called.
+/// The address of a system that several processes can share, and how it is called.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
-    /// Guira's table.
+pub enum Endpoint {
+    /// A table of Guira.
     Guira {
-        /// Its file.
+        /// The table's file.
         file: PathBuf,
     },
     /// The memory of Guira's table, read without any protocol.
@@ -36,52 +36,52 @@ pub enum Place {
     },
     /// An LMDB environment.
     Lmdb {
-        /// Its directory.
+        /// The environment's directory.
         directory: PathBuf,
-        /// How many look-ups one transaction serves.
+        /// Lookups per read transaction.
         reads: lmdb::Reads,
     },
     /// A Redis server.
     Redis {
-        /// Where it listens.
+        /// The server's address.
         address: Address,
         /// Commands sent before an answer is awaited.
         depth: usize,
     },
     /// A memcached server.
     Memcached {
-        /// Where it listens.
+        /// The server's address.
         address: Address,
         /// Commands sent before an answer is awaited.
         depth: usize,
     },
 }
 
-/// One process's ways to contenders. An LMDB environment may be opened only once in a process, so it is shared.
+/// The connections of one process. An LMDB environment may be opened only once in a process, so it is shared.
 #[derive(Default)]
 pub struct Connections {
     lmdb: Option<(PathBuf, lmdb::Shared)>,
 }
 
 impl Connections {
-    /// A client of the contender at `place`.
+    /// A client of the system at `endpoint`.
     ///
     /// # Errors
-    /// Whatever it refuses with.
-    pub fn connect(&mut self, place: &Place, records: &Records) -> Result<Box<dyn Runner>, PeersError> {
+    /// The reason for which it refuses the client.
+    pub fn connect(&mut self, endpoint: &Endpoint, records: &Records) -> Result<Box<dyn Runner>, PeersError> {
         let value_bytes = records.value_bytes();
-        Ok(match place {
-            Place::Guira { file } => Box::new(guira::Guira::open(file, value_bytes)?),
-            Place::Raw { file } => Box::new(raw::Raw::open(file, value_bytes)?),
-            Place::Lmdb { directory, reads } => {
+        Ok(match endpoint {
+            Endpoint::Guira { file } => Box::new(guira::Guira::open(file, value_bytes)?),
+            Endpoint::Raw { file } => Box::new(raw::Raw::open(file, value_bytes)?),
+            Endpoint::Lmdb { directory, reads } => {
                 let shared = self.environment(directory)?;
                 Box::new(lmdb::Lmdb::new(shared, *reads, value_bytes))
             }
-            Place::Redis { address, depth } => {
-                Box::new(Piped::new(Connection::<Redis>::open(address, value_bytes)?, *depth))
+            Endpoint::Redis { address, depth } => {
+                Box::new(Pipelined::new(Connection::<Redis>::open(address, value_bytes)?, *depth))
             }
-            Place::Memcached { address, depth } => {
-                Box::new(Piped::new(Connection::<Memcached>::open(address, value_bytes)?, *depth))
+            Endpoint::Memcached { address, depth } => {
+                Box::new(Pipelined::new(Connection::<Memcached>::open(address, value_bytes)?, *depth))
             }
         })
     }
@@ -89,7 +89,7 @@ impl Connections {
     /// The environment in `directory`.
     ///
     /// # Errors
-    /// LMDB's.
+    /// Errors of LMDB.
     pub fn environment(&mut self, directory: &PathBuf) -> Result<lmdb::Shared, PeersError> {
         if let Some((open, shared)) = &self.lmdb
             && open == directory
@@ -101,7 +101,7 @@ impl Connections {
         Ok(shared)
     }
 
-    /// Keeps an environment that this process has opened already.
+    /// Adds an environment that this process has already opened.
     pub fn keep(&mut self, directory: PathBuf, shared: lmdb::Shared) {
         self.lmdb = Some((directory, shared));
     }

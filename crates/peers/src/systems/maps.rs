@@ -1,6 +1,6 @@
-//! Concurrent maps of this process: what a table that no other process can see costs, the limit for a local one.
+//! Clients of concurrent maps in this process: the cost of a table that no other process can see, the local limit.
 //!
-//! Keys are hashed as one word with rustc-hash, the fastest hash there is for them. Two clients are two threads.
+//! Keys are hashed as one word with rustc-hash, the fastest hash for them. Two clients are two threads.
 
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use rustc_hash::FxHasher;
 
 use crate::draws::Draws;
 use crate::error::PeersError;
-use crate::load::Loading;
+use crate::load::Loader;
 use crate::measure::{Client, Job, Runner, run_client, verify_client};
-use crate::record::{Key, Records, Seen, WORD_BYTES};
+use crate::record::{Key, Records, ValueEnds, WORD_BYTES};
 
-/// Look-ups between two renewals of papaya's guard: enough to make its cost vanish, seldom enough to free memory.
+/// Operations between two renewals of papaya's guard: enough to make its cost vanish, few enough to free memory.
 const GUARDED_CALLS: u32 = 1024;
 
 type Hash = BuildHasherDefault<FxHasher>;
-/// A word-sized value, in the map itself.
+/// A word-sized value, stored in the map itself.
 type Word = [u8; WORD_BYTES];
 
-/// A map of this process, shared by its threads.
+/// A map that the threads of this process share.
 pub trait SharedMap: Send + Sync {
-    /// A client, for the thread that asks.
+    /// A client for the calling thread.
     fn client(&self) -> Box<dyn Runner>;
 }
 
@@ -32,11 +32,11 @@ pub trait SharedMap: Send + Sync {
 ///
 /// # Errors
 /// An interruption.
-pub fn load_dashmap(records: &Records, loading: &mut Loading<'_>) -> Result<Box<dyn SharedMap>, PeersError> {
+pub fn load_dashmap(records: &Records, loader: &mut Loader<'_>) -> Result<Box<dyn SharedMap>, PeersError> {
     if records.value_bytes() == WORD_BYTES {
-        Ok(Box::new(dashmap_of::<Word>(records, loading)?))
+        Ok(Box::new(dashmap_of::<Word>(records, loader)?))
     } else {
-        Ok(Box::new(dashmap_of::<Box<[u8]>>(records, loading)?))
+        Ok(Box::new(dashmap_of::<Box<[u8]>>(records, loader)?))
     }
 }
 
@@ -44,45 +44,46 @@ pub fn load_dashmap(records: &Records, loading: &mut Loading<'_>) -> Result<Box<
 ///
 /// # Errors
 /// An interruption.
-pub fn load_papaya(records: &Records, loading: &mut Loading<'_>) -> Result<Box<dyn SharedMap>, PeersError> {
+pub fn load_papaya(records: &Records, loader: &mut Loader<'_>) -> Result<Box<dyn SharedMap>, PeersError> {
     if records.value_bytes() == WORD_BYTES {
-        Ok(Box::new(papaya_of::<Word>(records, loading)?))
+        Ok(Box::new(papaya_of::<Word>(records, loader)?))
     } else {
-        Ok(Box::new(papaya_of::<Box<[u8]>>(records, loading)?))
+        Ok(Box::new(papaya_of::<Box<[u8]>>(records, loader)?))
     }
 }
 
-fn dashmap_of<V: Value>(records: &Records, loading: &mut Loading<'_>) -> Result<SharedDashMap<V>, PeersError> {
-    let map = DashMap::with_capacity_and_hasher(loading.records() as usize, Hash::default());
-    loading.each(records, |key, value| {
+fn dashmap_of<V: Value>(records: &Records, loader: &mut Loader<'_>) -> Result<SharedDashMap<V>, PeersError> {
+    let map = DashMap::with_capacity_and_hasher(loader.records() as usize, Hash::default());
+    loader.each(records, |key, value| {
         map.insert(u64::from_le_bytes(*key), V::of(value)?);
         Ok(())
     })?;
     Ok(SharedDashMap { map: Arc::new(map), value_bytes: records.value_bytes() })
 }
 
-fn papaya_of<V: Value>(records: &Records, loading: &mut Loading<'_>) -> Result<SharedPapaya<V>, PeersError> {
-    let map = Papaya::with_capacity_and_hasher(loading.records() as usize, Hash::default());
-    loading.each(records, |key, value| {
+fn papaya_of<V: Value>(records: &Records, loader: &mut Loader<'_>) -> Result<SharedPapaya<V>, PeersError> {
+    let map = Papaya::with_capacity_and_hasher(loader.records() as usize, Hash::default());
+    loader.each(records, |key, value| {
         map.pin().insert(u64::from_le_bytes(*key), V::of(value)?);
         Ok(())
     })?;
     Ok(SharedPapaya { map: Arc::new(map), value_bytes: records.value_bytes() })
 }
 
-/// A value as a map keeps it.
+/// A value as a map stores it.
 trait Value: Send + Sync + 'static {
     fn of(value: &[u8]) -> Result<Self, PeersError>
     where
         Self: Sized;
     fn bytes(&self) -> &[u8];
-    /// The ends of the value; a longer one is copied out, as a caller who keeps it must.
-    fn seen(&self, buffer: &mut Vec<u8>, value_bytes: usize) -> Seen;
+    /// The ends of the value. A value longer than a word is first copied to `buffer`, as a caller that keeps it would
+    /// do.
+    fn ends(&self, buffer: &mut Vec<u8>, value_bytes: usize) -> ValueEnds;
 }
 
 impl Value for Word {
     fn of(value: &[u8]) -> Result<Word, PeersError> {
-        value.try_into().map_err(|_| PeersError::peer("store a word", format!("it has {} bytes", value.len())))
+        value.try_into().map_err(|_| PeersError::peer("store a word", format!("the value has {} bytes", value.len())))
     }
 
     fn bytes(&self) -> &[u8] {
@@ -90,9 +91,9 @@ impl Value for Word {
     }
 
     #[inline(always)]
-    fn seen(&self, _buffer: &mut Vec<u8>, _value_bytes: usize) -> Seen {
+    fn ends(&self, _buffer: &mut Vec<u8>, _value_bytes: usize) -> ValueEnds {
         let word = u64::from_le_bytes(*self);
-        Seen { first: word, last: word }
+        ValueEnds { first: word, last: word }
     }
 }
 
@@ -106,10 +107,10 @@ impl Value for Box<[u8]> {
     }
 
     #[inline(always)]
-    fn seen(&self, buffer: &mut Vec<u8>, value_bytes: usize) -> Seen {
+    fn ends(&self, buffer: &mut Vec<u8>, value_bytes: usize) -> ValueEnds {
         buffer.clear();
         buffer.extend_from_slice(self);
-        Seen::of(buffer, value_bytes)
+        ValueEnds::of(buffer, value_bytes)
     }
 }
 
@@ -132,9 +133,9 @@ struct DashClient<V> {
 
 impl<V: Value> Client for DashClient<V> {
     #[inline(always)]
-    fn get(&mut self, key: &Key) -> Result<Seen, PeersError> {
+    fn get(&mut self, key: &Key) -> Result<ValueEnds, PeersError> {
         match self.map.get(&u64::from_le_bytes(*key)) {
-            Some(found) => Ok(found.value().seen(&mut self.buffer, self.value_bytes)),
+            Some(found) => Ok(found.value().ends(&mut self.buffer, self.value_bytes)),
             None => Err(PeersError::missing(key)),
         }
     }
@@ -210,10 +211,10 @@ impl<V> PapayaClient<'_, V> {
 
 impl<V: Value> Client for PapayaClient<'_, V> {
     #[inline(always)]
-    fn get(&mut self, key: &Key) -> Result<Seen, PeersError> {
+    fn get(&mut self, key: &Key) -> Result<ValueEnds, PeersError> {
         self.renew();
         match self.map.get(&u64::from_le_bytes(*key), &self.guard) {
-            Some(found) => Ok(found.seen(&mut self.buffer, self.value_bytes)),
+            Some(found) => Ok(found.ends(&mut self.buffer, self.value_bytes)),
             None => Err(PeersError::missing(key)),
         }
     }

@@ -1,8 +1,8 @@
-//! The memory of Guira's table, read without a protocol, a hash or a check: the physical limit of this machine.
+//! Reads of the memory of Guira's table without a protocol, a hash or a check: the physical limit of this machine.
 //!
-//! Where to read is computed before anything is timed. What is read is 64 bytes, the first line of a key's first row;
-//! for longer values, as many bytes as those have, anywhere in the region; and for `get_many` the whole first row of
-//! each key, both of whose rows were prefetched 32 keys before.
+//! The addresses are computed before anything is timed. A lookup reads 64 bytes, the first line of the key's first row;
+//! for longer values it reads as many bytes as a value has, anywhere in the region. `get_many` reads the whole first
+//! row of each key, and prefetches both rows 32 keys ahead.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -17,10 +17,10 @@ use crate::error::PeersError;
 use crate::measure::{Job, MANY, Runner, Task, keys_of, timed};
 use crate::record::{Key, Records, WORD_BYTES};
 
-/// Words of a line of the cache.
+/// Words of a cache line.
 const LINE_WORDS: usize = 8;
 
-/// The memory of a table.
+/// The mapped memory of a table.
 pub struct Raw {
     region: ShmRegion,
     store: Store,
@@ -29,10 +29,10 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// The memory of the table in `file`.
+    /// Maps the memory of the table in `file`.
     ///
     /// # Errors
-    /// The store's.
+    /// Errors of the store.
     pub fn open(file: &Path, value_bytes: usize) -> Result<Raw, PeersError> {
         let store = Store::open(&Url::file(file).map_err(guira::Error::from)?)?;
         let region = ShmRegion::open(&Location::file(file), Access::ReadOnly);
@@ -41,7 +41,7 @@ impl Raw {
         Ok(Raw { region, store, words_read, buffer: vec![0; words_read] })
     }
 
-    /// The first words to read, one place for each key.
+    /// The offset of the first word to read for each key.
     fn places(&self, keys: &[Key]) -> Vec<u32> {
         let words = self.region.main_words().len();
         let lines = (words - self.words_read) / LINE_WORDS;
@@ -57,7 +57,7 @@ impl Raw {
         keys.iter().map(|key| place(key) as u32).collect()
     }
 
-    /// The first words of both rows of each key.
+    /// The offsets of the first words of both rows of each key.
     fn rows(&self, keys: &[Key]) -> Vec<[u32; 2]> {
         let table = self.store.table();
         let word = |row| table.geometry().row(row).word() as u32;
@@ -76,7 +76,7 @@ impl Raw {
 
     fn dependent_get(&mut self, places: &[u32]) {
         let words = self.region.main_words();
-        // Zero, but the compiler must not know.
+        // Zero, which the compiler must not know.
         let nothing = black_box(0);
         let mut at = 0;
         for _ in 0..places.len() {
@@ -106,7 +106,7 @@ impl Raw {
     }
 }
 
-/// Reads a line, or more by way of a buffer, as a caller who keeps it must.
+/// Reads one cache line, or copies more to `buffer`, as a caller that keeps the value would do.
 #[inline(always)]
 fn read(words: &[AtomicU64], place: usize, buffer: &mut [u64]) -> u64 {
     if let Some(line) = words[place..].first_chunk::<LINE_WORDS>().filter(|_| buffer.len() == LINE_WORDS) {
@@ -152,7 +152,7 @@ impl Runner for Raw {
         }
     }
 
-    /// There is nothing to compare: what is read belongs to whole rows.
+    /// Compares nothing: the words read are those of whole rows, not of values.
     fn verify(&mut self, _keys: &[Key], _records: &Records) -> Result<(), PeersError> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! LMDB, mapped from a memory file system and never flushed. Two clients are two processes.
+//! A client of LMDB, whose file is in a memory file system and never flushed. Two clients are two processes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,64 +8,65 @@ use serde::{Deserialize, Serialize};
 
 use crate::draws::Draws;
 use crate::error::PeersError;
-use crate::load::Loading;
+use crate::load::Loader;
 use crate::measure::{Client, Job, Runner, run_client, verify_client};
-use crate::record::{Key, Records, Seen, WORD_BYTES};
+use crate::record::{Key, Records, ValueEnds, WORD_BYTES};
 
-/// Bytes of address space: far more than any run stores. The file grows as pages are used.
+/// Bytes of address space, far more than any run stores. The file grows as pages are used.
 const MAP_BYTES: usize = 64 << 30;
-/// Records stored by one transaction while loading: few commits, and dirty pages that fit in the cache.
+/// Records per transaction while loading: few commits, and the dirty pages fit in the cache.
 const LOAD_RECORDS: u64 = 1 << 20;
-/// Look-ups served by one read transaction where it is kept: its cost vanishes, and pages are freed in time.
+/// Lookups per read transaction where transactions are long: its cost vanishes, and pages are still freed in time.
 const LONG_READS: u32 = 1024;
 
 /// An open environment and its one database.
 pub type Shared = Arc<(Environment, Database)>;
 
-/// How many look-ups one transaction serves.
+/// Lookups per read transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reads {
-    /// 1,024, then it is renewed.
+    /// 1,024; then the transaction is renewed.
     Long,
     /// One.
     Each,
 }
 
-/// Whether there is an environment yet.
+/// Whether the environment exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
-    /// There is.
+    /// It exists.
     Existing,
-    /// There is none.
+    /// It does not exist yet.
     New,
 }
 
 /// Opens the environment in `directory`. A process may do so once.
 ///
 /// # Errors
-/// LMDB's.
+/// Errors of LMDB.
 pub fn open(directory: &Path, opening: Opening) -> Result<Shared, PeersError> {
     let flags = EnvironmentFlags::NO_SYNC | EnvironmentFlags::NO_META_SYNC | EnvironmentFlags::WRITE_MAP;
     let mut builder = Environment::new();
-    let environment = builder.set_flags(flags).set_map_size(MAP_BYTES).open(directory).map_err(refused("open it"))?;
+    let environment =
+        builder.set_flags(flags).set_map_size(MAP_BYTES).open(directory).map_err(refused("open the environment"))?;
     let database = match opening {
         Opening::Existing => environment.open_db(None),
         Opening::New => environment.create_db(None, DatabaseFlags::empty()),
     };
-    let database = database.map_err(refused("open its database"))?;
+    let database = database.map_err(refused("open the database"))?;
     Ok(Arc::new((environment, database)))
 }
 
-/// Loads an empty environment, in the order of the keys: its pages are full then, which is best for reading.
+/// Loads an empty environment in the order of the keys, which fills its pages completely and is best for reading.
 ///
 /// # Errors
-/// LMDB's; an interruption.
-pub fn load(shared: &Shared, records: &Records, loading: &mut Loading<'_>) -> Result<(), PeersError> {
+/// Errors of LMDB; an interruption.
+pub fn load(shared: &Shared, records: &Records, loader: &mut Loader<'_>) -> Result<(), PeersError> {
     let (environment, database) = &**shared;
-    let begin = || environment.begin_rw_txn().map_err(refused("begin to write"));
+    let begin = || environment.begin_rw_txn().map_err(refused("begin a write transaction"));
     let (mut transaction, mut stored) = (Some(begin()?), 0);
-    loading.each_sorted(records, |key, value| {
+    loader.each_sorted(records, |key, value| {
         if let Some(open) = &mut transaction {
             open.put(*database, key, &value, WriteFlags::APPEND).map_err(refused("store"))?;
         }
@@ -119,7 +120,7 @@ impl Runner for Lmdb {
     }
 }
 
-/// An environment, and the read transaction that is open, if one is.
+/// An environment, and its open read transaction, if there is one.
 struct Session<'e> {
     environment: &'e Environment,
     database: Database,
@@ -131,9 +132,9 @@ struct Session<'e> {
 }
 
 impl Session<'_> {
-    /// Opens or renews the read transaction, if it is time.
+    /// Opens the read transaction, or renews it after enough reads.
     #[inline(always)]
-    fn ready(&mut self) -> Result<(), PeersError> {
+    fn prepare_read(&mut self) -> Result<(), PeersError> {
         if self.transaction.is_some() && self.reads < self.reads_max {
             self.reads += 1;
             return Ok(());
@@ -143,7 +144,7 @@ impl Session<'_> {
             Some(used) => used.reset().renew(),
             None => self.environment.begin_ro_txn(),
         };
-        self.transaction = Some(begun.map_err(refused("begin to read"))?);
+        self.transaction = Some(begun.map_err(refused("begin a read transaction"))?);
         Ok(())
     }
 }
@@ -164,29 +165,29 @@ fn value<'t>(
 
 impl Client for Session<'_> {
     #[inline(always)]
-    fn get(&mut self, key: &Key) -> Result<Seen, PeersError> {
-        self.ready()?;
+    fn get(&mut self, key: &Key) -> Result<ValueEnds, PeersError> {
+        self.prepare_read()?;
         let value = value(&self.transaction, self.database, key)?;
         if value.len() == WORD_BYTES {
-            return Ok(Seen::of(value, self.value_bytes));
+            return Ok(ValueEnds::of(value, self.value_bytes));
         }
         self.buffer.clear();
         self.buffer.extend_from_slice(value);
-        Ok(Seen::of(self.buffer, self.value_bytes))
+        Ok(ValueEnds::of(self.buffer, self.value_bytes))
     }
 
     #[inline(always)]
     fn update(&mut self, key: &Key, word: u64) -> Result<(), PeersError> {
-        // A thread has one transaction at a time.
+        // A thread can have only one transaction at a time.
         self.transaction = None;
-        let mut transaction = self.environment.begin_rw_txn().map_err(refused("begin to write"))?;
+        let mut transaction = self.environment.begin_rw_txn().map_err(refused("begin a write transaction"))?;
         let put = transaction.put(self.database, key, &word.to_le_bytes(), WriteFlags::empty());
         put.map_err(refused("store"))?;
         transaction.commit().map_err(refused("commit"))
     }
 
     fn fetch(&mut self, key: &Key, into: &mut Vec<u8>) -> Result<(), PeersError> {
-        self.ready()?;
+        self.prepare_read()?;
         into.clear();
         into.extend_from_slice(value(&self.transaction, self.database, key)?);
         Ok(())

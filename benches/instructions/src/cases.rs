@@ -1,22 +1,22 @@
-//! The shapes: every operation of the public API where its price differs, in the formats that differ.
+//! The cases: every operation of the public API, in each situation and format with a cost of its own.
 
 use anyhow::Result;
 
 use crate::bench::{Bench, DENSE_KEYS, HALF_KEYS, OPERATIONS, Sizes};
 
-/// The formats, with keys and values that are stored in the row.
+/// Formats with keys and values that are stored in the row.
 const INLINE: [(&str, Sizes); 3] = [
     ("fixed:8:8", Sizes { key_bytes: 8, value_bytes: 8 }),
     ("fixed:4:4", Sizes { key_bytes: 4, value_bytes: 4 }),
     ("bytes:64", Sizes { key_bytes: 16, value_bytes: 32 }),
 ];
-/// The format that stores in extents what is too long for a row, and two lengths of values that are.
+/// The format that stores long values in extents, and two such lengths of values.
 const EXTENTS: (&str, [usize; 2]) = ("bytes:64", [200, 4096]);
 const EXTENT_KEY_BYTES: usize = 16;
-/// Keys that are looked up at once.
+/// Keys per `get_many`.
 const GROUP_KEYS: usize = 32;
 
-/// Carries out every shape, each on a table of its own.
+/// Runs every case, each on a table of its own.
 pub fn run_all() -> Result<()> {
     for (format, sizes) in INLINE {
         lookups(format, sizes)?;
@@ -46,8 +46,8 @@ fn lookups(format: &str, sizes: Sizes) -> Result<()> {
         })?;
     }
     let mut bench = Bench::new(format, sizes, DENSE_KEYS)?;
-    let shape = format!("{format} get_many_with, {GROUP_KEYS} keys, per key");
-    bench.count_groups(&shape, &sizes.items(0, OPERATIONS), GROUP_KEYS, |bench, group| {
+    let case = format!("{format} get_many_with, {GROUP_KEYS} keys, per key");
+    bench.count_groups(&case, &sizes.items(0, OPERATIONS), GROUP_KEYS, |bench, group| {
         let mut found = 0;
         bench.reader.get_many_with(group, |_, value| found += usize::from(matches!(value, Ok(Some(_)))));
         Ok(found)
@@ -74,16 +74,16 @@ fn changes(format: &str, sizes: Sizes) -> Result<()> {
     fresh()?.count(&format!("{format} remove"), &items, |bench, item| bench.client.remove(&item.key))
 }
 
-/// As many lookups as updates, with redo records and without: what the records cost.
+/// Runs as many lookups as updates, with redo records and without, which shows the cost of the records.
 fn ycsb_a(format: &str, sizes: Sizes) -> Result<()> {
     let items = sizes.items(0, OPERATIONS);
-    let shape = format!("{format} YCSB-A");
-    for (shape, mut bench) in [
-        (shape.clone(), Bench::new(format, sizes, DENSE_KEYS)?),
-        (format!("{shape}, without records"), Bench::without_records(format, sizes, DENSE_KEYS)?),
+    let case = format!("{format} YCSB-A");
+    for (case, mut bench) in [
+        (case.clone(), Bench::new(format, sizes, DENSE_KEYS)?),
+        (format!("{case}, without records"), Bench::without_records(format, sizes, DENSE_KEYS)?),
     ] {
         let (mut into, mut is_lookup) = (Vec::with_capacity(sizes.value_bytes), false);
-        bench.count(&shape, &items, |bench, item| {
+        bench.count(&case, &items, |bench, item| {
             is_lookup = !is_lookup;
             match is_lookup {
                 true => bench.client.get_into(&item.key, &mut into),
@@ -94,10 +94,10 @@ fn ycsb_a(format: &str, sizes: Sizes) -> Result<()> {
     Ok(())
 }
 
-/// Both together, so that the fill stays.
-fn insert_and_remove(shape: &str, format: &str, sizes: Sizes, keys: u32) -> Result<()> {
+/// Inserts and removes in turn, so that the fill stays constant.
+fn insert_and_remove(case: &str, format: &str, sizes: Sizes, keys: u32) -> Result<()> {
     let items = sizes.items(keys, OPERATIONS);
-    Bench::new(format, sizes, keys)?.count(shape, &items, |bench, item| {
+    Bench::new(format, sizes, keys)?.count(case, &items, |bench, item| {
         Ok(bench.client.try_insert(&item.key, &item.value)? && bench.client.remove(&item.key)?)
     })
 }

@@ -1,4 +1,4 @@
-//! redis-benchmark, the client that Redis brings along: it draws keys of 12 digits, and checks no answer.
+//! Measurement by redis-benchmark, the client in Redis's own package. It draws keys of 12 digits and checks no answer.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -6,53 +6,53 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::plan::{Series, TcpOptions};
-use super::servers::Serving;
-use crate::contenders::Address;
+use super::servers::TcpServer;
 use crate::error::PeersError;
-use crate::load::{Loading, Watch};
+use crate::load::{Loader, ProgressFn};
 use crate::record::Records;
-use crate::server::{Kind, Listen, Server, Sizes, found};
+use crate::server::{Kind, Listen, Server, Sizes, find_program};
+use crate::systems::Address;
 
-/// The program.
+/// The name of the program.
 pub(super) const PROGRAM: &str = "redis-benchmark";
-/// Its pattern for a number below the one that it is given, in 12 digits.
+/// The pattern that redis-benchmark replaces with a random number of 12 digits.
 const RANDOM: &str = "__rand_int__";
-/// Records that are stored before their answers are awaited.
+/// Records that are sent before their answers are read.
 const LOADED_AT_ONCE: u64 = 512;
 const STORED: &[u8] = b"+OK\r\n";
 
-/// What it says of a measurement.
+/// The figures that redis-benchmark prints.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Said {
+pub(super) struct Figures {
     pub(super) per_second: f64,
     pub(super) p50_ns: f64,
     pub(super) p99_ns: f64,
 }
 
-/// Starts a Redis with the records that it asks for.
+/// Starts a Redis server and loads the records that redis-benchmark reads.
 ///
 /// # Errors
-/// The server's; an interruption.
+/// Errors of the server; an interruption.
 pub(super) fn start(
     options: &TcpOptions,
     records: &Records,
     directory: &Path,
-    watch: &mut Watch<'_>,
-) -> Result<Serving, PeersError> {
+    watch: &mut ProgressFn<'_>,
+) -> Result<TcpServer, PeersError> {
     let sizes = Sizes { records: options.records, value_bytes: records.value_bytes(), threads: 1 };
     let server = Server::start(Kind::Redis, Listen::Port, directory, &sizes)?;
     load(server.address(), records, options.records, watch)?;
-    Ok(Serving::Peer(server))
+    Ok(TcpServer::Peer(server))
 }
 
-/// Stores the records that it asks for, with values of the same length as those of all others.
-fn load(address: &Address, records: &Records, count: u64, watch: &mut Watch<'_>) -> Result<(), PeersError> {
+/// Stores the records that redis-benchmark reads, with values as long as in all other systems.
+fn load(address: &Address, records: &Records, count: u64, watch: &mut ProgressFn<'_>) -> Result<(), PeersError> {
     let attempt = || format!("load the records of {PROGRAM}");
-    let loading = &mut Loading::new(format!("Redis, for {PROGRAM}"), count, watch);
+    let loader = &mut Loader::new(format!("Redis, for {PROGRAM}"), count, watch);
     let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port_of(address)?));
     let mut stream = stream.map_err(PeersError::host(attempt()))?;
     let (mut stored, mut asked, mut out) = (0, 0, Vec::new());
-    loading.each(records, |_, value| {
+    loader.each(records, |_, value| {
         let (number, value_bytes) = (stored + asked, value.len());
         out.extend_from_slice(format!("*3\r\n$3\r\nSET\r\n$12\r\n{number:012}\r\n${value_bytes}\r\n").as_bytes());
         out.extend_from_slice(value);
@@ -73,17 +73,17 @@ fn load(address: &Address, records: &Records, count: u64, watch: &mut Watch<'_>)
     })
 }
 
-/// Lets it measure reads.
+/// Runs redis-benchmark with reads.
 ///
 /// # Errors
-/// It is not installed, or says something else.
-pub(super) fn run(address: &Address, series: &Series, records: u64) -> Result<Said, PeersError> {
+/// redis-benchmark is not installed, or prints something else.
+pub(super) fn run(address: &Address, series: &Series, records: u64) -> Result<Figures, PeersError> {
     let attempt = format!("run {PROGRAM}");
-    let program = found(PROGRAM).ok_or_else(|| PeersError::peer(&*attempt, "it is not installed"))?;
+    let program = find_program(PROGRAM).ok_or_else(|| PeersError::peer(&*attempt, "the program is not installed"))?;
     let output = command(&program, port_of(address)?, series, records).output();
     let output = output.map_err(PeersError::host(&*attempt))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    said(&text).ok_or_else(|| PeersError::peer(attempt, text.into_owned() + &String::from_utf8_lossy(&output.stderr)))
+    parse(&text).ok_or_else(|| PeersError::peer(attempt, text.into_owned() + &String::from_utf8_lossy(&output.stderr)))
 }
 
 fn command(program: &Path, port: u16, series: &Series, records: u64) -> Command {
@@ -104,23 +104,23 @@ fn command(program: &Path, port: u16, series: &Series, records: u64) -> Command 
     command
 }
 
-/// Reads its table: heads, and one row.
-fn said(text: &str) -> Option<Said> {
-    let mut lines = text.lines().filter(|line| line.starts_with('"')).map(|line| line.split(',').map(bare));
+/// Parses the output of redis-benchmark: a line of headings and one row.
+fn parse(text: &str) -> Option<Figures> {
+    let mut lines = text.lines().filter(|line| line.starts_with('"')).map(|line| line.split(',').map(unquoted));
     let (heads, row) = (lines.next()?.collect::<Vec<_>>(), lines.next()?.collect::<Vec<_>>());
     let value = |head: &str| row.get(heads.iter().position(|found| *found == head)?)?.parse::<f64>().ok();
     let ns = |head: &str| value(head).map(|ms| ms * 1e6);
-    Some(Said { per_second: value("rps")?, p50_ns: ns("p50_latency_ms")?, p99_ns: ns("p99_latency_ms")? })
+    Some(Figures { per_second: value("rps")?, p50_ns: ns("p50_latency_ms")?, p99_ns: ns("p99_latency_ms")? })
 }
 
-fn bare(cell: &str) -> &str {
+fn unquoted(cell: &str) -> &str {
     cell.trim_matches('"')
 }
 
 fn port_of(address: &Address) -> Result<u16, PeersError> {
     match address {
         Address::Port(port) => Ok(*port),
-        Address::Socket(_) => Err(PeersError::peer("find the server", "it listens on no port")),
+        Address::Socket(_) => Err(PeersError::peer("find the server", "the server has no TCP port")),
     }
 }
 
@@ -129,13 +129,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_table_is_read() {
+    fn the_output_is_parsed() {
         let text = "WARNING: no config\n\
                     \"test\",\"rps\",\"avg_latency_ms\",\"min_latency_ms\",\"p50_latency_ms\",\"p95_latency_ms\",\
                     \"p99_latency_ms\",\"max_latency_ms\"\n\
                     \"GET __rand_int__\",\"125000.00\",\"0.012\",\"0.008\",\"0.015\",\"0.023\",\"0.031\",\"0.247\"\n";
-        assert_eq!(said(text), Some(Said { per_second: 125_000.0, p50_ns: 15_000.0, p99_ns: 31_000.0 }));
-        assert_eq!(said("\"test\",\"rps\"\n\"GET\",\"1\"\n"), None);
-        assert_eq!(said("Could not connect"), None);
+        assert_eq!(parse(text), Some(Figures { per_second: 125_000.0, p50_ns: 15_000.0, p99_ns: 31_000.0 }));
+        assert_eq!(parse("\"test\",\"rps\"\n\"GET\",\"1\"\n"), None);
+        assert_eq!(parse("Could not connect"), None);
     }
 }

@@ -1,139 +1,140 @@
-//! What the project aims at, beside what was measured. An aim that is missed is said, and nothing fails for it.
+//! Performance targets of the project, each with the measured ratio. A missed target is reported; it is not a failure.
 
 use serde::Serialize;
 
 use crate::draws::Popularity;
 use crate::measure::Task;
-use crate::plan::{Name, Placement};
+use crate::plan::{Placement, System};
 use crate::record::WORD_BYTES;
 use crate::run::Cell;
 
-/// One aim, under one popularity, with one client and values of a word.
+/// One target under one popularity, with one client and values of one word.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Aim {
-    /// Its name in JSON.
+pub struct Target {
+    /// The target's name in JSON.
     pub name: &'static str,
-    /// What is aimed at, for people.
+    /// The target, in words.
     pub title: &'static str,
-    /// With which keys.
+    /// Popularity of the keys.
     pub popularity: Popularity,
     /// The measured ratio.
     pub measured: f64,
-    /// The ratio aimed at.
-    pub aimed: f64,
-    /// Whether the measured ratio must be at least that, or at most.
+    /// The target ratio.
+    #[serde(rename = "aimed")]
+    pub target: f64,
+    /// Whether the target is a lower or an upper bound.
     pub bound: Bound,
-    /// Whether it is.
+    /// Whether the target is met.
     pub is_met: bool,
 }
 
-/// Which side of the aim is good.
+/// The kind of bound that a target is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// More is better.
+    /// A lower bound: more is better.
     AtLeast,
-    /// Less is better.
+    /// An upper bound: less is better.
     AtMost,
 }
 
-/// How a ratio is made of times.
+/// The definition of a target: a ratio of two times.
 struct Rule {
     name: &'static str,
     title: &'static str,
-    aimed: f64,
+    target: f64,
     bound: Bound,
-    /// What is divided, and by what: the fastest of these.
-    of: (Asked, Asked),
+    /// The dividend and the divisor: the fastest time of each selection.
+    of: (Selection, Selection),
 }
 
-/// Some contenders' times for a task; the fastest counts.
-struct Asked {
+/// A selection of times for a task, of which the fastest counts.
+struct Selection {
     task: Task,
-    names: &'static [Name],
+    names: &'static [System],
     variants: &'static [&'static str],
     placements: &'static [Placement],
 }
 
 const ANYWHERE: &[Placement] = &[Placement::Anywhere, Placement::OneCore, Placement::TwoCores];
-/// The server has a core of its own; on a machine with one core there is no such time, and no such aim.
+/// The server has a core of its own. A machine with one core has no such time, and therefore not this target.
 const OWN_CORE: &[Placement] = &[Placement::TwoCores];
-const MAPS: &[Name] = &[Name::Dashmap, Name::Papaya];
+const MAPS: &[System] = &[System::Dashmap, System::Papaya];
 
-const fn of(names: &'static [Name], variants: &'static [&'static str], task: Task) -> Asked {
-    Asked { task, names, variants, placements: ANYWHERE }
+const fn of(names: &'static [System], variants: &'static [&'static str], task: Task) -> Selection {
+    Selection { task, names, variants, placements: ANYWHERE }
 }
 
-const fn guira(task: Task) -> Asked {
-    of(&[Name::Guira], &[""], task)
+const fn guira(task: Task) -> Selection {
+    of(&[System::Guira], &[""], task)
 }
 
 const RULES: [Rule; 8] = [
     Rule {
         name: "get_redis",
         title: "get: times as fast as Redis, one command at a time",
-        aimed: 100.0,
+        target: 100.0,
         bound: Bound::AtLeast,
-        of: (of(&[Name::Redis], &["depth 1"], Task::Get), guira(Task::Get)),
+        of: (of(&[System::Redis], &["depth 1"], Task::Get), guira(Task::Get)),
     },
     Rule {
         name: "get_memcached",
         title: "get: times as fast as memcached, one command at a time",
-        aimed: 60.0,
+        target: 60.0,
         bound: Bound::AtLeast,
-        of: (of(&[Name::Memcached], &["depth 1"], Task::Get), guira(Task::Get)),
+        of: (of(&[System::Memcached], &["depth 1"], Task::Get), guira(Task::Get)),
     },
     Rule {
         name: "get_lmdb",
         title: "get: times as fast as LMDB",
-        aimed: 5.0,
+        target: 5.0,
         bound: Bound::AtLeast,
-        of: (of(&[Name::Lmdb], &["long transaction", "transaction each"], Task::Get), guira(Task::Get)),
+        of: (of(&[System::Lmdb], &["long transaction", "transaction each"], Task::Get), guira(Task::Get)),
     },
     Rule {
         name: "get_map",
         title: "get: time, as a multiple of the fastest in-process map's",
-        aimed: 1.6,
+        target: 1.6,
         bound: Bound::AtMost,
         of: (guira(Task::Get), of(MAPS, &[""], Task::Get)),
     },
     Rule {
         name: "dependent_get_map",
         title: "dependent get: time, as a multiple of the fastest in-process map's",
-        aimed: 1.0,
+        target: 1.0,
         bound: Bound::AtMost,
         of: (guira(Task::DependentGet), of(MAPS, &[""], Task::DependentGet)),
     },
     Rule {
         name: "get_many_get",
         title: "get_many of 32: times as fast as single gets",
-        aimed: 4.0,
+        target: 4.0,
         bound: Bound::AtLeast,
         of: (guira(Task::Get), guira(Task::GetMany)),
     },
     Rule {
         name: "get_many_raw",
         title: "get_many of 32: speed, as a share of prefetched unchecked reads of the same rows",
-        aimed: 0.85,
+        target: 0.85,
         bound: Bound::AtLeast,
-        of: (of(&[Name::Raw], &[""], Task::GetMany), guira(Task::GetMany)),
+        of: (of(&[System::Raw], &[""], Task::GetMany), guira(Task::GetMany)),
     },
     Rule {
         name: "ycsb_a_redis",
         title: "YCSB-A: times as fast as Redis with 16 commands in flight and a core of its own",
-        aimed: 10.0,
+        target: 10.0,
         bound: Bound::AtLeast,
         of: (
-            Asked { task: Task::YcsbA, names: &[Name::Redis], variants: &["pipeline 16"], placements: OWN_CORE },
+            Selection { task: Task::YcsbA, names: &[System::Redis], variants: &["pipeline 16"], placements: OWN_CORE },
             guira(Task::YcsbA),
         ),
     },
 ];
 
-/// The aims that these times say something about.
+/// Computes every target for which `cells` has the times.
 #[must_use]
-pub fn aims(cells: &[Cell]) -> Vec<Aim> {
-    let mut aims = Vec::new();
+pub fn targets(cells: &[Cell]) -> Vec<Target> {
+    let mut targets = Vec::new();
     for rule in &RULES {
         for popularity in [Popularity::Uniform, Popularity::Zipf] {
             let (divided, divisor) = &rule.of;
@@ -141,18 +142,18 @@ pub fn aims(cells: &[Cell]) -> Vec<Aim> {
             if let (Some(divided_ns), Some(divisor_ns)) = times {
                 let measured = divided_ns / divisor_ns;
                 let is_met = match rule.bound {
-                    Bound::AtLeast => measured >= rule.aimed,
-                    Bound::AtMost => measured <= rule.aimed,
+                    Bound::AtLeast => measured >= rule.target,
+                    Bound::AtMost => measured <= rule.target,
                 };
-                let Rule { name, title, aimed, bound, .. } = *rule;
-                aims.push(Aim { name, title, popularity, measured, aimed, bound, is_met });
+                let Rule { name, title, target, bound, .. } = *rule;
+                targets.push(Target { name, title, popularity, measured, target, bound, is_met });
             }
         }
     }
-    aims
+    targets
 }
 
-impl Asked {
+impl Selection {
     fn fastest_ns(&self, cells: &[Cell], popularity: Popularity) -> Option<f64> {
         let fits = |cell: &&Cell| {
             let is_plain = cell.clients == 1 && cell.value_bytes == WORD_BYTES && cell.popularity == popularity;
@@ -170,7 +171,7 @@ pub mod tests {
     use super::*;
     use crate::plan::{Stage, Way};
 
-    /// A cell of one word with one client, without a spread.
+    /// A cell with values of one word and one client, without a spread.
     pub fn cell(way: Way, placement: Placement, task: Task, median_ns: f64) -> Cell {
         Cell {
             name: way.name(),
@@ -188,25 +189,25 @@ pub mod tests {
     }
 
     #[test]
-    fn the_better_time_of_a_peer_counts() {
-        let redis = Way::Server(Name::Redis, 1);
+    fn the_faster_time_of_a_peer_counts() {
+        let redis = Way::Server(System::Redis, 1);
         let cells = [
-            cell(Way::Call(Name::Guira), Placement::Anywhere, Task::Get, 100.0),
+            cell(Way::Call(System::Guira), Placement::Anywhere, Task::Get, 100.0),
             cell(redis, Placement::OneCore, Task::Get, 9_000.0),
             cell(redis, Placement::TwoCores, Task::Get, 12_000.0),
-            cell(Way::Call(Name::Papaya), Placement::Anywhere, Task::Get, 50.0),
-            cell(Way::Call(Name::Dashmap), Placement::Anywhere, Task::Get, 80.0),
+            cell(Way::Call(System::Papaya), Placement::Anywhere, Task::Get, 50.0),
+            cell(Way::Call(System::Dashmap), Placement::Anywhere, Task::Get, 80.0),
         ];
-        let aims = aims(&cells);
-        let found = |name| aims.iter().find(|aim| aim.name == name).expect("it has an aim");
+        let targets = targets(&cells);
+        let found = |name| targets.iter().find(|target| target.name == name).expect("it has a target");
         assert_eq!((found("get_redis").measured, found("get_redis").is_met), (90.0, false));
         assert_eq!((found("get_map").measured, found("get_map").is_met), (2.0, false));
-        assert_eq!(aims.len(), 2, "nothing is said of what was not timed");
+        assert_eq!(targets.len(), 2, "there is no target without times");
     }
 
-    /// Every aim speaks of something that a full run times.
+    /// Every target is about something that a full run times.
     #[test]
-    fn every_aim_is_measured_by_a_full_run() {
+    fn every_target_is_measured_by_a_full_run() {
         let stage = Stage {
             value_bytes: WORD_BYTES,
             records: 1000,
@@ -216,7 +217,7 @@ pub mod tests {
         };
         let series = stage.series(&Way::ALL, 2);
         let cells: Vec<Cell> = series.iter().map(|s| cell(s.way, s.placement, s.task, 100.0)).collect();
-        let names: HashSet<&str> = aims(&cells).iter().map(|aim| aim.name).collect();
+        let names: HashSet<&str> = targets(&cells).iter().map(|target| target.name).collect();
         assert_eq!(names.len(), RULES.len());
     }
 }
