@@ -5,7 +5,7 @@
 //!
 //! Fix: the deadline is the operation's; it starts with its first wait. // [R-LOCK-4]
 
-use guira_conformance::{Bench, KeyFinder, Moment, Sampling, SteppedLane};
+use guira_conformance::{Bench, KeyFinder, Sampling, StepPoint, SteppedLane};
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Lane, Profile};
 use guira_layout::{LockId, OwnerId, Preset, RowId};
@@ -51,11 +51,11 @@ fn all_waits_of_an_operation_share_one_deadline() {
             longest_backoff_ns: BACKOFF_NS,
             ..ClientConfig::for_table(&bench.table)
         };
-        let (scene, mut waits) = (bench.clone(), 0);
+        let (fixture, mut waits) = (bench.clone(), 0);
         let step = move |moment| {
-            waits += u32::from(moment == Moment::Pause);
-            if moment == Moment::Pause && waits == WAITS {
-                add(&scene, own, |mask| scene.table.locks().release_addend(STRANGER, mask));
+            waits += u32::from(moment == StepPoint::Pause);
+            if moment == StepPoint::Pause && waits == WAITS {
+                add(&fixture, own, |mask| fixture.table.locks().release_addend(STRANGER, mask));
             }
         };
         let mut client =

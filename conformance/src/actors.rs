@@ -14,7 +14,7 @@ use guira_fabric::{Addr, Caps, FabricError, Lane, Profile, Region, Sent, Space, 
 use guira_layout::LockId;
 use guira_rcuckoo::{ClientConfig, Counters, Error, Incident, LockIncident, Observer};
 
-use crate::{Bench, Op, Seen, TestClient};
+use crate::{Bench, Observed, Op, TestClient};
 
 /// What a turn takes, in nanoseconds: a round trip of the paper's network is a few of them.
 const TURN_NS: u64 = 1_000;
@@ -34,7 +34,7 @@ pub enum VerbKind {
 
 /// What a client does with its next turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ahead {
+pub enum NextStep {
     /// Executes (the rest of) a verb.
     Verb {
         /// Which.
@@ -52,7 +52,7 @@ pub enum Ahead {
     Nothing,
 }
 
-impl Ahead {
+impl NextStep {
     /// Whether a WRITE of a row of `bench` is next, none of which has been executed.
     pub fn writes_row(&self, bench: &Bench) -> bool {
         self.writes_some_row(bench, |done| done == 0)
@@ -67,20 +67,20 @@ impl Ahead {
         let geometry = bench.table.geometry();
         let rows = geometry.row(guira_layout::RowId(0)).offset()
             ..geometry.row(guira_layout::RowId(bench.table.config().rows)).offset();
-        let Ahead::Verb { kind: VerbKind::Write, addr, done, .. } = *self else { return false };
+        let NextStep::Verb { kind: VerbKind::Write, addr, done, .. } = *self else { return false };
         addr.space() == Space::Main && rows.contains(&addr.offset()) && done_so(done)
     }
 
     /// Whether an atomic on a lock word is next: one that takes locks, or gives them back.
     pub fn is_lock(&self) -> bool {
-        matches!(self, Ahead::Verb { kind: VerbKind::Atomic, addr, .. } if addr.space() == Space::Device)
+        matches!(self, NextStep::Verb { kind: VerbKind::Atomic, addr, .. } if addr.space() == Space::Device)
     }
 
     /// Whether an atomic on a repair lease of `bench` is next.
     pub fn is_lease(&self, bench: &Bench) -> bool {
         let regions = bench.table.config().repair_regions;
         let mut leases = (0..regions).map(|region| bench.table.geometry().lease(region));
-        matches!(self, Ahead::Verb { kind: VerbKind::Atomic, addr, .. } if leases.any(|lease| lease == *addr))
+        matches!(self, NextStep::Verb { kind: VerbKind::Atomic, addr, .. } if leases.any(|lease| lease == *addr))
     }
 }
 
@@ -92,13 +92,13 @@ struct Flight {
     done: usize,
 }
 
-fn ahead_of(sent: &Sent, done: usize) -> Ahead {
+fn next_step_of(sent: &Sent, done: usize) -> NextStep {
     let (kind, addr, words) = match sent {
         Sent::Read { addr, into } => (VerbKind::Read, *addr, into.len()),
         Sent::Write { addr, words } => (VerbKind::Write, *addr, words.len()),
         Sent::Cas { addr, .. } | Sent::FetchAdd { addr, .. } => (VerbKind::Atomic, *addr, 1),
     };
-    Ahead::Verb { kind, addr, words, done }
+    NextStep::Verb { kind, addr, words, done }
 }
 
 impl Flight {
@@ -128,10 +128,10 @@ impl Flight {
 /// What a test and a lane tell each other.
 struct Shared {
     may_act: bool,
-    ahead: Ahead,
+    next_step: NextStep,
     now_ns: u64,
-    /// What the client told of locks whose holder it presumed dead.
-    told: Vec<(LockId, LockIncident)>,
+    /// What the client lock_incidents of locks whose holder it presumed dead.
+    lock_incidents: Vec<(LockId, LockIncident)>,
 }
 
 /// Keeps what a client tells.
@@ -141,7 +141,7 @@ impl Observer for Listener {
     fn observe(&mut self, _: u16, _: u64, _: &Incident) {}
 
     fn observe_lock(&mut self, lock: LockId, incident: &LockIncident) {
-        self.0.lock().expect("nobody panics with it").told.push((lock, incident.clone()));
+        self.0.lock().expect("nobody panics with it").lock_incidents.push((lock, incident.clone()));
     }
 }
 
@@ -182,8 +182,8 @@ impl Lane for ActorLane {
             flight.advance(&self.region, unit_words);
         }
         if !flight.is_done() {
-            let ahead = ahead_of(&flight.verbs[flight.at], flight.done);
-            self.shared().ahead = ahead;
+            let next_step = next_step_of(&flight.verbs[flight.at], flight.done);
+            self.shared().next_step = next_step;
             return Poll::Pending;
         }
         flight.verbs.iter().zip(batch).for_each(|(sent, verb)| sent.copy_to(verb));
@@ -206,7 +206,7 @@ impl Lane for ActorLane {
         if shared.now_ns >= until_ns {
             return Poll::Ready(());
         }
-        shared.ahead = Ahead::Pause(until_ns);
+        shared.next_step = NextStep::Pause(until_ns);
         Poll::Pending
     }
 
@@ -215,7 +215,7 @@ impl Lane for ActorLane {
     }
 }
 
-type Answers = Vec<Result<Seen, Error>>;
+type Answers = Vec<Result<Observed, Error>>;
 type Work = Pin<Box<dyn Future<Output = (TestClient<ActorLane>, Answers)>>>;
 
 struct Actor {
@@ -248,9 +248,9 @@ impl Actors {
         let number = self.actors.len();
         let shared = Arc::new(Mutex::new(Shared {
             may_act: false,
-            ahead: Ahead::Nothing,
+            next_step: NextStep::Nothing,
             now_ns: self.now_ns,
-            told: Vec::new(),
+            lock_incidents: Vec::new(),
         }));
         let region = self.bench.region.with_caps(self.caps);
         let lane = ActorLane { lane: region.lane(), region, flight: None, shared: Arc::clone(&shared) };
@@ -273,14 +273,14 @@ impl Actors {
     }
 
     /// What `who` does next.
-    pub fn ahead(&self, who: usize) -> Ahead {
-        self.actors[who].shared.lock().expect("nobody panics with it").ahead
+    pub fn next_step(&self, who: usize) -> NextStep {
+        self.actors[who].shared.lock().expect("nobody panics with it").next_step
     }
 
     /// Lets `who` do one step, for which it waits if it has to.
     pub fn step(&mut self, who: usize) {
-        self.now_ns = match self.ahead(who) {
-            Ahead::Pause(until_ns) => self.now_ns.max(until_ns),
+        self.now_ns = match self.next_step(who) {
+            NextStep::Pause(until_ns) => self.now_ns.max(until_ns),
             _ => self.now_ns + TURN_NS,
         };
         self.actors[who].shared.lock().expect("nobody panics with it").may_act = true;
@@ -291,13 +291,13 @@ impl Actors {
     ///
     /// # Panics
     /// If neither ever is so.
-    pub fn run_until(&mut self, who: usize, stop: impl Fn(&Ahead) -> bool) -> bool {
+    pub fn run_until(&mut self, who: usize, stop: impl Fn(&NextStep) -> bool) -> bool {
         for _ in 0..MOST_TURNS {
-            let ahead = self.ahead(who);
-            if stop(&ahead) {
+            let next_step = self.next_step(who);
+            if stop(&next_step) {
                 return true;
             }
-            if ahead == Ahead::Nothing {
+            if next_step == NextStep::Nothing {
                 return false;
             }
             self.step(who);
@@ -305,9 +305,9 @@ impl Actors {
         panic!("client {who} waits for ever");
     }
 
-    /// What `who` told so far of locks whose holder it presumed dead, in preset `paper`.
-    pub fn told(&self, who: usize) -> Vec<(LockId, LockIncident)> {
-        self.actors[who].shared.lock().expect("nobody panics with it").told.clone()
+    /// What `who` lock_incidents so far of locks whose holder it presumed dead, in preset `paper`.
+    pub fn lock_incidents(&self, who: usize) -> Vec<(LockId, LockIncident)> {
+        self.actors[who].shared.lock().expect("nobody panics with it").lock_incidents.clone()
     }
 
     /// Lets `who` carry out all its operations: its answers, and what it met so far.
@@ -315,13 +315,13 @@ impl Actors {
     /// # Panics
     /// If it was killed, or did not tell what it counted.
     pub fn finish(&mut self, who: usize) -> (Answers, Counters) {
-        self.run_until(who, |ahead| *ahead == Ahead::Nothing);
+        self.run_until(who, |next_step| *next_step == NextStep::Nothing);
         let (client, answers) = self.actors[who].done.as_ref().expect("a client that was not killed");
         let counters = client.client.counters();
         assert_eq!(
-            counts_of(&self.told(who)),
+            counts_of(&self.lock_incidents(who)),
             repairs_of(&counters),
-            "leases, revocations and states: told and counted"
+            "leases, revocations and states: lock_incidents and counted"
         );
         (answers.clone(), counters)
     }
@@ -335,7 +335,7 @@ impl Actors {
     pub fn kill(&mut self, who: usize) {
         let actor = &mut self.actors[who];
         (actor.work, actor.done) = (None, None);
-        actor.shared.lock().expect("nobody panics with it").ahead = Ahead::Nothing;
+        actor.shared.lock().expect("nobody panics with it").next_step = NextStep::Nothing;
     }
 
     /// Lets time pass.
@@ -348,16 +348,16 @@ impl Actors {
         actor.shared.lock().expect("nobody panics with it").now_ns = self.now_ns;
         let Some(work) = &mut actor.work else { return };
         if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            actor.shared.lock().expect("nobody panics with it").ahead = Ahead::Nothing;
+            actor.shared.lock().expect("nobody panics with it").next_step = NextStep::Nothing;
             (actor.work, actor.done) = (None, Some(done));
         }
     }
 }
 
-/// Leases, revocations, and how often each state was found, as they were told.
-fn counts_of(told: &[(LockId, LockIncident)]) -> [u64; 6] {
+/// Leases, revocations, and how often each state was found, as they were lock_incidents.
+fn counts_of(lock_incidents: &[(LockId, LockIncident)]) -> [u64; 6] {
     let mut counts = [0; 6];
-    for (_, incident) in told {
+    for (_, incident) in lock_incidents {
         match incident {
             LockIncident::Leased { revoked, .. } => {
                 counts[0] += 1;
@@ -389,12 +389,12 @@ fn carry_out_all(mut client: TestClient<ActorLane>, ops: Vec<Op>) -> Work {
 
 impl TestClient<ActorLane> {
     /// As [`TestClient::apply`], for values that fit in a row.
-    async fn carry_out(&mut self, op: &Op) -> Result<Seen, Error> {
+    async fn carry_out(&mut self, op: &Op) -> Result<Observed, Error> {
         let Some(change) = op.change(None) else {
             let mut value = Vec::new();
             let found = self.client.get(&mut self.lane, op.key(), &mut value).await?;
-            return Ok(Seen::Value(found.is_some().then_some(value)));
+            return Ok(Observed::Value(found.is_some().then_some(value)));
         };
-        self.client.change(&mut self.lane, op.key(), change).await.map(|changed| Seen::Outcome(changed.outcome))
+        self.client.change(&mut self.lane, op.key(), change).await.map(|changed| Observed::Outcome(changed.outcome))
     }
 }

@@ -15,7 +15,7 @@ use guira_rcuckoo::{
     Table, Token, claim_slot, format_table,
 };
 
-use crate::{Extents, Op, Seen};
+use crate::{Extents, Observed, Op};
 
 /// Polls of a future that is not ready before its thread sleeps between them: what waits so often waits for a clock.
 const EAGER_POLLS: u32 = 5_000;
@@ -324,9 +324,9 @@ impl<L: Lane> TestClient<L> {
     ///
     /// # Errors
     /// As [`guira_rcuckoo::Reader::get`] and [`Client::change`].
-    pub fn apply(&mut self, op: &Op) -> Result<Seen, Error> {
+    pub fn apply(&mut self, op: &Op) -> Result<Observed, Error> {
         let outcome = match op {
-            Op::Get(key) => return self.get(key).map(Seen::Value),
+            Op::Get(key) => return self.get(key).map(Observed::Value),
             Op::Put(key, value) => self.change_value(key, value, Kind::Put),
             Op::Insert(key, value) => self.change_value(key, value, Kind::Insert),
             Op::Update(key, value) => self.change_value(key, value, Kind::Update),
@@ -335,7 +335,7 @@ impl<L: Lane> TestClient<L> {
             Op::RemoveIf(key, expected) => self.remove_if(key, Expected::Value(expected)),
             Op::Add(key, number) => self.change(key, Change::Add(number)).map(|changed| changed.outcome),
         };
-        outcome.map(Seen::Outcome)
+        outcome.map(Observed::Outcome)
     }
 
     fn change_value(&mut self, key: &[u8], value: &[u8], kind: Kind<'_>) -> Result<Outcome, Error> {

@@ -16,19 +16,19 @@ use guira_rcuckoo::{NewValue, Table};
 
 use crate::block_on;
 
-/// Places in use that one allocation looks at before it takes a fresh one.
-const LOOKS: usize = 4;
+/// ClassPlaces in use that one allocation looks at before it takes a fresh one.
+const REUSE_PROBES: usize = 4;
 
 /// One client's chunks.
 pub struct Extents {
     table: Arc<Table>,
     owner: OwnerId,
-    classes: BTreeMap<ExtentClass, Places>,
+    classes: BTreeMap<ExtentClass, ClassPlaces>,
 }
 
 /// The places of one class.
 #[derive(Default)]
-struct Places {
+struct ClassPlaces {
     /// The chunk being cut, and its next slot.
     cutting: Option<(u64, u64)>,
     /// Never in use, or given back.
@@ -95,7 +95,7 @@ impl Extents {
     pub fn prepare_as(&mut self, lane: &mut dyn Lane, digest: u64, key: &[u8], value: &[u8]) -> Prepared {
         let words = guira_layout::extent_words(key.len(), value.len());
         let class = ExtentClass::of(words, self.table.config().chunk_bytes);
-        let offset = self.place(lane, class);
+        let offset = self.allocate(lane, class);
         let extent = ExtentRef {
             digest,
             offset,
@@ -119,10 +119,10 @@ impl Extents {
         }
     }
 
-    fn place(&mut self, lane: &mut dyn Lane, class: ExtentClass) -> u64 {
+    fn allocate(&mut self, lane: &mut dyn Lane, class: ExtentClass) -> u64 {
         let chunk_bytes = self.table.config().chunk_bytes;
         let places = self.classes.entry(class).or_default();
-        for _ in 0..LOOKS.min(places.used.len()) {
+        for _ in 0..REUSE_PROBES.min(places.used.len()) {
             let Some((offset, generation)) = places.used.pop_front() else { break };
             let (chunk, within) = self.table.geometry().chunk_of(offset).expect("it was cut from a chunk");
             let slot = class.slot_of(within, chunk_bytes).expect("it is a slot");

@@ -7,7 +7,7 @@ use guira_fabric::SplitMix64;
 
 /// What a drawn history is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drawn {
+pub struct HistorySpec {
     /// The seed, which alone decides everything else.
     pub seed: u64,
     /// Processes at a time. One that dies is replaced by another.
@@ -67,13 +67,13 @@ const FAILURES_PERMILLE: u64 = 30;
 struct Running {
     begun: Begun,
     operation: Operation,
-    fate: Fate,
+    ending: Ending,
     /// What it will be told, once it took effect.
     answer: Option<Answer>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum Ending {
     Answered,
     Fails,
     /// At once, or after it took effect.
@@ -87,7 +87,7 @@ struct Map {
     until_error: u64,
 }
 
-impl Drawn {
+impl HistorySpec {
     /// The history.
     pub fn history(&self) -> History {
         let mut rng = SplitMix64(self.seed);
@@ -127,14 +127,14 @@ impl Drawn {
             _ => Call::CompareAndRemove(first),
         };
         let key = rng.below(self.keys);
-        let fate = match rng.below(1_000) {
-            drawn if drawn < self.deaths_permille => Fate::Dies,
-            drawn if drawn < self.deaths_permille + FAILURES_PERMILLE => Fate::Fails,
-            _ => Fate::Answered,
+        let ending = match rng.below(1_000) {
+            drawn if drawn < self.deaths_permille => Ending::Dies,
+            drawn if drawn < self.deaths_permille + FAILURES_PERMILLE => Ending::Fails,
+            _ => Ending::Answered,
         };
         let begun = history.begin(process, key, call, now_ns);
         let operation = Operation { process, key, call, called_ns: now_ns, outcome: Outcome::Pending };
-        Running { begun, operation, fate, answer: None }
+        Running { begun, operation, ending, answer: None }
     }
 }
 
@@ -148,11 +148,11 @@ fn advance(
     now_ns: u64,
     rng: &mut SplitMix64,
 ) -> Option<Running> {
-    if running.fate == Fate::Dies && rng.below(2) == 0 {
+    if running.ending == Ending::Dies && rng.below(2) == 0 {
         *process += processes;
         return None;
     }
-    if running.fate == Fate::Fails {
+    if running.ending == Ending::Fails {
         if map.errs(MapError::Phantom) {
             map.apply(&running.operation);
         }

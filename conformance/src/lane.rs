@@ -21,7 +21,7 @@ pub enum Sampling {
 
 /// Where a lane stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
+pub enum StepPoint {
     /// Before a verb.
     Verb,
     /// Before a further word of a READ or WRITE.
@@ -36,13 +36,13 @@ pub struct SteppedLane {
     /// Promises what the region does, and counts. Nothing is sent on it.
     lane: HeapLane,
     sampling: Sampling,
-    step: Box<dyn FnMut(Moment) + Send>,
+    step: Box<dyn FnMut(StepPoint) + Send>,
     now_ns: u64,
 }
 
 impl SteppedLane {
     /// A lane of `region`.
-    pub fn new(region: &HeapRegion, sampling: Sampling, step: Box<dyn FnMut(Moment) + Send>) -> SteppedLane {
+    pub fn new(region: &HeapRegion, sampling: Sampling, step: Box<dyn FnMut(StepPoint) + Send>) -> SteppedLane {
         SteppedLane { region: region.clone(), lane: region.lane(), sampling, step, now_ns: 0 }
     }
 
@@ -70,7 +70,7 @@ impl SteppedLane {
             Verb::Read { addr, into } => {
                 let words = into.len();
                 for i in 0..words {
-                    (self.step)(if i == 0 { Moment::Verb } else { Moment::Word });
+                    (self.step)(if i == 0 { StepPoint::Verb } else { StepPoint::Word });
                     let word = if down { words - 1 - i } else { i };
                     let into = &mut into[word..=word];
                     execute(memory, &mut Verb::Read { addr: addr.add_words(word as u64), into })?;
@@ -78,13 +78,13 @@ impl SteppedLane {
             }
             Verb::Write { addr, words } => {
                 for word in 0..words.len() {
-                    (self.step)(if word == 0 { Moment::Verb } else { Moment::Word });
+                    (self.step)(if word == 0 { StepPoint::Verb } else { StepPoint::Word });
                     let words = &words[word..=word];
                     execute(memory, &mut Verb::Write { addr: addr.add_words(word as u64), words })?;
                 }
             }
             atomic => {
-                (self.step)(Moment::Verb);
+                (self.step)(StepPoint::Verb);
                 execute(memory, atomic)?;
             }
         }
@@ -101,7 +101,7 @@ impl Lane for SteppedLane {
     }
 
     fn poll_pause(&mut self, until_ns: u64, _: &mut Context<'_>) -> Poll<()> {
-        (self.step)(Moment::Pause);
+        (self.step)(StepPoint::Pause);
         self.now_ns = self.now_ns.max(until_ns);
         Poll::Ready(())
     }

@@ -7,28 +7,28 @@
 mod actors;
 mod audit;
 mod bench;
-mod craft;
 mod delegate;
 mod extents;
+mod forge;
 pub mod histories;
 mod lane;
 mod model;
 #[path = "../../crates/guira/tests/suite/common/rough.rs"]
 mod rough;
+mod schedule;
 mod served;
 pub mod storm;
 pub mod swarm;
-mod turns;
 mod watched;
 
-pub use actors::{ActorLane, Actors, Ahead, VerbKind};
+pub use actors::{ActorLane, Actors, NextStep, VerbKind};
 pub use bench::{Bench, TestClient, block_on};
-pub use craft::KeyFinder;
 pub use extents::{Extents, Prepared};
+pub use forge::KeyFinder;
 pub use guira_harness as harness;
-pub use lane::{Moment, Sampling, SteppedLane};
-pub use model::{Model, Op, Seen};
+pub use lane::{Sampling, StepPoint, SteppedLane};
+pub use model::{Model, Observed, Op};
 pub use rough::{Rough, Roughness};
+pub use schedule::{DelayedWrites, Exploration, Flaw, Granularity, Orders, ScheduledLane, Scheduler, Task, explore};
 pub use served::{AnyLane, BenchNode};
-pub use turns::{Explored, Flaw, Grain, Late, Orders, Task, TurnLane, Turns, explore};
 pub use watched::{Watch, WatchedLane};

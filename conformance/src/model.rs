@@ -68,7 +68,7 @@ impl Op {
 
 /// What an operation answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum Observed {
     /// A lookup: the value, if there is one.
     Value(Option<Vec<u8>>),
     /// A change: what became of it.
@@ -81,25 +81,25 @@ pub struct Model(pub BTreeMap<Vec<u8>, Vec<u8>>);
 
 impl Model {
     /// Carries out `op`, and says what it must answer.
-    pub fn apply(&mut self, op: &Op) -> Seen {
+    pub fn apply(&mut self, op: &Op) -> Observed {
         let map = &mut self.0;
         let exists = map.contains_key(op.key());
         match (map.get(op.key()), op.expected()) {
-            (None, Some(_)) => return Seen::Outcome(Outcome::Missing),
-            (Some(found), Some(expected)) if found != expected => return Seen::Outcome(Outcome::Different),
+            (None, Some(_)) => return Observed::Outcome(Outcome::Missing),
+            (Some(found), Some(expected)) if found != expected => return Observed::Outcome(Outcome::Different),
             _ => {}
         }
         match op {
-            Op::Get(key) => return Seen::Value(map.get(key).cloned()),
-            Op::Insert(..) if exists => return Seen::Outcome(Outcome::Exists),
-            Op::Update(..) | Op::Remove(_) if !exists => return Seen::Outcome(Outcome::Missing),
+            Op::Get(key) => return Observed::Value(map.get(key).cloned()),
+            Op::Insert(..) if exists => return Observed::Outcome(Outcome::Exists),
+            Op::Update(..) | Op::Remove(_) if !exists => return Observed::Outcome(Outcome::Missing),
             Op::Remove(key) | Op::RemoveIf(key, _) => {
                 map.remove(key);
-                return Seen::Outcome(Outcome::Removed);
+                return Observed::Outcome(Outcome::Removed);
             }
             Op::Add(key, number) => {
                 let found = map.get(key).map_or(Ok([0; 8]), |value| value[..].try_into());
-                let Ok(found) = found else { return Seen::Outcome(Outcome::Different) };
+                let Ok(found) = found else { return Observed::Outcome(Outcome::Different) };
                 map.insert(
                     key.clone(),
                     u64::from_le_bytes(found).wrapping_add(u64::from_le_bytes(*number)).to_le_bytes().to_vec(),
@@ -109,12 +109,12 @@ impl Model {
                 map.insert(key.clone(), value.clone());
             }
         }
-        Seen::Outcome(if exists { Outcome::Replaced } else { Outcome::Inserted })
+        Observed::Outcome(if exists { Outcome::Replaced } else { Outcome::Inserted })
     }
 
     /// Whether some order of two clients' operations, each client's own kept, gives their answers and leads from this
     /// map to `after`.
-    pub fn explains(&self, after: &Model, ops: [&[Op]; 2], answers: [&[Result<Seen, Error>]; 2]) -> bool {
+    pub fn explains(&self, after: &Model, ops: [&[Op]; 2], answers: [&[Result<Observed, Error>]; 2]) -> bool {
         if ops.iter().all(|ops| ops.is_empty()) {
             return self == after;
         }

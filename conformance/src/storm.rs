@@ -56,21 +56,21 @@ pub struct Storm {
     /// Deaths in a second of virtual time; 0 for the run to compare with.
     pub deaths_per_second: u64,
     /// Who dies.
-    pub aim: Aim,
+    pub victims: Victims,
 }
 
 /// Who dies in a storm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Aim {
-    /// Anybody. Where many wait for few locks, most have none.
-    Anybody,
-    /// Somebody who holds a lock, if anybody does.
-    Holders,
+pub enum Victims {
+    /// Any client. Where many wait for few locks, most hold none.
+    Any,
+    /// A client that holds a lock, if any does.
+    LockHolders,
 }
 
 /// What came of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Weather {
+pub struct StormStats {
     /// Operations that were acknowledged in the measured time.
     pub operations: u64,
     /// Clients that died.
@@ -113,7 +113,7 @@ struct Shared {
     table: Arc<Table>,
     zipf: Zipf,
     seed: u64,
-    weather: RefCell<Weather>,
+    stats: RefCell<StormStats>,
     /// Of each key, the updates that may be its last: not over, or not followed by one that was acknowledged.
     last: RefCell<Vec<Vec<Write>>>,
     /// The update that each client made last.
@@ -129,13 +129,13 @@ struct Shared {
 }
 
 /// Runs a storm.
-pub fn storm(storm: &Storm, progress: Progress<'_>) -> Weather {
+pub fn storm(storm: &Storm, progress: Progress<'_>) -> StormStats {
     let bench = bench(storm);
     let shared = Rc::new(Shared {
         table: Arc::clone(&bench.table),
         zipf: Zipf::new(storm.keys),
         seed: storm.seed,
-        weather: RefCell::default(),
+        stats: RefCell::default(),
         last: RefCell::new(vec![vec![Write { serial: 0, ended_ns: 0 }]; storm.keys as usize]),
         latest: RefCell::default(),
         history: RefCell::default(),
@@ -146,18 +146,18 @@ pub fn storm(storm: &Storm, progress: Progress<'_>) -> Weather {
     });
     fill(&bench, &shared, storm.keys);
     let mut sim = Sim::new(bench.region.clone(), &SimOptions::new(storm.seed, Network::of(Profile::Mlx5)));
-    blow(storm, &bench, &mut sim, &shared, progress);
+    run_clients(storm, &bench, &mut sim, &shared, progress);
     let verbs = sim.verbs();
     let last = Rc::clone(&shared);
     sim.spawn(|region| settle(region, last));
     if sim.run() != Stopped::Ended {
-        shared.weather.borrow_mut().wrong.push("the last client waits for ever".to_owned());
+        shared.stats.borrow_mut().wrong.push("the last client waits for ever".to_owned());
     }
     drop(sim);
     audit(&bench, &shared, storm.keys);
-    let mut weather = shared.weather.take();
-    weather.verbs = verbs;
-    weather
+    let mut stats = shared.stats.take();
+    stats.verbs = verbs;
+    stats
 }
 
 fn bench(storm: &Storm) -> Bench {
@@ -188,7 +188,7 @@ fn fill(bench: &Bench, shared: &Shared, keys: u64) {
 }
 
 /// Lets clients work, and die at equal intervals.
-fn blow(storm: &Storm, bench: &Bench, sim: &mut Sim, shared: &Rc<Shared>, progress: Progress<'_>) {
+fn run_clients(storm: &Storm, bench: &Bench, sim: &mut Sim, shared: &Rc<Shared>, progress: Progress<'_>) {
     let mut rng = SplitMix64(storm.seed ^ 0x5374_6f72_6d21);
     let mut living: Vec<ClientId> = (0..CLIENTS).map(|number| spawn(sim, shared, number)).collect();
     let mut spawned = CLIENTS;
@@ -197,7 +197,7 @@ fn blow(storm: &Storm, bench: &Bench, sim: &mut Sim, shared: &Rc<Shared>, progre
     while next_ns < end_ns {
         let step_ns = 1_000_000_000u64.checked_div(storm.deaths_per_second).unwrap_or(1_000_000);
         if storm.deaths_per_second > 0 {
-            let holders = if storm.aim == Aim::Holders { holders(bench, sim, shared) } else { Vec::new() };
+            let holders = if storm.victims == Victims::LockHolders { holders(bench, sim, shared) } else { Vec::new() };
             let targets = if holders.is_empty() { &living } else { &holders };
             let target = targets[rng.below(targets.len() as u64) as usize];
             let (verbs, units) = (rng.below(DEATH_VERBS), rng.below(DEATH_UNITS));
@@ -208,7 +208,7 @@ fn blow(storm: &Storm, bench: &Bench, sim: &mut Sim, shared: &Rc<Shared>, progre
             sim.run_until(until_ns.min(end_ns));
             for client in &mut living {
                 if sim.is_dead(*client) {
-                    shared.weather.borrow_mut().deaths += 1;
+                    shared.stats.borrow_mut().deaths += 1;
                     *client = spawn(sim, shared, spawned);
                     spawned += 1;
                 }
@@ -223,7 +223,7 @@ fn blow(storm: &Storm, bench: &Bench, sim: &mut Sim, shared: &Rc<Shared>, progre
     }
     *shared.is_over.borrow_mut() = true;
     if sim.run() != Stopped::Ended {
-        shared.weather.borrow_mut().wrong.push("clients wait for ever".to_owned());
+        shared.stats.borrow_mut().wrong.push("clients wait for ever".to_owned());
     }
 }
 
@@ -248,14 +248,14 @@ async fn open(region: &SimRegion, shared: &Shared, number: u32) -> Option<SimCli
         Ok(Claim::Taken(client, recovered)) => {
             let dead = shared.clients.borrow_mut().insert(client.slot(), number);
             shared.is_recovered(dead, region.now_ns());
-            let mut weather = shared.weather.borrow_mut();
-            weather.recoveries += u64::from(recovered.is_some());
-            weather.replays += u64::from(recovered.is_some_and(|recovered| recovered.replayed_rows > 0));
+            let mut stats = shared.stats.borrow_mut();
+            stats.recoveries += u64::from(recovered.is_some());
+            stats.replays += u64::from(recovered.is_some_and(|recovered| recovered.replayed_rows > 0));
             Some(*client)
         }
         other => {
             let why = other.err().map_or("no slot is free, and nobody is dead".to_owned(), |error| error.to_string());
-            shared.weather.borrow_mut().wrong.push(format!("client {number} cannot open: {why}"));
+            shared.stats.borrow_mut().wrong.push(format!("client {number} cannot open: {why}"));
             None
         }
     }
@@ -272,15 +272,15 @@ async fn work(region: SimRegion, shared: Rc<Shared>, number: u32) {
             _ => update(&region, &mut client, &shared, number, key).await,
         };
         let (now, now_ns) = (client.counters(), region.now_ns());
-        let mut weather = shared.weather.borrow_mut();
-        weather.operations += u64::from(acknowledged && now_ns >= shared.from_ns && !*shared.is_over.borrow());
-        weather.longest_ns = weather.longest_ns.max(now_ns - began_ns);
-        weather.recoveries += now.recoveries - counted.recoveries;
-        weather.replays += now.replays - counted.replays;
+        let mut stats = shared.stats.borrow_mut();
+        stats.operations += u64::from(acknowledged && now_ns >= shared.from_ns && !*shared.is_over.borrow());
+        stats.longest_ns = stats.longest_ns.max(now_ns - began_ns);
+        stats.recoveries += now.recoveries - counted.recoveries;
+        stats.replays += now.replays - counted.replays;
         counted = now;
     }
     if let Err(failure) = client.close().await {
-        shared.weather.borrow_mut().wrong.push(format!("client {number} cannot close: {failure:?}"));
+        shared.stats.borrow_mut().wrong.push(format!("client {number} cannot close: {failure:?}"));
     }
 }
 
@@ -291,7 +291,7 @@ async fn look_up(region: &SimRegion, client: &mut SimClient, shared: &Shared, nu
             let found = found.and_then(|(bytes, _)| Some(u64::from_le_bytes(bytes.try_into().ok()?)));
             if found.is_none_or(|found| found >> 32 != key) {
                 let what = format!("client {number} found key {key} to have {found:x?}");
-                shared.weather.borrow_mut().wrong.push(what);
+                shared.stats.borrow_mut().wrong.push(what);
             }
             shared.end(region, begun, found.map_or(Answer::Absent, Answer::Found));
             true
@@ -357,9 +357,9 @@ impl Shared {
         if let Some(begun) = begun {
             self.history.borrow_mut().withdraw(begun);
         }
-        let mut weather = self.weather.borrow_mut();
-        weather.busy += u64::from(what.contains("Busy"));
-        weather.wrong.push(what);
+        let mut stats = self.stats.borrow_mut();
+        stats.busy += u64::from(what.contains("Busy"));
+        stats.wrong.push(what);
         false
     }
 }
@@ -371,31 +371,27 @@ async fn settle(region: SimRegion, shared: Rc<Shared>) {
     for slot in (0..shared.table.config().max_clients).filter(|slot| *slot != own) {
         match client.recover(slot).await {
             Ok(Some(_)) => {}
-            other => shared.weather.borrow_mut().wrong.push(format!("slot {slot} cannot be recovered: {other:?}")),
+            other => shared.stats.borrow_mut().wrong.push(format!("slot {slot} cannot be recovered: {other:?}")),
         }
     }
     if let Err(failure) = client.close().await {
-        shared.weather.borrow_mut().wrong.push(format!("the last client cannot close: {failure:?}"));
+        shared.stats.borrow_mut().wrong.push(format!("the last client cannot close: {failure:?}"));
     }
 }
 
 /// Looks at the table when everybody dead is recovered.
 fn audit(bench: &Bench, shared: &Shared, keys: u64) {
-    let (bench, mut weather) = (bench.under(Profile::Shm), shared.weather.borrow_mut());
+    let (bench, mut stats) = (bench.under(Profile::Shm), shared.stats.borrow_mut());
     let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
     let mut lane = bench.region.lane();
     let report = block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ())).expect("the heap reads");
-    weather.wrong.extend(report.problems.iter().map(|problem| format!("when all is over: {problem}")));
+    stats.wrong.extend(report.problems.iter().map(|problem| format!("when all is over: {problem}")));
     if report.used_slots > 0 || !bench.lock_words().is_empty() {
-        weather.wrong.push(format!(
-            "{} slots are in use, locks are held: {:x?}",
-            report.used_slots,
-            bench.lock_words()
-        ));
+        stats.wrong.push(format!("{} slots are in use, locks are held: {:x?}", report.used_slots, bench.lock_words()));
     }
     let contents = match bench.contents() {
         Ok(contents) => contents,
-        Err(what) => return weather.wrong.push(what),
+        Err(what) => return stats.wrong.push(what),
     };
     let (last, mut history) = (shared.last.borrow(), shared.history.borrow_mut());
     let mut lost = HashMap::new();
@@ -412,11 +408,11 @@ fn audit(bench: &Bench, shared: &Shared, keys: u64) {
         }
     }
     if !lost.is_empty() || contents.len() as u64 != keys {
-        weather.wrong.push(format!("{} of {keys} keys are there; lost or outdated: {lost:x?}", contents.len()));
+        stats.wrong.push(format!("{} of {keys} keys are there; lost or outdated: {lost:x?}", contents.len()));
     }
     match history.check(SEARCH_STEPS) {
-        Ok(checked) => weather.watched = checked.answered + checked.pending,
-        Err(refusal) => weather.wrong.push(refusal.to_string()),
+        Ok(checked) => stats.watched = checked.answered + checked.pending,
+        Err(refusal) => stats.wrong.push(refusal.to_string()),
     }
 }
 

@@ -7,6 +7,7 @@
 //! `decoders` runs all of them, on every toolchain, on the same corpora and on changed copies of them.
 #![forbid(unsafe_code)]
 
+mod case;
 mod extent;
 mod feed;
 mod load;
@@ -14,7 +15,6 @@ mod lock;
 mod mutate;
 mod names;
 mod row;
-mod shape;
 mod slot;
 mod superblock;
 mod url;

@@ -5,9 +5,9 @@ use guira_layout::{
     SlotState, SlotWord, slot_words,
 };
 
+use super::case::{Case, heads};
 use super::extent::mark;
 use super::feed::{Feed, bytes_of};
-use super::shape::{Shape, heads};
 use super::{Answer, Seed};
 
 /// Words of a delta in front of its entry (docs/layout.md).
@@ -23,84 +23,84 @@ const FURTHER: u64 = 1 << 63;
 /// If a promise of slots or records is broken.
 pub fn slot(data: &[u8]) -> Answer {
     let mut feed = Feed(data);
-    let shape = Shape::draw(&mut feed);
+    let case = Case::draw(&mut feed);
     let deltas = u64::from(feed.byte());
     let cut = feed.word();
-    let mut words = feed.words(slot_words(shape.config()));
-    let row = feed.words(shape.rows.row_words());
+    let mut words = feed.words(slot_words(case.config()));
+    let row = feed.words(case.rows.row_words());
 
     if let Some(word) = SlotWord::decode(words[SlotWord::WORD]) {
         assert_eq!(word.encode(), words[SlotWord::WORD]);
     } else {
         assert!(words[SlotWord::WORD] & 0xff > 2, "three states are known");
     }
-    let seal_word = Seal::word(&shape.rows);
+    let seal_word = Seal::word(&case.rows);
     let seal = Seal(words[seal_word]);
     assert_eq!(seal.0, u64::from(seal.is_sealed()) << 63 | u64::from(seal.sequence()) << 32 | seal.0 & 0xffff_ffff);
-    record(&shape, &words, &row, cut);
+    record(&case, &words, &row, cut);
 
     // As many deltas behind the first as an insert makes, and one more, sealed as they are.
-    let room = shape.config().max_path_rows;
+    let room = case.config().max_path_rows;
     if words[Record::ONE_ROW_WORD] & FURTHER != 0 {
         words[seal_word + 1] = deltas % (u64::from(room) + 1);
     }
-    if !seal_again(&shape, &mut words) {
-        return refused(&shape, &words);
+    if !seal_again(&case, &mut words) {
+        return refused(&case, &words);
     }
-    let answer = record(&shape, &words, &row, cut);
+    let answer = record(&case, &words, &row, cut);
     // The same record, of this table.
-    adopt(&shape, &mut words);
-    assert!(seal_again(&shape, &mut words));
-    assert_eq!(record(&shape, &words, &row, cut), Answer::Accepted);
+    adopt(&case, &mut words);
+    assert!(seal_again(&case, &mut words));
+    assert_eq!(record(&case, &words, &row, cut), Answer::Accepted);
     words[seal_word] = Seal::retired(seal.sequence()).0;
-    assert_eq!(decode(&shape, &words), Ok(None), "a retired record");
+    assert_eq!(decode(&case, &words), Ok(None), "a retired record");
     answer
 }
 
 /// Seals the record with the sequence number that is there; `false` if it says that it is longer than its slot.
-fn seal_again(shape: &Shape, words: &mut [u64]) -> bool {
-    let seal_word = Seal::word(&shape.rows);
+fn seal_again(case: &Case, words: &mut [u64]) -> bool {
+    let seal_word = Seal::word(&case.rows);
     let sequence = Seal(words[seal_word]).sequence();
-    let Some(seal) = seal_of(shape, words, sequence) else { return false };
+    let Some(seal) = seal_of(case, words, sequence) else { return false };
     assert_eq!((seal.sequence(), seal.is_sealed()), (sequence, true));
     words[seal_word] = seal.0;
     true
 }
 
 /// The seal of a slot's record, by docs/layout.md; `None` if the record says that it is longer than its slot.
-fn seal_of(shape: &Shape, words: &[u64], sequence: u32) -> Option<Seal> {
-    let further = further(shape, words)?;
+fn seal_of(case: &Case, words: &[u64], sequence: u32) -> Option<Seal> {
+    let further = further(case, words)?;
     let first = if words[Record::ONE_ROW_WORD] & FREES != 0 { Record::WORD } else { Record::ONE_ROW_WORD };
-    let keys = guira_sum::NhKeys::new(shape.superblock.secret.0);
+    let keys = guira_sum::NhKeys::new(case.superblock.secret.0);
     let seed = if further.is_empty() {
         sequence.into()
     } else {
         guira_sum::nh_at(&keys, guira_sum::Level::Second, further, sequence.into())
     };
-    let sum = guira_sum::nh_or_zero(&keys, &words[first..Seal::word(&shape.rows)], seed);
+    let sum = guira_sum::nh_or_zero(&keys, &words[first..Seal::word(&case.rows)], seed);
     Some(Seal(1 << 63 | u64::from(sequence) << 32 | sum & 0xffff_ffff))
 }
 
-fn decode(shape: &Shape, words: &[u64]) -> Result<Option<Record>, RecordError> {
-    Record::decode(words, &shape.rows, shape.config(), &shape.geometry)
+fn decode(case: &Case, words: &[u64]) -> Result<Option<Record>, RecordError> {
+    Record::decode(words, &case.rows, case.config(), &case.geometry)
 }
 
 /// The words behind the seal that belong to the record: the number of further deltas, and these; none if there are no
 /// further deltas. `None` if they are more than the slot has.
-fn further<'w>(shape: &Shape, words: &'w [u64]) -> Option<&'w [u64]> {
-    let behind = &words[Seal::word(&shape.rows) + 1..];
+fn further<'w>(case: &Case, words: &'w [u64]) -> Option<&'w [u64]> {
+    let behind = &words[Seal::word(&case.rows) + 1..];
     if words[Record::ONE_ROW_WORD] & FURTHER == 0 {
         return Some(&[]);
     }
     let deltas = usize::try_from(*behind.first()?).ok()?;
-    behind.get(..deltas.checked_mul(stride(shape))?.checked_add(1)?)
+    behind.get(..deltas.checked_mul(stride(case))?.checked_add(1)?)
 }
 
 /// Every delta of a slot's record, which is no longer than the slot.
-fn deltas<'w>(shape: &Shape, words: &'w [u64]) -> Vec<&'w [u64]> {
-    let further = further(shape, words).and_then(|words| words.get(1..)).unwrap_or_default();
-    let first = &words[Record::ONE_ROW_WORD..Seal::word(&shape.rows)];
-    std::iter::once(first).chain(further.chunks_exact(stride(shape))).collect()
+fn deltas<'w>(case: &Case, words: &'w [u64]) -> Vec<&'w [u64]> {
+    let further = further(case, words).and_then(|words| words.get(1..)).unwrap_or_default();
+    let first = &words[Record::ONE_ROW_WORD..Seal::word(&case.rows)];
+    std::iter::once(first).chain(further.chunks_exact(stride(case))).collect()
 }
 
 /// The slot of a row that a delta changes.
@@ -109,33 +109,33 @@ fn slot_of(delta: &[u64]) -> u64 {
 }
 
 /// Words of a delta.
-fn stride(shape: &Shape) -> usize {
-    DELTA_WORDS + shape.rows.entry_words()
+fn stride(case: &Case) -> usize {
+    DELTA_WORDS + case.rows.entry_words()
 }
 
 /// A record that says it is longer than its slot.
-fn refused(shape: &Shape, words: &[u64]) -> Answer {
+fn refused(case: &Case, words: &[u64]) -> Answer {
     let mut words = words.to_vec();
-    let seal_word = Seal::word(&shape.rows);
+    let seal_word = Seal::word(&case.rows);
     words[seal_word] |= 1 << 63;
     let sequence = Seal(words[seal_word]).sequence();
-    assert_eq!(decode(shape, &words), Err(RecordError::Seal { sequence }), "a record beyond its slot");
+    assert_eq!(decode(case, &words), Err(RecordError::Seal { sequence }), "a record beyond its slot");
     Answer::Refused
 }
 
 /// Makes a record name only what its table has, by what it names: rows, entries, extents and a mark.
-fn adopt(shape: &Shape, words: &mut [u64]) {
-    if !is_mark(shape, words[Record::WORD]) {
+fn adopt(case: &Case, words: &mut [u64]) {
+    if !is_mark(case, words[Record::WORD]) {
         words[Record::ONE_ROW_WORD] &= !FREES;
     }
-    let count = deltas(shape, words).len();
-    let behind = Seal::word(&shape.rows) + 2;
+    let count = deltas(case, words).len();
+    let behind = Seal::word(&case.rows) + 2;
     for delta in 0..count {
-        let at = if delta == 0 { Record::ONE_ROW_WORD } else { behind + (delta - 1) * stride(shape) };
-        let delta = &mut words[at..][..stride(shape)];
-        let (row, slot) = ((delta[0] & ROW_BITS) % shape.config().rows, slot_of(delta) % shape.rows.entries() as u64);
+        let at = if delta == 0 { Record::ONE_ROW_WORD } else { behind + (delta - 1) * stride(case) };
+        let delta = &mut words[at..][..stride(case)];
+        let (row, slot) = ((delta[0] & ROW_BITS) % case.config().rows, slot_of(delta) % case.rows.entries() as u64);
         delta[0] = delta[0] & (FREES | FURTHER) | slot << 58 | row;
-        if extent_of(shape, delta).is_some_and(|extent| !is_possible(shape, &extent)) {
+        if extent_of(case, delta).is_some_and(|extent| !is_possible(case, &extent)) {
             // Inline instead.
             delta[1] &= !(1 << (50 + slot));
         }
@@ -143,9 +143,9 @@ fn adopt(shape: &Shape, words: &mut [u64]) {
 }
 
 /// Why a sealed record cannot be replayed: the first thing it names that the table does not have.
-fn missing(shape: &Shape, words: &[u64], sequence: u32) -> Option<RecordError> {
-    let (rows, entries) = (shape.config().rows, shape.rows.entries());
-    for delta in deltas(shape, words) {
+fn missing(case: &Case, words: &[u64], sequence: u32) -> Option<RecordError> {
+    let (rows, entries) = (case.config().rows, case.rows.entries());
+    for delta in deltas(case, words) {
         let (row, slot) = (RowId(delta[0] & ROW_BITS), slot_of(delta) as u8);
         if row.0 >= rows {
             return Some(RecordError::Row { sequence, row, rows });
@@ -153,50 +153,50 @@ fn missing(shape: &Shape, words: &[u64], sequence: u32) -> Option<RecordError> {
         if usize::from(slot) >= entries {
             return Some(RecordError::Slot { sequence, row, slot, entries });
         }
-        if let Some(extent) = extent_of(shape, delta).filter(|extent| !is_possible(shape, extent)) {
+        if let Some(extent) = extent_of(case, delta).filter(|extent| !is_possible(case, extent)) {
             return Some(RecordError::Extent { sequence, row, offset: extent.offset });
         }
     }
     let (offset, frees) = (words[Record::WORD], words[Record::ONE_ROW_WORD] & FREES != 0);
-    (frees && !is_mark(shape, offset)).then_some(RecordError::Mark { sequence, offset })
+    (frees && !is_mark(case, offset)).then_some(RecordError::Mark { sequence, offset })
 }
 
 /// The extent that a delta's entry refers to, if it is occupied and refers to one.
-fn extent_of(shape: &Shape, delta: &[u64]) -> Option<ExtentRef> {
+fn extent_of(case: &Case, delta: &[u64]) -> Option<ExtentRef> {
     let slot = slot_of(delta);
     let both = 1 << (36 + slot) | 1 << (50 + slot);
-    let refers = shape.config().format.has_extents() && delta[1] & both == both;
-    refers.then(|| shape.rows.extent_of(&delta[DELTA_WORDS..], 0))
+    let refers = case.config().format.has_extents() && delta[1] & both == both;
+    refers.then(|| case.rows.extent_of(&delta[DELTA_WORDS..], 0))
 }
 
 /// Whether the table can have the extent: then it lies inside the chunks, and its mark in front of it.
-fn is_possible(shape: &Shape, extent: &ExtentRef) -> bool {
-    mark(shape, extent);
-    extent.mark_offset(shape.config(), &shape.geometry).is_some()
+fn is_possible(case: &Case, extent: &ExtentRef) -> bool {
+    mark(case, extent);
+    extent.mark_offset(case.config(), &case.geometry).is_some()
 }
 
 /// Whether a chunk has a mark at byte `offset`: behind its header, one a slot of 64 bytes at most. // [R-EXTENT-4]
-fn is_mark(shape: &Shape, offset: u64) -> bool {
-    let (chunk_bytes, header) = (shape.config().chunk_bytes, CHUNK_HEADER_WORDS * 8);
-    if shape.config().chunks == 0 {
+fn is_mark(case: &Case, offset: u64) -> bool {
+    let (chunk_bytes, header) = (case.config().chunk_bytes, CHUNK_HEADER_WORDS * 8);
+    if case.config().chunks == 0 {
         return false;
     }
-    let first = shape.geometry.chunk(0).offset();
-    let inside = first <= offset && offset < first + shape.config().chunks * chunk_bytes;
+    let first = case.geometry.chunk(0).offset();
+    let inside = first <= offset && offset < first + case.config().chunks * chunk_bytes;
     let marks = header..header + (chunk_bytes.saturating_sub(header)) / (64 + 8) * 8;
     inside && offset.is_multiple_of(8) && marks.contains(&((offset - first) % chunk_bytes))
 }
 
 /// What a slot's words hold, if anything: a record within the slot, which encodes to itself, names only what the table
 /// has, and whose deltas complete any row of the table.
-fn record(shape: &Shape, words: &[u64], row: &[u64], cut: u64) -> Answer {
-    let seal = Seal(words[Seal::word(&shape.rows)]);
-    let wrong = match seal_of(shape, words, seal.sequence()) {
+fn record(case: &Case, words: &[u64], row: &[u64], cut: u64) -> Answer {
+    let seal = Seal(words[Seal::word(&case.rows)]);
+    let wrong = match seal_of(case, words, seal.sequence()) {
         _ if !seal.is_sealed() => None,
-        Some(fits) if fits == seal => missing(shape, words, seal.sequence()),
+        Some(fits) if fits == seal => missing(case, words, seal.sequence()),
         _ => Some(RecordError::Seal { sequence: seal.sequence() }),
     };
-    let decoded = decode(shape, words);
+    let decoded = decode(case, words);
     assert_eq!(decoded.as_ref().err(), wrong.as_ref());
     let Ok(Some(record)) = decoded else {
         assert!(wrong.is_some() || !seal.is_sealed());
@@ -206,8 +206,8 @@ fn record(shape: &Shape, words: &[u64], row: &[u64], cut: u64) -> Answer {
     for part in further.into_iter().chain([first]) {
         assert_eq!(part.words, &words[part.word..][..part.words.len()]);
     }
-    let encoded = deltas(shape, words);
-    let decoded: Vec<Delta<'_>> = record.deltas(&shape.rows).collect();
+    let encoded = deltas(case, words);
+    let decoded: Vec<Delta<'_>> = record.deltas(&case.rows).collect();
     assert_eq!(decoded.len(), encoded.len());
     let frees = words[Record::ONE_ROW_WORD] & FREES != 0;
     let freed = frees.then(|| (words[Record::WORD], Generation(words[Record::WORD + 1])));
@@ -219,10 +219,10 @@ fn record(shape: &Shape, words: &[u64], row: &[u64], cut: u64) -> Answer {
         rebuilt.free_extent(mark, generation);
     }
     for delta in &decoded {
-        let after = completes(shape, delta, row, cut);
-        rebuilt.push(&shape.rows, delta.row, delta.slot.into(), &after);
+        let after = completes(case, delta, row, cut);
+        rebuilt.push(&case.rows, delta.row, delta.slot.into(), &after);
     }
-    rebuilt.seal(shape.rows.sums(), seal.sequence());
+    rebuilt.seal(case.rows.sums(), seal.sequence());
     if is_canonical(words, &encoded) {
         assert_eq!(rebuilt, record);
     }
@@ -231,8 +231,8 @@ fn record(shape: &Shape, words: &[u64], row: &[u64], cut: u64) -> Answer {
 
 /// The row after `delta`, whatever it is applied to: the row before, the row after, or one torn anywhere; however
 /// often. // [R-COMMIT-3]
-fn completes(shape: &Shape, delta: &Delta<'_>, before: &[u64], cut: u64) -> Vec<u64> {
-    let rows = &shape.rows;
+fn completes(case: &Case, delta: &Delta<'_>, before: &[u64], cut: u64) -> Vec<u64> {
+    let rows = &case.rows;
     assert!(usize::from(delta.slot) < rows.entries(), "a delta's slot exists");
     let mut after = before.to_vec();
     delta.apply(rows, &mut after);
@@ -265,25 +265,25 @@ fn is_canonical(words: &[u64], deltas: &[&[u64]]) -> bool {
 pub(super) fn seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (name, head) in heads() {
-        let shape = Shape::draw(&mut Feed(&head));
-        let rows = &shape.rows;
-        let count = match shape.config().format {
-            EntryFormat::Fixed { key_bytes: 4, .. } => shape.config().max_path_rows,
+        let case = Case::draw(&mut Feed(&head));
+        let rows = &case.rows;
+        let count = match case.config().format {
+            EntryFormat::Fixed { key_bytes: 4, .. } => case.config().max_path_rows,
             EntryFormat::Fixed { .. } => 1,
             EntryFormat::Bytes { .. } => 3,
         };
         let mut record = Record::default();
         record.clear();
-        if shape.config().format.has_extents() {
-            record.free_extent(shape.geometry.chunk(0).offset() + 64, Generation(55));
+        if case.config().format.has_extents() {
+            record.free_extent(case.geometry.chunk(0).offset() + 64, Generation(55));
         }
         let mut row = vec![0; rows.row_words()];
         for change in 0..count {
             let (at, slot) = (RowId(change.into()), usize::from(change) % rows.entries());
             rows.format(at, &mut row);
             let mut entry = vec![0x1111 * u64::from(change); rows.entry_words()];
-            if change == 2 && shape.config().format.has_extents() {
-                rows.encode_extent_entry(&mut entry, &run_at_first_chunk(&shape));
+            if change == 2 && case.config().format.has_extents() {
+                rows.encode_extent_entry(&mut entry, &run_at_first_chunk(&case));
                 rows.put_entry(&mut row, slot, &entry, Placement::Extent);
             } else if change % 2 == 0 {
                 rows.put_entry(&mut row, slot, &entry, Placement::Inline);
@@ -291,7 +291,7 @@ pub(super) fn seeds() -> Vec<Seed> {
             rows.finish(at, &mut row);
             record.push(rows, at, slot, &row);
         }
-        let mut words = vec![0; slot_words(shape.config())];
+        let mut words = vec![0; slot_words(case.config())];
         words[SlotWord::WORD] = SlotWord { state: SlotState::Live, generation: 3 }.encode();
         record.seal(rows.sums(), 5);
         words[Record::WORD..][..record.words().len()].copy_from_slice(record.words());
@@ -302,9 +302,9 @@ pub(super) fn seeds() -> Vec<Seed> {
 }
 
 /// An extent that takes the whole of the table's first chunk, behind the header and the mark.
-fn run_at_first_chunk(shape: &Shape) -> ExtentRef {
+fn run_at_first_chunk(case: &Case) -> ExtentRef {
     let behind = (CHUNK_HEADER_WORDS + 1) * 8;
-    let value_bytes = (shape.config().chunk_bytes - behind) as u32 - 64;
-    let offset = shape.geometry.chunk(0).offset() + behind;
+    let value_bytes = (case.config().chunk_bytes - behind) as u32 - 64;
+    let offset = case.geometry.chunk(0).offset() + behind;
     ExtentRef { digest: 7, offset, generation: Generation(56), key_bytes: 5, value_bytes }
 }

@@ -5,8 +5,8 @@ use guira_layout::{
     STATE_WORD, SUPERBLOCK_BYTES, SUPERBLOCK_WORDS, Secret, Superblock, SuperblockError, TableState,
 };
 
+use super::case::{CASE_BYTES, Case, heads};
 use super::feed::{Feed, bytes_of, words_of};
-use super::shape::{SHAPE_BYTES, Shape, heads};
 use super::{Answer, Seed};
 
 // As docs/layout.md says.
@@ -97,12 +97,12 @@ pub(super) fn consistent(superblock: &Superblock) {
         }
     };
     assert!(geometry.main_bytes() + geometry.device_bytes() < 1 << 62);
-    areas_follow_each_other(&Shape::of(superblock.clone()));
+    areas_follow_each_other(&Case::of(superblock.clone()));
 }
 
 /// No two areas share a byte, and all lie inside their space.
-fn areas_follow_each_other(shape: &Shape) {
-    let (config, geometry, rows) = (shape.config(), &shape.geometry, &shape.rows);
+fn areas_follow_each_other(case: &Case) {
+    let (config, geometry, rows) = (case.config(), &case.geometry, &case.rows);
     let slot_bytes = geometry.slot_words() as u64 * 8;
     let last_slot = geometry.slot(config.max_clients - 1).offset();
     let chunk_table = geometry.row(RowId(config.rows)).offset();
@@ -130,11 +130,11 @@ fn areas_follow_each_other(shape: &Shape) {
         assert!(config.chunk_bytes == 0 && !config.format.has_extents());
     }
     assert!(end <= geometry.main_bytes() && geometry.chunk_of(end).is_none());
-    let last_lock = shape.locks.mask(LockId(config.physical_locks - 1));
-    assert!(last_lock.word < shape.locks.words());
-    assert!(shape.locks.addr(last_lock.word).offset() + 8 <= geometry.device_bytes());
+    let last_lock = case.locks.mask(LockId(config.physical_locks - 1));
+    assert!(last_lock.word < case.locks.words());
+    assert!(case.locks.addr(last_lock.word).offset() + 8 <= geometry.device_bytes());
     for row in [0, config.rows / 2, config.rows - 1] {
-        assert!(shape.locks.lock_of(RowId(row)).0 < config.physical_locks);
+        assert!(case.locks.lock_of(RowId(row)).0 < config.physical_locks);
     }
 }
 
@@ -150,8 +150,8 @@ pub(super) fn seeds() -> Vec<Seed> {
         }
     }
     for (name, head) in heads().into_iter().step_by(5) {
-        assert_eq!(head.len(), SHAPE_BYTES);
-        add(&format!("drawn-{name}"), &words(&Shape::draw(&mut Feed(&head)).superblock));
+        assert_eq!(head.len(), CASE_BYTES);
+        add(&format!("drawn-{name}"), &words(&Case::draw(&mut Feed(&head)).superblock));
     }
     let mut superblock = superblock_of(Preset::Paper, "fixed:4:4");
     superblock.config.checksum = ChecksumKind::Nh;

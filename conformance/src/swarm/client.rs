@@ -65,7 +65,7 @@ pub struct SimClient {
     owner: OwnerId,
     hold: SlotHold,
     /// The next operation is dropped when it has waited so long, in nanoseconds.
-    patience_ns: Option<u64>,
+    drop_after_ns: Option<u64>,
 }
 
 /// What became of the wish for a slot.
@@ -106,18 +106,18 @@ impl SimClient {
                 let has_extents = table.config().format.has_extents();
                 let extents = has_extents.then(|| Extents::new(Arc::clone(table), owner));
                 let (timer, encoded) = (region.lane(), Vec::new());
-                let patience_ns = None;
-                let client = SimClient { region, lane, timer, client, extents, encoded, owner, hold, patience_ns };
+                let drop_after_ns = None;
+                let client = SimClient { region, lane, timer, client, extents, encoded, owner, hold, drop_after_ns };
                 return Ok(Claim::Taken(Box::new(client), recovered));
             }
         }
         Ok(Claim::NoSlot)
     }
 
-    /// Lets the next operation be dropped when it has waited `patience_ns` nanoseconds. A search for room for a value
+    /// Lets the next operation be dropped when it has waited `drop_after_ns` nanoseconds. A search for room for a value
     /// is not dropped: no fabric that exists lets it wait.
-    pub fn drop_next_after(&mut self, patience_ns: u64) {
-        self.patience_ns = Some(patience_ns);
+    pub fn drop_next_after(&mut self, drop_after_ns: u64) {
+        self.drop_after_ns = Some(drop_after_ns);
     }
 
     /// Waits for what a dropped operation left in flight. // [R-DROP-1]
@@ -142,7 +142,7 @@ impl SimClient {
     pub async fn get(&mut self, key: &[u8]) -> Result<Option<(Vec<u8>, Token)>, Failure> {
         let mut value = Vec::new();
         let got = self.client.get(&mut self.lane, key, &mut value);
-        match within(&mut self.timer, self.patience_ns.take(), got).await {
+        match within(&mut self.timer, self.drop_after_ns.take(), got).await {
             Some(token) => Ok(token?.map(|token| (value, token))),
             None => {
                 self.settle().await?;
@@ -189,7 +189,7 @@ impl SimClient {
             }
         });
         let changed = self.client.change(&mut self.lane, key, change);
-        let Some(result) = within(&mut self.timer, self.patience_ns.take(), changed).await else {
+        let Some(result) = within(&mut self.timer, self.drop_after_ns.take(), changed).await else {
             self.client.settle(&mut self.lane).await.map_err(session)?;
             let committed = self.client.has_committed();
             match (extent, &mut self.extents) {
@@ -223,7 +223,7 @@ impl SimClient {
             extents.tend(&mut self.lane).await.map_err(ExtentError::Fabric)?;
         }
         let changed = self.client.change(&mut self.lane, key, change);
-        let Some(changed) = within(&mut self.timer, self.patience_ns.take(), changed).await else {
+        let Some(changed) = within(&mut self.timer, self.drop_after_ns.take(), changed).await else {
             self.settle().await?;
             return Err(Failure::Dropped { committed: self.client.has_committed() });
         };
@@ -300,10 +300,10 @@ async fn recover_slot(
     }
 }
 
-/// What `future` gives, unless it waits longer than `patience_ns`: then it is dropped.
-async fn within<T>(timer: &mut SimLane, patience_ns: Option<u64>, future: impl Future<Output = T>) -> Option<T> {
-    let Some(patience_ns) = patience_ns else { return Some(future.await) };
-    let until_ns = timer.now_ns().saturating_add(patience_ns);
+/// What `future` gives, unless it waits longer than `drop_after_ns`: then it is dropped.
+async fn within<T>(timer: &mut SimLane, drop_after_ns: Option<u64>, future: impl Future<Output = T>) -> Option<T> {
+    let Some(drop_after_ns) = drop_after_ns else { return Some(future.await) };
+    let until_ns = timer.now_ns().saturating_add(drop_after_ns);
     let (mut future, mut alarm) = (pin!(future), pin!(pause_until(timer, until_ns)));
     poll_fn(|cx| match future.as_mut().poll(cx) {
         Poll::Ready(output) => Poll::Ready(Some(output)),

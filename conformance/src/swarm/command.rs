@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::describe::describe;
 use super::run::{Run, run};
 use super::tally::Tally;
-use super::tell::tell;
-use crate::storm::{self, Aim, Storm, Weather};
+use crate::storm::{self, Storm, StormStats, Victims};
 
 /// Seeds of a soak that is not told how many.
 const SOAK_SEEDS: u64 = 100_000;
@@ -37,7 +37,7 @@ const STORM_MS: u64 = 1_000;
 const STORM_DEATHS: u64 = 500;
 const STORM_KEYS: u64 = 1_000_000;
 /// The calm that a storm is compared with is no longer than this, in nanoseconds of virtual time: all of it is alike.
-const LONGEST_CALM_NS: u64 = 10_000_000_000;
+const MAX_BASELINE_NS: u64 = 10_000_000_000;
 
 /// What was asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<(Command, bool)>
         keys: STORM_KEYS,
         span_ns: STORM_MS * 1_000_000,
         deaths_per_second: STORM_DEATHS,
-        aim: Aim::Anybody,
+        victims: Victims::Any,
     };
     let mut threads = thread::available_parallelism().map_or(1, usize::from);
     while let Some(argument) = arguments.next() {
@@ -78,7 +78,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<(Command, bool)>
             "--threads" => threads = arguments.next()?.parse().ok().filter(|threads| *threads > 0)?,
             "--seconds" => storm.span_ns = nanoseconds(&arguments.next()?)?,
             "--deaths-per-second" => storm.deaths_per_second = arguments.next()?.parse().ok()?,
-            "--aimed" => storm.aim = Aim::Holders,
+            "--aimed" => storm.victims = Victims::LockHolders,
             "--keys" => storm.keys = arguments.next()?.parse().ok().filter(|keys| (1_000..1 << 31).contains(keys))?,
             "--seed" => storm.seed = arguments.next()?.parse().ok()?,
             "--keep-going" => keeps_going = true,
@@ -103,7 +103,7 @@ fn nanoseconds(seconds: &str) -> Option<u64> {
 
 /// Runs a storm and the same without deaths, at once if there are two cores, and compares them.
 fn compare(storm: &Storm, is_json: bool) -> ExitCode {
-    let calm = Storm { deaths_per_second: 0, span_ns: storm.span_ns.min(LONGEST_CALM_NS), ..*storm };
+    let calm = Storm { deaths_per_second: 0, span_ns: storm.span_ns.min(MAX_BASELINE_NS), ..*storm };
     let run = |name: &'static str, storm: Storm| {
         let (started, mut next) = (Instant::now(), Duration::ZERO);
         let mut progress = |passed_ns: u64| {
@@ -123,48 +123,48 @@ fn compare(storm: &Storm, is_json: bool) -> ExitCode {
             quiet.join().map_or_else(|panic| std::panic::resume_unwind(panic), |quiet| (stormy, quiet))
         }),
     };
-    let rate = |weather: &Weather, of: &Storm| weather.operations as f64 / of.span_ns as f64 * 1e3;
+    let rate = |stats: &StormStats, of: &Storm| stats.operations as f64 / of.span_ns as f64 * 1e3;
     let ratio = rate(&stormy, storm) / rate(&quiet, &calm).max(f64::MIN_POSITIVE);
     if is_json {
         println!(
             "{{\"storm\": {}, \"calm\": {}, \"ratio\": {ratio:.4}}}",
-            weather_json(&stormy, storm),
-            weather_json(&quiet, &calm)
+            stats_json(&stormy, storm),
+            stats_json(&quiet, &calm)
         );
     } else {
         println!("{storm:?}");
-        for (name, weather, of) in [("storm", &stormy, storm), ("calm", &quiet, &calm)] {
+        for (name, stats, of) in [("storm", &stormy, storm), ("calm", &quiet, &calm)] {
             println!(
                 "{name}: {:.2} million operations a second; {} clients died, {} were recovered, {} commits completed; \
                  the longest operation took {:.3} ms; {} operations of watched keys are linearizable; {} million verbs",
-                rate(weather, of),
-                weather.deaths,
-                weather.recoveries,
-                weather.replays,
-                weather.longest_ns as f64 / 1e6,
-                weather.watched,
-                weather.verbs / 1_000_000
+                rate(stats, of),
+                stats.deaths,
+                stats.recoveries,
+                stats.replays,
+                stats.longest_ns as f64 / 1e6,
+                stats.watched,
+                stats.verbs / 1_000_000
             );
-            weather.wrong.iter().take(20).for_each(|wrong| println!("WRONG: {wrong}"));
+            stats.wrong.iter().take(20).for_each(|wrong| println!("WRONG: {wrong}"));
         }
         println!("the storm's throughput is {:.1} % of the calm's", ratio * 100.0);
     }
     if stormy.wrong.is_empty() && quiet.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn weather_json(weather: &Weather, of: &Storm) -> String {
-    let wrong: Vec<String> = weather.wrong.iter().map(|wrong| quoted(wrong)).collect();
+fn stats_json(stats: &StormStats, of: &Storm) -> String {
+    let wrong: Vec<String> = stats.wrong.iter().map(|wrong| quoted(wrong)).collect();
     format!(
         "{{\"operations\": {}, \"simulated_ns\": {}, \"deaths\": {}, \"recoveries\": {}, \"replays\": {}, \
          \"longest_ns\": {}, \"watched\": {}, \"verbs\": {}, \"wrong\": [{}]}}",
-        weather.operations,
+        stats.operations,
         of.span_ns,
-        weather.deaths,
-        weather.recoveries,
-        weather.replays,
-        weather.longest_ns,
-        weather.watched,
-        weather.verbs,
+        stats.deaths,
+        stats.recoveries,
+        stats.replays,
+        stats.longest_ns,
+        stats.watched,
+        stats.verbs,
         wrong.join(", ")
     )
 }
@@ -185,7 +185,7 @@ fn replay(seed: u64, is_json: bool) -> ExitCode {
             counts(&one.tally)
         );
     } else {
-        print!("{}", tell(&one));
+        print!("{}", describe(&one));
     }
     if !is_repeated {
         eprintln!("seed {seed} gave two event logs: {:#018x} and {:#018x}", one.log_hash, other.log_hash);
@@ -255,7 +255,7 @@ impl Soak {
             self.state().running.insert(seed);
             let (tally, wrong) = match catch_unwind(AssertUnwindSafe(|| run(seed, 0))) {
                 Ok(Run { tally, wrong, .. }) => (tally, wrong),
-                Err(panic) => (Tally { runs: 1, ..Tally::default() }, vec![said(panic.as_ref())]),
+                Err(panic) => (Tally { runs: 1, ..Tally::default() }, vec![panic_message(panic.as_ref())]),
             };
             let mut state = self.state();
             state.running.remove(&seed);
@@ -332,7 +332,7 @@ fn counts(tally: &Tally) -> String {
 }
 
 /// What a panic said.
-fn said(panic: &(dyn std::any::Any + Send)) -> String {
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     format!("it panicked: {}", text.unwrap_or("without words"))
 }
@@ -358,11 +358,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_understood() {
+    fn arguments_are_parsed() {
         let soak = Command::Soak { from: 7, seeds: 3, threads: 1, keeps_going: true };
         assert_eq!(parsed("soak --from 7 --seeds 3 --threads 1 --keep-going --format json"), Some((soak, true)));
         assert_eq!(parsed("replay 12"), Some((Command::Replay { seed: 12 }, false)));
-        let storm = Storm { seed: 2, keys: 5_000, span_ns: 500_000_000, deaths_per_second: 9, aim: Aim::Holders };
+        let storm =
+            Storm { seed: 2, keys: 5_000, span_ns: 500_000_000, deaths_per_second: 9, victims: Victims::LockHolders };
         let text = "storm --seconds 0.5 --deaths-per-second 9 --aimed --keys 5000 --seed 2";
         assert_eq!(parsed(text), Some((Command::Storm { storm }, false)));
         for wrong in ["", "soak 3", "replay", "replay x", "soak --seeds", "soak --threads 0", "rest"] {
@@ -371,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_of_json_end_where_they_should() {
+    fn json_strings_are_escaped() {
         assert_eq!(quoted("a \"b\"\n\\c"), r#""a \"b\"\n\\c""#);
     }
 }

@@ -8,25 +8,25 @@
 //!
 //! What must hold: no client ever waits for ever, or meets an error that nothing explains; every value that is read was
 //! written, as a whole; each key's history is linearizable, with what a last look at the table finds as its end; after
-//! each step that leaves no lock held the table is sound ([`Watch`]); and in the end it is, without any lock held, slot
+//! each step that leaves no lock held the table is sound ([`Monitor`]); and in the end it is, without any lock held, slot
 //! in use, or commit half done.
 
 mod client;
 mod command;
+mod describe;
 mod member;
+mod monitor;
 mod printed;
 mod run;
 mod setup;
 mod tally;
-mod tell;
 mod values;
-mod watch;
 
 pub use client::{Claim, Failure, SimClient};
 pub use command::command;
-pub use printed::{Lease, Printed, Sights as RepairSights, run_printed};
+pub use describe::describe;
+pub use monitor::{Monitor, MonitorStats};
+pub use printed::{Lease, PrintedRun, RepairLog, run_printed};
 pub use run::{Run, run, run_changed, run_setup};
 pub use setup::{ROWS, Setup, round_trip_ns};
 pub use tally::Tally;
-pub use tell::tell;
-pub use watch::{Sights, Watch};

@@ -1,7 +1,7 @@
 //! Crowds in preset `paper`: one client dies, and some of those die who repair after it.
 //!
 //! The printed repair promises nothing if somebody who lives is presumed dead, or if two repair at a time; and nothing
-//! keeps clients from either (holes H5 to H7, H9, H11). So whether it was so is not assumed but seen: [`Sights`] knows
+//! keeps clients from either (holes H5 to H7, H9, H11). So whether it was so is not assumed but seen: [`RepairLog`] knows
 //! who holds each lock and each lease, and who is dead. WRITEs happen wholly or not at all here.
 //!
 //! Whoever is to die in a repair is known from a run of the same seed that goes the same way until then.
@@ -25,11 +25,11 @@ const DEAD_REPAIRERS: u64 = 2;
 const VERBS_OF_OPERATION: u64 = 10;
 
 /// A crowd's run, and what was seen of its repairs.
-pub struct Printed {
+pub struct PrintedRun {
     /// The run.
     pub run: Run,
     /// Its repairs.
-    pub sights: Sights,
+    pub repairs: RepairLog,
 }
 
 /// A repair: by whom, and how many verbs it had carried out when it got the lease, and when it gave that back.
@@ -46,7 +46,7 @@ pub struct Lease {
 
 /// Who holds what, and who should not.
 #[derive(Clone, Debug, Default)]
-pub struct Sights {
+pub struct RepairLog {
     /// The client that holds each lock, by word and bit.
     holders: BTreeMap<(u64, u32), u32>,
     dead: BTreeSet<u32>,
@@ -55,15 +55,15 @@ pub struct Sights {
     /// Repairs in the order in which they began.
     pub leases: Vec<Lease>,
     /// Repairs of locks whose holder lived, or that nobody held any more.
-    pub of_the_living: u64,
+    pub of_live_holders: u64,
     /// Repairs that began while another client that lived was in the middle of one.
-    pub at_once: u64,
+    pub overlapping: u64,
 }
 
-impl Sights {
+impl RepairLog {
     /// Whether nobody who lived was presumed dead, and one client repaired at a time: then everything must hold.
-    pub fn keep_the_conditions(&self) -> bool {
-        self.of_the_living == 0 && self.at_once == 0
+    pub fn meets_conditions(&self) -> bool {
+        self.of_live_holders == 0 && self.overlapping == 0
     }
 
     /// Repairers that died with a lease.
@@ -115,11 +115,11 @@ impl Sights {
             return;
         }
         let is_under_way = |lease: &Lease| lease.until.is_none() && !self.dead.contains(&lease.client);
-        self.at_once += u64::from(self.leases.iter().any(is_under_way));
+        self.overlapping += u64::from(self.leases.iter().any(is_under_way));
         // One lock a region.
         let mask = bench.table.locks().mask(LockId(region.into()));
         let holder = self.holders.get(&(bench.table.locks().addr(mask.word).word(), mask.mask.trailing_zeros()));
-        self.of_the_living += u64::from(holder.is_none_or(|holder| !self.dead.contains(holder)));
+        self.of_live_holders += u64::from(holder.is_none_or(|holder| !self.dead.contains(holder)));
         self.leases.push(Lease { client, from: verbs, until: None, region });
     }
 }
@@ -129,7 +129,7 @@ fn lease_at(bench: &Bench, region: u8) -> Addr {
 }
 
 /// Runs the crowd of `seed`, and keeps the last `keep_events` events.
-pub fn run_printed(seed: u64, keep_events: usize) -> Printed {
+pub fn run_printed(seed: u64, keep_events: usize) -> PrintedRun {
     let setup = Setup::printed(seed);
     let mut rng = SplitMix64(seed ^ 0x6465_6164_2121_2121);
     let die = |client: u32, after_verbs: u64| ClientFault {
@@ -140,7 +140,7 @@ pub fn run_printed(seed: u64, keep_events: usize) -> Printed {
     let first = rng.below(u64::from(setup.clients)) as u32;
     let mut faults = vec![die(first, rng.below(VERBS_OF_OPERATION * u64::from(setup.operations)))];
     for _ in 0..rng.below(DEAD_REPAIRERS + 1) {
-        let repairs = run_with(&setup, 0, &faults).sights.leases;
+        let repairs = run_with(&setup, 0, &faults).repairs.leases;
         // The first repair that nobody dies in yet, by somebody who would be missed: the last client has to live.
         let lives = |lease: &&Lease| {
             lease.client < setup.clients && faults.iter().all(|fault| fault.client != ClientId(lease.client))
@@ -151,9 +151,9 @@ pub fn run_printed(seed: u64, keep_events: usize) -> Printed {
     run_with(&setup, keep_events, &faults)
 }
 
-fn run_with(setup: &Setup, keep_events: usize, faults: &[ClientFault]) -> Printed {
-    let sights: Rc<RefCell<Sights>> = Rc::default();
-    let seen = Rc::clone(&sights);
+fn run_with(setup: &Setup, keep_events: usize, faults: &[ClientFault]) -> PrintedRun {
+    let repairs: Rc<RefCell<RepairLog>> = Rc::default();
+    let seen = Rc::clone(&repairs);
     let watch = |bench: &Bench| -> Box<dyn FnMut(&Event)> {
         let bench = bench.clone();
         assert_eq!(
@@ -164,6 +164,6 @@ fn run_with(setup: &Setup, keep_events: usize, faults: &[ClientFault]) -> Printe
         Box::new(move |event| seen.borrow_mut().see(&bench, event))
     };
     let run = run_seen(setup.clone(), keep_events, |plan| plan.clients.extend(faults), watch);
-    let sights = sights.borrow().clone();
-    Printed { run, sights }
+    let repairs = repairs.borrow().clone();
+    PrintedRun { run, repairs }
 }

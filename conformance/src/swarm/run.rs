@@ -12,10 +12,10 @@ use guira_layout::{RowId, SuperblockError};
 use guira_rcuckoo::{TableError, open_table};
 
 use super::member::{FILLER, Member, Shared};
+use super::monitor::Monitor;
 use super::setup::Setup;
 use super::tally::Tally;
 use super::values::{key_bytes, key_number, value_of};
-use super::watch::Watch;
 use crate::{Bench, block_on};
 
 /// A number no client of a run has: who looks at the table when it is over.
@@ -86,7 +86,7 @@ pub fn run_seen(
     let network = Network::of(setup.profile);
     let options = SimOptions { faults: plan.clone(), keep_events, ..SimOptions::new(setup.seed, network) };
     let mut sim = Sim::new(bench.region.clone(), &options);
-    let watch = Rc::new(RefCell::new(Watch::new(&bench)));
+    let watch = Rc::new(RefCell::new(Monitor::new(&bench)));
     let (watcher, faults) = (Rc::clone(&watch), Rc::new(RefCell::new(Vec::new())));
     let told = Rc::clone(&faults);
     sim.watch(move |event| {
@@ -109,7 +109,7 @@ pub fn run_seen(
     let deaths = clients.iter().filter(|client| sim.is_dead(**client)).count() as u64;
     drop(sim);
     audit(&bench, &shared);
-    let (sights, problem) = watch.borrow().result();
+    let (stats, problem) = watch.borrow().result();
     let mut wrong = shared.wrong.take();
     wrong.extend(problem);
     let history = shared.history.take();
@@ -125,8 +125,8 @@ pub fn run_seen(
     tally.runs = 1;
     tally.deaths = deaths;
     tally.verbs = verbs;
-    (tally.recoverer_deaths, tally.fenced) = (sights.recoverer_deaths, sights.fenced);
-    (tally.unlocked_steps, tally.rows, tally.whole) = (sights.unlocked_steps, sights.rows, sights.whole);
+    (tally.recoverer_deaths, tally.fenced) = (stats.recoverer_deaths, stats.fenced);
+    (tally.unlocked_steps, tally.rows, tally.whole) = (stats.unlocked_steps, stats.rows, stats.whole);
     tally.flipped = u64::from(shared.can_flip);
     Run { setup, plan, tally, log_hash, events, history, bench, wrong, refusal }
 }

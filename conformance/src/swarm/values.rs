@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_says_its_number_and_a_mixture_says_none() {
+    fn a_value_has_its_number_and_a_mixture_has_none() {
         let lengths = [8, 30, 4_000];
         let numbers: Vec<u64> = (0..3).map(|length| value_number(7, 9, length)).collect();
         for number in &numbers {

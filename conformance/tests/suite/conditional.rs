@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use guira_conformance::{Bench, KeyFinder, Model, Moment, Op, Sampling, Seen, SteppedLane, TestClient};
+use guira_conformance::{Bench, KeyFinder, Model, Observed, Op, Sampling, StepPoint, SteppedLane, TestClient};
 use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::{EntryFormat, Preset};
 use guira_rcuckoo::{Change, ClientConfig, Error, ErrorKind, Expected, Outcome, Token};
@@ -113,12 +113,12 @@ impl Run {
         let client = &mut self.clients[self.rng.below(2) as usize];
         let (before, expected) = (self.model.clone(), self.model.apply(&op));
         match client.apply(&op) {
-            Err(Error { kind: ErrorKind::Full { .. }, .. }) if expected == Seen::Outcome(Outcome::Inserted) => {
+            Err(Error { kind: ErrorKind::Full { .. }, .. }) if expected == Observed::Outcome(Outcome::Inserted) => {
                 return self.model = before;
             }
             seen => assert_eq!(seen, Ok(expected.clone()), "{op:x?}"),
         }
-        let Seen::Outcome(outcome) = expected else { return };
+        let Observed::Outcome(outcome) = expected else { return };
         if matches!(op, Op::Swap(..) | Op::RemoveIf(..)) {
             *self.tally.by_value.entry(format!("{outcome:?}")).or_default() += 1;
         }
@@ -185,7 +185,7 @@ impl Run {
         match outcome {
             Outcome::Replaced | Outcome::Removed => {
                 assert!(is_unchanged, "[R-CAS-2] {held:x?} is stale, and was taken for fresh", held = held.key);
-                assert_eq!(self.model.apply(&op), Seen::Outcome(outcome));
+                assert_eq!(self.model.apply(&op), Observed::Outcome(outcome));
                 self.tally.token_done += 1;
             }
             Outcome::Different => {
@@ -217,7 +217,7 @@ impl Run {
 /// [R-CAS-1] By value, on every preset, `paper` with its own locking too: a change takes place if and only if the value
 /// is the expected one.
 #[test]
-fn changes_by_value_are_those_of_a_map() {
+fn changes_by_value_match_a_map() {
     for (preset, format) in Preset::ALL.into_iter().flat_map(|preset| FORMATS.map(|format| (preset, format))) {
         for (profile, keys) in Profile::ALL.into_iter().flat_map(|profile| [(profile, 6), (profile, 250)]) {
             let mut run = Run::new(preset, format, profile, SEED + keys);
@@ -263,7 +263,7 @@ fn shapes(format: &str) -> &'static [(u64, u64)] {
 /// [R-CAS-1] [R-CAS-2] A value that goes and comes back, by updates or by a removal, is the same value, and another
 /// state.
 #[test]
-fn a_value_that_came_back_is_not_the_same_state() {
+fn a_restored_value_is_not_the_same_state() {
     for (profile, format) in Profile::ALL.into_iter().flat_map(|profile| FORMATS.map(|format| (profile, format))) {
         for (first, second) in shapes(format) {
             for removes in [false, true] {
@@ -375,7 +375,7 @@ fn counter_bench(bytes: usize, profile: Profile) -> (Bench, Vec<u8>) {
     (bench.under(profile), key)
 }
 
-fn stepped(bench: &Bench, slot: u16, step: Box<dyn FnMut(Moment) + Send>) -> TestClient<SteppedLane> {
+fn stepped(bench: &Bench, slot: u16, step: Box<dyn FnMut(StepPoint) + Send>) -> TestClient<SteppedLane> {
     let config = ClientConfig { cache_bytes: 1 << 10, ..ClientConfig::for_table(&bench.table) };
     let quiet =
         bench.client_with(slot, SteppedLane::new(&bench.region, Sampling::Descending, Box::new(|_| ())), config);
@@ -405,7 +405,7 @@ fn count_up(client: &mut TestClient<SteppedLane>, key: &[u8], by: By) {
 /// [R-CAS-1] [R-CAS-2] [R-ADD-1] Two clients count one key up, three times each, switching before any word: no count is
 /// lost.
 #[test]
-fn no_count_is_lost() {
+fn concurrent_increments_are_not_lost() {
     const COUNTS: u64 = 3;
     let ways = [By::Value, By::Token, By::Addition];
     for (profile, by) in Profile::ALL.into_iter().flat_map(|profile| ways.map(|by| (profile, by))) {
@@ -420,7 +420,7 @@ fn no_count_is_lost() {
                         let (bench, key, point) = (bench.clone(), key.clone(), Arc::clone(&point));
                         shuttle::thread::spawn(move || {
                             let step = move |moment| match moment {
-                                Moment::Pause => shuttle::thread::yield_now(),
+                                StepPoint::Pause => shuttle::thread::yield_now(),
                                 _ => _ = point.load(shuttle::sync::atomic::Ordering::SeqCst),
                             };
                             let mut client = stepped(&bench, slot, Box::new(step));
@@ -447,11 +447,14 @@ fn no_count_is_lost() {
 /// meet the first client's lock, and then does nothing.
 fn replace_by_itself(other: &mut TestClient, key: &[u8], value: &[u8]) -> bool {
     match other.apply(&Op::Remove(key.to_vec())) {
-        Ok(Seen::Outcome(Outcome::Removed)) => {
-            assert_eq!(other.apply(&Op::Insert(key.to_vec(), value.to_vec())), Ok(Seen::Outcome(Outcome::Inserted)));
+        Ok(Observed::Outcome(Outcome::Removed)) => {
+            assert_eq!(
+                other.apply(&Op::Insert(key.to_vec(), value.to_vec())),
+                Ok(Observed::Outcome(Outcome::Inserted))
+            );
             true
         }
-        Ok(Seen::Outcome(Outcome::Missing)) | Err(Error { kind: ErrorKind::Busy { .. }, .. }) => false,
+        Ok(Observed::Outcome(Outcome::Missing)) | Err(Error { kind: ErrorKind::Busy { .. }, .. }) => false,
         answer => panic!("the other client got {answer:?}"),
     }
 }
@@ -487,7 +490,7 @@ fn race_at(bytes: usize, profile: Profile, by: By, at: u64) -> Option<(Outcome, 
 /// [R-CAS-1] [R-CAS-2] The key is removed and inserted with its old value, at every step of a read and a swap: by value
 /// the swap cannot know, and takes place; by token it is refused if that happened after the read.
 #[test]
-fn a_key_that_was_replaced_by_itself_is_noticed_by_token() {
+fn a_token_detects_a_key_removed_and_reinserted() {
     for (profile, bytes) in Profile::ALL.into_iter().flat_map(|profile| [(profile, 8), (profile, 60)]) {
         let (mut refused, mut done, mut before_lock) = (0, 0, 0);
         for at in 0.. {

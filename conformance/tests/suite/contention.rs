@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use guira_conformance::{Bench, Op, Seen, TestClient};
+use guira_conformance::{Bench, Observed, Op, TestClient};
 use guira_fabric::heap::Next;
 use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::Preset;
@@ -90,7 +90,7 @@ struct Worker<'s> {
 }
 
 impl Worker<'_> {
-    fn apply(&mut self, op: &Op) -> Seen {
+    fn apply(&mut self, op: &Op) -> Observed {
         self.operations += 1;
         self.client.apply(op).unwrap_or_else(|error| panic!("thread {} {op:x?}: {error}", self.me))
     }
@@ -111,7 +111,7 @@ impl Worker<'_> {
 
     fn read(&mut self, kind: Kind, i: u64) {
         let seen = self.apply(&Op::Get(key(kind, i)));
-        let Seen::Value(value) = seen else { panic!("a lookup answers with a value") };
+        let Observed::Value(value) = seen else { panic!("a lookup answers with a value") };
         let Some(value) = value else {
             assert_eq!(kind, Kind::Fickle, "thread {} missed {kind:?} key {i}, which always exists", self.me);
             return;
@@ -138,7 +138,7 @@ impl Worker<'_> {
             // An insert of what exists changes nothing: the counter is used up all the same.
             _ => (Op::Insert(key, value), Outcome::Exists),
         };
-        assert_eq!(self.apply(&op), Seen::Outcome(wanted), "thread {} steady key {i}", self.me);
+        assert_eq!(self.apply(&op), Observed::Outcome(wanted), "thread {} steady key {i}", self.me);
     }
 
     /// Fickle keys of a thread are numbered from its own on, in steps of 8.
@@ -160,12 +160,12 @@ impl Worker<'_> {
             (_, None) => (Op::Insert(key, value), Outcome::Inserted, Some(counter)),
             (_, Some(_)) => (Op::Remove(key), Outcome::Removed, None),
         };
-        assert_eq!(self.apply(&op), Seen::Outcome(outcome), "thread {} fickle key {i}, had {known:?}", self.me);
+        assert_eq!(self.apply(&op), Observed::Outcome(outcome), "thread {} fickle key {i}, had {known:?}", self.me);
         match after {
             Some(counter) => self.fickle.insert(i, counter),
             None => self.fickle.remove(&i),
         };
-        let Seen::Value(value) = self.apply(&Op::Get(op.key().to_vec())) else {
+        let Observed::Value(value) = self.apply(&Op::Get(op.key().to_vec())) else {
             panic!("a lookup answers with a value")
         };
         let read = value.map(|value| case.parse(Kind::Fickle, i, &value).1);
@@ -185,10 +185,12 @@ impl Worker<'_> {
             _ => Op::Get(key),
         };
         match self.apply(&op) {
-            Seen::Outcome(Outcome::Inserted) => _ = self.shared.presence[i as usize].fetch_add(1, Ordering::Relaxed),
-            Seen::Outcome(Outcome::Removed) => _ = self.shared.presence[i as usize].fetch_sub(1, Ordering::Relaxed),
-            Seen::Value(Some(value)) => _ = case.parse(Kind::Shared, i, &value),
-            Seen::Outcome(_) | Seen::Value(None) => {}
+            Observed::Outcome(Outcome::Inserted) => {
+                _ = self.shared.presence[i as usize].fetch_add(1, Ordering::Relaxed)
+            }
+            Observed::Outcome(Outcome::Removed) => _ = self.shared.presence[i as usize].fetch_sub(1, Ordering::Relaxed),
+            Observed::Value(Some(value)) => _ = case.parse(Kind::Shared, i, &value),
+            Observed::Outcome(_) | Observed::Value(None) => {}
         }
     }
 }
@@ -219,7 +221,7 @@ fn run(case: Case) {
     let mut first = bench.client(60);
     for i in 0..case.steady {
         let op = Op::Put(key(Kind::Steady, i), case.value(Kind::Steady, i, i % THREADS, 0));
-        assert_eq!(first.apply(&op), Ok(Seen::Outcome(Outcome::Inserted)));
+        assert_eq!(first.apply(&op), Ok(Observed::Outcome(Outcome::Inserted)));
     }
     let presence = (0..case.steady.div_ceil(2)).map(|_| AtomicI64::new(0)).collect();
     let shared = Shared { case, presence, stop: AtomicBool::new(false) };

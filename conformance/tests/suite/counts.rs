@@ -329,7 +329,7 @@ fn records_are_written_when_a_death_could_leave_half_a_change() {
 
 /// [R-INSERT-2] What the cache says may be stale: that costs round trips, never a key.
 #[test]
-fn a_stale_cache_costs_trips_only() {
+fn a_stale_cache_costs_only_round_trips() {
     for way in [Way::Heap(Profile::Mlx5), Way::Node] {
         let subject = Subject::of_rows(Preset::Hardened, "fixed:8:8", 64, way);
         let Subject { bench, client: mut stale, node } = subject;

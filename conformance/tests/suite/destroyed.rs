@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering as Std};
 use std::sync::{Arc, Mutex};
 
 use guira_check::{CheckError, table_stats};
-use guira_conformance::{Actors, Bench, Moment, Op, Sampling, SteppedLane, TestClient, block_on};
+use guira_conformance::{Actors, Bench, Op, Sampling, StepPoint, SteppedLane, TestClient, block_on};
 use guira_fabric::memory::{AtomicU64, Ordering};
 use guira_fabric::{FenceProof, Lane, Profile, Region, Traffic};
 use guira_layout::{DESTROYED_TRAILER, LockMask, OwnerId, Preset, RowId, STATE_WORD, TableState};
@@ -103,7 +103,7 @@ fn lock_of(bench: &Bench, key: &[u8]) -> (LockMask, RowId) {
 /// [R-DESTROY-2] Somebody held a lock when the table was destroyed, and writes a row afterwards: what it wrote is
 /// overwritten, if it does so while destroying waits. Destroying does not wait for ever for those who do not.
 #[test]
-fn rows_of_changes_under_way_are_overwritten_too() {
+fn destroying_overwrites_rows_of_changes_in_progress() {
     for preset in Preset::ALL {
         for finishes_at_pause in [1, 5, u32::MAX] {
             let (bench, mut client) = filled(preset, "fixed:8:8", Profile::Shm);
@@ -116,7 +116,7 @@ fn rows_of_changes_under_way_are_overwritten_too() {
             let (stranger, pauses) = (bench.clone(), Arc::new(AtomicU32::new(0)));
             let paused = Arc::clone(&pauses);
             let step = move |moment| {
-                if moment == Moment::Pause && paused.fetch_add(1, Std::Relaxed) + 1 == finishes_at_pause {
+                if moment == StepPoint::Pause && paused.fetch_add(1, Std::Relaxed) + 1 == finishes_at_pause {
                     stranger.store(stranger.table.geometry().row(row), &words);
                     device(&stranger, stranger.table.locks().release_addend(STRANGER, lock.mask));
                 }
@@ -159,10 +159,10 @@ impl Takers {
         (self.holds, self.since_release) = (false, 0);
     }
 
-    fn step(&mut self, moment: Moment) {
+    fn step(&mut self, moment: StepPoint) {
         match moment {
-            Moment::Pause if self.holds => self.write_and_release(),
-            Moment::Verb if !self.holds && self.left > 0 => {
+            StepPoint::Pause if self.holds => self.write_and_release(),
+            StepPoint::Verb if !self.holds && self.left > 0 => {
                 if self.since_release >= self.gap {
                     self.take();
                 }
@@ -176,7 +176,7 @@ impl Takers {
 /// [R-DESTROY-1] [R-DESTROY-2] A 1-bit lock that its holder releases while destroying waits is taken by the next one,
 /// before destroying sees it or right after: once it is seen free, nobody gets it any more, and the row is overwritten.
 #[test]
-fn locks_that_cannot_tell_poison_are_poisoned_again() {
+fn one_bit_locks_are_poisoned_again() {
     for (takers, gap) in [(1, 0), (4, 0), (2, 1), (4, 1), (4, 2)] {
         let (bench, mut client) = filled(Preset::Paper, "fixed:8:8", Profile::Shm);
         let (lock, row) = lock_of(&bench, &key(5));
@@ -202,15 +202,15 @@ fn locks_that_cannot_tell_poison_are_poisoned_again() {
 /// [R-DESTROY-2] [R-LOCK-7] A lock that was won before the table was destroyed, rows that are read after: `Destroyed`,
 /// not `Corrupt`.
 #[test]
-fn changes_that_meet_rows_of_a_destroyed_table_say_so() {
+fn changes_that_meet_rows_of_a_destroyed_table_report_it() {
     for preset in Preset::ALL {
         let (bench, client) = filled(preset, "fixed:8:8", Profile::Tcp);
         let other = bench.clone();
         let mut verbs = 0;
         // Between the CAS of the locks and the READs behind them.
         let step = move |moment| {
-            verbs += u32::from(moment == Moment::Verb);
-            if moment == Moment::Verb && verbs == 2 {
+            verbs += u32::from(moment == StepPoint::Verb);
+            if moment == StepPoint::Verb && verbs == 2 {
                 block_on(destroy_table(&mut other.region.lane(), &other.table)).unwrap();
             }
         };
@@ -224,7 +224,7 @@ fn changes_that_meet_rows_of_a_destroyed_table_say_so() {
 fn die_in_a_row(bench: &Bench) {
     let mut actors = Actors::new(bench, 8);
     let who = actors.start(1, ClientConfig::for_table(&bench.table), vec![Op::Put(key(5).to_vec(), vec![77; 8])]);
-    assert!(actors.run_until(who, |ahead| ahead.tears_row(bench)));
+    assert!(actors.run_until(who, |step| step.tears_row(bench)));
     let rows = bench.table.placement().rows(bench.table.placement().digest(&key(5)));
     let is_torn = |row| bench.table.rows().verify(row, &bench.row_words(row)).is_err();
     for _ in 0..bench.table.rows().row_words() {
@@ -278,7 +278,7 @@ fn mark(bench: &Bench) {
 
 /// [R-LOCK-9] Destroying begins while locks are freed that name nobody: what it poisons stays poisoned.
 #[test]
-fn poison_is_not_taken_for_damage_while_destroying_begins() {
+fn poison_is_not_reported_as_damage_while_destroying_begins() {
     for marked_before in 0..8 {
         let (bench, _client) = filled(Preset::Hardened, "fixed:8:8", Profile::Shm);
         let (lock, row) = lock_of(&bench, &key(5));
@@ -286,7 +286,7 @@ fn poison_is_not_taken_for_damage_while_destroying_begins() {
         word.store(bench.table.locks().poison(), Ordering::Release);
         let (destroyer, mut verbs) = (bench.clone(), 0);
         let step = move |moment| {
-            if moment == Moment::Verb {
+            if moment == StepPoint::Verb {
                 if verbs == marked_before {
                     mark(&destroyer);
                 }
@@ -307,7 +307,7 @@ fn poison_is_not_taken_for_damage_while_destroying_begins() {
 /// [R-DESTROY-2] Destroying ends for good between poisoning the locks and overwriting the rows: whoever waits for a row
 /// that a dead client has torn is told, without waiting for its deadline.
 #[test]
-fn readers_that_wait_for_a_poisoned_lock_are_told() {
+fn readers_waiting_for_a_poisoned_lock_report_a_destroyed_table() {
     for format in ["fixed:8:8", "bytes:64"] {
         let (bench, _client) = filled(Preset::Hardened, format, Profile::Tcp);
         die_in_a_row(&bench);
@@ -329,7 +329,7 @@ fn readers_that_wait_for_a_poisoned_lock_are_told() {
 /// [R-DESTROY-2] Locks of preset `paper` cannot tell poison: there the deadline is waited for, and the answer is the
 /// same. Nor is a row called damaged that was torn when its table was destroyed.
 #[test]
-fn readers_that_give_up_on_a_row_of_a_destroyed_table_are_told() {
+fn readers_that_give_up_on_a_destroyed_row_report_a_destroyed_table() {
     for (preset, lock) in [(Preset::Paper, u64::MAX), (Preset::Hardened, 0)] {
         let (bench, _client) = filled(preset, "fixed:8:8", Profile::Tcp);
         let row = bench.table.placement().rows(bench.table.placement().digest(&key(5))).first;

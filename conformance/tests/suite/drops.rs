@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use guira_conformance::{Bench, Model, Op, Prepared, Seen, TestClient, block_on};
+use guira_conformance::{Bench, Model, Observed, Op, Prepared, TestClient, block_on};
 use guira_fabric::heap::{Next, Pace, Step};
 use guira_fabric::{Effect, Profile, Region};
 use guira_layout::{OwnerId, Preset};
@@ -27,7 +27,7 @@ const FAR_NS: u64 = 10_000_000_000;
 const MOST_POLLS: usize = 400;
 
 /// A nearly full table, what it holds, and an operation of every kind on it.
-struct Scene {
+struct Fixture {
     bench: Bench,
     model: Model,
     ops: Vec<Op>,
@@ -37,9 +37,9 @@ fn key(i: u64) -> Vec<u8> {
     i.to_le_bytes().to_vec()
 }
 
-impl Scene {
+impl Fixture {
     /// Fills a table until puts move up to four entries, and picks puts of new keys by their moves.
-    fn new(preset: Preset) -> Scene {
+    fn new(preset: Preset) -> Fixture {
         println!("drops: preset {preset}, seed {SEED}, batches in flight for {IN_FLIGHT_POLLS} polls");
         let bench = Bench::of_rows(preset, "fixed:8:8", 64, Profile::Shm, SEED);
         let mut model = Model::default();
@@ -73,7 +73,7 @@ impl Scene {
             ops.extend(put_with_moves(&bench, moves).map(|key| Op::Put(key, vec![moves as u8; 8])));
         }
         assert!(ops.len() >= 10, "puts of new keys that move others");
-        Scene { bench, model, ops }
+        Fixture { bench, model, ops }
     }
 }
 
@@ -87,7 +87,7 @@ fn put_with_moves(bench: &Bench, moves: u64) -> Option<Vec<u8>> {
 
 /// How an operation under test ends.
 enum End {
-    Finished(Result<Seen, Error>),
+    Finished(Result<Observed, Error>),
     Dropped,
 }
 
@@ -101,12 +101,14 @@ fn poll_some(bench: &Bench, client: &mut TestClient, op: &Op, polls: usize) -> E
     match op {
         Op::Get(key) => {
             let found = poll_at_most(client.get(lane, key, &mut value), polls);
-            let seen = |found: Option<Token>| Seen::Value(found.map(|_| value));
+            let seen = |found: Option<Token>| Observed::Value(found.map(|_| value));
             found.map_or(End::Dropped, |found| End::Finished(found.map(seen)))
         }
         _ => {
             let changed = poll_at_most(client.change(lane, op.key(), change_of(op, prepared.as_ref())), polls);
-            changed.map_or(End::Dropped, |changed| End::Finished(changed.map(|changed| Seen::Outcome(changed.outcome))))
+            changed.map_or(End::Dropped, |changed| {
+                End::Finished(changed.map(|changed| Observed::Outcome(changed.outcome)))
+            })
         }
     }
 }
@@ -141,13 +143,13 @@ fn whole_or_not_at_all(before: &Model, op: &Op, bench: &Bench) -> Result<(), Str
 }
 
 /// Drops `op` after every possible number of polls; `follow` is what the client does next.
-fn drop_everywhere(scene: &Scene, profile: Profile, op: &Op, follow: fn(&mut TestClient)) -> usize {
+fn drop_everywhere(fixture: &Fixture, profile: Profile, op: &Op, follow: fn(&mut TestClient)) -> usize {
     for polls in 0..MOST_POLLS {
-        let bench = scene.bench.fork().under(profile);
+        let bench = fixture.bench.fork().under(profile);
         let mut client = slow_client(&bench, 0, FAR_NS);
         let end = poll_some(&bench, &mut client, op, polls);
         let finished = if let End::Finished(answer) = end {
-            let mut model = scene.model.clone();
+            let mut model = fixture.model.clone();
             assert_eq!(answer, Ok(model.apply(op)), "{profile} {op:x?}");
             true
         } else {
@@ -155,7 +157,7 @@ fn drop_everywhere(scene: &Scene, profile: Profile, op: &Op, follow: fn(&mut Tes
         };
         follow(&mut client);
         let context = || format!("{profile} {op:x?} dropped after {polls} polls");
-        whole_or_not_at_all(&scene.model, op, &bench).unwrap_or_else(|wrong| panic!("{}: {wrong}", context()));
+        whole_or_not_at_all(&fixture.model, op, &bench).unwrap_or_else(|wrong| panic!("{}: {wrong}", context()));
         if finished {
             return polls;
         }
@@ -164,20 +166,20 @@ fn drop_everywhere(scene: &Scene, profile: Profile, op: &Op, follow: fn(&mut Tes
 }
 
 fn drop_all(preset: Preset, follow: fn(&mut TestClient)) {
-    drop_all_in(&Scene::new(preset), preset, follow);
+    drop_all_in(&Fixture::new(preset), preset, follow);
 }
 
-fn drop_all_in(scene: &Scene, preset: Preset, follow: fn(&mut TestClient)) {
+fn drop_all_in(fixture: &Fixture, preset: Preset, follow: fn(&mut TestClient)) {
     for profile in Profile::ALL {
-        let polls: usize = scene.ops.iter().map(|op| drop_everywhere(scene, profile, op, follow)).sum();
-        println!("{preset} {profile}: {} operations dropped at {polls} points", scene.ops.len());
+        let polls: usize = fixture.ops.iter().map(|op| drop_everywhere(fixture, profile, op, follow)).sum();
+        println!("{preset} {profile}: {} operations dropped at {polls} points", fixture.ops.len());
     }
 }
 
 /// What a client does after a drop that changes nothing by itself.
 fn remove_nothing(client: &mut TestClient) {
     let seen = client.apply(&Op::Remove(key(1 << 50)));
-    assert_eq!(seen, Ok(Seen::Outcome(Outcome::Missing)), "[R-DROP-1] the client is usable");
+    assert_eq!(seen, Ok(Observed::Outcome(Outcome::Missing)), "[R-DROP-1] the client is usable");
 }
 
 /// [R-DROP-1] Owner locks: a mutation follows the dropped operation.
@@ -251,20 +253,20 @@ fn a_mutation_follows_a_drop_of_an_extent() {
         Op::RemoveIf(key(4), vec![4; 80]),
         Op::Remove(key(3)),
     ];
-    drop_all_in(&Scene { bench, model, ops }, Preset::Tiny, remove_nothing);
+    drop_all_in(&Fixture { bench, model, ops }, Preset::Tiny, remove_nothing);
 }
 
 /// [R-DROP-1] An operation is dropped, and so is the one after it, at every pair of polls.
 #[test]
 fn drops_follow_drops() {
-    let scene = Scene::new(Preset::Tiny);
-    let crowded = scene.ops.last().expect("a put that moves others");
-    let update = Op::Update(scene.model.0.keys().next_back().expect("a filled table").clone(), key(95));
+    let fixture = Fixture::new(Preset::Tiny);
+    let crowded = fixture.ops.last().expect("a put that moves others");
+    let update = Op::Update(fixture.model.0.keys().next_back().expect("a filled table").clone(), key(95));
     for profile in Profile::ALL {
         for (first, second) in [(crowded, &update), (&update, crowded), (crowded, crowded), (&update, &update)] {
             for polls in 0..40 {
                 for polls_after in 0..40 {
-                    let bench = scene.bench.fork().under(profile);
+                    let bench = fixture.bench.fork().under(profile);
                     let mut client = slow_client(&bench, 0, FAR_NS);
                     poll_some(&bench, &mut client, first, polls);
                     poll_some(&bench, &mut client, second, polls_after);
@@ -272,7 +274,7 @@ fn drops_follow_drops() {
                     let context =
                         || format!("{profile} {first:x?} after {polls}, {second:x?} after {polls_after} polls");
                     let now = Model(bench.audit().unwrap_or_else(|wrong| panic!("{}: {wrong}", context())));
-                    let possible = possible(&scene.model, &[first, second]);
+                    let possible = possible(&fixture.model, &[first, second]);
                     assert!(possible.contains(&now), "{}: in part", context());
                 }
             }
@@ -297,23 +299,24 @@ fn possible(before: &Model, ops: &[&Op]) -> Vec<Model> {
 #[test]
 fn another_client_overtakes_a_drop() {
     for preset in [Preset::Tiny, Preset::Paper] {
-        let scene = Scene::new(preset);
+        let fixture = Fixture::new(preset);
         for profile in Profile::ALL {
-            for op in scene.ops.iter().filter(|op| !matches!(op, Op::Get(_))) {
+            for op in fixture.ops.iter().filter(|op| !matches!(op, Op::Get(_))) {
                 for polls in 0..40 {
-                    let bench = scene.bench.fork().under(profile);
+                    let bench = fixture.bench.fork().under(profile);
                     let mut client = slow_client(&bench, 0, FAR_NS);
                     poll_some(&bench, &mut client, op, polls);
                     let config = ClientConfig { deadline_ns: 20_000, ..ClientConfig::for_table(&bench.table) };
                     let mut other = bench.client_with(1, bench.region.lane(), config);
                     let change = Op::Put(op.key().to_vec(), key(96));
                     let possible = match other.apply(&change) {
-                        Ok(Seen::Outcome(Outcome::Inserted | Outcome::Replaced)) => {
-                            [possible(&scene.model, &[op, &change]), possible(&scene.model, &[&change, op])].concat()
+                        Ok(Observed::Outcome(Outcome::Inserted | Outcome::Replaced)) => {
+                            [possible(&fixture.model, &[op, &change]), possible(&fixture.model, &[&change, op])]
+                                .concat()
                         }
                         Err(Error { kind: ErrorKind::Busy { owner, .. }, .. }) => {
                             assert!(owner.is_none_or(|owner| owner == OwnerId(1)), "[R-LOCK-1] {owner:?}");
-                            possible(&scene.model, &[op])
+                            possible(&fixture.model, &[op])
                         }
                         answer => panic!("{profile} {op:x?} after {polls} polls: the other client got {answer:?}"),
                     };
@@ -329,13 +332,13 @@ fn another_client_overtakes_a_drop() {
 /// [R-DROP-1] [R-LOCK-3] An operation that waits for a lock is dropped, at every poll up to the phase in which it
 /// holds one word and waits for the next.
 #[test]
-fn a_wait_is_dropped() {
+fn a_dropped_wait_leaves_nothing_behind() {
     for preset in [Preset::Tiny, Preset::Paper] {
-        let scene = Scene::new(preset);
+        let fixture = Fixture::new(preset);
         for profile in Profile::ALL {
-            for op in scene.ops.iter().filter(|op| !matches!(op, Op::Get(_))) {
+            for op in fixture.ops.iter().filter(|op| !matches!(op, Op::Get(_))) {
                 for polls in (0..120).step_by(3) {
-                    let bench = scene.bench.fork().under(profile);
+                    let bench = fixture.bench.fork().under(profile);
                     let config = ClientConfig {
                         deadline_ns: FAR_NS,
                         longest_backoff_ns: 2,
@@ -355,7 +358,7 @@ fn a_wait_is_dropped() {
                     settle(&mut client);
                     assert_eq!(bench.lock_words(), [(taken.word, held)], "{profile} {op:x?} after {polls} polls");
                     cell.fetch_sub(held, Ordering::AcqRel);
-                    assert_eq!(bench.audit().as_ref(), Ok(&scene.model.0), "{profile} {op:x?} after {polls} polls");
+                    assert_eq!(bench.audit().as_ref(), Ok(&fixture.model.0), "{profile} {op:x?} after {polls} polls");
                 }
             }
         }
@@ -365,11 +368,11 @@ fn a_wait_is_dropped() {
 /// [R-DROP-1] A panic between two polls unwinds the operation: the client goes on as after any other drop.
 #[test]
 fn unwinding_is_a_drop() {
-    let scene = Scene::new(Preset::Tiny);
+    let fixture = Fixture::new(Preset::Tiny);
     for profile in Profile::ALL {
-        for op in &scene.ops {
+        for op in &fixture.ops {
             for polls in 0..20 {
-                let bench = scene.bench.fork().under(profile);
+                let bench = fixture.bench.fork().under(profile);
                 let mut client = slow_client(&bench, 0, FAR_NS);
                 let unwound = catch_unwind(AssertUnwindSafe(|| {
                     let mut future = pin!(client.client.change(&mut client.lane, op.key(), change_of(op, None)));
@@ -384,7 +387,7 @@ fn unwinding_is_a_drop() {
                 assert!(unwound.is_err());
                 remove_nothing(&mut client);
                 let op = if let Op::Get(key) = op { &Op::Remove(key.clone()) } else { op };
-                whole_or_not_at_all(&scene.model, op, &bench)
+                whole_or_not_at_all(&fixture.model, op, &bench)
                     .unwrap_or_else(|wrong| panic!("{profile} {op:x?}: {wrong}"));
             }
         }
@@ -394,11 +397,11 @@ fn unwinding_is_a_drop() {
 /// [R-DROP-1] A fabric that panics before the first verb of any batch has changed nothing: the client gives its locks
 /// back.
 #[test]
-fn a_fabric_that_panics_before_a_batch_strands_nothing() {
-    let scene = Scene::new(Preset::Tiny);
+fn a_fabric_that_panics_before_a_batch_leaves_nothing_behind() {
+    let fixture = Fixture::new(Preset::Tiny);
     for (profile, fatal) in Profile::ALL.into_iter().flat_map(|profile| (1..20).map(move |fatal| (profile, fatal))) {
-        for op in scene.ops.iter().filter(|op| !matches!(op, Op::Get(_))) {
-            let bench = scene.bench.fork().under(profile);
+        for op in fixture.ops.iter().filter(|op| !matches!(op, Op::Get(_))) {
+            let bench = fixture.bench.fork().under(profile);
             let batches_left = Arc::new(AtomicU32::new(fatal));
             let left = Arc::clone(&batches_left);
             let hook = move |step| {
@@ -415,17 +418,20 @@ fn a_fabric_that_panics_before_a_batch_strands_nothing() {
             batches_left.store(0, Ordering::Relaxed);
             remove_nothing(&mut client);
             let now = Model(bench.audit().unwrap_or_else(|wrong| panic!("{profile} {op:x?} batch {fatal}: {wrong}")));
-            let mut after = scene.model.clone();
+            let mut after = fixture.model.clone();
             after.apply(op);
-            assert!(now == if result.is_ok() { after } else { scene.model.clone() }, "{profile} {op:x?} batch {fatal}");
+            assert!(
+                now == if result.is_ok() { after } else { fixture.model.clone() },
+                "{profile} {op:x?} batch {fatal}"
+            );
         }
     }
 }
 
 /// What a client that lost a batch does next, over a way to the region that works again: nothing. [R-DROP-2]
-fn refuses_everything(client: &mut TestClient, scene: &Scene, bench: &Bench, context: &str) {
+fn refuses_everything(client: &mut TestClient, fixture: &Fixture, bench: &Bench, context: &str) {
     let before = bench.words();
-    for op in &scene.ops {
+    for op in &fixture.ops {
         let refused = client.apply(op).expect_err(context);
         assert!(matches!(refused.kind, ErrorKind::Lost { .. }), "{context}: {refused}");
         assert_eq!(refused.effect(), Effect::None, "{context}");
@@ -447,11 +453,11 @@ fn refuses_everything(client: &mut TestClient, scene: &Scene, bench: &Bench, con
 #[test]
 fn a_client_that_lost_a_batch_refuses_everything() {
     for preset in [Preset::Tiny, Preset::Paper] {
-        let scene = Scene::new(preset);
+        let fixture = Fixture::new(preset);
         let (mut lost, mut harmless) = (0, 0);
-        for (profile, op) in Profile::ALL.iter().flat_map(|profile| scene.ops.iter().map(move |op| (*profile, op))) {
+        for (profile, op) in Profile::ALL.iter().flat_map(|profile| fixture.ops.iter().map(move |op| (*profile, op))) {
             for fatal in 0.. {
-                let bench = scene.bench.fork().under(profile);
+                let bench = fixture.bench.fork().under(profile);
                 let mut verbs = 0;
                 let hook = move |step| {
                     let counts = !matches!(step, Step::Word { .. });
@@ -467,11 +473,11 @@ fn a_client_that_lost_a_batch_refuses_everything() {
                     Err(error) if error.effect() == Effect::None => {
                         harmless += 1;
                         remove_nothing(&mut client);
-                        assert_eq!(bench.audit().as_ref(), Ok(&scene.model.0), "{context}");
+                        assert_eq!(bench.audit().as_ref(), Ok(&fixture.model.0), "{context}");
                     }
                     Err(_) => {
                         lost += 1;
-                        refuses_everything(&mut client, &scene, &bench, &context);
+                        refuses_everything(&mut client, &fixture, &bench, &context);
                     }
                 }
             }
@@ -485,11 +491,11 @@ fn a_client_that_lost_a_batch_refuses_everything() {
 /// had no effect.
 #[test]
 fn a_client_whose_dropped_batch_is_lost_refuses_everything() {
-    let scene = Scene::new(Preset::Tiny);
+    let fixture = Fixture::new(Preset::Tiny);
     let mut lost = 0;
-    for (profile, op) in Profile::ALL.iter().flat_map(|profile| scene.ops.iter().map(move |op| (*profile, op))) {
+    for (profile, op) in Profile::ALL.iter().flat_map(|profile| fixture.ops.iter().map(move |op| (*profile, op))) {
         for polls in 0..20 {
-            let bench = scene.bench.fork().under(profile);
+            let bench = fixture.bench.fork().under(profile);
             let armed = Arc::new(AtomicBool::new(false));
             let fatal = Arc::clone(&armed);
             let dies = move |step| fatal.load(Ordering::Relaxed) && step == Step::Completion;
@@ -503,10 +509,10 @@ fn a_client_whose_dropped_batch_is_lost_refuses_everything() {
             let context = format!("{profile} {op:x?} dropped after {polls} polls");
             if settled.is_err_and(|error| error.effect() != Effect::None) {
                 lost += 1;
-                refuses_everything(&mut client, &scene, &bench, &context);
+                refuses_everything(&mut client, &fixture, &bench, &context);
             } else {
                 remove_nothing(&mut client);
-                whole_or_not_at_all(&scene.model, op, &bench).unwrap_or_else(|wrong| panic!("{context}: {wrong}"));
+                whole_or_not_at_all(&fixture.model, op, &bench).unwrap_or_else(|wrong| panic!("{context}: {wrong}"));
             }
         }
     }

@@ -9,7 +9,7 @@
 use std::time::Instant;
 
 use guira_check::history::{Answer, Call, History, Operation, Outcome, Refusal, SEARCH_STEPS};
-use guira_conformance::histories::{Drawn, MapError, with_coarse_clock};
+use guira_conformance::histories::{HistorySpec, MapError, with_coarse_clock};
 use guira_fabric::SplitMix64;
 
 /// Whether some order of the operations of one key explains every answer, found by trying all of them.
@@ -19,8 +19,8 @@ fn has_order(operations: &[Operation]) -> bool {
         if !left.iter().any(is_answered) {
             return true;
         }
-        (0..left.len()).any(|place| {
-            let operation = left[place];
+        (0..left.len()).any(|index| {
+            let operation = left[index];
             let must_wait = left
                 .iter()
                 .any(|other| matches!(other.outcome, Outcome::Answered { at_ns, .. } if at_ns < operation.called_ns));
@@ -30,9 +30,9 @@ fn has_order(operations: &[Operation]) -> bool {
                 Outcome::WithoutEffect => None,
             };
             let Some(after) = after.filter(|_| !must_wait) else { return false };
-            left.remove(place);
+            left.remove(index);
             let found = goes_on(left, after);
-            left.insert(place, operation);
+            left.insert(index, operation);
             found
         })
     }
@@ -99,16 +99,16 @@ fn check_all<const N: usize>(kinds: &[Kind]) {
     let (mut good, mut bad) = (0, 0);
     for number in 0..kinds.len().pow(N as u32) {
         let chosen: [Kind; N] =
-            std::array::from_fn(|place| kinds[number / kinds.len().pow(place as u32) % kinds.len()]);
+            std::array::from_fn(|index| kinds[number / kinds.len().pow(index as u32) % kinds.len()]);
         for events in &interleavings {
             let at = |operation: usize, nth: usize| {
                 events.iter().enumerate().filter(|(_, it)| **it == operation).nth(nth).unwrap().0 as u64
             };
-            let operations: [Operation; N] = std::array::from_fn(|place| {
-                let (call, answer) = chosen[place];
+            let operations: [Operation; N] = std::array::from_fn(|index| {
+                let (call, answer) = chosen[index];
                 let outcome =
-                    answer.map_or(Outcome::Pending, |answer| Outcome::Answered { answer, at_ns: at(place, 1) });
-                Operation { process: place as u64, key: 0, call, called_ns: at(place, 0), outcome }
+                    answer.map_or(Outcome::Pending, |answer| Outcome::Answered { answer, at_ns: at(index, 1) });
+                Operation { process: index as u64, key: 0, call, called_ns: at(index, 0), outcome }
             });
             let is_good = has_order(&operations);
             let accepted = is_accepted(&operations.iter().copied().collect());
@@ -121,7 +121,7 @@ fn check_all<const N: usize>(kinds: &[Kind]) {
 }
 
 #[test]
-fn every_history_of_three_operations_is_decided_right() {
+fn every_history_of_three_operations_is_decided_correctly() {
     assert_eq!(all_interleavings(3).len(), 15);
     let kinds = all_kinds();
     assert_eq!(kinds.len(), 43);
@@ -130,7 +130,7 @@ fn every_history_of_three_operations_is_decided_right() {
 }
 
 #[test]
-fn every_history_of_four_operations_of_some_kinds_is_decided_right() {
+fn every_history_of_four_operations_of_some_kinds_is_decided_correctly() {
     let swap = Call::CompareAndSwap { expected: 1, new: 2 };
     check_all::<4>(&[
         (Call::Get, Some(Answer::Found(1))),
@@ -148,12 +148,12 @@ fn every_history_of_four_operations_of_some_kinds_is_decided_right() {
 }
 
 #[test]
-fn drawn_histories_are_decided_right() {
+fn drawn_histories_are_decided_correctly() {
     const HISTORIES: u64 = 40_000;
     let (mut accepted, mut wrong, mut found, mut pending) = (0, 0, 0, 0);
     for seed in 0..HISTORIES {
         let mut rng = SplitMix64(seed);
-        let drawn = Drawn {
+        let drawn = HistorySpec {
             seed,
             processes: 2 + rng.below(4),
             operations: 4 + rng.below(6),
@@ -196,7 +196,7 @@ fn long_histories_take_few_steps() {
         let (mut steps, mut found, mut undecided, mut check_us) = (0, 0, 0, 0);
         for seed in 0..HISTORIES {
             let error = MapError::drawn(seed);
-            let drawn = Drawn { seed, processes, operations, keys, deaths_permille, value_uses: 1, error };
+            let drawn = HistorySpec { seed, processes, operations, keys, deaths_permille, value_uses: 1, error };
             let (history, start) = (drawn.history(), Instant::now());
             let verdict = history.check(SEARCH_STEPS);
             check_us += start.elapsed().as_micros();

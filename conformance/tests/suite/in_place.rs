@@ -1,7 +1,7 @@
 //! Changes where batches execute in place are those of every other fabric: the same WRITEs and atomics in as many
 //! batches, and the same bytes in memory afterwards, inline or in extents.
 
-use guira_conformance::{Bench, Op, Seen, TestClient};
+use guira_conformance::{Bench, Observed, Op, TestClient};
 use guira_fabric::{Caps, Profile, Region, SplitMix64, Traffic};
 use guira_layout::Preset;
 use guira_rcuckoo::{Begun, Change, Expected, NewValue, Outcome, Rest, Token};
@@ -32,7 +32,7 @@ fn comparable(traffic: Traffic) -> (u64, u64, u64, u64, u64, u64) {
 }
 
 /// One change of `key`, by its kind; `token` is of an earlier state of the key.
-fn act(client: &mut TestClient, kind: u64, key: &[u8], token: Option<Token>, values: [&[u8]; 2]) -> Option<Seen> {
+fn act(client: &mut TestClient, kind: u64, key: &[u8], token: Option<Token>, values: [&[u8]; 2]) -> Option<Observed> {
     let [value, expected] = values.map(<[u8]>::to_vec);
     let key = key.to_vec();
     let op = match (kind, token) {
@@ -43,8 +43,8 @@ fn act(client: &mut TestClient, kind: u64, key: &[u8], token: Option<Token>, val
         (4, _) => Op::Swap(key, expected, value),
         (5, _) => Op::RemoveIf(key, expected),
         (8, _) => Op::Add(key, [3; 8]),
-        (6, Some(token)) => return client.swap(&key, Expected::Unchanged(token), &value).ok().map(Seen::Outcome),
-        (_, Some(token)) => return client.remove_if(&key, Expected::Unchanged(token)).ok().map(Seen::Outcome),
+        (6, Some(token)) => return client.swap(&key, Expected::Unchanged(token), &value).ok().map(Observed::Outcome),
+        (_, Some(token)) => return client.remove_if(&key, Expected::Unchanged(token)).ok().map(Observed::Outcome),
         (_, None) => Op::Get(key),
     };
     client.apply(&op).ok()
@@ -52,7 +52,7 @@ fn act(client: &mut TestClient, kind: u64, key: &[u8], token: Option<Token>, val
 
 /// [R-UPDATE-1] [R-UPDATE-2] [R-CAS-1] [R-CAS-2] [R-COMMIT-1] [R-EXTENT-1] [R-EXTENT-4] [R-LOCK-3]
 #[test]
-fn a_change_in_place_is_that_of_every_other_fabric() {
+fn a_change_in_place_equals_that_of_every_other_fabric() {
     println!("seed {SEED}, {STEPS} steps, {KEYS} keys");
     let mut twins = twins();
     let mut rng = SplitMix64(SEED);
@@ -69,7 +69,7 @@ fn a_change_in_place_is_that_of_every_other_fabric() {
             let token = found.map(|(_, token)| token).filter(|_| reads).or(tokens[number as usize]);
             let act = |client: &mut TestClient| act(client, kind, &key, token, [&value, &expected]);
             let (seen, traffic) = client.traffic_of(act);
-            let is_get = matches!(seen, Some(Seen::Value(_)));
+            let is_get = matches!(seen, Some(Observed::Value(_)));
             (token, seen, (!is_get).then(|| comparable(traffic)), compares.then(|| bench.words()))
         });
         let [(token, seen, traffic, words), (_, other, other_traffic, other_words)] = seen;
@@ -78,7 +78,7 @@ fn a_change_in_place_is_that_of_every_other_fabric() {
         assert_eq!((&seen, traffic), (&other, other_traffic), "step {step}");
         assert!(words == other_words, "step {step}: the bytes differ");
         tokens[number as usize] = token;
-        if let Some(Seen::Outcome(outcome)) = other {
+        if let Some(Observed::Outcome(outcome)) = other {
             outcomes[outcome as usize] += 1;
         }
     }
@@ -108,7 +108,7 @@ fn handed_over(bench: &Bench, client: &mut TestClient) -> (Vec<u8>, Rest) {
 
 /// [R-EXTENT-1] Whoever finishes a change that was begun with another extent writes that extent.
 #[test]
-fn a_rest_of_another_extent_begins_anew() {
+fn a_continuation_with_another_extent_starts_over() {
     let bench = Bench::of_rows(Preset::Tiny, "bytes:24", 64, Profile::Shm, SEED);
     let mut client = bench.client(0);
     let (key, rest) = handed_over(&bench, &mut client);
@@ -122,7 +122,7 @@ fn a_rest_of_another_extent_begins_anew() {
 
 /// [R-EXTENT-1] [R-DROP-1] A rest that is dropped leaves no lock behind, and no entry that points to its extent.
 #[test]
-fn a_dropped_rest_of_an_extent_changes_nothing() {
+fn a_dropped_continuation_with_an_extent_changes_nothing() {
     let bench = Bench::of_rows(Preset::Tiny, "bytes:24", 64, Profile::Shm, SEED);
     let mut client = bench.client(0);
     let (key, _) = handed_over(&bench, &mut client);

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use guira_conformance::{Bench, Moment, Op, Sampling, Seen, SteppedLane, TestClient, block_on};
+use guira_conformance::{Bench, Observed, Op, Sampling, StepPoint, SteppedLane, TestClient, block_on};
 use guira_fabric::heap::Pace;
 use guira_fabric::{Addr, Profile, Region, SplitMix64};
 use guira_layout::{EntryFormat, MAX_KEY_BYTES, OwnerId, Preset, PresetOptions, RowId};
@@ -111,7 +111,7 @@ fn many_lookups_answer_as_single_ones() {
 
 /// [R-READ-8] Values so large that a group's extents are not read together, beside small ones and inline ones.
 #[test]
-fn extents_beyond_what_a_group_reads_come_back_whole() {
+fn extents_longer_than_a_group_reads_are_returned_whole() {
     let options = PresetOptions {
         capacity: 1,
         format: "bytes:64".parse().expect("a valid format"),
@@ -196,7 +196,7 @@ fn overwrite(bench: &Bench, row: RowId, words: &[u64], held_by: Option<OwnerId>)
 /// [R-READ-8] [R-READ-5] A row that somebody left half-written is `Busy` for its keys, a damaged one `Corrupt`; all
 /// other keys of the list are answered.
 #[test]
-fn torn_and_damaged_rows_concern_their_keys_only() {
+fn torn_and_damaged_rows_affect_only_their_keys() {
     for (profile, held_by) in
         Profile::ALL.into_iter().flat_map(|profile| [(profile, None), (profile, Some(OwnerId(9)))])
     {
@@ -239,7 +239,7 @@ fn torn_and_damaged_rows_concern_their_keys_only() {
 /// [R-READ-8] [R-READ-6] A damaged extent, and an entry that points outside of the memory, are their own keys'
 /// `Corrupt`, though the READs of all extents travel together.
 #[test]
-fn damaged_extents_concern_their_keys_only() {
+fn damaged_extents_affect_only_their_keys() {
     for (profile, points_outside) in Profile::ALL.into_iter().flat_map(|profile| [(profile, false), (profile, true)]) {
         println!("{profile}, an entry that points outside: {points_outside}");
         let (bench, mut client, keys) = filled(Preset::Hardened, "bytes:24", profile);
@@ -265,20 +265,20 @@ fn damaged_extents_concern_their_keys_only() {
 }
 
 /// A crowded table, a key whose put moves others, some to their first rows and some to their second, and those.
-struct Crowd {
+struct Fixture {
     bench: Bench,
     put: Vec<u8>,
     moved: Vec<Vec<u8>>,
     stay: Vec<Vec<u8>>,
 }
 
-impl Crowd {
-    fn new(format: &str) -> Crowd {
+impl Fixture {
+    fn new(format: &str) -> Fixture {
         let bench = Bench::of_rows(Preset::Tiny, format, 64, Profile::Shm, SEED);
         let (mut client, slots) = (bench.client(9), bench.table.config().slots());
         let keys: Vec<_> = (0..slots * 85 / 100)
             .map(number)
-            .filter(|key| client.apply(&Op::Put(key.clone(), Crowd::value(format, key, 0))).is_ok())
+            .filter(|key| client.apply(&Op::Put(key.clone(), Fixture::value(format, key, 0))).is_ok())
             .collect();
         let rows_of = |bench: &Bench| -> Vec<RowId> {
             let row_of = |key: &Vec<u8>| {
@@ -293,7 +293,7 @@ impl Crowd {
         for put in (0..2_000).map(|i| number(1 << 32 | i)) {
             let fork = bench.fork();
             let mut client = fork.client(0);
-            if client.apply(&Op::Put(put.clone(), Crowd::value(format, &put, 0))).is_err() {
+            if client.apply(&Op::Put(put.clone(), Fixture::value(format, &put, 0))).is_err() {
                 continue;
             }
             if client.client.counters().moves < 2 {
@@ -310,7 +310,7 @@ impl Crowd {
             // reader in the other order can.
             if (1..moved.len()).contains(&homecomers) {
                 stay.truncate(3);
-                return Crowd { bench, put, moved, stay };
+                return Fixture { bench, put, moved, stay };
             }
         }
         panic!("no put moves entries both ways");
@@ -325,13 +325,13 @@ impl Crowd {
 }
 
 /// One run of a reader of many keys against a writer that moves some of them, under the current schedule.
-fn race(crowd: &Crowd, format: &str, profile: Profile, sampling: Sampling) {
-    let bench = crowd.bench.fork().under(profile);
+fn race(fixture: &Fixture, format: &str, profile: Profile, sampling: Sampling) {
+    let bench = fixture.bench.fork().under(profile);
     let point = Arc::new(shuttle::sync::atomic::AtomicUsize::new(0));
     let lane = |bench: &Bench| {
         let point = Arc::clone(&point);
         let step = move |moment| match moment {
-            Moment::Pause => shuttle::thread::yield_now(),
+            StepPoint::Pause => shuttle::thread::yield_now(),
             _ => _ = point.load(shuttle::sync::atomic::Ordering::SeqCst),
         };
         SteppedLane::new(&bench.region, sampling, Box::new(step))
@@ -342,21 +342,24 @@ fn race(crowd: &Crowd, format: &str, profile: Profile, sampling: Sampling) {
         bench.client_with(slot, lane, config)
     };
     let (mut reader, mut writer) = (quiet(0).through(lane(&bench)), quiet(1).through(lane(&bench)));
-    let changed = crowd.moved[0].clone();
+    let changed = fixture.moved[0].clone();
     let missing = number(1 << 40);
-    let list: Vec<_> =
-        [&crowd.moved[..], &[crowd.put.clone(), missing.clone()], &crowd.stay].into_iter().flatten().cloned().collect();
-    let values = |key: &[u8]| [0, 1, 2].map(|writer| Crowd::value(format, key, writer));
+    let list: Vec<_> = [&fixture.moved[..], &[fixture.put.clone(), missing.clone()], &fixture.stay]
+        .into_iter()
+        .flatten()
+        .cloned()
+        .collect();
+    let values = |key: &[u8]| [0, 1, 2].map(|writer| Fixture::value(format, key, writer));
     let writes = [
-        Op::Put(crowd.put.clone(), Crowd::value(format, &crowd.put, 0)),
-        Op::Update(changed.clone(), Crowd::value(format, &changed, 1)),
-        Op::Update(changed.clone(), Crowd::value(format, &changed, 2)),
-        Op::Remove(crowd.put.clone()),
+        Op::Put(fixture.put.clone(), Fixture::value(format, &fixture.put, 0)),
+        Op::Update(changed.clone(), Fixture::value(format, &changed, 1)),
+        Op::Update(changed.clone(), Fixture::value(format, &changed, 2)),
+        Op::Remove(fixture.put.clone()),
     ];
     let expected = [Outcome::Inserted, Outcome::Replaced, Outcome::Replaced, Outcome::Removed];
     let writer = shuttle::thread::spawn(move || {
         for (op, outcome) in writes.iter().zip(expected) {
-            assert_eq!(writer.apply(op), Ok(Seen::Outcome(outcome)), "{op:x?}");
+            assert_eq!(writer.apply(op), Ok(Observed::Outcome(outcome)), "{op:x?}");
         }
     });
     let mut last = 0;
@@ -366,7 +369,7 @@ fn race(crowd: &Crowd, format: &str, profile: Profile, sampling: Sampling) {
             let version = value.as_ref().map(|value| values(key).iter().position(|written| written == value));
             match version {
                 None => {
-                    assert!(*key == crowd.put || *key == missing, "{profile}: {key:x?} always exists, and was missed")
+                    assert!(*key == fixture.put || *key == missing, "{profile}: {key:x?} always exists, and was missed")
                 }
                 Some(None) => panic!("{profile}: {key:x?} has a value that nobody wrote: {value:x?}"),
                 Some(Some(version)) if *key == changed => {
@@ -383,9 +386,9 @@ fn race(crowd: &Crowd, format: &str, profile: Profile, sampling: Sampling) {
 /// [R-READ-8] [R-READ-3] [R-READ-6] While a writer moves some of the keys and changes one, none of them is missed, none
 /// has a value never written for it, and none goes back.
 #[test]
-fn many_lookups_hold_against_a_writer() {
+fn many_lookups_are_linearizable_beside_a_writer() {
     for format in ["fixed:8:8", "bytes:24"] {
-        let crowd = Arc::new(Crowd::new(format));
+        let fixture = Arc::new(Fixture::new(format));
         for (profile, sampling) in
             Profile::ALL.into_iter().flat_map(|p| [Sampling::Ascending, Sampling::Descending].map(|s| (p, s)))
         {
@@ -394,8 +397,8 @@ fn many_lookups_hold_against_a_writer() {
             config.stack_size = 1 << 18;
             config.silence_warnings = true;
             for is_random in [true, false] {
-                let (crowd, config) = (Arc::clone(&crowd), config.clone());
-                let run = move || race(&crowd, format, profile, sampling);
+                let (fixture, config) = (Arc::clone(&fixture), config.clone());
+                let run = move || race(&fixture, format, profile, sampling);
                 if is_random {
                     shuttle::Runner::new(RandomScheduler::new_from_seed(SEED, SCHEDULES), config).run(run);
                 } else {
@@ -421,7 +424,7 @@ fn poll_some(future: impl Future, polls: usize) -> bool {
 /// [R-DROP-1] [R-READ-8] Dropped after any number of polls, lookups of many keys leave nothing behind: the same client
 /// looks up and changes at once.
 #[test]
-fn dropped_lookups_strand_nothing() {
+fn dropped_lookups_leave_nothing_behind() {
     for (format, profile) in ["fixed:8:8", "bytes:24"].into_iter().flat_map(|f| Profile::ALL.map(|p| (f, p))) {
         let (filled_bench, filler, keys) = filled(Preset::Hardened, format, Profile::Shm);
         drop(filler);
@@ -441,7 +444,7 @@ fn dropped_lookups_strand_nothing() {
                 assert_eq!(client.get(&list[i]), Ok(before.get(&list[i]).cloned()), "{profile} after {polls} polls");
             }
             assert_eq!(answers(&mut client, &list), expected(&before, &list), "{profile} after {polls} polls");
-            assert_eq!(client.apply(&Op::Remove(list[1].clone())), Ok(Seen::Outcome(Outcome::Removed)));
+            assert_eq!(client.apply(&Op::Remove(list[1].clone())), Ok(Observed::Outcome(Outcome::Removed)));
             let mut after = before.clone();
             after.remove(&list[1]);
             assert_eq!(bench.audit().unwrap(), after, "{profile} after {polls} polls");
@@ -496,7 +499,7 @@ fn many_lookups_follow_a_dropped_change() {
 
 /// Extents lie where the entries say, or nobody finds them: the damage that the tests above do is damage.
 #[test]
-fn a_planted_entry_without_its_extent_is_damage() {
+fn an_entry_without_its_extent_is_damage() {
     let (bench, mut client, _) = filled(Preset::Hardened, "bytes:24", Profile::Shm);
     let victim = b"the victim".to_vec();
     let prepared = client.extents.prepare(&mut client.lane, &victim, &[7; 200]).expect("too long for a row");

@@ -10,7 +10,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use guira_check::history::{Answer, Call, History, Operation, Outcome, Refusal, SEARCH_STEPS};
-use guira_conformance::histories::{Drawn, MapError, with_coarse_clock};
+use guira_conformance::histories::{HistorySpec, MapError, with_coarse_clock};
 use guira_fabric::SplitMix64;
 
 /// Names the program.
@@ -48,9 +48,9 @@ fn object(operation: &Operation) -> String {
     object + "}"
 }
 
-fn drawn(seed: u64) -> (Drawn, History) {
+fn drawn(seed: u64) -> (HistorySpec, History) {
     let mut rng = SplitMix64(seed);
-    let drawn = Drawn {
+    let drawn = HistorySpec {
         seed,
         processes: 2 + rng.below(5),
         operations: 8 + rng.below(50),
@@ -69,7 +69,7 @@ fn porcupine_agrees_on_drawn_histories() {
     let Some(program) = std::env::var_os(PROGRAM) else {
         return println!("{PROGRAM} names no program: nothing to compare with");
     };
-    let histories: Vec<(Drawn, History)> = (0..HISTORIES).map(drawn).collect();
+    let histories: Vec<(HistorySpec, History)> = (0..HISTORIES).map(drawn).collect();
     let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     let lines: String = histories.iter().map(|(_, history)| line(history)).collect();

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use guira_conformance::{AnyLane, Bench, BenchNode, Model, Op, Roughness, Seen, TestClient};
+use guira_conformance::{AnyLane, Bench, BenchNode, Model, Observed, Op, Roughness, TestClient};
 use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::{EntryFormat, MAX_KEY_BYTES, MAX_VALUE_BYTES, Preset, PresetOptions};
 use guira_rcuckoo::{Change, Error, ErrorKind, NewValue, Outcome};
@@ -30,7 +30,7 @@ enum Sizes {
 
 /// Where batches are carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Backend {
     /// In this process's memory, which promises what a fabric does.
     Heap,
     /// By a memory node, each client through a connection of its own.
@@ -44,7 +44,7 @@ struct Case {
     preset: Preset,
     format: &'static str,
     profile: Profile,
-    place: Place,
+    backend: Backend,
     sizes: Sizes,
     /// Keys there are; more than the table holds, for some cases.
     keys: u64,
@@ -99,15 +99,15 @@ impl Case {
     }
 
     fn run(&self) {
-        let operations = if self.place == Place::Heap { OPERATIONS } else { REMOTE_OPERATIONS };
+        let operations = if self.backend == Backend::Heap { OPERATIONS } else { REMOTE_OPERATIONS };
         println!("{self:?}, {operations} operations");
         let bench = Bench::of_rows(self.preset, self.format, 64, self.profile, self.seed);
         let format = bench.table.config().format;
         let (mut model, mut rng) = (Model::default(), SplitMix64(self.seed));
-        let node = match self.place {
-            Place::Heap => None,
-            Place::Node => Some(BenchNode::over(&bench)),
-            Place::RoughNode => Some(BenchNode::over(&bench).roughly(self.seed, ROUGHNESS)),
+        let node = match self.backend {
+            Backend::Heap => None,
+            Backend::Node => Some(BenchNode::over(&bench)),
+            Backend::RoughNode => Some(BenchNode::over(&bench).roughly(self.seed, ROUGHNESS)),
         };
         let lane = || node.as_ref().map_or_else(|| AnyLane::of(bench.region.lane()), |it| AnyLane::of(it.lane()));
         let mut clients = [0, 1].map(|slot| bench.client(slot).through(lane()));
@@ -117,7 +117,7 @@ impl Case {
             match client.apply(&op) {
                 Ok(seen) => assert_eq!(seen, model.apply(&op), "operation {i} of seed {}: {op:x?}", self.seed),
                 Err(error) => {
-                    let inserts = model.clone().apply(&op) == Seen::Outcome(Outcome::Inserted);
+                    let inserts = model.clone().apply(&op) == Observed::Outcome(Outcome::Inserted);
                     let is_right = inserts && matches!(error.kind, ErrorKind::Full { .. });
                     assert!(is_right, "operation {i} of seed {}: {op:x?}: {error}", self.seed);
                 }
@@ -131,7 +131,7 @@ impl Case {
         if let Some(node) = node {
             let [pieces, delays, _] = node.roughness();
             assert!(node.counters().batches > operations, "what was asked for went to the node");
-            assert!(self.place == Place::Node || (pieces > 2 * operations && delays > 0), "{pieces} {delays}");
+            assert!(self.backend == Backend::Node || (pieces > 2 * operations && delays > 0), "{pieces} {delays}");
         }
     }
 }
@@ -140,7 +140,7 @@ fn run_all(format: &'static str, sizes: Sizes) {
     for preset in Preset::ALL {
         for profile in Profile::ALL {
             for seed in 1..=SEEDS {
-                let base = Case { preset, format, profile, place: Place::Heap, sizes, keys: 0, seed };
+                let base = Case { preset, format, profile, backend: Backend::Heap, sizes, keys: 0, seed };
                 // Few keys that come and go; as many as the smallest table here holds, and more.
                 for keys in [10, 200, 600] {
                     Case { keys, ..base }.run();
@@ -188,9 +188,9 @@ fn a_table_of_strings_is_a_map() {
 fn a_table_behind_a_node_is_a_map() {
     for preset in [Preset::Hardened, Preset::Tiny] {
         for (format, sizes) in [("fixed:8:8", Sizes::Inline), ("bytes:64", Sizes::Mixed)] {
-            for place in [Place::Node, Place::RoughNode] {
+            for backend in [Backend::Node, Backend::RoughNode] {
                 for keys in [10, 600] {
-                    Case { preset, format, profile: Profile::Tcp, place, sizes, keys, seed: 1 }.run();
+                    Case { preset, format, profile: Profile::Tcp, backend, sizes, keys, seed: 1 }.run();
                 }
             }
         }
@@ -199,7 +199,7 @@ fn a_table_behind_a_node_is_a_map() {
 
 /// Every sequence of up to four operations out of six, on every profile.
 #[test]
-fn every_short_sequence_is_right() {
+fn every_short_sequence_matches_the_model() {
     let (a, b) = (vec![0; 8], vec![1; 8]);
     let value = |at: usize| vec![0x10 + at as u8; 8];
     let ops = |at: usize| {
@@ -262,7 +262,7 @@ fn the_largest_keys_and_values_round_trip() {
     }
     assert!(bench.audit() == Ok(model.0.clone()));
     let removed = client.apply(&Op::Remove(long_key));
-    assert_eq!(removed, Ok(Seen::Outcome(Outcome::Removed)));
+    assert_eq!(removed, Ok(Observed::Outcome(Outcome::Removed)));
 }
 
 /// Keys and values of the wrong size are the caller's mistake, and change nothing.
@@ -306,7 +306,7 @@ fn twin_bench(profile: Profile, key: &[u8], twins: u64, secondary: bool) -> (Ben
 
 /// [R-UPDATE-2] Two keys with one digest are two keys: looking one up, changing or removing it never touches the other.
 #[test]
-fn keys_of_one_digest_are_told_apart() {
+fn keys_with_equal_digests_are_distinguished() {
     let key = b"one of the twins".to_vec();
     let ops = [
         Op::Get(key.clone()),

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use guira_conformance::{Bench, Model, Op, Prepared, Seen, TestClient, Watch, WatchedLane};
+use guira_conformance::{Bench, Model, Observed, Op, Prepared, TestClient, Watch, WatchedLane};
 use guira_fabric::{Effect, FabricError, Profile, Region, Verb};
 use guira_layout::Preset;
 use guira_rcuckoo::{Changed, ClientConfig, Error};
@@ -74,7 +74,7 @@ fn operations() -> Vec<Op> {
 }
 
 /// Carries out `op`. An extent, if its value needs one, is found through a lane of its own.
-fn apply(bench: &Bench, client: &mut TestClient<WatchedLane>, op: &Op) -> Result<Seen, Error> {
+fn apply(bench: &Bench, client: &mut TestClient<WatchedLane>, op: &Op) -> Result<Observed, Error> {
     let value = op.value().unwrap_or_default();
     let prepared = client.extents.prepare(&mut bench.under(Profile::Shm).region.lane(), op.key(), value);
     let Some(change) = op.change(prepared.as_ref().map(Prepared::value)) else { return client.apply(op) };
@@ -84,7 +84,7 @@ fn apply(bench: &Bench, client: &mut TestClient<WatchedLane>, op: &Op) -> Result
     {
         client.extents.give_back(prepared);
     }
-    changed.map(|changed| Seen::Outcome(changed.outcome))
+    changed.map(|changed| Observed::Outcome(changed.outcome))
 }
 
 /// [R-LOCK-2] [R-DROP-1] [R-EXTENT-4]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use guira_conformance::{Bench, Model, Moment, Op, Sampling, Seen, SteppedLane, TestClient, block_on};
+use guira_conformance::{Bench, Model, Observed, Op, Sampling, StepPoint, SteppedLane, TestClient, block_on};
 use guira_fabric::heap::{Next, Step};
 use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::{Preset, RowId};
@@ -86,7 +86,7 @@ fn a_quiet_table_is_a_snapshot_after_one_sweep() {
 
 /// [R-SCAN-1] No sweep, no claim.
 #[test]
-fn without_a_sweep_nothing_is_claimed() {
+fn a_scan_without_a_sweep_is_not_a_snapshot() {
     let (bench, model) = crowded(Preset::Tiny, "fixed:8:8", 64);
     let snapshot = block_on(reader(&bench).snapshot(&mut bench.region.lane(), 0, |_, _| ())).unwrap();
     assert_eq!((snapshot.sweeps(), snapshot.is_stable()), (0, false));
@@ -107,8 +107,8 @@ impl Writer {
     /// One operation: most are inserts of new keys, which move others, and removes, which make room.
     fn act(&mut self) {
         let existing = |rng: &mut SplitMix64, model: &Model| {
-            let place = rng.below(model.0.len() as u64) as usize;
-            model.0.keys().nth(place).expect("a place below the number of keys").clone()
+            let index = rng.below(model.0.len() as u64) as usize;
+            model.0.keys().nth(index).expect("a index below the number of keys").clone()
         };
         let op = match self.rng.below(8) {
             0..=3 => {
@@ -132,7 +132,7 @@ impl Writer {
 /// A lane under `profile` that runs `writer` at drawn steps, `acts` times, one step in `one_in`.
 fn lane_with_writer(bench: &Bench, writer: &Arc<Mutex<Writer>>, acts: u64, one_in: u64, seed: u64) -> SteppedLane {
     let (writer, mut rng, mut left) = (Arc::clone(writer), SplitMix64(seed), acts);
-    let step = move |_: Moment| {
+    let step = move |_: StepPoint| {
         if left > 0 && rng.below(one_in) == 0 {
             left -= 1;
             writer.lock().expect("one thread").act();
@@ -201,7 +201,7 @@ fn a_scan_in_the_middle_of_a_move_has_every_key_once() {
                 Next::Continue
             };
             let mut client = bench.client(0).through(bench.region.lane().hooked(Box::new(hook)));
-            assert_eq!(client.apply(&put), Ok(Seen::Outcome(Outcome::Inserted)));
+            assert_eq!(client.apply(&put), Ok(Observed::Outcome(Outcome::Inserted)));
             let Some((scan, was_torn)) = scans.lock().expect("one thread").take() else { break };
             match scan {
                 Err(error) => panic!("{profile} step {at}: {error}"),
@@ -243,19 +243,19 @@ fn scan_quickly(bench: &Bench) -> Result<Snapshot, Error> {
 /// [R-SCAN-1] A writer that changes a row in every sweep: the scan ends at its bound and says that it is no snapshot;
 /// what nobody changed is there all the same.
 #[test]
-fn a_writer_that_never_rests_is_told() {
+fn a_scan_under_constant_writes_is_not_a_snapshot() {
     for profile in Profile::ALL {
         let (bench, model) = crowded(Preset::Tiny, "fixed:8:8", 64);
         let bench = bench.under(profile);
         let hot = model.0.keys().next().expect("a crowded table").clone();
         let mut writer = bench.client(0);
         let (of, mut count, mut steps) = (hot.clone(), 0u64, 0u64);
-        let step = move |_: Moment| {
+        let step = move |_: StepPoint| {
             steps += 1;
             if steps.is_multiple_of(50) {
                 count += 1;
                 let update = Op::Update(of.clone(), number(count));
-                assert_eq!(writer.apply(&update), Ok(Seen::Outcome(Outcome::Replaced)));
+                assert_eq!(writer.apply(&update), Ok(Observed::Outcome(Outcome::Replaced)));
             }
         };
         let mut lane = SteppedLane::new(&bench.region, Sampling::Ascending, Box::new(step));
@@ -314,7 +314,7 @@ fn sparse_or_dense(keys: u64) -> Bench {
 /// [R-SCAN-2] A sample of a large table is as near as it says, for at least 90 of 100 seeds, at every fill, also in a
 /// table so empty that a sample sees nothing.
 #[test]
-fn estimates_are_as_near_as_they_say() {
+fn estimates_lie_within_their_stated_error() {
     let slots = Bench::of_rows(Preset::Hardened, "fixed:4:4", 1 << 16, Profile::Shm, SEED).table.config().slots();
     for keys in [0, 1, 7, 40, 300, 3_000, slots / 10, slots / 2, slots * 85 / 100] {
         let bench = sparse_or_dense(keys);

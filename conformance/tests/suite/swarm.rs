@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-use guira_conformance::storm::{Aim, Storm, storm};
-use guira_conformance::swarm::{Printed, Run, Setup, Tally, run, run_changed, run_printed};
+use guira_conformance::storm::{Storm, Victims, storm};
+use guira_conformance::swarm::{PrintedRun, Run, Setup, Tally, run, run_changed, run_printed};
 use guira_fabric::Profile;
 use guira_fabric_sim::Hazard;
 
@@ -134,7 +134,7 @@ fn equal_seeds_give_equal_event_logs() {
 /// what it costs is what holes H5 and H6 of the printed protocol cost. Seeds are tried until enough have noticed, with
 /// `GUIRA_LONG=1` all; and without such proofs, all of them pass.
 #[test]
-fn a_proof_that_comes_too_early_is_noticed() {
+fn a_premature_proof_of_death_is_noticed() {
     const SEEDS: u64 = 1_000;
     /// Seeds that must notice.
     const LEAST: usize = 6;
@@ -165,16 +165,16 @@ fn a_memory_that_lags_behind_its_locks_is_noticed() {
 /// and one repairs at a time, every key is linearizable, no lock stays held and the table is sound. Crowds in which it
 /// is not so are told.
 #[test]
-fn printed_repairs_hold_in_crowds_under_their_conditions() {
+fn printed_repair_holds_in_swarms_under_its_conditions() {
     const SEEDS: u64 = 600;
     let (kept, repairs, dead_repairers) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let outside = AtomicU64::new(0);
     let (total, wrong) = run_all(SEEDS, |seed| {
-        let Printed { mut run, sights } = run_printed(seed, 0);
-        if sights.keep_the_conditions() {
+        let PrintedRun { mut run, repairs: log } = run_printed(seed, 0);
+        if log.meets_conditions() {
             kept.fetch_add(1, Ordering::Relaxed);
-            repairs.fetch_add(sights.leases.len() as u64, Ordering::Relaxed);
-            dead_repairers.fetch_add(sights.dead_repairers(), Ordering::Relaxed);
+            repairs.fetch_add(log.leases.len() as u64, Ordering::Relaxed);
+            dead_repairers.fetch_add(log.dead_repairers(), Ordering::Relaxed);
         } else {
             outside.fetch_add(u64::from(!run.passed()), Ordering::Relaxed);
             run.wrong.clear();
@@ -196,18 +196,18 @@ fn printed_repairs_hold_in_crowds_under_their_conditions() {
 /// locks in their hands are recovered while the others work.
 #[test]
 fn a_storm_loses_nothing() {
-    let calm = Storm { seed: 1, keys: 20_000, span_ns: 200_000_000, deaths_per_second: 0, aim: Aim::Anybody };
+    let calm = Storm { seed: 1, keys: 20_000, span_ns: 200_000_000, deaths_per_second: 0, victims: Victims::Any };
     let stormy = Storm { deaths_per_second: 600, ..calm };
-    let aimed = Storm { aim: Aim::Holders, ..stormy };
+    let aimed = Storm { victims: Victims::LockHolders, ..stormy };
     let torrent = Storm { deaths_per_second: 2_500, span_ns: 50_000_000, ..aimed };
     let [calm, stormy, aimed, torrent] = thread::scope(|scope| {
         [calm, stormy, aimed, torrent].map(|it| scope.spawn(move || storm(&it, &mut |_| ()))).map(|run| run.join())
     })
-    .map(|weather| weather.expect("it panicked"));
-    for (name, weather) in [("calm", &calm), ("storm", &stormy), ("aimed", &aimed), ("torrent", &torrent)] {
-        println!("{name}: {weather:?}");
-        assert_eq!(weather.wrong, [""; 0], "{name}");
-        assert!(weather.watched > 100, "{name}");
+    .map(|stats| stats.expect("it panicked"));
+    for (name, stats) in [("calm", &calm), ("storm", &stormy), ("aimed", &aimed), ("torrent", &torrent)] {
+        println!("{name}: {stats:?}");
+        assert_eq!(stats.wrong, [""; 0], "{name}");
+        assert!(stats.watched > 100, "{name}");
     }
     assert!(calm.deaths == 0 && stormy.deaths > 100 && aimed.deaths > 100 && torrent.deaths > 100);
     assert!(aimed.recoveries > 50 && torrent.recoveries > 50);

@@ -10,12 +10,12 @@ use guira_layout::Preset;
 use guira_rcuckoo::{Change, Error, ErrorKind};
 
 use crate::check::damage::set_slot;
-use crate::check::table::{SOME_ROW, assert_clean, check, check_through, craft, key, put_extent, value};
+use crate::check::table::{SOME_ROW, assert_clean, check, check_through, forge, key, put_extent, value};
 
 /// However the table changes between any two words the checker reads, it finds no problem that is not there; and one
 /// that is there it finds all the same.
 #[test]
-fn changes_between_any_two_words_are_no_problems() {
+fn changes_between_any_two_words_are_not_reported() {
     for (preset, format) in [(Preset::Hardened, "fixed:8:8"), (Preset::Tiny, "fixed:4:4"), (Preset::Tiny, "bytes:64")] {
         let bench = Bench::of_rows(preset, format, 64, Profile::Tcp, 5);
         let keys = bench.table.config().slots() * 80 / 100;
@@ -40,7 +40,7 @@ fn changes_between_any_two_words_are_no_problems() {
         println!("{preset} {format}: {looks} second looks");
         assert!(looks > 0, "{preset} {format}: the changes met no READ");
         let row = SOME_ROW;
-        craft(&bench, row, |rows, words| words[rows.trailer_word()] |= 1 << 32);
+        forge(&bench, row, |rows, words| words[rows.trailer_word()] |= 1 << 32);
         let report = block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ())).unwrap();
         let problems: Vec<_> = report.problems.iter().map(|problem| (problem.kind, problem.place.clone())).collect();
         assert_eq!(problems, [(ProblemKind::RowLevel, row.to_string())], "{preset} {format}");
@@ -49,7 +49,7 @@ fn changes_between_any_two_words_are_no_problems() {
 
 /// A table that others work on has no problem, however often it is checked; and damage is still found.
 #[test]
-fn busy_tables_have_no_false_problems() {
+fn busy_tables_report_no_false_problems() {
     for (preset, format, profile) in [
         (Preset::Hardened, "fixed:8:8", Profile::Shm),
         (Preset::Tiny, "fixed:4:4", Profile::Tcp),

@@ -72,7 +72,7 @@ fn progress_goes_through_every_stage() {
 }
 
 #[test]
-fn extents_nobody_refers_to_are_counted_not_reported() {
+fn unreferenced_extents_are_counted_not_reported() {
     let (bench, client) = filled(Preset::Hardened, "bytes:64", Profile::Shm);
     let mut extents = Extents::new(&bench.table, client.client.owner());
     for bytes in [100, 100, 200_000] {

@@ -96,7 +96,7 @@ pub fn assert_clean(report: &CheckReport, what: &str) {
 }
 
 /// Changes a row as a client with wrong ideas would: it verifies afterwards.
-pub fn craft(bench: &Bench, row: RowId, change: impl FnOnce(&RowFormat, &mut [u64])) {
+pub fn forge(bench: &Bench, row: RowId, change: impl FnOnce(&RowFormat, &mut [u64])) {
     let rows = bench.table.rows();
     let mut words = bench.row_words(row);
     change(rows, &mut words);

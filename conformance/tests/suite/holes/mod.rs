@@ -4,11 +4,12 @@
 //! `paper` and with `hardened`: the first must be violated, the second must hold. Where Guira's `paper` keeps the rule
 //! that closes it, [`printed`] or a [`guira_conformance::Flaw`] does what the printed text says or leaves open.
 
-mod blessed;
-mod copies;
-mod crafted;
+mod checksummed;
+mod duplicates;
 mod extents;
 mod fabric;
+mod fixture;
+mod forged;
 mod locks;
 mod logged;
 mod printed;
@@ -16,5 +17,4 @@ mod reads;
 mod reclaimed;
 mod repairers;
 mod rows;
-mod scene;
-mod wrapped;
+mod version_wrap;

@@ -1,6 +1,6 @@
 //! What the paper prints, or leaves open, where Guira's code does otherwise under both presets.
 
-use guira_conformance::TurnLane;
+use guira_conformance::ScheduledLane;
 use guira_fabric::{Lane, Verb, pause_until, post};
 use guira_layout::{ExtentRef, RowId};
 use guira_rcuckoo::Table;
@@ -35,7 +35,7 @@ pub enum Retry {
 
 /// A lookup of an inline key as printed, with misses that are validated as R-READ-3 says, so that only its retry is in
 /// question. The lane samples in the order of the batch.
-pub async fn look_up(lane: &mut TurnLane, table: &Table, key: &[u8], retry: Retry) -> Option<Vec<u8>> {
+pub async fn look_up(lane: &mut ScheduledLane, table: &Table, key: &[u8], retry: Retry) -> Option<Vec<u8>> {
     let (rows, geometry) = (table.rows(), *table.geometry());
     let pair = table.placement().rows(table.placement().digest(key));
     let (mut first, mut second) = (vec![0; rows.row_words()], vec![0; rows.row_words()]);

@@ -2,34 +2,34 @@
 
 use std::collections::BTreeSet;
 
-use guira_conformance::{Bench, Flaw, Grain, TurnLane, Turns};
+use guira_conformance::{Bench, Flaw, Granularity, ScheduledLane, Scheduler};
 use guira_fabric::Profile;
 use guira_layout::{ChecksumKind, Placement, Preset, RowId};
 use guira_sum::NhKeys;
 
+use crate::holes::fixture::{Fixture, HOME, PRESETS, SEED, client, config, operate, value_of};
 use crate::holes::logged::{Log, logged};
 use crate::holes::printed;
-use crate::holes::scene::{HOME, PRESETS, SEED, Scene, client, config, operate, value_of};
 
 /// [R-ROW-1] H4. With a checksum over the row and nothing else, a row of zeros verifies (if the register begins at 0),
 /// and so does every row in the place of every other one, and one of another table.
 #[test]
 fn h04_a_zeroed_or_misdirected_row_verifies() {
     for preset in PRESETS {
-        let scene = Scene::new(preset, RowId(HOME.0 + 5));
+        let fixture = Fixture::new(preset, RowId(HOME.0 + 5));
         let other = Bench::of_config(config(preset, "fixed:8:8"), Profile::Tcp, SEED + 1);
-        let (rows, zeros) = (scene.bench.table.rows(), vec![0; scene.bench.table.rows().row_words()]);
+        let (rows, zeros) = (fixture.bench.table.rows(), vec![0; fixture.bench.table.rows().row_words()]);
         assert!(printed::verifies(&zeros) && rows.verify(HOME, &zeros).is_err());
         let (mut printed_accepts, mut ours) = (0, 0);
-        for row in (0..scene.bench.table.config().rows).map(RowId) {
-            let words = scene.bench.row_words(row);
+        for row in (0..fixture.bench.table.config().rows).map(RowId) {
+            let words = fixture.bench.row_words(row);
             assert!(rows.verify(row, &words).is_ok());
             assert!(other.table.rows().verify(row, &words).is_err(), "a row of another table");
             let mut as_printed = words.clone();
             printed::finish(&mut as_printed);
             // Whoever asks for any row and gets this one, by a wrong address or from an old mapping, believes it.
-            printed_accepts += u64::from(printed::verifies(&as_printed)) * (scene.bench.table.config().rows - 1);
-            let elsewhere = (0..scene.bench.table.config().rows).map(RowId).filter(|place| *place != row);
+            printed_accepts += u64::from(printed::verifies(&as_printed)) * (fixture.bench.table.config().rows - 1);
+            let elsewhere = (0..fixture.bench.table.config().rows).map(RowId).filter(|place| *place != row);
             ours += elsewhere.filter(|place| rows.verify(*place, &words).is_ok()).count();
             as_printed[0] ^= 1;
             assert!(!printed::verifies(&as_printed), "it is a checksum all the same");
@@ -104,11 +104,11 @@ fn clear_printed_duplicates(bench: &Bench) -> usize {
 #[test]
 fn h26_writes_of_two_rows_are_merged() {
     for preset in PRESETS {
-        let scene = Scene::new(preset, RowId(HOME.0 + 1));
+        let fixture = Fixture::new(preset, RowId(HOME.0 + 1));
         for flaw in [Flaw::MergedWrites, Flaw::None] {
             let (mut deaths, mut lost) = (0, 0);
             // Until the insert comes to its end.
-            while !dies_after(&scene, deaths, &flaw, &mut lost) {
+            while !dies_after(&fixture, deaths, &flaw, &mut lost) {
                 deaths += 1;
             }
             println!("H26 {preset} {flaw:?}: {deaths} deaths, {lost} of which lose a key that existed before");
@@ -123,16 +123,16 @@ fn h26_writes_of_two_rows_are_merged() {
 
 /// Lets an insert die after `turns` steps, and counts in `lost` whether the key it moves stands in no row that verifies
 /// then. True if the insert ended before.
-fn dies_after(scene: &Scene, turns: u32, flaw: &Flaw, lost: &mut u32) -> bool {
-    let (bench, turn) = (scene.bench.fork(), Turns::default());
-    let lane = TurnLane::new(&bench.region, &turn, Grain::Words, flaw.clone());
-    let (mut task, _) = operate(client(&bench, 0, lane), vec![scene.crowding()]);
+fn dies_after(fixture: &Fixture, turns: u32, flaw: &Flaw, lost: &mut u32) -> bool {
+    let (bench, turn) = (fixture.bench.fork(), Scheduler::default());
+    let lane = ScheduledLane::new(&bench.region, &turn, Granularity::Words, flaw.clone());
+    let (mut task, _) = operate(client(&bench, 0, lane), vec![fixture.crowding()]);
     let ended = (0..turns).any(|_| turn.give(&mut task));
     drop(task);
     let (rows, placement) = (bench.table.rows(), bench.table.placement());
-    let digest = placement.digest(&scene.moved);
-    let probe = rows.probe(&scene.moved, digest);
-    let stands = [HOME, scene.away].iter().any(|row| {
+    let digest = placement.digest(&fixture.moved);
+    let probe = rows.probe(&fixture.moved, digest);
+    let stands = [HOME, fixture.away].iter().any(|row| {
         let words = bench.row_words(*row);
         rows.verify(*row, &words).is_ok() && rows.find(&words, &probe, 0).is_some()
     });
@@ -166,18 +166,18 @@ fn h26_no_commit_writes_a_row_twice() {
     }
 }
 
-/// The crafted tables do what they are made for, under both presets.
+/// The forged tables do what they are made for, under both presets.
 #[test]
 fn an_insert_moves_the_key_it_is_made_to_move() {
     for preset in PRESETS {
         for away in [HOME.0 - 5, HOME.0 + 1, HOME.0 + 5, HOME.0 + 13].map(RowId) {
-            let scene = Scene::new(preset, away);
-            let mut writer = scene.bench.client(0);
-            writer.apply(&scene.crowding()).expect("room");
+            let fixture = Fixture::new(preset, away);
+            let mut writer = fixture.bench.client(0);
+            writer.apply(&fixture.crowding()).expect("room");
             assert_eq!(writer.client.counters().moves, 1, "{preset} {away}");
-            let (rows, words) = (scene.bench.table.rows(), scene.bench.row_words(away));
-            let digest = scene.bench.table.placement().digest(&scene.moved);
-            assert!(rows.find(&words, &rows.probe(&scene.moved, digest), 0).is_some(), "{preset} {away}");
+            let (rows, words) = (fixture.bench.table.rows(), fixture.bench.row_words(away));
+            let digest = fixture.bench.table.placement().digest(&fixture.moved);
+            assert!(rows.find(&words, &rows.probe(&fixture.moved, digest), 0).is_some(), "{preset} {away}");
         }
     }
 }

@@ -129,7 +129,7 @@ mod recoveries {
 
     /// [R-READ-9] A reader that looks past the dead, the stopped and the recovered answers, and rightly.
     #[test]
-    fn readers_look_past_whatever_happens() {
+    fn readers_read_through_records_in_every_state() {
         holds(Recovery { deaths: 1, clients: FIRST_AND_LAST, lookups: 2, ..SOUND });
         holds(Recovery { deaths: 2, clients: FIRST_AND_NEWCOMER, lookups: 2, ..SOUND });
         holds(Recovery { deaths: 0, stops: 1, clients: FIRST_AND_LAST, lookups: 2, ..SOUND });
@@ -140,7 +140,7 @@ mod recoveries {
 
     /// Nothing goes round in circles, so "nobody is stuck" means that everybody ends.
     #[test]
-    fn recoveries_end() {
+    fn recoveries_terminate() {
         ends(&Recovery { clients: NO_NEWCOMER, ..SOUND });
         ends(&Recovery { clients: NO_SECOND, ..SOUND });
         ends(&Recovery { deaths: 0, stops: 1, clients: FIRST_AND_LAST, lookups: 2, ..SOUND });

@@ -1,14 +1,14 @@
 //! What must hold in every memory a client's death leaves, and what once all the dead are recovered.
 
 use guira_check::{CheckOptions, Quiet, check_table};
-use guira_conformance::{Bench, Model, Op, Seen, block_on};
+use guira_conformance::{Bench, Model, Observed, Op, block_on};
 use guira_fabric::{Addr, FenceProof, Profile, Region, WORD_BYTES};
 use guira_layout::{OwnerId, Record, SlotState, SlotWord};
 use guira_rcuckoo::{Recovered, SlotClient, read_slot, recover};
 
 use crate::recovery::image::{Image, Known};
 use crate::recovery::lane::{LoggedLane, Written};
-use crate::recovery::life::{Actor, Entry, config};
+use crate::recovery::lifecycle::{Actor, SlotSource, config};
 
 /// What may be: what the table holds, and which operations of the dead may take effect yet. They may until somebody
 /// takes their locks, and no longer. // [R-RECOVER-2]
@@ -30,7 +30,7 @@ impl State {
 pub struct Universe {
     models: Vec<Model>,
     /// Of each, what it answers to operations, and which it becomes.
-    after: Vec<Vec<(Op, Seen, usize)>>,
+    after: Vec<Vec<(Op, Observed, usize)>>,
     /// The contents of memories, by the hash of their rows and chunks.
     held: Known<usize>,
 }
@@ -50,7 +50,7 @@ impl Universe {
         })
     }
 
-    fn apply(&mut self, number: usize, op: &Op) -> (&Seen, usize) {
+    fn apply(&mut self, number: usize, op: &Op) -> (&Observed, usize) {
         let known = self.after[number].iter().position(|(known, ..)| known == op).unwrap_or_else(|| {
             let mut model = self.models[number].clone();
             let answer = model.apply(op);
@@ -64,7 +64,7 @@ impl Universe {
 
     /// What may be once `op`, on the key of all the others, was answered with `answer`; nothing if it could not be
     /// answered so. Who takes the key's locks decides what is pending; a lookup takes none.
-    pub fn answered(&mut self, states: &[State], op: &Op, answer: &Seen) -> Vec<State> {
+    pub fn answered(&mut self, states: &[State], op: &Op, answer: &Observed) -> Vec<State> {
         let mut after = Vec::new();
         for State { model, pending } in self.decided(states) {
             let (seen, model) = self.apply(model, op);
@@ -167,9 +167,9 @@ pub fn check_sound(bench: &Bench) -> Result<u64, String> {
 /// Has a client give back what nothing refers to; what that changed.
 pub fn give_back(bench: &Bench) -> Result<Vec<Written>, String> {
     let lane = LoggedLane::new(&bench.region);
-    let mut heir = Actor::enter(bench, Entry::Fresh(0), config(bench), lane).map_err(|it| it.to_string())?;
-    heir.want_room();
-    let lane = heir.close().map_err(|it| it.to_string())?;
+    let mut client = Actor::open(bench, SlotSource::Free(0), config(bench), lane).map_err(|it| it.to_string())?;
+    client.exhaust_space();
+    let lane = client.close().map_err(|it| it.to_string())?;
     Ok(lane.take_log().written)
 }
 

@@ -95,6 +95,6 @@ impl Hasher for Identity {
 }
 
 /// Memories that were seen.
-pub type Seen = HashSet<u128, BuildHasherDefault<Identity>>;
+pub type Observed = HashSet<u128, BuildHasherDefault<Identity>>;
 /// Facts about memories.
 pub type Known<V> = HashMap<u128, V, BuildHasherDefault<Identity>>;

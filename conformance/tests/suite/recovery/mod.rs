@@ -4,12 +4,12 @@
 mod audit;
 mod deaths;
 mod dropped;
+mod fixture;
 mod image;
 mod lane;
-mod life;
-mod losses;
+mod leaks;
+mod lifecycle;
 mod readers;
-mod scene;
 mod stalls;
 
 use guira_fabric::Profile;
@@ -19,7 +19,7 @@ use guira_fabric::Profile;
 /// step.
 #[test]
 fn deaths_in_shared_memory_lose_nothing() {
-    let counts = deaths::enumerate_all("shm, rows", &scene::inline(Profile::Shm));
+    let counts = deaths::enumerate_all("shm, rows", &fixture::inline(Profile::Shm));
     deaths::demand_cases(&counts, 300_000, 100_000);
 }
 
@@ -28,7 +28,7 @@ fn deaths_in_shared_memory_lose_nothing() {
 /// lost.
 #[test]
 fn deaths_in_shared_memory_lose_no_extent() {
-    let counts = deaths::enumerate_all("shm, extents", &scene::extents(Profile::Shm));
+    let counts = deaths::enumerate_all("shm, extents", &fixture::extents(Profile::Shm));
     deaths::demand_cases(&counts, 300_000, 100_000);
 }
 
@@ -37,7 +37,7 @@ fn deaths_in_shared_memory_lose_no_extent() {
 #[test]
 fn deaths_over_networks_lose_nothing() {
     for profile in Profile::REMOTE {
-        let counts = deaths::enumerate_all(&format!("{profile}, rows"), &scene::inline(profile));
+        let counts = deaths::enumerate_all(&format!("{profile}, rows"), &fixture::inline(profile));
         deaths::demand_cases(&counts, 1_000, 1_000);
     }
 }
@@ -46,7 +46,7 @@ fn deaths_over_networks_lose_nothing() {
 #[test]
 fn deaths_over_networks_lose_no_extent() {
     for profile in Profile::REMOTE {
-        let counts = deaths::enumerate_all(&format!("{profile}, extents"), &scene::extents(profile));
+        let counts = deaths::enumerate_all(&format!("{profile}, extents"), &fixture::extents(profile));
         deaths::demand_cases(&counts, 1_000, 0);
     }
 }

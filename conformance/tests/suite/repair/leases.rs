@@ -1,11 +1,11 @@
 //! Repair leases: who repairs, and what becomes of a repairer that dies.
 
-use guira_conformance::{Actors, Bench, Op, Seen};
+use guira_conformance::{Actors, Bench, Observed, Op};
 use guira_fabric::Caps;
 use guira_layout::{LeaseWord, LockId, OwnerId};
 use guira_rcuckoo::{LockIncident, Outcome};
 
-use crate::repair::scene::{Scene, config, missing_under};
+use crate::repair::fixture::{Fixture, config, missing_under};
 
 fn lease(bench: &Bench, region: u8) -> LeaseWord {
     LeaseWord(bench.words_at(bench.table.geometry().lease(region), 1)[0])
@@ -24,25 +24,25 @@ fn removes(bench: &Bench, lock: u64) -> Vec<Op> {
 
 /// What `who` told, all of it of `lock`.
 fn told(actors: &Actors, who: usize, lock: LockId) -> Vec<LockIncident> {
-    let told = actors.told(who);
+    let told = actors.lock_incidents(who);
     assert!(told.iter().all(|(of, _)| *of == lock), "{told:?}");
     told.into_iter().map(|(_, incident)| incident).collect()
 }
 
-const MISSING: Result<Seen, guira_rcuckoo::Error> = Ok(Seen::Outcome(Outcome::Missing));
+const MISSING: Result<Observed, guira_rcuckoo::Error> = Ok(Observed::Outcome(Outcome::Missing));
 
 /// [R-REPAIR-3] A table is formatted with a free lease for each region; a repair takes that of the lock's region,
 /// counts it, and gives it back under the holder's name.
 #[test]
 fn a_repair_takes_the_lease_of_its_region_and_gives_it_back() {
-    let bench = Scene::new().bench.fork();
+    let bench = Fixture::new().bench.fork();
     let regions = bench.table.config().repair_regions;
     assert_eq!(regions, 8, "one for each lock");
     assert!((0..regions).all(|region| lease(&bench, region) == LeaseWord::of_region(region)));
     strand(&bench, LockId(5));
     let mut actors = Actors::new(&bench, Caps::WHOLE_WRITE);
     let repairer = actors.start(6, config(&bench), removes(&bench, 5));
-    assert!(actors.run_until(repairer, |ahead| ahead.is_lease(&bench)), "it acquires");
+    assert!(actors.run_until(repairer, |step| step.is_lease(&bench)), "it acquires");
     actors.step(repairer);
     let taken = LeaseWord::of_region(5).taken_by(OwnerId::of_slot(6));
     assert_eq!(lease(&bench, 5), taken);
@@ -61,11 +61,11 @@ fn a_repair_takes_the_lease_of_its_region_and_gives_it_back() {
 /// [R-REPAIR-4] Who dies with a lease is followed after another timeout: the lease is revoked, and counted.
 #[test]
 fn a_dead_repairers_lease_is_revoked() {
-    let bench = Scene::new().bench.fork();
+    let bench = Fixture::new().bench.fork();
     strand(&bench, LockId(2));
     let mut actors = Actors::new(&bench, Caps::WHOLE_WRITE);
     let dead = actors.start(1, config(&bench), removes(&bench, 2));
-    assert!(actors.run_until(dead, |ahead| ahead.is_lease(&bench)));
+    assert!(actors.run_until(dead, |step| step.is_lease(&bench)));
     actors.step(dead);
     actors.kill(dead);
     let before_ns = actors.now_ns();
@@ -90,13 +90,13 @@ fn a_dead_repairers_lease_is_revoked() {
 /// [R-REPAIR-5] Of two who suspect one holder, one repairs; the other one finds the lock free before it has a lease,
 /// and counts a false suspicion.
 #[test]
-fn one_of_two_repairs() {
-    let bench = Scene::new().bench.fork();
+fn only_one_of_two_clients_repairs() {
+    let bench = Fixture::new().bench.fork();
     strand(&bench, LockId(2));
     let mut actors = Actors::new(&bench, Caps::WHOLE_WRITE);
     let [one, two] = [1, 2].map(|slot| actors.start(slot, config(&bench), removes(&bench, 2)));
     for who in [one, two] {
-        assert!(actors.run_until(who, |ahead| ahead.is_lease(&bench)));
+        assert!(actors.run_until(who, |step| step.is_lease(&bench)));
     }
     let (answers, counters) = actors.finish(one);
     assert_eq!((&answers[..], counters.leases, counters.false_suspicions), (&[MISSING][..], 1, 0));

@@ -5,7 +5,7 @@
 //! each rule by itself. What the printed repair does not promise, and what happens then, is in `tests/holes`.
 
 mod deaths;
+mod fixture;
 mod leases;
 mod locks;
-mod scene;
 mod timers;

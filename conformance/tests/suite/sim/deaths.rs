@@ -12,7 +12,7 @@ use guira_fabric_sim::{ClientFault, ClientId, Fault, FaultPlan, Network, Sim, Si
 use guira_layout::Preset;
 use guira_rcuckoo::{Change, Client, ClientConfig, Error, ErrorKind, NewValue, Reader, SlotClient, Table, claim_slot};
 
-use crate::sim::crowd::key_bytes;
+use crate::sim::scenario::key_bytes;
 
 const SEED: u64 = 5;
 const NEW_VALUE: [u8; 8] = *b"new here";
@@ -96,7 +96,7 @@ async fn look(region: SimRegion, table: Arc<Table>, keys: Vec<Vec<u8>>, answers:
 /// [R-INSERT-4] [R-COMMIT-1] [R-READ-3] [R-READ-9] A client dies before each verb of a put, and inside each of its
 /// WRITEs after every multiple of the region's atomic unit.
 #[test]
-fn a_put_dies_at_every_step() {
+fn a_put_that_dies_at_any_step_corrupts_nothing() {
     for preset in [Preset::Hardened, Preset::Tiny] {
         let (bench, key) = crowded(preset);
         let before = bench.audit().unwrap_or_else(|wrong| panic!("{wrong}"));

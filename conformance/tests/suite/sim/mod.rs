@@ -4,8 +4,8 @@
 //! a linearizable key may answer ([`history::History`]), while clients move each other's entries and contend for locks.
 //! A run prints its seed, and the seed alone repeats it: equal seeds must give equal hashes of the event log.
 
-mod crowd;
 mod deaths;
+mod fault_free;
 mod faults;
 mod history;
-mod quiet;
+mod scenario;

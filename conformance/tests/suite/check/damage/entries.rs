@@ -5,31 +5,31 @@ use guira_conformance::{Bench, Extents};
 use guira_layout::{ExtentRef, OwnerId, Placement, RowId};
 
 use super::Damage;
-use crate::check::table::{craft, entry_of, key, write_extent};
+use crate::check::table::{entry_of, forge, key, write_extent};
 
 pub const DAMAGES: &[Damage] = &[
     (ProblemKind::EntryLengths, "a key too long", |bench| {
         let (row, slot) = inline_entry(bench);
-        craft(bench, row, |rows, words| words[slot * rows.entry_words()] |= 0xff00);
+        forge(bench, row, |rows, words| words[slot * rows.entry_words()] |= 0xff00);
     }),
     (ProblemKind::EntryDigest, "a digest's bit", |bench| {
         let (row, slot) = inline_entry(bench);
-        craft(bench, row, |rows, words| words[slot * rows.entry_words()] ^= 1 << 40);
+        forge(bench, row, |rows, words| words[slot * rows.entry_words()] ^= 1 << 40);
     }),
     (ProblemKind::EntryPadding, "a byte behind the value", |bench| {
         let (row, slot) = inline_entry(bench);
-        craft(bench, row, |rows, words| words[(slot + 1) * rows.entry_words() - 1] |= 1 << 63);
+        forge(bench, row, |rows, words| words[(slot + 1) * rows.entry_words() - 1] |= 1 << 63);
     }),
     (ProblemKind::EntryPadding, "a byte behind the lengths", |bench| {
         let (row, slot) = extent_entry(bench);
-        craft(bench, row, |rows, words| words[(slot + 1) * rows.entry_words() - 1] |= 1);
+        forge(bench, row, |rows, words| words[(slot + 1) * rows.entry_words() - 1] |= 1);
     }),
     (ProblemKind::EntryMisplaced, "in the wrong row", |bench| {
         let at = inline_entry(bench);
         let rows = bench.table.placement().rows(bench.table.placement().digest(&key(bench, 3)));
         let wrong = (0..).map(RowId).find(|row| rows.other(*row).is_none()).expect("most rows");
         copy_entry(bench, at, wrong);
-        craft(bench, at.0, |rows, words| rows.clear_entry(words, at.1));
+        forge(bench, at.0, |rows, words| rows.clear_entry(words, at.1));
     }),
     (ProblemKind::DuplicateKey, "in both rows", |bench| {
         let at = inline_entry(bench);
@@ -49,7 +49,7 @@ pub const DAMAGES: &[Damage] = &[
         let to = other_row(bench, 1001, at.0);
         let (mut entry, slot) = (vec![0; bench.table.rows().entry_words()], free_slot(bench, to));
         bench.table.rows().encode_extent_entry(&mut entry, &extent);
-        craft(bench, to, |rows, words| rows.put_entry(words, slot, &entry, Placement::Extent));
+        forge(bench, to, |rows, words| rows.put_entry(words, slot, &entry, Placement::Extent));
     }),
     (ProblemKind::DuplicateKey, "an extent and inline", |bench| {
         let at = extent_entry(bench);
@@ -57,7 +57,7 @@ pub const DAMAGES: &[Damage] = &[
         let mut entry = vec![0; rows.entry_words()];
         rows.encode_inline(&mut entry, &rows.probe(&key, bench.table.placement().digest(&key)), b"inline");
         let slot = free_slot(bench, at.0);
-        craft(bench, at.0, |rows, words| rows.put_entry(words, slot, &entry, Placement::Inline));
+        forge(bench, at.0, |rows, words| rows.put_entry(words, slot, &entry, Placement::Inline));
     }),
 ];
 
@@ -81,7 +81,7 @@ pub fn free_slot(bench: &Bench, row: RowId) -> usize {
 pub fn copy_entry(bench: &Bench, (from, slot): (RowId, usize), to: RowId) {
     let (words, free) = (bench.row_words(from), free_slot(bench, to));
     let (entry, placement) = (bench.table.rows().entry(&words, slot), bench.table.rows().placement(&words, slot));
-    craft(bench, to, |rows, words| rows.put_entry(words, free, entry, placement));
+    forge(bench, to, |rows, words| rows.put_entry(words, free, entry, placement));
 }
 
 pub fn other_row(bench: &Bench, i: u64, row: RowId) -> RowId {

@@ -1,8 +1,8 @@
 //! Damage: every kind of it, at a table of its own each, and what a check makes of it.
 
-mod elsewhere;
 mod entries;
 mod extents;
+mod other_formats;
 mod owners;
 mod rows;
 
@@ -29,7 +29,7 @@ fn every_kind_of_damage_is_reported() {
         for damages in [rows::DAMAGES, entries::DAMAGES, extents::DAMAGES, extents::OF_CHUNKS, owners::DAMAGES] {
             provoke(damages, quiet, &mut provoked);
         }
-        elsewhere::provoke(quiet, &mut provoked);
+        other_formats::provoke(quiet, &mut provoked);
         let mut quiet_only: HashSet<ProblemKind> = owners::QUIET_ONLY.iter().map(|(kind, _, _)| *kind).collect();
         if quiet == Quiet::NobodyWorks {
             provoke(owners::QUIET_ONLY, quiet, &mut provoked);
@@ -49,7 +49,7 @@ fn every_kind_of_damage_is_reported() {
 }
 
 #[test]
-fn locks_of_one_bit_are_stuck_only_while_nobody_works() {
+fn one_bit_locks_are_stuck_only_on_an_idle_table() {
     let (bench, _client) = filled(Preset::Paper, "fixed:8:8", Profile::Shm);
     let hold: fn(&Bench) = |bench| hold_lock(bench, 3, 1);
     assert_eq!(kinds_after(&bench, hold, Quiet::NobodyWorks), [ProblemKind::StuckLock]);
@@ -57,7 +57,7 @@ fn locks_of_one_bit_are_stuck_only_while_nobody_works() {
 }
 
 #[test]
-fn reports_keep_what_they_are_asked_to_keep() {
+fn reports_keep_as_many_problems_as_asked() {
     let (bench, _client) = filled(Preset::Tiny, "fixed:8:8", Profile::Shm);
     for row in 0..128 {
         xor(&bench, bench.table.geometry().row(RowId(row)), 1);

@@ -196,7 +196,7 @@ pub struct Slot {
 
 /// A place that the first client's commit frees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum ExtentState {
     Allocated,
     Marked,
     Reused,
@@ -250,7 +250,7 @@ pub struct State {
     rows: [Row; ROWS],
     locks: [u8; ROWS],
     slots: [Slot; SLOTS],
-    place: Place,
+    extent: ExtentState,
     pub clients: [Client; CLIENTS],
     pub reader: Option<Reader>,
     deaths: u8,
@@ -328,9 +328,9 @@ impl State {
     }
 
     fn mark(&mut self) {
-        match self.place {
-            Place::Reused => self.wrong = Some(Wrong::Mark),
-            Place::Allocated | Place::Marked => self.place = Place::Marked,
+        match self.extent {
+            ExtentState::Reused => self.wrong = Some(Wrong::Mark),
+            ExtentState::Allocated | ExtentState::Marked => self.extent = ExtentState::Marked,
         }
     }
 
@@ -417,7 +417,7 @@ impl Recovery {
             actions.extend(Recovery::can_suspect(state, index).then_some(Action::Suspect(client)));
         }
         actions.extend(Recovery::can_read(state).then_some(Action::Read));
-        actions.extend((state.place == Place::Marked).then_some(Action::Reuse));
+        actions.extend((state.extent == ExtentState::Marked).then_some(Action::Reuse));
     }
 
     /// Whether nothing happens any more although somebody who goes on has not finished.
@@ -504,7 +504,7 @@ impl Model for Recovery {
             rows: std::array::from_fn(image),
             locks: [0; ROWS],
             slots: std::array::from_fn(|slot| Slot { head, record: None, liveness: Some(slot as u8) }),
-            place: Place::Allocated,
+            extent: ExtentState::Allocated,
             clients: std::array::from_fn(client),
             reader: (self.lookups > 0).then_some(reader),
             deaths: 0,
@@ -553,7 +553,7 @@ impl Model for Recovery {
                 state.clients[client as usize].life = Life::Stopped;
             }
             Action::Read => self.read(&mut state),
-            Action::Reuse => state.place = Place::Reused,
+            Action::Reuse => state.extent = ExtentState::Reused,
         }
         Some(state)
     }

@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use guira_conformance::{
-    Bench, Explored, Flaw, Grain, KeyFinder, Model, Op, Orders, Seen, Task, TestClient, TurnLane, Turns, explore,
+    Bench, Exploration, Flaw, Granularity, KeyFinder, Model, Observed, Op, Orders, ScheduledLane, Scheduler, Task,
+    TestClient, explore,
 };
 use guira_fabric::{Lane, Profile};
 use guira_layout::{Preset, PresetOptions, RowId, TableConfig};
@@ -21,11 +22,11 @@ const ELSEWHERE: RowId = RowId(50);
 /// Both presets that are compared.
 pub const PRESETS: [Preset; 2] = [Preset::Paper, Preset::Hardened];
 
-pub type Answer = Result<Seen, Error>;
+pub type Answer = Result<Observed, Error>;
 
-/// A table that is full but for an empty row, [`Scene::away`], and one place in another.
+/// A table that is full but for an empty row, [`Fixture::away`], and one place in another.
 #[derive(Clone)]
-pub struct Scene {
+pub struct Fixture {
     pub bench: Bench,
     pub away: RowId,
     /// Stands in `HOME`; an insert into `HOME` moves it to `away`.
@@ -58,10 +59,10 @@ pub fn value_of(key: &[u8; 8], writer: u8) -> [u8; 8] {
     value
 }
 
-impl Scene {
-    /// A scene of `preset`. `HOME` is the secondary row of `moved` if `away` comes before it, the primary one
+impl Fixture {
+    /// A fixture of `preset`. `HOME` is the secondary row of `moved` if `away` comes before it, the primary one
     /// otherwise.
-    pub fn new(preset: Preset, away: RowId) -> Scene {
+    pub fn new(preset: Preset, away: RowId) -> Fixture {
         let bench = Bench::of_config(config(preset, "fixed:8:8"), Profile::Tcp, SEED);
         let mut keys = KeyFinder::new(&bench.table, 200_000);
         let moved = keys.take(HOME.min(away), HOME.max(away)).expect("a key of this pair");
@@ -85,7 +86,7 @@ impl Scene {
             let entries: Vec<(&[u8], &[u8])> = entries.iter().zip(&values).map(|(k, v)| (&k[..], &v[..])).collect();
             bench.fill_row(row, &entries);
         }
-        Scene { bench, away, moved, neighbour, elsewhere, crowded }
+        Fixture { bench, away, moved, neighbour, elsewhere, crowded }
     }
 
     /// A put of the missing key, which moves `moved`.
@@ -100,13 +101,13 @@ impl Scene {
 
     /// Two clients on copies of the table, under every order of turns: their answers and the table they leave must be
     /// those of one of the sequential orders.
-    pub fn explore(&self, profile: Profile, orders: Orders, flaw: &Flaw, ops: [Vec<Op>; 2]) -> Explored {
+    pub fn explore(&self, profile: Profile, orders: Orders, flaw: &Flaw, ops: [Vec<Op>; 2]) -> Exploration {
         let before = Model(self.bench.audit().expect("a table in order"));
-        let make = |turns: &Turns| {
+        let make = |turns: &Scheduler| {
             let bench = self.bench.fork().under(profile);
             let runs: Vec<(Task, Rc<RefCell<Vec<Answer>>>)> = (0..2)
                 .map(|i| {
-                    let lane = TurnLane::new(&bench.region, turns, Grain::Verbs, flaw.clone());
+                    let lane = ScheduledLane::new(&bench.region, turns, Granularity::Verbs, flaw.clone());
                     operate(client(&bench, i as u16, lane), ops[i].clone())
                 })
                 .collect();
@@ -147,7 +148,7 @@ pub async fn act<L: Lane>(client: &mut TestClient<L>, op: &Op) -> Answer {
     let Some(change) = op.change(None) else {
         let mut value = Vec::new();
         let found = client.client.get(&mut client.lane, op.key(), &mut value).await?;
-        return Ok(Seen::Value(found.is_some().then_some(value)));
+        return Ok(Observed::Value(found.is_some().then_some(value)));
     };
-    client.client.change(&mut client.lane, op.key(), change).await.map(|changed| Seen::Outcome(changed.outcome))
+    client.client.change(&mut client.lane, op.key(), change).await.map(|changed| Observed::Outcome(changed.outcome))
 }

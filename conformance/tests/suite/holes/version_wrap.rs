@@ -1,9 +1,9 @@
 //! H3: 8 bits of version come round within one timeout.
 
-use guira_conformance::{Actors, Ahead};
+use guira_conformance::{Actors, NextStep};
 use guira_layout::{Preset, RowId};
 
-use crate::holes::crafted::{Crafted, PRESETS, WHOLE, changed, update, wrong};
+use crate::holes::forged::{Forged, PRESETS, WHOLE, changed, update, wrong};
 
 /// Versions of a row, as printed.
 const ROUND: u64 = 256;
@@ -13,10 +13,10 @@ const ROUND: u64 = 256;
 #[test]
 fn h03_version_wraps_within_one_timeout() {
     for preset in PRESETS {
-        let crafted = Crafted::new(preset, RowId(2), RowId(7));
-        let [busy_key, next_key, waiters_key] = [0, 1, 2].map(|i| &crafted.home[i]);
-        let mut actors = Actors::new(&crafted.bench, WHOLE);
-        let busy = actors.start(0, crafted.config(), update(busy_key, 1));
+        let forged = Forged::new(preset, RowId(2), RowId(7));
+        let [busy_key, next_key, waiters_key] = [0, 1, 2].map(|i| &forged.home[i]);
+        let mut actors = Actors::new(&forged.bench, WHOLE);
+        let busy = actors.start(0, forged.config(), update(busy_key, 1));
         assert!(actors.finish(busy).0[0].is_ok());
         let mut updates = 1;
         let mut busy_until = |actors: &mut Actors, updates_more: u64| {
@@ -28,15 +28,15 @@ fn h03_version_wraps_within_one_timeout() {
             assert!(actors.finish(busy).0[0].is_ok());
             actors.again(busy, update(busy_key, 1));
             updates += 1;
-            assert!(actors.run_until(busy, |ahead| ahead.writes_row(&crafted.bench)));
+            assert!(actors.run_until(busy, |step| step.writes_row(&forged.bench)));
         };
         busy_until(&mut actors, 1);
-        let waiter = actors.start(1, crafted.config(), update(waiters_key, 9));
+        let waiter = actors.start(1, forged.config(), update(waiters_key, 9));
         let mut tries = 0;
         let has_reclaimed = loop {
             let goes_on =
-                actors.run_until(waiter, |ahead| matches!(ahead, Ahead::Pause(_)) || ahead.writes_row(&crafted.bench));
-            if !goes_on || !matches!(actors.ahead(waiter), Ahead::Pause(_)) {
+                actors.run_until(waiter, |step| matches!(step, NextStep::Pause(_)) || step.writes_row(&forged.bench));
+            if !goes_on || !matches!(actors.next_step(waiter), NextStep::Pause(_)) {
                 break goes_on;
             }
             tries += 1;
@@ -44,11 +44,11 @@ fn h03_version_wraps_within_one_timeout() {
             actors.step(waiter);
         };
         let waiters = actors.finish(waiter).0;
-        let next = actors.start(2, crafted.config(), update(next_key, 7));
+        let next = actors.start(2, forged.config(), update(next_key, 7));
         let nexts = actors.finish(next).0;
         let (_, met) = actors.finish(busy);
         let violated = wrong(
-            &crafted,
+            &forged,
             &[(busy_key, &[Some(1)]), (waiters_key, &changed(&waiters[0], 9)), (next_key, &changed(&nexts[0], 7))],
         );
         println!("{preset}: {updates} updates between {tries} tries: {violated:?}");

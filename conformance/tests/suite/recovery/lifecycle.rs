@@ -1,9 +1,9 @@
-//! The life of a client from taking its slot to its end: what guira's own client does, over a lane of the test.
+//! The script of a client from taking its slot to its end: what guira's own client does, over a lane of the test.
 
 use std::fmt;
 use std::sync::Arc;
 
-use guira_conformance::{Bench, Op, Seen, block_on};
+use guira_conformance::{Bench, Observed, Op, block_on};
 use guira_extents::Extents;
 use guira_fabric::{FenceProof, Lane, Region, SlotHold};
 use guira_layout::{OwnerId, Placement, SlotState, encode_extent};
@@ -16,50 +16,50 @@ use crate::recovery::lane::{Log, LoggedLane};
 
 /// How a client gets its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum SlotSource {
     /// Takes one that nobody has.
-    Fresh(u16),
+    Free(u16),
     /// Recovers the dead client of this one, and takes it: what a client does that finds no slot free. // [R-SLOT-1]
-    Heir(u16),
+    Dead(u16),
 }
 
 /// What a client does in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// Nothing: its program is killed.
-    Vanishes,
+    Killed,
     /// Gives back its chunks and its slot.
     Closes,
     /// Asks for more space than there is, so that all that nobody needs is given back, and then closes.
-    WantsRoom,
+    ExhaustsSpace,
 }
 
-/// A client's life.
+/// A client's script.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Life {
-    pub entry: Entry,
+pub struct Script {
+    pub entry: SlotSource,
     pub ops: Vec<Op>,
     pub end: End,
 }
 
-impl Life {
+impl Script {
     /// That of a client that carries out `op` in a free slot.
-    pub fn of(slot: u16, op: &Op) -> Life {
-        Life { entry: Entry::Fresh(slot), ops: vec![op.clone()], end: End::Vanishes }
+    pub fn of(slot: u16, op: &Op) -> Script {
+        Script { entry: SlotSource::Free(slot), ops: vec![op.clone()], end: End::Killed }
     }
 
     pub fn slot(&self) -> u16 {
         match self.entry {
-            Entry::Fresh(slot) | Entry::Heir(slot) => slot,
+            SlotSource::Free(slot) | SlotSource::Dead(slot) => slot,
         }
     }
 }
 
 /// What came of it.
 #[derive(Debug, Default)]
-pub struct Lived {
+pub struct ScriptRun {
     /// The answer to each operation.
-    pub answers: Vec<Result<Seen, Error>>,
+    pub answers: Vec<Result<Observed, Error>>,
     /// How many words had been changed when each answer came.
     pub answered_at: Vec<usize>,
     pub log: Log,
@@ -72,12 +72,12 @@ pub struct Actor<L: Lane = LoggedLane> {
     pub extents: Option<Extents>,
     pub lane: L,
     /// What it recovered to get its slot.
-    pub inherited: Option<Recovered>,
+    pub recovered: Option<Recovered>,
     owner: OwnerId,
     _hold: SlotHold,
 }
 
-/// Why a life ended early.
+/// Why a script ended early.
 #[derive(Debug)]
 pub struct Failure(pub String);
 
@@ -103,19 +103,19 @@ pub fn config(bench: &Bench) -> ClientConfig {
 
 impl<L: Lane> Actor<L> {
     /// A client that recovers those it finds dead.
-    pub fn enter(bench: &Bench, entry: Entry, config: ClientConfig, mut lane: L) -> Result<Actor<L>, Failure> {
-        let (Entry::Fresh(slot) | Entry::Heir(slot)) = entry;
+    pub fn open(bench: &Bench, entry: SlotSource, config: ClientConfig, mut lane: L) -> Result<Actor<L>, Failure> {
+        let (SlotSource::Free(slot) | SlotSource::Dead(slot)) = entry;
         let hold = bench.region.hold(slot).map_err(failure)?;
         let mut hold = hold.ok_or_else(|| Failure(format!("slot {slot} is somebody's")))?;
         let table = &bench.table;
-        let mut inherited = None;
+        let mut recovered = None;
         let (owner, hold) = block_on(async {
-            if let Entry::Heir(_) = entry {
+            if let SlotSource::Dead(_) = entry {
                 let info = read_slot(&mut lane, table, slot).await.map_err(failure)?;
                 let word = info.word.ok_or_else(|| Failure(format!("slot {slot} is damaged")))?;
                 if word.state != SlotState::Free {
                     let proof = FenceProof::new(slot, word.generation, hold);
-                    inherited = recover(&mut lane, table, &proof, &SlotClient::default()).await.map_err(failure)?;
+                    recovered = recover(&mut lane, table, &proof, &SlotClient::default()).await.map_err(failure)?;
                     hold = proof.into_hold();
                 }
             }
@@ -127,18 +127,18 @@ impl<L: Lane> Actor<L> {
         let config = ClientConfig { seed: u64::from(slot), ..config };
         let client = Client::new(Arc::clone(table), owner, config).with_liveness(Box::new(bench.region.clone()));
         let extents = table.config().format.has_extents().then(|| Extents::new(Arc::clone(table), owner));
-        Ok(Actor { client, extents, lane, inherited, owner, _hold: hold })
+        Ok(Actor { client, extents, lane, recovered, owner, _hold: hold })
     }
 
     /// Carries out `op`, with its value in an extent if it does not fit in a row: as `guira::aio::Client` does.
-    pub async fn apply(&mut self, op: &Op) -> Result<Seen, Error> {
+    pub async fn apply(&mut self, op: &Op) -> Result<Observed, Error> {
         let Op::Get(key) = op else { return self.change(op).await };
         let mut value = Vec::new();
         let found = self.client.get(&mut self.lane, key, &mut value).await?;
-        Ok(Seen::Value(found.is_some().then_some(value)))
+        Ok(Observed::Value(found.is_some().then_some(value)))
     }
 
-    async fn change(&mut self, op: &Op) -> Result<Seen, Error> {
+    async fn change(&mut self, op: &Op) -> Result<Observed, Error> {
         let (table, mut words) = (Arc::clone(self.client.table()), Vec::new());
         let mut pending = None;
         let no_room = |error: guira_extents::ExtentError| match error {
@@ -175,11 +175,11 @@ impl<L: Lane> Actor<L> {
                 extents.give_back(freed);
             }
         }
-        Ok(Seen::Outcome(changed?.outcome))
+        Ok(Observed::Outcome(changed?.outcome))
     }
 
     /// Asks for more than there is. // [R-EXTENT-5] [R-RECOVER-7]
-    pub fn want_room(&mut self) {
+    pub fn exhaust_space(&mut self) {
         let Some(extents) = &mut self.extents else { return };
         let most =
             vec![0; self.client.table().config().chunks as usize * self.client.table().config().chunk_bytes as usize];
@@ -198,32 +198,32 @@ impl<L: Lane> Actor<L> {
     }
 }
 
-/// Lives `life` on `bench`, through `lane`.
-pub fn live(bench: &Bench, life: &Life, lane: LoggedLane) -> Result<Lived, Failure> {
-    let mut lived = Lived::default();
-    let mut actor = Actor::enter(bench, life.entry, config(bench), lane)?;
+/// Lives `script` on `bench`, through `lane`.
+pub fn run_script(bench: &Bench, script: &Script, lane: LoggedLane) -> Result<ScriptRun, Failure> {
+    let mut run = ScriptRun::default();
+    let mut actor = Actor::open(bench, script.entry, config(bench), lane)?;
     let mut log = actor.lane.take_log();
-    for op in &life.ops {
-        lived.answers.push(block_on(actor.apply(op)));
+    for op in &script.ops {
+        run.answers.push(block_on(actor.apply(op)));
         append(&mut log, actor.lane.take_log());
-        lived.answered_at.push(log.written.len());
+        run.answered_at.push(log.written.len());
     }
-    lived.counters = actor.client.counters();
-    if let Some(recovered) = actor.inherited {
-        lived.counters.recoveries += 1;
-        lived.counters.replays += u64::from(recovered.replayed_rows > 0);
+    run.counters = actor.client.counters();
+    if let Some(recovered) = actor.recovered {
+        run.counters.recoveries += 1;
+        run.counters.replays += u64::from(recovered.replayed_rows > 0);
     }
-    let lane = match life.end {
-        End::Vanishes => actor.lane,
-        End::WantsRoom => {
-            actor.want_room();
+    let lane = match script.end {
+        End::Killed => actor.lane,
+        End::ExhaustsSpace => {
+            actor.exhaust_space();
             actor.close()?
         }
         End::Closes => actor.close()?,
     };
     append(&mut log, lane.take_log());
-    lived.log = log;
-    Ok(lived)
+    run.log = log;
+    Ok(run)
 }
 
 fn append(log: &mut Log, mut more: Log) {

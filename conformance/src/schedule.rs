@@ -1,6 +1,6 @@
 //! Every interleaving of a few clients' verbs, and lanes that do what Guira's own never do.
 //!
-//! A [`TurnLane`] takes one step each time its client's turn comes: a verb, half of a WRITE, or a word of it.
+//! A [`ScheduledLane`] takes one step each time its client's turn comes: a verb, half of a WRITE, or a word of it.
 //! [`explore`] runs the same clients again and again, each time under another order of turns, until every order within
 //! its bound was tried. A [`Flaw`] makes a lane behave as the printed protocol, a shortcut or a wrong fabric would.
 //!
@@ -23,12 +23,12 @@ pub type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Whose turn it is: shared by the lanes of one run.
 #[derive(Clone, Default)]
-pub struct Turns {
+pub struct Scheduler {
     turn: Arc<AtomicU64>,
     has_paused: Arc<AtomicBool>,
 }
 
-impl Turns {
+impl Scheduler {
     /// Gives `task` a turn. Its first one brings it to its first verb, which is not carried out yet. True when the task
     /// has ended.
     pub fn give(&self, task: &mut Task) -> bool {
@@ -47,7 +47,7 @@ impl Turns {
 
 /// What one turn carries out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grain {
+pub enum Granularity {
     /// A verb.
     Verbs,
     /// A verb, but half of a WRITE.
@@ -69,18 +69,18 @@ pub enum Flaw {
     StaleReads,
     /// Neighbouring WRITEs of one batch are carried out as one, in ascending order.
     MergedWrites,
-    /// WRITEs to these bytes of the main space travel by themselves: see [`Late`].
-    LateWrites(Range<u64>, Late),
+    /// WRITEs to these bytes of the main space travel by themselves: see [`DelayedWrites`].
+    DelayedWrites(Range<u64>, DelayedWrites),
 }
 
 /// WRITEs that are on their way by themselves, as through another queue pair.
 #[derive(Clone, Debug, Default)]
-pub struct Late(Arc<Mutex<VecDeque<Words>>>);
+pub struct DelayedWrites(Arc<Mutex<VecDeque<Words>>>);
 
 /// An address, and what is written or was read there.
 type Words = (Addr, Vec<u64>);
 
-impl Late {
+impl DelayedWrites {
     fn push(&self, addr: Addr, words: &[u64]) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push_back((addr, words.to_vec()));
     }
@@ -90,8 +90,8 @@ impl Late {
     }
 
     /// A task that carries out `count` of these WRITEs, one each turn that finds one on its way.
-    pub fn deliver(self, region: &HeapRegion, turns: &Turns, count: usize) -> Task {
-        let (region, mut lane) = (region.clone(), TurnLane::new(region, turns, Grain::Verbs, Flaw::None));
+    pub fn deliver(self, region: &HeapRegion, turns: &Scheduler, count: usize) -> Task {
+        let (region, mut lane) = (region.clone(), ScheduledLane::new(region, turns, Granularity::Verbs, Flaw::None));
         Box::pin(async move {
             let mut delivered = 0;
             while delivered < count {
@@ -124,12 +124,12 @@ enum Part {
 }
 
 /// A lane that takes a step a turn. Batches that are dropped in the middle stay so: their client is dead.
-pub struct TurnLane {
+pub struct ScheduledLane {
     region: HeapRegion,
     /// Promises what the region does, and counts. Nothing is sent on it.
     lane: HeapLane,
-    turns: Turns,
-    grain: Grain,
+    turns: Scheduler,
+    grain: Granularity,
     flaw: Flaw,
     /// The steps of the batch in flight that are left.
     steps: VecDeque<Step>,
@@ -142,11 +142,11 @@ pub struct TurnLane {
     brought: Vec<Words>,
 }
 
-impl TurnLane {
+impl ScheduledLane {
     /// A lane of `region`, whose verbs cross a network.
-    pub fn new(region: &HeapRegion, turns: &Turns, grain: Grain, flaw: Flaw) -> TurnLane {
+    pub fn new(region: &HeapRegion, turns: &Scheduler, grain: Granularity, flaw: Flaw) -> ScheduledLane {
         let region = region.with_caps(Caps { local: false, ..*region.caps() });
-        TurnLane {
+        ScheduledLane {
             lane: region.lane(),
             region,
             turns: turns.clone(),
@@ -186,16 +186,16 @@ impl TurnLane {
     fn plan_verb(&mut self, index: usize, verb: &Verb<'_>, behind_cas: bool) {
         let mut add = |part| self.steps.push_back(Step { verb: index, part });
         match (verb, &self.flaw) {
-            (Verb::Write { addr, words }, Flaw::LateWrites(bytes, late))
+            (Verb::Write { addr, words }, Flaw::DelayedWrites(bytes, late))
                 if addr.space() == Space::Main && bytes.contains(&addr.offset()) =>
             {
                 late.push(*addr, words);
             }
             (Verb::Write { words, .. }, _) => {
                 let (words, parts) = match self.grain {
-                    Grain::Verbs => (words.len(), 1),
-                    Grain::Halves => (words.len(), 2.min(words.len())),
-                    Grain::Words => (words.len(), words.len()),
+                    Granularity::Verbs => (words.len(), 1),
+                    Granularity::Halves => (words.len(), 2.min(words.len())),
+                    Granularity::Words => (words.len(), words.len()),
                 };
                 (0..parts).for_each(|part| add(Part::Words(part * words / parts..(part + 1) * words / parts)));
             }
@@ -265,7 +265,7 @@ fn stored(verb: &Verb<'_>) -> Option<u64> {
     }
 }
 
-impl Lane for TurnLane {
+impl Lane for ScheduledLane {
     crate::delegate!(lane: caps, traffic, traffic_mut, poll_drain);
 
     fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
@@ -328,7 +328,7 @@ pub enum Orders {
 
 /// What [`explore`] found.
 #[derive(Clone, Debug, Default)]
-pub struct Explored {
+pub struct Exploration {
     /// Orders tried.
     pub orders: u64,
     /// Those of them that ended in a violation.
@@ -337,12 +337,12 @@ pub struct Explored {
     pub simplest: Option<(usize, String, String)>,
 }
 
-impl Explored {
+impl Exploration {
     /// Prints what was found, and fails if nothing was.
     ///
     /// # Panics
     /// If no order ended in a violation.
-    pub fn must_be_violated(&self, what: &str) {
+    pub fn assert_violated(&self, what: &str) {
         println!("{what}: {} of {} orders violate; {:?}", self.violations, self.orders, self.simplest);
         assert!(self.violations > 0, "{what}: none of {} orders shows the hole", self.orders);
     }
@@ -350,8 +350,8 @@ impl Explored {
     /// Prints how much was tried, and fails if anything is wrong, or if fewer than `least` orders were tried.
     ///
     /// # Panics
-    /// As said.
-    pub fn must_hold(&self, what: &str, least: u64) {
+    /// If a violation was found, or too few orders were tried.
+    pub fn assert_holds(&self, what: &str, least: u64) {
         println!("{what}: none of {} orders violates", self.orders);
         assert_eq!(self.violations, 0, "{what}: {:?}", self.simplest);
         assert!(self.orders >= least, "{what}: only {} orders", self.orders);
@@ -365,13 +365,13 @@ const MOST_TURNS: usize = 20_000;
 /// leaves. `make` must do the same each time.
 pub fn explore<W>(
     orders: Orders,
-    mut make: impl FnMut(&Turns) -> (W, Vec<Task>),
+    mut make: impl FnMut(&Scheduler) -> (W, Vec<Task>),
     mut judge: impl FnMut(W) -> Result<(), String>,
-) -> Explored {
-    let mut explored = Explored::default();
+) -> Exploration {
+    let mut explored = Exploration::default();
     let mut open = vec![Vec::new()];
     while let Some(prefix) = open.pop() {
-        let turns = Turns::default();
+        let turns = Scheduler::default();
         let (world, tasks) = make(&turns);
         let run = run(&turns, tasks, orders, prefix, &mut open);
         explored.orders += 1;
@@ -393,7 +393,7 @@ struct Run {
 }
 
 /// One run: as `prefix` says, then whoever was last goes on. Alternatives met on the way are added to `open`.
-fn run(turns: &Turns, tasks: Vec<Task>, orders: Orders, prefix: Vec<usize>, open: &mut Vec<Vec<usize>>) -> Run {
+fn run(turns: &Scheduler, tasks: Vec<Task>, orders: Orders, prefix: Vec<usize>, open: &mut Vec<Vec<usize>>) -> Run {
     let mut tasks: Vec<Option<Task>> = tasks.into_iter().map(Some).collect();
     for slot in &mut tasks {
         // To its first verb.
@@ -458,8 +458,8 @@ mod tests {
 
     use super::*;
 
-    fn adder(region: &HeapRegion, turns: &Turns, flaw: Flaw) -> Task {
-        let mut lane = TurnLane::new(region, turns, Grain::Verbs, flaw);
+    fn adder(region: &HeapRegion, turns: &Scheduler, flaw: Flaw) -> Task {
+        let mut lane = ScheduledLane::new(region, turns, Granularity::Verbs, flaw);
         Box::pin(async move {
             for _ in 0..2 {
                 let add = Verb::FetchAdd { addr: Addr::device(0), add: 1, found: &mut 0 };
@@ -468,8 +468,8 @@ mod tests {
         })
     }
 
-    fn sums(flaw: &Flaw) -> Explored {
-        let make = |turns: &Turns| {
+    fn sums(flaw: &Flaw) -> Exploration {
+        let make = |turns: &Scheduler| {
             let region = HeapRegion::new(64, 64, Profile::Tcp.caps());
             let tasks = (0..2).map(|_| adder(&region, turns, flaw.clone())).collect();
             (region, tasks)

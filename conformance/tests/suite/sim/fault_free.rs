@@ -4,12 +4,12 @@ use guira_fabric::Profile;
 use guira_fabric_sim::Stopped;
 use guira_layout::Preset;
 
-use crate::sim::crowd::{Crowd, Run, Tally};
+use crate::sim::scenario::{Run, Scenario, Tally};
 
 const SEEDS: u64 = 8;
 
-fn run_soundly(crowd: &Crowd) -> Run {
-    let mut run = crowd.run();
+fn run_soundly(scenario: &Scenario) -> Run {
+    let mut run = scenario.run();
     assert_eq!((run.stopped, run.tally.wrong), (Stopped::Ended, 0));
     run.assert_sound();
     run
@@ -18,10 +18,10 @@ fn run_soundly(crowd: &Crowd) -> Run {
 /// [R-READ-1] [R-READ-3] [R-UPDATE-1] Clients that share a table in any network see linearizable keys, and leave a
 /// table in order.
 #[test]
-fn crowds_see_linearizable_keys_in_every_network() {
+fn keys_are_linearizable_in_every_network() {
     for preset in [Preset::Tiny, Preset::Hardened] {
         for profile in Profile::ALL {
-            let runs = (0..SEEDS).map(|seed| run_soundly(&Crowd::new(preset, profile, seed)).tally);
+            let runs = (0..SEEDS).map(|seed| run_soundly(&Scenario::new(preset, profile, seed)).tally);
             let total = runs.reduce(Tally::plus).expect("some runs");
             println!("{preset} {profile}: {total:?}");
             assert!(total.moves > 20 && total.conflicts > 100, "{preset} {profile}: nobody was in anybody's way");
@@ -35,8 +35,8 @@ fn equal_seeds_give_equal_event_logs() {
     for profile in Profile::ALL {
         let mut hashes = Vec::new();
         for seed in 0..SEEDS {
-            let crowd = Crowd::new(Preset::Hardened, profile, seed);
-            let (one, other) = (crowd.run(), crowd.run());
+            let scenario = Scenario::new(Preset::Hardened, profile, seed);
+            let (one, other) = (scenario.run(), scenario.run());
             assert_eq!(one.log_hash, other.log_hash, "{profile}, seed {seed}");
             assert_eq!((one.tally, one.verbs), (other.tally, other.verbs), "{profile}, seed {seed}");
             assert!(one.bench.words() == other.bench.words(), "{profile}, seed {seed}");
@@ -53,8 +53,8 @@ fn equal_seeds_give_equal_event_logs() {
 fn a_memory_that_lags_behind_its_locks_is_noticed() {
     let mut wrong = 0;
     for seed in 0..SEEDS {
-        let crowd = Crowd { main_lag_ns: 3_000, ..Crowd::new(Preset::Hardened, Profile::Mlx5, seed) };
-        wrong += crowd.run().tally.wrong;
+        let scenario = Scenario { main_lag_ns: 3_000, ..Scenario::new(Preset::Hardened, Profile::Mlx5, seed) };
+        wrong += scenario.run().tally.wrong;
     }
     assert!(wrong > 0);
 }

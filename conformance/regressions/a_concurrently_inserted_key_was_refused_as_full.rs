@@ -8,7 +8,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use guira_conformance::{Bench, Moment, Sampling, SteppedLane};
+use guira_conformance::{Bench, Sampling, StepPoint, SteppedLane};
 use guira_fabric::{Profile, Region};
 use guira_layout::Preset;
 use guira_rcuckoo::{Change, ClientConfig, ErrorKind, Outcome};
@@ -50,7 +50,7 @@ fn a_put_of_a_key_that_came_meanwhile_replaces_it() {
         let (others, counted) = (bench.clone(), Arc::clone(&steps));
         let step = move |moment| {
             let mut step = counted.lock().unwrap();
-            if moment != Moment::Pause {
+            if moment != StepPoint::Pause {
                 *step += 1;
                 let config = ClientConfig { deadline_ns: 0, ..ClientConfig::for_table(&others.table) };
                 if *step == turn {

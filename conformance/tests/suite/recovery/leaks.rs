@@ -12,14 +12,14 @@ use guira_rcuckoo::{NewValue, Standing, look_up_extent};
 
 use crate::recovery::audit::{check_marks, check_recovered, recover_all, recover_slot};
 use crate::recovery::deaths::memories;
+use crate::recovery::fixture::{self, FilledTable, SLOTS, key};
 use crate::recovery::image::Image;
 use crate::recovery::lane::{LoggedLane, Written};
-use crate::recovery::life::{Actor, Entry, Life, config, live};
-use crate::recovery::scene::{self, SLOTS, Stage, key};
+use crate::recovery::lifecycle::{Actor, Script, SlotSource, config, run_script};
 
 /// Deaths, each of which loses a place: many times as many as the table has.
 const DEATHS: u64 = 1_500;
-/// A stage's chunks. 29 values of 80 bytes fit in one.
+/// A filled's chunks. 29 values of 80 bytes fit in one.
 const CHUNKS: u64 = 6;
 const PLACES: u64 = CHUNKS * 29;
 
@@ -64,11 +64,11 @@ fn extent_words(bench: &Bench, written: &[Written]) -> (usize, usize) {
 /// Puts over an extent, as a client in `slot` that dies so.
 fn die(bench: &Bench, image: &mut Image, slot: u16, loss: Loss, value: u8) {
     image.load(bench);
-    let life = Life::of(slot, &Op::Put(key(2), vec![value; 80]));
-    let lived = live(bench, &life, LoggedLane::new(&bench.region)).expect("a free slot");
-    assert!(lived.answers[0].is_ok(), "{loss:?}: {:?}", lived.answers);
-    let cut = loss.cut(bench, slot, &lived.log.written);
-    lived.log.written[..cut].iter().for_each(|written| image.apply(written));
+    let script = Script::of(slot, &Op::Put(key(2), vec![value; 80]));
+    let run = run_script(bench, &script, LoggedLane::new(&bench.region)).expect("a free slot");
+    assert!(run.answers[0].is_ok(), "{loss:?}: {:?}", run.answers);
+    let cut = loss.cut(bench, slot, &run.log.written);
+    run.log.written[..cut].iter().for_each(|written| image.apply(written));
     image.load(bench);
 }
 
@@ -79,29 +79,29 @@ fn unreferenced(bench: &Bench) -> u64 {
     report.expect("the heap reads").unreferenced_extents
 }
 
-/// A stage in which each kind of death has lost a place.
-pub fn with_losses(profile: Profile) -> Stage {
-    let stage = scene::extents_in(profile, CHUNKS);
-    let (bench, mut image) = (stage.bench.under(Profile::Shm), Image::of(&stage.bench));
+/// A filled in which each kind of death has lost a place.
+pub fn with_leaks(profile: Profile) -> FilledTable {
+    let filled = fixture::extents_in(profile, CHUNKS);
+    let (bench, mut image) = (filled.bench.under(Profile::Shm), Image::of(&filled.bench));
     for (slot, loss) in SLOTS.into_iter().zip(LOSSES) {
         die(&bench, &mut image, slot, loss, slot as u8);
         recover_all(&bench);
         image = Image::of(&bench);
     }
-    let mut model = stage.model;
+    let mut model = filled.model;
     model.apply(&Op::Put(key(2), vec![SLOTS[0] as u8; 80]));
     assert_eq!(bench.contents().as_ref(), Ok(&model.0));
     assert_eq!(unreferenced(&bench), LOSSES.len() as u64, "each death has lost a place");
-    Stage { bench: stage.bench, model }
+    FilledTable { bench: filled.bench, model }
 }
 
 /// [R-RECOVER-7] Each death loses a place, and there are many more deaths than places: nobody runs out of room, because
 /// whoever adopts a chunk, or finds no room, sweeps up what was lost.
 #[test]
-fn deaths_use_up_no_space() {
+fn deaths_leak_no_space() {
     for loss in LOSSES {
-        let stage = scene::extents_in(Profile::Shm, CHUNKS);
-        let (bench, mut image) = (&stage.bench, Image::of(&stage.bench));
+        let filled = fixture::extents_in(Profile::Shm, CHUNKS);
+        let (bench, mut image) = (&filled.bench, Image::of(&filled.bench));
         let mut most = 0;
         for death in 0..DEATHS {
             die(bench, &mut image, SLOTS[0], loss, death as u8);
@@ -116,33 +116,33 @@ fn deaths_use_up_no_space() {
     }
 }
 
-/// [R-RECOVER-7] What others lose in the chunks of a client that lives, it finds itself when it needs room.
+/// [R-RECOVER-7] What others lose in the chunks of a client that scripts, it finds itself when it needs room.
 #[test]
-fn marks_lost_in_the_chunks_of_the_living_are_found() {
-    let stage = scene::extents_in(Profile::Shm, CHUNKS);
-    let bench = &stage.bench;
+fn lost_marks_in_chunks_of_live_clients_are_found() {
+    let filled = fixture::extents_in(Profile::Shm, CHUNKS);
+    let bench = &filled.bench;
     let mut owner =
-        Actor::enter(bench, Entry::Fresh(SLOTS[3]), config(bench), LoggedLane::new(&bench.region)).expect("free");
+        Actor::open(bench, SlotSource::Free(SLOTS[3]), config(bench), LoggedLane::new(&bench.region)).expect("free");
     // Until there is no room for one more, which the last try finds out by itself.
     let keys: Vec<u64> = (1 << 20..(1 << 20) + 60).collect();
     for i in &keys {
         block_on(owner.apply(&Op::Put(key(*i), vec![1; 80]))).expect("room");
     }
     let lost_by = |owner: &mut Actor, i: u64| {
-        // A client removes it, and dies before it marks the place. The owner lives on beside it.
-        let life = Life::of(SLOTS[0], &Op::Remove(key(i)));
+        // A client removes it, and dies before it marks the place. The owner scripts on beside it.
+        let script = Script::of(SLOTS[0], &Op::Remove(key(i)));
         let before = Image::of(bench);
-        let lived = live(bench, &life, LoggedLane::new(&bench.region)).expect("a free slot");
-        let cut = Loss::Mark.cut(bench, SLOTS[0], &lived.log.written);
+        let run = run_script(bench, &script, LoggedLane::new(&bench.region)).expect("a free slot");
+        let cut = Loss::Mark.cut(bench, SLOTS[0], &run.log.written);
         let mut image = before;
-        lived.log.written[..cut].iter().for_each(|written| image.apply(written));
+        run.log.written[..cut].iter().for_each(|written| image.apply(written));
         image.load(bench);
         let next = Op::Put(key(i), vec![2; 3]);
         block_on(owner.apply(&next)).expect("the dead client's lock is met, and it is recovered");
     };
     keys.iter().for_each(|i| lost_by(&mut owner, *i));
     assert_eq!(unreferenced(bench), keys.len() as u64);
-    owner.want_room();
+    owner.exhaust_space();
     assert_eq!(owner.extents.as_ref().map(guira_extents::Extents::swept), Some(keys.len() as u64));
     owner.close().expect("the heap loses nothing");
     check_recovered(bench).expect("a sound table");
@@ -152,11 +152,11 @@ fn marks_lost_in_the_chunks_of_the_living_are_found() {
 /// [R-RECOVER-7] What a dead client was freeing is not lost as long as it holds its locks: nothing refers to it any
 /// more, but its record is sealed, and whoever recovers that client marks it, which must not come late.
 #[test]
-fn what_the_dead_were_freeing_is_left_to_their_recovery() {
-    let stage = scene::extents_in(Profile::Shm, CHUNKS);
-    let bench = &stage.bench;
+fn extents_a_dead_client_was_freeing_are_left_to_its_recovery() {
+    let filled = fixture::extents_in(Profile::Shm, CHUNKS);
+    let bench = &filled.bench;
     let mut owner =
-        Actor::enter(bench, Entry::Fresh(SLOTS[3]), config(bench), LoggedLane::new(&bench.region)).expect("free");
+        Actor::open(bench, SlotSource::Free(SLOTS[3]), config(bench), LoggedLane::new(&bench.region)).expect("free");
     let keys: Vec<u64> = (1 << 20..(1 << 20) + 20).collect();
     for i in &keys {
         block_on(owner.apply(&Op::Put(key(*i), vec![1; 80]))).expect("room");
@@ -164,21 +164,21 @@ fn what_the_dead_were_freeing_is_left_to_their_recovery() {
     let swept = |owner: &Actor| owner.extents.as_ref().map(guira_extents::Extents::swept);
     for i in &keys {
         // A client removes it, and dies when no row refers to its extent any more, and before its record is retired.
-        let life = Life::of(SLOTS[0], &Op::Remove(key(*i)));
+        let script = Script::of(SLOTS[0], &Op::Remove(key(*i)));
         let mut image = Image::of(bench);
-        let lived = live(bench, &life, LoggedLane::new(&bench.region)).expect("a free slot");
-        let cut = Loss::Mark.cut(bench, SLOTS[0], &lived.log.written) - 1;
-        lived.log.written[..cut].iter().for_each(|written| image.apply(written));
+        let run = run_script(bench, &script, LoggedLane::new(&bench.region)).expect("a free slot");
+        let cut = Loss::Mark.cut(bench, SLOTS[0], &run.log.written) - 1;
+        run.log.written[..cut].iter().for_each(|written| image.apply(written));
         image.load(bench);
         // From the second key on somebody was recovered, so all of its chunks are looked through.
-        owner.want_room();
+        owner.exhaust_space();
         assert_eq!(swept(&owner), Some(0), "key {i}: the extent is the dead client's to free");
         let recovered = recover_slot(bench, SLOTS[0]).expect("it is dead");
         assert!(recovered.replayed_rows == 1 && recovered.locks > 0, "key {i}: {recovered:?}");
     }
     println!("{} extents that dead clients were freeing", keys.len());
     assert_eq!(unreferenced(bench), 0, "they are marked");
-    owner.want_room();
+    owner.exhaust_space();
     assert_eq!(swept(&owner), Some(0));
     owner.close().expect("the heap loses nothing");
     check_recovered(bench).expect("a sound table");
@@ -187,20 +187,20 @@ fn what_the_dead_were_freeing_is_left_to_their_recovery() {
 /// [R-RECOVER-7] [R-READ-3] [R-INSERT-4] An extent whose entry moves from one of its rows to the other while it is
 /// looked up is never called lost, wherever the two WRITEs of the move fall among the verbs of the lookup.
 #[test]
-fn an_extent_that_moves_is_not_lost() {
+fn a_moving_extent_is_not_swept() {
     /// Verbs of a lookup: the extent's header, the extent, two rows, their trailers, their locks.
     const VERBS: usize = 8;
-    let bench = Bench::of_rows(Preset::Hardened, "bytes:24", 64, Profile::Shm, scene::SEED);
+    let bench = Bench::of_rows(Preset::Hardened, "bytes:24", 64, Profile::Shm, fixture::SEED);
     let (key, first, second) = KeyFinder::new(&bench.table, 1_000).take_any(|_, _| true).expect("some key");
     let prepared = bench.client(0).extents.prepare(&mut bench.region.lane(), &key, &[1; 80]).expect("an extent");
     let NewValue::Extent { extent, words } = prepared.value() else { panic!("it is in an extent") };
     let place_words = words.len() as u64;
     let (prepared, mut found) = (Arc::new(prepared), BTreeMap::new());
     for (from, to) in [(first, second), (second, first)] {
-        let stage = bench.fork();
-        stage.plant(from, &prepared);
+        let filled = bench.fork();
+        filled.plant(from, &prepared);
         for (begin, end) in (0..=VERBS).flat_map(|begin| (begin..=VERBS).map(move |end| (begin, end))) {
-            let bench = stage.fork();
+            let bench = filled.fork();
             let (moved, entry, mut verb) = (bench.clone(), Arc::clone(&prepared), 0);
             let hook = move |step| {
                 if let Step::Verb { .. } = step {
@@ -244,9 +244,9 @@ fn hold_locks(bench: &Bench, rows: [RowId; 2], owner: u16) {
 #[test]
 fn a_death_in_shared_memory_leaves_no_sealed_record_of_what_is_free() {
     let mut memories_seen = 0;
-    for shape in scene::extents(Profile::Shm).iter().filter(|shape| shape.name.ends_with("heirs")) {
-        for memory in memories(shape) {
-            check_marks(&shape.stage.bench, &memory).unwrap_or_else(|wrong| panic!("{}: {wrong}", shape.name));
+    for case in fixture::extents(Profile::Shm).iter().filter(|case| case.name.ends_with("reusers")) {
+        for memory in memories(case) {
+            check_marks(&case.filled.bench, &memory).unwrap_or_else(|wrong| panic!("{}: {wrong}", case.name));
             memories_seen += 1;
         }
     }
@@ -258,17 +258,17 @@ fn a_death_in_shared_memory_leaves_no_sealed_record_of_what_is_free() {
 #[test]
 fn a_replay_in_shared_memory_marks_what_its_record_frees() {
     let mut marked = 0;
-    for shape in scene::extents(Profile::Shm).iter().filter(|shape| shape.name.ends_with("heirs")) {
-        let bench = shape.stage.bench.fork();
+    for case in fixture::extents(Profile::Shm).iter().filter(|case| case.name.ends_with("reusers")) {
+        let bench = case.filled.bench.fork();
         let (table, geometry) = (&bench.table, bench.table.geometry());
-        for memory in memories(shape) {
+        for memory in memories(case) {
             memory.load(&bench);
             let words = bench.words_at(geometry.slot(SLOTS[0]), geometry.slot_words());
             let record = Record::decode(&words, table.rows(), table.config(), geometry).expect("an intact record");
             let freed = record.and_then(|record| record.freed_extent());
             recover_all(&bench);
             if let Some((mark, generation)) = freed {
-                assert_eq!(bench.words_at(Addr::main(mark), 1), [generation.0], "{}", shape.name);
+                assert_eq!(bench.words_at(Addr::main(mark), 1), [generation.0], "{}", case.name);
                 marked += 1;
             }
         }

@@ -115,7 +115,7 @@ fn keys_that_were_never_put(guess: Guess) -> usize {
 }
 
 #[test]
-fn values_that_nobody_wrote_are_not_found() {
+fn values_never_written_are_not_found() {
     assert_eq!(mixtures_of_two_values(Guess::OfAnotherTable), 0);
     assert_eq!(mixtures_of_a_neighbour(Guess::OfAnotherTable), 0);
     assert_eq!(keys_that_were_never_put(Guess::OfAnotherTable), 0);
@@ -123,7 +123,7 @@ fn values_that_nobody_wrote_are_not_found() {
 
 /// The choices above are those of the attack: where the keys are known, each is found.
 #[test]
-fn who_knows_the_keys_tears_rows() {
+fn known_checksum_keys_allow_hidden_tears() {
     assert!(mixtures_of_two_values(Guess::Right) > 0);
     assert!(mixtures_of_a_neighbour(Guess::Right) > 0);
     assert!(keys_that_were_never_put(Guess::Right) > 0);

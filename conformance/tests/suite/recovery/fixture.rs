@@ -1,4 +1,4 @@
-//! Tables, and operations of every shape on them.
+//! Tables, and operations of every case on them.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use guira_layout::{Preset, PresetOptions};
 
 use crate::recovery::audit::recover_all;
 use crate::recovery::lane::LoggedLane;
-use crate::recovery::life::{Actor, End, Entry, Life, config, live};
-use crate::recovery::losses::with_losses;
+use crate::recovery::leaks::with_leaks;
+use crate::recovery::lifecycle::{Actor, End, Script, SlotSource, config, run_script};
 
 pub const SEED: u64 = 11;
 /// Slots of the clients that die, and of the one that survives.
@@ -28,16 +28,16 @@ const TABLES: u64 = 40;
 const LITTER: [u64; 6] = [0, 5, 21, 37, 53, 69];
 
 /// A table, and what it holds.
-pub struct Stage {
+pub struct FilledTable {
     pub bench: Bench,
     pub model: Model,
 }
 
 /// The first client's operation in a table, and what those who come after it do.
-pub struct Shape {
+pub struct Case {
     pub name: String,
-    pub stage: Arc<Stage>,
-    pub lives: Vec<Life>,
+    pub filled: Arc<FilledTable>,
+    pub scripts: Vec<Script>,
     /// How many of them die, one after the other.
     pub deaths: usize,
 }
@@ -66,7 +66,7 @@ fn bench(format: &str, profile: Profile, seed: u64, chunks: u64) -> Bench {
 /// Carries out `ops` and closes.
 fn fill(bench: &Bench, model: &mut Model, ops: impl Iterator<Item = Op>) {
     let lane = bench.under(Profile::Shm).region.lane();
-    let mut actor = Actor::enter(bench, Entry::Fresh(FILLER), config(bench), lane).expect("a free slot");
+    let mut actor = Actor::open(bench, SlotSource::Free(FILLER), config(bench), lane).expect("a free slot");
     for op in ops {
         if let Ok(answer) = block_on(actor.apply(&op)) {
             assert_eq!(answer, model.apply(&op));
@@ -76,117 +76,120 @@ fn fill(bench: &Bench, model: &mut Model, ops: impl Iterator<Item = Op>) {
     recover_all(bench);
 }
 
-impl Stage {
+impl FilledTable {
     /// Keys in rows, seven of eight entries taken or, if possible, all.
-    fn inline(profile: Profile, seed: u64, fill_percent: u64) -> Stage {
+    fn inline(profile: Profile, seed: u64, fill_percent: u64) -> FilledTable {
         let bench = bench("fixed:8:8", profile, seed, 1);
         let mut model = Model::default();
         let count = bench.table.config().slots() * fill_percent / 100;
         fill(&bench, &mut model, (0..count).map(|i| Op::Put(key(i), key(i))));
-        Stage { bench, model }
+        FilledTable { bench, model }
     }
 
     /// Keys in extents and in rows, in turn.
-    fn extents(profile: Profile, chunks: u64) -> Stage {
+    fn extents(profile: Profile, chunks: u64) -> FilledTable {
         let bench = bench("bytes:24", profile, SEED, chunks);
         let mut model = Model::default();
         let count = bench.table.config().slots() / 4;
         let op = |i| Op::Put(key(i), vec![i as u8; if i % 2 == 0 { 80 } else { 9 }]);
         fill(&bench, &mut model, (0..count).map(op));
-        Stage { bench, model }
+        FilledTable { bench, model }
     }
 }
 
 /// A put of a new key that moves exactly `moves` entries, and a table for it: nearly full, or with a single hole that
 /// is far from the key's rows.
-fn crowded(profile: Profile, moves: u64) -> (Arc<Stage>, Op) {
+fn crowded(profile: Profile, moves: u64) -> (Arc<FilledTable>, Op) {
     for table in 0..TABLES {
-        let mut stage = Stage::inline(profile, SEED + table, if moves < 4 { 88 } else { 130 });
+        let mut filled = FilledTable::inline(profile, SEED + table, if moves < 4 { 88 } else { 130 });
         if moves >= 4 {
-            let holes: Vec<Op> = stage.model.0.keys().step_by(HOLE_STEP).cloned().map(Op::Remove).collect();
+            let holes: Vec<Op> = filled.model.0.keys().step_by(HOLE_STEP).cloned().map(Op::Remove).collect();
             let hole = holes[table as usize % holes.len()].clone();
-            fill(&stage.bench, &mut stage.model, [hole].into_iter());
+            fill(&filled.bench, &mut filled.model, [hole].into_iter());
         }
         let put = |i: u64| Op::Put(key(1 << 32 | i), vec![moves as u8; 8]);
         let fits = |op: &Op| {
-            let bench = stage.bench.fork();
-            let lived = live(&bench, &Life::of(SLOTS[0], op), LoggedLane::new(&bench.region)).expect("a free slot");
-            lived.answers[0].is_ok() && lived.counters.moves == moves
+            let bench = filled.bench.fork();
+            let run =
+                run_script(&bench, &Script::of(SLOTS[0], op), LoggedLane::new(&bench.region)).expect("a free slot");
+            run.answers[0].is_ok() && run.counters.moves == moves
         };
         if let Some(op) = (0..200).map(put).find(fits) {
-            return (Arc::new(stage), op);
+            return (Arc::new(filled), op);
         }
     }
     panic!("no put moves {moves} entries in {TABLES} tables");
 }
 
-/// A put of a new key that moves so many entries, and strangers after it.
-pub fn insert(profile: Profile, moves: u64) -> Shape {
-    let (stage, op) = crowded(profile, moves);
-    shapes(&stage, vec![named(&format!("insert, {moves} moves"), op)], 8).swap_remove(0)
+/// A put of a new key that moves so many entries, and newcomers after it.
+pub fn insert(profile: Profile, moves: u64) -> Case {
+    let (filled, op) = crowded(profile, moves);
+    cases(&filled, vec![named(&format!("insert, {moves} moves"), op)], 8).swap_remove(0)
 }
 
 /// A table with keys in extents and in rows, in turn.
-pub fn extents_in(profile: Profile, chunks: u64) -> Stage {
-    Stage::extents(profile, chunks)
+pub fn extents_in(profile: Profile, chunks: u64) -> FilledTable {
+    FilledTable::extents(profile, chunks)
 }
 
 /// Who comes after the first client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cast {
+enum Successors {
     /// Others put the same key, in slots of their own: they recover those whose locks they meet.
-    Strangers,
+    Newcomers,
     /// Others take the slot of the dead, and put the same key.
-    Heirs,
+    Reusers,
     /// One looks the key up and removes it, one recovers that one and swaps, one puts.
     Mixed,
 }
 
-const CASTS: [Cast; 3] = [Cast::Strangers, Cast::Heirs, Cast::Mixed];
+const SUCCESSORS: [Successors; 3] = [Successors::Newcomers, Successors::Reusers, Successors::Mixed];
 
-impl Cast {
-    /// The lives after that of `first`, whose last operation is `op`. Survivors' values have `value_bytes`.
-    fn lives(self, op: &Op, value_bytes: usize) -> [Life; 3] {
+impl Successors {
+    /// The scripts after that of `first`, whose last operation is `op`. Survivors' values have `value_bytes`.
+    fn scripts(self, op: &Op, value_bytes: usize) -> [Script; 3] {
         let put = |seed| Op::Put(op.key().to_vec(), vec![seed; value_bytes]);
         let key = || op.key().to_vec();
         match self {
-            Cast::Strangers => [1, 2, 3].map(|i| Life::of(SLOTS[i], &put(100 + i as u8))),
-            Cast::Heirs => [1, 2, 3].map(|i| Life { entry: Entry::Heir(SLOTS[0]), ..Life::of(0, &put(100 + i as u8)) }),
-            Cast::Mixed => [
-                Life { ops: vec![Op::Get(key()), Op::Remove(key())], ..Life::of(SLOTS[1], op) },
-                Life {
-                    entry: Entry::Heir(SLOTS[1]),
+            Successors::Newcomers => [1, 2, 3].map(|i| Script::of(SLOTS[i], &put(100 + i as u8))),
+            Successors::Reusers => {
+                [1, 2, 3].map(|i| Script { entry: SlotSource::Dead(SLOTS[0]), ..Script::of(0, &put(100 + i as u8)) })
+            }
+            Successors::Mixed => [
+                Script { ops: vec![Op::Get(key()), Op::Remove(key())], ..Script::of(SLOTS[1], op) },
+                Script {
+                    entry: SlotSource::Dead(SLOTS[1]),
                     ops: vec![put(102), Op::Swap(key(), vec![102; value_bytes], vec![103; value_bytes])],
                     end: End::Closes,
                 },
-                Life::of(SLOTS[2], &put(104)),
+                Script::of(SLOTS[2], &put(104)),
             ],
         }
     }
 }
 
 /// Each of `firsts`, with everybody who may come after it.
-fn shapes(stage: &Arc<Stage>, firsts: Vec<(String, Life)>, value_bytes: usize) -> Vec<Shape> {
-    let mut shapes = Vec::new();
+fn cases(filled: &Arc<FilledTable>, firsts: Vec<(String, Script)>, value_bytes: usize) -> Vec<Case> {
+    let mut cases = Vec::new();
     for (name, first) in firsts {
-        for cast in CASTS {
-            let op = first.ops.last().expect("a life has an operation").clone();
-            let lives = [first.clone()].into_iter().chain(cast.lives(&op, value_bytes)).collect();
-            let name = format!("{name}, {}", format!("{cast:?}").to_lowercase());
-            shapes.push(Shape { name, stage: Arc::clone(stage), lives, deaths: 3 });
+        for successors in SUCCESSORS {
+            let op = first.ops.last().expect("a script has an operation").clone();
+            let scripts = [first.clone()].into_iter().chain(successors.scripts(&op, value_bytes)).collect();
+            let name = format!("{name}, {}", format!("{successors:?}").to_lowercase());
+            cases.push(Case { name, filled: Arc::clone(filled), scripts, deaths: 3 });
         }
     }
-    shapes
+    cases
 }
 
-fn named(name: &str, op: Op) -> (String, Life) {
-    (name.to_owned(), Life::of(SLOTS[0], &op))
+fn named(name: &str, op: Op) -> (String, Script) {
+    (name.to_owned(), Script::of(SLOTS[0], &op))
 }
 
 /// Operations on keys in rows.
-pub fn inline(profile: Profile) -> Vec<Shape> {
-    let stage = Arc::new(Stage::inline(profile, SEED, 88));
-    let exists = stage.model.0.keys().next().expect("a filled table").clone();
+pub fn inline(profile: Profile) -> Vec<Case> {
+    let filled = Arc::new(FilledTable::inline(profile, SEED, 88));
+    let exists = filled.model.0.keys().next().expect("a filled table").clone();
     let missing = || key(1 << 40);
     let ops = vec![
         named("hit", Op::Get(exists.clone())),
@@ -201,19 +204,19 @@ pub fn inline(profile: Profile) -> Vec<Shape> {
         named("add", Op::Add(exists.clone(), [1; 8])),
         named("add to none", Op::Add(missing(), [1; 8])),
         named("remove", Op::Remove(exists.clone())),
-        ("take and close".to_owned(), Life { end: End::Closes, ..Life::of(SLOTS[0], &Op::Get(exists)) }),
+        ("take and close".to_owned(), Script { end: End::Closes, ..Script::of(SLOTS[0], &Op::Get(exists)) }),
     ];
-    let mut all = shapes(&stage, ops, 8);
+    let mut all = cases(&filled, ops, 8);
     for moves in 0..=MOST_MOVES {
-        let (stage, op) = crowded(profile, moves);
-        all.extend(shapes(&stage, vec![named(&format!("insert, {moves} moves"), op)], 8));
+        let (filled, op) = crowded(profile, moves);
+        all.extend(cases(&filled, vec![named(&format!("insert, {moves} moves"), op)], 8));
     }
     all
 }
 
 /// Operations on keys in extents.
-pub fn extents(profile: Profile) -> Vec<Shape> {
-    let stage = Arc::new(Stage::extents(profile, 10));
+pub fn extents(profile: Profile) -> Vec<Case> {
+    let filled = Arc::new(FilledTable::extents(profile, 10));
     let (in_extent, in_row, missing) = (|| key(2), || key(3), || key(1 << 40));
     let ops = vec![
         named("extent: put new", Op::Insert(missing(), vec![4; 80])),
@@ -229,27 +232,27 @@ pub fn extents(profile: Profile) -> Vec<Shape> {
         named("extent: remove if", Op::RemoveIf(in_extent(), vec![2; 80])),
         (
             "extent: put and close".to_owned(),
-            Life { end: End::Closes, ..Life::of(SLOTS[0], &Op::Put(in_extent(), vec![1; 90])) },
+            Script { end: End::Closes, ..Script::of(SLOTS[0], &Op::Put(in_extent(), vec![1; 90])) },
         ),
     ];
-    let mut all = shapes(&stage, ops, 70);
+    let mut all = cases(&filled, ops, 70);
     // A run of two chunks: a WRITE of 500 words and more.
-    let mut runs = shapes(&stage, vec![named("extent: a run", Op::Put(in_extent(), vec![7; 4_100]))], 70);
-    runs.iter_mut().for_each(|shape| shape.deaths = if is_long() { 3 } else { 2 });
+    let mut runs = cases(&filled, vec![named("extent: a run", Op::Put(in_extent(), vec![7; 4_100]))], 70);
+    runs.iter_mut().for_each(|case| case.deaths = if is_long() { 3 } else { 2 });
     all.append(&mut runs);
     all.append(&mut sweeps(profile));
     all
 }
 
 /// Clients that sweep up what earlier deaths have lost, and die in doing so. // [R-RECOVER-7]
-fn sweeps(profile: Profile) -> Vec<Shape> {
-    let stage = Arc::new(with_losses(profile));
-    let sweeper = |entry| Life { entry, ops: vec![Op::Put(key(2), vec![8; 70])], end: End::WantsRoom };
-    let lives = |entries: [Entry; 4]| entries.map(sweeper).to_vec();
-    let strangers = lives(SLOTS.map(Entry::Fresh));
-    let heirs = lives([Entry::Fresh(0), Entry::Heir(0), Entry::Heir(0), Entry::Heir(0)]);
-    let shape = |name: &str, lives| Shape { name: name.to_owned(), stage: Arc::clone(&stage), lives, deaths: 3 };
-    vec![shape("extent: sweep, strangers", strangers), shape("extent: sweep, heirs", heirs)]
+fn sweeps(profile: Profile) -> Vec<Case> {
+    let filled = Arc::new(with_leaks(profile));
+    let sweeper = |entry| Script { entry, ops: vec![Op::Put(key(2), vec![8; 70])], end: End::ExhaustsSpace };
+    let scripts = |entries: [SlotSource; 4]| entries.map(sweeper).to_vec();
+    let newcomers = scripts(SLOTS.map(SlotSource::Free));
+    let reusers = scripts([SlotSource::Free(0), SlotSource::Dead(0), SlotSource::Dead(0), SlotSource::Dead(0)]);
+    let case = |name: &str, scripts| Case { name: name.to_owned(), filled: Arc::clone(&filled), scripts, deaths: 3 };
+    vec![case("extent: sweep, newcomers", newcomers), case("extent: sweep, reusers", reusers)]
 }
 
 /// Whether there is time for everything.

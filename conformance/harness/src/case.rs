@@ -18,20 +18,20 @@ const FORMATS: [&str; 9] = [
     "bytes:64",
     "bytes:1024",
 ];
-/// Bytes that [`Shape::draw`] takes.
-pub(crate) const SHAPE_BYTES: usize = 30;
+/// Bytes that [`Case::draw`] takes.
+pub(crate) const CASE_BYTES: usize = 30;
 
 /// A table's parameters and what follows from them.
-pub(crate) struct Shape {
+pub(crate) struct Case {
     pub(crate) superblock: Superblock,
     pub(crate) rows: RowFormat,
     pub(crate) geometry: Geometry,
     pub(crate) locks: LockLayout,
 }
 
-impl Shape {
-    /// A table, by [`SHAPE_BYTES`] bytes.
-    pub(crate) fn draw(feed: &mut Feed<'_>) -> Shape {
+impl Case {
+    /// A table, by [`CASE_BYTES`] bytes.
+    pub(crate) fn draw(feed: &mut Feed<'_>) -> Case {
         let preset = feed.pick(&Preset::ALL);
         let format: EntryFormat = feed.pick(&FORMATS).parse().expect("a valid format");
         let mut config = base(preset, format);
@@ -61,15 +61,15 @@ impl Shape {
         }
         let (incarnation, table) = (feed.word(), feed.word());
         let superblock = Superblock { incarnation, table, secret: Secret([incarnation, table, 1, 2]), config };
-        Shape::of(superblock)
+        Case::of(superblock)
     }
 
     /// The table that `superblock` describes.
-    pub(crate) fn of(superblock: Superblock) -> Shape {
+    pub(crate) fn of(superblock: Superblock) -> Case {
         superblock.config.check().expect("every drawn table is valid");
         let geometry = Geometry::new(&superblock.config).expect("every drawn table fits in an address space");
         let locks = LockLayout::new(&superblock.config);
-        Shape { rows: RowFormat::new(&superblock), geometry, locks, superblock }
+        Case { rows: RowFormat::new(&superblock), geometry, locks, superblock }
     }
 
     pub(crate) fn config(&self) -> &TableConfig {
@@ -119,14 +119,14 @@ pub(crate) fn heads() -> Vec<(String, Vec<u8>)> {
             let mut head = vec![n, format as u8, n, 24 * (1 - n / 2), 2 + 3 * n, n, 1, 4, 14, n, 20];
             // One-bit locks, chunk bytes, chunks; incarnation; table.
             head.extend([1 + 3 * (n / 2), 4 * n, 40, 7, 1, 0, 0, 0, 0, 0, 0, 9]);
-            head.resize(SHAPE_BYTES, 0);
+            head.resize(CASE_BYTES, 0);
             heads.push((format!("{preset_name}-{}", name.replace(':', "-")), head));
         }
     }
     // The two rows that have readers of their own: 6 entries in 8 words, 7 in 16.
     for (format, entries, name) in [(0, 5, "hardened-rows-4x4"), (1, 6, "hardened-rows-8x8")] {
         let head = [1, format, 3, 24, entries, 0, 1, 4, 14, 0, 20, 1, 0, 40, 7];
-        heads.push((name.to_owned(), [&head[..], &[0; SHAPE_BYTES - 15]].concat()));
+        heads.push((name.to_owned(), [&head[..], &[0; CASE_BYTES - 15]].concat()));
     }
     heads
 }
@@ -139,9 +139,9 @@ mod tests {
 
     #[test]
     fn heads_reach_every_reader_of_rows() {
-        let shapes: Vec<RowShape> = heads().iter().map(|(_, head)| Shape::draw(&mut Feed(head)).rows.shape()).collect();
-        assert!(shapes.iter().any(|shape| matches!(shape, RowShape::Fixed4x4(_))));
-        assert!(shapes.iter().any(|shape| matches!(shape, RowShape::Fixed8x8(_))));
+        let shapes: Vec<RowShape> = heads().iter().map(|(_, head)| Case::draw(&mut Feed(head)).rows.shape()).collect();
+        assert!(shapes.iter().any(|case| matches!(case, RowShape::Fixed4x4(_))));
+        assert!(shapes.iter().any(|case| matches!(case, RowShape::Fixed8x8(_))));
         assert!(shapes.contains(&RowShape::General));
     }
 }

@@ -16,7 +16,7 @@ const RELEVANT: usize = 200;
 /// All that a reader of a failure needs: the configuration, the plan, the faults that happened, the operations on the
 /// key whose answers no order explains and the events that touched its rows and locks, the last events, and what was
 /// wrong. Of a run that passed: the configuration, the plan, the faults, the last events, and the counts.
-pub fn tell(run: &Run) -> String {
+pub fn describe(run: &Run) -> String {
     let mut text = format!("{}\n", run.setup);
     let mut line = |what: &str| _ = writeln!(text, "{what}");
     line(&format!("liberties: {:?}", run.plan.liberties));

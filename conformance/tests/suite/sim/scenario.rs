@@ -21,7 +21,7 @@ const FIRST_GENERATION: u64 = 1;
 
 /// What is run; all of it follows from the seed.
 #[derive(Clone, Debug)]
-pub struct Crowd {
+pub struct Scenario {
     pub seed: u64,
     pub preset: Preset,
     pub profile: Profile,
@@ -91,10 +91,10 @@ struct Shared {
     tally: Rc<RefCell<Tally>>,
 }
 
-impl Crowd {
-    /// A crowd on a table of 64 rows, which its keys would overfill if none were removed.
-    pub fn new(preset: Preset, profile: Profile, seed: u64) -> Crowd {
-        Crowd {
+impl Scenario {
+    /// A scenario on a table of 64 rows, which its keys would overfill if none were removed.
+    pub fn new(preset: Preset, profile: Profile, seed: u64) -> Scenario {
+        Scenario {
             seed,
             preset,
             profile,
@@ -110,10 +110,10 @@ impl Crowd {
 
     /// The same, where `hazards` may strike, and clients give up waiting for a lock after about 200 round trips.
     #[must_use]
-    pub fn with(self, hazards: &[Hazard]) -> Crowd {
+    pub fn with(self, hazards: &[Hazard]) -> Scenario {
         let network = Network::of(self.profile);
         let round_trip_ns = network.to_node_ns + network.to_client_ns + network.jitter_ns;
-        Crowd { hazards: hazards.to_vec(), deadline_ns: 200 * round_trip_ns, ..self }
+        Scenario { hazards: hazards.to_vec(), deadline_ns: 200 * round_trip_ns, ..self }
     }
 
     /// Runs it to its end.
@@ -133,8 +133,8 @@ impl Crowd {
         };
         let mut clients = Vec::new();
         for number in 0..self.clients {
-            let (crowd, shared, rng) = (self.clone(), shared.clone(), SplitMix64(self.seed ^ number << 32));
-            let member = Member { crowd, number, keys, shared, rng };
+            let (scenario, shared, rng) = (self.clone(), shared.clone(), SplitMix64(self.seed ^ number << 32));
+            let member = Member { scenario, number, keys, shared, rng };
             clients.push(sim.spawn(|region| member.live(region)));
         }
         let stopped = sim.run();
@@ -169,7 +169,7 @@ impl Crowd {
 
 /// Keys for each hundred entries.
 const FILL_PERCENT: u64 = 108;
-/// The slot of the client that fills the table: beyond those of the crowd.
+/// The slot of the client that fills the table: beyond those of the scenario.
 const FILLER_SLOT: u16 = 63;
 
 /// The history of `keys` keys after a client has put all of them that fit.
@@ -195,7 +195,7 @@ pub fn key_bytes(key: usize) -> [u8; 8] {
 }
 
 struct Member {
-    crowd: Crowd,
+    scenario: Scenario,
     number: u64,
     /// All keys there are.
     keys: u64,
@@ -211,10 +211,10 @@ impl Member {
         let Ok(owner) = claim_slot(&mut lane, &self.shared.table, slot, &SlotClient::default()).await else { return };
         let owner = owner.expect("a slot nobody died in");
         let table = Arc::clone(&self.shared.table);
-        let (seed, deadline_ns) = (self.crowd.seed, self.crowd.deadline_ns);
+        let (seed, deadline_ns) = (self.scenario.seed, self.scenario.deadline_ns);
         let config = ClientConfig { seed, deadline_ns, ..ClientConfig::for_table(&table) };
         let mut client = Client::new(table, owner, config);
-        for serial in 0..self.crowd.operations {
+        for serial in 0..self.scenario.operations {
             let went_on = match self.rng.below(2) {
                 0 => self.look_up(&mut client, &mut lane).await,
                 _ => self.change(&mut client, &mut lane, serial).await,
@@ -244,7 +244,7 @@ impl Member {
                     let mut tally = self.shared.tally.borrow_mut();
                     tally.wrong += 1;
                     tally.invented += u64::from(!self.shared.history.borrow().was_given(lookup, value));
-                    println!("seed {}, client {}: {wrong}", self.crowd.seed, self.number);
+                    println!("seed {}, client {}: {wrong}", self.scenario.seed, self.number);
                 }
                 Ok(())
             }
@@ -253,8 +253,8 @@ impl Member {
     }
 
     async fn change(&mut self, client: &mut Client, lane: &mut dyn Lane, serial: u64) -> Result<(), Error> {
-        let owned = self.rng.below(self.keys / self.crowd.clients);
-        let key = (owned * self.crowd.clients + self.number) as usize;
+        let owned = self.rng.below(self.keys / self.scenario.clients);
+        let key = (owned * self.scenario.clients + self.number) as usize;
         let value = (self.rng.below(8) > 0).then_some((key as u64) << 32 | serial);
         let bytes = value.unwrap_or(0).to_le_bytes();
         let change = if value.is_some() { Change::Put(NewValue::Inline(&bytes)) } else { Change::Remove };
@@ -280,7 +280,7 @@ impl Member {
     /// Counts an error; one after which a client cannot go on ends it.
     fn survive(&mut self, error: Error) -> Result<(), Error> {
         let mut tally = self.shared.tally.borrow_mut();
-        let hazards = &self.crowd.hazards;
+        let hazards = &self.scenario.hazards;
         let fabric = hazards.contains(&Hazard::Disconnection) || hazards.contains(&Hazard::Restart);
         let waits = [Hazard::Death, Hazard::Stall, Hazard::Flip].iter().any(|hazard| hazards.contains(hazard));
         match error {
@@ -291,7 +291,7 @@ impl Member {
                 tally.cut_off += 1;
                 return Err(error);
             }
-            error => panic!("seed {}, client {}: {error}", self.crowd.seed, self.number),
+            error => panic!("seed {}, client {}: {error}", self.scenario.seed, self.number),
         }
         Ok(())
     }

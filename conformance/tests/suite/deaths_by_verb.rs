@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use guira_conformance::{Bench, KeyFinder, Op, Seen, TestClient, WatchedLane, block_on};
+use guira_conformance::{Bench, KeyFinder, Observed, Op, TestClient, WatchedLane, block_on};
 use guira_fabric::heap::{HeapLane, Next, Step};
 use guira_fabric::{Addr, Lane, Profile, Region, Space, Verb};
 use guira_layout::{Preset, RECOVERIES_WORD, STATE_WORD, Seal, SlotState, SlotWord};
@@ -131,22 +131,22 @@ fn compare(heading: &str, traces: &[Vec<String>]) {
 }
 
 /// A table with a key whose rows need two lock words and whose value is in an extent, in slot 0's chunk.
-struct Scene {
+struct Fixture {
     bench: Bench,
     key: [u8; 8],
 }
 
-impl Scene {
-    fn new() -> Scene {
+impl Fixture {
+    fn new() -> Fixture {
         let bench = Bench::of_rows(Preset::Hardened, "bytes:24", 4096, Profile::Shm, SEED);
         let mut keys = KeyFinder::new(&bench.table, 50_000);
         let word = |row| bench.table.locks().mask(bench.table.locks().lock_of(row)).word;
         let (key, ..) = keys.take_any(|a, b| word(a) != word(b)).expect("a key of two words");
-        let scene = Scene { bench, key };
-        let mut client = scene.bench.client(2);
+        let fixture = Fixture { bench, key };
+        let mut client = fixture.bench.client(2);
         let put = Op::Put(key.to_vec(), vec![1; 80]);
-        assert_eq!(client.apply(&put), Ok(Seen::Outcome(Outcome::Inserted)));
-        scene
+        assert_eq!(client.apply(&put), Ok(Observed::Outcome(Outcome::Inserted)));
+        fixture
     }
 
     /// Replaces the key's value, in slot `slot` of `bench`, through what `wrap` makes of the heap's lane.
@@ -185,25 +185,25 @@ impl Scene {
 
 /// [R-COMMIT-1] [R-EXTENT-1] [R-EXTENT-4] The leaves of a change are its verbs, in order.
 #[test]
-fn a_change_has_a_leaf_for_each_verb() {
-    let scene = Scene::new();
-    compare("A change that leaves a record", &[scene.told(&scene.bench.fork(), 0)]);
+fn a_change_has_a_case_for_each_verb() {
+    let fixture = Fixture::new();
+    compare("A change that leaves a record", &[fixture.told(&fixture.bench.fork(), 0)]);
 }
 
 /// [R-RECOVER-2] [R-RECOVER-3] [R-RECOVER-5] The leaves of a recovery are its verbs, in order, whatever the dead left.
 #[test]
-fn a_recovery_has_a_leaf_for_each_verb() {
-    let scene = Scene::new();
-    let traces: Vec<Vec<String>> = scene.deaths().iter().filter_map(|memory| recovery(&scene, memory)).collect();
+fn a_recovery_has_a_case_for_each_verb() {
+    let fixture = Fixture::new();
+    let traces: Vec<Vec<String>> = fixture.deaths().iter().filter_map(|memory| recovery(&fixture, memory)).collect();
     let replays = traces.iter().filter(|trace| trace.iter().any(|verb| verb == "WRITE of the retirement")).count();
     assert!(traces.len() >= 5 && replays >= 2 && replays < traces.len(), "{replays} of {}", traces.len());
     compare("A recovery", &traces);
 }
 
 /// The verbs of the recovery of who died in slot 0 and left `memory`, if another client has to recover it.
-fn recovery(scene: &Scene, memory: &[u64]) -> Option<Vec<String>> {
-    let bench = scene.bench.with_words(memory);
-    let mut verbs = scene.told(&bench, 1);
+fn recovery(fixture: &Fixture, memory: &[u64]) -> Option<Vec<String>> {
+    let bench = fixture.bench.with_words(memory);
+    let mut verbs = fixture.told(&bench, 1);
     let last = verbs.iter().position(|verb| verb == "CAS of the slot to free it")?;
     verbs.truncate(last + 1);
     let first = verbs.iter().rposition(|verb| verb == "READ of the slot").expect("it asked");
@@ -217,8 +217,8 @@ fn recovery(scene: &Scene, memory: &[u64]) -> Option<Vec<String>> {
 
 /// [R-SLOT-1] The leaves of taking a slot and of giving it back are their verbs, in order.
 #[test]
-fn slots_have_a_leaf_for_each_verb() {
-    let bench = Scene::new().bench.fork();
+fn slots_have_a_case_for_each_verb() {
+    let bench = Fixture::new().bench.fork();
     let verbs = Arc::new(Mutex::new(Vec::new()));
     let mut lane = told(bench.region.lane(), &bench, &verbs);
     let told = || std::mem::take(&mut *verbs.lock().expect("nobody panics with it"));

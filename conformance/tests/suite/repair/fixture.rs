@@ -1,6 +1,6 @@
 //! A table of preset `paper`, nearly full, and operations of every shape on it.
 
-use guira_conformance::{Actors, Ahead, Bench, Model, Op, VerbKind};
+use guira_conformance::{Actors, Bench, Model, NextStep, Op, VerbKind};
 use guira_fabric::Profile;
 use guira_layout::{LockId, Preset};
 use guira_rcuckoo::{ClientConfig, Counters, Error};
@@ -20,20 +20,20 @@ pub fn config(bench: &Bench) -> ClientConfig {
     ClientConfig { backoff_ns: 10_000_000, longest_backoff_ns: 10_000_000, ..config }
 }
 
-pub struct Scene {
+pub struct Fixture {
     pub bench: Bench,
     pub model: Model,
     /// An update, a remove, and inserts that move 0, 1, 2 and 3 others.
     pub ops: Vec<Op>,
 }
 
-impl Scene {
-    pub fn new() -> Scene {
-        Scene::of_seed(SEED)
+impl Fixture {
+    pub fn new() -> Fixture {
+        Fixture::of_seed(SEED)
     }
 
     /// The same with other rows for its keys.
-    pub fn of_seed(seed: u64) -> Scene {
+    pub fn of_seed(seed: u64) -> Fixture {
         let bench = Bench::of_rows(Preset::Paper, "fixed:8:8", ROWS, Profile::Tcp, seed);
         let mut model = Model::default();
         let mut client = bench.client(63);
@@ -46,7 +46,7 @@ impl Scene {
         let exists = model.0.keys().nth(9).expect("a filled table").clone();
         let mut ops = vec![Op::Update(exists.clone(), key(91)), Op::Remove(exists)];
         ops.extend((0..4).map(|moves| Op::Insert(insert_with_moves(&bench, moves), key(moves))));
-        Scene { bench, model, ops }
+        Fixture { bench, model, ops }
     }
 }
 
@@ -60,7 +60,7 @@ fn insert_with_moves(bench: &Bench, moves: u64) -> Vec<u8> {
 
 /// What became of an operation that one client carried out.
 pub struct Run {
-    pub answer: Result<guira_conformance::Seen, Error>,
+    pub answer: Result<guira_conformance::Observed, Error>,
     pub counters: Counters,
     /// The memory at each step at which the client could have died, without repetitions.
     pub memories: Vec<Vec<u64>>,
@@ -72,14 +72,14 @@ pub fn run(bench: &Bench, slot: u16, atomic_write_unit: u64, op: &Op) -> Run {
     let who = actors.start(slot, config(bench), vec![op.clone()]);
     let mut memories: Vec<Vec<u64>> = Vec::new();
     loop {
-        let ahead = actors.ahead(who);
-        if matches!(ahead, Ahead::Verb { kind: VerbKind::Write | VerbKind::Atomic, .. } | Ahead::Nothing) {
+        let step = actors.next_step(who);
+        if matches!(step, NextStep::Verb { kind: VerbKind::Write | VerbKind::Atomic, .. } | NextStep::Nothing) {
             let words = bench.words();
             if memories.last() != Some(&words) {
                 memories.push(words);
             }
         }
-        if ahead == Ahead::Nothing {
+        if step == NextStep::Nothing {
             break;
         }
         actors.step(who);

@@ -23,7 +23,7 @@ const WHOLE_EVERY: u64 = 64;
 
 /// What was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sights {
+pub struct MonitorStats {
     /// Steps that left no lock held, and rows written since the last such step.
     pub unlocked_steps: u64,
     /// Rows looked at after them.
@@ -37,7 +37,7 @@ pub struct Sights {
 }
 
 /// The watcher of one run.
-pub struct Watch {
+pub struct Monitor {
     bench: Bench,
     /// Locks held in each word.
     held: Vec<u32>,
@@ -47,28 +47,28 @@ pub struct Watch {
     recoverers: BTreeMap<u16, u32>,
     /// Memory was damaged: nothing is to be expected of it.
     is_damaged: bool,
-    sights: Sights,
+    stats: MonitorStats,
     problem: Option<String>,
 }
 
-impl Watch {
+impl Monitor {
     /// A watcher of `bench`, where no lock is held.
-    pub fn new(bench: &Bench) -> Watch {
-        Watch {
+    pub fn new(bench: &Bench) -> Monitor {
+        Monitor {
             bench: Bench { region: bench.region.with_caps(Profile::Shm.caps()), table: Arc::clone(&bench.table) },
             held: vec![0; bench.table.locks().words() as usize],
             held_total: 0,
             written: BTreeSet::new(),
             recoverers: BTreeMap::new(),
             is_damaged: false,
-            sights: Sights::default(),
+            stats: MonitorStats::default(),
             problem: None,
         }
     }
 
     /// What was seen, and the first thing that was wrong.
-    pub fn result(&self) -> (Sights, Option<String>) {
-        (self.sights, self.problem.clone())
+    pub fn result(&self) -> (MonitorStats, Option<String>) {
+        (self.stats, self.problem.clone())
     }
 
     /// Looks at what an event left.
@@ -82,9 +82,9 @@ impl Watch {
             }
             What::Died => {
                 let recovered = self.recoverers.values().filter(|client| **client == event.client);
-                self.sights.recoverer_deaths += u64::from(recovered.count() > 0);
+                self.stats.recoverer_deaths += u64::from(recovered.count() > 0);
             }
-            What::Fenced => self.sights.fenced += 1,
+            What::Fenced => self.stats.fenced += 1,
             What::Restarted | What::Flipped(..) => self.is_damaged = true,
             _ => {}
         }
@@ -127,11 +127,11 @@ impl Watch {
         if self.is_damaged || self.problem.is_some() {
             return;
         }
-        self.sights.unlocked_steps += 1;
-        self.sights.rows += rows.len() as u64;
+        self.stats.unlocked_steps += 1;
+        self.stats.rows += rows.len() as u64;
         let (mut lane, table) = (self.bench.region.lane(), &self.bench.table);
-        let problems = if self.sights.unlocked_steps.is_multiple_of(WHOLE_EVERY) {
-            self.sights.whole += 1;
+        let problems = if self.stats.unlocked_steps.is_multiple_of(WHOLE_EVERY) {
+            self.stats.whole += 1;
             let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
             let report = block_on(check_table(&mut lane, table, &options, &mut |_| ())).expect("the heap reads");
             // Others recover their dead meanwhile, whose slots and chunks are between two owners.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use guira_conformance::{Ahead, Bench, KeyFinder, Op, block_on};
+use guira_conformance::{Bench, KeyFinder, NextStep, Op, block_on};
 use guira_fabric::{Caps, Profile, Region, Space};
 use guira_layout::{Preset, PresetOptions, RowId, TableConfig};
 use guira_rcuckoo::{ClientConfig, Reader};
@@ -19,7 +19,7 @@ pub const DEADLINE_NS: u64 = 1_000_000_000;
 
 /// A table that is full but for two places in row `away`.
 #[derive(Clone)]
-pub struct Crafted {
+pub struct Forged {
     pub bench: Bench,
     /// Stands in `home`; its other row is `away`.
     pub moved: Vec<u8>,
@@ -49,12 +49,12 @@ pub fn value(of: u64) -> Vec<u8> {
     [of.to_le_bytes(), of.to_le_bytes()].concat()
 }
 
-impl Crafted {
-    pub fn new(preset: Preset, home: RowId, away: RowId) -> Crafted {
-        Crafted::of_config(config_of(preset, ROWS), home, away)
+impl Forged {
+    pub fn new(preset: Preset, home: RowId, away: RowId) -> Forged {
+        Forged::of_config(config_of(preset, ROWS), home, away)
     }
 
-    pub fn of_config(config: TableConfig, home: RowId, away: RowId) -> Crafted {
+    pub fn of_config(config: TableConfig, home: RowId, away: RowId) -> Forged {
         let bench = Bench::of_config(config, Profile::Tcp, SEED);
         let mut keys = KeyFinder::new(&bench.table, KEYS);
         let locks = *bench.table.locks();
@@ -86,12 +86,12 @@ impl Crafted {
         }
         bench.audit().expect("a table in order");
         let of = |keys: &[[u8; 8]]| keys.iter().map(|key| key.to_vec()).collect();
-        Crafted { bench, moved: moved.to_vec(), home: of(&home_keys), away: of(&away_keys), missing: missing.to_vec() }
+        Forged { bench, moved: moved.to_vec(), home: of(&home_keys), away: of(&away_keys), missing: missing.to_vec() }
     }
 
     /// The same in a region of its own.
-    pub fn fork(&self) -> Crafted {
-        Crafted { bench: self.bench.fork(), ..self.clone() }
+    pub fn fork(&self) -> Forged {
+        Forged { bench: self.bench.fork(), ..self.clone() }
     }
 
     /// As printed where there is a choice; the deadline is one second.
@@ -117,15 +117,15 @@ pub fn update(key: &[u8], to: u64) -> Vec<Op> {
 }
 
 /// Whether an atomic that begins a take-over is next: on a repair lease, or on a client's slot.
-pub fn takes_over(ahead: &Ahead) -> bool {
-    matches!(ahead, Ahead::Verb { kind: guira_conformance::VerbKind::Atomic, addr, .. } if addr.space() == Space::Main)
+pub fn takes_over(step: &NextStep) -> bool {
+    matches!(step, NextStep::Verb { kind: guira_conformance::VerbKind::Atomic, addr, .. } if addr.space() == Space::Main)
 }
 
 /// What is wrong if each of these keys must have one of these values, or none.
-pub fn wrong(crafted: &Crafted, expected: &[(&[u8], &[Option<u64>])]) -> Vec<String> {
+pub fn wrong(forged: &Forged, expected: &[(&[u8], &[Option<u64>])]) -> Vec<String> {
     let expected: BTreeMap<&[u8], Vec<Option<Vec<u8>>>> =
         expected.iter().map(|(key, values)| (*key, values.iter().map(|it| it.map(value)).collect())).collect();
-    let look = |(key, values): (&&[u8], &Vec<Option<Vec<u8>>>)| match crafted.lookup(key) {
+    let look = |(key, values): (&&[u8], &Vec<Option<Vec<u8>>>)| match forged.lookup(key) {
         Ok(found) if values.contains(&found) => None,
         other => Some(format!("{key:x?} is {other:x?}, and should be one of {values:x?}")),
     };

@@ -9,7 +9,7 @@ use guira_layout::{LockId, Preset, RowFormat};
 
 use super::entries::{copy_entry, inline_entry};
 use super::kinds_after;
-use crate::check::table::{SOME_ROW, craft, filled, xor};
+use crate::check::table::{SOME_ROW, filled, forge, xor};
 
 /// Damage to a table of another preset and format.
 type DamageElsewhere = (ProblemKind, Preset, &'static str, fn(&Bench));
@@ -18,15 +18,15 @@ type DamageElsewhere = (ProblemKind, Preset, &'static str, fn(&Bench));
 pub fn provoke(quiet: Quiet, provoked: &mut HashSet<ProblemKind>) {
     let cases: [DamageElsewhere; 6] = [
         (ProblemKind::PaddingNotZero, Preset::Hardened, "fixed:8:56", |bench| {
-            craft(bench, SOME_ROW, |rows, words| words[rows.trailer_word() - 1] = 1);
+            forge(bench, SOME_ROW, |rows, words| words[rows.trailer_word() - 1] = 1);
         }),
         (ProblemKind::EntryPadding, Preset::Hardened, "fixed:5:0", |bench| {
             let (row, slot) = inline_entry(bench);
-            craft(bench, row, |rows, words| words[slot * rows.entry_words()] |= 1 << 63);
+            forge(bench, row, |rows, words| words[slot * rows.entry_words()] |= 1 << 63);
         }),
         (ProblemKind::TypeBits, Preset::Tiny, "fixed:4:4", |bench| {
             let (row, slot) = inline_entry(bench);
-            craft(bench, row, |rows, words| words[rows.trailer_word()] |= 1 << (50 + slot));
+            forge(bench, row, |rows, words| words[rows.trailer_word()] |= 1 << (50 + slot));
         }),
         (ProblemKind::LockBits, Preset::Tiny, "fixed:8:8", |bench| {
             let locks = bench.table.locks();
