@@ -1,8 +1,8 @@
-//! Clients that take turns as a test says: one thread, one clock, and a stop before any verb.
+//! Clients that act in turns chosen by a test, on one thread and one clock, with a stop before any verb.
 //!
-//! A client's operation goes on by one verb (or as much of a WRITE as its fabric cannot tear) each time the test lets
-//! it, and by nothing otherwise: a client that gets no turn is a stopped one, and one that is killed leaves the memory
-//! as it is. Invariants: equal turns, equal results; time passes only by turns and waits.
+//! A client's operation advances by one verb (or as much of a WRITE as its fabric cannot tear) each time the test lets
+//! it, and never otherwise: a client without turns is stopped, and a killed one leaves the memory as it is. Invariants:
+//! equal turns give equal results; time passes only by turns and waits.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,9 +16,9 @@ use guira_rcuckoo::{ClientConfig, Counters, Error, Incident, LockIncident, Obser
 
 use crate::{Bench, Observed, Op, TestClient};
 
-/// What a turn takes, in nanoseconds: a round trip of the paper's network is a few of them.
+/// Duration of a turn in nanoseconds: a round trip of the paper's network takes a few of them.
 const TURN_NS: u64 = 1_000;
-/// More turns than any operation takes: a client that takes more waits for ever.
+/// More turns than any operation takes: a client that takes more never ends.
 const MOST_TURNS: u64 = 10_000_000;
 
 /// The kinds of verbs.
@@ -28,37 +28,37 @@ pub enum VerbKind {
     Read,
     /// WRITE.
     Write,
-    /// Any that is atomic.
+    /// Any atomic.
     Atomic,
 }
 
-/// What a client does with its next turn.
+/// The step that a client takes in its next turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextStep {
-    /// Executes (the rest of) a verb.
+    /// Executes a verb, or what remains of it.
     Verb {
-        /// Which.
+        /// The kind of verb.
         kind: VerbKind,
-        /// Where it starts.
+        /// The address of its first word.
         addr: Addr,
-        /// Its words.
+        /// The number of its words.
         words: usize,
-        /// How many of them were executed already.
+        /// The number of words that were already executed.
         done: usize,
     },
-    /// Waits until then.
+    /// Waits until this time, in nanoseconds.
     Pause(u64),
-    /// Nothing: its operations are done.
+    /// None: its operations are done.
     Nothing,
 }
 
 impl NextStep {
-    /// Whether a WRITE of a row of `bench` is next, none of which has been executed.
+    /// Whether a WRITE of a row of `bench` is next, of which nothing has been executed.
     pub fn writes_row(&self, bench: &Bench) -> bool {
         self.writes_some_row(bench, |done| done == 0)
     }
 
-    /// Whether a WRITE of a row of `bench` is under way.
+    /// Whether a WRITE of a row of `bench` is partly executed.
     pub fn tears_row(&self, bench: &Bench) -> bool {
         self.writes_some_row(bench, |done| done > 0)
     }
@@ -71,7 +71,7 @@ impl NextStep {
         addr.space() == Space::Main && rows.contains(&addr.offset()) && done_so(done)
     }
 
-    /// Whether an atomic on a lock word is next: one that takes locks, or gives them back.
+    /// Whether an atomic on a lock word is next, which takes or releases locks.
     pub fn is_lock(&self) -> bool {
         matches!(self, NextStep::Verb { kind: VerbKind::Atomic, addr, .. } if addr.space() == Space::Device)
     }
@@ -125,30 +125,30 @@ impl Flight {
     }
 }
 
-/// What a test and a lane tell each other.
+/// State that a test and a lane share.
 struct Shared {
     may_act: bool,
     next_step: NextStep,
     now_ns: u64,
-    /// What the client lock_incidents of locks whose holder it presumed dead.
+    /// Lock incidents that the client reported about holders it presumed dead.
     lock_incidents: Vec<(LockId, LockIncident)>,
 }
 
-/// Keeps what a client tells.
+/// An observer that records lock incidents.
 struct Listener(Arc<Mutex<Shared>>);
 
 impl Observer for Listener {
     fn observe(&mut self, _: u16, _: u64, _: &Incident) {}
 
     fn observe_lock(&mut self, lock: LockId, incident: &LockIncident) {
-        self.0.lock().expect("nobody panics with it").lock_incidents.push((lock, incident.clone()));
+        self.0.lock().expect("no thread panics while it holds the lock").lock_incidents.push((lock, incident.clone()));
     }
 }
 
-/// A lane that acts when it gets a turn.
+/// A lane that acts when its client gets a turn.
 pub struct ActorLane {
     region: HeapRegion,
-    /// Promises what the region does, and counts. Nothing is sent on it.
+    /// The source of promises and counters. Nothing is sent on it.
     lane: HeapLane,
     flight: Option<Flight>,
     shared: Arc<Mutex<Shared>>,
@@ -156,7 +156,7 @@ pub struct ActorLane {
 
 impl ActorLane {
     fn shared(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().expect("nobody panics with it")
+        self.shared.lock().expect("no thread panics while it holds the lock")
     }
 }
 
@@ -233,14 +233,15 @@ pub struct Actors {
 }
 
 impl Actors {
-    /// Nobody yet, on `bench`, over a network whose WRITEs tear at every word, or never.
+    /// Creates a set without clients on `bench`, over a network whose WRITEs tear at multiples of `atomic_write_unit`
+    /// bytes.
     pub fn new(bench: &Bench, atomic_write_unit: u64) -> Actors {
         let caps = Caps { atomic_write_unit, ..Profile::Tcp.caps() };
         let bench = Bench { region: bench.region.with_caps(caps), table: Arc::clone(&bench.table) };
         Actors { bench, caps, now_ns: 0, actors: Vec::new() }
     }
 
-    /// A client in slot `slot` that is about to carry out `ops`, and recovers whom it finds dead. Its number.
+    /// Starts a client in slot `slot` that will carry out `ops` and recovers clients it finds dead. Returns its number.
     ///
     /// # Panics
     /// If the slot is taken.
@@ -254,7 +255,7 @@ impl Actors {
         }));
         let region = self.bench.region.with_caps(self.caps);
         let lane = ActorLane { lane: region.lane(), region, flight: None, shared: Arc::clone(&shared) };
-        // Claiming a slot is not what is tested.
+        // Claiming a slot is not under test.
         let client = self.bench.client_with(slot, self.bench.region.lane(), config);
         let client = client.recovering(&self.bench).through(lane).observed(Box::new(Listener(Arc::clone(&shared))));
         self.actors.push(Actor { shared, work: Some(carry_out_all(client, ops)), done: None });
@@ -262,35 +263,35 @@ impl Actors {
         number
     }
 
-    /// More operations for a client that has carried out all it had; the answers to those are forgotten.
+    /// Gives more operations to a client that has carried out all it had; the answers to those are forgotten.
     ///
     /// # Panics
-    /// If it has not.
+    /// If it has not finished them.
     pub fn again(&mut self, who: usize, ops: Vec<Op>) {
         let (client, _) = self.actors[who].done.take().expect("its operations are done");
         self.actors[who].work = Some(carry_out_all(client, ops));
         self.poll(who);
     }
 
-    /// What `who` does next.
+    /// Returns the next step of `who`.
     pub fn next_step(&self, who: usize) -> NextStep {
-        self.actors[who].shared.lock().expect("nobody panics with it").next_step
+        self.actors[who].shared.lock().expect("no thread panics while it holds the lock").next_step
     }
 
-    /// Lets `who` do one step, for which it waits if it has to.
+    /// Lets `who` take one step; time passes if it has to wait.
     pub fn step(&mut self, who: usize) {
         self.now_ns = match self.next_step(who) {
             NextStep::Pause(until_ns) => self.now_ns.max(until_ns),
             _ => self.now_ns + TURN_NS,
         };
-        self.actors[who].shared.lock().expect("nobody panics with it").may_act = true;
+        self.actors[who].shared.lock().expect("no thread panics while it holds the lock").may_act = true;
         self.poll(who);
     }
 
-    /// Lets `who` go on until `stop` holds for what it would do next; false if its operations end before.
+    /// Lets `who` continue until `stop` holds for its next step; returns false if its operations end before.
     ///
     /// # Panics
-    /// If neither ever is so.
+    /// If neither ever happens.
     pub fn run_until(&mut self, who: usize, stop: impl Fn(&NextStep) -> bool) -> bool {
         for _ in 0..MOST_TURNS {
             let next_step = self.next_step(who);
@@ -302,18 +303,18 @@ impl Actors {
             }
             self.step(who);
         }
-        panic!("client {who} waits for ever");
+        panic!("client {who} never ends");
     }
 
-    /// What `who` lock_incidents so far of locks whose holder it presumed dead, in preset `paper`.
+    /// Returns the incidents that `who` reported so far of locks whose holder it presumed dead, in preset `paper`.
     pub fn lock_incidents(&self, who: usize) -> Vec<(LockId, LockIncident)> {
-        self.actors[who].shared.lock().expect("nobody panics with it").lock_incidents.clone()
+        self.actors[who].shared.lock().expect("no thread panics while it holds the lock").lock_incidents.clone()
     }
 
-    /// Lets `who` carry out all its operations: its answers, and what it met so far.
+    /// Lets `who` carry out all its operations, and returns its answers and counters.
     ///
     /// # Panics
-    /// If it was killed, or did not tell what it counted.
+    /// If it was killed, or its reports and counters differ.
     pub fn finish(&mut self, who: usize) -> (Answers, Counters) {
         self.run_until(who, |next_step| *next_step == NextStep::Nothing);
         let (client, answers) = self.actors[who].done.as_ref().expect("a client that was not killed");
@@ -321,40 +322,40 @@ impl Actors {
         assert_eq!(
             counts_of(&self.lock_incidents(who)),
             repairs_of(&counters),
-            "leases, revocations and states: lock_incidents and counted"
+            "reported and counted leases, revocations and states differ"
         );
         (answers.clone(), counters)
     }
 
-    /// Nanoseconds since the first client started.
+    /// Returns the nanoseconds since the first client started.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// Ends `who` here.
+    /// Kills `who` before its next step.
     pub fn kill(&mut self, who: usize) {
         let actor = &mut self.actors[who];
         (actor.work, actor.done) = (None, None);
-        actor.shared.lock().expect("nobody panics with it").next_step = NextStep::Nothing;
+        actor.shared.lock().expect("no thread panics while it holds the lock").next_step = NextStep::Nothing;
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     pub fn pass(&mut self, ns: u64) {
         self.now_ns += ns;
     }
 
     fn poll(&mut self, who: usize) {
         let actor = &mut self.actors[who];
-        actor.shared.lock().expect("nobody panics with it").now_ns = self.now_ns;
+        actor.shared.lock().expect("no thread panics while it holds the lock").now_ns = self.now_ns;
         let Some(work) = &mut actor.work else { return };
         if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            actor.shared.lock().expect("nobody panics with it").next_step = NextStep::Nothing;
+            actor.shared.lock().expect("no thread panics while it holds the lock").next_step = NextStep::Nothing;
             (actor.work, actor.done) = (None, Some(done));
         }
     }
 }
 
-/// Leases, revocations, and how often each state was found, as they were lock_incidents.
+/// Counts leases, revocations, and how often each state was found, in the reported incidents.
 fn counts_of(lock_incidents: &[(LockId, LockIncident)]) -> [u64; 6] {
     let mut counts = [0; 6];
     for (_, incident) in lock_incidents {
@@ -370,7 +371,7 @@ fn counts_of(lock_incidents: &[(LockId, LockIncident)]) -> [u64; 6] {
     counts
 }
 
-/// The same as they were counted.
+/// The same numbers from the client's counters.
 fn repairs_of(counters: &Counters) -> [u64; 6] {
     let Counters { leases, revocations, repair_state_1, repair_state_2, repair_state_3, repair_state_4, .. } =
         *counters;
@@ -388,7 +389,7 @@ fn carry_out_all(mut client: TestClient<ActorLane>, ops: Vec<Op>) -> Work {
 }
 
 impl TestClient<ActorLane> {
-    /// As [`TestClient::apply`], for values that fit in a row.
+    /// Same as [`TestClient::apply`], for values that fit in a row.
     async fn carry_out(&mut self, op: &Op) -> Result<Observed, Error> {
         let Some(change) = op.change(None) else {
             let mut value = Vec::new();

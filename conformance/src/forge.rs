@@ -1,4 +1,4 @@
-//! Tables made by hand: keys with the rows a test wants, and entries put straight into rows.
+//! Forged tables: keys chosen by their rows, and entries written directly into rows.
 
 use std::collections::HashMap;
 
@@ -8,13 +8,13 @@ use guira_rcuckoo::Table;
 
 use crate::{Bench, Prepared};
 
-/// Keys of 8 bytes, by the rows they belong to. Each key is handed out once.
+/// Keys of 8 bytes, indexed by the rows they belong to. Each key is handed out once.
 pub struct KeyFinder {
     by_rows: HashMap<(u64, u64), Vec<u64>>,
 }
 
 impl KeyFinder {
-    /// Sorts the numbers 1 to `keys`, as keys of `table`, by their rows.
+    /// Groups the keys 1 to `keys` of `table` by their rows.
     pub fn new(table: &Table, keys: u64) -> KeyFinder {
         let mut by_rows: HashMap<_, Vec<u64>> = HashMap::new();
         for key in (1..=keys).rev() {
@@ -24,13 +24,13 @@ impl KeyFinder {
         KeyFinder { by_rows }
     }
 
-    /// A new key whose primary row is `first` and whose secondary row is `second`.
+    /// Takes an unused key whose primary row is `first` and whose secondary row is `second`.
     pub fn take(&mut self, first: RowId, second: RowId) -> Option<[u8; 8]> {
         self.by_rows.get_mut(&(first.0, second.0))?.pop().map(u64::to_le_bytes)
     }
 
-    /// A new key with any rows for which `suits` holds, and its rows: primary, secondary. The least such rows are
-    /// chosen, so that equal tables give equal keys.
+    /// Takes an unused key whose rows satisfy `suits`, and returns it with its primary and secondary row. The lowest
+    /// such rows are chosen, so equal tables give equal keys.
     pub fn take_any(&mut self, suits: impl Fn(RowId, RowId) -> bool) -> Option<([u8; 8], RowId, RowId)> {
         let known = self.by_rows.iter().filter(|(_, keys)| !keys.is_empty()).map(|(rows, _)| *rows);
         let (first, second) = known.filter(|(first, second)| suits(RowId(*first), RowId(*second))).min()?;
@@ -40,7 +40,7 @@ impl KeyFinder {
 }
 
 impl Bench {
-    /// Writes an extent and appends an entry that refers to it to `row`, past every lock.
+    /// Writes an extent and appends an entry that refers to it to `row`, without taking any lock.
     ///
     /// # Panics
     /// If the row is full.
@@ -49,7 +49,7 @@ impl Bench {
         self.plant_entry(row, prepared);
     }
 
-    /// Appends an entry that refers to an extent, which is not written, to `row`, past every lock.
+    /// Appends an entry that refers to an extent to `row`, without writing the extent or taking any lock.
     ///
     /// # Panics
     /// If the row is full.
@@ -63,7 +63,7 @@ impl Bench {
         self.store(self.table.geometry().row(row), &words);
     }
 
-    /// Takes every entry out of `row`, past every lock.
+    /// Removes every entry from `row`, without taking any lock.
     pub fn empty_row(&self, row: RowId) {
         let rows = self.table.rows();
         let mut words = self.row_words(row);
@@ -72,10 +72,10 @@ impl Bench {
         self.store(self.table.geometry().row(row), &words);
     }
 
-    /// Appends inline entries to `row`, past every lock.
+    /// Appends inline entries to `row`, without taking any lock.
     ///
     /// # Panics
-    /// If the row is too full.
+    /// If the row has too little room.
     pub fn fill_row(&self, row: RowId, entries: &[(&[u8], &[u8])]) {
         let rows = self.table.rows();
         let mut words = self.row_words(row);

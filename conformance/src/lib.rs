@@ -1,7 +1,7 @@
-//! One suite, run over every fabric profile: what it needs to make tables and act on them.
+//! The conformance suite's tools: tables, clients, lanes and checks that its tests share across all fabric profiles.
 //!
-//! The tests live in `tests/suite`; each module states what it proves. `regressions/` holds one file a fixed bug, and
-//! `harness/`, a package of its own, what decoders promise.
+//! The tests are in `tests/suite`; each module states what it proves. `regressions/` holds one file for each fixed bug,
+//! and the separate package in `harness/` states what decoders promise.
 #![forbid(unsafe_code)]
 
 mod actors;

@@ -1,11 +1,11 @@
-//! Every interleaving of a few clients' verbs, and lanes that do what Guira's own never do.
+//! A scheduler that runs every interleaving of a few clients' verbs, and lanes that misbehave on purpose.
 //!
-//! A [`ScheduledLane`] takes one step each time its client's turn comes: a verb, half of a WRITE, or a word of it.
-//! [`explore`] runs the same clients again and again, each time under another order of turns, until every order within
-//! its bound was tried. A [`Flaw`] makes a lane behave as the printed protocol, a shortcut or a wrong fabric would.
+//! A [`ScheduledLane`] takes one step on each turn of its client: a verb, half of a WRITE, or one word of it.
+//! [`explore`] runs the same clients repeatedly, each time under a different order of turns, until every order within
+//! its bound was tried. A [`Flaw`] makes a lane behave as the printed protocol, a shortcut or a faulty fabric would.
 //!
-//! Invariants: nothing but the order of turns decides what happens, so equal orders give equal runs; a client that
-//! pauses gets no turn before somebody else had one, unless nobody else is left.
+//! Invariants: the order of turns alone decides what happens, so equal orders give equal runs; a client that pauses
+//! gets no turn before another client had one, unless no other client is left.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,10 +18,10 @@ use guira_fabric::heap::{HeapLane, HeapRegion};
 use guira_fabric::memory::{check, execute};
 use guira_fabric::{Addr, Caps, FabricError, Lane, Region, Space, Submitted, Verb};
 
-/// A client's work.
+/// A client's operations, as a future.
 pub type Task = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Whose turn it is: shared by the lanes of one run.
+/// The turn counter that the lanes of one run share.
 #[derive(Clone, Default)]
 pub struct Scheduler {
     turn: Arc<AtomicU64>,
@@ -29,8 +29,8 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Gives `task` a turn. Its first one brings it to its first verb, which is not carried out yet. True when the task
-    /// has ended.
+    /// Gives `task` a turn and returns whether it has ended. Its first turn brings it to its first verb, which is not
+    /// executed yet.
     pub fn give(&self, task: &mut Task) -> bool {
         self.turn.fetch_add(1, Ordering::Relaxed);
         self.poll(task)
@@ -45,39 +45,39 @@ impl Scheduler {
     }
 }
 
-/// What one turn carries out.
+/// The amount of work that one turn executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Granularity {
     /// A verb.
     Verbs,
-    /// A verb, but half of a WRITE.
+    /// A verb, or half of a WRITE.
     Halves,
-    /// A verb, but one word of a WRITE.
+    /// A verb, or one word of a WRITE.
     Words,
 }
 
-/// What a lane does that no lane of Guira's does.
+/// A misbehaviour that no lane of Guira has.
 #[derive(Clone, Debug)]
 pub enum Flaw {
-    /// Nothing.
+    /// No misbehaviour.
     None,
-    /// An atomic is a load and, a turn later, a store: as if executed by another NIC than everybody else's.
+    /// An atomic is a load and, one turn later, a store, as if another NIC than that of the other clients executed it.
     SplitAtomics,
-    /// READs are carried out before the atomics in front of them in the batch.
+    /// READs are executed before the atomics in front of them in the batch.
     ReadsFirst,
-    /// READs posted again behind a CAS that was posted again bring what they brought the first time.
+    /// READs that are posted again behind a retried CAS return what they returned the first time.
     StaleReads,
-    /// Neighbouring WRITEs of one batch are carried out as one, in ascending order.
+    /// Adjacent WRITEs of one batch are executed as one, in ascending order.
     MergedWrites,
-    /// WRITEs to these bytes of the main space travel by themselves: see [`DelayedWrites`].
+    /// WRITEs to these bytes of the main space are delayed: see [`DelayedWrites`].
     DelayedWrites(Range<u64>, DelayedWrites),
 }
 
-/// WRITEs that are on their way by themselves, as through another queue pair.
+/// WRITEs that are in flight separately, as through another queue pair.
 #[derive(Clone, Debug, Default)]
 pub struct DelayedWrites(Arc<Mutex<VecDeque<Words>>>);
 
-/// An address, and what is written or was read there.
+/// An address, and the words written or read there.
 type Words = (Addr, Vec<u64>);
 
 impl DelayedWrites {
@@ -89,7 +89,7 @@ impl DelayedWrites {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
-    /// A task that carries out `count` of these WRITEs, one each turn that finds one on its way.
+    /// Returns a task that executes `count` of these WRITEs, one in each turn that finds one in flight.
     pub fn deliver(self, region: &HeapRegion, turns: &Scheduler, count: usize) -> Task {
         let (region, mut lane) = (region.clone(), ScheduledLane::new(region, turns, Granularity::Verbs, Flaw::None));
         Box::pin(async move {
@@ -106,7 +106,7 @@ impl DelayedWrites {
     }
 }
 
-/// One step of a batch: a part of one of its verbs.
+/// A step of a batch: a part of one of its verbs.
 #[derive(Clone, Debug)]
 struct Step {
     verb: usize,
@@ -119,31 +119,31 @@ enum Part {
     Words(Range<usize>),
     Load,
     Store,
-    /// What the READ brought before.
+    /// The words that the READ returned before.
     Again(Vec<u64>),
 }
 
-/// A lane that takes a step a turn. Batches that are dropped in the middle stay so: their client is dead.
+/// A lane that takes one step per turn. A batch that is dropped halfway stays unfinished: its client is dead.
 pub struct ScheduledLane {
     region: HeapRegion,
-    /// Promises what the region does, and counts. Nothing is sent on it.
+    /// The source of promises and counters. Nothing is sent on it.
     lane: HeapLane,
     turns: Scheduler,
     grain: Granularity,
     flaw: Flaw,
-    /// The steps of the batch in flight that are left.
+    /// The remaining steps of the batch in flight.
     steps: VecDeque<Step>,
     /// The turn of the last step.
     stepped: u64,
     /// The turn in which a pause began.
     paused: Option<u64>,
     now_ns: u64,
-    /// What the READs of the last batch brought, if a CAS was in front of them.
+    /// The results of the last batch's READs, if a CAS was in front of them.
     brought: Vec<Words>,
 }
 
 impl ScheduledLane {
-    /// A lane of `region`, whose verbs cross a network.
+    /// Creates a lane of `region` whose verbs cross a network.
     pub fn new(region: &HeapRegion, turns: &Scheduler, grain: Granularity, flaw: Flaw) -> ScheduledLane {
         let region = region.with_caps(Caps { local: false, ..*region.caps() });
         ScheduledLane {
@@ -160,7 +160,7 @@ impl ScheduledLane {
         }
     }
 
-    /// The steps of `batch`, in the order in which they are carried out.
+    /// Fills `steps` with the steps of `batch`, in the order in which they are executed.
     fn plan(&mut self, batch: &[Verb<'_>]) {
         let is_read = |verb: &usize| matches!(batch[*verb], Verb::Read { .. });
         let is_write = |verb: &usize| matches!(batch[*verb], Verb::Write { .. });
@@ -246,13 +246,13 @@ impl ScheduledLane {
     }
 }
 
-/// Whether two verbs touch words next to each other.
+/// Whether two verbs touch adjacent words.
 fn are_neighbours(a: &Verb<'_>, b: &Verb<'_>) -> bool {
     let ends_at = |a: &Verb<'_>, b: &Verb<'_>| a.addr().add_words(a.words() as u64) == b.addr();
     ends_at(a, b) || ends_at(b, a)
 }
 
-/// What an atomic stores, given what it found.
+/// Returns the word that an atomic stores, given the word it found.
 fn stored(verb: &Verb<'_>) -> Option<u64> {
     match verb {
         Verb::Cas { compare, swap, found, .. } => (**found == *compare).then_some(*swap),
@@ -317,28 +317,28 @@ impl Lane for ScheduledLane {
     }
 }
 
-/// Which orders of turns are tried.
+/// The orders of turns that [`explore`] tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Orders {
-    /// All.
+    /// All orders.
     All,
-    /// Those in which a client that could go on has to let others go first so many times, at most.
+    /// Orders in which at most this many times a client that could continue lets another go first.
     Switches(usize),
 }
 
-/// What [`explore`] found.
+/// The result of [`explore`].
 #[derive(Clone, Debug, Default)]
 pub struct Exploration {
-    /// Orders tried.
+    /// Orders that were tried.
     pub orders: u64,
-    /// Those of them that ended in a violation.
+    /// Orders that ended in a violation.
     pub violations: u64,
-    /// A violation with the fewest switches: how many, the turns, and what is wrong.
+    /// The violation with the fewest switches: their number, the turns, and what is wrong.
     pub simplest: Option<(usize, String, String)>,
 }
 
 impl Exploration {
-    /// Prints what was found, and fails if nothing was.
+    /// Prints the result, and fails unless a violation was found.
     ///
     /// # Panics
     /// If no order ended in a violation.
@@ -347,7 +347,7 @@ impl Exploration {
         assert!(self.violations > 0, "{what}: none of {} orders shows the hole", self.orders);
     }
 
-    /// Prints how much was tried, and fails if anything is wrong, or if fewer than `least` orders were tried.
+    /// Prints the number of orders, and fails if any violates or if fewer than `least` were tried.
     ///
     /// # Panics
     /// If a violation was found, or too few orders were tried.
@@ -358,32 +358,32 @@ impl Exploration {
     }
 }
 
-/// Turns a run may take before it counts as stuck.
+/// Most turns of a run; one that takes more is stuck.
 const MOST_TURNS: usize = 20_000;
 
-/// Runs the tasks that `make` makes under every order of turns in `orders`, and lets `judge` look at what each run
-/// leaves. `make` must do the same each time.
+/// Runs the tasks that `make` creates under every order of turns in `orders`, and passes what each run leaves to
+/// `judge`. `make` must do the same each time.
 pub fn explore<W>(
     orders: Orders,
     mut make: impl FnMut(&Scheduler) -> (W, Vec<Task>),
     mut judge: impl FnMut(W) -> Result<(), String>,
 ) -> Exploration {
-    let mut explored = Exploration::default();
+    let mut exploration = Exploration::default();
     let mut open = vec![Vec::new()];
     while let Some(prefix) = open.pop() {
         let turns = Scheduler::default();
         let (world, tasks) = make(&turns);
         let run = run(&turns, tasks, orders, prefix, &mut open);
-        explored.orders += 1;
-        let verdict = if run.is_stuck { Err("nobody comes to an end".to_owned()) } else { judge(world) };
+        exploration.orders += 1;
+        let verdict = if run.is_stuck { Err("no client makes progress".to_owned()) } else { judge(world) };
         if let Err(wrong) = verdict {
-            explored.violations += 1;
-            if explored.simplest.as_ref().is_none_or(|(switches, ..)| run.switches < *switches) {
-                explored.simplest = Some((run.switches, summary(&run.order), wrong));
+            exploration.violations += 1;
+            if exploration.simplest.as_ref().is_none_or(|(switches, ..)| run.switches < *switches) {
+                exploration.simplest = Some((run.switches, summary(&run.order), wrong));
             }
         }
     }
-    explored
+    exploration
 }
 
 struct Run {
@@ -392,11 +392,12 @@ struct Run {
     is_stuck: bool,
 }
 
-/// One run: as `prefix` says, then whoever was last goes on. Alternatives met on the way are added to `open`.
+/// Runs `tasks` in the order of `prefix`, and afterwards lets the last client continue as long as it can. Alternatives
+/// met on the way are added to `open`.
 fn run(turns: &Scheduler, tasks: Vec<Task>, orders: Orders, prefix: Vec<usize>, open: &mut Vec<Vec<usize>>) -> Run {
     let mut tasks: Vec<Option<Task>> = tasks.into_iter().map(Some).collect();
     for slot in &mut tasks {
-        // To its first verb.
+        // This brings the task to its first verb.
         if slot.as_mut().is_some_and(|task| turns.poll(task)) {
             *slot = None;
         }
@@ -446,7 +447,7 @@ fn run(turns: &Scheduler, tasks: Vec<Task>, orders: Orders, prefix: Vec<usize>, 
     }
 }
 
-/// An order of turns, as `A3 B5 A2`: the tasks by letter, in the order in which they were made.
+/// Formats an order of turns as `A3 B5 A2`: tasks by letter, in the order in which they were created.
 fn summary(order: &[usize]) -> String {
     let stretch = |turns: &[usize]| format!("{}{}", char::from(b'A' + turns[0] as u8), turns.len());
     order.chunk_by(|a, b| a == b).map(stretch).collect::<Vec<_>>().join(" ")
@@ -481,8 +482,8 @@ mod tests {
         explore(Orders::All, make, judge)
     }
 
-    /// Two clients of two turns each have 6 orders, and of four each 70; atomics that come apart lose additions in all
-    /// but the two in which the clients do not mix within an addition.
+    /// Two clients of two turns each have 6 orders, and of four turns each 70. Split atomics lose additions in all but
+    /// the two orders in which the clients do not mix within an addition.
     #[test]
     fn every_order_is_tried_once() {
         let whole = sums(&Flaw::None);

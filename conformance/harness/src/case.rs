@@ -1,4 +1,4 @@
-//! A table's parameters drawn from a few bytes: every valid combination that matters to a decoder can be drawn.
+//! Parameters of a table drawn from a few bytes, which can give every valid combination that matters to a decoder.
 
 use guira_layout::{
     ChecksumKind, EntryFormat, Geometry, LockLayout, Preset, PresetOptions, RowFormat, Secret, Superblock, TableConfig,
@@ -6,7 +6,7 @@ use guira_layout::{
 
 use super::feed::Feed;
 
-/// Formats with one, several and no whole words in key and value, with padding and without.
+/// Formats whose keys and values have no, one or several whole words, with padding and without.
 const FORMATS: [&str; 9] = [
     "fixed:4:4",
     "fixed:8:8",
@@ -18,10 +18,10 @@ const FORMATS: [&str; 9] = [
     "bytes:64",
     "bytes:1024",
 ];
-/// Bytes that [`Case::draw`] takes.
+/// Bytes that [`Case::draw`] consumes.
 pub(crate) const CASE_BYTES: usize = 30;
 
-/// A table's parameters and what follows from them.
+/// The parameters of a table and the values derived from them.
 pub(crate) struct Case {
     pub(crate) superblock: Superblock,
     pub(crate) rows: RowFormat,
@@ -30,7 +30,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// A table, by [`CASE_BYTES`] bytes.
+    /// Draws a table from [`CASE_BYTES`] bytes.
     pub(crate) fn draw(feed: &mut Feed<'_>) -> Case {
         let preset = feed.pick(&Preset::ALL);
         let format: EntryFormat = feed.pick(&FORMATS).parse().expect("a valid format");
@@ -52,7 +52,7 @@ impl Case {
             drawn => 1 + u16::from(drawn) % owners,
         };
         if feed.byte().is_multiple_of(4) {
-            // Locks of one bit name no owner, so they bound no number of clients.
+            // 1-bit locks name no owner, so they do not bound the number of clients.
             config.lock_bits = 1;
         }
         let (chunk_shift, chunks) = (feed.byte() % 19, 1 + u64::from(feed.byte()));
@@ -64,7 +64,7 @@ impl Case {
         Case::of(superblock)
     }
 
-    /// The table that `superblock` describes.
+    /// Returns the case of the table that `superblock` describes.
     pub(crate) fn of(superblock: Superblock) -> Case {
         superblock.config.check().expect("every drawn table is valid");
         let geometry = Geometry::new(&superblock.config).expect("every drawn table fits in an address space");
@@ -76,7 +76,7 @@ impl Case {
         &self.superblock.config
     }
 
-    /// A key that the table takes; of a `bytes` format, one that mostly fits in a row.
+    /// Draws a key that the table takes; in a `bytes` format, mostly one that fits in a row.
     pub(crate) fn key(&self, feed: &mut Feed<'_>) -> Vec<u8> {
         let drawn = usize::from(feed.byte());
         let bytes = match self.config().format {
@@ -86,7 +86,7 @@ impl Case {
         feed.bytes(bytes)
     }
 
-    /// A value that the table takes.
+    /// Draws a value that the table takes.
     pub(crate) fn value(&self, feed: &mut Feed<'_>) -> Vec<u8> {
         let drawn = usize::from(feed.byte());
         let bytes = match self.config().format {
@@ -109,7 +109,7 @@ fn base(preset: Preset, format: EntryFormat) -> TableConfig {
     preset.config(&options).expect("valid parameters")
 }
 
-/// Heads of inputs that draw different tables: a few entries of each format, and wide and narrow everything.
+/// Returns heads of inputs that draw different tables: small tables of each format, and extremes of every width.
 pub(crate) fn heads() -> Vec<(String, Vec<u8>)> {
     let mut heads = Vec::new();
     for (format, name) in FORMATS.iter().enumerate() {
@@ -123,7 +123,7 @@ pub(crate) fn heads() -> Vec<(String, Vec<u8>)> {
             heads.push((format!("{preset_name}-{}", name.replace(':', "-")), head));
         }
     }
-    // The two rows that have readers of their own: 6 entries in 8 words, 7 in 16.
+    // These are the two row formats with specialized readers: 6 entries in 8 words, and 7 in 16.
     for (format, entries, name) in [(0, 5, "hardened-rows-4x4"), (1, 6, "hardened-rows-8x8")] {
         let head = [1, format, 3, 24, entries, 0, 1, 4, 14, 0, 20, 1, 0, 40, 7];
         heads.push((name.to_owned(), [&head[..], &[0; CASE_BYTES - 15]].concat()));

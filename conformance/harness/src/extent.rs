@@ -1,4 +1,4 @@
-//! Extents and the chunks they are cut from.
+//! Harnesses for extents and the chunks they are cut from.
 
 use guira_layout::{
     CHUNK_HEADER_WORDS, ChunkState, ChunkWord, EXTENT_HEADER_WORDS, ExtentClass, ExtentError, ExtentRef, Generation,
@@ -9,10 +9,10 @@ use super::case::{Case, heads};
 use super::feed::{Feed, bytes_of};
 use super::{Answer, Seed};
 
-/// Words of an extent that a harness makes up, at most: what lies beyond is as what lies before.
+/// Most words of an extent in a harness; longer ones test nothing else.
 const WORDS_MAX: usize = 64;
 
-/// A table, what an entry says of its extent, a key to compare with, and the words at its address.
+/// Decodes a table, an entry's reference to an extent, a key to compare with, and the words at the extent's address.
 ///
 /// # Panics
 /// If a promise of extents is broken.
@@ -31,7 +31,7 @@ pub fn extent(data: &[u8]) -> Answer {
 
     mark(&case, &extent);
     let found = parsed(&case, &words, &extent);
-    // Lengths that fit the words, and the header and checksum that belong to them.
+    // These are lengths that fit the words, and the header and checksum that belong to them.
     let room = count.saturating_sub(EXTENT_HEADER_WORDS) * 8;
     extent.key_bytes %= room as u32 + 1;
     extent.value_bytes %= (room - (extent.key_bytes as usize).next_multiple_of(8).min(room)) as u32 + 1;
@@ -44,7 +44,7 @@ pub fn extent(data: &[u8]) -> Answer {
     found
 }
 
-/// What docs/layout.md says of an extent's checksum.
+/// Computes an extent's checksum as docs/layout.md says.
 fn checksum(case: &Case, words: &[u64], extent: &ExtentRef) -> u64 {
     let place = case.superblock.checksum_seed() ^ extent.offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let keys = guira_sum::NhKeys::new(case.superblock.secret.0);
@@ -52,7 +52,7 @@ fn checksum(case: &Case, words: &[u64], extent: &ExtentRef) -> u64 {
     guira_sum::nh(&keys, &words[EXTENT_HEADER_WORDS..], head)
 }
 
-/// An extent that parses lies inside its words and encodes to them; one that does not has a reason. // [R-READ-6]
+/// Parses an extent: a valid one lies inside its words and encodes to them; an invalid one has a reason. // [R-READ-6]
 fn parsed(case: &Case, words: &[u64], extent: &ExtentRef) -> Answer {
     let parsed = match parse_extent(words, extent, case.rows.sums()) {
         Ok(parsed) => parsed,
@@ -114,14 +114,14 @@ fn parsed(case: &Case, words: &[u64], extent: &ExtentRef) -> Answer {
     Answer::Accepted
 }
 
-/// The mark that frees an extent lies among the marks of the extent's chunk, and the extent inside the chunks.
-/// // [R-EXTENT-4]
+/// Checks that the mark that frees an extent lies among the marks of its chunk, and the extent inside the chunks. //
+/// [R-EXTENT-4]
 pub(super) fn mark(case: &Case, extent: &ExtentRef) {
     let (config, geometry) = (case.config(), &case.geometry);
     let possible = extent.key_bytes as usize <= MAX_KEY_BYTES && extent.value_bytes as usize <= MAX_VALUE_BYTES;
     assert_eq!(extent.words().is_some(), possible);
     let Some(mark) = extent.mark_offset(config, geometry) else { return };
-    let words = extent.words().expect("a mark is that of a possible extent");
+    let words = extent.words().expect("only a possible extent has a mark");
     let (chunk, within) = geometry.chunk_of(extent.offset).expect("it lies in a chunk");
     let start = geometry.chunk(chunk).offset();
     let class = ExtentClass::of(words, config.chunk_bytes);
@@ -133,7 +133,7 @@ pub(super) fn mark(case: &Case, extent: &ExtentRef) {
     assert!(end <= start + class.chunks() * config.chunk_bytes && end <= geometry.main_bytes());
 }
 
-/// A table, a word of the chunk table, an offset in a chunk, and an extent's size.
+/// Decodes a table, a word of the chunk table, an offset in a chunk, and an extent's size.
 ///
 /// # Panics
 /// If a promise of chunks is broken.
@@ -161,23 +161,23 @@ pub fn chunk(data: &[u8]) -> Answer {
         return Answer::of(state.is_some());
     }
     if let Some(class) = class.filter(|class| class.fits(case.config())) {
-        divides(&case, class, offset);
+        check_division(&case, class, offset);
     }
     let chunk_bytes = case.config().chunk_bytes;
     let class = ExtentClass::of(size, chunk_bytes);
     if class.fits(case.config()) {
-        divides(&case, class, offset);
+        check_division(&case, class, offset);
         assert!(class.slot_at(0, chunk_bytes) + size as u64 * 8 <= class.chunks() * chunk_bytes);
     } else {
-        assert!(class.chunks() > case.config().chunks, "only its size keeps an extent out");
+        assert!(class.chunks() > case.config().chunks, "an extent is refused only for its size");
     }
     assert!(class.bytes(chunk_bytes) >= size as u64 * 8);
     Answer::of(state.is_some())
 }
 
-/// Marks and slots of a chunk of `class` lie behind each other, and each place belongs to one slot or none.
+/// Checks that marks and slots of a chunk of `class` do not overlap, and that each offset belongs to one slot or none.
 /// // [R-EXTENT-2]
-fn divides(case: &Case, class: ExtentClass, offset: u64) {
+fn check_division(case: &Case, class: ExtentClass, offset: u64) {
     let chunk_bytes = case.config().chunk_bytes;
     let slots = class.slots(chunk_bytes);
     match class {
@@ -197,7 +197,7 @@ fn divides(case: &Case, class: ExtentClass, offset: u64) {
     }
 }
 
-/// An extent in each table that has any: small, and one that fills its slot.
+/// Returns seeds: in each table with extents a small one, and one that fills its slot.
 pub(super) fn extent_seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (name, head) in heads() {
@@ -220,7 +220,7 @@ pub(super) fn extent_seeds() -> Vec<Seed> {
     seeds
 }
 
-/// Every kind of word, in every table.
+/// Returns seeds: every kind of chunk word, in every table.
 pub(super) fn chunk_seeds() -> Vec<Seed> {
     let (slots, run) = (ExtentClass::Slot(3), ExtentClass::Run(9));
     let states = [

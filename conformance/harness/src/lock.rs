@@ -1,4 +1,4 @@
-//! Lock words: which locks are held in any word, by whom, and what takes and gives back a lock.
+//! A harness for lock words: which locks are held in a word and by whom, and how a lock is taken and released.
 
 use guira_layout::{LockId, LockMask, OwnerId, RowId};
 
@@ -6,7 +6,7 @@ use super::case::{Case, heads};
 use super::feed::Feed;
 use super::{Answer, Seed};
 
-/// A table, an owner, a row, the word's index, a mask and the word.
+/// Decodes a table, an owner, a row, the word's index, a mask and the word.
 ///
 /// # Panics
 /// If a promise of locks is broken.
@@ -18,19 +18,19 @@ pub fn lock(data: &[u8]) -> Answer {
     let index = feed.below(case.locks.words());
     let (mask, value) = (feed.word(), feed.word());
 
-    let lanes = lanes_of(&case, index, value);
+    let lanes = held_in(&case, index, value);
     let held: Vec<(LockId, OwnerId)> = lanes.iter().copied().filter(|(_, owner)| owner.0 != 0).collect();
     assert_eq!(case.locks.all_held(index, value).collect::<Vec<_>>(), held);
-    let masked = lanes_of(&case, index, value & mask).into_iter().find(|(_, owner)| owner.0 != 0);
+    let masked = held_in(&case, index, value & mask).into_iter().find(|(_, owner)| owner.0 != 0);
     assert_eq!(case.locks.first_held(index, value, mask), masked);
     owner_is_not_poison(&case, owner);
     row_lock(&case, row);
-    take_and_give_back(&case, case.locks.lock_of(row), owner, value);
+    take_and_release(&case, case.locks.lock_of(row), owner, value);
     Answer::of(!held.is_empty())
 }
 
-/// Every lane of a word and what it holds, bit by bit.
-fn lanes_of(case: &Case, index: u64, value: u64) -> Vec<(LockId, OwnerId)> {
+/// Returns every held lock of a word with its owner, bit by bit.
+fn held_in(case: &Case, index: u64, value: u64) -> Vec<(LockId, OwnerId)> {
     let bits = u64::from(case.config().lock_bits);
     let lanes = 64 / bits;
     let bit = |at: u64| u16::from(value >> at & 1 != 0);
@@ -38,17 +38,17 @@ fn lanes_of(case: &Case, index: u64, value: u64) -> Vec<(LockId, OwnerId)> {
     (0..lanes).map(|lane| (LockId(index * lanes + lane), OwnerId(holds(lane)))).collect()
 }
 
-/// Poison is nobody's id, and stays so after a holder's release. // [R-DESTROY-1]
+/// Checks that poison is no client's id, and stays so after a holder's release. // [R-DESTROY-1]
 fn owner_is_not_poison(case: &Case, owner: OwnerId) {
     let locks = &case.locks;
     assert!(!locks.is_poison(owner), "{owner} of {} is poison", case.config().max_clients);
-    let poisoned = lanes_of(case, 0, locks.poison());
+    let poisoned = held_in(case, 0, locks.poison());
     assert!(poisoned.iter().all(|(_, holds)| u32::from(holds.0) == (1 << case.config().lock_bits) - 1));
     assert_eq!(poisoned.iter().all(|(_, holds)| locks.is_poison(*holds)), locks.names_owners());
     assert_eq!(owner.slot().map(OwnerId::of_slot), Some(owner));
 }
 
-/// A row has one lock, which exists, and shares it with its neighbours. // [R-LOCK-5]
+/// Checks that a row has one existing lock, shared with the rows of its group. // [R-LOCK-5]
 fn row_lock(case: &Case, row: RowId) {
     let (locks, config) = (&case.locks, case.config());
     let lock = locks.lock_of(row);
@@ -59,8 +59,8 @@ fn row_lock(case: &Case, row: RowId) {
     assert!(locks.addr(word).offset() + 8 <= case.geometry.device_bytes());
 }
 
-/// Taking and giving back a lock changes its own bits only. // [R-LOCK-2]
-fn take_and_give_back(case: &Case, lock: LockId, owner: OwnerId, neighbours: u64) {
+/// Checks that taking and releasing a lock changes its own bits only. // [R-LOCK-2]
+fn take_and_release(case: &Case, lock: LockId, owner: OwnerId, neighbours: u64) {
     let locks = &case.locks;
     let LockMask { word, mask } = locks.mask(lock);
     let held = neighbours & !mask | locks.held(owner, mask);
@@ -70,10 +70,11 @@ fn take_and_give_back(case: &Case, lock: LockId, owner: OwnerId, neighbours: u64
     let poisoned = (locks.poison()).wrapping_add(locks.release_addend(owner, mask));
     let left = locks.first_held(word, poisoned, mask);
     let stays = left.is_some_and(|(_, owner)| locks.is_poison(owner));
-    assert_eq!(stays, locks.names_owners(), "a poisoned lock that is released is neither free nor anybody's");
+    assert_eq!(stays, locks.names_owners(), "a poisoned lock that is released is neither free nor owned");
 }
 
-/// Words of each table: free, held by one and by several, poisoned, and with bits that belong to no lock.
+/// Returns seeds: words of each table that are free, held by one or several clients, poisoned, and with bits that
+/// belong to no lock.
 pub(super) fn seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (name, head) in heads() {

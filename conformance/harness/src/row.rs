@@ -1,4 +1,4 @@
-//! Rows: what can be asked of words nobody verified, what a row that verifies promises, and how entries come and go.
+//! A harness for rows: queries on unverified words, promises of rows that verify, and insertion and removal of entries.
 
 use guira_layout::{
     Candidate, EntryFormat, ExtentRef, Generation, Placement, Probe, RowFormat, RowId, RowShape, Rows, Trailer, Version,
@@ -8,7 +8,7 @@ use super::case::{Case, heads};
 use super::feed::{Feed, bytes_of};
 use super::{Answer, Seed};
 
-/// A table, a key with its digest, a value, a slot, and the words of a row.
+/// Decodes a table, a key with its digest, a value, a slot, and the words of a row.
 ///
 /// # Panics
 /// If a promise of rows or entries is broken.
@@ -33,7 +33,7 @@ pub fn row(data: &[u8]) -> Answer {
     finished(&case, at, &mut words);
     only_here(&case, at, &words, flip);
     special_rows(&case, at, &words, &probe);
-    entries_come_and_go(&case, at, &mut words, slot, &feed.words(case.rows.entry_words()));
+    store_and_free(&case, at, &mut words, slot, &feed.words(case.rows.entry_words()));
     inline_entry(&case, &mut words, slot, &probe, &value);
     if case.config().format.has_extents() {
         extent_entry(&case, &mut words, slot, &probe, flip);
@@ -43,7 +43,7 @@ pub fn row(data: &[u8]) -> Answer {
     Answer::of(verified)
 }
 
-/// Whatever the words are, every question has an answer inside them, and the same one as a plain reading gives.
+/// Checks that on any words every query has an answer inside them, equal to that of a plain reading.
 fn examine(case: &Case, words: &[u64], probe: &Probe<'_>) {
     let rows = &case.rows;
     let trailer = rows.trailer(words);
@@ -93,7 +93,7 @@ fn examine(case: &Case, words: &[u64], probe: &Probe<'_>) {
     }
 }
 
-/// Where rows of this table have a reader of their own, it answers as the general one does.
+/// Checks that the table's specialized row reader, if any, answers as the general one does.
 fn special_rows(case: &Case, at: RowId, words: &[u64], probe: &Probe<'_>) {
     match case.rows.shape() {
         RowShape::Fixed4x4(special) => agrees(&special, &case.rows, at, words, probe),
@@ -128,7 +128,7 @@ fn agrees(special: &impl Rows, rows: &RowFormat, at: RowId, words: &[u64], probe
     );
 }
 
-/// What slot `slot` holds of the key looked for, read byte by byte.
+/// Returns what slot `slot` holds of the key looked for, read byte by byte.
 fn held(case: &Case, words: &[u64], slot: usize, probe: &Probe<'_>) -> Option<Candidate> {
     let entry = bytes_of(case.rows.entry(words, slot));
     let (key, low_half) = (probe.key(), 4..8);
@@ -146,7 +146,7 @@ fn held(case: &Case, words: &[u64], slot: usize, probe: &Probe<'_>) -> Option<Ca
     }
 }
 
-/// A row that verifies does so in its own place only, and as it is only. // [R-ROW-1]
+/// Checks that a row verifies only at its own row number, and only unchanged. // [R-ROW-1]
 fn only_here(case: &Case, at: RowId, words: &[u64], flip: u64) {
     case.rows.verify(at, words).expect("the row verifies");
     assert!(case.rows.verify(RowId(at.0 + 1), words).is_err(), "a misdirected row");
@@ -155,7 +155,7 @@ fn only_here(case: &Case, at: RowId, words: &[u64], flip: u64) {
     assert!(case.rows.verify(at, &damaged).is_err(), "a flipped bit");
 }
 
-/// Ending a change gives the next version, in the table's bits, and nothing else. // [R-ROW-2]
+/// Checks that finishing a change sets the next version, in the table's bits, and changes nothing else. // [R-ROW-2]
 fn finished(case: &Case, at: RowId, words: &mut [u64]) {
     let rows = &case.rows;
     let before = words.to_vec();
@@ -167,8 +167,8 @@ fn finished(case: &Case, at: RowId, words: &mut [u64]) {
     assert_eq!(words[rows.trailer_word()] >> 32, before[rows.trailer_word()] >> 32);
 }
 
-/// An entry that is stored is there, alone; one that is freed leaves nothing behind. // [R-ROW-3]
-fn entries_come_and_go(case: &Case, at: RowId, words: &mut [u64], slot: usize, entry: &[u64]) {
+/// Checks that storing an entry changes nothing else, and that freeing it leaves nothing behind. // [R-ROW-3]
+fn store_and_free(case: &Case, at: RowId, words: &mut [u64], slot: usize, entry: &[u64]) {
     let rows = &case.rows;
     let bit = 1 << slot;
     for placement in [Placement::Inline, Placement::Extent] {
@@ -186,7 +186,8 @@ fn entries_come_and_go(case: &Case, at: RowId, words: &mut [u64], slot: usize, e
     }
 }
 
-/// `slot` holds `entry`, its bits of occupancy and types are as in `bits`, and all else is as before but the checksum.
+/// Checks that `slot` holds `entry`, its bits of occupancy and type are `bits`, and all else is unchanged but the
+/// checksum.
 fn only_this_slot_changed(case: &Case, words: &[u64], before: &[u64], slot: usize, entry: &[u64], bits: (u64, u64)) {
     let rows = &case.rows;
     assert_eq!(rows.entry(words, slot), entry);
@@ -199,7 +200,7 @@ fn only_this_slot_changed(case: &Case, words: &[u64], before: &[u64], slot: usiz
     assert_eq!(words[rows.trailer_word()], cleared | bits.0 << 36 | bits.1 << 50);
 }
 
-/// An inline entry is found, and gives back its key and value.
+/// Checks that an inline entry is found, and gives back its key and value.
 fn inline_entry(case: &Case, words: &mut [u64], slot: usize, probe: &Probe<'_>, value: &[u8]) {
     let rows = &case.rows;
     let (key_bytes, value_bytes) = (probe.key().len(), value.len());
@@ -218,7 +219,7 @@ fn inline_entry(case: &Case, words: &mut [u64], slot: usize, probe: &Probe<'_>, 
     examine(case, words, probe);
 }
 
-/// An entry that refers to an extent is found by its digest, and gives back its extent.
+/// Checks that an entry that refers to an extent is found by its digest, and gives back its extent.
 fn extent_entry(case: &Case, words: &mut [u64], slot: usize, probe: &Probe<'_>, seed: u64) {
     let rows = &case.rows;
     let extent = ExtentRef {
@@ -236,7 +237,8 @@ fn extent_entry(case: &Case, words: &mut [u64], slot: usize, probe: &Probe<'_>, 
     examine(case, words, probe);
 }
 
-/// A row of each table that holds the input's own key twice, and others; whole, and with a damaged trailer.
+/// Returns seeds: a row of each table that holds the input's own key twice, and others; intact, and with a damaged
+/// trailer.
 pub(super) fn seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (name, head) in heads() {
@@ -264,7 +266,7 @@ pub(super) fn seeds() -> Vec<Seed> {
         rows.finish(at, &mut words);
         let mut input = head.clone();
         input.extend([1, 0, 0x4321, digest].iter().flat_map(|word: &u64| word.to_le_bytes()));
-        // The length bytes say nothing in fixed formats.
+        // The length bytes mean nothing in fixed formats.
         input.push(key_bytes as u8);
         input.extend(&key);
         input.push(value_bytes as u8);

@@ -1,4 +1,4 @@
-//! Client slots: the state word, the seal, and the redo record.
+//! A harness for client slots: the state word, the seal, and the redo record.
 
 use guira_layout::{
     CHUNK_HEADER_WORDS, Delta, EntryFormat, ExtentRef, Generation, Placement, Record, RecordError, RowId, Seal,
@@ -10,14 +10,15 @@ use super::extent::mark;
 use super::feed::{Feed, bytes_of};
 use super::{Answer, Seed};
 
-/// Words of a delta in front of its entry (docs/layout.md).
+/// Words of a delta before its entry (docs/layout.md).
 const DELTA_WORDS: usize = 3;
-/// Bits of a delta's first word: the row, and in the first delta whether an extent is freed and further deltas follow.
+/// Bits of a delta's first word: the row, and in the first delta whether an extent is freed and whether further deltas
+/// follow.
 const ROW_BITS: u64 = (1 << 58) - 1;
 const FREES: u64 = 1 << 62;
 const FURTHER: u64 = 1 << 63;
 
-/// A table, how many rows the record changes, where a write is cut, and the words of a slot.
+/// Decodes a table, how many rows the record changes, where a write is cut, and the words of a slot.
 ///
 /// # Panics
 /// If a promise of slots or records is broken.
@@ -39,7 +40,7 @@ pub fn slot(data: &[u8]) -> Answer {
     assert_eq!(seal.0, u64::from(seal.is_sealed()) << 63 | u64::from(seal.sequence()) << 32 | seal.0 & 0xffff_ffff);
     record(&case, &words, &row, cut);
 
-    // As many deltas behind the first as an insert makes, and one more, sealed as they are.
+    // As many further deltas as an insert makes, and one more, correctly sealed.
     let room = case.config().max_path_rows;
     if words[Record::ONE_ROW_WORD] & FURTHER != 0 {
         words[seal_word + 1] = deltas % (u64::from(room) + 1);
@@ -48,7 +49,7 @@ pub fn slot(data: &[u8]) -> Answer {
         return refused(&case, &words);
     }
     let answer = record(&case, &words, &row, cut);
-    // The same record, of this table.
+    // The same record, made valid for this table.
     adopt(&case, &mut words);
     assert!(seal_again(&case, &mut words));
     assert_eq!(record(&case, &words, &row, cut), Answer::Accepted);
@@ -57,7 +58,7 @@ pub fn slot(data: &[u8]) -> Answer {
     answer
 }
 
-/// Seals the record with the sequence number that is there; `false` if it says that it is longer than its slot.
+/// Seals the record with the sequence number it has; `false` if its length exceeds its slot.
 fn seal_again(case: &Case, words: &mut [u64]) -> bool {
     let seal_word = Seal::word(&case.rows);
     let sequence = Seal(words[seal_word]).sequence();
@@ -67,7 +68,7 @@ fn seal_again(case: &Case, words: &mut [u64]) -> bool {
     true
 }
 
-/// The seal of a slot's record, by docs/layout.md; `None` if the record says that it is longer than its slot.
+/// Computes the seal of a slot's record by docs/layout.md; `None` if the record's length exceeds its slot.
 fn seal_of(case: &Case, words: &[u64], sequence: u32) -> Option<Seal> {
     let further = further(case, words)?;
     let first = if words[Record::ONE_ROW_WORD] & FREES != 0 { Record::WORD } else { Record::ONE_ROW_WORD };
@@ -85,8 +86,8 @@ fn decode(case: &Case, words: &[u64]) -> Result<Option<Record>, RecordError> {
     Record::decode(words, &case.rows, case.config(), &case.geometry)
 }
 
-/// The words behind the seal that belong to the record: the number of further deltas, and these; none if there are no
-/// further deltas. `None` if they are more than the slot has.
+/// Returns the record's words after the seal: the number of further deltas, and these; empty if there are no further
+/// deltas. `None` if they exceed the slot.
 fn further<'w>(case: &Case, words: &'w [u64]) -> Option<&'w [u64]> {
     let behind = &words[Seal::word(&case.rows) + 1..];
     if words[Record::ONE_ROW_WORD] & FURTHER == 0 {
@@ -96,24 +97,24 @@ fn further<'w>(case: &Case, words: &'w [u64]) -> Option<&'w [u64]> {
     behind.get(..deltas.checked_mul(stride(case))?.checked_add(1)?)
 }
 
-/// Every delta of a slot's record, which is no longer than the slot.
+/// Returns every delta of a slot's record, which is no longer than the slot.
 fn deltas<'w>(case: &Case, words: &'w [u64]) -> Vec<&'w [u64]> {
     let further = further(case, words).and_then(|words| words.get(1..)).unwrap_or_default();
     let first = &words[Record::ONE_ROW_WORD..Seal::word(&case.rows)];
     std::iter::once(first).chain(further.chunks_exact(stride(case))).collect()
 }
 
-/// The slot of a row that a delta changes.
+/// Returns the slot of a row that a delta changes.
 fn slot_of(delta: &[u64]) -> u64 {
     delta[0] >> 58 & 0xf
 }
 
-/// Words of a delta.
+/// Returns the number of words of a delta.
 fn stride(case: &Case) -> usize {
     DELTA_WORDS + case.rows.entry_words()
 }
 
-/// A record that says it is longer than its slot.
+/// Checks that a record whose length exceeds its slot is refused.
 fn refused(case: &Case, words: &[u64]) -> Answer {
     let mut words = words.to_vec();
     let seal_word = Seal::word(&case.rows);
@@ -123,7 +124,7 @@ fn refused(case: &Case, words: &[u64]) -> Answer {
     Answer::Refused
 }
 
-/// Makes a record name only what its table has, by what it names: rows, entries, extents and a mark.
+/// Makes a record name only rows, entries, extents and marks that its table has.
 fn adopt(case: &Case, words: &mut [u64]) {
     if !is_mark(case, words[Record::WORD]) {
         words[Record::ONE_ROW_WORD] &= !FREES;
@@ -136,13 +137,13 @@ fn adopt(case: &Case, words: &mut [u64]) {
         let (row, slot) = ((delta[0] & ROW_BITS) % case.config().rows, slot_of(delta) % case.rows.entries() as u64);
         delta[0] = delta[0] & (FREES | FURTHER) | slot << 58 | row;
         if extent_of(case, delta).is_some_and(|extent| !is_possible(case, &extent)) {
-            // Inline instead.
+            // Such an entry becomes inline.
             delta[1] &= !(1 << (50 + slot));
         }
     }
 }
 
-/// Why a sealed record cannot be replayed: the first thing it names that the table does not have.
+/// Returns why a sealed record cannot be replayed: the first thing it names that the table does not have.
 fn missing(case: &Case, words: &[u64], sequence: u32) -> Option<RecordError> {
     let (rows, entries) = (case.config().rows, case.rows.entries());
     for delta in deltas(case, words) {
@@ -161,7 +162,7 @@ fn missing(case: &Case, words: &[u64], sequence: u32) -> Option<RecordError> {
     (frees && !is_mark(case, offset)).then_some(RecordError::Mark { sequence, offset })
 }
 
-/// The extent that a delta's entry refers to, if it is occupied and refers to one.
+/// Returns the extent that a delta's entry refers to, if it is occupied and refers to one.
 fn extent_of(case: &Case, delta: &[u64]) -> Option<ExtentRef> {
     let slot = slot_of(delta);
     let both = 1 << (36 + slot) | 1 << (50 + slot);
@@ -169,13 +170,14 @@ fn extent_of(case: &Case, delta: &[u64]) -> Option<ExtentRef> {
     refers.then(|| case.rows.extent_of(&delta[DELTA_WORDS..], 0))
 }
 
-/// Whether the table can have the extent: then it lies inside the chunks, and its mark in front of it.
+/// Whether the table can have the extent, which then lies inside the chunks, with its mark in front of it.
 fn is_possible(case: &Case, extent: &ExtentRef) -> bool {
     mark(case, extent);
     extent.mark_offset(case.config(), &case.geometry).is_some()
 }
 
-/// Whether a chunk has a mark at byte `offset`: behind its header, one a slot of 64 bytes at most. // [R-EXTENT-4]
+/// Whether a chunk has a mark at byte `offset`: behind its header, one for each slot of 64 bytes at most. //
+/// [R-EXTENT-4]
 fn is_mark(case: &Case, offset: u64) -> bool {
     let (chunk_bytes, header) = (case.config().chunk_bytes, CHUNK_HEADER_WORDS * 8);
     if case.config().chunks == 0 {
@@ -187,8 +189,8 @@ fn is_mark(case: &Case, offset: u64) -> bool {
     inside && offset.is_multiple_of(8) && marks.contains(&((offset - first) % chunk_bytes))
 }
 
-/// What a slot's words hold, if anything: a record within the slot, which encodes to itself, names only what the table
-/// has, and whose deltas complete any row of the table.
+/// Checks the record in a slot's words, if any: it lies within the slot, encodes to itself, names only what the table
+/// has, and its deltas complete any row of the table.
 fn record(case: &Case, words: &[u64], row: &[u64], cut: u64) -> Answer {
     let seal = Seal(words[Seal::word(&case.rows)]);
     let wrong = match seal_of(case, words, seal.sequence()) {
@@ -229,8 +231,8 @@ fn record(case: &Case, words: &[u64], row: &[u64], cut: u64) -> Answer {
     Answer::Accepted
 }
 
-/// The row after `delta`, whatever it is applied to: the row before, the row after, or one torn anywhere; however
-/// often. // [R-COMMIT-3]
+/// Checks that `delta` gives the same row whether it is applied to the row before, the row after, or one torn anywhere,
+/// and however often; returns that row. // [R-COMMIT-3]
 fn completes(case: &Case, delta: &Delta<'_>, before: &[u64], cut: u64) -> Vec<u64> {
     let rows = &case.rows;
     assert!(usize::from(delta.slot) < rows.entries(), "a delta's slot exists");
@@ -249,8 +251,8 @@ fn completes(case: &Case, delta: &Delta<'_>, before: &[u64], cut: u64) -> Vec<u6
     after
 }
 
-/// Whether a record is as [`Record::push`] writes it: no flags but those of its first row, which say nothing that is
-/// not so, and zeros for what is freed.
+/// Whether a record is as [`Record::push`] writes it: no flags but those of its first delta, which are true, and zeros
+/// for what is freed.
 fn is_canonical(words: &[u64], deltas: &[&[u64]]) -> bool {
     let further = words[Record::ONE_ROW_WORD] & FURTHER == 0 || deltas.len() > 1;
     further
@@ -261,7 +263,8 @@ fn is_canonical(words: &[u64], deltas: &[&[u64]]) -> bool {
         })
 }
 
-/// A slot of each table: live, with a sealed record that changes one row, several, or as many as may be.
+/// Returns seeds: a live slot of each table, with a sealed record that changes one row, several, or as many as
+/// possible.
 pub(super) fn seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (name, head) in heads() {
@@ -301,7 +304,7 @@ pub(super) fn seeds() -> Vec<Seed> {
     seeds
 }
 
-/// An extent that takes the whole of the table's first chunk, behind the header and the mark.
+/// Returns an extent that takes the whole of the table's first chunk, behind the header and the mark.
 fn run_at_first_chunk(case: &Case) -> ExtentRef {
     let behind = (CHUNK_HEADER_WORDS + 1) * 8;
     let value_bytes = (case.config().chunk_bytes - behind) as u32 - 64;

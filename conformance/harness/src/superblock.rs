@@ -1,4 +1,4 @@
-//! The superblock, and the addresses that follow from it.
+//! A harness for the superblock, and for the addresses that follow from it.
 
 use guira_layout::{
     ChecksumKind, ConfigError, EntryFormat, Geometry, LockId, MAX_ROW_WORDS, OffsetRule, Preset, PresetOptions, RowId,
@@ -9,16 +9,16 @@ use super::case::{CASE_BYTES, Case, heads};
 use super::feed::{Feed, bytes_of, words_of};
 use super::{Answer, Seed};
 
-// As docs/layout.md says.
+// These values are as docs/layout.md says.
 const MAGIC: u64 = 0x4241_5441_5249_5547;
 const VERSION: u64 = 3;
 const FINGERPRINT_WORD: usize = 4;
 const CHECKED_WORDS: usize = 60;
 const FINGERPRINT_SEED: u64 = 0x6775_6972_6131;
-/// Words of a seed: what lies behind them is zero.
+/// Words of a seed; those behind them are zero.
 const SEED_WORDS: usize = STATE_WORD + 2;
 
-/// The first words of a region.
+/// Decodes the first words of a region.
 ///
 /// # Panics
 /// If a promise of superblocks or addresses is broken.
@@ -43,15 +43,15 @@ pub fn superblock(data: &[u8]) -> Answer {
     answer
 }
 
-/// The fingerprint of a superblock's words.
+/// Computes the fingerprint of a superblock's words.
 fn fingerprint(words: &[u64]) -> u64 {
     let mut checked = words[..CHECKED_WORDS].to_vec();
     checked[FINGERPRINT_WORD] = 0;
     guira_sum::bytes_checksum(&checked, FINGERPRINT_SEED)
 }
 
-/// Words that decode encode to themselves, and describe a table that can be; others are refused for what they lack.
-/// // [R-OPEN-1]
+/// Checks that words that decode encode to themselves and describe a possible table, and that others are refused with
+/// the right reason. // [R-OPEN-1]
 fn decoded(words: &[u64]) -> Answer {
     let error = match Superblock::decode(words) {
         Ok((superblock, state)) => {
@@ -84,7 +84,7 @@ fn decoded(words: &[u64]) -> Answer {
     Answer::Refused
 }
 
-/// What a superblock that decoded, or was derived from a preset, promises.
+/// Checks what a superblock promises that was decoded or derived from a preset.
 pub(super) fn consistent(superblock: &Superblock) {
     let config = &superblock.config;
     config.check().expect("the parameters were checked");
@@ -100,7 +100,7 @@ pub(super) fn consistent(superblock: &Superblock) {
     areas_follow_each_other(&Case::of(superblock.clone()));
 }
 
-/// No two areas share a byte, and all lie inside their space.
+/// Checks that no two areas share a byte, and that all lie inside their space.
 fn areas_follow_each_other(case: &Case) {
     let (config, geometry, rows) = (case.config(), &case.geometry, &case.rows);
     let slot_bytes = geometry.slot_words() as u64 * 8;
@@ -138,7 +138,8 @@ fn areas_follow_each_other(case: &Case) {
     }
 }
 
-/// Tables of every preset, tables with every parameter at one of its ends, a destroyed one, and no tables.
+/// Returns seeds: tables of every preset, tables with each parameter at one of its limits, a destroyed one, and
+/// non-tables.
 pub(super) fn seeds() -> Vec<Seed> {
     let words = |superblock: &Superblock| superblock.encode()[..SEED_WORDS].to_vec();
     let mut seeds = Vec::new();

@@ -1,4 +1,4 @@
-//! A run in words: what was drawn, what happened, and what was wrong.
+//! A description of a run in words: its parameters, its events, and its violations.
 
 use std::fmt::Write as _;
 
@@ -8,14 +8,14 @@ use guira_fabric_sim::{Event, Part, What};
 
 use super::run::Run;
 
-/// Events of the end that are told.
+/// Number of last events in a description.
 const TAIL: usize = 60;
-/// Events that touch the rows and locks of the key that is wrong, the last of them.
+/// Most events, the last ones, that touch the rows and locks of a wrong key.
 const RELEVANT: usize = 200;
 
-/// All that a reader of a failure needs: the configuration, the plan, the faults that happened, the operations on the
-/// key whose answers no order explains and the events that touched its rows and locks, the last events, and what was
-/// wrong. Of a run that passed: the configuration, the plan, the faults, the last events, and the counts.
+/// Describes a run. A failed run: the parameters, the fault plan, the faults that happened, the operations on the key
+/// whose answers no order explains, the events that touched its rows and locks, the last events, and the violations. A
+/// run that passed: the parameters, the plan, the faults, the last events, and the counts.
 pub fn describe(run: &Run) -> String {
     let mut text = format!("{}\n", run.setup);
     let mut line = |what: &str| _ = writeln!(text, "{what}");
@@ -56,7 +56,7 @@ pub fn describe(run: &Run) -> String {
         line(&format!("{name}: {count}"));
     }
     match run.passed() {
-        true => line("everything held"),
+        true => line("no violations"),
         false => run.wrong.iter().for_each(|wrong| line(&format!("WRONG: {wrong}"))),
     }
     text

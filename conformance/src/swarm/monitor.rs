@@ -1,11 +1,12 @@
-//! What is looked at after every step: the table's invariants whenever no lock is held, and who recovers whom.
+//! A monitor of a run's events: it checks the table's invariants whenever no lock is held, and notes who recovers which
+//! slot.
 //!
-//! While no lock is held nobody is in the middle of a change, so every row must verify, every key must stand once, and
-//! every extent must be whole. After each step that leaves no lock held, [`check_rows`] looks at the rows that were
-//! written since it last did, at what their entries refer to, and at the rows where other copies of their keys could
-//! be; once in [`WHOLE_EVERY`] such steps [`check_table`] looks at everything. A row that nobody wrote is as it was
-//! found, so this sees what a look at every row after every step would see, except for an extent that is overwritten
-//! or whose chunk is taken while nobody writes the row that refers to it: that waits for the next look at everything.
+//! While no lock is held, no client is in the middle of a change, so every row must verify, every key must stand once,
+//! and every extent must be whole. After each step that leaves no lock held, [`check_rows`] checks the rows written
+//! since the previous check, the extents their entries refer to, and the rows where other copies of their keys could
+//! be; once in [`WHOLE_EVERY`] such steps [`check_table`] checks everything. Unwritten rows have not changed, so this
+//! finds what a check of every row after every step would find, except for an extent that is overwritten or whose chunk
+//! is taken while the row that refers to it is not written: that is found by the next check of everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,41 +19,41 @@ use guira_layout::{RowId, SlotState, SlotWord};
 
 use crate::{Bench, block_on};
 
-/// Looks at rows between two looks at everything.
+/// Checks of rows between two checks of the whole table.
 const WHOLE_EVERY: u64 = 64;
 
-/// What was seen.
+/// Counts of a monitor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MonitorStats {
-    /// Steps that left no lock held, and rows written since the last such step.
+    /// Steps that left no lock held, after rows were written.
     pub unlocked_steps: u64,
-    /// Rows looked at after them.
+    /// Rows checked after these steps.
     pub rows: u64,
-    /// Looks at everything.
+    /// Checks of the whole table.
     pub whole: u64,
     /// Clients that died while they recovered another one.
     pub recoverer_deaths: u64,
-    /// Batches whose rest was dropped because somebody wanted the slot of their client.
+    /// Batches whose remainder was dropped because another client wanted their client's slot.
     pub fenced: u64,
 }
 
-/// The watcher of one run.
+/// The monitor of one run.
 pub struct Monitor {
     bench: Bench,
     /// Locks held in each word.
     held: Vec<u32>,
     held_total: u64,
     written: BTreeSet<u64>,
-    /// Who recovers each slot.
+    /// The client that recovers each slot.
     recoverers: BTreeMap<u16, u32>,
-    /// Memory was damaged: nothing is to be expected of it.
+    /// Whether memory was damaged, after which nothing can be expected.
     is_damaged: bool,
     stats: MonitorStats,
     problem: Option<String>,
 }
 
 impl Monitor {
-    /// A watcher of `bench`, where no lock is held.
+    /// Creates a monitor of `bench`, where no lock is held.
     pub fn new(bench: &Bench) -> Monitor {
         Monitor {
             bench: Bench { region: bench.region.with_caps(Profile::Shm.caps()), table: Arc::clone(&bench.table) },
@@ -66,18 +67,18 @@ impl Monitor {
         }
     }
 
-    /// What was seen, and the first thing that was wrong.
+    /// Returns the counts and the first violation.
     pub fn result(&self) -> (MonitorStats, Option<String>) {
         (self.stats, self.problem.clone())
     }
 
-    /// Looks at what an event left.
+    /// Processes an event, and checks the table if it is due.
     pub fn see(&mut self, event: &Event) {
         match &event.what {
             What::Write(part) | What::Swap(part) | What::Add(part) => {
                 self.note_change(event, part);
                 if self.held_total == 0 && !self.written.is_empty() {
-                    self.look(event);
+                    self.check(event);
                 }
             }
             What::Died => {
@@ -114,7 +115,7 @@ impl Monitor {
         }
     }
 
-    /// The slot whose state word is at `addr`.
+    /// Returns the slot whose state word is at `addr`.
     fn slot_at(&self, addr: Addr) -> Option<u16> {
         let (table, words) = (&self.bench.table, self.bench.table.geometry().slot_words() as u64);
         let from = addr.word().checked_sub(table.geometry().slot(0).word())?;
@@ -122,7 +123,7 @@ impl Monitor {
         (from % words == SlotWord::WORD as u64).then_some(slot)
     }
 
-    fn look(&mut self, event: &Event) {
+    fn check(&mut self, event: &Event) {
         let rows: Vec<RowId> = std::mem::take(&mut self.written).into_iter().map(RowId).collect();
         if self.is_damaged || self.problem.is_some() {
             return;
@@ -134,7 +135,7 @@ impl Monitor {
             self.stats.whole += 1;
             let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
             let report = block_on(check_table(&mut lane, table, &options, &mut |_| ())).expect("the heap reads");
-            // Others recover their dead meanwhile, whose slots and chunks are between two owners.
+            // Clients may be in the middle of recoveries, whose slots and chunks are between two owners.
             let under_way = [ProblemKind::UnfinishedRecovery, ProblemKind::ChunkOwner];
             report.problems.into_iter().filter(|problem| !under_way.contains(&problem.kind)).collect()
         } else {
@@ -142,7 +143,8 @@ impl Monitor {
         };
         if !problems.is_empty() {
             let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            self.problem = Some(format!("no lock is held after \"{event}\", and yet: {}", lines.join("; ")));
+            self.problem =
+                Some(format!("no lock is held after \"{event}\", but the table has problems: {}", lines.join("; ")));
         }
     }
 }

@@ -17,7 +17,7 @@ fn told(lane: HeapLane, bench: &Bench, verbs: &Arc<Mutex<Vec<String>>>) -> Watch
     let (bench, verbs) = (bench.clone(), Arc::clone(verbs));
     let watch = move |batch: &[Verb<'_>]| {
         let names = batch.iter().map(|verb| name_of(&bench, verb));
-        verbs.lock().expect("nobody panics with it").extend(names);
+        verbs.lock().expect("no thread panics while it holds the lock").extend(names);
         Ok(())
     };
     WatchedLane::new(lane, Box::new(watch))
@@ -162,7 +162,7 @@ impl Fixture {
         let verbs = Arc::new(Mutex::new(Vec::new()));
         let lane = |lane| told(lane, bench, &verbs);
         assert!(self.put(bench, slot, lane).is_ok());
-        let mut verbs = std::mem::take(&mut *verbs.lock().expect("nobody panics with it"));
+        let mut verbs = std::mem::take(&mut *verbs.lock().expect("no thread panics while it holds the lock"));
         verbs.dedup();
         verbs
     }
@@ -174,12 +174,12 @@ impl Fixture {
         let (watched, kept) = (bench.clone(), Arc::clone(&memories));
         let hook = move |step| {
             if matches!(step, Step::Verb { .. }) {
-                kept.lock().expect("nobody panics with it").push(watched.words());
+                kept.lock().expect("no thread panics while it holds the lock").push(watched.words());
             }
             Next::Continue
         };
         assert!(self.put(&bench, 0, |lane| lane.hooked(Box::new(hook))).is_ok());
-        std::mem::take(&mut *memories.lock().expect("nobody panics with it"))
+        std::mem::take(&mut *memories.lock().expect("no thread panics while it holds the lock"))
     }
 }
 
@@ -221,7 +221,7 @@ fn slots_have_a_case_for_each_verb() {
     let bench = Fixture::new().bench.fork();
     let verbs = Arc::new(Mutex::new(Vec::new()));
     let mut lane = told(bench.region.lane(), &bench, &verbs);
-    let told = || std::mem::take(&mut *verbs.lock().expect("nobody panics with it"));
+    let told = || std::mem::take(&mut *verbs.lock().expect("no thread panics while it holds the lock"));
     let owner = block_on(claim_slot(&mut lane, &bench.table, 3, &SlotClient::default()))
         .expect("the heap")
         .expect("a free slot");

@@ -19,7 +19,7 @@ type After = Arc<Mutex<Option<u32>>>;
 fn refusing(after: &After) -> Watch {
     let after = Arc::clone(after);
     Box::new(move |_: &[Verb<'_>]| {
-        let mut after = after.lock().expect("nobody panics with it");
+        let mut after = after.lock().expect("no thread panics while it holds the lock");
         match after.take() {
             Some(0) => Err(FabricError::Backend("refused".to_owned())),
             left => {
@@ -106,9 +106,9 @@ fn a_refused_batch_changes_nothing() {
                 let after = After::default();
                 let lane = WatchedLane::new(bench.region.lane(), refusing(&after));
                 let mut client = bench.client_with(0, lane, ClientConfig::for_table(&bench.table));
-                *after.lock().expect("nobody panics with it") = Some(batches);
+                *after.lock().expect("no thread panics while it holds the lock") = Some(batches);
                 let answer = apply(&bench, &mut client, &op);
-                if after.lock().expect("nobody panics with it").take().is_some() {
+                if after.lock().expect("no thread panics while it holds the lock").take().is_some() {
                     break;
                 }
                 refusals += 1;

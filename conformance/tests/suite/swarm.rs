@@ -34,20 +34,20 @@ fn run_until(seeds: Vec<u64>, enough: usize, run: impl Fn(u64) -> Run + Sync) ->
     let (next, total, wrong) = (AtomicUsize::new(0), Mutex::new(Tally::default()), Mutex::new(Vec::new()));
     let work = || {
         while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if wrong.lock().expect("nobody panics with it").len() >= enough {
+            if wrong.lock().expect("no thread panics while it holds the lock").len() >= enough {
                 return;
             }
             let run = run(*seed);
-            total.lock().expect("nobody panics with it").add(&run.tally);
+            total.lock().expect("no thread panics while it holds the lock").add(&run.tally);
             if !run.passed() {
-                wrong.lock().expect("nobody panics with it").push((*seed, run.wrong));
+                wrong.lock().expect("no thread panics while it holds the lock").push((*seed, run.wrong));
             }
         }
     };
     let threads = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     let (total, wrong) = (total.into_inner(), wrong.into_inner());
-    (total.expect("nobody panics with it"), wrong.expect("nobody panics with it"))
+    (total.expect("no thread panics while it holds the lock"), wrong.expect("nobody panics with it"))
 }
 
 /// Runs the seeds whose fabric is one of `profiles`, of which every one has to pass; what they did, and how many there

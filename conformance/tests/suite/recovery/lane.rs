@@ -62,7 +62,7 @@ impl LoggedLane {
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().expect("nobody panics with it")
+        self.log.lock().expect("no thread panics while it holds the lock")
     }
 
     fn step(&mut self) {

@@ -70,13 +70,13 @@ fn stop_everywhere(case: &Case) -> Counts {
             let (others, told, wanted) = (bench.clone(), Arc::clone(&meanwhile), target.clone());
             actor.lane.on_step(Box::new(move |at| {
                 if at == step {
-                    *told.lock().expect("nobody panics with it") = act_meanwhile(&others, &wanted);
+                    *told.lock().expect("no thread panics while it holds the lock") = act_meanwhile(&others, &wanted);
                 }
             }));
             let context = format!("{}, stopped before step {step}, others change {target:x?}", case.name);
             let answer = block_on(actor.apply(op)).unwrap_or_else(|error| panic!("{context}: {error}"));
             drop(actor);
-            let meanwhile = std::mem::take(&mut *meanwhile.lock().expect("nobody panics with it"));
+            let meanwhile = std::mem::take(&mut *meanwhile.lock().expect("no thread panics while it holds the lock"));
             check_order(&bench, &case.filled.model, (op, &answer), &meanwhile.answered)
                 .unwrap_or_else(|wrong| panic!("{context}: {wrong}"));
             counts.stops += 1;
