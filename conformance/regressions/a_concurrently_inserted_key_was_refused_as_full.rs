@@ -1,10 +1,10 @@
-//! Cause: an insert that finds no room in its rows gives its locks back and searches a path. If another client put the
-//! same key meanwhile and took the last room with it, the search found none.
+//! Cause: an insert that finds no room in its rows releases its locks and searches a path. If another client put the
+//! same key in the meantime and took the last room with it, the search found no path.
 //!
 //! Effect: `Full`, for a key that exists and only had to be replaced. Nothing was lost.
 //!
-//! Fix: before it says `Full`, it looks for the key among the rows it sampled, and if it is there, locks them again.
-//! [R-INSERT-5]
+//! Fix: before it returns `Full`, it looks for the key among the rows it sampled, and if the key is there, locks its
+//! rows again. [R-INSERT-5]
 
 use std::sync::{Arc, Mutex};
 
@@ -17,7 +17,7 @@ fn key(i: u64) -> [u8; 8] {
     i.to_le_bytes()
 }
 
-/// A table with room for one more entry, and a key that can have it, by moving others.
+/// Creates a table with room for one more entry, and a key that can have it if others are moved.
 fn nearly_full() -> (Bench, [u8; 8]) {
     let bench = Bench::of_rows(Preset::Tiny, "fixed:8:8", 64, Profile::Shm, 11);
     let mut filler = bench.client(0);
@@ -54,7 +54,7 @@ fn a_put_of_a_key_that_came_meanwhile_replaces_it() {
                 *step += 1;
                 let config = ClientConfig { deadline_ns: 0, ..ClientConfig::for_table(&others.table) };
                 if *step == turn {
-                    // Busy if the first one holds the locks.
+                    // This is `Busy` if the first client holds the locks.
                     drop(others.client_with(3, others.region.lane(), config).put(&wanted, &key(7)));
                 }
             }

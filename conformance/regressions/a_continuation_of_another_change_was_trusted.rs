@@ -1,11 +1,12 @@
-//! Cause: what a change begun in place handed over said itself how far the change had come: that its rows were locked.
-//! Whether it was this client's, this change's, and the last one's was not asked.
+//! Cause: the continuation that a change begun in place handed over said how far the change had come, namely that its
+//! rows were locked. It was not checked that the continuation belonged to this client, to this change, and to the
+//! client's last one.
 //!
-//! Effect: a rest kept while its client took the same locks once more went on with rows sampled under the first ones:
-//! it undid what others had changed in between, and freed an extent twice.
+//! Effect: a continuation that was kept while its client took the same locks once more continued with rows sampled
+//! under the first locks: it undid what others had changed in between, and freed an extent twice.
 //!
-//! Fix: a rest says where to go on, and nothing of what was held or sampled: locks are taken, and rows sampled, after
-//! it. // [R-LOCK-7] [R-DROP-1]
+//! Fix: a continuation says where to continue, and nothing of what was held or sampled: locks are taken, and rows
+//! sampled, after it. // [R-LOCK-7] [R-DROP-1]
 
 use guira_conformance::{Bench, TestClient, delegate};
 use guira_fabric::heap::HeapLane;
@@ -19,7 +20,7 @@ const KEYS: u64 = 1_000;
 /// A lane that executes in place, and refuses one batch.
 struct FickleLane {
     in_place: HeapLane,
-    /// Batches before that one.
+    /// Batches before the refused one.
     refuses_after: Option<u32>,
 }
 
@@ -52,7 +53,7 @@ fn put(value: &[u8]) -> Change<'_> {
     Change::Put(NewValue::Inline(value))
 }
 
-/// Puts keys until one has to be handed over, with both of its rows locked and sampled: they are full.
+/// Puts keys until a put has to be handed over, with both of its rows locked, sampled and full.
 fn begin(client: &mut TestClient<FickleLane>) -> (Vec<u8>, Rest) {
     for key in (0..KEYS).map(|i| i.to_le_bytes().to_vec()) {
         match client.begin(&key, &put(b"1")) {
@@ -68,7 +69,7 @@ fn finish(client: &mut TestClient<FickleLane>, key: &[u8], change: Change<'_>, r
     client.finish(key, change, rest).expect("nobody is in the way")
 }
 
-/// A key that no lock of `key` guards.
+/// Returns a key that no lock of `key` guards.
 fn key_elsewhere(bench: &Bench, key: &[u8]) -> [u8; 8] {
     let locks = |key: &[u8]| {
         let rows = bench.table.placement().rows(bench.table.placement().digest(key));
@@ -118,7 +119,7 @@ fn samples_of_earlier_locks_are_forgotten() {
     let bench = bench();
     let (mut client, mut other) = (client(&bench, 0), bench.client(1));
     let (key, rest) = begin(&mut client);
-    // A lookup gives the locks back, and another client puts the key.
+    // A lookup releases the locks, and another client puts the key.
     assert_eq!(client.get(&key), Ok(None));
     assert_eq!(other.put(&key, b"3").unwrap().outcome, Outcome::Inserted);
     // The next change takes the same locks, and its commit is refused.

@@ -1,11 +1,11 @@
-//! Cause: a client that waited for a lock for 0.05 ms asked whether its owner lives. If the question could not be
-//! asked, because the process had no descriptor left or had given up its rights to the file, the change failed.
+//! Cause: a client that waited for a lock for 0.05 ms probed whether its owner lives. If the probe failed, because the
+//! process had no descriptor left or had given up its rights to the file, the change failed.
 //!
-//! Effect: wherever two clients met, changes of such a process failed at once, with the kernel's error, although the
+//! Effect: wherever two clients met, changes of such a process failed at once with the kernel's error, although the
 //! owner was alive and about to release the lock.
 //!
-//! Fix: as long as there is time, a question that could not be asked is asked again; at the deadline its error tells
-//! why nobody knows whether the owner is dead. [R-RECOVER-1]
+//! Fix: a failed probe is repeated until the deadline, where its error explains why it is unknown whether the owner is
+//! dead. [R-RECOVER-1]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,7 +19,8 @@ use guira_rcuckoo::{Change, Client, ClientConfig, Error, ErrorKind, NewValue};
 const OWNER: OwnerId = OwnerId(2);
 const KEY: [u8; 8] = [7; 8];
 
-/// Cannot be asked; its `patience`th question coincides with the release of all locks by their owner.
+/// A liveness whose probes all fail; the probe with number `patience` coincides with the release of all locks by their
+/// owner.
 struct Mute {
     bench: Bench,
     asked: Arc<AtomicU32>,
@@ -42,7 +43,7 @@ impl Liveness for Mute {
     }
 }
 
-/// Takes or gives back all locks for somebody else.
+/// Takes or releases all locks on behalf of another client.
 fn add(bench: &Bench, addend: impl Fn(u64) -> u64) {
     for lock in 0..bench.table.locks().locks() {
         let mask = bench.table.locks().mask(LockId(lock));
@@ -51,7 +52,7 @@ fn add(bench: &Bench, addend: impl Fn(u64) -> u64) {
     }
 }
 
-/// Puts a key whose locks somebody holds who lives; says how often that was asked about in vain.
+/// Puts a key whose locks a live client holds; returns how many probes failed.
 fn put(patience: u32, deadline_ns: u64) -> (Result<(), Error>, u32) {
     let bench = Bench::of_rows(Preset::Hardened, "fixed:8:8", 64, Profile::Shm, 1);
     let _owner = bench.client(OWNER.0 - 1);
@@ -67,7 +68,7 @@ fn put(patience: u32, deadline_ns: u64) -> (Result<(), Error>, u32) {
 
 #[test]
 fn who_cannot_ask_waits_for_the_living() {
-    // Between two questions there are ten pauses, and on a machine that is busy each takes a few milliseconds.
+    // There are ten pauses between two probes, and on a busy machine each takes a few milliseconds.
     let (result, asked) = put(3, 60_000_000_000);
     result.expect("the lock came free in time");
     assert_eq!(asked, 3);

@@ -1,4 +1,4 @@
-//! Cause: after a failed change the client settled, and an error of that replaced the change's own.
+//! Cause: after a failed change the client settled, and an error of settling replaced the change's own.
 //!
 //! Effect: a commit whose outcome is unknown was reported as "nothing was changed", and the extent it had linked could
 //! be handed out again.
@@ -21,7 +21,7 @@ fn a_commit_of_unknown_effect_says_so() {
             if step == Step::Completion {
                 completions.fetch_add(1, Ordering::Relaxed);
             }
-            // The first batch takes the locks, the second commits: its client dies before it learns of it.
+            // The first batch takes the locks, the second commits, and its client dies before it learns the result.
             if completions.load(Ordering::Relaxed) == 2 { Next::Die } else { Next::Continue }
         };
         let mut client = bench.client(0).through(bench.region.lane().hooked(Box::new(hook)));

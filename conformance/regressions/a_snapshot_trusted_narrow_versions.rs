@@ -1,9 +1,9 @@
-//! Cause: a stable scan took equal trailers for rows that had not changed, whatever the width of their versions.
+//! Cause: a stable scan took equal trailers as proof that rows had not changed, whatever the width of their versions.
 //!
 //! Effect: in a table with 8-bit versions (preset `paper`) a row that was changed 256 times, and back, has the trailer
-//! it had before: what was said to be a snapshot combined states that never were at one moment.
+//! it had before: a supposed snapshot combined states that never existed at one moment.
 //!
-//! Fix: tables whose versions are narrower than 32 bits are never said to be a snapshot. // [R-SCAN-1]
+//! Fix: a scan of a table whose versions are narrower than 32 bits is never called a snapshot. // [R-SCAN-1]
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use guira_fabric::{Profile, Region};
 use guira_layout::{Preset, RowId};
 use guira_rcuckoo::{ClientConfig, Reader, Snapshot};
 
-/// Two batches of trailers.
+/// Rows whose trailers take two batches.
 const ROWS: u64 = 128;
 const FIRST_HALF: u64 = ROWS / 2;
-/// Versions of 8 bits.
+/// Changes after which an 8-bit version wraps around.
 const ROUND: u64 = 256;
 
-/// Writes `last` under `key` in the end, after as many other values as bring it to `writes` writes.
+/// Writes `last` under `key`, preceded by other values so that `writes` writes are made in all.
 fn write(client: &mut TestClient, key: &[u8], writes: u64, last: u8) {
     for left in (0..writes).rev() {
         let value = if left == 0 { last } else { 0 };
@@ -26,7 +26,7 @@ fn write(client: &mut TestClient, key: &[u8], writes: u64, last: u8) {
     }
 }
 
-/// A scan of one sweep. One key's row is in the first batch of a sweep, the other's in the second; the pair of their
+/// Scans with one sweep. One key's row is in the first batch of the sweep, the other's in the second; the pair of their
 /// values is (1, 2), or has a 0 on one side at least, and is never (1, 1).
 fn scan_among_changes(preset: Preset) -> Snapshot {
     let bench = Bench::of_rows(preset, "fixed:8:8", ROWS, Profile::Shm, 7);
@@ -40,7 +40,7 @@ fn scan_among_changes(preset: Preset) -> Snapshot {
     let mut reader = Reader::new(Arc::clone(&bench.table), ClientConfig::for_table(&bench.table));
     let mut lane = bench.region.lane();
     let snapshot = block_on(reader.snapshot(&mut lane, 1, |done, _| match done {
-        // The early row was read with 1; the late one will be read with 1.
+        // The early row was read as 1; the late one will be read as 1.
         FIRST_HALF => {
             write(&mut client, &early, 1, 0);
             write(&mut client, &late, 1, 1);
@@ -50,7 +50,7 @@ fn scan_among_changes(preset: Preset) -> Snapshot {
             write(&mut client, &late, 1, 2);
             write(&mut client, &early, ROUND - 1, 1);
         }
-        // And then the late one.
+        // The late row follows.
         _ if done == ROWS + FIRST_HALF => {
             write(&mut client, &early, 1, 0);
             write(&mut client, &late, ROUND - 1, 1);

@@ -1,11 +1,11 @@
-//! Cause: the rest of a change that was begun in place was carried out from where it said it stood, whatever the client
-//! had done in between, and for whatever key and value it was given.
+//! Cause: the continuation of a change that was begun in place was carried out from the point it named, whatever the
+//! client had done in between, and for whatever key and value it was given.
 //!
-//! Effect: a client that did something else first had given its locks back: an update of a key that exists answered
-//! that there is none. With the rest of another key whose locks cover one row, a put inserted a key that stands in the
-//! other row a second time; with a value in an extent, it pointed to an extent that was never written.
+//! Effect: a client that did something else first had released its locks, and an update of an existing key answered
+//! that the key is missing. With the continuation of another key whose locks cover one row, a put inserted a key a
+//! second time that stands in the other row; with a value in an extent, it pointed to an extent that was never written.
 //!
-//! Fix: a change that goes on locks and samples its rows anew, and begins anew if the extent of its value, if it has
+//! Fix: a change that continues locks and samples its rows again, and starts over if the extent of its value, if it has
 //! one, is not the one that was written. // [R-LOCK-7] [R-EXTENT-1]
 
 use guira_conformance::{Bench, TestClient};
@@ -16,7 +16,8 @@ use guira_rcuckoo::{Begun, Change, NewValue, Outcome, Rest, Token};
 const INLINE: Change<'_> = Change::Put(NewValue::Inline(b"2"));
 const KEYS: u64 = 10_000;
 
-/// A table so full that some put has to move others, and a client that has begun it: key and rest.
+/// Creates a table so full that a put has to move others, and a client that has begun this put; returns its key and
+/// continuation.
 fn with_rest() -> (Bench, TestClient, [u8; 8], Rest) {
     let bench = Bench::of_rows(Preset::Hardened, "bytes:64", 64, Profile::Shm, 3);
     let mut client = bench.client(0);
@@ -37,7 +38,7 @@ fn finish(client: &mut TestClient, key: &[u8], change: Change<'_>, rest: Rest) -
 #[test]
 fn a_rest_that_was_forgotten_begins_anew() {
     let (bench, mut client, key, rest) = with_rest();
-    // What the client does in between gives the locks back, and another client inserts the key.
+    // The client's next operation releases the locks, and another client inserts the key.
     assert_eq!(client.get(&key).unwrap(), None);
     assert_eq!(bench.client(1).put(&key, b"1").unwrap().outcome, Outcome::Inserted);
     assert_eq!(finish(&mut client, &key, Change::Update(NewValue::Inline(b"3")), rest), Outcome::Replaced);
@@ -51,9 +52,9 @@ fn a_rest_of_another_key_begins_anew() {
     let (table, locks, mut reader) = (&bench.table, bench.table.locks(), bench.client(1));
     let rows = |key: &[u8]| table.placement().rows(table.placement().digest(key));
     let held = [rows(&key).first, rows(&key).second].map(|row| locks.lock_of(row));
-    // All before it were put.
+    // All keys before it were put.
     let before = u64::from_le_bytes(key) as usize;
-    // One that stands in its second row, while the locks of `key` cover its first.
+    // This key stands in its second row, while the locks of `key` cover its first.
     let stands_elsewhere = |other: &[u8; 8]| {
         let (pair, found) = (rows(other), reader.get_versioned(other).unwrap());
         let is_second = matches!(found, Some((_, Token::Inline { row, .. })) if row == pair.second);

@@ -1,15 +1,15 @@
-//! Cause: bits of the superblock that a program does not know, in the word of the rules and in the reserved words, were
-//! not looked at, although the fingerprint covers them.
+//! Cause: unknown bits of the superblock, in the word of the rules and in the reserved words, were not checked,
+//! although the fingerprint covers them.
 //!
-//! Effect: a table whose creator had set a rule that came later would have been changed by clients that do not obey it.
-//! The fingerprint they computed of it was not the one it carries.
+//! Effect: a table whose creator had set a later rule would have been changed by clients that do not obey it. The
+//! fingerprint they computed of it was not the one it has.
 //!
-//! Fix: what decodes encodes to the same words; anything else is refused, with the word that means nothing.
-//! // [R-OPEN-1]
+//! Fix: a superblock that decodes encodes to the same words; any other is refused, and the error names the word without
+//! a meaning. // [R-OPEN-1]
 
 use guira_layout::{Preset, PresetOptions, SUPERBLOCK_WORDS, Secret, Superblock, SuperblockError};
 
-/// The fingerprint of a superblock's first 60 words, as docs/layout.md gives it.
+/// Computes the fingerprint of a superblock's first 60 words, as docs/layout.md gives it.
 fn fingerprint(words: &[u64]) -> u64 {
     let mut checked = words[..60].to_vec();
     checked[4] = 0;

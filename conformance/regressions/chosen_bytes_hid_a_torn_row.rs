@@ -1,10 +1,10 @@
 //! Cause: the keys of NH, the checksum of rows, were the same public constants in every table. A word chosen as the
-//! negative of its key makes its pair's product 0, and the word beside it was covered by nothing.
+//! negative of its key makes its pair's product 0, so that the word beside it is not covered by the checksum.
 //!
-//! Effect: who chose keys or values, and nothing else, made rows verify that were half written: a value that nobody
-//! wrote was found, of his own key and of its neighbour's, and a key that was never put.
+//! Effect: a client that only chose keys or values could make half-written rows verify: lookups found a value that was
+//! never written, for its own key and for its neighbour's, and a key that was never put.
 //!
-//! Fix: the keys are drawn from a secret of the table, which only who may read the table knows. // [R-ROW-1]
+//! Fix: the keys are derived from a secret of the table, which only those who may read the table know. // [R-ROW-1]
 
 use guira_conformance::{Bench, KeyFinder, block_on};
 use guira_fabric::{Profile, Region};
@@ -12,12 +12,12 @@ use guira_layout::{Preset, RowId};
 use guira_rcuckoo::{ClientConfig, Reader};
 use guira_sum::NhKeys;
 
-/// A guess of the table's keys, by which bytes are chosen.
+/// A guess of the table's checksum keys, by which bytes are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Guess {
-    /// The keys of a table whose secret is zeros: as good as those of any other table.
+    /// The keys of a table whose secret is zeros, which stand for those of any other table.
     OfAnotherTable,
-    /// The keys of this table: the choice is as good as can be.
+    /// The keys of this table, the best possible guess.
     Right,
 }
 
@@ -29,7 +29,7 @@ impl Guess {
         }
     }
 
-    /// The word that makes the product of word `i` of a row and its neighbour 0.
+    /// Returns the word that makes the product of word `i` of a row and its neighbour 0.
     fn cancels(self, bench: &Bench, i: usize) -> u64 {
         self.keys(bench).key(i).wrapping_neg()
     }
@@ -39,7 +39,7 @@ fn bench(format: &str) -> Bench {
     Bench::of_rows(Preset::Hardened, format, 64, Profile::Tcp, 7)
 }
 
-/// Looks `key` up while `row` is half `old` and half `new`, for each place where a WRITE can be cut, from either end,
+/// Looks `key` up while `row` is half `old` and half `new`, for each word at which a WRITE can be cut, from either end,
 /// and returns the values found. A lookup that fails finds none.
 fn found_in_halves(bench: &Bench, row: RowId, old: &[u64], new: &[u64], key: &[u8]) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
@@ -60,7 +60,7 @@ fn found_in_halves(bench: &Bench, row: RowId, old: &[u64], new: &[u64], key: &[u
     found
 }
 
-/// The words of `row` after each of two changes of an empty one.
+/// Returns the words of `row` after each of two changes of an empty one.
 fn images(bench: &Bench, row: RowId, old: &[(&[u8], &[u8])], new: &[(&[u8], &[u8])]) -> [Vec<u64>; 2] {
     [old, new].map(|entries| {
         let mut empty = vec![0; bench.table.rows().row_words()];
@@ -75,7 +75,7 @@ fn bytes(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// One key whose value is one and the other of two chosen ones by turns.
+/// Alternates the value of one key between two chosen ones.
 fn mixtures_of_two_values(guess: Guess) -> usize {
     let bench = bench("bytes:64");
     let (key, row, _) = KeyFinder::new(&bench.table, 2_000).take_any(|a, b| a != b).expect("a key");
@@ -87,13 +87,13 @@ fn mixtures_of_two_values(guess: Guess) -> usize {
     found.iter().filter(|value| **value != one && **value != other).count()
 }
 
-/// A chosen value in the entry before another key's, whose value is a short and a long one by turns.
+/// Puts a chosen value into the entry before another key's, whose value alternates between a short and a long one.
 fn mixtures_of_a_neighbour(guess: Guess) -> usize {
     let bench = bench("bytes:64");
     let mut keys = KeyFinder::new(&bench.table, 20_000);
     let (key, row, second) = keys.take_any(|a, b| a != b).expect("a key");
     let victim = keys.take(row, second).expect("another key");
-    // Word 8 is the last of the first entry's, and the neighbour's header is word 9.
+    // Word 8 is the last of the first entry, and the neighbour's header is word 9.
     let chosen = bytes(&[1, 1, 1, 1, 1, 1, guess.cancels(&bench, 8)]);
     let (short, long) = ([7; 8], [9; 24]);
     let entries = |value| [(&key[..], &chosen[..]), (&victim[..], value)];
@@ -102,8 +102,8 @@ fn mixtures_of_a_neighbour(guess: Guess) -> usize {
     found.iter().filter(|value| **value != short && **value != long).count()
 }
 
-/// A chosen entry beside a free one that is being taken: the row says already that it is taken, and its zeros are a
-/// key.
+/// Puts a chosen entry beside a free one that is being taken: the row says already that it is taken, and its zeros are
+/// a key.
 fn keys_that_were_never_put(guess: Guess) -> usize {
     let bench = bench("fixed:4:4");
     let zero = [0; 4];
@@ -121,7 +121,7 @@ fn values_never_written_are_not_found() {
     assert_eq!(keys_that_were_never_put(Guess::OfAnotherTable), 0);
 }
 
-/// The choices above are those of the attack: where the keys are known, each is found.
+/// The choices above are those of the attack: with known keys, each mixture is found.
 #[test]
 fn known_checksum_keys_allow_hidden_tears() {
     assert!(mixtures_of_two_values(Guess::Right) > 0);

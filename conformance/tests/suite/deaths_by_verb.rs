@@ -1,5 +1,6 @@
-//! The leaves of docs/protocol.md, "Deaths, verb by verb", against the code: every verb of a change, of a recovery, and
-//! of taking and giving back a slot has its line, in the order in which the code posts it, and every line is a verb.
+//! The tables of docs/protocol.md, "Deaths, verb by verb", compared with the code: every verb of a change, of a
+//! recovery, and of taking and releasing a slot has its line, in the order in which the code posts it, and every line
+//! is a verb.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,8 +13,8 @@ use guira_rcuckoo::{Change, Changed, ClientConfig, Error, Outcome, SlotClient, c
 const SEED: u64 = 7;
 const SPECIFICATION: &str = include_str!("../../../docs/protocol.md");
 
-/// A lane that writes down what each verb is.
-fn told(lane: HeapLane, bench: &Bench, verbs: &Arc<Mutex<Vec<String>>>) -> WatchedLane {
+/// Wraps a lane so that it records the kind of each verb.
+fn recording(lane: HeapLane, bench: &Bench, verbs: &Arc<Mutex<Vec<String>>>) -> WatchedLane {
     let (bench, verbs) = (bench.clone(), Arc::clone(verbs));
     let watch = move |batch: &[Verb<'_>]| {
         let names = batch.iter().map(|verb| name_of(&bench, verb));
@@ -23,10 +24,10 @@ fn told(lane: HeapLane, bench: &Bench, verbs: &Arc<Mutex<Vec<String>>>) -> Watch
     WatchedLane::new(lane, Box::new(watch))
 }
 
-/// What is at an address.
+/// The object at an address.
 enum Thing {
     Locks,
-    /// This word of a slot.
+    /// A word of a slot.
     Slot(u64),
     Recoveries,
     State,
@@ -103,8 +104,8 @@ fn name_of(bench: &Bench, verb: &Verb<'_>) -> String {
     name.to_owned()
 }
 
-/// The first column of the table under `heading`, without what happens inside a WRITE, each verb once.
-fn leaves(heading: &str) -> Vec<String> {
+/// Returns the first column of the table under `heading`, without what happens inside a WRITE, each verb once.
+fn cases(heading: &str) -> Vec<String> {
     let (_, section) = SPECIFICATION.split_once(&format!("### {heading}\n")).expect("the section is there");
     let table = section.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|'));
     let first = table.skip(2).filter_map(|line| line.split('|').nth(1)).map(str::trim);
@@ -115,9 +116,9 @@ fn leaves(heading: &str) -> Vec<String> {
     leaves
 }
 
-/// Each of `traces` goes through `leaves` in order, and together they go through all.
+/// Asserts that each of `traces` follows the lines of the table in order, and that together they cover all lines.
 fn compare(heading: &str, traces: &[Vec<String>]) {
-    let leaves = leaves(heading);
+    let leaves = cases(heading);
     println!("{heading}: {} leaves, {} traces", leaves.len(), traces.len());
     for trace in traces {
         let mut left = leaves.iter();
@@ -149,7 +150,7 @@ impl Fixture {
         fixture
     }
 
-    /// Replaces the key's value, in slot `slot` of `bench`, through what `wrap` makes of the heap's lane.
+    /// Replaces the key's value, in slot `slot` of `bench`, through the lane that `wrap` makes of the heap's lane.
     fn put<L: Lane>(&self, bench: &Bench, slot: u16, wrap: impl FnOnce(HeapLane) -> L) -> Result<Changed, Error> {
         let config = ClientConfig { backoff_ns: 2, longest_backoff_ns: 2, ..ClientConfig::for_table(&bench.table) };
         let mut client: TestClient<HeapLane> = bench.client_with(slot, bench.region.lane(), config).recovering(bench);
@@ -157,17 +158,17 @@ impl Fixture {
         client.through(wrap(bench.region.lane())).change(&self.key, Change::Put(prepared.value()))
     }
 
-    /// The verbs of replacing the key's value in `bench`.
-    fn told(&self, bench: &Bench, slot: u16) -> Vec<String> {
+    /// Returns the verbs of replacing the key's value in `bench`.
+    fn verbs_of_put(&self, bench: &Bench, slot: u16) -> Vec<String> {
         let verbs = Arc::new(Mutex::new(Vec::new()));
-        let lane = |lane| told(lane, bench, &verbs);
+        let lane = |lane| recording(lane, bench, &verbs);
         assert!(self.put(bench, slot, lane).is_ok());
         let mut verbs = std::mem::take(&mut *verbs.lock().expect("no thread panics while it holds the lock"));
         verbs.dedup();
         verbs
     }
 
-    /// The memory before each verb of replacing the key's value in slot 0.
+    /// Returns the memory before each verb of replacing the key's value in slot 0.
     fn deaths(&self) -> Vec<Vec<u64>> {
         let bench = self.bench.fork();
         let memories = Arc::new(Mutex::new(Vec::new()));
@@ -183,14 +184,15 @@ impl Fixture {
     }
 }
 
-/// [R-COMMIT-1] [R-EXTENT-1] [R-EXTENT-4] The leaves of a change are its verbs, in order.
+/// [R-COMMIT-1] [R-EXTENT-1] [R-EXTENT-4] The cases of a change are its verbs, in order.
 #[test]
 fn a_change_has_a_case_for_each_verb() {
     let fixture = Fixture::new();
-    compare("A change that leaves a record", &[fixture.told(&fixture.bench.fork(), 0)]);
+    compare("A change that leaves a record", &[fixture.verbs_of_put(&fixture.bench.fork(), 0)]);
 }
 
-/// [R-RECOVER-2] [R-RECOVER-3] [R-RECOVER-5] The leaves of a recovery are its verbs, in order, whatever the dead left.
+/// [R-RECOVER-2] [R-RECOVER-3] [R-RECOVER-5] The cases of a recovery are its verbs, in order, whatever the dead client
+/// left.
 #[test]
 fn a_recovery_has_a_case_for_each_verb() {
     let fixture = Fixture::new();
@@ -200,32 +202,33 @@ fn a_recovery_has_a_case_for_each_verb() {
     compare("A recovery", &traces);
 }
 
-/// The verbs of the recovery of who died in slot 0 and left `memory`, if another client has to recover it.
+/// Returns the verbs of recovering the client that died in slot 0 and left `memory`, if another client has to recover
+/// it.
 fn recovery(fixture: &Fixture, memory: &[u64]) -> Option<Vec<String>> {
     let bench = fixture.bench.with_words(memory);
-    let mut verbs = fixture.told(&bench, 1);
+    let mut verbs = fixture.verbs_of_put(&bench, 1);
     let last = verbs.iter().position(|verb| verb == "CAS of the slot to free it")?;
     verbs.truncate(last + 1);
     let first = verbs.iter().rposition(|verb| verb == "READ of the slot").expect("it asked");
     let mut verbs = verbs.split_off(first);
-    // Before the claim it holds no locks but its own.
+    // Before the claim it releases its own locks.
     if verbs.get(1).is_some_and(|verb| verb == "FETCH-ADD of the locks") {
         verbs[1] = "FETCH-ADD of its own locks".to_owned();
     }
     Some(verbs)
 }
 
-/// [R-SLOT-1] The leaves of taking a slot and of giving it back are their verbs, in order.
+/// [R-SLOT-1] The cases of taking a slot and of releasing it are their verbs, in order.
 #[test]
 fn slots_have_a_case_for_each_verb() {
     let bench = Fixture::new().bench.fork();
     let verbs = Arc::new(Mutex::new(Vec::new()));
-    let mut lane = told(bench.region.lane(), &bench, &verbs);
-    let told = || std::mem::take(&mut *verbs.lock().expect("no thread panics while it holds the lock"));
+    let mut lane = recording(bench.region.lane(), &bench, &verbs);
+    let recorded = || std::mem::take(&mut *verbs.lock().expect("no thread panics while it holds the lock"));
     let owner = block_on(claim_slot(&mut lane, &bench.table, 3, &SlotClient::default()))
         .expect("the heap")
         .expect("a free slot");
-    compare("Taking a slot", &[told()]);
+    compare("Taking a slot", &[recorded()]);
     block_on(release_slot(&mut lane, &bench.table, owner)).expect("the heap");
-    compare("Giving a slot back", &[told()]);
+    compare("Giving a slot back", &[recorded()]);
 }

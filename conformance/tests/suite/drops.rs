@@ -1,10 +1,10 @@
-//! Operations that are dropped in the middle strand nothing.
+//! Operations that are dropped halfway leave nothing behind.
 //!
 //! Batches complete two polls after they were sent. Each operation of each kind is polled once, twice, and so on until
-//! it is complete, and then dropped; the same client goes on, and afterwards the table is in order, every lock is
-//! free, and the dropped operation took effect wholly or not at all. What a drop leaves in flight takes effect when it
-//! is drained, so these drops are those *before* a batch's effect as seen by others; the sleeping batch is also
-//! overtaken by another client.
+//! it is complete, and then dropped; the same client continues, and afterwards the table is in order, every lock is
+//! free, and the dropped operation took effect wholly or not at all. A batch that a drop leaves in flight takes effect
+//! when it is drained, so these drops are those *before* a batch's effect as seen by others; another client also
+//! overtakes such a batch.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -19,14 +19,14 @@ use guira_layout::{OwnerId, Preset};
 use guira_rcuckoo::{Change, ClientConfig, Error, ErrorKind, Outcome, Token};
 
 const SEED: u64 = 5;
-/// Polls a batch stays in flight.
+/// Polls for which a batch stays in flight.
 const IN_FLIGHT_POLLS: u32 = 2;
 /// A deadline that never passes.
 const FAR_NS: u64 = 10_000_000_000;
 /// Far more polls than any operation here takes.
 const MOST_POLLS: usize = 400;
 
-/// A nearly full table, what it holds, and an operation of every kind on it.
+/// A nearly full table, its contents, and an operation of every kind on it.
 struct Fixture {
     bench: Bench,
     model: Model,
@@ -77,7 +77,7 @@ impl Fixture {
     }
 }
 
-/// A new key whose put moves exactly `moves` entries.
+/// Returns a put of a new key that moves exactly `moves` entries.
 fn put_with_moves(bench: &Bench, moves: u64) -> Option<Vec<u8>> {
     (0..400).map(|i| key(1 << 32 | i)).find(|key| {
         let mut client = bench.fork().client(0);
@@ -85,14 +85,14 @@ fn put_with_moves(bench: &Bench, moves: u64) -> Option<Vec<u8>> {
     })
 }
 
-/// How an operation under test ends.
+/// The end of an operation under test.
 enum End {
     Finished(Result<Observed, Error>),
     Dropped,
 }
 
-/// Polls `op` at most `polls` times, then drops it. An extent, if the value needs one, is made first, through a lane
-/// of its own.
+/// Polls `op` at most `polls` times, then drops it. An extent, if the value needs one, is prepared first, through a
+/// lane of its own.
 fn poll_some(bench: &Bench, client: &mut TestClient, op: &Op, polls: usize) -> End {
     let mut value = Vec::new();
     let new = op.value().unwrap_or_default();
@@ -113,7 +113,7 @@ fn poll_some(bench: &Bench, client: &mut TestClient, op: &Op, polls: usize) -> E
     }
 }
 
-/// What `op` changes; a lookup stands for a remove.
+/// Returns the change that `op` is; a lookup stands for a remove.
 fn change_of<'v>(op: &'v Op, prepared: Option<&'v Prepared>) -> Change<'v> {
     op.change(prepared.map(Prepared::value)).unwrap_or(Change::Remove)
 }
@@ -134,7 +134,7 @@ fn slow_client(bench: &Bench, slot: u16, deadline_ns: u64) -> TestClient {
     bench.client_with(slot, bench.region.lane().paced(Pace::Deferred(IN_FLIGHT_POLLS)), config)
 }
 
-/// The table holds what it did before `op`, or what it must hold after it.
+/// Asserts that the table's contents are those before `op`, or those after it.
 fn whole_or_not_at_all(before: &Model, op: &Op, bench: &Bench) -> Result<(), String> {
     let now = Model(bench.audit()?);
     let mut after = before.clone();
@@ -142,7 +142,7 @@ fn whole_or_not_at_all(before: &Model, op: &Op, bench: &Bench) -> Result<(), Str
     if now == *before || now == after { Ok(()) } else { Err("the dropped operation took effect in part".to_owned()) }
 }
 
-/// Drops `op` after every possible number of polls; `follow` is what the client does next.
+/// Drops `op` after every possible number of polls, and calls `follow` as the client's next operation.
 fn drop_everywhere(fixture: &Fixture, profile: Profile, op: &Op, follow: fn(&mut TestClient)) -> usize {
     for polls in 0..MOST_POLLS {
         let bench = fixture.bench.fork().under(profile);
@@ -176,26 +176,26 @@ fn drop_all_in(fixture: &Fixture, preset: Preset, follow: fn(&mut TestClient)) {
     }
 }
 
-/// What a client does after a drop that changes nothing by itself.
+/// Does an operation after a drop that changes nothing by itself.
 fn remove_nothing(client: &mut TestClient) {
     let seen = client.apply(&Op::Remove(key(1 << 50)));
     assert_eq!(seen, Ok(Observed::Outcome(Outcome::Missing)), "[R-DROP-1] the client is usable");
 }
 
-/// [R-DROP-1] Owner locks: a mutation follows the dropped operation.
+/// [R-DROP-1] With owner locks, a mutation follows the dropped operation.
 #[test]
 fn a_mutation_follows_a_drop() {
     drop_all(Preset::Tiny, remove_nothing);
     drop_all(Preset::Hardened, remove_nothing);
 }
 
-/// [R-DROP-1] 1-bit locks, which do not tell whose they are: the drained batch does.
+/// [R-DROP-1] The same with 1-bit locks, which do not identify their owner: the drained batch does.
 #[test]
 fn a_mutation_follows_a_drop_with_printed_locks() {
     drop_all(Preset::Paper, remove_nothing);
 }
 
-/// [R-DROP-1] Settling alone gives everything back.
+/// [R-DROP-1] Settling alone releases everything.
 #[test]
 fn settling_follows_a_drop() {
     drop_all(Preset::Tiny, |client| {
@@ -203,8 +203,7 @@ fn settling_follows_a_drop() {
     });
 }
 
-/// [R-DROP-1] A change follows that the table cannot store, for its key and for its value: it gives everything back all
-/// the same.
+/// [R-DROP-1] A change follows whose key or value the table cannot store: it still releases everything.
 #[test]
 fn a_refused_change_follows_a_drop() {
     drop_all(Preset::Tiny, |client| {
@@ -217,7 +216,7 @@ fn a_refused_change_follows_a_drop() {
     });
 }
 
-/// [R-DROP-1] A lookup follows the dropped operation at once: it must answer. Then the client settles.
+/// [R-DROP-1] A lookup follows the dropped operation at once, and must answer; then the client settles.
 #[test]
 fn a_lookup_follows_a_drop() {
     drop_all(Preset::Tiny, |client| {
@@ -226,12 +225,12 @@ fn a_lookup_follows_a_drop() {
     });
 }
 
-/// Settles, or fails the test.
+/// Settles the client.
 fn settle(client: &mut TestClient) {
     block_on(client.client.settle(&mut client.lane)).expect("the heap loses nothing");
 }
 
-/// [R-DROP-1] [R-EXTENT-1] [R-EXTENT-4] The same for values in extents: none is freed while it is in use.
+/// [R-DROP-1] [R-EXTENT-1] [R-EXTENT-4] The same for values in extents, none of which is freed while in use.
 #[test]
 fn a_mutation_follows_a_drop_of_an_extent() {
     println!("drops of extents: preset tiny, seed {SEED}");
@@ -282,7 +281,7 @@ fn drops_follow_drops() {
     }
 }
 
-/// What a table may hold if each operation took effect in this order or not at all.
+/// Returns the possible contents of a table if each operation took effect in this order or not at all.
 fn possible(before: &Model, ops: &[&Op]) -> Vec<Model> {
     ops.iter().fold(vec![before.clone()], |models, op| {
         let after = models.iter().cloned().map(|mut model| {
@@ -294,8 +293,8 @@ fn possible(before: &Model, ops: &[&Op]) -> Vec<Model> {
     })
 }
 
-/// [R-DROP-1] [R-LOCK-4] While a dropped operation sleeps, another client changes the same key, or finds it `Busy` and
-/// changes nothing; afterwards the sleeper settles.
+/// [R-DROP-1] [R-LOCK-4] While the batch of a dropped operation is in flight, another client changes the same key, or
+/// finds it `Busy` and changes nothing; afterwards the first client settles.
 #[test]
 fn another_client_overtakes_a_drop() {
     for preset in [Preset::Tiny, Preset::Paper] {
@@ -346,7 +345,7 @@ fn a_dropped_wait_leaves_nothing_behind() {
                     };
                     let lane = bench.region.lane().paced(Pace::Deferred(IN_FLIGHT_POLLS));
                     let mut client = bench.client_with(0, lane, config);
-                    // The key's last lock in address order is somebody else's.
+                    // Another client holds the key's last lock in address order.
                     let pair = bench.table.placement().rows(bench.table.placement().digest(op.key()));
                     let lock = |row| bench.table.locks().mask(bench.table.locks().lock_of(row));
                     let taken = [lock(pair.first), lock(pair.second)].into_iter().max_by_key(|lock| lock.word);
@@ -365,7 +364,7 @@ fn a_dropped_wait_leaves_nothing_behind() {
     }
 }
 
-/// [R-DROP-1] A panic between two polls unwinds the operation: the client goes on as after any other drop.
+/// [R-DROP-1] A panic between two polls unwinds the operation: the client continues as after any other drop.
 #[test]
 fn unwinding_is_a_drop() {
     let fixture = Fixture::new(Preset::Tiny);
@@ -394,8 +393,8 @@ fn unwinding_is_a_drop() {
     }
 }
 
-/// [R-DROP-1] A fabric that panics before the first verb of any batch has changed nothing: the client gives its locks
-/// back.
+/// [R-DROP-1] A fabric that panics before the first verb of any batch has changed nothing: the client releases its
+/// locks.
 #[test]
 fn a_fabric_that_panics_before_a_batch_leaves_nothing_behind() {
     let fixture = Fixture::new(Preset::Tiny);
@@ -428,7 +427,8 @@ fn a_fabric_that_panics_before_a_batch_leaves_nothing_behind() {
     }
 }
 
-/// What a client that lost a batch does next, over a way to the region that works again: nothing. [R-DROP-2]
+/// Asserts that a client that lost a batch refuses every operation, although the region can be reached again.
+/// [R-DROP-2]
 fn refuses_everything(client: &mut TestClient, fixture: &Fixture, bench: &Bench, context: &str) {
     let before = bench.words();
     for op in &fixture.ops {
@@ -448,8 +448,8 @@ fn refuses_everything(client: &mut TestClient, fixture: &Fixture, bench: &Bench,
     assert!(before == bench.words(), "{context}: a client that refuses changed something");
 }
 
-/// [R-DROP-2] A batch is lost behind each of its verbs: if it may have taken or given back a lock, the client refuses
-/// all that follows, and its locks stay as they are; if it did nothing, the client goes on.
+/// [R-DROP-2] A batch is lost after each of its verbs: if it may have taken or released a lock, the client refuses all
+/// that follows, and its locks stay as they are; if it had no effect, the client continues.
 #[test]
 fn a_client_that_lost_a_batch_refuses_everything() {
     for preset in [Preset::Tiny, Preset::Paper] {
@@ -487,8 +487,8 @@ fn a_client_that_lost_a_batch_refuses_everything() {
     }
 }
 
-/// [R-DROP-2] [R-DROP-1] The batch that a dropped operation left in flight is lost: so is the client, unless the batch
-/// had no effect.
+/// [R-DROP-2] [R-DROP-1] If the batch that a dropped operation left in flight is lost, the client is lost as well,
+/// unless the batch had no effect.
 #[test]
 fn a_client_whose_dropped_batch_is_lost_refuses_everything() {
     let fixture = Fixture::new(Preset::Tiny);

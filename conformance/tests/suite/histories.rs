@@ -1,8 +1,8 @@
-//! The linearizability checker (`guira_check::history`) against a search without any wit: every order is tried.
+//! The linearizability checker (`guira_check::history`) compared with a brute-force search that tries every order.
 //!
-//! All histories of three operations, and of four of fewer kinds; drawn histories of an atomic map, and of one that
-//! errs once, with operations that are pending or failed without effect. The same drawn histories are put to Porcupine
-//! by `cargo xtask test --only porcupine`.
+//! The histories are: all of three operations, and of four of fewer kinds; and drawn ones of an atomic map, and of one
+//! that errs once, with operations that are pending or failed without effect. `cargo xtask test --only porcupine` gives
+//! the same drawn histories to Porcupine.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
 
@@ -39,7 +39,7 @@ fn has_order(operations: &[Operation]) -> bool {
     goes_on(&mut operations.to_vec(), None)
 }
 
-/// The same for all keys.
+/// Same as [`has_order`], for all keys.
 fn has_orders(history: &History, keys: u64) -> bool {
     (0..keys).all(|key| {
         let of_key: Vec<Operation> = history.operations().filter(|operation| operation.key == key).copied().collect();
@@ -55,10 +55,10 @@ fn is_accepted(history: &History) -> bool {
     }
 }
 
-/// What an operation asks and is answered; nothing, if it is pending.
+/// An operation's call and its answer; `None` if it is pending.
 type Kind = (Call, Option<Answer>);
 
-/// Every operation on values 1 and 2, with every answer it may have, and pending.
+/// Returns every operation on values 1 and 2, with every possible answer, and pending.
 fn all_kinds() -> Vec<Kind> {
     let mut calls = vec![Call::Get, Call::Remove];
     for value in [1, 2] {
@@ -72,8 +72,8 @@ fn all_kinds() -> Vec<Kind> {
     calls.into_iter().flat_map(kinds).filter(|(call, answer)| answer.is_none_or(|it| call.may_answer(it))).collect()
 }
 
-/// Every way in which `operations` calls, in this order, and their answers can follow each other: for each event, the
-/// operation it belongs to, first its call, then its answer.
+/// Returns every interleaving of the calls of `operations`, in this order, and their answers: for each event, the
+/// operation it belongs to, first for its call, then for its answer.
 fn all_interleavings(operations: usize) -> Vec<Vec<usize>> {
     fn extend(events: &mut Vec<usize>, called: usize, operations: usize, all: &mut Vec<Vec<usize>>) {
         if events.len() == 2 * operations {
@@ -93,7 +93,7 @@ fn all_interleavings(operations: usize) -> Vec<Vec<usize>> {
     all
 }
 
-/// Every history of `N` operations of these kinds: each is decided as by trying all orders.
+/// Asserts that every history of `N` operations of these kinds is decided as by the brute-force search.
 fn check_all<const N: usize>(kinds: &[Kind]) {
     let interleavings = all_interleavings(N);
     let (mut good, mut bad) = (0, 0);
@@ -181,7 +181,7 @@ fn drawn_histories_are_decided_correctly() {
     assert!(found > wrong / 4 && pending as u64 > HISTORIES / 2, "the cases of interest come up");
 }
 
-/// Long histories cost few steps beyond one for each operation, and their errors are found all the same.
+/// Long histories take few steps beyond one for each operation, and their errors are still found.
 #[test]
 fn long_histories_take_few_steps() {
     const HISTORIES: u64 = 16;

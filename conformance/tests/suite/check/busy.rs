@@ -1,4 +1,4 @@
-//! Checks of a table that others work on.
+//! Checks of a table while other clients change it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,8 +12,8 @@ use guira_rcuckoo::{Change, Error, ErrorKind};
 use crate::check::damage::set_slot;
 use crate::check::table::{SOME_ROW, assert_clean, check, check_through, forge, key, put_extent, value};
 
-/// However the table changes between any two words the checker reads, it finds no problem that is not there; and one
-/// that is there it finds all the same.
+/// However the table changes between any two words the checker reads, the checker reports no false problem, and still
+/// finds real ones.
 #[test]
 fn changes_between_any_two_words_are_not_reported() {
     for (preset, format) in [(Preset::Hardened, "fixed:8:8"), (Preset::Tiny, "fixed:4:4"), (Preset::Tiny, "bytes:64")] {
@@ -47,7 +47,7 @@ fn changes_between_any_two_words_are_not_reported() {
     }
 }
 
-/// A table that others work on has no problem, however often it is checked; and damage is still found.
+/// A table in use has no problem, however often it is checked; and damage is still found.
 #[test]
 fn busy_tables_report_no_false_problems() {
     for (preset, format, profile) in [
@@ -92,7 +92,7 @@ fn check_while_busy(bench: &Bench, format: &str) {
     }
     println!("{format}: {checks} checks, {looked_again} second looks, up to {entries} entries");
     assert!(entries > 0);
-    // A slot that nobody uses.
+    // Slot 20 is unused.
     set_slot(bench, 20, 0x7f);
     let report = check_through(&mut bench.region.lane(), bench, Quiet::OthersWork);
     let kinds: Vec<_> = report.problems.iter().map(|problem| problem.kind).collect();
@@ -100,7 +100,7 @@ fn check_while_busy(bench: &Bench, format: &str) {
     assert_eq!(kinds, [ProblemKind::SlotWord]);
 }
 
-/// What a worker did.
+/// Counts of a worker's operations.
 #[derive(Debug, Default)]
 struct Work {
     changes: u64,

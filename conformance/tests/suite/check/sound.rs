@@ -1,4 +1,4 @@
-//! What a check says of sound tables.
+//! Checks of sound tables.
 
 use guira_check::{CheckOptions, Progress, Quiet, Stage, TableStats, check_table, table_stats};
 use guira_conformance::{Extents, block_on};
@@ -43,7 +43,7 @@ fn sound_tables_are_clean() {
     }
 }
 
-/// The sums that hold in every sound table.
+/// Asserts the sums that hold in every sound table.
 fn assert_space(counts: &TableStats, config: &TableConfig) {
     let (space, chunks) = (&counts.space, &counts.chunks);
     assert_eq!(space.total_bytes, config.chunks * config.chunk_bytes);

@@ -1,4 +1,4 @@
-//! Damage to entries of rows that verify, and hands that move entries about.
+//! Damage to entries of rows that verify, and entries moved by hand.
 
 use guira_check::ProblemKind;
 use guira_conformance::{Bench, Extents};
@@ -77,7 +77,7 @@ pub fn free_slot(bench: &Bench, row: RowId) -> usize {
     bench.table.rows().free_slot(&bench.row_words(row)).expect("the table is nearly empty")
 }
 
-/// Puts a copy of an entry into the first free slot of a row.
+/// Copies an entry into the first free slot of a row.
 pub fn copy_entry(bench: &Bench, (from, slot): (RowId, usize), to: RowId) {
     let (words, free) = (bench.row_words(from), free_slot(bench, to));
     let (entry, placement) = (bench.table.rows().entry(&words, slot), bench.table.rows().placement(&words, slot));

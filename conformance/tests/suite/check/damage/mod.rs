@@ -1,4 +1,4 @@
-//! Damage: every kind of it, at a table of its own each, and what a check makes of it.
+//! Every kind of damage, each in a table of its own, and the problem that a check reports for it.
 
 mod entries;
 mod extents;
@@ -17,11 +17,11 @@ use crate::check::table::{FORMATS, assert_clean, check, filled, xor};
 use owners::hold_lock;
 pub use owners::set_slot;
 
-/// Damage, under a name: what it does to a table of `bytes:64`, and the kind of the problem it has to give.
+/// A kind of damage: the problem that a check must report, a name, and a function that damages a table of `bytes:64`.
 pub type Damage = (ProblemKind, &'static str, fn(&Bench));
 
 /// [R-ROW-1] [R-ROW-3] [R-HASH-1] [R-EXTENT-2] [R-EXTENT-3] [R-EXTENT-4] [R-LOCK-1] [R-SLOT-1] Every kind of problem is
-/// reported as what it is, at the first look and after many.
+/// reported correctly, by the first check and by later ones.
 #[test]
 fn every_kind_of_damage_is_reported() {
     for quiet in [Quiet::NobodyWorks, Quiet::OthersWork] {
@@ -72,7 +72,7 @@ fn reports_keep_as_many_problems_as_asked() {
     assert_eq!((stats.unverified_rows, stats.entries), (128, 0));
 }
 
-/// [R-ROW-1] A single flipped bit anywhere in a row is always reported, with its row, and nothing else is.
+/// [R-ROW-1] A single flipped bit anywhere in a row is always reported, with its row, and no other problem is.
 #[test]
 fn every_flipped_bit_of_a_row_is_reported() {
     let seed = 20_250_611;
@@ -99,7 +99,7 @@ fn every_flipped_bit_of_a_row_is_reported() {
     }
 }
 
-/// Does `damage`, and returns the kinds the check reports, what dead clients left included.
+/// Applies `damage`, and returns the kinds of problems that the check reports, including what dead clients left.
 fn kinds_after(bench: &Bench, damage: fn(&Bench), quiet: Quiet) -> Vec<ProblemKind> {
     damage(bench);
     let report = check(bench, quiet);
@@ -108,7 +108,7 @@ fn kinds_after(bench: &Bench, damage: fn(&Bench), quiet: Quiet) -> Vec<ProblemKi
     all.inspect(|problem| println!("  {problem}")).map(|problem| problem.kind).collect()
 }
 
-/// Each damage has a table and a thread of its own, because a check that looks again mostly waits.
+/// Tries each damage in a table and a thread of its own, because a repeated check mostly waits.
 fn provoke(damages: &[Damage], quiet: Quiet, provoked: &mut HashSet<ProblemKind>) {
     std::thread::scope(|scope| {
         for (kind, name, damage) in damages {

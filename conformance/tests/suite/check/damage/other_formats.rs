@@ -11,7 +11,7 @@ use super::entries::{copy_entry, inline_entry};
 use super::kinds_after;
 use crate::check::table::{SOME_ROW, filled, forge, xor};
 
-/// Damage to a table of another preset and format.
+/// A kind of damage to a table of another preset and format.
 type DamageElsewhere = (ProblemKind, Preset, &'static str, fn(&Bench));
 
 /// Damage that `bytes:64` in `hardened` cannot have.
@@ -59,7 +59,7 @@ pub fn provoke(quiet: Quiet, provoked: &mut HashSet<ProblemKind>) {
     }
 }
 
-/// A table whose lock table does not fill its last word.
+/// Creates a table whose lock table does not fill its last word.
 #[expect(clippy::unwrap_used, reason = "a test's helper: a failure is the test's")]
 fn odd_locks() -> Bench {
     let options = guira_layout::PresetOptions {
