@@ -1,4 +1,4 @@
-//! Changes where batches execute in place are those of every other fabric: the same WRITEs and atomics in as many
+//! Changes where batches execute in place equal those of every other fabric: the same WRITEs and atomics in as many
 //! batches, and the same bytes in memory afterwards, inline or in extents.
 
 use guira_conformance::{Bench, Observed, Op, TestClient};
@@ -8,14 +8,15 @@ use guira_rcuckoo::{Begun, Change, Expected, NewValue, Outcome, Rest, Token};
 
 const SEED: u64 = 11;
 const STEPS: u64 = 3_000;
-/// So few that no row fills up: paths are found by other means elsewhere.
+/// Few keys, so that no row fills up: paths are found by other means elsewhere.
 const KEYS: u64 = 40;
 /// Steps between two comparisons of all bytes.
 const WORDS_EVERY: u64 = 16;
 /// Bytes of values: in the row, and in extents of three classes.
 const VALUES: [usize; 5] = [3, 8, 60, 61, 500];
 
-/// A table in place, and an equal one through lanes that promise the same but not to execute in place.
+/// Creates a table in place, and an equal one through lanes with the same promises, except that they do not execute in
+/// place.
 fn twins() -> [(Bench, TestClient); 2] {
     [true, false].map(|local| {
         let bench = Bench::of_rows(Preset::Hardened, "bytes:24", 512, Profile::Shm, SEED);
@@ -25,13 +26,14 @@ fn twins() -> [(Bench, TestClient); 2] {
     })
 }
 
-/// What both have to agree on. Neighbouring rows are one READ elsewhere, so READs are compared by their bytes.
+/// Returns the traffic that both must have in common. Neighbouring rows are one READ elsewhere, so READs are compared
+/// by their bytes.
 fn comparable(traffic: Traffic) -> (u64, u64, u64, u64, u64, u64) {
     let verbs = traffic.verbs;
     (traffic.round_trips, verbs.writes, verbs.swaps, verbs.adds, traffic.bytes_in, traffic.bytes_out)
 }
 
-/// One change of `key`, by its kind; `token` is of an earlier state of the key.
+/// Makes one change of `key`, by its kind; `token` is of an earlier state of the key.
 fn act(client: &mut TestClient, kind: u64, key: &[u8], token: Option<Token>, values: [&[u8]; 2]) -> Option<Observed> {
     let [value, expected] = values.map(<[u8]>::to_vec);
     let key = key.to_vec();
@@ -88,7 +90,8 @@ fn a_change_in_place_equals_that_of_every_other_fabric() {
     assert_eq!(place.audit(), other.audit());
 }
 
-/// A put of a value in an extent that has to be handed over with its extent written: its key's rows are full.
+/// Begins a put of a value in an extent that has to be handed over with its extent written, because its key's rows are
+/// full.
 fn handed_over(bench: &Bench, client: &mut TestClient) -> (Vec<u8>, Rest) {
     for i in 0..1_000_u64 {
         let key = i.to_le_bytes().to_vec();
@@ -106,7 +109,7 @@ fn handed_over(bench: &Bench, client: &mut TestClient) -> (Vec<u8>, Rest) {
     panic!("no put needs a path");
 }
 
-/// [R-EXTENT-1] Whoever finishes a change that was begun with another extent writes that extent.
+/// [R-EXTENT-1] A change that was begun with another extent writes the extent it is finished with.
 #[test]
 fn a_continuation_with_another_extent_starts_over() {
     let bench = Bench::of_rows(Preset::Tiny, "bytes:24", 64, Profile::Shm, SEED);
@@ -120,7 +123,7 @@ fn a_continuation_with_another_extent_starts_over() {
     bench.audit().unwrap();
 }
 
-/// [R-EXTENT-1] [R-DROP-1] A rest that is dropped leaves no lock behind, and no entry that points to its extent.
+/// [R-EXTENT-1] [R-DROP-1] A dropped continuation leaves no lock behind, and no entry that points to its extent.
 #[test]
 fn a_dropped_continuation_with_an_extent_changes_nothing() {
     let bench = Bench::of_rows(Preset::Tiny, "bytes:24", 64, Profile::Shm, SEED);

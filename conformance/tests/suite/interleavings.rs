@@ -1,6 +1,6 @@
-//! Two operations at once, under thousands of drawn schedules that may switch before every word either of them touches:
-//! their answers and the table they leave must be those of one of the two sequential orders, and no row, lock or record
-//! may be left in disorder. The two last tests open known holes and require that the same harness finds them.
+//! Two concurrent operations under thousands of drawn schedules that may switch before every word either of them
+//! touches: their answers and the table they leave must be those of one of the two sequential orders, with no row, lock
+//! or record in disorder. The two last tests open known holes and require that the same harness finds them.
 //!
 //! Schedules are shuttle's (random, and PCT of depth 3); `shuttle::replay` repeats the schedule a failure prints. Lanes
 //! have clocks of their own, so that nothing but the schedule decides.
@@ -24,27 +24,27 @@ const RANDOM_SCHEDULES: usize = 200;
 const PCT_SCHEDULES: usize = 100;
 const PCT_DEPTH: usize = 3;
 
-/// In which of its rows the key stands that an insert moves away.
+/// The row, primary or secondary, of the key that an insert moves away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
     Primary,
     Secondary,
 }
 
-/// A table full up to two places, and keys chosen by their rows. `moved` and `moved_next` stand in the full row `HOME`;
-/// the row each of them would move to has two places left and holds `resident`.
+/// A table that is full but for two entries, and keys chosen by their rows. `moved` and `moved_next` are in the full
+/// row `HOME`; the row each of them would move to has room for two entries and holds `resident`.
 #[derive(Clone)]
 struct Fixture {
     bench: Bench,
-    /// Of `HOME`; an insert into `HOME` moves them, this one first.
+    /// A key in `HOME`; an insert into `HOME` moves this one first.
     moved: [u8; 8],
     moved_next: [u8; 8],
-    /// In the row they move to.
+    /// A key in the row they move to.
     resident: [u8; 8],
-    /// Missing, with the rows of `moved`.
+    /// A missing key with the rows of `moved`.
     missing: [u8; 8],
     missing_next: [u8; 8],
-    /// Missing, with full rows: putting it moves somebody.
+    /// A missing key with full rows: putting it moves another entry.
     crowded: [u8; 8],
     crowded_next: [u8; 8],
 }
@@ -113,7 +113,7 @@ impl Fixture {
         bench.client_with(slot, lane, config)
     }
 
-    /// The operations of the first thread on keys that share rows.
+    /// Returns the operations of the first thread on keys that share rows.
     fn first_ops(&self) -> Vec<Op> {
         let (moved, missing, crowded) = (self.moved, self.missing, self.crowded);
         vec![
@@ -127,7 +127,7 @@ impl Fixture {
         ]
     }
 
-    /// The operations of the second thread: the same kinds, on other keys of the same rows.
+    /// Returns the operations of the second thread: the same kinds, on other keys of the same rows.
     fn second_ops(&self) -> Vec<Op> {
         let (moved, missing, crowded) = (self.moved_next, self.missing_next, self.crowded_next);
         vec![
@@ -141,7 +141,7 @@ impl Fixture {
         ]
     }
 
-    /// Every operation on one key.
+    /// Returns every operation on one key.
     fn ops_on(key: [u8; 8], writer: u8) -> Vec<Op> {
         let value = value_of(&key, writer);
         let key = key.to_vec();
@@ -155,8 +155,8 @@ impl Fixture {
     }
 }
 
-/// Where a run may switch between its threads; drawn for each run, by its schedule. Long stretches without a switch
-/// find other things than switches everywhere.
+/// The points where a run may switch between its threads; drawn for each run, by its schedule. Long stretches without a
+/// switch find other errors than switches everywhere.
 #[derive(Clone, Copy, Debug)]
 enum Granularity {
     Words,
@@ -185,7 +185,7 @@ impl Granularity {
 
 type Answer = Result<Observed, Error>;
 
-/// Whether some order of both threads' operations, each thread's own kept, explains `answers` and what the table holds.
+/// Whether some interleaving of both threads' operations explains `answers` and the table's contents.
 fn linearizable(before: &Model, ops: &[Vec<Op>; 2], answers: &[Vec<Answer>; 2], bench: &Bench) -> Result<(), String> {
     let after = Model(bench.audit()?);
     if before.explains(&after, [&ops[0], &ops[1]], [&answers[0], &answers[1]]) {
@@ -205,7 +205,7 @@ struct Case {
 }
 
 impl Case {
-    /// One run under the current schedule.
+    /// Runs the case once under the current schedule.
     fn run(&self, before: &Model) -> Result<(), String> {
         let bench = self.fixture.bench.fork().under(self.profile);
         let point = Arc::new(AtomicUsize::new(0));
@@ -219,7 +219,7 @@ impl Case {
                         moment if grain.switches(moment) => _ = point.load(Ordering::SeqCst),
                         _ => {}
                     };
-                    // Claiming a slot is not what is tested: its steps are not the schedule's.
+                    // Claiming a slot is not under test: its steps are not the schedule's.
                     let quiet = case.fixture.client(&bench, i as u16, case.sampling, Box::new(|_| ()));
                     let mut client = quiet.through(SteppedLane::new(&bench.region, case.sampling, Box::new(step)));
                     case.ops[i].iter().map(|op| client.apply(op)).collect()
@@ -231,7 +231,7 @@ impl Case {
         linearizable(before, &self.ops, &answers, &bench)
     }
 
-    /// Runs `schedules` of `scheduler`; a violation ends the test, or is noted in `found`.
+    /// Runs `schedules` of `scheduler`; a violation ends the test, or is recorded in `found`.
     fn explore(&self, scheduler: impl Scheduler + 'static, found: Option<&Arc<Mutex<Vec<String>>>>) {
         let mut config = shuttle::Config::new();
         config.stack_size = 1 << 18;
@@ -246,13 +246,13 @@ impl Case {
         });
     }
 
-    /// The strict run: random and PCT schedules, none of which may fail.
+    /// Runs random and PCT schedules, none of which may fail.
     fn assert_holds(&self, times: usize) {
         self.explore(RandomScheduler::new_from_seed(SEED, times * RANDOM_SCHEDULES), None);
         self.explore(PctScheduler::new_from_seed(SEED, PCT_DEPTH, times * PCT_SCHEDULES), None);
     }
 
-    /// The violations that random schedules find.
+    /// Returns the violations that random schedules find.
     fn violations(&self, schedules: usize) -> Vec<String> {
         let found = Arc::new(Mutex::new(Vec::new()));
         self.explore(RandomScheduler::new_from_seed(SEED, schedules), Some(&found));
@@ -263,11 +263,11 @@ impl Case {
 
 fn announce(what: &str, profile: Profile) {
     println!(
-        "{what}: seed {SEED:#x}, profile {profile}, {RANDOM_SCHEDULES} random and {PCT_SCHEDULES} PCT schedules a fixture"
+        "{what}: seed {SEED:#x}, profile {profile}, {RANDOM_SCHEDULES} random and {PCT_SCHEDULES} PCT schedules each"
     );
 }
 
-/// Two operations on one key, that stands in a row whose entries are moved, or is missing from crowded rows.
+/// Runs two operations on one key that is in a row whose entries are moved, or is missing from crowded rows.
 fn same_key(profile: Profile) {
     announce("one key", profile);
     for home in [Home::Primary, Home::Secondary] {
@@ -284,7 +284,7 @@ fn same_key(profile: Profile) {
     }
 }
 
-/// Two operations on keys that share rows.
+/// Runs two operations on keys that share rows.
 fn shared_rows(profile: Profile) {
     announce("shared rows", profile);
     for home in [Home::Primary, Home::Secondary] {
@@ -326,8 +326,8 @@ fn conditional_changes_are_linearizable() {
     }
 }
 
-/// The forged tables do what they are made for: every pair of operations succeeds in both orders as the model says,
-/// and putting a crowded key moves another one.
+/// The fixtures do what they are made for: every pair of operations succeeds in both orders as the model says, and
+/// putting a crowded key moves another one.
 #[test]
 fn fixtures_are_as_described() {
     for home in [Home::Primary, Home::Secondary] {
@@ -407,10 +407,10 @@ fn shared_rows_rxe() {
     shared_rows(Profile::Rxe);
 }
 
-/// Lookups of the moving key: enough that some are under way when it moves.
+/// Lookups of the moving key: enough that some are in progress when it moves.
 const GETS: usize = 8;
 
-/// Lookups of a key that always exists, while an insert moves it.
+/// Returns a case of lookups of a key that always exists, while an insert moves it.
 fn hit_while_moved(fixture: &Fixture, profile: Profile, sampling: Sampling) -> Case {
     let put = Op::Put(fixture.crowded.to_vec(), value_of(&fixture.crowded, 2));
     Case { fixture: fixture.clone(), profile, sampling, ops: [vec![Op::Get(fixture.moved.to_vec()); GETS], vec![put]] }
@@ -431,7 +431,7 @@ fn a_moving_key_is_never_missed() {
     }
 }
 
-/// A table with one key, in an extent, and the key.
+/// Creates a table with one key, in an extent; returns it with the key.
 fn extent_fixture() -> (Bench, Vec<u8>) {
     let bench = Bench::of_config(config("bytes:24", None), Profile::Shm, SEED);
     let key = b"a key".to_vec();
@@ -439,7 +439,7 @@ fn extent_fixture() -> (Bench, Vec<u8>) {
     (bench, key)
 }
 
-/// A value that no row holds, all of whose extents have one size.
+/// Returns a value that no row holds, all of whose extents have one size.
 fn large(writer: u8) -> Vec<u8> {
     vec![writer; 60]
 }
@@ -484,7 +484,7 @@ fn without_validation_the_harness_finds_the_missed_key() {
     }
 }
 
-/// [R-LOCK-7] The canary: an insert that locks its path only doubles a key that moves meanwhile (H12).
+/// [R-LOCK-7] The canary: an insert that locks only its path duplicates a key that moves in the meantime (H12).
 #[test]
 fn without_both_locks_the_harness_finds_the_doubled_key() {
     let rules = Rules { lock_both_rows: false, ..config("fixed:8:8", None).rules };

@@ -1,6 +1,6 @@
-//! What happens when somebody else holds a lock, word by word: tries, retries, the ordered phase, deadlines, poison;
-//! and rows that do not verify, with and without a lock. No thread, no clock: other clients act at chosen steps of a
-//! lane.
+//! Behaviour at a lock that another client holds, word by word: tries, retries, the ordered phase, deadlines, poison;
+//! and rows that do not verify, with and without a held lock. There is no thread and no clock: other clients act at
+//! chosen steps of a lane.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -18,17 +18,17 @@ use guira_rcuckoo::{
 const SEED: u64 = 3;
 const STRANGER: OwnerId = OwnerId(40);
 const DEADLINE_NS: u64 = 5_000_000;
-/// Posts of plain CAS that a changing neighbour may cost before it counts as a conflict.
+/// Posts of plain CAS that a changing neighbour may cause before it counts as a conflict.
 const NEIGHBOUR_TRIES: u64 = 16;
-/// Tries at everything before words are taken one by one.
+/// Tries to take all words before they are taken one by one.
 const TRIES_AT_ONCE: usize = 3;
 
 /// A table with two keys: one whose rows need two lock words, and one whose rows need one.
 struct Fixture {
     bench: Bench,
-    /// Rows in two lock words, the first in the lower one; both rows are apart.
+    /// A key whose rows are in two lock words, the first in the lower one, and apart.
     wide: [u8; 8],
-    /// Rows under locks of one word.
+    /// A key whose rows are under locks of one word.
     narrow: [u8; 8],
 }
 
@@ -48,7 +48,7 @@ impl Fixture {
         Fixture { bench, wide, narrow }
     }
 
-    /// The locks of a key's rows, in address order.
+    /// Returns the locks of a key's rows, in address order.
     fn locks(&self, key: &[u8]) -> Vec<LockMask> {
         let pair = self.bench.table.placement().rows(self.bench.table.placement().digest(key));
         let mut locks =
@@ -63,7 +63,7 @@ impl Fixture {
         self.bench.client_with(0, lane, config)
     }
 
-    /// Takes `lock` for somebody else.
+    /// Takes `lock` on behalf of another client.
     fn take(&self, lock: LockMask) {
         let held = self.bench.table.locks().held(STRANGER, lock.mask);
         let before = self.bench.region.memory().device[lock.word as usize].fetch_add(held, Ordering::AcqRel);
@@ -80,7 +80,7 @@ fn give_back(bench: &Bench, lock: LockMask) {
     bench.region.memory().device[lock.word as usize].fetch_add(addend, Ordering::AcqRel);
 }
 
-/// Every change that can meet a lock.
+/// Returns every change that can meet a lock.
 fn changes(key: [u8; 8]) -> [Op; 4] {
     let (key, value) = (key.to_vec(), vec![9; 8]);
     [
@@ -91,14 +91,14 @@ fn changes(key: [u8; 8]) -> [Op; 4] {
     ]
 }
 
-/// [R-LOCK-1] [R-LOCK-4] A lock that stays held: `Busy` with its owner at the deadline, and not a bit is changed.
+/// [R-LOCK-1] [R-LOCK-4] A lock that stays held: `Busy` with its owner at the deadline, and no bit is changed.
 #[test]
 fn a_held_lock_is_waited_for_until_the_deadline() {
     for preset in [Preset::Hardened, Preset::Tiny, Preset::Paper] {
         for profile in Profile::ALL {
             let fixture = Fixture::new(preset, profile);
             let taken = fixture.locks(&fixture.wide);
-            // `paper` inserts lock the primary row only, which is in the lower word.
+            // Inserts of `paper` lock the primary row only, which is in the lower word.
             for (i, op) in changes(fixture.wide).into_iter().enumerate() {
                 let lock = taken[if preset == Preset::Paper { 0 } else { i % 2 }];
                 fixture.take(lock);
@@ -121,7 +121,7 @@ fn a_held_lock_is_waited_for_until_the_deadline() {
     }
 }
 
-/// Gives slot 0 back, for the next client.
+/// Releases slot 0 for the next client.
 fn free_slot(bench: &Bench) {
     let mut lane = bench.region.lane();
     block_on(guira_rcuckoo::release_slot(&mut lane, &bench.table, OwnerId::of_slot(0))).expect("the heap swaps");
@@ -159,7 +159,7 @@ fn retries_carry_only_atomics() {
     }
 }
 
-/// [R-LOCK-3] Three tries at all words, each of which gives back what it won; then one word after the other, lowest
+/// [R-LOCK-3] Three tries to take all words, each of which releases what it won; then one word after the other, lowest
 /// first, holding.
 #[test]
 fn after_three_failures_words_are_taken_in_order() {
@@ -168,7 +168,7 @@ fn after_three_failures_words_are_taken_in_order() {
         let locks = fixture.locks(&fixture.wide);
         for (taken, other) in [(locks[1], locks[0]), (locks[0], locks[1])] {
             fixture.take(taken);
-            // Whether the word that is free is held at each wait.
+            // This records whether the free word is held at each wait.
             let holds = Arc::new(Mutex::new(Vec::new()));
             let (bench, seen) = (fixture.bench.clone(), Arc::clone(&holds));
             let mut client = fixture.client(move |moment| {
@@ -196,7 +196,7 @@ fn after_three_failures_words_are_taken_in_order() {
     }
 }
 
-/// The lock next to `lock` in its word.
+/// Returns the lock next to `lock` in its word.
 fn neighbour(fixture: &Fixture, lock: LockMask) -> LockMask {
     let layout = fixture.bench.table.locks();
     let mut of_word = (0..layout.locks()).map(|id| layout.mask(guira_layout::LockId(id)));
@@ -206,8 +206,8 @@ fn neighbour(fixture: &Fixture, lock: LockMask) -> LockMask {
         .expect("a neighbour")
 }
 
-/// [R-LOCK-6] Without masked CAS a held neighbour costs one more post, and the READs behind the CAS go with it: what
-/// the operation builds on was sampled behind the CAS that won.
+/// [R-LOCK-6] Without masked CAS a held neighbour costs one more post, with the READs behind the CAS: what the
+/// operation builds on was sampled behind the CAS that won.
 #[test]
 fn a_neighbour_makes_a_plain_cas_try_again_with_its_reads() {
     let fixture = Fixture::new(Preset::Hardened, Profile::Rxe);
@@ -220,7 +220,7 @@ fn a_neighbour_makes_a_plain_cas_try_again_with_its_reads() {
     let (bench, mut verbs) = (fixture.bench.clone(), 0);
     let mut client = fixture.client(move |moment| {
         verbs += u32::from(moment == StepPoint::Verb);
-        // Behind the first post (CAS and two READs), before the second: what was sampled is stale now.
+        // This is after the first post (CAS and two READs), before the second: the samples are stale now.
         if moment == StepPoint::Verb && verbs == 4 {
             bench.fill_row(row, &[(&newcomer, &[5; 8])]);
         }
@@ -248,7 +248,7 @@ fn constant_changes_by_a_neighbour_end_in_busy() {
         StepPoint::Pause => _ = counted.fetch_add(1, Ordering::Relaxed),
         StepPoint::Word => {}
         StepPoint::Verb => {
-            // Another owner each time, so that no word is ever what it was.
+            // There is another owner each time, so that no word is ever what it was.
             let cell = &bench.region.memory().device[lock.word as usize];
             let change = bench.table.locks().held(OwnerId(1), lock.mask);
             cell.fetch_add(change, Ordering::AcqRel);
@@ -268,8 +268,8 @@ fn constant_changes_by_a_neighbour_end_in_busy() {
     assert_eq!(fixture.bench.audit(), Ok(before.0), "nothing changed");
 }
 
-/// [R-DESTROY-1] Whoever meets the poison of a destroyed table says so; with 1-bit locks, which cannot be told from
-/// held ones, at the deadline.
+/// [R-DESTROY-1] An operation that meets the poison of a destroyed table reports it; with 1-bit locks, where poison
+/// looks like a held lock, at the deadline.
 #[test]
 fn a_poisoned_lock_means_a_destroyed_table() {
     for preset in Preset::ALL {
@@ -288,8 +288,8 @@ fn a_poisoned_lock_means_a_destroyed_table() {
     }
 }
 
-/// [R-LOCK-9] A lock that names nobody of the table is damage at once, for changes and for who finds a row torn; it is
-/// freed on request, and its neighbours in the word stay as they are.
+/// [R-LOCK-9] A lock that names no client of the table is damage at once, for changes and for reads of a torn row; it
+/// is freed on request, and its neighbours in the word stay as they are.
 #[test]
 fn an_unowned_lock_is_damage_at_once_and_is_freed() {
     for preset in [Preset::Hardened, Preset::Tiny] {
@@ -323,7 +323,7 @@ fn an_unowned_lock_is_damage_at_once_and_is_freed() {
                 fixture.bench.store(fixture.bench.table.geometry().row(row), &whole);
                 assert_eq!(pauses.load(Ordering::Acquire), 0, "{preset} {profile}: nobody is waited for");
                 assert!(before == fixture.bench.words(), "{preset} {profile}: something changed");
-                // Neighbours that somebody holds.
+                // The neighbours are held.
                 let neighbours = layout.held(STRANGER, layout.poison() & !mask.mask);
                 cell.store(value | neighbours, Ordering::Release);
                 let mut lane = fixture.bench.region.lane();
@@ -341,7 +341,7 @@ fn an_unowned_lock_is_damage_at_once_and_is_freed() {
     }
 }
 
-/// [R-LOCK-9] The poison of a destroyed table is no damage, and is not taken away.
+/// [R-LOCK-9] The poison of a destroyed table is not damage, and is not removed.
 #[test]
 fn poison_of_a_destroyed_table_is_not_freed() {
     let fixture = Fixture::new(Preset::Hardened, Profile::Shm);
@@ -354,7 +354,7 @@ fn poison_of_a_destroyed_table_is_not_freed() {
     assert!(before == fixture.bench.words(), "something changed");
 }
 
-/// Tears the primary row of `key`, which holds it: another entry, the old trailer.
+/// Tears the primary row of `key`, which holds it: another entry, with the old trailer.
 fn tear(fixture: &Fixture, key: &[u8]) -> RowId {
     let row = fixture.row_of(key);
     let mut words = fixture.bench.row_words(row);
@@ -363,8 +363,8 @@ fn tear(fixture: &Fixture, key: &[u8]) -> RowId {
     row
 }
 
-/// [R-READ-5] A torn row that nobody writes: `Corrupt`, after a bounded number of samples; for changes too, and nothing
-/// changes.
+/// [R-READ-5] A torn row that is not being written: `Corrupt`, after a bounded number of samples; for changes too, and
+/// nothing changes.
 #[test]
 fn a_torn_row_with_a_free_lock_is_corrupt() {
     for profile in Profile::ALL {
@@ -376,9 +376,9 @@ fn a_torn_row_with_a_free_lock_is_corrupt() {
         let (found, traffic) = client.traffic_of(|client| client.get(&fixture.narrow));
         let corrupt = |error: &Error| matches!(error.kind, ErrorKind::Corrupt { place: Place::Row(at) } if at == row);
         assert!(corrupt(found.as_ref().unwrap_err()), "{profile}: {found:?}");
-        // 16 samples, 17 more with a look at the lock each, and the last one; a sample is one or two posts. And a look
-        // past a writer, which finds the lock free: 3 posts. And one at the state of the table. // [R-READ-9]
-        // [R-DESTROY-2]
+        // There are 16 samples, 17 more with a READ of the lock each, and the last one; a sample takes one or two
+        // posts. Reading through a record, which finds the lock free, takes 3 posts, and reading the state of the table
+        // one. // [R-READ-9] [R-DESTROY-2]
         let most = 2 * samples + (samples + 1) * 3 + 1 + 3 + 1;
         assert!(traffic.round_trips <= most, "{profile}: {} round trips", traffic.round_trips);
         for op in changes(fixture.narrow) {
@@ -389,7 +389,7 @@ fn a_torn_row_with_a_free_lock_is_corrupt() {
     }
 }
 
-/// [R-READ-5] A torn row whose lock is held: readers wait, and say for whom at the deadline; once it is whole, they
+/// [R-READ-5] A torn row whose lock is held: readers wait, and name the holder at the deadline; once it is whole, they
 /// read it.
 #[test]
 fn a_torn_row_with_a_held_lock_is_busy() {
@@ -446,7 +446,7 @@ fn a_hit_does_not_need_the_other_row() {
 }
 
 /// [R-LOCK-7] [R-UPDATE-1] A change of an inline key verifies its row alone, unless its locks are taken by plain CAS; a
-/// key that is missing has both verified.
+/// missing key has both rows verified.
 #[test]
 fn only_a_miss_verifies_the_other_row() {
     for profile in Profile::ALL {
@@ -484,7 +484,8 @@ fn only_a_miss_verifies_the_other_row() {
     }
 }
 
-/// [R-ROW-1] Any flipped bit of a row gives `Corrupt` with that row: never a wrong value, a wrong miss, or a change.
+/// [R-ROW-1] Any flipped bit of a row gives `Corrupt` with that row, and never a wrong value, a wrong miss, or a
+/// change.
 #[test]
 fn every_flipped_bit_of_a_row_is_noticed() {
     for profile in Profile::ALL {

@@ -1,7 +1,7 @@
-//! A second opinion on the linearizability checker: Porcupine's, which shares no line with it.
+//! A comparison of the linearizability checker with Porcupine, an independent one.
 //!
 //! `cargo xtask test --only porcupine` builds the Go program in `porcupine/`, and runs this with its path; without one
-//! there is nothing to compare with.
+//! the test does nothing.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
 
@@ -13,14 +13,15 @@ use guira_check::history::{Answer, Call, History, Operation, Outcome, Refusal, S
 use guira_conformance::histories::{HistorySpec, MapError, with_coarse_clock};
 use guira_fabric::SplitMix64;
 
-/// Names the program.
+/// The environment variable that names the program.
 const PROGRAM: &str = "GUIRA_PORCUPINE";
 const HISTORIES: u64 = 6_000;
 
-/// A history as a line for the program. Operations without effect say nothing, and Porcupine knows none.
+/// Formats a history as a line for the program. Operations without effect are left out, because Porcupine does not know
+/// them.
 fn line(history: &History) -> String {
-    let told = history.operations().filter(|operation| operation.outcome != Outcome::WithoutEffect).map(object);
-    format!("[{}]\n", told.collect::<Vec<_>>().join(","))
+    let operations = history.operations().filter(|operation| operation.outcome != Outcome::WithoutEffect).map(object);
+    format!("[{}]\n", operations.collect::<Vec<_>>().join(","))
 }
 
 fn object(operation: &Operation) -> String {

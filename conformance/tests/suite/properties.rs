@@ -1,8 +1,9 @@
-//! A table behaves like a map: drawn sequences of operations against a model, for every preset, format and profile,
-//! over memory nodes, and every short sequence there is. After each run the whole table is audited against the model.
+//! A table behaves like a map: drawn sequences of operations compared with a model, for every preset, format and
+//! profile, and over memory nodes, and all short sequences. After each run the whole table is audited against the
+//! model.
 //!
-//! Preset `paper` inserts under the lock of one row only, so that inserting a key that stands in its other row doubles
-//! it (H12, closed by R-LOCK-7): there, keys that exist are put instead.
+//! Preset `paper` inserts under the lock of one row only, so that inserting a key that is in its other row duplicates
+//! it (H12, closed by R-LOCK-7): there, existing keys are put instead.
 
 use std::time::Duration;
 
@@ -14,28 +15,28 @@ use guira_rcuckoo::{Change, Error, ErrorKind, NewValue, Outcome};
 /// Seeds of each combination.
 const SEEDS: u64 = 3;
 const OPERATIONS: u64 = 1_500;
-/// Over a connection, where a round trip takes some thousand times as long.
+/// Operations of a run over a connection, where a round trip takes about a thousand times as long.
 const REMOTE_OPERATIONS: u64 = 300;
-/// Nothing is cut: at this level a lane that is lost stays lost.
+/// No connection is cut, because a lane that is lost stays lost at this level.
 const ROUGHNESS: Roughness = Roughness { longest_delay: Duration::from_micros(200), cut_after_bytes: None };
 
-/// What keys and values a run draws from.
+/// The sizes from which a run draws keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sizes {
-    /// Whatever fits in a row.
+    /// Sizes that fit in a row.
     Inline,
-    /// Rows and extents, each now and then.
+    /// Sizes for rows and for extents, mixed.
     Mixed,
 }
 
-/// Where batches are carried out.
+/// The executor of batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Backend {
-    /// In this process's memory, which promises what a fabric does.
+    /// This process's memory, with a fabric's promises.
     Heap,
-    /// By a memory node, each client through a connection of its own.
+    /// A memory node, with a connection for each client.
     Node,
-    /// The same, and what goes through the connections is split and delayed.
+    /// A memory node, over connections whose data is split and delayed.
     RoughNode,
 }
 
@@ -46,13 +47,14 @@ struct Case {
     profile: Profile,
     backend: Backend,
     sizes: Sizes,
-    /// Keys there are; more than the table holds, for some cases.
+    /// The number of keys; in some cases more than the table holds.
     keys: u64,
     seed: u64,
 }
 
 impl Case {
-    /// The `i`th key: all zeros, all ones, then others; in `bytes` formats of different lengths, the first one empty.
+    /// Returns the `i`th key: all zeros, all ones, then others; in `bytes` formats of different lengths, the first one
+    /// empty.
     fn key(&self, format: EntryFormat, i: u64) -> Vec<u8> {
         let bytes = match format {
             EntryFormat::Fixed { key_bytes, .. } => usize::from(key_bytes),
@@ -141,7 +143,7 @@ fn run_all(format: &'static str, sizes: Sizes) {
         for profile in Profile::ALL {
             for seed in 1..=SEEDS {
                 let base = Case { preset, format, profile, backend: Backend::Heap, sizes, keys: 0, seed };
-                // Few keys that come and go; as many as the smallest table here holds, and more.
+                // There are few keys, as many as the smallest table holds, and more.
                 for keys in [10, 200, 600] {
                     Case { keys, ..base }.run();
                 }
@@ -243,7 +245,7 @@ fn large_bench(extent_bytes: u64) -> Bench {
     Bench::of_config(config, Profile::Tcp, 9)
 }
 
-/// [R-EXTENT-2] The largest key with the largest value, a run of chunks, and the largest key alone.
+/// [R-EXTENT-2] The largest key with the largest value, which takes a run of chunks, and the largest key alone.
 #[test]
 fn the_largest_keys_and_values_round_trip() {
     let bench = large_bench(160 << 20);
@@ -285,7 +287,7 @@ fn sizes_that_do_not_fit_are_refused() {
     }
 }
 
-/// A table with another key whose digest is that of `key`, in the row where `key` is looked for first or last.
+/// Creates a table with another key whose digest is that of `key`, in the row where `key` is looked for first or last.
 fn twin_bench(profile: Profile, key: &[u8], twins: u64, secondary: bool) -> (Bench, TestClient, Model) {
     let bench = Bench::of_rows(Preset::Hardened, "bytes:24", 64, profile, 3);
     let mut client = bench.client(0);
@@ -294,7 +296,7 @@ fn twin_bench(profile: Profile, key: &[u8], twins: u64, secondary: bool) -> (Ben
     let row = if secondary { pair.second } else { pair.first };
     let mut model = Model::default();
     for i in 0..twins {
-        // Of the same length, so that only its bytes tell it apart.
+        // The twin has the same length, so that only its bytes differ.
         let twin: Vec<u8> = key.iter().map(|byte| byte ^ (i + 1) as u8).collect();
         let value = vec![0x70 + i as u8; 50];
         let prepared = client.extents.prepare_as(&mut client.lane, digest, &twin, &value);

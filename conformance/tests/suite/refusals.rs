@@ -1,5 +1,5 @@
-//! A fabric that refuses one batch of an operation, any one: the operation fails without effect, leaves no lock behind,
-//! and succeeds when it is repeated.
+//! A fabric that refuses any one batch of an operation: the operation fails without effect, leaves no lock behind, and
+//! succeeds when it is repeated.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,10 +12,10 @@ const SEED: u64 = 5;
 /// Far more batches than any operation here posts.
 const MOST_BATCHES: u32 = 100;
 
-/// Batches before the one that is refused; `None` if none is, or was.
+/// The number of batches before the one that is refused; `None` if no batch is, or it already was.
 type After = Arc<Mutex<Option<u32>>>;
 
-/// Refuses the batch that `after` tells.
+/// Returns a watch that refuses the batch that `after` counts down to.
 fn refusing(after: &After) -> Watch {
     let after = Arc::clone(after);
     Box::new(move |_: &[Verb<'_>]| {
@@ -34,7 +34,7 @@ fn key(i: u64) -> Vec<u8> {
     i.to_le_bytes().to_vec()
 }
 
-/// A nearly full table with inline values (of odd keys) and extents, and what it holds.
+/// Creates a nearly full table with inline values (of odd keys) and extents; returns it with its contents.
 fn filled(preset: Preset) -> (Bench, Model) {
     let bench = Bench::of_rows(preset, "bytes:24", 64, Profile::Shm, SEED);
     let (mut client, mut model) = (bench.client(9), Model::default());
@@ -68,12 +68,12 @@ fn operations() -> Vec<Op> {
             Op::Remove(key),
         ]);
     }
-    // Some of them move others.
+    // Some of these move other entries.
     ops.extend((0..40).map(|i| Op::Put(key(1 << 32 | i), vec![i as u8; 80])));
     ops
 }
 
-/// Carries out `op`. An extent, if its value needs one, is found through a lane of its own.
+/// Carries out `op`. An extent, if its value needs one, is prepared through a lane of its own.
 fn apply(bench: &Bench, client: &mut TestClient<WatchedLane>, op: &Op) -> Result<Observed, Error> {
     let value = op.value().unwrap_or_default();
     let prepared = client.extents.prepare(&mut bench.under(Profile::Shm).region.lane(), op.key(), value);
@@ -115,7 +115,7 @@ fn a_refused_batch_changes_nothing() {
                 let context = || format!("{preset} {profile}: {op:x?}, batch {batches} refused: {answer:?}");
                 let now = Model(bench.audit().unwrap_or_else(|wrong| panic!("{}: {wrong}", context())));
                 match &answer {
-                    // A lookup in place asks once more when it is refused.
+                    // A lookup in place tries once more when it is refused.
                     Ok(seen) => assert!(*seen == expected && now == then, "{}", context()),
                     Err(error) => {
                         assert!(error.effect() == Effect::None && now == before, "{}", context());

@@ -1,4 +1,4 @@
-//! Fixed bugs, one file each under `regressions/`, named by what broke: each fails without its fix.
+//! Tests of fixed bugs, one file each under `regressions/`, named for what broke; each fails without its fix.
 
 #[path = "../../regressions/a_concurrently_inserted_key_was_refused_as_full.rs"]
 mod a_concurrently_inserted_key_was_refused_as_full;

@@ -1,5 +1,5 @@
-//! Swarms: thousands of runs that each follow from a seed, with everything that can go wrong; and what no fabric may
-//! do, which they must notice. What a run is and what must hold: `conformance/src/swarm`.
+//! Tests of swarms: thousands of runs that each follow from a seed, with faults of every kind; and canaries, which do
+//! what no fabric may do and must be noticed. `conformance/src/swarm` describes runs and invariants.
 //!
 //! [R-RECOVER-1] [R-RECOVER-2] [R-RECOVER-3] [R-RECOVER-4] [R-RECOVER-5] [R-DROP-2] [R-SLOT-1] [R-SLOT-2]
 
@@ -12,24 +12,24 @@ use guira_conformance::swarm::{PrintedRun, Run, Setup, Tally, run, run_changed, 
 use guira_fabric::Profile;
 use guira_fabric_sim::Hazard;
 
-/// Seeds that failed after which a test stops: they say what is wrong.
+/// Failed seeds after which a test stops.
 const ENOUGH_FAILURES: usize = 3;
 
 fn is_long() -> bool {
     std::env::var_os("GUIRA_LONG").is_some_and(|value| value == "1")
 }
 
-/// Seeds that continuous integration runs, over all fabrics; with `GUIRA_LONG=1` as many as a soak does.
+/// Returns the number of seeds in continuous integration, over all fabrics; with `GUIRA_LONG=1` as many as a soak runs.
 fn seeds() -> u64 {
     if is_long() { 100_000 } else { 6_000 }
 }
 
-/// Runs the first `seeds` on all cores, and adds up what they did.
+/// Runs the first `seeds` on all cores, and adds up their counts.
 fn run_all(seeds: u64, run: impl Fn(u64) -> Run + Sync) -> (Tally, Vec<(u64, Vec<String>)>) {
     run_until((0..seeds).collect(), usize::MAX, run)
 }
 
-/// Runs `seeds` on all cores until `enough` of them failed, and adds up what they did.
+/// Runs `seeds` on all cores until `enough` of them failed, and adds up their counts.
 fn run_until(seeds: Vec<u64>, enough: usize, run: impl Fn(u64) -> Run + Sync) -> (Tally, Vec<(u64, Vec<String>)>) {
     let (next, total, wrong) = (AtomicUsize::new(0), Mutex::new(Tally::default()), Mutex::new(Vec::new()));
     let work = || {
@@ -50,8 +50,7 @@ fn run_until(seeds: Vec<u64>, enough: usize, run: impl Fn(u64) -> Run + Sync) ->
     (total.expect("no thread panics while it holds the lock"), wrong.expect("nobody panics with it"))
 }
 
-/// Runs the seeds whose fabric is one of `profiles`, of which every one has to pass; what they did, and how many there
-/// are.
+/// Runs the seeds whose fabric is one of `profiles`, all of which have to pass; returns their counts and their number.
 fn everything_holds(profiles: &[Profile]) -> (Tally, u64) {
     let seeds: Vec<u64> = (0..seeds()).filter(|seed| profiles.contains(&Setup::of_seed(*seed).profile)).collect();
     let count = seeds.len() as u64;
@@ -84,15 +83,15 @@ fn everything_holds(profiles: &[Profile]) -> (Tally, u64) {
     (total, count)
 }
 
-/// Demands that more than so many of each thing were found.
+/// Asserts that each thing happened more often than its bound.
 fn demand(counts: &[(&str, u64, u64)]) {
     for (what, found, least) in counts {
         assert!(found > least, "{found} {what}, and more than {least} are wanted");
     }
 }
 
-/// Every seed of shared memory passes, each history is linearizable, and enough of everything happened that the word
-/// means something. Every change leaves a record here, and clients die inside WRITEs, too, behind any of their words.
+/// Every seed of shared memory passes, each history is linearizable, and everything happened often enough to be
+/// meaningful. Every change leaves a record here, and clients also die inside WRITEs, after any of their words.
 ///
 /// [R-LOCK-7] [R-READ-3] [R-COMMIT-1] [R-COMMIT-2] [R-DROP-1]
 #[test]
@@ -101,7 +100,7 @@ fn everything_holds_in_shared_memory() {
     demand(&[("commits completed", total.replays, count / 10)]);
 }
 
-/// The same of every seed of a network, where connections are lost and memory nodes start again.
+/// The same for every seed of a network, where connections are lost and memory nodes restart.
 #[test]
 fn everything_holds_over_networks() {
     let (total, count) = everything_holds(&Profile::REMOTE);
@@ -130,8 +129,8 @@ fn equal_seeds_give_equal_event_logs() {
     assert_eq!(hashes.len(), 100);
 }
 
-/// A proof of death that comes while verbs of the dead can still be carried out, as a timeout gives it, is noticed:
-/// what it costs is what holes H5 and H6 of the printed protocol cost. Seeds are tried until enough have noticed, with
+/// A proof of death that comes while verbs of the dead client can still be executed, as from a timeout, is noticed: its
+/// consequences are those of holes H5 and H6 of the printed protocol. Seeds are tried until enough have noticed, with
 /// `GUIRA_LONG=1` all; and without such proofs, all of them pass.
 #[test]
 fn a_premature_proof_of_death_is_noticed() {
@@ -151,7 +150,7 @@ fn a_premature_proof_of_death_is_noticed() {
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
-/// Rows that are seen later than the release of their lock are noticed. // hole H19
+/// Rows that become visible after the release of their lock are noticed. // hole H19
 #[test]
 fn a_memory_that_lags_behind_its_locks_is_noticed() {
     let calm = |seed| Setup { hazards: Vec::new(), ..Setup::of_seed(seed) };
@@ -160,10 +159,10 @@ fn a_memory_that_lags_behind_its_locks_is_noticed() {
     assert!(wrong.len() > 10, "{} seeds", wrong.len());
 }
 
-/// [R-REPAIR-1] [R-REPAIR-3] [R-REPAIR-4] [R-REPAIR-7] [R-REPAIR-8] In crowds of preset `paper` one client dies
-/// anywhere, and up to two that repair after it die in the middle of that. As long as nobody who lives is presumed dead
-/// and one repairs at a time, every key is linearizable, no lock stays held and the table is sound. Crowds in which it
-/// is not so are told.
+/// [R-REPAIR-1] [R-REPAIR-3] [R-REPAIR-4] [R-REPAIR-7] [R-REPAIR-8] In swarms of preset `paper` one client dies
+/// anywhere, and up to two that repair after it die in the middle of the repair. As long as no live client is presumed
+/// dead and one repairs at a time, every key is linearizable, no lock stays held and the table is sound. Swarms in
+/// which that is not so are only counted.
 #[test]
 fn printed_repair_holds_in_swarms_under_its_conditions() {
     const SEEDS: u64 = 600;
@@ -183,7 +182,7 @@ fn printed_repair_holds_in_swarms_under_its_conditions() {
     });
     let [kept, repairs, dead_repairers, outside] = [kept, repairs, dead_repairers, outside].map(AtomicU64::into_inner);
     println!(
-        "{SEEDS} crowds of preset paper, {} deaths, {} locks reclaimed, {} leases revoked; {kept} kept the conditions, \
+        "{SEEDS} swarms of preset paper, {} deaths, {} locks reclaimed, {} leases revoked; {kept} met the conditions, \
          with {repairs} repairs and {dead_repairers} repairers that died; {outside} of the others failed",
         total.deaths, total.reclaimed, total.revocations
     );
@@ -192,8 +191,8 @@ fn printed_repair_holds_in_swarms_under_its_conditions() {
     assert!(total.keys > SEEDS * 50);
 }
 
-/// Hundreds of clients that die by the hundreds a second cost no key and little throughput; and those that die with
-/// locks in their hands are recovered while the others work.
+/// Hundreds of deaths per second lose no key and cost little throughput; and clients that die with locks are recovered
+/// while the others work.
 #[test]
 fn a_storm_loses_nothing() {
     let calm = Storm { seed: 1, keys: 20_000, span_ns: 200_000_000, deaths_per_second: 0, victims: Victims::Any };

@@ -1,4 +1,4 @@
-//! H10: repair gives a half-written row a checksum that fits.
+//! H10: repair gives a half-written row a valid checksum.
 
 use guira_conformance::{Actors, NextStep};
 use guira_fabric::WORD_BYTES;
@@ -6,8 +6,8 @@ use guira_layout::{Preset, RowId};
 
 use crate::holes::forged::{Forged, PRESETS, update, wrong};
 
-/// A client dies with `words` words of its row written. What is wrong after the next one has changed another entry of
-/// the row; `None` if it ended before.
+/// Lets a client die with `words` words of its row written. Returns what is wrong after the next client has changed
+/// another entry of the row; `None` if the first one ended before.
 fn die_after(forged: &Forged, words: usize) -> Option<Vec<String>> {
     let forged = forged.fork();
     let (first, second) = (&forged.home[3], &forged.home[1]);
@@ -29,8 +29,8 @@ fn die_after(forged: &Forged, words: usize) -> Option<Vec<String>> {
     Some(wrong(&forged, &[(first, &[Some(0), Some(1)]), (second, &[Some(2)])]))
 }
 
-/// H10: a client dies between two words of a value; repair makes the row verify as it is, and a value is served that
-/// nobody wrote. [R-REPAIR-7] [R-RECOVER-6]
+/// H10: a client dies between two words of a value; repair makes the row verify as it is, and lookups return a value
+/// that was never written. [R-REPAIR-7] [R-RECOVER-6]
 #[test]
 fn h10_repair_checksums_a_half_written_row() {
     for preset in PRESETS {

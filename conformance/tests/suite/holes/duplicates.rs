@@ -1,4 +1,4 @@
-//! H14: a key stands twice, and a change finds one of its copies.
+//! H14: a key is stored twice, and a change finds only one of its copies.
 
 use guira_conformance::{Actors, Observed, Op};
 use guira_layout::{Preset, RowId};
@@ -6,8 +6,8 @@ use guira_rcuckoo::Outcome;
 
 use crate::holes::forged::{Forged, PRESETS, WHOLE, changed, update, value, wrong};
 
-/// H14: an insert that was presumed dead goes on, and dies for good when it has copied an entry into rows that are
-/// nobody's any more: there are two copies, an old one among them. A remove finds one, and the other is served.
+/// H14: an insert that was presumed dead continues, and really dies when it has copied an entry into rows that are
+/// unlocked by now: there are two copies, one of them old. A remove finds one, and lookups return the other.
 /// [R-REPAIR-1] [R-COMMIT-1] [R-RECOVER-2]
 #[test]
 fn h14_remove_hits_one_of_two_copies() {
@@ -16,12 +16,12 @@ fn h14_remove_hits_one_of_two_copies() {
         let mut actors = Actors::new(&forged.bench, WHOLE);
         let slow = actors.start(0, forged.config(), vec![Op::Insert(forged.missing.clone(), value(5))]);
         assert!(actors.run_until(slow, |step| step.writes_row(&forged.bench)));
-        // It stands still. Another one waits for both locks.
+        // The first client is stopped, and another one waits for both locks.
         let other = actors.start(1, forged.config(), update(&forged.moved, 2));
         let (others, met) = actors.finish(other);
         let changed = changed(&others[0], 2);
         assert_eq!(wrong(&forged, &[(&forged.moved, &changed)]), [""; 0], "so far all is well");
-        // It goes on, for one row.
+        // The first client continues for one row.
         actors.step(slow);
         assert!(actors.run_until(slow, |step| step.writes_row(&forged.bench)));
         actors.kill(slow);

@@ -35,25 +35,25 @@ impl Fixture {
         Fixture { bench, key, other, owner }
     }
 
-    /// An extent with the value `byte` for `key`.
+    /// Prepares an extent with the value `byte` for `key`.
     fn prepare(&mut self, key: &[u8], byte: u8) -> Prepared {
         let TestClient { lane, extents, .. } = &mut self.owner;
         extents.prepare(lane, key, &[byte; VALUE_BYTES]).expect("too long for a row")
     }
 }
 
-/// Who looks a key up.
+/// The implementation that looks a key up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
-    /// A reader that takes what it finds where the entry points.
+    /// A reader that returns whatever is where the entry points.
     Printed,
-    /// Guira's.
+    /// Guira's reader.
     Ours,
 }
 
 type Found = Rc<RefCell<Option<Result<Option<Vec<u8>>, Error>>>>;
 
-/// A task that looks `key` up once, and where its answer comes in.
+/// Returns a task that looks `key` up once, and the place of its answer.
 fn look_up(bench: &Bench, turns: &Scheduler, key: [u8; 8], by: By) -> (Task, Found) {
     let found = Found::default();
     let (bench, into) = (bench.clone(), Rc::clone(&found));
@@ -72,7 +72,7 @@ fn look_up(bench: &Bench, turns: &Scheduler, key: [u8; 8], by: By) -> (Task, Fou
     (task, found)
 }
 
-/// A lookup as printed (paper 3.2.1): both rows, then the extent, whose bytes are the value.
+/// Looks a key up as printed (paper 3.2.1): reads both rows, then the extent, whose bytes are the value.
 async fn look_up_printed(lane: &mut ScheduledLane, table: &Table, key: &[u8]) -> Option<Vec<u8>> {
     let (rows, geometry) = (table.rows(), *table.geometry());
     let digest = table.placement().digest(key);
@@ -96,7 +96,7 @@ async fn look_up_printed(lane: &mut ScheduledLane, table: &Table, key: &[u8]) ->
     }
 }
 
-/// A task that puts values in extents, one after the other, in slot 1.
+/// Returns a task that puts values in extents, one after the other, in slot 1.
 fn put_all(bench: &Bench, lane: ScheduledLane, puts: Vec<([u8; 8], Rc<Prepared>)>) -> Task {
     let mut writer = client(bench, 1, lane);
     Box::pin(async move {
@@ -115,9 +115,9 @@ fn allowed(found: &Found, values: &[Option<u8>]) -> Result<(), String> {
     }
 }
 
-/// [R-READ-6] [R-EXTENT-3] H15. Between a reader's look at the index and its READ of the extent the key gets another
+/// [R-READ-6] [R-EXTENT-3] H15. Between a reader's READ of the index and its READ of the extent the key gets another
 /// extent, and the old one's place the value of another key, or a later one of the same key: the reader returns that,
-/// or some of both. A generation and a checksum over both tell.
+/// or a mixture. A generation and a checksum over both detect it.
 #[test]
 fn h15_an_extent_is_reused_while_it_is_read() {
     for preset in PRESETS {
@@ -127,7 +127,7 @@ fn h15_an_extent_is_reused_while_it_is_read() {
         fixture.bench.plant(RowId(3), &old);
         for (next, values) in [(other, vec![Some(1), Some(2)]), (key, vec![Some(1), Some(2), Some(3)])] {
             let mut reusing = fixture.prepare(&next, 3);
-            // The allocator hands this place out as soon as its mark is written, which the first put does.
+            // The allocator reuses this place as soon as its mark is written, which the first put does.
             reusing.move_to(old.offset(), &fixture.bench.table, &next, &[3; VALUE_BYTES]);
             let puts = [(key, Rc::clone(&new)), (next, Rc::new(reusing))];
             for by in [By::Printed, By::Ours] {
@@ -148,18 +148,18 @@ fn h15_an_extent_is_reused_while_it_is_read() {
     }
 }
 
-/// How a place says that it is free.
+/// The mark that a place is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
     /// A bit (paper 3.2.2).
     Bit,
-    /// The generation that was freed.
+    /// The freed generation.
     Generation,
 }
 
-/// [R-EXTENT-4] H16. Two clients believe that they took the same extent out of the index (one whose lock was reclaimed,
-/// H5; or both found a copy of the key, H14), and both free it. With a bit, the second mark frees whatever the place
-/// was used for meanwhile; naming a generation that is gone, it frees nothing.
+/// [R-EXTENT-4] H16. Two clients both believe that they removed the same extent from the index (because a lock was
+/// reclaimed, H5, or because both found a copy of the key, H14), and both free it. With a bit as mark, the second mark
+/// frees whatever the place was reused for; a mark that names a former generation frees nothing.
 #[test]
 fn h16_an_extent_is_freed_twice() {
     let explored = |mark| -> Exploration {
@@ -180,7 +180,7 @@ fn h16_an_extent_is_freed_twice() {
     explored(Mark::Generation).assert_holds("H16, generations", 10);
 }
 
-/// Frees the first use of the place, under either mark: generation 1, or the bit.
+/// Returns a task that frees the first use of the place, under either mark: generation 1, or the bit.
 fn freeing(region: &HeapRegion, turns: &Scheduler) -> Task {
     let mut lane = ScheduledLane::new(region, turns, Granularity::Verbs, Flaw::None);
     Box::pin(async move {
@@ -188,7 +188,8 @@ fn freeing(region: &HeapRegion, turns: &Scheduler) -> Task {
     })
 }
 
-/// Looks a few times whether the place is free, and uses it again if so: `uses` is the generation that is there.
+/// Returns a task that checks a few times whether the place is free, and reuses it if so: `uses` is the generation
+/// stored there.
 fn reusing(region: &HeapRegion, turns: &Scheduler, mark: Mark, uses: &Rc<RefCell<u64>>) -> Task {
     let (mut lane, uses) = (ScheduledLane::new(region, turns, Granularity::Verbs, Flaw::None), Rc::clone(uses));
     Box::pin(async move {
@@ -235,9 +236,10 @@ fn h16_a_late_mark_frees_nothing() {
     }
 }
 
-/// [R-EXTENT-1] H17. The WRITE of a value travels by itself, "in parallel" (paper 3.2.3), and the pointer is there
-/// first: a reader that takes what it finds returns what nobody wrote. In the lock batch, which completes before the
-/// commit is sent, the value is there before the pointer; and a reader that verifies serves nothing else in any case.
+/// [R-EXTENT-1] H17. The WRITE of a value is sent separately, "in parallel" (paper 3.2.3), and the pointer arrives
+/// first: a reader that trusts the pointer returns bytes that were never written. In the lock batch, which completes
+/// before the commit is sent, the value arrives before the pointer; and a reader that verifies returns nothing else in
+/// any case.
 #[test]
 fn h17_a_pointer_is_visible_before_its_data() {
     for preset in PRESETS {

@@ -1,4 +1,4 @@
-//! What a fabric may do: H19, H20, H22, H24.
+//! Holes in the promises of a fabric: H19, H20, H22, H24.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,19 +18,20 @@ use crate::holes::fixture::{Answer, Fixture, HOME, PRESETS, act, client, operate
 use crate::holes::logged::{Log, logged};
 use crate::holes::printed;
 
-/// In the lock group of `HOME`, behind it.
+/// A row in the lock group of `HOME`, after it.
 const NEAR: RowId = RowId(HOME.0 + 5);
 /// Seeds of H19.
 const SEEDS: u64 = 8;
-/// Of rows behind locks, at most: a few round trips.
+/// The longest lag of rows behind locks: a few round trips.
 const LAG_NS: u64 = 10_000;
-/// Clients of H19, and changes of each.
+/// Clients of H19, and the number of changes of each.
 const WRITERS: usize = 4;
 const CHANGES: u8 = 25;
 
-/// [R-COMMIT-1] H19. The lock is free as soon as its word in one memory says so, but the row, in another memory, is
-/// seen later: whoever takes the lock meanwhile builds on the old row. No protocol on top of it can repair that: a
-/// region has to promise the order of a batch across both spaces, and the simulator without this liberty keeps it.
+/// [R-COMMIT-1] H19. The lock is free as soon as its word in one memory says so, but the row, in another memory,
+/// becomes visible later: a client that takes the lock in between builds on the old row. No protocol above it can
+/// repair that: a region has to promise the order of a batch across both spaces, and the simulator keeps it unless this
+/// liberty is enabled.
 #[test]
 fn h19_a_row_is_seen_later_than_its_lock() {
     for preset in PRESETS {
@@ -45,8 +46,8 @@ fn h19_a_row_is_seen_later_than_its_lock() {
     }
 }
 
-/// Clients that change keys of one row, each its own, and each time from the value they gave it before; how many of
-/// them find another one.
+/// Runs clients that change keys of one row, each its own, from the value the client gave it before; returns how many
+/// of them find another one.
 fn updates_lost(preset: Preset, seed: u64, main_lag_ns: u64) -> usize {
     let fixture = Fixture::new(preset, NEAR);
     let liberties = Liberties { main_lag_ns, ..Liberties::default() };
@@ -65,7 +66,7 @@ fn updates_lost(preset: Preset, seed: u64, main_lag_ns: u64) -> usize {
             for change in 1..=CHANGES {
                 let op = Op::Swap(key.to_vec(), value(change - 1), value(change));
                 all_took_place &= act(&mut writer, &op).await == Ok(Observed::Outcome(Outcome::Replaced));
-                // Whoever reads sees its own WRITEs, and so does everybody else then.
+                // A client sees its own WRITEs, and so does every other one then.
                 let until_ns = writer.lane.now_ns() + LAG_NS;
                 pause_until(&mut writer.lane, until_ns).await;
             }
@@ -76,7 +77,7 @@ fn updates_lost(preset: Preset, seed: u64, main_lag_ns: u64) -> usize {
     wrong.take()
 }
 
-/// The keys that stand in `row`.
+/// Returns the keys stored in `row`.
 fn keys_of(fixture: &Fixture, row: RowId) -> Vec<[u8; 8]> {
     let (rows, words) = (fixture.bench.table.rows(), fixture.bench.row_words(row));
     let key_of = |slot: usize| {
@@ -87,7 +88,7 @@ fn keys_of(fixture: &Fixture, row: RowId) -> Vec<[u8; 8]> {
     rows.occupied_slots(&words).map(key_of).collect()
 }
 
-/// [R-LOCK-2] H20. Atomics that are atomic among themselves only, such as those of two NICs, let two clients take one
+/// [R-LOCK-2] H20. Atomics that are atomic only among themselves, such as those of two NICs, let two clients take one
 /// lock. In one atomic domain they do not.
 #[test]
 fn h20_atomics_of_two_nics_both_win() {
@@ -109,7 +110,7 @@ fn h20_lock_words_are_touched_by_atomics_alone() {
             let bench = fixture.bench.under(profile);
             let mut lane = logged(&bench.region, log.clone());
             let mut writer = client(&bench, 0, logged(&bench.region, log.clone())).recovering(&bench);
-            for op in [fixture.crowding(), Fixture::update(&fixture.moved, 2), Op::Remove(fixture.moved.to_vec())] {
+            for op in [fixture.moving_put(), Fixture::update(&fixture.moved, 2), Op::Remove(fixture.moved.to_vec())] {
                 writer.apply(&op).expect("nobody is in the way");
             }
             if preset != Preset::Paper {
@@ -125,7 +126,7 @@ fn h20_lock_words_are_touched_by_atomics_alone() {
     }
 }
 
-/// A client dies that holds the lock of `HOME`.
+/// Lets a client die that holds the lock of `HOME`.
 fn die_with_a_lock(fixture: &Fixture, bench: &guira_conformance::Bench) {
     let turns = Scheduler::default();
     let remote = bench.under(Profile::Tcp);
@@ -135,9 +136,9 @@ fn die_with_a_lock(fixture: &Fixture, bench: &guira_conformance::Bench) {
     assert_eq!(bench.lock_words().len(), 1);
 }
 
-/// [R-DROP-2] [R-RECOVER-1] H22. A connection is lost under a change, which cannot learn what its atomics found. With
-/// `paper` nobody, not even the client itself when it is back, can tell whose the lock is that it leaves. With
-/// `hardened` the lock has a name, the client refuses to go on, and whoever waits recovers it.
+/// [R-DROP-2] [R-RECOVER-1] H22. A connection is lost during a change, which cannot learn what its atomics found. With
+/// `paper` no client, not even the reconnected one, can tell who holds the lock that is left. With `hardened` the lock
+/// names its owner, the client refuses to continue, and another client that waits recovers it.
 #[test]
 fn h22_a_lock_won_by_an_unanswered_cas() {
     for preset in PRESETS {
@@ -163,7 +164,7 @@ fn h22_a_lock_won_by_an_unanswered_cas() {
     }
 }
 
-/// Somebody else changes an entry of the same row, after the client of the lost connection is gone.
+/// Changes an entry of the same row as another client, after the client of the lost connection is gone.
 fn judge_survivor(fixture: &Fixture, preset: Preset, unknown: bool) {
     let stuck = !fixture.bench.lock_words().is_empty();
     let mut survivor = client(&fixture.bench, 1, fixture.bench.region.lane()).recovering(&fixture.bench);
@@ -179,7 +180,7 @@ fn judge_survivor(fixture: &Fixture, preset: Preset, unknown: bool) {
     assert!(value[..] == old || unknown && value[..] == new, "{preset}: {value:x?}");
 }
 
-/// A client updates `moved` and loses its connection after so many verbs; then it tries again. Its answers.
+/// Lets a client update `moved`, lose its connection after `after_verbs` verbs, and try again. Returns its answers.
 fn lose_connection(fixture: &Fixture, after_verbs: u64, lost: Lost) -> Vec<Answer> {
     let fault = ClientFault { client: ClientId(0), after_verbs, fault: Fault::LoseConnection(lost) };
     let faults = FaultPlan { clients: vec![fault], ..FaultPlan::default() };
@@ -197,17 +198,17 @@ fn lose_connection(fixture: &Fixture, after_verbs: u64, lost: Lost) -> Vec<Answe
     answers.take()
 }
 
-/// What a client does that does not know whether its release was carried out.
+/// The next action of a client that does not know whether its release was executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Release {
-    /// It posts it again, through a new connection.
+    /// It posts the release again, through a new connection.
     Again,
-    /// It does not, and holds nothing any more.
+    /// It does not repeat the release, and holds no lock any more.
     Once,
 }
 
-/// [R-DROP-2] H22, the other way round: a release of a lock of one bit, posted again because its reply was lost, frees
-/// the lock of whoever took it meanwhile, and two clients hold it.
+/// [R-DROP-2] H22, reversed: a release of a 1-bit lock, posted again because its reply was lost, frees the lock of a
+/// client that took it in between, and two clients hold it.
 #[test]
 fn h22_a_release_is_repeated() {
     let explored = |release| -> Exploration {
@@ -232,7 +233,7 @@ fn bit_cas(found: &mut u64, compare: u64, swap: u64) -> Verb<'_> {
     Verb::MaskedCas { addr: guira_fabric::Addr::device(0), compare, swap, compare_mask: 1, swap_mask: 1, found }
 }
 
-/// Has the lock, and releases it as `release` says.
+/// Returns a task that holds the lock, and releases it as `release` says.
 fn holder(region: &HeapRegion, turns: &Scheduler, release: Release) -> Task {
     let mut lane = ScheduledLane::new(region, turns, Granularity::Verbs, Flaw::None);
     Box::pin(async move {
@@ -243,8 +244,8 @@ fn holder(region: &HeapRegion, turns: &Scheduler, release: Release) -> Task {
     })
 }
 
-/// Tries a few times to take the lock, stays inside for a turn, and releases it. Counts how many are inside, and how
-/// many at most.
+/// Returns a task that tries a few times to take the lock, stays inside for a turn, and releases it. Counts how many
+/// clients are inside, now and at most.
 fn taker(region: &HeapRegion, turns: &Scheduler, inside: &Rc<RefCell<(u32, u32)>>) -> Task {
     let mut lane = ScheduledLane::new(region, turns, Granularity::Verbs, Flaw::None);
     let inside = Rc::clone(inside);
@@ -268,9 +269,9 @@ fn taker(region: &HeapRegion, turns: &Scheduler, inside: &Rc<RefCell<(u32, u32)>
     })
 }
 
-/// [R-OPEN-1] [R-ROW-1] H24. The memory node comes back, and every byte is zero. Rows whose checksum is no more than
-/// one over their bytes verify and hold nothing, so every key is a miss. With the incarnation in the seed they are
-/// damage, under both presets, and a table is not opened.
+/// [R-OPEN-1] [R-ROW-1] H24. The memory node restarts, and every byte is zero. Rows whose checksum covers only their
+/// bytes verify and are empty, so every key is a miss. With the incarnation in the seed they are damaged, under both
+/// presets, and a table is not opened.
 #[test]
 fn h24_a_node_that_comes_back_empty_answers_with_misses() {
     for preset in PRESETS {

@@ -1,4 +1,5 @@
-//! Tables that are full up to a few places, for clients that are in each other's way, and runs of two clients on them.
+//! Tables that are full but for a few entries, for clients that interfere with each other, and runs of two clients on
+//! them.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,29 +18,29 @@ pub const ROWS: u64 = 64;
 pub const HOME: RowId = RowId(20);
 /// The other row of the second entry of `HOME`.
 const SPARE: RowId = RowId(27);
-/// A row whose lock is neither that of `HOME` nor of any row in which there is room.
+/// A row whose lock is neither that of `HOME` nor of any row with room.
 const ELSEWHERE: RowId = RowId(50);
-/// Both presets that are compared.
+/// The presets that are compared.
 pub const PRESETS: [Preset; 2] = [Preset::Paper, Preset::Hardened];
 
 pub type Answer = Result<Observed, Error>;
 
-/// A table that is full but for an empty row, [`Fixture::away`], and one place in another.
+/// A table that is full but for an empty row, [`Fixture::away`], and one entry in another row.
 #[derive(Clone)]
 pub struct Fixture {
     pub bench: Bench,
     pub away: RowId,
-    /// Stands in `HOME`; an insert into `HOME` moves it to `away`.
+    /// A key in `HOME`; an insert into `HOME` moves it to `away`.
     pub moved: [u8; 8],
-    /// Stands in `HOME`, too. Its other row has one place left.
+    /// Another key in `HOME`. Its other row has room for one entry.
     pub neighbour: [u8; 8],
-    /// Stands elsewhere, under another lock of the same word.
+    /// A key elsewhere, under another lock of the same word.
     pub elsewhere: [u8; 8],
-    /// Missing. Its primary row is `HOME`, and both of its rows are full.
+    /// A missing key. Its primary row is `HOME`, and both of its rows are full.
     pub crowded: [u8; 8],
 }
 
-/// The parameters of a small table.
+/// Returns the parameters of a small table.
 pub fn config(preset: Preset, format: &str) -> TableConfig {
     let options = PresetOptions {
         capacity: 1,
@@ -52,7 +53,7 @@ pub fn config(preset: Preset, format: &str) -> TableConfig {
     preset.config_of_rows(ROWS, &options).expect("valid parameters")
 }
 
-/// The value that writer `writer` gives to `key`.
+/// Returns the value that `writer` gives to `key`.
 pub fn value_of(key: &[u8; 8], writer: u8) -> [u8; 8] {
     let mut value = *key;
     value[7] = writer;
@@ -60,7 +61,7 @@ pub fn value_of(key: &[u8; 8], writer: u8) -> [u8; 8] {
 }
 
 impl Fixture {
-    /// A fixture of `preset`. `HOME` is the secondary row of `moved` if `away` comes before it, the primary one
+    /// Creates a fixture of `preset`. `HOME` is the secondary row of `moved` if `away` comes before it, the primary one
     /// otherwise.
     pub fn new(preset: Preset, away: RowId) -> Fixture {
         let bench = Bench::of_config(config(preset, "fixed:8:8"), Profile::Tcp, SEED);
@@ -89,18 +90,18 @@ impl Fixture {
         Fixture { bench, away, moved, neighbour, elsewhere, crowded }
     }
 
-    /// A put of the missing key, which moves `moved`.
-    pub fn crowding(&self) -> Op {
+    /// Returns a put of the missing key, which moves `moved`.
+    pub fn moving_put(&self) -> Op {
         Op::Put(self.crowded.to_vec(), value_of(&self.crowded, 1).to_vec())
     }
 
-    /// An update of `key`.
+    /// Returns an update of `key`.
     pub fn update(key: &[u8; 8], writer: u8) -> Op {
         Op::Update(key.to_vec(), value_of(key, writer).to_vec())
     }
 
-    /// Two clients on copies of the table, under every order of turns: their answers and the table they leave must be
-    /// those of one of the sequential orders.
+    /// Runs two clients on copies of the table under every order of turns: their answers and the table they leave must
+    /// be those of one of the sequential orders.
     pub fn explore(&self, profile: Profile, orders: Orders, flaw: &Flaw, ops: [Vec<Op>; 2]) -> Exploration {
         let before = Model(self.bench.audit().expect("a table in order"));
         let make = |turns: &Scheduler| {
@@ -123,14 +124,14 @@ impl Fixture {
     }
 }
 
-/// A client in `slot` that acts through `lane`, and gives up waiting after 1 ms of its own clock.
+/// Opens a client in `slot` that acts through `lane`, and gives up waiting after 1 ms of its own clock.
 pub fn client<L: Lane>(bench: &Bench, slot: u16, lane: L) -> TestClient<L> {
     let config = ClientConfig { deadline_ns: 1_000_000, ..ClientConfig::for_table(&bench.table) };
-    // Claiming a slot is not what is tested.
+    // Claiming a slot is not under test.
     bench.client_with(slot, guira_fabric::Region::lane(&bench.region), config).through(lane)
 }
 
-/// A task that carries out `ops`, and where their answers come in.
+/// Returns a task that carries out `ops`, and the place of their answers.
 pub fn operate<L: Lane + 'static>(mut client: TestClient<L>, ops: Vec<Op>) -> (Task, Rc<RefCell<Vec<Answer>>>) {
     let answers: Rc<RefCell<Vec<Answer>>> = Rc::default();
     let into = Rc::clone(&answers);

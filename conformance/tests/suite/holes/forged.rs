@@ -1,37 +1,37 @@
-//! Tables made by hand, the same for presets `paper` and `hardened`, and what a schedule left of them.
+//! Forged tables, the same for presets `paper` and `hardened`, and the violations that a schedule caused in them.
 
 use std::collections::BTreeMap;
 
-use guira_conformance::{Bench, KeyFinder, NextStep, Op, block_on};
+use guira_conformance::{Bench, KeyFinder, NextStep, Op, VerbKind, block_on};
 use guira_fabric::{Caps, Profile, Region, Space};
 use guira_layout::{Preset, PresetOptions, RowId, TableConfig};
 use guira_rcuckoo::{ClientConfig, Reader};
 
 pub const PRESETS: [Preset; 2] = [Preset::Paper, Preset::Hardened];
-/// Where a WRITE happens wholly or not at all: what is shown there is not due to torn rows.
+/// The write unit with which a WRITE happens wholly or not at all: a violation is then not due to torn rows.
 pub const WHOLE: u64 = Caps::WHOLE_WRITE;
 const SEED: u64 = 5;
 const ROWS: u64 = 128;
 /// Keys to choose from.
 const KEYS: u64 = 300_000;
-/// More than the printed timeouts, and less than what they leave a stopped client.
+/// A deadline longer than the printed timeouts, and shorter than the time they leave a stopped client.
 pub const DEADLINE_NS: u64 = 1_000_000_000;
 
-/// A table that is full but for two places in row `away`.
+/// A table that is full but for two entries in row `away`.
 #[derive(Clone)]
 pub struct Forged {
     pub bench: Bench,
-    /// Stands in `home`; its other row is `away`.
+    /// A key in `home` whose other row is `away`.
     pub moved: Vec<u8>,
-    /// Stand in `home`; their other rows are under the same lock, and not `away`.
+    /// Keys in `home`; their other rows are under the same lock, and not `away`.
     pub home: Vec<Vec<u8>>,
-    /// Stand in `away`; their other rows are under the same lock, and not `home`.
+    /// Keys in `away`; their other rows are under the same lock, and not `home`.
     pub away: Vec<Vec<u8>>,
-    /// Missing. Its first row is `home`, its second one is full: its insert moves `moved` to `away`.
+    /// A missing key. Its first row is `home`, its second one is full: its insert moves `moved` to `away`.
     pub missing: Vec<u8>,
 }
 
-/// The parameters of a table of `rows` rows.
+/// Returns the parameters of a table of `rows` rows.
 pub fn config_of(preset: Preset, rows: u64) -> TableConfig {
     let options = PresetOptions {
         capacity: 1,
@@ -44,7 +44,7 @@ pub fn config_of(preset: Preset, rows: u64) -> TableConfig {
     preset.config_of_rows(rows, &options).expect("possible options")
 }
 
-/// Values that a torn WRITE mixes visibly: two words.
+/// Returns a value of two words, so that a torn WRITE mixes values visibly.
 pub fn value(of: u64) -> Vec<u8> {
     [of.to_le_bytes(), of.to_le_bytes()].concat()
 }
@@ -89,12 +89,12 @@ impl Forged {
         Forged { bench, moved: moved.to_vec(), home: of(&home_keys), away: of(&away_keys), missing: missing.to_vec() }
     }
 
-    /// The same in a region of its own.
+    /// Copies the table to a region of its own.
     pub fn fork(&self) -> Forged {
         Forged { bench: self.bench.fork(), ..self.clone() }
     }
 
-    /// As printed where there is a choice; the deadline is one second.
+    /// Returns a configuration as printed where there is a choice; the deadline is one second.
     pub fn config(&self) -> ClientConfig {
         let config = ClientConfig::for_table(&self.bench.table);
         ClientConfig { deadline_ns: DEADLINE_NS, backoff_ns: 10_000_000, longest_backoff_ns: 10_000_000, ..config }
@@ -111,17 +111,17 @@ impl Forged {
     }
 }
 
-/// An update of `key` to `value(to)`.
+/// Returns an update of `key` to `value(to)`.
 pub fn update(key: &[u8], to: u64) -> Vec<Op> {
     vec![Op::Update(key.to_vec(), value(to))]
 }
 
-/// Whether an atomic that begins a take-over is next: on a repair lease, or on a client's slot.
+/// Whether an atomic is next that begins a take-over: on a repair lease, or on a client's slot.
 pub fn takes_over(step: &NextStep) -> bool {
-    matches!(step, NextStep::Verb { kind: guira_conformance::VerbKind::Atomic, addr, .. } if addr.space() == Space::Main)
+    matches!(step, NextStep::Verb { kind: VerbKind::Atomic, addr, .. } if addr.space() == Space::Main)
 }
 
-/// What is wrong if each of these keys must have one of these values, or none.
+/// Returns the violations, given that each of these keys must have one of these values, or none.
 pub fn wrong(forged: &Forged, expected: &[(&[u8], &[Option<u64>])]) -> Vec<String> {
     let expected: BTreeMap<&[u8], Vec<Option<Vec<u8>>>> =
         expected.iter().map(|(key, values)| (*key, values.iter().map(|it| it.map(value)).collect())).collect();
@@ -132,7 +132,7 @@ pub fn wrong(forged: &Forged, expected: &[(&[u8], &[Option<u64>])]) -> Vec<Strin
     expected.iter().filter_map(look).collect()
 }
 
-/// The value of a key that one client was to change from 0 to `to`, by what it answered.
+/// Returns the possible values of a key that one client was to change from 0 to `to`, by the client's answer.
 pub fn changed<T, E>(answer: &Result<T, E>, to: u64) -> [Option<u64>; 1] {
     [Some(if answer.is_ok() { to } else { 0 })]
 }

@@ -1,4 +1,4 @@
-//! Locks: H12, H18, H21, H23, H25.
+//! Holes of locks: H12, H18, H21, H23, H25.
 
 use guira_conformance::{Bench, Flaw, Observed, Op, Orders, block_on};
 use guira_fabric::heap::Next;
@@ -9,9 +9,9 @@ use guira_rcuckoo::{Change, Error, ErrorKind, Outcome, SlotClient, read_slot, re
 use crate::holes::fixture::{Fixture, HOME, PRESETS, SEED, client, config, value_of};
 use crate::holes::logged::{Log, logged};
 
-/// In the lock group of `HOME`, behind it: so `HOME` is the primary row of the key that is moved.
+/// A row in the lock group of `HOME`, after it, so that `HOME` is the primary row of the key that is moved.
 const NEAR: RowId = RowId(HOME.0 + 5);
-/// Behind `HOME`, under the next lock.
+/// A row after `HOME`, under the next lock.
 const FAR: RowId = RowId(HOME.0 + 13);
 
 /// [R-LOCK-7] H12. An insert that locks L1 alone does not see its key in L2, stores it again, and both copies stay:
@@ -34,14 +34,14 @@ fn h12_a_removed_key_comes_back() {
     }
 }
 
-/// [R-LOCK-7] H12, if the insert looks into both rows first: between that look and its lock somebody else inserts the
-/// key, and a third insert moves it to L2.
+/// [R-LOCK-7] H12, if the insert reads both rows first: between that READ and its lock another client inserts the key,
+/// and a third insert moves it to L2.
 #[test]
 fn h12_an_insert_that_locks_only_its_path_doubles_a_key() {
     for preset in PRESETS {
         let fixture = Fixture::new(preset, FAR);
         let put = |writer| Op::Put(fixture.moved.to_vec(), value_of(&fixture.moved, writer).to_vec());
-        let others = vec![Op::Remove(fixture.moved.to_vec()), put(2), fixture.crowding()];
+        let others = vec![Op::Remove(fixture.moved.to_vec()), put(2), fixture.moving_put()];
         let explored = fixture.explore(Profile::Tcp, Orders::Switches(2), &Flaw::None, [vec![put(1)], others]);
         match preset {
             Preset::Paper => explored.assert_violated("H12 paper"),
@@ -50,13 +50,13 @@ fn h12_an_insert_that_locks_only_its_path_doubles_a_key() {
     }
 }
 
-/// Two updates of entries of one row.
+/// Returns two updates of entries of one row.
 fn two_updates(fixture: &Fixture) -> [Vec<Op>; 2] {
     [vec![Fixture::update(&fixture.moved, 1)], vec![Fixture::update(&fixture.neighbour, 2)]]
 }
 
-/// [R-LOCK-3] H18. READs that are carried out before the CAS that takes their lock are stale. A fence between them,
-/// which makes the READs wait for the CAS's reply, costs a round trip; the order of the batch costs none.
+/// [R-LOCK-3] H18. READs that are executed before the CAS that takes their lock are stale. A fence between them, which
+/// makes the READs wait for the CAS's reply, costs a round trip; the order of the batch costs none.
 #[test]
 fn h18_a_fence_costs_a_round_trip() {
     for preset in PRESETS {
@@ -86,7 +86,7 @@ fn h21_reads_are_older_than_the_cas_that_won() {
     for preset in PRESETS {
         let fixture = Fixture::new(preset, NEAR);
         let [first, mut second] = two_updates(&fixture);
-        // Holds another lock of the word when the first one tries.
+        // The second client holds another lock of the word when the first one tries.
         second.insert(0, Fixture::update(&fixture.elsewhere, 3));
         let explore = |flaw| fixture.explore(Profile::Rxe, Orders::Switches(4), &flaw, [first.clone(), second.clone()]);
         explore(Flaw::StaleReads).assert_violated(&format!("H21 {preset}, READs of the first try"));
@@ -94,8 +94,8 @@ fn h21_reads_are_older_than_the_cas_that_won() {
     }
 }
 
-/// [R-LOCK-5] H23. Two virtual locks that are one bit: who takes one after the other waits for itself. Locks are mapped
-/// and doubles removed before anything is taken, so such keys change in two round trips as all do.
+/// [R-LOCK-5] H23. Two virtual locks are one bit: a client that takes one after the other waits for itself. Locks are
+/// mapped and duplicates removed before anything is taken, so such keys change in two round trips like all others.
 #[test]
 fn h23_two_virtual_locks_are_one_bit() {
     for preset in PRESETS {
@@ -112,7 +112,7 @@ fn h23_two_virtual_locks_are_one_bit() {
         });
         for key in keys.take(100) {
             let pair = rows_of(&key);
-            // As if the locks of the rows were two.
+            // This treats the locks of the rows as two.
             let taken = [pair.first, pair.second].map(|row| {
                 let lock = locks.mask(locks.lock_of(row));
                 let (held, mut found) = (locks.held(writer.client.owner(), lock.mask), 0);
@@ -145,9 +145,9 @@ fn h23_two_virtual_locks_are_one_bit() {
 /// Clients that die one after the other, each in the middle of an update.
 const DEATHS: usize = 200;
 
-/// [R-SLOT-2] [R-SLOT-1] H25. Ids are few, and the dead keep theirs until they are recovered: whoever needs one
-/// recovers them, or the table is out of ids after as many deaths as it has slots. So it is with slots under both
-/// presets; in the lock table, where a stale id would stand for somebody else, preset `paper` has no ids.
+/// [R-SLOT-2] [R-SLOT-1] H25. Ids are few, and dead clients keep theirs until they are recovered: a client that needs
+/// one recovers them, or the table is out of ids after as many deaths as it has slots. This holds for slots under both
+/// presets; in the lock table, where a stale id would stand for another client, preset `paper` has no ids.
 #[test]
 fn h25_owner_ids_run_out() {
     for preset in PRESETS {
@@ -163,13 +163,13 @@ fn h25_owner_ids_run_out() {
     }
 }
 
-/// A client takes a slot, and dies in the middle of a change. False if there is no slot.
+/// Lets a client take a slot and die in the middle of a change. Returns false if there is no slot.
 fn dies_in_a_change(fixture: &Fixture, death: usize, recovers: bool) -> bool {
     let Some(slot) = free_slot(&fixture.bench, recovers) else { return false };
     let mut steps = 0;
     let lane = fixture.bench.region.lane().hooked(Box::new(move |_| {
         steps += 1;
-        // Behind the lock, at the latest in the WRITE of the row.
+        // It dies after it has the lock, at the latest in the WRITE of the row.
         if steps > 3 + death % 40 { Next::Die } else { Next::Continue }
     }));
     let mut writer = client(&fixture.bench, slot, lane).recovering(&fixture.bench);
@@ -181,7 +181,7 @@ fn dies_in_a_change(fixture: &Fixture, death: usize, recovers: bool) -> bool {
     true
 }
 
-/// A slot to take, as a store finds one: free, or that of a dead client who is recovered.
+/// Finds a slot as a store does: a free one, or that of a dead client, which is recovered.
 fn free_slot(bench: &Bench, recovers: bool) -> Option<u16> {
     (0..bench.table.config().max_clients).find(|slot| {
         let Some(hold) = bench.region.hold(*slot).expect("the heap holds") else { return false };

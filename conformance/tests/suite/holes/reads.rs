@@ -1,4 +1,4 @@
-//! Lookups while a key moves: H1 and H2.
+//! Holes of lookups while a key moves: H1 and H2.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use guira_layout::{Preset, RowId};
 use crate::holes::fixture::{Fixture, HOME, PRESETS, client, operate};
 use crate::holes::printed::{Retry, look_up};
 
-/// Where `moved` goes: before `HOME`, so that it moves from its secondary to its primary row.
+/// The row that `moved` moves to: before `HOME`, so that it moves from its secondary to its primary row.
 const PRIMARY: RowId = RowId(HOME.0 - 5);
 
 /// [R-READ-3] H1. A key moves from L2 to L1 between the samples of L1 and L2: the lookup finds it in neither.
@@ -19,7 +19,7 @@ fn h01_a_key_that_moves_is_missed() {
     for preset in PRESETS {
         let fixture = Fixture::new(preset, PRIMARY);
         for profile in Profile::REMOTE {
-            let ops = [vec![Op::Get(fixture.moved.to_vec())], vec![fixture.crowding()]];
+            let ops = [vec![Op::Get(fixture.moved.to_vec())], vec![fixture.moving_put()]];
             let explored = fixture.explore(profile, Orders::All, &Flaw::None, ops);
             match preset {
                 Preset::Paper => explored.assert_violated(&format!("H1 {preset} {profile}")),
@@ -29,9 +29,9 @@ fn h01_a_key_that_moves_is_missed() {
     }
 }
 
-/// [R-READ-4] H2. L2 is torn when it is sampled, because somebody changes another of its entries; then the key moves to
-/// L1, of which there is a whole sample: a retry that samples L2 alone finds the key in neither. The lookup validates
-/// what it samples, so H1 is closed.
+/// [R-READ-4] H2. L2 is torn when it is sampled, because another client changes another of its entries; then the key
+/// moves to L1, of which there is a valid sample: a retry that samples L2 alone finds the key in neither. The lookup
+/// validates what it samples, so H1 is closed.
 #[test]
 fn h02_a_partial_retry_combines_two_moments() {
     for preset in PRESETS {
@@ -43,7 +43,7 @@ fn h02_a_partial_retry_combines_two_moments() {
                 let writer = ScheduledLane::new(&bench.region, turns, Granularity::Halves, Flaw::None);
                 let (put, _) = operate(
                     client(&bench, 0, writer),
-                    vec![Fixture::update(&fixture.neighbour, 1), fixture.crowding()],
+                    vec![Fixture::update(&fixture.neighbour, 1), fixture.moving_put()],
                 );
                 let (answer, table, moved) = (Rc::new(RefCell::new(None)), bench.table, fixture.moved);
                 let into = Rc::clone(&answer);

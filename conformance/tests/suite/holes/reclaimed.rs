@@ -1,16 +1,16 @@
-//! A client that is alive loses its locks to repair: H5, H6, H11.
+//! Holes of repair that takes the locks of a live client: H5, H6, H11.
 
 use guira_conformance::{Actors, NextStep};
 use guira_layout::{Preset, RowId};
 
 use crate::holes::forged::{Forged, PRESETS, WHOLE, changed, config_of, update, wrong};
 
-/// Both under lock 0.
+/// Two rows under lock 0.
 const HOME: RowId = RowId(2);
 const AWAY: RowId = RowId(7);
 
-/// A client stops at its `stop`th step in an update, for as long as another one waits for its lock; then it goes on.
-/// What is wrong afterwards; `None` if it ended before.
+/// Stops a client at its `stop`th step in an update, for as long as another one waits for its lock; then it continues.
+/// Returns what is wrong afterwards; `None` if it ended before.
 fn stop_at(forged: &Forged, stop: usize) -> Option<Vec<String>> {
     let forged = forged.fork();
     let (first, second) = (&forged.home[0], &forged.home[1]);
@@ -28,7 +28,7 @@ fn stop_at(forged: &Forged, stop: usize) -> Option<Vec<String>> {
     Some(wrong(&forged, &[(first, &changed(&slows[0], 1)), (second, &changed(&others[0], 2))]))
 }
 
-/// H5: a client presumed dead writes rows after its locks were reclaimed, and takes back what others changed there.
+/// H5: a client presumed dead writes rows after its locks were reclaimed, and reverts what others changed there.
 /// [R-REPAIR-1] [R-RECOVER-1]
 #[test]
 fn h05_stale_write_after_reclaim() {
@@ -46,7 +46,7 @@ fn h05_stale_write_after_reclaim() {
     }
 }
 
-/// H6: a client presumed dead releases a lock that is somebody else's by now, and two are in the critical section.
+/// H6: a client presumed dead releases a lock that another client holds by now, and two are in the critical section.
 /// [R-REPAIR-8] [R-LOCK-1]
 #[test]
 fn h06_stale_release() {
@@ -57,7 +57,7 @@ fn h06_stale_release() {
         let slow = actors.start(0, forged.config(), update(first, 1));
         assert!(actors.run_until(slow, |step| step.writes_row(&forged.bench)));
         assert!(actors.run_until(slow, NextStep::is_lock), "its release is next");
-        // It reclaims the lock, and has it when the slow one goes on.
+        // This client reclaims the lock, and holds it when the slow one continues.
         let next = actors.start(1, forged.config(), update(second, 2));
         let has_reclaimed = actors.run_until(next, |step| step.writes_row(&forged.bench));
         let (slows, _) = actors.finish(slow);
@@ -91,7 +91,7 @@ fn h11_live_owner_declared_dead() {
         assert!(actors.run_until(busy, |step| step.writes_row(&forged.bench)));
         let waiter = actors.start(1, forged.config(), update(waiters_key, 9));
         let (mut updates, mut acts) = (1, true);
-        // Each time the waiter tries, the busy one happens to have the lock. It never waits for anybody.
+        // Each time the waiter tries, the busy client happens to hold the lock. The busy client never waits.
         while acts && actors.next_step(waiter) != NextStep::Nothing {
             acts =
                 actors.run_until(waiter, |step| matches!(step, NextStep::Pause(_)) || step.writes_row(&forged.bench));
@@ -104,7 +104,7 @@ fn h11_live_owner_declared_dead() {
             assert!(actors.run_until(busy, |step| step.writes_row(&forged.bench)));
             actors.step(waiter);
         }
-        // The lock is the waiter's now, or free, and a third client changes what the busy one is about to write.
+        // The waiter holds the lock now, or it is free, and a third client changes what the busy one is about to write.
         let has_reclaimed = acts;
         let (waiters, waiter_met) = actors.finish(waiter);
         let next = actors.start(2, forged.config(), update(next_key, 7));

@@ -1,12 +1,12 @@
-//! One client dies, and those who repair are in each other's way, or in that of others: H7, H8, H9.
+//! Holes of several repairers after one death, which interfere with each other, or with other clients: H7, H8, H9.
 
 use guira_conformance::{Actors, NextStep, Op};
 use guira_layout::{LockId, Preset, RowId};
 
 use crate::holes::forged::{Forged, PRESETS, WHOLE, changed, config_of, takes_over, update, value, wrong};
 
-/// H7: repair clears a lock that changed hands since its holder was suspected: the lock does not say whose it is.
-/// [R-REPAIR-5] [R-REPAIR-8] [R-RECOVER-3]
+/// H7: repair clears a lock that changed hands since its holder was suspected, because the lock does not name its
+/// holder. [R-REPAIR-5] [R-REPAIR-8] [R-RECOVER-3]
 #[test]
 fn h07_repair_clears_a_lock_that_changed_hands() {
     for preset in PRESETS {
@@ -18,7 +18,7 @@ fn h07_repair_clears_a_lock_that_changed_hands() {
         actors.kill(dead);
         let one = actors.start(1, forged.config(), update(first, 1));
         assert!(actors.run_until(one, takes_over));
-        // The other one repairs first, takes the lock, and is about to write when the first one has the lease.
+        // The other client repairs first, takes the lock, and is about to write when the first one gets the lease.
         let other = actors.start(2, forged.config(), update(second, 2));
         let has_repaired = actors.run_until(other, |step| step.writes_row(&forged.bench));
         let (ones, met) = actors.finish(one);
@@ -34,25 +34,25 @@ fn h07_repair_clears_a_lock_that_changed_hands() {
 /// Lets an insert die that has copied `moved` to its other row, and not overwritten it in the first: it stands twice.
 fn die_in_a_move(forged: &Forged, actors: &mut Actors) {
     let dead = actors.start(0, forged.config(), vec![Op::Insert(forged.missing.clone(), value(5))]);
-    assert!(actors.run_until(dead, |step| step.writes_row(&forged.bench)), "the row it moves somebody to");
+    assert!(actors.run_until(dead, |step| step.writes_row(&forged.bench)), "the row it moves an entry to");
     actors.step(dead);
-    assert!(actors.run_until(dead, |step| step.writes_row(&forged.bench)), "the row it moves somebody from");
+    assert!(actors.run_until(dead, |step| step.writes_row(&forged.bench)), "the row it moves an entry from");
     actors.kill(dead);
 }
 
-/// H8: to remove a copy, repair writes the key's other row, whose lock it does not hold, and takes back what the next
-/// holder of that lock wrote meanwhile. [R-REPAIR-7] [R-RECOVER-3]
+/// H8: to remove a copy, repair writes the key's other row, whose lock it does not hold, and reverts what the next
+/// holder of that lock wrote in the meantime. [R-REPAIR-7] [R-RECOVER-3]
 #[test]
 fn h08_repair_writes_a_row_whose_lock_it_does_not_hold() {
     for preset in PRESETS {
-        // Under locks 0 and 1.
+        // The rows are under locks 0 and 1.
         let forged = Forged::new(preset, RowId(14), RowId(19));
         let (at_home, away) = (&forged.home[0], &forged.away[0]);
         let mut actors = Actors::new(&forged.bench, WHOLE);
         die_in_a_move(&forged, &mut actors);
         let one = actors.start(1, forged.config(), update(at_home, 1));
         let other = actors.start(2, forged.config(), update(away, 2));
-        // Each repairs the lock it waits for. One has read both rows and is about to clear the copy in `away`.
+        // Each client repairs the lock it waits for. One has read both rows and is about to clear the copy in `away`.
         assert!(actors.run_until(one, |step| step.writes_row(&forged.bench)));
         let (others, met) = actors.finish(other);
         let (ones, _) = actors.finish(one);
@@ -67,8 +67,7 @@ fn h08_repair_writes_a_row_whose_lock_it_does_not_hold() {
     }
 }
 
-/// H9: a repairer that is slow loses its lease and goes on all the same: two repair at once.
-/// [R-REPAIR-4] [R-RECOVER-4]
+/// H9: a slow repairer loses its lease and continues: two clients repair at once. [R-REPAIR-4] [R-RECOVER-4]
 #[test]
 fn h09_a_slow_repairer_loses_its_lease() {
     for preset in PRESETS {
@@ -92,7 +91,7 @@ fn h09_a_slow_repairer_loses_its_lease() {
     }
 }
 
-/// Leases of one holder until a lease word is what it was.
+/// Leases of one holder after which a lease word is what it was.
 const ROUND: usize = 256;
 
 /// H9: the counter of a lease wraps, so a holder that repaired 256 times looks like one that has not moved, and loses
@@ -101,14 +100,14 @@ const ROUND: usize = 256;
 fn h09_the_counter_of_a_lease_wraps() {
     for preset in PRESETS {
         let mut config = config_of(preset, 128);
-        // One region, so one lease, for all locks.
+        // There is one region, so one lease, for all locks.
         config.repair_regions = config.repair_regions.min(1);
         let forged = Forged::of_config(config, RowId(2), RowId(7));
         let (at_home, away) = (&forged.home[0], &forged.away[0]);
         let mut actors = Actors::new(&forged.bench, WHOLE);
         let far_key = far_key(&forged);
         die_in_a_move(&forged, &mut actors);
-        // Others die with lock 6, one after the other, and one client always is the first to repair.
+        // Others die with lock 6, one after the other, and one client is always the first to repair.
         let locks = forged.bench.table.locks();
         let far = locks.mask(LockId(6));
         let strand = |forged: &Forged| {
@@ -121,7 +120,7 @@ fn h09_the_counter_of_a_lease_wraps() {
         let busy = actors.start(1, forged.config(), update(&far_key, 1));
         let has_lease = actors.run_until(busy, takes_over);
         actors.step(busy);
-        // A waiter of the first dead client sees the lease taken, and is not heard of for a while.
+        // A client that waits for the first dead one sees the lease taken, and is then stopped for a while.
         let waiter = actors.start(2, forged.config(), update(away, 2));
         let sees_it = preset == Preset::Paper && sees_lease(&forged, &mut actors, waiter);
         for i in 2..=ROUND as u64 {
@@ -130,7 +129,7 @@ fn h09_the_counter_of_a_lease_wraps() {
             actors.again(busy, update(&far_key, i));
         }
         assert!(actors.finish(busy).0[0].is_ok());
-        // Its 257th lease, whose word is that of the first: it repairs what the waiter waits for.
+        // This is its 257th lease, whose word is that of the first: it repairs what the waiter waits for.
         actors.again(busy, update(at_home, 1));
         assert!(actors.run_until(busy, |step| step.writes_row(&forged.bench)), "it is about to clear the copy");
         let (waiters, met) = actors.finish(waiter);
@@ -146,7 +145,7 @@ fn h09_the_counter_of_a_lease_wraps() {
     }
 }
 
-/// A key under lock 6.
+/// Returns a key under lock 6.
 fn far_key(forged: &Forged) -> Vec<u8> {
     let table = &forged.bench.table;
     let is_under = |key: &Vec<u8>| {
@@ -156,7 +155,7 @@ fn far_key(forged: &Forged) -> Vec<u8> {
     forged.bench.contents().expect("a table in order").into_keys().find(is_under).expect("a key of two near rows")
 }
 
-/// Lets `waiter` wait until it suspects the holder of its lock and has looked at the lease.
+/// Lets `waiter` wait until it suspects the holder of its lock and has read the lease.
 fn sees_lease(forged: &Forged, actors: &mut Actors, waiter: usize) -> bool {
     let lease = forged.bench.table.geometry().lease(0);
     let reads = |step: &NextStep| matches!(step, NextStep::Verb { addr, .. } if *addr == lease);

@@ -1,11 +1,11 @@
-//! H3: 8 bits of version come round within one timeout.
+//! H3: an 8-bit version wraps around within one timeout.
 
 use guira_conformance::{Actors, NextStep};
 use guira_layout::{Preset, RowId};
 
 use crate::holes::forged::{Forged, PRESETS, WHOLE, changed, update, wrong};
 
-/// Versions of a row, as printed.
+/// The number of a row's versions, as printed.
 const ROUND: u64 = 256;
 
 /// H3: between any two tries of a waiter the row is updated 256 times, and so has the version, and the checksum, that

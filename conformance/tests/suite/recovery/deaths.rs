@@ -1,4 +1,4 @@
-//! Every death of a client, of whoever comes next, and of whoever comes then.
+//! An enumeration of every death of a client, of the next one, and of the one after that.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,13 +10,13 @@ use crate::recovery::audit::{
     Recoverer, State, Universe, check_given_back, check_marks, check_sound, give_back, recover_all,
 };
 use crate::recovery::fixture::Case;
-use crate::recovery::image::{Image, Observed};
+use crate::recovery::image::{Image, ImageSet};
 use crate::recovery::lane::{Log, LoggedLane};
 use crate::recovery::lifecycle::{ScriptRun, run_script};
 
-/// Successive deaths that are enumerated, at most: then somebody survives.
+/// Most successive deaths that are enumerated; then a client survives.
 pub const DEPTH: usize = 3;
-/// Threads: those of the smallest machine that runs the tests.
+/// Threads: as many as the smallest machine that runs the tests has.
 const THREADS: usize = 2;
 
 /// Counts of the enumeration of one case.
@@ -25,9 +25,9 @@ pub struct Counts {
     pub name: String,
     /// Steps at which clients could die.
     pub steps: u64,
-    /// Different memories that the first, second and third death left, each of which got a survivor.
+    /// Different memories that the first, second and third death left, in each of which a client survived.
     pub memories: [u64; DEPTH],
-    /// Different memories in which everybody left was recovered, and everything looked at.
+    /// Different memories in which all dead clients were recovered, and everything was checked.
     pub audits: u64,
     pub recoveries: u64,
     pub replays: u64,
@@ -35,22 +35,22 @@ pub struct Counts {
 }
 
 /// The deaths in cases whose first clients change the same words in the same order, and are followed by the same
-/// others: they leave the same memories, one after the other, and all that differs is what these may hold. So each
-/// memory is made once, and held against what every one of the cases allows.
+/// others: they leave the same memories, and differ only in what these may hold. So each memory is created once, and
+/// compared with what each of the cases allows.
 struct Enumeration<'s> {
     cases: &'s [&'s Case],
-    /// Whether another one has found something wrong: then this one ends, too.
+    /// Whether another enumeration has failed, so that this one ends, too.
     is_over: &'s AtomicBool,
     /// Steps of the first client of each case.
     first_steps: Vec<u64>,
-    /// A region of this enumeration alone.
+    /// A region for this enumeration alone.
     bench: Bench,
     universe: Universe,
-    seen: [Observed; DEPTH],
-    survived: Observed,
-    audited: Observed,
-    given_back: Observed,
-    /// At which change each of the dead died.
+    seen: [ImageSet; DEPTH],
+    survived: ImageSet,
+    audited: ImageSet,
+    given_back: ImageSet,
+    /// The change at which each of the dead clients died.
     path: Vec<usize>,
     counts: Counts,
 }
@@ -72,8 +72,8 @@ impl Enumeration<'_> {
         }
     }
 
-    /// The script of the next client in memory `image`, and the answers it gets in each case. All but the first client
-    /// live the same script in all of them.
+    /// Runs the script of the next client in memory `image`, and returns its answers in each case. All clients but the
+    /// first run the same script in all of them.
     fn run_script(&mut self, image: &Image) -> (ScriptRun, Vec<Vec<Answer>>) {
         let deaths = self.path.len();
         let different = if deaths == 0 { self.cases } else { &self.cases[..1] };
@@ -94,8 +94,8 @@ impl Enumeration<'_> {
         (all.swap_remove(0), answers)
     }
 
-    /// The script of the next client, in memory `image`, in which `states` may be, those of each case; and each of its
-    /// deaths.
+    /// Runs the script of the next client in memory `image`, whose possible `states` are given for each case, and
+    /// explores each of its deaths.
     fn explore(&mut self, image: &Image, states: &[Vec<State>]) {
         let deaths = self.path.len();
         let (run, answers) = self.run_script(image);
@@ -122,7 +122,7 @@ impl Enumeration<'_> {
         }
     }
 
-    /// Checks the memory `image` of a survivor, and again once all the dead are recovered.
+    /// Checks the memory `image` of a survivor, and again once all dead clients are recovered.
     fn survive(&mut self, mut image: Image, states: &[Vec<State>]) {
         self.check_contents(&image, states);
         recover_all(&self.bench).iter().for_each(|written| image.apply(written));
@@ -137,8 +137,8 @@ impl Enumeration<'_> {
         }
     }
 
-    /// Checks memory `image` once its `lost` extents, which nothing referred to, are given back. Several
-    /// memories become the same one by that, and one check is enough for it.
+    /// Checks memory `image` once its `lost` unreferenced extents are reclaimed. Several memories become equal by that,
+    /// and one check is enough for them.
     fn give_back(&mut self, mut image: Image, lost: u64, states: &[Vec<State>]) {
         self.demand(give_back(&self.bench)).iter().for_each(|written| image.apply(written));
         if self.given_back.insert(image.hash()) {
@@ -147,8 +147,8 @@ impl Enumeration<'_> {
         self.check_contents(&image, states);
     }
 
-    /// The possible states when a client dies after so many `changes`, that carried out `ops`: it was answered some,
-    /// and the next one of them is pending.
+    /// Returns the possible states when a client that carried out `ops` dies after `changes` changes: some of them were
+    /// answered, and the next one is pending.
     fn possible(
         &mut self,
         ops: &[Op],
@@ -167,7 +167,7 @@ impl Enumeration<'_> {
         possible
     }
 
-    /// Each death of the client that run so in memory `image`.
+    /// Explores each death of the client with this `run` in memory `image`.
     fn die(&mut self, image: &Image, run: &ScriptRun, answers: &[Vec<Answer>], states: &[Vec<State>]) {
         let deaths = self.path.len();
         let Log { written, .. } = &run.log;
@@ -222,7 +222,7 @@ fn groups<'s>(cases: &[&'s Case]) -> Vec<Vec<&'s Case>> {
     groups.into_iter().map(|(_, cases)| cases).collect()
 }
 
-/// The memories that the first client of `case` leaves if it dies at any step, in order.
+/// Returns the memories that the first client of `case` leaves if it dies at any step, in order.
 pub fn memories(case: &Case) -> Vec<Image> {
     let bench = case.filled.bench.fork();
     let mut memory = Image::of(&bench);
@@ -238,7 +238,7 @@ pub fn memories(case: &Case) -> Vec<Image> {
     memories
 }
 
-/// Ends all enumerations when the one that has it panics.
+/// A guard that ends all enumerations when its own panics.
 struct EndAll<'s>(&'s AtomicBool);
 
 impl Drop for EndAll<'_> {
@@ -247,7 +247,7 @@ impl Drop for EndAll<'_> {
     }
 }
 
-/// Every death in `cases`, which leave the same memories, unless `is_over`; what was enumerated for each of them.
+/// Enumerates every death in `cases`, which leave the same memories, unless `is_over`; returns the counts of each case.
 fn enumerate(cases: &[&Case], is_over: &AtomicBool) -> Vec<Counts> {
     let _end_all = EndAll(is_over);
     let case = cases[0];
@@ -258,9 +258,9 @@ fn enumerate(cases: &[&Case], is_over: &AtomicBool) -> Vec<Counts> {
         bench: case.filled.bench.fork(),
         universe: Universe::new(&case.filled.model),
         seen: Default::default(),
-        survived: Observed::default(),
-        audited: Observed::default(),
-        given_back: Observed::default(),
+        survived: ImageSet::default(),
+        audited: ImageSet::default(),
+        given_back: ImageSet::default(),
         path: Vec::new(),
         counts: Counts::default(),
     };
@@ -273,7 +273,7 @@ fn enumerate(cases: &[&Case], is_over: &AtomicBool) -> Vec<Counts> {
     cases.iter().zip(first_steps).map(of_case).collect()
 }
 
-/// Every death in all of `cases`, or until something is wrong; prints what was enumerated.
+/// Enumerates every death in all of `cases`, until something is wrong, and prints the counts.
 pub fn enumerate_all(title: &str, cases: &[Case]) -> Vec<Counts> {
     let wanted = std::env::var("GUIRA_CASE").unwrap_or_default();
     let cases: Vec<&Case> = cases.iter().filter(|case| case.name.contains(&wanted)).collect();
@@ -299,7 +299,7 @@ pub fn enumerate_all(title: &str, cases: &[Case]) -> Vec<Counts> {
     all
 }
 
-/// Demands that so many different memories were left by a third death, and so many records replayed.
+/// Asserts that at least this many different memories were left by a third death, and this many records replayed.
 pub fn demand_cases(all: &[Counts], third_deaths: u64, replays: u64) {
     if std::env::var_os("GUIRA_CASE").is_none() {
         let memories: u64 = all.iter().map(|counts| counts.memories[DEPTH - 1]).sum();

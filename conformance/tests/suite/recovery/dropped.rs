@@ -13,11 +13,11 @@ use crate::recovery::audit::{State, Universe, check_recovered, recover_all};
 use crate::recovery::deaths::memories;
 use crate::recovery::fixture::{self, SEED, SLOTS, key};
 
-/// More polls than a change takes that recovers somebody.
+/// More polls than a change with a recovery takes.
 const MOST_POLLS: usize = 160;
 
-/// [R-RECOVER-4] Of two who want to recover a client one gets the proof; and a proof of an earlier client of the slot
-/// recovers nobody.
+/// [R-RECOVER-4] Of two clients that want to recover a third one gets the proof; and a proof of an earlier client of
+/// the slot recovers no client.
 #[test]
 fn one_client_at_a_time_recovers_and_only_the_dead() {
     let bench = fixture::insert(Profile::Shm, 1).filled.bench.fork();
@@ -37,7 +37,8 @@ fn one_client_at_a_time_recovers_and_only_the_dead() {
 }
 
 /// [R-RECOVER-4] [R-DROP-1] An operation is dropped after any number of polls, also in the middle of a recovery: until
-/// its client has drained what was in flight, nobody else recovers that client, and afterwards whoever comes next does.
+/// its client has drained its batch in flight, no other client can recover the dead one, and afterwards the next one
+/// does.
 #[test]
 fn a_dropped_recovery_blocks_others_until_it_is_drained() {
     println!("seed {SEED}");
@@ -63,7 +64,7 @@ fn a_dropped_recovery_blocks_others_until_it_is_drained() {
         block_on(dropper.client.settle(&mut dropper.lane)).expect("the heap loses nothing");
         let context = format!("{op:x?}, its recoverer dropped after {polls} polls, then {answer:?}");
         assert!(answer.is_ok() || matches!(answer, Err(Error { kind: ErrorKind::Busy { .. }, .. })), "{context}");
-        // Whoever died is recovered by now, or by the next one.
+        // The dead client is recovered by now, or by the next one.
         let mut last = bench.client_with(SLOTS[3], bench.region.lane(), config).recovering(&bench);
         let seen = last.apply(&third).unwrap_or_else(|error| panic!("{context}: {error}"));
         drop((dropper, other, last));
@@ -71,7 +72,7 @@ fn a_dropped_recovery_blocks_others_until_it_is_drained() {
         let mut states = vec![State::default().with_pending(op).with_pending(&second)];
         if let Ok(answer) = &answer {
             states = universe.answered(&states, &third, answer);
-            // The dropped change was posted before or is drained after the other one's.
+            // The dropped change was posted before, or is drained after, the other client's.
             states = states.into_iter().flat_map(|state| [state.clone(), state.with_pending(&second)]).collect();
         }
         let states = universe.answered(&states, &third, &seen);
@@ -84,7 +85,7 @@ fn a_dropped_recovery_blocks_others_until_it_is_drained() {
     assert!(kept_away > 20);
 }
 
-/// Polls `future` so many times, unless it is ready before, and drops it.
+/// Polls `future` up to `polls` times, unless it is ready before, and drops it.
 fn poll_some<F: Future>(future: F, polls: usize) {
     let mut future = pin!(future);
     let mut cx = Context::from_waker(Waker::noop());
@@ -100,7 +101,7 @@ fn a_commit_without_effect_changes_nothing() {
     for polls in 0..MOST_POLLS {
         for dies in [false, true] {
             let bench = case.filled.bench.fork();
-            // The batches of the operation: the locks and rows, the commit.
+            // The operation has two batches: the locks and rows, and the commit.
             let mut batches = 0;
             let hook = move |step| {
                 batches += u64::from(step == Step::Completion);

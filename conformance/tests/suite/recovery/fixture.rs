@@ -1,4 +1,4 @@
-//! Tables, and operations of every case on them.
+//! Tables, and the cases of operations on them.
 
 use std::sync::Arc;
 
@@ -14,31 +14,31 @@ use crate::recovery::lifecycle::{Actor, End, Script, SlotSource, config, run_scr
 pub const SEED: u64 = 11;
 /// Slots of the clients that die, and of the one that survives.
 pub const SLOTS: [u16; 4] = [0, 1, 2, 3];
-/// The slot of whoever fills a table.
+/// The slot of the client that fills a table.
 const FILLER: u16 = 4;
 /// Moves of the longest path that is enumerated.
 pub const MOST_MOVES: u64 = 5;
-/// A full table gets its hole at one key in so many.
+/// Every key with this stride is a candidate for the hole in a full table.
 const HOLE_STEP: usize = 7;
-/// Tables tried until a put moves as many entries as are wanted.
+/// Most tables tried until a put moves the wanted number of entries.
 const TABLES: u64 = 40;
 
-/// Words of each chunk that are not zero before it is used first: of its header, of its marks, of the first words of
+/// Words of each chunk that are not zero before its first use: of its header, of its marks, and of the first words of
 /// its slots of 128 bytes.
 const LITTER: [u64; 6] = [0, 5, 21, 37, 53, 69];
 
-/// A table, and what it holds.
+/// A table and its contents.
 pub struct FilledTable {
     pub bench: Bench,
     pub model: Model,
 }
 
-/// The first client's operation in a table, and what those who come after it do.
+/// A case: the first client's operation in a table, and the scripts of the clients that follow it.
 pub struct Case {
     pub name: String,
     pub filled: Arc<FilledTable>,
     pub scripts: Vec<Script>,
-    /// How many of them die, one after the other.
+    /// The number of clients that die, one after the other.
     pub deaths: usize,
 }
 
@@ -56,14 +56,15 @@ fn bench(format: &str, profile: Profile, seed: u64, chunks: u64) -> Bench {
         device_bytes: profile.caps().device_bytes,
     };
     let bench = Bench::of_config(Preset::Tiny.config_of_rows(64, &options).expect("possible options"), profile, seed);
-    // What earlier values left in the chunks, where a header, marks and slots will be: no format may rely on zeros.
+    // These words are remains of earlier values in the chunks, where a header, marks and slots will be: no format may
+    // rely on zeros.
     for chunk in 0..bench.table.config().chunks {
         LITTER.iter().for_each(|word| bench.store(bench.table.geometry().chunk(chunk).add_words(*word), &[word + 1]));
     }
     bench
 }
 
-/// Carries out `ops` and closes.
+/// Carries out `ops`, and closes the client.
 fn fill(bench: &Bench, model: &mut Model, ops: impl Iterator<Item = Op>) {
     let lane = bench.under(Profile::Shm).region.lane();
     let mut actor = Actor::open(bench, SlotSource::Free(FILLER), config(bench), lane).expect("a free slot");
@@ -77,7 +78,7 @@ fn fill(bench: &Bench, model: &mut Model, ops: impl Iterator<Item = Op>) {
 }
 
 impl FilledTable {
-    /// Keys in rows, seven of eight entries taken or, if possible, all.
+    /// Creates a table with keys in rows, with seven of eight entries taken or, if possible, all.
     fn inline(profile: Profile, seed: u64, fill_percent: u64) -> FilledTable {
         let bench = bench("fixed:8:8", profile, seed, 1);
         let mut model = Model::default();
@@ -86,7 +87,7 @@ impl FilledTable {
         FilledTable { bench, model }
     }
 
-    /// Keys in extents and in rows, in turn.
+    /// Creates a table with keys in extents and in rows, alternating.
     fn extents(profile: Profile, chunks: u64) -> FilledTable {
         let bench = bench("bytes:24", profile, SEED, chunks);
         let mut model = Model::default();
@@ -97,8 +98,8 @@ impl FilledTable {
     }
 }
 
-/// A put of a new key that moves exactly `moves` entries, and a table for it: nearly full, or with a single hole that
-/// is far from the key's rows.
+/// Finds a put of a new key that moves exactly `moves` entries, and a table for it: nearly full, or with a single hole
+/// that is far from the key's rows.
 fn crowded(profile: Profile, moves: u64) -> (Arc<FilledTable>, Op) {
     for table in 0..TABLES {
         let mut filled = FilledTable::inline(profile, SEED + table, if moves < 4 { 88 } else { 130 });
@@ -121,32 +122,32 @@ fn crowded(profile: Profile, moves: u64) -> (Arc<FilledTable>, Op) {
     panic!("no put moves {moves} entries in {TABLES} tables");
 }
 
-/// A put of a new key that moves so many entries, and newcomers after it.
+/// Returns the case of a put of a new key that moves `moves` entries, with newcomers after it.
 pub fn insert(profile: Profile, moves: u64) -> Case {
     let (filled, op) = crowded(profile, moves);
     cases(&filled, vec![named(&format!("insert, {moves} moves"), op)], 8).swap_remove(0)
 }
 
-/// A table with keys in extents and in rows, in turn.
+/// Creates a table with keys in extents and in rows, alternating.
 pub fn extents_in(profile: Profile, chunks: u64) -> FilledTable {
     FilledTable::extents(profile, chunks)
 }
 
-/// Who comes after the first client.
+/// The clients that follow the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Successors {
-    /// Others put the same key, in slots of their own: they recover those whose locks they meet.
+    /// Clients that put the same key, in slots of their own, and recover those whose locks they meet.
     Newcomers,
-    /// Others take the slot of the dead, and put the same key.
+    /// Clients that take the slot of the dead one, and put the same key.
     Reusers,
-    /// One looks the key up and removes it, one recovers that one and swaps, one puts.
+    /// One client that looks the key up and removes it, one that recovers that client and swaps, and one that puts.
     Mixed,
 }
 
 const SUCCESSORS: [Successors; 3] = [Successors::Newcomers, Successors::Reusers, Successors::Mixed];
 
 impl Successors {
-    /// The scripts after that of `first`, whose last operation is `op`. Survivors' values have `value_bytes`.
+    /// Returns the scripts after that of `first`, whose last operation is `op`. Survivors' values have `value_bytes`.
     fn scripts(self, op: &Op, value_bytes: usize) -> [Script; 3] {
         let put = |seed| Op::Put(op.key().to_vec(), vec![seed; value_bytes]);
         let key = || op.key().to_vec();
@@ -168,7 +169,7 @@ impl Successors {
     }
 }
 
-/// Each of `firsts`, with everybody who may come after it.
+/// Returns a case for each of `firsts` with each kind of successors.
 fn cases(filled: &Arc<FilledTable>, firsts: Vec<(String, Script)>, value_bytes: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     for (name, first) in firsts {
@@ -186,7 +187,7 @@ fn named(name: &str, op: Op) -> (String, Script) {
     (name.to_owned(), Script::of(SLOTS[0], &op))
 }
 
-/// Operations on keys in rows.
+/// Returns the cases of operations on keys in rows.
 pub fn inline(profile: Profile) -> Vec<Case> {
     let filled = Arc::new(FilledTable::inline(profile, SEED, 88));
     let exists = filled.model.0.keys().next().expect("a filled table").clone();
@@ -214,7 +215,7 @@ pub fn inline(profile: Profile) -> Vec<Case> {
     all
 }
 
-/// Operations on keys in extents.
+/// Returns the cases of operations on keys in extents.
 pub fn extents(profile: Profile) -> Vec<Case> {
     let filled = Arc::new(FilledTable::extents(profile, 10));
     let (in_extent, in_row, missing) = (|| key(2), || key(3), || key(1 << 40));
@@ -236,7 +237,7 @@ pub fn extents(profile: Profile) -> Vec<Case> {
         ),
     ];
     let mut all = cases(&filled, ops, 70);
-    // A run of two chunks: a WRITE of 500 words and more.
+    // This value takes a run of two chunks: a WRITE of 500 words and more.
     let mut runs = cases(&filled, vec![named("extent: a run", Op::Put(in_extent(), vec![7; 4_100]))], 70);
     runs.iter_mut().for_each(|case| case.deaths = if is_long() { 3 } else { 2 });
     all.append(&mut runs);
@@ -244,7 +245,8 @@ pub fn extents(profile: Profile) -> Vec<Case> {
     all
 }
 
-/// Clients that sweep up what earlier deaths have lost, and die in doing so. // [R-RECOVER-7]
+/// Returns the cases of clients that sweep up what earlier deaths have leaked, and die while they do so. //
+/// [R-RECOVER-7]
 fn sweeps(profile: Profile) -> Vec<Case> {
     let filled = Arc::new(with_leaks(profile));
     let sweeper = |entry| Script { entry, ops: vec![Op::Put(key(2), vec![8; 70])], end: End::ExhaustsSpace };
@@ -255,7 +257,7 @@ fn sweeps(profile: Profile) -> Vec<Case> {
     vec![case("extent: sweep, newcomers", newcomers), case("extent: sweep, reusers", reusers)]
 }
 
-/// Whether there is time for everything.
+/// Whether the run is a long one, with all cases in full.
 pub fn is_long() -> bool {
     std::env::var_os("GUIRA_LONG").is_some_and(|value| value == "1")
 }

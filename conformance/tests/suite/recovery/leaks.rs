@@ -1,4 +1,4 @@
-//! Space that deaths lose, and that comes back. // [R-RECOVER-7]
+//! Space that deaths leak, and that is reclaimed. // [R-RECOVER-7]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::recovery::image::Image;
 use crate::recovery::lane::{LoggedLane, Written};
 use crate::recovery::lifecycle::{Actor, Script, SlotSource, config, run_script};
 
-/// Deaths, each of which loses a place: many times as many as the table has.
+/// Deaths, each of which leaks a place: many times as many as the table has.
 const DEATHS: u64 = 1_500;
-/// A filled's chunks. 29 values of 80 bytes fit in one.
+/// Chunks of a table. 29 values of 80 bytes fit in one.
 const CHUNKS: u64 = 6;
 const PLACES: u64 = CHUNKS * 29;
 
-/// Where a client dies.
+/// The point at which a client dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// Between the retirement of its record and the mark of the extent it freed.
@@ -37,7 +37,8 @@ pub enum Loss {
 pub const LOSSES: [Loss; 3] = [Loss::Mark, Loss::Unlinked, Loss::Torn];
 
 impl Loss {
-    /// The number of changes of `written`, those of a put over an extent in `slot`, after which the client dies.
+    /// Returns the number of changes among `written`, those of a put over an extent in `slot`, after which the client
+    /// dies.
     fn cut(self, bench: &Bench, slot: u16, written: &[Written]) -> usize {
         let seal = bench.table.geometry().slot(slot).word() as usize + Seal::word(bench.table.rows());
         let retired = |it: &Written| it.word == seal && !Seal(it.value).is_sealed();
@@ -49,7 +50,7 @@ impl Loss {
     }
 }
 
-/// Where the words of the extent begin and end among `written`: the longest run of neighbours.
+/// Returns where the words of the extent begin and end among `written`: the longest run of consecutive words.
 fn extent_words(bench: &Bench, written: &[Written]) -> (usize, usize) {
     let chunks = bench.table.geometry().chunk(0).word() as usize..bench.region.memory().main.len();
     let is_next = |a: &Written, b: &Written| a.word + 1 == b.word && chunks.contains(&a.word);
@@ -61,7 +62,7 @@ fn extent_words(bench: &Bench, written: &[Written]) -> (usize, usize) {
     runs.max_by_key(|(first, end)| end - first).expect("something was written")
 }
 
-/// Puts over an extent, as a client in `slot` that dies so.
+/// Puts over an extent, as a client in `slot` that dies at this point.
 fn die(bench: &Bench, image: &mut Image, slot: u16, loss: Loss, value: u8) {
     image.load(bench);
     let script = Script::of(slot, &Op::Put(key(2), vec![value; 80]));
@@ -72,14 +73,14 @@ fn die(bench: &Bench, image: &mut Image, slot: u16, loss: Loss, value: u8) {
     image.load(bench);
 }
 
-/// Extents that nothing refers to and nobody marked.
+/// Returns the number of unreferenced extents that are not marked.
 fn unreferenced(bench: &Bench) -> u64 {
     let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
     let report = block_on(check_table(&mut LoggedLane::new(&bench.region), &bench.table, &options, &mut |_| ()));
     report.expect("the heap reads").unreferenced_extents
 }
 
-/// A filled in which each kind of death has lost a place.
+/// Creates a table in which each kind of death has leaked a place.
 pub fn with_leaks(profile: Profile) -> FilledTable {
     let filled = fixture::extents_in(profile, CHUNKS);
     let (bench, mut image) = (filled.bench.under(Profile::Shm), Image::of(&filled.bench));
@@ -95,8 +96,8 @@ pub fn with_leaks(profile: Profile) -> FilledTable {
     FilledTable { bench: filled.bench, model }
 }
 
-/// [R-RECOVER-7] Each death loses a place, and there are many more deaths than places: nobody runs out of room, because
-/// whoever adopts a chunk, or finds no room, sweeps up what was lost.
+/// [R-RECOVER-7] Each death leaks a place, and there are many more deaths than places: clients still find space,
+/// because a client that adopts a chunk, or finds no space, sweeps up what was leaked.
 #[test]
 fn deaths_leak_no_space() {
     for loss in LOSSES {
@@ -116,20 +117,20 @@ fn deaths_leak_no_space() {
     }
 }
 
-/// [R-RECOVER-7] What others lose in the chunks of a client that scripts, it finds itself when it needs room.
+/// [R-RECOVER-7] A live client finds by itself what other clients leaked in its chunks, when it needs space.
 #[test]
 fn lost_marks_in_chunks_of_live_clients_are_found() {
     let filled = fixture::extents_in(Profile::Shm, CHUNKS);
     let bench = &filled.bench;
     let mut owner =
         Actor::open(bench, SlotSource::Free(SLOTS[3]), config(bench), LoggedLane::new(&bench.region)).expect("free");
-    // Until there is no room for one more, which the last try finds out by itself.
+    // This continues until there is no space for one more, which the last try finds out by itself.
     let keys: Vec<u64> = (1 << 20..(1 << 20) + 60).collect();
     for i in &keys {
         block_on(owner.apply(&Op::Put(key(*i), vec![1; 80]))).expect("room");
     }
     let lost_by = |owner: &mut Actor, i: u64| {
-        // A client removes it, and dies before it marks the place. The owner scripts on beside it.
+        // A client removes the key, and dies before it marks the place. The owner continues to live beside it.
         let script = Script::of(SLOTS[0], &Op::Remove(key(i)));
         let before = Image::of(bench);
         let run = run_script(bench, &script, LoggedLane::new(&bench.region)).expect("a free slot");
@@ -149,8 +150,9 @@ fn lost_marks_in_chunks_of_live_clients_are_found() {
     assert_eq!(unreferenced(bench), 0);
 }
 
-/// [R-RECOVER-7] What a dead client was freeing is not lost as long as it holds its locks: nothing refers to it any
-/// more, but its record is sealed, and whoever recovers that client marks it, which must not come late.
+/// [R-RECOVER-7] An extent that a dead client was freeing is not leaked as long as the client holds its locks: no entry
+/// refers to it any more, but its record is sealed, and the client that recovers it marks the extent, which must not be
+/// late.
 #[test]
 fn extents_a_dead_client_was_freeing_are_left_to_its_recovery() {
     let filled = fixture::extents_in(Profile::Shm, CHUNKS);
@@ -163,14 +165,15 @@ fn extents_a_dead_client_was_freeing_are_left_to_its_recovery() {
     }
     let swept = |owner: &Actor| owner.extents.as_ref().map(guira_extents::Extents::swept);
     for i in &keys {
-        // A client removes it, and dies when no row refers to its extent any more, and before its record is retired.
+        // A client removes the key, and dies when no row refers to its extent any more, and before its record is
+        // retired.
         let script = Script::of(SLOTS[0], &Op::Remove(key(*i)));
         let mut image = Image::of(bench);
         let run = run_script(bench, &script, LoggedLane::new(&bench.region)).expect("a free slot");
         let cut = Loss::Mark.cut(bench, SLOTS[0], &run.log.written) - 1;
         run.log.written[..cut].iter().for_each(|written| image.apply(written));
         image.load(bench);
-        // From the second key on somebody was recovered, so all of its chunks are looked through.
+        // From the second key on a client was recovered, so all of its chunks are scanned.
         owner.exhaust_space();
         assert_eq!(swept(&owner), Some(0), "key {i}: the extent is the dead client's to free");
         let recovered = recover_slot(bench, SLOTS[0]).expect("it is dead");
@@ -185,7 +188,7 @@ fn extents_a_dead_client_was_freeing_are_left_to_its_recovery() {
 }
 
 /// [R-RECOVER-7] [R-READ-3] [R-INSERT-4] An extent whose entry moves from one of its rows to the other while it is
-/// looked up is never called lost, wherever the two WRITEs of the move fall among the verbs of the lookup.
+/// looked up is never treated as leaked, wherever the two WRITEs of the move fall among the verbs of the lookup.
 #[test]
 fn a_moving_extent_is_not_swept() {
     /// Verbs of a lookup: the extent's header, the extent, two rows, their trailers, their locks.
@@ -228,7 +231,7 @@ fn a_moving_extent_is_not_swept() {
     assert!(found["Linked"] >= 80 && found["Unsettled"] >= 1, "{found:?}");
 }
 
-/// Puts `owner`'s id, or 0, into the locks of `rows`.
+/// Stores `owner`'s id, or 0, in the locks of `rows`.
 fn hold_locks(bench: &Bench, rows: [RowId; 2], owner: u16) {
     let locks = bench.table.locks();
     let masks = rows.map(|row| locks.mask(locks.lock_of(row)));
@@ -239,8 +242,7 @@ fn hold_locks(bench: &Bench, rows: [RowId; 2], owner: u16) {
     }
 }
 
-/// [R-COMMIT-1] [R-EXTENT-4] Wherever a client dies: as long as a record is sealed, the extent that it frees is
-/// allocated.
+/// [R-COMMIT-1] [R-EXTENT-4] Wherever a client dies, the extent that a sealed record frees is still allocated.
 #[test]
 fn a_death_in_shared_memory_leaves_no_sealed_record_of_what_is_free() {
     let mut memories_seen = 0;
@@ -254,7 +256,8 @@ fn a_death_in_shared_memory_leaves_no_sealed_record_of_what_is_free() {
     assert!(memories_seen > 200);
 }
 
-/// [R-RECOVER-2] [R-EXTENT-4] A replay marks the extent that its record frees: the sweep is for what nobody knows of.
+/// [R-RECOVER-2] [R-EXTENT-4] A replay marks the extent that its record frees: the sweep is only for extents that no
+/// record names.
 #[test]
 fn a_replay_in_shared_memory_marks_what_its_record_frees() {
     let mut marked = 0;

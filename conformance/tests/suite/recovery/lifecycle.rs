@@ -1,4 +1,5 @@
-//! The script of a client from taking its slot to its end: what guira's own client does, over a lane of the test.
+//! The lifecycle of a client, from taking its slot to its end, like that of Guira's own client, over a lane of the
+//! test.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,27 +15,27 @@ use guira_rcuckoo::{
 
 use crate::recovery::lane::{Log, LoggedLane};
 
-/// How a client gets its slot.
+/// The slot that a client takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotSource {
-    /// Takes one that nobody has.
+    /// A free slot.
     Free(u16),
-    /// Recovers the dead client of this one, and takes it: what a client does that finds no slot free. // [R-SLOT-1]
+    /// The slot of a dead client, which is recovered first, as by a client that finds no free slot. // [R-SLOT-1]
     Dead(u16),
 }
 
-/// What a client does in the end.
+/// The end of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Nothing: its program is killed.
+    /// Its program is killed.
     Killed,
-    /// Gives back its chunks and its slot.
+    /// Releases its chunks and its slot.
     Closes,
-    /// Asks for more space than there is, so that all that nobody needs is given back, and then closes.
+    /// It asks for more space than there is, so that all unneeded space is reclaimed, and then closes.
     ExhaustsSpace,
 }
 
-/// A client's script.
+/// A client's operations, with its slot and its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
     pub entry: SlotSource,
@@ -43,7 +44,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// That of a client that carries out `op` in a free slot.
+    /// Creates the script of a client that carries out `op` in a free slot, and is killed.
     pub fn of(slot: u16, op: &Op) -> Script {
         Script { entry: SlotSource::Free(slot), ops: vec![op.clone()], end: End::Killed }
     }
@@ -55,29 +56,29 @@ impl Script {
     }
 }
 
-/// What came of it.
+/// The result of a script.
 #[derive(Debug, Default)]
 pub struct ScriptRun {
     /// The answer to each operation.
     pub answers: Vec<Result<Observed, Error>>,
-    /// How many words had been changed when each answer came.
+    /// The number of words that had been changed at each answer.
     pub answered_at: Vec<usize>,
     pub log: Log,
     pub counters: Counters,
 }
 
-/// A client with the allocator of guira's.
+/// A client with Guira's allocator of extents.
 pub struct Actor<L: Lane = LoggedLane> {
     pub client: Client,
     pub extents: Option<Extents>,
     pub lane: L,
-    /// What it recovered to get its slot.
+    /// The recovery with which it got its slot.
     pub recovered: Option<Recovered>,
     owner: OwnerId,
     _hold: SlotHold,
 }
 
-/// Why a script ended early.
+/// The reason why a script ended early.
 #[derive(Debug)]
 pub struct Failure(pub String);
 
@@ -91,7 +92,8 @@ fn failure(error: impl fmt::Display) -> Failure {
     Failure(error.to_string())
 }
 
-/// Waits are for the dead, and cost nothing by a lane's own clock: so a wait takes few tries.
+/// Returns a configuration in which a wait takes few tries: clients wait only for dead ones, and waits cost nothing by
+/// a lane's own clock.
 pub fn config(bench: &Bench) -> ClientConfig {
     ClientConfig {
         cache_bytes: 2 << 10,
@@ -102,11 +104,11 @@ pub fn config(bench: &Bench) -> ClientConfig {
 }
 
 impl<L: Lane> Actor<L> {
-    /// A client that recovers those it finds dead.
+    /// Opens a client that recovers clients it finds dead.
     pub fn open(bench: &Bench, entry: SlotSource, config: ClientConfig, mut lane: L) -> Result<Actor<L>, Failure> {
         let (SlotSource::Free(slot) | SlotSource::Dead(slot)) = entry;
         let hold = bench.region.hold(slot).map_err(failure)?;
-        let mut hold = hold.ok_or_else(|| Failure(format!("slot {slot} is somebody's")))?;
+        let mut hold = hold.ok_or_else(|| Failure(format!("slot {slot} is taken")))?;
         let table = &bench.table;
         let mut recovered = None;
         let (owner, hold) = block_on(async {
@@ -130,7 +132,7 @@ impl<L: Lane> Actor<L> {
         Ok(Actor { client, extents, lane, recovered, owner, _hold: hold })
     }
 
-    /// Carries out `op`, with its value in an extent if it does not fit in a row: as `guira::aio::Client` does.
+    /// Carries out `op`, with its value in an extent if it does not fit in a row, as `guira::aio::Client` does.
     pub async fn apply(&mut self, op: &Op) -> Result<Observed, Error> {
         let Op::Get(key) = op else { return self.change(op).await };
         let mut value = Vec::new();
@@ -178,7 +180,7 @@ impl<L: Lane> Actor<L> {
         Ok(Observed::Outcome(changed?.outcome))
     }
 
-    /// Asks for more than there is. // [R-EXTENT-5] [R-RECOVER-7]
+    /// Asks for more space than there is. // [R-EXTENT-5] [R-RECOVER-7]
     pub fn exhaust_space(&mut self) {
         let Some(extents) = &mut self.extents else { return };
         let most =
@@ -188,7 +190,7 @@ impl<L: Lane> Actor<L> {
         assert!(matches!(refused, Err(guira_extents::ExtentError::Full { .. })), "{refused:?}");
     }
 
-    /// Gives back its chunks and its slot.
+    /// Releases its chunks and its slot.
     pub fn close(mut self) -> Result<L, Failure> {
         if let Some(extents) = &mut self.extents {
             block_on(extents.close(&mut self.lane)).map_err(failure)?;
@@ -198,7 +200,7 @@ impl<L: Lane> Actor<L> {
     }
 }
 
-/// Lives `script` on `bench`, through `lane`.
+/// Runs `script` on `bench`, through `lane`.
 pub fn run_script(bench: &Bench, script: &Script, lane: LoggedLane) -> Result<ScriptRun, Failure> {
     let mut run = ScriptRun::default();
     let mut actor = Actor::open(bench, script.entry, config(bench), lane)?;

@@ -1,4 +1,4 @@
-//! Readers look past those who stand still.
+//! Readers that read through the records of stopped clients.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn readers_read_through_records_of_stopped_clients() {
     println!("seed {SEED}");
     for cases in [fixture::inline(Profile::Shm), fixture::extents(Profile::Shm)] {
         let (mut torn, mut seen_after) = (0, 0);
-        // One successors of each: it is the first client that matters.
+        // One kind of successors is enough, because only the first client matters.
         for case in cases.iter().filter(|case| case.name.ends_with("newcomers")) {
             let bench = case.filled.bench.fork();
             let before = &case.filled.model;
@@ -40,7 +40,7 @@ fn readers_read_through_records_of_stopped_clients() {
     }
 }
 
-/// What a reader finds, key by key and in a scan, which must agree.
+/// Returns what a reader finds, key by key and in a scan, which must agree.
 fn read_all(bench: &Bench, before: &Model, after: &Model, context: &str) -> Model {
     let config = ClientConfig { deadline_ns: 0, ..ClientConfig::for_table(&bench.table) };
     let mut reader = Reader::new(Arc::clone(&bench.table), config);

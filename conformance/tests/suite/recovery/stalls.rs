@@ -1,8 +1,8 @@
-//! Clients that are stopped, and go on: they are alive, and nobody takes what they hold.
+//! Clients that are stopped and continue: they are alive, and no other client takes what they hold.
 //!
-//! An operation is stopped before each of its steps, once each time; others look up and change its key, and every key
-//! of the rows it changes; then it goes on. All answers, and what the table holds at the end, must be those of one
-//! order of the operations.
+//! An operation is stopped once before each of its steps; others look up and change its key, and every key of the rows
+//! it changes; then it continues. All answers, and the table's contents at the end, must be those of one order of the
+//! operations.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -17,10 +17,10 @@ use crate::recovery::fixture::{self, Case, SLOTS};
 use crate::recovery::lane::LoggedLane;
 use crate::recovery::lifecycle::{Actor, End, Script, SlotSource, config, run_script};
 
-/// How long others wait: longer than a client waits before it asks whether somebody is alive.
+/// The deadline of other clients: longer than the time after which a client asks whether another one is alive.
 const DEADLINE_NS: u64 = 4_000_000;
 
-/// What others did while somebody was stopped, with the answers.
+/// The operations of others while a client was stopped, with the answers.
 #[derive(Default)]
 struct Meanwhile {
     answered: Vec<(Op, Observed)>,
@@ -34,8 +34,8 @@ struct Counts {
     changed: u64,
 }
 
-/// [R-RECOVER-1] [R-READ-9] [R-LOCK-4] Whoever meets a stopped client waits until its deadline, and is told its name;
-/// readers look past it; and when it goes on, it completes what it began.
+/// [R-RECOVER-1] [R-READ-9] [R-LOCK-4] A client that meets a stopped one waits until its deadline, and its error names
+/// the owner; readers read through the record; and the stopped client completes its operation when it continues.
 #[test]
 fn a_stopped_client_is_alive_and_continues() {
     println!("seed {}", fixture::SEED);
@@ -87,7 +87,7 @@ fn stop_everywhere(case: &Case) -> Counts {
     counts
 }
 
-/// How many steps the first operation of `case` has, and the keys that it or its rows have.
+/// Returns the number of steps of the first operation of `case`, and the keys of its rows.
 fn go_through(case: &Case) -> (u64, BTreeSet<Vec<u8>>) {
     let bench = case.filled.bench.fork();
     let (geometry, rows) = (bench.table.geometry(), bench.table.rows());
@@ -140,8 +140,8 @@ fn act_meanwhile(bench: &Bench, key: &[u8]) -> Meanwhile {
     meanwhile
 }
 
-/// Whether there is a moment among `others` at which `own` operation may have taken effect, so that all answers and the
-/// table are right.
+/// Checks that there is a moment among `others` at which the operation `own` may have taken effect, so that all answers
+/// and the table are right.
 fn check_order(bench: &Bench, model: &Model, own: (&Op, &Observed), others: &[(Op, Observed)]) -> Result<(), String> {
     recover_all(bench);
     let contents = Model(bench.contents()?);

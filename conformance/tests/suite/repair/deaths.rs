@@ -1,4 +1,5 @@
-//! A client dies at every step of an operation, whoever repairs it dies at every step, too, and others go on.
+//! Deaths: a client dies at every step of an operation, the client that repairs after it dies at every step, too, and
+//! others continue.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,12 +14,12 @@ use crate::repair::fixture::{Fixture, SEED, add, key, reclaim_all, run, taken};
 /// Tables whose operations are enumerated.
 const TABLES: u64 = 4;
 
-/// What was enumerated.
+/// Counts of the enumeration.
 #[derive(Debug, Default)]
 struct Cases {
     deaths: u64,
     deaths_in_repair: u64,
-    /// Tables that hold what nobody wrote, or lack what was acknowledged: where WRITEs tear.
+    /// Tables that hold values that were never written, or lack acknowledged ones: where WRITEs tear.
     mixed: u64,
     met: Counters,
 }
@@ -35,8 +36,9 @@ fn after(models: &[Model], op: &Op) -> Vec<Model> {
     models.iter().cloned().map(apply).collect()
 }
 
-/// Reclaims what is taken still, and looks at everything: locks are free, every row verifies; every key stands once and
-/// where it is looked for, and the table is one of `possible`, unless WRITEs tear: then it is counted if it is not.
+/// Reclaims locks that are still taken, and checks everything: locks are free, every row verifies, every key is stored
+/// once and in one of its rows, and the table is one of `possible`, except that it is only counted if it is not where
+/// WRITEs tear.
 fn audit(bench: &Bench, unit: u64, possible: &[Model], cases: &mut Cases, context: &str) {
     add(&mut cases.met, &reclaim_all(bench, 3, unit));
     assert_eq!(taken(bench), [], "{context}");
@@ -83,7 +85,7 @@ fn die_everywhere(fixture: &Fixture, op: &Op, unit: u64, cases: &mut Cases) {
     }
 }
 
-/// Every operation of several tables.
+/// Enumerates every operation of several tables.
 fn die_in_all(unit: u64) -> Cases {
     let mut cases = Cases::default();
     for seed in SEED..SEED + TABLES {
@@ -97,7 +99,7 @@ fn die_in_all(unit: u64) -> Cases {
 }
 
 /// [R-REPAIR-1] [R-REPAIR-3] [R-REPAIR-4] [R-REPAIR-6] [R-REPAIR-7] [R-REPAIR-8] Where a WRITE happens wholly or not at
-/// all, nothing is lost, doubled or mixed by a death at any step, nor by another one at any step of the repair.
+/// all, no entry is lost, duplicated or mixed by a death at any step, nor by another one at any step of the repair.
 #[test]
 fn a_death_is_repaired_where_writes_are_atomic() {
     let cases = die_in_all(Caps::WHOLE_WRITE);
@@ -108,7 +110,8 @@ fn a_death_is_repaired_where_writes_are_atomic() {
 }
 
 /// [R-REPAIR-6] [R-REPAIR-7] Where a WRITE tears at every word, all four states are found and left as printed: each row
-/// verifies afterwards, and each lock is free. But some hold what nobody wrote, or lack what was acknowledged: H10.
+/// verifies afterwards, and each lock is free. But some rows hold values that were never written, or lack acknowledged
+/// ones: H10.
 #[test]
 fn every_state_is_reached_and_left_where_writes_tear() {
     let cases = die_in_all(WORD_BYTES);
@@ -124,7 +127,7 @@ fn every_state_is_reached_and_left_where_writes_tear() {
     assert!(cases.mixed > 0 && cases.mixed < cases.deaths + cases.deaths_in_repair, "{cases:?}");
 }
 
-/// [R-REPAIR-7] Of an entry that stands in both of its rows the copy in the second one goes, whichever is older.
+/// [R-REPAIR-7] If an entry is in both of its rows, the copy in the second one is removed, whichever is older.
 #[test]
 fn repair_removes_the_copy_in_the_second_row() {
     let fixture = Fixture::new();
@@ -147,7 +150,7 @@ fn repair_removes_the_copy_in_the_second_row() {
     assert!(moved_to_second > 2, "{moved_to_second}");
 }
 
-/// The rows in which `key` stands.
+/// Returns the rows in which `key` is stored.
 fn rows_with(bench: &Bench, key: &[u8]) -> Vec<RowId> {
     let (rows, placement) = (bench.table.rows(), bench.table.placement());
     let digest = placement.digest(key);

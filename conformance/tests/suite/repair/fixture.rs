@@ -1,4 +1,4 @@
-//! A table of preset `paper`, nearly full, and operations of every shape on it.
+//! A nearly full table of preset `paper`, and the cases of operations on it.
 
 use guira_conformance::{Actors, Bench, Model, NextStep, Op, VerbKind};
 use guira_fabric::Profile;
@@ -7,14 +7,14 @@ use guira_rcuckoo::{ClientConfig, Counters, Error};
 
 pub const SEED: u64 = 23;
 const ROWS: u64 = 128;
-/// Keys above are nobody's.
+/// Keys above this one are unused.
 const NEW_KEYS: u64 = 1 << 40;
 
 pub fn key(i: u64) -> Vec<u8> {
     i.to_le_bytes().to_vec()
 }
 
-/// The printed timeouts, and few tries until they pass.
+/// Returns a configuration with the printed timeouts, and few tries until they pass.
 pub fn config(bench: &Bench) -> ClientConfig {
     let config = ClientConfig::for_table(&bench.table);
     ClientConfig { backoff_ns: 10_000_000, longest_backoff_ns: 10_000_000, ..config }
@@ -32,7 +32,7 @@ impl Fixture {
         Fixture::of_seed(SEED)
     }
 
-    /// The same with other rows for its keys.
+    /// Creates a fixture with the rows for its keys that `seed` gives.
     pub fn of_seed(seed: u64) -> Fixture {
         let bench = Bench::of_rows(Preset::Paper, "fixed:8:8", ROWS, Profile::Tcp, seed);
         let mut model = Model::default();
@@ -58,7 +58,7 @@ fn insert_with_moves(bench: &Bench, moves: u64) -> Vec<u8> {
     (NEW_KEYS..NEW_KEYS + 4_000).map(key).find(moves_so_many).expect("a key whose insert moves so many")
 }
 
-/// What became of an operation that one client carried out.
+/// The result of an operation that one client carried out.
 pub struct Run {
     pub answer: Result<guira_conformance::Observed, Error>,
     pub counters: Counters,
@@ -88,7 +88,7 @@ pub fn run(bench: &Bench, slot: u16, atomic_write_unit: u64, op: &Op) -> Run {
     Run { answer: answers.remove(0), counters, memories }
 }
 
-/// Every lock that is taken.
+/// Returns every lock that is taken.
 pub fn taken(bench: &Bench) -> Vec<LockId> {
     let words = bench.lock_words();
     words
@@ -98,14 +98,14 @@ pub fn taken(bench: &Bench) -> Vec<LockId> {
         .collect()
 }
 
-/// A missing key with a row under `lock`.
+/// Returns a missing key with a row under `lock`.
 pub fn missing_under(bench: &Bench, lock: LockId) -> Vec<u8> {
     let placement = bench.table.placement();
     let is_under = |key: &Vec<u8>| bench.table.locks().lock_of(placement.rows(placement.digest(key)).first) == lock;
     (2 * NEW_KEYS..).map(key).find(is_under).expect("a key of every row")
 }
 
-/// Has every lock that is still taken reclaimed, by clients in slots from `slot` on that want something under it.
+/// Reclaims every lock that is still taken, by clients in slots from `slot` on that need a lock.
 pub fn reclaim_all(bench: &Bench, slot: u16, atomic_write_unit: u64) -> Counters {
     let mut sum = Counters::default();
     for slot in slot.. {
@@ -117,7 +117,7 @@ pub fn reclaim_all(bench: &Bench, slot: u16, atomic_write_unit: u64) -> Counters
     sum
 }
 
-/// Adds what repairs counted.
+/// Adds the counts of repairs.
 pub fn add(sum: &mut Counters, counters: &Counters) {
     sum.suspicions += counters.suspicions;
     sum.false_suspicions += counters.false_suspicions;

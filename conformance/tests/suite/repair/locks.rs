@@ -1,4 +1,4 @@
-//! Locks that name nobody: how they are given back, and what becomes of dead clients' slots.
+//! Locks without owner ids: how they are released, and what happens to the slots of dead clients.
 
 use guira_conformance::{Actors, Observed, Op, block_on};
 use guira_fabric::{Caps, FenceProof, Region};
@@ -7,8 +7,8 @@ use guira_rcuckoo::{Error, ErrorKind, Outcome, Recovered, SlotClient, destroy_ta
 
 use crate::repair::fixture::{Fixture, config, missing_under, taken};
 
-/// [R-REPAIR-8] [R-LOCK-2] Who releases a lock that was reclaimed meanwhile disturbs no other lock of the word, and
-/// learns that it was presumed dead.
+/// [R-REPAIR-8] [R-LOCK-2] A client that releases a lock that was reclaimed in the meantime changes no other lock of
+/// the word, and learns that it was presumed dead.
 #[test]
 fn releasing_a_reclaimed_lock_leaves_its_neighbours_alone() {
     let fixture = Fixture::new();
@@ -24,7 +24,7 @@ fn releasing_a_reclaimed_lock_leaves_its_neighbours_alone() {
         assert_eq!(actors.finish(other).0, [Ok(Observed::Outcome(Outcome::Missing))]);
     }
     assert_eq!(taken(&bench), []);
-    // Somebody else has every other lock of the word.
+    // Other clients hold every other lock of the word.
     let (locks, count) = (bench.table.locks(), bench.table.locks().locks());
     let others: Vec<LockId> = (0..count).map(LockId).filter(|lock| !held.contains(lock)).collect();
     let word = others.iter().fold(0, |word, lock| word | locks.mask(*lock).mask);
@@ -35,8 +35,8 @@ fn releasing_a_reclaimed_lock_leaves_its_neighbours_alone() {
     assert_eq!(counters.reclaimed_locks, held.len() as u64);
 }
 
-/// [R-RECOVER-3] [R-REPAIR-1] The slot of a dead client can be used again, by proof of its death; its locks, which name
-/// nobody, are left to repair.
+/// [R-RECOVER-3] [R-REPAIR-1] The slot of a dead client can be reused, by proof of its death; its locks, which name no
+/// owner, are left to repair.
 #[test]
 fn dead_clients_slots_are_used_again() {
     let fixture = Fixture::new();
@@ -57,7 +57,8 @@ fn dead_clients_slots_are_used_again() {
     assert!(bench.client(0).get(fixture.ops[0].key()).expect("the heap reads").is_some());
 }
 
-/// [R-REPAIR-5] [R-DESTROY-1] The locks of a destroyed table stay taken: who suspects their holders is told.
+/// [R-REPAIR-5] [R-DESTROY-1] The locks of a destroyed table stay taken: a client that suspects their holders gets
+/// `Destroyed`.
 #[test]
 fn a_destroyed_table_is_not_repaired() {
     let fixture = Fixture::new();

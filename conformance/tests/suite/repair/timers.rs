@@ -1,4 +1,4 @@
-//! Failure timers: whom a client suspects, and when.
+//! Failure timers: which clients are suspected, and when.
 
 use guira_conformance::{Actors, Bench, KeyFinder, NextStep, Observed, Op, block_on};
 use guira_fabric::{Caps, Profile, Region, WORD_BYTES};
@@ -8,10 +8,10 @@ use guira_rcuckoo::{ClientConfig, Error, ErrorKind, Outcome, Reader};
 use crate::repair::fixture::{Fixture, SEED, config};
 
 const TIMEOUT_NS: u64 = 100_000_000;
-/// What a repair, and the last wait before it, add.
+/// The time that a repair, and the last wait before it, add.
 const SLACK_NS: u64 = 15_000_000;
 
-/// A table whose client in slot 0 died with `key`'s lock, before it wrote anything.
+/// Creates a table whose client in slot 0 died with `key`'s lock, before it wrote anything.
 fn stranded(fixture: &Fixture, key: &[u8], stop: impl Fn(&NextStep, &Bench) -> bool) -> Bench {
     let bench = fixture.bench.fork();
     let mut actors = Actors::new(&bench, WORD_BYTES);
@@ -46,7 +46,7 @@ fn a_dead_holder_is_suspected_after_the_printed_timeout() {
     assert_eq!(counters.repair_state_4, 1, "it had written nothing");
 }
 
-/// [R-REPAIR-1] A row that changes starts the timer again; a deadline that comes first ends the wait, and nothing is
+/// [R-REPAIR-1] A row that changes restarts the timer; a deadline that comes first ends the wait, and nothing is
 /// repaired.
 #[test]
 fn a_change_under_the_lock_starts_the_timer_again() {
@@ -58,7 +58,7 @@ fn a_change_under_the_lock_starts_the_timer_again() {
     while actors.now_ns() < 60_000_000 {
         actors.step(waiter);
     }
-    // What a living holder would have done: the next version.
+    // A live holder would write the next version like this.
     bench.fill_row(first_row(&bench, &key), &[]);
     let (answers, counters) = actors.finish(waiter);
     assert!(answers[0].is_ok() && counters.suspicions == 1, "{answers:?}");
@@ -73,8 +73,8 @@ fn a_change_under_the_lock_starts_the_timer_again() {
     assert_eq!(counters.suspicions, 0);
 }
 
-/// [R-REPAIR-2] A lookup of a client that meets a row half written for the timeout repairs it; one of a reader without
-/// a client cannot, and says `Busy`.
+/// [R-REPAIR-2] A client's lookup that finds a row half written for the whole timeout repairs it; a reader without a
+/// client cannot, and returns `Busy`.
 #[test]
 fn a_client_that_reads_a_torn_row_repairs_it() {
     let fixture = Fixture::new();
@@ -99,7 +99,7 @@ fn is_whole(bench: &Bench) -> bool {
     bench.contents().is_ok()
 }
 
-/// [R-REPAIR-1] Who has taken one lock word, and waits for another, gives it back before it repairs.
+/// [R-REPAIR-1] A client that has taken one lock word and waits for another releases the first before it repairs.
 #[test]
 fn a_repairer_holds_no_lock() {
     let bench = Bench::of_rows(Preset::Paper, "fixed:8:8", 2048, Profile::Tcp, SEED);

@@ -1,5 +1,5 @@
-//! One put that moves other entries, and its client's death at every verb and inside every WRITE: whoever looks
-//! afterwards finds every key as it was, or is told to wait.
+//! One put that moves other entries, and its client's death at every verb and inside every WRITE: a later reader finds
+//! every key as it was, or gets `Busy`.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ const NEW_VALUE: [u8; 8] = *b"new here";
 
 type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// A table, and a key whose put moves at least one entry.
+/// Creates a table, and finds a key whose put moves at least one entry.
 fn crowded(preset: Preset) -> (Bench, [u8; 8]) {
     let bench = Bench::of_rows(preset, "fixed:8:8", 64, Profile::Shm, SEED);
     let mut filler = bench.client(0);
@@ -35,13 +35,13 @@ fn crowded(preset: Preset) -> (Bench, [u8; 8]) {
     (bench, key_bytes(key))
 }
 
-/// What a look at the table found after a put that went as planned.
+/// The state of the table after a put and the planned death.
 struct Aftermath {
     /// Whether the put was acknowledged.
     is_acknowledged: bool,
-    /// What each key answered: no answer if its row is half written.
+    /// The answer of each key: none if its row is half written.
     answers: BTreeMap<Vec<u8>, Option<Option<Vec<u8>>>>,
-    /// Verbs of the client that put.
+    /// Verbs of the putting client.
     verbs: u64,
 }
 
@@ -127,7 +127,7 @@ fn a_put_that_dies_at_any_step_corrupts_nothing() {
                 }
             }
             println!("{preset} {profile}: {old} deaths without effect, {new} with, {waits} keys half written");
-            // A row that is torn is read by its owner's record. // [R-READ-9]
+            // A torn row is read through its owner's record. // [R-READ-9]
             assert!(old > 0 && new > 0 && waits == 0, "{preset} {profile}: {old} {new} {waits}");
         }
     }

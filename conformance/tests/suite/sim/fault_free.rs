@@ -1,4 +1,4 @@
-//! Nothing fails: every operation succeeds, every answer is linearizable, and the table is in order afterwards.
+//! Runs without faults: every operation succeeds, every answer is linearizable, and the table is in order afterwards.
 
 use guira_fabric::Profile;
 use guira_fabric_sim::Stopped;
@@ -15,7 +15,7 @@ fn run_soundly(scenario: &Scenario) -> Run {
     run
 }
 
-/// [R-READ-1] [R-READ-3] [R-UPDATE-1] Clients that share a table in any network see linearizable keys, and leave a
+/// [R-READ-1] [R-READ-3] [R-UPDATE-1] Clients that share a table in any network see linearizable keys, and leave the
 /// table in order.
 #[test]
 fn keys_are_linearizable_in_every_network() {
@@ -48,7 +48,7 @@ fn equal_seeds_give_equal_event_logs() {
     }
 }
 
-/// What no fabric may do, the suite notices: rows that are seen later than the release of their lock lose changes.
+/// The suite notices what no fabric may do: rows that become visible after the release of their lock lose changes.
 #[test]
 fn a_memory_that_lags_behind_its_locks_is_noticed() {
     let mut wrong = 0;

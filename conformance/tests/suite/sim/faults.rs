@@ -1,4 +1,4 @@
-//! Things go wrong: no answer is wrong all the same, and what the dead leave behind is what is known of them.
+//! Runs with faults: no answer is wrong, and dead clients leave only what is documented.
 
 use guira_check::ProblemKind;
 use guira_conformance::block_on;
@@ -9,12 +9,12 @@ use guira_rcuckoo::{TableError, open_table};
 
 use crate::sim::scenario::{Flips, Run, Scenario, Tally};
 
-/// Seeds of each test on each network: many times as many with `GUIRA_LONG=1`.
+/// Returns the seeds of each test on each network: many times as many with `GUIRA_LONG=1`.
 fn seeds() -> std::ops::Range<u64> {
     if std::env::var_os("GUIRA_LONG").is_some_and(|value| value == "1") { 0..2_000 } else { 0..24 }
 }
 
-/// Runs a scenario for each network and seed, and adds up what they did.
+/// Runs a scenario for each network and seed, and adds up their counts.
 fn runs(profiles: &[Profile], hazards: &[Hazard], mut judge: impl FnMut(Run)) -> Tally {
     let mut total = Tally::default();
     for profile in profiles {
@@ -31,16 +31,16 @@ fn runs(profiles: &[Profile], hazards: &[Hazard], mut judge: impl FnMut(Run)) ->
     total
 }
 
-/// [R-READ-1] [R-READ-3] [R-UPDATE-1] Clients that stall, batches that come late or apart, and READs that sample in any
-/// order the network allows harm nothing.
+/// [R-READ-1] [R-READ-3] [R-UPDATE-1] Clients that stall, batches that arrive late or in parts, and READs that sample
+/// in any order the network allows cause no wrong answer.
 #[test]
 fn a_slow_reordering_network_breaks_nothing() {
     let total = runs(&Profile::ALL, &Hazard::HARMLESS, |mut run| run.assert_sound());
     assert!(total.row_retries > 100, "no lookup met a row being written");
 }
 
-/// [R-LOCK-4] [R-COMMIT-1] Clients that die leave their locks: others get `Busy` in time and never a wrong answer, and
-/// the checker finds nothing but what these locks guard. Without such locks it finds nothing.
+/// [R-LOCK-4] [R-COMMIT-1] Clients that die leave their locks: others get `Busy` at their deadline and never a wrong
+/// answer, and the checker finds nothing but what these locks guard. Without such locks it finds nothing.
 #[test]
 fn dead_clients_leave_only_their_locks() {
     let hazards = [Hazard::Death, Hazard::Stall, Hazard::Delay, Hazard::Split, Hazard::Swap];
@@ -68,8 +68,8 @@ fn dead_clients_leave_only_their_locks() {
     assert!(deaths > 50 && sound > 10 && stuck > 10 && total.busy > 10);
 }
 
-/// [R-DROP-2] Clients whose connection breaks do not know what became of their last change, and stop; what others read
-/// is right.
+/// [R-DROP-2] Clients whose connection breaks do not know the outcome of their last change, and stop; other clients
+/// read right values.
 #[test]
 fn lost_connections_only_make_outcomes_unknown() {
     let hazards = [Hazard::Disconnection, Hazard::Stall, Hazard::Split, Hazard::Swap];
@@ -77,8 +77,8 @@ fn lost_connections_only_make_outcomes_unknown() {
     assert!(total.cut_off > 20, "{total:?}");
 }
 
-/// [R-OPEN-1] A memory node that comes back empty answers its old clients with errors, never with misses, and new ones
-/// find that there is no table.
+/// [R-OPEN-1] A memory node that restarts empty answers its old clients with errors, never with misses, and new ones
+/// find no table.
 #[test]
 fn a_restarted_empty_node_holds_no_table() {
     let mut restarts = 0;
@@ -93,7 +93,7 @@ fn a_restarted_empty_node_holds_no_table() {
     assert!(restarts > 10 && total.cut_off > 100, "{restarts} {total:?}");
 }
 
-/// [R-ROW-1] [R-READ-1] Bits that flip in rows are found, and what they damaged is never served.
+/// [R-ROW-1] [R-READ-1] Flipped bits in rows are detected, and the damaged values are never returned.
 #[test]
 fn flipped_bits_are_never_returned() {
     let total = runs(&Profile::ALL, &[Hazard::Flip, Hazard::Stall, Hazard::Split], |mut run| {
@@ -102,8 +102,8 @@ fn flipped_bits_are_never_returned() {
     assert!(total.corrupt > 100, "{total:?}");
 }
 
-/// Bits that flip in lock words lock rows for nobody or let two clients in, which costs changes; but no lookup finds a
-/// value that nobody gave its key, and the checker finds every lock that is left.
+/// Flipped bits in lock words lock rows without an owner or let two clients in, which loses changes; but no lookup
+/// finds a value that was never given to its key, and the checker finds every lock that is left.
 #[test]
 fn flipped_lock_bits_create_no_values() {
     let (mut left, mut wrong) = (0, 0);
@@ -123,7 +123,7 @@ fn flipped_lock_bits_create_no_values() {
     assert!(left > 3);
 }
 
-/// Equal seeds give equal runs, whatever goes wrong.
+/// Equal seeds give equal runs, whatever faults they have.
 #[test]
 fn equal_seeds_give_equal_faults() {
     for profile in Profile::ALL {

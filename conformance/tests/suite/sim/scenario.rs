@@ -1,4 +1,4 @@
-//! Clients in a simulation: each changes keys of its own, and reads everybody's.
+//! Scenarios: simulated clients that each change keys of their own, and read all keys.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,10 +16,10 @@ use guira_rcuckoo::{
 
 use crate::sim::history::History;
 
-/// Of a slot that is taken for the first time, as every one here is.
+/// The generation of a slot that is taken for the first time, as every slot here is.
 const FIRST_GENERATION: u64 = 1;
 
-/// What is run; all of it follows from the seed.
+/// The parameters of a run, which follows from the seed.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub seed: u64,
@@ -29,11 +29,11 @@ pub struct Scenario {
     pub clients: u64,
     /// Operations of each client.
     pub operations: u64,
-    /// How long an operation waits for a lock, in nanoseconds of virtual time.
+    /// An operation's deadline for a lock, in nanoseconds of virtual time.
     pub deadline_ns: u64,
-    /// What may go wrong.
+    /// Faults that may happen.
     pub hazards: Vec<Hazard>,
-    /// Where bits flip, if they do.
+    /// Where bits may flip.
     pub flips: Flips,
     /// See [`guira_fabric_sim::Liberties::main_lag_ns`].
     pub main_lag_ns: u64,
@@ -42,13 +42,13 @@ pub struct Scenario {
 /// Where bits flip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flips {
-    /// In rows, whose checksums find them.
+    /// In rows, whose checksums detect it.
     Rows,
-    /// In lock words, where nothing can tell them from an owner.
+    /// In lock words, where a flip looks like an owner.
     Locks,
 }
 
-/// What clients did together.
+/// Counts of what the clients did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub lookups: u64,
@@ -62,15 +62,15 @@ pub struct Tally {
     pub busy: u64,
     /// Operations that found a damaged row.
     pub corrupt: u64,
-    /// Lookups that no linearizable key could have answered so.
+    /// Lookups with an answer that no linearizable key could have given.
     pub wrong: u64,
-    /// Those of them that found a value nobody ever gave the key.
+    /// Wrong lookups whose value was never given to the key.
     pub invented: u64,
     /// Clients that stopped because the fabric failed.
     pub cut_off: u64,
 }
 
-/// How a run ended.
+/// The result of a run.
 pub struct Run {
     pub bench: Bench,
     pub history: History,
@@ -83,7 +83,7 @@ pub struct Run {
     pub verbs: u64,
 }
 
-/// What the clients of one run share.
+/// State that the clients of one run share.
 #[derive(Clone)]
 struct Shared {
     table: Arc<Table>,
@@ -92,7 +92,7 @@ struct Shared {
 }
 
 impl Scenario {
-    /// A scenario on a table of 64 rows, which its keys would overfill if none were removed.
+    /// Creates a scenario on a table of 64 rows, which its keys would overfill if none were removed.
     pub fn new(preset: Preset, profile: Profile, seed: u64) -> Scenario {
         Scenario {
             seed,
@@ -108,7 +108,7 @@ impl Scenario {
         }
     }
 
-    /// The same, where `hazards` may strike, and clients give up waiting for a lock after about 200 round trips.
+    /// Adds `hazards`, and lets clients give up waiting for a lock after about 200 round trips.
     #[must_use]
     pub fn with(self, hazards: &[Hazard]) -> Scenario {
         let network = Network::of(self.profile);
@@ -116,7 +116,7 @@ impl Scenario {
         Scenario { hazards: hazards.to_vec(), deadline_ns: 200 * round_trip_ns, ..self }
     }
 
-    /// Runs it to its end.
+    /// Runs the scenario to its end.
     pub fn run(&self) -> Run {
         println!("{self:?}");
         let bench = Bench::of_rows(self.preset, "fixed:8:8", self.rows, self.profile, self.seed);
@@ -146,7 +146,7 @@ impl Scenario {
         Run { bench, history, tally, stopped, plan, dead, log_hash, verbs }
     }
 
-    /// What plans are drawn from.
+    /// Returns the parameters from which fault plans are drawn.
     fn swarm(&self, table: &Table) -> Swarm {
         let flips = match self.flips {
             Flips::Rows => (table.geometry().row(RowId(0)), table.rows().row_words() as u64 * table.config().rows),
@@ -167,12 +167,12 @@ impl Scenario {
     }
 }
 
-/// Keys for each hundred entries.
+/// Keys per hundred entries.
 const FILL_PERCENT: u64 = 108;
-/// The slot of the client that fills the table: beyond those of the scenario.
+/// The slot of the client that fills the table, after those of the scenario.
 const FILLER_SLOT: u16 = 63;
 
-/// The history of `keys` keys after a client has put all of them that fit.
+/// Returns the history of `keys` keys after a client has put all of them that fit.
 fn filled(bench: &Bench, keys: usize) -> History {
     let mut filler = bench.client(FILLER_SLOT);
     let mut history = History::new(keys);
@@ -189,7 +189,7 @@ fn filled(bench: &Bench, keys: usize) -> History {
     history
 }
 
-/// The key with number `key`.
+/// Returns the key with number `key`.
 pub fn key_bytes(key: usize) -> [u8; 8] {
     (key as u64).to_le_bytes()
 }
@@ -197,7 +197,7 @@ pub fn key_bytes(key: usize) -> [u8; 8] {
 struct Member {
     scenario: Scenario,
     number: u64,
-    /// All keys there are.
+    /// The number of keys.
     keys: u64,
     shared: Shared,
     rng: SplitMix64,
@@ -262,7 +262,7 @@ impl Member {
         let changed = client.change(lane, &key_bytes(key), change).await;
         self.shared.tally.borrow_mut().changes += 1;
         match changed {
-            // That a key was missing is an answer like any other: it is removed now.
+            // A missing key is an answer like any other: the key is removed now.
             Ok(changed) => {
                 assert!(!matches!(changed.outcome, Outcome::Exists | Outcome::Different));
                 self.shared.history.borrow_mut().changed(begun);
@@ -277,7 +277,7 @@ impl Member {
         }
     }
 
-    /// Counts an error; one after which a client cannot go on ends it.
+    /// Counts an error; one after which the client cannot continue ends it.
     fn survive(&mut self, error: Error) -> Result<(), Error> {
         let mut tally = self.shared.tally.borrow_mut();
         let hazards = &self.scenario.hazards;
@@ -298,7 +298,7 @@ impl Member {
 }
 
 impl Tally {
-    /// Both together.
+    /// Adds two tallies.
     #[must_use]
     pub fn plus(self, other: Tally) -> Tally {
         Tally {
@@ -318,7 +318,7 @@ impl Tally {
 }
 
 impl Run {
-    /// Checks that the table is in order and holds what its history allows.
+    /// Checks that the table is in order and its contents are those that its history allows.
     pub fn assert_sound(&mut self) {
         let contents = self.bench.audit().unwrap_or_else(|wrong| panic!("{wrong}"));
         let report = self.check();
@@ -331,7 +331,7 @@ impl Run {
         }
     }
 
-    /// Checks every key by a lookup that gives up soon: what it finds is what the history allows. Returns how many
+    /// Checks every key by a lookup with a short deadline: its answer is one that the history allows. Returns how many
     /// lookups gave up, or found a damaged row.
     pub fn assert_answers(&mut self) -> (u64, u64) {
         let config = ClientConfig { deadline_ns: 1_000, ..ClientConfig::for_table(&self.bench.table) };
@@ -353,7 +353,7 @@ impl Run {
         (busy, corrupt)
     }
 
-    /// What the checker says of the table, now that nobody works.
+    /// Returns the checker's report of the table, which no client uses any more.
     pub fn check(&self) -> CheckReport {
         let dead = self.dead.iter().map(|slot| (*slot, FIRST_GENERATION)).collect();
         let options = CheckOptions { quiet: Quiet::NobodyWorks, problem_limit: 1000, dead };
