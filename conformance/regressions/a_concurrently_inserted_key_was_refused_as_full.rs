@@ -42,7 +42,7 @@ fn nearly_full() -> (Bench, [u8; 8]) {
 }
 
 #[test]
-fn a_put_of_a_key_that_came_meanwhile_replaces_it() {
+fn a_put_replaces_a_concurrently_inserted_key() {
     let (bench, wanted) = nearly_full();
     let mut replaced = 0;
     for turn in 0.. {

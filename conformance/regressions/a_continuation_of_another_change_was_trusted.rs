@@ -66,7 +66,7 @@ fn begin(client: &mut TestClient<FickleLane>) -> (Vec<u8>, Rest) {
 }
 
 fn finish(client: &mut TestClient<FickleLane>, key: &[u8], change: Change<'_>, rest: Rest) -> Changed {
-    client.finish(key, change, rest).expect("nobody is in the way")
+    client.finish(key, change, rest).expect("no other client is in the way")
 }
 
 /// Returns a key that no lock of `key` guards.
@@ -81,7 +81,7 @@ fn key_elsewhere(bench: &Bench, key: &[u8]) -> [u8; 8] {
 }
 
 #[test]
-fn a_rest_is_that_of_its_change() {
+fn a_continuation_finishes_its_own_change() {
     let bench = bench();
     let mut client = client(&bench, 0);
     let (key, rest) = begin(&mut client);
@@ -91,7 +91,7 @@ fn a_rest_is_that_of_its_change() {
 }
 
 #[test]
-fn a_rest_of_another_client_begins_anew() {
+fn a_continuation_of_another_client_starts_over() {
     let bench = bench();
     let (mut client, mut other) = (client(&bench, 0), client(&bench, 1));
     let (key, rest) = begin(&mut client);
@@ -103,7 +103,7 @@ fn a_rest_of_another_client_begins_anew() {
 }
 
 #[test]
-fn a_rest_of_another_key_begins_anew() {
+fn a_continuation_of_another_key_starts_over() {
     let bench = bench();
     let mut client = client(&bench, 0);
     let (key, rest) = begin(&mut client);
@@ -115,7 +115,7 @@ fn a_rest_of_another_key_begins_anew() {
 }
 
 #[test]
-fn samples_of_earlier_locks_are_forgotten() {
+fn samples_of_earlier_locks_are_discarded() {
     let bench = bench();
     let (mut client, mut other) = (client(&bench, 0), bench.client(1));
     let (key, rest) = begin(&mut client);

@@ -67,7 +67,7 @@ fn put(patience: u32, deadline_ns: u64) -> (Result<(), Error>, u32) {
 }
 
 #[test]
-fn who_cannot_ask_waits_for_the_living() {
+fn a_client_that_cannot_probe_waits_for_a_live_owner() {
     // There are ten pauses between two probes, and on a busy machine each takes a few milliseconds.
     let (result, asked) = put(3, 60_000_000_000);
     result.expect("the lock came free in time");

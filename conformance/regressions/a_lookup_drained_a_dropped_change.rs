@@ -28,7 +28,7 @@ fn drop_a_put(client: &mut TestClient, polls: usize) {
 }
 
 #[test]
-fn every_lock_comes_free() {
+fn every_lock_is_released() {
     for polls in 0..12 {
         println!("dropped after {polls} polls");
         let bench = Bench::of_rows(Preset::Hardened, "fixed:8:8", 64, Profile::Mlx5, 7);

@@ -9,7 +9,7 @@
 use guira_layout::{LockId, LockLayout, OwnerId, Preset, PresetOptions};
 
 #[test]
-fn what_is_left_of_poison_is_nobody() {
+fn released_poison_names_no_client() {
     let mut options = PresetOptions {
         capacity: 1_000,
         format: "fixed:8:8".parse().unwrap(),

@@ -13,7 +13,7 @@ use guira_fabric::{Effect, Profile, Region};
 use guira_layout::Preset;
 
 #[test]
-fn a_commit_of_unknown_effect_says_so() {
+fn a_commit_of_unknown_effect_reports_it() {
     for profile in [Profile::Shm, Profile::Tcp] {
         let bench = Bench::of_rows(Preset::Hardened, "fixed:8:8", 64, profile, 7);
         let completions = AtomicU32::new(0);

@@ -22,7 +22,7 @@ const ROUND: u64 = 256;
 fn write(client: &mut TestClient, key: &[u8], writes: u64, last: u8) {
     for left in (0..writes).rev() {
         let value = if left == 0 { last } else { 0 };
-        client.put(key, &[value; 8]).expect("nobody is in the way");
+        client.put(key, &[value; 8]).expect("no other client is in the way");
     }
 }
 
@@ -61,7 +61,7 @@ fn scan_among_changes(preset: Preset) -> Snapshot {
 }
 
 #[test]
-fn rows_that_came_back_are_no_snapshot() {
+fn restored_rows_are_not_a_snapshot() {
     for preset in [Preset::Paper, Preset::Hardened] {
         let snapshot = scan_among_changes(preset);
         assert_eq!(snapshot.iter().count(), 2);

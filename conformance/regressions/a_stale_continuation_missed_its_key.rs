@@ -18,7 +18,7 @@ const KEYS: u64 = 10_000;
 
 /// Creates a table so full that a put has to move others, and a client that has begun this put; returns its key and
 /// continuation.
-fn with_rest() -> (Bench, TestClient, [u8; 8], Rest) {
+fn with_continuation() -> (Bench, TestClient, [u8; 8], Rest) {
     let bench = Bench::of_rows(Preset::Hardened, "bytes:64", 64, Profile::Shm, 3);
     let mut client = bench.client(0);
     for key in (0..KEYS).map(u64::to_le_bytes) {
@@ -32,12 +32,12 @@ fn with_rest() -> (Bench, TestClient, [u8; 8], Rest) {
 }
 
 fn finish(client: &mut TestClient, key: &[u8], change: Change<'_>, rest: Rest) -> Outcome {
-    client.finish(key, change, rest).expect("nobody is in the way").outcome
+    client.finish(key, change, rest).expect("no other client is in the way").outcome
 }
 
 #[test]
-fn a_rest_that_was_forgotten_begins_anew() {
-    let (bench, mut client, key, rest) = with_rest();
+fn a_stale_continuation_starts_over() {
+    let (bench, mut client, key, rest) = with_continuation();
     // The client's next operation releases the locks, and another client inserts the key.
     assert_eq!(client.get(&key).unwrap(), None);
     assert_eq!(bench.client(1).put(&key, b"1").unwrap().outcome, Outcome::Inserted);
@@ -47,8 +47,8 @@ fn a_rest_that_was_forgotten_begins_anew() {
 }
 
 #[test]
-fn a_rest_of_another_key_begins_anew() {
-    let (bench, mut client, key, rest) = with_rest();
+fn a_continuation_of_another_key_starts_over() {
+    let (bench, mut client, key, rest) = with_continuation();
     let (table, locks, mut reader) = (&bench.table, bench.table.locks(), bench.client(1));
     let rows = |key: &[u8]| table.placement().rows(table.placement().digest(key));
     let held = [rows(&key).first, rows(&key).second].map(|row| locks.lock_of(row));
@@ -66,8 +66,8 @@ fn a_rest_of_another_key_begins_anew() {
 }
 
 #[test]
-fn a_rest_of_an_inline_value_begins_anew_for_an_extent() {
-    let (bench, mut client, key, rest) = with_rest();
+fn a_continuation_of_an_inline_value_starts_over_for_an_extent() {
+    let (bench, mut client, key, rest) = with_continuation();
     let prepared = client.extents.prepare(&mut bench.region.lane(), &key, &[7; 600]).expect("it needs an extent");
     assert_eq!(finish(&mut client, &key, Change::Put(prepared.value()), rest), Outcome::Inserted);
     assert_eq!(client.get(&key).unwrap(), Some(vec![7; 600]));

@@ -11,7 +11,7 @@ use guira_layout::{OwnerId, Preset};
 use guira_rcuckoo::{ClientConfig, Reader};
 
 #[test]
-fn a_sound_row_answers_beside_a_torn_one() {
+fn a_valid_row_answers_beside_a_torn_one() {
     for profile in Profile::ALL {
         let bench = Bench::of_rows(Preset::Hardened, "fixed:8:8", 64, profile, 7);
         let (key, first, second) = KeyFinder::new(&bench.table, 2_000).take_any(|a, b| a != b).unwrap();

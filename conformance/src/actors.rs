@@ -267,60 +267,60 @@ impl Actors {
     ///
     /// # Panics
     /// If it has not finished them.
-    pub fn again(&mut self, who: usize, ops: Vec<Op>) {
-        let (client, _) = self.actors[who].done.take().expect("its operations are done");
-        self.actors[who].work = Some(carry_out_all(client, ops));
-        self.poll(who);
+    pub fn continue_with(&mut self, actor: usize, ops: Vec<Op>) {
+        let (client, _) = self.actors[actor].done.take().expect("its operations are done");
+        self.actors[actor].work = Some(carry_out_all(client, ops));
+        self.poll(actor);
     }
 
-    /// Returns the next step of `who`.
-    pub fn next_step(&self, who: usize) -> NextStep {
-        self.actors[who].shared.lock().expect("no thread panics while it holds the lock").next_step
+    /// Returns the next step of `actor`.
+    pub fn next_step(&self, actor: usize) -> NextStep {
+        self.actors[actor].shared.lock().expect("no thread panics while it holds the lock").next_step
     }
 
-    /// Lets `who` take one step; time passes if it has to wait.
-    pub fn step(&mut self, who: usize) {
-        self.now_ns = match self.next_step(who) {
+    /// Lets `actor` take one step; time passes if it has to wait.
+    pub fn step(&mut self, actor: usize) {
+        self.now_ns = match self.next_step(actor) {
             NextStep::Pause(until_ns) => self.now_ns.max(until_ns),
             _ => self.now_ns + TURN_NS,
         };
-        self.actors[who].shared.lock().expect("no thread panics while it holds the lock").may_act = true;
-        self.poll(who);
+        self.actors[actor].shared.lock().expect("no thread panics while it holds the lock").may_act = true;
+        self.poll(actor);
     }
 
-    /// Lets `who` continue until `stop` holds for its next step; returns false if its operations end before.
+    /// Lets `actor` continue until `stop` holds for its next step; returns false if its operations end before.
     ///
     /// # Panics
     /// If neither ever happens.
-    pub fn run_until(&mut self, who: usize, stop: impl Fn(&NextStep) -> bool) -> bool {
+    pub fn run_until(&mut self, actor: usize, stop: impl Fn(&NextStep) -> bool) -> bool {
         for _ in 0..MOST_TURNS {
-            let next_step = self.next_step(who);
+            let next_step = self.next_step(actor);
             if stop(&next_step) {
                 return true;
             }
             if next_step == NextStep::Nothing {
                 return false;
             }
-            self.step(who);
+            self.step(actor);
         }
-        panic!("client {who} never ends");
+        panic!("client {actor} never ends");
     }
 
-    /// Returns the incidents that `who` reported so far of locks whose holder it presumed dead, in preset `paper`.
-    pub fn lock_incidents(&self, who: usize) -> Vec<(LockId, LockIncident)> {
-        self.actors[who].shared.lock().expect("no thread panics while it holds the lock").lock_incidents.clone()
+    /// Returns the incidents that `actor` reported so far of locks whose holder it presumed dead, in preset `paper`.
+    pub fn lock_incidents(&self, actor: usize) -> Vec<(LockId, LockIncident)> {
+        self.actors[actor].shared.lock().expect("no thread panics while it holds the lock").lock_incidents.clone()
     }
 
-    /// Lets `who` carry out all its operations, and returns its answers and counters.
+    /// Lets `actor` carry out all its operations, and returns its answers and counters.
     ///
     /// # Panics
     /// If it was killed, or its reports and counters differ.
-    pub fn finish(&mut self, who: usize) -> (Answers, Counters) {
-        self.run_until(who, |next_step| *next_step == NextStep::Nothing);
-        let (client, answers) = self.actors[who].done.as_ref().expect("a client that was not killed");
+    pub fn finish(&mut self, actor: usize) -> (Answers, Counters) {
+        self.run_until(actor, |next_step| *next_step == NextStep::Nothing);
+        let (client, answers) = self.actors[actor].done.as_ref().expect("a client that was not killed");
         let counters = client.client.counters();
         assert_eq!(
-            counts_of(&self.lock_incidents(who)),
+            counts_of(&self.lock_incidents(actor)),
             repairs_of(&counters),
             "reported and counted leases, revocations and states differ"
         );
@@ -332,20 +332,20 @@ impl Actors {
         self.now_ns
     }
 
-    /// Kills `who` before its next step.
-    pub fn kill(&mut self, who: usize) {
-        let actor = &mut self.actors[who];
+    /// Kills `actor` before its next step.
+    pub fn kill(&mut self, actor: usize) {
+        let actor = &mut self.actors[actor];
         (actor.work, actor.done) = (None, None);
         actor.shared.lock().expect("no thread panics while it holds the lock").next_step = NextStep::Nothing;
     }
 
     /// Advances the clock.
-    pub fn pass(&mut self, ns: u64) {
+    pub fn advance_ns(&mut self, ns: u64) {
         self.now_ns += ns;
     }
 
-    fn poll(&mut self, who: usize) {
-        let actor = &mut self.actors[who];
+    fn poll(&mut self, actor: usize) {
+        let actor = &mut self.actors[actor];
         actor.shared.lock().expect("no thread panics while it holds the lock").now_ns = self.now_ns;
         let Some(work) = &mut actor.work else { return };
         if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

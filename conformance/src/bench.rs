@@ -111,7 +111,7 @@ impl Bench {
     pub fn client_with<L: Lane>(&self, slot: u16, mut lane: L, config: ClientConfig) -> TestClient<L> {
         let hold = self.region.hold(slot).expect("the heap holds").expect("a free slot");
         let owner = block_on(claim_slot(&mut lane, &self.table, slot, &SlotClient::default())).expect("a slot");
-        let owner = owner.expect("a slot nobody died in");
+        let owner = owner.expect("a slot without a dead client");
         let client = Client::new(Arc::clone(&self.table), owner, ClientConfig { seed: u64::from(slot), ..config });
         TestClient { extents: Extents::new(&self.table, owner), client, lane, _hold: hold }
     }

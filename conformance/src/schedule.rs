@@ -31,7 +31,7 @@ pub struct Scheduler {
 impl Scheduler {
     /// Gives `task` a turn and returns whether it has ended. Its first turn brings it to its first verb, which is not
     /// executed yet.
-    pub fn give(&self, task: &mut Task) -> bool {
+    pub fn give_turn(&self, task: &mut Task) -> bool {
         self.turn.fetch_add(1, Ordering::Relaxed);
         self.poll(task)
     }
@@ -90,8 +90,9 @@ impl DelayedWrites {
     }
 
     /// Returns a task that executes `count` of these WRITEs, one in each turn that finds one in flight.
-    pub fn deliver(self, region: &HeapRegion, turns: &Scheduler, count: usize) -> Task {
-        let (region, mut lane) = (region.clone(), ScheduledLane::new(region, turns, Granularity::Verbs, Flaw::None));
+    pub fn deliver(self, region: &HeapRegion, scheduler: &Scheduler, count: usize) -> Task {
+        let (region, mut lane) =
+            (region.clone(), ScheduledLane::new(region, scheduler, Granularity::Verbs, Flaw::None));
         Box::pin(async move {
             let mut delivered = 0;
             while delivered < count {
@@ -128,8 +129,8 @@ pub struct ScheduledLane {
     region: HeapRegion,
     /// The source of promises and counters. Nothing is sent on it.
     lane: HeapLane,
-    turns: Scheduler,
-    grain: Granularity,
+    scheduler: Scheduler,
+    granularity: Granularity,
     flaw: Flaw,
     /// The remaining steps of the batch in flight.
     steps: VecDeque<Step>,
@@ -144,16 +145,16 @@ pub struct ScheduledLane {
 
 impl ScheduledLane {
     /// Creates a lane of `region` whose verbs cross a network.
-    pub fn new(region: &HeapRegion, turns: &Scheduler, grain: Granularity, flaw: Flaw) -> ScheduledLane {
+    pub fn new(region: &HeapRegion, scheduler: &Scheduler, granularity: Granularity, flaw: Flaw) -> ScheduledLane {
         let region = region.with_caps(Caps { local: false, ..*region.caps() });
         ScheduledLane {
             lane: region.lane(),
             region,
-            turns: turns.clone(),
-            grain,
+            scheduler: scheduler.clone(),
+            granularity,
             flaw,
             steps: VecDeque::new(),
-            stepped: turns.now(),
+            stepped: scheduler.now(),
             paused: None,
             now_ns: 0,
             brought: Vec::new(),
@@ -186,13 +187,13 @@ impl ScheduledLane {
     fn plan_verb(&mut self, index: usize, verb: &Verb<'_>, behind_cas: bool) {
         let mut add = |part| self.steps.push_back(Step { verb: index, part });
         match (verb, &self.flaw) {
-            (Verb::Write { addr, words }, Flaw::DelayedWrites(bytes, late))
+            (Verb::Write { addr, words }, Flaw::DelayedWrites(bytes, delayed))
                 if addr.space() == Space::Main && bytes.contains(&addr.offset()) =>
             {
-                late.push(*addr, words);
+                delayed.push(*addr, words);
             }
             (Verb::Write { words, .. }, _) => {
-                let (words, parts) = match self.grain {
+                let (words, parts) = match self.granularity {
                     Granularity::Verbs => (words.len(), 1),
                     Granularity::Halves => (words.len(), 2.min(words.len())),
                     Granularity::Words => (words.len(), words.len()),
@@ -280,10 +281,10 @@ impl Lane for ScheduledLane {
         if self.steps.is_empty() {
             return Poll::Ready(Ok(()));
         }
-        if self.stepped == self.turns.now() {
+        if self.stepped == self.scheduler.now() {
             return Poll::Pending;
         }
-        self.stepped = self.turns.now();
+        self.stepped = self.scheduler.now();
         if let Some(step) = self.steps.pop_front() {
             let verb = step.verb;
             if let Err(error) = self.carry_out(step, &mut batch[verb]) {
@@ -299,14 +300,14 @@ impl Lane for ScheduledLane {
 
     fn poll_pause(&mut self, until_ns: u64, _: &mut Context<'_>) -> Poll<()> {
         match self.paused {
-            Some(turn) if turn != self.turns.now() => {
+            Some(turn) if turn != self.scheduler.now() => {
                 self.paused = None;
                 self.now_ns = self.now_ns.max(until_ns);
                 Poll::Ready(())
             }
             _ => {
-                self.paused = Some(self.turns.now());
-                self.turns.has_paused.store(true, Ordering::Relaxed);
+                self.paused = Some(self.scheduler.now());
+                self.scheduler.has_paused.store(true, Ordering::Relaxed);
                 Poll::Pending
             }
         }
@@ -371,9 +372,9 @@ pub fn explore<W>(
     let mut exploration = Exploration::default();
     let mut open = vec![Vec::new()];
     while let Some(prefix) = open.pop() {
-        let turns = Scheduler::default();
-        let (world, tasks) = make(&turns);
-        let run = run(&turns, tasks, orders, prefix, &mut open);
+        let scheduler = Scheduler::default();
+        let (world, tasks) = make(&scheduler);
+        let run = run(&scheduler, tasks, orders, prefix, &mut open);
         exploration.orders += 1;
         let verdict = if run.is_stuck { Err("no client makes progress".to_owned()) } else { judge(world) };
         if let Err(wrong) = verdict {
@@ -394,16 +395,16 @@ struct Run {
 
 /// Runs `tasks` in the order of `prefix`, and afterwards lets the last client continue as long as it can. Alternatives
 /// met on the way are added to `open`.
-fn run(turns: &Scheduler, tasks: Vec<Task>, orders: Orders, prefix: Vec<usize>, open: &mut Vec<Vec<usize>>) -> Run {
+fn run(scheduler: &Scheduler, tasks: Vec<Task>, orders: Orders, prefix: Vec<usize>, open: &mut Vec<Vec<usize>>) -> Run {
     let mut tasks: Vec<Option<Task>> = tasks.into_iter().map(Some).collect();
     for slot in &mut tasks {
         // This brings the task to its first verb.
-        if slot.as_mut().is_some_and(|task| turns.poll(task)) {
+        if slot.as_mut().is_some_and(|task| scheduler.poll(task)) {
             *slot = None;
         }
     }
     let mut paused = vec![false; tasks.len()];
-    turns.has_paused.store(false, Ordering::Relaxed);
+    scheduler.has_paused.store(false, Ordering::Relaxed);
     let mut run = Run { order: Vec::new(), switches: 0, is_stuck: false };
     loop {
         let live: Vec<usize> = (0..tasks.len()).filter(|task| tasks[*task].is_some()).collect();
@@ -432,10 +433,10 @@ fn run(turns: &Scheduler, tasks: Vec<Task>, orders: Orders, prefix: Vec<usize>, 
         };
         run.switches += usize::from(last.is_some_and(|last| last != choice));
         run.order.push(choice);
-        if tasks[choice].as_mut().is_some_and(|task| turns.give(task)) {
+        if tasks[choice].as_mut().is_some_and(|task| scheduler.give_turn(task)) {
             tasks[choice] = None;
         }
-        if turns.has_paused.swap(false, Ordering::Relaxed) {
+        if scheduler.has_paused.swap(false, Ordering::Relaxed) {
             paused[choice] = tasks[choice].is_some();
         } else {
             paused.fill(false);
@@ -459,8 +460,8 @@ mod tests {
 
     use super::*;
 
-    fn adder(region: &HeapRegion, turns: &Scheduler, flaw: Flaw) -> Task {
-        let mut lane = ScheduledLane::new(region, turns, Granularity::Verbs, flaw);
+    fn adder(region: &HeapRegion, scheduler: &Scheduler, flaw: Flaw) -> Task {
+        let mut lane = ScheduledLane::new(region, scheduler, Granularity::Verbs, flaw);
         Box::pin(async move {
             for _ in 0..2 {
                 let add = Verb::FetchAdd { addr: Addr::device(0), add: 1, found: &mut 0 };
@@ -470,9 +471,9 @@ mod tests {
     }
 
     fn sums(flaw: &Flaw) -> Exploration {
-        let make = |turns: &Scheduler| {
+        let make = |scheduler: &Scheduler| {
             let region = HeapRegion::new(64, 64, Profile::Tcp.caps());
-            let tasks = (0..2).map(|_| adder(&region, turns, flaw.clone())).collect();
+            let tasks = (0..2).map(|_| adder(&region, scheduler, flaw.clone())).collect();
             (region, tasks)
         };
         let judge = |region: HeapRegion| {

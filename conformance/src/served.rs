@@ -42,7 +42,7 @@ impl BenchNode {
     pub fn lane(&self) -> TcpLane {
         let addr: SocketAddr = self.proxy.as_ref().map_or(self.handle.local_addrs()[0], |proxy| proxy.addr);
         let options = ConnectOptions::new(Endpoint::new(&addr.ip().to_string(), addr.port()));
-        TcpRegion::connect(&options).expect("the node lets everybody in").lane()
+        TcpRegion::connect(&options).expect("the node admits every client").lane()
     }
 
     /// Returns the node's counters.

@@ -150,7 +150,7 @@ impl Member {
                     return;
                 }
                 // Verbs of its client may still be in flight.
-                Ok(None) => pause(&mut lane, self.shared.setup.look_ns() * u64::from(try_number)).await,
+                Ok(None) => pause(&mut lane, self.shared.setup.replace_interval_ns() * u64::from(try_number)).await,
                 Err(failure) => return self.wrong(format!("slot {slot} cannot be recovered: {failure:?}")),
             }
         }
@@ -184,7 +184,7 @@ impl Member {
                     return Ok(*client);
                 }
                 Ok(Claim::NoSlot) => {
-                    pause(&mut region.lane(), shared.setup.look_ns() * u64::from(try_number)).await;
+                    pause(&mut region.lane(), shared.setup.replace_interval_ns() * u64::from(try_number)).await;
                 }
                 Err(error) => self.survive(error.into())?,
             }

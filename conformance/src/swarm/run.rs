@@ -178,7 +178,7 @@ fn swarm(sim: &mut Sim, shared: &Shared) -> Vec<ClientId> {
                 shared.cut_off.borrow().iter().filter(|number| !sim.is_dead(clients[**number as usize])).count();
             dead + cut_off
         };
-        until_ns = if clients.len() == most { MOST_NS } else { (until_ns + setup.look_ns()).min(MOST_NS) };
+        until_ns = if clients.len() == most { MOST_NS } else { (until_ns + setup.replace_interval_ns()).min(MOST_NS) };
         let stopped = sim.run_until(until_ns);
         let wanted = (setup.clients as usize + gone(sim, &clients)).min(most);
         let follows = clients.len() < wanted;

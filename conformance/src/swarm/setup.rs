@@ -175,7 +175,7 @@ impl Setup {
     }
 
     /// Returns the interval at which clients are replaced, in nanoseconds.
-    pub fn look_ns(&self) -> u64 {
+    pub fn replace_interval_ns(&self) -> u64 {
         10 * round_trip_ns(self.profile)
     }
 

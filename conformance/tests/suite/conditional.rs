@@ -266,7 +266,7 @@ fn a_restored_value_is_not_the_same_state() {
     for (profile, format) in Profile::ALL.into_iter().flat_map(|profile| FORMATS.map(|format| (profile, format))) {
         for (first, second) in value_pairs(format) {
             for removes in [false, true] {
-                println!("profile {profile}, {format}, values {first} and {second}, removed meanwhile: {removes}");
+                println!("profile {profile}, {format}, values {first} and {second}, removed in between: {removes}");
                 let bench = Bench::of_rows(Preset::Hardened, format, 64, profile, SEED);
                 let (mut client, mut other) = (bench.client(0), bench.client(1));
                 let format = bench.table.config().format;
@@ -309,7 +309,7 @@ fn neighbours_make_inline_tokens_stale_and_no_others() {
         assert!(matches!(large_token, Token::Extent { .. }));
         client.apply(&Op::Put(neighbour.to_vec(), vec![2; 4])).unwrap();
         let refused = client.swap(&inline, Expected::Unchanged(inline_token), &[7]);
-        assert_eq!(refused, Ok(Outcome::Different), "nobody changed it, and yet");
+        assert_eq!(refused, Ok(Outcome::Different), "it was not changed, and yet");
         let (_, again) = client.get_versioned(&inline).unwrap().unwrap();
         assert_eq!(client.swap(&inline, Expected::Unchanged(again), &[7]), Ok(Outcome::Replaced), "read again");
         assert_eq!(client.swap(&large, Expected::Unchanged(large_token), &[8; 70]), Ok(Outcome::Replaced));
@@ -473,7 +473,7 @@ fn race_at(bytes: usize, profile: Profile, by: By, at: u64) -> Option<(Outcome, 
         }
     };
     let mut client = stepped(&bench, 0, Box::new(step));
-    let (value, token) = client.get_versioned(&key).expect("a lookup").expect("it is there again before anybody looks");
+    let (value, token) = client.get_versioned(&key).expect("a lookup").expect("it is back before any lookup");
     let read_steps = steps.load(Ordering::Relaxed);
     let expected = if by == By::Value { Expected::Value(&value) } else { Expected::Unchanged(token) };
     let outcome = client.swap(&key, expected, &counter(1, bytes)).expect("a swap");

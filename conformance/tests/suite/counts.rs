@@ -121,7 +121,7 @@ fn with_trips<T>(
     operation: impl FnOnce(&mut TestClient<AnyLane>) -> Result<T, Error>,
 ) -> (T, u64) {
     let (answer, traffic) = subject.traffic_of(operation);
-    (answer.expect("nobody contends, and nothing is damaged"), traffic.round_trips)
+    (answer.expect("no contention and no damage"), traffic.round_trips)
 }
 
 fn get(subject: &mut Subject, key: &[u8]) -> (Option<Vec<u8>>, u64) {

@@ -96,10 +96,10 @@ fn name_of(bench: &Bench, verb: &Verb<'_>) -> String {
             match last {
                 Some(seal) if ends_in_seal && seal.is_sealed() => "WRITE of the record",
                 _ if record.start > Seal::word(bench.table.rows()) as u64 => "WRITE of the record",
-                _ => return format!("{verb:?}, which nobody expects there"),
+                _ => return format!("{verb:?}, which is not expected there"),
             }
         }
-        (_, other) => return format!("{other:?}, which nobody expects there"),
+        (_, other) => return format!("{other:?}, which is not expected there"),
     };
     name.to_owned()
 }

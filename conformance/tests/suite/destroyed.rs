@@ -197,7 +197,7 @@ fn one_bit_locks_are_poisoned_again() {
         if takers.holds {
             takers.write_and_release();
         }
-        assert_eq!(takers.word().load(Ordering::Acquire) & lock.mask, lock.mask, "gap {gap}: it is nobody's for good");
+        assert_eq!(takers.word().load(Ordering::Acquire) & lock.mask, lock.mask, "gap {gap}: it stays unowned");
         assert!(is_destroyed(&client.get(&key(5))), "gap {gap}");
     }
 }

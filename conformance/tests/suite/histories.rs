@@ -218,5 +218,5 @@ fn long_histories_take_few_steps() {
         assert!(steps <= most_steps && undecided <= 1, "{most_steps} steps are enough");
         all_found += found;
     }
-    assert!(all_found >= 10, "{all_found} errors found: most are overwritten before anybody sees them");
+    assert!(all_found >= 10, "{all_found} errors found: most are overwritten before any lookup sees them");
 }

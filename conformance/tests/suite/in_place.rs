@@ -76,7 +76,7 @@ fn a_change_in_place_equals_that_of_every_other_fabric() {
         });
         let [(token, seen, traffic, words), (_, other, other_traffic, other_words)] = seen;
         println!("step {step}: kind {kind}, key {number}, {} B: {seen:?} {traffic:?}", value.len());
-        assert!(seen.is_some(), "nobody is in the way");
+        assert!(seen.is_some(), "no other client is in the way");
         assert_eq!((&seen, traffic), (&other, other_traffic), "step {step}");
         assert!(words == other_words, "step {step}: the bytes differ");
         tokens[number as usize] = token;

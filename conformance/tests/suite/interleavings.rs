@@ -495,7 +495,7 @@ fn without_both_locks_the_harness_finds_the_doubled_key() {
         let ops = [vec![Op::Insert(fixture.moved.to_vec(), value_of(&fixture.moved, 1))], vec![put]];
         let case = Case { fixture: fixture.clone(), profile, sampling: Sampling::Ascending, ops };
         let found = case.violations(500);
-        let doubled = found.iter().filter(|violation| violation.contains("stands twice")).count();
+        let doubled = found.iter().filter(|violation| violation.contains("is in the table twice")).count();
         println!("{profile}: {doubled} of 1000 schedules double a key");
         assert!(doubled > 0, "{profile}: a harness that finds nothing proves nothing: {found:?}");
     }

@@ -321,7 +321,7 @@ fn an_unowned_lock_is_damage_at_once_and_is_freed() {
                 let error = client.get(&fixture.narrow).unwrap_err();
                 assert!(damaged(&error), "{preset} {profile}: {error}");
                 fixture.bench.store(fixture.bench.table.geometry().row(row), &whole);
-                assert_eq!(pauses.load(Ordering::Acquire), 0, "{preset} {profile}: nobody is waited for");
+                assert_eq!(pauses.load(Ordering::Acquire), 0, "{preset} {profile}: it does not wait");
                 assert!(before == fixture.bench.words(), "{preset} {profile}: something changed");
                 // The neighbours are held.
                 let neighbours = layout.held(STRANGER, layout.poison() & !mask.mask);

@@ -371,7 +371,7 @@ fn race(fixture: &Fixture, format: &str, profile: Profile, sampling: Sampling) {
                 None => {
                     assert!(*key == fixture.put || *key == missing, "{profile}: {key:x?} always exists, and was missed")
                 }
-                Some(None) => panic!("{profile}: {key:x?} has a value that nobody wrote: {value:x?}"),
+                Some(None) => panic!("{profile}: {key:x?} has a value that was never written: {value:x?}"),
                 Some(Some(version)) if *key == changed => {
                     assert!(version >= last, "{profile}: {key:x?} went back");
                     last = version;

@@ -51,7 +51,7 @@ fn contents(snapshot: &Snapshot) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
     let mut contents = BTreeMap::new();
     for (key, value) in snapshot.iter() {
         if contents.insert(key.to_vec(), value.to_vec()).is_some() {
-            return Err(format!("key {key:x?} stands twice"));
+            return Err(format!("key {key:x?} is in it twice"));
         }
     }
     Ok(contents)
@@ -207,7 +207,7 @@ fn a_scan_in_the_middle_of_a_move_has_every_key_once() {
             match scan {
                 Err(error) => panic!("{profile} step {at}: {error}"),
                 Ok(snapshot) => {
-                    assert!(snapshot.is_stable(), "nobody writes while it scans");
+                    assert!(snapshot.is_stable(), "no client writes while it scans");
                     (stable, torn) = (stable + 1, torn + u64::from(was_torn));
                     let mut after = model.clone();
                     after.apply(&put);
@@ -219,7 +219,7 @@ fn a_scan_in_the_middle_of_a_move_has_every_key_once() {
                 }
             }
         }
-        println!("{format} {profile}: {stable} stable scans, {torn} of them past a half-written row");
+        println!("{format} {profile}: {stable} stable scans, {torn} of them with a half-written row");
         assert!(stable > 20 && torn > 0);
     }
 }

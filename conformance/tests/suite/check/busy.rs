@@ -37,7 +37,7 @@ fn changes_between_any_two_words_are_not_reported() {
             assert_clean(&report, format);
             assert!(report.counts.entries > 0 && report.counts.unverified_rows == 0);
         }
-        println!("{preset} {format}: {looks} second looks");
+        println!("{preset} {format}: {looks} second checks");
         assert!(looks > 0, "{preset} {format}: the changes met no READ");
         let row = SOME_ROW;
         forge(&bench, row, |rows, words| words[rows.trailer_word()] |= 1 << 32);
@@ -90,7 +90,7 @@ fn check_while_busy(bench: &Bench, format: &str) {
         assert_eq!(stats.unverified_rows, 0);
         checks += 1;
     }
-    println!("{format}: {checks} checks, {looked_again} second looks, up to {entries} entries");
+    println!("{format}: {checks} checks, {looked_again} second checks, up to {entries} entries");
     assert!(entries > 0);
     // Slot 20 is unused.
     set_slot(bench, 20, 0x7f);

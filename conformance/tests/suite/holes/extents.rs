@@ -54,10 +54,10 @@ enum By {
 type Found = Rc<RefCell<Option<Result<Option<Vec<u8>>, Error>>>>;
 
 /// Returns a task that looks `key` up once, and the place of its answer.
-fn look_up(bench: &Bench, turns: &Scheduler, key: [u8; 8], by: By) -> (Task, Found) {
+fn look_up(bench: &Bench, scheduler: &Scheduler, key: [u8; 8], by: By) -> (Task, Found) {
     let found = Found::default();
     let (bench, into) = (bench.clone(), Rc::clone(&found));
-    let mut lane = ScheduledLane::new(&bench.region, turns, Granularity::Verbs, Flaw::None);
+    let mut lane = ScheduledLane::new(&bench.region, scheduler, Granularity::Verbs, Flaw::None);
     let task = Box::pin(async move {
         let answer = match by {
             By::Printed => Ok(look_up_printed(&mut lane, &bench.table, &key).await),
@@ -102,7 +102,7 @@ fn put_all(bench: &Bench, lane: ScheduledLane, puts: Vec<([u8; 8], Rc<Prepared>)
     Box::pin(async move {
         for (key, prepared) in puts {
             let changed = writer.client.change(&mut writer.lane, &key, Change::Put(prepared.value())).await;
-            assert!(changed.is_ok_and(|changed| changed.took_effect()), "nobody is in the way");
+            assert!(changed.is_ok_and(|changed| changed.took_effect()), "no other client is in the way");
         }
     })
 }
@@ -131,10 +131,10 @@ fn h15_an_extent_is_reused_while_it_is_read() {
             reusing.move_to(old.offset(), &fixture.bench.table, &next, &[3; VALUE_BYTES]);
             let puts = [(key, Rc::clone(&new)), (next, Rc::new(reusing))];
             for by in [By::Printed, By::Ours] {
-                let make = |turns: &Scheduler| {
+                let make = |scheduler: &Scheduler| {
                     let bench = fixture.bench.fork();
-                    let lane = ScheduledLane::new(&bench.region, turns, Granularity::Halves, Flaw::None);
-                    let (lookup, found) = look_up(&bench, turns, key, by);
+                    let lane = ScheduledLane::new(&bench.region, scheduler, Granularity::Halves, Flaw::None);
+                    let (lookup, found) = look_up(&bench, scheduler, key, by);
                     (found, vec![lookup, put_all(&bench, lane, puts.to_vec())])
                 };
                 let explored = explore(Orders::Switches(3), make, |found| allowed(&found, &values));
@@ -163,11 +163,11 @@ enum Mark {
 #[test]
 fn h16_an_extent_is_freed_twice() {
     let explored = |mark| -> Exploration {
-        let make = |turns: &Scheduler| -> (Rc<RefCell<u64>>, Vec<Task>) {
+        let make = |scheduler: &Scheduler| -> (Rc<RefCell<u64>>, Vec<Task>) {
             let region = HeapRegion::new(64, 64, Profile::Tcp.caps());
             let uses = Rc::new(RefCell::new(1));
-            let mut tasks: Vec<Task> = (0..2).map(|_| freeing(&region, turns)).collect();
-            tasks.push(reusing(&region, turns, mark, &uses));
+            let mut tasks: Vec<Task> = (0..2).map(|_| freeing(&region, scheduler)).collect();
+            tasks.push(reusing(&region, scheduler, mark, &uses));
             (uses, tasks)
         };
         // The first use was freed; the second one never is.
@@ -181,8 +181,8 @@ fn h16_an_extent_is_freed_twice() {
 }
 
 /// Returns a task that frees the first use of the place, under either mark: generation 1, or the bit.
-fn freeing(region: &HeapRegion, turns: &Scheduler) -> Task {
-    let mut lane = ScheduledLane::new(region, turns, Granularity::Verbs, Flaw::None);
+fn freeing(region: &HeapRegion, scheduler: &Scheduler) -> Task {
+    let mut lane = ScheduledLane::new(region, scheduler, Granularity::Verbs, Flaw::None);
     Box::pin(async move {
         post(&mut lane, [Verb::Write { addr: Addr::main(0), words: &[1] }]).await.expect("the heap writes");
     })
@@ -190,8 +190,8 @@ fn freeing(region: &HeapRegion, turns: &Scheduler) -> Task {
 
 /// Returns a task that checks a few times whether the place is free, and reuses it if so: `uses` is the generation
 /// stored there.
-fn reusing(region: &HeapRegion, turns: &Scheduler, mark: Mark, uses: &Rc<RefCell<u64>>) -> Task {
-    let (mut lane, uses) = (ScheduledLane::new(region, turns, Granularity::Verbs, Flaw::None), Rc::clone(uses));
+fn reusing(region: &HeapRegion, scheduler: &Scheduler, mark: Mark, uses: &Rc<RefCell<u64>>) -> Task {
+    let (mut lane, uses) = (ScheduledLane::new(region, scheduler, Granularity::Verbs, Flaw::None), Rc::clone(uses));
     Box::pin(async move {
         for _ in 0..4 {
             let mut word = [0];
@@ -222,7 +222,8 @@ fn h16_a_late_mark_frees_nothing() {
         fixture.bench.plant(RowId(3), &first);
         let put = |fixture: &mut Fixture, key: &[u8; 8], byte: u8| {
             let prepared = fixture.prepare(key, byte);
-            let changed = fixture.owner.change(key, Change::Put(prepared.value())).expect("nobody is in the way");
+            let changed =
+                fixture.owner.change(key, Change::Put(prepared.value())).expect("no other client is in the way");
             (changed.outcome, prepared.offset())
         };
         assert_eq!(put(&mut fixture, &key, 2).0, Outcome::Replaced);
@@ -248,14 +249,14 @@ fn h17_a_pointer_is_visible_before_its_data() {
         let value = Rc::new(fixture.prepare(&key, 1));
         let bytes = value.offset()..value.offset() + 1;
         for (by, is_late) in [(By::Printed, true), (By::Printed, false), (By::Ours, true), (By::Ours, false)] {
-            let make = |turns: &Scheduler| {
+            let make = |scheduler: &Scheduler| {
                 let (bench, late) = (fixture.bench.fork(), DelayedWrites::default());
                 let flaw = if is_late { Flaw::DelayedWrites(bytes.clone(), late.clone()) } else { Flaw::None };
-                let lane = ScheduledLane::new(&bench.region, turns, Granularity::Verbs, flaw);
-                let (lookup, found) = look_up(&bench, turns, key, by);
+                let lane = ScheduledLane::new(&bench.region, scheduler, Granularity::Verbs, flaw);
+                let (lookup, found) = look_up(&bench, scheduler, key, by);
                 let mut tasks = vec![lookup, put_all(&bench, lane, vec![(key, Rc::clone(&value))])];
                 if is_late {
-                    tasks.push(late.deliver(&bench.region, turns, 1));
+                    tasks.push(late.deliver(&bench.region, scheduler, 1));
                 }
                 (found, tasks)
             };

@@ -111,11 +111,11 @@ fn h20_lock_words_are_touched_by_atomics_alone() {
             let mut lane = logged(&bench.region, log.clone());
             let mut writer = client(&bench, 0, logged(&bench.region, log.clone())).recovering(&bench);
             for op in [fixture.moving_put(), Fixture::update(&fixture.moved, 2), Op::Remove(fixture.moved.to_vec())] {
-                writer.apply(&op).expect("nobody is in the way");
+                writer.apply(&op).expect("no other client is in the way");
             }
             if preset != Preset::Paper {
                 die_with_a_lock(&fixture, &bench);
-                writer.apply(&Fixture::update(&fixture.neighbour, 3)).expect("the dead are recovered");
+                writer.apply(&Fixture::update(&fixture.neighbour, 3)).expect("dead clients are recovered");
                 assert_eq!(writer.client.counters().recoveries, 1);
             }
             block_on(destroy_table(&mut lane, &bench.table)).expect("the heap takes every batch");
@@ -128,11 +128,11 @@ fn h20_lock_words_are_touched_by_atomics_alone() {
 
 /// Lets a client die that holds the lock of `HOME`.
 fn die_with_a_lock(fixture: &Fixture, bench: &guira_conformance::Bench) {
-    let turns = Scheduler::default();
+    let scheduler = Scheduler::default();
     let remote = bench.under(Profile::Tcp);
-    let lane = ScheduledLane::new(&remote.region, &turns, Granularity::Verbs, Flaw::None);
+    let lane = ScheduledLane::new(&remote.region, &scheduler, Granularity::Verbs, Flaw::None);
     let (mut task, _) = operate(client(&remote, 1, lane), vec![Fixture::update(&fixture.moved, 9)]);
-    assert!(!turns.give(&mut task), "the CAS is not all");
+    assert!(!scheduler.give_turn(&mut task), "the CAS is not all");
     assert_eq!(bench.lock_words().len(), 1);
 }
 
@@ -158,9 +158,9 @@ fn h22_a_lock_won_by_an_unanswered_cas() {
                 judge_survivor(&fixture, preset, unknown);
             }
         }
-        println!("H22 {preset}: {cases} lost connections leave {left} locks; {refused} clients refuse to go on");
+        println!("H22 {preset}: {cases} lost connections leave {left} locks; {refused} clients refuse to continue");
         assert!(cases >= 8 && left >= 4, "{cases} {left}");
-        assert!(refused >= left, "whoever may have left a lock says so");
+        assert!(refused >= left, "a client that may have left a lock reports it");
     }
 }
 
@@ -212,12 +212,12 @@ enum Release {
 #[test]
 fn h22_a_release_is_repeated() {
     let explored = |release| -> Exploration {
-        let make = |turns: &Scheduler| -> (Rc<RefCell<(u32, u32)>>, Vec<Task>) {
+        let make = |scheduler: &Scheduler| -> (Rc<RefCell<(u32, u32)>>, Vec<Task>) {
             let region = HeapRegion::new(64, 64, Profile::Mlx5.caps());
             region.memory().device[0].store(1, Ordering::Relaxed);
             let inside = Rc::default();
-            let mut tasks: Vec<Task> = vec![holder(&region, turns, release)];
-            tasks.extend((0..2).map(|_| taker(&region, turns, &inside)));
+            let mut tasks: Vec<Task> = vec![holder(&region, scheduler, release)];
+            tasks.extend((0..2).map(|_| taker(&region, scheduler, &inside)));
             (inside, tasks)
         };
         explore(Orders::Switches(4), make, |inside| match inside.borrow().1 {
@@ -234,8 +234,8 @@ fn bit_cas(found: &mut u64, compare: u64, swap: u64) -> Verb<'_> {
 }
 
 /// Returns a task that holds the lock, and releases it as `release` says.
-fn holder(region: &HeapRegion, turns: &Scheduler, release: Release) -> Task {
-    let mut lane = ScheduledLane::new(region, turns, Granularity::Verbs, Flaw::None);
+fn holder(region: &HeapRegion, scheduler: &Scheduler, release: Release) -> Task {
+    let mut lane = ScheduledLane::new(region, scheduler, Granularity::Verbs, Flaw::None);
     Box::pin(async move {
         let times = if release == Release::Again { 2 } else { 1 };
         for _ in 0..times {
@@ -246,8 +246,8 @@ fn holder(region: &HeapRegion, turns: &Scheduler, release: Release) -> Task {
 
 /// Returns a task that tries a few times to take the lock, stays inside for a turn, and releases it. Counts how many
 /// clients are inside, now and at most.
-fn taker(region: &HeapRegion, turns: &Scheduler, inside: &Rc<RefCell<(u32, u32)>>) -> Task {
-    let mut lane = ScheduledLane::new(region, turns, Granularity::Verbs, Flaw::None);
+fn taker(region: &HeapRegion, scheduler: &Scheduler, inside: &Rc<RefCell<(u32, u32)>>) -> Task {
+    let mut lane = ScheduledLane::new(region, scheduler, Granularity::Verbs, Flaw::None);
     let inside = Rc::clone(inside);
     Box::pin(async move {
         for _ in 0..3 {

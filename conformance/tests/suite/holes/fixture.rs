@@ -104,11 +104,11 @@ impl Fixture {
     /// be those of one of the sequential orders.
     pub fn explore(&self, profile: Profile, orders: Orders, flaw: &Flaw, ops: [Vec<Op>; 2]) -> Exploration {
         let before = Model(self.bench.audit().expect("a table in order"));
-        let make = |turns: &Scheduler| {
+        let make = |scheduler: &Scheduler| {
             let bench = self.bench.fork().under(profile);
             let runs: Vec<(Task, Rc<RefCell<Vec<Answer>>>)> = (0..2)
                 .map(|i| {
-                    let lane = ScheduledLane::new(&bench.region, turns, Granularity::Verbs, flaw.clone());
+                    let lane = ScheduledLane::new(&bench.region, scheduler, Granularity::Verbs, flaw.clone());
                     operate(client(&bench, i as u16, lane), ops[i].clone())
                 })
                 .collect();

@@ -23,7 +23,7 @@ fn h12_a_removed_key_comes_back() {
         let (mut writer, key) = (fixture.bench.client(0), fixture.moved.to_vec());
         let ops =
             [Op::Insert(key.clone(), value_of(&fixture.moved, 1).to_vec()), Op::Remove(key.clone()), Op::Get(key)];
-        let answers = ops.map(|op| writer.apply(&op).expect("nobody is in the way"));
+        let answers = ops.map(|op| writer.apply(&op).expect("no other client is in the way"));
         println!("H12 {preset}: insert, remove, get of a key in its secondary row: {answers:x?}");
         let (outcome, old) = (Observed::Outcome, value_of(&fixture.moved, 0).to_vec());
         let expected = match preset {
@@ -67,7 +67,7 @@ fn h18_a_fence_costs_a_round_trip() {
             explore(Flaw::None).assert_holds(&format!("H18 {preset} {profile}"), 20);
             let (bench, log) = (fixture.bench.fork().under(profile), Log::default());
             let mut writer = client(&bench, 0, logged(&bench.region, log.clone()));
-            writer.apply(&Fixture::update(&fixture.moved, 1)).expect("nobody is in the way");
+            writer.apply(&Fixture::update(&fixture.moved, 1)).expect("no other client is in the way");
             let batches = log.take();
             let fenced = batches.iter().filter(|batch| {
                 let atomic = batch.iter().position(|verb| verb.is_atomic());
@@ -156,7 +156,7 @@ fn h25_owner_ids_run_out() {
             let lived = (0..DEATHS).take_while(|death| dies_in_a_change(&fixture, *death, recovers)).count();
             let slots = usize::from(fixture.bench.table.config().max_clients);
             println!(
-                "H25 {preset}: {lived} of {DEATHS} clients find one of {slots} slots, the dead recovered: {recovers}"
+                "H25 {preset}: {lived} of {DEATHS} clients find one of {slots} slots, dead clients recovered: {recovers}"
             );
             assert_eq!(lived, if recovers { DEATHS } else { slots });
         }

@@ -37,10 +37,10 @@ fn h02_a_partial_retry_combines_two_moments() {
     for preset in PRESETS {
         let fixture = Fixture::new(preset, PRIMARY);
         for retry in [Retry::TornRow, Retry::Both] {
-            let make = |turns: &Scheduler| {
+            let make = |scheduler: &Scheduler| {
                 let bench = fixture.bench.fork();
-                let mut reader = ScheduledLane::new(&bench.region, turns, Granularity::Verbs, Flaw::None);
-                let writer = ScheduledLane::new(&bench.region, turns, Granularity::Halves, Flaw::None);
+                let mut reader = ScheduledLane::new(&bench.region, scheduler, Granularity::Verbs, Flaw::None);
+                let writer = ScheduledLane::new(&bench.region, scheduler, Granularity::Halves, Flaw::None);
                 let (put, _) = operate(
                     client(&bench, 0, writer),
                     vec![Fixture::update(&fixture.neighbour, 1), fixture.moving_put()],

@@ -100,7 +100,7 @@ fn h11_live_owner_declared_dead() {
             }
             assert!(actors.finish(busy).0[0].is_ok());
             updates += 1;
-            actors.again(busy, update(busy_key, updates));
+            actors.continue_with(busy, update(busy_key, updates));
             assert!(actors.run_until(busy, |step| step.writes_row(&forged.bench)));
             actors.step(waiter);
         }

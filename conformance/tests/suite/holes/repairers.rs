@@ -126,11 +126,11 @@ fn h09_the_counter_of_a_lease_wraps() {
         for i in 2..=ROUND as u64 {
             assert!(actors.finish(busy).0[0].is_ok());
             strand(&forged);
-            actors.again(busy, update(&far_key, i));
+            actors.continue_with(busy, update(&far_key, i));
         }
         assert!(actors.finish(busy).0[0].is_ok());
         // This is its 257th lease, whose word is that of the first: it repairs what the waiter waits for.
-        actors.again(busy, update(at_home, 1));
+        actors.continue_with(busy, update(at_home, 1));
         assert!(actors.run_until(busy, |step| step.writes_row(&forged.bench)), "it is about to clear the copy");
         let (waiters, met) = actors.finish(waiter);
         let (busys, busy_met) = actors.finish(busy);

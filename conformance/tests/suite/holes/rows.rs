@@ -32,7 +32,7 @@ fn h04_a_zeroed_or_misdirected_row_verifies() {
             let elsewhere = (0..fixture.bench.table.config().rows).map(RowId).filter(|place| *place != row);
             ours += elsewhere.filter(|place| rows.verify(*place, &words).is_ok()).count();
             as_printed[0] ^= 1;
-            assert!(!printed::verifies(&as_printed), "it is a checksum all the same");
+            assert!(!printed::verifies(&as_printed), "it is a checksum nevertheless");
         }
         println!(
             "H4 {preset}: of 64 × 63 rows in wrong places the printed checksum accepts {printed_accepts}, ours {ours}"
@@ -127,7 +127,7 @@ fn dies_after(fixture: &Fixture, turns: u32, flaw: &Flaw, lost: &mut u32) -> boo
     let (bench, turn) = (fixture.bench.fork(), Scheduler::default());
     let lane = ScheduledLane::new(&bench.region, &turn, Granularity::Words, flaw.clone());
     let (mut task, _) = operate(client(&bench, 0, lane), vec![fixture.moving_put()]);
-    let ended = (0..turns).any(|_| turn.give(&mut task));
+    let ended = (0..turns).any(|_| turn.give_turn(&mut task));
     drop(task);
     let (rows, placement) = (bench.table.rows(), bench.table.placement());
     let digest = placement.digest(&fixture.moved);

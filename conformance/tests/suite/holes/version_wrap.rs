@@ -22,11 +22,11 @@ fn h03_version_wraps_within_one_timeout() {
         let mut busy_until = |actors: &mut Actors, updates_more: u64| {
             for _ in 1..updates_more {
                 assert!(actors.finish(busy).0[0].is_ok());
-                actors.again(busy, update(busy_key, 1));
+                actors.continue_with(busy, update(busy_key, 1));
                 updates += 1;
             }
             assert!(actors.finish(busy).0[0].is_ok());
-            actors.again(busy, update(busy_key, 1));
+            actors.continue_with(busy, update(busy_key, 1));
             updates += 1;
             assert!(actors.run_until(busy, |step| step.writes_row(&forged.bench)));
         };

@@ -283,9 +283,9 @@ impl Moves {
     }
 }
 
-pub const RIGHT: &str = "a lookup answers with a state that the key was in meanwhile";
-pub const ENDS: &str = "a lookup ends once nobody changes its rows";
-pub const MISSED: &str = "a lookup misses a key that was removed meanwhile";
+pub const RIGHT: &str = "a lookup answers with a state that the key was in during it";
+pub const ENDS: &str = "a lookup ends once its rows do not change";
+pub const MISSED: &str = "a lookup misses a key that was removed during it";
 pub const RETRIED: &str = "a lookup that needed two retries hits";
 
 impl Model for Moves {

@@ -151,7 +151,7 @@ pub fn check_recovered(bench: &Bench) -> Result<(), String> {
     let lost = check_sound(bench)?;
     if lost > 0 {
         give_back(bench)?;
-        check_given_back(bench, lost)?;
+        check_reclaimed(bench, lost)?;
     }
     Ok(())
 }
@@ -175,7 +175,7 @@ pub fn give_back(bench: &Bench) -> Result<Vec<Written>, String> {
 }
 
 /// Checks a table after its `lost` unreferenced extents were reclaimed.
-pub fn check_given_back(bench: &Bench, lost: u64) -> Result<(), String> {
+pub fn check_reclaimed(bench: &Bench, lost: u64) -> Result<(), String> {
     let left = check_sound(bench)?;
     if left == 0 { Ok(()) } else { Err(format!("{left} of {lost} extents are lost")) }
 }

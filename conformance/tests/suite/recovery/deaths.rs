@@ -7,7 +7,7 @@ use guira_conformance::{Bench, Observed as Answer, Op};
 use guira_layout::OwnerId;
 
 use crate::recovery::audit::{
-    Recoverer, State, Universe, check_given_back, check_marks, check_sound, give_back, recover_all,
+    Recoverer, State, Universe, check_marks, check_reclaimed, check_sound, give_back, recover_all,
 };
 use crate::recovery::fixture::Case;
 use crate::recovery::image::{Image, ImageSet};
@@ -142,7 +142,7 @@ impl Enumeration<'_> {
     fn give_back(&mut self, mut image: Image, lost: u64, states: &[Vec<State>]) {
         self.demand(give_back(&self.bench)).iter().for_each(|written| image.apply(written));
         if self.given_back.insert(image.hash()) {
-            self.demand(check_given_back(&self.bench, lost));
+            self.demand(check_reclaimed(&self.bench, lost));
         }
         self.check_contents(&image, states);
     }

@@ -139,7 +139,7 @@ fn lost_marks_in_chunks_of_live_clients_are_found() {
         run.log.written[..cut].iter().for_each(|written| image.apply(written));
         image.load(bench);
         let next = Op::Put(key(i), vec![2; 3]);
-        block_on(owner.apply(&next)).expect("the dead client's lock is met, and it is recovered");
+        block_on(owner.apply(&next)).expect("a client meets the dead client's lock, and recovers it");
     };
     keys.iter().for_each(|i| lost_by(&mut owner, *i));
     assert_eq!(unreferenced(bench), keys.len() as u64);
@@ -175,7 +175,7 @@ fn extents_a_dead_client_was_freeing_are_left_to_its_recovery() {
         image.load(bench);
         // From the second key on a client was recovered, so all of its chunks are scanned.
         owner.exhaust_space();
-        assert_eq!(swept(&owner), Some(0), "key {i}: the extent is the dead client's to free");
+        assert_eq!(swept(&owner), Some(0), "key {i}: only the dead client's recovery may free the extent");
         let recovered = recover_slot(bench, SLOTS[0]).expect("it is dead");
         assert!(recovered.replayed_rows == 1 && recovered.locks > 0, "key {i}: {recovered:?}");
     }

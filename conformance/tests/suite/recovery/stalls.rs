@@ -121,7 +121,7 @@ fn act_meanwhile(bench: &Bench, key: &[u8]) -> Meanwhile {
     let mut lane = LoggedLane::new(&bench.region);
     let mut look = |meanwhile: &mut Meanwhile| {
         let mut value = Vec::new();
-        let found = block_on(reader.get(&mut lane, key, &mut value)).expect("readers wait for nobody");
+        let found = block_on(reader.get(&mut lane, key, &mut value)).expect("readers do not wait");
         meanwhile.answered.push((Op::Get(key.to_vec()), Observed::Value(found.is_some().then_some(value))));
     };
     look(&mut meanwhile);
@@ -134,8 +134,8 @@ fn act_meanwhile(bench: &Bench, key: &[u8]) -> Meanwhile {
         Err(Error { kind: ErrorKind::Busy { owner: Some(OwnerId(1)), .. }, .. }) => meanwhile.refused += 1,
         Err(error) => panic!("refused by {error:?}"),
     }
-    assert_eq!(other.client.counters().recoveries, 0, "nobody recovers the living");
-    assert_eq!(slot(), before, "nobody touches what a living client has");
+    assert_eq!(other.client.counters().recoveries, 0, "no client recovers a live one");
+    assert_eq!(slot(), before, "no client touches what a live client holds");
     look(&mut meanwhile);
     meanwhile
 }

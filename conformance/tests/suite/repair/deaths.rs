@@ -138,7 +138,7 @@ fn repair_removes_the_copy_in_the_second_row() {
         for memory in &first.memories {
             let bench = fixture.bench.with_words(memory);
             let Err(twice) = bench.contents() else { continue };
-            assert!(twice.contains("stands twice"), "{twice}");
+            assert!(twice.contains("is in the table twice"), "{twice}");
             let key_of = |model: &Model| model.0.keys().find(|key| rows_with(&bench, key).len() == 2).cloned();
             let key = key_of(&fixture.model).expect("the key that moves");
             let pair = placement.rows(placement.digest(&key));

@@ -45,7 +45,7 @@ struct Aftermath {
     verbs: u64,
 }
 
-fn put_and_look(bench: &Bench, key: [u8; 8], before: &Contents, faults: FaultPlan, profile: Profile) -> Aftermath {
+fn put_and_read(bench: &Bench, key: [u8; 8], before: &Contents, faults: FaultPlan, profile: Profile) -> Aftermath {
     let options = SimOptions { faults, ..SimOptions::new(SEED, Network::of(profile)) };
     let mut sim = Sim::new(bench.region.clone(), &options);
     let acknowledged = Rc::new(RefCell::new(false));
@@ -102,7 +102,7 @@ fn a_put_that_dies_at_any_step_corrupts_nothing() {
         let before = bench.audit().unwrap_or_else(|wrong| panic!("{wrong}"));
         let row_bytes = bench.table.rows().row_words() as u64 * WORD_BYTES;
         for profile in Profile::ALL {
-            let run = |faults| put_and_look(&bench.fork().under(profile), key, &before, faults, profile);
+            let run = |faults| put_and_read(&bench.fork().under(profile), key, &before, faults, profile);
             let whole = run(FaultPlan::default());
             assert!(whole.is_acknowledged && whole.answers[&key[..]] == Some(Some(NEW_VALUE.to_vec())));
             let (mut old, mut new, mut waits) = (0, 0, 0);

@@ -24,7 +24,7 @@ fn keys_are_linearizable_in_every_network() {
             let runs = (0..SEEDS).map(|seed| run_soundly(&Scenario::new(preset, profile, seed)).tally);
             let total = runs.reduce(Tally::plus).expect("some runs");
             println!("{preset} {profile}: {total:?}");
-            assert!(total.moves > 20 && total.conflicts > 100, "{preset} {profile}: nobody was in anybody's way");
+            assert!(total.moves > 20 && total.conflicts > 100, "{preset} {profile}: no clients contended");
         }
     }
 }

@@ -209,7 +209,7 @@ impl Member {
         let slot = self.number as u16;
         let _hold = region.hold(slot).expect("the model holds").expect("a free slot");
         let Ok(owner) = claim_slot(&mut lane, &self.shared.table, slot, &SlotClient::default()).await else { return };
-        let owner = owner.expect("a slot nobody died in");
+        let owner = owner.expect("a slot without a dead client");
         let table = Arc::clone(&self.shared.table);
         let (seed, deadline_ns) = (self.scenario.seed, self.scenario.deadline_ns);
         let config = ClientConfig { seed, deadline_ns, ..ClientConfig::for_table(&table) };

@@ -83,13 +83,13 @@ pub const OF_CHUNKS: &[Damage] = &[
     (ProblemKind::ChunkOwner, "a free slot's", |bench| {
         set_chunk(bench, 40, ChunkState::Owned { owner: OwnerId(9), class: ExtentClass::Slot(1) });
     }),
-    (ProblemKind::ChunkOwner, "nobody's", |bench| {
+    (ProblemKind::ChunkOwner, "unowned", |bench| {
         set_chunk(bench, 40, ChunkState::Owned { owner: OwnerId(0), class: ExtentClass::Run(1) });
     }),
     (ProblemKind::ChunkOwner, "no client's", |bench| {
         set_chunk(bench, 40, ChunkState::Owned { owner: OwnerId(5000), class: ExtentClass::Run(1) });
     }),
-    (ProblemKind::ChunkOwner, "claimed by nobody", |bench| {
+    (ProblemKind::ChunkOwner, "unclaimed", |bench| {
         set_chunk(bench, 40, ChunkState::Claiming { owner: OwnerId(9), class: ExtentClass::Run(2) });
     }),
     (ProblemKind::BrokenRun, "a missing tail", |bench| {

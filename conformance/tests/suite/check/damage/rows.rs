@@ -10,7 +10,7 @@ use crate::check::table::{SOME_ROW, forge, xor};
 
 pub const DAMAGES: &[Damage] = &[
     (ProblemKind::SuperblockDamaged, "a flipped bit", |bench| xor(bench, Addr::main(8 * 8), 1 << 20)),
-    (ProblemKind::SuperblockDamaged, "a strange state", |bench| xor(bench, Addr::main(STATE_WORD as u64 * 8), 1)),
+    (ProblemKind::SuperblockDamaged, "an unknown state", |bench| xor(bench, Addr::main(STATE_WORD as u64 * 8), 1)),
     (ProblemKind::SuperblockDamaged, "zeros", |bench| bench.store(Addr::main(0), &[0; 64])),
     (ProblemKind::SuperblockReplaced, "another incarnation", |bench| {
         let superblock = Superblock { incarnation: 1, ..bench.table.superblock().clone() };

@@ -460,10 +460,10 @@ impl Recovery {
 pub const WHOLE: &str = "a row whose lock is free holds every sealed commit once";
 pub const LOCKED: &str = "rows are written under their locks, and locks released by their holders";
 pub const MARKED: &str = "a place in use again is not marked";
-pub const TORN: &str = "nobody finds a torn row under its own locks";
+pub const TORN: &str = "no client finds a torn row under its own locks";
 pub const READ: &str = "lookups are linearizable";
-pub const DONE: &str = "nobody is stuck";
-const REPEATED: &str = "a recoverer goes on where another one died";
+pub const DONE: &str = "no client is stuck";
+const REPEATED: &str = "a recoverer continues where another one died";
 const REPLAYED: &str = "a commit whose client died takes effect";
 const AGAIN: &str = "an id is used again";
 const PAST: &str = "a reader finds a value whose row is half written";
