@@ -135,8 +135,9 @@ fn compare(storm: &Storm, is_json: bool) -> ExitCode {
         println!("{storm:?}");
         for (name, stats, of) in [("storm", &stormy, storm), ("baseline", &quiet, &baseline)] {
             println!(
-                "{name}: {:.2} million operations per second; {} clients died, {} were recovered, {} commits completed; \
-                 the longest operation took {:.3} ms; {} operations of watched keys are linearizable; {} million verbs",
+                "{name}: {:.2} million operations per second; {} clients died, {} were recovered, \
+                 {} commits completed; the longest operation took {:.3} ms; {} operations of watched keys are \
+                 linearizable; {} million verbs",
                 rate(stats, of),
                 stats.deaths,
                 stats.recoveries,

@@ -195,8 +195,8 @@ impl fmt::Display for Setup {
         write!(
             f,
             "seed {}: preset {}, format {}, profile {}; {} clients in {} slots, up to {} newcomers, {} operations \
-             each, {} % of them dropped; one in {} clients meets each kind of fault; {} keys, {} of them hot, {} put first; \
-             values of {:?} bytes, {} bytes for extents; deadline {} ns; hazards {:?}",
+             each, {} % of them dropped; one in {} clients meets each kind of fault; {} keys, {} of them hot, \
+             {} put first; values of {:?} bytes, {} bytes for extents; deadline {} ns; hazards {:?}",
             self.seed,
             self.preset,
             self.format,

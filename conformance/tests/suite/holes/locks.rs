@@ -156,7 +156,7 @@ fn h25_owner_ids_run_out() {
             let lived = (0..DEATHS).take_while(|death| dies_in_a_change(&fixture, *death, recovers)).count();
             let slots = usize::from(fixture.bench.table.config().max_clients);
             println!(
-                "H25 {preset}: {lived} of {DEATHS} clients find one of {slots} slots, dead clients recovered: {recovers}"
+                "H25 {preset}: {lived} of {DEATHS} clients get one of {slots} slots, dead ones recovered: {recovers}"
             );
             assert_eq!(lived, if recovers { DEATHS } else { slots });
         }
