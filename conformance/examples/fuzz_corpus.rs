@@ -1,10 +1,10 @@
-//! Writes the seeds of every harness to `fuzz/corpus`: after a change of the layout, or of a harness.
+//! Writes the seeds of every harness to `fuzz/corpus`; run it after a change of the layout, or of a harness.
 //!
 //! ```text
 //! cargo run -p guira-conformance --example fuzz_corpus
 //! ```
-//! Other files of the corpora are left alone: inputs that once broke a promise. What depends on bytes that have changed
-//! their meaning is for the reader of `git diff` to judge.
+//! Other files of the corpora, which are inputs that once broke a promise, stay unchanged. Review `git diff` for files
+//! whose bytes have changed their meaning.
 #![forbid(unsafe_code)]
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Which rows are best: nanoseconds and bytes of a lookup for several row shapes and checksums, in one run.
+//! A comparison of row geometries: nanoseconds and bytes of a lookup for several row layouts and checksums, in one run.
 //!
 //! `cargo run --release -p guira-conformance --example row_geometry [KEYS]` fills each table to 90 % and looks random
 //! keys up. Nothing depends on its output; docs/decisions/0004 quotes it.
@@ -9,7 +9,7 @@ use guira_conformance::Bench;
 use guira_fabric::{Profile, SplitMix64};
 use guira_layout::{ChecksumKind, Preset, PresetOptions, TableConfig};
 
-/// Lookups timed at once; the fastest of the rounds counts, because the machine is shared.
+/// Lookups per timed round; the fastest round counts, because the machine is shared.
 const LOOKUPS: u64 = 500_000;
 const ROUNDS: usize = 5;
 
@@ -75,10 +75,10 @@ fn measure(shape: &Shape, keys: u64) -> Option<()> {
         fastest_ns = fastest_ns.min(started.elapsed().as_nanos() as f64 / LOOKUPS as f64);
         bytes = guira_fabric::Lane::traffic(&client.lane).since(&before).payload_bytes() / LOOKUPS;
     }
-    // Over a network both rows travel: with headers, and as one message where they are neighbours.
+    // Over a network both rows are transferred, with headers, and as one message where they are adjacent.
     let wire = 2 * (74 + 62 + shape.row_bytes);
     println!(
-        "{:<24} {:<11} {fastest_ns:>7.1} ns a get, {bytes:>4} bytes read in place, \
+        "{:<24} {:<11} {fastest_ns:>7.1} ns per get, {bytes:>4} bytes read in place, \
          {wire:>4} on the wire, {full} did not fit",
         shape.name,
         shape.checksum.name(),

@@ -1,5 +1,6 @@
-//! How fast the protocol runs in simulation, on one core: `cargo run --release -p guira-conformance --example
-//! simulated_speed`. Half of the operations are lookups, half are puts of existing keys, of keys drawn uniformly.
+//! A measurement of how fast the protocol runs in simulation, on one core: `cargo run --release -p guira-conformance
+//! --example simulated_speed`. Half of the operations are lookups, half are puts of existing keys, of keys drawn
+//! uniformly.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -33,7 +34,7 @@ fn main() {
             sim.run_until(span * SPAN_NS);
             best = best.max((sim.verbs() - before) as f64 / started.elapsed().as_secs_f64());
         }
-        println!("{keys} keys, {CLIENTS} clients: {:.2} million verbs a second, the best of 5", best / 1e6);
+        println!("{keys} keys, {CLIENTS} clients: {:.2} million verbs per second, the best of 5", best / 1e6);
     }
 }
 

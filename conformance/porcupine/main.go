@@ -1,7 +1,7 @@
 // Command porcupine reads histories of a map, one JSON array of operations a line, and prints for each whether
 // Porcupine finds it linearizable: "ok", "illegal", or "unknown" where it takes too long.
 //
-// It is the second opinion on Guira's own checker, whose tests start it.
+// Tests compare its results with those of Guira's own checker.
 package main
 
 import (
@@ -16,10 +16,10 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// Bound of one history: they are small, so it ends a hang, and measures nothing.
+// The time limit of one history. Histories are small, so it only ends hangs.
 const limit = 30 * time.Second
 
-// An operation, as the tests write it. Without an answer it is pending.
+// An operation, as the tests write it; pending if it has no answer.
 type operation struct {
 	Process    int    `json:"process"`
 	Key        int64  `json:"key"`
@@ -38,7 +38,7 @@ type state struct {
 	value  int64
 }
 
-// What an atomic map makes of a call, and what it answers.
+// apply applies a call to an atomic map, and returns its answer.
 func apply(before state, call operation) (after state, answer string, found int64) {
 	written := state{exists: true, value: call.Value}
 	switch call.Call {
@@ -125,7 +125,7 @@ func main() {
 		for _, one := range operations {
 			returns := one.AnsweredNs
 			if one.Answer == "" {
-				// It may take effect at any time; after all others is as good as never.
+				// It may take effect at any time; after all others is equivalent to never.
 				returns = math.MaxInt64
 			}
 			history = append(history, porcupine.Operation{

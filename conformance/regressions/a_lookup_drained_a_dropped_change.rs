@@ -1,5 +1,5 @@
-//! Cause: a lookup first drained its lane. If a change had been dropped with its batch in flight, that was the change's
-//! batch, and the words its atomics found were thrown away; the client then took the batch for refused.
+//! Cause: a lookup first drained its lane. If a change had been dropped with its batch in flight, this drained the
+//! change's batch and discarded the words its atomics found; the client then took the batch for refused.
 //!
 //! Effect: locks the dropped batch had won were never released; or, if it was the commit, they were released twice, and
 //! the second FETCH-ADD borrowed from the neighbouring locks.
@@ -28,7 +28,7 @@ fn drop_a_put(client: &mut TestClient, polls: usize) {
 }
 
 #[test]
-fn every_lock_comes_free() {
+fn every_lock_is_released() {
     for polls in 0..12 {
         println!("dropped after {polls} polls");
         let bench = Bench::of_rows(Preset::Hardened, "fixed:8:8", 64, Profile::Mlx5, 7);

@@ -1,7 +1,7 @@
 //! Cause: a commit wrote the mark of the extent it freed before it retired its record.
 //!
 //! Effect: had the client died in between, the extent's owner could have reused the chunk for something else, and
-//! replaying the sealed record would have written the mark into somebody's value.
+//! replaying the sealed record would have written the mark into another client's value.
 //!
 //! Fix: rows, retire, mark, release: a sealed record implies that the extent it frees is still allocated.
 //! [R-COMMIT-1]
@@ -14,13 +14,13 @@ use guira_rcuckoo::Change;
 
 const KEY: &[u8] = b"some key";
 
-/// Removes a key whose value is in an extent, and dies before verb `verbs` of the commit. True if it lived.
+/// Removes a key whose value is in an extent, and dies before verb `verbs` of the commit. Returns whether it survived.
 fn remove_and_die(bench: &Bench, verbs: usize) -> bool {
     let (mut batches, mut seen) = (0, 0);
     let hook = move |step| {
         match step {
             Step::Completion => batches += 1,
-            // The batches: locks and rows; the extent's key; the commit.
+            // The batches are: locks and rows; the extent's key; the commit.
             Step::Verb { .. } if batches == 2 => seen += 1,
             _ => {}
         }

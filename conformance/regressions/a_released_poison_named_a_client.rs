@@ -1,15 +1,15 @@
-//! Cause: a table could have a client for each value of a lock but free and poison. Destroying a table leaves all ones
-//! in its locks, and a holder's release all ones less its id: with so many clients, that was another client's id.
+//! Cause: a table could have a client for each value of a lock except free and poison. Destroying a table sets all bits
+//! of its locks, and a holder's release then leaves all ones less its id: with so many clients, another client's id.
 //!
-//! Effect: who waited for such a lock of a destroyed table waited for that client, to its deadline, and got `Busy` in
-//! place of `Destroyed`.
+//! Effect: a client that waited for such a lock of a destroyed table waited for that other client until its deadline,
+//! and got `Busy` instead of `Destroyed`.
 //!
 //! Fix: a table has fewer clients than half the values of its locks. // [R-DESTROY-1]
 
 use guira_layout::{LockId, LockLayout, OwnerId, Preset, PresetOptions};
 
 #[test]
-fn what_is_left_of_poison_is_nobody() {
+fn released_poison_names_no_client() {
     let mut options = PresetOptions {
         capacity: 1_000,
         format: "fixed:8:8".parse().unwrap(),

@@ -1,8 +1,9 @@
-//! Cause: a scan gave up on a row that did not verify after 4,096 samples, without a look at its lock.
+//! Cause: a scan gave up on a row that did not verify after 4,096 samples, without checking its lock.
 //!
 //! Effect: a writer that was stopped or dead in the middle of a row made `dump` report damage ("nobody is writing it").
 //!
-//! Fix: scans wait like lookups: held until the deadline is `Busy`, free and torn is `Corrupt`. // [R-READ-5]
+//! Fix: scans wait like lookups: a row whose lock is held until the deadline is `Busy`, a torn row with a free lock is
+//! `Corrupt`. // [R-READ-5]
 
 use guira_conformance::{Bench, block_on};
 use guira_fabric::{Profile, Region};
@@ -21,7 +22,7 @@ fn a_row_under_a_held_lock_is_busy_and_under_a_free_one_corrupt() {
         let mut reader = Reader::new(bench.table.clone(), config);
         block_on(reader.read_row(&mut bench.region.lane(), row, &mut RowItems::default())).unwrap_err()
     };
-    // Damage is found by samples, not by the clock: on a busy machine they may take long.
+    // Damage is found by counting samples, not by the clock: on a busy machine they may take long.
     assert!(matches!(read(u64::MAX), Error { kind: ErrorKind::Corrupt { .. }, .. }));
     let locks = bench.table.locks();
     let mask = locks.mask(locks.lock_of(row));

@@ -1,9 +1,9 @@
-//! Cause: a snapshot returned every entry of rows that were all so at one moment; but at that moment an insert may have
-//! written the new row of an entry that it moves, and not yet the old one.
+//! Cause: a snapshot returned every entry of rows that were all valid at one moment; but at that moment an insert may
+//! have written the new row of an entry that it moves, and not yet the old one.
 //!
-//! Effect: a scan that called itself a snapshot visited a key twice, when a writer was stopped, or slow, in its commit.
+//! Effect: a scan that called itself a snapshot visited a key twice when a writer was stopped, or slow, in its commit.
 //!
-//! Fix: of a key that stands in both of its rows the second copy is left out. // [R-SCAN-1] [R-INSERT-4]
+//! Fix: the second copy of a key that stands in both of its rows is left out. // [R-SCAN-1] [R-INSERT-4]
 
 use guira_conformance::{Bench, KeyFinder, block_on};
 use guira_fabric::{Profile, Region};

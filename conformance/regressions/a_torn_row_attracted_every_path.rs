@@ -1,7 +1,7 @@
-//! Cause: a search over sampled rows presumed that a row that did not verify has room.
+//! Cause: a search over sampled rows assumed that a row that did not verify has room.
 //!
-//! Effect: after a client died in the middle of a row, inserts whose own rows were full ran into its lock and failed
-//! with `Busy`, although there was room elsewhere.
+//! Effect: after a client died in the middle of a row, inserts whose own rows were full met its lock and failed with
+//! `Busy`, although there was room elsewhere.
 //!
 //! Fix: such rows are avoided as long as there is a path around them. // [R-INSERT-1]
 

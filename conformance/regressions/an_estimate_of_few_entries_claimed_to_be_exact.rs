@@ -1,8 +1,8 @@
-//! Cause: the confidence interval of an estimate was made of the sample's variance alone, which is 0 if no sampled row
-//! has an entry, and far too small if a few have.
+//! Cause: the confidence interval of an estimate was computed from the sample's variance alone, which is 0 if no
+//! sampled row has an entry, and far too small if a few have.
 //!
-//! Effect: a table of 65,536 rows with 10 entries was said to have 0, with an error of 0, as if every row had been
-//! counted: who takes that for empty loses keys.
+//! Effect: a table of 65,536 rows with 10 entries was reported to have 0, with an error of 0, as if every row had been
+//! counted: a program that relies on it loses keys.
 //!
 //! Fix: the interval allows for the entries that a sample does not see. // [R-SCAN-2]
 

@@ -11,7 +11,7 @@ use guira_rcuckoo::Placement;
 
 const ROWS: u64 = 1 << 40;
 const KEYS: u64 = 100_000;
-/// A distance is below this if the product was cut to 64 bits.
+/// The bound of every distance if the product is cut to 64 bits.
 const CUT: u64 = 1 << 33;
 
 #[test]
@@ -25,7 +25,7 @@ fn distances_reach_across_a_table_of_2_to_the_40_rows() {
         device_bytes: u64::MAX,
     };
     let mut config = Preset::Hardened.config_of_rows(ROWS, &options).unwrap();
-    // Every key draws from the whole table, as the rarest do under the table's own factor.
+    // Every key draws from the whole table, as the rarest keys do under the table's own factor.
     config.offsets = [ROWS; 33];
     config.check().unwrap();
     let placement = Placement::new(&config);

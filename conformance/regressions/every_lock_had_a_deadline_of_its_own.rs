@@ -1,11 +1,11 @@
-//! Cause: each time an operation began to wait for a lock, its deadline started anew.
+//! Cause: each time an operation began to wait for a lock, its deadline started again.
 //!
-//! Effect: an insert that waited for its own rows, found them full and went on to the rows of a path waited a deadline
-//! for each path: up to 1,024 of them.
+//! Effect: an insert that waited for its own rows, found them full and continued with the rows of a path waited for a
+//! whole deadline for each path: up to 1,024 times.
 //!
 //! Fix: the deadline is the operation's; it starts with its first wait. // [R-LOCK-4]
 
-use guira_conformance::{Bench, KeyFinder, Moment, Sampling, SteppedLane};
+use guira_conformance::{Bench, KeyFinder, Sampling, StepPoint, SteppedLane};
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Lane, Profile};
 use guira_layout::{LockId, OwnerId, Preset, RowId};
@@ -13,18 +13,18 @@ use guira_rcuckoo::{ClientConfig, Error, ErrorKind};
 
 const STRANGER: OwnerId = OwnerId(40);
 const DEADLINE_NS: u64 = 1_000_000;
-/// Each wait is half of this to all of it.
+/// The longest wait; each is at least half of it.
 const BACKOFF_NS: u64 = 1_000;
-/// Waits until the key's own lock comes free: between 0.45 and 0.9 deadlines.
+/// Waits until the key's own lock is released: between 0.45 and 0.9 deadlines.
 const WAITS: u32 = 900;
 
-/// Takes or gives back a lock for somebody else.
+/// Takes or releases a lock on behalf of another client.
 fn add(bench: &Bench, lock: LockId, addend: impl Fn(u64) -> u64) {
     let mask = bench.table.locks().mask(lock);
     bench.region.memory().device[mask.word as usize].fetch_add(addend(mask.mask), Ordering::AcqRel);
 }
 
-/// A new key whose two rows share a lock and are full, of keys whose other row is elsewhere.
+/// Returns a new key whose two rows share a lock and are full, of keys whose other row is elsewhere.
 fn crowded_key(bench: &Bench) -> ([u8; 8], LockId) {
     let mut keys = KeyFinder::new(&bench.table, 400_000);
     let lock_of = |row| bench.table.locks().lock_of(row);
@@ -51,11 +51,11 @@ fn all_waits_of_an_operation_share_one_deadline() {
             longest_backoff_ns: BACKOFF_NS,
             ..ClientConfig::for_table(&bench.table)
         };
-        let (scene, mut waits) = (bench.clone(), 0);
+        let (fixture, mut waits) = (bench.clone(), 0);
         let step = move |moment| {
-            waits += u32::from(moment == Moment::Pause);
-            if moment == Moment::Pause && waits == WAITS {
-                add(&scene, own, |mask| scene.table.locks().release_addend(STRANGER, mask));
+            waits += u32::from(moment == StepPoint::Pause);
+            if moment == StepPoint::Pause && waits == WAITS {
+                add(&fixture, own, |mask| fixture.table.locks().release_addend(STRANGER, mask));
             }
         };
         let mut client =

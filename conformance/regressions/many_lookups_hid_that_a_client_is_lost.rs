@@ -1,10 +1,10 @@
-//! Cause: lookups of many keys settled the client before they asked whether it is lost, and passed on the error of the
+//! Cause: lookups of many keys settled the client before they checked whether it is lost, and returned the error of the
 //! batch that was lost earlier as if it were their own.
 //!
-//! Effect: each key's error was `Fabric`, with an unknown effect, where a single lookup says `Lost`, without effect,
-//! and that a new client is needed: a program that tries again after `Fabric` never ends.
+//! Effect: each key's error was `Fabric`, with an unknown effect, where a single lookup returns `Lost`, without effect,
+//! which says that a new client is needed: a program that retries after `Fabric` never ends.
 //!
-//! Fix: they ask first, as single lookups do. // [R-DROP-2]
+//! Fix: they check first, as single lookups do. // [R-DROP-2]
 
 use guira_conformance::Bench;
 use guira_fabric::heap::{Next, Step};

@@ -1,8 +1,8 @@
-//! Clients that take turns as a test says: one thread, one clock, and a stop before any verb.
+//! Clients that act in turns chosen by a test, on one thread and one clock, with a stop before any verb.
 //!
-//! A client's operation goes on by one verb (or as much of a WRITE as its fabric cannot tear) each time the test lets
-//! it, and by nothing otherwise: a client that gets no turn is a stopped one, and one that is killed leaves the memory
-//! as it is. Invariants: equal turns, equal results; time passes only by turns and waits.
+//! A client's operation advances by one verb (or as much of a WRITE as its fabric cannot tear) each time the test lets
+//! it, and never otherwise: a client without turns is stopped, and a killed one leaves the memory as it is. Invariants:
+//! equal turns give equal results; time passes only by turns and waits.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -14,11 +14,11 @@ use guira_fabric::{Addr, Caps, FabricError, Lane, Profile, Region, Sent, Space, 
 use guira_layout::LockId;
 use guira_rcuckoo::{ClientConfig, Counters, Error, Incident, LockIncident, Observer};
 
-use crate::{Bench, Op, Seen, TestClient};
+use crate::{Bench, Observed, Op, TestClient};
 
-/// What a turn takes, in nanoseconds: a round trip of the paper's network is a few of them.
+/// Duration of a turn in nanoseconds: a round trip of the paper's network takes a few of them.
 const TURN_NS: u64 = 1_000;
-/// More turns than any operation takes: a client that takes more waits for ever.
+/// More turns than any operation takes: a client that takes more never ends.
 const MOST_TURNS: u64 = 10_000_000;
 
 /// The kinds of verbs.
@@ -28,37 +28,37 @@ pub enum VerbKind {
     Read,
     /// WRITE.
     Write,
-    /// Any that is atomic.
+    /// Any atomic.
     Atomic,
 }
 
-/// What a client does with its next turn.
+/// The step that a client takes in its next turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ahead {
-    /// Executes (the rest of) a verb.
+pub enum NextStep {
+    /// Executes a verb, or what remains of it.
     Verb {
-        /// Which.
+        /// The kind of verb.
         kind: VerbKind,
-        /// Where it starts.
+        /// The address of its first word.
         addr: Addr,
-        /// Its words.
+        /// The number of its words.
         words: usize,
-        /// How many of them were executed already.
+        /// The number of words that were already executed.
         done: usize,
     },
-    /// Waits until then.
+    /// Waits until this time, in nanoseconds.
     Pause(u64),
-    /// Nothing: its operations are done.
+    /// None: its operations are done.
     Nothing,
 }
 
-impl Ahead {
-    /// Whether a WRITE of a row of `bench` is next, none of which has been executed.
+impl NextStep {
+    /// Whether a WRITE of a row of `bench` is next, of which nothing has been executed.
     pub fn writes_row(&self, bench: &Bench) -> bool {
         self.writes_some_row(bench, |done| done == 0)
     }
 
-    /// Whether a WRITE of a row of `bench` is under way.
+    /// Whether a WRITE of a row of `bench` is partly executed.
     pub fn tears_row(&self, bench: &Bench) -> bool {
         self.writes_some_row(bench, |done| done > 0)
     }
@@ -67,20 +67,20 @@ impl Ahead {
         let geometry = bench.table.geometry();
         let rows = geometry.row(guira_layout::RowId(0)).offset()
             ..geometry.row(guira_layout::RowId(bench.table.config().rows)).offset();
-        let Ahead::Verb { kind: VerbKind::Write, addr, done, .. } = *self else { return false };
+        let NextStep::Verb { kind: VerbKind::Write, addr, done, .. } = *self else { return false };
         addr.space() == Space::Main && rows.contains(&addr.offset()) && done_so(done)
     }
 
-    /// Whether an atomic on a lock word is next: one that takes locks, or gives them back.
+    /// Whether an atomic on a lock word is next, which takes or releases locks.
     pub fn is_lock(&self) -> bool {
-        matches!(self, Ahead::Verb { kind: VerbKind::Atomic, addr, .. } if addr.space() == Space::Device)
+        matches!(self, NextStep::Verb { kind: VerbKind::Atomic, addr, .. } if addr.space() == Space::Device)
     }
 
     /// Whether an atomic on a repair lease of `bench` is next.
     pub fn is_lease(&self, bench: &Bench) -> bool {
         let regions = bench.table.config().repair_regions;
         let mut leases = (0..regions).map(|region| bench.table.geometry().lease(region));
-        matches!(self, Ahead::Verb { kind: VerbKind::Atomic, addr, .. } if leases.any(|lease| lease == *addr))
+        matches!(self, NextStep::Verb { kind: VerbKind::Atomic, addr, .. } if leases.any(|lease| lease == *addr))
     }
 }
 
@@ -92,13 +92,13 @@ struct Flight {
     done: usize,
 }
 
-fn ahead_of(sent: &Sent, done: usize) -> Ahead {
+fn next_step_of(sent: &Sent, done: usize) -> NextStep {
     let (kind, addr, words) = match sent {
         Sent::Read { addr, into } => (VerbKind::Read, *addr, into.len()),
         Sent::Write { addr, words } => (VerbKind::Write, *addr, words.len()),
         Sent::Cas { addr, .. } | Sent::FetchAdd { addr, .. } => (VerbKind::Atomic, *addr, 1),
     };
-    Ahead::Verb { kind, addr, words, done }
+    NextStep::Verb { kind, addr, words, done }
 }
 
 impl Flight {
@@ -125,30 +125,30 @@ impl Flight {
     }
 }
 
-/// What a test and a lane tell each other.
+/// State that a test and a lane share.
 struct Shared {
     may_act: bool,
-    ahead: Ahead,
+    next_step: NextStep,
     now_ns: u64,
-    /// What the client told of locks whose holder it presumed dead.
-    told: Vec<(LockId, LockIncident)>,
+    /// Lock incidents that the client reported about holders it presumed dead.
+    lock_incidents: Vec<(LockId, LockIncident)>,
 }
 
-/// Keeps what a client tells.
+/// An observer that records lock incidents.
 struct Listener(Arc<Mutex<Shared>>);
 
 impl Observer for Listener {
     fn observe(&mut self, _: u16, _: u64, _: &Incident) {}
 
     fn observe_lock(&mut self, lock: LockId, incident: &LockIncident) {
-        self.0.lock().expect("nobody panics with it").told.push((lock, incident.clone()));
+        self.0.lock().expect("no thread panics while it holds the lock").lock_incidents.push((lock, incident.clone()));
     }
 }
 
-/// A lane that acts when it gets a turn.
+/// A lane that acts when its client gets a turn.
 pub struct ActorLane {
     region: HeapRegion,
-    /// Promises what the region does, and counts. Nothing is sent on it.
+    /// The source of promises and counters. Nothing is sent on it.
     lane: HeapLane,
     flight: Option<Flight>,
     shared: Arc<Mutex<Shared>>,
@@ -156,7 +156,7 @@ pub struct ActorLane {
 
 impl ActorLane {
     fn shared(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().expect("nobody panics with it")
+        self.shared.lock().expect("no thread panics while it holds the lock")
     }
 }
 
@@ -182,8 +182,8 @@ impl Lane for ActorLane {
             flight.advance(&self.region, unit_words);
         }
         if !flight.is_done() {
-            let ahead = ahead_of(&flight.verbs[flight.at], flight.done);
-            self.shared().ahead = ahead;
+            let next_step = next_step_of(&flight.verbs[flight.at], flight.done);
+            self.shared().next_step = next_step;
             return Poll::Pending;
         }
         flight.verbs.iter().zip(batch).for_each(|(sent, verb)| sent.copy_to(verb));
@@ -206,7 +206,7 @@ impl Lane for ActorLane {
         if shared.now_ns >= until_ns {
             return Poll::Ready(());
         }
-        shared.ahead = Ahead::Pause(until_ns);
+        shared.next_step = NextStep::Pause(until_ns);
         Poll::Pending
     }
 
@@ -215,7 +215,7 @@ impl Lane for ActorLane {
     }
 }
 
-type Answers = Vec<Result<Seen, Error>>;
+type Answers = Vec<Result<Observed, Error>>;
 type Work = Pin<Box<dyn Future<Output = (TestClient<ActorLane>, Answers)>>>;
 
 struct Actor {
@@ -233,14 +233,15 @@ pub struct Actors {
 }
 
 impl Actors {
-    /// Nobody yet, on `bench`, over a network whose WRITEs tear at every word, or never.
+    /// Creates a set without clients on `bench`, over a network whose WRITEs tear at multiples of `atomic_write_unit`
+    /// bytes.
     pub fn new(bench: &Bench, atomic_write_unit: u64) -> Actors {
         let caps = Caps { atomic_write_unit, ..Profile::Tcp.caps() };
         let bench = Bench { region: bench.region.with_caps(caps), table: Arc::clone(&bench.table) };
         Actors { bench, caps, now_ns: 0, actors: Vec::new() }
     }
 
-    /// A client in slot `slot` that is about to carry out `ops`, and recovers whom it finds dead. Its number.
+    /// Starts a client in slot `slot` that will carry out `ops` and recovers clients it finds dead. Returns its number.
     ///
     /// # Panics
     /// If the slot is taken.
@@ -248,13 +249,13 @@ impl Actors {
         let number = self.actors.len();
         let shared = Arc::new(Mutex::new(Shared {
             may_act: false,
-            ahead: Ahead::Nothing,
+            next_step: NextStep::Nothing,
             now_ns: self.now_ns,
-            told: Vec::new(),
+            lock_incidents: Vec::new(),
         }));
         let region = self.bench.region.with_caps(self.caps);
         let lane = ActorLane { lane: region.lane(), region, flight: None, shared: Arc::clone(&shared) };
-        // Claiming a slot is not what is tested.
+        // Claiming a slot is not under test.
         let client = self.bench.client_with(slot, self.bench.region.lane(), config);
         let client = client.recovering(&self.bench).through(lane).observed(Box::new(Listener(Arc::clone(&shared))));
         self.actors.push(Actor { shared, work: Some(carry_out_all(client, ops)), done: None });
@@ -262,102 +263,102 @@ impl Actors {
         number
     }
 
-    /// More operations for a client that has carried out all it had; the answers to those are forgotten.
+    /// Gives more operations to a client that has carried out all it had; the answers to those are forgotten.
     ///
     /// # Panics
-    /// If it has not.
-    pub fn again(&mut self, who: usize, ops: Vec<Op>) {
-        let (client, _) = self.actors[who].done.take().expect("its operations are done");
-        self.actors[who].work = Some(carry_out_all(client, ops));
-        self.poll(who);
+    /// If it has not finished them.
+    pub fn continue_with(&mut self, actor: usize, ops: Vec<Op>) {
+        let (client, _) = self.actors[actor].done.take().expect("its operations are done");
+        self.actors[actor].work = Some(carry_out_all(client, ops));
+        self.poll(actor);
     }
 
-    /// What `who` does next.
-    pub fn ahead(&self, who: usize) -> Ahead {
-        self.actors[who].shared.lock().expect("nobody panics with it").ahead
+    /// Returns the next step of `actor`.
+    pub fn next_step(&self, actor: usize) -> NextStep {
+        self.actors[actor].shared.lock().expect("no thread panics while it holds the lock").next_step
     }
 
-    /// Lets `who` do one step, for which it waits if it has to.
-    pub fn step(&mut self, who: usize) {
-        self.now_ns = match self.ahead(who) {
-            Ahead::Pause(until_ns) => self.now_ns.max(until_ns),
+    /// Lets `actor` take one step; time passes if it has to wait.
+    pub fn step(&mut self, actor: usize) {
+        self.now_ns = match self.next_step(actor) {
+            NextStep::Pause(until_ns) => self.now_ns.max(until_ns),
             _ => self.now_ns + TURN_NS,
         };
-        self.actors[who].shared.lock().expect("nobody panics with it").may_act = true;
-        self.poll(who);
+        self.actors[actor].shared.lock().expect("no thread panics while it holds the lock").may_act = true;
+        self.poll(actor);
     }
 
-    /// Lets `who` go on until `stop` holds for what it would do next; false if its operations end before.
+    /// Lets `actor` continue until `stop` holds for its next step; returns false if its operations end before.
     ///
     /// # Panics
-    /// If neither ever is so.
-    pub fn run_until(&mut self, who: usize, stop: impl Fn(&Ahead) -> bool) -> bool {
+    /// If neither ever happens.
+    pub fn run_until(&mut self, actor: usize, stop: impl Fn(&NextStep) -> bool) -> bool {
         for _ in 0..MOST_TURNS {
-            let ahead = self.ahead(who);
-            if stop(&ahead) {
+            let next_step = self.next_step(actor);
+            if stop(&next_step) {
                 return true;
             }
-            if ahead == Ahead::Nothing {
+            if next_step == NextStep::Nothing {
                 return false;
             }
-            self.step(who);
+            self.step(actor);
         }
-        panic!("client {who} waits for ever");
+        panic!("client {actor} never ends");
     }
 
-    /// What `who` told so far of locks whose holder it presumed dead, in preset `paper`.
-    pub fn told(&self, who: usize) -> Vec<(LockId, LockIncident)> {
-        self.actors[who].shared.lock().expect("nobody panics with it").told.clone()
+    /// Returns the incidents that `actor` reported so far of locks whose holder it presumed dead, in preset `paper`.
+    pub fn lock_incidents(&self, actor: usize) -> Vec<(LockId, LockIncident)> {
+        self.actors[actor].shared.lock().expect("no thread panics while it holds the lock").lock_incidents.clone()
     }
 
-    /// Lets `who` carry out all its operations: its answers, and what it met so far.
+    /// Lets `actor` carry out all its operations, and returns its answers and counters.
     ///
     /// # Panics
-    /// If it was killed, or did not tell what it counted.
-    pub fn finish(&mut self, who: usize) -> (Answers, Counters) {
-        self.run_until(who, |ahead| *ahead == Ahead::Nothing);
-        let (client, answers) = self.actors[who].done.as_ref().expect("a client that was not killed");
+    /// If it was killed, or its reports and counters differ.
+    pub fn finish(&mut self, actor: usize) -> (Answers, Counters) {
+        self.run_until(actor, |next_step| *next_step == NextStep::Nothing);
+        let (client, answers) = self.actors[actor].done.as_ref().expect("a client that was not killed");
         let counters = client.client.counters();
         assert_eq!(
-            counts_of(&self.told(who)),
+            counts_of(&self.lock_incidents(actor)),
             repairs_of(&counters),
-            "leases, revocations and states: told and counted"
+            "reported and counted leases, revocations and states differ"
         );
         (answers.clone(), counters)
     }
 
-    /// Nanoseconds since the first client started.
+    /// Returns the nanoseconds since the first client started.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// Ends `who` here.
-    pub fn kill(&mut self, who: usize) {
-        let actor = &mut self.actors[who];
+    /// Kills `actor` before its next step.
+    pub fn kill(&mut self, actor: usize) {
+        let actor = &mut self.actors[actor];
         (actor.work, actor.done) = (None, None);
-        actor.shared.lock().expect("nobody panics with it").ahead = Ahead::Nothing;
+        actor.shared.lock().expect("no thread panics while it holds the lock").next_step = NextStep::Nothing;
     }
 
-    /// Lets time pass.
-    pub fn pass(&mut self, ns: u64) {
+    /// Advances the clock.
+    pub fn advance_ns(&mut self, ns: u64) {
         self.now_ns += ns;
     }
 
-    fn poll(&mut self, who: usize) {
-        let actor = &mut self.actors[who];
-        actor.shared.lock().expect("nobody panics with it").now_ns = self.now_ns;
+    fn poll(&mut self, actor: usize) {
+        let actor = &mut self.actors[actor];
+        actor.shared.lock().expect("no thread panics while it holds the lock").now_ns = self.now_ns;
         let Some(work) = &mut actor.work else { return };
         if let Poll::Ready(done) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            actor.shared.lock().expect("nobody panics with it").ahead = Ahead::Nothing;
+            actor.shared.lock().expect("no thread panics while it holds the lock").next_step = NextStep::Nothing;
             (actor.work, actor.done) = (None, Some(done));
         }
     }
 }
 
-/// Leases, revocations, and how often each state was found, as they were told.
-fn counts_of(told: &[(LockId, LockIncident)]) -> [u64; 6] {
+/// Counts leases, revocations, and how often each state was found, in the reported incidents.
+fn counts_of(lock_incidents: &[(LockId, LockIncident)]) -> [u64; 6] {
     let mut counts = [0; 6];
-    for (_, incident) in told {
+    for (_, incident) in lock_incidents {
         match incident {
             LockIncident::Leased { revoked, .. } => {
                 counts[0] += 1;
@@ -370,7 +371,7 @@ fn counts_of(told: &[(LockId, LockIncident)]) -> [u64; 6] {
     counts
 }
 
-/// The same as they were counted.
+/// The same numbers from the client's counters.
 fn repairs_of(counters: &Counters) -> [u64; 6] {
     let Counters { leases, revocations, repair_state_1, repair_state_2, repair_state_3, repair_state_4, .. } =
         *counters;
@@ -388,13 +389,13 @@ fn carry_out_all(mut client: TestClient<ActorLane>, ops: Vec<Op>) -> Work {
 }
 
 impl TestClient<ActorLane> {
-    /// As [`TestClient::apply`], for values that fit in a row.
-    async fn carry_out(&mut self, op: &Op) -> Result<Seen, Error> {
+    /// Same as [`TestClient::apply`], for values that fit in a row.
+    async fn carry_out(&mut self, op: &Op) -> Result<Observed, Error> {
         let Some(change) = op.change(None) else {
             let mut value = Vec::new();
             let found = self.client.get(&mut self.lane, op.key(), &mut value).await?;
-            return Ok(Seen::Value(found.is_some().then_some(value)));
+            return Ok(Observed::Value(found.is_some().then_some(value)));
         };
-        self.client.change(&mut self.lane, op.key(), change).await.map(|changed| Seen::Outcome(changed.outcome))
+        self.client.change(&mut self.lane, op.key(), change).await.map(|changed| Observed::Outcome(changed.outcome))
     }
 }

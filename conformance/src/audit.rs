@@ -1,4 +1,4 @@
-//! Looks at every byte of a table that nobody changes meanwhile: what must hold between operations.
+//! An audit of a whole table while no client changes it: the invariants that hold between operations.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use guira_rcuckoo::slots;
 use crate::{Bench, block_on};
 
 impl Bench {
-    /// Everything in the table, after checking that every row verifies, every key stands once and in one of its rows,
-    /// every extent is whole, owned and not freed, every lock is free, and no record is sealed.
+    /// Returns the table's contents after checking that every row verifies, every key stands once and in one of its
+    /// rows, every extent is whole, owned and not freed, every lock is free, and no record is sealed.
     ///
     /// # Errors
-    /// The first claim that does not hold.
+    /// The first invariant that does not hold.
     pub fn audit(&self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
         self.audit_idle()?;
         self.contents()
@@ -23,7 +23,7 @@ impl Bench {
     /// Checks that every lock is free, and that no record is sealed.
     ///
     /// # Errors
-    /// The first claim that does not hold.
+    /// The first invariant that does not hold.
     pub fn audit_idle(&self) -> Result<(), String> {
         let layout = self.table.locks();
         for (word, value) in self.region.memory().device.iter().enumerate() {
@@ -34,16 +34,16 @@ impl Bench {
         let mut lane = self.region.with_caps(Profile::Shm.caps()).lane();
         for slot in block_on(slots(&mut lane, &self.table)).map_err(|error| error.to_string())? {
             if slot.seal.is_sealed() {
-                return Err(format!("slot {}: a record is sealed that nobody replays", slot.slot));
+                return Err(format!("slot {}: it still has a sealed record", slot.slot));
             }
         }
         Ok(())
     }
 
-    /// Everything in the table; checks as [`Bench::audit`] does, locks and records apart.
+    /// Returns the table's contents after the checks of [`Bench::audit`], except those of locks and records.
     ///
     /// # Errors
-    /// The first claim that does not hold.
+    /// The first invariant that does not hold.
     pub fn contents(&self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
         let mut contents = BTreeMap::new();
         for row in (0..self.table.config().rows).map(RowId) {
@@ -53,10 +53,10 @@ impl Bench {
                 let (digest, key, value) = self.entry(row, &words, slot)?;
                 let pair = self.table.placement().rows(digest);
                 if pair.other(row).is_none() {
-                    return Err(format!("key {key:x?} stands in {row}, where nobody looks for it"));
+                    return Err(format!("key {key:x?} is in {row}, which is not one of its rows"));
                 }
                 if contents.insert(key.clone(), value).is_some() {
-                    return Err(format!("key {key:x?} stands twice, the second time in {row}"));
+                    return Err(format!("key {key:x?} is in the table twice, the second time in {row}"));
                 }
             }
         }
@@ -84,22 +84,22 @@ impl Bench {
 
     fn check_chunk(&self, extent: &ExtentRef) -> Result<(), &'static str> {
         let (config, geometry) = (self.table.config(), self.table.geometry());
-        let mark = extent.mark_offset(config, geometry).ok_or("lies where no extent can")?;
+        let mark = extent.mark_offset(config, geometry).ok_or("lies where no extent can be")?;
         if self.words_at(Addr::main(mark), 1)[0] == extent.generation.0 {
             return Err("is in use but marked free");
         }
         let (chunk, _) = geometry.chunk_of(extent.offset).ok_or("lies in no chunk")?;
         let word = ChunkWord(self.words_at(geometry.chunk_word(chunk), 1)[0]);
         let owned = matches!(word.decode(), Some(ChunkState::Owned { .. } | ChunkState::Orphan { .. }));
-        if owned { Ok(()) } else { Err("lies in a chunk that nobody claimed") }
+        if owned { Ok(()) } else { Err("lies in an unclaimed chunk") }
     }
 
-    /// The words of `row` as they are.
+    /// Returns the words of `row`.
     pub fn row_words(&self, row: RowId) -> Vec<u64> {
         self.words_at(self.table.geometry().row(row), self.table.rows().row_words())
     }
 
-    /// `count` words from `addr` on, as they are.
+    /// Returns `count` words from `addr` on.
     ///
     /// # Panics
     /// If they lie outside the region.
@@ -109,7 +109,7 @@ impl Bench {
         words[first..first + count].iter().map(|word| word.load(Ordering::Relaxed)).collect()
     }
 
-    /// Stores `words` from `addr` on, past every lock.
+    /// Stores `words` from `addr` on, without taking any lock.
     ///
     /// # Panics
     /// If they lie outside the region.
@@ -121,7 +121,7 @@ impl Bench {
         }
     }
 
-    /// Which lock words hold a lock, as (word, value).
+    /// Returns the lock words in which a lock is held, as (word, value).
     pub fn lock_words(&self) -> Vec<(u64, u64)> {
         let words = self.region.memory().space(Space::Device).iter().enumerate();
         words

@@ -1,4 +1,4 @@
-//! A table on the heap and clients that act on it, under any profile's promises.
+//! A table on the heap and clients that act on it, under the promises of any profile.
 
 use std::ops::ControlFlow;
 use std::pin::pin;
@@ -15,9 +15,9 @@ use guira_rcuckoo::{
     SlotClient, Table, Token, claim_slot, format_table,
 };
 
-use crate::{Extents, Op, Seen};
+use crate::{Extents, Observed, Op};
 
-/// Polls of a future that is not ready before its thread sleeps between them: what waits so often waits for a clock.
+/// Polls of a pending future before its thread sleeps between them: what waits this often waits for a clock.
 const EAGER_POLLS: u32 = 5_000;
 
 /// Polls `future` until it is ready.
@@ -41,26 +41,26 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
 /// A table in this process's memory.
 #[derive(Clone)]
 pub struct Bench {
-    /// Its bytes.
+    /// The table's bytes.
     pub region: HeapRegion,
     /// The table.
     pub table: Arc<Table>,
 }
 
 impl Bench {
-    /// A table of `preset` with exactly `rows` rows.
+    /// Creates a table of `preset` with exactly `rows` rows.
     ///
     /// # Panics
-    /// If no table can be so.
+    /// If no table can have these parameters.
     pub fn of_rows(preset: Preset, format: &str, rows: u64, profile: Profile, seed: u64) -> Bench {
         let options = Bench::options(format, 1, profile, seed);
         Bench::of_config(preset.config_of_rows(rows, &options).expect("valid parameters"), profile, seed)
     }
 
-    /// A table of `preset` for `capacity` keys.
+    /// Creates a table of `preset` for `capacity` keys.
     ///
     /// # Panics
-    /// If no table can be so.
+    /// If no table can have these parameters.
     pub fn of_capacity(preset: Preset, format: &str, capacity: u64, profile: Profile, seed: u64) -> Bench {
         let options = Bench::options(format, capacity, profile, seed);
         Bench::of_config(preset.config(&options).expect("valid parameters"), profile, seed)
@@ -77,10 +77,10 @@ impl Bench {
         }
     }
 
-    /// A table of `config`.
+    /// Creates a table of `config`.
     ///
     /// # Panics
-    /// If no table can be so.
+    /// If no table can have these parameters.
     pub fn of_config(config: TableConfig, profile: Profile, seed: u64) -> Bench {
         let geometry = Geometry::new(&config).expect("a table that fits");
         let region = HeapRegion::new(geometry.main_bytes(), geometry.device_bytes(), profile.caps());
@@ -96,7 +96,7 @@ impl Bench {
         Bench { region, table }
     }
 
-    /// A client in slot `slot`.
+    /// Opens a client in slot `slot`.
     ///
     /// # Panics
     /// If the slot is taken.
@@ -104,19 +104,19 @@ impl Bench {
         self.client_with(slot, self.region.lane(), ClientConfig::for_table(&self.table))
     }
 
-    /// A client in slot `slot` that acts through `lane`.
+    /// Opens a client in slot `slot` that acts through `lane`.
     ///
     /// # Panics
     /// If the slot is taken.
     pub fn client_with<L: Lane>(&self, slot: u16, mut lane: L, config: ClientConfig) -> TestClient<L> {
         let hold = self.region.hold(slot).expect("the heap holds").expect("a free slot");
         let owner = block_on(claim_slot(&mut lane, &self.table, slot, &SlotClient::default())).expect("a slot");
-        let owner = owner.expect("a slot nobody died in");
+        let owner = owner.expect("a slot without a dead client");
         let client = Client::new(Arc::clone(&self.table), owner, ClientConfig { seed: u64::from(slot), ..config });
         TestClient { extents: Extents::new(&self.table, owner), client, lane, _hold: hold }
     }
 
-    /// A copy: the same bytes in a region of their own, under the same promises. Nobody is alive on it.
+    /// Copies the bytes to a region of their own, under the same promises and without live clients.
     pub fn fork(&self) -> Bench {
         let (main_bytes, device_bytes) = (self.region.main_bytes(), self.region.device_bytes());
         let region = HeapRegion::new(main_bytes, device_bytes, self.caps());
@@ -129,10 +129,11 @@ impl Bench {
         Bench { region, table: Arc::clone(&self.table) }
     }
 
-    /// A region of its own with `words`, every word of both spaces, under the same promises. Nobody is alive on it.
+    /// Copies the table with `words` in place of every word of both spaces, under the same promises and without live
+    /// clients.
     ///
     /// # Panics
-    /// If they are not as many as this region has.
+    /// If their number is not that of the region's words.
     pub fn with_words(&self, words: &[u64]) -> Bench {
         let region = HeapRegion::new(self.region.main_bytes(), self.region.device_bytes(), self.caps());
         let memory = region.memory();
@@ -143,12 +144,12 @@ impl Bench {
         Bench { region, table: Arc::clone(&self.table) }
     }
 
-    /// The same bytes under the promises of `profile`.
+    /// Returns the same bytes under the promises of `profile`.
     pub fn under(&self, profile: Profile) -> Bench {
         Bench { region: self.region.with_caps(profile.caps()), table: Arc::clone(&self.table) }
     }
 
-    /// Every word of both spaces.
+    /// Returns every word of both spaces.
     pub fn words(&self) -> Vec<u64> {
         let memory = self.region.memory();
         let mut words = Vec::with_capacity(memory.main.len() + memory.device.len());
@@ -158,12 +159,12 @@ impl Bench {
         words
     }
 
-    /// What the region promises.
+    /// Returns what the region promises.
     pub fn caps(&self) -> Caps {
         *self.region.caps()
     }
 
-    /// How many of the table's entries are occupied, and how many rows verify.
+    /// Returns how many entries are occupied, and how many rows verify.
     pub fn occupied(&self) -> (u64, u64) {
         let (mut entries, mut valid, mut words) = (0, 0, Vec::new());
         let mut lane = self.region.with_caps(Profile::Shm.caps()).lane();
@@ -179,7 +180,7 @@ impl Bench {
     }
 }
 
-/// A change that brings a value, before it is known where the value goes.
+/// A change with a value whose placement is not yet known.
 enum Kind<'e> {
     Put,
     Insert,
@@ -201,31 +202,31 @@ impl<'e> Kind<'e> {
     }
 }
 
-/// A client, its lane, and the chunks it cuts its extents from.
+/// A client, its lane, and the chunks from which it cuts extents.
 pub struct TestClient<L = HeapLane> {
     /// The client.
     pub client: Client,
-    /// Its lane.
+    /// The client's lane.
     pub lane: L,
-    /// Its extents.
+    /// The client's extents.
     pub extents: Extents,
     _hold: SlotHold,
 }
 
 impl<L: Lane> TestClient<L> {
-    /// The same client, which recovers those it finds dead on `bench`.
+    /// Lets the client recover other clients that it finds dead on `bench`.
     #[must_use]
     pub fn recovering(self, bench: &Bench) -> TestClient<L> {
         TestClient { client: self.client.with_liveness(Box::new(bench.region.clone())), ..self }
     }
 
-    /// The same client, which tells `observer` whom it suspects and repairs after.
+    /// Sets the observer, which learns of failure timers and repairs.
     #[must_use]
     pub fn observed(self, observer: Box<dyn Observer>) -> TestClient<L> {
         TestClient { client: self.client.with_observer(observer), ..self }
     }
 
-    /// The same client, through another lane.
+    /// Replaces the client's lane.
     pub fn through<M: Lane>(self, lane: M) -> TestClient<M> {
         TestClient { client: self.client, lane, extents: self.extents, _hold: self._hold }
     }
@@ -233,14 +234,14 @@ impl<L: Lane> TestClient<L> {
     /// Looks `key` up.
     ///
     /// # Errors
-    /// As [`guira_rcuckoo::Reader::get`].
+    /// Same as [`guira_rcuckoo::Reader::get`].
     pub fn get(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let mut value = Vec::new();
         let found = block_on(self.client.get(&mut self.lane, key, &mut value))?;
         Ok(found.is_some().then_some(value))
     }
 
-    /// Looks `keys` up together: one answer for each, in order.
+    /// Looks `keys` up together, and returns one answer for each, in order.
     ///
     /// # Panics
     /// If the answers do not come in order.
@@ -257,7 +258,7 @@ impl<L: Lane> TestClient<L> {
     /// Carries out `change`.
     ///
     /// # Errors
-    /// As [`Client::change`].
+    /// Same as [`Client::change`].
     pub fn change(&mut self, key: &[u8], change: Change<'_>) -> Result<Changed, Error> {
         block_on(self.client.change(&mut self.lane, key, change))
     }
@@ -277,7 +278,7 @@ impl<L: Lane> TestClient<L> {
     /// Carries out the rest of a change.
     ///
     /// # Errors
-    /// As [`Client::finish`].
+    /// Same as [`Client::finish`].
     ///
     /// # Panics
     /// If the table cannot store the key.
@@ -289,15 +290,15 @@ impl<L: Lane> TestClient<L> {
     /// Puts an inline value.
     ///
     /// # Errors
-    /// As [`Client::change`].
+    /// Same as [`Client::change`].
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Changed, Error> {
         self.change(key, Change::Put(NewValue::Inline(value)))
     }
 
-    /// Looks `key` up, and says in which state it was.
+    /// Looks `key` up, and returns its value with the token of its state.
     ///
     /// # Errors
-    /// As [`guira_rcuckoo::Reader::get`].
+    /// Same as [`guira_rcuckoo::Reader::get`].
     pub fn get_versioned(&mut self, key: &[u8]) -> Result<Option<(Vec<u8>, Token)>, Error> {
         let mut value = Vec::new();
         let found = block_on(self.client.get(&mut self.lane, key, &mut value))?;
@@ -307,7 +308,7 @@ impl<L: Lane> TestClient<L> {
     /// Replaces the value of `key` if it is as expected; a value that does not fit in a row goes to an extent.
     ///
     /// # Errors
-    /// As [`Client::change`].
+    /// Same as [`Client::change`].
     pub fn swap(&mut self, key: &[u8], expected: Expected<'_>, value: &[u8]) -> Result<Outcome, Error> {
         self.change_value(key, value, Kind::Swap(expected))
     }
@@ -315,7 +316,7 @@ impl<L: Lane> TestClient<L> {
     /// Removes `key` if it is as expected.
     ///
     /// # Errors
-    /// As [`Client::change`].
+    /// Same as [`Client::change`].
     pub fn remove_if(&mut self, key: &[u8], expected: Expected<'_>) -> Result<Outcome, Error> {
         self.change(key, Change::RemoveIf(expected)).map(|changed| changed.outcome)
     }
@@ -323,10 +324,10 @@ impl<L: Lane> TestClient<L> {
     /// Carries out `op`; values that do not fit in a row go to an extent.
     ///
     /// # Errors
-    /// As [`guira_rcuckoo::Reader::get`] and [`Client::change`].
-    pub fn apply(&mut self, op: &Op) -> Result<Seen, Error> {
+    /// Same as [`guira_rcuckoo::Reader::get`] and [`Client::change`].
+    pub fn apply(&mut self, op: &Op) -> Result<Observed, Error> {
         let outcome = match op {
-            Op::Get(key) => return self.get(key).map(Seen::Value),
+            Op::Get(key) => return self.get(key).map(Observed::Value),
             Op::Put(key, value) => self.change_value(key, value, Kind::Put),
             Op::Insert(key, value) => self.change_value(key, value, Kind::Insert),
             Op::Update(key, value) => self.change_value(key, value, Kind::Update),
@@ -335,7 +336,7 @@ impl<L: Lane> TestClient<L> {
             Op::RemoveIf(key, expected) => self.remove_if(key, Expected::Value(expected)),
             Op::Add(key, number) => self.change(key, Change::Add(number)).map(|changed| changed.outcome),
         };
-        outcome.map(Seen::Outcome)
+        outcome.map(Observed::Outcome)
     }
 
     fn change_value(&mut self, key: &[u8], value: &[u8], kind: Kind<'_>) -> Result<Outcome, Error> {
@@ -350,7 +351,7 @@ impl<L: Lane> TestClient<L> {
         changed.map(|changed| changed.outcome)
     }
 
-    /// What `action` sent and received.
+    /// Runs `action` and returns its result with the traffic it caused.
     pub fn traffic_of<T>(&mut self, action: impl FnOnce(&mut TestClient<L>) -> T) -> (T, Traffic) {
         let before = *self.lane.traffic();
         let result = action(self);

@@ -1,9 +1,10 @@
-//! How a lane leaves to another one what it does no differently.
+//! A macro with which a test lane forwards methods to the lane it wraps.
 
-/// Methods of a [`Lane`](guira_fabric::Lane) that pass on to another lane: the field that holds it, and their names.
+/// Implements methods of a [`Lane`](guira_fabric::Lane) by calling the wrapped lane; takes the field that holds it and
+/// the methods' names.
 ///
-/// It stands in an `impl Lane`, with the methods that do something else beside it. One that is in neither place does
-/// not compile, except for `prefetch`, which then does nothing.
+/// The macro is invoked in an `impl Lane`, beside the methods that do something else. A method that is in neither place
+/// does not compile, except `prefetch`, which then does nothing.
 ///
 /// ```
 /// use guira_fabric::heap::HeapLane;

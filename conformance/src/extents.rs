@@ -1,9 +1,7 @@
-//! A plain allocator of extents: enough to put large values from a test, and to reuse places as soon as the rules
-//! allow.
+//! A simple allocator of extents, with which tests put large values and reuse places as soon as the rules allow.
 //!
 //! Invariants: chunks are claimed by CAS and only their owner cuts them [R-EXTENT-2]; every extent has a generation of
-//! its own [R-EXTENT-3]; a place is reused, oldest first, once its mark names the generation that was there
-//! [R-EXTENT-4].
+//! its own [R-EXTENT-3]; a place is reused, oldest first, once its mark names the generation stored there [R-EXTENT-4].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,24 +14,24 @@ use guira_rcuckoo::{NewValue, Table};
 
 use crate::block_on;
 
-/// Places in use that one allocation looks at before it takes a fresh one.
-const LOOKS: usize = 4;
+/// Places in use that one allocation checks before it takes a fresh one.
+const REUSE_PROBES: usize = 4;
 
 /// One client's chunks.
 pub struct Extents {
     table: Arc<Table>,
     owner: OwnerId,
-    classes: BTreeMap<ExtentClass, Places>,
+    classes: BTreeMap<ExtentClass, ClassPlaces>,
 }
 
-/// The places of one class.
+/// The places of one extent class.
 #[derive(Default)]
-struct Places {
+struct ClassPlaces {
     /// The chunk being cut, and its next slot.
     cutting: Option<(u64, u64)>,
-    /// Never in use, or given back.
+    /// Places that were never used, or were given back.
     free: Vec<u64>,
-    /// In use, as far as this client knows: the offset, and the generation put there.
+    /// Places in use, as far as this client knows: the offset, and the generation stored there.
     used: VecDeque<(u64, Generation)>,
 }
 
@@ -44,27 +42,27 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// The value as [`guira_rcuckoo::Client::change`] takes it.
+    /// Returns the value as [`guira_rcuckoo::Client::change`] takes it.
     pub fn value(&self) -> NewValue<'_> {
         NewValue::Extent { extent: self.extent, words: &self.words }
     }
 
-    /// Where it lies: bytes into the main space.
+    /// Returns the extent's offset in the main space, in bytes.
     pub fn offset(&self) -> u64 {
         self.extent.offset
     }
 
-    /// What has to be there.
+    /// Returns the words that have to be stored at the offset.
     pub fn words(&self) -> &[u64] {
         &self.words
     }
 
-    /// Makes it an extent that lies elsewhere, as damage would.
+    /// Changes the offset, as damage would.
     pub fn point_to(&mut self, offset: u64) {
         self.extent.offset = offset;
     }
 
-    /// Makes it an extent of `key` and `value` that lies elsewhere.
+    /// Encodes `key` and `value` anew as an extent at `offset`.
     pub fn move_to(&mut self, offset: u64, table: &Table, key: &[u8], value: &[u8]) {
         self.extent.offset = offset;
         encode_extent(&mut self.words, &self.extent, key, value, table.rows().sums());
@@ -72,12 +70,12 @@ impl Prepared {
 }
 
 impl Extents {
-    /// No chunk yet.
+    /// Creates an allocator without chunks.
     pub fn new(table: &Arc<Table>, owner: OwnerId) -> Extents {
         Extents { table: Arc::clone(table), owner, classes: BTreeMap::new() }
     }
 
-    /// An extent for `value`, or `None` if it fits in a row. Round trips: a few, always through `lane`.
+    /// Allocates an extent for `value`; `None` if it fits in a row. Takes a few round trips, always through `lane`.
     ///
     /// # Panics
     /// If no chunk is left, or the fabric fails.
@@ -88,14 +86,14 @@ impl Extents {
         Some(self.prepare_as(lane, self.table.placement().digest(key), key, value))
     }
 
-    /// An extent for `key` and `value` under any digest: as if two keys had one.
+    /// Allocates an extent for `key` and `value` under a given digest, as if two keys had the same one.
     ///
     /// # Panics
-    /// As [`Extents::prepare`].
+    /// Same as [`Extents::prepare`].
     pub fn prepare_as(&mut self, lane: &mut dyn Lane, digest: u64, key: &[u8], value: &[u8]) -> Prepared {
         let words = guira_layout::extent_words(key.len(), value.len());
         let class = ExtentClass::of(words, self.table.config().chunk_bytes);
-        let offset = self.place(lane, class);
+        let offset = self.allocate(lane, class);
         let extent = ExtentRef {
             digest,
             offset,
@@ -119,10 +117,10 @@ impl Extents {
         }
     }
 
-    fn place(&mut self, lane: &mut dyn Lane, class: ExtentClass) -> u64 {
+    fn allocate(&mut self, lane: &mut dyn Lane, class: ExtentClass) -> u64 {
         let chunk_bytes = self.table.config().chunk_bytes;
         let places = self.classes.entry(class).or_default();
-        for _ in 0..LOOKS.min(places.used.len()) {
+        for _ in 0..REUSE_PROBES.min(places.used.len()) {
             let Some((offset, generation)) = places.used.pop_front() else { break };
             let (chunk, within) = self.table.geometry().chunk_of(offset).expect("it was cut from a chunk");
             let slot = class.slot_of(within, chunk_bytes).expect("it is a slot");
@@ -166,7 +164,7 @@ fn swap_word(lane: &mut dyn Lane, addr: Addr, compare: ChunkWord, swap: ChunkWor
     found == compare.0
 }
 
-/// Takes the first free chunk, or the first run of free chunks.
+/// Claims the first free chunk, or the first run of free chunks.
 fn claim(lane: &mut dyn Lane, table: &Table, owner: OwnerId, class: ExtentClass) -> u64 {
     let count = if let ExtentClass::Run(chunks) = class { u64::from(chunks) } else { 1 };
     let chunks = table.config().chunks;
@@ -181,7 +179,7 @@ fn claim(lane: &mut dyn Lane, table: &Table, owner: OwnerId, class: ExtentClass)
                 for place in 0..taken {
                     assert!(
                         swap_word(lane, addr(place), word(place), ChunkWord::FREE),
-                        "a claimed chunk is its owner's"
+                        "only the owner changes a claimed chunk's word"
                     );
                 }
                 first += taken + 1;

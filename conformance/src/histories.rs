@@ -1,54 +1,54 @@
-//! Histories drawn from a seed, to test what checks histories: of a map that is atomic, and of one that errs once.
+//! Histories drawn from a seed, of an atomic map or of one that errs once; they test the linearizability checker.
 
 use std::collections::BTreeMap;
 
 use guira_check::history::{Answer, Call, History, Operation, Outcome, PendingOperation};
 use guira_fabric::SplitMix64;
 
-/// What a drawn history is like.
+/// The parameters of a drawn history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drawn {
-    /// The seed, which alone decides everything else.
+pub struct HistorySpec {
+    /// The seed; it decides everything that the other parameters leave open.
     pub seed: u64,
-    /// Processes at a time. One that dies is replaced by another.
+    /// Concurrent processes. One that dies is replaced by another.
     pub processes: u64,
-    /// Operations.
+    /// The number of operations.
     pub operations: u64,
-    /// Keys.
+    /// The number of keys.
     pub keys: u64,
-    /// Of 1,000 operations, how many are cut off by the death of their process.
+    /// Operations per 1,000 that the death of their process cuts off.
     pub deaths_permille: u64,
-    /// How many operations a value serves on average, at least 1: values that come back hide errors.
+    /// Average number of operations that write the same value, at least 1: repeated values hide errors.
     pub value_uses: u64,
-    /// What the map does wrong, once.
+    /// The error that the map makes once.
     pub error: MapError,
 }
 
-/// What a map may do wrong.
+/// An error of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapError {
-    /// Nothing.
+    /// No error.
     None,
-    /// A change that is answered is not made.
+    /// A change is acknowledged and not made.
     Lost,
-    /// A lookup finds what the key had before its last change.
+    /// A lookup returns the value from before the key's last change.
     Stale,
-    /// An operation that fails without effect has one.
+    /// An operation that failed without effect has an effect.
     Phantom,
-    /// An answer is replaced by another that the operation may have.
+    /// An answer is replaced by another possible answer of the operation.
     Answer,
 }
 
 impl MapError {
     const ALL: [MapError; 4] = [MapError::Lost, MapError::Stale, MapError::Phantom, MapError::Answer];
 
-    /// Nothing for even seeds, one of the errors for odd ones.
+    /// Returns no error for even seeds, and one of the errors for odd ones.
     pub fn drawn(seed: u64) -> MapError {
         if seed.is_multiple_of(2) { MapError::None } else { MapError::ALL[(seed / 2 % 4) as usize] }
     }
 }
 
-/// The same history, as logs would tell it whose clock ticks every `tick_ns` nanoseconds: many times are equal.
+/// Returns the history as a clock that ticks every `tick_ns` nanoseconds would record it, with many equal times.
 pub fn with_coarse_clock(history: &History, tick_ns: u64) -> History {
     let ticked = |operation: &Operation| {
         let outcome = match operation.outcome {
@@ -60,35 +60,35 @@ pub fn with_coarse_clock(history: &History, tick_ns: u64) -> History {
     history.operations().map(ticked).collect()
 }
 
-/// Of 1,000 operations that do not die, how many fail without effect.
+/// Operations per 1,000, among those that do not die, that fail without effect.
 const FAILURES_PERMILLE: u64 = 30;
 
 /// A process in the middle of an operation.
 struct Running {
     begun: PendingOperation,
     operation: Operation,
-    fate: Fate,
-    /// What it will be told, once it took effect.
+    ending: Ending,
+    /// The answer, once the operation took effect.
     answer: Option<Answer>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum Ending {
     Answered,
     Fails,
-    /// At once, or after it took effect.
+    /// Before or after it took effect.
     Dies,
 }
 
 struct Map {
     states: BTreeMap<u64, (Option<u64>, Option<u64>)>,
     error: MapError,
-    /// Effects until the error, if it can be made then; otherwise it is made at the first that can.
+    /// Effects before the error, which is made at the first opportunity after them.
     until_error: u64,
 }
 
-impl Drawn {
-    /// The history.
+impl HistorySpec {
+    /// Draws the history.
     pub fn history(&self) -> History {
         let mut rng = SplitMix64(self.seed);
         let mut history = History::new();
@@ -127,18 +127,18 @@ impl Drawn {
             _ => Call::CompareAndRemove(first),
         };
         let key = rng.below(self.keys);
-        let fate = match rng.below(1_000) {
-            drawn if drawn < self.deaths_permille => Fate::Dies,
-            drawn if drawn < self.deaths_permille + FAILURES_PERMILLE => Fate::Fails,
-            _ => Fate::Answered,
+        let ending = match rng.below(1_000) {
+            drawn if drawn < self.deaths_permille => Ending::Dies,
+            drawn if drawn < self.deaths_permille + FAILURES_PERMILLE => Ending::Fails,
+            _ => Ending::Answered,
         };
         let begun = history.begin(process, key, call, now_ns);
         let operation = Operation { process, key, call, called_ns: now_ns, outcome: Outcome::Pending };
-        Running { begun, operation, fate, answer: None }
+        Running { begun, operation, ending, answer: None }
     }
 }
 
-/// The next thing that happens to an operation: it takes effect, or it ends.
+/// Advances an operation by one event: it takes effect, or it ends.
 fn advance(
     mut running: Running,
     process: &mut u64,
@@ -148,11 +148,11 @@ fn advance(
     now_ns: u64,
     rng: &mut SplitMix64,
 ) -> Option<Running> {
-    if running.fate == Fate::Dies && rng.below(2) == 0 {
+    if running.ending == Ending::Dies && rng.below(2) == 0 {
         *process += processes;
         return None;
     }
-    if running.fate == Fate::Fails {
+    if running.ending == Ending::Fails {
         if map.errs(MapError::Phantom) {
             map.apply(&running.operation);
         }
@@ -172,7 +172,7 @@ fn advance(
 }
 
 impl Map {
-    /// Whether this is the moment for an error.
+    /// Whether the error is to be made now.
     fn errs(&mut self, error: MapError) -> bool {
         let errs = self.error == error && self.until_error == 0;
         if errs {
@@ -181,7 +181,7 @@ impl Map {
         errs
     }
 
-    /// Makes a change, and gives its answer.
+    /// Makes the change and returns its answer.
     fn apply(&mut self, operation: &Operation) -> Answer {
         let (state, before) = self.states.entry(operation.key).or_default();
         let (after, answer) = operation.call.apply(*state);
@@ -191,7 +191,7 @@ impl Map {
         answer
     }
 
-    /// What the operation is told, right or wrong.
+    /// Returns the operation's answer, right or wrong.
     fn answer(&mut self, operation: &Operation, rng: &mut SplitMix64) -> Answer {
         self.until_error = self.until_error.saturating_sub(1);
         let (state, before) = self.states.get(&operation.key).copied().unwrap_or_default();
@@ -213,7 +213,7 @@ impl Map {
     }
 }
 
-/// An answer to `call` that is not `answer`.
+/// Returns a possible answer to `call` other than `answer`.
 fn another(call: Call, answer: Answer, rng: &mut SplitMix64) -> Answer {
     let others = [
         Answer::Found(rng.below(8)),

@@ -1,7 +1,7 @@
-//! A lane whose every step a test controls: a call before each word, a clock of its own, and READs that sample in the
-//! least convenient order the fabric allows.
+//! A lane whose every step a test controls: it calls the test before each word, has a clock of its own, and samples
+//! READs in the least convenient order that the fabric allows.
 //!
-//! Invariants: equal steps, equal results, because no real clock is read; a batch is executed inside `submit`.
+//! Invariants: equal steps give equal results, because no real clock is read; a batch is executed inside `submit`.
 
 use std::task::{Context, Poll};
 
@@ -9,40 +9,40 @@ use guira_fabric::heap::{HeapLane, HeapRegion};
 use guira_fabric::memory::{check, execute};
 use guira_fabric::{FabricError, Lane, Region, Submitted, Verb};
 
-/// In which order READs sample where the fabric promises none.
+/// The order in which READs sample words where the fabric promises none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sampling {
-    /// As written.
+    /// Ascending addresses, and verbs in the order of the batch.
     Ascending,
-    /// The other way round: words of a READ unless verbs execute in place, and READs next to each other in a batch
-    /// unless their order is promised.
+    /// The reverse: words of a READ unless verbs execute in place, and adjacent READs of a batch unless their order is
+    /// promised.
     Descending,
 }
 
-/// Where a lane stands.
+/// The point at which a lane calls its `step`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Moment {
+pub enum StepPoint {
     /// Before a verb.
     Verb,
     /// Before a further word of a READ or WRITE.
     Word,
-    /// Waiting for somebody else.
+    /// While waiting for another client.
     Pause,
 }
 
 /// A lane of a heap region that calls `step` before each word it touches, and when it waits.
 pub struct SteppedLane {
     region: HeapRegion,
-    /// Promises what the region does, and counts. Nothing is sent on it.
+    /// The source of promises and counters. Nothing is sent on it.
     lane: HeapLane,
     sampling: Sampling,
-    step: Box<dyn FnMut(Moment) + Send>,
+    step: Box<dyn FnMut(StepPoint) + Send>,
     now_ns: u64,
 }
 
 impl SteppedLane {
-    /// A lane of `region`.
-    pub fn new(region: &HeapRegion, sampling: Sampling, step: Box<dyn FnMut(Moment) + Send>) -> SteppedLane {
+    /// Creates a lane of `region`.
+    pub fn new(region: &HeapRegion, sampling: Sampling, step: Box<dyn FnMut(StepPoint) + Send>) -> SteppedLane {
         SteppedLane { region: region.clone(), lane: region.lane(), sampling, step, now_ns: 0 }
     }
 
@@ -70,7 +70,7 @@ impl SteppedLane {
             Verb::Read { addr, into } => {
                 let words = into.len();
                 for i in 0..words {
-                    (self.step)(if i == 0 { Moment::Verb } else { Moment::Word });
+                    (self.step)(if i == 0 { StepPoint::Verb } else { StepPoint::Word });
                     let word = if down { words - 1 - i } else { i };
                     let into = &mut into[word..=word];
                     execute(memory, &mut Verb::Read { addr: addr.add_words(word as u64), into })?;
@@ -78,13 +78,13 @@ impl SteppedLane {
             }
             Verb::Write { addr, words } => {
                 for word in 0..words.len() {
-                    (self.step)(if word == 0 { Moment::Verb } else { Moment::Word });
+                    (self.step)(if word == 0 { StepPoint::Verb } else { StepPoint::Word });
                     let words = &words[word..=word];
                     execute(memory, &mut Verb::Write { addr: addr.add_words(word as u64), words })?;
                 }
             }
             atomic => {
-                (self.step)(Moment::Verb);
+                (self.step)(StepPoint::Verb);
                 execute(memory, atomic)?;
             }
         }
@@ -101,7 +101,7 @@ impl Lane for SteppedLane {
     }
 
     fn poll_pause(&mut self, until_ns: u64, _: &mut Context<'_>) -> Poll<()> {
-        (self.step)(Moment::Pause);
+        (self.step)(StepPoint::Pause);
         self.now_ns = self.now_ns.max(until_ns);
         Poll::Ready(())
     }

@@ -1,4 +1,4 @@
-//! What a table should answer: one map, and the operations on it.
+//! The model of a table: a map, and the operations on it.
 
 use std::collections::BTreeMap;
 
@@ -17,11 +17,11 @@ pub enum Op {
     Update(Vec<u8>, Vec<u8>),
     /// Removes the key.
     Remove(Vec<u8>),
-    /// Replaces the key's value if it is the first one, by the second one.
+    /// Replaces the key's value by the second value, if it equals the first.
     Swap(Vec<u8>, Vec<u8>, Vec<u8>),
     /// Removes the key if it has this value.
     RemoveIf(Vec<u8>, Vec<u8>),
-    /// Adds a little-endian number to the one that the key's value is.
+    /// Adds a little-endian number to the key's value.
     Add(Vec<u8>, [u8; 8]),
 }
 
@@ -42,7 +42,7 @@ impl Op {
         }
     }
 
-    /// The value the key has to have, if the operation depends on it.
+    /// The value that the key must have, if the operation depends on it.
     pub fn expected(&self) -> Option<&[u8]> {
         match self {
             Op::Swap(_, expected, _) | Op::RemoveIf(_, expected) => Some(expected),
@@ -50,7 +50,7 @@ impl Op {
         }
     }
 
-    /// The change that it is, with its value in an extent, if it is in one; `None` for a lookup.
+    /// Returns the change, with its value in `extent` if one is given; `None` for a lookup.
     pub fn change<'o>(&'o self, extent: Option<NewValue<'o>>) -> Option<Change<'o>> {
         let value = extent.unwrap_or(NewValue::Inline(self.value().unwrap_or_default()));
         Some(match self {
@@ -66,12 +66,12 @@ impl Op {
     }
 }
 
-/// What an operation answered.
+/// The answer to an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
-    /// A lookup: the value, if there is one.
+pub enum Observed {
+    /// The value that a lookup found, if any.
     Value(Option<Vec<u8>>),
-    /// A change: what became of it.
+    /// The outcome of a change.
     Outcome(Outcome),
 }
 
@@ -80,26 +80,26 @@ pub enum Seen {
 pub struct Model(pub BTreeMap<Vec<u8>, Vec<u8>>);
 
 impl Model {
-    /// Carries out `op`, and says what it must answer.
-    pub fn apply(&mut self, op: &Op) -> Seen {
+    /// Applies `op` and returns the right answer.
+    pub fn apply(&mut self, op: &Op) -> Observed {
         let map = &mut self.0;
         let exists = map.contains_key(op.key());
         match (map.get(op.key()), op.expected()) {
-            (None, Some(_)) => return Seen::Outcome(Outcome::Missing),
-            (Some(found), Some(expected)) if found != expected => return Seen::Outcome(Outcome::Different),
+            (None, Some(_)) => return Observed::Outcome(Outcome::Missing),
+            (Some(found), Some(expected)) if found != expected => return Observed::Outcome(Outcome::Different),
             _ => {}
         }
         match op {
-            Op::Get(key) => return Seen::Value(map.get(key).cloned()),
-            Op::Insert(..) if exists => return Seen::Outcome(Outcome::Exists),
-            Op::Update(..) | Op::Remove(_) if !exists => return Seen::Outcome(Outcome::Missing),
+            Op::Get(key) => return Observed::Value(map.get(key).cloned()),
+            Op::Insert(..) if exists => return Observed::Outcome(Outcome::Exists),
+            Op::Update(..) | Op::Remove(_) if !exists => return Observed::Outcome(Outcome::Missing),
             Op::Remove(key) | Op::RemoveIf(key, _) => {
                 map.remove(key);
-                return Seen::Outcome(Outcome::Removed);
+                return Observed::Outcome(Outcome::Removed);
             }
             Op::Add(key, number) => {
                 let found = map.get(key).map_or(Ok([0; 8]), |value| value[..].try_into());
-                let Ok(found) = found else { return Seen::Outcome(Outcome::Different) };
+                let Ok(found) = found else { return Observed::Outcome(Outcome::Different) };
                 map.insert(
                     key.clone(),
                     u64::from_le_bytes(found).wrapping_add(u64::from_le_bytes(*number)).to_le_bytes().to_vec(),
@@ -109,12 +109,11 @@ impl Model {
                 map.insert(key.clone(), value.clone());
             }
         }
-        Seen::Outcome(if exists { Outcome::Replaced } else { Outcome::Inserted })
+        Observed::Outcome(if exists { Outcome::Replaced } else { Outcome::Inserted })
     }
 
-    /// Whether some order of two clients' operations, each client's own kept, gives their answers and leads from this
-    /// map to `after`.
-    pub fn explains(&self, after: &Model, ops: [&[Op]; 2], answers: [&[Result<Seen, Error>]; 2]) -> bool {
+    /// Whether some interleaving of two clients' operations gives their answers and leads from this map to `after`.
+    pub fn explains(&self, after: &Model, ops: [&[Op]; 2], answers: [&[Result<Observed, Error>]; 2]) -> bool {
         if ops.iter().all(|ops| ops.is_empty()) {
             return self == after;
         }

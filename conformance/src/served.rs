@@ -1,4 +1,4 @@
-//! A bench behind a memory node: the same bytes through a real connection, or a rough one.
+//! A memory node in front of a bench's bytes, reached through a real connection or a rough one.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -9,58 +9,58 @@ use guira_fabric_tcp::node::{Node, NodeCounters, NodeHandle, NodeOptions};
 use crate::Bench;
 use crate::rough::{Rough, Roughness};
 
-/// A node of one thread that serves a bench's bytes, in this process. It stops when this is dropped.
+/// A memory node of one thread that serves a bench's bytes in this process. It stops when dropped.
 pub struct BenchNode {
     handle: NodeHandle,
     proxy: Option<Rough>,
 }
 
 impl BenchNode {
-    /// A node over the bytes of `bench`.
+    /// Starts a node over the bytes of `bench`.
     ///
     /// # Panics
-    /// If there is no port or no thread for it.
+    /// If no port or thread is available.
     pub fn over(bench: &Bench) -> BenchNode {
         let options = NodeOptions::new((Ipv4Addr::LOCALHOST, 0).into(), [1, 1]).threads(1);
-        // To the node the bytes are its own.
+        // The node sees the bytes as its own.
         let region = bench.region.with_caps(Profile::Shm.caps());
         let handle = Node::bind(region, options).expect("a free port").spawn().expect("a thread");
         BenchNode { handle, proxy: None }
     }
 
-    /// The same node, reached through a proxy that does what `roughness` says, as `seed` draws it.
+    /// Puts a proxy in front of the node that misbehaves as `roughness` says, drawn from `seed`.
     #[must_use]
     pub fn roughly(mut self, seed: u64, roughness: Roughness) -> BenchNode {
         self.proxy = Some(Rough::before(self.handle.local_addrs()[0], seed, roughness));
         self
     }
 
-    /// A lane through a connection of its own.
+    /// Opens a lane through a connection of its own.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the connection fails.
     pub fn lane(&self) -> TcpLane {
         let addr: SocketAddr = self.proxy.as_ref().map_or(self.handle.local_addrs()[0], |proxy| proxy.addr);
         let options = ConnectOptions::new(Endpoint::new(&addr.ip().to_string(), addr.port()));
-        TcpRegion::connect(&options).expect("the node lets everybody in").lane()
+        TcpRegion::connect(&options).expect("the node admits every client").lane()
     }
 
-    /// What it has counted.
+    /// Returns the node's counters.
     pub fn counters(&self) -> NodeCounters {
         self.handle.counters()
     }
 
-    /// Pieces, delays and cuts of its proxy.
+    /// Returns how many pieces, delays and cuts the proxy made.
     pub fn roughness(&self) -> [u64; 3] {
         self.proxy.as_ref().map_or([0; 3], Rough::done)
     }
 }
 
-/// A lane of any kind: one in this process's memory, or of a node.
+/// A lane of any kind, in this process's memory or of a memory node.
 pub struct AnyLane(Box<dyn Lane>);
 
 impl AnyLane {
-    /// `lane`, whatever its kind.
+    /// Wraps `lane`.
     pub fn of(lane: impl Lane + 'static) -> AnyLane {
         AnyLane(Box::new(lane))
     }

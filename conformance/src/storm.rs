@@ -1,9 +1,9 @@
-//! Storms: clients of a simulated network card that die by the hundreds a second of virtual time and are replaced at
-//! once, while the others work; and the same without deaths, to compare with.
+//! Storms: simulated clients that die by the hundreds per second of virtual time and are replaced at once while the
+//! others work, and the same workload without deaths as a baseline.
 //!
-//! The work is YCSB-A: lookups and updates of existing keys in equal parts, keys drawn from a Zipf distribution. What
-//! is checked: every lookup finds a value that was written for its key; at the end every key is there, with a value
-//! that no acknowledged update had replaced; the histories of some keys are linearizable; and once everybody dead is
+//! The workload is YCSB-A: lookups and updates of existing keys in equal parts, keys drawn from a Zipf distribution.
+//! Checked: every lookup finds a value that was written for its key; at the end every key exists, with a value that no
+//! acknowledged update had replaced; the histories of some keys are linearizable; and once all dead clients are
 //! recovered, the table is sound and no lock is held.
 
 use std::cell::RefCell;
@@ -21,121 +21,122 @@ use guira_rcuckoo::{Change, ClientConfig, Operation, Outcome, Table};
 use crate::swarm::{Claim, SimClient};
 use crate::{Bench, block_on};
 
-/// Clients at a time: as many as the paper's figures end with.
+/// Concurrent clients: as many as the paper's figures end with.
 pub const CLIENTS: u32 = 320;
-/// Slots beyond those: dead clients that are not recovered yet have one, too.
+/// Additional slots, because dead clients that are not recovered yet occupy one, too.
 const SPARE_SLOTS: u16 = 80;
-/// The slot of the client that fills the table and of the last one, as the first ones they try.
+/// The first slot tried by the client that fills the table and by the last client.
 const FIRST_SLOT: u16 = 0;
 /// YCSB's skew.
 const ZIPF: f64 = 0.99;
-/// Keys whose whole histories are kept: every one of a rank that is a multiple of this, up to [`WATCHED_RANKS`]. The
-/// hottest ones, which thousands of operations a millisecond are about, are left to the other checks.
+/// Ranks of the keys whose whole histories are kept: the multiples of this number below [`WATCHED_RANKS`]. The hottest
+/// keys, with thousands of operations per millisecond, are left to the other checks.
 const WATCHED_EVERY: u64 = 500;
 const WATCHED_RANKS: u64 = 20_000;
-/// Time between a death and the look that replaces the dead, in nanoseconds of virtual time.
+/// Interval at which dead clients are replaced, in nanoseconds of virtual time.
 const REPLACED_NS: u64 = 10_000;
-/// How long the work goes on before it is measured, in nanoseconds.
+/// Virtual time of work before the measurement starts, in nanoseconds.
 const WARM_NS: u64 = 1_000_000;
-/// Who is struck carries out so many verbs more, less one, at most. Batches are short, and what is under way when a
-/// client is struck is nearly always a wait: who died at its next verb would die before all of its batch.
+/// Bound of the number of verbs, drawn from 0, that a victim still executes before it dies. Batches are short, and a
+/// chosen client is nearly always waiting: if it died at its next verb, it would nearly always die before all of its
+/// batch.
 const DEATH_VERBS: u64 = 8;
-/// Of a WRITE that a client dies in, so many units are carried out, less one, at most: rows have 16 words, and no WRITE
-/// of this network is torn.
+/// Bound of the number of units, drawn from 0, that are still executed of the WRITE in which a client dies: rows have
+/// 16 words, and no WRITE of this network is torn.
 const DEATH_UNITS: u64 = 2;
 
-/// What is run.
+/// The parameters of a storm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Storm {
-    /// Everything follows from it.
+    /// The seed; the run follows from it.
     pub seed: u64,
-    /// Keys of the table.
+    /// The number of keys.
     pub keys: u64,
-    /// Measured time, in nanoseconds of virtual time.
+    /// Measured virtual time, in nanoseconds.
     pub span_ns: u64,
-    /// Deaths in a second of virtual time; 0 for the run to compare with.
+    /// Deaths per second of virtual time; 0 for the baseline.
     pub deaths_per_second: u64,
-    /// Who dies.
-    pub aim: Aim,
+    /// The clients that may die.
+    pub victims: Victims,
 }
 
-/// Who dies in a storm.
+/// The clients of a storm that may die.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Aim {
-    /// Anybody. Where many wait for few locks, most have none.
-    Anybody,
-    /// Somebody who holds a lock, if anybody does.
-    Holders,
+pub enum Victims {
+    /// Any client. Where many wait for few locks, most hold none.
+    Any,
+    /// A client that holds a lock, if any does.
+    LockHolders,
 }
 
-/// What came of it.
+/// The results of a storm.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Weather {
-    /// Operations that were acknowledged in the measured time.
+pub struct StormStats {
+    /// Operations acknowledged in the measured time.
     pub operations: u64,
     /// Clients that died.
     pub deaths: u64,
     /// Dead clients that were recovered while others worked.
     pub recoveries: u64,
-    /// Those of them whose commit was completed.
+    /// Recovered clients whose commit was completed.
     pub replays: u64,
-    /// Operations whose waits for a lock ended at their deadline.
+    /// Operations that reached their deadline while waiting for a lock.
     pub busy: u64,
-    /// The longest operation, in nanoseconds of virtual time.
+    /// Duration of the longest operation, in nanoseconds of virtual time.
     pub longest_ns: u64,
-    /// Operations of keys whose whole histories were checked.
+    /// Operations on the keys whose whole histories were checked.
     pub watched: u64,
-    /// Verbs that were carried out.
+    /// Verbs that were executed.
     pub verbs: u64,
-    /// What must not be.
+    /// Violations.
     pub wrong: Vec<String>,
 }
 
-/// Progress: nanoseconds of virtual time that have passed.
+/// A progress callback, which gets the nanoseconds of virtual time that have passed.
 pub type Progress<'p> = &'p mut dyn FnMut(u64);
 
-/// A value that may be a key's last one.
+/// A value that may be the last one of a key.
 #[derive(Clone, Copy, Debug)]
 struct Write {
     serial: u32,
     ended_ns: u64,
 }
 
-/// An update: the key, and the serial number of the value.
+/// An update: its key, and the serial number of the value.
 #[derive(Clone, Copy, Debug)]
 struct Latest {
     key: u64,
     serial: u32,
 }
 
-/// What the clients of a storm share.
+/// State that the clients of a storm share.
 struct Shared {
     table: Arc<Table>,
     zipf: Zipf,
     seed: u64,
-    weather: RefCell<Weather>,
-    /// Of each key, the updates that may be its last: not over, or not followed by one that was acknowledged.
+    stats: RefCell<StormStats>,
+    /// For each key, the updates that may be its last: pending, or not followed by an acknowledged one.
     last: RefCell<Vec<Vec<Write>>>,
-    /// The update that each client made last.
+    /// The last update of each client.
     latest: RefCell<HashMap<u32, Latest>>,
     history: RefCell<History>,
     serial: RefCell<u32>,
-    /// The client that took each slot last. The filler is not among them.
+    /// The last client to take each slot, except the filler.
     clients: RefCell<HashMap<u16, u32>>,
-    /// Clients stop after their operation.
+    /// Whether clients stop after their current operation.
     is_over: RefCell<bool>,
-    /// Operations count from here on.
+    /// The time from which operations count.
     from_ns: u64,
 }
 
 /// Runs a storm.
-pub fn storm(storm: &Storm, progress: Progress<'_>) -> Weather {
+pub fn storm(storm: &Storm, progress: Progress<'_>) -> StormStats {
     let bench = bench(storm);
     let shared = Rc::new(Shared {
         table: Arc::clone(&bench.table),
         zipf: Zipf::new(storm.keys),
         seed: storm.seed,
-        weather: RefCell::default(),
+        stats: RefCell::default(),
         last: RefCell::new(vec![vec![Write { serial: 0, ended_ns: 0 }]; storm.keys as usize]),
         latest: RefCell::default(),
         history: RefCell::default(),
@@ -146,18 +147,18 @@ pub fn storm(storm: &Storm, progress: Progress<'_>) -> Weather {
     });
     fill(&bench, &shared, storm.keys);
     let mut sim = Sim::new(bench.region.clone(), &SimOptions::new(storm.seed, Network::of(Profile::Mlx5)));
-    blow(storm, &bench, &mut sim, &shared, progress);
+    run_clients(storm, &bench, &mut sim, &shared, progress);
     let verbs = sim.verbs();
     let last = Rc::clone(&shared);
-    sim.spawn(|region| settle(region, last));
+    sim.spawn(|region| recover_the_dead(region, last));
     if sim.run() != Stopped::Ended {
-        shared.weather.borrow_mut().wrong.push("the last client waits for ever".to_owned());
+        shared.stats.borrow_mut().wrong.push("the last client never ends".to_owned());
     }
     drop(sim);
     audit(&bench, &shared, storm.keys);
-    let mut weather = shared.weather.take();
-    weather.verbs = verbs;
-    weather
+    let mut stats = shared.stats.take();
+    stats.verbs = verbs;
+    stats
 }
 
 fn bench(storm: &Storm) -> Bench {
@@ -173,7 +174,7 @@ fn bench(storm: &Storm) -> Bench {
     Bench::of_config(config, Profile::Mlx5, storm.seed)
 }
 
-/// Puts every key, outside of the simulation.
+/// Puts every key, outside the simulation.
 fn fill(bench: &Bench, shared: &Shared, keys: u64) {
     let mut filler = bench.under(Profile::Shm).client(FIRST_SLOT);
     for key in 0..keys {
@@ -187,8 +188,8 @@ fn fill(bench: &Bench, shared: &Shared, keys: u64) {
     block_on(guira_rcuckoo::release_slot(&mut filler.lane, &bench.table, owner)).expect("the heap loses nothing");
 }
 
-/// Lets clients work, and die at equal intervals.
-fn blow(storm: &Storm, bench: &Bench, sim: &mut Sim, shared: &Rc<Shared>, progress: Progress<'_>) {
+/// Runs clients, and kills some at equal intervals.
+fn run_clients(storm: &Storm, bench: &Bench, sim: &mut Sim, shared: &Rc<Shared>, progress: Progress<'_>) {
     let mut rng = SplitMix64(storm.seed ^ 0x5374_6f72_6d21);
     let mut living: Vec<ClientId> = (0..CLIENTS).map(|number| spawn(sim, shared, number)).collect();
     let mut spawned = CLIENTS;
@@ -197,18 +198,18 @@ fn blow(storm: &Storm, bench: &Bench, sim: &mut Sim, shared: &Rc<Shared>, progre
     while next_ns < end_ns {
         let step_ns = 1_000_000_000u64.checked_div(storm.deaths_per_second).unwrap_or(1_000_000);
         if storm.deaths_per_second > 0 {
-            let holders = if storm.aim == Aim::Holders { holders(bench, sim, shared) } else { Vec::new() };
+            let holders = if storm.victims == Victims::LockHolders { holders(bench, sim, shared) } else { Vec::new() };
             let targets = if holders.is_empty() { &living } else { &holders };
             let target = targets[rng.below(targets.len() as u64) as usize];
             let (verbs, units) = (rng.below(DEATH_VERBS), rng.below(DEATH_UNITS));
             sim.inject(target, verbs, Fault::Die { units });
         }
-        // Who was struck dies at one of its next verbs, which may follow a pause.
+        // The victim dies at one of its next verbs, which may follow a pause.
         for until_ns in (next_ns..next_ns + step_ns).step_by(REPLACED_NS as usize).skip(1).chain([next_ns + step_ns]) {
             sim.run_until(until_ns.min(end_ns));
             for client in &mut living {
                 if sim.is_dead(*client) {
-                    shared.weather.borrow_mut().deaths += 1;
+                    shared.stats.borrow_mut().deaths += 1;
                     *client = spawn(sim, shared, spawned);
                     spawned += 1;
                 }
@@ -223,11 +224,11 @@ fn blow(storm: &Storm, bench: &Bench, sim: &mut Sim, shared: &Rc<Shared>, progre
     }
     *shared.is_over.borrow_mut() = true;
     if sim.run() != Stopped::Ended {
-        shared.weather.borrow_mut().wrong.push("clients wait for ever".to_owned());
+        shared.stats.borrow_mut().wrong.push("some clients never end".to_owned());
     }
 }
 
-/// The living clients that hold a lock.
+/// Returns the live clients that hold a lock.
 fn holders(bench: &Bench, sim: &Sim, shared: &Shared) -> Vec<ClientId> {
     let (locks, clients) = (bench.table.locks(), shared.clients.borrow());
     let held = bench.lock_words().into_iter().flat_map(|(word, value)| locks.all_held(word, value));
@@ -247,15 +248,16 @@ async fn open(region: &SimRegion, shared: &Shared, number: u32) -> Option<SimCli
     match SimClient::claim(region.clone(), region.lane(), &shared.table, config, first as u16).await {
         Ok(Claim::Taken(client, recovered)) => {
             let dead = shared.clients.borrow_mut().insert(client.slot(), number);
-            shared.is_recovered(dead, region.now_ns());
-            let mut weather = shared.weather.borrow_mut();
-            weather.recoveries += u64::from(recovered.is_some());
-            weather.replays += u64::from(recovered.is_some_and(|recovered| recovered.replayed_rows > 0));
+            shared.end_update_of(dead, region.now_ns());
+            let mut stats = shared.stats.borrow_mut();
+            stats.recoveries += u64::from(recovered.is_some());
+            stats.replays += u64::from(recovered.is_some_and(|recovered| recovered.replayed_rows > 0));
             Some(*client)
         }
         other => {
-            let why = other.err().map_or("no slot is free, and nobody is dead".to_owned(), |error| error.to_string());
-            shared.weather.borrow_mut().wrong.push(format!("client {number} cannot open: {why}"));
+            let why =
+                other.err().map_or("no slot is free, and no client is dead".to_owned(), |error| error.to_string());
+            shared.stats.borrow_mut().wrong.push(format!("client {number} cannot open: {why}"));
             None
         }
     }
@@ -272,15 +274,15 @@ async fn work(region: SimRegion, shared: Rc<Shared>, number: u32) {
             _ => update(&region, &mut client, &shared, number, key).await,
         };
         let (now, now_ns) = (client.counters(), region.now_ns());
-        let mut weather = shared.weather.borrow_mut();
-        weather.operations += u64::from(acknowledged && now_ns >= shared.from_ns && !*shared.is_over.borrow());
-        weather.longest_ns = weather.longest_ns.max(now_ns - began_ns);
-        weather.recoveries += now.recoveries - counted.recoveries;
-        weather.replays += now.replays - counted.replays;
+        let mut stats = shared.stats.borrow_mut();
+        stats.operations += u64::from(acknowledged && now_ns >= shared.from_ns && !*shared.is_over.borrow());
+        stats.longest_ns = stats.longest_ns.max(now_ns - began_ns);
+        stats.recoveries += now.recoveries - counted.recoveries;
+        stats.replays += now.replays - counted.replays;
         counted = now;
     }
     if let Err(failure) = client.close().await {
-        shared.weather.borrow_mut().wrong.push(format!("client {number} cannot close: {failure:?}"));
+        shared.stats.borrow_mut().wrong.push(format!("client {number} cannot close: {failure:?}"));
     }
 }
 
@@ -291,7 +293,7 @@ async fn look_up(region: &SimRegion, client: &mut SimClient, shared: &Shared, nu
             let found = found.and_then(|(bytes, _)| Some(u64::from_le_bytes(bytes.try_into().ok()?)));
             if found.is_none_or(|found| found >> 32 != key) {
                 let what = format!("client {number} found key {key} to have {found:x?}");
-                shared.weather.borrow_mut().wrong.push(what);
+                shared.stats.borrow_mut().wrong.push(what);
             }
             shared.end(region, begun, found.map_or(Answer::Absent, Answer::Found));
             true
@@ -310,10 +312,10 @@ async fn update(region: &SimRegion, client: &mut SimClient, shared: &Shared, num
     match client.change_value(&key_bytes, &bytes, Operation::Update, Change::Update).await {
         Ok(Outcome::Replaced) => {
             let writes = &mut shared.last.borrow_mut()[key as usize];
-            // What had ended when this one began is gone for good.
+            // Updates that had ended when this one began are certainly overwritten.
             writes.retain(|write| write.ended_ns >= began_ns);
             let own = writes.iter_mut().find(|write| write.serial == serial);
-            own.expect("it is not older than itself").ended_ns = region.now_ns();
+            own.expect("this update ends after it began").ended_ns = region.now_ns();
             shared.end(region, begun, Answer::Done);
             true
         }
@@ -329,9 +331,9 @@ impl Shared {
         *serial
     }
 
-    /// Books that the update of a client, if it was under way, is over: its slot was recovered, and another client has
-    /// it. Without this the hottest keys would have thousands of updates that may be their last, for ever.
-    fn is_recovered(&self, client: Option<u32>, now_ns: u64) {
+    /// Ends the pending update of a client, if any: its slot was recovered, and another client has it. Without this the
+    /// hottest keys would keep thousands of updates that may be their last.
+    fn end_update_of(&self, client: Option<u32>, now_ns: u64) {
         let Some(Latest { key, serial }) = client.and_then(|client| self.latest.borrow_mut().remove(&client)) else {
             return;
         };
@@ -352,50 +354,46 @@ impl Shared {
         }
     }
 
-    /// Books what nobody may meet: here no operation has a reason to fail.
-    fn fail(&self, begun: Option<PendingOperation>, what: String) -> bool {
+    /// Records a violation: no operation has a reason to fail here.
+    fn fail(&self, begun: Option<Begun>, what: String) -> bool {
         if let Some(begun) = begun {
             self.history.borrow_mut().fail(begun);
         }
-        let mut weather = self.weather.borrow_mut();
-        weather.busy += u64::from(what.contains("Busy"));
-        weather.wrong.push(what);
+        let mut stats = self.stats.borrow_mut();
+        stats.busy += u64::from(what.contains("Busy"));
+        stats.wrong.push(what);
         false
     }
 }
 
-/// Everybody has ended or is dead: recovers all who are.
-async fn settle(region: SimRegion, shared: Rc<Shared>) {
+/// Recovers every dead client, once all clients have ended or died.
+async fn recover_the_dead(region: SimRegion, shared: Rc<Shared>) {
     let Some(mut client) = open(&region, &shared, FIRST_SLOT.into()).await else { return };
     let own = client.slot();
     for slot in (0..shared.table.config().max_clients).filter(|slot| *slot != own) {
         match client.recover(slot).await {
             Ok(Some(_)) => {}
-            other => shared.weather.borrow_mut().wrong.push(format!("slot {slot} cannot be recovered: {other:?}")),
+            other => shared.stats.borrow_mut().wrong.push(format!("slot {slot} cannot be recovered: {other:?}")),
         }
     }
     if let Err(failure) = client.close().await {
-        shared.weather.borrow_mut().wrong.push(format!("the last client cannot close: {failure:?}"));
+        shared.stats.borrow_mut().wrong.push(format!("the last client cannot close: {failure:?}"));
     }
 }
 
-/// Looks at the table when everybody dead is recovered.
+/// Checks the table once all dead clients are recovered.
 fn audit(bench: &Bench, shared: &Shared, keys: u64) {
-    let (bench, mut weather) = (bench.under(Profile::Shm), shared.weather.borrow_mut());
-    let options = CheckOptions { concurrency: Concurrency::Exclusive, ..CheckOptions::default() };
+    let (bench, mut stats) = (bench.under(Profile::Shm), shared.stats.borrow_mut());
+    let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
     let mut lane = bench.region.lane();
     let report = block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ())).expect("the heap reads");
-    weather.wrong.extend(report.problems.iter().map(|problem| format!("when all is over: {problem}")));
+    stats.wrong.extend(report.problems.iter().map(|problem| format!("at the end: {problem}")));
     if report.used_slots > 0 || !bench.lock_words().is_empty() {
-        weather.wrong.push(format!(
-            "{} slots are in use, locks are held: {:x?}",
-            report.used_slots,
-            bench.lock_words()
-        ));
+        stats.wrong.push(format!("{} slots are in use, locks are held: {:x?}", report.used_slots, bench.lock_words()));
     }
     let contents = match bench.contents() {
         Ok(contents) => contents,
-        Err(what) => return weather.wrong.push(what),
+        Err(what) => return stats.wrong.push(what),
     };
     let (last, mut history) = (shared.last.borrow(), shared.history.borrow_mut());
     let mut lost = HashMap::new();
@@ -412,11 +410,11 @@ fn audit(bench: &Bench, shared: &Shared, keys: u64) {
         }
     }
     if !lost.is_empty() || contents.len() as u64 != keys {
-        weather.wrong.push(format!("{} of {keys} keys are there; lost or outdated: {lost:x?}", contents.len()));
+        stats.wrong.push(format!("{} of {keys} keys exist; lost or outdated: {lost:x?}", contents.len()));
     }
     match history.check(SEARCH_STEPS) {
-        Ok(checked) => weather.watched = checked.answered + checked.pending,
-        Err(refusal) => weather.wrong.push(refusal.to_string()),
+        Ok(checked) => stats.watched = checked.answered + checked.pending,
+        Err(refusal) => stats.wrong.push(refusal.to_string()),
     }
 }
 
@@ -425,12 +423,13 @@ fn is_watched(key: u64) -> bool {
     key > 0 && key < WATCHED_RANKS && key.is_multiple_of(WATCHED_EVERY)
 }
 
-/// The value of write `serial`, of whichever client, to `key`.
+/// Returns the value of write `serial` to `key`.
 fn value(key: u64, serial: u32) -> u64 {
     key << 32 | u64::from(serial)
 }
 
-/// Ranks by Zipf's law, as YCSB draws them (Gray et al. 1994, "Quickly generating billion-record synthetic databases").
+/// A generator of ranks by Zipf's law, as in YCSB (Gray et al. 1994, "Quickly generating billion-record synthetic
+/// databases").
 struct Zipf {
     ranks: u64,
     zeta: f64,
@@ -447,7 +446,7 @@ impl Zipf {
         Zipf { ranks, zeta, alpha: 1.0 / (1.0 - ZIPF), eta, second }
     }
 
-    /// A rank, from 0.
+    /// Draws a rank, from 0.
     fn draw(&self, rng: &mut SplitMix64) -> u64 {
         let uniform = rng.unit_f64();
         let scaled = uniform * self.zeta;

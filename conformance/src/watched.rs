@@ -1,9 +1,9 @@
-//! A lane of a heap that shows a test each batch before it is carried out, which may refuse it.
+//! A heap lane that shows each batch to a test, which may refuse it.
 
 use guira_fabric::heap::HeapLane;
 use guira_fabric::{FabricError, Lane, Submitted, Verb};
 
-/// What is called with each batch; with an error the batch is refused.
+/// A callback for each batch; the batch is refused if it returns an error.
 pub type Watch = Box<dyn FnMut(&[Verb<'_>]) -> Result<(), FabricError> + Send>;
 
 /// A lane that calls its watch with each batch.
@@ -13,7 +13,7 @@ pub struct WatchedLane {
 }
 
 impl WatchedLane {
-    /// `lane`, watched by `watch`.
+    /// Wraps `lane` with `watch`.
     pub fn new(lane: HeapLane, watch: Watch) -> WatchedLane {
         WatchedLane { lane, watch }
     }

@@ -1,24 +1,24 @@
-//! Extents and the chunks they are cut from.
+//! Harnesses for extents and the chunks they are cut from.
 
 use guira_layout::{
     CHUNK_HEADER_WORDS, ChunkState, ChunkWord, EXTENT_HEADER_WORDS, ExtentClass, ExtentError, ExtentRef, Generation,
     MAX_KEY_BYTES, MAX_VALUE_BYTES, OwnerId, Sums, encode_extent, extent_key_matches, extent_words, parse_extent,
 };
 
+use super::case::{Case, heads};
 use super::feed::{Feed, bytes_of};
-use super::shape::{Shape, heads};
 use super::{Answer, Seed};
 
-/// Words of an extent that a harness makes up, at most: what lies beyond is as what lies before.
+/// Most words of an extent in a harness; longer ones test nothing else.
 const WORDS_MAX: usize = 64;
 
-/// A table, what an entry says of its extent, a key to compare with, and the words at its address.
+/// Decodes a table, an entry's reference to an extent, a key to compare with, and the words at the extent's address.
 ///
 /// # Panics
 /// If a promise of extents is broken.
 pub fn extent(data: &[u8]) -> Answer {
     let mut feed = Feed(data);
-    let shape = Shape::draw(&mut feed);
+    let case = Case::draw(&mut feed);
     let mut extent = ExtentRef {
         digest: feed.word(),
         offset: feed.word(),
@@ -29,32 +29,32 @@ pub fn extent(data: &[u8]) -> Answer {
     let count = usize::from(feed.byte()) % WORDS_MAX;
     let mut words = feed.words(count);
 
-    mark(&shape, &extent);
-    let found = parsed(&shape, &words, &extent);
-    // Lengths that fit the words, and the header and checksum that belong to them.
+    mark(&case, &extent);
+    let found = parsed(&case, &words, &extent);
+    // These are lengths that fit the words, and the header and checksum that belong to them.
     let room = count.saturating_sub(EXTENT_HEADER_WORDS) * 8;
     extent.key_bytes %= room as u32 + 1;
     extent.value_bytes %= (room - (extent.key_bytes as usize).next_multiple_of(8).min(room)) as u32 + 1;
     words.resize(extent.words().expect("lengths that fit"), 0);
     words[..2]
         .copy_from_slice(&[extent.generation.0, u64::from(extent.key_bytes) | u64::from(extent.value_bytes) << 32]);
-    words[2] = checksum(&shape, &words, &extent);
-    assert_eq!(parsed(&shape, &words, &extent), Answer::Accepted);
-    mark(&shape, &extent);
+    words[2] = checksum(&case, &words, &extent);
+    assert_eq!(parsed(&case, &words, &extent), Answer::Accepted);
+    mark(&case, &extent);
     found
 }
 
-/// What docs/layout.md says of an extent's checksum.
-fn checksum(shape: &Shape, words: &[u64], extent: &ExtentRef) -> u64 {
-    let place = shape.superblock.checksum_seed() ^ extent.offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let keys = guira_sum::NhKeys::new(shape.superblock.secret.0);
+/// Computes an extent's checksum as docs/layout.md says.
+fn checksum(case: &Case, words: &[u64], extent: &ExtentRef) -> u64 {
+    let place = case.superblock.checksum_seed() ^ extent.offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let keys = guira_sum::NhKeys::new(case.superblock.secret.0);
     let head = guira_sum::nh_at(&keys, guira_sum::Level::Last, &words[..2], place);
     guira_sum::nh(&keys, &words[EXTENT_HEADER_WORDS..], head)
 }
 
-/// An extent that parses lies inside its words and encodes to them; one that does not has a reason. // [R-READ-6]
-fn parsed(shape: &Shape, words: &[u64], extent: &ExtentRef) -> Answer {
-    let parsed = match parse_extent(words, extent, shape.rows.sums()) {
+/// Parses an extent: a valid one lies inside its words and encodes to them; an invalid one has a reason. // [R-READ-6]
+fn parsed(case: &Case, words: &[u64], extent: &ExtentRef) -> Answer {
+    let parsed = match parse_extent(words, extent, case.rows.sums()) {
         Ok(parsed) => parsed,
         Err(ExtentError::Replaced { wanted, found }) => {
             assert!(wanted == extent.generation && found.0 == words[0] && found != wanted);
@@ -74,7 +74,7 @@ fn parsed(shape: &Shape, words: &[u64], extent: &ExtentRef) -> Answer {
     assert_eq!((key.len(), value.len()), (extent.key_bytes as usize, extent.value_bytes as usize));
     assert_eq!((&bytes[key_at..][..key.len()], &bytes[value_at..][..value.len()]), (&key[..], &value[..]));
     assert_eq!(words.len(), extent_words(key.len(), value.len()));
-    assert_eq!(words[2], checksum(shape, words, extent));
+    assert_eq!(words[2], checksum(case, words, extent));
 
     let mut other = key.clone();
     other.push(0);
@@ -97,9 +97,9 @@ fn parsed(shape: &Shape, words: &[u64], extent: &ExtentRef) -> Answer {
         assert!(!parsed.has_value(&other), "another value");
     }
     let moved = ExtentRef { offset: extent.offset ^ 8, ..*extent };
-    let mut elsewhere = shape.superblock.clone();
+    let mut elsewhere = case.superblock.clone();
     elsewhere.incarnation = !elsewhere.incarnation;
-    let sums = shape.rows.sums();
+    let sums = case.rows.sums();
     assert!(parse_extent(words, &moved, sums).is_err(), "another place");
     assert!(parse_extent(words, extent, &Sums::new(&elsewhere)).is_err(), "another incarnation");
 
@@ -114,14 +114,14 @@ fn parsed(shape: &Shape, words: &[u64], extent: &ExtentRef) -> Answer {
     Answer::Accepted
 }
 
-/// The mark that frees an extent lies among the marks of the extent's chunk, and the extent inside the chunks.
-/// // [R-EXTENT-4]
-pub(super) fn mark(shape: &Shape, extent: &ExtentRef) {
-    let (config, geometry) = (shape.config(), &shape.geometry);
+/// Checks that the mark that frees an extent lies among the marks of its chunk, and the extent inside the chunks. //
+/// [R-EXTENT-4]
+pub(super) fn mark(case: &Case, extent: &ExtentRef) {
+    let (config, geometry) = (case.config(), &case.geometry);
     let possible = extent.key_bytes as usize <= MAX_KEY_BYTES && extent.value_bytes as usize <= MAX_VALUE_BYTES;
     assert_eq!(extent.words().is_some(), possible);
     let Some(mark) = extent.mark_offset(config, geometry) else { return };
-    let words = extent.words().expect("a mark is that of a possible extent");
+    let words = extent.words().expect("only a possible extent has a mark");
     let (chunk, within) = geometry.chunk_of(extent.offset).expect("it lies in a chunk");
     let start = geometry.chunk(chunk).offset();
     let class = ExtentClass::of(words, config.chunk_bytes);
@@ -133,13 +133,13 @@ pub(super) fn mark(shape: &Shape, extent: &ExtentRef) {
     assert!(end <= start + class.chunks() * config.chunk_bytes && end <= geometry.main_bytes());
 }
 
-/// A table, a word of the chunk table, an offset in a chunk, and an extent's size.
+/// Decodes a table, a word of the chunk table, an offset in a chunk, and an extent's size.
 ///
 /// # Panics
 /// If a promise of chunks is broken.
 pub fn chunk(data: &[u8]) -> Answer {
     let mut feed = Feed(data);
-    let shape = Shape::draw(&mut feed);
+    let case = Case::draw(&mut feed);
     let word = feed.word();
     let offset = feed.word();
     let size = feed.word() as usize % extent_words(MAX_KEY_BYTES, MAX_VALUE_BYTES) + 1;
@@ -153,32 +153,32 @@ pub fn chunk(data: &[u8]) -> Answer {
         ) => Some(class),
         Some(ChunkState::Free | ChunkState::Tail { .. }) | None => None,
     };
-    if let Some((chunk, within)) = shape.geometry.chunk_of(offset) {
-        assert_eq!(shape.geometry.chunk(chunk).offset() + within, offset);
-        assert!(within < shape.config().chunk_bytes && chunk < shape.config().chunks);
+    if let Some((chunk, within)) = case.geometry.chunk_of(offset) {
+        assert_eq!(case.geometry.chunk(chunk).offset() + within, offset);
+        assert!(within < case.config().chunk_bytes && chunk < case.config().chunks);
     }
-    if !shape.config().format.has_extents() {
+    if !case.config().format.has_extents() {
         return Answer::of(state.is_some());
     }
-    if let Some(class) = class.filter(|class| class.fits(shape.config())) {
-        divides(&shape, class, offset);
+    if let Some(class) = class.filter(|class| class.fits(case.config())) {
+        check_division(&case, class, offset);
     }
-    let chunk_bytes = shape.config().chunk_bytes;
+    let chunk_bytes = case.config().chunk_bytes;
     let class = ExtentClass::of(size, chunk_bytes);
-    if class.fits(shape.config()) {
-        divides(&shape, class, offset);
+    if class.fits(case.config()) {
+        check_division(&case, class, offset);
         assert!(class.slot_at(0, chunk_bytes) + size as u64 * 8 <= class.chunks() * chunk_bytes);
     } else {
-        assert!(class.chunks() > shape.config().chunks, "only its size keeps an extent out");
+        assert!(class.chunks() > case.config().chunks, "an extent is refused only for its size");
     }
     assert!(class.bytes(chunk_bytes) >= size as u64 * 8);
     Answer::of(state.is_some())
 }
 
-/// Marks and slots of a chunk of `class` lie behind each other, and each place belongs to one slot or none.
+/// Checks that marks and slots of a chunk of `class` do not overlap, and that each offset belongs to one slot or none.
 /// // [R-EXTENT-2]
-fn divides(shape: &Shape, class: ExtentClass, offset: u64) {
-    let chunk_bytes = shape.config().chunk_bytes;
+fn check_division(case: &Case, class: ExtentClass, offset: u64) {
+    let chunk_bytes = case.config().chunk_bytes;
     let slots = class.slots(chunk_bytes);
     match class {
         ExtentClass::Slot(_) => assert!(slots >= 2 && class.chunks() == 1),
@@ -197,21 +197,21 @@ fn divides(shape: &Shape, class: ExtentClass, offset: u64) {
     }
 }
 
-/// An extent in each table that has any: small, and one that fills its slot.
+/// Returns seeds: in each table with extents a small one, and one that fills its slot.
 pub(super) fn extent_seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (name, head) in heads() {
-        let shape = Shape::draw(&mut Feed(&head));
-        if !shape.config().format.has_extents() {
+        let case = Case::draw(&mut Feed(&head));
+        if !case.config().format.has_extents() {
             continue;
         }
         for (size, key, value) in [("small", &b"key"[..], &b"a value"[..]), ("whole", &[7; 16], &[9; 200])] {
-            let class = ExtentClass::of(extent_words(key.len(), value.len()), shape.config().chunk_bytes);
-            let offset = shape.geometry.chunk(1).offset() + class.slot_at(1, shape.config().chunk_bytes);
+            let class = ExtentClass::of(extent_words(key.len(), value.len()), case.config().chunk_bytes);
+            let offset = case.geometry.chunk(1).offset() + class.slot_at(1, case.config().chunk_bytes);
             let (key_bytes, value_bytes) = (key.len() as u32, value.len() as u32);
             let extent = ExtentRef { digest: 1, offset, generation: Generation(9), key_bytes, value_bytes };
             let mut words = Vec::new();
-            encode_extent(&mut words, &extent, key, value, shape.rows.sums());
+            encode_extent(&mut words, &extent, key, value, case.rows.sums());
             let fields = [1, offset, 9, key_bytes.into(), value_bytes.into()].map(u64::to_le_bytes).concat();
             let input = [&head[..], &fields, &[words.len() as u8], &bytes_of(&words)].concat();
             seeds.push((format!("{name}-{size}"), input));
@@ -220,7 +220,7 @@ pub(super) fn extent_seeds() -> Vec<Seed> {
     seeds
 }
 
-/// Every kind of word, in every table.
+/// Returns seeds: every kind of chunk word, in every table.
 pub(super) fn chunk_seeds() -> Vec<Seed> {
     let (slots, run) = (ExtentClass::Slot(3), ExtentClass::Run(9));
     let states = [
@@ -235,9 +235,9 @@ pub(super) fn chunk_seeds() -> Vec<Seed> {
     ];
     let mut seeds = Vec::new();
     for (index, (name, head)) in heads().into_iter().enumerate() {
-        let shape = Shape::draw(&mut Feed(&head));
-        let has_extents = shape.config().format.has_extents();
-        let offset = if has_extents { shape.geometry.chunk(2).offset() + 512 } else { 512 };
+        let case = Case::draw(&mut Feed(&head));
+        let has_extents = case.config().format.has_extents();
+        let offset = if has_extents { case.geometry.chunk(2).offset() + 512 } else { 512 };
         let wanted = if has_extents { &states[..] } else { &states[index % states.len()..][..1] };
         for (state_name, state) in wanted {
             let fields = [ChunkWord::encode(*state).0, offset, 1 << (index % 23)].map(u64::to_le_bytes).concat();

@@ -1,6 +1,6 @@
-//! Structured values drawn from an input's bytes, and the bytes that give wanted values.
+//! Structured values drawn from an input's bytes, and conversions between words and bytes.
 
-/// The rest of an input. What is drawn beyond its end is zero, so that every input is whole.
+/// The unread part of an input. Bytes beyond its end are zero, so every input is long enough.
 pub(crate) struct Feed<'b>(pub(crate) &'b [u8]);
 
 impl Feed<'_> {
@@ -8,7 +8,7 @@ impl Feed<'_> {
         self.bytes(1)[0]
     }
 
-    /// Eight bytes, little-endian.
+    /// Draws eight bytes, little-endian.
     pub(crate) fn word(&mut self) -> u64 {
         self.words(1)[0]
     }
@@ -25,24 +25,24 @@ impl Feed<'_> {
         bytes
     }
 
-    /// A number below `bound`, which is not 0.
+    /// Draws a number below `bound`, which is not 0.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.word() % bound
     }
 
-    /// One of `choices`, by one byte.
+    /// Picks one of `choices` by one byte.
     pub(crate) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[usize::from(self.byte()) % choices.len()]
     }
 }
 
-/// The whole words in `bytes`.
+/// Returns the whole words in `bytes`.
 pub(crate) fn words_of(bytes: &[u8]) -> Vec<u64> {
     let (words, _) = bytes.as_chunks::<8>();
     words.iter().map(|word| u64::from_le_bytes(*word)).collect()
 }
 
-/// The bytes of `words`.
+/// Returns the bytes of `words`.
 pub(crate) fn bytes_of(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }

@@ -1,12 +1,14 @@
-//! One harness for each thing that is decoded: bytes go in, and what the decoder promises is asserted.
+//! One harness for each decoder: a function that takes bytes, decodes them, and asserts what the decoder promises.
 //!
-//! A harness takes any bytes. It decodes them as they are, then repairs what no chance would get right (magic numbers,
-//! checksums, lengths) as docs/layout.md says, so that what lies behind those is reached as well. It panics if a
-//! promise is broken: something out of bounds, a value that does not encode to what it was decoded from, a finder that
-//! disagrees with a plain reading of the row. `fuzz/fuzz_targets` runs each under libFuzzer; the suite's
-//! `decoders` runs all of them, on every toolchain, on the same corpora and on changed copies of them.
+//! A harness takes any bytes. It decodes them as they are, then corrects what chance would not get right (magic
+//! numbers, checksums, lengths) as docs/layout.md says, so that the code behind those checks is reached as well. It
+//! panics if a promise is broken: an access out of bounds, a value that does not encode to its source, a finder that
+//! disagrees with a plain reading of the row. `fuzz/fuzz_targets` runs each harness under libFuzzer; the module
+//! `decoders` of the conformance suite runs all of them, on every toolchain, on the same corpora and on mutated copies
+//! of them.
 #![forbid(unsafe_code)]
 
+mod case;
 mod extent;
 mod feed;
 mod load;
@@ -14,7 +16,6 @@ mod lock;
 mod mutate;
 mod names;
 mod row;
-mod shape;
 mod slot;
 mod superblock;
 mod url;
@@ -31,12 +32,12 @@ pub use superblock::superblock;
 pub use url::url;
 pub use wire::wire;
 
-/// What a decoder made of an input. Both are right; a harness that only ever gives one of them tests nothing.
+/// A decoder's answer to an input. Both are correct; a harness that only ever gives one of them tests nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is a value.
+    /// The input is a value.
     Accepted,
-    /// It is none.
+    /// The input is not a value.
     Refused,
 }
 
@@ -46,17 +47,17 @@ impl Answer {
     }
 }
 
-/// An input worth starting from: its name, and its bytes.
+/// A seed of a corpus: its name and its bytes.
 pub type Seed = (String, Vec<u8>);
 
-/// One harness: its name, which is also that of its fuzz target and its corpus; what it does; what to start from.
+/// A harness: its name, its function, and the seeds of its corpus.
 #[derive(Clone, Copy)]
 pub struct Harness {
-    /// The name.
+    /// The name, which is also that of the fuzz target and of the corpus.
     pub name: &'static str,
     /// Decodes, and panics if a promise is broken.
     pub run: fn(&[u8]) -> Answer,
-    /// Valid encodings and near misses.
+    /// Returns valid encodings and near misses.
     pub seeds: fn() -> Vec<Seed>,
 }
 

@@ -1,4 +1,4 @@
-//! The formats that `guira load` reads and `guira dump` writes. Inputs are the files themselves.
+//! Harnesses for the formats that `guira load` reads and `guira dump` writes. Inputs are the files themselves.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -10,17 +10,17 @@ use guira_layout::EntryFormat;
 
 use super::{Answer, Seed};
 
-/// What an input gave, one after the other.
+/// The items read from an input, in order.
 type Items = Vec<Result<Record, BadRecord>>;
 
 const BYTES: EntryFormat = EntryFormat::Bytes { inline_bytes: 64 };
-/// It belongs to no record at the start of a file, and is a character like others anywhere else.
+/// The byte order mark, which is skipped at the start of a file and an ordinary character elsewhere.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-/// Characters that tell a mistake, at most: each of an excerpt may be escaped.
-const TOLD_CHARS_MAX: usize = 3_000;
+/// Most characters of a mistake's message, each of whose excerpts may be escaped.
+const MESSAGE_CHARS_MAX: usize = 3_000;
 const NUMBERS: EntryFormat = EntryFormat::Fixed { key_bytes: 8, value_bytes: 3 };
 
-/// A file of TSV.
+/// Decodes a TSV file.
 ///
 /// # Panics
 /// If a promise of the format is broken.
@@ -40,7 +40,7 @@ pub fn tsv(data: &[u8]) -> Answer {
     answer
 }
 
-/// A file of JSON lines.
+/// Decodes a file of JSON lines.
 ///
 /// # Panics
 /// If a promise of the format is broken.
@@ -55,7 +55,7 @@ pub fn jsonl(data: &[u8]) -> Answer {
     answer
 }
 
-/// A file of Debian control records.
+/// Decodes a file of Debian control records.
 ///
 /// # Panics
 /// If a promise of the format is broken.
@@ -64,7 +64,7 @@ pub fn debian(data: &[u8]) -> Answer {
     for record in read_all(data, InputFormat::Debian).into_iter().flatten() {
         let found = data.windows(record.key.len()).any(|window| window == record.key);
         assert!(found && !record.key.is_empty() && record.key.trim_ascii() == record.key);
-        // A carriage return at the end of a line belongs to the end, so it would not be read again, and neither would a
+        // A carriage return at the end of a line belongs to the line's end, so it would not be read again; nor would a
         // byte order mark at the start.
         let is_lost = |line: &[u8]| line.ends_with(b"\r");
         let is_marked = record.value.starts_with(BYTE_ORDER_MARK);
@@ -76,8 +76,8 @@ pub fn debian(data: &[u8]) -> Answer {
     answer
 }
 
-/// What every format promises: an input is records and mistakes in the order of its lines, however it arrives; nothing
-/// in it spoils what follows; what was read can be written and read again.
+/// Checks what every format promises: an input is records and mistakes in the order of its lines, however it arrives;
+/// no mistake affects what follows; what was read can be written and read again.
 fn load(data: &[u8], format: InputFormat, good: &[u8]) -> Answer {
     let whole = read_all(data, format);
     numbered(&whole, data);
@@ -97,15 +97,15 @@ fn load(data: &[u8], format: InputFormat, good: &[u8]) -> Answer {
     Answer::of(!records.is_empty())
 }
 
-/// The lines of a file, without their line feeds and without a byte order mark.
+/// Returns the lines of a file, without line feeds and byte order mark.
 fn lines_of(data: &[u8]) -> impl Iterator<Item = &[u8]> {
     data.strip_prefix(BYTE_ORDER_MARK).unwrap_or(data).split(|byte| *byte == b'\n')
 }
 
-/// The records of a reader, of any length, as a table of byte strings takes them.
+/// Returns the records of a reader, of any length, as a table of byte strings takes them.
 fn records<R: BufRead>(reader: R, format: Option<InputFormat>) -> Records<R> {
-    let encoder = RecordEncoder::new(BYTES, Notation::Bytes).expect("every table takes bytes");
-    Records::new(reader, "input", format, encoder).expect("the beginning can be read")
+    let fit = Fit::new(BYTES, Notation::Bytes).expect("every format takes bytes");
+    Records::new(reader, "input", format, fit).expect("the beginning can be read")
 }
 
 fn items<R: BufRead>(records: &mut Records<R>) -> Items {
@@ -123,7 +123,7 @@ fn read_all(data: &[u8], format: InputFormat) -> Items {
     items
 }
 
-/// For each line, the record or the mistake in it; nothing for an empty line.
+/// Returns for each line the record or the mistake in it, and nothing for an empty line.
 fn one_a_line(data: &[u8], format: InputFormat) -> Vec<Option<Result<Record, BadRecord>>> {
     let mut lines = vec![None; data.split(|byte| *byte == b'\n').count()];
     for item in read_all(data, format) {
@@ -133,7 +133,7 @@ fn one_a_line(data: &[u8], format: InputFormat) -> Vec<Option<Result<Record, Bad
     lines
 }
 
-/// Items stand in the order of their lines, which exist, and a mistake is told in one line.
+/// Checks that items are in the order of their lines, which exist, and that a mistake's message is one line.
 fn numbered(whole: &Items, data: &[u8]) {
     let mut before = 0;
     for item in whole {
@@ -141,12 +141,12 @@ fn numbered(whole: &Items, data: &[u8]) {
             Ok(record) => record.line,
             Err(bad) => {
                 assert!(!bad.reason.is_empty());
-                let told = bad.to_string();
+                let message = bad.to_string();
                 assert!(
-                    told.starts_with(&format!("line {} (", bad.line)) && !told.contains(char::is_control),
-                    "{told}"
+                    message.starts_with(&format!("line {} (", bad.line)) && !message.contains(char::is_control),
+                    "{message}"
                 );
-                assert!(told.chars().count() <= TOLD_CHARS_MAX, "{told}");
+                assert!(message.chars().count() <= MESSAGE_CHARS_MAX, "{message}");
                 bad.line
             }
         };
@@ -156,7 +156,7 @@ fn numbered(whole: &Items, data: &[u8]) {
     assert!(before <= data.split_inclusive(|byte| *byte == b'\n').count() as u64);
 }
 
-/// Yields a few bytes at a time, and sometimes none yet; after its last byte, the end or an error.
+/// A reader that yields a few bytes at a time, and sometimes none; after its last byte, the end or an error.
 struct Pieces<'d> {
     data: &'d [u8],
     drawn: usize,
@@ -188,7 +188,7 @@ fn arrives_in_pieces(data: &[u8], format: InputFormat, whole: &Items, drawn: usi
     assert_eq!(items(&mut records(pieces, Some(format))), *whole);
 }
 
-/// A file that cannot be read further gives what stands before, then one error, then nothing.
+/// Checks that a file with a read error gives the items before it, then one error, then nothing.
 fn ends_early(data: &[u8], format: InputFormat, whole: &Items, drawn: usize) {
     let data = &data[..drawn % (data.len() + 1)];
     let mut broken = records(BufReader::new(Pieces { data, drawn, last: Last::Error }), Some(format));
@@ -203,7 +203,7 @@ fn ends_early(data: &[u8], format: InputFormat, whole: &Items, drawn: usize) {
     assert!(broken.next().is_none());
 }
 
-/// A good record is read whatever stands before it, and changes nothing of that.
+/// Checks that a good record is read whatever precedes it, and does not change that.
 fn spoils_nothing(data: &[u8], format: InputFormat, whole: &Items, good: &[u8]) {
     let mut longer = [data, b"\n\n"].concat();
     let line = 1 + longer.iter().filter(|byte| **byte == b'\n').count() as u64;
@@ -214,8 +214,8 @@ fn spoils_nothing(data: &[u8], format: InputFormat, whole: &Items, good: &[u8]) 
     assert_eq!(read, *whole);
 }
 
-/// Of a bounded line, more is a mistake; the other lines are as without a bound. (In the Debian format a record has
-/// many lines, and is bad if one of them is too long.)
+/// Checks that a line longer than the bound is a mistake, and that other lines are as without a bound. (In the Debian
+/// format a record has several lines, and is bad if one of them is too long.)
 fn limits_lines(data: &[u8], format: InputFormat, whole: &Items, drawn: usize) {
     let most = drawn % 48;
     let mut limited = records(data, Some(format)).with_max_line_bytes(most);
@@ -230,18 +230,19 @@ fn limits_lines(data: &[u8], format: InputFormat, whole: &Items, drawn: usize) {
     let line_of = |item: &Result<Record, BadRecord>| item.as_ref().map_or_else(|bad| bad.line, |record| record.line);
     let is_short = |item: &&Result<Record, BadRecord>| !long[line_of(item) as usize - 1];
     assert!(limited_items.iter().filter(is_short).eq(whole.iter().filter(is_short)));
-    let told = limited_items.iter().filter(|item| !is_short(item));
+    let refused = limited_items.iter().filter(|item| !is_short(item));
     let lengths = format!("longer than {most} bytes");
-    assert_eq!(told.clone().count(), long.iter().filter(|is_long| **is_long).count());
-    assert!(told.into_iter().all(|item| item.as_ref().is_err_and(|bad| bad.reason.contains(&lengths))));
+    assert_eq!(refused.clone().count(), long.iter().filter(|is_long| **is_long).count());
+    assert!(refused.into_iter().all(|item| item.as_ref().is_err_and(|bad| bad.reason.contains(&lengths))));
 }
 
-/// Records are read back as they were written, in both formats that are written, each a line, which is recognised.
+/// Checks that records are read back as they were written, in both formats that can be written, one per line, and that
+/// the format is recognized.
 fn can_be_written(read: &[Record]) {
     let (mut tsv, mut jsonl) = (Vec::new(), Vec::new());
     for Record { key, value, .. } in read {
-        lines::write(key, value, &mut tsv).expect("memory takes every byte");
-        json_lines::write(key, value, &mut jsonl).expect("memory takes every byte");
+        lines::write(key, value, &mut tsv).expect("writing to memory succeeds");
+        json_lines::write(key, value, &mut jsonl).expect("writing to memory succeeds");
     }
     for (written, format) in [(tsv, InputFormat::Tsv), (jsonl, InputFormat::Jsonl)] {
         assert!(std::str::from_utf8(&written).is_ok(), "{format} is text");
@@ -252,7 +253,7 @@ fn can_be_written(read: &[Record]) {
     }
 }
 
-/// Decimal numbers fill the sizes of a fixed format, little-endian; what is stored is what was written.
+/// Checks that decimal numbers fill the sizes of a fixed format, little-endian, and are stored as written.
 fn as_numbers(data: &[u8], format: InputFormat) {
     let encoder = RecordEncoder::new(NUMBERS, Notation::Numbers).expect("a fixed format takes numbers");
     let numbers = Records::new(data, "input", Some(format), encoder).expect("the beginning can be read");
@@ -260,7 +261,7 @@ fn as_numbers(data: &[u8], format: InputFormat) {
     let texts = if numbers.is_empty() { Vec::new() } else { one_a_line(data, format) };
     for record in numbers {
         assert_eq!((record.key.len(), record.value.len()), (8, 3));
-        // A number of JSON is no text, so there is nothing to compare it with.
+        // A JSON number is not text, so there is nothing to compare it with.
         let Some(Ok(text)) = &texts[record.line as usize - 1] else { continue };
         for (stored, text) in [(record.key, &text.key), (record.value, &text.value)] {
             let number = stored.iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
@@ -270,7 +271,7 @@ fn as_numbers(data: &[u8], format: InputFormat) {
     }
 }
 
-/// Hexadecimal digits stand for bytes, which are read back from digits as they are written.
+/// Checks that hexadecimal digits stand for bytes, which are read back from the digits that are written.
 fn as_digits(data: &[u8], format: InputFormat) {
     let encoder = RecordEncoder::new(BYTES, Notation::Hex).expect("every table takes digits");
     let digits = |data, format| Records::new(data, "input", format, encoder).expect("the beginning can be read");
@@ -283,7 +284,7 @@ fn as_digits(data: &[u8], format: InputFormat) {
             let written = [&key, &value].map(|digits| digits.clone().into_bytes());
             assert_eq!(written, [&text.key, &text.value].map(|text| text.to_ascii_lowercase()));
         }
-        lines::write(key.as_bytes(), value.as_bytes(), &mut written).expect("memory takes every byte");
+        lines::write(key.as_bytes(), value.as_bytes(), &mut written).expect("writing to memory succeeds");
     }
     let again = digits(&written, None).zip(1..).map(|(record, line)| (record.expect("it was written"), line));
     let expected = read.into_iter().zip(1..).map(|(record, line)| (Record { line, ..record }, line));

@@ -1,67 +1,67 @@
-//! Lock words: which locks are held in any word, by whom, and what takes and gives back a lock.
+//! A harness for lock words: which locks are held in a word and by whom, and how a lock is taken and released.
 
 use guira_layout::{LockId, LockMask, OwnerId, RowId};
 
+use super::case::{Case, heads};
 use super::feed::Feed;
-use super::shape::{Shape, heads};
 use super::{Answer, Seed};
 
-/// A table, an owner, a row, the word's index, a mask and the word.
+/// Decodes a table, an owner, a row, the word's index, a mask and the word.
 ///
 /// # Panics
 /// If a promise of locks is broken.
 pub fn lock(data: &[u8]) -> Answer {
     let mut feed = Feed(data);
-    let shape = Shape::draw(&mut feed);
-    let owner = OwnerId::of_slot(feed.below(shape.config().max_clients.into()) as u16);
-    let row = RowId(feed.below(shape.config().rows));
-    let index = feed.below(shape.locks.words());
+    let case = Case::draw(&mut feed);
+    let owner = OwnerId::of_slot(feed.below(case.config().max_clients.into()) as u16);
+    let row = RowId(feed.below(case.config().rows));
+    let index = feed.below(case.locks.words());
     let (mask, value) = (feed.word(), feed.word());
 
-    let lanes = lanes_of(&shape, index, value);
+    let lanes = held_in(&case, index, value);
     let held: Vec<(LockId, OwnerId)> = lanes.iter().copied().filter(|(_, owner)| owner.0 != 0).collect();
-    assert_eq!(shape.locks.all_held(index, value).collect::<Vec<_>>(), held);
-    let masked = lanes_of(&shape, index, value & mask).into_iter().find(|(_, owner)| owner.0 != 0);
-    assert_eq!(shape.locks.first_held(index, value, mask), masked);
-    owner_is_not_poison(&shape, owner);
-    row_lock(&shape, row);
-    take_and_give_back(&shape, shape.locks.lock_of(row), owner, value);
+    assert_eq!(case.locks.all_held(index, value).collect::<Vec<_>>(), held);
+    let masked = held_in(&case, index, value & mask).into_iter().find(|(_, owner)| owner.0 != 0);
+    assert_eq!(case.locks.first_held(index, value, mask), masked);
+    owner_is_not_poison(&case, owner);
+    row_lock(&case, row);
+    take_and_release(&case, case.locks.lock_of(row), owner, value);
     Answer::of(!held.is_empty())
 }
 
-/// Every lane of a word and what it holds, bit by bit.
-fn lanes_of(shape: &Shape, index: u64, value: u64) -> Vec<(LockId, OwnerId)> {
-    let bits = u64::from(shape.config().lock_bits);
+/// Returns every held lock of a word with its owner, bit by bit.
+fn held_in(case: &Case, index: u64, value: u64) -> Vec<(LockId, OwnerId)> {
+    let bits = u64::from(case.config().lock_bits);
     let lanes = 64 / bits;
     let bit = |at: u64| u16::from(value >> at & 1 != 0);
     let holds = |lane: u64| (0..bits).fold(0, |owner, at| owner | bit(lane * bits + at) << at);
     (0..lanes).map(|lane| (LockId(index * lanes + lane), OwnerId(holds(lane)))).collect()
 }
 
-/// Poison is nobody's id, and stays so after a holder's release. // [R-DESTROY-1]
-fn owner_is_not_poison(shape: &Shape, owner: OwnerId) {
-    let locks = &shape.locks;
-    assert!(!locks.is_poison(owner), "{owner} of {} is poison", shape.config().max_clients);
-    let poisoned = lanes_of(shape, 0, locks.poison());
-    assert!(poisoned.iter().all(|(_, holds)| u32::from(holds.0) == (1 << shape.config().lock_bits) - 1));
-    assert_eq!(poisoned.iter().all(|(_, holds)| locks.is_poison(*holds)), locks.has_owner_ids());
+/// Checks that poison is no client's id, and stays so after a holder's release. // [R-DESTROY-1]
+fn owner_is_not_poison(case: &Case, owner: OwnerId) {
+    let locks = &case.locks;
+    assert!(!locks.is_poison(owner), "{owner} of {} is poison", case.config().max_clients);
+    let poisoned = held_in(case, 0, locks.poison());
+    assert!(poisoned.iter().all(|(_, holds)| u32::from(holds.0) == (1 << case.config().lock_bits) - 1));
+    assert_eq!(poisoned.iter().all(|(_, holds)| locks.is_poison(*holds)), locks.names_owners());
     assert_eq!(owner.slot().map(OwnerId::of_slot), Some(owner));
 }
 
-/// A row has one lock, which exists, and shares it with its neighbours. // [R-LOCK-5]
-fn row_lock(shape: &Shape, row: RowId) {
-    let (locks, config) = (&shape.locks, shape.config());
+/// Checks that a row has one existing lock, shared with the rows of its group. // [R-LOCK-5]
+fn row_lock(case: &Case, row: RowId) {
+    let (locks, config) = (&case.locks, case.config());
     let lock = locks.lock_of(row);
     assert!(lock.0 < locks.locks() && locks.locks() == config.physical_locks);
     assert_eq!(lock.0, row.0 / u64::from(config.rows_per_lock) % config.physical_locks);
     let LockMask { word, mask } = locks.mask(lock);
     assert!(word < locks.words() && mask.count_ones() == u32::from(config.lock_bits));
-    assert!(locks.addr(word).offset() + 8 <= shape.geometry.device_bytes());
+    assert!(locks.addr(word).offset() + 8 <= case.geometry.device_bytes());
 }
 
-/// Taking and giving back a lock changes its own bits only. // [R-LOCK-2]
-fn take_and_give_back(shape: &Shape, lock: LockId, owner: OwnerId, neighbours: u64) {
-    let locks = &shape.locks;
+/// Checks that taking and releasing a lock changes its own bits only. // [R-LOCK-2]
+fn take_and_release(case: &Case, lock: LockId, owner: OwnerId, neighbours: u64) {
+    let locks = &case.locks;
     let LockMask { word, mask } = locks.mask(lock);
     let held = neighbours & !mask | locks.held(owner, mask);
     let named = if locks.has_owner_ids() { owner } else { OwnerId(1) };
@@ -70,17 +70,18 @@ fn take_and_give_back(shape: &Shape, lock: LockId, owner: OwnerId, neighbours: u
     let poisoned = (locks.poison()).wrapping_add(locks.release_addend(owner, mask));
     let left = locks.first_held(word, poisoned, mask);
     let stays = left.is_some_and(|(_, owner)| locks.is_poison(owner));
-    assert_eq!(stays, locks.has_owner_ids(), "a poisoned lock that is released is neither free nor anybody's");
+    assert_eq!(stays, locks.names_owners(), "a poisoned lock that is released is neither free nor owned");
 }
 
-/// Words of each table: free, held by one and by several, poisoned, and with bits that belong to no lock.
+/// Returns seeds: words of each table that are free, held by one or several clients, poisoned, and with bits that
+/// belong to no lock.
 pub(super) fn seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (name, head) in heads() {
-        let shape = Shape::draw(&mut Feed(&head));
-        let LockMask { mask, .. } = shape.locks.mask(LockId(0));
-        let held = shape.locks.held(OwnerId(3), mask);
-        for (state, value) in [("held", held), ("poisoned", shape.locks.poison()), ("stray", !shape.locks.poison())] {
+        let case = Case::draw(&mut Feed(&head));
+        let LockMask { mask, .. } = case.locks.mask(LockId(0));
+        let held = case.locks.held(OwnerId(3), mask);
+        for (state, value) in [("held", held), ("poisoned", case.locks.poison()), ("stray", !case.locks.poison())] {
             let fields = [2, 5, 0, mask, value].map(u64::to_le_bytes).concat();
             seeds.push((format!("{name}-{state}"), [&head[..], &fields].concat()));
         }

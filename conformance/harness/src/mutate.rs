@@ -1,13 +1,13 @@
-//! Changed inputs: what a test without a fuzzer uses in place of one.
+//! Mutations of inputs, for tests without a fuzzer.
 
 use guira_fabric::SplitMix64;
 
-/// Bytes that mean something in some format.
+/// Bytes with a meaning in some format.
 const NASTY: &[u8] = b"\t\n\r\\{}\"':/ x0a=P\0\x01\x7f\x80\xc3\xff";
-/// Bytes of an input, at most: changes that repeat parts of it stop here.
+/// Most bytes of an input; changes that repeat parts of it stop here.
 const INPUT_BYTES_MAX: usize = 8 << 10;
 
-/// Changes `input` in one to eight places; `other` is where some of what is put in comes from.
+/// Changes `input` in one to eight places; some of the inserted bytes come from `other`.
 pub fn mutate(input: &mut Vec<u8>, other: &[u8], rng: &mut SplitMix64) {
     for _ in 0..=rng.below(8) {
         change(input, other, rng);
@@ -35,7 +35,7 @@ fn change(input: &mut Vec<u8>, other: &[u8], rng: &mut SplitMix64) {
     }
 }
 
-/// Sets 1, 2, 4 or 8 bytes to a number at an edge: 0, a power of two, one less, all ones.
+/// Sets 1, 2, 4 or 8 bytes to an edge value: 0, a power of two, one less, or all ones.
 fn set_number(input: &mut [u8], at: usize, drawn: u64) {
     let power = 1u64 << (drawn >> 8 & 63);
     let number = [0, 1, power, power - 1, !0, drawn][(drawn & 0xff) as usize % 6];
@@ -46,7 +46,7 @@ fn set_number(input: &mut [u8], at: usize, drawn: u64) {
     }
 }
 
-/// Puts a part of another input, or of this one, in at `at`: over what is there, or between.
+/// Copies a part of another input, or of this one, to `at`, overwriting or inserting.
 fn splice(input: &mut Vec<u8>, other: &[u8], at: usize, rng: &mut SplitMix64) {
     let source = if rng.below(2) == 0 { other.to_vec() } else { input.clone() };
     let start = rng.below(source.len() as u64 + 1) as usize;

@@ -1,4 +1,4 @@
-//! Names of formats and presets, and the parameters that a preset derives from what a user says.
+//! Harnesses for names of formats and presets, and for the parameters that a preset derives from options.
 
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
@@ -11,10 +11,10 @@ use super::feed::Feed;
 use super::superblock::consistent;
 use super::{Answer, Seed};
 
-/// A name.
+/// Decodes a name.
 ///
 /// # Panics
-/// If a name that is read is not written as it was.
+/// If a parsed name is not formatted as it was.
 pub fn names(data: &[u8]) -> Answer {
     let text = String::from_utf8_lossy(data);
     let format = one_spelling::<EntryFormat>(&text);
@@ -29,7 +29,7 @@ pub fn names(data: &[u8]) -> Answer {
     Answer::of(format.is_some() || preset.is_some())
 }
 
-/// What `text` names: it is written as it was read. If it names nothing, the error says what was wrong with it.
+/// Parses `text`, which must be formatted as it was; if it names nothing, the error says what is wrong with it.
 fn one_spelling<T: FromStr<Err: Display> + Display + PartialEq + Debug>(text: &str) -> Option<T> {
     match text.parse::<T>() {
         Ok(value) => {
@@ -43,7 +43,7 @@ fn one_spelling<T: FromStr<Err: Display> + Display + PartialEq + Debug>(text: &s
     }
 }
 
-/// What a user says of a new table, in numbers of any size.
+/// Decodes a user's options for a new table, in numbers of any size.
 ///
 /// # Panics
 /// If a preset derives parameters that no table can have.
@@ -67,7 +67,7 @@ pub fn preset(data: &[u8]) -> Answer {
     };
     let derived = derived(&options, preset.config(&options));
     if let Some(config) = &derived {
-        assert!(config.max_entries() >= options.capacity, "the table holds the keys it was asked for");
+        assert!(config.slots() >= options.capacity, "the table has room for the requested keys");
     }
     let rows = options.capacity;
     if let Some(config) = self::derived(&options, preset.config_of_rows(rows, &options)) {
@@ -76,7 +76,7 @@ pub fn preset(data: &[u8]) -> Answer {
     Answer::of(derived.is_some())
 }
 
-/// Parameters that a table can have, and that say what was asked for; or the reason why there are none.
+/// Checks derived parameters: a table can have them, and they are as requested; otherwise there is a reason.
 fn derived(options: &PresetOptions, config: Result<TableConfig, ConfigError>) -> Option<TableConfig> {
     let config = match config {
         Ok(config) => config,
@@ -98,7 +98,7 @@ fn derived(options: &PresetOptions, config: Result<TableConfig, ConfigError>) ->
     Some(config)
 }
 
-/// Names that are right, and names that are nearly so.
+/// Returns valid names and near misses.
 pub(super) fn name_seeds() -> Vec<Seed> {
     let right = ["fixed:4:4", "fixed:256:768", "fixed:1:0", "bytes:24", "bytes:1024", "paper", "hardened", "tiny"];
     let wrong = ["fixed:+8:08", "fixed:8", "bytes:63", "bytes:65536", "fixed:257:1", "bytes:64:", "Paper", "", "é:1"];
@@ -106,7 +106,7 @@ pub(super) fn name_seeds() -> Vec<Seed> {
     right.iter().chain(&wrong).enumerate().map(named).collect()
 }
 
-/// Small, large and impossible tables.
+/// Returns options of small, large and impossible tables.
 pub(super) fn preset_seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (preset, name) in Preset::ALL.iter().enumerate() {

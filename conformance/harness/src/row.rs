@@ -1,51 +1,51 @@
-//! Rows: what can be asked of words nobody verified, what a row that verifies promises, and how entries come and go.
+//! A harness for rows: queries on unverified words, promises of rows that verify, and insertion and removal of entries.
 
 use guira_layout::{
     Candidate, EntryFormat, EntryKind, ExtentRef, Generation, Probe, RowFormat, RowId, RowShape, Rows, Trailer, Version,
 };
 
+use super::case::{Case, heads};
 use super::feed::{Feed, bytes_of};
-use super::shape::{Shape, heads};
 use super::{Answer, Seed};
 
-/// A table, a key with its digest, a value, a slot, and the words of a row.
+/// Decodes a table, a key with its digest, a value, a slot, and the words of a row.
 ///
 /// # Panics
 /// If a promise of rows or entries is broken.
 pub fn row(data: &[u8]) -> Answer {
     let mut feed = Feed(data);
-    let shape = Shape::draw(&mut feed);
-    let at = RowId(feed.below(shape.config().rows));
-    let slot = feed.below(shape.rows.entries() as u64) as usize;
+    let case = Case::draw(&mut feed);
+    let at = RowId(feed.below(case.config().rows));
+    let slot = feed.below(case.rows.entries() as u64) as usize;
     let flip = feed.word();
     let digest = feed.word();
-    let (key, value) = (shape.key(&mut feed), shape.value(&mut feed));
-    let mut words = feed.words(shape.rows.row_words());
-    let probe = shape.rows.probe(&key, digest);
+    let (key, value) = (case.key(&mut feed), case.value(&mut feed));
+    let mut words = feed.words(case.rows.row_words());
+    let probe = case.rows.probe(&key, digest);
     assert_eq!((probe.key(), probe.digest()), (&key[..], digest));
 
-    examine(&shape, &words, &probe);
-    special_rows(&shape, at, &words, &probe);
-    let verified = shape.rows.verify(at, &words).is_ok();
+    examine(&case, &words, &probe);
+    special_rows(&case, at, &words, &probe);
+    let verified = case.rows.verify(at, &words).is_ok();
     if verified {
-        only_here(&shape, at, &words, flip);
+        only_here(&case, at, &words, flip);
     }
-    finished(&shape, at, &mut words);
-    only_here(&shape, at, &words, flip);
-    special_rows(&shape, at, &words, &probe);
-    entries_come_and_go(&shape, at, &mut words, slot, &feed.words(shape.rows.entry_words()));
-    inline_entry(&shape, &mut words, slot, &probe, &value);
-    if shape.config().format.has_extents() {
-        extent_entry(&shape, &mut words, slot, &probe, flip);
+    finished(&case, at, &mut words);
+    only_here(&case, at, &words, flip);
+    special_rows(&case, at, &words, &probe);
+    store_and_free(&case, at, &mut words, slot, &feed.words(case.rows.entry_words()));
+    inline_entry(&case, &mut words, slot, &probe, &value);
+    if case.config().format.has_extents() {
+        extent_entry(&case, &mut words, slot, &probe, flip);
     }
-    shape.rows.format(at, &mut words);
-    assert!(shape.rows.verify(at, &words).is_ok() && shape.rows.occupied(&words) == 0, "a formatted row is empty");
+    case.rows.format(at, &mut words);
+    assert!(case.rows.verify(at, &words).is_ok() && case.rows.occupied(&words) == 0, "a formatted row is empty");
     Answer::of(verified)
 }
 
-/// Whatever the words are, every question has an answer inside them, and the same one as a plain reading gives.
-fn examine(shape: &Shape, words: &[u64], probe: &Probe<'_>) {
-    let rows = &shape.rows;
+/// Checks that on any words every query has an answer inside them, equal to that of a plain reading.
+fn examine(case: &Case, words: &[u64], probe: &Probe<'_>) {
+    let rows = &case.rows;
     let trailer = rows.trailer(words);
     let rebuilt = u64::from(trailer.version().0)
         | u64::from(trailer.level()) << 32
@@ -57,7 +57,7 @@ fn examine(shape: &Shape, words: &[u64], probe: &Probe<'_>) {
     assert_eq!(rows.occupied(words) as usize, occupied.len());
     assert_eq!(rows.free_entry(words), (0..rows.entries()).find(|slot| !occupied.contains(slot)));
 
-    let expected: Vec<Candidate> = occupied.iter().filter_map(|slot| held(shape, words, *slot, probe)).collect();
+    let expected: Vec<Candidate> = occupied.iter().filter_map(|slot| held(case, words, *slot, probe)).collect();
     let mut found = Vec::new();
     while let Some(candidate) = rows.find(words, probe, found.last().map_or(0, |last: &Candidate| last.index() + 1)) {
         found.push(candidate);
@@ -70,7 +70,7 @@ fn examine(shape: &Shape, words: &[u64], probe: &Probe<'_>) {
         let (mut key, mut value) = (Vec::new(), Vec::new());
         rows.append_inline_key(words, slot, &mut key);
         rows.append_inline_value(words, slot, &mut value);
-        let start = if shape.config().format.has_extents() { 8 } else { 0 };
+        let start = if case.config().format.has_extents() { 8 } else { 0 };
         assert!(start + key.len() + value.len() <= entry_bytes, "an entry's parts lie inside it");
         assert_eq!([&key[..], &value].concat(), entry[start..][..key.len() + value.len()]);
         assert_eq!(rows.inline_value_bytes(words, slot), value.len());
@@ -82,8 +82,8 @@ fn examine(shape: &Shape, words: &[u64], probe: &Probe<'_>) {
             value.pop();
             assert!(!rows.inline_value_is(words, slot, &value), "another value");
         }
-        let extent = shape.config().format.has_extents() && trailer.extents() >> slot & 1 != 0;
-        assert_eq!(rows.entry_kind(words, slot) == EntryKind::Extent, extent);
+        let extent = case.config().format.has_extents() && trailer.extents() >> slot & 1 != 0;
+        assert_eq!(rows.placement(words, slot) == Placement::Extent, extent);
         if extent {
             let extent = rows.extent_of(words, slot);
             let mut again = vec![0; rows.entry_words()];
@@ -93,11 +93,11 @@ fn examine(shape: &Shape, words: &[u64], probe: &Probe<'_>) {
     }
 }
 
-/// Where rows of this table have a reader of their own, it answers as the general one does.
-fn special_rows(shape: &Shape, at: RowId, words: &[u64], probe: &Probe<'_>) {
-    match shape.rows.shape() {
-        RowShape::Fixed4x4(special) => agrees(&special, &shape.rows, at, words, probe),
-        RowShape::Fixed8x8(special) => agrees(&special, &shape.rows, at, words, probe),
+/// Checks that the table's specialized row reader, if any, answers as the general one does.
+fn special_rows(case: &Case, at: RowId, words: &[u64], probe: &Probe<'_>) {
+    match case.rows.shape() {
+        RowShape::Fixed4x4(special) => agrees(&special, &case.rows, at, words, probe),
+        RowShape::Fixed8x8(special) => agrees(&special, &case.rows, at, words, probe),
         RowShape::General => {}
     }
 }
@@ -128,13 +128,13 @@ fn agrees(special: &impl Rows, rows: &RowFormat, at: RowId, words: &[u64], probe
     );
 }
 
-/// What slot `slot` holds of the key looked for, read byte by byte.
-fn held(shape: &Shape, words: &[u64], slot: usize, probe: &Probe<'_>) -> Option<Candidate> {
-    let entry = bytes_of(shape.rows.entry(words, slot));
+/// Returns what slot `slot` holds of the key looked for, read byte by byte.
+fn held(case: &Case, words: &[u64], slot: usize, probe: &Probe<'_>) -> Option<Candidate> {
+    let entry = bytes_of(case.rows.entry(words, slot));
     let (key, low_half) = (probe.key(), 4..8);
-    match shape.config().format {
+    match case.config().format {
         EntryFormat::Fixed { .. } => entry.starts_with(key).then_some(Candidate::Inline(slot)),
-        EntryFormat::Bytes { .. } if words[shape.rows.trailer_word()] >> 50 >> slot & 1 != 0 => {
+        EntryFormat::Bytes { .. } if words[case.rows.trailer_word()] >> 50 >> slot & 1 != 0 => {
             entry.starts_with(&probe.digest().to_le_bytes()).then_some(Candidate::Extent(slot))
         }
         EntryFormat::Bytes { .. } => {
@@ -146,49 +146,50 @@ fn held(shape: &Shape, words: &[u64], slot: usize, probe: &Probe<'_>) -> Option<
     }
 }
 
-/// A row that verifies does so in its own place only, and as it is only. // [R-ROW-1]
-fn only_here(shape: &Shape, at: RowId, words: &[u64], flip: u64) {
-    shape.rows.verify(at, words).expect("the row verifies");
-    assert!(shape.rows.verify(RowId(at.0 + 1), words).is_err(), "a misdirected row");
+/// Checks that a row verifies only at its own row number, and only unchanged. // [R-ROW-1]
+fn only_here(case: &Case, at: RowId, words: &[u64], flip: u64) {
+    case.rows.verify(at, words).expect("the row verifies");
+    assert!(case.rows.verify(RowId(at.0 + 1), words).is_err(), "a misdirected row");
     let mut damaged = words.to_vec();
     damaged[(flip >> 6) as usize % words.len()] ^= 1 << (flip % 64);
-    assert!(shape.rows.verify(at, &damaged).is_err(), "a flipped bit");
+    assert!(case.rows.verify(at, &damaged).is_err(), "a flipped bit");
 }
 
-/// Ending a change gives the next version, in the table's bits, and nothing else. // [R-ROW-2]
-fn finished(shape: &Shape, at: RowId, words: &mut [u64]) {
-    let rows = &shape.rows;
+/// Checks that finishing a change sets the next version, in the table's bits, and changes nothing else. // [R-ROW-2]
+fn finished(case: &Case, at: RowId, words: &mut [u64]) {
+    let rows = &case.rows;
     let before = words.to_vec();
     rows.finish(at, words);
-    let version_mask = ((1u64 << shape.config().version_bits) - 1) as u32;
+    let version_mask = ((1u64 << case.config().version_bits) - 1) as u32;
     let version = rows.trailer(&before).version().0.wrapping_add(1) & version_mask;
     assert_eq!(rows.trailer(words).version(), Version(version));
     assert_eq!(words[..rows.trailer_word()], before[..rows.trailer_word()]);
     assert_eq!(words[rows.trailer_word()] >> 32, before[rows.trailer_word()] >> 32);
 }
 
-/// An entry that is stored is there, alone; one that is freed leaves nothing behind. // [R-ROW-3]
-fn entries_come_and_go(shape: &Shape, at: RowId, words: &mut [u64], slot: usize, entry: &[u64]) {
-    let rows = &shape.rows;
+/// Checks that storing an entry changes nothing else, and that freeing it leaves nothing behind. // [R-ROW-3]
+fn store_and_free(case: &Case, at: RowId, words: &mut [u64], slot: usize, entry: &[u64]) {
+    let rows = &case.rows;
     let bit = 1 << slot;
     for placement in [EntryKind::Inline, EntryKind::Extent] {
         let before = words.to_vec();
         rows.put_entry(words, slot, entry, placement);
-        let types = if placement == EntryKind::Extent { bit } else { 0 };
-        only_this_slot_changed(shape, words, &before, slot, entry, (bit, types));
+        let types = if placement == Placement::Extent { bit } else { 0 };
+        only_this_slot_changed(case, words, &before, slot, entry, (bit, types));
         rows.finish(at, words);
         rows.verify(at, words).expect("a finished row verifies");
         let before = words.to_vec();
         rows.clear_entry(words, slot);
-        only_this_slot_changed(shape, words, &before, slot, &vec![0; entry.len()], (0, 0));
+        only_this_slot_changed(case, words, &before, slot, &vec![0; entry.len()], (0, 0));
         rows.finish(at, words);
         rows.verify(at, words).expect("a finished row verifies");
     }
 }
 
-/// `slot` holds `entry`, its bits of occupancy and types are as in `bits`, and all else is as before but the checksum.
-fn only_this_slot_changed(shape: &Shape, words: &[u64], before: &[u64], slot: usize, entry: &[u64], bits: (u64, u64)) {
-    let rows = &shape.rows;
+/// Checks that `slot` holds `entry`, its bits of occupancy and type are `bits`, and all else is unchanged but the
+/// checksum.
+fn only_this_slot_changed(case: &Case, words: &[u64], before: &[u64], slot: usize, entry: &[u64], bits: (u64, u64)) {
+    let rows = &case.rows;
     assert_eq!(rows.entry(words, slot), entry);
     for other in (0..rows.entries()).filter(|other| *other != slot) {
         assert_eq!(rows.entry(words, other), rows.entry(before, other));
@@ -199,9 +200,9 @@ fn only_this_slot_changed(shape: &Shape, words: &[u64], before: &[u64], slot: us
     assert_eq!(words[rows.trailer_word()], cleared | bits.0 << 36 | bits.1 << 50);
 }
 
-/// An inline entry is found, and gives back its key and value.
-fn inline_entry(shape: &Shape, words: &mut [u64], slot: usize, probe: &Probe<'_>, value: &[u8]) {
-    let rows = &shape.rows;
+/// Checks that an inline entry is found, and gives back its key and value.
+fn inline_entry(case: &Case, words: &mut [u64], slot: usize, probe: &Probe<'_>, value: &[u8]) {
+    let rows = &case.rows;
     let (key_bytes, value_bytes) = (probe.key().len(), value.len());
     assert!(rows.accepts_key(key_bytes) && rows.accepts_value(value_bytes));
     if rows.kind_for(key_bytes, value_bytes) == EntryKind::Extent {
@@ -215,12 +216,12 @@ fn inline_entry(shape: &Shape, words: &mut [u64], slot: usize, probe: &Probe<'_>
     rows.append_inline_key(words, slot, &mut key_back);
     rows.append_inline_value(words, slot, &mut value_back);
     assert_eq!((&key_back[..], &value_back[..]), (probe.key(), value));
-    examine(shape, words, probe);
+    examine(case, words, probe);
 }
 
-/// An entry that refers to an extent is found by its digest, and gives back its extent.
-fn extent_entry(shape: &Shape, words: &mut [u64], slot: usize, probe: &Probe<'_>, seed: u64) {
-    let rows = &shape.rows;
+/// Checks that an entry that refers to an extent is found by its digest, and gives back its extent.
+fn extent_entry(case: &Case, words: &mut [u64], slot: usize, probe: &Probe<'_>, seed: u64) {
+    let rows = &case.rows;
     let extent = ExtentRef {
         digest: probe.digest(),
         offset: seed & Generation::MAX,
@@ -233,17 +234,18 @@ fn extent_entry(shape: &Shape, words: &mut [u64], slot: usize, probe: &Probe<'_>
     rows.put_entry(words, slot, &entry, EntryKind::Extent);
     assert_eq!(rows.extent_of(words, slot), extent);
     assert_eq!(rows.find(words, probe, slot), Some(Candidate::Extent(slot)));
-    examine(shape, words, probe);
+    examine(case, words, probe);
 }
 
-/// A row of each table that holds the input's own key twice, and others; whole, and with a damaged trailer.
+/// Returns seeds: a row of each table that holds the input's own key twice, and others; intact, and with a damaged
+/// trailer.
 pub(super) fn seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     for (name, head) in heads() {
-        let shape = Shape::draw(&mut Feed(&head));
-        let rows = &shape.rows;
+        let case = Case::draw(&mut Feed(&head));
+        let rows = &case.rows;
         let (at, digest) = (RowId(1), 0x1234_5678_9abc_def0_u64);
-        let (key_bytes, value_bytes) = match shape.config().format {
+        let (key_bytes, value_bytes) = match case.config().format {
             EntryFormat::Fixed { key_bytes, value_bytes } => (usize::from(key_bytes), usize::from(value_bytes)),
             EntryFormat::Bytes { .. } => (9, 13),
         };
@@ -255,8 +257,8 @@ pub(super) fn seeds() -> Vec<Seed> {
             rows.encode_inline(&mut entry, &rows.probe(&key, digest), &value);
             rows.put_entry(&mut words, slot, &entry, EntryKind::Inline);
         }
-        if shape.config().format.has_extents() && rows.entries() > 2 {
-            let (offset, generation) = (shape.geometry.chunk(0).offset() + 4096, Generation(77));
+        if case.config().format.has_extents() && rows.entries() > 2 {
+            let (offset, generation) = (case.geometry.chunk(0).offset() + 4096, Generation(77));
             let extent = ExtentRef { digest, offset, generation, key_bytes: 9, value_bytes: 500 };
             rows.encode_extent_entry(&mut entry, &extent);
             rows.put_entry(&mut words, 1, &entry, EntryKind::Extent);
@@ -264,7 +266,7 @@ pub(super) fn seeds() -> Vec<Seed> {
         rows.finish(at, &mut words);
         let mut input = head.clone();
         input.extend([1, 0, 0x4321, digest].iter().flat_map(|word: &u64| word.to_le_bytes()));
-        // The length bytes say nothing in fixed formats.
+        // The length bytes mean nothing in fixed formats.
         input.push(key_bytes as u8);
         input.extend(&key);
         input.push(value_bytes as u8);

@@ -1,24 +1,24 @@
-//! The superblock, and the addresses that follow from it.
+//! A harness for the superblock, and for the addresses that follow from it.
 
 use guira_layout::{
     ChecksumKind, ConfigError, EntryFormat, Geometry, LockId, MAX_ROW_WORDS, OffsetRule, Preset, PresetOptions, RowId,
     STATE_WORD, SUPERBLOCK_BYTES, SUPERBLOCK_WORDS, Secret, Superblock, SuperblockError, TableState,
 };
 
+use super::case::{CASE_BYTES, Case, heads};
 use super::feed::{Feed, bytes_of, words_of};
-use super::shape::{SHAPE_BYTES, Shape, heads};
 use super::{Answer, Seed};
 
-// As docs/layout.md says.
+// These values are as docs/layout.md says.
 const MAGIC: u64 = 0x4241_5441_5249_5547;
 const VERSION: u64 = 3;
 const FINGERPRINT_WORD: usize = 4;
 const CHECKED_WORDS: usize = 60;
 const FINGERPRINT_SEED: u64 = 0x6775_6972_6131;
-/// Words of a seed: what lies behind them is zero.
+/// Words of a seed; those behind them are zero.
 const SEED_WORDS: usize = STATE_WORD + 2;
 
-/// The first words of a region.
+/// Decodes the first words of a region.
 ///
 /// # Panics
 /// If a promise of superblocks or addresses is broken.
@@ -43,15 +43,15 @@ pub fn superblock(data: &[u8]) -> Answer {
     answer
 }
 
-/// The fingerprint of a superblock's words.
+/// Computes the fingerprint of a superblock's words.
 fn fingerprint(words: &[u64]) -> u64 {
     let mut checked = words[..CHECKED_WORDS].to_vec();
     checked[FINGERPRINT_WORD] = 0;
     guira_sum::bytes_checksum(&checked, FINGERPRINT_SEED)
 }
 
-/// Words that decode encode to themselves, and describe a table that can be; others are refused for what they lack.
-/// // [R-OPEN-1]
+/// Checks that words that decode encode to themselves and describe a possible table, and that others are refused with
+/// the right reason. // [R-OPEN-1]
 fn decoded(words: &[u64]) -> Answer {
     let error = match Superblock::decode(words) {
         Ok((superblock, state)) => {
@@ -84,7 +84,7 @@ fn decoded(words: &[u64]) -> Answer {
     Answer::Refused
 }
 
-/// What a superblock that decoded, or was derived from a preset, promises.
+/// Checks what a superblock promises that was decoded or derived from a preset.
 pub(super) fn consistent(superblock: &Superblock) {
     let config = &superblock.config;
     config.check().expect("the parameters were checked");
@@ -97,12 +97,12 @@ pub(super) fn consistent(superblock: &Superblock) {
         }
     };
     assert!(geometry.main_bytes() + geometry.device_bytes() < 1 << 62);
-    areas_follow_each_other(&Shape::of(superblock.clone()));
+    areas_follow_each_other(&Case::of(superblock.clone()));
 }
 
-/// No two areas share a byte, and all lie inside their space.
-fn areas_follow_each_other(shape: &Shape) {
-    let (config, geometry, rows) = (shape.config(), &shape.geometry, &shape.rows);
+/// Checks that no two areas share a byte, and that all lie inside their space.
+fn areas_follow_each_other(case: &Case) {
+    let (config, geometry, rows) = (case.config(), &case.geometry, &case.rows);
     let slot_bytes = geometry.slot_words() as u64 * 8;
     let last_slot = geometry.slot(config.max_clients - 1).offset();
     let chunk_table = geometry.row(RowId(config.rows)).offset();
@@ -130,15 +130,16 @@ fn areas_follow_each_other(shape: &Shape) {
         assert!(config.chunk_bytes == 0 && !config.format.has_extents());
     }
     assert!(end <= geometry.main_bytes() && geometry.chunk_of(end).is_none());
-    let last_lock = shape.locks.mask(LockId(config.physical_locks - 1));
-    assert!(last_lock.word < shape.locks.words());
-    assert!(shape.locks.addr(last_lock.word).offset() + 8 <= geometry.device_bytes());
+    let last_lock = case.locks.mask(LockId(config.physical_locks - 1));
+    assert!(last_lock.word < case.locks.words());
+    assert!(case.locks.addr(last_lock.word).offset() + 8 <= geometry.device_bytes());
     for row in [0, config.rows / 2, config.rows - 1] {
-        assert!(shape.locks.lock_of(RowId(row)).0 < config.physical_locks);
+        assert!(case.locks.lock_of(RowId(row)).0 < config.physical_locks);
     }
 }
 
-/// Tables of every preset, tables with every parameter at one of its ends, a destroyed one, and no tables.
+/// Returns seeds: tables of every preset, tables with each parameter at one of its limits, a destroyed one, and
+/// non-tables.
 pub(super) fn seeds() -> Vec<Seed> {
     let words = |superblock: &Superblock| superblock.encode()[..SEED_WORDS].to_vec();
     let mut seeds = Vec::new();
@@ -150,8 +151,8 @@ pub(super) fn seeds() -> Vec<Seed> {
         }
     }
     for (name, head) in heads().into_iter().step_by(5) {
-        assert_eq!(head.len(), SHAPE_BYTES);
-        add(&format!("drawn-{name}"), &words(&Shape::draw(&mut Feed(&head)).superblock));
+        assert_eq!(head.len(), CASE_BYTES);
+        add(&format!("drawn-{name}"), &words(&Case::draw(&mut Feed(&head)).superblock));
     }
     let mut superblock = superblock_of(Preset::Paper, "fixed:4:4");
     superblock.config.checksum = ChecksumKind::Nh;

@@ -1,4 +1,4 @@
-//! Where a table is: texts and paths.
+//! A harness for table URLs: texts and paths.
 
 use std::ffi::OsStr;
 use std::net::Ipv6Addr;
@@ -9,10 +9,10 @@ use guira_url::{Url, UrlError};
 
 use super::{Answer, Seed};
 
-/// A text.
+/// Decodes a text.
 ///
 /// # Panics
-/// If a URL is not written as it was read, but for a port that was left out, or a mistake is not named.
+/// If a URL is not formatted as it was parsed, except for an omitted port, or if a mistake is not named.
 pub fn url(data: &[u8]) -> Answer {
     paths(data);
     let text = String::from_utf8_lossy(data);
@@ -41,7 +41,7 @@ pub fn url(data: &[u8]) -> Answer {
     Answer::of(parsed.is_ok())
 }
 
-/// Whether `rest` is a host and a port, or a host that has the node at the usual port, and `url` the one of that node.
+/// Whether `rest` is a host with or without a port, and `url` the URL of that node, at the default port without one.
 fn leads_to_node(rest: &str, url: &Url) -> bool {
     let (host, port) = match rest.rsplit_once(':') {
         Some((host, port)) if !rest.ends_with(']') => (host, port.parse::<u16>()),
@@ -58,7 +58,7 @@ fn leads_to_node(rest: &str, url: &Url) -> bool {
     is_host && Url::tcp(address.unwrap_or(host), port).as_ref() == Ok(url)
 }
 
-/// A name gives the table of that name, or no table at all.
+/// Checks that a name gives the URL of the table with that name, or an error.
 fn named(name: &str) {
     if let Ok(url) = Url::shm(name) {
         assert_eq!(url.to_string(), format!("shm://{name}"));
@@ -66,7 +66,7 @@ fn named(name: &str) {
     }
 }
 
-/// A path gives a URL that leads to it also when it was written and read again, or none.
+/// Checks that a path gives a URL that leads to it also after formatting and parsing, or an error.
 fn paths(data: &[u8]) {
     for bytes in [data.to_vec(), [b"/", data].concat()] {
         let path = Path::new(OsStr::from_bytes(&bytes));
@@ -82,7 +82,7 @@ fn paths(data: &[u8]) {
     }
 }
 
-/// Places of every kind, and mistakes.
+/// Returns seeds: URLs of every kind, and mistakes.
 pub(super) fn seeds() -> Vec<Seed> {
     let longest = format!("shm://{}", "n".repeat(200));
     let texts = [

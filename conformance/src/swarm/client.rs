@@ -1,5 +1,5 @@
-//! A client of a simulated table, as `guira::Client` is one of a table in shared memory: it takes a slot, cuts extents
-//! from chunks with the store's own allocator, and recovers whom it meets dead.
+//! A client of a simulated table, like `guira::Client` for a table in shared memory: it takes a slot, cuts extents from
+//! chunks with the store's own allocator, and recovers clients that it finds dead.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -15,26 +15,26 @@ use guira_rcuckoo::{
     SlotClient, Snapshot, Table, Token, claim_slot, read_slot, recover, release_slot,
 };
 
-/// Why an operation failed.
+/// The reason why an operation failed.
 #[derive(Clone, Debug)]
 pub enum Failure {
-    /// The protocol says so.
+    /// An error of the protocol.
     Operation(Error),
-    /// There is no room for the value, or the fabric failed while some was sought.
+    /// No space for the value, or a fabric error while searching for it.
     Extent(ExtentError),
-    /// The operation was dropped, and what it had left in flight has landed.
+    /// The operation was dropped, and its batch in flight has been executed.
     Dropped {
-        /// Whether it was a change that takes effect all the same.
+        /// Whether it was a change that took effect nevertheless.
         committed: bool,
     },
 }
 
 impl Failure {
-    /// What the operation did to its key.
+    /// Returns the operation's effect on its key.
     pub fn effect(&self) -> Effect {
         match self {
             Failure::Operation(error) => error.effect(),
-            // The index was not touched yet.
+            // The index has not been touched yet.
             Failure::Extent(_) | Failure::Dropped { committed: false } => Effect::None,
             Failure::Dropped { committed: true } => Effect::Done,
         }
@@ -57,31 +57,31 @@ impl From<ExtentError> for Failure {
 pub struct SimClient {
     region: SimRegion,
     lane: SimLane,
-    /// A lane that only tells the time.
+    /// A lane used as a clock only.
     timer: SimLane,
     client: Client,
     extents: Option<Extents>,
     encoded: Vec<u64>,
     owner: OwnerId,
     hold: SlotHold,
-    /// The next operation is dropped when it has waited so long, in nanoseconds.
-    patience_ns: Option<u64>,
+    /// The wait after which the next operation is dropped, in nanoseconds.
+    drop_after_ns: Option<u64>,
 }
 
-/// What became of the wish for a slot.
+/// The result of claiming a slot.
 pub enum Claim {
-    /// There was one, and maybe its last client was recovered first.
+    /// A slot was taken, possibly after its last client was recovered.
     Taken(Box<SimClient>, Option<Recovered>),
-    /// None is free, and nobody is dead, as far as the fabric can prove.
+    /// No slot is free, and no client is provably dead.
     NoSlot,
 }
 
 impl SimClient {
-    /// Takes a free slot; if there is none, one whose client died, which is recovered first. Slots are tried from
-    /// `first` on. // [R-SLOT-1] [R-SLOT-2]
+    /// Takes a free slot; without one, recovers a dead client and takes its slot. Slots are tried from `first` on. //
+    /// [R-SLOT-1] [R-SLOT-2]
     ///
     /// # Errors
-    /// The fabric's; `Corrupt` slots are passed over.
+    /// Errors of the fabric. `Corrupt` slots are skipped.
     pub async fn claim(
         region: SimRegion,
         mut lane: SimLane,
@@ -106,31 +106,31 @@ impl SimClient {
                 let has_extents = table.config().format.has_extents();
                 let extents = has_extents.then(|| Extents::new(Arc::clone(table), owner));
                 let (timer, encoded) = (region.lane(), Vec::new());
-                let patience_ns = None;
-                let client = SimClient { region, lane, timer, client, extents, encoded, owner, hold, patience_ns };
+                let drop_after_ns = None;
+                let client = SimClient { region, lane, timer, client, extents, encoded, owner, hold, drop_after_ns };
                 return Ok(Claim::Taken(Box::new(client), recovered));
             }
         }
         Ok(Claim::NoSlot)
     }
 
-    /// Lets the next operation be dropped when it has waited `patience_ns` nanoseconds. A search for room for a value
-    /// is not dropped: no fabric that exists lets it wait.
-    pub fn drop_next_after(&mut self, patience_ns: u64) {
-        self.patience_ns = Some(patience_ns);
+    /// Drops the next operation when it has waited `drop_after_ns` nanoseconds. The search for space for a value is
+    /// never dropped, because no existing fabric makes it wait.
+    pub fn drop_next_after(&mut self, drop_after_ns: u64) {
+        self.drop_after_ns = Some(drop_after_ns);
     }
 
-    /// Waits for what a dropped operation left in flight. // [R-DROP-1]
+    /// Waits until the batch of a dropped operation has been executed. // [R-DROP-1]
     async fn settle(&mut self) -> Result<(), Failure> {
         Ok(self.client.settle(&mut self.lane).await.map_err(session)?)
     }
 
-    /// Its slot.
+    /// Returns the client's slot.
     pub fn slot(&self) -> u16 {
         self.owner.0 - 1
     }
 
-    /// What it met.
+    /// Returns the client's counters.
     pub fn counters(&self) -> Counters {
         self.client.counters()
     }
@@ -138,11 +138,11 @@ impl SimClient {
     /// Looks `key` up.
     ///
     /// # Errors
-    /// As [`Reader::get`].
+    /// Same as [`Reader::get`].
     pub async fn get(&mut self, key: &[u8]) -> Result<Option<(Vec<u8>, Token)>, Failure> {
         let mut value = Vec::new();
         let got = self.client.get(&mut self.lane, key, &mut value);
-        match within(&mut self.timer, self.patience_ns.take(), got).await {
+        match within(&mut self.timer, self.drop_after_ns.take(), got).await {
             Some(token) => Ok(token?.map(|token| (value, token))),
             None => {
                 self.settle().await?;
@@ -151,7 +151,7 @@ impl SimClient {
         }
     }
 
-    /// Looks `keys` up: one answer for each.
+    /// Looks `keys` up, and returns one answer for each.
     pub async fn get_many(&mut self, keys: &[[u8; 8]]) -> Vec<Result<Option<Vec<u8>>, Error>> {
         let mut answers = Vec::with_capacity(keys.len());
         let visit = |_, answer: Result<Option<&[u8]>, Error>| answers.push(answer.map(|found| found.map(Vec::from)));
@@ -162,16 +162,16 @@ impl SimClient {
     /// Reads the whole table.
     ///
     /// # Errors
-    /// As [`Reader::snapshot`].
+    /// Same as [`Reader::snapshot`].
     pub async fn snapshot(&mut self, config: ClientConfig, max_sweeps: u32) -> Result<Snapshot, Failure> {
         let mut reader = Reader::new(Arc::clone(self.client.table()), config);
         Ok(reader.snapshot(&mut self.lane, max_sweeps, |_, _| ()).await?)
     }
 
-    /// Carries out a change that brings a value.
+    /// Carries out a change with a value.
     ///
     /// # Errors
-    /// As [`Client::change`], and those of the allocator.
+    /// Same as [`Client::change`], and those of the allocator.
     pub async fn change_value<'v>(
         &'v mut self,
         key: &[u8],
@@ -189,7 +189,7 @@ impl SimClient {
             }
         });
         let changed = self.client.change(&mut self.lane, key, change);
-        let Some(result) = within(&mut self.timer, self.patience_ns.take(), changed).await else {
+        let Some(result) = within(&mut self.timer, self.drop_after_ns.take(), changed).await else {
             self.client.settle(&mut self.lane).await.map_err(session)?;
             let committed = self.client.has_committed();
             match (extent, &mut self.extents) {
@@ -213,17 +213,17 @@ impl SimClient {
         Ok(result?.outcome)
     }
 
-    /// Carries out a change that brings no value.
+    /// Carries out a change without a value.
     ///
     /// # Errors
-    /// As [`Client::change`].
+    /// Same as [`Client::change`].
     pub async fn change(&mut self, key: &[u8], change: Change<'_>) -> Result<Outcome, Failure> {
         self.client.refuse_if_lost().map_err(|kind| kind.during(Operation::Remove))?;
         if let Some(extents) = &mut self.extents {
             extents.maintain(&mut self.lane).await.map_err(ExtentError::Fabric)?;
         }
         let changed = self.client.change(&mut self.lane, key, change);
-        let Some(changed) = within(&mut self.timer, self.patience_ns.take(), changed).await else {
+        let Some(changed) = within(&mut self.timer, self.drop_after_ns.take(), changed).await else {
             self.settle().await?;
             return Err(Failure::Dropped { committed: self.client.has_committed() });
         };
@@ -234,7 +234,8 @@ impl SimClient {
         Ok(changed.outcome)
     }
 
-    /// A place for a value that needs one; the dead give back theirs first if there is none. // [R-RECOVER-1]
+    /// Reserves an extent for a value that needs one; if there is no space, recovers dead clients first. //
+    /// [R-RECOVER-1]
     async fn reserve(&mut self, key: &[u8], value: &[u8], operation: Operation) -> Result<Option<ExtentRef>, Failure> {
         self.client.refuse_if_lost().map_err(|kind| kind.during(operation))?;
         let table = self.client.table();
@@ -256,10 +257,10 @@ impl SimClient {
         }
     }
 
-    /// Gives back chunks and slot.
+    /// Gives back the client's chunks and slot.
     ///
     /// # Errors
-    /// The fabric's: the slot is that of a dead client then.
+    /// Errors of the fabric; the slot is then left as by a dead client.
     pub async fn close(mut self) -> Result<(), Failure> {
         if let Some(extents) = &mut self.extents {
             extents.close(&mut self.lane).await.map_err(ExtentError::Fabric)?;
@@ -269,11 +270,11 @@ impl SimClient {
         Ok(())
     }
 
-    /// Recovers whoever died in `slot`, as a client does that needs one. `None` if it cannot be had: its client lives,
-    /// or verbs of a former one are still to come.
+    /// Recovers the client that died in `slot`, as a client without a slot does. `None` if the slot cannot be held: its
+    /// client lives, or verbs of a former one are still in flight.
     ///
     /// # Errors
-    /// `Corrupt` if the slot is damaged; the fabric's.
+    /// `Corrupt` if the slot is damaged; errors of the fabric.
     pub async fn recover(&mut self, slot: u16) -> Result<Option<Option<Recovered>>, Failure> {
         let Some(hold) = self.region.hold(slot).map_err(session)? else { return Ok(None) };
         let table = Arc::clone(self.client.table());
@@ -282,8 +283,8 @@ impl SimClient {
     }
 }
 
-/// Recovers the client that died in `slot`, whose liveness is `hold`, and gives the hold back with what was done.
-/// `None` if its record is damaged: its locks stay held.
+/// Recovers the client that died in `slot`, whose liveness is `hold`, and returns the hold with the result. `None` if
+/// its record is damaged: its locks stay held.
 async fn recover_slot(
     lane: &mut SimLane,
     table: &Table,
@@ -300,10 +301,10 @@ async fn recover_slot(
     }
 }
 
-/// What `future` gives, unless it waits longer than `patience_ns`: then it is dropped.
-async fn within<T>(timer: &mut SimLane, patience_ns: Option<u64>, future: impl Future<Output = T>) -> Option<T> {
-    let Some(patience_ns) = patience_ns else { return Some(future.await) };
-    let until_ns = timer.now_ns().saturating_add(patience_ns);
+/// Awaits `future`, or drops it if it waits longer than `drop_after_ns`.
+async fn within<T>(timer: &mut SimLane, drop_after_ns: Option<u64>, future: impl Future<Output = T>) -> Option<T> {
+    let Some(drop_after_ns) = drop_after_ns else { return Some(future.await) };
+    let until_ns = timer.now_ns().saturating_add(drop_after_ns);
     let (mut future, mut alarm) = (pin!(future), pin!(pause_until(timer, until_ns)));
     poll_fn(|cx| match future.as_mut().poll(cx) {
         Poll::Ready(output) => Poll::Ready(Some(output)),

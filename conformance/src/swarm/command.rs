@@ -1,8 +1,8 @@
-//! `soak`, `replay` and `storm`, as `cargo xtask` runs them: many seeds, one of them in words, and hundreds of clients
-//! that die by the hundreds a second.
+//! The commands `soak` (many seeds), `replay` (one seed, in words) and `storm` (hundreds of deaths per second), as
+//! `cargo xtask` runs them.
 //!
-//! Exit code 0 means that every seed passed, 1 that one did not, 2 that the command line was not understood, 130 that
-//! somebody interrupted it: what had been tried by then is told all the same.
+//! Exit code 0 means that every seed passed, 1 that one failed, 2 that the command line was not understood, and 130
+//! that the run was interrupted, in which case the results so far are printed.
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
@@ -13,33 +13,33 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::describe::describe;
 use super::run::{Run, run};
 use super::tally::Tally;
-use super::tell::tell;
-use crate::storm::{self, Aim, Storm, Weather};
+use crate::storm::{self, Storm, StormStats, Victims};
 
-/// Seeds of a soak that is not told how many.
+/// Default number of seeds of a soak.
 const SOAK_SEEDS: u64 = 100_000;
-/// Events that a replay keeps: all of most runs.
+/// Events that a replay keeps, which are all of most runs.
 const REPLAY_EVENTS: usize = 1 << 16;
-/// Between two lines of progress, in milliseconds: on a terminal, where they replace each other, and elsewhere.
+/// Interval of progress lines in milliseconds, on a terminal, where they replace each other, and elsewhere.
 const TERMINAL_MS: u64 = 500;
 const FILE_MS: u64 = 30_000;
-/// Seeds that may fail before a soak that goes on stops all the same.
+/// Failures after which a soak stops even with `--keep-going`.
 const MOST_FAILURES: usize = 100;
 const INTERRUPTED: u8 = 130;
 const USAGE: &str = "\
 usage: swarm soak [--from N] [--seeds N] [--threads N] [--keep-going] [--format human|json]
        swarm replay SEED [--format human|json]
        swarm storm [--seconds S] [--deaths-per-second N] [--aimed] [--keys N] [--seed N] [--format human|json]";
-/// A storm that is not told how long: in milliseconds of virtual time.
+/// Default length of a storm, in milliseconds of virtual time.
 const STORM_MS: u64 = 1_000;
 const STORM_DEATHS: u64 = 500;
 const STORM_KEYS: u64 = 1_000_000;
-/// The calm that a storm is compared with is no longer than this, in nanoseconds of virtual time: all of it is alike.
-const LONGEST_CALM_NS: u64 = 10_000_000_000;
+/// Longest virtual time of the baseline without deaths, in nanoseconds; a longer one would show nothing new.
+const MAX_BASELINE_NS: u64 = 10_000_000_000;
 
-/// What was asked for.
+/// A parsed command line.
 #[derive(Debug, PartialEq, Eq)]
 enum Command {
     Soak { from: u64, seeds: u64, threads: usize, keeps_going: bool },
@@ -47,7 +47,7 @@ enum Command {
     Storm { storm: Storm },
 }
 
-/// Carries out what the arguments say.
+/// Carries out the command that the arguments name.
 pub fn command(arguments: impl Iterator<Item = String>) -> ExitCode {
     let Some((command, is_json)) = parse(arguments) else {
         eprintln!("{USAGE}");
@@ -68,7 +68,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<(Command, bool)>
         keys: STORM_KEYS,
         span_ns: STORM_MS * 1_000_000,
         deaths_per_second: STORM_DEATHS,
-        aim: Aim::Anybody,
+        victims: Victims::Any,
     };
     let mut threads = thread::available_parallelism().map_or(1, usize::from);
     while let Some(argument) = arguments.next() {
@@ -78,7 +78,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<(Command, bool)>
             "--threads" => threads = arguments.next()?.parse().ok().filter(|threads| *threads > 0)?,
             "--seconds" => storm.span_ns = nanoseconds(&arguments.next()?)?,
             "--deaths-per-second" => storm.deaths_per_second = arguments.next()?.parse().ok()?,
-            "--aimed" => storm.aim = Aim::Holders,
+            "--aimed" => storm.victims = Victims::LockHolders,
             "--keys" => storm.keys = arguments.next()?.parse().ok().filter(|keys| (1_000..1 << 31).contains(keys))?,
             "--seed" => storm.seed = arguments.next()?.parse().ok()?,
             "--keep-going" => keeps_going = true,
@@ -95,15 +95,15 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<(Command, bool)>
     Some((command, is_json))
 }
 
-/// Seconds, whole or not, in nanoseconds.
+/// Parses seconds, whole or fractional, into nanoseconds.
 fn nanoseconds(seconds: &str) -> Option<u64> {
     let seconds: f64 = seconds.parse().ok().filter(|seconds| (0.001..1e6).contains(seconds))?;
     Some((seconds * 1e9) as u64)
 }
 
-/// Runs a storm and the same without deaths, at once if there are two cores, and compares them.
+/// Runs a storm and its baseline without deaths, in parallel if there are two cores, and compares them.
 fn compare(storm: &Storm, is_json: bool) -> ExitCode {
-    let calm = Storm { deaths_per_second: 0, span_ns: storm.span_ns.min(LONGEST_CALM_NS), ..*storm };
+    let baseline = Storm { deaths_per_second: 0, span_ns: storm.span_ns.min(MAX_BASELINE_NS), ..*storm };
     let run = |name: &'static str, storm: Storm| {
         let (started, mut next) = (Instant::now(), Duration::ZERO);
         let mut progress = |passed_ns: u64| {
@@ -116,60 +116,61 @@ fn compare(storm: &Storm, is_json: bool) -> ExitCode {
         storm::storm(&storm, &mut progress)
     };
     let (stormy, quiet) = match thread::available_parallelism().map_or(1, usize::from) {
-        1 => (run("storm", *storm), run("calm", calm)),
+        1 => (run("storm", *storm), run("baseline", baseline)),
         _ => thread::scope(|scope| {
-            let quiet = scope.spawn(|| run("calm", calm));
+            let quiet = scope.spawn(|| run("baseline", baseline));
             let stormy = run("storm", *storm);
             quiet.join().map_or_else(|panic| std::panic::resume_unwind(panic), |quiet| (stormy, quiet))
         }),
     };
-    let rate = |weather: &Weather, of: &Storm| weather.operations as f64 / of.span_ns as f64 * 1e3;
-    let ratio = rate(&stormy, storm) / rate(&quiet, &calm).max(f64::MIN_POSITIVE);
+    let rate = |stats: &StormStats, of: &Storm| stats.operations as f64 / of.span_ns as f64 * 1e3;
+    let ratio = rate(&stormy, storm) / rate(&quiet, &baseline).max(f64::MIN_POSITIVE);
     if is_json {
         println!(
             "{{\"storm\": {}, \"calm\": {}, \"ratio\": {ratio:.4}}}",
-            weather_json(&stormy, storm),
-            weather_json(&quiet, &calm)
+            stats_json(&stormy, storm),
+            stats_json(&quiet, &baseline)
         );
     } else {
         println!("{storm:?}");
-        for (name, weather, of) in [("storm", &stormy, storm), ("calm", &quiet, &calm)] {
+        for (name, stats, of) in [("storm", &stormy, storm), ("baseline", &quiet, &baseline)] {
             println!(
-                "{name}: {:.2} million operations a second; {} clients died, {} were recovered, {} commits completed; \
-                 the longest operation took {:.3} ms; {} operations of watched keys are linearizable; {} million verbs",
-                rate(weather, of),
-                weather.deaths,
-                weather.recoveries,
-                weather.replays,
-                weather.longest_ns as f64 / 1e6,
-                weather.watched,
-                weather.verbs / 1_000_000
+                "{name}: {:.2} million operations per second; {} clients died, {} were recovered, \
+                 {} commits completed; the longest operation took {:.3} ms; {} operations of watched keys are \
+                 linearizable; {} million verbs",
+                rate(stats, of),
+                stats.deaths,
+                stats.recoveries,
+                stats.replays,
+                stats.longest_ns as f64 / 1e6,
+                stats.watched,
+                stats.verbs / 1_000_000
             );
-            weather.wrong.iter().take(20).for_each(|wrong| println!("WRONG: {wrong}"));
+            stats.wrong.iter().take(20).for_each(|wrong| println!("WRONG: {wrong}"));
         }
-        println!("the storm's throughput is {:.1} % of the calm's", ratio * 100.0);
+        println!("the storm's throughput is {:.1} % of the baseline's", ratio * 100.0);
     }
     if stormy.wrong.is_empty() && quiet.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn weather_json(weather: &Weather, of: &Storm) -> String {
-    let wrong: Vec<String> = weather.wrong.iter().map(|wrong| quoted(wrong)).collect();
+fn stats_json(stats: &StormStats, of: &Storm) -> String {
+    let wrong: Vec<String> = stats.wrong.iter().map(|wrong| quoted(wrong)).collect();
     format!(
         "{{\"operations\": {}, \"simulated_ns\": {}, \"deaths\": {}, \"recoveries\": {}, \"replays\": {}, \
          \"longest_ns\": {}, \"watched\": {}, \"verbs\": {}, \"wrong\": [{}]}}",
-        weather.operations,
+        stats.operations,
         of.span_ns,
-        weather.deaths,
-        weather.recoveries,
-        weather.replays,
-        weather.longest_ns,
-        weather.watched,
-        weather.verbs,
+        stats.deaths,
+        stats.recoveries,
+        stats.replays,
+        stats.longest_ns,
+        stats.watched,
+        stats.verbs,
         wrong.join(", ")
     )
 }
 
-/// Runs one seed and tells everything about it.
+/// Runs one seed and describes the run.
 fn replay(seed: u64, is_json: bool) -> ExitCode {
     let (one, other) = (run(seed, REPLAY_EVENTS), run(seed, 0));
     let is_repeated = one.log_hash == other.log_hash;
@@ -185,15 +186,18 @@ fn replay(seed: u64, is_json: bool) -> ExitCode {
             counts(&one.tally)
         );
     } else {
-        print!("{}", tell(&one));
+        print!("{}", describe(&one));
     }
     if !is_repeated {
-        eprintln!("seed {seed} gave two event logs: {:#018x} and {:#018x}", one.log_hash, other.log_hash);
+        eprintln!(
+            "seed {seed} is not reproducible; its two runs have the event log hashes {:#018x} and {:#018x}",
+            one.log_hash, other.log_hash
+        );
     }
     if one.passed() && is_repeated { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What the threads of a soak share.
+/// State that the threads of a soak share.
 struct Soak {
     next: AtomicU64,
     end: u64,
@@ -207,7 +211,7 @@ struct Soak {
 struct State {
     tally: Tally,
     failures: Vec<(u64, Vec<String>)>,
-    /// Seeds that are being run.
+    /// Seeds that are running.
     running: BTreeSet<u64>,
 }
 
@@ -215,7 +219,7 @@ fn soak(from: u64, seeds: u64, threads: usize, keeps_going: bool, is_json: bool)
     let is_interrupted = Arc::new(AtomicBool::new(false));
     let heard = Arc::clone(&is_interrupted);
     if let Err(error) = ctrlc::set_handler(move || heard.store(true, Ordering::Relaxed)) {
-        eprintln!("an interrupt will end this at once: {error}");
+        eprintln!("cannot handle interrupts, so one ends this program without a report: {error}");
     }
     let soak = Soak {
         next: AtomicU64::new(from),
@@ -245,7 +249,7 @@ impl Soak {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs one seed after the other, until there is none left or a reason to stop.
+    /// Runs seeds one after the other until none is left or there is a reason to stop.
     fn work(&self) {
         while !self.is_over.load(Ordering::Relaxed) && !self.is_interrupted.load(Ordering::Relaxed) {
             let seed = self.next.fetch_add(1, Ordering::Relaxed);
@@ -255,7 +259,7 @@ impl Soak {
             self.state().running.insert(seed);
             let (tally, wrong) = match catch_unwind(AssertUnwindSafe(|| run(seed, 0))) {
                 Ok(Run { tally, wrong, .. }) => (tally, wrong),
-                Err(panic) => (Tally { runs: 1, ..Tally::default() }, vec![said(panic.as_ref())]),
+                Err(panic) => (Tally { runs: 1, ..Tally::default() }, vec![panic_message(panic.as_ref())]),
             };
             let mut state = self.state();
             state.running.remove(&seed);
@@ -285,13 +289,13 @@ impl Soak {
             let rate = done as f64 / started.elapsed().as_secs_f64();
             let left_s = (all - done) as f64 / rate.max(0.001);
             let line = format!(
-                "{done} of {all} seeds, {rate:.1} a second, {left_s:.0} s to go; {} failed; running {:?}",
+                "{done} of {all} seeds, {rate:.1} per second, {left_s:.0} s to go; {} failed; running {:?}",
                 state.failures.len(),
                 state.running
             );
             drop(state);
             eprint!("{}", if is_terminal { format!("\r{line}\x1b[K") } else { line + "\n" });
-            // Nothing is lost with a line of progress.
+            // A lost progress line does no harm.
             let _ = std::io::stderr().flush();
         }
         if is_terminal {
@@ -300,7 +304,7 @@ impl Soak {
     }
 }
 
-/// What a soak came to.
+/// Prints the results of a soak.
 fn report(from: u64, state: &State, was_interrupted: bool, elapsed: Duration, is_json: bool) {
     let (runs, failures) = (state.tally.runs, &state.failures);
     if is_json {
@@ -331,13 +335,13 @@ fn counts(tally: &Tally) -> String {
     counts.iter().map(|(name, count)| format!("\"{name}\": {count}")).collect::<Vec<_>>().join(", ")
 }
 
-/// What a panic said.
-fn said(panic: &(dyn std::any::Any + Send)) -> String {
+/// Returns the message of a panic.
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    format!("it panicked: {}", text.unwrap_or("without words"))
+    format!("it panicked: {}", text.unwrap_or("without a message"))
 }
 
-/// A string of JSON.
+/// Formats a JSON string.
 fn quoted(text: &str) -> String {
     let escaped = text.chars().flat_map(|letter| match letter {
         '"' => vec!['\\', '"'],
@@ -358,11 +362,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_understood() {
+    fn arguments_are_parsed() {
         let soak = Command::Soak { from: 7, seeds: 3, threads: 1, keeps_going: true };
         assert_eq!(parsed("soak --from 7 --seeds 3 --threads 1 --keep-going --format json"), Some((soak, true)));
         assert_eq!(parsed("replay 12"), Some((Command::Replay { seed: 12 }, false)));
-        let storm = Storm { seed: 2, keys: 5_000, span_ns: 500_000_000, deaths_per_second: 9, aim: Aim::Holders };
+        let storm =
+            Storm { seed: 2, keys: 5_000, span_ns: 500_000_000, deaths_per_second: 9, victims: Victims::LockHolders };
         let text = "storm --seconds 0.5 --deaths-per-second 9 --aimed --keys 5000 --seed 2";
         assert_eq!(parsed(text), Some((Command::Storm { storm }, false)));
         for wrong in ["", "soak 3", "replay", "replay x", "soak --seeds", "soak --threads 0", "rest"] {
@@ -371,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_of_json_end_where_they_should() {
+    fn json_strings_are_escaped() {
         assert_eq!(quoted("a \"b\"\n\\c"), r#""a \"b\"\n\\c""#);
     }
 }

@@ -1,4 +1,4 @@
-//! What clients of a swarm do: any operation on any key, recorded, until they have done their share or are stopped.
+//! Clients of a swarm: random operations on random keys, recorded in a history, until their share is done or they stop.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,35 +18,35 @@ use super::setup::{Setup, round_trip_ns};
 use super::tally::Tally;
 use super::values::{key_bytes, key_number, value_bytes, value_number, value_of};
 
-/// The client that puts keys before the run.
+/// The number of the client that puts keys before the run.
 pub const FILLER: u32 = u32::MAX >> 1;
-/// Times that a client looks for a slot before it gives up.
+/// Tries to get a slot before a client gives up.
 const CLAIM_TRIES: u32 = 50;
-/// Sweeps of a scan, at most.
+/// Most sweeps of a scan.
 const SWEEPS: u32 = 3;
-/// Keys of one lookup of many, at most: a few, or more than one batch takes.
+/// Most keys of one lookup of many: a few, or more than one batch takes.
 const MANY_KEYS: [u64; 2] = [4, 40];
-/// How long the last client waits for a lock, in nanoseconds: only the dead can hold one then.
+/// The last client's deadline for a lock, in nanoseconds: only dead clients can hold one then.
 const LAST_DEADLINE_NS: u64 = 1_000_000_000;
 
-/// What the clients of one run share.
+/// State that the clients of one run share.
 #[derive(Clone)]
 pub struct Shared {
     pub setup: Rc<Setup>,
     pub table: Arc<Table>,
     pub history: Rc<RefCell<History>>,
     pub tally: Rc<RefCell<Tally>>,
-    /// What no client may meet.
+    /// Violations.
     pub wrong: Rc<RefCell<Vec<String>>>,
-    /// The clients that stopped before they had done their share, other than by dying.
+    /// The clients that stopped before their share was done, other than by dying.
     pub cut_off: Rc<RefCell<Vec<u32>>>,
-    /// Nobody has a reason to give up waiting.
+    /// Whether no client has a reason to reach its deadline.
     pub is_patient: bool,
     pub can_flip: bool,
     pub can_restart: bool,
 }
 
-/// Why a client stops.
+/// The signal that a client cannot continue.
 pub struct Stop;
 
 /// A client of a run.
@@ -55,7 +55,7 @@ pub struct Member {
     pub shared: Shared,
     rng: SplitMix64,
     serial: u32,
-    /// What was counted already.
+    /// The counters that are already in the tally.
     seen: Counters,
 }
 
@@ -65,8 +65,8 @@ impl Member {
         Member { number, shared: shared.clone(), rng, serial: 0, seen: Counters::default() }
     }
 
-    /// Does its share of operations, and closes.
-    pub async fn live(mut self, region: SimRegion) {
+    /// Does the client's share of operations, and closes.
+    pub async fn run(mut self, region: SimRegion) {
         let deadline_ns = self.shared.setup.deadline_ns;
         if self.work(&region, deadline_ns).await.is_err() {
             self.shared.tally.borrow_mut().cut_off += 1;
@@ -83,7 +83,7 @@ impl Member {
         client.close().await.or_else(|failure| self.survive(failure))
     }
 
-    /// Puts keys while nobody else is there.
+    /// Puts the first keys while no other client works.
     pub async fn fill(mut self, region: SimRegion) {
         let Ok(mut client) = self.open(&region, LAST_DEADLINE_NS).await else { return };
         for key in 0..self.shared.setup.filled_keys {
@@ -97,9 +97,9 @@ impl Member {
         }
     }
 
-    /// The last client: everybody else has ended or is dead, and nothing goes wrong any more. Every key answers, the
-    /// hot ones can be changed, and everybody dead is recovered.
-    pub async fn settle(mut self, region: SimRegion) {
+    /// Acts as the last client, when all others have ended or died and no more faults happen: reads every key, changes
+    /// the hot ones, and recovers all dead clients.
+    pub async fn run_last(mut self, region: SimRegion) {
         let Ok(mut client) = self.open(&region, LAST_DEADLINE_NS).await else { return };
         self.shared.tally.borrow_mut().settled += 1;
         for key in 0..self.shared.setup.keys {
@@ -126,7 +126,7 @@ impl Member {
         }
     }
 
-    /// Wants something under every lock, so that those the dead have left are reclaimed. // [R-REPAIR-1]
+    /// Does an operation under every lock, so that locks of dead clients are reclaimed. // [R-REPAIR-1]
     async fn reclaim_locks(&self, client: &mut SimClient) {
         let table = &self.shared.table;
         for lock in (0..table.locks().locks()).map(LockId) {
@@ -135,7 +135,7 @@ impl Member {
             let missing = (self.shared.setup.keys..).map(key_bytes).find(is_under).expect("a key of every row");
             match client.change(&missing, Change::Remove).await {
                 Ok(Outcome::Missing) => {}
-                other => self.wrong(format!("{lock} does not come free: {other:?}")),
+                other => self.wrong(format!("{lock} is not released: {other:?}")),
             }
         }
     }
@@ -149,12 +149,12 @@ impl Member {
                     tally.count_recovery(recovered.as_ref());
                     return;
                 }
-                // Verbs of its client may still be on their way.
-                Ok(None) => pause(&mut lane, self.shared.setup.look_ns() * u64::from(try_number)).await,
+                // Verbs of its client may still be in flight.
+                Ok(None) => pause(&mut lane, self.shared.setup.replace_interval_ns() * u64::from(try_number)).await,
                 Err(failure) => return self.wrong(format!("slot {slot} cannot be recovered: {failure:?}")),
             }
         }
-        self.wrong(format!("nobody lives, and slot {slot} cannot be held"));
+        self.wrong(format!("slot {slot} cannot be held, although no client lives"));
     }
 
     /// Opens the table and takes a slot.
@@ -184,7 +184,7 @@ impl Member {
                     return Ok(*client);
                 }
                 Ok(Claim::NoSlot) => {
-                    pause(&mut region.lane(), shared.setup.look_ns() * u64::from(try_number)).await;
+                    pause(&mut region.lane(), shared.setup.replace_interval_ns() * u64::from(try_number)).await;
                 }
                 Err(error) => self.survive(error.into())?,
             }
@@ -242,7 +242,7 @@ impl Member {
         self.rng.below(of)
     }
 
-    /// A value nobody else writes. Short ones are the most frequent.
+    /// Returns a value that no other client writes. Short values are the most frequent.
     fn next_value(&mut self) -> u64 {
         self.serial += 1;
         let lengths = self.shared.setup.lengths.len() as u64;
@@ -250,7 +250,7 @@ impl Member {
         value_number(self.number, self.serial, length as usize)
     }
 
-    /// The history's time. All that happens before the run does so at 0.
+    /// Returns the history's time. Everything before the run happens at 0.
     fn now_ns(&self, region: &SimRegion) -> u64 {
         if self.number == FILLER { 0 } else { 1 + region.now_ns() }
     }
@@ -264,15 +264,15 @@ impl Member {
         self.shared.history.borrow_mut().complete(begun, answer, self.now_ns(region));
     }
 
-    /// The number of the value that a lookup found.
+    /// Returns the number of the value that a lookup found.
     fn number_of(&self, key: u64, found: &[u8]) -> Option<u64> {
         value_of(found, &self.shared.setup.lengths)
             .inspect_err(|wrong| self.wrong(format!("client {} found key {key} to have {wrong}", self.number)))
             .ok()
     }
 
-    /// Books a lookup that ended. Returns the value's number.
-    fn end_lookup(&self, region: &SimRegion, begun: PendingOperation, key: u64, found: Option<&[u8]>) -> Option<u64> {
+    /// Records a lookup that ended, and returns the value's number.
+    fn end_lookup(&self, region: &SimRegion, begun: Begun, key: u64, found: Option<&[u8]>) -> Option<u64> {
         let number = found.and_then(|found| self.number_of(key, found));
         match (found, number) {
             (None, _) => self.end(region, begun, Answer::Absent),
@@ -314,7 +314,8 @@ impl Member {
         ended
     }
 
-    /// A scan is a lookup of every key that it returns, and of every other one if it is a snapshot.
+    /// Scans the table, which counts as a lookup of every key that it returns, and of every other one if it is a
+    /// snapshot.
     async fn scan(&mut self, client: &mut SimClient, region: &SimRegion) -> Result<(), Stop> {
         let keys = 0..self.shared.setup.keys;
         let mut begun: Vec<Option<PendingOperation>> =
@@ -326,7 +327,7 @@ impl Member {
                 for (key, value) in scanned.iter() {
                     let number = key_number(key).filter(|key| *key < begun.len() as u64);
                     let Some(key) = number else {
-                        self.wrong(format!("a scan found key {key:x?}, which nobody put"));
+                        self.wrong(format!("a scan found key {key:x?}, which no client put"));
                         continue;
                     };
                     match begun[key as usize].take() {
@@ -350,7 +351,7 @@ impl Member {
         self.change(client, region, key, Call::Put(value), Some(value)).await
     }
 
-    /// A value that `key` may have: the one it has now, or one that it had, or none that it ever had.
+    /// Returns a value to compare with: the one that `key` had a moment ago, or one that it never had.
     async fn expected(&mut self, client: &mut SimClient, region: &SimRegion, key: u64) -> Result<u64, Stop> {
         let found = self.get(client, region, key).await?;
         Ok(found.filter(|_| self.rng.below(4) > 0).unwrap_or_else(|| value_number(self.number, 0, 0)))
@@ -366,7 +367,7 @@ impl Member {
         self.change(client, region, key, Call::CompareAndRemove(expected), None).await
     }
 
-    /// A swap that depends on nobody having changed the key since it was read.
+    /// Swaps if no client has changed the key since it was read.
     async fn swap_by_token(&mut self, client: &mut SimClient, region: &SimRegion, key: u64) -> Result<(), Stop> {
         let begun = self.begin(region, key, Call::Get);
         let (found, token) = match client.get(&key_bytes(key)).await {
@@ -386,8 +387,8 @@ impl Member {
         let bytes = value_bytes(new, &self.shared.setup.lengths);
         let swap = |value| Change::Swap(Expected::Unchanged(token), value);
         match client.change_value(&key_bytes(key), &bytes, Operation::CompareAndSwap, swap).await {
-            // A token may fail because of a neighbour's change: that says nothing about the key.
-            Ok(Outcome::Different) => self.shared.history.borrow_mut().fail(begun),
+            // A token may fail because of a neighbour's change, which says nothing about the key.
+            Ok(Outcome::Different) => self.shared.history.borrow_mut().withdraw(begun),
             Ok(outcome) => self.end(region, begun, answer_of(begun_swap(expected, new), outcome)),
             Err(failure) => return self.fail(region, begun, failure),
         }
@@ -430,8 +431,8 @@ impl Member {
         }
     }
 
-    /// Books a change that failed: pending if it may have had an effect.
-    fn fail(&mut self, region: &SimRegion, begun: PendingOperation, failure: Failure) -> Result<(), Stop> {
+    /// Records a change that failed: as pending if it may have had an effect.
+    fn fail(&mut self, region: &SimRegion, begun: Begun, failure: Failure) -> Result<(), Stop> {
         match failure.effect() {
             Effect::None => self.shared.history.borrow_mut().fail(begun),
             Effect::Done => self.end(region, begun, Answer::Done),
@@ -440,7 +441,8 @@ impl Member {
         self.survive(failure)
     }
 
-    /// Counts a failure; one after which a client cannot go on stops it, and one that nothing explains is wrong.
+    /// Counts a failure. One after which the client cannot continue stops it, and one without an explanation is a
+    /// violation.
     fn survive(&self, failure: Failure) -> Result<(), Stop> {
         let (shared, mut tally) = (&self.shared, self.shared.tally.borrow_mut());
         match failure {
@@ -469,7 +471,7 @@ impl Member {
         self.shared.wrong.borrow_mut().push(what);
     }
 
-    /// Adds to the tally what the client met since it was last counted.
+    /// Adds to the tally the counters since the last call.
     fn count(&mut self, client: &SimClient) {
         let now = client.counters();
         self.shared.tally.borrow_mut().count(&self.seen, &now);
@@ -481,7 +483,7 @@ fn begun_swap(expected: u64, new: u64) -> Call {
     Call::CompareAndSwap { expected, new }
 }
 
-/// What an outcome answers to a call.
+/// Returns the answer to `call` that `outcome` is.
 fn answer_of(call: Call, outcome: Outcome) -> Answer {
     match (call, outcome) {
         (Call::Put(_), Outcome::Inserted) => Answer::Inserted,

@@ -1,10 +1,12 @@
-//! Crowds in preset `paper`: one client dies, and some of those die who repair after it.
+//! Swarms in preset `paper`, in which one client dies, and some of the clients that repair after it.
 //!
-//! The printed repair promises nothing if somebody who lives is presumed dead, or if two repair at a time; and nothing
-//! keeps clients from either (holes H5 to H7, H9, H11). So whether it was so is not assumed but seen: [`Sights`] knows
-//! who holds each lock and each lease, and who is dead. WRITEs happen wholly or not at all here.
+//! The printed repair promises nothing if a live client is presumed dead, or if two clients repair at the same time;
+//! and nothing keeps clients from either (holes H5 to H7, H9, H11). Whether it happened is therefore not assumed but
+//! observed: [`RepairLog`] knows who holds each lock and each lease, and who is dead. WRITEs happen wholly or not at
+//! all here.
 //!
-//! Whoever is to die in a repair is known from a run of the same seed that goes the same way until then.
+//! A client that is to die in a repair is chosen by an earlier run of the same seed, which is identical up to that
+//! point.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,54 +21,54 @@ use super::run::{Run, run_seen};
 use super::setup::Setup;
 use crate::Bench;
 
-/// Repairers of one run that die, at most.
+/// Most repairers of one run that die.
 const DEAD_REPAIRERS: u64 = 2;
-/// Verbs of an operation, about.
+/// Approximate number of verbs per operation.
 const VERBS_OF_OPERATION: u64 = 10;
 
-/// A crowd's run, and what was seen of its repairs.
-pub struct Printed {
+/// A run of a swarm in preset `paper`, and its repairs.
+pub struct PrintedRun {
     /// The run.
     pub run: Run,
-    /// Its repairs.
-    pub sights: Sights,
+    /// The repairs that were observed.
+    pub repairs: RepairLog,
 }
 
-/// A repair: by whom, and how many verbs it had carried out when it got the lease, and when it gave that back.
+/// A repair: the client, and how many verbs it had executed when it got the lease and when it returned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The client.
     pub client: u32,
-    /// Its verbs when it had the lease.
+    /// The client's verbs when it got the lease.
     pub from: u64,
-    /// Its verbs when it returned the lease; `None` if it never did.
+    /// The client's verbs when it returned the lease; `None` if it never did.
     pub until: Option<u64>,
     region: u8,
 }
 
-/// Who holds what, and who should not.
+/// The holders of locks and leases, and the repairs, as observed.
 #[derive(Clone, Debug, Default)]
-pub struct Sights {
+pub struct RepairLog {
     /// The client that holds each lock, by word and bit.
     holders: BTreeMap<(u64, u32), u32>,
     dead: BTreeSet<u32>,
-    /// Verbs that each client carried out.
+    /// Verbs that each client executed.
     verbs: BTreeMap<u32, u64>,
     /// Repairs in the order in which they began.
     pub leases: Vec<Lease>,
-    /// Repairs of locks whose holder lived, or that nobody held any more.
-    pub of_the_living: u64,
-    /// Repairs that began while another client that lived was in the middle of one.
-    pub at_once: u64,
+    /// Repairs of locks whose holder was alive, or that were not held any more.
+    pub of_live_holders: u64,
+    /// Repairs that began while another live client was repairing.
+    pub overlapping: u64,
 }
 
-impl Sights {
-    /// Whether nobody who lived was presumed dead, and one client repaired at a time: then everything must hold.
-    pub fn keep_the_conditions(&self) -> bool {
-        self.of_the_living == 0 && self.at_once == 0
+impl RepairLog {
+    /// Whether no live client was presumed dead, and one client repaired at a time; then all invariants must hold.
+    pub fn meets_conditions(&self) -> bool {
+        self.of_live_holders == 0 && self.overlapping == 0
     }
 
-    /// Repairers that died with a lease.
+    /// Returns how many repairers died with a lease.
     pub fn dead_repairers(&self) -> u64 {
         self.leases.iter().filter(|lease| lease.until.is_none() && self.dead.contains(&lease.client)).count() as u64
     }
@@ -90,7 +92,7 @@ impl Sights {
         }
     }
 
-    /// Locks of one bit: `part` is the word as it was found, `now` as it was left.
+    /// Records changes of 1-bit locks: `part` is the word as it was found, `now` as it was left.
     fn see_locks(&mut self, client: u32, part: &Part, now: u64) {
         for bit in (0..64).filter(|bit| (part.word ^ now) >> bit & 1 != 0) {
             let lock = (part.addr.word(), bit);
@@ -111,15 +113,15 @@ impl Sights {
         }
         if !LeaseWord(now).is_set() {
             let returned = self.leases.iter_mut().rev().find(|lease| lease.client == client && lease.region == region);
-            returned.expect("who returns a lease took it").until = Some(verbs);
+            returned.expect("a returned lease was taken before").until = Some(verbs);
             return;
         }
         let is_under_way = |lease: &Lease| lease.until.is_none() && !self.dead.contains(&lease.client);
-        self.at_once += u64::from(self.leases.iter().any(is_under_way));
-        // One lock a region.
+        self.overlapping += u64::from(self.leases.iter().any(is_under_way));
+        // Each region has one lock.
         let mask = bench.table.locks().mask(LockId(region.into()));
         let holder = self.holders.get(&(bench.table.locks().addr(mask.word).word(), mask.mask.trailing_zeros()));
-        self.of_the_living += u64::from(holder.is_none_or(|holder| !self.dead.contains(holder)));
+        self.of_live_holders += u64::from(holder.is_none_or(|holder| !self.dead.contains(holder)));
         self.leases.push(Lease { client, from: verbs, until: None, region });
     }
 }
@@ -128,8 +130,8 @@ fn lease_at(bench: &Bench, region: u8) -> Addr {
     bench.table.geometry().lease(region)
 }
 
-/// Runs the crowd of `seed`, and keeps the last `keep_events` events.
-pub fn run_printed(seed: u64, keep_events: usize) -> Printed {
+/// Runs the swarm of `seed` in preset `paper`, and keeps the last `keep_events` events.
+pub fn run_printed(seed: u64, keep_events: usize) -> PrintedRun {
     let setup = Setup::printed(seed);
     let mut rng = SplitMix64(seed ^ 0x6465_6164_2121_2121);
     let die = |client: u32, after_verbs: u64| ClientFault {
@@ -140,8 +142,8 @@ pub fn run_printed(seed: u64, keep_events: usize) -> Printed {
     let first = rng.below(u64::from(setup.clients)) as u32;
     let mut faults = vec![die(first, rng.below(VERBS_OF_OPERATION * u64::from(setup.operations)))];
     for _ in 0..rng.below(DEAD_REPAIRERS + 1) {
-        let repairs = run_with(&setup, 0, &faults).sights.leases;
-        // The first repair that nobody dies in yet, by somebody who would be missed: the last client has to live.
+        let repairs = run_with(&setup, 0, &faults).repairs.leases;
+        // This is the first repair in which no client dies yet, and not one by the last client, which has to survive.
         let lives = |lease: &&Lease| {
             lease.client < setup.clients && faults.iter().all(|fault| fault.client != ClientId(lease.client))
         };
@@ -151,9 +153,9 @@ pub fn run_printed(seed: u64, keep_events: usize) -> Printed {
     run_with(&setup, keep_events, &faults)
 }
 
-fn run_with(setup: &Setup, keep_events: usize, faults: &[ClientFault]) -> Printed {
-    let sights: Rc<RefCell<Sights>> = Rc::default();
-    let seen = Rc::clone(&sights);
+fn run_with(setup: &Setup, keep_events: usize, faults: &[ClientFault]) -> PrintedRun {
+    let repairs: Rc<RefCell<RepairLog>> = Rc::default();
+    let seen = Rc::clone(&repairs);
     let watch = |bench: &Bench| -> Box<dyn FnMut(&Event)> {
         let bench = bench.clone();
         assert_eq!(
@@ -164,6 +166,6 @@ fn run_with(setup: &Setup, keep_events: usize, faults: &[ClientFault]) -> Printe
         Box::new(move |event| seen.borrow_mut().see(&bench, event))
     };
     let run = run_seen(setup.clone(), keep_events, |plan| plan.clients.extend(faults), watch);
-    let sights = sights.borrow().clone();
-    Printed { run, sights }
+    let repairs = repairs.borrow().clone();
+    PrintedRun { run, repairs }
 }

@@ -1,4 +1,5 @@
-//! One run: clients under a drawn plan until all have ended, then a last client after whom everything must be in order.
+//! One run: clients under a drawn fault plan until all have ended, then a last client that must find everything in
+//! order.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,37 +13,37 @@ use guira_layout::{RowId, SuperblockError};
 use guira_rcuckoo::{TableError, open_table};
 
 use super::member::{FILLER, Member, Shared};
+use super::monitor::Monitor;
 use super::setup::Setup;
 use super::tally::Tally;
 use super::values::{key_bytes, key_number, value_of};
-use super::watch::Watch;
 use crate::{Bench, block_on};
 
-/// A number no client of a run has: who looks at the table when it is over.
+/// The process number of the final check in the history; no client has it.
 const AUDITOR: u64 = u64::MAX;
-/// Virtual time no run needs.
+/// More virtual time than any run needs.
 const MOST_NS: u64 = 1 << 42;
 
-/// What became of a run.
+/// The result of a run.
 pub struct Run {
-    /// What it was made of.
+    /// The drawn parameters.
     pub setup: Setup,
-    /// What went wrong by plan.
+    /// The fault plan.
     pub plan: FaultPlan,
-    /// What its clients did.
+    /// Counts of what the clients did.
     pub tally: Tally,
-    /// Of every event.
+    /// Hash of all events.
     pub log_hash: u64,
-    /// The last events, and every fault: as many as were asked for.
+    /// All faults, and as many of the last events as were asked for.
     pub events: Vec<Event>,
-    /// Every operation, in the order in which they began.
+    /// All operations, in the order in which they began.
     pub history: History,
-    /// The table, as it was left.
+    /// The table at the end.
     pub bench: Bench,
-    /// What must not be; empty if the run passed.
+    /// Violations; empty if the run passed.
     pub wrong: Vec<String>,
-    /// The key whose answers no order explains.
-    pub refusal: Option<HistoryError>,
+    /// The linearizability violation, if any.
+    pub refusal: Option<Refusal>,
 }
 
 /// Runs `seed`, and keeps the last `keep_events` events.
@@ -55,12 +56,12 @@ pub fn run_setup(setup: Setup, keep_events: usize) -> Run {
     run_changed(setup, keep_events, |_| ())
 }
 
-/// Runs `setup` under its plan as `change` leaves it: for canaries, which do what no fabric may do.
+/// Runs `setup` under its fault plan modified by `change`: for canaries, which do what no fabric may do.
 pub fn run_changed(setup: Setup, keep_events: usize, change: impl FnOnce(&mut FaultPlan)) -> Run {
     run_seen(setup, keep_events, change, |_| Box::new(|_| ()))
 }
 
-/// The same; what `watch` makes of the table is told every event, too.
+/// Same as [`run_changed`], and passes every event to the observer that `watch` creates.
 pub fn run_seen(
     setup: Setup,
     keep_events: usize,
@@ -86,20 +87,20 @@ pub fn run_seen(
     let network = Network::of(setup.profile);
     let options = SimOptions { faults: plan.clone(), keep_events, ..SimOptions::new(setup.seed, network) };
     let mut sim = Sim::new(bench.region.clone(), &options);
-    let watch = Rc::new(RefCell::new(Watch::new(&bench)));
+    let watch = Rc::new(RefCell::new(Monitor::new(&bench)));
     let (watcher, faults) = (Rc::clone(&watch), Rc::new(RefCell::new(Vec::new())));
-    let told = Rc::clone(&faults);
+    let recorded = Rc::clone(&faults);
     sim.watch(move |event| {
         watcher.borrow_mut().see(event);
         also(event);
         if keep_events > 0 && is_fault(event) {
-            told.borrow_mut().push(*event);
+            recorded.borrow_mut().push(*event);
         }
     });
     let clients = swarm(&mut sim, &shared);
-    // The node's faults, too, are over when the last client begins.
+    // The node's faults must be over when the last client begins, too.
     sim.run_until(plan.node.iter().map(|fault| fault.at_ns).max().unwrap_or(0));
-    settle(&mut sim, &shared, clients.len() as u32);
+    run_last_client(&mut sim, &shared, clients.len() as u32);
     let mut events = faults.take();
     let last_events = sim.last_events();
     let from_ns = last_events.first().map_or(u64::MAX, |event| event.at_ns);
@@ -109,7 +110,7 @@ pub fn run_seen(
     let deaths = clients.iter().filter(|client| sim.is_dead(**client)).count() as u64;
     drop(sim);
     audit(&bench, &shared);
-    let (sights, problem) = watch.borrow().result();
+    let (stats, problem) = watch.borrow().result();
     let mut wrong = shared.wrong.take();
     wrong.extend(problem);
     let history = shared.history.take();
@@ -125,23 +126,23 @@ pub fn run_seen(
     tally.runs = 1;
     tally.deaths = deaths;
     tally.verbs = verbs;
-    (tally.recoverer_deaths, tally.fenced) = (sights.recoverer_deaths, sights.fenced);
-    (tally.unlocked_steps, tally.rows, tally.whole) = (sights.unlocked_steps, sights.rows, sights.whole);
+    (tally.recoverer_deaths, tally.fenced) = (stats.recoverer_deaths, stats.fenced);
+    (tally.unlocked_steps, tally.rows, tally.whole) = (stats.unlocked_steps, stats.rows, stats.whole);
     tally.flipped = u64::from(shared.can_flip);
     Run { setup, plan, tally, log_hash, events, history, bench, wrong, refusal }
 }
 
-/// Lets the last client find everything in order, after so many `clients`.
-fn settle(sim: &mut Sim, shared: &Shared, clients: u32) {
+/// Runs the last client, after `clients` others.
+fn run_last_client(sim: &mut Sim, shared: &Shared, clients: u32) {
     let most = shared.setup.clients + shared.setup.newcomers;
-    // Nothing is planned for clients beyond those that could have come.
+    // The plan has no faults for clients beyond those that could have come.
     (clients..most).for_each(|_| {
         sim.spawn(|_| async {});
     });
     let last = Member::new(most, shared);
-    sim.spawn(|region| last.settle(region));
+    sim.spawn(|region| last.run_last(region));
     if sim.run_until(MOST_NS) != Stopped::Ended {
-        shared.wrong.borrow_mut().push("the last client waits for ever".to_owned());
+        shared.wrong.borrow_mut().push("the last client never ends".to_owned());
     }
 }
 
@@ -150,34 +151,34 @@ fn is_fault(event: &Event) -> bool {
     matches!(event.kind, Died | Stalled(_) | Delayed(_) | Disconnected | Fenced | Flipped(..) | Restarted)
 }
 
-/// Puts the first keys, in a simulation of their own, in which nothing goes wrong.
+/// Puts the first keys, in a simulation of its own without faults.
 fn fill(bench: &Bench, shared: &Shared) {
     let setup = &shared.setup;
     let mut sim = Sim::new(bench.region.clone(), &SimOptions::new(setup.seed, Network::of(Profile::Shm)));
     let filler = Member::new(FILLER, shared);
     sim.spawn(|region| filler.fill(region));
-    assert_eq!(sim.run(), Stopped::Ended, "nobody is in the way of the first client");
+    assert_eq!(sim.run(), Stopped::Ended, "no other client is in the way of the first one");
 }
 
-/// Lets clients live, and others follow those that died or lost their connection, until all have ended.
+/// Runs clients, and replaces those that died or lost their connection, until all have ended.
 fn swarm(sim: &mut Sim, shared: &Shared) -> Vec<ClientId> {
     let setup = Rc::clone(&shared.setup);
     let mut clients = Vec::new();
     let spawn = |sim: &mut Sim, clients: &mut Vec<ClientId>| {
         let member = Member::new(clients.len() as u32, shared);
-        clients.push(sim.spawn(|region| member.live(region)));
+        clients.push(sim.spawn(|region| member.run(region)));
     };
     (0..setup.clients).for_each(|_| spawn(sim, &mut clients));
     let (most, mut until_ns) = ((setup.clients + setup.newcomers) as usize, 0);
     loop {
         let gone = |sim: &Sim, clients: &[ClientId]| {
             let dead = clients.iter().filter(|client| sim.is_dead(**client)).count();
-            // Who was cut off may have died as well, on a lane of nobody: it is followed once.
+            // A client that was cut off may also have died, on another lane; it is replaced once.
             let cut_off =
                 shared.cut_off.borrow().iter().filter(|number| !sim.is_dead(clients[**number as usize])).count();
             dead + cut_off
         };
-        until_ns = if clients.len() == most { MOST_NS } else { (until_ns + setup.look_ns()).min(MOST_NS) };
+        until_ns = if clients.len() == most { MOST_NS } else { (until_ns + setup.replace_interval_ns()).min(MOST_NS) };
         let stopped = sim.run_until(until_ns);
         let wanted = (setup.clients as usize + gone(sim, &clients)).min(most);
         let follows = clients.len() < wanted;
@@ -187,14 +188,14 @@ fn swarm(sim: &mut Sim, shared: &Shared) -> Vec<ClientId> {
             Stopped::Ended => {}
             Stopped::TimeUp if until_ns < MOST_NS => {}
             Stopped::TimeUp | Stopped::Stuck => {
-                shared.wrong.borrow_mut().push(format!("clients wait for ever: {stopped:?} at {} ns", sim.now_ns()));
+                shared.wrong.borrow_mut().push(format!("some clients never end: {stopped:?} at {} ns", sim.now_ns()));
                 return clients;
             }
         }
     }
 }
 
-/// Looks at the table when everybody has ended and everybody dead is recovered.
+/// Checks the table once all clients have ended and all dead ones are recovered.
 fn audit(bench: &Bench, shared: &Shared) {
     let bench = bench.under(Profile::Shm);
     let mut lane = bench.region.lane();
@@ -207,16 +208,16 @@ fn audit(bench: &Bench, shared: &Shared) {
     }
     let mut wrong = shared.wrong.borrow_mut();
     for (word, value) in bench.lock_words() {
-        wrong.push(format!("lock word {word} is {value:#x} although everybody dead is recovered"));
+        wrong.push(format!("lock word {word} is {value:#x} although all dead clients are recovered"));
     }
     let options = CheckOptions { concurrency: Concurrency::Exclusive, ..CheckOptions::default() };
     let report = block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ())).expect("the heap reads");
     if report.used_slots > 0 {
-        wrong.push(format!("{} slots are in use although everybody dead is recovered", report.used_slots));
+        wrong.push(format!("{} slots are in use although all dead clients are recovered", report.used_slots));
     }
-    // Bits that flipped damaged rows for good.
+    // Flipped bits may have damaged rows permanently.
     if !shared.can_flip {
-        wrong.extend(report.problems.iter().map(|problem| format!("when all is over: {problem}")));
+        wrong.extend(report.problems.iter().map(|problem| format!("at the end: {problem}")));
         read_back(&bench, shared, &mut wrong);
     }
     shared.tally.borrow_mut().extents += report.counts.extent_entries;
@@ -232,22 +233,22 @@ fn read_back(bench: &Bench, shared: &Shared, wrong: &mut Vec<String>) {
     for key in 0..shared.setup.keys {
         let begun = history.begin(AUDITOR, key, Call::Get, u64::MAX);
         match contents.get(&key_bytes(key)[..]).map(|value| value_of(value, &shared.setup.lengths)) {
-            None => history.complete(begun, Answer::Absent, u64::MAX),
-            Some(Ok(number)) => history.complete(begun, Answer::Found(number), u64::MAX),
-            Some(Err(what)) => wrong.push(format!("when all is over, key {key} has {what}")),
+            None => history.answered(begun, Answer::Absent, u64::MAX),
+            Some(Ok(number)) => history.answered(begun, Answer::Found(number), u64::MAX),
+            Some(Err(what)) => wrong.push(format!("at the end, key {key} has {what}")),
         }
     }
-    let strangers = contents.keys().filter(|key| key_number(key).is_none_or(|key| key >= shared.setup.keys));
-    wrong.extend(strangers.map(|key| format!("when all is over there is key {key:x?}, which nobody put")));
+    let unknown = contents.keys().filter(|key| key_number(key).is_none_or(|key| key >= shared.setup.keys));
+    wrong.extend(unknown.map(|key| format!("at the end there is key {key:x?}, which no client put")));
 }
 
 impl Run {
-    /// Whether everything held.
+    /// Whether no invariant was violated.
     pub fn passed(&self) -> bool {
         self.wrong.is_empty()
     }
 
-    /// The rows of `key`.
+    /// Returns the rows of `key`.
     pub fn rows_of(&self, key: u64) -> [RowId; 2] {
         let placement = self.bench.table.placement();
         let pair = placement.rows(placement.digest(&key_bytes(key)));

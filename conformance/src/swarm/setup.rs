@@ -1,4 +1,4 @@
-//! What a run is made of: all of it drawn from the seed.
+//! The parameters of a run, all drawn from its seed.
 
 use std::fmt;
 
@@ -7,69 +7,70 @@ use guira_fabric_sim::{Fault, FaultPlan, Hazard, Network, NodeEvent, Swarm};
 use guira_layout::{Preset, PresetOptions, RowId, Rules, TableConfig};
 use guira_rcuckoo::Table;
 
-/// Rows of every table: few, so that clients meet, and locks are few as well.
+/// Rows of every table: few, so that clients meet and locks are few as well.
 pub const ROWS: u64 = 64;
-/// Keys that half of all operations are about.
+/// Most hot keys of a run.
 const MOST_HOT_KEYS: u64 = 8;
-/// Verbs of one operation, about, and round trips.
+/// Approximate number of verbs and round trips per operation.
 const VERBS_OF_OPERATION: u64 = 10;
 const TRIPS_OF_OPERATION: u64 = 6;
 /// Round trips that an impatient client waits for a lock.
 const IMPATIENT_TRIPS: u64 = 200;
-/// Round trips after which a client in preset `paper` presumes somebody dead.
+/// Round trips after which a client in preset `paper` presumes another one dead.
 const REPAIR_TRIPS: u64 = 1_000;
-/// How long a patient one does: longer than anything that is drawn.
+/// A patient client's wait for a lock, in nanoseconds: longer than any drawn time.
 const PATIENT_NS: u64 = 10_000_000_000;
-/// One run in so many may have bits that flip, and one in so many a memory node that starts again: what such runs lose
-/// is lost to the other checks as well.
+/// One run in this many may have flipped bits, and one in this many a memory node that restarts; such runs are lost to
+/// most other checks.
 const RARE: u64 = 10;
 
-/// A run, as its seed draws it.
+/// The parameters of a run, as its seed draws them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setup {
-    /// Everything follows from it.
+    /// The seed; all other parameters follow from it.
     pub seed: u64,
-    /// The table's preset: `tiny` or `hardened`; `paper` in printed crowds.
+    /// The table's preset: `tiny` or `hardened`; `paper` in printed swarms.
     pub preset: Preset,
     /// The fabric's promises and latencies.
     pub profile: Profile,
     /// The table's entry format.
     pub format: &'static str,
-    /// Lengths that values have, in bytes.
+    /// The possible lengths of values, in bytes.
     pub lengths: Vec<usize>,
     /// Bytes for extents, if the format has them.
     pub extent_bytes: u64,
-    /// Clients at a time.
+    /// Concurrent clients.
     pub clients: u32,
-    /// Clients that may follow one that died or lost its connection, in all.
+    /// Most clients, in all, that may replace one that died or lost its connection.
     pub newcomers: u32,
-    /// One client in so many meets each kind of fault that the run has.
+    /// One client in this many meets each kind of fault that the run has.
     pub clients_per_fault: u64,
-    /// Client slots of the table: few more than clients, so that they are used again.
+    /// Client slots of the table: few more than clients, so that they are reused.
     pub slots: u16,
     /// Operations of each client.
     pub operations: u32,
-    /// Operations that are dropped before they end, unless they end soon, in percent.
+    /// Percentage of operations that are dropped unless they end soon.
     pub drops_percent: u64,
-    /// Keys there are.
+    /// The number of keys.
     pub keys: u64,
-    /// Keys that half of all operations are about: the first ones. None if all keys are alike.
+    /// The number of hot keys, which are the first ones and the target of half of all operations; 0 if all keys are
+    /// alike.
     pub hot_keys: u64,
-    /// Keys that are put before the clients start.
+    /// The number of keys that are put before the clients start.
     pub filled_keys: u64,
-    /// How long a client waits for a lock, in nanoseconds of virtual time.
+    /// A client's deadline for a lock, in nanoseconds of virtual time.
     pub deadline_ns: u64,
-    /// What may go wrong; the plan has some of it.
+    /// The kinds of faults that may happen; the plan has some of them.
     pub hazards: Vec<Hazard>,
 }
 
 impl Setup {
-    /// The run of `seed`.
+    /// Draws the parameters of `seed`.
     pub fn of_seed(seed: u64) -> Setup {
-        // Not the stream that the run itself draws from.
+        // The run itself draws from another stream.
         let mut rng = SplitMix64(seed ^ 0x5365_7475_7020_6f66);
         let preset = [Preset::Tiny, Preset::Hardened][rng.below(2) as usize];
-        // Twice shared memory, where every change leaves a record.
+        // Shared memory, where every change leaves a record, is drawn twice as often.
         let profile = [&Profile::ALL[..], &[Profile::Shm]].concat()[rng.below(5) as usize];
         let has_extents = rng.below(2) == 0;
         let clients = 2 + rng.below(10) as u32;
@@ -79,7 +80,7 @@ impl Setup {
         let (keys, hot_keys) = match rng.below(3) {
             0 => (hot_keys, hot_keys),
             1 => (room * (75 + rng.below(50)) / 100, hot_keys),
-            // Every key alike: entries move all the time, and lookups meet them.
+            // All keys are alike: entries move all the time, and lookups meet them.
             _ => (room * (110 + rng.below(40)) / 100, 0),
         };
         let chunk_bytes = if preset == Preset::Tiny { 4 << 10 } else { 64 << 10 };
@@ -93,7 +94,7 @@ impl Setup {
             preset,
             profile,
             format: if has_extents { "bytes:24" } else { "fixed:8:8" },
-            // In rows; in slots of a small class, of a larger one, and in a run of chunks.
+            // Values in rows, in slots of a small class, in slots of a larger class, and in a run of chunks.
             lengths: if has_extents { vec![9, 40, 700, chunk_bytes as usize + 100] } else { vec![8] },
             extent_bytes: chunk_bytes * (4 + rng.below(40)),
             clients,
@@ -110,7 +111,7 @@ impl Setup {
         }
     }
 
-    /// The crowd of `seed` in preset `paper`, with values in rows, where nothing goes wrong yet.
+    /// Draws the parameters of `seed` for a swarm in preset `paper`, with values in rows and without faults.
     pub fn printed(seed: u64) -> Setup {
         let drawn = Setup::of_seed(seed);
         let mut rng = SplitMix64(seed ^ 0x7072_696e_7465_6421);
@@ -132,17 +133,18 @@ impl Setup {
         }
     }
 
-    /// How long a lock or a lease that stands still is waited for before its holder is presumed dead, in preset
-    /// `paper`: longer than any operation or repair of somebody who lives takes by itself.
+    /// Returns how long a lock or lease has to be unchanged before its holder is presumed dead, in preset `paper`:
+    /// longer than any operation or repair of a live client takes by itself.
     pub fn repair_timeout_ns(&self) -> u64 {
         2_000_000 + REPAIR_TRIPS * round_trip_ns(self.profile)
     }
 
-    /// The table's configuration. Of the printed protocol a crowd in preset `paper` has the locks, the commits and the
-    /// repair; that changes lock both rows of their key and that misses are validated closes holes that no death opens.
+    /// Returns the table's configuration. A swarm in preset `paper` has the locks, the commits and the repair of the
+    /// printed protocol; but changes lock both rows of their key and misses are validated, which closes holes that no
+    /// death opens.
     ///
     /// # Panics
-    /// If no table can be so, which no seed draws.
+    /// If no table can have these parameters, which no seed draws.
     pub fn config(&self) -> TableConfig {
         let options = PresetOptions {
             capacity: 1,
@@ -157,7 +159,7 @@ impl Setup {
         TableConfig { rules, ..config }
     }
 
-    /// What goes wrong.
+    /// Draws the fault plan.
     pub fn plan(&self, table: &Table) -> FaultPlan {
         let swarm = Swarm {
             caps: self.profile.caps(),
@@ -172,14 +174,14 @@ impl Setup {
         swarm.draw(self.seed)
     }
 
-    /// The time between two looks at who is to be replaced.
-    pub fn look_ns(&self) -> u64 {
+    /// Returns the interval at which clients are replaced, in nanoseconds.
+    pub fn replace_interval_ns(&self) -> u64 {
         10 * round_trip_ns(self.profile)
     }
 
-    /// Whether nobody ever has a reason to give up waiting for a lock: its holder goes on before the deadline, or is
-    /// recovered. Two things are a reason: a memory node that starts again, and a row with flipped bits whose lock a
-    /// dead client holds, because lookups recover nobody.
+    /// Whether no client has a reason to give up waiting for a lock, because its holder continues before the deadline,
+    /// or is recovered. There are two reasons: a memory node that restarts, and a row with flipped bits whose lock a
+    /// dead client holds, because lookups do not recover clients.
     pub fn is_patient(&self, plan: &FaultPlan) -> bool {
         let goes_on = |fault: &Fault| matches!(fault, Fault::Stall { .. } | Fault::DelayTail { .. });
         let all_go_on = plan.clients.iter().all(|fault| goes_on(&fault.fault));
@@ -193,8 +195,8 @@ impl fmt::Display for Setup {
         write!(
             f,
             "seed {}: preset {}, format {}, profile {}; {} clients in {} slots, up to {} newcomers, {} operations \
-             each, {} % of them dropped; one in {} meets each kind of fault; {} keys, {} of them hot, {} put first; \
-             values of {:?} bytes, {} bytes for extents; deadline {} ns; hazards {:?}",
+             each, {} % of them dropped; one in {} clients meets each kind of fault; {} keys, {} of them hot, \
+             {} put first; values of {:?} bytes, {} bytes for extents; deadline {} ns; hazards {:?}",
             self.seed,
             self.preset,
             self.format,
@@ -216,7 +218,7 @@ impl fmt::Display for Setup {
     }
 }
 
-/// A batch's way to the memory node and back, at most, without its link's waits.
+/// Returns the longest round trip of a batch to the memory node, without waits for its link.
 pub fn round_trip_ns(profile: Profile) -> u64 {
     let network = Network::of(profile);
     network.to_node_ns + network.to_client_ns + network.fetch_ns + 2 * network.jitter_ns

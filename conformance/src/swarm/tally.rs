@@ -1,22 +1,22 @@
-//! What runs did, added up.
+//! Counts of what runs did, added up.
 
 use guira_rcuckoo::{Counters, Recovered};
 
 macro_rules! tally {
     ($($(#[doc = $doc:literal])+ $name:ident,)*) => {
-        /// What the clients of runs did and met.
+        /// Counts of what the clients of runs did.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Tally {
             $($(#[doc = $doc])+ pub $name: u64,)*
         }
 
         impl Tally {
-            /// Adds another one to it.
+            /// Adds another tally.
             pub fn add(&mut self, other: &Tally) {
                 $(self.$name += other.$name;)*
             }
 
-            /// Every count with its name.
+            /// Returns every count with its name.
             pub fn counts(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)*]
             }
@@ -27,15 +27,15 @@ macro_rules! tally {
 tally! {
     /// Runs.
     runs,
-    /// Verbs that were carried out.
+    /// Verbs that were executed.
     verbs,
-    /// Operations on keys that began; a scan is one for each key.
+    /// Operations on keys that began; a scan counts once for each key.
     operations,
     /// Scans that were snapshots.
     stable_scans,
     /// Clients that took a slot.
     opened,
-    /// Clients that never got one.
+    /// Clients that never got a slot.
     without_slot,
     /// Clients that died.
     deaths,
@@ -43,15 +43,15 @@ tally! {
     recoverer_deaths,
     /// Clients that stopped because they lost their connection, or never had one to a table.
     cut_off,
-    /// Batches whose rest was dropped because somebody wanted the slot of their client.
+    /// Batches whose remainder was dropped because another client wanted their client's slot.
     fenced,
-    /// Dead clients recovered.
+    /// Recoveries of dead clients.
     recoveries,
-    /// Those of them whose commit was completed.
+    /// Recoveries that completed a commit.
     replays,
     /// Last clients that opened a table.
     settled,
-    /// Entries moved to make room.
+    /// Entries that were moved to make room.
     moves,
     /// Times a lock was found taken.
     conflicts,
@@ -65,30 +65,30 @@ tally! {
     dropped,
     /// Operations that found damage.
     corrupt,
-    /// Runs whose memory node started again, so that nothing could be asked of it at the end.
+    /// Runs whose memory node restarted, so that the final checks were skipped.
     emptied,
-    /// Runs some of whose bits flipped.
+    /// Runs with flipped bits.
     flipped,
-    /// Operations whose effect nobody knows.
+    /// Operations whose effect is unknown.
     pending,
     /// Keys whose history was checked.
     keys,
-    /// Steps that left no lock held, after which rows were looked at.
+    /// Steps that left no lock held, after which rows were checked.
     unlocked_steps,
-    /// Rows looked at.
+    /// Rows that were checked.
     rows,
-    /// Looks at whole tables.
+    /// Checks of whole tables.
     whole,
     /// Extents in use at the end.
     extents,
-    /// Locks that were reclaimed from the dead, in preset `paper`.
+    /// Locks reclaimed from dead clients, in preset `paper`.
     reclaimed,
-    /// Repair leases taken from those who held them.
+    /// Repair leases that were revoked.
     revocations,
 }
 
 impl Tally {
-    /// Adds what a client met between two readings of its counters.
+    /// Adds the difference between two readings of a client's counters.
     pub(crate) fn count(&mut self, before: &Counters, now: &Counters) {
         self.moves += now.moves - before.moves;
         self.conflicts += now.lock_conflicts - before.lock_conflicts;
@@ -99,7 +99,7 @@ impl Tally {
         self.revocations += now.revocations - before.revocations;
     }
 
-    /// Adds a recovery that took a slot.
+    /// Adds a recovery that gained a slot.
     pub(crate) fn count_recovery(&mut self, recovered: Option<&Recovered>) {
         self.recoveries += u64::from(recovered.is_some());
         self.replays += u64::from(recovered.is_some_and(|recovered| recovered.replayed_rows > 0));

@@ -1,26 +1,26 @@
-//! Keys and values by number: a value's bytes say its number, and any mixture of two values says neither.
+//! Keys and values by number: a value's bytes encode its number, and a mixture of two values encodes none.
 
-/// Low bits of a value's number that say its length.
+/// Low bits of a value's number that encode its length.
 const LENGTH_BITS: u32 = 3;
 
-/// The key with number `key`.
+/// Returns the key with number `key`.
 pub fn key_bytes(key: u64) -> [u8; 8] {
     key.to_le_bytes()
 }
 
-/// The number of a key's bytes.
+/// Returns the number of a key's bytes.
 pub fn key_number(bytes: &[u8]) -> Option<u64> {
     bytes.try_into().ok().map(u64::from_le_bytes)
 }
 
-/// The number of value `serial` of client `client`, which has length `length` of those that a run has. No two are
-/// equal.
+/// Returns the unique number of value `serial` of client `client`, whose length is the one with index `length` among
+/// those of the run.
 pub fn value_number(client: u32, serial: u32, length: usize) -> u64 {
     debug_assert!(length < 1 << LENGTH_BITS && serial < 1 << 28);
     u64::from(client + 1) << 32 | u64::from(serial) << LENGTH_BITS | length as u64
 }
 
-/// The bytes of value `number`: its number, and then bytes that depend on it and on their place.
+/// Returns the bytes of value `number`: its number, then bytes that depend on it and on their position.
 pub fn value_bytes(number: u64, lengths: &[usize]) -> Vec<u8> {
     let length = lengths[(number & ((1 << LENGTH_BITS) - 1)) as usize];
     let mut bytes = Vec::with_capacity(length);
@@ -33,10 +33,10 @@ pub fn value_bytes(number: u64, lengths: &[usize]) -> Vec<u8> {
     bytes
 }
 
-/// The number of the value that `bytes` is, or why it is none.
+/// Returns the number of the value `bytes`.
 ///
 /// # Errors
-/// It is cut short, or a mixture.
+/// A description, if `bytes` are truncated or a mixture of values.
 pub fn value_of(bytes: &[u8], lengths: &[usize]) -> Result<u64, String> {
     let number = bytes.first_chunk().copied().map(u64::from_le_bytes);
     let number = number.filter(|number| ((number & ((1 << LENGTH_BITS) - 1)) as usize) < lengths.len());
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_says_its_number_and_a_mixture_says_none() {
+    fn a_value_has_its_number_and_a_mixture_has_none() {
         let lengths = [8, 30, 4_000];
         let numbers: Vec<u64> = (0..3).map(|length| value_number(7, 9, length)).collect();
         for number in &numbers {

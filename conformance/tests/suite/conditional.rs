@@ -1,15 +1,15 @@
-//! Compare-and-swap and compare-and-remove: by value they behave as a map's would; a token is as good as the state it
-//! was read in, and no better. Then clients that count one key up together under drawn schedules, and one whose key is
-//! removed and inserted between its read and its swap, at every step of either.
+//! Tests of compare-and-swap and compare-and-remove. By value they behave as a map's would; a token succeeds exactly as
+//! long as the state it was read in is unchanged. Then clients increment one key together under drawn schedules, and a
+//! key is removed and inserted between a client's read and its swap, at every step of either.
 //!
-//! By value runs on every preset; tokens on those with versions of 32 bits, because the narrow ones of `paper` return,
-//! which is why the public interface refuses to hand them out there.
+//! Tests by value run on every preset; those of tokens on presets with 32-bit versions, because the narrow ones of
+//! `paper` wrap around, which is why the public interface hands out no tokens there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use guira_conformance::{Bench, KeyFinder, Model, Moment, Op, Sampling, Seen, SteppedLane, TestClient};
+use guira_conformance::{Bench, KeyFinder, Model, Observed, Op, Sampling, StepPoint, SteppedLane, TestClient};
 use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::{EntryFormat, Preset};
 use guira_rcuckoo::{Change, ClientConfig, Error, ErrorKind, Expected, Outcome, Token};
@@ -17,18 +17,18 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 
 const SEED: u64 = 11;
 const OPERATIONS: u64 = 1_000;
-/// Tokens a run keeps to use later.
+/// Tokens that a run keeps to use later.
 const HELD_TOKENS: usize = 16;
-/// Different values of a key: few, so that values come back.
+/// Different values of a key: few, so that values repeat.
 const VALUES: u64 = 8;
-/// Schedules of one race, by scheduler.
+/// Schedules of one race, for each scheduler.
 const SCHEDULES: usize = 200;
 const PCT_DEPTH: usize = 3;
 
 const FORMATS: [&str; 3] = ["fixed:4:4", "fixed:8:8", "bytes:64"];
 
-/// A key and its values, of the sizes `format` has: around the largest that fits in a row, two of one length that does
-/// not, numbers, empty ones.
+/// Returns key `i`, of a size that `format` has. Its values are around the largest that fits in a row, two of one
+/// length that does not, numbers, and empty ones.
 fn key(format: EntryFormat, i: u64) -> Vec<u8> {
     let bytes = match format {
         EntryFormat::Fixed { key_bytes, .. } => usize::from(key_bytes),
@@ -56,7 +56,7 @@ struct Held {
     changes: u64,
 }
 
-/// What conditional changes came to, so that no run proves nothing.
+/// Counts of outcomes, which ensure that no run is vacuous.
 #[derive(Debug, Default)]
 struct Tally {
     by_value: BTreeMap<String, u64>,
@@ -66,7 +66,7 @@ struct Tally {
     token_missing: u64,
 }
 
-/// A table, what it must hold, and how often each key has changed.
+/// A table, its expected contents, and how often each key has changed.
 struct Run {
     bench: Bench,
     clients: [TestClient; 2],
@@ -94,7 +94,7 @@ impl Run {
         }
     }
 
-    /// One operation by value, by either client.
+    /// Does one operation by value, by either client.
     fn step(&mut self, keys: u64) {
         let key = key(self.format, self.rng.below(keys));
         let value = value(self.format, key.len(), self.rng.below(VALUES));
@@ -113,12 +113,12 @@ impl Run {
         let client = &mut self.clients[self.rng.below(2) as usize];
         let (before, expected) = (self.model.clone(), self.model.apply(&op));
         match client.apply(&op) {
-            Err(Error { kind: ErrorKind::Full { .. }, .. }) if expected == Seen::Outcome(Outcome::Inserted) => {
+            Err(Error { kind: ErrorKind::Full { .. }, .. }) if expected == Observed::Outcome(Outcome::Inserted) => {
                 return self.model = before;
             }
             seen => assert_eq!(seen, Ok(expected.clone()), "{op:x?}"),
         }
-        let Seen::Outcome(outcome) = expected else { return };
+        let Observed::Outcome(outcome) = expected else { return };
         if matches!(op, Op::Swap(..) | Op::RemoveIf(..)) {
             *self.tally.by_value.entry(format!("{outcome:?}")).or_default() += 1;
         }
@@ -146,7 +146,7 @@ impl Run {
         self.changes.get(key).copied().unwrap_or(0)
     }
 
-    /// Reads a key, and keeps the token if there is one.
+    /// Reads a key, and keeps its token if it has one.
     fn hold(&mut self, keys: u64) {
         let key = key(self.format, self.rng.below(keys));
         let found = self.clients[self.rng.below(2) as usize].get_versioned(&key).expect("the heap reads");
@@ -159,7 +159,7 @@ impl Run {
         self.held.push(Held { changes: self.changes_of(&key), key, token });
     }
 
-    /// Uses one of the tokens that are held, new or old.
+    /// Uses one of the kept tokens, new or old.
     fn use_token(&mut self) {
         if self.held.is_empty() {
             return;
@@ -167,7 +167,7 @@ impl Run {
         let held = self.held[self.rng.below(self.held.len() as u64) as usize].clone();
         let value = value(self.format, held.key.len(), self.rng.below(VALUES));
         let client = &mut self.clients[self.rng.below(2) as usize];
-        // Whether its row has changed since, which decides for inline entries.
+        // Whether the key's row has changed since decides for inline entries.
         let row_is_same = match held.token {
             Token::Inline { row, version } => {
                 self.bench.table.rows().trailer(&self.bench.row_words(row)).version() == version
@@ -185,7 +185,7 @@ impl Run {
         match outcome {
             Outcome::Replaced | Outcome::Removed => {
                 assert!(is_unchanged, "[R-CAS-2] {held:x?} is stale, and was taken for fresh", held = held.key);
-                assert_eq!(self.model.apply(&op), Seen::Outcome(outcome));
+                assert_eq!(self.model.apply(&op), Observed::Outcome(outcome));
                 self.tally.token_done += 1;
             }
             Outcome::Different => {
@@ -214,10 +214,10 @@ impl Run {
     }
 }
 
-/// [R-CAS-1] By value, on every preset, `paper` with its own locking too: a change takes place if and only if the value
-/// is the expected one.
+/// [R-CAS-1] By value, on every preset, `paper` with its own locking too: a change takes effect if and only if the
+/// value is the expected one.
 #[test]
-fn changes_by_value_are_those_of_a_map() {
+fn changes_by_value_match_a_map() {
     for (preset, format) in Preset::ALL.into_iter().flat_map(|preset| FORMATS.map(|format| (preset, format))) {
         for (profile, keys) in Profile::ALL.into_iter().flat_map(|profile| [(profile, 6), (profile, 250)]) {
             let mut run = Run::new(preset, format, profile, SEED + keys);
@@ -231,8 +231,8 @@ fn changes_by_value_are_those_of_a_map() {
     }
 }
 
-/// [R-CAS-2] By token: never after a change of the key, whatever its value is now; always if neither the key nor, for
-/// an inline entry, its row has changed.
+/// [R-CAS-2] By token: a change never takes effect after a change of the key, whatever its value is now, and always if
+/// neither the key nor, for an inline entry, its row has changed.
 #[test]
 fn changes_by_token_depend_on_the_state() {
     for (preset, format) in [Preset::Hardened, Preset::Tiny].into_iter().flat_map(|p| FORMATS.map(|f| (p, f))) {
@@ -254,20 +254,19 @@ fn changes_by_token_depend_on_the_state() {
     }
 }
 
-/// The format's shapes of one key: in its row, and in an extent where there are any.
-fn shapes(format: &str) -> &'static [(u64, u64)] {
-    // Values of equal length each: one key's first value, and another.
+/// Returns pairs of values for each placement of one key: in its row, and in an extent if the format has them.
+fn value_pairs(format: &str) -> &'static [(u64, u64)] {
+    // Each pair has equal lengths: one key's first value, and another.
     if format == "bytes:64" { &[(1, 2), (3, 4), (5, 6)] } else { &[(1, 2)] }
 }
 
-/// [R-CAS-1] [R-CAS-2] A value that goes and comes back, by updates or by a removal, is the same value, and another
-/// state.
+/// [R-CAS-1] [R-CAS-2] A value that is replaced or removed and then restored is the same value, in another state.
 #[test]
-fn a_value_that_came_back_is_not_the_same_state() {
+fn a_restored_value_is_not_the_same_state() {
     for (profile, format) in Profile::ALL.into_iter().flat_map(|profile| FORMATS.map(|format| (profile, format))) {
-        for (first, second) in shapes(format) {
+        for (first, second) in value_pairs(format) {
             for removes in [false, true] {
-                println!("profile {profile}, {format}, values {first} and {second}, removed meanwhile: {removes}");
+                println!("profile {profile}, {format}, values {first} and {second}, removed in between: {removes}");
                 let bench = Bench::of_rows(Preset::Hardened, format, 64, profile, SEED);
                 let (mut client, mut other) = (bench.client(0), bench.client(1));
                 let format = bench.table.config().format;
@@ -292,8 +291,8 @@ fn a_value_that_came_back_is_not_the_same_state() {
     }
 }
 
-/// [R-CAS-2] A neighbour in the row takes an inline token with it; a token of an extent stands, even when the entry is
-/// moved to another row.
+/// [R-CAS-2] A change of a neighbour in the row makes an inline token stale; a token of an extent stays valid, even
+/// when the entry is moved to another row.
 #[test]
 fn neighbours_make_inline_tokens_stale_and_no_others() {
     for profile in Profile::ALL {
@@ -310,7 +309,7 @@ fn neighbours_make_inline_tokens_stale_and_no_others() {
         assert!(matches!(large_token, Token::Extent { .. }));
         client.apply(&Op::Put(neighbour.to_vec(), vec![2; 4])).unwrap();
         let refused = client.swap(&inline, Expected::Unchanged(inline_token), &[7]);
-        assert_eq!(refused, Ok(Outcome::Different), "nobody changed it, and yet");
+        assert_eq!(refused, Ok(Outcome::Different), "it was not changed, and yet");
         let (_, again) = client.get_versioned(&inline).unwrap().unwrap();
         assert_eq!(client.swap(&inline, Expected::Unchanged(again), &[7]), Ok(Outcome::Replaced), "read again");
         assert_eq!(client.swap(&large, Expected::Unchanged(large_token), &[8; 70]), Ok(Outcome::Replaced));
@@ -348,16 +347,16 @@ fn tokens_of_extents_move_with_their_entries() {
     }
 }
 
-/// How a counter's client makes sure that nobody counted in between.
+/// The way in which a client detects other increments between its read and its swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Value,
     Token,
-    /// By nothing: it adds under the locks.
+    /// No detection: it adds under the locks.
     Addition,
 }
 
-/// A counter of `bytes` bytes.
+/// Returns a counter of `bytes` bytes.
 fn counter(count: u64, bytes: usize) -> Vec<u8> {
     count.to_le_bytes().iter().copied().cycle().take(bytes).collect()
 }
@@ -366,7 +365,7 @@ fn count_of(value: &[u8]) -> u64 {
     u64::from_le_bytes(value[..8].try_into().expect("eight bytes"))
 }
 
-/// A small table with a counter of `bytes` bytes at 0, and its key.
+/// Creates a small table with a counter of `bytes` bytes at 0; returns it with the counter's key.
 fn counter_bench(bytes: usize, profile: Profile) -> (Bench, Vec<u8>) {
     let format = if bytes > 8 { "bytes:24" } else { "fixed:8:8" };
     let bench = Bench::of_rows(Preset::Tiny, format, 64, Profile::Shm, SEED);
@@ -375,14 +374,14 @@ fn counter_bench(bytes: usize, profile: Profile) -> (Bench, Vec<u8>) {
     (bench.under(profile), key)
 }
 
-fn stepped(bench: &Bench, slot: u16, step: Box<dyn FnMut(Moment) + Send>) -> TestClient<SteppedLane> {
+fn stepped(bench: &Bench, slot: u16, step: Box<dyn FnMut(StepPoint) + Send>) -> TestClient<SteppedLane> {
     let config = ClientConfig { cache_bytes: 1 << 10, ..ClientConfig::for_table(&bench.table) };
     let quiet =
         bench.client_with(slot, SteppedLane::new(&bench.region, Sampling::Descending, Box::new(|_| ())), config);
     quiet.through(SteppedLane::new(&bench.region, Sampling::Descending, step))
 }
 
-/// Reads and swaps until one swap is done.
+/// Reads and swaps until one swap succeeds.
 fn count_up(client: &mut TestClient<SteppedLane>, key: &[u8], by: By) {
     /// Far more than the other client's changes.
     const TRIES: usize = 100;
@@ -402,10 +401,10 @@ fn count_up(client: &mut TestClient<SteppedLane>, key: &[u8], by: By) {
     panic!("{TRIES} swaps in a row met another change");
 }
 
-/// [R-CAS-1] [R-CAS-2] [R-ADD-1] Two clients count one key up, three times each, switching before any word: no count is
-/// lost.
+/// [R-CAS-1] [R-CAS-2] [R-ADD-1] Two clients increment one key, three times each, switching before any word: no
+/// increment is lost.
 #[test]
-fn no_count_is_lost() {
+fn concurrent_increments_are_not_lost() {
     const COUNTS: u64 = 3;
     let ways = [By::Value, By::Token, By::Addition];
     for (profile, by) in Profile::ALL.into_iter().flat_map(|profile| ways.map(|by| (profile, by))) {
@@ -420,7 +419,7 @@ fn no_count_is_lost() {
                         let (bench, key, point) = (bench.clone(), key.clone(), Arc::clone(&point));
                         shuttle::thread::spawn(move || {
                             let step = move |moment| match moment {
-                                Moment::Pause => shuttle::thread::yield_now(),
+                                StepPoint::Pause => shuttle::thread::yield_now(),
                                 _ => _ = point.load(shuttle::sync::atomic::Ordering::SeqCst),
                             };
                             let mut client = stepped(&bench, slot, Box::new(step));
@@ -443,21 +442,24 @@ fn no_count_is_lost() {
     }
 }
 
-/// What the other client does at one step of the first: removes the key and inserts it with the value it had. It may
-/// meet the first client's lock, and then does nothing.
-fn replace_by_itself(other: &mut TestClient, key: &[u8], value: &[u8]) -> bool {
+/// Acts as the other client at one step of the first: removes the key and inserts it with the value it had. If it meets
+/// the first client's lock, it does nothing.
+fn remove_and_reinsert(other: &mut TestClient, key: &[u8], value: &[u8]) -> bool {
     match other.apply(&Op::Remove(key.to_vec())) {
-        Ok(Seen::Outcome(Outcome::Removed)) => {
-            assert_eq!(other.apply(&Op::Insert(key.to_vec(), value.to_vec())), Ok(Seen::Outcome(Outcome::Inserted)));
+        Ok(Observed::Outcome(Outcome::Removed)) => {
+            assert_eq!(
+                other.apply(&Op::Insert(key.to_vec(), value.to_vec())),
+                Ok(Observed::Outcome(Outcome::Inserted))
+            );
             true
         }
-        Ok(Seen::Outcome(Outcome::Missing)) | Err(Error { kind: ErrorKind::Busy { .. }, .. }) => false,
+        Ok(Observed::Outcome(Outcome::Missing)) | Err(Error { kind: ErrorKind::Busy { .. }, .. }) => false,
         answer => panic!("the other client got {answer:?}"),
     }
 }
 
-/// Runs a read and a swap, and the other client's removal and insert at step `at` of it. The outcome of the swap, and
-/// whether the other client acted, and when; nothing if there is no such step.
+/// Runs a read and a swap, with the other client's removal and insert at step `at`. Returns the outcome of the swap,
+/// whether the other client acted, and when; `None` if there is no such step.
 fn race_at(bytes: usize, profile: Profile, by: By, at: u64) -> Option<(Outcome, bool, u64)> {
     let (bench, key) = counter_bench(bytes, profile);
     let steps = Arc::new(AtomicU64::new(0));
@@ -467,11 +469,11 @@ fn race_at(bytes: usize, profile: Profile, by: By, at: u64) -> Option<(Outcome, 
     let (counted, did, of) = (Arc::clone(&steps), Arc::clone(&acted), key.clone());
     let step = move |_| {
         if counted.fetch_add(1, Ordering::Relaxed) == at {
-            did.store(replace_by_itself(&mut other, &of, &counter(0, bytes)), Ordering::Relaxed);
+            did.store(remove_and_reinsert(&mut other, &of, &counter(0, bytes)), Ordering::Relaxed);
         }
     };
     let mut client = stepped(&bench, 0, Box::new(step));
-    let (value, token) = client.get_versioned(&key).expect("a lookup").expect("it is there again before anybody looks");
+    let (value, token) = client.get_versioned(&key).expect("a lookup").expect("it is back before any lookup");
     let read_steps = steps.load(Ordering::Relaxed);
     let expected = if by == By::Value { Expected::Value(&value) } else { Expected::Unchanged(token) };
     let outcome = client.swap(&key, expected, &counter(1, bytes)).expect("a swap");
@@ -485,9 +487,9 @@ fn race_at(bytes: usize, profile: Profile, by: By, at: u64) -> Option<(Outcome, 
 }
 
 /// [R-CAS-1] [R-CAS-2] The key is removed and inserted with its old value, at every step of a read and a swap: by value
-/// the swap cannot know, and takes place; by token it is refused if that happened after the read.
+/// the swap cannot detect this, and takes effect; by token it is refused if that happened after the read.
 #[test]
-fn a_key_that_was_replaced_by_itself_is_noticed_by_token() {
+fn a_token_detects_a_key_removed_and_reinserted() {
     for (profile, bytes) in Profile::ALL.into_iter().flat_map(|profile| [(profile, 8), (profile, 60)]) {
         let (mut refused, mut done, mut before_lock) = (0, 0, 0);
         for at in 0.. {
@@ -500,7 +502,7 @@ fn a_key_that_was_replaced_by_itself_is_noticed_by_token() {
                     refused += 1;
                 }
                 Outcome::Replaced => {
-                    // The first step of the swap is its try of the lock: between read and lock nothing may pass.
+                    // The first step of the swap is its attempt at the lock: nothing may pass between read and lock.
                     assert!(!acted || at < read_steps, "{profile} step {at} of {read_steps}: not noticed");
                     done += 1;
                 }

@@ -1,18 +1,18 @@
-//! Real threads on one table: eight clients, hot keys, and entries that are moved all the time. Now and then a thread
-//! gives its processor away between two words of a verb, so that half-written rows and held locks are met on few
+//! Eight real threads, each with a client, on one table with hot keys and constantly moving entries. Occasionally a
+//! thread yields its processor between two words of a verb, so that half-written rows and held locks are met on few
 //! processors too.
 //!
-//! Three kinds of keys. *Steady* keys always exist, and one thread alone changes each of them: nobody may ever miss
-//! one or see its counter go back. *Fickle* keys are inserted and removed by one thread each, which knows what every
-//! answer must be; they force the steady ones to move. *Shared* keys are changed by everybody: what is read must have
-//! been written for that key, and in the end inserts less removes must be what is there. Afterwards the table is
-//! audited. Each table is worked on for 0.6 s, with `GUIRA_LONG=1` for 2.5 s.
+//! There are three kinds of keys. *Steady* keys always exist, and one thread alone changes each of them: no lookup may
+//! miss one or see its counter decrease. *Fickle* keys are inserted and removed by one thread each, which knows what
+//! every answer must be; they force the steady ones to move. *Shared* keys are changed by all threads: a value that is
+//! read must have been written for that key, and in the end the presence of a key must equal its inserts less its
+//! removes. Afterwards the table is audited. Each table is worked on for 0.6 s, with `GUIRA_LONG=1` for 2.5 s.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use guira_conformance::{Bench, Op, Seen, TestClient};
+use guira_conformance::{Bench, Observed, Op, TestClient};
 use guira_fabric::heap::Next;
 use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::Preset;
@@ -20,19 +20,19 @@ use guira_rcuckoo::{ClientConfig, Counters, Outcome};
 
 const THREADS: u64 = 8;
 const SEED: u64 = 77;
-/// Steps of a lane after which a thread gives its processor away, on average.
+/// Average number of lane steps after which a thread yields its processor.
 const YIELD_ONE_IN: u64 = 40;
 
-/// What one case runs on.
+/// The parameters of one case.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     preset: Preset,
     format: &'static str,
     profile: Profile,
     rows: u64,
-    /// Steady keys; there are half as many shared ones.
+    /// The number of steady keys; there are half as many shared ones.
     steady: u64,
-    /// Fickle keys of each thread.
+    /// The number of fickle keys of each thread.
     fickle: u64,
     time: Duration,
 }
@@ -49,15 +49,15 @@ fn key(kind: Kind, i: u64) -> Vec<u8> {
 }
 
 impl Case {
-    /// A value says for which key it was written, by whom, and for the how manyth time. In formats with extents it is
-    /// padded, with its own bytes, to a size that differs from one to the next.
+    /// Returns a value that encodes its key, its writer, and the writer's counter. In formats with extents it is
+    /// padded, with bytes of its own, to a size that varies from one to the next.
     fn value(&self, kind: Kind, i: u64, writer: u64, counter: u64) -> Vec<u8> {
         let word = ((kind as u64) << 62 | i << 46 | writer << 40 | counter).to_le_bytes();
         let bytes = if self.format.starts_with("bytes") { 8 + (counter * 13 % 120) as usize } else { 8 };
         word.iter().copied().cycle().take(bytes).collect()
     }
 
-    /// Writer and counter of a value, after checking that it was written for this key, as a whole.
+    /// Returns writer and counter of a value, after checking that it was written for this key, as a whole.
     fn parse(&self, kind: Kind, i: u64, value: &[u8]) -> (u64, u64) {
         let word = u64::from_le_bytes(value[..8].try_into().expect("eight bytes"));
         let (writer, counter) = (word >> 40 & 0x3f, word & 0xff_ffff_ffff);
@@ -66,15 +66,15 @@ impl Case {
     }
 }
 
-/// What the threads of a case share beside the table.
+/// State that the threads of a case share, besides the table.
 struct Shared {
     case: Case,
-    /// Inserts less removes of each shared key.
+    /// Inserts minus removes of each shared key.
     presence: Vec<AtomicI64>,
     stop: AtomicBool,
 }
 
-/// One thread: its client, and what it knows.
+/// One thread's client and its knowledge.
 struct Worker<'s> {
     shared: &'s Shared,
     me: u64,
@@ -90,7 +90,7 @@ struct Worker<'s> {
 }
 
 impl Worker<'_> {
-    fn apply(&mut self, op: &Op) -> Seen {
+    fn apply(&mut self, op: &Op) -> Observed {
         self.operations += 1;
         self.client.apply(op).unwrap_or_else(|error| panic!("thread {} {op:x?}: {error}", self.me))
     }
@@ -111,7 +111,7 @@ impl Worker<'_> {
 
     fn read(&mut self, kind: Kind, i: u64) {
         let seen = self.apply(&Op::Get(key(kind, i)));
-        let Seen::Value(value) = seen else { panic!("a lookup answers with a value") };
+        let Observed::Value(value) = seen else { panic!("a lookup answers with a value") };
         let Some(value) = value else {
             assert_eq!(kind, Kind::Fickle, "thread {} missed {kind:?} key {i}, which always exists", self.me);
             return;
@@ -135,10 +135,10 @@ impl Worker<'_> {
         let (op, wanted) = match self.rng.below(3) {
             0 => (Op::Put(key, value), Outcome::Replaced),
             1 => (Op::Update(key, value), Outcome::Replaced),
-            // An insert of what exists changes nothing: the counter is used up all the same.
+            // An insert of an existing key changes nothing, but the counter is used up.
             _ => (Op::Insert(key, value), Outcome::Exists),
         };
-        assert_eq!(self.apply(&op), Seen::Outcome(wanted), "thread {} steady key {i}", self.me);
+        assert_eq!(self.apply(&op), Observed::Outcome(wanted), "thread {} steady key {i}", self.me);
     }
 
     /// Fickle keys of a thread are numbered from its own on, in steps of 8.
@@ -160,12 +160,12 @@ impl Worker<'_> {
             (_, None) => (Op::Insert(key, value), Outcome::Inserted, Some(counter)),
             (_, Some(_)) => (Op::Remove(key), Outcome::Removed, None),
         };
-        assert_eq!(self.apply(&op), Seen::Outcome(outcome), "thread {} fickle key {i}, had {known:?}", self.me);
+        assert_eq!(self.apply(&op), Observed::Outcome(outcome), "thread {} fickle key {i}, had {known:?}", self.me);
         match after {
             Some(counter) => self.fickle.insert(i, counter),
             None => self.fickle.remove(&i),
         };
-        let Seen::Value(value) = self.apply(&Op::Get(op.key().to_vec())) else {
+        let Observed::Value(value) = self.apply(&Op::Get(op.key().to_vec())) else {
             panic!("a lookup answers with a value")
         };
         let read = value.map(|value| case.parse(Kind::Fickle, i, &value).1);
@@ -185,15 +185,17 @@ impl Worker<'_> {
             _ => Op::Get(key),
         };
         match self.apply(&op) {
-            Seen::Outcome(Outcome::Inserted) => _ = self.shared.presence[i as usize].fetch_add(1, Ordering::Relaxed),
-            Seen::Outcome(Outcome::Removed) => _ = self.shared.presence[i as usize].fetch_sub(1, Ordering::Relaxed),
-            Seen::Value(Some(value)) => _ = case.parse(Kind::Shared, i, &value),
-            Seen::Outcome(_) | Seen::Value(None) => {}
+            Observed::Outcome(Outcome::Inserted) => {
+                _ = self.shared.presence[i as usize].fetch_add(1, Ordering::Relaxed)
+            }
+            Observed::Outcome(Outcome::Removed) => _ = self.shared.presence[i as usize].fetch_sub(1, Ordering::Relaxed),
+            Observed::Value(Some(value)) => _ = case.parse(Kind::Shared, i, &value),
+            Observed::Outcome(_) | Observed::Value(None) => {}
         }
     }
 }
 
-/// What a worker ends with: its fickle keys, its operations, what its client met.
+/// A worker's result: its fickle keys, its operations, and its client's counters.
 type Report = (HashMap<u64, u64>, u64, Counters);
 
 fn work(bench: &Bench, shared: &Shared, me: u64) -> Report {
@@ -219,7 +221,7 @@ fn run(case: Case) {
     let mut first = bench.client(60);
     for i in 0..case.steady {
         let op = Op::Put(key(Kind::Steady, i), case.value(Kind::Steady, i, i % THREADS, 0));
-        assert_eq!(first.apply(&op), Ok(Seen::Outcome(Outcome::Inserted)));
+        assert_eq!(first.apply(&op), Ok(Observed::Outcome(Outcome::Inserted)));
     }
     let presence = (0..case.steady.div_ceil(2)).map(|_| AtomicI64::new(0)).collect();
     let shared = Shared { case, presence, stop: AtomicBool::new(false) };
@@ -258,7 +260,7 @@ fn run(case: Case) {
     );
 }
 
-/// Every profile in turn, each for a while.
+/// Runs every profile in turn, each for a while.
 fn run_all(preset: Preset, format: &'static str, rows: u64, steady: u64, fickle: u64) {
     let is_long = std::env::var_os("GUIRA_LONG").is_some_and(|value| value == "1");
     let time = Duration::from_millis(if is_long { 2_500 } else { 625 });
@@ -279,19 +281,19 @@ fn eight_keys_in_tiny_rows() {
     run_all(Preset::Tiny, "fixed:8:8", 64, 8, 22);
 }
 
-/// [R-LOCK-3] [R-READ-3] [R-INSERT-3] A thousand keys in a crowded table of rows as they are by default.
+/// [R-LOCK-3] [R-READ-3] [R-INSERT-3] A thousand keys in a crowded table of default rows.
 #[test]
 fn a_thousand_keys_in_hardened_rows() {
     run_all(Preset::Hardened, "fixed:8:8", 320, 1000, 160);
 }
 
-/// [R-LOCK-4] [R-READ-5] [R-UPDATE-1] Eight keys in rows as they are by default.
+/// [R-LOCK-4] [R-READ-5] [R-UPDATE-1] Eight keys in default rows.
 #[test]
 fn eight_keys_in_hardened_rows() {
     run_all(Preset::Hardened, "fixed:8:8", 64, 8, 72);
 }
 
-/// [R-READ-6] [R-EXTENT-1] [R-EXTENT-4] [R-UPDATE-2] Hot keys whose values come and go between rows and extents.
+/// [R-READ-6] [R-EXTENT-1] [R-EXTENT-4] [R-UPDATE-2] Hot keys whose values alternate between rows and extents.
 #[test]
 fn hot_keys_in_extents() {
     run_all(Preset::Tiny, "bytes:24", 64, 24, 18);

@@ -1,5 +1,5 @@
 //! Exact round trips of every operation without contention, under the promises of every fabric, and over real
-//! connections to a memory node, which counts for itself what it executes.
+//! connections to a memory node, which has its own count of what it executes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,12 +10,12 @@ use guira_fabric::{Lane, Profile, Region, Traffic, VerbCounts};
 use guira_layout::{Preset, TableConfig};
 use guira_rcuckoo::{Change, Error, Expected, NewValue, Outcome, read_slot, slots};
 
-/// Where batches are sent to.
+/// The destination of batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Nowhere: the heap promises what a fabric does.
+    /// The heap, with the promises of this profile.
     Heap(Profile),
-    /// To a memory node.
+    /// A memory node.
     Node,
 }
 
@@ -31,7 +31,7 @@ impl Way {
         }
     }
 
-    /// A round trip to a node is some thousand times as long.
+    /// A round trip to a node takes about a thousand times as long.
     fn rows(self, rows: u64) -> u64 {
         match self {
             Way::Heap(_) => rows,
@@ -69,7 +69,7 @@ impl Subject {
         bench.client(slot).through(lane)
     }
 
-    /// What `action` sent and received, by its lane's count, which must be that of the node.
+    /// Returns the traffic of `action` by its lane's count, which must equal that of the node.
     fn traffic_of<T>(&mut self, action: impl FnOnce(&mut TestClient<AnyLane>) -> T) -> (T, Traffic) {
         let before = self.executed();
         let (result, traffic) = self.client.traffic_of(action);
@@ -85,7 +85,7 @@ impl Subject {
         (result, traffic)
     }
 
-    /// Requests and verbs that the node has executed, if there is one.
+    /// Returns the requests and verbs that the node has executed, if there is one.
     fn executed(&self) -> Option<(u64, VerbCounts)> {
         let counters = self.node.as_ref()?.counters();
         let (reads, writes) = (counters.reads, counters.writes);
@@ -107,7 +107,7 @@ fn filled(way: Way, format: &str, rows: u64, percent: u64) -> (Subject, u64) {
     (subject, keys)
 }
 
-/// A table and its client, and another lane through which places for the client's extents are found.
+/// Creates a table, its client, and another lane through which the client's extents are allocated.
 fn with_extents(way: Way) -> (Subject, HeapLane, Extents) {
     let subject = Subject::of_rows(Preset::Hardened, "bytes:64", 256, way);
     let owner = subject.client.client.owner();
@@ -115,13 +115,13 @@ fn with_extents(way: Way) -> (Subject, HeapLane, Extents) {
     (subject, lane, extents)
 }
 
-/// The answer of `operation`, and the round trips it took.
+/// Returns the answer of `operation` and the round trips it took.
 fn with_trips<T>(
     subject: &mut Subject,
     operation: impl FnOnce(&mut TestClient<AnyLane>) -> Result<T, Error>,
 ) -> (T, u64) {
     let (answer, traffic) = subject.traffic_of(operation);
-    (answer.expect("nobody contends, and nothing is damaged"), traffic.round_trips)
+    (answer.expect("no contention and no damage"), traffic.round_trips)
 }
 
 fn get(subject: &mut Subject, key: &[u8]) -> (Option<Vec<u8>>, u64) {
@@ -133,8 +133,8 @@ fn change(subject: &mut Subject, key: &[u8], change: Change<'_>) -> (Outcome, u6
     (changed.outcome, trips)
 }
 
-/// [R-READ-1] [R-UPDATE-1] [R-ADD-1] A hit is 1 round trip; update, addition, remove and put on an existing key are
-/// exactly 2.
+/// [R-READ-1] [R-UPDATE-1] [R-ADD-1] A hit takes 1 round trip; an update, addition, remove or put on an existing key
+/// takes exactly 2.
 #[test]
 fn remote_operations_cost_what_they_promise() {
     for way in Way::remote() {
@@ -156,7 +156,8 @@ fn remote_operations_cost_what_they_promise() {
     }
 }
 
-/// [R-READ-6] [R-UPDATE-2] An extent hit is exactly 2 round trips; changing an existing extent key is 3, a new one 2.
+/// [R-READ-6] [R-UPDATE-2] An extent hit takes exactly 2 round trips; changing an existing extent key takes 3, a new
+/// one 2.
 #[test]
 fn extents_cost_what_they_promise() {
     for way in Way::remote() {
@@ -176,7 +177,8 @@ fn extents_cost_what_they_promise() {
     }
 }
 
-/// [R-CAS-1] [R-CAS-2] A swap of an inline key is 2 round trips whether it takes place or not, and so is its removal.
+/// [R-CAS-1] [R-CAS-2] A swap or conditional removal of an inline key takes 2 round trips whether it takes effect or
+/// not.
 #[test]
 fn conditional_changes_of_inline_keys_cost_what_changes_do() {
     for way in Way::remote() {
@@ -200,8 +202,8 @@ fn conditional_changes_of_inline_keys_cost_what_changes_do() {
     }
 }
 
-/// [R-CAS-1] [R-CAS-2] Of an extent key, by token or by a value of another length, 3: its key is read. By a value of
-/// the same length 4: its value is read, too.
+/// [R-CAS-1] [R-CAS-2] A conditional change of an extent key takes 3 round trips by token or by a value of another
+/// length, because its key is read, and 4 by a value of the same length, because its value is read, too.
 #[test]
 fn conditional_changes_of_extent_keys_cost_what_they_promise() {
     for way in Way::remote() {
@@ -319,7 +321,7 @@ fn records_are_written_when_a_death_could_leave_half_a_change() {
             let moved = after.moves > before.moves;
             assert_eq!(after.records - before.records, u64::from(moved || always), "{way}: put {i}");
             let rows = after.moves - before.moves + 1;
-            // The record and its retirement; what it says of further rows is a WRITE of its own.
+            // A commit has the record and its retirement; the record's part for further rows is a WRITE of its own.
             let record = if moved { 3 } else { 2 * (after.records - before.records) };
             assert_eq!(traffic.verbs.writes, rows + record, "{way}: put {i}");
         }
@@ -327,15 +329,15 @@ fn records_are_written_when_a_death_could_leave_half_a_change() {
     }
 }
 
-/// [R-INSERT-2] What the cache says may be stale: that costs round trips, never a key.
+/// [R-INSERT-2] A stale cache costs round trips, never a key.
 #[test]
-fn a_stale_cache_costs_trips_only() {
+fn a_stale_cache_costs_only_round_trips() {
     for way in [Way::Heap(Profile::Mlx5), Way::Node] {
         let subject = Subject::of_rows(Preset::Hardened, "fixed:8:8", 64, way);
         let Subject { bench, client: mut stale, node } = subject;
         let mut busy = Subject::client_of(&bench, node.as_ref(), 1);
-        let keys = bench.table.config().max_entries() * 90 / 100;
-        // Sees every row while it is almost empty, and remembers that.
+        let keys = bench.table.config().slots() * 90 / 100;
+        // The client sees every row while it is almost empty, and caches that.
         for i in 0..40 {
             stale.put(&key(i), &key(i)).unwrap();
         }
@@ -354,8 +356,8 @@ fn a_stale_cache_costs_trips_only() {
     }
 }
 
-/// Who has a table open is asked of as many slots at once as the fabric takes READs, 256 at most; and of each is told
-/// what it says when it is read alone.
+/// All slots are read in groups as large as the fabric takes READs, 256 at most; and each result equals that of reading
+/// the slot alone.
 #[test]
 fn all_slots_are_read_in_a_few_round_trips() {
     for (profile, most) in [(Profile::Shm, 256), (Profile::Tcp, 256), (Profile::Mlx5, 256), (Profile::Rxe, 128)] {

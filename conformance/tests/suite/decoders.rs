@@ -1,8 +1,8 @@
-//! Every decoder keeps its promises on the corpora in `fuzz/corpus` and on changed copies of them: the harnesses of
-//! the fuzz targets, on every toolchain.
+//! Every decoder keeps its promises on the corpora in `fuzz/corpus` and on mutated copies of them: the harnesses of the
+//! fuzz targets, on every toolchain.
 //!
-//! A case is named by its harness and its number, which is its seed and all that is drawn. An input that breaks a
-//! promise is printed in full; kept as a file of the corpus, it is tried again by every run.
+//! A case is identified by its harness and its number, which is its seed. An input that breaks a promise is printed in
+//! full; kept as a file of the corpus, it is tried by every later run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use guira_conformance::harness::{Answer, HARNESSES, Harness, mutate};
 use guira_fabric::SplitMix64;
 
-/// Changed inputs of each harness.
+/// Mutated inputs of each harness.
 const CASES: u64 = 10_000;
 
-/// Runs a harness on an input, and says which one if a promise is broken.
+/// Runs a harness on an input, and names the input if a promise is broken.
 fn run(harness: &Harness, origin: &str, input: &[u8]) -> Answer {
     let answer = panic::catch_unwind(AssertUnwindSafe(|| (harness.run)(input)));
     answer.unwrap_or_else(|_| {
@@ -24,12 +24,12 @@ fn run(harness: &Harness, origin: &str, input: &[u8]) -> Answer {
     })
 }
 
-/// Where the corpora are.
+/// Returns the directory of the corpora.
 fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus")
 }
 
-/// The names in a directory.
+/// Returns the names in a directory.
 fn names_in(directory: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
     let name = |entry: std::io::Result<fs::DirEntry>| {
@@ -39,7 +39,7 @@ fn names_in(directory: &Path) -> BTreeSet<String> {
     entries.map(name).collect()
 }
 
-/// The corpus of a harness, by name.
+/// Returns the corpus of a harness, by name.
 fn inputs(harness: &Harness) -> Vec<(String, Vec<u8>)> {
     let directory = corpus().join(harness.name);
     let read = |name: String| {
@@ -100,7 +100,7 @@ fn targets_and_corpora_are_those_of_the_harnesses() {
     assert_eq!(names_in(&corpus().join("../fuzz_targets")), sources);
 }
 
-/// The canary: a decoder that trusts a length is caught, by the same runner and the same changes.
+/// The canary: a decoder that trusts a length is caught by the same runner with the same mutations.
 #[test]
 fn a_broken_promise_is_found() {
     fn trusting(data: &[u8]) -> Answer {

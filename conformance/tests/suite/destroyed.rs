@@ -1,11 +1,11 @@
-//! Destroyed tables: every lookup and scan that begins afterwards says so, under every preset and profile, within a
-//! bounded number of round trips, and also of rows that somebody was in the middle of writing.
+//! Destroyed tables: every lookup and scan that begins afterwards returns `Destroyed`, under every preset and profile,
+//! within a bounded number of round trips, also for rows that were being written.
 
 use std::sync::atomic::{AtomicU32, Ordering as Std};
 use std::sync::{Arc, Mutex};
 
 use guira_check::{CheckError, table_stats};
-use guira_conformance::{Actors, Bench, Moment, Op, Sampling, SteppedLane, TestClient, block_on};
+use guira_conformance::{Actors, Bench, Op, Sampling, StepPoint, SteppedLane, TestClient, block_on};
 use guira_fabric::memory::{AtomicU64, Ordering};
 use guira_fabric::{FenceProof, Lane, Profile, Region, Traffic};
 use guira_layout::{DESTROYED_TRAILER, LockMask, OwnerId, Preset, RowId, STATE_WORD, TableState};
@@ -18,14 +18,16 @@ const SEED: u64 = 11;
 const KEYS: u64 = 100;
 const ROWS: u64 = 256;
 const STRANGER: OwnerId = OwnerId(40);
-/// A lookup samples its rows, samples them again, and looks at the superblock; in place each row is a trip of its own.
+/// Most round trips of a lookup, which samples its rows, samples them again, and reads the superblock; in place each
+/// row takes a trip of its own.
 const MOST_TRIPS: u64 = 6;
 
 fn key(i: u64) -> [u8; 8] {
     i.to_le_bytes()
 }
 
-/// A table with [`KEYS`] keys, every seventh of them in an extent if the format has any, and a client in slot 0.
+/// Creates a table with [`KEYS`] keys, every seventh of them in an extent if the format has any, and a client in slot
+/// 0.
 fn filled(preset: Preset, format: &str, profile: Profile) -> (Bench, TestClient) {
     println!("destroyed: preset {preset}, format {format}, profile {profile}, seed {SEED}");
     let bench = Bench::of_rows(preset, format, ROWS, profile, SEED);
@@ -45,8 +47,8 @@ fn is_destroyed<T>(result: &Result<T, Error>) -> bool {
     matches!(result, Err(Error { kind: ErrorKind::Destroyed, .. }))
 }
 
-/// [R-DESTROY-2] Hits in both rows, in extents, misses, many keys at once, by readers and clients that had found them
-/// before.
+/// [R-DESTROY-2] Hits in both rows and in extents, misses, and lookups of many keys are refused, by readers and clients
+/// that had found the keys before.
 #[test]
 fn lookups_of_a_destroyed_table_are_refused() {
     for preset in Preset::ALL {
@@ -74,7 +76,7 @@ fn lookups_of_a_destroyed_table_are_refused() {
     }
 }
 
-/// [R-DESTROY-2] Whoever reads rows in turn, samples how many there are, or wants a snapshot, is told as well.
+/// [R-DESTROY-2] Scans of rows in turn, samples of the number of entries, and snapshots are refused as well.
 #[test]
 fn scans_of_a_destroyed_table_are_refused() {
     for preset in Preset::ALL {
@@ -94,16 +96,16 @@ fn scans_of_a_destroyed_table_are_refused() {
     }
 }
 
-/// The lock of the first row of `key`, and that row.
+/// Returns the lock of the first row of `key`, and that row.
 fn lock_of(bench: &Bench, key: &[u8]) -> (LockMask, RowId) {
     let row = bench.table.placement().rows(bench.table.placement().digest(key)).first;
     (bench.table.locks().mask(bench.table.locks().lock_of(row)), row)
 }
 
-/// [R-DESTROY-2] Somebody held a lock when the table was destroyed, and writes a row afterwards: what it wrote is
-/// overwritten, if it does so while destroying waits. Destroying does not wait for ever for those who do not.
+/// [R-DESTROY-2] A client that held a lock when the table was destroyed writes a row afterwards: the row is overwritten
+/// if the client does so while destroying waits. Destroying waits only a bounded time for such clients.
 #[test]
-fn rows_of_changes_under_way_are_overwritten_too() {
+fn destroying_overwrites_rows_of_changes_in_progress() {
     for preset in Preset::ALL {
         for finishes_at_pause in [1, 5, u32::MAX] {
             let (bench, mut client) = filled(preset, "fixed:8:8", Profile::Shm);
@@ -116,7 +118,7 @@ fn rows_of_changes_under_way_are_overwritten_too() {
             let (stranger, pauses) = (bench.clone(), Arc::new(AtomicU32::new(0)));
             let paused = Arc::clone(&pauses);
             let step = move |moment| {
-                if moment == Moment::Pause && paused.fetch_add(1, Std::Relaxed) + 1 == finishes_at_pause {
+                if moment == StepPoint::Pause && paused.fetch_add(1, Std::Relaxed) + 1 == finishes_at_pause {
                     stranger.store(stranger.table.geometry().row(row), &words);
                     device(&stranger, stranger.table.locks().release_addend(STRANGER, lock.mask));
                 }
@@ -129,16 +131,16 @@ fn rows_of_changes_under_way_are_overwritten_too() {
     }
 }
 
-/// Clients that take one lock after the other, write a row each, and have not seen yet that the table is destroyed.
+/// Clients that take one lock after the other, write a row each, and have not noticed yet that the table is destroyed.
 struct Takers {
     bench: Bench,
     lock: LockMask,
     row: RowId,
     words: Vec<u64>,
-    /// Takers that have not had the lock yet.
+    /// Clients that have not had the lock yet.
     left: u32,
     holds: bool,
-    /// Verbs of the destroyer between a release and the next one's attempt.
+    /// Verbs of the destroyer between a release and the next client's attempt.
     gap: u32,
     since_release: u32,
 }
@@ -159,10 +161,10 @@ impl Takers {
         (self.holds, self.since_release) = (false, 0);
     }
 
-    fn step(&mut self, moment: Moment) {
+    fn step(&mut self, moment: StepPoint) {
         match moment {
-            Moment::Pause if self.holds => self.write_and_release(),
-            Moment::Verb if !self.holds && self.left > 0 => {
+            StepPoint::Pause if self.holds => self.write_and_release(),
+            StepPoint::Verb if !self.holds && self.left > 0 => {
                 if self.since_release >= self.gap {
                     self.take();
                 }
@@ -173,10 +175,11 @@ impl Takers {
     }
 }
 
-/// [R-DESTROY-1] [R-DESTROY-2] A 1-bit lock that its holder releases while destroying waits is taken by the next one,
-/// before destroying sees it or right after: once it is seen free, nobody gets it any more, and the row is overwritten.
+/// [R-DESTROY-1] [R-DESTROY-2] A 1-bit lock that its holder releases while destroying waits may be taken by the next
+/// client, before destroying sees it free or right after: once it is seen free, no client gets it any more, and the row
+/// is overwritten.
 #[test]
-fn locks_that_cannot_tell_poison_are_poisoned_again() {
+fn one_bit_locks_are_poisoned_again() {
     for (takers, gap) in [(1, 0), (4, 0), (2, 1), (4, 1), (4, 2)] {
         let (bench, mut client) = filled(Preset::Paper, "fixed:8:8", Profile::Shm);
         let (lock, row) = lock_of(&bench, &key(5));
@@ -194,23 +197,23 @@ fn locks_that_cannot_tell_poison_are_poisoned_again() {
         if takers.holds {
             takers.write_and_release();
         }
-        assert_eq!(takers.word().load(Ordering::Acquire) & lock.mask, lock.mask, "gap {gap}: it is nobody's for good");
+        assert_eq!(takers.word().load(Ordering::Acquire) & lock.mask, lock.mask, "gap {gap}: it stays unowned");
         assert!(is_destroyed(&client.get(&key(5))), "gap {gap}");
     }
 }
 
-/// [R-DESTROY-2] [R-LOCK-7] A lock that was won before the table was destroyed, rows that are read after: `Destroyed`,
-/// not `Corrupt`.
+/// [R-DESTROY-2] [R-LOCK-7] A change that won its lock before the table was destroyed, and reads its rows after,
+/// returns `Destroyed`, not `Corrupt`.
 #[test]
-fn changes_that_meet_rows_of_a_destroyed_table_say_so() {
+fn changes_that_meet_rows_of_a_destroyed_table_report_it() {
     for preset in Preset::ALL {
         let (bench, client) = filled(preset, "fixed:8:8", Profile::Tcp);
         let other = bench.clone();
         let mut verbs = 0;
-        // Between the CAS of the locks and the READs behind them.
+        // This is between the CAS of the locks and the READs behind it.
         let step = move |moment| {
-            verbs += u32::from(moment == Moment::Verb);
-            if moment == Moment::Verb && verbs == 2 {
+            verbs += u32::from(moment == StepPoint::Verb);
+            if moment == StepPoint::Verb && verbs == 2 {
                 block_on(destroy_table(&mut other.region.lane(), &other.table)).unwrap();
             }
         };
@@ -220,11 +223,11 @@ fn changes_that_meet_rows_of_a_destroyed_table_say_so() {
     }
 }
 
-/// A client in slot 1 dies in the middle of writing the rows of key 5, one of which is torn.
+/// Lets a client in slot 1 die in the middle of writing the rows of key 5, one of which is torn.
 fn die_in_a_row(bench: &Bench) {
     let mut actors = Actors::new(bench, 8);
     let who = actors.start(1, ClientConfig::for_table(&bench.table), vec![Op::Put(key(5).to_vec(), vec![77; 8])]);
-    assert!(actors.run_until(who, |ahead| ahead.tears_row(bench)));
+    assert!(actors.run_until(who, |step| step.tears_row(bench)));
     let rows = bench.table.placement().rows(bench.table.placement().digest(&key(5)));
     let is_torn = |row| bench.table.rows().verify(row, &bench.row_words(row)).is_err();
     for _ in 0..bench.table.rows().row_words() {
@@ -236,8 +239,8 @@ fn die_in_a_row(bench: &Bench) {
     panic!("no row was torn");
 }
 
-/// [R-DESTROY-2] [R-RECOVER-2] Whoever recovers a client after its table was destroyed writes no row, however far the
-/// destroying came: no lookup finds the client's rows again.
+/// [R-DESTROY-2] [R-RECOVER-2] The recovery of a client of a destroyed table writes no row, however far the destroying
+/// came: no lookup finds the client's rows again.
 #[test]
 fn rows_of_a_destroyed_table_are_not_recovered() {
     for (format, profile) in [("fixed:8:8", Profile::Tcp), ("fixed:8:8", Profile::Shm), ("bytes:64", Profile::Tcp)] {
@@ -251,7 +254,7 @@ fn rows_of_a_destroyed_table_are_not_recovered() {
             }
             let rows = |bench: &Bench| (0..ROWS).map(|row| bench.row_words(RowId(row))).collect::<Vec<_>>();
             let (mut lane, before) = (bench.region.lane(), rows(&bench));
-            // The second one finds the first one's claim.
+            // The second recovery finds the first one's claim.
             for _ in 0..2 {
                 let generation = block_on(read_slot(&mut lane, &bench.table, 1)).unwrap().word.unwrap().generation;
                 let hold = bench.region.hold(1).unwrap().expect("it is dead");
@@ -271,14 +274,14 @@ fn rows_of_a_destroyed_table_are_not_recovered() {
     }
 }
 
-/// The first step of destroying.
+/// Does the first step of destroying.
 fn mark(bench: &Bench) {
     bench.store(bench.table.geometry().superblock_word(STATE_WORD), &[TableState::Destroyed.encode()]);
 }
 
-/// [R-LOCK-9] Destroying begins while locks are freed that name nobody: what it poisons stays poisoned.
+/// [R-LOCK-9] Destroying begins while unowned locks are freed: locks that it poisons stay poisoned.
 #[test]
-fn poison_is_not_taken_for_damage_while_destroying_begins() {
+fn poison_is_not_reported_as_damage_while_destroying_begins() {
     for marked_before in 0..8 {
         let (bench, _client) = filled(Preset::Hardened, "fixed:8:8", Profile::Shm);
         let (lock, row) = lock_of(&bench, &key(5));
@@ -286,7 +289,7 @@ fn poison_is_not_taken_for_damage_while_destroying_begins() {
         word.store(bench.table.locks().poison(), Ordering::Release);
         let (destroyer, mut verbs) = (bench.clone(), 0);
         let step = move |moment| {
-            if moment == Moment::Verb {
+            if moment == StepPoint::Verb {
                 if verbs == marked_before {
                     mark(&destroyer);
                 }
@@ -298,16 +301,16 @@ fn poison_is_not_taken_for_damage_while_destroying_begins() {
         let freed = block_on(free_unowned_locks(&mut lane, &bench.table, &locks)).unwrap();
         let is_poisoned = word.load(Ordering::Acquire) & lock.mask == lock.mask;
         println!("marked before verb {marked_before}: {freed:?}");
-        // Marked after the state was read last, and before a lock is poisoned: destroying poisons it.
+        // If the table was marked after the state was last read, and before a lock is poisoned, destroying poisons it.
         assert_eq!(is_poisoned, freed.is_empty());
         assert_eq!(freed.is_empty(), marked_before < 4, "marked before verb {marked_before}");
     }
 }
 
-/// [R-DESTROY-2] Destroying ends for good between poisoning the locks and overwriting the rows: whoever waits for a row
-/// that a dead client has torn is told, without waiting for its deadline.
+/// [R-DESTROY-2] Destroying stops for good between poisoning the locks and overwriting the rows: an operation that
+/// waits for a row that a dead client has torn returns `Destroyed` without waiting for its deadline.
 #[test]
-fn readers_that_wait_for_a_poisoned_lock_are_told() {
+fn readers_waiting_for_a_poisoned_lock_report_a_destroyed_table() {
     for format in ["fixed:8:8", "bytes:64"] {
         let (bench, _client) = filled(Preset::Hardened, format, Profile::Tcp);
         die_in_a_row(&bench);
@@ -326,10 +329,10 @@ fn readers_that_wait_for_a_poisoned_lock_are_told() {
     }
 }
 
-/// [R-DESTROY-2] Locks of preset `paper` cannot tell poison: there the deadline is waited for, and the answer is the
-/// same. Nor is a row called damaged that was torn when its table was destroyed.
+/// [R-DESTROY-2] Locks of preset `paper` cannot represent poison: there operations wait for the deadline, with the same
+/// answer. A row that was torn when its table was destroyed is not reported as damaged, either.
 #[test]
-fn readers_that_give_up_on_a_row_of_a_destroyed_table_are_told() {
+fn readers_that_give_up_on_a_destroyed_row_report_a_destroyed_table() {
     for (preset, lock) in [(Preset::Paper, u64::MAX), (Preset::Hardened, 0)] {
         let (bench, _client) = filled(preset, "fixed:8:8", Profile::Tcp);
         let row = bench.table.placement().rows(bench.table.placement().digest(&key(5))).first;
@@ -345,8 +348,8 @@ fn readers_that_give_up_on_a_row_of_a_destroyed_table_are_told() {
     }
 }
 
-/// [R-DESTROY-2] Counting ends at the first rows that have the mark, if the superblock has it, too; and counts what is
-/// left if not.
+/// [R-DESTROY-2] Counting ends at the first rows that have the mark of destruction, if the superblock has it, too;
+/// otherwise the remaining rows are counted.
 #[test]
 fn counting_ends_at_the_rows_of_a_destroyed_table() {
     let (bench, _client) = filled(Preset::Hardened, "fixed:8:8", Profile::Tcp);

@@ -1,10 +1,10 @@
-//! Operations that are dropped in the middle strand nothing.
+//! Operations that are dropped halfway leave nothing behind.
 //!
 //! Batches complete two polls after they were sent. Each operation of each kind is polled once, twice, and so on until
-//! it is complete, and then dropped; the same client goes on, and afterwards the table is in order, every lock is
-//! free, and the dropped operation took effect wholly or not at all. What a drop leaves in flight takes effect when it
-//! is drained, so these drops are those *before* a batch's effect as seen by others; the sleeping batch is also
-//! overtaken by another client.
+//! it is complete, and then dropped; the same client continues, and afterwards the table is in order, every lock is
+//! free, and the dropped operation took effect wholly or not at all. A batch that a drop leaves in flight takes effect
+//! when it is drained, so these drops are those *before* a batch's effect as seen by others; another client also
+//! overtakes such a batch.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
@@ -12,22 +12,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use guira_conformance::{Bench, Model, Op, Prepared, Seen, TestClient, block_on};
+use guira_conformance::{Bench, Model, Observed, Op, Prepared, TestClient, block_on};
 use guira_fabric::heap::{Next, Pace, Step};
 use guira_fabric::{Effect, Profile, Region};
 use guira_layout::{OwnerId, Preset};
 use guira_rcuckoo::{Change, ClientConfig, Error, ErrorKind, Outcome, Token};
 
 const SEED: u64 = 5;
-/// Polls a batch stays in flight.
+/// Polls for which a batch stays in flight.
 const IN_FLIGHT_POLLS: u32 = 2;
 /// A deadline that never passes.
 const FAR_NS: u64 = 10_000_000_000;
 /// Far more polls than any operation here takes.
 const MOST_POLLS: usize = 400;
 
-/// A nearly full table, what it holds, and an operation of every kind on it.
-struct Scene {
+/// A nearly full table, its contents, and an operation of every kind on it.
+struct Fixture {
     bench: Bench,
     model: Model,
     ops: Vec<Op>,
@@ -37,9 +37,9 @@ fn key(i: u64) -> Vec<u8> {
     i.to_le_bytes().to_vec()
 }
 
-impl Scene {
+impl Fixture {
     /// Fills a table until puts move up to four entries, and picks puts of new keys by their moves.
-    fn new(preset: Preset) -> Scene {
+    fn new(preset: Preset) -> Fixture {
         println!("drops: preset {preset}, seed {SEED}, batches in flight for {IN_FLIGHT_POLLS} polls");
         let bench = Bench::of_rows(preset, "fixed:8:8", 64, Profile::Shm, SEED);
         let mut model = Model::default();
@@ -73,11 +73,11 @@ impl Scene {
             ops.extend(put_with_moves(&bench, moves).map(|key| Op::Put(key, vec![moves as u8; 8])));
         }
         assert!(ops.len() >= 10, "puts of new keys that move others");
-        Scene { bench, model, ops }
+        Fixture { bench, model, ops }
     }
 }
 
-/// A new key whose put moves exactly `moves` entries.
+/// Returns a put of a new key that moves exactly `moves` entries.
 fn put_with_moves(bench: &Bench, moves: u64) -> Option<Vec<u8>> {
     (0..400).map(|i| key(1 << 32 | i)).find(|key| {
         let mut client = bench.fork().client(0);
@@ -85,14 +85,14 @@ fn put_with_moves(bench: &Bench, moves: u64) -> Option<Vec<u8>> {
     })
 }
 
-/// How an operation under test ends.
+/// The end of an operation under test.
 enum End {
-    Finished(Result<Seen, Error>),
+    Finished(Result<Observed, Error>),
     Dropped,
 }
 
-/// Polls `op` at most `polls` times, then drops it. An extent, if the value needs one, is made first, through a lane
-/// of its own.
+/// Polls `op` at most `polls` times, then drops it. An extent, if the value needs one, is prepared first, through a
+/// lane of its own.
 fn poll_some(bench: &Bench, client: &mut TestClient, op: &Op, polls: usize) -> End {
     let mut value = Vec::new();
     let new = op.value().unwrap_or_default();
@@ -101,17 +101,19 @@ fn poll_some(bench: &Bench, client: &mut TestClient, op: &Op, polls: usize) -> E
     match op {
         Op::Get(key) => {
             let found = poll_at_most(client.get(lane, key, &mut value), polls);
-            let seen = |found: Option<Token>| Seen::Value(found.map(|_| value));
+            let seen = |found: Option<Token>| Observed::Value(found.map(|_| value));
             found.map_or(End::Dropped, |found| End::Finished(found.map(seen)))
         }
         _ => {
             let changed = poll_at_most(client.change(lane, op.key(), change_of(op, prepared.as_ref())), polls);
-            changed.map_or(End::Dropped, |changed| End::Finished(changed.map(|changed| Seen::Outcome(changed.outcome))))
+            changed.map_or(End::Dropped, |changed| {
+                End::Finished(changed.map(|changed| Observed::Outcome(changed.outcome)))
+            })
         }
     }
 }
 
-/// What `op` changes; a lookup stands for a remove.
+/// Returns the change that `op` is; a lookup stands for a remove.
 fn change_of<'v>(op: &'v Op, prepared: Option<&'v Prepared>) -> Change<'v> {
     op.change(prepared.map(Prepared::value)).unwrap_or(Change::Remove)
 }
@@ -132,7 +134,7 @@ fn slow_client(bench: &Bench, slot: u16, deadline_ns: u64) -> TestClient {
     bench.client_with(slot, bench.region.lane().paced(Pace::Deferred(IN_FLIGHT_POLLS)), config)
 }
 
-/// The table holds what it did before `op`, or what it must hold after it.
+/// Asserts that the table's contents are those before `op`, or those after it.
 fn whole_or_not_at_all(before: &Model, op: &Op, bench: &Bench) -> Result<(), String> {
     let now = Model(bench.audit()?);
     let mut after = before.clone();
@@ -140,14 +142,14 @@ fn whole_or_not_at_all(before: &Model, op: &Op, bench: &Bench) -> Result<(), Str
     if now == *before || now == after { Ok(()) } else { Err("the dropped operation took effect in part".to_owned()) }
 }
 
-/// Drops `op` after every possible number of polls; `follow` is what the client does next.
-fn drop_everywhere(scene: &Scene, profile: Profile, op: &Op, follow: fn(&mut TestClient)) -> usize {
+/// Drops `op` after every possible number of polls, and calls `follow` as the client's next operation.
+fn drop_everywhere(fixture: &Fixture, profile: Profile, op: &Op, follow: fn(&mut TestClient)) -> usize {
     for polls in 0..MOST_POLLS {
-        let bench = scene.bench.fork().under(profile);
+        let bench = fixture.bench.fork().under(profile);
         let mut client = slow_client(&bench, 0, FAR_NS);
         let end = poll_some(&bench, &mut client, op, polls);
         let finished = if let End::Finished(answer) = end {
-            let mut model = scene.model.clone();
+            let mut model = fixture.model.clone();
             assert_eq!(answer, Ok(model.apply(op)), "{profile} {op:x?}");
             true
         } else {
@@ -155,7 +157,7 @@ fn drop_everywhere(scene: &Scene, profile: Profile, op: &Op, follow: fn(&mut Tes
         };
         follow(&mut client);
         let context = || format!("{profile} {op:x?} dropped after {polls} polls");
-        whole_or_not_at_all(&scene.model, op, &bench).unwrap_or_else(|wrong| panic!("{}: {wrong}", context()));
+        whole_or_not_at_all(&fixture.model, op, &bench).unwrap_or_else(|wrong| panic!("{}: {wrong}", context()));
         if finished {
             return polls;
         }
@@ -164,36 +166,36 @@ fn drop_everywhere(scene: &Scene, profile: Profile, op: &Op, follow: fn(&mut Tes
 }
 
 fn drop_all(preset: Preset, follow: fn(&mut TestClient)) {
-    drop_all_in(&Scene::new(preset), preset, follow);
+    drop_all_in(&Fixture::new(preset), preset, follow);
 }
 
-fn drop_all_in(scene: &Scene, preset: Preset, follow: fn(&mut TestClient)) {
+fn drop_all_in(fixture: &Fixture, preset: Preset, follow: fn(&mut TestClient)) {
     for profile in Profile::ALL {
-        let polls: usize = scene.ops.iter().map(|op| drop_everywhere(scene, profile, op, follow)).sum();
-        println!("{preset} {profile}: {} operations dropped at {polls} points", scene.ops.len());
+        let polls: usize = fixture.ops.iter().map(|op| drop_everywhere(fixture, profile, op, follow)).sum();
+        println!("{preset} {profile}: {} operations dropped at {polls} points", fixture.ops.len());
     }
 }
 
-/// What a client does after a drop that changes nothing by itself.
+/// Does an operation after a drop that changes nothing by itself.
 fn remove_nothing(client: &mut TestClient) {
     let seen = client.apply(&Op::Remove(key(1 << 50)));
-    assert_eq!(seen, Ok(Seen::Outcome(Outcome::Missing)), "[R-DROP-1] the client is usable");
+    assert_eq!(seen, Ok(Observed::Outcome(Outcome::Missing)), "[R-DROP-1] the client is usable");
 }
 
-/// [R-DROP-1] Owner locks: a mutation follows the dropped operation.
+/// [R-DROP-1] With owner locks, a mutation follows the dropped operation.
 #[test]
 fn a_mutation_follows_a_drop() {
     drop_all(Preset::Tiny, remove_nothing);
     drop_all(Preset::Hardened, remove_nothing);
 }
 
-/// [R-DROP-1] 1-bit locks, which do not tell whose they are: the drained batch does.
+/// [R-DROP-1] The same with 1-bit locks, which do not identify their owner: the drained batch does.
 #[test]
 fn a_mutation_follows_a_drop_with_printed_locks() {
     drop_all(Preset::Paper, remove_nothing);
 }
 
-/// [R-DROP-1] Settling alone gives everything back.
+/// [R-DROP-1] Settling alone releases everything.
 #[test]
 fn settling_follows_a_drop() {
     drop_all(Preset::Tiny, |client| {
@@ -201,8 +203,7 @@ fn settling_follows_a_drop() {
     });
 }
 
-/// [R-DROP-1] A change follows that the table cannot store, for its key and for its value: it gives everything back all
-/// the same.
+/// [R-DROP-1] A change follows whose key or value the table cannot store: it still releases everything.
 #[test]
 fn a_refused_change_follows_a_drop() {
     drop_all(Preset::Tiny, |client| {
@@ -215,7 +216,7 @@ fn a_refused_change_follows_a_drop() {
     });
 }
 
-/// [R-DROP-1] A lookup follows the dropped operation at once: it must answer. Then the client settles.
+/// [R-DROP-1] A lookup follows the dropped operation at once, and must answer; then the client settles.
 #[test]
 fn a_lookup_follows_a_drop() {
     drop_all(Preset::Tiny, |client| {
@@ -224,12 +225,12 @@ fn a_lookup_follows_a_drop() {
     });
 }
 
-/// Settles, or fails the test.
+/// Settles the client.
 fn settle(client: &mut TestClient) {
     block_on(client.client.settle(&mut client.lane)).expect("the heap loses nothing");
 }
 
-/// [R-DROP-1] [R-EXTENT-1] [R-EXTENT-4] The same for values in extents: none is freed while it is in use.
+/// [R-DROP-1] [R-EXTENT-1] [R-EXTENT-4] The same for values in extents, none of which is freed while in use.
 #[test]
 fn a_mutation_follows_a_drop_of_an_extent() {
     println!("drops of extents: preset tiny, seed {SEED}");
@@ -251,20 +252,20 @@ fn a_mutation_follows_a_drop_of_an_extent() {
         Op::RemoveIf(key(4), vec![4; 80]),
         Op::Remove(key(3)),
     ];
-    drop_all_in(&Scene { bench, model, ops }, Preset::Tiny, remove_nothing);
+    drop_all_in(&Fixture { bench, model, ops }, Preset::Tiny, remove_nothing);
 }
 
 /// [R-DROP-1] An operation is dropped, and so is the one after it, at every pair of polls.
 #[test]
 fn drops_follow_drops() {
-    let scene = Scene::new(Preset::Tiny);
-    let crowded = scene.ops.last().expect("a put that moves others");
-    let update = Op::Update(scene.model.0.keys().next_back().expect("a filled table").clone(), key(95));
+    let fixture = Fixture::new(Preset::Tiny);
+    let crowded = fixture.ops.last().expect("a put that moves others");
+    let update = Op::Update(fixture.model.0.keys().next_back().expect("a filled table").clone(), key(95));
     for profile in Profile::ALL {
         for (first, second) in [(crowded, &update), (&update, crowded), (crowded, crowded), (&update, &update)] {
             for polls in 0..40 {
                 for polls_after in 0..40 {
-                    let bench = scene.bench.fork().under(profile);
+                    let bench = fixture.bench.fork().under(profile);
                     let mut client = slow_client(&bench, 0, FAR_NS);
                     poll_some(&bench, &mut client, first, polls);
                     poll_some(&bench, &mut client, second, polls_after);
@@ -272,7 +273,7 @@ fn drops_follow_drops() {
                     let context =
                         || format!("{profile} {first:x?} after {polls}, {second:x?} after {polls_after} polls");
                     let now = Model(bench.audit().unwrap_or_else(|wrong| panic!("{}: {wrong}", context())));
-                    let possible = possible(&scene.model, &[first, second]);
+                    let possible = possible(&fixture.model, &[first, second]);
                     assert!(possible.contains(&now), "{}: in part", context());
                 }
             }
@@ -280,7 +281,7 @@ fn drops_follow_drops() {
     }
 }
 
-/// What a table may hold if each operation took effect in this order or not at all.
+/// Returns the possible contents of a table if each operation took effect in this order or not at all.
 fn possible(before: &Model, ops: &[&Op]) -> Vec<Model> {
     ops.iter().fold(vec![before.clone()], |models, op| {
         let after = models.iter().cloned().map(|mut model| {
@@ -292,28 +293,29 @@ fn possible(before: &Model, ops: &[&Op]) -> Vec<Model> {
     })
 }
 
-/// [R-DROP-1] [R-LOCK-4] While a dropped operation sleeps, another client changes the same key, or finds it `Busy` and
-/// changes nothing; afterwards the sleeper settles.
+/// [R-DROP-1] [R-LOCK-4] While the batch of a dropped operation is in flight, another client changes the same key, or
+/// finds it `Busy` and changes nothing; afterwards the first client settles.
 #[test]
 fn another_client_overtakes_a_drop() {
     for preset in [Preset::Tiny, Preset::Paper] {
-        let scene = Scene::new(preset);
+        let fixture = Fixture::new(preset);
         for profile in Profile::ALL {
-            for op in scene.ops.iter().filter(|op| !matches!(op, Op::Get(_))) {
+            for op in fixture.ops.iter().filter(|op| !matches!(op, Op::Get(_))) {
                 for polls in 0..40 {
-                    let bench = scene.bench.fork().under(profile);
+                    let bench = fixture.bench.fork().under(profile);
                     let mut client = slow_client(&bench, 0, FAR_NS);
                     poll_some(&bench, &mut client, op, polls);
                     let config = ClientConfig { deadline_ns: 20_000, ..ClientConfig::for_table(&bench.table) };
                     let mut other = bench.client_with(1, bench.region.lane(), config);
                     let change = Op::Put(op.key().to_vec(), key(96));
                     let possible = match other.apply(&change) {
-                        Ok(Seen::Outcome(Outcome::Inserted | Outcome::Replaced)) => {
-                            [possible(&scene.model, &[op, &change]), possible(&scene.model, &[&change, op])].concat()
+                        Ok(Observed::Outcome(Outcome::Inserted | Outcome::Replaced)) => {
+                            [possible(&fixture.model, &[op, &change]), possible(&fixture.model, &[&change, op])]
+                                .concat()
                         }
                         Err(Error { kind: ErrorKind::Busy { owner, .. }, .. }) => {
                             assert!(owner.is_none_or(|owner| owner == OwnerId(1)), "[R-LOCK-1] {owner:?}");
-                            possible(&scene.model, &[op])
+                            possible(&fixture.model, &[op])
                         }
                         answer => panic!("{profile} {op:x?} after {polls} polls: the other client got {answer:?}"),
                     };
@@ -329,13 +331,13 @@ fn another_client_overtakes_a_drop() {
 /// [R-DROP-1] [R-LOCK-3] An operation that waits for a lock is dropped, at every poll up to the phase in which it
 /// holds one word and waits for the next.
 #[test]
-fn a_wait_is_dropped() {
+fn a_dropped_wait_leaves_nothing_behind() {
     for preset in [Preset::Tiny, Preset::Paper] {
-        let scene = Scene::new(preset);
+        let fixture = Fixture::new(preset);
         for profile in Profile::ALL {
-            for op in scene.ops.iter().filter(|op| !matches!(op, Op::Get(_))) {
+            for op in fixture.ops.iter().filter(|op| !matches!(op, Op::Get(_))) {
                 for polls in (0..120).step_by(3) {
-                    let bench = scene.bench.fork().under(profile);
+                    let bench = fixture.bench.fork().under(profile);
                     let config = ClientConfig {
                         deadline_ns: FAR_NS,
                         longest_backoff_ns: 2,
@@ -343,7 +345,7 @@ fn a_wait_is_dropped() {
                     };
                     let lane = bench.region.lane().paced(Pace::Deferred(IN_FLIGHT_POLLS));
                     let mut client = bench.client_with(0, lane, config);
-                    // The key's last lock in address order is somebody else's.
+                    // Another client holds the key's last lock in address order.
                     let pair = bench.table.placement().rows(bench.table.placement().digest(op.key()));
                     let lock = |row| bench.table.locks().mask(bench.table.locks().lock_of(row));
                     let taken = [lock(pair.first), lock(pair.second)].into_iter().max_by_key(|lock| lock.word);
@@ -355,21 +357,21 @@ fn a_wait_is_dropped() {
                     settle(&mut client);
                     assert_eq!(bench.lock_words(), [(taken.word, held)], "{profile} {op:x?} after {polls} polls");
                     cell.fetch_sub(held, Ordering::AcqRel);
-                    assert_eq!(bench.audit().as_ref(), Ok(&scene.model.0), "{profile} {op:x?} after {polls} polls");
+                    assert_eq!(bench.audit().as_ref(), Ok(&fixture.model.0), "{profile} {op:x?} after {polls} polls");
                 }
             }
         }
     }
 }
 
-/// [R-DROP-1] A panic between two polls unwinds the operation: the client goes on as after any other drop.
+/// [R-DROP-1] A panic between two polls unwinds the operation: the client continues as after any other drop.
 #[test]
 fn unwinding_is_a_drop() {
-    let scene = Scene::new(Preset::Tiny);
+    let fixture = Fixture::new(Preset::Tiny);
     for profile in Profile::ALL {
-        for op in &scene.ops {
+        for op in &fixture.ops {
             for polls in 0..20 {
-                let bench = scene.bench.fork().under(profile);
+                let bench = fixture.bench.fork().under(profile);
                 let mut client = slow_client(&bench, 0, FAR_NS);
                 let unwound = catch_unwind(AssertUnwindSafe(|| {
                     let mut future = pin!(client.client.change(&mut client.lane, op.key(), change_of(op, None)));
@@ -384,21 +386,21 @@ fn unwinding_is_a_drop() {
                 assert!(unwound.is_err());
                 remove_nothing(&mut client);
                 let op = if let Op::Get(key) = op { &Op::Remove(key.clone()) } else { op };
-                whole_or_not_at_all(&scene.model, op, &bench)
+                whole_or_not_at_all(&fixture.model, op, &bench)
                     .unwrap_or_else(|wrong| panic!("{profile} {op:x?}: {wrong}"));
             }
         }
     }
 }
 
-/// [R-DROP-1] A fabric that panics before the first verb of any batch has changed nothing: the client gives its locks
-/// back.
+/// [R-DROP-1] A fabric that panics before the first verb of any batch has changed nothing: the client releases its
+/// locks.
 #[test]
-fn a_fabric_that_panics_before_a_batch_strands_nothing() {
-    let scene = Scene::new(Preset::Tiny);
+fn a_fabric_that_panics_before_a_batch_leaves_nothing_behind() {
+    let fixture = Fixture::new(Preset::Tiny);
     for (profile, fatal) in Profile::ALL.into_iter().flat_map(|profile| (1..20).map(move |fatal| (profile, fatal))) {
-        for op in scene.ops.iter().filter(|op| !matches!(op, Op::Get(_))) {
-            let bench = scene.bench.fork().under(profile);
+        for op in fixture.ops.iter().filter(|op| !matches!(op, Op::Get(_))) {
+            let bench = fixture.bench.fork().under(profile);
             let batches_left = Arc::new(AtomicU32::new(fatal));
             let left = Arc::clone(&batches_left);
             let hook = move |step| {
@@ -415,17 +417,21 @@ fn a_fabric_that_panics_before_a_batch_strands_nothing() {
             batches_left.store(0, Ordering::Relaxed);
             remove_nothing(&mut client);
             let now = Model(bench.audit().unwrap_or_else(|wrong| panic!("{profile} {op:x?} batch {fatal}: {wrong}")));
-            let mut after = scene.model.clone();
+            let mut after = fixture.model.clone();
             after.apply(op);
-            assert!(now == if result.is_ok() { after } else { scene.model.clone() }, "{profile} {op:x?} batch {fatal}");
+            assert!(
+                now == if result.is_ok() { after } else { fixture.model.clone() },
+                "{profile} {op:x?} batch {fatal}"
+            );
         }
     }
 }
 
-/// What a client that lost a batch does next, over a way to the region that works again: nothing. [R-DROP-2]
-fn refuses_everything(client: &mut TestClient, scene: &Scene, bench: &Bench, context: &str) {
+/// Asserts that a client that lost a batch refuses every operation, although the region can be reached again.
+/// [R-DROP-2]
+fn refuses_everything(client: &mut TestClient, fixture: &Fixture, bench: &Bench, context: &str) {
     let before = bench.words();
-    for op in &scene.ops {
+    for op in &fixture.ops {
         let refused = client.apply(op).expect_err(context);
         assert!(matches!(refused.kind, ErrorKind::Lost { .. }), "{context}: {refused}");
         assert_eq!(refused.effect(), Effect::None, "{context}");
@@ -442,16 +448,16 @@ fn refuses_everything(client: &mut TestClient, scene: &Scene, bench: &Bench, con
     assert!(before == bench.words(), "{context}: a client that refuses changed something");
 }
 
-/// [R-DROP-2] A batch is lost behind each of its verbs: if it may have taken or given back a lock, the client refuses
-/// all that follows, and its locks stay as they are; if it did nothing, the client goes on.
+/// [R-DROP-2] A batch is lost after each of its verbs: if it may have taken or released a lock, the client refuses all
+/// that follows, and its locks stay as they are; if it had no effect, the client continues.
 #[test]
 fn a_client_that_lost_a_batch_refuses_everything() {
     for preset in [Preset::Tiny, Preset::Paper] {
-        let scene = Scene::new(preset);
+        let fixture = Fixture::new(preset);
         let (mut lost, mut harmless) = (0, 0);
-        for (profile, op) in Profile::ALL.iter().flat_map(|profile| scene.ops.iter().map(move |op| (*profile, op))) {
+        for (profile, op) in Profile::ALL.iter().flat_map(|profile| fixture.ops.iter().map(move |op| (*profile, op))) {
             for fatal in 0.. {
-                let bench = scene.bench.fork().under(profile);
+                let bench = fixture.bench.fork().under(profile);
                 let mut verbs = 0;
                 let hook = move |step| {
                     let counts = !matches!(step, Step::Word { .. });
@@ -467,11 +473,11 @@ fn a_client_that_lost_a_batch_refuses_everything() {
                     Err(error) if error.effect() == Effect::None => {
                         harmless += 1;
                         remove_nothing(&mut client);
-                        assert_eq!(bench.audit().as_ref(), Ok(&scene.model.0), "{context}");
+                        assert_eq!(bench.audit().as_ref(), Ok(&fixture.model.0), "{context}");
                     }
                     Err(_) => {
                         lost += 1;
-                        refuses_everything(&mut client, &scene, &bench, &context);
+                        refuses_everything(&mut client, &fixture, &bench, &context);
                     }
                 }
             }
@@ -481,15 +487,15 @@ fn a_client_that_lost_a_batch_refuses_everything() {
     }
 }
 
-/// [R-DROP-2] [R-DROP-1] The batch that a dropped operation left in flight is lost: so is the client, unless the batch
-/// had no effect.
+/// [R-DROP-2] [R-DROP-1] If the batch that a dropped operation left in flight is lost, the client is lost as well,
+/// unless the batch had no effect.
 #[test]
 fn a_client_whose_dropped_batch_is_lost_refuses_everything() {
-    let scene = Scene::new(Preset::Tiny);
+    let fixture = Fixture::new(Preset::Tiny);
     let mut lost = 0;
-    for (profile, op) in Profile::ALL.iter().flat_map(|profile| scene.ops.iter().map(move |op| (*profile, op))) {
+    for (profile, op) in Profile::ALL.iter().flat_map(|profile| fixture.ops.iter().map(move |op| (*profile, op))) {
         for polls in 0..20 {
-            let bench = scene.bench.fork().under(profile);
+            let bench = fixture.bench.fork().under(profile);
             let armed = Arc::new(AtomicBool::new(false));
             let fatal = Arc::clone(&armed);
             let dies = move |step| fatal.load(Ordering::Relaxed) && step == Step::Completion;
@@ -503,10 +509,10 @@ fn a_client_whose_dropped_batch_is_lost_refuses_everything() {
             let context = format!("{profile} {op:x?} dropped after {polls} polls");
             if settled.is_err_and(|error| error.effect() != Effect::None) {
                 lost += 1;
-                refuses_everything(&mut client, &scene, &bench, &context);
+                refuses_everything(&mut client, &fixture, &bench, &context);
             } else {
                 remove_nothing(&mut client);
-                whole_or_not_at_all(&scene.model, op, &bench).unwrap_or_else(|wrong| panic!("{context}: {wrong}"));
+                whole_or_not_at_all(&fixture.model, op, &bench).unwrap_or_else(|wrong| panic!("{context}: {wrong}"));
             }
         }
     }

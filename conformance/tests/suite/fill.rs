@@ -1,8 +1,8 @@
-//! How full a table gets before its first `Full`, and that `Full` changes nothing.
+//! The fill of a table at its first `Full`, and proof that `Full` changes nothing.
 //!
-//! Preset `hardened` is held to a bound; `paper` and larger tables are reported. Each claim is made of few seeds, and
-//! of 2^18 rows at most. `GUIRA_LONG=1 cargo test -p guira-conformance --test suite fill:: -- --nocapture` takes all
-//! seeds, and fills tables of 2^20 and 2^22 rows as well, which takes three minutes and 2 GiB.
+//! Preset `hardened` is held to a bound; the fill of `paper` and of larger tables is reported only. Each claim is based
+//! on few seeds, and on 2^18 rows at most. `GUIRA_LONG=1 cargo test -p guira-conformance --test suite fill:: --
+//! --nocapture` takes all seeds, and fills tables of 2^20 and 2^22 rows as well, which takes three minutes and 2 GiB.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -14,10 +14,10 @@ use guira_rcuckoo::{Error, ErrorKind};
 
 /// Keys read back after each fill.
 const SAMPLE: u64 = 2_000;
-/// Seeds of each size and format of preset `hardened`; in long runs more.
+/// Seeds for each size and format of preset `hardened`; more in long runs.
 const SEEDS: u64 = 4;
 const LONG_SEEDS: u64 = 10;
-/// What `hardened` tables of 2^17 rows must reach, in per mille of their entries.
+/// The fill that `hardened` tables of 2^17 rows must reach, in per mille of their entries.
 const LEAST_PER_MILLE: u64 = 950;
 
 fn is_long() -> bool {
@@ -28,7 +28,7 @@ fn seeds() -> u64 {
     if is_long() { LONG_SEEDS } else { SEEDS }
 }
 
-/// Keys are the numbers from 0, spread over all bits by a bijection, so that equal seeds give equal tables.
+/// Returns key `i`: the numbers from 0, spread over all bits by a bijection, so that equal seeds give equal tables.
 fn key(seed: u64, i: u64, bytes: usize) -> Vec<u8> {
     match bytes {
         4 => ((i as u32).wrapping_mul(0x9e37_79b1) ^ seed as u32).to_le_bytes().to_vec(),
@@ -36,7 +36,7 @@ fn key(seed: u64, i: u64, bytes: usize) -> Vec<u8> {
     }
 }
 
-/// A table as it was when a put first found it full.
+/// A table at its first `Full`.
 struct Filled {
     client: TestClient,
     keys: u64,
@@ -58,7 +58,7 @@ fn fill(preset: Preset, format: &str, rows: u64, seed: u64) -> Filled {
             Err(Error { kind: ErrorKind::Full { rows: rows_searched }, .. }) => {
                 let now = bench.words();
                 match before.replace(now) {
-                    // The put that failed is repeated between two looks at every byte.
+                    // The failed put is repeated between two comparisons of all bytes.
                     None => continue,
                     Some(before) => assert!(before == bench.words(), "[R-INSERT-5] Full changed something"),
                 }
@@ -93,7 +93,7 @@ fn fill_and_check(preset: Preset, format: &str, rows: u64, seed: u64) -> u64 {
     filled.per_mille
 }
 
-/// Fills a table for each seed, on two threads; the least fill.
+/// Fills a table for each seed, on two threads; returns the lowest fill.
 fn least_fill(preset: Preset, format: &str, rows: u64, seeds: u64) -> u64 {
     println!("{preset} {format}: {rows} rows, profile shm, seeds 1 to {seeds}");
     let (next, least) = (AtomicU64::new(1), AtomicU64::new(1000));
@@ -127,15 +127,15 @@ fn hardened_rows_of_eight_byte_keys_fill() {
     assert!(least >= LEAST_PER_MILLE, "{least} per mille");
 }
 
-/// [R-INSERT-5] `paper` searches less far; its fill is reported, and `Full` changes nothing there either. Of the first
-/// three seeds the first one's table is full soonest.
+/// [R-INSERT-5] `paper` searches less far; its fill is reported only, and `Full` changes nothing there either. The
+/// first of the first three seeds has the table that is full soonest.
 #[test]
 fn printed_rows_fill() {
     let least = least_fill(Preset::Paper, "fixed:4:4", 1 << 17, if is_long() { 3 } else { 1 });
     assert!(least >= 800, "{least} per mille");
 }
 
-/// [R-INSERT-5] Fill falls slowly as tables grow; reported.
+/// [R-INSERT-5] The fill falls slowly as tables grow; it is reported only.
 #[test]
 fn larger_tables_fill() {
     let long = [("fixed:8:8", 20), ("fixed:4:4", 22), ("fixed:8:8", 22)];

@@ -1,8 +1,8 @@
-//! Every geometry a table can have behaves alike: lock widths, locks few and many, row shapes, checksums, version
+//! Every geometry of a table behaves alike: lock widths, few and many locks, row layouts, checksums, and version
 //! widths.
 //!
-//! Two clients take turns on a small table and a model; one of them on a lane whose promises differ, as the two sides
-//! of a mixed region do.
+//! Two clients alternate on a small table and a model, one of them on a lane whose promises differ, like the two sides
+//! of a mixed region.
 
 use std::collections::BTreeMap;
 

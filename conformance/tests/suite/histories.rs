@@ -1,15 +1,15 @@
-//! The linearizability checker (`guira_check::history`) against a search without any wit: every order is tried.
+//! The linearizability checker (`guira_check::history`) compared with a brute-force search that tries every order.
 //!
-//! All histories of three operations, and of four of fewer kinds; drawn histories of an atomic map, and of one that
-//! errs once, with operations that are pending or failed without effect. The same drawn histories are put to Porcupine
-//! by `cargo xtask test --only porcupine`.
+//! The histories are: all of three operations, and of four of fewer kinds; and drawn ones of an atomic map, and of one
+//! that errs once, with operations that are pending or failed without effect. `cargo xtask test --only porcupine` gives
+//! the same drawn histories to Porcupine.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
 
 use std::time::Instant;
 
-use guira_check::history::{Answer, Call, History, HistoryError, Operation, Outcome, SEARCH_STEPS};
-use guira_conformance::histories::{Drawn, MapError, with_coarse_clock};
+use guira_check::history::{Answer, Call, History, Operation, Outcome, Refusal, SEARCH_STEPS};
+use guira_conformance::histories::{HistorySpec, MapError, with_coarse_clock};
 use guira_fabric::SplitMix64;
 
 /// Whether some order of the operations of one key explains every answer, found by trying all of them.
@@ -19,8 +19,8 @@ fn has_order(operations: &[Operation]) -> bool {
         if !left.iter().any(is_answered) {
             return true;
         }
-        (0..left.len()).any(|place| {
-            let operation = left[place];
+        (0..left.len()).any(|index| {
+            let operation = left[index];
             let must_wait = left
                 .iter()
                 .any(|other| matches!(other.outcome, Outcome::Answered { at_ns, .. } if at_ns < operation.called_ns));
@@ -30,16 +30,16 @@ fn has_order(operations: &[Operation]) -> bool {
                 Outcome::WithoutEffect => None,
             };
             let Some(after) = after.filter(|_| !must_wait) else { return false };
-            left.remove(place);
+            left.remove(index);
             let found = goes_on(left, after);
-            left.insert(place, operation);
+            left.insert(index, operation);
             found
         })
     }
     goes_on(&mut operations.to_vec(), None)
 }
 
-/// The same for all keys.
+/// Same as [`has_order`], for all keys.
 fn has_orders(history: &History, keys: u64) -> bool {
     (0..keys).all(|key| {
         let of_key: Vec<Operation> = history.operations().filter(|operation| operation.key == key).copied().collect();
@@ -55,10 +55,10 @@ fn is_accepted(history: &History) -> bool {
     }
 }
 
-/// What an operation asks and is answered; nothing, if it is pending.
+/// An operation's call and its answer; `None` if it is pending.
 type Kind = (Call, Option<Answer>);
 
-/// Every operation on values 1 and 2, with every answer it may have, and pending.
+/// Returns every operation on values 1 and 2, with every possible answer, and pending.
 fn all_kinds() -> Vec<Kind> {
     let mut calls = vec![Call::Get, Call::Remove];
     for value in [1, 2] {
@@ -72,8 +72,8 @@ fn all_kinds() -> Vec<Kind> {
     calls.into_iter().flat_map(kinds).filter(|(call, answer)| answer.is_none_or(|it| call.may_answer(it))).collect()
 }
 
-/// Every way in which `operations` calls, in this order, and their answers can follow each other: for each event, the
-/// operation it belongs to, first its call, then its answer.
+/// Returns every interleaving of the calls of `operations`, in this order, and their answers: for each event, the
+/// operation it belongs to, first for its call, then for its answer.
 fn all_interleavings(operations: usize) -> Vec<Vec<usize>> {
     fn extend(events: &mut Vec<usize>, called: usize, operations: usize, all: &mut Vec<Vec<usize>>) {
         if events.len() == 2 * operations {
@@ -93,22 +93,22 @@ fn all_interleavings(operations: usize) -> Vec<Vec<usize>> {
     all
 }
 
-/// Every history of `N` operations of these kinds: each is decided as by trying all orders.
+/// Asserts that every history of `N` operations of these kinds is decided as by the brute-force search.
 fn check_all<const N: usize>(kinds: &[Kind]) {
     let interleavings = all_interleavings(N);
     let (mut good, mut bad) = (0, 0);
     for number in 0..kinds.len().pow(N as u32) {
         let chosen: [Kind; N] =
-            std::array::from_fn(|place| kinds[number / kinds.len().pow(place as u32) % kinds.len()]);
+            std::array::from_fn(|index| kinds[number / kinds.len().pow(index as u32) % kinds.len()]);
         for events in &interleavings {
             let at = |operation: usize, nth: usize| {
                 events.iter().enumerate().filter(|(_, it)| **it == operation).nth(nth).unwrap().0 as u64
             };
-            let operations: [Operation; N] = std::array::from_fn(|place| {
-                let (call, answer) = chosen[place];
+            let operations: [Operation; N] = std::array::from_fn(|index| {
+                let (call, answer) = chosen[index];
                 let outcome =
-                    answer.map_or(Outcome::Pending, |answer| Outcome::Answered { answer, at_ns: at(place, 1) });
-                Operation { process: place as u64, key: 0, call, called_ns: at(place, 0), outcome }
+                    answer.map_or(Outcome::Pending, |answer| Outcome::Answered { answer, at_ns: at(index, 1) });
+                Operation { process: index as u64, key: 0, call, called_ns: at(index, 0), outcome }
             });
             let is_good = has_order(&operations);
             let accepted = is_accepted(&operations.iter().copied().collect());
@@ -121,7 +121,7 @@ fn check_all<const N: usize>(kinds: &[Kind]) {
 }
 
 #[test]
-fn every_history_of_three_operations_is_decided_right() {
+fn every_history_of_three_operations_is_decided_correctly() {
     assert_eq!(all_interleavings(3).len(), 15);
     let kinds = all_kinds();
     assert_eq!(kinds.len(), 43);
@@ -130,7 +130,7 @@ fn every_history_of_three_operations_is_decided_right() {
 }
 
 #[test]
-fn every_history_of_four_operations_of_some_kinds_is_decided_right() {
+fn every_history_of_four_operations_of_some_kinds_is_decided_correctly() {
     let swap = Call::CompareAndSwap { expected: 1, new: 2 };
     check_all::<4>(&[
         (Call::Get, Some(Answer::Found(1))),
@@ -148,12 +148,12 @@ fn every_history_of_four_operations_of_some_kinds_is_decided_right() {
 }
 
 #[test]
-fn drawn_histories_are_decided_right() {
+fn drawn_histories_are_decided_correctly() {
     const HISTORIES: u64 = 40_000;
     let (mut accepted, mut wrong, mut found, mut pending) = (0, 0, 0, 0);
     for seed in 0..HISTORIES {
         let mut rng = SplitMix64(seed);
-        let drawn = Drawn {
+        let drawn = HistorySpec {
             seed,
             processes: 2 + rng.below(4),
             operations: 4 + rng.below(6),
@@ -181,7 +181,7 @@ fn drawn_histories_are_decided_right() {
     assert!(found > wrong / 4 && pending as u64 > HISTORIES / 2, "the cases of interest come up");
 }
 
-/// Long histories cost few steps beyond one for each operation, and their errors are found all the same.
+/// Long histories take few steps beyond one for each operation, and their errors are still found.
 #[test]
 fn long_histories_take_few_steps() {
     const HISTORIES: u64 = 16;
@@ -196,7 +196,7 @@ fn long_histories_take_few_steps() {
         let (mut steps, mut found, mut undecided, mut check_us) = (0, 0, 0, 0);
         for seed in 0..HISTORIES {
             let error = MapError::drawn(seed);
-            let drawn = Drawn { seed, processes, operations, keys, deaths_permille, value_uses: 1, error };
+            let drawn = HistorySpec { seed, processes, operations, keys, deaths_permille, value_uses: 1, error };
             let (history, start) = (drawn.history(), Instant::now());
             let verdict = history.check(SEARCH_STEPS);
             check_us += start.elapsed().as_micros();
@@ -218,5 +218,5 @@ fn long_histories_take_few_steps() {
         assert!(steps <= most_steps && undecided <= 1, "{most_steps} steps are enough");
         all_found += found;
     }
-    assert!(all_found >= 10, "{all_found} errors found: most are overwritten before anybody sees them");
+    assert!(all_found >= 10, "{all_found} errors found: most are overwritten before any lookup sees them");
 }

@@ -1,21 +1,22 @@
-//! Changes where batches execute in place are those of every other fabric: the same WRITEs and atomics in as many
+//! Changes where batches execute in place equal those of every other fabric: the same WRITEs and atomics in as many
 //! batches, and the same bytes in memory afterwards, inline or in extents.
 
-use guira_conformance::{Bench, Op, Seen, TestClient};
+use guira_conformance::{Bench, Observed, Op, TestClient};
 use guira_fabric::{Caps, Profile, Region, SplitMix64, Traffic};
 use guira_layout::Preset;
 use guira_rcuckoo::{Begun, Change, Continuation, Expected, NewValue, Outcome, Token};
 
 const SEED: u64 = 11;
 const STEPS: u64 = 3_000;
-/// So few that no row fills up: paths are found by other means elsewhere.
+/// Few keys, so that no row fills up: paths are found by other means elsewhere.
 const KEYS: u64 = 40;
 /// Steps between two comparisons of all bytes.
 const WORDS_EVERY: u64 = 16;
 /// Bytes of values: in the row, and in extents of three classes.
 const VALUES: [usize; 5] = [3, 8, 60, 61, 500];
 
-/// A table in place, and an equal one through lanes that promise the same but not to execute in place.
+/// Creates a table in place, and an equal one through lanes with the same promises, except that they do not execute in
+/// place.
 fn twins() -> [(Bench, TestClient); 2] {
     [true, false].map(|local| {
         let bench = Bench::of_rows(Preset::Hardened, "bytes:24", 512, Profile::Shm, SEED);
@@ -25,14 +26,15 @@ fn twins() -> [(Bench, TestClient); 2] {
     })
 }
 
-/// What both have to agree on. Neighbouring rows are one READ elsewhere, so READs are compared by their bytes.
+/// Returns the traffic that both must have in common. Neighbouring rows are one READ elsewhere, so READs are compared
+/// by their bytes.
 fn comparable(traffic: Traffic) -> (u64, u64, u64, u64, u64, u64) {
     let verbs = traffic.verbs;
     (traffic.round_trips, verbs.writes, verbs.swaps, verbs.adds, traffic.bytes_in, traffic.bytes_out)
 }
 
-/// One change of `key`, by its kind; `token` is of an earlier state of the key.
-fn act(client: &mut TestClient, kind: u64, key: &[u8], token: Option<Token>, values: [&[u8]; 2]) -> Option<Seen> {
+/// Makes one change of `key`, by its kind; `token` is of an earlier state of the key.
+fn act(client: &mut TestClient, kind: u64, key: &[u8], token: Option<Token>, values: [&[u8]; 2]) -> Option<Observed> {
     let [value, expected] = values.map(<[u8]>::to_vec);
     let key = key.to_vec();
     let op = match (kind, token) {
@@ -43,8 +45,8 @@ fn act(client: &mut TestClient, kind: u64, key: &[u8], token: Option<Token>, val
         (4, _) => Op::Swap(key, expected, value),
         (5, _) => Op::RemoveIf(key, expected),
         (8, _) => Op::Add(key, [3; 8]),
-        (6, Some(token)) => return client.swap(&key, Expected::Unchanged(token), &value).ok().map(Seen::Outcome),
-        (_, Some(token)) => return client.remove_if(&key, Expected::Unchanged(token)).ok().map(Seen::Outcome),
+        (6, Some(token)) => return client.swap(&key, Expected::Unchanged(token), &value).ok().map(Observed::Outcome),
+        (_, Some(token)) => return client.remove_if(&key, Expected::Unchanged(token)).ok().map(Observed::Outcome),
         (_, None) => Op::Get(key),
     };
     client.apply(&op).ok()
@@ -52,7 +54,7 @@ fn act(client: &mut TestClient, kind: u64, key: &[u8], token: Option<Token>, val
 
 /// [R-UPDATE-1] [R-UPDATE-2] [R-CAS-1] [R-CAS-2] [R-COMMIT-1] [R-EXTENT-1] [R-EXTENT-4] [R-LOCK-3]
 #[test]
-fn a_change_in_place_is_that_of_every_other_fabric() {
+fn a_change_in_place_equals_that_of_every_other_fabric() {
     println!("seed {SEED}, {STEPS} steps, {KEYS} keys");
     let mut twins = twins();
     let mut rng = SplitMix64(SEED);
@@ -69,16 +71,16 @@ fn a_change_in_place_is_that_of_every_other_fabric() {
             let token = found.map(|(_, token)| token).filter(|_| reads).or(tokens[number as usize]);
             let act = |client: &mut TestClient| act(client, kind, &key, token, [&value, &expected]);
             let (seen, traffic) = client.traffic_of(act);
-            let is_get = matches!(seen, Some(Seen::Value(_)));
+            let is_get = matches!(seen, Some(Observed::Value(_)));
             (token, seen, (!is_get).then(|| comparable(traffic)), compares.then(|| bench.words()))
         });
         let [(token, seen, traffic, words), (_, other, other_traffic, other_words)] = seen;
         println!("step {step}: kind {kind}, key {number}, {} B: {seen:?} {traffic:?}", value.len());
-        assert!(seen.is_some(), "nobody is in the way");
+        assert!(seen.is_some(), "no other client is in the way");
         assert_eq!((&seen, traffic), (&other, other_traffic), "step {step}");
         assert!(words == other_words, "step {step}: the bytes differ");
         tokens[number as usize] = token;
-        if let Some(Seen::Outcome(outcome)) = other {
+        if let Some(Observed::Outcome(outcome)) = other {
             outcomes[outcome as usize] += 1;
         }
     }
@@ -88,8 +90,9 @@ fn a_change_in_place_is_that_of_every_other_fabric() {
     assert_eq!(place.audit(), other.audit());
 }
 
-/// A put of a value in an extent that has to be handed over with its extent written: its key's rows are full.
-fn handed_over(bench: &Bench, client: &mut TestClient) -> (Vec<u8>, Continuation) {
+/// Begins a put of a value in an extent that has to be handed over with its extent written, because its key's rows are
+/// full.
+fn handed_over(bench: &Bench, client: &mut TestClient) -> (Vec<u8>, Rest) {
     for i in 0..1_000_u64 {
         let key = i.to_le_bytes().to_vec();
         let prepared = client.extents.prepare(&mut bench.region.lane(), &key, &[1; 60]).expect("it needs an extent");
@@ -106,9 +109,9 @@ fn handed_over(bench: &Bench, client: &mut TestClient) -> (Vec<u8>, Continuation
     panic!("no put needs a path");
 }
 
-/// [R-EXTENT-1] Whoever finishes a change that was begun with another extent writes that extent.
+/// [R-EXTENT-1] A change that was begun with another extent writes the extent it is finished with.
 #[test]
-fn a_rest_of_another_extent_begins_anew() {
+fn a_continuation_with_another_extent_starts_over() {
     let bench = Bench::of_rows(Preset::Tiny, "bytes:24", 64, Profile::Shm, SEED);
     let mut client = bench.client(0);
     let (key, rest) = handed_over(&bench, &mut client);
@@ -120,9 +123,9 @@ fn a_rest_of_another_extent_begins_anew() {
     bench.audit().unwrap();
 }
 
-/// [R-EXTENT-1] [R-DROP-1] A rest that is dropped leaves no lock behind, and no entry that points to its extent.
+/// [R-EXTENT-1] [R-DROP-1] A dropped continuation leaves no lock behind, and no entry that points to its extent.
 #[test]
-fn a_dropped_rest_of_an_extent_changes_nothing() {
+fn a_dropped_continuation_with_an_extent_changes_nothing() {
     let bench = Bench::of_rows(Preset::Tiny, "bytes:24", 64, Profile::Shm, SEED);
     let mut client = bench.client(0);
     let (key, _) = handed_over(&bench, &mut client);

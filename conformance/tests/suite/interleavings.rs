@@ -1,13 +1,13 @@
-//! Two operations at once, under thousands of drawn schedules that may switch before every word either of them touches:
-//! their answers and the table they leave must be those of one of the two sequential orders, and no row, lock or record
-//! may be left in disorder. The two last tests open known holes and require that the same harness finds them.
+//! Two concurrent operations under thousands of drawn schedules that may switch before every word either of them
+//! touches: their answers and the table they leave must be those of one of the two sequential orders, with no row, lock
+//! or record in disorder. The two last tests open known holes and require that the same harness finds them.
 //!
 //! Schedules are shuttle's (random, and PCT of depth 3); `shuttle::replay` repeats the schedule a failure prints. Lanes
 //! have clocks of their own, so that nothing but the schedule decides.
 
 use std::sync::{Arc, Mutex};
 
-use guira_conformance::{Bench, KeyFinder, Model, Moment, Op, Sampling, Seen, SteppedLane, TestClient};
+use guira_conformance::{Bench, KeyFinder, Model, Observed, Op, Sampling, StepPoint, SteppedLane, TestClient};
 use guira_fabric::Profile;
 use guira_layout::{Preset, PresetOptions, RowId, Rules, TableConfig};
 use guira_rcuckoo::{ClientConfig, Error};
@@ -19,32 +19,32 @@ const SEED: u64 = 0x6775_6972_6131;
 const ROWS: u64 = 64;
 /// The row whose entries are moved.
 const HOME: RowId = RowId(20);
-/// Schedules of one scene, by scheduler: with four profiles and two homes, 2,400 for each pair of operations.
+/// Schedules of one fixture, by scheduler: with four profiles and two homes, 2,400 for each pair of operations.
 const RANDOM_SCHEDULES: usize = 200;
 const PCT_SCHEDULES: usize = 100;
 const PCT_DEPTH: usize = 3;
 
-/// In which of its rows the key stands that an insert moves away.
+/// The row, primary or secondary, of the key that an insert moves away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
     Primary,
     Secondary,
 }
 
-/// A table full up to two places, and keys chosen by their rows. `moved` and `moved_next` stand in the full row `HOME`;
-/// the row each of them would move to has two places left and holds `resident`.
+/// A table that is full but for two entries, and keys chosen by their rows. `moved` and `moved_next` are in the full
+/// row `HOME`; the row each of them would move to has room for two entries and holds `resident`.
 #[derive(Clone)]
-struct Scene {
+struct Fixture {
     bench: Bench,
-    /// Of `HOME`; an insert into `HOME` moves them, this one first.
+    /// A key in `HOME`; an insert into `HOME` moves this one first.
     moved: [u8; 8],
     moved_next: [u8; 8],
-    /// In the row they move to.
+    /// A key in the row they move to.
     resident: [u8; 8],
-    /// Missing, with the rows of `moved`.
+    /// A missing key with the rows of `moved`.
     missing: [u8; 8],
     missing_next: [u8; 8],
-    /// Missing, with full rows: putting it moves somebody.
+    /// A missing key with full rows: putting it moves another entry.
     crowded: [u8; 8],
     crowded_next: [u8; 8],
 }
@@ -69,8 +69,8 @@ fn value_of(key: &[u8; 8], writer: u8) -> Vec<u8> {
     value.to_vec()
 }
 
-impl Scene {
-    fn new(home: Home, rules: Option<Rules>) -> Scene {
+impl Fixture {
+    fn new(home: Home, rules: Option<Rules>) -> Fixture {
         let bench = Bench::of_config(config("fixed:8:8", rules), Profile::Shm, SEED);
         let mut keys = KeyFinder::new(&bench.table, 200_000);
         let (away, pair) = match home {
@@ -98,7 +98,7 @@ impl Scene {
             let entries: Vec<(&[u8], &[u8])> = entries.iter().zip(&values).map(|(k, v)| (&k[..], &v[..])).collect();
             bench.fill_row(row, &entries);
         }
-        Scene { bench, moved, moved_next, resident, missing, missing_next, crowded, crowded_next }
+        Fixture { bench, moved, moved_next, resident, missing, missing_next, crowded, crowded_next }
     }
 
     fn client(
@@ -106,14 +106,14 @@ impl Scene {
         bench: &Bench,
         slot: u16,
         sampling: Sampling,
-        step: Box<dyn FnMut(Moment) + Send>,
+        step: Box<dyn FnMut(StepPoint) + Send>,
     ) -> TestClient<SteppedLane> {
         let lane = SteppedLane::new(&bench.region, sampling, step);
         let config = ClientConfig { cache_bytes: 1 << 10, ..ClientConfig::for_table(&self.bench.table) };
         bench.client_with(slot, lane, config)
     }
 
-    /// The operations of the first thread on keys that share rows.
+    /// Returns the operations of the first thread on keys that share rows.
     fn first_ops(&self) -> Vec<Op> {
         let (moved, missing, crowded) = (self.moved, self.missing, self.crowded);
         vec![
@@ -127,7 +127,7 @@ impl Scene {
         ]
     }
 
-    /// The operations of the second thread: the same kinds, on other keys of the same rows.
+    /// Returns the operations of the second thread: the same kinds, on other keys of the same rows.
     fn second_ops(&self) -> Vec<Op> {
         let (moved, missing, crowded) = (self.moved_next, self.missing_next, self.crowded_next);
         vec![
@@ -141,7 +141,7 @@ impl Scene {
         ]
     }
 
-    /// Every operation on one key.
+    /// Returns every operation on one key.
     fn ops_on(key: [u8; 8], writer: u8) -> Vec<Op> {
         let value = value_of(&key, writer);
         let key = key.to_vec();
@@ -155,37 +155,37 @@ impl Scene {
     }
 }
 
-/// Where a run may switch between its threads; drawn for each run, by its schedule. Long stretches without a switch
-/// find other things than switches everywhere.
+/// The points where a run may switch between its threads; drawn for each run, by its schedule. Long stretches without a
+/// switch find other errors than switches everywhere.
 #[derive(Clone, Copy, Debug)]
-enum Grain {
+enum Granularity {
     Words,
     Verbs,
     /// One word in eight, drawn.
     Bursts,
 }
 
-impl Grain {
-    fn draw() -> Grain {
+impl Granularity {
+    fn draw() -> Granularity {
         match thread_rng().gen_range(0..3) {
-            0 => Grain::Words,
-            1 => Grain::Verbs,
-            _ => Grain::Bursts,
+            0 => Granularity::Words,
+            1 => Granularity::Verbs,
+            _ => Granularity::Bursts,
         }
     }
 
-    fn switches(self, moment: Moment) -> bool {
+    fn switches(self, moment: StepPoint) -> bool {
         match self {
-            Grain::Words => true,
-            Grain::Verbs => moment == Moment::Verb,
-            Grain::Bursts => thread_rng().gen_range(0..8) == 0,
+            Granularity::Words => true,
+            Granularity::Verbs => moment == StepPoint::Verb,
+            Granularity::Bursts => thread_rng().gen_range(0..8) == 0,
         }
     }
 }
 
-type Answer = Result<Seen, Error>;
+type Answer = Result<Observed, Error>;
 
-/// Whether some order of both threads' operations, each thread's own kept, explains `answers` and what the table holds.
+/// Whether some interleaving of both threads' operations explains `answers` and the table's contents.
 fn linearizable(before: &Model, ops: &[Vec<Op>; 2], answers: &[Vec<Answer>; 2], bench: &Bench) -> Result<(), String> {
     let after = Model(bench.audit()?);
     if before.explains(&after, [&ops[0], &ops[1]], [&answers[0], &answers[1]]) {
@@ -195,32 +195,32 @@ fn linearizable(before: &Model, ops: &[Vec<Op>; 2], answers: &[Vec<Answer>; 2], 
     Err(format!("{ops:x?} answered {answers:x?} and changed {changed:x?}: no order explains it"))
 }
 
-/// Two threads' operations on a scene, under one profile.
+/// Two threads' operations on a fixture, under one profile.
 #[derive(Clone)]
 struct Case {
-    scene: Scene,
+    fixture: Fixture,
     profile: Profile,
     sampling: Sampling,
     ops: [Vec<Op>; 2],
 }
 
 impl Case {
-    /// One run under the current schedule.
+    /// Runs the case once under the current schedule.
     fn run(&self, before: &Model) -> Result<(), String> {
-        let bench = self.scene.bench.fork().under(self.profile);
+        let bench = self.fixture.bench.fork().under(self.profile);
         let point = Arc::new(AtomicUsize::new(0));
-        let grain = Grain::draw();
+        let grain = Granularity::draw();
         let threads: Vec<_> = (0..2)
             .map(|i| {
                 let (case, bench, point) = (self.clone(), bench.clone(), Arc::clone(&point));
                 shuttle::thread::spawn(move || {
                     let step = move |moment| match moment {
-                        Moment::Pause => shuttle::thread::yield_now(),
+                        StepPoint::Pause => shuttle::thread::yield_now(),
                         moment if grain.switches(moment) => _ = point.load(Ordering::SeqCst),
                         _ => {}
                     };
-                    // Claiming a slot is not what is tested: its steps are not the schedule's.
-                    let quiet = case.scene.client(&bench, i as u16, case.sampling, Box::new(|_| ()));
+                    // Claiming a slot is not under test: its steps are not the schedule's.
+                    let quiet = case.fixture.client(&bench, i as u16, case.sampling, Box::new(|_| ()));
                     let mut client = quiet.through(SteppedLane::new(&bench.region, case.sampling, Box::new(step)));
                     case.ops[i].iter().map(|op| client.apply(op)).collect()
                 })
@@ -231,12 +231,12 @@ impl Case {
         linearizable(before, &self.ops, &answers, &bench)
     }
 
-    /// Runs `schedules` of `scheduler`; a violation ends the test, or is noted in `found`.
+    /// Runs `schedules` of `scheduler`; a violation ends the test, or is recorded in `found`.
     fn explore(&self, scheduler: impl Scheduler + 'static, found: Option<&Arc<Mutex<Vec<String>>>>) {
         let mut config = shuttle::Config::new();
         config.stack_size = 1 << 18;
         config.silence_warnings = true;
-        let before = Model(self.scene.bench.audit().expect("a table in order"));
+        let before = Model(self.fixture.bench.audit().expect("a table in order"));
         let (case, found) = (self.clone(), found.cloned());
         let runner = shuttle::Runner::new(scheduler, config);
         runner.run(move || match (case.run(&before), &found) {
@@ -246,13 +246,13 @@ impl Case {
         });
     }
 
-    /// The strict run: random and PCT schedules, none of which may fail.
-    fn must_hold(&self, times: usize) {
+    /// Runs random and PCT schedules, none of which may fail.
+    fn assert_holds(&self, times: usize) {
         self.explore(RandomScheduler::new_from_seed(SEED, times * RANDOM_SCHEDULES), None);
         self.explore(PctScheduler::new_from_seed(SEED, PCT_DEPTH, times * PCT_SCHEDULES), None);
     }
 
-    /// The violations that random schedules find.
+    /// Returns the violations that random schedules find.
     fn violations(&self, schedules: usize) -> Vec<String> {
         let found = Arc::new(Mutex::new(Vec::new()));
         self.explore(RandomScheduler::new_from_seed(SEED, schedules), Some(&found));
@@ -263,36 +263,36 @@ impl Case {
 
 fn announce(what: &str, profile: Profile) {
     println!(
-        "{what}: seed {SEED:#x}, profile {profile}, {RANDOM_SCHEDULES} random and {PCT_SCHEDULES} PCT schedules a scene"
+        "{what}: seed {SEED:#x}, profile {profile}, {RANDOM_SCHEDULES} random and {PCT_SCHEDULES} PCT schedules each"
     );
 }
 
-/// Two operations on one key, that stands in a row whose entries are moved, or is missing from crowded rows.
+/// Runs two operations on one key that is in a row whose entries are moved, or is missing from crowded rows.
 fn same_key(profile: Profile) {
     announce("one key", profile);
     for home in [Home::Primary, Home::Secondary] {
-        let scene = Scene::new(home, None);
-        for key in [scene.moved, scene.crowded] {
-            let (firsts, seconds) = (Scene::ops_on(key, 1), Scene::ops_on(key, 2));
+        let fixture = Fixture::new(home, None);
+        for key in [fixture.moved, fixture.crowded] {
+            let (firsts, seconds) = (Fixture::ops_on(key, 1), Fixture::ops_on(key, 2));
             for (i, first) in firsts.iter().enumerate() {
                 for second in &seconds[i..] {
                     let ops = [first, second].map(|op| vec![op.clone(), Op::Get(key.to_vec())]);
-                    Case { scene: scene.clone(), profile, sampling: Sampling::Descending, ops }.must_hold(1);
+                    Case { fixture: fixture.clone(), profile, sampling: Sampling::Descending, ops }.assert_holds(1);
                 }
             }
         }
     }
 }
 
-/// Two operations on keys that share rows.
+/// Runs two operations on keys that share rows.
 fn shared_rows(profile: Profile) {
     announce("shared rows", profile);
     for home in [Home::Primary, Home::Secondary] {
-        let scene = Scene::new(home, None);
-        for first in scene.first_ops() {
-            for second in scene.second_ops() {
+        let fixture = Fixture::new(home, None);
+        for first in fixture.first_ops() {
+            for second in fixture.second_ops() {
                 let ops = [vec![first.clone()], vec![second]];
-                Case { scene: scene.clone(), profile, sampling: Sampling::Descending, ops }.must_hold(1);
+                Case { fixture: fixture.clone(), profile, sampling: Sampling::Descending, ops }.assert_holds(1);
             }
         }
     }
@@ -305,9 +305,9 @@ fn conditional_changes_are_linearizable() {
     for profile in Profile::ALL {
         announce("compare-and-swap", profile);
         for home in [Home::Primary, Home::Secondary] {
-            let scene = Scene::new(home, None);
-            let key = scene.moved.to_vec();
-            let value = |writer| value_of(&scene.moved, writer);
+            let fixture = Fixture::new(home, None);
+            let key = fixture.moved.to_vec();
+            let value = |writer| value_of(&fixture.moved, writer);
             let swap = |from, to| Op::Swap(key.clone(), value(from), value(to));
             let remove_if = |writer| Op::RemoveIf(key.clone(), value(writer));
             let firsts = [vec![swap(0, 1), swap(2, 3)], vec![remove_if(0), Op::Insert(key.clone(), value(4))]];
@@ -316,34 +316,34 @@ fn conditional_changes_are_linearizable() {
                 vec![remove_if(0), Op::Get(key.clone())],
                 vec![Op::Remove(key.clone()), Op::Insert(key.clone(), value(0))],
                 vec![Op::Update(key.clone(), value(2)), Op::Get(key.clone())],
-                vec![Op::Put(scene.crowded.to_vec(), value_of(&scene.crowded, 2)), Op::Get(key.clone())],
+                vec![Op::Put(fixture.crowded.to_vec(), value_of(&fixture.crowded, 2)), Op::Get(key.clone())],
             ];
             for (first, second) in firsts.iter().flat_map(|first| seconds.iter().map(move |second| (first, second))) {
                 let ops = [first.clone(), second.clone()];
-                Case { scene: scene.clone(), profile, sampling: Sampling::Descending, ops }.must_hold(1);
+                Case { fixture: fixture.clone(), profile, sampling: Sampling::Descending, ops }.assert_holds(1);
             }
         }
     }
 }
 
-/// The crafted tables do what they are made for: every pair of operations succeeds in both orders as the model says,
-/// and putting a crowded key moves another one.
+/// The fixtures do what they are made for: every pair of operations succeeds in both orders as the model says, and
+/// putting a crowded key moves another one.
 #[test]
-fn scenes_are_as_described() {
+fn fixtures_are_as_described() {
     for home in [Home::Primary, Home::Secondary] {
-        let scene = Scene::new(home, None);
-        let before = Model(scene.bench.audit().unwrap());
+        let fixture = Fixture::new(home, None);
+        let before = Model(fixture.bench.audit().unwrap());
         let mut pairs = Vec::new();
-        for first in scene.first_ops() {
-            for second in scene.second_ops() {
+        for first in fixture.first_ops() {
+            for second in fixture.second_ops() {
                 pairs.push([vec![first.clone()], vec![second.clone()]]);
                 pairs.push([vec![second], vec![first.clone()]]);
             }
         }
         for profile in Profile::ALL {
             for ops in &pairs {
-                let bench = scene.bench.fork().under(profile);
-                let mut client = scene.client(&bench, 0, Sampling::Ascending, Box::new(|_| ()));
+                let bench = fixture.bench.fork().under(profile);
+                let mut client = fixture.client(&bench, 0, Sampling::Ascending, Box::new(|_| ()));
                 let answers = [0, 1].map(|i| vec![client.apply(&ops[i][0])]);
                 let mut model = before.clone();
                 let expected = [0, 1].map(|i| vec![Ok(model.apply(&ops[i][0]))]);
@@ -407,13 +407,13 @@ fn shared_rows_rxe() {
     shared_rows(Profile::Rxe);
 }
 
-/// Lookups of the moving key: enough that some are under way when it moves.
+/// Lookups of the moving key: enough that some are in progress when it moves.
 const GETS: usize = 8;
 
-/// Lookups of a key that always exists, while an insert moves it.
-fn hit_while_moved(scene: &Scene, profile: Profile, sampling: Sampling) -> Case {
-    let put = Op::Put(scene.crowded.to_vec(), value_of(&scene.crowded, 2));
-    Case { scene: scene.clone(), profile, sampling, ops: [vec![Op::Get(scene.moved.to_vec()); GETS], vec![put]] }
+/// Returns a case of lookups of a key that always exists, while an insert moves it.
+fn hit_while_moved(fixture: &Fixture, profile: Profile, sampling: Sampling) -> Case {
+    let put = Op::Put(fixture.crowded.to_vec(), value_of(&fixture.crowded, 2));
+    Case { fixture: fixture.clone(), profile, sampling, ops: [vec![Op::Get(fixture.moved.to_vec()); GETS], vec![put]] }
 }
 
 /// [R-READ-3] [R-READ-4] A key that always exists is never missed while it moves, in either direction, whatever the
@@ -423,23 +423,23 @@ fn a_moving_key_is_never_missed() {
     for profile in Profile::ALL {
         announce("moving key, ten times as many", profile);
         for home in [Home::Primary, Home::Secondary] {
-            let scene = Scene::new(home, None);
+            let fixture = Fixture::new(home, None);
             for sampling in [Sampling::Ascending, Sampling::Descending] {
-                hit_while_moved(&scene, profile, sampling).must_hold(10);
+                hit_while_moved(&fixture, profile, sampling).assert_holds(10);
             }
         }
     }
 }
 
-/// A table with one key, in an extent, and the key.
-fn extent_scene() -> (Bench, Vec<u8>) {
+/// Creates a table with one key, in an extent; returns it with the key.
+fn extent_fixture() -> (Bench, Vec<u8>) {
     let bench = Bench::of_config(config("bytes:24", None), Profile::Shm, SEED);
     let key = b"a key".to_vec();
     bench.client(3).apply(&Op::Put(key.clone(), large(0))).expect("an empty table");
     (bench, key)
 }
 
-/// A value that no row holds, all of whose extents have one size.
+/// Returns a value that no row holds, all of whose extents have one size.
 fn large(writer: u8) -> Vec<u8> {
     vec![writer; 60]
 }
@@ -448,7 +448,7 @@ fn large(writer: u8) -> Vec<u8> {
 /// are freed and reused at once, and stay linearizable: H15, H16 and H17 are closed.
 #[test]
 fn extents_are_linearizable_while_their_places_are_reused() {
-    let (bench, key) = extent_scene();
+    let (bench, key) = extent_fixture();
     let put = |writer| Op::Put(key.clone(), large(writer));
     let (get, remove) = (Op::Get(key.clone()), Op::Remove(key.clone()));
     let inline = Op::Update(key.clone(), b"small".to_vec());
@@ -463,8 +463,8 @@ fn extents_are_linearizable_while_their_places_are_reused() {
         announce("one key in extents", profile);
         for other in &others {
             let ops = [writers.clone(), other.clone()];
-            let scene = Scene { bench: bench.clone(), ..Scene::new(Home::Primary, None) };
-            Case { scene, profile, sampling: Sampling::Descending, ops }.must_hold(4);
+            let fixture = Fixture { bench: bench.clone(), ..Fixture::new(Home::Primary, None) };
+            Case { fixture, profile, sampling: Sampling::Descending, ops }.assert_holds(4);
         }
     }
 }
@@ -473,10 +473,10 @@ fn extents_are_linearizable_while_their_places_are_reused() {
 #[test]
 fn without_validation_the_harness_finds_the_missed_key() {
     let rules = Rules { validate_misses: false, ..config("fixed:8:8", None).rules };
-    let scene = Scene::new(Home::Secondary, Some(rules));
+    let fixture = Fixture::new(Home::Secondary, Some(rules));
     for profile in Profile::ALL {
         announce("unvalidated misses", profile);
-        let found = hit_while_moved(&scene, profile, Sampling::Ascending).violations(1_000);
+        let found = hit_while_moved(&fixture, profile, Sampling::Ascending).violations(1_000);
         let missed = found.iter().filter(|violation| violation.contains("Value(None)")).count();
         println!("{profile}: {missed} of 2000 schedules miss a key that always exists");
         assert!(missed > 0, "{profile}: a harness that finds nothing proves nothing");
@@ -484,18 +484,18 @@ fn without_validation_the_harness_finds_the_missed_key() {
     }
 }
 
-/// [R-LOCK-7] The canary: an insert that locks its path only doubles a key that moves meanwhile (H12).
+/// [R-LOCK-7] The canary: an insert that locks only its path duplicates a key that moves in the meantime (H12).
 #[test]
 fn without_both_locks_the_harness_finds_the_doubled_key() {
     let rules = Rules { lock_both_rows: false, ..config("fixed:8:8", None).rules };
-    let scene = Scene::new(Home::Secondary, Some(rules));
+    let fixture = Fixture::new(Home::Secondary, Some(rules));
     for profile in Profile::ALL {
         announce("inserts lock their path only", profile);
-        let put = Op::Put(scene.crowded.to_vec(), value_of(&scene.crowded, 2));
-        let ops = [vec![Op::Insert(scene.moved.to_vec(), value_of(&scene.moved, 1))], vec![put]];
-        let case = Case { scene: scene.clone(), profile, sampling: Sampling::Ascending, ops };
+        let put = Op::Put(fixture.crowded.to_vec(), value_of(&fixture.crowded, 2));
+        let ops = [vec![Op::Insert(fixture.moved.to_vec(), value_of(&fixture.moved, 1))], vec![put]];
+        let case = Case { fixture: fixture.clone(), profile, sampling: Sampling::Ascending, ops };
         let found = case.violations(500);
-        let doubled = found.iter().filter(|violation| violation.contains("stands twice")).count();
+        let doubled = found.iter().filter(|violation| violation.contains("is in the table twice")).count();
         println!("{profile}: {doubled} of 1000 schedules double a key");
         assert!(doubled > 0, "{profile}: a harness that finds nothing proves nothing: {found:?}");
     }

@@ -1,6 +1,7 @@
-//! The conformance suite: one program, so that what is generic over lanes and tables is compiled once for all of it.
+//! The conformance suite: one program, so that code that is generic over lanes and tables is compiled once for all of
+//! it.
 //!
-//! Each module is one kind of proof and says at its head what it proves; docs/testing.md lists them. `cargo test -p
+//! Each module is one kind of proof and states first what it proves; docs/testing.md lists them. `cargo test -p
 //! guira-conformance --test suite locks::` runs one of them.
 #![forbid(unsafe_code)]
 
@@ -8,6 +9,7 @@ mod check;
 mod conditional;
 mod contention;
 mod counts;
+mod deaths_by_verb;
 mod decoders;
 mod destroyed;
 mod drops;
@@ -17,7 +19,6 @@ mod histories;
 mod holes;
 mod in_place;
 mod interleavings;
-mod leaves;
 mod locks;
 mod many;
 mod models;

@@ -1,4 +1,4 @@
-//! Lookups of many keys at once answer as lookups of each would: on every profile, for every list, beside damage and
+//! Lookups of many keys at once answer as single lookups would: on every profile, for every list, beside damage and
 //! torn rows, under a writer that switches with the reader before any word, and after drops. Their round trips are
 //! exactly the promised ones.
 
@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use guira_conformance::{Bench, Moment, Op, Sampling, Seen, SteppedLane, TestClient, block_on};
+use guira_conformance::{Bench, Observed, Op, Sampling, StepPoint, SteppedLane, TestClient, block_on};
 use guira_fabric::heap::Pace;
 use guira_fabric::{Addr, Profile, Region, SplitMix64};
 use guira_layout::{EntryFormat, MAX_KEY_BYTES, OwnerId, Preset, PresetOptions, RowId};
@@ -18,10 +18,10 @@ const SEED: u64 = 23;
 const GROUP_KEYS: u64 = 32;
 /// Drawn lists of each length.
 const LISTS: u64 = 6;
-/// Schedules of one race, by scheduler.
+/// Schedules of one race, for each scheduler.
 const SCHEDULES: usize = 300;
 const PCT_DEPTH: usize = 3;
-/// Polls a batch of a slow lane stays in flight.
+/// Polls for which a batch of a slow lane stays in flight.
 const IN_FLIGHT_POLLS: u32 = 2;
 
 type Answer = Result<Option<Vec<u8>>, Error>;
@@ -30,7 +30,7 @@ fn number(i: u64) -> Vec<u8> {
     i.to_le_bytes().to_vec()
 }
 
-/// The `i`th key of a table of `format`.
+/// Returns the `i`th key of a table of `format`.
 fn key(format: EntryFormat, i: u64) -> Vec<u8> {
     match format {
         EntryFormat::Fixed { key_bytes, .. } => number(i)[..usize::from(key_bytes)].to_vec(),
@@ -38,7 +38,7 @@ fn key(format: EntryFormat, i: u64) -> Vec<u8> {
     }
 }
 
-/// Its value: in formats with extents every third is in one.
+/// Returns the value of key `i`; in formats with extents every third is in one.
 fn value(format: EntryFormat, i: u64) -> Vec<u8> {
     let bytes = match format {
         EntryFormat::Fixed { value_bytes, .. } => usize::from(value_bytes),
@@ -48,7 +48,7 @@ fn value(format: EntryFormat, i: u64) -> Vec<u8> {
     number(i ^ 0x55).into_iter().cycle().take(bytes).collect()
 }
 
-/// A key no table of `format` takes.
+/// Returns a key that no table of `format` takes.
 fn wrong_key(format: EntryFormat) -> Vec<u8> {
     match format {
         EntryFormat::Fixed { key_bytes, .. } => vec![1; usize::from(key_bytes) + 1],
@@ -56,7 +56,7 @@ fn wrong_key(format: EntryFormat) -> Vec<u8> {
     }
 }
 
-/// A table with keys 0 to the number returned, two thirds full.
+/// Creates a table that is two thirds full, with keys 0 to the number returned.
 fn filled(preset: Preset, format: &str, profile: Profile) -> (Bench, TestClient, u64) {
     let bench = Bench::of_rows(preset, format, 64, profile, SEED);
     let format = bench.table.config().format;
@@ -65,8 +65,8 @@ fn filled(preset: Preset, format: &str, profile: Profile) -> (Bench, TestClient,
     (bench, client, stored as u64)
 }
 
-/// [R-READ-8] Any list of keys, with doubles, missing ones and ones no table takes, on every preset, format and
-/// profile: every answer is that of a single lookup, in its place.
+/// [R-READ-8] Any list of keys, with duplicates, missing keys and keys that no table takes, on every preset, format and
+/// profile: every answer equals that of a single lookup, in the same position.
 #[test]
 fn many_lookups_answer_as_single_ones() {
     for (preset, profile) in Preset::ALL.into_iter().flat_map(|p| Profile::ALL.map(|profile| (p, profile))) {
@@ -76,7 +76,7 @@ fn many_lookups_answer_as_single_ones() {
             let (format, mut rng) = (bench.table.config().format, SplitMix64(SEED));
             let (mut hits, mut misses, mut mistakes) = (0, 0, 0);
             for length in [0, 1, 2, 31, 32, 33, 64, 100].into_iter().flat_map(|length| [length; LISTS as usize]) {
-                // Few keys, so that some are there twice.
+                // There are few keys, so that some occur twice.
                 let draw = |rng: &mut SplitMix64| match rng.below(8) {
                     0 => wrong_key(format),
                     1 | 2 => key(format, (1 << 30) + rng.below(9)),
@@ -109,9 +109,9 @@ fn many_lookups_answer_as_single_ones() {
     }
 }
 
-/// [R-READ-8] Values so large that a group's extents are not read together, beside small ones and inline ones.
+/// [R-READ-8] Values so large that a group's extents are not read together, beside small and inline ones.
 #[test]
-fn extents_beyond_what_a_group_reads_come_back_whole() {
+fn extents_longer_than_a_group_reads_are_returned_whole() {
     let options = PresetOptions {
         capacity: 1,
         format: "bytes:64".parse().expect("a valid format"),
@@ -137,8 +137,8 @@ fn extents_beyond_what_a_group_reads_come_back_whole() {
     }
 }
 
-/// [R-READ-8] 32 inline keys are 1 round trip, 2 with extents among them, misses 2 more each where READs of a batch
-/// sample in any order; keys that no table takes cost nothing.
+/// [R-READ-8] 32 inline keys take 1 round trip, 2 with extents among them, and misses 2 more each where READs of a
+/// batch sample in any order; keys that no table takes cost nothing.
 #[test]
 fn many_lookups_cost_what_they_promise() {
     for profile in Profile::REMOTE {
@@ -167,7 +167,7 @@ fn many_lookups_cost_what_they_promise() {
     }
 }
 
-/// [R-READ-8] Where verbs execute in place: 1 post for a key in its first row, 2 for every other.
+/// [R-READ-8] Where verbs execute in place, a key in its first row takes 1 post, every other key 2.
 #[test]
 fn many_local_lookups_cost_what_they_promise() {
     let (bench, mut client, keys) = filled(Preset::Hardened, "fixed:8:8", Profile::Shm);
@@ -183,7 +183,7 @@ fn many_local_lookups_cost_what_they_promise() {
     assert_eq!(traffic.round_trips, first + 2 * (list.len() as u64 - first));
 }
 
-/// Puts `words` into `row`, and its lock into the hands of a client that is gone, if there is one.
+/// Stores `words` in `row`, and lets a client that is gone hold its lock, if one is given.
 fn overwrite(bench: &Bench, row: RowId, words: &[u64], held_by: Option<OwnerId>) {
     bench.store(bench.table.geometry().row(row), words);
     let locks = bench.table.locks();
@@ -193,10 +193,10 @@ fn overwrite(bench: &Bench, row: RowId, words: &[u64], held_by: Option<OwnerId>)
     }
 }
 
-/// [R-READ-8] [R-READ-5] A row that somebody left half-written is `Busy` for its keys, a damaged one `Corrupt`; all
+/// [R-READ-8] [R-READ-5] A half-written row whose lock is held is `Busy` for its keys, a damaged one `Corrupt`; all
 /// other keys of the list are answered.
 #[test]
-fn torn_and_damaged_rows_concern_their_keys_only() {
+fn torn_and_damaged_rows_affect_only_their_keys() {
     for (profile, held_by) in
         Profile::ALL.into_iter().flat_map(|profile| [(profile, None), (profile, Some(OwnerId(9)))])
     {
@@ -236,10 +236,10 @@ fn torn_and_damaged_rows_concern_their_keys_only() {
     }
 }
 
-/// [R-READ-8] [R-READ-6] A damaged extent, and an entry that points outside of the memory, are their own keys'
-/// `Corrupt`, though the READs of all extents travel together.
+/// [R-READ-8] [R-READ-6] A damaged extent, and an entry that points outside the memory, are `Corrupt` for their own
+/// keys only, although the READs of all extents are sent together.
 #[test]
-fn damaged_extents_concern_their_keys_only() {
+fn damaged_extents_affect_only_their_keys() {
     for (profile, points_outside) in Profile::ALL.into_iter().flat_map(|profile| [(profile, false), (profile, true)]) {
         println!("{profile}, an entry that points outside: {points_outside}");
         let (bench, mut client, keys) = filled(Preset::Hardened, "bytes:24", profile);
@@ -264,21 +264,21 @@ fn damaged_extents_concern_their_keys_only() {
     }
 }
 
-/// A crowded table, a key whose put moves others, some to their first rows and some to their second, and those.
-struct Crowd {
+/// A crowded table, a key whose put moves others, some to their first rows and some to their second, and these others.
+struct Fixture {
     bench: Bench,
     put: Vec<u8>,
     moved: Vec<Vec<u8>>,
     stay: Vec<Vec<u8>>,
 }
 
-impl Crowd {
-    fn new(format: &str) -> Crowd {
+impl Fixture {
+    fn new(format: &str) -> Fixture {
         let bench = Bench::of_rows(Preset::Tiny, format, 64, Profile::Shm, SEED);
         let (mut client, slots) = (bench.client(9), bench.table.config().max_entries());
         let keys: Vec<_> = (0..slots * 85 / 100)
             .map(number)
-            .filter(|key| client.apply(&Op::Put(key.clone(), Crowd::value(format, key, 0))).is_ok())
+            .filter(|key| client.apply(&Op::Put(key.clone(), Fixture::value(format, key, 0))).is_ok())
             .collect();
         let rows_of = |bench: &Bench| -> Vec<RowId> {
             let row_of = |key: &Vec<u8>| {
@@ -293,7 +293,7 @@ impl Crowd {
         for put in (0..2_000).map(|i| number(1 << 32 | i)) {
             let fork = bench.fork();
             let mut client = fork.client(0);
-            if client.apply(&Op::Put(put.clone(), Crowd::value(format, &put, 0))).is_err() {
+            if client.apply(&Op::Put(put.clone(), Fixture::value(format, &put, 0))).is_err() {
                 continue;
             }
             if client.client.counters().moves < 2 {
@@ -306,17 +306,17 @@ impl Crowd {
                 let first = bench.table.placement().rows(bench.table.placement().digest(key)).first;
                 homecomers += usize::from(before[i] != after[i] && after[i] == first);
             }
-            // Moves from L2 to L1 are those that a reader of L1 and then L2 can miss, and the others those that a
-            // reader in the other order can.
+            // A reader of L1 and then L2 can miss moves from L2 to L1, and a reader in the other order can miss the
+            // others.
             if (1..moved.len()).contains(&homecomers) {
                 stay.truncate(3);
-                return Crowd { bench, put, moved, stay };
+                return Fixture { bench, put, moved, stay };
             }
         }
         panic!("no put moves entries both ways");
     }
 
-    /// What `writer` puts for `key`: an extent, where the format has them.
+    /// Returns the value that `writer` puts for `key`: in an extent, where the format has them.
     fn value(format: &str, key: &[u8], writer: u8) -> Vec<u8> {
         let mut value = key.to_vec();
         value[7] = writer;
@@ -324,14 +324,14 @@ impl Crowd {
     }
 }
 
-/// One run of a reader of many keys against a writer that moves some of them, under the current schedule.
-fn race(crowd: &Crowd, format: &str, profile: Profile, sampling: Sampling) {
-    let bench = crowd.bench.fork().under(profile);
+/// Runs a reader of many keys against a writer that moves some of them, under the current schedule.
+fn race(fixture: &Fixture, format: &str, profile: Profile, sampling: Sampling) {
+    let bench = fixture.bench.fork().under(profile);
     let point = Arc::new(shuttle::sync::atomic::AtomicUsize::new(0));
     let lane = |bench: &Bench| {
         let point = Arc::clone(&point);
         let step = move |moment| match moment {
-            Moment::Pause => shuttle::thread::yield_now(),
+            StepPoint::Pause => shuttle::thread::yield_now(),
             _ => _ = point.load(shuttle::sync::atomic::Ordering::SeqCst),
         };
         SteppedLane::new(&bench.region, sampling, Box::new(step))
@@ -342,21 +342,24 @@ fn race(crowd: &Crowd, format: &str, profile: Profile, sampling: Sampling) {
         bench.client_with(slot, lane, config)
     };
     let (mut reader, mut writer) = (quiet(0).through(lane(&bench)), quiet(1).through(lane(&bench)));
-    let changed = crowd.moved[0].clone();
+    let changed = fixture.moved[0].clone();
     let missing = number(1 << 40);
-    let list: Vec<_> =
-        [&crowd.moved[..], &[crowd.put.clone(), missing.clone()], &crowd.stay].into_iter().flatten().cloned().collect();
-    let values = |key: &[u8]| [0, 1, 2].map(|writer| Crowd::value(format, key, writer));
+    let list: Vec<_> = [&fixture.moved[..], &[fixture.put.clone(), missing.clone()], &fixture.stay]
+        .into_iter()
+        .flatten()
+        .cloned()
+        .collect();
+    let values = |key: &[u8]| [0, 1, 2].map(|writer| Fixture::value(format, key, writer));
     let writes = [
-        Op::Put(crowd.put.clone(), Crowd::value(format, &crowd.put, 0)),
-        Op::Update(changed.clone(), Crowd::value(format, &changed, 1)),
-        Op::Update(changed.clone(), Crowd::value(format, &changed, 2)),
-        Op::Remove(crowd.put.clone()),
+        Op::Put(fixture.put.clone(), Fixture::value(format, &fixture.put, 0)),
+        Op::Update(changed.clone(), Fixture::value(format, &changed, 1)),
+        Op::Update(changed.clone(), Fixture::value(format, &changed, 2)),
+        Op::Remove(fixture.put.clone()),
     ];
     let expected = [Outcome::Inserted, Outcome::Replaced, Outcome::Replaced, Outcome::Removed];
     let writer = shuttle::thread::spawn(move || {
         for (op, outcome) in writes.iter().zip(expected) {
-            assert_eq!(writer.apply(op), Ok(Seen::Outcome(outcome)), "{op:x?}");
+            assert_eq!(writer.apply(op), Ok(Observed::Outcome(outcome)), "{op:x?}");
         }
     });
     let mut last = 0;
@@ -366,9 +369,9 @@ fn race(crowd: &Crowd, format: &str, profile: Profile, sampling: Sampling) {
             let version = value.as_ref().map(|value| values(key).iter().position(|written| written == value));
             match version {
                 None => {
-                    assert!(*key == crowd.put || *key == missing, "{profile}: {key:x?} always exists, and was missed")
+                    assert!(*key == fixture.put || *key == missing, "{profile}: {key:x?} always exists, and was missed")
                 }
-                Some(None) => panic!("{profile}: {key:x?} has a value that nobody wrote: {value:x?}"),
+                Some(None) => panic!("{profile}: {key:x?} has a value that was never written: {value:x?}"),
                 Some(Some(version)) if *key == changed => {
                     assert!(version >= last, "{profile}: {key:x?} went back");
                     last = version;
@@ -380,12 +383,12 @@ fn race(crowd: &Crowd, format: &str, profile: Profile, sampling: Sampling) {
     writer.join().expect("a writer that writes");
 }
 
-/// [R-READ-8] [R-READ-3] [R-READ-6] While a writer moves some of the keys and changes one, none of them is missed, none
-/// has a value never written for it, and none goes back.
+/// [R-READ-8] [R-READ-3] [R-READ-6] While a writer moves some of the keys and changes one, no key is missed, none has a
+/// value never written for it, and none goes back.
 #[test]
-fn many_lookups_hold_against_a_writer() {
+fn many_lookups_are_linearizable_beside_a_writer() {
     for format in ["fixed:8:8", "bytes:24"] {
-        let crowd = Arc::new(Crowd::new(format));
+        let fixture = Arc::new(Fixture::new(format));
         for (profile, sampling) in
             Profile::ALL.into_iter().flat_map(|p| [Sampling::Ascending, Sampling::Descending].map(|s| (p, s)))
         {
@@ -394,8 +397,8 @@ fn many_lookups_hold_against_a_writer() {
             config.stack_size = 1 << 18;
             config.silence_warnings = true;
             for is_random in [true, false] {
-                let (crowd, config) = (Arc::clone(&crowd), config.clone());
-                let run = move || race(&crowd, format, profile, sampling);
+                let (fixture, config) = (Arc::clone(&fixture), config.clone());
+                let run = move || race(&fixture, format, profile, sampling);
                 if is_random {
                     shuttle::Runner::new(RandomScheduler::new_from_seed(SEED, SCHEDULES), config).run(run);
                 } else {
@@ -411,17 +414,17 @@ fn slow_client(bench: &Bench) -> TestClient {
     bench.client_with(1, lane, ClientConfig::for_table(&bench.table))
 }
 
-/// Polls `future` at most `polls` times, then drops it: whether it ended.
+/// Polls `future` at most `polls` times, then drops it; returns whether it ended.
 fn poll_some(future: impl Future, polls: usize) -> bool {
     let mut future = pin!(future);
     let mut cx = Context::from_waker(Waker::noop());
     (0..polls).any(|_| matches!(future.as_mut().poll(&mut cx), Poll::Ready(_)))
 }
 
-/// [R-DROP-1] [R-READ-8] Dropped after any number of polls, lookups of many keys leave nothing behind: the same client
-/// looks up and changes at once.
+/// [R-DROP-1] [R-READ-8] Lookups of many keys that are dropped after any number of polls leave nothing behind: the same
+/// client looks up and changes at once.
 #[test]
-fn dropped_lookups_strand_nothing() {
+fn dropped_lookups_leave_nothing_behind() {
     for (format, profile) in ["fixed:8:8", "bytes:24"].into_iter().flat_map(|f| Profile::ALL.map(|p| (f, p))) {
         let (filled_bench, filler, keys) = filled(Preset::Hardened, format, Profile::Shm);
         drop(filler);
@@ -441,7 +444,7 @@ fn dropped_lookups_strand_nothing() {
                 assert_eq!(client.get(&list[i]), Ok(before.get(&list[i]).cloned()), "{profile} after {polls} polls");
             }
             assert_eq!(answers(&mut client, &list), expected(&before, &list), "{profile} after {polls} polls");
-            assert_eq!(client.apply(&Op::Remove(list[1].clone())), Ok(Seen::Outcome(Outcome::Removed)));
+            assert_eq!(client.apply(&Op::Remove(list[1].clone())), Ok(Observed::Outcome(Outcome::Removed)));
             let mut after = before.clone();
             after.remove(&list[1]);
             assert_eq!(bench.audit().unwrap(), after, "{profile} after {polls} polls");
@@ -462,7 +465,7 @@ fn answers(client: &mut TestClient, list: &[Vec<u8>]) -> Vec<Answer> {
     answers
 }
 
-/// The answers of all keys but the last, which is a mistake.
+/// Returns the answers of all keys but the last, which is invalid.
 fn expected(now: &std::collections::BTreeMap<Vec<u8>, Vec<u8>>, list: &[Vec<u8>]) -> Vec<Answer> {
     list[..list.len() - 1].iter().map(|key| Ok(now.get(key).cloned())).collect()
 }
@@ -494,9 +497,9 @@ fn many_lookups_follow_a_dropped_change() {
     }
 }
 
-/// Extents lie where the entries say, or nobody finds them: the damage that the tests above do is damage.
+/// An entry must point to an extent of its key: the damage that the tests above do is damage.
 #[test]
-fn a_planted_entry_without_its_extent_is_damage() {
+fn an_entry_without_its_extent_is_damage() {
     let (bench, mut client, _) = filled(Preset::Hardened, "bytes:24", Profile::Shm);
     let victim = b"the victim".to_vec();
     let prepared = client.extents.prepare(&mut client.lane, &victim, &[7; 200]).expect("too long for a row");

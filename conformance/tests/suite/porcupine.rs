@@ -1,7 +1,7 @@
-//! A second opinion on the linearizability checker: Porcupine's, which shares no line with it.
+//! A comparison of the linearizability checker with Porcupine, an independent one.
 //!
 //! `cargo xtask test --only porcupine` builds the Go program in `porcupine/`, and runs this with its path; without one
-//! there is nothing to compare with.
+//! the test does nothing.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
 
@@ -9,18 +9,19 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use guira_check::history::{Answer, Call, History, HistoryError, Operation, Outcome, SEARCH_STEPS};
-use guira_conformance::histories::{Drawn, MapError, with_coarse_clock};
+use guira_check::history::{Answer, Call, History, Operation, Outcome, Refusal, SEARCH_STEPS};
+use guira_conformance::histories::{HistorySpec, MapError, with_coarse_clock};
 use guira_fabric::SplitMix64;
 
-/// Names the program.
+/// The environment variable that names the program.
 const PROGRAM: &str = "GUIRA_PORCUPINE";
 const HISTORIES: u64 = 6_000;
 
-/// A history as a line for the program. Operations without effect say nothing, and Porcupine knows none.
+/// Formats a history as a line for the program. Operations without effect are left out, because Porcupine does not know
+/// them.
 fn line(history: &History) -> String {
-    let told = history.operations().filter(|operation| operation.outcome != Outcome::WithoutEffect).map(object);
-    format!("[{}]\n", told.collect::<Vec<_>>().join(","))
+    let operations = history.operations().filter(|operation| operation.outcome != Outcome::WithoutEffect).map(object);
+    format!("[{}]\n", operations.collect::<Vec<_>>().join(","))
 }
 
 fn object(operation: &Operation) -> String {
@@ -48,9 +49,9 @@ fn object(operation: &Operation) -> String {
     object + "}"
 }
 
-fn drawn(seed: u64) -> (Drawn, History) {
+fn drawn(seed: u64) -> (HistorySpec, History) {
     let mut rng = SplitMix64(seed);
-    let drawn = Drawn {
+    let drawn = HistorySpec {
         seed,
         processes: 2 + rng.below(5),
         operations: 8 + rng.below(50),
@@ -69,7 +70,7 @@ fn porcupine_agrees_on_drawn_histories() {
     let Some(program) = std::env::var_os(PROGRAM) else {
         return println!("{PROGRAM} names no program: nothing to compare with");
     };
-    let histories: Vec<(Drawn, History)> = (0..HISTORIES).map(drawn).collect();
+    let histories: Vec<(HistorySpec, History)> = (0..HISTORIES).map(drawn).collect();
     let mut child = Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     let lines: String = histories.iter().map(|(_, history)| line(history)).collect();

@@ -1,12 +1,13 @@
-//! A table behaves like a map: drawn sequences of operations against a model, for every preset, format and profile,
-//! over memory nodes, and every short sequence there is. After each run the whole table is audited against the model.
+//! A table behaves like a map: drawn sequences of operations compared with a model, for every preset, format and
+//! profile, and over memory nodes, and all short sequences. After each run the whole table is audited against the
+//! model.
 //!
-//! Preset `paper` inserts under the lock of one row only, so that inserting a key that stands in its other row doubles
-//! it (H12, closed by R-LOCK-7): there, keys that exist are put instead.
+//! Preset `paper` inserts under the lock of one row only, so that inserting a key that is in its other row duplicates
+//! it (H12, closed by R-LOCK-7): there, existing keys are put instead.
 
 use std::time::Duration;
 
-use guira_conformance::{AnyLane, Bench, BenchNode, Model, Op, Roughness, Seen, TestClient};
+use guira_conformance::{AnyLane, Bench, BenchNode, Model, Observed, Op, Roughness, TestClient};
 use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::{EntryFormat, MAX_KEY_BYTES, MAX_VALUE_BYTES, Preset, PresetOptions};
 use guira_rcuckoo::{Change, Error, ErrorKind, NewValue, Outcome};
@@ -14,28 +15,28 @@ use guira_rcuckoo::{Change, Error, ErrorKind, NewValue, Outcome};
 /// Seeds of each combination.
 const SEEDS: u64 = 3;
 const OPERATIONS: u64 = 1_500;
-/// Over a connection, where a round trip takes some thousand times as long.
+/// Operations of a run over a connection, where a round trip takes about a thousand times as long.
 const REMOTE_OPERATIONS: u64 = 300;
-/// Nothing is cut: at this level a lane that is lost stays lost.
+/// No connection is cut, because a lane that is lost stays lost at this level.
 const ROUGHNESS: Roughness = Roughness { longest_delay: Duration::from_micros(200), cut_after_bytes: None };
 
-/// What keys and values a run draws from.
+/// The sizes from which a run draws keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sizes {
-    /// Whatever fits in a row.
+    /// Sizes that fit in a row.
     Inline,
-    /// Rows and extents, each now and then.
+    /// Sizes for rows and for extents, mixed.
     Mixed,
 }
 
-/// Where batches are carried out.
+/// The executor of batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// In this process's memory, which promises what a fabric does.
+enum Backend {
+    /// This process's memory, with a fabric's promises.
     Heap,
-    /// By a memory node, each client through a connection of its own.
+    /// A memory node, with a connection for each client.
     Node,
-    /// The same, and what goes through the connections is split and delayed.
+    /// A memory node, over connections whose data is split and delayed.
     RoughNode,
 }
 
@@ -44,15 +45,16 @@ struct Case {
     preset: Preset,
     format: &'static str,
     profile: Profile,
-    place: Place,
+    backend: Backend,
     sizes: Sizes,
-    /// Keys there are; more than the table holds, for some cases.
+    /// The number of keys; in some cases more than the table holds.
     keys: u64,
     seed: u64,
 }
 
 impl Case {
-    /// The `i`th key: all zeros, all ones, then others; in `bytes` formats of different lengths, the first one empty.
+    /// Returns the `i`th key: all zeros, all ones, then others; in `bytes` formats of different lengths, the first one
+    /// empty.
     fn key(&self, format: EntryFormat, i: u64) -> Vec<u8> {
         let bytes = match format {
             EntryFormat::Fixed { key_bytes, .. } => usize::from(key_bytes),
@@ -99,15 +101,15 @@ impl Case {
     }
 
     fn run(&self) {
-        let operations = if self.place == Place::Heap { OPERATIONS } else { REMOTE_OPERATIONS };
+        let operations = if self.backend == Backend::Heap { OPERATIONS } else { REMOTE_OPERATIONS };
         println!("{self:?}, {operations} operations");
         let bench = Bench::of_rows(self.preset, self.format, 64, self.profile, self.seed);
         let format = bench.table.config().format;
         let (mut model, mut rng) = (Model::default(), SplitMix64(self.seed));
-        let node = match self.place {
-            Place::Heap => None,
-            Place::Node => Some(BenchNode::over(&bench)),
-            Place::RoughNode => Some(BenchNode::over(&bench).roughly(self.seed, ROUGHNESS)),
+        let node = match self.backend {
+            Backend::Heap => None,
+            Backend::Node => Some(BenchNode::over(&bench)),
+            Backend::RoughNode => Some(BenchNode::over(&bench).roughly(self.seed, ROUGHNESS)),
         };
         let lane = || node.as_ref().map_or_else(|| AnyLane::of(bench.region.lane()), |it| AnyLane::of(it.lane()));
         let mut clients = [0, 1].map(|slot| bench.client(slot).through(lane()));
@@ -117,7 +119,7 @@ impl Case {
             match client.apply(&op) {
                 Ok(seen) => assert_eq!(seen, model.apply(&op), "operation {i} of seed {}: {op:x?}", self.seed),
                 Err(error) => {
-                    let inserts = model.clone().apply(&op) == Seen::Outcome(Outcome::Inserted);
+                    let inserts = model.clone().apply(&op) == Observed::Outcome(Outcome::Inserted);
                     let is_right = inserts && matches!(error.kind, ErrorKind::Full { .. });
                     assert!(is_right, "operation {i} of seed {}: {op:x?}: {error}", self.seed);
                 }
@@ -131,7 +133,7 @@ impl Case {
         if let Some(node) = node {
             let [pieces, delays, _] = node.roughness();
             assert!(node.counters().batches > operations, "what was asked for went to the node");
-            assert!(self.place == Place::Node || (pieces > 2 * operations && delays > 0), "{pieces} {delays}");
+            assert!(self.backend == Backend::Node || (pieces > 2 * operations && delays > 0), "{pieces} {delays}");
         }
     }
 }
@@ -140,8 +142,8 @@ fn run_all(format: &'static str, sizes: Sizes) {
     for preset in Preset::ALL {
         for profile in Profile::ALL {
             for seed in 1..=SEEDS {
-                let base = Case { preset, format, profile, place: Place::Heap, sizes, keys: 0, seed };
-                // Few keys that come and go; as many as the smallest table here holds, and more.
+                let base = Case { preset, format, profile, backend: Backend::Heap, sizes, keys: 0, seed };
+                // There are few keys, as many as the smallest table holds, and more.
                 for keys in [10, 200, 600] {
                     Case { keys, ..base }.run();
                 }
@@ -188,9 +190,9 @@ fn a_table_of_strings_is_a_map() {
 fn a_table_behind_a_node_is_a_map() {
     for preset in [Preset::Hardened, Preset::Tiny] {
         for (format, sizes) in [("fixed:8:8", Sizes::Inline), ("bytes:64", Sizes::Mixed)] {
-            for place in [Place::Node, Place::RoughNode] {
+            for backend in [Backend::Node, Backend::RoughNode] {
                 for keys in [10, 600] {
-                    Case { preset, format, profile: Profile::Tcp, place, sizes, keys, seed: 1 }.run();
+                    Case { preset, format, profile: Profile::Tcp, backend, sizes, keys, seed: 1 }.run();
                 }
             }
         }
@@ -199,7 +201,7 @@ fn a_table_behind_a_node_is_a_map() {
 
 /// Every sequence of up to four operations out of six, on every profile.
 #[test]
-fn every_short_sequence_is_right() {
+fn every_short_sequence_matches_the_model() {
     let (a, b) = (vec![0; 8], vec![1; 8]);
     let value = |at: usize| vec![0x10 + at as u8; 8];
     let ops = |at: usize| {
@@ -243,7 +245,7 @@ fn large_bench(extent_bytes: u64) -> Bench {
     Bench::of_config(config, Profile::Tcp, 9)
 }
 
-/// [R-EXTENT-2] The largest key with the largest value, a run of chunks, and the largest key alone.
+/// [R-EXTENT-2] The largest key with the largest value, which takes a run of chunks, and the largest key alone.
 #[test]
 fn the_largest_keys_and_values_round_trip() {
     let bench = large_bench(160 << 20);
@@ -262,7 +264,7 @@ fn the_largest_keys_and_values_round_trip() {
     }
     assert!(bench.audit() == Ok(model.0.clone()));
     let removed = client.apply(&Op::Remove(long_key));
-    assert_eq!(removed, Ok(Seen::Outcome(Outcome::Removed)));
+    assert_eq!(removed, Ok(Observed::Outcome(Outcome::Removed)));
 }
 
 /// Keys and values of the wrong size are the caller's mistake, and change nothing.
@@ -285,7 +287,7 @@ fn sizes_that_do_not_fit_are_refused() {
     }
 }
 
-/// A table with another key whose digest is that of `key`, in the row where `key` is looked for first or last.
+/// Creates a table with another key whose digest is that of `key`, in the row where `key` is looked for first or last.
 fn twin_bench(profile: Profile, key: &[u8], twins: u64, secondary: bool) -> (Bench, TestClient, Model) {
     let bench = Bench::of_rows(Preset::Hardened, "bytes:24", 64, profile, 3);
     let mut client = bench.client(0);
@@ -294,7 +296,7 @@ fn twin_bench(profile: Profile, key: &[u8], twins: u64, secondary: bool) -> (Ben
     let row = if secondary { pair.second } else { pair.first };
     let mut model = Model::default();
     for i in 0..twins {
-        // Of the same length, so that only its bytes tell it apart.
+        // The twin has the same length, so that only its bytes differ.
         let twin: Vec<u8> = key.iter().map(|byte| byte ^ (i + 1) as u8).collect();
         let value = vec![0x70 + i as u8; 50];
         let prepared = client.extents.prepare_as(&mut client.lane, digest, &twin, &value);
@@ -306,7 +308,7 @@ fn twin_bench(profile: Profile, key: &[u8], twins: u64, secondary: bool) -> (Ben
 
 /// [R-UPDATE-2] Two keys with one digest are two keys: looking one up, changing or removing it never touches the other.
 #[test]
-fn keys_of_one_digest_are_told_apart() {
+fn keys_with_equal_digests_are_distinguished() {
     let key = b"one of the twins".to_vec();
     let ops = [
         Op::Get(key.clone()),

@@ -1,9 +1,9 @@
-//! A fabric that refuses one batch of an operation, any one: the operation fails without effect, leaves no lock behind,
-//! and succeeds when it is repeated.
+//! A fabric that refuses any one batch of an operation: the operation fails without effect, leaves no lock behind, and
+//! succeeds when it is repeated.
 
 use std::sync::{Arc, Mutex};
 
-use guira_conformance::{Bench, Model, Op, Prepared, Seen, TestClient, Watch, WatchedLane};
+use guira_conformance::{Bench, Model, Observed, Op, Prepared, TestClient, Watch, WatchedLane};
 use guira_fabric::{Effect, FabricError, Profile, Region, Verb};
 use guira_layout::Preset;
 use guira_rcuckoo::{Changed, ClientConfig, Error};
@@ -12,14 +12,14 @@ const SEED: u64 = 5;
 /// Far more batches than any operation here posts.
 const MOST_BATCHES: u32 = 100;
 
-/// Batches before the one that is refused; `None` if none is, or was.
+/// The number of batches before the one that is refused; `None` if no batch is, or it already was.
 type After = Arc<Mutex<Option<u32>>>;
 
-/// Refuses the batch that `after` tells.
+/// Returns a watch that refuses the batch that `after` counts down to.
 fn refusing(after: &After) -> Watch {
     let after = Arc::clone(after);
     Box::new(move |_: &[Verb<'_>]| {
-        let mut after = after.lock().expect("nobody panics with it");
+        let mut after = after.lock().expect("no thread panics while it holds the lock");
         match after.take() {
             Some(0) => Err(FabricError::Backend("refused".to_owned())),
             left => {
@@ -34,7 +34,7 @@ fn key(i: u64) -> Vec<u8> {
     i.to_le_bytes().to_vec()
 }
 
-/// A nearly full table with inline values (of odd keys) and extents, and what it holds.
+/// Creates a nearly full table with inline values (of odd keys) and extents; returns it with its contents.
 fn filled(preset: Preset) -> (Bench, Model) {
     let bench = Bench::of_rows(preset, "bytes:24", 64, Profile::Shm, SEED);
     let (mut client, mut model) = (bench.client(9), Model::default());
@@ -68,13 +68,13 @@ fn operations() -> Vec<Op> {
             Op::Remove(key),
         ]);
     }
-    // Some of them move others.
+    // Some of these move other entries.
     ops.extend((0..40).map(|i| Op::Put(key(1 << 32 | i), vec![i as u8; 80])));
     ops
 }
 
-/// Carries out `op`. An extent, if its value needs one, is found through a lane of its own.
-fn apply(bench: &Bench, client: &mut TestClient<WatchedLane>, op: &Op) -> Result<Seen, Error> {
+/// Carries out `op`. An extent, if its value needs one, is prepared through a lane of its own.
+fn apply(bench: &Bench, client: &mut TestClient<WatchedLane>, op: &Op) -> Result<Observed, Error> {
     let value = op.value().unwrap_or_default();
     let prepared = client.extents.prepare(&mut bench.under(Profile::Shm).region.lane(), op.key(), value);
     let Some(change) = op.change(prepared.as_ref().map(Prepared::value)) else { return client.apply(op) };
@@ -84,7 +84,7 @@ fn apply(bench: &Bench, client: &mut TestClient<WatchedLane>, op: &Op) -> Result
     {
         client.extents.give_back(prepared);
     }
-    changed.map(|changed| Seen::Outcome(changed.outcome))
+    changed.map(|changed| Observed::Outcome(changed.outcome))
 }
 
 /// [R-LOCK-2] [R-DROP-1] [R-EXTENT-4]
@@ -106,16 +106,16 @@ fn a_refused_batch_changes_nothing() {
                 let after = After::default();
                 let lane = WatchedLane::new(bench.region.lane(), refusing(&after));
                 let mut client = bench.client_with(0, lane, ClientConfig::for_table(&bench.table));
-                *after.lock().expect("nobody panics with it") = Some(batches);
+                *after.lock().expect("no thread panics while it holds the lock") = Some(batches);
                 let answer = apply(&bench, &mut client, &op);
-                if after.lock().expect("nobody panics with it").take().is_some() {
+                if after.lock().expect("no thread panics while it holds the lock").take().is_some() {
                     break;
                 }
                 refusals += 1;
                 let context = || format!("{preset} {profile}: {op:x?}, batch {batches} refused: {answer:?}");
                 let now = Model(bench.audit().unwrap_or_else(|wrong| panic!("{}: {wrong}", context())));
                 match &answer {
-                    // A lookup in place asks once more when it is refused.
+                    // A lookup in place tries once more when it is refused.
                     Ok(seen) => assert!(*seen == expected && now == then, "{}", context()),
                     Err(error) => {
                         assert!(error.effect() == Effect::None && now == before, "{}", context());

@@ -1,22 +1,22 @@
-//! Scans that say whether they are a snapshot, and estimates of how many entries there are.
+//! Scans that report whether they are a snapshot, and estimates of the number of entries.
 //!
 //! The writers run inside the scanning lane's steps, so a scan can be interrupted before any word it reads, and the
-//! moment of each change is known: what a stable scan returns must be the whole table as it was at one of them.
+//! moment of each change is known: a stable scan must return the whole table as it was at one of them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use guira_conformance::{Bench, Model, Moment, Op, Sampling, Seen, SteppedLane, TestClient, block_on};
+use guira_conformance::{Bench, Model, Observed, Op, Sampling, StepPoint, SteppedLane, TestClient, block_on};
 use guira_fabric::heap::{Next, Step};
 use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::{Preset, RowId};
 use guira_rcuckoo::{ClientConfig, Error, ErrorKind, Outcome, Reader, Snapshot};
 
 const SEED: u64 = 31;
-/// More sweeps than any scan below needs that can become stable.
+/// More sweeps than any scan below that can become stable needs.
 const MANY_SWEEPS: u32 = 64;
-/// Seeds of an estimate, and how many of them have to be as near as they say: the interval is one of 95 %.
+/// Seeds of an estimate, and how many of them have to lie within their stated error: the interval is one of 95 %.
 const ESTIMATES: u64 = 100;
 const NEAR_ENOUGH: u64 = 90;
 
@@ -29,7 +29,7 @@ fn large(format: &str, i: u64) -> Vec<u8> {
     number(i ^ 0xff).into_iter().cycle().take(bytes).collect()
 }
 
-/// A table 85 % full, or as far as it goes, and what it holds.
+/// Creates a table 85 % full, or as full as possible; returns it with its contents.
 fn crowded(preset: Preset, format: &str, rows: u64) -> (Bench, Model) {
     let bench = Bench::of_rows(preset, format, rows, Profile::Shm, SEED);
     let (mut client, mut model) = (bench.client(9), Model::default());
@@ -46,19 +46,19 @@ fn reader(bench: &Bench) -> Reader {
     Reader::new(Arc::clone(&bench.table), ClientConfig::for_table(&bench.table))
 }
 
-/// What a snapshot holds; a key that it holds twice is the test's failure.
+/// Returns the contents of a snapshot, and fails if it holds a key twice.
 fn contents(snapshot: &Snapshot) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
     let mut contents = BTreeMap::new();
     for (key, value) in snapshot.iter() {
         if contents.insert(key.to_vec(), value.to_vec()).is_some() {
-            return Err(format!("key {key:x?} stands twice"));
+            return Err(format!("key {key:x?} is in it twice"));
         }
     }
     Ok(contents)
 }
 
-/// [R-SCAN-1] A table that nobody changes is a snapshot after one sweep, on every profile; its cost is what it says.
-/// Where versions are too narrow to tell (preset `paper`), it is read as well and not called a snapshot.
+/// [R-SCAN-1] A table that no client changes is a snapshot after one sweep, on every profile, at the stated cost. Where
+/// versions are too narrow (preset `paper`), it is read as well and not called a snapshot.
 #[test]
 fn a_quiet_table_is_a_snapshot_after_one_sweep() {
     for (preset, format) in Preset::ALL.into_iter().flat_map(|p| ["fixed:8:8", "bytes:24"].map(|format| (p, format))) {
@@ -84,16 +84,16 @@ fn a_quiet_table_is_a_snapshot_after_one_sweep() {
     }
 }
 
-/// [R-SCAN-1] No sweep, no claim.
+/// [R-SCAN-1] Without a sweep, a scan is not called a snapshot.
 #[test]
-fn without_a_sweep_nothing_is_claimed() {
+fn a_scan_without_a_sweep_is_not_a_snapshot() {
     let (bench, model) = crowded(Preset::Tiny, "fixed:8:8", 64);
     let snapshot = block_on(reader(&bench).snapshot(&mut bench.region.lane(), 0, |_, _| ())).unwrap();
     assert_eq!((snapshot.sweeps(), snapshot.is_stable()), (0, false));
     assert_eq!(contents(&snapshot), Ok(model.0));
 }
 
-/// A writer that acts inside the steps of the scanning lane, and what the table held after each of its operations.
+/// A writer that acts inside the steps of the scanning lane, and the table's contents after each of its operations.
 struct Writer {
     client: TestClient,
     rng: SplitMix64,
@@ -104,11 +104,11 @@ struct Writer {
 }
 
 impl Writer {
-    /// One operation: most are inserts of new keys, which move others, and removes, which make room.
+    /// Does one operation: mostly inserts of new keys, which move others, and removes, which make room.
     fn act(&mut self) {
         let existing = |rng: &mut SplitMix64, model: &Model| {
-            let place = rng.below(model.0.len() as u64) as usize;
-            model.0.keys().nth(place).expect("a place below the number of keys").clone()
+            let index = rng.below(model.0.len() as u64) as usize;
+            model.0.keys().nth(index).expect("a index below the number of keys").clone()
         };
         let op = match self.rng.below(8) {
             0..=3 => {
@@ -129,10 +129,10 @@ impl Writer {
     }
 }
 
-/// A lane under `profile` that runs `writer` at drawn steps, `acts` times, one step in `one_in`.
+/// Creates a lane under `profile` that runs `writer` at drawn steps, `acts` times, one step in `one_in`.
 fn lane_with_writer(bench: &Bench, writer: &Arc<Mutex<Writer>>, acts: u64, one_in: u64, seed: u64) -> SteppedLane {
     let (writer, mut rng, mut left) = (Arc::clone(writer), SplitMix64(seed), acts);
-    let step = move |_: Moment| {
+    let step = move |_: StepPoint| {
         if left > 0 && rng.below(one_in) == 0 {
             left -= 1;
             writer.lock().expect("one thread").act();
@@ -141,8 +141,8 @@ fn lane_with_writer(bench: &Bench, writer: &Arc<Mutex<Writer>>, acts: u64, one_i
     SteppedLane::new(&bench.region, Sampling::Descending, Box::new(step))
 }
 
-/// [R-SCAN-1] A writer puts, removes and moves while the table is scanned, between any two words: whenever the scan is
-/// called stable, it is the table as it was after one of the writer's operations, each key once.
+/// [R-SCAN-1] A writer puts, removes and moves while the table is scanned, between any two words: a scan that is called
+/// stable is the table as it was after one of the writer's operations, with each key once.
 #[test]
 fn a_stable_scan_is_the_table_at_one_moment() {
     for (format, profile) in ["fixed:8:8", "bytes:24"].into_iter().flat_map(|f| Profile::ALL.map(|p| (f, p))) {
@@ -159,7 +159,7 @@ fn a_stable_scan_is_the_table_at_one_moment() {
                 next_key: 0,
             };
             let writer = Arc::new(Mutex::new(writer));
-            // Writers that stop soon, and ones that go on for several sweeps.
+            // Some writers stop soon, and some go on for several sweeps.
             let (acts, one_in) = [(5, 40), (40, 20), (60, 60), (200, 30)][seed as usize % 4];
             let mut lane = lane_with_writer(&bench, &writer, acts, one_in, seed);
             let snapshot = block_on(reader(&bench).snapshot(&mut lane, MANY_SWEEPS, |_, _| ())).unwrap();
@@ -182,7 +182,8 @@ fn a_stable_scan_is_the_table_at_one_moment() {
 }
 
 /// [R-SCAN-1] A writer stops in the middle of a commit, before each of its words in turn, and the table is scanned:
-/// with some rows of a path written and others not, every key stands in the scan exactly once, if it is called stable.
+/// although some rows of a path are written and others not, every key is in the scan exactly once, if the scan is
+/// called stable.
 #[test]
 fn a_scan_in_the_middle_of_a_move_has_every_key_once() {
     for (format, profile) in ["fixed:8:8", "bytes:24"].into_iter().flat_map(|f| Profile::ALL.map(|p| (f, p))) {
@@ -201,12 +202,12 @@ fn a_scan_in_the_middle_of_a_move_has_every_key_once() {
                 Next::Continue
             };
             let mut client = bench.client(0).through(bench.region.lane().hooked(Box::new(hook)));
-            assert_eq!(client.apply(&put), Ok(Seen::Outcome(Outcome::Inserted)));
+            assert_eq!(client.apply(&put), Ok(Observed::Outcome(Outcome::Inserted)));
             let Some((scan, was_torn)) = scans.lock().expect("one thread").take() else { break };
             match scan {
                 Err(error) => panic!("{profile} step {at}: {error}"),
                 Ok(snapshot) => {
-                    assert!(snapshot.is_stable(), "nobody writes while it scans");
+                    assert!(snapshot.is_stable(), "no client writes while it scans");
                     (stable, torn) = (stable + 1, torn + u64::from(was_torn));
                     let mut after = model.clone();
                     after.apply(&put);
@@ -218,12 +219,12 @@ fn a_scan_in_the_middle_of_a_move_has_every_key_once() {
                 }
             }
         }
-        println!("{format} {profile}: {stable} stable scans, {torn} of them past a half-written row");
+        println!("{format} {profile}: {stable} stable scans, {torn} of them with a half-written row");
         assert!(stable > 20 && torn > 0);
     }
 }
 
-/// A put that moves at least two entries.
+/// Returns a put that moves at least two entries.
 fn put_that_moves(bench: &Bench, format: &str) -> Op {
     let puts = (0..4_000).map(|i| Op::Put(number(1 << 33 | i), large(format, i)));
     let moves = |put: &Op| {
@@ -233,29 +234,29 @@ fn put_that_moves(bench: &Bench, format: &str) -> Op {
     puts.into_iter().find(moves).expect("a put that moves two")
 }
 
-/// A scan that does not wait for long.
+/// Scans with a short deadline.
 fn scan_quickly(bench: &Bench) -> Result<Snapshot, Error> {
     let config = ClientConfig { deadline_ns: 1_000, row_samples: 2, ..ClientConfig::for_table(&bench.table) };
     let mut lane = SteppedLane::new(&bench.region, Sampling::Descending, Box::new(|_| ()));
     block_on(Reader::new(Arc::clone(&bench.table), config).snapshot(&mut lane, MANY_SWEEPS, |_, _| ()))
 }
 
-/// [R-SCAN-1] A writer that changes a row in every sweep: the scan ends at its bound and says that it is no snapshot;
-/// what nobody changed is there all the same.
+/// [R-SCAN-1] A writer changes a row in every sweep: the scan ends at its bound and reports that it is not a snapshot;
+/// unchanged keys are still returned.
 #[test]
-fn a_writer_that_never_rests_is_told() {
+fn a_scan_under_constant_writes_is_not_a_snapshot() {
     for profile in Profile::ALL {
         let (bench, model) = crowded(Preset::Tiny, "fixed:8:8", 64);
         let bench = bench.under(profile);
         let hot = model.0.keys().next().expect("a crowded table").clone();
         let mut writer = bench.client(0);
         let (of, mut count, mut steps) = (hot.clone(), 0u64, 0u64);
-        let step = move |_: Moment| {
+        let step = move |_: StepPoint| {
             steps += 1;
             if steps.is_multiple_of(50) {
                 count += 1;
                 let update = Op::Update(of.clone(), number(count));
-                assert_eq!(writer.apply(&update), Ok(Seen::Outcome(Outcome::Replaced)));
+                assert_eq!(writer.apply(&update), Ok(Observed::Outcome(Outcome::Replaced)));
             }
         };
         let mut lane = SteppedLane::new(&bench.region, Sampling::Ascending, Box::new(step));
@@ -300,7 +301,7 @@ fn small_tables_are_counted() {
     }
 }
 
-/// A table of 65,536 rows with `keys` keys.
+/// Creates a table of 65,536 rows with `keys` keys.
 fn sparse_or_dense(keys: u64) -> Bench {
     let bench = Bench::of_rows(Preset::Hardened, "fixed:4:4", 1 << 16, Profile::Shm, SEED);
     let mut client = bench.client(0);
@@ -311,11 +312,11 @@ fn sparse_or_dense(keys: u64) -> Bench {
     bench
 }
 
-/// [R-SCAN-2] A sample of a large table is as near as it says, for at least 90 of 100 seeds, at every fill, also in a
-/// table so empty that a sample sees nothing.
+/// [R-SCAN-2] A sample of a large table lies within its stated error, for at least 90 of 100 seeds, at every fill, also
+/// in a table so empty that a sample sees no entry.
 #[test]
-fn estimates_are_as_near_as_they_say() {
-    let slots = Bench::of_rows(Preset::Hardened, "fixed:4:4", 1 << 16, Profile::Shm, SEED).table.config().max_entries();
+fn estimates_lie_within_their_stated_error() {
+    let slots = Bench::of_rows(Preset::Hardened, "fixed:4:4", 1 << 16, Profile::Shm, SEED).table.config().slots();
     for keys in [0, 1, 7, 40, 300, 3_000, slots / 10, slots / 2, slots * 85 / 100] {
         let bench = sparse_or_dense(keys);
         let (mut near, mut widest) = (0, 0);
@@ -329,7 +330,7 @@ fn estimates_are_as_near_as_they_say() {
         }
         println!("{keys} keys: {near} of {ESTIMATES} estimates as near as they say, the widest {widest}");
         assert!(near >= NEAR_ENOUGH, "{keys} keys: {near}");
-        // An interval that covers everything is no estimate.
+        // An interval that covers everything would not be an estimate.
         let most = keys / 25 + 160 + if keys < slots / 10 { keys / 5 } else { 0 };
         assert!(widest <= most, "{keys} keys: {widest}");
     }

@@ -1,5 +1,5 @@
-//! Swarms: thousands of runs that each follow from a seed, with everything that can go wrong; and what no fabric may
-//! do, which they must notice. What a run is and what must hold: `conformance/src/swarm`.
+//! Tests of swarms: thousands of runs that each follow from a seed, with faults of every kind; and canaries, which do
+//! what no fabric may do and must be noticed. `conformance/src/swarm` describes runs and invariants.
 //!
 //! [R-RECOVER-1] [R-RECOVER-2] [R-RECOVER-3] [R-RECOVER-4] [R-RECOVER-5] [R-DROP-2] [R-SLOT-1] [R-SLOT-2]
 
@@ -7,51 +7,50 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
-use guira_conformance::storm::{Aim, Storm, storm};
-use guira_conformance::swarm::{Printed, Run, Setup, Tally, run, run_changed, run_printed};
+use guira_conformance::storm::{Storm, Victims, storm};
+use guira_conformance::swarm::{PrintedRun, Run, Setup, Tally, run, run_changed, run_printed};
 use guira_fabric::Profile;
 use guira_fabric_sim::Hazard;
 
-/// Seeds that failed after which a test stops: they say what is wrong.
+/// Failed seeds after which a test stops.
 const ENOUGH_FAILURES: usize = 3;
 
 fn is_long() -> bool {
     std::env::var_os("GUIRA_LONG").is_some_and(|value| value == "1")
 }
 
-/// Seeds that continuous integration runs, over all fabrics; with `GUIRA_LONG=1` as many as a soak does.
+/// Returns the number of seeds in continuous integration, over all fabrics; with `GUIRA_LONG=1` as many as a soak runs.
 fn seeds() -> u64 {
     if is_long() { 100_000 } else { 6_000 }
 }
 
-/// Runs the first `seeds` on all cores, and adds up what they did.
+/// Runs the first `seeds` on all cores, and adds up their counts.
 fn run_all(seeds: u64, run: impl Fn(u64) -> Run + Sync) -> (Tally, Vec<(u64, Vec<String>)>) {
     run_until((0..seeds).collect(), usize::MAX, run)
 }
 
-/// Runs `seeds` on all cores until `enough` of them failed, and adds up what they did.
+/// Runs `seeds` on all cores until `enough` of them failed, and adds up their counts.
 fn run_until(seeds: Vec<u64>, enough: usize, run: impl Fn(u64) -> Run + Sync) -> (Tally, Vec<(u64, Vec<String>)>) {
     let (next, total, wrong) = (AtomicUsize::new(0), Mutex::new(Tally::default()), Mutex::new(Vec::new()));
     let work = || {
         while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if wrong.lock().expect("nobody panics with it").len() >= enough {
+            if wrong.lock().expect("no thread panics while it holds the lock").len() >= enough {
                 return;
             }
             let run = run(*seed);
-            total.lock().expect("nobody panics with it").add(&run.tally);
+            total.lock().expect("no thread panics while it holds the lock").add(&run.tally);
             if !run.passed() {
-                wrong.lock().expect("nobody panics with it").push((*seed, run.wrong));
+                wrong.lock().expect("no thread panics while it holds the lock").push((*seed, run.wrong));
             }
         }
     };
     let threads = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     let (total, wrong) = (total.into_inner(), wrong.into_inner());
-    (total.expect("nobody panics with it"), wrong.expect("nobody panics with it"))
+    (total.expect("no thread panics while it holds the lock"), wrong.expect("no thread panics while it holds the lock"))
 }
 
-/// Runs the seeds whose fabric is one of `profiles`, of which every one has to pass; what they did, and how many there
-/// are.
+/// Runs the seeds whose fabric is one of `profiles`, all of which have to pass; returns their counts and their number.
 fn everything_holds(profiles: &[Profile]) -> (Tally, u64) {
     let seeds: Vec<u64> = (0..seeds()).filter(|seed| profiles.contains(&Setup::of_seed(*seed).profile)).collect();
     let count = seeds.len() as u64;
@@ -66,7 +65,7 @@ fn everything_holds(profiles: &[Profile]) -> (Tally, u64) {
         ("deaths", total.deaths, 2),
         ("recoveries", total.recoveries, 3),
         ("keys' histories", total.keys, 50),
-        ("looks at rows", total.unlocked_steps, 20),
+        ("checks of rows", total.unlocked_steps, 20),
         ("extents", total.extents, 5),
     ];
     demand(&least.map(|(what, found, each)| (what, found, count * each)));
@@ -76,23 +75,23 @@ fn everything_holds(profiles: &[Profile]) -> (Tally, u64) {
         ("operations dropped", total.dropped),
         ("snapshots", total.stable_scans),
         ("damaged tables", total.flipped),
-        ("looks at everything", total.whole),
+        ("checks of the whole table", total.whole),
         ("waits given up", total.busy),
-        ("refusals for want of room", total.full),
+        ("refusals for lack of room", total.full),
     ];
     demand(&rare.map(|(what, found)| (what, found, count / 50)));
     (total, count)
 }
 
-/// Demands that more than so many of each thing were found.
+/// Asserts that each thing happened more often than its bound.
 fn demand(counts: &[(&str, u64, u64)]) {
     for (what, found, least) in counts {
         assert!(found > least, "{found} {what}, and more than {least} are wanted");
     }
 }
 
-/// Every seed of shared memory passes, each history is linearizable, and enough of everything happened that the word
-/// means something. Every change leaves a record here, and clients die inside WRITEs, too, behind any of their words.
+/// Every seed of shared memory passes, each history is linearizable, and everything happened often enough to be
+/// meaningful. Every change leaves a record here, and clients also die inside WRITEs, after any of their words.
 ///
 /// [R-LOCK-7] [R-READ-3] [R-COMMIT-1] [R-COMMIT-2] [R-DROP-1]
 #[test]
@@ -101,7 +100,7 @@ fn everything_holds_in_shared_memory() {
     demand(&[("commits completed", total.replays, count / 10)]);
 }
 
-/// The same of every seed of a network, where connections are lost and memory nodes start again.
+/// The same for every seed of a network, where connections are lost and memory nodes restart.
 #[test]
 fn everything_holds_over_networks() {
     let (total, count) = everything_holds(&Profile::REMOTE);
@@ -130,11 +129,11 @@ fn equal_seeds_give_equal_event_logs() {
     assert_eq!(hashes.len(), 100);
 }
 
-/// A proof of death that comes while verbs of the dead can still be carried out, as a timeout gives it, is noticed:
-/// what it costs is what holes H5 and H6 of the printed protocol cost. Seeds are tried until enough have noticed, with
+/// A proof of death that comes while verbs of the dead client can still be executed, as from a timeout, is noticed: its
+/// consequences are those of holes H5 and H6 of the printed protocol. Seeds are tried until enough have noticed, with
 /// `GUIRA_LONG=1` all; and without such proofs, all of them pass.
 #[test]
-fn a_proof_that_comes_too_early_is_noticed() {
+fn a_premature_proof_of_death_is_noticed() {
     const SEEDS: u64 = 1_000;
     /// Seeds that must notice.
     const LEAST: usize = 6;
@@ -151,7 +150,7 @@ fn a_proof_that_comes_too_early_is_noticed() {
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
-/// Rows that are seen later than the release of their lock are noticed. // hole H19
+/// Rows that become visible after the release of their lock are noticed. // hole H19
 #[test]
 fn a_memory_that_lags_behind_its_locks_is_noticed() {
     let calm = |seed| Setup { hazards: Vec::new(), ..Setup::of_seed(seed) };
@@ -160,21 +159,21 @@ fn a_memory_that_lags_behind_its_locks_is_noticed() {
     assert!(wrong.len() > 10, "{} seeds", wrong.len());
 }
 
-/// [R-REPAIR-1] [R-REPAIR-3] [R-REPAIR-4] [R-REPAIR-7] [R-REPAIR-8] In crowds of preset `paper` one client dies
-/// anywhere, and up to two that repair after it die in the middle of that. As long as nobody who lives is presumed dead
-/// and one repairs at a time, every key is linearizable, no lock stays held and the table is sound. Crowds in which it
-/// is not so are told.
+/// [R-REPAIR-1] [R-REPAIR-3] [R-REPAIR-4] [R-REPAIR-7] [R-REPAIR-8] In swarms of preset `paper` one client dies
+/// anywhere, and up to two that repair after it die in the middle of the repair. As long as no live client is presumed
+/// dead and one repairs at a time, every key is linearizable, no lock stays held and the table is sound. Swarms in
+/// which that is not so are only counted.
 #[test]
-fn printed_repairs_hold_in_crowds_under_their_conditions() {
+fn printed_repair_holds_in_swarms_under_its_conditions() {
     const SEEDS: u64 = 600;
     let (kept, repairs, dead_repairers) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let outside = AtomicU64::new(0);
     let (total, wrong) = run_all(SEEDS, |seed| {
-        let Printed { mut run, sights } = run_printed(seed, 0);
-        if sights.keep_the_conditions() {
+        let PrintedRun { mut run, repairs: log } = run_printed(seed, 0);
+        if log.meets_conditions() {
             kept.fetch_add(1, Ordering::Relaxed);
-            repairs.fetch_add(sights.leases.len() as u64, Ordering::Relaxed);
-            dead_repairers.fetch_add(sights.dead_repairers(), Ordering::Relaxed);
+            repairs.fetch_add(log.leases.len() as u64, Ordering::Relaxed);
+            dead_repairers.fetch_add(log.dead_repairers(), Ordering::Relaxed);
         } else {
             outside.fetch_add(u64::from(!run.passed()), Ordering::Relaxed);
             run.wrong.clear();
@@ -183,7 +182,7 @@ fn printed_repairs_hold_in_crowds_under_their_conditions() {
     });
     let [kept, repairs, dead_repairers, outside] = [kept, repairs, dead_repairers, outside].map(AtomicU64::into_inner);
     println!(
-        "{SEEDS} crowds of preset paper, {} deaths, {} locks reclaimed, {} leases revoked; {kept} kept the conditions, \
+        "{SEEDS} swarms of preset paper, {} deaths, {} locks reclaimed, {} leases revoked; {kept} met the conditions, \
          with {repairs} repairs and {dead_repairers} repairers that died; {outside} of the others failed",
         total.deaths, total.reclaimed, total.revocations
     );
@@ -192,25 +191,25 @@ fn printed_repairs_hold_in_crowds_under_their_conditions() {
     assert!(total.keys > SEEDS * 50);
 }
 
-/// Hundreds of clients that die by the hundreds a second cost no key and little throughput; and those that die with
-/// locks in their hands are recovered while the others work.
+/// Hundreds of deaths per second lose no key and cost little throughput; and clients that die with locks are recovered
+/// while the others work.
 #[test]
 fn a_storm_loses_nothing() {
-    let calm = Storm { seed: 1, keys: 20_000, span_ns: 200_000_000, deaths_per_second: 0, aim: Aim::Anybody };
+    let calm = Storm { seed: 1, keys: 20_000, span_ns: 200_000_000, deaths_per_second: 0, victims: Victims::Any };
     let stormy = Storm { deaths_per_second: 600, ..calm };
-    let aimed = Storm { aim: Aim::Holders, ..stormy };
+    let aimed = Storm { victims: Victims::LockHolders, ..stormy };
     let torrent = Storm { deaths_per_second: 2_500, span_ns: 50_000_000, ..aimed };
     let [calm, stormy, aimed, torrent] = thread::scope(|scope| {
         [calm, stormy, aimed, torrent].map(|it| scope.spawn(move || storm(&it, &mut |_| ()))).map(|run| run.join())
     })
-    .map(|weather| weather.expect("it panicked"));
-    for (name, weather) in [("calm", &calm), ("storm", &stormy), ("aimed", &aimed), ("torrent", &torrent)] {
-        println!("{name}: {weather:?}");
-        assert_eq!(weather.wrong, [""; 0], "{name}");
-        assert!(weather.watched > 100, "{name}");
+    .map(|stats| stats.expect("it panicked"));
+    for (name, stats) in [("calm", &calm), ("storm", &stormy), ("aimed", &aimed), ("torrent", &torrent)] {
+        println!("{name}: {stats:?}");
+        assert_eq!(stats.wrong, [""; 0], "{name}");
+        assert!(stats.watched > 100, "{name}");
     }
     assert!(calm.deaths == 0 && stormy.deaths > 100 && aimed.deaths > 100 && torrent.deaths > 100);
     assert!(aimed.recoveries > 50 && torrent.recoveries > 50);
     assert!(stormy.operations * 100 >= calm.operations * 75, "{} of {}", stormy.operations, calm.operations);
-    assert!(torrent.operations > 10_000, "nobody got anywhere");
+    assert!(torrent.operations > 10_000, "no client made progress");
 }

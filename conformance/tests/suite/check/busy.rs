@@ -1,4 +1,4 @@
-//! Checks of a table that others work on.
+//! Checks of a table while other clients change it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,12 +10,12 @@ use guira_layout::Preset;
 use guira_rcuckoo::{Change, Error, ErrorKind};
 
 use crate::check::damage::set_slot;
-use crate::check::table::{SOME_ROW, assert_clean, check, check_through, craft, key, put_extent, value};
+use crate::check::table::{SOME_ROW, assert_clean, check, check_through, forge, key, put_extent, value};
 
-/// However the table changes between any two words the checker reads, it finds no problem that is not there; and one
-/// that is there it finds all the same.
+/// However the table changes between any two words the checker reads, the checker reports no false problem, and still
+/// finds real ones.
 #[test]
-fn changes_between_any_two_words_are_no_problems() {
+fn changes_between_any_two_words_are_not_reported() {
     for (preset, format) in [(Preset::Hardened, "fixed:8:8"), (Preset::Tiny, "fixed:4:4"), (Preset::Tiny, "bytes:64")] {
         let bench = Bench::of_rows(preset, format, 64, Profile::Tcp, 5);
         let keys = bench.table.config().max_entries() * 80 / 100;
@@ -37,19 +37,19 @@ fn changes_between_any_two_words_are_no_problems() {
             assert_clean(&report, format);
             assert!(report.counts.entries > 0 && report.counts.unverified_rows == 0);
         }
-        println!("{preset} {format}: {looks} second looks");
+        println!("{preset} {format}: {looks} second checks");
         assert!(looks > 0, "{preset} {format}: the changes met no READ");
         let row = SOME_ROW;
-        craft(&bench, row, |rows, words| words[rows.trailer_word()] |= 1 << 32);
+        forge(&bench, row, |rows, words| words[rows.trailer_word()] |= 1 << 32);
         let report = block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ())).unwrap();
         let problems: Vec<_> = report.problems.iter().map(|problem| (problem.kind, problem.place.clone())).collect();
         assert_eq!(problems, [(ProblemKind::RowLevel, row.to_string())], "{preset} {format}");
     }
 }
 
-/// A table that others work on has no problem, however often it is checked; and damage is still found.
+/// A table in use has no problem, however often it is checked; and damage is still found.
 #[test]
-fn busy_tables_have_no_false_problems() {
+fn busy_tables_report_no_false_problems() {
     for (preset, format, profile) in [
         (Preset::Hardened, "fixed:8:8", Profile::Shm),
         (Preset::Tiny, "fixed:4:4", Profile::Tcp),
@@ -90,9 +90,9 @@ fn check_while_busy(bench: &Bench, format: &str) {
         assert_eq!(stats.unverified_rows, 0);
         checks += 1;
     }
-    println!("{format}: {checks} checks, {looked_again} second looks, up to {entries} entries");
+    println!("{format}: {checks} checks, {looked_again} second checks, up to {entries} entries");
     assert!(entries > 0);
-    // A slot that nobody uses.
+    // Slot 20 is unused.
     set_slot(bench, 20, 0x7f);
     let report = check_through(&mut bench.region.lane(), bench, Concurrency::Shared);
     let kinds: Vec<_> = report.problems.iter().map(|problem| problem.kind).collect();
@@ -100,7 +100,7 @@ fn check_while_busy(bench: &Bench, format: &str) {
     assert_eq!(kinds, [ProblemKind::SlotWord]);
 }
 
-/// What a worker did.
+/// Counts of a worker's operations.
 #[derive(Debug, Default)]
 struct Work {
     changes: u64,

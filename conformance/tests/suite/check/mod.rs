@@ -1,10 +1,10 @@
-//! The table scanner: sound tables are clean, every kind of damage is reported as what it is, and a table that others
-//! work on has no problems that are not there.
+//! Tests of the table scanner: sound tables have no problems, every kind of damage is reported correctly, and a table
+//! in use has no false problems.
 //!
-//! - `sound`: what a check says of sound tables: nothing, and the right counts.
-//! - `damage`: every kind of damage, part of the table by part of the table, and what a check makes of it.
-//! - `busy`: checks while others change the table.
-//! - `table`: the tables of all of them, and hands that reach past every lock.
+//! - `sound`: checks of sound tables, which report no problems and the right counts.
+//! - `damage`: every kind of damage, by part of the table, and the problem that is reported for it.
+//! - `busy`: checks while other clients change the table.
+//! - `table`: the tables to check, and changes that ignore locks.
 
 mod busy;
 mod damage;

@@ -1,4 +1,4 @@
-//! What a check says of sound tables.
+//! Checks of sound tables.
 
 use guira_check::{CheckOptions, Concurrency, Progress, Stage, TableStats, check_table, table_stats};
 use guira_conformance::{Extents, block_on};
@@ -43,7 +43,7 @@ fn sound_tables_are_clean() {
     }
 }
 
-/// The sums that hold in every sound table.
+/// Asserts the sums that hold in every sound table.
 fn assert_space(counts: &TableStats, config: &TableConfig) {
     let (space, chunks) = (&counts.space, &counts.chunks);
     assert_eq!(space.total_bytes, config.chunks * config.chunk_bytes);
@@ -72,7 +72,7 @@ fn progress_goes_through_every_stage() {
 }
 
 #[test]
-fn extents_nobody_refers_to_are_counted_not_reported() {
+fn unreferenced_extents_are_counted_not_reported() {
     let (bench, client) = filled(Preset::Hardened, "bytes:64", Profile::Shm);
     let mut extents = Extents::new(&bench.table, client.client.owner());
     for bytes in [100, 100, 200_000] {

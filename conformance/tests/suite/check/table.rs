@@ -1,4 +1,4 @@
-//! Tables to check, and hands that reach past every lock.
+//! Tables to check, and changes that ignore locks.
 
 use guira_check::{CheckOptions, CheckReport, Concurrency, check_table};
 use guira_conformance::{Bench, Extents, Sampling, SteppedLane, TestClient, block_on};
@@ -6,13 +6,13 @@ use guira_fabric::{Addr, Lane, Profile, Region};
 use guira_layout::{ExtentRef, Preset, RowFormat, RowId};
 use guira_rcuckoo::{Change, Error, ErrorKind, NewValue, Outcome, RowPair};
 
-/// Every kind of entry: two sizes that are read by code of their own, one that is padded, and two of any length.
+/// Every kind of entry: two sizes with specialized readers, one that is padded, and two of any length.
 pub const FORMATS: [&str; 5] = ["fixed:4:4", "fixed:8:8", "fixed:5:3", "bytes:24", "bytes:64"];
 
-/// The row that is damaged where any will do.
+/// The row that is damaged where any row will do.
 pub const SOME_ROW: RowId = RowId(5);
 
-/// A table of 128 rows with 100 inline entries, and some extents if its format has any.
+/// Creates a table of 128 rows with 100 inline entries, and some extents if its format has them.
 #[expect(clippy::unwrap_used, reason = "a test's helper: a failure is the test's")]
 pub fn filled(preset: Preset, format: &str, profile: Profile) -> (Bench, TestClient) {
     let bench = Bench::of_rows(preset, format, 128, profile, 9);
@@ -38,7 +38,7 @@ pub fn entry_of(bench: &Bench, key: &[u8]) -> (RowId, usize) {
     found(first).or_else(|| found(second)).expect("a stored key")
 }
 
-/// A key of the width the bench's format has.
+/// Returns a key of the width of the bench's format.
 pub fn key(bench: &Bench, i: u64) -> Vec<u8> {
     let width = match bench.table.config().format {
         guira_layout::EntryFormat::Fixed { key_bytes, .. } => usize::from(key_bytes),
@@ -57,7 +57,7 @@ pub fn value(bench: &Bench, i: u64) -> Vec<u8> {
     vec![i as u8; width]
 }
 
-/// Puts a value that lives in an extent; `None` if the table is full.
+/// Puts a value in an extent; `None` if the table is full.
 pub fn put_extent(extents: &mut Extents, client: &mut TestClient, key: &[u8], value: &[u8]) -> Option<Outcome> {
     let prepared = extents.prepare(&mut client.lane, key, value).expect("a value too large for a row");
     match client.change(key, Change::Put(prepared.value())) {
@@ -78,9 +78,9 @@ pub fn write_extent(bench: &Bench, extents: &mut Extents, key: &[u8], value: &[u
     extent
 }
 
-/// Checks a table that nobody changes. The pauses between further looks, 0.65 s each time, pass at once.
-pub fn check(bench: &Bench, concurrency: Concurrency) -> CheckReport {
-    check_through(&mut SteppedLane::new(&bench.region, Sampling::Ascending, Box::new(|_| ())), bench, concurrency)
+/// Checks a table that no client changes. The pauses before repeated checks, 0.65 s each, pass at once.
+pub fn check(bench: &Bench, quiet: Quiet) -> CheckReport {
+    check_through(&mut SteppedLane::new(&bench.region, Sampling::Ascending, Box::new(|_| ())), bench, quiet)
 }
 
 #[expect(clippy::unwrap_used, reason = "a test's helper: a failure is the test's")]
@@ -95,8 +95,8 @@ pub fn assert_clean(report: &CheckReport, what: &str) {
     assert!(report.is_clean(), "{what}: {} problems: {problems:#?}", report.problems_total);
 }
 
-/// Changes a row as a client with wrong ideas would: it verifies afterwards.
-pub fn craft(bench: &Bench, row: RowId, change: impl FnOnce(&RowFormat, &mut [u64])) {
+/// Changes a row as a misbehaving client would: it verifies afterwards.
+pub fn forge(bench: &Bench, row: RowId, change: impl FnOnce(&RowFormat, &mut [u64])) {
     let rows = bench.table.rows();
     let mut words = bench.row_words(row);
     change(rows, &mut words);

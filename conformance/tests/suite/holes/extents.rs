@@ -4,59 +4,60 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use guira_conformance::{
-    Bench, Explored, Flaw, Grain, KeyFinder, Late, Orders, Prepared, Task, TestClient, TurnLane, Turns, explore,
+    Bench, DelayedWrites, Exploration, Flaw, Granularity, KeyFinder, Orders, Prepared, ScheduledLane, Scheduler, Task,
+    TestClient, explore,
 };
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Addr, Lane, Profile, Verb, pause_until, post};
 use guira_layout::{Preset, RowId};
 use guira_rcuckoo::{Change, Error, ErrorKind, NewValue, Outcome, Table};
 
+use crate::holes::fixture::{PRESETS, SEED, client, config};
 use crate::holes::printed;
-use crate::holes::scene::{PRESETS, SEED, client, config};
 
 const VALUE_BYTES: usize = 64;
 
 /// Two keys, and extents for their values.
-struct Scene {
+struct Fixture {
     bench: Bench,
     key: [u8; 8],
     other: [u8; 8],
     owner: TestClient,
 }
 
-impl Scene {
-    fn new(preset: Preset) -> Scene {
+impl Fixture {
+    fn new(preset: Preset) -> Fixture {
         let bench = Bench::of_config(config(preset, "bytes:24"), Profile::Tcp, SEED);
         let mut keys = KeyFinder::new(&bench.table, 10_000);
         let mut of = |row| keys.take_any(|a, b| a == RowId(row) && a != b).expect("a key of this row").0;
         let (key, other) = (of(3), of(40));
         let owner = bench.client(3);
-        Scene { bench, key, other, owner }
+        Fixture { bench, key, other, owner }
     }
 
-    /// An extent with the value `byte` for `key`.
+    /// Prepares an extent with the value `byte` for `key`.
     fn prepare(&mut self, key: &[u8], byte: u8) -> Prepared {
         let TestClient { lane, extents, .. } = &mut self.owner;
         extents.prepare(lane, key, &[byte; VALUE_BYTES]).expect("too long for a row")
     }
 }
 
-/// Who looks a key up.
+/// The implementation that looks a key up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
-    /// A reader that takes what it finds where the entry points.
+    /// A reader that returns whatever is where the entry points.
     Printed,
-    /// Guira's.
+    /// Guira's reader.
     Ours,
 }
 
 type Found = Rc<RefCell<Option<Result<Option<Vec<u8>>, Error>>>>;
 
-/// A task that looks `key` up once, and where its answer comes in.
-fn look_up(bench: &Bench, turns: &Turns, key: [u8; 8], by: By) -> (Task, Found) {
+/// Returns a task that looks `key` up once, and the place of its answer.
+fn look_up(bench: &Bench, scheduler: &Scheduler, key: [u8; 8], by: By) -> (Task, Found) {
     let found = Found::default();
     let (bench, into) = (bench.clone(), Rc::clone(&found));
-    let mut lane = TurnLane::new(&bench.region, turns, Grain::Verbs, Flaw::None);
+    let mut lane = ScheduledLane::new(&bench.region, scheduler, Granularity::Verbs, Flaw::None);
     let task = Box::pin(async move {
         let answer = match by {
             By::Printed => Ok(look_up_printed(&mut lane, &bench.table, &key).await),
@@ -71,8 +72,8 @@ fn look_up(bench: &Bench, turns: &Turns, key: [u8; 8], by: By) -> (Task, Found) 
     (task, found)
 }
 
-/// A lookup as printed (paper 3.2.1): both rows, then the extent, whose bytes are the value.
-async fn look_up_printed(lane: &mut TurnLane, table: &Table, key: &[u8]) -> Option<Vec<u8>> {
+/// Looks a key up as printed (paper 3.2.1): reads both rows, then the extent, whose bytes are the value.
+async fn look_up_printed(lane: &mut ScheduledLane, table: &Table, key: &[u8]) -> Option<Vec<u8>> {
     let (rows, geometry) = (table.rows(), *table.geometry());
     let digest = table.placement().digest(key);
     let (pair, probe) = (table.placement().rows(digest), rows.probe(key, digest));
@@ -95,13 +96,13 @@ async fn look_up_printed(lane: &mut TurnLane, table: &Table, key: &[u8]) -> Opti
     }
 }
 
-/// A task that puts values in extents, one after the other, in slot 1.
-fn put_all(bench: &Bench, lane: TurnLane, puts: Vec<([u8; 8], Rc<Prepared>)>) -> Task {
+/// Returns a task that puts values in extents, one after the other, in slot 1.
+fn put_all(bench: &Bench, lane: ScheduledLane, puts: Vec<([u8; 8], Rc<Prepared>)>) -> Task {
     let mut writer = client(bench, 1, lane);
     Box::pin(async move {
         for (key, prepared) in puts {
             let changed = writer.client.change(&mut writer.lane, &key, Change::Put(prepared.value())).await;
-            assert!(changed.is_ok_and(|changed| changed.took_effect()), "nobody is in the way");
+            assert!(changed.is_ok_and(|changed| changed.took_effect()), "no other client is in the way");
         }
     })
 }
@@ -114,59 +115,59 @@ fn allowed(found: &Found, values: &[Option<u8>]) -> Result<(), String> {
     }
 }
 
-/// [R-READ-6] [R-EXTENT-3] H15. Between a reader's look at the index and its READ of the extent the key gets another
+/// [R-READ-6] [R-EXTENT-3] H15. Between a reader's READ of the index and its READ of the extent the key gets another
 /// extent, and the old one's place the value of another key, or a later one of the same key: the reader returns that,
-/// or some of both. A generation and a checksum over both tell.
+/// or a mixture. A generation and a checksum over both detect it.
 #[test]
 fn h15_an_extent_is_reused_while_it_is_read() {
     for preset in PRESETS {
-        let mut scene = Scene::new(preset);
-        let (key, other) = (scene.key, scene.other);
-        let [old, new] = [1, 2].map(|byte| Rc::new(scene.prepare(&key, byte)));
-        scene.bench.plant(RowId(3), &old);
+        let mut fixture = Fixture::new(preset);
+        let (key, other) = (fixture.key, fixture.other);
+        let [old, new] = [1, 2].map(|byte| Rc::new(fixture.prepare(&key, byte)));
+        fixture.bench.plant(RowId(3), &old);
         for (next, values) in [(other, vec![Some(1), Some(2)]), (key, vec![Some(1), Some(2), Some(3)])] {
-            let mut reusing = scene.prepare(&next, 3);
-            // The allocator hands this place out as soon as its mark is written, which the first put does.
-            reusing.move_to(old.offset(), &scene.bench.table, &next, &[3; VALUE_BYTES]);
+            let mut reusing = fixture.prepare(&next, 3);
+            // The allocator reuses this place as soon as its mark is written, which the first put does.
+            reusing.move_to(old.offset(), &fixture.bench.table, &next, &[3; VALUE_BYTES]);
             let puts = [(key, Rc::clone(&new)), (next, Rc::new(reusing))];
             for by in [By::Printed, By::Ours] {
-                let make = |turns: &Turns| {
-                    let bench = scene.bench.fork();
-                    let lane = TurnLane::new(&bench.region, turns, Grain::Halves, Flaw::None);
-                    let (lookup, found) = look_up(&bench, turns, key, by);
+                let make = |scheduler: &Scheduler| {
+                    let bench = fixture.bench.fork();
+                    let lane = ScheduledLane::new(&bench.region, scheduler, Granularity::Halves, Flaw::None);
+                    let (lookup, found) = look_up(&bench, scheduler, key, by);
                     (found, vec![lookup, put_all(&bench, lane, puts.to_vec())])
                 };
                 let explored = explore(Orders::Switches(3), make, |found| allowed(&found, &values));
                 let by_whom = if next == key { "the same key" } else { "another key" };
                 match by {
-                    By::Printed => explored.must_be_violated(&format!("H15 {preset}, reused by {by_whom}, as printed")),
-                    By::Ours => explored.must_hold(&format!("H15 {preset}, reused by {by_whom}"), 100),
+                    By::Printed => explored.assert_violated(&format!("H15 {preset}, reused by {by_whom}, as printed")),
+                    By::Ours => explored.assert_holds(&format!("H15 {preset}, reused by {by_whom}"), 100),
                 }
             }
         }
     }
 }
 
-/// How a place says that it is free.
+/// The mark that a place is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
     /// A bit (paper 3.2.2).
     Bit,
-    /// The generation that was freed.
+    /// The freed generation.
     Generation,
 }
 
-/// [R-EXTENT-4] H16. Two clients believe that they took the same extent out of the index (one whose lock was reclaimed,
-/// H5; or both found a copy of the key, H14), and both free it. With a bit, the second mark frees whatever the place
-/// was used for meanwhile; naming a generation that is gone, it frees nothing.
+/// [R-EXTENT-4] H16. Two clients both believe that they removed the same extent from the index (because a lock was
+/// reclaimed, H5, or because both found a copy of the key, H14), and both free it. With a bit as mark, the second mark
+/// frees whatever the place was reused for; a mark that names a former generation frees nothing.
 #[test]
 fn h16_an_extent_is_freed_twice() {
-    let explored = |mark| -> Explored {
-        let make = |turns: &Turns| -> (Rc<RefCell<u64>>, Vec<Task>) {
+    let explored = |mark| -> Exploration {
+        let make = |scheduler: &Scheduler| -> (Rc<RefCell<u64>>, Vec<Task>) {
             let region = HeapRegion::new(64, 64, Profile::Tcp.caps());
             let uses = Rc::new(RefCell::new(1));
-            let mut tasks: Vec<Task> = (0..2).map(|_| freeing(&region, turns)).collect();
-            tasks.push(reusing(&region, turns, mark, &uses));
+            let mut tasks: Vec<Task> = (0..2).map(|_| freeing(&region, scheduler)).collect();
+            tasks.push(reusing(&region, scheduler, mark, &uses));
             (uses, tasks)
         };
         // The first use was freed; the second one never is.
@@ -175,21 +176,22 @@ fn h16_an_extent_is_freed_twice() {
             uses => Err(format!("the place has its use number {uses}, and number {} is in the index", uses - 1)),
         })
     };
-    explored(Mark::Bit).must_be_violated("H16, a bit");
-    explored(Mark::Generation).must_hold("H16, generations", 10);
+    explored(Mark::Bit).assert_violated("H16, a bit");
+    explored(Mark::Generation).assert_holds("H16, generations", 10);
 }
 
-/// Frees the first use of the place, under either mark: generation 1, or the bit.
-fn freeing(region: &HeapRegion, turns: &Turns) -> Task {
-    let mut lane = TurnLane::new(region, turns, Grain::Verbs, Flaw::None);
+/// Returns a task that frees the first use of the place, under either mark: generation 1, or the bit.
+fn freeing(region: &HeapRegion, scheduler: &Scheduler) -> Task {
+    let mut lane = ScheduledLane::new(region, scheduler, Granularity::Verbs, Flaw::None);
     Box::pin(async move {
         post(&mut lane, [Verb::Write { addr: Addr::main(0), words: &[1] }]).await.expect("the heap writes");
     })
 }
 
-/// Looks a few times whether the place is free, and uses it again if so: `uses` is the generation that is there.
-fn reusing(region: &HeapRegion, turns: &Turns, mark: Mark, uses: &Rc<RefCell<u64>>) -> Task {
-    let (mut lane, uses) = (TurnLane::new(region, turns, Grain::Verbs, Flaw::None), Rc::clone(uses));
+/// Returns a task that checks a few times whether the place is free, and reuses it if so: `uses` is the generation
+/// stored there.
+fn reusing(region: &HeapRegion, scheduler: &Scheduler, mark: Mark, uses: &Rc<RefCell<u64>>) -> Task {
+    let (mut lane, uses) = (ScheduledLane::new(region, scheduler, Granularity::Verbs, Flaw::None), Rc::clone(uses));
     Box::pin(async move {
         for _ in 0..4 {
             let mut word = [0];
@@ -212,47 +214,49 @@ fn reusing(region: &HeapRegion, turns: &Turns, mark: Mark, uses: &Rc<RefCell<u64
 #[test]
 fn h16_a_late_mark_frees_nothing() {
     for preset in PRESETS {
-        let mut scene = Scene::new(preset);
-        let (key, other) = (scene.key, scene.other);
-        let first = scene.prepare(&key, 1);
+        let mut fixture = Fixture::new(preset);
+        let (key, other) = (fixture.key, fixture.other);
+        let first = fixture.prepare(&key, 1);
         let NewValue::Extent { extent, .. } = first.value() else { panic!("it is too long for a row") };
-        let mark = extent.mark_offset(scene.bench.table.config(), scene.bench.table.geometry()).expect("a place");
-        scene.bench.plant(RowId(3), &first);
-        let put = |scene: &mut Scene, key: &[u8; 8], byte: u8| {
-            let prepared = scene.prepare(key, byte);
-            let changed = scene.owner.change(key, Change::Put(prepared.value())).expect("nobody is in the way");
+        let mark = extent.mark_offset(fixture.bench.table.config(), fixture.bench.table.geometry()).expect("a place");
+        fixture.bench.plant(RowId(3), &first);
+        let put = |fixture: &mut Fixture, key: &[u8; 8], byte: u8| {
+            let prepared = fixture.prepare(key, byte);
+            let changed =
+                fixture.owner.change(key, Change::Put(prepared.value())).expect("no other client is in the way");
             (changed.outcome, prepared.offset())
         };
-        assert_eq!(put(&mut scene, &key, 2).0, Outcome::Replaced);
-        assert_eq!(put(&mut scene, &other, 3), (Outcome::Inserted, first.offset()), "the place is used again");
+        assert_eq!(put(&mut fixture, &key, 2).0, Outcome::Replaced);
+        assert_eq!(put(&mut fixture, &other, 3), (Outcome::Inserted, first.offset()), "the place is used again");
         for byte in 4..40 {
-            scene.bench.store(Addr::main(mark), &[extent.generation.0]);
-            assert_ne!(put(&mut scene, &key, byte).1, first.offset(), "{preset}: it is in use");
-            assert_eq!(scene.owner.get(&other), Ok(Some(vec![3; VALUE_BYTES])), "{preset}");
+            fixture.bench.store(Addr::main(mark), &[extent.generation.0]);
+            assert_ne!(put(&mut fixture, &key, byte).1, first.offset(), "{preset}: it is in use");
+            assert_eq!(fixture.owner.get(&other), Ok(Some(vec![3; VALUE_BYTES])), "{preset}");
         }
-        scene.bench.audit().expect("a table in order");
+        fixture.bench.audit().expect("a table in order");
     }
 }
 
-/// [R-EXTENT-1] H17. The WRITE of a value travels by itself, "in parallel" (paper 3.2.3), and the pointer is there
-/// first: a reader that takes what it finds returns what nobody wrote. In the lock batch, which completes before the
-/// commit is sent, the value is there before the pointer; and a reader that verifies serves nothing else in any case.
+/// [R-EXTENT-1] H17. The WRITE of a value is sent separately, "in parallel" (paper 3.2.3), and the pointer arrives
+/// first: a reader that trusts the pointer returns bytes that were never written. In the lock batch, which completes
+/// before the commit is sent, the value arrives before the pointer; and a reader that verifies returns nothing else in
+/// any case.
 #[test]
 fn h17_a_pointer_is_visible_before_its_data() {
     for preset in PRESETS {
-        let mut scene = Scene::new(preset);
-        let key = scene.key;
-        let value = Rc::new(scene.prepare(&key, 1));
+        let mut fixture = Fixture::new(preset);
+        let key = fixture.key;
+        let value = Rc::new(fixture.prepare(&key, 1));
         let bytes = value.offset()..value.offset() + 1;
         for (by, is_late) in [(By::Printed, true), (By::Printed, false), (By::Ours, true), (By::Ours, false)] {
-            let make = |turns: &Turns| {
-                let (bench, late) = (scene.bench.fork(), Late::default());
-                let flaw = if is_late { Flaw::LateWrites(bytes.clone(), late.clone()) } else { Flaw::None };
-                let lane = TurnLane::new(&bench.region, turns, Grain::Verbs, flaw);
-                let (lookup, found) = look_up(&bench, turns, key, by);
+            let make = |scheduler: &Scheduler| {
+                let (bench, late) = (fixture.bench.fork(), DelayedWrites::default());
+                let flaw = if is_late { Flaw::DelayedWrites(bytes.clone(), late.clone()) } else { Flaw::None };
+                let lane = ScheduledLane::new(&bench.region, scheduler, Granularity::Verbs, flaw);
+                let (lookup, found) = look_up(&bench, scheduler, key, by);
                 let mut tasks = vec![lookup, put_all(&bench, lane, vec![(key, Rc::clone(&value))])];
                 if is_late {
-                    tasks.push(late.deliver(&bench.region, turns, 1));
+                    tasks.push(late.deliver(&bench.region, scheduler, 1));
                 }
                 (found, tasks)
             };
@@ -262,8 +266,8 @@ fn h17_a_pointer_is_visible_before_its_data() {
             });
             let what = format!("H17 {preset}, {by:?}, {}", if is_late { "by itself" } else { "in order" });
             match (by, is_late) {
-                (By::Printed, true) => explored.must_be_violated(&what),
-                _ => explored.must_hold(&what, 10),
+                (By::Printed, true) => explored.assert_violated(&what),
+                _ => explored.assert_holds(&what, 10),
             }
         }
     }

@@ -1,10 +1,12 @@
-//! What a fabric may do: H19, H20, H22, H24.
+//! Holes in the promises of a fabric: H19, H20, H22, H24.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use guira_conformance::{Explored, Flaw, Grain, Op, Orders, Seen, Task, TurnLane, Turns, block_on, explore};
+use guira_conformance::{
+    Exploration, Flaw, Granularity, Observed, Op, Orders, ScheduledLane, Scheduler, Task, block_on, explore,
+};
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Effect, Lane, Profile, Region, Space, Verb, pause_until, post};
@@ -12,23 +14,24 @@ use guira_fabric_sim::{ClientFault, ClientId, Fault, FaultPlan, Lost, Network, R
 use guira_layout::{Preset, RowId, SuperblockError};
 use guira_rcuckoo::{ClientConfig, Error, ErrorKind, Outcome, Reader, TableError, destroy_table, open_table};
 
+use crate::holes::fixture::{Answer, Fixture, HOME, PRESETS, act, client, operate, value_of};
 use crate::holes::logged::{Log, logged};
 use crate::holes::printed;
-use crate::holes::scene::{Answer, HOME, PRESETS, Scene, act, client, operate, value_of};
 
-/// In the lock group of `HOME`, behind it.
+/// A row in the lock group of `HOME`, after it.
 const NEAR: RowId = RowId(HOME.0 + 5);
 /// Seeds of H19.
 const SEEDS: u64 = 8;
-/// Of rows behind locks, at most: a few round trips.
+/// The longest lag of rows behind locks: a few round trips.
 const LAG_NS: u64 = 10_000;
-/// Clients of H19, and changes of each.
+/// Clients of H19, and the number of changes of each.
 const WRITERS: usize = 4;
 const CHANGES: u8 = 25;
 
-/// [R-COMMIT-1] H19. The lock is free as soon as its word in one memory says so, but the row, in another memory, is
-/// seen later: whoever takes the lock meanwhile builds on the old row. No protocol on top of it can repair that: a
-/// region has to promise the order of a batch across both spaces, and the simulator without this liberty keeps it.
+/// [R-COMMIT-1] H19. The lock is free as soon as its word in one memory says so, but the row, in another memory,
+/// becomes visible later: a client that takes the lock in between builds on the old row. No protocol above it can
+/// repair that: a region has to promise the order of a batch across both spaces, and the simulator keeps it unless this
+/// liberty is enabled.
 #[test]
 fn h19_a_row_is_seen_later_than_its_lock() {
     for preset in PRESETS {
@@ -43,17 +46,17 @@ fn h19_a_row_is_seen_later_than_its_lock() {
     }
 }
 
-/// Clients that change keys of one row, each its own, and each time from the value they gave it before; how many of
-/// them find another one.
+/// Runs clients that change keys of one row, each its own, from the value the client gave it before; returns how many
+/// of them find another one.
 fn updates_lost(preset: Preset, seed: u64, main_lag_ns: u64) -> usize {
-    let scene = Scene::new(preset, NEAR);
-    let relaxations = Relaxations { main_lag_ns, ..Relaxations::default() };
-    let faults = FaultPlan { relaxations, ..FaultPlan::default() };
+    let fixture = Fixture::new(preset, NEAR);
+    let liberties = Liberties { main_lag_ns, ..Liberties::default() };
+    let faults = FaultPlan { liberties, ..FaultPlan::default() };
     let options = SimOptions { faults, ..SimOptions::new(seed, Network::of(Profile::Mlx5)) };
-    let bench = scene.bench.under(Profile::Mlx5);
+    let bench = fixture.bench.under(Profile::Mlx5);
     let mut sim = Sim::new(bench.region.clone(), &options);
     let wrong = Rc::new(RefCell::new(0));
-    for (slot, key) in keys_of(&scene, HOME).into_iter().take(WRITERS).enumerate() {
+    for (slot, key) in keys_of(&fixture, HOME).into_iter().take(WRITERS).enumerate() {
         let (bench, wrong) = (bench.clone(), Rc::clone(&wrong));
         sim.spawn(|region| async move {
             let config = ClientConfig { deadline_ns: u64::MAX, ..ClientConfig::for_table(&bench.table) };
@@ -62,8 +65,8 @@ fn updates_lost(preset: Preset, seed: u64, main_lag_ns: u64) -> usize {
             let mut all_took_place = true;
             for change in 1..=CHANGES {
                 let op = Op::Swap(key.to_vec(), value(change - 1), value(change));
-                all_took_place &= act(&mut writer, &op).await == Ok(Seen::Outcome(Outcome::Replaced));
-                // Whoever reads sees its own WRITEs, and so does everybody else then.
+                all_took_place &= act(&mut writer, &op).await == Ok(Observed::Outcome(Outcome::Replaced));
+                // A client sees its own WRITEs, and so does every other one then.
                 let until_ns = writer.lane.now_ns() + LAG_NS;
                 pause_until(&mut writer.lane, until_ns).await;
             }
@@ -74,9 +77,9 @@ fn updates_lost(preset: Preset, seed: u64, main_lag_ns: u64) -> usize {
     wrong.take()
 }
 
-/// The keys that stand in `row`.
-fn keys_of(scene: &Scene, row: RowId) -> Vec<[u8; 8]> {
-    let (rows, words) = (scene.bench.table.rows(), scene.bench.row_words(row));
+/// Returns the keys stored in `row`.
+fn keys_of(fixture: &Fixture, row: RowId) -> Vec<[u8; 8]> {
+    let (rows, words) = (fixture.bench.table.rows(), fixture.bench.row_words(row));
     let key_of = |slot: usize| {
         let mut key = Vec::new();
         rows.append_inline_key(&words, slot, &mut key);
@@ -85,16 +88,16 @@ fn keys_of(scene: &Scene, row: RowId) -> Vec<[u8; 8]> {
     rows.occupied_entries(&words).map(key_of).collect()
 }
 
-/// [R-LOCK-2] H20. Atomics that are atomic among themselves only, such as those of two NICs, let two clients take one
+/// [R-LOCK-2] H20. Atomics that are atomic only among themselves, such as those of two NICs, let two clients take one
 /// lock. In one atomic domain they do not.
 #[test]
 fn h20_atomics_of_two_nics_both_win() {
     for preset in PRESETS {
-        let scene = Scene::new(preset, NEAR);
-        let ops = [vec![Scene::update(&scene.moved, 1)], vec![Scene::update(&scene.neighbour, 2)]];
-        let explore = |flaw| scene.explore(Profile::Mlx5, Orders::Switches(6), &flaw, ops.clone());
-        explore(Flaw::SplitAtomics).must_be_violated(&format!("H20 {preset}, two atomic domains"));
-        explore(Flaw::None).must_hold(&format!("H20 {preset}, one"), 20);
+        let fixture = Fixture::new(preset, NEAR);
+        let ops = [vec![Fixture::update(&fixture.moved, 1)], vec![Fixture::update(&fixture.neighbour, 2)]];
+        let explore = |flaw| fixture.explore(Profile::Mlx5, Orders::Switches(6), &flaw, ops.clone());
+        explore(Flaw::SplitAtomics).assert_violated(&format!("H20 {preset}, two atomic domains"));
+        explore(Flaw::None).assert_holds(&format!("H20 {preset}, one"), 20);
     }
 }
 
@@ -103,16 +106,16 @@ fn h20_atomics_of_two_nics_both_win() {
 fn h20_lock_words_are_touched_by_atomics_alone() {
     for preset in PRESETS {
         for profile in Profile::ALL {
-            let (scene, log) = (Scene::new(preset, NEAR), Log::default());
-            let bench = scene.bench.under(profile);
+            let (fixture, log) = (Fixture::new(preset, NEAR), Log::default());
+            let bench = fixture.bench.under(profile);
             let mut lane = logged(&bench.region, log.clone());
             let mut writer = client(&bench, 0, logged(&bench.region, log.clone())).recovering(&bench);
-            for op in [scene.crowding(), Scene::update(&scene.moved, 2), Op::Remove(scene.moved.to_vec())] {
-                writer.apply(&op).expect("nobody is in the way");
+            for op in [fixture.moving_put(), Fixture::update(&fixture.moved, 2), Op::Remove(fixture.moved.to_vec())] {
+                writer.apply(&op).expect("no other client is in the way");
             }
             if preset != Preset::Paper {
-                die_with_a_lock(&scene, &bench);
-                writer.apply(&Scene::update(&scene.neighbour, 3)).expect("the dead are recovered");
+                die_with_a_lock(&fixture, &bench);
+                writer.apply(&Fixture::update(&fixture.neighbour, 3)).expect("dead clients are recovered");
                 assert_eq!(writer.client.counters().recoveries, 1);
             }
             block_on(destroy_table(&mut lane, &bench.table)).expect("the heap takes every batch");
@@ -123,27 +126,27 @@ fn h20_lock_words_are_touched_by_atomics_alone() {
     }
 }
 
-/// A client dies that holds the lock of `HOME`.
-fn die_with_a_lock(scene: &Scene, bench: &guira_conformance::Bench) {
-    let turns = Turns::default();
+/// Lets a client die that holds the lock of `HOME`.
+fn die_with_a_lock(fixture: &Fixture, bench: &guira_conformance::Bench) {
+    let scheduler = Scheduler::default();
     let remote = bench.under(Profile::Tcp);
-    let lane = TurnLane::new(&remote.region, &turns, Grain::Verbs, Flaw::None);
-    let (mut task, _) = operate(client(&remote, 1, lane), vec![Scene::update(&scene.moved, 9)]);
-    assert!(!turns.give(&mut task), "the CAS is not all");
+    let lane = ScheduledLane::new(&remote.region, &scheduler, Granularity::Verbs, Flaw::None);
+    let (mut task, _) = operate(client(&remote, 1, lane), vec![Fixture::update(&fixture.moved, 9)]);
+    assert!(!scheduler.give_turn(&mut task), "the CAS is not all");
     assert_eq!(bench.lock_words().len(), 1);
 }
 
-/// [R-DROP-2] [R-RECOVER-1] H22. A connection is lost under a change, which cannot learn what its atomics found. With
-/// `paper` nobody, not even the client itself when it is back, can tell whose the lock is that it leaves. With
-/// `hardened` the lock has a name, the client refuses to go on, and whoever waits recovers it.
+/// [R-DROP-2] [R-RECOVER-1] H22. A connection is lost during a change, which cannot learn what its atomics found. With
+/// `paper` no client, not even the reconnected one, can tell who holds the lock that is left. With `hardened` the lock
+/// names its owner, the client refuses to continue, and another client that waits recovers it.
 #[test]
-fn h22_a_lock_whose_taker_never_learned_of_it() {
+fn h22_a_lock_won_by_an_unanswered_cas() {
     for preset in PRESETS {
         let (mut cases, mut left, mut refused) = (0, 0, 0);
         for lost in [Lost::Request, Lost::Reply] {
             for after_verbs in 0.. {
-                let scene = Scene::new(preset, NEAR);
-                let answers = lose_connection(&scene, after_verbs, lost);
+                let fixture = Fixture::new(preset, NEAR);
+                let answers = lose_connection(&fixture, after_verbs, lost);
                 let Err(error) = &answers[0] else { break };
                 cases += 1;
                 let unknown = error.effect() == Effect::Unknown;
@@ -151,43 +154,43 @@ fn h22_a_lock_whose_taker_never_learned_of_it() {
                 if let Err(Error { kind: ErrorKind::Lost { .. }, .. }) = &answers[1] {
                     refused += 1;
                 }
-                left += u32::from(!scene.bench.lock_words().is_empty());
-                judge_survivor(&scene, preset, unknown);
+                left += u32::from(!fixture.bench.lock_words().is_empty());
+                judge_survivor(&fixture, preset, unknown);
             }
         }
-        println!("H22 {preset}: {cases} lost connections leave {left} locks; {refused} clients refuse to go on");
+        println!("H22 {preset}: {cases} lost connections leave {left} locks; {refused} clients refuse to continue");
         assert!(cases >= 8 && left >= 4, "{cases} {left}");
-        assert!(refused >= left, "whoever may have left a lock says so");
+        assert!(refused >= left, "a client that may have left a lock reports it");
     }
 }
 
-/// Somebody else changes an entry of the same row, after the client of the lost connection is gone.
-fn judge_survivor(scene: &Scene, preset: Preset, unknown: bool) {
-    let stuck = !scene.bench.lock_words().is_empty();
-    let mut survivor = client(&scene.bench, 1, scene.bench.region.lane()).recovering(&scene.bench);
-    let answer = survivor.apply(&Scene::update(&scene.neighbour, 2));
+/// Changes an entry of the same row as another client, after the client of the lost connection is gone.
+fn judge_survivor(fixture: &Fixture, preset: Preset, unknown: bool) {
+    let stuck = !fixture.bench.lock_words().is_empty();
+    let mut survivor = client(&fixture.bench, 1, fixture.bench.region.lane()).recovering(&fixture.bench);
+    let answer = survivor.apply(&Fixture::update(&fixture.neighbour, 2));
     if preset == Preset::Paper && stuck {
         assert!(matches!(answer, Err(Error { kind: ErrorKind::Busy { owner: None, .. }, .. })), "{answer:?}");
         return;
     }
-    assert_eq!(answer, Ok(Seen::Outcome(Outcome::Replaced)), "{preset}");
-    let contents = scene.bench.audit().expect("a table in order");
-    let value = &contents[&scene.moved[..]];
-    let (old, new) = (value_of(&scene.moved, 0), value_of(&scene.moved, 1));
+    assert_eq!(answer, Ok(Observed::Outcome(Outcome::Replaced)), "{preset}");
+    let contents = fixture.bench.audit().expect("a table in order");
+    let value = &contents[&fixture.moved[..]];
+    let (old, new) = (value_of(&fixture.moved, 0), value_of(&fixture.moved, 1));
     assert!(value[..] == old || unknown && value[..] == new, "{preset}: {value:x?}");
 }
 
-/// A client updates `moved` and loses its connection after so many verbs; then it tries again. Its answers.
-fn lose_connection(scene: &Scene, after_verbs: u64, lost: Lost) -> Vec<Answer> {
+/// Lets a client update `moved`, lose its connection after `after_verbs` verbs, and try again. Returns its answers.
+fn lose_connection(fixture: &Fixture, after_verbs: u64, lost: Lost) -> Vec<Answer> {
     let fault = ClientFault { client: ClientId(0), after_verbs, fault: Fault::LoseConnection(lost) };
     let faults = FaultPlan { clients: vec![fault], ..FaultPlan::default() };
     let options = SimOptions { faults, ..SimOptions::new(1, Network::of(Profile::Tcp)) };
-    let bench = scene.bench.clone();
+    let bench = fixture.bench.clone();
     let mut sim = Sim::new(bench.region.clone(), &options);
     let answers = Rc::new(RefCell::new(Vec::new()));
-    let (into, key) = (Rc::clone(&answers), scene.moved);
+    let (into, key) = (Rc::clone(&answers), fixture.moved);
     sim.spawn(|region| async move {
-        let (task, answers) = operate(client(&bench, 0, region.lane()), vec![Scene::update(&key, 1); 2]);
+        let (task, answers) = operate(client(&bench, 0, region.lane()), vec![Fixture::update(&key, 1); 2]);
         task.await;
         into.replace(answers.take());
     });
@@ -195,26 +198,26 @@ fn lose_connection(scene: &Scene, after_verbs: u64, lost: Lost) -> Vec<Answer> {
     answers.take()
 }
 
-/// What a client does that does not know whether its release was carried out.
+/// The next action of a client that does not know whether its release was executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Release {
-    /// It posts it again, through a new connection.
+    /// It posts the release again, through a new connection.
     Again,
-    /// It does not, and holds nothing any more.
+    /// It does not repeat the release, and holds no lock any more.
     Once,
 }
 
-/// [R-DROP-2] H22, the other way round: a release of a lock of one bit, posted again because its reply was lost, frees
-/// the lock of whoever took it meanwhile, and two clients hold it.
+/// [R-DROP-2] H22, reversed: a release of a 1-bit lock, posted again because its reply was lost, frees the lock of a
+/// client that took it in between, and two clients hold it.
 #[test]
 fn h22_a_release_is_repeated() {
-    let explored = |release| -> Explored {
-        let make = |turns: &Turns| -> (Rc<RefCell<(u32, u32)>>, Vec<Task>) {
+    let explored = |release| -> Exploration {
+        let make = |scheduler: &Scheduler| -> (Rc<RefCell<(u32, u32)>>, Vec<Task>) {
             let region = HeapRegion::new(64, 64, Profile::Mlx5.caps());
             region.memory().device[0].store(1, Ordering::Relaxed);
             let inside = Rc::default();
-            let mut tasks: Vec<Task> = vec![holder(&region, turns, release)];
-            tasks.extend((0..2).map(|_| taker(&region, turns, &inside)));
+            let mut tasks: Vec<Task> = vec![holder(&region, scheduler, release)];
+            tasks.extend((0..2).map(|_| taker(&region, scheduler, &inside)));
             (inside, tasks)
         };
         explore(Orders::Switches(4), make, |inside| match inside.borrow().1 {
@@ -222,17 +225,17 @@ fn h22_a_release_is_repeated() {
             both => Err(format!("{both} clients hold one lock")),
         })
     };
-    explored(Release::Again).must_be_violated("H22, a release repeated");
-    explored(Release::Once).must_hold("H22, a release not repeated", 20);
+    explored(Release::Again).assert_violated("H22, a release repeated");
+    explored(Release::Once).assert_holds("H22, a release not repeated", 20);
 }
 
 fn bit_cas(found: &mut u64, compare: u64, swap: u64) -> Verb<'_> {
     Verb::MaskedCas { addr: guira_fabric::Addr::device(0), compare, swap, compare_mask: 1, swap_mask: 1, found }
 }
 
-/// Has the lock, and releases it as `release` says.
-fn holder(region: &HeapRegion, turns: &Turns, release: Release) -> Task {
-    let mut lane = TurnLane::new(region, turns, Grain::Verbs, Flaw::None);
+/// Returns a task that holds the lock, and releases it as `release` says.
+fn holder(region: &HeapRegion, scheduler: &Scheduler, release: Release) -> Task {
+    let mut lane = ScheduledLane::new(region, scheduler, Granularity::Verbs, Flaw::None);
     Box::pin(async move {
         let times = if release == Release::Again { 2 } else { 1 };
         for _ in 0..times {
@@ -241,10 +244,10 @@ fn holder(region: &HeapRegion, turns: &Turns, release: Release) -> Task {
     })
 }
 
-/// Tries a few times to take the lock, stays inside for a turn, and releases it. Counts how many are inside, and how
-/// many at most.
-fn taker(region: &HeapRegion, turns: &Turns, inside: &Rc<RefCell<(u32, u32)>>) -> Task {
-    let mut lane = TurnLane::new(region, turns, Grain::Verbs, Flaw::None);
+/// Returns a task that tries a few times to take the lock, stays inside for a turn, and releases it. Counts how many
+/// clients are inside, now and at most.
+fn taker(region: &HeapRegion, scheduler: &Scheduler, inside: &Rc<RefCell<(u32, u32)>>) -> Task {
+    let mut lane = ScheduledLane::new(region, scheduler, Granularity::Verbs, Flaw::None);
     let inside = Rc::clone(inside);
     Box::pin(async move {
         for _ in 0..3 {
@@ -266,26 +269,26 @@ fn taker(region: &HeapRegion, turns: &Turns, inside: &Rc<RefCell<(u32, u32)>>) -
     })
 }
 
-/// [R-OPEN-1] [R-ROW-1] H24. The memory node comes back, and every byte is zero. Rows whose checksum is no more than
-/// one over their bytes verify and hold nothing, so every key is a miss. With the incarnation in the seed they are
-/// damage, under both presets, and a table is not opened.
+/// [R-OPEN-1] [R-ROW-1] H24. The memory node restarts, and every byte is zero. Rows whose checksum covers only their
+/// bytes verify and are empty, so every key is a miss. With the incarnation in the seed they are damaged, under both
+/// presets, and a table is not opened.
 #[test]
 fn h24_a_node_that_comes_back_empty_answers_with_misses() {
     for preset in PRESETS {
-        let scene = Scene::new(preset, NEAR);
-        let keys: Vec<[u8; 8]> = (0..64).flat_map(|row| keys_of(&scene, RowId(row))).step_by(4).collect();
-        for word in scene.bench.region.memory().main.iter().chain(scene.bench.region.memory().device) {
+        let fixture = Fixture::new(preset, NEAR);
+        let keys: Vec<[u8; 8]> = (0..64).flat_map(|row| keys_of(&fixture, RowId(row))).step_by(4).collect();
+        for word in fixture.bench.region.memory().main.iter().chain(fixture.bench.region.memory().device) {
             word.store(0, Ordering::Relaxed);
         }
         let (mut misses, mut errors) = (0, 0);
-        let config = ClientConfig { longest_backoff_ns: 500, ..ClientConfig::for_table(&scene.bench.table) };
-        let mut reader = Reader::new(Arc::clone(&scene.bench.table), config);
-        let mut lane = scene.bench.region.lane();
+        let config = ClientConfig { longest_backoff_ns: 500, ..ClientConfig::for_table(&fixture.bench.table) };
+        let mut reader = Reader::new(Arc::clone(&fixture.bench.table), config);
+        let mut lane = fixture.bench.region.lane();
         for key in &keys {
-            let (rows, pair) = (scene.bench.table.rows(), scene.bench.table.placement());
+            let (rows, pair) = (fixture.bench.table.rows(), fixture.bench.table.placement());
             let pair = pair.rows(pair.digest(key));
             let empty = |row: RowId| {
-                let words = scene.bench.row_words(row);
+                let words = fixture.bench.row_words(row);
                 printed::verifies(&words) && rows.occupied(&words) == 0
             };
             misses += usize::from(empty(pair.first) && empty(pair.second));
@@ -294,7 +297,7 @@ fn h24_a_node_that_comes_back_empty_answers_with_misses() {
         }
         println!("H24 {preset}: of {} keys the printed checksum misses {misses}, ours refuses {errors}", keys.len());
         assert!(keys.len() > 100 && misses == keys.len() && errors == keys.len());
-        let opened = block_on(open_table(&mut lane, scene.bench.region.main_bytes()));
+        let opened = block_on(open_table(&mut lane, fixture.bench.region.main_bytes()));
         assert!(matches!(opened, Err(TableError::Superblock(SuperblockError::Empty))), "{opened:?}");
     }
 }

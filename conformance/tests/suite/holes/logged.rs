@@ -1,4 +1,4 @@
-//! A lane that notes what it sends.
+//! A lane that records the batches it sends.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -35,18 +35,18 @@ impl Sent {
     }
 }
 
-/// Batches in the order in which they were sent.
+/// Batches, in the order in which they were sent.
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<Vec<Sent>>>>);
 
 impl Log {
-    /// What was sent since the last call.
+    /// Returns the batches sent since the last call.
     pub fn take(&self) -> Vec<Vec<Sent>> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// A lane of `region` that notes in `log` what it sends.
+/// Creates a lane of `region` that records in `log` what it sends.
 pub fn logged(region: &HeapRegion, log: Log) -> WatchedLane {
     let watch = move |batch: &[Verb<'_>]| {
         let sent = batch.iter().map(|verb| Sent { name: verb.name(), addr: verb.addr(), words: verb.words() });

@@ -1,14 +1,15 @@
-//! The holes of the printed protocol, each shown where it is open and shown closed: docs/holes.md tells their stories.
+//! The holes of the printed protocol, each shown open and shown closed; docs/holes.md explains them.
 //!
-//! Where a hole is in preset `paper`, the same operations run under every order of turns, or under every fault, with
+//! Where preset `paper` has the hole, the same operations run under every order of turns, or under every fault, with
 //! `paper` and with `hardened`: the first must be violated, the second must hold. Where Guira's `paper` keeps the rule
 //! that closes it, [`printed`] or a [`guira_conformance::Flaw`] does what the printed text says or leaves open.
 
-mod blessed;
-mod copies;
-mod crafted;
+mod checksummed;
+mod duplicates;
 mod extents;
 mod fabric;
+mod fixture;
+mod forged;
 mod locks;
 mod logged;
 mod printed;
@@ -16,5 +17,4 @@ mod reads;
 mod reclaimed;
 mod repairers;
 mod rows;
-mod scene;
-mod wrapped;
+mod version_wrap;

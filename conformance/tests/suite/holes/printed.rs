@@ -1,11 +1,11 @@
-//! What the paper prints, or leaves open, where Guira's code does otherwise under both presets.
+//! The behaviour that the paper prints, or leaves open, where Guira's code differs under both presets.
 
-use guira_conformance::TurnLane;
+use guira_conformance::ScheduledLane;
 use guira_fabric::{Lane, Verb, pause_until, post};
 use guira_layout::{ExtentRef, RowId};
 use guira_rcuckoo::Table;
 
-/// CRC-64 of ECMA-182 over `words`, as plain as it is printed: no seed, a register that begins at 0.
+/// Computes CRC-64 of ECMA-182 over `words` as printed: without a seed, from a register of 0.
 pub fn crc64(words: &[u64]) -> u64 {
     const POLYNOMIAL: u64 = 0x42f0_e1eb_a9ea_3693;
     words.iter().flat_map(|word| word.to_be_bytes()).fold(0, |crc, byte| {
@@ -13,7 +13,7 @@ pub fn crc64(words: &[u64]) -> u64 {
     })
 }
 
-/// Whether a row carries the printed checksum: over the entire row, and nothing else.
+/// Whether a row has the printed checksum, which covers the entire row and nothing else.
 pub fn verifies(row: &[u64]) -> bool {
     row.split_last().is_some_and(|(crc, words)| *crc == crc64(words))
 }
@@ -24,18 +24,18 @@ pub fn finish(row: &mut [u64]) {
     *crc = crc64(words);
 }
 
-/// What a lookup samples again when one of its rows does not verify.
+/// The rows that a lookup samples again when one of them does not verify.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// That row.
+    /// The torn row.
     TornRow,
     /// Both rows.
     Both,
 }
 
-/// A lookup of an inline key as printed, with misses that are validated as R-READ-3 says, so that only its retry is in
+/// Looks an inline key up as printed, with misses that are validated as R-READ-3 says, so that only its retry is in
 /// question. The lane samples in the order of the batch.
-pub async fn look_up(lane: &mut TurnLane, table: &Table, key: &[u8], retry: Retry) -> Option<Vec<u8>> {
+pub async fn look_up(lane: &mut ScheduledLane, table: &Table, key: &[u8], retry: Retry) -> Option<Vec<u8>> {
     let (rows, geometry) = (table.rows(), *table.geometry());
     let pair = table.placement().rows(table.placement().digest(key));
     let (mut first, mut second) = (vec![0; rows.row_words()], vec![0; rows.row_words()]);
@@ -72,8 +72,8 @@ pub async fn look_up(lane: &mut TurnLane, table: &Table, key: &[u8], retry: Retr
     panic!("a row stays torn for ever");
 }
 
-/// What a lookup reads at the place that an entry names: whatever is there. As printed, an entry has a pointer and a
-/// length, and the value is the extent.
+/// Returns what a lookup reads where an entry points, whatever it is. As printed, an entry has a pointer and a length,
+/// and the value is the extent.
 pub fn value_at(words: &[u64], extent: &ExtentRef) -> Vec<u8> {
     let before = guira_layout::EXTENT_HEADER_WORDS + (extent.key_bytes as usize).div_ceil(8);
     let bytes: Vec<u8> = words[before..].iter().flat_map(|word| word.to_le_bytes()).collect();

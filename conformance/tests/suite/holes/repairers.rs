@@ -1,29 +1,29 @@
-//! One client dies, and those who repair are in each other's way, or in that of others: H7, H8, H9.
+//! Holes of several repairers after one death, which interfere with each other, or with other clients: H7, H8, H9.
 
-use guira_conformance::{Actors, Ahead, Op};
+use guira_conformance::{Actors, NextStep, Op};
 use guira_layout::{LockId, Preset, RowId};
 
-use crate::holes::crafted::{Crafted, PRESETS, WHOLE, changed, config_of, takes_over, update, value, wrong};
+use crate::holes::forged::{Forged, PRESETS, WHOLE, changed, config_of, takes_over, update, value, wrong};
 
-/// H7: repair clears a lock that changed hands since its holder was suspected: the lock does not say whose it is.
-/// [R-REPAIR-5] [R-REPAIR-8] [R-RECOVER-3]
+/// H7: repair clears a lock that changed hands since its holder was suspected, because the lock does not name its
+/// holder. [R-REPAIR-5] [R-REPAIR-8] [R-RECOVER-3]
 #[test]
 fn h07_repair_clears_a_lock_that_changed_hands() {
     for preset in PRESETS {
-        let crafted = Crafted::new(preset, RowId(2), RowId(7));
-        let [dead_key, first, second] = [0, 1, 2].map(|i| &crafted.home[i]);
-        let mut actors = Actors::new(&crafted.bench, WHOLE);
-        let dead = actors.start(0, crafted.config(), update(dead_key, 1));
-        assert!(actors.run_until(dead, |ahead| ahead.writes_row(&crafted.bench)));
+        let forged = Forged::new(preset, RowId(2), RowId(7));
+        let [dead_key, first, second] = [0, 1, 2].map(|i| &forged.home[i]);
+        let mut actors = Actors::new(&forged.bench, WHOLE);
+        let dead = actors.start(0, forged.config(), update(dead_key, 1));
+        assert!(actors.run_until(dead, |step| step.writes_row(&forged.bench)));
         actors.kill(dead);
-        let one = actors.start(1, crafted.config(), update(first, 1));
+        let one = actors.start(1, forged.config(), update(first, 1));
         assert!(actors.run_until(one, takes_over));
-        // The other one repairs first, takes the lock, and is about to write when the first one has the lease.
-        let other = actors.start(2, crafted.config(), update(second, 2));
-        let has_repaired = actors.run_until(other, |ahead| ahead.writes_row(&crafted.bench));
+        // The other client repairs first, takes the lock, and is about to write when the first one gets the lease.
+        let other = actors.start(2, forged.config(), update(second, 2));
+        let has_repaired = actors.run_until(other, |step| step.writes_row(&forged.bench));
         let (ones, met) = actors.finish(one);
         let (others, _) = actors.finish(other);
-        let violated = wrong(&crafted, &[(first, &changed(&ones[0], 1)), (second, &changed(&others[0], 2))]);
+        let violated = wrong(&forged, &[(first, &changed(&ones[0], 1)), (second, &changed(&others[0], 2))]);
         println!("{preset}: {violated:?}");
         assert_eq!(has_repaired, preset == Preset::Paper, "only there two can repair one client at once");
         assert_eq!(met.repair_state_4, u64::from(preset == Preset::Paper));
@@ -32,33 +32,33 @@ fn h07_repair_clears_a_lock_that_changed_hands() {
 }
 
 /// Lets an insert die that has copied `moved` to its other row, and not overwritten it in the first: it stands twice.
-fn die_in_a_move(crafted: &Crafted, actors: &mut Actors) {
-    let dead = actors.start(0, crafted.config(), vec![Op::Insert(crafted.missing.clone(), value(5))]);
-    assert!(actors.run_until(dead, |ahead| ahead.writes_row(&crafted.bench)), "the row it moves somebody to");
+fn die_in_a_move(forged: &Forged, actors: &mut Actors) {
+    let dead = actors.start(0, forged.config(), vec![Op::Insert(forged.missing.clone(), value(5))]);
+    assert!(actors.run_until(dead, |step| step.writes_row(&forged.bench)), "the row it moves an entry to");
     actors.step(dead);
-    assert!(actors.run_until(dead, |ahead| ahead.writes_row(&crafted.bench)), "the row it moves somebody from");
+    assert!(actors.run_until(dead, |step| step.writes_row(&forged.bench)), "the row it moves an entry from");
     actors.kill(dead);
 }
 
-/// H8: to remove a copy, repair writes the key's other row, whose lock it does not hold, and takes back what the next
-/// holder of that lock wrote meanwhile. [R-REPAIR-7] [R-RECOVER-3]
+/// H8: to remove a copy, repair writes the key's other row, whose lock it does not hold, and reverts what the next
+/// holder of that lock wrote in the meantime. [R-REPAIR-7] [R-RECOVER-3]
 #[test]
 fn h08_repair_writes_a_row_whose_lock_it_does_not_hold() {
     for preset in PRESETS {
-        // Under locks 0 and 1.
-        let crafted = Crafted::new(preset, RowId(14), RowId(19));
-        let (at_home, away) = (&crafted.home[0], &crafted.away[0]);
-        let mut actors = Actors::new(&crafted.bench, WHOLE);
-        die_in_a_move(&crafted, &mut actors);
-        let one = actors.start(1, crafted.config(), update(at_home, 1));
-        let other = actors.start(2, crafted.config(), update(away, 2));
-        // Each repairs the lock it waits for. One has read both rows and is about to clear the copy in `away`.
-        assert!(actors.run_until(one, |ahead| ahead.writes_row(&crafted.bench)));
+        // The rows are under locks 0 and 1.
+        let forged = Forged::new(preset, RowId(14), RowId(19));
+        let (at_home, away) = (&forged.home[0], &forged.away[0]);
+        let mut actors = Actors::new(&forged.bench, WHOLE);
+        die_in_a_move(&forged, &mut actors);
+        let one = actors.start(1, forged.config(), update(at_home, 1));
+        let other = actors.start(2, forged.config(), update(away, 2));
+        // Each client repairs the lock it waits for. One has read both rows and is about to clear the copy in `away`.
+        assert!(actors.run_until(one, |step| step.writes_row(&forged.bench)));
         let (others, met) = actors.finish(other);
         let (ones, _) = actors.finish(one);
         let violated = wrong(
-            &crafted,
-            &[(at_home, &changed(&ones[0], 1)), (away, &changed(&others[0], 2)), (&crafted.moved, &[Some(0)])],
+            &forged,
+            &[(at_home, &changed(&ones[0], 1)), (away, &changed(&others[0], 2)), (&forged.moved, &[Some(0)])],
         );
         println!("{preset}: {violated:?}");
         assert_eq!(met.repair_state_2, u64::from(preset == Preset::Paper));
@@ -67,23 +67,22 @@ fn h08_repair_writes_a_row_whose_lock_it_does_not_hold() {
     }
 }
 
-/// H9: a repairer that is slow loses its lease and goes on all the same: two repair at once.
-/// [R-REPAIR-4] [R-RECOVER-4]
+/// H9: a slow repairer loses its lease and continues: two clients repair at once. [R-REPAIR-4] [R-RECOVER-4]
 #[test]
 fn h09_a_slow_repairer_loses_its_lease() {
     for preset in PRESETS {
-        let crafted = Crafted::new(preset, RowId(2), RowId(7));
-        let (at_home, away) = (&crafted.home[0], &crafted.away[0]);
-        let mut actors = Actors::new(&crafted.bench, WHOLE);
-        die_in_a_move(&crafted, &mut actors);
-        let slow = actors.start(1, crafted.config(), update(at_home, 1));
-        assert!(actors.run_until(slow, |ahead| ahead.writes_row(&crafted.bench)), "it is about to clear the copy");
-        let other = actors.start(2, crafted.config(), update(away, 2));
+        let forged = Forged::new(preset, RowId(2), RowId(7));
+        let (at_home, away) = (&forged.home[0], &forged.away[0]);
+        let mut actors = Actors::new(&forged.bench, WHOLE);
+        die_in_a_move(&forged, &mut actors);
+        let slow = actors.start(1, forged.config(), update(at_home, 1));
+        assert!(actors.run_until(slow, |step| step.writes_row(&forged.bench)), "it is about to clear the copy");
+        let other = actors.start(2, forged.config(), update(away, 2));
         let (others, met) = actors.finish(other);
         let (slows, _) = actors.finish(slow);
         let violated = wrong(
-            &crafted,
-            &[(at_home, &changed(&slows[0], 1)), (away, &changed(&others[0], 2)), (&crafted.moved, &[Some(0)])],
+            &forged,
+            &[(at_home, &changed(&slows[0], 1)), (away, &changed(&others[0], 2)), (&forged.moved, &[Some(0)])],
         );
         println!("{preset}: {violated:?}");
         assert_eq!(met.revocations, u64::from(preset == Preset::Paper));
@@ -92,7 +91,7 @@ fn h09_a_slow_repairer_loses_its_lease() {
     }
 }
 
-/// Leases of one holder until a lease word is what it was.
+/// Leases of one holder after which a lease word is what it was.
 const ROUND: usize = 256;
 
 /// H9: the counter of a lease wraps, so a holder that repaired 256 times looks like one that has not moved, and loses
@@ -101,43 +100,43 @@ const ROUND: usize = 256;
 fn h09_the_counter_of_a_lease_wraps() {
     for preset in PRESETS {
         let mut config = config_of(preset, 128);
-        // One region, so one lease, for all locks.
+        // There is one region, so one lease, for all locks.
         config.repair_regions = config.repair_regions.min(1);
-        let crafted = Crafted::of_config(config, RowId(2), RowId(7));
-        let (at_home, away) = (&crafted.home[0], &crafted.away[0]);
-        let mut actors = Actors::new(&crafted.bench, WHOLE);
-        let far_key = far_key(&crafted);
-        die_in_a_move(&crafted, &mut actors);
-        // Others die with lock 6, one after the other, and one client always is the first to repair.
-        let locks = crafted.bench.table.locks();
+        let forged = Forged::of_config(config, RowId(2), RowId(7));
+        let (at_home, away) = (&forged.home[0], &forged.away[0]);
+        let mut actors = Actors::new(&forged.bench, WHOLE);
+        let far_key = far_key(&forged);
+        die_in_a_move(&forged, &mut actors);
+        // Others die with lock 6, one after the other, and one client is always the first to repair.
+        let locks = forged.bench.table.locks();
         let far = locks.mask(LockId(6));
-        let strand = |crafted: &Crafted| {
+        let strand = |forged: &Forged| {
             let addr = locks.addr(far.word);
-            let word = crafted.bench.words_at(addr, 1)[0];
+            let word = forged.bench.words_at(addr, 1)[0];
             let held = locks.held(guira_layout::OwnerId(9), far.mask);
-            crafted.bench.store(addr, &[word | if preset == Preset::Paper { held } else { 0 }]);
+            forged.bench.store(addr, &[word | if preset == Preset::Paper { held } else { 0 }]);
         };
-        strand(&crafted);
-        let busy = actors.start(1, crafted.config(), update(&far_key, 1));
+        strand(&forged);
+        let busy = actors.start(1, forged.config(), update(&far_key, 1));
         let has_lease = actors.run_until(busy, takes_over);
         actors.step(busy);
-        // A waiter of the first dead client sees the lease taken, and is not heard of for a while.
-        let waiter = actors.start(2, crafted.config(), update(away, 2));
-        let sees_it = preset == Preset::Paper && sees_lease(&crafted, &mut actors, waiter);
+        // A client that waits for the first dead one sees the lease taken, and is then stopped for a while.
+        let waiter = actors.start(2, forged.config(), update(away, 2));
+        let sees_it = preset == Preset::Paper && sees_lease(&forged, &mut actors, waiter);
         for i in 2..=ROUND as u64 {
             assert!(actors.finish(busy).0[0].is_ok());
-            strand(&crafted);
-            actors.again(busy, update(&far_key, i));
+            strand(&forged);
+            actors.continue_with(busy, update(&far_key, i));
         }
         assert!(actors.finish(busy).0[0].is_ok());
-        // Its 257th lease, whose word is that of the first: it repairs what the waiter waits for.
-        actors.again(busy, update(at_home, 1));
-        assert!(actors.run_until(busy, |ahead| ahead.writes_row(&crafted.bench)), "it is about to clear the copy");
+        // This is its 257th lease, whose word is that of the first: it repairs what the waiter waits for.
+        actors.continue_with(busy, update(at_home, 1));
+        assert!(actors.run_until(busy, |step| step.writes_row(&forged.bench)), "it is about to clear the copy");
         let (waiters, met) = actors.finish(waiter);
         let (busys, busy_met) = actors.finish(busy);
         let violated = wrong(
-            &crafted,
-            &[(at_home, &changed(&busys[0], 1)), (away, &changed(&waiters[0], 2)), (&crafted.moved, &[Some(0)])],
+            &forged,
+            &[(at_home, &changed(&busys[0], 1)), (away, &changed(&waiters[0], 2)), (&forged.moved, &[Some(0)])],
         );
         println!("{preset}: {} leases, {} revoked: {violated:?}", busy_met.leases, met.revocations);
         assert_eq!((has_lease, sees_it), (preset == Preset::Paper, preset == Preset::Paper));
@@ -146,19 +145,19 @@ fn h09_the_counter_of_a_lease_wraps() {
     }
 }
 
-/// A key under lock 6.
-fn far_key(crafted: &Crafted) -> Vec<u8> {
-    let table = &crafted.bench.table;
+/// Returns a key under lock 6.
+fn far_key(forged: &Forged) -> Vec<u8> {
+    let table = &forged.bench.table;
     let is_under = |key: &Vec<u8>| {
         let pair = table.placement().rows(table.placement().digest(key));
         [pair.first, pair.second].iter().all(|row| table.locks().lock_of(*row) == LockId(6))
     };
-    crafted.bench.contents().expect("a table in order").into_keys().find(is_under).expect("a key of two near rows")
+    forged.bench.contents().expect("a table in order").into_keys().find(is_under).expect("a key of two near rows")
 }
 
-/// Lets `waiter` wait until it suspects the holder of its lock and has looked at the lease.
-fn sees_lease(crafted: &Crafted, actors: &mut Actors, waiter: usize) -> bool {
-    let lease = crafted.bench.table.geometry().lease(0);
-    let reads = |ahead: &Ahead| matches!(ahead, Ahead::Verb { addr, .. } if *addr == lease);
-    actors.run_until(waiter, reads) && actors.run_until(waiter, |ahead| matches!(ahead, Ahead::Pause(_)))
+/// Lets `waiter` wait until it suspects the holder of its lock and has read the lease.
+fn sees_lease(forged: &Forged, actors: &mut Actors, waiter: usize) -> bool {
+    let lease = forged.bench.table.geometry().lease(0);
+    let reads = |step: &NextStep| matches!(step, NextStep::Verb { addr, .. } if *addr == lease);
+    actors.run_until(waiter, reads) && actors.run_until(waiter, |step| matches!(step, NextStep::Pause(_)))
 }

@@ -1,38 +1,38 @@
-//! Holes in what rows say of themselves, and in the order in which they are written: H4, H13, H26, H27.
+//! Holes in the contents of rows, and in the order in which they are written: H4, H13, H26, H27.
 
 use std::collections::BTreeSet;
 
-use guira_conformance::{Bench, Flaw, Grain, TurnLane, Turns};
+use guira_conformance::{Bench, Flaw, Granularity, ScheduledLane, Scheduler};
 use guira_fabric::Profile;
 use guira_layout::{ChecksumKind, EntryKind, Preset, RowId};
 use guira_sum::NhKeys;
 
+use crate::holes::fixture::{Fixture, HOME, PRESETS, SEED, client, config, operate, value_of};
 use crate::holes::logged::{Log, logged};
 use crate::holes::printed;
-use crate::holes::scene::{HOME, PRESETS, SEED, Scene, client, config, operate, value_of};
 
 /// [R-ROW-1] H4. With a checksum over the row and nothing else, a row of zeros verifies (if the register begins at 0),
-/// and so does every row in the place of every other one, and one of another table.
+/// and so does every row at every other row's address, and one of another table.
 #[test]
 fn h04_a_zeroed_or_misdirected_row_verifies() {
     for preset in PRESETS {
-        let scene = Scene::new(preset, RowId(HOME.0 + 5));
+        let fixture = Fixture::new(preset, RowId(HOME.0 + 5));
         let other = Bench::of_config(config(preset, "fixed:8:8"), Profile::Tcp, SEED + 1);
-        let (rows, zeros) = (scene.bench.table.rows(), vec![0; scene.bench.table.rows().row_words()]);
+        let (rows, zeros) = (fixture.bench.table.rows(), vec![0; fixture.bench.table.rows().row_words()]);
         assert!(printed::verifies(&zeros) && rows.verify(HOME, &zeros).is_err());
         let (mut printed_accepts, mut ours) = (0, 0);
-        for row in (0..scene.bench.table.config().rows).map(RowId) {
-            let words = scene.bench.row_words(row);
+        for row in (0..fixture.bench.table.config().rows).map(RowId) {
+            let words = fixture.bench.row_words(row);
             assert!(rows.verify(row, &words).is_ok());
             assert!(other.table.rows().verify(row, &words).is_err(), "a row of another table");
             let mut as_printed = words.clone();
             printed::finish(&mut as_printed);
-            // Whoever asks for any row and gets this one, by a wrong address or from an old mapping, believes it.
-            printed_accepts += u64::from(printed::verifies(&as_printed)) * (scene.bench.table.config().rows - 1);
-            let elsewhere = (0..scene.bench.table.config().rows).map(RowId).filter(|place| *place != row);
+            // A client that reads any row and gets this one, by a wrong address or from an old mapping, accepts it.
+            printed_accepts += u64::from(printed::verifies(&as_printed)) * (fixture.bench.table.config().rows - 1);
+            let elsewhere = (0..fixture.bench.table.config().rows).map(RowId).filter(|place| *place != row);
             ours += elsewhere.filter(|place| rows.verify(*place, &words).is_ok()).count();
             as_printed[0] ^= 1;
-            assert!(!printed::verifies(&as_printed), "it is a checksum all the same");
+            assert!(!printed::verifies(&as_printed), "it is a checksum nevertheless");
         }
         println!(
             "H4 {preset}: of 64 × 63 rows in wrong places the printed checksum accepts {printed_accepts}, ours {ours}"
@@ -45,7 +45,7 @@ fn h04_a_zeroed_or_misdirected_row_verifies() {
 const KEYS: u64 = 100_000;
 
 /// [R-HASH-2] H13. Under the printed rule one key in ten has L1 = L2. The printed repair looks for each entry in both
-/// rows of its key, and clears the one in L2 if it finds it in both: of these keys it clears the only one.
+/// rows of its key, and clears the one in L2 if it finds it in both: of such a key it clears the only one.
 #[test]
 fn h13_a_key_with_one_row_is_its_own_duplicate() {
     for preset in PRESETS {
@@ -98,17 +98,17 @@ fn clear_printed_duplicates(bench: &Bench) -> usize {
     cleared
 }
 
-/// [R-INSERT-4] H26. An insert moves a key from a row to the next one: two WRITEs, the key's new row first. Carried out
-/// as one, they come in ascending order, and a death in the middle leaves the key nowhere. One row a WRITE: it stands
-/// in a whole row at every moment.
+/// [R-INSERT-4] H26. An insert moves a key from a row to the next one: two WRITEs, the key's new row first. Executed as
+/// one, they come in ascending order, and a death in the middle leaves the key nowhere. With one row per WRITE, it is
+/// in a valid row at every moment.
 #[test]
 fn h26_writes_of_two_rows_are_merged() {
     for preset in PRESETS {
-        let scene = Scene::new(preset, RowId(HOME.0 + 1));
+        let fixture = Fixture::new(preset, RowId(HOME.0 + 1));
         for flaw in [Flaw::MergedWrites, Flaw::None] {
             let (mut deaths, mut lost) = (0, 0);
-            // Until the insert comes to its end.
-            while !dies_after(&scene, deaths, &flaw, &mut lost) {
+            // This runs until the insert ends.
+            while !dies_after(&fixture, deaths, &flaw, &mut lost) {
                 deaths += 1;
             }
             println!("H26 {preset} {flaw:?}: {deaths} deaths, {lost} of which lose a key that existed before");
@@ -121,18 +121,18 @@ fn h26_writes_of_two_rows_are_merged() {
     }
 }
 
-/// Lets an insert die after `turns` steps, and counts in `lost` whether the key it moves stands in no row that verifies
-/// then. True if the insert ended before.
-fn dies_after(scene: &Scene, turns: u32, flaw: &Flaw, lost: &mut u32) -> bool {
-    let (bench, turn) = (scene.bench.fork(), Turns::default());
-    let lane = TurnLane::new(&bench.region, &turn, Grain::Words, flaw.clone());
-    let (mut task, _) = operate(client(&bench, 0, lane), vec![scene.crowding()]);
-    let ended = (0..turns).any(|_| turn.give(&mut task));
+/// Lets an insert die after `turns` steps, and counts in `lost` whether the key it moves is then in no row that
+/// verifies. Returns true if the insert ended before.
+fn dies_after(fixture: &Fixture, turns: u32, flaw: &Flaw, lost: &mut u32) -> bool {
+    let (bench, turn) = (fixture.bench.fork(), Scheduler::default());
+    let lane = ScheduledLane::new(&bench.region, &turn, Granularity::Words, flaw.clone());
+    let (mut task, _) = operate(client(&bench, 0, lane), vec![fixture.moving_put()]);
+    let ended = (0..turns).any(|_| turn.give_turn(&mut task));
     drop(task);
     let (rows, placement) = (bench.table.rows(), bench.table.placement());
-    let digest = placement.digest(&scene.moved);
-    let probe = rows.probe(&scene.moved, digest);
-    let stands = [HOME, scene.away].iter().any(|row| {
+    let digest = placement.digest(&fixture.moved);
+    let probe = rows.probe(&fixture.moved, digest);
+    let stands = [HOME, fixture.away].iter().any(|row| {
         let words = bench.row_words(*row);
         rows.verify(*row, &words).is_ok() && rows.find(&words, &probe, 0).is_some()
     });
@@ -141,8 +141,8 @@ fn dies_after(scene: &Scene, turns: u32, flaw: &Flaw, lost: &mut u32) -> bool {
 }
 
 /// [R-INSERT-4] H26, the other way to merge: a path that visits a row twice would write it twice, and one WRITE of its
-/// last image, at its first turn, would take a key away before it stands elsewhere. No commit of a table that is filled
-/// until it is full writes a row twice, or two rows at once.
+/// last image, at its first turn, would remove a key before it is stored elsewhere. While a table is filled, no commit
+/// writes a row twice, or two rows at once.
 #[test]
 fn h26_no_commit_writes_a_row_twice() {
     for preset in PRESETS {
@@ -166,31 +166,31 @@ fn h26_no_commit_writes_a_row_twice() {
     }
 }
 
-/// The crafted tables do what they are made for, under both presets.
+/// The fixtures do what they are made for, under both presets.
 #[test]
 fn an_insert_moves_the_key_it_is_made_to_move() {
     for preset in PRESETS {
         for away in [HOME.0 - 5, HOME.0 + 1, HOME.0 + 5, HOME.0 + 13].map(RowId) {
-            let scene = Scene::new(preset, away);
-            let mut writer = scene.bench.client(0);
-            writer.apply(&scene.crowding()).expect("room");
+            let fixture = Fixture::new(preset, away);
+            let mut writer = fixture.bench.client(0);
+            writer.apply(&fixture.moving_put()).expect("room");
             assert_eq!(writer.client.counters().moves, 1, "{preset} {away}");
-            let (rows, words) = (scene.bench.table.rows(), scene.bench.row_words(away));
-            let digest = scene.bench.table.placement().digest(&scene.moved);
-            assert!(rows.find(&words, &rows.probe(&scene.moved, digest), 0).is_some(), "{preset} {away}");
+            let (rows, words) = (fixture.bench.table.rows(), fixture.bench.row_words(away));
+            let digest = fixture.bench.table.placement().digest(&fixture.moved);
+            assert!(rows.find(&words, &rows.probe(&fixture.moved, digest), 0).is_some(), "{preset} {away}");
         }
     }
 }
 
-/// Bits of one word whose change has the same effect on a CRC as a change of another word by `bits`. The CRC is linear:
-/// what a change does to it depends on nothing else, neither the seed nor the other words.
+/// Returns the bits of one word whose change has the same effect on a CRC as a change of another word by `bits`. The
+/// CRC is linear: the effect of a change depends on nothing else, neither the seed nor the other words.
 fn undoes(crc: impl Fn(&[u64; 8]) -> u64, changed: (usize, u64), word: usize) -> u64 {
     let effect = |word: usize, bits: u64| {
         let mut image = [0; 8];
         image[word] = bits;
         crc(&image) ^ crc(&[0; 8])
     };
-    // Effects with different leading bits, the largest first, and the bits that have them.
+    // These are effects with different leading bits, the largest first, and the bits that have them.
     let mut basis: Vec<(u64, u64)> = Vec::new();
     let reduce = |basis: &[(u64, u64)], start: (u64, u64)| {
         basis.iter().fold(
@@ -210,14 +210,14 @@ fn undoes(crc: impl Fn(&[u64; 8]) -> u64, changed: (usize, u64), word: usize) ->
 }
 
 /// [R-ROW-1] H27. A value of four words is changed in all of them, in pairs that leave the printed checksum as it was.
-/// A reader that meets the row with the first pair written finds a value that nobody wrote; with a checksum that
-/// depends on a secret, it finds that the row is half written.
+/// A reader that meets the row with the first pair written finds a value that was never written; with a checksum that
+/// depends on a secret, it detects that the row is half written.
 #[test]
 fn h27_chosen_bytes_verify_half_written() {
     for preset in PRESETS {
         let bench = Bench::of_config(config(preset, "fixed:8:32"), Profile::Tcp, SEED);
         let rows = bench.table.rows();
-        // Of any seed, and of no table.
+        // This CRC is that of any seed, without the table's secret.
         let crc = |image: &[u64; 8]| ChecksumKind::Crc64.checksum(&NhKeys::new([0; 4]), image, 0);
         let mut old = vec![0; rows.row_words()];
         rows.format(HOME, &mut old);
@@ -225,7 +225,7 @@ fn h27_chosen_bytes_verify_half_written() {
         rows.finish(HOME, &mut old);
         let mut torn = old.clone();
         torn[1] ^= 0xdead;
-        // What stands behind them in the row changes both effects alike.
+        // The words behind them in the row change both effects alike.
         torn[2] ^= undoes(crc, (1, 0xdead), 2);
         let verifies = rows.verify(HOME, &torn).is_ok();
         println!("H27 {preset}: a half-written row {}", if verifies { "verifies" } else { "does not verify" });

@@ -1,9 +1,9 @@
-//! Small models of the protocol, explored exhaustively: every order of steps of every client, every death at every
+//! Small models of the protocol, explored exhaustively: every order of steps of all clients, and every death at every
 //! step.
 //!
-//! Each module is one model and says at its head which code each of its steps stands for. Here they are run: the
-//! protocol as it is must hold in every state that can be reached, and each rule that is left out must be missed, by a
-//! counterexample to the property it is there for. States are told apart by 64-bit fingerprints.
+//! Each module is one model and states first which code each of its steps stands for. Here they are run: the protocol
+//! as it is must hold in every reachable state, and each rule that is left out must be missed, by a counterexample to
+//! the property it is there for. States are distinguished by 64-bit fingerprints.
 
 mod moves;
 mod recovery;
@@ -31,12 +31,12 @@ where
         checker.max_depth(),
         started.elapsed().as_secs_f64()
     );
-    // Every property holds, and what must happen in some state does; so no state was left out.
+    // Every property holds, and every required state is reached; so no state was left out.
     checker.assert_properties();
     assert!(checker.is_done());
 }
 
-/// Explores `model` until each of `broken` is, and prints the shortest way to it.
+/// Explores `model` until each property in `broken` is broken, and prints the shortest way to it.
 fn breaks<M>(model: M, broken: &[&'static str])
 where
     M: Model + Clone + Debug + Send + Sync + 'static,
@@ -55,8 +55,7 @@ where
     assert!(broken.iter().all(|name| known.contains(name)), "{broken:?} are counterexamples");
 }
 
-/// Whether no step of `model` ever leads back: then everything that goes on comes to an end, and a property of all
-/// ends holds eventually.
+/// Whether `model` has no cycle of steps: then every run ends, and a property of all final states holds eventually.
 fn ends<M>(model: &M)
 where
     M: Model,
@@ -80,7 +79,7 @@ where
         }
         next.push(follow);
     }
-    // States that only states which are taken away lead to are taken away, until none is left: or those of a circle.
+    // States that are only reached from removed states are removed, until none is left, or only those of a cycle.
     let mut free: Vec<usize> = (0..states.len()).filter(|number| comes_from[*number] == 0).collect();
     let mut taken = 0;
     while let Some(number) = free.pop() {
@@ -99,17 +98,17 @@ mod recoveries {
     use super::recovery::{DONE, LOCKED, MARKED, READ, Recovery, TORN, WHOLE, Without};
     use super::{breaks, ends, holds};
 
-    /// The client that dies first, another that may die, the last one, and the one that takes a free slot.
+    /// All clients: the one that dies first, another that may die, the last one, and the one that takes a free slot.
     const ALL: [bool; 4] = [true; 4];
     const NO_SECOND: [bool; 4] = [true, false, true, true];
     const NO_NEWCOMER: [bool; 4] = [true, true, true, false];
     const FIRST_AND_LAST: [bool; 4] = [true, false, true, false];
     const FIRST_AND_NEWCOMER: [bool; 4] = [true, false, false, true];
 
-    /// The protocol as it is.
+    /// The unmodified protocol.
     const SOUND: Recovery = Recovery { without: Without::Nothing, deaths: 2, stops: 0, clients: ALL, lookups: 0 };
 
-    /// [R-RECOVER-2] [R-RECOVER-3] [R-RECOVER-4] Clients and recoverers die, two or more, and ids are used again.
+    /// [R-RECOVER-2] [R-RECOVER-3] [R-RECOVER-4] Clients and recoverers die, two or more, and ids are reused.
     /// `GUIRA_LONG=1` lets one more of four clients die.
     #[test]
     fn recovery_holds_when_recoverers_die() {
@@ -120,27 +119,29 @@ mod recoveries {
         }
     }
 
-    /// [R-RECOVER-1] [R-RECOVER-5] Who is stopped, in a commit or in a recovery, keeps what it has and nothing else.
+    /// [R-RECOVER-1] [R-RECOVER-5] A client that is stopped, in a commit or in a recovery, keeps what it holds and
+    /// nothing else.
     #[test]
     fn recovery_holds_when_recoverers_stop() {
         holds(Recovery { deaths: 1, stops: 1, clients: NO_NEWCOMER, ..SOUND });
         holds(Recovery { deaths: 2, stops: 1, clients: NO_SECOND, ..SOUND });
     }
 
-    /// [R-READ-9] A reader that looks past the dead, the stopped and the recovered answers, and rightly.
+    /// [R-READ-9] A reader that reads through the records of dead, stopped and recovered clients gets an answer, and
+    /// the right one.
     #[test]
-    fn readers_look_past_whatever_happens() {
+    fn readers_read_through_records_in_every_state() {
         holds(Recovery { deaths: 1, clients: FIRST_AND_LAST, lookups: 2, ..SOUND });
         holds(Recovery { deaths: 2, clients: FIRST_AND_NEWCOMER, lookups: 2, ..SOUND });
         holds(Recovery { deaths: 0, stops: 1, clients: FIRST_AND_LAST, lookups: 2, ..SOUND });
-        // That the record was sealed before and after the sample is asked for in vain here: the checksum of the
-        // completed row says the same.
+        // Sealing before and after the sample need not be checked here: the checksum of the completed row shows the
+        // same.
         holds(Recovery { without: Without::SecondHead, deaths: 1, clients: FIRST_AND_LAST, lookups: 2, ..SOUND });
     }
 
-    /// Nothing goes round in circles, so "nobody is stuck" means that everybody ends.
+    /// There are no cycles, so "no client is stuck" means that every client ends.
     #[test]
-    fn recoveries_end() {
+    fn recoveries_terminate() {
         ends(&Recovery { clients: NO_NEWCOMER, ..SOUND });
         ends(&Recovery { clients: NO_SECOND, ..SOUND });
         ends(&Recovery { deaths: 0, stops: 1, clients: FIRST_AND_LAST, lookups: 2, ..SOUND });
@@ -179,13 +180,13 @@ mod lookups {
     const ORDERS: [Order; 4] = [Order::InPlace, Order::Ordered, Order::Covering, Order::Unordered];
 
     /// [R-READ-1] [R-READ-2] [R-READ-3] [R-READ-7] A key that moves, also twice and back, is removed, inserted and
-    /// changed: four changes during one lookup, in every order, in each way to sample.
+    /// changed: four changes during one lookup, in every order, for each way of sampling.
     #[test]
     fn no_key_is_missed() {
         for order in ORDERS {
             holds(Moves { order, without: Without::Nothing, changes: 4 });
         }
-        // What the printed protocol relies on would do, if there were such a READ.
+        // The READ that the printed protocol relies on would suffice, if it existed.
         holds(Moves { order: Order::Snapshot, without: Without::Validation, changes: 4 });
     }
 
@@ -206,7 +207,7 @@ mod lookups {
         for order in [Order::Covering, Order::Unordered] {
             find(order, Without::SecondTrailer);
         }
-        // Hole H2 alone: samples of one moment each, of which a retry keeps a half.
+        // This is hole H2 alone: samples of one moment each, of which a retry keeps a half.
         find(Order::Snapshot, Without::BothRowsAgain);
     }
 }

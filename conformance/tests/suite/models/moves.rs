@@ -1,12 +1,12 @@
 //! A model of a lookup against a key that moves: whether it ever misses a key that was there all the time, or returns a
 //! value that the key did not have at any moment of the lookup.
 //!
-//! One key and its two rows. Whoever holds their locks changes them as often as the configuration says, in any order:
-//! moves the key from either row to the other, removes it, inserts it into either, gives it another value, or changes
-//! a neighbour. A row is an entry and a trailer, one word each; the trailer holds version and checksum. A WRITE writes
-//! the entry, then the trailer; READs sample their words in any order.
+//! There is one key with its two rows. A writer that holds their locks changes them as often as the configuration says,
+//! in any order: it moves the key from either row to the other, removes it, inserts it into either, gives it another
+//! value, or changes a neighbour. A row is an entry and a trailer, one word each; the trailer holds version and
+//! checksum. A WRITE writes the entry, then the trailer; READs sample their words in any order.
 //!
-//! What each step stands for, in `crates/rcuckoo/src`:
+//! The steps stand for this code in `crates/rcuckoo/src`:
 //!
 //! - [`Change::Move`]: rows of a path, from its empty end: `Commit::post_all` (change/commit.rs), R-INSERT-4.
 //! - [`Change::Remove`], [`Change::Insert`], [`Change::Update`]: a commit of one row, R-UPDATE-1.
@@ -21,14 +21,14 @@ use stateright::{Model, Property};
 
 const ROWS: usize = 2;
 
-/// How the words of both rows are sampled.
+/// The way in which the words of both rows are sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     InPlace,
     Ordered,
     Covering,
     Unordered,
-    /// Both rows at one moment. No fabric does so: what the printed protocol takes one READ for.
+    /// Both rows at one moment. No fabric does this, but the printed protocol assumes it of one READ.
     Snapshot,
 }
 
@@ -36,7 +36,7 @@ pub enum Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Without {
     Nothing,
-    /// A miss is believed at once. // R-READ-3
+    /// A miss is returned without validation. // R-READ-3
     Validation,
     /// L1's trailer alone validates a miss where L2 may have been sampled first. // R-READ-3
     SecondTrailer,
@@ -44,7 +44,7 @@ pub enum Without {
     LateTrailer,
     /// A retry keeps the row that verified. // R-READ-4
     BothRowsAgain,
-    /// Versions come round after two changes. // R-ROW-2
+    /// Versions wrap around after two changes. // R-ROW-2
     WideVersions,
     /// A row need not verify. // R-ROW-1, R-READ-1
     Checksums,
@@ -55,7 +55,7 @@ pub enum Without {
 /// A row's words. The trailer holds the version and, for its checksum, the entry it was computed over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Row {
-    /// The key's value; 0: the key is not here.
+    /// The key's value; 0 if the key is not in this row.
     entry: u8,
     trailer: (u8, u8),
 }
@@ -66,18 +66,18 @@ impl Row {
     }
 }
 
-/// What the writer does to the key next.
+/// The writer's next change of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Change {
     Move,
     Remove,
     Insert(u8),
     Update,
-    /// Another key of this row changes.
+    /// A change of another key of this row.
     Neighbour(u8),
 }
 
-/// A WRITE under way: of which row, whether its entry is written, and what comes next.
+/// A WRITE in progress: its row, whether its entry is written, and what comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Writing {
     row: u8,
@@ -89,21 +89,21 @@ struct Writing {
     leaves: Option<u8>,
 }
 
-/// Where the reader stands.
+/// The state of the reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Looking {
-    /// In this group of samples.
+    /// The reader is in this group of samples.
     Group(u8),
-    /// Before another try, once something has changed: until then it would see the same.
+    /// The reader waits to retry until something has changed, because it would see the same until then.
     Again,
-    /// With this answer.
+    /// The reader has this answer.
     Done(u8),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     rows: [Row; ROWS],
-    /// The key's value; 0: it is missing.
+    /// The key's value; 0 if it is missing.
     value: u8,
     writing: Option<Writing>,
     changes: u8,
@@ -125,18 +125,18 @@ pub struct State {
 pub enum Action {
     Begin(Change),
     Write,
-    /// This word of the group.
+    /// A sample of this word of the group.
     Sample(u8),
     Retry,
 }
 
-/// Words, as bits: of L1 and L2 entry and trailer, and the trailers once more.
+/// Words as bits: entry and trailer of L1 and L2, and both trailers once more.
 const L1: u8 = 0b11;
 const L2: u8 = 0b1100;
 const L1_AGAIN: u8 = 1 << 4;
 const L2_AGAIN: u8 = 1 << 5;
 
-/// Which rule is left out, and how much may happen.
+/// The configuration: the rule that is left out, and how many changes may happen.
 #[derive(Clone, Debug)]
 pub struct Moves {
     pub order: Order,
@@ -145,7 +145,7 @@ pub struct Moves {
 }
 
 impl Moves {
-    /// Words that are sampled in any order, before those of the next group.
+    /// Returns the groups of words; the words of each are sampled in any order, before those of the next group.
     fn groups(&self) -> &'static [u8] {
         match (self.order, self.without) {
             (Order::Snapshot, _) | (Order::Unordered | Order::Covering, Without::Validation) => &[L1 | L2],
@@ -167,7 +167,7 @@ impl Moves {
         actions.extend([0, 1].map(|row| begin(Change::Neighbour(row))));
     }
 
-    /// The first WRITE of a change, and what becomes of the key.
+    /// Begins a change: its first WRITE, and the key's next state.
     fn begin(&self, state: &mut State, change: Change) {
         let here = state.rows.iter().position(|row| row.entry != 0).unwrap_or(0) as u8;
         let value = state.value;
@@ -186,7 +186,7 @@ impl Moves {
         state.next_value += u8::from(matches!(change, Change::Insert(_) | Change::Update));
     }
 
-    /// One word of a WRITE. The trailer's makes the change, if it is the last row's.
+    /// Writes one word of a WRITE. The last row's trailer makes the change take effect.
     fn write(&self, state: &mut State, writing: Writing) {
         let row = &mut state.rows[writing.row as usize];
         if !writing.is_half {
@@ -223,14 +223,14 @@ impl Moves {
         self.end_group(state);
     }
 
-    /// What is left of the group the reader is in, without the rows that it kept.
+    /// Returns the unsampled words of the reader's group, without the rows that it kept.
     fn left(&self, state: &State) -> u8 {
         let Looking::Group(group) = state.looking else { return 0 };
         let kept = [L1, L2].into_iter().enumerate().filter(|(row, _)| state.kept & 1 << row != 0);
         self.groups()[group as usize] & !state.done & !kept.fold(0, |kept, (_, words)| kept | words)
     }
 
-    /// Goes on to the next group, or to the verdict, once everything in this one was sampled.
+    /// Continues with the next group, or the verdict, once everything in this one was sampled.
     fn end_group(&self, state: &mut State) {
         while let Looking::Group(group) = state.looking {
             if self.left(state) != 0 {
@@ -255,7 +255,7 @@ impl Moves {
         row.verifies() || self.without == Without::Checksums
     }
 
-    /// The answer, or that another try is needed.
+    /// Returns the answer; `None` if another try is needed.
     fn verdict(&self, state: &State) -> Option<u8> {
         if let Some(value) = self.hit(state, 0).or_else(|| self.hit(state, 1)) {
             return Some(value);
@@ -283,9 +283,9 @@ impl Moves {
     }
 }
 
-pub const RIGHT: &str = "a lookup answers with a state that the key was in meanwhile";
-pub const ENDS: &str = "a lookup ends once nobody changes its rows";
-pub const MISSED: &str = "a lookup misses a key that was removed meanwhile";
+pub const RIGHT: &str = "a lookup answers with a state that the key was in during it";
+pub const ENDS: &str = "a lookup ends once its rows do not change";
+pub const MISSED: &str = "a lookup misses a key that was removed during it";
 pub const RETRIED: &str = "a lookup that needed two retries hits";
 
 impl Model for Moves {

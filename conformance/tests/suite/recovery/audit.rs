@@ -1,17 +1,17 @@
-//! What must hold in every memory a client's death leaves, and what once all the dead are recovered.
+//! The invariants of every memory that a client's death leaves, and of the table once all dead clients are recovered.
 
-use guira_check::{CheckOptions, Concurrency, check_table};
-use guira_conformance::{Bench, Model, Op, Seen, block_on};
+use guira_check::{CheckOptions, Quiet, check_table};
+use guira_conformance::{Bench, Model, Observed, Op, block_on};
 use guira_fabric::{Addr, FenceProof, Profile, Region, WORD_BYTES};
 use guira_layout::{OwnerId, Record, SlotState, SlotWord};
 use guira_rcuckoo::{Recovered, SlotClient, read_slot, recover};
 
 use crate::recovery::image::{Image, Known};
 use crate::recovery::lane::{LoggedLane, Written};
-use crate::recovery::life::{Actor, Entry, config};
+use crate::recovery::lifecycle::{Actor, SlotSource, config};
 
-/// What may be: what the table holds, and which operations of the dead may take effect yet. They may until somebody
-/// takes their locks, and no longer. // [R-RECOVER-2]
+/// A possible state: the table's contents, and the operations of dead clients that may still take effect. They may
+/// until another client takes their locks, and no longer. // [R-RECOVER-2]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     model: usize,
@@ -19,29 +19,29 @@ pub struct State {
 }
 
 impl State {
-    /// The same, after the client of `op` died in it.
+    /// Returns the state after the client of `op` died in it.
     pub fn with_pending(mut self, op: &Op) -> State {
         self.pending.push(op.clone());
         self
     }
 }
 
-/// What a table may hold, by number.
+/// The possible contents of a table, by number.
 pub struct Universe {
     models: Vec<Model>,
-    /// Of each, what it answers to operations, and which it becomes.
-    after: Vec<Vec<(Op, Seen, usize)>>,
+    /// For each, the answers to operations, and the contents after them.
+    after: Vec<Vec<(Op, Observed, usize)>>,
     /// The contents of memories, by the hash of their rows and chunks.
     held: Known<usize>,
 }
 
 impl Universe {
-    /// Of a table that holds `model`, number 0.
+    /// Creates a universe whose contents number 0 are `model`.
     pub fn new(model: &Model) -> Universe {
         Universe { models: vec![model.clone()], after: vec![Vec::new()], held: Known::default() }
     }
 
-    /// The number of `model`, which it gets if it has none.
+    /// Returns the number of `model`, assigning one if it has none.
     fn number(&mut self, model: Model) -> usize {
         self.models.iter().position(|known| *known == model).unwrap_or_else(|| {
             self.models.push(model);
@@ -50,7 +50,7 @@ impl Universe {
         })
     }
 
-    fn apply(&mut self, number: usize, op: &Op) -> (&Seen, usize) {
+    fn apply(&mut self, number: usize, op: &Op) -> (&Observed, usize) {
         let known = self.after[number].iter().position(|(known, ..)| known == op).unwrap_or_else(|| {
             let mut model = self.models[number].clone();
             let answer = model.apply(op);
@@ -62,9 +62,9 @@ impl Universe {
         (answer, *next)
     }
 
-    /// What may be once `op`, on the key of all the others, was answered with `answer`; nothing if it could not be
-    /// answered so. Who takes the key's locks decides what is pending; a lookup takes none.
-    pub fn answered(&mut self, states: &[State], op: &Op, answer: &Seen) -> Vec<State> {
+    /// Returns the possible states once `op`, on the key of all the others, was answered with `answer`; empty if that
+    /// answer is impossible. An operation that takes the key's locks decides what is pending; a lookup takes none.
+    pub fn answered(&mut self, states: &[State], op: &Op, answer: &Observed) -> Vec<State> {
         let mut after = Vec::new();
         for State { model, pending } in self.decided(states) {
             let (seen, model) = self.apply(model, op);
@@ -78,7 +78,7 @@ impl Universe {
         after
     }
 
-    /// Each way in which pending operations may have taken effect by now.
+    /// Returns each way in which pending operations may have taken effect by now.
     fn decided(&mut self, states: &[State]) -> Vec<State> {
         let mut all = states.to_vec();
         let mut next = 0;
@@ -96,13 +96,14 @@ impl Universe {
         all
     }
 
-    /// Whether `bench` holds what it may: nothing lost, doubled, mixed or made up.
+    /// Checks that the contents of `bench` are possible: nothing lost, duplicated, mixed or invented.
     pub fn check_contents(&mut self, bench: &Bench, states: &[State]) -> Result<(), String> {
         let held = self.number(Model(bench.contents()?));
         self.check_held(held, states)
     }
 
-    /// The same of `bench`, whose memory is `image`. Rows and chunks that were looked at before are known.
+    /// Same as [`Universe::check_contents`] for `bench`, whose memory is `image`. Rows and chunks that were checked
+    /// before are known.
     pub fn check_image(&mut self, bench: &Bench, image: &Image, states: &[State]) -> Result<(), String> {
         let held = match self.held.get(&image.contents_hash()) {
             Some(held) => *held,
@@ -120,7 +121,7 @@ impl Universe {
     }
 }
 
-/// Recovers the client of `slot` if it died, as whoever takes the slot does.
+/// Recovers the client of `slot` if it died, as a client that takes the slot does.
 pub fn recover_slot(bench: &Bench, slot: u16) -> Option<Recovered> {
     recover_through(&mut LoggedLane::new(&bench.region), bench, slot)
 }
@@ -133,7 +134,7 @@ fn recover_through(lane: &mut LoggedLane, bench: &Bench, slot: u16) -> Option<Re
     block_on(recover(lane, &bench.table, &proof, &SlotClient::default())).expect("the heap loses nothing")
 }
 
-/// Recovers everybody; what that changed.
+/// Recovers all dead clients, and returns the words that changed.
 pub fn recover_all(bench: &Bench) -> Vec<Written> {
     let mut lane = LoggedLane::new(&bench.region);
     for slot in 0..bench.table.config().max_clients {
@@ -143,19 +144,19 @@ pub fn recover_all(bench: &Bench) -> Vec<Written> {
     lane.take_log().written
 }
 
-/// Everything that must hold once all the dead are recovered: every row verifies, every lock is free, no commit is half
-/// done, and every extent that nothing refers to can be had again. Of the latter, gives them back.
+/// Checks the invariants once all dead clients are recovered: every row verifies, every lock is free, no commit is half
+/// done, and every unreferenced extent can be reclaimed. Then reclaims these extents.
 pub fn check_recovered(bench: &Bench) -> Result<(), String> {
     bench.audit()?;
     let lost = check_sound(bench)?;
     if lost > 0 {
         give_back(bench)?;
-        check_given_back(bench, lost)?;
+        check_reclaimed(bench, lost)?;
     }
     Ok(())
 }
 
-/// Checks the whole table, which nobody uses; how many extents nothing refers to that are not marked.
+/// Checks the whole table, which no client uses; returns the number of unreferenced extents that are not marked.
 pub fn check_sound(bench: &Bench) -> Result<u64, String> {
     let options = CheckOptions { concurrency: Concurrency::Exclusive, ..CheckOptions::default() };
     let mut lane = bench.under(Profile::Shm).region.lane();
@@ -164,22 +165,22 @@ pub fn check_sound(bench: &Bench) -> Result<u64, String> {
     if report.is_clean() { Ok(report.unreferenced_extents) } else { Err(format!("{:?}", report.problems)) }
 }
 
-/// Has a client give back what nothing refers to; what that changed.
+/// Lets a client reclaim unreferenced extents, and returns the words that changed.
 pub fn give_back(bench: &Bench) -> Result<Vec<Written>, String> {
     let lane = LoggedLane::new(&bench.region);
-    let mut heir = Actor::enter(bench, Entry::Fresh(0), config(bench), lane).map_err(|it| it.to_string())?;
-    heir.want_room();
-    let lane = heir.close().map_err(|it| it.to_string())?;
+    let mut client = Actor::open(bench, SlotSource::Free(0), config(bench), lane).map_err(|it| it.to_string())?;
+    client.exhaust_space();
+    let lane = client.close().map_err(|it| it.to_string())?;
     Ok(lane.take_log().written)
 }
 
-/// Checks a table after its `lost` extents, which nothing referred to, were given back.
-pub fn check_given_back(bench: &Bench, lost: u64) -> Result<(), String> {
+/// Checks a table after its `lost` unreferenced extents were reclaimed.
+pub fn check_reclaimed(bench: &Bench, lost: u64) -> Result<(), String> {
     let left = check_sound(bench)?;
     if left == 0 { Ok(()) } else { Err(format!("{left} of {lost} extents are lost")) }
 }
 
-/// A sealed record implies that the extent it frees is allocated still: once its mark is written, others may use its
+/// Checks that the extent that a sealed record frees is still allocated: once its mark is written, others may use its
 /// place, and a mark that is written again would free theirs. // [R-EXTENT-4]
 pub fn check_marks(bench: &Bench, image: &Image) -> Result<(), String> {
     let (table, geometry) = (&bench.table, bench.table.geometry());
@@ -200,7 +201,7 @@ fn word_of(addr: Addr) -> usize {
     (addr.offset() / WORD_BYTES) as usize
 }
 
-/// Follows a client's changes: while it recovers somebody, it holds no lock. // [R-RECOVER-5]
+/// A check of a client's changes: while it recovers another client, it holds no lock. // [R-RECOVER-5]
 pub struct Recoverer {
     owner: OwnerId,
     slots: Vec<usize>,
@@ -215,7 +216,7 @@ impl Recoverer {
         Recoverer { owner, slots, main_words: bench.region.memory().main.len(), recovering: false }
     }
 
-    /// After `written`, which made the memory `image`.
+    /// Processes `written`, which made the memory `image`.
     pub fn saw(&mut self, bench: &Bench, written: &Written, image: &Image) -> Result<(), String> {
         if self.slots.contains(&written.word) {
             let word = SlotWord::decode(written.value);

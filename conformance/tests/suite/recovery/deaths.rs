@@ -1,63 +1,63 @@
-//! Every death of a client, of whoever comes next, and of whoever comes then.
+//! An enumeration of every death of a client, of the next one, and of the one after that.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use guira_conformance::{Bench, Op, Seen as Answer};
+use guira_conformance::{Bench, Observed as Answer, Op};
 use guira_layout::OwnerId;
 
 use crate::recovery::audit::{
-    Recoverer, State, Universe, check_given_back, check_marks, check_sound, give_back, recover_all,
+    Recoverer, State, Universe, check_marks, check_reclaimed, check_sound, give_back, recover_all,
 };
-use crate::recovery::image::{Image, Seen};
+use crate::recovery::fixture::Case;
+use crate::recovery::image::{Image, ImageSet};
 use crate::recovery::lane::{Log, LoggedLane};
-use crate::recovery::life::{Lived, live};
-use crate::recovery::scene::Shape;
+use crate::recovery::lifecycle::{ScriptRun, run_script};
 
-/// Successive deaths that are enumerated, at most: then somebody survives.
+/// Most successive deaths that are enumerated; then a client survives.
 pub const DEPTH: usize = 3;
-/// Threads: those of the smallest machine that runs the tests.
+/// Threads: as many as the smallest machine that runs the tests has.
 const THREADS: usize = 2;
 
-/// Counts of the enumeration of one shape.
+/// Counts of the enumeration of one case.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
     pub name: String,
     /// Steps at which clients could die.
     pub steps: u64,
-    /// Different memories that the first, second and third death left, each of which got a survivor.
+    /// Different memories that the first, second and third death left, in each of which a client survived.
     pub memories: [u64; DEPTH],
-    /// Different memories in which everybody left was recovered, and everything looked at.
+    /// Different memories in which all dead clients were recovered, and everything was checked.
     pub audits: u64,
     pub recoveries: u64,
     pub replays: u64,
     pub moves: u64,
 }
 
-/// The deaths in shapes whose first clients change the same words in the same order, and are followed by the same
-/// others: they leave the same memories, one after the other, and all that differs is what these may hold. So each
-/// memory is made once, and held against what every one of the shapes allows.
+/// The deaths in cases whose first clients change the same words in the same order, and are followed by the same
+/// others: they leave the same memories, and differ only in what these may hold. So each memory is created once, and
+/// compared with what each of the cases allows.
 struct Enumeration<'s> {
-    shapes: &'s [&'s Shape],
-    /// Whether another one has found something wrong: then this one ends, too.
+    cases: &'s [&'s Case],
+    /// Whether another enumeration has failed, so that this one ends, too.
     is_over: &'s AtomicBool,
-    /// Steps of the first client of each shape.
+    /// Steps of the first client of each case.
     first_steps: Vec<u64>,
-    /// A region of this enumeration alone.
+    /// A region for this enumeration alone.
     bench: Bench,
     universe: Universe,
-    seen: [Seen; DEPTH],
-    survived: Seen,
-    audited: Seen,
-    given_back: Seen,
-    /// At which change each of the dead died.
+    seen: [ImageSet; DEPTH],
+    survived: ImageSet,
+    audited: ImageSet,
+    given_back: ImageSet,
+    /// The change at which each of the dead clients died.
     path: Vec<usize>,
     counts: Counts,
 }
 
 impl Enumeration<'_> {
     fn context(&self) -> String {
-        let names: Vec<&str> = self.shapes.iter().map(|shape| shape.name.as_str()).collect();
+        let names: Vec<&str> = self.cases.iter().map(|case| case.name.as_str()).collect();
         format!("{}: clients died after changes {:?}", names.join(" = "), self.path)
     }
 
@@ -72,57 +72,57 @@ impl Enumeration<'_> {
         }
     }
 
-    /// The life of the next client in memory `image`, and the answers it gets in each shape. All but the first client
-    /// live the same life in all of them.
-    fn live(&mut self, image: &Image) -> (Lived, Vec<Vec<Answer>>) {
+    /// Runs the script of the next client in memory `image`, and returns its answers in each case. All clients but the
+    /// first run the same script in all of them.
+    fn run_script(&mut self, image: &Image) -> (ScriptRun, Vec<Vec<Answer>>) {
         let deaths = self.path.len();
-        let different = if deaths == 0 { self.shapes } else { &self.shapes[..1] };
-        let mut all: Vec<Lived> = Vec::new();
-        for shape in different {
+        let different = if deaths == 0 { self.cases } else { &self.cases[..1] };
+        let mut all: Vec<ScriptRun> = Vec::new();
+        for case in different {
             image.load(&self.bench);
-            let lived = self.demand(live(&self.bench, &shape.lives[deaths], LoggedLane::new(&self.bench.region)));
-            let same = all.first().is_none_or(|first| leaves_the_same(first, &lived));
+            let run = self.demand(run_script(&self.bench, &case.scripts[deaths], LoggedLane::new(&self.bench.region)));
+            let same = all.first().is_none_or(|first| leaves_the_same(first, &run));
             assert!(same, "{}: different changes", self.context());
-            all.push(lived);
+            all.push(run);
         }
         if deaths == 0 {
-            self.first_steps = all.iter().map(|lived| lived.log.steps).collect();
+            self.first_steps = all.iter().map(|run| run.log.steps).collect();
         }
-        let answers = |lived: &Lived| lived.answers.iter().map(|answer| self.demand(answer.clone())).collect();
+        let answers = |run: &ScriptRun| run.answers.iter().map(|answer| self.demand(answer.clone())).collect();
         let mut answers: Vec<Vec<Answer>> = all.iter().map(answers).collect();
-        answers.resize(self.shapes.len(), answers[0].clone());
+        answers.resize(self.cases.len(), answers[0].clone());
         (all.swap_remove(0), answers)
     }
 
-    /// The life of the next client, in memory `image`, in which `states` may be, those of each shape; and each of its
-    /// deaths.
+    /// Runs the script of the next client in memory `image`, whose possible `states` are given for each case, and
+    /// explores each of its deaths.
     fn explore(&mut self, image: &Image, states: &[Vec<State>]) {
         let deaths = self.path.len();
-        let (lived, answers) = self.live(image);
-        self.counts.recoveries += lived.counters.recoveries;
-        self.counts.replays += lived.counters.replays;
+        let (run, answers) = self.run_script(image);
+        self.counts.recoveries += run.counters.recoveries;
+        self.counts.replays += run.counters.replays;
         if deaths == 0 {
-            self.counts.moves = lived.counters.moves;
+            self.counts.moves = run.counters.moves;
         }
         let mut last = states.to_vec();
-        for ((shape, answers), states) in self.shapes.iter().zip(&answers).zip(&mut last) {
-            for (op, answer) in shape.lives[deaths].ops.iter().zip(answers) {
+        for ((case, answers), states) in self.cases.iter().zip(&answers).zip(&mut last) {
+            for (op, answer) in case.scripts[deaths].ops.iter().zip(answers) {
                 *states = self.universe.answered(states, op, answer);
                 assert!(!states.is_empty(), "{}: {op:x?} cannot be answered with {answer:x?}", self.context());
             }
         }
         let mut after = image.clone();
-        lived.log.written.iter().for_each(|written| after.apply(written));
+        run.log.written.iter().for_each(|written| after.apply(written));
         if self.survived.insert(after.hash()) {
             self.survive(after, &last);
         }
-        if deaths < DEPTH.min(self.shapes[0].deaths) {
-            self.counts.steps += lived.log.steps;
-            self.die(image, &lived, &answers, states);
+        if deaths < DEPTH.min(self.cases[0].deaths) {
+            self.counts.steps += run.log.steps;
+            self.die(image, &run, &answers, states);
         }
     }
 
-    /// Checks the memory `image` of a survivor, and again once all the dead are recovered.
+    /// Checks the memory `image` of a survivor, and again once all dead clients are recovered.
     fn survive(&mut self, mut image: Image, states: &[Vec<State>]) {
         self.check_contents(&image, states);
         recover_all(&self.bench).iter().for_each(|written| image.apply(written));
@@ -137,18 +137,18 @@ impl Enumeration<'_> {
         }
     }
 
-    /// Checks memory `image` once its `lost` extents, which nothing referred to, are given back. Several
-    /// memories become the same one by that, and one check is enough for it.
+    /// Checks memory `image` once its `lost` unreferenced extents are reclaimed. Several memories become equal by that,
+    /// and one check is enough for them.
     fn give_back(&mut self, mut image: Image, lost: u64, states: &[Vec<State>]) {
         self.demand(give_back(&self.bench)).iter().for_each(|written| image.apply(written));
         if self.given_back.insert(image.hash()) {
-            self.demand(check_given_back(&self.bench, lost));
+            self.demand(check_reclaimed(&self.bench, lost));
         }
         self.check_contents(&image, states);
     }
 
-    /// The possible states when a client dies after so many `changes`, that carried out `ops`: it was answered some,
-    /// and the next one of them is pending.
+    /// Returns the possible states when a client that carried out `ops` dies after `changes` changes: some of them were
+    /// answered, and the next one is pending.
     fn possible(
         &mut self,
         ops: &[Op],
@@ -167,11 +167,11 @@ impl Enumeration<'_> {
         possible
     }
 
-    /// Each death of the client that lived so in memory `image`.
-    fn die(&mut self, image: &Image, lived: &Lived, answers: &[Vec<Answer>], states: &[Vec<State>]) {
+    /// Explores each death of the client with this `run` in memory `image`.
+    fn die(&mut self, image: &Image, run: &ScriptRun, answers: &[Vec<Answer>], states: &[Vec<State>]) {
         let deaths = self.path.len();
-        let Log { written, .. } = &lived.log;
-        let mut recoverer = Recoverer::new(&self.bench, OwnerId::of_slot(self.shapes[0].lives[deaths].slot()));
+        let Log { written, .. } = &run.log;
+        let mut recoverer = Recoverer::new(&self.bench, OwnerId::of_slot(self.cases[0].scripts[deaths].slot()));
         let mut memory = image.clone();
         for (i, change) in written.iter().enumerate() {
             memory.apply(change);
@@ -184,10 +184,10 @@ impl Enumeration<'_> {
             if is_step && self.seen[deaths].insert(memory.hash()) {
                 self.counts.memories[deaths] += 1;
                 self.demand(check_marks(&self.bench, &memory));
-                let possible: Vec<Vec<State>> = (0..self.shapes.len())
-                    .map(|shape| {
-                        let ops = &self.shapes[shape].lives[deaths].ops;
-                        self.possible(ops, &answers[shape], &states[shape], &lived.answered_at, i + 1)
+                let possible: Vec<Vec<State>> = (0..self.cases.len())
+                    .map(|case| {
+                        let ops = &self.cases[case].scripts[deaths].ops;
+                        self.possible(ops, &answers[case], &states[case], &run.answered_at, i + 1)
                     })
                     .collect();
                 self.explore(&memory, &possible);
@@ -198,36 +198,36 @@ impl Enumeration<'_> {
 }
 
 /// Whether two clients changed the same words, in the same order, and were answered at the same times.
-fn leaves_the_same(a: &Lived, b: &Lived) -> bool {
+fn leaves_the_same(a: &ScriptRun, b: &ScriptRun) -> bool {
     a.log.written == b.log.written && a.answered_at == b.answered_at
 }
 
-/// Groups of shapes that leave the same memories: see [`Enumeration`].
-fn groups<'s>(shapes: &[&'s Shape]) -> Vec<Vec<&'s Shape>> {
-    let mut groups: Vec<(Lived, Vec<&Shape>)> = Vec::new();
-    for shape in shapes {
-        let bench = shape.stage.bench.fork();
-        let lived = live(&bench, &shape.lives[0], LoggedLane::new(&bench.region)).expect("a free slot");
-        let belongs = |(first, others): &&mut (Lived, Vec<&Shape>)| {
+/// Groups of cases that leave the same memories: see [`Enumeration`].
+fn groups<'s>(cases: &[&'s Case]) -> Vec<Vec<&'s Case>> {
+    let mut groups: Vec<(ScriptRun, Vec<&Case>)> = Vec::new();
+    for case in cases {
+        let bench = case.filled.bench.fork();
+        let run = run_script(&bench, &case.scripts[0], LoggedLane::new(&bench.region)).expect("a free slot");
+        let belongs = |(first, others): &&mut (ScriptRun, Vec<&Case>)| {
             let other = others[0];
-            let follows = other.lives[1..] == shape.lives[1..] && other.lives[0].slot() == shape.lives[0].slot();
-            let same_stage = Arc::ptr_eq(&other.stage, &shape.stage) && other.deaths == shape.deaths;
-            same_stage && follows && leaves_the_same(first, &lived)
+            let follows = other.scripts[1..] == case.scripts[1..] && other.scripts[0].slot() == case.scripts[0].slot();
+            let same_table = Arc::ptr_eq(&other.filled, &case.filled) && other.deaths == case.deaths;
+            same_table && follows && leaves_the_same(first, &run)
         };
         match groups.iter_mut().find(belongs) {
-            Some((_, others)) => others.push(shape),
-            None => groups.push((lived, vec![shape])),
+            Some((_, others)) => others.push(case),
+            None => groups.push((run, vec![case])),
         }
     }
-    groups.into_iter().map(|(_, shapes)| shapes).collect()
+    groups.into_iter().map(|(_, cases)| cases).collect()
 }
 
-/// The memories that the first client of `shape` leaves if it dies at any step, in order.
-pub fn memories(shape: &Shape) -> Vec<Image> {
-    let bench = shape.stage.bench.fork();
+/// Returns the memories that the first client of `case` leaves if it dies at any step, in order.
+pub fn memories(case: &Case) -> Vec<Image> {
+    let bench = case.filled.bench.fork();
     let mut memory = Image::of(&bench);
-    let lived = live(&bench, &shape.lives[0], LoggedLane::new(&bench.region)).expect("a free slot");
-    let written = &lived.log.written;
+    let run = run_script(&bench, &case.scripts[0], LoggedLane::new(&bench.region)).expect("a free slot");
+    let written = &run.log.written;
     let mut memories = Vec::new();
     for (i, change) in written.iter().enumerate() {
         memory.apply(change);
@@ -238,7 +238,7 @@ pub fn memories(shape: &Shape) -> Vec<Image> {
     memories
 }
 
-/// Ends all enumerations when the one that has it panics.
+/// A guard that ends all enumerations when its own panics.
 struct EndAll<'s>(&'s AtomicBool);
 
 impl Drop for EndAll<'_> {
@@ -247,37 +247,37 @@ impl Drop for EndAll<'_> {
     }
 }
 
-/// Every death in `shapes`, which leave the same memories, unless `is_over`; what was enumerated for each of them.
-fn enumerate(shapes: &[&Shape], is_over: &AtomicBool) -> Vec<Counts> {
+/// Enumerates every death in `cases`, which leave the same memories, unless `is_over`; returns the counts of each case.
+fn enumerate(cases: &[&Case], is_over: &AtomicBool) -> Vec<Counts> {
     let _end_all = EndAll(is_over);
-    let shape = shapes[0];
+    let case = cases[0];
     let mut enumeration = Enumeration {
-        shapes,
+        cases,
         is_over,
         first_steps: Vec::new(),
-        bench: shape.stage.bench.fork(),
-        universe: Universe::new(&shape.stage.model),
+        bench: case.filled.bench.fork(),
+        universe: Universe::new(&case.filled.model),
         seen: Default::default(),
-        survived: Seen::default(),
-        audited: Seen::default(),
-        given_back: Seen::default(),
+        survived: ImageSet::default(),
+        audited: ImageSet::default(),
+        given_back: ImageSet::default(),
         path: Vec::new(),
         counts: Counts::default(),
     };
     let image = Image::of(&enumeration.bench);
-    enumeration.explore(&image, &vec![vec![State::default()]; shapes.len()]);
+    enumeration.explore(&image, &vec![vec![State::default()]; cases.len()]);
     let Enumeration { counts, first_steps, .. } = enumeration;
     let rest = counts.steps - first_steps[0];
-    let of_shape =
-        |(shape, steps): (&&Shape, u64)| Counts { name: shape.name.clone(), steps: rest + steps, ..counts.clone() };
-    shapes.iter().zip(first_steps).map(of_shape).collect()
+    let of_case =
+        |(case, steps): (&&Case, u64)| Counts { name: case.name.clone(), steps: rest + steps, ..counts.clone() };
+    cases.iter().zip(first_steps).map(of_case).collect()
 }
 
-/// Every death in all of `shapes`, or until something is wrong; prints what was enumerated.
-pub fn enumerate_all(title: &str, shapes: &[Shape]) -> Vec<Counts> {
-    let wanted = std::env::var("GUIRA_SHAPE").unwrap_or_default();
-    let shapes: Vec<&Shape> = shapes.iter().filter(|shape| shape.name.contains(&wanted)).collect();
-    let groups = groups(&shapes);
+/// Enumerates every death in all of `cases`, until something is wrong, and prints the counts.
+pub fn enumerate_all(title: &str, cases: &[Case]) -> Vec<Counts> {
+    let wanted = std::env::var("GUIRA_CASE").unwrap_or_default();
+    let cases: Vec<&Case> = cases.iter().filter(|case| case.name.contains(&wanted)).collect();
+    let groups = groups(&cases);
     let (next, is_over, all) = (AtomicUsize::new(0), AtomicBool::new(false), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
@@ -293,15 +293,15 @@ pub fn enumerate_all(title: &str, shapes: &[Shape]) -> Vec<Counts> {
         }
     });
     let mut all = all.into_inner().expect("no enumeration panicked");
-    let place = |counts: &Counts| shapes.iter().position(|shape| shape.name == counts.name);
+    let place = |counts: &Counts| cases.iter().position(|case| case.name == counts.name);
     all.sort_by_key(place);
     print(title, &all);
     all
 }
 
-/// Demands that so many different memories were left by a third death, and so many records replayed.
+/// Asserts that at least this many different memories were left by a third death, and this many records replayed.
 pub fn demand_cases(all: &[Counts], third_deaths: u64, replays: u64) {
-    if std::env::var_os("GUIRA_SHAPE").is_none() {
+    if std::env::var_os("GUIRA_CASE").is_none() {
         let memories: u64 = all.iter().map(|counts| counts.memories[DEPTH - 1]).sum();
         let replayed: u64 = all.iter().map(|counts| counts.replays).sum();
         assert!(memories >= third_deaths && replayed >= replays, "{memories} memories, {replayed} replays");

@@ -1,4 +1,4 @@
-//! Memories as values: loaded into a region, changed word by word, and told apart by a hash that follows each change.
+//! Memory images: loaded into a region, changed word by word, and distinguished by a hash that follows each change.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -15,14 +15,15 @@ use crate::recovery::lane::Written;
 pub struct Image {
     words: Vec<u64>,
     hash: u128,
-    /// Where the rows begin, which the chunk table and the chunks follow: the words that say what the table holds.
+    /// The first word of the rows, which the chunk table and the chunks follow: these words are the table's contents.
     rows_at: usize,
     chunks_end: usize,
-    /// Of these alone.
+    /// The hash of these words alone.
     contents_hash: u128,
 }
 
-/// What one word adds to the hash. 128 bits: among 10^8 memories two have the same with a probability of 10^-22.
+/// Returns what one word adds to the hash. It has 128 bits: among 10^8 memories two have the same hash with a
+/// probability of 10^-22.
 fn mix(word: usize, value: u64) -> u128 {
     let scramble =
         |seed: u64| SplitMix64::mix(value.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (word as u64 + 1).wrapping_mul(seed));
@@ -30,7 +31,7 @@ fn mix(word: usize, value: u64) -> u128 {
 }
 
 impl Image {
-    /// What `bench` holds now.
+    /// Copies the memory of `bench`.
     pub fn of(bench: &Bench) -> Image {
         let (rows_at, chunks_end) = (bench.table.geometry().row(RowId(0)).word(), bench.region.memory().main.len());
         let mut image =
@@ -39,7 +40,7 @@ impl Image {
         image
     }
 
-    /// Makes `bench` hold it. Nobody may be alive there.
+    /// Stores the image in `bench`, where no client may be alive.
     pub fn load(&self, bench: &Bench) {
         let memory = bench.region.memory();
         let (main, device) = self.words.split_at(memory.main.len());
@@ -48,7 +49,7 @@ impl Image {
         }
     }
 
-    /// Adds a word to the hashes, or takes it out again.
+    /// Adds a word to the hashes, or removes it.
     fn mix_in(&mut self, word: usize) {
         let mixed = mix(word, self.words[word]);
         self.hash ^= mixed;
@@ -67,18 +68,18 @@ impl Image {
         self.words[word]
     }
 
-    /// Of this memory, and of nothing else.
+    /// Returns the hash of this memory.
     pub fn hash(&self) -> u128 {
         self.hash
     }
 
-    /// Of the rows, the chunk table and the chunks of this memory, and of nothing else.
+    /// Returns the hash of the rows, the chunk table and the chunks.
     pub fn contents_hash(&self) -> u128 {
         self.contents_hash
     }
 }
 
-/// Takes the low half of a hash that is one already.
+/// A hasher that returns the low half of a value that is already a hash.
 #[derive(Default)]
 pub struct Identity(u64);
 
@@ -94,7 +95,7 @@ impl Hasher for Identity {
     }
 }
 
-/// Memories that were seen.
-pub type Seen = HashSet<u128, BuildHasherDefault<Identity>>;
-/// Facts about memories.
+/// A set of memories, by hash.
+pub type ImageSet = HashSet<u128, BuildHasherDefault<Identity>>;
+/// A map from memories, by hash.
 pub type Known<V> = HashMap<u128, V, BuildHasherDefault<Identity>>;

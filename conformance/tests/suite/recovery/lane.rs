@@ -1,5 +1,5 @@
-//! A lane that executes in place, by a clock of its own, and logs every word that its client changes: a client that
-//! dies at any of its steps leaves what was there before and a prefix of that log.
+//! A lane that executes in place, with a clock of its own, and logs every word that its client changes: a client that
+//! dies at any of its steps leaves the previous memory changed by a prefix of that log.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
@@ -12,33 +12,32 @@ use guira_fabric::{Addr, FabricError, Lane, Region, Space, Submitted, Verb, WORD
 /// A word that a client changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// Its number: those of the main space first, as [`guira_conformance::Bench::words`] has them.
+    /// The word's number: the main space comes first, as in [`guira_conformance::Bench::words`].
     pub word: usize,
-    /// What it became.
+    /// The new value.
     pub value: u64,
     /// Whether the client could have died before this and after the change before it.
     pub is_step: bool,
 }
 
-/// What a client did.
+/// The log of a client's changes.
 #[derive(Debug, Default)]
 pub struct Log {
-    /// Words it changed, in order.
+    /// Words that it changed, in order.
     pub written: Vec<Written>,
-    /// Steps at which it could have died: before each verb, and before each word of a WRITE that the fabric can tear
-    /// off.
+    /// Steps at which it could have died: before each verb, and before each word at which the fabric can tear a WRITE.
     pub steps: u64,
-    /// Whether there was one since the last change.
+    /// Whether there was a step since the last change.
     since_change: bool,
 }
 
-/// Called with the number of each step, before it.
+/// A callback that is called before each step, with its number.
 pub type OnStep = Box<dyn FnMut(u64) + Send>;
 
-/// See the module.
+/// The lane that the module describes.
 pub struct LoggedLane {
     region: HeapRegion,
-    /// Promises what the region does, and counts. Nothing is sent on it.
+    /// The source of promises and counters. Nothing is sent on it.
     lane: HeapLane,
     log: Arc<Mutex<Log>>,
     on_step: Option<OnStep>,
@@ -51,18 +50,18 @@ impl LoggedLane {
         LoggedLane { region: region.clone(), lane: region.lane(), log, on_step: None, now_ns: 0 }
     }
 
-    /// Has `on_step` called from now on.
+    /// Sets the callback that is called from now on.
     pub fn on_step(&mut self, on_step: OnStep) {
         self.on_step = Some(on_step);
     }
 
-    /// What was logged since the last call.
+    /// Returns the log since the last call.
     pub fn take_log(&self) -> Log {
         std::mem::take(&mut *self.log())
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().expect("nobody panics with it")
+        self.log.lock().expect("no thread panics while it holds the lock")
     }
 
     fn step(&mut self) {
@@ -77,7 +76,7 @@ impl LoggedLane {
         }
     }
 
-    /// Executes `verb`, which is of one word, and logs what it changes.
+    /// Executes `verb`, which is of one word, and logs the change.
     fn change(&mut self, addr: Addr, mut verb: Verb<'_>) -> Result<(), FabricError> {
         let memory = self.region.memory();
         let within = (addr.offset() / WORD_BYTES) as usize;

@@ -1,34 +1,34 @@
-//! Clients that die at any step are recovered by those they left behind, and so are recoverers that die at any step,
-//! and whoever recovers those.
+//! Enumerated deaths: clients that die at any step are recovered by other clients, and so are recoverers that die at
+//! any step, and their recoverers.
 
 mod audit;
 mod deaths;
 mod dropped;
+mod fixture;
 mod image;
 mod lane;
-mod life;
-mod losses;
+mod leaks;
+mod lifecycle;
 mod readers;
-mod scene;
 mod stalls;
 
 use guira_fabric::Profile;
 
-/// [R-RECOVER-2] [R-RECOVER-3] [R-RECOVER-5] [R-RECOVER-6] [R-COMMIT-1] [R-COMMIT-2] [R-COMMIT-3] Three deaths at any
-/// step of a change in rows, of whoever recovers it, and of whoever recovers that one: where every word of a WRITE is a
+/// [R-RECOVER-2] [R-RECOVER-3] [R-RECOVER-5] [R-RECOVER-6] [R-COMMIT-1] [R-COMMIT-2] [R-COMMIT-3] Three deaths: at any
+/// step of a change in rows, of its recovery, and of the recovery of the recoverer, where every word of a WRITE is a
 /// step.
 #[test]
 fn deaths_in_shared_memory_lose_nothing() {
-    let counts = deaths::enumerate_all("shm, rows", &scene::inline(Profile::Shm));
+    let counts = deaths::enumerate_all("shm, rows", &fixture::inline(Profile::Shm));
     deaths::demand_cases(&counts, 300_000, 100_000);
 }
 
 /// [R-COMMIT-1] [R-RECOVER-2] [R-RECOVER-7] [R-EXTENT-2] [R-EXTENT-4] The same with values in extents, and with all
-/// that claims, cuts and gives back their chunks: none that is in use is marked or left unreadable, none that is not is
-/// lost.
+/// operations that claim, cut and release their chunks: no extent in use is marked or unreadable, and no other is
+/// leaked.
 #[test]
 fn deaths_in_shared_memory_lose_no_extent() {
-    let counts = deaths::enumerate_all("shm, extents", &scene::extents(Profile::Shm));
+    let counts = deaths::enumerate_all("shm, extents", &fixture::extents(Profile::Shm));
     deaths::demand_cases(&counts, 300_000, 100_000);
 }
 
@@ -37,7 +37,7 @@ fn deaths_in_shared_memory_lose_no_extent() {
 #[test]
 fn deaths_over_networks_lose_nothing() {
     for profile in Profile::REMOTE {
-        let counts = deaths::enumerate_all(&format!("{profile}, rows"), &scene::inline(profile));
+        let counts = deaths::enumerate_all(&format!("{profile}, rows"), &fixture::inline(profile));
         deaths::demand_cases(&counts, 1_000, 1_000);
     }
 }
@@ -46,7 +46,7 @@ fn deaths_over_networks_lose_nothing() {
 #[test]
 fn deaths_over_networks_lose_no_extent() {
     for profile in Profile::REMOTE {
-        let counts = deaths::enumerate_all(&format!("{profile}, extents"), &scene::extents(profile));
+        let counts = deaths::enumerate_all(&format!("{profile}, extents"), &fixture::extents(profile));
         deaths::demand_cases(&counts, 1_000, 0);
     }
 }

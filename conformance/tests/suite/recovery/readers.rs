@@ -1,4 +1,4 @@
-//! Readers look past those who stand still.
+//! Readers that read through the records of stopped clients.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,31 +8,31 @@ use guira_fabric::{Profile, Region};
 use guira_rcuckoo::{ClientConfig, Reader};
 
 use crate::recovery::deaths::memories;
-use crate::recovery::scene::{self, SEED};
+use crate::recovery::fixture::{self, SEED};
 
 /// [R-READ-9] A client that stopped, or died, at any step of its commit blocks no reader: each key, and a scan, is as
 /// before the commit or as after it, and once it was seen as after it, it stays so.
 #[test]
-fn readers_look_past_those_who_stand_still() {
+fn readers_read_through_records_of_stopped_clients() {
     println!("seed {SEED}");
-    for shapes in [scene::inline(Profile::Shm), scene::extents(Profile::Shm)] {
+    for cases in [fixture::inline(Profile::Shm), fixture::extents(Profile::Shm)] {
         let (mut torn, mut seen_after) = (0, 0);
-        // One cast of each: it is the first client that matters.
-        for shape in shapes.iter().filter(|shape| shape.name.ends_with("strangers")) {
-            let bench = shape.stage.bench.fork();
-            let before = &shape.stage.model;
+        // One kind of successors is enough, because only the first client matters.
+        for case in cases.iter().filter(|case| case.name.ends_with("newcomers")) {
+            let bench = case.filled.bench.fork();
+            let before = &case.filled.model;
             let mut after = before.clone();
-            shape.lives[0].ops.iter().for_each(|op| drop(after.apply(op)));
+            case.scripts[0].ops.iter().for_each(|op| drop(after.apply(op)));
             let mut is_after = false;
-            for (i, memory) in memories(shape).iter().enumerate() {
+            for (i, memory) in memories(case).iter().enumerate() {
                 memory.load(&bench);
-                let context = format!("{}, stopped in memory {i}", shape.name);
+                let context = format!("{}, stopped in memory {i}", case.name);
                 torn += u64::from(bench.contents().is_err());
                 let seen = read_all(&bench, before, &after, &context);
                 assert!(seen == *before && !is_after || seen == after, "{context}: neither, or back again");
                 is_after = seen == after;
             }
-            assert!(is_after, "{} took effect", shape.name);
+            assert!(is_after, "{} took effect", case.name);
             seen_after += u64::from(after != *before);
         }
         println!("{torn} memories with a torn row; {seen_after} operations changed something");
@@ -40,7 +40,7 @@ fn readers_look_past_those_who_stand_still() {
     }
 }
 
-/// What a reader finds, key by key and in a scan, which must agree.
+/// Returns what a reader finds, key by key and in a scan, which must agree.
 fn read_all(bench: &Bench, before: &Model, after: &Model, context: &str) -> Model {
     let config = ClientConfig { deadline_ns: 0, ..ClientConfig::for_table(&bench.table) };
     let mut reader = Reader::new(Arc::clone(&bench.table), config);

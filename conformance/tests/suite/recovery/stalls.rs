@@ -1,29 +1,29 @@
-//! Clients that are stopped, and go on: they are alive, and nobody takes what they hold.
+//! Clients that are stopped and continue: they are alive, and no other client takes what they hold.
 //!
-//! An operation is stopped before each of its steps, once each time; others look up and change its key, and every key
-//! of the rows it changes; then it goes on. All answers, and what the table holds at the end, must be those of one
-//! order of the operations.
+//! An operation is stopped once before each of its steps; others look up and change its key, and every key of the rows
+//! it changes; then it continues. All answers, and the table's contents at the end, must be those of one order of the
+//! operations.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use guira_conformance::{Bench, Model, Op, Seen, block_on};
+use guira_conformance::{Bench, Model, Observed, Op, block_on};
 use guira_fabric::{Profile, WORD_BYTES};
 use guira_layout::{OwnerId, RowId};
 use guira_rcuckoo::{ClientConfig, Error, ErrorKind, Reader};
 
 use crate::recovery::audit::{check_recovered, recover_all};
+use crate::recovery::fixture::{self, Case, SLOTS};
 use crate::recovery::lane::LoggedLane;
-use crate::recovery::life::{Actor, End, Entry, Life, config, live};
-use crate::recovery::scene::{self, SLOTS, Shape};
+use crate::recovery::lifecycle::{Actor, End, Script, SlotSource, config, run_script};
 
-/// How long others wait: longer than a client waits before it asks whether somebody is alive.
+/// The deadline of other clients: longer than the time after which a client asks whether another one is alive.
 const DEADLINE_NS: u64 = 4_000_000;
 
-/// What others did while somebody was stopped, with the answers.
+/// The operations of others while a client was stopped, with the answers.
 #[derive(Default)]
 struct Meanwhile {
-    answered: Vec<(Op, Seen)>,
+    answered: Vec<(Op, Observed)>,
     refused: u64,
 }
 
@@ -34,50 +34,50 @@ struct Counts {
     changed: u64,
 }
 
-/// [R-RECOVER-1] [R-READ-9] [R-LOCK-4] Whoever meets a stopped client waits until its deadline, and is told its name;
-/// readers look past it; and when it goes on, it completes what it began.
+/// [R-RECOVER-1] [R-READ-9] [R-LOCK-4] A client that meets a stopped one waits until its deadline, and its error names
+/// the owner; readers read through the record; and the stopped client completes its operation when it continues.
 #[test]
-fn who_is_stopped_is_alive_and_goes_on() {
-    println!("seed {}", scene::SEED);
+fn a_stopped_client_is_alive_and_continues() {
+    println!("seed {}", fixture::SEED);
     for profile in [Profile::Shm, Profile::Mlx5] {
         let mut all = Counts::default();
-        let mut shapes = scene::inline(profile);
-        shapes.append(&mut scene::extents(profile));
-        shapes.retain(|shape| shape.name.ends_with("strangers") && shape.lives[0].end == End::Vanishes);
-        for shape in &shapes {
-            let counts = stop_everywhere(shape);
-            println!("{profile}, {}: {counts:?}", shape.name);
+        let mut cases = fixture::inline(profile);
+        cases.append(&mut fixture::extents(profile));
+        cases.retain(|case| case.name.ends_with("newcomers") && case.scripts[0].end == End::Killed);
+        for case in &cases {
+            let counts = stop_everywhere(case);
+            println!("{profile}, {}: {counts:?}", case.name);
             all.stops += counts.stops;
             all.refused += counts.refused;
             all.changed += counts.changed;
         }
-        println!("{profile}: {} shapes, {all:?}", shapes.len());
+        println!("{profile}: {} cases, {all:?}", cases.len());
         assert!(all.stops > 2_000 && all.refused > 1_000 && all.changed > 1_000, "{all:?}");
     }
 }
 
-fn stop_everywhere(shape: &Shape) -> Counts {
-    let (bench, op) = (&shape.stage.bench, &shape.lives[0].ops[0]);
-    let (steps, neighbours) = go_through(shape);
+fn stop_everywhere(case: &Case) -> Counts {
+    let (bench, op) = (&case.filled.bench, &case.scripts[0].ops[0]);
+    let (steps, neighbours) = go_through(case);
     let mut counts = Counts::default();
     for target in neighbours {
         for step in 0..steps {
             let bench = bench.fork();
             let meanwhile = Arc::new(Mutex::new(Meanwhile::default()));
             let lane = LoggedLane::new(&bench.region);
-            let mut actor = Actor::enter(&bench, Entry::Fresh(SLOTS[0]), config(&bench), lane).expect("a free slot");
+            let mut actor = Actor::open(&bench, SlotSource::Free(SLOTS[0]), config(&bench), lane).expect("a free slot");
             actor.lane.take_log();
             let (others, told, wanted) = (bench.clone(), Arc::clone(&meanwhile), target.clone());
             actor.lane.on_step(Box::new(move |at| {
                 if at == step {
-                    *told.lock().expect("nobody panics with it") = act_meanwhile(&others, &wanted);
+                    *told.lock().expect("no thread panics while it holds the lock") = act_meanwhile(&others, &wanted);
                 }
             }));
-            let context = format!("{}, stopped before step {step}, others change {target:x?}", shape.name);
+            let context = format!("{}, stopped before step {step}, others change {target:x?}", case.name);
             let answer = block_on(actor.apply(op)).unwrap_or_else(|error| panic!("{context}: {error}"));
             drop(actor);
-            let meanwhile = std::mem::take(&mut *meanwhile.lock().expect("nobody panics with it"));
-            check_order(&bench, &shape.stage.model, (op, &answer), &meanwhile.answered)
+            let meanwhile = std::mem::take(&mut *meanwhile.lock().expect("no thread panics while it holds the lock"));
+            check_order(&bench, &case.filled.model, (op, &answer), &meanwhile.answered)
                 .unwrap_or_else(|wrong| panic!("{context}: {wrong}"));
             counts.stops += 1;
             counts.refused += meanwhile.refused;
@@ -87,29 +87,30 @@ fn stop_everywhere(shape: &Shape) -> Counts {
     counts
 }
 
-/// How many steps the first operation of `shape` has, and the keys that it or its rows have.
-fn go_through(shape: &Shape) -> (u64, BTreeSet<Vec<u8>>) {
-    let bench = shape.stage.bench.fork();
+/// Returns the number of steps of the first operation of `case`, and the keys of its rows.
+fn go_through(case: &Case) -> (u64, BTreeSet<Vec<u8>>) {
+    let bench = case.filled.bench.fork();
     let (geometry, rows) = (bench.table.geometry(), bench.table.rows());
-    let op = &shape.lives[0].ops[0];
+    let op = &case.scripts[0].ops[0];
     let other = bench.fork();
-    let entered = live(&other, &Life { ops: Vec::new(), ..shape.lives[0].clone() }, LoggedLane::new(&other.region));
-    let lived = live(&bench, &shape.lives[0], LoggedLane::new(&bench.region)).expect("a free slot");
+    let entered =
+        run_script(&other, &Script { ops: Vec::new(), ..case.scripts[0].clone() }, LoggedLane::new(&other.region));
+    let run = run_script(&bench, &case.scripts[0], LoggedLane::new(&bench.region)).expect("a free slot");
     let mut keys = BTreeSet::from([op.key().to_vec()]);
     let first = (geometry.row(RowId(0)).offset() / WORD_BYTES) as usize;
-    let changed: BTreeSet<usize> = lived
+    let changed: BTreeSet<usize> = run
         .log
         .written
         .iter()
         .filter_map(|written| Some(written.word.checked_sub(first)? / rows.row_words()))
         .collect();
-    for key in shape.stage.model.0.keys() {
+    for key in case.filled.model.0.keys() {
         let pair = bench.table.placement().rows(bench.table.placement().digest(key));
         if [pair.first, pair.second].iter().any(|row| changed.contains(&(row.0 as usize))) {
             keys.insert(key.clone());
         }
     }
-    (lived.log.steps - entered.expect("a free slot").log.steps, keys)
+    (run.log.steps - entered.expect("a free slot").log.steps, keys)
 }
 
 /// Looks `key` up, puts it, and looks it up again.
@@ -120,12 +121,12 @@ fn act_meanwhile(bench: &Bench, key: &[u8]) -> Meanwhile {
     let mut lane = LoggedLane::new(&bench.region);
     let mut look = |meanwhile: &mut Meanwhile| {
         let mut value = Vec::new();
-        let found = block_on(reader.get(&mut lane, key, &mut value)).expect("readers wait for nobody");
-        meanwhile.answered.push((Op::Get(key.to_vec()), Seen::Value(found.is_some().then_some(value))));
+        let found = block_on(reader.get(&mut lane, key, &mut value)).expect("readers do not wait");
+        meanwhile.answered.push((Op::Get(key.to_vec()), Observed::Value(found.is_some().then_some(value))));
     };
     look(&mut meanwhile);
     let mut other =
-        Actor::enter(bench, Entry::Fresh(SLOTS[1]), config, LoggedLane::new(&bench.region)).expect("a slot");
+        Actor::open(bench, SlotSource::Free(SLOTS[1]), config, LoggedLane::new(&bench.region)).expect("a slot");
     let slot = || bench.words_at(bench.table.geometry().slot(SLOTS[0]), bench.table.geometry().slot_words());
     let (put, before) = (Op::Put(key.to_vec(), vec![111; 8]), slot());
     match block_on(other.apply(&put)) {
@@ -133,15 +134,15 @@ fn act_meanwhile(bench: &Bench, key: &[u8]) -> Meanwhile {
         Err(Error { kind: ErrorKind::Busy { owner: Some(OwnerId(1)), .. }, .. }) => meanwhile.refused += 1,
         Err(error) => panic!("refused by {error:?}"),
     }
-    assert_eq!(other.client.counters().recoveries, 0, "nobody recovers the living");
-    assert_eq!(slot(), before, "nobody touches what a living client has");
+    assert_eq!(other.client.counters().recoveries, 0, "no client recovers a live one");
+    assert_eq!(slot(), before, "no client touches what a live client holds");
     look(&mut meanwhile);
     meanwhile
 }
 
-/// Whether there is a moment among `others` at which `own` operation may have taken effect, so that all answers and the
-/// table are right.
-fn check_order(bench: &Bench, model: &Model, own: (&Op, &Seen), others: &[(Op, Seen)]) -> Result<(), String> {
+/// Checks that there is a moment among `others` at which the operation `own` may have taken effect, so that all answers
+/// and the table are right.
+fn check_order(bench: &Bench, model: &Model, own: (&Op, &Observed), others: &[(Op, Observed)]) -> Result<(), String> {
     recover_all(bench);
     let contents = Model(bench.contents()?);
     check_recovered(bench)?;

@@ -1,4 +1,5 @@
-//! A client dies at every step of an operation, whoever repairs it dies at every step, too, and others go on.
+//! Deaths: a client dies at every step of an operation, the client that repairs after it dies at every step, too, and
+//! others continue.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,17 +9,17 @@ use guira_fabric::{Caps, WORD_BYTES};
 use guira_layout::RowId;
 use guira_rcuckoo::Counters;
 
-use crate::repair::scene::{SEED, Scene, add, key, reclaim_all, run, taken};
+use crate::repair::fixture::{Fixture, SEED, add, key, reclaim_all, run, taken};
 
 /// Tables whose operations are enumerated.
 const TABLES: u64 = 4;
 
-/// What was enumerated.
+/// Counts of the enumeration.
 #[derive(Debug, Default)]
 struct Cases {
     deaths: u64,
     deaths_in_repair: u64,
-    /// Tables that hold what nobody wrote, or lack what was acknowledged: where WRITEs tear.
+    /// Tables that hold values that were never written, or lack acknowledged ones: where WRITEs tear.
     mixed: u64,
     met: Counters,
 }
@@ -35,8 +36,9 @@ fn after(models: &[Model], op: &Op) -> Vec<Model> {
     models.iter().cloned().map(apply).collect()
 }
 
-/// Reclaims what is taken still, and looks at everything: locks are free, every row verifies; every key stands once and
-/// where it is looked for, and the table is one of `possible`, unless WRITEs tear: then it is counted if it is not.
+/// Reclaims locks that are still taken, and checks everything: locks are free, every row verifies, every key is stored
+/// once and in one of its rows, and the table is one of `possible`, except that it is only counted if it is not where
+/// WRITEs tear.
 fn audit(bench: &Bench, unit: u64, possible: &[Model], cases: &mut Cases, context: &str) {
     add(&mut cases.met, &reclaim_all(bench, 3, unit));
     assert_eq!(taken(bench), [], "{context}");
@@ -50,22 +52,22 @@ fn audit(bench: &Bench, unit: u64, possible: &[Model], cases: &mut Cases, contex
     }
 }
 
-fn die_everywhere(scene: &Scene, op: &Op, unit: u64, cases: &mut Cases) {
+fn die_everywhere(fixture: &Fixture, op: &Op, unit: u64, cases: &mut Cases) {
     let (second, third) = (Op::Put(op.key().to_vec(), key(101)), Op::Put(op.key().to_vec(), key(102)));
-    let first = run(&scene.bench.fork(), 0, unit, op);
-    assert_eq!(first.answer, Ok(scene.model.clone().apply(op)), "{op:x?}");
+    let first = run(&fixture.bench.fork(), 0, unit, op);
+    assert_eq!(first.answer, Ok(fixture.model.clone().apply(op)), "{op:x?}");
     assert_eq!(first.counters.suspicions, 0);
-    let before = possible(&scene.model, &[op]);
+    let before = possible(&fixture.model, &[op]);
     let mut seen = HashSet::new();
     for (i, memory) in first.memories.iter().enumerate() {
         let context = format!("{op:x?} died in memory {i}");
-        let bench = scene.bench.with_words(memory);
+        let bench = fixture.bench.with_words(memory);
         let survivor = run(&bench, 1, unit, &second);
         assert!(survivor.answer.is_ok(), "{context}: {:?}", survivor.answer);
         cases.deaths += 1;
         add(&mut cases.met, &survivor.counters);
         audit(&bench, unit, &after(&before, &second), cases, &context);
-        let twice = after(&possible(&scene.model, &[op, &second]), &third);
+        let twice = after(&possible(&fixture.model, &[op, &second]), &third);
         for (j, memory) in survivor.memories.iter().enumerate() {
             let mut hasher = DefaultHasher::new();
             memory.hash(&mut hasher);
@@ -73,7 +75,7 @@ fn die_everywhere(scene: &Scene, op: &Op, unit: u64, cases: &mut Cases) {
                 continue;
             }
             let context = format!("{context}, who repaired it in memory {j}");
-            let bench = scene.bench.with_words(memory);
+            let bench = fixture.bench.with_words(memory);
             let last = run(&bench, 2, unit, &third);
             assert!(last.answer.is_ok(), "{context}: {:?}", last.answer);
             cases.deaths_in_repair += 1;
@@ -83,13 +85,13 @@ fn die_everywhere(scene: &Scene, op: &Op, unit: u64, cases: &mut Cases) {
     }
 }
 
-/// Every operation of several tables.
+/// Enumerates every operation of several tables.
 fn die_in_all(unit: u64) -> Cases {
     let mut cases = Cases::default();
     for seed in SEED..SEED + TABLES {
-        let scene = Scene::of_seed(seed);
-        for op in &scene.ops {
-            die_everywhere(&scene, op, unit, &mut cases);
+        let fixture = Fixture::of_seed(seed);
+        for op in &fixture.ops {
+            die_everywhere(&fixture, op, unit, &mut cases);
         }
     }
     println!("{TABLES} tables from seed {SEED}: {cases:?}");
@@ -97,9 +99,9 @@ fn die_in_all(unit: u64) -> Cases {
 }
 
 /// [R-REPAIR-1] [R-REPAIR-3] [R-REPAIR-4] [R-REPAIR-6] [R-REPAIR-7] [R-REPAIR-8] Where a WRITE happens wholly or not at
-/// all, nothing is lost, doubled or mixed by a death at any step, nor by another one at any step of the repair.
+/// all, no entry is lost, duplicated or mixed by a death at any step, nor by another one at any step of the repair.
 #[test]
-fn a_death_is_repaired_where_writes_are_whole() {
+fn a_death_is_repaired_where_writes_are_atomic() {
     let cases = die_in_all(Caps::WHOLE_WRITE);
     assert!(cases.deaths > 80 && cases.deaths_in_repair > 200, "{cases:?}");
     let met = &cases.met;
@@ -108,7 +110,8 @@ fn a_death_is_repaired_where_writes_are_whole() {
 }
 
 /// [R-REPAIR-6] [R-REPAIR-7] Where a WRITE tears at every word, all four states are found and left as printed: each row
-/// verifies afterwards, and each lock is free. But some hold what nobody wrote, or lack what was acknowledged: H10.
+/// verifies afterwards, and each lock is free. But some rows hold values that were never written, or lack acknowledged
+/// ones: H10.
 #[test]
 fn every_state_is_reached_and_left_where_writes_tear() {
     let cases = die_in_all(WORD_BYTES);
@@ -124,22 +127,22 @@ fn every_state_is_reached_and_left_where_writes_tear() {
     assert!(cases.mixed > 0 && cases.mixed < cases.deaths + cases.deaths_in_repair, "{cases:?}");
 }
 
-/// [R-REPAIR-7] Of an entry that stands in both of its rows the copy in the second one goes, whichever is older.
+/// [R-REPAIR-7] If an entry is in both of its rows, the copy in the second one is removed, whichever is older.
 #[test]
-fn the_copy_in_the_second_row_goes() {
-    let scene = Scene::new();
-    let placement = scene.bench.table.placement();
+fn repair_removes_the_copy_in_the_second_row() {
+    let fixture = Fixture::new();
+    let placement = fixture.bench.table.placement();
     let mut moved_to_second = 0;
-    for op in &scene.ops[3..] {
-        let first = run(&scene.bench.fork(), 0, Caps::WHOLE_WRITE, op);
+    for op in &fixture.ops[3..] {
+        let first = run(&fixture.bench.fork(), 0, Caps::WHOLE_WRITE, op);
         for memory in &first.memories {
-            let bench = scene.bench.with_words(memory);
+            let bench = fixture.bench.with_words(memory);
             let Err(twice) = bench.contents() else { continue };
-            assert!(twice.contains("stands twice"), "{twice}");
+            assert!(twice.contains("is in the table twice"), "{twice}");
             let key_of = |model: &Model| model.0.keys().find(|key| rows_with(&bench, key).len() == 2).cloned();
-            let key = key_of(&scene.model).expect("the key that moves");
+            let key = key_of(&fixture.model).expect("the key that moves");
             let pair = placement.rows(placement.digest(&key));
-            moved_to_second += u64::from(rows_with(&scene.bench, &key) == [pair.first]);
+            moved_to_second += u64::from(rows_with(&fixture.bench, &key) == [pair.first]);
             reclaim_all(&bench, 1, Caps::WHOLE_WRITE);
             assert_eq!(rows_with(&bench, &key), [pair.first]);
         }
@@ -147,7 +150,7 @@ fn the_copy_in_the_second_row_goes() {
     assert!(moved_to_second > 2, "{moved_to_second}");
 }
 
-/// The rows in which `key` stands.
+/// Returns the rows in which `key` is stored.
 fn rows_with(bench: &Bench, key: &[u8]) -> Vec<RowId> {
     let (rows, placement) = (bench.table.rows(), bench.table.placement());
     let digest = placement.digest(key);

@@ -1,5 +1,5 @@
-//! One put that moves other entries, and its client's death at every verb and inside every WRITE: whoever looks
-//! afterwards finds every key as it was, or is told to wait.
+//! One put that moves other entries, and its client's death at every verb and inside every WRITE: a later reader finds
+//! every key as it was, or gets `Busy`.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,14 +12,14 @@ use guira_fabric_sim::{ClientFault, ClientId, Fault, FaultPlan, Network, Sim, Si
 use guira_layout::Preset;
 use guira_rcuckoo::{Change, Client, ClientConfig, Error, ErrorKind, NewValue, Reader, SlotClient, Table, claim_slot};
 
-use crate::sim::crowd::key_bytes;
+use crate::sim::scenario::key_bytes;
 
 const SEED: u64 = 5;
 const NEW_VALUE: [u8; 8] = *b"new here";
 
 type Contents = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// A table, and a key whose put moves at least one entry.
+/// Creates a table, and finds a key whose put moves at least one entry.
 fn crowded(preset: Preset) -> (Bench, [u8; 8]) {
     let bench = Bench::of_rows(preset, "fixed:8:8", 64, Profile::Shm, SEED);
     let mut filler = bench.client(0);
@@ -35,17 +35,17 @@ fn crowded(preset: Preset) -> (Bench, [u8; 8]) {
     (bench, key_bytes(key))
 }
 
-/// What a look at the table found after a put that went as planned.
+/// The state of the table after a put and the planned death.
 struct Aftermath {
     /// Whether the put was acknowledged.
     is_acknowledged: bool,
-    /// What each key answered: no answer if its row is half written.
+    /// The answer of each key: none if its row is half written.
     answers: BTreeMap<Vec<u8>, Option<Option<Vec<u8>>>>,
-    /// Verbs of the client that put.
+    /// Verbs of the putting client.
     verbs: u64,
 }
 
-fn put_and_look(bench: &Bench, key: [u8; 8], before: &Contents, faults: FaultPlan, profile: Profile) -> Aftermath {
+fn put_and_read(bench: &Bench, key: [u8; 8], before: &Contents, faults: FaultPlan, profile: Profile) -> Aftermath {
     let options = SimOptions { faults, ..SimOptions::new(SEED, Network::of(profile)) };
     let mut sim = Sim::new(bench.region.clone(), &options);
     let acknowledged = Rc::new(RefCell::new(false));
@@ -96,13 +96,13 @@ async fn look(region: SimRegion, table: Arc<Table>, keys: Vec<Vec<u8>>, answers:
 /// [R-INSERT-4] [R-COMMIT-1] [R-READ-3] [R-READ-9] A client dies before each verb of a put, and inside each of its
 /// WRITEs after every multiple of the region's atomic unit.
 #[test]
-fn a_put_dies_at_every_step() {
+fn a_put_that_dies_at_any_step_corrupts_nothing() {
     for preset in [Preset::Hardened, Preset::Tiny] {
         let (bench, key) = crowded(preset);
         let before = bench.audit().unwrap_or_else(|wrong| panic!("{wrong}"));
         let row_bytes = bench.table.rows().row_words() as u64 * WORD_BYTES;
         for profile in Profile::ALL {
-            let run = |faults| put_and_look(&bench.fork().under(profile), key, &before, faults, profile);
+            let run = |faults| put_and_read(&bench.fork().under(profile), key, &before, faults, profile);
             let whole = run(FaultPlan::default());
             assert!(whole.is_acknowledged && whole.answers[&key[..]] == Some(Some(NEW_VALUE.to_vec())));
             let (mut old, mut new, mut waits) = (0, 0, 0);
@@ -127,7 +127,7 @@ fn a_put_dies_at_every_step() {
                 }
             }
             println!("{preset} {profile}: {old} deaths without effect, {new} with, {waits} keys half written");
-            // A row that is torn is read by its owner's record. // [R-READ-9]
+            // A torn row is read through its owner's record. // [R-READ-9]
             assert!(old > 0 && new > 0 && waits == 0, "{preset} {profile}: {old} {new} {waits}");
         }
     }

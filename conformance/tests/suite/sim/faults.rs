@@ -1,4 +1,4 @@
-//! Things go wrong: no answer is wrong all the same, and what the dead leave behind is what is known of them.
+//! Runs with faults: no answer is wrong, and dead clients leave only what is documented.
 
 use guira_check::ProblemKind;
 use guira_conformance::block_on;
@@ -7,20 +7,20 @@ use guira_fabric_sim::{Fault, Hazard, NodeEvent, Stopped};
 use guira_layout::{Preset, SuperblockError};
 use guira_rcuckoo::{TableError, open_table};
 
-use crate::sim::crowd::{Crowd, Flips, Run, Tally};
+use crate::sim::scenario::{Flips, Run, Scenario, Tally};
 
-/// Seeds of each test on each network: many times as many with `GUIRA_LONG=1`.
+/// Returns the seeds of each test on each network: many times as many with `GUIRA_LONG=1`.
 fn seeds() -> std::ops::Range<u64> {
     if std::env::var_os("GUIRA_LONG").is_some_and(|value| value == "1") { 0..2_000 } else { 0..24 }
 }
 
-/// Runs a crowd for each network and seed, and adds up what they did.
+/// Runs a scenario for each network and seed, and adds up their counts.
 fn runs(profiles: &[Profile], hazards: &[Hazard], mut judge: impl FnMut(Run)) -> Tally {
     let mut total = Tally::default();
     for profile in profiles {
         for seed in seeds() {
             let preset = if seed % 2 == 0 { Preset::Hardened } else { Preset::Tiny };
-            let run = Crowd::new(preset, *profile, seed).with(hazards).run();
+            let run = Scenario::new(preset, *profile, seed).with(hazards).run();
             assert_eq!(run.stopped, Stopped::Ended, "{profile}, seed {seed}");
             assert_eq!(run.tally.wrong, 0, "{profile}, seed {seed}");
             total = total.plus(run.tally);
@@ -31,18 +31,18 @@ fn runs(profiles: &[Profile], hazards: &[Hazard], mut judge: impl FnMut(Run)) ->
     total
 }
 
-/// [R-READ-1] [R-READ-3] [R-UPDATE-1] Clients that stall, batches that come late or apart, and READs that sample in any
-/// order the network allows harm nothing.
+/// [R-READ-1] [R-READ-3] [R-UPDATE-1] Clients that stall, batches that arrive late or in parts, and READs that sample
+/// in any order the network allows cause no wrong answer.
 #[test]
-fn a_slow_and_disorderly_network_harms_nothing() {
+fn a_slow_reordering_network_breaks_nothing() {
     let total = runs(&Profile::ALL, &Hazard::HARMLESS, |mut run| run.assert_sound());
     assert!(total.row_retries > 100, "no lookup met a row being written");
 }
 
-/// [R-LOCK-4] [R-COMMIT-1] Clients that die leave their locks: others get `Busy` in time and never a wrong answer, and
-/// the checker finds nothing but what these locks guard. Without such locks it finds nothing.
+/// [R-LOCK-4] [R-COMMIT-1] Clients that die leave their locks: others get `Busy` at their deadline and never a wrong
+/// answer, and the checker finds nothing but what these locks guard. Without such locks it finds nothing.
 #[test]
-fn the_dead_leave_their_locks_and_nothing_else() {
+fn dead_clients_leave_only_their_locks() {
     let hazards = [Hazard::Death, Hazard::Stall, Hazard::Delay, Hazard::Split, Hazard::Swap];
     let (mut deaths, mut sound, mut stuck) = (0, 0, 0);
     let total = runs(&Profile::ALL, &hazards, |mut run| {
@@ -68,19 +68,19 @@ fn the_dead_leave_their_locks_and_nothing_else() {
     assert!(deaths > 50 && sound > 10 && stuck > 10 && total.busy > 10);
 }
 
-/// [R-DROP-2] Clients whose connection breaks do not know what became of their last change, and stop; what others read
-/// is right.
+/// [R-DROP-2] Clients whose connection breaks do not know the outcome of their last change, and stop; other clients
+/// read right values.
 #[test]
-fn lost_connections_cost_certainty_and_nothing_else() {
+fn lost_connections_only_make_outcomes_unknown() {
     let hazards = [Hazard::Disconnection, Hazard::Stall, Hazard::Split, Hazard::Swap];
     let total = runs(&Profile::REMOTE, &hazards, |mut run| assert_eq!(run.assert_answers().1, 0));
     assert!(total.cut_off > 20, "{total:?}");
 }
 
-/// [R-OPEN-1] A memory node that comes back empty answers its old clients with errors, never with misses, and new ones
-/// find that there is no table.
+/// [R-OPEN-1] A memory node that restarts empty answers its old clients with errors, never with misses, and new ones
+/// find no table.
 #[test]
-fn an_empty_memory_node_is_no_table() {
+fn a_restarted_empty_node_holds_no_table() {
     let mut restarts = 0;
     let total = runs(&Profile::REMOTE, &[Hazard::Restart, Hazard::Stall], |mut run| {
         if !run.plan.node.iter().any(|fault| fault.fault == NodeEvent::Restart) {
@@ -93,23 +93,23 @@ fn an_empty_memory_node_is_no_table() {
     assert!(restarts > 10 && total.cut_off > 100, "{restarts} {total:?}");
 }
 
-/// [R-ROW-1] [R-READ-1] Bits that flip in rows are found, and what they damaged is never served.
+/// [R-ROW-1] [R-READ-1] Flipped bits in rows are detected, and the damaged values are never returned.
 #[test]
-fn flipped_bits_are_never_served() {
+fn flipped_bits_are_never_returned() {
     let total = runs(&Profile::ALL, &[Hazard::Flip, Hazard::Stall, Hazard::Split], |mut run| {
         run.assert_answers();
     });
     assert!(total.corrupt > 100, "{total:?}");
 }
 
-/// Bits that flip in lock words lock rows for nobody or let two clients in, which costs changes; but no lookup finds a
-/// value that nobody gave its key, and the checker finds every lock that is left.
+/// Flipped bits in lock words lock rows without an owner or let two clients in, which loses changes; but no lookup
+/// finds a value that was never given to its key, and the checker finds every lock that is left.
 #[test]
-fn flipped_locks_invent_nothing() {
+fn flipped_lock_bits_create_no_values() {
     let (mut left, mut wrong) = (0, 0);
     for seed in seeds() {
-        let crowd = Crowd::new(Preset::Hardened, Profile::Mlx5, seed).with(&[Hazard::Flip, Hazard::Split]);
-        let run = Crowd { flips: Flips::Locks, ..crowd }.run();
+        let scenario = Scenario::new(Preset::Hardened, Profile::Mlx5, seed).with(&[Hazard::Flip, Hazard::Split]);
+        let run = Scenario { flips: Flips::Locks, ..scenario }.run();
         assert_eq!((run.stopped, run.tally.invented), (Stopped::Ended, 0), "seed {seed}");
         wrong += run.tally.wrong;
         let kinds: Vec<ProblemKind> = run.check().problems.iter().map(|problem| problem.kind).collect();
@@ -123,13 +123,13 @@ fn flipped_locks_invent_nothing() {
     assert!(left > 3);
 }
 
-/// Equal seeds give equal runs, whatever goes wrong.
+/// Equal seeds give equal runs, whatever faults they have.
 #[test]
 fn equal_seeds_give_equal_faults() {
     for profile in Profile::ALL {
         for seed in 0..6 {
-            let crowd = Crowd::new(Preset::Hardened, profile, seed).with(&Hazard::ALL);
-            let (one, other) = (crowd.run(), crowd.run());
+            let scenario = Scenario::new(Preset::Hardened, profile, seed).with(&Hazard::ALL);
+            let (one, other) = (scenario.run(), scenario.run());
             assert_eq!(one.log_hash, other.log_hash, "{profile}, seed {seed}");
             assert_eq!(
                 (one.tally, one.dead, one.plan),

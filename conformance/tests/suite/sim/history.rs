@@ -1,5 +1,5 @@
-//! What the keys of a run may answer: each has one writer, so its states are a sequence, and a lookup must find the
-//! sequence no further back than any operation that ended before it began.
+//! The answers that the keys of a run may give: each has one writer, so its states are a sequence, and a lookup must
+//! not find a state older than any operation that ended before it began has seen.
 
 /// The states of every key so far.
 #[derive(Debug)]
@@ -9,20 +9,20 @@ pub struct History {
 
 #[derive(Debug)]
 struct Key {
-    /// The values it was given, or none when it was removed; the first is its state at the beginning.
+    /// The values it was given, or `None` when it was removed; the first is its initial state.
     states: Vec<State>,
-    /// No operation that begins now may see an earlier state.
+    /// The earliest state that an operation that begins now may see.
     floor: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     value: Option<u64>,
-    /// The change that was to bring it had no effect.
+    /// Whether the change to this state had no effect.
     is_void: bool,
 }
 
-/// A change that began, or the earliest state that a lookup may see.
+/// A change in progress, or the earliest state that a lookup may see.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun {
     key: usize,
@@ -30,49 +30,49 @@ pub struct Begun {
 }
 
 impl History {
-    /// `keys` keys, none of which exists.
+    /// Creates a history of `keys` keys, none of which exists.
     pub fn new(keys: usize) -> History {
         let key = || Key { states: vec![State { value: None, is_void: false }], floor: 0 };
         History { keys: (0..keys).map(|_| key()).collect() }
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     pub fn keys(&self) -> usize {
         self.keys.len()
     }
 
-    /// The writer of `key` begins to change it.
+    /// Begins a change of `key` by its writer.
     pub fn begin_change(&mut self, key: usize, value: Option<u64>) -> Begun {
         let states = &mut self.keys[key].states;
         states.push(State { value, is_void: false });
         Begun { key, state: states.len() - 1 }
     }
 
-    /// The change is acknowledged.
+    /// Records that the change is acknowledged.
     pub fn changed(&mut self, change: Begun) {
         let key = &mut self.keys[change.key];
         key.floor = key.floor.max(change.state);
     }
 
-    /// The change failed without effect.
+    /// Records that the change failed without effect.
     pub fn unchanged(&mut self, change: Begun) {
         self.keys[change.key].states[change.state].is_void = true;
     }
 
-    /// A lookup begins.
+    /// Begins a lookup.
     pub fn begin_lookup(&self, key: usize) -> Begun {
         Begun { key, state: self.keys[key].floor }
     }
 
-    /// Whether the writer of the key of `lookup` ever gave it `value`, or began to.
+    /// Whether the writer of the lookup's key ever gave it `value`, or began to.
     pub fn was_given(&self, lookup: Begun, value: Option<u64>) -> bool {
         self.keys[lookup.key].states.iter().any(|state| state.value == value)
     }
 
-    /// The lookup ended and found `value`.
+    /// Records that the lookup ended and found `value`.
     ///
     /// # Errors
-    /// No linearizable key could have answered so.
+    /// If no linearizable key could have given this answer.
     pub fn found(&mut self, lookup: Begun, value: Option<u64>) -> Result<(), String> {
         let key = &mut self.keys[lookup.key];
         let states = &key.states[lookup.state..];

@@ -1,35 +1,35 @@
-//! Damage to entries of rows that verify, and hands that move entries about.
+//! Damage to entries of rows that verify, and entries moved by hand.
 
 use guira_check::ProblemKind;
 use guira_conformance::{Bench, Extents};
 use guira_layout::{EntryKind, ExtentRef, OwnerId, RowId};
 
 use super::Damage;
-use crate::check::table::{craft, entry_of, key, write_extent};
+use crate::check::table::{entry_of, forge, key, write_extent};
 
 pub const DAMAGES: &[Damage] = &[
     (ProblemKind::EntryLengths, "a key too long", |bench| {
         let (row, slot) = inline_entry(bench);
-        craft(bench, row, |rows, words| words[slot * rows.entry_words()] |= 0xff00);
+        forge(bench, row, |rows, words| words[slot * rows.entry_words()] |= 0xff00);
     }),
     (ProblemKind::EntryDigest, "a digest's bit", |bench| {
         let (row, slot) = inline_entry(bench);
-        craft(bench, row, |rows, words| words[slot * rows.entry_words()] ^= 1 << 40);
+        forge(bench, row, |rows, words| words[slot * rows.entry_words()] ^= 1 << 40);
     }),
     (ProblemKind::EntryPadding, "a byte behind the value", |bench| {
         let (row, slot) = inline_entry(bench);
-        craft(bench, row, |rows, words| words[(slot + 1) * rows.entry_words() - 1] |= 1 << 63);
+        forge(bench, row, |rows, words| words[(slot + 1) * rows.entry_words() - 1] |= 1 << 63);
     }),
     (ProblemKind::EntryPadding, "a byte behind the lengths", |bench| {
         let (row, slot) = extent_entry(bench);
-        craft(bench, row, |rows, words| words[(slot + 1) * rows.entry_words() - 1] |= 1);
+        forge(bench, row, |rows, words| words[(slot + 1) * rows.entry_words() - 1] |= 1);
     }),
     (ProblemKind::EntryMisplaced, "in the wrong row", |bench| {
         let at = inline_entry(bench);
         let rows = bench.table.placement().rows(bench.table.placement().digest(&key(bench, 3)));
         let wrong = (0..).map(RowId).find(|row| rows.other(*row).is_none()).expect("most rows");
         copy_entry(bench, at, wrong);
-        craft(bench, at.0, |rows, words| rows.clear_entry(words, at.1));
+        forge(bench, at.0, |rows, words| rows.clear_entry(words, at.1));
     }),
     (ProblemKind::DuplicateKey, "in both rows", |bench| {
         let at = inline_entry(bench);
@@ -49,7 +49,7 @@ pub const DAMAGES: &[Damage] = &[
         let to = other_row(bench, 1001, at.0);
         let (mut entry, slot) = (vec![0; bench.table.rows().entry_words()], free_slot(bench, to));
         bench.table.rows().encode_extent_entry(&mut entry, &extent);
-        craft(bench, to, |rows, words| rows.put_entry(words, slot, &entry, EntryKind::Extent));
+        forge(bench, to, |rows, words| rows.put_entry(words, slot, &entry, Placement::Extent));
     }),
     (ProblemKind::DuplicateKey, "an extent and inline", |bench| {
         let at = extent_entry(bench);
@@ -57,7 +57,7 @@ pub const DAMAGES: &[Damage] = &[
         let mut entry = vec![0; rows.entry_words()];
         rows.encode_inline(&mut entry, &rows.probe(&key, bench.table.placement().digest(&key)), b"inline");
         let slot = free_slot(bench, at.0);
-        craft(bench, at.0, |rows, words| rows.put_entry(words, slot, &entry, EntryKind::Inline));
+        forge(bench, at.0, |rows, words| rows.put_entry(words, slot, &entry, Placement::Inline));
     }),
 ];
 
@@ -77,11 +77,11 @@ pub fn free_slot(bench: &Bench, row: RowId) -> usize {
     bench.table.rows().free_entry(&bench.row_words(row)).expect("the table is nearly empty")
 }
 
-/// Puts a copy of an entry into the first free slot of a row.
+/// Copies an entry into the first free slot of a row.
 pub fn copy_entry(bench: &Bench, (from, slot): (RowId, usize), to: RowId) {
     let (words, free) = (bench.row_words(from), free_slot(bench, to));
-    let (entry, placement) = (bench.table.rows().entry(&words, slot), bench.table.rows().entry_kind(&words, slot));
-    craft(bench, to, |rows, words| rows.put_entry(words, free, entry, placement));
+    let (entry, placement) = (bench.table.rows().entry(&words, slot), bench.table.rows().placement(&words, slot));
+    forge(bench, to, |rows, words| rows.put_entry(words, free, entry, placement));
 }
 
 pub fn other_row(bench: &Bench, i: u64, row: RowId) -> RowId {

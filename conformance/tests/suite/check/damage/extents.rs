@@ -7,7 +7,7 @@ use guira_layout::{ChunkState, ChunkWord, EntryKind, ExtentClass, ExtentRef, Own
 
 use super::Damage;
 use super::entries::{copy_entry, extent_at, extent_entry, other_row};
-use crate::check::table::{craft, xor};
+use crate::check::table::{forge, xor};
 
 pub const DAMAGES: &[Damage] = &[
     (ProblemKind::ExtentAddress, "beyond the chunks", |bench| change_extent(bench, |extent| extent.offset = 1 << 40)),
@@ -83,13 +83,13 @@ pub const OF_CHUNKS: &[Damage] = &[
     (ProblemKind::ChunkOwner, "a free slot's", |bench| {
         set_chunk(bench, 40, ChunkState::Owned { owner: OwnerId(9), class: ExtentClass::Slot(1) });
     }),
-    (ProblemKind::ChunkOwner, "nobody's", |bench| {
+    (ProblemKind::ChunkOwner, "unowned", |bench| {
         set_chunk(bench, 40, ChunkState::Owned { owner: OwnerId(0), class: ExtentClass::Run(1) });
     }),
     (ProblemKind::ChunkOwner, "no client's", |bench| {
         set_chunk(bench, 40, ChunkState::Owned { owner: OwnerId(5000), class: ExtentClass::Run(1) });
     }),
-    (ProblemKind::ChunkOwner, "claimed by nobody", |bench| {
+    (ProblemKind::ChunkOwner, "unclaimed", |bench| {
         set_chunk(bench, 40, ChunkState::Claiming { owner: OwnerId(9), class: ExtentClass::Run(2) });
     }),
     (ProblemKind::BrokenRun, "a missing tail", |bench| {
@@ -122,7 +122,7 @@ fn change_extent(bench: &Bench, change: impl FnOnce(&mut ExtentRef)) {
     change(&mut extent);
     let mut entry = vec![0; bench.table.rows().entry_words()];
     bench.table.rows().encode_extent_entry(&mut entry, &extent);
-    craft(bench, at.0, |rows, words| rows.put_entry(words, at.1, &entry, EntryKind::Extent));
+    forge(bench, at.0, |rows, words| rows.put_entry(words, at.1, &entry, Placement::Extent));
 }
 
 fn set_chunk(bench: &Bench, chunk: u64, state: ChunkState) {

@@ -1,8 +1,8 @@
-//! Damage: every kind of it, at a table of its own each, and what a check makes of it.
+//! Every kind of damage, each in a table of its own, and the problem that a check reports for it.
 
-mod elsewhere;
 mod entries;
 mod extents;
+mod other_formats;
 mod owners;
 mod rows;
 
@@ -17,11 +17,11 @@ use crate::check::table::{FORMATS, assert_clean, check, filled, xor};
 use owners::hold_lock;
 pub use owners::set_slot;
 
-/// Damage, under a name: what it does to a table of `bytes:64`, and the kind of the problem it has to give.
+/// A kind of damage: the problem that a check must report, a name, and a function that damages a table of `bytes:64`.
 pub type Damage = (ProblemKind, &'static str, fn(&Bench));
 
 /// [R-ROW-1] [R-ROW-3] [R-HASH-1] [R-EXTENT-2] [R-EXTENT-3] [R-EXTENT-4] [R-LOCK-1] [R-SLOT-1] Every kind of problem is
-/// reported as what it is, at the first look and after many.
+/// reported correctly, by the first check and by later ones.
 #[test]
 fn every_kind_of_damage_is_reported() {
     for concurrency in [Concurrency::Exclusive, Concurrency::Shared] {
@@ -29,11 +29,11 @@ fn every_kind_of_damage_is_reported() {
         for damages in [rows::DAMAGES, entries::DAMAGES, extents::DAMAGES, extents::OF_CHUNKS, owners::DAMAGES] {
             provoke(damages, concurrency, &mut provoked);
         }
-        elsewhere::provoke(concurrency, &mut provoked);
-        let mut exclusive_only: HashSet<ProblemKind> = owners::QUIET_ONLY.iter().map(|(kind, _, _)| *kind).collect();
-        if concurrency == Concurrency::Exclusive {
-            provoke(owners::QUIET_ONLY, concurrency, &mut provoked);
-            exclusive_only.clear();
+        other_formats::provoke(quiet, &mut provoked);
+        let mut quiet_only: HashSet<ProblemKind> = owners::QUIET_ONLY.iter().map(|(kind, _, _)| *kind).collect();
+        if quiet == Quiet::NobodyWorks {
+            provoke(owners::QUIET_ONLY, quiet, &mut provoked);
+            quiet_only.clear();
         }
         let missing: Vec<_> = ProblemKind::ALL.iter().filter(|kind| !provoked.contains(kind)).collect();
         assert!(
@@ -52,7 +52,7 @@ fn every_kind_of_damage_is_reported() {
 }
 
 #[test]
-fn locks_of_one_bit_are_stuck_only_while_nobody_works() {
+fn one_bit_locks_are_stuck_only_on_an_idle_table() {
     let (bench, _client) = filled(Preset::Paper, "fixed:8:8", Profile::Shm);
     let hold: fn(&Bench) = |bench| hold_lock(bench, 3, 1);
     assert_eq!(kinds_after(&bench, hold, Concurrency::Exclusive), [ProblemKind::StuckLock]);
@@ -60,7 +60,7 @@ fn locks_of_one_bit_are_stuck_only_while_nobody_works() {
 }
 
 #[test]
-fn reports_keep_what_they_are_asked_to_keep() {
+fn reports_keep_as_many_problems_as_asked() {
     let (bench, _client) = filled(Preset::Tiny, "fixed:8:8", Profile::Shm);
     for row in 0..128 {
         xor(&bench, bench.table.geometry().row(RowId(row)), 1);
@@ -75,7 +75,7 @@ fn reports_keep_what_they_are_asked_to_keep() {
     assert_eq!((stats.unverified_rows, stats.entries), (128, 0));
 }
 
-/// [R-ROW-1] A single flipped bit anywhere in a row is always reported, with its row, and nothing else is.
+/// [R-ROW-1] A single flipped bit anywhere in a row is always reported, with its row, and no other problem is.
 #[test]
 fn every_flipped_bit_of_a_row_is_reported() {
     let seed = 20_250_611;
@@ -102,8 +102,8 @@ fn every_flipped_bit_of_a_row_is_reported() {
     }
 }
 
-/// Does `damage`, and returns the kinds the check reports, what dead clients left included.
-fn kinds_after(bench: &Bench, damage: fn(&Bench), concurrency: Concurrency) -> Vec<ProblemKind> {
+/// Applies `damage`, and returns the kinds of problems that the check reports, including what dead clients left.
+fn kinds_after(bench: &Bench, damage: fn(&Bench), quiet: Quiet) -> Vec<ProblemKind> {
     damage(bench);
     let report = check(bench, concurrency);
     assert_eq!(report.problems.len() as u64, report.problems_total.min(50));
@@ -111,8 +111,8 @@ fn kinds_after(bench: &Bench, damage: fn(&Bench), concurrency: Concurrency) -> V
     all.inspect(|problem| println!("  {problem}")).map(|problem| problem.kind).collect()
 }
 
-/// Each damage has a table and a thread of its own, because a check that looks again mostly waits.
-fn provoke(damages: &[Damage], concurrency: Concurrency, provoked: &mut HashSet<ProblemKind>) {
+/// Tries each damage in a table and a thread of its own, because a repeated check mostly waits.
+fn provoke(damages: &[Damage], quiet: Quiet, provoked: &mut HashSet<ProblemKind>) {
     std::thread::scope(|scope| {
         for (kind, name, damage) in damages {
             scope.spawn(move || {

@@ -1,4 +1,4 @@
-//! Damage to what names its owner: locks, client slots, and the records in them.
+//! Damage to everything that names its owner: locks, client slots, and the records in them.
 
 use guira_check::ProblemKind;
 use guira_conformance::Bench;
@@ -27,7 +27,7 @@ pub const DAMAGES: &[Damage] = &[
     (ProblemKind::RecordDamaged, "a row beyond the last", |bench| seal_record(bench, RowId(128))),
 ];
 
-/// What is wrong only while nobody works.
+/// Damage that is a problem only while no client works.
 pub const QUIET_ONLY: &[Damage] = &[
     (ProblemKind::StuckLock, "of a client in use", |bench| hold_lock(bench, 3, 3)),
     (ProblemKind::UnfinishedCommit, "of a client in use", |bench| seal_record(bench, SOME_ROW)),

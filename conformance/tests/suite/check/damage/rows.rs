@@ -6,11 +6,11 @@ use guira_layout::{GENERATION_WORD, RowId, STATE_WORD, Superblock, TableState};
 
 use super::Damage;
 use super::entries::free_slot;
-use crate::check::table::{SOME_ROW, craft, xor};
+use crate::check::table::{SOME_ROW, forge, xor};
 
 pub const DAMAGES: &[Damage] = &[
     (ProblemKind::SuperblockDamaged, "a flipped bit", |bench| xor(bench, Addr::main(8 * 8), 1 << 20)),
-    (ProblemKind::SuperblockDamaged, "a strange state", |bench| xor(bench, Addr::main(STATE_WORD as u64 * 8), 1)),
+    (ProblemKind::SuperblockDamaged, "an unknown state", |bench| xor(bench, Addr::main(STATE_WORD as u64 * 8), 1)),
     (ProblemKind::SuperblockDamaged, "zeros", |bench| bench.store(Addr::main(0), &[0; 64])),
     (ProblemKind::SuperblockReplaced, "another incarnation", |bench| {
         let superblock = Superblock { incarnation: 1, ..bench.table.superblock().clone() };
@@ -37,20 +37,20 @@ pub const DAMAGES: &[Damage] = &[
         bench.store(bench.table.geometry().row(SOME_ROW), &bench.row_words(RowId(6)));
     }),
     (ProblemKind::RowLevel, "a level", |bench| {
-        craft(bench, SOME_ROW, |rows, words| words[rows.trailer_word()] |= 1 << 32);
+        forge(bench, SOME_ROW, |rows, words| words[rows.trailer_word()] |= 1 << 32);
     }),
     (ProblemKind::OccupancyBits, "entry 13 of 6", |bench| {
-        craft(bench, SOME_ROW, |rows, words| words[rows.trailer_word()] |= 1 << 49);
+        forge(bench, SOME_ROW, |rows, words| words[rows.trailer_word()] |= 1 << 49);
     }),
     (ProblemKind::TypeBits, "type of entry 13", |bench| {
-        craft(bench, SOME_ROW, |rows, words| words[rows.trailer_word()] |= 1 << 63);
+        forge(bench, SOME_ROW, |rows, words| words[rows.trailer_word()] |= 1 << 63);
     }),
     (ProblemKind::TypeBits, "type of a free entry", |bench| {
         let slot = free_slot(bench, SOME_ROW);
-        craft(bench, SOME_ROW, |rows, words| words[rows.trailer_word()] |= 1 << (50 + slot));
+        forge(bench, SOME_ROW, |rows, words| words[rows.trailer_word()] |= 1 << (50 + slot));
     }),
     (ProblemKind::FreeEntryNotZero, "a remnant", |bench| {
         let slot = free_slot(bench, SOME_ROW);
-        craft(bench, SOME_ROW, |rows, words| words[(slot + 1) * rows.entry_words() - 1] = 1);
+        forge(bench, SOME_ROW, |rows, words| words[(slot + 1) * rows.entry_words() - 1] = 1);
     }),
 ];

@@ -1,4 +1,4 @@
-//! Steps of a client outside of recoveries: how it comes in, waits, and commits.
+//! Steps of a client outside recoveries: taking a slot, waiting, and committing.
 
 use super::*;
 
@@ -13,14 +13,14 @@ impl Recovery {
         };
         let client = &mut state.clients[index];
         client.at = next;
-        // What is not needed any more does not tell states apart.
+        // State that is not needed any more is reset, so that it does not distinguish states.
         if matches!(next, Lock(_) | Done | Take) {
             (client.images, client.record) = ([[0; WORDS]; ROWS], None);
             (client.target, client.generation) = (if next == Take { client.target } else { client.slot }, 0);
         }
     }
 
-    /// One step of client `index` outside of its own commit and of recoveries.
+    /// Does one step of client `index` outside its own commit and recoveries.
     fn arrive(&self, state: &mut State, index: usize) -> At {
         let (at, target) = (state.clients[index].at, state.clients[index].target as usize);
         match at {
@@ -66,7 +66,7 @@ impl Recovery {
                 }
                 At::Claim
             }
-            // The proof is dropped, and the locks are taken anew: those that are not held.
+            // The proof is dropped, and locks that are not held are taken again.
             At::Finish => {
                 state.drop_proof(index);
                 let held = state.holders.iter().take_while(|holder| **holder == Some(index as u8));
@@ -76,7 +76,7 @@ impl Recovery {
         }
     }
 
-    /// One step of the client's own commit.
+    /// Does one step of the client's own commit.
     fn commit(&self, state: &mut State, index: usize) -> At {
         let (at, entry, slot) = (state.clients[index].at, ENTRY[index], state.clients[index].slot);
         let frees = index == 0;
@@ -135,7 +135,7 @@ impl Recovery {
         }
     }
 
-    /// Retirement, mark, release, in whatever order.
+    /// Does the retirement, mark and release, in the configured order.
     fn end_commit(&self, state: &mut State, index: usize, frees: bool) -> At {
         let slot = state.clients[index].slot;
         match state.clients[index].at {

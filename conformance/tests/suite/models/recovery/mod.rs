@@ -1,13 +1,15 @@
-//! A model of recovery: clients that die, recoverers that die, ids that are used again, and a reader that looks past.
+//! A model of recovery: clients that die, recoverers that die, ids that are reused, and a reader that reads through
+//! records.
 //!
-//! Two rows under a lock each. Every client changes one entry of both rows in one commit; any client but the last may
-//! die before each of its steps, in its own commit or while it recovers somebody, as often as the configuration says; a
-//! newcomer may take a slot that a death left, and commits under the same id again. The reader looks one key up twice.
-//! A WRITE of a row is one step a word; everything else that is one step below is one word of shared memory, or the
-//! client's alone, or cannot be told from one step: a record is read at once, because its seal carries its checksum, so
-//! that a mixture of two records does not decode. Liveness changes hands as the kernel's locks do.
+//! There are two rows under a lock each. Every client changes one entry of both rows in one commit; any client but the
+//! last may die before each of its steps, in its own commit or while it recovers another client, as often as the
+//! configuration says; a newcomer may take a slot that a death left, and commits under the same id again. The reader
+//! looks one key up twice. A WRITE of a row takes one step per word; everything else that is one step below is one word
+//! of shared memory, or the client's alone, or cannot be distinguished from one step: a record is read at once, because
+//! its seal has its checksum, so that a mixture of two records does not decode. Liveness changes hands as the kernel's
+//! locks do.
 //!
-//! What each step stands for, in `crates/rcuckoo/src` unless said otherwise:
+//! The steps stand for this code, in `crates/rcuckoo/src` unless stated otherwise:
 //!
 //! - [`At::Lock`]: `Client::acquire_in_order` (locks/acquire.rs): one lock a step, holding those before; R-LOCK-3.
 //! - [`At::Sample`]: `LockBatch` (locks/batch.rs): the rows, under their locks; R-LOCK-7.
@@ -25,12 +27,12 @@
 //! - [`At::Finish`]: the end of `Client::recover_if_dead`, which drops the proof; R-RECOVER-4.
 //! - [`At::Away`], [`At::Look`], [`At::Take`]: `Store::claim` and `Store::take` (`crates/guira/src/store.rs`),
 //!   `claim_slot` (table/session.rs); R-SLOT-1.
-//! - [`Reading`]: `Reader::sample_through_record` (lookup/read_through_record.rs); R-READ-9.
-//! - [`Action::Reuse`]: the owner of a chunk hands out a place whose mark says that it is free; R-EXTENT-4.
-//! - [`At::Rename`]: nothing; a recovery that a rule forbids.
+//! - [`Reading`]: `Reader::sample_past` (lookup/past.rs); R-READ-9.
+//! - [`Action::Reuse`]: the owner of a chunk reuses a place whose mark says that it is free; R-EXTENT-4.
+//! - [`At::Rename`]: no code; a recovery that a rule forbids.
 //!
-//! Left out: chunks (docs/decisions/0007), tries at all locks at once (they hold nothing while they wait), the sweep of
-//! lost marks.
+//! Not modelled: chunks (docs/decisions/0007), tries at all locks at once (they hold nothing while they wait), and the
+//! sweep of lost marks.
 
 mod clients;
 mod reader;
@@ -39,16 +41,16 @@ mod takeover;
 use stateright::{Model, Property};
 
 const ROWS: usize = 2;
-/// Of a row: two entries, version, checksum.
+/// Words of a row: two entries, version, checksum.
 const WORDS: usize = 4;
 const VERSION: usize = 2;
 const CHECKSUM: usize = 3;
 const SLOTS: usize = 3;
-/// Two that may die, one that does not, one that comes later.
+/// Clients: two that may die, one that does not, one that comes later.
 const CLIENTS: usize = 4;
 const LAST: usize = 2;
 const NEWCOMER: usize = 3;
-/// Which entry each of them changes.
+/// The entry that each client changes.
 const ENTRY: [usize; CLIENTS] = [0, 1, 1, 0];
 
 type Row = [u8; WORDS];
@@ -61,14 +63,14 @@ fn verifies(row: &Row) -> bool {
     row[CHECKSUM] == checksum(row)
 }
 
-/// One rule that is left out, or done the other way round.
+/// A rule that is left out, or reversed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Without {
-    /// Nothing: the protocol as it is.
+    /// No rule: the unmodified protocol.
     Nothing,
     /// A recoverer frees the slot before it releases the locks. // R-RECOVER-3
     LocksBeforeSlot,
-    /// Whoever waits takes the owner for dead, without asking. // R-RECOVER-1
+    /// A waiting client assumes that the owner is dead, without asking. // R-RECOVER-1
     Proof,
     /// A recoverer drops the proof once it has claimed the slot. // R-RECOVER-4
     ProofToTheEnd,
@@ -84,9 +86,9 @@ pub enum Without {
     SealBeforeRows,
     /// Clients and recoverers mark, then retire. // R-COMMIT-1, R-RECOVER-2
     RetirementBeforeMark,
-    /// A recoverer gives the dead client's locks its own id before it replays. // R-RECOVER-3
+    /// A recoverer writes its own id into the dead client's locks before it replays. // R-RECOVER-3
     DeadNameOnLocks,
-    /// A recoverer makes rows valid by computing their checksums anew. // R-RECOVER-6
+    /// A recoverer makes rows valid by computing new checksums. // R-RECOVER-6
     WritersChecksum,
     /// A recoverer keeps the locks it has. // R-RECOVER-5
     OwnLocksFirst,
@@ -96,7 +98,7 @@ pub enum Without {
     SecondSample,
 }
 
-/// What a client is about to do.
+/// The next step of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum At {
     Away,
@@ -127,11 +129,11 @@ pub enum At {
     Done,
 }
 
-/// Whether a client goes on.
+/// The condition of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Life {
-    Lives,
-    /// It will do nothing more, and counts as alive.
+pub enum Condition {
+    Running,
+    /// It does nothing more, and counts as alive.
     Stopped,
     Dead,
 }
@@ -139,20 +141,20 @@ pub enum Life {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Client {
     pub at: At,
-    pub life: Life,
+    pub condition: Condition,
     slot: u8,
-    /// Whom it suspects or recovers, and under which generation.
+    /// The client it suspects or recovers, and under which generation.
     target: u8,
     generation: u8,
     /// Rows as it read or computed them.
     images: [Row; ROWS],
     /// The record it read.
     record: Option<Record>,
-    /// Locks it found under the dead client's id.
+    /// Locks that it found under the dead client's id.
     found: [bool; ROWS],
 }
 
-/// The deltas of both rows: which entry, and the words that change.
+/// The deltas of both rows: the entry, and the words that change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
     entry: u8,
@@ -178,7 +180,7 @@ pub enum SlotState {
     Recovering,
 }
 
-/// The words of a slot that say whose record it has, and whether it is sealed.
+/// The words of a slot that identify its record, and say whether it is sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Head {
     state: SlotState,
@@ -190,19 +192,19 @@ pub struct Head {
 pub struct Slot {
     head: Head,
     record: Option<Record>,
-    /// Which client has its liveness: the client in it, or one that recovers that.
+    /// The client that holds the slot's liveness: the client in it, or one that recovers it.
     liveness: Option<u8>,
 }
 
-/// A place that the first client's commit frees.
+/// The state of the extent that the first client's commit frees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum ExtentState {
     Allocated,
     Marked,
     Reused,
 }
 
-/// A word of the reader's lookup.
+/// The progress of the reader's lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Reading {
     /// This word of the row, for the first time.
@@ -212,7 +214,7 @@ pub enum Reading {
     /// This word, for the second time.
     Again(u8),
     Head,
-    /// Nothing came of it: once more when something has changed.
+    /// No result: the reader retries when something has changed.
     Retry,
     Done,
 }
@@ -224,45 +226,45 @@ pub struct Reader {
     owner: u8,
     head: Head,
     record: Option<Record>,
-    /// What the lookup may not fall behind.
+    /// The oldest value that the lookup may return.
     floor: u8,
     lookups: u8,
 }
 
-/// What a step did that it must never do.
+/// A forbidden effect of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wrong {
-    /// Wrote a row under a lock that neither it nor the dead client it recovers holds.
+    /// It wrote a row under a lock that neither it nor the dead client it recovers holds.
     Write,
-    /// Released somebody else's lock.
+    /// It released another client's lock.
     Release,
-    /// Marked a place that was in use again.
+    /// It marked a place that was in use again.
     Mark,
-    /// Found, under its locks, a row that does not verify.
+    /// It found, under its locks, a row that does not verify.
     Torn,
-    /// Returned a value older than one that was acknowledged or returned before, or one nobody wrote.
+    /// It returned a value older than one that was acknowledged or returned before, or one that was never written.
     Lookup,
 }
 
-/// Shared memory, the clients, and what is remembered for judging.
+/// The state: shared memory, the clients, and history variables for the properties.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     rows: [Row; ROWS],
     locks: [u8; ROWS],
     slots: [Slot; SLOTS],
-    place: Place,
+    extent: ExtentState,
     pub clients: [Client; CLIENTS],
     pub reader: Option<Reader>,
     deaths: u8,
     stops: u8,
-    /// Which client took each lock.
+    /// The client that took each lock.
     holders: [Option<u8>; ROWS],
-    /// Commits that were sealed, by entry: each has to take effect, once.
+    /// Sealed commits, by entry: each has to take effect, once.
     sealed: [u8; 2],
-    /// Commits of the first entry that were acknowledged.
+    /// Acknowledged commits of the first entry.
     acknowledged: u8,
     wrong: Option<Wrong>,
-    /// Whether a recoverer went on where another one died.
+    /// Whether a recoverer continued where another one died.
     was_repeated: bool,
 }
 
@@ -280,15 +282,15 @@ pub enum Action {
     Reuse,
 }
 
-/// How much may happen, and which rule is broken.
+/// The configuration: bounds of what may happen, and the rule that is broken.
 #[derive(Clone, Debug)]
 pub struct Recovery {
     pub without: Without,
     pub deaths: u8,
     pub stops: u8,
-    /// Which clients take part.
+    /// The clients that take part.
     pub clients: [bool; CLIENTS],
-    /// Lookups of the reader; none, and there is none.
+    /// Lookups of the reader; 0 for no reader.
     pub lookups: u8,
 }
 
@@ -304,7 +306,7 @@ impl State {
             Some(holder) if holder == client => true,
             Some(holder) => {
                 let holder = &self.clients[holder];
-                me.at.is_recovery() && holder.life == Life::Dead && holder.slot == me.target
+                me.at.is_recovery() && holder.condition == Condition::Dead && holder.slot == me.target
             }
             None => false,
         }
@@ -318,7 +320,7 @@ impl State {
         self.rows[row][word] = self.clients[client].images[row][word];
     }
 
-    /// A FETCH-ADD of minus `owner`.
+    /// Does a FETCH-ADD of minus `owner`.
     fn release(&mut self, client: usize, row: usize, owner: u8) {
         if !self.may_change(client, row) {
             self.wrong = Some(Wrong::Release);
@@ -328,9 +330,9 @@ impl State {
     }
 
     fn mark(&mut self) {
-        match self.place {
-            Place::Reused => self.wrong = Some(Wrong::Mark),
-            Place::Allocated | Place::Marked => self.place = Place::Marked,
+        match self.extent {
+            ExtentState::Reused => self.wrong = Some(Wrong::Mark),
+            ExtentState::Allocated | ExtentState::Marked => self.extent = ExtentState::Marked,
         }
     }
 
@@ -338,7 +340,7 @@ impl State {
         &mut self.slots[slot as usize].head
     }
 
-    /// Everything that `client` has the liveness of is free to take.
+    /// Releases every slot whose liveness `client` holds.
     fn drop_liveness(&mut self, client: usize) {
         for slot in &mut self.slots {
             slot.liveness = slot.liveness.filter(|holder| *holder as usize != client);
@@ -350,7 +352,7 @@ impl State {
         *liveness = liveness.filter(|holder| *holder as usize != client);
     }
 
-    /// Lookups that ended may not be followed by one that finds an older value.
+    /// Records the value of a lookup: it must not be older than the value of one that ended before.
     fn found(&mut self, value: u8) {
         let (sealed, acknowledged) = (self.sealed[0], self.acknowledged);
         let Some(reader) = &mut self.reader else { return };
@@ -370,7 +372,7 @@ impl At {
     }
 }
 
-/// Words of the rows of a commit.
+/// Words in the rows of a commit.
 const ROW_STEPS: u8 = (ROWS * WORDS) as u8;
 
 impl Recovery {
@@ -392,7 +394,7 @@ impl Recovery {
         }
     }
 
-    /// Whether the lock that client `index` asked about is somebody else's by now, or free.
+    /// Whether the lock that client `index` asked about is free or held by another client by now.
     fn can_return(state: &State, index: usize) -> bool {
         let client = &state.clients[index];
         match client.at {
@@ -408,19 +410,19 @@ impl Recovery {
         owner != id(client.slot) && (1..=SLOTS as u8).contains(&owner)
     }
 
-    /// Steps that somebody takes who lives and goes on.
+    /// Adds the steps of clients that live and continue.
     fn progress(&self, state: &State, actions: &mut Vec<Action>) {
-        for index in (0..CLIENTS).filter(|index| state.clients[*index].life == Life::Lives) {
+        for index in (0..CLIENTS).filter(|index| state.clients[*index].condition == Condition::Running) {
             let client = index as u8;
             actions.extend(self.can_go(state, index).then_some(Action::Go(client)));
             actions.extend(Recovery::can_return(state, index).then_some(Action::Return(client)));
             actions.extend(Recovery::can_suspect(state, index).then_some(Action::Suspect(client)));
         }
         actions.extend(Recovery::can_read(state).then_some(Action::Read));
-        actions.extend((state.place == Place::Marked).then_some(Action::Reuse));
+        actions.extend((state.extent == ExtentState::Marked).then_some(Action::Reuse));
     }
 
-    /// Whether nothing happens any more although somebody who goes on has not finished.
+    /// Whether no step is possible although a client that continues has not finished.
     fn is_stuck(&self, state: &State) -> bool {
         let mut actions = Vec::new();
         self.progress(state, &mut actions);
@@ -433,35 +435,35 @@ impl Recovery {
             _ => true,
         };
         let reads = state.reader.as_ref().is_some_and(|reader| reader.at != Reading::Done);
-        reads || state.clients.iter().filter(|client| client.life == Life::Lives).any(waits)
+        reads || state.clients.iter().filter(|client| client.condition == Condition::Running).any(waits)
     }
 
-    /// Whether a lock is kept by somebody who stands still in his own commit, or in the recovery of who holds it, or
-    /// by one who waits for such a lock.
+    /// Whether a lock is kept by a client that is stopped in its own commit or in the recovery of the lock's holder, or
+    /// by one that waits for such a lock.
     fn is_kept(state: &State, lock: usize, depth: usize) -> bool {
         let Some(holder) = state.holders[lock].map(|holder| &state.clients[holder as usize]) else { return false };
-        match (holder.life, holder.at) {
-            (Life::Stopped, at) => !at.is_recovery(),
-            (Life::Dead, _) => {
+        match (holder.condition, holder.at) {
+            (Condition::Stopped, at) => !at.is_recovery(),
+            (Condition::Dead, _) => {
                 let recoverer = state.slots[holder.slot as usize].liveness;
-                recoverer.is_some_and(|recoverer| state.clients[recoverer as usize].life == Life::Stopped)
+                recoverer.is_some_and(|recoverer| state.clients[recoverer as usize].condition == Condition::Stopped)
             }
-            (Life::Lives, At::Lock(next) | At::Met(next) | At::Asked(next)) if depth > 0 => {
+            (Condition::Running, At::Lock(next) | At::Met(next) | At::Asked(next)) if depth > 0 => {
                 Recovery::is_kept(state, next as usize, depth - 1)
             }
-            (Life::Lives, _) => false,
+            (Condition::Running, _) => false,
         }
     }
 }
 
-/// The properties by name; what must hold of every state, and what must happen in some.
+/// Names of the properties: what must hold in every state, and what must happen in some.
 pub const WHOLE: &str = "a row whose lock is free holds every sealed commit once";
 pub const LOCKED: &str = "rows are written under their locks, and locks released by their holders";
 pub const MARKED: &str = "a place in use again is not marked";
-pub const TORN: &str = "nobody finds a torn row under its own locks";
+pub const TORN: &str = "no client finds a torn row under its own locks";
 pub const READ: &str = "lookups are linearizable";
-pub const DONE: &str = "nobody is stuck";
-const REPEATED: &str = "a recoverer goes on where another one died";
+pub const DONE: &str = "no client is stuck";
+const REPEATED: &str = "a recoverer continues where another one died";
 const REPLAYED: &str = "a commit whose client died takes effect";
 const AGAIN: &str = "an id is used again";
 const PAST: &str = "a reader finds a value whose row is half written";
@@ -483,7 +485,7 @@ impl Model for Recovery {
                 NEWCOMER => At::Away,
                 _ => At::Lock(0),
             },
-            life: Life::Lives,
+            condition: Condition::Running,
             slot: (index % SLOTS) as u8,
             target: (index % SLOTS) as u8,
             generation: 0,
@@ -504,7 +506,7 @@ impl Model for Recovery {
             rows: std::array::from_fn(image),
             locks: [0; ROWS],
             slots: std::array::from_fn(|slot| Slot { head, record: None, liveness: Some(slot as u8) }),
-            place: Place::Allocated,
+            extent: ExtentState::Allocated,
             clients: std::array::from_fn(client),
             reader: (self.lookups > 0).then_some(reader),
             deaths: 0,
@@ -520,7 +522,7 @@ impl Model for Recovery {
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         self.progress(state, actions);
         for (index, client) in state.clients.iter().enumerate().filter(|(index, _)| *index != LAST) {
-            if client.life == Life::Lives && !matches!(client.at, At::Away | At::Done) {
+            if client.condition == Condition::Running && !matches!(client.at, At::Away | At::Done) {
                 actions.extend((state.deaths < self.deaths).then_some(Action::Die(index as u8)));
                 actions.extend((state.stops < self.stops).then_some(Action::Stop(index as u8)));
             }
@@ -545,15 +547,15 @@ impl Model for Recovery {
             }
             Action::Die(client) => {
                 state.deaths += 1;
-                state.clients[client as usize].life = Life::Dead;
+                state.clients[client as usize].condition = Condition::Dead;
                 state.drop_liveness(client as usize);
             }
             Action::Stop(client) => {
                 state.stops += 1;
-                state.clients[client as usize].life = Life::Stopped;
+                state.clients[client as usize].condition = Condition::Stopped;
             }
             Action::Read => self.read(&mut state),
-            Action::Reuse => state.place = Place::Reused,
+            Action::Reuse => state.extent = ExtentState::Reused,
         }
         Some(state)
     }
@@ -576,7 +578,7 @@ impl Model for Recovery {
             (
                 self.deaths > 0,
                 Property::sometimes(REPLAYED, |_, state: &State| {
-                    state.clients[0].life == Life::Dead && state.locks == [0; ROWS] && state.sealed[0] > 0
+                    state.clients[0].condition == Condition::Dead && state.locks == [0; ROWS] && state.sealed[0] > 0
                 }),
             ),
             (
@@ -586,7 +588,7 @@ impl Model for Recovery {
             (
                 self.clients[NEWCOMER],
                 Property::sometimes(AGAIN, |_, state: &State| {
-                    state.clients[NEWCOMER].at == At::Done && state.clients[NEWCOMER].life == Life::Lives
+                    state.clients[NEWCOMER].at == At::Done && state.clients[NEWCOMER].condition == Condition::Running
                 }),
             ),
             (

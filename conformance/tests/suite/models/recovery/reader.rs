@@ -3,7 +3,8 @@
 use super::*;
 
 impl Recovery {
-    /// The reader samples again when something of what it saw has changed: until then it would see the same.
+    /// Whether the reader may take a step: it retries only when something of what it saw has changed, because it would
+    /// see the same until then.
     pub(super) fn can_read(state: &State) -> bool {
         let Some(reader) = &state.reader else { return false };
         let owner = (reader.owner as usize).checked_sub(1).and_then(|slot| state.slots.get(slot));
@@ -18,7 +19,7 @@ impl Recovery {
         }
     }
 
-    /// One step of the reader.
+    /// Does one step of the reader.
     pub(super) fn read(&self, state: &mut State) {
         let (row, locks, acknowledged) = (state.rows[0], state.locks, state.acknowledged);
         let Some(reader) = &mut state.reader else { return };
@@ -63,7 +64,7 @@ impl Recovery {
         };
     }
 
-    /// What the reader makes of its second sample, and of the head that it reads now.
+    /// Completes the second sample by the record, and checks the head that it reads now.
     fn complete(&self, state: &mut State) {
         let Some(reader) = &mut state.reader else { return };
         let Some(record) = reader.record.take() else { return };

@@ -1,9 +1,9 @@
-//! Steps of whoever recovers a dead client.
+//! Steps of a client that recovers a dead one.
 
 use super::*;
 
 impl Recovery {
-    /// One step of a recovery.
+    /// Does one step of a recovery.
     pub(super) fn recover(&self, state: &mut State, index: usize) -> At {
         let (at, target) = (state.clients[index].at, state.clients[index].target);
         let generation = state.clients[index].generation;
@@ -55,7 +55,7 @@ impl Recovery {
         }
     }
 
-    /// The rows of the record, its retirement, its mark.
+    /// Replays the rows of the record, its retirement, and its mark.
     fn replay(&self, state: &mut State, index: usize) -> At {
         let (at, target) = (state.clients[index].at, state.clients[index].target);
         let frees = state.clients[index].record.is_some_and(|record| record.frees);
@@ -68,7 +68,7 @@ impl Recovery {
                 for (row, image) in client.images.iter_mut().enumerate() {
                     match client.record {
                         Some(record) => record.apply(row, image),
-                        // Blessed, if the dead client holds its lock.
+                        // The checksum is computed anew, if the dead client holds the row's lock.
                         None if locks[row] == id(target) => image[CHECKSUM] = checksum(image),
                         None => {}
                     }
@@ -76,7 +76,7 @@ impl Recovery {
                 At::Rewrite(0)
             }
             At::Rewrite(step) => {
-                // Rows that are to be blessed are those whose locks the dead client holds.
+                // Rows to be given new checksums are those whose locks the dead client holds.
                 if state.clients[index].record.is_some() || state.may_change(index, step as usize / WORDS) {
                     state.write(index, step);
                 }
@@ -105,7 +105,7 @@ impl Recovery {
         }
     }
 
-    /// The scan of the locks, and the release of those that were found under the dead client's id.
+    /// Scans the locks, and releases those that were found under the dead client's id.
     fn release_locks(&self, state: &mut State, index: usize) -> At {
         let client = &state.clients[index];
         let name = if self.is_without(Without::DeadNameOnLocks) { client.slot } else { client.target };

@@ -1,0 +1,150 @@
+//! A monitor of a run's events: it checks the table's invariants whenever no lock is held, and notes who recovers which
+//! slot.
+//!
+//! While no lock is held, no client is in the middle of a change, so every row must verify, every key must stand once,
+//! and every extent must be whole. After each step that leaves no lock held, [`check_rows`] checks the rows written
+//! since the previous check, the extents their entries refer to, and the rows where other copies of their keys could
+//! be; once in [`WHOLE_EVERY`] such steps [`check_table`] checks everything. Unwritten rows have not changed, so this
+//! finds what a check of every row after every step would find, except for an extent that is overwritten or whose chunk
+//! is taken while the row that refers to it is not written: that is found by the next check of everything.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use guira_check::{CheckOptions, Concurrency, ProblemKind, check_rows, check_table};
+use guira_fabric::memory::Ordering;
+use guira_fabric::{Addr, Profile, Region, Space};
+use guira_fabric_sim::{Event, EventKind, Part};
+use guira_layout::{RowId, SlotState, SlotWord};
+
+use crate::{Bench, block_on};
+
+/// Checks of rows between two checks of the whole table.
+const WHOLE_EVERY: u64 = 64;
+
+/// Counts of a monitor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MonitorStats {
+    /// Steps that left no lock held, after rows were written.
+    pub unlocked_steps: u64,
+    /// Rows checked after these steps.
+    pub rows: u64,
+    /// Checks of the whole table.
+    pub whole: u64,
+    /// Clients that died while they recovered another one.
+    pub recoverer_deaths: u64,
+    /// Batches whose remainder was dropped because another client wanted their client's slot.
+    pub fenced: u64,
+}
+
+/// The monitor of one run.
+pub struct Monitor {
+    bench: Bench,
+    /// Locks held in each word.
+    held: Vec<u32>,
+    held_total: u64,
+    written: BTreeSet<u64>,
+    /// The client that recovers each slot.
+    recoverers: BTreeMap<u16, u32>,
+    /// Whether memory was damaged, after which nothing can be expected.
+    is_damaged: bool,
+    stats: MonitorStats,
+    problem: Option<String>,
+}
+
+impl Monitor {
+    /// Creates a monitor of `bench`, where no lock is held.
+    pub fn new(bench: &Bench) -> Monitor {
+        Monitor {
+            bench: Bench { region: bench.region.with_caps(Profile::Shm.caps()), table: Arc::clone(&bench.table) },
+            held: vec![0; bench.table.locks().words() as usize],
+            held_total: 0,
+            written: BTreeSet::new(),
+            recoverers: BTreeMap::new(),
+            is_damaged: false,
+            stats: MonitorStats::default(),
+            problem: None,
+        }
+    }
+
+    /// Returns the counts and the first violation.
+    pub fn result(&self) -> (MonitorStats, Option<String>) {
+        (self.stats, self.problem.clone())
+    }
+
+    /// Processes an event, and checks the table if it is due.
+    pub fn see(&mut self, event: &Event) {
+        match &event.kind {
+            EventKind::Write(part) | EventKind::Swap(part) | EventKind::Add(part) => {
+                self.note_change(event, part);
+                if self.held_total == 0 && !self.written.is_empty() {
+                    self.check(event);
+                }
+            }
+            EventKind::Died => {
+                let recovered = self.recoverers.values().filter(|client| **client == event.client);
+                self.stats.recoverer_deaths += u64::from(recovered.count() > 0);
+            }
+            What::Fenced => self.stats.fenced += 1,
+            What::Restarted | What::Flipped(..) => self.is_damaged = true,
+            _ => {}
+        }
+    }
+
+    fn note_change(&mut self, event: &Event, part: &Part) {
+        let (table, word) = (Arc::clone(&self.bench.table), part.addr.word());
+        if part.addr.space() == Space::Device {
+            if let Some(held) = self.held.get_mut(word as usize) {
+                let value = self.bench.region.memory().device[word as usize].load(Ordering::Relaxed);
+                let now = table.locks().all_held(word, value).count() as u32;
+                self.held_total = self.held_total + u64::from(now) - u64::from(*held);
+                *held = now;
+            }
+            return;
+        }
+        let (first, row_words) = (table.geometry().row(RowId(0)).word(), table.rows().row_words() as u64);
+        let end = first + row_words * table.config().rows;
+        if word >= first && word < end {
+            self.written.insert((word - first) / row_words);
+        } else if let (EventKind::Swap(_), Some(slot)) = (&event.kind, self.slot_at(part.addr)) {
+            let value = self.bench.region.memory().main[word as usize].load(Ordering::Relaxed);
+            match SlotWord::decode(value).map(|word| word.state) {
+                Some(SlotState::Recovering) => self.recoverers.insert(slot, event.client),
+                _ => self.recoverers.remove(&slot),
+            };
+        }
+    }
+
+    /// Returns the slot whose state word is at `addr`.
+    fn slot_at(&self, addr: Addr) -> Option<u16> {
+        let (table, words) = (&self.bench.table, self.bench.table.geometry().slot_words() as u64);
+        let from = addr.word().checked_sub(table.geometry().slot(0).word())?;
+        let slot = u16::try_from(from / words).ok().filter(|slot| *slot < table.config().max_clients)?;
+        (from % words == SlotWord::WORD as u64).then_some(slot)
+    }
+
+    fn check(&mut self, event: &Event) {
+        let rows: Vec<RowId> = std::mem::take(&mut self.written).into_iter().map(RowId).collect();
+        if self.is_damaged || self.problem.is_some() {
+            return;
+        }
+        self.stats.unlocked_steps += 1;
+        self.stats.rows += rows.len() as u64;
+        let (mut lane, table) = (self.bench.region.lane(), &self.bench.table);
+        let problems = if self.stats.unlocked_steps.is_multiple_of(WHOLE_EVERY) {
+            self.stats.whole += 1;
+            let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
+            let report = block_on(check_table(&mut lane, table, &options, &mut |_| ())).expect("the heap reads");
+            // Clients may be in the middle of recoveries, whose slots and chunks are between two owners.
+            let under_way = [ProblemKind::UnfinishedRecovery, ProblemKind::ChunkOwner];
+            report.problems.into_iter().filter(|problem| !under_way.contains(&problem.kind)).collect()
+        } else {
+            block_on(check_rows(&mut lane, table, &rows)).expect("the heap reads")
+        };
+        if !problems.is_empty() {
+            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            self.problem =
+                Some(format!("no lock is held after \"{event}\", but the table has problems: {}", lines.join("; ")));
+        }
+    }
+}
