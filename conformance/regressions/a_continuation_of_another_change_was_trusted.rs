@@ -54,7 +54,7 @@ fn put(value: &[u8]) -> Change<'_> {
 }
 
 /// Puts keys until a put has to be handed over, with both of its rows locked, sampled and full.
-fn begin(client: &mut TestClient<FickleLane>) -> (Vec<u8>, Rest) {
+fn begin(client: &mut TestClient<FickleLane>) -> (Vec<u8>, Continuation) {
     for key in (0..KEYS).map(|i| i.to_le_bytes().to_vec()) {
         match client.begin(&key, &put(b"1")) {
             Begun::Done(changed) => assert_eq!(changed.outcome, Outcome::Inserted),
@@ -65,7 +65,7 @@ fn begin(client: &mut TestClient<FickleLane>) -> (Vec<u8>, Rest) {
     panic!("no put needs a path");
 }
 
-fn finish(client: &mut TestClient<FickleLane>, key: &[u8], change: Change<'_>, rest: Rest) -> Changed {
+fn finish(client: &mut TestClient<FickleLane>, key: &[u8], change: Change<'_>, rest: Continuation) -> Changed {
     client.finish(key, change, rest).expect("no other client is in the way")
 }
 

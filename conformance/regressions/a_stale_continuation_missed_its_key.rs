@@ -18,7 +18,7 @@ const KEYS: u64 = 10_000;
 
 /// Creates a table so full that a put has to move others, and a client that has begun this put; returns its key and
 /// continuation.
-fn with_continuation() -> (Bench, TestClient, [u8; 8], Rest) {
+fn with_continuation() -> (Bench, TestClient, [u8; 8], Continuation) {
     let bench = Bench::of_rows(Preset::Hardened, "bytes:64", 64, Profile::Shm, 3);
     let mut client = bench.client(0);
     for key in (0..KEYS).map(u64::to_le_bytes) {
@@ -31,7 +31,7 @@ fn with_continuation() -> (Bench, TestClient, [u8; 8], Rest) {
     panic!("no put needs a path");
 }
 
-fn finish(client: &mut TestClient, key: &[u8], change: Change<'_>, rest: Rest) -> Outcome {
+fn finish(client: &mut TestClient, key: &[u8], change: Change<'_>, rest: Continuation) -> Outcome {
     client.finish(key, change, rest).expect("no other client is in the way").outcome
 }
 

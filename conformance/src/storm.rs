@@ -355,7 +355,7 @@ impl Shared {
     }
 
     /// Records a violation: no operation has a reason to fail here.
-    fn fail(&self, begun: Option<Begun>, what: String) -> bool {
+    fn fail(&self, begun: Option<PendingOperation>, what: String) -> bool {
         if let Some(begun) = begun {
             self.history.borrow_mut().fail(begun);
         }
@@ -384,7 +384,7 @@ async fn recover_the_dead(region: SimRegion, shared: Rc<Shared>) {
 /// Checks the table once all dead clients are recovered.
 fn audit(bench: &Bench, shared: &Shared, keys: u64) {
     let (bench, mut stats) = (bench.under(Profile::Shm), shared.stats.borrow_mut());
-    let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
+    let options = CheckOptions { concurrency: Concurrency::Exclusive, ..CheckOptions::default() };
     let mut lane = bench.region.lane();
     let report = block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ())).expect("the heap reads");
     stats.wrong.extend(report.problems.iter().map(|problem| format!("at the end: {problem}")));

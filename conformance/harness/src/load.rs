@@ -104,7 +104,7 @@ fn lines_of(data: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Returns the records of a reader, of any length, as a table of byte strings takes them.
 fn records<R: BufRead>(reader: R, format: Option<InputFormat>) -> Records<R> {
-    let fit = Fit::new(BYTES, Notation::Bytes).expect("every format takes bytes");
+    let fit = RecordEncoder::new(BYTES, Notation::Bytes).expect("every format takes bytes");
     Records::new(reader, "input", format, fit).expect("the beginning can be read")
 }
 

@@ -44,7 +44,7 @@ fn owner_is_not_poison(case: &Case, owner: OwnerId) {
     assert!(!locks.is_poison(owner), "{owner} of {} is poison", case.config().max_clients);
     let poisoned = held_in(case, 0, locks.poison());
     assert!(poisoned.iter().all(|(_, holds)| u32::from(holds.0) == (1 << case.config().lock_bits) - 1));
-    assert_eq!(poisoned.iter().all(|(_, holds)| locks.is_poison(*holds)), locks.names_owners());
+    assert_eq!(poisoned.iter().all(|(_, holds)| locks.is_poison(*holds)), locks.has_owner_ids());
     assert_eq!(owner.slot().map(OwnerId::of_slot), Some(owner));
 }
 
@@ -70,7 +70,7 @@ fn take_and_release(case: &Case, lock: LockId, owner: OwnerId, neighbours: u64) 
     let poisoned = (locks.poison()).wrapping_add(locks.release_addend(owner, mask));
     let left = locks.first_held(word, poisoned, mask);
     let stays = left.is_some_and(|(_, owner)| locks.is_poison(owner));
-    assert_eq!(stays, locks.names_owners(), "a poisoned lock that is released is neither free nor owned");
+    assert_eq!(stays, locks.has_owner_ids(), "a poisoned lock that is released is neither free nor owned");
 }
 
 /// Returns seeds: words of each table that are free, held by one or several clients, poisoned, and with bits that

@@ -67,7 +67,7 @@ pub fn preset(data: &[u8]) -> Answer {
     };
     let derived = derived(&options, preset.config(&options));
     if let Some(config) = &derived {
-        assert!(config.slots() >= options.capacity, "the table has room for the requested keys");
+        assert!(config.max_entries() >= options.capacity, "the table has room for the requested keys");
     }
     let rows = options.capacity;
     if let Some(config) = self::derived(&options, preset.config_of_rows(rows, &options)) {

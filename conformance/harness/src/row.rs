@@ -83,7 +83,7 @@ fn examine(case: &Case, words: &[u64], probe: &Probe<'_>) {
             assert!(!rows.inline_value_is(words, slot, &value), "another value");
         }
         let extent = case.config().format.has_extents() && trailer.extents() >> slot & 1 != 0;
-        assert_eq!(rows.placement(words, slot) == Placement::Extent, extent);
+        assert_eq!(rows.entry_kind(words, slot) == EntryKind::Extent, extent);
         if extent {
             let extent = rows.extent_of(words, slot);
             let mut again = vec![0; rows.entry_words()];
@@ -174,7 +174,7 @@ fn store_and_free(case: &Case, at: RowId, words: &mut [u64], slot: usize, entry:
     for placement in [EntryKind::Inline, EntryKind::Extent] {
         let before = words.to_vec();
         rows.put_entry(words, slot, entry, placement);
-        let types = if placement == Placement::Extent { bit } else { 0 };
+        let types = if placement == EntryKind::Extent { bit } else { 0 };
         only_this_slot_changed(case, words, &before, slot, entry, (bit, types));
         rows.finish(at, words);
         rows.verify(at, words).expect("a finished row verifies");

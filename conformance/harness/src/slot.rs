@@ -222,7 +222,7 @@ fn record(case: &Case, words: &[u64], row: &[u64], cut: u64) -> Answer {
     }
     for delta in &decoded {
         let after = completes(case, delta, row, cut);
-        rebuilt.push(&case.rows, delta.row, delta.slot.into(), &after);
+        rebuilt.push(&case.rows, delta.row, delta.index.into(), &after);
     }
     rebuilt.seal(case.rows.sums(), seal.sequence());
     if is_canonical(words, &encoded) {
@@ -235,7 +235,7 @@ fn record(case: &Case, words: &[u64], row: &[u64], cut: u64) -> Answer {
 /// and however often; returns that row. // [R-COMMIT-3]
 fn completes(case: &Case, delta: &Delta<'_>, before: &[u64], cut: u64) -> Vec<u64> {
     let rows = &case.rows;
-    assert!(usize::from(delta.slot) < rows.entries(), "a delta's slot exists");
+    assert!(usize::from(delta.index) < rows.entries(), "a delta's slot exists");
     let mut after = before.to_vec();
     delta.apply(rows, &mut after);
     let occupied = delta.trailer[0] >> 36 >> delta.index & 1 != 0;
@@ -287,7 +287,7 @@ pub(super) fn seeds() -> Vec<Seed> {
             let mut entry = vec![0x1111 * u64::from(change); rows.entry_words()];
             if change == 2 && case.config().format.has_extents() {
                 rows.encode_extent_entry(&mut entry, &run_at_first_chunk(&case));
-                rows.put_entry(&mut row, slot, &entry, Placement::Extent);
+                rows.put_entry(&mut row, slot, &entry, EntryKind::Extent);
             } else if change % 2 == 0 {
                 rows.put_entry(&mut row, slot, &entry, EntryKind::Inline);
             }

@@ -242,7 +242,7 @@ impl SimClient {
         let key = table.key(key).map_err(|kind| kind.during(operation))?;
         let placement = table.place(&key, value.len()).map_err(|kind| kind.during(operation))?;
         let Some(extents) = &mut self.extents else { return Ok(None) };
-        if placement == Placement::Inline {
+        if placement == EntryKind::Inline {
             extents.maintain(&mut self.lane).await.map_err(ExtentError::Fabric)?;
             return Ok(None);
         }

@@ -36,9 +36,9 @@ pub fn describe(run: &Run) -> String {
         .iter()
         .filter(|event| !is_access(event) && !is_routine(event))
         .for_each(|event| line(&event.to_string()));
-    if let Some(refusal) = &run.refusal {
-        let key = match refusal {
-            HistoryError::NotLinearizable(impossible) => impossible.key,
+    if let Some(error) = &run.history_error {
+        let key = match error {
+            HistoryError::NotLinearizable(violation) => violation.key,
             HistoryError::Undecided { key, .. } => *key,
         };
         let [first, second] = run.rows_of(key);

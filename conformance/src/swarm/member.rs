@@ -272,7 +272,7 @@ impl Member {
     }
 
     /// Records a lookup that ended, and returns the value's number.
-    fn end_lookup(&self, region: &SimRegion, begun: Begun, key: u64, found: Option<&[u8]>) -> Option<u64> {
+    fn end_lookup(&self, region: &SimRegion, begun: PendingOperation, key: u64, found: Option<&[u8]>) -> Option<u64> {
         let number = found.and_then(|found| self.number_of(key, found));
         match (found, number) {
             (None, _) => self.end(region, begun, Answer::Absent),
@@ -388,7 +388,7 @@ impl Member {
         let swap = |value| Change::Swap(Expected::Unchanged(token), value);
         match client.change_value(&key_bytes(key), &bytes, Operation::CompareAndSwap, swap).await {
             // A token may fail because of a neighbour's change, which says nothing about the key.
-            Ok(Outcome::Different) => self.shared.history.borrow_mut().withdraw(begun),
+            Ok(Outcome::Different) => self.shared.history.borrow_mut().fail(begun),
             Ok(outcome) => self.end(region, begun, answer_of(begun_swap(expected, new), outcome)),
             Err(failure) => return self.fail(region, begun, failure),
         }
@@ -432,7 +432,7 @@ impl Member {
     }
 
     /// Records a change that failed: as pending if it may have had an effect.
-    fn fail(&mut self, region: &SimRegion, begun: Begun, failure: Failure) -> Result<(), Stop> {
+    fn fail(&mut self, region: &SimRegion, begun: PendingOperation, failure: Failure) -> Result<(), Stop> {
         match failure.effect() {
             Effect::None => self.shared.history.borrow_mut().fail(begun),
             Effect::Done => self.end(region, begun, Answer::Done),

@@ -85,8 +85,8 @@ impl Monitor {
                 let recovered = self.recoverers.values().filter(|client| **client == event.client);
                 self.stats.recoverer_deaths += u64::from(recovered.count() > 0);
             }
-            What::Fenced => self.stats.fenced += 1,
-            What::Restarted | What::Flipped(..) => self.is_damaged = true,
+            EventKind::Fenced => self.stats.fenced += 1,
+            EventKind::Restarted | EventKind::Flipped(..) => self.is_damaged = true,
             _ => {}
         }
     }
@@ -133,7 +133,7 @@ impl Monitor {
         let (mut lane, table) = (self.bench.region.lane(), &self.bench.table);
         let problems = if self.stats.unlocked_steps.is_multiple_of(WHOLE_EVERY) {
             self.stats.whole += 1;
-            let options = CheckOptions { quiet: Quiet::NobodyWorks, ..CheckOptions::default() };
+            let options = CheckOptions { concurrency: Concurrency::Exclusive, ..CheckOptions::default() };
             let report = block_on(check_table(&mut lane, table, &options, &mut |_| ())).expect("the heap reads");
             // Clients may be in the middle of recoveries, whose slots and chunks are between two owners.
             let under_way = [ProblemKind::UnfinishedRecovery, ProblemKind::ChunkOwner];

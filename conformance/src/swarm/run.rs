@@ -43,7 +43,7 @@ pub struct Run {
     /// Violations; empty if the run passed.
     pub wrong: Vec<String>,
     /// The linearizability violation, if any.
-    pub refusal: Option<Refusal>,
+    pub history_error: Option<HistoryError>,
 }
 
 /// Runs `seed`, and keeps the last `keep_events` events.
@@ -115,21 +115,21 @@ pub fn run_seen(
     wrong.extend(problem);
     let history = shared.history.take();
     let mut tally = *shared.tally.borrow();
-    let refusal = match history.check(SEARCH_STEPS) {
+    let history_error = match history.check(SEARCH_STEPS) {
         Ok(checked) => {
             (tally.keys, tally.pending) = (checked.keys, checked.pending);
             None
         }
-        Err(refusal) => Some(refusal),
+        Err(history_error) => Some(history_error),
     };
-    wrong.extend(refusal.as_ref().map(ToString::to_string));
+    wrong.extend(history_error.as_ref().map(ToString::to_string));
     tally.runs = 1;
     tally.deaths = deaths;
     tally.verbs = verbs;
     (tally.recoverer_deaths, tally.fenced) = (stats.recoverer_deaths, stats.fenced);
     (tally.unlocked_steps, tally.rows, tally.whole) = (stats.unlocked_steps, stats.rows, stats.whole);
     tally.flipped = u64::from(shared.can_flip);
-    Run { setup, plan, tally, log_hash, events, history, bench, wrong, refusal }
+    Run { setup, plan, tally, log_hash, events, history, bench, wrong, history_error }
 }
 
 /// Runs the last client, after `clients` others.
@@ -233,8 +233,8 @@ fn read_back(bench: &Bench, shared: &Shared, wrong: &mut Vec<String>) {
     for key in 0..shared.setup.keys {
         let begun = history.begin(AUDITOR, key, Call::Get, u64::MAX);
         match contents.get(&key_bytes(key)[..]).map(|value| value_of(value, &shared.setup.lengths)) {
-            None => history.answered(begun, Answer::Absent, u64::MAX),
-            Some(Ok(number)) => history.answered(begun, Answer::Found(number), u64::MAX),
+            None => history.complete(begun, Answer::Absent, u64::MAX),
+            Some(Ok(number)) => history.complete(begun, Answer::Found(number), u64::MAX),
             Some(Err(what)) => wrong.push(format!("at the end, key {key} has {what}")),
         }
     }

@@ -336,7 +336,7 @@ fn a_stale_cache_costs_only_round_trips() {
         let subject = Subject::of_rows(Preset::Hardened, "fixed:8:8", 64, way);
         let Subject { bench, client: mut stale, node } = subject;
         let mut busy = Subject::client_of(&bench, node.as_ref(), 1);
-        let keys = bench.table.config().slots() * 90 / 100;
+        let keys = bench.table.config().max_entries() * 90 / 100;
         // The client sees every row while it is almost empty, and caches that.
         for i in 0..40 {
             stale.put(&key(i), &key(i)).unwrap();

@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use guira_check::history::{Answer, Call, History, Operation, Outcome, Refusal, SEARCH_STEPS};
+use guira_check::history::{Answer, Call, History, HistoryError, Operation, Outcome, SEARCH_STEPS};
 use guira_conformance::histories::{HistorySpec, MapError, with_coarse_clock};
 use guira_fabric::SplitMix64;
 

@@ -92,7 +92,7 @@ fn a_change_in_place_equals_that_of_every_other_fabric() {
 
 /// Begins a put of a value in an extent that has to be handed over with its extent written, because its key's rows are
 /// full.
-fn handed_over(bench: &Bench, client: &mut TestClient) -> (Vec<u8>, Rest) {
+fn handed_over(bench: &Bench, client: &mut TestClient) -> (Vec<u8>, Continuation) {
     for i in 0..1_000_u64 {
         let key = i.to_le_bytes().to_vec();
         let prepared = client.extents.prepare(&mut bench.region.lane(), &key, &[1; 60]).expect("it needs an extent");

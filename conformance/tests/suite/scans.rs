@@ -316,7 +316,7 @@ fn sparse_or_dense(keys: u64) -> Bench {
 /// in a table so empty that a sample sees no entry.
 #[test]
 fn estimates_lie_within_their_stated_error() {
-    let slots = Bench::of_rows(Preset::Hardened, "fixed:4:4", 1 << 16, Profile::Shm, SEED).table.config().slots();
+    let slots = Bench::of_rows(Preset::Hardened, "fixed:4:4", 1 << 16, Profile::Shm, SEED).table.config().max_entries();
     for keys in [0, 1, 7, 40, 300, 3_000, slots / 10, slots / 2, slots * 85 / 100] {
         let bench = sparse_or_dense(keys);
         let (mut near, mut widest) = (0, 0);

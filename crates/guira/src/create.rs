@@ -334,6 +334,6 @@ fn config_of(url: &Url, options: &CreateOptions, hash_seed: u64) -> Result<Table
 fn file_of(url: &Url, attempt: Attempt) -> Result<Location, Error> {
     match url.backend()? {
         Backend::File(location) => Ok(location),
-        Backend::Node(_) => Err(Error::Open(OpenError::OfNode { url: url.clone(), attempt })),
+        Backend::Node(_) => Err(Error::Open(OpenError::OnMemoryNode { url: url.clone(), attempt })),
     }
 }

@@ -53,8 +53,8 @@ macro_rules! lookups {
             #[inline]
             pub fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
                 match self.0.try_get(key, into) {
-                    Now::Done(found) => Ok(found.is_some()),
-                    Now::Wait => self.get_slow(key, into),
+                    TryGet::Done(found) => Ok(found.is_some()),
+                    TryGet::MustWait => self.get_slow(key, into),
                 }
             }
 

@@ -377,9 +377,9 @@ impl KillRequest<'_> {
             FabricRegion::Shm(region) => identity(&self.target).kill(timeout, || self.holds_slot(region)),
             FabricRegion::Tcp(region) => {
                 match region.fence(self.slot).map_err(self.inner.fabric("cannot fence a client of"))? {
-                    FenceAnswer::Dropped => Ok(()),
+                    FenceReply::Dropped => Ok(()),
                     // A process beside the node has it, or had it for a moment.
-                    FenceAnswer::NoSession => Err(KillError::Ended { pid }),
+                    FenceReply::NoSession => Err(KillError::Ended { pid }),
                 }
             }
         })

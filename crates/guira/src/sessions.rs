@@ -97,7 +97,8 @@ impl Failure {
                 ConnectError::Tls { reason, .. } => matches!(reason, TlsError::Failed { .. }),
                 ConnectError::NotANode { .. } => false,
                 ConnectError::Rejected { reason, .. } => {
-                    self.is_node_full() || matches!(reason, Bye::Shutdown | Bye::Fenced | Bye::TooSlow { .. })
+                    self.is_node_full()
+                        || matches!(reason, CloseReason::Shutdown | CloseReason::Fenced | CloseReason::TooSlow { .. })
                 }
                 _ => true,
             },
@@ -476,9 +477,9 @@ mod tests {
             assert!(transient.is_transient(), "{transient:?}");
         }
         for permanent in [
-            rejected(Bye::Unauthorized),
-            rejected(Bye::Version { node: 2 }),
-            rejected(Bye::Misunderstood),
+            rejected(CloseReason::Unauthorized),
+            rejected(CloseReason::Version { node: 2 }),
+            rejected(CloseReason::ProtocolError),
             Failure::Open(TableError::Destroyed),
             Failure::Open(TableError::Fabric(FabricError::Forked)),
             Failure::Gone("no table"),

@@ -216,7 +216,7 @@ impl Store {
             }));
         }
         let sessions = Arc::new(match url.backend()? {
-            Backend::File(_) => Sessions::lasting(region.clone()),
+            Backend::File(_) => Sessions::permanent(region.clone()),
             Backend::Node(endpoint) => {
                 Sessions::remote(url, endpoint, options, Waiting::InPlace, &table, Some(region.clone()))
             }

@@ -80,6 +80,7 @@ pub fn run(root: &Path) -> Result<Reports> {
         words::check(&tree.files),
         openings::check(&rust),
         subjects::check(subjects::read(root).as_deref()),
+        public_api::check(&rust, tree.text(public_api::RECORD)),
         documents::check(&markdown, &rust, &tree.paths),
         cells::check(&markdown),
         budget::check(tree.text(test::budget::PATH), &test::STEPS.each_ref().map(|step| step.name.to_string())),

@@ -79,8 +79,8 @@ pub fn write_extent(bench: &Bench, extents: &mut Extents, key: &[u8], value: &[u
 }
 
 /// Checks a table that no client changes. The pauses before repeated checks, 0.65 s each, pass at once.
-pub fn check(bench: &Bench, quiet: Quiet) -> CheckReport {
-    check_through(&mut SteppedLane::new(&bench.region, Sampling::Ascending, Box::new(|_| ())), bench, quiet)
+pub fn check(bench: &Bench, concurrency: Concurrency) -> CheckReport {
+    check_through(&mut SteppedLane::new(&bench.region, Sampling::Ascending, Box::new(|_| ())), bench, concurrency)
 }
 
 #[expect(clippy::unwrap_used, reason = "a test's helper: a failure is the test's")]

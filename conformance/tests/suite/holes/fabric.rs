@@ -50,8 +50,8 @@ fn h19_a_row_is_seen_later_than_its_lock() {
 /// of them find another one.
 fn updates_lost(preset: Preset, seed: u64, main_lag_ns: u64) -> usize {
     let fixture = Fixture::new(preset, NEAR);
-    let liberties = Liberties { main_lag_ns, ..Liberties::default() };
-    let faults = FaultPlan { liberties, ..FaultPlan::default() };
+    let relaxations = Relaxations { main_lag_ns, ..Relaxations::default() };
+    let faults = FaultPlan { relaxations, ..FaultPlan::default() };
     let options = SimOptions { faults, ..SimOptions::new(seed, Network::of(Profile::Mlx5)) };
     let bench = fixture.bench.under(Profile::Mlx5);
     let mut sim = Sim::new(bench.region.clone(), &options);

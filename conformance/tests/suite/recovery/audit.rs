@@ -1,6 +1,6 @@
 //! The invariants of every memory that a client's death leaves, and of the table once all dead clients are recovered.
 
-use guira_check::{CheckOptions, Quiet, check_table};
+use guira_check::{CheckOptions, Concurrency, check_table};
 use guira_conformance::{Bench, Model, Observed, Op, block_on};
 use guira_fabric::{Addr, FenceProof, Profile, Region, WORD_BYTES};
 use guira_layout::{OwnerId, Record, SlotState, SlotWord};

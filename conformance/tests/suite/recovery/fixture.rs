@@ -82,7 +82,7 @@ impl FilledTable {
     fn inline(profile: Profile, seed: u64, fill_percent: u64) -> FilledTable {
         let bench = bench("fixed:8:8", profile, seed, 1);
         let mut model = Model::default();
-        let count = bench.table.config().slots() * fill_percent / 100;
+        let count = bench.table.config().max_entries() * fill_percent / 100;
         fill(&bench, &mut model, (0..count).map(|i| Op::Put(key(i), key(i))));
         FilledTable { bench, model }
     }
@@ -91,7 +91,7 @@ impl FilledTable {
     fn extents(profile: Profile, chunks: u64) -> FilledTable {
         let bench = bench("bytes:24", profile, SEED, chunks);
         let mut model = Model::default();
-        let count = bench.table.config().slots() / 4;
+        let count = bench.table.config().max_entries() / 4;
         let op = |i| Op::Put(key(i), vec![i as u8; if i % 2 == 0 { 80 } else { 9 }]);
         fill(&bench, &mut model, (0..count).map(op));
         FilledTable { bench, model }

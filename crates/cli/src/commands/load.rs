@@ -100,7 +100,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let shortfall = warn_if_too_small(arguments, encoder, config, &before, output);
     let entries_before = before.table.entries;
     let progress = Progress::new(output, "loading", None);
-    let outbox = Rc::new(RefCell::new(Outbox::new(progress, entries_before, config.slots())));
+    let outbox = Rc::new(RefCell::new(Outbox::new(progress, entries_before, config.max_entries())));
     let opened = input::open_watched(&arguments.file, arguments.input, encoder, outbox.clone());
     let (mut records, input_bytes) = opened.map_err(|source| match interrupt::requested() {
         true => Failure::Interrupted(Loaded(0)),

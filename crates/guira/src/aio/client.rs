@@ -516,7 +516,7 @@ impl Client {
     #[inline(always)]
     async fn permit(&mut self, key: &Key<'_>, blind_write: Option<BlindWrite>) -> WaitResult {
         let Some(queue) = &self.lock_queue else { return WaitResult::NoPermit };
-        self.client.forget_wait();
+        self.client.clear_queue_wait();
         if !self.holds_nothing() || self.lane.is_lost() {
             // The locks of a dropped operation are released first, and a lost session is replaced first: other clients
             // must not wait for that behind this one.
@@ -541,8 +541,8 @@ impl Client {
         let limits = WaitLimits { stall: STALL_TIMEOUT.min(total), total };
         let result = ticket.wait(limits, self.waiting, self.lane.any()).await;
         match result {
-            WaitResult::Combined(_) => self.client.count_overwritten(),
-            WaitResult::Permit(_) | WaitResult::NoPermit => self.client.count_wait(since_ns),
+            WaitResult::Combined(_) => self.client.count_combined(),
+            WaitResult::Permit(_) | WaitResult::NoPermit => self.client.count_queue_wait(since_ns),
         }
         result
     }
@@ -584,7 +584,7 @@ impl Client {
     async fn reserve(&mut self, accepted: &Accepted<'_>) -> Result<Option<ExtentRef>, Error> {
         let operation = accepted.request.operation();
         self.settle_extent(operation).await?;
-        let (Placement::Extent, Some(extents)) = (accepted.place, &mut self.extents) else {
+        let (EntryKind::Extent, Some(extents)) = (accepted.place, &mut self.extents) else {
             self.maintain_extents(operation).await?;
             return Ok(None);
         };
@@ -645,7 +645,7 @@ impl Client {
     /// // [R-EXTENT-5]
     async fn maintain_extents(&mut self, operation: Operation) -> Result<(), Error> {
         let Some(extents) = &mut self.extents else { return Ok(()) };
-        let maintained = extents.tend(self.lane.any()).await;
+        let maintained = extents.maintain(self.lane.any()).await;
         maintained.map_err(|source| OperationErrorKind::Fabric { source }.during(operation).into())
     }
 

@@ -58,14 +58,14 @@ macro_rules! lookups {
             #[inline(always)]
             pub async fn get_into(&mut self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, Error> {
                 match self.try_get(key, into) {
-                    Now::Done(found) => Ok(found.is_some()),
-                    Now::Wait => self.get_slow(key, into).await,
+                    TryGet::Done(found) => Ok(found.is_some()),
+                    TryGet::MustWait => self.get_slow(key, into).await,
                 }
             }
 
             /// Looks up `key` as far as that is possible without waiting.
             #[inline(always)]
-            pub(crate) fn try_get(&mut self, key: &[u8], into: &mut Vec<u8>) -> Now<()> {
+            pub(crate) fn try_get(&mut self, key: &[u8], into: &mut Vec<u8>) -> TryGet<()> {
                 into.clear();
                 match self.lane.in_place() {
                     Some(lane) => self.$protocol.try_get_value(lane, key, into),

@@ -92,7 +92,7 @@ pub(crate) fn decide(
         let is_root = which == 0 || roots == SearchRoots::Both;
         if locked.at_hand[which]
             && is_root
-            && let Some(index) = rows.free_slot(words)
+            && let Some(index) = rows.free_entry(words)
         {
             return Decision::Change { at: Position { which, index }, outcome: Outcome::Inserted };
         }

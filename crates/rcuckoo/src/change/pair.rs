@@ -265,7 +265,7 @@ impl Client {
     }
 
     /// Encodes the entry of the key, and returns where its value is stored.
-    pub(super) fn encode_entry(&mut self, probe: &Probe<'_>, value: NewValue<'_>) -> Placement {
+    pub(super) fn encode_entry(&mut self, probe: &Probe<'_>, value: NewValue<'_>) -> EntryKind {
         match value {
             NewValue::Inline(value) => {
                 self.table.rows().encode_inline(&mut self.work.entry, probe, value);
@@ -280,7 +280,7 @@ impl Client {
 
     /// Encodes the entry of a key that is new, or to whose number at `at` `addend` is added. // [R-ADD-1]
     #[inline(never)]
-    fn encode_sum(&mut self, probe: &Probe<'_>, at: Position, addend: &[u8; 8], outcome: Outcome) -> Placement {
+    fn encode_sum(&mut self, probe: &Probe<'_>, at: Position, addend: &[u8; 8], outcome: Outcome) -> EntryKind {
         let rows = self.table.rows();
         let row = &self.work.pair[at.which * rows.row_words()..][..rows.row_words()];
         // It has been decided that an existing key has a number.

@@ -326,7 +326,7 @@ impl Client {
                         return Ok(Attempt::Again);
                     };
                     self.work.entry.copy_from_slice(self.table.rows().entry(from, index));
-                    self.table.rows().placement(from, index)
+                    self.table.rows().entry_kind(from, index)
                 }
             };
             let words = self.work.window.at_mut(place);

@@ -138,7 +138,7 @@ impl Search {
             match view(node.row) {
                 RowView::Closed => {}
                 RowView::PresumedRoom => self.candidate(table, None),
-                RowView::Row(words) => match table.rows().free_slot(words) {
+                RowView::Row(words) => match table.rows().free_entry(words) {
                     Some(index) => self.candidate(table, Some(index)),
                     None if self.best.is_none() => self.expand(table, node, words),
                     None => {}
@@ -197,7 +197,7 @@ impl Search {
         if usize::from(node.depth) >= self.limits.depth {
             return;
         }
-        for index in table.rows().occupied_slots(words) {
+        for index in table.rows().occupied_entries(words) {
             if self.visited.len() >= self.limits.rows {
                 return;
             }

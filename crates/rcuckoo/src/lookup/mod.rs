@@ -322,7 +322,7 @@ impl Reader {
                     match value_of(&lookup.rows, row, sample, &hit, into) {
                         Value::Inline(token) => return Ok(Some(token)),
                         Value::Extent(extent) => {
-                            let (entry, key) = (DamagedItem::Entry { row, index: hit.slot() }, lookup.probe.key());
+                            let (entry, key) = (DamagedItem::Entry { row, index: hit.index() }, lookup.probe.key());
                             if self.read_value(lane, entry, &extent, key, into, &mut retries).await? {
                                 return Ok(Some(Token::Extent { generation: extent.generation }));
                             }

@@ -49,7 +49,7 @@ pub const DAMAGES: &[Damage] = &[
         let to = other_row(bench, 1001, at.0);
         let (mut entry, slot) = (vec![0; bench.table.rows().entry_words()], free_slot(bench, to));
         bench.table.rows().encode_extent_entry(&mut entry, &extent);
-        forge(bench, to, |rows, words| rows.put_entry(words, slot, &entry, Placement::Extent));
+        forge(bench, to, |rows, words| rows.put_entry(words, slot, &entry, EntryKind::Extent));
     }),
     (ProblemKind::DuplicateKey, "an extent and inline", |bench| {
         let at = extent_entry(bench);
@@ -57,7 +57,7 @@ pub const DAMAGES: &[Damage] = &[
         let mut entry = vec![0; rows.entry_words()];
         rows.encode_inline(&mut entry, &rows.probe(&key, bench.table.placement().digest(&key)), b"inline");
         let slot = free_slot(bench, at.0);
-        forge(bench, at.0, |rows, words| rows.put_entry(words, slot, &entry, Placement::Inline));
+        forge(bench, at.0, |rows, words| rows.put_entry(words, slot, &entry, EntryKind::Inline));
     }),
 ];
 
@@ -80,7 +80,7 @@ pub fn free_slot(bench: &Bench, row: RowId) -> usize {
 /// Copies an entry into the first free slot of a row.
 pub fn copy_entry(bench: &Bench, (from, slot): (RowId, usize), to: RowId) {
     let (words, free) = (bench.row_words(from), free_slot(bench, to));
-    let (entry, placement) = (bench.table.rows().entry(&words, slot), bench.table.rows().placement(&words, slot));
+    let (entry, placement) = (bench.table.rows().entry(&words, slot), bench.table.rows().entry_kind(&words, slot));
     forge(bench, to, |rows, words| rows.put_entry(words, free, entry, placement));
 }
 

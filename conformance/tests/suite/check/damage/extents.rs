@@ -122,7 +122,7 @@ fn change_extent(bench: &Bench, change: impl FnOnce(&mut ExtentRef)) {
     change(&mut extent);
     let mut entry = vec![0; bench.table.rows().entry_words()];
     bench.table.rows().encode_extent_entry(&mut entry, &extent);
-    forge(bench, at.0, |rows, words| rows.put_entry(words, at.1, &entry, Placement::Extent));
+    forge(bench, at.0, |rows, words| rows.put_entry(words, at.1, &entry, EntryKind::Extent));
 }
 
 fn set_chunk(bench: &Bench, chunk: u64, state: ChunkState) {

@@ -29,11 +29,12 @@ fn every_kind_of_damage_is_reported() {
         for damages in [rows::DAMAGES, entries::DAMAGES, extents::DAMAGES, extents::OF_CHUNKS, owners::DAMAGES] {
             provoke(damages, concurrency, &mut provoked);
         }
-        other_formats::provoke(quiet, &mut provoked);
-        let mut quiet_only: HashSet<ProblemKind> = owners::QUIET_ONLY.iter().map(|(kind, _, _)| *kind).collect();
-        if quiet == Quiet::NobodyWorks {
-            provoke(owners::QUIET_ONLY, quiet, &mut provoked);
-            quiet_only.clear();
+        other_formats::provoke(concurrency, &mut provoked);
+        let mut exclusive_only: HashSet<ProblemKind> =
+            owners::EXCLUSIVE_ONLY.iter().map(|(kind, _, _)| *kind).collect();
+        if concurrency == Concurrency::Exclusive {
+            provoke(owners::EXCLUSIVE_ONLY, concurrency, &mut provoked);
+            exclusive_only.clear();
         }
         let missing: Vec<_> = ProblemKind::ALL.iter().filter(|kind| !provoked.contains(kind)).collect();
         assert!(
@@ -41,7 +42,7 @@ fn every_kind_of_damage_is_reported() {
             "{concurrency:?}: {missing:?} were not provoked"
         );
     }
-    for (kind, name, damage) in owners::QUIET_ONLY {
+    for (kind, name, damage) in owners::EXCLUSIVE_ONLY {
         let (bench, _client) = filled(Preset::Hardened, "bytes:64", Profile::Shm);
         assert_eq!(
             kinds_after(&bench, *damage, Concurrency::Shared),
@@ -103,7 +104,7 @@ fn every_flipped_bit_of_a_row_is_reported() {
 }
 
 /// Applies `damage`, and returns the kinds of problems that the check reports, including what dead clients left.
-fn kinds_after(bench: &Bench, damage: fn(&Bench), quiet: Quiet) -> Vec<ProblemKind> {
+fn kinds_after(bench: &Bench, damage: fn(&Bench), concurrency: Concurrency) -> Vec<ProblemKind> {
     damage(bench);
     let report = check(bench, concurrency);
     assert_eq!(report.problems.len() as u64, report.problems_total.min(50));
@@ -112,7 +113,7 @@ fn kinds_after(bench: &Bench, damage: fn(&Bench), quiet: Quiet) -> Vec<ProblemKi
 }
 
 /// Tries each damage in a table and a thread of its own, because a repeated check mostly waits.
-fn provoke(damages: &[Damage], quiet: Quiet, provoked: &mut HashSet<ProblemKind>) {
+fn provoke(damages: &[Damage], concurrency: Concurrency, provoked: &mut HashSet<ProblemKind>) {
     std::thread::scope(|scope| {
         for (kind, name, damage) in damages {
             scope.spawn(move || {

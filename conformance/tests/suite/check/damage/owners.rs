@@ -28,7 +28,7 @@ pub const DAMAGES: &[Damage] = &[
 ];
 
 /// Damage that is a problem only while no client works.
-pub const QUIET_ONLY: &[Damage] = &[
+pub const EXCLUSIVE_ONLY: &[Damage] = &[
     (ProblemKind::StuckLock, "of a client in use", |bench| hold_lock(bench, 3, 3)),
     (ProblemKind::UnfinishedCommit, "of a client in use", |bench| seal_record(bench, SOME_ROW)),
     (ProblemKind::UnfinishedRecovery, "begun", |bench| {

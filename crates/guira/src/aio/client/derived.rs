@@ -175,7 +175,7 @@ impl Client {
         let table = self.client.table();
         let place = table.key(key).and_then(|key| table.place(&key, into.len()));
         // A token of a row changes with its neighbours.
-        Ok(Some(Some(token).filter(|_| place == Ok(Placement::Extent))))
+        Ok(Some(Some(token).filter(|_| place == Ok(EntryKind::Extent))))
     }
 
     fn attempts(&mut self, operation: Operation) -> Attempts {
