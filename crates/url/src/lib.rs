@@ -75,7 +75,7 @@ pub enum UrlError {
     Name {
         /// The text.
         text: String,
-        /// What is wrong.
+        /// The mistake in it.
         reason: String,
     },
     /// The path after `file://` is not absolute.

@@ -34,13 +34,13 @@ pub struct Share {
     pub end: u32,
     /// The mode of loading records.
     pub load_mode: LoadMode,
-    /// What reads verify.
+    /// How reads verify values.
     pub verify: Verify,
     /// One operation in this many is timed.
     pub latency_every: u32,
 }
 
-/// What reads verify.
+/// The check that reads make of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verify {

@@ -57,7 +57,7 @@ impl Drop for Table {
     }
 }
 
-/// What a run of the program came to.
+/// The result of a run of the program.
 pub struct Run {
     pub code: Option<i32>,
     pub stdout: Vec<u8>,
