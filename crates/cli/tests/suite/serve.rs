@@ -427,9 +427,9 @@ fn certificates_decide_which_clients_are_accepted() {
         assert_eq!(error["effect"], "none");
     };
     told(&[], "requires TLS");
-    told(&of_client[..2], "wants a certificate");
+    told(&of_client[..2], "requires a certificate");
     told(&files.of_client("expired"), "refused the certificate");
-    told(&Certificates::new().of_client("client"), "not issued by an authority");
+    told(&Certificates::new().of_client("client"), "not issued by a trusted authority");
     let localhost = url.replace("127.0.0.1", "localhost");
     let error = run(&["get", &localhost, "cuckoo"], &of_client).expect(3).stderr;
     assert!(error.contains("not for the name \"localhost\""), "{error}");
@@ -627,7 +627,7 @@ fn keys_are_kept_and_certificates_are_whole() {
     serve(&of_node, 3, "chmod 600");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).expect("it is ours");
     fs::copy(files.path("client.key"), &key).expect("it is ours");
-    serve(&of_node, 3, "it is not the certificate's");
+    serve(&of_node, 3, "it does not match the certificate");
     fs::write(&key, "secret").expect("it is ours");
     serve(&of_node, 3, "private key");
     fs::remove_file(&key).expect("it is ours");
