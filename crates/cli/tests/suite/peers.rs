@@ -103,7 +103,7 @@ fn a_run_compares_what_is_installed_and_leaves_nothing() {
     let expected: BTreeSet<&str> = LIBRARIES.into_iter().chain(installed()).collect();
     assert_eq!(names(&report), expected);
     has_the_schema(&report);
-    plot_shows_every_contender(&fs::read_to_string(outputs.path().join("peers.svg")).unwrap(), &expected);
+    plot_shows_every_system(&fs::read_to_string(outputs.path().join("peers.svg")).unwrap(), &expected);
     let json = fs::read_to_string(outputs.path().join("peers.json")).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), report);
     let table = fs::read_to_string(outputs.path().join("peers.md")).unwrap();
