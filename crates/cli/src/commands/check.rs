@@ -42,7 +42,7 @@ struct Answer<'r> {
     /// A file lock on client slots that is held by a process without a client, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     slot_lock: Option<SlotLock>,
-    /// Why the table cannot be opened for changing, if its lock file is missing, damaged or another table's.
+    /// The reason why the table cannot be opened for changing, if its lock file is missing, damaged or another table's.
     #[serde(skip_serializing_if = "Option::is_none")]
     lock_file: Option<String>,
     #[serde(flatten)]

@@ -35,7 +35,7 @@ use crate::output::Output;
 use crate::signals::{HANGUP, Signals, Terminal};
 use crate::units::{self, bytes, count, counted};
 
-/// How often the program checks whether the node still runs.
+/// Interval at which the program checks whether the node still runs.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Serve a table to other hosts over TCP.
