@@ -75,7 +75,7 @@ pub enum UrlError {
     Name {
         /// The text.
         text: String,
-        /// The mistake in it.
+        /// The reason why it is invalid.
         reason: String,
     },
     /// The path after `file://` is not absolute.

@@ -312,7 +312,7 @@ impl KillLoop {
         KillLoop { child, directory }
     }
 
-    /// Its exit code, and what it said on standard output and error; it ends in time.
+    /// Waits for the end of the script; returns its exit code, standard output and standard error.
     fn wait(mut self) -> (Option<i32>, String, String) {
         let stdout = self.child.stdout.take().expect("a pipe was asked for");
         let stderr = self.child.stderr.take().expect("a pipe was asked for");

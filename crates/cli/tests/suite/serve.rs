@@ -310,7 +310,7 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Creates certificates for `node`, at 127.0.0.1, and for `client`.
+    /// Creates the certificates of `node`, for 127.0.0.1, and of `client`.
     pub fn new() -> Certificates {
         let directory = tempfile::tempdir().expect("a directory");
         let mut params = CertificateParams::new(Vec::new()).expect("no names");

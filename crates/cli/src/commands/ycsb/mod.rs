@@ -86,7 +86,7 @@ pub struct Arguments {
     /// Keep a table that was created for the run, or the records that the run inserted into an existing one.
     #[arg(long)]
     pub keep: bool,
-    /// Use a table that holds other keys. The run fails if the table already holds the key of a record. The records
+    /// Use a table that holds other keys. The run fails if the table already holds the key of a record. Records
     /// that the run inserted are removed after it.
     #[arg(long, conflicts_with = "no_load")]
     pub into_existing: bool,
