@@ -374,8 +374,7 @@ fn a_torn_row_with_a_free_lock_is_corrupt() {
         let row = tear(&fixture, &fixture.narrow);
         let before = fixture.bench.words();
         let (found, traffic) = client.traffic_of(|client| client.get(&fixture.narrow));
-        let corrupt =
-            |error: &Error| error.kind == ErrorKind::Corrupt { item: DamagedItem::Row(row) };
+        let corrupt = |error: &Error| error.kind == ErrorKind::Corrupt { item: DamagedItem::Row(row) };
         assert!(corrupt(found.as_ref().unwrap_err()), "{profile}: {found:?}");
         // There are 16 samples, 17 more with a READ of the lock each, and the last one; a sample takes one or two
         // posts. Reading through a record, which finds the lock free, takes 3 posts, and reading the state of the table
