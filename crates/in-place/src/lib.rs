@@ -14,7 +14,7 @@ const SUFFIX: &str = "_in_place";
 /// Keeps the `async fn` that follows, and adds `NAME_in_place` after it, made from the same text:
 ///
 /// - it is not `async`, and each awaited call `f(..).await` is `f_in_place(..)`, a function or method that exists
-/// under that name (for batches: `guira_fabric::post_in_place`);
+///   under that name (for batches: `guira_fabric::post_in_place`);
 /// - the trait `Lane` is `LocalLane`, which must be in scope, and `dyn Lane` is `impl LocalLane`.
 ///
 /// Both functions have the same attributes and documentation. The arguments of the attribute, if there are any, are

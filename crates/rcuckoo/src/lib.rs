@@ -5,7 +5,7 @@
 //! seed from the caller. docs/protocol.md numbers the rules that this code obeys; comments cite them.
 //!
 //! - [`Table`]: what all clients agree on. [`Reader`]: lock-free lookups. [`Client`]: one logical owner that changes
-//! the   table.
+//!   the table.
 #![forbid(unsafe_code)]
 
 mod change;
