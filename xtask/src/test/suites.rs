@@ -17,7 +17,7 @@ use crate::artifact::Artifact;
 /// dependencies again.
 const SELECTION: [&str; 4] = ["--locked", "--workspace", "--features", "guira-cli/peers"];
 /// Examples that tests run.
-const EXAMPLES: [&str; 3] = ["shared_cache", "word_count", "live_config"];
+const EXAMPLES: [&str; 6] = ["shared_cache", "word_count", "live_config", "memo_cache", "config_store", "web_service"];
 /// The name of test programs whose modules run in separate processes.
 const SUITE: &str = "suite";
 /// The environment variable with the folder of the examples.

@@ -1,8 +1,15 @@
 //! The examples do what they say, and refuse what they cannot use, without a panic.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
+
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 /// Names the directory of examples that are built already, the way this test was.
 const BUILT: &str = "GUIRA_TEST_EXAMPLES";
@@ -20,7 +27,14 @@ fn directory() -> &'static Path {
         let profile = test.parent().and_then(Path::parent).expect("deps is in a profile's directory");
         let (target, name) = (profile.parent().expect("a profile is in the target directory"), profile.file_name());
         let name = name.and_then(|name| name.to_str()).filter(|name| *name != "debug").unwrap_or("test");
-        let built = Command::new(env!("CARGO"))
+        let mut cargo = Command::new(env!("CARGO"));
+        // Variables that cargo set for this test would make build scripts run again, here and in the next test.
+        for (name, _) in std::env::vars_os() {
+            if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+                cargo.env_remove(name);
+            }
+        }
+        let built = cargo
             .args(["build", "--quiet", "--locked", "--package", "guira", "--examples", "--profile", name])
             .arg("--target-dir")
             .arg(target)
@@ -103,8 +117,161 @@ fn readers_follow_a_live_configuration() {
 }
 
 #[test]
+fn results_are_remembered_for_all_workers_when_one_is_killed() {
+    let text = printed("memo_cache", &["3", "400"]);
+    let lines: Vec<&str> = text.lines().collect();
+    let [killed, counts, results] = lines[..] else { panic!("{text}") };
+    assert!(killed.starts_with("worker 0 was killed: signal: 9 (SIGKILL); "), "{text}");
+    let counts: Vec<u64> = counts.split([' ', ',']).filter_map(|word| word.parse().ok()).collect();
+    let [hits, misses] = counts[..] else { panic!("{text}") };
+    // Two workers ask 500 questions each about 401 arguments, each of which is computed at most once by each process.
+    assert!(hits + misses >= 1_000 && (1..=3 * 401).contains(&misses), "{text}");
+    assert!(results.ends_with(" results, 0 of them wrong; check: 0 problems"), "{text}");
+}
+
+#[test]
+fn two_editors_of_a_typed_setting_lose_no_edit() {
+    let text = printed("config_store", &[]);
+    let lines: Vec<&str> = text.lines().collect();
+    let [first, second, last] = lines[..] else { panic!("{text}") };
+    assert!(first.starts_with("reader 0: ") && first.ends_with(" of 201 states, in order: true"), "{text}");
+    assert!(second.starts_with("reader 1: ") && second.ends_with(" of 201 states, in order: true"), "{text}");
+    assert!(last.starts_with("mail: revision 201, timeout 250ms, servers ["), "{text}");
+    assert!(last.contains("\"anna 100\"") && last.contains("\"ben 100\""), "{text}");
+}
+
+#[test]
+fn settings_are_changed_and_read_by_separate_commands() {
+    let url = format!("shm://guira-test-settings-{}", std::process::id());
+    let url = url.as_str();
+    assert_eq!(printed("config_store", &["set", url, "mail", "timeout_ms", "250"]), "");
+    assert_eq!(printed("config_store", &["set", url, "mail", "server", "mx1"]), "");
+    let mail = "mail: revision 2, timeout 250ms, servers [\"mx1\"]\n";
+    for command in [&["get", url, "mail"][..], &["list", url], &["watch", url, "mail", "2"]] {
+        assert_eq!(printed("config_store", command), mail);
+    }
+    let missing = run("config_store", &["get", url, "web"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&missing.stderr).ends_with("has no setting \"web\"\n"));
+    assert_eq!(printed("config_store", &["destroy", url]), "");
+}
+
+/// A running `web_service`, which is killed if a test does not end it.
+struct Service {
+    child: Child,
+    address: String,
+}
+
+impl Service {
+    /// Starts it with a table of its own, on a free port.
+    fn start() -> Service {
+        let mut command = Command::new(directory().join("web_service"));
+        let mut child = command.arg("127.0.0.1:0").stdout(Stdio::piped()).spawn().expect("the example starts");
+        let mut line = String::new();
+        let output = child.stdout.take().expect("it has an output");
+        BufReader::new(output).read_line(&mut line).expect("it prints its address");
+        let address = line.split(['/', ' ']).nth(2).expect("an address").to_owned();
+        Service { child, address }
+    }
+
+    /// Sends one request on a connection of its own, and returns the status and the body of the answer.
+    async fn ask(&self, request: &str, body: &[u8]) -> (u16, Vec<u8>) {
+        let exchange = async {
+            let mut stream = TcpStream::connect(&self.address).await?;
+            let head = format!(
+                "{request} HTTP/1.1\r\nhost: guira\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+                body.len()
+            );
+            stream.write_all(&[head.as_bytes(), body].concat()).await?;
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).await?;
+            Ok::<_, std::io::Error>(answer)
+        };
+        let answer = timeout(Duration::from_secs(60), exchange).await.expect("an answer in time").expect("an answer");
+        let end = answer.windows(4).position(|window| window == b"\r\n\r\n").expect("a complete head");
+        let status = std::str::from_utf8(&answer[..end]).expect("a head of text").split(' ').nth(1);
+        (status.and_then(|status| status.parse().ok()).expect("a status"), answer[end + 4..].to_vec())
+    }
+
+    /// Ends it as an operator would; it leaves nothing behind.
+    fn stop(mut self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it runs");
+        assert!(self.child.wait().expect("it ends").success());
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        drop(self.child.kill().and_then(|()| self.child.wait()));
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime").block_on(future)
+}
+
+#[test]
+fn a_web_service_maps_results_and_errors_to_statuses() {
+    let service = Service::start();
+    block_on(async {
+        let text = |status, body: &str| (status, body.as_bytes().to_vec());
+        assert_eq!(service.ask("GET /cuckoo", b"").await, text(404, ""));
+        assert_eq!(service.ask("PUT /cuckoo", b"Guira").await, text(201, ""));
+        assert_eq!(service.ask("PUT /cuckoo", b"Guira guira").await, text(204, ""));
+        assert_eq!(service.ask("GET /cuckoo", b"").await, text(200, "Guira guira"));
+        assert_eq!(service.ask("POST /visits/count", b"").await, text(200, "1\n"));
+        assert_eq!(service.ask("POST /visits/count", b"").await, text(200, "2\n"));
+        assert_eq!(service.ask("GET /visits/count", b"").await, text(200, "2\n"));
+        assert_eq!(service.ask("GET /nobody/count", b"").await, text(404, ""));
+        assert_eq!(service.ask("GET /cuckoo/count", b"").await.0, 409);
+        assert_eq!(service.ask("POST /cuckoo/count", b"").await.0, 409);
+        assert_eq!(service.ask("GET /cuckoo", b"").await, text(200, "Guira guira"));
+        assert_eq!(service.ask("DELETE /cuckoo", b"").await, text(204, ""));
+        assert_eq!(service.ask("DELETE /cuckoo", b"").await, text(404, ""));
+        assert_eq!(service.ask("PATCH /cuckoo", b"").await.0, 405);
+        // The table has hardly any space for values of this length.
+        let large = vec![b'x'; 1 << 20];
+        let mut statuses = Vec::new();
+        for id in 0..8 {
+            statuses.push(service.ask(&format!("PUT /large-{id}"), &large).await.0);
+        }
+        assert!(statuses.contains(&201) && statuses.ends_with(&[507]), "{statuses:?}");
+    });
+    service.stop();
+}
+
+#[test]
+fn a_web_service_answers_a_thousand_requests_at_once() {
+    // Each request has a connection: more descriptors than many systems allow at first, here and in the service.
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.map_or(4_096, |maximum| maximum.min(4_096)).max(limit.current.unwrap_or(4_096));
+    setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit }).expect("up to the hard limit");
+    let service = std::sync::Arc::new(Service::start());
+    block_on(async {
+        let requests = (0..1_000).map(|id| {
+            let service = service.clone();
+            tokio::spawn(async move {
+                match id % 2 {
+                    0 => (200, service.ask("POST /visits/count", b"").await.0),
+                    _ => (201, service.ask(&format!("PUT /visitor-{id}"), id.to_string().as_bytes()).await.0),
+                }
+            })
+        });
+        let requests: Vec<_> = requests.collect();
+        for request in requests {
+            let (expected, status) = request.await.expect("no panic");
+            assert_eq!(status, expected);
+        }
+        assert_eq!(service.ask("GET /visits/count", b"").await, (200, b"500\n".to_vec()));
+        assert_eq!(service.ask("GET /visitor-999", b"").await, (200, b"999".to_vec()));
+    });
+    std::sync::Arc::into_inner(service).expect("all requests are answered").stop();
+}
+
+#[test]
 fn mistakes_are_told_without_a_panic() {
-    let mistakes: [(&str, &[&str], &str); 12] = [
+    let mistakes: [(&str, &[&str], &str); 25] = [
         ("shared_cache", &["none"], "is not a number from 2 to 64; usage: shared_cache"),
         ("shared_cache", &["1"], "is not a number from 2 to 64; usage: shared_cache"),
         ("shared_cache", &["2", "-5"], "is not a number from 2 to 1000000; usage: shared_cache"),
@@ -117,6 +284,23 @@ fn mistakes_are_told_without_a_panic() {
         ("live_config", &["0"], "usage: live_config"),
         ("live_config", &["1", "2"], "usage: live_config"),
         ("live_config", &["reader", "shm://guira-no-such-table", "1"], "guira-no-such-table"),
+        ("memo_cache", &["1"], "is not a number from 2 to 64; usage: memo_cache"),
+        ("memo_cache", &["2", "many"], "is not a number from 100 to 2000; usage: memo_cache"),
+        ("memo_cache", &["1", "2", "3"], "usage: memo_cache"),
+        ("memo_cache", &["worker", "shm://guira-no-such-table", "1", "100", "1"], "guira-no-such-table"),
+        ("config_store", &["set", "shm://guira-never-made", "mail", "color", "red"], "unknown field \"color\""),
+        (
+            "config_store",
+            &["set", "shm://guira-never-made", "mail", "timeout_ms", "-1"],
+            "not a number of milliseconds",
+        ),
+        ("config_store", &["get", "shm://guira-no-such-table", "mail"], "guira-no-such-table"),
+        ("config_store", &["watch", "shm://guira-no-such-table", "mail", "last"], "is not a revision; usage"),
+        ("config_store", &["list"], "usage: config_store"),
+        ("web_service", &["8080"], "is not an IP:PORT; usage: web_service"),
+        ("web_service", &["127.0.0.1:0", "cuckoo"], "it has no scheme"),
+        ("web_service", &["127.0.0.1:0", "shm://guira-no-such-table"], "guira-no-such-table"),
+        ("web_service", &["1", "2", "3"], "usage: web_service"),
     ];
     for (example, arguments, reason) in mistakes {
         let output = run(example, arguments);
