@@ -202,10 +202,13 @@ impl Client {
     }
 
     /// Replaces the value of `key` with what `update` makes of it, and returns the new value. `update` gets `None` if
-    /// there is no such key; if it returns `None`, the key is removed. Nothing is written if the value stays the same.
+    /// there is no such key; if it returns `None`, the key is removed. To leave the key as it is, return the value
+    /// found: nothing is written then. `update` returns no error; a variable of the caller can keep one.
     ///
     /// The update is atomic: if another client changes the key between lookup and change, `update` is called again with
-    /// the new value, until the operation's deadline. So it should depend on nothing but the value, and be short.
+    /// the new value, until the operation's deadline. So it should depend on nothing but the value, and be short. Of
+    /// several clients that change one key at the same moment one succeeds, and the others repeat: the more of them,
+    /// the more attempts each change takes. To add to a number, [`Self::increment`] does not repeat.
     ///
     /// Round trips, for each attempt: a lookup and a compare-and-swap, 3 for a key in a row, 5 in an extent. Source:
     /// R-CAS-1, R-CAS-2.
@@ -224,6 +227,13 @@ impl Client {
     /// client.update_with(b"log", append)?;
     /// let log = client.update_with(b"log", append)?;
     /// assert_eq!(log.as_deref(), Some(&b"a line.a line."[..]));
+    /// // Refuses a change: the value found stays.
+    /// let mut is_too_long = false;
+    /// client.update_with(b"log", |found| {
+    ///     is_too_long = found.is_some_and(|log| log.len() >= 14);
+    ///     if is_too_long { found.map(<[u8]>::to_vec) } else { append(found) }
+    /// })?;
+    /// assert!(is_too_long);
     /// // Removes the key.
     /// assert_eq!(client.update_with(b"log", |_| None)?, None);
     /// # drop(client);
@@ -244,7 +254,8 @@ impl Client {
 
     /// Returns the value of `key`; if there is no such key, inserts the value that `make` returns, and returns it. If
     /// another client inserts the key meanwhile, returns that client's value and drops the one made: `make` runs at
-    /// most once in this client, but two clients may both run theirs.
+    /// most once in this client, but two clients may both run theirs. `make` cannot use this client and returns no
+    /// error: a recursive or fallible computation calls [`Self::get`] and [`Self::try_insert`] instead.
     ///
     /// Round trips: those of [`Self::get`]; if there is no such key, also those of [`Self::try_insert`].
     ///

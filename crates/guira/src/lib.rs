@@ -177,6 +177,9 @@
 //! | know what holds and what does not | [limits and guarantees](guide::limits) |
 //! | translate what you know | [coming from Redis, LMDB, `HashMap` or Chronicle Map](guide::coming_from) |
 //!
+//! The examples of this crate are programs to start from: `shared_cache`, `memo_cache`, `word_count`, `live_config`,
+//! `config_store` and `web_service`.
+//!
 //! # Features
 //!
 //! | feature | default | gives |

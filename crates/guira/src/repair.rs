@@ -113,7 +113,7 @@ impl Store {
     /// A client whose process is stopped is alive, and keeps what it holds: see [`Store::kill_client`]. Dead clients of
     /// tables whose locks have no owners (preset `paper`), or without redo records, are among the `failed`.
     ///
-    /// Round trips: 1 for 256 slots, 1 for each that is in use, and those of [`guira_rcuckoo::recover`] for each dead
+    /// Round trips: 1 for 256 slots, 1 for each that is in use, and those of the recovery of each dead
     /// client; 1 for 512 lock words, and 2 or more for each damaged lock. Source: R-RECOVER-1 to R-RECOVER-6, R-LOCK-9.
     ///
     /// # Errors
@@ -232,7 +232,7 @@ impl Store {
     /// errors), with all of its other clients, waits up to `timeout` until the kernel confirms its death, and recovers
     /// the client. It is for a process that is stopped, or hangs in the middle of a change, and will not continue: no
     /// client ever decides that by a timeout. A client that is dead already is only recovered; if another process is
-    /// recovering it, and does not finish within half a second, that process is killed instead. // [R-RECOVER-4]
+    /// recovering it, and does not finish within half a second, that process is killed instead.
     ///
     /// The process is killed only if it is provably the one that took the slot, or recovers its client, and still has
     /// it: by process id, start time, boot and namespace, and because the kernel reports the slot as locked. It must be
@@ -243,7 +243,7 @@ impl Store {
     /// the slot within the last round trip, the other one is dropped.
     ///
     /// Takes at most twice `timeout` and half a second. Round trips: 4, one for each millisecond of waiting, and those
-    /// of [`guira_rcuckoo::recover`]. Source: R-RECOVER-1, R-RECOVER-4.
+    /// of the recovery. Source: R-RECOVER-1, R-RECOVER-4.
     ///
     /// # Errors
     /// `NoClient` if the slot is free; `Kill` if its process was not killed, or does not end in time, or has ended and

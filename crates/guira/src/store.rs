@@ -304,7 +304,7 @@ impl Store {
     /// for each thread. A process can have as many as the kernel allows mappings (65,530 by default).
     ///
     /// Round trips: 3, and 1 more for each slot of a dead client that it comes across; if no slot is free, those of
-    /// recovering a dead client ([`guira_rcuckoo::recover`]). Behind a memory node each client makes a connection of
+    /// recovering a dead client. Behind a memory node each client makes a connection of
     /// its own: 2 more, and those of TCP; if the node does not answer, this call waits
     /// ([`OpenOptions::reconnect_timeout`]). Source: R-SLOT-1, R-SLOT-2, R-DESTROY-1, R-RECOVER-3.
     ///

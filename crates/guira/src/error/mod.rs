@@ -19,20 +19,24 @@ use crate::errors::{TlsFileError, TokenFileError, UrlError};
 use crate::{OperationError, OperationErrorKind, Url};
 
 /// The party at fault for an error: [`Error::blame`]. More variants may be added.
+///
+/// Repeating an operation can help after [`Blame::Busy`] and [`Blame::Fabric`], and after [`Blame::Fenced`] unless the
+/// table was destroyed. [`Error::effect`] says whether the failed one may have changed something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Blame {
-    /// The connection to the memory.
+    /// The connection to the memory. The next operation of a client or reader connects again.
     Fabric,
     /// The memory: it is damaged, not a table, or a table of another version of this library.
     Corrupt,
-    /// The table: it is full.
+    /// The table: it is full. Other keys can still be read, updated and removed.
     Full,
-    /// Other clients: they hold what is needed.
+    /// Other clients: they hold what is needed, such as a lock, all client slots or all clients of a pool.
     Busy,
-    /// This client was fenced, or its table destroyed.
+    /// This client was fenced, and the next operation begins a new session; or the table was destroyed, and every
+    /// operation fails ([`Store::is_destroyed`](crate::Store::is_destroyed)).
     Fenced,
-    /// The caller.
+    /// The caller: an argument, a permission, or a table that does not exist ([`Error::is_not_found`]).
     Misuse,
     /// This library.
     Bug,

@@ -51,13 +51,16 @@
 //! look up first: a reader that sees the new revision sees every change made before it. The example `live_config` of
 //! this crate does so.
 //!
-//! **Edits that exclude each other.** [`Client::get_versioned`] returns a value with its state, and
-//! [`Client::compare_and_swap`] changes it only if nobody else has: the second of two editors is told.
+//! **Edits that exclude each other.** [`TypedClient::compare_and_swap`] changes a setting only if it still has the
+//! value that the editor has read: the second of two editors is told. On bytes, [`Client::get_versioned`] returns a
+//! token for the same purpose, which also notices a value that went away and came back.
 //!
 //! **Noticing changes.** There are no notifications. A lookup costs well under a microsecond in shared memory and one
-//! round trip over TCP, so polling a revision is cheap.
+//! round trip over TCP, so polling a revision is cheap. The example `config_store` of this crate has editors that
+//! change the same setting and readers that follow it.
 //!
 //! [`Client::compare_and_swap`]: crate::Client::compare_and_swap
 //! [`Client::get_versioned`]: crate::Client::get_versioned
 //! [`OperationErrorKind::WrongType`]: crate::OperationErrorKind::WrongType
 //! [`Store::typed`]: crate::Store::typed
+//! [`TypedClient::compare_and_swap`]: crate::typed::TypedClient::compare_and_swap

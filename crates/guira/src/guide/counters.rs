@@ -43,7 +43,8 @@
 //! adds up for itself and increments now and then by more than 1.
 //!
 //! **Other accumulators** (a maximum, an average, a set of flags): [`Client::update_with`] replaces the value by what a
-//! closure makes of it, and repeats if another client was faster.
+//! closure makes of it, and repeats if another client was faster. It is no substitute for `increment` where many
+//! clients change one key at once: 16 clients that each repeat until they succeed take some ten times as long.
 //!
 //! **An unknown effect.** If the connection to a memory node breaks while an addition is under way, the error's
 //! [`effect`](crate::Error::effect) may be [`Effect::Unknown`]: then the number may or may not have been added. On

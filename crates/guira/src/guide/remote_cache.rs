@@ -61,8 +61,12 @@
 //! ```
 //!
 //! **Clients, readers and slots.** A client takes one of the table's client slots (1,024 by default, of all processes
-//! together): share a few through [`Store::pool`](crate::aio::Store::pool). A service that only looks up uses
-//! [`Store::reader`](crate::aio::Store::reader), which takes none.
+//! together): share a few through [`Store::pool`](crate::aio::Store::pool). A client does one operation at a time, so
+//! 16 clients have 16 changes under way; further tasks wait, up to [`Pool::timeout`] (30 s by default). A lookup needs
+//! no client: `pool.store().reader()` costs no round trip, waits for no client, and may be made for each request.
+//!
+//! **Errors.** [`Blame`](crate::Blame) says which errors may go away when the operation is repeated. An HTTP service
+//! answers 503 to `Busy`, and to `Fabric` and `Fenced` without effect; 507 to `Full`; and 504 if the effect is unknown.
 //!
 //! **Lost connections.** The next operation connects again ([`OpenOptions::reconnect_timeout`]). If a change was under
 //! way, its error's [`effect`](crate::Error::effect) says whether it took effect, did not, or cannot be known. A node
@@ -74,6 +78,12 @@
 //! **Local processes** can use the same table at the same time: serve it with `--backing shm://NAME`, and open
 //! `shm://NAME` on that host.
 //!
-//! The example `web_service` of this crate is a whole HTTP service of this kind.
+//! **A node in the same program**, for tests or a service that runs alone: [`Store::create_unnamed`] and
+//! [`Store::serve`], which block for a moment and belong before the executor, or on a thread of their own.
+//!
+//! The example `web_service` of this crate is an HTTP service that does all of this.
 //!
 //! [`OpenOptions::reconnect_timeout`]: crate::OpenOptions::reconnect_timeout
+//! [`Pool::timeout`]: crate::aio::Pool::timeout
+//! [`Store::create_unnamed`]: crate::Store::create_unnamed
+//! [`Store::serve`]: crate::Store::serve

@@ -49,10 +49,16 @@
 //! **Looking at it.** `guira stat shm://NAME` shows how full the table is, who uses it and what they met; `guira check
 //! shm://NAME` reads every row and verifies it.
 //!
-//! The example `shared_cache` of this crate is a whole program of this kind, with workers that are killed.
+//! **Recursive and fallible computations.** The closure of [`Client::get_or_insert_with`] cannot use the client, and
+//! returns no error. Such a computation looks its result up with [`Client::get`], computes, and stores it with
+//! [`Client::try_insert`]. The example `memo_cache` of this crate remembers a recursive function in this way.
+//!
+//! The example `shared_cache` is a whole program of this kind. In both, a worker is killed.
 //!
 //! [`Blame::Full`]: crate::Blame::Full
+//! [`Client::get`]: crate::Client::get
 //! [`Client::get_or_insert_with`]: crate::Client::get_or_insert_with
+//! [`Client::try_insert`]: crate::Client::try_insert
 //! [`CreateOptions::memory_bytes`]: crate::CreateOptions::memory_bytes
 //! [`CreateOptions::mode`]: crate::CreateOptions::mode
 //! [`CreateOptions::new`]: crate::CreateOptions::new

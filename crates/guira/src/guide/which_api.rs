@@ -19,6 +19,7 @@
 //! | a thread that only looks up | [`Reader`] ([`Store::reader`]): no client slot, no limit on their number |
 //! | more threads than client slots | [`Pool`] ([`Store::pool`]) |
 //! | tasks of an executor | [`aio`]: the same types with `async` methods ([`Store::to_async`]) |
+//! | tasks that need a function of [`Store`] only | [`aio::Store::run_blocking`](crate::aio::Store::run_blocking) |
 //! | Rust types instead of bytes | [`Store::typed`] (serde) or [`Store::plain`] (byte for byte) |
 //!
 //! # Changing one key
@@ -29,10 +30,11 @@
 //! | write only if the key is new | [`try_insert`](Client::try_insert) |
 //! | write only if the key exists | [`update`](Client::update) |
 //! | add to a number | [`increment`](Client::increment) |
-//! | make a new value from the old one | [`update_with`](Client::update_with) |
+//! | make a new value from the old one | [`update_with`](Client::update_with); to refuse, return the old one |
 //! | write only if nobody changed it since you read it | [`get_versioned`], then [`compare_and_swap`] with the token |
 //! | write only if it has a certain value | [`compare_and_swap`] with the value |
 //! | compute a missing value | [`get_or_insert_with`](Client::get_or_insert_with) |
+//! | the same by recursion, or with errors | [`get`](Client::get), then [`try_insert`](Client::try_insert) |
 //! | remove | [`remove`](Client::remove), [`compare_and_remove`](Client::compare_and_remove) |
 //!
 //! # Reading
@@ -61,6 +63,7 @@
 //! [`OpenOptions::read_only`]: crate::OpenOptions::read_only
 //! [`Pool`]: crate::Pool
 //! [`Reader`]: crate::Reader
+//! [`Store`]: crate::Store
 //! [`Store::check`]: crate::Store::check
 //! [`Store::client`]: crate::Store::client
 //! [`Store::create`]: crate::Store::create

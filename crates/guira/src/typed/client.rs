@@ -10,14 +10,16 @@ use crate::{Client, Error, Put, Reader, Scan, Swap};
 
 /// A blocking typed client, from [`super::Typed::client`], one for each thread. Its operations are those of [`Client`]
 /// with the same names, with their round trips and errors, and `WrongType` for a key or value that cannot be encoded or
-/// decoded: then nothing was changed.
+/// decoded: then nothing was changed. The other operations of [`Client`], such as batches, tokens and
+/// [`Client::increment`], work on the bytes that the format makes of keys and values: [`TypedClient::untyped`].
 pub struct TypedClient<K: ?Sized, V, C> {
     client: Client,
     buffers: Buffers,
     types: Types<K, V, C>,
 }
 
-/// A blocking typed reader, from [`super::Typed::reader`]: a [`Reader`] with types.
+/// A blocking typed reader, from [`super::Typed::reader`], one for each thread. It looks up one key at a time; batches
+/// need a [`Reader`], from [`Store::reader`](crate::Store::reader).
 pub struct TypedReader<K: ?Sized, V, C> {
     reader: Reader,
     buffers: Buffers,
@@ -126,7 +128,8 @@ impl<K: ?Sized, V, C: Codec<K> + Codec<V>> TypedClient<K, V, C> {
 
 impl<K: ?Sized, V, C: Codec<K> + Codec<V> + Decode<V>> TypedClient<K, V, C> {
     /// Replaces the value of `key` with what `update` makes of it, and returns the new value: see
-    /// [`Client::update_with`]. If `update` returns `None`, the key is removed.
+    /// [`Client::update_with`]. If `update` returns `None`, the key is removed; if it returns the value found, nothing
+    /// is written.
     ///
     /// # Errors
     /// Same as [`Client::compare_and_swap`]; `WrongType`, and nothing was changed.

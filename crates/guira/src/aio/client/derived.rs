@@ -75,10 +75,13 @@ impl Client {
     }
 
     /// Replaces the value of `key` with what `update` makes of it, and returns the new value. `update` gets `None` if
-    /// there is no such key; if it returns `None`, the key is removed. Nothing is written if the value stays the same.
+    /// there is no such key; if it returns `None`, the key is removed. To leave the key as it is, return the value
+    /// found: nothing is written then. `update` returns no error; a variable of the caller can keep one.
     ///
     /// The update is atomic: if another client changes the key between lookup and change, `update` is called again with
-    /// the new value, until the operation's deadline. So it should depend on nothing but the value, and be short.
+    /// the new value, until the operation's deadline. So it should depend on nothing but the value, and be short. Of
+    /// several clients that change one key at the same moment one succeeds, and the others repeat: the more of them,
+    /// the more attempts each change takes. To add to a number, [`Self::increment`] does not repeat.
     ///
     /// Round trips, for each attempt: a lookup and a compare-and-swap, 3 for a key in a row, 5 in an extent. Source:
     /// R-CAS-1, R-CAS-2.
@@ -126,7 +129,8 @@ impl Client {
 
     /// Returns the value of `key`; if there is no such key, inserts the value that `make` returns, and returns it. If
     /// another client inserts the key meanwhile, returns that client's value and drops the one made: `make` runs at
-    /// most once in this client, but two clients may both run theirs.
+    /// most once in this client, but two clients may both run theirs. `make` cannot use this client and returns no
+    /// error: a recursive or fallible computation calls [`Self::get`] and [`Self::try_insert`] instead.
     ///
     /// Round trips: those of [`Self::get`]; if there is no such key, also those of [`Self::try_insert`].
     ///
