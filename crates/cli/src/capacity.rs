@@ -69,10 +69,10 @@ pub enum ExistingRecords {
     AlreadyInSource,
 }
 
-/// Why records do not fit, and the commands that help.
+/// The reason why records do not fit, and the commands that help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortfall {
-    /// Why they do not fit.
+    /// The reason.
     pub reason: String,
     /// The commands that make a larger table.
     pub remedy: String,

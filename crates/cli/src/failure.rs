@@ -231,7 +231,7 @@ pub enum Failure {
         url: Url,
         /// Number of records that may be left.
         left: u64,
-        /// Why they could not be removed.
+        /// The reason why they could not be removed.
         reason: String,
     },
     /// The command did its work, but its answer could not be written.
@@ -239,7 +239,7 @@ pub enum Failure {
     AnswerNotWritten {
         /// The work that was done.
         done: String,
-        /// Why the answer could not be written.
+        /// The error of writing the answer.
         source: Box<Failure>,
     },
     /// Some rows of a table could not be read. Each was reported before.

@@ -23,7 +23,7 @@ const LINE_BYTES_MAX: u64 = 64 << 20;
 /// Size of the buffer in bytes.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// How long a worker may take to end by itself after its input was closed, and so to free its client slots.
+/// Maximum time for a worker to end by itself after its input was closed, and so to free its client slots.
 const GRACE_PERIOD: Duration = Duration::from_secs(2);
 /// Time between two checks whether it has ended.
 const POLL: Duration = Duration::from_millis(2);

@@ -38,7 +38,7 @@ pub enum Synchronize {
 pub struct ClientConfig {
     /// Bytes of rows that are cached for path searches.
     pub cache_bytes: usize,
-    /// How long an operation waits for a lock, in nanoseconds.
+    /// Longest time that an operation waits for a lock, in nanoseconds.
     pub deadline_ns: u64,
     /// Wait after the first failure to take a lock, in nanoseconds; doubles with each further failure.
     pub backoff_ns: u64,
@@ -58,10 +58,11 @@ pub struct ClientConfig {
     pub speculations: u32,
     /// Rows that an insert samples under its locks.
     pub synchronize: Synchronize,
-    /// How long a lock stays taken, and the rows sampled under it unchanged, before its holder is presumed dead, in
-    /// nanoseconds: 100 ms, as printed (paper, section 4.1). Only for tables that are repaired. // [R-REPAIR-1]
+    /// Time after which the holder of a lock is presumed dead, if the lock stays taken and the rows sampled under it
+    /// stay unchanged, in nanoseconds: 100 ms, as printed (paper, section 4.1). Only for tables that are repaired.
+    /// // [R-REPAIR-1]
     pub failure_timeout_ns: u64,
-    /// How long a repair lease stays unchanged before its holder is also presumed dead, in nanoseconds: the same, "a
+    /// Time after which the holder of an unchanged repair lease is also presumed dead, in nanoseconds: the same, "a
     /// timeout mechanism similar to normal locks" (section 4.2). // [R-REPAIR-4]
     pub lease_timeout_ns: u64,
     /// Seed of the backoff's jitter.

@@ -75,7 +75,7 @@ pub enum UrlError {
     Name {
         /// The text.
         text: String,
-        /// What is wrong.
+        /// The reason why it is invalid.
         reason: String,
     },
     /// The path after `file://` is not absolute.

@@ -44,7 +44,7 @@ impl Listing<'_, '_> {
         }
     }
 
-    /// What a public `use` of `target` makes reachable as `path`.
+    /// The items that a public `use` of `target` makes reachable as `path`.
     fn import(&mut self, module: &ModulePath, target: &[String], path: &str) {
         match self.crates.resolve(module, target) {
             Some(Meaning::Item(definition)) => {
@@ -209,7 +209,7 @@ impl Listing<'_, '_> {
     }
 }
 
-/// Whose fields are listed: those of a variant are public.
+/// The owner of listed fields: those of a variant are always public.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Owner {
     Struct,

@@ -77,7 +77,7 @@ impl<'f> Crates<'f> {
         self.modules.iter().filter(move |(path, _)| path.0 == name).map(|(path, items)| (path, items.as_slice()))
     }
 
-    /// What `path` names in `module`; `None` if it leads out of the workspace.
+    /// Resolves `path` in `module`; `None` if it leads out of the workspace.
     pub fn resolve(&self, module: &ModulePath, path: &[String]) -> Option<Meaning> {
         self.resolve_within(module, path, MAX_STEPS)
     }
@@ -107,7 +107,7 @@ impl<'f> Crates<'f> {
         Some(meaning)
     }
 
-    /// What `name` is in `module`: an item, a module inside it, or an import.
+    /// Resolves one name in `module`: an item, a module inside it, or an import.
     fn named(&self, module: &ModulePath, name: &str, steps: u32) -> Option<Meaning> {
         let inner = (module.0.clone(), [&module.1[..], &[name.to_owned()]].concat());
         if self.modules.contains_key(&inner) {

@@ -21,9 +21,9 @@ pub struct Arguments {
     /// The table.
     pub url: Url,
     /// First recover every dead client: complete the changes it had begun, release its locks, and free its chunks and
-    /// its client slot. Other clients do the same when they need it, so this is optional. Space of values that it was
-    /// storing is reclaimed when a client needs space. A stopped client is alive: see guira kick. Then free the locks
-    /// that name a client slot the table does not have, which is damage, unless a client is alive.
+    /// its client slot. This is optional, because other clients recover it when they need what it held. Space of values
+    /// that it was storing is reclaimed when a client needs space. A stopped client is alive: see guira kick. Then free
+    /// the locks that name a client slot the table does not have, which is damage, unless a client is alive.
     #[arg(long)]
     pub repair: bool,
     #[command(flatten)]
@@ -42,7 +42,7 @@ struct Answer<'r> {
     /// A file lock on client slots that is held by a process without a client, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     slot_lock: Option<SlotLock>,
-    /// Why the table cannot be opened for changing, if its lock file is missing, damaged or another table's.
+    /// The reason why the table cannot be opened for changing, if its lock file is missing, damaged or another table's.
     #[serde(skip_serializing_if = "Option::is_none")]
     lock_file: Option<String>,
     #[serde(flatten)]

@@ -39,11 +39,11 @@ const KEY_CHARS: usize = 60;
 /// Copy all records of a table into another table, and verify the copy.
 ///
 /// The target must exist and be empty; its capacity, entry format and fabric may differ. The source may be in use: the
-/// command compares the two tables again until a whole pass finds no difference. Keys that were removed from the source
-/// are removed from the copy, and so are keys that others put into the copy, unless --merge is given. If the source
-/// keeps changing, the answer after the last pass is how many records differed, and the exit code is 1. A pass may miss
-/// a key that an insert moves while it is read: a copy is known to be complete only if the source did not change during
-/// the last pass.
+/// command compares the two tables repeatedly until a whole pass finds no difference. Keys that were removed from the
+/// source are removed from the copy, and so are keys that others put into the copy, unless --merge is given. If the
+/// source keeps changing, the answer after the last pass is how many records differed, and the exit code is 1. A pass
+/// may miss a key that an insert moves while it is read: a copy is known to be complete only if the source did not
+/// change during the last pass.
 ///
 /// A damaged row, or an entry with a damaged value, is reported on standard error; everything else is copied, and the
 /// exit code is 3.

@@ -128,8 +128,11 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         options = options.owner(uid);
     }
     arguments.space.refuse_for(arguments.entry)?;
-    let make: Make =
-        if arguments.if_missing { |url, it, told| Store::open_or_create_with_progress(url, it, told) } else { CREATE };
+    let make: Make = if arguments.if_missing {
+        |url, options, progress| Store::open_or_create_with_progress(url, options, progress)
+    } else {
+        CREATE
+    };
     let store = create_by(make, &arguments.url, &options, output)?;
     let room = if store.was_created() { arguments.capacity } else { store.table().config().capacity() };
     let created = Created::of(&store, arguments.preset, room);
@@ -165,7 +168,7 @@ pub fn create(url: &Url, options: &CreateOptions, output: &Output) -> Result<Sto
 /// A function that creates a table and reports its progress.
 type Make = fn(&Url, &CreateOptions, &mut dyn FnMut(CreateProgress) -> ControlFlow<()>) -> Result<Store, guira::Error>;
 
-const CREATE: Make = |url, options, told| Store::create_with_progress(url, options, told);
+const CREATE: Make = |url, options, progress| Store::create_with_progress(url, options, progress);
 
 fn create_by(make: Make, url: &Url, options: &CreateOptions, output: &Output) -> Result<Store, Failure> {
     interrupt::catch();

@@ -28,7 +28,7 @@ const UNDER_WAY_BYTES: u64 = 1 << 20;
 enum Target {
     /// The command alone.
     Command,
-    /// It and its workers, as from a terminal.
+    /// The command and its workers, as from a terminal.
     Group,
 }
 
@@ -151,7 +151,7 @@ fn an_interrupted_load_says_so_in_json() {
     in_order(&table);
 }
 
-/// How many records a load says it has loaded.
+/// The number of records that a load reports.
 fn loaded(run: &Run) -> String {
     let said = run.stderr.lines().last().expect("a message");
     said.strip_prefix("guira: interrupted; ").unwrap_or_else(|| panic!("{said}")).to_owned()

@@ -32,10 +32,10 @@ const SMALL_TCP: [&str; 13] = [
 ];
 /// Systems that need no installed program.
 const LIBRARIES: [&str; 5] = ["dashmap", "guira", "lmdb", "papaya", "raw"];
-/// How long anything may take before the test counts it as hanging.
+/// Time after which the test counts a run as hanging.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What a run of process `pid` has in shared memory, and the programs that run there, each with its process.
+/// Returns the files of process `pid`'s run in shared memory, and the programs that run there, with their processes.
 fn leftovers(pid: u32) -> (Vec<PathBuf>, Vec<(String, PathBuf)>) {
     let own = format!("/dev/shm/guira-peers-{pid}-");
     let is_own = |path: &Path| path.to_string_lossy().starts_with(&own);

@@ -296,7 +296,7 @@ fn stored_records_are_acknowledged() {
     assert!(full.stderr.contains("write the file of --acknowledge") && full.stderr.contains("records were loaded"));
 }
 
-/// The script of the README, in a process group and a directory for temporary files of its own.
+/// The script of the guide, in a process group and a directory for temporary files of its own.
 struct KillLoop {
     child: Child,
     directory: tempfile::TempDir,
@@ -312,7 +312,7 @@ impl KillLoop {
         KillLoop { child, directory }
     }
 
-    /// Its exit code, and what it said on standard output and error; it ends in time.
+    /// Waits for the end of the script; returns its exit code, standard output and standard error.
     fn wait(mut self) -> (Option<i32>, String, String) {
         let stdout = self.child.stdout.take().expect("a pipe was asked for");
         let stderr = self.child.stderr.take().expect("a pipe was asked for");
@@ -348,7 +348,7 @@ impl Drop for KillLoop {
     }
 }
 
-/// [R-RECOVER-2] [R-COMMIT-1] The script of the README: writers are killed at any moment, and no acknowledged record is
+/// [R-RECOVER-2] [R-COMMIT-1] The script of the guide: writers are killed at any moment, and no acknowledged record is
 /// lost.
 #[test]
 fn the_kill_loop_of_the_readme_loses_nothing() {

@@ -29,7 +29,7 @@ fn options(command: &str) -> BTreeSet<String> {
     words.filter(|word| word.len() > 2 && word.starts_with("--")).map(str::to_owned).collect()
 }
 
-/// What bash completes the last of these words to, with the script loaded.
+/// Returns the completions of the last word in bash, with the script loaded.
 fn completed(script: &str, words: &[&str]) -> BTreeSet<String> {
     let (last, before) = words.split_last().expect("there is a word to complete");
     let previous = before.last().expect("the program comes first");

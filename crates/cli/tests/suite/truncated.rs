@@ -15,7 +15,7 @@ use crate::serve::Server;
 
 /// No step of a test takes longer.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// How soon clients know: the node looks about once a second. Their own deadlines are twice as long.
+/// Time until clients notice: the node checks about once a second. Their own deadlines are twice as long.
 const SOON: Duration = Duration::from_secs(5);
 const READERS: usize = 3;
 const WRITERS: usize = 2;

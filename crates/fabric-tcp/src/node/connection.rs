@@ -72,7 +72,7 @@ impl<R: Region> LoopContext<'_, R> {
     }
 }
 
-/// What happens to a connection after its turn.
+/// The next state of a connection after its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) enum TurnOutcome {

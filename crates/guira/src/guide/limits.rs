@@ -1,4 +1,4 @@
-//! What is guaranteed, what is not, and every bound.
+//! Guarantees, limits and bounds.
 //!
 //! # Guarantees
 //!

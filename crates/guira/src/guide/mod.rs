@@ -11,7 +11,7 @@
 //!
 //! Choosing:
 //! - [`which_api`]: which function for which task;
-//! - [`limits`]: what is guaranteed, what is not, and every bound;
+//! - [`limits`]: guarantees, limits and bounds;
 //! - [`coming_from`]: the same things in Redis, LMDB, `HashMap` and Chronicle Map.
 
 pub mod coming_from;

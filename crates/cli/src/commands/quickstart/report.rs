@@ -288,14 +288,14 @@ impl Change {
     /// Returns the step as text.
     pub fn human(&self) -> String {
         let verdict = match self.wrong.len() {
-            0 => "no increment was lost, every shared key holds a last written value".to_owned(),
+            0 => "no increment was lost, every shared key holds the last write of a process".to_owned(),
             _ => {
                 let shown: Vec<String> = self.wrong.iter().take(WRONG_SHOWN).cloned().collect();
                 format!("{} ARE WRONG: {}", self.wrong.len(), shown.join("; "))
             }
         };
         format!(
-            "5 change      {} incremented counters, wrote shared keys, inserted and removed\n              \
+            "5 change      {} incremented counters, wrote shared keys, inserted and removed keys\n              \
              {} changes in {}, {}: {verdict}",
             processes_of(self.processes),
             count(self.changes),

@@ -22,7 +22,7 @@ const LINES_A_SECOND: u32 = 20;
 const BURST: u32 = 200;
 /// Maximum lines queued to be written.
 const QUEUE_LINES: usize = 256;
-/// How long to wait at the end for the last lines.
+/// Time to wait at the end for the last lines.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// One line of the log.

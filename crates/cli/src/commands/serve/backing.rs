@@ -151,7 +151,7 @@ mod tests {
     fn only_given_options_are_compared() {
         let options = CreateOptions::new(10_000).extent_bytes(1 << 26).max_clients(40);
         let store = Store::create_unnamed(&options).unwrap();
-        let told = |line: &str| differences(&store, "shm://a", &parsed(line)).unwrap();
+        let differing = |line: &str| differences(&store, "shm://a", &parsed(line)).unwrap();
         for same in [
             "",
             "--capacity 10000",
@@ -160,7 +160,7 @@ mod tests {
             "--extent-bytes 64MiB --preset hardened",
             "--record-bytes 100",
         ] {
-            assert_eq!(told(same), Vec::<String>::new(), "{same}");
+            assert_eq!(differing(same), Vec::<String>::new(), "{same}");
         }
         for (line, wanted) in [
             ("--capacity 1M", "not for 1000000"),
@@ -170,7 +170,7 @@ mod tests {
             ("--max-clients 41", "40 client slots, not 41"),
             ("--preset paper", "its preset is hardened, not paper"),
         ] {
-            let [difference] = &told(line)[..] else { panic!("{line}: {:?}", told(line)) };
+            let [difference] = &differing(line)[..] else { panic!("{line}: {:?}", differing(line)) };
             assert!(difference.starts_with("shm://a exists and is served as it is: "), "{line}: {difference}");
             assert!(difference.contains(wanted), "{line}: {difference}");
         }

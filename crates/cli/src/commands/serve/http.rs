@@ -28,9 +28,9 @@ const MAX_CONNECTIONS: usize = 128;
 const BACKLOG: i32 = 4096;
 /// Maximum number of connections accepted before the others are handled again.
 const MAX_ACCEPTS: usize = 32;
-/// How long a client has to send its request and to receive the response.
+/// Time a client has to send its request and to receive the response.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an answered client has to close its connection, before a reset by the kernel may discard the response.
+/// Time an answered client has to close its connection, before a reset by the kernel may discard the response.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Maximum bytes of a request's line and headers.
 const MAX_HEAD_BYTES: usize = 8 << 10;

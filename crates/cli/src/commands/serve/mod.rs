@@ -35,7 +35,7 @@ use crate::output::Output;
 use crate::signals::{HANGUP, Signals, Terminal};
 use crate::units::{self, bytes, count, counted};
 
-/// How often the program checks whether the node still runs.
+/// Interval at which the program checks whether the node still runs.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Serve a table to other hosts over TCP.
@@ -313,8 +313,8 @@ impl Ready {
     fn human(&self) -> String {
         let made = if self.created { "new" } else { "existing" };
         let metrics = self.metrics.as_ref().map_or_else(String::new, |url| format!("; metrics at {url}"));
-        let has_placeholder = self.urls.iter().any(|url| url.starts_with(&format!("tcp://{HOST_PLACEHOLDER}:")));
-        let note = if has_placeholder { "; HOST is the name or an address of this host" } else { "" };
+        let is_name_unknown = self.urls.iter().any(|url| url.starts_with(&format!("tcp://{HOST_NAME_UNKNOWN}:")));
+        let note = if is_name_unknown { "; HOST is the name or an address of this host" } else { "" };
         format!(
             "serving {} at {}: {made} table of {} with room for {} entries, {} of memory, up to {} in {} \
              sessions{metrics}{note}",
@@ -329,8 +329,8 @@ impl Ready {
     }
 }
 
-/// The placeholder in the URL of a host that listens on every address and has no name of its own.
-const HOST_PLACEHOLDER: &str = "HOST";
+/// The host in the URL of a host that listens on every address and has no name of its own.
+const HOST_NAME_UNKNOWN: &str = "HOST";
 
 /// Returns `addr` as clients write it: a host that listens on every address is given by its name.
 fn reachable(addr: SocketAddr) -> String {
@@ -344,7 +344,7 @@ fn reachable(addr: SocketAddr) -> String {
 /// Returns the name by which other hosts can reach this one, whose own name is `name`.
 fn host_of(name: &str) -> &str {
     let is_localhost = name == "localhost" || name.starts_with("localhost.");
-    if name.is_empty() || name == "(none)" || is_localhost { HOST_PLACEHOLDER } else { name }
+    if name.is_empty() || name == "(none)" || is_localhost { HOST_NAME_UNKNOWN } else { name }
 }
 
 impl Stopped {

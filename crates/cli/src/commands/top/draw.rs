@@ -32,7 +32,7 @@ const PRINTED_CLIENTS: usize = 100;
 pub struct Extras<'b> {
     /// Round trips per second at the latest samples, the oldest first.
     pub history: &'b [u64],
-    /// Why the latest sample failed; the frame is older then.
+    /// The error of the latest sample, if it failed; the frame is older then.
     pub problem: Option<&'b str>,
     /// The keys that can be pressed.
     pub keys: &'b str,

@@ -20,7 +20,7 @@ use crate::signals::Signals;
 const POLL: Duration = Duration::from_millis(100);
 /// Maximum number of samples in the history: more than any terminal has columns.
 const HISTORY_MAX: usize = 1_024;
-/// How long to wait after the table was destroyed for a new table with its name, which is then watched.
+/// Time to wait after the table was destroyed for a new table with its name, which is then watched.
 const SUCCESSOR_WAIT: Duration = Duration::from_secs(3);
 /// The results of sampling.
 type Samples = Receiver<Result<Frame, Failure>>;

@@ -86,8 +86,8 @@ pub struct Arguments {
     /// Keep a table that was created for the run, or the records that the run inserted into an existing one.
     #[arg(long)]
     pub keep: bool,
-    /// Use a table that holds other keys. The run fails if the table already holds the key of a record. The records that
-    /// the run inserted are removed after it.
+    /// Use a table that holds other keys. The run fails if the table already holds the key of a record. Records
+    /// that the run inserted are removed after it.
     #[arg(long, conflicts_with = "no_load")]
     pub into_existing: bool,
     /// Check that each value read is one that was written for its record.

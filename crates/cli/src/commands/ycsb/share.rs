@@ -34,19 +34,19 @@ pub struct Share {
     pub end: u32,
     /// The mode of loading records.
     pub load_mode: LoadMode,
-    /// What reads verify.
+    /// The verification of reads.
     pub verify: Verify,
     /// One operation in this many is timed.
     pub latency_every: u32,
 }
 
-/// What reads verify.
+/// The verification of reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verify {
-    /// Nothing.
+    /// Values are not verified.
     Off,
-    /// Every value.
+    /// Every value read is verified.
     EveryRead,
 }
 

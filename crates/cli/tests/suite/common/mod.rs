@@ -1,4 +1,4 @@
-//! Runs the real program, on tables that are gone when the test ends.
+//! Runs the real program, on tables that are removed when the test ends.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
-/// A table's URL that nobody else uses; the table is removed when it is dropped, if there is one.
+/// A unique URL of a table, which is removed on drop if it exists.
 pub struct Table {
     url: String,
 }
@@ -34,12 +34,12 @@ impl Table {
         &self.url
     }
 
-    /// The file it lies in.
+    /// The path of its file.
     pub fn path(&self) -> String {
         self.url.replace("shm://", "/dev/shm/")
     }
 
-    /// Its lock file, if it has one, and those that were left of others of its name.
+    /// The lock files of this table and of earlier tables with its name.
     pub fn lock_files(&self) -> Vec<PathBuf> {
         let prefix = format!("{}.", self.path());
         let paths = std::fs::read_dir("/dev/shm").expect("it is there").filter_map(|entry| Some(entry.ok()?.path()));
@@ -57,7 +57,7 @@ impl Drop for Table {
     }
 }
 
-/// What a run of the program came to.
+/// The result of a run of the program.
 pub struct Run {
     pub code: Option<i32>,
     pub stdout: Vec<u8>,
