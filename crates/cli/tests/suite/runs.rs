@@ -208,7 +208,7 @@ fn a_key_of_others_is_never_replaced() {
         let error = guira(&[&arguments[..], &["--format", "json"]].concat()).expect(2).error();
         let message = error["message"].as_str().expect("a text");
         assert!(message.contains("another seed gives other keys"), "{message}");
-        assert!(message.ends_with("; what the run had inserted is removed again"), "{message}");
+        assert!(message.ends_with("; the records that the run inserted were removed"), "{message}");
         assert_eq!(content(&table), before);
     }
 }
