@@ -113,7 +113,7 @@ fn count(owner: &Store, url: &Url) {
 }
 
 #[test]
-fn processes_that_are_killed_lose_no_count() {
+fn killed_processes_lose_no_increment() {
     let (table, store) = Table::create(&CreateOptions::new(1_000).max_clients(64));
     count(&store, &table.url);
     let served = Store::create_unnamed(&CreateOptions::new(1_000).max_clients(64)).unwrap();
@@ -155,7 +155,7 @@ fn only_numbers_are_incremented() {
 /// [R-CAS-1] [R-CAS-2] An update sees what is there and leaves what it makes; one that always comes too late is told
 /// so at the deadline.
 #[test]
-fn updates_depend_on_what_is_there() {
+fn conditional_updates_see_the_current_value() {
     for preset in [Preset::Hardened, Preset::Paper] {
         let (table, store) = Table::create(&CreateOptions::new(1_000).preset(preset));
         let mut client = store.client().unwrap();

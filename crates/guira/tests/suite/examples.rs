@@ -62,7 +62,7 @@ fn a_shared_cache_serves_others_when_a_worker_is_killed() {
 }
 
 #[test]
-fn words_are_counted_by_many_processes_as_by_one() {
+fn word_counts_do_not_depend_on_the_number_of_processes() {
     let text = tempfile::NamedTempFile::new().unwrap();
     let (often, once) = ("the Cuckoo, THE cuckoo; the\n".repeat(2_000), "Guira-guira canta çedo");
     std::fs::write(&text, [often.as_bytes(), once.as_bytes(), &[b'x'; 5_000], b" \xff\xfe ", &[0; 100]].concat())
@@ -81,7 +81,7 @@ fn words_are_counted_by_many_processes_as_by_one() {
 }
 
 #[test]
-fn a_made_up_text_is_counted() {
+fn a_generated_text_is_counted() {
     let printed = printed("word_count", &[]);
     assert_eq!(printed.lines().count(), 21, "{printed}");
     assert!(printed.ends_with("the text has 100000\n") && printed.contains("\n100000 words counted by 4"), "{printed}");
@@ -103,7 +103,7 @@ fn readers_follow_a_live_configuration() {
 }
 
 #[test]
-fn mistakes_are_told_without_a_panic() {
+fn mistakes_are_reported_without_a_panic() {
     let mistakes: [(&str, &[&str], &str); 12] = [
         ("shared_cache", &["none"], "is not a number from 2 to 64; usage: shared_cache"),
         ("shared_cache", &["1"], "is not a number from 2 to 64; usage: shared_cache"),

@@ -10,7 +10,7 @@ fn listed(table: &Table) -> Option<ListedTable> {
 }
 
 #[test]
-fn a_table_is_listed_as_it_is() {
+fn a_table_is_listed_with_its_properties() {
     let (table, store) = Table::create(&CreateOptions::new(1_000).mode(0o640).max_clients(7));
     let mut clients = [store.client().expect("a slot"), store.client().expect("a slot")];
     clients[0].put(b"cuckoo", b"Guira guira").expect("room");

@@ -50,7 +50,7 @@ fn with_key(client: &mut guira::Client, key: &[u8], value: &[u8]) -> Vec<(Operat
 }
 
 #[test]
-fn keys_that_do_not_fit_are_told() {
+fn keys_of_the_wrong_length_are_reported() {
     let long = vec![1; (64 << 10) + 1];
     for (format, key, value) in
         [("fixed:8:8", &[1; 9][..], &[1; 8][..]), ("fixed:4:4", &[], &[1; 4]), ("bytes:64", &long, b"v")]
@@ -73,7 +73,7 @@ fn keys_that_do_not_fit_are_told() {
 }
 
 #[test]
-fn values_that_do_not_fit_are_told() {
+fn values_of_the_wrong_length_are_reported() {
     let long = vec![1; (64 << 20) + 1];
     for (format, key, value) in
         [("fixed:8:8", &[1; 8][..], &[1; 7][..]), ("fixed:4:4", &[1; 4], &[]), ("bytes:64", b"k", &long)]
@@ -120,7 +120,7 @@ fn expected_values_may_have_any_length() {
 
 /// [R-CAS-1] [R-CAS-2] Tables of preset `paper` hand out no tokens, and take none; by value they compare as all do.
 #[test]
-fn narrow_versions_are_told() {
+fn tables_with_narrow_versions_have_no_tokens() {
     let (_paper, paper) = Table::create(&options("bytes:64").preset(Preset::Paper).seed(1));
     let (_table, store) = Table::create(&options("bytes:64").seed(1));
     let (mut client, mut other) = (paper.client().unwrap(), store.client().unwrap());
@@ -184,7 +184,7 @@ fn tokens_of_other_tables_are_refused() {
 
 /// Items are done in order, each with its own answer; what is wrong with one is not in the way of the next.
 #[test]
-fn many_changes_answer_in_order() {
+fn items_of_a_batch_are_answered_in_order() {
     for preset in Preset::ALL {
         let (_table, store) = Table::create(&options("bytes:64").preset(preset));
         let mut client = store.client().unwrap();
@@ -233,7 +233,7 @@ fn many_changes_answer_in_order() {
 
 /// More items than a table holds: the first ones fit, each other one is told that it does not, and none is lost.
 #[test]
-fn many_puts_into_a_full_table_are_told() {
+fn puts_into_a_full_table_are_refused_one_by_one() {
     let (_table, store) = Table::create(&CreateOptions::new(100).format("fixed:8:8".parse().unwrap()));
     let mut client = store.client().unwrap();
     let items: Vec<_> = (0..5_000u64).map(|i| (i.to_le_bytes(), i.to_le_bytes())).collect();
@@ -260,7 +260,7 @@ fn many_puts_into_a_full_table_are_told() {
 /// [R-DESTROY-1] [R-DESTROY-2] On a destroyed table every operation is refused, each by itself: changes, lookups and
 /// scans.
 #[test]
-fn destroyed_tables_are_told() {
+fn every_operation_on_a_destroyed_table_is_refused() {
     let (table, store) = Table::create(&options("bytes:64"));
     let mut client = store.client().unwrap();
     assert!(!store.is_destroyed().unwrap());

@@ -175,7 +175,7 @@ fn every_error_can_be_matched_on() {
 }
 
 /// What a program may keep of a table's parameters.
-struct Shape<'t> {
+struct Parameters<'t> {
     config: &'t TableConfig,
     geometry: &'t Geometry,
     superblock: &'t Superblock,
@@ -184,8 +184,8 @@ struct Shape<'t> {
     placement: &'t Placement,
 }
 
-fn shape(table: &guira::raw::Table) -> Shape<'_> {
-    Shape {
+fn parameters(table: &guira::raw::Table) -> Parameters<'_> {
+    Parameters {
         config: table.config(),
         geometry: table.geometry(),
         superblock: table.superblock(),
@@ -198,15 +198,15 @@ fn shape(table: &guira::raw::Table) -> Shape<'_> {
 #[test]
 fn a_tables_parameters_can_be_kept() {
     let (_table, store) = Table::create(&CreateOptions::new(1_000));
-    let shape = shape(store.table());
-    let rules: &Rules = &shape.config.rules;
-    assert_eq!(rules, &shape.superblock.config.rules);
-    assert_eq!(shape.rows.entry_format(), shape.config.format);
-    let rows: RowPair = shape.placement.rows(shape.placement.digest(b"cuckoo"));
-    let addr: Addr = shape.geometry.row(rows.first);
-    assert!(addr.space() == Space::Main && addr.offset() < shape.geometry.main_bytes());
-    let lock: LockId = shape.locks.lock_of(rows.first);
-    assert!(lock.0 < shape.locks.locks());
+    let parameters = parameters(store.table());
+    let rules: &Rules = &parameters.config.rules;
+    assert_eq!(rules, &parameters.superblock.config.rules);
+    assert_eq!(parameters.rows.entry_format(), parameters.config.format);
+    let rows: RowPair = parameters.placement.rows(parameters.placement.digest(b"cuckoo"));
+    let addr: Addr = parameters.geometry.row(rows.first);
+    assert!(addr.space() == Space::Main && addr.offset() < parameters.geometry.main_bytes());
+    let lock: LockId = parameters.locks.lock_of(rows.first);
+    assert!(lock.0 < parameters.locks.locks());
     let mut client = store.client().unwrap();
     client.put(b"cuckoo", b"Guira guira").unwrap();
     let verbs: VerbCounts = client.traffic().verbs;

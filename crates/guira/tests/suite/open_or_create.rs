@@ -15,8 +15,8 @@ const PROCESSES: u64 = 6;
 const ROUNDS: u32 = 10;
 /// Tables that are destroyed while another thread opens or creates them.
 const DESTROYED: u32 = 300;
-const RACER: &str = "GUIRA_TEST_RACER";
-const PAUPER: &str = "GUIRA_TEST_PAUPER";
+const OPENER: &str = "GUIRA_TEST_OPENER";
+const DESTROYER: &str = "GUIRA_TEST_DESTROYER";
 
 struct Table(Url);
 
@@ -38,9 +38,9 @@ fn options() -> CreateOptions {
 
 /// A process that waits for the start, when this program was started as one; nothing otherwise.
 #[test]
-fn racer() {
-    let Ok(told) = std::env::var(RACER) else { return };
-    let (url, id) = told.split_once(' ').unwrap();
+fn opener() {
+    let Ok(arguments) = std::env::var(OPENER) else { return };
+    let (url, id) = arguments.split_once(' ').unwrap();
     let (url, id): (Url, u64) = (url.parse().unwrap(), id.parse().unwrap());
     assert_ne!(stdin().read_line(&mut String::new()).unwrap(), 0);
     let store = Store::open_or_create(&url, &options()).unwrap();
@@ -55,8 +55,8 @@ fn processes_that_race_share_one_table() {
         let table = Table::named(&format!("race-{round}"));
         let start = |id: u64| {
             Command::new(std::env::current_exe().expect("a test has a file"))
-                .args(["--exact", "open_or_create::racer", "--nocapture"])
-                .env(RACER, format!("{} {id}", table.0))
+                .args(["--exact", "open_or_create::opener", "--nocapture"])
+                .env(OPENER, format!("{} {id}", table.0))
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .spawn()
@@ -82,7 +82,7 @@ fn processes_that_race_share_one_table() {
 
 /// [R-DESTROY-1] A table that is destroyed at that moment is no table.
 #[test]
-fn tables_that_are_destroyed_meanwhile_are_created_anew() {
+fn tables_that_are_destroyed_meanwhile_are_created_again() {
     let table = Table::named("anew");
     std::thread::scope(|scope| {
         let opener = scope.spawn(|| {
@@ -100,8 +100,8 @@ fn tables_that_are_destroyed_meanwhile_are_created_anew() {
 
 /// A process without the address space for a table, when this program was started as one; nothing otherwise.
 #[test]
-fn pauper() {
-    let Ok(url) = std::env::var(PAUPER) else { return };
+fn destroyer() {
+    let Ok(url) = std::env::var(DESTROYER) else { return };
     let url: Url = url.parse().unwrap();
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
@@ -119,12 +119,12 @@ fn pauper() {
 /// [R-DESTROY-1] A table that cannot be opened now, for want of memory, is not destroyed: its name stays, and so does
 /// what those have who have it open. A damaged one, which nobody can open, loses its name.
 #[test]
-fn tables_that_cannot_be_opened_now_are_left_alone() {
+fn tables_that_cannot_be_opened_for_want_of_memory_are_not_destroyed() {
     let table = Table::named("pauper");
     let store = Store::create(&table.0, &CreateOptions::new(1_000).extent_bytes(16 << 20)).unwrap();
     let status = Command::new(std::env::current_exe().expect("a test has a file"))
-        .args(["--exact", "open_or_create::pauper", "--nocapture"])
-        .env(PAUPER, table.0.to_string())
+        .args(["--exact", "open_or_create::destroyer", "--nocapture"])
+        .env(DESTROYER, table.0.to_string())
         .status();
     assert!(status.expect("the test program starts").success());
     assert!(!store.is_destroyed().unwrap());
@@ -148,7 +148,7 @@ fn mismatches(url: &Url, options: &CreateOptions) -> Vec<Mismatch> {
 
 /// A table that exists is opened as asked, or, on request, as it is; never as something else.
 #[test]
-fn what_is_there_has_to_be_as_asked() {
+fn an_existing_table_must_match_the_options() {
     let table = Table::named("as-asked");
     let created = Store::open_or_create(&table.0, &options()).unwrap();
     let room = created.table().config().capacity();
@@ -200,7 +200,7 @@ fn each_option_of_a_table_that_exists_is_compared() {
 
 /// The table of a memory node is compared like any other.
 #[test]
-fn the_table_of_a_memory_node_has_to_be_as_asked() {
+fn the_table_of_a_memory_node_must_match_the_options() {
     let store = Store::create_unnamed(&options()).unwrap();
     let served = store.serve(&ServeOptions::new("127.0.0.1:0".parse().unwrap())).unwrap();
     let url: Url = format!("tcp://{}", served.local_addrs()[0]).parse().unwrap();
@@ -214,7 +214,7 @@ fn the_table_of_a_memory_node_has_to_be_as_asked() {
 }
 
 #[test]
-fn files_that_are_no_tables_are_left_alone() {
+fn files_that_are_not_tables_are_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("letter");
     std::fs::write(&file, "no table").unwrap();

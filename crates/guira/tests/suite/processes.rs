@@ -2,7 +2,7 @@
 //!
 //! Each value says for which key it was written, by whom, and as that writer's how-many-eth. So every reader can tell
 //! that what it reads was written for that key, that no writer's count ever goes back, and that a key that is never
-//! removed is never missed. The test program starts itself again as the workers, told by an environment variable.
+//! removed is never missed. The test program starts itself again as the workers, arguments by an environment variable.
 
 use std::collections::HashMap;
 use std::process::{Child, Command, Stdio};
@@ -19,7 +19,7 @@ use crate::common::Table;
 const PROCESSES: u64 = 8;
 const HOT_KEYS: u64 = 1_000;
 const WORKER: &str = "GUIRA_TEST_WORKER";
-const DESERTER: &str = "GUIRA_TEST_DESERTER";
+const EXITS_WITHOUT_CLOSING: &str = "GUIRA_TEST_EXITS_WITHOUT_CLOSING";
 
 fn key(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
@@ -41,26 +41,29 @@ fn parse(number: u64, found: &[u8]) -> (u64, u64) {
 }
 
 /// Keys whose number is even are never removed once they were there.
-fn stays(number: u64) -> bool {
+fn is_permanent(number: u64) -> bool {
     number.is_multiple_of(2)
 }
 
 /// A client's process that ends without closing it, when this program was started as one; nothing otherwise.
 #[test]
-fn deserter() {
-    let Ok(told) = std::env::var(DESERTER) else { return };
-    let client = Store::open(told).unwrap().client().unwrap();
+fn exits_without_closing() {
+    let Ok(arguments) = std::env::var(EXITS_WITHOUT_CLOSING) else { return };
+    let client = Store::open(arguments).unwrap().client().unwrap();
     println!("slot {}", client.slot());
     std::process::exit(0);
 }
 
-/// [R-SLOT-1] [R-RECOVER-1] What a dead client holds is told by `stat` and `check`, and given back by whoever needs it.
+/// [R-SLOT-1] [R-RECOVER-1] What a dead client holds is arguments by `stat` and `check`, and given back by whoever needs it.
 #[test]
-fn dead_clients_are_told_from_living_ones() {
+fn dead_clients_are_distinguished_from_living_ones() {
     let (table, store) = Table::create(&CreateOptions::new(1_000).format("fixed:8:8".parse().unwrap()));
     let url = &table.url;
-    let arguments = ["--exact", "processes::deserter", "--nocapture"];
-    let child = Command::new(std::env::current_exe().unwrap()).args(arguments).env(DESERTER, url.to_string()).output();
+    let arguments = ["--exact", "processes::exits_without_closing", "--nocapture"];
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(arguments)
+        .env(EXITS_WITHOUT_CLOSING, url.to_string())
+        .output();
     assert!(child.unwrap().status.success());
     let mut living = store.client().unwrap();
     let stat = store.stat().unwrap();
@@ -112,7 +115,7 @@ impl Worker {
             5 | 6 => self.client.put(&key, &next).map(|_| true),
             7 => self.client.update(&key, &next),
             8 => self.client.try_insert(&key, &next),
-            _ if stays(number) => self.client.put(&key, &next).map(|_| true),
+            _ if is_permanent(number) => self.client.put(&key, &next).map(|_| true),
             _ => self.client.remove(&key).map(|_| false),
         };
         if wrote.expect("the operation succeeds") {
@@ -122,7 +125,7 @@ impl Worker {
 
     fn read(&mut self, number: u64) {
         let found = self.client.get_into(&key(number), &mut self.buffer).expect("the operation succeeds");
-        assert!(found || !stays(number), "key {number} exists and was missed");
+        assert!(found || !is_permanent(number), "key {number} exists and was missed");
         if found {
             let (writer, count) = parse(number, &self.buffer);
             let last = self.seen.entry((number, writer)).or_insert(0);
@@ -135,8 +138,8 @@ impl Worker {
 /// A worker's life, when this program was started as one; nothing otherwise.
 #[test]
 fn worker() {
-    let Ok(told) = std::env::var(WORKER) else { return };
-    let parts: Vec<&str> = told.split(',').collect();
+    let Ok(arguments) = std::env::var(WORKER) else { return };
+    let parts: Vec<&str> = arguments.split(',').collect();
     let number = |i: usize| parts[i].parse::<u64>().unwrap();
     let url: Url = parts[0].parse().unwrap();
     let (id, seed, longest_value, milliseconds) = (number(1), number(2), number(3), number(4));
@@ -153,10 +156,10 @@ fn worker() {
 }
 
 fn start(url: &Url, id: u64, seed: u64, longest_value: u64, milliseconds: u64) -> Child {
-    let told = format!("{url},{id},{seed},{longest_value},{milliseconds}");
+    let arguments = format!("{url},{id},{seed},{longest_value},{milliseconds}");
     Command::new(std::env::current_exe().expect("the table works"))
         .args(["--exact", "processes::worker", "--nocapture"])
-        .env(WORKER, told)
+        .env(WORKER, arguments)
         .stdout(Stdio::null())
         .spawn()
         .expect("the table works")
@@ -172,7 +175,7 @@ fn run(preset: Preset, format: &str, longest_value: u64) {
         .extent_bytes(64 << 20);
     let (table, store) = Table::create(&options);
     let mut client = store.client().expect("the table works");
-    for number in (0..HOT_KEYS).filter(|number| stays(*number)) {
+    for number in (0..HOT_KEYS).filter(|number| is_permanent(*number)) {
         client.put(&key(number), &value(number, 99, 1, 24)).expect("the table works");
     }
     let children: Vec<Child> = (0..PROCESSES).map(|id| start(&table.url, id, seed, longest_value, 4_000)).collect();
@@ -191,7 +194,7 @@ fn run(preset: Preset, format: &str, longest_value: u64) {
     for number in 0..HOT_KEYS {
         match reader.get(&key(number)).expect("the table works") {
             Some(found) => drop(parse(number, &found)),
-            None => assert!(!stays(number)),
+            None => assert!(!is_permanent(number)),
         }
     }
 }

@@ -24,10 +24,10 @@ use crate::common::Table;
 const WRITER: &str = "GUIRA_TEST_WRITER";
 /// Keys of each writer: its rows are everybody's.
 const KEYS: u64 = 40;
-const HOARDER: &str = "GUIRA_TEST_HOARDER";
+const FILLER: &str = "GUIRA_TEST_FILLER";
 /// Bytes of a hoarder's values.
-const HOARDED_BYTES: usize = 3_000;
-/// Writers killed, at least and, if the heir finds none of them, at most.
+const FILLER_VALUE_BYTES: usize = 3_000;
+/// Writers killed, at least and, if the survivor finds none of them, at most.
 const LEAST_KILLS: u64 = 100;
 const MOST_KILLS: u64 = 3_000;
 /// Writers at a time.
@@ -163,7 +163,7 @@ fn apply(known: &mut Known, change: Change) {
 
 /// Checks that the table has what was acknowledged of writer `id`, and of what was not the changes up to one; brings
 /// `known` up to date. True if it died between two or in one.
-fn check_told(store: &Store, id: u64, known: &mut Known, (changes, acknowledged): (Vec<Change>, usize)) -> bool {
+fn check_reported(store: &Store, id: u64, known: &mut Known, (changes, acknowledged): (Vec<Change>, usize)) -> bool {
     let mut reader = store.reader();
     let mut found = Known::new();
     for number in 0..KEYS {
@@ -188,7 +188,7 @@ fn kill_writers(name: &str, format: &str, longest: u64) {
     let (table, store) = create(format);
     let mut rng = SplitMix64(SEED);
     let mut known: Vec<Known> = vec![Known::new(); WRITERS as usize];
-    let mut heir = store.client().unwrap();
+    let mut survivor = store.client().unwrap();
     let mut seed = 0;
     let mut start = |id: u64| {
         seed += 1;
@@ -196,26 +196,26 @@ fn kill_writers(name: &str, format: &str, longest: u64) {
     };
     let mut writers: Vec<Option<Writer>> = (0..WRITERS).map(|id| Some(start(id))).collect();
     let (mut under_way, mut kills) = (0, 0);
-    // The living are usually faster than the heir.
-    while kills < MOST_KILLS && (kills < LEAST_KILLS || heir.counters().recoveries < 2) {
+    // The living are usually faster than the survivor.
+    while kills < MOST_KILLS && (kills < LEAST_KILLS || survivor.counters().recoveries < 2) {
         kills += 1;
         std::thread::sleep(Duration::from_micros(10_000 + rng.below(20_000)));
         let id = rng.below(WRITERS);
         let told = writers[id as usize].take().unwrap().kill();
         // Its locks guard all rows that are of interest.
-        (0..KEYS).for_each(|number| assert!(!heir.remove(&key(99, number)).unwrap()));
-        under_way += u64::from(check_told(&store, id, &mut known[id as usize], told));
+        (0..KEYS).for_each(|number| assert!(!survivor.remove(&key(99, number)).unwrap()));
+        under_way += u64::from(check_reported(&store, id, &mut known[id as usize], told));
         writers[id as usize] = Some(start(id));
     }
     for (id, writer) in (0..).zip(writers.iter_mut()) {
         let told = writer.take().unwrap().kill();
-        (0..KEYS).for_each(|number| assert!(!heir.remove(&key(99, number)).unwrap()));
-        check_told(&store, id, &mut known[id as usize], told);
+        (0..KEYS).for_each(|number| assert!(!survivor.remove(&key(99, number)).unwrap()));
+        check_reported(&store, id, &mut known[id as usize], told);
     }
-    let counters = heir.counters();
-    println!("{name}: {under_way} deaths of {kills} among changes; one heir: {counters:?}");
+    let counters = survivor.counters();
+    println!("{name}: {under_way} deaths of {kills} among changes; one survivor: {counters:?}");
     assert!(under_way > kills / 4 && counters.recoveries > 0, "the dead leave something");
-    drop(heir);
+    drop(survivor);
     // As many clients as there are slots: the last of the dead are recovered.
     let slots = store.stat().unwrap().max_clients;
     let all: Vec<_> = (0..slots).map(|_| store.client().unwrap()).collect();
@@ -277,39 +277,39 @@ fn stopped_writers_are_alive() {
         for number in 0..KEYS {
             patient.put(&key(99, number), &[0; 8]).unwrap();
         }
-        check_told(&store, id, &mut Known::new(), told);
+        check_reported(&store, id, &mut Known::new(), told);
     }
 }
 
 /// A client that fills all space with values, and dies, when this program was started as one; nothing otherwise.
 #[test]
-fn hoarder() {
-    let Ok(told) = std::env::var(HOARDER) else { return };
+fn filler() {
+    let Ok(told) = std::env::var(FILLER) else { return };
     let mut client = Store::open(told).unwrap().client().unwrap();
-    let full = (0..).find_map(|number| client.put(&key(0, number), &[7; HOARDED_BYTES]).err()).unwrap();
+    let full = (0..).find_map(|number| client.put(&key(0, number), &[7; FILLER_VALUE_BYTES]).err()).unwrap();
     assert_eq!(full.blame(), Blame::Full, "{full}");
     std::process::exit(0);
 }
 
 /// Runs a hoarder.
-fn hoard(url: &Url) {
-    let arguments = ["--exact", "recovery::hoarder", "--nocapture"];
-    let status = Command::new(std::env::current_exe().unwrap()).args(arguments).env(HOARDER, url.to_string()).status();
+fn run_filler(url: &Url) {
+    let arguments = ["--exact", "recovery::filler", "--nocapture"];
+    let status = Command::new(std::env::current_exe().unwrap()).args(arguments).env(FILLER, url.to_string()).status();
     assert!(status.unwrap().success());
 }
 
 /// [R-DESTROY-1] [R-DESTROY-2] Whoever meets a dead client in a destroyed table is told that it was destroyed: on
 /// request, by its slot, or for want of the space that it had.
 #[test]
-fn the_dead_of_a_destroyed_table_are_not_recovered() {
+fn dead_clients_of_a_destroyed_table_are_not_recovered() {
     let options = CreateOptions::new(4_000).format("bytes:24".parse().unwrap()).extent_bytes(4 << 20);
     let (table, store) = Table::create(&options);
     let mut client = store.client().unwrap();
-    hoard(&table.url);
+    run_filler(&table.url);
     let dead = store.stat().unwrap().clients.into_iter().find(|client| client.state == ClientState::Dead).unwrap();
     Store::destroy(&table.url).unwrap();
     let errors = [
-        client.put(&key(1, 0), &[8; HOARDED_BYTES]).map(drop).unwrap_err(),
+        client.put(&key(1, 0), &[8; FILLER_VALUE_BYTES]).map(drop).unwrap_err(),
         store.recover(&mut |_, _| ()).map(drop).unwrap_err(),
     ];
     for error in errors {
@@ -327,18 +327,18 @@ fn the_dead_of_a_destroyed_table_are_not_recovered() {
 
 /// [R-RECOVER-3] [R-EXTENT-2] What was freed in a dead client's chunks is there for whoever needs space.
 #[test]
-fn the_dead_hoard_no_space() {
+fn space_freed_in_chunks_of_a_dead_client_is_reused() {
     let options = CreateOptions::new(4_000).format("bytes:24".parse().unwrap()).extent_bytes(4 << 20);
     let (table, store) = Table::create(&options);
     let mut client = store.client().unwrap();
-    hoard(&table.url);
-    let full = client.put(&key(1, 0), &[8; HOARDED_BYTES]).unwrap_err();
+    run_filler(&table.url);
+    let full = client.put(&key(1, 0), &[8; FILLER_VALUE_BYTES]).unwrap_err();
     assert_eq!(full.blame(), Blame::Full, "all that the dead client had is in use: {full}");
     assert_eq!(client.counters().recoveries, 1);
-    let hoarded = (0..).take_while(|number| client.remove(&key(0, *number)).unwrap()).count() as u64;
-    assert!(hoarded > 1_000);
-    for number in 0..hoarded {
-        client.put(&key(1, number), &[8; HOARDED_BYTES]).unwrap();
+    let removed = (0..).take_while(|number| client.remove(&key(0, *number)).unwrap()).count() as u64;
+    assert!(removed > 1_000);
+    for number in 0..removed {
+        client.put(&key(1, number), &[8; FILLER_VALUE_BYTES]).unwrap();
     }
     assert!(store.check().unwrap().is_clean());
 }

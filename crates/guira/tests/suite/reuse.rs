@@ -1,9 +1,9 @@
 //! Memory that is reused: tables under endless updates of values from 100 B to 1 MiB do not grow once they are warm.
 //!
-//! Every client updates every key, so most extents are freed by another client than the one that owns their chunk, and
+//! Every client updates every key, so peak extents are freed by another client than the one that owns their chunk, and
 //! sizes are drawn log-uniform, so every size class is visited all the time. What must hold, for clients of one
 //! process, for clients that come and go, and for four processes: no `Full`, chunks in use never exceed a stated bound
-//! and do not creep, values are whole, and the table is in order at the end. `GUIRA_LONG=1` runs ten times as long.
+//! and do not creep, values are whole, and the table is in order at the end. `GUIRA_LONG=1` runs ten scale as long.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -35,7 +35,7 @@ fn drawn_bytes(rng: &mut SplitMix64) -> usize {
     (SMALLEST_BYTES * (LARGEST_BYTES / SMALLEST_BYTES).powf(unit)) as usize
 }
 
-fn times() -> u64 {
+fn scale() -> u64 {
     if std::env::var("GUIRA_LONG").is_ok_and(|long| long == "1") { 10 } else { 1 }
 }
 
@@ -68,9 +68,9 @@ fn open_clients(store: &Store) -> Vec<guira::Client> {
     (0..CLIENTS).map(|_| store.client().expect("a free slot")).collect()
 }
 
-/// The most that was seen in a round.
+/// The peak that was seen in a round.
 #[derive(Clone, Copy, Debug, Default)]
-struct Most {
+struct Peak {
     /// Chunks in use.
     chunks: u64,
     /// Bytes of the places of extents that entries refer to.
@@ -79,8 +79,8 @@ struct Most {
     classes: u64,
 }
 
-impl Most {
-    fn see(&mut self, store: &Store) {
+impl Peak {
+    fn sample(&mut self, store: &Store) {
         let table = store.stat().expect("the table can be read").table;
         self.chunks = self.chunks.max(table.chunks.in_use());
         self.place_bytes = self.place_bytes.max(table.space.place_bytes);
@@ -102,15 +102,15 @@ fn step(client: &mut guira::Client, rng: &mut SplitMix64, count: u64) {
 
 /// After the warm-up, the first round, chunks in use stay under the bound that docs/space.md gives, and the later half
 /// of the rounds uses hardly more than the earlier one.
-fn assert_steady(name: &str, rounds: &[Most], store: &Store) {
+fn assert_steady(name: &str, rounds: &[Peak], store: &Store) {
     let chunk_bytes = store.table().config().chunk_bytes;
-    println!("{name}: chunks in use, at most: {:?}", rounds.iter().map(|most| most.chunks).collect::<Vec<_>>());
-    for most in rounds {
-        let bound = CLIENTS * (most.classes + RESERVE_CHUNKS) + (most.place_bytes * 4 / 3).div_ceil(chunk_bytes);
-        assert!(most.chunks <= bound, "{name}: {most:?}, the bound is {bound}");
+    println!("{name}: chunks in use, at peak: {:?}", rounds.iter().map(|peak| peak.chunks).collect::<Vec<_>>());
+    for peak in rounds {
+        let bound = CLIENTS * (peak.classes + RESERVE_CHUNKS) + (peak.place_bytes * 4 / 3).div_ceil(chunk_bytes);
+        assert!(peak.chunks <= bound, "{name}: {peak:?}, the bound is {bound}");
     }
     let (earlier, later) = rounds[1..].split_at(rounds.len() / 2);
-    let chunks = |rounds: &[Most]| rounds.iter().map(|most| most.chunks).max().expect("rounds");
+    let chunks = |rounds: &[Peak]| rounds.iter().map(|peak| peak.chunks).max().expect("rounds");
     assert!(chunks(later) <= chunks(earlier) + CREEP_CHUNKS, "{name}: {rounds:?}");
 }
 
@@ -133,8 +133,8 @@ fn churn(name: &str, seed: u64, replaced_percent: u64) {
     let mut rng = SplitMix64(seed);
     let mut clients = open_clients(&store);
     let mut rounds = Vec::new();
-    for _ in 0..ROUNDS * times() {
-        let mut most = Most::default();
+    for _ in 0..ROUNDS * scale() {
+        let mut peak = Peak::default();
         for count in 0..ROUND {
             let turn = rng.below(CLIENTS) as usize;
             if rng.below(100) < replaced_percent {
@@ -143,10 +143,10 @@ fn churn(name: &str, seed: u64, replaced_percent: u64) {
             }
             step(&mut clients[turn], &mut rng, count);
             if count.is_multiple_of(100) {
-                most.see(&store);
+                peak.sample(&store);
             }
         }
-        rounds.push(most);
+        rounds.push(peak);
     }
     assert_steady(name, &rounds, &store);
     drop(clients);
@@ -155,21 +155,21 @@ fn churn(name: &str, seed: u64, replaced_percent: u64) {
 
 /// [R-EXTENT-4] [R-EXTENT-5] The order is the same each time.
 #[test]
-fn clients_in_turn() {
+fn clients_in_turn_reuse_space() {
     churn("clients in turn", 11, 0);
 }
 
 /// [R-EXTENT-2] [R-EXTENT-5] What closed clients leave behind is drained by others, and found.
 #[test]
-fn clients_that_come_and_go() {
+fn clients_that_open_and_close_reuse_space() {
     churn("clients that come and go", 12, 1);
 }
 
 /// A worker's life, when this program was started as one; nothing otherwise. Each line it reads is a round.
 #[test]
 fn worker() {
-    let Ok(told) = std::env::var(WORKER) else { return };
-    let (url, seed) = told.split_once(',').expect("an address and a seed");
+    let Ok(arguments) = std::env::var(WORKER) else { return };
+    let (url, seed) = arguments.split_once(',').expect("an address and a seed");
     let mut rng = SplitMix64(seed.parse().expect("a number"));
     let store = Store::open(url).expect("the table exists");
     let mut client = store.client().expect("a free slot");
@@ -213,23 +213,23 @@ impl Worker {
 
 /// [R-EXTENT-5] Four processes at once, sampled while they work.
 #[test]
-fn four_processes() {
+fn four_processes_reuse_space() {
     let (table, store) = create(2 * KEYS, EXTENT_BYTES);
     let mut workers: Vec<Worker> = (0..CLIENTS).map(|id| Worker::start(&table.url, 100 + id)).collect();
     let mut rounds = Vec::new();
-    for _ in 0..ROUNDS * times() {
+    for _ in 0..ROUNDS * scale() {
         workers.iter_mut().for_each(|worker| worker.begin(ROUND / CLIENTS));
-        let mut most = Most::default();
+        let mut peak = Peak::default();
         std::thread::scope(|scope| {
             let done = scope.spawn(|| workers.iter_mut().for_each(Worker::wait));
             while !done.is_finished() {
-                most.see(&store);
+                peak.sample(&store);
                 std::thread::sleep(Duration::from_millis(5));
             }
             done.join().expect("all workers live");
         });
-        most.see(&store);
-        rounds.push(most);
+        peak.sample(&store);
+        rounds.push(peak);
     }
     for mut worker in workers {
         drop(worker.child.stdin.take());
@@ -257,26 +257,26 @@ fn remove(client: &mut guira::Client, numbers: std::ops::Range<u64>) {
 }
 
 /// [R-EXTENT-5] A client that works gives back what others have freed in its chunks, whatever class it works in; one
-/// that is idle does when it is told to.
+/// that is idle does when it is arguments to.
 #[test]
-fn an_owner_gives_back_what_others_freed() {
+fn an_owner_releases_space_that_others_freed() {
     let (_table, store) = create(60_000, 16 << 20);
     let (mut owner, mut other) = (store.client().expect("a free slot"), store.client().expect("a free slot"));
-    let most = fill(&mut owner, 0, 1_000);
-    remove(&mut other, 0..most);
+    let peak = fill(&mut owner, 0, 1_000);
+    remove(&mut other, 0..peak);
     // Nobody else may hand out the slots of a living client. What is left is the chunk the owner has none of.
     assert_eq!(fill(&mut other, 0, 20_000), 0, "the owner is idle");
     assert!(store.stat().expect("the table can be read").table.chunks.owned > 200);
     owner.release_memory().expect("the table is sound");
     let large = fill(&mut other, 0, 20_000);
     assert!(large > 500, "{large} values of 20,000 bytes");
-    // Now without being told: a few hundred updates of one key, in a class of their own.
+    // Now without being arguments: a few hundred updates of one key, in a class of their own.
     remove(&mut owner, 0..large);
     for count in 0..400 {
         other.put(&key(0), &value(0, count, 200)).expect("a place in use, or a free chunk");
     }
     let again = fill(&mut owner, 1, 1_000);
-    assert!(again * 100 >= most * 90, "{again} values of 1,000 bytes, {most} at first");
+    assert!(again * 100 >= peak * 90, "{again} values of 1,000 bytes, {peak} at first");
     remove(&mut owner, 1..again + 1);
     drop((owner, other));
     assert!(store.check().expect("the table can be read").is_clean());
@@ -285,12 +285,12 @@ fn an_owner_gives_back_what_others_freed() {
 /// [R-EXTENT-2] [R-EXTENT-6] Large values, each a run of 29 to 45 of 256 chunks, find neighbours beside a churn of
 /// small ones that have been through every chunk.
 #[test]
-fn runs_find_neighbours_beside_small_values() {
+fn runs_of_free_chunks_are_found_beside_small_values() {
     let (_table, store) = create(2 * KEYS, 128 << 20);
     let mut rng = SplitMix64(13);
     let mut clients = open_clients(&store);
     let (mut longest, mut free) = (u64::MAX, 0);
-    for count in 0..ROUND * times() {
+    for count in 0..ROUND * scale() {
         let turn = rng.below(CLIENTS) as usize;
         let (number, bytes) = (rng.below(KEYS), drawn_bytes(&mut rng) / 8 + 16);
         clients[turn].put(&key(number), &value(number, count, bytes)).expect("there is room");

@@ -48,7 +48,7 @@ fn greet(addr: SocketAddr) -> Welcome {
 }
 
 #[test]
-fn a_table_without_a_name_is_as_others_and_nobody_else_s() {
+fn an_unnamed_table_works_like_any_other_and_is_private() {
     let store = Store::create_unnamed(&options()).unwrap();
     assert_eq!((store.url(), store.url().to_string().as_str()), (&Url::unnamed(), "memory://"));
     let other = Store::create_unnamed(&options()).unwrap();
@@ -86,7 +86,7 @@ fn a_table_without_a_name_is_as_others_and_nobody_else_s() {
 }
 
 #[test]
-fn a_served_table_goes_on_and_is_told_from_others() {
+fn a_served_table_stays_in_use_and_gets_a_new_identity_each_time() {
     let store = Store::create_unnamed(&options()).unwrap();
     let mut client = store.client().unwrap();
     let served = store.serve(&loopback().listen("127.0.0.1:0".parse().unwrap())).unwrap();
@@ -111,7 +111,7 @@ fn a_served_table_goes_on_and_is_told_from_others() {
 }
 
 #[test]
-fn a_table_with_a_name_keeps_its_identity_and_its_access() {
+fn a_named_table_keeps_its_identity_and_its_access() {
     let (table, store) = Table::create(&options());
     let region = |store: &Store| {
         let served = store.serve(&loopback()).unwrap();
@@ -126,7 +126,7 @@ fn a_table_with_a_name_keeps_its_identity_and_its_access() {
 }
 
 #[test]
-fn mistakes_of_who_serves_are_told() {
+fn mistakes_in_serving_are_reported() {
     let store = Store::create_unnamed(&options()).unwrap();
     let elsewhere: SocketAddr = "0.0.0.0:0".parse().unwrap();
     let error = store.serve(&ServeOptions::new(elsewhere)).expect_err("no token");
@@ -146,7 +146,7 @@ fn mistakes_of_who_serves_are_told() {
 /// [R-DESTROY-2] A table that is destroyed on the host of its memory node is destroyed for the node's clients: those
 /// who look up learn of it by their next lookup.
 #[test]
-fn a_table_that_is_destroyed_on_its_host_is_told_to_remote_readers() {
+fn remote_readers_learn_that_a_table_was_destroyed_on_its_host() {
     let (table, store) = Table::create(&options());
     let served = store.serve(&loopback()).unwrap();
     let remote = Store::open(Url::tcp("127.0.0.1", served.local_addrs()[0].port()).unwrap()).unwrap();

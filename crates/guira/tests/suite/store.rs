@@ -39,7 +39,7 @@ fn every_operation_does_what_it_says() {
 /// [R-EXTENT-1] [R-EXTENT-2] [R-EXTENT-3] [R-EXTENT-4] Values of every size come back byte for byte, also from another
 /// mapping, and their space is used again.
 #[test]
-fn values_of_every_size_come_back() {
+fn values_of_every_size_are_read_back() {
     let (table, store) = Table::create(&options(1_000, "bytes:64").extent_bytes(80 << 20));
     let mut client = store.client().unwrap();
     let value = |bytes: usize, seed: usize| -> Vec<u8> { (0..bytes).map(|i| (i * 31 + seed) as u8).collect() };
@@ -91,7 +91,7 @@ fn a_default_table_takes_little_more_than_its_rows() {
 
 /// As many records as were asked for have room, and can be replaced by others of their size.
 #[test]
-fn records_of_the_size_that_was_asked_for_have_room() {
+fn records_of_the_requested_size_fit() {
     for (record_bytes, capacity) in [(100_usize, 5_000_u32), (1_000, 2_000), (40_000, 100), (1 << 20, 12)] {
         let options = CreateOptions::new(capacity.into()).record_bytes(record_bytes as u64);
         let (_table, store) = Table::create(&options);
@@ -180,7 +180,7 @@ fn a_destroyed_table_refuses_changes() {
 }
 
 #[test]
-fn read_only_stores_read_and_nothing_else() {
+fn read_only_stores_can_only_read() {
     let (table, store) = Table::create(&options(1_000, "bytes:64"));
     store.client().unwrap().put(b"k", b"v").unwrap();
     let read_only = Store::open_with(&table.url, &OpenOptions::default().read_only()).unwrap();
@@ -226,7 +226,7 @@ fn scans_visit_every_entry() {
 
 /// [R-CREATE-1] A creation says how far it got, in small steps, and each of them may be its last: then nothing is left.
 #[test]
-fn a_creation_tells_its_progress_and_can_be_stopped() {
+fn a_creation_reports_its_progress_and_can_be_stopped() {
     let table = Table { url: Url::shm(&format!("guira-test-stopped-{}", std::process::id())).unwrap() };
     let options = options(4_000, "bytes:64").extent_bytes(20 << 20);
     for url in [&table.url, &Url::unnamed()] {
@@ -299,7 +299,7 @@ fn concurrent_creators_and_openers_agree() {
 
 /// [R-OPEN-1] A flipped bit in the superblock, a foreign file and impossible parameters are each named.
 #[test]
-fn what_is_not_a_table_is_refused() {
+fn damaged_tables_and_impossible_parameters_are_refused() {
     use std::os::unix::fs::FileExt;
     let (table, store) = Table::create(&options(1_000, "fixed:8:8"));
     drop(store);
@@ -329,7 +329,7 @@ fn what_is_not_a_table_is_refused() {
 
 /// `Debug` of stores, clients and readers names the table, and the client's slot.
 #[test]
-fn whatever_has_a_table_says_which() {
+fn debug_output_names_the_table() {
     let (_table, store) = Table::create(&CreateOptions::new(1_000));
     let (client, future) = (store.client().unwrap(), pollster::block_on(store.to_async().client()).unwrap());
     let url = format!("{:?}", store.url());

@@ -71,7 +71,7 @@ where
 }
 
 #[test]
-fn what_is_put_is_what_is_found() {
+fn values_are_found_as_they_were_put() {
     let (_table, store) = Table::create(&CreateOptions::new(1_000));
     let jobs = store.typed::<(u32, String), Job>();
     let keys = || [(1, "a".to_owned()), (1, "b".to_owned()), (2, "a".repeat(100))];
@@ -102,7 +102,7 @@ fn keys_may_be_borrowed() {
 }
 
 #[test]
-fn bytes_of_another_type_are_told() {
+fn bytes_of_another_type_are_reported() {
     let (_table, store) = Table::create(&CreateOptions::new(1_000));
     let is_wrong = |error: Error, name: &str| {
         let kind = error.operation_kind();

@@ -74,7 +74,7 @@ fn closing_frees_the_extent_of_a_dropped_put() {
 
 /// Whatever the client does next, its outcome says nothing of the dropped put.
 #[test]
-fn no_later_operation_is_taken_for_the_dropped_put() {
+fn a_later_outcome_is_not_attributed_to_the_dropped_put() {
     for what in ["an inline put", "a put with an extent", "an update of nothing", "a remove", "a remove of nothing"] {
         let (_table, store) = table("dropped-and-then");
         let mut client = pollster::block_on(store.to_async().client()).unwrap();

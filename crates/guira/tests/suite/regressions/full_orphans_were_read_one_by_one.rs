@@ -19,7 +19,7 @@ impl Drop for Table {
 }
 
 #[test]
-fn the_first_extent_of_a_client_is_cheap() {
+fn the_first_extent_of_a_client_takes_few_round_trips() {
     let url = Url::shm(&format!("guira-regression-orphans-{}", std::process::id())).unwrap();
     let store = Store::create(&url, &CreateOptions::new(20_000).extent_bytes(64 << 20)).unwrap();
     let _table = Table(url);

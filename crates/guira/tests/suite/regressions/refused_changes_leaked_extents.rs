@@ -36,7 +36,7 @@ fn refused_inserts_cost_no_space() {
 }
 
 #[test]
-fn whoever_finds_no_room_takes_none_from_others() {
+fn a_failed_large_put_leaves_space_for_small_ones() {
     let (_table, store) = table("hoard");
     let mut first = store.client().unwrap();
     for i in 0..10u32 {

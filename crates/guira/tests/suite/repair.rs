@@ -26,13 +26,13 @@ use tracing::{Event, Metadata, Subscriber};
 
 use crate::common::Table;
 
-const ACTOR: &str = "GUIRA_TEST_VISIBLE_ACTOR";
+const ACTOR: &str = "GUIRA_TEST_REPAIR_ACTOR";
 /// Set if the client's process becomes another program.
-const EXEC: &str = "GUIRA_TEST_VISIBLE_EXEC";
+const EXEC: &str = "GUIRA_TEST_REPAIR_EXEC";
 /// Set to a key if the client changes it, and stops in the middle of recovering a dead client that is in its way.
-const RECOVERER: &str = "GUIRA_TEST_VISIBLE_RECOVERER";
+const RECOVERER: &str = "GUIRA_TEST_REPAIR_RECOVERER";
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A client that is told to stay, when this program was started as one; nothing otherwise.
 #[test]
@@ -110,7 +110,7 @@ impl Actor {
 
     fn of(table: &Table, command: &mut Command) -> Actor {
         let mut process = command
-            .args(["--exact", "visible::actor", "--nocapture"])
+            .args(["--exact", "repair::actor", "--nocapture"])
             .env(ACTOR, table.url.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -138,7 +138,7 @@ impl Actor {
     fn wait_stopped(&self) {
         let (path, start) = (format!("/proc/{}/stat", self.process.id()), Instant::now());
         while !std::fs::read_to_string(&path).unwrap().contains(") T ") {
-            assert!(start.elapsed() < PATIENCE, "it does not stop");
+            assert!(start.elapsed() < TIMEOUT, "it does not stop");
         }
     }
 }
@@ -176,14 +176,14 @@ fn lock(store: &Store, slot: u16, key: &[u8]) {
 }
 
 /// Events as lines: the message, then each field. Those of all tests: each listens to its own table.
-struct Heard;
+struct EventCollector;
 
-static HEARD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static EVENTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// The lines about `table` that begin with `message`.
-fn heard(table: &Table, message: &str) -> Vec<String> {
+fn events(table: &Table, message: &str) -> Vec<String> {
     let table = format!("table=\"{}\"", table.url);
-    let lines = HEARD.lock().unwrap();
+    let lines = EVENTS.lock().unwrap();
     lines.iter().filter(|line| line.starts_with(message) && line.contains(&table)).cloned().collect()
 }
 
@@ -198,7 +198,7 @@ impl Visit for Line {
     }
 }
 
-impl Subscriber for Heard {
+impl Subscriber for EventCollector {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target() == "guira"
     }
@@ -214,7 +214,7 @@ impl Subscriber for Heard {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line(String::new());
         event.record(&mut line);
-        HEARD.lock().unwrap().push(line.0);
+        EVENTS.lock().unwrap().push(line.0);
     }
 
     fn enter(&self, _: &Id) {}
@@ -223,16 +223,16 @@ impl Subscriber for Heard {
 }
 
 /// Has all events of this program heard.
-fn listen() {
+fn collect_events() {
     static LISTENING: Once = Once::new();
-    LISTENING.call_once(|| tracing::subscriber::set_global_default(Heard).unwrap());
+    LISTENING.call_once(|| tracing::subscriber::set_global_default(EventCollector).unwrap());
 }
 
 /// [R-RECOVER-1] [R-TOTALS-1] Who waits for a living client counts and tells its questions and its timeout; who waits
 /// for a dead one, the recovery. The totals have it all, and outlive whoever met it.
 #[test]
-fn incidents_are_counted_and_told() {
-    listen();
+fn incidents_are_counted_and_traced() {
+    collect_events();
     let (table, store) = store(8);
     let mut actor = Actor::start(&table);
     lock(&store, actor.slot, &[1; 8]);
@@ -242,8 +242,8 @@ fn incidents_are_counted_and_told() {
     let met = other.counters();
     assert!(met.timeouts == 1 && met.lock_conflicts > 0, "{met:?}");
     assert!(met.suspicions > 0 && met.suspicions == met.false_suspicions && met.recoveries == 0, "{met:?}");
-    assert_eq!(heard(&table, "owner is alive").len() as u64, met.false_suspicions);
-    let timeouts = heard(&table, "operation timed out");
+    assert_eq!(events(&table, "owner is alive").len() as u64, met.false_suspicions);
+    let timeouts = events(&table, "operation timed out");
     assert_eq!(timeouts.len(), 1);
     assert!(timeouts[0].contains(&format!("slot={}", actor.slot)) && timeouts[0].contains("put"), "{timeouts:?}");
     assert_eq!(store.stat().unwrap().totals, met, "told at once");
@@ -253,17 +253,17 @@ fn incidents_are_counted_and_told() {
     let met = other.counters();
     assert_eq!((met.recoveries, met.released_locks, met.replays, met.idle_deaths), (1, 1, 0, 0), "{met:?}");
     assert_eq!((met.suspicions - met.false_suspicions, met.take_overs), (1, 0), "{met:?}");
-    assert_eq!(heard(&table, "recovery started").len(), 1);
-    let recovered = heard(&table, "recovered");
+    assert_eq!(events(&table, "recovery started").len(), 1);
+    let recovered = events(&table, "recovered");
     assert!(recovered.len() == 1 && recovered[0].contains("locks=1") && recovered[0].contains("took_ns="));
     assert_eq!(store.stat().unwrap().totals, met);
     drop(other);
     assert_eq!(store.stat().unwrap().totals, met, "a client that closes tells what is new, and nothing twice");
     // Who meets nobody tells nothing.
-    let told = heard(&table, "").len();
+    let told = events(&table, "").len();
     let mut client = store.client().unwrap();
     (0..1_000_u64).for_each(|number| assert!(client.put(&number.to_le_bytes(), &[3; 8]).is_ok()));
-    assert_eq!(heard(&table, "").len(), told);
+    assert_eq!(events(&table, "").len(), told);
     assert_eq!(store.stat().unwrap().totals.records, met.records);
     drop(client);
     assert!(store.stat().unwrap().totals.records > met.records, "it told when it was closed");
@@ -272,8 +272,8 @@ fn incidents_are_counted_and_told() {
 /// [R-REPAIR-1] [R-REPAIR-3] [R-REPAIR-6] [R-REPAIR-8] A repair of preset `paper` is told by the lock it is about,
 /// which names nobody.
 #[test]
-fn printed_repairs_are_told() {
-    listen();
+fn repairs_as_printed_are_counted_and_traced() {
+    collect_events();
     let format = "fixed:8:8".parse().unwrap();
     let (table, store) = Table::create(&CreateOptions::new(1_000).preset(Preset::Paper).format(format).seed(1));
     lock(&store, 7, &[1; 8]);
@@ -287,16 +287,16 @@ fn printed_repairs_are_told() {
         ("repair resumed", "state=4"),
         ("lock", "took_ns="),
     ] {
-        let lines = heard(&table, message);
+        let lines = events(&table, message);
         assert!(lines.len() == 1 && lines[0].contains("lock=") && lines[0].contains(field), "{message}: {lines:?}");
     }
-    assert!(heard(&table, "owner").is_empty(), "nobody is named");
+    assert!(events(&table, "owner").is_empty(), "nobody is named");
 }
 
 /// [R-RECOVER-3] [R-RECOVER-4] What dead clients left is recovered on request, whether a recoverer died or not; the
 /// living keep what they hold, stopped ones too.
 #[test]
-fn the_dead_are_recovered_on_request() {
+fn dead_clients_are_recovered_on_request() {
     let (table, store) = store(8);
     let mut dead = [(); 3].map(|()| Actor::start(&table));
     let living = Actor::start(&table);
@@ -359,16 +359,16 @@ fn a_stopped_client_is_killed_on_request() {
     assert_eq!((store.client_in(free).unwrap(), store.client_in(9_999).unwrap()), (None, None));
     assert_eq!(other.get(&[1; 8]).unwrap(), None, "reads go on");
 
-    let killed = store.kill_client(actor.slot, PATIENCE).unwrap();
+    let killed = store.kill_client(actor.slot, TIMEOUT).unwrap();
     assert_eq!((killed.killed, killed.process), (true, actor.process.id().into()));
     let recovered = killed.recovered.unwrap();
     assert_eq!((recovered.locks, recovered.slot), (1, actor.slot));
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&actor.process.wait().unwrap()), Some(9));
     other.put(&[1; 8], &[2; 8]).unwrap();
-    let nobody = store.kill_client(actor.slot, PATIENCE).unwrap_err();
+    let nobody = store.kill_client(actor.slot, TIMEOUT).unwrap_err();
     assert!(matches!(nobody, Error::Admin(AdminError::NoClient { .. })), "{nobody}");
     assert!(
-        matches!(store.kill_client(9_999, PATIENCE), Err(Error::Admin(AdminError::NoClient { .. }))),
+        matches!(store.kill_client(9_999, TIMEOUT), Err(Error::Admin(AdminError::NoClient { .. }))),
         "there is no such slot"
     );
 }
@@ -410,7 +410,7 @@ fn a_stopped_recoverer_is_killed_on_request() {
     let there = repair.living.iter().find(|client| client.slot == slot).unwrap();
     assert_eq!((there.process, there.recovering, there.stopped), (process, true, true));
 
-    let killed = store.kill_client(slot, PATIENCE).unwrap();
+    let killed = store.kill_client(slot, TIMEOUT).unwrap();
     assert_eq!((killed.killed, killed.process), (true, process));
     let recovered = killed.recovered.unwrap();
     assert_eq!((recovered.slot, recovered.locks, recovered.was_begun), (slot, 1, true));
@@ -428,15 +428,15 @@ fn a_stopped_recoverer_is_killed_on_request() {
 
 /// [R-RECOVER-4] Whoever recovers a client is not killed for that as long as it may just be at work.
 #[test]
-fn who_recovers_is_left_alone() {
+fn a_recoverer_that_makes_progress_is_not_killed() {
     let (table, store) = store(8);
     let (slot, mut recoverer) = stopped_recoverer(&table, &store, 1);
     std::thread::scope(|scope| {
-        let kicking = scope.spawn(|| store.kill_client(slot, PATIENCE).unwrap());
+        let killing = scope.spawn(|| store.kill_client(slot, TIMEOUT).unwrap());
         std::thread::sleep(Duration::from_millis(50));
         recoverer.signal(Signal::CONT);
         recoverer.process.stdin.as_mut().unwrap().write_all(b"go on\n").unwrap();
-        let killed = kicking.join().unwrap();
+        let killed = killing.join().unwrap();
         assert!(!killed.killed && killed.recovered.is_none(), "{killed:?}");
     });
     assert!(recoverer.process.wait().unwrap().success());
@@ -456,11 +456,11 @@ fn who_recovers_is_left_alone() {
 /// [R-RECOVER-1] However many kick at once: the process is killed, its client is recovered once, and everybody is told
 /// so in time.
 #[test]
-fn several_kick_at_once() {
-    const KICKERS: usize = 3;
+fn concurrent_kills_recover_a_client_once() {
+    const KILLERS: usize = 3;
     const ROUNDS: u8 = 12;
     let (table, store) = store(8);
-    let mut nobodies = 0;
+    let mut late = 0;
     for round in 1..=ROUNDS {
         let mut actor = Actor::start(&table);
         lock(&store, actor.slot, &[round; 8]);
@@ -469,66 +469,66 @@ fn several_kick_at_once() {
             actor.stop();
         }
         let start = Instant::now();
-        let kick = || store.kill_client(actor.slot, PATIENCE);
-        let kicked: Vec<Result<Killed, Error>> = std::thread::scope(|scope| {
-            let kickers: Vec<_> = (0..KICKERS).map(|_| scope.spawn(kick)).collect();
-            kickers.into_iter().map(|kicker| kicker.join().unwrap()).collect()
+        let kick = || store.kill_client(actor.slot, TIMEOUT);
+        let results: Vec<Result<Killed, Error>> = std::thread::scope(|scope| {
+            let killers: Vec<_> = (0..KILLERS).map(|_| scope.spawn(kick)).collect();
+            killers.into_iter().map(|killer| killer.join().unwrap()).collect()
         });
-        assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
-        let (done, refused): (Vec<_>, Vec<_>) = kicked.iter().partition(|kicked| kicked.is_ok());
+        assert!(start.elapsed() < TIMEOUT, "{:?}", start.elapsed());
+        let (done, refused): (Vec<_>, Vec<_>) = results.iter().partition(|results| results.is_ok());
         let done: Vec<&Killed> = done.into_iter().flatten().collect();
         // Whoever came when all was done found nobody there.
         assert!(
             refused.iter().all(|it| matches!(it, Err(Error::Admin(AdminError::NoClient { .. })))),
-            "round {round}: {kicked:?}"
+            "round {round}: {results:?}"
         );
-        nobodies += refused.len();
+        late += refused.len();
         // Whoever came while it was recovered found who did that: this process, which is left alone.
         let found_recoverer = |killed: &Killed| {
             killed.process == u64::from(std::process::id()) && !killed.killed && killed.recovered.is_none()
         };
         let found_it = |killed: &&Killed| killed.process == u64::from(actor.process.id()) || found_recoverer(killed);
-        assert!(done.iter().all(found_it), "round {round}: {kicked:?}");
-        assert!(done.iter().any(|killed| killed.killed), "round {round}: {kicked:?}");
+        assert!(done.iter().all(found_it), "round {round}: {results:?}");
+        assert!(done.iter().any(|killed| killed.killed), "round {round}: {results:?}");
         let recovered: Vec<u64> = done.iter().filter_map(|killed| Some(killed.recovered?.locks)).collect();
-        assert_eq!(recovered, [1], "round {round}: {kicked:?}");
+        assert_eq!(recovered, [1], "round {round}: {results:?}");
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&actor.process.wait().unwrap()), Some(9));
         store.client().unwrap().put(&[round; 8], &[2; 8]).unwrap();
     }
-    println!("{ROUNDS} clients, {KICKERS} kickers each, of whom {nobodies} came too late");
-    assert!(nobodies < usize::from(ROUNDS), "some were there at once");
+    println!("{ROUNDS} clients, {KILLERS} killers each, of whom {late} came too late");
+    assert!(late < usize::from(ROUNDS), "some were there at once");
 }
 
 /// A process that gave up its slot is not killed for whoever has it now, whatever the slot says; nor is this one.
 #[test]
-fn nobody_is_killed_for_somebody_else() {
+fn no_process_is_killed_in_place_of_another() {
     let (table, store) = store(8);
     let mut client = store.client().unwrap();
-    let error = store.kill_client(client.slot(), PATIENCE).unwrap_err();
+    let error = store.kill_client(client.slot(), TIMEOUT).unwrap_err();
     assert!(matches!(error, Error::Admin(AdminError::Kill { source: KillError::Denied { .. }, .. })), "{error}");
     client.put(&[1; 8], &[1; 8]).unwrap();
     // As if the number of the slot's process had passed on to another process.
     let mut actor = Actor::start(&table);
     let at = store.table().geometry().slot(actor.slot).add_words(SlotWord::IDENTITY_WORD as u64);
     submit(&region(&store), Verb::FetchAdd { addr: at, add: 1, found: &mut 0 });
-    let error = store.kill_client(actor.slot, PATIENCE).unwrap_err();
+    let error = store.kill_client(actor.slot, TIMEOUT).unwrap_err();
     assert!(matches!(error, Error::Admin(AdminError::Kill { source: KillError::Ended { .. }, .. })), "{error}");
     // As if it lived in another pid namespace.
     submit(&region(&store), Verb::FetchAdd { addr: at, add: u64::MAX, found: &mut 0 });
     submit(&region(&store), Verb::FetchAdd { addr: at.add_words(1), add: 1, found: &mut 0 });
-    let error = store.kill_client(actor.slot, PATIENCE).unwrap_err();
+    let error = store.kill_client(actor.slot, TIMEOUT).unwrap_err();
     assert!(matches!(error, Error::Admin(AdminError::Kill { source: KillError::Unproven { .. }, .. })), "{error}");
     assert!(actor.process.try_wait().unwrap().is_none(), "it lives");
     // Dead already: only recovered.
     actor.kill();
-    let killed = store.kill_client(actor.slot, PATIENCE).unwrap();
+    let killed = store.kill_client(actor.slot, TIMEOUT).unwrap();
     assert!(!killed.killed && killed.recovered.is_some(), "{killed:?}");
 }
 
 /// [R-RECOVER-4] Whoever asks about a dead client has its slot for a moment: it is recovered all the same, by whoever
 /// is first. One that others keep is told to be dead.
 #[test]
-fn a_dead_client_in_other_hands_is_waited_for() {
+fn a_dead_client_whose_slot_is_held_is_waited_for() {
     let (table, store) = store(8);
     let mut actor = Actor::start(&table);
     actor.kill();
@@ -537,17 +537,17 @@ fn a_dead_client_in_other_hands_is_waited_for() {
     let error = store.kill_client(actor.slot, Duration::from_millis(20)).unwrap_err();
     assert!(matches!(error, Error::Admin(AdminError::Kill { source: KillError::Ended { .. }, .. })), "{error}");
     std::thread::scope(|scope| {
-        let kicking = scope.spawn(|| store.kill_client(actor.slot, PATIENCE).unwrap());
+        let killing = scope.spawn(|| store.kill_client(actor.slot, TIMEOUT).unwrap());
         std::thread::sleep(Duration::from_millis(50));
         drop(hold);
-        let killed = kicking.join().unwrap();
+        let killed = killing.join().unwrap();
         assert!(!killed.killed && killed.recovered.is_some(), "{killed:?}");
     });
 }
 
 /// A process that became another program is not killed for the client it was, whoever has that client's slot meanwhile.
 #[test]
-fn another_program_is_not_killed() {
+fn a_process_that_became_another_program_is_not_killed() {
     let (table, store) = store(8);
     let mut actor = Actor::of(&table, Command::new(std::env::current_exe().unwrap()).env(EXEC, "1"));
     let (others, start) = (region(&store), Instant::now());
@@ -555,13 +555,13 @@ fn another_program_is_not_killed() {
         if let Some(hold) = others.hold(actor.slot).unwrap() {
             break hold;
         }
-        assert!(start.elapsed() < PATIENCE, "its client does not end");
+        assert!(start.elapsed() < TIMEOUT, "its client does not end");
     };
-    let error = store.kill_client(actor.slot, PATIENCE).unwrap_err();
+    let error = store.kill_client(actor.slot, TIMEOUT).unwrap_err();
     assert!(matches!(error, Error::Admin(AdminError::Kill { source: KillError::Unproven { .. }, .. })), "{error}");
     assert!(actor.process.try_wait().unwrap().is_none(), "it lives");
     drop(hold);
-    let killed = store.kill_client(actor.slot, PATIENCE).unwrap();
+    let killed = store.kill_client(actor.slot, TIMEOUT).unwrap();
     assert!(!killed.killed && killed.recovered.is_some(), "{killed:?}");
     assert!(actor.process.try_wait().unwrap().is_none(), "it lives on");
 }
@@ -569,7 +569,7 @@ fn another_program_is_not_killed() {
 /// [R-RECOVER-2] [R-COMMIT-1] A row that somebody who has recorded it has half written is no damage, whether he is
 /// stopped or dead; without a record it is.
 #[test]
-fn what_is_under_way_is_no_damage() {
+fn recorded_changes_under_way_are_not_damage() {
     let (table, store) = store(8);
     let mut actor = Actor::start(&table);
     store.client().unwrap().put(&[1; 8], &[2; 8]).unwrap();
@@ -616,7 +616,7 @@ fn what_is_under_way_is_no_damage() {
 /// [R-RECOVER-1] Who is found to have given up what it held, and is at its end in that moment, has ended: its client is
 /// recovered.
 #[test]
-fn who_ends_meanwhile_has_ended() {
+fn a_client_that_dies_during_the_check_is_recovered() {
     let (table, store) = store(8);
     let mut actor = Actor::of(&table, Command::new(std::env::current_exe().unwrap()).env(EXEC, "1"));
     let others = region(&store);
@@ -625,15 +625,15 @@ fn who_ends_meanwhile_has_ended() {
         if let Some(hold) = others.hold(actor.slot).unwrap() {
             break hold;
         }
-        assert!(start.elapsed() < PATIENCE, "its client does not end");
+        assert!(start.elapsed() < TIMEOUT, "its client does not end");
     };
     std::thread::scope(|scope| {
         let (store, slot) = (&store, actor.slot);
-        let kicking = scope.spawn(move || store.kill_client(slot, PATIENCE));
+        let killing = scope.spawn(move || store.kill_client(slot, TIMEOUT));
         std::thread::sleep(Duration::from_millis(150));
         actor.kill();
         drop(hold);
-        let killed = kicking.join().unwrap().unwrap();
+        let killed = killing.join().unwrap().unwrap();
         assert!(!killed.killed && killed.recovered.is_some(), "{killed:?}");
     });
 }
@@ -641,7 +641,7 @@ fn who_ends_meanwhile_has_ended() {
 /// [R-SLOT-2] Who finds no slot free looks again while others are at work in one, and believes at once that all slots
 /// have clients if they do.
 #[test]
-fn the_last_slot_is_waited_for() {
+fn opening_a_client_waits_for_the_last_slot() {
     let (table, store) = store(1);
     let others = region(&store);
     let addr = store.table().geometry().slot(0);

@@ -13,7 +13,7 @@ use guira_fabric::Region;
 use guira_fabric_shm::{Access, Location, ShmRegion};
 
 #[test]
-fn the_last_slot_is_waited_for_while_others_have_it_in_hand() {
+fn opening_a_client_waits_while_another_client_holds_the_last_slot() {
     let url = Url::shm(&format!("guira-test-last-slot-{}", std::process::id())).expect("a valid name");
     let store = Store::create(&url, &CreateOptions::new(1_000).max_clients(1)).expect("a fresh name");
     let path = store.stat().expect("readable").region.file().expect("a file").path.clone();

@@ -22,7 +22,7 @@ impl Drop for Table {
 }
 
 #[test]
-fn a_check_reports_it() {
+fn a_check_reports_a_run_past_the_last_chunk() {
     let bench = Bench::of_rows(LayoutPreset::Tiny, "bytes:24", 64, Profile::Shm, 7);
     let chunks = bench.table.config().chunks;
     let class = |length: u64| ExtentClass::Run(length as u32);
@@ -49,7 +49,7 @@ fn a_check_reports_it() {
 }
 
 #[test]
-fn a_client_that_looks_for_room_passes_it_by() {
+fn a_client_that_needs_space_skips_a_run_past_the_last_chunk() {
     let url = Url::shm(&format!("guira-regression-run-end-{}", std::process::id())).unwrap();
     let options = CreateOptions::new(1_000).preset(Preset::Tiny).extent_bytes(64 << 10);
     let store = Store::create(&url, &options).unwrap();
