@@ -1,14 +1,14 @@
-//! The examples do what they say, and refuse what they cannot use, without a panic.
+//! The examples print what they promise, and report mistakes without a panic.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// Names the directory of examples that are built already, the way this test was.
+/// The environment variable that names the directory of examples, if they are built already.
 const BUILT: &str = "GUIRA_TEST_EXAMPLES";
 
-/// Where the examples are: where the environment says, or else where they are built the way this test was, because
-/// cargo tells a test nothing of examples.
+/// Returns the directory of the examples: the one that the environment names, or else the one beside this test, in
+/// which they are built with the same profile, because cargo does not tell a test where examples are.
 fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
@@ -35,7 +35,7 @@ fn run(example: &str, arguments: &[&str]) -> Output {
     Command::new(directory().join(example)).args(arguments).output().expect("the example starts")
 }
 
-/// What it printed; it succeeds, and complains of nothing.
+/// Runs an example, which must succeed and print no error. Returns its output.
 fn printed(example: &str, arguments: &[&str]) -> String {
     let output = run(example, arguments);
     let complaints = String::from_utf8_lossy(&output.stderr);
@@ -54,10 +54,10 @@ fn a_shared_cache_serves_others_when_a_worker_is_killed() {
         let line =
             text.lines().find(|line| line.contains("in 400 requests") && line.contains(&format!("worker {id}:")));
         let hits = line.and_then(|line| line.split(' ').nth(2)).and_then(|hits| hits.parse::<u64>().ok());
-        // Of 400 requests for 500 questions, of which some are asked often, a good part must meet an old one.
+        // Of 400 requests for 500 questions, of which some are frequent, a good part must be hits.
         assert!(hits.is_some_and(|hits| (100..=400).contains(&hits)), "{text}");
     }
-    assert_eq!(text.matches("in 400 requests").count(), 2, "the dead worker says no more: {text}");
+    assert_eq!(text.matches("in 400 requests").count(), 2, "the dead worker prints nothing more: {text}");
     assert!(text.contains(" answers in the cache, 0 of them wrong; check: 0 problems"), "{text}");
 }
 

@@ -1,5 +1,5 @@
-//! A program that depends on `guira` alone can name every type it is given: it matches on every kind of error, down to
-//! the innermost, and keeps what a table's parameters say. This file names no other crate of the workspace.
+//! A program that depends on `guira` alone can name every type that it gets: it can match on every kind of error, down
+//! to the innermost, and keep a table's parameters. This file names no other crate of the workspace.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ use guira::{
 
 use crate::common::Table;
 
-/// What a program might make of an error: the innermost kind and what it is about, as one text.
+/// Describes an error as a program might: the innermost kind and its subject, as one text.
 fn kind(error: &Error) -> String {
     match error {
         Error::Open(OpenError::Url(error)) => url(error),
@@ -130,7 +130,7 @@ fn check(stage: Stage, source: &FabricError) -> String {
     if stage == Stage::Rows { fabric(source) } else { stage.to_string() }
 }
 
-/// The kind of a failure.
+/// Returns the kind of the error of `result`.
 #[track_caller]
 fn failed<T>(result: Result<T, Error>) -> String {
     kind(&result.err().expect("a mistake"))
@@ -174,7 +174,7 @@ fn every_error_can_be_matched_on() {
     assert_eq!((kind(&died).as_str(), died.blame(), died.effect()), ("died before", Blame::Fabric, Effect::None));
 }
 
-/// What a program may keep of a table's parameters.
+/// The parameters of a table that a program may keep.
 struct Parameters<'t> {
     config: &'t TableConfig,
     geometry: &'t Geometry,

@@ -105,8 +105,8 @@ struct Lookup {
 }
 
 /// Chooses a lookup, and returns its index and a falsified outcome with an earlier value: a value that was found before
-/// another one was found, which was before the lookup was called. No value occurs again, because no two operations write
-/// the same one.
+/// another one was found, which was before the lookup was called. No value occurs again, because no two operations
+/// write the same one.
 fn stale_read(operations: &[Operation], rng: &mut SplitMix64) -> Option<(usize, Outcome)> {
     let lookup = |(index, operation): (usize, &Operation)| match operation.outcome {
         Outcome::Answered { answer: Answer::Found(value), at_ns } => {

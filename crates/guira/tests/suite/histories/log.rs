@@ -23,7 +23,8 @@ const LOG_BYTES: u64 = 128 << 20;
 /// block holds its process, the counts of the process, and records.
 const BLOCK_WORDS: usize = 1024;
 const HEAD_WORDS: usize = 9;
-/// Words of a record: call, answer and key; time of the call; value written or found; value expected; time of the answer.
+/// Words of a record: call, answer and key; time of the call; value written or found; value expected; time of the
+/// answer.
 const RECORD_WORDS: usize = 5;
 const RECORDS: usize = (BLOCK_WORDS - HEAD_WORDS) / RECORD_WORDS;
 const BLOCKS: usize = LOG_BYTES as usize / 8 / BLOCK_WORDS;
@@ -123,8 +124,8 @@ impl Records {
 }
 
 /// Counts of a process: dead clients recovered, those of them whose commit was completed, and entries moved; operations
-/// that failed because their client was fenced, because their connection was lost before they had an effect, and because
-/// it was lost when they may have had one.
+/// that failed because their client was fenced, because their connection was lost before they had an effect, and
+/// because it was lost when they may have had one.
 pub type Counts = [u64; COUNTS];
 pub const COUNTS: usize = 6;
 

@@ -1,16 +1,16 @@
 //! Histories of real processes, which must be linearizable.
 //!
 //! Eight processes read and change some tens of keys of one table, while one of them is killed every 20 ms and replaced
-//! at once, and others are stopped for 1 ms to 1 s. Each process records its calls before it makes them, and the answers
-//! after it got them, in memory that the kernel keeps whatever happens to the process. A run consists of rounds of some
-//! seconds, each with a table of its own, of one of three cases. After each round the dead clients are recovered, the
-//! table is checked, and every key's history must be linearizable: an operation without an answer may have happened or
-//! not, at any time, but all answers must fit. To show that the check can fail, each round then falsifies answers, which
-//! must be detected.
+//! at once, and others are stopped for 1 ms to 1 s. Each process records its calls before it makes them, and the
+//! answers after it got them, in memory that the kernel keeps whatever happens to the process. A run consists of rounds
+//! of some seconds, each with a table of its own, of one of three cases. After each round the dead clients are
+//! recovered, the table is checked, and every key's history must be linearizable: an operation without an answer may
+//! have happened or not, at any time, but all answers must fit. To show that the check can fail, each round then
+//! falsifies answers, which must be detected.
 //!
-//! The other tests do the same over TCP, with a memory node in a process of its own: clients are fenced while they live,
-//! and learn of it; some clients map the table that the node serves; the node is killed and restarted; a proxy delays,
-//! splits and cuts the connections.
+//! The other tests do the same over TCP, with a memory node in a process of its own: clients are fenced while they
+//! live, and learn of it; some clients map the table that the node serves; the node is killed and restarted; a proxy
+//! delays, splits and cuts the connections.
 //!
 //! The run takes twenty seconds over shared memory and six over each kind of TCP; with `GUIRA_LONG=1`, an hour and ten
 //! minutes. The test program starts itself as the workers and the node, which get their arguments in environment
@@ -61,7 +61,8 @@ const MOST_REFUSED_PER_FAULT: u64 = 10;
 const LEAST_OPERATIONS_PER_S: u64 = 2_000;
 /// Fewest operations a second over TCP, where each takes several switches between processes.
 const LEAST_REMOTE_OPERATIONS_PER_S: u64 = 200;
-/// Fewest operations a second behind the proxy, where each piece of a frame takes two more switches, and some are delayed.
+/// Fewest operations a second behind the proxy, where each piece of a frame takes two more switches, and some are
+/// delayed.
 const LEAST_FAULTY_OPERATIONS_PER_S: u64 = 60;
 
 /// A kind of table, and the longest value that is put into it.
@@ -72,7 +73,8 @@ struct Case {
     longest_value: u64,
 }
 
-/// The cases: values in rows; values in rows and in extents; the same where rows are few and every insert moves entries.
+/// The cases: values in rows; values in rows and in extents; the same where rows are few and every insert moves
+/// entries.
 const CASES: [Case; 3] = [
     Case { preset: Preset::Hardened, format: "fixed:8:8", longest_value: 8 },
     Case { preset: Preset::Hardened, format: "bytes:64", longest_value: 3_000 },
@@ -277,7 +279,8 @@ fn histories_of_a_node_that_is_killed_are_linearizable() {
     assert!(unknown > 0, "some clients lost their connection in a commit");
 }
 
-/// [R-SESSION-1] The same holds behind a proxy that delays, splits anywhere, and cuts connections in the middle of frames.
+/// [R-SESSION-1] The same holds behind a proxy that delays, splits anywhere, and cuts connections in the middle of
+/// frames.
 #[test]
 fn histories_behind_a_faulty_proxy_are_linearizable() {
     let _alone = run_alone();

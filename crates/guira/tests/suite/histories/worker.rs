@@ -42,8 +42,8 @@ pub fn key(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
 }
 
-/// Returns the value of a number: the number, then bytes that follow from it, as does the length. Half of the values are
-/// short.
+/// Returns the value of a number: the number, then bytes that follow from it, as does the length. Half of the values
+/// are short.
 pub fn value(number: u64, longest_value: u64) -> Vec<u8> {
     let mut rng = SplitMix64(number);
     let longest = if rng.below(2) == 0 { longest_value.min(40) } else { longest_value };
@@ -180,9 +180,9 @@ impl Worker {
         Completion::WithoutEffect
     }
 
-    /// Whether `call` may be refused with `error`: because a stopped client was waited for until the deadline, or because
-    /// there is no room and the call needs some. There is always a free entry for each key, but the paths to it may be
-    /// too long; and dead clients keep space for values until it is reclaimed.
+    /// Whether `call` may be refused with `error`: because a stopped client was waited for until the deadline, or
+    /// because there is no room and the call needs some. There is always a free entry for each key, but the paths to it
+    /// may be too long; and dead clients keep space for values until it is reclaimed.
     fn may_refuse(&self, call: Call, error: &Error) -> bool {
         let has_extents = self.longest_value > 8;
         match error {

@@ -54,8 +54,8 @@ fn since<const N: usize>(now: [[u64; 3]; N], before: [[u64; 3]; N]) -> [[u64; 3]
     std::array::from_fn(|i| std::array::from_fn(|j| now[i][j] - before[i][j]))
 }
 
-/// Of five changes of one key at the same time, the first two are carried out. The second one completes those that waited
-/// when it began, whose values are never in the table.
+/// Of five changes of one key at the same time, the first two are carried out. The second one completes those that
+/// waited when it began, whose values are never in the table.
 #[test]
 fn changes_that_wait_behind_another_are_combined_with_it() {
     retry_until_concurrent(|store| {
@@ -321,9 +321,9 @@ async fn task(mut client: guira::aio::Client, process: u64, log: Arc<Log>) -> u6
     client.counters().combined
 }
 
-/// [R-LOCK-8] Tasks and threads of one process change the same few keys over connections that are cut repeatedly, beside
-/// clients that map the table. Whether changes are carried out, combined or dropped, each key has an order that explains
-/// all answers.
+/// [R-LOCK-8] Tasks and threads of one process change the same few keys over connections that are cut repeatedly,
+/// beside clients that map the table. Whether changes are carried out, combined or dropped, each key has an order that
+/// explains all answers.
 #[test]
 fn keys_with_combined_changes_are_linearizable() {
     let options = CreateOptions::new(1_000).format("bytes:64".parse().unwrap()).extent_bytes(16 << 20).seed(SEED);

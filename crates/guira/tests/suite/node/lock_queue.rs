@@ -70,9 +70,9 @@ fn run_thread(store: &Store, number: u64, keys: u64, starts: &Barrier) -> Cost {
     cost(client.traffic().round_trips - before, client.counters())
 }
 
-/// Of all clients of a process that want a lock, one at a time asks for it, and each change takes as many round trips as
-/// it takes alone: for one key or many, from one store or several, and for tasks as well as threads. Inserts depend on
-/// what they find, so none is combined with another.
+/// Of all clients of a process that want a lock, one at a time asks for it, and each change takes as many round trips
+/// as it takes alone: for one key or many, from one store or several, and for tasks as well as threads. Inserts depend
+/// on what they find, so none is combined with another.
 #[test]
 fn clients_of_one_process_queue_for_locks() {
     for keys in [1, MANY_KEYS] {
@@ -93,8 +93,8 @@ fn clients_of_one_process_queue_for_locks() {
     }
 }
 
-/// A permit may never be given back, as by a task that is not polled any more. The next client then leaves the queue and
-/// finds the lock taken, and its time in the queue counts towards its deadline.
+/// A permit may never be given back, as by a task that is not polled any more. The next client then leaves the queue
+/// and finds the lock taken, and its time in the queue counts towards its deadline.
 #[test]
 fn a_permit_that_is_never_returned_delays_others_until_their_deadline_only() {
     let served = TestNode::start();
@@ -143,8 +143,8 @@ fn stopped(store: &Store, idle: &mut guira::aio::Client, is_dropped: bool) -> bo
     is_stopped
 }
 
-/// The next operation of a client releases the locks of a dropped one before it waits in the queue, where others may wait
-/// for these locks. // [R-DROP-1]
+/// The next operation of a client releases the locks of a dropped one before it waits in the queue, where others may
+/// wait for these locks. // [R-DROP-1]
 #[test]
 fn a_client_that_holds_locks_does_not_queue() {
     let is_done = (0..MOST_TRIES).any(|_| {

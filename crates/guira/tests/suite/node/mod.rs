@@ -279,8 +279,8 @@ fn a_fenced_client_learns_of_it_once() {
     assert_eq!(pollster::block_on(task_client.get(b"cuckoo")).unwrap().as_deref(), Some(&b"later"[..]));
     let taken = [client.slot(), task_client.slot()];
     let free = (0..64).find(|slot| !taken.contains(slot)).unwrap();
-    let nobody = other.kill_client(free, TIMEOUT).unwrap_err();
-    assert!(matches!(nobody, Error::Admin(AdminError::NoClient { slot, .. }) if slot == free), "{nobody:?}");
+    let error = other.kill_client(free, TIMEOUT).unwrap_err();
+    assert!(matches!(error, Error::Admin(AdminError::NoClient { slot, .. }) if slot == free), "{error:?}");
     assert!(store.check().unwrap().is_clean());
 }
 
@@ -293,7 +293,7 @@ fn only_operations_without_effect_are_repeated() {
     let store = Store::open_with(proxy.url(), &reconnecting()).unwrap();
     let check = Store::open(served.url()).unwrap();
     let (mut repeated, mut unknown, mut made) = (0, 0, 0);
-    // Each cut of each kind twice: which of an insert's messages a cut meets depends on timing as well.
+    // Each cut of each kind twice: which message of an insert is cut depends on timing as well.
     for i in 0..96 {
         // Values in rows and in extents.
         let (key, value) = (key(i), vec![1; if i % 2 == 0 { 8 } else { 3_000 }]);
@@ -411,10 +411,10 @@ fn unreachable_nodes_are_distinguished_from_refusals() {
         assert!(error.to_string().contains("the token of this client only allows reading"), "{error}");
     }
 
-    let nobody: Url = {
+    let absent: Url = {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         Url::tcp("127.0.0.1", free.local_addr().unwrap().port()).unwrap()
     };
-    let error = Store::open(&nobody).unwrap_err();
+    let error = Store::open(&absent).unwrap_err();
     assert!(matches!(error, Error::Open(OpenError::Connect { .. })) && error.blame() == Blame::Fabric, "{error}");
 }

@@ -107,7 +107,8 @@ impl Proxy {
     }
 }
 
-/// Forwards what the client sends. Bytes that arrive together count as one message, as they are with one batch in flight.
+/// Forwards what the client sends. Bytes that arrive together count as one message, as they are with one batch in
+/// flight.
 fn requests(mut client: TcpStream, mut node: TcpStream, plan: &Plan, is_cut: &AtomicBool) {
     let mut bytes = vec![0; 1 << 20];
     while let Ok(length @ 1..) = client.read(&mut bytes) {

@@ -65,8 +65,8 @@ impl Drop for Table {
     }
 }
 
-/// Operations take as many round trips as without TLS, and clients go on with renewed certificates, because the files are
-/// read whenever a session begins.
+/// Operations take as many round trips as without TLS, and clients go on with renewed certificates, because the files
+/// are read whenever a session begins.
 #[test]
 fn stores_reconnect_over_tls_with_renewed_certificates() {
     let files = Files::new();

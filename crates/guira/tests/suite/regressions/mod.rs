@@ -1,5 +1,5 @@
-//! Fixed bugs of whole stores, one file each, named by what broke: each fails without its fix. Those of the protocol
-//! are in conformance/regressions.
+//! Regressions: fixed bugs of whole stores, one file each, named for what broke. Each test fails without the fix. Bugs
+//! of the protocol are in conformance/regressions.
 
 mod a_closed_descriptor_ended_a_client;
 mod a_dropped_put_leaked_its_extent;
