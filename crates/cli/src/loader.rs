@@ -35,8 +35,8 @@ const BATCH_RECORDS: usize = 256;
 const BATCH_BYTES: usize = 256 << 10;
 /// Batches queued for a thread, beside the one being filled and the one being stored.
 const WAITING_BATCHES: usize = 2;
-/// Maximum time that a record waits for its batch to fill: records are stored soon when the input pauses, and a slow input
-/// makes a few batches a second.
+/// Maximum time that a record waits for its batch to fill: records are stored soon when the input pauses, and a slow
+/// input makes a few batches a second.
 const FLUSH_AFTER: Duration = Duration::from_millis(250);
 /// Time between two checks of what may end the load, while the input pauses.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);

@@ -88,7 +88,7 @@ pub enum DriverError {
         workers: u32,
     },
     /// A record that was to be inserted has a key that is already in the table. The existing entry was not changed.
-    #[error("the key of record {record} is already in the table and was not changed; another seed gives other keys")]
+    #[error("the key of record {record} is already in the table and was left unchanged; another seed gives other keys")]
     Exists {
         /// The record.
         record: u64,
