@@ -184,8 +184,8 @@ fn a_table_of_strings_is_a_map() {
     run_all("bytes:64", Sizes::Mixed);
 }
 
-/// [R-ROW-3] [R-INSERT-1] [R-UPDATE-1] [R-EXTENT-1] [R-EXTENT-2] The same through connections to a memory node, smooth
-/// and rough.
+/// [R-ROW-3] [R-INSERT-1] [R-UPDATE-1] [R-EXTENT-1] [R-EXTENT-2] The same through connections to a memory node, direct
+/// and through a faulty proxy.
 #[test]
 fn a_table_behind_a_node_is_a_map() {
     for preset in [Preset::Hardened, Preset::Tiny] {

@@ -259,7 +259,7 @@ fn remove(client: &mut guira::Client, numbers: std::ops::Range<u64>) {
     }
 }
 
-/// [R-EXTENT-5] A working client releases the chunks in which others freed everything, whatever class it works in; an
+/// [R-EXTENT-5] A working client releases the space that others freed in its chunks, whatever class it works in; an
 /// idle one does so on request.
 #[test]
 fn an_owner_releases_space_that_others_freed() {

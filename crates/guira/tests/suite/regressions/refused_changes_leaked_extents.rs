@@ -4,7 +4,7 @@
 //! Effect: the space of refused changes was lost when their client closed; after one client failed to store a large
 //! value, others found no room for small ones.
 //!
-//! Fix: a closing client marks such slots free, and a client releases orphans that it cannot use at once. //
+//! Fix: a closing client marks such slots free, and a client releases at once orphans that it cannot use.
 //! [R-EXTENT-4]
 
 use guira::{CreateOptions, Store, Url};
