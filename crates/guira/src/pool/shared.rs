@@ -210,7 +210,7 @@ enum Wake {
 struct Ticket {
     shared: Arc<Shared>,
     timeout: Duration,
-    /// When it began to wait.
+    /// The time at which the task or thread began to wait.
     since: Option<Instant>,
     number: Option<Number>,
     alarm: Option<Alarm>,
