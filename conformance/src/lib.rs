@@ -9,12 +9,12 @@ mod audit;
 mod bench;
 mod delegate;
 mod extents;
+#[path = "../../crates/guira/tests/suite/common/faulty_proxy.rs"]
+mod faulty_proxy;
 mod forge;
 pub mod histories;
 mod lane;
 mod model;
-#[path = "../../crates/guira/tests/suite/common/rough.rs"]
-mod rough;
 mod schedule;
 mod served;
 pub mod storm;
@@ -24,11 +24,11 @@ mod watched;
 pub use actors::{ActorLane, Actors, NextStep, VerbKind};
 pub use bench::{Bench, TestClient, block_on};
 pub use extents::{Extents, Prepared};
+pub use faulty_proxy::{FaultyProxy, ProxyFaults};
 pub use forge::KeyFinder;
 pub use guira_harness as harness;
 pub use lane::{Sampling, StepPoint, SteppedLane};
 pub use model::{Model, Observed, Op};
-pub use rough::{Rough, Roughness};
 pub use schedule::{DelayedWrites, Exploration, Flaw, Granularity, Orders, ScheduledLane, Scheduler, Task, explore};
 pub use served::{AnyLane, BenchNode};
 pub use watched::{Watch, WatchedLane};

@@ -1,4 +1,4 @@
-//! A memory node in front of a bench's bytes, reached through a real connection or a rough one.
+//! A memory node in front of a bench's bytes, reached through a connection or a faulty proxy.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -7,12 +7,12 @@ use guira_fabric_tcp::client::{ConnectOptions, Endpoint, TcpLane, TcpRegion};
 use guira_fabric_tcp::node::{Node, NodeCounters, NodeHandle, NodeOptions};
 
 use crate::Bench;
-use crate::rough::{Rough, Roughness};
+use crate::faulty_proxy::{FaultyProxy, ProxyFaults};
 
 /// A memory node of one thread that serves a bench's bytes in this process. It stops when dropped.
 pub struct BenchNode {
     handle: NodeHandle,
-    proxy: Option<Rough>,
+    proxy: Option<FaultyProxy>,
 }
 
 impl BenchNode {
@@ -28,10 +28,10 @@ impl BenchNode {
         BenchNode { handle, proxy: None }
     }
 
-    /// Puts a proxy in front of the node that misbehaves as `roughness` says, drawn from `seed`.
+    /// Puts a proxy in front of the node that misbehaves as `faults` says, drawn from `seed`.
     #[must_use]
-    pub fn roughly(mut self, seed: u64, roughness: Roughness) -> BenchNode {
-        self.proxy = Some(Rough::before(self.handle.local_addrs()[0], seed, roughness));
+    pub fn behind_faulty_proxy(mut self, seed: u64, faults: ProxyFaults) -> BenchNode {
+        self.proxy = Some(FaultyProxy::start(self.handle.local_addrs()[0], seed, faults));
         self
     }
 
@@ -51,8 +51,8 @@ impl BenchNode {
     }
 
     /// Returns how many pieces, delays and cuts the proxy made.
-    pub fn roughness(&self) -> [u64; 3] {
-        self.proxy.as_ref().map_or([0; 3], Rough::done)
+    pub fn proxy_counts(&self) -> [u64; 3] {
+        self.proxy.as_ref().map_or([0; 3], FaultyProxy::counts)
     }
 }
 

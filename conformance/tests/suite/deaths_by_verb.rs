@@ -1,5 +1,5 @@
 //! The tables of docs/protocol.md, "Deaths, verb by verb", compared with the code: every verb of a change, of a
-//! recovery, and of taking and releasing a slot has its line, in the order in which the code posts it, and every line
+//! recovery, and of claiming and releasing a slot has its line, in the order in which the code posts it, and every line
 //! is a verb.
 
 use std::sync::{Arc, Mutex};
@@ -89,7 +89,7 @@ fn name_of(bench: &Bench, verb: &Verb<'_>) -> String {
         {
             "WRITE of the retirement"
         }
-        (Thing::Slot(at), Verb::Write { .. }) if at as usize == SlotWord::PROCESS_WORD => "WRITE of who it is",
+        (Thing::Slot(at), Verb::Write { .. }) if at as usize == SlotWord::PROCESS_WORD => "WRITE of the process",
         (Thing::Slot(at), Verb::Write { words, .. }) => {
             let (record, last) = (at..at + words.len() as u64, words.last().copied().map(Seal));
             let ends_in_seal = record.end == Seal::word(bench.table.rows()) as u64 + 1;
@@ -218,7 +218,7 @@ fn recovery(fixture: &Fixture, memory: &[u64]) -> Option<Vec<String>> {
     Some(verbs)
 }
 
-/// [R-SLOT-1] The cases of taking a slot and of releasing it are their verbs, in order.
+/// [R-SLOT-1] The cases of claiming a slot and of releasing it are their verbs, in order.
 #[test]
 fn slots_have_a_case_for_each_verb() {
     let bench = Fixture::new().bench.fork();
@@ -228,7 +228,7 @@ fn slots_have_a_case_for_each_verb() {
     let owner = block_on(claim_slot(&mut lane, &bench.table, 3, &SlotClient::default()))
         .expect("the heap")
         .expect("a free slot");
-    compare("Taking a slot", &[recorded()]);
+    compare("Claiming a slot", &[recorded()]);
     block_on(release_slot(&mut lane, &bench.table, owner)).expect("the heap");
-    compare("Giving a slot back", &[recorded()]);
+    compare("Releasing a slot", &[recorded()]);
 }

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use guira_conformance::{AnyLane, Bench, BenchNode, Model, Observed, Op, Roughness, TestClient};
+use guira_conformance::{AnyLane, Bench, BenchNode, Model, Observed, Op, ProxyFaults, TestClient};
 use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::{EntryFormat, MAX_KEY_BYTES, MAX_VALUE_BYTES, Preset, PresetOptions};
 use guira_rcuckoo::{Change, Error, ErrorKind, NewValue, Outcome};
@@ -18,7 +18,7 @@ const OPERATIONS: u64 = 1_500;
 /// Operations of a run over a connection, where a round trip takes about a thousand times as long.
 const REMOTE_OPERATIONS: u64 = 300;
 /// No connection is cut, because a lane that is lost stays lost at this level.
-const ROUGHNESS: Roughness = Roughness { longest_delay: Duration::from_micros(200), cut_after_bytes: None };
+const FAULTS: ProxyFaults = ProxyFaults { longest_delay: Duration::from_micros(200), cut_after_bytes: None };
 
 /// The sizes from which a run draws keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ enum Backend {
     /// A memory node, with a connection for each client.
     Node,
     /// A memory node, over connections whose data is split and delayed.
-    RoughNode,
+    FaultyNode,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +109,7 @@ impl Case {
         let node = match self.backend {
             Backend::Heap => None,
             Backend::Node => Some(BenchNode::over(&bench)),
-            Backend::RoughNode => Some(BenchNode::over(&bench).roughly(self.seed, ROUGHNESS)),
+            Backend::FaultyNode => Some(BenchNode::over(&bench).behind_faulty_proxy(self.seed, FAULTS)),
         };
         let lane = || node.as_ref().map_or_else(|| AnyLane::of(bench.region.lane()), |it| AnyLane::of(it.lane()));
         let mut clients = [0, 1].map(|slot| bench.client(slot).through(lane()));
@@ -131,7 +131,7 @@ impl Case {
         }
         assert_eq!(bench.audit(), Ok(model.0), "{self:?}");
         if let Some(node) = node {
-            let [pieces, delays, _] = node.roughness();
+            let [pieces, delays, _] = node.proxy_counts();
             assert!(node.counters().batches > operations, "what was asked for went to the node");
             assert!(self.backend == Backend::Node || (pieces > 2 * operations && delays > 0), "{pieces} {delays}");
         }
@@ -184,13 +184,13 @@ fn a_table_of_strings_is_a_map() {
     run_all("bytes:64", Sizes::Mixed);
 }
 
-/// [R-ROW-3] [R-INSERT-1] [R-UPDATE-1] [R-EXTENT-1] [R-EXTENT-2] The same through connections to a memory node, smooth
-/// and rough.
+/// [R-ROW-3] [R-INSERT-1] [R-UPDATE-1] [R-EXTENT-1] [R-EXTENT-2] The same through connections to a memory node, direct
+/// and through a faulty proxy.
 #[test]
 fn a_table_behind_a_node_is_a_map() {
     for preset in [Preset::Hardened, Preset::Tiny] {
         for (format, sizes) in [("fixed:8:8", Sizes::Inline), ("bytes:64", Sizes::Mixed)] {
-            for backend in [Backend::Node, Backend::RoughNode] {
+            for backend in [Backend::Node, Backend::FaultyNode] {
                 for keys in [10, 600] {
                     Case { preset, format, profile: Profile::Tcp, backend, sizes, keys, seed: 1 }.run();
                 }

@@ -7,12 +7,12 @@ use crate::findings::{Findings, Subject};
 use crate::scan::{Scan, WORDS_PER_READ};
 use crate::{ProblemKind, Stage};
 
-/// Largest class number whose bytes do not overflow; chunks are far too small for it.
+/// Largest class number whose size in bytes does not overflow; chunks are far too small for this class.
 const MAX_CLASS: u8 = 60;
 /// Chunk slots read by one batch: half of the smallest `max_batch` of all fabrics.
 const BATCH_SLOTS: u64 = 64;
 
-/// A chunk as findings name it.
+/// The name of a chunk in findings.
 #[derive(Clone, Copy)]
 struct ChunkLabel(u64);
 
@@ -22,7 +22,7 @@ impl std::fmt::Display for ChunkLabel {
     }
 }
 
-/// A run whose tails are expected.
+/// A run whose tails must follow.
 #[derive(Clone, Copy)]
 struct Run {
     head: u64,
@@ -204,7 +204,7 @@ impl Scan<'_> {
     }
 }
 
-/// Returns the size class of a chunk in `state`, if that has one.
+/// Returns the size class of a chunk in `state`, if it has one.
 fn class_of(state: Option<ChunkState>) -> Option<ExtentClass> {
     match state {
         Some(

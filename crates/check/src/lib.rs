@@ -12,8 +12,8 @@
 //! - [`check_rows`]: some rows, for tests that check after every change.
 //! - [`table_stats`]: the counts only.
 //!
-//! It cannot detect *missing* entries, nor damage to single words whose damaged value is possible, too (a lock word
-//! with the id of another living owner), because these have no checksum.
+//! The scanner detects neither *missing* entries nor damage that turns a word without a checksum into another possible
+//! word, such as a lock word with the id of another living owner.
 #![forbid(unsafe_code)]
 
 mod chunks;

@@ -26,7 +26,7 @@ macro_rules! problem_kinds {
 problem_kinds! {
     /// The superblock does not decode.
     SuperblockDamaged,
-    /// The superblock is that of another table than the one that was opened. Nothing else was checked.
+    /// The superblock belongs to another table than the one that was opened. Nothing else was checked.
     SuperblockReplaced,
     /// The table was destroyed, and nothing else was checked; or a row says that the table is being destroyed.
     TableDestroyed,
@@ -68,13 +68,13 @@ problem_kinds! {
     ExtentReplaced,
     /// An extent's lengths or checksum do not match.
     ExtentTorn,
-    /// An extent's key does not have the digest in the entry.
+    /// An extent's key does not match the digest in the entry.
     ExtentDigest,
     /// Two entries refer to one extent.
     ExtentShared,
     /// A word of the chunk table is not valid.
     ChunkWord,
-    /// A chunk in use has a size class that its size does not allow.
+    /// A chunk in use has a size class that chunks of this size cannot have.
     ChunkClass,
     /// The owner of a chunk is not a living client.
     ChunkOwner,
@@ -103,10 +103,10 @@ problem_kinds! {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Cause {
-    /// A client died in the middle of an operation: any client that needs something it held recovers it. Source:
-    /// R-RECOVER-1.
+    /// A client died in the middle of an operation. Any client that needs something that the dead one held recovers it.
+    /// Source: R-RECOVER-1.
     DeadClient,
-    /// A client that is not known to be dead is in the middle of a change and holds the lock; it may be stopped.
+    /// A client that is not known to be dead is in the middle of a change and holds the lock; it may have been stopped.
     LivingClient,
     /// Damage, or an error of a program: no operation of a client explains the problem.
     Damage,
@@ -134,12 +134,12 @@ impl fmt::Display for Problem {
 /// Result of a check.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct CheckReport {
-    /// The contents of the table in numbers.
+    /// Statistics about the contents of the table.
     pub counts: TableStats,
     /// Number of client slots that are not free.
     pub used_slots: u64,
-    /// Number of client slots whose clients are known to be dead, or are being recovered: any client that needs
-    /// something they held recovers it. Source: R-RECOVER-1.
+    /// Number of client slots whose clients are known to be dead, or are being recovered. Any client that needs
+    /// something that a dead one held recovers it. Source: R-RECOVER-1.
     pub dead_clients: u64,
     /// Number of locks that were held when they were first read.
     pub held_locks: u64,
@@ -151,15 +151,16 @@ pub struct CheckReport {
     pub problems: Vec<Problem>,
     /// Number of all problems whose cause is damage.
     pub problems_total: u64,
-    /// The unfinished changes of clients that died or are stopped, which are no damage; the limit is the same. Always
-    /// empty with [`Concurrency::Exclusive`](crate::Concurrency::Exclusive): then unfinished changes are problems.
+    /// The unfinished changes of clients that died or are stopped; they are not damage. The limit is the same as for
+    /// problems. Always empty with [`Concurrency::Exclusive`](crate::Concurrency::Exclusive): then unfinished changes
+    /// are problems.
     pub under_way: Vec<Problem>,
     /// Number of all unfinished changes.
     pub under_way_total: u64,
 }
 
 impl CheckReport {
-    /// Whether nothing is damaged. Unfinished changes of dead and living clients are no damage.
+    /// Whether nothing is damaged. Unfinished changes of dead and living clients are not damage.
     pub fn is_clean(&self) -> bool {
         self.problems_total == 0
     }
@@ -180,7 +181,7 @@ pub enum Stage {
     Rows,
     /// The chunk table.
     Chunks,
-    /// Further looks at everything that seemed wrong.
+    /// Second and further checks of everything that seemed wrong.
     Rechecks,
 }
 
@@ -200,9 +201,9 @@ impl fmt::Display for Stage {
 /// Progress of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The present stage.
+    /// The current stage.
     pub stage: Stage,
-    /// Completed part of the stage: client slots, lock words, rows, chunks, or looks.
+    /// Completed part of the stage: client slots, lock words, rows, chunks, or rechecks.
     pub done: u64,
     /// Size of the stage, in the same unit.
     pub total: u64,

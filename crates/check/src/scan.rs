@@ -1,7 +1,7 @@
-//! The table scan: one pass over the table, then further looks at everything that seemed wrong.
+//! The table scan: one pass over the table, then rechecks of everything that seemed wrong.
 //!
 //! Invariants: every row is counted once, on its first verified sample; every subject that seemed wrong is either found
-//! sound by one further look, or looked at [`RECHECKS`] times.
+//! sound by one recheck, or rechecked [`RECHECKS`] times.
 
 use std::collections::HashMap;
 
@@ -15,13 +15,13 @@ use crate::findings::{Findings, Recheck, Subject};
 use crate::sample::Block;
 use crate::{Cause, CheckError, CheckReport, Problem, ProblemKind, Progress, Stage};
 
-/// Further looks at a subject that seemed wrong. With [`FIRST_PAUSE_NS`] they span 0.65 s: longer than a preempted
-/// writer is off its processor, short enough to wait for.
+/// Maximum number of rechecks of a subject that seemed wrong. With [`FIRST_PAUSE_NS`] they span 0.65 s: longer than a
+/// preempted writer is off its processor, short enough to wait for.
 const RECHECKS: u32 = 15;
-/// Pause before the first further look; it doubles with each look.
+/// Pause before the first recheck; it doubles with each further one.
 const FIRST_PAUSE_NS: u64 = 20_000;
-/// Maximum number of subjects that wait for further looks together. It bounds memory, and is large because the pauses
-/// are shared.
+/// Maximum number of subjects that wait for rechecks at the same time. It bounds memory, and is large because the
+/// pauses are shared.
 const MAX_RECHECKS: usize = 16_384;
 /// Number of lock words or chunk words in one READ.
 pub(crate) const WORDS_PER_READ: u64 = 4096;
@@ -29,8 +29,8 @@ pub(crate) const WORDS_PER_READ: u64 = 4096;
 /// Whether other clients may change the table during the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Concurrency {
-    /// No other client works on the table: the first look counts, a lock that is held is stuck, and a sealed record is
-    /// an unfinished commit.
+    /// No other client works on the table: the first check of each subject counts, a lock that is held is stuck, and a
+    /// sealed record is an unfinished commit.
     Exclusive,
     /// Other clients may work on the table: whatever looks wrong is checked again before it is reported.
     Shared,
@@ -50,7 +50,7 @@ pub struct CheckOptions {
 }
 
 impl Default for CheckOptions {
-    /// Other clients may work; at most 100 problems are kept; no client is known to be dead.
+    /// Other clients may change the table; at most 100 problems are kept; no client is known to be dead.
     fn default() -> CheckOptions {
         CheckOptions { concurrency: Concurrency::Shared, problem_limit: 100, dead: Vec::new() }
     }
@@ -217,7 +217,7 @@ impl<'s> Scan<'s> {
         Ok(())
     }
 
-    /// Reports the findings of the first look if no other client works on the table; otherwise schedules further looks.
+    /// Reports the findings of the first check if no other client works on the table; otherwise schedules rechecks.
     pub(crate) async fn report_or_recheck(
         &mut self,
         subject: Subject,
@@ -242,7 +242,7 @@ impl<'s> Scan<'s> {
         Ok(())
     }
 
-    /// Repeats the looks at all subjects that seemed wrong, and reports the problems that last.
+    /// Rechecks all subjects that seemed wrong, and reports the problems that persist.
     async fn recheck_all(&mut self) -> Result<(), FabricError> {
         let mut rechecks = std::mem::take(&mut self.rechecks);
         let mut block = Block::new(self.table);

@@ -90,7 +90,7 @@ impl Scan<'_> {
     }
 }
 
-/// A client slot as findings name it.
+/// The name of a client slot in findings.
 #[derive(Clone, Copy)]
 struct SlotLabel(u16);
 

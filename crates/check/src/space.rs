@@ -1,4 +1,4 @@
-//! The extent space in numbers: live bytes, size classes, owners, and fragmentation.
+//! Statistics about the extent space: live bytes, size classes, owners, and fragmentation.
 
 use guira_layout::{ChunkState, ExtentClass, ExtentRef, OwnerId};
 use guira_rcuckoo::Table;
@@ -112,7 +112,7 @@ impl SpaceStats {
         &mut self.classes[at]
     }
 
-    /// Computes the derived numbers.
+    /// Computes the numbers that follow from others.
     pub(crate) fn finish(&mut self, table: &Table, chunks: &ChunkCounts) {
         let config = table.config();
         self.total_bytes = config.chunks * config.chunk_bytes;

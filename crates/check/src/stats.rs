@@ -1,4 +1,4 @@
-//! Contents of a table in numbers.
+//! Statistics about the contents of a table.
 
 use guira_fabric::{FabricError, Lane, Verb, pause_until, post};
 use guira_layout::{ChunkState, ChunkWord, EntryKind, RowId};
@@ -7,17 +7,18 @@ use guira_rcuckoo::{Table, is_destroyed, sample_rows};
 use crate::scan::WORDS_PER_READ;
 use crate::{CheckError, SpaceStats, Stage};
 
-/// Rows of one READ: tables have a multiple of this, and the largest rows fill the smallest `max_verb_words`.
+/// Number of rows in one READ. The number of rows of a table is a multiple of it, and this many of the largest rows
+/// fill the smallest `max_verb_words` of all fabrics.
 pub(crate) const BLOCK_ROWS: u64 = 64;
 /// Maximum number of samples of a row that does not verify.
 const SAMPLES: u32 = 12;
-/// Pause before the second sample of such a row; it doubles with each further one, to 41 ms in all.
+/// Pause before the second sample of a row that does not verify; it doubles with each further sample, to 41 ms in all.
 const FIRST_PAUSE_NS: u64 = 20_000;
-/// Maximum number of such rows that wait for further samples together. It bounds memory, and is large because the
+/// Maximum number of rows that wait for further samples at the same time. It bounds memory, and is large because the
 /// pauses are shared.
 const MAX_TORN: usize = 16_384;
 
-/// Contents of a table in numbers.
+/// Statistics about the contents of a table.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct TableStats {
     /// Number of rows of the table.
@@ -40,20 +41,20 @@ pub struct TableStats {
     pub fill: f64,
     /// Number of rows with 0, 1, 2, ... occupied entries.
     pub rows_by_occupancy: Vec<u64>,
-    /// Bytes of all extents that entries refer to, without the unused bytes of their places.
+    /// Bytes of all extents that entries refer to, without the unused bytes behind them.
     pub extent_bytes: u64,
-    /// The chunk table in numbers.
+    /// Statistics about the chunk table.
     pub chunks: ChunkCounts,
-    /// The extent space in numbers.
+    /// Statistics about the extent space.
     pub space: SpaceStats,
 }
 
-/// The chunk table in numbers.
+/// Statistics about the chunk table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ChunkCounts {
     /// Number of free chunks.
     pub free: u64,
-    /// Number of chunks that a client allocates from, and of heads of runs that it filled.
+    /// Number of chunks that a client allocates from, and of the heads of runs that a client filled.
     pub owned: u64,
     /// Number of chunks without an owner, because their client closed or died, or because they are heads of runs that
     /// hold a value.
@@ -91,7 +92,7 @@ impl TableStats {
         }
     }
 
-    /// Computes the derived numbers.
+    /// Computes the numbers that follow from others.
     pub(crate) fn finish(&mut self, table: &Table) {
         self.rows = table.config().rows;
         self.capacity = table.config().max_entries();
@@ -127,8 +128,8 @@ impl ChunkCounts {
 }
 
 /// Counts the contents of `table` without checking them. 1 round trip for 64 rows and for 4,096 chunks; rows that do
-/// not verify are sampled up to 11 times more, over 41 ms. 1 round trip more after rows that say that the table was
-/// destroyed. Source: R-DESTROY-2.
+/// not verify are sampled up to 11 times more, over 41 ms. 1 more round trip if rows say that the table was destroyed.
+/// Source: R-DESTROY-2.
 ///
 /// # Errors
 /// `Destroyed` if rows, and the superblock, say that the table was destroyed; the fabric refused or lost a batch.

@@ -43,7 +43,7 @@ pub const ERROR_FORM: &str = "An error is one line on standard error, or a few l
                               --format json it is {\"error\":{\"blame\":…,\"effect\":…,\"message\":…}}; for invalid \
                               arguments it also has \"expected\" and \"usage\".";
 
-/// Maximum characters in a line of [`exit_codes`]: fits the narrowest usual terminal.
+/// Maximum number of characters in a line of [`exit_codes`]: fits the narrowest usual terminal.
 const HELP_CHARS: usize = 78;
 
 /// Returns the section about exit codes in `--help`.
@@ -95,7 +95,7 @@ pub enum Failure {
         url: Url,
     },
     /// The table was destroyed while a command watched it.
-    #[error("{url} was destroyed while it was watched, and no new table has its name")]
+    #[error("{url} was destroyed while it was watched, and no new table was created with its name")]
     Destroyed {
         /// The table.
         url: Url,
@@ -143,7 +143,7 @@ pub enum Failure {
         /// The failure.
         source: Box<Failure>,
     },
-    /// The value of a key cannot be added to.
+    /// The value of a key is not a number that can be incremented.
     #[error("{0}; nothing was changed")]
     Counter(String),
     /// Other clients changed a counter during each attempt.
@@ -213,19 +213,19 @@ pub enum Failure {
     #[error("interrupted; {0} was not created, and nothing was left behind")]
     NotCreated(Url),
     /// A copy was interrupted. What was stored is stored; nothing is half done.
-    #[error("interrupted; {}{}", copied_text(*.0), if *.0 > 0 { "; guira copy --merge continues" } else { "" })]
+    #[error("interrupted; {}{}", copied_text(*.0), if *.0 > 0 { "; run guira copy --merge to continue" } else { "" })]
     CopyInterrupted(u64),
     /// The command was interrupted. The table that it created is destroyed.
     #[error("interrupted; {0}, which this command created, was destroyed")]
     TableDiscarded(Url),
     /// A workload was interrupted. Every operation was carried out or not begun.
-    #[error("interrupted between two operations; all operations before are done")]
+    #[error("interrupted between two operations; every operation before it is complete")]
     Stopped,
     /// A workload on an existing table was interrupted. The records that it inserted are removed.
     #[error("interrupted; the records that the run inserted into {0} were removed")]
     CleanedUp(Url),
     /// Some of the records that a workload inserted into an existing table could not be removed.
-    #[error("{} of the run may be left in {url}: {reason}", some_records(*left))]
+    #[error("{} of the run may remain in {url}: {reason}", some_records(*left))]
     RecordsLeft {
         /// The table.
         url: Url,
@@ -316,7 +316,7 @@ impl Loaded {
 /// An error in the form of its JSON output.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorText {
-    /// The blame in the library's words, or `host` for the operating system.
+    /// The blame, named as in the library, or `host` for the operating system.
     pub blame: String,
     /// The effect on the table: `none`, `done` or `unknown`.
     pub effect: String,
@@ -385,7 +385,7 @@ impl Failure {
         }
     }
 
-    /// Returns the error as JSON shows it.
+    /// Returns the error in the form of its JSON output.
     pub fn text(&self) -> ErrorText {
         if let Failure::Worker { error, .. } = self {
             return ErrorText { message: self.to_string(), ..(**error).clone() };

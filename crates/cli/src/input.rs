@@ -40,9 +40,9 @@ impl From<InputFormat> for guira_input::InputFormat {
 /// The records of any kind of input.
 pub type AnyRecords = Records<Box<dyn BufRead>>;
 
-/// Watches the reading of an input that may pause: a pipe, a terminal, a socket.
+/// Monitors the reading of an input that may pause, such as a pipe, a terminal or a socket.
 pub trait InputWatcher {
-    /// Called before each read, and again after the returned time for as long as there is nothing to read.
+    /// Called before each read. While there is nothing to read, it is called again after each returned time.
     ///
     /// # Errors
     /// Reading must stop: the reader gets this error.

@@ -82,6 +82,7 @@ pub fn requested() -> bool {
 }
 
 /// Requests the end of this process without an interrupt, because its parent is gone or has ordered it to stop. An
+/// interrupt after that still counts as the first one.
 pub fn request_stop() {
     STOP_REQUESTED.store(true, Ordering::Relaxed);
 }
@@ -99,6 +100,7 @@ pub fn arm(url: &Url, output: &Output) {
 }
 
 /// Disarms the destruction: from now on an interrupt only sets the flag. Does not return if the table is being
+/// destroyed already.
 pub fn disarm() {
     *temporary_table() = None;
 }

@@ -35,14 +35,14 @@ const BATCH_RECORDS: usize = 256;
 const BATCH_BYTES: usize = 256 << 10;
 /// Batches queued for a thread, beside the one being filled and the one being stored.
 const WAITING_BATCHES: usize = 2;
-/// Maximum time that a record waits for its batch to fill: records are stored soon when the input pauses, and a slow input
-/// makes a few batches a second.
+/// Maximum time that a record waits for its batch to fill: records are stored soon when the input pauses, and a slow
+/// input makes a few batches a second.
 const FLUSH_AFTER: Duration = Duration::from_millis(250);
-/// Time between two checks of what may end the load, while the input pauses.
+/// Time between two checks whether the load must end, while the input pauses.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum number of bad records that are shown.
 const BAD_SHOWN: usize = 5;
-/// Maximum characters of a key in an error.
+/// Maximum number of characters of a key that an error shows.
 const KEY_CHARS: usize = 60;
 
 /// The handling of records that cannot be read.
@@ -80,7 +80,7 @@ impl Acknowledge {
 /// The options of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadOptions<'a> {
-    /// Number of threads that store; at least 1.
+    /// Number of threads that store records; at least 1.
     pub threads: usize,
     /// The handling of records that cannot be read.
     pub bad: BadRecords,
@@ -99,7 +99,7 @@ pub struct LoadReport {
     pub bytes: u64,
     /// Number of records that could not be read.
     pub bad: u64,
-    /// The first of them.
+    /// The first few of the records that could not be read.
     pub bad_shown: Vec<BadRecord>,
     /// The cost of storing.
     pub tally: OperationTally,
@@ -179,7 +179,7 @@ struct Counters {
     stored: AtomicU64,
     inserted: AtomicU64,
     bytes: AtomicU64,
-    /// Whether a thread ended before its batches did, which ends the load.
+    /// Whether a thread ended before it had stored all of its batches, which ends the load.
     failed: AtomicBool,
 }
 
@@ -291,9 +291,9 @@ pub struct Outbox {
     senders: Vec<SyncSender<Vec<Record>>>,
     /// The batches being filled, one for each thread.
     batches: Vec<Batch>,
-    /// Number of records in these batches.
+    /// Number of records in `batches`.
     waiting: usize,
-    /// When the first of these records was added.
+    /// The time at which the first of the records in `batches` was added.
     waiting_since: Instant,
     counters: Arc<Counters>,
     progress: Progress,

@@ -1,4 +1,5 @@
-//! SIGINT, SIGTERM and SIGHUP: the first asks for an orderly end, a second SIGINT or SIGTERM ends the process at once.
+//! SIGINT, SIGTERM and SIGHUP: the first of them requests an orderly end of the command, and a second SIGINT or SIGTERM
+//! ends the process at once.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -13,12 +14,12 @@ use crate::failure::Failure;
 
 /// The signals that end a command, and their names.
 pub const TERMINATING: [(i32, &str); 2] = [(SIGINT, "SIGINT"), (SIGTERM, "SIGTERM")];
-/// The signal of a closed terminal, which also ends a command.
+/// The signal that a process gets when its terminal is closed; it also ends a command.
 pub const HANGUP: (i32, &str) = (SIGHUP, "SIGHUP");
-/// The exit code of a process ended by a signal, to which shells add the number of the signal.
+/// The exit code of a process ended by a signal, less the number of the signal, as in shells.
 const EXIT_SIGNALLED: i32 = 128;
 
-/// Yields SIGHUP, unless this process was started with it ignored, as by nohup.
+/// Yields SIGHUP, unless it was ignored when this process started, as it is under nohup.
 pub fn hangup() -> impl Iterator<Item = (i32, &'static str)> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     (!ignores(&status, HANGUP.0)).then_some(HANGUP).into_iter()

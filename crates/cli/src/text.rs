@@ -13,7 +13,7 @@ use guira_input::{Record, RecordEncoder, VALUE_BYTES_MAX, from_hex, printable, t
 use crate::failure::Failure;
 use crate::units::counted;
 
-/// Maximum characters of a key in an answer.
+/// Maximum number of characters of a key in an answer.
 const KEY_CHARS: usize = 80;
 /// Size of the largest number in bytes.
 const NUMBER_BYTES: usize = 16;

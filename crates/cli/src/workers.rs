@@ -18,7 +18,7 @@ use crate::failure::{ErrorText, Failure};
 use crate::interrupt;
 use crate::signals::{HANGUP, TERMINATING};
 
-/// Maximum bytes of a line between processes: the histograms of a whole run take about 100 kB.
+/// Maximum number of bytes of a line between processes: the histograms of a whole run take about 100 kB.
 const LINE_BYTES_MAX: u64 = 64 << 20;
 /// Size of the buffer in bytes.
 const BUFFER_BYTES: usize = 256 << 10;

@@ -1,4 +1,6 @@
-//! Leaked extents: dead clients leave extents that nothing refers to and whose marks do not say so. // [R-RECOVER-7]
+//! Leaked extents: dead clients leave extents that nothing refers to, although their marks do not say that they are
+//! free.
+//! // [R-RECOVER-7]
 //!
 //! Invariants: a chunk is swept by its owner only; its header says how many recoveries had been counted when the last
 //! sweep that settled every slot began, so nothing is leaked in it until another recovery is counted.
@@ -18,8 +20,8 @@ impl Extents {
         self.swept
     }
 
-    /// Frees the slots of chunk `index`, one of this client's, whose extents a dead client leaked, unless no recovery
-    /// was counted since the chunk was last swept. Extents that were handed out and not linked yet belong to the
+    /// Frees the leaked extents in chunk `index`, which this client owns. Does nothing if the chunk was last swept when
+    /// the same number of `recoveries` had been counted. Extents that were handed out and not linked yet belong to the
     /// caller. Round trips: those of [`look_up_extent`] for each extent that is not marked, and 1; none if nothing can
     /// be leaked.
     pub(super) async fn sweep_leaked(
@@ -72,8 +74,8 @@ impl Extents {
         Ok(())
     }
 
-    /// Sweeps leaked extents in all orphans among `words`, the chunk table, that may have some: one that holds nothing
-    /// afterwards becomes free. 1 round trip for 64 orphans, and those of adopting and sweeping each.
+    /// Sweeps leaked extents in all orphans among `words`, the chunk table, that may have some. An orphan that holds
+    /// nothing afterwards becomes free. 1 round trip for 64 orphans, and those of adopting and sweeping each.
     pub(super) async fn sweep_orphans(&mut self, lane: &mut dyn Lane, words: &[ChunkWord]) -> Result<(), FabricError> {
         let recoveries = count_recoveries(lane, &self.table).await?;
         let orphans: Vec<Orphan> =

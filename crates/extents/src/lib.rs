@@ -39,12 +39,13 @@ use table::orphans;
 const GENERATION_BLOCK: u64 = 1024;
 /// Verbs in one batch of CAS, or of READs or WRITEs of single words: half of the smallest `max_batch` of all fabrics.
 const BATCH_VERBS: usize = 64;
-/// Words one WRITE zeroes, at most: the smallest `max_verb_words` of all fabrics.
+/// Maximum number of words that one WRITE zeroes: the smallest `max_verb_words` of all fabrics.
 const ZERO_WORDS: usize = 1 << 17;
-/// Searches for space while other clients claim chunks that they may give back: neither side of such a race should
-/// report that the table is full. Their pauses add up to 0.3 ms, longer than a claim takes.
+/// Maximum number of searches for space. A search is repeated because other clients may give back the chunks that they
+/// are claiming: neither side of such a race should report that the table is full. The pauses add up to 0.3 ms, longer
+/// than a claim takes.
 const SEARCHES: u32 = 5;
-/// Pause after the first search; it doubles with each.
+/// Pause after the first search; it doubles with each further search.
 const FIRST_PAUSE_NS: u64 = 20_000;
 
 /// No space was reserved for a value that needs an extent. The index is unchanged.

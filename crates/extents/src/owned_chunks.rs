@@ -1,7 +1,7 @@
 //! A client's record of its own chunks: which slots are in use, which are free, and which chunks are empty.
 //!
-//! Invariants: `free` of a chunk lists exactly its slots of generation 0; `open` of a class its chunks with a free
-//! slot; `empty` the chunks in which every slot is free.
+//! Invariants: `free` of a chunk lists exactly its slots of generation 0; `open` of a class lists the chunks that have
+//! a free slot; `empty` lists the chunks in which every slot is free.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -10,10 +10,10 @@ use guira_layout::ExtentClass;
 /// Empty chunks that a client keeps, in total, so that it need not claim and format a chunk whenever a class was empty
 /// for a moment. A larger reserve would be space that an idle client withholds from others. // [R-EXTENT-5]
 pub(super) const RESERVE_CHUNKS: u64 = 8;
-/// Empty chunks, or runs, that a client keeps of each class.
+/// Number of empty chunks, or runs, of each class that a client keeps.
 const RESERVE_OF_CLASS: usize = 1;
-/// All marks of a class are read when one in this many of its slots was handed out since the last time: then it is
-/// worth the round trips.
+/// The marks of a class are read again once one in this many of its slots was handed out since the last read: then the
+/// read is worth its round trips.
 const MARK_READ_SHARE: u64 = 4;
 
 /// The way in which an extent became free.

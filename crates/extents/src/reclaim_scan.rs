@@ -3,7 +3,7 @@
 //!
 //! Owners are not notified when one of their extents is freed; they read marks. A client does so when a class runs out
 //! of slots, and in a scan of a few round trips once in [`SCAN_EVERY`] extents, so that chunks of classes from which it
-//! no longer allocates are reclaimed as well. The same scan looks into orphans, which have no owner.
+//! no longer allocates are reclaimed as well. The same scan examines orphans, which have no owner.
 
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{ChunkState, ChunkWord, ExtentClass};
@@ -14,11 +14,12 @@ use super::{BATCH_VERBS, Extents};
 
 /// Extents handed out or freed by this client between two scans.
 pub(super) const SCAN_EVERY: u64 = 64;
-/// Words of marks that one batch reads, at most, unless a single chunk has more: 128 KiB.
+/// Maximum number of words of marks in one batch, unless a single chunk has more: 128 KiB.
 const SCAN_MARK_WORDS: usize = 1 << 14;
 /// Words of the chunk table that a scan reads to find orphans.
 const SCAN_TABLE_WORDS: u64 = 512;
-/// Neighbouring slots of an orphan that are sampled, at most: with the READ of their marks a quarter of a batch.
+/// Maximum number of neighbouring slots of an orphan that are sampled: with the READ of their marks, a quarter of a
+/// batch.
 const SAMPLE_SLOTS: u64 = BATCH_VERBS as u64 / 4 - 1;
 /// An orphan's word is rewritten if its count of free slots is too low by more than one in this many of its slots.
 const HINT_SHARE: u64 = 8;
@@ -37,7 +38,7 @@ pub(super) struct ReclaimScan {
     next_own: u64,
     /// The next word of the chunk table to scan.
     next_table_word: u64,
-    /// Number of samples taken, so that each samples other slots.
+    /// Number of samples taken so far; it determines which slots the next one samples.
     samples: u64,
 }
 
@@ -54,8 +55,8 @@ impl Extents {
         self.scan.handled >= SCAN_EVERY || self.are_runs_due() || self.chunks.may_have_surplus() || !self.is_settled()
     }
 
-    /// Does the maintenance that is due, before each operation on extents: a reclaim scan, and giving back empty chunks
-    /// beyond the reserve. No round trip if nothing is due.
+    /// Does the maintenance that is due: a reclaim scan, and giving back empty chunks beyond the reserve. Called before
+    /// each operation on extents. No round trip if nothing is due.
     pub async fn maintain(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         self.settle_pending_claims(lane).await?;
         if self.scan.handled >= SCAN_EVERY {
@@ -123,7 +124,8 @@ impl Extents {
         Ok(())
     }
 
-    /// Looks into the next few orphans. 2 round trips if there are any, 1 more if a word is wrong.
+    /// Examines the next few orphans. 2 round trips if there are any, 1 more if a word is wrong, and those of giving
+    /// back each empty one.
     async fn scan_orphans(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         let chunks = self.table.config().chunks;
         let first = self.scan.next_table_word % chunks;
@@ -141,8 +143,8 @@ impl Extents {
         self.reclaim_drained(lane, &orphans, |index| words[(index - first) as usize]).await
     }
 
-    /// Looks into orphans, as many as one batch can sample: an empty one becomes free, and the word of one that has
-    /// more free slots than it says is rewritten.
+    /// Examines orphans, as many as one batch can sample. An empty one becomes free; if one has many more free slots
+    /// than its word says, the word is rewritten.
     pub(super) async fn reclaim_drained(
         &mut self,
         lane: &mut dyn Lane,

@@ -9,8 +9,8 @@ use guira_layout::{ChunkState, ChunkWord, ExtentClass, ExtentRef};
 
 use super::{BATCH_VERBS, Extents};
 
-/// Chunks of runs that were linked or freed before their words are changed: one round trip for this much space, or for
-/// one run.
+/// Number of chunks in linked and freed runs at which the words of these runs are changed: one round trip for this much
+/// space, or for one run.
 const SETTLE_CHUNKS: u64 = 16;
 /// Runs that one batch settles: each takes a CAS and two READs.
 const RUNS_OF_BATCH: usize = BATCH_VERBS / 3;
@@ -61,7 +61,7 @@ impl Extents {
         }
     }
 
-    /// Whether enough runs are waiting that they should be settled now.
+    /// Whether so many runs are waiting that they should be settled now.
     pub(super) fn are_runs_due(&self) -> bool {
         self.runs.chunks >= SETTLE_CHUNKS
     }

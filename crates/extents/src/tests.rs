@@ -107,7 +107,7 @@ impl Fixture {
         }
     }
 
-    /// Recovers the dead client by a recoverer that dies before its step `last`.
+    /// Starts the recovery of the dead client by another client, which dies before its step `last`.
     fn recover_until(&self, dead: OwnerId, last: u64) {
         let slot = dead.slot().expect("an owner");
         let at = self.table.geometry().slot(slot).word() as usize;
@@ -211,7 +211,7 @@ fn lack_of_space_is_reported_in_bytes() {
     assert_eq!(
         full(1, 0, 0, 4),
         "no room for a value of 5000 bytes: it needs 1.0 MiB, and no space for large values is free; nothing was \
-         changed; remove some, or copy the table into one with more extent bytes"
+         changed; remove large values, or copy the table into one with more extent bytes"
     );
     assert!(full(1, 0, 0, 0).contains("the table has no space for large values"));
     assert!(

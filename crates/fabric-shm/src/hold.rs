@@ -47,8 +47,8 @@ pub(crate) struct SlotFile<'r> {
     pub(crate) identity: (u64, u64),
 }
 
-/// A lock on client slots that does not belong to a client: it is for reading, and clients lock for writing. The slots
-/// look taken until the lock ends: when its process ends or closes the file.
+/// A read lock on client slots. It does not belong to a client, because clients take write locks. The slots look taken
+/// until its process ends or closes the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForeignLock {
     /// The first slot in the queried range that it covers.
@@ -60,9 +60,9 @@ pub struct ForeignLock {
     pub process: Option<u32>,
 }
 
-/// Returns a lock for reading on any of `slots`; `None` also if this process has not opened the slot file. Costs two
-/// system calls, and up to four more for each of the slots that a client holds: the kernel reports any one of several
-/// locks, so the ranges on both sides of a client's lock are queried separately.
+/// Returns a read lock on any of `slots`, if there is one; `None` also if this process has not opened the slot file.
+/// Costs two system calls, and up to four more for each of the slots that a client holds: the kernel reports any one of
+/// several locks, so the ranges on both sides of a client's lock are queried separately.
 pub(crate) fn foreign_lock(region: &Shared, slots: Range<u16>) -> Result<Option<ForeignLock>, Errno> {
     let Some(slot_file) = region.slot_file() else { return Ok(None) };
     let byte = |slot: u16| FIRST_SLOT_BYTE + i64::from(slot);

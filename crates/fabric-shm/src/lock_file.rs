@@ -247,7 +247,7 @@ fn content_of(file: BorrowedFd<'_>, identity: NonZeroU64, task: Task<'_>) -> Res
     Ok(content)
 }
 
-/// Refuses a region's name that is too long for the name of its lock file.
+/// Refuses a region's name if the name of its lock file would be too long.
 pub(crate) fn require_room_in(name: &OsStr) -> Result<(), ShmError> {
     if name.len() + NAME_OVERHEAD <= MAX_NAME_BYTES {
         return Ok(());
@@ -321,7 +321,7 @@ fn write_content(file: BorrowedFd<'_>, content: &[u8], task: Task<'_>) -> Result
 }
 
 impl PendingLockFile {
-    /// Keeps `lock_file`, because the region has its name now, and releases the creator's lock.
+    /// Keeps the lock file, now that its region has a name, and releases the creator's lock.
     pub(crate) fn commit(mut self, lock_file: &LockFile) {
         self.is_committed = true;
         // If the lock stays, in a program that closes descriptors, sweeps leave the file alone; nothing else checks it.
@@ -338,8 +338,8 @@ impl Drop for PendingLockFile {
     }
 }
 
-/// Removes the name of the lock file of the region that was `region` in `directory`, on `device`, and has lost its
-/// name. The name stays if it leads to another file, or if this user may not remove it.
+/// Removes the name of a lock file, after the name of its region was removed: the region was called `region` in
+/// `directory`, on `device`. The name stays if it leads to another file, or if this user may not remove it.
 pub(crate) fn remove(directory: BorrowedFd<'_>, region: &OsStr, device: u64, name: LockName) {
     let file_name = name_of(region, name.identity);
     let found = statat(directory, &file_name, AtFlags::SYMLINK_NOFOLLOW);

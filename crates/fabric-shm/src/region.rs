@@ -100,7 +100,7 @@ pub(crate) enum SlotLocks {
     Own,
     /// The lock file next to it.
     Beside(LockFile),
-    /// A lock file next to it that this process has not opened, so that it takes no slots.
+    /// A lock file next to it that this process has not opened; without it, the process cannot take slots.
     Closed {
         /// Its path.
         path: PathBuf,
@@ -218,8 +218,9 @@ impl ShmRegion {
         remove::destroy(location, None)
     }
 
-    /// Removes the name at `location` if it still leads to this region, whereas [`ShmRegion::destroy`] removes that of
-    /// any region. No other region loses its name, even if regions are destroyed and created under it concurrently.
+    /// Removes the name at `location` if it still leads to this region; [`ShmRegion::destroy`] removes it whatever
+    /// region it leads to. No other region loses its name, even if regions are destroyed and created under it
+    /// concurrently.
     ///
     /// # Errors
     /// `NotFound` if this region does not have that name any more; `Permission`, `Io`.
@@ -349,8 +350,8 @@ impl ShmRegion {
         hold::foreign_lock(&self.shared, slots).map_err(task.failed("look for foreign locks"))
     }
 
-    /// Returns the words of the main space in memory. Other processes change them at any time: without the protocol,
-    /// reading them is good for measuring the cost of memory accesses only.
+    /// Returns the words of the main space in memory. Other processes change them at any time: reading them without the
+    /// protocol is useful only to measure the cost of memory accesses.
     #[must_use]
     pub fn main_words(&self) -> &[AtomicU64] {
         self.shared.mapped.memory().main

@@ -3,8 +3,8 @@
 //! Touching a page of a mapping for which its file has no bytes raises SIGBUS, which ends the process. The handler
 //! checks whether the address lies in a guarded mapping. If so, it marks the mapping as lost and replaces it by zeroed
 //! anonymous memory, so that the thread can continue. It replaces the whole mapping, because a mapping of huge pages
-//! cannot be replaced in part at any address, and the rest of the file is useless anyway. Any other SIGBUS has its
-//! previous effect.
+//! cannot be replaced in part at an arbitrary address, and the rest of the file is useless anyway. Any other SIGBUS has
+//! the effect that it had before the handler was installed.
 //!
 //! # Invariants
 //! - A mapping is marked before it is replaced. So a thread that read zeros from the replacement, or wrote to it, sees
@@ -24,7 +24,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 use crate::sys::last_errno;
 
-/// The maximum number of guarded mappings: more than one process serves.
+/// Maximum number of guarded mappings, which is more than any process serves.
 const MAX_GUARDED: usize = 64;
 /// The signal code for an address without bytes. Signals sent by a process, and memory failures, have other codes.
 const BUS_ADRERR: libc::c_int = 2;
@@ -84,7 +84,7 @@ impl Guard {
     /// Guards the `bytes` bytes at `base`, which are a mapping of this process.
     ///
     /// # Errors
-    /// `EAGAIN` if too many mappings are guarded; the kernel's error for the handler.
+    /// `EAGAIN` if too many mappings are guarded; the kernel's error if the handler cannot be installed.
     ///
     /// # Safety
     /// The range must stay one mapping for as long as the guard exists, and its memory must only be accessed as
@@ -175,7 +175,7 @@ fn replace(address: usize) -> bool {
     unsafe { mmap_anonymous(base, bytes, protection, flags) }.is_ok()
 }
 
-/// Restores the previous action, so that a signal that is not for this module has its previous effect.
+/// Restores the previous action, so that a signal that this module does not handle has its previous effect.
 fn restore_previous_action(signal: libc::c_int, code: libc::c_int) {
     let Some(before) = PREVIOUS_ACTION.get() else { return };
     // SAFETY: the action was returned by the kernel. When the handler returns, the faulting instruction is retried and

@@ -61,8 +61,8 @@ pub enum Lost {
     Request,
     /// Only the reply.
     Reply,
-    /// The reply, while the rest of the batch is late: it is executed long after the client has noticed the loss. No
-    /// other client gets a slot that this client held before that, unless the node drops the rest of the batch.
+    /// The reply, while the rest of the batch is late: it is executed long after the client has noticed the loss. Until
+    /// then no other client gets a slot that this client held, unless the node drops the rest of the batch.
     Late {
         /// Nanoseconds between the client's notice and the next verb.
         by_ns: u64,

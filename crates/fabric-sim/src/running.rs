@@ -31,7 +31,7 @@ pub(crate) fn with_world<T>(simulation: u64, act: impl FnOnce(&mut World) -> T) 
 
 /// A guard that makes a world the running one of this thread, until it is dropped.
 pub(crate) struct Running<'s> {
-    /// The place to which the world returns.
+    /// The simulation's own variable, to which the world returns.
     home: &'s mut Option<Box<World>>,
     /// The outer simulation, if a client of it runs this one.
     outer: Option<Box<World>>,

@@ -24,7 +24,7 @@ pub struct SimOptions {
     pub network: Network,
     /// The faults.
     pub faults: FaultPlan,
-    /// The number of last events that are kept, to be read after a failure: see [`Sim::last_events`].
+    /// The number of recent events that are kept, to be read after a failure: see [`Sim::last_events`].
     pub keep_events: usize,
 }
 
@@ -52,8 +52,9 @@ pub enum Stopped {
 
 /// A memory node and its clients, in one thread and in virtual time.
 ///
-/// The node's bytes are those of a heap region, whose own lanes access them at once, outside virtual time, to prepare
-/// and inspect them. Its [`guira_fabric::Caps`] are the guarantees of the simulation.
+/// The node's bytes are those of a heap region. That region's own lanes access them at once, outside virtual time: use
+/// these lanes to prepare and inspect the bytes. The region's [`guira_fabric::Caps`] are the guarantees of the
+/// simulation.
 pub struct Sim {
     /// `None` only while the simulation runs: see [`Running`].
     world: Option<Box<World>>,
@@ -64,7 +65,7 @@ pub struct Sim {
     external_wakes: Arc<ExternalWakes>,
 }
 
-/// The panic message for the impossible use of a simulation from inside its own run.
+/// The panic message if a simulation is used from inside its own run.
 const RUNNING: &str = "a simulation cannot be used while it runs";
 
 struct Task {

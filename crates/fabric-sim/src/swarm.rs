@@ -1,5 +1,6 @@
 //! Random fault plans. Each run has a random subset of the hazards that a test allows (swarm testing), so that some
-//! runs have many faults of one kind and none of another. A mixture of all hazards in every run would never show that.
+//! runs have many faults of one kind and none of another. No run would be like that if each had a mixture of all
+//! hazards.
 
 use guira_fabric::{Addr, Caps};
 
@@ -51,14 +52,14 @@ pub struct Swarm {
     pub caps: Caps,
     /// The number of clients of the run.
     pub clients: u32,
-    /// The first client that is spawned during the run; later ones are, too. Half of their faults come within their
-    /// first [`EARLY_VERBS`] verbs, in which a client that takes the slot of a dead one recovers it.
+    /// The first of the clients that are spawned during the run; all clients after it are, too. Half of their faults
+    /// come within their first [`EARLY_VERBS`] verbs, in which a client that takes the slot of a dead one recovers it.
     pub newcomers_from: u32,
     /// The approximate number of verbs that each client posts.
     pub verbs_each: u64,
     /// The approximate duration of the run in nanoseconds of virtual time.
     pub span_ns: u64,
-    /// The average number of clients per fault of each kind that a run has.
+    /// The average number of clients per fault, for each kind of fault that a run has.
     pub clients_per_fault: u64,
     /// The hazards that are allowed.
     pub hazards: Vec<Hazard>,
@@ -66,8 +67,8 @@ pub struct Swarm {
     pub flips: Vec<(Addr, u64)>,
 }
 
-/// The bound of the number of atomic units of a WRITE that are executed before its client dies: rows have up to 16
-/// words.
+/// Bound of the number of atomic units of a WRITE that are executed before its client dies. It exceeds the 16 words of
+/// the largest row in simulations.
 const DEATH_UNITS: u64 = 20;
 /// More than the number of verbs by which a new client takes a slot and recovers its last client.
 pub const EARLY_VERBS: u64 = 48;
@@ -183,7 +184,8 @@ mod tests {
         }
     }
 
-    /// Each possible hazard is in some plans and not in others, and in some without each other hazard.
+    /// Each possible hazard is in some plans and not in others, and for each other hazard, it is in some plans without
+    /// that one.
     #[test]
     fn each_hazard_is_drawn_in_some_plans_only() {
         for profile in Profile::ALL {

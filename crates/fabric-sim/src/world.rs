@@ -72,7 +72,7 @@ impl WordTimes {
         WordTimes { entries: [(u64::MAX, 0); WORD_ENTRIES] }
     }
 
-    /// Returns the time at which an atomic at `addr` is done that arrives at `now_ns` and takes `takes_ns`.
+    /// Returns the time at which an atomic at `addr` is done, if it arrives at `now_ns` and takes `takes_ns`.
     #[inline(always)]
     fn serve(&mut self, addr: Addr, now_ns: u64, takes_ns: u64) -> u64 {
         let key = addr.word() << 1 | u64::from(addr.space() == Space::Device);

@@ -11,8 +11,8 @@ pub enum Effect {
     None,
     /// The change was made.
     Done,
-    /// The client cannot know: the connection was lost after the change had been sent. The change may also be made
-    /// later, by the client that recovers the lost one, until another client changes the same object.
+    /// Unknown, because the connection was lost after the change had been sent. Until another client changes the same
+    /// object, the change may still be made by the client that recovers the lost one.
     Unknown,
 }
 
@@ -52,7 +52,7 @@ pub enum FabricError {
         addr: Addr,
     },
     /// The batch is longer than [`crate::Caps::max_batch`], or a verb longer than [`crate::Caps::max_verb_words`].
-    #[error("a batch of {}, the longest of {}, exceeds the limits of the fabric; it was refused",
+    #[error("a batch of {}, the longest with {}, exceeds the limits of the fabric; it was refused",
             counted(*verbs, "verb"), counted(*words, "word"))]
     TooLarge {
         /// Verbs in the batch.

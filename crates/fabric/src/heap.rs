@@ -245,7 +245,7 @@ fn run_stepped(memory: Memory<'_>, batch: &mut [Verb<'_>], hook: &mut Hook) -> R
     step(Step::Completion, effect)
 }
 
-/// Executes batches at once, at any pace, because they are executed and not sent.
+/// Executes each batch at once, whatever the lane's [`Pace`], because the batch is not sent.
 impl LocalLane for HeapLane {
     fn execute(&mut self, batch: &mut [Verb<'_>]) -> Result<(), FabricError> {
         self.check(batch)?;

@@ -44,7 +44,7 @@ pub trait Lane: Send {
     /// Drives the transport. On completion, copies the results into `batch`, which must be the submitted one.
     fn poll(&mut self, batch: &mut [Verb<'_>], cx: &mut Context<'_>) -> Poll<Result<(), FabricError>>;
 
-    /// Tells the lane that the future awaiting the batch in flight was dropped. The verbs still take effect. Until
+    /// Informs the lane that the future awaiting the batch in flight was dropped. The verbs still take effect. Until
     /// [`Lane::poll_drain`] is ready, nothing else may be submitted.
     fn forget(&mut self);
 

@@ -116,8 +116,8 @@ impl Process {
         }
     }
 
-    /// Whether this is the process that called [`Process::current`]. One relaxed load: a forked child begins with one
-    /// thread, and with another number, or none.
+    /// Whether this is the process that called [`Process::current`]. Costs one relaxed load, which suffices: a forked
+    /// child begins with one thread, and with another number or none.
     #[inline(always)]
     #[must_use]
     pub fn is_this(self) -> bool {

@@ -15,21 +15,21 @@ pub enum Mismatch {
     Format {
         /// The format asked for.
         asked: EntryFormat,
-        /// The table's.
+        /// The table's format.
         found: EntryFormat,
     },
     /// The table has room for too few keys.
     Capacity {
         /// Keys that the table should have room for.
         asked: u64,
-        /// Keys the table has room for, filled to the same degree.
+        /// Keys that the table has room for, at the fill of its preset.
         found: u64,
     },
     /// The preset differs.
     Preset {
         /// The preset asked for.
         asked: Preset,
-        /// The table's, or `None` if its parameters are those of no preset that this program knows.
+        /// The table's preset, or `None` if its parameters are those of no preset that this program knows.
         found: Option<Preset>,
     },
     /// The table has too little space for values that do not fit in a row.
@@ -50,7 +50,7 @@ pub enum Mismatch {
     Seed {
         /// The seed asked for.
         asked: u64,
-        /// The table's.
+        /// The table's seed.
         found: u64,
     },
     /// Only one of the two has redo records: without them, the changes of a client that is killed cannot be completed.

@@ -105,22 +105,23 @@ enum SlotSearch {
 struct SlotsTaken {
     /// Slots whose client is dead and could not be recovered.
     dead: u16,
-    /// Whether every other slot had a live client: none was free, or being recovered, with another process holding it.
+    /// Whether every other slot had a live client: no slot was free, and none was being recovered while another process
+    /// held it.
     is_stable: bool,
 }
 
 /// Consecutive scans that must find all slots taken before the client gives up: a process that checks a client's
 /// liveness, or begins its recovery, holds its slot for some microseconds.
 const STABLE_SCANS: u32 = 3;
-/// The pause after the first scan of all slots; it doubles after each.
+/// The pause after the first scan of all slots; it doubles after each further scan.
 const MIN_SCAN_PAUSE_NS: u64 = 100_000;
-/// The longest such pause: a recovery takes less.
+/// The maximum pause between two scans of all slots: a recovery takes less.
 const MAX_SCAN_PAUSE_NS: u64 = 10_000_000;
 
 /// The first wait for a lock of a table behind a memory node: about a round trip, because a lock is held for at least
-/// one, and each attempt costs one, and work of the node.
+/// one, and each attempt costs one and some work of the node.
 const REMOTE_BACKOFF_NS: u64 = 50_000;
-/// The longest such wait.
+/// The maximum wait between two attempts to take a lock of a table behind a memory node.
 const MAX_REMOTE_BACKOFF_NS: u64 = 2_000_000;
 
 /// Returns the slot at which a new store's first client starts its search, as a fraction of all slots in 2^32. The
@@ -251,8 +252,8 @@ impl Store {
     }
 
     /// Whether the table was destroyed since it was opened. Every operation reports that by itself, lookups included;
-    /// this is for programs that want to know without one, for example to open the table's successor under the same
-    /// name. 1 round trip. Source: R-DESTROY-1, R-DESTROY-2.
+    /// this is for programs that want to know it without an operation, for example to open the table's successor under
+    /// the same name. 1 round trip. Source: R-DESTROY-1, R-DESTROY-2.
     ///
     /// # Errors
     /// `Table` if its superblock is damaged; `Fabric`. Nothing was changed.
@@ -282,9 +283,9 @@ impl Store {
         self.inner.origin == Origin::Created
     }
 
-    /// Whether this store can only read: because it was opened so ([`OpenOptions::read_only`]), or because the memory
-    /// node lets this client only read, as of the latest session. Opening clients, recovering them, and finding out
-    /// which are alive need write access. No round trip.
+    /// Whether this store can only read: because it was opened for reading ([`OpenOptions::read_only`]), or because the
+    /// memory node lets this client only read, as of the latest session. Opening clients, recovering them, and finding
+    /// out which are alive need write access. No round trip.
     pub fn is_read_only(&self) -> bool {
         self.inner.may_only_read(&self.inner.latest_region())
     }
@@ -377,8 +378,8 @@ impl Store {
     /// report lists the first 100 of each kind and counts all. Changes nothing.
     ///
     /// Round trips: 1 for 64 rows, and 1 for each further 64 second rows of their entries; 2 for each extent; 1 for 64
-    /// places of an extent chunk, for 32 slots and for 4,096 lock or chunk words. What looks wrong is read 15 times
-    /// more, over 0.65 s.
+    /// slots of an extent chunk, for 32 client slots and for 4,096 lock or chunk words. Anything that looks wrong is
+    /// read 15 times more, over 0.65 s.
     ///
     /// # Errors
     /// `Check` or `Fabric` if the table cannot be read. Damage is not an error: it is in the report.

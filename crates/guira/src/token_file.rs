@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use crate::owners::is_own_or_of_root;
 
 /// Permission bits that let any user read the file, or its group change it. Its group may read it: services get files
-/// of root's in this way, and access control lists look the same.
+/// that belong to root in this way, and access control lists look the same.
 pub(crate) const OTHERS_MAY: u32 = 0o027;
 /// Bytes that are read from a file: a token with its line end, and enough to notice that there is more.
 const MAX_FILE_BYTES: u64 = 64;
@@ -44,7 +44,7 @@ pub enum TokenFileError {
         /// The system's answer.
         source: io::Error,
     },
-    /// Any user may read it, or users other than its owner may change it.
+    /// Any user may read the file, or users other than its owner may change it.
     #[error(
         "the token file {} has mode {mode:o}, so other users may know or change the token; make another with guira \
          token, or run chmod 600 on this file",
@@ -56,7 +56,7 @@ pub enum TokenFileError {
         /// Its permission bits.
         mode: u32,
     },
-    /// It belongs to a user other than this one and root.
+    /// The file belongs to a user other than this one and root.
     #[error(
         "the token file {} belongs to user {owner_uid}, who knows the token and can change it; make one of your own \
          with guira token, or use a copy of your own",
@@ -68,7 +68,7 @@ pub enum TokenFileError {
         /// The id of the user who owns it.
         owner_uid: u32,
     },
-    /// It does not contain a token.
+    /// The file does not contain a token.
     #[error(
         "the token file {} does not contain exactly 32 hexadecimal digits; make one with guira token",
         path.display()
@@ -77,10 +77,10 @@ pub enum TokenFileError {
         /// The file.
         path: PathBuf,
     },
-    /// The operating system gives no random numbers.
-    #[error("the operating system gives no random numbers: {reason}")]
+    /// The operating system provides no random numbers.
+    #[error("the operating system provides no random numbers: {reason}")]
     Random {
-        /// Its answer.
+        /// The system's answer.
         reason: String,
     },
 }

@@ -1,8 +1,8 @@
-//! No operation on an inline entry allocates, nor does any lookup: a client's buffers are its own and are kept from one
-//! operation to the next.
+//! Allocation gates: no operation on an inline entry allocates, nor does any lookup, because a client keeps its buffers
+//! from one operation to the next.
 //!
-//! A client is warmed up by filling its table, which is when its buffers grow to what its searches need. Then every
-//! operation runs some ten thousand times under an allocator that counts.
+//! A client is warmed up by filling its table, so that its buffers grow to the size that its searches need. Then every
+//! operation runs ten thousand times under an allocator that counts.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -53,7 +53,7 @@ impl Bench {
         Bench { url, client, format, key_bytes, value_bytes, into: Vec::with_capacity(VALUE_BYTES) }
     }
 
-    /// Does `operation` for each number of `keys`, with its key and its value. How many allocations that made.
+    /// Does `operation` for each number of `keys`, with its key and its value. Returns the number of allocations.
     fn run(&mut self, keys: Range<u64>, operation: impl Fn(&mut Client, &[u8], &[u8], &mut Vec<u8>)) -> u64 {
         let client = self.client.as_mut().expect("the client lives as long as the table");
         let (mut key, mut value) = ([0; KEY_BYTES], [0; VALUE_BYTES]);
@@ -70,13 +70,13 @@ impl Bench {
         info.count_total
     }
 
-    /// Does `operation` [`OPERATIONS`] times, from the key of number `first` on; nothing may be allocated.
+    /// Does `operation` [`OPERATIONS`] times, from the key of number `first` on, and checks that nothing is allocated.
     fn count(&mut self, name: &str, first: u64, operation: impl Fn(&mut Client, &[u8], &[u8], &mut Vec<u8>)) {
         let allocations = self.run(first..first + OPERATIONS, operation);
         assert_eq!(allocations, 0, "{}: allocations in {OPERATIONS} operations of the kind: {name}", self.format);
     }
 
-    /// Entries that inserts have moved so far.
+    /// Returns how many entries inserts have moved so far.
     fn moves(&self) -> u64 {
         self.client.as_ref().map_or(0, |client| client.counters().moves)
     }
@@ -145,7 +145,7 @@ fn operations_allocate_nothing(format: &'static str) {
     assert!(moves > OPERATIONS / 20, "{format}: {moves} moves are too few to count as inserts that move others");
 }
 
-/// The allocator counts: without this, the tests below could not fail.
+/// The allocator counts: otherwise the tests below could not fail.
 #[test]
 fn allocations_are_counted() {
     let mut bench = Bench::new("fixed:8:8");
@@ -171,8 +171,8 @@ fn operations_on_inline_entries_of_any_length_allocate_nothing() {
     operations_allocate_nothing("bytes:64");
 }
 
-/// A lookup reads an extent into a buffer of its own, which grows to the longest value it has met. (Changes of extents
-/// allocate: they keep lists of free places.)
+/// A client reads extents into a buffer of its own, which grows to the longest value read so far. (Changes of extents
+/// allocate: they keep lists of free slots.)
 #[test]
 fn lookups_of_extents_allocate_nothing() {
     let mut bench = Bench::new("bytes:64");

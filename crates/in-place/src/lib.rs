@@ -30,7 +30,7 @@ pub fn in_place(attributes: TokenStream, function: TokenStream) -> TokenStream {
     }
 }
 
-/// Returns the second function, or the error message of the macro.
+/// Returns the second function, or the text of the compile error.
 fn second(attributes: TokenStream, function: TokenStream) -> Result<TokenStream, String> {
     let mut made = Vec::new();
     if !attributes.is_empty() {
@@ -92,7 +92,7 @@ fn call_in_place(made: &mut Vec<TokenTree>) -> Result<(), String> {
     Err("in place, only a call by name can be awaited".to_owned())
 }
 
-/// Returns the index of the name of the call that ends `made`, which has a dot after it.
+/// Returns the index of the function's name in the call at the end of `made`, which is followed by a dot.
 fn name_before(made: &[TokenTree]) -> Option<usize> {
     let is = |at: usize, sign: char| matches!(&made[at], TokenTree::Punct(punct) if punct.as_char() == sign);
     let mut at = made.len().checked_sub(3)?;

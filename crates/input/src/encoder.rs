@@ -66,7 +66,7 @@ impl RecordEncoder {
         }
     }
 
-    /// Decodes `text`; returns `None` if it is used as it is.
+    /// Decodes `text`; returns `None` if the table stores `text` itself.
     fn stored(&self, name: &str, text: &[u8], size: Size) -> Result<Option<Vec<u8>>, String> {
         let (Size::Exactly(most) | Size::AtMost(most)) = size;
         let bytes = match self.notation {
@@ -101,7 +101,7 @@ enum Size {
     AtMost(usize),
 }
 
-/// Maximum bytes of a value in an error.
+/// Maximum number of bytes of a value that an error shows.
 const EXCERPT_BYTES: usize = 1024;
 
 /// Encodes a decimal number in `wanted` bytes. If `wanted` is 0, only the empty text is accepted.

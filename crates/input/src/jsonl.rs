@@ -11,7 +11,7 @@ use super::encoder::Notation;
 use super::lines::Pair;
 use crate::text::{JsonBytes, from_base64};
 
-/// Maximum characters of a reason that quotes the input.
+/// Maximum number of characters of a reason that quotes the input.
 const REASON_CHARS: usize = 200;
 
 #[derive(Deserialize)]
@@ -34,7 +34,7 @@ enum Text {
 /// The expected form of a line, for errors.
 const FORM: &str = "expected {\"key\": \"TEXT\", \"value\": \"TEXT\"}, or key_b64 and value_b64 with base64";
 
-/// Parses a line without its end.
+/// Parses a line, given without its line end.
 pub(crate) fn read(line: &[u8], notation: Notation) -> Pair {
     // The parser would also accept an array.
     if line.trim_ascii_start().first() != Some(&b'{') {
@@ -48,7 +48,7 @@ pub(crate) fn read(line: &[u8], notation: Notation) -> Pair {
     Ok((key, bytes("value", line.value, line.value_b64, notation)?))
 }
 
-/// Cuts a reason that quotes the input, and escapes its control characters.
+/// Shortens a reason that quotes the input, and escapes its control characters.
 fn one_line(reason: &str) -> String {
     let mut shown = String::new();
     for c in reason.chars().take(REASON_CHARS) {

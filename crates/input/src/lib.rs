@@ -23,13 +23,13 @@ pub use encoder::{Notation, RecordEncoder};
 use lines::{BYTE_ORDER_MARK, Lines};
 pub use text::{JsonBytes, from_hex, printable, to_hex};
 
-/// Maximum bytes of a key in a table of format `bytes:N`.
+/// Maximum size of a key in a table of format `bytes:N`, in bytes.
 pub const KEY_BYTES_MAX: usize = guira_layout::MAX_KEY_BYTES;
-/// Maximum bytes of a value in a table of format `bytes:N`.
+/// Maximum size of a value in a table of format `bytes:N`, in bytes.
 pub const VALUE_BYTES_MAX: usize = guira_layout::MAX_VALUE_BYTES;
-/// Maximum bytes of a line: the largest key and value with six characters per byte, as in `\u0000`.
+/// Maximum size of a line, in bytes: the largest key and value with six characters per byte, as in `\u0000`.
 pub const LINE_BYTES_MAX: usize = 6 * (KEY_BYTES_MAX + VALUE_BYTES_MAX) + 4096;
-/// Maximum characters of a bad record in its error.
+/// Maximum number of characters of a bad record that its error shows.
 const EXCERPT_CHARS: usize = 60;
 
 /// A key and a value, with their position in the input.
@@ -144,7 +144,7 @@ impl<R: BufRead> Records<R> {
         self
     }
 
-    /// Returns the format, given or detected.
+    /// Returns the format that was given or detected.
     pub fn format(&self) -> InputFormat {
         self.format
     }

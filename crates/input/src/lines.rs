@@ -1,12 +1,13 @@
 //! A reader of numbered lines of bounded length.
 //!
-//! Invariant: a line that is too long is one bad record; its bytes are read and dropped, and the next line can be read.
+//! Invariant: a line that is too long is one bad record; the rest of it is read and dropped, and the next line can be
+//! read.
 
 use std::io::{self, BufRead, Read};
 
 use super::{BadRecord, LINE_BYTES_MAX, Record};
 
-/// Maximum bytes used to detect a format.
+/// Maximum number of bytes used to detect a format.
 const PEEK_BYTES: usize = 4096;
 /// The byte order mark that some programs put before UTF-8 text. It is not part of a record.
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";

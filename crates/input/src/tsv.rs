@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use super::debian;
 use super::lines::{BYTE_ORDER_MARK, Pair};
 
-/// Parses a line without its end.
+/// Parses a line, given without its line end.
 pub(crate) fn read(line: &[u8]) -> Pair {
     let Some(tab) = line.iter().position(|byte| *byte == b'\t') else {
         return Err("it has no TAB: expected key, TAB, value".to_owned());

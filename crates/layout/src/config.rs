@@ -322,7 +322,7 @@ impl TableConfig {
 }
 
 /// Maximum number of clients of a table with locks of `lock_bits` bits. A poisoned lock, all ones, that its holder
-/// releases is left at all ones less the holder's id; that must not be the id of another client. A lock of one bit
+/// releases is left at all ones minus the holder's id, which must not be the id of another client. A lock of one bit
 /// records no owner. [R-DESTROY-1]
 fn max_clients_of(lock_bits: u8) -> u64 {
     if lock_bits == 1 { 0xfffe } else { (1 << (lock_bits - 1)) - 1 }

@@ -314,8 +314,8 @@ impl ExtentRef {
     }
 }
 
-/// Whether the mark of an extent can lie at byte `offset` of the main space: behind the header of a chunk, among the
-/// marks of the smallest slots, which are the most, or of a run.
+/// Whether an extent's mark can lie at byte `offset` of the main space: behind the header of a chunk, among as many
+/// marks as a chunk of the smallest slots has, or at the mark of a run where no slots fit.
 pub(crate) fn is_mark(offset: u64, config: &TableConfig, geometry: &Geometry) -> bool {
     let Some((_, within)) = geometry.chunk_of(offset) else { return false };
     let smallest = ExtentClass::Slot(0);

@@ -130,9 +130,9 @@ impl LockLayout {
         self.bits > 1
     }
 
-    /// Returns the lock word of a destroyed table: every bit of every lock is set. A lock that was held when the table
-    /// was destroyed is left at all ones less its owner's id when that owner releases it. That is never 0, so the lock
-    /// is never taken again.
+    /// Returns the lock word of a destroyed table: every bit of every lock is set. If a client held a lock when the
+    /// table was destroyed and releases it, the lock is left at all ones minus the client's id. That is never 0, so the
+    /// lock is never taken again.
     pub fn poison(&self) -> u64 {
         self.ones * self.field_mask()
     }

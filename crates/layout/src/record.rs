@@ -74,13 +74,13 @@ pub struct Part<'r> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// The words are not those that were sealed.
-    #[error("the redo record of sequence {sequence} does not match its seal")]
+    #[error("redo record {sequence} does not match its seal")]
     Seal {
         /// The seal's sequence number.
         sequence: u32,
     },
     /// The record changes a row that the table does not have.
-    #[error("the redo record of sequence {sequence} changes {row}, but the table has {rows} rows")]
+    #[error("redo record {sequence} changes {row}, but the table has {rows} rows")]
     Row {
         /// The seal's sequence number.
         sequence: u32,
@@ -90,7 +90,7 @@ pub enum RecordError {
         rows: u64,
     },
     /// The record changes an entry that rows do not have.
-    #[error("the redo record of sequence {sequence} changes entry {index} of {row}, but rows have {entries} entries")]
+    #[error("redo record {sequence} changes entry {index} of {row}, but rows have {entries} entries")]
     Entry {
         /// The seal's sequence number.
         sequence: u32,
@@ -102,7 +102,7 @@ pub enum RecordError {
         entries: usize,
     },
     /// The record writes an entry whose extent has an impossible address.
-    #[error("the redo record of sequence {sequence} gives {row} an extent at the impossible offset {offset:#x}")]
+    #[error("redo record {sequence} gives {row} an extent at the impossible offset {offset:#x}")]
     Extent {
         /// The seal's sequence number.
         sequence: u32,
@@ -112,7 +112,7 @@ pub enum RecordError {
         offset: u64,
     },
     /// The record frees an extent by a mark at an impossible address.
-    #[error("the redo record of sequence {sequence} frees an extent by a mark at the impossible offset {offset:#x}")]
+    #[error("redo record {sequence} frees an extent by a mark at the impossible offset {offset:#x}")]
     Mark {
         /// The seal's sequence number.
         sequence: u32,

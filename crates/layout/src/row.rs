@@ -23,8 +23,9 @@ const _: () =
     assert!(TYPES_SHIFT + 14 == 64 && OCCUPANCY_SHIFT + 14 == TYPES_SHIFT && LEVEL_SHIFT + 4 == OCCUPANCY_SHIFT);
 const _: () = assert!(crate::config::MAX_ENTRIES_PER_ROW == 14);
 
-/// Trailer that destroying a table leaves in each row, so that no lookup finds anything any more. It is practically
-/// never the checksum of a row, and never the first trailer word of one, whose level is small. [R-DESTROY-2]
+/// Trailer that destroying a table leaves in each row, so that no lookup finds anything any more. Its word is
+/// practically never the checksum of a row, and never the first word of a valid trailer, whose level is small.
+/// [R-DESTROY-2]
 pub const DESTROYED_TRAILER: [u64; TRAILER_WORDS] = [TableState::Destroyed.encode(); TRAILER_WORDS];
 
 /// A sampled row's checksum does not match its words: the row was read while it was written, or it is damaged.
@@ -264,7 +265,7 @@ impl RowFormat {
         Version(trailer.version().0.wrapping_sub(1) & version_mask(self.version_bits))
     }
 
-    /// Makes `words` verify, half written or not, and keeps the version. Only the paper's repair does this.
+    /// Makes `words` verify, whether half written or not, and keeps the version. Only the paper's repair does this.
     /// [R-REPAIR-7]
     pub fn rewrite_checksum(&self, row: RowId, words: &mut [u64]) {
         words[self.row_words - 1] = self.checksum(row, words);

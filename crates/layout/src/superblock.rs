@@ -122,8 +122,8 @@ pub enum SuperblockError {
     Empty,
     /// The table has a later or an earlier format.
     #[error(
-        "the table was made by another version of Guira: its format is {found}, and this program knows {supported}; \
-         create it anew"
+        "the table was made by another version of Guira: its format is {found}, but this program supports {supported}; \
+         create the table again"
     )]
     Version {
         /// The table's format.
@@ -139,7 +139,7 @@ pub enum SuperblockError {
         /// The fingerprint of its words.
         computed: u64,
     },
-    /// The parameters match their fingerprint, but this program does not know the value of one of them: a later program
+    /// The parameters match their fingerprint, but this program does not know the value of one of them: a later version
     /// wrote it.
     #[error("the superblock's word {word} has the unknown value {found:#x}: another version of Guira may know it")]
     Meaning {
@@ -365,7 +365,7 @@ mod tests {
             words[CONFIG_WORD + 14] ^= 1 << 63;
             let error = Superblock::decode(&words).unwrap_err();
             assert_eq!(error, SuperblockError::Version { found, supported: 3 });
-            assert!(error.to_string().contains("another version of Guira") && error.to_string().contains("anew"));
+            assert!(error.to_string().contains("another version of Guira") && error.to_string().contains("again"));
         }
     }
 

@@ -8,7 +8,7 @@ use crate::record::{Key, Records, value_word};
 /// The exponent that YCSB and RCuckoo use.
 const ZIPF_THETA: f64 = 0.99;
 
-/// How popular keys are.
+/// The popularity of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Popularity {

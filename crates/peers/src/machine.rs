@@ -20,9 +20,9 @@ pub struct Machine {
     pub available_bytes: u64,
     /// Bytes of a page.
     pub page_bytes: usize,
-    /// When the kernel uses huge pages for shared memory files.
+    /// The kernel's setting for huge pages in shared memory files.
     pub shared_huge_pages: String,
-    /// When the kernel uses huge pages for anonymous memory.
+    /// The kernel's setting for huge pages in anonymous memory.
     pub huge_pages: String,
     /// Tunables of the C library's allocator, which the maps use.
     pub malloc: String,
@@ -63,7 +63,7 @@ fn kilobytes(text: &str, name: &str) -> u64 {
     number.unwrap_or(0) << 10
 }
 
-/// The word in brackets: `always [madvise] never`.
+/// The word in brackets, as in `always [madvise] never`.
 fn chosen(text: &str) -> String {
     let inside = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     inside.map_or(String::new(), |(word, _)| word.to_owned())

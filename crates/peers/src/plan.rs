@@ -96,7 +96,7 @@ pub enum Way {
     Server(System, usize),
 }
 
-/// Commands in flight where they are pipelined.
+/// Number of commands in flight where they are pipelined.
 pub const PIPELINE: usize = 16;
 
 impl Way {
@@ -187,7 +187,8 @@ impl Way {
     }
 }
 
-/// YCSB-A takes this many times fewer steps than lookups in a system that is called; as many steps are drawn.
+/// Divisor that turns the number of lookups in a system that is called into its number of YCSB-A steps, which is the
+/// number of steps drawn.
 const STEPS_DIVISOR: usize = 2;
 
 /// Placement of a server and its client on processors.
@@ -219,7 +220,7 @@ impl Placement {
 pub struct Options {
     /// Number of records with values of one word.
     pub records: u64,
-    /// Lookups of one measurement of a system that is called; the others take fixed fractions of it.
+    /// Lookups of one measurement of a system that is called; other measurements take fixed fractions of this number.
     pub operations: usize,
     /// Number of times that everything is measured.
     pub rounds: u32,
@@ -235,11 +236,11 @@ pub struct Options {
     pub helper: Vec<OsString>,
 }
 
-/// Most rounds of a run.
+/// Maximum number of rounds of a run.
 const ROUNDS_MAX: u32 = 1000;
-/// Most operations of one measurement: their draws take 4 GiB.
+/// Maximum number of operations of one measurement: their draws take 4 GiB.
 const OPERATIONS_MAX: usize = 1 << 26;
-/// Most records: keys hold 48 bits, and few machines have memory for more.
+/// Maximum number of records: keys hold 48 bits, and few machines have memory for more.
 const RECORDS_MAX: u64 = 1 << 32;
 
 impl Options {
@@ -368,7 +369,7 @@ impl Stage {
     }
 }
 
-/// Lengths of longer values, each with the divisor of its number of operations.
+/// Lengths of longer values, each with the number by which its number of operations is divided.
 const LONGER_VALUES: [(usize, usize); 3] = [(100, 4), (1024, 16), (65_536, 256)];
 
 /// Rounds down to whole batches of `get_many`, but to no fewer than ten.

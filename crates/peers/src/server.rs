@@ -25,16 +25,16 @@ use crate::systems::memcached::Memcached;
 use crate::systems::redis::Redis;
 use crate::systems::{Address, Connection, load_server};
 
-/// Longest time that a server may take to start.
+/// Maximum time that a server may take to start.
 const START_LIMIT: Duration = Duration::from_secs(10);
 /// Interval between two attempts to reach a starting server.
 const START_POLL: Duration = Duration::from_millis(5);
-/// Most clients of a server: some for each access mode, from two processes; or the most connections of a run over TCP,
-/// and as many again that have just been closed.
+/// Maximum number of clients of a server: some for each access mode, from two processes; or all connections of a run
+/// over TCP, and as many again that have just been closed.
 const CONNECTIONS_MAX: u32 = 1024;
-/// Ports that are tried, because another program may take a port between its choice and its use.
+/// Number of ports that are tried, because another program may take a port between its choice and its use.
 const PORTS_TRIED: u32 = 5;
-/// The bounds that memcached has for the exponent of its hash table's size.
+/// The bounds of memcached for the exponent of its hash table's size.
 const HASH_POWERS: (u32, u32) = (16, 30);
 
 /// A server program.

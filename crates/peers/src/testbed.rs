@@ -33,7 +33,8 @@ const START_AHEAD_NS: u64 = 3_000_000;
 pub struct Testbed {
     records: Records,
     count: u64,
-    /// Draws by client. Those of the second client serve maps only, whose second client is a thread of this process.
+    /// Draws of each client. Those of the second client are used for maps only, where the second client is a thread of
+    /// this process.
     draws: Vec<Vec<(Popularity, Draws)>>,
     entries: Vec<Entry>,
     helper: Option<Helper>,

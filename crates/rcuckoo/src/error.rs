@@ -80,7 +80,7 @@ pub enum DamagedItem {
 }
 
 impl DamagedItem {
-    /// Returns the damaged item that `extent` is.
+    /// Returns the damaged item that stands for `extent`.
     pub(crate) fn of(extent: &ExtentRef) -> DamagedItem {
         DamagedItem::Extent { offset: extent.offset, generation: extent.generation }
     }
@@ -128,14 +128,14 @@ impl fmt::Display for NoSpace {
                 write!(f, "{free} of {total} for large values are free, {run} of them in one piece")?;
             }
         }
-        f.write_str("; nothing was changed; remove some, or copy the table into one with more extent bytes")
+        f.write_str("; nothing was changed; remove large values, or copy the table into one with more extent bytes")
     }
 }
 
 /// A failed operation. A miss is not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// The cause.
+    /// The operation that failed.
     pub operation: Operation,
     /// The cause.
     pub kind: ErrorKind,
@@ -194,7 +194,7 @@ pub enum ErrorKind {
     },
     /// The caller: tokens need row versions of 32 bits, and this table's versions are narrower (preset `paper`).
     /// Nothing was changed. // [R-CAS-2]
-    #[error("versioned reads need row versions of 32 bits, and this table's have {version_bits} (preset `paper`)")]
+    #[error("versioned reads need row versions of 32 bits, but this table has {version_bits} (preset `paper`)")]
     NarrowVersions {
         /// Bits of a row version in this table.
         version_bits: u8,

@@ -4,8 +4,9 @@
 //! holds a lock. There is no clock, no randomness, no thread and no log in this crate; time comes from the lane and a
 //! seed from the caller. docs/protocol.md numbers the rules that this code obeys; comments cite them.
 //!
-//! - [`Table`]: what all clients agree on. [`Reader`]: lock-free lookups. [`Client`]: one logical owner that changes
-//!   the table.
+//! - [`Table`]: the parameters that all clients agree on.
+//! - [`Reader`]: lock-free lookups.
+//! - [`Client`]: one logical owner that changes the table.
 #![forbid(unsafe_code)]
 
 mod change;

@@ -38,7 +38,7 @@ const BLOCK_WORDS: usize = 256;
 /// word to pair with.
 const KEYS: usize = BLOCK_WORDS + 2;
 
-/// The smallest number that makes a prime when added to 2⁶⁴.
+/// The smallest number that, added to 2⁶⁴, gives a prime.
 const PRIME_EXCESS: u64 = 13;
 
 /// Keys of one level.

@@ -137,7 +137,7 @@ fn swapped_words_are_detected() {
     }
 }
 
-/// A torn row: the first words from one image, the rest from another.
+/// A torn row, with the first words of one image and the rest of another, does not verify.
 #[test]
 fn torn_rows_are_detected() {
     let (old, new) = (random_words(16, 1), random_words(16, 2));

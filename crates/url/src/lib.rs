@@ -44,7 +44,7 @@ enum Kind {
 
 /// The backend that holds a table's memory.
 pub enum Backend<'u> {
-    /// A file that processes map.
+    /// A file that processes map into their memory.
     File(Location),
     /// A memory node.
     Node(&'u Endpoint),
@@ -86,7 +86,7 @@ pub enum UrlError {
     },
     /// The part after `tcp://` is not a host with an optional port.
     #[error(
-        "{text:?} is not a table URL: write tcp://HOST, tcp://HOST:PORT or tcp://[IPV6]:PORT, without user, path and \
+        "{text:?} is not a table URL: write tcp://HOST, tcp://HOST:PORT or tcp://[IPV6]:PORT, without user, path or \
          query"
     )]
     Node {
@@ -124,8 +124,8 @@ impl Url {
         Ok(Url(Kind::File(path.to_path_buf())))
     }
 
-    /// Returns the URL of the table of the memory node that listens on `port` of `host`: a name or an address, an IPv6
-    /// address without brackets. Looks up no name.
+    /// Returns the URL of the table of the memory node that listens on `port` of `host`, which is a name or an address;
+    /// an IPv6 address has no brackets. Resolves no name.
     ///
     /// # Errors
     /// `Node` if the host is invalid or the port is 0.
@@ -220,7 +220,7 @@ impl From<&Url> for Url {
     }
 }
 
-/// Whether `text` is the way `endpoint` is shown, with its port, or without it if it is the default port.
+/// Whether `text` is `endpoint` as it is displayed, except that the default port may be left out.
 fn is_canonical(endpoint: &Endpoint, text: &str) -> bool {
     let shown = endpoint.to_string();
     let port = shown.strip_prefix(text).filter(|_| endpoint.port() == DEFAULT_PORT);

@@ -4,17 +4,17 @@ use std::fmt;
 
 use super::operation::{Answer, Call, Operation, Outcome};
 
-/// Number of operations that a message shows, at most: of the longest order, the last ones.
+/// Maximum number of operations that a message shows. Of a longer order, it shows the last ones.
 const SHOWN: usize = 8;
 
-/// A history is not known to be linearizable.
+/// The reason why a history is not known to be linearizable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryError {
     /// A key has no order that explains every answer.
     #[error(transparent)]
     NotLinearizable(Box<NotLinearizable>),
     /// The search took too many steps. The history may or may not be linearizable.
-    #[error("key {key}: undecided after {steps} steps for {operations} operations")]
+    #[error("key {key}: {steps} steps did not decide whether its {operations} operations are linearizable")]
     Undecided {
         /// The key.
         key: u64,
@@ -32,15 +32,16 @@ pub struct NotLinearizable {
     pub key: u64,
     /// The number of its operations, including pending ones.
     pub operations: usize,
-    /// The longest order that explains its answers: no operation may follow it.
+    /// The longest order that explains its answers. No other operation can follow it.
     pub order: Vec<Operation>,
     /// The key's value after this order.
     pub state: Option<u64>,
-    /// The operation that fits nowhere: of the remaining ones it was answered first, so it would have to come next.
+    /// The operation that does not fit: it was answered before all others that are not in the order, so it would have
+    /// to come next.
     pub unexplained: Operation,
     /// The operation that wrote the value that the unexplained operation read, if there is one.
     pub writer: Option<Operation>,
-    /// The other operations in progress when the unexplained one was answered that are not in the order.
+    /// The other operations that are not in the order and were in progress when the unexplained one was answered.
     pub others: Vec<Operation>,
 }
 
@@ -86,25 +87,26 @@ impl fmt::Display for NotLinearizable {
         let NotLinearizable { key, operations, order, state, unexplained, writer, others } = self;
         writeln!(f, "key {key}: no order of its {operations} operations explains every answer.")?;
         match order.len() {
-            0 => writeln!(f, "No operation can come first: the key does not exist,")?,
+            0 => writeln!(f, "No operation can come first: the key does not exist.")?,
             length => {
-                writeln!(f, "The longest order that explains its answers has {length}; it ends with")?;
+                writeln!(f, "The longest order that explains its answers has length {length} and ends with")?;
                 let shown = &order[length.saturating_sub(SHOWN)..];
                 shown.iter().try_for_each(|operation| writeln!(f, "    {operation}"))?;
                 match state {
-                    Some(value) => writeln!(f, "after which the key's value is {value},")?,
-                    None => writeln!(f, "after which the key does not exist,")?,
+                    Some(value) => writeln!(f, "after which the key's value is {value}.")?,
+                    None => writeln!(f, "after which the key does not exist.")?,
                 }
             }
         }
-        write!(f, "and the operation answered next fits nowhere:\n    {unexplained}")?;
+        let next = if order.is_empty() { "first" } else { "next" };
+        write!(f, "The operation that was answered {next} does not fit:\n    {unexplained}")?;
         match (named_by(unexplained), writer) {
             (Some(value), Some(writer)) => write!(f, "\nThe value {value} was written by\n    {writer}")?,
             (Some(value), None) => write!(f, "\nNo operation wrote the value {value}.")?,
             (None, _) => {}
         }
         if !others.is_empty() {
-            f.write_str("\nAlso in progress then:")?;
+            f.write_str("\nAlso in progress at that time:")?;
             others.iter().take(SHOWN).try_for_each(|operation| write!(f, "\n    {operation}"))?;
         }
         match others.len().saturating_sub(SHOWN) {

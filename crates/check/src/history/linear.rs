@@ -2,19 +2,19 @@
 //! the other.
 //!
 //! The search builds an order from its start. An operation may come next if no other remaining one was answered before
-//! it was called, and its answer fits the state. If no operation fits, the last choice is undone. A pair of a set of
-//! ordered operations and a state that led to a dead end is not tried again.
+//! it was called, and its answer fits the state. If no operation fits, the last choice is undone. A set of ordered
+//! operations that led to a dead end in some state is not tried again in that state.
 //!
 //! Five rules make the search short, and none of them excludes a valid order:
 //!
 //! - An operation that fits, and whose answer says that it changed nothing, comes next at once: later it would only
 //!   restrict the order. (A put of the value that the key already has is not such an operation: it may be needed
 //!   later.)
-//! - Of the operations that fit, the one answered first is tried first. Of those with equal calls and answers only that
-//!   one is tried: in an order with another one here, the two can be swapped.
-//! - A pending operation comes only directly before one that would not fit, or not with the same result, without it. Of
-//!   equal pending ones the first is tried, and a put only if no pending update or insert would have the same effect.
-//!   The others never took effect.
+//! - Of the operations that fit, the one answered first is tried first. Of those with equal calls and answers, only the
+//!   first is tried: in an order that has another one here, the two can be swapped.
+//! - A pending operation is placed only directly before an operation that needs it: without it, that one would not fit,
+//!   or would have another result. Of equal pending operations only the first is tried, and a put only if no pending
+//!   update or insert would have the same effect. Pending operations that are not placed never took effect.
 //! - If the same answered operations led to the same state with fewer pending ones, the search ends here.
 //! - Values that occur in no answer and no comparison are treated as one value.
 
@@ -98,7 +98,7 @@ struct Choice {
     after: State,
 }
 
-/// An order of the search, up to its last operation.
+/// A step of the search: an order, up to its last operation, and the choices for the next one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Frame {
     /// The last operation of the order; none in the first frame.
@@ -113,7 +113,7 @@ struct Frame {
     digest: u128,
     /// Digest of the answered operations of the order.
     answered: u128,
-    /// The pending operations of the order, as bits; only the first 128 have one.
+    /// The pending operations of the order, as bits; only the first 128 pending operations have a bit.
     pending: u128,
 }
 
@@ -123,7 +123,7 @@ struct Longest {
     /// Number of answers it explains.
     taken: usize,
     order: Vec<u32>,
-    /// Length of the common start of this order and the present one.
+    /// Length of the common start of this order and the current one.
     shared: usize,
     due: u32,
     open: Vec<u32>,
@@ -140,18 +140,18 @@ struct Search {
     timeline: Timeline,
     /// Whether each pending operation took effect.
     is_used: Vec<bool>,
-    /// Last earlier pending operation with the same call, for each pending operation.
+    /// For each pending operation, the last earlier pending operation with the same call.
     previous_equal: Vec<Option<u32>>,
     choices: Vec<Choice>,
     frames: Vec<Frame>,
     /// Digests of the pairs of operations and state that were visited. A collision could refuse a valid history, with
     /// probability 2^-84 in 2^22 steps, but never accept an invalid one.
     entered: HashSet<u128, BuildHasherDefault<Folded>>,
-    /// For each pair of answered operations and state, the pending operations of a way to it that uses a minimal set of
-    /// them.
+    /// For each pair of answered operations and state, a minimal set of pending operations with which an order leads to
+    /// it.
     cheapest: HashMap<u128, u128, BuildHasherDefault<Folded>>,
     longest: Longest,
-    /// Number of answers that the present order explains.
+    /// Number of answers that the current order explains.
     taken: usize,
     events: Vec<Event>,
     named: Vec<u64>,
@@ -286,7 +286,7 @@ impl Search {
         }
     }
 
-    /// Returns the index of a pending operation among the pending ones; `None` for an answered one.
+    /// Returns the index of an operation among the pending ones; `None` if it was answered.
     fn pending_index(&self, operation: u32) -> Option<usize> {
         (operation as usize).checked_sub(self.answers.len())
     }
@@ -371,7 +371,7 @@ impl Search {
         }
     }
 
-    /// Records the present order, after which no answered operation may come, if it explains more answers than any
+    /// Records the current order, after which no answered operation can come, if it explains more answers than any
     /// before.
     fn stuck(&mut self) {
         let Some((due, _)) = self.timeline.due() else { return };
@@ -410,7 +410,7 @@ fn bit_of(index: usize) -> u128 {
     1_u128.checked_shl(index as u32).unwrap_or(0)
 }
 
-/// Renames a value: to 0 if it is not in `named`.
+/// Returns the number that stands for a value in the search: 0 if the value is not in `named`.
 fn renamed(named: &[u64], value: u64) -> u64 {
     named.binary_search(&value).map_or(0, |index| index as u64 + 1)
 }
@@ -439,13 +439,14 @@ fn code(state: State) -> u64 {
     state.map_or(0, |value| value + 1)
 }
 
-/// Returns a digest of a number of a kind. The digest of a set is the exclusive or of its members' (Zobrist 1970).
+/// Returns a digest of `number`, different for each `kind`. The digest of a set is the exclusive or of the digests of
+/// its members (Zobrist 1970).
 fn digest_of(kind: u64, number: u64) -> u128 {
     let half = |salt: u64| mix(mix(number.wrapping_mul(4) + kind) ^ salt);
     u128::from(half(0x243f_6a88_85a3_08d3)) << 64 | u128::from(half(0x1319_8a2e_0370_7344))
 }
 
-/// Mixes a number: returns the first output of the generator with this seed, which is a bijection.
+/// Mixes a number by a bijection: the first output of SplitMix64 with this number as its seed.
 fn mix(number: u64) -> u64 {
     SplitMix64::nth(number, 0)
 }

@@ -7,7 +7,7 @@
 //!   each operation takes effect at one moment between its call and its answer; a pending one at any moment after its
 //!   call, or never. This is linearizability (Herlihy and Wing 1990), which is local: a history of a map is
 //!   linearizable if the history of each key is. If there is no such order, [`HistoryError`] has the longest order that
-//!   explains its answers, and the operation that fits nowhere.
+//!   explains its answers, and the operation that does not fit after it.
 //!
 //! Values are opaque numbers. The check finds more errors if they are distinct: give each write a number of its own.
 //! This module reads no clock and no table: the caller passes the times.
@@ -28,7 +28,7 @@
 //! let get = history.begin(2, 7, Call::Get, 80);
 //! history.complete(get, Answer::Found(100), 90);
 //! let error = history.check(SEARCH_STEPS).unwrap_err();
-//! assert!(error.to_string().contains("fits nowhere"), "{error}");
+//! assert!(error.to_string().contains("does not fit"), "{error}");
 //! drop(killed);
 //! ```
 

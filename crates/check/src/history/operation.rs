@@ -73,8 +73,9 @@ impl Call {
         }
     }
 
-    /// Returns the call that has the same effect in `state`, and none if the key's existence differs from that in
-    /// `state`, if there is one. A put can replace it in an order, but not the other way round.
+    /// Returns the update or insert that has the same effect as this put in `state`, and no effect if the key's
+    /// existence is different; `None` for other calls. In an order, the put can replace that call, but not the other
+    /// way round.
     pub(super) fn narrower(self, state: Option<u64>) -> Option<Call> {
         match (self, state) {
             (Call::Put(value), Some(_)) => Some(Call::Update(value)),
@@ -150,10 +151,10 @@ pub enum Outcome {
         /// Time of the answer, in nanoseconds of the same clock as the time of the call.
         at_ns: u64,
     },
-    /// Unknown, because the process died or lost its connection. The operation takes effect at any time after its call,
-    /// or never.
+    /// The outcome is unknown, because the process died or lost its connection. The operation takes effect at any time
+    /// after its call, or never.
     Pending,
-    /// The operation failed, and the error says that it had no effect. It says nothing about the key.
+    /// The operation failed with an error that rules out any effect. It tells nothing about the key.
     WithoutEffect,
 }
 
@@ -180,7 +181,7 @@ impl fmt::Display for Operation {
             Outcome::Answered { answer, at_ns } => {
                 write!(f, "{called_ns} to {at_ns} ns: process {process}: {call}: {answer}")
             }
-            Outcome::Pending => write!(f, "{called_ns} ns on: process {process}: {call}: pending"),
+            Outcome::Pending => write!(f, "from {called_ns} ns: process {process}: {call}: pending"),
             Outcome::WithoutEffect => write!(f, "{called_ns} ns: process {process}: {call}: failed without effect"),
         }
     }

@@ -1,4 +1,4 @@
-//! The recorder: operations as they begin and end, or from logs afterwards.
+//! The recorder of operations: as they begin and end, or afterwards from logs.
 //!
 //! Invariants: no operation ends before it began, and every answer fits its call.
 
@@ -62,7 +62,7 @@ impl History {
         assert_possible(&recorded.operation);
     }
 
-    /// Records that the operation failed with an error that says that it had no effect.
+    /// Records that the operation failed without an effect.
     pub fn fail(&mut self, pending: PendingOperation) {
         self.operations[pending.0].operation.outcome = Outcome::WithoutEffect;
     }

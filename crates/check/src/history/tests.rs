@@ -181,12 +181,12 @@ fn errors_show_the_longest_order_and_the_unexplained_operation() {
     ]);
     let expected = "\
 key 5: no order of its 6 operations explains every answer.
-The longest order that explains its answers has 3; it ends with
+The longest order that explains its answers has length 3 and ends with
     0 to 10 ns: process 1: put(1): inserted
     20 to 30 ns: process 2: put(2): replaced
     45 to 60 ns: process 3: get: found(2)
-after which the key's value is 2,
-and the operation answered next fits nowhere:
+after which the key's value is 2.
+The operation that was answered next does not fit:
     40 to 50 ns: process 2: get: found(1)
 The value 1 was written by
     0 to 10 ns: process 1: put(1): inserted";
@@ -195,11 +195,11 @@ The value 1 was written by
         check(&[answered(1, SWAP_1_2, (0, 10), Answer::Done), answered(2, Call::Remove, (5, 15), Answer::Done)]);
     let expected = "\
 key 5: no order of its 2 operations explains every answer.
-No operation can come first: the key does not exist,
-and the operation answered next fits nowhere:
+No operation can come first: the key does not exist.
+The operation that was answered first does not fit:
     0 to 10 ns: process 1: compare_and_swap(1, 2): done
 No operation wrote the value 1.
-Also in progress then:
+Also in progress at that time:
     5 to 15 ns: process 2: remove: done";
     assert_eq!(refusal.expect_err("there was nothing").to_string(), expected);
 }
@@ -211,7 +211,7 @@ fn a_search_that_takes_too_long_is_an_error() {
     assert!(history.check(20).is_ok());
     let undecided = history.check(19).expect_err("20 operations take 20 steps");
     assert_eq!(undecided, HistoryError::Undecided { key: 5, operations: 20, steps: 19 });
-    assert_eq!(undecided.to_string(), "key 5: undecided after 19 steps for 20 operations");
+    assert_eq!(undecided.to_string(), "key 5: 19 steps did not decide whether its 20 operations are linearizable");
     // A key without an order is reported first, even if another key is undecided.
     history.push(Operation { key: 6, ..answered(1, Call::Get, (0, 1), Answer::Found(1)) });
     assert!(matches!(history.check(19), Err(HistoryError::NotLinearizable(impossible)) if impossible.key == 6));

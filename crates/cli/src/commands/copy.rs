@@ -33,7 +33,7 @@ const BATCH_RECORDS: usize = 256;
 const BATCH_BYTES: usize = 256 << 10;
 /// Batches queued for a thread, beside the one being filled and the one being stored.
 const WAITING_BATCHES: usize = 2;
-/// Maximum characters of a key in an error.
+/// Maximum number of characters of a key that an error shows.
 const KEY_CHARS: usize = 60;
 
 /// Copy all records of a table into another table, and verify the copy.
@@ -158,7 +158,7 @@ fn refuse(arguments: &Arguments, (from, to): (&Store, &Store), before: &Stat) ->
 }
 
 impl Arguments {
-    /// Returns the tables for the advice if the records do not fit.
+    /// Returns the tables that the advice names if the records do not fit.
     pub fn target(&self) -> Target<'_> {
         Target {
             url: &self.to,
@@ -305,7 +305,7 @@ impl<'a> Copy<'a> {
         Failure::Copied { doing: format!("{doing} {url}"), source: Box::new(error), copied: self.stored }
     }
 
-    /// Removes the keys from the copy that the source no longer has. Returns how many there were.
+    /// Removes from the copy the keys that the source no longer has. Returns how many there were.
     fn remove_removed(&mut self) -> Result<u64, Failure> {
         let (mut reader, to) = (self.from.reader(), self.to.clone());
         let (mut found, mut done, mut keys) = (0, 0, Vec::new());
@@ -327,7 +327,7 @@ impl<'a> Copy<'a> {
         Ok(found + self.remove_absent(&mut reader, keys)?)
     }
 
-    /// Removes those of `keys` from the copy that the table of `reader` lacks. Returns how many there were.
+    /// Removes from the copy those of `keys` that the table of `reader` lacks. Returns how many there were.
     fn remove_absent(&mut self, reader: &mut Reader, keys: Vec<Vec<u8>>) -> Result<u64, Failure> {
         let gone = absent(reader, &keys).map_err(|error| self.failed("reading", self.from.url(), error))?;
         for key in &gone {
@@ -444,7 +444,7 @@ mod tests {
     use super::*;
     use crate::output::Format;
 
-    /// If the source changes after a pass, the next pass stores the differences and removes the removed keys.
+    /// If the source changes after a pass, the next pass stores the differences and removes the keys that are gone.
     #[test]
     fn a_pass_finds_the_changes_since_the_last_one() {
         let url = |name: &str| format!("shm://guira-copy-{name}-{}", std::process::id()).parse::<Url>().unwrap();

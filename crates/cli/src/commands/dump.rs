@@ -96,7 +96,7 @@ fn write(kind: Kind, notation: Notation, (key, value): (&[u8], &[u8]), to: &mut 
     .map_err(stdout_error)
 }
 
-/// Returns the error of an unreadable row or entry, which was therefore not `done`: printed or copied.
+/// Returns the error for an unreadable row or entry, which therefore was not `done`: "printed" or "copied".
 pub fn unreadable(done: &str, row: u64, unread: Unreadable, error: &guira::Error) -> ErrorText {
     let lost = match unread {
         Unreadable::Row => format!("its keys were not {done}"),

@@ -16,7 +16,7 @@ const COLUMNS: usize = 80;
 const FIELDS: usize = 6;
 /// Characters between two columns.
 const GAP: usize = 2;
-/// Maximum characters of a user's name; JSON has the number.
+/// Maximum number of characters of a user's name; JSON has the number.
 const OWNER_CHARS: usize = 10;
 
 /// List the tables in shared memory of this host.

@@ -149,8 +149,8 @@ fn a_damaged_file_is_corrupt() {
     }
     refused(&["check", url, "--repair"], 3, "corrupt", "nothing was changed");
     std::fs::write(table.path(), vec![7; 100_000]).unwrap();
-    refused(&["put", table.url(), "abcdefgh", "12345678"], 3, "corrupt", "not a region");
-    refused(&["destroy", table.url()], 3, "corrupt", "not a region");
+    refused(&["put", table.url(), "abcdefgh", "12345678"], 3, "corrupt", "not a Guira table");
+    refused(&["destroy", table.url()], 3, "corrupt", "not a Guira table");
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn a_lock_that_stays_taken_is_waited_for_until_the_deadline() {
         let error = guira(&[arguments, &["--deadline", "30ms", "--format", "json"]].concat()).expect(3).error();
         assert_eq!((&error["blame"], &error["effect"]), (&"busy".into(), &"none".into()), "{error}");
         let said = error["message"].as_str().unwrap();
-        let waited = said.split(" for ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default();
+        let waited = said.split(" after ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default();
         let waited_ms: u64 = waited.parse().unwrap_or_else(|_| panic!("no waiting time: {said}"));
         assert!((30..10_000).contains(&waited_ms), "not the default of 10 s: {said}");
     }

@@ -296,7 +296,7 @@ fn stored_records_are_acknowledged() {
     assert!(full.stderr.contains("write the file of --acknowledge") && full.stderr.contains("records were loaded"));
 }
 
-/// The script of the README, in a process group and a directory for temporary files of its own.
+/// The script of the guide, in a process group and a directory for temporary files of its own.
 struct KillLoop {
     child: Child,
     directory: tempfile::TempDir,
@@ -348,7 +348,7 @@ impl Drop for KillLoop {
     }
 }
 
-/// [R-RECOVER-2] [R-COMMIT-1] The script of the README: writers are killed at any moment, and no acknowledged record is
+/// [R-RECOVER-2] [R-COMMIT-1] The script of the guide: writers are killed at any moment, and no acknowledged record is
 /// lost.
 #[test]
 fn the_kill_loop_of_the_readme_loses_nothing() {

@@ -90,7 +90,7 @@ fn the_report_has_its_documented_shape() {
     assert!((1.0..=2.0).contains(&read["round_trips"]["mean"].as_f64().unwrap()), "{read}");
     assert_eq!(report["operations"]["update"]["round_trips"]["p50"], 2);
     let other = guira(&["ycsb", table.url(), "--workload", "c", "--records", "2000", "--no-load"]).expect(2);
-    assert!(other.stderr.contains("does not hold the records of a run"), "another seed has other keys");
+    assert!(other.stderr.contains("does not hold the records of a run"), "another seed gives other keys");
     let again = ["--workload", "c", "--seed", "9", "--no-load", "--processes", "3"];
     assert_eq!(ycsb(table.url(), &again)["load"], Value::Null);
     guira(&["check", table.url()]).expect(0);
@@ -207,7 +207,7 @@ fn a_key_of_others_is_never_replaced() {
         let arguments = [&["ycsb", table.url(), "--workload", "a", "--into-existing"], &size[..]].concat();
         let error = guira(&[&arguments[..], &["--format", "json"]].concat()).expect(2).error();
         let message = error["message"].as_str().expect("a text");
-        assert!(message.contains("another seed has other keys"), "{message}");
+        assert!(message.contains("another seed gives other keys"), "{message}");
         assert!(message.ends_with("; the records that the run inserted were removed"), "{message}");
         assert_eq!(content(&table), before);
     }

@@ -240,7 +240,7 @@ fn a_table_with_a_name_is_created_served_found_again_and_told_from_another() {
     fourth.stop("-TERM");
 }
 
-/// The README's commands, run on two hosts: network namespaces, where this user may have any.
+/// The guide's commands, run on two hosts: network namespaces, where this user may have any.
 #[test]
 fn two_hosts_share_a_table() {
     let is_permitted = |way: &[&str]| {
@@ -581,12 +581,12 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// The certificates that the README's commands make, by which this host is called localhost.
+/// The guide's commands make certificates that work, with this host called localhost.
 #[test]
-fn the_commands_of_the_readme_make_certificates() {
-    let readme =
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).expect("it is there");
-    let commands = readme.lines().skip_while(|line| !line.starts_with("openssl req -x509"));
+fn the_commands_of_the_guide_make_certificates() {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/memory-node.md");
+    let guide = fs::read_to_string(guide).expect("the guide is there");
+    let commands = guide.lines().skip_while(|line| !line.starts_with("openssl req -x509"));
     let commands: Vec<&str> = commands.take_while(|line| !line.is_empty()).collect();
     assert_eq!(commands.len(), 4, "{commands:#?}");
     let directory = tempfile::tempdir().expect("a directory");
@@ -829,9 +829,9 @@ fn the_unit_is_one_that_systemd_takes() {
     }
 }
 
-/// The README's commands, in two shells on one host: one client gets what another put, and the node counts both.
+/// The guide's commands, in two shells on one host: one client gets what another put, and the node counts both.
 #[test]
-fn the_commands_of_the_readme_work() {
+fn the_commands_of_the_guide_work() {
     let directory = tempfile::tempdir().expect("a directory");
     let (file, _) = token_file(directory.path(), "guira.token");
     let server = Server::start(&["--capacity", "1M", "--token-file", &file]);

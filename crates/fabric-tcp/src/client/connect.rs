@@ -65,7 +65,7 @@ pub enum ConnectError {
         /// The reason.
         reason: TlsError,
     },
-    /// Every connection was closed before the Welcome and without a reason, until the connect timeout.
+    /// Until the connect timeout, every connection was closed before the Welcome and without a reason.
     #[error(
         "{address} closed the connection before it answered ({how}), {} within {tried_ms} ms: it has too many new \
          connections, or is not a memory node; nothing was changed",
@@ -78,7 +78,7 @@ pub enum ConnectError {
         attempts: u32,
         /// The time from the first attempt to the last, in milliseconds.
         tried_ms: u64,
-        /// How the last connection ended.
+        /// The way in which the last connection ended.
         how: io::ErrorKind,
     },
     /// The answer is not a frame of this protocol.
@@ -109,7 +109,7 @@ fn times(attempts: u32) -> String {
     format!("{attempts} time{}", if attempts == 1 { "" } else { "s" })
 }
 
-/// Starts a session. The loop is bounded by the connect timeout: each attempt ends with it, and pauses are not empty.
+/// Starts a session. The loop is bounded by the connect timeout: no attempt lasts longer, and pauses are not empty.
 pub(super) fn connect(options: &ConnectOptions) -> Result<Connection, ConnectError> {
     let endpoint = &options.endpoint;
     let begin = Instant::now();

@@ -66,7 +66,7 @@ pub(super) struct Request {
 /// A function that reads the results from the words of a reply.
 pub(super) type Take<'t> = &'t mut dyn FnMut(&[u64]) -> Result<(), WireError>;
 
-/// Why a request failed.
+/// The reason why a request failed.
 pub(super) enum Failure {
     Refused(FabricError),
     Lost(Unanswered),
@@ -147,7 +147,7 @@ impl Link {
         !self.process.is_this()
     }
 
-    /// Returns why the connection was lost, if it was.
+    /// Returns the reason why the connection was lost, if it was.
     #[inline]
     pub(super) fn lost(&self) -> Option<Loss> {
         self.lost.get().copied()
@@ -167,8 +167,8 @@ impl Link {
         lock(&self.state)
     }
 
-    /// Appends the frames that `write` writes and sends as much as there is room for. Returns where in the stream they
-    /// start, or `None` if the connection was lost.
+    /// Appends the frames that `write` writes and sends as much as there is room for. Returns the position in the
+    /// stream at which they start, or `None` if the connection was lost.
     pub(super) fn send<T>(&self, write: impl FnOnce(&mut Vec<u64>) -> T) -> Option<(T, u64)> {
         let mut outbox = lock(&self.outbox);
         let written = outbox.append(write);

@@ -1,4 +1,4 @@
-//! Why a connection was lost.
+//! The reasons why a connection was lost.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use guira_fabric::{Effect, FabricError};
 
 use crate::wire::{CloseReason, WireError};
 
-/// Why a connection was lost.
+/// The reason why a connection was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
@@ -37,8 +37,8 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// Whether the node has executed no request that it has not answered: a Close comes after the replies to all that
-    /// was executed. A node that shuts down or has lost its memory may have failed in the middle of a batch.
+    /// Whether the node has answered every request that it executed: a Close comes after the replies to all executed
+    /// requests. A node that shuts down or has lost its memory may have failed in the middle of a batch.
     pub(super) fn is_final(self) -> bool {
         matches!(self, Loss::Closed(reason) if !matches!(reason, CloseReason::Shutdown | CloseReason::MemoryLost))
     }

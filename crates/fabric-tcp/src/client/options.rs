@@ -28,7 +28,8 @@ pub struct EndpointError {
 }
 
 impl Endpoint {
-    /// Creates the endpoint `port` of `host`: a name or an address, an IPv6 address without brackets. Resolves nothing.
+    /// Creates the endpoint `port` of `host`, which is a name or an address; an IPv6 address has no brackets. Resolves
+    /// nothing.
     pub fn new(host: &str, port: u16) -> Endpoint {
         Endpoint { host: host.to_owned(), port }
     }
@@ -77,7 +78,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// How the lanes of a connection wait.
+/// The way in which the lanes of a connection wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Waiting {
     /// The thread blocks inside of `poll`. For blocking callers; fastest with one lane per connection.
@@ -100,7 +101,7 @@ pub struct ConnectOptions {
     pub(super) tls: Option<TlsClient>,
 }
 
-/// The shortest timeout: a shorter one is rounded up to it.
+/// The minimum timeout: a shorter one is rounded up to it.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
 
 impl ConnectOptions {
@@ -121,8 +122,8 @@ impl ConnectOptions {
         }
     }
 
-    /// Encrypts the connection, and requires a certificate of the node for the endpoint's host. One round trip more to
-    /// connect.
+    /// Encrypts the connection, and requires a certificate of the node for the endpoint's host. Connecting takes 1 more
+    /// round trip.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn with_tls(mut self, tls: TlsClient) -> ConnectOptions {

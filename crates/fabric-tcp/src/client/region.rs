@@ -35,7 +35,7 @@ pub struct TcpRegion {
 /// The state that all handles of a connection share.
 pub(super) struct Connection {
     pub(super) link: Arc<Link>,
-    /// How lanes wait by default.
+    /// The way in which lanes wait by default.
     pub(super) waiting: Waiting,
     pub(super) peer: SocketAddr,
     pub(super) welcome: Welcome,

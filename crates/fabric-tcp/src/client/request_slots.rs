@@ -15,7 +15,7 @@ use guira_fabric::FabricError;
 use super::loss::Loss;
 use crate::wire::{CloseReason, Header, HoldReply, Kind, decode_refusal};
 
-/// The most request slots of a connection.
+/// Maximum number of request slots of a connection.
 pub(super) const MAX_REQUEST_SLOTS: usize = 1 << 16;
 /// The words of capacity that an idle slot keeps.
 const KEPT_WORDS: usize = 1 << 18;
@@ -58,7 +58,7 @@ struct RequestSlot {
     abandoned: Option<Abandoned>,
     /// [`RequestSlots::tick`] when the request was sent.
     sent_tick: u32,
-    /// When the pause of the slot's task ends, if it pauses.
+    /// The time at which the pause of the slot's task ends, if it pauses.
     pause_ns: Option<u64>,
 }
 

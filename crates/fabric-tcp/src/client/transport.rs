@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
-/// How long a receive waits for bytes.
+/// The way in which a receive waits for bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReceiveMode {
     /// The receive does not wait.

@@ -18,9 +18,10 @@ pub(super) const MAX_UNSENT_BYTES: usize = 64 << 10;
 /// and the Close.
 const RESERVED_WORDS: usize = 512;
 
-/// The most bytes of the input buffer.
+/// Maximum number of bytes of the input buffer.
 pub(super) const MAX_INPUT_BYTES: usize = MAX_FRAME_WORDS * 8;
-/// The most bytes of the output buffer: the replies that may wait, one reply of any length, and the reserved words.
+/// Maximum number of bytes of the output buffer: the replies that may wait, one reply of any length, and the reserved
+/// words.
 pub(super) const MAX_OUTPUT_BYTES: usize = MAX_UNSENT_BYTES + (MAX_FRAME_WORDS + 1 + RESERVED_WORDS) * 8;
 
 /// The input buffer: what was received.
@@ -32,7 +33,7 @@ pub(super) struct Input {
     filled: usize,
     /// The words that the frame at `start` needs, as far as they are known.
     wanted: usize,
-    /// The most words in use at once since the last sweep.
+    /// The largest number of words in use at once since the last sweep.
     peak: usize,
 }
 

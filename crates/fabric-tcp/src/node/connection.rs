@@ -26,19 +26,21 @@ use crate::wire::{
     CloseReason, FenceReply, Grant, HEADER_WORDS, Hello, Kind, PriorSession, SessionId, VERSION, Welcome, WireError,
 };
 
-/// The most fences of one session that wait for the end of others; it executes nothing more until one is answered.
+/// Maximum number of fences of one session that wait for other sessions to end. With so many, it executes nothing until
+/// one is answered.
 const MAX_PENDING_FENCES: u32 = 64;
-/// The most rounds of executing and sending in one turn.
+/// Maximum number of rounds of executing and sending in one turn.
 const MAX_ROUNDS: usize = 4;
-/// The longest light turn: after a longer one, the turns of a connection come after those of others.
+/// Maximum duration of a light turn: after a longer one, the turns of a connection come after those of others.
 const LIGHT_TURN: Duration = Duration::from_micros(100);
-/// A turn that moved fewer bytes than these, and few frames, counts as light: then something else has taken the time.
+/// A turn that moved fewer bytes than this, and few frames, counts as light even if it took long: something else has
+/// taken the time.
 const SMALL_BYTES: usize = 16 << 10;
-/// How long the turns of a connection come after those of others.
+/// Time for which the turns of a heavy connection come after those of others.
 const HEAVY_PERIOD: Duration = Duration::from_millis(20);
-/// How long a client may take to receive its Close.
+/// Time that a client has to receive its Close.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
-/// The words of the longest first frame.
+/// Number of words of the longest first frame.
 const GREETING_WORDS: usize = HEADER_WORDS + 7;
 
 /// The resources that a loop lends its connections.
@@ -89,7 +91,7 @@ pub(super) struct Connection {
     transport: Transport,
     key: Key,
     peer: SocketAddr,
-    /// Its id among the connections without a session, while it has none.
+    /// The connection's id among those without a session, while it has none.
     pending_id: Option<PendingId>,
     input: Input,
     output: Output,
@@ -98,19 +100,19 @@ pub(super) struct Connection {
     readable: bool,
     /// Whether the client has shut down its side of the connection, or is gone.
     hung_up: bool,
-    /// Whether complete frames wait that may not be executed yet.
+    /// Whether there are complete frames that may not be executed yet.
     stalled: bool,
     /// Whether the connection is in one of the loop's queues.
     pub(super) is_scheduled: bool,
-    /// Until when its turns come after those of others.
+    /// The time until which the turns of this connection come after those of others.
     heavy_until: Option<Instant>,
     /// The bytes that were received and sent in this turn, or the last one, and whether it was small.
     moved: usize,
     was_small: bool,
-    /// Since when the kernel accepts no replies.
+    /// The time since which the kernel has accepted no replies.
     blocked_since: Option<Instant>,
-    /// The frames that were executed and whose replies are not all sent, and when the loop woke up for the first of
-    /// them.
+    /// The number of executed frames whose replies are not all sent, and the time when the loop woke up for the first
+    /// of them.
     unanswered: u64,
     noticed: Option<Instant>,
 }
@@ -132,7 +134,7 @@ enum State {
     },
 }
 
-/// Why the node closes a connection.
+/// The reason why the node closes a connection.
 pub(super) enum CloseCause {
     ProtocolError(WireError),
     Reason(CloseReason),
@@ -177,7 +179,7 @@ impl Connection {
         }
     }
 
-    /// Returns its id among the connections without a session, if it has none.
+    /// Returns the connection's id among those without a session; `None` if it has a session.
     pub(super) fn pending_id(&self) -> Option<PendingId> {
         self.pending_id
     }
@@ -196,7 +198,7 @@ impl Connection {
         (self.readable, self.hung_up) = (true, true);
     }
 
-    /// Whether its turns come after those of others, because a recent one took long.
+    /// Whether the turns of this connection come after those of others, because a recent one took long.
     pub(super) fn is_heavy(&self, now: Instant) -> bool {
         self.heavy_until.is_some_and(|until| now < until)
     }
@@ -244,7 +246,7 @@ impl Connection {
         TurnOutcome::Again
     }
 
-    /// Whether it may receive: not while frames wait, nor while the prior session is being dropped.
+    /// Whether the connection may receive: not while frames wait, nor while the prior session is being dropped.
     fn wants_input(&self) -> bool {
         !self.stalled && !matches!(self.state, State::Superseding { .. })
     }
@@ -624,8 +626,8 @@ impl Connection {
         reply(context, &mut self.output, Kind::Close, 0, &reason.encode());
     }
 
-    /// Ends the session, if there is one, because its connection is lost: by the client, or by the kernel, which has
-    /// not heard from the client's machine for too long.
+    /// Ends the session, if there is one, because its connection is lost: the client ended it, or the kernel did,
+    /// because the client's machine was silent for too long.
     fn connection_lost<R: NodeRegion>(&mut self, context: &mut LoopContext<'_, R>, error: &io::Error) -> TurnOutcome {
         use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected};
         let is_by_client = matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected);

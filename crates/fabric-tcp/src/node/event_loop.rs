@@ -25,21 +25,21 @@ use super::shared::{ConnectionId, Message, Shared};
 use super::transport::Transport;
 use crate::wire::PriorSession;
 
-/// The most events of one poll.
+/// Maximum number of events of one poll.
 const MAX_EVENTS: usize = 1024;
-/// The most connections that are accepted in one iteration: each takes some ten system calls.
+/// Maximum number of connections that are accepted in one iteration: each takes some ten system calls.
 const MAX_ACCEPTS: usize = 16;
-/// The most messages that are handled in one iteration, and the longest time for them.
+/// Maximum number of messages that are handled in one iteration, and the maximum time for them.
 const MAX_MESSAGES: usize = 1024;
 const MESSAGES_TIME: Duration = Duration::from_micros(500);
-/// How long heavy connections have their turns before the kernel is polled again.
+/// Time for which heavy connections have their turns before the kernel is polled again.
 const HEAVY_TIME: Duration = Duration::from_micros(500);
 /// The initial capacity of the queue of heavy connections.
 const HEAVY_CAPACITY: usize = 64;
 /// The shortest and the longest period between two checks of the deadlines.
 const MIN_SWEEP: Duration = Duration::from_millis(10);
 const MAX_SWEEP: Duration = Duration::from_secs(1);
-/// How long no connection is accepted after an accept failed.
+/// Time for which no connection is accepted after an accept failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The token of a loop's waker. Those of connections have a clear highest bit.
@@ -65,13 +65,13 @@ pub(super) struct EventLoop<'l, R: Region> {
     heavy_ready: VecDeque<Key>,
     /// The light connections of this iteration; empty between iterations.
     turn: Vec<Key>,
-    /// Whether listeners may have more connections, and until when none is accepted.
+    /// Whether listeners may have more connections, and the time until which none is accepted.
     acceptable: bool,
     accept_from: Instant,
     next_loop: usize,
     next_sweep: Instant,
     sweep_period: Duration,
-    /// Set when the node stops: when the loop gives up on connections that are still open.
+    /// The time at which the loop gives up on connections that are still open; set when the node stops.
     stop_at: Option<Instant>,
 }
 
@@ -367,7 +367,7 @@ impl<'l, R: NodeRegion> EventLoop<'l, R> {
         });
     }
 
-    /// Calls `what` for every current connection. Not during turns.
+    /// Calls `what` for every current connection. Must not be called during turns.
     fn for_each(&mut self, mut what: impl FnMut(&mut Self, Key)) {
         let mut keys = std::mem::take(&mut self.turn);
         self.connections.keys(&mut keys);

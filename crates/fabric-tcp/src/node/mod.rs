@@ -73,7 +73,7 @@ use shared::{Mailbox, Shared};
 /// standard library uses 128.
 const LISTEN_BACKLOG: i32 = 4096;
 
-/// The most bytes of one session's buffers.
+/// Maximum number of bytes of one session's buffers.
 pub const MAX_SESSION_BYTES: usize = MAX_INPUT_BYTES + MAX_OUTPUT_BYTES;
 
 const _: () = assert!(MAX_SESSION_BYTES == 2_191_400, "docs/wire.md states the memory of a session");

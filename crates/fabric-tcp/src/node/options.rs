@@ -14,15 +14,15 @@ use super::event::{NodeEvent, Observer};
 use crate::tls::TlsServer;
 use crate::wire::{Grant, Token};
 
-/// The default for the most sessions at a time.
+/// The default maximum number of sessions at a time.
 const DEFAULT_SESSIONS: u32 = 1024;
-/// The default of how long a client's machine may be silent.
+/// The default time for which a client's machine may be silent.
 const DEFAULT_SESSION_TIMEOUT: Duration = Duration::from_secs(10);
-/// The default of how long a client may take to send its Hello.
+/// The default time that a client has to send its Hello.
 const DEFAULT_GREETING_TIMEOUT: Duration = Duration::from_secs(5);
-/// The shortest session timeout: the kernel counts in seconds.
+/// The minimum session timeout: the kernel counts in seconds.
 const MIN_SESSION_TIMEOUT: Duration = Duration::from_secs(1);
-/// The most threads: more than any machine has cores for.
+/// Maximum number of threads: more than any machine has cores.
 const MAX_THREADS: usize = 1024;
 
 /// The options of a node.
@@ -51,8 +51,8 @@ pub(super) enum Exposure {
 
 impl NodeOptions {
     /// Creates options for a node that listens on `listen` (port 0: any free port), with a thread per core, 1,024
-    /// sessions, no token, and memory whose bytes die with it. `region_id` identifies the memory: memory that came back
-    /// empty must have another id.
+    /// sessions, no token, and memory that is lost when the node ends. `region_id` identifies the memory: if its
+    /// content was lost, the memory must get another id.
     pub fn new(listen: SocketAddr, region_id: [u64; 2]) -> NodeOptions {
         NodeOptions {
             listen: vec![listen],
@@ -137,25 +137,27 @@ impl NodeOptions {
         self
     }
 
-    /// Sets the most sessions at a time; a quarter of them is reserved for clients with write access, if there may be
-    /// any.
+    /// Sets the maximum number of sessions at a time; a quarter of them is reserved for clients with write access, if
+    /// there may be any.
     #[must_use]
     pub fn max_sessions(mut self, sessions: u32) -> NodeOptions {
         self.max_sessions = sessions;
         self
     }
 
-    /// Sets the most sessions at a time from one address, which for IPv6 is the first 64 bits. There is no such limit
-    /// by default, because the clients of a whole site may come from one address, and a limit would refuse honest ones.
+    /// Sets the maximum number of sessions at a time from one address, which for IPv6 is the first 64 bits. There is no
+    /// such limit by default, because the clients of a whole site may come from one address, and a limit would refuse
+    /// honest ones.
     #[must_use]
     pub fn max_sessions_per_address(mut self, sessions: u32) -> NodeOptions {
         self.max_sessions_per_address = Some(sessions);
         self
     }
 
-    /// Sets how long a client's machine may be silent, or a client not read its replies, before its session is dropped:
-    /// at least a second, in whole seconds. A stopped process is not silent: its kernel answers for it. From 4 s on an
-    /// idle host is probed three times before; below that one or two lost packets may end its session.
+    /// Sets the time after which a session is dropped because the client's machine was silent, or the client did not
+    /// read its replies: at least a second, in whole seconds. A stopped process is not silent: its kernel answers for
+    /// it. From 4 s on, an idle host is probed three times before its session is dropped; with a shorter time, one or
+    /// two lost packets may end the session.
     #[must_use]
     pub fn session_timeout(mut self, timeout: Duration) -> NodeOptions {
         let whole = Duration::from_secs(timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0));
@@ -170,8 +172,8 @@ impl NodeOptions {
         self
     }
 
-    /// Sets the bytes of one WRITE that no crash can tear, not even the node's: [`Caps::WHOLE_WRITE`] if the bytes die
-    /// with the node, 8 if they outlive it.
+    /// Sets the bytes of one WRITE that no crash can tear, not even the node's: [`Caps::WHOLE_WRITE`] if the memory is
+    /// lost with the node, 8 if it outlives the node.
     #[must_use]
     pub fn atomic_write_unit(mut self, bytes: u64) -> NodeOptions {
         self.atomic_write_unit = bytes;
@@ -223,7 +225,7 @@ pub enum NodeError {
     /// Bytes of the region were lost, and the node stopped. Its clients were informed.
     #[error("the memory of this node is lost: {reason}; all sessions have ended")]
     MemoryLost {
-        /// How the bytes were lost.
+        /// The way in which the bytes were lost.
         reason: String,
     },
     /// A thread of the node panicked, and the node stopped.

@@ -1,20 +1,21 @@
 //! The connections without a session: those that have not sent their Hello yet, and those that are being closed.
 //!
 //! Invariants: there are at most [`MAX_PENDING_CONNECTIONS`] of them, and [`MAX_FROM_ADDRESS`] from one address. A new
-//! connection is always admitted, and the oldest one is evicted if there are too many: first of those that are being
-//! closed, then of all; from the address of the new connection, if that has as many as it may have. So a client that
-//! sends its Hello at once is not kept out by clients that do not, however many they are: each has the time in which so
-//! many others connect. Sparing connections that have sent something would let attackers stay for a byte each, and
-//! evict new connections instead.
+//! connection is always admitted. If there are too many then, the oldest connection that is being closed is evicted,
+//! or, if none is, the oldest of all; if there are too many from the new connection's address, one from that address.
+//! So clients that send no Hello cannot keep out a client that sends its Hello at once: a connection is evicted only
+//! after as many others have connected as the limit allows. A connection that has sent something is not preferred:
+//! otherwise attackers could stay by sending one byte each, and new connections would be evicted instead.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::shared::ConnectionId;
 
-/// The most connections without a session.
+/// Maximum number of connections without a session.
 pub(super) const MAX_PENDING_CONNECTIONS: usize = 256;
-/// The most of them from one address: from one machine, or from one IPv6 network (64 bits).
+/// Maximum number of connections without a session from one address: from one machine, or from one IPv6 network (64
+/// bits).
 pub(super) const MAX_FROM_ADDRESS: usize = 64;
 
 const _: () = assert!(MAX_FROM_ADDRESS * 4 == MAX_PENDING_CONNECTIONS, "three addresses do not use up all places");
@@ -48,7 +49,7 @@ struct Inner {
 struct Pending {
     pending_id: PendingId,
     network: [u8; 8],
-    /// `None` until a loop has it.
+    /// `None` until a loop has the connection.
     connection_id: Option<ConnectionId>,
     phase: Phase,
 }
@@ -57,7 +58,7 @@ struct Pending {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Evicted {
     pub(super) pending_id: PendingId,
-    /// The id in its loop, if a loop has it already.
+    /// The connection's id in its loop, if a loop has it already.
     pub(super) connection_id: Option<ConnectionId>,
 }
 

@@ -16,7 +16,7 @@ use super::counters::Counter;
 use super::shared::{ConnectionId, DropReason, EndedSession, MAX_NODE_HOLDS, Message};
 use crate::wire::{self, FenceReply, Grant, HEADER_WORDS, Header, HoldReply, Kind, SessionId, WireError};
 
-/// The most client slots of one session.
+/// Maximum number of client slots of one session.
 pub const MAX_HOLDS: usize = 4096;
 
 /// The session of a client.

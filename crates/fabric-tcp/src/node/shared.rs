@@ -22,7 +22,7 @@ use crate::wire::{CloseReason, Grant, PriorSession, SessionId};
 
 /// The ended sessions whose outcome is remembered for their clients.
 const REMEMBERED_SESSIONS: usize = 4096;
-/// The most client slots of all sessions of a node: the kernel's work for one slot grows with their number.
+/// Maximum number of client slots of all sessions of a node: the kernel's work for one slot grows with their number.
 pub const MAX_NODE_HOLDS: u32 = 16_384;
 /// The divisor of the share of sessions that is reserved for clients with write access.
 const WRITERS_SHARE: u32 = 4;
@@ -34,7 +34,7 @@ pub(super) struct ConnectionId {
     pub(super) key: Key,
 }
 
-/// Why a session is dropped on request.
+/// The reason why a session is dropped on request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DropReason {
     /// Another client requested it.
@@ -96,7 +96,7 @@ pub(super) struct Shared {
     access: Mutex<Arc<NodeAccess>>,
     pub(super) pending: PendingConnections,
     stopping: AtomicBool,
-    /// How bytes of the region were lost, if they were.
+    /// The way in which bytes of the region were lost, if they were.
     lost: OnceLock<String>,
     sessions: AtomicU32,
     /// The number of the last session that started.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// Why a TLS handshake failed, or later data was rejected. Nothing was changed by it.
+/// The reason why a TLS handshake failed, or later data was rejected. Nothing was changed by it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
@@ -30,8 +30,8 @@ pub enum TlsError {
     /// The certificate was revoked by its authority.
     #[error("the other side's certificate was revoked")]
     Revoked,
-    /// The certificate is not for that side of a connection: a client's certificate must be marked for clients.
-    #[error("the other side's certificate is not for its side of a connection (extended key usage)")]
+    /// The certificate is not for the role of the other side: a client's certificate must be marked for clients.
+    #[error("the other side's certificate cannot be used for its role, client or server (extended key usage)")]
     WrongUsage,
     /// The certificate is invalid for any other reason.
     #[error("the other side's certificate cannot be used: {reason}")]
@@ -40,7 +40,7 @@ pub enum TlsError {
         reason: String,
     },
     /// The other side requires a certificate, and this side has none.
-    #[error("the other side requires a certificate, and was sent none")]
+    #[error("the other side requires a certificate, but none was sent")]
     CertificateWanted,
     /// The other side did not accept this side's certificate.
     #[error("the other side refused the certificate it was sent: {reason}")]
@@ -49,7 +49,7 @@ pub enum TlsError {
         reason: String,
     },
     /// The two sides have no version or cipher in common: this side supports only TLS 1.3.
-    #[error("the two sides have no version or cipher of TLS in common: {reason}")]
+    #[error("the two sides have no TLS version or cipher in common: {reason}")]
     Incompatible {
         /// The missing version or cipher.
         reason: String,
@@ -79,7 +79,7 @@ impl TlsError {
 #[non_exhaustive]
 pub enum TlsConfigError {
     /// The certificates of the trusted authorities cannot be used.
-    #[error("the certificates of authorities cannot be used: {reason}")]
+    #[error("the certificates of the trusted authorities cannot be used: {reason}")]
     Authorities {
         /// The reason.
         reason: String,

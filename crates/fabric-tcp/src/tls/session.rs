@@ -6,9 +6,9 @@ use rustls::Connection;
 
 use super::TlsError;
 
-/// The most bytes that are encrypted before they are sent: four records.
+/// Maximum number of bytes that are encrypted before they are sent: four records.
 pub(crate) const FLIGHT_BYTES: usize = 64 << 10;
-/// The most bytes that are received at a time, and wait to be decrypted.
+/// Maximum number of bytes that are received at a time, and wait to be decrypted.
 pub(crate) const RECEIVED_BYTES: usize = 16 << 10;
 
 /// One side of a TLS connection: its keys, and the data being encrypted and decrypted.
@@ -164,7 +164,7 @@ mod tests {
     use super::super::{TlsClient, TlsServer};
     use super::*;
 
-    /// The most bytes of memory of a session, as documented and in decision 0012.
+    /// Maximum number of bytes of memory of a session, as documented and in decision 0012.
     const MAX_SESSION_BYTES: u64 = 200 << 10;
 
     /// A socket that accepts `room` bytes and no more.

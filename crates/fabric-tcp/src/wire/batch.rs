@@ -8,9 +8,9 @@ use guira_fabric::{Addr, FabricError, Profile, Space, Verb};
 
 use super::{HEADER_WORDS, Header, Kind, MAX_FRAME_WORDS, WireError};
 
-/// The most verbs of a batch.
+/// Maximum number of verbs of a batch.
 pub const MAX_BATCH_VERBS: usize = Profile::Tcp.caps().max_batch;
-/// The most words of one READ or WRITE.
+/// Maximum number of words of one READ or WRITE.
 pub const MAX_VERB_WORDS: usize = Profile::Tcp.caps().max_verb_words;
 
 const _: () = assert!(MAX_BATCH_VERBS <= u16::MAX as usize, "a batch's verbs are counted in 16 bits");

@@ -67,7 +67,7 @@ const HAS_TOKEN: u64 = 2;
 const HAS_PRIOR_SESSION: u64 = 4;
 
 impl Hello {
-    /// The most words of a sample.
+    /// Maximum number of words of a sample.
     pub const MAX_SAMPLE_WORDS: u16 = 512;
 
     /// Encodes the body.
@@ -128,18 +128,18 @@ pub struct Welcome {
     pub device_bytes: u64,
     /// The bytes of one WRITE that no crash can tear: [`Caps::atomic_write_unit`].
     pub atomic_write_unit: u64,
-    /// How long the client's machine may be silent before the node drops the session, in milliseconds.
+    /// The time for which the client's machine may be silent before the node drops the session, in milliseconds.
     pub session_timeout_ms: u32,
-    /// The client slots whose liveness the session may have at once.
+    /// The maximum number of client slots that the session may hold at once.
     pub session_holds: u32,
-    /// The client slots whose liveness all sessions of the node may have at once.
+    /// The maximum number of client slots that all sessions of the node may hold at once.
     pub node_holds: u32,
     /// The first words of Main space, as many as were requested and exist.
     pub sample: Vec<u64>,
 }
 
 impl Welcome {
-    /// The words before the sample.
+    /// Number of words before the sample.
     const FIXED_WORDS: usize = 11;
 
     /// Returns the capabilities of the region through this fabric.
@@ -233,10 +233,10 @@ pub enum CloseReason {
     /// The client has no token, or a wrong one.
     #[error("token missing or wrong")]
     Unauthorized,
-    /// The node has as many sessions as it allows.
-    #[error("the node has as many sessions as it allows ({limit})")]
+    /// The node already has its maximum number of sessions.
+    #[error("the node already has its maximum number of sessions ({limit})")]
     Full {
-        /// The number of sessions that it allows.
+        /// The maximum number of sessions.
         limit: u32,
     },
     /// Another client asked the node to drop this session.
@@ -258,9 +258,9 @@ pub enum CloseReason {
     #[error("the node has lost its memory: the file was truncated, or can no longer be read")]
     MemoryLost,
     /// The client's address has as many sessions as the node allows for one address.
-    #[error("the node has as many sessions from this client's address as it allows ({limit})")]
+    #[error("the node already has the maximum number of sessions from this client's address ({limit})")]
     AddressFull {
-        /// The number of sessions that it allows.
+        /// The maximum number of sessions.
         limit: u32,
     },
 }
@@ -309,9 +309,9 @@ impl CloseReason {
 /// The reply to a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldReply {
-    /// A living owner has the slot's liveness.
+    /// A living owner holds the slot.
     Taken,
-    /// The session has it now: the previous owner is dead, and none of its verbs executes any more.
+    /// The session holds the slot now: the previous owner is dead, and none of its verbs executes any more.
     Granted,
 }
 
@@ -338,9 +338,9 @@ impl HoldReply {
 /// The reply to a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FenceReply {
-    /// No session of this node has the liveness of the slot.
+    /// No session of this node holds the slot.
     NoSession,
-    /// The session that had it is gone, and none of its verbs executes any more.
+    /// The session that held the slot is gone, and none of its verbs executes any more.
     Dropped,
 }
 

@@ -37,9 +37,9 @@ pub enum Kind {
     Fenced = 0x85,
     /// The node's counters.
     Counted = 0x86,
-    /// Why a request was refused; nothing of it was executed.
+    /// The reason why a request was refused; nothing of it was executed.
     Refused = 0x87,
-    /// Why the node closes the connection. Its last frame.
+    /// The reason why the node closes the connection. Its last frame.
     Close = 0x88,
 }
 

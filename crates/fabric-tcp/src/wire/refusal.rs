@@ -1,11 +1,11 @@
-//! Why a request was refused. Nothing of it was executed.
+//! Refusals of requests. Nothing of a refused request was executed.
 
 use guira_fabric::{FabricError, printable};
 
 use super::batch::{decode_addr, encode_addr};
 use super::{Kind, WireError, append};
 
-/// The most bytes of a refusal's text: a longer one is cut.
+/// Maximum number of bytes of a refusal's text: a longer one is cut.
 const MAX_TEXT_BYTES: usize = 512;
 
 /// The names of verbs, and of other requests that may be refused, by their number in a refusal.
@@ -18,7 +18,7 @@ const UNSUPPORTED: u64 = 4;
 const READ_ONLY: u64 = 5;
 const BACKEND: u64 = 6;
 
-/// Why a request was refused, as the client's lane reports it.
+/// The reason why a request was refused, as the client's lane reports it.
 pub type Refusal = FabricError;
 
 /// Appends the frame that refuses request `id`.

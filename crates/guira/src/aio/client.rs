@@ -69,7 +69,7 @@ pub struct Client {
     hold: Option<SlotHold>,
     owner: OwnerId,
     events: Events,
-    /// The counts that the table's totals include already.
+    /// The counts that are already included in the table's totals.
     reported: ReportedCounters,
     /// The counts of sessions that were lost.
     earlier: Counters,
@@ -428,8 +428,8 @@ impl Client {
         }
     }
 
-    /// Makes a change, or the part of it that need not wait: [`Client::change_slow`] does the rest. The error is `None`
-    /// if nothing was begun; otherwise the extent, if the change has one, is pending.
+    /// Makes a change, or the part of it that needs no waiting: [`Client::change_slow`] does the rest. The error is
+    /// `None` if nothing was begun; otherwise the extent, if the change has one, is pending.
     #[inline(always)]
     pub(crate) fn try_change(&mut self, key: &[u8], request: Request<'_>) -> Result<Outcome, Option<Begun>> {
         let Some(lane) = self.lane.in_place() else { return Err(None) };
@@ -570,8 +570,8 @@ impl Client {
         if self.client.has_committed() { error } else { without_effect(error) }
     }
 
-    /// Adds this client's counts to the table's totals, if it met a client that was dead or stopped. No round trip
-    /// otherwise. // [R-TOTALS-1]
+    /// Adds this client's counts to the table's totals, if it has found a client that was dead or stopped. No round
+    /// trip otherwise. // [R-TOTALS-1]
     async fn report_incidents(&mut self) {
         if let Some(delta) = self.reported.incidents(&self.client, self.extents.as_ref()) {
             // Boxed: see above.
@@ -597,7 +597,8 @@ impl Client {
     }
 
     /// Allocates an extent when no space is free: recovers dead clients, which frees their chunks, and tries again.
-    /// Fails with `full` if no client is dead; `Destroyed` if the table was, which nothing else would notice.
+    /// Fails with `full` if no client is dead, and with `Destroyed` if the table was destroyed, which no other step
+    /// here would notice. // [R-RECOVER-1] [R-DESTROY-1]
     /// // [R-RECOVER-1] [R-DESTROY-1]
     async fn reserve_from_the_dead(
         &mut self,

@@ -9,8 +9,8 @@ use super::{Client, Store};
 use crate::Error;
 use crate::pool::{DEFAULT_TIMEOUT, PoolStatus, Shared, debug};
 
-/// A pool of clients that tasks share, from [`Store::pool`]: each task takes a client for an operation or a few, and
-/// then it goes to the task that has waited longest. The blocking counterpart is [`crate::Pool`].
+/// A pool of clients that tasks share, from [`Store::pool`]: each task takes a client for one or a few operations, and
+/// then the client goes to the task that has waited longest. The blocking counterpart is [`crate::Pool`].
 ///
 /// Clients are opened when they are needed, up to the size of the pool. They are kept until [`Pool::close_idle`], or
 /// until the last clone of the pool, and the last client got from it, are dropped, which drops them as a [`Client`];

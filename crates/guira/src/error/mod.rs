@@ -132,7 +132,7 @@ pub enum Error {
     },
 }
 
-/// The space that a table would have needed, and the space there is: [`Error::insufficient_space`].
+/// The space that a table would have needed, and the space that is available: [`Error::insufficient_space`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct InsufficientSpace {
     /// Bytes of the whole file.
@@ -182,7 +182,7 @@ impl Error {
         }
     }
 
-    /// Returns the party at fault, which decides what to do more than the variant does.
+    /// Returns the party at fault: decide what to do by it rather than by the variant.
     pub fn blame(&self) -> Blame {
         match self {
             Error::Open(error) => error.blame(),

@@ -117,8 +117,8 @@ pub enum OpenError {
     },
     /// A client tried to create or destroy the table of a memory node. Nothing was changed.
     #[error(
-        "cannot {attempt} {url}: a memory node creates its table when it is started (`guira serve`), and the table \
-             is gone when the node and its memory are; nothing was changed"
+        "cannot {attempt} {url}: a memory node creates its table when it starts (`guira serve`), and the table lasts \
+         as long as the node's memory; nothing was changed"
     )]
     OnMemoryNode {
         /// The table.
@@ -176,8 +176,8 @@ pub enum OpenError {
         /// only.
         reason: &'static str,
     },
-    /// The operating system gives no random numbers. Nothing was changed.
-    #[error("the operating system gives no random numbers: {reason}; nothing was changed")]
+    /// The operating system provides no random numbers. Nothing was changed.
+    #[error("the operating system provides no random numbers: {reason}; nothing was changed")]
     Random {
         /// The system's answer.
         reason: String,

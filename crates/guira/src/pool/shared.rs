@@ -2,8 +2,8 @@
 //!
 //! Invariants: each member, and each right to open one, is given back however its holder ends: [`OpenRight`],
 //! [`Ticket`] and the guards of clients ensure it. While the queue is locked, no client is opened, closed or waited
-//! for, and no waker is cloned, woken or dropped. In a forked child nothing is locked: the threads that would unlock it do
-//! not exist there.
+//! for, and no waker is cloned, woken or dropped. In a forked child nothing is locked: the threads that would unlock it
+//! do not exist there.
 
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -210,7 +210,7 @@ enum Wake {
 struct Ticket {
     shared: Arc<Shared>,
     timeout: Duration,
-    /// When it began to wait.
+    /// The time at which the task or thread began to wait.
     since: Option<Instant>,
     number: Option<Number>,
     alarm: Option<Alarm>,

@@ -193,7 +193,7 @@ impl Buffers {
 }
 
 /// Returns the bytes of the value that `update` makes of the one in `found`; sets `result` to the value, or to the
-/// reason why there is none. A value that cannot be decoded or encoded stays what it is.
+/// reason why there is none. A value that cannot be decoded or encoded is not changed.
 fn changed<C: Codec<V> + Decode<V>, V>(
     found: Option<&[u8]>,
     update: &mut impl FnMut(Option<V>) -> Option<V>,

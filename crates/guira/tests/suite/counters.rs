@@ -1,5 +1,5 @@
-//! Operations that depend on what is there: eight processes count the same keys up while some of them are killed, and
-//! each count is that of one increment; then what those operations answer.
+//! Operations that depend on the current value: eight processes increment the same keys while some of them are killed,
+//! and each sum is returned by one increment only; and the results of each such operation.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -13,16 +13,16 @@ use crate::common::Table;
 
 const PROCESSES: usize = 8;
 const WORKER: &str = "GUIRA_TEST_COUNTER";
-/// How long the processes count.
+/// Time for which the processes count.
 const COUNTING: Duration = Duration::from_secs(3);
-/// How often one of them is killed.
+/// Time from one kill to the next.
 const KILL_EVERY: Duration = Duration::from_millis(40);
-/// The last one is too long for a row.
+/// The keys. The last one is too long for a row.
 const KEYS: [&[u8]; 3] = [b"visits", b"clicks", &[7; 60]];
-/// Bytes a worker says of an increment: the key's number, and the sum.
+/// Bytes of a worker's report of an increment: the key's number, and the sum.
 const REPORT_BYTES: usize = 9;
 
-/// A process that counts until its input ends, when this program was started as one; nothing otherwise.
+/// Runs as a process that counts until its input ends, if the environment asks for it; does nothing otherwise.
 #[test]
 fn worker() {
     let Ok(url) = std::env::var(WORKER) else { return };
@@ -40,7 +40,7 @@ fn worker() {
     client.close().unwrap();
 }
 
-/// A worker, and what reads its reports until it has ended.
+/// A worker process, and the thread that reads its reports until it has ended.
 struct Worker {
     process: Child,
     input: ChildStdin,
@@ -66,10 +66,10 @@ impl Worker {
         Worker { process, input, reports }
     }
 
-    /// Notes the sums that the worker reported, in order.
-    fn note(reports: JoinHandle<Vec<u8>>, sums: &mut [BTreeSet<u64>; KEYS.len()]) {
+    /// Adds the sums that a worker reported to `sums`, and checks that they grow and are unique.
+    fn collect(reports: JoinHandle<Vec<u8>>, sums: &mut [BTreeSet<u64>; KEYS.len()]) {
         let mut last = [0; KEYS.len()];
-        for report in reports.join().expect("it only reads").chunks_exact(REPORT_BYTES) {
+        for report in reports.join().expect("the thread only reads").chunks_exact(REPORT_BYTES) {
             let number = usize::from(report[0]);
             assert!(number < KEYS.len(), "{}", String::from_utf8_lossy(report));
             let sum = u64::from_le_bytes(report[1..].try_into().expect("eight bytes"));
@@ -80,8 +80,8 @@ impl Worker {
     }
 }
 
-/// [R-ADD-1] [R-CAS-1] [R-CAS-2] No acknowledged increment is lost and none counts twice, however many processes add
-/// and however many of them are killed: of each killed one, its last may be unknown.
+/// [R-ADD-1] [R-CAS-1] [R-CAS-2] No acknowledged increment is lost and none counts twice while many processes add and
+/// many of them are killed. Of each killed process, the effect of its last increment may be unknown.
 fn count(owner: &Store, url: &Url) {
     let mut sums: [BTreeSet<u64>; KEYS.len()] = Default::default();
     let mut workers: Vec<Worker> = (0..PROCESSES).map(|_| Worker::start(url)).collect();
@@ -90,14 +90,14 @@ fn count(owner: &Store, url: &Url) {
         thread::sleep(KILL_EVERY);
         let mut victim = std::mem::replace(&mut workers[kills % PROCESSES], Worker::start(url));
         victim.process.kill().expect("it is a child");
-        assert!(!victim.process.wait().expect("it is a child").success(), "nobody ends on its own");
-        Worker::note(victim.reports, &mut sums);
+        assert!(!victim.process.wait().expect("it is a child").success(), "no worker ends on its own");
+        Worker::collect(victim.reports, &mut sums);
         kills += 1;
     }
     for Worker { mut process, input, reports } in workers {
         drop(input);
         assert!(process.wait().expect("it is a child").success());
-        Worker::note(reports, &mut sums);
+        Worker::collect(reports, &mut sums);
     }
     let mut reader = owner.reader();
     let mut unknown = 0;
@@ -108,12 +108,12 @@ fn count(owner: &Store, url: &Url) {
         unknown += total - sums.len() as u64;
         println!("{url}: {} increments acknowledged, {total} counted, {kills} processes killed", sums.len());
     }
-    assert!(unknown <= kills as u64, "{unknown} increments that nobody made, and {kills} killed processes");
+    assert!(unknown <= kills as u64, "{unknown} increments were not acknowledged, with {kills} killed processes");
     assert!(owner.check().expect("a table").is_clean());
 }
 
 #[test]
-fn processes_that_are_killed_lose_no_count() {
+fn killed_processes_lose_no_increment() {
     let (table, store) = Table::create(&CreateOptions::new(1_000).max_clients(64));
     count(&store, &table.url);
     let served = Store::create_unnamed(&CreateOptions::new(1_000).max_clients(64)).unwrap();
@@ -121,7 +121,7 @@ fn processes_that_are_killed_lose_no_count() {
     count(&served, &Url::tcp("127.0.0.1", node.local_addrs()[0].port()).unwrap());
 }
 
-/// [R-ADD-1] Sums are modulo 2^64; what is no number stays what it is, and a table for other values refuses.
+/// [R-ADD-1] Sums are modulo 2^64; a value that is no number is not changed, and a table for other values refuses.
 #[test]
 fn only_numbers_are_incremented() {
     for preset in [Preset::Hardened, Preset::Paper] {
@@ -152,10 +152,10 @@ fn only_numbers_are_incremented() {
     assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
 }
 
-/// [R-CAS-1] [R-CAS-2] An update sees what is there and leaves what it makes; one that always comes too late is told
-/// so at the deadline.
+/// [R-CAS-1] [R-CAS-2] A conditional update sees the current value and stores the result; one that another client
+/// always precedes fails at its deadline.
 #[test]
-fn updates_depend_on_what_is_there() {
+fn conditional_updates_see_the_current_value() {
     for preset in [Preset::Hardened, Preset::Paper] {
         let (table, store) = Table::create(&CreateOptions::new(1_000).preset(preset));
         let mut client = store.client().unwrap();

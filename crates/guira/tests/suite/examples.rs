@@ -1,4 +1,4 @@
-//! The examples do what they say, and refuse what they cannot use, without a panic.
+//! The examples print what they promise, and report mistakes without a panic.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Names the directory of examples that are built already, the way this test was.
+/// The environment variable that names the directory of examples, if they are built already.
 const BUILT: &str = "GUIRA_TEST_EXAMPLES";
 
-/// Where the examples are: where the environment says, or else where they are built the way this test was, because
-/// cargo tells a test nothing of examples.
+/// Returns the directory of the examples: the one that the environment names, or else the one beside this test, in
+/// which they are built with the same profile, because cargo does not tell a test where examples are.
 fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
@@ -49,7 +49,7 @@ fn run(example: &str, arguments: &[&str]) -> Output {
     Command::new(directory().join(example)).args(arguments).output().expect("the example starts")
 }
 
-/// What it printed; it succeeds, and complains of nothing.
+/// Runs an example, which must succeed and print no error. Returns its output.
 fn printed(example: &str, arguments: &[&str]) -> String {
     let output = run(example, arguments);
     let complaints = String::from_utf8_lossy(&output.stderr);
@@ -68,15 +68,15 @@ fn a_shared_cache_serves_others_when_a_worker_is_killed() {
         let line =
             text.lines().find(|line| line.contains("in 400 requests") && line.contains(&format!("worker {id}:")));
         let hits = line.and_then(|line| line.split(' ').nth(2)).and_then(|hits| hits.parse::<u64>().ok());
-        // Of 400 requests for 500 questions, of which some are asked often, a good part must meet an old one.
+        // Of 400 requests for 500 questions, of which some are frequent, a good part must be hits.
         assert!(hits.is_some_and(|hits| (100..=400).contains(&hits)), "{text}");
     }
-    assert_eq!(text.matches("in 400 requests").count(), 2, "the dead worker says no more: {text}");
+    assert_eq!(text.matches("in 400 requests").count(), 2, "the dead worker prints nothing more: {text}");
     assert!(text.contains(" answers in the cache, 0 of them wrong; check: 0 problems"), "{text}");
 }
 
 #[test]
-fn words_are_counted_by_many_processes_as_by_one() {
+fn word_counts_do_not_depend_on_the_number_of_processes() {
     let text = tempfile::NamedTempFile::new().unwrap();
     let (often, once) = ("the Cuckoo, THE cuckoo; the\n".repeat(2_000), "Guira-guira canta çedo");
     std::fs::write(&text, [often.as_bytes(), once.as_bytes(), &[b'x'; 5_000], b" \xff\xfe ", &[0; 100]].concat())
@@ -95,7 +95,7 @@ fn words_are_counted_by_many_processes_as_by_one() {
 }
 
 #[test]
-fn a_made_up_text_is_counted() {
+fn a_generated_text_is_counted() {
     let printed = printed("word_count", &[]);
     assert_eq!(printed.lines().count(), 21, "{printed}");
     assert!(printed.ends_with("the text has 100000\n") && printed.contains("\n100000 words counted by 4"), "{printed}");
@@ -270,7 +270,7 @@ fn a_web_service_answers_a_thousand_requests_at_once() {
 }
 
 #[test]
-fn mistakes_are_told_without_a_panic() {
+fn mistakes_are_reported_without_a_panic() {
     let mistakes: [(&str, &[&str], &str); 25] = [
         ("shared_cache", &["none"], "is not a number from 2 to 64; usage: shared_cache"),
         ("shared_cache", &["1"], "is not a number from 2 to 64; usage: shared_cache"),

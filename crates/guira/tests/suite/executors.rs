@@ -1,5 +1,5 @@
-//! Futures that any executor runs: they are `Send`, and tasks of several executors, and a thread without one, count the
-//! same keys up together without losing a count.
+//! Futures that any executor runs: they are `Send`, and tasks of several executors and a thread without one increment
+//! the same keys without losing a count.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -11,16 +11,16 @@ use crate::common::Table;
 
 /// Tasks of one executor.
 const TASKS: u64 = 4;
-/// Counts of each task.
+/// Increments of each task.
 const COUNTS: u64 = 300;
-/// Keys that all tasks count up.
+/// Keys that all tasks increment.
 const COUNTERS: u64 = 3;
-/// Tries of one count before a task is called starved.
+/// Tries of one increment before a task counts as starved.
 const TRIES: u64 = 1_000_000;
 
 fn assert_send<T: Send>(_: &T) {}
 
-/// Makes every future there is, and polls none.
+/// Makes a future of every operation, and polls none.
 fn all_client_futures(client: &mut Client) {
     let (key, value, keys) = (&b"key"[..], &b"value"[..], [b"a", b"b"]);
     let mut into = Vec::new();
@@ -55,7 +55,7 @@ fn all_reader_futures(reader: &mut Reader) {
     assert_send(&reader.contains(key));
 }
 
-/// Every operation's future can move to another thread; one that is made and never polled does nothing.
+/// Every operation's future can move to another thread. A future that is never polled does nothing.
 #[test]
 fn every_future_is_send() {
     let (_table, store) = Table::create(&CreateOptions::new(100));
@@ -69,7 +69,7 @@ fn counter(i: u64) -> Vec<u8> {
     format!("counter {i}").into_bytes()
 }
 
-/// A count as a value: in a row, or for every third key in an extent.
+/// Returns the value of a count: in a row, or for every third key in an extent.
 fn count_value(i: u64, count: u64) -> Vec<u8> {
     let bytes = if i.is_multiple_of(3) { 200 } else { 8 };
     count.to_le_bytes().into_iter().cycle().take(bytes).collect()
@@ -79,11 +79,11 @@ fn count_of(value: &[u8]) -> u64 {
     u64::from_le_bytes(value[..8].try_into().expect("eight bytes"))
 }
 
-/// One task's work: counts shared keys up, and keeps keys of its own beside them.
+/// Runs one task, which increments shared keys and changes keys of its own beside them.
 async fn work(store: Store, me: u64) {
     let mut client = pollster::block_on(store.to_async().client()).expect("a free slot");
     for i in 0..COUNTS {
-        count_up(&mut client, (me + i) % COUNTERS, i.is_multiple_of(2)).await;
+        increment(&mut client, (me + i) % COUNTERS, i.is_multiple_of(2)).await;
         let own = |k: u64| format!("task {me} key {k}").into_bytes();
         let items: Vec<_> = (0..5).map(|k| (own(k), count_value(k, i))).collect();
         let put = if i == 0 { Put::Inserted } else { Put::Replaced };
@@ -101,12 +101,12 @@ async fn work(store: Store, me: u64) {
     assert_eq!(removed, [true, true, true, true, true, false]);
 }
 
-/// Counts one key up by compare-and-swap: by value or by token.
-async fn count_up(client: &mut Client, i: u64, by_value: bool) {
+/// Increments one key by compare-and-swap, by value or by token.
+async fn increment(client: &mut Client, i: u64, by_value: bool) {
     for _ in 0..TRIES {
         let found = client.get_versioned(&counter(i)).await.expect("a lookup").expect("it always exists");
         let count = count_of(&found.value);
-        assert_eq!(found.value, count_value(i, count), "a value that nobody wrote");
+        assert_eq!(found.value, count_value(i, count), "a value that was never written");
         let new = count_value(i, count + 1);
         let swap = if by_value {
             client.compare_and_swap(&counter(i), &found.value, &new).await
@@ -122,7 +122,7 @@ async fn count_up(client: &mut Client, i: u64, by_value: bool) {
     panic!("starved");
 }
 
-/// A table with its counters at 0, `run` on it, and what must be there then.
+/// Calls `run` on a table whose counters are 0, and checks what they are then.
 fn contended(tasks: u64, run: impl FnOnce(&Store)) {
     let (_table, store) = Table::create(&CreateOptions::new(1_000).extent_bytes(8 << 20));
     let mut client = store.client().expect("a free slot");
@@ -137,7 +137,7 @@ fn contended(tasks: u64, run: impl FnOnce(&Store)) {
     assert_eq!(store.len_estimate().expect("a table that can be read").entries, COUNTERS);
 }
 
-/// [R-CAS-1] [R-CAS-2] Spawned tasks move between the threads of tokio.
+/// [R-CAS-1] [R-CAS-2] Spawned tasks may move between the threads of tokio.
 #[test]
 fn tokio_runs_clients() {
     contended(TASKS, |store| {
@@ -151,8 +151,8 @@ fn tokio_runs_clients() {
     });
 }
 
-/// [R-CAS-1] [R-CAS-2] The executor of smol, on one thread and on three: on one, a task that waits for a lock gives way
-/// to the task that holds it.
+/// [R-CAS-1] [R-CAS-2] The executor of smol runs clients, on one thread and on three. On one thread, a task that waits
+/// for a lock yields to the task that holds it.
 #[test]
 fn smol_runs_clients() {
     for threads in [1, 3] {
@@ -180,7 +180,7 @@ fn smol_runs_clients() {
     }
 }
 
-/// [R-CAS-1] [R-CAS-2] An executor of one future, a runtime, and a thread without any, all at once on one table.
+/// [R-CAS-1] [R-CAS-2] An executor of one future, a runtime and a thread without any use one table at the same time.
 #[test]
 fn executors_share_a_table() {
     contended(3, |store| {
@@ -204,8 +204,8 @@ fn executors_share_a_table() {
     });
 }
 
-/// [R-READ-5] Readers in tasks look up what a client replaces all the while: each finds a value that was written whole.
-/// Their store need not be allowed to change anything.
+/// [R-READ-5] Readers in tasks look up a value that a client replaces repeatedly: each finds a value that was written
+/// whole. A read-only store is sufficient for that.
 #[test]
 fn tokio_runs_readers() {
     const KEY: &[u8] = b"key";
@@ -223,7 +223,7 @@ fn tokio_runs_readers() {
                     while seen < COUNTS {
                         let value = reader.get(KEY).await.expect("a lookup").expect("it always exists");
                         let count = count_of(&value);
-                        assert!(value == count_value(0, count), "a value that nobody wrote");
+                        assert!(value == count_value(0, count), "a value that was never written");
                         assert!(count >= seen, "an older value than before");
                         seen = count;
                         assert!(!reader.contains(b"another").await.expect("a lookup"));

@@ -1,4 +1,4 @@
-//! The tables of this host, as `guira::admin::list` finds them.
+//! The list of the tables of this host: `guira::admin::list`.
 
 use guira::admin::{ClientCounts, ListedState, ListedTable};
 use guira::{CreateOptions, OpenOptions, Store};
@@ -10,12 +10,12 @@ fn listed(table: &Table) -> Option<ListedTable> {
 }
 
 #[test]
-fn a_table_is_listed_as_it_is() {
+fn a_table_is_listed_with_its_properties() {
     let (table, store) = Table::create(&CreateOptions::new(1_000).mode(0o640).max_clients(7));
     let mut clients = [store.client().expect("a slot"), store.client().expect("a slot")];
     clients[0].put(b"cuckoo", b"Guira guira").expect("room");
     let before = store.stat().expect("a table");
-    let found = listed(&table).expect("it is there");
+    let found = listed(&table).expect("the table is listed");
     let (url, file) = (table.url.clone(), before.region.file().expect("a file").clone());
     assert_eq!(
         (found.url, found.mode, found.file_bytes, found.owner_uid),
@@ -27,15 +27,15 @@ fn a_table_is_listed_as_it_is() {
     assert_eq!((seen.clients.live, seen.clients.dead, seen.clients.unknown), (2, 0, 0));
     let after = store.stat().expect("a table");
     let slots = |stat: &guira::admin::Stat| stat.clients.iter().map(|c| (c.slot, c.generation)).collect::<Vec<_>>();
-    assert_eq!(slots(&before), slots(&after), "no slot was taken, not for a moment");
+    assert_eq!(slots(&before), slots(&after), "no slot was taken meanwhile");
     drop(clients);
-    let ListedState::Table(seen) = listed(&table).expect("it is there").state else { panic!("a table") };
+    let ListedState::Table(seen) = listed(&table).expect("the table is listed").state else { panic!("a table") };
     assert_eq!(seen.clients, ClientCounts::default());
-    Store::destroy(&table.url).expect("it is ours");
+    Store::destroy(&table.url).expect("the table exists");
     assert!(listed(&table).is_none());
 }
 
-/// A large table is not read from end to end: its entries come from a sample, which says how good it is.
+/// A large table is not read completely: its entries are estimated from a sample, with an error.
 #[test]
 fn a_large_table_is_sampled() {
     let (table, store) = Table::create(&CreateOptions::new(100_000).format("fixed:8:8".parse().expect("a format")));
@@ -43,9 +43,9 @@ fn a_large_table_is_sampled() {
     for i in 0..20_000_u64 {
         client.put(&i.to_le_bytes(), &i.to_le_bytes()).expect("room");
     }
-    let ListedState::Table(seen) = listed(&table).expect("it is there").state else { panic!("a table") };
+    let ListedState::Table(seen) = listed(&table).expect("the table is listed").state else { panic!("a table") };
     assert!(seen.entries_error > 0, "{seen:?}");
-    // Three times as far off as 95 of 100 samples are.
+    // Three times the error that 95 of 100 samples stay within.
     assert!(seen.entries.abs_diff(20_000) <= 3 * seen.entries_error, "{seen:?}");
     let read_only = Store::open_with(&table.url, &OpenOptions::default().read_only()).expect("a table");
     assert!(read_only.is_read_only() && !store.is_read_only());

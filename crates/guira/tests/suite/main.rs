@@ -1,8 +1,8 @@
-//! The tests of the public API: one program, because each program compiles every `async fn` that it awaits anew.
+//! The tests of the public API: one program, because each program compiles every `async fn` that it awaits again.
 //!
-//! Each module says at its head what it proves; docs/testing.md lists them. `cargo test -p guira --test suite
-//! mistakes::` runs one of them. Apart stands `tests/allocations.rs`: it counts with an allocator of its own, which
-//! would replace everybody's here.
+//! The head of each module says what it proves; docs/testing.md lists them. `cargo test -p guira --test suite
+//! mistakes::` runs one of them. `tests/allocations.rs` is a program of its own: it has a global allocator that counts,
+//! which would count for all tests here.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -19,8 +19,8 @@ mod pools;
 mod processes;
 mod recovery;
 mod regressions;
+mod repair;
 mod reuse;
 mod served;
 mod store;
 mod typed;
-mod visible;

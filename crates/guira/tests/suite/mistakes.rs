@@ -1,5 +1,5 @@
-//! What callers get wrong is told to them by type, with what was attempted and that nothing changed; of many items each
-//! has its own answer, in order, and one item's mistake is nobody else's.
+//! Mistakes of callers: an error names the mistake by type, the operation that was attempted, and that nothing was
+//! changed. Each item of a batch has its own answer, in order, and the mistake of one does not affect the others.
 
 use std::ops::ControlFlow;
 
@@ -13,7 +13,8 @@ fn options(format: &str) -> CreateOptions {
     CreateOptions::new(1_000).format(format.parse().expect("a valid format")).extent_bytes(1 << 20)
 }
 
-/// A mistake: of the caller, without effect, and its message says so where one could have been.
+/// Checks that `error` blames the caller and has no effect, and that its message says so if an effect was possible.
+/// Returns the message.
 fn check_mistake(error: &Error, what: Operation) -> String {
     assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None), "{error}");
     let message = error.to_string();
@@ -27,7 +28,7 @@ fn only<T>(mut results: Vec<Result<T, Error>>) -> Result<T, Error> {
     results.pop().expect("one result")
 }
 
-/// Every operation with `key`, which the table does not take.
+/// Carries out every operation with `key`, whose length is wrong, and returns the errors.
 fn with_key(client: &mut guira::Client, key: &[u8], value: &[u8]) -> Vec<(Operation, Error)> {
     let mut into = b"old content".to_vec();
     let errors = vec![
@@ -45,12 +46,12 @@ fn with_key(client: &mut guira::Client, key: &[u8], value: &[u8]) -> Vec<(Operat
         (Operation::CompareAndSwap, client.compare_and_swap(key, value, value).map(drop)),
         (Operation::CompareAndRemove, client.compare_and_remove(key, value).map(drop)),
     ];
-    assert!(into.is_empty(), "nothing of an earlier lookup is left to be taken for a value");
+    assert!(into.is_empty(), "the result of an earlier lookup is cleared");
     errors.into_iter().map(|(what, result)| (what, result.expect_err("a key of the wrong length"))).collect()
 }
 
 #[test]
-fn keys_that_do_not_fit_are_told() {
+fn keys_of_the_wrong_length_are_reported() {
     let long = vec![1; (64 << 10) + 1];
     for (format, key, value) in
         [("fixed:8:8", &[1; 9][..], &[1; 8][..]), ("fixed:4:4", &[], &[1; 4]), ("bytes:64", &long, b"v")]
@@ -73,7 +74,7 @@ fn keys_that_do_not_fit_are_told() {
 }
 
 #[test]
-fn values_that_do_not_fit_are_told() {
+fn values_of_the_wrong_length_are_reported() {
     let long = vec![1; (64 << 20) + 1];
     for (format, key, value) in
         [("fixed:8:8", &[1; 8][..], &[1; 7][..]), ("fixed:4:4", &[1; 4], &[]), ("bytes:64", b"k", &long)]
@@ -97,13 +98,13 @@ fn values_that_do_not_fit_are_told() {
                 "{error:?}"
             );
         }
-        // A value that no key can have is one that this key does not have.
+        // No key can have such a value, so the comparison fails.
         assert_eq!(client.compare_and_remove(key, value).unwrap(), Swap::Missing);
         assert_eq!(store.len_estimate().unwrap().entries, 0);
     }
 }
 
-/// [R-CAS-1] A value of the wrong length, compared with one that is there, is a different one.
+/// [R-CAS-1] An expected value of another length is different from the current one.
 #[test]
 fn expected_values_may_have_any_length() {
     for (format, value) in [("fixed:8:8", &[2; 8][..]), ("bytes:64", &[2; 300])] {
@@ -118,9 +119,10 @@ fn expected_values_may_have_any_length() {
     }
 }
 
-/// [R-CAS-1] [R-CAS-2] Tables of preset `paper` hand out no tokens, and take none; by value they compare as all do.
+/// [R-CAS-1] [R-CAS-2] Tables of preset `paper` neither return nor accept tokens; they compare by value as all tables
+/// do.
 #[test]
-fn narrow_versions_are_told() {
+fn tables_with_narrow_versions_have_no_tokens() {
     let (_paper, paper) = Table::create(&options("bytes:64").preset(Preset::Paper).seed(1));
     let (_table, store) = Table::create(&options("bytes:64").seed(1));
     let (mut client, mut other) = (paper.client().unwrap(), store.client().unwrap());
@@ -157,8 +159,8 @@ fn narrow_versions_are_told() {
     assert!(paper.check().unwrap().is_clean());
 }
 
-/// [R-CAS-2] A token of another table is refused, though that table is its twin: equal seed, equal history, so that the
-/// same row has the same version and the same extent the same generation. So is one of an earlier table of its name.
+/// [R-CAS-2] A token of another table is refused, even if that table has the same seed and the same history, so that
+/// its row has the same version and its extent the same generation. So is a token of an earlier table of the same name.
 #[test]
 fn tokens_of_other_tables_are_refused() {
     for value in [&[2; 8][..], &[2; 300]] {
@@ -175,16 +177,16 @@ fn tokens_of_other_tables_are_refused() {
             Error::Operation(Inner { operation: Operation::CompareAndRemove, kind: OperationErrorKind::ForeignToken })
         ));
         assert_eq!(clients[1].get(b"k").unwrap().as_deref(), Some(value));
-        // Another client of the token's own table, even through another mapping, takes it.
+        // Another client of the token's own table accepts it, even through another mapping.
         let again = Store::open(&twins[0].0.url).unwrap();
         assert_eq!(again.client().unwrap().compare_and_swap(b"k", token, value).unwrap(), Swap::Done);
         assert_eq!(clients[0].compare_and_swap(b"k", token, value).unwrap(), Swap::Different);
     }
 }
 
-/// Items are done in order, each with its own answer; what is wrong with one is not in the way of the next.
+/// Items are carried out in order, each with its own answer, and a mistake in one does not stop the next.
 #[test]
-fn many_changes_answer_in_order() {
+fn items_of_a_batch_are_answered_in_order() {
     for preset in Preset::ALL {
         let (_table, store) = Table::create(&options("bytes:64").preset(preset));
         let mut client = store.client().unwrap();
@@ -231,9 +233,9 @@ fn many_changes_answer_in_order() {
     }
 }
 
-/// More items than a table holds: the first ones fit, each other one is told that it does not, and none is lost.
+/// Of more items than a table holds, some are stored and the others are refused, and none is lost.
 #[test]
-fn many_puts_into_a_full_table_are_told() {
+fn puts_into_a_full_table_are_refused_one_by_one() {
     let (_table, store) = Table::create(&CreateOptions::new(100).format("fixed:8:8".parse().unwrap()));
     let mut client = store.client().unwrap();
     let items: Vec<_> = (0..5_000u64).map(|i| (i.to_le_bytes(), i.to_le_bytes())).collect();
@@ -257,10 +259,10 @@ fn many_puts_into_a_full_table_are_told() {
     assert_eq!(store.len_estimate().unwrap().entries, (items.len() - full) as u64);
 }
 
-/// [R-DESTROY-1] [R-DESTROY-2] On a destroyed table every operation is refused, each by itself: changes, lookups and
-/// scans.
+/// [R-DESTROY-1] [R-DESTROY-2] Changes, lookups and scans of a destroyed table are refused, and so is each item of a
+/// batch.
 #[test]
-fn destroyed_tables_are_told() {
+fn every_operation_on_a_destroyed_table_is_refused() {
     let (table, store) = Table::create(&options("bytes:64"));
     let mut client = store.client().unwrap();
     assert!(!store.is_destroyed().unwrap());
@@ -300,12 +302,12 @@ fn destroyed_tables_are_told() {
         store.check().map(drop),
         Err(Error::Open(OpenError::Table { source: TableError::Destroyed, .. }))
     ));
-    // A new table of the name is another.
+    // A new table of the same name is not the destroyed one.
     let again = Store::create(&table.url, &options("bytes:64")).unwrap();
     assert!(store.is_destroyed().unwrap() && !again.is_destroyed().unwrap());
 }
 
-/// [R-SCAN-1] [R-SCAN-2] A store that may only read looks up, scans and counts; a scan ends when its visitor says so.
+/// [R-SCAN-1] [R-SCAN-2] A read-only store looks up, scans and counts; a scan ends when its visitor stops it.
 #[test]
 fn readers_need_no_permission_to_change() {
     let (table, store) = Table::create(&options("bytes:64"));
@@ -317,7 +319,7 @@ fn readers_need_no_permission_to_change() {
     for ((_, value), found) in items.iter().zip(read_only.reader().get_many(&keys)) {
         assert_eq!(found.unwrap().as_ref(), Some(value));
     }
-    // A token that a reader was given is a client's, too.
+    // A client accepts a token that a reader got.
     let token = read_only.reader().get_versioned(keys[7]).unwrap().unwrap().token;
     assert_eq!(client.compare_and_swap(keys[7], token, &items[7].1).unwrap(), Swap::Done);
     let snapshot = read_only.snapshot(1).unwrap();

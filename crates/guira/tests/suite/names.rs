@@ -1,5 +1,5 @@
-//! A program that depends on `guira` alone can name every type it is given: it matches on every kind of error, down to
-//! the innermost, and keeps what a table's parameters say. This file names no other crate of the workspace.
+//! A program that depends on `guira` alone can name every type that it gets: it can match on every kind of error, down
+//! to the innermost, and keep a table's parameters. This file names no other crate of the workspace.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ use guira::{
 
 use crate::common::Table;
 
-/// What a program might make of an error: the innermost kind and what it is about, as one text.
+/// Describes an error as a program might: the innermost kind and its subject, as one text.
 fn kind(error: &Error) -> String {
     match error {
         Error::Open(OpenError::Url(error)) => url(error),
@@ -130,7 +130,7 @@ fn check(stage: Stage, source: &FabricError) -> String {
     if stage == Stage::Rows { fabric(source) } else { stage.to_string() }
 }
 
-/// The kind of a failure.
+/// Returns the kind of the error of `result`.
 #[track_caller]
 fn failed<T>(result: Result<T, Error>) -> String {
     kind(&result.err().expect("a mistake"))
@@ -174,8 +174,8 @@ fn every_error_can_be_matched_on() {
     assert_eq!((kind(&died).as_str(), died.blame(), died.effect()), ("died before", Blame::Fabric, Effect::None));
 }
 
-/// What a program may keep of a table's parameters.
-struct Shape<'t> {
+/// The parameters of a table that a program may keep.
+struct Parameters<'t> {
     config: &'t TableConfig,
     geometry: &'t Geometry,
     superblock: &'t Superblock,
@@ -184,8 +184,8 @@ struct Shape<'t> {
     placement: &'t Placement,
 }
 
-fn shape(table: &guira::raw::Table) -> Shape<'_> {
-    Shape {
+fn parameters(table: &guira::raw::Table) -> Parameters<'_> {
+    Parameters {
         config: table.config(),
         geometry: table.geometry(),
         superblock: table.superblock(),
@@ -198,15 +198,15 @@ fn shape(table: &guira::raw::Table) -> Shape<'_> {
 #[test]
 fn a_tables_parameters_can_be_kept() {
     let (_table, store) = Table::create(&CreateOptions::new(1_000));
-    let shape = shape(store.table());
-    let rules: &Rules = &shape.config.rules;
-    assert_eq!(rules, &shape.superblock.config.rules);
-    assert_eq!(shape.rows.entry_format(), shape.config.format);
-    let rows: RowPair = shape.placement.rows(shape.placement.digest(b"cuckoo"));
-    let addr: Addr = shape.geometry.row(rows.first);
-    assert!(addr.space() == Space::Main && addr.offset() < shape.geometry.main_bytes());
-    let lock: LockId = shape.locks.lock_of(rows.first);
-    assert!(lock.0 < shape.locks.locks());
+    let parameters = parameters(store.table());
+    let rules: &Rules = &parameters.config.rules;
+    assert_eq!(rules, &parameters.superblock.config.rules);
+    assert_eq!(parameters.rows.entry_format(), parameters.config.format);
+    let rows: RowPair = parameters.placement.rows(parameters.placement.digest(b"cuckoo"));
+    let addr: Addr = parameters.geometry.row(rows.first);
+    assert!(addr.space() == Space::Main && addr.offset() < parameters.geometry.main_bytes());
+    let lock: LockId = parameters.locks.lock_of(rows.first);
+    assert!(lock.0 < parameters.locks.locks());
     let mut client = store.client().unwrap();
     client.put(b"cuckoo", b"Guira guira").unwrap();
     let verbs: VerbCounts = client.traffic().verbs;

@@ -1,4 +1,4 @@
-//! Processes that open a table or create it, at once.
+//! Processes and threads that open a table or create it, also at the same time.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write, stdin};
@@ -13,10 +13,12 @@ use guira::{
 
 const PROCESSES: u64 = 6;
 const ROUNDS: u32 = 10;
-/// Tables that are destroyed while another thread opens or creates them.
+/// Calls that open or create a table while another thread destroys it.
 const DESTROYED: u32 = 300;
-const RACER: &str = "GUIRA_TEST_RACER";
-const PAUPER: &str = "GUIRA_TEST_PAUPER";
+/// The environment variable that makes the program open a table: it holds a URL and a number.
+const OPENER: &str = "GUIRA_TEST_OPENER";
+/// The environment variable that makes the program destroy a table without address space for it: it holds the URL.
+const DESTROYER: &str = "GUIRA_TEST_DESTROYER";
 
 struct Table(Url);
 
@@ -36,11 +38,11 @@ fn options() -> CreateOptions {
     CreateOptions::new(100).format("fixed:8:8".parse().expect("a valid format"))
 }
 
-/// A process that waits for the start, when this program was started as one; nothing otherwise.
+/// Runs as a process that opens or creates a table on command, if the environment asks for it; does nothing otherwise.
 #[test]
-fn racer() {
-    let Ok(told) = std::env::var(RACER) else { return };
-    let (url, id) = told.split_once(' ').unwrap();
+fn opener() {
+    let Ok(arguments) = std::env::var(OPENER) else { return };
+    let (url, id) = arguments.split_once(' ').unwrap();
     let (url, id): (Url, u64) = (url.parse().unwrap(), id.parse().unwrap());
     assert_ne!(stdin().read_line(&mut String::new()).unwrap(), 0);
     let store = Store::open_or_create(&url, &options()).unwrap();
@@ -48,15 +50,16 @@ fn racer() {
     println!("opened {}", store.table().superblock().incarnation);
 }
 
-/// [R-CREATE-1] [R-OPEN-1] Of many that start at once one creates the table, and all change the same one.
+/// [R-CREATE-1] [R-OPEN-1] Of many processes that start at the same time, one creates the table, and all use the same
+/// one.
 #[test]
 fn processes_that_race_share_one_table() {
     for round in 0..ROUNDS {
         let table = Table::named(&format!("race-{round}"));
         let start = |id: u64| {
             Command::new(std::env::current_exe().expect("a test has a file"))
-                .args(["--exact", "open_or_create::racer", "--nocapture"])
-                .env(RACER, format!("{} {id}", table.0))
+                .args(["--exact", "open_or_create::opener", "--nocapture"])
+                .env(OPENER, format!("{} {id}", table.0))
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .spawn()
@@ -80,9 +83,9 @@ fn processes_that_race_share_one_table() {
     }
 }
 
-/// [R-DESTROY-1] A table that is destroyed at that moment is no table.
+/// [R-DESTROY-1] A table that is destroyed at the same time is treated as missing.
 #[test]
-fn tables_that_are_destroyed_meanwhile_are_created_anew() {
+fn tables_that_are_destroyed_meanwhile_are_created_again() {
     let table = Table::named("anew");
     std::thread::scope(|scope| {
         let opener = scope.spawn(|| {
@@ -98,10 +101,10 @@ fn tables_that_are_destroyed_meanwhile_are_created_anew() {
     });
 }
 
-/// A process without the address space for a table, when this program was started as one; nothing otherwise.
+/// Runs as a process without the address space for a table, if the environment asks for it; does nothing otherwise.
 #[test]
-fn pauper() {
-    let Ok(url) = std::env::var(PAUPER) else { return };
+fn destroyer() {
+    let Ok(url) = std::env::var(DESTROYER) else { return };
     let url: Url = url.parse().unwrap();
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
@@ -110,21 +113,21 @@ fn pauper() {
     setrlimit(Resource::As, Rlimit { current: Some(used_bytes + (1 << 20)), ..before }).unwrap();
     let destroyed = Store::destroy(&url);
     setrlimit(Resource::As, before).unwrap();
-    let error = destroyed.expect_err("there is no room for it");
+    let error = destroyed.expect_err("there is no address space for it");
     assert!(matches!(error, Error::Open(OpenError::Region(_))), "{error:?}");
     let message = error.to_string();
     assert!(message.starts_with("cannot destroy ") && message.ends_with("nothing was changed"), "{message}");
 }
 
-/// [R-DESTROY-1] A table that cannot be opened now, for want of memory, is not destroyed: its name stays, and so does
-/// what those have who have it open. A damaged one, which nobody can open, loses its name.
+/// [R-DESTROY-1] A table that cannot be opened for want of memory is not destroyed: it keeps its name, and stores that
+/// have it open keep working. A damaged table, which no process can open, loses its name.
 #[test]
-fn tables_that_cannot_be_opened_now_are_left_alone() {
+fn tables_that_cannot_be_opened_for_want_of_memory_are_not_destroyed() {
     let table = Table::named("pauper");
     let store = Store::create(&table.0, &CreateOptions::new(1_000).extent_bytes(16 << 20)).unwrap();
     let status = Command::new(std::env::current_exe().expect("a test has a file"))
-        .args(["--exact", "open_or_create::pauper", "--nocapture"])
-        .env(PAUPER, table.0.to_string())
+        .args(["--exact", "open_or_create::destroyer", "--nocapture"])
+        .env(DESTROYER, table.0.to_string())
         .status();
     assert!(status.expect("the test program starts").success());
     assert!(!store.is_destroyed().unwrap());
@@ -137,18 +140,18 @@ fn tables_that_cannot_be_opened_now_are_left_alone() {
     assert!(Store::destroy(&table.0).unwrap_err().to_string().starts_with("cannot destroy "));
 }
 
-/// What `url` is said to lack of what `options` ask for.
+/// Returns the reported mismatches between the table at `url` and `options`.
 fn mismatches(url: &Url, options: &CreateOptions) -> Vec<Mismatch> {
-    let error = Store::open_or_create(url, options).map(drop).expect_err("it is not as asked");
+    let error = Store::open_or_create(url, options).map(drop).expect_err("the table does not match");
     assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None), "{error}");
     assert!(error.to_string().starts_with(&format!("cannot use {url} as asked: it")), "{error}");
     let Error::Open(OpenError::Mismatch { mismatches, .. }) = error else { panic!("{error}") };
     mismatches
 }
 
-/// A table that exists is opened as asked, or, on request, as it is; never as something else.
+/// A table that exists is opened only if it matches the options, or on request as it is.
 #[test]
-fn what_is_there_has_to_be_as_asked() {
+fn an_existing_table_must_match_the_options() {
     let table = Table::named("as-asked");
     let created = Store::open_or_create(&table.0, &options()).unwrap();
     let room = created.table().config().capacity();
@@ -166,7 +169,8 @@ fn what_is_there_has_to_be_as_asked() {
     let taken = Store::create(&table.0, &other).map(drop).unwrap_err();
     assert!(taken.is_already_exists() && !taken.is_not_found(), "{taken}");
 }
-/// Each option is compared: those that bound what the table can do may be exceeded, the others have to be equal.
+
+/// Each option is compared: the table may exceed the limits, and must equal the other options.
 #[test]
 fn each_option_of_a_table_that_exists_is_compared() {
     let table = Table::named("each-option");
@@ -193,14 +197,14 @@ fn each_option_of_a_table_that_exists_is_compared() {
         assert_eq!(mismatches(&table.0, &options), [wanted]);
         Store::open_or_create(&table.0, &options.on_mismatch(OnMismatch::Accept)).unwrap();
     }
-    // What cannot be is no table's.
+    // Impossible options are refused before they are compared.
     let error = Store::open_or_create(&table.0, &CreateOptions::new(0)).map(drop).unwrap_err();
     assert!(matches!(error, Error::Open(OpenError::Create { .. })), "{error}");
 }
 
-/// The table of a memory node is compared like any other.
+/// The table of a memory node is compared with the options like any other.
 #[test]
-fn the_table_of_a_memory_node_has_to_be_as_asked() {
+fn the_table_of_a_memory_node_must_match_the_options() {
     let store = Store::create_unnamed(&options()).unwrap();
     let served = store.serve(&ServeOptions::new("127.0.0.1:0".parse().unwrap())).unwrap();
     let url: Url = format!("tcp://{}", served.local_addrs()[0]).parse().unwrap();
@@ -214,7 +218,7 @@ fn the_table_of_a_memory_node_has_to_be_as_asked() {
 }
 
 #[test]
-fn files_that_are_no_tables_are_left_alone() {
+fn files_that_are_not_tables_are_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("letter");
     std::fs::write(&file, "no table").unwrap();
@@ -226,7 +230,7 @@ fn files_that_are_no_tables_are_left_alone() {
     );
     assert_eq!(std::fs::read(&file).unwrap(), b"no table");
 
-    // A name that leads nowhere: it has no table, and is taken.
+    // A dangling link: there is no table, but the name is taken.
     let link = directory.path().join("link");
     std::os::unix::fs::symlink(directory.path().join("nowhere"), &link).unwrap();
     let error = Store::open_or_create(Url::file(&link).unwrap(), &options()).map(drop).unwrap_err();

@@ -1,4 +1,4 @@
-//! Pools: many tasks and threads share few clients, in the order of coming, whatever becomes of the others.
+//! Pools: many tasks and threads share few clients in order of arrival, even if others are dropped, panic or fail.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
 
@@ -17,10 +17,10 @@ use crate::common::Table;
 
 const TASKS: u32 = 10_000;
 const CLIENTS: u16 = 16;
-/// No step of a test takes longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest time of a step of a test, which it should not reach.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A table with no more client slots than a pool may take.
+/// Returns options of a table with no more client slots than a pool may take.
 fn options() -> CreateOptions {
     CreateOptions::new(u64::from(TASKS)).format("fixed:8:8".parse().unwrap()).max_clients(CLIENTS)
 }
@@ -29,7 +29,7 @@ fn key(i: u32) -> [u8; 8] {
     u64::from(i).to_le_bytes()
 }
 
-/// A table that is served, and a store that has it open through the node.
+/// Serves a new table, and returns the server and a store that is connected to it.
 fn remote(options: &CreateOptions) -> (ServerHandle, Store) {
     let served = Store::create_unnamed(options).unwrap();
     let served = served.serve(&ServeOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
@@ -44,20 +44,20 @@ fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
 fn ready(polled: Poll<Result<PooledClient, Error>>) -> PooledClient {
     match polled {
         Poll::Ready(client) => client.unwrap(),
-        Poll::Pending => panic!("it waits"),
+        Poll::Pending => panic!("the call waits"),
     }
 }
 
 fn status(max: usize, size: usize, idle: usize, waiting: usize) -> PoolStatus {
-    // It may gain fields.
+    // The type is non-exhaustive.
     let mut status = PoolStatus::default();
     (status.max, status.size, status.idle, status.waiting) = (max, size, idle, waiting);
     status
 }
 
-/// Ten thousand tasks do an operation each, by sixteen clients; none fails. [R-SLOT-1]
-fn crowd(store: &Store) {
-    let pool = store.to_async().pool(CLIENTS).timeout(PATIENCE);
+/// Runs ten thousand tasks that do an operation each with sixteen clients, and checks that none fails. [R-SLOT-1]
+fn check_sharing(store: &Store) {
+    let pool = store.to_async().pool(CLIENTS).timeout(TIMEOUT);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     runtime.block_on(async {
         let tasks: Vec<_> = (0..TASKS)
@@ -84,21 +84,21 @@ fn crowd(store: &Store) {
 #[test]
 fn ten_thousand_tasks_share_sixteen_clients() {
     let (_table, store) = Table::create(&options());
-    crowd(&store);
+    check_sharing(&store);
 }
 
 #[test]
 fn ten_thousand_tasks_share_sixteen_clients_of_a_memory_node() {
     let (_served, store) = remote(&options());
-    crowd(&store);
+    check_sharing(&store);
 }
 
 #[test]
-fn threads_share_clients_in_place() {
+fn threads_share_blocking_clients() {
     let (_table, local) = Table::create(&options());
     let (_served, remote) = remote(&options());
     for store in [local, remote] {
-        let pool = store.pool(2).timeout(PATIENCE);
+        let pool = store.pool(2).timeout(TIMEOUT);
         thread::scope(|scope| {
             for thread in 0..8 {
                 let pool = pool.clone();
@@ -114,10 +114,10 @@ fn threads_share_clients_in_place() {
     }
 }
 
-/// Who waits is served in the order of coming; who leaves holds nobody up, not even with a client in hand that it never
-/// came for.
+/// Waiters are served in order of arrival. One that leaves delays no other, not even if it was given a client that it
+/// never took.
 #[test]
-fn those_who_wait_are_served_in_order() {
+fn waiters_are_served_in_order() {
     let (_table, store) = Table::create(&options());
     let pool = store.to_async().pool(1);
     let held = pollster::block_on(pool.get()).unwrap();
@@ -129,8 +129,8 @@ fn those_who_wait_are_served_in_order() {
     assert_eq!(pool.status(), status(1, 1, 0, 4));
     drop(first);
     drop(held);
-    assert!(poll(third.as_mut()).is_pending() && poll(fourth.as_mut()).is_pending(), "it is the second's");
-    // The second was given the client, and never looks.
+    assert!(poll(third.as_mut()).is_pending() && poll(fourth.as_mut()).is_pending(), "the second one is next");
+    // The second waiter was given the client, and never takes it.
     drop(second);
     assert!(poll(fourth.as_mut()).is_pending());
     let held = ready(poll(third.as_mut()));
@@ -145,32 +145,32 @@ fn those_who_wait_are_served_in_order() {
     assert_eq!(pool.status(), status(1, 1, 1, 0));
 }
 
-/// A task that its waker owns alone: it ends with the last clone of it.
-struct Owner(#[expect(dead_code, reason = "it is dropped")] Mutex<Pin<Box<dyn Future<Output = ()> + Send>>>);
+/// The only owner of a task, used as its waker: the task is dropped with the last clone of the waker.
+struct TaskOwner(#[expect(dead_code, reason = "it is dropped")] Mutex<Pin<Box<dyn Future<Output = ()> + Send>>>);
 
-impl Wake for Owner {
+impl Wake for TaskOwner {
     fn wake(self: Arc<Self>) {}
 }
 
-/// A waker of a task that waits for a client of `pool`, and will for as long as it lives.
+/// Returns a waker that owns a task that waits for a client of `pool`.
 fn owner(pool: &Pool) -> Waker {
     let pool = pool.clone();
     let mut task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move { drop(pool.get().await) });
     assert!(poll(task.as_mut()).is_pending());
-    Waker::from(Arc::new(Owner(Mutex::new(task))))
+    Waker::from(Arc::new(TaskOwner(Mutex::new(task))))
 }
 
-/// A waker may be the last that knows of a task: the task then ends where the waker does, with a place of its own in
-/// the same pool, which is not locked there.
+/// A waker may own a task that itself waits in the same pool. The pool drops its wakers while it is not locked, so that
+/// the task can leave it.
 #[test]
-fn tasks_may_end_with_the_wakers_that_a_pool_kept() {
+fn dropping_a_waker_may_end_a_task_that_waits_in_the_same_pool() {
     let (_table, store) = Table::create(&options());
     let (over, is_over) = channel();
-    let pool = store.to_async().pool(1).timeout(PATIENCE);
+    let pool = store.to_async().pool(1).timeout(TIMEOUT);
     let pool_of_thread = pool.clone();
     thread::spawn(move || {
         let pool = pool_of_thread;
-        let held = pool.get().now();
+        let held = pool.get().wait();
         let mut replaced = Box::pin(pool.get());
         assert!(replaced.as_mut().poll(&mut Context::from_waker(&owner(&pool))).is_pending());
         assert_eq!(pool.status().waiting, 2);
@@ -185,13 +185,13 @@ fn tasks_may_end_with_the_wakers_that_a_pool_kept() {
         drop((replaced, held));
     });
     for step in ["replaced", "left"] {
-        assert_eq!(is_over.recv_timeout(PATIENCE / 4), Ok(step), "it is locked twice");
+        assert_eq!(is_over.recv_timeout(TIMEOUT / 4), Ok(step), "the pool is locked twice");
     }
 }
 
-/// The error says how long the call waited; no executor has to have a timer.
+/// The error says how long the call waited; the executor needs no timer.
 #[test]
-fn a_pool_whose_clients_are_all_taken_says_so_in_time() {
+fn waiting_for_a_pooled_client_times_out() {
     let (_table, store) = Table::create(&options());
     let (pool, threads) = (store.to_async().pool(1), store.pool(1));
     let (held, held_too) = (pollster::block_on(pool.get()).unwrap(), threads.get().unwrap());
@@ -203,7 +203,7 @@ fn a_pool_whose_clients_are_all_taken_says_so_in_time() {
         for error in [in_task, in_place] {
             assert_eq!((error.blame(), error.effect()), (Blame::Busy, Effect::None), "{error}");
             let Error::Open(OpenError::PoolTimeout { max: 1, waited_ms, .. }) = error else { panic!("{error}") };
-            assert!((timeout.as_millis()..PATIENCE.as_millis()).contains(&u128::from(waited_ms)), "{waited_ms} ms");
+            assert!((timeout.as_millis()..TIMEOUT.as_millis()).contains(&u128::from(waited_ms)), "{waited_ms} ms");
         }
     }
     drop((held, held_too));
@@ -212,20 +212,19 @@ fn a_pool_whose_clients_are_all_taken_says_so_in_time() {
     assert!(pollster::block_on(patient.get()).is_ok() && threads.get().is_ok());
 }
 
-/// [R-DROP-1] An operation that is dropped midway leaves a client that others may have: what it had acquired is given
-/// back, also if nobody takes the client.
+/// [R-DROP-1] A client whose operation was dropped midway can be lent again, and the locks of the operation are
+/// released even if no task takes the client.
 #[test]
-fn clients_of_dropped_operations_are_lent_again() {
+fn a_client_whose_operation_was_dropped_is_lent_again() {
     let (_served, store) = remote(&options());
-    let pool = store.to_async().pool(1).timeout(PATIENCE);
+    let pool = store.to_async().pool(1).timeout(TIMEOUT);
     let mut other = store.client().unwrap();
     for i in 0..50 {
         let mut held = pollster::block_on(pool.get()).unwrap();
         {
             let (key, value) = (key(1), key(i));
             let mut put = pin!(held.put(&key, &value));
-            // With luck it has a lock by then; it ends itself seldom.
-            // Ends: it is ready by then, or left.
+            // After some polls it may hold a lock; it seldom completes.
             for _ in 0..i % 5 {
                 if poll(put.as_mut()).is_ready() {
                     break;
@@ -234,90 +233,90 @@ fn clients_of_dropped_operations_are_lent_again() {
             }
         }
         drop(held);
-        // Nobody operates with the pool's client.
+        // No task uses the pool's client meanwhile.
         other.put(&key(1), &key(100 + i)).unwrap();
-        assert_eq!(pollster::block_on(pool.get()).unwrap().get(&key(1)).now().as_deref(), Some(&key(100 + i)[..]));
+        assert_eq!(pollster::block_on(pool.get()).unwrap().get(&key(1)).wait().as_deref(), Some(&key(100 + i)[..]));
     }
     assert_eq!((pool.status().size, store.check().unwrap().is_clean()), (1, true));
 }
 
-/// Waits for an operation.
-trait Now<T> {
-    fn now(self) -> T;
+/// Blocks until an operation has succeeded.
+trait Wait<T> {
+    fn wait(self) -> T;
 }
 
-impl<T, F: Future<Output = Result<T, Error>>> Now<T> for F {
-    fn now(self) -> T {
+impl<T, F: Future<Output = Result<T, Error>>> Wait<T> for F {
+    fn wait(self) -> T {
         pollster::block_on(self).unwrap()
     }
 }
 
-/// A client whose holder panics is closed, and does not come back; its place does.
+/// A client whose holder panics is closed and does not return to the pool, which can open another one.
 #[test]
-fn a_panic_in_a_holder_costs_its_client_alone() {
+fn a_panic_closes_only_the_client_of_its_holder() {
     let (_table, store) = Table::create(&options());
-    let (pool, threads) = (store.to_async().pool(1).timeout(PATIENCE), store.pool(1).timeout(PATIENCE));
+    let (pool, threads) = (store.to_async().pool(1).timeout(TIMEOUT), store.pool(1).timeout(TIMEOUT));
     for _ in 0..3 {
         let (pool, threads) = (pool.clone(), threads.clone());
         let panicked = thread::spawn(move || {
-            let (mut held, mut held_too) = (pool.get().now(), threads.get().unwrap());
-            held.put(&key(1), &key(2)).now();
+            let (mut held, mut held_too) = (pool.get().wait(), threads.get().unwrap());
+            held.put(&key(1), &key(2)).wait();
             held_too.put(&key(2), &key(3)).unwrap();
-            panic!("it is meant to");
+            panic!("the test panics on purpose");
         });
         assert!(panicked.join().is_err());
     }
     assert_eq!((pool.status(), threads.status()), (status(1, 0, 0, 0), status(1, 0, 0, 0)));
     assert_eq!(store.stat().unwrap().clients.len(), 0);
-    assert_eq!(pool.get().now().get(&key(2)).now().as_deref(), Some(&key(3)[..]));
+    assert_eq!(pool.get().wait().get(&key(2)).wait().as_deref(), Some(&key(3)[..]));
     assert!(threads.get().unwrap().contains(&key(1)).unwrap());
 }
 
-/// A client that cannot be opened is an error of the one who asked, and takes nobody's place.
+/// If a client cannot be opened, the caller gets the error, and the pool can still open as many as before.
 #[test]
 fn a_client_that_cannot_be_opened_takes_no_place() {
     let (_table, store) = Table::create(&options().max_clients(1));
     let taken = store.client().unwrap();
-    let pool = store.to_async().pool(2).timeout(PATIENCE);
+    let pool = store.to_async().pool(2).timeout(TIMEOUT);
     for _ in 0..3 {
         let error = pollster::block_on(pool.get()).map(drop).unwrap_err();
         assert!(matches!(error, Error::Open(OpenError::TooManyClients { .. })), "{error}");
         assert_eq!(pool.status(), status(2, 0, 0, 0));
     }
     drop(taken);
-    drop(pool.get().now());
+    drop(pool.get().wait());
     assert_eq!(pool.status(), status(2, 1, 1, 0));
 }
 
-/// [R-SESSION-1] A client that lost its session goes on in another one for its next holder, who is told nothing of it.
+/// [R-SESSION-1] A client that lost its session goes on in another one for its next holder, which does not notice.
 #[test]
-fn clients_that_lost_their_node_go_on_for_the_next_holder() {
+fn a_pooled_client_reconnects_for_its_next_holder() {
     let options = options();
     let owner = Store::create_unnamed(&options).unwrap();
     let mut served = owner.serve(&ServeOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
     let addr = served.local_addrs()[0];
     let store = Store::open(Url::tcp("127.0.0.1", addr.port()).unwrap()).unwrap();
-    let pool = store.to_async().pool(2).timeout(PATIENCE);
-    pool.get().now().put(&key(1), &key(1)).now();
+    let pool = store.to_async().pool(2).timeout(TIMEOUT);
+    pool.get().wait().put(&key(1), &key(1)).wait();
     for i in 2..5 {
         drop(served);
         served = owner.serve(&ServeOptions::new(addr)).unwrap();
-        assert!(pool.get().now().try_insert(&key(i), &key(i)).now());
+        assert!(pool.get().wait().try_insert(&key(i), &key(i)).wait());
     }
     assert_eq!((pool.status().size, owner.len_estimate().unwrap().entries), (1, 4));
     drop(served);
 }
 
-/// A pool and what was got from it keep the table open; the last of them closes the clients.
+/// A pool and its clients keep the table open; the last of them closes the clients.
 #[test]
 fn a_pool_outlives_its_store() {
     let (table, store) = Table::create(&options());
     let pool: Pool = store.to_async().pool(3);
     drop(store);
-    let (mut held, other) = (pool.get().now(), pool.get().now());
+    let (mut held, other) = (pool.get().wait(), pool.get().wait());
     assert_ne!(held.slot(), other.slot());
     drop((pool, other));
-    held.put(&key(1), &key(2)).now();
+    held.put(&key(1), &key(2)).wait();
     let store = Store::open(&table.url).unwrap();
     assert_eq!(store.stat().unwrap().clients.len(), 2);
     drop(held);
@@ -329,7 +328,7 @@ fn assert_shared<T: Send + Sync + Clone + std::fmt::Debug>(_: &T) {}
 fn assert_send<T: Send>(_: &T) {}
 
 #[test]
-fn pools_are_shared_and_their_futures_move() {
+fn pools_are_sync_and_their_futures_are_send() {
     let (_table, store) = Table::create(&options());
     let (pool, threads) = (store.to_async().pool(0), store.pool(0));
     assert_shared(&pool);
@@ -337,16 +336,16 @@ fn pools_are_shared_and_their_futures_move() {
     assert_send(&pool.get());
     assert_send(&threads.get().unwrap());
     assert_eq!(pool.status().max, 1);
-    let (held, said) = (pool.get().now(), format!("{pool:?}"));
+    let (held, said) = (pool.get().wait(), format!("{pool:?}"));
     assert!(said.contains(&store.url().to_string()) && said.contains("idle: 0"), "{said}");
     assert_eq!(format!("{held:?}"), format!("PooledClient {{ slot: {} }}", held.slot()));
 }
 
-/// Any executor: those of smol and of one future, both at once on one pool.
+/// A pool works with the executor of smol and with one of a single future, both at the same time.
 #[test]
-fn pools_need_no_executor_of_their_own() {
+fn pools_work_with_any_executor() {
     let (_table, store) = Table::create(&options());
-    let pool = store.to_async().pool(2).timeout(PATIENCE);
+    let pool = store.to_async().pool(2).timeout(TIMEOUT);
     let work = |first: u32| {
         let pool = pool.clone();
         async move {

@@ -1,8 +1,8 @@
-//! Real processes on one table: eight of them, mixed operations over a thousand hot keys.
+//! Eight real processes on one table, with mixed operations on a thousand hot keys.
 //!
-//! Each value says for which key it was written, by whom, and as that writer's how-many-eth. So every reader can tell
-//! that what it reads was written for that key, that no writer's count ever goes back, and that a key that is never
-//! removed is never missed. The test program starts itself again as the workers, told by an environment variable.
+//! Each value contains its key, its writer, and the writer's count. So every reader can check that a value was written
+//! for its key, that no writer's count ever goes back, and that a key that is never removed is never missed. The test
+//! program starts itself as the workers, which get their arguments in environment variables.
 
 use std::collections::HashMap;
 use std::process::{Child, Command, Stdio};
@@ -19,55 +19,60 @@ use crate::common::Table;
 const PROCESSES: u64 = 8;
 const HOT_KEYS: u64 = 1_000;
 const WORKER: &str = "GUIRA_TEST_WORKER";
-const DESERTER: &str = "GUIRA_TEST_DESERTER";
+const EXITS_WITHOUT_CLOSING: &str = "GUIRA_TEST_EXITS_WITHOUT_CLOSING";
 
 fn key(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
 }
 
-/// Key, writer and count, then a filling that depends on all three.
+/// Returns a value: key, writer and count, then bytes that depend on all three.
 fn value(number: u64, writer: u64, count: u64, bytes: usize) -> Vec<u8> {
     let mut value = [number, writer, count].map(u64::to_le_bytes).concat();
     value.extend((24..bytes).map(|i| (number * 3 + writer * 5 + count * 7 + i as u64) as u8));
     value
 }
 
+/// Returns the writer and the count of a value, which must be whole.
 fn parse(number: u64, found: &[u8]) -> (u64, u64) {
     let word = |i: usize| u64::from_le_bytes(found[8 * i..8 * i + 8].try_into().expect("24 bytes at least"));
     let (writer, count) = (word(1), word(2));
     assert_eq!(word(0), number, "a value of another key");
-    assert!(found == value(number, writer, count, found.len()), "a mixed value of key {number}");
+    assert!(found == value(number, writer, count, found.len()), "a torn value of key {number}");
     (writer, count)
 }
 
-/// Keys whose number is even are never removed once they were there.
-fn stays(number: u64) -> bool {
+/// Whether the key is never removed, as keys with an even number.
+fn is_permanent(number: u64) -> bool {
     number.is_multiple_of(2)
 }
 
-/// A client's process that ends without closing it, when this program was started as one; nothing otherwise.
+/// Runs as a process that ends without closing its client, if the environment asks for it; does nothing otherwise.
 #[test]
-fn deserter() {
-    let Ok(told) = std::env::var(DESERTER) else { return };
-    let client = Store::open(told).unwrap().client().unwrap();
+fn exits_without_closing() {
+    let Ok(arguments) = std::env::var(EXITS_WITHOUT_CLOSING) else { return };
+    let client = Store::open(arguments).unwrap().client().unwrap();
     println!("slot {}", client.slot());
     std::process::exit(0);
 }
 
-/// [R-SLOT-1] [R-RECOVER-1] What a dead client holds is told by `stat` and `check`, and given back by whoever needs it.
+/// [R-SLOT-1] [R-RECOVER-1] `stat` and `check` report dead clients and the locks they hold, and a client that needs
+/// these locks recovers them.
 #[test]
-fn dead_clients_are_told_from_living_ones() {
+fn dead_clients_are_distinguished_from_living_ones() {
     let (table, store) = Table::create(&CreateOptions::new(1_000).format("fixed:8:8".parse().unwrap()));
     let url = &table.url;
-    let arguments = ["--exact", "processes::deserter", "--nocapture"];
-    let child = Command::new(std::env::current_exe().unwrap()).args(arguments).env(DESERTER, url.to_string()).output();
+    let arguments = ["--exact", "processes::exits_without_closing", "--nocapture"];
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(arguments)
+        .env(EXITS_WITHOUT_CLOSING, url.to_string())
+        .output();
     assert!(child.unwrap().status.success());
     let mut living = store.client().unwrap();
     let stat = store.stat().unwrap();
     let dead: Vec<_> = stat.clients.iter().filter(|client| client.state == ClientState::Dead).collect();
     assert_eq!((stat.clients.len(), dead.len()), (2, 1), "{stat:?}");
-    assert!(store.check().unwrap().is_clean(), "a dead client that holds nothing harms nobody");
-    // As if it had died under the lock of this key's first row.
+    assert!(store.check().unwrap().is_clean(), "a dead client that holds nothing is no problem");
+    // As if it had died with the lock of this key's first row.
     let table = store.table();
     let row = table.placement().rows(table.placement().digest(&[1; 8])).first;
     let mask = table.locks().mask(table.locks().lock_of(row));
@@ -77,11 +82,11 @@ fn dead_clients_are_told_from_living_ones() {
     let submitted = region.lane().submit(&mut [Verb::FetchAdd { addr, add, found: &mut found }]);
     assert!(matches!(submitted, Submitted::Done(Ok(()))));
     let report = store.check().unwrap();
-    assert!(report.is_clean(), "whoever needs it recovers it: {report:?}");
+    assert!(report.is_clean(), "a client that needs the lock recovers it: {report:?}");
     assert_eq!((report.dead_clients, report.under_way_total, report.under_way.len()), (1, 1, 1), "{report:?}");
     assert_eq!((report.under_way[0].kind, report.under_way[0].cause), (ProblemKind::StuckLock, Cause::DeadClient));
     assert_eq!(living.get(&[1; 8]).unwrap(), None, "reads go on");
-    // Who waits for nobody asks all the same.
+    // A client that waits for no other one probes it all the same.
     let hasty = OpenOptions::default().deadline(Duration::ZERO);
     let mut hasty = Store::open_with(url, &hasty).unwrap().client().unwrap();
     hasty.put(&[1; 8], &[2; 8]).unwrap();
@@ -112,7 +117,7 @@ impl Worker {
             5 | 6 => self.client.put(&key, &next).map(|_| true),
             7 => self.client.update(&key, &next),
             8 => self.client.try_insert(&key, &next),
-            _ if stays(number) => self.client.put(&key, &next).map(|_| true),
+            _ if is_permanent(number) => self.client.put(&key, &next).map(|_| true),
             _ => self.client.remove(&key).map(|_| false),
         };
         if wrote.expect("the operation succeeds") {
@@ -122,7 +127,7 @@ impl Worker {
 
     fn read(&mut self, number: u64) {
         let found = self.client.get_into(&key(number), &mut self.buffer).expect("the operation succeeds");
-        assert!(found || !stays(number), "key {number} exists and was missed");
+        assert!(found || !is_permanent(number), "key {number} exists and was missed");
         if found {
             let (writer, count) = parse(number, &self.buffer);
             let last = self.seen.entry((number, writer)).or_insert(0);
@@ -132,11 +137,11 @@ impl Worker {
     }
 }
 
-/// A worker's life, when this program was started as one; nothing otherwise.
+/// Runs as a worker if the environment asks for it; does nothing otherwise.
 #[test]
 fn worker() {
-    let Ok(told) = std::env::var(WORKER) else { return };
-    let parts: Vec<&str> = told.split(',').collect();
+    let Ok(arguments) = std::env::var(WORKER) else { return };
+    let parts: Vec<&str> = arguments.split(',').collect();
     let number = |i: usize| parts[i].parse::<u64>().unwrap();
     let url: Url = parts[0].parse().unwrap();
     let (id, seed, longest_value, milliseconds) = (number(1), number(2), number(3), number(4));
@@ -153,13 +158,13 @@ fn worker() {
 }
 
 fn start(url: &Url, id: u64, seed: u64, longest_value: u64, milliseconds: u64) -> Child {
-    let told = format!("{url},{id},{seed},{longest_value},{milliseconds}");
-    Command::new(std::env::current_exe().expect("the table works"))
+    let arguments = format!("{url},{id},{seed},{longest_value},{milliseconds}");
+    Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "processes::worker", "--nocapture"])
-        .env(WORKER, told)
+        .env(WORKER, arguments)
         .stdout(Stdio::null())
         .spawn()
-        .expect("the table works")
+        .expect("a process")
 }
 
 fn run(preset: Preset, format: &str, longest_value: u64) {
@@ -167,48 +172,48 @@ fn run(preset: Preset, format: &str, longest_value: u64) {
     println!("seed {seed}, {preset}, {format}, values to {longest_value} bytes");
     let capacity = HOT_KEYS + if preset == Preset::Tiny { 200 } else { 0 };
     let options = CreateOptions::new(capacity)
-        .format(format.parse().expect("the table works"))
+        .format(format.parse().expect("a valid format"))
         .preset(preset)
         .extent_bytes(64 << 20);
     let (table, store) = Table::create(&options);
-    let mut client = store.client().expect("the table works");
-    for number in (0..HOT_KEYS).filter(|number| stays(*number)) {
-        client.put(&key(number), &value(number, 99, 1, 24)).expect("the table works");
+    let mut client = store.client().expect("a free slot");
+    for number in (0..HOT_KEYS).filter(|number| is_permanent(*number)) {
+        client.put(&key(number), &value(number, 99, 1, 24)).expect("room for a value");
     }
     let children: Vec<Child> = (0..PROCESSES).map(|id| start(&table.url, id, seed, longest_value, 4_000)).collect();
-    // While they work: no false alarm.
-    let report = store.check().expect("the table works");
+    // A check while they work reports no problem.
+    let report = store.check().expect("the table can be read");
     assert!(report.is_clean(), "while others work: {:?}", report.problems);
     for mut child in children {
-        assert!(child.wait().expect("the table works").success(), "a worker failed: see its message above");
+        assert!(child.wait().expect("a process").success(), "a worker failed: see its message above");
     }
     drop(client);
-    let report = store.check().expect("the table works");
+    let report = store.check().expect("the table can be read");
     assert!(report.is_clean(), "{:?}", report.problems);
-    let stat = store.stat().expect("the table works");
-    assert_eq!((stat.clients.len(), stat.table.chunks.owned), (0, 0), "everything was given back");
+    let stat = store.stat().expect("the table can be read");
+    assert_eq!((stat.clients.len(), stat.table.chunks.owned), (0, 0), "all slots and chunks are released");
     let mut reader = store.reader();
     for number in 0..HOT_KEYS {
-        match reader.get(&key(number)).expect("the table works") {
+        match reader.get(&key(number)).expect("the table can be read") {
             Some(found) => drop(parse(number, &found)),
-            None => assert!(!stays(number)),
+            None => assert!(!is_permanent(number)),
         }
     }
 }
 
-/// [R-LOCK-1] [R-LOCK-7] [R-READ-3] Values of one row.
+/// [R-LOCK-1] [R-LOCK-7] [R-READ-3] Values are stored in rows.
 #[test]
 fn hot_keys_in_default_tables() {
     run(Preset::Hardened, "bytes:64", 56);
 }
 
-/// [R-LOCK-5] Few locks, few entries: everything is contended, every insert moves others.
+/// [R-LOCK-5] With few locks and few entries everything is contended, and every insert moves entries.
 #[test]
 fn hot_keys_in_tiny_tables() {
     run(Preset::Tiny, "bytes:64", 56);
 }
 
-/// [R-READ-6] [R-EXTENT-4] Values inline and in extents, which are reused all the time.
+/// [R-READ-6] [R-EXTENT-4] Values are stored in rows and in extents, which are reused all the time.
 #[test]
 fn hot_keys_with_extents() {
     run(Preset::Hardened, "bytes:64", 3_000);

@@ -1,10 +1,11 @@
-//! Real processes that are killed while they write, and those that go on.
+//! Recovery of real processes that are killed while they write.
 //!
-//! Writers put and remove keys of their own, in rows they share with others; they tell their changes, some at a time,
-//! before they begin them and after all were acknowledged. They are killed at any moment. Whatever was acknowledged is
-//! in the table afterwards, of the changes under way those up to one took effect and no other, and nobody who goes on
-//! ever waits in vain: the dead are recovered by those who meet their locks, and by those who open a client when no
-//! slot is free. The test program starts itself again as the writers, told by an environment variable.
+//! Writers put and remove keys of their own, in rows that they share with others. They report their changes in groups,
+//! before they begin a group and after all of it was acknowledged. They are killed at any moment. Afterwards all
+//! acknowledged changes are in the table, the changes under way took effect up to one of them and no further, and no
+//! living client ever waits in vain: dead clients are recovered by clients that find their locks taken, and by those
+//! that open when no slot is free. The test program starts itself as the writers, which get their arguments in
+//! environment variables.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
 
@@ -22,19 +23,20 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::common::Table;
 
 const WRITER: &str = "GUIRA_TEST_WRITER";
-/// Keys of each writer: its rows are everybody's.
+/// Keys of each writer, in rows that all writers share.
 const KEYS: u64 = 40;
-const HOARDER: &str = "GUIRA_TEST_HOARDER";
-/// Bytes of a hoarder's values.
-const HOARDED_BYTES: usize = 3_000;
-/// Writers killed, at least and, if the heir finds none of them, at most.
+const FILLER: &str = "GUIRA_TEST_FILLER";
+/// Bytes of the values with which a client fills the space.
+const FILLER_VALUE_BYTES: usize = 3_000;
+/// Fewest writers that are killed.
 const LEAST_KILLS: u64 = 100;
+/// Most writers that are killed until the survivor has recovered two of them.
 const MOST_KILLS: u64 = 3_000;
-/// Writers at a time.
+/// Writers at the same time.
 const WRITERS: u64 = 3;
 const SEED: u64 = 17;
 
-/// Few rows, few slots, so that everything is shared and slots run out.
+/// Creates a table with few rows and few slots, so that everything is shared and slots run out.
 fn create(format: &str) -> (Table, Store) {
     let options = CreateOptions::new(WRITERS * KEYS)
         .format(format.parse().unwrap())
@@ -47,7 +49,7 @@ fn key(writer: u64, number: u64) -> [u8; 8] {
     (writer << 32 | number).to_le_bytes()
 }
 
-/// The `count`th value of a key: the count, then what fits it.
+/// Returns the `count`th value of a key: the count, then bytes that depend on it.
 fn value(count: u64, bytes: usize) -> Vec<u8> {
     let mut value = count.to_le_bytes().to_vec();
     value.extend((8..bytes).map(|i| (count * 7 + i as u64) as u8));
@@ -67,11 +69,11 @@ impl Change {
     }
 }
 
-/// A writer's life, when this program was started as one; nothing otherwise.
+/// Runs as a writer if the environment asks for it; does nothing otherwise.
 #[test]
 fn writer() {
-    let Ok(told) = std::env::var(WRITER) else { return };
-    let parts: Vec<&str> = told.split(',').collect();
+    let Ok(arguments) = std::env::var(WRITER) else { return };
+    let parts: Vec<&str> = arguments.split(',').collect();
     let number = |i: usize| parts[i].parse::<u64>().unwrap();
     let (id, seed, longest) = (number(1), number(2), number(3));
     let mut client = Store::open(parts[0]).unwrap().client().unwrap();
@@ -81,12 +83,12 @@ fn writer() {
             count += 1;
             Change { number: rng.below(KEYS), count }
         });
-        let mut tell = |what: u64| {
+        let mut report = |kind: u64| {
             let numbers = changes.iter().flat_map(|change| [change.number, change.count]);
-            let told: Vec<u8> = std::iter::once(what).chain(numbers).flat_map(u64::to_le_bytes).collect();
-            out.write_all(&told).and_then(|()| out.flush()).unwrap();
+            let bytes: Vec<u8> = std::iter::once(kind).chain(numbers).flat_map(u64::to_le_bytes).collect();
+            out.write_all(&bytes).and_then(|()| out.flush()).unwrap();
         };
-        tell(BEGINS);
+        report(BEGINS);
         for change in changes {
             if change.removes() {
                 client.remove(&key(id, change.number)).unwrap();
@@ -95,19 +97,19 @@ fn writer() {
                 client.put(&key(id, change.number), &value(change.count, bytes)).unwrap();
             }
         }
-        tell(ACKNOWLEDGED);
+        report(ACKNOWLEDGED);
     }
 }
 
-/// Changes that are told together: telling takes as long as a few of them.
+/// Changes that are reported together, because a report takes as long as a few of them.
 const GROUP: usize = 32;
 const BEGINS: u64 = u64::MAX - 1;
 const ACKNOWLEDGED: u64 = u64::MAX - 2;
 
-/// A writer, and what it tells.
+/// A writer process, and the thread that reads its reports.
 struct Writer {
     child: Child,
-    told: JoinHandle<Vec<u8>>,
+    reports: JoinHandle<Vec<u8>>,
 }
 
 impl Writer {
@@ -120,37 +122,37 @@ impl Writer {
             .unwrap();
         let mut out = child.stdout.take().unwrap();
         let read = move || {
-            let mut told = Vec::new();
-            out.read_to_end(&mut told).unwrap();
-            told
+            let mut reports = Vec::new();
+            out.read_to_end(&mut reports).unwrap();
+            reports
         };
-        Writer { child, told: std::thread::spawn(read) }
+        Writer { child, reports: std::thread::spawn(read) }
     }
 
-    /// Kills it; the changes it told, and how many of them were acknowledged.
+    /// Kills the writer. Returns the changes it reported, and how many of them were acknowledged.
     fn kill(mut self) -> (Vec<Change>, usize) {
         self.child.kill().unwrap();
         let status = self.child.wait().unwrap();
-        let told = self.told.join().unwrap();
+        let reports = self.reports.join().unwrap();
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "it failed by itself: {status:?}");
-        // What the test harness prints comes first.
+        // The output of the test harness comes first.
         let begin = BEGINS.to_le_bytes();
-        let first = told.windows(8).position(|window| window == begin).unwrap_or(told.len());
+        let first = reports.windows(8).position(|window| window == begin).unwrap_or(reports.len());
         let (mut changes, mut acknowledged) = (Vec::new(), 0);
-        for told in told[first..].chunks_exact(8 + 16 * GROUP) {
+        for report in reports[first..].chunks_exact(8 + 16 * GROUP) {
             let words: Vec<u64> =
-                told.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+                report.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
             match words[0] {
                 BEGINS => changes.extend(words[1..].chunks(2).map(|it| Change { number: it[0], count: it[1] })),
                 ACKNOWLEDGED => acknowledged = changes.len(),
-                other => panic!("it tells {other:#x}"),
+                other => panic!("an unknown report: {other:#x}"),
             }
         }
         (changes, acknowledged)
     }
 }
 
-/// Each key's last count.
+/// The last count of each key.
 type Known = HashMap<u64, u64>;
 
 fn apply(known: &mut Known, change: Change) {
@@ -161,34 +163,34 @@ fn apply(known: &mut Known, change: Change) {
     }
 }
 
-/// Checks that the table has what was acknowledged of writer `id`, and of what was not the changes up to one; brings
-/// `known` up to date. True if it died between two or in one.
-fn check_told(store: &Store, id: u64, known: &mut Known, (changes, acknowledged): (Vec<Change>, usize)) -> bool {
+/// Checks that the table has all acknowledged changes of writer `id`, and of the others those up to one of them. Brings
+/// `known` up to date. Returns whether the writer died while changes were under way.
+fn check_reported(store: &Store, id: u64, known: &mut Known, (changes, acknowledged): (Vec<Change>, usize)) -> bool {
     let mut reader = store.reader();
     let mut found = Known::new();
     for number in 0..KEYS {
         if let Some(bytes) = reader.get(&key(id, number)).unwrap() {
             let count = u64::from_le_bytes(bytes[..8].try_into().unwrap());
-            assert_eq!(bytes, value(count, bytes.len()), "a mixed value");
+            assert_eq!(bytes, value(count, bytes.len()), "a torn value");
             found.insert(number, count);
         }
     }
     changes[..acknowledged].iter().for_each(|change| apply(known, *change));
     let mut under_way = changes[acknowledged..].iter();
     while *known != found {
-        let next = under_way.next().unwrap_or_else(|| panic!("writer {id}: {found:?}, told {known:?} in the end"));
+        let next = under_way.next().unwrap_or_else(|| panic!("writer {id}: found {found:?}, reported {known:?}"));
         apply(known, *next);
     }
     changes.len() > acknowledged
 }
 
-/// Kills writers, one after the other, while the others go on.
+/// Kills writers one after the other while the others go on.
 fn kill_writers(name: &str, format: &str, longest: u64) {
     println!("{name}: seed {SEED}, {format}, values to {longest} bytes, {WRITERS} writers");
     let (table, store) = create(format);
     let mut rng = SplitMix64(SEED);
     let mut known: Vec<Known> = vec![Known::new(); WRITERS as usize];
-    let mut heir = store.client().unwrap();
+    let mut survivor = store.client().unwrap();
     let mut seed = 0;
     let mut start = |id: u64| {
         seed += 1;
@@ -196,27 +198,27 @@ fn kill_writers(name: &str, format: &str, longest: u64) {
     };
     let mut writers: Vec<Option<Writer>> = (0..WRITERS).map(|id| Some(start(id))).collect();
     let (mut under_way, mut kills) = (0, 0);
-    // The living are usually faster than the heir.
-    while kills < MOST_KILLS && (kills < LEAST_KILLS || heir.counters().recoveries < 2) {
+    // Another writer is usually faster than the survivor to recover a dead one.
+    while kills < MOST_KILLS && (kills < LEAST_KILLS || survivor.counters().recoveries < 2) {
         kills += 1;
         std::thread::sleep(Duration::from_micros(10_000 + rng.below(20_000)));
         let id = rng.below(WRITERS);
-        let told = writers[id as usize].take().unwrap().kill();
-        // Its locks guard all rows that are of interest.
-        (0..KEYS).for_each(|number| assert!(!heir.remove(&key(99, number)).unwrap()));
-        under_way += u64::from(check_told(&store, id, &mut known[id as usize], told));
+        let reported = writers[id as usize].take().unwrap().kill();
+        // The locks of these keys guard all rows of the writers.
+        (0..KEYS).for_each(|number| assert!(!survivor.remove(&key(99, number)).unwrap()));
+        under_way += u64::from(check_reported(&store, id, &mut known[id as usize], reported));
         writers[id as usize] = Some(start(id));
     }
     for (id, writer) in (0..).zip(writers.iter_mut()) {
-        let told = writer.take().unwrap().kill();
-        (0..KEYS).for_each(|number| assert!(!heir.remove(&key(99, number)).unwrap()));
-        check_told(&store, id, &mut known[id as usize], told);
+        let reported = writer.take().unwrap().kill();
+        (0..KEYS).for_each(|number| assert!(!survivor.remove(&key(99, number)).unwrap()));
+        check_reported(&store, id, &mut known[id as usize], reported);
     }
-    let counters = heir.counters();
-    println!("{name}: {under_way} deaths of {kills} among changes; one heir: {counters:?}");
-    assert!(under_way > kills / 4 && counters.recoveries > 0, "the dead leave something");
-    drop(heir);
-    // As many clients as there are slots: the last of the dead are recovered.
+    let counters = survivor.counters();
+    println!("{name}: {under_way} of {kills} deaths with changes under way; the survivor: {counters:?}");
+    assert!(under_way > kills / 4 && counters.recoveries > 0, "dead clients leave something to recover");
+    drop(survivor);
+    // Opening as many clients as there are slots recovers the last dead ones.
     let slots = store.stat().unwrap().max_clients;
     let all: Vec<_> = (0..slots).map(|_| store.client().unwrap()).collect();
     let report = store.check().unwrap();
@@ -226,20 +228,20 @@ fn kill_writers(name: &str, format: &str, longest: u64) {
     assert!(store.stat().unwrap().clients.is_empty());
 }
 
-/// [R-RECOVER-1] [R-RECOVER-2] [R-RECOVER-3] Nothing that was acknowledged is lost, and no lock stays held.
+/// [R-RECOVER-1] [R-RECOVER-2] [R-RECOVER-3] No acknowledged change is lost, and no lock stays held.
 #[test]
 fn killed_writers_of_rows_lose_nothing() {
     kill_writers("rows", "fixed:8:8", 8);
 }
 
-/// [R-RECOVER-2] [R-RECOVER-3] [R-EXTENT-2] The same with values in extents, whose chunks others take over.
+/// [R-RECOVER-2] [R-RECOVER-3] [R-EXTENT-2] The same holds for values in extents, whose chunks other clients adopt.
 #[test]
 fn killed_writers_of_extents_lose_nothing() {
     kill_writers("extents", "bytes:24", 600);
 }
 
-/// [R-RECOVER-1] Writers that are stopped at any moment are alive: who meets their locks gets `Busy` with their slot,
-/// nobody takes their slots, and they go on as if nothing had happened.
+/// [R-RECOVER-1] Writers that are stopped at any moment are alive: a client that finds their locks taken gets `Busy`
+/// with their slot, no client takes their slots, and they go on unharmed.
 #[test]
 fn stopped_writers_are_alive() {
     let (table, store) = create("fixed:8:8");
@@ -269,47 +271,47 @@ fn stopped_writers_are_alive() {
         std::thread::sleep(Duration::from_micros(rng.below(3_000)));
     }
     println!("{busy} waits for a stopped writer");
-    assert_eq!(other.counters().recoveries, 0, "[R-RECOVER-1] nobody is dead");
-    // Recovers the killed, and waits for the others as long as they may be kept from running.
+    assert_eq!(other.counters().recoveries, 0, "[R-RECOVER-1] no client is dead");
+    // This client recovers the killed writers, and waits for the others as long as they may be kept from running.
     let mut patient = store.client().unwrap();
     for (id, writer) in (0..).zip(writers) {
-        let told = writer.kill();
+        let reported = writer.kill();
         for number in 0..KEYS {
             patient.put(&key(99, number), &[0; 8]).unwrap();
         }
-        check_told(&store, id, &mut Known::new(), told);
+        check_reported(&store, id, &mut Known::new(), reported);
     }
 }
 
-/// A client that fills all space with values, and dies, when this program was started as one; nothing otherwise.
+/// Runs as a client that fills all space with values and dies, if the environment asks for it; does nothing otherwise.
 #[test]
-fn hoarder() {
-    let Ok(told) = std::env::var(HOARDER) else { return };
-    let mut client = Store::open(told).unwrap().client().unwrap();
-    let full = (0..).find_map(|number| client.put(&key(0, number), &[7; HOARDED_BYTES]).err()).unwrap();
+fn filler() {
+    let Ok(url) = std::env::var(FILLER) else { return };
+    let mut client = Store::open(url).unwrap().client().unwrap();
+    let full = (0..).find_map(|number| client.put(&key(0, number), &[7; FILLER_VALUE_BYTES]).err()).unwrap();
     assert_eq!(full.blame(), Blame::Full, "{full}");
     std::process::exit(0);
 }
 
-/// Runs a hoarder.
-fn hoard(url: &Url) {
-    let arguments = ["--exact", "recovery::hoarder", "--nocapture"];
-    let status = Command::new(std::env::current_exe().unwrap()).args(arguments).env(HOARDER, url.to_string()).status();
+/// Fills all space by a client that dies.
+fn run_filler(url: &Url) {
+    let arguments = ["--exact", "recovery::filler", "--nocapture"];
+    let status = Command::new(std::env::current_exe().unwrap()).args(arguments).env(FILLER, url.to_string()).status();
     assert!(status.unwrap().success());
 }
 
-/// [R-DESTROY-1] [R-DESTROY-2] Whoever meets a dead client in a destroyed table is told that it was destroyed: on
-/// request, by its slot, or for want of the space that it had.
+/// [R-DESTROY-1] [R-DESTROY-2] A recovery in a destroyed table reports that the table was destroyed: on request, by
+/// slot, or by a client that needs the dead client's space.
 #[test]
-fn the_dead_of_a_destroyed_table_are_not_recovered() {
+fn dead_clients_of_a_destroyed_table_are_not_recovered() {
     let options = CreateOptions::new(4_000).format("bytes:24".parse().unwrap()).extent_bytes(4 << 20);
     let (table, store) = Table::create(&options);
     let mut client = store.client().unwrap();
-    hoard(&table.url);
+    run_filler(&table.url);
     let dead = store.stat().unwrap().clients.into_iter().find(|client| client.state == ClientState::Dead).unwrap();
     Store::destroy(&table.url).unwrap();
     let errors = [
-        client.put(&key(1, 0), &[8; HOARDED_BYTES]).map(drop).unwrap_err(),
+        client.put(&key(1, 0), &[8; FILLER_VALUE_BYTES]).map(drop).unwrap_err(),
         store.recover(&mut |_, _| ()).map(drop).unwrap_err(),
     ];
     for error in errors {
@@ -325,20 +327,20 @@ fn the_dead_of_a_destroyed_table_are_not_recovered() {
     assert!(killed.failed.unwrap().contains("destroyed"));
 }
 
-/// [R-RECOVER-3] [R-EXTENT-2] What was freed in a dead client's chunks is there for whoever needs space.
+/// [R-RECOVER-3] [R-EXTENT-2] Space that is freed in a dead client's chunks is available to all clients.
 #[test]
-fn the_dead_hoard_no_space() {
+fn space_freed_in_chunks_of_a_dead_client_is_reused() {
     let options = CreateOptions::new(4_000).format("bytes:24".parse().unwrap()).extent_bytes(4 << 20);
     let (table, store) = Table::create(&options);
     let mut client = store.client().unwrap();
-    hoard(&table.url);
-    let full = client.put(&key(1, 0), &[8; HOARDED_BYTES]).unwrap_err();
-    assert_eq!(full.blame(), Blame::Full, "all that the dead client had is in use: {full}");
+    run_filler(&table.url);
+    let full = client.put(&key(1, 0), &[8; FILLER_VALUE_BYTES]).unwrap_err();
+    assert_eq!(full.blame(), Blame::Full, "all of the dead client's space is in use: {full}");
     assert_eq!(client.counters().recoveries, 1);
-    let hoarded = (0..).take_while(|number| client.remove(&key(0, *number)).unwrap()).count() as u64;
-    assert!(hoarded > 1_000);
-    for number in 0..hoarded {
-        client.put(&key(1, number), &[8; HOARDED_BYTES]).unwrap();
+    let removed = (0..).take_while(|number| client.remove(&key(0, *number)).unwrap()).count() as u64;
+    assert!(removed > 1_000);
+    for number in 0..removed {
+        client.put(&key(1, number), &[8; FILLER_VALUE_BYTES]).unwrap();
     }
     assert!(store.check().unwrap().is_clean());
 }

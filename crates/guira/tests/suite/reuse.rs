@@ -1,9 +1,10 @@
-//! Memory that is reused: tables under endless updates of values from 100 B to 1 MiB do not grow once they are warm.
+//! Reuse of memory: tables under endless updates of values from 100 B to 1 MiB do not grow after a warm-up.
 //!
-//! Every client updates every key, so most extents are freed by another client than the one that owns their chunk, and
-//! sizes are drawn log-uniform, so every size class is visited all the time. What must hold, for clients of one
-//! process, for clients that come and go, and for four processes: no `Full`, chunks in use never exceed a stated bound
-//! and do not creep, values are whole, and the table is in order at the end. `GUIRA_LONG=1` runs ten times as long.
+//! Every client updates every key, so most extents are freed by another client than the one that owns their chunk.
+//! Sizes are drawn log-uniformly, so every size class is used all the time. For clients of one process, for clients
+//! that open and close, and for four processes: no operation reports `Full`, chunks in use never exceed a stated bound
+//! and do not creep up, values are whole, and the table is sound at the end. With `GUIRA_LONG=1` the tests run ten
+//! times as long.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -19,23 +20,25 @@ const CLIENTS: u64 = 4;
 const KEYS: u64 = 400;
 const SMALLEST_BYTES: f64 = 100.0;
 const LARGEST_BYTES: f64 = (1 << 20) as f64;
-/// 256 chunks of 1 MiB.
+/// Bytes for extents: 256 chunks of 1 MiB.
 const EXTENT_BYTES: u64 = 256 << 20;
 /// Updates of one round; the first round is the warm-up.
 const ROUND: u64 = 2_000;
 const ROUNDS: u64 = 8;
 /// Empty chunks that a client keeps: docs/space.md.
 const RESERVE_CHUNKS: u64 = 8;
-/// What chance adds to the maximum of some rounds: 1/16 of the chunks. Without reuse each round adds more.
+/// Chunks by which the maxima of the earlier and later rounds may differ by chance: 1/16 of all. Without reuse each
+/// round adds more.
 const CREEP_CHUNKS: u64 = 16;
 
-/// Log-uniform from the smallest to the largest size: every octave is as likely as any other.
+/// Draws a size log-uniformly from the smallest to the largest: every octave is equally likely.
 fn drawn_bytes(rng: &mut SplitMix64) -> usize {
     let unit = rng.unit_f64();
     (SMALLEST_BYTES * (LARGEST_BYTES / SMALLEST_BYTES).powf(unit)) as usize
 }
 
-fn times() -> u64 {
+/// Returns the factor of the number of rounds.
+fn scale() -> u64 {
     if std::env::var("GUIRA_LONG").is_ok_and(|long| long == "1") { 10 } else { 1 }
 }
 
@@ -43,7 +46,7 @@ fn key(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
 }
 
-/// The key's number and a count, then words that depend on both and on their place.
+/// Returns a value: the key's number and a count, then words that depend on both and on their position.
 fn value(number: u64, count: u64, bytes: usize) -> Vec<u8> {
     let mut value = Vec::with_capacity(bytes + 8);
     value.extend([number, count].map(u64::to_le_bytes).concat());
@@ -57,7 +60,7 @@ fn value(number: u64, count: u64, bytes: usize) -> Vec<u8> {
 fn verify(number: u64, found: &[u8]) {
     let word = |i: usize| u64::from_le_bytes(found[8 * i..8 * i + 8].try_into().expect("16 bytes at least"));
     assert_eq!(word(0), number, "a value of another key");
-    assert!(found == value(number, word(1), found.len()), "a mixed value of key {number}");
+    assert!(found == value(number, word(1), found.len()), "a torn value of key {number}");
 }
 
 fn create(keys: u64, extent_bytes: u64) -> (Table, Store) {
@@ -68,19 +71,19 @@ fn open_clients(store: &Store) -> Vec<guira::Client> {
     (0..CLIENTS).map(|_| store.client().expect("a free slot")).collect()
 }
 
-/// The most that was seen in a round.
+/// The largest numbers that were seen in a round.
 #[derive(Clone, Copy, Debug, Default)]
-struct Most {
+struct Peak {
     /// Chunks in use.
     chunks: u64,
-    /// Bytes of the places of extents that entries refer to.
+    /// Bytes of the slots of extents that entries refer to.
     place_bytes: u64,
-    /// Size classes in use at once.
+    /// Size classes in use at the same time.
     classes: u64,
 }
 
-impl Most {
-    fn see(&mut self, store: &Store) {
+impl Peak {
+    fn sample(&mut self, store: &Store) {
         let table = store.stat().expect("the table can be read").table;
         self.chunks = self.chunks.max(table.chunks.in_use());
         self.place_bytes = self.place_bytes.max(table.space.place_bytes);
@@ -88,7 +91,7 @@ impl Most {
     }
 }
 
-/// Updates a key drawn from `rng`, and reads another.
+/// Updates a key drawn from `rng`, and in every fourth call reads another.
 fn step(client: &mut guira::Client, rng: &mut SplitMix64, count: u64) {
     let (number, bytes) = (rng.below(KEYS), drawn_bytes(rng));
     client.put(&key(number), &value(number, count, bytes)).expect("there is room");
@@ -100,17 +103,17 @@ fn step(client: &mut guira::Client, rng: &mut SplitMix64, count: u64) {
     }
 }
 
-/// After the warm-up, the first round, chunks in use stay under the bound that docs/space.md gives, and the later half
-/// of the rounds uses hardly more than the earlier one.
-fn assert_steady(name: &str, rounds: &[Most], store: &Store) {
+/// Checks that chunks in use stay under the bound that docs/space.md gives, and that after the first round, the
+/// warm-up, the later half of the rounds uses hardly more than the earlier one.
+fn assert_steady(name: &str, rounds: &[Peak], store: &Store) {
     let chunk_bytes = store.table().config().chunk_bytes;
-    println!("{name}: chunks in use, at most: {:?}", rounds.iter().map(|most| most.chunks).collect::<Vec<_>>());
-    for most in rounds {
-        let bound = CLIENTS * (most.classes + RESERVE_CHUNKS) + (most.place_bytes * 4 / 3).div_ceil(chunk_bytes);
-        assert!(most.chunks <= bound, "{name}: {most:?}, the bound is {bound}");
+    println!("{name}: most chunks in use: {:?}", rounds.iter().map(|peak| peak.chunks).collect::<Vec<_>>());
+    for peak in rounds {
+        let bound = CLIENTS * (peak.classes + RESERVE_CHUNKS) + (peak.place_bytes * 4 / 3).div_ceil(chunk_bytes);
+        assert!(peak.chunks <= bound, "{name}: {peak:?}, the bound is {bound}");
     }
     let (earlier, later) = rounds[1..].split_at(rounds.len() / 2);
-    let chunks = |rounds: &[Most]| rounds.iter().map(|most| most.chunks).max().expect("rounds");
+    let chunks = |rounds: &[Peak]| rounds.iter().map(|peak| peak.chunks).max().expect("rounds");
     assert!(chunks(later) <= chunks(earlier) + CREEP_CHUNKS, "{name}: {rounds:?}");
 }
 
@@ -126,15 +129,15 @@ fn assert_sound(store: &Store) {
     }
 }
 
-/// Clients of one process update keys, in an order drawn with `seed`; before so many in 100 updates the client whose
-/// turn it is closes, and another takes its place.
+/// Runs clients of one process that update keys, in an order drawn with `seed`. Before `replaced_percent` of the
+/// updates, the client that is to update is closed and replaced.
 fn churn(name: &str, seed: u64, replaced_percent: u64) {
     let (_table, store) = create(2 * KEYS, EXTENT_BYTES);
     let mut rng = SplitMix64(seed);
     let mut clients = open_clients(&store);
     let mut rounds = Vec::new();
-    for _ in 0..ROUNDS * times() {
-        let mut most = Most::default();
+    for _ in 0..ROUNDS * scale() {
+        let mut peak = Peak::default();
         for count in 0..ROUND {
             let turn = rng.below(CLIENTS) as usize;
             if rng.below(100) < replaced_percent {
@@ -143,33 +146,33 @@ fn churn(name: &str, seed: u64, replaced_percent: u64) {
             }
             step(&mut clients[turn], &mut rng, count);
             if count.is_multiple_of(100) {
-                most.see(&store);
+                peak.sample(&store);
             }
         }
-        rounds.push(most);
+        rounds.push(peak);
     }
     assert_steady(name, &rounds, &store);
     drop(clients);
     assert_sound(&store);
 }
 
-/// [R-EXTENT-4] [R-EXTENT-5] The order is the same each time.
+/// [R-EXTENT-4] [R-EXTENT-5] Clients of one process update keys in an order that is the same in each run.
 #[test]
-fn clients_in_turn() {
+fn clients_in_turn_reuse_space() {
     churn("clients in turn", 11, 0);
 }
 
-/// [R-EXTENT-2] [R-EXTENT-5] What closed clients leave behind is drained by others, and found.
+/// [R-EXTENT-2] [R-EXTENT-5] The extents and chunks of closed clients are freed and adopted by others.
 #[test]
-fn clients_that_come_and_go() {
+fn clients_that_open_and_close_reuse_space() {
     churn("clients that come and go", 12, 1);
 }
 
-/// A worker's life, when this program was started as one; nothing otherwise. Each line it reads is a round.
+/// Runs as a worker if the environment asks for it, one round for each line it reads; does nothing otherwise.
 #[test]
 fn worker() {
-    let Ok(told) = std::env::var(WORKER) else { return };
-    let (url, seed) = told.split_once(',').expect("an address and a seed");
+    let Ok(arguments) = std::env::var(WORKER) else { return };
+    let (url, seed) = arguments.split_once(',').expect("an address and a seed");
     let mut rng = SplitMix64(seed.parse().expect("a number"));
     let store = Store::open(url).expect("the table exists");
     let mut client = store.client().expect("a free slot");
@@ -211,25 +214,25 @@ impl Worker {
     }
 }
 
-/// [R-EXTENT-5] Four processes at once, sampled while they work.
+/// [R-EXTENT-5] Four processes update keys at the same time, and the table is sampled meanwhile.
 #[test]
-fn four_processes() {
+fn four_processes_reuse_space() {
     let (table, store) = create(2 * KEYS, EXTENT_BYTES);
     let mut workers: Vec<Worker> = (0..CLIENTS).map(|id| Worker::start(&table.url, 100 + id)).collect();
     let mut rounds = Vec::new();
-    for _ in 0..ROUNDS * times() {
+    for _ in 0..ROUNDS * scale() {
         workers.iter_mut().for_each(|worker| worker.begin(ROUND / CLIENTS));
-        let mut most = Most::default();
+        let mut peak = Peak::default();
         std::thread::scope(|scope| {
             let done = scope.spawn(|| workers.iter_mut().for_each(Worker::wait));
             while !done.is_finished() {
-                most.see(&store);
+                peak.sample(&store);
                 std::thread::sleep(Duration::from_millis(5));
             }
             done.join().expect("all workers live");
         });
-        most.see(&store);
-        rounds.push(most);
+        peak.sample(&store);
+        rounds.push(peak);
     }
     for mut worker in workers {
         drop(worker.child.stdin.take());
@@ -239,7 +242,7 @@ fn four_processes() {
     assert_sound(&store);
 }
 
-/// Puts values of `bytes` under new keys until there is no room; how many there were.
+/// Puts values of `bytes` under new keys until there is no room, and returns how many were stored.
 fn fill(client: &mut guira::Client, first: u64, bytes: usize) -> u64 {
     for number in first.. {
         if let Err(error) = client.put(&key(number), &value(number, 0, bytes)) {
@@ -256,41 +259,41 @@ fn remove(client: &mut guira::Client, numbers: std::ops::Range<u64>) {
     }
 }
 
-/// [R-EXTENT-5] A client that works gives back what others have freed in its chunks, whatever class it works in; one
-/// that is idle does when it is told to.
+/// [R-EXTENT-5] A working client releases the space that others freed in its chunks, whatever class it works in; an
+/// idle one does so on request.
 #[test]
-fn an_owner_gives_back_what_others_freed() {
+fn an_owner_releases_space_that_others_freed() {
     let (_table, store) = create(60_000, 16 << 20);
     let (mut owner, mut other) = (store.client().expect("a free slot"), store.client().expect("a free slot"));
-    let most = fill(&mut owner, 0, 1_000);
-    remove(&mut other, 0..most);
-    // Nobody else may hand out the slots of a living client. What is left is the chunk the owner has none of.
+    let peak = fill(&mut owner, 0, 1_000);
+    remove(&mut other, 0..peak);
+    // No other client may hand out slots in chunks of a living client.
     assert_eq!(fill(&mut other, 0, 20_000), 0, "the owner is idle");
     assert!(store.stat().expect("the table can be read").table.chunks.owned > 200);
     owner.release_memory().expect("the table is sound");
     let large = fill(&mut other, 0, 20_000);
     assert!(large > 500, "{large} values of 20,000 bytes");
-    // Now without being told: a few hundred updates of one key, in a class of their own.
+    // Now without a request: a few hundred updates of one key, in a class of their own.
     remove(&mut owner, 0..large);
     for count in 0..400 {
-        other.put(&key(0), &value(0, count, 200)).expect("a place in use, or a free chunk");
+        other.put(&key(0), &value(0, count, 200)).expect("a free slot, or a free chunk");
     }
     let again = fill(&mut owner, 1, 1_000);
-    assert!(again * 100 >= most * 90, "{again} values of 1,000 bytes, {most} at first");
+    assert!(again * 100 >= peak * 90, "{again} values of 1,000 bytes, {peak} at first");
     remove(&mut owner, 1..again + 1);
     drop((owner, other));
     assert!(store.check().expect("the table can be read").is_clean());
 }
 
-/// [R-EXTENT-2] [R-EXTENT-6] Large values, each a run of 29 to 45 of 256 chunks, find neighbours beside a churn of
-/// small ones that have been through every chunk.
+/// [R-EXTENT-2] [R-EXTENT-6] Large values, each a run of 29 to 45 of 256 chunks, find adjacent free chunks beside small
+/// values that are updated all the time, and that have used every chunk.
 #[test]
-fn runs_find_neighbours_beside_small_values() {
+fn runs_of_free_chunks_are_found_beside_small_values() {
     let (_table, store) = create(2 * KEYS, 128 << 20);
     let mut rng = SplitMix64(13);
     let mut clients = open_clients(&store);
     let (mut longest, mut free) = (u64::MAX, 0);
-    for count in 0..ROUND * times() {
+    for count in 0..ROUND * scale() {
         let turn = rng.below(CLIENTS) as usize;
         let (number, bytes) = (rng.below(KEYS), drawn_bytes(&mut rng) / 8 + 16);
         clients[turn].put(&key(number), &value(number, count, bytes)).expect("there is room");
@@ -303,7 +306,7 @@ fn runs_find_neighbours_beside_small_values() {
             }
         }
     }
-    println!("runs: at worst {longest} neighbouring chunks of {free} free ones");
+    println!("runs: at worst {longest} adjacent chunks of {free} free ones");
     drop(clients);
     assert_sound(&store);
 }

@@ -1,5 +1,4 @@
-//! Tables without a name, and tables that are served: what their owner can do with them. What clients of a memory node
-//! do is tested elsewhere.
+//! Unnamed tables and served tables, as their owner uses them. Clients of memory nodes are tested in other modules.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests are not tests themselves to the lint")]
 
@@ -24,7 +23,7 @@ fn loopback() -> ServeOptions {
     ServeOptions::new("127.0.0.1:0".parse().unwrap()).threads(1)
 }
 
-/// What a memory node answers to somebody who wants to write.
+/// Greets a memory node as a client that wants to write, and returns the reply.
 fn greet(addr: SocketAddr) -> Welcome {
     let mut stream = TcpStream::connect(addr).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -48,7 +47,7 @@ fn greet(addr: SocketAddr) -> Welcome {
 }
 
 #[test]
-fn a_table_without_a_name_is_as_others_and_nobody_else_s() {
+fn an_unnamed_table_works_like_any_other_and_is_private() {
     let store = Store::create_unnamed(&options()).unwrap();
     assert_eq!((store.url(), store.url().to_string().as_str()), (&Url::unnamed(), "memory://"));
     let other = Store::create_unnamed(&options()).unwrap();
@@ -61,22 +60,22 @@ fn a_table_without_a_name_is_as_others_and_nobody_else_s() {
     assert_eq!(
         (store.len_estimate().unwrap().entries, other.len_estimate().unwrap().entries),
         (4, 0),
-        "each is another one"
+        "the tables are separate"
     );
     assert!(store.check().unwrap().is_clean());
     assert_eq!(store.stat().unwrap().clients.len(), 0);
-    // Whoever reads keeps the memory.
+    // A reader keeps the memory.
     let mut reader = store.reader();
     drop(store);
     assert_eq!(reader.get(&2_u32.to_le_bytes()).unwrap().as_deref(), Some(&b"seen"[..]));
     let errors = [Store::open(other.url()).err(), Store::destroy(other.url()).err()];
-    for error in errors.map(|error| error.expect("nothing leads there")) {
+    for error in errors.map(|error| error.expect("an unnamed table cannot be reached by URL")) {
         assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None), "{error}");
         assert!(!error.is_not_found(), "{error}");
     }
-    let error = Store::create_unnamed(&CreateOptions::new(1 << 42)).expect_err("no address space has that much");
+    let error = Store::create_unnamed(&CreateOptions::new(1 << 42)).expect_err("a table larger than the address space");
     assert_eq!((error.insufficient_space(), error.effect()), (None, Effect::None), "{error}");
-    let error = Store::create_unnamed(&CreateOptions::new(1 << 34)).expect_err("there is not that much");
+    let error = Store::create_unnamed(&CreateOptions::new(1 << 34)).expect_err("a table larger than the memory");
     assert!(
         error
             .insufficient_space()
@@ -86,11 +85,11 @@ fn a_table_without_a_name_is_as_others_and_nobody_else_s() {
 }
 
 #[test]
-fn a_served_table_goes_on_and_is_told_from_others() {
+fn a_served_table_stays_in_use_and_gets_a_new_identity_each_time() {
     let store = Store::create_unnamed(&options()).unwrap();
     let mut client = store.client().unwrap();
     let served = store.serve(&loopback().listen("127.0.0.1:0".parse().unwrap())).unwrap();
-    let [first, second] = *served.local_addrs() else { panic!("two were asked for") };
+    let [first, second] = *served.local_addrs() else { panic!("two addresses were requested") };
     client.put(b"cuckoo", b"grey").unwrap();
     let (one, two) = (greet(first), greet(second));
     assert_eq!((one.grant, one.region, one.main_bytes), (Grant::ReadWrite, two.region, two.main_bytes));
@@ -106,12 +105,12 @@ fn a_served_table_goes_on_and_is_told_from_others() {
     assert_ne!(
         greet(again.local_addrs()[0]).region,
         one.region,
-        "who serves memory anew cannot prove that it is the old"
+        "memory that is served again cannot be proven to be the same"
     );
 }
 
 #[test]
-fn a_table_with_a_name_keeps_its_identity_and_its_access() {
+fn a_named_table_keeps_its_identity_and_its_access() {
     let (table, store) = Table::create(&options());
     let region = |store: &Store| {
         let served = store.serve(&loopback()).unwrap();
@@ -126,7 +125,7 @@ fn a_table_with_a_name_keeps_its_identity_and_its_access() {
 }
 
 #[test]
-fn mistakes_of_who_serves_are_told() {
+fn mistakes_in_serving_are_reported() {
     let store = Store::create_unnamed(&options()).unwrap();
     let elsewhere: SocketAddr = "0.0.0.0:0".parse().unwrap();
     let error = store.serve(&ServeOptions::new(elsewhere)).expect_err("no token");
@@ -136,17 +135,17 @@ fn mistakes_of_who_serves_are_told() {
     assert_eq!(*addr, elsewhere);
     assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
     let served = store.serve(&loopback()).unwrap();
-    let error = store.serve(&ServeOptions::new(served.local_addrs()[0])).expect_err("it is taken");
+    let error = store.serve(&ServeOptions::new(served.local_addrs()[0])).expect_err("the address is in use");
     assert!(matches!(&error, Error::Admin(AdminError::Serve { source: NodeError::Listen { .. }, .. })), "{error}");
     assert_eq!(error.blame(), Blame::Fabric);
     drop(served);
     assert!(store.serve(&ServeOptions::new(elsewhere).insecure()).is_ok());
 }
 
-/// [R-DESTROY-2] A table that is destroyed on the host of its memory node is destroyed for the node's clients: those
-/// who look up learn of it by their next lookup.
+/// [R-DESTROY-2] A table that is destroyed on the host of its memory node is destroyed for the node's clients, whose
+/// next lookup reports it.
 #[test]
-fn a_table_that_is_destroyed_on_its_host_is_told_to_remote_readers() {
+fn remote_readers_learn_that_a_table_was_destroyed_on_its_host() {
     let (table, store) = Table::create(&options());
     let served = store.serve(&loopback()).unwrap();
     let remote = Store::open(Url::tcp("127.0.0.1", served.local_addrs()[0].port()).unwrap()).unwrap();
@@ -175,7 +174,7 @@ fn a_table_that_is_destroyed_on_its_host_is_told_to_remote_readers() {
             "{error:?}"
         );
     }
-    // Each samples once, and looks at the superblock.
+    // Each lookup samples once, and looks at the superblock.
     assert_eq!(reader.traffic().round_trips - before, 2 * 2);
     assert!(remote.is_destroyed().unwrap());
 }

@@ -1,4 +1,4 @@
-//! A table in shared memory through the public API: what a user of the library does first, and what goes wrong.
+//! Tables in shared memory through the public API: the ordinary operations, and common errors.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -36,10 +36,10 @@ fn every_operation_does_what_it_says() {
     }
 }
 
-/// [R-EXTENT-1] [R-EXTENT-2] [R-EXTENT-3] [R-EXTENT-4] Values of every size come back byte for byte, also from another
-/// mapping, and their space is used again.
+/// [R-EXTENT-1] [R-EXTENT-2] [R-EXTENT-3] [R-EXTENT-4] Values of every size are read back byte for byte, also through
+/// another mapping, and their space is reused.
 #[test]
-fn values_of_every_size_come_back() {
+fn values_of_every_size_are_read_back() {
     let (table, store) = Table::create(&options(1_000, "bytes:64").extent_bytes(80 << 20));
     let mut client = store.client().unwrap();
     let value = |bytes: usize, seed: usize| -> Vec<u8> { (0..bytes).map(|i| (i * 31 + seed) as u8).collect() };
@@ -70,7 +70,7 @@ fn values_of_every_size_come_back() {
     assert_eq!(stat.table.chunks.tail, 0);
 }
 
-/// In a container, /dev/shm has 64 MB unless somebody asks for more.
+/// A table of half a million keys fits in the 64 MB that /dev/shm has in a container by default.
 #[test]
 fn a_default_table_takes_little_more_than_its_rows() {
     let bytes = |capacity| CreateOptions::new(capacity).memory_bytes().expect("an ordinary table");
@@ -89,9 +89,9 @@ fn a_default_table_takes_little_more_than_its_rows() {
     drop(store);
 }
 
-/// As many records as were asked for have room, and can be replaced by others of their size.
+/// As many records as were requested fit, and can be replaced by others of the same size.
 #[test]
-fn records_of_the_size_that_was_asked_for_have_room() {
+fn records_of_the_requested_size_fit() {
     for (record_bytes, capacity) in [(100_usize, 5_000_u32), (1_000, 2_000), (40_000, 100), (1 << 20, 12)] {
         let options = CreateOptions::new(capacity.into()).record_bytes(record_bytes as u64);
         let (_table, store) = Table::create(&options);
@@ -105,7 +105,7 @@ fn records_of_the_size_that_was_asked_for_have_room() {
     }
 }
 
-/// 64 MiB, the largest value, in a table that has room for two of them.
+/// The largest value, of 64 MiB, fits in a table with space for two of them.
 #[test]
 fn the_largest_value_fits_and_a_larger_one_is_refused() {
     let (_table, store) = Table::create(&options(10, "bytes:64").extent_bytes(136 << 20));
@@ -139,7 +139,7 @@ fn fixed_formats_take_exact_lengths() {
     assert_eq!(client.get(&[1; 7]).unwrap_err().blame(), Blame::Misuse);
 }
 
-/// [R-SLOT-2] The last slot taken, the next client is refused; a closed client's slot is free again.
+/// [R-SLOT-2] When all slots are taken, the next client is refused; the slot of a closed client is free again.
 #[test]
 fn more_clients_than_slots_are_refused() {
     let (_table, store) = Table::create(&options(100, "fixed:8:8").max_clients(3));
@@ -154,7 +154,8 @@ fn more_clients_than_slots_are_refused() {
     }
 }
 
-/// [R-DESTROY-1] A client that still maps a destroyed table is told so, and a new table of the name is another.
+/// [R-DESTROY-1] A client that still maps a destroyed table gets an error, and a new table of the same name is
+/// separate.
 #[test]
 fn a_destroyed_table_refuses_changes() {
     let (table, store) = Table::create(&options(1_000, "fixed:8:8"));
@@ -180,7 +181,7 @@ fn a_destroyed_table_refuses_changes() {
 }
 
 #[test]
-fn read_only_stores_read_and_nothing_else() {
+fn read_only_stores_can_only_read() {
     let (table, store) = Table::create(&options(1_000, "bytes:64"));
     store.client().unwrap().put(b"k", b"v").unwrap();
     let read_only = Store::open_with(&table.url, &OpenOptions::default().read_only()).unwrap();
@@ -199,7 +200,7 @@ fn scans_visit_every_entry() {
     let mut seen = std::collections::BTreeMap::new();
     let summary = store
         .scan_with(&mut |key, value| {
-            assert!(seen.insert(key.to_vec(), value.to_vec()).is_none(), "once each");
+            assert!(seen.insert(key.to_vec(), value.to_vec()).is_none(), "each entry is visited once");
             ControlFlow::Continue(())
         })
         .unwrap();
@@ -224,9 +225,9 @@ fn scans_visit_every_entry() {
     assert_eq!(count, 4_000);
 }
 
-/// [R-CREATE-1] A creation says how far it got, in small steps, and each of them may be its last: then nothing is left.
+/// [R-CREATE-1] A creation reports its progress in small steps, and can be stopped at each; then nothing is left.
 #[test]
-fn a_creation_tells_its_progress_and_can_be_stopped() {
+fn a_creation_reports_its_progress_and_can_be_stopped() {
     let table = Table { url: Url::shm(&format!("guira-test-stopped-{}", std::process::id())).unwrap() };
     let options = options(4_000, "bytes:64").extent_bytes(20 << 20);
     for url in [&table.url, &Url::unnamed()] {
@@ -270,7 +271,7 @@ fn a_creation_tells_its_progress_and_can_be_stopped() {
     }
 }
 
-/// [R-CREATE-1] Of many creators one succeeds, and whoever opens meanwhile finds a complete table or none.
+/// [R-CREATE-1] Of many creators one succeeds, and a process that opens meanwhile finds a complete table or none.
 #[test]
 fn concurrent_creators_and_openers_agree() {
     let url = Url::shm(&format!("guira-test-race-{}", std::process::id())).unwrap();
@@ -297,9 +298,10 @@ fn concurrent_creators_and_openers_agree() {
     drop(table);
 }
 
-/// [R-OPEN-1] A flipped bit in the superblock, a foreign file and impossible parameters are each named.
+/// [R-OPEN-1] A flipped bit in the superblock, a truncated file and impossible parameters are refused with the right
+/// blame.
 #[test]
-fn what_is_not_a_table_is_refused() {
+fn damaged_tables_and_impossible_parameters_are_refused() {
     use std::os::unix::fs::FileExt;
     let (table, store) = Table::create(&options(1_000, "fixed:8:8"));
     drop(store);
@@ -327,9 +329,9 @@ fn what_is_not_a_table_is_refused() {
     assert_eq!(huge.effect(), Effect::None);
 }
 
-/// `Debug` of stores, clients and readers names the table, and the client's slot.
+/// The `Debug` output of stores, clients and readers names the table, and that of clients the slot.
 #[test]
-fn whatever_has_a_table_says_which() {
+fn debug_output_names_the_table() {
     let (_table, store) = Table::create(&CreateOptions::new(1_000));
     let (client, future) = (store.client().unwrap(), pollster::block_on(store.to_async().client()).unwrap());
     let url = format!("{:?}", store.url());

@@ -1,4 +1,5 @@
-//! Tables with types: what is put is what is found, in place and by tasks, and bytes of another type are told.
+//! Typed tables: values are found as they were put, by blocking and async clients, and bytes of another type are
+//! reported.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ fn taken(since_ms: u64) -> Job {
     Job::Taken { by: "worker-7".to_owned(), since_ms }
 }
 
-/// Carries out every operation once, on keys that are not there, and leaves the first and the third.
+/// Carries out every operation once, on keys that do not exist, and leaves the first and the third key.
 fn exercise<K, V, C>(table: &Typed<K, V, C>, keys: [K; 3], values: [V; 3])
 where
     K: Clone + Ord + std::fmt::Debug,
@@ -37,7 +38,7 @@ where
     assert!(!check(client.try_insert(a, two)) && check(client.update(a, two)) && !check(client.update(b, two)));
     assert_eq!(client.compare_and_swap(a, one, three).expect("a swap"), Swap::Different);
     assert_eq!(client.compare_and_swap(a, two, three).expect("a swap"), Swap::Done);
-    assert_eq!(client.get_or_insert_with(a, || unreachable!("it is there")).expect("a lookup"), *three);
+    assert_eq!(client.get_or_insert_with(a, || unreachable!("the key exists")).expect("a lookup"), *three);
     assert_eq!(client.get_or_insert_with(b, || one.clone()).expect("an insert"), *one);
     assert_eq!(client.update_with(b, |found| found.filter(|found| found != one)).expect("an update"), None);
     assert!(!check(client.contains(b)) && check(client.try_insert(c, two)));
@@ -45,14 +46,14 @@ where
     assert_eq!(new.as_ref(), Some(three));
     let found: Result<BTreeMap<K, V>, Error> = table.scan().expect("a scan").collect();
     assert_eq!(
-        found.expect("all of the types"),
+        found.expect("entries of the right types"),
         BTreeMap::from([(a.clone(), three.clone()), (c.clone(), three.clone())])
     );
-    client.close().expect("it is open");
+    client.close().expect("the client is open");
 }
 
-/// The same by a task, on keys that are there, which it removes.
-async fn exercise_later<K, V, C>(table: &aio::Typed<K, V, C>, keys: [K; 3], values: [V; 3]) -> Result<(), Error>
+/// Carries out the same operations by an async client, on keys that exist, and removes the keys.
+async fn exercise_async<K, V, C>(table: &aio::Typed<K, V, C>, keys: [K; 3], values: [V; 3]) -> Result<(), Error>
 where
     V: Clone + PartialEq + std::fmt::Debug,
     C: Codec<K> + Codec<V> + Decode<V>,
@@ -71,18 +72,18 @@ where
 }
 
 #[test]
-fn what_is_put_is_what_is_found() {
+fn values_are_found_as_they_were_put() {
     let (_table, store) = Table::create(&CreateOptions::new(1_000));
     let jobs = store.typed::<(u32, String), Job>();
     let keys = || [(1, "a".to_owned()), (1, "b".to_owned()), (2, "a".repeat(100))];
     let values = || [Job::Waiting, taken(7), Job::Done(vec![0.5; 100])];
     exercise(&jobs, keys(), values());
-    pollster::block_on(exercise_later(&store.to_async().typed(), keys(), values())).unwrap();
+    pollster::block_on(exercise_async(&store.to_async().typed(), keys(), values())).unwrap();
     assert_eq!(store.len_estimate().unwrap().entries, 0);
     let (_table, store) = Table::create(&CreateOptions::new(1_000).format("fixed:8:8".parse().unwrap()));
     let counts = store.plain::<u64, [u16; 4]>();
     exercise(&counts, [1, 2, u64::MAX], [[1; 4], [2; 4], [3; 4]]);
-    pollster::block_on(exercise_later(
+    pollster::block_on(exercise_async(
         &store.to_async().plain::<u64, [u16; 4]>(),
         [1, 2, u64::MAX],
         [[1; 4], [2; 4], [3; 4]],
@@ -90,7 +91,7 @@ fn what_is_put_is_what_is_found() {
     .unwrap();
 }
 
-/// A key may be borrowed: text, of which a scan makes text of its own.
+/// A key type may be borrowed, as `str`; a scan then returns an owned type.
 #[test]
 fn keys_may_be_borrowed() {
     let (_table, store) = Table::create(&CreateOptions::new(1_000));
@@ -102,7 +103,7 @@ fn keys_may_be_borrowed() {
 }
 
 #[test]
-fn bytes_of_another_type_are_told() {
+fn bytes_of_another_type_are_reported() {
     let (_table, store) = Table::create(&CreateOptions::new(1_000));
     let is_wrong = |error: Error, name: &str| {
         let kind = error.operation_kind();

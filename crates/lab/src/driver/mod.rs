@@ -60,7 +60,7 @@ pub enum DriverError {
         source: guira::Error,
     },
     /// The table cannot hold values of this length.
-    #[error("a table of {format} cannot hold values of {value_bytes} bytes")]
+    #[error("a table of format {format} cannot hold values of {value_bytes} bytes")]
     ValueBytes {
         /// The table's entry format.
         format: String,
@@ -78,7 +78,7 @@ pub enum DriverError {
         key_bytes: usize,
     },
     /// This process's share is not part of the plan, or the plan times no operation.
-    #[error("workers {first} to {end} are not among the plan's {workers}, or latency is timed every 0 operations")]
+    #[error("workers {first}..{end} are not a share of the plan's {workers} workers, or its latency interval is 0")]
     Share {
         /// The first worker of the share.
         first: u32,
@@ -88,7 +88,7 @@ pub enum DriverError {
         workers: u32,
     },
     /// A record that was to be inserted has a key that is already in the table. The existing entry was not changed.
-    #[error("the key of record {record} is already in the table and was not changed; another seed gives other keys")]
+    #[error("the key of record {record} is already in the table and was left unchanged; another seed gives other keys")]
     Exists {
         /// The record.
         record: u64,

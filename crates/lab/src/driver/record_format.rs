@@ -11,7 +11,7 @@ use crate::workload::{fill_value, key_of};
 const KEY_BYTES: usize = 8;
 /// Bytes of a record's value if neither the entry format nor the caller gives a length: a field of YCSB.
 pub const DEFAULT_VALUE_BYTES: usize = 100;
-/// Most bytes of a value: the store's bound for keys and values outside a row.
+/// Maximum number of bytes of a value: the store's bound for keys and values outside a row.
 const VALUE_BYTES_MAX: usize = 64 << 20;
 
 /// Keys and values of a workload's records in a table of one format.
@@ -68,7 +68,7 @@ impl RecordFormat {
         self.value_bytes
     }
 
-    /// Most records with unique keys; `u64::MAX` stands for any number.
+    /// Maximum number of records with unique keys; `u64::MAX` stands for any number.
     #[must_use]
     pub const fn records_max(&self) -> u64 {
         if self.key_bytes >= KEY_BYTES { u64::MAX } else { 1 << (8 * self.key_bytes) }

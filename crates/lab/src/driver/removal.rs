@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::{Plan, RecordFormat};
 use crate::workload::Generator;
 
-/// Records removed by one call of the store.
+/// Number of records that one call of the store removes.
 const BATCH_RECORDS: usize = 64;
-/// A worker gives up after this many consecutive calls that removed nothing.
+/// Number of consecutive calls that removed nothing after which a worker gives up.
 const FAILURES_IN_A_ROW_MAX: u32 = 3;
 
 /// The outcome of removing the records that a run had inserted.
@@ -38,7 +38,7 @@ impl Removal {
 /// One worker's future operations, and the records it has inserted.
 pub(super) struct WorkerState {
     pub(super) generator: Generator,
-    /// Number of records to load that it has inserted, from the first.
+    /// Number of records that it has inserted in the load phase: the first ones of its share.
     loaded: u64,
     /// Records whose insert failed or was refused, in order.
     refused: Vec<u64>,
@@ -57,12 +57,12 @@ impl WorkerState {
         self.loaded += 1;
     }
 
-    /// Notes that a record of the run already exists.
+    /// Notes that a record which was to be inserted already exists.
     pub(super) fn note_existing(&mut self, record: u64) {
         self.refused.push(record);
     }
 
-    /// Notes an insert that failed: of a record to load, or of the generator's latest.
+    /// Notes an insert that failed: of a record of the load phase, or of the generator's latest record.
     pub(super) fn note_failed(&mut self, record: u64, error: &Error) {
         self.refused.push(record);
         if error.effect() != Effect::None {
@@ -101,7 +101,7 @@ impl WorkerState {
         self.removal = removal;
     }
 
-    /// Counts all of the worker's records as left, because it got no client.
+    /// Counts all records that the worker inserted as left, because it could not open a client to remove them.
     pub(super) fn give_up(&mut self, number: u32, plan: &Plan, why: &Error) {
         self.removal = self.nothing_removed(number, plan);
         self.removal.failure = (self.removal.left > 0).then(|| why.to_string());

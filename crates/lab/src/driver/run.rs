@@ -64,15 +64,15 @@ pub struct Driver {
     store: Store,
     plan: Plan,
     share: Range<u32>,
-    /// One for each worker of the share.
+    /// The states of the workers in the share, one for each.
     states: Vec<WorkerState>,
     mode: LoadMode,
     stop: fn() -> bool,
 }
 
 impl Driver {
-    /// The workers `share` of `plan`, against `store`. Computes what the popularity of records needs, in time linear in
-    /// the records, so that a phase starts without delay.
+    /// Creates a driver that runs the workers `share` of `plan` on `store`. Computes what the popularity of records
+    /// needs, in time linear in the number of records, so that a phase starts without delay.
     ///
     /// # Errors
     /// The plan or the share is impossible.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::distribution::{Distribution, mean};
 use crate::workload::Operation;
 
-/// Most descriptions of failures that are kept: enough to see the cause, few enough to read.
+/// Maximum number of descriptions of failures that are kept: enough to see the cause, few enough to read.
 const FAILURES_MAX: usize = 8;
 
 /// One `T` for each kind of operation.

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use super::{Latest, RECORDS_MAX, Rng, ScrambledZipfian, WorkloadError};
 
-/// Most workers a workload may have: 2¹⁶, far above any machine's cores. It keeps record numbers within 64 bits.
+/// Maximum number of workers of a workload: 2¹⁶, far above any machine's cores. It keeps record numbers within 64 bits.
 pub const WORKERS_MAX: u32 = 1 << 16;
 
 /// An operation on a record.

@@ -39,8 +39,8 @@ pub enum WorkloadError {
     /// There are no records to draw from. Only workload W may start from an empty table.
     #[error("cannot draw from 0 records")]
     NoRecords,
-    /// More records than [`RECORDS_MAX`].
-    #[error("{records} records are more than {RECORDS_MAX}")]
+    /// There are more records than [`RECORDS_MAX`].
+    #[error("{records} records are more than the maximum of {RECORDS_MAX}")]
     TooManyRecords {
         /// The number asked for.
         records: u64,
@@ -52,15 +52,15 @@ pub enum WorkloadError {
         theta: f64,
     },
     /// The worker's number is not below the number of workers.
-    #[error("worker {worker} of {workers}: workers are numbered from 0")]
+    #[error("there is no worker {worker}: the {workers} workers are numbered from 0")]
     WorkerOutOfRange {
         /// The worker's number.
         worker: u32,
         /// The number of workers.
         workers: u32,
     },
-    /// More workers than [`WORKERS_MAX`].
-    #[error("{workers} workers are more than {WORKERS_MAX}")]
+    /// There are more workers than [`WORKERS_MAX`].
+    #[error("{workers} workers are more than the maximum of {WORKERS_MAX}")]
     TooManyWorkers {
         /// The number asked for.
         workers: u32,

@@ -5,11 +5,11 @@
 
 use super::{Rng, WorkloadError};
 
-/// Most records a workload may start with: 2³². It bounds what [`Zipfian::new`] takes (about a minute), and leaves
-/// sampling with 53 random bits at least 2²¹ steps for each record.
+/// Maximum number of records with which a workload may start: 2³². It bounds the time of [`Zipfian::new`] (about a
+/// minute), and leaves sampling with 53 random bits at least 2²¹ steps for each record.
 pub const RECORDS_MAX: u64 = 1 << 32;
 
-/// Most items after growth. Beyond, f64 cannot tell neighbouring items apart.
+/// Maximum number of items after growth. With more, f64 could not distinguish neighbouring items.
 const GROWN_ITEMS_MAX: u64 = 1 << 53;
 
 const _: () = assert!(RECORDS_MAX < GROWN_ITEMS_MAX && GROWN_ITEMS_MAX <= 1 << f64::MANTISSA_DIGITS);
@@ -60,7 +60,7 @@ pub struct Zipfian {
     zeta_two: f64,
     /// 1 / (1 − theta).
     alpha: f64,
-    /// Makes the fitted curve start at item 2 where the exact part ends.
+    /// The parameter that makes the fitted curve start at item 2, where the exact part ends.
     eta: f64,
 }
 
@@ -95,8 +95,8 @@ impl Zipfian {
         self.items
     }
 
-    /// Adds `more` items after the last, at a cost linear in `more`. The result is bitwise the same as that of
-    /// [`Zipfian::new`] with the sum.
+    /// Adds `more` items after the last, at a cost linear in `more`. The result is bit for bit the same as that of
+    /// [`Zipfian::new`] with all items.
     ///
     /// # Panics
     /// If there are more than 2⁵³ items, which takes years of inserts.
@@ -138,7 +138,7 @@ impl Zipfian {
 
 /// [`Zipfian`] with the popular items scattered over all, by FNV-1a's 64-bit hash as in YCSB.
 ///
-/// As in YCSB, the hash is taken modulo the number of items and is no permutation there: some items gather several
+/// As in YCSB, the hash is taken modulo the number of items, which makes it no permutation: some items gather several
 /// ranks, and about a third (1/e for many items) are never drawn. YCSB always ranks 10¹⁰ items; here there are as many
 /// ranks as items. With theta 0 nothing is scattered, and the distribution is uniform.
 #[derive(Clone, Debug)]
@@ -282,7 +282,7 @@ mod tests {
         assert!(chi_square_sigmas(&counts, &gray_probabilities(&zipfian)) > 10.0);
     }
 
-    /// The documented distance between Gray's method and Zipf.
+    /// Gray's method differs from Zipf as much as documented.
     #[test]
     fn gray_is_close_to_zipf() {
         for (items, theta) in [(1000, 0.99), (100_000, 0.99), (1_000_000, 0.99), (100_000, 0.5)] {

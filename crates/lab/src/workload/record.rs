@@ -90,7 +90,7 @@ pub fn check_value(record: u64, value: &[u8]) -> Result<ValueStamp, ValueError> 
 pub struct ValueStamp {
     /// The version modulo 2^`version_bits`.
     pub version: u64,
-    /// How many low bits of the version the value holds, 0 to 64.
+    /// Number of low bits of the version that the value holds, 0 to 64.
     pub version_bits: u32,
 }
 
@@ -107,7 +107,7 @@ impl ValueStamp {
 #[non_exhaustive]
 pub enum ValueError {
     /// The value names another record.
-    #[error("the value of record {record} is one of record {found}")]
+    #[error("the value of record {record} belongs to record {found}")]
     OtherRecord {
         /// The record that was read.
         record: u64,
@@ -115,7 +115,7 @@ pub enum ValueError {
         found: u64,
     },
     /// A byte after the stamp does not follow from record and version.
-    #[error("the value of record {record}, {value_bytes} bytes, version {version} by its stamp, is wrong at {offset}")]
+    #[error("the value of record {record} ({value_bytes} bytes, stamped version {version}) is wrong at byte {offset}")]
     Damaged {
         /// The record that was read.
         record: u64,

@@ -14,7 +14,7 @@ use crate::record::{KEY_BYTES, Key, Records, ValueEnds, WORD_BYTES};
 
 /// Extent bytes beyond those of the values: chunks that clients hold.
 const SPARE_EXTENT_BYTES: u64 = 8 << 20;
-/// Most bytes that an extent takes beyond its value: header and padding.
+/// Maximum number of bytes that an extent takes beyond its value: header and padding.
 const EXTENT_OVERHEAD_BYTES: u64 = 64;
 
 /// A client of a table.

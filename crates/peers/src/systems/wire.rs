@@ -15,9 +15,9 @@ use crate::error::PeersError;
 use crate::measure::{Job, MANY, Runner, Task, ensure_correct, keys_of, steps_of, timed};
 use crate::record::{Key, Records, ValueEnds, difference};
 
-/// Longest time that one answer may take, far longer than any does; after it the server counts as dead.
+/// Maximum time that one answer may take, far longer than any does; after it the server counts as dead.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
-/// Least number of bytes that one read has room for.
+/// Minimum number of bytes that one read has room for.
 const READ_BYTES: usize = 64 << 10;
 
 /// The address of a server.

@@ -20,9 +20,9 @@ use crate::server::killed_with_parent;
 const REQUEST_BYTES: usize = 64;
 /// Bytes of the answer to such a request.
 const ANSWER_BYTES: usize = 272;
-/// Most bytes of one read. The answers to all of them go into one write.
+/// Maximum number of bytes of one read. The answers to all of them go into one write.
 const READ_BYTES: usize = 128 * REQUEST_BYTES;
-/// Most events of one epoll wait.
+/// Maximum number of events of one epoll wait.
 const EVENTS: usize = 64;
 /// The number of the listening socket; connections have other numbers.
 const LISTENER: u64 = 0;

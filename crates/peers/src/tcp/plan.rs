@@ -6,15 +6,15 @@ use crate::draws::Popularity;
 use crate::error::PeersError;
 use crate::plan::System;
 
-/// Most connections: their client slots, one for each operation in flight, must fit into a table.
+/// Maximum number of connections: their client slots, one for each operation in flight, must fit into a table.
 const CONNECTIONS_MAX: usize = 256;
-/// Most operations in flight on one connection.
+/// Maximum number of operations in flight on one connection.
 const DEPTH_MAX: usize = 64;
 /// Pipelined operations of one measurement, as a multiple of unpipelined ones, so that both take about as long.
 const PIPELINED_FACTOR: usize = 8;
-/// Most operations of one measurement: their draws take 2 GiB.
+/// Maximum number of operations of one measurement: their draws take 2 GiB.
 const OPERATIONS_MAX: usize = 1 << 26;
-/// Most rounds.
+/// Maximum number of rounds.
 const ROUNDS_MAX: u32 = 1000;
 
 /// The mix of operations that is timed.
@@ -136,12 +136,12 @@ impl TcpOptions {
         Ok(())
     }
 
-    /// The most operations of one measurement.
+    /// Maximum number of operations of one measurement.
     pub(super) fn most_operations(&self) -> usize {
         self.points().map(|point| self.operations_at(point)).max().unwrap_or(0)
     }
 
-    /// Most clients of a table at one time: those of one measurement, and the one that loads.
+    /// Maximum number of clients of a table at one time: those of one measurement, and the one that loads.
     pub(super) fn most_clients(&self) -> usize {
         self.points().map(|point| point.connections * point.depth).max().unwrap_or(0) + 1
     }

@@ -21,7 +21,7 @@ use crate::systems::Address;
 const SLOTS_FACTOR: usize = 2;
 /// Client slots beyond that.
 const SPARE_CLIENTS: usize = 64;
-/// Most concurrent sessions of a node.
+/// Maximum number of concurrent sessions of a node.
 const SESSIONS: usize = 1024;
 /// Records per `put_many` while loading.
 const LOADED_AT_ONCE: usize = 1024;

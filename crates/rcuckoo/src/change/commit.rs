@@ -54,8 +54,8 @@ fn needs_record(table: &Table, caps: &Caps, rows: usize) -> bool {
 }
 
 impl Commit<'_> {
-    /// Posts the commit of one row of `ROW` words whose records have `RECORD` words, under `locks` in one word or two,
-    /// with the client's record number `sequence` if it needs one.
+    /// Posts the commit of one row of `ROW` words under `locks` in one word or two. If the commit needs a record, which
+    /// has `RECORD` words, `sequence` is the record's number.
     #[in_place(inline(always))]
     pub(crate) async fn post_row<const RECORD: usize, const ROW: usize>(
         &self,

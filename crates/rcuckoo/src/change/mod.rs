@@ -48,8 +48,9 @@ pub enum Change<'v> {
     /// Replace the key's value; change nothing if the key is missing.
     Update(NewValue<'v>),
     /// Add this little-endian number to the key's value, if that is a number, modulo 2^64; if the key is missing,
-    /// insert it with this number as its value. [`Client::sum`] returns the new value. Only for keys with which a value
-    /// of eight bytes fits in the row: an entry that refers to an extent is not in the expected state. // [R-ADD-1]
+    /// insert it with this number as its value. [`Client::sum`] returns the new value. Only for keys so short that a
+    /// value of eight bytes fits in the row with them: an entry that refers to an extent is not in the expected state.
+    /// // [R-ADD-1]
     Add(&'v [u8; 8]),
     /// Remove the key.
     Remove,
@@ -174,7 +175,7 @@ impl Client {
         }
     }
 
-    /// Ends a change that the table cannot carry out like one that it can: releases what a dropped operation left.
+    /// Ends a change that the table cannot carry out. Like any other change, it releases what a dropped operation left.
     // [R-DROP-1]
     async fn refuse(&mut self, lane: &mut dyn Lane, refused: ErrorKind) -> ErrorKind {
         match self.refuse_if_lost() {

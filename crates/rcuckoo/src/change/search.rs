@@ -13,8 +13,8 @@ use crate::{RowPair, Table};
 /// Maximum number of rows on a path: `max_path_rows` of any table.
 pub(crate) const MAX_PATH_ROWS: usize = 16;
 
-/// Rows for which a search has memory from the start: enough for nearly all searches while a table fills to 90 %. A
-/// longer search costs an allocation the first time; [`Limits::rows`] bounds it.
+/// Number of rows for which a search has memory from the start: enough for nearly all searches while a table fills to
+/// 90 %. A longer search costs an allocation the first time; [`Limits::rows`] bounds it.
 pub(crate) const SEARCH_ROWS: usize = 256;
 
 /// A source's view of a row.

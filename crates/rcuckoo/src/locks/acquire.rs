@@ -1,4 +1,5 @@
-//! Taking locks: several words in one batch, retries that carry only atomics, and as a last resort one by one in order.
+//! Taking locks: several words in one batch, retries that carry only atomics, and as a last resort one word after the
+//! other in address order.
 
 use arrayvec::ArrayVec;
 use guira_fabric::{FabricError, Lane, MaskedCas, pause_until};
@@ -13,9 +14,9 @@ use crate::{Client, ErrorKind, MAX_LOCK_WORDS, Table, locks::unowned};
 /// Locks by word, in address order. No word occurs twice.
 pub(crate) type LockSet = ArrayVec<LockMask, MAX_LOCK_WORDS>;
 
-/// Failures to take all locks at once before they are taken one by one in address order. // [R-LOCK-3]
+/// Number of failed tries to take all locks at once before they are taken one by one in address order. // [R-LOCK-3]
 const TRIES_AT_ONCE: u32 = 3;
-/// Without masked CAS: consecutive posts that failed only because of a neighbouring lock in the same word.
+/// Number of consecutive posts without masked CAS that may fail only because of a neighbouring lock in the same word.
 /// // [R-LOCK-6]
 const NEIGHBOUR_TRIES: u32 = 16;
 
@@ -45,7 +46,7 @@ enum Tried {
     Conflict(Conflict),
 }
 
-/// A wait for locks, all of an operation's tries together.
+/// A wait for locks, over all tries of an operation.
 struct Wait {
     started_ns: u64,
     deadline_ns: u64,
@@ -78,7 +79,7 @@ enum Reads {
 }
 
 impl Reads {
-    /// Returns the setting for a retry: without, unless the rows' checksums are the only sign of a holder's progress.
+    /// Returns the setting for a retry: no reads, unless the rows' checksums are the only sign of a holder's progress.
     /// // [R-LOCK-4] [R-REPAIR-1]
     fn of_retry(table: &Table) -> Reads {
         if table.is_repairable() { Reads::With } else { Reads::Without }
@@ -101,7 +102,7 @@ impl Client {
         }
     }
 
-    /// Same as [`Client::acquire`], after a first try met `conflict`.
+    /// Same as [`Client::acquire`], after a first try that failed because of `conflict`.
     pub(crate) async fn acquire_contended(
         &mut self,
         lane: &mut dyn Lane,
@@ -142,8 +143,9 @@ impl Client {
         Ok(())
     }
 
-    /// Takes one word after the other in address order, keeping those it has: a waiting client holds only smaller
-    /// words, so clients never wait in a circle. Starts again if it had to release everything to recover a dead holder.
+    /// Takes one word after the other in address order, keeping those it has: a waiting client holds only words with
+    /// smaller addresses, so clients never wait in a circle. Starts again if it had to release everything to recover a
+    /// dead holder.
     /// // [R-LOCK-3]
     async fn acquire_in_order(
         &mut self,

@@ -1,7 +1,7 @@
-//! Locks that name a client slot which the table does not have: finding and freeing them.
+//! Finding and freeing locks that name a client slot which the table does not have.
 //!
-//! Invariant: no client takes such a lock while it exists, so a client that may have held it before it was damaged was
-//! already a client when it was found.
+//! Invariant: no client takes a lock while it is damaged in this way, so a client that may have held it before the
+//! damage was already a client when the damage was found.
 
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{LockId, LockMask, STATE_WORD, TableState};
@@ -9,9 +9,9 @@ use guira_layout::{LockId, LockMask, STATE_WORD, TableState};
 use crate::table::destroy::is_destroyed;
 use crate::{DamagedItem, ErrorKind, Table};
 
-/// Lock words that one READ carries: a page.
+/// Number of lock words in one READ: a page.
 const PIECE_WORDS: u64 = 512;
-/// Tries to free a lock whose neighbours in the same word keep changing.
+/// Maximum number of tries to free a lock whose neighbours in the same word keep changing.
 const FREE_TRIES: u32 = 1024;
 
 /// Returns the error of an operation that found `lock`, which names an owner beyond the table's client slots although
@@ -20,9 +20,9 @@ pub(crate) fn damaged(lock: LockId) -> ErrorKind {
     ErrorKind::Corrupt { item: DamagedItem::Lock(lock) }
 }
 
-/// Returns the locks that name an owner beyond the table's client slots; none if the table is destroyed, where that is
-/// no damage, or if locks do not name their owners (preset `paper`). 1 round trip for 512 lock words, and 1 if there
-/// are any. Source: R-LOCK-9.
+/// Returns the locks that name an owner beyond the table's client slots; none if the table is destroyed, where such
+/// locks are no damage, or if locks do not name their owners (preset `paper`). 1 round trip for 512 lock words, and 1
+/// if there are any. Source: R-LOCK-9.
 ///
 /// # Errors
 /// The fabric refused or lost a batch.
@@ -45,10 +45,10 @@ pub async fn unowned_locks(lane: &mut dyn Lane, table: &Table) -> Result<Vec<Loc
     Ok(found)
 }
 
-/// Frees those of `locks` that still name an owner beyond the table's client slots; returns them. After the caller
-/// found these locks, it has found each client slot free, or recovered its client. If another client destroys the table
-/// meanwhile, its locks stay poisoned. 2 round trips for each, 2 more each time a neighbour changed, and 1. Source:
-/// R-LOCK-9.
+/// Frees those of `locks` that still name an owner beyond the table's client slots; returns them. After these locks
+/// were found, the caller must have found each client slot free, or recovered its client. If another client destroys
+/// the table meanwhile, its locks stay poisoned. 2 round trips for each, 2 more each time a neighbour changed, and 1.
+/// Source: R-LOCK-9.
 ///
 /// # Errors
 /// The fabric refused or lost a batch.
@@ -92,7 +92,7 @@ pub async fn free_unowned_locks(
     Ok(freed)
 }
 
-/// Takes a lock permanently, as destroying does, if it is free.
+/// Takes a lock permanently, as destroying a table does, if it is free.
 async fn poison_again(lane: &mut dyn Lane, table: &Table, lock: LockMask) -> Result<(), FabricError> {
     let addr = table.locks().addr(lock.word);
     for _ in 0..FREE_TRIES {

@@ -2,7 +2,7 @@
 //!
 //! In tables whose locks do not name their owners (preset `paper`), only time distinguishes a dead owner from a busy
 //! one: a timer runs as long as the lock stays taken and none of the rows sampled under it changes its checksum (paper,
-//! section 4.1). It may be wrong in the two ways that the holes H3 and H11 describe.
+//! section 4.1). A timer may be wrong in the two ways that the holes H3 and H11 describe.
 
 use guira_layout::{LockId, RowId};
 

@@ -11,14 +11,15 @@ use crate::{Batch, ErrorKind, Reader, Table};
 
 /// Lock words poisoned by one batch.
 const POISON_WORDS: usize = 64;
-/// Tries to poison a lock word that keeps changing; after them only the state word protects it.
+/// Maximum number of tries to poison a lock word that keeps changing; after them only the state word protects the
+/// table.
 const POISON_TRIES: u32 = 1024;
 /// Rows overwritten by one batch.
 const OVERWRITTEN_ROWS: usize = 64;
-/// Longest time that destroying waits for pending changes. They take microseconds, unless their process gets no
+/// Maximum time that destroying waits for pending changes. They take microseconds, unless their process gets no
 /// processor time, is stopped, or is dead.
 const LONGEST_WAIT_NS: u64 = 100_000_000;
-/// First pause of that wait; it doubles with each.
+/// First pause of the wait for pending changes; it doubles with each further pause.
 const FIRST_PAUSE_NS: u64 = 50_000;
 
 /// Marks the table destroyed; takes every lock permanently, so that no client that still maps the table can change it
@@ -27,9 +28,9 @@ const FIRST_PAUSE_NS: u64 = 50_000;
 ///
 /// A client that holds a lock at this moment completes its commit; its release leaves that lock neither free nor owned.
 /// (1-bit locks are the exception: there the release frees the lock, which is poisoned again.) Destroying waits for
-/// such a client up to 100 ms. Rows that it writes later stay, and so do those that a recovery of it writes later if
-/// that recovery had begun before. Round trips: 1 for 64 lock words and 1 for 64 rows; if locks were held, 1 for each
-/// pause until they are released, and 1 for 64 of their rows.
+/// such a client up to 100 ms. Rows that the client writes later stay, and so do rows that its recovery writes later,
+/// if that had begun before. Round trips: 1 for 64 lock words and 1 for 64 rows; if locks were held, 1 for each pause
+/// until they are released, and 1 for 64 of their rows.
 ///
 /// # Errors
 /// The fabric refused or lost a batch.
@@ -147,7 +148,7 @@ pub async fn is_destroyed<L: Lane + ?Sized>(lane: &mut L, table: &Table) -> Resu
     Ok(state(lane, table).await? != Some(TableState::Live))
 }
 
-/// Whether the table is marked destroyed: one whose memory came back empty, or is damaged, is not. 1 round trip.
+/// Whether the table is marked destroyed. A table whose memory came back empty, or is damaged, is not. 1 round trip.
 /// // [R-DESTROY-2]
 pub(crate) async fn is_marked_destroyed<L: Lane + ?Sized>(lane: &mut L, table: &Table) -> Result<bool, FabricError> {
     Ok(state(lane, table).await? == Some(TableState::Destroyed))

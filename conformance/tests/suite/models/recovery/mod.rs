@@ -27,7 +27,7 @@
 //! - [`At::Finish`]: the end of `Client::recover_if_dead`, which drops the proof; R-RECOVER-4.
 //! - [`At::Away`], [`At::Look`], [`At::Take`]: `Store::claim` and `Store::take` (`crates/guira/src/store.rs`),
 //!   `claim_slot` (table/session.rs); R-SLOT-1.
-//! - [`Reading`]: `Reader::sample_past` (lookup/past.rs); R-READ-9.
+//! - [`Reading`]: `Reader::sample_through_record` (lookup/read_through_record.rs); R-READ-9.
 //! - [`Action::Reuse`]: the owner of a chunk reuses a place whose mark says that it is free; R-EXTENT-4.
 //! - [`At::Rename`]: no code; a recovery that a rule forbids.
 //!

@@ -16,7 +16,7 @@ pub const COUNTERS: u32 = 8;
 pub const SHARED_KEYS: u32 = 16;
 /// One round in this many inserts a key and removes it again.
 const SCRATCH_EVERY: u32 = 8;
-/// Bytes of a shared value: too long for a row, so that places are freed and reused all the time.
+/// Bytes of a shared value: too long for a row, so that extent space is freed and reused all the time.
 const SHARED_VALUE_BYTES: usize = 200;
 
 /// The changes that one process made.

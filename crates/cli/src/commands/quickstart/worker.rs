@@ -21,7 +21,7 @@ use crate::workers::{next_order, reply};
 const WRONG_MAX: usize = 1_000_000;
 /// Maximum number of wrong keys that are shown.
 const WRONG_SHOWN: usize = 5;
-/// Maximum characters of a key that is shown.
+/// Maximum number of characters of a key that is shown.
 const KEY_CHARS: usize = 60;
 
 /// The task of a worker.

@@ -110,6 +110,7 @@ impl RateLimiter {
     }
 
     /// Takes the permission to write a line at `now`. Returns how many lines before it were dropped, or `None` if this
+    /// line must be dropped, too.
     fn take(&mut self, now: Instant) -> Option<u64> {
         let earned = (now.saturating_duration_since(self.since).as_millis() * u128::from(LINES_A_SECOND) / 1000) as u32;
         if earned > 0 {

@@ -32,7 +32,7 @@ const MAX_ACCEPTS: usize = 32;
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time an answered client has to close its connection, before a reset by the kernel may discard the response.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
-/// Maximum bytes of a request's line and headers.
+/// Maximum number of bytes of a request's line and headers.
 const MAX_HEAD_BYTES: usize = 8 << 10;
 /// Maximum number of headers of a request.
 const MAX_HEADERS: usize = 64;
@@ -188,7 +188,7 @@ enum Next {
 /// One connection.
 struct Connection {
     stream: TcpStream,
-    /// When it is closed, whatever its state.
+    /// The time at which the connection is closed, whatever its state.
     until: Instant,
     /// The bytes received of its request.
     head: Vec<u8>,

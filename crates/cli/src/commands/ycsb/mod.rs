@@ -205,7 +205,7 @@ fn holds_records_of_run(arguments: &Arguments, store: &Store) -> Result<bool, Fa
     Ok(true)
 }
 
-/// How the records of the run look in this table.
+/// Returns the format of the run's records in this table.
 fn shape(arguments: &Arguments, store: &Store) -> Result<RecordFormat, Failure> {
     Ok(RecordFormat::new(store.table().config().format, value_bytes(arguments)?, arguments.seed)?)
 }

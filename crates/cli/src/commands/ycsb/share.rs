@@ -92,7 +92,7 @@ impl Share {
         Ok(driver.loading(self.load_mode).stopping_when(interrupt::requested))
     }
 
-    /// How records look in this table.
+    /// Returns the format of records in this table.
     pub fn shape(&self, store: &Store) -> Result<RecordFormat, Failure> {
         Ok(RecordFormat::new(store.table().config().format, self.value_bytes, self.seed)?)
     }

@@ -1,93 +1,94 @@
-//! Two hosts on one machine: network namespaces, and a router between them that may stop to forward packets.
+//! Two hosts on one machine: network namespaces, and a router between them that can stop forwarding packets.
 //!
-//! The router is a namespace of its own, too, in which the test program starts itself again. Everything goes when that
-//! program ends, however it ends.
+//! The router is a network namespace as well, in which the test program runs once more. All namespaces are removed when
+//! that program ends, however it ends.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
 use std::process::{Child, Command, Stdio};
 
-/// What the program that plays the router is told: the name of its test.
-const STAGE: &str = "GUIRA_TEST_STAGE";
+/// The environment variable that makes the program the router: it holds the name of the test.
+const ROUTER: &str = "GUIRA_TEST_ROUTER";
 const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
 
-/// One host.
+/// A host. It is removed when this is dropped.
 pub struct Host {
     pub addr: Ipv4Addr,
-    holder: Child,
+    /// The process that keeps the network namespace alive.
+    namespace: Child,
 }
 
-/// Two of them, and the router.
+/// Two hosts, connected by the router.
 pub struct Network {
     pub hosts: [Host; 2],
 }
 
-/// Runs `act`, which is all that the test `name` does, as the router between two hosts; or says why it cannot.
-pub fn between_two_hosts(name: &str, act: impl FnOnce(&Network)) {
-    if std::env::var(STAGE).is_ok_and(|stage| stage == name) {
-        return act(&Network::new());
+/// Runs `test` as the router between two hosts, or prints why it cannot. The test function `name` must do nothing else.
+pub fn with_two_hosts(name: &str, test: impl FnOnce(&Network)) {
+    if std::env::var(ROUTER).is_ok_and(|router| router == name) {
+        return test(&Network::new());
     }
-    let Some(unshare) = permitted() else {
+    let Some(options) = unshare_options() else {
         println!("{name}: NOT RUN: network namespaces need root, or user namespaces, and the programs ip and nsenter");
         return;
     };
     let program = std::env::current_exe().expect("a path");
-    let mut stage = Command::new("unshare");
-    stage.args(unshare).arg("--net").arg(program).args(["--exact", name, "--nocapture", "--quiet"]);
-    let status = stage.env(STAGE, name).status().expect("it starts");
+    let mut router = Command::new("unshare");
+    router.args(options).arg("--net").arg(program).args(["--exact", name, "--nocapture", "--quiet"]);
+    let status = router.env(ROUTER, name).status().expect("it starts");
     assert!(status.success(), "see its message above");
 }
 
-/// How to get a namespace, if that is possible.
-fn permitted() -> Option<&'static [&'static str]> {
-    let ways: [&[&str]; 2] = [&[], &["--map-root-user"]];
+/// Returns the options with which `unshare` creates a namespace, if that is possible.
+fn unshare_options() -> Option<&'static [&'static str]> {
+    let candidates: [&[&str]; 2] = [&[], &["--map-root-user"]];
     let script = format!("ip link set lo up && nsenter --version && echo 1 > {FORWARDING}");
-    let succeeds = |way: &&&[&str]| {
+    let succeeds = |options: &&&[&str]| {
         let mut command = Command::new("unshare");
-        command.args(**way).args(["--net", "sh", "-c", &script]).stdout(Stdio::null()).stderr(Stdio::null());
+        command.args(**options).args(["--net", "sh", "-c", &script]).stdout(Stdio::null()).stderr(Stdio::null());
         command.status().is_ok_and(|status| status.success())
     };
-    ways.iter().find(succeeds).copied()
+    candidates.iter().find(succeeds).copied()
 }
 
 impl Network {
     fn new() -> Network {
         run(Command::new("ip").args(["link", "set", "lo", "up"]));
         let network = Network { hosts: [Host::new(1), Host::new(2)] };
-        network.mend();
+        network.heal();
         network
     }
 
-    /// From now on no packet gets from one host to the other, and nobody is told.
+    /// Drops all packets between the hosts from now on, without notice.
     pub fn cut(&self) {
         std::fs::write(FORWARDING, "0").expect("the router is ours");
     }
 
-    /// Packets are forwarded again.
-    pub fn mend(&self) {
+    /// Forwards packets again.
+    pub fn heal(&self) {
         std::fs::write(FORWARDING, "1").expect("the router is ours");
     }
 }
 
 impl Host {
     fn new(number: u8) -> Host {
-        let mut holder = Command::new("unshare")
+        let mut namespace = Command::new("unshare")
             .args(["--net", "sh", "-c", "echo; exec cat"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .expect("it starts");
-        // It has its namespace when it says so.
-        let said = holder.stdout.as_mut().expect("a pipe");
-        BufReader::new(said).read_line(&mut String::new()).expect("a line");
-        let (pid, link) = (holder.id().to_string(), format!("host{number}"));
+        // It has its namespace when it has printed a line.
+        let output = namespace.stdout.as_mut().expect("a pipe");
+        BufReader::new(output).read_line(&mut String::new()).expect("a line");
+        let (pid, link) = (namespace.id().to_string(), format!("host{number}"));
         let (router, addr) = (Ipv4Addr::new(10, 77, number, 1), Ipv4Addr::new(10, 77, number, 2));
         let pair = ["link", "add", &link, "type", "veth", "peer", "name", "eth0", "netns", &pid];
         run(Command::new("ip").args(pair));
         run(Command::new("ip").args(["addr", "add", &format!("{router}/24"), "dev", &link]));
         run(Command::new("ip").args(["link", "set", &link, "up"]));
-        let host = Host { addr, holder };
+        let host = Host { addr, namespace };
         for line in [
             "link set lo up",
             &format!("addr add {addr}/24 dev eth0"),
@@ -99,18 +100,18 @@ impl Host {
         host
     }
 
-    /// A program on this host.
+    /// Returns a command that runs a program on this host.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
-        command.args(["--target", &self.holder.id().to_string(), "--net", "--"]).arg(program);
+        command.args(["--target", &self.namespace.id().to_string(), "--net", "--"]).arg(program);
         command
     }
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
-        drop(self.holder.kill());
-        drop(self.holder.wait());
+        drop(self.namespace.kill());
+        drop(self.namespace.wait());
     }
 }
 

@@ -1,7 +1,7 @@
-//! Tools of several modules of the suite: tables, a rough way, and hosts with a network between them.
+//! Tools of several modules of the suite: tables, a faulty proxy, and hosts with a network between them.
 
+pub mod faulty_proxy;
 pub mod hosts;
-pub mod rough;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -1,9 +1,10 @@
-//! What workers write down, in memory that all of them share: the kernel keeps it when its writer is killed, and that
-//! takes a fraction of an operation, so that most of a worker's time, and most deaths, are among operations.
+//! The log of the workers' operations, in memory that all of them share. The kernel keeps it when a writer is killed. A
+//! record takes a fraction of an operation, so that a worker spends most of its time in operations, and most deaths
+//! happen there.
 //!
-//! A process takes a block of the log after the other, and writes records of five words, each in two strokes: before
-//! the operation what it asks, afterwards what it was answered. The last word of each stroke is the first of the
-//! record. So an answer that is in the log was given, and an operation without one is pending.
+//! A process takes one block of the log after the other, and writes records of five words, each in two steps: the call
+//! before the operation, and the answer after it. The last word written in each step is the first one of the record. So
+//! an answer in the log was given, and an operation without one is pending.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,24 +17,25 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::histories::KEYS;
 
-/// Room for some 3 million operations.
+/// Bytes of the log: room for some 3 million operations.
 const LOG_BYTES: u64 = 128 << 20;
-/// The first block holds the number of blocks taken, and then each process's owner id. The others: process, its counts,
-/// and records.
+/// Words of a block. The first block holds the number of blocks taken, and then each process's owner id. Every other
+/// block holds its process, the counts of the process, and records.
 const BLOCK_WORDS: usize = 1024;
 const HEAD_WORDS: usize = 9;
-/// Call, answer and key; when it was called; the value written or found; the value expected; when it was answered.
+/// Words of a record: call, answer and key; time of the call; value written or found; value expected; time of the
+/// answer.
 const RECORD_WORDS: usize = 5;
 const RECORDS: usize = (BLOCK_WORDS - HEAD_WORDS) / RECORD_WORDS;
 const BLOCKS: usize = LOG_BYTES as usize / 8 / BLOCK_WORDS;
 
 const _: () = assert!(HEAD_WORDS + RECORDS * RECORD_WORDS == BLOCK_WORDS && COUNTS < HEAD_WORDS);
 
-/// Numbers of answers: none, no effect, then those of [`Answer`] in their order.
+/// Codes of outcomes: no answer, no effect, then the variants of [`Answer`] in their order.
 const NO_ANSWER: u64 = 0;
 const WITHOUT_EFFECT: u64 = 1;
 
-/// Nanoseconds of the clock that all processes share.
+/// Returns the nanoseconds of the clock that all processes share.
 pub fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -43,73 +45,73 @@ fn load(word: &AtomicU64) -> u64 {
     word.load(Ordering::Acquire)
 }
 
-/// The shared memory, which goes when the test ends.
-pub struct Shared {
+/// The shared memory of the log, which is removed when the test ends.
+pub struct SharedLog {
     location: Location,
     region: ShmRegion,
 }
 
-impl Drop for Shared {
+impl Drop for SharedLog {
     fn drop(&mut self) {
         drop(ShmRegion::destroy(&self.location));
     }
 }
 
-impl Shared {
-    pub fn create() -> Shared {
+impl SharedLog {
+    pub fn create() -> SharedLog {
         let location = Location::shm(&format!("guira-test-histories-log-{}", std::process::id())).unwrap();
         let options = CreateOptions::new(LOG_BYTES, 8);
         let region = ShmRegion::create(&location, options, |_| Ok::<(), FabricError>(())).unwrap();
-        Shared { location, region }
+        SharedLog { location, region }
     }
 
-    /// Where workers find it.
+    /// Returns the path at which workers open the log.
     pub fn path(&self) -> &str {
         self.location.path().to_str().unwrap()
     }
 
-    /// The owner id of `process`; nothing as long as it has none.
+    /// Returns the owner id of `process`, if it has one yet.
     pub fn owner(&self, process: u64) -> Option<OwnerId> {
         let owner = load(&self.region.main_words()[process as usize]);
         (owner != 0).then_some(OwnerId(owner as u16))
     }
 
-    /// What all processes told, which have ended. The log is empty afterwards.
-    pub fn take(&mut self, began_ns: u64) -> Told {
+    /// Takes the records of all processes, which must have ended. The log is empty afterwards.
+    pub fn take(&mut self, began_ns: u64) -> Records {
         let words = self.region.main_words();
         let taken = (load(&words[0]) as usize).min(BLOCKS - 1);
-        let mut told =
-            Told { operations: (0..KEYS).map(|_| Vec::new()).collect(), began_ns, counts: Counts::default() };
-        // Counts only grow, so that of a process's last block is its sum.
+        let operations = (0..KEYS).map(|_| Vec::new()).collect();
+        let mut round = Records { operations, began_ns, counts: Counts::default() };
+        // Counts only grow, so the largest ones of a process's blocks are its totals.
         let mut counts: HashMap<u64, Counts> = HashMap::new();
         for block in words.chunks_exact(BLOCK_WORDS).skip(1).take(taken) {
             let (head, records) = block.split_at(HEAD_WORDS);
             let process = load(&head[0]);
             let most = counts.entry(process).or_default();
-            (1..=COUNTS).for_each(|place| most[place - 1] = most[place - 1].max(load(&head[place])));
+            (1..=COUNTS).for_each(|index| most[index - 1] = most[index - 1].max(load(&head[index])));
             for record in records.chunks_exact(RECORD_WORDS) {
                 if let Some(operation) = operation(process, record, began_ns) {
-                    told.operations[operation.key as usize].push(operation);
+                    round.operations[operation.key as usize].push(operation);
                 }
             }
         }
-        counts.values().for_each(|of_process| add(&mut told.counts, of_process));
+        counts.values().for_each(|process_counts| add(&mut round.counts, process_counts));
         words[..(taken + 1) * BLOCK_WORDS].iter().for_each(|word| word.store(0, Ordering::Release));
-        told
+        round
     }
 }
 
-/// What all processes of a round told.
-pub struct Told {
-    /// Times are nanoseconds since then.
+/// The records of all processes of a round.
+pub struct Records {
+    /// Start of the round: times are nanoseconds since then.
     pub began_ns: u64,
-    /// Of each key.
+    /// The operations on each key.
     pub operations: Vec<Vec<Operation>>,
     pub counts: Counts,
 }
 
-impl Told {
-    /// How many processes were answered both before and after `at_ns`, a time as [`now_ns`] tells it.
+impl Records {
+    /// Counts the processes that were answered both before and after `at_ns`, a time by [`now_ns`].
     pub fn survivors(&self, at_ns: u64) -> u64 {
         let mut sides: HashMap<u64, [bool; 2]> = HashMap::new();
         for operation in self.operations.iter().flatten() {
@@ -121,18 +123,18 @@ impl Told {
     }
 }
 
-/// Dead clients recovered, those of them whose commit was completed, and entries moved; operations that were told that
-/// somebody shut their client out, that their connection was lost before they had an effect, and that it was lost
-/// when they may have had one.
+/// Counts of a process: dead clients recovered, those of them whose commit was completed, and entries moved; operations
+/// that failed because their client was fenced, because their connection was lost before they had an effect, and
+/// because it was lost when they may have had one.
 pub type Counts = [u64; COUNTS];
 pub const COUNTS: usize = 6;
 
-/// How an operation ended.
+/// The end of an operation.
 #[derive(Clone, Copy, Debug)]
-pub enum Ended {
+pub enum Completion {
     Answered(Answer),
     WithoutEffect,
-    /// It may have had one, or have it yet.
+    /// The operation may have had an effect, or may have one later.
     Unknown,
 }
 
@@ -140,27 +142,28 @@ pub fn add(sum: &mut Counts, counts: &Counts) {
     sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
 }
 
-/// The log of one process.
+/// The part of the log that one process writes.
 pub struct Log {
     region: ShmRegion,
     process: u64,
-    /// The words of its block, and how many of its records are written.
+    /// First word of the current block.
     block: usize,
+    /// Records written in that block.
     written: usize,
 }
 
 impl Log {
-    /// That of process `process`, the client in `slot`; nothing if there is no room.
+    /// Opens the log for `process`, the client in `slot`. Returns `None` if there is no room.
     pub fn open(path: &str, process: u64, slot: u16) -> Option<Log> {
         let region = ShmRegion::open(&Location::file(path), Access::ReadWrite).unwrap();
-        assert!((1..BLOCK_WORDS as u64).contains(&process), "a word for each process");
+        assert!((1..BLOCK_WORDS as u64).contains(&process), "each process needs a word of the first block");
         let mut log = Log { region, process, block: 0, written: RECORDS };
-        log.note_slot(slot);
+        log.record_slot(slot);
         log.next_block().then_some(log)
     }
 
-    /// The process is the client in `slot` from now on.
-    pub fn note_slot(&self, slot: u16) {
+    /// Records that the process is the client in `slot` from now on.
+    pub fn record_slot(&self, slot: u16) {
         self.region.main_words()[self.process as usize].store(u64::from(slot) + 1, Ordering::Release);
     }
 
@@ -179,7 +182,7 @@ impl Log {
         &self.region.main_words()[self.block + HEAD_WORDS + self.written * RECORD_WORDS..][..RECORD_WORDS]
     }
 
-    /// The process is about to call; false if there is no room to say so.
+    /// Records that the process is about to call. Returns false if there is no room.
     pub fn call(&mut self, key: u64, call: Call) -> bool {
         if self.written == RECORDS && !self.next_block() {
             return false;
@@ -201,24 +204,24 @@ impl Log {
         true
     }
 
-    /// It was answered, or it failed without effect.
-    pub fn ended(&mut self, ended: Ended, counts: Counts) {
+    /// Records the end of the last call.
+    pub fn ended(&mut self, ended: Completion, counts: Counts) {
         let at_ns = now_ns();
         let number = match ended {
-            Ended::Unknown => NO_ANSWER,
-            Ended::WithoutEffect => WITHOUT_EFFECT,
-            Ended::Answered(Answer::Found(_)) => 2,
-            Ended::Answered(Answer::Absent) => 3,
-            Ended::Answered(Answer::Done) => 4,
-            Ended::Answered(Answer::Inserted) => 5,
-            Ended::Answered(Answer::Replaced) => 6,
-            Ended::Answered(Answer::Missing) => 7,
-            Ended::Answered(Answer::Exists) => 8,
-            Ended::Answered(Answer::Mismatch) => 9,
+            Completion::Unknown => NO_ANSWER,
+            Completion::WithoutEffect => WITHOUT_EFFECT,
+            Completion::Answered(Answer::Found(_)) => 2,
+            Completion::Answered(Answer::Absent) => 3,
+            Completion::Answered(Answer::Done) => 4,
+            Completion::Answered(Answer::Inserted) => 5,
+            Completion::Answered(Answer::Replaced) => 6,
+            Completion::Answered(Answer::Missing) => 7,
+            Completion::Answered(Answer::Exists) => 8,
+            Completion::Answered(Answer::Mismatch) => 9,
         };
         let record = self.record();
         record[4].store(at_ns, Ordering::Relaxed);
-        if let Ended::Answered(Answer::Found(value)) = ended {
+        if let Completion::Answered(Answer::Found(value)) = ended {
             record[2].store(value, Ordering::Relaxed);
         }
         record[0].store(load(&record[0]) | number << 8, Ordering::Release);
@@ -228,7 +231,7 @@ impl Log {
     }
 }
 
-/// What a record tells; nothing, if its first stroke was never ended.
+/// Decodes a record; `None` if its first step was never completed.
 fn operation(process: u64, record: &[AtomicU64], began_ns: u64) -> Option<Operation> {
     let [kinds, called_ns, value, expected, at_ns] = std::array::from_fn(|word| load(&record[word]));
     let call = match kinds & 0xff {

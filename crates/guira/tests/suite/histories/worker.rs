@@ -1,4 +1,5 @@
-//! One process: operations drawn from its seed, one after the other, until it is time or it is killed.
+//! A worker process: it carries out operations drawn from its seed, one after the other, until the round ends or it is
+//! killed.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,20 +10,20 @@ use guira_check::history::{Answer, Call};
 use guira_fabric::SplitMix64;
 
 use crate::histories::KEYS;
-use crate::histories::log::{Ended, Log, now_ns};
+use crate::histories::log::{Completion, Log, now_ns};
 
 const WORKER: &str = "GUIRA_TEST_HISTORIES";
-/// A worker waits no longer for one that is stopped: it goes on with other keys.
-const PATIENCE: Duration = Duration::from_millis(10);
+/// Deadline of an operation. A worker waits no longer for one that is stopped, and goes on with other keys.
+const DEADLINE: Duration = Duration::from_millis(10);
 const NICE: i32 = 10;
-/// How long an operation looks for another session: longer than rounds, and than a node is gone.
+/// Time in which an operation tries to open another session: longer than a round, and than an outage of the node.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a worker is told.
+/// The arguments of a worker.
 pub struct Task<'t> {
     pub url: &'t Url,
     pub log: &'t str,
-    /// Its number, which no other process of the round has, and not 0.
+    /// The number of the process: not 0, and unique in the round.
     pub process: u64,
     pub seed: u64,
     pub longest_value: u64,
@@ -30,7 +31,7 @@ pub struct Task<'t> {
 }
 
 impl Task<'_> {
-    /// The environment variable that says so.
+    /// Returns the environment variable that passes the arguments: name and value.
     pub fn variable(&self) -> (&'static str, String) {
         let Task { url, log, process, seed, longest_value, end_ns } = self;
         (WORKER, format!("{url},{process},{seed},{longest_value},{end_ns},{log}"))
@@ -41,47 +42,48 @@ pub fn key(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
 }
 
-/// The value of a number: the number, then bytes, and a length, that follow from it. Half of the lengths are short.
+/// Returns the value of a number: the number, then bytes that follow from it, as does the length. Half of the values
+/// are short.
 pub fn value(number: u64, longest_value: u64) -> Vec<u8> {
     let mut rng = SplitMix64(number);
     let longest = if rng.below(2) == 0 { longest_value.min(40) } else { longest_value };
     let mut value = number.to_le_bytes().to_vec();
     let (bytes, first) = (8 + rng.below(longest - 7), rng.next_u64());
-    value.extend((8..bytes).map(|place| (first + place * 7) as u8));
+    value.extend((8..bytes).map(|index| (first + index * 7) as u8));
     value
 }
 
-/// The number of a value, which must be whole.
+/// Returns the number of a value, which must be whole.
 pub fn number(found: &[u8], longest_value: u64) -> u64 {
     let number = u64::from_le_bytes(found[..8].try_into().expect("8 bytes at least"));
-    assert!(found == value(number, longest_value), "a mixed value: {found:02x?}");
+    assert!(found == value(number, longest_value), "a torn value: {found:02x?}");
     number
 }
 
 struct Worker {
     client: guira::Client,
     slot: u16,
-    reach: Reach,
+    transport: Transport,
     losses: Losses,
     log: Log,
     rng: SplitMix64,
     longest_value: u64,
-    /// The number of its last value: no two values of a round have one number.
+    /// The number of the last value written: no two values of a round have the same.
     written: u64,
-    /// The value it last knew a key to have.
+    /// The value last known of each key.
     seen: HashMap<u64, u64>,
     buffer: Vec<u8>,
 }
 
-/// How a worker reaches its table.
+/// The way in which a worker reaches its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reach {
+enum Transport {
     Mapped,
-    /// By a connection, which may be lost.
+    /// Over a connection, which may be lost.
     Remote,
 }
 
-/// Operations that were told of a loss.
+/// Counts of operations that failed because of a loss.
 #[derive(Default)]
 struct Losses {
     fenced: u64,
@@ -89,7 +91,7 @@ struct Losses {
     unknown: u64,
 }
 
-/// Whether an error says that the connection was lost, or that there is no other.
+/// The loss that an error reports: of the session, or of the connection, which includes that there is no new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loss {
     None,
@@ -117,7 +119,7 @@ fn loss(error: &Error) -> Loss {
 }
 
 impl Worker {
-    /// One operation; false if there is no room to write it down.
+    /// Carries out one operation. Returns false if there is no room to record it.
     fn step(&mut self) -> bool {
         let key = self.rng.below(KEYS);
         let new = self.written + 1;
@@ -135,57 +137,57 @@ impl Worker {
         if !self.log.call(key, call) {
             return false;
         }
-        let ended = match self.carry_out(key, call) {
-            Ok(answer) => Ended::Answered(answer),
-            Err(error) => self.end_of(call, &error),
+        let ended = match self.execute(key, call) {
+            Ok(answer) => Completion::Answered(answer),
+            Err(error) => self.completion_of_failure(call, &error),
         };
         let (counters, losses) = (self.client.counters(), &self.losses);
         let lost = [losses.fenced, losses.without_effect, losses.unknown];
         self.log.ended(ended, [counters.recoveries, counters.replays, counters.moves, lost[0], lost[1], lost[2]]);
         if self.client.slot() != self.slot {
             self.slot = self.client.slot();
-            self.log.note_slot(self.slot);
+            self.log.record_slot(self.slot);
         }
         match (call, ended) {
-            (_, Ended::Answered(Answer::Found(value))) => self.seen.insert(key, value),
-            (Call::Put(value) | Call::Insert(value) | Call::Update(value), Ended::Answered(answer))
+            (_, Completion::Answered(Answer::Found(value))) => self.seen.insert(key, value),
+            (Call::Put(value) | Call::Insert(value) | Call::Update(value), Completion::Answered(answer))
                 if answer.is_change() =>
             {
                 self.seen.insert(key, value)
             }
-            (Call::CompareAndSwap { new, .. }, Ended::Answered(Answer::Done)) => self.seen.insert(key, new),
+            (Call::CompareAndSwap { new, .. }, Completion::Answered(Answer::Done)) => self.seen.insert(key, new),
             _ => None,
         };
         true
     }
 
-    /// What a failure of `call` means for its effect; only what may fail has failed.
-    fn end_of(&mut self, call: Call, error: &Error) -> Ended {
+    /// Returns what a failure of `call` means for its effect, and counts it. Only permitted failures are accepted.
+    fn completion_of_failure(&mut self, call: Call, error: &Error) -> Completion {
         let (loss, effect) = (loss(error), error.effect());
-        if self.reach == Reach::Mapped || loss == Loss::None {
+        if self.transport == Transport::Mapped || loss == Loss::None {
             assert!(self.may_refuse(call, error) && effect == Effect::None, "{call}: {error}");
-            return Ended::WithoutEffect;
+            return Completion::WithoutEffect;
         }
         if effect != Effect::None {
             assert!(call != Call::Get, "a lookup has no effect: {error}");
             self.losses.unknown += 1;
-            return Ended::Unknown;
+            return Completion::Unknown;
         }
         match loss {
             Loss::Fenced => self.losses.fenced += 1,
             Loss::Connection | Loss::None => self.losses.without_effect += 1,
         }
-        Ended::WithoutEffect
+        Completion::WithoutEffect
     }
 
-    /// Whether `call` may be refused so: because somebody who is stopped was waited for as long as anybody is, or for
-    /// want of room by a call that needs some. There is always an entry left for each key, but paths to it may be too
-    /// long; and the dead keep room for values until it is found.
+    /// Whether `call` may be refused with `error`: because a stopped client was waited for until the deadline, or
+    /// because there is no room and the call needs some. There is always a free entry for each key, but the paths to it
+    /// may be too long; and dead clients keep space for values until it is reclaimed.
     fn may_refuse(&self, call: Call, error: &Error) -> bool {
         let has_extents = self.longest_value > 8;
         match error {
             Error::Operation(OperationError { kind: OperationErrorKind::Busy { waited_ms, .. }, .. }) => {
-                u128::from(*waited_ms) >= PATIENCE.as_millis()
+                u128::from(*waited_ms) >= DEADLINE.as_millis()
             }
             Error::Operation(OperationError { kind: OperationErrorKind::Full { .. }, .. }) => {
                 matches!(call, Call::Put(_) | Call::Insert(_))
@@ -198,7 +200,7 @@ impl Worker {
         }
     }
 
-    fn carry_out(&mut self, key_number: u64, call: Call) -> Result<Answer, Error> {
+    fn execute(&mut self, key_number: u64, call: Call) -> Result<Answer, Error> {
         let (client, key, longest) = (&mut self.client, key(key_number), self.longest_value);
         let bytes = |number: u64| value(number, longest);
         let done = |is_done: bool, otherwise: Answer| if is_done { Answer::Done } else { otherwise };
@@ -227,18 +229,18 @@ impl Worker {
     }
 }
 
-/// A client; nothing if it is time before a slot is free, or the memory node is back. The slots of those who are being
-/// killed are not.
-fn open_client(url: &Url, reach: Reach, end_ns: u64) -> Option<guira::Client> {
-    let options = OpenOptions::default().deadline(PATIENCE).reconnect_timeout(RECONNECT_TIMEOUT);
+/// Opens a client; `None` if the round ends before a slot is free or the memory node is back. Slots of workers that are
+/// being killed are not free yet.
+fn open_client(url: &Url, transport: Transport, end_ns: u64) -> Option<guira::Client> {
+    let options = OpenOptions::default().deadline(DEADLINE).reconnect_timeout(RECONNECT_TIMEOUT);
     loop {
         match Store::open_with(url, &options).and_then(|store| store.client()) {
             Ok(client) => return Some(client),
             Err(error) => {
-                let is_no_room = matches!(error, Error::Open(OpenError::TooManyClients { .. }));
+                let is_full = matches!(error, Error::Open(OpenError::TooManyClients { .. }));
                 let is_opening = matches!(error, Error::Open(OpenError::Table { source: TableError::Fabric(_), .. }));
-                let is_lost = reach == Reach::Remote && (is_opening || loss(&error) != Loss::None);
-                assert!(is_no_room || is_lost, "{error}");
+                let is_lost = transport == Transport::Remote && (is_opening || loss(&error) != Loss::None);
+                assert!(is_full || is_lost, "{error}");
             }
         }
         if now_ns() >= end_ns {
@@ -248,26 +250,26 @@ fn open_client(url: &Url, reach: Reach, end_ns: u64) -> Option<guira::Client> {
     }
 }
 
-/// A worker's life, when this program was started as one; nothing otherwise.
+/// Runs as a worker if the environment asks for it; does nothing otherwise.
 #[test]
 fn worker() {
-    let Ok(told) = std::env::var(WORKER) else { return };
-    let parts: Vec<&str> = told.splitn(6, ',').collect();
-    let [process, seed, longest_value, end_ns] = [1, 2, 3, 4].map(|place: usize| parts[place].parse::<u64>().unwrap());
-    let reach = if parts[0].starts_with("tcp:") { Reach::Remote } else { Reach::Mapped };
-    if reach == Reach::Mapped {
-        // Whoever kills must not wait for those who work without a pause.
+    let Ok(arguments) = std::env::var(WORKER) else { return };
+    let parts: Vec<&str> = arguments.splitn(6, ',').collect();
+    let [process, seed, longest_value, end_ns] = [1, 2, 3, 4].map(|index: usize| parts[index].parse::<u64>().unwrap());
+    let transport = if parts[0].starts_with("tcp:") { Transport::Remote } else { Transport::Mapped };
+    if transport == Transport::Mapped {
+        // The test, which kills, must not wait for workers that never pause.
         rustix::process::nice(NICE).unwrap();
     }
-    let Some(client) = open_client(&parts[0].parse().unwrap(), reach, end_ns) else { return };
+    let Some(client) = open_client(&parts[0].parse().unwrap(), transport, end_ns) else { return };
     let (slot, losses) = (client.slot(), Losses::default());
     let log = Log::open(parts[5], process, slot);
     let (rng, seen, buffer) = (SplitMix64(seed), HashMap::new(), Vec::new());
     if let Some(log) = log {
         let written = process << 32;
-        let mut worker = Worker { client, slot, reach, losses, log, rng, longest_value, written, seen, buffer };
+        let mut worker = Worker { client, slot, transport, losses, log, rng, longest_value, written, seen, buffer };
         while now_ns() < end_ns && worker.step() {}
     }
-    // Without room in the log it is idle, so that it can still be killed.
+    // Without room in the log the worker idles, so that it can still be killed.
     std::thread::sleep(Duration::from_nanos(end_ns.saturating_sub(now_ns())));
 }

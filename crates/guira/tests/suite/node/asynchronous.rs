@@ -1,5 +1,5 @@
-//! The executor's thread is never blocked: whatever a task asks of a node that is slow, away, or comes back, another
-//! task of the same thread goes on ticking.
+//! Async operations never block the executor's thread: while a task waits for a node that is slow, absent or restarted,
+//! another task of the same thread runs on.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use guira::{CreateOptions, Error, OpenError, OpenOptions, Put, Url, aio};
 
 use super::proxy::Proxy;
-use super::served::TestNode;
-use super::{PATIENCE, patient};
+use super::test_node::TestNode;
+use super::{TIMEOUT, reconnecting};
 
-/// Each reply of a slow node takes so long.
+/// Delay of each reply of a slow node.
 const DELAY: Duration = Duration::from_millis(300);
-/// No two ticks are so far apart, on a machine with other work, unless the thread was blocked.
+/// Longest time between two ticks, on a busy machine, unless the thread was blocked.
 const LONGEST_GAP: Duration = Duration::from_millis(250);
 
-/// Runs `work` on one thread, beside a task that ticks each millisecond; demands that it did all the time.
+/// Runs `work` on one thread beside a task that ticks each millisecond, and checks that it did all the time.
 fn beside_a_clock<T>(what: &str, work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let tasks = tokio::task::LocalSet::new();
@@ -34,7 +34,7 @@ fn beside_a_clock<T>(what: &str, work: impl Future<Output = T>) -> T {
             }
         });
         let result = work.await;
-        // Whatever kept the clock from ticking until now is seen.
+        // One more tick, so that a gap at the end is seen as well.
         tokio::time::sleep(Duration::from_millis(5)).await;
         clock.abort();
         result
@@ -47,7 +47,7 @@ fn beside_a_clock<T>(what: &str, work: impl Future<Output = T>) -> T {
 #[test]
 fn a_slow_node_blocks_no_executor() {
     let served = TestNode::start();
-    let proxy = Proxy::before(served.addr);
+    let proxy = Proxy::start(served.addr);
     proxy.delay(DELAY);
     let began = Instant::now();
     let store = beside_a_clock("open", aio::Store::open(&proxy.url())).unwrap();
@@ -61,7 +61,7 @@ fn a_slow_node_blocks_no_executor() {
     let pool = store.pool(1);
     beside_a_clock("a pool", async {
         let mut client = pool.get().await.unwrap();
-        // A future that is dropped in the middle leaves something to settle.
+        // A future that is dropped in the middle leaves work to the next operation.
         let put = tokio::time::timeout(DELAY / 10, client.put(b"heron", b"Garza")).await;
         assert!(put.is_err(), "no reply takes less than {DELAY:?}: {put:?}");
         drop(client);
@@ -76,14 +76,14 @@ fn a_slow_node_blocks_no_executor() {
     proxy.delay(Duration::ZERO);
     let stat = pollster::block_on(store.run_blocking(|store| store.stat())).unwrap().unwrap();
     assert!(stat.clients.iter().all(|client| client.state == guira::admin::ClientState::Dead), "{:?}", stat.clients);
-    assert!(began.elapsed() > 10 * DELAY, "the proxy held nothing up");
+    assert!(began.elapsed() > 10 * DELAY, "the proxy delayed no reply");
 }
 
 #[test]
 fn a_node_that_is_away_blocks_no_executor() {
     let mut served = TestNode::start();
     let url = served.url();
-    let store = beside_a_clock("open", aio::Store::open_with(&url, &patient())).unwrap();
+    let store = beside_a_clock("open", aio::Store::open_with(&url, &reconnecting())).unwrap();
     let hasty = OpenOptions::new().reconnect_timeout(Duration::from_millis(400));
     let hasty = beside_a_clock("open", aio::Store::open_with(&url, &hasty)).unwrap();
     let mut client = beside_a_clock("a client", store.client()).unwrap();
@@ -104,7 +104,7 @@ fn a_node_that_is_away_blocks_no_executor() {
         served
     });
     let began = Instant::now();
-    beside_a_clock("all that waits for a node", async {
+    beside_a_clock("everything that waits for a node", async {
         let another = tokio::task::spawn_local(async move {
             let mut another = store.client().await.unwrap();
             another.put(b"ibis", b"Curaca").await.unwrap();
@@ -115,7 +115,7 @@ fn a_node_that_is_away_blocks_no_executor() {
         get.await.unwrap();
         another.await.unwrap();
     });
-    assert!(began.elapsed() < PATIENCE);
+    assert!(began.elapsed() < TIMEOUT);
     beside_a_clock("closing", client.close()).unwrap();
     let served = restart.join().unwrap();
     assert_eq!(guira::Store::open(served.url()).unwrap().len_estimate().unwrap().entries, 2);

@@ -1,17 +1,17 @@
-//! Stores over `tcp://`: the operations of a file's table, and what becomes of clients whose node, session or
-//! connection is lost. // [R-SESSION-1] [R-SESSION-2]
+//! Stores over `tcp://`: their operations, and clients whose node, session or connection is lost. // [R-SESSION-1]
+//! [R-SESSION-2]
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
 
 mod asynchronous;
-mod crowd;
-mod cut;
-mod overwritten;
+mod combined;
+mod fairness;
+mod lock_queue;
+mod partition;
 mod proxy;
-mod served;
+mod test_node;
 #[cfg(feature = "tls")]
 mod tls;
-mod turns;
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
@@ -24,17 +24,17 @@ use guira::{
 use guira_fabric_tcp::wire::Token;
 
 use proxy::{Cut, Proxy};
-use served::TestNode;
+use test_node::TestNode;
 
-/// No test waits that long for a node.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest time that a test waits for a node, which it should not reach.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn key(i: u32) -> [u8; 4] {
     i.to_be_bytes()
 }
 
-fn patient() -> OpenOptions {
-    OpenOptions::default().reconnect_timeout(PATIENCE)
+fn reconnecting() -> OpenOptions {
+    OpenOptions::default().reconnect_timeout(TIMEOUT)
 }
 
 fn exercise(client: &mut guira::Client) {
@@ -59,7 +59,7 @@ fn exercise(client: &mut guira::Client) {
 }
 
 #[test]
-fn a_node_serves_what_a_file_does() {
+fn a_table_of_a_node_works_like_one_in_a_file() {
     let served = TestNode::start();
     let store = Store::open(served.url()).unwrap();
     let mut client = store.client().unwrap();
@@ -80,12 +80,12 @@ fn a_node_serves_what_a_file_does() {
     assert!(serde_json::to_value(&stat).unwrap()["region"]["peer"].is_string());
     assert!(store.check().unwrap().is_clean());
     drop(client);
-    assert!(store.stat().unwrap().clients.is_empty(), "it gave back its slot");
+    assert!(store.stat().unwrap().clients.is_empty(), "its slot is free again");
 }
 
-/// As many round trips as without a network. // [R-READ-1] [R-UPDATE-1]
+/// Operations take as many round trips as over shared memory. // [R-READ-1] [R-UPDATE-1]
 #[test]
-fn operations_take_their_round_trips() {
+fn operations_take_no_additional_round_trips() {
     let served = TestNode::start();
     let mut client = Store::open(served.url()).unwrap().client().unwrap();
     client.put(b"cuckoo", b"Guira guira").unwrap();
@@ -128,11 +128,11 @@ fn many_tasks_share_a_connection() {
     assert!(store.stat().unwrap().clients.is_empty());
 }
 
-/// R-SESSION-1: a node that comes back with its memory is noticed by nobody who waits for it.
+/// R-SESSION-1: operations wait for a node that comes back with its memory, and then succeed.
 #[test]
 fn clients_go_on_when_their_node_is_back() {
     let mut served = TestNode::start();
-    let store = Store::open_with(served.url(), &patient()).unwrap();
+    let store = Store::open_with(served.url(), &reconnecting()).unwrap();
     let (mut client, mut reader) = (store.client().unwrap(), store.reader());
     let (mut task_client, mut task_reader) =
         (pollster::block_on(store.to_async().client()).unwrap(), store.to_async().reader());
@@ -140,7 +140,7 @@ fn clients_go_on_when_their_node_is_back() {
     pollster::block_on(task_client.put(b"heron", &[5; 5_000])).unwrap();
     assert!(pollster::block_on(task_reader.contains(b"heron")).unwrap());
     let before = (client.traffic().round_trips, client.slot());
-    // However long they would wait.
+    // These stores would wait for any length of time.
     let options = OpenOptions::default().reconnect_timeout(Duration::MAX);
     let stores = [(); 5].map(|()| Store::open_with(served.url(), &options).unwrap());
     served.stop();
@@ -157,7 +157,7 @@ fn clients_go_on_when_their_node_is_back() {
         });
         (client, task_client)
     });
-    // A store's own calls wait for it, too.
+    // A store's own calls wait for the node, too.
     let calls: [fn(&Store) -> bool; 5] = [
         |store| store.client().unwrap().get(b"cuckoo").unwrap().is_some(),
         |store| store.len_estimate().unwrap().entries >= 2,
@@ -165,7 +165,7 @@ fn clients_go_on_when_their_node_is_back() {
         |store| store.check().unwrap().is_clean(),
         |store| !store.is_destroyed().unwrap(),
     ];
-    // Each by a store of its own, which has not noticed yet.
+    // Each call uses a store of its own, which has not noticed the outage yet.
     let calls = calls.into_iter().zip(stores).map(|(call, store)| std::thread::spawn(move || call(&store)));
     let calls: Vec<_> = calls.collect();
     std::thread::sleep(Duration::from_millis(300));
@@ -174,21 +174,25 @@ fn clients_go_on_when_their_node_is_back() {
     assert!(calls.into_iter().all(|call| call.join().unwrap()));
     assert_eq!(store.stat().unwrap().clients.iter().filter(|client| client.committing).count(), 0);
     let repair = store.recover(&mut |_, _| ()).unwrap();
-    assert_eq!((repair.living.len(), repair.failed.len()), (2, 0), "the slots of lost sessions are those of the dead");
+    assert_eq!(
+        (repair.living.len(), repair.failed.len()),
+        (2, 0),
+        "the slots of lost sessions are those of dead clients"
+    );
     drop(client);
     pollster::block_on(task_client.close()).unwrap();
     assert!(store.check().unwrap().is_clean());
     assert!(store.stat().unwrap().clients.is_empty());
 }
 
-/// R-OPEN-1: memory that came back empty, or with another table, is an error for everybody, and never a miss.
+/// R-OPEN-1: memory that comes back empty, or with another table, is an error for every operation, and never a miss.
 #[test]
-fn a_table_that_is_gone_is_no_miss() {
+fn a_lost_table_is_an_error_and_not_a_miss() {
     for (lose, found_instead) in
         [(TestNode::lose_table as fn(&mut TestNode), "another table"), (TestNode::lose_memory, "no table")]
     {
         let mut served = TestNode::start();
-        let store = Store::open_with(served.url(), &patient()).unwrap();
+        let store = Store::open_with(served.url(), &reconnecting()).unwrap();
         let (mut client, mut reader) = (store.client().unwrap(), store.reader());
         let (mut task_client, mut task_reader) =
             (pollster::block_on(store.to_async().client()).unwrap(), store.to_async().reader());
@@ -197,7 +201,7 @@ fn a_table_that_is_gone_is_no_miss() {
         served.stop();
         lose(&mut served);
         served.run();
-        // Twice each: it does not come back.
+        // Twice each: the table does not come back.
         for _ in 0..2 {
             let errors = [
                 reader.get(b"cuckoo").err(),
@@ -237,7 +241,7 @@ fn a_node_that_stays_away_fails_operations_at_their_deadline() {
         assert!(matches!(error, Error::Open(OpenError::Connect { .. })), "{error}");
         assert_eq!((error.blame(), error.effect()), (Blame::Fabric, Effect::None));
         let took = began.elapsed();
-        assert!(took >= Duration::from_millis(300) && took < PATIENCE, "{took:?}");
+        assert!(took >= Duration::from_millis(300) && took < TIMEOUT, "{took:?}");
         let error = pollster::block_on(task_client.put(b"cuckoo", b"never")).unwrap_err();
         assert!(matches!(error, Error::Open(OpenError::Connect { .. })) && error.effect() == Effect::None, "{error}");
     }
@@ -246,16 +250,16 @@ fn a_node_that_stays_away_fails_operations_at_their_deadline() {
     assert_eq!(pollster::block_on(task_client.put(b"cuckoo", b"back")).unwrap(), Put::Replaced);
 }
 
-/// R-SESSION-2: whoever was shut out learns it once, and goes on as another client.
+/// R-SESSION-2: a fenced client learns of it once, and goes on as another client.
 #[test]
-fn a_client_that_was_fenced_is_told_once() {
+fn a_fenced_client_learns_of_it_once() {
     let served = TestNode::start();
     let (store, other) = (Store::open(served.url()).unwrap(), Store::open(served.url()).unwrap());
     let mut client = store.client().unwrap();
     let mut task_client = pollster::block_on(store.to_async().client()).unwrap();
     client.put(b"cuckoo", b"Guira guira").unwrap();
     for slot in [client.slot(), task_client.slot()] {
-        let killed = other.kill_client(slot, PATIENCE).unwrap();
+        let killed = other.kill_client(slot, TIMEOUT).unwrap();
         assert!(killed.killed && killed.recovered.is_some(), "{killed:?}");
     }
     let fenced = |error: Error| {
@@ -275,23 +279,23 @@ fn a_client_that_was_fenced_is_told_once() {
     assert_eq!(pollster::block_on(task_client.get(b"cuckoo")).unwrap().as_deref(), Some(&b"later"[..]));
     let taken = [client.slot(), task_client.slot()];
     let free = (0..64).find(|slot| !taken.contains(slot)).unwrap();
-    let nobody = other.kill_client(free, PATIENCE).unwrap_err();
-    assert!(matches!(nobody, Error::Admin(AdminError::NoClient { slot, .. }) if slot == free), "{nobody:?}");
+    let error = other.kill_client(free, TIMEOUT).unwrap_err();
+    assert!(matches!(error, Error::Admin(AdminError::NoClient { slot, .. }) if slot == free), "{error:?}");
     assert!(store.check().unwrap().is_clean());
 }
 
-/// R-SESSION-1: cut after any message, an insert takes effect once or not at all, and says so unless its commit was on
-/// the way.
+/// R-SESSION-1: an insert whose connection is cut after any message takes effect once or not at all, and reports which,
+/// unless its commit was on the way.
 #[test]
-fn a_cut_connection_repeats_only_what_changed_nothing() {
+fn only_operations_without_effect_are_repeated() {
     let served = TestNode::start();
-    let proxy = Proxy::before(served.addr);
-    let store = Store::open_with(proxy.url(), &patient()).unwrap();
+    let proxy = Proxy::start(served.addr);
+    let store = Store::open_with(proxy.url(), &reconnecting()).unwrap();
     let check = Store::open(served.url()).unwrap();
     let (mut repeated, mut unknown, mut made) = (0, 0, 0);
-    // Each cut of each kind twice: which of an insert's messages a cut meets is up to the machine, too.
+    // Each cut of each kind twice: which message of an insert is cut depends on timing as well.
     for i in 0..96 {
-        // Values of both kinds: in rows, and in extents.
+        // Values in rows and in extents.
         let (key, value) = (key(i), vec![1; if i % 2 == 0 { 8 } else { 3_000 }]);
         let mut client = store.client().unwrap();
         let cut = if i / 24 % 2 == 0 { Cut::Request(i / 2 % 12) } else { Cut::Reply(1 + i / 2 % 12) };
@@ -300,7 +304,7 @@ fn a_cut_connection_repeats_only_what_changed_nothing() {
         let is_there = check.reader().get(&key).unwrap().is_some_and(|found| found == value);
         match result {
             Ok(is_new) => {
-                assert!(is_new && is_there, "{cut:?}: it was made twice, or not at all");
+                assert!(is_new && is_there, "{cut:?}: it took effect twice, or not at all");
                 repeated += u32::from(proxy.has_cut());
             }
             Err(error) => {
@@ -309,19 +313,19 @@ fn a_cut_connection_repeats_only_what_changed_nothing() {
                 made += u32::from(is_there);
             }
         }
-        proxy.relent();
+        proxy.stop_cutting();
         assert!(client.contains(&key).unwrap() == is_there, "{cut:?}: the next operation goes on");
     }
-    println!("96 inserts: {repeated} repeated, {unknown} unknown, of which {made} were made");
+    println!("96 inserts: {repeated} repeated, {unknown} unknown, of which {made} took effect");
     assert!(repeated >= 6 && unknown >= 4 && (1..unknown).contains(&made), "{repeated} {unknown} {made}");
     assert!(check.check().unwrap().is_clean());
 }
 
 #[test]
-fn lookups_go_on_after_every_cut() {
+fn lookups_survive_lost_connections() {
     let served = TestNode::start();
-    let proxy = Proxy::before(served.addr);
-    let store = Store::open_with(proxy.url(), &patient()).unwrap();
+    let proxy = Proxy::start(served.addr);
+    let store = Store::open_with(proxy.url(), &reconnecting()).unwrap();
     let keys: Vec<[u8; 4]> = (0..100).map(key).collect();
     let mut client = Store::open(served.url()).unwrap().client().unwrap();
     for (i, key) in keys.iter().enumerate() {
@@ -339,13 +343,13 @@ fn lookups_go_on_after_every_cut() {
         assert_eq!(places, (0..100).collect::<Vec<_>>(), "{cut:?}: each key once, in order");
         assert!(reader.get_versioned(&keys[10]).unwrap().is_some());
         cuts += u32::from(proxy.has_cut());
-        proxy.relent();
+        proxy.stop_cutting();
     }
     assert!(cuts >= 6, "{cuts} of 8 connections were cut");
 }
 
 #[test]
-fn nodes_make_and_keep_their_tables_themselves() {
+fn clients_neither_create_nor_destroy_the_table_of_a_node() {
     let served = TestNode::start();
     let options = guira::CreateOptions::new(1_000);
     for (attempt, result) in [
@@ -363,7 +367,7 @@ fn nodes_make_and_keep_their_tables_themselves() {
 }
 
 #[test]
-fn nodes_that_are_not_there_are_told_from_those_that_let_nobody_in() {
+fn unreachable_nodes_are_distinguished_from_refusals() {
     let directory = tempfile::tempdir().unwrap();
     let file_of_mode = |mode: u32, name: &str, text: &str| {
         let path = directory.path().join(name);
@@ -389,12 +393,12 @@ fn nodes_that_are_not_there_are_told_from_those_that_let_nobody_in() {
     let read_only = Store::open_with(served.url(), &reader.clone().read_only()).unwrap();
     assert!(read_only.reader().contains(b"cuckoo").unwrap());
     assert!(read_only.is_read_only() && !store.is_read_only());
-    // Opened for changing, with a token that only lets it read.
+    // A store opened for changes, with a token that only allows reading.
     let _client = store.client().unwrap();
     let reading = Store::open_with(served.url(), &reader).unwrap();
     assert!(reading.is_read_only() && reading.reader().contains(b"cuckoo").unwrap());
     let slot = reading.stat().unwrap().clients[0].slot;
-    assert_eq!(reading.stat().unwrap().clients[0].state, ClientState::Unknown, "it cannot ask");
+    assert_eq!(reading.stat().unwrap().clients[0].state, ClientState::Unknown, "a reader cannot probe clients");
     for error in [
         reading.client().err(),
         pollster::block_on(reading.to_async().client()).err(),
@@ -407,10 +411,10 @@ fn nodes_that_are_not_there_are_told_from_those_that_let_nobody_in() {
         assert!(error.to_string().contains("the token of this client only allows reading"), "{error}");
     }
 
-    let nobody: Url = {
+    let absent: Url = {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         Url::tcp("127.0.0.1", free.local_addr().unwrap().port()).unwrap()
     };
-    let error = Store::open(&nobody).unwrap_err();
+    let error = Store::open(&absent).unwrap_err();
     assert!(matches!(error, Error::Open(OpenError::Connect { .. })) && error.blame() == Blame::Fabric, "{error}");
 }

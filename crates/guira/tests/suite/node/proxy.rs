@@ -1,4 +1,4 @@
-//! A proxy before a node, which cuts connections where it is told to, and holds up replies.
+//! A proxy in front of a node that cuts connections after a given message, and delays replies.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,15 +9,16 @@ use std::time::Duration;
 
 use guira::Url;
 
-/// Where the next connection that counts is cut.
+/// The point at which a connection is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// So many messages of the client pass; the next one is lost, with the connection.
+    /// After this many messages of the client, the next one is lost together with the connection.
     Request(u32),
-    /// So many messages of the client pass; nothing that the node answers to the last of them arrives.
+    /// After this many messages of the client, the connection is cut, and the node's reply to the last one is lost.
     Reply(u32),
 }
 
+/// The proxy, which runs until the process ends.
 pub struct Proxy {
     pub addr: SocketAddr,
     plan: Arc<Plan>,
@@ -25,11 +26,12 @@ pub struct Proxy {
 
 #[derive(Default)]
 struct Plan {
-    /// What befalls the connections that are open, from now on.
+    /// The cut of the next open connection that sends, if any.
     cut: Mutex<Option<Cut>>,
+    /// Messages of clients since the cut was planned.
     seen: AtomicU32,
     has_cut: AtomicBool,
-    /// How long each reply is held up, in milliseconds.
+    /// Delay of each reply, in milliseconds.
     delay_ms: AtomicU64,
 }
 
@@ -38,7 +40,7 @@ impl Plan {
         *self.cut.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a message of the client may pass, and whether the connection ends when it has.
+    /// Counts a message of the client. Returns whether it may pass, and whether the connection ends after it.
     fn request(&self) -> (bool, bool) {
         let Some(cut) = self.cut() else { return (true, false) };
         let seen = self.seen.fetch_add(1, Ordering::SeqCst);
@@ -49,25 +51,25 @@ impl Plan {
         }
     }
 
-    fn done(&self) {
+    fn record_cut(&self) {
         *self.cut.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.has_cut.store(true, Ordering::SeqCst);
     }
 }
 
 impl Proxy {
-    pub fn before(node: SocketAddr) -> Proxy {
+    pub fn start(node: SocketAddr) -> Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let addr = listener.local_addr().expect("an address");
         let plan = Arc::new(Plan::default());
         let shared = Arc::clone(&plan);
-        // Ends with the process.
+        // The thread ends with the process.
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let Ok(node) = TcpStream::connect(node) else { continue };
                 client.set_nodelay(true).and_then(|()| node.set_nodelay(true)).expect("sockets");
                 let (replies_from, replies_to) =
-                    (node.try_clone().expect("a socket"), client.try_clone().expect("one"));
+                    (node.try_clone().expect("a socket"), client.try_clone().expect("a socket"));
                 let is_cut = Arc::new(AtomicBool::new(false));
                 let (plan, cut) = (Arc::clone(&shared), Arc::clone(&is_cut));
                 let replies_plan = Arc::clone(&shared);
@@ -82,30 +84,31 @@ impl Proxy {
         Url::tcp(&self.addr.ip().to_string(), self.addr.port()).expect("an address")
     }
 
-    /// Cuts the connection of whoever sends next.
+    /// Plans to cut the next connection that sends a message.
     pub fn cut(&self, cut: Cut) {
         self.plan.seen.store(0, Ordering::SeqCst);
         self.plan.has_cut.store(false, Ordering::SeqCst);
         *self.plan.cut.lock().unwrap_or_else(PoisonError::into_inner) = Some(cut);
     }
 
-    /// Whether a connection was cut since.
+    /// Whether a connection was cut since the last call of [`Proxy::cut`].
     pub fn has_cut(&self) -> bool {
         self.plan.has_cut.load(Ordering::SeqCst)
     }
 
-    /// Holds each reply up for so long from now on.
+    /// Delays each reply from now on.
     pub fn delay(&self, delay: Duration) {
         self.plan.delay_ms.store(delay.as_millis() as u64, Ordering::SeqCst);
     }
 
-    /// Cuts nothing any more.
-    pub fn relent(&self) {
+    /// Cancels a planned cut.
+    pub fn stop_cutting(&self) {
         *self.plan.cut.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
-/// Passes what the client sends: a message is what arrives at once, which with one batch in flight is one.
+/// Forwards what the client sends. Bytes that arrive together count as one message, as they are with one batch in
+/// flight.
 fn requests(mut client: TcpStream, mut node: TcpStream, plan: &Plan, is_cut: &AtomicBool) {
     let mut bytes = vec![0; 1 << 20];
     while let Ok(length @ 1..) = client.read(&mut bytes) {
@@ -115,9 +118,9 @@ fn requests(mut client: TcpStream, mut node: TcpStream, plan: &Plan, is_cut: &At
             break;
         }
         if ends {
-            plan.done();
+            plan.record_cut();
             if passes {
-                // The node has carried it out when it answers, and `replies` ends then.
+                // The node answers when it has carried the message out, and `replies` ends then.
                 return;
             }
             break;

@@ -1,4 +1,4 @@
-//! Stores behind TLS, by the library's own nodes. // [R-SESSION-1]
+//! Stores over TLS, with nodes that the library serves. // [R-SESSION-1]
 
 use std::fs;
 use std::net::SocketAddr;
@@ -12,9 +12,9 @@ use guira::{
 };
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, date_time_ymd};
 
-use super::{PATIENCE, exercise, patient};
+use super::{TIMEOUT, exercise, reconnecting};
 
-/// Files that a node and a client read: an authority's certificate, and of each a certificate and its key.
+/// The files that a node and a client read: an authority's certificate, and the certificate and key of each.
 struct Files(tempfile::TempDir);
 
 impl Files {
@@ -26,7 +26,7 @@ impl Files {
         self.0.path().join(name)
     }
 
-    /// Writes all of them, by a new authority; the client's certificate is valid until `until`.
+    /// Writes all files anew, signed by a new authority. The client's certificate is valid until the year `until`.
     fn renew(&self, until: i32) {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -60,15 +60,15 @@ struct Table(Url);
 
 impl Drop for Table {
     fn drop(&mut self) {
-        // A test that failed has left it as it is.
+        // It may be missing if the test failed.
         let _ = Store::destroy(&self.0);
     }
 }
 
-/// The operations of any table in their round trips, and clients that go on with other certificates: files are read
-/// whenever a session begins.
+/// Operations take as many round trips as without TLS, and clients go on with renewed certificates, because the files
+/// are read whenever a session begins.
 #[test]
-fn stores_go_on_behind_tls_when_certificates_are_renewed() {
+fn stores_reconnect_over_tls_with_renewed_certificates() {
     let files = Files::new();
     files.renew(4000);
     let url = Url::shm(&format!("guira-test-tls-{}", std::process::id())).unwrap();
@@ -77,7 +77,7 @@ fn stores_go_on_behind_tls_when_certificates_are_renewed() {
     let served = files.serve(&local, "127.0.0.1:0".parse().unwrap());
     let addr = served.local_addrs()[0];
     let remote = Url::tcp("127.0.0.1", addr.port()).unwrap();
-    let store = Store::open_with(&remote, &patient().tls(files.of_client())).unwrap();
+    let store = Store::open_with(&remote, &reconnecting().tls(files.of_client())).unwrap();
     let (mut client, mut reader) = (store.client().unwrap(), store.to_async().reader());
     exercise(&mut client);
     let before = client.traffic();
@@ -99,23 +99,23 @@ fn stores_go_on_behind_tls_when_certificates_are_renewed() {
     let start = Instant::now();
     let error = client.update(b"cuckoo", b"never").unwrap_err();
     let Error::Open(OpenError::Connect { source, .. }) = &error else { panic!("{error}") };
-    let is_told = |reason: &TlsError| matches!(reason, TlsError::CertificateRefused { .. });
-    assert!(matches!(&**source, ConnectError::Tls { reason, .. } if is_told(reason)), "{error}");
+    let is_refusal = |reason: &TlsError| matches!(reason, TlsError::CertificateRefused { .. });
+    assert!(matches!(&**source, ConnectError::Tls { reason, .. } if is_refusal(reason)), "{error}");
     assert_eq!((error.effect(), error.blame()), (Effect::None, Blame::Misuse));
-    assert!(start.elapsed() < PATIENCE / 2, "nobody waits for a certificate to become valid again");
+    assert!(start.elapsed() < TIMEOUT / 2, "an invalid certificate is not waited for");
     assert_eq!(local.reader().get(b"cuckoo").unwrap().as_deref(), Some(&b"Piririgua"[..]));
     assert!(served.counters().refused_handshake >= 1);
 }
 
-/// A file that is gone, or a key that others may read: told as such, whether a store is opened or goes on.
+/// A file that is missing or invalid, and a key that others may read, are reported as such when a store is opened.
 #[test]
-fn files_that_cannot_be_used_are_told() {
+fn unusable_tls_files_are_reported() {
     let files = Files::new();
     files.renew(4000);
     let store = Store::create_unnamed(&CreateOptions::new(1_000)).unwrap();
     let served = files.serve(&store, "127.0.0.1:0".parse().unwrap());
     let url = Url::tcp("127.0.0.1", served.local_addrs()[0].port()).unwrap();
-    let open = || Store::open_with(&url, &patient().tls(files.of_client()));
+    let open = || Store::open_with(&url, &reconnecting().tls(files.of_client()));
     assert!(open().is_ok());
     let key = files.path("client.key");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();

@@ -1,21 +1,21 @@
-//! Cause: a client's life hung on a descriptor, which anybody in its process may close: programs that go into the
-//! background close all they do not know. The region's file was found again by the number of another descriptor,
-//! whatever stood under it by then.
+//! Cause: a client's liveness depended on a descriptor, which any code in its process may close: daemons close all
+//! descriptors that they do not know. The region's file was found again by the number of another descriptor, which
+//! could belong to another file by then.
 //!
-//! Effect: the kernel gave up the client's lock while the client went on writing; others took it for dead, released its
-//! locks under it, and gave its id to somebody else. A further client of the process locked a byte of whatever file it
-//! found, and so shared a slot with another process.
+//! Effect: the kernel released the client's lock while the client went on writing; other clients considered it dead,
+//! released its locks, and gave its id to another client. A later client of the process locked a byte of the wrong
+//! file, and so shared a slot with another process.
 //!
-//! Fix: a mapping keeps the description with the lock, and no descriptor does; a file is locked only if it is the
-//! mapped one, by device and inode. `closing_descriptors_kills_no_client` in crates/fabric-shm/tests/processes.rs
-//! closes them. [R-SLOT-1]
+//! Fix: the open file description with the lock is kept by a mapping and by no descriptor; a file is locked only if it
+//! is the mapped one, by device and inode. `closing_descriptors_kills_no_client` in
+//! crates/fabric-shm/tests/processes.rs closes descriptors. [R-SLOT-1]
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use guira::{CreateOptions, Store, Url};
 
-/// Descriptors of this process that lead to this file, whatever it is called.
+/// Counts the descriptors of this process that refer to this file, by device and inode.
 fn descriptors(path: &str) -> usize {
     let identity = |path: &Path| std::fs::metadata(path).ok().map(|about| (about.dev(), about.ino()));
     let file = identity(Path::new(path));
@@ -36,7 +36,7 @@ fn clients_have_no_descriptor_that_could_be_closed() {
     drop(clients);
     let is_free = other.client().is_ok();
     Store::destroy(&url).expect("it exists");
-    assert!(before > 0, "the region has one");
-    assert_eq!(after, before, "nine clients have none");
-    assert!(is_full && is_free, "they live all the same, and no longer than they are there");
+    assert!(before > 0, "the region has a descriptor");
+    assert_eq!(after, before, "nine clients have no descriptor");
+    assert!(is_full && is_free, "slots are taken while their clients are open, and free afterwards");
 }

@@ -1,10 +1,10 @@
-//! Cause: a client that was closed after one of its puts had been dropped in mid-flight settled its locks, but did not
-//! ask what became of the put's extent.
+//! Cause: a client that was closed after one of its puts had been dropped in mid-flight settled the put's locks, but
+//! not its extent.
 //!
-//! Effect: the extent had been written with the lock batch and was neither linked nor marked: its place was lost to
-//! whoever adopted the chunk.
+//! Effect: the extent had been written with the lock batch, and was neither linked nor marked free: its slot was lost
+//! to clients that adopted the chunk.
 //!
-//! Fix: closing settles the extent as the next operation would: never linked, it is marked free. [R-DROP-1]
+//! Fix: closing settles the extent as the next operation would: if it was never linked, it is marked free. [R-DROP-1]
 
 use std::pin::pin;
 use std::task::{Context, Waker};
@@ -26,7 +26,7 @@ impl Drop for Table {
 
 const KEY: &[u8] = b"some key";
 
-/// Adds `sign` times the locks of the key's rows, as somebody's with id 9, to the lock table.
+/// Takes the lock of the key's first row for a client with id 9 if `sign` is 1, and releases it if `sign` is -1.
 fn change_locks(store: &Store, sign: i64) {
     let region = ShmRegion::open(
         &Location::file(store.stat().expect("readable").region.file().expect("a file").path.clone()),
@@ -40,26 +40,30 @@ fn change_locks(store: &Store, sign: i64) {
 }
 
 fn table(name: &str) -> (Table, Store) {
-    let url = Url::shm(&format!("guira-regression-{name}-{}", std::process::id())).expect("it works");
-    let store = Store::create(&url, &CreateOptions::new(1_000).extent_bytes(1 << 20)).expect("it works");
+    let url = Url::shm(&format!("guira-regression-{name}-{}", std::process::id())).expect("a valid name");
+    let store = Store::create(&url, &CreateOptions::new(1_000).extent_bytes(1 << 20)).expect("a fresh name");
     (Table(url), store)
 }
 
-/// Puts an extent, so that its chunk is not empty, and becomes an orphan; then drops a put that waits for a lock.
+/// Puts an extent, so that its chunk is not empty and will become an orphan; then drops a put that waits for a lock.
 fn drop_a_put(store: &Store, client: &mut Client) {
-    block_on(client.put(b"another key", &[1; 1_000])).expect("it works");
+    block_on(client.put(b"another key", &[1; 1_000])).expect("room for a value");
     change_locks(store, 1);
     {
         let mut put = pin!(client.put(KEY, &[2; 1_000]));
-        assert!(put.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "it waits for the lock");
+        assert!(put.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending(), "the put waits for the lock");
     }
     change_locks(store, -1);
-    assert_eq!(store.check().expect("it works").unreferenced_extents, 1, "written, not linked, not settled yet");
+    assert_eq!(
+        store.check().expect("the table can be read").unreferenced_extents,
+        1,
+        "the extent is written, neither linked nor settled"
+    );
 }
 
 fn close_cleanly(store: &Store, client: Client, what: &str) {
     drop(client);
-    let report = store.check().expect("it works");
+    let report = store.check().expect("the table can be read");
     assert!(report.is_clean(), "{what}: {:?}", report.problems);
     assert_eq!((report.unreferenced_extents, report.counts.chunks.orphan), (0, 1), "{what}");
 }
@@ -72,9 +76,9 @@ fn closing_frees_the_extent_of_a_dropped_put() {
     close_cleanly(&store, client, "closed at once");
 }
 
-/// Whatever the client does next, its outcome says nothing of the dropped put.
+/// The outcome of the next operation, of any kind, is not attributed to the dropped put.
 #[test]
-fn no_later_operation_is_taken_for_the_dropped_put() {
+fn a_later_outcome_is_not_attributed_to_the_dropped_put() {
     for what in ["an inline put", "a put with an extent", "an update of nothing", "a remove", "a remove of nothing"] {
         let (_table, store) = table("dropped-and-then");
         let mut client = pollster::block_on(store.to_async().client()).unwrap();

@@ -1,12 +1,12 @@
-//! Cause: a client that needed a chunk adopted every orphan of the class before it took a free chunk, full ones too,
-//! and read the heads of all their slots, 64 a round trip. A fresh chunk was zeroed 32 KiB at a time and then read as
-//! well.
+//! Cause: a client that needed a chunk adopted every orphan of the class, full ones included, before it took a free
+//! chunk, and read the headers of all their slots, 64 in a round trip. A fresh chunk was zeroed 32 KiB at a time and
+//! then read as well.
 //!
-//! Effect: after a table was loaded, the first value in an extent that another client stored took thousands of round
-//! trips: one `guira put` of 2,000 bytes up to 1,975.
+//! Effect: after a table was loaded, the first extent of another client took up to 1,975 round trips, as in a `guira
+//! put` of 2,000 bytes.
 //!
-//! Fix: a chunk's word says how many slots were free when it became an orphan; full ones are adopted last; a chunk that
-//! was just zeroed is known to be free. // [R-EXTENT-2]
+//! Fix: a chunk's word says how many slots were free when it became an orphan; full orphans are adopted last; a chunk
+//! that was just zeroed is known to be free. // [R-EXTENT-2]
 
 use guira::{CreateOptions, Store, Url};
 
@@ -19,7 +19,7 @@ impl Drop for Table {
 }
 
 #[test]
-fn the_first_extent_of_a_client_is_cheap() {
+fn the_first_extent_of_a_client_takes_few_round_trips() {
     let url = Url::shm(&format!("guira-regression-orphans-{}", std::process::id())).unwrap();
     let store = Store::create(&url, &CreateOptions::new(20_000).extent_bytes(64 << 20)).unwrap();
     let _table = Table(url);

@@ -1,10 +1,10 @@
-//! Cause: a change that stores its value in the row did no upkeep of extents, although it frees the extent of the value
-//! it replaces.
+//! Cause: a change that stores its value in the row did no maintenance of extents, although it frees the extent of the
+//! value that it replaces.
 //!
-//! Effect: a client that replaced large values by small ones gave nothing back, and its list of freed runs grew without
-//! bound; the space was missing to others until one of them found no room, or the client did something else.
+//! Effect: a client that replaced large values by small ones released no space, and its list of freed runs grew without
+//! bound. Other clients could not use the space until one of them found no room, or the client did something else.
 //!
-//! Fix: such a change does the upkeep too, when it is due. // [R-EXTENT-5] [R-EXTENT-6]
+//! Fix: such a change does the maintenance too, when it is due. // [R-EXTENT-5] [R-EXTENT-6]
 
 use guira::{CreateOptions, Store, Url};
 
@@ -16,10 +16,10 @@ impl Drop for Table {
     }
 }
 
-/// Runs of eleven chunks of 256 KiB.
+/// Bytes of a value: a run of eleven chunks of 256 KiB.
 const RUN_BYTES: usize = 5 << 19;
 const RUNS: u64 = 12;
-/// What the one that frees them may keep: fewer than 16 chunks of runs that are yet to be settled, and 8 empty ones.
+/// Chunks that the client that frees the runs may keep: fewer than 16 of unsettled runs, and 8 empty ones.
 const KEPT_CHUNKS: u64 = 16 + 8;
 
 #[test]

@@ -1,10 +1,11 @@
-//! Cause: an extent that was written and never linked (its key existed, or was missing) was freed in its client's
-//! memory only; and a client that found no room kept every orphan it had looked through.
+//! Cause: an extent that was written and never linked (because its key existed, or was missing) was freed only in its
+//! client's memory; and a client that found no room kept every orphan that it had adopted and searched.
 //!
-//! Effect: the space of refused changes was lost when their client closed; after one client's failed large value,
-//! others found no room for small ones.
+//! Effect: the space of refused changes was lost when their client closed; after one client failed to store a large
+//! value, others found no room for small ones.
 //!
-//! Fix: a closing client marks such slots free, and gives orphans it has no use for back at once. // [R-EXTENT-4]
+//! Fix: a closing client marks such slots free, and a client releases at once orphans that it cannot use.
+//! [R-EXTENT-4]
 
 use guira::{CreateOptions, Store, Url};
 
@@ -36,7 +37,7 @@ fn refused_inserts_cost_no_space() {
 }
 
 #[test]
-fn whoever_finds_no_room_takes_none_from_others() {
+fn a_failed_large_put_leaves_space_for_small_ones() {
     let (_table, store) = table("hoard");
     let mut first = store.client().unwrap();
     for i in 0..10u32 {
@@ -46,6 +47,6 @@ fn whoever_finds_no_room_takes_none_from_others() {
     let mut second = store.client().unwrap();
     let full = (100..1_000u32).any(|i| second.put(&i.to_le_bytes(), &[2; 50_000]).is_err());
     assert!(full, "the extents are used up");
-    // The chunk of the first client's small values has some 390 places left.
+    // The chunk of the first client's small values has some 390 free slots.
     store.client().unwrap().put(b"small", &[3; 100]).unwrap();
 }

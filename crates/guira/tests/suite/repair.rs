@@ -1,6 +1,7 @@
-//! Repair is visible: counters, the table's totals, and events of `tracing`; and the dead are recovered on request.
+//! Repair as users see it: counters, the table's totals and `tracing` events; and recovery and killing on request.
 //!
-//! The test program starts itself again as clients that die or stand still, told by an environment variable.
+//! The test program starts itself as clients that die or are stopped, which get their arguments in environment
+//! variables.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
 
@@ -26,15 +27,17 @@ use tracing::{Event, Metadata, Subscriber};
 
 use crate::common::Table;
 
-const ACTOR: &str = "GUIRA_TEST_VISIBLE_ACTOR";
-/// Set if the client's process becomes another program.
-const EXEC: &str = "GUIRA_TEST_VISIBLE_EXEC";
-/// Set to a key if the client changes it, and stops in the middle of recovering a dead client that is in its way.
-const RECOVERER: &str = "GUIRA_TEST_VISIBLE_RECOVERER";
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The environment variable that makes the program a client: it holds the URL.
+const ACTOR: &str = "GUIRA_TEST_REPAIR_ACTOR";
+/// Set if the client's process is to become another program.
+const EXEC: &str = "GUIRA_TEST_REPAIR_EXEC";
+/// Set to a key if the client is to change it, and to stop in the middle of recovering the dead client that holds its
+/// lock.
+const RECOVERER: &str = "GUIRA_TEST_REPAIR_RECOVERER";
+/// Longest time that a test waits for anything, which it should not reach.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A client that is told to stay, when this program was started as one; nothing otherwise.
+/// Runs as a client that does nothing, if the environment asks for it; does nothing otherwise.
 #[test]
 fn actor() {
     let Ok(url) = std::env::var(ACTOR) else { return };
@@ -50,7 +53,8 @@ fn actor() {
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
-/// Changes `key`, whose lock a dead client has, and stops this process as soon as it has said that it recovers it.
+/// Changes `key`, whose lock a dead client holds, and stops this process as soon as it has written that it recovers
+/// that client.
 fn stop_in_recovery(store: &Store, key: &[u8]) {
     let region = region(store);
     let mut lane = StoppingLane { lane: region.lane(), is_stopped: false };
@@ -71,7 +75,7 @@ fn stop_in_recovery(store: &Store, key: &[u8]) {
     pollster::block_on(release_slot(&mut region.lane(), &table, owner)).unwrap();
 }
 
-/// A lane whose process stops itself after the batch in which it says that it recovers somebody.
+/// A lane that stops its process after the batch in which it writes that it recovers a client.
 struct StoppingLane {
     lane: ShmLane,
     is_stopped: bool,
@@ -88,18 +92,18 @@ impl Lane for StoppingLane {
         if is_due {
             self.is_stopped = true;
             kill_process(rustix::process::getpid(), Signal::STOP).unwrap();
-            // The signal may take its time, if it is another thread's to take.
+            // The signal may take a while, if another thread handles it.
             std::io::stdin().read_line(&mut String::new()).unwrap();
         }
         submitted
     }
 }
 
-/// A process with a client; killed when it is dropped.
+/// A process with a client. It is killed when this is dropped.
 struct Actor {
     process: Child,
     slot: u16,
-    /// Kept open, for a client that has something to say in the end.
+    /// The rest of the output, kept open because the client may print something at its end.
     _said: Lines<BufReader<ChildStdout>>,
 }
 
@@ -110,7 +114,7 @@ impl Actor {
 
     fn of(table: &Table, command: &mut Command) -> Actor {
         let mut process = command
-            .args(["--exact", "visible::actor", "--nocapture"])
+            .args(["--exact", "repair::actor", "--nocapture"])
             .env(ACTOR, table.url.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -138,7 +142,7 @@ impl Actor {
     fn wait_stopped(&self) {
         let (path, start) = (format!("/proc/{}/stat", self.process.id()), Instant::now());
         while !std::fs::read_to_string(&path).unwrap().contains(") T ") {
-            assert!(start.elapsed() < PATIENCE, "it does not stop");
+            assert!(start.elapsed() < TIMEOUT, "the process does not stop");
         }
     }
 }
@@ -152,7 +156,7 @@ impl Drop for Actor {
 
 fn store(max_clients: u16) -> (Table, Store) {
     let format = "fixed:8:8".parse().unwrap();
-    // Under this seed the keys of these tests have locks of their own.
+    // With this seed the keys of these tests have different locks.
     Table::create(&CreateOptions::new(1_000).format(format).max_clients(max_clients).seed(1))
 }
 
@@ -164,7 +168,7 @@ fn submit(region: &ShmRegion, verb: Verb<'_>) {
     assert!(matches!(region.lane().submit(&mut [verb]), Submitted::Done(Ok(()))));
 }
 
-/// Lets the client in `slot` hold the lock of this key's first row, as in the middle of a change.
+/// Makes the client in `slot` the holder of the lock of this key's first row, as in the middle of a change.
 fn lock(store: &Store, slot: u16, key: &[u8]) {
     let table = store.table();
     let row = table.placement().rows(table.placement().digest(key)).first;
@@ -172,18 +176,19 @@ fn lock(store: &Store, slot: u16, key: &[u8]) {
     let (addr, add) = (table.locks().addr(mask.word), table.locks().held(OwnerId::of_slot(slot), mask.mask));
     let mut found = 0;
     submit(&region(store), Verb::FetchAdd { addr, add, found: &mut found });
-    assert_eq!(found & mask.mask, 0, "nobody else has it");
+    assert_eq!(found & mask.mask, 0, "no other client holds it");
 }
 
-/// Events as lines: the message, then each field. Those of all tests: each listens to its own table.
-struct Heard;
+/// A subscriber that collects the events of all tests as lines: the message, then each field. A test looks for the
+/// events of its own table.
+struct EventCollector;
 
-static HEARD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static EVENTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// The lines about `table` that begin with `message`.
-fn heard(table: &Table, message: &str) -> Vec<String> {
+/// Returns the lines about `table` that begin with `message`.
+fn events(table: &Table, message: &str) -> Vec<String> {
     let table = format!("table=\"{}\"", table.url);
-    let lines = HEARD.lock().unwrap();
+    let lines = EVENTS.lock().unwrap();
     lines.iter().filter(|line| line.starts_with(message) && line.contains(&table)).cloned().collect()
 }
 
@@ -198,7 +203,7 @@ impl Visit for Line {
     }
 }
 
-impl Subscriber for Heard {
+impl Subscriber for EventCollector {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target() == "guira"
     }
@@ -214,7 +219,7 @@ impl Subscriber for Heard {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line(String::new());
         event.record(&mut line);
-        HEARD.lock().unwrap().push(line.0);
+        EVENTS.lock().unwrap().push(line.0);
     }
 
     fn enter(&self, _: &Id) {}
@@ -222,81 +227,92 @@ impl Subscriber for Heard {
     fn exit(&self, _: &Id) {}
 }
 
-/// Has all events of this program heard.
-fn listen() {
+/// Starts to collect the events of this program.
+fn collect_events() {
     static LISTENING: Once = Once::new();
-    LISTENING.call_once(|| tracing::subscriber::set_global_default(Heard).unwrap());
+    LISTENING.call_once(|| tracing::subscriber::set_global_default(EventCollector).unwrap());
 }
 
-/// [R-RECOVER-1] [R-TOTALS-1] Who waits for a living client counts and tells its questions and its timeout; who waits
-/// for a dead one, the recovery. The totals have it all, and outlive whoever met it.
+/// [R-RECOVER-1] [R-TOTALS-1] A client that waits for a living one counts and traces its probes and its timeout; one
+/// that waits for a dead one, the recovery. The table's totals include all of it, and outlive the client.
 #[test]
-fn incidents_are_counted_and_told() {
-    listen();
+fn incidents_are_counted_and_traced() {
+    collect_events();
     let (table, store) = store(8);
     let mut actor = Actor::start(&table);
     lock(&store, actor.slot, &[1; 8]);
     let hasty = OpenOptions::default().deadline(Duration::from_millis(200));
     let mut other = Store::open_with(&table.url, &hasty).unwrap().client().unwrap();
     assert_eq!(other.put(&[1; 8], &[2; 8]).unwrap_err().blame(), Blame::Busy);
-    let met = other.counters();
-    assert!(met.timeouts == 1 && met.lock_conflicts > 0, "{met:?}");
-    assert!(met.suspicions > 0 && met.suspicions == met.false_suspicions && met.recoveries == 0, "{met:?}");
-    assert_eq!(heard(&table, "owner is alive").len() as u64, met.false_suspicions);
-    let timeouts = heard(&table, "operation timed out");
+    let counters = other.counters();
+    assert!(counters.timeouts == 1 && counters.lock_conflicts > 0, "{counters:?}");
+    assert!(
+        counters.suspicions > 0 && counters.suspicions == counters.false_suspicions && counters.recoveries == 0,
+        "{counters:?}"
+    );
+    assert_eq!(events(&table, "owner is alive").len() as u64, counters.false_suspicions);
+    let timeouts = events(&table, "operation timed out");
     assert_eq!(timeouts.len(), 1);
     assert!(timeouts[0].contains(&format!("slot={}", actor.slot)) && timeouts[0].contains("put"), "{timeouts:?}");
-    assert_eq!(store.stat().unwrap().totals, met, "told at once");
+    assert_eq!(store.stat().unwrap().totals, counters, "reported at once");
 
     actor.kill();
     other.put(&[1; 8], &[2; 8]).unwrap();
-    let met = other.counters();
-    assert_eq!((met.recoveries, met.released_locks, met.replays, met.idle_deaths), (1, 1, 0, 0), "{met:?}");
-    assert_eq!((met.suspicions - met.false_suspicions, met.take_overs), (1, 0), "{met:?}");
-    assert_eq!(heard(&table, "recovery started").len(), 1);
-    let recovered = heard(&table, "recovered");
+    let counters = other.counters();
+    assert_eq!(
+        (counters.recoveries, counters.released_locks, counters.replays, counters.idle_deaths),
+        (1, 1, 0, 0),
+        "{counters:?}"
+    );
+    assert_eq!((counters.suspicions - counters.false_suspicions, counters.take_overs), (1, 0), "{counters:?}");
+    assert_eq!(events(&table, "recovery started").len(), 1);
+    let recovered = events(&table, "recovered");
     assert!(recovered.len() == 1 && recovered[0].contains("locks=1") && recovered[0].contains("took_ns="));
-    assert_eq!(store.stat().unwrap().totals, met);
+    assert_eq!(store.stat().unwrap().totals, counters);
     drop(other);
-    assert_eq!(store.stat().unwrap().totals, met, "a client that closes tells what is new, and nothing twice");
-    // Who meets nobody tells nothing.
-    let told = heard(&table, "").len();
+    assert_eq!(store.stat().unwrap().totals, counters, "a client that closes reports what is new, and nothing twice");
+    // A client without incidents traces nothing.
+    let before = events(&table, "").len();
     let mut client = store.client().unwrap();
     (0..1_000_u64).for_each(|number| assert!(client.put(&number.to_le_bytes(), &[3; 8]).is_ok()));
-    assert_eq!(heard(&table, "").len(), told);
-    assert_eq!(store.stat().unwrap().totals.records, met.records);
+    assert_eq!(events(&table, "").len(), before);
+    assert_eq!(store.stat().unwrap().totals.records, counters.records);
     drop(client);
-    assert!(store.stat().unwrap().totals.records > met.records, "it told when it was closed");
+    assert!(store.stat().unwrap().totals.records > counters.records, "it reported when it was closed");
 }
 
-/// [R-REPAIR-1] [R-REPAIR-3] [R-REPAIR-6] [R-REPAIR-8] A repair of preset `paper` is told by the lock it is about,
-/// which names nobody.
+/// [R-REPAIR-1] [R-REPAIR-3] [R-REPAIR-6] [R-REPAIR-8] Events of a repair of preset `paper` name the lock and no
+/// client, because the lock names none.
 #[test]
-fn printed_repairs_are_told() {
-    listen();
+fn repairs_as_printed_are_counted_and_traced() {
+    collect_events();
     let format = "fixed:8:8".parse().unwrap();
     let (table, store) = Table::create(&CreateOptions::new(1_000).preset(Preset::Paper).format(format).seed(1));
     lock(&store, 7, &[1; 8]);
     let mut client = store.client().unwrap();
     client.put(&[1; 8], &[2; 8]).unwrap();
-    let met = client.counters();
-    assert_eq!((met.suspicions, met.false_suspicions, met.leases, met.repair_state_4), (1, 0, 1, 1), "{met:?}");
+    let counters = client.counters();
+    assert_eq!(
+        (counters.suspicions, counters.false_suspicions, counters.leases, counters.repair_state_4),
+        (1, 0, 1, 1),
+        "{counters:?}"
+    );
     for (message, field) in [
         ("holder suspected", "lock="),
         ("repair started", "region="),
         ("repair resumed", "state=4"),
         ("lock", "took_ns="),
     ] {
-        let lines = heard(&table, message);
+        let lines = events(&table, message);
         assert!(lines.len() == 1 && lines[0].contains("lock=") && lines[0].contains(field), "{message}: {lines:?}");
     }
-    assert!(heard(&table, "owner").is_empty(), "nobody is named");
+    assert!(events(&table, "owner").is_empty(), "no client is named");
 }
 
-/// [R-RECOVER-3] [R-RECOVER-4] What dead clients left is recovered on request, whether a recoverer died or not; the
-/// living keep what they hold, stopped ones too.
+/// [R-RECOVER-3] [R-RECOVER-4] Dead clients are recovered on request, even if a recoverer died; living clients keep
+/// what they hold, even if they are stopped.
 #[test]
-fn the_dead_are_recovered_on_request() {
+fn dead_clients_are_recovered_on_request() {
     let (table, store) = store(8);
     let mut dead = [(); 3].map(|()| Actor::start(&table));
     let living = Actor::start(&table);
@@ -304,7 +320,7 @@ fn the_dead_are_recovered_on_request() {
     lock(&store, living.slot, &[2; 8]);
     living.stop();
     dead.iter_mut().for_each(Actor::kill);
-    // As if somebody had begun to recover the second one, and died.
+    // As if a client had begun to recover the second one, and died.
     let addr = store.table().geometry().slot(dead[1].slot);
     let word = |state| SlotWord { state, generation: 1 }.encode();
     let (compare, swap, mut found) = (word(SlotState::Live), word(SlotState::Recovering), 0);
@@ -330,12 +346,12 @@ fn the_dead_are_recovered_on_request() {
     assert!(store.check().unwrap().is_clean());
     assert!(store.recover(&mut |_, _| ()).unwrap().recovered.is_empty(), "nothing is left to do");
     let read_only = Store::open_with(&table.url, &OpenOptions::default().read_only()).unwrap();
-    assert_eq!(read_only.stat().unwrap().clients[0].state, ClientState::Unknown, "nobody can ask");
+    assert_eq!(read_only.stat().unwrap().clients[0].state, ClientState::Unknown, "a reader cannot probe clients");
     let error = read_only.recover(&mut |_, _| ()).unwrap_err();
     assert!(matches!(error, Error::Open(OpenError::ReadOnly { .. })), "{error}");
 }
 
-/// [R-RECOVER-1] A client that is stopped is killed on request, and recovered; a timeout alone never does that.
+/// [R-RECOVER-1] A stopped client is killed on request, and recovered; a timeout alone never does that.
 #[test]
 fn a_stopped_client_is_killed_on_request() {
     let (table, store) = store(8);
@@ -359,21 +375,22 @@ fn a_stopped_client_is_killed_on_request() {
     assert_eq!((store.client_in(free).unwrap(), store.client_in(9_999).unwrap()), (None, None));
     assert_eq!(other.get(&[1; 8]).unwrap(), None, "reads go on");
 
-    let killed = store.kill_client(actor.slot, PATIENCE).unwrap();
+    let killed = store.kill_client(actor.slot, TIMEOUT).unwrap();
     assert_eq!((killed.killed, killed.process), (true, actor.process.id().into()));
     let recovered = killed.recovered.unwrap();
     assert_eq!((recovered.locks, recovered.slot), (1, actor.slot));
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&actor.process.wait().unwrap()), Some(9));
     other.put(&[1; 8], &[2; 8]).unwrap();
-    let nobody = store.kill_client(actor.slot, PATIENCE).unwrap_err();
-    assert!(matches!(nobody, Error::Admin(AdminError::NoClient { .. })), "{nobody}");
+    let error = store.kill_client(actor.slot, TIMEOUT).unwrap_err();
+    assert!(matches!(error, Error::Admin(AdminError::NoClient { .. })), "{error}");
     assert!(
-        matches!(store.kill_client(9_999, PATIENCE), Err(Error::Admin(AdminError::NoClient { .. }))),
+        matches!(store.kill_client(9_999, TIMEOUT), Err(Error::Admin(AdminError::NoClient { .. }))),
         "there is no such slot"
     );
 }
 
-/// A client dead in the middle of changing `key`, and a process that is stopped in recovering it.
+/// Returns the slot of a client that died in the middle of a change of `key`, and a process that stopped while it
+/// recovered that client.
 fn stopped_recoverer(table: &Table, store: &Store, key: u8) -> (u16, Actor) {
     let mut dead = Actor::start(table);
     lock(store, dead.slot, &[key; 8]);
@@ -384,8 +401,8 @@ fn stopped_recoverer(table: &Table, store: &Store, key: u8) -> (u16, Actor) {
     (dead.slot, recoverer)
 }
 
-/// [R-RECOVER-4] Who is stopped in the middle of a recovery is named: by `Busy` with the dead client's slot, and there
-/// by the statistics. It is killed on request, and the recovery goes on.
+/// [R-RECOVER-4] A process that stopped in the middle of a recovery is named: `Busy` names the dead client's slot, and
+/// the statistics name the process there. It is killed on request, and the recovery is completed.
 #[test]
 fn a_stopped_recoverer_is_killed_on_request() {
     let (table, store) = store(8);
@@ -410,15 +427,18 @@ fn a_stopped_recoverer_is_killed_on_request() {
     let there = repair.living.iter().find(|client| client.slot == slot).unwrap();
     assert_eq!((there.process, there.recovering, there.stopped), (process, true, true));
 
-    let killed = store.kill_client(slot, PATIENCE).unwrap();
+    let killed = store.kill_client(slot, TIMEOUT).unwrap();
     assert_eq!((killed.killed, killed.process), (true, process));
     let recovered = killed.recovered.unwrap();
     assert_eq!((recovered.slot, recovered.locks, recovered.was_begun), (slot, 1, true));
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&recoverer.process.wait().unwrap()), Some(9));
     other.put(&[1; 8], &[2; 8]).unwrap();
     let repair = store.recover(&mut |_, _| ()).unwrap();
-    assert!(repair.recovered.len() == 1 && repair.recovered[0].slot == recoverer.slot, "its own slot: {repair:?}");
-    // A recoverer of this program's own kind says who it is, too.
+    assert!(
+        repair.recovered.len() == 1 && repair.recovered[0].slot == recoverer.slot,
+        "the recoverer's own slot is recovered: {repair:?}"
+    );
+    // A recovery by this process writes its identity into the slot, too.
     let at = store.table().geometry().slot(slot).add_words(SlotWord::PROCESS_WORD as u64);
     let mut words = [0; 5];
     submit(&region(&store), Verb::Read { addr: at, into: &mut words });
@@ -426,23 +446,23 @@ fn a_stopped_recoverer_is_killed_on_request() {
     assert!(words[0] == pid && words[2..] == [start_ticks, pid_namespace, boot], "{words:?}");
 }
 
-/// [R-RECOVER-4] Whoever recovers a client is not killed for that as long as it may just be at work.
+/// [R-RECOVER-4] A process that recovers a client is not killed for that client if it makes progress in time.
 #[test]
-fn who_recovers_is_left_alone() {
+fn a_recoverer_that_makes_progress_is_not_killed() {
     let (table, store) = store(8);
     let (slot, mut recoverer) = stopped_recoverer(&table, &store, 1);
     std::thread::scope(|scope| {
-        let kicking = scope.spawn(|| store.kill_client(slot, PATIENCE).unwrap());
+        let killing = scope.spawn(|| store.kill_client(slot, TIMEOUT).unwrap());
         std::thread::sleep(Duration::from_millis(50));
         recoverer.signal(Signal::CONT);
         recoverer.process.stdin.as_mut().unwrap().write_all(b"go on\n").unwrap();
-        let killed = kicking.join().unwrap();
+        let killed = killing.join().unwrap();
         assert!(!killed.killed && killed.recovered.is_none(), "{killed:?}");
     });
     assert!(recoverer.process.wait().unwrap().success());
     let mut client = store.client().unwrap();
     assert_eq!(client.get(&[1; 8]).unwrap(), Some(vec![7; 8]), "it went on, and made its change");
-    // A client of this process recovers it by itself, and says so.
+    // A client of this process recovers a dead one by itself, and writes its identity into the slot.
     let mut dead = Actor::start(&table);
     lock(&store, dead.slot, &[1; 8]);
     dead.kill();
@@ -453,82 +473,82 @@ fn who_recovers_is_left_alone() {
     assert_eq!(words, [u64::from(std::process::id())]);
 }
 
-/// [R-RECOVER-1] However many kick at once: the process is killed, its client is recovered once, and everybody is told
-/// so in time.
+/// [R-RECOVER-1] If several callers kill a client at the same time, its process is killed, the client is recovered
+/// once, and every call returns in time.
 #[test]
-fn several_kick_at_once() {
-    const KICKERS: usize = 3;
+fn concurrent_kills_recover_a_client_once() {
+    const KILLERS: usize = 3;
     const ROUNDS: u8 = 12;
     let (table, store) = store(8);
-    let mut nobodies = 0;
+    let mut late = 0;
     for round in 1..=ROUNDS {
         let mut actor = Actor::start(&table);
         lock(&store, actor.slot, &[round; 8]);
-        // A client that works is killed as well as one that stands still.
+        // A running client is killed as well as a stopped one.
         if round % 2 == 0 {
             actor.stop();
         }
         let start = Instant::now();
-        let kick = || store.kill_client(actor.slot, PATIENCE);
-        let kicked: Vec<Result<Killed, Error>> = std::thread::scope(|scope| {
-            let kickers: Vec<_> = (0..KICKERS).map(|_| scope.spawn(kick)).collect();
-            kickers.into_iter().map(|kicker| kicker.join().unwrap()).collect()
+        let kick = || store.kill_client(actor.slot, TIMEOUT);
+        let results: Vec<Result<Killed, Error>> = std::thread::scope(|scope| {
+            let killers: Vec<_> = (0..KILLERS).map(|_| scope.spawn(kick)).collect();
+            killers.into_iter().map(|killer| killer.join().unwrap()).collect()
         });
-        assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
-        let (done, refused): (Vec<_>, Vec<_>) = kicked.iter().partition(|kicked| kicked.is_ok());
+        assert!(start.elapsed() < TIMEOUT, "{:?}", start.elapsed());
+        let (done, refused): (Vec<_>, Vec<_>) = results.iter().partition(|result| result.is_ok());
         let done: Vec<&Killed> = done.into_iter().flatten().collect();
-        // Whoever came when all was done found nobody there.
+        // A call that came after the recovery found no client.
         assert!(
             refused.iter().all(|it| matches!(it, Err(Error::Admin(AdminError::NoClient { .. })))),
-            "round {round}: {kicked:?}"
+            "round {round}: {results:?}"
         );
-        nobodies += refused.len();
-        // Whoever came while it was recovered found who did that: this process, which is left alone.
+        late += refused.len();
+        // A call that came during the recovery found the recoverer: this process, which is not killed.
         let found_recoverer = |killed: &Killed| {
             killed.process == u64::from(std::process::id()) && !killed.killed && killed.recovered.is_none()
         };
         let found_it = |killed: &&Killed| killed.process == u64::from(actor.process.id()) || found_recoverer(killed);
-        assert!(done.iter().all(found_it), "round {round}: {kicked:?}");
-        assert!(done.iter().any(|killed| killed.killed), "round {round}: {kicked:?}");
+        assert!(done.iter().all(found_it), "round {round}: {results:?}");
+        assert!(done.iter().any(|killed| killed.killed), "round {round}: {results:?}");
         let recovered: Vec<u64> = done.iter().filter_map(|killed| Some(killed.recovered?.locks)).collect();
-        assert_eq!(recovered, [1], "round {round}: {kicked:?}");
+        assert_eq!(recovered, [1], "round {round}: {results:?}");
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&actor.process.wait().unwrap()), Some(9));
         store.client().unwrap().put(&[round; 8], &[2; 8]).unwrap();
     }
-    println!("{ROUNDS} clients, {KICKERS} kickers each, of whom {nobodies} came too late");
-    assert!(nobodies < usize::from(ROUNDS), "some were there at once");
+    println!("{ROUNDS} clients, {KILLERS} callers each, of which {late} came too late");
+    assert!(late < usize::from(ROUNDS), "no calls were concurrent");
 }
 
-/// A process that gave up its slot is not killed for whoever has it now, whatever the slot says; nor is this one.
+/// A process is not killed for a slot that it has given up, whatever the slot says; nor is the calling process.
 #[test]
-fn nobody_is_killed_for_somebody_else() {
+fn no_process_is_killed_in_place_of_another() {
     let (table, store) = store(8);
     let mut client = store.client().unwrap();
-    let error = store.kill_client(client.slot(), PATIENCE).unwrap_err();
+    let error = store.kill_client(client.slot(), TIMEOUT).unwrap_err();
     assert!(matches!(error, Error::Admin(AdminError::Kill { source: KillError::Denied { .. }, .. })), "{error}");
     client.put(&[1; 8], &[1; 8]).unwrap();
-    // As if the number of the slot's process had passed on to another process.
+    // As if the process id in the slot had been reused by another process.
     let mut actor = Actor::start(&table);
     let at = store.table().geometry().slot(actor.slot).add_words(SlotWord::IDENTITY_WORD as u64);
     submit(&region(&store), Verb::FetchAdd { addr: at, add: 1, found: &mut 0 });
-    let error = store.kill_client(actor.slot, PATIENCE).unwrap_err();
+    let error = store.kill_client(actor.slot, TIMEOUT).unwrap_err();
     assert!(matches!(error, Error::Admin(AdminError::Kill { source: KillError::Ended { .. }, .. })), "{error}");
-    // As if it lived in another pid namespace.
+    // As if the process were in another pid namespace.
     submit(&region(&store), Verb::FetchAdd { addr: at, add: u64::MAX, found: &mut 0 });
     submit(&region(&store), Verb::FetchAdd { addr: at.add_words(1), add: 1, found: &mut 0 });
-    let error = store.kill_client(actor.slot, PATIENCE).unwrap_err();
+    let error = store.kill_client(actor.slot, TIMEOUT).unwrap_err();
     assert!(matches!(error, Error::Admin(AdminError::Kill { source: KillError::Unproven { .. }, .. })), "{error}");
     assert!(actor.process.try_wait().unwrap().is_none(), "it lives");
-    // Dead already: only recovered.
+    // A dead process is only recovered.
     actor.kill();
-    let killed = store.kill_client(actor.slot, PATIENCE).unwrap();
+    let killed = store.kill_client(actor.slot, TIMEOUT).unwrap();
     assert!(!killed.killed && killed.recovered.is_some(), "{killed:?}");
 }
 
-/// [R-RECOVER-4] Whoever asks about a dead client has its slot for a moment: it is recovered all the same, by whoever
-/// is first. One that others keep is told to be dead.
+/// [R-RECOVER-4] A client that probes a dead one holds its slot for a moment. A call waits for that, and the dead
+/// client is recovered; if the slot is held for longer, the call reports that the process has ended.
 #[test]
-fn a_dead_client_in_other_hands_is_waited_for() {
+fn a_dead_client_whose_slot_is_held_is_waited_for() {
     let (table, store) = store(8);
     let mut actor = Actor::start(&table);
     actor.kill();
@@ -537,17 +557,18 @@ fn a_dead_client_in_other_hands_is_waited_for() {
     let error = store.kill_client(actor.slot, Duration::from_millis(20)).unwrap_err();
     assert!(matches!(error, Error::Admin(AdminError::Kill { source: KillError::Ended { .. }, .. })), "{error}");
     std::thread::scope(|scope| {
-        let kicking = scope.spawn(|| store.kill_client(actor.slot, PATIENCE).unwrap());
+        let killing = scope.spawn(|| store.kill_client(actor.slot, TIMEOUT).unwrap());
         std::thread::sleep(Duration::from_millis(50));
         drop(hold);
-        let killed = kicking.join().unwrap();
+        let killed = killing.join().unwrap();
         assert!(!killed.killed && killed.recovered.is_some(), "{killed:?}");
     });
 }
 
-/// A process that became another program is not killed for the client it was, whoever has that client's slot meanwhile.
+/// A process that became another program is not killed for the client it was before, even while another process holds
+/// that client's slot.
 #[test]
-fn another_program_is_not_killed() {
+fn a_process_that_became_another_program_is_not_killed() {
     let (table, store) = store(8);
     let mut actor = Actor::of(&table, Command::new(std::env::current_exe().unwrap()).env(EXEC, "1"));
     let (others, start) = (region(&store), Instant::now());
@@ -555,21 +576,21 @@ fn another_program_is_not_killed() {
         if let Some(hold) = others.hold(actor.slot).unwrap() {
             break hold;
         }
-        assert!(start.elapsed() < PATIENCE, "its client does not end");
+        assert!(start.elapsed() < TIMEOUT, "its client does not end");
     };
-    let error = store.kill_client(actor.slot, PATIENCE).unwrap_err();
+    let error = store.kill_client(actor.slot, TIMEOUT).unwrap_err();
     assert!(matches!(error, Error::Admin(AdminError::Kill { source: KillError::Unproven { .. }, .. })), "{error}");
     assert!(actor.process.try_wait().unwrap().is_none(), "it lives");
     drop(hold);
-    let killed = store.kill_client(actor.slot, PATIENCE).unwrap();
+    let killed = store.kill_client(actor.slot, TIMEOUT).unwrap();
     assert!(!killed.killed && killed.recovered.is_some(), "{killed:?}");
-    assert!(actor.process.try_wait().unwrap().is_none(), "it lives on");
+    assert!(actor.process.try_wait().unwrap().is_none(), "it still lives");
 }
 
-/// [R-RECOVER-2] [R-COMMIT-1] A row that somebody who has recorded it has half written is no damage, whether he is
-/// stopped or dead; without a record it is.
+/// [R-RECOVER-2] [R-COMMIT-1] A row that is half written is no damage if its client has a record of the change, whether
+/// the client is stopped or dead; without a record it is damage.
 #[test]
-fn what_is_under_way_is_no_damage() {
+fn recorded_changes_under_way_are_not_damage() {
     let (table, store) = store(8);
     let mut actor = Actor::start(&table);
     store.client().unwrap().put(&[1; 8], &[2; 8]).unwrap();
@@ -584,7 +605,7 @@ fn what_is_under_way_is_no_damage() {
     let torn_at = at.add_words((number * there.rows().entry_words()) as u64);
     submit(&region, Verb::FetchAdd { addr: torn_at, add: 1, found: &mut 0 });
     let report = store.check().unwrap();
-    assert_eq!((report.problems_total, report.under_way_total), (1, 0), "nobody will complete it: {report:?}");
+    assert_eq!((report.problems_total, report.under_way_total), (1, 0), "no client will complete it: {report:?}");
     assert_eq!(report.problems[0].kind, ProblemKind::RowTorn);
 
     let mut record = guira_layout::Record::default();
@@ -613,10 +634,10 @@ fn what_is_under_way_is_no_damage() {
     assert_eq!(store.client().unwrap().get(&[1; 8]).unwrap(), Some(vec![2; 8]));
 }
 
-/// [R-RECOVER-1] Who is found to have given up what it held, and is at its end in that moment, has ended: its client is
-/// recovered.
+/// [R-RECOVER-1] A process that no longer holds its slot, and ends while it is looked at, counts as ended: its client
+/// is recovered.
 #[test]
-fn who_ends_meanwhile_has_ended() {
+fn a_client_that_dies_during_the_check_is_recovered() {
     let (table, store) = store(8);
     let mut actor = Actor::of(&table, Command::new(std::env::current_exe().unwrap()).env(EXEC, "1"));
     let others = region(&store);
@@ -625,23 +646,23 @@ fn who_ends_meanwhile_has_ended() {
         if let Some(hold) = others.hold(actor.slot).unwrap() {
             break hold;
         }
-        assert!(start.elapsed() < PATIENCE, "its client does not end");
+        assert!(start.elapsed() < TIMEOUT, "its client does not end");
     };
     std::thread::scope(|scope| {
         let (store, slot) = (&store, actor.slot);
-        let kicking = scope.spawn(move || store.kill_client(slot, PATIENCE));
+        let killing = scope.spawn(move || store.kill_client(slot, TIMEOUT));
         std::thread::sleep(Duration::from_millis(150));
         actor.kill();
         drop(hold);
-        let killed = kicking.join().unwrap().unwrap();
+        let killed = killing.join().unwrap().unwrap();
         assert!(!killed.killed && killed.recovered.is_some(), "{killed:?}");
     });
 }
 
-/// [R-SLOT-2] Who finds no slot free looks again while others are at work in one, and believes at once that all slots
-/// have clients if they do.
+/// [R-SLOT-2] A process that opens a client and finds no slot free looks again while another process claims or recovers
+/// one. If all slots have clients, it fails at once.
 #[test]
-fn the_last_slot_is_waited_for() {
+fn opening_a_client_waits_for_the_last_slot() {
     let (table, store) = store(1);
     let others = region(&store);
     let addr = store.table().geometry().slot(0);
@@ -651,7 +672,7 @@ fn the_last_slot_is_waited_for() {
         submit(&others, Verb::Cas { addr, compare, swap, found: &mut found });
         assert_eq!(found, compare);
     };
-    // As somebody who has the slot for a moment, to take it, and to recover its client.
+    // As another process that holds the slot for a moment, to claim it or to recover its client.
     for (generation, state) in [(0, SlotState::Free), (1, SlotState::Recovering)] {
         let hold = others.hold(0).unwrap().unwrap();
         change(word(SlotState::Free, generation), word(state, generation));

@@ -1,9 +1,9 @@
-//! Cause: a client remembered runs whose value was linked by their chunk alone. When the value was removed and the run
-//! given back before its word was due, what it remembered was taken for whatever the chunk held next.
+//! Cause: a client remembered runs with linked values by their chunk only. When the value was removed and the run
+//! released before its chunk word was written, the client took the next contents of the chunk for that run.
 //!
-//! Effect: a chunk of slots was made an orphan like a run, and if the first of its extents had been freed by somebody
-//! else, taken over as a run of one place and given back: values in its other slots were lost to the next who claimed
-//! the chunk.
+//! Effect: a chunk of slots was made an orphan as if it were a run. If another client had freed the first of its
+//! extents, the chunk was then adopted as a run of one slot and released: values in its other slots were lost to the
+//! next client that claimed the chunk.
 //!
 //! Fix: a run is remembered with the generation of its extent, which no other extent has. [R-EXTENT-3] [R-EXTENT-6]
 

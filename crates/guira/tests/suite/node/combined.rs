@@ -1,4 +1,5 @@
-//! Puts and updates that wait for another one of their key and process, which overwrites them. // [R-LOCK-8]
+//! Write combining: puts and updates that wait for another change of their key in the same process, and are completed
+//! with it. // [R-LOCK-8]
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -11,9 +12,9 @@ use guira::{CreateOptions, Effect, Error, OpenOptions, Put, ServeOptions, Store,
 use guira_check::history::{Answer, Call, History, SEARCH_STEPS};
 use guira_fabric::SplitMix64;
 
-use crate::common::rough::{Rough, Roughness};
-use crate::node::PATIENCE;
-use crate::node::served::TestNode;
+use crate::common::faulty_proxy::{FaultyProxy, ProxyFaults};
+use crate::node::TIMEOUT;
+use crate::node::test_node::TestNode;
 
 const KEY: &[u8] = b"cuckoo";
 const MOST_TRIES: usize = 100;
@@ -22,26 +23,26 @@ fn clients<const N: usize>(store: &Store) -> [guira::aio::Client; N] {
     std::array::from_fn(|_| pollster::block_on(store.to_async().client()).unwrap())
 }
 
-/// Polled once: it has the turn and has asked for its lock, or stands in the line. Nothing, if the node was so fast, or
-/// this thread so slow, that it has come to its end.
-fn begun<F: Future>(future: F) -> Option<Pin<Box<F>>> {
+/// Polls `future` once, after which it has the permit and has asked for its lock, or waits in the queue. Returns `None`
+/// if the node was so fast, or this thread so slow, that the future is complete.
+fn start<F: Future>(future: F) -> Option<Pin<Box<F>>> {
     let mut future = Box::pin(future);
     future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending().then_some(future)
 }
 
-/// Tries until nothing came to its end too early.
-fn at_last(scene: impl Fn(&Store) -> Option<()>) {
+/// Repeats `case` with new tables until no operation completed too early.
+fn retry_until_concurrent(case: impl Fn(&Store) -> Option<()>) {
     let is_done = (0..MOST_TRIES).any(|_| {
         let served = TestNode::start();
         let store = Store::open(served.url()).unwrap();
-        let done = scene(&store);
+        let done = case(&store);
         assert!(store.check().unwrap().is_clean());
         done.is_some()
     });
-    assert!(is_done, "some tries come to their end");
+    assert!(is_done, "every try had an operation that completed too early");
 }
 
-/// Round trips, changes that waited in a line, and those of them that were overwritten there.
+/// Returns for each client its round trips, its changes that waited in the queue, and those that were combined there.
 fn costs<const N: usize>(clients: &[guira::aio::Client; N]) -> [[u64; 3]; N] {
     clients.each_ref().map(|client| {
         let counters = client.counters();
@@ -53,21 +54,21 @@ fn since<const N: usize>(now: [[u64; 3]; N], before: [[u64; 3]; N]) -> [[u64; 3]
     std::array::from_fn(|i| std::array::from_fn(|j| now[i][j] - before[i][j]))
 }
 
-/// Of five that want a key at once, the first two carry out their changes; the second one's answers those that came
-/// before it began, and no one else's value is ever in the table.
+/// Of five changes of one key at the same time, the first two are carried out. The second one completes those that
+/// waited when it began, whose values are never in the table.
 #[test]
-fn who_waits_behind_a_change_is_answered_with_it() {
-    at_last(|store| {
+fn changes_that_wait_behind_another_are_combined_with_it() {
+    retry_until_concurrent(|store| {
         let mut clients: [_; 5] = clients(store);
         let before = costs(&clients);
         let [first, second, third, fourth, fifth] = &mut clients;
-        let first = begun(first.put(KEY, b"first"))?;
-        let second = begun(second.put(KEY, b"second"))?;
-        let third = begun(third.update(KEY, b"third"))?;
-        // Long values need no space if nobody is to see them.
-        let fourth = begun(fourth.put(KEY, &[4; 5_000]))?;
-        // Nor is it answered by a change of another kind.
-        let fifth = begun(fifth.remove(KEY))?;
+        let first = start(first.put(KEY, b"first"))?;
+        let second = start(second.put(KEY, b"second"))?;
+        let third = start(third.update(KEY, b"third"))?;
+        // A long value needs no space if no client can see it.
+        let fourth = start(fourth.put(KEY, &[4; 5_000]))?;
+        // A change of another kind is not combined.
+        let fifth = start(fifth.remove(KEY))?;
         let value = pollster::block_on(async {
             assert_eq!(first.await.unwrap(), Put::Inserted);
             assert_eq!(second.await.unwrap(), Put::Replaced);
@@ -82,26 +83,26 @@ fn who_waits_behind_a_change_is_answered_with_it() {
     });
 }
 
-/// An update that finds no key says so for the updates behind it; puts behind it make the key, and the first of them
-/// says so for the others.
+/// An update that finds no key completes the updates behind it, but not the puts. The first put behind it inserts the
+/// key, and completes the other put.
 #[test]
-fn what_finds_no_key_answers_no_put() {
-    at_last(|store| {
+fn an_update_that_finds_no_key_is_not_combined_with_puts() {
+    retry_until_concurrent(|store| {
         let mut clients: [_; 6] = clients(store);
         let before = costs(&clients);
         let [holder, update, put, other_update, other_put, remove] = &mut clients;
-        let holder = begun(holder.remove(KEY))?;
-        let update = begun(update.update(KEY, b"update"))?;
-        let put = begun(put.put(KEY, b"put"))?;
-        let other_update = begun(other_update.update(KEY, b"other update"))?;
-        let other_put = begun(other_put.put(KEY, b"other put"))?;
-        let remove = begun(remove.remove(KEY))?;
+        let holder = start(holder.remove(KEY))?;
+        let update = start(update.update(KEY, b"update"))?;
+        let put = start(put.put(KEY, b"put"))?;
+        let other_update = start(other_update.update(KEY, b"other update"))?;
+        let other_put = start(other_put.put(KEY, b"other put"))?;
+        let remove = start(remove.remove(KEY))?;
         pollster::block_on(async {
             assert!(!holder.await.unwrap());
             assert!(!update.await.unwrap());
             assert!(!other_update.await.unwrap());
             let puts = [put.await.unwrap(), other_put.await.unwrap()];
-            assert_eq!(puts, [Put::Replaced, Put::Inserted], "the one that was carried out came last");
+            assert_eq!(puts, [Put::Replaced, Put::Inserted], "the put that was carried out comes last in the order");
             assert!(remove.await.unwrap());
         });
         let due = [[2, 0, 0], [2, 1, 0], [2, 1, 0], [0, 1, 1], [0, 1, 1], [2, 1, 0]];
@@ -110,26 +111,26 @@ fn what_finds_no_key_answers_no_put() {
     });
 }
 
-/// Whoever was to carry out a change for others may be dropped at any time: the others go on by themselves.
+/// A change that others wait to be combined with may be dropped at any time: the others are then carried out.
 #[test]
-fn who_waits_behind_a_change_that_is_dropped_carries_out_its_own() {
-    at_last(|store| {
+fn changes_behind_a_dropped_one_are_carried_out() {
+    retry_until_concurrent(|store| {
         let mut clients: [_; 4] = clients(store);
         let [first, second, third, fourth] = &mut clients;
-        let first = begun(first.put(KEY, b"first"))?;
-        let dropped = begun(second.put(KEY, b"second"))?;
-        let third = begun(third.put(KEY, b"third"))?;
-        let fourth = begun(fourth.update(KEY, b"fourth"))?;
+        let first = start(first.put(KEY, b"first"))?;
+        let dropped = start(second.put(KEY, b"second"))?;
+        let third = start(third.put(KEY, b"third"))?;
+        let fourth = start(fourth.update(KEY, b"fourth"))?;
         pollster::block_on(first).unwrap();
-        // It has the turn now, and asks for the lock.
-        drop(begun(dropped)?);
+        // It has the permit now, and asks for the lock.
+        drop(start(dropped)?);
         let value = store.reader().get(KEY).unwrap();
-        // What it holds is given back by its next operation.
+        // The client's next operation releases what the dropped one holds.
         drop(pollster::block_on(second.get(KEY)).unwrap());
         assert_eq!(pollster::block_on(third).unwrap(), Put::Replaced);
         assert!(pollster::block_on(fourth).unwrap());
         assert_eq!(store.reader().get(KEY).unwrap().as_deref(), Some(&b"third"[..]));
-        // Only a change that was dropped before its commit was sent counts.
+        // The try counts only if the change was dropped before its commit was sent.
         (value.as_deref() == Some(&b"first"[..])).then_some(())
     });
 }
@@ -138,13 +139,13 @@ const KEYS: u64 = 2;
 const THREADS: u64 = 3;
 const TASKS: u64 = 5;
 const LOCALS: u64 = 2;
-/// Of those that map the table, after each operation: they would do hundreds while the others do one.
-const REST: Duration = Duration::from_micros(500);
+/// Pause of the clients that map the table, after each operation: they would do hundreds while the others do one.
+const PAUSE: Duration = Duration::from_micros(500);
 const LENGTH: Duration = Duration::from_secs(3);
-const ROUGHNESS: Roughness = Roughness { longest_delay: Duration::from_millis(1), cut_after_bytes: Some(100_000) };
+const FAULTS: ProxyFaults = ProxyFaults { longest_delay: Duration::from_millis(1), cut_after_bytes: Some(100_000) };
 const SEED: u64 = 31;
 
-/// What all clients did, in the order in which it was written down.
+/// The history of all clients.
 struct Log {
     start: Instant,
     history: Mutex<History>,
@@ -165,28 +166,28 @@ impl Log {
         self.history.lock().unwrap().begin(process, key, call, self.now_ns())
     }
 
-    fn end(&self, begun: guira_check::history::PendingOperation, result: Result<Answer, Error>) {
+    fn end(&self, pending: guira_check::history::PendingOperation, result: Result<Answer, Error>) {
         let mut history = self.history.lock().unwrap();
         match result {
-            Ok(answer) => history.complete(begun, answer, self.now_ns()),
-            Err(error) if error.effect() == Effect::None => history.fail(begun),
-            // Nobody knows: it is pending for ever.
+            Ok(answer) => history.complete(pending, answer, self.now_ns()),
+            Err(error) if error.effect() == Effect::None => history.fail(pending),
+            // The effect is unknown: the operation stays pending.
             Err(_) => {}
         }
     }
 }
 
-/// The operations of one client, drawn from its seed.
-struct Draws {
+/// A generator of one client's operations, drawn from its seed.
+struct Generator {
     rng: SplitMix64,
-    /// The last value that it brought: no two clients bring the same.
+    /// The last value used: no two clients use the same.
     value: u64,
     seen: HashMap<u64, u64>,
 }
 
-impl Draws {
-    fn of(process: u64) -> Draws {
-        Draws { rng: SplitMix64(SEED ^ process << 32), value: process << 40, seen: HashMap::new() }
+impl Generator {
+    fn of(process: u64) -> Generator {
+        Generator { rng: SplitMix64(SEED ^ process << 32), value: process << 40, seen: HashMap::new() }
     }
 
     fn next(&mut self) -> (u64, Call) {
@@ -209,7 +210,7 @@ fn key(number: u64) -> [u8; 8] {
     number.to_le_bytes()
 }
 
-/// Half of the values need an extent.
+/// Returns the value of a number. Half of the values need an extent.
 fn value(number: u64) -> Vec<u8> {
     let longer = if number.is_multiple_of(2) { 0 } else { 300 };
     [&number.to_le_bytes()[..], &vec![number as u8; longer]].concat()
@@ -217,7 +218,7 @@ fn value(number: u64) -> Vec<u8> {
 
 fn number(found: &[u8]) -> u64 {
     let number = u64::from_le_bytes(found[..8].try_into().unwrap());
-    assert!(found == value(number), "a mixed value: {found:02x?}");
+    assert!(found == value(number), "a torn value: {found:02x?}");
     number
 }
 
@@ -244,7 +245,7 @@ fn done(is_done: bool, otherwise: Answer) -> Answer {
     if is_done { Answer::Done } else { otherwise }
 }
 
-async fn carry_out(client: &mut guira::aio::Client, number: u64, call: Call) -> Result<Answer, Error> {
+async fn execute(client: &mut guira::aio::Client, number: u64, call: Call) -> Result<Answer, Error> {
     let key = key(number);
     Ok(match call {
         Call::Get => found(client.get(&key).await?),
@@ -259,7 +260,7 @@ async fn carry_out(client: &mut guira::aio::Client, number: u64, call: Call) -> 
     })
 }
 
-fn carry_out_in_place(client: &mut guira::Client, number: u64, call: Call) -> Result<Answer, Error> {
+fn execute_blocking(client: &mut guira::Client, number: u64, call: Call) -> Result<Answer, Error> {
     let key = key(number);
     Ok(match call {
         Call::Get => found(client.get(&key)?),
@@ -274,24 +275,23 @@ fn carry_out_in_place(client: &mut guira::Client, number: u64, call: Call) -> Re
     })
 }
 
-/// A client that is blocked while it waits, and rests after each operation; how many of its changes were overwritten in
-/// a line.
-fn thread(store: &Store, process: u64, rest: Duration, log: &Log) -> u64 {
-    let (mut client, mut draws) = (store.client().unwrap(), Draws::of(process));
+/// Runs a blocking client, which pauses after each operation. Returns how many of its changes were combined.
+fn thread(store: &Store, process: u64, pause: Duration, log: &Log) -> u64 {
+    let (mut client, mut generator) = (store.client().unwrap(), Generator::of(process));
     while Instant::now() < log.ends {
-        let (key, call) = draws.next();
-        let begun = log.begin(process, key, call);
-        let result = carry_out_in_place(&mut client, key, call);
+        let (key, call) = generator.next();
+        let pending = log.begin(process, key, call);
+        let result = execute_blocking(&mut client, key, call);
         if let Ok(Answer::Found(value)) = result {
-            draws.seen.insert(key, value);
+            generator.seen.insert(key, value);
         }
-        log.end(begun, result);
-        std::thread::sleep(rest);
+        log.end(pending, result);
+        std::thread::sleep(pause);
     }
     client.counters().combined
 }
 
-/// What becomes of a future within so many polls; otherwise it is dropped.
+/// Polls a future at most `polls` times, and drops it if it is not complete then.
 async fn within<T>(polls: u64, future: impl Future<Output = T>) -> Option<T> {
     let (mut future, mut polled) = (pin!(future), 0);
     std::future::poll_fn(move |cx| {
@@ -304,63 +304,64 @@ async fn within<T>(polls: u64, future: impl Future<Output = T>) -> Option<T> {
     .await
 }
 
+/// Runs an async client, which drops some of its operations. Returns how many of its changes were combined.
 async fn task(mut client: guira::aio::Client, process: u64, log: Arc<Log>) -> u64 {
-    let mut draws = Draws::of(process);
+    let mut generator = Generator::of(process);
     while Instant::now() < log.ends {
-        let (key, call) = draws.next();
-        let begun = log.begin(process, key, call);
-        // Some of them are given up: what they asked for may have happened, or not.
-        let polls = if draws.rng.below(50) == 0 { 1 + draws.rng.below(4) } else { u64::MAX };
-        let Some(result) = within(polls, carry_out(&mut client, key, call)).await else { continue };
+        let (key, call) = generator.next();
+        let pending = log.begin(process, key, call);
+        // Some operations are dropped: they may have happened or not.
+        let polls = if generator.rng.below(50) == 0 { 1 + generator.rng.below(4) } else { u64::MAX };
+        let Some(result) = within(polls, execute(&mut client, key, call)).await else { continue };
         if let Ok(Answer::Found(value)) = result {
-            draws.seen.insert(key, value);
+            generator.seen.insert(key, value);
         }
-        log.end(begun, result);
+        log.end(pending, result);
     }
     client.counters().combined
 }
 
-/// [R-LOCK-8] Tasks and threads of one process that want the same few keys, over a way that is cut all the while, and
-/// clients that map the table: whoever is answered by another's change, and whoever carries it out, or gives it up,
-/// each key has an order that explains all answers.
+/// [R-LOCK-8] Tasks and threads of one process change the same few keys over connections that are cut repeatedly,
+/// beside clients that map the table. Whether changes are carried out, combined or dropped, each key has an order that
+/// explains all answers.
 #[test]
-fn keys_of_which_changes_are_overwritten_are_linearizable() {
+fn keys_with_combined_changes_are_linearizable() {
     let options = CreateOptions::new(1_000).format("bytes:64".parse().unwrap()).extent_bytes(16 << 20).seed(SEED);
     let store = Store::create_unnamed(&options).unwrap();
     let served = store.serve(&ServeOptions::new(([127, 0, 0, 1], 0).into()).threads(1)).unwrap();
     let node = served.local_addrs()[0];
-    let rough = Rough::before(node, SEED, ROUGHNESS);
+    let proxy = FaultyProxy::start(node, SEED, FAULTS);
     let open = |port| {
-        let options = OpenOptions::default().reconnect_timeout(PATIENCE);
+        let options = OpenOptions::default().reconnect_timeout(TIMEOUT);
         Store::open_with(Url::tcp("127.0.0.1", port).unwrap(), &options).unwrap()
     };
-    let [smooth, cut] = [open(node.port()), open(rough.addr.port())];
+    let [direct, cut] = [open(node.port()), open(proxy.addr.port())];
     let shared = Arc::new(Log::new());
-    let overwritten: u64 = std::thread::scope(|scope| {
+    let combined: u64 = std::thread::scope(|scope| {
         let log = &*shared;
-        let on = |store, processes: std::ops::Range<u64>, rest| {
-            processes.map(move |process| scope.spawn(move || thread(store, process, rest, log))).collect::<Vec<_>>()
+        let on = |store, processes: std::ops::Range<u64>, pause| {
+            processes.map(move |process| scope.spawn(move || thread(store, process, pause, log))).collect::<Vec<_>>()
         };
         let (first, second) = (1 + LOCALS, 1 + LOCALS + THREADS);
-        let mut threads = on(&store, 1..first, REST);
-        threads.extend(on(&smooth, first..second, Duration::ZERO));
+        let mut threads = on(&store, 1..first, PAUSE);
+        threads.extend(on(&direct, first..second, Duration::ZERO));
         threads.extend(on(&cut, second..second + THREADS, Duration::ZERO));
         let tasks = (second + THREADS..).take(TASKS as usize);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let spawn = |process| {
-            let store = if process % 2 == 0 { &smooth } else { &cut };
+            let store = if process % 2 == 0 { &direct } else { &cut };
             runtime.spawn(task(pollster::block_on(store.to_async().client()).unwrap(), process, Arc::clone(&shared)))
         };
         let tasks: Vec<_> = tasks.map(spawn).collect();
         let tasks: u64 = tasks.into_iter().map(|task| runtime.block_on(task).unwrap()).sum();
         tasks + threads.into_iter().map(|thread| thread.join().unwrap()).sum::<u64>()
     });
-    let [.., cuts] = rough.done();
+    let [.., cuts] = proxy.counts();
     let history = shared.history.lock().unwrap();
     let checked = history.check(SEARCH_STEPS).unwrap_or_else(|refusal| panic!("{refusal}"));
-    println!("{checked:?}, {overwritten} overwritten, {cuts} cuts");
+    println!("{checked:?}, {combined} combined, {cuts} cuts");
     assert_eq!(checked.keys, KEYS);
-    assert!(overwritten > checked.answered / 100, "{overwritten} of {} were overwritten", checked.answered);
+    assert!(combined > checked.answered / 100, "{combined} of {} were combined", checked.answered);
     assert!(cuts > 0 && checked.pending > 0, "{cuts} cuts, {} pending", checked.pending);
     assert!(store.check().unwrap().is_clean());
 }

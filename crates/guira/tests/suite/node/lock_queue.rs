@@ -1,4 +1,4 @@
-//! Clients of one process that want the same locks of a node's table. // [R-LOCK-4]
+//! The lock queue: clients of one process that want the same locks of a node's table. // [R-LOCK-4]
 
 use std::pin::pin;
 use std::sync::Barrier;
@@ -8,21 +8,21 @@ use std::time::{Duration, Instant};
 use guira::{Counters, Effect, Error, OpenOptions, OperationError, OperationErrorKind, Store, Url};
 
 use crate::node::proxy::Proxy;
-use crate::node::served::TestNode;
+use crate::node::test_node::TestNode;
 
 const KEY: &[u8] = b"cuckoo";
 const TASKS: u64 = 16;
 const THREADS: u64 = 4;
 const INSERTS: u64 = 50;
-/// More than the table has locks.
+/// More keys than the table has locks.
 const MANY_KEYS: u64 = 300;
-/// Of one that waits in vain. As long as anybody waits for a turn.
+/// Deadline of an operation that waits in vain. A permit is waited for no longer than that.
 const DEADLINE: Duration = Duration::from_secs(1);
 const MOST_TRIES: usize = 100;
-/// A busy machine may add so much between two looks at the clock.
+/// Time that a busy machine may add between two readings of the clock.
 const NOISE: Duration = Duration::from_millis(500);
 
-/// What a client's changes took: round trips, locks that were taken, and changes that were overwritten in a line.
+/// The cost of a client's changes: round trips, locks found taken, and changes that were combined in the queue.
 type Cost = [u64; 3];
 
 fn sum(costs: impl IntoIterator<Item = Cost>) -> Cost {
@@ -37,12 +37,12 @@ fn key(number: u64) -> [u8; 8] {
     number.to_le_bytes()
 }
 
-/// The keys that the contender of this number wants, one after the other.
+/// Returns the keys that the client of this number changes, one after the other.
 fn keys_of(number: u64, keys: u64) -> impl Iterator<Item = [u8; 8]> {
     (0..INSERTS).map(move |i| key((number * 31 + i * 7) % keys))
 }
 
-/// Tasks of one thread that share a connection.
+/// Runs tasks of one thread that share a connection.
 fn run_tasks(store: &Store, keys: u64, starts: &Barrier) -> Cost {
     let clients: Vec<_> = (0..TASKS).map(|_| pollster::block_on(store.to_async().client()).unwrap()).collect();
     starts.wait();
@@ -70,11 +70,11 @@ fn run_thread(store: &Store, number: u64, keys: u64, starts: &Barrier) -> Cost {
     cost(client.traffic().round_trips - before, client.counters())
 }
 
-/// However many want a lock, for the same key or for different ones, whichever store of the process they come from, and
-/// whether they are tasks or threads: one at a time asks for it, and each change takes the round trips that it takes
-/// alone. Inserts depend on what they find: none is answered by another.
+/// Of all clients of a process that want a lock, one at a time asks for it, and each change takes as many round trips
+/// as it takes alone: for one key or many, from one store or several, and for tasks as well as threads. Inserts depend
+/// on what they find, so none is combined with another.
 #[test]
-fn clients_of_one_process_take_turns_at_locks() {
+fn clients_of_one_process_queue_for_locks() {
     for keys in [1, MANY_KEYS] {
         let served = TestNode::start();
         let [one, other] = [(); 2].map(|()| Store::open(served.url()).unwrap());
@@ -89,14 +89,14 @@ fn clients_of_one_process_take_turns_at_locks() {
             sum(all.into_iter().map(|it| it.join().unwrap()))
         });
         let round_trips = 2 * (TASKS + THREADS) * INSERTS;
-        assert_eq!(costs, [round_trips, 0, 0], "{keys} keys: round trips, locks found taken, answers by others");
+        assert_eq!(costs, [round_trips, 0, 0], "{keys} keys: round trips, locks found taken, combined changes");
     }
 }
 
-/// Who has the turn may never come to an end, as a task that nobody polls any more: the next one gives up the line,
-/// meets the lock, and the time in the line counts for its deadline.
+/// A permit may never be given back, as by a task that is not polled any more. The next client then leaves the queue
+/// and finds the lock taken, and its time in the queue counts towards its deadline.
 #[test]
-fn a_turn_that_does_not_end_holds_nobody_up_beyond_the_deadline() {
+fn a_permit_that_is_never_returned_delays_others_until_their_deadline_only() {
     let served = TestNode::start();
     let store = Store::open_with(served.url(), &OpenOptions::default().deadline(DEADLINE)).unwrap();
     let (mut idle, mut client) = (pollster::block_on(store.to_async().client()).unwrap(), store.client().unwrap());
@@ -105,7 +105,7 @@ fn a_turn_that_does_not_end_holds_nobody_up_beyond_the_deadline() {
         let mut stuck = pin!(idle.update(KEY, b"stuck"));
         let is_pending = stuck.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
         std::thread::sleep(Duration::from_millis(50));
-        // Where the node was faster than this thread, its commit is on its way, or it has come to its end.
+        // If the node was faster than this thread, the commit is on its way, or the update is complete.
         if !is_pending || client.get(KEY).unwrap().as_deref() != Some(b"before") {
             return false;
         }
@@ -121,32 +121,32 @@ fn a_turn_that_does_not_end_holds_nobody_up_beyond_the_deadline() {
         assert_eq!(client.get(KEY).unwrap().as_deref(), Some(&b"before"[..]));
         true
     });
-    assert!(is_stuck, "some task stops with its locks taken");
-    // It was dropped: the next operation of its client gives the lock back, and the line is free.
+    assert!(is_stuck, "no task stopped while it held its locks");
+    // It was dropped: the next operation of its client releases the lock, and the queue is empty.
     assert_eq!(pollster::block_on(idle.get(KEY)).unwrap().as_deref(), Some(&b"before"[..]));
     let start = Instant::now();
     assert!(client.update(KEY, b"after").unwrap());
-    assert!(start.elapsed() < DEADLINE, "nobody is waited for");
+    assert!(start.elapsed() < DEADLINE, "no client is waited for");
 }
 
-/// A client of `store` that stopped in the middle of an update of the key, whose lock it has; nothing, if it came to
-/// its end.
+/// Starts an update of the key, and stops polling it. Returns whether it stopped in the middle, with its lock held, and
+/// not after its commit.
 fn stopped(store: &Store, idle: &mut guira::aio::Client, is_dropped: bool) -> bool {
     let mut stuck = Box::pin(idle.update(KEY, b"stuck"));
     let is_pending = stuck.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
     std::thread::sleep(Duration::from_millis(50));
     let is_stopped = is_pending && store.reader().get(KEY).unwrap().as_deref() == Some(&b"before"[..]);
     if !is_dropped {
-        // It is polled no more, and not dropped either.
+        // It is neither polled again nor dropped.
         std::mem::forget(stuck);
     }
     is_stopped
 }
 
-/// What an operation that was dropped holds is given back by the next one of its client before it waits for anybody:
-/// somebody may wait for it in the line. // [R-DROP-1]
+/// The next operation of a client releases the locks of a dropped one before it waits in the queue, where others may
+/// wait for these locks. // [R-DROP-1]
 #[test]
-fn who_holds_a_lock_stands_in_no_line() {
+fn a_client_that_holds_locks_does_not_queue() {
     let is_done = (0..MOST_TRIES).any(|_| {
         let served = TestNode::start();
         let store = Store::open(served.url()).unwrap();
@@ -159,7 +159,7 @@ fn who_holds_a_lock_stands_in_no_line() {
             return false;
         }
         let start = Instant::now();
-        // It has the turn, and asks for the lock in vain.
+        // It has the permit, and asks for the lock in vain.
         let mut waiting = Box::pin(other.update(KEY, b"other"));
         assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
         assert!(pollster::block_on(idle.update(KEY, b"idle")).unwrap());
@@ -169,12 +169,12 @@ fn who_holds_a_lock_stands_in_no_line() {
         assert_eq!(store.check().unwrap().held_locks, 0);
         true
     });
-    assert!(is_done, "some operation is dropped with its locks taken");
+    assert!(is_done, "no operation was dropped while it held its locks");
 }
 
-/// A change that the table cannot store gives back what a dropped operation holds, too. // [R-DROP-1]
+/// A change that the table cannot store also releases the locks of a dropped operation. // [R-DROP-1]
 #[test]
-fn a_refused_change_gives_back_what_a_dropped_one_holds() {
+fn a_refused_change_releases_the_locks_of_a_dropped_one() {
     let is_done = (0..MOST_TRIES).any(|_| {
         let served = TestNode::start();
         let store = Store::open(served.url()).unwrap();
@@ -190,13 +190,13 @@ fn a_refused_change_gives_back_what_a_dropped_one_holds() {
         assert_eq!(store.check().unwrap().held_locks, 0);
         true
     });
-    assert!(is_done, "some operation is dropped with its locks taken");
+    assert!(is_done, "no operation was dropped while it held its locks");
 }
 
-/// The time in a line counts for the operation that waited, and for no later one: not even if that one failed before it
-/// asked for a lock. // [R-LOCK-4]
+/// The time in the queue counts for the operation that waited and for no later one, even if the operation that waited
+/// failed before it asked for a lock. // [R-LOCK-4]
 #[test]
-fn a_wait_counts_for_its_own_operation() {
+fn time_in_the_queue_counts_for_the_operation_that_waited() {
     let is_done = (0..MOST_TRIES).any(|_| {
         let served = TestNode::start();
         let options = OpenOptions::default().deadline(2 * DEADLINE);
@@ -204,13 +204,13 @@ fn a_wait_counts_for_its_own_operation() {
         let (mut client, mut before) =
             (store.client().unwrap(), pollster::block_on(store.to_async().client()).unwrap());
         client.put(KEY, b"before").unwrap();
-        // It waits for its turn, and fails then.
+        // The other change waits for its permit, and then fails.
         let mut first = Box::pin(before.update(KEY, b"before"));
         if !first.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             return false;
         }
         let waiting = std::thread::spawn(move || {
-            // More than the table has room for, as it learns when its turn has come.
+            // The table has no room for the value, which it finds out when it has the permit.
             let error = client.put(KEY, &vec![0; 64 << 20]).unwrap_err();
             assert!(
                 matches!(error, Error::Operation(OperationError { kind: OperationErrorKind::NoSpace(_), .. })),
@@ -221,13 +221,13 @@ fn a_wait_counts_for_its_own_operation() {
         std::thread::sleep(Duration::from_millis(100));
         pollster::block_on(first).unwrap();
         let mut client = waiting.join().unwrap();
-        // On a busy machine the other thread may have come when the turn was free again.
+        // On a busy machine the other thread may have come when the permit was free again.
         if client.counters().queue_waits == 0 {
             return false;
         }
-        // Some time later the lock is taken by somebody who stands in other lines.
+        // Later the lock is taken by a client that uses another queue.
         std::thread::sleep(2 * DEADLINE);
-        let proxy = Proxy::before(served.addr);
+        let proxy = Proxy::start(served.addr);
         let elsewhere = Store::open(Url::tcp("127.0.0.1", proxy.addr.port()).unwrap()).unwrap();
         let mut idle = pollster::block_on(elsewhere.to_async().client()).unwrap();
         if !stopped(&store, &mut idle, false) {
@@ -242,5 +242,5 @@ fn a_wait_counts_for_its_own_operation() {
         assert!(start.elapsed() >= 2 * DEADLINE - NOISE, "{:?}", start.elapsed());
         true
     });
-    assert!(is_done, "some task stops with its locks taken");
+    assert!(is_done, "no task stopped while it held its locks");
 }

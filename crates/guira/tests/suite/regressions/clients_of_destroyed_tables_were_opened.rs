@@ -1,9 +1,9 @@
-//! Cause: `Store::client` took a slot in the table's memory without looking whether the table was destroyed meanwhile.
+//! Cause: `Store::client` took a slot in the table's memory without checking whether the table was destroyed meanwhile.
 //!
-//! Effect: it succeeded, and so did the client's lookups, which found what was left; only its first change said
-//! `Destroyed`. Who opens a client to find out whether a table can still be changed was told that it can.
+//! Effect: it succeeded, and so did the client's lookups, which found remains; only its first change reported
+//! `Destroyed`. A program that opened a client to find out whether a table can still be changed got the wrong answer.
 //!
-//! Fix: a client is not opened before the superblock was looked at, 1 round trip. // [R-DESTROY-1]
+//! Fix: opening a client reads the superblock first, in 1 round trip. // [R-DESTROY-1]
 
 use guira::errors::TableError;
 use guira::{Blame, CreateOptions, Effect, Error, OpenError, OperationError, OperationErrorKind, Store, Url};
@@ -20,7 +20,7 @@ fn no_client_of_a_destroyed_table_is_opened() {
         assert!(matches!(error, Error::Open(OpenError::Table { source: TableError::Destroyed, .. })), "{error:?}");
         assert_eq!((error.blame(), error.effect()), (Blame::Fenced, Effect::None), "{error}");
     }
-    // Nor does the one that was open go on. // [R-DESTROY-2]
+    // The client that was open gets the error, too. // [R-DESTROY-2]
     let error = client.get(b"cuckoo").expect_err("the table is gone");
     assert!(matches!(error, Error::Operation(OperationError { kind: OperationErrorKind::Destroyed, .. })), "{error:?}");
     assert!(matches!(store.stat().map(drop), Err(Error::Open(OpenError::Table { source: TableError::Destroyed, .. }))));

@@ -1,8 +1,8 @@
-//! Cause: the length of a run was taken from its chunk word, or from an entry's lengths, without a look at where the
-//! chunk table ends.
+//! Cause: the length of a run was taken from its chunk word, or from an entry's lengths, without a check against the
+//! end of the chunk table.
 //!
-//! Effect: one flipped bit in the word of a chunk near the end made `check`, and a client that looked for room among
-//! orphans, ask for the word of a chunk that does not exist: a panic in place of a finding.
+//! Effect: one flipped bit in the word of a chunk near the end made `check`, and a client that looked for space among
+//! orphans, read the word of a chunk that does not exist: a panic instead of a reported problem.
 //!
 //! Fix: a class must fit the table, and its run must end within it, before anything is read there. [R-EXTENT-2]
 
@@ -22,7 +22,7 @@ impl Drop for Table {
 }
 
 #[test]
-fn a_check_reports_it() {
+fn a_check_reports_a_run_past_the_last_chunk() {
     let bench = Bench::of_rows(LayoutPreset::Tiny, "bytes:24", 64, Profile::Shm, 7);
     let chunks = bench.table.config().chunks;
     let class = |length: u64| ExtentClass::Run(length as u32);
@@ -37,7 +37,7 @@ fn a_check_reports_it() {
             bench.store(bench.table.geometry().chunk_word(at), &[ChunkWord::encode(state).0]);
             for concurrency in [Concurrency::Exclusive, Concurrency::Shared] {
                 let options = CheckOptions { concurrency, ..CheckOptions::default() };
-                // Its waits, 0.65 s each time, pass at once.
+                // The waits of the check, 0.65 s each, pass at once.
                 let mut lane = SteppedLane::new(&bench.region, Sampling::Ascending, Box::new(|_| ()));
                 let report = block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ())).unwrap();
                 let broken = report.problems.iter().any(|problem| problem.kind == ProblemKind::BrokenRun);
@@ -49,7 +49,7 @@ fn a_check_reports_it() {
 }
 
 #[test]
-fn a_client_that_looks_for_room_passes_it_by() {
+fn a_client_that_needs_space_skips_a_run_past_the_last_chunk() {
     let url = Url::shm(&format!("guira-regression-run-end-{}", std::process::id())).unwrap();
     let options = CreateOptions::new(1_000).preset(Preset::Tiny).extent_bytes(64 << 10);
     let store = Store::create(&url, &options).unwrap();
@@ -66,5 +66,5 @@ fn a_client_that_looks_for_room_passes_it_by() {
     assert_eq!(full.blame(), Blame::Full, "{full}");
     let mut word = [0];
     block_on(post(&mut region.lane(), [Verb::Read { addr, into: &mut word }])).unwrap();
-    assert_eq!(word, [damaged.0], "left to a check");
+    assert_eq!(word, [damaged.0], "the damage is left to a check");
 }

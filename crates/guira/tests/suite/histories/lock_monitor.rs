@@ -1,5 +1,6 @@
-//! Who holds locks, most of a worker's time passing outside of them, so that few die there if they die at any moment;
-//! and how somebody who lives is shut out.
+//! A monitor that finds the holders of locks, and fences living clients.
+//!
+//! A worker holds locks for a small part of its time, so few workers that are killed at random hold one.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,20 +15,20 @@ use guira_layout::{LockId, LockLayout, OwnerId};
 
 use crate::histories::node::NodeProcess;
 
-/// Longer than locks are held by anybody who runs.
-const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
+/// Time between two looks, longer than a running client holds a lock.
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Reads a table's lock words, without a client.
-pub struct Watch {
+/// Reads a table's lock words without a client.
+pub struct LockMonitor {
     locks: LockLayout,
     lane: Box<dyn Lane>,
-    /// Who drops sessions, where there are any.
+    /// The connection to the node, if there is one; it asks the node to drop sessions.
     region: Option<TcpRegion>,
 }
 
-impl Watch {
-    /// Over the table of `store`, which is mapped, or has `node`.
-    pub fn over(store: &Store, node: Option<&NodeProcess>) -> Watch {
+impl LockMonitor {
+    /// Monitors the table of `store`, which is mapped or has a `node`.
+    pub fn new(store: &Store, node: Option<&NodeProcess>) -> LockMonitor {
         let region = node.map(|node| {
             let endpoint = Endpoint::new(&node.addr.ip().to_string(), node.addr.port());
             TcpRegion::connect(&ConnectOptions::new(endpoint)).unwrap()
@@ -39,7 +40,7 @@ impl Watch {
             }
             (None, region) => Box::new(region.as_ref().expect("it has a node").lane()),
         };
-        Watch { locks: *store.table().locks(), lane, region }
+        LockMonitor { locks: *store.table().locks(), lane, region }
     }
 
     fn holders(&mut self) -> Vec<(LockId, OwnerId)> {
@@ -49,11 +50,12 @@ impl Watch {
         (0..).zip(words).flat_map(|(word, value)| self.locks.all_held(word, value)).collect()
     }
 
-    /// An owner that holds a lock and does not run: it held it at two looks. Nobody, if none was found until `until`.
+    /// Returns an owner that held the same lock at two looks, so that it probably does not run; `None` if there is none
+    /// until `until`.
     pub fn holder(&mut self, until: Instant) -> Option<OwnerId> {
         let mut before = self.holders();
         while Instant::now() < until {
-            thread::sleep(BETWEEN_LOOKS);
+            thread::sleep(POLL_INTERVAL);
             let now = self.holders();
             if let Some((_, owner)) = now.iter().find(|held| before.contains(held)) {
                 return Some(*owner);
@@ -63,7 +65,7 @@ impl Watch {
         None
     }
 
-    /// Has the node drop the session of `owner`; whether it had one.
+    /// Asks the node to drop the session of `owner`. Returns whether it had one.
     pub fn fence(&self, owner: OwnerId) -> bool {
         let region = self.region.as_ref().expect("a node");
         region.fence(owner.0 - 1).unwrap() == FenceReply::Dropped

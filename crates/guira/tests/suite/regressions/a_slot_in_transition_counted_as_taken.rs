@@ -1,10 +1,10 @@
-//! Cause: who opened a client looked at every slot once, for a free one, and once more, for one whose client was dead.
-//! A slot that somebody else had in hand at that moment, to recover its client or to take it, was neither.
+//! Cause: opening a client looked at every slot once for a free one, and once more for one with a dead client. A slot
+//! that another process held at that moment, to recover its client or to claim it, was neither.
 //!
-//! Effect: `TooManyClients`, although the last slot was free a moment later: of two processes that met one dead client,
-//! one was refused.
+//! Effect: `TooManyClients`, although the last slot was free a moment later: of two processes that found the same dead
+//! client, one was refused.
 //!
-//! Fix: as long as others are at work in a slot, one looks again, until the deadline. [R-SLOT-2]
+//! Fix: while other processes hold a slot to claim or recover it, opening looks again, until the deadline. [R-SLOT-2]
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use guira_fabric::Region;
 use guira_fabric_shm::{Access, Location, ShmRegion};
 
 #[test]
-fn the_last_slot_is_waited_for_while_others_have_it_in_hand() {
+fn opening_a_client_waits_while_another_client_holds_the_last_slot() {
     let url = Url::shm(&format!("guira-test-last-slot-{}", std::process::id())).expect("a valid name");
     let store = Store::create(&url, &CreateOptions::new(1_000).max_clients(1)).expect("a fresh name");
     let path = store.stat().expect("readable").region.file().expect("a file").path.clone();
     let others = ShmRegion::open(&Location::file(path), Access::ReadWrite).expect("it exists");
-    let hold = others.hold(0).expect("the kernel answers").expect("nobody has it");
+    let hold = others.hold(0).expect("the kernel answers").expect("no process holds it");
     let opened = std::thread::scope(|scope| {
         let waiting = scope.spawn(|| store.client().map(|client| client.slot()));
         std::thread::sleep(Duration::from_millis(50));

@@ -1,4 +1,4 @@
-//! Memory nodes in this process, over memory that outlives them.
+//! Memory nodes in this process, over memory that outlives the nodes.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::ControlFlow;
@@ -12,7 +12,7 @@ use guira_fabric::{Profile, Region};
 use guira_fabric_tcp::node::{Node, NodeHandle, NodeOptions};
 use guira_rcuckoo::{Table, format_table};
 
-/// A node that serves a table.
+/// A node that serves a table. It can be stopped and started again over the same memory.
 pub struct TestNode {
     pub addr: SocketAddr,
     region: HeapRegion,
@@ -20,7 +20,7 @@ pub struct TestNode {
     options: fn(NodeOptions) -> NodeOptions,
 }
 
-/// Memory with a new table of 8,000 keys.
+/// Returns memory with a new table for 8,000 keys.
 fn table() -> HeapRegion {
     static INCARNATION: AtomicU64 = AtomicU64::new(1);
     let incarnation = INCARNATION.fetch_add(1, Ordering::Relaxed);
@@ -57,7 +57,7 @@ impl TestNode {
         Url::tcp(&self.addr.ip().to_string(), self.addr.port()).expect("an address")
     }
 
-    /// Ends the node; its memory is kept.
+    /// Stops the node; its memory is kept.
     pub fn stop(&mut self) {
         self.handle.take().expect("a node").stop().expect("a node that works");
     }
@@ -70,12 +70,12 @@ impl TestNode {
         self.handle = Some(handle);
     }
 
-    /// The memory is lost, and another table is made.
+    /// Replaces the memory by one with another table.
     pub fn lose_table(&mut self) {
         self.region = table();
     }
 
-    /// The memory is lost.
+    /// Replaces the memory by an empty one.
     pub fn lose_memory(&mut self) {
         self.region = HeapRegion::new(self.region.main_bytes(), self.region.device_bytes(), Profile::Shm.caps());
     }

@@ -1,0 +1,90 @@
+//! The table of a round, and the fabrics through which its workers reach it.
+
+use std::time::Duration;
+
+use guira::{Store, Url};
+
+use crate::common::Table;
+use crate::common::faulty_proxy::{FaultyProxy, ProxyFaults};
+use crate::histories::node::{NodeProcess, url_of};
+use crate::histories::{Case, KILLS_PER_S, SEED};
+
+/// The fabric through which the workers of a round reach its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fabric {
+    /// All workers map the table.
+    Shm,
+    /// The table is in a memory node's own memory, and all workers are connected to the node.
+    Tcp,
+    /// Every other worker maps the table, and the others are connected to a node that serves it.
+    Mixed,
+    /// The table has a name, and the node that all workers are connected to is killed and restarted repeatedly.
+    Restarted,
+    /// Same as [`Fabric::Tcp`], through a proxy that delays, splits and cuts.
+    Faulty,
+}
+
+/// The faults of the proxy. Connections last for some tens of operations, and long enough to adopt a chunk.
+const PROXY_FAULTS: ProxyFaults =
+    ProxyFaults { longest_delay: Duration::from_millis(2), cut_after_bytes: Some(200_000) };
+
+impl Fabric {
+    /// Returns how many workers are killed a second.
+    pub fn kills_per_s(self) -> u64 {
+        match self {
+            Fabric::Shm | Fabric::Tcp | Fabric::Mixed => KILLS_PER_S,
+            // Fewer, so that many live to see the node come back, or lose a connection.
+            Fabric::Restarted | Fabric::Faulty => KILLS_PER_S / 5,
+        }
+    }
+
+    /// Returns the time from one kill of the node to the next.
+    pub fn between_restarts(self) -> Option<Duration> {
+        (self == Fabric::Restarted).then_some(Duration::from_millis(250))
+    }
+
+    /// Returns the time from one fenced client to the next.
+    pub fn between_fences(self) -> Option<Duration> {
+        matches!(self, Fabric::Tcp | Fabric::Mixed | Fabric::Faulty).then_some(Duration::from_millis(50))
+    }
+}
+
+/// A table, and what serves it.
+pub struct Fixture {
+    pub fabric: Fabric,
+    pub store: Store,
+    pub node: Option<NodeProcess>,
+    /// The URLs of the table, which the workers use in turn.
+    pub urls: Vec<Url>,
+    pub proxy: Option<FaultyProxy>,
+    _table: Option<Table>,
+}
+
+impl Fixture {
+    pub fn of(fabric: Fabric, round: u64) -> Fixture {
+        let options = Case::of(round).options(round);
+        let named = || Table::create(&options);
+        let (table, node) = match fabric {
+            Fabric::Shm => (Some(named()), None),
+            Fabric::Tcp | Fabric::Faulty => (None, Some(NodeProcess::start(None, round))),
+            Fabric::Mixed | Fabric::Restarted => {
+                let (table, store) = named();
+                let node = NodeProcess::start(Some(&table.url), round);
+                (Some((table, store)), Some(node))
+            }
+        };
+        let (table, store) = match (table, &node) {
+            (Some((table, store)), _) => (Some(table), store),
+            (None, node) => (None, Store::open(node.as_ref().expect("a node").url()).unwrap()),
+        };
+        let proxy = (fabric == Fabric::Faulty)
+            .then(|| FaultyProxy::start(node.as_ref().expect("a node").addr, SEED ^ round, PROXY_FAULTS));
+        let mapped = table.as_ref().map(|table| table.url.clone());
+        let remote = proxy.as_ref().map(|proxy| url_of(proxy.addr)).or(node.as_ref().map(NodeProcess::url));
+        let urls = match fabric {
+            Fabric::Restarted => vec![remote.expect("a node")],
+            _ => remote.into_iter().chain(mapped).collect(),
+        };
+        Fixture { fabric, store, node, urls, proxy, _table: table }
+    }
+}

@@ -1,0 +1,296 @@
+//! The worker processes of a round, and the faults injected into them.
+
+use std::fmt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use guira::Url;
+use guira_fabric::SplitMix64;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::histories::fixture::{Fabric, Fixture};
+use crate::histories::lock_monitor::LockMonitor;
+use crate::histories::log::{SharedLog, now_ns};
+use crate::histories::node::NodeProcess;
+use crate::histories::worker::Task;
+use crate::histories::{PROCESSES, ROUND};
+
+/// Shortest and longest pause of a stopped process. Pauses are log-uniform in between.
+const SHORTEST_STOP_US: f64 = 1_000.0;
+const LONGEST_STOP_US: f64 = 1_000_000.0;
+/// Longest time from one stop to the next.
+const LONGEST_STOP_INTERVAL_US: u64 = 60_000;
+/// Most processes that are stopped at the same time: the others go on.
+const MAX_STOPPED: usize = 3;
+/// Time spent looking for a holder of a lock before a kill.
+const HOLDER_SEARCH_TIMEOUT: Duration = Duration::from_millis(10);
+/// Time a worker may take to end by itself. Each of its operations has a deadline.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest time between the end of a node and the start of the next one.
+const LONGEST_OUTAGE_US: u64 = 100_000;
+
+/// Counts of the faults that were injected.
+#[derive(Clone, Debug, Default)]
+pub struct FaultCounts {
+    pub kills: u64,
+    /// Kills of processes that held a lock.
+    pub kills_of_holders: u64,
+    /// Kills of processes that were stopped.
+    pub kills_of_stopped: u64,
+    pub stops: u64,
+    /// Clients that were fenced while they lived.
+    pub fences: u64,
+    pub fences_of_holders: u64,
+    /// The times at which the node was killed, by [`now_ns`].
+    pub restarts_ns: Vec<u64>,
+}
+
+impl FaultCounts {
+    pub fn add(&mut self, other: &FaultCounts) {
+        self.kills += other.kills;
+        self.kills_of_holders += other.kills_of_holders;
+        self.kills_of_stopped += other.kills_of_stopped;
+        self.stops += other.stops;
+        self.fences += other.fences;
+        self.fences_of_holders += other.fences_of_holders;
+        self.restarts_ns.extend(&other.restarts_ns);
+    }
+}
+
+impl fmt::Display for FaultCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FaultCounts { kills, kills_of_holders, kills_of_stopped, stops, fences, fences_of_holders, .. } = self;
+        write!(
+            f,
+            "{kills} kills ({kills_of_holders} of processes that held a lock, {kills_of_stopped} of stopped ones), \
+             {stops} stops, {fences} fences ({fences_of_holders} of clients that held a lock), {} kills of the node",
+            self.restarts_ns.len()
+        )
+    }
+}
+
+/// A worker process. It is killed when this is dropped, so that none outlives the test.
+struct WorkerProcess {
+    process: u64,
+    child: Child,
+    stopped_until: Option<Instant>,
+}
+
+impl WorkerProcess {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for WorkerProcess {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// The worker processes of a round.
+pub struct Workers<'t> {
+    fabric: Fabric,
+    urls: &'t [Url],
+    node: Option<&'t mut NodeProcess>,
+    log: &'t SharedLog,
+    lock_monitor: LockMonitor,
+    longest_value: u64,
+    end: Instant,
+    end_ns: u64,
+    running: Vec<WorkerProcess>,
+    /// Processes that were killed, and may not have ended yet.
+    killed: Vec<WorkerProcess>,
+    /// Number of processes started so far.
+    started: u64,
+    rng: SplitMix64,
+}
+
+impl<'t> Workers<'t> {
+    /// Starts the workers, which work for one round.
+    pub fn start(fixture: &'t mut Fixture, log: &'t SharedLog, longest_value: u64, seed: u64) -> Workers<'t> {
+        let (end, end_ns) = (Instant::now() + ROUND, now_ns() + ROUND.as_nanos() as u64);
+        let Fixture { fabric, store, node, urls, .. } = fixture;
+        let is_lasting = fabric.between_restarts().is_none();
+        let lock_monitor = LockMonitor::new(store, node.as_ref().filter(|_| is_lasting));
+        let (fabric, node, running, killed) = (*fabric, node.as_mut(), Vec::new(), Vec::new());
+        let (started, rng) = (0, SplitMix64(seed));
+        let mut workers = Workers {
+            fabric,
+            urls,
+            node,
+            log,
+            lock_monitor,
+            longest_value,
+            end,
+            end_ns,
+            running,
+            killed,
+            started,
+            rng,
+        };
+        for _ in 0..PROCESSES {
+            let worker = workers.spawn();
+            workers.running.push(worker);
+        }
+        workers
+    }
+
+    fn spawn(&mut self) -> WorkerProcess {
+        self.started += 1;
+        let task = Task {
+            url: &self.urls[self.started as usize % self.urls.len()],
+            log: self.log.path(),
+            process: self.started,
+            seed: self.rng.next_u64(),
+            longest_value: self.longest_value,
+            end_ns: self.end_ns,
+        };
+        let (name, value) = task.variable();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "histories::worker::worker", "--nocapture", "--quiet"])
+            .env(name, value)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        WorkerProcess { process: self.started, child, stopped_until: None }
+    }
+
+    /// Kills, stops and fences workers until the end of the round, then waits for them to end.
+    pub fn run(&mut self) -> FaultCounts {
+        let mut faults = FaultCounts::default();
+        let (between_kills, start) = (Duration::from_micros(1_000_000 / self.fabric.kills_per_s()), Instant::now());
+        let (between_fences, between_restarts) = (self.fabric.between_fences(), self.fabric.between_restarts());
+        let (mut next_kill, mut next_stop) = (start + between_kills, start);
+        let (mut next_fence, mut next_restart) =
+            (between_fences.map(|time| start + time), between_restarts.map(|time| start + time));
+        loop {
+            let now = Instant::now();
+            if now >= self.end {
+                break;
+            }
+            self.resume(now);
+            self.reap_killed();
+            if now >= next_stop {
+                faults.stops += self.stop(now);
+                next_stop = now + Duration::from_micros(self.rng.below(LONGEST_STOP_INTERVAL_US));
+            }
+            if now >= next_kill {
+                self.kill(&mut faults);
+                next_kill += between_kills;
+            }
+            if next_fence.is_some_and(|next| now >= next) {
+                self.fence(&mut faults);
+                next_fence = between_fences.map(|time| now + time);
+            }
+            if next_restart.is_some_and(|next| now >= next) {
+                self.restart(&mut faults);
+                next_restart = between_restarts.map(|time| Instant::now() + time);
+            }
+            let next = next_kill.min(next_stop).min(self.end).min(now + Duration::from_millis(1));
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        }
+        self.resume(self.end + Duration::from_secs(3_600));
+        self.wait();
+        faults
+    }
+
+    /// Resumes the workers whose pause is over.
+    fn resume(&mut self, now: Instant) {
+        for worker in &mut self.running {
+            if worker.stopped_until.is_some_and(|until| until <= now) {
+                worker.signal(Signal::CONT);
+                worker.stopped_until = None;
+            }
+        }
+    }
+
+    /// Stops a worker, unless too many are stopped already. Returns the number of stops.
+    fn stop(&mut self, now: Instant) -> u64 {
+        let victim = self.rng.below(PROCESSES) as usize;
+        let stopped = self.running.iter().filter(|worker| worker.stopped_until.is_some()).count();
+        if stopped == MAX_STOPPED || self.running[victim].stopped_until.is_some() {
+            return 0;
+        }
+        let unit = self.rng.unit_f64();
+        let pause_us = SHORTEST_STOP_US * (LONGEST_STOP_US / SHORTEST_STOP_US).powf(unit);
+        self.running[victim].signal(Signal::STOP);
+        self.running[victim].stopped_until = Some(now + Duration::from_micros(pause_us as u64));
+        1
+    }
+
+    /// Chooses a worker, in every other call one that holds a lock. Returns its index and whether it holds one.
+    fn victim(&mut self) -> (usize, bool) {
+        let owner = match self.rng.below(2) {
+            0 => None,
+            _ => self.lock_monitor.holder(Instant::now() + HOLDER_SEARCH_TIMEOUT),
+        };
+        let log = self.log;
+        let holder = owner.and_then(|owner| self.running.iter().position(|it| log.owner(it.process) == Some(owner)));
+        (holder.unwrap_or_else(|| self.rng.below(PROCESSES) as usize), holder.is_some())
+    }
+
+    /// Kills a worker and replaces it at once.
+    fn kill(&mut self, faults: &mut FaultCounts) {
+        let (victim, is_holder) = self.victim();
+        self.running[victim].child.kill().unwrap();
+        faults.kills += 1;
+        faults.kills_of_holders += u64::from(is_holder);
+        faults.kills_of_stopped += u64::from(self.running[victim].stopped_until.is_some());
+        let replacement = self.spawn();
+        self.killed.push(std::mem::replace(&mut self.running[victim], replacement));
+    }
+
+    /// Fences a living worker, unless it maps the table or is not a client yet.
+    fn fence(&mut self, faults: &mut FaultCounts) {
+        let (victim, is_holder) = self.victim();
+        let Some(owner) = self.log.owner(self.running[victim].process) else { return };
+        let is_dropped = self.lock_monitor.fence(owner);
+        faults.fences += u64::from(is_dropped);
+        faults.fences_of_holders += u64::from(is_dropped && is_holder);
+    }
+
+    /// Kills the node, and starts another one in its place after a while.
+    fn restart(&mut self, faults: &mut FaultCounts) {
+        let node = self.node.as_mut().expect("a node");
+        faults.restarts_ns.push(now_ns());
+        node.kill();
+        std::thread::sleep(Duration::from_micros(self.rng.below(LONGEST_OUTAGE_US)));
+        node.start_again();
+    }
+
+    /// Reaps the killed workers that have ended.
+    fn reap_killed(&mut self) {
+        self.killed.retain_mut(|worker| match worker.child.try_wait().unwrap() {
+            Some(status) => {
+                // At the very end of a round it may have ended before it was killed.
+                let is_killed = status.signal() == Some(Signal::KILL.as_raw());
+                assert!(is_killed || status.success(), "a worker failed: see its message above");
+                false
+            }
+            None => true,
+        });
+    }
+
+    /// Waits until all workers have ended, by themselves if they were not killed.
+    fn wait(&mut self) {
+        let until = self.end + EXIT_TIMEOUT;
+        while !self.killed.is_empty() {
+            assert!(Instant::now() < until, "a killed worker does not end");
+            std::thread::sleep(Duration::from_millis(1));
+            self.reap_killed();
+        }
+        for worker in &mut self.running {
+            let status = loop {
+                if let Some(status) = worker.child.try_wait().unwrap() {
+                    break status;
+                }
+                assert!(Instant::now() < until, "a worker does not end");
+                std::thread::sleep(Duration::from_millis(1));
+            };
+            assert!(status.success(), "a worker failed: see its message above");
+        }
+    }
+}
