@@ -21,7 +21,8 @@
 //! # fn main() -> guira::Result<()> {
 //! # let name = format!("shm://guira-doc-tour-{}", std::process::id());
 //! # let name = name.as_str();
-//! let store = Store::open_or_create(name, &CreateOptions::new(10_000))?; // such as "shm://birds"
+//! // `name` is such as "shm://birds".
+//! let store = Store::open_or_create(name, &CreateOptions::new(10_000))?;
 //! let mut client = store.client()?; // one for each thread
 //!
 //! assert_eq!(client.put(b"cuckoo", b"Guira guira")?, Put::Inserted);
@@ -49,7 +50,8 @@
 //! # fn main() -> guira::Result<()> {
 //! # let store = Store::create_unnamed(&CreateOptions::new(1_000))?;
 //! # let mut client = store.client()?;
-//! for result in client.put_many(&[("heron", "Ardea cinerea"), ("ibis", "Plegadis falcinellus")]) {
+//! let birds = [("heron", "Ardea cinerea"), ("ibis", "Plegadis falcinellus")];
+//! for result in client.put_many(&birds) {
 //!     result?;
 //! }
 //! let values = client.get_many(&["heron", "condor"]);
@@ -103,7 +105,9 @@
 //! let tasks: Vec<_> = (0..100_u32)
 //!     .map(|id| {
 //!         let pool = pool.clone();
-//!         tokio::spawn(async move { pool.get().await?.put(&id.to_le_bytes(), b"done").await })
+//!         tokio::spawn(async move {
+//!             pool.get().await?.put(&id.to_le_bytes(), b"done").await
+//!         })
 //!     })
 //!     .collect();
 //! for task in tasks {
@@ -129,9 +133,12 @@
 //!     match cache.put(key, value) {
 //!         Ok(_) => Ok(true),
 //!         Err(error) => match (error.blame(), error.effect()) {
-//!             (Blame::Full, _) => Ok(false),            // The table is full; a cache can go without.
-//!             (Blame::Busy, Effect::None) => Ok(false), // A stopped process holds the key's lock.
-//!             _ => Err(error),                          // Damage, a lost connection, a mistake of the caller.
+//!             // The table is full; a cache can go without.
+//!             (Blame::Full, _) => Ok(false),
+//!             // A stopped process holds the key's lock.
+//!             (Blame::Busy, Effect::None) => Ok(false),
+//!             // Damage, a lost connection, a mistake of the caller.
+//!             _ => Err(error),
 //!         },
 //!     }
 //! }
@@ -149,7 +156,8 @@
 //! use guira::{CreateOptions, ServeOptions, Store};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // On the host that has the memory. Port 0 takes a free port; other hosts need a token (`ServeOptions::token`).
+//! // On the host that has the memory. Port 0 takes a free port.
+//! // To let other hosts in, set a token: `ServeOptions::token`.
 //! let table = Store::create_unnamed(&CreateOptions::new(10_000))?;
 //! let node = table.serve(&ServeOptions::new("127.0.0.1:0".parse()?))?;
 //! let url = format!("tcp://{}", node.local_addrs()[0]);

@@ -11,7 +11,7 @@
 //! | serve a table to other hosts | [`Store::serve`], or `guira serve` |
 //! | remove a table | [`Store::destroy`] |
 //!
-//! # Who works with it
+//! # Clients, readers and pools
 //!
 //! | you have | use |
 //! |---|---|
