@@ -6,7 +6,7 @@
 //! under the first locks: it undid what others had changed in between, and freed an extent twice.
 //!
 //! Fix: a continuation says where to continue, and nothing of what was held or sampled: locks are taken, and rows
-//! sampled, after it. // [R-LOCK-7] [R-DROP-1]
+//! sampled, after it. [R-LOCK-7] [R-DROP-1]
 
 use guira_conformance::{Bench, TestClient, delegate};
 use guira_fabric::heap::HeapLane;

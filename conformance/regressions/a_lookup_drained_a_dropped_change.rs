@@ -4,7 +4,7 @@
 //! Effect: locks the dropped batch had won were never released; or, if it was the commit, they were released twice, and
 //! the second FETCH-ADD borrowed from the neighbouring locks.
 //!
-//! Fix: a client settles before a lookup too; only a reader without a client drains. // [R-DROP-1]
+//! Fix: a client settles before a lookup too; only a reader without a client drains. [R-DROP-1]
 
 use std::pin::pin;
 use std::task::{Context, Waker};

@@ -4,7 +4,7 @@
 //! Effect: a client that waited for such a lock of a destroyed table waited for that other client until its deadline,
 //! and got `Busy` instead of `Destroyed`.
 //!
-//! Fix: a table has fewer clients than half the values of its locks. // [R-DESTROY-1]
+//! Fix: a table has fewer clients than half the values of its locks. [R-DESTROY-1]
 
 use guira_layout::{LockId, LockLayout, OwnerId, Preset, PresetOptions};
 

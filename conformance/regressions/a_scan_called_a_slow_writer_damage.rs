@@ -3,7 +3,7 @@
 //! Effect: a writer that was stopped or dead in the middle of a row made `dump` report damage ("nobody is writing it").
 //!
 //! Fix: scans wait like lookups: a row whose lock is held until the deadline is `Busy`, a torn row with a free lock is
-//! `Corrupt`. // [R-READ-5]
+//! `Corrupt`. [R-READ-5]
 
 use guira_conformance::{Bench, block_on};
 use guira_fabric::{Profile, Region};

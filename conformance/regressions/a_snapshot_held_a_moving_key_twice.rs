@@ -3,7 +3,7 @@
 //!
 //! Effect: a scan that called itself a snapshot visited a key twice when a writer was stopped, or slow, in its commit.
 //!
-//! Fix: the second copy of a key that stands in both of its rows is left out. // [R-SCAN-1] [R-INSERT-4]
+//! Fix: the second copy of a key that stands in both of its rows is left out. [R-SCAN-1] [R-INSERT-4]
 
 use guira_conformance::{Bench, KeyFinder, block_on};
 use guira_fabric::{Profile, Region};

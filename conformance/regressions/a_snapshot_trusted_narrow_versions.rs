@@ -3,7 +3,7 @@
 //! Effect: in a table with 8-bit versions (preset `paper`) a row that was changed 256 times, and back, has the trailer
 //! it had before: a supposed snapshot combined states that never existed at one moment.
 //!
-//! Fix: a scan of a table whose versions are narrower than 32 bits is never called a snapshot. // [R-SCAN-1]
+//! Fix: a scan of a table whose versions are narrower than 32 bits is never called a snapshot. [R-SCAN-1]
 
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@
 //! second time that stands in the other row; with a value in an extent, it pointed to an extent that was never written.
 //!
 //! Fix: a change that continues locks and samples its rows again, and starts over if the extent of its value, if it has
-//! one, is not the one that was written. // [R-LOCK-7] [R-EXTENT-1]
+//! one, is not the one that was written. [R-LOCK-7] [R-EXTENT-1]
 
 use guira_conformance::{Bench, TestClient};
 use guira_fabric::{Profile, Region};

@@ -5,7 +5,7 @@
 //! fingerprint they computed of it was not the one it has.
 //!
 //! Fix: a superblock that decodes encodes to the same words; any other is refused, and the error names the word without
-//! a meaning. // [R-OPEN-1]
+//! a meaning. [R-OPEN-1]
 
 use guira_layout::{Preset, PresetOptions, SUPERBLOCK_WORDS, Secret, Superblock, SuperblockError};
 

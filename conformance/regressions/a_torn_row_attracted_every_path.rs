@@ -3,7 +3,7 @@
 //! Effect: after a client died in the middle of a row, inserts whose own rows were full met its lock and failed with
 //! `Busy`, although there was room elsewhere.
 //!
-//! Fix: such rows are avoided as long as there is a path around them. // [R-INSERT-1]
+//! Fix: such rows are avoided as long as there is a path around them. [R-INSERT-1]
 
 use guira_conformance::Bench;
 use guira_fabric::{Profile, Region};

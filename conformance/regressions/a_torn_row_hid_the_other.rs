@@ -3,7 +3,7 @@
 //! Effect: when a writer stopped in the middle of L1, a key it was moving there from L2 could not be read, although L2
 //! still held it and verified.
 //!
-//! Fix: a row that does not verify is no evidence; the other row is read. // [R-READ-1]
+//! Fix: a row that does not verify is no evidence; the other row is read. [R-READ-1]
 
 use guira_conformance::{Bench, KeyFinder, block_on};
 use guira_fabric::{Profile, Region};

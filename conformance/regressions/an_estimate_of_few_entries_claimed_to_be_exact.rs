@@ -4,7 +4,7 @@
 //! Effect: a table of 65,536 rows with 10 entries was reported to have 0, with an error of 0, as if every row had been
 //! counted: a program that relies on it loses keys.
 //!
-//! Fix: the interval allows for the entries that a sample does not see. // [R-SCAN-2]
+//! Fix: the interval allows for the entries that a sample does not see. [R-SCAN-2]
 
 use guira_conformance::{Bench, block_on};
 use guira_fabric::{Profile, Region};

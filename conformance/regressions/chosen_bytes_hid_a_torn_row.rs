@@ -4,7 +4,7 @@
 //! Effect: a client that only chose keys or values could make half-written rows verify: lookups found a value that was
 //! never written, for its own key and for its neighbour's, and a key that was never put.
 //!
-//! Fix: the keys are derived from a secret of the table, which only those who may read the table know. // [R-ROW-1]
+//! Fix: the keys are derived from a secret of the table, which only those who may read the table know. [R-ROW-1]
 
 use guira_conformance::{Bench, KeyFinder, block_on};
 use guira_fabric::{Profile, Region};

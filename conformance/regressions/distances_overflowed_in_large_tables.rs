@@ -4,7 +4,7 @@
 //! Effect: in tables of more than 2^33 rows the product lost its high bits (a panic in debug builds): keys were put
 //! nearer to their first row than the locality factor says, and another build looked for them elsewhere.
 //!
-//! Fix: the product has 128 bits. // [R-HASH-2]
+//! Fix: the product has 128 bits. [R-HASH-2]
 
 use guira_layout::{Preset, PresetOptions};
 use guira_rcuckoo::Placement;

@@ -3,7 +3,7 @@
 //! Effect: an insert that waited for its own rows, found them full and continued with the rows of a path waited for a
 //! whole deadline for each path: up to 1,024 times.
 //!
-//! Fix: the deadline is the operation's; it starts with its first wait. // [R-LOCK-4]
+//! Fix: the deadline is the operation's; it starts with its first wait. [R-LOCK-4]
 
 use guira_conformance::{Bench, KeyFinder, Sampling, StepPoint, SteppedLane};
 use guira_fabric::memory::Ordering;

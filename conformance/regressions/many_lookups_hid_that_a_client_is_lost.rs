@@ -4,7 +4,7 @@
 //! Effect: each key's error was `Fabric`, with an unknown effect, where a single lookup returns `Lost`, without effect,
 //! which says that a new client is needed: a program that retries after `Fabric` never ends.
 //!
-//! Fix: they check first, as single lookups do. // [R-DROP-2]
+//! Fix: they check first, as single lookups do. [R-DROP-2]
 
 use guira_conformance::Bench;
 use guira_fabric::heap::{Next, Step};

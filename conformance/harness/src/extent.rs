@@ -52,7 +52,7 @@ fn checksum(case: &Case, words: &[u64], extent: &ExtentRef) -> u64 {
     guira_sum::nh(&keys, &words[EXTENT_HEADER_WORDS..], head)
 }
 
-/// Parses an extent: a valid one lies inside its words and encodes to them; an invalid one has a reason. // [R-READ-6]
+/// Parses an extent: a valid one lies inside its words and encodes to them; an invalid one has a reason. [R-READ-6]
 fn parsed(case: &Case, words: &[u64], extent: &ExtentRef) -> Answer {
     let parsed = match parse_extent(words, extent, case.rows.sums()) {
         Ok(parsed) => parsed,
@@ -176,7 +176,7 @@ pub fn chunk(data: &[u8]) -> Answer {
 }
 
 /// Checks that marks and slots of a chunk of `class` do not overlap, and that each offset belongs to one slot or none.
-/// // [R-EXTENT-2]
+/// [R-EXTENT-2]
 fn check_division(case: &Case, class: ExtentClass, offset: u64) {
     let chunk_bytes = case.config().chunk_bytes;
     let slots = class.slots(chunk_bytes);

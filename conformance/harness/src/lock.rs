@@ -38,7 +38,7 @@ fn held_in(case: &Case, index: u64, value: u64) -> Vec<(LockId, OwnerId)> {
     (0..lanes).map(|lane| (LockId(index * lanes + lane), OwnerId(holds(lane)))).collect()
 }
 
-/// Checks that poison is no client's id, and stays so after a holder's release. // [R-DESTROY-1]
+/// Checks that poison is no client's id, and stays so after a holder's release. [R-DESTROY-1]
 fn owner_is_not_poison(case: &Case, owner: OwnerId) {
     let locks = &case.locks;
     assert!(!locks.is_poison(owner), "{owner} of {} is poison", case.config().max_clients);
@@ -48,7 +48,7 @@ fn owner_is_not_poison(case: &Case, owner: OwnerId) {
     assert_eq!(owner.slot().map(OwnerId::of_slot), Some(owner));
 }
 
-/// Checks that a row has one existing lock, shared with the rows of its group. // [R-LOCK-5]
+/// Checks that a row has one existing lock, shared with the rows of its group. [R-LOCK-5]
 fn row_lock(case: &Case, row: RowId) {
     let (locks, config) = (&case.locks, case.config());
     let lock = locks.lock_of(row);
@@ -59,7 +59,7 @@ fn row_lock(case: &Case, row: RowId) {
     assert!(locks.addr(word).offset() + 8 <= case.geometry.device_bytes());
 }
 
-/// Checks that taking and releasing a lock changes its own bits only. // [R-LOCK-2]
+/// Checks that taking and releasing a lock changes its own bits only. [R-LOCK-2]
 fn take_and_release(case: &Case, lock: LockId, owner: OwnerId, neighbours: u64) {
     let locks = &case.locks;
     let LockMask { word, mask } = locks.mask(lock);

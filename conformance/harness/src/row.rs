@@ -146,7 +146,7 @@ fn held(case: &Case, words: &[u64], slot: usize, probe: &Probe<'_>) -> Option<Ca
     }
 }
 
-/// Checks that a row verifies only at its own row number, and only unchanged. // [R-ROW-1]
+/// Checks that a row verifies only at its own row number, and only unchanged. [R-ROW-1]
 fn only_here(case: &Case, at: RowId, words: &[u64], flip: u64) {
     case.rows.verify(at, words).expect("the row verifies");
     assert!(case.rows.verify(RowId(at.0 + 1), words).is_err(), "a misdirected row");
@@ -155,7 +155,7 @@ fn only_here(case: &Case, at: RowId, words: &[u64], flip: u64) {
     assert!(case.rows.verify(at, &damaged).is_err(), "a flipped bit");
 }
 
-/// Checks that finishing a change sets the next version, in the table's bits, and changes nothing else. // [R-ROW-2]
+/// Checks that finishing a change sets the next version, in the table's bits, and changes nothing else. [R-ROW-2]
 fn finished(case: &Case, at: RowId, words: &mut [u64]) {
     let rows = &case.rows;
     let before = words.to_vec();
@@ -167,7 +167,7 @@ fn finished(case: &Case, at: RowId, words: &mut [u64]) {
     assert_eq!(words[rows.trailer_word()] >> 32, before[rows.trailer_word()] >> 32);
 }
 
-/// Checks that storing an entry changes nothing else, and that freeing it leaves nothing behind. // [R-ROW-3]
+/// Checks that storing an entry changes nothing else, and that freeing it leaves nothing behind. [R-ROW-3]
 fn store_and_free(case: &Case, at: RowId, words: &mut [u64], slot: usize, entry: &[u64]) {
     let rows = &case.rows;
     let bit = 1 << slot;

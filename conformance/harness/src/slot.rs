@@ -232,7 +232,7 @@ fn record(case: &Case, words: &[u64], row: &[u64], cut: u64) -> Answer {
 }
 
 /// Checks that `delta` gives the same row whether it is applied to the row before, the row after, or one torn anywhere,
-/// and however often; returns that row. // [R-COMMIT-3]
+/// and however often; returns that row. [R-COMMIT-3]
 fn completes(case: &Case, delta: &Delta<'_>, before: &[u64], cut: u64) -> Vec<u64> {
     let rows = &case.rows;
     assert!(usize::from(delta.index) < rows.entries(), "a delta's slot exists");

@@ -51,7 +51,7 @@ fn fingerprint(words: &[u64]) -> u64 {
 }
 
 /// Checks that words that decode encode to themselves and describe a possible table, and that others are refused with
-/// the right reason. // [R-OPEN-1]
+/// the right reason. [R-OPEN-1]
 fn decoded(words: &[u64]) -> Answer {
     let error = match Superblock::decode(words) {
         Ok((superblock, state)) => {

@@ -120,7 +120,7 @@ impl SimClient {
         self.drop_after_ns = Some(drop_after_ns);
     }
 
-    /// Waits until the batch of a dropped operation has been executed. // [R-DROP-1]
+    /// Waits until the batch of a dropped operation has been executed. [R-DROP-1]
     async fn settle(&mut self) -> Result<(), Failure> {
         Ok(self.client.settle(&mut self.lane).await.map_err(session)?)
     }

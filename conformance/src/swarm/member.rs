@@ -126,7 +126,7 @@ impl Member {
         }
     }
 
-    /// Does an operation under every lock, so that locks of dead clients are reclaimed. // [R-REPAIR-1]
+    /// Does an operation under every lock, so that locks of dead clients are reclaimed. [R-REPAIR-1]
     async fn reclaim_locks(&self, client: &mut SimClient) {
         let table = &self.shared.table;
         for lock in (0..table.locks().locks()).map(LockId) {

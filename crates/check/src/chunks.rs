@@ -77,7 +77,7 @@ impl Scan<'_> {
         self.report_or_recheck(Subject::Chunk(chunk), findings, true).await
     }
 
-    /// Checks a chunk's word by itself. // [R-EXTENT-2]
+    /// Checks a chunk's word by itself. [R-EXTENT-2]
     fn inspect_chunk_word(&self, chunk: u64, word: u64) -> Findings {
         let (mut findings, place, config) = (Findings::default(), ChunkLabel(chunk), self.table.config());
         let state = ChunkWord(word).decode();

@@ -146,14 +146,13 @@ pub struct CheckReport {
     /// Number of extents that no entry refers to and that are not marked free: their space is leaked until it is swept.
     /// This is not a problem; it includes extents whose entries are about to be written.
     pub unreferenced_extents: u64,
-    /// The problems whose cause is damage, in the order in which they were found, at most as many as
-    /// [`CheckOptions::problem_limit`](crate::CheckOptions::problem_limit).
+    /// The problems whose cause is damage, in the order in which they were found: the first 100 of them, unless the
+    /// scanner was given another limit.
     pub problems: Vec<Problem>,
     /// Number of all problems whose cause is damage.
     pub problems_total: u64,
     /// The unfinished changes of clients that died or are stopped; they are not damage. The limit is the same as for
-    /// problems. Always empty with [`Concurrency::Exclusive`](crate::Concurrency::Exclusive): then unfinished changes
-    /// are problems.
+    /// problems. Empty if the scanner was told that no client works: then unfinished changes are problems.
     pub under_way: Vec<Problem>,
     /// Number of all unfinished changes.
     pub under_way_total: u64,

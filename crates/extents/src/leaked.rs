@@ -1,6 +1,6 @@
 //! Leaked extents: dead clients leave extents that nothing refers to, although their marks do not say that they are
 //! free.
-//! // [R-RECOVER-7]
+//! [R-RECOVER-7]
 //!
 //! Invariants: a chunk is swept by its owner only; its header says how many recoveries had been counted when the last
 //! sweep that settled every slot began, so nothing is leaked in it until another recovery is counted.

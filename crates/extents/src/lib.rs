@@ -35,7 +35,7 @@ use reclaim_scan::{Orphan, ReclaimScan};
 use runs::Runs;
 use table::orphans;
 
-/// Generations drawn at once. // [R-EXTENT-3]
+/// Generations drawn at once. [R-EXTENT-3]
 const GENERATION_BLOCK: u64 = 1024;
 /// Verbs in one batch of CAS, or of READs or WRITEs of single words: half of the smallest `max_batch` of all fabrics.
 const BATCH_VERBS: usize = 64;
@@ -197,7 +197,7 @@ impl Extents {
         self.generation_at_hand().ok_or_else(used_up)
     }
 
-    /// Returns the next generation of the block that was drawn. // [R-EXTENT-3]
+    /// Returns the next generation of the block that was drawn. [R-EXTENT-3]
     fn generation_at_hand(&mut self) -> Option<u64> {
         self.generations.next().filter(|generation| *generation <= Generation::MAX)
     }
@@ -228,7 +228,7 @@ impl Extents {
 
     /// Reads every mark of this client, frees leaked extents in its chunks, gives back its empty chunks, then looks
     /// through the orphans, those of `class` first, taking over one at a time so that the others stay available to
-    /// other clients. Returns true if there is a free slot of `class` afterwards. // [R-EXTENT-5] [R-RECOVER-7]
+    /// other clients. Returns true if there is a free slot of `class` afterwards. [R-EXTENT-5] [R-RECOVER-7]
     async fn reclaim_space(&mut self, lane: &mut dyn Lane, class: ExtentClass) -> Result<bool, FabricError> {
         self.settle_runs(lane).await?;
         self.read_all_marks(lane).await?;
@@ -293,7 +293,7 @@ impl Extents {
         })
     }
 
-    /// Gives up every chunk: empty ones become free, others become orphans that another client adopts. // [R-EXTENT-2]
+    /// Gives up every chunk: empty ones become free, others become orphans that another client adopts. [R-EXTENT-2]
     pub async fn close(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         self.settle_pending_claims(lane).await?;
         self.settle_runs(lane).await?;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use guira_layout::ExtentClass;
 
 /// Empty chunks that a client keeps, in total, so that it need not claim and format a chunk whenever a class was empty
-/// for a moment. A larger reserve would be space that an idle client withholds from others. // [R-EXTENT-5]
+/// for a moment. A larger reserve would be space that an idle client withholds from others. [R-EXTENT-5]
 pub(super) const RESERVE_CHUNKS: u64 = 8;
 /// Number of empty chunks, or runs, of each class that a client keeps.
 const RESERVE_OF_CLASS: usize = 1;
@@ -30,12 +30,12 @@ pub(super) struct Chunk {
     pub(super) class: ExtentClass,
     /// The generation of the extent in each slot; 0 for a free slot.
     pub(super) slots: Vec<u64>,
-    /// Free slots, first freed first: a slow reader finds its extent as long as possible. // [R-EXTENT-4]
+    /// Free slots, first freed first: a slow reader finds its extent as long as possible. [R-EXTENT-4]
     free: VecDeque<u64>,
     /// Free slots whose extent was, or may have been, written and never linked.
     unmarked: BTreeSet<u64>,
     /// Recoveries counted when the chunk was last swept: its header has the same number, or a smaller one.
-    /// // [R-RECOVER-7]
+    /// [R-RECOVER-7]
     pub(super) swept: u64,
 }
 
@@ -218,7 +218,7 @@ impl OwnedChunks {
         self.emptied
     }
 
-    /// Takes the empty chunks beyond the reserve; the latest to become empty stay. // [R-EXTENT-5]
+    /// Takes the empty chunks beyond the reserve; the latest to become empty stay. [R-EXTENT-5]
     pub(super) fn surplus(&mut self) -> Vec<u64> {
         if !std::mem::take(&mut self.emptied) {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! Changes of chunk words that were pending when their operation was dropped. // [R-DROP-1]
+//! Changes of chunk words that were pending when their operation was dropped. [R-DROP-1]
 //!
 //! Invariant: while the word of a chunk may differ from this client's record, the chunk is in `pending_claims`. The
 //! next operation reads those words first, as a client that recovers this one would read all of them.

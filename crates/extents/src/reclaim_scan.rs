@@ -1,5 +1,5 @@
 //! The reclaim scan: finds extents that other clients have freed, by the marks of this client's chunks, and orphans
-//! that have become empty. // [R-EXTENT-5]
+//! that have become empty. [R-EXTENT-5]
 //!
 //! Owners are not notified when one of their extents is freed; they read marks. A client does so when a class runs out
 //! of slots, and in a scan of a few round trips once in [`SCAN_EVERY`] extents, so that chunks of classes from which it

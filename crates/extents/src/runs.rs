@@ -1,5 +1,5 @@
 //! Runs of chunks, each of which holds one value: a run in use needs no owner, and the client that removes its value
-//! from the index takes it over. // [R-EXTENT-6]
+//! from the index takes it over. [R-EXTENT-6]
 //!
 //! Invariants: a run is an orphan only once its extent was written and linked; a run taken over counts as empty only if
 //! its mark and generation, read after its word was won, say so: its word alone may be that of a later use.

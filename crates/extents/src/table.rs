@@ -1,4 +1,4 @@
-//! The chunk table: finding, claiming, formatting, adopting and giving up chunks. // [R-EXTENT-2]
+//! The chunk table: finding, claiming, formatting, adopting and giving up chunks. [R-EXTENT-2]
 //!
 //! Invariants: a chunk word is changed by CAS only; a word that names this client is changed by no other client while
 //! it lives. A chunk that is not formatted or not complete is `Claiming`, so a recoverer of a client that died at any
@@ -191,7 +191,7 @@ impl Extents {
 
     /// Takes over an orphan whose word is `seen`: its marks and its slots' generations say which slots are free, and a
     /// sweep finds leaked extents. 2 round trips, 1 more for each further 62 slots, and those of the sweep if a client
-    /// was recovered since the last one. Returns false if another client was faster. // [R-EXTENT-2] [R-RECOVER-7]
+    /// was recovered since the last one. Returns false if another client was faster. [R-EXTENT-2] [R-RECOVER-7]
     pub(super) async fn adopt(
         &mut self,
         lane: &mut dyn Lane,

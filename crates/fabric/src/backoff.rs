@@ -1,4 +1,4 @@
-//! Waits before a retry: exponential, jittered, bounded. // [R-LOCK-4]
+//! Waits before a retry: exponential, jittered, bounded. [R-LOCK-4]
 
 use crate::SplitMix64;
 

@@ -89,7 +89,7 @@ pub enum FabricError {
         effect: Effect,
     },
     /// The memory node dropped this client's session for good: none of its verbs takes effect any more, and the client
-    /// that asked for it has taken over the client slots that the session held. // [R-RECOVER-1]
+    /// that asked for it has taken over the client slots that the session held. [R-RECOVER-1]
     #[error("the memory node dropped this client's session, and other clients took over its slots ({effect})")]
     Fenced {
         /// The effect of the batch in flight: [`Effect::None`] if it was sent after the session was dropped.

@@ -90,7 +90,7 @@ pub trait Region {
 /// more. While the proof exists, no other client can obtain the same proof or take the slot.
 ///
 /// The fabric may not know generations: then the proof is valid only if the slot's word, read under the proof, still
-/// has this generation. // [R-RECOVER-1]
+/// has this generation. [R-RECOVER-1]
 #[derive(Debug)]
 pub struct FenceProof {
     slot: u16,
@@ -121,7 +121,7 @@ impl FenceProof {
 }
 
 /// Liveness of clients, as known by a region's backend. A timeout decides when to probe, and nothing else.
-/// // [R-RECOVER-1]
+/// [R-RECOVER-1]
 pub trait Liveness: Send {
     /// Proves that the client that took `slot` under `generation` is dead. Returns `None` if it is alive (stopped,
     /// frozen and traced clients are), or if another client has the proof. Costs a few system calls; over a network,

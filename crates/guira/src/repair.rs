@@ -439,7 +439,7 @@ impl Inner {
         self.options.access == Access::ReadOnly || region.is_granted_reads_only()
     }
 
-    /// Recovers the client whose death `proof` proves, with events and counters. // [R-RECOVER-3] [R-TOTALS-1]
+    /// Recovers the client whose death `proof` proves, with events and counters. [R-RECOVER-3] [R-TOTALS-1]
     pub(crate) async fn recover_dead(
         &self,
         region: &FabricRegion,

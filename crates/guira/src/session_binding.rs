@@ -1,4 +1,4 @@
-//! The binding of a client or reader to a session: whether a lost session is reported or replaced. // [R-SESSION-1]
+//! The binding of a client or reader to a session: whether a lost session is reported or replaced. [R-SESSION-1]
 //! [R-SESSION-2]
 //!
 //! Invariant: a change that may have taken effect is never repeated.
@@ -149,7 +149,7 @@ impl SessionBinding {
     ///
     /// # Errors
     /// `Fenced`, if the node had dropped the last session and the caller does not know: other clients have recovered
-    /// what was held in it. // [R-SESSION-2]
+    /// what was held in it. [R-SESSION-2]
     pub(crate) fn bind(&mut self, session: &Session, operation: Operation) -> Result<(), Error> {
         let is_unreported = session.last_fenced >= self.slot_session && !self.fence_reported;
         (self.number, self.slot_session) = (session.number, session.number);

@@ -1,4 +1,4 @@
-//! The sessions of a store, and the replacement of lost ones. // [R-SESSION-1]
+//! The sessions of a store, and the replacement of lost ones. [R-SESSION-1]
 //!
 //! A table in a file is accessible as long as the process lives. A memory node is reached through connections, and each
 //! connection is a session: when it ends, the client slots held through it are lost, but never the content of the
@@ -439,7 +439,7 @@ impl Remote {
     }
 }
 
-/// Verifies that `region` still has the table that was opened. 1 round trip. // [R-OPEN-1]
+/// Verifies that `region` still has the table that was opened. 1 round trip. [R-OPEN-1]
 fn verify(region: &FabricRegion, wanted: &Table) -> Result<(), Failure> {
     match wait_for(open_table(region.lane().any(), region.main_bytes())) {
         Ok(found) if found.superblock() == wanted.superblock() => Ok(()),

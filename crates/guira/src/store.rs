@@ -413,7 +413,7 @@ impl Store {
     }
 }
 
-/// Whether `error` says that the table was destroyed. Its name is gone then. // [R-DESTROY-1]
+/// Whether `error` says that the table was destroyed. Its name is gone then. [R-DESTROY-1]
 pub(crate) fn is_destroyed(error: &Error) -> bool {
     matches!(error, Error::Open(OpenError::Table { source: TableError::Destroyed, .. }))
 }
@@ -425,7 +425,7 @@ impl Inner {
     }
 
     /// Runs `call`, which changes nothing: waits for a node that does not answer, and runs it again in another session
-    /// if it loses its own. // [R-SESSION-1]
+    /// if it loses its own. [R-SESSION-1]
     pub(crate) fn read<T>(&self, call: impl Fn(&FabricRegion) -> Result<T, Error>) -> Result<T, Error> {
         self.sessions.run(self.options.reconnect_timeout, |session| call(&session.region))
     }
@@ -436,7 +436,7 @@ impl Inner {
     }
 
     /// Verifies that `region` still has a valid table: fails with `Table` if it was destroyed, or if its superblock is
-    /// damaged. 1 round trip. // [R-OPEN-1] [R-DESTROY-1]
+    /// damaged. 1 round trip. [R-OPEN-1] [R-DESTROY-1]
     pub(crate) async fn verify_table(&self, region: &FabricRegion) -> Result<(), Error> {
         match open_table(&mut region.lane(), region.main_bytes()).await {
             Ok(_) => Ok(()),
@@ -452,7 +452,7 @@ impl Inner {
     }
 
     /// Takes a free client slot; if there is none, recovers a dead client and takes its slot. The search starts at a
-    /// slot that differs between processes, so that processes that start at once rarely compete for one. // [R-SLOT-1]
+    /// slot that differs between processes, so that processes that start at once rarely compete for one. [R-SLOT-1]
     /// [R-SLOT-2]
     pub(crate) async fn claim(&self, mut lane: FabricLane, region: &FabricRegion) -> Result<Taken, Error> {
         self.refuse_read_only_grant(region)?;
@@ -488,7 +488,7 @@ impl Inner {
     }
 
     /// Scans all slots once, and takes the first that is free; if none is, scans them once more, and takes the first
-    /// whose client is dead. // [R-SLOT-2]
+    /// whose client is dead. [R-SLOT-2]
     async fn find_slot(
         &self,
         lane: &mut FabricLane,
@@ -519,7 +519,7 @@ impl Inner {
     }
 
     /// Takes `slot`, whose hold is `hold`. `None` if it is not free, and its client could not be recovered or only a
-    /// free slot is wanted. // [R-SLOT-1]
+    /// free slot is wanted. [R-SLOT-1]
     async fn claim_slot_held(
         &self,
         region: &FabricRegion,

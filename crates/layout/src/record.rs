@@ -526,7 +526,7 @@ mod tests {
         }
     }
 
-    /// A record is sealed only when its last word is written. // [R-COMMIT-1]
+    /// A record is sealed only when its last word is written. [R-COMMIT-1]
     #[test]
     fn a_record_is_sealed_by_its_last_word() {
         let table = Table::new("fixed:8:8");

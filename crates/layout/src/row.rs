@@ -253,7 +253,7 @@ impl RowFormat {
         words[self.row_words - 1] = self.checksum(row, words);
     }
 
-    /// Completes a change of `words`: sets the next version, then the checksum. // [R-ROW-2]
+    /// Completes a change of `words`: sets the next version, then the checksum. [R-ROW-2]
     pub fn finish(&self, row: RowId, words: &mut [u64]) {
         let trailer = self.trailer(words).next_version(self.version_bits);
         words[self.trailer_word()] = trailer.0;

@@ -15,7 +15,7 @@ pub const STATE_WORD: usize = 64;
 pub const GENERATION_WORD: usize = 65;
 /// Index of the word that counts recoveries of dead clients, by FETCH-ADD.
 pub const RECOVERIES_WORD: usize = 66;
-/// Index of the first of the words to which clients add their event counts, by FETCH-ADD. // [R-TOTALS-1]
+/// Index of the first of the words to which clients add their event counts, by FETCH-ADD. [R-TOTALS-1]
 pub const TOTALS_WORD: usize = 128;
 /// Number of words for event counts.
 pub const TOTALS_WORDS: usize = 64;

@@ -60,10 +60,10 @@ pub struct ClientConfig {
     pub synchronize: Synchronize,
     /// Time after which the holder of a lock is presumed dead, if the lock stays taken and the rows sampled under it
     /// stay unchanged, in nanoseconds: 100 ms, as printed (paper, section 4.1). Only for tables that are repaired.
-    /// // [R-REPAIR-1]
+    /// [R-REPAIR-1]
     pub failure_timeout_ns: u64,
     /// Time after which the holder of an unchanged repair lease is also presumed dead, in nanoseconds: the same, "a
-    /// timeout mechanism similar to normal locks" (section 4.2). // [R-REPAIR-4]
+    /// timeout mechanism similar to normal locks" (section 4.2). [R-REPAIR-4]
     pub lease_timeout_ns: u64,
     /// Seed of the backoff's jitter.
     pub seed: u64,
@@ -97,7 +97,7 @@ impl ClientConfig {
 /// from the slot's number.
 ///
 /// An operation may be dropped at any await: the next one first waits for the batch in flight and gives back the locks
-/// that it had acquired. // [R-DROP-1]
+/// that it had acquired. [R-DROP-1]
 #[derive(Debug)]
 pub struct Client {
     pub(crate) table: Arc<Table>,
@@ -131,7 +131,7 @@ impl Client {
     }
 
     /// Makes the client ask `liveness` about the owners of locks it waits for, and recover the dead ones.
-    /// // [R-RECOVER-1]
+    /// [R-RECOVER-1]
     #[must_use]
     pub fn with_liveness(mut self, liveness: Box<dyn Liveness>) -> Client {
         self.failure_detector.set_liveness(liveness);
@@ -139,7 +139,7 @@ impl Client {
     }
 
     /// Sets the process of this client, which it writes into the slots of dead clients that it recovers, as it is in
-    /// the client's own slot. Without it, other clients cannot see which process is recovering. // [R-RECOVER-4]
+    /// the client's own slot. Without it, other clients cannot see which process is recovering. [R-RECOVER-4]
     #[must_use]
     pub fn with_process(mut self, process: &SlotClient) -> Client {
         self.failure_detector.set_process(process);
@@ -164,7 +164,7 @@ impl Client {
     }
 
     /// Records that the next change, on a lane that does not execute in place, has waited in a lock queue of its
-    /// process since `since_ns` of the lane's clock: its deadline counts from there. // [R-LOCK-4]
+    /// process since `since_ns` of the lane's clock: its deadline counts from there. [R-LOCK-4]
     pub fn count_queue_wait(&mut self, since_ns: u64) {
         self.progress.queued_since_ns = Some(since_ns);
         self.reader.counters.queue_waits += 1;
@@ -181,7 +181,7 @@ impl Client {
         self.journal.is_clean()
     }
 
-    /// Counts a change that waited in a lock queue of its process and was combined with a later one. // [R-LOCK-8]
+    /// Counts a change that waited in a lock queue of its process and was combined with a later one. [R-LOCK-8]
     pub fn count_combined(&mut self) {
         self.reader.counters.queue_waits += 1;
         self.reader.counters.combined += 1;
@@ -198,13 +198,13 @@ impl Client {
         self.progress.committed
     }
 
-    /// Returns the sum that the last [`crate::Change::Add`] of this client stored. // [R-ADD-1]
+    /// Returns the sum that the last [`crate::Change::Add`] of this client stored. [R-ADD-1]
     pub fn sum(&self) -> u64 {
         self.progress.sum
     }
 
     /// Looks `key` up through the client's own lane; see [`Reader::get`]. Settles first, because a change that was
-    /// dropped may have its batch in flight on this lane. // [R-DROP-1]
+    /// dropped may have its batch in flight on this lane. [R-DROP-1]
     ///
     /// # Errors
     /// Same as [`Reader::get`], or `Lost`.
@@ -289,7 +289,7 @@ impl Client {
     }
 
     /// Waits for the batch that a dropped operation left in flight, and gives back the locks it had acquired. Every
-    /// change does this first. No round trip if nothing was left. // [R-DROP-1]
+    /// change does this first. No round trip if nothing was left. [R-DROP-1]
     ///
     /// # Errors
     /// The fabric lost the batch in flight, or an earlier one.
@@ -318,7 +318,7 @@ impl Client {
     }
 
     /// Fails if the fabric lost a batch of this client: it is unknown which locks that batch took or gave back, so none
-    /// may be released. Every operation calls this first. // [R-DROP-2]
+    /// may be released. Every operation calls this first. [R-DROP-2]
     ///
     /// # Errors
     /// `Lost`.

@@ -160,7 +160,7 @@ impl Counters {
     }
 }
 
-/// Adds `counters` to the table's totals. 1 round trip, none if all are 0. // [R-TOTALS-1]
+/// Adds `counters` to the table's totals. 1 round trip, none if all are 0. [R-TOTALS-1]
 ///
 /// # Errors
 /// The fabric refused or lost the batch.
@@ -173,7 +173,7 @@ pub async fn add_totals(lane: &mut dyn Lane, table: &Table, counters: &Counters)
     if adds.is_empty() { Ok(()) } else { post(lane, adds).await }
 }
 
-/// Reads the table's totals, as reported by its clients. 1 round trip. // [R-TOTALS-1]
+/// Reads the table's totals, as reported by its clients. 1 round trip. [R-TOTALS-1]
 ///
 /// # Errors
 /// The fabric refused or lost the batch.

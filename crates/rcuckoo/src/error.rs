@@ -153,7 +153,7 @@ pub enum ErrorKind {
         source: FabricError,
     },
     /// The fabric: an earlier batch of this client was lost, so it is unknown which locks the client holds. Nothing was
-    /// changed. // [R-DROP-2]
+    /// changed. [R-DROP-2]
     #[error(
         "nothing was changed: an earlier batch of this client was lost ({source}), so it no longer knows which locks \
          it holds; open a new client"
@@ -181,7 +181,7 @@ pub enum ErrorKind {
     #[error("{0}")]
     NoSpace(Box<NoSpace>),
     /// The caller: the value to be incremented does not have 8 bytes, or is in an extent. Nothing was changed.
-    /// // [R-ADD-1]
+    /// [R-ADD-1]
     #[error("the value of the key is not a number of 8 bytes")]
     NotANumber,
     /// The caller: a key or value cannot be encoded as, or decoded from, its type. Nothing was changed.
@@ -193,7 +193,7 @@ pub enum ErrorKind {
         reason: Box<str>,
     },
     /// The caller: tokens need row versions of 32 bits, and this table's versions are narrower (preset `paper`).
-    /// Nothing was changed. // [R-CAS-2]
+    /// Nothing was changed. [R-CAS-2]
     #[error("versioned reads need row versions of 32 bits, but this table has {version_bits} (preset `paper`)")]
     NarrowVersions {
         /// Bits of a row version in this table.

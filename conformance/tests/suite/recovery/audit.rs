@@ -11,7 +11,7 @@ use crate::recovery::lane::{LoggedLane, Written};
 use crate::recovery::lifecycle::{Actor, SlotSource, config};
 
 /// A possible state: the table's contents, and the operations of dead clients that may still take effect. They may
-/// until another client takes their locks, and no longer. // [R-RECOVER-2]
+/// until another client takes their locks, and no longer. [R-RECOVER-2]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     model: usize,
@@ -181,7 +181,7 @@ pub fn check_reclaimed(bench: &Bench, lost: u64) -> Result<(), String> {
 }
 
 /// Checks that the extent that a sealed record frees is still allocated: once its mark is written, others may use its
-/// place, and a mark that is written again would free theirs. // [R-EXTENT-4]
+/// place, and a mark that is written again would free theirs. [R-EXTENT-4]
 pub fn check_marks(bench: &Bench, image: &Image) -> Result<(), String> {
     let (table, geometry) = (&bench.table, bench.table.geometry());
     for slot in 0..table.config().max_clients {
@@ -201,7 +201,7 @@ fn word_of(addr: Addr) -> usize {
     (addr.offset() / WORD_BYTES) as usize
 }
 
-/// A check of a client's changes: while it recovers another client, it holds no lock. // [R-RECOVER-5]
+/// A check of a client's changes: while it recovers another client, it holds no lock. [R-RECOVER-5]
 pub struct Recoverer {
     owner: OwnerId,
     slots: Vec<usize>,

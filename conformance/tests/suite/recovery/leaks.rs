@@ -1,4 +1,4 @@
-//! Space that deaths leak, and that is reclaimed. // [R-RECOVER-7]
+//! Space that deaths leak, and that is reclaimed. [R-RECOVER-7]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

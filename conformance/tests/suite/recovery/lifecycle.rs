@@ -20,7 +20,7 @@ use crate::recovery::lane::{Log, LoggedLane};
 pub enum SlotSource {
     /// A free slot.
     Free(u16),
-    /// The slot of a dead client, which is recovered first, as by a client that finds no free slot. // [R-SLOT-1]
+    /// The slot of a dead client, which is recovered first, as by a client that finds no free slot. [R-SLOT-1]
     Dead(u16),
 }
 
@@ -180,7 +180,7 @@ impl<L: Lane> Actor<L> {
         Ok(Observed::Outcome(changed?.outcome))
     }
 
-    /// Asks for more space than there is. // [R-EXTENT-5] [R-RECOVER-7]
+    /// Asks for more space than there is. [R-EXTENT-5] [R-RECOVER-7]
     pub fn exhaust_space(&mut self) {
         let Some(extents) = &mut self.extents else { return };
         let most =

@@ -127,7 +127,7 @@ impl TcpRegion {
     }
 
     /// Asks the node to drop the session that has the liveness of client slot `slot`; returns when none of its verbs
-    /// can execute any more. 1 round trip, waited for in place. // [R-RECOVER-1]
+    /// can execute any more. 1 round trip, waited for in place. [R-RECOVER-1]
     ///
     /// # Errors
     /// The connection was lost, and it is unknown whether the session was dropped; the node refused the request.

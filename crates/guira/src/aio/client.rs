@@ -248,7 +248,7 @@ impl Client {
         }
     }
 
-    /// Prepares another attempt after one that failed with `error`, or returns the error to report. // [R-SESSION-1]
+    /// Prepares another attempt after one that failed with `error`, or returns the error to report. [R-SESSION-1]
     #[cold]
     async fn prepare_retry(
         &mut self,
@@ -261,7 +261,7 @@ impl Client {
     }
 
     /// Moves to another session after `error`, with another slot: the last slot is that of a dead client, and what it
-    /// holds is left to recovery. // [R-SESSION-1] [R-SLOT-1]
+    /// holds is left to recovery. [R-SESSION-1] [R-SLOT-1]
     async fn change_session(
         &mut self,
         mut error: Error,
@@ -533,7 +533,7 @@ impl Client {
     }
 
     /// Waits in the lock queue. The time counts as waiting for the locks, which the operation's deadline bounds.
-    /// // [R-LOCK-4]
+    /// [R-LOCK-4]
     #[cold]
     async fn await_permit(&mut self, ticket: Ticket) -> WaitResult {
         let total = self.binding.store.options.deadline;
@@ -571,7 +571,7 @@ impl Client {
     }
 
     /// Adds this client's counts to the table's totals, if it has found a client that was dead or stopped. No round
-    /// trip otherwise. // [R-TOTALS-1]
+    /// trip otherwise. [R-TOTALS-1]
     async fn report_incidents(&mut self) {
         if let Some(delta) = self.reported.incidents(&self.client, self.extents.as_ref()) {
             // Boxed: see above.
@@ -598,8 +598,8 @@ impl Client {
 
     /// Allocates an extent when no space is free: recovers dead clients, which frees their chunks, and tries again.
     /// Fails with `full` if no client is dead, and with `Destroyed` if the table was destroyed, which no other step
-    /// here would notice. // [R-RECOVER-1] [R-DESTROY-1]
-    /// // [R-RECOVER-1] [R-DESTROY-1]
+    /// here would notice. [R-RECOVER-1] [R-DESTROY-1]
+    /// [R-RECOVER-1] [R-DESTROY-1]
     async fn reserve_from_the_dead(
         &mut self,
         accepted: &Accepted<'_>,
@@ -628,7 +628,7 @@ impl Client {
     }
 
     /// Refuses a change that the table cannot store. Like any other operation, it first gives back what a dropped
-    /// operation left, or replaces the session in which that was held. // [R-DROP-1]
+    /// operation left, or replaces the session in which that was held. [R-DROP-1]
     #[cold]
     async fn refuse(&mut self, refused: OperationErrorKind, operation: Operation) -> Error {
         if let Err(error) = self.settle_extent(operation).await.map_err(without_effect) {
@@ -643,14 +643,14 @@ impl Client {
     }
 
     /// Gives back freed space, which would pile up in a client that removes or replaces and never stores.
-    /// // [R-EXTENT-5]
+    /// [R-EXTENT-5]
     async fn maintain_extents(&mut self, operation: Operation) -> Result<(), Error> {
         let Some(extents) = &mut self.extents else { return Ok(()) };
         let maintained = extents.maintain(self.lane.any()).await;
         maintained.map_err(|source| OperationErrorKind::Fabric { source }.during(operation).into())
     }
 
-    /// Settles the extent of a dropped operation. // [R-DROP-1]
+    /// Settles the extent of a dropped operation. [R-DROP-1]
     async fn settle_extent(&mut self, operation: Operation) -> Result<(), Error> {
         self.client.refuse_if_lost().map_err(|kind| kind.during(operation))?;
         self.client

@@ -95,7 +95,7 @@ macro_rules! lookups {
             }
 
             /// Prepares another attempt of a lookup that failed with `error`, or returns the error to report.
-            /// // [R-SESSION-1]
+            /// [R-SESSION-1]
             #[cold]
             async fn prepare_lookup_retry(
                 &mut self,
@@ -281,7 +281,7 @@ impl Reader {
     }
 
     /// Moves to another session after `error`. A reader holds nothing, so it does not matter whether the node dropped
-    /// the last session. // [R-SESSION-1]
+    /// the last session. [R-SESSION-1]
     async fn change_session(
         &mut self,
         error: Error,

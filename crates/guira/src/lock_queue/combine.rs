@@ -1,4 +1,4 @@
-//! Write combining: the outcomes of blind writes that were never carried out. // [R-LOCK-8]
+//! Write combining: the outcomes of blind writes that were never carried out. [R-LOCK-8]
 
 use guira_rcuckoo::Outcome;
 

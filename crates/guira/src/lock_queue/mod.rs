@@ -3,11 +3,11 @@
 //! A client that finds a remote lock taken can only ask again. Each attempt costs a round trip, and work on both
 //! machines; where hundreds of clients want one lock, their attempts delay the holder's release. So one client of a
 //! process asks at a time, and the others wait here, in order of arrival: a local queue in front of a remote lock, as
-//! in Sherman (Wang, Lu, Shu: SIGMOD 2022). // [R-LOCK-4]
+//! in Sherman (Wang, Lu, Shu: SIGMOD 2022). [R-LOCK-4]
 //!
 //! Blind writes of one key need not all be carried out: when the change of the client with the permit is done, the
 //! writes that waited when it began are completed as if they had come right before it. No client saw their values, and
-//! none could have: SMART combines writes in this way (Luo et al.: OSDI 2023). // [R-LOCK-8]
+//! none could have: SMART combines writes in this way (Luo et al.: OSDI 2023). [R-LOCK-8]
 //!
 //! Invariants: dropping a [`Permit`] or a [`Ticket`] leaves the queue. A permit is a hint: the locks of the table are
 //! what isolates changes. So a client that has waited for [`STALL_TIMEOUT`] while no permit was given back goes on
@@ -161,7 +161,7 @@ impl SharedLockQueue {
 
 impl Permit {
     /// Completes the blind writes that waited when this change began, as if they had come right before it. `outcome` is
-    /// what this change did; returns the outcome it has as the last of them. // [R-LOCK-8]
+    /// what this change did; returns the outcome it has as the last of them. [R-LOCK-8]
     pub(crate) fn combine_waiting(&self, outcome: Outcome) -> Outcome {
         let Ticket { queue, id } = &self.0;
         if !queue.is_own() {

@@ -136,7 +136,7 @@ impl Shared {
         result
     }
 
-    /// Takes a client back from its holder. // [R-DROP-1]
+    /// Takes a client back from its holder. [R-DROP-1]
     pub(crate) fn take_back(self: &Arc<Self>, client: Client) {
         if !self.is_own() {
             // The client is the parent's, and so is its right.
@@ -156,7 +156,7 @@ impl Shared {
     }
 
     /// Settles what a dropped operation of a client had acquired: other clients may wait for its locks, and the client
-    /// may stay idle for long. // [R-DROP-1]
+    /// may stay idle for long. [R-DROP-1]
     fn settle(self: &Arc<Self>, mut client: Client) {
         let right = OpenRight::new(self);
         if !client.is_remote() {

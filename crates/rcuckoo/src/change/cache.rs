@@ -1,4 +1,4 @@
-//! The client's row cache: bounded, and only a hint. // [R-INSERT-2]
+//! The client's row cache: bounded, and only a hint. [R-INSERT-2]
 //!
 //! Direct-mapped by row number, so that a range of neighbouring rows never evicts itself. Its content is checked under
 //! locks before anything relies on it.

@@ -24,7 +24,7 @@ pub(crate) struct Write<'c> {
     pub(crate) words: &'c [u64],
 }
 
-/// A commit, posted as `sealed record | rows in order | retire | mark | release`. // [R-COMMIT-1]
+/// A commit, posted as `sealed record | rows in order | retire | mark | release`. [R-COMMIT-1]
 ///
 /// The linearization point is the WRITE of the last row: the row that holds the key afterwards, or held it before.
 /// Commits of one row of usual lengths are written out: a batch that is built where it is posted, in an array of a
@@ -46,7 +46,7 @@ pub(crate) struct Commit<'c> {
 pub(crate) type FewLocks<'c> = (&'c LockMask, Option<&'c LockMask>);
 
 /// Whether a client that dies in a commit of `rows` rows could leave it half done: more than one row changes, or a row
-/// is larger than a WRITE that cannot be torn. // [R-COMMIT-2]
+/// is larger than a WRITE that cannot be torn. [R-COMMIT-2]
 #[inline(always)]
 fn needs_record(table: &Table, caps: &Caps, rows: usize) -> bool {
     let row_bytes = table.rows().row_words() as u64 * WORD_BYTES;
@@ -216,7 +216,7 @@ impl Client {
     }
 
     /// Records, before it is posted, that the next batch is a commit of `rows` rows: it releases all locks. Returns the
-    /// number of its record, if it needs one. // [R-DROP-1]
+    /// number of its record, if it needs one. [R-DROP-1]
     #[inline(always)]
     pub(crate) fn expect_commit(&mut self, caps: &Caps, rows: usize) -> Option<u32> {
         self.journal.flight = Flight::Release;

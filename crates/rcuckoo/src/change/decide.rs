@@ -47,7 +47,7 @@ pub(crate) struct LockedPair<'r> {
 
 /// Decides from the rows' entries at `from` and after it; entries before `from` have other keys with the same digest.
 /// An entry that has or may have the key decides if its row verifies, whatever the other row contains; without such an
-/// entry, all rows that are locked and sampled must verify. // [R-LOCK-7]
+/// entry, all rows that are locked and sampled must verify. [R-LOCK-7]
 #[inline(always)]
 pub(crate) fn decide(
     table: &Table,
@@ -110,7 +110,7 @@ pub(crate) fn decide_found(change: &Change<'_>, at: Position, as_expected: bool)
     }
 }
 
-/// Whether a key in `extent` has the state that the change expects; `None` if its value must be read. // [R-CAS-1]
+/// Whether a key in `extent` has the state that the change expects; `None` if its value must be read. [R-CAS-1]
 /// [R-CAS-2] [R-ADD-1]
 pub(crate) fn is_as_expected(change: &Change<'_>, extent: &ExtentRef) -> Option<bool> {
     match change.expected() {

@@ -50,24 +50,24 @@ pub enum Change<'v> {
     /// Add this little-endian number to the key's value, if that is a number, modulo 2^64; if the key is missing,
     /// insert it with this number as its value. [`Client::sum`] returns the new value. Only for keys so short that a
     /// value of eight bytes fits in the row with them: an entry that refers to an extent is not in the expected state.
-    /// // [R-ADD-1]
+    /// [R-ADD-1]
     Add(&'v [u8; 8]),
     /// Remove the key.
     Remove,
-    /// Replace the key's value if it is the expected one; change nothing otherwise. // [R-CAS-1]
+    /// Replace the key's value if it is the expected one; change nothing otherwise. [R-CAS-1]
     Swap(Expected<'v>, NewValue<'v>),
-    /// Remove the key if its value is the expected one; change nothing otherwise. // [R-CAS-1]
+    /// Remove the key if its value is the expected one; change nothing otherwise. [R-CAS-1]
     RemoveIf(Expected<'v>),
 }
 
 /// The state that a key must have for a conditional change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected<'v> {
-    /// The key has this value, whatever it had in the meantime. // [R-CAS-1]
+    /// The key has this value, whatever it had in the meantime. [R-CAS-1]
     Value(&'v [u8]),
-    /// No client has changed the key since it was read. // [R-CAS-2]
+    /// No client has changed the key since it was read. [R-CAS-2]
     Unchanged(Token),
-    /// The key has a value of eight bytes, in its row. // [R-ADD-1]
+    /// The key has a value of eight bytes, in its row. [R-ADD-1]
     Number,
 }
 
@@ -164,7 +164,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`Error`]; [`Error::effect`] says whether anything changed. `Full` only if no path exists among rows
-    /// sampled in this operation. // [R-INSERT-5]
+    /// sampled in this operation. [R-INSERT-5]
     pub async fn change(&mut self, lane: &mut dyn Lane, key: &[u8], change: Change<'_>) -> Result<Changed, Error> {
         match self.table.key(key) {
             Ok(key) => {

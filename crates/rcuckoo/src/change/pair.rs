@@ -209,7 +209,7 @@ impl Client {
     /// Decides about the entry at `at`, which has the key's digest and refers to an extent, and returns that extent if
     /// it has the key; otherwise decides about the entries after it. The lock keeps the extent in place. 1 more round
     /// trip for the key, unless the keys' lengths differ, and 1 for the value, if the change expects one of its length.
-    /// // [R-UPDATE-2] [R-CAS-1]
+    /// [R-UPDATE-2] [R-CAS-1]
     #[in_place]
     async fn decide_by_extent(
         &mut self,
@@ -250,7 +250,7 @@ impl Client {
         }
     }
 
-    /// Whether the value in `extent` is the one that `change` expects. 1 round trip. // [R-CAS-1]
+    /// Whether the value in `extent` is the one that `change` expects. 1 round trip. [R-CAS-1]
     #[in_place]
     async fn has_expected_value(
         &mut self,
@@ -278,7 +278,7 @@ impl Client {
         }
     }
 
-    /// Encodes the entry of a key that is new, or to whose number at `at` `addend` is added. // [R-ADD-1]
+    /// Encodes the entry of a key that is new, or to whose number at `at` `addend` is added. [R-ADD-1]
     #[inline(never)]
     fn encode_sum(&mut self, probe: &Probe<'_>, at: Position, addend: &[u8; 8], outcome: Outcome) -> EntryKind {
         let rows = self.table.rows();
@@ -290,7 +290,7 @@ impl Client {
         self.encode_entry(probe, NewValue::Inline(&sum.to_le_bytes()))
     }
 
-    /// Commits the row `row` of the pair as it is now. 1 round trip. // [R-UPDATE-1]
+    /// Commits the row `row` of the pair as it is now. 1 round trip. [R-UPDATE-1]
     #[in_place]
     async fn commit_pair(
         &mut self,
@@ -329,7 +329,7 @@ impl Client {
     }
 }
 
-/// Whether no batch of a dropped operation is in flight. // [R-DROP-1]
+/// Whether no batch of a dropped operation is in flight. [R-DROP-1]
 #[inline(always)]
 pub(super) fn is_idle<L: Lane + ?Sized>(lane: &mut L) -> bool {
     matches!(lane.poll_drain(&mut [], &mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(_)))

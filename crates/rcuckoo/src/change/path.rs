@@ -119,7 +119,7 @@ impl Client {
         locks
     }
 
-    /// Finds a path from the cache alone. // [R-INSERT-2]
+    /// Finds a path from the cache alone. [R-INSERT-2]
     pub(super) fn speculate(&mut self, pair: RowPair) -> Option<Path> {
         let limits = self.limits();
         self.paths.search.start(pair, self.roots(&[pair.first, pair.second]), limits);
@@ -140,7 +140,7 @@ impl Client {
         }
     }
 
-    /// Finds a path over rows sampled now, without locks. // [R-INSERT-5]
+    /// Finds a path over rows sampled now, without locks. [R-INSERT-5]
     ///
     /// Rows that are being written are avoided as long as there is a path around them: their writer may have died, and
     /// waiting for their locks would be in vain. Only if there is no such path are they presumed to have a free entry.
@@ -290,7 +290,7 @@ impl Client {
         }
     }
 
-    /// Finds a path among the rows that are locked and were sampled under these locks. // [R-INSERT-3]
+    /// Finds a path among the rows that are locked and were sampled under these locks. [R-INSERT-3]
     fn second_search(&mut self, pair: RowPair) -> Option<Path> {
         let limits = self.limits();
         let both = [pair.first, pair.second];

@@ -1,4 +1,4 @@
-//! Cuckoo paths: breadth-first, from the key's rows to the nearest row with a free entry. // [R-INSERT-1]
+//! Cuckoo paths: breadth-first, from the key's rows to the nearest row with a free entry. [R-INSERT-1]
 //!
 //! One search serves three sources of rows: the client's cache (a hint), the rows that this operation sampled (to
 //! decide that the table is full), and the rows that it holds locks on (to act). Each row is visited once, so a path
@@ -21,7 +21,7 @@ pub(crate) const SEARCH_ROWS: usize = 256;
 pub(crate) enum RowView<'r> {
     /// The row's words.
     Row(&'r [u64]),
-    /// The row is unknown and presumed to have a free entry. // [R-INSERT-2]
+    /// The row is unknown and presumed to have a free entry. [R-INSERT-2]
     PresumedRoom,
     /// The row must not be on a path.
     Closed,

@@ -139,7 +139,7 @@ impl Window {
         &mut self.words[place * self.row_words..][..self.row_words]
     }
 
-    /// Returns the ranges of neighbouring rows, by their first rows, with their words: one READ each. // [R-READ-2]
+    /// Returns the ranges of neighbouring rows, by their first rows, with their words: one READ each. [R-READ-2]
     pub(crate) fn stretches(&mut self) -> impl Iterator<Item = (RowId, &mut [u64])> {
         let (mut words, row_words) = (&mut self.words[..], self.row_words);
         spans(&self.rows).map(move |span| {

@@ -71,7 +71,7 @@ impl Paths {
 pub(crate) struct ChangeProgress {
     /// The stage that the change had reached when its first attempt began.
     pub(crate) stage: Stage,
-    /// The extent that the change has written; no other ever has this generation. // [R-EXTENT-3]
+    /// The extent that the change has written; no other ever has this generation. [R-EXTENT-3]
     pub(crate) written: Option<Generation>,
     /// Whether the change has posted its commit.
     pub(crate) committed: bool,

@@ -14,10 +14,10 @@ use crate::{Client, ErrorKind, MAX_LOCK_WORDS, Table, locks::unowned};
 /// Locks by word, in address order. No word occurs twice.
 pub(crate) type LockSet = ArrayVec<LockMask, MAX_LOCK_WORDS>;
 
-/// Number of failed tries to take all locks at once before they are taken one by one in address order. // [R-LOCK-3]
+/// Number of failed tries to take all locks at once before they are taken one by one in address order. [R-LOCK-3]
 const TRIES_AT_ONCE: u32 = 3;
 /// Number of consecutive posts without masked CAS that may fail only because of a neighbouring lock in the same word.
-/// // [R-LOCK-6]
+/// [R-LOCK-6]
 const NEIGHBOUR_TRIES: u32 = 16;
 
 /// A lock that another client holds.
@@ -80,7 +80,7 @@ enum Reads {
 
 impl Reads {
     /// Returns the setting for a retry: no reads, unless the rows' checksums are the only sign of a holder's progress.
-    /// // [R-LOCK-4] [R-REPAIR-1]
+    /// [R-LOCK-4] [R-REPAIR-1]
     fn of_retry(table: &Table) -> Reads {
         if table.is_repairable() { Reads::With } else { Reads::Without }
     }
@@ -88,7 +88,7 @@ impl Reads {
 
 impl Client {
     /// Takes the locks of `plan` and samples the window's rows under them, after releasing the locks held before. 1
-    /// round trip without contention. `extent` is written first, in the same batch. // [R-LOCK-2] [R-LOCK-3]
+    /// round trip without contention. `extent` is written first, in the same batch. [R-LOCK-2] [R-LOCK-3]
     /// [R-EXTENT-1]
     pub(crate) async fn acquire(
         &mut self,
@@ -113,7 +113,7 @@ impl Client {
         Ok(self.sample_window(lane).await?)
     }
 
-    /// Tries again until every lock is held or the deadline passes. // [R-LOCK-4]
+    /// Tries again until every lock is held or the deadline passes. [R-LOCK-4]
     #[cold]
     async fn contend(&mut self, lane: &mut dyn Lane, plan: &LockSet, mut conflict: Conflict) -> Result<(), ErrorKind> {
         // The deadline is the operation's, however many paths it tries. // [R-LOCK-4]
@@ -146,7 +146,7 @@ impl Client {
     /// Takes one word after the other in address order, keeping those it has: a waiting client holds only words with
     /// smaller addresses, so clients never wait in a circle. Starts again if it had to release everything to recover a
     /// dead holder.
-    /// // [R-LOCK-3]
+    /// [R-LOCK-3]
     async fn acquire_in_order(
         &mut self,
         lane: &mut dyn Lane,

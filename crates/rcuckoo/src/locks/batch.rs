@@ -31,7 +31,7 @@ impl<'v> ExtentWrite<'v> {
     }
 }
 
-/// Returns the locks of `rows`: mapped, without duplicates, in address order. // [R-LOCK-5]
+/// Returns the locks of `rows`: mapped, without duplicates, in address order. [R-LOCK-5]
 #[inline(always)]
 pub(crate) fn lock_set(table: &Table, rows: impl IntoIterator<Item = RowId>) -> LockSet {
     let mut set = LockSet::new();
@@ -46,7 +46,7 @@ pub(crate) fn lock_set(table: &Table, rows: impl IntoIterator<Item = RowId>) -> 
     set
 }
 
-/// The batch that takes locks: `releases | extent | tries | READs`. // [R-LOCK-2] [R-EXTENT-1]
+/// The batch that takes locks: `releases | extent | tries | READs`. [R-LOCK-2] [R-EXTENT-1]
 ///
 /// The tries of one key's rows are written out, like the usual commits of [`crate::change`]; all others are
 /// [`LockBatch::post_all`].
@@ -135,7 +135,7 @@ impl LockBatch<'_> {
 }
 
 /// Returns the verb that releases locks of one word. It never fails, never disturbs a neighbour, needs no retry.
-/// // [R-LOCK-2]
+/// [R-LOCK-2]
 pub(crate) fn release_verb<'b>(table: &Table, owner: OwnerId, locks: &LockMask, found: &'b mut u64) -> Verb<'b> {
     let layout = table.locks();
     Verb::FetchAdd { addr: layout.addr(locks.word), add: layout.release_addend(owner, locks.mask), found }
@@ -143,7 +143,7 @@ pub(crate) fn release_verb<'b>(table: &Table, owner: OwnerId, locks: &LockMask, 
 
 /// Returns the verb that releases locks of one word. Locks that do not name their owners may have been reclaimed, and
 /// be free or another client's, so they are cleared, as printed: a subtraction would borrow from their neighbours.
-/// Where a region has no masked CAS there is no other way. // [R-REPAIR-8]
+/// Where a region has no masked CAS there is no other way. [R-REPAIR-8]
 #[inline]
 pub(crate) fn clear_verb<'b>(
     table: &Table,

@@ -1,4 +1,4 @@
-//! The state that a client must keep when its operation is dropped in the middle. // [R-DROP-1]
+//! The state that a client must keep when its operation is dropped in the middle. [R-DROP-1]
 //!
 //! Invariant: before a batch with atomics is posted, `flight` says what it will do; after its completion was seen,
 //! `held` says exactly which locks this client holds and `flight` is `None`. If its completion will never be seen, the
@@ -32,7 +32,7 @@ impl Try {
         Try { locks, compare: 0, compare_mask: locks.mask }
     }
 
-    /// Creates a try by plain CAS of the whole word, presumed to be `word`. // [R-LOCK-6]
+    /// Creates a try by plain CAS of the whole word, presumed to be `word`. [R-LOCK-6]
     pub(crate) fn plain(locks: LockMask, word: u64) -> Try {
         Try { locks, compare: word, compare_mask: !0 }
     }
@@ -66,9 +66,9 @@ pub(crate) struct Journal {
     /// The tries of [`Flight::Acquire`] and [`Flight::Extend`].
     pub(crate) tries: ArrayVec<Try, MAX_LOCK_WORDS>,
     /// Proof that the client being recovered is dead. Kept until the last batch of its recovery has completed: before
-    /// that no other client may recover it. // [R-RECOVER-4]
+    /// that no other client may recover it. [R-RECOVER-4]
     pub(crate) proof: Option<FenceProof>,
-    /// The reason why it is unknown which locks are held. Never becomes `None` again. // [R-DROP-2]
+    /// The reason why it is unknown which locks are held. Never becomes `None` again. [R-DROP-2]
     pub(crate) lost: Option<FabricError>,
 }
 
@@ -93,7 +93,7 @@ impl Journal {
     }
 
     /// Records that a batch failed. If it may have taken effect, the client is lost, and its locks are left to
-    /// recovery: releasing a lock twice would corrupt its neighbours. // [R-DROP-2]
+    /// recovery: releasing a lock twice would corrupt its neighbours. [R-DROP-2]
     pub(crate) fn failed(&mut self, error: &FabricError) {
         self.flight = Flight::None;
         if error.effect() != Effect::None {

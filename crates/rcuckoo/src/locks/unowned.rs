@@ -15,7 +15,7 @@ const PIECE_WORDS: u64 = 512;
 const FREE_TRIES: u32 = 1024;
 
 /// Returns the error of an operation that found `lock`, which names an owner beyond the table's client slots although
-/// the table is not destroyed. // [R-LOCK-9]
+/// the table is not destroyed. [R-LOCK-9]
 pub(crate) fn damaged(lock: LockId) -> ErrorKind {
     ErrorKind::Corrupt { item: DamagedItem::Lock(lock) }
 }

@@ -26,7 +26,7 @@ use crate::{
     Batch, ClientConfig, Counters, DamagedItem, Error, ErrorKind, Observer, Operation, Table, Token, locks::unowned,
 };
 
-/// Times an extent may fail to verify while its entry stays the same. // [R-READ-6]
+/// Times an extent may fail to verify while its entry stays the same. [R-READ-6]
 const EXTENT_SAMPLES: u32 = 3;
 /// Keys of one row pair that can share a 64-bit digest before the reader gives up: even two are extremely rare.
 const DIGEST_TWINS: usize = 8;
@@ -43,7 +43,7 @@ pub struct Reader {
     words: Vec<u64>,
     pub(crate) group: Box<Group>,
     pub(crate) backoff: Backoff,
-    /// The client whose reader this is, where tables are repaired. // [R-REPAIR-2]
+    /// The client whose reader this is, where tables are repaired. [R-REPAIR-2]
     pub(crate) repairs_as: Option<OwnerId>,
     /// Receives reports of the clients that this one suspects, recovers and repairs after.
     pub(crate) observer: Option<Box<dyn Observer>>,
@@ -82,7 +82,7 @@ pub(crate) struct RetryState {
 
 impl RetryState {
     /// Records that `extent` does not match its entry. Fails with `Corrupt` if the entry has stayed the same for
-    /// several samples. // [R-READ-6]
+    /// several samples. [R-READ-6]
     pub(crate) fn note_mismatch(&mut self, extent: &ExtentRef) -> Result<(), ErrorKind> {
         let times = match self.mismatched_extent {
             Some((before, times)) if before == *extent => times + 1,
@@ -111,7 +111,7 @@ impl Reader {
         }
     }
 
-    /// Creates the reader of a client, which repairs in the client's name where tables are repaired. // [R-REPAIR-2]
+    /// Creates the reader of a client, which repairs in the client's name where tables are repaired. [R-REPAIR-2]
     pub(crate) fn of_client(table: Arc<Table>, config: ClientConfig, owner: OwnerId) -> Reader {
         let repairs_as = table.is_repairable().then_some(owner);
         let seed = config.seed ^ u64::from(owner.0) << 48;
@@ -201,7 +201,7 @@ impl Reader {
         result
     }
 
-    /// Samples L1. Returns `None` if it does not have the key. // [R-READ-7]
+    /// Samples L1. Returns `None` if it does not have the key. [R-READ-7]
     #[inline(always)]
     fn try_first_row<L: LocalLane, R: Rows, S: KeyState>(
         &mut self,
@@ -335,7 +335,7 @@ impl Reader {
         }
     }
 
-    /// Samples both rows; through the records of their writers, if that already takes long. // [R-READ-9]
+    /// Samples both rows; through the records of their writers, if that already takes long. [R-READ-9]
     async fn sample_rows<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
@@ -353,7 +353,7 @@ impl Reader {
         Ok(sampled?)
     }
 
-    /// Reads the extent of an entry. 1 round trip. False means that the index must be read again. // [R-READ-6]
+    /// Reads the extent of an entry. 1 round trip. False means that the index must be read again. [R-READ-6]
     async fn read_value<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
@@ -394,7 +394,7 @@ impl Reader {
         Ok(match_extent(&self.extent, extent, self.table.rows().sums(), key, into))
     }
 
-    /// Waits before another sample: not at all the first times, later after a READ of the row's lock. // [R-READ-5]
+    /// Waits before another sample: not at all the first times, later after a READ of the row's lock. [R-READ-5]
     pub(crate) async fn wait_for<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,

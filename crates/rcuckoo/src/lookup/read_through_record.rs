@@ -16,14 +16,14 @@ use super::{Reader, RetryState};
 use crate::ErrorKind;
 
 impl Reader {
-    /// Whether rows that do not verify were sampled so often that a writer may have stopped inside one. // [R-READ-9]
+    /// Whether rows that do not verify were sampled so often that a writer may have stopped inside one. [R-READ-9]
     pub(crate) fn may_read_through_record(&self, retries: &RetryState) -> bool {
         // A lock that was free when it was last read has no owner whose record could help.
         retries.samples + 1 >= self.config.row_samples && retries.unlocked_checks == 0 && self.table.is_recoverable()
     }
 
     /// Samples both rows of a lookup, in order, each through its writer's record. Returns `None` if that settles
-    /// nothing. Round trips: those of [`Reader::sample_through_record`] twice, and 1 for a miss. // [R-READ-9]
+    /// nothing. Round trips: those of [`Reader::sample_through_record`] twice, and 1 for a miss. [R-READ-9]
     /// [R-READ-3]
     pub(crate) async fn read_through_record<L: Lane + ?Sized>(
         &mut self,

@@ -73,7 +73,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
     }
 
     /// Returns the hit in a sampled row, if the row verifies. A row that does not verify decides nothing: the other row
-    /// may still hold the key. // [R-READ-1]
+    /// may still hold the key. [R-READ-1]
     #[inline(always)]
     pub(crate) fn verified(&self, table: &Table, row: RowId, words: &[u64], rejected: &[ExtentRef]) -> Option<R::Hit> {
         let hit = self.rows.seek(words, &self.probe, rejected)?;
@@ -121,7 +121,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
     }
 
     /// Returns the verdict on both rows, sampled one after the other without the key: `first_again` is L1's trailer,
-    /// sampled after L2. // [R-READ-3]
+    /// sampled after L2. [R-READ-3]
     #[inline(always)]
     pub(crate) fn miss_verdict_in_turn(
         table: &Table,
@@ -195,7 +195,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
     }
 
     /// Adds the READs of both rows, one READ if they are neighbours, and of the trailers that validate a miss where
-    /// READs of one batch sample in order. // [R-READ-1] [R-READ-2] [R-READ-3]
+    /// READs of one batch sample in order. [R-READ-1] [R-READ-2] [R-READ-3]
     pub(crate) fn reads<'b>(
         &self,
         table: &Table,

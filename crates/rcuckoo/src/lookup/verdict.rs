@@ -50,7 +50,7 @@ impl MissSample {
 
 /// Decides whether a key is missing that was found in neither of its rows, given in order: it is if both rows are
 /// whole, and neither changed until both had been sampled. `again` are the rows' trailers in later samples: `None` for
-/// a row that was sampled after the other one, and where misses are not validated. // [R-READ-3]
+/// a row that was sampled after the other one, and where misses are not validated. [R-READ-3]
 #[inline(always)]
 pub(crate) fn miss_verdict<H>(rows: [&MissSample; 2], again: [Option<TrailerSample>; 2]) -> Verdict<H> {
     let [(first, first_again), (second, second_again)] = [(rows[0], again[0]), (rows[1], again[1])];
@@ -135,7 +135,7 @@ pub(crate) enum ExtentMatch {
 }
 
 /// Appends the value of `key` in `extent`, sampled as `words`, to `into`, if the extent matches its entry and holds the
-/// key. // [R-READ-6]
+/// key. [R-READ-6]
 #[inline]
 pub(crate) fn match_extent(
     words: &[u64],

@@ -17,7 +17,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// Returns the verb that clears the set flag, unless another client has the lease by now. // [R-REPAIR-3]
+    /// Returns the verb that clears the set flag, unless another client has the lease by now. [R-REPAIR-3]
     pub(crate) fn return_verb(self, found: &mut u64) -> Verb<'_> {
         Verb::Cas { addr: self.addr, compare: self.taken.0, swap: self.taken.released().0, found }
     }
@@ -30,7 +30,7 @@ pub(crate) enum Leased {
     Taken(Lease),
     /// This client does not have the lease: the lock is not stranded, or the deadline passed.
     NotTaken,
-    /// The table is destroyed, and all of its locks are taken for good. // [R-DESTROY-1]
+    /// The table is destroyed, and all of its locks are taken for good. [R-DESTROY-1]
     Destroyed,
 }
 
@@ -46,7 +46,7 @@ enum LeaseCheck {
 
 impl<L: Lane + ?Sized> Repair<'_, L> {
     /// Takes the lease of the suspected lock's region. 2 round trips, 1 more for each check of a lease that another
-    /// client has. // [R-REPAIR-3]
+    /// client has. [R-REPAIR-3]
     pub(crate) async fn take_lease(&mut self) -> Result<Leased, FabricError> {
         let (locks, regions) = (self.table.locks().locks(), self.table.config().repair_regions);
         let addr = self.table.geometry().lease(LeaseWord::region_of(self.suspect.lock, locks, regions));
@@ -88,7 +88,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
     }
 
     /// Reads the lease, and whether the lock is still taken and none of the rows sampled under it has changed.
-    /// Otherwise the suspicion was wrong, or another client has repaired. 1 round trip for 64 rows. // [R-REPAIR-5]
+    /// Otherwise the suspicion was wrong, or another client has repaired. 1 round trip for 64 rows. [R-REPAIR-5]
     async fn check_lease(&mut self, lease: Addr) -> Result<LeaseCheck, FabricError> {
         let (table, suspect) = (self.table, self.suspect);
         let lock = table.locks().mask(suspect.lock);

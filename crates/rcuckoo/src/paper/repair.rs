@@ -117,7 +117,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
 
     /// Determines the state of the table from the rows that the lock guards, and the other row of each entry in them;
     /// returns the samples as well. Takes the first finding in the order of rows and entries, so that all clients find
-    /// the same. // [R-REPAIR-6]
+    /// the same. [R-REPAIR-6]
     async fn examine(&mut self) -> Result<(State, Samples), FabricError> {
         let guarded: Vec<RowId> =
             self.table.locks().guarded_rows(self.suspect.lock, self.table.config().rows).collect();
@@ -198,7 +198,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
 
     /// Goes from state 1 to 2, or from 3 to 4: writes a checksum that makes the row verify as it is. If a WRITE can be
     /// torn, no client may ever have written that row (hole H10); the row may also belong to another client by now
-    /// (H8). // [R-REPAIR-7]
+    /// (H8). [R-REPAIR-7]
     async fn write_checksum(&mut self, row: RowId, samples: &Samples) -> Result<(), FabricError> {
         let (geometry, rows) = (self.table.geometry(), self.table.rows());
         let mut words = samples[&row].clone();
@@ -208,7 +208,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
         post(&mut *self.lane, [Verb::Write { addr, words: checksum }]).await
     }
 
-    /// Goes from state 2 to 4: removes the copy in the key's second row. // [R-REPAIR-7]
+    /// Goes from state 2 to 4: removes the copy in the key's second row. [R-REPAIR-7]
     async fn clear_duplicate(&mut self, second: RowId, slot: usize, samples: &Samples) -> Result<(), FabricError> {
         let rows = self.table.rows();
         let mut words = samples[&second].clone();
@@ -219,7 +219,7 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
     }
 
     /// Ends in state 4: clears the lock, whichever client has it by now (hole H7), and returns the lease. 1 round trip.
-    /// // [R-REPAIR-8]
+    /// [R-REPAIR-8]
     async fn clear_lock(&mut self, lease: Lease) -> Result<(), FabricError> {
         let lock = self.table.locks().mask(self.suspect.lock);
         let masked_cas = self.lane.caps().masked_cas;
@@ -250,7 +250,7 @@ impl Entry {
 
 impl Client {
     /// Records that `lock` was found taken, and repairs what it guards if its holder is suspected. Returns true if the
-    /// lock was reclaimed; this client holds no lock any more then. // [R-REPAIR-1]
+    /// lock was reclaimed; this client holds no lock any more then. [R-REPAIR-1]
     pub(crate) async fn repair_if_suspected(
         &mut self,
         lane: &mut dyn Lane,
@@ -276,7 +276,7 @@ impl Client {
 
 impl Reader {
     /// Same as [`Client::repair_if_suspected`] for `row`, which does not verify and whose `lock` was found taken, by a
-    /// client's reader. // [R-REPAIR-2]
+    /// client's reader. [R-REPAIR-2]
     pub(crate) async fn repair_if_suspected<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,

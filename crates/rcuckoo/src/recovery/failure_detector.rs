@@ -143,7 +143,7 @@ impl Client {
         }
     }
 
-    /// Whether it is time to probe a client that this one waits for. // [R-RECOVER-1]
+    /// Whether it is time to probe a client that this one waits for. [R-RECOVER-1]
     pub(crate) fn may_probe(&self, now_ns: u64, progress: WaitProgress) -> bool {
         let has_slots_to_recover = self.table.is_recoverable() || self.table.is_repairable();
         self.failure_detector.is_due(now_ns, progress) && has_slots_to_recover
@@ -175,7 +175,7 @@ impl Client {
     }
 
     /// Recovers `owner` if it is dead. Returns true then, and this client holds no lock any more. Round trips: 1 to
-    /// probe, and those of [`crate::recover`]. // [R-RECOVER-1] [R-RECOVER-5]
+    /// probe, and those of [`crate::recover`]. [R-RECOVER-1] [R-RECOVER-5]
     pub(crate) async fn recover_if_dead(
         &mut self,
         lane: &mut dyn Lane,

@@ -32,7 +32,7 @@ pub struct Recovered {
     pub locks: u64,
     /// Chunks that the client owned or was about to own or give back; a run counts as one.
     pub chunks: u64,
-    /// Whether an earlier recoverer had begun, and died. // [R-RECOVER-4]
+    /// Whether an earlier recoverer had begun, and died. [R-RECOVER-4]
     pub was_begun: bool,
 }
 
@@ -61,7 +61,7 @@ impl DeadClient {
 /// keeps the proof until the last batch has completed. Returns `None`, and changes nothing, if the client gave its slot
 /// back before it ended, or was recovered already, or if the table is neither recoverable nor repairable. Where dead
 /// clients' locks are reclaimed by repair (preset `paper`), they are left to it, and there is no commit to complete.
-/// // [R-REPAIR-1]
+/// [R-REPAIR-1]
 ///
 /// Round trips: 3, 2 more if a commit had begun, 1 for 4,096 lock words and for 4,096 chunks, 1 for 64 lock words with
 /// the dead client's locks, 1 for 64 of its chunks and of the tails of a run it was claiming. Source: R-RECOVER-2 to
@@ -125,7 +125,7 @@ impl Recovery<'_> {
     /// Marks the slot as being recovered, and reads the record of the client's pending commit, if there is one. Returns
     /// `None` if the slot is no longer the dead client's. A destroyed table's rows are not written again: its state is
     /// read in the same batch, so that a client that destroys it later finds the dead client's locks held, and waits. 1
-    /// round trip. // [R-RECOVER-4] [R-DESTROY-2]
+    /// round trip. [R-RECOVER-4] [R-DESTROY-2]
     async fn claim(&mut self) -> Result<Option<(Option<Record>, Seal)>, ErrorKind> {
         let (table, addr) = (self.table, self.table.geometry().slot(self.dead.slot));
         let (live, recovering) = (self.word(SlotState::Live), self.word(SlotState::Recovering));
@@ -155,7 +155,7 @@ impl Recovery<'_> {
 
     /// Posts a batch of the recovery; the first one begins by writing the recovering process into the slot, so that a
     /// recoverer that is stopped can be told from the dead client. Not before the claim has succeeded: a process must
-    /// not be named, and perhaps killed, for a recovery that it is not doing. // [R-RECOVER-4]
+    /// not be named, and perhaps killed, for a recovery that it is not doing. [R-RECOVER-4]
     async fn post<'v>(&mut self, batch: impl IntoIterator<Item = Verb<'v>>) -> Result<(), FabricError> {
         let addr = self.table.geometry().slot(self.dead.slot).add_words(SlotWord::PROCESS_WORD as u64);
         let recoverer = self.recoverer.take();
@@ -168,7 +168,7 @@ impl Recovery<'_> {
 
     /// Completes the commit: `rows | retire | mark`, as its client would have. The rows' locks still carry the dead
     /// client's id, because a sealed record implies that none was released. A row torn anywhere becomes whole by its
-    /// delta, with the checksum that its writer computed. 2 round trips. // [R-RECOVER-2] [R-RECOVER-6] [R-COMMIT-3]
+    /// delta, with the checksum that its writer computed. 2 round trips. [R-RECOVER-2] [R-RECOVER-6] [R-COMMIT-3]
     async fn replay(&mut self, record: &Record, seal: Seal) -> Result<(), FabricError> {
         let (geometry, rows) = (self.table.geometry(), self.table.rows());
         let numbers: Vec<RowId> = record.deltas(rows).map(|delta| delta.row).collect();
@@ -197,7 +197,7 @@ impl Recovery<'_> {
     }
 
     /// Releases every lock that carries the dead client's id. No other client takes or releases these, so each is
-    /// released once. // [R-RECOVER-3] [R-LOCK-2]
+    /// released once. [R-RECOVER-3] [R-LOCK-2]
     async fn release_locks(&mut self) -> Result<(), FabricError> {
         let (table, owner, locks) = (self.table, self.owner(), self.table.locks());
         let mut words = Vec::new();
@@ -224,7 +224,7 @@ impl Recovery<'_> {
     }
 
     /// Makes the dead client's chunks orphans, and frees those that hold no linked extent: docs/decisions/0007. Each
-    /// step is a CAS from a word that only the dead client and its recoverers change. // [R-EXTENT-2]
+    /// step is a CAS from a word that only the dead client and its recoverers change. [R-EXTENT-2]
     async fn orphan_chunks(&mut self) -> Result<(), FabricError> {
         let (chunks, owner) = (self.table.config().chunks, self.owner());
         let mut words = Vec::new();
@@ -277,7 +277,7 @@ impl Recovery<'_> {
 
     /// Counts the recovery, and frees the slot. This comes last: afterwards the id may belong to another client. The
     /// recovery is counted before the slot is free, perhaps twice if the recoverer dies in between, so that extents
-    /// that this death leaked are swept. // [R-RECOVER-3] [R-RECOVER-7]
+    /// that this death leaked are swept. [R-RECOVER-3] [R-RECOVER-7]
     async fn free_slot(&mut self) -> Result<(), FabricError> {
         let (compare, swap) = (self.word(SlotState::Recovering), self.word(SlotState::Free));
         let (geometry, mut found) = (self.table.geometry(), [0; 2]);

@@ -66,7 +66,7 @@ pub async fn look_up_extent(
 }
 
 /// Looks for `extent` among the entries of `pair`, validated as a miss is, and then reads the rows' locks: a client
-/// that took the extent out of the index, and has yet to mark it, holds one of them. // [R-RECOVER-7] [R-READ-3]
+/// that took the extent out of the index, and has yet to mark it, holds one of them. [R-RECOVER-7] [R-READ-3]
 async fn find_entry(
     lane: &mut dyn Lane,
     table: &Table,

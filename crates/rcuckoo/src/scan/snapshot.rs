@@ -3,7 +3,7 @@
 //! A snapshot is a double collect: every row is read, then all trailers are sampled again, sweep after sweep, and rows
 //! whose trailer has changed are read again. If one whole sweep finds no change, then all rows were as they were read
 //! at every moment between the previous sweep and this one, because a trailer never recurs: its version grows, and its
-//! checksum covers the row. // [R-SCAN-1]
+//! checksum covers the row. [R-SCAN-1]
 //!
 //! At such a moment an insert may be half committed: an entry that it moves is in its new row already, and in the old
 //! one still [R-INSERT-4]. The copy that lookups find first is returned, the other copy is not.
@@ -21,7 +21,7 @@ use crate::{Error, ErrorKind, Operation, Reader, RowItems, Table};
 const BATCH_TRAILERS: u64 = 64;
 /// Minimum width of row versions in a stable snapshot: narrower versions wrap within one scan of a busy table.
 const STABLE_VERSION_BITS: u8 = 32;
-/// Rows whose occupancy is sampled for an estimate. // [R-SCAN-2]
+/// Rows whose occupancy is sampled for an estimate. [R-SCAN-2]
 pub const LEN_SAMPLES: u64 = 4096;
 
 const _: () = assert!(BATCH_TRAILERS <= 128 && LEN_SAMPLES.is_multiple_of(BATCH_TRAILERS));
@@ -91,7 +91,7 @@ fn failed(kind: impl Into<ErrorKind>) -> Error {
 impl Reader {
     /// Reads every row, and again those that change, until a sweep over all trailers finds no change or `max_sweeps`
     /// sweeps are done. Keeps every key and value in memory. `progress` is called with the number of rows read or
-    /// swept, and their total if no further sweep is needed. // [R-SCAN-1]
+    /// swept, and their total if no further sweep is needed. [R-SCAN-1]
     ///
     /// Round trips: 1 a row, 1 more for each extent, and 1 for 64 rows of each sweep.
     ///
@@ -138,7 +138,7 @@ impl Reader {
     }
 
     /// Estimates the number of entries from 4,096 rows drawn with `seed`; counts all rows if the table has no more. 1
-    /// round trip for 64 rows. // [R-SCAN-2]
+    /// round trip for 64 rows. [R-SCAN-2]
     ///
     /// # Errors
     /// `Destroyed`; the fabric refused or lost a batch.

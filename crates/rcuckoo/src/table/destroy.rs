@@ -24,7 +24,7 @@ const FIRST_PAUSE_NS: u64 = 50_000;
 
 /// Marks the table destroyed; takes every lock permanently, so that no client that still maps the table can change it
 /// and believe that the change was kept; and overwrites the trailer of every row, so that no lookup finds anything.
-/// // [R-DESTROY-1] [R-DESTROY-2]
+/// [R-DESTROY-1] [R-DESTROY-2]
 ///
 /// A client that holds a lock at this moment completes its commit; its release leaves that lock neither free nor owned.
 /// (1-bit locks are the exception: there the release frees the lock, which is poisoned again.) Destroying waits for
@@ -140,7 +140,7 @@ async fn await_release(lane: &mut dyn Lane, table: &Table, held: &[LockId]) -> R
     Ok(())
 }
 
-/// Whether the table was destroyed, or is being destroyed. 1 round trip. // [R-DESTROY-1]
+/// Whether the table was destroyed, or is being destroyed. 1 round trip. [R-DESTROY-1]
 ///
 /// # Errors
 /// The fabric refused or lost the batch.
@@ -149,7 +149,7 @@ pub async fn is_destroyed<L: Lane + ?Sized>(lane: &mut L, table: &Table) -> Resu
 }
 
 /// Whether the table is marked destroyed. A table whose memory came back empty, or is damaged, is not. 1 round trip.
-/// // [R-DESTROY-2]
+/// [R-DESTROY-2]
 pub(crate) async fn is_marked_destroyed<L: Lane + ?Sized>(lane: &mut L, table: &Table) -> Result<bool, FabricError> {
     Ok(state(lane, table).await? == Some(TableState::Destroyed))
 }
@@ -163,7 +163,7 @@ async fn state<L: Lane + ?Sized>(lane: &mut L, table: &Table) -> Result<Option<T
 
 impl Reader {
     /// Fails with `Destroyed` if `sample`, of a row that does not verify, has the mark of a destroyed table, and the
-    /// superblock has it, too. 1 round trip then, and none otherwise. // [R-DESTROY-2]
+    /// superblock has it, too. 1 round trip then, and none otherwise. [R-DESTROY-2]
     pub(crate) async fn refuse_destroyed<L: Lane + ?Sized>(
         &self,
         lane: &mut L,

@@ -78,20 +78,20 @@ impl Placement {
         xxh3_64_with_seed(key, self.seed)
     }
 
-    /// Returns the rows of the key with this digest. // [R-HASH-1] [R-HASH-2]
+    /// Returns the rows of the key with this digest. [R-HASH-1] [R-HASH-2]
     #[inline(always)]
     pub fn rows(&self, digest: u64) -> RowPair {
         let first = self.first(digest);
         RowPair { first, second: self.second(digest, first) }
     }
 
-    /// Returns the primary row of the key with this digest. // [R-HASH-1]
+    /// Returns the primary row of the key with this digest. [R-HASH-1]
     #[inline(always)]
     pub(crate) fn first(&self, digest: u64) -> RowId {
         RowId(self.reduce(digest))
     }
 
-    /// Returns the secondary row of the key with this digest, whose primary row is `first`. // [R-HASH-2]
+    /// Returns the secondary row of the key with this digest, whose primary row is `first`. [R-HASH-2]
     #[inline(always)]
     pub(crate) fn second(&self, digest: u64, first: RowId) -> RowId {
         let product = u128::from(digest) * u128::from(SECOND_HASH_MULTIPLIER);

@@ -103,13 +103,13 @@ impl Table {
         &self.policy
     }
 
-    /// Whether dead clients can be recovered: locks name their owners, and commits leave records. // [R-RECOVER-3]
+    /// Whether dead clients can be recovered: locks name their owners, and commits leave records. [R-RECOVER-3]
     pub fn is_recoverable(&self) -> bool {
         self.policy.deaths == Deaths::Recovered
     }
 
     /// Whether the locks and rows of dead clients are repaired as printed: locks do not name their owners, commits
-    /// leave no record, and there are leases. // [R-REPAIR-1]
+    /// leave no record, and there are leases. [R-REPAIR-1]
     #[inline]
     pub fn is_repairable(&self) -> bool {
         self.policy.deaths == Deaths::Repaired
@@ -159,7 +159,7 @@ pub enum FormatError {
 const FORMAT_ROWS: u64 = 64;
 
 /// Formats a region that is not visible to other clients yet: rows, slots, leases, locks and chunk table; the
-/// superblock last, so that a region whose creator died is never taken for a table. // [R-CREATE-1]
+/// superblock last, so that a region whose creator died is never taken for a table. [R-CREATE-1]
 ///
 /// The region must be zeroed and as large as the table's [`Geometry`] says. Round trips: one for 64 rows, one for
 /// repair leases. `progress` is called after each batch of rows, with the number of rows done; `Break` stops formatting
@@ -196,7 +196,7 @@ pub async fn format_table(
     Ok(post(lane, [write_rest, write_magic]).await?)
 }
 
-/// Reads the superblock of a region of `main_bytes` bytes. 1 round trip. // [R-OPEN-1]
+/// Reads the superblock of a region of `main_bytes` bytes. 1 round trip. [R-OPEN-1]
 ///
 /// # Errors
 /// The region holds no table, or one that this program cannot use.

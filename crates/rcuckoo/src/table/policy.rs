@@ -7,16 +7,16 @@ use guira_layout::{LockLayout, TableConfig};
 /// Treatment of the locks and half-written rows of dead clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deaths {
-    /// Dead clients are recovered: locks name their owners, and commits leave records. // [R-RECOVER-3]
+    /// Dead clients are recovered: locks name their owners, and commits leave records. [R-RECOVER-3]
     Recovered,
     /// Locks and rows are repaired, as printed, once their holder is presumed dead: locks do not name their owners,
-    /// commits leave no record, and there are leases. // [R-REPAIR-1]
+    /// commits leave no record, and there are leases. [R-REPAIR-1]
     Repaired,
     /// Locks stay taken: a precondition of recovery and of repair is missing.
     Left,
 }
 
-/// Rows that a change locks. // [R-LOCK-7]
+/// Rows that a change locks. [R-LOCK-7]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockedRows {
     /// Both rows of its key, and those of its path.
@@ -30,9 +30,9 @@ pub(crate) enum LockedRows {
 pub(crate) struct Policy {
     pub(crate) deaths: Deaths,
     pub(crate) locked_rows: LockedRows,
-    /// Whether a miss samples a trailer again. // [R-READ-3]
+    /// Whether a miss samples a trailer again. [R-READ-3]
     pub(crate) validates_misses: bool,
-    /// Whether a commit that a death could leave half done leaves a record. // [R-COMMIT-2]
+    /// Whether a commit that a death could leave half done leaves a record. [R-COMMIT-2]
     pub(crate) keeps_records: bool,
 }
 

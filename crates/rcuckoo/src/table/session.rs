@@ -1,4 +1,4 @@
-//! Client slots: claiming, releasing and listing them. // [R-SLOT-1]
+//! Client slots: claiming, releasing and listing them. [R-SLOT-1]
 
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{OwnerId, Seal, SlotState, SlotWord};
@@ -44,13 +44,13 @@ pub struct SlotInfo {
     pub seal: Seal,
     /// The slot's client, for the generation in the state word; meaningless if the slot is free. While the client is
     /// being recovered, its recoverer, as soon as that has written its process, and until then the previous recoverer,
-    /// or the client. // [R-RECOVER-4]
+    /// or the client. [R-RECOVER-4]
     pub client: SlotClient,
 }
 
 /// Claims `slot` for `client` if it is free. The caller holds the slot's liveness ([`guira_fabric::Region::hold`]) and
 /// keeps it as long as it uses the slot. 2 round trips. Returns `None` if the slot is not free: its last client died in
-/// it. // [R-SLOT-1]
+/// it. [R-SLOT-1]
 ///
 /// # Errors
 /// The fabric refused or lost a batch.

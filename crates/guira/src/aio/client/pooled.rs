@@ -7,7 +7,7 @@ use super::Client;
 
 impl Client {
     /// Whether nothing is left of a dropped operation that other clients could wait for: no lock, no batch in flight
-    /// that changes anything, no space for its value. // [R-DROP-1]
+    /// that changes anything, no space for its value. [R-DROP-1]
     pub(crate) fn is_settled(&self) -> bool {
         self.is_lost() || self.holds_nothing()
     }
@@ -18,7 +18,7 @@ impl Client {
         self.client.is_settled() && !has_space
     }
 
-    /// Whether no operation can succeed any more: the client is lost, and cannot move to another session. // [R-DROP-2]
+    /// Whether no operation can succeed any more: the client is lost, and cannot move to another session. [R-DROP-2]
     pub(crate) fn is_useless(&self) -> bool {
         self.lane.is_stale() || (self.is_lost() && !self.is_remote())
     }
@@ -33,14 +33,14 @@ impl Client {
     }
 
     /// Gives back what a dropped operation had acquired. If that fails, the client is lost: the next operation reports
-    /// it, or moves to another session. // [R-DROP-1]
+    /// it, or moves to another session. [R-DROP-1]
     pub(crate) async fn settle(&mut self) {
         if self.settle_extent(Operation::Session).await.is_ok() {
             let _ = self.maintain_extents(Operation::Session).await;
         }
     }
 
-    /// Prepares the client for a new holder, which held nothing in a session that is lost by now. // [R-SESSION-2]
+    /// Prepares the client for a new holder, which held nothing in a session that is lost by now. [R-SESSION-2]
     pub(crate) fn reset_for_next_holder(&mut self) {
         if self.lane.is_lost() {
             self.binding.ignore_fence();

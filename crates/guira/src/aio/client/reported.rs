@@ -1,4 +1,4 @@
-//! Counters of a client, and their reports to the table's totals. // [R-TOTALS-1]
+//! Counters of a client, and their reports to the table's totals. [R-TOTALS-1]
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl ReportedCounters {
     }
 }
 
-/// Adds `delta` to the table's totals. At most 1 round trip. // [R-TOTALS-1]
+/// Adds `delta` to the table's totals. At most 1 round trip. [R-TOTALS-1]
 pub(super) async fn report(table: Arc<Table>, lane: &mut dyn Lane, delta: Counters) {
     // An operation is not undone because it could not be counted: the error is ignored.
     let _ = add_totals(lane, &table, &delta).await;

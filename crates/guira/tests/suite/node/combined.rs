@@ -1,5 +1,5 @@
 //! Write combining: puts and updates that wait for another change of their key in the same process, and are completed
-//! with it. // [R-LOCK-8]
+//! with it. [R-LOCK-8]
 
 use std::collections::HashMap;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! The lock queue: clients of one process that want the same locks of a node's table. // [R-LOCK-4]
+//! The lock queue: clients of one process that want the same locks of a node's table. [R-LOCK-4]
 
 use std::pin::pin;
 use std::sync::Barrier;
@@ -144,7 +144,7 @@ fn stopped(store: &Store, idle: &mut guira::aio::Client, is_dropped: bool) -> bo
 }
 
 /// The next operation of a client releases the locks of a dropped one before it waits in the queue, where others may
-/// wait for these locks. // [R-DROP-1]
+/// wait for these locks. [R-DROP-1]
 #[test]
 fn a_client_that_holds_locks_does_not_queue() {
     let is_done = (0..MOST_TRIES).any(|_| {
@@ -172,7 +172,7 @@ fn a_client_that_holds_locks_does_not_queue() {
     assert!(is_done, "no operation was dropped while it held its locks");
 }
 
-/// A change that the table cannot store also releases the locks of a dropped operation. // [R-DROP-1]
+/// A change that the table cannot store also releases the locks of a dropped operation. [R-DROP-1]
 #[test]
 fn a_refused_change_releases_the_locks_of_a_dropped_one() {
     let is_done = (0..MOST_TRIES).any(|_| {
@@ -194,7 +194,7 @@ fn a_refused_change_releases_the_locks_of_a_dropped_one() {
 }
 
 /// The time in the queue counts for the operation that waited and for no later one, even if the operation that waited
-/// failed before it asked for a lock. // [R-LOCK-4]
+/// failed before it asked for a lock. [R-LOCK-4]
 #[test]
 fn time_in_the_queue_counts_for_the_operation_that_waited() {
     let is_done = (0..MOST_TRIES).any(|_| {

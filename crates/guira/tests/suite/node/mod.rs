@@ -1,4 +1,4 @@
-//! Stores over `tcp://`: their operations, and clients whose node, session or connection is lost. // [R-SESSION-1]
+//! Stores over `tcp://`: their operations, and clients whose node, session or connection is lost. [R-SESSION-1]
 //! [R-SESSION-2]
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
@@ -83,7 +83,7 @@ fn a_table_of_a_node_works_like_one_in_a_file() {
     assert!(store.stat().unwrap().clients.is_empty(), "its slot is free again");
 }
 
-/// Operations take as many round trips as over shared memory. // [R-READ-1] [R-UPDATE-1]
+/// Operations take as many round trips as over shared memory. [R-READ-1] [R-UPDATE-1]
 #[test]
 fn operations_take_no_additional_round_trips() {
     let served = TestNode::start();

@@ -1,4 +1,4 @@
-//! Stores over TLS, with nodes that the library serves. // [R-SESSION-1]
+//! Stores over TLS, with nodes that the library serves. [R-SESSION-1]
 
 use std::fs;
 use std::net::SocketAddr;

@@ -3,7 +3,7 @@
 //! Effect: it succeeded, and so did the client's lookups, which found remains; only its first change reported
 //! `Destroyed`. A program that opened a client to find out whether a table can still be changed got the wrong answer.
 //!
-//! Fix: opening a client reads the superblock first, in 1 round trip. // [R-DESTROY-1]
+//! Fix: opening a client reads the superblock first, in 1 round trip. [R-DESTROY-1]
 
 use guira::errors::TableError;
 use guira::{Blame, CreateOptions, Effect, Error, OpenError, OperationError, OperationErrorKind, Store, Url};

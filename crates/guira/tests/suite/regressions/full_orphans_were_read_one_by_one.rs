@@ -6,7 +6,7 @@
 //! put` of 2,000 bytes.
 //!
 //! Fix: a chunk's word says how many slots were free when it became an orphan; full orphans are adopted last; a chunk
-//! that was just zeroed is known to be free. // [R-EXTENT-2]
+//! that was just zeroed is known to be free. [R-EXTENT-2]
 
 use guira::{CreateOptions, Store, Url};
 

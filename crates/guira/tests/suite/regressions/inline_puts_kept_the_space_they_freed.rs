@@ -4,7 +4,7 @@
 //! Effect: a client that replaced large values by small ones released no space, and its list of freed runs grew without
 //! bound. Other clients could not use the space until one of them found no room, or the client did something else.
 //!
-//! Fix: such a change does the maintenance too, when it is due. // [R-EXTENT-5] [R-EXTENT-6]
+//! Fix: such a change does the maintenance too, when it is due. [R-EXTENT-5] [R-EXTENT-6]
 
 use guira::{CreateOptions, Store, Url};
 
