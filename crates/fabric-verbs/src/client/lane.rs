@@ -38,7 +38,7 @@ pub struct VerbsLane {
 
 impl VerbsLane {
     pub(super) fn new(user: Arc<User>) -> VerbsLane {
-        let slot = if user.inner.is_own() { user.inner.queue().take_slot() } else { None };
+        let slot = if user.inner.is_own() { take_slot(&user.inner) } else { None };
         VerbsLane {
             user,
             waiting: Waiting::Spin,
@@ -161,6 +161,15 @@ impl VerbsLane {
         }
         cx.waker().wake_by_ref();
     }
+}
+
+/// Takes a free slot. Batches of dropped lanes may have completed without anybody noticing.
+fn take_slot(inner: &Inner) -> Option<usize> {
+    let free = inner.queue().take_slot();
+    free.or_else(|| {
+        inner.drain();
+        inner.queue().take_slot()
+    })
 }
 
 fn no_batch() -> FabricError {
