@@ -156,6 +156,17 @@ impl Agreed {
         let (reads_out, reads_in) = (own.reads_out.min(other.reads_in), own.reads_in.min(other.reads_out));
         Ok(Agreed { mtu: own.mtu.min(other.mtu), reads_out, reads_in })
     }
+
+    /// Refuses a connection on which no READ may be in progress.
+    ///
+    /// # Errors
+    /// `Mismatch`.
+    pub(crate) fn check_reads(&self, reads: u8) -> Result<(), VerbsError> {
+        match reads {
+            0 => Err(VerbsError::Mismatch { reason: "the two sides allow no READ in progress".to_owned() }),
+            _ => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -201,6 +212,8 @@ mod tests {
         assert!(of(&long).contains("24 bits"));
         assert!(of(&endpoint("::", 1024, 1, 1)).contains("no address"));
         assert!(of(&endpoint("2001:db8::1", 1024, 1, 1)).contains("different kinds"));
+        let none = Agreed::of(&own, &endpoint("10.0.0.2", 1024, 0, 1)).unwrap();
+        assert!(none.check_reads(none.reads_out).is_err() && none.check_reads(none.reads_in).is_ok());
     }
 
     #[test]

@@ -241,7 +241,7 @@ impl Drop for CompletionQueue {
 /// The side of a connection that a queue pair is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// It asks for verbs. Nobody may access its memory.
+    /// It asks for verbs. The other side has no access to its memory.
     Client,
     /// It executes READs.
     TargetReadOnly,

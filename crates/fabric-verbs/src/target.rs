@@ -7,10 +7,11 @@
 //! [`Accepted::end`] moves the queue pair to the error state, so that the device drops packets that arrive from then
 //! on, and then destroys it. When it has returned, no packet of the client is being executed or will be:
 //!
-//! - **rxe** (Soft-RoCE, Linux 6.1 and later): the error state does not wait. The responder task may be executing a
-//!   packet when the state changes, and goes on to copy its bytes. `ibv_destroy_qp` removes the number from the table
-//!   of queue pairs, waits for every reference that packets hold, and then waits for the responder task to end
-//!   (`rxe_destroy_qp`, `rxe_qp_do_cleanup`, `rxe_cleanup_task`). A later packet finds no queue pair and is dropped.
+//! - **rxe** (Soft-RoCE, Linux 6.1): the error state does not wait. The responder task may be executing a packet when
+//!   the state changes, and goes on to copy its bytes. `ibv_destroy_qp` removes the number from the table of queue
+//!   pairs, marks the queue pair invalid, and waits until its responder task is idle and can never run again
+//!   (`rxe_qp_do_cleanup`, `rxe_cleanup_task` in drivers/infiniband/sw/rxe). A later packet finds no queue pair and is
+//!   dropped.
 //! - **mlx5** and other devices with firmware: destroying is a command that returns after the device has released the
 //!   context of the queue pair; until then it completes what it has begun, afterwards it drops what arrives. InfiniBand
 //!   allows the resources of a queue pair to be released only when the device no longer uses them (InfiniBand
@@ -130,6 +131,7 @@ impl Target {
         let capacity = Capacity { send_depth: SEND_DEPTH, inline_bytes: 0 };
         let pair = QueuePair::new(device, domain, completions, capacity, side)?;
         let agreed = Agreed::of(pair.endpoint(), &client.endpoint)?;
+        agreed.check_reads(agreed.reads_in)?;
         pair.receive_from(&client.endpoint, &agreed, device)?;
         let (main, on_device) = (self.shared.list(Space::Main, grant), self.shared.list(Space::Device, grant));
         let parameters = TargetParameters { endpoint: *pair.endpoint(), grant, main, device: on_device };

@@ -1,5 +1,8 @@
 //! A connection to a memory side, and its creation.
 
+#[cfg(test)]
+mod by_hand;
+
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -83,6 +86,7 @@ impl Connecting {
         let Connecting { device, domain, completions, pair, options, depth } = self;
         check_segments(&target)?;
         let agreed = Agreed::of(pair.endpoint(), &target.endpoint)?;
+        agreed.check_reads(agreed.reads_out)?;
         let buffers = Buffers::new(&domain, &options)?;
         pair.receive_from(&target.endpoint, &agreed, &device)?;
         pair.send_to(&agreed)?;

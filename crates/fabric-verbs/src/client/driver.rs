@@ -1,7 +1,7 @@
 //! The thread of a connection with lanes that sleep: it waits on the completion channel, takes completions, and ends
 //! pauses.
 //!
-//! Invariant: it asks for an event before it takes completions, so that one that arrives later makes the channel
+//! Invariant: the thread asks for an event before it takes completions, so that one that arrives later makes the channel
 //! readable.
 
 use std::fs::File;
@@ -20,7 +20,7 @@ pub(super) struct Driver {
     is_started: Mutex<bool>,
     is_stopped: AtomicBool,
     /// An event counter that wakes the thread.
-    bell: File,
+    wakeup: File,
 }
 
 impl Driver {
@@ -31,15 +31,15 @@ impl Driver {
             let error = io::Error::last_os_error();
             return Err(VerbsError::System { call: "eventfd", device: "-".to_owned(), error });
         }
-        // SAFETY: the descriptor is open and belongs to nobody else.
-        let bell = unsafe { File::from_raw_fd(descriptor) };
-        Ok(Driver { is_started: Mutex::new(false), is_stopped: AtomicBool::new(false), bell })
+        // SAFETY: the descriptor is open and has no other owner.
+        let wakeup = unsafe { File::from_raw_fd(descriptor) };
+        Ok(Driver { is_started: Mutex::new(false), is_stopped: AtomicBool::new(false), wakeup })
     }
 
     /// Wakes the thread, if there is one.
     pub(super) fn wake(&self) {
         // It fails only if the counter is at its maximum, and then the thread is awake.
-        let _ = (&self.bell).write(&1_u64.to_ne_bytes());
+        let _ = (&self.wakeup).write(&1_u64.to_ne_bytes());
     }
 
     pub(super) fn stop(&self) {
@@ -75,13 +75,15 @@ fn run(inner: &Inner) {
     }
 }
 
-/// Sleeps until a completion, a bell or the time `until_ns` on the lanes' clock.
+/// Sleeps until a completion, a wake-up or the time `until_ns` on the lanes' clock.
 fn sleep(inner: &Inner, until_ns: u64) {
-    let channel = inner.completions().channel();
+    // A lost connection has no completions that a lane waits for.
+    let is_lost = inner.queue().lost().is_some();
+    let channel = inner.completions().channel().filter(|_| !is_lost);
     let descriptor = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // A descriptor of -1 is ignored by the kernel.
     let channel_descriptor = channel.map_or(-1, |channel| channel.descriptor());
-    let mut descriptors = [descriptor(channel_descriptor), descriptor(inner.driver.bell.as_raw_fd())];
+    let mut descriptors = [descriptor(channel_descriptor), descriptor(inner.driver.wakeup.as_raw_fd())];
     let left_ns = until_ns.saturating_sub(clock_ns());
     let timeout = libc::timespec {
         tv_sec: (left_ns / 1_000_000_000) as libc::time_t,
@@ -93,6 +95,10 @@ fn sleep(inner: &Inner, until_ns: u64) {
     if let Some(channel) = channel {
         channel.take_events();
     }
-    // Without a bell there is nothing to read.
-    let _ = (&inner.driver.bell).read(&mut [0; 8]);
+    if descriptors[0].revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0 {
+        // The device was removed; the next round wakes the lanes.
+        inner.queue().lose(LostConnection::Completions);
+    }
+    // Without a wake-up there is nothing to read.
+    let _ = (&inner.driver.wakeup).read(&mut [0; 8]);
 }

@@ -1,7 +1,7 @@
 //! Lanes over a queue pair.
 //!
-//! Invariants: a lane has at most one batch in flight; an invalid batch is refused before any of it is posted; nothing is
-//! allocated for a batch once a lane has sent one as long; every method is refused in a forked child before it takes
+//! Invariants: a lane has at most one batch in flight; an invalid batch is refused before any of it is posted; nothing
+//! is allocated for a batch once a lane has sent one as long; every method is refused in a forked child before it takes
 //! the connection's lock, which another thread may have held when the process was forked.
 
 use std::sync::{Arc, OnceLock};
@@ -313,7 +313,12 @@ impl Drop for VerbsLane {
         if let Some(slot) = self.slot
             && inner.is_own()
         {
-            inner.queue().give_slot(slot);
+            let mut queue = inner.queue();
+            queue.give_slot(slot);
+            // A batch may have waited for the lane's buffer.
+            queue.advance(&inner.port());
+            drop(queue);
+            inner.wake();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The checks of a batch before it is posted, and its work requests.
 //!
-//! Invariants: a work request touches one segment only and lies inside it; the pieces of a batch lie one after the other
-//! in its buffer, in batch order; `wr_id` of each request is the lane's slot.
+//! Invariants: a work request touches one segment only and lies inside it; the pieces of a batch lie one after the
+//! other in its buffer, in batch order; `wr_id` of each request is the lane's slot.
 
 use guira_fabric::{Addr, Caps, FabricError, Space, Verb, WORD_BYTES};
 
@@ -28,8 +28,6 @@ pub(super) struct Plan {
     pub(super) requests: usize,
     /// Words of its buffer.
     pub(super) words: usize,
-    /// Whether a verb changes memory.
-    pub(super) is_change: bool,
 }
 
 /// The work requests of one batch, reused for the next one. The addresses of local pieces are offsets into the batch's
@@ -60,7 +58,6 @@ impl Bounds {
         for verb in batch {
             self.check(verb)?;
             let is_read = matches!(verb, Verb::Read { .. });
-            plan.is_change |= !is_read;
             plan.words += verb.words();
             let pieces = self.pieces(verb.addr(), verb.words()).count();
             if pieces > 1 && !is_read {
@@ -306,7 +303,7 @@ mod tests {
         ];
         let bounds = bounds(Grant::ReadWrite);
         let plan = bounds.plan(&batch).unwrap();
-        assert_eq!(plan, Plan { requests: 4, words: 6, is_change: true });
+        assert_eq!(plan, Plan { requests: 4, words: 6 });
         let (mut requests, mut written) = (Requests::default(), Vec::new());
         bounds.encode(&batch, 3, 16, &mut requests, |word, words| written.push((word, words.to_vec())));
         assert_eq!(written, [(0, vec![5, 6, 7])]);

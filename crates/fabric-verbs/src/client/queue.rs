@@ -2,12 +2,13 @@
 //!
 //! A batch goes through its slot: it waits in the queue, is posted, and is done or failed until its lane takes the
 //! results. Batches are posted in the order in which they were submitted. The first one waits until the send queue has
-//! room for all its work requests, and, if it is large, until a large buffer is free; those behind it wait, too. A large
-//! buffer whose results were not taken yet is freed by moving them out, so the queue never waits for a task.
+//! room for all its work requests, and, if it is large, until a large buffer is free; those behind it wait. A large
+//! buffer whose results were not taken yet is freed by moving them out, so the queue never waits for a task. READs and
+//! atomics beyond the number that both sides allow in progress are held back by the device, in the send queue.
 //!
 //! Invariants: `in_use` is the number of requests posted and not completed, at most `depth`; a slot is in the queue
 //! exactly while its stage is `Waiting`; a large buffer belongs to one slot or is in `free_large`. Of the batches that
-//! wait, none with a large buffer is behind one without that needs one.
+//! wait, none that has a large buffer is behind one that needs it, so the first one gets its buffer in the end.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -48,7 +49,8 @@ struct Slot {
     buffer: Option<Buffer>,
     /// The data of a batch that waits for a large buffer, or the results moved out of one.
     moved: Vec<u64>,
-    is_change: bool,
+    /// Words of the batch's buffer.
+    words: usize,
     /// Whether the lane was dropped: the slot is free once its batch has ended.
     is_orphan: bool,
     waker: Option<Waker>,
@@ -62,6 +64,8 @@ pub(super) struct Queue {
     free_slots: Vec<usize>,
     free_large: Vec<usize>,
     waiting: VecDeque<usize>,
+    /// Batches in `waiting` that still need a large buffer.
+    without_buffer: usize,
     in_use: usize,
     depth: usize,
     lost: Option<LostConnection>,
@@ -84,7 +88,7 @@ impl Queue {
             requests: Requests::default(),
             buffer: None,
             moved: Vec::new(),
-            is_change: false,
+            words: 0,
             is_orphan: false,
             waker: None,
             pause: None,
@@ -94,6 +98,7 @@ impl Queue {
             free_slots: (0..lanes).rev().collect(),
             free_large: (0..large_buffers).collect(),
             waiting: VecDeque::with_capacity(lanes),
+            without_buffer: 0,
             in_use: 0,
             depth,
             lost: None,
@@ -122,8 +127,8 @@ impl Queue {
         self.slots[slot].stage
     }
 
-    /// Queues a batch whose data is in `buffer`, or will be in a large one: then `data` is called with it, if one is
-    /// free, or else with none, and must return the data for the slot. Swaps `requests` with those of the last batch.
+    /// Queues a batch whose data is in `buffer`; without one, `data` is called and writes the data into a large buffer,
+    /// if one is free, or else into the vector. Swaps `requests` with those of the slot's last batch.
     pub(super) fn submit(
         &mut self,
         index: usize,
@@ -134,8 +139,11 @@ impl Queue {
     ) {
         let buffer = match buffer {
             Some(buffer) => Some(buffer),
-            None => self.take_large().map(Buffer::Large),
+            // Behind a batch that needs one, this batch must not hold the last one.
+            None if self.without_buffer > 0 => None,
+            None => self.free_large.pop().map(Buffer::Large),
         };
+        self.without_buffer += usize::from(buffer.is_none());
         let slot = &mut self.slots[index];
         slot.moved.clear();
         if !matches!(buffer, Some(Buffer::Lane(_))) {
@@ -143,19 +151,19 @@ impl Queue {
             data(buffer, &mut slot.moved);
         }
         std::mem::swap(&mut slot.requests, requests);
-        (slot.stage, slot.buffer, slot.is_change, slot.waker) = (Stage::Waiting, buffer, plan.is_change, None);
+        (slot.stage, slot.buffer, slot.words, slot.waker) = (Stage::Waiting, buffer, plan.words, None);
         self.waiting.push_back(index);
     }
 
     /// Posts the batches that fit.
     pub(super) fn advance(&mut self, port: &Port<'_>) {
         while let Some(&index) = self.waiting.front() {
-            if !self.find_buffer(index, port) || self.in_use + self.slots[index].requests.len() > self.depth {
+            let Some(buffer) = self.find_buffer(index, port) else { return };
+            let slot = &mut self.slots[index];
+            if self.in_use + slot.requests.len() > self.depth {
                 return;
             }
             self.waiting.pop_front();
-            let slot = &mut self.slots[index];
-            let Some(buffer) = slot.buffer else { return };
             let (address, key) = port.buffers.address(buffer);
             let requests = slot.requests.link(address, key);
             // SAFETY: the requests are linked; their pieces lie in the connection's registered buffers, which outlive
@@ -168,7 +176,7 @@ impl Queue {
                 Err(error) => {
                     slot.stage = Stage::Posted(error.posted);
                     self.lose(LostConnection::Refused);
-                    // The requests before the refused one end with errors, which nobody waits for.
+                    // The requests before the refused one end with errors, which no lane waits for.
                     let _ = port.pair.fail();
                     return;
                 }
@@ -195,11 +203,12 @@ impl Queue {
         }
         self.lost = Some(cause);
         self.waiting.clear();
+        self.without_buffer = 0;
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
             let effect = match slot.stage {
                 Stage::Waiting => Effect::None,
-                Stage::Posted(posted) if slot.is_change && slot.requests.change_memory(posted) => Effect::Unknown,
+                Stage::Posted(posted) if slot.requests.change_memory(posted) => Effect::Unknown,
                 Stage::Posted(_) => Effect::None,
                 Stage::Idle | Stage::Done | Stage::Failed(_) => continue,
             };
@@ -271,19 +280,20 @@ impl Queue {
         self.woken.pop()
     }
 
-    /// Gives the slot's batch a large buffer if it needs one; returns whether it has a buffer now.
-    fn find_buffer(&mut self, index: usize, port: &Port<'_>) -> bool {
-        if self.slots[index].buffer.is_some() {
-            return true;
+    /// Gives the slot's batch a large buffer if it needs one; returns its buffer, if it has one now.
+    fn find_buffer(&mut self, index: usize, port: &Port<'_>) -> Option<Buffer> {
+        if let Some(buffer) = self.slots[index].buffer {
+            return Some(buffer);
         }
         if self.free_large.is_empty() {
             self.move_results_out(port);
         }
-        let Some(large) = self.take_large() else { return false };
+        let buffer = Buffer::Large(self.free_large.pop()?);
+        self.without_buffer -= 1;
         let slot = &mut self.slots[index];
-        port.buffers.write(Buffer::Large(large), 0, &slot.moved);
-        slot.buffer = Some(Buffer::Large(large));
-        true
+        port.buffers.write(buffer, 0, &slot.moved);
+        slot.buffer = Some(buffer);
+        slot.buffer
     }
 
     /// Frees the large buffer of a batch whose results were not taken, if there is one, by copying them.
@@ -292,14 +302,10 @@ impl Queue {
         let Some(index) = self.slots.iter().position(is_done) else { return };
         let slot = &mut self.slots[index];
         if let Some(buffer) = slot.buffer {
-            slot.moved.resize(port.buffers.large_words, 0);
+            slot.moved.resize(slot.words, 0);
             port.buffers.read(buffer, 0, &mut slot.moved);
         }
         self.free_buffer(index);
-    }
-
-    fn take_large(&mut self) -> Option<usize> {
-        self.free_large.pop()
     }
 
     fn free_buffer(&mut self, index: usize) {
@@ -328,5 +334,68 @@ fn store(stored: &mut Option<Waker>, waker: &Waker) {
     match stored {
         Some(stored) => stored.clone_from(waker),
         none => *none = Some(waker.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LARGE: Plan = Plan { requests: 1, words: 100 };
+
+    /// Submits a batch to the slot `index`, and returns the buffer that its data was written to.
+    fn submit(queue: &mut Queue, index: usize, plan: Plan, buffer: Option<Buffer>) -> Option<Buffer> {
+        let mut written = buffer;
+        let data = |large: Option<Buffer>, moved: &mut Vec<u64>| {
+            assert_eq!(moved.len(), if large.is_some() { 0 } else { plan.words });
+            written = large;
+        };
+        queue.submit(index, plan, &mut Requests::default(), buffer, data);
+        written
+    }
+
+    #[test]
+    fn no_batch_overtakes_another_on_the_way_to_a_large_buffer() {
+        let mut queue = Queue::new(5, 1, 8);
+        let large = Some(Buffer::Large(0));
+        assert_eq!(submit(&mut queue, 0, LARGE, None), large);
+        assert_eq!(submit(&mut queue, 1, LARGE, None), None);
+        queue.free_buffer(0);
+        assert_eq!(submit(&mut queue, 2, LARGE, None), None, "the first that waits gets it");
+        assert_eq!(submit(&mut queue, 3, LARGE, Some(Buffer::Lane(3))), Some(Buffer::Lane(3)));
+        assert_eq!((queue.without_buffer, queue.waiting.len()), (2, 4));
+        queue.lose(LostConnection::Refused);
+        assert_eq!((queue.without_buffer, queue.waiting.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_lost_connection_ends_each_batch_with_its_effect() {
+        let mut queue = Queue::new(4, 1, 8);
+        for index in 0..3 {
+            submit(&mut queue, index, LARGE, Some(Buffer::Lane(index)));
+        }
+        // Batches 0 and 1 were posted. They have no requests here, so they change nothing.
+        (queue.slots[0].stage, queue.slots[1].stage) = (Stage::Posted(0), Stage::Posted(1));
+        queue.lose(LostConnection::Completions);
+        queue.lose(LostConnection::Refused);
+        assert_eq!(queue.lost(), Some(&LostConnection::Completions), "the first cause is kept");
+        assert!((0..3).all(|index| queue.stage(index) == Stage::Failed(Effect::None)));
+        assert_eq!(queue.stage(3), Stage::Idle);
+    }
+
+    #[test]
+    fn slots_return_when_their_batches_have_ended() {
+        let mut queue = Queue::new(2, 1, 8);
+        let (first, second) = (queue.take_slot().unwrap(), queue.take_slot().unwrap());
+        assert_eq!((first, second, queue.take_slot()), (0, 1, None));
+        queue.give_slot(second);
+        assert_eq!(queue.take_slot(), Some(1));
+        assert_eq!(submit(&mut queue, 0, LARGE, None), Some(Buffer::Large(0)));
+        queue.slots[0].stage = Stage::Posted(0);
+        queue.give_slot(0);
+        assert_eq!(queue.take_slot(), None, "its batch is in flight");
+        queue.complete(0);
+        assert_eq!((queue.take_slot(), queue.free_large.len()), (Some(0), 1));
+        queue.complete(77);
     }
 }
