@@ -13,9 +13,9 @@
 //!   ends the queue pair for all its lanes.
 //! - A batch is one list of work requests in one call; only its last one is signalled.
 //! - After [`Accepted::end`] has returned, no verb of that client changes a byte.
-//! - In a forked child every call is refused, and nothing that belongs to the parent is released. The parent goes on, if
-//!   its kernel is Linux 5.12 or later, which copies locked pages for children; with an older one, a process that has
-//!   opened a device must not fork without starting another program.
+//! - In a forked child every call is refused, and nothing that belongs to the parent is released. The parent goes on,
+//!   if its kernel is Linux 5.12 or later, which copies locked pages for children; with an older one, a process that
+//!   has opened a device must not fork without starting another program.
 //!
 //! On systems other than 64-bit Linux the crate is empty.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]

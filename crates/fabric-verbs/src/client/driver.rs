@@ -1,8 +1,8 @@
 //! The thread of a connection with lanes that sleep: it waits on the completion channel, takes completions, and ends
 //! pauses.
 //!
-//! Invariant: the thread asks for an event before it takes completions, so that one that arrives later makes the channel
-//! readable.
+//! Invariant: the thread asks for an event before it takes completions, so that one that arrives later makes the
+//! channel readable.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
