@@ -234,7 +234,7 @@ fn verdict(written: &str) -> Outcome {
     match (numbers.next(), numbers.next()) {
         (Some(Ok(0)), Some(Ok(0))) => Outcome::Failed("no test ran".to_owned()),
         (Some(Ok(0)), Some(Ok(_))) => Outcome::Passed,
-        (Some(Ok(status)), _) => Outcome::Failed(format!("exit status {status} of the tests")),
+        (Some(Ok(status)), Some(Ok(_))) => Outcome::Failed(format!("exit status {status} of the tests")),
         _ => Outcome::Failed("the virtual machine ended without a result".to_owned()),
     }
 }
