@@ -2,8 +2,8 @@
 //! sources that no compiler has; `test` runs all checks and tests, and reports the time of each; `fuzz` runs the fuzz
 //! targets, `instructions` counts the instructions of each operation, and `mutants` breaks the protocol's rules and
 //! expects tests to fail; each of them is also a step of `test`, and so is `test-rdma`, which runs tests on Soft-RoCE
-//! in a virtual machine. `soak` runs many simulated swarms, `replay` runs one of them, and `storm` simulates hundreds of
-//! clients that crash.
+//! in a virtual machine. `soak` runs many simulated swarms, `replay` runs one of them, and `storm` simulates hundreds
+//! of clients that crash.
 //!
 //! Nothing here is linked into Guira. Exit code 0 means that everything passed, 1 that something failed, 2 that the
 //! command line is invalid.
