@@ -1,8 +1,9 @@
 //! `cargo xtask`: the commands of continuous integration, which also run on a laptop. `check` enforces rules on the
 //! sources that no compiler has; `test` runs all checks and tests, and reports the time of each; `fuzz` runs the fuzz
 //! targets, `instructions` counts the instructions of each operation, and `mutants` breaks the protocol's rules and
-//! expects tests to fail; each of them is also a step of `test`. `soak` runs many simulated swarms, `replay` runs one
-//! of them, and `storm` simulates hundreds of clients that crash.
+//! expects tests to fail; each of them is also a step of `test`, and so is `test-rdma`, which runs tests on Soft-RoCE
+//! in a virtual machine. `soak` runs many simulated swarms, `replay` runs one of them, and `storm` simulates hundreds
+//! of clients that crash.
 //!
 //! Nothing here is linked into Guira. Exit code 0 means that everything passed, 1 that something failed, 2 that the
 //! command line is invalid.
@@ -15,6 +16,7 @@ mod instructions;
 mod manifest;
 mod mutants;
 mod public_api;
+mod rdma;
 mod report;
 mod rust;
 mod swarm;
@@ -49,6 +51,8 @@ enum Command {
     PublicApi(public_api::Options),
     /// Install what the tests need, then run every check and every test.
     Test(test::Options),
+    /// Run the tests of RDMA on Soft-RoCE, in a virtual machine that is made from Debian packages.
+    TestRdma(rdma::Options),
     /// Run simulated swarms, one per seed, until one fails: 100,000 seeds, unless chosen otherwise.
     Soak(swarm::SoakOptions),
     /// Run one simulated swarm and print its drawn options, its events, and what was wrong.
@@ -67,6 +71,7 @@ fn main() -> ExitCode {
         Command::Mutants(options) => mutants::command(&options, arguments.format),
         Command::PublicApi(options) => public_api::command(&options, arguments.format),
         Command::Test(options) => test::command(&options, arguments.format),
+        Command::TestRdma(options) => rdma::command(&options, arguments.format),
         Command::Soak(options) => swarm::soak(&options, arguments.format),
         Command::Replay(options) => swarm::replay(&options, arguments.format),
         Command::Storm(options) => swarm::storm(&options, arguments.format),

@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::process::Shell;
 use super::suites::{self, Part, Programs};
 use super::{Outcome, Scope, needs, porcupine, ship};
-use crate::{check, fuzz, mutants};
+use crate::{check, fuzz, mutants, rdma};
 
 /// Limit for installing over a slow network: package lists have tens of megabytes.
 const INSTALL_LIMIT_S: u64 = 600;
@@ -63,6 +63,7 @@ pub enum StepName {
     Instructions,
     DocTests,
     Porcupine,
+    Rdma,
     Loom,
     Miri,
     Msrv,
@@ -113,7 +114,7 @@ const DEBUG: Option<BuildDirectory> = Some(BuildDirectory::Debug);
 const RELEASE: Option<BuildDirectory> = Some(BuildDirectory::Release);
 
 /// Every step. Of the steps that can start, the first one does, so longer steps come first.
-pub const STEPS: [Step; 20] = [
+pub const STEPS: [Step; 21] = [
     step(StepName::Needs, "system packages and data that tests use", INSTALL_LIMIT_S, &[], None),
     step(StepName::Components, "rustup component add rustfmt clippy, if they are missing", INSTALL_LIMIT_S, &[], None),
     step(StepName::Format, "cargo fmt --all --check", READ_LIMIT_S, NEEDS, None),
@@ -177,6 +178,13 @@ pub const STEPS: [Step; 20] = [
         porcupine::LIMIT_S,
         TEST_BUILD,
         DEBUG,
+    ),
+    step(
+        StepName::Rdma,
+        "cargo xtask test-rdma, with the test programs of the step test-build",
+        rdma::LIMIT_S,
+        TEST_BUILD,
+        None,
     ),
     step(
         StepName::Loom,
@@ -249,6 +257,10 @@ impl Step {
             StepName::Instructions => instructions(shell, &budget),
             StepName::DocTests => run(&mut cargo(shell, "test --workspace --features guira-cli/peers --doc")),
             StepName::Porcupine => porcupine::compare(shell, &budget, scope),
+            StepName::Rdma => match scope.programs(|| Programs::build(shell, &budget)) {
+                Ok(programs) => rdma::run(shell, &budget, &programs.of_package(rdma::PACKAGE), ""),
+                Err(outcome) => outcome,
+            },
             StepName::Loom => {
                 let mut command = cargo(shell, "test -p guira-fabric --test loom --release --target-dir");
                 command.arg(target_directory(shell, "loom"));

@@ -99,6 +99,12 @@ impl Programs {
         found.ok_or_else(|| Outcome::Failed(format!("cargo built no suite of {package}")))
     }
 
+    /// The paths of the test programs of a package.
+    pub fn of_package(&self, package: &str) -> Vec<PathBuf> {
+        let own = self.programs.iter().filter(|program| program.package == package);
+        own.map(|program| program.executable.clone()).collect()
+    }
+
     /// The tests of each process: whole programs, and modules of suites.
     fn suites(&self, shell: &Shell, budget: &Budget) -> Result<Vec<Suite<'_>>, Outcome> {
         let mut suites = Vec::new();

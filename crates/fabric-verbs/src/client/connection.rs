@@ -1,0 +1,281 @@
+//! A connection to a memory side, and its creation.
+
+#[cfg(test)]
+mod by_hand;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use guira_fabric::{Caps, Fence, MaskedCas, WORD_BYTES};
+
+use super::buffers::Buffers;
+use super::driver::{self, Driver};
+use super::lane::VerbsLane;
+use super::options::{ConnectionOptions, Waiting};
+use super::plan::Bounds;
+use super::queue::{Port, Queue};
+use crate::exchange::Agreed;
+use crate::ffi;
+use crate::resources::{Capacity, CompletionChannel, CompletionQueue, ProtectionDomain, QueuePair, Side};
+use crate::{ClientParameters, Device, TargetParameters, VerbsError};
+
+/// The maximum number of words in one READ or WRITE: 1 MiB, as over TCP.
+const MAX_VERB_WORDS: usize = 1 << 17;
+/// Completions taken at a time: enough for a burst, few enough for the stack.
+const COMPLETIONS: usize = 16;
+
+/// The reason why a connection was lost.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LostConnection {
+    /// A work request ended with an error.
+    #[error("a work request failed: {status}")]
+    Request {
+        /// The status, in the words of libibverbs.
+        status: String,
+    },
+    /// The driver refused work requests.
+    #[error("the driver refused work requests")]
+    Refused,
+    /// The driver could not return completions.
+    #[error("the driver could not return completions")]
+    Completions,
+}
+
+/// A queue pair that is not connected yet. Dropping it destroys the queue pair.
+pub struct Connecting {
+    device: Device,
+    domain: Arc<ProtectionDomain>,
+    completions: Arc<CompletionQueue>,
+    pair: QueuePair,
+    options: ConnectionOptions,
+    depth: u32,
+}
+
+impl Connecting {
+    /// Creates a queue pair on an open device. Sends nothing.
+    ///
+    /// # Errors
+    /// `Mismatch` (an option out of its bounds), `Forked` or `System`.
+    pub fn new(device: &Device, options: &ConnectionOptions) -> Result<Connecting, VerbsError> {
+        options.check()?;
+        let limits = device.limits();
+        let asked_depth = options.queue_depth.min(limits.queue_depth).min(limits.completions);
+        let domain = ProtectionDomain::new(device)?;
+        let channel = CompletionChannel::new(device)?;
+        // Even an unsignalled request completes if it fails, so there is a completion for each.
+        let completions = CompletionQueue::new(device, asked_depth, Some(&channel))?;
+        let capacity = Capacity { send_depth: asked_depth, inline_bytes: options.inline_bytes };
+        let pair = QueuePair::new(device, &domain, &completions, capacity, Side::Client)?;
+        let depth = asked_depth.min(pair.capacity().send_depth);
+        Ok(Connecting { device: device.clone(), domain, completions, pair, options: *options, depth })
+    }
+
+    /// Returns the parameters that the memory side needs.
+    #[must_use]
+    pub fn parameters(&self) -> ClientParameters {
+        ClientParameters { endpoint: *self.pair.endpoint() }
+    }
+
+    /// Connects to the memory side that answered with `target`. Sends nothing: whether the other side is there shows
+    /// with the first batch. Locks memory as the options say.
+    ///
+    /// # Errors
+    /// `Mismatch` (impossible parameters), `Memlock`, `Forked` or `System`.
+    pub fn connect(self, target: TargetParameters) -> Result<Connection, VerbsError> {
+        let Connecting { device, domain, completions, pair, options, depth } = self;
+        check_segments(&target)?;
+        let agreed = Agreed::of(pair.endpoint(), &target.endpoint)?;
+        agreed.check_reads(agreed.reads_out)?;
+        let buffers = Buffers::new(&domain, &options)?;
+        pair.receive_from(&target.endpoint, &agreed, &device)?;
+        pair.send_to(&agreed)?;
+        let message_words = device.limits().message_bytes as usize / WORD_BYTES as usize;
+        let caps = Caps {
+            local: false,
+            atomic_write_unit: agreed.mtu.bytes().into(),
+            masked_cas: MaskedCas::CasLoop,
+            ordered_read_sampling: false,
+            device_bytes: target.device.iter().map(|segment| segment.bytes).sum(),
+            max_batch: depth as usize,
+            max_verb_words: MAX_VERB_WORDS.min(message_words).min(buffers.large_words),
+            fence: Fence::Agent,
+        };
+        let queue = Queue::new(options.lanes.into(), options.large_buffers.into(), depth as usize);
+        let bounds = Bounds::new(target, caps, buffers.large_words);
+        let inline_bytes = pair.capacity().inline_bytes;
+        let driver = Driver::new()?;
+        let queue = Mutex::new(queue);
+        let inner = Inner { pair, completions, buffers, queue, bounds, inline_bytes, device, driver };
+        Ok(Connection { user: Arc::new(User { inner: Arc::new(inner) }), waiting: options.waiting })
+    }
+}
+
+impl fmt::Debug for Connecting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connecting").field("device", &self.device).field("endpoint", self.pair.endpoint()).finish()
+    }
+}
+
+/// Refuses segments that are empty, not whole words, or end beyond the address space.
+fn check_segments(target: &TargetParameters) -> Result<(), VerbsError> {
+    let is_valid = |bytes: u64, address: u64| {
+        bytes > 0
+            && bytes.is_multiple_of(WORD_BYTES)
+            && address.is_multiple_of(WORD_BYTES)
+            && address.checked_add(bytes).is_some()
+    };
+    for space in [&target.main, &target.device] {
+        let total = space.iter().try_fold(0_u64, |total, segment| total.checked_add(segment.bytes));
+        // Addresses have 63 bits.
+        let is_whole = total.is_some_and(|total| total <= i64::MAX as u64);
+        if !is_whole || !space.iter().all(|segment| is_valid(segment.bytes, segment.address)) {
+            return Err(VerbsError::Mismatch { reason: "the other side's segments are impossible".to_owned() });
+        }
+    }
+    Ok(())
+}
+
+/// A connection to a memory side: one queue pair, shared by its lanes. Clones share it; it ends with its last clone or
+/// lane.
+#[derive(Clone)]
+pub struct Connection {
+    user: Arc<User>,
+    waiting: Waiting,
+}
+
+impl Connection {
+    /// Creates a lane that waits as the options say. If all lanes of the options exist, its batches are refused.
+    #[must_use]
+    pub fn lane(&self) -> VerbsLane {
+        VerbsLane::new(Arc::clone(&self.user)).waiting(self.waiting)
+    }
+
+    /// Returns the capabilities of the connection: a WRITE is torn at packets only (`atomic_write_unit` is the path
+    /// MTU), masked CAS is a loop of CAS, and a batch has at most as many work requests as the send queue.
+    #[must_use]
+    pub fn caps(&self) -> &Caps {
+        &self.user.inner.bounds.caps
+    }
+
+    /// Returns the size of the main space in bytes.
+    #[must_use]
+    pub fn main_bytes(&self) -> u64 {
+        self.user.inner.bounds.main_bytes
+    }
+
+    /// Returns the size of the device space in bytes.
+    #[must_use]
+    pub fn device_bytes(&self) -> u64 {
+        self.user.inner.bounds.device_bytes
+    }
+
+    /// Returns the reason why the connection was lost; `None` as long as it was not, or in a forked child.
+    #[must_use]
+    pub fn lost(&self) -> Option<LostConnection> {
+        if self.is_stale() { None } else { self.user.inner.queue().lost().cloned() }
+    }
+
+    /// Whether this process was forked after it connected: the connection is its parent's.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        !self.user.inner.is_own()
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { device, pair, .. } = &*self.user.inner;
+        f.debug_struct("Connection").field("device", device).field("endpoint", pair.endpoint()).finish()
+    }
+}
+
+/// The connection as its handles and lanes hold it: with the last of them, the connection's thread ends.
+pub(super) struct User {
+    pub(super) inner: Arc<Inner>,
+}
+
+impl User {
+    /// Starts the connection's thread, if there is none; returns whether there is one.
+    pub(super) fn start_driver(&self) -> bool {
+        self.inner.is_own() && driver::start(&self.inner)
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        self.inner.driver.stop();
+    }
+}
+
+/// The connection itself.
+pub(super) struct Inner {
+    /// Declared first: it is destroyed before the memory that its work requests name.
+    pair: QueuePair,
+    completions: Arc<CompletionQueue>,
+    pub(super) buffers: Buffers,
+    queue: Mutex<Queue>,
+    pub(super) bounds: Bounds,
+    pub(super) inline_bytes: u32,
+    device: Device,
+    pub(super) driver: Driver,
+}
+
+impl Inner {
+    #[inline(always)]
+    pub(super) fn is_own(&self) -> bool {
+        self.device.opened().is_own()
+    }
+
+    pub(super) fn completions(&self) -> &CompletionQueue {
+        &self.completions
+    }
+
+    pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
+        // A panic inside would be an assertion of this module; the lanes behind it may go on.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn port(&self) -> Port<'_> {
+        Port { pair: &self.pair, buffers: &self.buffers }
+    }
+
+    /// Takes the completions of all lanes, posts the batches that fit now, and wakes the lanes that are done.
+    pub(super) fn drain(&self) {
+        let mut completions = [ffi::zeroed::<ffi::Wc>(); COMPLETIONS];
+        loop {
+            let mut queue = self.queue();
+            let count = self.completions.poll(&mut completions);
+            match count {
+                Ok(count) => completions[..count].iter().for_each(|completion| self.settle(&mut queue, completion)),
+                Err(()) => queue.lose(LostConnection::Completions),
+            }
+            queue.advance(&self.port());
+            drop(queue);
+            self.wake();
+            if count != Ok(COMPLETIONS) {
+                return;
+            }
+        }
+    }
+
+    fn settle(&self, queue: &mut Queue, completion: &ffi::Wc) {
+        if completion.status == ffi::WC_SUCCESS {
+            return queue.complete(usize::try_from(completion.wr_id).unwrap_or(usize::MAX));
+        }
+        if queue.lost().is_none() {
+            queue.lose(LostConnection::Request { status: self.device.opened().library.status(completion.status) });
+        }
+    }
+
+    /// Wakes the tasks that the last change of the queue made ready. Not under the lock: a waker may be anybody's code.
+    pub(super) fn wake(&self) {
+        loop {
+            let woken = self.queue().pop_woken();
+            match woken {
+                Some(waker) => waker.wake(),
+                None => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Lanes over a queue pair.
+//!
+//! Invariants: a lane has at most one batch in flight; an invalid batch is refused before any of it is posted; nothing
+//! is allocated for a batch once a lane has sent one as long; every method is refused in a forked child before it takes
+//! the connection's lock, which another thread may have held when the process was forked.
+
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::thread;
+use std::time::Instant;
+
+use guira_fabric::{Caps, Effect, FabricError, Lane, Submitted, Traffic, Verb};
+
+use super::buffers::Buffer;
+use super::connection::{Inner, User};
+use super::options::Waiting;
+use super::plan::{self, Requests};
+use super::queue::{Results, Stage};
+
+/// Fruitless polls of a spinning lane before it yields its processor at each further one: about as long as a round trip
+/// takes.
+const SPINS: u32 = 200;
+
+/// A lane of a [`crate::Connection`]. It can move between threads, and keeps the connection open.
+pub struct VerbsLane {
+    user: Arc<User>,
+    waiting: Waiting,
+    /// The lane's slot, if one was free.
+    slot: Option<usize>,
+    is_in_flight: bool,
+    /// Requests of the batch before the last one, whose memory the next batch uses.
+    requests: Requests,
+    /// The position in the buffer of each atomic's word.
+    atomics: Vec<usize>,
+    spins: u32,
+    traffic: Traffic,
+}
+
+impl VerbsLane {
+    pub(super) fn new(user: Arc<User>) -> VerbsLane {
+        let slot = if user.inner.is_own() { take_slot(&user.inner) } else { None };
+        VerbsLane {
+            user,
+            waiting: Waiting::Spin,
+            slot,
+            is_in_flight: false,
+            requests: Requests::default(),
+            atomics: Vec::new(),
+            spins: 0,
+            traffic: Traffic::default(),
+        }
+    }
+
+    /// Changes the way in which the lane waits. The first lane of a connection that sleeps starts the connection's
+    /// thread; if it cannot be started, the lane spins.
+    #[must_use]
+    pub fn waiting(mut self, waiting: Waiting) -> VerbsLane {
+        let can_sleep = waiting == Waiting::Sleep && self.slot.is_some() && self.user.start_driver();
+        self.waiting = if can_sleep { Waiting::Sleep } else { Waiting::Spin };
+        self
+    }
+
+    /// Whether this process was forked after it connected.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        !self.user.inner.is_own()
+    }
+
+    /// Posts or queues the batch; returns false if it does nothing.
+    fn send(&mut self, batch: &[Verb<'_>]) -> Result<bool, FabricError> {
+        let inner = &*self.user.inner;
+        if !inner.is_own() {
+            return Err(FabricError::Forked);
+        }
+        if self.is_in_flight {
+            return Err(FabricError::Backend("a batch is still in flight on this lane".to_owned()));
+        }
+        let plan = inner.bounds.plan(batch)?;
+        if plan.requests == 0 {
+            return Ok(false);
+        }
+        let Some(slot) = self.slot else {
+            return Err(FabricError::Backend("the connection has no more lanes; nothing was posted".to_owned()));
+        };
+        let own = Buffer::Lane(slot);
+        let buffer = (plan.words <= inner.buffers.lane_words).then_some(own);
+        inner.bounds.encode(batch, slot, inner.inline_bytes, &mut self.requests, |word, words| {
+            if buffer.is_some() {
+                inner.buffers.write(own, word, words);
+            }
+        });
+        locate_atomics(batch, &mut self.atomics);
+        let mut queue = inner.queue();
+        if queue.lost().is_some() {
+            return Err(FabricError::Disconnected { effect: Effect::None });
+        }
+        queue.submit(slot, plan, &mut self.requests, buffer, |large, moved| {
+            copy_writes(batch, |word, words| match large {
+                Some(buffer) => inner.buffers.write(buffer, word, words),
+                None => moved[word..word + words.len()].copy_from_slice(words),
+            });
+        });
+        queue.advance(&inner.port());
+        drop(queue);
+        inner.wake();
+        (self.is_in_flight, self.spins) = (true, 0);
+        Ok(true)
+    }
+
+    /// Waits for the batch in flight, and calls `take` with a function that copies words of its results.
+    fn wait(
+        &mut self,
+        cx: &mut Context<'_>,
+        take: impl FnOnce(&dyn Fn(usize, &mut [u64]), &[usize]),
+    ) -> Poll<Result<(), FabricError>> {
+        let (inner, Some(slot)) = (&*self.user.inner, self.slot) else {
+            return Poll::Ready(Err(no_batch()));
+        };
+        if !inner.is_own() {
+            return Poll::Ready(Err(FabricError::Forked));
+        }
+        inner.drain();
+        let mut queue = inner.queue();
+        match queue.stage(slot) {
+            Stage::Done => {
+                let results = queue.take_results(slot);
+                drop(queue);
+                copy_results(inner, &results, &self.atomics, take);
+                let mut queue = inner.queue();
+                queue.release(slot, results);
+                queue.advance(&inner.port());
+                drop(queue);
+                inner.wake();
+                self.is_in_flight = false;
+                Poll::Ready(Ok(()))
+            }
+            Stage::Failed(effect) => {
+                queue.clear(slot);
+                self.is_in_flight = false;
+                Poll::Ready(Err(FabricError::Disconnected { effect }))
+            }
+            Stage::Idle => Poll::Ready(Err(no_batch())),
+            Stage::Waiting | Stage::Posted(_) => {
+                if self.waiting == Waiting::Sleep {
+                    queue.register(slot, cx.waker());
+                    return Poll::Pending;
+                }
+                drop(queue);
+                self.spin(cx);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn spin(&mut self, cx: &Context<'_>) {
+        self.spins = self.spins.saturating_add(1);
+        if self.spins > SPINS {
+            thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+        cx.waker().wake_by_ref();
+    }
+}
+
+/// Takes a free slot. Batches of dropped lanes may have completed without anybody noticing.
+fn take_slot(inner: &Inner) -> Option<usize> {
+    let free = inner.queue().take_slot();
+    free.or_else(|| {
+        inner.drain();
+        inner.queue().take_slot()
+    })
+}
+
+fn no_batch() -> FabricError {
+    FabricError::Backend("no batch is in flight on this lane".to_owned())
+}
+
+fn copy_results(
+    inner: &Inner,
+    results: &Results,
+    atomics: &[usize],
+    take: impl FnOnce(&dyn Fn(usize, &mut [u64]), &[usize]),
+) {
+    match results {
+        Results::Buffer(buffer) => take(&|word, into| inner.buffers.read(*buffer, word, into), atomics),
+        Results::Moved(words) => {
+            take(&|word, into| into.copy_from_slice(&words[word..word + into.len()]), atomics);
+        }
+    }
+}
+
+/// Calls `write` with the word offset in the buffer and the words of each WRITE.
+fn copy_writes(batch: &[Verb<'_>], mut write: impl FnMut(usize, &[u64])) {
+    let mut word = 0;
+    for verb in batch {
+        if let Verb::Write { words, .. } = verb {
+            write(word, words);
+        }
+        word += verb.words();
+    }
+}
+
+/// Replaces `atomics` by the word offsets of the batch's atomics.
+fn locate_atomics(batch: &[Verb<'_>], atomics: &mut Vec<usize>) {
+    atomics.clear();
+    let mut word = 0;
+    for verb in batch {
+        if !matches!(verb, Verb::Read { .. } | Verb::Write { .. }) {
+            atomics.push(word);
+        }
+        word += verb.words();
+    }
+}
+
+/// Returns the nanoseconds since the lanes' clock of this process started.
+#[inline]
+pub(super) fn clock_ns() -> u64 {
+    static EPOCH: OnceLock<Instant> = OnceLock::new();
+    // 584 years.
+    EPOCH.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+impl Lane for VerbsLane {
+    #[inline(always)]
+    fn caps(&self) -> &Caps {
+        &self.user.inner.bounds.caps
+    }
+
+    #[inline(always)]
+    fn is_local(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    #[inline(always)]
+    fn traffic_mut(&mut self) -> &mut Traffic {
+        &mut self.traffic
+    }
+
+    fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
+        match self.send(batch) {
+            Ok(true) => Submitted::InFlight,
+            Ok(false) => Submitted::Done(Ok(())),
+            Err(error) => Submitted::Done(Err(error)),
+        }
+    }
+
+    fn poll(&mut self, batch: &mut [Verb<'_>], cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+        if !self.is_in_flight {
+            return Poll::Ready(Err(no_batch()));
+        }
+        self.wait(cx, |read, _| plan::copy_results(read, batch))
+    }
+
+    /// A batch that was posted completes by itself. One that still waits in the queue is posted before this returns, if
+    /// no thread of the connection does it: that takes as long as the batches before it.
+    fn forget(&mut self) {
+        let inner = &*self.user.inner;
+        let Some(slot) = self.slot else { return };
+        if self.waiting == Waiting::Sleep {
+            return;
+        }
+        while inner.is_own() && inner.queue().stage(slot) == Stage::Waiting {
+            inner.drain();
+            thread::yield_now();
+        }
+    }
+
+    fn poll_drain(&mut self, found: &mut [u64], cx: &mut Context<'_>) -> Poll<Result<usize, FabricError>> {
+        if !self.is_in_flight {
+            return Poll::Ready(Ok(0));
+        }
+        let drained = self.wait(cx, |read, atomics| {
+            for (into, word) in found.iter_mut().zip(atomics) {
+                read(*word, std::slice::from_mut(into));
+            }
+        });
+        drained.map_ok(|()| self.atomics.len())
+    }
+
+    fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {
+        if clock_ns() >= until_ns {
+            return Poll::Ready(());
+        }
+        let inner = &*self.user.inner;
+        match (self.waiting, self.slot) {
+            // A forked child has no thread.
+            (Waiting::Sleep, Some(slot)) if inner.is_own() => {
+                let is_next = inner.queue().pause(slot, until_ns, cx.waker());
+                if is_next {
+                    inner.driver.wake();
+                }
+            }
+            _ => self.spin(cx),
+        }
+        Poll::Pending
+    }
+
+    #[inline]
+    fn now_ns(&mut self) -> u64 {
+        clock_ns()
+    }
+}
+
+impl Drop for VerbsLane {
+    fn drop(&mut self) {
+        let inner = &*self.user.inner;
+        if let Some(slot) = self.slot
+            && inner.is_own()
+        {
+            let mut queue = inner.queue();
+            queue.give_slot(slot);
+            // A batch may have waited for the lane's buffer.
+            queue.advance(&inner.port());
+            drop(queue);
+            inner.wake();
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Options of a connection.
+
+use crate::VerbsError;
+
+/// The way in which a lane waits for its batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Waiting {
+    /// Its task is woken at once and polls again. The shortest latency; uses a processor while a batch is in flight.
+    #[default]
+    Spin,
+    /// A thread of the connection sleeps on its completion channel and wakes the task.
+    Sleep,
+}
+
+/// Options of a connection. The defaults lock 5.25 MiB of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionOptions {
+    /// Work requests that the send queue holds, from 1 to 16,384, as far as the device allows. A batch has at most as
+    /// many. Default: 256.
+    pub queue_depth: u32,
+    /// Lanes, from 1 to 1,024. Default: 64.
+    pub lanes: u16,
+    /// Bytes of each lane's own buffer, from 8 to 1 MiB, rounded up to whole words. Default: 16 KiB.
+    pub lane_bytes: u32,
+    /// Buffers for batches that do not fit a lane's own, from 1 to 64. Default: 2.
+    pub large_buffers: u16,
+    /// Bytes of each of these, from `lane_bytes` to 64 MiB: the data of one batch at most. Default: 2 MiB + 128 KiB,
+    /// one READ or WRITE of the longest length and room for its neighbours.
+    pub large_bytes: u32,
+    /// Bytes of a WRITE that are sent with the work request at most, instead of being fetched from the buffer, as far
+    /// as the device allows. Default: 128.
+    pub inline_bytes: u32,
+    /// The way in which lanes wait unless they choose another. Default: [`Waiting::Spin`].
+    pub waiting: Waiting,
+}
+
+impl Default for ConnectionOptions {
+    fn default() -> ConnectionOptions {
+        ConnectionOptions {
+            queue_depth: 256,
+            lanes: 64,
+            lane_bytes: 16 << 10,
+            large_buffers: 2,
+            large_bytes: (2 << 20) + (128 << 10),
+            inline_bytes: 128,
+            waiting: Waiting::default(),
+        }
+    }
+}
+
+impl ConnectionOptions {
+    /// Checks that every option is within its bounds.
+    ///
+    /// # Errors
+    /// `Mismatch`, with the first option that is not.
+    pub(super) fn check(&self) -> Result<(), VerbsError> {
+        let bounds = [
+            ("queue_depth", self.queue_depth, 1, 16_384),
+            ("lanes", self.lanes.into(), 1, 1_024),
+            ("lane_bytes", self.lane_bytes, 8, 1 << 20),
+            ("large_buffers", self.large_buffers.into(), 1, 64),
+            ("large_bytes", self.large_bytes, self.lane_bytes, 64 << 20),
+        ];
+        match bounds.iter().find(|(_, value, least, most)| !(least..=most).contains(&value)) {
+            None => Ok(()),
+            Some((name, value, least, most)) => {
+                Err(VerbsError::Mismatch { reason: format!("{name} is {value}, not from {least} to {most}") })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_have_bounds() {
+        let options = ConnectionOptions::default();
+        options.check().unwrap();
+        let refused = |options: ConnectionOptions| options.check().unwrap_err().to_string();
+        assert!(refused(ConnectionOptions { lanes: 0, ..options }).contains("lanes is 0, not from 1 to 1024"));
+        assert!(refused(ConnectionOptions { queue_depth: 1 << 20, ..options }).contains("queue_depth"));
+        assert!(refused(ConnectionOptions { large_bytes: 8, ..options }).contains("large_bytes"));
+    }
+}

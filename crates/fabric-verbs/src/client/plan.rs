@@ -1,0 +1,339 @@
+//! The checks of a batch before it is posted, and its work requests.
+//!
+//! Invariants: a work request touches one segment only and lies inside it; the pieces of a batch lie one after the
+//! other in its buffer, in batch order; `wr_id` of each request is the lane's slot.
+
+use guira_fabric::{Addr, Caps, FabricError, Space, Verb, WORD_BYTES};
+
+use crate::ffi::{self, SendWr, Sge};
+use crate::{Grant, Segment, TargetParameters};
+
+/// The bytes that a connection may touch, and its limits.
+#[derive(Debug)]
+pub(super) struct Bounds {
+    main: Vec<Segment>,
+    device: Vec<Segment>,
+    pub(super) main_bytes: u64,
+    pub(super) device_bytes: u64,
+    grant: Grant,
+    pub(super) caps: Caps,
+    /// Words of all verbs of one batch.
+    pub(super) batch_words: usize,
+}
+
+/// A batch that has passed all checks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Work requests; 0 if the batch does nothing.
+    pub(super) requests: usize,
+    /// Words of its buffer.
+    pub(super) words: usize,
+}
+
+/// The work requests of one batch, reused for the next one. The addresses of local pieces are offsets into the batch's
+/// buffer until [`Requests::link`] makes them absolute.
+#[derive(Default)]
+pub(super) struct Requests {
+    requests: Vec<SendWr>,
+    pieces: Vec<Sge>,
+}
+
+// SAFETY: the raw pointers inside point to elements of the two vectors, and are set by `link` before each use.
+unsafe impl Send for Requests {}
+
+impl Bounds {
+    pub(super) fn new(target: TargetParameters, caps: Caps, batch_words: usize) -> Bounds {
+        let bytes = |segments: &[Segment]| segments.iter().map(|segment| segment.bytes).sum();
+        let (main_bytes, device_bytes) = (bytes(&target.main), bytes(&target.device));
+        let TargetParameters { main, device, grant, .. } = target;
+        Bounds { main, device, main_bytes, device_bytes, grant, caps, batch_words }
+    }
+
+    /// Checks every verb.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `Misaligned`, `OutOfBounds`, `TooLarge`, `Unsupported` or `Backend`; nothing was posted.
+    pub(super) fn plan(&self, batch: &[Verb<'_>]) -> Result<Plan, FabricError> {
+        let mut plan = Plan::default();
+        for verb in batch {
+            self.check(verb)?;
+            let is_read = matches!(verb, Verb::Read { .. });
+            plan.words += verb.words();
+            let pieces = self.pieces(verb.addr(), verb.words()).count();
+            if pieces > 1 && !is_read {
+                return Err(FabricError::Backend(format!(
+                    "a {} at {} crosses two segments of the region, and could be torn there; nothing was changed",
+                    verb.name(),
+                    verb.addr(),
+                )));
+            }
+            plan.requests += pieces;
+        }
+        let longest = batch.iter().map(Verb::words).max().unwrap_or(0);
+        if plan.requests.max(batch.len()) > self.caps.max_batch
+            || longest > self.caps.max_verb_words
+            || plan.words > self.batch_words
+        {
+            return Err(FabricError::TooLarge { verbs: batch.len(), words: longest });
+        }
+        Ok(plan)
+    }
+
+    fn check(&self, verb: &Verb<'_>) -> Result<(), FabricError> {
+        let (name, addr, words) = (verb.name(), verb.addr(), verb.words());
+        if self.grant == Grant::ReadOnly && !matches!(verb, Verb::Read { .. }) {
+            return Err(FabricError::ReadOnly { verb: name });
+        }
+        if !addr.is_aligned() {
+            return Err(FabricError::Misaligned { verb: name, addr });
+        }
+        let space_bytes = match addr.space() {
+            Space::Main => self.main_bytes,
+            Space::Device => self.device_bytes,
+        };
+        let end = addr.word().checked_add(words as u64);
+        if end.is_none_or(|end| end > space_bytes / WORD_BYTES) {
+            return Err(FabricError::OutOfBounds { verb: name, addr, words, space_bytes });
+        }
+        if matches!(verb, Verb::MaskedCas { .. }) {
+            return Err(FabricError::Unsupported { verb: name });
+        }
+        Ok(())
+    }
+
+    /// Returns the remote pieces of `words` words at `addr`, which lie inside the space: address, key and words of
+    /// each.
+    fn pieces(&self, addr: Addr, words: usize) -> impl Iterator<Item = (u64, u32, usize)> + '_ {
+        let segments = match addr.space() {
+            Space::Main => &self.main,
+            Space::Device => &self.device,
+        };
+        let (mut start, end) = (addr.offset(), addr.offset() + words as u64 * WORD_BYTES);
+        let mut segment_start = 0;
+        segments.iter().filter_map(move |segment| {
+            let segment_end = segment_start + segment.bytes;
+            let offset = start.checked_sub(segment_start);
+            segment_start = segment_end;
+            let piece_end = end.min(segment_end);
+            let bytes = piece_end.checked_sub(start).filter(|bytes| *bytes > 0)?;
+            start = piece_end;
+            Some((segment.address + offset?, segment.key, (bytes / WORD_BYTES) as usize))
+        })
+    }
+
+    /// Replaces `requests` by those of a batch that [`Bounds::plan`] accepted, for the slot `slot`; `write` is called
+    /// with the word offset and the words of each WRITE.
+    pub(super) fn encode(
+        &self,
+        batch: &[Verb<'_>],
+        slot: usize,
+        inline_bytes: u32,
+        requests: &mut Requests,
+        mut write: impl FnMut(usize, &[u64]),
+    ) {
+        requests.requests.clear();
+        requests.pieces.clear();
+        let mut word = 0;
+        for verb in batch {
+            if let Verb::Write { words, .. } = verb {
+                write(word, words);
+            }
+            for (address, key, words) in self.pieces(verb.addr(), verb.words()) {
+                let mut request = SendWr::new(opcode(verb));
+                request.wr_id = slot as u64;
+                let bytes = words as u32 * WORD_BYTES as u32;
+                match verb {
+                    Verb::Write { .. } if bytes <= inline_bytes => request.send_flags = ffi::SEND_INLINE,
+                    _ => {}
+                }
+                match verb {
+                    Verb::Read { .. } | Verb::Write { .. } => request.set_rdma(address, key),
+                    Verb::Cas { compare, swap, .. } | Verb::MaskedCas { compare, swap, .. } => {
+                        request.set_atomic(address, *compare, *swap, key);
+                    }
+                    Verb::FetchAdd { add, .. } => request.set_atomic(address, *add, 0, key),
+                }
+                requests.requests.push(request);
+                requests.pieces.push(Sge { addr: word as u64 * WORD_BYTES, length: bytes, lkey: 0 });
+                word += words;
+            }
+        }
+        if let Some(last) = requests.requests.last_mut() {
+            last.send_flags |= ffi::SEND_SIGNALED;
+        }
+    }
+}
+
+fn opcode(verb: &Verb<'_>) -> u32 {
+    match verb {
+        Verb::Read { .. } => ffi::WR_RDMA_READ,
+        Verb::Write { .. } => ffi::WR_RDMA_WRITE,
+        Verb::Cas { .. } | Verb::MaskedCas { .. } => ffi::WR_ATOMIC_CMP_AND_SWP,
+        Verb::FetchAdd { .. } => ffi::WR_ATOMIC_FETCH_AND_ADD,
+    }
+}
+
+impl Requests {
+    pub(super) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Whether the first `posted` requests change memory.
+    pub(super) fn change_memory(&self, posted: usize) -> bool {
+        self.requests.iter().take(posted).any(|request| request.opcode != ffi::WR_RDMA_READ)
+    }
+
+    /// Makes the local pieces those of a buffer at `address` with the key `key`, links the requests, and returns them.
+    /// Call it once after each [`Bounds::encode`].
+    pub(super) fn link(&mut self, address: u64, key: u32) -> &mut [SendWr] {
+        let count = self.requests.len();
+        let (first, pieces) = (self.requests.as_mut_ptr(), self.pieces.as_mut_ptr());
+        for index in 0..count {
+            let piece = &mut self.pieces[index];
+            piece.addr += address;
+            piece.lkey = key;
+            let request = &mut self.requests[index];
+            request.sg_list = pieces.wrapping_add(index);
+            let is_last = index + 1 == count;
+            request.next = if is_last { std::ptr::null_mut() } else { first.wrapping_add(index + 1) };
+        }
+        &mut self.requests
+    }
+}
+
+/// Copies the results in `buffer` to the verbs of the batch that was planned.
+pub(super) fn copy_results(buffer: impl Fn(usize, &mut [u64]), batch: &mut [Verb<'_>]) {
+    let mut word = 0;
+    for verb in batch {
+        match verb {
+            Verb::Read { into, .. } => buffer(word, into),
+            Verb::Write { .. } => {}
+            Verb::Cas { found, .. } | Verb::MaskedCas { found, .. } | Verb::FetchAdd { found, .. } => {
+                buffer(word, std::slice::from_mut(found));
+            }
+        }
+        word += verb.words();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use guira_fabric::Profile;
+
+    use super::*;
+    use crate::exchange::{Endpoint, Mtu, PacketNumber, QueuePairNumber};
+
+    fn bounds(grant: Grant) -> Bounds {
+        let endpoint = Endpoint {
+            gid: "10.0.0.1".parse().unwrap(),
+            lid: 0,
+            queue_pair: QueuePairNumber(1),
+            first_packet: PacketNumber(2),
+            mtu: Mtu::of_bytes(1024).unwrap(),
+            reads_in: 1,
+            reads_out: 1,
+        };
+        let segment = |address, bytes, key| Segment { address, bytes, key };
+        let main = vec![segment(1 << 20, 64, 1), segment(2 << 20, 32, 2), segment(3 << 20, 32, 3)];
+        let target = TargetParameters { endpoint, grant, main, device: vec![segment(4 << 20, 16, 4)] };
+        let caps = Caps { max_batch: 4, max_verb_words: 16, ..Profile::Rxe.caps() };
+        Bounds::new(target, caps, 20)
+    }
+
+    fn pieces(addr: Addr, words: usize) -> Vec<(u64, u32, usize)> {
+        bounds(Grant::ReadWrite).pieces(addr, words).collect()
+    }
+
+    #[test]
+    fn pieces_follow_the_segments() {
+        assert_eq!(pieces(Addr::main(0), 8), [(1 << 20, 1, 8)]);
+        assert_eq!(pieces(Addr::main(56), 2), [((1 << 20) + 56, 1, 1), (2 << 20, 2, 1)]);
+        assert_eq!(pieces(Addr::main(64), 4), [(2 << 20, 2, 4)]);
+        assert_eq!(pieces(Addr::main(48), 8), [((1 << 20) + 48, 1, 2), (2 << 20, 2, 4), (3 << 20, 3, 2)]);
+        assert_eq!(pieces(Addr::device(8), 1), [((4 << 20) + 8, 4, 1)]);
+        assert_eq!(pieces(Addr::main(0), 0), []);
+    }
+
+    #[test]
+    fn invalid_batches_are_refused_without_effect() {
+        let (mut long, mut found) = ([0; 17], 0);
+        let refused = |grant, batch: &[Verb<'_>]| bounds(grant).plan(batch).unwrap_err();
+        let write = |addr| Verb::Write { addr, words: &[1] };
+        let (write_only, out) = (refused(Grant::ReadOnly, &[write(Addr::main(0))]), Addr::main(128));
+        assert_eq!(write_only, FabricError::ReadOnly { verb: "WRITE" });
+        assert!(matches!(refused(Grant::ReadWrite, &[write(out)]), FabricError::OutOfBounds { .. }));
+        assert!(matches!(refused(Grant::ReadWrite, &[write(Addr::main(4))]), FabricError::Misaligned { .. }));
+        let far = [write(Addr::device(0)), write(Addr::main(!7 >> 1 & !7))];
+        assert!(matches!(refused(Grant::ReadWrite, &far), FabricError::OutOfBounds { .. }));
+        let five = std::array::from_fn::<_, 5, _>(|_| write(Addr::main(0)));
+        assert!(matches!(refused(Grant::ReadWrite, &five), FabricError::TooLarge { verbs: 5, words: 1 }));
+        let over = Verb::Read { addr: Addr::main(0), into: &mut long[..] };
+        assert!(matches!(refused(Grant::ReadWrite, &[over]), FabricError::OutOfBounds { .. }));
+        let two = std::array::from_fn::<_, 2, _>(|_| Verb::Write { addr: Addr::main(0), words: &[0; 12] });
+        assert!(matches!(refused(Grant::ReadWrite, &two), FabricError::Backend(_)), "it crosses two segments");
+        let masked = Verb::MaskedCas {
+            addr: Addr::main(0),
+            compare: 0,
+            swap: 0,
+            compare_mask: 1,
+            swap_mask: 1,
+            found: &mut found,
+        };
+        assert_eq!(refused(Grant::ReadWrite, &[masked]), FabricError::Unsupported { verb: "MASKED CAS" });
+    }
+
+    /// A batch within all limits but with more words than any buffer has is refused.
+    #[test]
+    fn a_batch_has_at_most_the_words_of_a_buffer() {
+        let (mut first, mut second) = ([0; 11], [0; 10]);
+        let plan = bounds(Grant::ReadOnly).plan(&[
+            Verb::Read { addr: Addr::main(0), into: &mut first },
+            Verb::Read { addr: Addr::main(0), into: &mut second },
+        ]);
+        assert_eq!(plan, Err(FabricError::TooLarge { verbs: 2, words: 11 }));
+    }
+
+    #[test]
+    fn requests_lie_one_after_the_other_and_only_the_last_is_signalled() {
+        let (mut into, mut found) = ([0; 2], 0);
+        let batch = [
+            Verb::Write { addr: Addr::main(8), words: &[5, 6, 7] },
+            Verb::Read { addr: Addr::main(56), into: &mut into },
+            Verb::FetchAdd { addr: Addr::device(0), add: 9, found: &mut found },
+        ];
+        let bounds = bounds(Grant::ReadWrite);
+        let plan = bounds.plan(&batch).unwrap();
+        assert_eq!(plan, Plan { requests: 4, words: 6 });
+        let (mut requests, mut written) = (Requests::default(), Vec::new());
+        bounds.encode(&batch, 3, 16, &mut requests, |word, words| written.push((word, words.to_vec())));
+        assert_eq!(written, [(0, vec![5, 6, 7])]);
+        assert_eq!(requests.len(), 4);
+        assert!(requests.change_memory(1) && !requests.change_memory(0));
+        let pieces = |requests: &Requests| -> Vec<(u64, u32, u32)> {
+            requests.pieces.iter().map(|piece| (piece.addr, piece.length, piece.lkey)).collect()
+        };
+        assert_eq!(pieces(&requests), [(0, 24, 0), (24, 8, 0), (32, 8, 0), (40, 8, 0)]);
+        let linked = requests.link(4096, 77);
+        let flags: Vec<u32> = linked.iter().map(|request| request.send_flags).collect();
+        assert_eq!(flags, [0, 0, 0, ffi::SEND_SIGNALED], "24 bytes do not fit inline");
+        assert!(linked.iter().all(|request| request.wr_id == 3));
+        assert!(std::ptr::eq(linked[0].next, &raw const linked[1]) && linked[3].next.is_null());
+        assert_eq!(pieces(&requests), [(4096, 24, 77), (4120, 8, 77), (4128, 8, 77), (4136, 8, 77)]);
+        bounds.encode(&batch[..1], 3, 24, &mut requests, |_, _| {});
+        assert_eq!(requests.link(0, 0)[0].send_flags, ffi::SEND_SIGNALED | ffi::SEND_INLINE);
+    }
+
+    #[test]
+    fn results_reach_their_verbs() {
+        let (mut into, mut swapped, mut added) = ([0; 2], 0, 0);
+        let mut batch = [
+            Verb::Write { addr: Addr::main(0), words: &[1] },
+            Verb::Read { addr: Addr::main(0), into: &mut into },
+            Verb::Cas { addr: Addr::main(0), compare: 0, swap: 1, found: &mut swapped },
+            Verb::FetchAdd { addr: Addr::main(0), add: 1, found: &mut added },
+        ];
+        let buffer = [10, 11, 12, 13, 14];
+        copy_results(|word, into| into.copy_from_slice(&buffer[word..word + into.len()]), &mut batch);
+        assert_eq!((into, swapped, added), ([11, 12], 13, 14));
+    }
+}

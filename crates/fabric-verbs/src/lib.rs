@@ -1,0 +1,39 @@
+//! The RDMA fabric: a memory side registers its bytes with a network card and stays out of the way, and clients read
+//! and change them with one-sided verbs over reliable queue pairs (RoCE v2, InfiniBand, Soft-RoCE).
+//!
+//! [`Device`] opens a port. The memory side makes a [`Target`] of its bytes and accepts clients; a client creates a
+//! queue pair with [`Connecting`], and its [`Connection`] has lanes ([`VerbsLane`]). The two sides exchange
+//! [`ClientParameters`] and [`TargetParameters`] by a control connection that is not part of this crate. What one queue
+//! pair orders is the subject of docs/rdma.md.
+//!
+//! libibverbs is loaded at run time ([`VerbsError::Library`] if it is missing); none of its types is in this API.
+//!
+//! # Guarantees
+//! - Every batch is checked against the region's bounds before any of it is posted, because one invalid work request
+//!   ends the queue pair for all its lanes.
+//! - A batch is one list of work requests in one call; only its last one is signalled.
+//! - After [`Accepted::end`] has returned, no verb of that client changes a byte.
+//! - In a forked child every call is refused, and nothing that belongs to the parent is released. The parent goes on,
+//!   if its kernel is Linux 5.12 or later, which copies locked pages for children; with an older one, a process that
+//!   has opened a device must not fork without starting another program.
+//!
+//! On systems other than 64-bit Linux the crate is empty.
+#![cfg(all(target_os = "linux", target_pointer_width = "64"))]
+
+mod client;
+mod device;
+mod error;
+mod exchange;
+mod ffi;
+mod gid;
+mod memlock;
+mod resources;
+mod target;
+
+pub use client::{Connecting, Connection, ConnectionOptions, LostConnection, VerbsLane, Waiting};
+pub use device::{AtomicScope, Device, DeviceLimits, DeviceOptions};
+pub use error::VerbsError;
+pub use exchange::{ClientParameters, Endpoint, Grant, Mtu, PacketNumber, QueuePairNumber, Segment, TargetParameters};
+pub use gid::{Gid, GidEntry, GidError, GidKind};
+pub use memlock::memlock_limit_bytes;
+pub use target::{Accepted, SharedWords, Target};

@@ -1,0 +1,64 @@
+#!/bin/busybox sh
+# The first process of the virtual machine: two Soft-RoCE devices whose packets cross a pair of virtual Ethernet
+# devices, a third one whose link is down, and the test programs. The exit status and the number of tests that passed
+# leave over the second serial port.
+/bin/busybox --install -s /bin
+mount -t proc none /proc
+mount -t sysfs none /sys
+mount -t devtmpfs none /dev
+mkdir -p /dev/shm
+mount -t tmpfs none /dev/shm
+mount -t tmpfs none /tmp
+stty -F /dev/ttyS0 -onlcr
+stty -F /dev/ttyS1 -onlcr
+export PATH=/usr/bin:/bin HOME=/tmp GUIRA_RDMA_REQUIRED=1 GUIRA_RDMA_LINK=veth0
+while read -r module; do modprobe "$module"; done < /tests/modules
+
+# Not the applet of the shell, which knows less.
+ip=/usr/bin/ip
+$ip link set lo up
+$ip link add veth0 type veth peer name veth1
+for i in 0 1; do
+  $ip addr add 10.0.$i.1/24 dev veth$i
+  $ip link set veth$i up
+  /usr/bin/rdma link add rxe$i type rxe netdev veth$i
+done
+$ip link add down0 type veth peer name down1
+/usr/bin/rdma link add rxe2 type rxe netdev down0
+
+# Both addresses are this machine's, and the kernel would deliver packets between them itself. Rules send them through
+# the Ethernet devices: what arrives there is looked up as local, what leaves is not.
+for i in 0 1; do
+  echo 1 > /proc/sys/net/ipv4/conf/veth$i/accept_local
+  echo 0 > /proc/sys/net/ipv4/conf/veth$i/rp_filter
+  $ip rule add pref 1$i iif veth$i lookup local
+done
+echo 0 > /proc/sys/net/ipv4/conf/all/rp_filter
+$ip route add 10.0.1.1 dev veth0 src 10.0.0.1 table 100
+$ip route add 10.0.0.1 dev veth1 src 10.0.1.1 table 100
+$ip rule add pref 20 to 10.0.1.1 lookup 100
+$ip rule add pref 21 to 10.0.0.1 lookup 100
+$ip rule add pref 100 lookup local
+$ip rule del pref 0
+
+# The kernel adds the addresses of a device later.
+for i in 0 1; do
+  tries=0
+  until grep -qs ffff:0a00 /sys/class/infiniband/rxe$i/ports/1/gids/* || [ $tries = 50 ]; do
+    tries=$((tries + 1))
+    sleep 0.1
+  done
+done
+
+only=$(cat /tests/only)
+status=0
+: > /tmp/log
+for program in /tests/programs/*; do
+  { "$program" --test-threads 1 --nocapture $only; echo $? > /tmp/status; } 2>&1 | tee -a /tmp/log
+  ended=$(cat /tmp/status)
+  [ "$ended" = 0 ] || status=$ended
+done
+passed=$(sed -n 's/^test result: .* \([0-9]*\) passed;.*/\1/p' /tmp/log | awk '{ sum += $1 } END { print sum + 0 }')
+echo "$status $passed" > /dev/ttyS1
+sync
+poweroff -f
