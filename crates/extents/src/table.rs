@@ -12,8 +12,9 @@ use super::{BATCH_VERBS, Extents, ZERO_WORDS};
 
 /// Words of the chunk table that one READ fetches.
 const TABLE_WORDS: u64 = 4096;
-/// An orphan is adopted before a free chunk is claimed if one in this many of its slots, or more, was free when its
-/// word was written: reading the generations in the others costs a round trip for 64 of them.
+/// Divisor of the share of slots that makes an orphan worth adopting. If at least one slot in this many was free when
+/// the orphan's word was written, it is adopted before a free chunk is claimed. To adopt it costs a round trip for each
+/// 64 of its other slots, whose generations are read.
 const ROOMY_SHARE: u64 = 8;
 /// Number of different chunks that clients try first when they claim at the same moment.
 const SPREAD: usize = 4;

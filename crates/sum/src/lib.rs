@@ -125,7 +125,7 @@ pub fn nh_at(keys: &NhKeys, level: Level, words: &[u64], seed: u64) -> u64 {
     nonzero(nh::nh(keys, level, words, seed).wrapping_add(length_term(words.len())))
 }
 
-/// Same as [`nh()`], but a sum of 0 is returned as 0: for sums that are stored beside a bit that is never 0.
+/// Same as [`nh()`], but a sum of 0 stays 0. For sums beside which a bit that is always 1 is stored.
 #[inline(always)]
 #[must_use]
 pub fn nh_or_zero(keys: &NhKeys, words: &[u64], seed: u64) -> u64 {

@@ -59,10 +59,10 @@ pub struct Arguments {
     /// Number of operations of the run, of all threads together.
     #[arg(long, value_name = "N", default_value = "1M", value_parser = parse_count)]
     pub operations: u64,
-    /// Threads in each process.
+    /// Threads of each process.
     #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: u16,
-    /// Processes.
+    /// Processes that run the workload.
     #[arg(long, value_name = "P", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub processes: u16,
     /// Skew of the popularity of records: 0 is uniform, 0.99 is the default of YCSB.
