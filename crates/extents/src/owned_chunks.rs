@@ -190,8 +190,8 @@ impl OwnedChunks {
         self.classes.get(&class).is_some_and(|owned| !owned.open.is_empty())
     }
 
-    /// Whether the marks of `class` should be read again: so many slots were handed out since the last time that some are
-    /// likely to be free by now.
+    /// Whether the marks of `class` should be read again: so many slots were handed out since the last time that some
+    /// are likely to be free by now.
     pub(super) fn is_mark_read_due(&self, class: ExtentClass) -> bool {
         self.classes.get(&class).is_some_and(|owned| owned.since_mark_read * MARK_READ_SHARE >= owned.slots)
     }

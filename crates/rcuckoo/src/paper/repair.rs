@@ -177,8 +177,8 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
         })
     }
 
-    /// Samples the rows `wanted`. A row that does not verify is sampled up to `row_samples` times, because its writer may
-    /// be alive.
+    /// Samples the rows `wanted`. A row that does not verify is sampled up to `row_samples` times, because its writer
+    /// may be alive.
     async fn sample(&mut self, mut wanted: Vec<RowId>, samples: &mut Samples) -> Result<(), FabricError> {
         let rows = self.table.rows();
         for sample in 0..self.reader.config.row_samples.max(1) {
