@@ -89,7 +89,7 @@ pub(crate) struct Guarded {
 /// its file system. Calls both again if a fork may have copied the description to a child.
 ///
 /// # Errors
-/// Those of `open`, `lock` and the mapping; `EBUSY` if forks do not end, or overrun every window.
+/// The errors of `open`, `lock` and the mapping; `EBUSY` if forks do not end, or overrun every window.
 pub(crate) fn open_guarded(
     process: Process,
     bytes: u64,

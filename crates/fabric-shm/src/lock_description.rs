@@ -60,8 +60,8 @@ impl LockDescription {
     /// Opens another if a fork may have copied it to a child.
     ///
     /// # Errors
-    /// Those of `open` and of the mapping; `EMFILE` if the process has the maximum number of descriptions; `EBUSY` if
-    /// forks keep overlapping.
+    /// The errors of `open` and of the mapping; `EMFILE` if the process has the maximum number of descriptions; `EBUSY`
+    /// if forks keep overlapping.
     pub(crate) fn open(
         process: Process,
         bytes: u64,

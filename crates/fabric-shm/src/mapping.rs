@@ -172,7 +172,7 @@ impl Mapped {
     /// Lets the process survive a truncation of the file from now on: see [`crate::truncation`].
     ///
     /// # Errors
-    /// Those of [`Guard::new`].
+    /// The errors of [`Guard::new`].
     pub(crate) fn guard(&self) -> Result<(), Errno> {
         let Mapping { base, bytes, guard } = &*self.mapping;
         if guard.get().is_none() {

@@ -70,7 +70,12 @@ pub(crate) struct Opened {
     pub(crate) context: NonNull<ffi::Context>,
     process: Process,
     name: String,
-    port: u8,
+    port: Port,
+}
+
+/// The properties of a port and of its device, as they were when it was opened.
+struct Port {
+    number: u8,
     lid: u16,
     mtu: Mtu,
     gid: GidEntry,
@@ -108,16 +113,15 @@ impl Device {
         let context = NonNull::new(unsafe { (library.open_device)(device.as_ptr()) });
         let context = context.ok_or_else(|| failed("ibv_open_device", io::Error::last_os_error()))?;
         let opening = Opening { library, context, name: &name };
-        let probed = opening.probe(options);
-        let Probed { port, lid, mtu, gid, gids, atomics, limits } = match probed {
-            Ok(probed) => probed,
+        let port = match opening.probe(options) {
+            Ok(port) => port,
             Err(error) => {
                 // SAFETY: the context is open, and nothing was made from it.
                 unsafe { (library.close_device)(context.as_ptr()) };
                 return Err(error);
             }
         };
-        let opened = Opened { library, context, process, name, port, lid, mtu, gid, gids, atomics, limits };
+        let opened = Opened { library, context, process, name, port };
         Ok(Device { opened: Arc::new(opened) })
     }
 
@@ -130,43 +134,43 @@ impl Device {
     /// Returns the port's number, from 1.
     #[must_use]
     pub fn port(&self) -> u8 {
-        self.opened.port
+        self.opened.port.number
     }
 
     /// Returns the local identifier of the port in an InfiniBand subnet; 0 on Ethernet.
     #[must_use]
     pub fn lid(&self) -> u16 {
-        self.opened.lid
+        self.opened.port.lid
     }
 
     /// Returns the MTU that the port has now.
     #[must_use]
     pub fn mtu(&self) -> Mtu {
-        self.opened.mtu
+        self.opened.port.mtu
     }
 
     /// Returns the address that connections use.
     #[must_use]
     pub fn gid(&self) -> GidEntry {
-        self.opened.gid
+        self.opened.port.gid
     }
 
     /// Returns all addresses of the port.
     #[must_use]
     pub fn gids(&self) -> &[GidEntry] {
-        &self.opened.gids
+        &self.opened.port.gids
     }
 
     /// Returns the scope of the device's atomics.
     #[must_use]
     pub fn atomics(&self) -> AtomicScope {
-        self.opened.atomics
+        self.opened.port.atomics
     }
 
     /// Returns the device's limits.
     #[must_use]
     pub fn limits(&self) -> DeviceLimits {
-        self.opened.limits
+        self.opened.port.limits
     }
 
     pub(crate) fn opened(&self) -> &Arc<Opened> {
@@ -176,8 +180,8 @@ impl Device {
 
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Opened { name, port, gid, mtu, .. } = &*self.opened;
-        f.debug_struct("Device").field("name", name).field("port", port).field("gid", gid).field("mtu", mtu).finish()
+        let Opened { name, port: Port { number, gid, mtu, .. }, .. } = &*self.opened;
+        f.debug_struct("Device").field("name", name).field("port", number).field("gid", gid).field("mtu", mtu).finish()
     }
 }
 
@@ -277,18 +281,8 @@ struct Opening<'n> {
     name: &'n str,
 }
 
-struct Probed {
-    port: u8,
-    lid: u16,
-    mtu: Mtu,
-    gid: GidEntry,
-    gids: Vec<GidEntry>,
-    atomics: AtomicScope,
-    limits: DeviceLimits,
-}
-
 impl Opening<'_> {
-    fn probe(&self, options: &DeviceOptions) -> Result<Probed, VerbsError> {
+    fn probe(&self, options: &DeviceOptions) -> Result<Port, VerbsError> {
         let mut device: ffi::DeviceAttr = ffi::zeroed();
         // SAFETY: the context is open, and the call fills the structure.
         self.check("ibv_query_device", unsafe { (self.library.query_device)(self.context.as_ptr(), &mut device) })?;
@@ -308,7 +302,7 @@ impl Opening<'_> {
         let mtu = Mtu::of_code(attr.active_mtu)
             .ok_or(VerbsError::Unsupported { device: self.name.to_owned(), what: "an MTU of InfiniBand" })?;
         let (atomics, limits) = (atomic_scope(device.atomic_cap), limits(&device, &attr));
-        Ok(Probed { port, lid: attr.lid, mtu, gid, gids, atomics, limits })
+        Ok(Port { number: port, lid: attr.lid, mtu, gid, gids, atomics, limits })
     }
 
     /// Reads the port's GID table, without its empty entries.

@@ -18,6 +18,7 @@
 mod addr;
 mod backoff;
 mod caps;
+mod clock;
 mod error;
 pub mod heap;
 mod holds;
@@ -35,6 +36,7 @@ mod verb;
 pub use addr::{Addr, Space, WORD_BYTES};
 pub use backoff::Backoff;
 pub use caps::{Caps, Fence, MaskedCas, Profile};
+pub use clock::clock_ns;
 pub use error::{Effect, FabricError};
 pub use holds::{HoldSet, SeparateHolds};
 pub use lane::{Lane, LocalLane, Pause, Post, Submitted, pause_until, post, post_in_place};

@@ -14,11 +14,11 @@ use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::Duration;
 
+use guira_fabric::clock_ns;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::AsFd;
 use rustix::time::Timespec;
 
-use super::lane::clock_ns;
 use super::link::{Link, Received};
 use super::loss::Loss;
 use super::outbox::Flushed;

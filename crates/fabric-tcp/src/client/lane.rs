@@ -8,11 +8,11 @@
 //! Invariants: a lane has at most one batch in flight; an invalid batch is refused before a byte of it is sent; nothing
 //! is allocated for a batch once a lane has sent one as large; a waiting batch whose task is dropped is sent then.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use guira_fabric::{Caps, Effect, FabricError, Lane, Submitted, Traffic, Verb};
+use guira_fabric::{Caps, Effect, FabricError, Lane, Submitted, Traffic, Verb, clock_ns};
 
 use super::driver;
 use super::link::Request;
@@ -150,14 +150,6 @@ impl TcpLane {
             }
         }
     }
-}
-
-/// Returns the nanoseconds since the lanes' clock of this process started.
-#[inline]
-pub(super) fn clock_ns() -> u64 {
-    static EPOCH: OnceLock<Instant> = OnceLock::new();
-    // 584 years.
-    EPOCH.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
 impl Lane for TcpLane {

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use guira_fabric::clock_ns;
+
 use super::connection::{Inner, LostConnection};
-use super::lane::clock_ns;
 use crate::VerbsError;
 
 /// The state of a connection's thread.

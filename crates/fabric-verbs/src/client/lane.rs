@@ -4,12 +4,11 @@
 //! is allocated for a batch once a lane has sent one as long; every method is refused in a forked child before it takes
 //! the connection's lock, which another thread may have held when the process was forked.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread;
-use std::time::Instant;
 
-use guira_fabric::{Caps, Effect, FabricError, Lane, Submitted, Traffic, Verb};
+use guira_fabric::{Caps, Effect, FabricError, Lane, Submitted, Traffic, Verb, clock_ns};
 
 use super::buffers::Buffer;
 use super::connection::{Inner, User};
@@ -211,14 +210,6 @@ fn locate_atomics(batch: &[Verb<'_>], atomics: &mut Vec<usize>) {
         }
         word += verb.words();
     }
-}
-
-/// Returns the nanoseconds since the lanes' clock of this process started.
-#[inline]
-pub(super) fn clock_ns() -> u64 {
-    static EPOCH: OnceLock<Instant> = OnceLock::new();
-    // 584 years.
-    EPOCH.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
 impl Lane for VerbsLane {

@@ -351,16 +351,15 @@ fn dead_clients_are_recovered_on_request() {
     assert!(matches!(error, Error::Open(OpenError::ReadOnly { .. })), "{error}");
 }
 
-/// [R-RECOVER-1] A stopped client is killed on request, and recovered; a timeout alone never does that.
-#[test]
-fn a_stopped_client_is_killed_on_request() {
-    let (table, store) = store(8);
-    let mut actor = Actor::start(&table);
-    lock(&store, actor.slot, &[1; 8]);
-    actor.stop();
+/// Returns a client that waits 20 ms for locks of others.
+fn hasty_client(table: &Table) -> guira::Client {
     let hasty = OpenOptions::default().deadline(Duration::from_millis(20));
-    let mut other = Store::open_with(&table.url, &hasty).unwrap().client().unwrap();
-    let error = other.put(&[1; 8], &[2; 8]).unwrap_err();
+    Store::open_with(&table.url, &hasty).unwrap().client().unwrap()
+}
+
+/// A put fails with `Busy` and names the client in `slot`.
+fn refused_by(client: &mut guira::Client, slot: u16) {
+    let error = client.put(&[1; 8], &[2; 8]).unwrap_err();
     let Error::Operation(guira::OperationError {
         kind: guira::OperationErrorKind::Busy { owner: Some(owner), .. },
         ..
@@ -368,7 +367,18 @@ fn a_stopped_client_is_killed_on_request() {
     else {
         panic!("{error}")
     };
-    assert_eq!(owner.slot(), Some(actor.slot), "{error}");
+    assert_eq!(owner.slot(), Some(slot), "{error}");
+}
+
+/// [R-RECOVER-1] A stopped client is killed on request, and recovered; a timeout alone never does that.
+#[test]
+fn a_stopped_client_is_killed_on_request() {
+    let (table, store) = store(8);
+    let mut actor = Actor::start(&table);
+    lock(&store, actor.slot, &[1; 8]);
+    actor.stop();
+    let mut other = hasty_client(&table);
+    refused_by(&mut other, actor.slot);
     let client = store.client_in(actor.slot).unwrap().unwrap();
     assert!(client.stopped && client.process == u64::from(actor.process.id()) && client.slot == actor.slot);
     let free = (0..8).find(|slot| ![actor.slot, other.slot()].contains(slot)).unwrap();
@@ -407,17 +417,8 @@ fn stopped_recoverer(table: &Table, store: &Store, key: u8) -> (u16, Actor) {
 fn a_stopped_recoverer_is_killed_on_request() {
     let (table, store) = store(8);
     let (slot, mut recoverer) = stopped_recoverer(&table, &store, 1);
-    let hasty = OpenOptions::default().deadline(Duration::from_millis(20));
-    let mut other = Store::open_with(&table.url, &hasty).unwrap().client().unwrap();
-    let error = other.put(&[1; 8], &[2; 8]).unwrap_err();
-    let Error::Operation(guira::OperationError {
-        kind: guira::OperationErrorKind::Busy { owner: Some(owner), .. },
-        ..
-    }) = &error
-    else {
-        panic!("{error}")
-    };
-    assert_eq!(owner.slot(), Some(slot), "{error}");
+    let mut other = hasty_client(&table);
+    refused_by(&mut other, slot);
     let process = u64::from(recoverer.process.id());
     let stat = store.stat().unwrap();
     let there = stat.clients.iter().find(|client| client.slot == slot).unwrap();
