@@ -3,8 +3,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use guira_fabric::{Lane, Profile, Region};
-use guira_fabric_tcp::client::{ConnectOptions, Endpoint, TcpLane, TcpRegion};
-use guira_fabric_tcp::node::{Node, NodeCounters, NodeHandle, NodeOptions};
+use guira_fabric_tcp::{BatchExecutor, TcpLane, TcpRegion};
+use guira_session::client::{ConnectOptions, Endpoint};
+use guira_session::node::{Node, NodeCounters, NodeHandle, NodeOptions};
 
 use crate::Bench;
 use crate::faulty_proxy::{FaultyProxy, ProxyFaults};
@@ -24,7 +25,7 @@ impl BenchNode {
         let options = NodeOptions::new((Ipv4Addr::LOCALHOST, 0).into(), [1, 1]).threads(1);
         // The node sees the bytes as its own.
         let region = bench.region.with_caps(Profile::Shm.caps());
-        let handle = Node::bind(region, options).expect("a free port").spawn().expect("a thread");
+        let handle = Node::bind(BatchExecutor::new(region), options).expect("a free port").spawn().expect("a thread");
         BenchNode { handle, proxy: None }
     }
 

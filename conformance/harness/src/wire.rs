@@ -2,8 +2,10 @@
 //! words, and the results of a parsed batch have exactly the length of its reply.
 
 use guira_fabric::Verb;
-use guira_fabric_tcp::wire::{
-    self, CloseReason, FenceReply, Grant, HEADER_WORDS, Header, Hello, HoldReply, Kind, SessionId, Token, Welcome,
+use guira_fabric_tcp::batch;
+use guira_session::wire::{
+    self, ClientParameters, CloseReason, Fabric, FenceReply, Gid, Grant, HEADER_WORDS, Header, Hello, HoldReply, Kind,
+    Mtu, PacketNumber, QueuePairEndpoint, QueuePairNumber, Segment, SessionId, TargetParameters, Token, Welcome,
 };
 
 use super::{Answer, Seed};
@@ -33,7 +35,7 @@ pub fn wire(data: &[u8]) -> Answer {
 fn read(header: Header, body: &[u64]) -> bool {
     let same = |encoded: Option<Vec<u64>>| encoded.is_some_and(|words| same_words(&words, body));
     match header.kind {
-        Kind::Batch => batch(header, body),
+        Kind::Batch => verbs(header, body),
         // Any words are valid results; only their length depends on the batch.
         Kind::Done => found(body),
         Kind::Hello => Hello::decode(body).map(|hello| hello_round_trips(&hello)).is_ok(),
@@ -46,6 +48,8 @@ fn read(header: Header, body: &[u64]) -> bool {
         }
         Kind::Refused => refusal(body),
         Kind::Count | Kind::Counted => true,
+        Kind::Attach => same(ClientParameters::decode(body).ok().map(|client| client.encode().to_vec())),
+        Kind::Attached => same(TargetParameters::decode(body).ok().map(|target| target.encode())),
     }
 }
 
@@ -60,25 +64,25 @@ fn hello_round_trips(hello: &Hello) {
 }
 
 /// A parsed batch is encoded to the same frame, and decodes its reply.
-fn batch(header: Header, body: &[u64]) -> bool {
-    let Ok(words) = wire::found_words(body, header.count) else {
+fn verbs(header: Header, body: &[u64]) -> bool {
+    let Ok(words) = batch::found_words(body, header.count) else {
         // It may be valid verbs of another number than the count: parsing must return.
-        let _ = wire::parse_batch(body, header.count, &mut [0; 8]).is_ok();
+        let _ = batch::parse_batch(body, header.count, &mut [0; 8]).is_ok();
         return false;
     };
     let mut found = vec![0; words];
-    let mut verbs = wire::parse_batch(body, header.count, &mut found).expect("the length of its reply was returned");
+    let mut verbs = batch::parse_batch(body, header.count, &mut found).expect("the length of its reply was returned");
     assert_eq!(verbs.len(), usize::from(header.count));
     assert!(verbs.iter().all(|verb| (1..=wire::MAX_VERB_WORDS).contains(&verb.words())));
     let mut frame = Vec::new();
-    let shape = wire::encode_batch(&mut frame, header.id, &verbs).expect("it was received in one frame");
+    let shape = batch::encode_batch(&mut frame, header.id, &verbs).expect("it was received in one frame");
     assert_eq!((frame.len(), shape.request_words, shape.reply_words), (header.words, header.words, words + 2));
     assert_eq!(Header::decode([frame[0], frame[1]]), Ok(header));
     assert!(frame[HEADER_WORDS..] == *body, "a batch is encoded to the frame that it was parsed from");
     let reply: Vec<u64> = (0..words as u64).collect();
-    assert!(wire::decode_reply(&[&reply[..], &[0]].concat(), &mut verbs).is_err());
-    assert!(words == 0 || wire::decode_reply(&reply[1..], &mut verbs).is_err());
-    assert_eq!(wire::decode_reply(&reply, &mut verbs), Ok(()));
+    assert!(batch::decode_reply(&[&reply[..], &[0]].concat(), &mut verbs).is_err());
+    assert!(words == 0 || batch::decode_reply(&reply[1..], &mut verbs).is_err());
+    assert_eq!(batch::decode_reply(&reply, &mut verbs), Ok(()));
     drop(verbs);
     assert_eq!(found, reply);
     true
@@ -89,9 +93,9 @@ fn found(body: &[u64]) -> bool {
     let mut into = vec![0; body.len()];
     let mut longer = vec![0; body.len() + 1];
     let addr = guira_fabric::Addr::main(0);
-    let fits = wire::decode_reply(body, &mut [Verb::Read { addr, into: &mut into }]);
+    let fits = batch::decode_reply(body, &mut [Verb::Read { addr, into: &mut into }]);
     assert_eq!((fits, &into[..]), (Ok(()), body));
-    assert!(wire::decode_reply(body, &mut [Verb::Read { addr, into: &mut longer }]).is_err());
+    assert!(batch::decode_reply(body, &mut [Verb::Read { addr, into: &mut longer }]).is_err());
     true
 }
 
@@ -107,6 +111,22 @@ fn refusal(body: &[u64]) -> bool {
     true
 }
 
+/// Returns a queue pair and the segments of its memory.
+fn target() -> TargetParameters {
+    let endpoint = QueuePairEndpoint {
+        gid: Gid([0xfe; 16]),
+        lid: 3,
+        queue_pair: QueuePairNumber(17),
+        first_packet: PacketNumber(0xab_cdef),
+        mtu: Mtu::of_bytes(1024).expect("an MTU"),
+        reads_in: 16,
+        reads_out: 8,
+    };
+    let segment = |address| Segment { address, bytes: 4096, key: 7 };
+    let main = vec![segment(1 << 20), segment(1 << 21)];
+    TargetParameters { endpoint, grant: Grant::ReadWrite, main, device: vec![segment(0)] }
+}
+
 /// Returns a frame of every kind, and some invalid ones.
 pub(super) fn seeds() -> Vec<Seed> {
     let addr = guira_fabric::Addr::main;
@@ -119,11 +139,16 @@ pub(super) fn seeds() -> Vec<Seed> {
         Verb::MaskedCas { addr: addr(8), compare: 1, swap: 2, compare_mask: 3, swap_mask: !0, found: masked },
         Verb::FetchAdd { addr: addr(16), add: u64::MAX, found: add },
     ];
-    let mut batch = Vec::new();
-    wire::encode_batch(&mut batch, 1 << 32, &verbs).expect("it fits");
+    let mut batch_frame = Vec::new();
+    batch::encode_batch(&mut batch_frame, 1 << 32, &verbs).expect("it fits");
     let session = SessionId([5, 6]);
-    let hello =
-        Hello { wanted: Grant::ReadWrite, token: Some(Token([1, 2])), prior_session: Some(session), sample_words: 512 };
+    let hello = Hello {
+        fabric: Fabric::Tcp,
+        wanted: Grant::ReadWrite,
+        token: Some(Token([1, 2])),
+        prior_session: Some(session),
+        sample_words: 512,
+    };
     let welcome = Welcome {
         grant: Grant::ReadOnly,
         prior_session: wire::PriorSession::Fenced,
@@ -137,6 +162,7 @@ pub(super) fn seeds() -> Vec<Seed> {
         node_holds: 16_384,
         sample: vec![9; 3],
     };
+    let target = target();
     let mut refused = Vec::new();
     let refusal = guira_fabric::FabricError::OutOfBounds { verb: "READ", addr: addr(8), words: 2, space_bytes: 8 };
     wire::encode_refusal(&mut refused, 3, &refusal);
@@ -148,7 +174,7 @@ pub(super) fn seeds() -> Vec<Seed> {
         frame
     };
     let mut frames = vec![
-        ("batch", batch),
+        ("batch", batch_frame),
         ("hello", framed(Kind::Hello, &hello.encode())),
         ("welcome", framed(Kind::Welcome, &welcome.encode())),
         ("done", framed(Kind::Done, &[1, 2, 3])),
@@ -159,6 +185,8 @@ pub(super) fn seeds() -> Vec<Seed> {
         ("fenced", framed(Kind::Fenced, &FenceReply::Dropped.encode())),
         ("close", framed(Kind::Close, &CloseReason::Full { limit: 7 }.encode())),
         ("count", framed(Kind::Count, &[])),
+        ("attach", framed(Kind::Attach, &ClientParameters { endpoint: target.endpoint }.encode())),
+        ("attached", framed(Kind::Attached, &target.encode())),
         ("refused", refused),
         ("failed", failed),
         ("longest_header", vec![u64::MAX, 0]),

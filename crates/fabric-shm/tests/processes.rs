@@ -20,7 +20,8 @@ use guira_fabric::{Addr, FabricError, Region, SlotHold, Verb};
 use guira_fabric_shm::{
     Access, CreateError, CreateOptions, KillError, Location, ProcessIdentity, ProcessState, ShmError, ShmRegion,
 };
-use guira_fabric_tcp::client::{ConnectOptions, TcpRegion};
+use guira_fabric_tcp::TcpRegion;
+use guira_session::client::ConnectOptions;
 
 use common::{DEVICE_BYTES, MAIN_BYTES, Scratch, ScratchDirectory, read, submit, write};
 
@@ -351,13 +352,18 @@ fn remote_forker(location: &Location) {
         refused(store.client().err());
         refused(poll_once(store.to_async().client()).err());
         refused(store.len_estimate().err());
-        assert!(region.is_stale() && lane.is_stale() && region.clone().is_stale() && region.lane().is_stale());
+        assert!(
+            region.session().is_stale()
+                && lane.is_stale()
+                && region.session().clone().is_stale()
+                && region.lane().is_stale()
+        );
         let mut seen = [0];
         let refusal = submit(&mut lane, &mut [Verb::Read { addr: Addr::main(0), into: &mut seen }]);
         assert!(matches!(refusal, Err(FabricError::Forked)) && seen == [0]);
         assert!(matches!(region.hold(SPARE_SLOT + 1), Err(FabricError::Forked)));
-        assert!(matches!(region.fence(SPARE_SLOT), Err(FabricError::Forked)));
-        assert!(matches!(region.counters(), Err(FabricError::Forked)));
+        assert!(matches!(region.session().fence(SPARE_SLOT), Err(FabricError::Forked)));
+        assert!(matches!(region.session().counters(), Err(FabricError::Forked)));
         drop((client, reader, store, hold, lane, region));
 
         let store = Store::open(url).unwrap();

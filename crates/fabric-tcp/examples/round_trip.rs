@@ -14,9 +14,10 @@ use std::time::Instant;
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Addr, Caps, FabricError, Lane, Profile, Region, Submitted, Verb};
-use guira_fabric_tcp::client::{ConnectOptions, Endpoint, TcpLane, TcpRegion};
-use guira_fabric_tcp::node::{Node, NodeHandle, NodeOptions};
-use guira_fabric_tcp::wire::BatchShape;
+use guira_fabric_tcp::batch::BatchShape;
+use guira_fabric_tcp::{BatchExecutor, TcpLane, TcpRegion};
+use guira_session::client::{ConnectOptions, Endpoint};
+use guira_session::node::{Node, NodeHandle, NodeOptions};
 
 const ROUNDS: u32 = 20_000;
 /// Alternations of the measurements, so that other load of the machine affects all alike.
@@ -29,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let region = HeapRegion::new(1 << 16, 64, caps);
     let options = NodeOptions::new(SocketAddr::from(([127, 0, 0, 1], 0)), [1, 1]).threads(1);
     let encrypted = encrypted(region.clone(), options.clone())?;
-    let node = Node::bind(region, options)?.spawn()?;
+    let node = Node::bind(BatchExecutor::new(region), options)?.spawn()?;
     let mut lane = TcpRegion::connect(&connect_options(&node))?.lane();
     let mut into = [0; READ_WORDS];
     let shape = BatchShape::of(&[Verb::Read { addr: Addr::main(0), into: &mut into }])?;
@@ -64,7 +65,7 @@ type Encrypted = Option<(NodeHandle, TcpRegion)>;
 
 #[cfg(feature = "tls")]
 fn encrypted(region: HeapRegion, options: NodeOptions) -> Result<Encrypted, Box<dyn Error>> {
-    use guira_fabric_tcp::tls::{TlsClient, TlsServer};
+    use guira_session::tls::{TlsClient, TlsServer};
 
     let key = rcgen::KeyPair::generate()?;
     let mut params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()])?;
@@ -72,7 +73,7 @@ fn encrypted(region: HeapRegion, options: NodeOptions) -> Result<Encrypted, Box<
         vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth, rcgen::ExtendedKeyUsagePurpose::ClientAuth];
     let (pem, key) = (params.self_signed(&key)?.pem(), key.serialize_pem());
     let (pem, key) = (pem.as_bytes(), key.as_bytes());
-    let node = Node::bind(region, options.tls(TlsServer::from_pem(pem, key, pem)?))?.spawn()?;
+    let node = Node::bind(BatchExecutor::new(region), options.tls(TlsServer::from_pem(pem, key, pem)?))?.spawn()?;
     let options = connect_options(&node).with_tls(TlsClient::with_identity(pem, pem, key)?);
     Ok(Some((node, TcpRegion::connect(&options)?)))
 }

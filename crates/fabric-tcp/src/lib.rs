@@ -1,10 +1,18 @@
 //! The TCP fabric: a memory node that executes one-sided verbs on bytes, and the lanes of its clients.
 //!
-//! One ordered batch of verbs is one request and one reply. The protocol is [`wire`], described byte by byte in
-//! docs/wire.md; the host that has the memory runs a [`node::Node`].
+//! One ordered batch of verbs is one request and one reply on the connection of a session. Greeting, tokens, client
+//! slots and fences are those of crate `guira-session`; this crate adds the batches: [`BatchExecutor`] is the service
+//! of a node, [`TcpRegion`] and [`TcpLane`] are the client's side, and [`batch`] has the bytes.
 #![forbid(unsafe_code)]
 
-pub mod client;
-pub mod node;
-pub mod tls;
-pub mod wire;
+pub mod batch;
+mod executor;
+mod lane;
+mod plan;
+mod region;
+#[cfg(test)]
+mod tests;
+
+pub use executor::BatchExecutor;
+pub use lane::TcpLane;
+pub use region::TcpRegion;

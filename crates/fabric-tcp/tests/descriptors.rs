@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use guira_fabric::Profile;
 use guira_fabric::heap::HeapRegion;
-use guira_fabric_tcp::node::{Node, NodeCounters, NodeOptions};
-use guira_fabric_tcp::wire::{self, Grant, HEADER_WORDS, Header, Hello, Kind};
+use guira_fabric_tcp::BatchExecutor;
+use guira_session::node::{Node, NodeCounters, NodeOptions};
+use guira_session::wire::{self, Fabric, Grant, HEADER_WORDS, Header, Hello, Kind};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 /// Set in the environment of the process that is the node.
@@ -32,7 +33,7 @@ fn node() {
     setrlimit(Resource::Nofile, limit).unwrap();
     let region = HeapRegion::new(4096, 64, Profile::Shm.caps());
     let options = NodeOptions::new((Ipv4Addr::LOCALHOST, 0).into(), [1, 2]).threads(1);
-    let node = Node::bind(region, options).unwrap().spawn().unwrap();
+    let node = Node::bind(BatchExecutor::new(region), options).unwrap().spawn().unwrap();
     println!("{PREFIX}{}", node.local_addrs()[0]);
     io::stdout().flush().unwrap();
     // Until the test closes it, or ends.
@@ -93,7 +94,8 @@ impl Client {
         let stream = TcpStream::connect(addr).expect("the kernel connects");
         stream.set_read_timeout(Some(TIMEOUT)).expect("an option of the socket");
         let mut client = Client { stream };
-        let hello = Hello { wanted: Grant::ReadOnly, token: None, prior_session: None, sample_words: 0 };
+        let hello =
+            Hello { fabric: Fabric::Tcp, wanted: Grant::ReadOnly, token: None, prior_session: None, sample_words: 0 };
         client.send(Kind::Hello, &hello.encode());
         client
     }

@@ -10,10 +10,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use guira_fabric::process::Process;
+use guira_session::wire::{Gid, Mtu};
 
+use crate::exchange::mtu_of_code;
 use crate::ffi::{self, Library};
 use crate::gid;
-use crate::{Gid, GidEntry, GidKind, Mtu, VerbsError};
+use crate::{GidEntry, GidKind, VerbsError};
 
 /// The port of a device unless another is chosen; ports are counted from 1.
 const DEFAULT_PORT: u8 = 1;
@@ -299,7 +301,7 @@ impl Opening<'_> {
         }
         let gids = self.gids(port, &attr);
         let gid = self.choose(port, &gids, options.gid)?;
-        let mtu = Mtu::of_code(attr.active_mtu)
+        let mtu = mtu_of_code(attr.active_mtu)
             .ok_or(VerbsError::Unsupported { device: self.name.to_owned(), what: "an MTU of InfiniBand" })?;
         let (atomics, limits) = (atomic_scope(device.atomic_cap), limits(&device, &attr));
         Ok(Port { number: port, lid: attr.lid, mtu, gid, gids, atomics, limits })

@@ -1,129 +1,32 @@
-//! The parameters that two sides exchange to connect a queue pair. They are plain values: a control connection carries
-//! them.
-//!
-//! The client creates a queue pair and sends its [`ClientParameters`]; the memory side accepts, connects its own queue
-//! pair and answers with [`TargetParameters`]; the client connects. One control round trip, no RDMA message.
+//! The values that the two sides of a queue pair derive from the parameters that they exchange. The parameters
+//! themselves are plain values of crate `guira-session`, which carries them.
 
-use std::fmt;
+use guira_session::wire::{Mtu, PACKET_NUMBER_MASK, PacketNumber, QueuePairEndpoint};
 
+use crate::VerbsError;
 use crate::ffi;
-use crate::{Gid, VerbsError};
 
-/// The largest payload of a packet: 256, 512, 1024, 2048 or 4096 bytes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Mtu(u8);
-
-impl Mtu {
-    /// Returns the MTU of this many bytes, if it is one.
-    #[must_use]
-    pub fn of_bytes(bytes: u32) -> Option<Mtu> {
-        (ffi::MTU_256..=ffi::MTU_4096).find(|code| 128 << code == bytes).and_then(Mtu::of_code)
-    }
-
-    /// Returns the MTU in bytes.
-    #[must_use]
-    pub fn bytes(self) -> u32 {
-        128 << self.0
-    }
-
-    pub(crate) fn of_code(code: ffi::MtuCode) -> Option<Mtu> {
-        (ffi::MTU_256..=ffi::MTU_4096).contains(&code).then_some(Mtu(code as u8))
-    }
-
-    pub(crate) fn code(self) -> ffi::MtuCode {
-        self.0.into()
-    }
+/// Returns the MTU of a code of libibverbs.
+pub(crate) fn mtu_of_code(code: ffi::MtuCode) -> Option<Mtu> {
+    (ffi::MTU_256..=ffi::MTU_4096).contains(&code).then(|| Mtu::of_bytes(128 << code)).flatten()
 }
 
-impl fmt::Debug for Mtu {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Mtu({})", self.bytes())
-    }
+/// Returns the code of an MTU in libibverbs.
+pub(crate) fn mtu_code(mtu: Mtu) -> ffi::MtuCode {
+    (mtu.bytes() / 128).trailing_zeros()
 }
 
-/// The number of a queue pair on its device, 24 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct QueuePairNumber(pub u32);
-
-/// The number of a queue pair's first packet, 24 bits. It is random, so that packets of an earlier queue pair with the
-/// same number are not taken for packets of this one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PacketNumber(pub u32);
-
-const PACKET_NUMBER_MASK: u32 = (1 << 24) - 1;
-
-impl PacketNumber {
-    /// Draws a packet number from the operating system.
-    ///
-    /// # Errors
-    /// `System`: there is no randomness.
-    pub(crate) fn random() -> Result<PacketNumber, VerbsError> {
-        let number = getrandom::u32().map_err(|error| VerbsError::System {
-            call: "getrandom",
-            device: "-".to_owned(),
-            error: std::io::Error::other(error),
-        })?;
-        Ok(PacketNumber(number & PACKET_NUMBER_MASK))
-    }
-}
-
-/// The address of one queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    /// The port's address.
-    pub gid: Gid,
-    /// The port's local identifier in an InfiniBand subnet; 0 on Ethernet.
-    pub lid: u16,
-    /// The queue pair's number.
-    pub queue_pair: QueuePairNumber,
-    /// The number of the first packet that it sends.
-    pub first_packet: PacketNumber,
-    /// The MTU of its port.
-    pub mtu: Mtu,
-    /// READs and atomics in progress that it executes for the other side at most.
-    pub reads_in: u8,
-    /// READs and atomics in progress that it asks the other side for at most.
-    pub reads_out: u8,
-}
-
-/// The access that a client has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Grant {
-    /// READ, WRITE and atomics.
-    ReadWrite,
-    /// READ.
-    ReadOnly,
-}
-
-/// A contiguous part of a space, registered under one key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment {
-    /// The address that the memory node's device knows it by.
-    pub address: u64,
-    /// Its size in bytes, a multiple of 8.
-    pub bytes: u64,
-    /// The key that the grant's queue pairs use.
-    pub key: u32,
-}
-
-/// A client's side of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClientParameters {
-    /// Its queue pair.
-    pub endpoint: Endpoint,
-}
-
-/// The memory side of a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TargetParameters {
-    /// Its queue pair.
-    pub endpoint: Endpoint,
-    /// The client's access.
-    pub grant: Grant,
-    /// The segments of the main space, in order; together they are the space.
-    pub main: Vec<Segment>,
-    /// The segments of the device space, in order.
-    pub device: Vec<Segment>,
+/// Draws a packet number from the operating system.
+///
+/// # Errors
+/// `System`: there is no randomness.
+pub(crate) fn random_packet_number() -> Result<PacketNumber, VerbsError> {
+    let number = getrandom::u32().map_err(|error| VerbsError::System {
+        call: "getrandom",
+        device: "-".to_owned(),
+        error: std::io::Error::other(error),
+    })?;
+    Ok(PacketNumber(number & PACKET_NUMBER_MASK))
 }
 
 /// The values that both sides derive from their two endpoints.
@@ -141,7 +44,7 @@ impl Agreed {
     ///
     /// # Errors
     /// `Mismatch`: a number of the other side is impossible, or the addresses are of different kinds.
-    pub(crate) fn of(own: &Endpoint, other: &Endpoint) -> Result<Agreed, VerbsError> {
+    pub(crate) fn of(own: &QueuePairEndpoint, other: &QueuePairEndpoint) -> Result<Agreed, VerbsError> {
         let refuse = |reason: String| Err(VerbsError::Mismatch { reason });
         let (number, packet) = (other.queue_pair.0, other.first_packet.0);
         if number > PACKET_NUMBER_MASK || packet > PACKET_NUMBER_MASK {
@@ -171,10 +74,12 @@ impl Agreed {
 
 #[cfg(test)]
 mod tests {
+    use guira_session::wire::QueuePairNumber;
+
     use super::*;
 
-    fn endpoint(gid: &str, mtu: u32, reads_in: u8, reads_out: u8) -> Endpoint {
-        Endpoint {
+    fn endpoint(gid: &str, mtu: u32, reads_in: u8, reads_out: u8) -> QueuePairEndpoint {
+        QueuePairEndpoint {
             gid: gid.parse().unwrap(),
             lid: 0,
             queue_pair: QueuePairNumber(17),
@@ -183,15 +88,6 @@ mod tests {
             reads_in,
             reads_out,
         }
-    }
-
-    #[test]
-    fn mtus_are_powers_of_two_from_256_to_4096() {
-        let all: Vec<u32> = (0..10_000).filter(|bytes| Mtu::of_bytes(*bytes).is_some()).collect();
-        assert_eq!(all, [256, 512, 1024, 2048, 4096]);
-        assert!(all.iter().all(|bytes| Mtu::of_bytes(*bytes).is_some_and(|mtu| mtu.bytes() == *bytes)));
-        assert_eq!(Mtu::of_code(0), None);
-        assert_eq!(Mtu::of_code(6), None);
     }
 
     #[test]
@@ -205,10 +101,10 @@ mod tests {
     #[test]
     fn impossible_endpoints_are_refused() {
         let own = endpoint("10.0.0.1", 1024, 1, 1);
-        let of = |other: &Endpoint| Agreed::of(&own, other).unwrap_err().to_string();
-        let long = Endpoint { queue_pair: QueuePairNumber(1 << 24), ..own };
+        let of = |other: &QueuePairEndpoint| Agreed::of(&own, other).unwrap_err().to_string();
+        let long = QueuePairEndpoint { queue_pair: QueuePairNumber(1 << 24), ..own };
         assert!(of(&long).contains("24 bits"));
-        let long = Endpoint { first_packet: PacketNumber(1 << 24), ..own };
+        let long = QueuePairEndpoint { first_packet: PacketNumber(1 << 24), ..own };
         assert!(of(&long).contains("24 bits"));
         assert!(of(&endpoint("::", 1024, 1, 1)).contains("no address"));
         assert!(of(&endpoint("2001:db8::1", 1024, 1, 1)).contains("different kinds"));
@@ -217,8 +113,15 @@ mod tests {
     }
 
     #[test]
+    fn codes_of_mtus_are_those_of_libibverbs() {
+        let codes: Vec<_> =
+            (0..9).filter_map(|code| mtu_of_code(code).map(|mtu| (mtu_code(mtu), mtu.bytes()))).collect();
+        assert_eq!(codes, [(1, 256), (2, 512), (3, 1024), (4, 2048), (5, 4096)]);
+    }
+
+    #[test]
     fn packet_numbers_have_24_bits_and_differ() {
-        let drawn: Vec<PacketNumber> = (0..8).map(|_| PacketNumber::random().unwrap()).collect();
+        let drawn: Vec<PacketNumber> = (0..8).map(|_| random_packet_number().unwrap()).collect();
         assert!(drawn.iter().all(|number| number.0 <= PACKET_NUMBER_MASK));
         assert!(drawn.iter().any(|number| *number != drawn[0]), "{drawn:?}");
     }

@@ -1,60 +1,6 @@
-//! GIDs, the 128-bit addresses of ports.
+//! Tables of GIDs, the 128-bit addresses of ports.
 
-use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
-use std::str::FromStr;
-
-/// The address of a port: an IPv6 address, in RoCE v2 often an IPv4 address mapped into one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Gid(pub [u8; 16]);
-
-impl Gid {
-    /// Returns the IPv4 address that is mapped into this GID (`::ffff:a.b.c.d`), if it is one.
-    #[must_use]
-    pub fn ipv4(self) -> Option<Ipv4Addr> {
-        Ipv6Addr::from(self.0).to_ipv4_mapped()
-    }
-
-    /// Whether all bits are zero: an unused entry of a GID table.
-    #[must_use]
-    pub fn is_zero(self) -> bool {
-        self.0 == [0; 16]
-    }
-
-    /// Whether it is a link-local address (`fe80::/10`), which two ports of one link may share.
-    #[must_use]
-    pub fn is_link_local(self) -> bool {
-        self.0[0] == 0xfe && self.0[1] & 0xc0 == 0x80
-    }
-}
-
-impl fmt::Display for Gid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Ipv6Addr::from(self.0).fmt(f)
-    }
-}
-
-impl fmt::Debug for Gid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Gid({self})")
-    }
-}
-
-/// An error of reading a GID from text.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is not a GID, which is written as an IPv6 or IPv4 address")]
-pub struct GidError(String);
-
-impl FromStr for Gid {
-    type Err = GidError;
-
-    /// Reads an IPv6 address, as in sysfs or short, or an IPv4 address, which is mapped.
-    fn from_str(text: &str) -> Result<Gid, GidError> {
-        let ipv4 = || text.parse::<Ipv4Addr>().map(|address| address.to_ipv6_mapped());
-        let address = text.parse::<Ipv6Addr>().or_else(|_| ipv4()).map_err(|_| GidError(text.to_owned()))?;
-        Ok(Gid(address.octets()))
-    }
-}
+use guira_session::wire::Gid;
 
 /// The protocol whose packets a GID addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -98,22 +44,6 @@ pub(crate) fn choose(entries: &[GidEntry]) -> Option<GidEntry> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn gids_are_read_in_every_spelling() {
-        let mapped: Gid = "10.0.0.1".parse().unwrap();
-        assert_eq!(mapped, "0000:0000:0000:0000:0000:ffff:0a00:0001".parse().unwrap());
-        assert_eq!(mapped, "::ffff:10.0.0.1".parse().unwrap());
-        assert_eq!(mapped.ipv4(), Some(Ipv4Addr::new(10, 0, 0, 1)));
-        assert_eq!(mapped.to_string(), "::ffff:10.0.0.1");
-        let local: Gid = "fe80:0000:0000:0000:b4a7:9cff:fefd:552f".parse().unwrap();
-        assert!(local.is_link_local() && local.ipv4().is_none() && !local.is_zero());
-        assert_eq!(format!("{local:?}"), "Gid(fe80::b4a7:9cff:fefd:552f)");
-        for text in ["", "10.0.0", "fe80", "10.0.0.1:4791", "::g"] {
-            let error = text.parse::<Gid>().unwrap_err().to_string();
-            assert_eq!(error, format!("{text} is not a GID, which is written as an IPv6 or IPv4 address"));
-        }
-    }
 
     #[test]
     fn the_default_is_roce_v2_with_an_ipv4_address() {

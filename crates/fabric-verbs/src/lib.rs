@@ -2,8 +2,9 @@
 //! and change them with one-sided verbs over reliable queue pairs (RoCE v2, InfiniBand, Soft-RoCE).
 //!
 //! [`Device`] opens a port. The memory side makes a [`Target`] of its bytes and accepts clients; a client creates a
-//! queue pair with [`Connecting`], and its [`Connection`] has lanes ([`VerbsLane`]). The two sides exchange
-//! [`ClientParameters`] and [`TargetParameters`] by a control connection that is not part of this crate. What one queue
+//! queue pair with [`Connecting`], and its [`Connection`] has lanes ([`VerbsLane`]). The two sides exchange their
+//! parameters in a session of crate `guira-session`: [`VerbsAgent`] is the service of a memory node, and
+//! [`VerbsRegion`] the client's side. What one queue
 //! pair orders is the subject of docs/rdma.md.
 //!
 //! libibverbs is loaded at run time ([`VerbsError::Library`] if it is missing); none of its types is in this API.
@@ -20,6 +21,7 @@
 //! On systems other than 64-bit Linux the crate is empty.
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 
+mod agent;
 mod client;
 mod device;
 mod error;
@@ -27,13 +29,15 @@ mod exchange;
 mod ffi;
 mod gid;
 mod memlock;
+mod region;
 mod resources;
 mod target;
 
-pub use client::{Connecting, Connection, ConnectionOptions, LostConnection, VerbsLane, Waiting};
+pub use agent::VerbsAgent;
+pub use client::{Connecting, Connection, ConnectionOptions, Drained, LostConnection, VerbsLane, Waiting};
 pub use device::{AtomicScope, Device, DeviceLimits, DeviceOptions};
 pub use error::VerbsError;
-pub use exchange::{ClientParameters, Endpoint, Grant, Mtu, PacketNumber, QueuePairNumber, Segment, TargetParameters};
-pub use gid::{Gid, GidEntry, GidError, GidKind};
+pub use gid::{GidEntry, GidKind};
 pub use memlock::memlock_limit_bytes;
+pub use region::{AttachError, VerbsRegion};
 pub use target::{Accepted, SharedWords, Target};

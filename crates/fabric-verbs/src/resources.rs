@@ -7,11 +7,13 @@ use std::ffi::c_int;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use guira_session::wire::{QueuePairEndpoint, QueuePairNumber};
+
 use crate::device::Opened;
-use crate::exchange::Agreed;
+use crate::exchange::{Agreed, mtu_code, random_packet_number};
 use crate::ffi;
 use crate::memlock;
-use crate::{Device, Endpoint, GidKind, PacketNumber, QueuePairNumber, VerbsError};
+use crate::{Device, GidKind, VerbsError};
 
 /// Routers that a packet may pass; the largest value, because connections are not meant to be bounded by it.
 const HOP_LIMIT: u8 = 255;
@@ -269,7 +271,7 @@ pub(crate) struct QueuePair {
     /// Held so that it outlives the queue pair.
     _completions: Arc<CompletionQueue>,
     capacity: Capacity,
-    endpoint: Endpoint,
+    endpoint: QueuePairEndpoint,
     gid_index: u8,
     side: Side,
     /// Set by `destroy`, which consumes the value.
@@ -295,10 +297,10 @@ impl QueuePair {
         let gid = device.gid();
         let unsupported = |what| VerbsError::Unsupported { device: opened.name().to_owned(), what };
         let gid_index = u8::try_from(gid.index).map_err(|_| unsupported("connections from a GID index over 255"))?;
-        let first_packet = PacketNumber::random()?;
+        let first_packet = random_packet_number()?;
         let (raw, capacity) = create(domain, completions, asked)?;
         let limits = device.limits();
-        let endpoint = Endpoint {
+        let endpoint = QueuePairEndpoint {
             gid: gid.gid,
             lid: device.lid(),
             // SAFETY: the queue pair exists.
@@ -314,7 +316,7 @@ impl QueuePair {
         Ok(pair)
     }
 
-    pub(crate) fn endpoint(&self) -> &Endpoint {
+    pub(crate) fn endpoint(&self) -> &QueuePairEndpoint {
         &self.endpoint
     }
 
@@ -336,10 +338,15 @@ impl QueuePair {
     }
 
     /// Connects to `other`. From now on it executes the other side's verbs.
-    pub(crate) fn receive_from(&self, other: &Endpoint, agreed: &Agreed, device: &Device) -> Result<(), VerbsError> {
+    pub(crate) fn receive_from(
+        &self,
+        other: &QueuePairEndpoint,
+        agreed: &Agreed,
+        device: &Device,
+    ) -> Result<(), VerbsError> {
         let mut attr: ffi::QpAttr = ffi::zeroed();
         attr.qp_state = ffi::QP_STATE_RTR;
-        attr.path_mtu = agreed.mtu.code();
+        attr.path_mtu = mtu_code(agreed.mtu);
         attr.dest_qp_num = other.queue_pair.0;
         attr.rq_psn = other.first_packet.0;
         attr.max_dest_rd_atomic = agreed.reads_in;

@@ -25,12 +25,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use guira_fabric::Space;
 use guira_fabric::memory::AtomicU64;
+use guira_session::wire::{ClientParameters, Grant, Segment, TargetParameters};
 
 use crate::exchange::Agreed;
 use crate::ffi;
 use crate::memlock;
 use crate::resources::{Capacity, CompletionQueue, ProtectionDomain, QueuePair, Registration, Side};
-use crate::{AtomicScope, ClientParameters, Device, Grant, Segment, TargetParameters, VerbsError};
+use crate::{AtomicScope, Device, VerbsError};
 
 /// Memory that clients may be granted access to: words that stay where they are as long as the value exists.
 pub type SharedWords = Arc<dyn AsRef<[AtomicU64]> + Send + Sync>;
@@ -115,6 +116,14 @@ impl Target {
             _words: words,
         });
         Ok(())
+    }
+
+    /// Returns the registered bytes of the main and of the device space.
+    #[must_use]
+    pub fn registered_bytes(&self) -> (u64, u64) {
+        let segments = self.shared.segments();
+        let of = |space| segments.iter().filter(|segment| segment.space == space).map(|segment| segment.bytes).sum();
+        (of(Space::Main), of(Space::Device))
     }
 
     /// Accepts a client with the access `grant`: connects a queue pair to it, which executes the client's verbs from

@@ -10,8 +10,10 @@ use std::task::{Context, Poll};
 
 use guira_fabric::{Addr, Caps, FabricError, Lane, Region, SlotHold, Submitted, Traffic, Verb};
 use guira_fabric_shm::{ShmLane, ShmRegion};
-use guira_fabric_tcp::client::{TcpLane, TcpRegion};
-use guira_fabric_tcp::wire::{Grant, SessionId};
+use guira_fabric_tcp::{TcpLane, TcpRegion};
+use guira_fabric_verbs::{VerbsLane, VerbsRegion};
+use guira_session::client::NodeSession;
+use guira_session::wire::Grant;
 
 use crate::Error;
 use crate::stat::{FileStat, NodeStat, RegionStat};
@@ -21,8 +23,10 @@ use crate::stat::{FileStat, NodeStat, RegionStat};
 pub(crate) enum FabricRegion {
     /// A file mapped by this process.
     Shm(ShmRegion),
-    /// The memory of a node, through one connection, which is one session.
+    /// The memory of a node that executes batches, through one connection, which is one session.
     Tcp(TcpRegion),
+    /// The memory of a node, through a queue pair, which belongs to a session.
+    Rdma(VerbsRegion),
 }
 
 /// A lane of a [`FabricRegion`].
@@ -31,6 +35,8 @@ pub(crate) enum FabricLane {
     Shm(ShmLane),
     /// Sends batches to a node.
     Tcp(TcpLane),
+    /// Posts batches to a network card.
+    Rdma(VerbsLane),
 }
 
 /// The way the lanes of a store wait.
@@ -48,6 +54,7 @@ macro_rules! on_lane {
         match $on {
             FabricLane::Shm($lane) => $body,
             FabricLane::Tcp($lane) => $body,
+            FabricLane::Rdma($lane) => $body,
         }
     };
 }
@@ -61,6 +68,16 @@ impl FabricRegion {
                 FabricLane::Shm(region.lane().waiting(guira_fabric_shm::Waiting::Cooperative))
             }
             (FabricRegion::Tcp(region), _) => FabricLane::Tcp(region.lane()),
+            (FabricRegion::Rdma(region), _) => FabricLane::Rdma(region.lane()),
+        }
+    }
+
+    /// Returns the session with the memory node, if the region is on one.
+    pub(crate) fn session(&self) -> Option<&NodeSession> {
+        match self {
+            FabricRegion::Shm(_) => None,
+            FabricRegion::Tcp(region) => Some(region.session()),
+            FabricRegion::Rdma(region) => Some(region.session()),
         }
     }
 
@@ -68,39 +85,27 @@ impl FabricRegion {
     pub(crate) fn is_lost(&self) -> bool {
         match self {
             FabricRegion::Shm(_) => false,
-            FabricRegion::Tcp(region) => region.loss().is_some(),
+            FabricRegion::Tcp(region) => region.session().loss().is_some(),
+            FabricRegion::Rdma(region) => region.is_lost(),
         }
     }
 
     /// Whether a memory node lets this session only read, whatever was requested.
     pub(crate) fn is_granted_reads_only(&self) -> bool {
-        match self {
-            FabricRegion::Shm(_) => false,
-            FabricRegion::Tcp(region) => region.grant() == Grant::ReadOnly,
-        }
+        self.session().is_some_and(|session| session.grant() == Grant::ReadOnly)
     }
 
     /// Returns the address of the memory node, and the node's name for the memory, if the region is on a node.
     pub(crate) fn node(&self) -> Option<(SocketAddr, [u64; 2])> {
-        match self {
-            FabricRegion::Shm(_) => None,
-            FabricRegion::Tcp(region) => Some((region.peer(), region.region_id())),
-        }
-    }
-
-    /// Returns the id of the session with a memory node.
-    pub(crate) fn session(&self) -> Option<SessionId> {
-        match self {
-            FabricRegion::Shm(_) => None,
-            FabricRegion::Tcp(region) => Some(region.session()),
-        }
+        self.session().map(|session| (session.peer(), session.region_id()))
     }
 
     /// Returns the region's statistics.
     pub(crate) fn stat(&self) -> Result<RegionStat, Error> {
         match self {
             FabricRegion::Shm(region) => Ok(RegionStat::File(FileStat::new(&region.info()?))),
-            FabricRegion::Tcp(region) => Ok(RegionStat::Node(NodeStat::new(region))),
+            FabricRegion::Tcp(region) => Ok(RegionStat::Node(NodeStat::new(region.session(), region.caps()))),
+            FabricRegion::Rdma(region) => Ok(RegionStat::Node(NodeStat::new(region.session(), region.caps()))),
         }
     }
 }
@@ -112,6 +117,7 @@ impl Region for FabricRegion {
         match self {
             FabricRegion::Shm(region) => region.caps(),
             FabricRegion::Tcp(region) => region.caps(),
+            FabricRegion::Rdma(region) => region.caps(),
         }
     }
 
@@ -119,6 +125,7 @@ impl Region for FabricRegion {
         match self {
             FabricRegion::Shm(region) => region.main_bytes(),
             FabricRegion::Tcp(region) => region.main_bytes(),
+            FabricRegion::Rdma(region) => region.main_bytes(),
         }
     }
 
@@ -126,6 +133,7 @@ impl Region for FabricRegion {
         match self {
             FabricRegion::Shm(region) => region.device_bytes(),
             FabricRegion::Tcp(region) => region.device_bytes(),
+            FabricRegion::Rdma(region) => region.device_bytes(),
         }
     }
 
@@ -133,6 +141,7 @@ impl Region for FabricRegion {
         match self {
             FabricRegion::Shm(region) => FabricLane::Shm(region.lane()),
             FabricRegion::Tcp(region) => FabricLane::Tcp(region.lane()),
+            FabricRegion::Rdma(region) => FabricLane::Rdma(region.lane()),
         }
     }
 
@@ -140,6 +149,7 @@ impl Region for FabricRegion {
         match self {
             FabricRegion::Shm(region) => region.has_lost_bytes(),
             FabricRegion::Tcp(region) => region.has_lost_bytes(),
+            FabricRegion::Rdma(region) => region.has_lost_bytes(),
         }
     }
 
@@ -147,6 +157,7 @@ impl Region for FabricRegion {
         match self {
             FabricRegion::Shm(region) => region.verify_bytes(),
             FabricRegion::Tcp(region) => region.verify_bytes(),
+            FabricRegion::Rdma(region) => region.verify_bytes(),
         }
     }
 
@@ -154,6 +165,7 @@ impl Region for FabricRegion {
         match self {
             FabricRegion::Shm(region) => region.hold(slot),
             FabricRegion::Tcp(region) => region.hold(slot),
+            FabricRegion::Rdma(region) => region.hold(slot),
         }
     }
 
@@ -161,6 +173,7 @@ impl Region for FabricRegion {
         match self {
             FabricRegion::Shm(region) => region.poll_hold(slot, cx),
             FabricRegion::Tcp(region) => region.poll_hold(slot, cx),
+            FabricRegion::Rdma(region) => region.poll_hold(slot, cx),
         }
     }
 }
@@ -171,7 +184,7 @@ impl FabricLane {
     pub(crate) fn in_place(&mut self) -> Option<&mut ShmLane> {
         match self {
             FabricLane::Shm(lane) => Some(lane),
-            FabricLane::Tcp(_) => None,
+            FabricLane::Tcp(_) | FabricLane::Rdma(_) => None,
         }
     }
 
@@ -181,6 +194,7 @@ impl FabricLane {
         match self {
             FabricLane::Shm(lane) => lane,
             FabricLane::Tcp(lane) => lane,
+            FabricLane::Rdma(lane) => lane,
         }
     }
 
@@ -189,6 +203,7 @@ impl FabricLane {
         match self {
             FabricLane::Shm(lane) => lane.is_stale(),
             FabricLane::Tcp(lane) => lane.is_stale(),
+            FabricLane::Rdma(lane) => lane.is_stale(),
         }
     }
 
@@ -197,6 +212,7 @@ impl FabricLane {
         match self {
             FabricLane::Shm(_) => false,
             FabricLane::Tcp(lane) => lane.is_lost(),
+            FabricLane::Rdma(lane) => lane.is_lost(),
         }
     }
 
@@ -205,7 +221,7 @@ impl FabricLane {
     pub(crate) fn is_remote(&self) -> bool {
         match self {
             FabricLane::Shm(_) => false,
-            FabricLane::Tcp(_) => true,
+            FabricLane::Tcp(_) | FabricLane::Rdma(_) => true,
         }
     }
 }

@@ -253,8 +253,9 @@ pub mod admin {
         Cause, CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, Stage, TableStats,
     };
     pub use guira_fabric::{ByteCount, printable};
-    pub use guira_fabric_tcp::client::Endpoint;
-    pub use guira_fabric_tcp::node::{NodeCounters, NodeEvent, NodeEventKind, TokenNumber};
+    pub use guira_session::client::Endpoint;
+    pub use guira_session::node::{NodeCounters, NodeEvent, NodeEventKind, TokenNumber};
+    pub use guira_url::RdmaNode;
 
     pub use crate::list::{ClientCounts, ListedState, ListedTable, TableSummary, list};
     pub use crate::repair::{FailedRecovery, Killed, LivingClient, RecoveredClient, RecoveryReport};
@@ -267,12 +268,13 @@ pub mod errors {
     pub use guira_check::CheckError;
     pub use guira_fabric::FabricError;
     pub use guira_fabric_shm::{Attempt, FileKind, KillError, LockFileProblem, ShmError};
-    pub use guira_fabric_tcp::client::ConnectError;
-    pub use guira_fabric_tcp::node::NodeError;
-    pub use guira_fabric_tcp::tls::TlsError;
-    pub use guira_fabric_tcp::wire::{CloseReason, WireError};
+    pub use guira_fabric_verbs::{AttachError, VerbsError};
     pub use guira_layout::{ConfigError, SuperblockError};
     pub use guira_rcuckoo::{DamagedItem, NoSpace, TableError};
+    pub use guira_session::client::ConnectError;
+    pub use guira_session::node::NodeError;
+    pub use guira_session::tls::TlsError;
+    pub use guira_session::wire::{CloseReason, Fabric, WireError};
     pub use guira_url::UrlError;
 
     pub use crate::error::InsufficientSpace;

@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use guira_fabric::{FenceProof, Lane, Region, SlotHold};
 use guira_fabric_shm::{KillError, ProcessIdentity, ProcessState, ShmRegion};
-use guira_fabric_tcp::wire::FenceReply;
 use guira_layout::{LockId, SlotState, SlotWord};
 use guira_rcuckoo::{
     Counters, Incident, Observer, Recovered, SlotClient, SlotInfo, add_totals, free_unowned_locks, read_slot, recover,
     slots, unowned_locks,
 };
+use guira_session::wire::FenceReply;
 
 use crate::fabric::FabricRegion;
 use crate::options::Access;
@@ -373,10 +373,12 @@ impl KillRequest<'_> {
     /// Kills the client's process, or has the memory node drop its session.
     fn end_client(&self, timeout: Duration) -> Result<Result<(), KillError>, Error> {
         let pid = self.target.process;
-        Ok(match self.region {
-            FabricRegion::Shm(region) => identity(&self.target).kill(timeout, || self.holds_slot(region)),
-            FabricRegion::Tcp(region) => {
-                match region.fence(self.slot).map_err(self.inner.fabric("cannot fence a client of"))? {
+        Ok(match (self.region, self.region.session()) {
+            (FabricRegion::Shm(region), _) => identity(&self.target).kill(timeout, || self.holds_slot(region)),
+            // Regions that are not mapped belong to a session.
+            (_, None) => Err(KillError::Ended { pid }),
+            (_, Some(session)) => {
+                match session.fence(self.slot).map_err(self.inner.fabric("cannot fence a client of"))? {
                     FenceReply::Dropped => Ok(()),
                     // A process beside the node has it, or had it for a moment.
                     FenceReply::NoSession => Err(KillError::Ended { pid }),

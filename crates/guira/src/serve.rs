@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use guira_fabric::{Caps, Region};
 use guira_fabric_shm::ShmRegion;
-use guira_fabric_tcp::node::{Node, NodeAccess, NodeHandle, NodeOptions};
-use guira_fabric_tcp::wire::{Grant, Token};
+use guira_fabric_tcp::BatchExecutor;
+use guira_session::node::{Node, NodeAccess, NodeHandle, NodeOptions};
+use guira_session::wire::{Grant, Token};
 
 #[cfg(feature = "tls")]
 use crate::NodeTls;
@@ -298,7 +299,7 @@ impl Store {
             region.guard_against_truncation()?;
         }
         let options = options.node_options(region_id, atomic_write_unit, grant);
-        let node = Node::bind(region.clone(), options).map_err(failed)?;
+        let node = Node::bind(BatchExecutor::new(region.clone()), options).map_err(failed)?;
         let count = Arc::new(node.counters());
         Ok(ServerHandle { node: node.spawn().map_err(failed)?, region, count, url: inner.url.clone() })
     }
@@ -310,8 +311,9 @@ impl Store {
     /// `Fabric`. Nothing was changed.
     pub fn node_counters(&self) -> Result<Option<NodeCounters>, Error> {
         let inner = &self.inner;
-        let FabricRegion::Tcp(region) = inner.region()? else { return Ok(None) };
-        region.counters().map(Some).map_err(inner.fabric("cannot ask the memory node of"))
+        let region = inner.region()?;
+        let Some(session) = region.session() else { return Ok(None) };
+        session.counters().map(Some).map_err(inner.fabric("cannot ask the memory node of"))
     }
 }
 

@@ -13,11 +13,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use guira_fabric::{FabricError, Region};
-use guira_fabric_tcp::client::{self, ConnectError, ConnectOptions, Endpoint, TcpRegion};
-use guira_fabric_tcp::tls::TlsError;
-use guira_fabric_tcp::wire::{CloseReason, Grant, PriorSession, SessionId, Token};
+use guira_fabric_tcp::TcpRegion;
+use guira_fabric_verbs::{AttachError, ConnectionOptions, DeviceOptions, VerbsError, VerbsRegion};
 use guira_layout::SuperblockError;
 use guira_rcuckoo::{Table, TableError, open_table};
+use guira_session::client::{self, ConnectError, ConnectOptions, NodeSession};
+use guira_session::tls::TlsError;
+use guira_session::wire::{CloseReason, Grant, PriorSession, SessionId, Token};
+use guira_url::{NodeAddress, RdmaNode};
 
 use crate::fabric::{FabricRegion, Waiting};
 use crate::options::Access;
@@ -31,6 +34,11 @@ const MIN_BATCH_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_BATCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest wait, if a timeout is too large for the clock.
 const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3_600);
+
+/// The lanes of a queue pair that tasks share.
+const COOPERATIVE_LANES: u16 = 512;
+/// The bytes of each lane's buffer: a few rows. A longer batch uses a larger buffer, which all lanes share.
+const LANE_BYTES: u32 = 4 << 10;
 
 /// A session with a memory node, or the mapping of a file, which counts as a permanent one.
 #[derive(Clone)]
@@ -54,7 +62,7 @@ enum Kind {
 
 struct Remote {
     url: Url,
-    endpoint: Endpoint,
+    node: NodeAddress,
     options: OpenOptions,
     waiting: Waiting,
     /// The table that every session must lead to.
@@ -81,6 +89,7 @@ struct State {
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
     Connect(Arc<ConnectError>),
+    Attach(Arc<AttachError>),
     TokenFile(String),
     #[cfg(feature = "tls")]
     TlsFile(Arc<crate::errors::TlsFileError>),
@@ -101,6 +110,11 @@ impl Failure {
                         || matches!(reason, CloseReason::Shutdown | CloseReason::Fenced | CloseReason::TooSlow { .. })
                 }
                 _ => true,
+            },
+            Failure::Attach(error) => match &**error {
+                AttachError::Device(VerbsError::PortDown { .. } | VerbsError::System { .. }) => true,
+                AttachError::Refused { source, .. } => matches!(source, FabricError::Disconnected { .. }),
+                _ => false,
             },
             Failure::Open(TableError::Fabric(error)) => {
                 matches!(error, FabricError::Disconnected { .. } | FabricError::Fenced { .. })
@@ -124,6 +138,7 @@ impl Failure {
         let url = url.clone();
         match self {
             Failure::Connect(source) => Error::Open(OpenError::Connect { url, source }),
+            Failure::Attach(source) => Error::Open(OpenError::Rdma { url, source }),
             Failure::TokenFile(reason) => {
                 Error::Open(OpenError::TokenFile { url, path: options.token_file.clone().unwrap_or_default(), reason })
             }
@@ -153,23 +168,22 @@ pub(crate) fn deadline_after(timeout: Duration) -> Instant {
 
 /// Begins a session with a memory node, in one attempt.
 pub(crate) fn connect(
-    endpoint: &Endpoint,
+    node: &NodeAddress,
     options: &OpenOptions,
     waiting: Waiting,
     timeout: Duration,
     previous: Option<SessionId>,
-) -> Result<TcpRegion, Failure> {
+) -> Result<FabricRegion, Failure> {
     let wanted = match options.access {
         Access::ReadWrite => Grant::ReadWrite,
         Access::ReadOnly => Grant::ReadOnly,
     };
-    let waiting = match waiting {
-        Waiting::InPlace => client::Waiting::InPlace,
-        Waiting::Cooperative => client::Waiting::Cooperative,
-    };
-    let mut connect = ConnectOptions::new(endpoint.clone())
+    let mut connect = ConnectOptions::new(node.endpoint().clone())
         .with_grant(wanted)
-        .with_waiting(waiting)
+        .with_waiting(match waiting {
+            Waiting::InPlace => client::Waiting::InPlace,
+            Waiting::Cooperative => client::Waiting::Cooperative,
+        })
         .with_sample_words(0)
         .with_connect_timeout(timeout)
         .with_batch_timeout(options.deadline.clamp(MIN_BATCH_TIMEOUT, MAX_BATCH_TIMEOUT));
@@ -184,7 +198,32 @@ pub(crate) fn connect(
     if let Some(previous) = previous {
         connect = connect.with_prior_session(previous);
     }
-    TcpRegion::connect(&connect).map_err(|error| Failure::Connect(Arc::new(error)))
+    match node {
+        NodeAddress::Tcp(_) => match TcpRegion::connect(&connect) {
+            Ok(region) => Ok(FabricRegion::Tcp(region)),
+            Err(error) => Err(Failure::Connect(Arc::new(error))),
+        },
+        NodeAddress::Rdma(RdmaNode { device, device_port, gid_index, .. }) => {
+            let device = DeviceOptions { device: device.clone(), port: *device_port, gid: *gid_index };
+            match VerbsRegion::connect(&connect, &device, &queue_options(waiting)) {
+                Ok(region) => Ok(FabricRegion::Rdma(region)),
+                Err(AttachError::Connect(error)) => Err(Failure::Connect(Arc::new(error))),
+                Err(error) => Err(Failure::Attach(Arc::new(error))),
+            }
+        }
+    }
+}
+
+/// Returns the options of a queue pair whose lanes wait in the given way. Tasks are many; a blocking client has a queue
+/// pair of its own, which locks 2.4 MiB of memory.
+fn queue_options(waiting: Waiting) -> ConnectionOptions {
+    let options = ConnectionOptions { lane_bytes: LANE_BYTES, ..ConnectionOptions::default() };
+    match waiting {
+        Waiting::InPlace => ConnectionOptions { large_buffers: 1, ..options },
+        Waiting::Cooperative => {
+            ConnectionOptions { waiting: guira_fabric_verbs::Waiting::Sleep, lanes: COOPERATIVE_LANES, ..options }
+        }
+    }
 }
 
 impl Sessions {
@@ -193,11 +232,11 @@ impl Sessions {
         Sessions(Kind::Permanent(Session { region, number: 1, last_fenced: 0 }))
     }
 
-    /// Creates the sessions with the node at `endpoint`, which has `table`; `first` is the first of them, if there is
+    /// Creates the sessions with the memory node `node`, which has `table`; `first` is the first of them, if there is
     /// one.
     pub(crate) fn remote(
         url: &Url,
-        endpoint: &Endpoint,
+        node: &NodeAddress,
         options: &OpenOptions,
         waiting: Waiting,
         table: &Arc<Table>,
@@ -206,7 +245,7 @@ impl Sessions {
         let session = first.map(|region| Session { region, number: 1, last_fenced: 0 });
         Sessions(Kind::Remote(Box::new(Remote {
             url: url.clone(),
-            endpoint: endpoint.clone(),
+            node: node.clone(),
             options: options.clone(),
             waiting,
             table: Arc::clone(table),
@@ -222,8 +261,8 @@ impl Sessions {
         match &self.0 {
             Kind::Permanent(_) => Arc::clone(self),
             Kind::Remote(remote) => {
-                let Remote { url, endpoint, options, table, .. } = &**remote;
-                let mut own = Sessions::remote(url, endpoint, options, waiting, table, None);
+                let Remote { url, node, options, table, .. } = &**remote;
+                let mut own = Sessions::remote(url, node, options, waiting, table, None);
                 if let Kind::Remote(own) = &mut own.0 {
                     // A forked child gets no sessions from its parent's store, whichever way they wait.
                     own.process = remote.process;
@@ -425,10 +464,9 @@ impl Remote {
         let longest = self.options.connect_timeout;
         // The first attempt may take the full timeout; later ones end at the deadline.
         let timeout = if left.is_zero() { longest } else { longest.min(left) };
-        let name = previous.and_then(|session| session.region.session());
-        let region = connect(&self.endpoint, &self.options, self.waiting, timeout, name)?;
-        let was_fenced = region.prior_session() == PriorSession::Fenced;
-        let region = FabricRegion::Tcp(region);
+        let name = previous.and_then(|session| session.region.session()).map(NodeSession::id);
+        let region = connect(&self.node, &self.options, self.waiting, timeout, name)?;
+        let was_fenced = region.session().is_some_and(|session| session.prior_session() == PriorSession::Fenced);
         verify(&region, &self.table)?;
         let (number, last_fenced) = match previous {
             None => (1, 0),

@@ -5,10 +5,10 @@ use std::time::UNIX_EPOCH;
 use guira_check::{CheckError, TableStats, table_stats};
 use guira_fabric::{Caps, Region};
 use guira_fabric_shm::{Boot, RegionInfo};
-use guira_fabric_tcp::client::TcpRegion;
-use guira_fabric_tcp::wire::Grant;
 use guira_layout::{SlotState, SlotWord};
 use guira_rcuckoo::{Counters, SlotInfo, TableError, read_slot, read_totals, slots};
+use guira_session::client::NodeSession;
+use guira_session::wire::Grant;
 
 use crate::fabric::FabricRegion;
 use crate::repair::is_stopped;
@@ -147,15 +147,15 @@ pub struct NodeStat {
 }
 
 impl NodeStat {
-    pub(crate) fn new(region: &TcpRegion) -> NodeStat {
-        let unit = region.caps().atomic_write_unit;
+    pub(crate) fn new(session: &NodeSession, caps: &Caps) -> NodeStat {
+        let unit = caps.atomic_write_unit;
         NodeStat {
-            peer: region.peer().to_string(),
-            main_bytes: region.main_bytes(),
-            device_bytes: region.device_bytes(),
+            peer: session.peer().to_string(),
+            main_bytes: session.main_bytes(),
+            device_bytes: session.device_bytes(),
             atomic_write_unit: (unit != Caps::WHOLE_WRITE).then_some(unit),
-            session_timeout_ms: u64::try_from(region.session_timeout().as_millis()).unwrap_or(u64::MAX),
-            read_only: region.grant() == Grant::ReadOnly,
+            session_timeout_ms: u64::try_from(session.session_timeout().as_millis()).unwrap_or(u64::MAX),
+            read_only: session.grant() == Grant::ReadOnly,
         }
     }
 }

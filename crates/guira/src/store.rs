@@ -197,9 +197,9 @@ impl Store {
                 options.owners.admit(url, &region, options.access)?;
                 FabricRegion::Shm(region)
             }
-            Backend::Node(endpoint) => {
-                let session = sessions::connect(endpoint, options, Waiting::InPlace, options.connect_timeout, None);
-                FabricRegion::Tcp(session.map_err(|failure| failure.into_error(url, options))?)
+            Backend::Node(node) => {
+                let region = sessions::connect(node, options, Waiting::InPlace, options.connect_timeout, None);
+                region.map_err(|failure| failure.into_error(url, options))?
             }
         };
         Store::open_in(url, options, region)
@@ -218,9 +218,7 @@ impl Store {
         }
         let sessions = Arc::new(match url.backend()? {
             Backend::File(_) => Sessions::permanent(region.clone()),
-            Backend::Node(endpoint) => {
-                Sessions::remote(url, endpoint, options, Waiting::InPlace, &table, Some(region.clone()))
-            }
+            Backend::Node(node) => Sessions::remote(url, node, options, Waiting::InPlace, &table, Some(region.clone())),
         });
         Ok(Store::assemble(url, region, sessions, table, options.clone(), Origin::Opened))
     }
@@ -561,7 +559,7 @@ impl Inner {
         let config = ClientConfig::for_table(&self.table);
         let (backoff_ns, longest_backoff_ns) = match self.first {
             FabricRegion::Shm(_) => (config.backoff_ns, config.longest_backoff_ns),
-            FabricRegion::Tcp(_) => (REMOTE_BACKOFF_NS, MAX_REMOTE_BACKOFF_NS),
+            FabricRegion::Tcp(_) | FabricRegion::Rdma(_) => (REMOTE_BACKOFF_NS, MAX_REMOTE_BACKOFF_NS),
         };
         ClientConfig {
             backoff_ns,

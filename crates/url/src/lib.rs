@@ -1,4 +1,4 @@
-//! URLs of tables: `shm://name`, `file:///path`, or `tcp://host:port`, where the port is optional.
+//! URLs of tables: `shm://name`, `file:///path`, `tcp://host:port` or `rdma://host:port`, where the port is optional.
 
 #![forbid(unsafe_code)]
 
@@ -6,15 +6,21 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+mod rdma;
+
 use guira_fabric_shm::{Location, ShmError};
-use guira_fabric_tcp::client::{DEFAULT_PORT, Endpoint};
+use guira_session::client::{DEFAULT_PORT, Endpoint};
+
+pub use rdma::RdmaNode;
 
 /// The URL of a table.
 ///
 /// `shm://name` is a file in `/dev/shm`, visible to every process of this host; `file:///absolute/path` is any file on
 /// a local file system, including huge-page mounts and DAX; `tcp://host:port` is the table of the memory node that
-/// listens there, where `host` is a name, an IPv4 address, or an IPv6 address in brackets. The default port is 7711,
-/// where `guira serve` listens; a URL is always shown with its port. Two URLs are equal if they are shown the same way.
+/// listens there, where `host` is a name, an IPv4 address, or an IPv6 address in brackets. `rdma://host:port` is the
+/// table of a memory node whose clients use RDMA; `?dev=NAME&port=N&gid=N` chooses the device of this machine, its port
+/// and the index of its GID, each of which may be left out. The default port is 7711, where `guira serve` listens; a
+/// URL is always shown with its port. Two URLs are equal if they are shown the same way.
 ///
 /// ```
 /// use std::path::Path;
@@ -26,6 +32,7 @@ use guira_fabric_tcp::client::{DEFAULT_PORT, Endpoint};
 /// assert_eq!(Url::file(Path::new("/var/tmp/cache"))?.to_string(), "file:///var/tmp/cache");
 /// assert_eq!(Url::tcp("::1", 7117)?.to_string(), "tcp://[::1]:7117");
 /// assert_eq!("tcp://mem1".parse::<Url>()?.to_string(), "tcp://mem1:7711");
+/// assert_eq!("rdma://mem1?dev=mlx5_0".parse::<Url>()?.to_string(), "rdma://mem1:7711?dev=mlx5_0");
 /// assert!(matches!("cache".parse::<Url>(), Err(UrlError::NoScheme { .. })));
 /// # Ok(())
 /// # }
@@ -38,7 +45,7 @@ enum Kind {
     Shm(String),
     File(PathBuf),
     /// Boxed, because most errors contain a URL and should be small.
-    Tcp(Box<Endpoint>),
+    Node(Box<NodeAddress>),
     Unnamed,
 }
 
@@ -47,7 +54,36 @@ pub enum Backend<'u> {
     /// A file that processes map into their memory.
     File(Location),
     /// A memory node.
-    Node(&'u Endpoint),
+    Node(&'u NodeAddress),
+}
+
+/// The address of a memory node, and the fabric to reach it by. Displayed as a URL.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum NodeAddress {
+    /// A memory node that executes batches of verbs.
+    Tcp(Endpoint),
+    /// A memory node whose memory is registered with an RDMA device.
+    Rdma(RdmaNode),
+}
+
+impl NodeAddress {
+    /// Returns the endpoint of the node's control connection.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        match self {
+            NodeAddress::Tcp(endpoint) => endpoint,
+            NodeAddress::Rdma(node) => &node.endpoint,
+        }
+    }
+}
+
+impl fmt::Display for NodeAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NodeAddress::Tcp(endpoint) => write!(f, "tcp://{endpoint}"),
+            NodeAddress::Rdma(node) => write!(f, "rdma://{node}"),
+        }
+    }
 }
 
 /// The error of parsing a URL.
@@ -55,14 +91,18 @@ pub enum Backend<'u> {
 #[non_exhaustive]
 pub enum UrlError {
     /// The scheme is missing.
-    #[error("{text:?} is not a table URL: it has no scheme; write shm://NAME, file:///PATH or tcp://HOST:PORT")]
+    #[error(
+        "{text:?} is not a table URL: it has no scheme; write shm://NAME, file:///PATH, tcp://HOST:PORT or \
+         rdma://HOST:PORT"
+    )]
     NoScheme {
         /// The text.
         text: String,
     },
     /// The scheme is unknown.
     #[error(
-        "{text:?} is not a table URL: unknown scheme {scheme:?}; write shm://NAME, file:///PATH or tcp://HOST:PORT"
+        "{text:?} is not a table URL: unknown scheme {scheme:?}; write shm://NAME, file:///PATH, tcp://HOST:PORT or \
+         rdma://HOST:PORT"
     )]
     UnknownScheme {
         /// The text.
@@ -92,6 +132,17 @@ pub enum UrlError {
     Node {
         /// The text.
         text: String,
+    },
+    /// The part after `rdma://` is not a host with an optional port, and the choice of a device.
+    #[error(
+        "{text:?} is not a table URL: {reason}; write rdma://HOST, rdma://HOST:PORT or rdma://[IPV6]:PORT, and \
+         behind it ?dev=NAME&port=N&gid=N or a part of that"
+    )]
+    Rdma {
+        /// The text.
+        text: String,
+        /// The reason why it is invalid.
+        reason: String,
     },
     /// The path is not UTF-8, so no URL can name it.
     #[error("{text:?} is not a table URL: the path is not UTF-8")]
@@ -133,6 +184,15 @@ impl Url {
         format!("tcp://{}", Endpoint::new(host, port)).parse()
     }
 
+    /// Returns the URL of the table of the memory node `node`, whose clients use RDMA. Resolves no name and opens no
+    /// device.
+    ///
+    /// # Errors
+    /// `Rdma` if the host or the name of the device is invalid, or a port is 0.
+    pub fn rdma(node: &RdmaNode) -> Result<Url, UrlError> {
+        format!("rdma://{node}").parse()
+    }
+
     /// Returns the URL of a table without a name, in the memory of this process, as for `Store::create_unnamed` of
     /// crate `guira`. It is shown as `memory://`, cannot be opened, and does not identify a table.
     pub fn unnamed() -> Url {
@@ -152,7 +212,7 @@ impl Url {
         match &self.0 {
             Kind::Shm(name) => Ok(Backend::File(Location::shm(name)?)),
             Kind::File(path) => Ok(Backend::File(Location::file(path))),
-            Kind::Tcp(endpoint) => Ok(Backend::Node(endpoint)),
+            Kind::Node(node) => Ok(Backend::Node(node)),
             Kind::Unnamed => {
                 let reason = "a table without a name is known only to the process that created it";
                 Err(ShmError::BadName { name: self.to_string(), reason })
@@ -182,8 +242,14 @@ impl FromStr for Url {
             // An endpoint would take these characters as part of a name.
             "tcp" if rest.contains(['?', '#', '%', '\\']) => Err(UrlError::Node { text: owned() }),
             "tcp" => match rest.parse::<Endpoint>() {
-                Ok(endpoint) if is_canonical(&endpoint, rest) => Ok(Url(Kind::Tcp(Box::new(endpoint)))),
+                Ok(endpoint) if is_canonical(&endpoint, rest) => {
+                    Ok(Url(Kind::Node(Box::new(NodeAddress::Tcp(endpoint)))))
+                }
                 _ => Err(UrlError::Node { text: owned() }),
+            },
+            "rdma" => match rdma::parse(rest) {
+                Ok(node) => Ok(Url(Kind::Node(Box::new(NodeAddress::Rdma(node))))),
+                Err(reason) => Err(UrlError::Rdma { text: owned(), reason }),
             },
             _ => Err(UrlError::UnknownScheme { text: owned(), scheme: scheme.to_owned() }),
         }
@@ -232,7 +298,7 @@ impl fmt::Display for Url {
         match &self.0 {
             Kind::Shm(name) => write!(f, "shm://{name}"),
             Kind::File(path) => write!(f, "file://{}", path.display()),
-            Kind::Tcp(endpoint) => write!(f, "tcp://{endpoint}"),
+            Kind::Node(node) => node.fmt(f),
             Kind::Unnamed => f.write_str("memory://"),
         }
     }

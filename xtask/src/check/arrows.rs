@@ -11,12 +11,15 @@ use crate::manifest::{Dependency, Manifest};
 use crate::report::{Report, Violation};
 
 /// Allowed dependencies: from, to, why. A name that ends in `*` stands for every package that starts so.
-const ARROWS: [(&str, &str, &str); 51] = [
+const ARROWS: [(&str, &str, &str); 57] = [
     ("guira-layout", "guira-fabric", "addresses and spaces are words of the fabric"),
     ("guira-layout", "guira-sum", "a row is valid only with its checksum"),
     ("guira-rcuckoo", "guira-layout", "the protocol reads and writes rows, entries and lock words"),
     ("guira-rcuckoo", "guira-fabric", "the protocol posts verbs"),
     ("guira-fabric-*", "guira-fabric", "a backend implements the lane"),
+    ("guira-session", "guira-fabric", "a session holds slots of a region"),
+    ("guira-fabric-tcp", "guira-session", "batches travel on the connection of a session"),
+    ("guira-fabric-verbs", "guira-session", "a queue pair starts and ends with a session"),
     ("guira-check", "guira-layout", "the scanner reads every row of a table"),
     ("guira-check", "guira-fabric", "the scanner reads through a lane"),
     ("guira-rcuckoo", "guira-in-place", "what executes in place is the same text without futures"),
@@ -27,6 +30,7 @@ const ARROWS: [(&str, &str, &str); 51] = [
     ("guira-extents", "guira-layout", "chunks are words with a meaning"),
     ("guira-extents", "guira-fabric", "chunks are claimed by verbs"),
     ("guira-url", "guira-fabric-*", "a URL names a backend"),
+    ("guira-url", "guira-session", "a URL names the endpoint of a node"),
     ("guira", "guira-rcuckoo", "the store runs the protocol"),
     ("guira", "guira-extents", "a client has space for long values"),
     ("guira", "guira-url", "a store is opened by its URL"),
@@ -34,6 +38,7 @@ const ARROWS: [(&str, &str, &str); 51] = [
     ("guira", "guira-layout", "the store creates tables and extents"),
     ("guira", "guira-fabric", "the store opens lanes"),
     ("guira", "guira-fabric-*", "a URL names a backend"),
+    ("guira", "guira-session", "a store has sessions with a node"),
     ("guira", "guira-sum", "extents carry checksums"),
     ("guira-input", "guira-layout", "a record fits an entry format or does not"),
     ("guira-lab", "guira", "experiments measure what users call"),
@@ -58,7 +63,8 @@ const ARROWS: [(&str, &str, &str); 51] = [
     ("guira-conformance", "guira*", "one suite runs over every fabric and every layer"),
     ("guira-harness", "guira-url", "URLs are decoded, too"),
     ("guira-harness", "guira-fabric", "a redo record is made of verbs"),
-    ("guira-harness", "guira-fabric-tcp", "frames are decoded"),
+    ("guira-harness", "guira-fabric-tcp", "batches are decoded"),
+    ("guira-harness", "guira-session", "frames are decoded"),
     ("guira-harness", "guira-input", "files of records are decoded"),
     ("guira-harness", "guira-layout", "what lies in memory is decoded"),
     ("guira-harness", "guira-sum", "behind a checksum, an input needs the right one"),
@@ -103,7 +109,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 mod tests {
     use super::*;
 
-    const PACKAGES: [&str; 12] = [
+    const PACKAGES: [&str; 13] = [
         "guira",
         "guira-check",
         "guira-cli",
@@ -115,6 +121,7 @@ mod tests {
         "guira-lab",
         "guira-layout",
         "guira-rcuckoo",
+        "guira-session",
         "guira-sum",
     ];
 
@@ -134,6 +141,8 @@ mod tests {
             ("guira-fabric", "guira-layout"),
             ("guira-fabric", "guira-fabric-shm"),
             ("guira-fabric-tcp", "guira-fabric-shm"),
+            ("guira-session", "guira-fabric-tcp"),
+            ("guira-fabric-shm", "guira-session"),
             ("guira-fabric-shm", "guira-layout"),
             ("guira-layout", "guira-rcuckoo"),
             ("guira-rcuckoo", "guira-fabric-shm"),
@@ -162,6 +171,7 @@ mod tests {
             ("guira-lab", "guira"),
             ("guira", "guira-rcuckoo"),
             ("guira", "guira-fabric-tcp"),
+            ("guira-fabric-tcp", "guira-session"),
             ("guira-rcuckoo", "guira-layout"),
             ("guira-layout", "guira-sum"),
             ("guira-fabric-shm", "guira-fabric"),

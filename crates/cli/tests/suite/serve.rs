@@ -12,7 +12,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{Run, Table, command, guira};
-use guira_fabric_tcp::wire::{CloseReason, Grant, Header, Hello, Kind, Token, Welcome, append, from_wire, to_wire};
+use guira_session::wire::{
+    CloseReason, Fabric, Grant, Header, Hello, Kind, Token, Welcome, append, from_wire, to_wire,
+};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
@@ -152,7 +154,8 @@ impl Peer {
     }
 
     fn greet(&mut self, token: Option<Token>) -> Result<Welcome, CloseReason> {
-        let hello = Hello { wanted: Grant::ReadWrite, token, prior_session: None, sample_words: 8 };
+        let hello =
+            Hello { fabric: Fabric::Tcp, wanted: Grant::ReadWrite, token, prior_session: None, sample_words: 8 };
         self.send(Kind::Hello, &hello.encode());
         match self.receive() {
             (Kind::Welcome, body) => Ok(Welcome::decode(&body).expect("a welcome")),

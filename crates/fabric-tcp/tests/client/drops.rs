@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 
 use guira_fabric::{Addr, FabricError, Lane, Liveness, Region, Submitted, Verb, post};
-use guira_fabric_tcp::client::Waiting;
+use guira_session::client::Waiting;
 use pollster::block_on;
 
 use crate::mock_node::{MockNode, WAITING_MODES};

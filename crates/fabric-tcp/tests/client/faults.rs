@@ -4,8 +4,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use guira_fabric::{Addr, Effect, FabricError, Lane, Region, Verb, post};
-use guira_fabric_tcp::client::{Loss, TcpRegion, Waiting};
-use guira_fabric_tcp::wire::{BatchShape, HEADER_WORDS, Hello};
+use guira_fabric_tcp::TcpRegion;
+use guira_fabric_tcp::batch::BatchShape;
+use guira_session::client::{Loss, Waiting};
+use guira_session::wire::{Fabric, HEADER_WORDS, Hello};
 use pollster::block_on;
 
 use crate::mock_node::{MockNode, WAITING_MODES, options};
@@ -55,8 +57,13 @@ fn greetings_have_the_lengths_that_this_test_assumes() {
     let _region = connect_through(&proxy, Waiting::InPlace, Duration::from_secs(10));
     let passed = [0, 1].map(|way: usize| proxy.passed[way].load(Ordering::SeqCst));
     assert_eq!(passed, [HELLO_BYTES, WELCOME_BYTES]);
-    let hello =
-        Hello { wanted: guira_fabric_tcp::wire::Grant::ReadOnly, token: None, prior_session: None, sample_words: 0 };
+    let hello = Hello {
+        fabric: Fabric::Tcp,
+        wanted: guira_session::wire::Grant::ReadOnly,
+        token: None,
+        prior_session: None,
+        sample_words: 0,
+    };
     assert_eq!(hello.encode().len() as u64 * 8 + 16, HELLO_BYTES);
 }
 
@@ -134,7 +141,7 @@ fn check_cut(waiting: Waiting, request: Faults, reply: Faults, may_change: bool)
         // None of it is in flight any more.
         assert_eq!(word(), 0, "{case}");
     }
-    assert!(region.loss().is_some(), "{case}");
+    assert!(region.session().loss().is_some(), "{case}");
     assert_eq!(read(&mut lane), Err(FabricError::Disconnected { effect: Effect::None }), "{case}");
     let (again, ..) = change(&mut region.lane());
     assert_eq!(again, Err(FabricError::Disconnected { effect: Effect::None }), "{case}");
@@ -184,7 +191,7 @@ fn a_late_reply_costs_the_connection() {
         for result in results {
             assert_eq!(result, Err(FabricError::Disconnected { effect: Effect::Unknown }), "{waiting:?}");
         }
-        assert_eq!(region.loss(), Some(Loss::TimedOut { timeout_ms: 300 }));
+        assert_eq!(region.session().loss(), Some(Loss::TimedOut { timeout_ms: 300 }));
         assert!(elapsed >= timeout && elapsed < timeout * 10, "{waiting:?}: {elapsed:?}");
     }
 }
@@ -210,7 +217,7 @@ fn a_dropped_session_is_fenced() {
         let mut lane = first.lane();
         assert_eq!(change(&mut lane).0, Ok(()));
         let _hold = first.hold(7).unwrap().expect("free");
-        second.fence(7).unwrap();
+        second.session().fence(7).unwrap();
         // The node has sent its Close before the change was sent, and executed nothing since.
         let (result, ..) = change(&mut lane);
         assert_eq!(result, Err(FabricError::Fenced { effect: Effect::None }), "{waiting:?}");

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Addr, FabricError, Profile, Region, Verb, post};
-use guira_fabric_tcp::client::{ConnectError, Loss, TcpRegion, Waiting};
-use guira_fabric_tcp::wire::{CloseReason, Hello, Kind, WireError, append};
+use guira_fabric_tcp::TcpRegion;
+use guira_session::client::{ConnectError, Loss, Waiting};
+use guira_session::wire::{CloseReason, Hello, Kind, WireError, append};
 use pollster::block_on;
 use proptest::prelude::*;
 
@@ -81,7 +82,7 @@ fn an_evicted_client_retries_within_its_timeout() {
             let (address, count) = closer(closed);
             let start = Instant::now();
             let region = TcpRegion::connect(&options(address).with_waiting(waiting)).expect("a session at last");
-            assert_eq!((region.loss(), count.load(Ordering::SeqCst)), (None, closed));
+            assert_eq!((region.session().loss(), count.load(Ordering::SeqCst)), (None, closed));
             // The pauses double: 5 + 10 + 20 + ... ms at least.
             let least = Duration::from_millis((5 << closed) - 5);
             assert!(start.elapsed() >= least && start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
@@ -102,7 +103,7 @@ fn ask(waiting: Waiting, reply: impl Fn(u64) -> Vec<u8> + Send + 'static) -> (Re
     let region = TcpRegion::connect(&options).expect("a session");
     let mut into = [0; 2];
     let result = block_on(post(&mut region.lane(), &mut [Verb::Read { addr: Addr::main(0), into: &mut into }]));
-    (result, region.loss())
+    (result, region.session().loss())
 }
 
 #[test]
@@ -198,7 +199,7 @@ fn a_server_that_is_not_a_node_is_reported() {
     drop(silent);
     let error = connect(closed).unwrap_err();
     assert!(matches!(error, ConnectError::Refused { .. }), "{error}");
-    let nowhere = guira_fabric_tcp::client::Endpoint::new("no-such-host.invalid", 1);
-    let error = TcpRegion::connect(&guira_fabric_tcp::client::ConnectOptions::new(nowhere)).unwrap_err();
+    let nowhere = guira_session::client::Endpoint::new("no-such-host.invalid", 1);
+    let error = TcpRegion::connect(&guira_session::client::ConnectOptions::new(nowhere)).unwrap_err();
     assert!(matches!(error, ConnectError::Resolve { .. }), "{error}");
 }

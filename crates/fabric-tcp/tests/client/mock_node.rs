@@ -10,11 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::{check, execute};
 use guira_fabric::{FabricError, Profile, Region};
-use guira_fabric_tcp::client::{ConnectOptions, Endpoint, TcpRegion, Waiting};
-use guira_fabric_tcp::node::NodeCounters;
-use guira_fabric_tcp::wire::{
+use guira_fabric_tcp::TcpRegion;
+use guira_fabric_tcp::batch::{found_words, parse_batch};
+use guira_session::client::{ConnectOptions, Endpoint, Waiting};
+use guira_session::node::NodeCounters;
+use guira_session::wire::{
     CloseReason, FenceReply, Grant, HEADER_WORDS, Header, Hello, HoldReply, Kind, PriorSession, SessionId, Welcome,
-    append, decode_slot, encode_refusal, found_words, parse_batch,
+    append, decode_slot, encode_refusal,
 };
 
 /// Both ways of waiting.

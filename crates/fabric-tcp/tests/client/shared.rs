@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use async_executor::LocalExecutor;
 use guira_fabric::{Addr, FabricError, Lane, Region, Verb, pause_until, post};
-use guira_fabric_tcp::client::{TcpLane, Waiting};
+use guira_fabric_tcp::TcpLane;
+use guira_session::client::Waiting;
 use pollster::block_on;
 
 use crate::mock_node::{MockNode, WAITING_MODES};

@@ -2,8 +2,9 @@
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Addr, FabricError, Lane, Profile, Region, Verb, post};
-use guira_fabric_tcp::client::{TcpRegion, Waiting};
-use guira_fabric_tcp::wire::{FenceReply, Grant, PriorSession};
+use guira_fabric_tcp::TcpRegion;
+use guira_session::client::Waiting;
+use guira_session::wire::{FenceReply, Grant, PriorSession};
 use pollster::block_on;
 use proptest::prelude::*;
 
@@ -137,13 +138,13 @@ fn a_read_only_session_reads() {
     for waiting in WAITING_MODES {
         let options = node.options().with_waiting(waiting).with_grant(Grant::ReadOnly);
         let region = TcpRegion::connect(&options).unwrap();
-        assert_eq!(region.grant(), Grant::ReadOnly);
+        assert_eq!(region.session().grant(), Grant::ReadOnly);
         let before = node.batches();
         let mut lane = region.lane();
         let (result, _) = run(&mut lane, &[GeneratedVerb::Write { addr: Addr::main(0), words: vec![1] }]);
         assert_eq!(result, Err(FabricError::ReadOnly { verb: "WRITE" }));
         assert!(matches!(region.hold(1), Err(FabricError::ReadOnly { .. })));
-        assert!(matches!(region.fence(1), Err(FabricError::ReadOnly { .. })));
+        assert!(matches!(region.session().fence(1), Err(FabricError::ReadOnly { .. })));
         let (result, words) = run(&mut lane, &[GeneratedVerb::Read { addr: Addr::main(0), words: 1 }]);
         assert_eq!((result, words, node.batches()), (Ok(()), vec![vec![0]], before + 1));
     }
@@ -181,14 +182,14 @@ fn a_session_has_ids_and_a_sample() {
         run(&mut node.region.lane(), &[GeneratedVerb::Write { addr: Addr::main(0), words: vec![3, 4, 5] }]);
     assert_eq!(result, Ok(()));
     let region = node.connect(Waiting::InPlace);
-    assert_eq!((region.sample().len(), &region.sample()[..4]), (512, &[3, 4, 5, 0][..]));
-    assert_eq!((region.region_id(), region.prior_session()), ([7, 8], PriorSession::None));
+    assert_eq!((region.session().sample().len(), &region.session().sample()[..4]), (512, &[3, 4, 5, 0][..]));
+    assert_eq!((region.session().region_id(), region.session().prior_session()), ([7, 8], PriorSession::None));
     assert_eq!((region.main_bytes(), region.device_bytes()), (MAIN_BYTES, DEVICE_BYTES));
     assert_eq!(*region.caps(), guira_fabric::Caps { device_bytes: DEVICE_BYTES, ..Profile::Tcp.caps() });
-    let options = node.options().with_prior_session(region.session()).with_sample_words(2);
+    let options = node.options().with_prior_session(region.session().id()).with_sample_words(2);
     let next = TcpRegion::connect(&options).unwrap();
-    assert_eq!((next.prior_session(), next.sample()), (PriorSession::Ended, &[3, 4][..]));
-    assert_ne!(next.session(), region.session());
+    assert_eq!((next.session().prior_session(), next.session().sample()), (PriorSession::Ended, &[3, 4][..]));
+    assert_ne!(next.session().id(), region.session().id());
 }
 
 #[test]
@@ -201,10 +202,10 @@ fn one_session_holds_a_slot_until_it_is_released_or_fenced() {
         let other = second.hold(4).unwrap().expect("free");
         drop(hold);
         // Released once the node has read it, which the answer to what was sent later proves.
-        first.counters().unwrap();
+        first.session().counters().unwrap();
         let hold = second.hold(3).unwrap().expect("released");
-        assert_eq!(first.fence(9), Ok(FenceReply::NoSession));
-        assert_eq!(first.fence(3), Ok(FenceReply::Dropped));
+        assert_eq!(first.session().fence(9), Ok(FenceReply::NoSession));
+        assert_eq!(first.session().fence(3), Ok(FenceReply::Dropped));
         let refused = second.hold(5).map(|hold| hold.is_some());
         assert_eq!(refused, Err(FabricError::Fenced { effect: guira_fabric::Effect::None }), "{waiting:?}");
         drop((hold, other));

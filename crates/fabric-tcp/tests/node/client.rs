@@ -5,16 +5,18 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use guira_fabric::{FabricError, Verb};
-use guira_fabric_tcp::node::NodeCounters;
-use guira_fabric_tcp::wire::{
-    self, CloseReason, FenceReply, Grant, HEADER_WORDS, Header, Hello, HoldReply, Kind, SessionId, Welcome,
+use guira_fabric_tcp::batch;
+use guira_session::node::NodeCounters;
+use guira_session::wire::{
+    self, CloseReason, Fabric, FenceReply, Grant, HEADER_WORDS, Header, Hello, HoldReply, Kind, SessionId, Welcome,
 };
 
 /// The longest wait of a test.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A Hello without a token and without a prior session.
-pub const HELLO: Hello = Hello { wanted: Grant::ReadWrite, token: None, prior_session: None, sample_words: 0 };
+pub const HELLO: Hello =
+    Hello { fabric: Fabric::Tcp, wanted: Grant::ReadWrite, token: None, prior_session: None, sample_words: 0 };
 
 /// A connection to a node.
 pub struct Client {
@@ -82,7 +84,7 @@ impl Client {
         let id = self.next_id;
         self.next_id += 1;
         let mut frame = Vec::new();
-        wire::encode_batch(&mut frame, id, batch).expect("a batch that fits");
+        batch::encode_batch(&mut frame, id, batch).expect("a batch that fits");
         self.send_words(&frame).expect("the node takes batches");
         id
     }
@@ -121,7 +123,7 @@ impl Client {
     pub fn submit(&mut self, batch: &mut [Verb<'_>]) -> Result<(), FabricError> {
         let id = self.post(batch);
         let found = self.reply(id, Kind::Done)?;
-        wire::decode_reply(&found, batch).expect("the results of the batch");
+        batch::decode_reply(&found, batch).expect("the results of the batch");
         Ok(())
     }
 

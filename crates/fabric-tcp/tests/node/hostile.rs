@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use guira_fabric::{Addr, SplitMix64};
 use guira_fabric_shm::{CreateOptions, Location, ShmRegion};
-use guira_fabric_tcp::node::{MAX_SESSION_BYTES, NodeCounters};
-use guira_fabric_tcp::wire::{Grant, Hello, Kind, MAX_BATCH_VERBS, MAX_VERB_WORDS};
+use guira_session::node::{MAX_SESSION_BYTES, NodeCounters};
+use guira_session::wire::{Grant, Hello, Kind, MAX_BATCH_VERBS, MAX_VERB_WORDS};
 
 use crate::client::{Client, HELLO};
 use crate::test_node::{DEVICE_BYTES, MAIN_BYTES, TestNode, options};

@@ -8,9 +8,12 @@ use std::time::{Duration, Instant};
 
 use guira_fabric::{Addr, Region, Verb};
 use guira_fabric_shm::{CreateOptions, Location, ShmRegion};
-use guira_fabric_tcp::client::{ConnectOptions, Endpoint, Loss, TcpRegion};
-use guira_fabric_tcp::node::{Node, NodeError, NodeHandle};
-use guira_fabric_tcp::wire::{self, CloseReason, Kind};
+use guira_fabric_tcp::BatchExecutor;
+use guira_fabric_tcp::TcpRegion;
+use guira_fabric_tcp::batch;
+use guira_session::client::{ConnectOptions, Endpoint, Loss};
+use guira_session::node::{Node, NodeError, NodeHandle};
+use guira_session::wire::{CloseReason, Kind};
 
 use crate::client::{Client, TIMEOUT};
 use crate::test_node::{self, DEVICE_BYTES, MAIN_BYTES, options};
@@ -41,7 +44,8 @@ impl TruncatableNode {
         let region = ShmRegion::create(&location, created, |_| Ok::<(), String>(())).expect("a fresh name");
         region.main_words().iter().for_each(|word| word.store(MARK, Ordering::Relaxed));
         region.guard_against_truncation().expect("a place for a guard");
-        let handle = Node::bind(region.clone(), options()).expect("a node").spawn().expect("threads");
+        let handle =
+            Node::bind(BatchExecutor::new(region.clone()), options()).expect("a node").spawn().expect("threads");
         TruncatableNode { region, path: location.path().to_owned(), handle }
     }
 
@@ -138,7 +142,7 @@ fn write(mut client: Client, number: u64) -> CloseReason {
 /// Executes a batch; returns its results, or the reason of the Close.
 fn post(client: &mut Client, batch: &[Verb<'_>]) -> Result<Vec<u64>, CloseReason> {
     let mut frame = Vec::new();
-    wire::encode_batch(&mut frame, 1, batch).expect("a batch that fits");
+    batch::encode_batch(&mut frame, 1, batch).expect("a batch that fits");
     // A closed connection accepts nothing, but earlier frames are still read.
     let _ = client.send_words(&frame);
     let answer = client.frame().expect("a reply or a Close");
@@ -160,14 +164,14 @@ fn a_node_notices_by_itself_that_its_file_was_truncated() {
     assert_eq!(silent.close_reason(), CloseReason::MemoryLost);
     let start = Instant::now();
     while !region.has_lost_bytes() {
-        assert!(start.elapsed() < SOON, "{:?}", region.loss());
+        assert!(start.elapsed() < SOON, "{:?}", region.session().loss());
         let mut lane = region.lane();
         let batch = [Verb::Write { addr: Addr::main(0), words: &[MARK] }];
         if let Err(error) = pollster::block_on(guira_fabric::post(&mut lane, batch)) {
             println!("{error}");
         }
     }
-    assert_eq!(region.loss(), Some(Loss::Closed(CloseReason::MemoryLost)));
+    assert_eq!(region.session().loss(), Some(Loss::Closed(CloseReason::MemoryLost)));
     assert!(!node.region.has_lost_bytes(), "nothing that is gone was touched");
     node.end();
 }

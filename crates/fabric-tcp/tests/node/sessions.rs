@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use guira_fabric::{Addr, Verb};
-use guira_fabric_tcp::node::{MAX_HOLDS, Node, NodeError, Stop};
-use guira_fabric_tcp::wire::{
+use guira_fabric_tcp::BatchExecutor;
+use guira_fabric_tcp::batch;
+use guira_session::node::{MAX_HOLDS, Node, NodeError, Stop};
+use guira_session::wire::{
     self, CloseReason, FenceReply, Grant, Hello, HoldReply, Kind, PriorSession, SessionId, Token, VERSION,
 };
 
@@ -98,7 +100,7 @@ fn write_until_closed(writer: &mut Client, sent: &AtomicU64) {
         frames.clear();
         for number in last + 1..=last + AT_ONCE {
             let write = Verb::Write { addr: Addr::main(128), words: &[number; 16] };
-            wire::encode_batch(&mut frames, number, &[write]).expect("a batch that fits");
+            batch::encode_batch(&mut frames, number, &[write]).expect("a batch that fits");
         }
         if writer.send_words(&frames).is_err() {
             return;
@@ -117,7 +119,7 @@ fn a_fenced_client_gets_a_close_and_its_later_batches_do_nothing() {
         victim.submit(&mut [Verb::Write { addr: Addr::main(0), words: &[1] }]).unwrap();
         assert_eq!(other.fence(5), Ok(FenceReply::Dropped));
         let mut frame = Vec::new();
-        wire::encode_batch(&mut frame, 77, &[Verb::Write { addr: Addr::main(0), words: &[2] }]).unwrap();
+        batch::encode_batch(&mut frame, 77, &[Verb::Write { addr: Addr::main(0), words: &[2] }]).unwrap();
         drop(victim.send_words(&frame));
         assert_eq!(victim.close_reason(), CloseReason::Fenced);
         assert_eq!(other.read(Addr::main(0), 1), [1]);
@@ -198,14 +200,14 @@ fn only_clients_with_a_token_are_admitted() {
 #[test]
 fn a_node_without_a_token_does_not_listen_to_other_machines() {
     let anywhere = "0.0.0.0:0".parse().unwrap();
-    let bind = |options| Node::bind(heap_region(), options).map(|_| ());
+    let bind = |options| Node::bind(BatchExecutor::new(heap_region()), options).map(|_| ());
     assert!(matches!(bind(options().listen(anywhere)), Err(NodeError::Exposed { addr }) if addr == anywhere));
     assert!(matches!(bind(options().listen("[::]:0".parse().unwrap())), Err(NodeError::Exposed { .. })));
     bind(options().listen(anywhere).insecure()).unwrap();
     bind(options().listen(anywhere).token(Token([1, 1]))).unwrap();
     bind(options().listen("127.3.2.1:0".parse().unwrap())).unwrap();
     let deferred = heap_region().with_caps(guira_fabric::Profile::Tcp.caps());
-    assert!(matches!(Node::bind(deferred, options()), Err(NodeError::Unsuitable { .. })));
+    assert!(matches!(Node::bind(BatchExecutor::new(deferred), options()), Err(NodeError::Unsuitable { .. })));
 }
 
 #[test]
@@ -298,7 +300,7 @@ fn a_client_that_reads_no_replies_stalls_no_other_and_is_dropped() {
             slow.hold(2).unwrap();
             let mut into = vec![0; 100_000];
             let mut frame = Vec::new();
-            wire::encode_batch(&mut frame, 1, &[Verb::Read { addr: Addr::main(0), into: &mut into }]).unwrap();
+            batch::encode_batch(&mut frame, 1, &[Verb::Read { addr: Addr::main(0), into: &mut into }]).unwrap();
             // More replies than the kernel's buffers hold.
             for _ in 0..200 {
                 slow.send_words(&frame).unwrap();
@@ -333,7 +335,7 @@ fn a_client_that_reads_its_replies_late_gets_them_all() {
         let mut into = vec![0; 100_000];
         let mut frames = Vec::new();
         for id in 0..100 {
-            wire::encode_batch(&mut frames, id, &[Verb::Read { addr: Addr::main(0), into: &mut into }]).unwrap();
+            batch::encode_batch(&mut frames, id, &[Verb::Read { addr: Addr::main(0), into: &mut into }]).unwrap();
         }
         client.send_words(&frames).unwrap();
         std::thread::sleep(Duration::from_millis(300));
@@ -367,7 +369,7 @@ fn a_node_that_stops_sends_its_clients_a_close() {
 #[test]
 fn a_node_that_was_stopped_before_it_ran_does_not_run() {
     let stop = Stop::new();
-    let node = Node::bind(heap_region(), options()).unwrap();
+    let node = Node::bind(BatchExecutor::new(heap_region()), options()).unwrap();
     stop.stop();
     node.run(&stop).unwrap();
 }

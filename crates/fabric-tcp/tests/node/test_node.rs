@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Addr, Lane, Profile, Region, SlotHold, Submitted, Verb};
 use guira_fabric_shm::{CreateOptions, Location, ShmRegion};
-use guira_fabric_tcp::node::{Node, NodeCounters, NodeHandle, NodeOptions};
+use guira_fabric_tcp::BatchExecutor;
+use guira_session::node::{Node, NodeCounters, NodeHandle, NodeOptions};
 
 use crate::client::TIMEOUT;
 
@@ -41,7 +42,7 @@ impl<R: Region + Send + Sync> Local for R {
 
 impl TestNode {
     pub fn new<R: Region + Clone + Send + Sync + 'static>(region: R, options: NodeOptions) -> TestNode {
-        let handle = Node::bind(region.clone(), options).expect("a node").spawn().expect("threads");
+        let handle = Node::bind(BatchExecutor::new(region.clone()), options).expect("a node").spawn().expect("threads");
         TestNode { addr: handle.local_addrs()[0], handle, local: Box::new(region) }
     }
 

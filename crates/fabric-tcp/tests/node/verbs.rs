@@ -3,7 +3,8 @@
 use std::io::Write;
 
 use guira_fabric::{Addr, FabricError, Verb};
-use guira_fabric_tcp::wire::{self, Grant, HEADER_WORDS, Hello, Kind, MAX_BATCH_VERBS, MAX_VERB_WORDS};
+use guira_fabric_tcp::batch;
+use guira_session::wire::{self, Fabric, Grant, HEADER_WORDS, Hello, Kind, MAX_BATCH_VERBS, MAX_VERB_WORDS};
 
 use crate::client::{Client, HELLO};
 use crate::test_node::{DEVICE_BYTES, MAIN_BYTES, REGION_ID, on_each_region, options};
@@ -97,7 +98,7 @@ fn frames_may_be_cut_anywhere() {
             Verb::Cas { addr: Addr::main(16), compare: 3, swap: 8, found: &mut swapped },
             Verb::Read { addr: Addr::main(16), into: &mut into },
         ];
-        wire::encode_batch(&mut frame, 1, &batch).unwrap();
+        batch::encode_batch(&mut frame, 1, &batch).unwrap();
         let bytes: Vec<u8> = frame.iter().flat_map(|word| word.to_le_bytes()).collect();
         for cut in 1..bytes.len() {
             let received = node.handle.counters().bytes_in + cut as u64;
@@ -120,7 +121,7 @@ fn many_frames_in_one_write_are_answered_in_order() {
         for id in 0..FRAMES {
             let (mut found, mut into) = (0, [0; 3]);
             let add = Verb::FetchAdd { addr: Addr::main(8), add: 1, found: &mut found };
-            wire::encode_batch(&mut frames, id, &[add, Verb::Read { addr: Addr::main(8), into: &mut into }]).unwrap();
+            batch::encode_batch(&mut frames, id, &[add, Verb::Read { addr: Addr::main(8), into: &mut into }]).unwrap();
         }
         client.send_words(&frames).unwrap();
         for id in 0..FRAMES {
@@ -135,7 +136,7 @@ fn many_frames_in_one_write_are_answered_in_order() {
 #[test]
 fn readers_may_read_and_do_nothing_else() {
     on_each_region(options, |node| {
-        let hello = Hello { wanted: Grant::ReadOnly, ..HELLO };
+        let hello = Hello { fabric: Fabric::Tcp, wanted: Grant::ReadOnly, ..HELLO };
         let (mut client, welcome) = Client::greet(node.addr, &hello).expect("a session");
         assert_eq!(welcome.grant, Grant::ReadOnly);
         let (mut found, mut into) = (0, [0]);
@@ -172,7 +173,7 @@ fn a_frame_after_the_greeting_is_executed_without_waiting() {
         let mut client = Client::connect(node.addr);
         let mut frames = Vec::new();
         wire::append(&mut frames, Kind::Hello, 4, &HELLO.encode());
-        wire::encode_batch(&mut frames, 5, &[Verb::Write { addr: Addr::main(0), words: &[6] }]).unwrap();
+        batch::encode_batch(&mut frames, 5, &[Verb::Write { addr: Addr::main(0), words: &[6] }]).unwrap();
         client.send_words(&frames).unwrap();
         assert!(client.reply(4, Kind::Welcome).is_ok());
         assert_eq!(client.reply(5, Kind::Done).unwrap().len() + HEADER_WORDS, 2);

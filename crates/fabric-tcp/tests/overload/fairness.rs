@@ -15,8 +15,9 @@ use std::thread::{Scope, sleep};
 use std::time::{Duration, Instant};
 
 use guira_fabric::{Addr, Verb};
-use guira_fabric_tcp::node::MAX_HOLDS;
-use guira_fabric_tcp::wire::{self, Kind, MAX_VERB_WORDS};
+use guira_fabric_tcp::batch;
+use guira_session::node::MAX_HOLDS;
+use guira_session::wire::{self, Kind, MAX_VERB_WORDS};
 use rustix::process::setpriority_process;
 
 use crate::client::Client;
@@ -216,7 +217,7 @@ fn reads(id: u64) -> Vec<u64> {
     let (mut frames, mut into) = (Vec::new(), vec![0; MAX_VERB_WORDS]);
     for _ in 0..16 {
         let read = Verb::Read { addr: Addr::main(4096), into: &mut into };
-        wire::encode_batch(&mut frames, id, &[read]).expect("a batch that fits");
+        batch::encode_batch(&mut frames, id, &[read]).expect("a batch that fits");
     }
     frames
 }
@@ -224,7 +225,7 @@ fn reads(id: u64) -> Vec<u64> {
 fn writes(id: u64) -> Vec<u64> {
     let (mut frames, words) = (Vec::new(), vec![id; MAX_VERB_WORDS]);
     let write = Verb::Write { addr: Addr::main(4096), words: &words };
-    wire::encode_batch(&mut frames, id, &[write]).expect("a batch that fits");
+    batch::encode_batch(&mut frames, id, &[write]).expect("a batch that fits");
     frames
 }
 
@@ -234,7 +235,7 @@ fn swaps(id: u64) -> Vec<u64> {
         let mut found = [0; 256];
         let add = |found| Verb::FetchAdd { addr: Addr::main(8), add: 1, found };
         let batch: Vec<Verb<'_>> = found.iter_mut().map(add).collect();
-        wire::encode_batch(&mut frames, id, &batch).expect("a batch that fits");
+        batch::encode_batch(&mut frames, id, &batch).expect("a batch that fits");
     }
     frames
 }

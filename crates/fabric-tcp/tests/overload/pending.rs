@@ -5,8 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use guira_fabric_tcp::node::Node;
-use guira_fabric_tcp::wire::{CloseReason, Grant, Hello, Kind};
+use guira_fabric_tcp::BatchExecutor;
+use guira_session::node::Node;
+use guira_session::wire::{CloseReason, Fabric, Grant, Hello, Kind};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
 use crate::client::{Client, HELLO};
@@ -101,7 +102,7 @@ fn connections_that_start_a_hello_keep_no_client_out() {
 #[test]
 fn a_flood_waits_in_a_queue_that_is_long_enough() {
     let _alone = alone();
-    let node = Node::bind(heap_region(), options()).expect("a node");
+    let node = Node::bind(BatchExecutor::new(heap_region()), options()).expect("a node");
     let addr = node.local_addrs()[0];
     let allowed = std::fs::read_to_string("/proc/sys/net/core/somaxconn").expect("Linux has it");
     let most: usize = allowed.trim().parse().expect("a number");
@@ -165,7 +166,7 @@ fn sessions_of_one_address_leave_room_for_others() {
 fn readers_leave_room_for_writers() {
     let _alone = alone();
     let node = heap(options().max_sessions(8));
-    let reader = Hello { wanted: Grant::ReadOnly, ..HELLO };
+    let reader = Hello { fabric: Fabric::Tcp, wanted: Grant::ReadOnly, ..HELLO };
     let mut readers: Vec<Client> = (0..6).map(|_| Client::greet(node.addr, &reader).expect("a session").0).collect();
     assert_eq!(Client::greet(node.addr, &reader).map(drop), Err(CloseReason::Full { limit: 6 }));
     let _writers = [Client::open(node.addr), Client::open(node.addr)];

@@ -5,19 +5,22 @@ mod by_hand;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
-use guira_fabric::{Caps, Fence, MaskedCas, WORD_BYTES};
+use guira_fabric::{Caps, Effect, FabricError, Fence, MaskedCas, WORD_BYTES};
+use guira_session::client::{Loss, NodeSession};
+use guira_session::wire::{ClientParameters, CloseReason, TargetParameters};
 
 use super::buffers::Buffers;
 use super::driver::{self, Driver};
 use super::lane::VerbsLane;
 use super::options::{ConnectionOptions, Waiting};
 use super::plan::Bounds;
-use super::queue::{Port, Queue};
+use super::queue::{Drained, Port, Queue, Ready};
 use crate::exchange::Agreed;
 use crate::ffi;
 use crate::resources::{Capacity, CompletionChannel, CompletionQueue, ProtectionDomain, QueuePair, Side};
-use crate::{ClientParameters, Device, TargetParameters, VerbsError};
+use crate::{Device, VerbsError};
 
 /// The maximum number of words in one READ or WRITE: 1 MiB, as over TCP.
 const MAX_VERB_WORDS: usize = 1 << 17;
@@ -83,6 +86,16 @@ impl Connecting {
     /// # Errors
     /// `Mismatch` (impossible parameters), `Memlock`, `Forked` or `System`.
     pub fn connect(self, target: TargetParameters) -> Result<Connection, VerbsError> {
+        self.connect_in(None, target)
+    }
+
+    /// Same as [`Connecting::connect`], for a queue pair that lives as long as `session` does: the session stays open
+    /// as long as the connection or a lane exists, and a lane that fails because the node dropped the session says so.
+    pub(crate) fn connect_in(
+        self,
+        session: Option<NodeSession>,
+        target: TargetParameters,
+    ) -> Result<Connection, VerbsError> {
         let Connecting { device, domain, completions, pair, options, depth } = self;
         check_segments(&target)?;
         let agreed = Agreed::of(pair.endpoint(), &target.endpoint)?;
@@ -91,9 +104,11 @@ impl Connecting {
         pair.receive_from(&target.endpoint, &agreed, &device)?;
         pair.send_to(&agreed)?;
         let message_words = device.limits().message_bytes as usize / WORD_BYTES as usize;
+        // A WRITE is also torn where the memory of the node is, if that outlives the node.
+        let unit_of_node = session.as_ref().map_or(Caps::WHOLE_WRITE, NodeSession::atomic_write_unit);
         let caps = Caps {
             local: false,
-            atomic_write_unit: agreed.mtu.bytes().into(),
+            atomic_write_unit: unit_of_node.min(agreed.mtu.bytes().into()),
             masked_cas: MaskedCas::CasLoop,
             ordered_read_sampling: false,
             device_bytes: target.device.iter().map(|segment| segment.bytes).sum(),
@@ -107,7 +122,7 @@ impl Connecting {
         let driver = Driver::new()?;
         let queue = Mutex::new(queue);
         let inner = Inner { pair, completions, buffers, queue, bounds, inline_bytes, device, driver };
-        Ok(Connection { user: Arc::new(User { inner: Arc::new(inner) }), waiting: options.waiting })
+        Ok(Connection { user: Arc::new(User { inner: Arc::new(inner), session }), waiting: options.waiting })
     }
 }
 
@@ -176,6 +191,28 @@ impl Connection {
         if self.is_stale() { None } else { self.user.inner.queue().lost().cloned() }
     }
 
+    /// Whether the connection, or the session that it belongs to, is known to be lost; never in a forked child.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.user.is_lost()
+    }
+
+    /// Calls `action` once all batches that were submitted before have completed, or the connection is lost. If no
+    /// thread of the connection does it, waits for that: as long as the batches take, and at most until a lost
+    /// connection is noticed. In a forked child, `action` is dropped.
+    pub fn when_drained(&self, action: impl FnOnce(Drained) + Send + 'static) {
+        let inner = &*self.user.inner;
+        if !inner.is_own() {
+            return;
+        }
+        inner.queue().defer(Box::new(action));
+        inner.drain();
+        while !inner.driver.is_started() && inner.queue().has_deferred() {
+            thread::yield_now();
+            inner.drain();
+        }
+    }
+
     /// Whether this process was forked after it connected: the connection is its parent's.
     #[must_use]
     pub fn is_stale(&self) -> bool {
@@ -193,9 +230,27 @@ impl fmt::Debug for Connection {
 /// The connection as its handles and lanes hold it: with the last of them, the connection's thread ends.
 pub(super) struct User {
     pub(super) inner: Arc<Inner>,
+    /// The session that the queue pair belongs to, if a memory node has it.
+    session: Option<NodeSession>,
 }
 
 impl User {
+    /// Whether the connection, or the session that it belongs to, is known to be lost.
+    pub(super) fn is_lost(&self) -> bool {
+        let is_ended = self.session.as_ref().is_some_and(|session| session.loss().is_some());
+        is_ended || self.inner.is_own() && self.inner.queue().lost().is_some()
+    }
+
+    /// Returns the error of a batch that had `effect`, on a connection that is lost.
+    #[cold]
+    pub(super) fn lost_error(&self, effect: Effect) -> FabricError {
+        let loss = self.session.as_ref().and_then(NodeSession::notice_loss);
+        match loss {
+            Some(Loss::Closed(CloseReason::Fenced)) => FabricError::Fenced { effect },
+            _ => FabricError::Disconnected { effect },
+        }
+    }
+
     /// Starts the connection's thread, if there is none; returns whether there is one.
     pub(super) fn start_driver(&self) -> bool {
         self.inner.is_own() && driver::start(&self.inner)
@@ -268,14 +323,26 @@ impl Inner {
         }
     }
 
-    /// Wakes the tasks that the last change of the queue made ready. Not under the lock: a waker may be anybody's code.
+    /// Wakes the tasks and runs the actions that the last change of the queue made ready. Not under the lock: a waker
+    /// may be anybody's code.
     pub(super) fn wake(&self) {
         loop {
-            let woken = self.queue().pop_woken();
-            match woken {
-                Some(waker) => waker.wake(),
+            let ready = self.queue().pop_ready();
+            match ready {
+                Some(Ready::Wake(waker)) => waker.wake(),
+                Some(Ready::Run(action, drained)) => action(drained),
                 None => return,
             }
+        }
+    }
+}
+
+impl Drop for Inner {
+    /// Batches of dropped lanes may be in flight, and nobody will learn when they end.
+    fn drop(&mut self) {
+        if self.is_own() {
+            let deferred: Vec<_> = self.queue().take_deferred().collect();
+            deferred.into_iter().for_each(|action| action(Drained::Lost));
         }
     }
 }

@@ -43,6 +43,11 @@ impl Driver {
         let _ = (&self.wakeup).write(&1_u64.to_ne_bytes());
     }
 
+    /// Whether the thread was started.
+    pub(super) fn is_started(&self) -> bool {
+        *self.is_started.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Release);
         self.wake();

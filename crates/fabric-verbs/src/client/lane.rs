@@ -65,6 +65,12 @@ impl VerbsLane {
         !self.user.inner.is_own()
     }
 
+    /// Whether the connection is known to be lost.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.user.is_lost()
+    }
+
     /// Posts or queues the batch; returns false if it does nothing.
     fn send(&mut self, batch: &[Verb<'_>]) -> Result<bool, FabricError> {
         let inner = &*self.user.inner;
@@ -91,7 +97,8 @@ impl VerbsLane {
         locate_atomics(batch, &mut self.atomics);
         let mut queue = inner.queue();
         if queue.lost().is_some() {
-            return Err(FabricError::Disconnected { effect: Effect::None });
+            drop(queue);
+            return Err(self.user.lost_error(Effect::None));
         }
         queue.submit(slot, plan, &mut self.requests, buffer, |large, moved| {
             copy_writes(batch, |word, words| match large {
@@ -135,8 +142,9 @@ impl VerbsLane {
             }
             Stage::Failed(effect) => {
                 queue.clear(slot);
+                drop(queue);
                 self.is_in_flight = false;
-                Poll::Ready(Err(FabricError::Disconnected { effect }))
+                Poll::Ready(Err(self.user.lost_error(effect)))
             }
             Stage::Idle => Poll::Ready(Err(no_batch())),
             Stage::Waiting | Stage::Posted(_) => {

@@ -19,3 +19,4 @@ mod queue;
 pub use connection::{Connecting, Connection, LostConnection};
 pub use lane::VerbsLane;
 pub use options::{ConnectionOptions, Waiting};
+pub use queue::Drained;

@@ -4,9 +4,9 @@
 //! other in its buffer, in batch order; `wr_id` of each request is the lane's slot.
 
 use guira_fabric::{Addr, Caps, FabricError, Space, Verb, WORD_BYTES};
+use guira_session::wire::{Grant, Segment, TargetParameters};
 
 use crate::ffi::{self, SendWr, Sge};
-use crate::{Grant, Segment, TargetParameters};
 
 /// The bytes that a connection may touch, and its limits.
 #[derive(Debug)]
@@ -221,10 +221,10 @@ mod tests {
     use guira_fabric::Profile;
 
     use super::*;
-    use crate::exchange::{Endpoint, Mtu, PacketNumber, QueuePairNumber};
+    use guira_session::wire::{Mtu, PacketNumber, QueuePairEndpoint, QueuePairNumber};
 
     fn bounds(grant: Grant) -> Bounds {
-        let endpoint = Endpoint {
+        let endpoint = QueuePairEndpoint {
             gid: "10.0.0.1".parse().unwrap(),
             lid: 0,
             queue_pair: QueuePairNumber(1),

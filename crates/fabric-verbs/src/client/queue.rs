@@ -58,6 +58,26 @@ struct Slot {
     pause: Option<(u64, Waker)>,
 }
 
+/// The end of the batches that a deferred action waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drained {
+    /// All of them completed.
+    Completed,
+    /// The connection was lost before; some may still be executed.
+    Lost,
+}
+
+/// An action that waits for batches.
+pub(super) type Deferred = Box<dyn FnOnce(Drained) + Send>;
+
+/// Work to do once the lock is released.
+pub(super) enum Ready {
+    /// A task to be woken.
+    Wake(Waker),
+    /// An action to be run.
+    Run(Deferred, Drained),
+}
+
 /// The state that lanes share, under one lock.
 pub(super) struct Queue {
     slots: Vec<Slot>,
@@ -71,6 +91,11 @@ pub(super) struct Queue {
     lost: Option<LostConnection>,
     /// Tasks to be woken once the lock is released.
     woken: Vec<Waker>,
+    /// The batches submitted and completed so far: both happen in the same order.
+    submitted: u64,
+    completed: u64,
+    /// Actions that wait until so many batches have completed, in that order.
+    deferred: VecDeque<(u64, Deferred)>,
     /// The time at which the connection's thread wakes by itself.
     pub(super) next_wake_ns: u64,
 }
@@ -103,6 +128,9 @@ impl Queue {
             depth,
             lost: None,
             woken: Vec::with_capacity(2 * lanes),
+            submitted: 0,
+            completed: 0,
+            deferred: VecDeque::new(),
             next_wake_ns: u64::MAX,
         }
     }
@@ -153,6 +181,17 @@ impl Queue {
         std::mem::swap(&mut slot.requests, requests);
         (slot.stage, slot.buffer, slot.words, slot.waker) = (Stage::Waiting, buffer, plan.words, None);
         self.waiting.push_back(index);
+        self.submitted += 1;
+    }
+
+    /// Defers an action until every batch submitted so far has completed, or the connection is lost.
+    pub(super) fn defer(&mut self, action: Deferred) {
+        self.deferred.push_back((self.submitted, action));
+    }
+
+    /// Whether an action still waits.
+    pub(super) fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
     }
 
     /// Posts the batches that fit.
@@ -190,6 +229,7 @@ impl Queue {
         if let Stage::Posted(requests) = slot.stage {
             slot.stage = Stage::Done;
             self.in_use -= requests;
+            self.completed += 1;
             self.woken.extend(slot.waker.take());
             self.free_orphan(index);
         }
@@ -275,9 +315,23 @@ impl Queue {
         }
     }
 
-    /// Takes a task that must be woken.
-    pub(super) fn pop_woken(&mut self) -> Option<Waker> {
-        self.woken.pop()
+    /// Takes a task that must be woken, or an action that must be run.
+    pub(super) fn pop_ready(&mut self) -> Option<Ready> {
+        if let Some(waker) = self.woken.pop() {
+            return Some(Ready::Wake(waker));
+        }
+        let (until, _) = self.deferred.front()?;
+        let drained = match &self.lost {
+            _ if *until <= self.completed => Drained::Completed,
+            Some(_) => Drained::Lost,
+            None => return None,
+        };
+        self.deferred.pop_front().map(|(_, action)| Ready::Run(action, drained))
+    }
+
+    /// Takes the actions that still wait, because the connection ends.
+    pub(super) fn take_deferred(&mut self) -> impl Iterator<Item = Deferred> {
+        std::mem::take(&mut self.deferred).into_iter().map(|(_, action)| action)
     }
 
     /// Gives the slot's batch a large buffer if it needs one; returns its buffer, if it has one now.
@@ -339,6 +393,8 @@ fn store(stored: &mut Option<Waker>, waker: &Waker) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
 
     const LARGE: Plan = Plan { requests: 1, words: 100 };
@@ -397,5 +453,36 @@ mod tests {
         queue.complete(0);
         assert_eq!((queue.take_slot(), queue.free_large.len()), (Some(0), 1));
         queue.complete(77);
+    }
+
+    /// Runs the actions that are due, and returns how the batches that they waited for ended.
+    fn run_deferred(queue: &mut Queue, ended: &Arc<Mutex<Vec<(u32, Drained)>>>) -> Vec<(u32, Drained)> {
+        while let Some(Ready::Run(action, drained)) = queue.pop_ready() {
+            action(drained);
+        }
+        std::mem::take(&mut ended.lock().unwrap())
+    }
+
+    #[test]
+    fn an_action_waits_for_the_batches_before_it_and_no_others() {
+        let mut queue = Queue::new(4, 1, 8);
+        let ended = Arc::new(Mutex::new(Vec::new()));
+        let defer = |queue: &mut Queue, number: u32| {
+            let ended = Arc::clone(&ended);
+            queue.defer(Box::new(move |drained| ended.lock().unwrap().push((number, drained))));
+        };
+        defer(&mut queue, 0);
+        assert_eq!(run_deferred(&mut queue, &ended), [(0, Drained::Completed)], "nothing is in flight");
+        for index in 0..3 {
+            submit(&mut queue, index, LARGE, Some(Buffer::Lane(index)));
+            queue.slots[index].stage = Stage::Posted(0);
+            defer(&mut queue, index as u32 + 1);
+        }
+        assert!(run_deferred(&mut queue, &ended).is_empty() && queue.has_deferred());
+        queue.complete(0);
+        assert_eq!(run_deferred(&mut queue, &ended), [(1, Drained::Completed)]);
+        queue.lose(LostConnection::Refused);
+        assert_eq!(run_deferred(&mut queue, &ended), [(2, Drained::Lost), (3, Drained::Lost)]);
+        assert!(!queue.has_deferred());
     }
 }

@@ -8,8 +8,9 @@ use std::thread::{self, Thread};
 use guira_fabric::memory::{AtomicU64, Ordering};
 use guira_fabric::{FabricError, Lane, Space, Verb, post};
 use guira_fabric_verbs::{
-    Accepted, Connecting, Connection, ConnectionOptions, Device, DeviceOptions, Grant, Target, VerbsError, VerbsLane,
+    Accepted, Connecting, Connection, ConnectionOptions, Device, DeviceOptions, Target, VerbsError, VerbsLane,
 };
+use guira_session::wire::Grant;
 
 /// Set by `cargo xtask test-rdma`: a test without a device fails instead of being skipped.
 const REQUIRED: &str = "GUIRA_RDMA_REQUIRED";

@@ -4,7 +4,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use guira_fabric::{Addr, FabricError, Lane, Submitted, Verb, post};
-use guira_fabric_verbs::{Connecting, ConnectionOptions, Grant, Target, VerbsError};
+use guira_fabric_verbs::{Connecting, ConnectionOptions, Target, VerbsError};
+use guira_session::wire::Grant;
 
 use crate::fixture::{Node, load, run, spin_on, with_devices};
 

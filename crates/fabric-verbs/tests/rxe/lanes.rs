@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Addr, Effect, Lane, Submitted, Verb, pause_until, post};
-use guira_fabric_verbs::{Connection, ConnectionOptions, Grant, VerbsLane, Waiting};
+use guira_fabric_verbs::{Connection, ConnectionOptions, VerbsLane, Waiting};
+use guira_session::wire::Grant;
 
 use crate::fixture::{Node, drain, join_all, load, run, spin_on, with_devices};
 

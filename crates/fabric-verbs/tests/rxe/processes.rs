@@ -6,9 +6,9 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use guira_fabric::{Addr, Space, Verb};
-use guira_fabric_verbs::{
-    ClientParameters, Connecting, ConnectionOptions, Endpoint, Grant, Mtu, PacketNumber, QueuePairNumber, Segment,
-    Target, TargetParameters,
+use guira_fabric_verbs::{Connecting, ConnectionOptions, Target};
+use guira_session::wire::{
+    ClientParameters, Grant, Mtu, PacketNumber, QueuePairEndpoint, QueuePairNumber, Segment, TargetParameters,
 };
 
 use crate::fixture::{run, with_devices, words};
@@ -161,15 +161,15 @@ fn parse_target(text: &str) -> TargetParameters {
     target
 }
 
-fn endpoint_text(endpoint: &Endpoint) -> String {
-    let Endpoint { gid, lid, queue_pair, first_packet, mtu, reads_in, reads_out } = endpoint;
+fn endpoint_text(endpoint: &QueuePairEndpoint) -> String {
+    let QueuePairEndpoint { gid, lid, queue_pair, first_packet, mtu, reads_in, reads_out } = endpoint;
     format!("{gid} {lid} {} {} {} {reads_in} {reads_out}", queue_pair.0, first_packet.0, mtu.bytes())
 }
 
-fn parse_endpoint<'t>(words: &mut impl Iterator<Item = &'t str>) -> Endpoint {
+fn parse_endpoint<'t>(words: &mut impl Iterator<Item = &'t str>) -> QueuePairEndpoint {
     let gid = words.next().expect("a GID").parse().expect("a GID");
     let mut number = || words.next().expect("a number").parse::<u32>().expect("a number");
-    Endpoint {
+    QueuePairEndpoint {
         gid,
         lid: number() as u16,
         queue_pair: QueuePairNumber(number()),

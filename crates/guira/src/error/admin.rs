@@ -3,7 +3,7 @@
 use guira_check::CheckError;
 use guira_fabric::Effect;
 use guira_fabric_shm::KillError;
-use guira_fabric_tcp::node::NodeError;
+use guira_session::node::NodeError;
 
 use super::Blame;
 use crate::Url;

@@ -8,10 +8,11 @@ use std::fmt;
 
 use guira_fabric::{Effect, FabricError};
 use guira_fabric_shm::{Attempt, LockFileProblem, ShmError};
-use guira_fabric_tcp::client::ConnectError;
-use guira_fabric_tcp::tls::TlsError;
-use guira_fabric_tcp::wire::CloseReason;
+use guira_fabric_verbs::{AttachError, VerbsError};
 use guira_layout::ConfigError;
+use guira_session::client::ConnectError;
+use guira_session::tls::TlsError;
+use guira_session::wire::CloseReason;
 
 pub use self::admin::AdminError;
 pub use self::open::OpenError;
@@ -235,7 +236,11 @@ fn connect_blame(error: &ConnectError) -> Blame {
     match error {
         ConnectError::Tls { reason: TlsError::Failed { .. }, .. } => Blame::Fabric,
         ConnectError::Rejected {
-            reason: CloseReason::Unauthorized | CloseReason::Version { .. } | CloseReason::TlsRequired,
+            reason:
+                CloseReason::Unauthorized
+                | CloseReason::Version { .. }
+                | CloseReason::TlsRequired
+                | CloseReason::OtherFabric { .. },
             ..
         }
         | ConnectError::Tls { .. }
@@ -244,6 +249,16 @@ fn connect_blame(error: &ConnectError) -> Blame {
             Blame::Busy
         }
         ConnectError::Rejected { reason: CloseReason::MemoryLost, .. } => Blame::Corrupt,
+        _ => Blame::Fabric,
+    }
+}
+
+fn attach_blame(error: &AttachError) -> Blame {
+    match error {
+        AttachError::Connect(error) => connect_blame(error),
+        AttachError::Device(VerbsError::PortDown { .. } | VerbsError::System { .. }) => Blame::Fabric,
+        AttachError::Device(VerbsError::Memlock { .. }) => Blame::Full,
+        AttachError::Device(_) => Blame::Misuse,
         _ => Blame::Fabric,
     }
 }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use guira_fabric::FabricError;
 use guira_fabric_shm::{Attempt, ShmError};
-use guira_fabric_tcp::client::ConnectError;
+use guira_fabric_verbs::AttachError;
 use guira_layout::ConfigError;
 use guira_rcuckoo::TableError;
+use guira_session::client::ConnectError;
 
-use super::{Blame, connect_blame, fabric_blame, region_blame};
+use super::{Blame, attach_blame, connect_blame, fabric_blame, region_blame};
 use crate::Url;
 use crate::errors::{SlotLock, TlsFileError, TokenFileError, UrlError};
 use crate::mismatch::{Mismatch, sentence};
@@ -86,6 +87,15 @@ pub enum OpenError {
         url: Url,
         /// The cause.
         source: Arc<ConnectError>,
+    },
+    /// A memory node cannot be reached over RDMA: the device of this machine cannot be used, or the two sides cannot be
+    /// connected. Nothing was changed.
+    #[error("cannot open {url}: {source}")]
+    Rdma {
+        /// The table.
+        url: Url,
+        /// The cause.
+        source: Arc<AttachError>,
     },
     /// The token file for the memory node cannot be used. Nothing was changed.
     #[error("cannot read the token for {url} from {}: {reason}; nothing was changed", path.display())]
@@ -212,6 +222,7 @@ impl OpenError {
                 _ => Blame::Misuse,
             },
             OpenError::Connect { source, .. } => connect_blame(source),
+            OpenError::Rdma { source, .. } => attach_blame(source),
             OpenError::Gone { .. } => Blame::Fenced,
             OpenError::TooManyClients { .. } | OpenError::SlotsLocked { .. } | OpenError::PoolTimeout { .. } => {
                 Blame::Busy

@@ -11,7 +11,7 @@ use guira::{
     AdminError, Blame, CreateOptions, Effect, Error, OpenOptions, OperationError, OperationErrorKind, ServeOptions,
     Store, Url,
 };
-use guira_fabric_tcp::wire::{Grant, Header, Hello, Kind, Welcome, append, from_wire, to_wire};
+use guira_session::wire::{Fabric, Grant, Header, Hello, Kind, Welcome, append, from_wire, to_wire};
 
 use crate::common::Table;
 
@@ -27,7 +27,8 @@ fn loopback() -> ServeOptions {
 fn greet(addr: SocketAddr) -> Welcome {
     let mut stream = TcpStream::connect(addr).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let hello = Hello { wanted: Grant::ReadWrite, token: None, prior_session: None, sample_words: 1 };
+    let hello =
+        Hello { fabric: Fabric::Tcp, wanted: Grant::ReadWrite, token: None, prior_session: None, sample_words: 1 };
     let mut words = Vec::new();
     append(&mut words, Kind::Hello, 1, &hello.encode());
     to_wire(&mut words);

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use guira_fabric::{Addr, Effect, FabricError, Lane, Region, Verb, post};
-use guira_fabric_tcp::client::{ConnectError, TcpRegion, Waiting};
+use guira_fabric_tcp::TcpRegion;
+use guira_session::client::{ConnectError, Waiting};
 use pollster::block_on;
 
 use super::WAITING_MODES;
@@ -149,7 +150,7 @@ fn changed_bytes_are_noticed() {
                 let result = change(&mut region.lane());
                 assert!(matches!(result, Err(FabricError::Disconnected { .. })), "{waiting:?} {ways:?}: {result:?}");
                 assert_eq!(added(&node), before + way as u64, "{waiting:?} {ways:?}");
-                assert!(region.loss().is_some());
+                assert!(region.session().loss().is_some());
                 count += 1;
             }
         }

@@ -4,10 +4,12 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
-use guira_fabric_tcp::client::{ConnectError, ConnectOptions, Endpoint, TcpRegion};
-use guira_fabric_tcp::node::{Node, NodeCounters, NodeError};
-use guira_fabric_tcp::tls::{TlsClient, TlsConfigError, TlsError, TlsServer};
-use guira_fabric_tcp::wire::{CloseReason, Token};
+use guira_fabric_tcp::BatchExecutor;
+use guira_fabric_tcp::TcpRegion;
+use guira_session::client::{ConnectError, ConnectOptions, Endpoint};
+use guira_session::node::{Node, NodeCounters, NodeError};
+use guira_session::tls::{TlsClient, TlsConfigError, TlsError, TlsServer};
+use guira_session::wire::{CloseReason, Token};
 
 use super::pki::{Authority, HOST, TlsNode, Usage, Valid, client, server};
 use crate::client::Client;
@@ -153,8 +155,8 @@ fn a_node_with_tls_may_be_reached_from_elsewhere() {
     let authority = Authority::new();
     let tls = server(&authority.issue(HOST, Valid::Now), &authority);
     let elsewhere = options().listen((Ipv4Addr::UNSPECIFIED, 0).into());
-    assert!(matches!(Node::bind(heap_region(), elsewhere.clone()), Err(NodeError::Exposed { .. })));
-    assert!(Node::bind(heap_region(), elsewhere.tls(tls)).is_ok());
+    assert!(matches!(Node::bind(BatchExecutor::new(heap_region()), elsewhere.clone()), Err(NodeError::Exposed { .. })));
+    assert!(Node::bind(BatchExecutor::new(heap_region()), elsewhere.tls(tls)).is_ok());
 }
 
 #[test]

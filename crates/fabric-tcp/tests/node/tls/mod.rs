@@ -9,8 +9,9 @@ mod proxy;
 use std::time::{Duration, Instant};
 
 use guira_fabric::{Addr, Effect, FabricError, Lane, Region, Submitted, Verb, post};
-use guira_fabric_tcp::client::{TcpLane, TcpRegion, Waiting};
-use guira_fabric_tcp::wire::{FenceReply, MAX_BATCH_VERBS, MAX_VERB_WORDS, PriorSession};
+use guira_fabric_tcp::{TcpLane, TcpRegion};
+use guira_session::client::Waiting;
+use guira_session::wire::{FenceReply, MAX_BATCH_VERBS, MAX_VERB_WORDS, PriorSession};
 use pollster::block_on;
 
 use self::pki::TlsNode;
@@ -54,7 +55,7 @@ fn the_verbs_of_a_batch_take_effect_in_order_over_tls() {
         assert_eq!(lane.traffic().round_trips, 1);
         let invalid = &mut [Verb::Write { addr: Addr::main(MAIN_BYTES), words: &[1] }][..];
         assert!(matches!(block_on(post(&mut lane, invalid)), Err(FabricError::OutOfBounds { .. })));
-        let counters = region.counters().unwrap();
+        let counters = region.session().counters().unwrap();
         // The invalid batch is refused before it is sent; a Hello and a batch were answered, and TLS adds no frames.
         assert_eq!((counters.batches, counters.answered_in.0.iter().sum::<u64>()), (1, 2), "{waiting:?}");
     }
@@ -136,14 +137,14 @@ fn sessions_over_tls_are_superseded_and_fenced() {
         let hold = first.hold(3).unwrap().expect("free");
         assert!(second.hold(3).unwrap().is_none());
         // The client comes back before the node has noticed the loss of its connection.
-        let options = node.options(node.inner.addr, waiting).with_prior_session(first.session());
+        let options = node.options(node.inner.addr, waiting).with_prior_session(first.session().id());
         let again = TcpRegion::connect(&options).expect("a session");
-        assert_eq!(again.prior_session(), PriorSession::Ended);
+        assert_eq!(again.session().prior_session(), PriorSession::Ended);
         let mut into = [0];
         let read = block_on(post(&mut first.lane(), &mut [Verb::Read { addr: Addr::main(0), into: &mut into }]));
         assert_eq!(read, Err(FabricError::Fenced { effect: Effect::None }), "{waiting:?}");
         let _held = again.hold(3).unwrap().expect("its last owner is gone");
-        assert_eq!(second.fence(3), Ok(FenceReply::Dropped));
+        assert_eq!(second.session().fence(3), Ok(FenceReply::Dropped));
         let write = block_on(post(&mut again.lane(), &mut [Verb::Write { addr: Addr::main(0), words: &[7] }]));
         assert_eq!(write, Err(FabricError::Fenced { effect: Effect::None }), "{waiting:?}");
         assert_eq!(node.inner.read(Addr::main(0), 1), [0], "nothing of a dropped session is executed");

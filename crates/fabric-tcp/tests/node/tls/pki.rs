@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 
-use guira_fabric_tcp::client::{ConnectOptions, Endpoint, TcpRegion, Waiting};
-use guira_fabric_tcp::node::NodeOptions;
-use guira_fabric_tcp::tls::{TlsClient, TlsServer};
+use guira_fabric_tcp::TcpRegion;
+use guira_session::client::{ConnectOptions, Endpoint, Waiting};
+use guira_session::node::NodeOptions;
+use guira_session::tls::{TlsClient, TlsServer};
 use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, PKCS_ED25519, date_time_ymd,
 };

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use guira_fabric::memory::AtomicU64;
 use guira_fabric::{Addr, Space, Verb, post};
+use guira_session::wire::Grant;
 
 use super::*;
 use crate::client::buffers::Buffer;
 use crate::client::plan::Requests;
-use crate::{DeviceOptions, Grant, Target};
+use crate::{DeviceOptions, Target};
 
 const BATCHES: u32 = 200;
 const ROUNDS: usize = 7;

@@ -9,9 +9,10 @@ use guira::Store;
 use guira::admin::Endpoint;
 use guira_fabric::{Lane, Region, Verb, post};
 use guira_fabric_shm::{Access, Location, ShmRegion};
-use guira_fabric_tcp::client::{ConnectOptions, TcpRegion};
-use guira_fabric_tcp::wire::FenceReply;
+use guira_fabric_tcp::TcpRegion;
 use guira_layout::{LockId, LockLayout, OwnerId};
+use guira_session::client::ConnectOptions;
+use guira_session::wire::FenceReply;
 
 use crate::histories::node::NodeProcess;
 
@@ -68,6 +69,6 @@ impl LockMonitor {
     /// Asks the node to drop the session of `owner`. Returns whether it had one.
     pub fn fence(&self, owner: OwnerId) -> bool {
         let region = self.region.as_ref().expect("a node");
-        region.fence(owner.0 - 1).unwrap() == FenceReply::Dropped
+        region.session().fence(owner.0 - 1).unwrap() == FenceReply::Dropped
     }
 }

@@ -21,7 +21,7 @@ use guira::errors::{Attempt, FabricError};
 use guira::{
     AdminError, Blame, Effect, Error, OpenError, OpenOptions, OperationError, OperationErrorKind, Put, Store, Swap, Url,
 };
-use guira_fabric_tcp::wire::Token;
+use guira_session::wire::Token;
 
 use proxy::{Cut, Proxy};
 use test_node::TestNode;

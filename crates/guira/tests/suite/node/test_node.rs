@@ -9,8 +9,9 @@ use guira::raw::layout::{Geometry, Preset, PresetOptions, Secret, Superblock};
 use guira::{EntryFormat, Url};
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Profile, Region};
-use guira_fabric_tcp::node::{Node, NodeHandle, NodeOptions};
+use guira_fabric_tcp::BatchExecutor;
 use guira_rcuckoo::{Table, format_table};
+use guira_session::node::{Node, NodeHandle, NodeOptions};
 
 /// A node that serves a table. It can be stopped and started again over the same memory.
 pub struct TestNode {
@@ -65,7 +66,10 @@ impl TestNode {
     /// Starts another node over the same memory, at the same address.
     pub fn run(&mut self) {
         let options = (self.options)(NodeOptions::new(self.addr, [1, 1]).threads(1));
-        let handle = Node::bind(self.region.clone(), options).expect("a free address").spawn().expect("a thread");
+        let handle = Node::bind(BatchExecutor::new(self.region.clone()), options)
+            .expect("a free address")
+            .spawn()
+            .expect("a thread");
         self.addr = handle.local_addrs()[0];
         self.handle = Some(handle);
     }

@@ -1,0 +1,230 @@
+//! The address of a node, and how to connect to it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+#[cfg(feature = "tls")]
+use crate::tls::TlsClient;
+use crate::wire::{Fabric, Grant, Hello, SessionId, Token};
+
+/// The default port of a memory node.
+pub const DEFAULT_PORT: u16 = 7711;
+
+/// The endpoint of a memory node: a host's name or address, and a port. Parsed from `HOST:PORT` or `[IPV6]:PORT`;
+/// without a port it is [`DEFAULT_PORT`]. Always shown with its port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    host: String,
+    port: u16,
+}
+
+/// A text is not the endpoint of a memory node.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not the address of a memory node: write HOST, HOST:PORT or [IPV6]:PORT")]
+pub struct EndpointError {
+    /// The text that was parsed.
+    pub text: String,
+}
+
+impl Endpoint {
+    /// Creates the endpoint `port` of `host`, which is a name or an address; an IPv6 address has no brackets. Resolves
+    /// nothing.
+    pub fn new(host: &str, port: u16) -> Endpoint {
+        Endpoint { host: host.to_owned(), port }
+    }
+
+    /// Returns the host's name or address, an IPv6 address without brackets.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Returns the port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = EndpointError;
+
+    fn from_str(text: &str) -> Result<Endpoint, EndpointError> {
+        let wrong = || EndpointError { text: text.to_owned() };
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) if !text.ends_with(']') => (host, Some(port)),
+            _ => (text, None),
+        };
+        let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let is_plain =
+            !host.contains([':', '[', ']', '/', '@']) && !host.contains(|c: char| c.is_whitespace() || c.is_control());
+        let host = match bracketed {
+            Some(address) if address.parse::<std::net::Ipv6Addr>().is_ok() => address,
+            None if is_plain && !host.is_empty() => host,
+            _ => return Err(wrong()),
+        };
+        let Some(port) = port else { return Ok(Endpoint::new(host, DEFAULT_PORT)) };
+        let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+        let port = port.parse().ok().filter(|_| is_number).ok_or_else(wrong)?;
+        Ok(Endpoint::new(host, port))
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Endpoint { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
+
+/// The way in which the lanes of a connection wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Waiting {
+    /// The thread blocks inside of `poll`. For blocking callers; fastest with one lane per connection.
+    #[default]
+    InPlace,
+    /// A thread of the connection reads the replies and wakes the tasks that wait for them, on any executor. For many
+    /// lanes per connection.
+    Cooperative,
+}
+
+/// Options of a connection to a memory node.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    pub(super) endpoint: Endpoint,
+    pub(super) hello: Hello,
+    pub(super) waiting: Waiting,
+    pub(super) connect_timeout: Duration,
+    pub(super) batch_timeout: Duration,
+    #[cfg(feature = "tls")]
+    pub(super) tls: Option<TlsClient>,
+}
+
+/// The minimum timeout: a shorter one is rounded up to it.
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
+
+impl ConnectOptions {
+    /// Creates options to read and write the region of the node at `endpoint`, without a token, waiting in place, with
+    /// a sample of the first 4 KiB of Main space, 5 s to connect and 10 s for each batch.
+    pub fn new(endpoint: Endpoint) -> ConnectOptions {
+        let sample_words = Hello::MAX_SAMPLE_WORDS;
+        // The fabric is filled in when its region connects.
+        let (fabric, wanted) = (Fabric::Tcp, Grant::ReadWrite);
+        let hello = Hello { fabric, wanted, token: None, prior_session: None, sample_words };
+        let (connect_timeout, batch_timeout) = (Duration::from_secs(5), Duration::from_secs(10));
+        ConnectOptions {
+            endpoint,
+            hello,
+            waiting: Waiting::default(),
+            connect_timeout,
+            batch_timeout,
+            #[cfg(feature = "tls")]
+            tls: None,
+        }
+    }
+
+    /// Encrypts the connection, and requires a certificate of the node for the endpoint's host. Connecting takes 1 more
+    /// round trip.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn with_tls(mut self, tls: TlsClient) -> ConnectOptions {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Sets the token that authenticates this client.
+    #[must_use]
+    pub fn with_token(mut self, token: Token) -> ConnectOptions {
+        self.hello.token = Some(token);
+        self
+    }
+
+    /// Sets the access that the session requests; the node may grant less.
+    #[must_use]
+    pub fn with_grant(mut self, wanted: Grant) -> ConnectOptions {
+        self.hello.wanted = wanted;
+        self
+    }
+
+    /// Names the client's prior session, so that the node reports its outcome.
+    #[must_use]
+    pub fn with_prior_session(mut self, session: SessionId) -> ConnectOptions {
+        self.hello.prior_session = Some(session);
+        self
+    }
+
+    /// Sets how many of the first words of Main space the node sends when the session starts, at most 512.
+    #[must_use]
+    pub fn with_sample_words(mut self, words: u16) -> ConnectOptions {
+        self.hello.sample_words = words.min(Hello::MAX_SAMPLE_WORDS);
+        self
+    }
+
+    /// Sets how lanes wait.
+    #[must_use]
+    pub fn with_waiting(mut self, waiting: Waiting) -> ConnectOptions {
+        self.waiting = waiting;
+        self
+    }
+
+    /// Sets how long connecting may take, for all addresses of the host, TLS, the greeting and further attempts
+    /// together (name resolution is not counted). At least 1 ms. A connection that ends before the node has answered
+    /// the Hello is attempted again, because a node with too many connections closes some of them.
+    #[must_use]
+    pub fn with_connect_timeout(mut self, timeout: Duration) -> ConnectOptions {
+        self.connect_timeout = timeout.max(SHORTEST_TIMEOUT);
+        self
+    }
+
+    /// Sets how long a batch may be unanswered before the connection is given up, which may take up to half as long
+    /// again. At least 1 ms.
+    #[must_use]
+    pub fn with_batch_timeout(mut self, timeout: Duration) -> ConnectOptions {
+        self.batch_timeout = timeout.max(SHORTEST_TIMEOUT);
+        self
+    }
+
+    /// Returns the endpoint of the node.
+    #[must_use]
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_parsed_and_written() {
+        for (text, host, port) in
+            [("node:7000", "node", 7000), ("10.0.0.1:1", "10.0.0.1", 1), ("[::1]:65535", "::1", 65535)]
+        {
+            let endpoint: Endpoint = text.parse().unwrap();
+            assert_eq!((endpoint.host(), endpoint.port(), endpoint.to_string()), (host, port, text.to_owned()));
+        }
+        for (text, shown) in [("node", "node:7711"), ("[::1]", "[::1]:7711")] {
+            let endpoint: Endpoint = text.parse().unwrap();
+            assert_eq!((endpoint.port(), endpoint.to_string()), (DEFAULT_PORT, shown.to_owned()));
+        }
+        for text in [
+            "",
+            "node:",
+            "[::1]:",
+            "::1",
+            "[node]",
+            "a]",
+            ":7",
+            "node:65536",
+            "node:+7",
+            "::1:7",
+            "[::1",
+            "[node]:7",
+            "a b:7",
+            "a/b:7",
+        ] {
+            assert_eq!(text.parse::<Endpoint>(), Err(EndpointError { text: text.to_owned() }), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Frames: a header of two words, and a body.
+
+use guira_fabric::Profile;
+
+use super::WireError;
+
+/// Maximum number of verbs of a batch.
+pub const MAX_BATCH_VERBS: usize = Profile::Tcp.caps().max_batch;
+/// Maximum number of words of one READ or WRITE.
+pub const MAX_VERB_WORDS: usize = Profile::Tcp.caps().max_verb_words;
+
+const _: () = assert!(MAX_BATCH_VERBS <= u16::MAX as usize, "a batch's verbs are counted in 16 bits");
+
+/// The words of a header.
+pub const HEADER_WORDS: usize = 2;
+/// The words of the longest frame, header included: one verb of the most words, beside a batch of the most verbs
+/// without data.
+pub const MAX_FRAME_WORDS: usize = HEADER_WORDS + MAX_VERB_WORDS + 6 * MAX_BATCH_VERBS;
+
+const _: () = assert!(MAX_FRAME_WORDS * 8 < u32::MAX as usize, "a frame's length in bytes has 32 bits");
+
+/// The kind of a frame. Kinds that the node sends have the highest bit set. All but [`Kind::Batch`] and [`Kind::Done`]
+/// are control frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// The client's first frame: its token and the access it requests. Reply: [`Kind::Welcome`].
+    Hello = 0x01,
+    /// Verbs to be executed in order. Reply: [`Kind::Done`] or [`Kind::Refused`].
+    Batch = 0x02,
+    /// Requests the liveness of a client slot. Reply: [`Kind::Held`].
+    Hold = 0x03,
+    /// Gives the liveness of a client slot back, after all batches that were sent before. No reply.
+    Release = 0x04,
+    /// Asks the node to drop the session that has the liveness of a slot. Reply: [`Kind::Fenced`].
+    Fence = 0x05,
+    /// Asks for the node's counters. Reply: [`Kind::Counted`].
+    Count = 0x06,
+    /// The client's queue pair, over RDMA. Reply: [`Kind::Attached`].
+    Attach = 0x07,
+    /// The session is open.
+    Welcome = 0x81,
+    /// The results of the READs and atomics of a batch that was executed.
+    Done = 0x82,
+    /// Whether the session has the liveness of the slot now.
+    Held = 0x83,
+    /// Whether the session that had the liveness of the slot was dropped.
+    Fenced = 0x85,
+    /// The node's counters.
+    Counted = 0x86,
+    /// The reason why a request was refused; nothing of it was executed.
+    Refused = 0x87,
+    /// The reason why the node closes the connection. Its last frame.
+    Close = 0x88,
+    /// The node's queue pair, and the keys of its memory.
+    Attached = 0x89,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Kind; 15] = [
+        Kind::Hello,
+        Kind::Batch,
+        Kind::Hold,
+        Kind::Release,
+        Kind::Fence,
+        Kind::Count,
+        Kind::Attach,
+        Kind::Welcome,
+        Kind::Done,
+        Kind::Held,
+        Kind::Fenced,
+        Kind::Counted,
+        Kind::Refused,
+        Kind::Close,
+        Kind::Attached,
+    ];
+
+    #[inline(always)]
+    fn of(byte: u8) -> Result<Kind, WireError> {
+        // The two hot kinds first.
+        match byte {
+            0x02 => Ok(Kind::Batch),
+            0x82 => Ok(Kind::Done),
+            _ => Kind::ALL.into_iter().find(|kind| *kind as u8 == byte).ok_or(WireError::Kind { kind: byte }),
+        }
+    }
+}
+
+/// The first two words of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// The words of the frame, header included.
+    pub words: usize,
+    /// The kind of the frame.
+    pub kind: Kind,
+    /// The verbs of a batch; 0 in other frames.
+    pub count: u16,
+    /// The id of the request, chosen by the client and repeated in the reply.
+    pub id: u64,
+}
+
+impl Header {
+    /// Encodes the header.
+    ///
+    /// # Panics
+    /// If the frame is longer than [`MAX_FRAME_WORDS`].
+    #[inline(always)]
+    pub fn encode(&self) -> [u64; HEADER_WORDS] {
+        assert!((HEADER_WORDS..=MAX_FRAME_WORDS).contains(&self.words), "a frame of {} words", self.words);
+        let bytes = self.words as u64 * 8;
+        [bytes | u64::from(self.kind as u8) << 32 | u64::from(self.count) << 40, self.id]
+    }
+
+    /// Decodes a header.
+    ///
+    /// # Errors
+    /// `Length`, `Kind`; `Value` if reserved bits are set, or the count is not 0 in a frame other than a batch.
+    #[inline(always)]
+    pub fn decode([word, id]: [u64; HEADER_WORDS]) -> Result<Header, WireError> {
+        let (bytes, count) = (word as u32, (word >> 40) as u16);
+        let words = bytes as usize / 8;
+        if !bytes.is_multiple_of(8) || !(HEADER_WORDS..=MAX_FRAME_WORDS).contains(&words) {
+            return Err(WireError::Length { bytes, limit: MAX_FRAME_WORDS as u32 * 8 });
+        }
+        let kind = Kind::of((word >> 32) as u8)?;
+        if word >> 56 != 0 || (count != 0) != (kind == Kind::Batch) {
+            return Err(WireError::Value { what: "first word of a frame", value: word });
+        }
+        Ok(Header { words, kind, count, id })
+    }
+}
+
+/// Appends a control frame of `kind` with `body` to `out`. Batches and their replies are written in place instead.
+///
+/// # Panics
+/// If the body is too long for a frame.
+pub fn append(out: &mut Vec<u64>, kind: Kind, id: u64, body: &[u64]) {
+    out.extend(Header { words: HEADER_WORDS + body.len(), kind, count: 0, id }.encode());
+    out.extend_from_slice(body);
+}
+
+/// Converts words from the byte order of this machine to that of the wire, in place.
+#[inline(always)]
+pub fn to_wire(words: &mut [u64]) {
+    if cfg!(target_endian = "big") {
+        words.iter_mut().for_each(|word| *word = word.to_le());
+    }
+}
+
+/// Converts words from the byte order of the wire to that of this machine, in place.
+#[inline(always)]
+pub fn from_wire(words: &mut [u64]) {
+    if cfg!(target_endian = "big") {
+        words.iter_mut().for_each(|word| *word = u64::from_le(*word));
+    }
+}
