@@ -82,7 +82,7 @@ impl Fixture {
             sample: Vec::new(),
         };
         let bounds = Bounds::of(&welcome);
-        let link = Arc::new(Link::new(Box::new(transport), timeout, Process::current().unwrap(), Receiver::new()));
+        let link = Arc::new(Link::new(Box::new(transport), timeout, Process::current().unwrap(), Receiver::default()));
         let peer = SocketAddr::from(([127, 0, 0, 1], 1));
         let connection = Connection { link, waiting: Waiting::Cooperative, peer, welcome };
         Fixture { connection: Arc::new(connection), bounds, node, sends }

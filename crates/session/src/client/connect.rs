@@ -156,7 +156,7 @@ fn attempt(
     let process = Process::current().map_err(io)?;
     let plain = Plain::new(stream, options.batch_timeout).map_err(io)?;
     let transport = start_tls(attempt, plain, deadline)?;
-    let mut receiver = Receiver::new();
+    let mut receiver = Receiver::default();
     let hello = Hello { fabric, ..options.hello };
     let welcome = greet(attempt, &hello, &*transport, &mut receiver, deadline)?;
     let link = Arc::new(Link::new(transport, options.batch_timeout, process, receiver));

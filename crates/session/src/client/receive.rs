@@ -25,12 +25,14 @@ pub struct Receiver {
     end_bytes: usize,
 }
 
-impl Receiver {
-    /// Creates an empty buffer.
-    pub fn new() -> Receiver {
+impl Default for Receiver {
+    /// An empty buffer.
+    fn default() -> Receiver {
         Receiver { words: vec![0; FIRST_WORDS], start: 0, end_bytes: 0 }
     }
+}
 
+impl Receiver {
     /// Returns the next frame, if it is complete.
     #[inline]
     pub(super) fn next(&mut self) -> Result<Option<(Header, &[u64])>, WireError> {
