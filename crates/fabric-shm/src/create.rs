@@ -16,8 +16,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, MemfdFlags, Mode, OFlags, RenameFlags, SealFlags};
 use rustix::io::{Errno, retry_on_intr};
 
+use crate::domain::DomainLock;
 use crate::error::{Attempt, CreateError, ShmError, Task};
-use crate::file::{FileSystem, proc_path};
+use crate::file::{FileFacts, FileSystem, OpenFile, proc_path};
 use crate::header::{Header, LockName, Sizes};
 use crate::location::Location;
 use crate::lock_file;
@@ -96,7 +97,7 @@ fn create_named<E>(
     lock_file::sweep(directory.as_fd(), name, task);
     let locks_directory = directory.try_clone().map_err(|error| task.failed("open its directory")(errno_of(&error)))?;
     let (file, unpublished) = Unpublished::new(directory, task)?;
-    let (sizes, mapped) = build(&file, Storage::FileSystem, options, task, progress)?;
+    let (sizes, facts, mapped) = build(&file, Storage::FileSystem, options, task, progress)?;
     // Created once there is space for the region, and removed again if the region does not get its name.
     let (slot_locks, lock_name, pending) = if has_lock_file {
         let (made, name, pending) = lock_file::create(locks_directory.as_fd(), location.path(), options.mode, task)?;
@@ -105,7 +106,7 @@ fn create_named<E>(
         (SlotLocks::Own, None, None)
     };
     let header = write_header(&mapped, sizes, lock_name);
-    let region = ShmRegion::new(location.path(), file, slot_locks, header, mapped, Access::ReadWrite, task)?;
+    let region = ShmRegion::new(location.path(), (file, facts), slot_locks, header, mapped, Access::ReadWrite, task)?;
     init(&region).map_err(|source| CreateError::Init { path: location.path().to_owned(), source })?;
     unpublished.publish(region.file(), name).map_err(task.failed("give it its name"))?;
     if let Some(pending) = pending {
@@ -124,11 +125,11 @@ fn create_unnamed<E>(
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create(MEMORY_FILE_NAME, flags).map_err(task.failed("create a memory file"))?;
     let options = CreateOptions { mode: 0o600, ..options };
-    let (sizes, mapped) = build(&file, Storage::Memory, options, task, progress)?;
+    let (sizes, facts, mapped) = build(&file, Storage::Memory, options, task, progress)?;
     let header = write_header(&mapped, sizes, None);
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&file, seals).map_err(task.failed("seal its length"))?;
-    let region = ShmRegion::new(path, file, SlotLocks::Own, header, mapped, Access::ReadWrite, task)?;
+    let region = ShmRegion::new(path, (file, facts), SlotLocks::Own, header, mapped, Access::ReadWrite, task)?;
     init(&region).map_err(|source| CreateError::Init { path: path.to_owned(), source })?;
     Ok(region)
 }
@@ -178,18 +179,27 @@ fn refuse_existing(directory: &OwnedFd, name: &OsStr, task: Task<'_>) -> Result<
     }
 }
 
-/// Sets the permissions of the empty `file`, and reserves and maps its bytes.
+/// Sets the permissions of the empty `file`, locks its domain byte, and reserves and maps its bytes.
 fn build(
     file: &OwnedFd,
     storage: Storage,
     options: CreateOptions,
     task: Task<'_>,
     progress: ReserveProgress<'_>,
-) -> Result<(Sizes, Mapped), ShmError> {
+) -> Result<(Sizes, FileFacts, Mapped), ShmError> {
     let CreateOptions { main_bytes, device_bytes, mode } = options;
     let too_large = || task.too_large(main_bytes, device_bytes);
     let system = FileSystem::of(file.as_fd(), task)?;
     let sizes = Sizes::new(main_bytes, device_bytes, system.unit_bytes()).ok_or_else(too_large)?;
+    let facts = FileFacts::of(file.as_fd(), system, task)?;
+    // Before the permissions are set, which may forbid opening it again.
+    let domain = match storage {
+        Storage::FileSystem => {
+            let created = OpenFile { file: file.as_fd(), path: task.path, identity: facts.identity };
+            DomainLock::open(created, Access::ReadWrite, facts.page_bytes, task)?
+        }
+        Storage::Memory => DomainLock::unshared(),
+    };
     rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).map_err(task.failed("set its permissions"))?;
     let available = storage.available_bytes(file, system).map_err(task.failed("determine the free space"))?;
     if let Some(available) = available.filter(|available| *available < sizes.file_bytes) {
@@ -199,16 +209,17 @@ fn build(
         Errno::FBIG | Errno::OVERFLOW | Errno::INVAL => too_large(),
         _ => task.failed("set its length")(errno),
     })?;
-    let mapped = Mapped::new(file.as_fd(), &sizes, Access::ReadWrite).map_err(|errno| match (errno, system) {
-        // hugetlbfs reserves its pages when it is mapped.
-        (Errno::NOMEM, FileSystem::Hugetlbfs { .. }) => no_space(file, &sizes, task),
-        (Errno::NOMEM | Errno::OVERFLOW, _) => too_large(),
-        _ => task.failed("map it")(errno),
-    })?;
+    let mapped =
+        Mapped::new(file.as_fd(), &sizes, Access::ReadWrite, domain).map_err(|errno| match (errno, system) {
+            // hugetlbfs reserves its pages when it is mapped.
+            (Errno::NOMEM, FileSystem::Hugetlbfs { .. }) => no_space(file, &sizes, task),
+            (Errno::NOMEM | Errno::OVERFLOW, _) => too_large(),
+            _ => task.failed("map it")(errno),
+        })?;
     // tmpfs gives huge pages to mappings that ask for them, but not to fallocate.
     let populated = (system == FileSystem::Tmpfs).then_some(&mapped);
     reserve(file, populated, &sizes, task, progress)?;
-    Ok((sizes, mapped))
+    Ok((sizes, facts, mapped))
 }
 
 /// Writes the header of a new region.

@@ -22,6 +22,8 @@ pub enum Attempt {
     Destroy,
     /// [`crate::ShmRegion::verify_length`] or [`crate::ShmRegion::info`].
     Inspect,
+    /// [`crate::ShmRegion::claim_for_device`].
+    Claim,
 }
 
 impl fmt::Display for Attempt {
@@ -31,6 +33,7 @@ impl fmt::Display for Attempt {
             Attempt::Open => "open",
             Attempt::Destroy => "destroy",
             Attempt::Inspect => "inspect",
+            Attempt::Claim => "serve by a network card",
         })
     }
 }
@@ -93,7 +96,7 @@ fn storage(path: &Path) -> String {
 fn missing(attempt: Attempt) -> &'static str {
     match attempt {
         Attempt::Create => "its directory does not exist",
-        Attempt::Open | Attempt::Destroy | Attempt::Inspect => "no such table",
+        Attempt::Open | Attempt::Destroy | Attempt::Inspect | Attempt::Claim => "no such table",
     }
 }
 
@@ -247,6 +250,33 @@ pub enum ShmError {
         /// The problem of the lock file.
         problem: LockFileProblem,
     },
+    /// The region is claimed for a device, whose atomics must not be mixed with those of processors.
+    #[error("cannot {attempt} {}: it is being served over RDMA, and a network card's atomics must not be mixed with \
+             the processor's; open it by the rdma:// URL that its server prints, or stop that server; nothing was \
+             changed", path.display())]
+    ServedByDevice {
+        /// The attempted operation.
+        attempt: Attempt,
+        /// The file.
+        path: PathBuf,
+    },
+    /// The region cannot be claimed for a device, because it is also mapped by another process, or opened a second time
+    /// in this one.
+    #[error("cannot serve {path} over RDMA: it is open elsewhere, and a network card's atomics must not be mixed with \
+             the processor's; end the processes that have it open (`fuser {path}` lists them); nothing was changed",
+            path = path.display())]
+    MappedElsewhere {
+        /// The file.
+        path: PathBuf,
+    },
+    /// This handle of the region cannot claim it for a device.
+    #[error("cannot serve {} over RDMA: {reason}; open it again, for writing; nothing was changed", path.display())]
+    NotClaimable {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        reason: &'static str,
+    },
     /// The caller's progress function stopped a creation.
     #[error("cannot create {}: stopped on request; nothing was changed", path.display())]
     Stopped {
@@ -282,11 +312,14 @@ impl ShmError {
             | ShmError::HeaderCorrupt { attempt, .. }
             | ShmError::Truncated { attempt, .. }
             | ShmError::LockFile { attempt, .. }
+            | ShmError::ServedByDevice { attempt, .. }
             | ShmError::Io { attempt, .. } => *attempt = of,
             ShmError::BadName { .. }
             | ShmError::BadMode { .. }
             | ShmError::AlreadyExists { .. }
             | ShmError::NoSpace { .. }
+            | ShmError::MappedElsewhere { .. }
+            | ShmError::NotClaimable { .. }
             | ShmError::Stopped { .. } => {}
         }
         self
@@ -349,6 +382,10 @@ impl<'p> Task<'p> {
 
     pub(crate) fn corrupt(self) -> ShmError {
         ShmError::HeaderCorrupt { attempt: self.attempt, path: self.path.to_owned() }
+    }
+
+    pub(crate) fn served_by_device(self) -> ShmError {
+        ShmError::ServedByDevice { attempt: self.attempt, path: self.path.to_owned() }
     }
 
     pub(crate) fn truncated(self, expected: u64, actual: u64) -> ShmError {

@@ -1,8 +1,10 @@
 //! Opening and checking of region files.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fstat, fstatfs, openat, statat};
+use rustix::io::Errno;
 
 use crate::error::{FileKind, ShmError, Task};
 use crate::header::{HEADER_BYTES, Header, PAGE_BYTES};
@@ -76,13 +78,17 @@ impl FileSystem {
 }
 
 /// Opens the region file at `location` and reads its header. Reads nothing beyond the file's length.
-pub(crate) fn open_region(location: &Location, access: Access, task: Task<'_>) -> Result<(OwnedFd, Header), ShmError> {
+pub(crate) fn open_region(
+    location: &Location,
+    access: Access,
+    task: Task<'_>,
+) -> Result<(OwnedFd, FileFacts, Header), ShmError> {
     let file = open_regular(location, access, task)?;
-    FileSystem::of(file.as_fd(), task)?;
+    let facts = FileFacts::of(file.as_fd(), FileSystem::of(file.as_fd(), task)?, task)?;
     let len = length(file.as_fd(), task)?;
     let first = read_start(file.as_fd(), task)?;
     let header = Header::decode(task, &first, len)?;
-    Ok((file, header))
+    Ok((file, facts, header))
 }
 
 /// Checks that `file` is not shorter than its header says.
@@ -103,11 +109,7 @@ pub(crate) fn open_regular(location: &Location, access: Access, task: Task<'_>) 
     };
     // Checks before opening, because opening a device can have effects. NONBLOCK in case it becomes a pipe in between.
     require_regular(&statat(CWD, location.path(), stat_flags).map_err(task.failed("find it"))?, task)?;
-    let rights = match access {
-        Access::ReadWrite => OFlags::RDWR,
-        Access::ReadOnly => OFlags::RDONLY,
-    };
-    let flags = rights | open_flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let flags = rights_of(access) | open_flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = openat(CWD, location.path(), flags, Mode::empty()).map_err(task.failed("open it"))?;
     require_regular(&fstat(&file).map_err(task.failed("read its type"))?, task)?;
     Ok(file)
@@ -116,6 +118,61 @@ pub(crate) fn open_regular(location: &Location, access: Access, task: Task<'_>) 
 /// Returns the device and inode of a file: no other file has them while this one is open.
 pub(crate) fn identity(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
+}
+
+/// Properties of an open file that its locks and anchors depend on.
+#[derive(Clone, Copy)]
+pub(crate) struct FileFacts {
+    /// Device and inode.
+    pub(crate) identity: (u64, u64),
+    /// Bytes of a page of the file system.
+    pub(crate) page_bytes: u64,
+}
+
+impl FileFacts {
+    pub(crate) fn of(file: BorrowedFd<'_>, system: FileSystem, task: Task<'_>) -> Result<FileFacts, ShmError> {
+        let stat = fstat(file).map_err(task.failed("read its identity"))?;
+        Ok(FileFacts { identity: identity(&stat), page_bytes: system.unit_bytes() })
+    }
+}
+
+/// A file that this process has open, and opens again for locks of their own.
+#[derive(Clone, Copy)]
+pub(crate) struct OpenFile<'r> {
+    pub(crate) file: BorrowedFd<'r>,
+    pub(crate) path: &'r Path,
+    /// Device and inode.
+    pub(crate) identity: (u64, u64),
+}
+
+impl OpenFile<'_> {
+    /// Whether `file` is this file.
+    pub(crate) fn is(&self, file: BorrowedFd<'_>) -> bool {
+        fstat(file).is_ok_and(|stat| identity(&stat) == self.identity)
+    }
+
+    /// Opens a new open file description of the file, which may have lost its name. `proc_path` leads to it, unless its
+    /// descriptor was closed.
+    pub(crate) fn reopen(&self, proc_path: &str, access: Access) -> Result<OwnedFd, Errno> {
+        let flags = rights_of(access) | OFlags::CLOEXEC;
+        if self.is(self.file) {
+            match rustix::fs::open(proc_path, flags, Mode::empty()) {
+                Ok(file) if self.is(file.as_fd()) => return Ok(file),
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        // Without /proc, or without the descriptor, use the path, if it still leads to the file.
+        let file = rustix::fs::open(self.path, flags | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
+        if self.is(file.as_fd()) { Ok(file) } else { Err(Errno::STALE) }
+    }
+}
+
+fn rights_of(access: Access) -> OFlags {
+    match access {
+        Access::ReadWrite => OFlags::RDWR,
+        Access::ReadOnly => OFlags::RDONLY,
+    }
 }
 
 fn require_regular(stat: &Stat, task: Task<'_>) -> Result<(), ShmError> {

@@ -27,7 +27,7 @@ use guira_fabric::process::{Process, WipeOnForkPage, at_fork};
 use rustix::io::Errno;
 
 use crate::lock_description;
-use crate::mapping::Anchor;
+use crate::mapping::{Anchor, AnchorPages};
 use crate::sys::{self, BlockedSignals};
 
 /// The time for which a fork waits for windows to close; each takes four system calls.
@@ -85,14 +85,14 @@ pub(crate) struct Guarded {
     process: Process,
 }
 
-/// Opens a description with `open`, calls `lock` on it, and keeps it open by a mapping of `bytes` bytes, the unit of
-/// its file system. Calls both again if a fork may have copied the description to a child.
+/// Opens a description with `open`, calls `lock` on it, and keeps it open by a mapping of `pages`. Calls both
+/// again if a fork may have copied the description to a child.
 ///
 /// # Errors
 /// The errors of `open`, `lock` and the mapping; `EBUSY` if forks do not end, or overrun every window.
 pub(crate) fn open_guarded(
     process: Process,
-    bytes: u64,
+    pages: AnchorPages,
     mut open: impl FnMut() -> Result<OwnedFd, Errno>,
     mut lock: impl FnMut(&OwnedFd) -> Result<(), Errno>,
 ) -> Result<Guarded, Errno> {
@@ -101,7 +101,7 @@ pub(crate) fn open_guarded(
         // Dropped inside the window, even after an error.
         let file = open()?;
         lock(&file)?;
-        let anchor = Anchor::new(file.as_fd(), bytes);
+        let anchor = Anchor::new(file.as_fd(), pages);
         if window.is_overrun() {
             sys::unlock(file.as_fd())?;
         }
@@ -248,7 +248,7 @@ mod tests {
             }
             Ok(())
         };
-        let guarded = open_guarded(process, 4096, open, fork_at_first).unwrap();
+        let guarded = open_guarded(process, AnchorPages::of_hold(4096), open, fork_at_first).unwrap();
         assert!(start.elapsed() >= FORK_TIMEOUT, "the fork waited for the window");
         let child = children[0];
         assert_eq!(lock(&open().unwrap()), Err(Errno::AGAIN), "it is held");

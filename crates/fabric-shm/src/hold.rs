@@ -17,17 +17,16 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use guira_fabric::{FabricError, HoldSet, SlotHold};
-use rustix::fs::{Mode, OFlags, fstat};
 use rustix::io::Errno;
 
-use crate::file;
+use crate::file::{self, OpenFile};
 use crate::fork;
 use crate::lock_description::LockDescription;
+use crate::mapping::AnchorPages;
 use crate::region::{Access, Shared};
 use crate::sys::{self, LockKind};
 
@@ -37,15 +36,6 @@ pub(crate) const FIRST_SLOT_BYTE: i64 = 1 << 62;
 pub(crate) const SLOT_BYTES: i64 = 1 << 16;
 /// The byte that is locked by the process that removes the region's name.
 pub(crate) const REMOVAL_BYTE: i64 = FIRST_SLOT_BYTE - 1;
-
-/// The file whose bytes represent a region's client slots.
-#[derive(Clone, Copy)]
-pub(crate) struct SlotFile<'r> {
-    pub(crate) file: BorrowedFd<'r>,
-    pub(crate) path: &'r Path,
-    /// Device and inode.
-    pub(crate) identity: (u64, u64),
-}
 
 /// A read lock on client slots. It does not belong to a client, because clients take write locks. The slots look taken
 /// until its process ends or closes the file.
@@ -98,7 +88,9 @@ pub(crate) fn hold(region: &Shared, slot: u16) -> Result<Option<SlotHold>, Fabri
         is_taken = matches!(answer, Err(Errno::AGAIN | Errno::ACCESS));
         answer
     };
-    match fork::open_guarded(region.process, region.page_bytes, || slot_file.reopen(&proc_path), lock) {
+    let pages = AnchorPages::of_hold(region.page_bytes);
+    let open = || slot_file.reopen(&proc_path, Access::ReadWrite);
+    match fork::open_guarded(region.process, pages, open, lock) {
         Ok(guard) => Ok(Some(SlotHold::new(guard))),
         // Only the lock call can tell that an owner is alive: a mapping fails with the same error number if all memory
         // is to be locked (mlockall) and the limit is reached.
@@ -108,7 +100,7 @@ pub(crate) fn hold(region: &Shared, slot: u16) -> Result<Option<SlotHold>, Fabri
 }
 
 /// Returns the slot file, if this process may take slots of the region.
-fn require_writer(region: &Shared) -> Result<SlotFile<'_>, FabricError> {
+fn require_writer(region: &Shared) -> Result<OpenFile<'_>, FabricError> {
     if !region.process.is_this() {
         return Err(FabricError::Forked);
     }
@@ -150,8 +142,9 @@ impl Set {
             let slot_file = region.slot_file().ok_or(Errno::BADF)?;
             // Allocated outside the window, so that no fork waits for an allocation.
             let proc_path = file::proc_path(slot_file.file);
+            let pages = AnchorPages::of_hold(region.page_bytes);
             self.description =
-                Some(LockDescription::open(region.process, region.page_bytes, || slot_file.reopen(&proc_path))?);
+                Some(LockDescription::open(region.process, pages, || slot_file.reopen(&proc_path, Access::ReadWrite))?);
         }
         self.description.as_ref().ok_or(Errno::BADF)
     }
@@ -182,28 +175,5 @@ impl HoldSet for Set {
 
     fn count(&self) -> usize {
         self.slots.len()
-    }
-}
-
-impl SlotFile<'_> {
-    /// Whether `file` is this slot file.
-    fn is(&self, file: BorrowedFd<'_>) -> bool {
-        fstat(file).is_ok_and(|stat| file::identity(&stat) == self.identity)
-    }
-
-    /// Opens a new open file description of the file, which may have lost its name. `proc_path` leads to it, unless its
-    /// descriptor was closed.
-    fn reopen(&self, proc_path: &str) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        if self.is(self.file) {
-            match rustix::fs::open(proc_path, flags, Mode::empty()) {
-                Ok(file) if self.is(file.as_fd()) => return Ok(file),
-                Ok(_) | Err(Errno::NOENT) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
-        // Without /proc, or without the descriptor, use the path, if it still leads to the file.
-        let file = rustix::fs::open(self.path, flags | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
-        if self.is(file.as_fd()) { Ok(file) } else { Err(Errno::STALE) }
     }
 }

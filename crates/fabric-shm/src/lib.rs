@@ -26,6 +26,8 @@
 //!   process is stopped, or when all of its descriptors are closed.
 //!   This is why only tmpfs, hugetlbfs, ext4 (with ext2 and ext3, which share its magic number) and xfs are accepted:
 //!   on network, FUSE and overlay file systems the lock may be lost or belong to another file.
+//! - *One atomic domain.* A region that is claimed for a device, such as a network card, is open nowhere else, and
+//!   cannot be opened: [`ShmRegion::claim_for_device`].
 //! - *Forks are detected.* In a forked child every region opened before the fork is stale: its lanes refuse to submit,
 //!   the child does not share its parent's holds, and it cannot keep its parent alive. The child opens the store again.
 //!
@@ -72,6 +74,7 @@
 #![deny(unsafe_code)]
 
 mod create;
+mod domain;
 mod error;
 mod file;
 mod fork;
@@ -93,6 +96,7 @@ mod sys;
 mod truncation;
 
 pub use create::CreateOptions;
+pub use domain::DeviceClaim;
 pub use error::{Attempt, CreateError, FileKind, ShmError};
 pub use found::{FoundKind, FoundRegion, found_regions};
 pub use hold::ForeignLock;

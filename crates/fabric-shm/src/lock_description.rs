@@ -17,10 +17,11 @@ use rustix::fs::fstat;
 use rustix::io::Errno;
 
 use crate::fork::{MAX_WINDOWS, Window};
-use crate::mapping::Anchor;
+use crate::mapping::{Anchor, AnchorPages, Forking};
 use crate::sys;
 
-/// The maximum number of such descriptors in a process: there are not enough client slots for more sessions.
+/// The maximum number of such descriptors in a process: one for each open region, and one for each session of a memory
+/// node, for more of which there are not enough client slots.
 const MAX_DESCRIPTIONS: usize = 16_384;
 
 /// The descriptors that must not be inherited by a child.
@@ -56,20 +57,20 @@ pub(crate) struct LockDescription {
 }
 
 impl LockDescription {
-    /// Opens a description with `open`, and keeps it open by a mapping of `bytes` bytes, the unit of its file system.
-    /// Opens another if a fork may have copied it to a child.
+    /// Opens a description with `open`, and keeps it open by a mapping of `pages`. Opens another if a fork may have
+    /// copied it to a child.
     ///
     /// # Errors
     /// The errors of `open` and of the mapping; `EMFILE` if the process has the maximum number of descriptions; `EBUSY`
     /// if forks keep overlapping.
     pub(crate) fn open(
         process: Process,
-        bytes: u64,
+        pages: AnchorPages,
         mut open: impl FnMut() -> Result<OwnedFd, Errno>,
     ) -> Result<LockDescription, Errno> {
         let entry = claim()?;
         for _ in 0..MAX_WINDOWS {
-            match LockDescription::open_once(process, bytes, entry, &mut open) {
+            match LockDescription::open_once(process, pages, entry, &mut open) {
                 Ok(Some(description)) => return Ok(description),
                 Ok(None) => {}
                 Err(errno) => {
@@ -84,14 +85,14 @@ impl LockDescription {
 
     fn open_once(
         process: Process,
-        bytes: u64,
+        pages: AnchorPages,
         entry: usize,
         open: &mut impl FnMut() -> Result<OwnedFd, Errno>,
     ) -> Result<Option<LockDescription>, Errno> {
         let window = Window::begin()?;
         let file = open()?;
         let stat = fstat(&file)?;
-        let anchor = Anchor::new(file.as_fd(), bytes)?;
+        let anchor = Anchor::new(file.as_fd(), pages)?;
         if window.is_overrun() {
             anchor.release();
             return Ok(None);
@@ -107,11 +108,16 @@ impl LockDescription {
     /// # Errors
     /// `EBADF` if the descriptor was closed; other errors of the kernel.
     pub(crate) fn try_lock(&self, offset: i64) -> Result<bool, Errno> {
-        match sys::try_lock_byte(self.own()?, offset) {
-            Ok(()) => Ok(true),
-            Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
-            Err(errno) => Err(errno),
-        }
+        is_locked(sys::try_lock_byte(self.own()?, offset))
+    }
+
+    /// Locks the byte at `offset` for reading; a lock for writing becomes one for reading. Returns `false` if another
+    /// description has it locked for writing.
+    ///
+    /// # Errors
+    /// Same as [`LockDescription::try_lock`]; the byte then stays as it was.
+    pub(crate) fn try_lock_for_reading(&self, offset: i64) -> Result<bool, Errno> {
+        is_locked(sys::try_lock_byte_for_reading(self.own()?, offset))
     }
 
     /// Unlocks the byte at `offset`.
@@ -122,8 +128,21 @@ impl LockDescription {
         sys::unlock_byte(self.own()?, offset)
     }
 
-    /// Returns the descriptor, if it still leads to the file.
+    /// Sets whether children that are forked from now on keep the description open, with its locks.
+    ///
+    /// # Errors
+    /// `EBADF` in a forked child; the kernel's error. The treatment then stays as it was.
+    pub(crate) fn set_forking(&self, forking: Forking) -> Result<(), Errno> {
+        let anchor = self.anchor.as_ref().filter(|_| self.process.is_this());
+        anchor.ok_or(Errno::BADF)?.set_forking(forking)
+    }
+
+    /// Returns the descriptor, if it still leads to the file, and this is the process that opened it: a child in which
+    /// no fork handler ran would change its parent's locks.
     fn own(&self) -> Result<BorrowedFd<'_>, Errno> {
+        if !self.process.is_this() {
+            return Err(Errno::BADF);
+        }
         let file = self.file.as_ref().ok_or(Errno::BADF)?.as_fd();
         let stat = fstat(file)?;
         if (stat.st_dev, stat.st_ino) == self.identity { Ok(file) } else { Err(Errno::BADF) }
@@ -134,7 +153,7 @@ impl Drop for LockDescription {
     fn drop(&mut self) {
         // Unlocks explicitly, for a child in which no fork handler ran. If the kernel refuses, closing the description
         // unlocks as well.
-        let is_own = self.process.is_this() && self.own().map(sys::unlock).is_ok();
+        let is_own = self.own().map(sys::unlock).is_ok();
         if self.process.is_this() {
             // From here on fork handlers must not close the number: it may be reused once this descriptor is closed.
             TABLE[self.entry].number.store(CLAIMED, Ordering::SeqCst);
@@ -152,6 +171,15 @@ impl Drop for LockDescription {
             anchor.release();
         }
         TABLE[self.entry].number.store(0, Ordering::SeqCst);
+    }
+}
+
+/// Interprets the kernel's answer to an attempt to lock a byte.
+fn is_locked(answer: Result<(), Errno>) -> Result<bool, Errno> {
+    match answer {
+        Ok(()) => Ok(true),
+        Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
+        Err(errno) => Err(errno),
     }
 }
 

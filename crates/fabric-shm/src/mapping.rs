@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::create::STEP_BYTES;
+use crate::domain::DomainLock;
 use crate::header::{HEADER_BYTES, HEADER_WORDS, Sizes};
 use crate::region::Access;
 use crate::sys::last_errno;
@@ -46,8 +47,9 @@ fn huge_page_hint(bytes: usize) -> *mut std::ffi::c_void {
     reserved.map_addr(|addr| addr.next_multiple_of(align))
 }
 
-/// A mapping whose only purpose is to keep an open file description alive: its memory is not accessible, and a forked
-/// child does not inherit it. It is not unmapped on drop, because a forked child may drop it.
+/// A mapping whose only purpose is to keep an open file description alive: its memory is not accessible, and forked
+/// children inherit it only after [`Anchor::set_forking`]. It is not unmapped on drop, because a forked child may drop
+/// it.
 pub(crate) struct Anchor {
     base: NonNull<u8>,
     bytes: usize,
@@ -55,24 +57,64 @@ pub(crate) struct Anchor {
 
 // SAFETY: a mapping belongs to the process, not to a thread; any thread may unmap it.
 unsafe impl Send for Anchor {}
+// SAFETY: as above; shared access only gives the kernel an advice.
+unsafe impl Sync for Anchor {}
+
+/// The treatment of an [`Anchor`] by a fork.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Forking {
+    /// A forked child inherits it, and keeps the description open until it ends or runs another program.
+    Inherited,
+    /// A forked child does not get it.
+    NotInherited,
+}
+
+/// The page that an [`Anchor`] maps, in bytes; it need not exist in the file. It is listed in /proc, where it shows
+/// what the anchor is for: [`crate::ShmRegion::may_be_held_by`].
+#[derive(Clone, Copy)]
+pub(crate) struct AnchorPages {
+    offset: u64,
+    bytes: usize,
+}
+
+impl AnchorPages {
+    /// Returns the page for a hold of a client slot, the first, of a file system with this page size.
+    pub(crate) fn of_hold(page_bytes: u64) -> AnchorPages {
+        AnchorPages { offset: 0, bytes: page_bytes as usize }
+    }
+
+    /// Returns the page for a region's atomic domain, the second.
+    pub(crate) fn of_domain(page_bytes: u64) -> AnchorPages {
+        AnchorPages { offset: page_bytes, bytes: page_bytes as usize }
+    }
+}
 
 impl Anchor {
-    /// Maps the first `bytes` bytes of `file`, whole pages of its file system.
-    pub(crate) fn new(file: BorrowedFd<'_>, bytes: u64) -> Result<Anchor, Errno> {
-        let bytes = bytes as usize;
+    /// Maps `pages` of `file`.
+    pub(crate) fn new(file: BorrowedFd<'_>, pages: AnchorPages) -> Result<Anchor, Errno> {
+        let AnchorPages { offset, bytes } = pages;
         // Without reservation, which for a lock file on hugetlbfs would take a huge page.
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: the kernel chooses the address, so no existing memory is replaced; the pages are never accessible.
-        let base = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::empty(), flags, file, 0)? };
+        let base = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::empty(), flags, file, offset)? };
         let anchor = Anchor { base: NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?, bytes };
-        // SAFETY: exactly the range just mapped, of which no reference exists.
-        match unsafe { madvise(base, bytes, Advice::LinuxDontFork) } {
+        match anchor.set_forking(Forking::NotInherited) {
             Ok(()) => Ok(anchor),
             Err(errno) => {
                 anchor.release();
                 Err(errno)
             }
         }
+    }
+
+    /// Sets whether children that are forked from now on inherit the mapping.
+    pub(crate) fn set_forking(&self, forking: Forking) -> Result<(), Errno> {
+        let advice = match forking {
+            Forking::Inherited => Advice::LinuxDoFork,
+            Forking::NotInherited => Advice::LinuxDontFork,
+        };
+        // SAFETY: exactly the range mapped by `new`, of which no reference exists; the advice does not change it.
+        unsafe { madvise(self.base.as_ptr().cast(), self.bytes, advice) }
     }
 
     /// Unmaps the mapping. Call it only in the process that made it.
@@ -87,6 +129,8 @@ impl Anchor {
 struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
+    /// The lock that this mapping needs, released after the mapping is gone.
+    domain: DomainLock,
     /// The guard that lets the process survive a truncation of the file, if requested.
     guard: OnceLock<Guard>,
 }
@@ -123,8 +167,14 @@ unsafe impl Send for Mapped {}
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Maps the whole of `file`, which is a region of `sizes`, and requests huge pages where they help.
-    pub(crate) fn new(file: BorrowedFd<'_>, sizes: &Sizes, access: Access) -> Result<Mapped, Errno> {
+    /// Maps the whole of `file`, which is a region of `sizes`, and requests huge pages where they help. Keeps `domain`,
+    /// the lock on the file's domain byte, as long as the mapping.
+    pub(crate) fn new(
+        file: BorrowedFd<'_>,
+        sizes: &Sizes,
+        access: Access,
+        domain: DomainLock,
+    ) -> Result<Mapped, Errno> {
         let bytes = sizes.file_bytes as usize;
         let protection = match access {
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
@@ -133,7 +183,7 @@ impl Mapped {
         // SAFETY: the kernel uses the address only as a hint, so no existing memory is replaced.
         let base = unsafe { mmap(huge_page_hint(bytes), bytes, protection, MapFlags::SHARED, file, 0)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
-        let mapping = Arc::new(Mapping { base, bytes, guard: OnceLock::new() });
+        let mapping = Arc::new(Mapping { base, bytes, domain, guard: OnceLock::new() });
         if sizes.file_bytes >= HUGE_PAGE_BYTES {
             // SAFETY: the range is the mapping just made; the advice does not change its content. If it fails, only
             // speed is lost.
@@ -163,6 +213,11 @@ impl Mapped {
         Memory { main, device }
     }
 
+    /// Returns the lock on the file's domain byte.
+    pub(crate) fn domain(&self) -> &DomainLock {
+        &self.mapping.domain
+    }
+
     /// Returns the words of the header that are in use.
     pub(crate) fn header(&self) -> &[AtomicU64] {
         // SAFETY: a mapping contains at least the page of the header, at its base; otherwise as in `memory`.
@@ -174,7 +229,7 @@ impl Mapped {
     /// # Errors
     /// The errors of [`Guard::new`].
     pub(crate) fn guard(&self) -> Result<(), Errno> {
-        let Mapping { base, bytes, guard } = &*self.mapping;
+        let Mapping { base, bytes, guard, .. } = &*self.mapping;
         if guard.get().is_none() {
             // SAFETY: the mapping drops its guard before it is unmapped, and its memory is only accessed as atomics
             // (the module's invariant).

@@ -13,17 +13,18 @@ use guira_fabric::{Caps, FabricError, HoldSet, Profile, Region, SlotHold};
 use rustix::io::Errno;
 
 use crate::create::{self, CreateOptions};
+use crate::domain::{DeviceClaim, DomainLock};
 use crate::error::{Attempt, CreateError, ShmError, Task};
-use crate::file;
+use crate::file::{self, FileFacts, OpenFile};
 use crate::fork;
 use crate::header::Header;
-use crate::hold::{self, ForeignLock, SlotFile};
+use crate::hold::{self, ForeignLock};
 use crate::lane::ShmLane;
 use crate::location::Location;
 use crate::lock_file::{self, LockFile};
 use crate::mapping::Mapped;
 use crate::process::ProcessIdentity;
-use crate::remove;
+use crate::remove::{self, Removal};
 
 /// The operations that a process may perform on a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,11 +110,11 @@ pub(crate) enum SlotLocks {
 
 impl Shared {
     /// Returns the file whose bytes represent client slots, if this process has opened it.
-    pub(crate) fn slot_file(&self) -> Option<SlotFile<'_>> {
+    pub(crate) fn slot_file(&self) -> Option<OpenFile<'_>> {
         match &self.slot_locks {
-            SlotLocks::Own => Some(SlotFile { file: self.file.as_fd(), path: &self.path, identity: self.identity }),
+            SlotLocks::Own => Some(OpenFile { file: self.file.as_fd(), path: &self.path, identity: self.identity }),
             SlotLocks::Beside(LockFile { path, file, identity }) => {
-                Some(SlotFile { file: file.as_fd(), path, identity: *identity })
+                Some(OpenFile { file: file.as_fd(), path, identity: *identity })
             }
             SlotLocks::Closed { .. } => None,
         }
@@ -175,12 +176,14 @@ impl ShmRegion {
         create::create(location, options, progress, init)
     }
 
-    /// Opens the region at `location`. If it is opened for writing and has a lock file, that is opened, too.
+    /// Opens the region at `location`. If it is opened for writing and has a lock file, that is opened, too. As long as
+    /// the mapping exists, the region cannot be claimed for a device.
     ///
     /// # Errors
-    /// `NotFound`, `Permission`; `NotAFile`, `UnsupportedFileSystem`, `Foreign`, `Version`, `HeaderCorrupt` or
-    /// `Truncated` for a file that is not an intact region; `LockFile`, for writing, if its lock file cannot be used;
-    /// `TooLarge` if it does not fit into the address space; `BadName`, `Io`.
+    /// `NotFound`, `Permission`; `ServedByDevice` if it is claimed: [`ShmRegion::claim_for_device`]; `NotAFile`,
+    /// `UnsupportedFileSystem`, `Foreign`, `Version`, `HeaderCorrupt` or `Truncated` for a file that is not an intact
+    /// region; `LockFile`, for writing, if its lock file cannot be used; `TooLarge` if it does not fit into the address
+    /// space; `BadName`, `Io`.
     pub fn open(location: &Location, access: Access) -> Result<ShmRegion, ShmError> {
         ShmRegion::open_for(location, access, Purpose::Use)
     }
@@ -189,7 +192,7 @@ impl ShmRegion {
     /// lock file cannot be used, holds are refused, but lanes work.
     ///
     /// # Errors
-    /// Same as [`ShmRegion::open`], except `LockFile`.
+    /// Same as for [`ShmRegion::open`], except `LockFile`.
     pub fn open_to_destroy(location: &Location) -> Result<ShmRegion, ShmError> {
         ShmRegion::open_for(location, Access::ReadWrite, Purpose::Destroy)
     }
@@ -197,40 +200,42 @@ impl ShmRegion {
     fn open_for(location: &Location, access: Access, purpose: Purpose) -> Result<ShmRegion, ShmError> {
         let task = Task::new(Attempt::Open, location.path());
         location.split()?;
-        let (file, header) = file::open_region(location, access, task)?;
+        let (file, facts, header) = file::open_region(location, access, task)?;
         let slot_locks = SlotLocks::open(location, file.as_fd(), &header, access, purpose, task)?;
-        let mapped = Mapped::new(file.as_fd(), &header.sizes, access).map_err(|errno| match errno {
+        let opened = OpenFile { file: file.as_fd(), path: location.path(), identity: facts.identity };
+        let domain = DomainLock::open(opened, access, facts.page_bytes, task)?;
+        let mapped = Mapped::new(file.as_fd(), &header.sizes, access, domain).map_err(|errno| match errno {
             Errno::NOMEM | Errno::OVERFLOW => task.too_large(header.sizes.main_bytes, header.sizes.device_bytes),
             _ => task.failed("map it")(errno),
         })?;
-        let region = ShmRegion::new(location.path(), file, slot_locks, header, mapped, access, task)?;
+        let region = ShmRegion::new(location.path(), (file, facts), slot_locks, header, mapped, access, task)?;
         file::verify_length(region.file(), header.sizes.file_bytes, task)?;
         Ok(region)
     }
 
     /// Removes the name of the region at `location`. Processes that have it mapped keep it until they drop it; the
     /// memory is freed when the last of them does. A corrupt region can be destroyed; a file that never was a region
-    /// cannot.
+    /// cannot, nor a region that is claimed for a device, whose remote clients would not learn of it.
     ///
     /// # Errors
-    /// `NotFound`, `Permission`, `NotAFile`, `Foreign`, `BadName`, `Io`.
+    /// `NotFound`, `Permission`, `NotAFile`, `Foreign`, `ServedByDevice`, `BadName`, `Io`.
     pub fn destroy(location: &Location) -> Result<(), ShmError> {
-        remove::destroy(location, None)
+        remove::destroy(location, Removal::AnyRegion)
     }
 
     /// Removes the name at `location` if it still leads to this region; [`ShmRegion::destroy`] removes it whatever
     /// region it leads to. No other region loses its name, even if regions are destroyed and created under it
-    /// concurrently.
+    /// concurrently. Works while this region is claimed for a device.
     ///
     /// # Errors
     /// `NotFound` if this region does not have that name any more; `Permission`, `Io`.
     pub fn remove_name(&self, location: &Location) -> Result<(), ShmError> {
-        remove::destroy(location, Some(self.shared.identity))
+        remove::destroy(location, Removal::Region(self.shared.identity))
     }
 
     pub(crate) fn new(
         path: &Path,
-        file: OwnedFd,
+        (file, facts): (OwnedFd, FileFacts),
         slot_locks: SlotLocks,
         header: Header,
         mapped: Mapped,
@@ -238,9 +243,7 @@ impl ShmRegion {
         task: Task<'_>,
     ) -> Result<ShmRegion, ShmError> {
         let process = fork::current_process().map_err(task.failed("register fork handlers"))?;
-        let stat = rustix::fs::fstat(&file).map_err(task.failed("read its identity"))?;
-        let page_bytes = file::FileSystem::of(file.as_fd(), task)?.unit_bytes();
-        let identity = file::identity(&stat);
+        let FileFacts { identity, page_bytes } = facts;
         let caps = Caps { device_bytes: header.sizes.device_bytes, ..Profile::Shm.caps() };
         let path = path.to_owned();
         let shared = Shared { path, file, process, access, identity, page_bytes, slot_locks, header, mapped, caps };
@@ -290,6 +293,36 @@ impl ShmRegion {
         self.shared.mapped.guard().map_err(task.failed("guard it against truncation"))
     }
 
+    /// Claims the region for one device, such as a network card that serves it, whose atomics are not atomic against
+    /// the processor's. The claim needs to be the only user of the region: it fails if the region is open anywhere
+    /// else, also by another call in this process, and for reading too; and while it exists, every attempt to open the
+    /// region fails. A claim that fails, or ends, leaves the region as it was.
+    ///
+    /// Clones of this handle share its mapping, so they do not prevent a claim, nor do lanes that exist already. The
+    /// caller ensures that these lanes do nothing but READs until [`ShmRegion::is_claimed_for_device`] is false again.
+    /// Lanes that are opened during the claim only read. Holds work as before, as they are no atomics.
+    ///
+    /// # Errors
+    /// `MappedElsewhere` if the region is open elsewhere; `ServedByDevice` if it is claimed already; `NotClaimable` if
+    /// it was opened for reading, or by the process that this one was forked from; `Io`.
+    pub fn claim_for_device(&self) -> Result<DeviceClaim, ShmError> {
+        let task = Task::new(Attempt::Claim, self.path());
+        let refused = |reason| Err(ShmError::NotClaimable { path: self.path().to_owned(), reason });
+        if self.is_stale() {
+            return refused("this process was forked from the one that opened it");
+        }
+        if self.access() == Access::ReadOnly {
+            return refused("it was opened for reading only");
+        }
+        DeviceClaim::new(self.shared.mapped.clone(), task)
+    }
+
+    /// Whether a [`DeviceClaim`] of this region exists, made from this handle or from a clone of it.
+    #[must_use]
+    pub fn is_claimed_for_device(&self) -> bool {
+        self.shared.mapped.domain().is_claimed()
+    }
+
     /// Returns information about the region, from its header and its file.
     ///
     /// # Errors
@@ -334,7 +367,8 @@ impl ShmRegion {
         let device = format!("{:02x}:{:02x}", rustix::fs::major(device), rustix::fs::minor(device));
         let is_anchor = |line: &str| {
             let fields: Vec<&str> = line.split_ascii_whitespace().take(5).collect();
-            matches!(fields[..], [_, "---s", _, of, number] if of == device && number.parse() == Ok(inode))
+            // A region's atomic domain is kept by a mapping of the second page, which all processes have.
+            matches!(fields[..], [_, "---s", "00000000", of, number] if of == device && number.parse() == Ok(inode))
         };
         std::fs::read_to_string(format!("/proc/{}/maps", process.pid)).map_or(true, |maps| maps.lines().any(is_anchor))
     }
@@ -427,8 +461,10 @@ impl Region for ShmRegion {
         self.shared.header.sizes.device_bytes
     }
 
+    /// Opens a lane. While the region is claimed for a device, the lane only reads, also after the claim has ended.
     fn lane(&self) -> ShmLane {
-        ShmLane::new(self.shared.mapped.clone(), self.shared.caps, self.shared.access, self.shared.process)
+        let access = if self.is_claimed_for_device() { Access::ReadOnly } else { self.shared.access };
+        ShmLane::new(self.shared.mapped.clone(), self.shared.caps, access, self.shared.process)
     }
 
     /// True only for guarded regions: [`ShmRegion::guard_against_truncation`]. Without a guard the process is killed.

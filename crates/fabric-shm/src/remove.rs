@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, Mode, OFlags, fstat, statat, unlinkat};
 use rustix::io::Errno;
 
+use crate::domain;
 use crate::error::{Attempt, ShmError, Task};
 use crate::file::{identity, open_regular, read_start};
 use crate::header::{self, Header};
@@ -28,9 +29,17 @@ use crate::sys::{self, LockKind};
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Removes the name of the region file at `location`; if `expected` is given, only if it is the file with that device
-/// and inode. Processes that have it mapped keep it.
-pub(crate) fn destroy(location: &Location, expected: Option<(u64, u64)>) -> Result<(), ShmError> {
+/// The region whose name is removed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Removal {
+    /// Any region that is not claimed for a device.
+    AnyRegion,
+    /// The one with this device and inode, which the caller has open, claimed for a device or not.
+    Region((u64, u64)),
+}
+
+/// Removes the name of the region file at `location`. Processes that have it mapped keep it.
+pub(crate) fn destroy(location: &Location, removal: Removal) -> Result<(), ShmError> {
     let task = Task::new(Attempt::Destroy, location.path());
     location.split()?;
     let file = match open_regular(location, Access::ReadWrite, task) {
@@ -44,8 +53,10 @@ pub(crate) fn destroy(location: &Location, expected: Option<(u64, u64)>) -> Resu
     }
     let opened = identity(&fstat(&file).map_err(task.failed("read its identity"))?);
     let gone = || task.failed("find it")(Errno::NOENT);
-    if expected.is_some_and(|expected| expected != opened) {
-        return Err(gone());
+    match removal {
+        Removal::AnyRegion => domain::refuse_claimed(file.as_fd(), task)?,
+        Removal::Region(expected) if expected != opened => return Err(gone()),
+        Removal::Region(_) => {}
     }
     lock(&file, task)?;
     // Resolves links: removing the name of a link would leave the file.

@@ -6,12 +6,22 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-/// Tries to lock the byte at `offset` for the open file description behind `file`, for writing. Never waits.
+/// Tries to lock the byte at `offset` for the open file description behind `file`, for writing. Never waits. A lock of
+/// this description for reading becomes one for writing in the same step, and stays as it is after an error.
 ///
 /// # Errors
 /// `EAGAIN` or `EACCES` if another description holds it.
 pub(crate) fn try_lock_byte(file: BorrowedFd<'_>, offset: i64) -> Result<(), Errno> {
     set_lock(file, libc::F_WRLCK as libc::c_short, offset, 1)
+}
+
+/// Same as [`try_lock_byte`], for reading. The file may be open for reading only. A lock of this description for
+/// writing becomes one for reading.
+///
+/// # Errors
+/// `EAGAIN` or `EACCES` if another description has it locked for writing.
+pub(crate) fn try_lock_byte_for_reading(file: BorrowedFd<'_>, offset: i64) -> Result<(), Errno> {
+    set_lock(file, libc::F_RDLCK as libc::c_short, offset, 1)
 }
 
 /// Unlocks the byte at `offset` for the open file description behind `file`, if that has it locked.

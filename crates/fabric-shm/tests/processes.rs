@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests are not tests themselves to the lint")]
 
 mod common;
+mod domain;
 mod locks;
 
 use std::io::{BufRead, BufReader, Write};
@@ -202,6 +203,12 @@ fn child() {
         "creator" => locks::creator(&location),
         "outsider" => locks::outsider(&location),
         "remover" => locks::remover(&location),
+        "claimer" => domain::claimer(&location),
+        "mapper" => domain::mapper(&location),
+        "claiming forker" => domain::claiming_forker(&location, |body| fork(body)),
+        "claiming cloner" => domain::claiming_forker(&location, |body| bare_clone(body)),
+        "mapping forker" => domain::mapping_forker(&location),
+        "claiming closer" => domain::claiming_closer(&location),
         other => panic!("no role {other}"),
     }
 }

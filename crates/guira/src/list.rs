@@ -40,6 +40,8 @@ pub enum ListedState {
     Destroyed,
     /// A table that is being created, or whose creator died before it was complete.
     Unfinished,
+    /// A table that is being served over RDMA, and can be reached by its server's `rdma://` URL only.
+    ServedByDevice,
     /// A file that this user may not read: it may be a table or any other file.
     Unreadable,
     /// A table that cannot be read, because it is damaged or of another version of this library.
@@ -149,6 +151,7 @@ fn state_of(url: &Url) -> Option<ListedState> {
         Err(error) if error.is_not_found() => None,
         Err(Error::Open(OpenError::Table { source: TableError::Destroyed, .. })) => Some(ListedState::Destroyed),
         Err(Error::Open(OpenError::Region(ShmError::Permission { .. }))) => Some(ListedState::Unreadable),
+        Err(Error::Open(OpenError::Region(ShmError::ServedByDevice { .. }))) => Some(ListedState::ServedByDevice),
         // Reading changes nothing in any case.
         Err(error) => Some(ListedState::Damaged { reason: error.to_string().replace("; nothing was changed", "") }),
     }

@@ -119,6 +119,7 @@ fn note(listed: &ListedTable) -> Option<String> {
         ListedState::Table(_) => return None,
         ListedState::Destroyed => format!("{url}: destroyed; guira destroy {url} removes its name"),
         ListedState::Unfinished => format!("{url}: being created, or left behind by a creation that was killed"),
+        ListedState::ServedByDevice => format!("{url}: served over RDMA; only the server's rdma:// URL opens it"),
         ListedState::Unreadable => format!("{url}: no permission to read it; it may be a table"),
         ListedState::Damaged { reason } => format!("{url}: {}", printable(reason)),
         _ => format!("{url}: unknown to this version of guira"),

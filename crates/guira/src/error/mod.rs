@@ -227,6 +227,7 @@ fn region_blame(error: &ShmError) -> Blame {
         | ShmError::LockFile { problem: LockFileProblem::Damaged, .. }
         | ShmError::Truncated { .. } => Blame::Corrupt,
         ShmError::NoSpace { .. } => Blame::Full,
+        ShmError::ServedByDevice { .. } | ShmError::MappedElsewhere { .. } => Blame::Busy,
         ShmError::Io { .. } => Blame::Fabric,
         _ => Blame::Misuse,
     }
