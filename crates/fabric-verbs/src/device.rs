@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use guira_fabric::process::Process;
 
-use crate::ffi::{self, Library};
+use crate::ffi::{self, ExtendedContext, Library};
 use crate::gid;
 use crate::{Gid, GidEntry, GidKind, Mtu, VerbsError};
 
@@ -45,6 +45,9 @@ pub struct DeviceLimits {
     pub registration_bytes: u64,
     /// Bytes of one message.
     pub message_bytes: u32,
+    /// Bytes of the device's own memory that one device space may have; 0 if the device has none. Other processes may
+    /// have taken some of them.
+    pub device_memory_bytes: u64,
 }
 
 /// Scope of a device's atomics.
@@ -201,6 +204,12 @@ impl Opened {
         &self.name
     }
 
+    /// The extended functions of the device's driver, if it has any. They are usable as long as the device is open.
+    pub(crate) fn extended(&self) -> Option<ExtendedContext> {
+        // SAFETY: the context is open as long as this value exists.
+        unsafe { ExtendedContext::of(self.context) }
+    }
+
     /// The error of a call that set `errno`.
     pub(crate) fn last_error(&self, call: &'static str) -> VerbsError {
         VerbsError::System { call, device: self.name.clone(), error: io::Error::last_os_error() }
@@ -301,7 +310,11 @@ impl Opening<'_> {
         let gid = self.choose(port, &gids, options.gid)?;
         let mtu = Mtu::of_code(attr.active_mtu)
             .ok_or(VerbsError::Unsupported { device: self.name.to_owned(), what: "an MTU of InfiniBand" })?;
-        let (atomics, limits) = (atomic_scope(device.atomic_cap), limits(&device, &attr));
+        // SAFETY: the context is open.
+        let extended = unsafe { ExtendedContext::of(self.context) };
+        let device_memory_bytes = extended.map_or(0, ExtendedContext::device_memory_bytes);
+        let limits = DeviceLimits { device_memory_bytes, ..limits(&device, &attr) };
+        let atomics = atomic_scope(device.atomic_cap);
         Ok(Port { number: port, lid: attr.lid, mtu, gid, gids, atomics, limits })
     }
 
@@ -363,6 +376,7 @@ fn limits(device: &ffi::DeviceAttr, port: &ffi::PortAttr) -> DeviceLimits {
         reads_out: small(device.max_qp_init_rd_atom),
         registration_bytes: device.max_mr_size,
         message_bytes: port.max_msg_sz,
+        device_memory_bytes: 0,
     }
 }
 

@@ -98,7 +98,7 @@ pub enum Grant {
 /// A contiguous part of a space, registered under one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// The address that the memory node's device knows it by.
+    /// The address that the memory node's device knows it by; in the device's own memory it is an offset.
     pub address: u64,
     /// Its size in bytes, a multiple of 8.
     pub bytes: u64,

@@ -22,6 +22,7 @@
 
 mod client;
 mod device;
+mod device_memory;
 mod error;
 mod exchange;
 mod ffi;
@@ -32,6 +33,7 @@ mod target;
 
 pub use client::{Connecting, Connection, ConnectionOptions, LostConnection, VerbsLane, Waiting};
 pub use device::{AtomicScope, Device, DeviceLimits, DeviceOptions};
+pub use device_memory::{DevicePlacement, DeviceSpace};
 pub use error::VerbsError;
 pub use exchange::{ClientParameters, Endpoint, Grant, Mtu, PacketNumber, QueuePairNumber, Segment, TargetParameters};
 pub use gid::{Gid, GidEntry, GidError, GidKind};

@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::device::Opened;
+use crate::device_memory::DeviceMemory;
 use crate::exchange::Agreed;
 use crate::ffi;
 use crate::memlock;
@@ -89,6 +90,19 @@ impl Registration {
             Some(raw) => Ok(Registration { domain: Arc::clone(domain), raw }),
             None => Err(memlock::explain(device.last_error("ibv_reg_mr"), bytes as u64)),
         }
+    }
+
+    /// Registers all of a device's own memory; remote addresses are offsets in it.
+    ///
+    /// # Errors
+    /// `System`.
+    pub(crate) fn of_device_memory(
+        domain: &Arc<ProtectionDomain>,
+        memory: &DeviceMemory,
+        access: c_int,
+    ) -> Result<Registration, VerbsError> {
+        domain.device.check_process()?;
+        Ok(Registration { domain: Arc::clone(domain), raw: memory.register(domain.raw, access)? })
     }
 
     /// The key of work requests of this side.

@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use guira_fabric::Space;
 use guira_fabric::memory::AtomicU64;
 
+use crate::device_memory::{DeviceSpace, Place};
 use crate::exchange::Agreed;
 use crate::ffi;
 use crate::memlock;
@@ -69,7 +70,7 @@ struct RegisteredSegment {
     bytes: u64,
     registrations: [Registration; 2],
     /// Held, and declared last, so that it is released after the registrations.
-    _words: SharedWords,
+    _memory: Place,
 }
 
 impl Target {
@@ -83,7 +84,8 @@ impl Target {
         }
         let domains = [ProtectionDomain::new(device)?, ProtectionDomain::new(device)?];
         let completions = CompletionQueue::new(device, COMPLETIONS, None)?;
-        let shared = Shared { device: device.clone(), domains, completions, segments: Mutex::default() };
+        let segments = Mutex::default();
+        let shared = Shared { device: device.clone(), domains, completions, segments };
         Ok(Target { shared: Arc::new(shared) })
     }
 
@@ -99,22 +101,57 @@ impl Target {
             return Err(VerbsError::Mismatch { reason: "a segment of no bytes cannot be registered".to_owned() });
         }
         let all_bytes = (GRANTS.len() * bytes) as u64;
-        let one = |index: usize| {
-            let (domain, (_, access)) = (&self.shared.domains[index], GRANTS[index]);
+        let registrations = self.for_each_grant(|domain, access| {
             // SAFETY: `words` is kept beside the registration, and longer; it consists of atomics, so this program
             // expects that others change it.
             unsafe { Registration::new(domain, start, bytes, access) }
                 .map_err(|error| memlock::of_all(error, all_bytes))
-        };
-        let registrations = [one(0)?, one(1)?];
-        self.shared.segments().push(RegisteredSegment {
-            space,
-            address: start as u64,
-            bytes: bytes as u64,
-            registrations,
-            _words: words,
-        });
+        })?;
+        self.push(space, start as u64, bytes as u64, registrations, Place::Host(words));
         Ok(())
+    }
+
+    /// Allocates `bytes` zeroed bytes, registers them for both grants, and appends them to the device space: in the
+    /// device's own memory if it has as much, else in host memory, which is locked once for each grant. Clients that
+    /// are accepted later reach them. The memory node reads and writes them by what is returned.
+    ///
+    /// # Errors
+    /// `Mismatch` if the bytes are not whole words, `Memlock`, `Forked` or `System`.
+    pub fn register_device_space(&self, bytes: u64) -> Result<DeviceSpace, VerbsError> {
+        let device = &self.shared.device;
+        let space = DeviceSpace::new(device, bytes)?;
+        let space = match space.place() {
+            Place::Host(_) => space,
+            Place::OnCard(memory) => {
+                let one = |domain: &_, access| Registration::of_device_memory(domain, memory, access);
+                match self.for_each_grant(one) {
+                    Ok(registrations) => {
+                        // Addresses in the device's memory are offsets.
+                        self.push(Space::Device, 0, memory.bytes(), registrations, space.place().clone());
+                        return Ok(space);
+                    }
+                    Err(refusal) => DeviceSpace::on_host(device, bytes, Some(refusal))?,
+                }
+            }
+        };
+        if let Some(words) = space.host_words() {
+            self.register(Space::Device, words)?;
+        }
+        Ok(space)
+    }
+
+    /// Registers the same memory for each grant.
+    fn for_each_grant(
+        &self,
+        one: impl Fn(&Arc<ProtectionDomain>, i32) -> Result<Registration, VerbsError>,
+    ) -> Result<[Registration; 2], VerbsError> {
+        let of = |index: usize| one(&self.shared.domains[index], GRANTS[index].1);
+        Ok([of(0)?, of(1)?])
+    }
+
+    fn push(&self, space: Space, address: u64, bytes: u64, registrations: [Registration; 2], memory: Place) {
+        let segment = RegisteredSegment { space, address, bytes, registrations, _memory: memory };
+        self.shared.segments().push(segment);
     }
 
     /// Accepts a client with the access `grant`: connects a queue pair to it, which executes the client's verbs from

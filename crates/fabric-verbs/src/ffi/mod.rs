@@ -14,11 +14,12 @@
 //!
 //! Invariant: every value of these types is valid with all bytes zero.
 
+mod extended;
 mod library;
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::mem::offset_of;
 
+pub(crate) use extended::{Dm, DmAccess, ExtendedContext};
 pub(crate) use library::Library;
 
 /// `enum ibv_mtu`: the path MTU is 128 bytes shifted left by it.
@@ -138,6 +139,11 @@ pub(crate) struct Context {
     pub(crate) device: *mut Device,
     pub(crate) ops: ContextOps,
     cmd_fd: c_int,
+    async_fd: c_int,
+    num_comp_vectors: c_int,
+    mutex: libc::pthread_mutex_t,
+    /// All bits set if the structure is the last member of a `struct verbs_context`.
+    pub(crate) abi_compat: *mut c_void,
 }
 
 /// `struct ibv_pd`, a protection domain.
@@ -422,16 +428,19 @@ pub(crate) fn zeroed<T: Zeroed>() -> T {
     unsafe { std::mem::zeroed() }
 }
 
-/// Asserts at compile time the size of a structure and the offsets of its members.
+/// Asserts at compile time the size of a structure and the offsets of its members. Structures with a mutex of the C
+/// library are asserted for one architecture only: their sizes differ by the mutex's, which the crate libc knows.
 macro_rules! layout {
-    ($name:ident: $size:literal $(, $member:ident $offset:literal)*) => {
+    ($name:ident: $size:expr $(, $member:ident $offset:literal)*) => {
         const _: () = assert!(size_of::<$name>() == $size && align_of::<$name>() <= 8);
-        $(const _: () = assert!(offset_of!($name, $member) == $offset);)*
+        $(const _: () = assert!(std::mem::offset_of!($name, $member) == $offset);)*
     };
 }
+use layout;
 layout!(Device: 664, name 24, dev_name 88);
 layout!(ContextOps: 256, poll_cq 88, req_notify_cq 96, post_send 200);
-layout!(Context: 272, ops 8, cmd_fd 264);
+#[cfg(target_arch = "x86_64")]
+layout!(Context: 328, ops 8, cmd_fd 264, abi_compat 320);
 layout!(Pd: 16, handle 8);
 layout!(Mr: 48, length 24, lkey 36, rkey 40);
 layout!(CompChannel: 16, fd 8);
