@@ -7,12 +7,13 @@ use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use guira_fabric::process::Process;
 
 use crate::ffi::{self, ExtendedContext, Library};
 use crate::gid;
+use crate::probe::ByteOrder;
 use crate::{Gid, GidEntry, GidKind, Mtu, VerbsError};
 
 /// The port of a device unless another is chosen; ports are counted from 1.
@@ -74,6 +75,8 @@ pub(crate) struct Opened {
     process: Process,
     name: String,
     port: Port,
+    /// The result of the probe of masked CAS: the byte order of its results if it works. Empty before the first probe.
+    pub(crate) masked_cas: OnceLock<Option<ByteOrder>>,
 }
 
 /// The properties of a port and of its device, as they were when it was opened.
@@ -124,7 +127,7 @@ impl Device {
                 return Err(error);
             }
         };
-        let opened = Opened { library, context, process, name, port };
+        let opened = Opened { library, context, process, name, port, masked_cas: OnceLock::new() };
         Ok(Device { opened: Arc::new(opened) })
     }
 

@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use guira_fabric::MaskedCas;
+
 use crate::ffi;
 use crate::{Gid, VerbsError};
 
@@ -120,6 +122,8 @@ pub struct TargetParameters {
     pub endpoint: Endpoint,
     /// The client's access.
     pub grant: Grant,
+    /// The way in which the memory side's device executes masked CAS: `Native` or `CasLoop`.
+    pub masked_cas: MaskedCas,
     /// The segments of the main space, in order; together they are the space.
     pub main: Vec<Segment>,
     /// The segments of the device space, in order.

@@ -28,6 +28,9 @@ mod exchange;
 mod ffi;
 mod gid;
 mod memlock;
+mod mlx5;
+mod poster;
+mod probe;
 mod resources;
 mod target;
 

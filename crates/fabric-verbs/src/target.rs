@@ -23,14 +23,15 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use guira_fabric::Space;
 use guira_fabric::memory::AtomicU64;
+use guira_fabric::{MaskedCas, Space};
 
 use crate::device_memory::{DeviceSpace, Place};
 use crate::exchange::Agreed;
 use crate::ffi;
 use crate::memlock;
-use crate::resources::{Capacity, CompletionQueue, ProtectionDomain, QueuePair, Registration, Side};
+use crate::probe;
+use crate::resources::{Capacity, CompletionQueue, Posting, ProtectionDomain, QueuePair, Registration, Side};
 use crate::{AtomicScope, ClientParameters, Device, Grant, Segment, TargetParameters, VerbsError};
 
 /// Memory that clients may be granted access to: words that stay where they are as long as the value exists.
@@ -60,6 +61,8 @@ struct Shared {
     device: Device,
     domains: [Arc<ProtectionDomain>; 2],
     completions: Arc<CompletionQueue>,
+    /// The way in which the device executes masked CAS for clients.
+    masked_cas: MaskedCas,
     segments: Mutex<Vec<RegisteredSegment>>,
 }
 
@@ -74,18 +77,25 @@ struct RegisteredSegment {
 }
 
 impl Target {
-    /// Creates a target without memory on an open device.
+    /// Creates a target without memory on an open device. The first target or client of an mlx5 device finds out
+    /// whether it has masked CAS, by batches on a connection of the device to itself.
     ///
     /// # Errors
     /// `Unsupported` if the device has no atomics, `Forked` or `System`.
     pub fn new(device: &Device) -> Result<Target, VerbsError> {
+        let has_masked_cas = probe::masked_cas(device).is_some();
+        Target::with(device, if has_masked_cas { MaskedCas::Native } else { MaskedCas::CasLoop })
+    }
+
+    /// Creates a target without memory that tells its clients about masked CAS as said.
+    pub(crate) fn with(device: &Device, masked_cas: MaskedCas) -> Result<Target, VerbsError> {
         if device.atomics() == AtomicScope::None {
             return Err(VerbsError::Unsupported { device: device.name().to_owned(), what: "atomics (CAS, FETCH-ADD)" });
         }
         let domains = [ProtectionDomain::new(device)?, ProtectionDomain::new(device)?];
         let completions = CompletionQueue::new(device, COMPLETIONS, None)?;
         let segments = Mutex::default();
-        let shared = Shared { device: device.clone(), domains, completions, segments };
+        let shared = Shared { device: device.clone(), domains, completions, masked_cas, segments };
         Ok(Target { shared: Arc::new(shared) })
     }
 
@@ -154,24 +164,31 @@ impl Target {
         self.shared.segments().push(segment);
     }
 
+    /// Returns the way in which the device executes masked CAS for clients: `Native` or `CasLoop`.
+    #[must_use]
+    pub fn masked_cas(&self) -> MaskedCas {
+        self.shared.masked_cas
+    }
+
     /// Accepts a client with the access `grant`: connects a queue pair to it, which executes the client's verbs from
     /// now on. Returns the queue pair, and the parameters that the client needs.
     ///
     /// # Errors
     /// `Mismatch`, `Forked` or `System`; there is no new queue pair.
     pub fn accept(&self, grant: Grant, client: &ClientParameters) -> Result<(Accepted, TargetParameters), VerbsError> {
-        let Shared { device, domains, completions, .. } = &*self.shared;
+        let Shared { device, domains, completions, masked_cas, .. } = &*self.shared;
         let (domain, side) = match grant {
             Grant::ReadWrite => (&domains[0], Side::Target),
             Grant::ReadOnly => (&domains[1], Side::TargetReadOnly),
         };
         let capacity = Capacity { send_depth: SEND_DEPTH, inline_bytes: 0 };
-        let pair = QueuePair::new(device, domain, completions, capacity, side)?;
+        let pair = QueuePair::new(device, domain, completions, capacity, (side, Posting::Generic))?;
         let agreed = Agreed::of(pair.endpoint(), &client.endpoint)?;
         agreed.check_reads(agreed.reads_in)?;
         pair.receive_from(&client.endpoint, &agreed, device)?;
         let (main, on_device) = (self.shared.list(Space::Main, grant), self.shared.list(Space::Device, grant));
-        let parameters = TargetParameters { endpoint: *pair.endpoint(), grant, main, device: on_device };
+        let (endpoint, masked_cas) = (*pair.endpoint(), *masked_cas);
+        let parameters = TargetParameters { endpoint, grant, masked_cas, main, device: on_device };
         Ok((Accepted { pair: Some(pair), target: Arc::clone(&self.shared) }, parameters))
     }
 }
