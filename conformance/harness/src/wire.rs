@@ -124,7 +124,8 @@ fn target() -> TargetParameters {
     };
     let segment = |address| Segment { address, bytes: 4096, key: 7 };
     let main = vec![segment(1 << 20), segment(1 << 21)];
-    TargetParameters { endpoint, grant: Grant::ReadWrite, main, device: vec![segment(0)] }
+    let masked_cas = guira_fabric::MaskedCas::Native;
+    TargetParameters { endpoint, grant: Grant::ReadWrite, masked_cas, main, device: vec![segment(0)] }
 }
 
 /// Returns a frame of every kind, and some invalid ones.

@@ -7,14 +7,15 @@ use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use guira_fabric::process::Process;
 use guira_session::wire::{Gid, Mtu};
 
 use crate::exchange::mtu_of_code;
-use crate::ffi::{self, Library};
+use crate::ffi::{self, ExtendedContext, Library};
 use crate::gid;
+use crate::probe::ByteOrder;
 use crate::{GidEntry, GidKind, VerbsError};
 
 /// The port of a device unless another is chosen; ports are counted from 1.
@@ -47,6 +48,9 @@ pub struct DeviceLimits {
     pub registration_bytes: u64,
     /// Bytes of one message.
     pub message_bytes: u32,
+    /// Bytes of the device's own memory that one device space may have; 0 if the device has none. Other processes may
+    /// have taken some of them.
+    pub device_memory_bytes: u64,
 }
 
 /// Scope of a device's atomics.
@@ -73,6 +77,8 @@ pub(crate) struct Opened {
     process: Process,
     name: String,
     port: Port,
+    /// The result of the probe of masked CAS: the byte order of its results if it works. Empty before the first probe.
+    pub(crate) masked_cas: OnceLock<Option<ByteOrder>>,
 }
 
 /// The properties of a port and of its device, as they were when it was opened.
@@ -123,7 +129,7 @@ impl Device {
                 return Err(error);
             }
         };
-        let opened = Opened { library, context, process, name, port };
+        let opened = Opened { library, context, process, name, port, masked_cas: OnceLock::new() };
         Ok(Device { opened: Arc::new(opened) })
     }
 
@@ -201,6 +207,12 @@ impl Opened {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The extended functions of the device's driver, if it has any. They are usable as long as the device is open.
+    pub(crate) fn extended(&self) -> Option<ExtendedContext> {
+        // SAFETY: the context is open as long as this value exists.
+        unsafe { ExtendedContext::of(self.context) }
     }
 
     /// The error of a call that set `errno`.
@@ -303,7 +315,11 @@ impl Opening<'_> {
         let gid = self.choose(port, &gids, options.gid)?;
         let mtu = mtu_of_code(attr.active_mtu)
             .ok_or(VerbsError::Unsupported { device: self.name.to_owned(), what: "an MTU of InfiniBand" })?;
-        let (atomics, limits) = (atomic_scope(device.atomic_cap), limits(&device, &attr));
+        // SAFETY: the context is open.
+        let extended = unsafe { ExtendedContext::of(self.context) };
+        let device_memory_bytes = extended.map_or(0, ExtendedContext::device_memory_bytes);
+        let limits = DeviceLimits { device_memory_bytes, ..limits(&device, &attr) };
+        let atomics = atomic_scope(device.atomic_cap);
         Ok(Port { number: port, lid: attr.lid, mtu, gid, gids, atomics, limits })
     }
 
@@ -365,6 +381,7 @@ fn limits(device: &ffi::DeviceAttr, port: &ffi::PortAttr) -> DeviceLimits {
         reads_out: small(device.max_qp_init_rd_atom),
         registration_bytes: device.max_mr_size,
         message_bytes: port.max_msg_sz,
+        device_memory_bytes: 0,
     }
 }
 

@@ -10,9 +10,14 @@ use std::sync::Arc;
 use guira_session::wire::{QueuePairEndpoint, QueuePairNumber};
 
 use crate::device::Opened;
+use crate::device_memory::DeviceMemory;
 use crate::exchange::{Agreed, mtu_code, random_packet_number};
 use crate::ffi;
 use crate::memlock;
+use crate::mlx5;
+#[cfg(test)]
+use crate::poster::{self, Extended};
+use crate::poster::{PostError, Poster};
 use crate::{Device, GidKind, VerbsError};
 
 /// Routers that a packet may pass; the largest value, because connections are not meant to be bounded by it.
@@ -91,6 +96,19 @@ impl Registration {
             Some(raw) => Ok(Registration { domain: Arc::clone(domain), raw }),
             None => Err(memlock::explain(device.last_error("ibv_reg_mr"), bytes as u64)),
         }
+    }
+
+    /// Registers all of a device's own memory; remote addresses are offsets in it.
+    ///
+    /// # Errors
+    /// `System`.
+    pub(crate) fn of_device_memory(
+        domain: &Arc<ProtectionDomain>,
+        memory: &DeviceMemory,
+        access: c_int,
+    ) -> Result<Registration, VerbsError> {
+        domain.device.check_process()?;
+        Ok(Registration { domain: Arc::clone(domain), raw: memory.register(domain.raw, access)? })
     }
 
     /// The key of work requests of this side.
@@ -258,16 +276,26 @@ pub(crate) struct Capacity {
     pub(crate) inline_bytes: u32,
 }
 
-/// The number of failed work requests in a post, counted from the first one.
-pub(crate) struct PostError {
-    /// Work requests that were posted before the one that failed.
-    pub(crate) posted: usize,
+/// The work requests that can be posted to a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Posting {
+    /// READ, WRITE, CAS and FETCH-ADD, as every device has them.
+    Generic,
+    /// Also masked CAS, which only mlx5 devices have.
+    MaskedCas,
+    /// As `Generic`, by the functions that masked CAS needs.
+    #[cfg(test)]
+    OneByOne,
+    /// As `OneByOne`, with raw entries that are interpreted.
+    #[cfg(test)]
+    Interpreted,
 }
 
 /// A reliable queue pair.
 pub(crate) struct QueuePair {
     domain: Arc<ProtectionDomain>,
     raw: NonNull<ffi::Qp>,
+    poster: Poster,
     /// Held so that it outlives the queue pair.
     _completions: Arc<CompletionQueue>,
     capacity: Capacity,
@@ -290,7 +318,7 @@ impl QueuePair {
         domain: &Arc<ProtectionDomain>,
         completions: &Arc<CompletionQueue>,
         asked: Capacity,
-        side: Side,
+        (side, posting): (Side, Posting),
     ) -> Result<QueuePair, VerbsError> {
         let opened = device.opened();
         opened.check_process()?;
@@ -298,7 +326,7 @@ impl QueuePair {
         let unsupported = |what| VerbsError::Unsupported { device: opened.name().to_owned(), what };
         let gid_index = u8::try_from(gid.index).map_err(|_| unsupported("connections from a GID index over 255"))?;
         let first_packet = random_packet_number()?;
-        let (raw, capacity) = create(domain, completions, asked)?;
+        let Created { raw, poster, capacity } = create(domain, completions, asked, posting)?;
         let limits = device.limits();
         let endpoint = QueuePairEndpoint {
             gid: gid.gid,
@@ -311,7 +339,8 @@ impl QueuePair {
             reads_out: if side == Side::Client { limits.reads_out } else { 0 },
         };
         let (domain, _completions) = (Arc::clone(domain), Arc::clone(completions));
-        let pair = QueuePair { domain, raw, _completions, capacity, endpoint, gid_index, side, is_destroyed: false };
+        let is_destroyed = false;
+        let pair = QueuePair { domain, raw, poster, _completions, capacity, endpoint, gid_index, side, is_destroyed };
         pair.initialize(device.port())?;
         Ok(pair)
     }
@@ -322,6 +351,11 @@ impl QueuePair {
 
     pub(crate) fn capacity(&self) -> Capacity {
         self.capacity
+    }
+
+    /// Whether a masked CAS can be posted.
+    pub(crate) fn has_masked_cas(&self) -> bool {
+        self.poster.has_masked_cas()
     }
 
     fn initialize(&self, port: u8) -> Result<(), VerbsError> {
@@ -407,24 +441,14 @@ impl QueuePair {
     ///
     /// # Safety
     /// The requests and their pieces must be valid and linked; the memory that they name must be registered in this
-    /// queue pair's domain and must stay so until they have completed or the queue pair is destroyed.
+    /// queue pair's domain and must stay so until they have completed or the queue pair is destroyed. No other thread
+    /// may post at the same time.
     ///
     /// # Errors
     /// The number of requests that were posted before the one that the driver refused.
     pub(crate) unsafe fn post(&self, requests: &mut [ffi::SendWr]) -> Result<(), PostError> {
-        let mut bad = std::ptr::null_mut();
-        let first = requests.as_mut_ptr();
-        // SAFETY: the queue pair and its context exist; the caller vouches for the requests.
-        let failed = unsafe {
-            let post = (*(*self.raw.as_ptr()).context).ops.post_send.ok_or(PostError { posted: 0 })?;
-            post(self.raw.as_ptr(), first, &mut bad)
-        };
-        if failed == 0 {
-            return Ok(());
-        }
-        let posted = (0..requests.len()).find(|index| std::ptr::eq(bad, first.wrapping_add(*index)));
-        // A driver that names no request may have posted any number of them.
-        Err(PostError { posted: posted.unwrap_or(requests.len()) })
+        // SAFETY: the queue pair exists, and the poster was made with it; the caller vouches for the rest.
+        unsafe { self.poster.post(self.raw, requests) }
     }
 
     /// Destroys the queue pair, and returns once the device executes none of its packets.
@@ -447,27 +471,72 @@ impl QueuePair {
     }
 }
 
+/// A new queue pair.
+struct Created {
+    raw: NonNull<ffi::Qp>,
+    poster: Poster,
+    capacity: Capacity,
+}
+
 /// Creates a queue pair, without room for inline data if the device has none.
 fn create(
     domain: &ProtectionDomain,
     completions: &CompletionQueue,
     asked: Capacity,
-) -> Result<(NonNull<ffi::Qp>, Capacity), VerbsError> {
-    let attempt = |inline_bytes: u32| {
-        let mut init: ffi::QpInitAttr = ffi::zeroed();
-        (init.send_cq, init.recv_cq) = (completions.raw.as_ptr(), completions.raw.as_ptr());
-        init.qp_type = ffi::QP_TYPE_RC;
-        init.cap.max_send_wr = asked.send_depth;
-        init.cap.max_recv_wr = 1;
-        (init.cap.max_send_sge, init.cap.max_recv_sge) = (1, 1);
-        init.cap.max_inline_data = inline_bytes;
-        // SAFETY: the domain and the completion queue exist; the call reads and writes the structure.
-        let raw = NonNull::new(unsafe { (domain.device.library.create_qp)(domain.raw.as_ptr(), &mut init) })?;
-        let granted = Capacity { send_depth: init.cap.max_send_wr, inline_bytes: init.cap.max_inline_data };
-        Some((raw, granted))
+    posting: Posting,
+) -> Result<Created, VerbsError> {
+    let attempt = |asked: Capacity| match posting {
+        Posting::Generic => create_generic(domain, completions, asked),
+        Posting::MaskedCas => create_with_masked_cas(domain, completions, asked),
+        #[cfg(test)]
+        Posting::OneByOne | Posting::Interpreted => create_one_by_one(domain, completions, asked, posting),
     };
-    let created = attempt(asked.inline_bytes).or_else(|| attempt(0));
-    created.ok_or_else(|| domain.device.last_error("ibv_create_qp"))
+    let call = if posting == Posting::MaskedCas { "mlx5dv_create_qp" } else { "ibv_create_qp" };
+    let created = attempt(asked).or_else(|| attempt(Capacity { inline_bytes: 0, ..asked }));
+    created.ok_or_else(|| domain.device.last_error(call))
+}
+
+fn create_generic(domain: &ProtectionDomain, completions: &CompletionQueue, asked: Capacity) -> Option<Created> {
+    let mut init: ffi::QpInitAttr = ffi::zeroed();
+    (init.send_cq, init.recv_cq) = (completions.raw.as_ptr(), completions.raw.as_ptr());
+    init.qp_type = ffi::QP_TYPE_RC;
+    init.cap.max_send_wr = asked.send_depth;
+    init.cap.max_recv_wr = 1;
+    (init.cap.max_send_sge, init.cap.max_recv_sge) = (1, 1);
+    init.cap.max_inline_data = asked.inline_bytes;
+    // SAFETY: the domain and the completion queue exist; the call reads and writes the structure.
+    let raw = NonNull::new(unsafe { (domain.device.library.create_qp)(domain.raw.as_ptr(), &mut init) })?;
+    let capacity = Capacity { send_depth: init.cap.max_send_wr, inline_bytes: init.cap.max_inline_data };
+    Some(Created { raw, poster: Poster::List, capacity })
+}
+
+fn create_with_masked_cas(
+    domain: &ProtectionDomain,
+    completions: &CompletionQueue,
+    asked: Capacity,
+) -> Option<Created> {
+    // SAFETY: the domain and the completion queue exist, and are the device's.
+    let (raw, extended, capacity) = unsafe { mlx5::create(&domain.device, domain.raw, completions.raw, asked) }?;
+    Some(Created { raw, poster: Poster::Extended(extended), capacity })
+}
+
+#[cfg(test)]
+fn create_one_by_one(
+    domain: &ProtectionDomain,
+    completions: &CompletionQueue,
+    asked: Capacity,
+    posting: Posting,
+) -> Option<Created> {
+    let device = &domain.device;
+    let mut init = mlx5::extended_init(domain.raw, completions.raw, asked);
+    // SAFETY: the structure names objects that exist.
+    let raw = unsafe { device.extended()?.create_qp_ex(&mut init) }.ok()?;
+    let capacity = Capacity { send_depth: init.cap.max_send_wr, inline_bytes: init.cap.max_inline_data };
+    // SAFETY: the queue pair exists.
+    let (verbs, number) = unsafe { ((device.library.qp_to_qp_ex)(raw.as_ptr()), (*raw.as_ptr()).qp_num) };
+    let (verbs, number) = (NonNull::new(verbs).expect("it was created with extended verbs"), QueuePairNumber(number));
+    let entries = (posting == Posting::Interpreted).then(|| poster::interpreter::entries(verbs, number));
+    Some(Created { raw, poster: Poster::Extended(Extended { verbs, entries, number }), capacity })
 }
 
 impl Drop for QueuePair {

@@ -23,14 +23,16 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use guira_fabric::Space;
 use guira_fabric::memory::AtomicU64;
+use guira_fabric::{MaskedCas, Space};
 use guira_session::wire::{ClientParameters, Grant, Segment, TargetParameters};
 
+use crate::device_memory::{DeviceSpace, Place};
 use crate::exchange::Agreed;
 use crate::ffi;
 use crate::memlock;
-use crate::resources::{Capacity, CompletionQueue, ProtectionDomain, QueuePair, Registration, Side};
+use crate::probe;
+use crate::resources::{Capacity, CompletionQueue, Posting, ProtectionDomain, QueuePair, Registration, Side};
 use crate::{AtomicScope, Device, VerbsError};
 
 /// Memory that clients may be granted access to: words that stay where they are as long as the value exists.
@@ -60,6 +62,8 @@ struct Shared {
     device: Device,
     domains: [Arc<ProtectionDomain>; 2],
     completions: Arc<CompletionQueue>,
+    /// The way in which the device executes masked CAS for clients.
+    masked_cas: MaskedCas,
     segments: Mutex<Vec<RegisteredSegment>>,
 }
 
@@ -70,21 +74,29 @@ struct RegisteredSegment {
     bytes: u64,
     registrations: [Registration; 2],
     /// Held, and declared last, so that it is released after the registrations.
-    _words: SharedWords,
+    _memory: Place,
 }
 
 impl Target {
-    /// Creates a target without memory on an open device.
+    /// Creates a target without memory on an open device. The first target or client of an mlx5 device finds out
+    /// whether it has masked CAS, by batches on a connection of the device to itself.
     ///
     /// # Errors
     /// `Unsupported` if the device has no atomics, `Forked` or `System`.
     pub fn new(device: &Device) -> Result<Target, VerbsError> {
+        let has_masked_cas = probe::masked_cas(device).is_some();
+        Target::with(device, if has_masked_cas { MaskedCas::Native } else { MaskedCas::CasLoop })
+    }
+
+    /// Creates a target without memory that tells its clients about masked CAS as said.
+    pub(crate) fn with(device: &Device, masked_cas: MaskedCas) -> Result<Target, VerbsError> {
         if device.atomics() == AtomicScope::None {
             return Err(VerbsError::Unsupported { device: device.name().to_owned(), what: "atomics (CAS, FETCH-ADD)" });
         }
         let domains = [ProtectionDomain::new(device)?, ProtectionDomain::new(device)?];
         let completions = CompletionQueue::new(device, COMPLETIONS, None)?;
-        let shared = Shared { device: device.clone(), domains, completions, segments: Mutex::default() };
+        let segments = Mutex::default();
+        let shared = Shared { device: device.clone(), domains, completions, masked_cas, segments };
         Ok(Target { shared: Arc::new(shared) })
     }
 
@@ -100,21 +112,13 @@ impl Target {
             return Err(VerbsError::Mismatch { reason: "a segment of no bytes cannot be registered".to_owned() });
         }
         let all_bytes = (GRANTS.len() * bytes) as u64;
-        let one = |index: usize| {
-            let (domain, (_, access)) = (&self.shared.domains[index], GRANTS[index]);
+        let registrations = self.for_each_grant(|domain, access| {
             // SAFETY: `words` is kept beside the registration, and longer; it consists of atomics, so this program
             // expects that others change it.
             unsafe { Registration::new(domain, start, bytes, access) }
                 .map_err(|error| memlock::of_all(error, all_bytes))
-        };
-        let registrations = [one(0)?, one(1)?];
-        self.shared.segments().push(RegisteredSegment {
-            space,
-            address: start as u64,
-            bytes: bytes as u64,
-            registrations,
-            _words: words,
-        });
+        })?;
+        self.push(space, start as u64, bytes as u64, registrations, Place::Host(words));
         Ok(())
     }
 
@@ -126,24 +130,74 @@ impl Target {
         (of(Space::Main), of(Space::Device))
     }
 
+    /// Allocates `bytes` zeroed bytes, registers them for both grants, and appends them to the device space: in the
+    /// device's own memory if it has as much, else in host memory, which is locked once for each grant. Clients that
+    /// are accepted later reach them. The memory node reads and writes them by what is returned.
+    ///
+    /// # Errors
+    /// `Mismatch` if the bytes are not whole words, `Memlock`, `Forked` or `System`.
+    pub fn register_device_space(&self, bytes: u64) -> Result<DeviceSpace, VerbsError> {
+        let device = &self.shared.device;
+        let space = DeviceSpace::new(device, bytes)?;
+        let space = match space.place() {
+            Place::Host(_) => space,
+            Place::OnCard(memory) => {
+                let one = |domain: &_, access| Registration::of_device_memory(domain, memory, access);
+                match self.for_each_grant(one) {
+                    Ok(registrations) => {
+                        // Addresses in the device's memory are offsets.
+                        self.push(Space::Device, 0, memory.bytes(), registrations, space.place().clone());
+                        return Ok(space);
+                    }
+                    Err(refusal) => DeviceSpace::on_host(device, bytes, Some(refusal))?,
+                }
+            }
+        };
+        if let Some(words) = space.host_words() {
+            self.register(Space::Device, words)?;
+        }
+        Ok(space)
+    }
+
+    /// Registers the same memory for each grant.
+    fn for_each_grant(
+        &self,
+        one: impl Fn(&Arc<ProtectionDomain>, i32) -> Result<Registration, VerbsError>,
+    ) -> Result<[Registration; 2], VerbsError> {
+        let of = |index: usize| one(&self.shared.domains[index], GRANTS[index].1);
+        Ok([of(0)?, of(1)?])
+    }
+
+    fn push(&self, space: Space, address: u64, bytes: u64, registrations: [Registration; 2], memory: Place) {
+        let segment = RegisteredSegment { space, address, bytes, registrations, _memory: memory };
+        self.shared.segments().push(segment);
+    }
+
+    /// Returns the way in which the device executes masked CAS for clients: `Native` or `CasLoop`.
+    #[must_use]
+    pub fn masked_cas(&self) -> MaskedCas {
+        self.shared.masked_cas
+    }
+
     /// Accepts a client with the access `grant`: connects a queue pair to it, which executes the client's verbs from
     /// now on. Returns the queue pair, and the parameters that the client needs.
     ///
     /// # Errors
     /// `Mismatch`, `Forked` or `System`; there is no new queue pair.
     pub fn accept(&self, grant: Grant, client: &ClientParameters) -> Result<(Accepted, TargetParameters), VerbsError> {
-        let Shared { device, domains, completions, .. } = &*self.shared;
+        let Shared { device, domains, completions, masked_cas, .. } = &*self.shared;
         let (domain, side) = match grant {
             Grant::ReadWrite => (&domains[0], Side::Target),
             Grant::ReadOnly => (&domains[1], Side::TargetReadOnly),
         };
         let capacity = Capacity { send_depth: SEND_DEPTH, inline_bytes: 0 };
-        let pair = QueuePair::new(device, domain, completions, capacity, side)?;
+        let pair = QueuePair::new(device, domain, completions, capacity, (side, Posting::Generic))?;
         let agreed = Agreed::of(pair.endpoint(), &client.endpoint)?;
         agreed.check_reads(agreed.reads_in)?;
         pair.receive_from(&client.endpoint, &agreed, device)?;
         let (main, on_device) = (self.shared.list(Space::Main, grant), self.shared.list(Space::Device, grant));
-        let parameters = TargetParameters { endpoint: *pair.endpoint(), grant, main, device: on_device };
+        let (endpoint, masked_cas) = (*pair.endpoint(), *masked_cas);
+        let parameters = TargetParameters { endpoint, grant, masked_cas, main, device: on_device };
         Ok((Accepted { pair: Some(pair), target: Arc::clone(&self.shared) }, parameters))
     }
 }

@@ -19,7 +19,8 @@ use super::plan::Bounds;
 use super::queue::{Drained, Port, Queue, Ready};
 use crate::exchange::Agreed;
 use crate::ffi;
-use crate::resources::{Capacity, CompletionChannel, CompletionQueue, ProtectionDomain, QueuePair, Side};
+use crate::probe::{self, ByteOrder};
+use crate::resources::{Capacity, CompletionChannel, CompletionQueue, Posting, ProtectionDomain, QueuePair, Side};
 use crate::{Device, VerbsError};
 
 /// The maximum number of words in one READ or WRITE: 1 MiB, as over TCP.
@@ -53,14 +54,32 @@ pub struct Connecting {
     pair: QueuePair,
     options: ConnectionOptions,
     depth: u32,
+    /// The byte order of the results of masked CAS, which only some queue pairs have.
+    masked_order: ByteOrder,
 }
 
 impl Connecting {
-    /// Creates a queue pair on an open device. Sends nothing.
+    /// Creates a queue pair on an open device. Sends nothing; but the first target or client of an mlx5 device finds
+    /// out whether it has masked CAS, by batches on a connection of the device to itself.
     ///
     /// # Errors
     /// `Mismatch` (an option out of its bounds), `Forked` or `System`.
     pub fn new(device: &Device, options: &ConnectionOptions) -> Result<Connecting, VerbsError> {
+        let generic = || Connecting::with(device, options, Posting::Generic, ByteOrder::HOST);
+        match probe::masked_cas(device) {
+            // Such a queue pair needs more room for each work request; one that is too large does without masked CAS.
+            Some(order) => Connecting::with(device, options, Posting::MaskedCas, order).or_else(|_| generic()),
+            None => generic(),
+        }
+    }
+
+    /// Creates a queue pair for the given work requests; the results of masked CAS are in `masked_order`.
+    pub(crate) fn with(
+        device: &Device,
+        options: &ConnectionOptions,
+        posting: Posting,
+        masked_order: ByteOrder,
+    ) -> Result<Connecting, VerbsError> {
         options.check()?;
         let limits = device.limits();
         let asked_depth = options.queue_depth.min(limits.queue_depth).min(limits.completions);
@@ -69,9 +88,10 @@ impl Connecting {
         // Even an unsignalled request completes if it fails, so there is a completion for each.
         let completions = CompletionQueue::new(device, asked_depth, Some(&channel))?;
         let capacity = Capacity { send_depth: asked_depth, inline_bytes: options.inline_bytes };
-        let pair = QueuePair::new(device, &domain, &completions, capacity, Side::Client)?;
+        let pair = QueuePair::new(device, &domain, &completions, capacity, (Side::Client, posting))?;
         let depth = asked_depth.min(pair.capacity().send_depth);
-        Ok(Connecting { device: device.clone(), domain, completions, pair, options: *options, depth })
+        let (device, options) = (device.clone(), *options);
+        Ok(Connecting { device, domain, completions, pair, options, depth, masked_order })
     }
 
     /// Returns the parameters that the memory side needs.
@@ -96,20 +116,22 @@ impl Connecting {
         session: Option<NodeSession>,
         target: TargetParameters,
     ) -> Result<Connection, VerbsError> {
-        let Connecting { device, domain, completions, pair, options, depth } = self;
+        let Connecting { device, domain, completions, pair, options, depth, masked_order } = self;
         check_segments(&target)?;
         let agreed = Agreed::of(pair.endpoint(), &target.endpoint)?;
         agreed.check_reads(agreed.reads_out)?;
         let buffers = Buffers::new(&domain, &options)?;
         pair.receive_from(&target.endpoint, &agreed, &device)?;
         pair.send_to(&agreed)?;
+        let both_have_it = pair.has_masked_cas() && target.masked_cas == MaskedCas::Native;
+        let masked_cas = if both_have_it { MaskedCas::Native } else { MaskedCas::CasLoop };
         let message_words = device.limits().message_bytes as usize / WORD_BYTES as usize;
         // A WRITE is also torn where the memory of the node is, if that outlives the node.
         let unit_of_node = session.as_ref().map_or(Caps::WHOLE_WRITE, NodeSession::atomic_write_unit);
         let caps = Caps {
             local: false,
             atomic_write_unit: unit_of_node.min(agreed.mtu.bytes().into()),
-            masked_cas: MaskedCas::CasLoop,
+            masked_cas,
             ordered_read_sampling: false,
             device_bytes: target.device.iter().map(|segment| segment.bytes).sum(),
             max_batch: depth as usize,
@@ -117,7 +139,7 @@ impl Connecting {
             fence: Fence::Agent,
         };
         let queue = Queue::new(options.lanes.into(), options.large_buffers.into(), depth as usize);
-        let bounds = Bounds::new(target, caps, buffers.large_words);
+        let bounds = Bounds::new(target, caps, buffers.large_words, masked_order);
         let inline_bytes = pair.capacity().inline_bytes;
         let driver = Driver::new()?;
         let queue = Mutex::new(queue);
@@ -167,7 +189,8 @@ impl Connection {
     }
 
     /// Returns the capabilities of the connection: a WRITE is torn at packets only (`atomic_write_unit` is the path
-    /// MTU), masked CAS is a loop of CAS, and a batch has at most as many work requests as the send queue.
+    /// MTU), masked CAS is native if the devices of both sides execute it and else unsupported (`CasLoop`), and a batch
+    /// has at most as many work requests as the send queue.
     #[must_use]
     pub fn caps(&self) -> &Caps {
         &self.user.inner.bounds.caps

@@ -13,7 +13,7 @@ use guira_fabric::{Caps, Effect, FabricError, Lane, Submitted, Traffic, Verb, cl
 use super::buffers::Buffer;
 use super::connection::{Inner, User};
 use super::options::Waiting;
-use super::plan::{self, Requests};
+use super::plan::{self, AtomicResult, Requests};
 use super::queue::{Results, Stage};
 
 /// Fruitless polls of a spinning lane before it yields its processor at each further one: about as long as a round trip
@@ -29,8 +29,8 @@ pub struct VerbsLane {
     is_in_flight: bool,
     /// Requests of the batch before the last one, whose memory the next batch uses.
     requests: Requests,
-    /// The position in the buffer of each atomic's word.
-    atomics: Vec<usize>,
+    /// The results of the batch's atomics.
+    atomics: Vec<AtomicResult>,
     spins: u32,
     traffic: Traffic,
 }
@@ -94,7 +94,8 @@ impl VerbsLane {
                 inner.buffers.write(own, word, words);
             }
         });
-        locate_atomics(batch, &mut self.atomics);
+        self.atomics.clear();
+        plan::each_atomic(batch, inner.bounds.masked_order, |atomic| self.atomics.push(atomic));
         let mut queue = inner.queue();
         if queue.lost().is_some() {
             drop(queue);
@@ -117,7 +118,7 @@ impl VerbsLane {
     fn wait(
         &mut self,
         cx: &mut Context<'_>,
-        take: impl FnOnce(&dyn Fn(usize, &mut [u64]), &[usize]),
+        take: impl FnOnce(&dyn Fn(usize, &mut [u64]), &[AtomicResult]),
     ) -> Poll<Result<(), FabricError>> {
         let (inner, Some(slot)) = (&*self.user.inner, self.slot) else {
             return Poll::Ready(Err(no_batch()));
@@ -186,8 +187,8 @@ fn no_batch() -> FabricError {
 fn copy_results(
     inner: &Inner,
     results: &Results,
-    atomics: &[usize],
-    take: impl FnOnce(&dyn Fn(usize, &mut [u64]), &[usize]),
+    atomics: &[AtomicResult],
+    take: impl FnOnce(&dyn Fn(usize, &mut [u64]), &[AtomicResult]),
 ) {
     match results {
         Results::Buffer(buffer) => take(&|word, into| inner.buffers.read(*buffer, word, into), atomics),
@@ -203,18 +204,6 @@ fn copy_writes(batch: &[Verb<'_>], mut write: impl FnMut(usize, &[u64])) {
     for verb in batch {
         if let Verb::Write { words, .. } = verb {
             write(word, words);
-        }
-        word += verb.words();
-    }
-}
-
-/// Replaces `atomics` by the word offsets of the batch's atomics.
-fn locate_atomics(batch: &[Verb<'_>], atomics: &mut Vec<usize>) {
-    atomics.clear();
-    let mut word = 0;
-    for verb in batch {
-        if !matches!(verb, Verb::Read { .. } | Verb::Write { .. }) {
-            atomics.push(word);
         }
         word += verb.words();
     }
@@ -253,7 +242,7 @@ impl Lane for VerbsLane {
         if !self.is_in_flight {
             return Poll::Ready(Err(no_batch()));
         }
-        self.wait(cx, |read, _| plan::copy_results(read, batch))
+        self.wait(cx, |read, atomics| plan::copy_results(read, batch, atomics))
     }
 
     /// A batch that was posted completes by itself. One that still waits in the queue is posted before this returns, if
@@ -275,8 +264,8 @@ impl Lane for VerbsLane {
             return Poll::Ready(Ok(0));
         }
         let drained = self.wait(cx, |read, atomics| {
-            for (into, word) in found.iter_mut().zip(atomics) {
-                read(*word, std::slice::from_mut(into));
+            for (into, atomic) in found.iter_mut().zip(atomics) {
+                *into = atomic.read(read);
             }
         });
         drained.map_ok(|()| self.atomics.len())

@@ -3,10 +3,11 @@
 //! Invariants: a work request touches one segment only and lies inside it; the pieces of a batch lie one after the
 //! other in its buffer, in batch order; `wr_id` of each request is the lane's slot.
 
-use guira_fabric::{Addr, Caps, FabricError, Space, Verb, WORD_BYTES};
+use guira_fabric::{Addr, Caps, FabricError, MaskedCas, Space, Verb, WORD_BYTES};
 use guira_session::wire::{Grant, Segment, TargetParameters};
 
 use crate::ffi::{self, SendWr, Sge};
+use crate::probe::ByteOrder;
 
 /// The bytes that a connection may touch, and its limits.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub(super) struct Bounds {
     pub(super) caps: Caps,
     /// Words of all verbs of one batch.
     pub(super) batch_words: usize,
+    /// The byte order of the results of masked CAS.
+    pub(super) masked_order: ByteOrder,
 }
 
 /// A batch that has passed all checks.
@@ -42,11 +45,11 @@ pub(super) struct Requests {
 unsafe impl Send for Requests {}
 
 impl Bounds {
-    pub(super) fn new(target: TargetParameters, caps: Caps, batch_words: usize) -> Bounds {
+    pub(super) fn new(target: TargetParameters, caps: Caps, batch_words: usize, masked_order: ByteOrder) -> Bounds {
         let bytes = |segments: &[Segment]| segments.iter().map(|segment| segment.bytes).sum();
         let (main_bytes, device_bytes) = (bytes(&target.main), bytes(&target.device));
         let TargetParameters { main, device, grant, .. } = target;
-        Bounds { main, device, main_bytes, device_bytes, grant, caps, batch_words }
+        Bounds { main, device, main_bytes, device_bytes, grant, caps, batch_words, masked_order }
     }
 
     /// Checks every verb.
@@ -95,7 +98,7 @@ impl Bounds {
         if end.is_none_or(|end| end > space_bytes / WORD_BYTES) {
             return Err(FabricError::OutOfBounds { verb: name, addr, words, space_bytes });
         }
-        if matches!(verb, Verb::MaskedCas { .. }) {
+        if self.caps.masked_cas == MaskedCas::CasLoop && matches!(verb, Verb::MaskedCas { .. }) {
             return Err(FabricError::Unsupported { verb: name });
         }
         Ok(())
@@ -148,8 +151,10 @@ impl Bounds {
                 }
                 match verb {
                     Verb::Read { .. } | Verb::Write { .. } => request.set_rdma(address, key),
-                    Verb::Cas { compare, swap, .. } | Verb::MaskedCas { compare, swap, .. } => {
+                    Verb::Cas { compare, swap, .. } => request.set_atomic(address, *compare, *swap, key),
+                    Verb::MaskedCas { compare, swap, compare_mask, swap_mask, .. } => {
                         request.set_atomic(address, *compare, *swap, key);
+                        request.set_masks(*compare_mask, *swap_mask);
                     }
                     Verb::FetchAdd { add, .. } => request.set_atomic(address, *add, 0, key),
                 }
@@ -168,7 +173,8 @@ fn opcode(verb: &Verb<'_>) -> u32 {
     match verb {
         Verb::Read { .. } => ffi::WR_RDMA_READ,
         Verb::Write { .. } => ffi::WR_RDMA_WRITE,
-        Verb::Cas { .. } | Verb::MaskedCas { .. } => ffi::WR_ATOMIC_CMP_AND_SWP,
+        Verb::Cas { .. } => ffi::WR_ATOMIC_CMP_AND_SWP,
+        Verb::MaskedCas { .. } => ffi::WR_MASKED_CAS,
         Verb::FetchAdd { .. } => ffi::WR_ATOMIC_FETCH_AND_ADD,
     }
 }
@@ -201,15 +207,46 @@ impl Requests {
     }
 }
 
-/// Copies the results in `buffer` to the verbs of the batch that was planned.
-pub(super) fn copy_results(buffer: impl Fn(usize, &mut [u64]), batch: &mut [Verb<'_>]) {
+/// The position of an atomic's result in a batch's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AtomicResult {
+    pub(super) word: usize,
+    pub(super) order: ByteOrder,
+}
+
+impl AtomicResult {
+    /// Reads the result with a function that copies words of the buffer.
+    pub(super) fn read(self, buffer: impl Fn(usize, &mut [u64])) -> u64 {
+        let mut loaded = 0;
+        buffer(self.word, std::slice::from_mut(&mut loaded));
+        self.order.value(loaded)
+    }
+}
+
+/// Calls `each` with the atomics of a batch whose masked CAS have results in `masked_order`.
+pub(super) fn each_atomic(batch: &[Verb<'_>], masked_order: ByteOrder, mut each: impl FnMut(AtomicResult)) {
     let mut word = 0;
+    for verb in batch {
+        match verb {
+            Verb::Read { .. } | Verb::Write { .. } => {}
+            Verb::Cas { .. } | Verb::FetchAdd { .. } => each(AtomicResult { word, order: ByteOrder::HOST }),
+            Verb::MaskedCas { .. } => each(AtomicResult { word, order: masked_order }),
+        }
+        word += verb.words();
+    }
+}
+
+/// Copies the results in `buffer` to the verbs of the batch that was planned.
+pub(super) fn copy_results(buffer: impl Fn(usize, &mut [u64]), batch: &mut [Verb<'_>], atomics: &[AtomicResult]) {
+    let (mut word, mut atomics) = (0, atomics.iter());
     for verb in batch {
         match verb {
             Verb::Read { into, .. } => buffer(word, into),
             Verb::Write { .. } => {}
             Verb::Cas { found, .. } | Verb::MaskedCas { found, .. } | Verb::FetchAdd { found, .. } => {
-                buffer(word, std::slice::from_mut(found));
+                if let Some(result) = atomics.next() {
+                    **found = result.read(&buffer);
+                }
             }
         }
         word += verb.words();
@@ -235,9 +272,10 @@ mod tests {
         };
         let segment = |address, bytes, key| Segment { address, bytes, key };
         let main = vec![segment(1 << 20, 64, 1), segment(2 << 20, 32, 2), segment(3 << 20, 32, 3)];
-        let target = TargetParameters { endpoint, grant, main, device: vec![segment(4 << 20, 16, 4)] };
+        let (device, masked_cas) = (vec![segment(4 << 20, 16, 4)], MaskedCas::CasLoop);
+        let target = TargetParameters { endpoint, grant, masked_cas, main, device };
         let caps = Caps { max_batch: 4, max_verb_words: 16, ..Profile::Rxe.caps() };
-        Bounds::new(target, caps, 20)
+        Bounds::new(target, caps, 20, ByteOrder::HOST)
     }
 
     fn pieces(addr: Addr, words: usize) -> Vec<(u64, u32, usize)> {
@@ -323,17 +361,48 @@ mod tests {
         assert_eq!(requests.link(0, 0)[0].send_flags, ffi::SEND_SIGNALED | ffi::SEND_INLINE);
     }
 
+    /// Where both devices have it, a masked CAS is a request like others, with its masks.
     #[test]
-    fn results_reach_their_verbs() {
-        let (mut into, mut swapped, mut added) = ([0; 2], 0, 0);
-        let mut batch = [
-            Verb::Write { addr: Addr::main(0), words: &[1] },
-            Verb::Read { addr: Addr::main(0), into: &mut into },
-            Verb::Cas { addr: Addr::main(0), compare: 0, swap: 1, found: &mut swapped },
-            Verb::FetchAdd { addr: Addr::main(0), add: 1, found: &mut added },
+    fn a_masked_cas_keeps_its_place_and_its_masks() {
+        let (mut first, mut second) = (0, 0);
+        let (addr, compare, swap) = (Addr::device(8), 1, 2);
+        let batch = [
+            Verb::Cas { addr, compare, swap, found: &mut first },
+            Verb::MaskedCas { addr, compare, swap, compare_mask: 3, swap_mask: 4, found: &mut second },
         ];
-        let buffer = [10, 11, 12, 13, 14];
-        copy_results(|word, into| into.copy_from_slice(&buffer[word..word + into.len()]), &mut batch);
-        assert_eq!((into, swapped, added), ([11, 12], 13, 14));
+        let mut bounds = bounds(Grant::ReadWrite);
+        bounds.caps.masked_cas = MaskedCas::Native;
+        assert_eq!(bounds.plan(&batch), Ok(Plan { requests: 2, words: 2 }));
+        let mut requests = Requests::default();
+        bounds.encode(&batch, 0, 0, &mut requests, |_, _| {});
+        assert!(requests.change_memory(2));
+        let [cas, masked] = requests.link(0, 0) else { panic!("two verbs are two requests") };
+        assert_eq!((cas.opcode, cas.send_flags), (ffi::WR_ATOMIC_CMP_AND_SWP, 0));
+        assert_eq!((masked.opcode, masked.send_flags), (ffi::WR_MASKED_CAS, ffi::SEND_SIGNALED));
+        assert_eq!((masked.atomic(), masked.masks()), (((4 << 20) + 8, 1, 2, 4), (3, 4)));
+        bounds.grant = Grant::ReadOnly;
+        assert_eq!(bounds.plan(&batch[1..]), Err(FabricError::ReadOnly { verb: "MASKED CAS" }));
+    }
+
+    #[test]
+    fn results_reach_their_verbs_in_their_byte_order() {
+        let (mut into, mut swapped, mut masked, mut added) = ([0; 2], 0, 0, 0);
+        let (addr, compare, swap) = (Addr::main(0), 0, 1);
+        let mut batch = [
+            Verb::Write { addr, words: &[1] },
+            Verb::Read { addr, into: &mut into },
+            Verb::Cas { addr, compare, swap, found: &mut swapped },
+            Verb::MaskedCas { addr, compare, swap, compare_mask: 1, swap_mask: 1, found: &mut masked },
+            Verb::FetchAdd { addr, add: 1, found: &mut added },
+        ];
+        let buffer = [10, 11, 12, 13, 0x0102_0304_0506_0708_u64.to_be(), 15];
+        let (read, mut atomics) =
+            (|word: usize, into: &mut [u64]| into.copy_from_slice(&buffer[word..word + into.len()]), vec![]);
+        each_atomic(&batch, ByteOrder::BigEndian, |atomic| atomics.push(atomic));
+        let (host, big) = (ByteOrder::HOST, ByteOrder::BigEndian);
+        let expected = [(3, host), (4, big), (5, host)].map(|(word, order)| AtomicResult { word, order });
+        assert_eq!(atomics, expected);
+        copy_results(read, &mut batch, &atomics);
+        assert_eq!((into, swapped, masked, added), ([11, 12], 13, 0x0102_0304_0506_0708, 15));
     }
 }

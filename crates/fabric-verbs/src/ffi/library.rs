@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use libloading::os::unix;
 
-use super::{CompChannel, Context, Cq, Device, DeviceAttr, GidEntry, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr};
+use super::{CompChannel, Context, Cq, Device, DeviceAttr, GidEntry, Mr, Pd, PortAttr, Qp, QpAttr, QpEx, QpInitAttr};
 use crate::VerbsError;
 
 /// The file that the dynamic linker looks for.
@@ -56,6 +56,7 @@ functions! {
     create_qp = b"ibv_create_qp\0": fn(*mut Pd, *mut QpInitAttr) -> *mut Qp;
     modify_qp = b"ibv_modify_qp\0": fn(*mut Qp, *mut QpAttr, c_int) -> c_int;
     destroy_qp = b"ibv_destroy_qp\0": fn(*mut Qp) -> c_int;
+    qp_to_qp_ex = b"ibv_qp_to_qp_ex\0": fn(*mut Qp) -> *mut QpEx;
     wc_status_str = b"ibv_wc_status_str\0": fn(c_uint) -> *const c_char;
 }
 

@@ -14,12 +14,21 @@
 //!
 //! Invariant: every value of these types is valid with all bytes zero.
 
+mod extended;
 mod library;
+mod mlx5;
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::mem::offset_of;
 
+pub(crate) use extended::{
+    AddCas, AddFetchAdd, AddRdma, Dm, DmAccess, ExtendedContext, QP_INIT_ATTR_PD, QP_INIT_ATTR_SEND_OPS_FLAGS, QpEx,
+    QpInitAttrEx, SEND_OPS, SetInlineData, SetSge,
+};
 pub(crate) use library::Library;
+pub(crate) use mlx5::{
+    AddRawWqe, DISABLE_SCATTER_TO_CQE, MASK_CREATE_FLAGS, MASK_SEND_OPS_FLAGS, Mlx5, Mlx5QpEx, Mlx5QpInitAttr,
+    WITH_RAW_WQE,
+};
 
 /// `enum ibv_mtu`: the path MTU is 128 bytes shifted left by it.
 pub(crate) type MtuCode = c_uint;
@@ -102,6 +111,9 @@ pub(crate) const WR_RDMA_READ: c_uint = 4;
 pub(crate) const WR_ATOMIC_CMP_AND_SWP: c_uint = 5;
 /// `enum ibv_wr_opcode`.
 pub(crate) const WR_ATOMIC_FETCH_AND_ADD: c_uint = 6;
+/// A masked CAS, which is no opcode of libibverbs and has no code of its own there: it is posted as a raw work queue
+/// entry of mlx5 only, and drivers refuse it in a list of work requests.
+pub(crate) const WR_MASKED_CAS: c_uint = c_uint::MAX;
 /// `enum ibv_send_flags`.
 pub(crate) const SEND_SIGNALED: c_uint = 1 << 1;
 /// `enum ibv_send_flags`.
@@ -138,6 +150,11 @@ pub(crate) struct Context {
     pub(crate) device: *mut Device,
     pub(crate) ops: ContextOps,
     cmd_fd: c_int,
+    async_fd: c_int,
+    num_comp_vectors: c_int,
+    mutex: libc::pthread_mutex_t,
+    /// All bits set if the structure is the last member of a `struct verbs_context`.
+    pub(crate) abi_compat: *mut c_void,
 }
 
 /// `struct ibv_pd`, a protection domain.
@@ -185,6 +202,11 @@ pub(crate) struct Qp {
     srq: *mut c_void,
     handle: u32,
     pub(crate) qp_num: u32,
+    state: c_uint,
+    qp_type: c_uint,
+    mutex: libc::pthread_mutex_t,
+    cond: libc::pthread_cond_t,
+    events_completed: u32,
 }
 
 /// `struct ibv_device_attr`.
@@ -374,6 +396,27 @@ impl SendWr {
     pub(crate) fn set_atomic(&mut self, remote_addr: u64, compare_add: u64, swap: u64, rkey: u32) {
         self.remote = [remote_addr, compare_add, swap, word_of(rkey)];
     }
+
+    /// Stores the masks of a [`WR_MASKED_CAS`] where other requests have members for memory windows, which an atomic
+    /// does not use.
+    pub(crate) fn set_masks(&mut self, compare_mask: u64, swap_mask: u64) {
+        (self.bind_mw[0], self.bind_mw[1]) = (compare_mask, swap_mask);
+    }
+
+    /// Returns `wr.rdma`: `remote_addr`, `rkey`.
+    pub(crate) fn rdma(&self) -> (u64, u32) {
+        (self.remote[0], first_half(self.remote[1]))
+    }
+
+    /// Returns `wr.atomic`: `remote_addr`, `compare_add`, `swap`, `rkey`.
+    pub(crate) fn atomic(&self) -> (u64, u64, u64, u32) {
+        (self.remote[0], self.remote[1], self.remote[2], first_half(self.remote[3]))
+    }
+
+    /// Returns the masks of a [`WR_MASKED_CAS`]: of the comparison and of the swap.
+    pub(crate) fn masks(&self) -> (u64, u64) {
+        (self.bind_mw[0], self.bind_mw[1])
+    }
 }
 
 /// The word whose first four bytes in memory are those of `value`, on either byte order.
@@ -381,6 +424,12 @@ fn word_of(value: u32) -> u64 {
     let mut bytes = [0; 8];
     bytes[..4].copy_from_slice(&value.to_ne_bytes());
     u64::from_ne_bytes(bytes)
+}
+
+/// The inverse of [`word_of`].
+fn first_half(word: u64) -> u32 {
+    let bytes = word.to_ne_bytes();
+    u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
 /// `struct ibv_wc`, a completion.
@@ -422,21 +471,25 @@ pub(crate) fn zeroed<T: Zeroed>() -> T {
     unsafe { std::mem::zeroed() }
 }
 
-/// Asserts at compile time the size of a structure and the offsets of its members.
+/// Asserts at compile time the size of a structure and the offsets of its members. Structures with a mutex of the C
+/// library are asserted for one architecture only: their sizes differ by the mutex's, which the crate libc knows.
 macro_rules! layout {
-    ($name:ident: $size:literal $(, $member:ident $offset:literal)*) => {
+    ($name:ident: $size:expr $(, $member:ident $offset:literal)*) => {
         const _: () = assert!(size_of::<$name>() == $size && align_of::<$name>() <= 8);
-        $(const _: () = assert!(offset_of!($name, $member) == $offset);)*
+        $(const _: () = assert!(std::mem::offset_of!($name, $member) == $offset);)*
     };
 }
+use layout;
 layout!(Device: 664, name 24, dev_name 88);
 layout!(ContextOps: 256, poll_cq 88, req_notify_cq 96, post_send 200);
-layout!(Context: 272, ops 8, cmd_fd 264);
+#[cfg(target_arch = "x86_64")]
+layout!(Context: 328, ops 8, cmd_fd 264, abi_compat 320);
 layout!(Pd: 16, handle 8);
 layout!(Mr: 48, length 24, lkey 36, rkey 40);
 layout!(CompChannel: 16, fd 8);
 layout!(Cq: 16, channel 8);
-layout!(Qp: 56, qp_num 52);
+#[cfg(target_arch = "x86_64")]
+layout!(Qp: 160, qp_num 52);
 layout!(DeviceAttr: 232, max_qp_wr 112, max_cqe 132, max_qp_rd_atom 144, max_qp_init_rd_atom 156, atomic_cap 164,
         phys_port_cnt 227);
 layout!(PortAttr: 52, active_mtu 8, gid_tbl_len 12, lid 34, link_layer 46);
@@ -467,5 +520,7 @@ mod tests {
         assert_eq!((wr.remote[0], key_at(&wr, 48)), (7, 0x1234_5678));
         wr.set_atomic(8, 1, 2, 0x9abc_def0);
         assert_eq!((&wr.remote[..3], key_at(&wr, 64)), (&[8, 1, 2][..], 0x9abc_def0));
+        wr.set_masks(3, 4);
+        assert_eq!((wr.atomic(), wr.masks()), ((8, 1, 2, 0x9abc_def0), (3, 4)));
     }
 }

@@ -3,6 +3,7 @@
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 
 mod counters;
+mod device_space;
 mod devices;
 mod end;
 mod fixture;

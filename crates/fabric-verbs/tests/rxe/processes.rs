@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use guira_fabric::{Addr, Space, Verb};
+use guira_fabric::{Addr, MaskedCas, Space, Verb};
 use guira_fabric_verbs::{Connecting, ConnectionOptions, Target};
 use guira_session::wire::{
     ClientParameters, Grant, Mtu, PacketNumber, QueuePairEndpoint, QueuePairNumber, Segment, TargetParameters,
@@ -152,7 +152,8 @@ pub fn target_text(parameters: &TargetParameters) -> String {
 fn parse_target(text: &str) -> TargetParameters {
     let mut words = text.split(' ');
     let endpoint = parse_endpoint(&mut words);
-    let mut target = TargetParameters { endpoint, grant: Grant::ReadWrite, main: Vec::new(), device: Vec::new() };
+    let (grant, masked_cas) = (Grant::ReadWrite, MaskedCas::CasLoop);
+    let mut target = TargetParameters { endpoint, grant, masked_cas, main: Vec::new(), device: Vec::new() };
     while let Some(space) = words.next() {
         let mut number = || words.next().expect("a number").parse::<u64>().expect("a number");
         let segment = Segment { address: number(), bytes: number(), key: number() as u32 };

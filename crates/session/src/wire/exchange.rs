@@ -7,7 +7,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use guira_fabric::WORD_BYTES;
+use guira_fabric::{MaskedCas, WORD_BYTES};
 
 use super::{Grant, WireError};
 
@@ -153,7 +153,7 @@ impl QueuePairEndpoint {
 /// A contiguous part of a space, registered under one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// The address that the memory node's device knows it by.
+    /// The address that the memory node's device knows it by; in the device's own memory it is an offset.
     pub address: u64,
     /// Its size in bytes, a multiple of 8.
     pub bytes: u64,
@@ -196,6 +196,8 @@ pub struct TargetParameters {
     pub endpoint: QueuePairEndpoint,
     /// The client's access.
     pub grant: Grant,
+    /// The way in which the node's device executes masked CAS: `Native` or `CasLoop`.
+    pub masked_cas: MaskedCas,
     /// The segments of the Main space, in order; together they are the space.
     pub main: Vec<Segment>,
     /// The segments of the Device space, in order.
@@ -217,8 +219,9 @@ impl TargetParameters {
     pub fn encode(&self) -> Vec<u64> {
         assert!(self.main.len() <= MAX_SEGMENTS && self.device.len() <= MAX_SEGMENTS, "too many segments");
         let grant = u64::from(self.grant == Grant::ReadWrite);
+        let masked_cas = u64::from(self.masked_cas == MaskedCas::Native);
         let mut body = self.endpoint.encode().to_vec();
-        body.push(self.main.len() as u64 | (self.device.len() as u64) << 16 | grant << 32);
+        body.push(self.main.len() as u64 | (self.device.len() as u64) << 16 | grant << 32 | masked_cas << 40);
         for Segment { address, bytes, key } in self.main.iter().chain(&self.device) {
             body.extend([*address, *bytes, u64::from(*key)]);
         }
@@ -236,16 +239,21 @@ impl TargetParameters {
         let [low, high, numbers, limits, counts] = *fixed;
         let endpoint = QueuePairEndpoint::decode(&[low, high, numbers, limits])?;
         let (main, device) = (counts as u16 as usize, (counts >> 16) as u16 as usize);
-        let grant = match counts >> 32 {
-            0 => Grant::ReadOnly,
-            1 => Grant::ReadWrite,
+        let (grant, masked_cas) = match (counts >> 32 & 0xff, counts >> 40) {
+            (grant @ 0..=1, masked_cas @ 0..=1) => (grant, masked_cas),
             _ => return Err(WireError::Value { what: "access to memory", value: counts }),
         };
         if listed.len() != (main + device) * Segment::WORDS || main > MAX_SEGMENTS || device > MAX_SEGMENTS {
             return Err(cut);
         }
         let (main, device) = listed.split_at(main * Segment::WORDS);
-        Ok(TargetParameters { endpoint, grant, main: segments(main)?, device: segments(device)? })
+        Ok(TargetParameters {
+            endpoint,
+            grant: if grant == 0 { Grant::ReadOnly } else { Grant::ReadWrite },
+            masked_cas: if masked_cas == 0 { MaskedCas::CasLoop } else { MaskedCas::Native },
+            main: segments(main)?,
+            device: segments(device)?,
+        })
     }
 }
 
@@ -321,10 +329,12 @@ mod tests {
     #[test]
     fn invalid_parameters_are_refused() {
         let main = vec![Segment { address: 4096, bytes: 64, key: 7 }];
-        let target = TargetParameters { endpoint: endpoint(), grant: Grant::ReadWrite, main, device: vec![] };
+        let (endpoint, grant, masked_cas) = (endpoint(), Grant::ReadWrite, MaskedCas::Native);
+        let target = TargetParameters { endpoint, grant, masked_cas, main, device: vec![] };
         let valid = target.encode();
         assert_eq!(TargetParameters::decode(&valid), Ok(target));
-        for (word, value) in [(3, 0), (3, 1 << 32 | 1024), (4, 2 | 1 << 32), (4, 1 | 2 << 32), (5, 4), (6, 0), (6, 12)]
+        for (word, value) in
+            [(3, 0), (3, 1 << 32 | 1024), (4, 2 | 1 << 32), (4, 1 | 2 << 32), (4, 1 | 2 << 40), (5, 4), (6, 0), (6, 12)]
         {
             let mut words = valid.clone();
             words[word] = value;
@@ -347,7 +357,7 @@ mod tests {
                 *limits = *limits & 0xffff_0000 | 1024;
             }
             if let Some(counts) = body.get_mut(4) {
-                *counts &= 0x1_0001_0001;
+                *counts &= 0x101_0001_0001;
             }
             if let Ok(client) = ClientParameters::decode(&body) {
                 prop_assert_eq!(&client.encode()[..], &body[..]);
