@@ -9,11 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use guira_fabric::WORD_BYTES;
-use guira_fabric::memory::AtomicU64;
+use guira_fabric::memory::{AtomicU64, SharedWords};
 
 use crate::device::Opened;
 use crate::ffi::{self, Dm, DmAccess, ExtendedContext};
-use crate::target::SharedWords;
 use crate::{Device, VerbsError};
 
 /// Words that are cleared by one copy: few enough for the stack, many enough for few calls.

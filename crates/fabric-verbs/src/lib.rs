@@ -45,4 +45,4 @@ pub use error::VerbsError;
 pub use gid::{GidEntry, GidKind};
 pub use memlock::memlock_limit_bytes;
 pub use region::{AttachError, VerbsRegion};
-pub use target::{Accepted, SharedWords, Target};
+pub use target::{Accepted, Target};

@@ -23,7 +23,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use guira_fabric::memory::AtomicU64;
+use guira_fabric::memory::{AtomicU64, SharedWords};
 use guira_fabric::{MaskedCas, Space};
 use guira_session::wire::{ClientParameters, Grant, Segment, TargetParameters};
 
@@ -34,9 +34,6 @@ use crate::memlock;
 use crate::probe;
 use crate::resources::{Capacity, CompletionQueue, Posting, ProtectionDomain, QueuePair, Registration, Side};
 use crate::{AtomicScope, Device, VerbsError};
-
-/// Memory that clients may be granted access to: words that stay where they are as long as the value exists.
-pub type SharedWords = Arc<dyn AsRef<[AtomicU64]> + Send + Sync>;
 
 /// The access of each grant's registrations.
 const GRANTS: [(Grant, i32); 2] = [

@@ -11,8 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use crate::memory::{self, AtomicU64, Memory};
-use crate::{Caps, Effect, FabricError, Lane, LocalLane, Region, Sent, SlotHold, Submitted, Traffic, Verb, WORD_BYTES};
+use crate::memory::{self, AtomicU64, Memory, SharedWords};
+use crate::{
+    Caps, Effect, FabricError, Lane, LocalLane, Region, Sent, SlotHold, Space, Submitted, Traffic, Verb, WORD_BYTES,
+};
 
 /// A region in this process's memory. Clones share the bytes.
 #[derive(Clone)]
@@ -64,9 +66,30 @@ impl HeapRegion {
         HeapRegion { shared: Arc::clone(&self.shared), caps }
     }
 
+    /// Returns the words of `space`, to be registered with a device. They stay where they are as long as the result
+    /// exists.
+    pub fn words(&self, space: Space) -> SharedWords {
+        Arc::new(SpaceWords { shared: Arc::clone(&self.shared), space })
+    }
+
     /// Returns the bytes themselves, for tests that damage or inspect them.
     pub fn memory(&self) -> Memory<'_> {
         Memory { main: &self.shared.main, device: &self.shared.device }
+    }
+}
+
+/// The words of one space.
+struct SpaceWords {
+    shared: Arc<Shared>,
+    space: Space,
+}
+
+impl AsRef<[AtomicU64]> for SpaceWords {
+    fn as_ref(&self) -> &[AtomicU64] {
+        match self.space {
+            Space::Main => &self.shared.main,
+            Space::Device => &self.shared.device,
+        }
     }
 }
 

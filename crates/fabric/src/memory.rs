@@ -7,12 +7,17 @@
 //! Ordering: a READ is followed by an acquire fence, so later verbs sample later; a WRITE is preceded by a release
 //! fence, so a reader that sees one of its words also sees all earlier writes; atomics are acquire-release.
 
+use std::sync::Arc;
+
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use crate::{Addr, Caps, FabricError, MaskedCas, Space, Verb, WORD_BYTES};
+
+/// Words that stay where they are as long as the value exists, for a device that accesses them by itself.
+pub type SharedWords = Arc<dyn AsRef<[AtomicU64]> + Send + Sync>;
 
 /// The two spaces of a region, mapped as words.
 #[derive(Clone, Copy)]

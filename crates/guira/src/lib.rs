@@ -236,11 +236,12 @@ pub use guira_fabric::{Effect, Traffic};
 pub use guira_layout::{EntryFormat, Preset};
 pub use guira_rcuckoo::{Counters, Error as OperationError, ErrorKind as OperationErrorKind, Operation};
 pub use guira_url::Url;
+pub use guira_url::{RdmaDevice, RdmaNode};
 pub use options::{CreateOptions, CreateProgress, OnMismatch, OpenOptions};
 pub use pool::{Pool, PoolStatus, PooledClient};
 pub use reader::Reader;
 pub use scan::{LenEstimate, Scan, ScanSummary, Snapshot};
-pub use serve::{ServeOptions, ServerHandle};
+pub use serve::{LockTable, ServeOptions, ServerHandle};
 pub use state::{Expected, Put, Swap, Token, Versioned};
 pub use store::Store;
 #[cfg(feature = "tls")]
@@ -255,7 +256,7 @@ pub mod admin {
     pub use guira_fabric::{ByteCount, printable};
     pub use guira_session::client::Endpoint;
     pub use guira_session::node::{NodeCounters, NodeEvent, NodeEventKind, TokenNumber};
-    pub use guira_url::RdmaNode;
+    pub use guira_session::wire::Fabric;
 
     pub use crate::list::{ClientCounts, ListedState, ListedTable, TableSummary, list};
     pub use crate::repair::{FailedRecovery, Killed, LivingClient, RecoveredClient, RecoveryReport};
@@ -274,7 +275,7 @@ pub mod errors {
     pub use guira_session::client::ConnectError;
     pub use guira_session::node::NodeError;
     pub use guira_session::tls::TlsError;
-    pub use guira_session::wire::{CloseReason, Fabric, WireError};
+    pub use guira_session::wire::{CloseReason, WireError};
     pub use guira_url::UrlError;
 
     pub use crate::error::InsufficientSpace;

@@ -5,11 +5,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use guira_fabric::{Caps, Region};
+use guira_fabric::memory::Ordering;
+use guira_fabric::{Caps, Region, Space};
 use guira_fabric_shm::ShmRegion;
 use guira_fabric_tcp::BatchExecutor;
-use guira_session::node::{Node, NodeAccess, NodeHandle, NodeOptions};
-use guira_session::wire::{Grant, Token};
+use guira_fabric_verbs::{Device, DevicePlacement, Target, VerbsAgent};
+use guira_session::node::{Node, NodeAccess, NodeHandle, NodeOptions, Service};
+use guira_session::wire::{Fabric, Grant, Token};
+use guira_url::RdmaDevice;
 
 #[cfg(feature = "tls")]
 use crate::NodeTls;
@@ -17,6 +20,7 @@ use crate::admin::{NodeCounters, NodeEvent};
 use crate::errors::NodeError;
 use crate::fabric::FabricRegion;
 use crate::options::Access;
+use crate::sessions::device_options;
 use crate::store::random;
 use crate::{AccessToken, AdminError, Error, Store, Url};
 
@@ -51,6 +55,7 @@ pub struct ServeOptions {
     session_timeout: Option<Duration>,
     threads: Option<usize>,
     truncation: Truncation,
+    rdma: Option<RdmaDevice>,
 }
 
 /// The effect of a truncation of the table's file on this process.
@@ -90,7 +95,20 @@ impl ServeOptions {
             session_timeout: None,
             threads: None,
             truncation: Truncation::Ends,
+            rdma: None,
         }
+    }
+
+    /// Serves the table over RDMA: registers its memory with a device of this machine, which then executes the verbs of
+    /// clients by itself. They open `rdma://host:port`, and the addresses to listen on are for their control
+    /// connections. The memory is locked twice (once for each access), so the limit of locked memory must allow that.
+    ///
+    /// A network card's atomics are not atomic with the processor's or another card's, so nobody else may have the
+    /// table open: not this process, nor another one, nor a node over TCP.
+    #[must_use]
+    pub fn rdma(mut self, device: RdmaDevice) -> ServeOptions {
+        self.rdma = Some(device);
+        self
     }
 
     /// Adds another address to listen on.
@@ -241,6 +259,30 @@ impl ServeOptions {
     }
 }
 
+/// The memory that has the locks of a table which is served over RDMA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LockTable {
+    /// Memory of the network card, which needs no access to host memory for a lock.
+    DeviceMemory,
+    /// Memory of the host, with the rest of the table: the card has too little memory, or the table has a name, and so
+    /// outlives the card's memory.
+    HostMemory,
+}
+
+/// The parts of a node that was started.
+struct Running {
+    node: NodeHandle,
+    count: Arc<dyn Fn() -> NodeCounters + Send + Sync>,
+}
+
+impl Running {
+    fn of<S: Service>(node: Node<S>) -> Result<Running, NodeError> {
+        let count = Arc::new(node.counters());
+        Ok(Running { node: node.spawn()?, count })
+    }
+}
+
 /// A running memory node: serves a table as long as this handle lives. Dropping it stops the node.
 ///
 /// This process, and others that have the table open, can use it at the same time.
@@ -248,6 +290,7 @@ pub struct ServerHandle {
     node: NodeHandle,
     region: ShmRegion,
     count: Arc<dyn Fn() -> NodeCounters + Send + Sync>,
+    lock_table: Option<LockTable>,
     url: Url,
 }
 
@@ -258,7 +301,8 @@ impl fmt::Debug for ServerHandle {
 }
 
 impl Store {
-    /// Serves this table to clients on other hosts, on threads of this process: they open `tcp://host:port`. The node
+    /// Serves this table to clients on other hosts, on threads of this process: they open `tcp://host:port`, or with
+    /// [`ServeOptions::rdma`] `rdma://host:port`. The node
     /// executes reads and writes of bytes and knows nothing of keys; its requests are bounded, and so is the memory for
     /// each session. A table opened for reading only is served for reading only.
     ///
@@ -268,7 +312,8 @@ impl Store {
     ///
     /// # Errors
     /// `Serve` if it would accept other machines without a token or TLS, the address is taken, or the table is itself
-    /// on another host; `Random`. Nothing was changed.
+    /// on another host; `Random`; over RDMA ([`ServeOptions::rdma`]) `Rdma` if the device cannot be used, and `Region`
+    /// if the table is open elsewhere. Nothing was changed.
     ///
     /// ```
     /// use guira::{CreateOptions, ServeOptions, Store};
@@ -298,10 +343,50 @@ impl Store {
         if options.truncation == Truncation::Survived && !inner.url.is_unnamed() {
             region.guard_against_truncation()?;
         }
-        let options = options.node_options(region_id, atomic_write_unit, grant);
-        let node = Node::bind(BatchExecutor::new(region.clone()), options).map_err(failed)?;
-        let count = Arc::new(node.counters());
-        Ok(ServerHandle { node: node.spawn().map_err(failed)?, region, count, url: inner.url.clone() })
+        let node_options = options.node_options(region_id, atomic_write_unit, grant);
+        let (lock_table, running) = match &options.rdma {
+            None => {
+                let node = Node::bind(BatchExecutor::new(region.clone()), node_options);
+                (None, node.and_then(Running::of))
+            }
+            Some(device) => {
+                let (agent, lock_table) = self.register(&region, device)?;
+                (Some(lock_table), Node::bind(agent, node_options).and_then(Running::of))
+            }
+        };
+        let Running { node, count } = running.map_err(failed)?;
+        Ok(ServerHandle { node, region, count, lock_table, url: inner.url.clone() })
+    }
+
+    /// Registers the memory of the table with a device, which is the only one that changes it from now on.
+    fn register(&self, region: &ShmRegion, device: &RdmaDevice) -> Result<(VerbsAgent<ShmRegion>, LockTable), Error> {
+        let inner = &self.inner;
+        let failed = |source| Error::Admin(AdminError::ServeRdma { url: inner.url.clone(), source });
+        // Clients, readers and clones of the store have lanes that were opened before the claim.
+        if Arc::strong_count(inner) > 1 {
+            return Err(Error::Admin(AdminError::InUse { url: inner.url.clone() }));
+        }
+        let claim = region.claim_for_device()?;
+        let device = Device::open(&device_options(device)).map_err(failed)?;
+        let target = Target::new(&device).map_err(failed)?;
+        target.register(Space::Main, claim.words(Space::Main)).map_err(failed)?;
+        let locks = claim.words(Space::Device);
+        let bytes = region.device_bytes();
+        let mut lock_table = LockTable::HostMemory;
+        // A card forgets its memory when this process ends, and a table with a name does not: locks of dead clients
+        // would be lost before these are recovered.
+        let fits_card = inner.url.is_unnamed() && (1..=device.limits().device_memory_bytes).contains(&bytes);
+        if fits_card {
+            let space = target.register_device_space(bytes).map_err(failed)?;
+            let words: Vec<u64> = (*locks).as_ref().iter().map(|word| word.load(Ordering::Relaxed)).collect();
+            space.write(0, &words).map_err(failed)?;
+            if space.placement() == DevicePlacement::OnCard {
+                lock_table = LockTable::DeviceMemory;
+            }
+        } else if bytes > 0 {
+            target.register(Space::Device, locks).map_err(failed)?;
+        }
+        Ok((VerbsAgent::new(region.clone(), target), lock_table))
     }
 
     /// Returns the counters of the table's memory node since it was started, for all of its clients; `None` for a table
@@ -331,6 +416,16 @@ impl ServerHandle {
     /// Returns the addresses it listens on, in the order of the options.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         self.node.local_addrs()
+    }
+
+    /// Returns the fabric of its clients: the scheme of their URLs.
+    pub fn fabric(&self) -> Fabric {
+        if self.lock_table.is_some() { Fabric::Rdma } else { Fabric::Tcp }
+    }
+
+    /// Returns the memory that has the table's locks, if the table is served over RDMA.
+    pub fn lock_table(&self) -> Option<LockTable> {
+        self.lock_table
     }
 
     /// Returns the counters of the node since it was started.

@@ -20,7 +20,7 @@ use guira_rcuckoo::{Table, TableError, open_table};
 use guira_session::client::{self, ConnectError, ConnectOptions, NodeSession};
 use guira_session::tls::TlsError;
 use guira_session::wire::{CloseReason, Grant, PriorSession, SessionId, Token};
-use guira_url::{NodeAddress, RdmaNode};
+use guira_url::{NodeAddress, RdmaDevice, RdmaNode};
 
 use crate::fabric::{FabricRegion, Waiting};
 use crate::options::Access;
@@ -203,15 +203,19 @@ pub(crate) fn connect(
             Ok(region) => Ok(FabricRegion::Tcp(region)),
             Err(error) => Err(Failure::Connect(Arc::new(error))),
         },
-        NodeAddress::Rdma(RdmaNode { device, device_port, gid_index, .. }) => {
-            let device = DeviceOptions { device: device.clone(), port: *device_port, gid: *gid_index };
-            match VerbsRegion::connect(&connect, &device, &queue_options(waiting)) {
+        NodeAddress::Rdma(RdmaNode { device, .. }) => {
+            match VerbsRegion::connect(&connect, &device_options(device), &queue_options(waiting)) {
                 Ok(region) => Ok(FabricRegion::Rdma(region)),
                 Err(AttachError::Connect(error)) => Err(Failure::Connect(Arc::new(error))),
                 Err(error) => Err(Failure::Attach(Arc::new(error))),
             }
         }
     }
+}
+
+/// Returns the options that open a device.
+pub(crate) fn device_options(RdmaDevice { name, port, gid_index }: &RdmaDevice) -> DeviceOptions {
+    DeviceOptions { device: name.clone(), port: *port, gid: *gid_index }
 }
 
 /// Returns the options of a queue pair whose lanes wait in the given way. Tasks are many; a blocking client has a queue

@@ -8,7 +8,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use guira_check::{CheckOptions, CheckReport, Concurrency, ProblemKind, check_table};
 use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
-use guira_fabric_shm::ShmRegion;
+use guira_fabric_shm::{Attempt, ShmError, ShmRegion};
 use guira_layout::{OwnerId, SlotState, SlotWord};
 use guira_rcuckoo::{ClientConfig, SlotClient, Table, TableError, claim_slot, open_table, read_slot, slots};
 use guira_url::Backend;
@@ -443,6 +443,17 @@ impl Inner {
         }
     }
 
+    /// Refuses to use the table by this machine's processor while a network card executes the atomics of its clients.
+    fn refuse_served_by_device(&self, region: &FabricRegion) -> Result<(), Error> {
+        match region {
+            FabricRegion::Shm(region) if region.is_claimed_for_device() => {
+                let (attempt, path) = (Attempt::Open, region.path().to_owned());
+                Err(Error::Open(OpenError::Region(ShmError::ServedByDevice { attempt, path })))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Takes a client slot through `session`: see [`Inner::claim`].
     pub(crate) async fn claim_in(&self, session: &Session, waiting: Waiting) -> Result<Taken, Error> {
         self.verify_table(&session.region).await?;
@@ -454,6 +465,7 @@ impl Inner {
     /// [R-SLOT-2]
     pub(crate) async fn claim(&self, mut lane: FabricLane, region: &FabricRegion) -> Result<Taken, Error> {
         self.refuse_read_only_grant(region)?;
+        self.refuse_served_by_device(region)?;
         // Each handle of a region has at most one liveness request in flight: this call uses its own.
         let region = &region.clone();
         let deadline_ns = self.deadline_ns(&mut lane);

@@ -11,7 +11,7 @@ mod rdma;
 use guira_fabric_shm::{Location, ShmError};
 use guira_session::client::{DEFAULT_PORT, Endpoint};
 
-pub use rdma::RdmaNode;
+pub use rdma::{RdmaDevice, RdmaNode};
 
 /// The URL of a table.
 ///

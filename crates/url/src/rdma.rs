@@ -11,30 +11,37 @@ use crate::is_canonical;
 /// Maximum number of bytes of a device's name: the kernel's.
 const MAX_DEVICE_BYTES: usize = 63;
 
+/// The choice of an RDMA device of this machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RdmaDevice {
+    /// Its name. Default: the first device.
+    pub name: Option<String>,
+    /// Its port, from 1. Default: 1.
+    pub port: Option<u8>,
+    /// The index of the port's GID. Default: the first that fits.
+    pub gid_index: Option<u32>,
+}
+
 /// A memory node that is reached over RDMA, and the device of this machine to reach it by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RdmaNode {
     /// The host and the port of the node's control connection.
     pub endpoint: Endpoint,
-    /// The name of the local device. Default: the first one.
-    pub device: Option<String>,
-    /// The port of the local device, from 1. Default: 1.
-    pub device_port: Option<u8>,
-    /// The index of the local port's GID. Default: the first that fits.
-    pub gid_index: Option<u32>,
+    /// The local device.
+    pub device: RdmaDevice,
 }
 
 impl RdmaNode {
     /// Returns the node at `endpoint`, to be reached by the default device.
     #[must_use]
     pub fn new(endpoint: Endpoint) -> RdmaNode {
-        RdmaNode { endpoint, device: None, device_port: None, gid_index: None }
+        RdmaNode { endpoint, device: RdmaDevice::default() }
     }
 }
 
 impl fmt::Display for RdmaNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let RdmaNode { endpoint, device, device_port, gid_index } = self;
+        let RdmaNode { endpoint, device: RdmaDevice { name, port, gid_index } } = self;
         write!(f, "{endpoint}")?;
         let mut separator = '?';
         let mut write = |key: &str, value: Option<&dyn fmt::Display>| {
@@ -43,8 +50,8 @@ impl fmt::Display for RdmaNode {
             separator = '&';
             Ok(())
         };
-        write("dev", device.as_ref().map(|device| device as _))?;
-        write("port", device_port.as_ref().map(|port| port as _))?;
+        write("dev", name.as_ref().map(|name| name as _))?;
+        write("port", port.as_ref().map(|port| port as _))?;
         write("gid", gid_index.as_ref().map(|index| index as _))
     }
 }
@@ -60,12 +67,12 @@ pub(crate) fn parse(text: &str) -> Result<RdmaNode, String> {
         let (key, value) = pair.split_once('=').ok_or_else(|| format!("{pair:?} is not KEY=VALUE"))?;
         let wrong = |what: &str| format!("{value:?} is not {what}");
         match key {
-            "dev" => node.device = Some(device(value).ok_or_else(|| wrong("the name of an RDMA device"))?),
+            "dev" => node.device.name = Some(device_name(value).ok_or_else(|| wrong("the name of an RDMA device"))?),
             "port" => {
                 let port = number(value).filter(|port| *port > 0);
-                node.device_port = Some(port.ok_or_else(|| wrong("a port of an RDMA device, 1 to 255"))?);
+                node.device.port = Some(port.ok_or_else(|| wrong("a port of an RDMA device, 1 to 255"))?);
             }
-            "gid" => node.gid_index = Some(number(value).ok_or_else(|| wrong("the index of a GID"))?),
+            "gid" => node.device.gid_index = Some(number(value).ok_or_else(|| wrong("the index of a GID"))?),
             _ => return Err(format!("unknown key {key:?}")),
         }
     }
@@ -75,7 +82,7 @@ pub(crate) fn parse(text: &str) -> Result<RdmaNode, String> {
     is_same.then_some(node).ok_or_else(|| "its keys are not in this order, or appear twice".to_owned())
 }
 
-fn device(name: &str) -> Option<String> {
+fn device_name(name: &str) -> Option<String> {
     let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
     let is_name = (1..=MAX_DEVICE_BYTES).contains(&name.len()) && name.bytes().all(is_known);
     is_name.then(|| name.to_owned())

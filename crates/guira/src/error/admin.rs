@@ -3,9 +3,10 @@
 use guira_check::CheckError;
 use guira_fabric::Effect;
 use guira_fabric_shm::KillError;
+use guira_fabric_verbs::VerbsError;
 use guira_session::node::NodeError;
 
-use super::Blame;
+use super::{Blame, verbs_blame};
 use crate::Url;
 
 /// A table could not be checked, served or repaired.
@@ -48,6 +49,24 @@ pub enum AdminError {
         /// The cause.
         source: NodeError,
     },
+    /// The memory of the table cannot be registered with an RDMA device. Nothing in the table was changed.
+    #[error("cannot serve {url} over RDMA: {source}")]
+    ServeRdma {
+        /// The table.
+        url: Url,
+        /// The cause.
+        source: VerbsError,
+    },
+    /// The table cannot be served over RDMA while this process uses it in another way: a network card's atomics are not
+    /// atomic with the processor's. Nothing was changed.
+    #[error(
+        "cannot serve {url} over RDMA: this process has clients, readers or clones of its store, whose atomics must not \
+         be mixed with a network card's; drop them first; nothing was changed"
+    )]
+    InUse {
+        /// The table.
+        url: Url,
+    },
 }
 
 impl AdminError {
@@ -67,6 +86,8 @@ impl AdminError {
                 _ => Blame::Busy,
             },
             AdminError::Check { .. } => Blame::Fabric,
+            AdminError::ServeRdma { source, .. } => verbs_blame(source),
+            AdminError::InUse { .. } => Blame::Misuse,
             AdminError::Serve { source, .. } => match source {
                 NodeError::Exposed { .. } | NodeError::Unsuitable { .. } => Blame::Misuse,
                 NodeError::Panicked => Blame::Bug,

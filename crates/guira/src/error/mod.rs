@@ -257,10 +257,16 @@ fn connect_blame(error: &ConnectError) -> Blame {
 fn attach_blame(error: &AttachError) -> Blame {
     match error {
         AttachError::Connect(error) => connect_blame(error),
-        AttachError::Device(VerbsError::PortDown { .. } | VerbsError::System { .. }) => Blame::Fabric,
-        AttachError::Device(VerbsError::Memlock { .. }) => Blame::Full,
-        AttachError::Device(_) => Blame::Misuse,
+        AttachError::Device(error) => verbs_blame(error),
         _ => Blame::Fabric,
+    }
+}
+
+fn verbs_blame(error: &VerbsError) -> Blame {
+    match error {
+        VerbsError::PortDown { .. } | VerbsError::System { .. } => Blame::Fabric,
+        VerbsError::Memlock { .. } => Blame::Full,
+        _ => Blame::Misuse,
     }
 }
 

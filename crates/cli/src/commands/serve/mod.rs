@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use guira::admin::NodeCounters;
+use guira::admin::{Fabric, NodeCounters};
 use guira::errors::NodeError;
-use guira::{AccessToken, EntryFormat, NodeTls, Preset, ServeOptions, ServerHandle};
+use guira::{AccessToken, EntryFormat, LockTable, NodeTls, Preset, RdmaDevice, ServeOptions, ServerHandle};
 use serde::Serialize;
 
 use self::audit::Audit;
@@ -38,10 +38,11 @@ use crate::units::{self, bytes, count, counted};
 /// Interval at which the program checks whether the node still runs.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Serve a table to other hosts over TCP.
+/// Serve a table to other hosts over TCP or RDMA.
 ///
 /// Clients anywhere open tcp://HOST:PORT and run the same operations as local ones. The node executes reads and writes
-/// of bytes and runs no table logic. It serves until SIGINT or SIGTERM, or until its terminal is closed; a second
+/// of bytes and runs no table logic. With --rdma DEVICE it registers its memory with a network card and executes
+/// nothing; clients open rdma://HOST:PORT. It serves until SIGINT or SIGTERM, or until its terminal is closed; a second
 /// SIGINT or SIGTERM ends it at once. On SIGHUP it reloads its tokens, certificates and revocation lists; sessions
 /// continue.
 ///
@@ -53,6 +54,16 @@ pub struct Arguments {
     /// Listen on this address: 127.0.0.1:7711, 0.0.0.0:7711 (all addresses of this host), [::]:7711. Can be repeated.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7711")]
     pub listen: Vec<SocketAddr>,
+    /// Serve over RDMA: let this device execute the reads and writes of clients, who open rdma://HOST:PORT. The
+    /// addresses of --listen are for their control connections. No other process may have the table open.
+    #[arg(long, value_name = "DEVICE")]
+    pub rdma: Option<String>,
+    /// Port of the RDMA device. Default: 1.
+    #[arg(long, value_name = "N", requires = "rdma", value_parser = clap::value_parser!(u8).range(1..))]
+    pub rdma_port: Option<u8>,
+    /// Index of the GID of the RDMA device's port: guira doctor lists them. Default: the first that fits.
+    #[arg(long, value_name = "N", requires = "rdma")]
+    pub rdma_gid: Option<u32>,
     /// Where the table is: memory (of this process, gone when it ends), shm://NAME or file:///PATH, which local clients
     /// can open at the same time. An existing table is served; otherwise one is created.
     #[arg(long, value_name = "WHERE", default_value_t)]
@@ -125,11 +136,22 @@ struct Ready {
     max_clients: u16,
     main_bytes: u64,
     device_bytes: u64,
+    /// The device that executes the verbs of clients, over RDMA, and the memory that has the table's locks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rdma: Option<RdmaReady>,
     /// Maximum number of sessions, and of files that this process may have open, if that is limited.
     sessions: u32,
     open_files: Option<u64>,
     /// The URL of the metrics.
     metrics: Option<String>,
+}
+
+/// The RDMA device of a node.
+#[derive(Serialize)]
+struct RdmaReady {
+    device: String,
+    /// `device_memory` or `host_memory`.
+    lock_table: &'static str,
 }
 
 /// One of the two lines of JSON output.
@@ -175,6 +197,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let metrics = arguments.metrics.map(|addr| HttpServer::start(addr, shown)).transpose()?;
 
     let mut ready = Ready::new(&table, &served, metrics.as_ref());
+    ready.rdma = arguments.rdma_ready(&served);
     (ready.sessions, ready.open_files) = (sessions, open_files);
     if sessions < arguments.sessions {
         output.warn(&format!(
@@ -271,7 +294,23 @@ impl Arguments {
             options = options.max_sessions_per_address(sessions);
         }
         options = tls.into_iter().fold(options, ServeOptions::tls);
+        options = self.rdma_device().into_iter().fold(options, ServeOptions::rdma);
         Ok(if self.insecure { options.insecure() } else { options })
+    }
+
+    /// Returns the device that executes the verbs of clients.
+    fn rdma_device(&self) -> Option<RdmaDevice> {
+        let device =
+            |name: &String| RdmaDevice { name: Some(name.clone()), port: self.rdma_port, gid_index: self.rdma_gid };
+        self.rdma.as_ref().map(device)
+    }
+
+    fn rdma_ready(&self, served: &ServerHandle) -> Option<RdmaReady> {
+        let lock_table = match served.lock_table()? {
+            LockTable::DeviceMemory => "device_memory",
+            _ => "host_memory",
+        };
+        Some(RdmaReady { device: self.rdma.clone().unwrap_or_default(), lock_table })
     }
 
     /// Refuses to listen to other hosts without protection, before memory is allocated. The node itself refuses, too.
@@ -293,7 +332,7 @@ impl Ready {
     fn new(table: &ServedTable, served: &ServerHandle, metrics: Option<&HttpServer>) -> Ready {
         let (config, geometry) = (table.store.table().config(), table.store.table().geometry());
         Ready {
-            urls: served.local_addrs().iter().map(|addr| format!("tcp://{}", reachable(*addr))).collect(),
+            urls: served.local_addrs().iter().map(|addr| url(served.fabric(), *addr)).collect(),
             backing: table.name.clone(),
             created: table.is_new,
             differences: table.differences.clone(),
@@ -304,6 +343,7 @@ impl Ready {
             max_clients: config.max_clients,
             main_bytes: geometry.main_bytes(),
             device_bytes: geometry.device_bytes(),
+            rdma: None,
             sessions: 0,
             open_files: None,
             metrics: metrics.map(|server| format!("http://{}/metrics", reachable(server.local_addr()))),
@@ -313,11 +353,15 @@ impl Ready {
     fn human(&self) -> String {
         let made = if self.created { "new" } else { "existing" };
         let metrics = self.metrics.as_ref().map_or_else(String::new, |url| format!("; metrics at {url}"));
-        let is_name_unknown = self.urls.iter().any(|url| url.starts_with(&format!("tcp://{HOST_NAME_UNKNOWN}:")));
+        let is_name_unknown = self.urls.iter().any(|url| url.contains(&format!("://{HOST_NAME_UNKNOWN}:")));
+        let rdma = self.rdma.as_ref().map_or_else(String::new, |rdma| {
+            let place = if rdma.lock_table == "device_memory" { "its own memory" } else { "host memory" };
+            format!("; verbs are executed by {}, locks are in {place}", rdma.device)
+        });
         let note = if is_name_unknown { "; HOST is the name or an address of this host" } else { "" };
         format!(
             "serving {} at {}: {made} table of {} with room for {} entries, {} of memory, up to {} in {} \
-             sessions{metrics}{note}",
+             sessions{rdma}{metrics}{note}",
             self.backing,
             self.urls.join(", "),
             self.entry,
@@ -331,6 +375,11 @@ impl Ready {
 
 /// The host in the URL of a host that listens on every address and has no name of its own.
 const HOST_NAME_UNKNOWN: &str = "HOST";
+
+/// Returns the URL that clients open.
+fn url(fabric: Fabric, addr: SocketAddr) -> String {
+    format!("{fabric}://{}", reachable(addr))
+}
 
 /// Returns `addr` as clients write it: a host that listens on every address is given by its name.
 fn reachable(addr: SocketAddr) -> String {
