@@ -13,7 +13,7 @@ use guira_fabric_shm::{ShmLane, ShmRegion};
 use guira_fabric_tcp::{TcpLane, TcpRegion};
 use guira_fabric_verbs::{VerbsLane, VerbsRegion};
 use guira_session::client::NodeSession;
-use guira_session::wire::Grant;
+use guira_session::wire::{Fabric, Grant};
 
 use crate::Error;
 use crate::stat::{FileStat, NodeStat, RegionStat};
@@ -104,8 +104,12 @@ impl FabricRegion {
     pub(crate) fn stat(&self) -> Result<RegionStat, Error> {
         match self {
             FabricRegion::Shm(region) => Ok(RegionStat::File(FileStat::new(&region.info()?))),
-            FabricRegion::Tcp(region) => Ok(RegionStat::Node(NodeStat::new(region.session(), region.caps()))),
-            FabricRegion::Rdma(region) => Ok(RegionStat::Node(NodeStat::new(region.session(), region.caps()))),
+            FabricRegion::Tcp(region) => {
+                Ok(RegionStat::Node(NodeStat::new(region.session(), Fabric::Tcp, region.caps())))
+            }
+            FabricRegion::Rdma(region) => {
+                Ok(RegionStat::Node(NodeStat::new(region.session(), Fabric::Rdma, region.caps())))
+            }
         }
     }
 }

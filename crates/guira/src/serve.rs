@@ -361,7 +361,7 @@ impl Store {
     /// Registers the memory of the table with a device, which is the only one that changes it from now on.
     fn register(&self, region: &ShmRegion, device: &RdmaDevice) -> Result<(VerbsAgent<ShmRegion>, LockTable), Error> {
         let inner = &self.inner;
-        let failed = |source| Error::Admin(AdminError::ServeRdma { url: inner.url.clone(), source });
+        let failed = |source| Error::Admin(AdminError::ServeRdma { url: inner.url.clone(), source: Arc::new(source) });
         // Clients, readers and clones of the store have lanes that were opened before the claim.
         if Arc::strong_count(inner) > 1 {
             return Err(Error::Admin(AdminError::InUse { url: inner.url.clone() }));

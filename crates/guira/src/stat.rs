@@ -8,7 +8,7 @@ use guira_fabric_shm::{Boot, RegionInfo};
 use guira_layout::{SlotState, SlotWord};
 use guira_rcuckoo::{Counters, SlotInfo, TableError, read_slot, read_totals, slots};
 use guira_session::client::NodeSession;
-use guira_session::wire::Grant;
+use guira_session::wire::{Fabric, Grant};
 
 use crate::fabric::FabricRegion;
 use crate::repair::is_stopped;
@@ -107,7 +107,7 @@ pub struct ClientStat {
 pub enum RegionStat {
     /// A file, for `shm://` and `file://`.
     File(FileStat),
-    /// A memory node, for `tcp://`.
+    /// A memory node, for `tcp://` and `rdma://`.
     Node(NodeStat),
 }
 
@@ -132,6 +132,10 @@ impl RegionStat {
 /// A memory node, as seen by the session through which it was asked.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct NodeStat {
+    /// The fabric over which clients use its memory. Over RDMA a network card executes their verbs, and the node counts
+    /// none of them.
+    #[serde(serialize_with = "scheme")]
+    pub fabric: Fabric,
     /// The node's address and port.
     pub peer: String,
     /// Bytes of the main space: rows, extents, client slots.
@@ -147,9 +151,10 @@ pub struct NodeStat {
 }
 
 impl NodeStat {
-    pub(crate) fn new(session: &NodeSession, caps: &Caps) -> NodeStat {
+    pub(crate) fn new(session: &NodeSession, fabric: Fabric, caps: &Caps) -> NodeStat {
         let unit = caps.atomic_write_unit;
         NodeStat {
+            fabric,
             peer: session.peer().to_string(),
             main_bytes: session.main_bytes(),
             device_bytes: session.device_bytes(),
@@ -158,6 +163,10 @@ impl NodeStat {
             read_only: session.grant() == Grant::ReadOnly,
         }
     }
+}
+
+fn scheme<S: serde::Serializer>(fabric: &Fabric, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(fabric.scheme())
 }
 
 /// The file of a table.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use guira::admin::{ClassStats, ClientState, FileStat, NodeCounters, NodeStat, SpaceStats, Stat};
+use guira::admin::{ClassStats, ClientState, Fabric, FileStat, NodeCounters, NodeStat, SpaceStats, Stat};
 use guira::{Store, Url};
 use serde::Serialize;
 
@@ -198,7 +198,11 @@ fn memory_node(region: &NodeStat) -> String {
     let access = if region.read_only { ", read-only for this client" } else { "" };
     let silence = Duration::from_millis(region.session_timeout_ms).as_secs();
     let held = bytes(region.main_bytes + region.device_bytes);
-    format!("{}{access}, {held}, drops a session after {silence} s of silence", region.peer)
+    let fabric = match region.fabric {
+        Fabric::Tcp => "over TCP",
+        Fabric::Rdma => "over RDMA, which counts no verbs (its network card does: rdma statistic)",
+    };
+    format!("{} {fabric}{access}, {held}, drops a session after {silence} s of silence", region.peer)
 }
 
 /// Formats how long ago a time was, roughly.

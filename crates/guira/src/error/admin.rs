@@ -1,5 +1,7 @@
 //! Errors of administration: checking, serving and repairing tables.
 
+use std::sync::Arc;
+
 use guira_check::CheckError;
 use guira_fabric::Effect;
 use guira_fabric_shm::KillError;
@@ -55,7 +57,7 @@ pub enum AdminError {
         /// The table.
         url: Url,
         /// The cause.
-        source: VerbsError,
+        source: Arc<VerbsError>,
     },
     /// The table cannot be served over RDMA while this process uses it in another way: a network card's atomics are not
     /// atomic with the processor's. Nothing was changed.

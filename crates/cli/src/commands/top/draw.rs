@@ -113,6 +113,9 @@ fn draw_node(node: Option<&NodeNow>, area: Rect, buffer: &mut Buffer) {
                    their counters when they close.";
         return Paragraph::new(why).wrap(Wrap { trim: true }).block(boxed("no node")).render(area, buffer);
     };
+    if !node.counts_verbs {
+        return draw_rdma_node(node, area, buffer);
+    }
     let unknown = || "…".to_owned();
     let of = |shown: fn(&Rates) -> String| node.rates.as_ref().map_or_else(unknown, shown);
     let bytes_in_out =
@@ -126,6 +129,15 @@ fn draw_node(node: Option<&NodeNow>, area: Rect, buffer: &mut Buffer) {
     ];
     let title = format!("node, {}", counted(node.sessions_open, "session"));
     Paragraph::new(fields.map(|(name, value)| field(name, value)).to_vec()).block(boxed(&title)).render(area, buffer);
+}
+
+/// Draws a node whose network card executes the verbs of clients.
+fn draw_rdma_node(node: &NodeNow, area: Rect, buffer: &mut Buffer) {
+    let why = "Over RDMA the node executes no verbs and counts none; its network card does: rdma statistic shows them.";
+    let sessions = format!("{} refused, {} fenced", count(node.refused), count(node.fenced));
+    let title = format!("node, {}", counted(node.sessions_open, "session"));
+    let text = vec![field("sessions", sessions), Line::from(why)];
+    Paragraph::new(text).wrap(Wrap { trim: true }).block(boxed(&title)).render(area, buffer);
 }
 
 fn share_of(part: f64, whole: f64) -> String {
@@ -281,7 +293,7 @@ mod tests {
         Frame {
             url: "tcp://127.0.0.1:7711".to_owned(),
             format: "bytes:64".to_owned(),
-            node: Some(NodeNow { sessions_open: 12, refused: 3, fenced: 1, rates: Some(rates) }),
+            node: Some(NodeNow { counts_verbs: true, sessions_open: 12, refused: 3, fenced: 1, rates: Some(rates) }),
             table: TableNow {
                 age_s: 0.26,
                 entries: 621_000,
@@ -362,8 +374,12 @@ mod tests {
         has(&lines, "in shared memory: no node counts");
         has(&lines, "no node");
         assert!(!lines.iter().any(|line| line.contains("refused")), "{}", lines.join("\n"));
-        frame.node = Some(NodeNow { sessions_open: 1, refused: 0, fenced: 0, rates: None });
+        frame.node = Some(NodeNow { counts_verbs: true, sessions_open: 1, refused: 0, fenced: 0, rates: None });
         has(&shown(&frame, Extras::default(), 80, 24), "round trips …");
+        frame.node = Some(NodeNow { counts_verbs: false, sessions_open: 1, refused: 7, fenced: 0, rates: None });
+        let lines = shown(&frame, Extras::default(), 80, 24);
+        ["7 refused", "executes no verbs", "rdma statistic"].iter().for_each(|words| has(&lines, words));
+        assert!(!lines.iter().any(|line| line.contains("round trips")), "{}", lines.join("\n"));
     }
 
     #[test]
@@ -389,7 +405,13 @@ mod tests {
             bytes_out: 1_073_000_000.0,
             ..frame.node.as_ref().and_then(|node| node.rates.clone()).unwrap()
         };
-        frame.node = Some(NodeNow { sessions_open: 1_024, refused: 12_345, fenced: 123, rates: Some(rates) });
+        frame.node = Some(NodeNow {
+            counts_verbs: true,
+            sessions_open: 1_024,
+            refused: 12_345,
+            fenced: 123,
+            rates: Some(rates),
+        });
         (frame.table.entries, frame.table.capacity) = (100_000_000, 100_000_000);
         frame.table.entries_per_s = Some(-12_345_678.0);
         (frame.clients.list[0].state, frame.clients.list[1].state) = (ClientState::Stopped, ClientState::Unknown);

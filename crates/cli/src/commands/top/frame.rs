@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use guira::admin::{ClientStat, ClientState, NodeCounters, Stat};
+use guira::admin::{ClientStat, ClientState, Fabric, NodeCounters, Stat};
 use serde::Serialize;
 
 use crate::commands::serve::metrics;
@@ -35,11 +35,13 @@ pub struct Frame {
 /// The activity of a memory node between two samples.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeNow {
+    /// Whether the node executes the verbs of clients, and so counts them. Over RDMA its network card executes them.
+    pub counts_verbs: bool,
     pub sessions_open: u64,
     /// Clients refused and sessions fenced since the node was started.
     pub refused: u64,
     pub fenced: u64,
-    /// `None` at the first sample.
+    /// `None` at the first sample, and if the node counts no verbs.
     pub rates: Option<Rates>,
 }
 
@@ -106,10 +108,11 @@ impl Frame {
         node: Option<&Timed<NodeCounters>>,
         earlier_node: Option<&Timed<NodeCounters>>,
     ) -> Frame {
+        let counts_verbs = stat.value.region.node().is_none_or(|node| node.fabric == Fabric::Tcp);
         Frame {
             url: stat.value.url.clone(),
             format: stat.value.format.clone(),
-            node: node.map(|node| NodeNow::new(node, earlier_node)),
+            node: node.map(|node| NodeNow::new(node, earlier_node, counts_verbs)),
             table: TableNow::new(stat, earlier_stat),
             met: counters(stat, earlier_stat),
             clients: Clients::new(&stat.value),
@@ -118,13 +121,14 @@ impl Frame {
 }
 
 impl NodeNow {
-    fn new(now: &Timed<NodeCounters>, earlier: Option<&Timed<NodeCounters>>) -> NodeNow {
+    fn new(now: &Timed<NodeCounters>, earlier: Option<&Timed<NodeCounters>>, counts_verbs: bool) -> NodeNow {
         let counters = &now.value;
         NodeNow {
+            counts_verbs,
             sessions_open: counters.sessions_open(),
             refused: metrics::refusals(counters).iter().map(|(_, count)| count).sum(),
             fenced: counters.sessions_fenced,
-            rates: earlier.and_then(|earlier| Rates::between(earlier, now)),
+            rates: earlier.filter(|_| counts_verbs).and_then(|earlier| Rates::between(earlier, now)),
         }
     }
 }
@@ -251,7 +255,8 @@ mod tests {
         assert_eq!((rates.round_trips, rates.reads, rates.adds, rates.verbs()), (100.0, 400.0, 2.0, 402.0));
         assert_eq!(rates.median_ns, None);
         assert!(Rates::between(&now, &earlier).is_none() && Rates::between(&now, &now).is_none());
-        assert!(NodeNow::new(&now, None).rates.is_none());
+        assert!(NodeNow::new(&now, None, true).rates.is_none());
+        assert!(NodeNow::new(&now, Some(&earlier), false).rates.is_none());
     }
 
     #[test]
