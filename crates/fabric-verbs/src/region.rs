@@ -130,7 +130,7 @@ impl Region for VerbsRegion {
 }
 
 /// A hold that is released once no batch of its client can be executed any more: batches travel on the queue pair, and
-/// the release, on the connection, could overtake them. [R-RECOVER-1]
+/// the release, on the connection, could overtake them. [R-SLOT-1] [R-RECOVER-1]
 struct DrainedHold {
     hold: Option<SlotHold>,
     session: NodeSession,

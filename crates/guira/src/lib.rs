@@ -1,8 +1,9 @@
 //! A key/value store in shared or remote memory, without a server.
 //!
 //! Processes on one host map the same table (`shm://NAME`) and read and change it directly. Other hosts reach it
-//! through a memory node (`tcp://HOST:PORT`), which executes reads and writes of bytes and knows nothing of keys. The
-//! table is the cuckoo hash table of RCuckoo (ATC'25), made safe against clients that are killed at any instant.
+//! through a memory node, which executes reads and writes of bytes and knows nothing of keys (`tcp://HOST:PORT`), or leaves
+//! them to its network card (`rdma://HOST:PORT`). The table is the cuckoo hash table of RCuckoo (ATC'25), made safe
+//! against clients that are killed at any instant.
 //!
 //! Use it to share data between processes (caches, configuration, counters, job tables) where a server such as Redis
 //! is too slow or one more thing to run. Lookups take no lock; a lookup in shared memory takes well under a
@@ -150,7 +151,7 @@
 //!
 //! [`Store::serve`], or the program's `guira serve`, makes a process the memory node of a table. Clients on other hosts
 //! open `tcp://HOST:PORT` and use the same API, with the same guarantees. Local processes use the table at the same
-//! time.
+//! time. With [`ServeOptions::rdma`] a network card serves the table, to `rdma://HOST:PORT` and to nobody else.
 //!
 //! ```
 //! use guira::{CreateOptions, ServeOptions, Store};

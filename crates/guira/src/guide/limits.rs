@@ -54,8 +54,8 @@
 //! | the same for a value in an extent | 3 |
 //! | insert into a table that is filling up | 2 in the median; more when entries have to move |
 //!
-//! In shared memory a round trip is a few memory accesses; over TCP it is a message to the node and its answer. Waiting
-//! for another client's lock adds more.
+//! In shared memory a round trip is a few memory accesses; over TCP or RDMA it is a message to the node and its
+//! answer. Waiting for another client's lock adds more.
 //!
 //! # Processes that fork
 //!

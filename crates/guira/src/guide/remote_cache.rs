@@ -1,4 +1,4 @@
-//! A cache that services on several hosts share over TCP.
+//! A cache that services on several hosts share, over TCP or RDMA.
 //!
 //! One host has the memory and runs a *memory node*; the services open `tcp://HOST:PORT`. The node executes batches of
 //! reads and writes and does not look at keys. A lookup is one round trip, a change two.
@@ -9,6 +9,9 @@
 //! guira token ~/guira.token                                                  # a secret; copy it to the other hosts
 //! guira serve --listen 0.0.0.0:7711 --capacity 1M --token-file ~/guira.token
 //! ```
+//!
+//! With network cards that have RDMA, add `--rdma DEVICE` and open `rdma://HOST:PORT`: the card of the memory node then
+//! reads and writes by itself.
 //!
 //! In the service, with [`aio`](crate::aio) on any executor. All clients of a store share one connection, and what
 //! tasks send at the same moment travels together, so one store serves thousands of tasks:
