@@ -1,9 +1,9 @@
 //! A key/value store in shared or remote memory, without a server.
 //!
 //! Processes on one host map the same table (`shm://NAME`) and read and change it directly. Other hosts reach it
-//! through a memory node, which executes reads and writes of bytes and knows nothing of keys (`tcp://HOST:PORT`), or leaves
-//! them to its network card (`rdma://HOST:PORT`). The table is the cuckoo hash table of RCuckoo (ATC'25), made safe
-//! against clients that are killed at any instant.
+//! through a memory node, which executes reads and writes of bytes and knows nothing of keys (`tcp://HOST:PORT`), or
+//! leaves them to its network card (`rdma://HOST:PORT`). The table is the cuckoo hash table of RCuckoo (ATC'25), made
+//! safe against clients that are killed at any instant.
 //!
 //! Use it to share data between processes (caches, configuration, counters, job tables) where a server such as Redis
 //! is too slow or one more thing to run. Lookups take no lock; a lookup in shared memory takes well under a
