@@ -231,8 +231,11 @@ fn pauses_end_in_time() {
     });
 }
 
-async fn read_rows(connection: &Connection, batches: u64) {
-    let mut lane = connection.lane();
+/// Batches of each rate.
+const LOOKUPS: u64 = 1_600;
+
+async fn read_rows(connection: &Connection, waiting: Waiting, batches: u64) {
+    let mut lane = connection.lane().waiting(waiting);
     for _ in 0..batches {
         let (mut first, mut second) = ([0; 8], [0; 8]);
         let batch = [
@@ -243,17 +246,22 @@ async fn read_rows(connection: &Connection, batches: u64) {
     }
 }
 
-/// Prints the rates of batches of two READs, of one task and of sixteen: numbers to look at, not a gate.
+/// Prints the rates of batches of two READs, of one task and of sixteen on one thread: numbers to look at, not a gate.
+/// Tasks of a store sleep; a lane that spins is alone on its thread, because the thread can do nothing else meanwhile.
 #[test]
 fn rates_of_two_reads() {
     with_devices(|client, device| {
         let node = Node::new(&device, 4_096, 64, 8);
         let (connection, _accepted) = node.connect_writer(&client);
-        for tasks in [1, 16] {
-            let started = Instant::now();
-            join_all((0..tasks).map(|_| read_rows(&connection, 640 / tasks)));
-            let rate = 640.0 / started.elapsed().as_secs_f64();
-            println!("{tasks} tasks: {rate:.0} batches of two READs a second");
+        for waiting in [Waiting::Spin, Waiting::Sleep] {
+            let rates = [1, 16].map(|tasks| {
+                let started = Instant::now();
+                join_all((0..tasks).map(|_| read_rows(&connection, waiting, LOOKUPS / tasks)));
+                LOOKUPS as f64 / started.elapsed().as_secs_f64()
+            });
+            let [one, sixteen] = rates;
+            let ratio = sixteen / one;
+            println!("{waiting:?}: {one:.0} batches of two READs a second by 1 task, {sixteen:.0} by 16: {ratio:.2}");
         }
     });
 }
