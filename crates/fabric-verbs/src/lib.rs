@@ -34,6 +34,7 @@ pub use client::{Connecting, Connection, ConnectionOptions, LostConnection, Verb
 pub use device::{AtomicScope, Device, DeviceLimits, DeviceOptions};
 pub use error::VerbsError;
 pub use exchange::{ClientParameters, Endpoint, Grant, Mtu, PacketNumber, QueuePairNumber, Segment, TargetParameters};
+pub use ffi::mlx5_library_is_installed;
 pub use gid::{Gid, GidEntry, GidError, GidKind};
 pub use memlock::memlock_limit_bytes;
 pub use target::{Accepted, SharedWords, Target};

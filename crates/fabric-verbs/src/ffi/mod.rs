@@ -20,6 +20,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::offset_of;
 
 pub(crate) use library::Library;
+pub use library::mlx5_library_is_installed;
 
 /// `enum ibv_mtu`: the path MTU is 128 bytes shifted left by it.
 pub(crate) type MtuCode = c_uint;
