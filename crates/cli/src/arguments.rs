@@ -7,8 +7,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, cas, check, completions, copy, create, destroy, dump, incr, kick, list, load, man, quickstart, serve,
-    single, stat, token, top, ycsb,
+    bench, cas, check, completions, copy, create, destroy, doctor, dump, incr, kick, list, load, man, quickstart,
+    serve, single, stat, token, top, ycsb,
 };
 use crate::failure::{EXIT_MISUSE, ErrorText, exit_codes};
 use crate::output::{Format, Output};
@@ -58,6 +58,7 @@ pub enum Command {
     Check(check::Arguments),
     Kick(kick::Arguments),
     Destroy(destroy::Arguments),
+    Doctor(doctor::Arguments),
     Serve(serve::Arguments),
     Token(token::Arguments),
     Top(top::Arguments),
@@ -233,6 +234,8 @@ mod tests {
             "check shm://a --repair",
             "kick shm://a --slot 3",
             "destroy shm://a",
+            "doctor",
+            "doctor shm://a --serve 1MiB",
             "serve --capacity 10",
             "token file",
             "top shm://a",
@@ -256,7 +259,7 @@ mod tests {
     fn tls_is_for_commands_that_reach_a_memory_node() {
         let remote = [
             "get", "put", "insert", "update", "del", "incr", "cas", "load", "dump", "copy", "stat", "check", "kick",
-            "top", "ycsb",
+            "top", "ycsb", "doctor",
         ];
         for command in public().get_subcommands() {
             let (name, has) =

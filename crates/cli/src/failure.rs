@@ -26,7 +26,8 @@ pub const EXIT_CODES: [(u8, &str); 5] = [
     (
         EXIT_NEGATIVE,
         "the answer is no: no such key or table, the key (insert) or table (create) already exists, the value is not \
-         the expected one (cas), the copy differs (copy), or a problem was found (check, kick, quickstart, top, ycsb)",
+         the expected one (cas), the copy differs (copy), or a problem was found (check, doctor, kick, quickstart, \
+         top, ycsb)",
     ),
     (EXIT_MISUSE, "misuse: invalid arguments, or keys, values or records that the table cannot store"),
     (

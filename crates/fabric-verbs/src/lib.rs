@@ -42,6 +42,7 @@ pub use client::{Connecting, Connection, ConnectionOptions, Drained, LostConnect
 pub use device::{AtomicScope, Device, DeviceLimits, DeviceOptions};
 pub use device_memory::{DevicePlacement, DeviceSpace};
 pub use error::VerbsError;
+pub use ffi::mlx5_library_is_installed;
 pub use gid::{GidEntry, GidKind};
 pub use memlock::memlock_limit_bytes;
 pub use region::{AttachError, VerbsRegion};

@@ -202,6 +202,7 @@
 pub mod aio;
 mod client;
 mod create;
+mod doctor;
 mod error;
 mod events;
 mod fabric;
@@ -249,7 +250,8 @@ pub use store::Store;
 pub use tls_file::{ClientTls, NodeTls};
 pub use token_file::AccessToken;
 
-/// Administration of tables: statistics, checks, repairs, memory nodes, and the list of a host's tables.
+/// Administration of tables: statistics, checks, repairs, memory nodes, the list of a host's tables, and what a host
+/// needs for them.
 pub mod admin {
     pub use guira_check::{
         Cause, CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, Stage, TableStats,
@@ -259,6 +261,7 @@ pub mod admin {
     pub use guira_session::node::{NodeCounters, NodeEvent, NodeEventKind, TokenNumber};
     pub use guira_session::wire::Fabric;
 
+    pub use crate::doctor::{CheckState, DoctorCheck, DoctorOptions, DoctorReport, doctor};
     pub use crate::list::{ClientCounts, ListedState, ListedTable, TableSummary, list};
     pub use crate::repair::{FailedRecovery, Killed, LivingClient, RecoveredClient, RecoveryReport};
     pub use crate::scan::{DamageVisitor, Unreadable, Visitor};

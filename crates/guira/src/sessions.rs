@@ -220,7 +220,7 @@ pub(crate) fn device_options(RdmaDevice { name, port, gid_index }: &RdmaDevice) 
 
 /// Returns the options of a queue pair whose lanes wait in the given way. Tasks are many; a blocking client has a queue
 /// pair of its own, which locks 2.4 MiB of memory.
-fn queue_options(waiting: Waiting) -> ConnectionOptions {
+pub(crate) fn queue_options(waiting: Waiting) -> ConnectionOptions {
     let options = ConnectionOptions { lane_bytes: LANE_BYTES, ..ConnectionOptions::default() };
     match waiting {
         Waiting::InPlace => ConnectionOptions { large_buffers: 1, ..options },

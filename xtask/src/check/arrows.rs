@@ -37,7 +37,7 @@ const ARROWS: [(&str, &str, &str); 57] = [
     ("guira", "guira-check", "a store can be checked, and counts what it holds"),
     ("guira", "guira-layout", "the store creates tables and extents"),
     ("guira", "guira-fabric", "the store opens lanes"),
-    ("guira", "guira-fabric-*", "a URL names a backend"),
+    ("guira", "guira-fabric-*", "a URL names a backend, and the doctor looks at its devices"),
     ("guira", "guira-session", "a store has sessions with a node"),
     ("guira", "guira-sum", "extents carry checksums"),
     ("guira-input", "guira-layout", "a record fits an entry format or does not"),

@@ -7,6 +7,7 @@ pub mod completions;
 pub mod copy;
 pub mod create;
 pub mod destroy;
+pub mod doctor;
 pub mod dump;
 pub mod incr;
 pub mod kick;
@@ -198,6 +199,7 @@ fn certificates(command: &Command) -> Option<&tls::Certificates> {
         Command::Kick(arguments) => Some(&arguments.tls),
         Command::Top(arguments) => Some(&arguments.tls),
         Command::Ycsb(arguments) => Some(&arguments.tls),
+        Command::Doctor(arguments) => Some(&arguments.tls),
         _ => None,
     }
 }
@@ -255,6 +257,7 @@ fn carry_out(command: &Command, output: &Output) -> Result<Verdict, Failure> {
         Command::Check(arguments) => check::run(arguments, output),
         Command::Kick(arguments) => kick::run(arguments, output),
         Command::Destroy(arguments) => destroy::run(arguments, output),
+        Command::Doctor(arguments) => doctor::run(arguments, output),
         Command::Serve(arguments) => serve::run(arguments, output),
         Command::Token(arguments) => token::run(arguments, output),
         Command::Top(arguments) => top::run(arguments, output),

@@ -4,10 +4,12 @@
 //! serve::` runs one of them.
 #![forbid(unsafe_code)]
 
+mod atomic_domain;
 mod commands;
 mod common;
 mod copy;
 mod counters;
+mod doctor;
 mod dump;
 mod interrupts;
 mod list;

@@ -1,5 +1,7 @@
 //! Options of a connection.
 
+use guira_fabric::WORD_BYTES;
+
 use crate::VerbsError;
 
 /// The way in which a lane waits for its batches.
@@ -49,6 +51,13 @@ impl Default for ConnectionOptions {
 }
 
 impl ConnectionOptions {
+    /// Returns the bytes of memory that a connection with these options locks.
+    #[must_use]
+    pub fn locked_bytes(&self) -> u64 {
+        let rounded = |bytes: u32| u64::from(bytes).next_multiple_of(WORD_BYTES);
+        u64::from(self.lanes) * rounded(self.lane_bytes) + u64::from(self.large_buffers) * rounded(self.large_bytes)
+    }
+
     /// Checks that every option is within its bounds.
     ///
     /// # Errors
@@ -78,6 +87,11 @@ mod tests {
     fn options_have_bounds() {
         let options = ConnectionOptions::default();
         options.check().unwrap();
+        assert_eq!(options.locked_bytes(), (5 << 20) + (256 << 10), "5.25 MiB, as the documentation says");
+        assert_eq!(
+            ConnectionOptions { lanes: 1, lane_bytes: 9, large_buffers: 1, large_bytes: 24, ..options }.locked_bytes(),
+            40
+        );
         let refused = |options: ConnectionOptions| options.check().unwrap_err().to_string();
         assert!(refused(ConnectionOptions { lanes: 0, ..options }).contains("lanes is 0, not from 1 to 1024"));
         assert!(refused(ConnectionOptions { queue_depth: 1 << 20, ..options }).contains("queue_depth"));

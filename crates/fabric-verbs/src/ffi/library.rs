@@ -15,6 +15,9 @@ use crate::VerbsError;
 /// The file that the dynamic linker looks for.
 const FILE: &str = "libibverbs.so.1";
 
+/// The file with the driver for NVIDIA cards.
+const MLX5_FILE: &str = "libmlx5.so.1";
+
 /// Declares the structure of functions, and the function that looks all of them up by their names.
 macro_rules! functions {
     ($($field:ident = $symbol:literal: fn($($argument:ty),*) $(-> $result:ty)?;)*) => {
@@ -91,6 +94,18 @@ impl Library {
         // and all else that lies in it: they must live to be refused.
         Ok(functions)
     }
+}
+
+/// Whether the library of libibverbs' driver for NVIDIA cards (mlx5) can be loaded.
+#[must_use]
+pub fn mlx5_library_is_installed() -> bool {
+    static IS_INSTALLED: OnceLock<bool> = OnceLock::new();
+    *IS_INSTALLED.get_or_init(|| {
+        // SAFETY: its initialiser only enters it into libibverbs' list of drivers.
+        let library = unsafe { unix::Library::open(Some(MLX5_FILE), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        // It is in that list until the process ends.
+        library.map(std::mem::forget).is_ok()
+    })
 }
 
 fn unloadable(library: &'static str, error: &libloading::Error) -> VerbsError {

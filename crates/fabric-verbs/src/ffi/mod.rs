@@ -25,6 +25,7 @@ pub(crate) use extended::{
     QpInitAttrEx, SEND_OPS, SetInlineData, SetSge,
 };
 pub(crate) use library::Library;
+pub use library::mlx5_library_is_installed;
 pub(crate) use mlx5::{
     AddRawWqe, DISABLE_SCATTER_TO_CQE, MASK_CREATE_FLAGS, MASK_SEND_OPS_FLAGS, Mlx5, Mlx5QpEx, Mlx5QpInitAttr,
     WITH_RAW_WQE,

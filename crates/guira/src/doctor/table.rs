@@ -1,0 +1,315 @@
+//! Checks of the way to a table, and of the table. The way is judged by one attempt to open it: each error belongs to a
+//! step, and the steps before it are fine.
+
+use guira_fabric_shm::ShmError;
+use guira_fabric_verbs::{AttachError, VerbsError};
+use guira_rcuckoo::TableError;
+use guira_session::client::ConnectError;
+use guira_session::wire::{CloseReason, Fabric};
+use guira_url::{Backend, NodeAddress};
+
+use super::DoctorCheck;
+use crate::{Error, OpenError, OpenOptions, Store, Url};
+
+/// A step of opening a table, in the order of the steps. Only a table behind a node has others than the last one, and
+/// only one over RDMA has all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    /// The local device is opened.
+    Device,
+    /// The name of the host is resolved.
+    Name,
+    /// The port accepts a connection.
+    Port,
+    /// The node accepts the protocol's version, TLS and the token.
+    Session,
+    /// The two sides connect a queue pair.
+    QueuePair,
+    /// The table is found and verified.
+    Table,
+}
+
+impl Step {
+    fn name(self) -> &'static str {
+        match self {
+            Step::Device => "local device",
+            Step::Name => "host name",
+            Step::Port => "port",
+            Step::Session => "session",
+            Step::QueuePair => "queue pair",
+            Step::Table => "table",
+        }
+    }
+}
+
+/// Checks the table at `url`, and the way to it. Opens it for changing if that is permitted, for the reasons of a
+/// refusal; takes no client slot.
+pub(super) fn checks(url: &Url, options: &OpenOptions) -> Vec<DoctorCheck> {
+    let options = options.clone().any_owner();
+    let opened = Store::open_with(url, &options).or_else(|error| match &error {
+        Error::Open(OpenError::Region(ShmError::Permission { .. } | ShmError::LockFile { .. })) => {
+            Store::open_with(url, &options.read_only())
+        }
+        _ => Err(error),
+    });
+    let outcome = opened.and_then(|store| described(&store));
+    let checks = match url.backend() {
+        Ok(Backend::Node(address)) => node(url, address, &outcome),
+        _ => vec![judged(url, Step::Table, &outcome)],
+    };
+    checks.into_iter().map(|check| check.of(url.to_string())).collect()
+}
+
+/// Describes an open table.
+fn described(store: &Store) -> Result<Opened, Error> {
+    let len = store.len_estimate()?;
+    let about = if len.error > 0 { "about " } else { "" };
+    let config = store.table().config();
+    let grant = if store.is_read_only() { "reading only" } else { "reading and changing" };
+    let table = format!("{}, {about}{} of {} entries", config.format, len.entries, config.max_entries());
+    Ok(Opened { grant, table })
+}
+
+/// The properties of an open table.
+struct Opened {
+    grant: &'static str,
+    table: String,
+}
+
+/// Returns a check for each step to a table behind a node, up to the one that failed.
+fn node(url: &Url, address: &NodeAddress, outcome: &Result<Opened, Error>) -> Vec<DoctorCheck> {
+    let failed = outcome.as_ref().err().map_or(Step::Table, step_of);
+    let steps = match address {
+        NodeAddress::Tcp(_) => &[Step::Name, Step::Port, Step::Session, Step::Table][..],
+        NodeAddress::Rdma(_) => {
+            &[Step::Device, Step::Name, Step::Port, Step::Session, Step::QueuePair, Step::Table][..]
+        }
+    };
+    let steps = steps.iter().copied().filter(|step| *step <= failed);
+    let passed = |step: Step| {
+        let detail = match step {
+            Step::Device => "opens".to_owned(),
+            Step::QueuePair => "connected".to_owned(),
+            Step::Name => format!("{} is known", address.endpoint()),
+            Step::Port => "accepts connections".to_owned(),
+            Step::Session | Step::Table => {
+                let grant = outcome.as_ref().map_or("the node lets this client in", |opened| opened.grant);
+                format!("accepted: {grant}")
+            }
+        };
+        DoctorCheck::fine(step.name(), detail)
+    };
+    steps.map(|step| if step == failed { judged(url, step, outcome) } else { passed(step) }).collect()
+}
+
+/// Returns the check of the last step that was reached.
+fn judged(url: &Url, step: Step, outcome: &Result<Opened, Error>) -> DoctorCheck {
+    match outcome {
+        Ok(Opened { grant, table }) => DoctorCheck::fine(step.name(), format!("opens for {grant}: {table}")),
+        Err(error) => {
+            let detail = error.to_string().replace("; nothing was changed", "");
+            let check = match error.is_not_found() {
+                true => DoctorCheck::missing(step.name(), detail),
+                false => DoctorCheck::failed(step.name(), detail),
+            };
+            help(error).into_iter().fold(check, |check, help| check.with_help(help.replace(TABLE, &url.to_string())))
+        }
+    }
+}
+
+/// Returns the step that failed with this error.
+fn step_of(error: &Error) -> Step {
+    match error {
+        Error::Open(OpenError::Connect { source, .. }) => match &**source {
+            ConnectError::Resolve { .. } => Step::Name,
+            ConnectError::Refused { .. } | ConnectError::TimedOut { .. } | ConnectError::Io { .. } => Step::Port,
+            ConnectError::Rejected { reason: CloseReason::MemoryLost, .. } => Step::Table,
+            _ => Step::Session,
+        },
+        Error::Open(OpenError::Rdma { source, .. }) => match &**source {
+            AttachError::Device(
+                VerbsError::Mismatch { .. } | VerbsError::Memlock { .. } | VerbsError::System { .. },
+            )
+            | AttachError::Refused { .. } => Step::QueuePair,
+            _ => Step::Device,
+        },
+        Error::Open(OpenError::TokenFile { .. } | OpenError::AccessToken(_) | OpenError::TlsFile(_)) => Step::Session,
+        _ => Step::Table,
+    }
+}
+
+/// The text that stands for the table's URL in the words of [`help`].
+const TABLE: &str = "URL_OF_TABLE";
+
+/// Returns what helps against an error.
+fn help(error: &Error) -> Option<&'static str> {
+    let Error::Open(error) = error else { return None };
+    Some(match error {
+        OpenError::Region(ShmError::NotFound { .. }) => "create the table: guira create URL_OF_TABLE --capacity N",
+        OpenError::Region(ShmError::Permission { .. }) => {
+            "the owner can let others in: guira create --mode MODE, for a new table"
+        }
+        OpenError::Region(ShmError::ServedByDevice { .. }) => "use the rdma:// URL that its server prints",
+        OpenError::Region(ShmError::Foreign { .. }) => "check the name; guira list shows the tables of this host",
+        OpenError::Region(ShmError::UnsupportedFileSystem { .. }) => "use tmpfs, hugetlbfs, ext4 or xfs",
+        OpenError::Table { source: TableError::Destroyed, .. } => "remove its name: guira destroy URL_OF_TABLE",
+        OpenError::Table { .. } => "guira check URL_OF_TABLE names the damage; guira copy saves what can be read",
+        OpenError::TokenFile { .. } | OpenError::AccessToken(_) => {
+            "set GUIRA_TOKEN_FILE to the node's token file, readable by this user alone"
+        }
+        OpenError::TlsFile(_) => "see --tls-ca, --tls-cert and --tls-key",
+        OpenError::Connect { source, .. } => return help_to_connect(source),
+        OpenError::Rdma { source, .. } => match &**source {
+            AttachError::Device(VerbsError::Memlock { .. }) => {
+                "raise the limit of locked memory: ulimit -l, or LimitMEMLOCK= of the service"
+            }
+            AttachError::Device(VerbsError::NoSuchDevice { .. } | VerbsError::NoSuchGid { .. }) => {
+                "choose one of these: rdma://HOST:PORT?dev=NAME&port=N&gid=N"
+            }
+            _ => return None,
+        },
+        _ => return None,
+    })
+}
+
+fn help_to_connect(error: &ConnectError) -> Option<&'static str> {
+    Some(match error {
+        ConnectError::Resolve { .. } => "check the name: getent hosts HOST",
+        ConnectError::Refused { .. } => "start the node there: guira serve --listen ADDRESS:PORT; check the port",
+        ConnectError::TimedOut { .. } | ConnectError::Io { .. } => "check the address, the route and firewalls between",
+        ConnectError::Tls { .. } => "see --tls-ca, --tls-cert and --tls-key, on both sides",
+        ConnectError::NotANode { .. } | ConnectError::Closed { .. } => "check that guira serve has that port",
+        ConnectError::Rejected { reason, .. } => match reason {
+            CloseReason::Unauthorized => "set GUIRA_TOKEN_FILE to the file of a token that the node accepts",
+            CloseReason::TlsRequired => "set --tls-ca, --tls-cert and --tls-key",
+            CloseReason::OtherFabric { node: Fabric::Tcp } => {
+                "use tcp:// in place of rdma://, or start the node with --rdma"
+            }
+            CloseReason::OtherFabric { node: Fabric::Rdma } => "use rdma:// in place of tcp://",
+            CloseReason::Version { .. } => "install the same version of guira on both sides",
+            CloseReason::Full { .. } | CloseReason::AddressFull { .. } => {
+                "close other clients, or start the node with a larger limit of sessions"
+            }
+            _ => return None,
+        },
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::net::SocketAddr;
+    use std::path::PathBuf;
+    use std::sync::Arc;
+
+    use guira_fabric_shm::Attempt;
+    use guira_session::client::Endpoint;
+    use guira_url::RdmaNode;
+
+    use super::*;
+    use crate::admin::CheckState;
+
+    fn url() -> Url {
+        "tcp://host.example:7711".parse().unwrap()
+    }
+
+    fn connect(source: ConnectError) -> Error {
+        Error::Open(OpenError::Connect { url: url(), source: Arc::new(source) })
+    }
+
+    fn address() -> SocketAddr {
+        "192.0.2.1:7711".parse().unwrap()
+    }
+
+    fn endpoint() -> Endpoint {
+        "host.example:7711".parse().unwrap()
+    }
+
+    fn tcp() -> NodeAddress {
+        NodeAddress::Tcp(endpoint())
+    }
+
+    fn rejected(reason: CloseReason) -> Error {
+        connect(ConnectError::Rejected { address: address(), reason })
+    }
+
+    fn of_node(outcome: Result<Opened, Error>) -> Vec<(&'static str, CheckState)> {
+        node(&url(), &tcp(), &outcome).iter().map(|check| (check.name, check.state)).collect()
+    }
+
+    #[test]
+    fn an_open_table_behind_a_node_is_fine_in_every_step() {
+        let opened = Opened { grant: "reading only", table: "fixed:8:8, 3 of 100 entries".to_owned() };
+        let checks = node(&url(), &tcp(), &Ok(opened));
+        let lines: Vec<_> = checks.iter().map(|check| format!("{}: {}", check.name, check.detail)).collect();
+        let expected = [
+            "host name: host.example:7711 is known",
+            "port: accepts connections",
+            "session: accepted: reading only",
+            "table: opens for reading only: fixed:8:8, 3 of 100 entries",
+        ];
+        assert_eq!(lines, expected);
+        assert!(checks.iter().all(|check| check.state == CheckState::Fine && check.help.is_none()));
+    }
+
+    #[test]
+    fn an_error_belongs_to_a_step() {
+        use CheckState::{Failed, Fine};
+        let resolve = ConnectError::Resolve { endpoint: endpoint(), source: io::ErrorKind::NotFound.into() };
+        assert_eq!(of_node(Err(connect(resolve))), [("host name", Failed)]);
+        let refused = || connect(ConnectError::Refused { address: address() });
+        let timed_out = connect(ConnectError::TimedOut { address: address(), timeout_ms: 5 });
+        for error in [refused(), timed_out] {
+            assert_eq!(of_node(Err(error)), [("host name", Fine), ("port", Failed)]);
+        }
+        let token = OpenError::TokenFile { url: url(), path: PathBuf::from("/t"), reason: "too open".to_owned() };
+        let session = [rejected(CloseReason::Unauthorized), rejected(CloseReason::TlsRequired), Error::Open(token)];
+        for error in session {
+            assert!(help(&error).is_some(), "{error}");
+            assert_eq!(of_node(Err(error)), [("host name", Fine), ("port", Fine), ("session", Failed)]);
+        }
+        let destroyed = Error::Open(OpenError::Table { url: url(), source: TableError::Destroyed });
+        for error in [destroyed, rejected(CloseReason::MemoryLost)] {
+            let states = [("host name", Fine), ("port", Fine), ("session", Fine), ("table", Failed)];
+            assert_eq!(of_node(Err(error)), states);
+        }
+        let check = judged(&url(), Step::Port, &Err(refused()));
+        assert!(check.detail.contains("connection refused") && !check.detail.contains("nothing was changed"));
+        assert!(check.help.unwrap().contains("guira serve"));
+    }
+
+    #[test]
+    fn a_node_over_rdma_has_steps_of_its_own() {
+        use CheckState::{Failed, Fine};
+        let of = |source: AttachError| {
+            let error = Error::Open(OpenError::Rdma { url: url(), source: Arc::new(source) });
+            let checks = node(&url(), &NodeAddress::Rdma(RdmaNode::new(endpoint())), &Err(error));
+            checks.iter().map(|check| (check.name, check.state)).collect::<Vec<_>>()
+        };
+        let missing = VerbsError::NoSuchDevice { name: "mlx5_9".to_owned(), found: vec![] };
+        assert_eq!(of(missing.into()), [("local device", Failed)]);
+        let memlock = VerbsError::Memlock { needed_bytes: 8, limit_bytes: 4 };
+        let all = ["local device", "host name", "port", "session"].map(|name| (name, Fine));
+        assert_eq!(of(memlock.into()), [&all[..], &[("queue pair", Failed)]].concat());
+        let other = rejected(CloseReason::OtherFabric { node: Fabric::Tcp });
+        assert!(help(&other).is_some_and(|help| help.contains("tcp://")), "{other}");
+        let opened = Opened { grant: "reading only", table: "fixed:8:8".to_owned() };
+        let checks = node(&url(), &NodeAddress::Rdma(RdmaNode::new(endpoint())), &Ok(opened));
+        assert_eq!(checks.len(), 6);
+    }
+
+    #[test]
+    fn files_have_their_own_help() {
+        let region = |error| Err(Error::Open(OpenError::Region(error)));
+        let (attempt, path) = (Attempt::Open, || PathBuf::from("/dev/shm/t"));
+        let missing = judged(&url(), Step::Table, &region(ShmError::NotFound { attempt, path: path() }));
+        assert_eq!((missing.name, missing.state), ("table", CheckState::Missing));
+        assert_eq!(missing.help.unwrap(), "create the table: guira create tcp://host.example:7711 --capacity N");
+        let served = judged(&url(), Step::Table, &region(ShmError::ServedByDevice { attempt, path: path() }));
+        assert_eq!(served.state, CheckState::Failed);
+        assert!(served.help.unwrap().contains("rdma://"));
+        let foreign = judged(&url(), Step::Table, &region(ShmError::Foreign { attempt, path: path() }));
+        assert!(foreign.help.unwrap().contains("guira list"));
+    }
+}
