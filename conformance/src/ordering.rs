@@ -11,8 +11,8 @@
 //!   exceptions for READs of extents behind the CAS of their chunk's word. The CAS of the word of another chunk guards
 //!   nothing that was read; and the same CAS once more succeeds only if the first one failed, in which case the client
 //!   ignores what it read.
-//! - Both are READs, and the second samples only the trailer of a row that the first reads: only a client that expects a
-//!   later sample does that. (READs sample in order where batches are executed in order.)
+//! - Both are READs, and the second samples only the trailer of a row that the first reads: only a client that expects
+//!   a later sample does that. (READs sample in order where batches are executed in order.)
 //!
 //! READs of different objects may be relied on to sample in order, too, which no batch shows; simulated regions sample
 //! them in any order, and again ([`guira_fabric_sim::Hazard::QUEUE_PAIR`]).
@@ -25,9 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use guira_fabric::heap::HeapLane;
 use guira_fabric::{Addr, Caps, PairOrder, Region, Space, Verb, VerbClass, WORD_BYTES};
-use guira_layout::{
-    CHUNK_HEADER_WORDS, ChunkState, ChunkWord, ExtentClass, Record, RowId, Seal,
-};
+use guira_layout::{CHUNK_HEADER_WORDS, ChunkState, ChunkWord, ExtentClass, Record, RowId, Seal};
 
 use crate::{Bench, WatchedLane};
 
@@ -330,7 +328,5 @@ fn is_repeated(one: &Verb<'_>, other: &Verb<'_>) -> bool {
 /// Whether two verbs have a word in common.
 fn overlap(one: &Verb<'_>, other: &Verb<'_>) -> bool {
     let end = |verb: &Verb<'_>| verb.addr().word() + verb.words() as u64;
-    one.addr().space() == other.addr().space()
-        && one.addr().word() < end(other)
-        && other.addr().word() < end(one)
+    one.addr().space() == other.addr().space() && one.addr().word() < end(other) && other.addr().word() < end(one)
 }

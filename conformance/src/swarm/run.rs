@@ -63,10 +63,15 @@ pub fn run_changed(setup: Setup, keep_events: usize, change: impl FnOnce(&mut Fa
 
 /// Same as [`run_setup`], and examines every batch of the clients.
 pub fn run_examined(setup: Setup, forms: &BatchForms) -> Run {
-    run_seen(setup, 0, |_| (), |bench, sim| {
-        examine(bench, sim, forms);
-        Box::new(|_| ())
-    })
+    run_seen(
+        setup,
+        0,
+        |_| (),
+        |bench, sim| {
+            examine(bench, sim, forms);
+            Box::new(|_| ())
+        },
+    )
 }
 
 /// Has every batch of `sim` examined.
@@ -83,8 +88,7 @@ pub fn run_seen(
     change: impl FnOnce(&mut FaultPlan),
     watch: impl FnOnce(&Bench, &mut Sim) -> Box<dyn FnMut(&Event)>,
 ) -> Run {
-    let Bench { region, table } = Bench::of_config(setup.config(), setup.profile, setup.seed);
-    let bench = Bench { region: region.with_caps(setup.caps()), table };
+    let bench = setup.bench();
     let mut plan = setup.plan(&bench.table);
     change(&mut plan);
     let shared = Shared {
@@ -145,6 +149,7 @@ pub fn run_seen(
     (tally.recoverer_deaths, tally.fenced) = (stats.recoverer_deaths, stats.fenced);
     (tally.unlocked_steps, tally.rows, tally.whole) = (stats.unlocked_steps, stats.rows, stats.whole);
     tally.flipped = u64::from(shared.can_flip);
+    tally.reordered = u64::from(plan.relaxations.reorders());
     Run { setup, plan, tally, log_hash, events, history, bench, wrong, history_error }
 }
 

@@ -7,6 +7,8 @@ use guira_fabric_sim::{Fault, FaultPlan, Hazard, Network, NodeEvent, Swarm};
 use guira_layout::{Preset, PresetOptions, RowId, Rules, TableConfig};
 use guira_rcuckoo::Table;
 
+use crate::Bench;
+
 /// Rows of every table: few, so that clients meet and locks are few as well.
 pub const ROWS: u64 = 64;
 /// Most hot keys of a run.
@@ -146,6 +148,12 @@ impl Setup {
         Caps { atomic_write_unit: if is_queue_pair { self.packet_bytes } else { caps.atomic_write_unit }, ..caps }
     }
 
+    /// Creates the run's table, under the promises of its fabric.
+    pub fn bench(&self) -> Bench {
+        let Bench { region, table } = Bench::of_config(self.config(), self.profile, self.seed);
+        Bench { region: region.with_caps(self.caps()), table }
+    }
+
     /// Returns how long a lock or lease has to be unchanged before its holder is presumed dead, in preset `paper`:
     /// longer than any operation or repair of a live client takes by itself.
     pub fn repair_timeout_ns(&self) -> u64 {
@@ -207,9 +215,10 @@ impl fmt::Display for Setup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}: preset {}, format {}, profile {} with packets of {} bytes; {} clients in {} slots, up to {} newcomers, {} operations \
-             each, {} % of them dropped; one in {} clients meets each kind of fault; {} keys, {} of them hot, \
-             {} put first; values of {:?} bytes, {} bytes for extents; deadline {} ns; hazards {:?}",
+            "seed {}: preset {}, format {}, profile {} (packets of {} bytes over a queue pair); {} clients in {} \
+             slots, up to {} newcomers, {} operations each, {} % of them dropped; one in {} clients meets each kind of \
+             fault; {} keys, {} of them hot, {} put first; values of {:?} bytes, {} bytes for extents; deadline {} ns; \
+             hazards {:?}",
             self.seed,
             self.preset,
             self.format,

@@ -13,8 +13,8 @@ use guira_conformance::{BatchForms, Bench, Examiner, Op, block_on};
 use guira_fabric::{Caps, FenceProof, PairOrder, Profile, Region, Verb, VerbClass};
 use guira_layout::{LockId, Preset, RowId};
 use guira_rcuckoo::{
-    ClientConfig, Counters, Reader, SlotClient, add_totals, destroy_table, format_table, free_unowned_locks, open_table,
-    read_totals, recover, slots, unowned_locks,
+    ClientConfig, Counters, Reader, SlotClient, add_totals, destroy_table, format_table, free_unowned_locks,
+    open_table, read_totals, recover, slots, unowned_locks,
 };
 
 use crate::recovery::examine_deaths;
@@ -122,8 +122,8 @@ fn the_documented_orders_are_those_of_the_code() {
     assert_eq!(documented, of_code);
 }
 
-/// No batch of any operation on any fabric depends on an order that a queue pair does not give, or on the atomicity of a
-/// WRITE of several packets; and the documentation lists exactly the forms that there are.
+/// No batch of any operation on any fabric depends on an order that a queue pair does not give, or on the atomicity of
+/// a WRITE of several packets; and the documentation lists exactly the forms that there are.
 #[test]
 fn batches_need_no_more_order_than_a_queue_pair_gives() {
     let forms = all_forms();

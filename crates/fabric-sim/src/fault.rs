@@ -108,8 +108,8 @@ pub struct Relaxations {
     pub overtake_percent: u8,
     /// The percentage of READs that sample some of their words again, when all verbs of their batch were executed.
     pub resample_percent: u8,
-    /// The percentage of READs and WRITEs whose words are executed in several pieces, with other verbs in between: those
-    /// of a READ in any order; those of a WRITE packet by packet, each of which has
+    /// The percentage of READs and WRITEs whose words are executed in several pieces, with other verbs in between.
+    /// Those of a READ come in any order; those of a WRITE packet by packet, each of which has
     /// [`guira_fabric::Caps::atomic_write_unit`] bytes, and in any order within a packet.
     pub scatter_percent: u8,
     /// *Violates the guarantees of every fabric*: WRITEs to the main space become visible to other lanes up to this
@@ -119,4 +119,11 @@ pub struct Relaxations {
     /// *Violates the guarantees of every fabric*: a client slot can be held although verbs of its last client are still
     /// to arrive, as if a timeout proved death. Shows why the fence is needed.
     pub proves_early: bool,
+}
+
+impl Relaxations {
+    /// Whether the fabric takes any of the liberties of a queue pair: [`crate::Hazard::QUEUE_PAIR`].
+    pub fn reorders(&self) -> bool {
+        self.overtake_percent > 0 || self.resample_percent > 0 || self.scatter_percent > 0
+    }
 }

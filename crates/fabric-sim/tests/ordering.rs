@@ -5,7 +5,7 @@ mod common;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use common::{Seen, add, options, region};
+use common::{Seen, add, options, read, region};
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Addr, Caps, Lane, PairOrder, Profile, Region, Verb, VerbClass, post};
@@ -114,6 +114,7 @@ fn unguarded_writes(relaxations: Relaxations) -> u64 {
                 let batch = [take, Verb::Write { addr: FIRST, words: &row }];
                 post(&mut lane, batch).await.expect("nothing fails here");
                 assert_eq!(found, 0, "no other client takes the lock");
+                assert_eq!(read(&mut lane, FIRST).await, Ok(round), "the batch is done");
                 add(&mut lane, lock, 1u64.wrapping_neg()).await.expect("nothing fails here");
             }
         });
