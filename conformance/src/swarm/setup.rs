@@ -119,7 +119,8 @@ impl Setup {
         }
     }
 
-    /// Draws the parameters of `seed` for a swarm in preset `paper`, with values in rows and without faults.
+    /// Draws the parameters of `seed` for a swarm in preset `paper`, with values in rows and without faults; only a
+    /// queue pair takes its liberties.
     pub fn printed(seed: u64) -> Setup {
         let drawn = Setup::of_seed(seed);
         let mut rng = SplitMix64(seed ^ 0x7072_696e_7465_6421);
@@ -136,7 +137,7 @@ impl Setup {
             hot_keys: drawn.hot_keys.min(keys),
             filled_keys: keys * (50 + rng.below(51)) / 100,
             deadline_ns: PATIENT_NS,
-            hazards: Vec::new(),
+            hazards: [&Hazard::QUEUE_PAIR[..], &[Hazard::Swap]].concat(),
             ..drawn
         }
     }

@@ -122,10 +122,17 @@ impl Batch {
         &self.data[self.sent[index].start as usize..][part]
     }
 
-    /// Reverses the order of execution of adjacent READs.
-    pub(crate) fn swap_reads(&mut self) {
+    /// Reverses the order of execution of adjacent READs, or draws one.
+    pub(crate) fn swap_reads(&mut self, draws: &mut Draws) {
         let both_read = |a: &Sent, b: &Sent| a.kind == VerbKind::Read && b.kind == VerbKind::Read;
-        self.sent.chunk_by_mut(both_read).for_each(<[Sent]>::reverse);
+        let reverses = draws.below(2) == 0;
+        for reads in self.sent.chunk_by_mut(both_read) {
+            if reverses {
+                reads.reverse();
+            } else {
+                draws.shuffle(reads);
+            }
+        }
     }
 
     /// Moves each WRITE to a drawn place among the verbs in front of it that it may overtake on a queue pair.

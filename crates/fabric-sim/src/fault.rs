@@ -99,7 +99,7 @@ pub struct Relaxations {
     /// The percentage of READs and WRITEs that are executed in two parts, with other verbs in between. Where verbs
     /// cross a network, the parts of a READ are executed in either order.
     pub split_percent: u8,
-    /// The percentage of batches whose adjacent READs sample in the opposite order, where
+    /// The percentage of batches whose adjacent READs sample in the opposite order or in any other, where
     /// [`guira_fabric::Caps::ordered_read_sampling`] does not forbid it.
     pub swap_percent: u8,
     /// The percentage of batches in which WRITEs are executed before READs and atomics that stand in front of them,

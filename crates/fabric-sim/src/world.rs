@@ -137,6 +137,11 @@ impl World {
         self.region.caps()
     }
 
+    /// Whether verbs of a batch may be executed in another order than that of the batch.
+    fn may_reorder(&self) -> bool {
+        !self.caps().ordered_read_sampling
+    }
+
     /// Adds a client.
     pub(crate) fn add_client(&mut self) -> ClientId {
         let client = ClientId(self.clients.len() as u32);
@@ -304,12 +309,14 @@ impl World {
     #[cold]
     fn plan_resample(&mut self, lane: u32, index: usize, words: usize) {
         let percent = u64::from(self.faults.relaxations.resample_percent);
-        if self.caps().ordered_read_sampling || words == 0 || self.draws.below(100) >= percent {
+        if !self.may_reorder() || words == 0 || self.draws.below(100) >= percent {
             return;
         }
         let start = self.draws.below(words as u64) as usize;
         let end = start + 1 + self.draws.below((words - start) as u64) as usize;
-        self.lanes[lane as usize].resampled.push((index, start..end));
+        // An answer is lost as a whole, or late in parts.
+        let again = if self.draws.below(2) == 0 { 0..words } else { start..end };
+        self.lanes[lane as usize].resampled.push((index, again));
     }
 
     #[inline(always)]
@@ -343,7 +350,7 @@ impl World {
     fn scatter(&mut self, lane: u32, sent: &Sent) -> Option<Range<usize>> {
         let (words, percent) = (sent.words as usize, u64::from(self.faults.relaxations.scatter_percent));
         let is_long = words > 1 && matches!(sent.kind, VerbKind::Read | VerbKind::Write);
-        if !is_long || self.caps().ordered_read_sampling || self.draws.below(100) >= percent {
+        if !is_long || !self.may_reorder() || self.draws.below(100) >= percent {
             return None;
         }
         let unit_words = usize::try_from(self.caps().atomic_write_unit / WORD_BYTES).unwrap_or(words).max(1);
@@ -427,6 +434,7 @@ impl World {
 
     /// Sends the verbs of `batch` on the lane.
     pub(crate) fn submit(&mut self, lane: u32, batch: &[Verb<'_>]) -> Result<(), FabricError> {
+        let may_reorder = self.may_reorder();
         let state = &mut self.lanes[lane as usize];
         if self.clients[state.client as usize].is_dead {
             return Err(FabricError::Died { effect: Effect::None });
@@ -446,11 +454,11 @@ impl World {
         batch.iter().filter_map(|verb| memory.range(verb).ok()).for_each(prefetch);
         state.batch.send(batch);
         let percent = self.faults.relaxations.swap_percent;
-        if percent > 0 && !self.region.caps().ordered_read_sampling && self.draws.below(100) < u64::from(percent) {
-            state.batch.swap_reads();
+        if percent > 0 && may_reorder && self.draws.below(100) < u64::from(percent) {
+            state.batch.swap_reads(&mut self.draws);
         }
         let percent = self.faults.relaxations.overtake_percent;
-        if percent > 0 && !self.region.caps().ordered_read_sampling && self.draws.below(100) < u64::from(percent) {
+        if percent > 0 && may_reorder && self.draws.below(100) < u64::from(percent) {
             state.batch.overtake(&mut self.draws);
         }
         state.done_ns = self.now_ns;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use common::{Seen, add, options, read, region};
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::Ordering;
-use guira_fabric::{Addr, Caps, Lane, PairOrder, Profile, Region, Verb, VerbClass, post};
+use guira_fabric::{Addr, Caps, Lane, PairOrder, Profile, Region, Verb, VerbClass, pause_until, post};
 use guira_fabric_sim::{EventKind, FaultPlan, Part, Relaxations, Sim, Stopped};
 
 const SEEDS: u64 = 60;
@@ -136,6 +136,72 @@ fn a_write_behind_the_cas_of_a_lock_is_noticed() {
     let in_order = Relaxations { overtake_percent: 0, ..ALL };
     assert_eq!(unguarded_writes(in_order), 0);
     assert!(unguarded_writes(Relaxations { overtake_percent: 30, ..Relaxations::default() }) > SEEDS / 2);
+}
+
+/// The batches by which a reader validates a miss.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Validation {
+    /// Both rows, and the first one again, in one batch, as where READs sample in order.
+    SameBatch,
+    /// Both rows again in a second batch.
+    NextBatch,
+}
+
+/// A writer moves a key to and fro between two rows, so that it is in one of them at every moment. A row is one word: a
+/// version, and whether the key is there. Returns the number of times that a reader finds it in neither.
+fn wrong_misses(relaxations: Relaxations, validation: Validation) -> usize {
+    let missed = Seen::new();
+    for seed in 0..SEEDS {
+        let plan = FaultPlan { relaxations, ..FaultPlan::default() };
+        let mut sim = Sim::new(region(Profile::Mlx5), &options(Profile::Mlx5, seed, plan));
+        sim.spawn(|region| async move {
+            let mut lane = region.lane();
+            for version in 0..100 {
+                let (to, from) = if version % 2 == 0 { (FIRST, SECOND) } else { (SECOND, FIRST) };
+                let (with_key, without) = ([version << 1 | 1], [version << 1]);
+                let copy = Verb::Write { addr: to, words: &with_key };
+                let clear = Verb::Write { addr: from, words: &without };
+                post(&mut lane, [copy, clear]).await.expect("nothing fails here");
+            }
+        });
+        let missed = missed.clone();
+        sim.spawn(move |region| async move {
+            let mut lane = region.lane();
+            // The key is not there until the first move.
+            pause_until(&mut lane, 10_000).await;
+            for _ in 0..60 {
+                let ([mut one, mut other], mut again) = ([[0]; 2], [[0]; 2]);
+                let [first, second] = &mut again;
+                let rows = [Verb::Read { addr: FIRST, into: &mut one }, Verb::Read { addr: SECOND, into: &mut other }];
+                let look = Verb::Read { addr: FIRST, into: first };
+                if validation == Validation::SameBatch {
+                    let batch: Vec<Verb<'_>> = rows.into_iter().chain([look]).collect();
+                    post(&mut lane, batch).await.expect("nothing fails here");
+                    again[1] = other;
+                } else {
+                    post(&mut lane, rows).await.expect("nothing fails here");
+                    let batch = [look, Verb::Read { addr: SECOND, into: second }];
+                    post(&mut lane, batch).await.expect("nothing fails here");
+                }
+                let is_in_neither = (one[0] | other[0]) & 1 == 0;
+                if is_in_neither && again == [one, other] {
+                    missed.push(());
+                }
+            }
+        });
+        assert_eq!(sim.run(), Stopped::Ended);
+    }
+    missed.take().len()
+}
+
+/// READs that are relied on to sample in order, which a queue pair does not promise, give wrong answers; samples of a
+/// later batch do not.
+#[test]
+fn a_miss_validated_in_its_own_batch_is_noticed() {
+    let liberties = Relaxations { scatter_percent: 0, ..ALL };
+    assert!(wrong_misses(liberties, Validation::SameBatch) > 10);
+    assert_eq!(wrong_misses(liberties, Validation::NextBatch), 0);
+    assert_eq!(wrong_misses(Relaxations::default(), Validation::SameBatch), 0);
 }
 
 /// The packets of a WRITE are executed in order, and the words of one packet in any order.
