@@ -14,12 +14,12 @@ use std::rc::Rc;
 
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Addr, Space, SplitMix64};
-use guira_fabric_sim::{ClientFault, ClientId, Event, EventKind, Fault, Part};
+use guira_fabric_sim::{ClientFault, ClientId, Event, EventKind, Fault, Part, Sim};
 use guira_layout::{LeaseWord, LockId};
 
-use super::run::{Run, run_seen};
+use super::run::{Run, examine, run_seen};
 use super::setup::Setup;
-use crate::Bench;
+use crate::{BatchForms, Bench};
 
 /// Most repairers of one run that die.
 const DEAD_REPAIRERS: u64 = 2;
@@ -132,6 +132,15 @@ fn lease_at(bench: &Bench, region: u8) -> Addr {
 
 /// Runs the swarm of `seed` in preset `paper`, and keeps the last `keep_events` events.
 pub fn run_printed(seed: u64, keep_events: usize) -> PrintedRun {
+    run_faulty(seed, keep_events, None)
+}
+
+/// Same as [`run_printed`], and examines every batch of the clients.
+pub fn run_printed_examined(seed: u64, forms: &BatchForms) -> PrintedRun {
+    run_faulty(seed, 0, Some(forms))
+}
+
+fn run_faulty(seed: u64, keep_events: usize, forms: Option<&BatchForms>) -> PrintedRun {
     let setup = Setup::printed(seed);
     let mut rng = SplitMix64(seed ^ 0x6465_6164_2121_2121);
     let die = |client: u32, after_verbs: u64| ClientFault {
@@ -142,7 +151,7 @@ pub fn run_printed(seed: u64, keep_events: usize) -> PrintedRun {
     let first = rng.below(u64::from(setup.clients)) as u32;
     let mut faults = vec![die(first, rng.below(VERBS_OF_OPERATION * u64::from(setup.operations)))];
     for _ in 0..rng.below(DEAD_REPAIRERS + 1) {
-        let repairs = run_with(&setup, 0, &faults).repairs.leases;
+        let repairs = run_with(&setup, 0, &faults, None).repairs.leases;
         // This is the first repair in which no client dies yet, and not one by the last client, which has to survive.
         let lives = |lease: &&Lease| {
             lease.client < setup.clients && faults.iter().all(|fault| fault.client != ClientId(lease.client))
@@ -150,13 +159,16 @@ pub fn run_printed(seed: u64, keep_events: usize) -> PrintedRun {
         let Some(Lease { client, from, until: Some(until), .. }) = repairs.iter().find(lives).copied() else { break };
         faults.push(die(client, from + rng.below(until - from)));
     }
-    run_with(&setup, keep_events, &faults)
+    run_with(&setup, keep_events, &faults, forms)
 }
 
-fn run_with(setup: &Setup, keep_events: usize, faults: &[ClientFault]) -> PrintedRun {
+fn run_with(setup: &Setup, keep_events: usize, faults: &[ClientFault], forms: Option<&BatchForms>) -> PrintedRun {
     let repairs: Rc<RefCell<RepairLog>> = Rc::default();
     let seen = Rc::clone(&repairs);
-    let watch = |bench: &Bench| -> Box<dyn FnMut(&Event)> {
+    let watch = |bench: &Bench, sim: &mut Sim| -> Box<dyn FnMut(&Event)> {
+        if let Some(forms) = forms {
+            examine(bench, sim, forms);
+        }
         let bench = bench.clone();
         assert_eq!(
             u64::from(bench.table.config().repair_regions),

@@ -17,7 +17,7 @@ use super::monitor::Monitor;
 use super::setup::Setup;
 use super::tally::Tally;
 use super::values::{key_bytes, key_number, value_of};
-use crate::{Bench, block_on};
+use crate::{BatchForms, Bench, Examiner, block_on};
 
 /// The process number of the final check in the history; no client has it.
 const AUDITOR: u64 = u64::MAX;
@@ -58,18 +58,37 @@ pub fn run_setup(setup: Setup, keep_events: usize) -> Run {
 
 /// Runs `setup` under its fault plan modified by `change`: for canaries, which do what no fabric may do.
 pub fn run_changed(setup: Setup, keep_events: usize, change: impl FnOnce(&mut FaultPlan)) -> Run {
-    run_seen(setup, keep_events, change, |_| Box::new(|_| ()))
+    run_seen(setup, keep_events, change, |_, _| Box::new(|_| ()))
 }
 
-/// Same as [`run_changed`], and passes every event to the observer that `watch` creates.
+/// Same as [`run_setup`], and examines every batch of the clients.
+pub fn run_examined(setup: Setup, forms: &BatchForms) -> Run {
+    run_seen(
+        setup,
+        0,
+        |_| (),
+        |bench, sim| {
+            examine(bench, sim, forms);
+            Box::new(|_| ())
+        },
+    )
+}
+
+/// Has every batch of `sim` examined.
+pub fn examine(bench: &Bench, sim: &mut Sim, forms: &BatchForms) {
+    let examiner = Examiner::new(bench, forms);
+    sim.watch_batches(move |_, batch| examiner.see(batch));
+}
+
+/// Same as [`run_changed`], and passes every event to the observer that `watch` creates. It may also watch the batches
+/// of the simulation.
 pub fn run_seen(
     setup: Setup,
     keep_events: usize,
     change: impl FnOnce(&mut FaultPlan),
-    watch: impl FnOnce(&Bench) -> Box<dyn FnMut(&Event)>,
+    watch: impl FnOnce(&Bench, &mut Sim) -> Box<dyn FnMut(&Event)>,
 ) -> Run {
-    let bench = Bench::of_config(setup.config(), setup.profile, setup.seed);
-    let mut also = watch(&bench);
+    let bench = setup.bench();
     let mut plan = setup.plan(&bench.table);
     change(&mut plan);
     let shared = Shared {
@@ -87,6 +106,7 @@ pub fn run_seen(
     let network = Network::of(setup.profile);
     let options = SimOptions { faults: plan.clone(), keep_events, ..SimOptions::new(setup.seed, network) };
     let mut sim = Sim::new(bench.region.clone(), &options);
+    let mut also = watch(&bench, &mut sim);
     let watch = Rc::new(RefCell::new(Monitor::new(&bench)));
     let (watcher, faults) = (Rc::clone(&watch), Rc::new(RefCell::new(Vec::new())));
     let recorded = Rc::clone(&faults);
@@ -129,6 +149,7 @@ pub fn run_seen(
     (tally.recoverer_deaths, tally.fenced) = (stats.recoverer_deaths, stats.fenced);
     (tally.unlocked_steps, tally.rows, tally.whole) = (stats.unlocked_steps, stats.rows, stats.whole);
     tally.flipped = u64::from(shared.can_flip);
+    tally.reordered = u64::from(plan.relaxations.reorders());
     Run { setup, plan, tally, log_hash, events, history, bench, wrong, history_error }
 }
 

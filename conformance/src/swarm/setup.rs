@@ -2,10 +2,12 @@
 
 use std::fmt;
 
-use guira_fabric::{Profile, SplitMix64};
+use guira_fabric::{Caps, Profile, SplitMix64};
 use guira_fabric_sim::{Fault, FaultPlan, Hazard, Network, NodeEvent, Swarm};
 use guira_layout::{Preset, PresetOptions, RowId, Rules, TableConfig};
 use guira_rcuckoo::Table;
+
+use crate::Bench;
 
 /// Rows of every table: few, so that clients meet and locks are few as well.
 pub const ROWS: u64 = 64;
@@ -23,6 +25,8 @@ const PATIENT_NS: u64 = 10_000_000_000;
 /// One run in this many may have flipped bits, and one in this many a memory node that restarts; such runs are lost to
 /// most other checks.
 const RARE: u64 = 10;
+/// Path MTUs: the smallest, that of Soft-RoCE, and the largest.
+const PACKET_BYTES: [u64; 3] = [256, 1024, 4096];
 
 /// The parameters of a run, as its seed draws them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +37,8 @@ pub struct Setup {
     pub preset: Preset,
     /// The fabric's promises and latencies.
     pub profile: Profile,
+    /// Bytes of a packet, which is what no death tears, if the profile is that of a queue pair.
+    pub packet_bytes: u64,
     /// The table's entry format.
     pub format: &'static str,
     /// The possible lengths of values, in bytes.
@@ -89,10 +95,12 @@ impl Setup {
         for rare in [Hazard::Flip, Hazard::Restart] {
             hazards.extend((rng.below(RARE) == 0).then_some(rare));
         }
+        hazards.extend(Hazard::QUEUE_PAIR);
         Setup {
             seed,
             preset,
             profile,
+            packet_bytes: PACKET_BYTES[SplitMix64(seed ^ 0x7061_636b_6574_7321).below(3) as usize],
             format: if has_extents { "bytes:24" } else { "fixed:8:8" },
             // Values in rows, in slots of a small class, in slots of a larger class, and in a run of chunks.
             lengths: if has_extents { vec![9, 40, 700, chunk_bytes as usize + 100] } else { vec![8] },
@@ -111,7 +119,8 @@ impl Setup {
         }
     }
 
-    /// Draws the parameters of `seed` for a swarm in preset `paper`, with values in rows and without faults.
+    /// Draws the parameters of `seed` for a swarm in preset `paper`, with values in rows and without faults; only a
+    /// queue pair takes its liberties.
     pub fn printed(seed: u64) -> Setup {
         let drawn = Setup::of_seed(seed);
         let mut rng = SplitMix64(seed ^ 0x7072_696e_7465_6421);
@@ -128,9 +137,22 @@ impl Setup {
             hot_keys: drawn.hot_keys.min(keys),
             filled_keys: keys * (50 + rng.below(51)) / 100,
             deadline_ns: PATIENT_NS,
-            hazards: Vec::new(),
+            hazards: [&Hazard::QUEUE_PAIR[..], &[Hazard::Swap]].concat(),
             ..drawn
         }
+    }
+
+    /// Returns the promises of the run's fabric.
+    pub fn caps(&self) -> Caps {
+        let caps = self.profile.caps();
+        let is_queue_pair = !caps.ordered_read_sampling;
+        Caps { atomic_write_unit: if is_queue_pair { self.packet_bytes } else { caps.atomic_write_unit }, ..caps }
+    }
+
+    /// Creates the run's table, under the promises of its fabric.
+    pub fn bench(&self) -> Bench {
+        let Bench { region, table } = Bench::of_config(self.config(), self.profile, self.seed);
+        Bench { region: region.with_caps(self.caps()), table }
     }
 
     /// Returns how long a lock or lease has to be unchanged before its holder is presumed dead, in preset `paper`:
@@ -152,7 +174,7 @@ impl Setup {
             extent_bytes: Some(self.extent_bytes),
             max_clients: Some(self.slots),
             hash_seed: self.seed,
-            device_bytes: self.profile.caps().device_bytes,
+            device_bytes: self.caps().device_bytes,
         };
         let config = self.preset.config_of_rows(ROWS, &options).expect("valid parameters");
         let rules = Rules { lock_both_rows: true, validate_misses: true, ..config.rules };
@@ -162,7 +184,7 @@ impl Setup {
     /// Draws the fault plan.
     pub fn plan(&self, table: &Table) -> FaultPlan {
         let swarm = Swarm {
-            caps: self.profile.caps(),
+            caps: self.caps(),
             clients: self.clients + self.newcomers,
             newcomers_from: self.clients,
             verbs_each: VERBS_OF_OPERATION * u64::from(self.operations),
@@ -194,13 +216,15 @@ impl fmt::Display for Setup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}: preset {}, format {}, profile {}; {} clients in {} slots, up to {} newcomers, {} operations \
-             each, {} % of them dropped; one in {} clients meets each kind of fault; {} keys, {} of them hot, \
-             {} put first; values of {:?} bytes, {} bytes for extents; deadline {} ns; hazards {:?}",
+            "seed {}: preset {}, format {}, profile {} (packets of {} bytes over a queue pair); {} clients in {} \
+             slots, up to {} newcomers, {} operations each, {} % of them dropped; one in {} clients meets each kind of \
+             fault; {} keys, {} of them hot, {} put first; values of {:?} bytes, {} bytes for extents; deadline {} ns; \
+             hazards {:?}",
             self.seed,
             self.preset,
             self.format,
             self.profile,
+            self.packet_bytes,
             self.clients,
             self.slots,
             self.newcomers,

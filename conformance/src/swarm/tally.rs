@@ -69,6 +69,8 @@ tally! {
     emptied,
     /// Runs with flipped bits.
     flipped,
+    /// Runs whose fabric took liberties of a queue pair.
+    reordered,
     /// Operations whose effect is unknown.
     pending,
     /// Keys whose history was checked.

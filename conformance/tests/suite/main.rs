@@ -22,6 +22,7 @@ mod interleavings;
 mod locks;
 mod many;
 mod models;
+mod ordering;
 mod porcupine;
 mod properties;
 mod recovery;

@@ -6,7 +6,9 @@
 use std::ops::Range;
 
 use guira_fabric::memory::{Memory, Ordering, masked_cas, read_words, write_words};
-use guira_fabric::{Addr, Verb};
+use guira_fabric::{Addr, PairOrder, Verb, VerbClass};
+
+use crate::draws::Draws;
 
 /// The kind of a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +17,16 @@ pub(crate) enum VerbKind {
     Write,
     Swap,
     Add,
+}
+
+impl VerbKind {
+    fn class(self) -> VerbClass {
+        match self {
+            VerbKind::Read => VerbClass::Read,
+            VerbKind::Write => VerbClass::Write,
+            VerbKind::Swap | VerbKind::Add => VerbClass::Atomic,
+        }
+    }
 }
 
 /// A sent verb.
@@ -110,10 +122,30 @@ impl Batch {
         &self.data[self.sent[index].start as usize..][part]
     }
 
-    /// Reverses the order of execution of adjacent READs.
-    pub(crate) fn swap_reads(&mut self) {
+    /// Reverses the order of execution of adjacent READs, or draws one.
+    pub(crate) fn swap_reads(&mut self, draws: &mut Draws) {
         let both_read = |a: &Sent, b: &Sent| a.kind == VerbKind::Read && b.kind == VerbKind::Read;
-        self.sent.chunk_by_mut(both_read).for_each(<[Sent]>::reverse);
+        let reverses = draws.below(2) == 0;
+        for reads in self.sent.chunk_by_mut(both_read) {
+            if reverses {
+                reads.reverse();
+            } else {
+                draws.shuffle(reads);
+            }
+        }
+    }
+
+    /// Moves each WRITE to a drawn place among the verbs in front of it that it may overtake on a queue pair.
+    pub(crate) fn overtake(&mut self, draws: &mut Draws) {
+        for at in 1..self.sent.len() {
+            let may_overtake = |first: &&Sent| {
+                let order = PairOrder::on_queue_pair(first.kind.class(), self.sent[at].kind.class());
+                order == PairOrder::Free
+            };
+            let most = self.sent[..at].iter().rev().take_while(may_overtake).count();
+            let overtaken = draws.below(most as u64 + 1) as usize;
+            self.sent[at - overtaken..=at].rotate_right(1);
+        }
     }
 
     /// Copies the results into `batch`, which must be the sent one.

@@ -99,9 +99,19 @@ pub struct Relaxations {
     /// The percentage of READs and WRITEs that are executed in two parts, with other verbs in between. Where verbs
     /// cross a network, the parts of a READ are executed in either order.
     pub split_percent: u8,
-    /// The percentage of batches whose adjacent READs sample in the opposite order, where
+    /// The percentage of batches whose adjacent READs sample in the opposite order or in any other, where
     /// [`guira_fabric::Caps::ordered_read_sampling`] does not forbid it.
     pub swap_percent: u8,
+    /// The percentage of batches in which WRITEs are executed before READs and atomics that stand in front of them,
+    /// where [`guira_fabric::PairOrder`] applies. So is [`Relaxations::resample_percent`] and
+    /// [`Relaxations::scatter_percent`].
+    pub overtake_percent: u8,
+    /// The percentage of READs that sample some of their words again, when all verbs of their batch were executed.
+    pub resample_percent: u8,
+    /// The percentage of READs and WRITEs whose words are executed in several pieces, with other verbs in between.
+    /// Those of a READ come in any order; those of a WRITE packet by packet, each of which has
+    /// [`guira_fabric::Caps::atomic_write_unit`] bytes, and in any order within a packet.
+    pub scatter_percent: u8,
     /// *Violates the guarantees of every fabric*: WRITEs to the main space become visible to other lanes up to this
     /// many nanoseconds after they were executed, while later verbs on the device space are visible at once. Shows what
     /// can go wrong when a lock is in another memory than the data that it guards.
@@ -109,4 +119,11 @@ pub struct Relaxations {
     /// *Violates the guarantees of every fabric*: a client slot can be held although verbs of its last client are still
     /// to arrive, as if a timeout proved death. Shows why the fence is needed.
     pub proves_early: bool,
+}
+
+impl Relaxations {
+    /// Whether the fabric takes any of the liberties of a queue pair: [`crate::Hazard::QUEUE_PAIR`].
+    pub fn reorders(&self) -> bool {
+        self.overtake_percent > 0 || self.resample_percent > 0 || self.scatter_percent > 0
+    }
 }

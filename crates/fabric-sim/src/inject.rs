@@ -80,7 +80,7 @@ impl World {
         let written = self.draws.below(words as u64) as usize;
         if written > 0 {
             self.count_verb(lane);
-            self.lanes[lane as usize].remaining = Some(written..words);
+            self.lanes[lane as usize].remaining.push(written..words);
             self.execute_part(lane, index, 0..written);
         }
     }
@@ -91,10 +91,8 @@ impl World {
         self.clients[client as usize].is_dead = true;
         for other in std::mem::take(&mut self.clients[client as usize].lanes) {
             // A WRITE that was split is completed: only a cut tears it for good.
-            if let Phase::Sending(index) = self.lanes[other as usize].phase
-                && let Some(rest) = self.lanes[other as usize].remaining.take()
-            {
-                self.execute_part(other, index, rest);
+            if let Phase::Sending(index) = self.lanes[other as usize].phase {
+                self.complete_split(other, index);
             }
             // Late WRITEs will still become visible; the rest of the batch is dropped.
             self.lanes[other as usize].batch = Batch::default();
@@ -139,12 +137,17 @@ impl World {
     }
 
     fn drop_detached(&mut self, lane: u32) {
-        let state = &mut self.lanes[lane as usize];
-        let Phase::Sending(index) = std::mem::replace(&mut state.phase, Phase::Idle) else { return };
-        if let Some(rest) = state.remaining.take() {
-            self.execute_part(lane, index, rest);
-        }
+        let phase = &mut self.lanes[lane as usize].phase;
+        let Phase::Sending(index) = std::mem::replace(phase, Phase::Idle) else { return };
+        self.complete_split(lane, index);
         self.log_event(lane, EventKind::Fenced);
+    }
+
+    /// Executes the remaining pieces of verb `index`.
+    fn complete_split(&mut self, lane: u32, index: usize) {
+        while let Some(piece) = self.lanes[lane as usize].remaining.pop() {
+            self.execute_part(lane, index, piece);
+        }
     }
 
     fn postpone(&mut self, lane: u32, index: usize, until_ns: u64) -> Step {
@@ -181,7 +184,8 @@ impl World {
         for lane in &mut self.lanes {
             lane.is_lost = true;
             lane.late_writes.clear();
-            lane.remaining = None;
+            lane.remaining.clear();
+            lane.resampled.clear();
             if matches!(lane.phase, Phase::Sending(_)) {
                 // The event that was scheduled for the next verb reports the failure.
                 lane.has_failed = true;

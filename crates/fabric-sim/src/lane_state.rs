@@ -13,8 +13,10 @@ pub(crate) struct LaneState {
     pub(crate) client: u32,
     pub(crate) phase: Phase,
     pub(crate) batch: Batch,
-    /// The words of a split verb that are still to be executed.
-    pub(crate) remaining: Option<Range<usize>>,
+    /// The pieces of a split verb that are still to be executed, the next one last.
+    pub(crate) remaining: Vec<Range<usize>>,
+    /// The READs that sample some of their words again at the end of the batch.
+    pub(crate) resampled: Vec<(usize, Range<usize>)>,
     /// The time at which the node is done with the executed verbs.
     pub(crate) done_ns: u64,
     pub(crate) waker: Option<Waker>,
@@ -49,7 +51,8 @@ impl LaneState {
             client,
             phase: Phase::Idle,
             batch: Batch::default(),
-            remaining: None,
+            remaining: Vec::new(),
+            resampled: Vec::new(),
             done_ns: 0,
             waker: None,
             pause_until_ns: None,

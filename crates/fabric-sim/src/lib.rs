@@ -6,8 +6,8 @@
 //! events ([`Sim::log_hash`]).
 //!
 //! A [`FaultPlan`] lists the faults of a run: clients die before any verb or inside a WRITE, stall, or lose their
-//! connection; batches are split; the memory node restarts empty, or some of its bits flip. A [`Swarm`] draws plans at
-//! random.
+//! connection; batches are split; a fabric that promises no more than a queue pair ([`guira_fabric::PairOrder`]) takes
+//! each liberty; the memory node restarts empty, or some of its bits flip. A [`Swarm`] draws plans at random.
 //!
 //! The bytes are those of a [`guira_fabric::heap::HeapRegion`], whose [`guira_fabric::Caps`] are the guarantees of the
 //! simulation, so it can model each real fabric:

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use guira_fabric::Verb;
 use guira_fabric::heap::HeapRegion;
 
 use crate::fault::{Fault, FaultPlan, NodeEvent};
@@ -166,6 +167,12 @@ impl Sim {
     /// watcher.
     pub fn watch(&mut self, watcher: impl FnMut(&Event) + 'static) {
         self.world.as_mut().expect(RUNNING).log.watch(Box::new(watcher));
+    }
+
+    /// Sets a function that is called with each batch that a client sends, before any of its verbs is executed. It may
+    /// read the node's bytes through the heap region, but must not use this simulation. It replaces an earlier one.
+    pub fn watch_batches(&mut self, watcher: impl FnMut(ClientId, &[Verb<'_>]) + 'static) {
+        self.world.as_mut().expect(RUNNING).batch_watcher = Some(Box::new(watcher));
     }
 
     fn world(&self) -> &World {

@@ -27,11 +27,17 @@ pub enum Hazard {
     Split,
     /// Reordered READs: [`crate::Relaxations::swap_percent`].
     Swap,
+    /// WRITEs that overtake READs and atomics: [`crate::Relaxations::overtake_percent`].
+    Overtake,
+    /// READs that sample again: [`crate::Relaxations::resample_percent`].
+    Resample,
+    /// Words of READs and WRITEs in any order: [`crate::Relaxations::scatter_percent`].
+    Scatter,
 }
 
 impl Hazard {
     /// All hazards.
-    pub const ALL: [Hazard; 8] = [
+    pub const ALL: [Hazard; 11] = [
         Hazard::Death,
         Hazard::Stall,
         Hazard::Delay,
@@ -40,9 +46,23 @@ impl Hazard {
         Hazard::Flip,
         Hazard::Split,
         Hazard::Swap,
+        Hazard::Overtake,
+        Hazard::Resample,
+        Hazard::Scatter,
     ];
     /// The hazards that only cost time.
-    pub const HARMLESS: [Hazard; 4] = [Hazard::Stall, Hazard::Delay, Hazard::Split, Hazard::Swap];
+    pub const HARMLESS: [Hazard; 7] = [
+        Hazard::Stall,
+        Hazard::Delay,
+        Hazard::Split,
+        Hazard::Swap,
+        Hazard::Overtake,
+        Hazard::Resample,
+        Hazard::Scatter,
+    ];
+    /// The liberties of a queue pair: whatever [`guira_fabric::PairOrder`] and a WRITE of several packets leave open;
+    /// never where [`Caps::ordered_read_sampling`] is true.
+    pub const QUEUE_PAIR: [Hazard; 3] = [Hazard::Overtake, Hazard::Resample, Hazard::Scatter];
 }
 
 /// The parameters from which random plans are drawn.
@@ -97,6 +117,9 @@ impl Swarm {
                 Hazard::Flip => self.draw_flips(&mut draws, &mut plan.node),
                 Hazard::Split => plan.relaxations.split_percent = percent(&mut draws),
                 Hazard::Swap => plan.relaxations.swap_percent = percent(&mut draws),
+                Hazard::Overtake => plan.relaxations.overtake_percent = percent(&mut draws),
+                Hazard::Resample => plan.relaxations.resample_percent = percent(&mut draws),
+                Hazard::Scatter => plan.relaxations.scatter_percent = percent(&mut draws),
             }
         }
         plan
@@ -106,7 +129,7 @@ impl Swarm {
         match hazard {
             Hazard::Disconnection | Hazard::Restart => !self.caps.local,
             Hazard::Flip => !self.flips.is_empty(),
-            Hazard::Swap => !self.caps.ordered_read_sampling,
+            Hazard::Swap | Hazard::Overtake | Hazard::Resample | Hazard::Scatter => !self.caps.ordered_read_sampling,
             Hazard::Death | Hazard::Stall | Hazard::Delay | Hazard::Split => true,
         }
     }
@@ -181,6 +204,9 @@ mod tests {
             Hazard::Flip => plan.node.iter().any(|fault| matches!(fault.fault, NodeEvent::Flip { .. })),
             Hazard::Split => plan.relaxations.split_percent > 0,
             Hazard::Swap => plan.relaxations.swap_percent > 0,
+            Hazard::Overtake => plan.relaxations.overtake_percent > 0,
+            Hazard::Resample => plan.relaxations.resample_percent > 0,
+            Hazard::Scatter => plan.relaxations.scatter_percent > 0,
         }
     }
 

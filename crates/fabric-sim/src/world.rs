@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::{check, prefetch, prefetch_line};
-use guira_fabric::{Addr, Caps, Effect, FabricError, Region, Space, Verb};
+use guira_fabric::{Addr, Caps, Effect, FabricError, Region, Space, Verb, WORD_BYTES};
 
 use crate::batch::{Batch, Sent, VerbKind};
 use crate::client::ClientState;
@@ -25,6 +25,11 @@ use crate::sim::{ClientId, SimOptions};
 
 /// The longest time between the two parts of a split verb.
 const SPLIT_NS: u64 = 200;
+/// The longest time between the end of a batch and the moment at which a READ of it samples again: long enough for the
+/// batch of another client.
+const RESAMPLE_NS: u64 = 4_000;
+/// The maximum number of pieces of a scattered READ, or of each packet of a scattered WRITE.
+const MOST_PIECES: u64 = 4;
 
 /// The state shared by the lanes of one simulation.
 pub(crate) struct World {
@@ -44,10 +49,15 @@ pub(crate) struct World {
     /// The last holder of each client slot.
     pub(crate) holders: HashMap<u16, u32>,
     pub(crate) draws: Draws,
+    /// The function that is called with each batch that is sent.
+    pub(crate) batch_watcher: Option<BatchWatcher>,
     network: Network,
     link: Link,
     words: WordTimes,
 }
+
+/// A function that is called with each batch and the client that sends it.
+pub(crate) type BatchWatcher = Box<dyn FnMut(ClientId, &[Verb<'_>])>;
 
 /// The times at which each direction of the memory node's link is free again.
 #[derive(Clone, Copy, Debug, Default)]
@@ -116,6 +126,7 @@ impl World {
             queue,
             words: WordTimes::new(),
             draws: Draws::new(options.seed),
+            batch_watcher: None,
             holders: HashMap::new(),
             lanes: Vec::new(),
             clients: Vec::new(),
@@ -124,6 +135,11 @@ impl World {
 
     pub(crate) fn caps(&self) -> &Caps {
         self.region.caps()
+    }
+
+    /// Whether verbs of a batch may be executed in another order than that of the batch.
+    fn may_reorder(&self) -> bool {
+        !self.caps().ordered_read_sampling
     }
 
     /// Adds a client.
@@ -175,7 +191,8 @@ impl World {
             return Step::Silent;
         }
         match state.phase {
-            Phase::Sending(next) => self.deliver(lane, next),
+            Phase::Sending(next) if next < state.batch.sent.len() => self.deliver(lane, next),
+            Phase::Sending(verbs) => self.sample_again(lane, verbs),
             Phase::Returning if client.stalled_until_ns > self.now_ns => {
                 self.queue.push(client.stalled_until_ns, Due::Lane(lane));
                 Step::Silent
@@ -216,8 +233,8 @@ impl World {
     /// between.
     fn deliver(&mut self, lane: u32, mut next: usize) -> Step {
         loop {
-            if let Some(rest) = self.lanes[lane as usize].remaining.take() {
-                self.execute_part(lane, next, rest);
+            if let Some(piece) = self.lanes[lane as usize].remaining.pop() {
+                self.execute_part(lane, next, piece);
             } else {
                 let client = &self.clients[self.lanes[lane as usize].client as usize];
                 if client.verbs >= client.fault_after
@@ -228,15 +245,14 @@ impl World {
                 self.begin(lane, next);
             }
             let state = &mut self.lanes[lane as usize];
-            let at_ns = if state.remaining.is_some() {
+            let at_ns = if !state.remaining.is_empty() {
                 self.now_ns + 1 + self.draws.below(SPLIT_NS)
             } else {
                 next += 1;
                 self.now_ns + 1 + self.draws.below(self.network.gap_ns)
             };
             if next == state.batch.sent.len() {
-                self.reply(lane);
-                return Step::Silent;
+                return self.finish(lane, next);
             }
             if at_ns > self.end_ns || self.queue.next_ns().is_some_and(|other_ns| other_ns <= at_ns) {
                 state.phase = Phase::Sending(next);
@@ -245,6 +261,28 @@ impl World {
             }
             self.now_ns = at_ns;
         }
+    }
+
+    /// Sends the reply to a batch whose verbs were all executed, after the READs that sample again.
+    fn finish(&mut self, lane: u32, verbs: usize) -> Step {
+        let state = &mut self.lanes[lane as usize];
+        if state.resampled.is_empty() {
+            self.reply(lane);
+        } else {
+            state.phase = Phase::Sending(verbs);
+            let at_ns = self.now_ns + 1 + self.draws.below(RESAMPLE_NS);
+            self.queue.push(at_ns, Due::Lane(lane));
+        }
+        Step::Silent
+    }
+
+    /// Samples words of one READ again.
+    #[cold]
+    fn sample_again(&mut self, lane: u32, verbs: usize) -> Step {
+        if let Some((index, words)) = self.lanes[lane as usize].resampled.pop() {
+            self.execute_part(lane, index, words);
+        }
+        self.finish(lane, verbs)
     }
 
     /// Handles the arrival of a verb: it occupies the link, and is executed completely or in part.
@@ -260,8 +298,25 @@ impl World {
             state.done_ns = state.done_ns.max(served_ns);
         }
         self.count_verb(lane);
+        if self.faults.relaxations.resample_percent > 0 && sent.kind == VerbKind::Read {
+            self.plan_resample(lane, index, sent.words as usize);
+        }
         let now = self.first_part(lane, &sent);
         self.execute_part(lane, index, now);
+    }
+
+    /// Draws whether a READ samples some of its words again at the end of its batch.
+    #[cold]
+    fn plan_resample(&mut self, lane: u32, index: usize, words: usize) {
+        let percent = u64::from(self.faults.relaxations.resample_percent);
+        if !self.may_reorder() || words == 0 || self.draws.below(100) >= percent {
+            return;
+        }
+        let start = self.draws.below(words as u64) as usize;
+        let end = start + 1 + self.draws.below((words - start) as u64) as usize;
+        // An answer is lost as a whole, or late in parts.
+        let again = if self.draws.below(2) == 0 { 0..words } else { start..end };
+        self.lanes[lane as usize].resampled.push((index, again));
     }
 
     #[inline(always)]
@@ -274,6 +329,11 @@ impl World {
     #[inline(always)]
     fn first_part(&mut self, lane: u32, sent: &Sent) -> Range<usize> {
         let (words, percent) = (sent.words as usize, self.faults.relaxations.split_percent);
+        if self.faults.relaxations.scatter_percent > 0
+            && let Some(first) = self.scatter(lane, sent)
+        {
+            return first;
+        }
         let splits = percent > 0 && words > 1 && matches!(sent.kind, VerbKind::Read | VerbKind::Write);
         if !splits || self.draws.below(100) >= u64::from(percent) {
             return 0..words;
@@ -281,8 +341,44 @@ impl World {
         let at = 1 + self.draws.below(words as u64 - 1) as usize;
         let last_first = sent.kind == VerbKind::Read && !self.caps().local && self.draws.below(2) == 0;
         let (now, rest) = if last_first { (at..words, 0..at) } else { (0..at, at..words) };
-        self.lanes[lane as usize].remaining = Some(rest);
+        self.lanes[lane as usize].remaining.push(rest);
         now
+    }
+
+    /// Draws whether a READ or WRITE is executed in several pieces, and returns the first of them.
+    #[cold]
+    fn scatter(&mut self, lane: u32, sent: &Sent) -> Option<Range<usize>> {
+        let (words, percent) = (sent.words as usize, u64::from(self.faults.relaxations.scatter_percent));
+        let is_long = words > 1 && matches!(sent.kind, VerbKind::Read | VerbKind::Write);
+        if !is_long || !self.may_reorder() || self.draws.below(100) >= percent {
+            return None;
+        }
+        let unit_words = usize::try_from(self.caps().atomic_write_unit / WORD_BYTES).unwrap_or(words).max(1);
+        let packet_words = if sent.kind == VerbKind::Write { unit_words } else { words };
+        let mut pieces = Vec::new();
+        for start in (0..words).step_by(packet_words) {
+            let first = pieces.len();
+            self.cut_packet(start..words.min(start + packet_words), &mut pieces);
+            self.draws.shuffle(&mut pieces[first..]);
+        }
+        pieces.reverse();
+        let now = pieces.pop();
+        self.lanes[lane as usize].remaining = pieces;
+        now
+    }
+
+    /// Cuts the words of a packet into a few pieces.
+    fn cut_packet(&mut self, packet: Range<usize>, pieces: &mut Vec<Range<usize>>) {
+        let mut start = packet.start;
+        for _ in 1..MOST_PIECES {
+            let end = start + 1 + self.draws.below((packet.end - start) as u64) as usize;
+            pieces.push(start..end);
+            start = end;
+            if start == packet.end {
+                return;
+            }
+        }
+        pieces.push(start..packet.end);
     }
 
     /// Executes the words `part` of verb `index`.
@@ -338,6 +434,7 @@ impl World {
 
     /// Sends the verbs of `batch` on the lane.
     pub(crate) fn submit(&mut self, lane: u32, batch: &[Verb<'_>]) -> Result<(), FabricError> {
+        let may_reorder = self.may_reorder();
         let state = &mut self.lanes[lane as usize];
         if self.clients[state.client as usize].is_dead {
             return Err(FabricError::Died { effect: Effect::None });
@@ -350,12 +447,19 @@ impl World {
         }
         let memory = self.region.memory();
         check(memory, self.region.caps(), batch)?;
+        if let Some(watcher) = &mut self.batch_watcher {
+            watcher(ClientId(state.client), batch);
+        }
         // Verbs of other batches are executed before these arrive, so the prefetched words are in the cache by then.
         batch.iter().filter_map(|verb| memory.range(verb).ok()).for_each(prefetch);
         state.batch.send(batch);
         let percent = self.faults.relaxations.swap_percent;
-        if percent > 0 && !self.region.caps().ordered_read_sampling && self.draws.below(100) < u64::from(percent) {
-            state.batch.swap_reads();
+        if percent > 0 && may_reorder && self.draws.below(100) < u64::from(percent) {
+            state.batch.swap_reads(&mut self.draws);
+        }
+        let percent = self.faults.relaxations.overtake_percent;
+        if percent > 0 && may_reorder && self.draws.below(100) < u64::from(percent) {
+            state.batch.overtake(&mut self.draws);
         }
         state.done_ns = self.now_ns;
         state.phase = if batch.is_empty() { Phase::Returning } else { Phase::Sending(0) };

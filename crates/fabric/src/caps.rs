@@ -35,7 +35,8 @@ pub struct Caps {
     pub atomic_write_unit: u64,
     /// The way in which masked CAS is executed.
     pub masked_cas: MaskedCas,
-    /// Whether READs of one batch sample memory in batch order.
+    /// Whether READs of one batch sample memory in batch order. If they do, all verbs of a batch take effect in batch
+    /// order; otherwise they are ordered as on one queue pair: [`crate::PairOrder`].
     pub ordered_read_sampling: bool,
     /// Bytes of device space that the backend can offer to a lock table.
     pub device_bytes: u64,

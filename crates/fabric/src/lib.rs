@@ -8,9 +8,10 @@
 //! ([`Backoff`]).
 //!
 //! # Guarantees
-//! - The verbs of one batch take effect in order; batches of one lane take effect in the order they were posted.
-//! - A READ is atomic per aligned 8-byte word, and no more than that. Whether two READs of one batch sample memory in
-//!   batch order is [`Caps::ordered_read_sampling`].
+//! - Batches of one lane take effect in the order they were posted. The verbs of one batch take effect in order where
+//!   [`Caps::ordered_read_sampling`] is true; elsewhere as [`PairOrder`] says: a READ may sample late, and a WRITE may
+//!   take effect before a READ or an atomic that stands in front of it.
+//! - A READ is atomic per aligned 8-byte word, and no more than that.
 //! - A WRITE whose client dies may be cut short after any multiple of [`Caps::atomic_write_unit`].
 //! - CAS, masked CAS and FETCH-ADD are atomic with respect to each other on the same word; lock words are accessed
 //!   by these verbs only.
@@ -24,6 +25,7 @@ pub mod heap;
 mod holds;
 mod lane;
 pub mod memory;
+mod ordering;
 pub mod process;
 mod region;
 mod sent;
@@ -40,6 +42,7 @@ pub use clock::clock_ns;
 pub use error::{Effect, FabricError};
 pub use holds::{HoldSet, SeparateHolds};
 pub use lane::{Lane, LocalLane, Pause, Post, Submitted, pause_until, post, post_in_place};
+pub use ordering::{PairOrder, VerbClass};
 pub use region::{FenceProof, Liveness, Region, SlotHold};
 pub use sent::Sent;
 pub use splitmix::SplitMix64;

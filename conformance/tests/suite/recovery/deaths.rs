@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use guira_conformance::{Bench, Observed as Answer, Op};
+use guira_conformance::{BatchForms, Bench, Examiner, Observed as Answer, Op};
 use guira_layout::OwnerId;
 
 use crate::recovery::audit::{
@@ -236,6 +236,20 @@ pub fn memories(case: &Case) -> Vec<Image> {
         }
     }
     memories
+}
+
+/// Has the batches examined that the clients of `cases` post: the first one of each, and the next one after each death
+/// of the first.
+pub fn examine(cases: &[Case], forms: &BatchForms) {
+    for case in cases {
+        let bench = case.filled.bench.fork();
+        let lane = || LoggedLane::new(&bench.region).examined(Examiner::new(&bench, forms));
+        run_script(&bench, &case.scripts[0], lane()).expect("a free slot");
+        for memory in memories(case) {
+            memory.load(&bench);
+            run_script(&bench, &case.scripts[1], lane()).expect("a free slot");
+        }
+    }
 }
 
 /// A guard that ends all enumerations when its own panics.

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 
-use guira_conformance::delegate;
+use guira_conformance::{Examiner, delegate};
 use guira_fabric::heap::{HeapLane, HeapRegion};
 use guira_fabric::memory::{Ordering, check, execute};
 use guira_fabric::{Addr, FabricError, Lane, Region, Space, Submitted, Verb, WORD_BYTES};
@@ -41,13 +41,19 @@ pub struct LoggedLane {
     lane: HeapLane,
     log: Arc<Mutex<Log>>,
     on_step: Option<OnStep>,
+    examiner: Option<Examiner>,
     now_ns: u64,
 }
 
 impl LoggedLane {
     pub fn new(region: &HeapRegion) -> LoggedLane {
         let log = Arc::default();
-        LoggedLane { region: region.clone(), lane: region.lane(), log, on_step: None, now_ns: 0 }
+        LoggedLane { region: region.clone(), lane: region.lane(), log, on_step: None, examiner: None, now_ns: 0 }
+    }
+
+    /// Has every batch examined.
+    pub fn examined(self, examiner: Examiner) -> LoggedLane {
+        LoggedLane { examiner: Some(examiner), ..self }
     }
 
     /// Sets the callback that is called from now on.
@@ -129,6 +135,9 @@ impl Lane for LoggedLane {
     delegate!(lane: caps, traffic, traffic_mut, poll, forget, poll_drain);
 
     fn submit(&mut self, batch: &mut [Verb<'_>]) -> Submitted {
+        if let Some(examiner) = &self.examiner {
+            examiner.see(batch);
+        }
         let checked = check(self.region.memory(), self.region.caps(), batch);
         Submitted::Done(checked.and_then(|()| batch.iter_mut().try_for_each(|verb| self.run(verb))))
     }

@@ -12,7 +12,14 @@ mod lifecycle;
 mod readers;
 mod stalls;
 
+use guira_conformance::BatchForms;
 use guira_fabric::Profile;
+
+/// Has the batches of operations examined, and those of the clients that recover others which died at any step of one.
+pub fn examine_deaths(profile: Profile, forms: &BatchForms) {
+    deaths::examine(&fixture::inline(profile), forms);
+    deaths::examine(&fixture::extents(profile), forms);
+}
 
 /// [R-RECOVER-2] [R-RECOVER-3] [R-RECOVER-5] [R-RECOVER-6] [R-COMMIT-1] [R-COMMIT-2] [R-COMMIT-3] Three deaths: at any
 /// step of a change in rows, of its recovery, and of the recovery of the recoverer, where every word of a WRITE is a
