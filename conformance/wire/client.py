@@ -19,10 +19,11 @@ from typing import NamedTuple, Tuple
 
 MAGIC = 0x7063_7461_7269_7567
 VERSION = 1
-HELLO, BATCH, HOLD, RELEASE, FENCE, COUNT = range(1, 7)
+HELLO, BATCH, HOLD, RELEASE, FENCE, COUNT, ATTACH = range(1, 8)
 WELCOME, DONE, HELD, FENCED, COUNTED, REFUSED, CLOSE = 0x81, 0x82, 0x83, 0x85, 0x86, 0x87, 0x88
 OUTSIDE, MISALIGNED, READ_ONLY, OTHER = 1, 2, 5, 6
 PROTOCOL_ERROR, WRONG_VERSION, UNAUTHORIZED, FULL, DROPPED, TOO_SLOW, SHUTDOWN, TLS_REQUIRED = range(1, 9)
+OTHER_FABRIC = 11
 MAX_FRAME_BYTES, MAX_VERBS, MAX_VERB_WORDS = 1_060_880, 256, 131_072
 MAX_SAMPLE_WORDS, MAX_TEXT_BYTES = 512, 512
 DEVICE = 1 << 63
@@ -80,8 +81,8 @@ def frame(kind, body=(), id=1, count=0):
     return pack([16 + 8 * len(body) | kind << 32 | count << 40, id]) + pack(body)
 
 
-def hello(write=True, token=None, prior_session=None, sample=0, version=VERSION):
-    flags = write << 32 | (token is not None) << 33 | (prior_session is not None) << 34 | sample << 40
+def hello(write=True, token=None, prior_session=None, sample=0, version=VERSION, rdma=False):
+    flags = write << 32 | (token is not None) << 33 | (prior_session is not None) << 34 | rdma << 35 | sample << 40
     return [MAGIC, version | flags, *(token or (0, 0)), *(prior_session or (0, 0)), 0]
 
 

@@ -8,10 +8,10 @@ import socket
 import struct
 import time
 
-from client import (ALL, BATCH, CLOSE, COUNT, DONE, FENCE, FULL, HELD, HELLO, HOLD, MAX_FRAME_BYTES, MAX_SAMPLE_WORDS,
-                    MAX_VERB_WORDS, PROTOCOL_ERROR, RELEASE, SCRATCH_BYTES, SHUTDOWN, TLS_REQUIRED, TOO_SLOW,
-                    UNAUTHORIZED, VERSION, WELCOME, WRONG_VERSION, Close, Ended, cas, expect, fetch_add, frame, hello,
-                    pack, read, welcome, write)
+from client import (ALL, ATTACH, BATCH, CLOSE, COUNT, DONE, FENCE, FULL, HELD, HELLO, HOLD, MAX_FRAME_BYTES,
+                    MAX_SAMPLE_WORDS, MAX_VERB_WORDS, OTHER_FABRIC, PROTOCOL_ERROR, RELEASE, SCRATCH_BYTES, SHUTDOWN,
+                    TLS_REQUIRED, TOO_SLOW, UNAUTHORIZED, VERSION, WELCOME, WRONG_VERSION, Close, Ended, cas, expect,
+                    fetch_add, frame, hello, pack, read, welcome, write)
 from honest import POLL_S, SLOTS, expect_raise, wait_for
 
 # A node waits this long for a Hello, and receives this long after a Close.
@@ -29,7 +29,7 @@ def errors_before_the_hello(node):
     yield "a ClientHello of TLS", bytes.fromhex("16030100c8010000c40303") + noise.randbytes(194)
     yield "zeros", bytes(72)
     yield "another magic", frame(HELLO, [good[0] + 1, *good[1:]])
-    for bit in [*range(35, 40), *range(56, 64)]:
+    for bit in [*range(36, 40), *range(56, 64)]:
         yield f"bit {bit} of word 1 of a Hello", frame(HELLO, [good[0], good[1] | 1 << bit, *good[2:]])
     yield "a last word of a Hello that is not 0", frame(HELLO, [*good[:6], 1])
     yield "a sample too long", frame(HELLO, hello(sample=MAX_SAMPLE_WORDS + 1, **node.token))
@@ -37,7 +37,7 @@ def errors_before_the_hello(node):
     yield "a Hello too long", frame(HELLO, [*good, 0])
     yield "a Hello with a count", frame(HELLO, good, count=1)
     yield "a Hello with a reserved bit", pack([72 | HELLO << 32 | 1 << 56, 1]) + pack(good)
-    for kind in [0, BATCH, HOLD, RELEASE, FENCE, COUNT, 7, WELCOME, 0xFF]:
+    for kind in [0, BATCH, HOLD, RELEASE, FENCE, COUNT, ATTACH, 8, WELCOME, 0xFF]:
         yield f"kind {kind} before Hello", frame(kind, good)
     for length in [0, 8, 15, 17, 71, 80, MAX_FRAME_BYTES, (1 << 32) - 8]:
         yield f"a first frame of {length} bytes", pack([length | HELLO << 32, 1]) + pack(good)
@@ -49,7 +49,8 @@ def errors_of_a_session(node):
     yield "a second Hello", frame(HELLO, hello(**node.token))
     for length in [0, 8, 15, 20, MAX_FRAME_BYTES + 8, 1 << 31, (1 << 32) - 8]:
         yield f"a frame of {length} bytes", pack([length | COUNT << 32, 1])
-    for kind in [0, 7, 0x7F, WELCOME, DONE, CLOSE, 0xFF]:
+    yield "a queue pair over TCP", frame(ATTACH, [0, 0x0100_000A_FFFF_0000, 17, 1024])
+    for kind in [0, ATTACH, 8, 0x7F, WELCOME, DONE, CLOSE, 0xFF]:
         yield f"kind {kind}", frame(kind)
     for bit in (56, 63):
         yield f"bit {bit} of a header", pack([16 | COUNT << 32 | 1 << bit, 1])
@@ -217,6 +218,11 @@ def a_client_of_another_version_gets_the_nodes_version(node):
             expect_raise(Close, (WRONG_VERSION, VERSION), call, "version")
 
 
+def a_client_of_another_fabric_gets_the_nodes_fabric(node):
+    with node.connect() as client:
+        expect_raise(Close, (OTHER_FABRIC, 0), lambda: client.hello(rdma=True, **node.token), "RDMA at a node over TCP")
+
+
 def nothing_sent_after_a_hello_is_executed_without_a_welcome(node):
     with node.session() as client:
         client.batch(write(node.scratch, 5))
@@ -269,6 +275,7 @@ SLOW = (a_client_without_a_hello_gets_a_close_in_time, a_client_that_reads_no_re
 CHECKS = (
     a_token_of_the_node_is_required,
     a_client_of_another_version_gets_the_nodes_version,
+    a_client_of_another_fabric_gets_the_nodes_fabric,
     nothing_sent_after_a_hello_is_executed_without_a_welcome,
     anything_but_a_hello_first_is_a_protocol_error,
     an_invalid_frame_ends_the_session_after_earlier_requests,

@@ -25,7 +25,8 @@ const EXAMPLES_VARIABLE: &str = "GUIRA_TEST_EXAMPLES";
 const LONG_VARIABLE: &str = "GUIRA_LONG";
 
 /// Packages whose tests mostly wait for processes, sockets and timers. They run beside the tests that compute.
-const WAITING: [&str; 5] = ["guira", "guira-cli", "guira-fabric-shm", "guira-fabric-tcp", "guira-peers"];
+const WAITING: [&str; 6] =
+    ["guira", "guira-cli", "guira-fabric-shm", "guira-fabric-tcp", "guira-peers", "guira-session"];
 
 /// One half of the test programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
