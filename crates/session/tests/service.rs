@@ -1,4 +1,4 @@
-//! What a node promises to the service of a fabric, and what it does if a session cannot be ended.
+//! The promises of a node to the service of a fabric, and its reaction to a session that cannot be ended.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
