@@ -8,7 +8,9 @@ use std::time::Duration;
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{FabricError, Profile};
 use guira_session::client::{ConnectError, ConnectOptions, Endpoint, Loss, NodeSession};
-use guira_session::node::{CloseCause, EndError, Node, NodeError, NodeHandle, NodeOptions, Request, Responder, Service};
+use guira_session::node::{
+    CloseCause, EndError, Node, NodeError, NodeHandle, NodeOptions, Request, Responder, Service,
+};
 use guira_session::wire::{CloseReason, Fabric, FenceReply, Kind, WireError};
 
 const SLOT: u16 = 3;

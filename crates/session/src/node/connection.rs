@@ -387,6 +387,7 @@ impl<T: Default> Connection<T> {
     ) -> Result<(), CloseCause> {
         let shared = context.shared;
         if hello.fabric != S::FABRIC {
+            context.count(Counter::RefusedFabric, 1);
             return Err(CloseCause::Reason(CloseReason::OtherFabric { node: S::FABRIC }));
         }
         if shared.access().granted(&hello, shared.options.grant).is_none() {

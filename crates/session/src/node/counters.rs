@@ -117,6 +117,8 @@ counters! {
     MemoryLost memory_lost,
     /// Clients that were refused because their address had as many sessions as it may have.
     RefusedAddress refused_address,
+    /// Clients that were refused because they asked for another fabric: `rdma://` of a node over TCP, or the reverse.
+    RefusedFabric refused_fabric,
 }
 
 /// A histogram by powers of two of nanoseconds.

@@ -81,9 +81,9 @@ pub fn verbs(counters: &NodeCounters) -> [(&'static str, u64); 4] {
 }
 
 /// Returns the number of refused clients by reason.
-pub fn refusals(counters: &NodeCounters) -> [(&'static str, u64); 9] {
+pub fn refusals(counters: &NodeCounters) -> [(&'static str, u64); 10] {
     let NodeCounters { greeted_late, greeted_wrongly, refused_version, refused_token, refused_full, .. } = *counters;
-    let NodeCounters { refused_plain, refused_tls, refused_handshake, refused_address, .. } = *counters;
+    let NodeCounters { refused_plain, refused_tls, refused_handshake, refused_address, refused_fabric, .. } = *counters;
     [
         ("late", greeted_late),
         ("greeting", greeted_wrongly),
@@ -91,6 +91,7 @@ pub fn refusals(counters: &NodeCounters) -> [(&'static str, u64); 9] {
         ("token", refused_token),
         ("full", refused_full),
         ("address", refused_address),
+        ("fabric", refused_fabric),
         ("plain", refused_plain),
         ("tls", refused_tls),
         ("handshake", refused_handshake),
@@ -116,7 +117,12 @@ fn metrics(counters: &NodeCounters, started_unix_s: f64) -> String {
     text.sample("process_start_time_seconds", "", started_unix_s);
     text.metric("guira_build_info", "gauge", "Always 1; the label has the program's version.");
     text.sample("guira_build_info", &format!("{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")), 1);
-    text.labelled("guira_verbs_total", "Verbs that were executed.", "kind", &verbs(counters));
+    text.labelled(
+        "guira_verbs_total",
+        "Verbs that this node executed; over RDMA none, because its network card does.",
+        "kind",
+        &verbs(counters),
+    );
     text.counter("guira_batches_total", "Batches of verbs that were executed: round trips.", counters.batches);
     let help = "Requests that were refused: out of bounds, or without permission.";
     text.counter("guira_requests_refused_total", help, counters.requests_refused);

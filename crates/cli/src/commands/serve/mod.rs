@@ -170,6 +170,14 @@ struct Stopped {
     sessions: u64,
     sessions_refused: u64,
     sessions_fenced: u64,
+    /// The verbs that the node executed; over RDMA its network card does, and the node does not count them.
+    #[serde(flatten)]
+    executed: Option<Executed>,
+}
+
+/// The verbs that a node has executed.
+#[derive(Serialize)]
+struct Executed {
     batches: u64,
     verbs: u64,
     bytes_in: u64,
@@ -231,10 +239,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         }
     };
     notify::stopping();
-    let counters = served.counter_reader();
+    let (counters, fabric) = (served.counter_reader(), served.fabric());
     served.stop().map_err(why_ended)?;
     audit.into_iter().for_each(Audit::finish);
-    let stopped = Stopped::new(signal, &counters());
+    let stopped = Stopped::new(signal, fabric, &counters());
     output.answer(&Line::Stopped(&stopped), || stopped.human())?;
     Ok(Verdict::Fine)
 }
@@ -397,30 +405,36 @@ fn host_of(name: &str) -> &str {
 }
 
 impl Stopped {
-    fn new(signal: &'static str, counted: &NodeCounters) -> Stopped {
+    fn new(signal: &'static str, fabric: Fabric, counted: &NodeCounters) -> Stopped {
         Stopped {
             signal,
             sessions: counted.sessions_opened,
             sessions_refused: metrics::refusals(counted).iter().map(|(_, count)| count).sum(),
             sessions_fenced: counted.sessions_fenced,
-            batches: counted.batches,
-            verbs: metrics::verbs(counted).iter().map(|(_, count)| count).sum(),
-            bytes_in: counted.bytes_in,
-            bytes_out: counted.bytes_out,
+            executed: (fabric == Fabric::Tcp).then(|| Executed {
+                batches: counted.batches,
+                verbs: metrics::verbs(counted).iter().map(|(_, count)| count).sum(),
+                bytes_in: counted.bytes_in,
+                bytes_out: counted.bytes_out,
+            }),
         }
     }
 
     fn human(&self) -> String {
+        let executed = self.executed.as_ref().map_or_else(String::new, |executed| {
+            let batches = match executed.batches {
+                1 => "1 batch".to_owned(),
+                batches => format!("{} batches", count(batches)),
+            };
+            let (verbs, sent) = (counted(executed.verbs, "verb"), bytes(executed.bytes_out));
+            format!(", {verbs} in {batches}, {} in, {sent} out", bytes(executed.bytes_in))
+        });
         format!(
-            "stopped by {}: served {} ({} refused, {} fenced), {} in {}, {} in, {} out",
+            "stopped by {}: served {} ({} refused, {} fenced){executed}",
             self.signal,
             counted(self.sessions, "session"),
             count(self.sessions_refused),
             count(self.sessions_fenced),
-            counted(self.verbs, "verb"),
-            if self.batches == 1 { "1 batch".to_owned() } else { format!("{} batches", count(self.batches)) },
-            bytes(self.bytes_in),
-            bytes(self.bytes_out),
         )
     }
 }
