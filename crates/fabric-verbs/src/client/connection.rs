@@ -264,14 +264,17 @@ impl User {
         is_ended || self.inner.is_own() && self.inner.queue().lost().is_some()
     }
 
-    /// Returns the error of a batch that had `effect`, on a connection that is lost.
+    /// Returns the error of a batch that had `effect`, on a connection that is lost. Ends the session, if the node did
+    /// not: so a session of the same client that supersedes it is not taken for a fence.
     #[cold]
     pub(super) fn lost_error(&self, effect: Effect) -> FabricError {
-        let loss = self.session.as_ref().and_then(NodeSession::notice_loss);
-        match loss {
-            Some(Loss::Closed(CloseReason::Fenced)) => FabricError::Fenced { effect },
-            _ => FabricError::Disconnected { effect },
+        let Some(session) = &self.session else { return FabricError::Disconnected { effect } };
+        match session.notice_loss() {
+            Some(Loss::Closed(CloseReason::Fenced)) => return FabricError::Fenced { effect },
+            Some(_) => {}
+            None => session.end(),
         }
+        FabricError::Disconnected { effect }
     }
 
     /// Starts the connection's thread, if there is none; returns whether there is one.
