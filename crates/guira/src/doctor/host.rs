@@ -100,7 +100,7 @@ pub(super) fn locked_memory(facts: &Facts, serve_bytes: Option<u64>) -> [DoctorC
     };
     // A store has a session, and a blocking client another.
     let client_bytes = 2 * queue_options(Waiting::InPlace).locked_bytes();
-    let client = needs(NAMES[0], client_bytes, "a store and a client".to_owned());
+    let client = needs(NAMES[0], client_bytes, "a store with a client".to_owned());
     let server = match (serve_bytes, limit) {
         (Some(bytes), _) => {
             needs(NAMES[1], bytes.saturating_mul(REGISTRATIONS), format!("a region of {}", ByteCount(bytes)))
@@ -162,7 +162,7 @@ mod tests {
         let [client, server] = locked_memory(&facts(Some(8 * MIB), false), None);
         assert_eq!(
             client,
-            DoctorCheck::fine(client.name, "a store and a client needs 4.8 MiB, and the limit is 8.0 MiB")
+            DoctorCheck::fine(client.name, "a store with a client needs 4.8 MiB, and the limit is 8.0 MiB")
         );
         assert_eq!(server.state, CheckState::NotNeeded);
         assert!(server.detail.ends_with("enough for a region of 4.0 MiB"), "{}", server.detail);
