@@ -82,10 +82,14 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Fixture {
+        Fixture::with_threads(2)
+    }
+
+    fn with_threads(threads: usize) -> Fixture {
         let region = HeapRegion::new(4096, 64, Profile::Shm.caps());
         let echo = Echo { region, state: Arc::default() };
         let state = Arc::clone(&echo.state);
-        let options = NodeOptions::new((Ipv4Addr::LOCALHOST, 0).into(), [1, 2]).threads(2);
+        let options = NodeOptions::new((Ipv4Addr::LOCALHOST, 0).into(), [1, 2]).threads(threads);
         let handle = Node::bind(echo, options).expect("a free port").spawn().expect("threads");
         Fixture { handle, state }
     }
@@ -148,6 +152,29 @@ fn a_client_that_ends_its_session_frees_its_slots() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(fixture.state.attached.load(Ordering::SeqCst), 0);
+}
+
+/// [R-RECOVER-1] A fence of a session that cannot be ended has no reply, also if one thread serves both sessions.
+#[test]
+fn a_fence_of_a_session_that_cannot_be_ended_has_no_reply() {
+    for threads in [1, 2] {
+        let fixture = Fixture::with_threads(threads);
+        let (holder, other) = (fixture.holder(), fixture.session());
+        fixture.state.is_broken.store(true, Ordering::SeqCst);
+        let fenced = other.fence(SLOT);
+        assert!(matches!(fenced, Err(FabricError::Disconnected { .. })), "{fenced:?}");
+        let mut tries = 0;
+        let loss = loop {
+            match holder.notice_loss() {
+                Some(loss) => break loss,
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+            tries += 1;
+            assert!(tries < 1_000, "the node goes on");
+        };
+        assert_eq!(loss, Loss::Closed(CloseReason::Shutdown), "it may not take itself for dead");
+        assert!(matches!(fixture.handle.stop(), Err(NodeError::Unended { .. })));
+    }
 }
 
 /// [R-RECOVER-1] What may still be executed is nobody's proof of death.

@@ -43,7 +43,7 @@ pub enum AdminError {
         source: CheckError,
     },
     /// The table cannot be served to other hosts, or can no longer be. Nothing in the table was changed, unless its
-    /// memory is lost.
+    /// memory is lost, or a session could not be ended.
     #[error("cannot serve {url}: {source}{}", of_the_table(source))]
     Serve {
         /// The table.
@@ -74,7 +74,8 @@ pub enum AdminError {
 impl AdminError {
     pub(super) fn effect(&self) -> Effect {
         match self {
-            AdminError::Kill { source: KillError::Lingering { .. }, .. } => Effect::Unknown,
+            AdminError::Kill { source: KillError::Lingering { .. }, .. }
+            | AdminError::Serve { source: NodeError::Unended { .. }, .. } => Effect::Unknown,
             _ => Effect::None,
         }
     }
@@ -103,6 +104,7 @@ impl AdminError {
 fn of_the_table(error: &NodeError) -> &'static str {
     match error {
         NodeError::MemoryLost { .. } => "; the content of the table is lost",
+        NodeError::Unended { .. } => "; changes that a client had sent may still take effect",
         _ => "; nothing in the table was changed",
     }
 }

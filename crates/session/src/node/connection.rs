@@ -636,6 +636,8 @@ impl<T: Default> Connection<T> {
         outcome: PriorSession,
     ) {
         self.end_session(context, outcome);
+        // A client that reads another reason would take it that none of its verbs executes any more.
+        let reason = if context.shared.unended().is_some() { CloseReason::Shutdown } else { reason };
         self.linger(context);
         context.split(&mut self.output).1.reply(Kind::Close, 0, &reason.encode());
     }

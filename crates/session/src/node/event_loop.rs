@@ -252,7 +252,10 @@ impl<'l, S: Service> EventLoop<'l, S> {
                         connection.drop_session(&mut self.context, drop_reason, by);
                         self.schedule(victim);
                     }
-                    // The session is over now, if it was not before.
+                    // The session is over now, if it was not before; or it cannot be ended, and the node stops.
+                    if self.context.shared.unended().is_some() {
+                        continue;
+                    }
                     let ConnectionId { loop_index, key: requester } = requester;
                     self.context.shared.mailboxes[loop_index].send(Message::Dropped {
                         requester,

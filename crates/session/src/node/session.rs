@@ -25,12 +25,13 @@ pub(super) struct Session<T> {
     pub(super) number: u64,
     peer: SocketAddr,
     pub(super) grant: Grant,
+    /// The state of the session in the service. Declared before the slots: if a panic drops the session, its verbs end
+    /// first.
+    used: T,
     /// The client slots of the session; created for the first hold.
     holds: Option<Box<dyn HoldSet>>,
     /// The fences that wait for the end of another session.
     pub(super) pending_fences: u32,
-    /// The state of the session in the service.
-    used: T,
 }
 
 impl<T: Default> Session<T> {
