@@ -1,7 +1,8 @@
 //! The service of a memory node whose clients use RDMA: connects their queue pairs, and ends them. It executes nothing.
 //!
-//! Invariant: a session has at most one queue pair, and when the session ends, so does the queue pair, before a client
-//! slot of the session is free.
+//! Invariants: a session has at most one queue pair, and when the session ends, so does the queue pair, before a client
+//! slot of the session is free. A session makes one attempt: connecting to an address that nobody has takes the kernel a
+//! second, for which the sessions of the same thread wait.
 
 use guira_fabric::{FabricError, Region};
 use guira_session::node::{CloseCause, EndError, Request, Responder, Service};
@@ -19,6 +20,18 @@ pub struct VerbsAgent<R> {
     target: Target,
 }
 
+/// The queue pair of a session.
+#[derive(Debug, Default)]
+pub enum Attachment {
+    /// The client has not asked for one.
+    #[default]
+    None,
+    /// It could not be connected.
+    Failed,
+    /// The node's side of it.
+    Accepted(Accepted),
+}
+
 impl<R: Region> VerbsAgent<R> {
     /// Creates the service of a node. `target` has registered all bytes of `region`, which nobody but its queue pairs
     /// changes: atomics of a device are not atomic with those of the processor.
@@ -29,7 +42,7 @@ impl<R: Region> VerbsAgent<R> {
 
 impl<R: Region + Clone + Send + 'static> Service for VerbsAgent<R> {
     type Region = R;
-    type Session = Option<Accepted>;
+    type Session = Attachment;
 
     const FABRIC: Fabric = Fabric::Rdma;
 
@@ -45,23 +58,26 @@ impl<R: Region + Clone + Send + 'static> Service for VerbsAgent<R> {
 
     fn execute(
         &mut self,
-        session: &mut Option<Accepted>,
+        session: &mut Attachment,
         Request { header, body, grant }: Request<'_>,
         responder: &mut Responder<'_>,
     ) -> Result<(), CloseCause> {
         match header.kind {
             Kind::Attach => {
                 let client = ClientParameters::decode(body)?;
-                if session.is_some() {
-                    responder.refuse_text(header.id, "the session already has a queue pair");
+                if !matches!(session, Attachment::None) {
+                    responder.refuse_text(header.id, "the session has asked for its queue pair already");
                     return Ok(());
                 }
                 match self.target.accept(grant, &client) {
                     Ok((accepted, parameters)) => {
-                        *session = Some(accepted);
+                        *session = Attachment::Accepted(accepted);
                         responder.reply(Kind::Attached, header.id, &parameters.encode());
                     }
-                    Err(error) => responder.refuse(header.id, &FabricError::Backend(error.to_string())),
+                    Err(error) => {
+                        *session = Attachment::Failed;
+                        responder.refuse(header.id, &FabricError::Backend(error.to_string()));
+                    }
                 }
             }
             Kind::Batch => {
@@ -72,8 +88,8 @@ impl<R: Region + Clone + Send + 'static> Service for VerbsAgent<R> {
         Ok(())
     }
 
-    fn end(&mut self, session: Option<Accepted>) -> Result<(), EndError> {
-        let Some(mut accepted) = session else { return Ok(()) };
+    fn end(&mut self, session: Attachment) -> Result<(), EndError> {
+        let Attachment::Accepted(mut accepted) = session else { return Ok(()) };
         let mut ended = accepted.end();
         for _ in 1..END_ATTEMPTS {
             if ended.is_ok() {
@@ -81,6 +97,10 @@ impl<R: Region + Clone + Send + 'static> Service for VerbsAgent<R> {
             }
             ended = accepted.end();
         }
-        ended.map_err(|error: VerbsError| EndError(error.to_string()))
+        ended.map_err(|error: VerbsError| {
+            // Its memory stays registered and claimed as long as this process lives.
+            std::mem::forget(accepted);
+            EndError(error.to_string())
+        })
     }
 }

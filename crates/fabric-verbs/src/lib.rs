@@ -37,7 +37,7 @@ mod region;
 mod resources;
 mod target;
 
-pub use agent::VerbsAgent;
+pub use agent::{Attachment, VerbsAgent};
 pub use client::{Connecting, Connection, ConnectionOptions, Drained, LostConnection, VerbsLane, Waiting};
 pub use device::{AtomicScope, Device, DeviceLimits, DeviceOptions};
 pub use device_memory::{DevicePlacement, DeviceSpace};

@@ -35,8 +35,6 @@ const MAX_BATCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest wait, if a timeout is too large for the clock.
 const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3_600);
 
-/// The lanes of a queue pair that tasks share.
-const COOPERATIVE_LANES: u16 = 512;
 /// The bytes of each lane's buffer: a few rows. A longer batch uses a larger buffer, which all lanes share.
 const LANE_BYTES: u32 = 4 << 10;
 
@@ -218,15 +216,13 @@ pub(crate) fn device_options(RdmaDevice { name, port, gid_index }: &RdmaDevice) 
     DeviceOptions { device: name.clone(), port: *port, gid: *gid_index }
 }
 
-/// Returns the options of a queue pair whose lanes wait in the given way. Tasks are many; a blocking client has a queue
-/// pair of its own, which locks 2.4 MiB of memory.
+/// Returns the options of a queue pair whose lanes wait in the given way. A blocking client has a queue pair of its own,
+/// which locks 2.4 MiB of memory. Tasks share one, which locks 4.5 MiB, and 256 KiB for each 64 lanes more.
 pub(crate) fn queue_options(waiting: Waiting) -> ConnectionOptions {
     let options = ConnectionOptions { lane_bytes: LANE_BYTES, ..ConnectionOptions::default() };
     match waiting {
         Waiting::InPlace => ConnectionOptions { large_buffers: 1, ..options },
-        Waiting::Cooperative => {
-            ConnectionOptions { waiting: guira_fabric_verbs::Waiting::Sleep, lanes: COOPERATIVE_LANES, ..options }
-        }
+        Waiting::Cooperative => ConnectionOptions { waiting: guira_fabric_verbs::Waiting::Sleep, ..options },
     }
 }
 

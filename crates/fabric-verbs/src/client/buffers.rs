@@ -1,14 +1,14 @@
 //! The registered memory of a connection: a buffer for each lane, and a pool of larger ones.
 //!
-//! All of it is one mapping with one registration, so a work request needs no look-up. Forked children do not get it:
-//! they could neither use it nor let the parent's device write to it.
+//! It grows by blocks of lanes, each a mapping with a registration of its own, when there are more lanes than memory for
+//! them. Forked children do not get it: they could neither use it nor let the parent's device write to it.
 //!
-//! Invariants: the buffers do not overlap; the mapping outlives its registration.
+//! Invariants: the buffers do not overlap; a mapping outlives its registration; a block stays as long as the connection.
 
 use std::io;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use guira_fabric::WORD_BYTES;
 use guira_fabric::process::Process;
@@ -27,12 +27,35 @@ pub(super) enum Buffer {
     Large(usize),
 }
 
-/// The registered memory.
-pub(super) struct Buffers {
+/// Maximum number of blocks of lanes: 65,536 lanes, as over TCP, if a block has 64.
+const MAX_BLOCKS: usize = 1024;
+
+/// Registered memory.
+struct Block {
     /// Declared first, so that it is released before the mapping.
     registration: Registration,
     mapping: Mapping,
-    lanes: usize,
+}
+
+impl Block {
+    fn new(domain: &Arc<ProtectionDomain>, words: usize) -> Result<Block, VerbsError> {
+        let mapping = Mapping::new(words)?;
+        let (start, bytes) = (mapping.start.as_ptr().cast(), mapping.bytes());
+        // SAFETY: the mapping is released after the registration; its words are atomics.
+        let registration = unsafe { Registration::new(domain, start, bytes, ffi::ACCESS_LOCAL_WRITE) }?;
+        Ok(Block { registration, mapping })
+    }
+}
+
+/// The registered memory of a connection.
+pub(super) struct Buffers {
+    domain: Arc<ProtectionDomain>,
+    /// The buffers of the first lanes, and behind them the larger ones.
+    first: Block,
+    /// The buffers of more lanes, as many in each block as in the first.
+    more: Box<[OnceLock<Block>]>,
+    /// Lanes of a block.
+    pub(super) lanes: usize,
     pub(super) lane_words: usize,
     pub(super) large_words: usize,
 }
@@ -42,17 +65,32 @@ impl Buffers {
         let words = |bytes: u32| (bytes as usize).div_ceil(WORD_BYTES as usize);
         let (lane_words, large_words) = (words(options.lane_bytes), words(options.large_bytes));
         let (lanes, large) = (usize::from(options.lanes), usize::from(options.large_buffers));
-        let mapping = Mapping::new(lanes * lane_words + large * large_words)?;
-        let (start, bytes) = (mapping.start.as_ptr().cast(), mapping.bytes());
-        // SAFETY: the mapping is released after the registration; its words are atomics.
-        let registration = unsafe { Registration::new(domain, start, bytes, ffi::ACCESS_LOCAL_WRITE) }?;
-        Ok(Buffers { registration, mapping, lanes, lane_words, large_words })
+        let first = Block::new(domain, lanes * lane_words + large * large_words)?;
+        let more = std::iter::repeat_with(OnceLock::new).take(MAX_BLOCKS - 1).collect();
+        Ok(Buffers { domain: Arc::clone(domain), first, more, lanes, lane_words, large_words })
     }
 
-    /// Returns the address of a buffer and the key of the registration.
+    /// Registers buffers for as many lanes as the first block has, behind `lanes` lanes that have theirs. Another
+    /// thread may have done it.
+    ///
+    /// # Errors
+    /// `Mismatch` if there are as many lanes as there may be; `Memlock`, `Forked` or `System`.
+    pub(super) fn add(&self, lanes: usize) -> Result<(), VerbsError> {
+        let block = self.more.get(lanes / self.lanes - 1).ok_or_else(|| VerbsError::Mismatch {
+            reason: format!("the connection has {lanes} lanes, as many as it may have"),
+        })?;
+        if block.get().is_none() {
+            // A block that another thread has set meanwhile is as good.
+            let _ = block.set(Block::new(&self.domain, self.lanes * self.lane_words)?);
+        }
+        Ok(())
+    }
+
+    /// Returns the address of a buffer and the key of its registration.
     pub(super) fn address(&self, buffer: Buffer) -> (u64, u32) {
-        let start = self.mapping.start.as_ptr() as u64 + self.first_word(buffer) as u64 * WORD_BYTES;
-        (start, self.registration.local_key())
+        let (block, first) = self.find(buffer);
+        let start = block.mapping.start.as_ptr() as u64 + first as u64 * WORD_BYTES;
+        (start, block.registration.local_key())
     }
 
     /// Copies `words` into a buffer, from its word `at` on. The batch of the buffer must not be posted.
@@ -76,14 +114,19 @@ impl Buffers {
             Buffer::Large(_) => self.large_words,
         };
         assert!(at + words <= size, "a batch is larger than its buffer");
-        let first = self.first_word(buffer) + at;
-        &self.mapping.words()[first..first + words]
+        let (block, first) = self.find(buffer);
+        &block.mapping.words()[first + at..first + at + words]
     }
 
-    fn first_word(&self, buffer: Buffer) -> usize {
+    /// Returns the block of a buffer, and the buffer's first word in it.
+    fn find(&self, buffer: Buffer) -> (&Block, usize) {
         match buffer {
-            Buffer::Lane(slot) => slot * self.lane_words,
-            Buffer::Large(index) => self.lanes * self.lane_words + index * self.large_words,
+            Buffer::Lane(slot) if slot < self.lanes => (&self.first, slot * self.lane_words),
+            Buffer::Lane(slot) => {
+                let block = self.more[slot / self.lanes - 1].get().expect("a slot is added after its buffer");
+                (block, slot % self.lanes * self.lane_words)
+            }
+            Buffer::Large(index) => (&self.first, self.lanes * self.lane_words + index * self.large_words),
         }
     }
 }

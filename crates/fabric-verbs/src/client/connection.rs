@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use guira_fabric::{Caps, Effect, FabricError, Fence, MaskedCas, WORD_BYTES};
+use guira_fabric::{Caps, Effect, FabricError, Fence, MaskedCas, WORD_BYTES, clock_ns};
 use guira_session::client::{Loss, NodeSession};
 use guira_session::wire::{ClientParameters, CloseReason, TargetParameters};
 
@@ -44,7 +44,14 @@ pub enum LostConnection {
     /// The driver could not return completions.
     #[error("the driver could not return completions")]
     Completions,
+    /// The device completed nothing for longer than requests are repeated: it failed or was removed.
+    #[error("the device completed nothing for {} s", STALL_NS / 1_000_000_000)]
+    Stalled,
 }
+
+/// Time after which a device that completes none of the posted requests has failed. A request that the other side does
+/// not answer ends after 5 s at most.
+pub(super) const STALL_NS: u64 = 30_000_000_000;
 
 /// A queue pair that is not connected yet. Dropping it destroys the queue pair.
 pub struct Connecting {
@@ -182,7 +189,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Creates a lane that waits as the options say. If all lanes of the options exist, its batches are refused.
+    /// Creates a lane that waits as the options say. If there are more lanes than memory is locked for, locks more; if
+    /// that fails, the lane tries again with its first batch.
     #[must_use]
     pub fn lane(&self) -> VerbsLane {
         VerbsLane::new(Arc::clone(&self.user)).waiting(self.waiting)
@@ -232,6 +240,7 @@ impl Connection {
         inner.drain();
         while !inner.driver.is_started() && inner.queue().has_deferred() {
             thread::yield_now();
+            inner.lose_if_stalled();
             inner.drain();
         }
     }
@@ -317,6 +326,31 @@ impl Inner {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Adds slots and buffers for more lanes.
+    ///
+    /// # Errors
+    /// `Mismatch` if there are as many lanes as there may be; `Memlock`, `Forked` or `System`.
+    pub(super) fn add_slots(&self) -> Result<(), VerbsError> {
+        let lanes = self.queue().slots();
+        // Not under the lock: registering memory takes time.
+        self.buffers.add(lanes)?;
+        let mut queue = self.queue();
+        if queue.slots() == lanes {
+            queue.add_slots(self.buffers.lanes);
+        }
+        Ok(())
+    }
+
+    /// Gives the connection up if its device has completed nothing for [`STALL_NS`] while batches were posted.
+    pub(super) fn lose_if_stalled(&self) {
+        let mut queue = self.queue();
+        if queue.busy_since_ns().is_some_and(|since_ns| clock_ns().saturating_sub(since_ns) > STALL_NS) {
+            queue.lose(LostConnection::Stalled);
+            // The device has failed already, or ends the requests that it still has.
+            let _ = self.pair.fail();
+        }
+    }
+
     pub(super) fn port(&self) -> Port<'_> {
         Port { pair: &self.pair, buffers: &self.buffers }
     }
@@ -357,6 +391,7 @@ impl Inner {
             match ready {
                 Some(Ready::Wake(waker)) => waker.wake(),
                 Some(Ready::Run(action, drained)) => action(drained),
+                Some(Ready::Discard(waker)) => drop(waker),
                 None => return,
             }
         }

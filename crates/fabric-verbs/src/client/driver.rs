@@ -13,7 +13,7 @@ use std::thread;
 
 use guira_fabric::clock_ns;
 
-use super::connection::{Inner, LostConnection};
+use super::connection::{Inner, LostConnection, STALL_NS};
 use crate::VerbsError;
 
 /// The state of a connection's thread.
@@ -74,8 +74,12 @@ fn run(inner: &Inner) {
         let until_ns = {
             let mut queue = inner.queue();
             queue.end_pauses(clock_ns());
-            queue.next_wake_ns
+            // A batch that is posted later wakes this thread when it completes; a device that never completes it is
+            // noticed at the next of these times.
+            let since_ns = queue.busy_since_ns().unwrap_or_else(clock_ns);
+            queue.next_wake_ns.min(since_ns.saturating_add(STALL_NS + 1))
         };
+        inner.lose_if_stalled();
         inner.wake();
         sleep(inner, until_ns);
     }

@@ -16,6 +16,8 @@ use super::options::Waiting;
 use super::plan::{self, AtomicResult, Requests};
 use super::queue::{Results, Stage};
 
+/// Attempts to take a slot for a new lane.
+const SLOT_ATTEMPTS: u32 = 16;
 /// Fruitless polls of a spinning lane before it yields its processor at each further one: about as long as a round trip
 /// takes.
 const SPINS: u32 = 200;
@@ -37,7 +39,7 @@ pub struct VerbsLane {
 
 impl VerbsLane {
     pub(super) fn new(user: Arc<User>) -> VerbsLane {
-        let slot = if user.inner.is_own() { take_slot(&user.inner) } else { None };
+        let slot = if user.inner.is_own() { take_slot(&user.inner).ok() } else { None };
         VerbsLane {
             user,
             waiting: Waiting::Spin,
@@ -84,8 +86,10 @@ impl VerbsLane {
         if plan.requests == 0 {
             return Ok(false);
         }
-        let Some(slot) = self.slot else {
-            return Err(FabricError::Backend("the connection has no more lanes; nothing was posted".to_owned()));
+        let slot = match self.slot {
+            Some(slot) => slot,
+            // There was none when the lane was made.
+            None => *self.slot.insert(take_slot(inner)?),
         };
         let own = Buffer::Lane(slot);
         let buffer = (plan.words <= inner.buffers.lane_words).then_some(own);
@@ -150,10 +154,15 @@ impl VerbsLane {
             Stage::Idle => Poll::Ready(Err(no_batch())),
             Stage::Waiting | Stage::Posted(_) => {
                 if self.waiting == Waiting::Sleep {
-                    queue.register(slot, cx.waker());
+                    let other = queue.register(slot, cx.waker());
+                    drop(queue);
+                    drop(other);
                     return Poll::Pending;
                 }
                 drop(queue);
+                if self.spins > SPINS {
+                    inner.lose_if_stalled();
+                }
                 self.spin(cx);
                 Poll::Pending
             }
@@ -171,13 +180,23 @@ impl VerbsLane {
     }
 }
 
-/// Takes a free slot. Batches of dropped lanes may have completed without anybody noticing.
-fn take_slot(inner: &Inner) -> Option<usize> {
-    let free = inner.queue().take_slot();
-    free.or_else(|| {
-        inner.drain();
-        inner.queue().take_slot()
-    })
+/// Takes a free slot, or makes more. Batches of dropped lanes may have completed without anybody noticing.
+///
+/// # Errors
+/// There are as many lanes as there may be, or no memory for more can be locked.
+fn take_slot(inner: &Inner) -> Result<usize, FabricError> {
+    if let Some(free) = inner.queue().take_slot() {
+        return Ok(free);
+    }
+    inner.drain();
+    // Another thread may take the slots that this one made.
+    for _ in 0..SLOT_ATTEMPTS {
+        if let Some(free) = inner.queue().take_slot() {
+            return Ok(free);
+        }
+        inner.add_slots().map_err(|error| FabricError::Backend(format!("no more lanes: {error}")))?;
+    }
+    Err(FabricError::Backend("other threads have taken all new lanes; nothing was posted".to_owned()))
 }
 
 fn no_batch() -> FabricError {
@@ -254,6 +273,7 @@ impl Lane for VerbsLane {
             return;
         }
         while inner.is_own() && inner.queue().stage(slot) == Stage::Waiting {
+            inner.lose_if_stalled();
             inner.drain();
             thread::yield_now();
         }
@@ -279,7 +299,8 @@ impl Lane for VerbsLane {
         match (self.waiting, self.slot) {
             // A forked child has no thread.
             (Waiting::Sleep, Some(slot)) if inner.is_own() => {
-                let is_next = inner.queue().pause(slot, until_ns, cx.waker());
+                let (is_next, other) = inner.queue().pause(slot, until_ns, cx.waker());
+                drop(other);
                 if is_next {
                     inner.driver.wake();
                 }

@@ -20,7 +20,8 @@ pub struct ConnectionOptions {
     /// Work requests that the send queue holds, from 1 to 16,384, as far as the device allows. A batch has at most as
     /// many. Default: 256.
     pub queue_depth: u32,
-    /// Lanes, from 1 to 1,024. Default: 64.
+    /// Lanes for which memory is locked at once, and by which it grows when there are more, up to 1,024 times: from
+    /// 1 to 1,024. Default: 64.
     pub lanes: u16,
     /// Bytes of each lane's own buffer, from 8 to 1 MiB, rounded up to whole words. Default: 16 KiB.
     pub lane_bytes: u32,

@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use guira_fabric::Effect;
+use guira_fabric::{Effect, clock_ns};
 
 use super::buffers::{Buffer, Buffers};
 use super::connection::LostConnection;
@@ -21,9 +21,10 @@ use super::plan::{Plan, Requests};
 use crate::resources::QueuePair;
 
 /// The progress of a slot's batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
     /// There is none.
+    #[default]
     Idle,
     /// It is in the queue.
     Waiting,
@@ -42,6 +43,7 @@ pub(super) enum Results {
 }
 
 /// One lane's part of the state.
+#[derive(Default)]
 struct Slot {
     stage: Stage,
     requests: Requests,
@@ -76,6 +78,8 @@ pub(super) enum Ready {
     Wake(Waker),
     /// An action to be run.
     Run(Deferred, Drained),
+    /// A task that is not waited for any more. Dropping it may drop a lane of the connection.
+    Discard(Waker),
 }
 
 /// The state that lanes share, under one lock.
@@ -87,10 +91,14 @@ pub(super) struct Queue {
     /// Batches in `waiting` that still need a large buffer.
     without_buffer: usize,
     in_use: usize,
+    /// The time of the last completion, or of the post that was the first after a pause.
+    progress_ns: u64,
     depth: usize,
     lost: Option<LostConnection>,
     /// Tasks to be woken once the lock is released.
     woken: Vec<Waker>,
+    /// Tasks to be dropped once the lock is released.
+    discarded: Vec<Waker>,
     /// The batches submitted and completed so far: both happen in the same order.
     submitted: u64,
     completed: u64,
@@ -108,31 +116,41 @@ pub(super) struct Port<'c> {
 
 impl Queue {
     pub(super) fn new(lanes: usize, large_buffers: usize, depth: usize) -> Queue {
-        let slot = || Slot {
-            stage: Stage::Idle,
-            requests: Requests::default(),
-            buffer: None,
-            moved: Vec::new(),
-            words: 0,
-            is_orphan: false,
-            waker: None,
-            pause: None,
-        };
-        Queue {
-            slots: std::iter::repeat_with(slot).take(lanes).collect(),
-            free_slots: (0..lanes).rev().collect(),
+        let mut queue = Queue {
+            slots: Vec::new(),
+            free_slots: Vec::new(),
             free_large: (0..large_buffers).collect(),
-            waiting: VecDeque::with_capacity(lanes),
+            waiting: VecDeque::new(),
             without_buffer: 0,
             in_use: 0,
+            progress_ns: 0,
             depth,
             lost: None,
-            woken: Vec::with_capacity(2 * lanes),
+            woken: Vec::new(),
+            discarded: Vec::new(),
             submitted: 0,
             completed: 0,
             deferred: VecDeque::new(),
             next_wake_ns: u64::MAX,
-        }
+        };
+        queue.add_slots(lanes);
+        queue
+    }
+
+    /// Adds slots for more lanes, and room for all that a batch of each of them needs.
+    pub(super) fn add_slots(&mut self, lanes: usize) {
+        let first = self.slots.len();
+        self.slots.extend(std::iter::repeat_with(Slot::default).take(lanes));
+        self.free_slots.reserve(self.slots.len());
+        self.free_slots.extend((first..self.slots.len()).rev());
+        self.waiting.reserve(self.slots.len());
+        // A task that waits for a batch, and one that pauses.
+        self.woken.reserve(2 * self.slots.len());
+    }
+
+    /// Returns the number of lanes for which there are slots.
+    pub(super) fn slots(&self) -> usize {
+        self.slots.len()
     }
 
     pub(super) fn lost(&self) -> Option<&LostConnection> {
@@ -147,7 +165,9 @@ impl Queue {
     /// Returns the slot of a dropped lane, now or when its batch has ended.
     pub(super) fn give_slot(&mut self, index: usize) {
         let slot = &mut self.slots[index];
-        (slot.waker, slot.pause, slot.is_orphan) = (None, None, true);
+        self.discarded.extend(slot.waker.take());
+        self.discarded.extend(slot.pause.take().map(|(_, waker)| waker));
+        slot.is_orphan = true;
         self.free_orphan(index);
     }
 
@@ -179,7 +199,8 @@ impl Queue {
             data(buffer, &mut slot.moved);
         }
         std::mem::swap(&mut slot.requests, requests);
-        (slot.stage, slot.buffer, slot.words, slot.waker) = (Stage::Waiting, buffer, plan.words, None);
+        self.discarded.extend(slot.waker.take());
+        (slot.stage, slot.buffer, slot.words) = (Stage::Waiting, buffer, plan.words);
         self.waiting.push_back(index);
         self.submitted += 1;
     }
@@ -187,6 +208,11 @@ impl Queue {
     /// Defers an action until every batch submitted so far has completed, or the connection is lost.
     pub(super) fn defer(&mut self, action: Deferred) {
         self.deferred.push_back((self.submitted, action));
+    }
+
+    /// Returns the time since when the device has completed nothing, if batches are posted.
+    pub(super) fn busy_since_ns(&self) -> Option<u64> {
+        (self.in_use > 0 && self.lost.is_none()).then_some(self.progress_ns)
     }
 
     /// Whether an action still waits.
@@ -203,6 +229,9 @@ impl Queue {
                 return;
             }
             self.waiting.pop_front();
+            if self.in_use == 0 {
+                self.progress_ns = clock_ns();
+            }
             let (address, key) = port.buffers.address(buffer);
             let requests = slot.requests.link(address, key);
             // SAFETY: the requests are linked; their pieces lie in the connection's registered buffers, which outlive
@@ -230,6 +259,7 @@ impl Queue {
             slot.stage = Stage::Done;
             self.in_use -= requests;
             self.completed += 1;
+            self.progress_ns = clock_ns();
             self.woken.extend(slot.waker.take());
             self.free_orphan(index);
         }
@@ -283,22 +313,22 @@ impl Queue {
         self.slots[index].stage = Stage::Idle;
     }
 
-    /// Registers the task that waits for the slot's batch.
-    pub(super) fn register(&mut self, index: usize, waker: &Waker) {
-        store(&mut self.slots[index].waker, waker);
+    /// Registers the task that waits for the slot's batch. Returns another one that waited, to be dropped once the lock
+    /// is released: that may drop a lane.
+    #[must_use]
+    pub(super) fn register(&mut self, index: usize, waker: &Waker) -> Option<Waker> {
+        store(&mut self.slots[index].waker, waker)
     }
 
-    /// Registers a pause until `until_ns`. Returns whether the connection's thread must be woken for it.
-    pub(super) fn pause(&mut self, index: usize, until_ns: u64, waker: &Waker) -> bool {
+    /// Registers a pause until `until_ns`. Returns whether the connection's thread must be woken for it, and another
+    /// task that paused, as [`Queue::register`] does.
+    #[must_use]
+    pub(super) fn pause(&mut self, index: usize, until_ns: u64, waker: &Waker) -> (bool, Option<Waker>) {
         let slot = &mut self.slots[index];
-        match &mut slot.pause {
-            Some((until, stored)) => {
-                *until = until_ns;
-                stored.clone_from(waker);
-            }
-            none => *none = Some((until_ns, waker.clone())),
-        }
-        until_ns < self.next_wake_ns
+        let mut stored = slot.pause.take().map(|(_, waker)| waker);
+        let other = store(&mut stored, waker);
+        slot.pause = stored.map(|waker| (until_ns, waker));
+        (until_ns < self.next_wake_ns, other)
     }
 
     /// Wakes the tasks whose pauses have ended at `now_ns`, and notes the end of the next one.
@@ -317,6 +347,9 @@ impl Queue {
 
     /// Takes a task that must be woken, or an action that must be run.
     pub(super) fn pop_ready(&mut self) -> Option<Ready> {
+        if let Some(waker) = self.discarded.pop() {
+            return Some(Ready::Discard(waker));
+        }
         if let Some(waker) = self.woken.pop() {
             return Some(Ready::Wake(waker));
         }
@@ -384,10 +417,11 @@ impl Queue {
     }
 }
 
-fn store(stored: &mut Option<Waker>, waker: &Waker) {
+/// Stores the waker of a task, and returns one of another task that it takes the place of.
+fn store(stored: &mut Option<Waker>, waker: &Waker) -> Option<Waker> {
     match stored {
-        Some(stored) => stored.clone_from(waker),
-        none => *none = Some(waker.clone()),
+        Some(stored) if stored.will_wake(waker) => None,
+        _ => stored.replace(waker.clone()),
     }
 }
 

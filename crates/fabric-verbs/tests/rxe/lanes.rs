@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use guira_fabric::memory::Ordering;
-use guira_fabric::{Addr, Effect, Lane, Submitted, Verb, pause_until, post};
+use guira_fabric::{Addr, Lane, Submitted, Verb, pause_until, post};
 use guira_fabric_verbs::{Connection, ConnectionOptions, VerbsLane, Waiting};
 use guira_session::wire::Grant;
 
@@ -169,18 +169,25 @@ fn forgotten_batches_that_wait_take_effect() {
     });
 }
 
+/// More lanes than memory was locked for at first: each has a buffer of its own, while the others are in flight.
 #[test]
-fn lanes_beyond_the_last_are_refused() {
+fn lanes_grow() {
     with_devices(|client, device| {
-        let node = Node::new(&device, 64, 64, 8);
-        let options = ConnectionOptions { lanes: 2, ..ConnectionOptions::default() };
+        let node = Node::new(&device, 256, 64, 8);
+        let options = ConnectionOptions { lanes: 2, lane_bytes: 64, ..ConnectionOptions::default() };
         let (connection, _accepted) = node.connect(&client, Grant::ReadWrite, &options);
-        let (first, mut second, mut third) = (connection.lane(), connection.lane(), connection.lane());
-        let write = |lane: &mut _| run(lane, &mut [Verb::Write { addr: Addr::main(0), words: &[1] }]);
-        write(&mut second).unwrap();
-        assert_eq!(write(&mut third).map_err(|error| error.effect()), Err(Effect::None));
-        drop(first);
-        write(&mut connection.lane()).unwrap();
+        let mut lanes: Vec<_> = (0..21).map(|_| connection.lane()).collect();
+        for (at, lane) in (0..).zip(&mut lanes) {
+            let mut write = [Verb::Write { addr: Addr::main_word(at), words: &[at + 1000] }];
+            assert!(matches!(lane.submit(&mut write), Submitted::InFlight), "lane {at}");
+        }
+        assert!(lanes.iter_mut().all(|lane| drain(lane, &mut []) == Ok(0)));
+        assert!((0..21).all(|at| load(&node.main[0], at) == at as u64 + 1000));
+        // A slot that was returned is taken again.
+        drop(lanes.split_off(3));
+        let mut into = [0];
+        run(&mut connection.lane(), &mut [Verb::Read { addr: Addr::main_word(20), into: &mut into }]).unwrap();
+        assert_eq!(into, [1020]);
     });
 }
 
