@@ -21,7 +21,7 @@
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use guira_fabric::Space;
 use guira_fabric::memory::AtomicU64;
@@ -45,6 +45,30 @@ pub(crate) struct DomainLock {
     description: Option<LockDescription>,
     /// Whether a claim exists in this process. Set before the lock becomes one for writing, and reset after that.
     is_claimed: AtomicBool,
+    /// The lanes of this mapping that may change it. A lane counts itself before it looks for a claim, and a claim is
+    /// set before it looks for lanes, so one of the two sees the other.
+    writers: AtomicUsize,
+}
+
+/// The right of a lane to change the region. A claim is refused while one exists.
+pub(crate) struct WritingLane {
+    mapped: Mapped,
+}
+
+impl WritingLane {
+    /// Counts a lane of `mapped`, unless the region is claimed for a device.
+    pub(crate) fn open(mapped: &Mapped) -> Option<WritingLane> {
+        let lane = WritingLane { mapped: mapped.clone() };
+        mapped.domain().writers.fetch_add(1, Ordering::SeqCst);
+        // Dropping it counts it out.
+        (!mapped.domain().is_claimed()).then_some(lane)
+    }
+}
+
+impl Drop for WritingLane {
+    fn drop(&mut self) {
+        self.mapped.domain().writers.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl DomainLock {
@@ -70,14 +94,14 @@ impl DomainLock {
         let description = LockDescription::open(process, AnchorPages::of_domain(page_bytes), reopen)
             .map_err(task.failed("open it for its lock"))?;
         match description.try_lock_for_reading(DOMAIN_BYTE).map_err(task.failed("lock it"))? {
-            true => Ok(DomainLock { description: Some(description), is_claimed: AtomicBool::new(false) }),
+            true => Ok(DomainLock { description: Some(description), ..DomainLock::unshared() }),
             false => Err(task.served_by_device()),
         }
     }
 
     /// Returns the lock of a region without a name, which no other process can map.
     pub(crate) fn unshared() -> DomainLock {
-        DomainLock { description: None, is_claimed: AtomicBool::new(false) }
+        DomainLock { description: None, is_claimed: AtomicBool::new(false), writers: AtomicUsize::new(0) }
     }
 
     pub(crate) fn is_claimed(&self) -> bool {
@@ -85,8 +109,17 @@ impl DomainLock {
     }
 
     fn claim(&self, task: Task<'_>) -> Result<(), ShmError> {
+        let lanes_open = || ShmError::LanesOpen { path: task.path.to_owned() };
+        // Looked at twice, so that an attempt that is refused rarely gets in the way of a lane that is being opened.
+        if self.writers.load(Ordering::SeqCst) > 0 {
+            return Err(lanes_open());
+        }
         if self.is_claimed.swap(true, Ordering::SeqCst) {
             return Err(task.served_by_device());
+        }
+        if self.writers.load(Ordering::SeqCst) > 0 {
+            self.is_claimed.store(false, Ordering::SeqCst);
+            return Err(lanes_open());
         }
         let locked = self.description.as_ref().map_or(Ok(true), lock_for_device);
         if let Ok(true) = locked {
@@ -166,7 +199,7 @@ impl DeviceClaim {
     /// Claims the region that is mapped by `mapped`.
     ///
     /// # Errors
-    /// `MappedElsewhere`, `ServedByDevice`, `Io`.
+    /// `LanesOpen`, `MappedElsewhere`, `ServedByDevice`, `Io`.
     pub(crate) fn new(mapped: Mapped, task: Task<'_>) -> Result<DeviceClaim, ShmError> {
         mapped.domain().claim(task)?;
         Ok(DeviceClaim { claimed: Arc::new(Claimed { mapped }) })

@@ -269,6 +269,13 @@ pub enum ShmError {
         /// The file.
         path: PathBuf,
     },
+    /// The region cannot be claimed for a device, because this process has lanes that may change it.
+    #[error("cannot serve {} over RDMA: this process has clients of it, and a network card's atomics must not be mixed \
+             with the processor's; drop them first; nothing was changed", path.display())]
+    LanesOpen {
+        /// The file.
+        path: PathBuf,
+    },
     /// This handle of the region cannot claim it for a device.
     #[error("cannot serve {} over RDMA: {reason}; open it again, for writing; nothing was changed", path.display())]
     NotClaimable {
@@ -319,6 +326,7 @@ impl ShmError {
             | ShmError::AlreadyExists { .. }
             | ShmError::NoSpace { .. }
             | ShmError::MappedElsewhere { .. }
+            | ShmError::LanesOpen { .. }
             | ShmError::NotClaimable { .. }
             | ShmError::Stopped { .. } => {}
         }

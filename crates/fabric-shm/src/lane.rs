@@ -11,6 +11,7 @@ use guira_fabric::memory::{self, Memory};
 use guira_fabric::process::Process;
 use guira_fabric::{Addr, Caps, FabricError, Lane, LocalLane, MaskedCas, Profile, Submitted, Traffic, Verb};
 
+use crate::domain::WritingLane;
 use crate::mapping::Mapped;
 use crate::region::Access;
 
@@ -33,6 +34,8 @@ pub struct ShmLane {
     epoch: Instant,
     traffic: Traffic,
     caps: Caps,
+    /// Held by a lane that may change the region, so that it is not claimed for a device meanwhile.
+    _writing: Option<WritingLane>,
 }
 
 /// The time for which a waiting thread spins. A lock is usually held for less, and waking a sleeping thread costs more.
@@ -63,9 +66,12 @@ macro_rules! unrolled {
 }
 
 impl ShmLane {
+    /// Opens a lane with the access `access`; while the region is claimed for a device, it only reads.
     pub(crate) fn new(mapped: Mapped, caps: Caps, access: Access, process: Process) -> ShmLane {
         let (waiting, traffic) = (Waiting::default(), Traffic::default());
-        ShmLane { mapped, process, access, waiting, epoch: epoch(), traffic, caps }
+        let writing = if access == Access::ReadWrite { WritingLane::open(&mapped) } else { None };
+        let access = if writing.is_some() { Access::ReadWrite } else { Access::ReadOnly };
+        ShmLane { mapped, process, access, waiting, epoch: epoch(), traffic, caps, _writing: writing }
     }
 
     /// Returns the same lane, waiting in another way.

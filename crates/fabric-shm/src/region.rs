@@ -298,12 +298,11 @@ impl ShmRegion {
     /// else, also by another call in this process, and for reading too; and while it exists, every attempt to open the
     /// region fails. A claim that fails, or ends, leaves the region as it was.
     ///
-    /// Clones of this handle share its mapping, so they do not prevent a claim, nor do lanes that exist already. The
-    /// caller ensures that these lanes do nothing but READs until [`ShmRegion::is_claimed_for_device`] is false again.
+    /// Clones of this handle share its mapping, so they do not prevent a claim; lanes that may change the region do.
     /// Lanes that are opened during the claim only read. Holds work as before, as they are no atomics.
     ///
     /// # Errors
-    /// `MappedElsewhere` if the region is open elsewhere; `ServedByDevice` if it is claimed already; `NotClaimable` if
+    /// `LanesOpen` if this process has lanes of it; `MappedElsewhere` if the region is open elsewhere; `ServedByDevice` if it is claimed already; `NotClaimable` if
     /// it was opened for reading, or by the process that this one was forked from; `Io`.
     pub fn claim_for_device(&self) -> Result<DeviceClaim, ShmError> {
         let task = Task::new(Attempt::Claim, self.path());
@@ -463,8 +462,7 @@ impl Region for ShmRegion {
 
     /// Opens a lane. While the region is claimed for a device, the lane only reads, also after the claim has ended.
     fn lane(&self) -> ShmLane {
-        let access = if self.is_claimed_for_device() { Access::ReadOnly } else { self.shared.access };
-        ShmLane::new(self.shared.mapped.clone(), self.shared.caps, access, self.shared.process)
+        ShmLane::new(self.shared.mapped.clone(), self.shared.caps, self.shared.access, self.shared.process)
     }
 
     /// True only for guarded regions: [`ShmRegion::guard_against_truncation`]. Without a guard the process is killed.

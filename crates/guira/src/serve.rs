@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Caps, Region, Space};
-use guira_fabric_shm::ShmRegion;
+use guira_fabric_shm::{ShmError, ShmRegion};
 use guira_fabric_tcp::BatchExecutor;
 use guira_fabric_verbs::{Device, DevicePlacement, Target, VerbsAgent};
 use guira_session::node::{Node, NodeAccess, NodeHandle, NodeOptions, Service};
@@ -362,11 +362,10 @@ impl Store {
     fn register(&self, region: &ShmRegion, device: &RdmaDevice) -> Result<(VerbsAgent<ShmRegion>, LockTable), Error> {
         let inner = &self.inner;
         let failed = |source| Error::Admin(AdminError::ServeRdma { url: inner.url.clone(), source: Arc::new(source) });
-        // Clients, readers and clones of the store have lanes that were opened before the claim.
-        if Arc::strong_count(inner) > 1 {
-            return Err(Error::Admin(AdminError::InUse { url: inner.url.clone() }));
-        }
-        let claim = region.claim_for_device()?;
+        let claim = region.claim_for_device().map_err(|error| match error {
+            ShmError::LanesOpen { .. } => Error::Admin(AdminError::InUse { url: inner.url.clone() }),
+            error => error.into(),
+        })?;
         let device = Device::open(&device_options(device)).map_err(failed)?;
         let target = Target::new(&device).map_err(failed)?;
         target.register(Space::Main, claim.words(Space::Main)).map_err(failed)?;

@@ -9,6 +9,8 @@ use super::*;
 
 /// The duration of a race.
 const RACE: Duration = Duration::from_millis(300);
+/// Longest time in which a race has to show each outcome once.
+const RACE_LIMIT: Duration = Duration::from_secs(60);
 
 // ---- Roles of child processes.
 
@@ -216,7 +218,8 @@ fn a_forked_child_keeps_its_killed_parents_claim_and_no_mapping() {
         let (mut actor, child) = start(&scratch);
         actor.resume();
         assert!(actor.process.wait().unwrap().success());
-        assert!(child.is_running() && !is_mapped_elsewhere(&open(&scratch.location)), "{role}");
+        wait_for(role, || !is_mapped_elsewhere(&open(&scratch.location)));
+        assert!(child.is_running(), "{role}");
     }
 
     let scratch = Scratch::new();
@@ -225,7 +228,9 @@ fn a_forked_child_keeps_its_killed_parents_claim_and_no_mapping() {
     let forked = Orphan(actor.next_word().parse().unwrap());
     assert!(is_mapped_elsewhere(&region));
     actor.kill();
-    assert!(forked.is_running() && !is_mapped_elsewhere(&region));
+    // A child that has not run since the fork has not let go yet.
+    wait_for("the child keeps no mapping's lock", || !is_mapped_elsewhere(&region));
+    assert!(forked.is_running());
 }
 
 #[test]
@@ -271,12 +276,16 @@ fn a_reader_blocks_claims_and_nothing_else() {
 fn one_process_makes_one_claim() {
     let scratch = Scratch::new();
     let region = scratch.create();
-    let (clone, mut early) = (region.clone(), region.lane());
+    let clone = region.clone();
     let second = open(&scratch.location);
     for other in [&region, &second] {
         assert!(is_mapped_elsewhere(other), "a second opening is another mapping");
     }
     drop(second);
+    let early = region.lane();
+    let busy = clone.claim_for_device().unwrap_err();
+    assert!(matches!(busy, ShmError::LanesOpen { .. }) && busy.to_string().ends_with("nothing was changed"), "{busy}");
+    drop(early);
     let claim = region.claim_for_device().unwrap();
     assert!(clone.is_claimed_for_device());
     let again = clone.claim_for_device().unwrap_err();
@@ -292,11 +301,11 @@ fn one_process_makes_one_claim() {
     assert_eq!(slices.map(|slice| slice.len() as u64 * 8), [MAIN_BYTES, DEVICE_BYTES]);
     slices[0][1].store(7, Ordering::Relaxed);
     slices[1][0].store(8, Ordering::Relaxed);
-    assert_eq!((read(&mut late, Addr::main(8)), read(&mut early, Addr::device(0))), (7, 8));
+    assert_eq!((read(&mut late, Addr::main(8)), read(&mut late, Addr::device(0))), (7, 8));
 
     // The words keep the claim and the mapping.
     let [main, device] = words;
-    drop((claim, device, region, early, late));
+    drop((claim, device, region, late));
     assert!(clone.is_claimed_for_device());
     clone.remove_name(&scratch.location).unwrap();
     drop(clone);
@@ -334,6 +343,51 @@ fn an_unnamed_region_is_claimed_by_the_same_call() {
     assert!(!region.is_claimed_for_device() && region.claim_for_device().is_ok());
 }
 
+/// Threads open lanes of one mapping while another claims it: no lane changes a region that is claimed.
+#[test]
+fn claims_and_lanes_exclude_each_other_however_many_race() {
+    let scratch = Scratch::new();
+    let region = scratch.create();
+    let (is_claimed, changes, claims) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
+    let start = Instant::now();
+    let goes_on = || {
+        assert!(start.elapsed() < RACE_LIMIT, "one side never had its way");
+        start.elapsed() < RACE || changes.load(Ordering::SeqCst) == 0 || claims.load(Ordering::SeqCst) == 0
+    };
+    let change = || {
+        while goes_on() {
+            let mut lane = region.lane();
+            let add = &mut [Verb::FetchAdd { addr: Addr::device(0), add: 1, found: &mut 0 }];
+            if submit(&mut lane, add).is_ok() {
+                assert!(!is_claimed.load(Ordering::SeqCst), "the region is claimed, and a lane may change it");
+                changes.fetch_add(1, Ordering::SeqCst);
+            }
+            drop(lane);
+            std::thread::yield_now();
+        }
+    };
+    let claim = || {
+        while goes_on() {
+            match region.claim_for_device() {
+                Ok(claim) => {
+                    is_claimed.store(true, Ordering::SeqCst);
+                    claims.fetch_add(1, Ordering::SeqCst);
+                    std::thread::yield_now();
+                    is_claimed.store(false, Ordering::SeqCst);
+                    drop(claim);
+                }
+                Err(ShmError::LanesOpen { .. }) => std::thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(change);
+        scope.spawn(change);
+        scope.spawn(claim);
+    });
+}
+
 /// Threads open and claim a region as often as they can: a claim is always the only user.
 #[test]
 fn claims_and_mappings_exclude_each_other_however_many_race() {
@@ -342,7 +396,8 @@ fn claims_and_mappings_exclude_each_other_however_many_race() {
     let (mapped, claims, mappings) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     let start = Instant::now();
     let race = |access: Access| {
-        while start.elapsed() < RACE {
+        while start.elapsed() < RACE || claims.load(Ordering::SeqCst) == 0 {
+            assert!(start.elapsed() < RACE_LIMIT, "no attempt to claim was ever alone");
             let region = match ShmRegion::open(&scratch.location, access) {
                 Ok(region) => region,
                 Err(ShmError::ServedByDevice { .. }) => continue,

@@ -62,8 +62,8 @@ pub enum AdminError {
     /// The table cannot be served over RDMA while this process uses it in another way: a network card's atomics are not
     /// atomic with the processor's. Nothing was changed.
     #[error(
-        "cannot serve {url} over RDMA: this process has clients, readers or clones of its store, whose atomics must \
-         not be mixed with a network card's; drop them first; nothing was changed"
+        "cannot serve {url} over RDMA: this process has clients or readers of it, or a memory node, and a network \
+         card's atomics must not be mixed with the processor's; drop them first; nothing was changed"
     )]
     InUse {
         /// The table.
