@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use guira_fabric::memory::Ordering;
+use guira_fabric::memory::{Ordering, SharedWords};
 use guira_fabric::{Caps, Region, Space};
 use guira_fabric_shm::{ShmError, ShmRegion};
 use guira_fabric_tcp::BatchExecutor;
-use guira_fabric_verbs::{Device, DevicePlacement, Target, VerbsAgent};
+use guira_fabric_verbs::{Device, DevicePlacement, DeviceSpace, Target, VerbsAgent};
 use guira_session::node::{Node, NodeAccess, NodeHandle, NodeOptions, Service};
 use guira_session::wire::{Fabric, Grant, Token};
 use guira_url::RdmaDevice;
@@ -270,6 +270,47 @@ pub enum LockTable {
     HostMemory,
 }
 
+/// The locks of a table that is served over RDMA.
+enum Locks {
+    /// In the memory of the table.
+    AtHome,
+    /// In memory of the device, or in other memory that it was given instead.
+    Moved(LocksOnCard),
+}
+
+/// Locks that were moved out of the memory of the table while the table is served. Dropping it moves them back; it is
+/// dropped when no client's verbs are executed any more.
+struct LocksOnCard {
+    space: DeviceSpace,
+    /// Their place in the table. It keeps the table claimed for the device.
+    home: SharedWords,
+}
+
+impl LocksOnCard {
+    fn at_home(&self) -> Vec<u64> {
+        (*self.home).as_ref().iter().map(|word| word.load(Ordering::Relaxed)).collect()
+    }
+}
+
+impl Drop for LocksOnCard {
+    /// Locks of clients that died are needed until these are recovered.
+    fn drop(&mut self) {
+        let mut words = vec![0; (*self.home).as_ref().len()];
+        match self.space.read(0, &mut words) {
+            Ok(()) => {
+                for (cell, word) in (*self.home).as_ref().iter().zip(words) {
+                    cell.store(word, Ordering::Release);
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "the locks of a table stay on its network card; it cannot be used any more");
+                // The table stays claimed for the device, so nobody uses it without its locks.
+                std::mem::forget(Arc::clone(&self.home));
+            }
+        }
+    }
+}
+
 /// The parts of a node that was started.
 struct Running {
     node: NodeHandle,
@@ -288,9 +329,10 @@ impl Running {
 /// This process, and others that have the table open, can use it at the same time.
 pub struct ServerHandle {
     node: NodeHandle,
+    /// Declared behind the node: dropped when all sessions have ended.
+    locks: Option<Locks>,
     region: ShmRegion,
     count: Arc<dyn Fn() -> NodeCounters + Send + Sync>,
-    lock_table: Option<LockTable>,
     url: Url,
 }
 
@@ -344,22 +386,22 @@ impl Store {
             region.guard_against_truncation()?;
         }
         let node_options = options.node_options(region_id, atomic_write_unit, grant);
-        let (lock_table, running) = match &options.rdma {
+        let (locks, running) = match &options.rdma {
             None => {
                 let node = Node::bind(BatchExecutor::new(region.clone()), node_options);
                 (None, node.and_then(Running::of))
             }
             Some(device) => {
-                let (agent, lock_table) = self.register(&region, device)?;
-                (Some(lock_table), Node::bind(agent, node_options).and_then(Running::of))
+                let (agent, locks) = self.register(&region, device)?;
+                (Some(locks), Node::bind(agent, node_options).and_then(Running::of))
             }
         };
         let Running { node, count } = running.map_err(failed)?;
-        Ok(ServerHandle { node, region, count, lock_table, url: inner.url.clone() })
+        Ok(ServerHandle { node, locks, region, count, url: inner.url.clone() })
     }
 
     /// Registers the memory of the table with a device, which is the only one that changes it from now on.
-    fn register(&self, region: &ShmRegion, device: &RdmaDevice) -> Result<(VerbsAgent<ShmRegion>, LockTable), Error> {
+    fn register(&self, region: &ShmRegion, device: &RdmaDevice) -> Result<(VerbsAgent<ShmRegion>, Locks), Error> {
         let inner = &self.inner;
         let failed = |source| Error::Admin(AdminError::ServeRdma { url: inner.url.clone(), source: Arc::new(source) });
         let claim = region.claim_for_device().map_err(|error| match error {
@@ -371,21 +413,21 @@ impl Store {
         target.register(Space::Main, claim.words(Space::Main)).map_err(failed)?;
         let locks = claim.words(Space::Device);
         let bytes = region.device_bytes();
-        let mut lock_table = LockTable::HostMemory;
         // A card forgets its memory when this process ends, and a table with a name does not: locks of dead clients
         // would be lost before these are recovered.
         let fits_card = inner.url.is_unnamed() && (1..=device.limits().device_memory_bytes).contains(&bytes);
-        if fits_card {
+        let locks = if fits_card {
             let space = target.register_device_space(bytes).map_err(failed)?;
-            let words: Vec<u64> = (*locks).as_ref().iter().map(|word| word.load(Ordering::Relaxed)).collect();
-            space.write(0, &words).map_err(failed)?;
-            if space.placement() == DevicePlacement::OnCard {
-                lock_table = LockTable::DeviceMemory;
+            let on_card = LocksOnCard { space, home: locks };
+            on_card.space.write(0, &on_card.at_home()).map_err(failed)?;
+            Locks::Moved(on_card)
+        } else {
+            if bytes > 0 {
+                target.register(Space::Device, locks).map_err(failed)?;
             }
-        } else if bytes > 0 {
-            target.register(Space::Device, locks).map_err(failed)?;
-        }
-        Ok((VerbsAgent::new(region.clone(), target), lock_table))
+            Locks::AtHome
+        };
+        Ok((VerbsAgent::new(region.clone(), target), locks))
     }
 
     /// Returns the counters of the table's memory node since it was started, for all of its clients; `None` for a table
@@ -419,12 +461,15 @@ impl ServerHandle {
 
     /// Returns the fabric of its clients: the scheme of their URLs.
     pub fn fabric(&self) -> Fabric {
-        if self.lock_table.is_some() { Fabric::Rdma } else { Fabric::Tcp }
+        if self.locks.is_some() { Fabric::Rdma } else { Fabric::Tcp }
     }
 
     /// Returns the memory that has the table's locks, if the table is served over RDMA.
     pub fn lock_table(&self) -> Option<LockTable> {
-        self.lock_table
+        Some(match self.locks.as_ref()? {
+            Locks::Moved(moved) if moved.space.placement() == DevicePlacement::OnCard => LockTable::DeviceMemory,
+            _ => LockTable::HostMemory,
+        })
     }
 
     /// Returns the counters of the node since it was started.
@@ -465,7 +510,12 @@ impl ServerHandle {
     /// `Serve` if a thread of the node failed, or the table's bytes were lost ([`NodeError::MemoryLost`]). The node has
     /// stopped all the same.
     pub fn stop(self) -> Result<(), Error> {
-        let ServerHandle { node, url, .. } = self;
-        node.stop().map_err(|source| Error::Admin(AdminError::Serve { url, source }))
+        let ServerHandle { node, locks, url, .. } = self;
+        let stopped = node.stop();
+        if let (Err(NodeError::Unended { .. }), Some(locks)) = (&stopped, locks) {
+            // Verbs may still change them, and the table stays claimed for the device.
+            std::mem::forget(locks);
+        }
+        stopped.map_err(|source| Error::Admin(AdminError::Serve { url, source }))
     }
 }

@@ -268,7 +268,9 @@ impl Store {
     /// # }
     /// ```
     pub fn is_destroyed(&self) -> Result<bool, Error> {
-        match self.inner.read(|region| block_on(self.inner.verify_table(region))) {
+        // Also while a network card serves the table: it changes no superblock.
+        let verify = |session: &Session| block_on(self.inner.verify_table(&session.region));
+        match self.inner.sessions.run(self.inner.options.reconnect_timeout, verify) {
             Ok(()) => Ok(false),
             Err(error) if is_destroyed(&error) => Ok(true),
             Err(error) => Err(error),
@@ -419,13 +421,18 @@ pub(crate) fn is_destroyed(error: &Error) -> bool {
 impl Inner {
     /// Returns the region through a session that is not known to be lost.
     pub(crate) fn region(&self) -> Result<FabricRegion, Error> {
-        Ok(self.sessions.current(Instant::now())?.region)
+        let region = self.sessions.current(Instant::now())?.region;
+        self.refuse_served_by_device(&region)?;
+        Ok(region)
     }
 
     /// Runs `call`, which changes nothing: waits for a node that does not answer, and runs it again in another session
     /// if it loses its own. [R-SESSION-1]
     pub(crate) fn read<T>(&self, call: impl Fn(&FabricRegion) -> Result<T, Error>) -> Result<T, Error> {
-        self.sessions.run(self.options.reconnect_timeout, |session| call(&session.region))
+        self.sessions.run(self.options.reconnect_timeout, |session| {
+            self.refuse_served_by_device(&session.region)?;
+            call(&session.region)
+        })
     }
 
     /// Returns the region through the latest session, which may be lost.
@@ -443,7 +450,8 @@ impl Inner {
         }
     }
 
-    /// Refuses to use the table by this machine's processor while a network card executes the atomics of its clients.
+    /// Refuses to use the table by this machine's processor while a network card executes the atomics of its clients,
+    /// perhaps on locks in its own memory.
     fn refuse_served_by_device(&self, region: &FabricRegion) -> Result<(), Error> {
         match region {
             FabricRegion::Shm(region) if region.is_claimed_for_device() => {
