@@ -1,19 +1,22 @@
-//! A memory node in front of a bench's bytes, reached through a connection or a faulty proxy.
+//! A memory node in front of a bench's bytes, reached through connections, a faulty proxy or RDMA.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use guira_fabric::{Lane, Profile, Region};
-use guira_fabric_tcp::{BatchExecutor, TcpLane, TcpRegion};
+use guira_fabric::{Lane, Profile, Region, Space};
+use guira_fabric_tcp::{BatchExecutor, TcpRegion};
+use guira_fabric_verbs::{ConnectionOptions, Device, DeviceOptions, Target, VerbsAgent, VerbsRegion};
 use guira_session::client::{ConnectOptions, Endpoint};
 use guira_session::node::{Node, NodeCounters, NodeHandle, NodeOptions};
 
-use crate::Bench;
 use crate::faulty_proxy::{FaultyProxy, ProxyFaults};
+use crate::{Bench, RdmaDevices};
 
 /// A memory node of one thread that serves a bench's bytes in this process. It stops when dropped.
 pub struct BenchNode {
     handle: NodeHandle,
     proxy: Option<FaultyProxy>,
+    /// The device of its clients, if it is reached over RDMA.
+    client_device: Option<DeviceOptions>,
 }
 
 impl BenchNode {
@@ -22,11 +25,31 @@ impl BenchNode {
     /// # Panics
     /// If no port or thread is available.
     pub fn over(bench: &Bench) -> BenchNode {
-        let options = NodeOptions::new((Ipv4Addr::LOCALHOST, 0).into(), [1, 1]).threads(1);
         // The node sees the bytes as its own.
         let region = bench.region.with_caps(Profile::Shm.caps());
-        let handle = Node::bind(BatchExecutor::new(region), options).expect("a free port").spawn().expect("a thread");
-        BenchNode { handle, proxy: None }
+        let node = Node::bind(BatchExecutor::new(region), BenchNode::options()).expect("a free port");
+        BenchNode { handle: node.spawn().expect("a thread"), proxy: None, client_device: None }
+    }
+
+    /// Starts a node that registers the bytes of `bench` with a device. No lane of the bench may change them while a
+    /// client of the node does.
+    ///
+    /// # Panics
+    /// If no port or thread is available, or the device cannot be used.
+    pub fn over_rdma(bench: &Bench, devices: &RdmaDevices) -> BenchNode {
+        let of = |name: &String| DeviceOptions { device: Some(name.clone()), ..DeviceOptions::default() };
+        let device = Device::open(&of(&devices.node)).expect("a device with an active port");
+        let target = Target::new(&device).expect("the device has atomics");
+        for space in [Space::Main, Space::Device] {
+            target.register(space, bench.region.words(space)).expect("the memory can be locked");
+        }
+        let agent = VerbsAgent::new(bench.region.with_caps(Profile::Shm.caps()), target);
+        let node = Node::bind(agent, BenchNode::options()).expect("a free port");
+        BenchNode { handle: node.spawn().expect("a thread"), proxy: None, client_device: Some(of(&devices.client)) }
+    }
+
+    fn options() -> NodeOptions {
+        NodeOptions::new((Ipv4Addr::LOCALHOST, 0).into(), [1, 1]).threads(1)
     }
 
     /// Puts a proxy in front of the node that misbehaves as `faults` says, drawn from `seed`.
@@ -36,17 +59,23 @@ impl BenchNode {
         self
     }
 
-    /// Opens a lane through a connection of its own.
+    /// Opens a lane through a connection of its own, and a queue pair of its own over RDMA.
     ///
     /// # Panics
     /// If the connection fails.
-    pub fn lane(&self) -> TcpLane {
+    pub fn lane(&self) -> AnyLane {
         let addr: SocketAddr = self.proxy.as_ref().map_or(self.handle.local_addrs()[0], |proxy| proxy.addr);
         let options = ConnectOptions::new(Endpoint::new(&addr.ip().to_string(), addr.port()));
-        TcpRegion::connect(&options).expect("the node admits every client").lane()
+        match &self.client_device {
+            None => AnyLane::of(TcpRegion::connect(&options).expect("the node admits every client").lane()),
+            Some(device) => {
+                let region = VerbsRegion::connect(&options, device, &ConnectionOptions::default());
+                AnyLane::of(region.expect("the node admits every client").lane())
+            }
+        }
     }
 
-    /// Returns the node's counters.
+    /// Returns the node's counters. Over RDMA it counts no verbs, because a device executes them.
     pub fn counters(&self) -> NodeCounters {
         self.handle.counters()
     }

@@ -1,10 +1,10 @@
-//! Exact round trips of every operation without contention, under the promises of every fabric, and over real
-//! connections to a memory node, which has its own count of what it executes.
+//! Exact round trips of every operation without contention, under the promises of every fabric, over real connections
+//! to a memory node, which has its own count of what it executes, and over RDMA, where the device counts packets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use guira_conformance::{AnyLane, Bench, BenchNode, Extents, Op, TestClient, block_on};
+use guira_conformance::{AnyLane, Bench, BenchNode, Extents, Op, RdmaDevices, TestClient, block_on};
 use guira_fabric::heap::HeapLane;
 use guira_fabric::{Lane, Profile, Region, Traffic, VerbCounts};
 use guira_layout::{Preset, TableConfig};
@@ -17,17 +17,21 @@ enum Way {
     Heap(Profile),
     /// A memory node.
     Node,
+    /// A memory node whose device executes the batches.
+    Rdma,
 }
 
 impl Way {
     fn remote() -> impl Iterator<Item = Way> {
-        Profile::REMOTE.into_iter().map(Way::Heap).chain([Way::Node])
+        let rdma = RdmaDevices::find("counts").map(|_| Way::Rdma);
+        Profile::REMOTE.into_iter().map(Way::Heap).chain([Way::Node]).chain(rdma)
     }
 
     fn profile(self) -> Profile {
         match self {
             Way::Heap(profile) => profile,
             Way::Node => Profile::Tcp,
+            Way::Rdma => Profile::Rxe,
         }
     }
 
@@ -35,7 +39,7 @@ impl Way {
     fn rows(self, rows: u64) -> u64 {
         match self {
             Way::Heap(_) => rows,
-            Way::Node => rows / 8,
+            Way::Node | Way::Rdma => rows / 8,
         }
     }
 }
@@ -45,6 +49,7 @@ impl fmt::Display for Way {
         match self {
             Way::Heap(profile) => write!(f, "{profile}"),
             Way::Node => f.write_str("a node"),
+            Way::Rdma => f.write_str("a node over RDMA"),
         }
     }
 }
@@ -54,18 +59,24 @@ struct Subject {
     bench: Bench,
     client: TestClient<AnyLane>,
     node: Option<BenchNode>,
+    way: Way,
 }
 
 impl Subject {
     fn of_rows(preset: Preset, format: &str, rows: u64, way: Way) -> Subject {
         let bench = Bench::of_rows(preset, format, rows, way.profile(), 7);
-        let node = (way == Way::Node).then(|| BenchNode::over(&bench));
+        let devices = || RdmaDevices::find("counts").expect("it was there before");
+        let node = match way {
+            Way::Heap(_) => None,
+            Way::Node => Some(BenchNode::over(&bench)),
+            Way::Rdma => Some(BenchNode::over_rdma(&bench, &devices())),
+        };
         let client = Subject::client_of(&bench, node.as_ref(), 0);
-        Subject { bench, client, node }
+        Subject { bench, client, node, way }
     }
 
     fn client_of(bench: &Bench, node: Option<&BenchNode>, slot: u16) -> TestClient<AnyLane> {
-        let lane = node.map_or_else(|| AnyLane::of(bench.region.lane()), |node| AnyLane::of(node.lane()));
+        let lane = node.map_or_else(|| AnyLane::of(bench.region.lane()), BenchNode::lane);
         bench.client(slot).through(lane)
     }
 
@@ -85,8 +96,11 @@ impl Subject {
         (result, traffic)
     }
 
-    /// Returns the requests and verbs that the node has executed, if there is one.
+    /// Returns the requests and verbs that the node has executed, if there is one that counts them.
     fn executed(&self) -> Option<(u64, VerbCounts)> {
+        if self.way == Way::Rdma {
+            return None;
+        }
         let counters = self.node.as_ref()?.counters();
         let (reads, writes) = (counters.reads, counters.writes);
         Some((counters.batches, VerbCounts { reads, writes, swaps: counters.swaps, adds: counters.adds }))
@@ -154,6 +168,28 @@ fn remote_operations_cost_what_they_promise() {
             assert_eq!(change(&mut subject, &key(i), Change::Remove), (Outcome::Removed, 2), "{way}: remove");
         }
     }
+}
+
+/// Over RDMA the device sends as many packets as the lane counts messages: nothing is asked for that is not counted.
+#[test]
+fn packets_of_operations_are_their_messages() {
+    let Some(devices) = RdmaDevices::find("counts") else { return };
+    let Some(before) = devices.sent_packets() else { return println!("skipped: no count of the client's packets") };
+    let (mut subject, keys) = filled(Way::Rdma, "fixed:8:8", 1024, 50);
+    let filled = devices.sent_packets().expect("it was there before");
+    assert!(filled - before >= 5 * keys, "{} packets for {keys} inserts", filled - before);
+    let mut packets = |operation: &mut dyn FnMut(&mut TestClient<AnyLane>) -> bool| {
+        let before = devices.sent_packets().expect("it was there before");
+        let (is_done, traffic) = subject.traffic_of(operation);
+        assert!(is_done, "no contention and no damage");
+        let sent = devices.sent_packets().expect("it was there before") - before;
+        assert_eq!(sent, traffic.messages(), "packets, messages");
+        sent
+    };
+    assert_eq!(packets(&mut |client| client.get(&key(1)).is_ok()), 2, "lookup");
+    let sent = packets(&mut |client| client.put(&key(1), &key(2)).is_ok());
+    assert!(sent >= 5, "a put in {sent} messages");
+    assert!(packets(&mut |client| client.change(&key(1), Change::Remove).is_ok()) >= 5);
 }
 
 /// [R-READ-6] [R-UPDATE-2] An extent hit takes exactly 2 round trips; changing an existing extent key takes 3, a new
@@ -332,9 +368,10 @@ fn records_are_written_when_a_death_could_leave_half_a_change() {
 /// [R-INSERT-2] A stale cache costs round trips, never a key.
 #[test]
 fn a_stale_cache_costs_only_round_trips() {
-    for way in [Way::Heap(Profile::Mlx5), Way::Node] {
+    let rdma = RdmaDevices::find("counts").map(|_| Way::Rdma);
+    for way in [Way::Heap(Profile::Mlx5), Way::Node].into_iter().chain(rdma) {
         let subject = Subject::of_rows(Preset::Hardened, "fixed:8:8", 64, way);
-        let Subject { bench, client: mut stale, node } = subject;
+        let Subject { bench, client: mut stale, node, .. } = subject;
         let mut busy = Subject::client_of(&bench, node.as_ref(), 1);
         let keys = bench.table.config().max_entries() * 90 / 100;
         // The client sees every row while it is almost empty, and caches that.

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use guira_conformance::{AnyLane, Bench, BenchNode, Model, Observed, Op, ProxyFaults, TestClient};
+use guira_conformance::{AnyLane, Bench, BenchNode, Model, Observed, Op, ProxyFaults, RdmaDevices, TestClient};
 use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::{EntryFormat, MAX_KEY_BYTES, MAX_VALUE_BYTES, Preset, PresetOptions};
 use guira_rcuckoo::{Change, Error, ErrorKind, NewValue, Outcome};
@@ -38,6 +38,8 @@ enum Backend {
     Node,
     /// A memory node, over connections whose data is split and delayed.
     FaultyNode,
+    /// A memory node whose device executes the batches, with a queue pair for each client.
+    Rdma,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -110,8 +112,12 @@ impl Case {
             Backend::Heap => None,
             Backend::Node => Some(BenchNode::over(&bench)),
             Backend::FaultyNode => Some(BenchNode::over(&bench).behind_faulty_proxy(self.seed, FAULTS)),
+            Backend::Rdma => match RdmaDevices::find("properties") {
+                Some(devices) => Some(BenchNode::over_rdma(&bench, &devices)),
+                None => return,
+            },
         };
-        let lane = || node.as_ref().map_or_else(|| AnyLane::of(bench.region.lane()), |it| AnyLane::of(it.lane()));
+        let lane = || node.as_ref().map_or_else(|| AnyLane::of(bench.region.lane()), BenchNode::lane);
         let mut clients = [0, 1].map(|slot| bench.client(slot).through(lane()));
         for i in 0..operations {
             let op = self.op(format, &model, &mut rng);
@@ -131,9 +137,13 @@ impl Case {
         }
         assert_eq!(bench.audit(), Ok(model.0), "{self:?}");
         if let Some(node) = node {
-            let [pieces, delays, _] = node.proxy_counts();
-            assert!(node.counters().batches > operations, "what was asked for went to the node");
-            assert!(self.backend == Backend::Node || (pieces > 2 * operations && delays > 0), "{pieces} {delays}");
+            let ([pieces, delays, _], batches) = (node.proxy_counts(), node.counters().batches);
+            match self.backend {
+                Backend::Rdma => assert_eq!(batches, 0, "no batch went to the node's processor"),
+                _ => assert!(batches > operations, "what was asked for went to the node"),
+            }
+            let is_faulty = self.backend == Backend::FaultyNode;
+            assert!(!is_faulty || (pieces > 2 * operations && delays > 0), "{pieces} {delays}");
         }
     }
 }
@@ -194,6 +204,19 @@ fn a_table_behind_a_node_is_a_map() {
                 for keys in [10, 600] {
                     Case { preset, format, profile: Profile::Tcp, backend, sizes, keys, seed: 1 }.run();
                 }
+            }
+        }
+    }
+}
+
+/// [R-ROW-3] [R-INSERT-1] [R-UPDATE-1] [R-EXTENT-1] [R-EXTENT-2] The same over RDMA.
+#[test]
+fn a_table_over_rdma_is_a_map() {
+    let backend = Backend::Rdma;
+    for preset in [Preset::Hardened, Preset::Tiny] {
+        for (format, sizes) in [("fixed:8:8", Sizes::Inline), ("bytes:64", Sizes::Mixed)] {
+            for keys in [10, 600] {
+                Case { preset, format, profile: Profile::Rxe, backend, sizes, keys, seed: 1 }.run();
             }
         }
     }

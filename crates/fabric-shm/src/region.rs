@@ -302,8 +302,9 @@ impl ShmRegion {
     /// Lanes that are opened during the claim only read. Holds work as before, as they are no atomics.
     ///
     /// # Errors
-    /// `LanesOpen` if this process has lanes of it; `MappedElsewhere` if the region is open elsewhere; `ServedByDevice` if it is claimed already; `NotClaimable` if
-    /// it was opened for reading, or by the process that this one was forked from; `Io`.
+    /// `LanesOpen` if this process has lanes of it; `MappedElsewhere` if the region is open elsewhere; `ServedByDevice`
+    /// if it is claimed already; `NotClaimable` if it was opened for reading, or by the process that this one was
+    /// forked from; `Io`.
     pub fn claim_for_device(&self) -> Result<DeviceClaim, ShmError> {
         let task = Task::new(Attempt::Claim, self.path());
         let refused = |reason| Err(ShmError::NotClaimable { path: self.path().to_owned(), reason });

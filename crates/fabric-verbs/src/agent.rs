@@ -1,8 +1,8 @@
 //! The service of a memory node whose clients use RDMA: connects their queue pairs, and ends them. It executes nothing.
 //!
 //! Invariants: a session has at most one queue pair, and when the session ends, so does the queue pair, before a client
-//! slot of the session is free. A session makes one attempt: connecting to an address that nobody has takes the kernel a
-//! second, for which the sessions of the same thread wait.
+//! slot of the session is free. A session makes one attempt: connecting to an address that nobody has takes the kernel
+//! a second, for which the sessions of the same thread wait.
 
 use guira_fabric::{FabricError, Region};
 use guira_session::node::{CloseCause, EndError, Request, Responder, Service};

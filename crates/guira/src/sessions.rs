@@ -216,8 +216,8 @@ pub(crate) fn device_options(RdmaDevice { name, port, gid_index }: &RdmaDevice) 
     DeviceOptions { device: name.clone(), port: *port, gid: *gid_index }
 }
 
-/// Returns the options of a queue pair whose lanes wait in the given way. A blocking client has a queue pair of its own,
-/// which locks 2.4 MiB of memory. Tasks share one, which locks 4.5 MiB, and 256 KiB for each 64 lanes more.
+/// Returns the options of a queue pair whose lanes wait in the given way. A blocking client has a queue pair of its
+/// own, which locks 2.4 MiB of memory. Tasks share one, which locks 4.5 MiB, and 256 KiB for each 64 lanes more.
 pub(crate) fn queue_options(waiting: Waiting) -> ConnectionOptions {
     let options = ConnectionOptions { lane_bytes: LANE_BYTES, ..ConnectionOptions::default() };
     match waiting {

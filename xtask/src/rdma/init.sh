@@ -1,7 +1,6 @@
 #!/bin/busybox sh
 # The first process of the virtual machine: two Soft-RoCE devices whose packets cross a pair of virtual Ethernet
-# devices, a third one whose link is down, and the test programs. The exit status and the number of tests that passed
-# leave over the second serial port.
+# devices, a third one whose link is down, and the runs of the selected suites.
 /bin/busybox --install -s /bin
 mount -t proc none /proc
 mount -t sysfs none /sys
@@ -11,7 +10,7 @@ mount -t tmpfs none /dev/shm
 mount -t tmpfs none /tmp
 stty -F /dev/ttyS0 -onlcr
 stty -F /dev/ttyS1 -onlcr
-export PATH=/usr/bin:/bin HOME=/tmp GUIRA_RDMA_REQUIRED=1 GUIRA_RDMA_LINK=veth0
+export PATH=/usr/bin:/bin:/tests/programs HOME=/tmp GUIRA_RDMA_REQUIRED=1 GUIRA_RDMA_LINK=veth0
 while read -r module; do modprobe "$module"; done < /tests/modules
 
 # Not the applet of the shell, which knows less.
@@ -50,15 +49,14 @@ for i in 0 1; do
   done
 done
 
-only=$(cat /tests/only)
-status=0
-: > /tmp/log
-for program in /tests/programs/*; do
-  { "$program" --test-threads 1 --nocapture $only; echo $? > /tmp/status; } 2>&1 | tee -a /tmp/log
-  ended=$(cat /tmp/status)
-  [ "$ended" = 0 ] || status=$ended
-done
-passed=$(sed -n 's/^test result: .* \([0-9]*\) passed;.*/\1/p' /tmp/log | awk '{ sum += $1 } END { print sum + 0 }')
-echo "$status $passed" > /dev/ttyS1
+# Each line is a run: its suite, its environment, its program, and its arguments. For each, a line with the suite, the
+# exit status, and the numbers of tests that passed and failed leaves over the second serial port.
+while IFS='|' read -r suite environment program arguments; do
+  echo "== $suite: $environment ${program##*/} $arguments"
+  { env $environment "$program" $arguments; echo $? > /tmp/status; } < /dev/null 2>&1 | tee /tmp/log
+  counts=$(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed;.*/\1 \2/p' /tmp/log | tail -n 1)
+  echo "$suite $(cat /tmp/status) ${counts:-0 0}" > /dev/ttyS1
+done < /tests/runs
+echo end > /dev/ttyS1
 sync
 poweroff -f

@@ -114,7 +114,7 @@ impl Changed {
             }
             StepName::Fuzz => self.touches("guira-conformance") || self.lies_in(&["fuzz/", "xtask/src/fuzz"]),
             StepName::Porcupine => self.touches("guira-check") || self.lies_in(&["conformance/porcupine/"]),
-            StepName::Rdma => self.touches("guira-fabric-verbs") || self.lies_in(&["xtask/src/rdma/"]),
+            StepName::Rdma => self.touches("guira") || self.lies_in(&["xtask/src/rdma/"]),
             StepName::Loom | StepName::Miri => self.touches("guira-fabric"),
             StepName::Deny => {
                 self.lies_in(&["deny.toml"]) || self.paths.iter().any(|path| path.ends_with("Cargo.toml"))

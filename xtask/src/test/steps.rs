@@ -258,7 +258,10 @@ impl Step {
             StepName::DocTests => run(&mut cargo(shell, "test --workspace --features guira-cli/peers --doc")),
             StepName::Porcupine => porcupine::compare(shell, &budget, scope),
             StepName::Rdma => match scope.programs(|| Programs::build(shell, &budget)) {
-                Ok(programs) => rdma::run(shell, &budget, &programs.of_package(rdma::PACKAGE), ""),
+                Ok(programs) => {
+                    let selection = if scope.is_long { rdma::Selection::Long } else { rdma::Selection::Default };
+                    rdma::run(shell, &budget, &programs.for_rdma(), selection)
+                }
                 Err(outcome) => outcome,
             },
             StepName::Loom => {

@@ -12,6 +12,7 @@ use super::process::Shell;
 use super::steps::{Budget, target_directory};
 use super::{Outcome, Scope, budget};
 use crate::artifact::Artifact;
+use crate::rdma::TestProgram;
 
 /// Packages and features for building the tests, the doc tests and the examples. Another selection would compile their
 /// dependencies again.
@@ -100,10 +101,13 @@ impl Programs {
         found.ok_or_else(|| Outcome::Failed(format!("cargo built no suite of {package}")))
     }
 
-    /// The paths of the test programs of a package.
-    pub fn of_package(&self, package: &str) -> Vec<PathBuf> {
-        let own = self.programs.iter().filter(|program| program.package == package);
-        own.map(|program| program.executable.clone()).collect()
+    /// All test programs, for the step `rdma`.
+    pub fn for_rdma(&self) -> Vec<TestProgram> {
+        let of = |Program { package, target, executable, .. }: &Program| {
+            let (package, target) = (package.clone(), target.clone());
+            TestProgram { package, target, executable: executable.clone() }
+        };
+        self.programs.iter().map(of).collect()
     }
 
     /// The tests of each process: whole programs, and modules of suites.

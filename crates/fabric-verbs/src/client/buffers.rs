@@ -1,9 +1,10 @@
 //! The registered memory of a connection: a buffer for each lane, and a pool of larger ones.
 //!
-//! It grows by blocks of lanes, each a mapping with a registration of its own, when there are more lanes than memory for
-//! them. Forked children do not get it: they could neither use it nor let the parent's device write to it.
+//! It grows by blocks of lanes, each a mapping with a registration of its own, when there are more lanes than memory
+//! for them. Forked children do not get it: they could neither use it nor let the parent's device write to it.
 //!
-//! Invariants: the buffers do not overlap; a mapping outlives its registration; a block stays as long as the connection.
+//! Invariants: the buffers do not overlap; a mapping outlives its registration; a block stays as long as the
+//! connection.
 
 use std::io;
 use std::ptr::NonNull;

@@ -17,6 +17,7 @@ mod node;
 mod open_or_create;
 mod pools;
 mod processes;
+mod rdma;
 mod recovery;
 mod regressions;
 mod repair;

@@ -1,7 +1,10 @@
-//! Tools of several modules of the suite: tables, a faulty proxy, and hosts with a network between them.
+//! Tools of several modules of the suite: tables, a faulty proxy, the fabric of memory nodes, a slow link, and hosts
+//! with a network between them.
 
+pub mod fabric;
 pub mod faulty_proxy;
 pub mod hosts;
+pub mod slow_link;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

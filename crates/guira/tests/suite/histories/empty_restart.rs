@@ -98,7 +98,7 @@ fn work(number: u64, mut client: AnyClient, is_back: &AtomicBool, outcomes: &Out
 #[test]
 fn every_client_notices_a_node_that_restarted_empty() {
     let _alone = run_alone();
-    let mut node = NodeProcess::start(None, 0);
+    let mut node = NodeProcess::start(None, 0, None);
     let options = OpenOptions::default().reconnect_timeout(Duration::from_secs(30));
     let store = Store::open_with(node.url(), &options).unwrap();
     let mut filler = store.client().unwrap();

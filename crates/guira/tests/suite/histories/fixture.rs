@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use guira::{Store, Url};
+use guira_conformance::RdmaDevices;
 
 use crate::common::Table;
+use crate::common::fabric::url_of;
 use crate::common::faulty_proxy::{FaultyProxy, ProxyFaults};
-use crate::histories::node::{NodeProcess, url_of};
-use crate::histories::{Case, KILLS_PER_S, SEED};
+use crate::histories::node::NodeProcess;
+use crate::histories::{Case, KILLS_PER_S, RDMA_ROUND, ROUND, SEED};
 
 /// The fabric through which the workers of a round reach its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +24,8 @@ pub enum Fabric {
     Restarted,
     /// Same as [`Fabric::Tcp`], through a proxy that delays, splits and cuts.
     Faulty,
+    /// The table is in a memory node's own memory, whose device executes what all workers post.
+    Rdma,
 }
 
 /// The faults of the proxy. Connections last for some tens of operations, and long enough to adopt a chunk.
@@ -29,12 +33,19 @@ const PROXY_FAULTS: ProxyFaults =
     ProxyFaults { longest_delay: Duration::from_millis(2), cut_after_bytes: Some(200_000) };
 
 impl Fabric {
+    /// Returns the length of a round.
+    pub fn round(self) -> Duration {
+        if self == Fabric::Rdma { RDMA_ROUND } else { ROUND }
+    }
+
     /// Returns how many workers are killed a second.
     pub fn kills_per_s(self) -> u64 {
         match self {
             Fabric::Shm | Fabric::Tcp | Fabric::Mixed => KILLS_PER_S,
             // Fewer, so that many live to see the node come back, or lose a connection.
             Fabric::Restarted | Fabric::Faulty => KILLS_PER_S / 5,
+            // An emulated machine starts a few processes a second.
+            Fabric::Rdma => KILLS_PER_S / 25,
         }
     }
 
@@ -45,7 +56,11 @@ impl Fabric {
 
     /// Returns the time from one fenced client to the next.
     pub fn between_fences(self) -> Option<Duration> {
-        matches!(self, Fabric::Tcp | Fabric::Mixed | Fabric::Faulty).then_some(Duration::from_millis(50))
+        match self {
+            Fabric::Tcp | Fabric::Mixed | Fabric::Faulty => Some(Duration::from_millis(50)),
+            Fabric::Rdma => Some(Duration::from_millis(300)),
+            Fabric::Shm | Fabric::Restarted => None,
+        }
     }
 }
 
@@ -66,10 +81,14 @@ impl Fixture {
         let named = || Table::create(&options);
         let (table, node) = match fabric {
             Fabric::Shm => (Some(named()), None),
-            Fabric::Tcp | Fabric::Faulty => (None, Some(NodeProcess::start(None, round))),
+            Fabric::Tcp | Fabric::Faulty => (None, Some(NodeProcess::start(None, round, None))),
+            Fabric::Rdma => {
+                let devices = RdmaDevices::find("histories").expect("it was there before");
+                (None, Some(NodeProcess::start(None, round, Some(devices))))
+            }
             Fabric::Mixed | Fabric::Restarted => {
                 let (table, store) = named();
-                let node = NodeProcess::start(Some(&table.url), round);
+                let node = NodeProcess::start(Some(&table.url), round, None);
                 (Some((table, store)), Some(node))
             }
         };
@@ -80,7 +99,7 @@ impl Fixture {
         let proxy = (fabric == Fabric::Faulty)
             .then(|| FaultyProxy::start(node.as_ref().expect("a node").addr, SEED ^ round, PROXY_FAULTS));
         let mapped = table.as_ref().map(|table| table.url.clone());
-        let remote = proxy.as_ref().map(|proxy| url_of(proxy.addr)).or(node.as_ref().map(NodeProcess::url));
+        let remote = proxy.as_ref().map(|proxy| url_of(proxy.addr, None)).or(node.as_ref().map(NodeProcess::url));
         let urls = match fabric {
             Fabric::Restarted => vec![remote.expect("a node")],
             _ => remote.into_iter().chain(mapped).collect(),

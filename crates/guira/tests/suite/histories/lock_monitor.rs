@@ -10,8 +10,9 @@ use guira::admin::Endpoint;
 use guira_fabric::{Lane, Region, Verb, post};
 use guira_fabric_shm::{Access, Location, ShmRegion};
 use guira_fabric_tcp::TcpRegion;
+use guira_fabric_verbs::{ConnectionOptions, DeviceOptions, VerbsRegion};
 use guira_layout::{LockId, LockLayout, OwnerId};
-use guira_session::client::ConnectOptions;
+use guira_session::client::{ConnectOptions, NodeSession};
 use guira_session::wire::FenceReply;
 
 use crate::histories::node::NodeProcess;
@@ -23,25 +24,25 @@ const POLL_INTERVAL: Duration = Duration::from_micros(50);
 pub struct LockMonitor {
     locks: LockLayout,
     lane: Box<dyn Lane>,
-    /// The connection to the node, if there is one; it asks the node to drop sessions.
-    region: Option<TcpRegion>,
+    /// The session with the node, if there is one; it asks the node to drop other sessions.
+    session: Option<NodeSession>,
 }
 
 impl LockMonitor {
     /// Monitors the table of `store`, which is mapped or has a `node`.
     pub fn new(store: &Store, node: Option<&NodeProcess>) -> LockMonitor {
-        let region = node.map(|node| {
-            let endpoint = Endpoint::new(&node.addr.ip().to_string(), node.addr.port());
-            TcpRegion::connect(&ConnectOptions::new(endpoint)).unwrap()
-        });
-        let lane: Box<dyn Lane> = match (store.stat().unwrap().region.file(), &region) {
-            (Some(file), _) => {
+        let remote = node.map(connect);
+        let (lane, session): (Box<dyn Lane>, _) = match (store.stat().unwrap().region.file(), remote) {
+            (Some(file), remote) => {
                 let mapped = ShmRegion::open(&Location::file(file.path.clone()), Access::ReadOnly).unwrap();
-                Box::new(mapped.lane())
+                (Box::new(mapped.lane()), remote.map(|(_, session)| session))
             }
-            (None, region) => Box::new(region.as_ref().expect("it has a node").lane()),
+            (None, remote) => {
+                let (lane, session) = remote.expect("it has a node");
+                (lane, Some(session))
+            }
         };
-        LockMonitor { locks: *store.table().locks(), lane, region }
+        LockMonitor { locks: *store.table().locks(), lane, session }
     }
 
     fn holders(&mut self) -> Vec<(LockId, OwnerId)> {
@@ -68,7 +69,23 @@ impl LockMonitor {
 
     /// Asks the node to drop the session of `owner`. Returns whether it had one.
     pub fn fence(&self, owner: OwnerId) -> bool {
-        let region = self.region.as_ref().expect("a node");
-        region.session().fence(owner.0 - 1).unwrap() == FenceReply::Dropped
+        let session = self.session.as_ref().expect("a node");
+        session.fence(owner.0 - 1).unwrap() == FenceReply::Dropped
+    }
+}
+
+/// Opens a session with a node, and a lane.
+fn connect(node: &NodeProcess) -> (Box<dyn Lane>, NodeSession) {
+    let options = ConnectOptions::new(Endpoint::new(&node.addr.ip().to_string(), node.addr.port()));
+    match &node.devices {
+        None => {
+            let region = TcpRegion::connect(&options).unwrap();
+            (Box::new(region.lane()), region.session().clone())
+        }
+        Some(devices) => {
+            let device = DeviceOptions { device: Some(devices.client.clone()), ..DeviceOptions::default() };
+            let region = VerbsRegion::connect(&options, &device, &ConnectionOptions::default()).unwrap();
+            (Box::new(region.lane()), region.session().clone())
+        }
     }
 }

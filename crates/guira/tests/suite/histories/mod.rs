@@ -12,9 +12,11 @@
 //! live, and learn of it; some clients map the table that the node serves; the node is killed and restarted; a proxy
 //! delays, splits and cuts the connections.
 //!
-//! The run takes twenty seconds over shared memory and six over each kind of TCP; with `GUIRA_LONG=1`, an hour and ten
-//! minutes. The test program starts itself as the workers and the node, which get their arguments in environment
-//! variables.
+//! One test does the same over RDMA, if this machine has a device.
+//!
+//! The run takes twenty seconds over shared memory, six over each kind of TCP and ten over RDMA; with `GUIRA_LONG=1`,
+//! an hour, ten minutes, and a minute. The test program starts itself as the workers and the node, which get their
+//! arguments in environment variables.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
 
@@ -32,6 +34,7 @@ use std::time::{Duration, Instant};
 
 use guira::admin::ClientState;
 use guira::{CreateOptions, Preset, Store};
+use guira_conformance::RdmaDevices;
 
 use crate::common::faulty_proxy::FaultyProxy;
 use checker::Totals;
@@ -52,6 +55,8 @@ const KILLS_PER_S: u64 = 50;
 /// Fewest kills a second that are accepted, on a busy machine.
 const LEAST_KILLS_PER_S: u64 = 40;
 const ROUND: Duration = Duration::from_secs(2);
+/// A round over RDMA, in whose first second an emulated machine starts the workers.
+const RDMA_ROUND: Duration = Duration::from_millis(3_300);
 /// Rounds from one report to the next, in long runs.
 const REPORT_EVERY: u64 = 100;
 /// Most operations that may be refused for each process that is stopped or killed: each operation that waits for its
@@ -64,6 +69,9 @@ const LEAST_REMOTE_OPERATIONS_PER_S: u64 = 200;
 /// Fewest operations a second behind the proxy, where each piece of a frame takes two more switches, and some are
 /// delayed.
 const LEAST_FAULTY_OPERATIONS_PER_S: u64 = 60;
+
+/// Fewest operations a second over Soft-RoCE in an emulated machine.
+const LEAST_RDMA_OPERATIONS_PER_S: u64 = 5;
 
 /// A kind of table, and the longest value that is put into it.
 #[derive(Clone, Copy)]
@@ -153,7 +161,10 @@ struct Run {
 
 impl Run {
     fn of(fabric: Fabric, length: Duration) -> Run {
-        println!("seed {SEED}, {fabric:?}, {PROCESSES} processes, {KEYS} keys, rounds of {ROUND:?}, {length:?} in all");
+        println!(
+            "seed {SEED}, {fabric:?}, {PROCESSES} processes, {KEYS} keys, {length:?} in rounds of {:?}",
+            fabric.round()
+        );
         let (totals, faults) = (Totals::default(), FaultCounts::default());
         let mut run = Run { fabric, length, totals, faults, survivors: 0, proxy_counts: [0; 3] };
         let (mut log, start) = (SharedLog::create(), Instant::now());
@@ -167,13 +178,17 @@ impl Run {
         println!("{} rounds in {seconds:.0} s: {}; {}", run.rounds(), run.faults, run.totals);
         assert_eq!(run.totals.detected, run.totals.falsified, "each falsified answer is detected");
         // Fewer operations over a rough way see fewer values that can be records from earlier ones.
-        let least = if fabric == Fabric::Faulty { 1 } else { 3 * run.rounds() };
-        assert!(run.totals.falsified > least, "{} answers falsified", run.totals.falsified);
+        let least = match fabric {
+            Fabric::Rdma if !is_long() => 0,
+            Fabric::Faulty | Fabric::Rdma => 2,
+            Fabric::Shm | Fabric::Tcp | Fabric::Mixed | Fabric::Restarted => 3 * run.rounds() + 1,
+        };
+        assert!(run.totals.falsified >= least, "{} answers falsified", run.totals.falsified);
         run
     }
 
     fn rounds(&self) -> u64 {
-        self.length.as_secs() / ROUND.as_secs()
+        (self.length.as_millis() / self.fabric.round().as_millis()) as u64
     }
 
     fn round(&mut self, number: u64, log: &mut SharedLog) {
@@ -292,4 +307,23 @@ fn histories_behind_a_faulty_proxy_are_linearizable() {
     assert!(pieces > 2 * run.totals.answered && delays > pieces / 40, "it splits and delays");
     assert!(run.per_s(cuts) >= 2, "it cuts");
     assert!(unknown > 0 || !is_long(), "it cuts in commits, too");
+}
+
+/// [R-RECOVER-1] [R-RECOVER-2] [R-RECOVER-3] [R-SESSION-1] [R-SESSION-2] The same holds over RDMA, where the node's
+/// device executes what clients post: nothing of a client that was killed or fenced is executed once it is recovered.
+#[test]
+fn histories_over_rdma_are_linearizable() {
+    if RdmaDevices::find("histories").is_none() {
+        return;
+    }
+    let _alone = run_alone();
+    let run = Run::of(Fabric::Rdma, Duration::from_secs(if is_long() { 60 } else { 10 }));
+    let (totals, faults) = (&run.totals, &run.faults);
+    assert!(run.per_s(faults.kills) >= 1 && run.per_s(faults.stops) >= 1, "workers are killed and stopped");
+    let operations_per_s = run.per_s(totals.answered);
+    assert!(operations_per_s >= LEAST_RDMA_OPERATIONS_PER_S, "{operations_per_s} operations a second");
+    let [recoveries, _, moves, fenced, ..] = totals.counts;
+    assert!(faults.kills_of_holders > 0 && totals.pending > 0, "workers die among operations");
+    assert!(recoveries > 0 && moves > 0, "dead clients leave something to recover");
+    assert!(faults.fences > 0 && fenced > 0, "clients are fenced, and learn of it");
 }

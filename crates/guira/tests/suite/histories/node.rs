@@ -4,8 +4,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
 
-use guira::{ServeOptions, Store, Url};
+use guira::{RdmaDevice, ServeOptions, Store, Url};
+use guira_conformance::RdmaDevices;
 
+use crate::common::fabric::url_of;
 use crate::histories::Case;
 
 const NODE: &str = "GUIRA_TEST_HISTORIES_NODE";
@@ -21,25 +23,29 @@ const EXTENT_BYTES: u64 = 16 << 20;
 /// A node process, killed when this is dropped.
 pub struct NodeProcess {
     pub addr: SocketAddr,
+    /// The devices of the node and its clients; `None` over TCP.
+    pub devices: Option<RdmaDevices>,
     arguments: String,
     child: Child,
 }
 
 impl NodeProcess {
-    /// Starts a node that serves the table at `backing`, or memory of its own with a table of `round`'s case, and waits
-    /// until it is ready.
-    pub fn start(backing: Option<&Url>, round: u64) -> NodeProcess {
+    /// Starts a node that serves the table at `backing`, or memory of its own with a table of `round`'s case, over the
+    /// given devices or over TCP, and waits until it is ready.
+    pub fn start(backing: Option<&Url>, round: u64, devices: Option<RdmaDevices>) -> NodeProcess {
         let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
         let first = FIRST_PORT + (std::process::id() % u32::from(PORTS - 100)) as u16;
         let port = (first..FIRST_PORT + PORTS).find(is_free).expect("a free port");
-        let arguments = format!("{port},{round},{}", backing.map(Url::to_string).unwrap_or_default());
-        let mut node = NodeProcess { addr: (Ipv4Addr::LOCALHOST, port).into(), child: spawn(&arguments), arguments };
+        let device = devices.as_ref().map(|devices| devices.node.as_str()).unwrap_or_default();
+        let arguments = format!("{port},{round},{device},{}", backing.map(Url::to_string).unwrap_or_default());
+        let (addr, child) = ((Ipv4Addr::LOCALHOST, port).into(), spawn(&arguments));
+        let mut node = NodeProcess { addr, devices, child, arguments };
         node.wait_until_ready();
         node
     }
 
     pub fn url(&self) -> Url {
-        url_of(self.addr)
+        url_of(self.addr, self.devices.as_ref())
     }
 
     /// Kills the node with SIGKILL, and waits for its end.
@@ -58,10 +64,6 @@ impl NodeProcess {
         let is_ready = lines.any(|line| line.unwrap().starts_with(READY));
         assert!(is_ready, "the node failed: see its message above");
     }
-}
-
-pub fn url_of(addr: SocketAddr) -> Url {
-    Url::tcp(&addr.ip().to_string(), addr.port()).unwrap()
 }
 
 fn spawn(arguments: &str) -> Child {
@@ -85,13 +87,18 @@ impl Drop for NodeProcess {
 #[test]
 fn node() {
     let Ok(arguments) = std::env::var(NODE) else { return };
-    let parts: Vec<&str> = arguments.splitn(3, ',').collect();
+    let parts: Vec<&str> = arguments.splitn(4, ',').collect();
     let (port, round): (u16, u64) = (parts[0].parse().unwrap(), parts[1].parse().unwrap());
-    let store = match parts[2] {
+    let store = match parts[3] {
         "" => Store::create_unnamed(&Case::of(round).options(round).extent_bytes(EXTENT_BYTES)).unwrap(),
         url => Store::open(url).unwrap(),
     };
-    let served = store.serve(&ServeOptions::new((Ipv4Addr::LOCALHOST, port).into()).threads(2)).unwrap();
+    let options = ServeOptions::new((Ipv4Addr::LOCALHOST, port).into()).threads(2);
+    let options = match parts[2] {
+        "" => options,
+        device => options.rdma(RdmaDevice { name: Some(device.to_owned()), ..RdmaDevice::default() }),
+    };
+    let served = store.serve(&options).unwrap();
     println!("\n{READY}");
     // Until the test ends.
     drop(std::io::stdin().read_to_end(&mut Vec::new()));

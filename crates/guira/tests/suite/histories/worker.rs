@@ -15,6 +15,8 @@ use crate::histories::log::{Completion, Log, now_ns};
 const WORKER: &str = "GUIRA_TEST_HISTORIES";
 /// Deadline of an operation. A worker waits no longer for one that is stopped, and goes on with other keys.
 const DEADLINE: Duration = Duration::from_millis(10);
+/// The same over Soft-RoCE in an emulated machine, where a round trip takes milliseconds.
+const RDMA_DEADLINE: Duration = Duration::from_millis(250);
 const NICE: i32 = 10;
 /// Time in which an operation tries to open another session: longer than a round, and than an outage of the node.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -81,6 +83,22 @@ enum Transport {
     Mapped,
     /// Over a connection, which may be lost.
     Remote,
+    /// Over a connection and a queue pair, which may be lost.
+    Rdma,
+}
+
+impl Transport {
+    fn of(url: &str) -> Transport {
+        match url.split(':').next() {
+            Some("tcp") => Transport::Remote,
+            Some("rdma") => Transport::Rdma,
+            _ => Transport::Mapped,
+        }
+    }
+
+    fn deadline(self) -> Duration {
+        if self == Transport::Rdma { RDMA_DEADLINE } else { DEADLINE }
+    }
 }
 
 /// Counts of operations that failed because of a loss.
@@ -106,7 +124,7 @@ fn loss(error: &Error) -> Loss {
             | OperationError { kind: OperationErrorKind::Lost { source }, .. },
         )
         | Error::Fabric { source, .. } => source,
-        Error::Open(OpenError::Connect { .. }) | Error::Open(OpenError::TooManyClients { .. }) => {
+        Error::Open(OpenError::Connect { .. } | OpenError::Rdma { .. } | OpenError::TooManyClients { .. }) => {
             return Loss::Connection;
         }
         _ => return Loss::None,
@@ -187,7 +205,7 @@ impl Worker {
         let has_extents = self.longest_value > 8;
         match error {
             Error::Operation(OperationError { kind: OperationErrorKind::Busy { waited_ms, .. }, .. }) => {
-                u128::from(*waited_ms) >= DEADLINE.as_millis()
+                u128::from(*waited_ms) >= self.transport.deadline().as_millis()
             }
             Error::Operation(OperationError { kind: OperationErrorKind::Full { .. }, .. }) => {
                 matches!(call, Call::Put(_) | Call::Insert(_))
@@ -232,14 +250,14 @@ impl Worker {
 /// Opens a client; `None` if the round ends before a slot is free or the memory node is back. Slots of workers that are
 /// being killed are not free yet.
 fn open_client(url: &Url, transport: Transport, end_ns: u64) -> Option<guira::Client> {
-    let options = OpenOptions::default().deadline(DEADLINE).reconnect_timeout(RECONNECT_TIMEOUT);
+    let options = OpenOptions::default().deadline(transport.deadline()).reconnect_timeout(RECONNECT_TIMEOUT);
     loop {
         match Store::open_with(url, &options).and_then(|store| store.client()) {
             Ok(client) => return Some(client),
             Err(error) => {
                 let is_full = matches!(error, Error::Open(OpenError::TooManyClients { .. }));
                 let is_opening = matches!(error, Error::Open(OpenError::Table { source: TableError::Fabric(_), .. }));
-                let is_lost = transport == Transport::Remote && (is_opening || loss(&error) != Loss::None);
+                let is_lost = transport != Transport::Mapped && (is_opening || loss(&error) != Loss::None);
                 assert!(is_full || is_lost, "{error}");
             }
         }
@@ -256,7 +274,7 @@ fn worker() {
     let Ok(arguments) = std::env::var(WORKER) else { return };
     let parts: Vec<&str> = arguments.splitn(6, ',').collect();
     let [process, seed, longest_value, end_ns] = [1, 2, 3, 4].map(|index: usize| parts[index].parse::<u64>().unwrap());
-    let transport = if parts[0].starts_with("tcp:") { Transport::Remote } else { Transport::Mapped };
+    let transport = Transport::of(parts[0]);
     if transport == Transport::Mapped {
         // The test, which kills, must not wait for workers that never pause.
         rustix::process::nice(NICE).unwrap();

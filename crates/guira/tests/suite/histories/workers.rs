@@ -9,12 +9,12 @@ use guira::Url;
 use guira_fabric::SplitMix64;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::histories::PROCESSES;
 use crate::histories::fixture::{Fabric, Fixture};
 use crate::histories::lock_monitor::LockMonitor;
 use crate::histories::log::{SharedLog, now_ns};
 use crate::histories::node::NodeProcess;
 use crate::histories::worker::Task;
-use crate::histories::{PROCESSES, ROUND};
 
 /// Shortest and longest pause of a stopped process. Pauses are log-uniform in between.
 const SHORTEST_STOP_US: f64 = 1_000.0;
@@ -111,8 +111,9 @@ pub struct Workers<'t> {
 impl<'t> Workers<'t> {
     /// Starts the workers, which work for one round.
     pub fn start(fixture: &'t mut Fixture, log: &'t SharedLog, longest_value: u64, seed: u64) -> Workers<'t> {
-        let (end, end_ns) = (Instant::now() + ROUND, now_ns() + ROUND.as_nanos() as u64);
         let Fixture { fabric, store, node, urls, .. } = fixture;
+        let round = fabric.round();
+        let (end, end_ns) = (Instant::now() + round, now_ns() + round.as_nanos() as u64);
         let is_lasting = fabric.between_restarts().is_none();
         let lock_monitor = LockMonitor::new(store, node.as_ref().filter(|_| is_lasting));
         let (fabric, node, running, killed) = (*fabric, node.as_mut(), Vec::new(), Vec::new());

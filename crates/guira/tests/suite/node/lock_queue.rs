@@ -5,8 +5,9 @@ use std::sync::Barrier;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use guira::{Counters, Effect, Error, OpenOptions, OperationError, OperationErrorKind, Store, Url};
+use guira::{Counters, Effect, Error, OpenOptions, OperationError, OperationErrorKind, Store};
 
+use crate::common::slow_link::SlowLink;
 use crate::node::proxy::Proxy;
 use crate::node::test_node::TestNode;
 
@@ -88,8 +89,13 @@ fn clients_of_one_process_queue_for_locks() {
             let all: Vec<_> = (0..THREADS).map(run).chain([tasks]).collect();
             sum(all.into_iter().map(|it| it.join().unwrap()))
         });
-        let round_trips = 2 * (TASKS + THREADS) * INSERTS;
-        assert_eq!(costs, [round_trips, 0, 0], "{keys} keys: round trips, locks found taken, combined changes");
+        let mut due = [2 * (TASKS + THREADS) * INSERTS, 0, 0];
+        if served.is_over_rdma() && keys > 1 {
+            // Without masked CAS a client tries again when another one has changed another lock of the word. [R-LOCK-6]
+            assert!(costs[0] <= due[0] + due[0] / 10, "{} round trips for {}", costs[0], due[0]);
+            due[0] = costs[0].max(due[0]);
+        }
+        assert_eq!(costs, due, "{keys} keys: round trips, locks found taken, combined changes");
     }
 }
 
@@ -97,6 +103,7 @@ fn clients_of_one_process_queue_for_locks() {
 /// and finds the lock taken, and its time in the queue counts towards its deadline.
 #[test]
 fn a_permit_that_is_never_returned_delays_others_until_their_deadline_only() {
+    let Some(_link) = SlowLink::for_tasks() else { return };
     let served = TestNode::start();
     let store = Store::open_with(served.url(), &OpenOptions::default().deadline(DEADLINE)).unwrap();
     let (mut idle, mut client) = (pollster::block_on(store.to_async().client()).unwrap(), store.client().unwrap());
@@ -147,6 +154,7 @@ fn stopped(store: &Store, idle: &mut guira::aio::Client, is_dropped: bool) -> bo
 /// wait for these locks. [R-DROP-1]
 #[test]
 fn a_client_that_holds_locks_does_not_queue() {
+    let Some(_link) = SlowLink::for_tasks() else { return };
     let is_done = (0..MOST_TRIES).any(|_| {
         let served = TestNode::start();
         let store = Store::open(served.url()).unwrap();
@@ -175,6 +183,7 @@ fn a_client_that_holds_locks_does_not_queue() {
 /// A change that the table cannot store also releases the locks of a dropped operation. [R-DROP-1]
 #[test]
 fn a_refused_change_releases_the_locks_of_a_dropped_one() {
+    let Some(_link) = SlowLink::for_tasks() else { return };
     let is_done = (0..MOST_TRIES).any(|_| {
         let served = TestNode::start();
         let store = Store::open(served.url()).unwrap();
@@ -197,6 +206,7 @@ fn a_refused_change_releases_the_locks_of_a_dropped_one() {
 /// failed before it asked for a lock. [R-LOCK-4]
 #[test]
 fn time_in_the_queue_counts_for_the_operation_that_waited() {
+    let Some(_link) = SlowLink::for_tasks() else { return };
     let is_done = (0..MOST_TRIES).any(|_| {
         let served = TestNode::start();
         let options = OpenOptions::default().deadline(2 * DEADLINE);
@@ -228,7 +238,7 @@ fn time_in_the_queue_counts_for_the_operation_that_waited() {
         // Later the lock is taken by a client that uses another queue.
         std::thread::sleep(2 * DEADLINE);
         let proxy = Proxy::start(served.addr);
-        let elsewhere = Store::open(Url::tcp("127.0.0.1", proxy.addr.port()).unwrap()).unwrap();
+        let elsewhere = Store::open(served.url_at(proxy.addr)).unwrap();
         let mut idle = pollster::block_on(elsewhere.to_async().client()).unwrap();
         if !stopped(&store, &mut idle, false) {
             return false;

@@ -12,6 +12,7 @@ use guira::errors::FabricError;
 use guira::{CreateOptions, Effect, Error, OpenOptions, OperationError, OperationErrorKind, ServeOptions, Store};
 
 use crate::common::Table;
+use crate::common::fabric::is_skipped_over_rdma;
 use crate::common::hosts::{Host, Network, with_two_hosts};
 use crate::node::TIMEOUT;
 
@@ -253,6 +254,9 @@ impl Fixture {
 /// A partition that is shorter than the session timeout delays operations, and has no other effect.
 #[test]
 fn clients_that_are_cut_off_for_a_moment_go_on() {
+    if is_skipped_over_rdma("Soft-RoCE works in the first network namespace only") {
+        return;
+    }
     with_two_hosts("node::partition::clients_that_are_cut_off_for_a_moment_go_on", |network| {
         let mut fixture = Fixture::new(network);
         fixture.wait_for_answers();
@@ -277,6 +281,9 @@ fn clients_that_are_cut_off_for_a_moment_go_on() {
 /// others recover what it held, and when it is connected again, one operation reports that, and it goes on.
 #[test]
 fn clients_that_are_cut_off_for_long_are_fenced_and_recovered() {
+    if is_skipped_over_rdma("Soft-RoCE works in the first network namespace only") {
+        return;
+    }
     with_two_hosts("node::partition::clients_that_are_cut_off_for_long_are_fenced_and_recovered", |network| {
         let mut fixture = Fixture::new(network);
         fixture.wait_for_answers();

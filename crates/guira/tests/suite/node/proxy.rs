@@ -7,8 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use guira::Url;
-
 /// The point at which a connection is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
@@ -78,10 +76,6 @@ impl Proxy {
             }
         });
         Proxy { addr, plan }
-    }
-
-    pub fn url(&self) -> Url {
-        Url::tcp(&self.addr.ip().to_string(), self.addr.port()).expect("an address")
     }
 
     /// Plans to cut the next connection that sends a message.

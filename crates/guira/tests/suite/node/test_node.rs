@@ -7,11 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use guira::raw::layout::{Geometry, Preset, PresetOptions, Secret, Superblock};
 use guira::{EntryFormat, Url};
+use guira_conformance::RdmaDevices;
 use guira_fabric::heap::HeapRegion;
-use guira_fabric::{Profile, Region};
+use guira_fabric::{Profile, Region, Space};
 use guira_fabric_tcp::BatchExecutor;
+use guira_fabric_verbs::{Device, DeviceOptions, Target, VerbsAgent};
 use guira_rcuckoo::{Table, format_table};
-use guira_session::node::{Node, NodeHandle, NodeOptions};
+use guira_session::node::{Node, NodeError, NodeHandle, NodeOptions, Service};
+
+use crate::common::fabric::{selected_devices, url_of};
 
 /// A node that serves a table. It can be stopped and started again over the same memory.
 pub struct TestNode {
@@ -19,6 +23,8 @@ pub struct TestNode {
     region: HeapRegion,
     handle: Option<NodeHandle>,
     options: fn(NodeOptions) -> NodeOptions,
+    /// The devices of the node and its clients; `None` over TCP.
+    devices: Option<RdmaDevices>,
 }
 
 /// Returns memory with a new table for 8,000 keys.
@@ -49,13 +55,33 @@ impl TestNode {
     }
 
     pub fn start_with(options: fn(NodeOptions) -> NodeOptions) -> TestNode {
-        let mut served = TestNode { addr: (Ipv4Addr::LOCALHOST, 0).into(), region: table(), handle: None, options };
+        TestNode::start_over(selected_devices(), options)
+    }
+
+    /// Starts a node over the given devices, or over TCP.
+    pub fn start_over(devices: Option<RdmaDevices>, options: fn(NodeOptions) -> NodeOptions) -> TestNode {
+        let addr = (Ipv4Addr::LOCALHOST, 0).into();
+        let mut served = TestNode { addr, region: table(), handle: None, options, devices };
         served.run();
         served
     }
 
     pub fn url(&self) -> Url {
-        Url::tcp(&self.addr.ip().to_string(), self.addr.port()).expect("an address")
+        self.url_at(self.addr)
+    }
+
+    /// Returns the URL of the node behind a proxy at `addr`.
+    pub fn url_at(&self, addr: SocketAddr) -> Url {
+        url_of(addr, self.devices.as_ref())
+    }
+
+    pub fn is_over_rdma(&self) -> bool {
+        self.devices.is_some()
+    }
+
+    /// Returns the node's memory.
+    pub fn region(&self) -> &HeapRegion {
+        &self.region
     }
 
     /// Stops the node; its memory is kept.
@@ -66,12 +92,23 @@ impl TestNode {
     /// Starts another node over the same memory, at the same address.
     pub fn run(&mut self) {
         let options = (self.options)(NodeOptions::new(self.addr, [1, 1]).threads(1));
-        let handle = Node::bind(BatchExecutor::new(self.region.clone()), options)
-            .expect("a free address")
-            .spawn()
-            .expect("a thread");
+        let node = match &self.devices {
+            None => spawn(BatchExecutor::new(self.region.clone()), options),
+            Some(devices) => spawn(self.registered(devices), options),
+        };
+        let handle = node.expect("a free address and a thread");
         self.addr = handle.local_addrs()[0];
         self.handle = Some(handle);
+    }
+
+    /// Registers the memory with the node's device.
+    fn registered(&self, devices: &RdmaDevices) -> VerbsAgent<HeapRegion> {
+        let options = DeviceOptions { device: Some(devices.node.clone()), ..DeviceOptions::default() };
+        let target = Target::new(&Device::open(&options).expect("an active port")).expect("the device has atomics");
+        for space in [Space::Main, Space::Device] {
+            target.register(space, self.region.words(space)).expect("the memory can be locked");
+        }
+        VerbsAgent::new(self.region.clone(), target)
     }
 
     /// Replaces the memory by one with another table.
@@ -83,4 +120,8 @@ impl TestNode {
     pub fn lose_memory(&mut self) {
         self.region = HeapRegion::new(self.region.main_bytes(), self.region.device_bytes(), Profile::Shm.caps());
     }
+}
+
+fn spawn<S: Service + Clone>(service: S, options: NodeOptions) -> Result<NodeHandle, NodeError> {
+    Node::bind(service, options)?.spawn()
 }
