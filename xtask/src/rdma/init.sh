@@ -40,6 +40,11 @@ $ip rule add pref 21 to 10.0.0.1 lookup 100
 $ip rule add pref 100 lookup local
 $ip rule del pref 0
 
+# A card executes requests by itself: packets that arrive at a device are handled by a processor of its own, and not in
+# the system call of the other side that sent them.
+echo 1 > /sys/class/net/veth0/queues/rx-0/rps_cpus
+echo 2 > /sys/class/net/veth1/queues/rx-0/rps_cpus
+
 # The kernel adds the addresses of a device later.
 for i in 0 1; do
   tries=0
