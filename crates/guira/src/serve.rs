@@ -105,8 +105,8 @@ impl ServeOptions {
     ///
     /// A network card's atomics are not atomic with the processor's or another card's, so nobody else may have the
     /// table open: not this process, nor another one, nor a node over TCP. Until the node stops, this store refuses
-    /// clients, checks and statistics; a [`Reader`](crate::Reader) of it may take rows that are being changed for damaged
-    /// ones, because it sees no locks that are on the card. Open `rdma://` instead.
+    /// clients, checks and statistics; a [`Reader`](crate::Reader) of it may take rows that are being changed for
+    /// damaged ones, because it sees no locks that are on the card. Open `rdma://` instead.
     #[must_use]
     pub fn rdma(mut self, device: RdmaDevice) -> ServeOptions {
         self.rdma = Some(device);
