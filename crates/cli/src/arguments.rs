@@ -16,9 +16,9 @@ use crate::output::{Format, Output};
 /// Share a key/value table between processes in shared memory, without a server.
 ///
 /// A table is named by a URL: shm://NAME is a file in /dev/shm, file:///PATH a file on any local file system, and
-/// tcp://HOST:PORT the table that a memory node (guira serve) serves there; the default port is 7711. If the node
-/// requires a token, set the environment variable GUIRA_TOKEN_FILE to the path of the file that holds it; if it
-/// requires TLS, use --tls-ca, --tls-cert and --tls-key.
+/// tcp://HOST:PORT the table that a memory node (guira serve) serves there, or rdma://HOST:PORT one with --rdma; the
+/// default port is 7711. If the node requires a token, set the environment variable GUIRA_TOKEN_FILE to the path of the
+/// file that holds it; if it requires TLS, use --tls-ca, --tls-cert and --tls-key.
 #[derive(Debug, Parser)]
 #[command(name = "guira", version, after_help = exit_codes(), max_term_width = 120)]
 pub struct Arguments {

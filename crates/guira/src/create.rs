@@ -30,7 +30,7 @@ impl Store {
     /// # Errors
     /// `Create` for impossible parameters; `Region` if the file exists ([`Error::is_already_exists`]), does not fit
     /// ([`Error::insufficient_space`]), or is not permitted; `Random`; `Format` if the fabric failed; `OnMemoryNode`
-    /// for `tcp://`. Nothing is left behind.
+    /// for `tcp://` and `rdma://`. Nothing is left behind.
     pub fn create<U>(url: U, options: &CreateOptions) -> Result<Store, Error>
     where
         U: TryInto<Url>,
@@ -257,7 +257,7 @@ impl Store {
 
     /// Destroys a table: its name is removed, no client can change it any more, no reader finds anything in it, and its
     /// memory is freed when the last process closes it. In processes that have it open, every operation that begins
-    /// after this call has returned fails with `Destroyed`, lookups included, also over `tcp://`;
+    /// after this call has returned fails with `Destroyed`, lookups included, also over `tcp://` and `rdma://`;
     /// [`Store::is_destroyed`] checks for it. Of a damaged table, or one of another version, only the name is removed.
     ///
     /// A change in progress is waited for, up to 100 ms. If its process is stopped for longer, in the middle of a
@@ -269,7 +269,7 @@ impl Store {
     /// `Region` if there is no such file ([`Error::is_not_found`]), or another process destroyed the table first; if it
     /// is not a Guira table; or if it cannot be opened and removed, for example without write permission, or for lack
     /// of memory or file descriptors: then nothing was changed. `Fabric` if the name is gone, but not every client and
-    /// reader could be notified. `OnMemoryNode` for `tcp://`.
+    /// reader could be notified. `OnMemoryNode` for `tcp://` and `rdma://`.
     pub fn destroy<U>(url: U) -> Result<(), Error>
     where
         U: TryInto<Url>,

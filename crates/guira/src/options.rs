@@ -355,17 +355,17 @@ impl OpenOptions {
         self
     }
 
-    /// Sets the file with the access token for a memory node (`tcp://`): 128 bits as 32 hexadecimal digits, white space
-    /// around them ignored. A file that any user may read is refused. It is read whenever a session begins. Without a
-    /// token, only nodes that require none accept this client.
+    /// Sets the file with the access token for a memory node (`tcp://`, `rdma://`): 128 bits as 32 hexadecimal digits,
+    /// white space around them ignored. A file that any user may read is refused. It is read whenever a session begins.
+    /// Without a token, only nodes that require none accept this client.
     #[must_use]
     pub fn token_file(mut self, path: impl Into<PathBuf>) -> OpenOptions {
         self.token_file = Some(path.into());
         self
     }
 
-    /// Encrypts connections to memory nodes (`tcp://`) with TLS 1.3, and sets the certificates. Without it, nodes that
-    /// require TLS refuse this client. Costs a round trip whenever a session begins.
+    /// Encrypts connections to memory nodes (`tcp://`, `rdma://`) with TLS 1.3, and sets the certificates. Without it,
+    /// nodes that require TLS refuse this client. Costs a round trip whenever a session begins.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls(mut self, tls: ClientTls) -> OpenOptions {
@@ -373,15 +373,16 @@ impl OpenOptions {
         self
     }
 
-    /// Sets how long one attempt to connect to a memory node may take (`tcp://`), at least 1 ms; default 5 s.
+    /// Sets how long one attempt to connect to a memory node may take (`tcp://`, `rdma://`), at least 1 ms; default 5
+    /// s.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> OpenOptions {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Sets how long an operation that has lost its connection to the memory node (`tcp://`) tries to get another one,
-    /// before it fails with the original error; default 10 s. The same goes for [`crate::Store::client`],
+    /// Sets how long an operation that has lost its connection to the memory node (`tcp://`, `rdma://`) tries to get
+    /// another one, before it fails with the original error; default 10 s. The same goes for [`crate::Store::client`],
     /// [`crate::aio::Store::client`], and the calls of an open store that only read: `stat`, `check`, `len_estimate`,
     /// `is_destroyed`. Zero makes one attempt. After a failure the next operation tries again. Source: R-SESSION-1.
     #[must_use]

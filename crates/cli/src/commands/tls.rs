@@ -22,13 +22,13 @@ static GIVEN: OnceLock<Certificates> = OnceLock::new();
 pub struct Certificates {
     /// Encrypt connections to memory nodes, and trust a node if one of these authorities issued its certificate. [env:
     /// GUIRA_TLS_CA]
-    #[arg(long, value_name = "FILE", help_heading = "TLS, for tcp://")]
+    #[arg(long, value_name = "FILE", help_heading = "TLS, for tcp:// and rdma://")]
     pub tls_ca: Option<PathBuf>,
     /// The client certificate. [env: GUIRA_TLS_CERT]
-    #[arg(long, value_name = "FILE", help_heading = "TLS, for tcp://")]
+    #[arg(long, value_name = "FILE", help_heading = "TLS, for tcp:// and rdma://")]
     pub tls_cert: Option<PathBuf>,
     /// The private key of the certificate, in a file that only you may read. [env: GUIRA_TLS_KEY]
-    #[arg(long, value_name = "FILE", help_heading = "TLS, for tcp://")]
+    #[arg(long, value_name = "FILE", help_heading = "TLS, for tcp:// and rdma://")]
     pub tls_key: Option<PathBuf>,
 }
 

@@ -48,7 +48,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 ///
 /// By default it listens on this host only. To listen to other hosts it requires a token, TLS, or both. A token is
 /// created with guira token FILE, and clients get a copy of the file. With --tls-cert, --tls-key and --tls-client-ca,
-/// clients authenticate with certificates, and the traffic is encrypted.
+/// clients authenticate with certificates, and the traffic is encrypted; over RDMA, that of control connections only.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Listen on this address: 127.0.0.1:7711, 0.0.0.0:7711 (all addresses of this host), [::]:7711. Can be repeated.
