@@ -117,6 +117,7 @@ pub fn encode_extent(words: &mut Vec<u64>, extent: &ExtentRef, key: &[u8], value
 ///
 /// # Errors
 /// The words are not this extent.
+#[inline(always)]
 pub fn parse_extent<'w>(words: &'w [u64], extent: &ExtentRef, sums: &Sums) -> Result<Extent<'w>, ExtentError> {
     let (wanted, torn) = (extent.generation, ExtentError::Torn { generation: extent.generation });
     if extent.words() != Some(words.len()) {
@@ -147,6 +148,7 @@ pub fn extent_key_matches(words: &[u64], extent: &ExtentRef, key: &[u8]) -> Resu
 
 impl Extent<'_> {
     /// Whether this is the extent of `key`.
+    #[inline(always)]
     pub fn has_key(&self, key: &[u8]) -> bool {
         key.len() == self.key_bytes && equal(self.words, EXTENT_HEADER_WORDS * 8, key)
     }
@@ -163,11 +165,13 @@ impl Extent<'_> {
     }
 
     /// Appends the value to `into`.
+    #[inline(always)]
     pub fn append_value(&self, into: &mut Vec<u8>) {
         let at = EXTENT_HEADER_WORDS * 8 + self.key_bytes.next_multiple_of(8);
         self.append(at, self.value_bytes, into);
     }
 
+    #[inline(always)]
     fn append(&self, at: usize, bytes: usize, into: &mut Vec<u8>) {
         append(self.words, at, bytes, into);
     }

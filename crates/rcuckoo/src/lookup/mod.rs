@@ -482,7 +482,7 @@ impl Reader {
 ///
 /// # Errors
 /// The fabric refused or lost the batch.
-#[in_place(inline)]
+#[in_place(inline(always))]
 pub async fn read_extent<L: Lane + ?Sized>(
     lane: &mut L,
     extent: &ExtentRef,
