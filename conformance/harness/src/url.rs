@@ -5,7 +5,8 @@ use std::net::Ipv6Addr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use guira_url::{Url, UrlError};
+use guira_session::client::Endpoint;
+use guira_url::{RdmaNode, Url, UrlError};
 
 use super::{Answer, Seed};
 
@@ -20,11 +21,16 @@ pub fn url(data: &[u8]) -> Answer {
     let parsed = text.parse::<Url>();
     match &parsed {
         Ok(url) => {
-            let is_without_port = text.starts_with("tcp://") && url.to_string() == format!("{text}:7711");
+            let (node, query) =
+                text.split_once('?').map_or((&*text, String::new()), |(node, query)| (node, format!("?{query}")));
+            let is_node = text.starts_with("tcp://") || text.starts_with("rdma://");
+            let is_without_port = is_node && url.to_string() == format!("{node}:7711{query}");
             assert!(url.to_string() == *text || is_without_port, "{text:?} is shown as {url}");
             assert_eq!(url.to_string().parse::<Url>().as_ref(), Ok(url));
             let is_file = text.starts_with("shm://") || text.starts_with("file:///");
-            assert!(is_file || text.strip_prefix("tcp://").is_some_and(|rest| leads_to_node(rest, url)));
+            let is_of =
+                |scheme, leads: fn(&str, &Url) -> bool| text.strip_prefix(scheme).is_some_and(|rest| leads(rest, url));
+            assert!(is_file || is_of("tcp://", leads_to_node) || is_of("rdma://", leads_to_rdma_node));
         }
         Err(error) => {
             assert!(error.to_string().contains(&format!("{text:?}")), "{error}");
@@ -34,6 +40,7 @@ pub fn url(data: &[u8]) -> Answer {
                 UrlError::UnknownScheme { scheme: unknown, .. } => assert_eq!(scheme, Some(&unknown[..])),
                 UrlError::Name { reason, .. } => assert!(!reason.is_empty()),
                 UrlError::Node { .. } => assert_eq!(scheme, Some("tcp")),
+                UrlError::Rdma { reason, .. } => assert!(scheme == Some("rdma") && !reason.is_empty()),
                 _ => assert!(scheme.is_some()),
             }
         }
@@ -43,11 +50,32 @@ pub fn url(data: &[u8]) -> Answer {
 
 /// Whether `rest` is a host with or without a port, and `url` the URL of that node, at the default port without one.
 fn leads_to_node(rest: &str, url: &Url) -> bool {
+    host_and_port(rest).is_some_and(|(host, port)| Url::tcp(host, port).as_ref() == Ok(url))
+}
+
+/// Same as [`leads_to_node`], for a node that is reached over RDMA by the device in the query.
+fn leads_to_rdma_node(rest: &str, url: &Url) -> bool {
+    let (node, query) = rest.split_once('?').map_or((rest, None), |(node, query)| (node, Some(query)));
+    let Some((host, port)) = host_and_port(node) else { return false };
+    let mut node = RdmaNode::new(Endpoint::new(host, port));
+    for pair in query.iter().flat_map(|query| query.split('&')) {
+        match pair.split_once('=') {
+            Some(("dev", name)) => node.device.name = Some(name.to_owned()),
+            Some(("port", port)) => node.device.port = port.parse().ok(),
+            Some(("gid", index)) => node.device.gid_index = index.parse().ok(),
+            _ => return false,
+        }
+    }
+    Url::rdma(&node).as_ref() == Ok(url)
+}
+
+/// Splits a host, without brackets, from its port, or the default port. Returns `None` if it is not a host.
+fn host_and_port(rest: &str) -> Option<(&str, u16)> {
     let (host, port) = match rest.rsplit_once(':') {
         Some((host, port)) if !rest.ends_with(']') => (host, port.parse::<u16>()),
         _ => (rest, Ok(7711)),
     };
-    let Ok(port) = port else { return false };
+    let port = port.ok()?;
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let is_host = match address {
         Some(address) => address.parse::<Ipv6Addr>().is_ok(),
@@ -55,7 +83,7 @@ fn leads_to_node(rest: &str, url: &Url) -> bool {
             !host.is_empty() && host.chars().all(|c| !c.is_whitespace() && !c.is_control() && !"/?#%\\@:[]".contains(c))
         }
     };
-    is_host && Url::tcp(address.unwrap_or(host), port).as_ref() == Ok(url)
+    is_host.then(|| (address.unwrap_or(host), port))
 }
 
 /// Checks that a name gives the URL of the table with that name, or an error.
@@ -112,6 +140,13 @@ pub(super) fn seeds() -> Vec<Seed> {
         "tcp://::1:7117",
         "tcp://user@host:7117",
         "tcp://ho\0st:7117",
+        "rdma://localhost",
+        "rdma://für.example:7117",
+        "rdma://[fe80::1]:1?dev=mlx5_0&port=2&gid=3",
+        "rdma://host?dev=rxe0",
+        "rdma://host?gid=1&dev=rxe0",
+        "rdma://host?",
+        "rdma://host?card=1",
     ];
     let text_seeds = texts.iter().enumerate().map(|(i, text)| (format!("text-{i:02}"), text.as_bytes().to_vec()));
     text_seeds.chain([("path-of-bytes".to_owned(), b"tmp/\xff\xfe".to_vec())]).collect()
