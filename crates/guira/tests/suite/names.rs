@@ -146,7 +146,7 @@ fn every_error_can_be_matched_on() {
     let setuid = CreateOptions::new(100).mode(0o4755);
     let read_only = Store::open_with(&table.url, &OpenOptions::default().read_only()).unwrap();
     for (found, wanted) in [
-        (failed("rdma://host".parse::<Url>().map_err(Error::from)), "scheme rdma"),
+        (failed("redis://host".parse::<Url>().map_err(Error::from)), "scheme redis"),
         (failed("host".parse::<Url>().map_err(Error::from)), "no scheme"),
         (failed(is_already_exists), "taken"),
         (failed(Store::open(&missing)), "open: none"),
