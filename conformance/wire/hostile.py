@@ -246,6 +246,7 @@ def one_session_too_many_gets_the_bound(node):
         finally:
             for session in sessions:
                 session.socket.close()
+        wait_for(lambda: sessions_open(client) == 1, "the sessions that were too many are over")
 
 
 def sessions_open(client):

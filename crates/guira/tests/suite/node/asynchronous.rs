@@ -24,7 +24,7 @@ fn beside_a_clock<T>(what: &str, work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let tasks = tokio::task::LocalSet::new();
     let (gap, ticks) = (Rc::new(Cell::new(Duration::ZERO)), Rc::new(Cell::new(0_u32)));
-    let (longest, count) = (Rc::clone(&gap), Rc::clone(&ticks));
+    let (longest, count, counted) = (Rc::clone(&gap), Rc::clone(&ticks), Rc::clone(&ticks));
     let result = tasks.block_on(&runtime, async move {
         let clock = tokio::task::spawn_local(async move {
             let mut last = Instant::now();
@@ -36,8 +36,11 @@ fn beside_a_clock<T>(what: &str, work: impl Future<Output = T>) -> T {
             }
         });
         let result = work.await;
-        // One more tick, so that a gap at the end is seen as well.
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        // One more tick, so that a gap at the end is seen as well. After a pause of the machine both timers are due.
+        let (before, began) = (counted.get(), Instant::now());
+        while counted.get() == before && began.elapsed() < TIMEOUT {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         clock.abort();
         result
     });
