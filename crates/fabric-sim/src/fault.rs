@@ -109,7 +109,7 @@ pub struct Relaxations {
     /// The percentage of READs that sample some of their words again, when all verbs of their batch were executed.
     pub resample_percent: u8,
     /// The percentage of READs and WRITEs whose words are executed in several pieces, with other verbs in between.
-    /// Those of a READ come in any order; those of a WRITE packet by packet, each of which has
+    /// The pieces of a READ come in any order; the pieces of a WRITE come packet by packet, each of which has
     /// [`guira_fabric::Caps::atomic_write_unit`] bytes, and in any order within a packet.
     pub scatter_percent: u8,
     /// *Violates the guarantees of every fabric*: WRITEs to the main space become visible to other lanes up to this

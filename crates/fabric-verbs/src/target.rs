@@ -46,7 +46,7 @@ const GRANTS: [(Grant, i32); 2] = [
 
 /// The queue of a memory side holds no completion, because it posts no work request; a queue has one entry at least.
 const COMPLETIONS: u32 = 1;
-/// As above.
+/// The send queue of a memory side: one entry, the least there is, because it posts no work request.
 const SEND_DEPTH: u32 = 1;
 
 /// Memory that is registered with a device, and accepts clients. Clones share it.

@@ -6,7 +6,7 @@ use guira_fabric::{FabricError, Region};
 
 use super::buffers::Output;
 use super::counters::{Counter, LoopCounters};
-use crate::wire::{self, CloseReason, Fabric, Grant, HEADER_WORDS, Header, Kind, WireError};
+use crate::wire::{self, CloseReason, Fabric, Grant, Header, Kind, WireError};
 
 /// The memory of a node, and the way in which sessions use it. Each thread of the node has a clone; a session belongs
 /// to one thread.
@@ -135,5 +135,3 @@ impl Responder<'_> {
         self.refuse(id, &FabricError::Backend(format!("{text}; nothing was changed")));
     }
 }
-
-const _: () = assert!(HEADER_WORDS == 2, "a frame in place starts with its header");
