@@ -7,4 +7,5 @@
 #![forbid(unsafe_code)]
 
 pub mod driver;
+pub mod report;
 pub mod workload;

@@ -1,0 +1,114 @@
+//! Charts: the results of a figure as data, before anything draws them or writes them down.
+
+use serde::{Deserialize, Serialize};
+
+/// A chart: measured and published series over common axes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Chart {
+    /// The name of the chart, unique in a report: `6a`, `sensitivity-factor`.
+    pub id: String,
+    /// The heading.
+    pub title: String,
+    /// The horizontal axis.
+    pub x: Axis,
+    /// The vertical axis; of a grid, the quantity of its cells.
+    pub y: Axis,
+    /// How the points are drawn.
+    pub shape: Shape,
+    /// The series, measured ones first.
+    pub series: Vec<Series>,
+    /// Limits of the hardware, drawn as lines.
+    pub ceilings: Vec<Ceiling>,
+    /// Sentences below the chart: settings, and mechanisms that the model lacks.
+    pub notes: Vec<String>,
+}
+
+/// An axis of a chart.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Axis {
+    /// The quantity: `clients`.
+    pub label: String,
+    /// The unit, or an empty text.
+    pub unit: String,
+    /// The spacing of values.
+    pub scale: Scale,
+}
+
+/// The spacing of values on an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scale {
+    /// Equal differences are equally long. The axis starts at 0.
+    Linear,
+    /// Equal ratios are equally long.
+    Logarithmic,
+    /// Each value has the same width, whatever it is.
+    Category,
+}
+
+/// How the points of a chart are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shape {
+    /// Marked points, connected by lines.
+    Lines,
+    /// Lines without marks: distributions of many points.
+    Curve,
+    /// Bars in groups.
+    Bars,
+    /// Coloured cells: one row for each series, one column for each x.
+    Grid,
+}
+
+/// The origin of a series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Origin {
+    /// Measured by this run.
+    Measured,
+    /// Taken from the paper's published plotting data. It is drawn, and computes nothing but a distance.
+    Published,
+}
+
+/// A series of points.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// The name in the legend.
+    pub name: String,
+    /// The origin of the points.
+    pub origin: Origin,
+    /// The published series that this one predicts, if there is one: its name.
+    pub predicts: Option<String>,
+    /// The points, by ascending x.
+    pub points: Vec<Point>,
+}
+
+/// A point, or a cell of a grid.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// The position on the horizontal axis.
+    pub x: f64,
+    /// The value.
+    pub y: f64,
+    /// Further figures of the same measurement, by name and unit: `("p99", "us", 12.5)`. The same names in the same
+    /// order for all points of a series.
+    pub more: Vec<(String, String, f64)>,
+    /// The resource that limits it, in words, or an empty text.
+    pub bound_by: String,
+}
+
+impl Point {
+    /// Creates a point without further figures.
+    pub fn new(x: f64, y: f64) -> Point {
+        Point { x, y, more: Vec::new(), bound_by: String::new() }
+    }
+}
+
+/// A limit of the hardware: a horizontal line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ceiling {
+    /// What ends there.
+    pub name: String,
+    /// The value on the vertical axis.
+    pub y: f64,
+}
