@@ -12,8 +12,8 @@ use guira_fabric::memory::Ordering;
 use guira_fabric::{Profile, Region, Traffic};
 use guira_layout::{LockMask, OwnerId, Preset, RowId};
 use guira_rcuckoo::{
-    Change, ClientConfig, DamagedItem, Error, ErrorKind, NewValue, Outcome, destroy_table, free_unowned_locks,
-    unowned_locks,
+    Change, ClientConfig, DamagedItem, Error, ErrorKind, Expected, NewValue, Outcome, destroy_table,
+    free_unowned_locks, unowned_locks,
 };
 
 const SEED: u64 = 3;
@@ -144,14 +144,44 @@ fn retries_carry_only_atomics() {
                         give_back(&bench, lock);
                     }
                 });
-                let update = Change::Update(NewValue::Inline(&key));
-                let (changed, traffic) = client.traffic_of(|client| client.change(&key, update).unwrap());
+                let swap = Change::Swap(Expected::Value(&key), NewValue::Inline(&key));
+                let (changed, traffic) = client.traffic_of(|client| client.change(&key, swap).unwrap());
                 assert_eq!(changed.outcome, Outcome::Replaced);
                 let Traffic { verbs, retries, .. } = traffic;
                 assert_eq!(verbs.reads, 2 + 2, "{profile}, lock free at wait {given_back_at}: rows are read twice");
                 let record = if profile == Profile::Shm { 2 } else { 0 };
                 assert_eq!(verbs.writes, 1 + record, "{profile}: one row");
                 assert!(u64::from(given_back_at) <= retries, "{profile}: {retries} retries");
+                drop(client);
+                free_slot(&fixture.bench);
+                fixture.bench.audit().unwrap();
+            }
+        }
+    }
+}
+
+/// [R-LOCK-4] [R-LOCK-10] Retries of a put or update carry one READ, of the row of its key, and the try that wins needs
+/// no other: the change takes one round trip less.
+#[test]
+fn retries_of_writes_read_the_row_of_their_key() {
+    for profile in Profile::ALL {
+        for given_back_at in [1, 2, 3, 5, 20] {
+            let fixture = Fixture::new(Preset::Hardened, profile);
+            for key in [fixture.wide, fixture.narrow] {
+                let lock = *fixture.locks(&key).last().unwrap();
+                fixture.take(lock);
+                let (bench, mut pauses) = (fixture.bench.clone(), 0);
+                let mut client = fixture.client(move |moment| {
+                    pauses += u32::from(moment == StepPoint::Pause);
+                    if moment == StepPoint::Pause && pauses == given_back_at {
+                        give_back(&bench, lock);
+                    }
+                });
+                let update = Change::Update(NewValue::Inline(&key));
+                let (changed, traffic) = client.traffic_of(|client| client.change(&key, update).unwrap());
+                assert_eq!((changed.outcome, changed.is_overwritten), (Outcome::Replaced, false));
+                let reads = 2 + u64::from(given_back_at);
+                assert_eq!(traffic.verbs.reads, reads, "{profile}, lock free at wait {given_back_at}");
                 drop(client);
                 free_slot(&fixture.bench);
                 fixture.bench.audit().unwrap();

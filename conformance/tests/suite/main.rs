@@ -23,6 +23,7 @@ mod locks;
 mod many;
 mod models;
 mod ordering;
+mod overwritten;
 mod porcupine;
 mod properties;
 mod recovery;

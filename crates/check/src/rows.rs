@@ -189,7 +189,7 @@ impl Scan<'_> {
         );
         // [R-ROW-3]
         let allowed = if config.format.has_extents() { rows.occupancy(words) } else { 0 };
-        let wrong = trailer.extents() & !allowed;
+        let wrong = rows.extents(words) & !allowed;
         findings.require(
             wrong == 0,
             ProblemKind::TypeBits,

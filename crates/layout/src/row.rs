@@ -1,9 +1,10 @@
 //! Rows: entries, padding, and the trailer, by which a sampled row is verified.
 //!
 //! The last two words of a row are its trailer: word 0 holds version (32 bits), level (4), occupancy (14) and entry
-//! types (14); word 1 is the checksum of everything before it, seeded with table, incarnation and row number. A row of
-//! zeros, of another table, of another incarnation or with another row number never verifies. Entry i occupies
-//! `entry_words` words from word i x `entry_words`; an all-zero key is legal, because occupancy has bits of its own.
+//! types (14), whose top 4 bits say in rows of at most 10 entries which entry the last change replaced; word 1 is the
+//! checksum of everything before it, seeded with table, incarnation and row number. A row of zeros, of another table,
+//! of another incarnation or with another row number never verifies. Entry i occupies `entry_words` words from word i x
+//! `entry_words`; an all-zero key is legal, because occupancy has bits of its own.
 
 use guira_fabric::WORD_BYTES;
 
@@ -18,10 +19,16 @@ const LEVEL_SHIFT: u32 = 32;
 const OCCUPANCY_SHIFT: u32 = 36;
 const TYPES_SHIFT: u32 = 50;
 const ENTRY_BITS: u64 = (1 << 14) - 1;
+/// Position of the number of the replaced entry: behind the type bits of [`MAX_MARKED_ENTRIES`] entries.
+const REPLACED_SHIFT: u32 = 60;
+/// The largest number of entries of a row whose trailer has room for the number of a replaced entry.
+const MAX_MARKED_ENTRIES: usize = 10;
 
 const _: () =
     assert!(TYPES_SHIFT + 14 == 64 && OCCUPANCY_SHIFT + 14 == TYPES_SHIFT && LEVEL_SHIFT + 4 == OCCUPANCY_SHIFT);
 const _: () = assert!(crate::config::MAX_ENTRIES_PER_ROW == 14);
+const _: () = assert!(TYPES_SHIFT as usize + MAX_MARKED_ENTRIES == REPLACED_SHIFT as usize);
+const _: () = assert!(MAX_MARKED_ENTRIES < 1 << (64 - REPLACED_SHIFT), "each entry has a number, and 0 is none");
 
 /// Trailer that destroying a table leaves in each row, so that no lookup finds anything any more. Its word is
 /// practically never the checksum of a row, and never the first word of a valid trailer, whose level is small.
@@ -56,7 +63,8 @@ impl Trailer {
         self.0 >> OCCUPANCY_SHIFT & ENTRY_BITS
     }
 
-    /// Returns the type bits: bit i is set if entry i refers to an extent.
+    /// Returns the type bits: bit i is set if entry i refers to an extent. In rows of at most 10 entries the top 4 of
+    /// the 14 bits are [`RowFormat::replaced_entry`], not types.
     #[inline(always)]
     pub fn extents(self) -> u64 {
         self.0 >> TYPES_SHIFT & ENTRY_BITS
@@ -81,6 +89,7 @@ impl Trailer {
         Trailer(kept | (occupancy & ENTRY_BITS) << OCCUPANCY_SHIFT | (extents & ENTRY_BITS) << TYPES_SHIFT)
     }
 
+    #[inline(always)]
     fn next_version(self, version_bits: u32) -> Trailer {
         let next = self.version().0.wrapping_add(1) & version_mask(version_bits);
         Trailer(self.0 & !0xffff_ffff | u64::from(next))
@@ -255,9 +264,42 @@ impl RowFormat {
 
     /// Completes a change of `words`: sets the next version, then the checksum. [R-ROW-2]
     pub fn finish(&self, row: RowId, words: &mut [u64]) {
-        let trailer = self.trailer(words).next_version(self.version_bits);
-        words[self.trailer_word()] = trailer.0;
+        self.finish_marked(row, words, 0);
+    }
+
+    /// Completes a change of `words` in which a blind write replaced the value of the key in entry `index`: same as
+    /// [`RowFormat::finish`], and the trailer says so until the next change, if it has room. [R-LOCK-10]
+    #[inline(always)]
+    pub fn finish_replaced(&self, row: RowId, words: &mut [u64], index: usize) {
+        self.finish_marked(row, words, index as u64 + 1);
+    }
+
+    fn finish_marked(&self, row: RowId, words: &mut [u64], replaced: u64) {
+        let mut trailer = self.trailer(words).next_version(self.version_bits).0;
+        if self.marks_replaced_entries() {
+            trailer = trailer & ((1 << REPLACED_SHIFT) - 1) | replaced << REPLACED_SHIFT;
+        }
+        words[self.trailer_word()] = trailer;
         words[self.row_words - 1] = self.checksum(row, words);
+    }
+
+    /// Whether trailers say which entry a blind write replaced: rows of at most 10 entries have room for it.
+    #[inline(always)]
+    pub fn marks_replaced_entries(&self) -> bool {
+        self.entries <= MAX_MARKED_ENTRIES
+    }
+
+    /// Returns the entry whose value the last change of a row replaced, if that was a blind write. [R-LOCK-10]
+    pub fn replaced_entry(&self, row: &[u64]) -> Option<usize> {
+        let number = (self.trailer(row).0 >> REPLACED_SHIFT) as usize;
+        (self.marks_replaced_entries() && (1..=self.entries).contains(&number)).then(|| number - 1)
+    }
+
+    /// Returns the type bits of a row's entries, and of entries beyond them that its trailer has types for: bit i is
+    /// set if entry i refers to an extent.
+    pub fn extents(&self, row: &[u64]) -> u64 {
+        let types = self.trailer(row).extents();
+        if self.marks_replaced_entries() { types & ((1 << MAX_MARKED_ENTRIES) - 1) } else { types }
     }
 
     /// Returns the version that a row had before [`RowFormat::finish`] set the one in `trailer`.
@@ -409,6 +451,40 @@ pub(crate) mod tests {
             assert_eq!(row_format.trailer(&words).version(), Version(i % 256));
             row_format.verify(RowId(0), &words).unwrap();
         }
+    }
+
+    /// [R-LOCK-10] The trailer names the entry that a blind write replaced until the next change, and nothing else of
+    /// it differs; rows with too many entries never name one.
+    #[test]
+    fn a_replaced_entry_is_named_until_the_next_change() {
+        for (format, is_marked) in [("fixed:4:4", true), ("fixed:8:8", true), ("bytes:64", true)] {
+            let row_format = row_format(Preset::Hardened, format);
+            let mut words = vec![0; row_format.row_words()];
+            row_format.format(RowId(3), &mut words);
+            assert_eq!(row_format.replaced_entry(&words), None);
+            let mut plain = words.clone();
+            for index in 0..row_format.entries() {
+                row_format.finish_replaced(RowId(3), &mut words, index);
+                row_format.finish(RowId(3), &mut plain);
+                row_format.verify(RowId(3), &words).unwrap();
+                assert_eq!(row_format.replaced_entry(&words), is_marked.then_some(index));
+                assert_eq!(row_format.extents(&words), 0);
+                let trailers = [&words, &plain].map(|words| row_format.trailer(words));
+                assert_eq!(trailers[0].version(), trailers[1].version());
+                assert_eq!(trailers[0].occupancy(), trailers[1].occupancy());
+            }
+            let entry = vec![1; row_format.entry_words()];
+            row_format.put_entry(&mut words, 0, &entry, EntryKind::Inline);
+            row_format.finish(RowId(3), &mut words);
+            assert_eq!(row_format.replaced_entry(&words), None);
+        }
+        let mut superblock = superblock(Preset::Hardened, "fixed:4:4");
+        (superblock.config.entries_per_row, superblock.config.row_bytes) = (11, 128);
+        let row_format = RowFormat::new(&superblock);
+        let mut words = vec![0; row_format.row_words()];
+        row_format.format(RowId(3), &mut words);
+        row_format.finish_replaced(RowId(3), &mut words, 4);
+        assert_eq!((row_format.replaced_entry(&words), row_format.extents(&words)), (None, 0));
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub const TOTALS_WORDS: usize = 64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"GUIRATAB");
 /// Version of the layout, incremented whenever the meaning of a table's bytes changes.
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 const MAGIC_WORD: usize = 0;
 const VERSION_WORD: usize = 1;
 const INCARNATION_WORD: usize = 2;

@@ -106,8 +106,8 @@ counters! {
     swept_extents,
     /// Changes that waited for another change of the same key in the same process, on a memory node. Source: R-LOCK-4.
     queue_waits,
-    /// Queued changes that were combined with a later one: completed as if carried out right before it. Source:
-    /// R-LOCK-8.
+    /// Waiting changes that were combined with a later one, of their process or of another client: completed as if
+    /// carried out right before it. Source: R-LOCK-8, R-LOCK-10.
     combined,
 }
 

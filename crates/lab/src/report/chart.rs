@@ -107,7 +107,7 @@ impl Point {
 /// A limit of the hardware: a horizontal line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ceiling {
-    /// What ends there.
+    /// The name of what ends there.
     pub name: String,
     /// The value on the vertical axis.
     pub y: f64,

@@ -95,12 +95,20 @@ pub struct Changed {
     pub outcome: Outcome,
     /// The extent that the key no longer refers to. Its mark is already written.
     pub freed: Option<ExtentRef>,
+    /// Whether the change was not carried out: it waited for its locks, and another client's write that was under way
+    /// at the same time counts as the one that overwrote it. [R-LOCK-10]
+    pub is_overwritten: bool,
 }
 
 impl Changed {
+    /// Creates the result of a change that was carried out.
+    pub(crate) fn done(outcome: Outcome, freed: Option<ExtentRef>) -> Changed {
+        Changed { outcome, freed, is_overwritten: false }
+    }
+
     /// Whether the table changed, so that an extent that came with the change is in use.
     pub fn took_effect(&self) -> bool {
-        !matches!(self.outcome, Outcome::Exists | Outcome::Missing | Outcome::Different)
+        !self.is_overwritten && !matches!(self.outcome, Outcome::Exists | Outcome::Missing | Outcome::Different)
     }
 }
 
@@ -133,6 +141,12 @@ impl<'v> Change<'v> {
             Change::Put(value) | Change::Insert(value) | Change::Update(value) | Change::Swap(_, value) => Some(*value),
             Change::Remove | Change::RemoveIf(_) => None,
         }
+    }
+
+    /// Whether the change depends on nothing but whether the key exists.
+    #[inline(always)]
+    pub(crate) fn is_blind_write(&self) -> bool {
+        matches!(self, Change::Put(_) | Change::Update(_))
     }
 
     /// Whether the change stores a key that does not exist.
@@ -225,6 +239,7 @@ impl Client {
         let goes_on = is_written && self.journal.lost.is_none() && self.journal.has_completed() && is_idle(lane);
         self.progress.stage = if goes_on { rest.0 } else { Stage::Start };
         if self.progress.stage == Stage::Start {
+            self.progress.seen = None;
             self.refuse_if_lost()?;
             self.settle(lane).await?;
         }

@@ -35,8 +35,8 @@ pub enum Begun {
 }
 
 /// The state of an incomplete change, for [`Client::finish`] of the client that began it, with the same key and change.
-/// It is a hint where to continue, and safe with any other: nothing that was sampled or held when it was made is relied
-/// on.
+/// It is a hint where to continue, and safe with any other: no row that was sampled and no lock that was held when it
+/// was made is relied on. A put or update that it continues counts as called when it was begun. [R-LOCK-10]
 #[derive(Debug)]
 pub struct Continuation(pub(super) Stage);
 
@@ -96,7 +96,10 @@ impl Client {
                 }
                 begun
             }
-            Ok(Some(stage)) => Begun::Continue(Continuation(stage)),
+            Ok(Some(stage)) => {
+                self.progress.seen = self.see_key(key, change);
+                Begun::Continue(Continuation(stage))
+            }
             Err(source) => Begun::Failed(ErrorKind::Fabric { source }),
         }
     }
@@ -171,7 +174,7 @@ impl Client {
         };
         match decision {
             Decision::Leave(outcome) => match self.journal.release(lane, &self.table, self.owner).await {
-                Ok(()) => Begun::Done(Changed { outcome, freed: None }),
+                Ok(()) => Begun::Done(Changed::done(outcome, None)),
                 Err(source) => Begun::Failed(ErrorKind::Fabric { source }),
             },
             Decision::Change { at, outcome } => {
@@ -186,7 +189,12 @@ impl Client {
                     None => self.table.rows().clear_entry(words, at.index),
                 }
                 let row = task.pair.row(at.which);
-                self.table.rows().finish(row, words);
+                if outcome == Outcome::Replaced && task.change.is_blind_write() {
+                    // [R-LOCK-10]
+                    self.table.rows().finish_replaced(row, words, at.index);
+                } else {
+                    self.table.rows().finish(row, words);
+                }
                 self.commit_pair(lane, row, at, freed.as_ref(), outcome).await
             }
             Decision::NoRoom => Begun::Continue(Continuation(Stage::NoRoom)),
@@ -323,7 +331,7 @@ impl Client {
             commit.post_all(lane, (&mut self.work.buffer, &mut self.work.record), sequence).await
         };
         match self.finish_commit(posted) {
-            Ok(()) => Begun::Done(Changed { outcome, freed: freed.map(|freed| freed.extent) }),
+            Ok(()) => Begun::Done(Changed::done(outcome, freed.map(|freed| freed.extent))),
             Err(kind) => Begun::Failed(kind),
         }
     }

@@ -10,7 +10,7 @@ use super::pair::{Begun, Continuation, Stage};
 use super::search::{Limits, MAX_PATH_ROWS, Path, Progress, RowView};
 use super::{Changed, NewValue, Outcome, Task};
 use crate::change::window::cover;
-use crate::locks::{LockSet, lock_set};
+use crate::locks::{Conflict, LockSet, SeenKey, lock_set};
 use crate::table::destroy::is_marked_destroyed;
 use crate::{Client, DamagedItem, ErrorKind, RowPair, SearchRoots, Synchronize};
 
@@ -70,15 +70,15 @@ impl Client {
                     path => Some(path?),
                 }
             };
-            match std::mem::take(&mut self.progress.stage) {
-                Stage::Contended(conflict) => {
-                    let locks = self.plan_rows(always, path.as_ref(), pair);
-                    self.acquire_contended(lane, &locks, conflict).await?;
-                }
-                Stage::Start | Stage::NoRoom => {
-                    let locks = self.plan_rows(always, path.as_ref(), pair);
-                    self.acquire(lane, &locks, extent.take()).await?;
-                }
+            let locks = self.plan_rows(always, path.as_ref(), pair);
+            let conflict = match std::mem::take(&mut self.progress.stage) {
+                Stage::Contended(conflict) => Some(conflict),
+                Stage::Start | Stage::NoRoom => self.try_acquire(lane, &locks, extent.take()).await?,
+            };
+            if let Some(conflict) = conflict
+                && let Some(changed) = self.wait_for_locks(lane, task, &locks, conflict).await?
+            {
+                return Ok(changed);
             }
             self.verify_window(lane).await?;
             match self.attempt(lane, task).await? {
@@ -253,6 +253,48 @@ impl Client {
         }
     }
 
+    /// Waits for `locks` after a try that failed because of `conflict`, and samples the window under them, unless the
+    /// change is complete before: see [`Client::write_watching`].
+    async fn wait_for_locks(
+        &mut self,
+        lane: &mut dyn Lane,
+        task: Task<'_>,
+        locks: &LockSet,
+        conflict: Conflict,
+    ) -> Result<Option<Changed>, ErrorKind> {
+        let begun = self.progress.seen.take().filter(|seen| seen.is_of(&task));
+        match begun.or_else(|| self.see_in_window(&task)) {
+            Some(seen) => self.write_watching(lane, task, locks, conflict, seen).await,
+            None => self.acquire_contended(lane, locks, conflict).await.map(|()| None),
+        }
+    }
+
+    /// Carries out `task` in the row in which its key was seen, the only one that was sampled under its lock; `None` if
+    /// the key is no longer there. Called with all locks held. [R-LOCK-7]
+    pub(crate) async fn change_row_sampled(
+        &mut self,
+        lane: &mut dyn Lane,
+        task: Task<'_>,
+        seen: &SeenKey,
+    ) -> Result<Option<Changed>, ErrorKind> {
+        let (row_words, which) = (self.table.rows().row_words(), usize::from(seen.row() != task.pair.first));
+        let Some(words) = self.work.window.row(seen.row()) else { return Ok(None) };
+        if self.inline_entry(task.probe, seen.row(), words).is_none() {
+            return Ok(None);
+        }
+        self.work.pair.resize(2 * row_words, 0);
+        self.work.pair[which * row_words..][..row_words].copy_from_slice(words);
+        let at_hand = [which == 0, which == 1];
+        match self.change_locked(lane, task, at_hand).await {
+            Begun::Done(changed) => {
+                self.remember_pair(task.pair, at_hand);
+                Ok(Some(changed))
+            }
+            Begun::Failed(error) => Err(error),
+            Begun::Continue(_) => Ok(None),
+        }
+    }
+
     /// Copies the rows of `pair` from the window, and returns which are locked and were sampled under their locks.
     fn take_pair(&mut self, pair: RowPair) -> [bool; 2] {
         let row_words = self.table.rows().row_words();
@@ -339,7 +381,7 @@ impl Client {
         for (row, _, place) in changed {
             self.paths.cache.put(row, self.work.window.at(place));
         }
-        Ok(Attempt::Done(Changed { outcome: Outcome::Inserted, freed: None }))
+        Ok(Attempt::Done(Changed::done(Outcome::Inserted, None)))
     }
 
     /// Commits rows of the window, by their indices, each with the index of the entry that changed. 1 round trip.

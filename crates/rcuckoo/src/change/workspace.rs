@@ -6,6 +6,7 @@ use super::Stage;
 use super::cache::RowCache;
 use super::search::{SEARCH_ROWS, Search};
 use super::window::Window;
+use crate::locks::SeenKey;
 use crate::{Buffer, ClientConfig, MAX_LOCK_WORDS, Table};
 
 /// Rows under locks for which a client has memory from the start: both of a key and a path. The rows that
@@ -77,6 +78,8 @@ pub(crate) struct ChangeProgress {
     pub(crate) committed: bool,
     /// The sum that the last addition stored.
     pub(crate) sum: u64,
+    /// The key of the change as it was sampled when a lock of it was found taken.
+    pub(crate) seen: Option<SeenKey>,
     /// Time since which the change has waited for a lock.
     pub(crate) waiting_since_ns: Option<u64>,
     /// Time since which the next change has waited in a lock queue.

@@ -3,7 +3,7 @@
 
 use arrayvec::ArrayVec;
 use guira_fabric::{FabricError, Lane, MaskedCas, pause_until};
-use guira_layout::{LockId, LockMask, OwnerId};
+use guira_layout::{LockId, LockMask, OwnerId, RowId};
 
 use super::batch::{ExtentWrite, LockBatch};
 use super::journal::{Flight, Try};
@@ -39,7 +39,7 @@ impl Conflict {
 }
 
 /// The result of a try.
-enum Tried {
+pub(super) enum Tried {
     /// Every lock is held.
     All,
     /// Another client holds a lock.
@@ -47,7 +47,7 @@ enum Tried {
 }
 
 /// A wait for locks, over all tries of an operation.
-struct Wait {
+pub(super) struct Wait {
     started_ns: u64,
     deadline_ns: u64,
     pauses: u32,
@@ -55,7 +55,7 @@ struct Wait {
 
 /// The result of a wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum WaitOutcome {
+pub(super) enum WaitOutcome {
     /// The client paused, or did not have to.
     Paused,
     /// The holder was recovered: its lock is free, and this client holds nothing.
@@ -64,21 +64,32 @@ enum WaitOutcome {
 
 /// The first step of a batch of tries.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Before {
+pub(super) enum Before {
     /// Releases all locks that are held.
     Release,
     /// Keeps the locks that are held.
     Keep,
 }
 
-/// Whether a batch also samples the window.
+/// The rows of the window that a batch also samples.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reads {
+pub(super) enum Reads {
     With,
     Without,
+    /// The READ that covers this row.
+    Row(RowId),
 }
 
 impl Reads {
+    /// Whether the READ of `rows` rows from `first` on is made.
+    fn covers(self, first: RowId, rows: usize) -> bool {
+        match self {
+            Reads::With => true,
+            Reads::Without => false,
+            Reads::Row(row) => (first.0..first.0 + rows as u64).contains(&row.0),
+        }
+    }
+
     /// Returns the setting for a retry: no reads, unless the rows' checksums are the only sign of a holder's progress.
     /// [R-LOCK-4] [R-REPAIR-1]
     fn of_retry(table: &Table) -> Reads {
@@ -87,22 +98,23 @@ impl Reads {
 }
 
 impl Client {
-    /// Takes the locks of `plan` and samples the window's rows under them, after releasing the locks held before. 1
-    /// round trip without contention. `extent` is written first, in the same batch. [R-LOCK-2] [R-LOCK-3]
-    /// [R-EXTENT-1]
-    pub(crate) async fn acquire(
+    /// Tries to take the locks of `plan` and samples the window's rows after them, after releasing the locks held
+    /// before. Returns the conflict if another client holds one. 1 round trip. `extent` is written first, in the same
+    /// batch. [R-LOCK-2] [R-LOCK-3] [R-EXTENT-1]
+    pub(crate) async fn try_acquire(
         &mut self,
         lane: &mut dyn Lane,
         plan: &LockSet,
         extent: Option<ExtentWrite<'_>>,
-    ) -> Result<(), ErrorKind> {
+    ) -> Result<Option<Conflict>, ErrorKind> {
         match self.try_all(lane, plan, Before::Release, Reads::With, extent).await? {
-            Tried::All => Ok(()),
-            Tried::Conflict(conflict) => self.acquire_contended(lane, plan, conflict).await,
+            Tried::All => Ok(None),
+            Tried::Conflict(conflict) => Ok(Some(conflict)),
         }
     }
 
-    /// Same as [`Client::acquire`], after a first try that failed because of `conflict`.
+    /// Takes the locks of `plan` after a first try that failed because of `conflict`, and samples the window's rows
+    /// under them.
     pub(crate) async fn acquire_contended(
         &mut self,
         lane: &mut dyn Lane,
@@ -115,15 +127,14 @@ impl Client {
 
     /// Tries again until every lock is held or the deadline passes. [R-LOCK-4]
     #[cold]
-    async fn contend(&mut self, lane: &mut dyn Lane, plan: &LockSet, mut conflict: Conflict) -> Result<(), ErrorKind> {
-        // The deadline is the operation's, however many paths it tries. // [R-LOCK-4]
-        if self.progress.waiting_since_ns.is_none() {
-            self.reader.failure_timers.clear();
-        }
-        let started_ns = *self.progress.waiting_since_ns.get_or_insert_with(|| lane.now_ns());
+    pub(super) async fn contend(
+        &mut self,
+        lane: &mut dyn Lane,
+        plan: &LockSet,
+        mut conflict: Conflict,
+    ) -> Result<(), ErrorKind> {
+        let mut wait = self.begin_wait(lane);
         let reads = Reads::of_retry(&self.table);
-        let deadline_ns = started_ns.saturating_add(self.reader.config.deadline_ns);
-        let mut wait = Wait { started_ns, deadline_ns, pauses: 0 };
         for attempt in 1u32.. {
             self.release_held(lane).await?;
             self.wait_once(lane, &mut wait, attempt, conflict).await?;
@@ -141,6 +152,16 @@ impl Client {
         while self.acquire_in_order(lane, plan, &mut wait).await? == WaitOutcome::Recovered {}
         self.reader.failure_timers.clear();
         Ok(())
+    }
+
+    /// Begins a wait, or continues that of an earlier path: the deadline is the operation's. [R-LOCK-4]
+    pub(super) fn begin_wait(&mut self, lane: &mut dyn Lane) -> Wait {
+        if self.progress.waiting_since_ns.is_none() {
+            self.reader.failure_timers.clear();
+        }
+        let started_ns = *self.progress.waiting_since_ns.get_or_insert_with(|| lane.now_ns());
+        let deadline_ns = started_ns.saturating_add(self.reader.config.deadline_ns);
+        Wait { started_ns, deadline_ns, pauses: 0 }
     }
 
     /// Takes one word after the other in address order, keeping those it has: a waiting client holds only words with
@@ -174,7 +195,7 @@ impl Client {
 
     /// Pauses, unless the table is destroyed, the deadline has passed, or the lock's holder was dead and has been
     /// recovered.
-    async fn wait_once(
+    pub(super) async fn wait_once(
         &mut self,
         lane: &mut dyn Lane,
         wait: &mut Wait,
@@ -231,7 +252,7 @@ impl Client {
 
     /// Tries every word of `plan` at once, and keeps what it wins. One batch, or a few where a plain CAS failed only
     /// because a neighbouring lock of the same word changed.
-    async fn try_all(
+    pub(super) async fn try_all(
         &mut self,
         lane: &mut dyn Lane,
         plan: &LockSet,
@@ -289,7 +310,8 @@ impl Client {
         let (table, owner, tries) = (&self.table, self.owner, &self.journal.tries);
         let batch = LockBatch { table, owner, masked_cas, released: &released, extent: extent.as_ref(), tries };
         let mut found = [0; 2 * MAX_LOCK_WORDS];
-        let stretches = self.work.window.stretches().filter(|_| reads == Reads::With);
+        let row_words = table.rows().row_words();
+        let stretches = self.work.window.stretches().filter(|(row, into)| reads.covers(*row, into.len() / row_words));
         let posted = batch.post_all(lane, &mut self.work.buffer, stretches, &mut found).await;
         posted.inspect_err(|error| self.journal.failed(error))?;
         let atomics = released.len() + wanted.len();

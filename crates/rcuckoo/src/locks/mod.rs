@@ -5,7 +5,9 @@
 mod acquire;
 pub(crate) mod batch;
 pub(crate) mod journal;
+mod overwritten;
 pub(crate) mod unowned;
 
 pub(crate) use self::acquire::{Conflict, LockSet};
 pub(crate) use self::batch::{ExtentWrite, LockBatch, WRITE_WORDS, lock_set};
+pub(crate) use self::overwritten::SeenKey;
