@@ -38,6 +38,8 @@ pub(crate) struct Sent {
     pub(crate) words: u32,
     /// The start of its range of the data.
     start: u32,
+    /// Whether it is a CAS with masks.
+    pub(crate) is_masked: bool,
 }
 
 /// The number of data words of a CAS: found, compare, swap, and both masks.
@@ -81,7 +83,8 @@ impl Batch {
                     VerbKind::Add
                 }
             };
-            self.sent.push(Sent { addr: verb.addr(), kind, words: verb.words() as u32, start });
+            let is_masked = matches!(verb, Verb::MaskedCas { .. });
+            self.sent.push(Sent { addr: verb.addr(), kind, words: verb.words() as u32, start, is_masked });
         }
     }
 

@@ -122,6 +122,15 @@ pub struct Relaxations {
 }
 
 impl Relaxations {
+    /// Panics if verbs are executed in parts, which a card does not do.
+    pub(crate) fn validate_for_cards(&self) {
+        let whole = self.split_percent == 0 && self.resample_percent == 0 && self.scatter_percent == 0;
+        assert!(
+            whole,
+            "a cluster serves every verb as a whole: splitting, sampling again and scattering need a Network"
+        );
+    }
+
     /// Whether the fabric takes any of the liberties of a queue pair: [`crate::Hazard::QUEUE_PAIR`].
     pub fn reorders(&self) -> bool {
         self.overtake_percent > 0 || self.resample_percent > 0 || self.scatter_percent > 0

@@ -3,7 +3,7 @@
 use std::task::{Context, Poll};
 
 use guira_fabric::heap::HeapRegion;
-use guira_fabric::{Caps, FabricError, Lane, Region, SlotHold, Submitted, Traffic, Verb};
+use guira_fabric::{Caps, FabricError, Lane, Region, SlotHold, Submitted, Traffic, Verb, pause_until};
 
 use crate::running::with_world;
 use crate::sim::ClientId;
@@ -16,12 +16,18 @@ use crate::world::World;
 pub struct SimRegion {
     simulation: u64,
     client: ClientId,
+    host: u32,
     bytes: HeapRegion,
 }
 
 impl SimRegion {
-    pub(crate) fn new(simulation: u64, client: ClientId, bytes: HeapRegion) -> SimRegion {
-        SimRegion { simulation, client, bytes }
+    pub(crate) fn new(simulation: u64, client: ClientId, host: u32, bytes: HeapRegion) -> SimRegion {
+        SimRegion { simulation, client, host, bytes }
+    }
+
+    /// Returns the host of the client.
+    pub fn host(&self) -> u32 {
+        self.host
     }
 
     /// Returns the virtual time since the simulation began, in nanoseconds.
@@ -56,7 +62,13 @@ impl Region for SimRegion {
     /// Outside the simulation.
     fn lane(&self) -> SimLane {
         let index = with_world(self.simulation, |world| world.add_lane(self.client)).expect(OUTSIDE);
-        SimLane { simulation: self.simulation, index, caps: *self.bytes.caps(), traffic: Traffic::default() }
+        SimLane {
+            simulation: self.simulation,
+            index,
+            client: self.client,
+            caps: *self.bytes.caps(),
+            traffic: Traffic::default(),
+        }
     }
 
     /// Takes the client slot `slot`; see the trait. The slot is refused as long as verbs of its last holder can still
@@ -77,11 +89,23 @@ impl Region for SimRegion {
 pub struct SimLane {
     simulation: u64,
     index: u32,
+    client: ClientId,
     caps: Caps,
     traffic: Traffic,
 }
 
 impl SimLane {
+    /// Waits while the client's thread computes for `near_ns` nanoseconds, or longer if it is a far thread of its host,
+    /// or busy with another computation, doorbell or completion. With a [`crate::Network`] it takes `near_ns`.
+    ///
+    /// # Panics
+    /// Outside the simulation.
+    pub async fn compute(&mut self, near_ns: u64) {
+        let client = self.client.0;
+        let end_ns = with_world(self.simulation, |world| world.compute(client, near_ns)).expect(OUTSIDE);
+        pause_until(self, end_ns).await;
+    }
+
     fn with_world<T>(&self, act: impl FnOnce(&mut World) -> T) -> Result<T, FabricError> {
         with_world(self.simulation, act).ok_or_else(|| FabricError::Backend(OUTSIDE.to_owned()))
     }

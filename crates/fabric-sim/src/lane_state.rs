@@ -7,6 +7,7 @@ use guira_fabric::memory::{Memory, write_words};
 use guira_fabric::{Addr, Effect};
 
 use crate::batch::{Batch, VerbKind};
+use crate::card::Passage;
 
 /// The state of a lane.
 pub(crate) struct LaneState {
@@ -19,6 +20,8 @@ pub(crate) struct LaneState {
     pub(crate) resampled: Vec<(usize, Range<usize>)>,
     /// The time at which the node is done with the executed verbs.
     pub(crate) done_ns: u64,
+    /// The batch on its way through the node's card, if cards are modelled.
+    pub(crate) passage: Passage,
     pub(crate) waker: Option<Waker>,
     /// The end of the lane's pause, if it is pausing.
     pub(crate) pause_until_ns: Option<u64>,
@@ -54,6 +57,7 @@ impl LaneState {
             remaining: Vec::new(),
             resampled: Vec::new(),
             done_ns: 0,
+            passage: Passage::default(),
             waker: None,
             pause_until_ns: None,
             has_failed: false,

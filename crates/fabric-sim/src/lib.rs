@@ -34,12 +34,14 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod card;
 mod client;
 mod draws;
 mod fault;
 mod inject;
 mod lane;
 mod lane_state;
+mod latencies;
 mod log;
 mod network;
 mod queue;
@@ -48,9 +50,10 @@ mod sim;
 mod swarm;
 mod world;
 
+pub use card::{Card, CardParameters, Cluster, HostParameters, Resource, UnknownCard, Usage};
 pub use fault::{ClientFault, Fault, FaultPlan, Lost, NodeEvent, NodeFault, Relaxations};
 pub use lane::{SimLane, SimRegion};
 pub use log::{Event, EventKind, Part};
 pub use network::{HEADER_BYTES, Network};
-pub use sim::{ClientId, Sim, SimOptions, Stopped};
+pub use sim::{ClientId, Model, Sim, SimOptions, Stopped};
 pub use swarm::{EARLY_VERBS, Hazard, Swarm};

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use guira_fabric::Verb;
 use guira_fabric::heap::HeapRegion;
 
+use crate::card::{Cluster, Usage};
 use crate::fault::{Fault, FaultPlan, NodeEvent};
 use crate::lane::SimRegion;
 use crate::log::Event;
@@ -16,13 +17,22 @@ use crate::network::Network;
 use crate::running::{ExternalWakes, Running, TaskWaker, new_simulation};
 use crate::world::{Step, World};
 
+/// The model of the network that verbs cross.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Model {
+    /// Latencies, and the capacity of one link: verbs take effect when they arrive.
+    Network(Network),
+    /// Network cards, links and client hosts: verbs take effect when they are served.
+    Cluster(Cluster),
+}
+
 /// The options of a simulation. Equal options, equal bytes and equal clients give equal runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimOptions {
     /// The seed of all random choices in the run.
     pub seed: u64,
-    /// The latencies of verbs.
-    pub network: Network,
+    /// The model of the network.
+    pub model: Model,
     /// The faults.
     pub faults: FaultPlan,
     /// The number of recent events that are kept, to be read after a failure: see [`Sim::last_events`].
@@ -32,7 +42,13 @@ pub struct SimOptions {
 impl SimOptions {
     /// Creates options without faults that keep no events.
     pub fn new(seed: u64, network: Network) -> SimOptions {
-        SimOptions { seed, network, faults: FaultPlan::default(), keep_events: 0 }
+        SimOptions { seed, model: Model::Network(network), faults: FaultPlan::default(), keep_events: 0 }
+    }
+
+    /// Creates options like [`SimOptions::new`], for a cluster with network cards. Its fault plans cannot contain the
+    /// relaxations that execute a verb in parts: a card serves a verb as a whole.
+    pub fn on_cluster(seed: u64, cluster: Cluster) -> SimOptions {
+        SimOptions { seed, model: Model::Cluster(cluster), faults: FaultPlan::default(), keep_events: 0 }
     }
 }
 
@@ -93,11 +109,25 @@ impl Sim {
         Sim { world: Some(world), simulation, tasks: Vec::new(), living: 0, external_wakes: Arc::default() }
     }
 
-    /// Adds a client, which starts when the simulation next runs. `client` gets the region as the client accesses it.
+    /// Adds a client on host 0, which starts when the simulation next runs. `client` gets the region as the client
+    /// accesses it.
     pub fn spawn<F: Future<Output = ()> + 'static>(&mut self, client: impl FnOnce(SimRegion) -> F) -> ClientId {
+        self.spawn_on(0, client)
+    }
+
+    /// Adds a client like [`Sim::spawn`], on `host`: the n-th client of a host is its n-th thread. A [`Network`] has no
+    /// hosts; there `host` is only the client's answer to [`SimRegion::host`].
+    ///
+    /// # Panics
+    /// If the cluster has no such host.
+    pub fn spawn_on<F: Future<Output = ()> + 'static>(
+        &mut self,
+        host: u32,
+        client: impl FnOnce(SimRegion) -> F,
+    ) -> ClientId {
         let running = Running::new(&mut self.world);
-        let (id, bytes) = running.with(|world| (world.add_client(), world.region.clone()));
-        let future = Box::pin(client(SimRegion::new(self.simulation, id, bytes)));
+        let (id, bytes) = running.with(|world| (world.add_client(host), world.region.clone()));
+        let future = Box::pin(client(SimRegion::new(self.simulation, id, host, bytes)));
         let (external_wakes, is_queued) = (Arc::clone(&self.external_wakes), AtomicBool::new(false));
         let signal = Arc::new(TaskWaker { simulation: self.simulation, task: id.0, is_queued, external_wakes });
         self.external_wakes.push(id.0);
@@ -187,6 +217,13 @@ impl Sim {
     /// Returns the number of verbs executed.
     pub fn verbs(&self) -> u64 {
         self.world().verbs
+    }
+
+    /// Returns how long each resource of the cluster was busy since the simulation began. With a [`Network`] all times
+    /// are 0.
+    pub fn usage(&self) -> Usage {
+        let world = self.world();
+        world.cards.as_ref().map(|cards| cards.usage(world.now_ns)).unwrap_or_default()
     }
 
     /// Returns the number of verbs of `client` that were executed. A fault can be injected before each of them.

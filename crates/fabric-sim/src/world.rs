@@ -10,18 +10,20 @@ use std::task::{Context, Poll};
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::{check, prefetch, prefetch_line};
-use guira_fabric::{Addr, Caps, Effect, FabricError, Region, Space, Verb, WORD_BYTES};
+use guira_fabric::{Caps, Effect, FabricError, Profile, Region, Space, Verb, WORD_BYTES};
 
 use crate::batch::{Batch, Sent, VerbKind};
+use crate::card::Cards;
 use crate::client::ClientState;
 use crate::draws::Draws;
 use crate::fault::FaultPlan;
 use crate::inject::Injected;
 use crate::lane_state::{LaneState, Phase};
+use crate::latencies::Latencies;
 use crate::log::{Event, EventKind, EventLog, Part};
 use crate::network::Network;
 use crate::queue::{Due, Queue};
-use crate::sim::{ClientId, SimOptions};
+use crate::sim::{ClientId, Model, SimOptions};
 
 /// The longest time between the two parts of a split verb.
 const SPLIT_NS: u64 = 200;
@@ -51,48 +53,13 @@ pub(crate) struct World {
     pub(crate) draws: Draws,
     /// The function that is called with each batch that is sent.
     pub(crate) batch_watcher: Option<BatchWatcher>,
-    network: Network,
-    link: Link,
-    words: WordTimes,
+    latencies: Latencies,
+    /// The network cards, if they are modelled: [`World::serve`] then executes verbs, and no latency of `latencies` counts.
+    pub(crate) cards: Option<Box<Cards>>,
 }
 
 /// A function that is called with each batch and the client that sends it.
 pub(crate) type BatchWatcher = Box<dyn FnMut(ClientId, &[Verb<'_>])>;
-
-/// The times at which each direction of the memory node's link is free again.
-#[derive(Clone, Copy, Debug, Default)]
-struct Link {
-    in_ns: u64,
-    out_ns: u64,
-}
-
-/// The times at which the latest atomics on words are done: atomics on one word are executed one after the other. A
-/// direct-mapped table, in which a word replaces an earlier one with the same entry. Two busy words rarely share an
-/// entry, and a table of all words would evict the simulated memory from the processor's caches.
-#[derive(Debug)]
-struct WordTimes {
-    entries: [(u64, u64); WORD_ENTRIES],
-}
-
-/// The size of the table. Atomics take a tenth of a microsecond, so only a few words are busy at a time.
-const WORD_ENTRIES: usize = 256;
-
-impl WordTimes {
-    fn new() -> WordTimes {
-        WordTimes { entries: [(u64::MAX, 0); WORD_ENTRIES] }
-    }
-
-    /// Returns the time at which an atomic at `addr` is done, if it arrives at `now_ns` and takes `takes_ns`.
-    #[inline(always)]
-    fn serve(&mut self, addr: Addr, now_ns: u64, takes_ns: u64) -> u64 {
-        let key = addr.word() << 1 | u64::from(addr.space() == Space::Device);
-        let index = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - WORD_ENTRIES.ilog2());
-        let (entry_key, free_ns) = &mut self.entries[index as usize];
-        let begins_ns = if *entry_key == key { now_ns.max(*free_ns) } else { now_ns };
-        (*entry_key, *free_ns) = (key, begins_ns + takes_ns);
-        *free_ns
-    }
-}
 
 /// The outcome of a step of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,18 +80,26 @@ impl World {
         for (index, fault) in options.faults.node.iter().enumerate() {
             queue.push(fault.at_ns, Due::Node(index as u32));
         }
+        let (network, cards) = match &options.model {
+            Model::Network(network) => (*network, None),
+            Model::Cluster(cluster) => {
+                options.faults.relaxations.validate_for_cards();
+                assert!(!region.caps().local, "verbs on a cluster cross a network");
+                let cards = Cards::new(cluster, region.device_bytes());
+                (Network::of(Profile::Mlx5), Some(Box::new(cards)))
+            }
+        };
         World {
             simulation,
             region,
-            network: options.network,
+            latencies: Latencies::new(network),
+            cards,
             log: EventLog::new(options.keep_events),
             now_ns: 0,
             end_ns: 0,
             verbs: 0,
             faults: options.faults.clone(),
-            link: Link::default(),
             queue,
-            words: WordTimes::new(),
             draws: Draws::new(options.seed),
             batch_watcher: None,
             holders: HashMap::new(),
@@ -142,8 +117,11 @@ impl World {
         !self.caps().ordered_read_sampling
     }
 
-    /// Adds a client.
-    pub(crate) fn add_client(&mut self) -> ClientId {
+    /// Adds a client on `host`.
+    pub(crate) fn add_client(&mut self, host: u32) -> ClientId {
+        if let Some(cards) = &mut self.cards {
+            cards.add_client(host);
+        }
         let client = ClientId(self.clients.len() as u32);
         self.clients.push(ClientState::new(client, &self.faults));
         client
@@ -191,6 +169,7 @@ impl World {
             return Step::Silent;
         }
         match state.phase {
+            Phase::Sending(next) if self.cards.is_some() => self.serve(lane, next),
             Phase::Sending(next) if next < state.batch.sent.len() => self.deliver(lane, next),
             Phase::Sending(verbs) => self.sample_again(lane, verbs),
             Phase::Returning if client.stalled_until_ns > self.now_ns => {
@@ -249,7 +228,7 @@ impl World {
                 self.now_ns + 1 + self.draws.below(SPLIT_NS)
             } else {
                 next += 1;
-                self.now_ns + 1 + self.draws.below(self.network.gap_ns)
+                self.now_ns + 1 + self.draws.below(self.latencies.network.gap_ns)
             };
             if next == state.batch.sent.len() {
                 return self.finish(lane, next);
@@ -289,14 +268,7 @@ impl World {
     fn begin(&mut self, lane: u32, index: usize) {
         let state = &mut self.lanes[lane as usize];
         let sent = state.batch.sent[index];
-        let occupied_ns = self.network.occupied_ns(u64::from(sent.words));
-        let free_ns = if sent.kind == VerbKind::Write { &mut self.link.in_ns } else { &mut self.link.out_ns };
-        *free_ns = self.now_ns.max(*free_ns) + occupied_ns;
-        state.done_ns = state.done_ns.max(*free_ns);
-        if matches!(sent.kind, VerbKind::Swap | VerbKind::Add) {
-            let served_ns = self.words.serve(sent.addr, self.now_ns, self.network.atomic_ns(sent.addr.space()));
-            state.done_ns = state.done_ns.max(served_ns);
-        }
+        state.done_ns = state.done_ns.max(self.latencies.occupy(&sent, self.now_ns));
         self.count_verb(lane);
         if self.faults.relaxations.resample_percent > 0 && sent.kind == VerbKind::Read {
             self.plan_resample(lane, index, sent.words as usize);
@@ -417,13 +389,22 @@ impl World {
 
     /// Sends the reply to a batch that has ended.
     pub(crate) fn reply(&mut self, lane: u32) {
-        let travel_ns = self.network.to_client_ns + self.draws.below(self.network.jitter_ns);
+        let replied_ns = if self.cards.is_some() { self.replied_ns(lane) } else { self.travelled_ns(lane) };
         let noticed_ns = self.loss_noticed_ns();
         let state = &mut self.lanes[lane as usize];
-        let fetch_ns = if state.batch.fetches() { self.network.fetch_ns } else { 0 };
         state.phase = Phase::Returning;
-        let at_ns = if state.has_failed { noticed_ns } else { state.done_ns.max(self.now_ns) + fetch_ns + travel_ns };
+        let at_ns = if state.has_failed { noticed_ns } else { replied_ns };
         self.queue.push(at_ns, Due::Lane(lane));
+    }
+
+    /// Returns the time at which the reply arrives that is sent when the node is done with a lane's batch.
+    #[inline(always)]
+    fn travelled_ns(&mut self, lane: u32) -> u64 {
+        let network = &self.latencies.network;
+        let travel_ns = network.to_client_ns + self.draws.below(network.jitter_ns);
+        let state = &self.lanes[lane as usize];
+        let fetch_ns = if state.batch.fetches() { network.fetch_ns } else { 0 };
+        state.done_ns.max(self.now_ns) + fetch_ns + travel_ns
     }
 
     #[inline(always)]
@@ -463,8 +444,17 @@ impl World {
         }
         state.done_ns = self.now_ns;
         state.phase = if batch.is_empty() { Phase::Returning } else { Phase::Sending(0) };
-        let travel_ns = self.network.to_node_ns + self.draws.below(self.network.jitter_ns);
-        self.queue.push(self.now_ns + travel_ns, Due::Lane(lane));
+        let arrives_ns = match &mut self.cards {
+            None => {
+                let network = &self.latencies.network;
+                self.now_ns + network.to_node_ns + self.draws.below(network.jitter_ns)
+            }
+            Some(cards) => {
+                let jitter_ns = self.draws.below(cards.jitter_ns());
+                cards.post(state.client, &mut state.passage, &state.batch, self.now_ns, jitter_ns)
+            }
+        };
+        self.queue.push(arrives_ns, Due::Lane(lane));
         self.log_event(lane, EventKind::Posted(batch.len() as u32));
         Ok(())
     }
@@ -496,6 +486,14 @@ impl World {
     /// Whether the lane has no batch, not even one whose reply has arrived.
     pub(crate) fn is_idle(&self, lane: u32) -> bool {
         self.lanes[lane as usize].phase == Phase::Idle
+    }
+
+    /// Begins a computation of `client` that takes `near_ns` on a near thread. Returns its end.
+    pub(crate) fn compute(&mut self, client: u32, near_ns: u64) -> u64 {
+        match &mut self.cards {
+            None => self.now_ns + near_ns,
+            Some(cards) => cards.compute(client, near_ns, self.now_ns),
+        }
     }
 
     /// Waits until `until_ns`.
