@@ -208,7 +208,6 @@ mod events;
 mod fabric;
 pub mod guide;
 mod list;
-mod lock_queue;
 mod mismatch;
 mod options;
 mod owners;

@@ -11,7 +11,7 @@ use crate::manifest::{Dependency, Manifest};
 use crate::report::{Report, Violation};
 
 /// Allowed dependencies: from, to, why. A name that ends in `*` stands for every package that starts so.
-const ARROWS: [(&str, &str, &str); 57] = [
+const ARROWS: [(&str, &str, &str); 60] = [
     ("guira-layout", "guira-fabric", "addresses and spaces are words of the fabric"),
     ("guira-layout", "guira-sum", "a row is valid only with its checksum"),
     ("guira-rcuckoo", "guira-layout", "the protocol reads and writes rows, entries and lock words"),
@@ -29,10 +29,13 @@ const ARROWS: [(&str, &str, &str); 57] = [
     ("guira-extents", "guira-rcuckoo", "a place is lost if no row refers to it"),
     ("guira-extents", "guira-layout", "chunks are words with a meaning"),
     ("guira-extents", "guira-fabric", "chunks are claimed by verbs"),
+    ("guira-lock-queue", "guira-rcuckoo", "a queued change has a key, its locks and an outcome"),
+    ("guira-lock-queue", "guira-fabric", "time in a queue is that of the waiting client's lane"),
     ("guira-url", "guira-fabric-*", "a URL names a backend"),
     ("guira-url", "guira-session", "a URL names the endpoint of a node"),
     ("guira", "guira-rcuckoo", "the store runs the protocol"),
     ("guira", "guira-extents", "a client has space for long values"),
+    ("guira", "guira-lock-queue", "clients of a process wait in line for remote locks"),
     ("guira", "guira-url", "a store is opened by its URL"),
     ("guira", "guira-check", "a store can be checked, and counts what it holds"),
     ("guira", "guira-layout", "the store creates tables and extents"),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use guira_extents::{ExtentError, Extents};
 use guira_fabric::{Effect, FabricError, Lane, SlotHold, Traffic};
 use guira_layout::{EntryKind, ExtentRef, OwnerId};
+use guira_lock_queue::{self as lock_queue, BlindWrite, SharedLockQueue, TableName, Wait, WaitMode, WaitResult};
 use guira_rcuckoo::{
     Begun, Change, Changed, Counters, Key, NewValue, Operation, Outcome, SlotClient, Table, TryGet, is_destroyed,
     release_slot,
@@ -23,9 +24,6 @@ use super::reader::{check_versions, lookups};
 use crate::errors::NoSpace;
 use crate::events::Events;
 use crate::fabric::{FabricLane, FabricRegion, Waiting};
-use crate::lock_queue::{
-    self, Admission, BlindWrite, STALL_TIMEOUT, SharedLockQueue, TableName, Ticket, WaitLimits, WaitResult,
-};
 use crate::session_binding::{Holds, ReconnectDeadline, SessionBinding, is_session_lost, without_effect};
 use crate::sessions::{Session, Sessions};
 use crate::store::Inner;
@@ -482,8 +480,7 @@ impl Client {
                 }
                 result => {
                     let outcome = result?;
-                    let leading = permit.as_ref().filter(|_| blind_write.is_some());
-                    return Ok(leading.map_or(outcome, |permit| permit.combine_waiting(outcome)));
+                    return Ok(permit.map_or(outcome, |permit| permit.combine_waiting(outcome)));
                 }
             }
         }
@@ -522,29 +519,13 @@ impl Client {
             // must not wait for that behind this one.
             return WaitResult::NoPermit;
         }
-        let (table, rows) = (self.client.table(), key.rows());
-        let locks = [rows.first, rows.second].map(|row| table.locks().lock_of(row).0);
-        match queue.request(lock_queue::Request { key: key.bytes(), locks, blind_write }) {
-            Admission::Permit(permit) => WaitResult::Permit(permit),
-            Admission::Forked => WaitResult::NoPermit,
-            // Boxed: it is rare, and larger than the rest of a change's future.
-            Admission::Queued(ticket) => Box::pin(self.await_permit(ticket)).await,
-        }
-    }
-
-    /// Waits in the lock queue. The time counts as waiting for the locks, which the operation's deadline bounds.
-    /// [R-LOCK-4]
-    #[cold]
-    async fn await_permit(&mut self, ticket: Ticket) -> WaitResult {
-        let total = self.binding.store.options.deadline;
-        let since_ns = self.lane.now_ns();
-        let limits = WaitLimits { stall: STALL_TIMEOUT.min(total), total };
-        let result = ticket.wait(limits, self.waiting, self.lane.any()).await;
-        match result {
-            WaitResult::Combined(_) => self.client.count_combined(),
-            WaitResult::Permit(_) | WaitResult::NoPermit => self.client.count_queue_wait(since_ns),
-        }
-        result
+        let deadline_ns = u64::try_from(self.binding.store.options.deadline.as_nanos()).unwrap_or(u64::MAX);
+        let mode = match self.waiting {
+            Waiting::InPlace => WaitMode::Park,
+            Waiting::Cooperative => WaitMode::Suspend,
+        };
+        let request = lock_queue::Request::of(self.client.table(), key, blind_write);
+        queue.permit(request, Wait::within(deadline_ns, mode), &mut self.client, self.lane.any()).await
     }
 
     /// Settles the extent that a change brought, and gives back the one that it freed.

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Profile, Region};
@@ -21,8 +22,8 @@ fn update() -> Request<'static> {
     Request { blind_write: Some(BlindWrite::Update), ..REQUEST }
 }
 
-fn within(limit: Duration) -> WaitLimits {
-    WaitLimits { stall: limit, total: limit }
+fn within(limit: Duration, mode: WaitMode) -> Wait {
+    Wait::within(limit.as_nanos() as u64, mode)
 }
 
 fn region() -> HeapRegion {
@@ -42,7 +43,7 @@ fn has_permit(ticket: &Ticket) -> bool {
 
 fn permit(ticket: Ticket) -> Permit {
     assert!(has_permit(&ticket));
-    let waited = pollster::block_on(ticket.wait(within(SHORT), Waiting::InPlace, &mut region().lane()));
+    let waited = pollster::block_on(ticket.wait(within(SHORT, WaitMode::Park), &mut region().lane()));
     let WaitResult::Permit(permit) = waited else { panic!("{waited:?}") };
     permit
 }
@@ -104,9 +105,9 @@ fn a_permit_is_for_both_locks() {
 fn a_wait_ends_at_its_limit() {
     let queue = Arc::new(SharedLockQueue::new());
     let stuck = ticket(&queue, REQUEST);
-    for waiting in [Waiting::InPlace, Waiting::Cooperative] {
+    for mode in [WaitMode::Park, WaitMode::Suspend] {
         let start = Instant::now();
-        let waited = pollster::block_on(ticket(&queue, REQUEST).wait(within(SHORT), waiting, &mut region().lane()));
+        let waited = pollster::block_on(ticket(&queue, REQUEST).wait(within(SHORT, mode), &mut region().lane()));
         assert!(matches!(waited, WaitResult::NoPermit));
         assert!((SHORT..20 * SHORT).contains(&start.elapsed()), "{:?}", start.elapsed());
     }
@@ -123,8 +124,9 @@ fn the_stall_limit_starts_anew_while_permits_are_given_back() {
         std::thread::scope(|scope| {
             let ticket = ticket(&queue, REQUEST);
             let waiting = scope.spawn(move || {
-                let (start, limits) = (Instant::now(), WaitLimits { stall: SHORT, total: total * SHORT });
-                let waited = pollster::block_on(ticket.wait(limits, Waiting::InPlace, &mut region().lane()));
+                let (start, wait) = (Instant::now(), within(total * SHORT, WaitMode::Park));
+                let wait = Wait { stall_ns: SHORT.as_nanos() as u64, ..wait };
+                let waited = pollster::block_on(ticket.wait(wait, &mut region().lane()));
                 (matches!(waited, WaitResult::Permit(_)), start.elapsed())
             });
             for _ in 0..16 {
@@ -176,7 +178,7 @@ fn a_task_is_woken_when_permitted_or_combined() {
         let mut lane = region.lane();
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(Arc::clone(&woken));
-        let mut wait = pin!(last.wait(within(STALL_TIMEOUT), Waiting::Cooperative, &mut lane));
+        let mut wait = pin!(last.wait(Wait::within(STALL_TIMEOUT_NS, WaitMode::Suspend), &mut lane));
         let mut poll = || wait.as_mut().poll(&mut Context::from_waker(&waker));
         assert!(poll().is_pending());
         drop(first);
@@ -270,7 +272,7 @@ fn threads_hold_a_permit_one_at_a_time() {
                     let waited = match queue.request(request) {
                         Admission::Permit(permit) => WaitResult::Permit(permit),
                         Admission::Queued(ticket) => {
-                            pollster::block_on(ticket.wait(within(STALL_TIMEOUT), Waiting::InPlace, &mut lane))
+                            pollster::block_on(ticket.wait(Wait::within(STALL_TIMEOUT_NS, WaitMode::Park), &mut lane))
                         }
                         Admission::Forked => panic!("this is the process"),
                     };

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::task::Waker;
 
-use guira_rcuckoo::Outcome;
+use guira_rcuckoo::{Key, Outcome, Table};
 
 use super::combine::{BlindWrite, WriteCombiner};
 
@@ -20,12 +20,23 @@ const KEPT_KEY_BYTES: usize = 256;
 
 /// A request to change a key.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Request<'k> {
-    pub(crate) key: &'k [u8],
+pub struct Request<'k> {
+    /// The key.
+    pub key: &'k [u8],
     /// The locks that guard its rows; the same one twice, if one guards both.
-    pub(crate) locks: [u64; 2],
+    pub locks: [u64; 2],
     /// The kind of blind write, if the change is one.
-    pub(crate) blind_write: Option<BlindWrite>,
+    pub blind_write: Option<BlindWrite>,
+}
+
+impl<'k> Request<'k> {
+    /// Returns the request for a change of `key` in `table`.
+    #[inline(always)]
+    pub fn of(table: &Table, key: &Key<'k>, blind_write: Option<BlindWrite>) -> Request<'k> {
+        let rows = key.rows();
+        let locks = [rows.first, rows.second].map(|row| table.locks().lock_of(row).0);
+        Request { key: key.bytes(), locks, blind_write }
+    }
 }
 
 /// Each of a key's locks, once.
@@ -35,11 +46,11 @@ fn distinct(locks: [u64; 2]) -> impl Iterator<Item = u64> {
 }
 
 /// The index of a [`Waiter`].
-pub(super) type WaiterId = u32;
+pub(crate) type WaiterId = u32;
 
 /// The queues for all locks of one table.
 #[derive(Debug, Default)]
-pub(super) struct LockQueue {
+pub(crate) struct LockQueue {
     by_lock: HashMap<u64, Waiters, BuildHasherDefault<LockHasher>>,
     waiters: Vec<Waiter>,
     free: Vec<WaiterId>,
@@ -73,7 +84,7 @@ struct Waiter {
 
 /// The state of a request in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum QueueState {
+pub(crate) enum QueueState {
     /// It has the permit.
     Permitted,
     /// It was combined with another request, and this is its outcome.
@@ -86,7 +97,7 @@ pub(super) enum QueueState {
 
 impl LockQueue {
     /// Adds a request to the queues of its locks.
-    pub(super) fn join(&mut self, request: Request<'_>) -> WaiterId {
+    pub(crate) fn join(&mut self, request: Request<'_>) -> WaiterId {
         let id = self.free.pop().unwrap_or_else(|| {
             self.waiters.push(Waiter::default());
             self.waiters.len() as WaiterId - 1
@@ -111,7 +122,7 @@ impl LockQueue {
     }
 
     /// Returns the state of `id`. If it waits, its waker is exchanged with `waker`, to be woken when the state changes.
-    pub(super) fn poll(&mut self, id: WaiterId, waker: &mut Option<Waker>) -> QueueState {
+    pub(crate) fn poll(&mut self, id: WaiterId, waker: &mut Option<Waker>) -> QueueState {
         let state = self.state(id);
         if let QueueState::Waiting { .. } = state {
             std::mem::swap(&mut self.waiters[id as usize].waker, waker);
@@ -133,7 +144,7 @@ impl LockQueue {
 
     /// Returns the state of `id`, which stops waiting: if it is still behind others, it leaves its queues, and is not
     /// combined any more.
-    pub(super) fn give_up(&mut self, id: WaiterId, wakers: &mut Vec<Waker>) -> QueueState {
+    pub(crate) fn give_up(&mut self, id: WaiterId, wakers: &mut Vec<Waker>) -> QueueState {
         let state = self.state(id);
         if matches!(state, QueueState::Waiting { .. }) {
             self.dequeue(id, wakers);
@@ -143,7 +154,7 @@ impl LockQueue {
 
     /// Begins the change of `id`, which has the permit: the blind writes of the same key that wait now can be combined
     /// with it.
-    pub(super) fn begin(&mut self, id: WaiterId) {
+    pub(crate) fn begin(&mut self, id: WaiterId) {
         let waiter = &self.waiters[id as usize];
         let (Some(waiters), Some(_)) = (self.by_lock.get(&waiter.locks[0]), waiter.blind_write) else { return };
         let key = std::mem::take(&mut self.waiters[id as usize].key);
@@ -158,7 +169,10 @@ impl LockQueue {
 
     /// Completes the blind writes that waited when `id` began, as combined with it, and adds their wakers to `wakers`.
     /// `outcome` is what the change of `id` did; returns the outcome it has as the last of them.
-    pub(super) fn combine(&mut self, id: WaiterId, outcome: Outcome, wakers: &mut Vec<Waker>) -> Outcome {
+    pub(crate) fn combine(&mut self, id: WaiterId, outcome: Outcome, wakers: &mut Vec<Waker>) -> Outcome {
+        if self.waiters[id as usize].blind_write.is_none() {
+            return outcome;
+        }
         let mut combiner = WriteCombiner::new(outcome);
         for lock in distinct(self.waiters[id as usize].locks) {
             let Some(waiters) = self.by_lock.get_mut(&lock) else { continue };
@@ -178,7 +192,7 @@ impl LockQueue {
 
     /// Removes `id` from its queues, if it is in them, and frees its entry. Adds the wakers of those that have the
     /// permit now to `wakers`, and its own.
-    pub(super) fn leave(&mut self, id: WaiterId, wakers: &mut Vec<Waker>) {
+    pub(crate) fn leave(&mut self, id: WaiterId, wakers: &mut Vec<Waker>) {
         if self.waiters[id as usize].is_queued {
             self.dequeue(id, wakers);
         }
@@ -223,14 +237,14 @@ impl LockQueue {
 
     /// Whether all queues are empty.
     #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.by_lock.is_empty() && self.free.len() == self.waiters.len()
     }
 }
 
 /// A hasher of lock numbers, which may be consecutive.
 #[derive(Default)]
-pub(super) struct LockHasher(u64);
+pub(crate) struct LockHasher(u64);
 
 impl Hasher for LockHasher {
     fn finish(&self) -> u64 {

@@ -4,8 +4,10 @@ use guira_rcuckoo::Outcome;
 
 /// A blind write: a change that depends on nothing but whether the key exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BlindWrite {
+pub enum BlindWrite {
+    /// Inserts the key or replaces its value.
     Put,
+    /// Replaces the value of a key that exists.
     Update,
 }
 
@@ -13,7 +15,7 @@ pub(crate) enum BlindWrite {
 /// could have been: updates, then puts, then the leader. All of them were under way when the leader took effect, and
 /// no client saw the key between two of them.
 #[derive(Debug)]
-pub(super) struct WriteCombiner {
+pub(crate) struct WriteCombiner {
     /// The leader's effect on the key.
     outcome: Outcome,
     /// Whether one of the puts before the leader has inserted the key.
@@ -22,12 +24,12 @@ pub(super) struct WriteCombiner {
 
 impl WriteCombiner {
     /// Starts with the outcome of a put or an update that was carried out.
-    pub(super) fn new(outcome: Outcome) -> WriteCombiner {
+    pub(crate) fn new(outcome: Outcome) -> WriteCombiner {
         WriteCombiner { outcome, is_inserted: false }
     }
 
     /// Returns the outcome of a write that came right before the leader; `None` if it cannot have.
-    pub(super) fn combine(&mut self, write: BlindWrite) -> Option<Outcome> {
+    pub(crate) fn combine(&mut self, write: BlindWrite) -> Option<Outcome> {
         match (self.outcome, write) {
             // The key existed before all of them.
             (Outcome::Replaced, _) => Some(Outcome::Replaced),
@@ -46,7 +48,7 @@ impl WriteCombiner {
     }
 
     /// Returns the outcome of the leader, as the last of all.
-    pub(super) fn leader_outcome(&self) -> Outcome {
+    pub(crate) fn leader_outcome(&self) -> Outcome {
         if self.is_inserted { Outcome::Replaced } else { self.outcome }
     }
 }

@@ -1,4 +1,5 @@
-//! A local queue in front of the locks of a table behind a memory node, for the clients of this process.
+//! A local queue in front of the locks of a table behind a memory node, for the clients of one process or of one
+//! simulated host.
 //!
 //! A client that finds a remote lock taken can only ask again. Each attempt costs a round trip, and work on both
 //! machines; where hundreds of clients want one lock, their attempts delay the holder's release. So one client of a
@@ -13,62 +14,48 @@
 //! what isolates changes. So a client that has waited for [`STALL_TIMEOUT`] while no permit was given back goes on
 //! without one, and a permit holder that is stopped, slow or waiting for another process's lock delays the others for
 //! no longer. No client waits here while it holds a lock, or while its session is lost. A queued request has changed
-//! nothing: until it is combined, it may leave at any time and be carried out by itself.
+//! nothing: until it is combined, it may leave at any time and be carried out by itself. Time is that of the waiting
+//! client's lane: nothing here reads a clock.
+
+#![forbid(unsafe_code)]
 
 mod combine;
 mod queue;
+mod registry;
 #[cfg(test)]
 mod tests;
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use guira_fabric::Lane;
 use guira_fabric::process::Process;
-use guira_rcuckoo::Outcome;
+use guira_rcuckoo::{Client, Outcome};
 
-use crate::fabric::Waiting;
-pub(crate) use combine::BlindWrite;
-pub(crate) use queue::Request;
+pub use combine::BlindWrite;
+pub use queue::Request;
 use queue::{LockQueue, QueueState, WaiterId};
+pub use registry::TableName;
 
-/// The longest wait in a queue in which no permit is given back: the time of some hundred changes.
-pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Attempts to lock the list of tables, each followed by a yield. The lock is only ever held briefly.
-const MAX_YIELDS: usize = 1_000;
+/// The longest wait in a queue in which no permit is given back, in nanoseconds: the time of some hundred changes.
+pub const STALL_TIMEOUT_NS: u64 = 1_000_000_000;
 
-/// The identity of a table, as this process reaches it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TableName {
-    /// The random numbers drawn at its creation: of the table, and of its incarnation.
-    pub(crate) drawn: [u64; 2],
-    /// The node's name for the memory: it may be a copy.
-    pub(crate) memory: [u64; 2],
-    /// The node's address: another node may serve a copy.
-    pub(crate) peer: SocketAddr,
-}
-
-/// The lock queue of one table, which all clients of this process share.
-#[derive(Debug)]
-pub(crate) struct SharedLockQueue {
-    /// The process that made it. In a forked child nothing is locked or waited for: the threads that would end the wait
-    /// do not exist there.
+/// The lock queue of one table, which its clients in one process share, or those of one simulated host.
+#[derive(Debug, Default)]
+pub struct SharedLockQueue {
+    /// The process that made it, if it may be forked. In a forked child nothing is locked or waited for: the threads
+    /// that would end the wait do not exist there.
     process: Option<Process>,
     queue: Mutex<LockQueue>,
 }
 
-/// The queue of a table, as long as a client uses it.
-struct RegisteredQueue {
-    table: TableName,
-    queue: Weak<SharedLockQueue>,
-}
-
 /// The result of a request for a permit.
-pub(crate) enum Admission {
+#[derive(Debug)]
+pub enum Admission {
+    /// No other client is ahead.
     Permit(Permit),
     /// Another client is ahead.
     Queued(Ticket),
@@ -78,18 +65,19 @@ pub(crate) enum Admission {
 
 /// The permission to take the locks of a key. Dropping it passes it on.
 #[derive(Debug)]
-pub(crate) struct Permit(Ticket);
+pub struct Permit(Ticket);
 
 /// A request in the queue. Dropping it leaves the queue.
 #[derive(Debug)]
-pub(crate) struct Ticket {
+pub struct Ticket {
     queue: Arc<SharedLockQueue>,
     id: WaiterId,
 }
 
 /// The end of a wait in the queue.
 #[derive(Debug)]
-pub(crate) enum WaitResult {
+pub enum WaitResult {
+    /// The permission to take the locks.
     Permit(Permit),
     /// Another client's change came right after this one and overwrote it: this one's outcome.
     Combined(Outcome),
@@ -97,41 +85,41 @@ pub(crate) enum WaitResult {
     NoPermit,
 }
 
-/// The bounds of a wait.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct WaitLimits {
-    /// Time in which no permit is given back.
-    pub(crate) stall: Duration,
-    /// Time in all.
-    pub(crate) total: Duration,
+/// The way in which a client waits in the queue, and the bounds of its wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// The way.
+    pub mode: WaitMode,
+    /// The longest time in which no permit is given back, in nanoseconds of the lane's clock.
+    pub stall_ns: u64,
+    /// The longest time in all, in nanoseconds of the lane's clock.
+    pub total_ns: u64,
+}
+
+/// The ways to wait in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitMode {
+    /// The thread is parked: nothing else runs on it.
+    Park,
+    /// The task is suspended, and the lane's clock wakes it at the limit.
+    Suspend,
+}
+
+impl Wait {
+    /// Returns the bounds for an operation whose deadline is `deadline_ns` nanoseconds away.
+    pub const fn within(deadline_ns: u64, mode: WaitMode) -> Wait {
+        let stall_ns = if deadline_ns < STALL_TIMEOUT_NS { deadline_ns } else { STALL_TIMEOUT_NS };
+        Wait { mode, stall_ns, total_ns: deadline_ns }
+    }
 }
 
 impl SharedLockQueue {
-    /// Returns the queue of a table, which all clients of this process share, whichever store they come from. A forked
-    /// child has queues of its own: the threads that waited in its parent's do not exist in it.
-    pub(crate) fn of(table: TableName) -> Arc<SharedLockQueue> {
-        static TABLES: Mutex<Vec<RegisteredQueue>> = Mutex::new(Vec::new());
-        let queue = Arc::new(SharedLockQueue::new());
-        // In a process that was forked while a thread had it locked, the list stays locked: it does without.
-        for _ in 0..MAX_YIELDS {
-            match TABLES.try_lock() {
-                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
-                Err(TryLockError::Poisoned(_)) => break,
-                Ok(mut tables) => {
-                    tables.retain(|known| known.queue.upgrade().is_some_and(|queue| queue.is_own()));
-                    let known = tables.iter().find(|known| known.table == table);
-                    if let Some(queue) = known.and_then(|known| known.queue.upgrade()) {
-                        return queue;
-                    }
-                    tables.push(RegisteredQueue { table, queue: Arc::downgrade(&queue) });
-                    break;
-                }
-            }
-        }
-        queue
+    /// Creates a queue for clients that are not in a forked child of this process: those of a simulation.
+    pub fn new() -> SharedLockQueue {
+        SharedLockQueue::default()
     }
 
-    fn new() -> SharedLockQueue {
+    fn of_this_process() -> SharedLockQueue {
         SharedLockQueue { process: Process::current().ok(), queue: Mutex::default() }
     }
 
@@ -140,8 +128,27 @@ impl SharedLockQueue {
         self.process.is_none_or(Process::is_this)
     }
 
+    /// Requests the permit to take the locks that a change of `client` needs, and waits for it within `wait`. The time
+    /// counts as waiting for the locks, which the change's deadline bounds. The client must hold no lock, and its
+    /// session must not be lost: other clients would wait for that behind this one. [R-LOCK-4]
+    #[inline(always)]
+    pub async fn permit(
+        self: &Arc<Self>,
+        request: Request<'_>,
+        wait: Wait,
+        client: &mut Client,
+        lane: &mut dyn Lane,
+    ) -> WaitResult {
+        match self.request(request) {
+            Admission::Permit(permit) => WaitResult::Permit(permit),
+            Admission::Forked => WaitResult::NoPermit,
+            // Boxed: it is rare, and larger than the rest of a change's future.
+            Admission::Queued(ticket) => Box::pin(ticket.wait_for(client, wait, lane)).await,
+        }
+    }
+
     /// Requests the permit to take the locks that a change needs.
-    pub(crate) fn request(self: &Arc<Self>, request: Request<'_>) -> Admission {
+    pub fn request(self: &Arc<Self>, request: Request<'_>) -> Admission {
         if !self.is_own() {
             return Admission::Forked;
         }
@@ -161,8 +168,9 @@ impl SharedLockQueue {
 
 impl Permit {
     /// Completes the blind writes that waited when this change began, as if they had come right before it. `outcome` is
-    /// what this change did; returns the outcome it has as the last of them. [R-LOCK-8]
-    pub(crate) fn combine_waiting(&self, outcome: Outcome) -> Outcome {
+    /// what this change did; returns the outcome it has as the last of them. A change that is no blind write combines
+    /// none. [R-LOCK-8]
+    pub fn combine_waiting(&self, outcome: Outcome) -> Outcome {
         let Ticket { queue, id } = &self.0;
         if !queue.is_own() {
             return outcome;
@@ -175,18 +183,32 @@ impl Permit {
 }
 
 impl Ticket {
+    /// Waits in the queue, and counts the wait as one of `client`. [R-LOCK-4]
+    #[cold]
+    async fn wait_for(self, client: &mut Client, wait: Wait, lane: &mut dyn Lane) -> WaitResult {
+        let since_ns = lane.now_ns();
+        let result = self.wait(wait, lane).await;
+        match result {
+            WaitResult::Combined(_) => client.count_combined(),
+            WaitResult::Permit(_) | WaitResult::NoPermit => client.count_queue_wait(since_ns),
+        }
+        result
+    }
+
     /// Waits for the permit, or to be combined. No round trip.
-    pub(crate) async fn wait(self, limits: WaitLimits, waiting: Waiting, lane: &mut dyn Lane) -> WaitResult {
-        let begun = Instant::now();
+    pub async fn wait(self, wait: Wait, lane: &mut dyn Lane) -> WaitResult {
+        let begun_ns = lane.now_ns();
         let mut before = self.poll(None);
         loop {
-            let left = limits.total.saturating_sub(begun.elapsed());
-            let interval = limits.stall.min(left);
-            let state = match waiting {
-                Waiting::InPlace => self.park(Instant::now() + interval),
-                Waiting::Cooperative => self.pause(interval, lane).await,
+            let now_ns = lane.now_ns();
+            let left_ns = wait.total_ns.saturating_sub(now_ns.saturating_sub(begun_ns));
+            let interval_ns = wait.stall_ns.min(left_ns);
+            let until_ns = now_ns.saturating_add(interval_ns);
+            let state = match wait.mode {
+                WaitMode::Park => self.park(until_ns, lane),
+                WaitMode::Suspend => self.pause(until_ns, lane).await,
             };
-            let is_moving = matches!(state, QueueState::Waiting { .. }) && state != before && interval < left;
+            let is_moving = matches!(state, QueueState::Waiting { .. }) && state != before && interval_ns < left_ns;
             if !is_moving {
                 return self.finish();
             }
@@ -227,22 +249,21 @@ impl Ticket {
         self.queue.lock().poll(self.id, &mut waker)
     }
 
-    /// Parks the thread until the state changes, or until `until`, and returns the state.
-    fn park(&self, until: Instant) -> QueueState {
+    /// Parks the thread until the state changes, or until `until_ns`, and returns the state.
+    fn park(&self, until_ns: u64, lane: &mut dyn Lane) -> QueueState {
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         loop {
             let state = self.poll(Some(waker.clone()));
-            let left = until.saturating_duration_since(Instant::now());
-            if !matches!(state, QueueState::Waiting { .. }) || left.is_zero() {
+            let left_ns = until_ns.saturating_sub(lane.now_ns());
+            if !matches!(state, QueueState::Waiting { .. }) || left_ns == 0 {
                 return state;
             }
-            std::thread::park_timeout(left);
+            std::thread::park_timeout(Duration::from_nanos(left_ns));
         }
     }
 
-    /// Suspends the task until the state changes, for `interval` at most, and returns the state.
-    async fn pause(&self, interval: Duration, lane: &mut dyn Lane) -> QueueState {
-        let until_ns = lane.now_ns() + interval.as_nanos() as u64;
+    /// Suspends the task until the state changes, or until `until_ns`, and returns the state.
+    async fn pause(&self, until_ns: u64, lane: &mut dyn Lane) -> QueueState {
         let mut poll_change = |cx: &mut Context<'_>| {
             let state = self.poll(Some(cx.waker().clone()));
             match (state, lane.poll_pause(until_ns, cx)) {
