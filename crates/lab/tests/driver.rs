@@ -250,6 +250,6 @@ fn impossible_plans_are_refused() {
     assert!(matches!(refused(plan.clone(), 1..1), DriverError::Share { .. }));
     assert!(matches!(refused(Plan { latency_every: 0, ..plan.clone() }, 0..2), DriverError::Share { .. }));
     assert!(matches!(refused(Plan { operations: 65_536, ..plan.clone() }, 0..2), DriverError::TooFewKeys { .. }));
-    let theta = WorkloadSpec { theta: 1.5, ..plan.spec.clone() };
+    let theta = WorkloadSpec { theta: 2.5, ..plan.spec.clone() };
     assert!(matches!(refused(Plan { spec: theta, ..plan }, 0..2), DriverError::Workload(_)));
 }

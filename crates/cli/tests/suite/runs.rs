@@ -125,9 +125,9 @@ fn formats_and_value_sizes_are_used() {
     assert!(run.stderr.contains("only 256 keys"), "{}", run.stderr);
     let run = guira(&["ycsb", table.url(), "--workload", "a", "--value-bytes", "9"]).expect(2);
     assert!(run.stderr.contains("cannot hold values of 9 bytes"), "{}", run.stderr);
-    let theta = ["--records", "9", "--operations", "9", "--theta", "2", "--into-existing"];
+    let theta = ["--records", "9", "--operations", "9", "--theta", "2.5", "--into-existing"];
     let run = guira(&[&["ycsb", table.url(), "--workload", "a"], &theta[..]].concat()).expect(2);
-    assert!(run.stderr.contains("theta"), "{}", run.stderr);
+    assert!(run.stderr.contains("theta 2.5 is not in 0 to 2"), "{}", run.stderr);
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Latest, RECORDS_MAX, Rng, ScrambledZipfian, WorkloadError};
+use super::{Latest, RECORDS_MAX, Rng, ScrambledZipfian, THETA_MAX, WorkloadError};
 
 /// Maximum number of workers of a workload: 2¹⁶, far above any machine's cores. It keeps record numbers within 64 bits.
 pub const WORKERS_MAX: u32 = 1 << 16;
@@ -24,13 +24,18 @@ pub enum Operation {
     ReadModifyWrite,
 }
 
-/// The core workloads of YCSB (Cooper et al., SoCC'10), except E, which scans; and W, as RCuckoo names it.
+/// The core workloads of YCSB (Cooper et al., SoCC'10), except E, which scans; and those of RCuckoo's figure 7, which
+/// insert: A', B' and W.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WorkloadName {
     /// Update heavy: 50 % reads, 50 % updates, Zipf.
     A,
+    /// Insert heavy, A' in RCuckoo's figure 7: 50 % reads of the loaded records, Zipf, 50 % inserts.
+    APrime,
     /// Read mostly: 95 % reads, 5 % updates, Zipf.
     B,
+    /// Some inserts, B' in RCuckoo's figure 7: 95 % reads of the loaded records, Zipf, 5 % inserts.
+    BPrime,
     /// Read only, Zipf.
     C,
     /// Read latest: 95 % reads, most of them of recent records, 5 % inserts.
@@ -43,14 +48,14 @@ pub enum WorkloadName {
 
 impl WorkloadName {
     /// Every workload, in alphabetical order.
-    pub const ALL: [Self; 6] = [Self::A, Self::B, Self::C, Self::D, Self::F, Self::W];
+    pub const ALL: [Self; 8] = [Self::A, Self::APrime, Self::B, Self::BPrime, Self::C, Self::D, Self::F, Self::W];
 
     /// Share of reads, in percent. All other operations are [`WorkloadName::other_operation`].
     #[must_use]
     pub const fn read_percent(self) -> u64 {
         match self {
-            Self::A | Self::F => 50,
-            Self::B | Self::D => 95,
+            Self::A | Self::APrime | Self::F => 50,
+            Self::B | Self::BPrime | Self::D => 95,
             Self::C => 100,
             Self::W => 0,
         }
@@ -62,7 +67,7 @@ impl WorkloadName {
         match self {
             Self::A | Self::B => Operation::Update,
             Self::C => Operation::Read,
-            Self::D | Self::W => Operation::Insert,
+            Self::APrime | Self::BPrime | Self::D | Self::W => Operation::Insert,
             Self::F => Operation::ReadModifyWrite,
         }
     }
@@ -72,7 +77,9 @@ impl fmt::Display for WorkloadName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::A => "A",
+            Self::APrime => "A'",
             Self::B => "B",
+            Self::BPrime => "B'",
             Self::C => "C",
             Self::D => "D",
             Self::F => "F",
@@ -84,11 +91,13 @@ impl fmt::Display for WorkloadName {
 impl FromStr for WorkloadName {
     type Err = WorkloadError;
 
-    /// Reads the letter, in either case.
+    /// Reads the letter, in either case, and its prime.
     fn from_str(name: &str) -> Result<Self, WorkloadError> {
         match name {
             "A" | "a" => Ok(Self::A),
+            "A'" | "a'" => Ok(Self::APrime),
             "B" | "b" => Ok(Self::B),
+            "B'" | "b'" => Ok(Self::BPrime),
             "C" | "c" => Ok(Self::C),
             "D" | "d" => Ok(Self::D),
             "F" | "f" => Ok(Self::F),
@@ -105,7 +114,7 @@ pub struct WorkloadSpec {
     pub name: WorkloadName,
     /// Records loaded before the run, numbered from 0. At most [`RECORDS_MAX`]; 0 only for workload W.
     pub records: u64,
-    /// Zipf exponent in [0, 1): 0 is uniform, 0.99 is what YCSB and RCuckoo use. Workload W checks and ignores it.
+    /// Zipf exponent in 0 to 2: 0 is uniform, 0.99 is what YCSB and RCuckoo use. Workload W checks and ignores it.
     pub theta: f64,
     /// Seed of all randomness. Each worker draws from a stream of its own.
     pub seed: u64,
@@ -129,7 +138,7 @@ pub struct Generator {
 /// The method of choosing an existing record.
 #[derive(Clone, Debug)]
 enum Choice {
-    /// Workloads A, B, C, F: popular records are scattered.
+    /// Workloads A, A', B, B', C, F: popular records are scattered.
     Scrambled(ScrambledZipfian),
     /// Workload D: over positions in the order of creation as this worker knows it.
     Latest(Latest),
@@ -235,12 +244,15 @@ impl Choice {
     fn new(spec: &WorkloadSpec) -> Result<Self, WorkloadError> {
         let &WorkloadSpec { name, records, theta, .. } = spec;
         match name {
-            WorkloadName::A | WorkloadName::B | WorkloadName::C | WorkloadName::F => {
-                Ok(Self::Scrambled(ScrambledZipfian::new(records, theta)?))
-            }
+            WorkloadName::A
+            | WorkloadName::APrime
+            | WorkloadName::B
+            | WorkloadName::BPrime
+            | WorkloadName::C
+            | WorkloadName::F => Ok(Self::Scrambled(ScrambledZipfian::new(records, theta)?)),
             WorkloadName::D => Ok(Self::Latest(Latest::new(records, theta)?)),
             WorkloadName::W if records > RECORDS_MAX => Err(WorkloadError::TooManyRecords { records }),
-            WorkloadName::W if !(0.0..1.0).contains(&theta) => Err(WorkloadError::ThetaOutOfRange { theta }),
+            WorkloadName::W if !(0.0..=THETA_MAX).contains(&theta) => Err(WorkloadError::ThetaOutOfRange { theta }),
             WorkloadName::W => Ok(Self::Nothing),
         }
     }
@@ -268,7 +280,7 @@ mod tests {
             assert_eq!(name.to_string().parse(), Ok(name));
             assert_eq!(name.to_string().to_lowercase().parse(), Ok(name));
         }
-        for unknown in ["", "E", "AA", " A"] {
+        for unknown in ["", "E", "AA", " A", "C'"] {
             assert_eq!(unknown.parse::<WorkloadName>(), Err(WorkloadError::UnknownName { name: unknown.to_owned() }));
         }
         assert_eq!(format!("{:>3}", WorkloadName::A), "  A");
@@ -298,7 +310,9 @@ mod tests {
         const OPERATIONS: usize = 200_000;
         for (name, percent) in [
             (WorkloadName::A, [50, 50, 0, 0]),
+            (WorkloadName::APrime, [50, 0, 50, 0]),
             (WorkloadName::B, [95, 5, 0, 0]),
+            (WorkloadName::BPrime, [95, 0, 5, 0]),
             (WorkloadName::C, [100, 0, 0, 0]),
             (WorkloadName::D, [95, 0, 5, 0]),
             (WorkloadName::F, [50, 0, 0, 50]),
@@ -319,7 +333,7 @@ mod tests {
 
     #[test]
     fn inserts_are_new_and_disjoint() {
-        for name in [WorkloadName::D, WorkloadName::W] {
+        for name in [WorkloadName::APrime, WorkloadName::BPrime, WorkloadName::D, WorkloadName::W] {
             let mut seen = HashSet::new();
             for (mut generator, worker) in Generator::for_all(&spec(name), 7).unwrap().into_iter().zip(0_u64..) {
                 let operations = take(&mut generator, 5000);
@@ -336,10 +350,22 @@ mod tests {
     #[test]
     fn reads_and_updates_stay_within_the_loaded_records() {
         for name in [WorkloadName::A, WorkloadName::B, WorkloadName::C, WorkloadName::F] {
-            for theta in [0.0, 0.99] {
+            for theta in [0.0, 0.99, 1.5] {
                 let mut generator = Generator::new(&WorkloadSpec { theta, ..spec(name) }, 0, 1).unwrap();
                 assert!(take(&mut generator, 20_000).iter().all(|&(_, record)| record < 1000), "{name}, theta {theta}");
             }
+        }
+    }
+
+    /// [`WorkloadName::APrime`] and [`WorkloadName::BPrime`] never read what was inserted, so that the mix of hits
+    /// stays that of the loaded records.
+    #[test]
+    fn primed_workloads_read_loaded_records() {
+        for name in [WorkloadName::APrime, WorkloadName::BPrime] {
+            let mut generator = Generator::new(&spec(name), 1, 2).unwrap();
+            let is_loaded =
+                |(operation, record): &(Operation, u64)| (*operation == Operation::Read) == (*record < 1000);
+            assert!(take(&mut generator, 20_000).iter().all(is_loaded), "{name}");
         }
     }
 
@@ -388,7 +414,7 @@ mod tests {
             let records = RECORDS_MAX + 1;
             let many = WorkloadSpec { records, ..spec(name) };
             assert_eq!(error(many, 0, 1), Some(WorkloadError::TooManyRecords { records }));
-            for theta in [-0.5, 1.0, f64::NAN, f64::INFINITY] {
+            for theta in [-0.5, 2.5, f64::NAN, f64::INFINITY] {
                 let skewed = WorkloadSpec { theta, ..spec(name) };
                 assert!(matches!(error(skewed, 0, 1), Some(WorkloadError::ThetaOutOfRange { .. })), "{name}, {theta}");
             }

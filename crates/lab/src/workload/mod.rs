@@ -26,11 +26,14 @@ mod generator;
 mod popularity;
 mod record;
 mod rng;
+mod zipf;
 
 pub use generator::{Generator, Operation, WORKERS_MAX, WorkloadName, WorkloadSpec};
 pub use popularity::{Latest, RECORDS_MAX, ScrambledZipfian, Uniform, Zipfian};
 pub use record::{ValueError, ValueStamp, check_value, fill_value, key_of};
 pub use rng::Rng;
+pub use zipf::THETA_MAX;
+pub(crate) use zipf::Zipf;
 
 /// An error in a workload's parameters. It is always the caller's mistake; nothing was generated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -45,8 +48,8 @@ pub enum WorkloadError {
         /// The number asked for.
         records: u64,
     },
-    /// The Zipf exponent is not in [0, 1), or is not a number.
-    #[error("theta is {theta}, outside [0, 1)")]
+    /// The Zipf exponent is not in 0 to 2.
+    #[error("theta {theta} is not in 0 to 2")]
     ThetaOutOfRange {
         /// The exponent asked for.
         theta: f64,
@@ -66,7 +69,7 @@ pub enum WorkloadError {
         workers: u32,
     },
     /// There is no workload of this name.
-    #[error("unknown workload {name:?}: expected one of A, B, C, D, F, W")]
+    #[error("unknown workload {name:?}: expected one of A, A', B, B', C, D, F, W")]
     UnknownName {
         /// The name as given.
         name: String,

@@ -1,8 +1,10 @@
 //! Popularity of records: uniform, Zipf, Zipf scattered over the records, or the latest first.
 //!
-//! A sample costs constant time; the sum that Zipf needs (zeta) is computed once and extended when records are added.
+//! A sample costs constant time. Below an exponent of 1 the method is YCSB's, whose sum (zeta) is computed once and
+//! extended when records are added; from 1 on it is exact and needs no sum.
 //! Invariants: a sample is below the number of items, and the items are never 0 nor more than f64 can count.
 
+use super::zipf::{THETA_MAX, Zipf};
 use super::{Rng, WorkloadError};
 
 /// Maximum number of records with which a workload may start: 2³². It bounds the time of [`Zipfian::new`] (about a
@@ -41,7 +43,9 @@ impl Uniform {
 ///
 /// Items 0 and 1 have their exact probabilities. The rest follow a continuous curve fitted to the true one: for 1000 to
 /// 10⁶ items at theta 0.99, item 2 is drawn up to 20 % too often, items from 10 on within 4 %. The method is used
-/// unchanged, because results of other systems were measured with it. One sample costs one `pow`.
+/// unchanged, because results of other systems were measured with it. One sample costs one `pow`. The method ends
+/// below theta 1: from there on the distribution is drawn exactly, by rejection-inversion (Hörmann and Derflinger,
+/// TOMACS 6(3), 1996).
 ///
 /// ```
 /// use guira_lab::workload::{Rng, Zipfian};
@@ -62,19 +66,21 @@ pub struct Zipfian {
     alpha: f64,
     /// The parameter that makes the fitted curve start at item 2, where the exact part ends.
     eta: f64,
+    /// The method from theta 1 on, which needs none of the sums.
+    steep: Option<Zipf>,
 }
 
 impl Zipfian {
-    /// Draws from `0..items`. `theta` in [0, 1) is the skew: 0 is uniform, 0.99 is what YCSB and RCuckoo use.
+    /// Draws from `0..items`. `theta` in 0 to 2 is the skew: 0 is uniform, 0.99 is what YCSB and RCuckoo use.
     ///
-    /// Takes time linear in `items`, some 10 to 50 ns each.
+    /// Takes time linear in `items`, some 10 to 50 ns each, if theta is below 1; constant time otherwise.
     ///
     /// # Errors
     /// [`WorkloadError::NoRecords`], [`WorkloadError::TooManyRecords`] or [`WorkloadError::ThetaOutOfRange`].
     pub fn new(items: u64, theta: f64) -> Result<Self, WorkloadError> {
         let items = valid_items(items)?;
         // Written so that NaN, which compares with nothing, is refused.
-        if !(0.0..1.0).contains(&theta) {
+        if !(0.0..=THETA_MAX).contains(&theta) {
             return Err(WorkloadError::ThetaOutOfRange { theta });
         }
         let mut zipfian = Self {
@@ -84,6 +90,7 @@ impl Zipfian {
             zeta_two: 1.0 + 0.5_f64.powf(theta),
             alpha: 1.0 / (1.0 - theta),
             eta: 0.0,
+            steep: None,
         };
         zipfian.grow(items);
         Ok(zipfian)
@@ -95,14 +102,19 @@ impl Zipfian {
         self.items
     }
 
-    /// Adds `more` items after the last, at a cost linear in `more`. The result is bit for bit the same as that of
-    /// [`Zipfian::new`] with all items.
+    /// Adds `more` items after the last, at a cost linear in `more` if theta is below 1. The result is bit for bit that
+    /// of [`Zipfian::new`] with all items.
     ///
     /// # Panics
     /// If there are more than 2⁵³ items, which takes years of inserts.
     pub fn grow(&mut self, more: u64) {
         let grown = self.items.saturating_add(more);
         assert!(grown <= GROWN_ITEMS_MAX, "{grown} items are more than f64 can count");
+        if self.theta >= 1.0 {
+            self.items = grown;
+            self.steep = (grown > 0).then(|| Zipf::new(grown, self.theta));
+            return;
+        }
         if self.theta > 0.0 {
             for item in self.items + 1..=grown {
                 self.zeta += (item as f64).powf(-self.theta);
@@ -121,6 +133,9 @@ impl Zipfian {
     pub fn sample(&self, rng: &mut Rng) -> u64 {
         if self.theta == 0.0 {
             return rng.below(self.items);
+        }
+        if let Some(steep) = &self.steep {
+            return steep.sample(rng);
         }
         let unit = rng.unit_f64();
         let scaled = unit * self.zeta;
@@ -298,7 +313,7 @@ mod tests {
 
     #[test]
     fn growing_equals_starting_larger() {
-        for theta in [0.0, 0.5, 0.99] {
+        for theta in [0.0, 0.5, 0.99, 1.0, 1.5] {
             let mut grown = Zipfian::new(1, theta).unwrap();
             for items in 2..200 {
                 grown.grow(1);
@@ -362,7 +377,7 @@ mod tests {
     #[test]
     fn few_items_and_steep_curves_stay_in_range() {
         let mut rng = Rng::new(6);
-        for theta in [0.0, f64::MIN_POSITIVE, 0.5, 0.99, 0.999_999, 1.0 - f64::EPSILON / 2.0] {
+        for theta in [0.0, f64::MIN_POSITIVE, 0.5, 0.99, 0.999_999, 1.0 - f64::EPSILON / 2.0, 1.0, 1.5, 2.0] {
             for items in 1..20 {
                 let zipfian = Zipfian::new(items, theta).unwrap();
                 (0..2000).for_each(|_| assert!(zipfian.sample(&mut rng) < items, "{items} items, theta {theta}"));
@@ -370,13 +385,31 @@ mod tests {
         }
     }
 
+    /// From theta 1 on the distribution is Zipf's, also after growth, for the latest items and scattered ones.
+    #[test]
+    fn steep_samples_fit_zipf_exactly() {
+        for theta in [1.0, 1.3, 2.0] {
+            let mut latest = Latest::new(99, theta).unwrap();
+            latest.push();
+            let mut rng = Rng::new(8);
+            let mut counts = counts(100, 1_000_000, || latest.sample(&mut rng));
+            counts.reverse();
+            assert!(chi_square_sigmas(&counts, &zipf_probabilities(100, theta)) < 5.0, "theta {theta}");
+        }
+        let scrambled = ScrambledZipfian::new(1000, 1.5).unwrap();
+        let mut rng = Rng::new(9);
+        let counts = counts(1000, 100_000, || scrambled.sample(&mut rng));
+        let first = counts[scatter(0, 1000) as usize];
+        assert!(first.abs_diff(39_000) < 2_000, "{first} of 100000 draws of the first rank");
+    }
+
     #[test]
     fn bad_parameters_are_refused() {
-        for theta in [1.0, 1.5, -0.1, f64::INFINITY, f64::NEG_INFINITY] {
+        for theta in [2.000_001, -0.1, f64::INFINITY, f64::NEG_INFINITY] {
             assert_eq!(Zipfian::new(10, theta), Err(WorkloadError::ThetaOutOfRange { theta }));
         }
         assert!(matches!(Zipfian::new(10, f64::NAN), Err(WorkloadError::ThetaOutOfRange { .. })));
-        assert!(matches!(Latest::new(10, 1.0), Err(WorkloadError::ThetaOutOfRange { .. })));
+        assert!(matches!(Latest::new(10, 2.1), Err(WorkloadError::ThetaOutOfRange { .. })));
         assert_eq!(Zipfian::new(0, 0.5), Err(WorkloadError::NoRecords));
         assert_eq!(Uniform::new(0).err(), Some(WorkloadError::NoRecords));
         assert_eq!(ScrambledZipfian::new(0, 0.5).err(), Some(WorkloadError::NoRecords));

@@ -12,7 +12,7 @@ use clap::Args;
 use guira::admin::ClientState;
 use guira::{CreateOptions, EntryFormat, Store, Url};
 use guira_lab::driver::{DEFAULT_VALUE_BYTES, LoadMode, RecordFormat, Removal};
-use guira_lab::workload::{WorkloadError, WorkloadName, check_value};
+use guira_lab::workload::{Operation, WorkloadError, WorkloadName, check_value};
 
 use self::processes::Processes;
 pub use self::report::Report;
@@ -50,7 +50,7 @@ pub struct Arguments {
     /// The table.
     pub url: Url,
     /// a: half reads, half updates. b: 95 % reads, 5 % updates. c: reads. d: 95 % reads of recent records, 5 % inserts.
-    /// f: half reads, half read-modify-writes. w: inserts.
+    /// f: half reads, half read-modify-writes. w: inserts. a': half reads, half inserts. b': 95 % reads, 5 % inserts.
     #[arg(long, value_name = "LETTER", value_parser = parse_workload)]
     pub workload: WorkloadName,
     /// Records loaded before the run.
@@ -65,7 +65,7 @@ pub struct Arguments {
     /// Processes that run the workload.
     #[arg(long, value_name = "P", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub processes: u16,
-    /// Skew of the popularity of records: 0 is uniform, 0.99 is the default of YCSB.
+    /// Skew of the popularity of records, 0 to 2: 0 is uniform, 0.99 is the default of YCSB.
     #[arg(long, value_name = "THETA", default_value_t = 0.99)]
     pub theta: f64,
     /// Seed of keys and operations: the same seed repeats the run.
@@ -236,8 +236,9 @@ fn existing(store: &Store, origin: Origin, arguments: &Arguments) -> Result<Stri
 /// Returns the options of a table sized for the run.
 pub fn options(arguments: &Arguments) -> Result<CreateOptions, Failure> {
     let inserts = match arguments.workload {
-        // 5 % of the operations, with a margin for chance.
-        WorkloadName::D => arguments.operations / 18 + 1000,
+        // 5 % or 50 % of the operations, with a margin for chance.
+        WorkloadName::BPrime | WorkloadName::D => arguments.operations / 18 + 1000,
+        WorkloadName::APrime => arguments.operations / 9 * 5 + 1000,
         WorkloadName::W => arguments.operations,
         _ => 0,
     };
@@ -345,7 +346,7 @@ impl Arguments {
         let is_kept = self.keep && is_done;
         match origin {
             Origin::MadeHere => false,
-            Origin::EarlierRun => matches!(self.workload, WorkloadName::D | WorkloadName::W) && !is_kept,
+            Origin::EarlierRun => self.workload.other_operation() == Operation::Insert && !is_kept,
             Origin::Foreign => !is_kept,
         }
     }
