@@ -15,10 +15,10 @@ use guira_check::history::{Answer, Call, History, PendingOperation, SEARCH_STEPS
 use guira_check::{CheckOptions, Concurrency, check_table};
 use guira_fabric::{Profile, Region, SplitMix64};
 use guira_fabric_sim::{ClientId, Fault, Network, Sim, SimOptions, SimRegion, Stopped};
+use guira_lab::simulated::{Claim, SimClient};
 use guira_layout::{Preset, PresetOptions};
 use guira_rcuckoo::{Change, ClientConfig, Operation, Outcome, Table};
 
-use crate::swarm::{Claim, SimClient};
 use crate::{Bench, block_on};
 
 /// Concurrent clients: as many as the paper's figures end with.

@@ -8,12 +8,12 @@ use guira_check::history::{Answer, Call, History, PendingOperation};
 use guira_extents::ExtentError;
 use guira_fabric::{Effect, FabricError, Lane, Region, SplitMix64, pause_until};
 use guira_fabric_sim::{SimLane, SimRegion};
+use guira_lab::simulated::{Claim, Failure, SimClient};
 use guira_layout::{LockId, SuperblockError};
 use guira_rcuckoo::{
     Change, ClientConfig, Counters, Error, ErrorKind, Expected, Operation, Outcome, Table, TableError, open_table,
 };
 
-use super::client::{Claim, Failure, SimClient};
 use super::setup::{Setup, round_trip_ns};
 use super::tally::Tally;
 use super::values::{key_bytes, key_number, value_bytes, value_number, value_of};

@@ -11,7 +11,6 @@
 //! that leaves no lock held the table is sound ([`Monitor`]); and in the end it is sound, with no lock held, no slot in
 //! use, and no commit half done.
 
-mod client;
 mod command;
 mod describe;
 mod member;
@@ -22,7 +21,6 @@ mod setup;
 mod tally;
 mod values;
 
-pub use client::{Claim, Failure, SimClient};
 pub use command::command;
 pub use describe::describe;
 pub use monitor::{Monitor, MonitorStats};

@@ -11,7 +11,7 @@ use crate::manifest::{Dependency, Manifest};
 use crate::report::{Report, Violation};
 
 /// Allowed dependencies: from, to, why. A name that ends in `*` stands for every package that starts so.
-const ARROWS: [(&str, &str, &str); 60] = [
+const ARROWS: [(&str, &str, &str); 62] = [
     ("guira-layout", "guira-fabric", "addresses and spaces are words of the fabric"),
     ("guira-layout", "guira-sum", "a row is valid only with its checksum"),
     ("guira-rcuckoo", "guira-layout", "the protocol reads and writes rows, entries and lock words"),
@@ -49,6 +49,8 @@ const ARROWS: [(&str, &str, &str); 60] = [
     ("guira-lab", "guira-layout", "comparison systems share rows and entries"),
     ("guira-lab", "guira-fabric", "workloads are drawn from its random numbers"),
     ("guira-lab", "guira-fabric-*", "figures run on chosen backends"),
+    ("guira-lab", "guira-extents", "a simulated client has space for long values"),
+    ("guira-lab", "guira-lock-queue", "clients of a simulated host wait in line, too"),
     ("guira-lab", "guira-check", "an experiment checks the table it leaves"),
     ("guira-peers", "guira", "a comparison measures what users call"),
     ("guira-peers", "guira-lab", "every system gets the same workload"),

@@ -1,5 +1,5 @@
-//! A client of a simulated table, like `guira::Client` for a table in shared memory: it takes a slot, cuts extents from
-//! chunks with the store's own allocator, and recovers clients that it finds dead.
+//! A client of a simulated table, like `guira::Client`: it takes a slot, cuts extents from chunks with the store's own
+//! allocator, recovers clients that it finds dead, and waits in the lock queue of its host, if that has one.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use guira_extents::{ExtentError, Extents};
-use guira_fabric::{Effect, FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
+use guira_fabric::{Effect, FabricError, FenceProof, Lane, Region, SlotHold, Traffic, pause_until};
 use guira_fabric_sim::{SimLane, SimRegion};
 use guira_layout::{EntryKind, ExtentRef, OwnerId, SlotWord, encode_extent};
+use guira_lock_queue::{BlindWrite, Permit, Request, SharedLockQueue, Wait, WaitMode, WaitResult};
 use guira_rcuckoo::{
     Change, Changed, Client, ClientConfig, Counters, Error, ErrorKind, NewValue, Operation, Outcome, Reader, Recovered,
     SlotClient, Snapshot, Table, Token, claim_slot, read_slot, recover, release_slot,
@@ -64,6 +65,10 @@ pub struct SimClient {
     encoded: Vec<u64>,
     owner: OwnerId,
     hold: SlotHold,
+    /// The queue of its host in front of the table's locks.
+    lock_queue: Option<Arc<SharedLockQueue>>,
+    /// The longest wait for locks, in the queue and behind it.
+    deadline_ns: u64,
     /// The wait after which the next operation is dropped, in nanoseconds.
     drop_after_ns: Option<u64>,
 }
@@ -77,7 +82,7 @@ pub enum Claim {
 }
 
 impl SimClient {
-    /// Takes a free slot; without one, recovers a dead client and takes its slot. Slots are tried from `first` on. //
+    /// Takes a free slot; without one, recovers a dead client and takes its slot. Slots are tried from `first` on.
     /// [R-SLOT-1] [R-SLOT-2]
     ///
     /// # Errors
@@ -105,17 +110,34 @@ impl SimClient {
                 let client = Client::new(Arc::clone(table), owner, config).with_liveness(Box::new(region.clone()));
                 let has_extents = table.config().format.has_extents();
                 let extents = has_extents.then(|| Extents::new(Arc::clone(table), owner));
-                let (timer, encoded) = (region.lane(), Vec::new());
-                let drop_after_ns = None;
-                let client = SimClient { region, lane, timer, client, extents, encoded, owner, hold, drop_after_ns };
+                let client = SimClient {
+                    timer: region.lane(),
+                    region,
+                    lane,
+                    client,
+                    extents,
+                    encoded: Vec::new(),
+                    owner,
+                    hold,
+                    lock_queue: None,
+                    deadline_ns: config.deadline_ns,
+                    drop_after_ns: None,
+                };
                 return Ok(Claim::Taken(Box::new(client), recovered));
             }
         }
         Ok(Claim::NoSlot)
     }
 
+    /// Makes the client wait in `queue` before it asks for locks, as clients of one process do behind a memory node.
+    #[must_use]
+    pub fn with_lock_queue(mut self, queue: Arc<SharedLockQueue>) -> SimClient {
+        self.lock_queue = Some(queue);
+        self
+    }
+
     /// Drops the next operation when it has waited `drop_after_ns` nanoseconds. The search for space for a value is
-    /// never dropped, because no existing fabric makes it wait.
+    /// never dropped, because no existing fabric makes it wait; nor is a wait in the lock queue.
     pub fn drop_next_after(&mut self, drop_after_ns: u64) {
         self.drop_after_ns = Some(drop_after_ns);
     }
@@ -135,15 +157,39 @@ impl SimClient {
         self.client.counters()
     }
 
+    /// Returns the exact counts of what the client's lane has sent and received.
+    pub fn traffic(&self) -> &Traffic {
+        self.lane.traffic()
+    }
+
+    /// Returns the virtual time, in nanoseconds.
+    pub fn now_ns(&mut self) -> u64 {
+        self.timer.now_ns()
+    }
+
+    /// Waits for `pause_ns` nanoseconds of virtual time, as a client that computes.
+    pub async fn pause(&mut self, pause_ns: u64) {
+        let until_ns = self.timer.now_ns().saturating_add(pause_ns);
+        pause_until(&mut self.timer, until_ns).await;
+    }
+
     /// Looks `key` up.
     ///
     /// # Errors
     /// Same as [`Reader::get`].
     pub async fn get(&mut self, key: &[u8]) -> Result<Option<(Vec<u8>, Token)>, Failure> {
         let mut value = Vec::new();
-        let got = self.client.get(&mut self.lane, key, &mut value);
+        Ok(self.get_into(key, &mut value).await?.map(|token| (value, token)))
+    }
+
+    /// Looks `key` up, and replaces the content of `value` with its value.
+    ///
+    /// # Errors
+    /// Same as [`Reader::get`].
+    pub async fn get_into(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<Token>, Failure> {
+        let got = self.client.get(&mut self.lane, key, value);
         match within(&mut self.timer, self.drop_after_ns.take(), got).await {
-            Some(token) => Ok(token?.map(|token| (value, token))),
+            Some(token) => Ok(token?),
             None => {
                 self.settle().await?;
                 Err(Failure::Dropped { committed: false })
@@ -168,11 +214,60 @@ impl SimClient {
         Ok(reader.snapshot(&mut self.lane, max_sweeps, |_, _| ()).await?)
     }
 
+    /// Inserts `key`, or replaces its value.
+    ///
+    /// # Errors
+    /// Same as [`SimClient::change_value`].
+    pub async fn put(&mut self, key: &[u8], value: &[u8]) -> Result<Outcome, Failure> {
+        self.change_value(key, value, Operation::Put, Change::Put).await
+    }
+
+    /// Inserts `key`, if it does not exist.
+    ///
+    /// # Errors
+    /// Same as [`SimClient::change_value`].
+    pub async fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<Outcome, Failure> {
+        self.change_value(key, value, Operation::Insert, Change::Insert).await
+    }
+
+    /// Replaces the value of `key`, if it exists.
+    ///
+    /// # Errors
+    /// Same as [`SimClient::change_value`].
+    pub async fn update(&mut self, key: &[u8], value: &[u8]) -> Result<Outcome, Failure> {
+        self.change_value(key, value, Operation::Update, Change::Update).await
+    }
+
+    /// Removes `key`.
+    ///
+    /// # Errors
+    /// Same as [`SimClient::change`].
+    pub async fn remove(&mut self, key: &[u8]) -> Result<Outcome, Failure> {
+        self.change(key, Change::Remove).await
+    }
+
     /// Carries out a change with a value.
     ///
     /// # Errors
     /// Same as [`Client::change`], and those of the allocator.
     pub async fn change_value<'v>(
+        &'v mut self,
+        key: &[u8],
+        value: &'v [u8],
+        operation: Operation,
+        change: impl FnOnce(NewValue<'v>) -> Change<'v>,
+    ) -> Result<Outcome, Failure> {
+        let permit = match self.permit(key, blind_write(operation), operation).await? {
+            WaitResult::Combined(outcome) => return Ok(outcome),
+            WaitResult::Permit(permit) => Some(permit),
+            WaitResult::NoPermit => None,
+        };
+        let outcome = self.attempt_value(key, value, operation, change).await?;
+        Ok(combined(permit, outcome))
+    }
+
+    /// Reserves space for the value, and carries out the change with it.
+    async fn attempt_value<'v>(
         &'v mut self,
         key: &[u8],
         value: &'v [u8],
@@ -218,6 +313,16 @@ impl SimClient {
     /// # Errors
     /// Same as [`Client::change`].
     pub async fn change(&mut self, key: &[u8], change: Change<'_>) -> Result<Outcome, Failure> {
+        let permit = match self.permit(key, None, change.operation()).await? {
+            WaitResult::Combined(outcome) => return Ok(outcome),
+            WaitResult::Permit(permit) => Some(permit),
+            WaitResult::NoPermit => None,
+        };
+        let outcome = self.attempt(key, change).await?;
+        Ok(combined(permit, outcome))
+    }
+
+    async fn attempt(&mut self, key: &[u8], change: Change<'_>) -> Result<Outcome, Failure> {
         self.client.refuse_if_lost().map_err(|kind| kind.during(Operation::Remove))?;
         if let Some(extents) = &mut self.extents {
             extents.maintain(&mut self.lane).await.map_err(ExtentError::Fabric)?;
@@ -234,7 +339,27 @@ impl SimClient {
         Ok(changed.outcome)
     }
 
-    /// Reserves an extent for a value that needs one; if there is no space, recovers dead clients first. //
+    /// Waits in the queue of the client's host, if that has one, for the permit to take the locks of `key`. [R-LOCK-4]
+    async fn permit(
+        &mut self,
+        key: &[u8],
+        blind_write: Option<BlindWrite>,
+        operation: Operation,
+    ) -> Result<WaitResult, Failure> {
+        let Some(queue) = &self.lock_queue else { return Ok(WaitResult::NoPermit) };
+        self.client.clear_queue_wait();
+        // What a dropped operation left is given back first: other clients must not wait for that behind this one.
+        if !self.client.is_settled() || !self.extents.as_ref().is_none_or(Extents::is_settled) {
+            return Ok(WaitResult::NoPermit);
+        }
+        let table = Arc::clone(self.client.table());
+        let key = table.key(key).map_err(|kind| kind.during(operation))?;
+        let request = Request::of(&table, &key, blind_write);
+        let wait = Wait::within(self.deadline_ns, WaitMode::Suspend);
+        Ok(queue.permit(request, wait, &mut self.client, &mut self.lane).await)
+    }
+
+    /// Reserves an extent for a value that needs one; if there is no space, recovers dead clients first.
     /// [R-RECOVER-1]
     async fn reserve(&mut self, key: &[u8], value: &[u8], operation: Operation) -> Result<Option<ExtentRef>, Failure> {
         self.client.refuse_if_lost().map_err(|kind| kind.during(operation))?;
@@ -281,6 +406,20 @@ impl SimClient {
         let recovered = recover_slot(&mut self.lane, &table, slot, hold).await?;
         Ok(recovered.map(|(_, recovered)| recovered))
     }
+}
+
+/// Returns the kind of blind write of a change with a value, if it is one.
+fn blind_write(operation: Operation) -> Option<BlindWrite> {
+    match operation {
+        Operation::Put => Some(BlindWrite::Put),
+        Operation::Update => Some(BlindWrite::Update),
+        _ => None,
+    }
+}
+
+/// Combines the writes that waited for `permit`, and returns the outcome of the change as the last of them. [R-LOCK-8]
+fn combined(permit: Option<Permit>, outcome: Outcome) -> Outcome {
+    permit.map_or(outcome, |permit| permit.combine_waiting(outcome))
 }
 
 /// Recovers the client that died in `slot`, whose liveness is `hold`, and returns the hold with the result. `None` if
