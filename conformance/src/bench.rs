@@ -118,15 +118,7 @@ impl Bench {
 
     /// Copies the bytes to a region of their own, under the same promises and without live clients.
     pub fn fork(&self) -> Bench {
-        let (main_bytes, device_bytes) = (self.region.main_bytes(), self.region.device_bytes());
-        let region = HeapRegion::new(main_bytes, device_bytes, self.caps());
-        let (from, to) = (self.region.memory(), region.memory());
-        for (from, to) in [(from.main, to.main), (from.device, to.device)] {
-            for (from, to) in from.iter().zip(to) {
-                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-            }
-        }
-        Bench { region, table: Arc::clone(&self.table) }
+        Bench { region: self.region.copied(), table: Arc::clone(&self.table) }
     }
 
     /// Copies the table with `words` in place of every word of both spaces, under the same promises and without live

@@ -16,6 +16,10 @@ use crate::{
     Caps, Effect, FabricError, Lane, LocalLane, Region, Sent, SlotHold, Space, Submitted, Traffic, Verb, WORD_BYTES,
 };
 
+/// Bytes of a huge page: 2 MiB on x86-64 and on ARM with pages of 4 KiB.
+#[cfg(all(target_os = "linux", not(loom), not(miri)))]
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
 /// A region in this process's memory. Clones share the bytes.
 #[derive(Clone)]
 pub struct HeapRegion {
@@ -51,14 +55,27 @@ impl HeapRegion {
     /// Creates a zeroed region of `main_bytes` and `device_bytes` (each rounded up to whole words) with the
     /// capabilities `caps`.
     pub fn new(main_bytes: u64, device_bytes: u64, caps: Caps) -> HeapRegion {
-        let zeroed = |bytes: u64| (0..bytes.div_ceil(WORD_BYTES)).map(|_| AtomicU64::new(0)).collect();
         let shared = Shared {
-            main: zeroed(main_bytes),
-            device: zeroed(device_bytes),
+            main: zeroed(main_bytes.div_ceil(WORD_BYTES) as usize),
+            device: zeroed(device_bytes.div_ceil(WORD_BYTES) as usize),
             alive: Mutex::default(),
             epoch: Instant::now(),
         };
         HeapRegion { shared: Arc::new(shared), caps }
+    }
+
+    /// Copies the bytes to a region of their own, with the same capabilities and without held slots. Bytes that are
+    /// changed meanwhile may be copied before or after the change, word by word.
+    #[must_use]
+    pub fn copied(&self) -> HeapRegion {
+        let copy = HeapRegion::new(self.main_bytes(), self.device_bytes(), self.caps);
+        let (from, to) = (self.memory(), copy.memory());
+        for (from, to) in [(from.main, to.main), (from.device, to.device)] {
+            for (from, to) in from.iter().zip(to) {
+                to.store(from.load(memory::Ordering::Relaxed), memory::Ordering::Relaxed);
+            }
+        }
+        copy
     }
 
     /// Returns a handle to the same bytes with other capabilities.
@@ -76,6 +93,39 @@ impl HeapRegion {
     pub fn memory(&self) -> Memory<'_> {
         Memory { main: &self.shared.main, device: &self.shared.device }
     }
+}
+
+/// Returns zeroed words, in huge pages if there are many: large tables are read at random, and the lookups of small
+/// pages would take as long as the reads.
+#[cfg(not(loom))]
+fn zeroed(words: usize) -> Box<[AtomicU64]> {
+    const _: () = assert!(size_of::<AtomicU64>() == size_of::<u64>() && align_of::<AtomicU64>() == align_of::<u64>());
+    // Allocated as zeroed memory, which no page is touched for.
+    let mut zeroed = vec![0_u64; words].into_boxed_slice();
+    prefer_huge_pages(&mut zeroed);
+    // SAFETY: an atomic word has the size, the alignment and the valid values of a word, so that this is the same
+    // allocation; it has no other owner.
+    unsafe { Box::from_raw(Box::into_raw(zeroed) as *mut [AtomicU64]) }
+}
+
+/// Asks the kernel to map `words` as huge pages. Without them everything works the same, only slower.
+#[cfg(all(target_os = "linux", not(loom), not(miri)))]
+fn prefer_huge_pages(words: &mut [u64]) {
+    let start = words.as_mut_ptr() as usize;
+    let (first, end) = (start.next_multiple_of(HUGE_PAGE_BYTES), start + size_of_val(words));
+    let bytes = end.saturating_sub(first) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    if bytes > 0 {
+        // SAFETY: the range consists of whole pages of this allocation, and the advice does not change its contents.
+        let _ = unsafe { libc::madvise(first as *mut libc::c_void, bytes, libc::MADV_HUGEPAGE) };
+    }
+}
+
+#[cfg(all(not(loom), any(miri, not(target_os = "linux"))))]
+fn prefer_huge_pages(_words: &mut [u64]) {}
+
+#[cfg(loom)]
+fn zeroed(words: usize) -> Box<[AtomicU64]> {
+    (0..words).map(|_| AtomicU64::new(0)).collect()
 }
 
 /// The words of one space.
@@ -456,6 +506,25 @@ mod tests {
             let written = region.memory().main.iter().filter(|w| w.load(memory::Ordering::Relaxed) != 0).count();
             assert_eq!(written, at.min(2));
             assert!(lane.is_dead());
+        }
+    }
+
+    /// A copy has the same bytes, its own changes and no held slot, also if it is large enough for huge pages.
+    #[test]
+    fn a_copy_goes_its_own_way() {
+        for main_bytes in [64, 5 << 20] {
+            let region = HeapRegion::new(main_bytes, 16, Profile::Tcp.caps());
+            assert!(region.memory().main.iter().all(|word| word.load(memory::Ordering::Relaxed) == 0));
+            let (main, device) = (region.memory().main.last().unwrap(), &region.memory().device[1]);
+            main.store(7, memory::Ordering::Relaxed);
+            device.store(8, memory::Ordering::Relaxed);
+            let _hold = region.hold(3).unwrap().expect("free");
+            let copy = region.copied();
+            main.store(9, memory::Ordering::Relaxed);
+            let found = (copy.memory().main.last().unwrap(), &copy.memory().device[1]);
+            assert_eq!([found.0, found.1].map(|word| word.load(memory::Ordering::Relaxed)), [7, 8]);
+            assert_eq!((copy.main_bytes(), copy.caps()), (main_bytes, region.caps()));
+            assert!(copy.hold(3).unwrap().is_some());
         }
     }
 
