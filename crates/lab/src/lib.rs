@@ -3,11 +3,13 @@
 //! This crate owns the generation and measurement of load; it owns no protocol. [`workload`] does not depend on a
 //! store: it generates operations, records, keys and values. [`driver`] runs a workload against a store from any number
 //! of threads and processes, and reports the cost of each kind of operation. [`simulated`] runs clients of the protocol
-//! in a simulation, where they wait for virtual time only.
+//! in a simulation, where they wait for virtual time only. [`experiment`] has the settings of measurements on modelled
+//! networks, and [`report`] their results as charts.
 
 #![forbid(unsafe_code)]
 
 pub mod driver;
+pub mod experiment;
 pub mod report;
 pub mod simulated;
 pub mod workload;

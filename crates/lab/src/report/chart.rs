@@ -32,6 +32,22 @@ pub struct Axis {
     pub unit: String,
     /// The spacing of values.
     pub scale: Scale,
+    /// The names of the values 0, 1, 2 and so on; empty if the values are numbers. Only with [`Scale::Category`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
+}
+
+impl Axis {
+    /// Creates an axis of numbers.
+    pub fn new(label: &str, unit: &str, scale: Scale) -> Axis {
+        Axis { label: label.to_owned(), unit: unit.to_owned(), scale, names: Vec::new() }
+    }
+
+    /// Creates an axis of names: the value 0 is the first of them, 1 the second.
+    pub fn of_names(label: &str, names: &[&str]) -> Axis {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        Axis { label: label.to_owned(), unit: String::new(), scale: Scale::Category, names }
+    }
 }
 
 /// The spacing of values on an axis.

@@ -1,0 +1,47 @@
+//! Answers: the results of one experiment.
+
+use serde::Serialize;
+
+use super::{Experiment, Kind};
+
+/// The result of one experiment.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Answer {
+    /// The experiment.
+    pub experiment: Experiment,
+    /// The seed.
+    pub seed: u64,
+    /// Completed operations, in millions a second.
+    pub throughput_mops: f64,
+    /// Operations of the slowest client, divided by those of the average client.
+    pub fairness: f64,
+    /// The cost of each kind of operation that was carried out.
+    pub kinds: Vec<KindAnswer>,
+    /// The use of each resource, the most used first: its name, and the part of the time for which it was busy.
+    pub resources: Vec<(String, f64)>,
+    /// The resource that limits throughput, in one sentence.
+    pub bound_by: String,
+    /// Sentences about what the model lacks for this experiment.
+    pub notes: Vec<String>,
+}
+
+/// The cost of one kind of operation.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KindAnswer {
+    /// The kind.
+    pub kind: Kind,
+    /// Number of operations measured.
+    pub operations: u64,
+    /// Median latency, in microseconds.
+    pub p50_us: f64,
+    /// 99th percentile of latency, in microseconds.
+    pub p99_us: f64,
+    /// 99.9th percentile of latency, in microseconds.
+    pub p999_us: f64,
+    /// Mean number of round trips.
+    pub round_trips: f64,
+    /// Mean number of messages sent by the client.
+    pub messages: f64,
+    /// Mean number of bytes in both directions, headers included.
+    pub bytes: f64,
+}

@@ -1,0 +1,56 @@
+//! Experiments: the settings of a measurement, plans that vary them, and the answers.
+//!
+//! An [`Experiment`] is one point of a chart as plain data: a setting of the protocol, a network card, clients, a
+//! workload, a table. A [`Plan`] is a chart as data: an experiment, the parameter along the x axis, and a series for each
+//! variation. Users write plans as TOML files, and the built-in figures are such files too.
+//!
+//! Invariants: everything that is run was checked first, and the same plan, [`RunOptions::seed`] and
+//! [`RunOptions::quick`] give the same charts, whatever [`RunOptions::jobs`] is.
+
+mod answer;
+mod error;
+mod measure;
+mod parameters;
+mod plan;
+mod settings;
+
+pub use answer::{Answer, KindAnswer};
+pub use error::LabError;
+pub use measure::{Kind, Measure, Quantity, Statistic};
+pub use parameters::{PARAMETERS, Parameter, Value, nearest};
+pub use plan::{Cell, Plan, PlannedSeries};
+pub use settings::{Card, Experiment, Hashing, Mix, Queue, Search, Setting};
+
+/// The name and subject of a built-in figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FigureInfo {
+    /// The name that selects it: `6c`, `sensitivity-factor`.
+    pub id: &'static str,
+    /// The heading.
+    pub title: &'static str,
+    /// One line: what is measured, and what it is compared with.
+    pub about: &'static str,
+}
+
+/// The options of a run that are not part of an experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunOptions {
+    /// Whether fewer points and smaller tables are measured, for a first impression.
+    pub quick: bool,
+    /// The seed of everything drawn at random.
+    pub seed: u64,
+    /// Number of threads. It does not change a result.
+    pub jobs: usize,
+}
+
+/// The observer of a run: it is told of progress, and can stop it.
+pub trait Watch: Sync {
+    /// Reports that `what` begins, a run of `cells` experiments.
+    fn begin(&self, what: &str, cells: u64);
+
+    /// Reports that an experiment of it is done.
+    fn cell_done(&self);
+
+    /// Returns whether the run is to end. A run that ends early returns [`LabError::Stopped`].
+    fn is_stopped(&self) -> bool;
+}

@@ -1,0 +1,321 @@
+//! The parameters of an experiment by name: their values, bounds and axis labels.
+//!
+//! Invariants: every field of [`Experiment`] has one row in [`PARAMETERS`], under the name that it has in a plan file,
+//! and a value within the bounds of that row is a value of the field.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Experiment, Hashing, LabError, Setting};
+
+/// A parameter of an experiment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parameter {
+    /// The name in plan files and on the command line.
+    pub name: &'static str,
+    /// The label of an axis.
+    pub label: &'static str,
+    /// The unit of an axis, or an empty text.
+    pub unit: &'static str,
+    /// The values that it may have.
+    pub accepts: Accepts,
+}
+
+/// The values that a parameter may have.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Accepts {
+    /// Whole numbers between bounds.
+    Integer(i64, i64),
+    /// Powers of two between bounds.
+    PowerOfTwo(i64, i64),
+    /// Numbers between bounds.
+    Number(f64, f64),
+    /// Names.
+    Name(&'static [&'static str]),
+    /// Formats of entries.
+    Format,
+}
+
+/// The largest number of clients: client slots of a table with locks of 16 bits.
+const MAX_CLIENTS: i64 = 32_767;
+/// The longest time of a parameter in microseconds: a minute of virtual time, hours of real time.
+const MAX_SPAN_US: f64 = 60e6;
+
+/// Every parameter, in the order of plan files.
+pub const PARAMETERS: [Parameter; 23] = [
+    row("setting", "setting", "", Accepts::Name(&["guira", "as-printed", "as-run"])),
+    row("nic", "network card", "", Accepts::Name(&["connectx-3", "connectx-5", "connectx-6", "connectx-7"])),
+    row("hosts", "client hosts", "", Accepts::Integer(1, 1024)),
+    row("clients", "clients", "", Accepts::Integer(1, MAX_CLIENTS)),
+    row("workload", "workload", "", Accepts::Name(&["a", "b", "c", "d", "f", "w", "a-insert", "b-insert"])),
+    row("theta", "Zipf exponent", "", Accepts::Number(0.0, 2.0)),
+    row("entries", "entries of the table", "", Accepts::Integer(1024, 10_000_000_000)),
+    row("fill", "fill", "%", Accepts::Number(1.0, 99.0)),
+    row("format", "entry format", "", Accepts::Format),
+    row("queue", "local queues", "", Accepts::Name(&["host", "none"])),
+    row("factor", "locality factor f", "", Accepts::Number(1.1, 16.0)),
+    row("rows-per-lock", "rows per lock", "", Accepts::PowerOfTwo(1, 512)),
+    row("lock-bits", "width of a lock", "bits", Accepts::Integer(1, 16)),
+    row("locks-per-message", "locks per message", "", Accepts::Integer(1, 64)),
+    row("entries-per-row", "entries per row", "", Accepts::Integer(1, 14)),
+    row("covering-bytes", "largest covering READ", "bytes", Accepts::Integer(0, 1 << 20)),
+    row("hashing", "hashing", "", Accepts::Name(&["dependent", "independent"])),
+    row("search", "search", "", Accepts::Name(&["breadth-first", "depth-first"])),
+    row("depth", "search depth", "moves", Accepts::Integer(1, 255)),
+    row("timeout-ms", "lock timeout", "ms", Accepts::Number(0.001, 60_000.0)),
+    row("deaths-per-second", "deaths of clients", "1/s", Accepts::Number(0.0, 1e6)),
+    row("span-us", "measured time", "µs", Accepts::Number(1.0, MAX_SPAN_US)),
+    row("warm-us", "time before the measurement", "µs", Accepts::Number(0.0, MAX_SPAN_US)),
+];
+
+const fn row(name: &'static str, label: &'static str, unit: &'static str, accepts: Accepts) -> Parameter {
+    Parameter { name, label, unit, accepts }
+}
+
+/// The value of a parameter.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Value {
+    /// A whole number.
+    Integer(i64),
+    /// Any other number.
+    Number(f64),
+    /// A name.
+    Text(String),
+}
+
+impl Value {
+    /// Reads a value as it is written on the command line: a number, or a text.
+    pub fn parse(text: &str) -> Value {
+        let integer = text.parse().map(Value::Integer).ok();
+        let number = || text.parse().ok().filter(|number: &f64| number.is_finite()).map(Value::Number);
+        integer.or_else(number).unwrap_or_else(|| Value::Text(text.to_owned()))
+    }
+
+    /// Returns the number, or `None` for a text.
+    pub fn as_number(&self) -> Option<f64> {
+        match self {
+            Value::Integer(integer) => Some(*integer as f64),
+            Value::Number(number) => Some(*number),
+            Value::Text(_) => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Value::Integer(integer) => write!(f, "{integer}"),
+            Value::Number(number) => write!(f, "{number}"),
+            Value::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+impl Parameter {
+    /// Returns the parameter of this name.
+    ///
+    /// # Errors
+    /// [`LabError::UnknownParameter`].
+    pub fn find(name: &str) -> Result<&'static Parameter, LabError> {
+        let unknown = || {
+            let names = PARAMETERS.iter().map(|parameter| parameter.name);
+            LabError::UnknownParameter { name: name.to_owned(), nearest: nearest(name, names) }
+        };
+        PARAMETERS.iter().find(|parameter| parameter.name == name).ok_or_else(unknown)
+    }
+
+    fn check(&self, value: &Value) -> Result<(), LabError> {
+        if self.accepts.holds(value) {
+            return Ok(());
+        }
+        Err(LabError::Value {
+            parameter: self.name.to_owned(),
+            value: value.to_string(),
+            expected: self.accepts.to_string(),
+        })
+    }
+}
+
+impl Accepts {
+    fn holds(&self, value: &Value) -> bool {
+        match (*self, value) {
+            (Accepts::Integer(low, high), Value::Integer(integer)) => (low..=high).contains(integer),
+            (Accepts::PowerOfTwo(low, high), Value::Integer(integer)) => {
+                (low..=high).contains(integer) && integer.count_ones() == 1
+            }
+            (Accepts::Number(low, high), value) => {
+                value.as_number().is_some_and(|number| (low..=high).contains(&number))
+            }
+            (Accepts::Name(names), Value::Text(text)) => names.contains(&text.as_str()),
+            (Accepts::Format, Value::Text(text)) => text.parse::<guira::EntryFormat>().is_ok(),
+            _ => false,
+        }
+    }
+}
+
+impl std::fmt::Display for Accepts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Accepts::Integer(low, high) => write!(f, "a whole number from {low} to {high}"),
+            Accepts::PowerOfTwo(low, high) => write!(f, "a power of two from {low} to {high}, to divide the rows"),
+            Accepts::Number(low, high) => write!(f, "a number from {low} to {high}"),
+            Accepts::Name(names) => write!(f, "one of {}", names.join(", ")),
+            Accepts::Format => f.write_str("fixed:K:V or bytes:N"),
+        }
+    }
+}
+
+/// Sets one parameter.
+pub(super) fn with(experiment: &Experiment, name: &str, value: &Value) -> Result<Experiment, LabError> {
+    let parameter = Parameter::find(name)?;
+    parameter.check(value)?;
+    let wrong = |_| LabError::Value {
+        parameter: name.to_owned(),
+        value: value.to_string(),
+        expected: parameter.accepts.to_string(),
+    };
+    let mut table = table_of(experiment);
+    let value = match value {
+        Value::Integer(integer) => toml::Value::Integer(*integer),
+        Value::Number(number) => toml::Value::Float(*number),
+        Value::Text(text) => toml::Value::String(text.clone()),
+    };
+    table.insert(name.to_owned(), value);
+    table.try_into().map_err(wrong)
+}
+
+/// Returns the value of one parameter.
+pub(super) fn value_of(experiment: &Experiment, name: &str) -> Option<Value> {
+    match table_of(experiment).get(name)? {
+        toml::Value::Integer(integer) => Some(Value::Integer(*integer)),
+        toml::Value::Float(number) => Some(Value::Number(*number)),
+        toml::Value::String(text) => Some(Value::Text(text.clone())),
+        _ => None,
+    }
+}
+
+/// Returns the parameters that have a value, by name.
+fn table_of(experiment: &Experiment) -> toml::Table {
+    // Plain numbers and texts, none beyond i64 in an experiment within its bounds: nothing can fail.
+    toml::Table::try_from(experiment).unwrap_or_default()
+}
+
+/// Checks bounds and relations.
+pub(super) fn check(experiment: &Experiment) -> Result<(), LabError> {
+    for parameter in &PARAMETERS {
+        if let Some(value) = value_of(experiment, parameter.name) {
+            parameter.check(&value)?;
+        }
+    }
+    check_slots(experiment)?;
+    if experiment.hashing == Some(Hashing::Independent) && experiment.factor.is_some() {
+        return Err(LabError::Conflict("independent hashing has no locality factor: remove factor".to_owned()));
+    }
+    if experiment.setting == Setting::AsRun && experiment.deaths_per_second > 0.0 {
+        return Err(LabError::Conflict("clients of setting as-run cannot die: they recover nothing".to_owned()));
+    }
+    Ok(())
+}
+
+/// Checks that a lock of this width can name every client. A lock of one bit names none.
+fn check_slots(experiment: &Experiment) -> Result<(), LabError> {
+    let Some(lock_bits) = experiment.lock_bits.filter(|bits| *bits > 1) else { return Ok(()) };
+    // Of the values of a lock, the upper half marks poisoned ones.
+    let slots = (1_u32 << (lock_bits - 1)) - 1;
+    let clients = experiment.clients;
+    if clients > slots {
+        let message =
+            format!("{clients} clients are more than the {slots} slots of a table with locks of {lock_bits} bits");
+        return Err(LabError::Conflict(message));
+    }
+    Ok(())
+}
+
+/// Returns the most similar of the names, unless none is similar.
+pub fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Option<String> {
+    /// Changes of letters between a name and a similar one.
+    const CHANGES_MAX: usize = 3;
+    let closest = names.map(|known| (changes_between(name, known), known)).min()?;
+    (closest.0 <= CHANGES_MAX.min(name.chars().count() / 2)).then(|| closest.1.to_owned())
+}
+
+/// The number of letters to insert, remove or replace between two texts.
+fn changes_between(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (line, letter) in one.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = line + 1;
+        for (column, known) in other.iter().enumerate() {
+            let replaced = diagonal + usize::from(letter != *known);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(value: &str) -> Value {
+        Value::Text(value.to_owned())
+    }
+
+    #[test]
+    fn every_parameter_is_a_field_and_every_field_a_parameter() {
+        let mut experiment = Experiment::default();
+        for parameter in &PARAMETERS {
+            let value = match parameter.accepts {
+                Accepts::Integer(low, _) | Accepts::PowerOfTwo(low, _) => Value::Integer(low),
+                Accepts::Number(_, high) => Value::Number(high),
+                Accepts::Name(names) => {
+                    for name in names {
+                        experiment.with(parameter.name, &text(name)).expect(name);
+                    }
+                    text(names[names.len() - 1])
+                }
+                Accepts::Format => text("bytes:64"),
+            };
+            experiment = experiment.with(parameter.name, &value).expect(parameter.name);
+            assert_eq!(experiment.value_of(parameter.name), Some(value), "{}", parameter.name);
+        }
+        assert_eq!(table_of(&experiment).len(), PARAMETERS.len());
+    }
+
+    #[test]
+    fn a_wrong_value_is_refused_with_the_values_that_are_right() {
+        let error = |name, value| Experiment::default().with(name, &value).unwrap_err().to_string();
+        assert_eq!(error("theta", Value::Number(2.5)), "theta is 2.5, but must be a number from 0 to 2");
+        assert_eq!(error("theta", Value::Number(-0.1)), "theta is -0.1, but must be a number from 0 to 2");
+        assert_eq!(error("clients", Value::Integer(0)), "clients is 0, but must be a whole number from 1 to 32767");
+        assert!(error("rows-per-lock", Value::Integer(24)).contains("a power of two from 1 to 512"));
+        assert!(error("nic", text("connectx-9")).contains("connectx-5, connectx-6"));
+        assert!(error("format", text("fixed:4")).contains("fixed:K:V"));
+        assert_eq!(error("client", Value::Integer(1)), "unknown parameter \"client\" (similar: clients)");
+        assert_eq!(error("xyzzy", Value::Integer(1)), "unknown parameter \"xyzzy\"");
+    }
+
+    #[test]
+    fn parameters_that_do_not_go_together_are_refused() {
+        let default = Experiment::default();
+        assert_eq!(default.check(), Ok(()));
+        let message = |experiment: Experiment| experiment.check().unwrap_err().to_string();
+        assert!(message(Experiment { lock_bits: Some(8), ..default }).contains("127 slots"));
+        assert_eq!(Experiment { lock_bits: Some(1), ..default }.check(), Ok(()));
+        assert!(message(Experiment { theta: f64::NAN, ..default }).starts_with("theta is NaN"));
+        let independent = Experiment { hashing: Some(Hashing::Independent), factor: Some(2.3), ..default };
+        assert!(message(independent).contains("locality factor"));
+        let dying = Experiment { setting: Setting::AsRun, deaths_per_second: 1.0, ..default };
+        assert!(message(dying).contains("as-run"));
+    }
+
+    #[test]
+    fn a_value_on_the_command_line_is_a_number_if_it_reads_as_one() {
+        assert_eq!(Value::parse("8"), Value::Integer(8));
+        assert_eq!(Value::parse("0.5"), Value::Number(0.5));
+        assert_eq!(Value::parse("inf"), text("inf"));
+        assert_eq!(Value::parse("connectx-6"), text("connectx-6"));
+    }
+}

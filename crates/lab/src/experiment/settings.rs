@@ -1,0 +1,228 @@
+//! The settings of one experiment as plain data.
+
+use guira::EntryFormat;
+use serde::{Deserialize, Serialize};
+
+use super::LabError;
+use super::parameters::{self, Value};
+
+/// A named set of protocol parameters, which the others change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Setting {
+    /// The hardened protocol that Guira's users run.
+    #[default]
+    Guira,
+    /// The protocol as the paper prints it.
+    AsPrinted,
+    /// The messages that the authors' published code sends. It verifies nothing that it reads.
+    AsRun,
+}
+
+/// A network card, as a set of parameters of the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Card {
+    /// ConnectX-3.
+    #[serde(rename = "connectx-3")]
+    ConnectX3,
+    /// ConnectX-5, which the paper measured.
+    #[default]
+    #[serde(rename = "connectx-5")]
+    ConnectX5,
+    /// ConnectX-6.
+    #[serde(rename = "connectx-6")]
+    ConnectX6,
+    /// ConnectX-7.
+    #[serde(rename = "connectx-7")]
+    ConnectX7,
+}
+
+/// A mix of operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mix {
+    /// 50 % reads, 50 % updates: YCSB-A.
+    #[default]
+    A,
+    /// 95 % reads, 5 % updates: YCSB-B.
+    B,
+    /// Reads only: YCSB-C.
+    C,
+    /// 95 % reads of recent records, 5 % inserts: YCSB-D.
+    D,
+    /// 50 % reads, 50 % read-modify-writes: YCSB-F.
+    F,
+    /// Inserts only: the paper's W.
+    W,
+    /// 50 % reads, 50 % inserts: A in the paper's figure 7.
+    AInsert,
+    /// 95 % reads, 5 % inserts: B in the paper's figure 7.
+    BInsert,
+}
+
+/// The use of local queues in front of the table's locks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Queue {
+    /// The clients of a host share queues, and their blind writes are combined.
+    #[default]
+    Host,
+    /// Every client is alone.
+    None,
+}
+
+/// The way in which a key's two rows are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Hashing {
+    /// The second row is near the first.
+    Dependent,
+    /// The second row is anywhere.
+    Independent,
+}
+
+/// The search for a cuckoo path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Search {
+    /// Shortest paths first.
+    BreadthFirst,
+    /// One path, as deep as it may be.
+    DepthFirst,
+}
+
+/// The settings of one experiment. A field that is `None` has the value of the [`Setting`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Experiment {
+    /// The protocol.
+    pub setting: Setting,
+    /// The network card of every host.
+    pub nic: Card,
+    /// Number of hosts with clients. With fewer clients than hosts, the other hosts have none.
+    pub hosts: u32,
+    /// Number of clients, spread evenly over the hosts.
+    pub clients: u32,
+    /// The mix of operations.
+    pub workload: Mix,
+    /// The Zipf exponent of the popularity of keys: 0 is uniform.
+    pub theta: f64,
+    /// Number of entries of the table, empty ones included.
+    pub entries: u64,
+    /// Part of the entries that is filled before the measurement, in percent.
+    pub fill: f64,
+    /// Format of the entries.
+    #[serde(with = "format_text")]
+    pub format: EntryFormat,
+    /// Local queues in front of the table's locks.
+    pub queue: Queue,
+    /// The locality factor f of dependent hashing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub factor: Option<f64>,
+    /// Rows that share a lock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows_per_lock: Option<u32>,
+    /// Width of a lock, in bits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lock_bits: Option<u8>,
+    /// Locks that one message may take.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub locks_per_message: Option<u8>,
+    /// Entries of a row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub entries_per_row: Option<u8>,
+    /// The largest READ that covers both rows of a lookup, in bytes. Rows further apart are read by two READs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub covering_bytes: Option<u32>,
+    /// The way in which a key's two rows are chosen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hashing: Option<Hashing>,
+    /// The search for a cuckoo path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub search: Option<Search>,
+    /// Moves of the longest cuckoo path.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub depth: Option<u8>,
+    /// Time after which a client suspects that the holder of a lock is dead, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<f64>,
+    /// Clients that die in the middle of a change, a second. Each is replaced at once.
+    pub deaths_per_second: f64,
+    /// Virtual time that is measured, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub span_us: Option<f64>,
+    /// Virtual time before the measurement, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warm_us: Option<f64>,
+}
+
+impl Default for Experiment {
+    /// The paper's figure 6(c) at 320 clients, with Guira's protocol.
+    fn default() -> Experiment {
+        Experiment {
+            setting: Setting::Guira,
+            nic: Card::ConnectX5,
+            hosts: 8,
+            clients: 320,
+            workload: Mix::A,
+            theta: 0.99,
+            entries: 100_000_000,
+            fill: 90.0,
+            format: EntryFormat::Fixed { key_bytes: 4, value_bytes: 4 },
+            queue: Queue::Host,
+            factor: None,
+            rows_per_lock: None,
+            lock_bits: None,
+            locks_per_message: None,
+            entries_per_row: None,
+            covering_bytes: None,
+            hashing: None,
+            search: None,
+            depth: None,
+            timeout_ms: None,
+            deaths_per_second: 0.0,
+            span_us: None,
+            warm_us: None,
+        }
+    }
+}
+
+impl Experiment {
+    /// Returns the experiment with another value of one parameter, named as in a plan file. The result is not checked
+    /// against the other parameters: see [`Experiment::check`].
+    ///
+    /// # Errors
+    /// [`LabError::UnknownParameter`] or [`LabError::Value`].
+    pub fn with(&self, parameter: &str, value: &Value) -> Result<Experiment, LabError> {
+        parameters::with(self, parameter, value)
+    }
+
+    /// Checks the relations between the parameters, and the bounds of those that were set directly.
+    ///
+    /// # Errors
+    /// [`LabError::Value`] for the first parameter that is out of bounds, [`LabError::Conflict`] for two that do not go
+    /// together.
+    pub fn check(&self) -> Result<(), LabError> {
+        parameters::check(self)
+    }
+
+    /// Returns the value of a parameter, named as in a plan file; `None` if there is no such parameter, or if the
+    /// setting decides its value.
+    pub fn value_of(&self, parameter: &str) -> Option<Value> {
+        parameters::value_of(self, parameter)
+    }
+}
+
+/// An entry format as text.
+mod format_text {
+    use guira::EntryFormat;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(format: &EntryFormat, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(format)
+    }
+
+    pub(super) fn deserialize<'d, D: Deserializer<'d>>(deserializer: D) -> Result<EntryFormat, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
