@@ -187,6 +187,7 @@ impl SimClient {
     /// # Errors
     /// Same as [`Reader::get`].
     pub async fn get_into(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<Token>, Failure> {
+        value.clear();
         let got = self.client.get(&mut self.lane, key, value);
         match within(&mut self.timer, self.drop_after_ns.take(), got).await {
             Some(token) => Ok(token?),

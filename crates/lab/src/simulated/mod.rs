@@ -1,7 +1,65 @@
 //! Clients and their load in a simulation: the real protocol, in virtual time.
 //!
-//! [`SimClient`] is the client of swarms, storms and figures alike.
+//! [`SimClient`] is the client of swarms, storms and figures alike. A [`FilledTable`] holds the records of a run: it is
+//! filled once, and forked for each run that starts from it. [`run`] carries out a [`Run`] on a [`Testbed`], and checks
+//! what the clients did: histories of sampled records are linearizable, no record is lost, and at the end the table is
+//! sound and no lock is held.
+//!
+//! Everything is a function of the parameters and their seeds.
+//!
+//! ```
+//! use std::ops::ControlFlow;
+//!
+//! use guira_fabric::Profile;
+//! use guira_fabric_sim::Network;
+//! use guira_lab::simulated::{Audit, Deaths, FillPlan, FilledTable, Mix, Queues, Run, run};
+//! use guira_layout::{Preset, PresetOptions};
+//! use guira_rcuckoo::ClientConfig;
+//!
+//! let caps = Profile::Mlx5.caps();
+//! let options = PresetOptions {
+//!     capacity: 2_000,
+//!     format: "fixed:4:4".parse()?,
+//!     extent_bytes: None,
+//!     max_clients: Some(16),
+//!     hash_seed: 1,
+//!     device_bytes: caps.device_bytes,
+//! };
+//! let config = Preset::Hardened.config(&options)?;
+//! let plan = FillPlan { config, caps, records: 1_800, seed: 1 };
+//! let filled = FilledTable::new(&plan, &mut |_| ControlFlow::Continue(()))?;
+//! let client_config = ClientConfig::for_table(filled.table());
+//! let a = Run {
+//!     seed: 1,
+//!     clients: 16,
+//!     hosts: 2,
+//!     mix: Mix::YCSB_A,
+//!     theta: 0.99,
+//!     warm_ns: 100_000,
+//!     span_ns: 1_000_000,
+//!     deaths: Deaths::NONE,
+//!     queues: Queues::PerHost,
+//!     client_config,
+//!     operation_compute_ns: 0,
+//!     audit: Audit::Whole,
+//! };
+//! let network = Network::of(Profile::Mlx5);
+//! let stats = run(&a, filled.fork()?, &network, &mut |_| ControlFlow::Continue(()))?;
+//! assert_eq!(stats.violations, Vec::<String>::new());
+//! println!("{:.2} million operations a second", stats.throughput_ops_per_s() / 1e6);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
+mod audit;
 mod client;
+mod filled;
+mod load;
+mod records;
+mod run;
+mod watch;
 
 pub use client::{Claim, Failure, SimClient};
+pub use filled::{FillError, FillPlan, FillProgress, FilledTable};
+pub use load::run;
+pub use records::{LOADED, Records};
+pub use run::{Audit, ClientTask, Deaths, Mix, Progress, Queues, Run, RunError, RunStats, Testbed, Victims};

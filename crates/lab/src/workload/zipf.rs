@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn samples_fit_zipfs_law_exactly() {
-        const SAMPLES: u64 = 1_000_000;
+        const SAMPLES: u64 = 300_000;
         let cases = [0.0, 0.5, 0.99, 1.0, 1.000_000_1, 1.2, 1.5, 2.0];
         for (items, theta) in [1, 2, 10, 1000].into_iter().flat_map(|items| cases.map(|theta| (items, theta))) {
             let (zipf, mut rng) = (Zipf::new(items, theta), Rng::new(items + (theta * 100.0) as u64));
@@ -133,7 +133,7 @@ mod tests {
     fn few_numbers_are_rejected() {
         for theta in [0.0, 0.5, 0.99, 1.0, 1.5, 2.0] {
             let (zipf, mut rng) = (Zipf::new(1_000_000, theta), Rng::new(3));
-            (0..10_000).for_each(|_| drop(zipf.sample(&mut rng)));
+            assert!((0..10_000).all(|_| zipf.sample(&mut rng) < 1_000_000));
             let mut same = Rng::new(3);
             let drawn = (1..).find(|_| {
                 same.next_u64();

@@ -1,0 +1,73 @@
+//! A measurement of how fast simulated runs are, on one core: `cargo run --release -p guira-lab --example speed
+//! [RECORDS]`. It fills a table of `fixed:4:4` to 90 %, copies it, and runs YCSB-A and YCSB-C on the copies.
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use guira_fabric::Profile;
+use guira_fabric_sim::Network;
+use guira_lab::simulated::{Audit, Deaths, FillPlan, FilledTable, Mix, Queues, Run, run};
+use guira_layout::{Preset, PresetOptions};
+use guira_rcuckoo::ClientConfig;
+
+const CLIENTS: u32 = 320;
+const HOSTS: u32 = 8;
+const WARM_NS: u64 = 200_000;
+const SPAN_NS: u64 = 5_000_000;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let records = std::env::args().nth(1).map_or(Ok(1_000_000), |text| text.parse())?;
+    let caps = Profile::Mlx5.caps();
+    let options = PresetOptions {
+        capacity: records,
+        format: "fixed:4:4".parse()?,
+        extent_bytes: None,
+        max_clients: Some(CLIENTS as u16),
+        hash_seed: 1,
+        device_bytes: caps.device_bytes,
+    };
+    let plan = FillPlan { config: Preset::Hardened.config(&options)?, caps, records, seed: 1 };
+    let started = Instant::now();
+    let filled = FilledTable::new(&plan, &mut |_| ControlFlow::Continue(()))?;
+    let fill_s = started.elapsed().as_secs_f64();
+    println!("{records} records filled in {fill_s:.2} s, {:.0} ns each", fill_s * 1e9 / records as f64);
+    for (name, mix, queues) in [
+        ("YCSB-C", Mix::YCSB_C, Queues::None),
+        ("YCSB-A", Mix::YCSB_A, Queues::PerHost),
+        ("YCSB-A without queues", Mix::YCSB_A, Queues::None),
+    ] {
+        let started = Instant::now();
+        let table = filled.fork()?;
+        let fork_s = started.elapsed().as_secs_f64();
+        let run_of = Run {
+            seed: 1,
+            clients: CLIENTS,
+            hosts: HOSTS,
+            mix,
+            theta: 0.99,
+            warm_ns: WARM_NS,
+            span_ns: SPAN_NS,
+            deaths: Deaths::NONE,
+            queues,
+            client_config: ClientConfig::for_table(filled.table()),
+            operation_compute_ns: 0,
+            audit: Audit::Touched,
+        };
+        let started = Instant::now();
+        let stats = run(&run_of, table, &Network::of(Profile::Mlx5), &mut |_| ControlFlow::Continue(()))?;
+        let run_s = started.elapsed().as_secs_f64();
+        println!(
+            "{name}: copied in {fork_s:.2} s, {:.2} million operations per simulated second, {} verbs in {run_s:.2} s: \
+             {:.2} million a second; {} watched; {} violations",
+            stats.throughput_ops_per_s() / 1e6,
+            stats.verbs,
+            stats.verbs as f64 / run_s / 1e6,
+            stats.watched,
+            stats.violation_count
+        );
+        stats.violations.iter().take(3).for_each(|violation| println!("{violation}"));
+    }
+    Ok(())
+}

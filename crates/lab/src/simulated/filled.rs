@@ -1,0 +1,303 @@
+//! Tables that hold a number of records: filled once, in place, by the protocol itself, and copied for each run that
+//! starts from them.
+//!
+//! Invariants: a table's bytes follow from its parameters, its seed and the number of its records. Records are stored
+//! in rounds, so that all rows fill up at the same pace, as they do if keys arrive in random order; within a round they
+//! are stored in the order of their primary rows, so that memory is visited in order and not at random.
+
+use std::ops::ControlFlow;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use guira_fabric::heap::{HeapLane, HeapRegion};
+use guira_fabric::{Caps, FabricError, Profile, Region};
+use guira_layout::{EntryKind, Geometry, Secret, Superblock, TableConfig};
+use guira_rcuckoo::{
+    Change, Client, ClientConfig, FormatError, NewValue, Outcome, SlotClient, Table, claim_slot, format_table,
+    release_slot,
+};
+
+use super::records::{LOADED, Records};
+
+/// Rounds in which a table is filled.
+const ROUNDS: u64 = 16;
+/// Rows whose records are stored one after the other: their bytes, and those of their neighbours, fit in a core's
+/// cache.
+const ROWS_TOGETHER: u64 = 1_024;
+/// Records whose rows are prefetched ahead of the one that is being stored.
+const AHEAD_RECORDS: usize = 8;
+/// Records between two calls of the progress function.
+const PROGRESS_RECORDS: u64 = 1 << 20;
+/// The slot of the client that fills the table.
+const FILLER_SLOT: u16 = 0;
+
+/// The parameters of a filled table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FillPlan {
+    /// The table's parameters.
+    pub config: TableConfig,
+    /// What the table's memory promises to the clients of a run.
+    pub caps: Caps,
+    /// Records in the table, numbered from 0.
+    pub records: u64,
+    /// Seed of the table's random numbers.
+    pub seed: u64,
+}
+
+/// A table that holds records `0..count`, in memory of its own.
+#[derive(Clone)]
+pub struct FilledTable {
+    region: HeapRegion,
+    table: Arc<Table>,
+    records: Records,
+    count: u64,
+}
+
+/// The reason why a table was not filled or copied.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FillError {
+    /// The machine has too little free memory. Nothing was allocated.
+    #[error("the table needs {needed_bytes} bytes of memory, but only {available_bytes} are available")]
+    Memory {
+        /// Bytes that the table and the order of its records take.
+        needed_bytes: u64,
+        /// Bytes that the machine has available.
+        available_bytes: u64,
+    },
+    /// The table's parameters are impossible.
+    #[error("no table has these parameters: {0}")]
+    Config(String),
+    /// The table's values cannot hold what makes them verifiable.
+    #[error("values of {format} are too short: a value needs 4 bytes")]
+    Values {
+        /// The table's format.
+        format: String,
+    },
+    /// The table's keys are too short for that many records.
+    #[error("keys of {format} name only {most} records, not {records}")]
+    Keys {
+        /// The table's format.
+        format: String,
+        /// Records with keys of their own.
+        most: u64,
+        /// The records asked for.
+        records: u64,
+    },
+    /// A record could not be stored.
+    #[error("record {record} of {records} was not stored: {reason}")]
+    Record {
+        /// The record.
+        record: u64,
+        /// The records asked for.
+        records: u64,
+        /// The error of the protocol.
+        reason: String,
+    },
+    /// The table's memory refused a batch.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// The progress function stopped it.
+    #[error("stopped on request")]
+    Stopped,
+}
+
+/// A progress function, which gets the number of records that are stored; `Break` stops the filling there.
+pub type FillProgress<'p> = &'p mut dyn FnMut(u64) -> ControlFlow<()>;
+
+impl FillPlan {
+    /// Returns the bytes of memory that the filled table takes while it is being filled.
+    ///
+    /// # Errors
+    /// The parameters are impossible.
+    pub fn needed_bytes(&self) -> Result<u64, FillError> {
+        let order_bytes = self.records.div_ceil(ROUNDS) * size_of::<u32>() as u64;
+        Ok(table_bytes(&self.geometry()?) + order_bytes)
+    }
+
+    fn geometry(&self) -> Result<Geometry, FillError> {
+        Geometry::new(&self.config).map_err(|error| FillError::Config(error.to_string()))
+    }
+}
+
+fn table_bytes(geometry: &Geometry) -> u64 {
+    geometry.main_bytes() + geometry.device_bytes()
+}
+
+impl FilledTable {
+    /// Creates a table, and stores its records.
+    ///
+    /// # Errors
+    /// Any [`FillError`].
+    pub fn new(plan: &FillPlan, progress: FillProgress<'_>) -> Result<FilledTable, FillError> {
+        require_memory(plan.needed_bytes()?)?;
+        let geometry = plan.geometry()?;
+        let format = plan.config.format;
+        let records = Records::of(format).ok_or_else(|| FillError::Values { format: format.to_string() })?;
+        if plan.records > records.max().min(u64::from(u32::MAX)) {
+            let most = records.max().min(u64::from(u32::MAX));
+            return Err(FillError::Keys { format: format.to_string(), most, records: plan.records });
+        }
+        let secret = Secret(std::array::from_fn(|index| plan.seed ^ 0x33 ^ (index as u64) << 32));
+        let (incarnation, table) = (plan.seed ^ 0x11, plan.seed ^ 0x22);
+        let superblock = Superblock { incarnation, table, secret, config: plan.config.clone() };
+        let table = Table::new(superblock).map_err(|error| FillError::Config(error.to_string()))?;
+        let region = HeapRegion::new(geometry.main_bytes(), geometry.device_bytes(), plan.caps);
+        let filled = FilledTable { region, table, records, count: plan.records };
+        let local = filled.region.with_caps(Profile::Shm.caps());
+        ready(format_table(&mut local.lane(), &filled.table, |_| ControlFlow::Continue(()))).map_err(|error| {
+            match error {
+                FormatError::Fabric(error) => FillError::Fabric(error),
+                FormatError::Stopped => FillError::Stopped,
+            }
+        })?;
+        Filler::open(&filled, &local)?.fill(progress)?;
+        Ok(filled)
+    }
+
+    /// Copies the table to memory of its own, with all of its records.
+    ///
+    /// # Errors
+    /// [`FillError::Memory`].
+    pub fn fork(&self) -> Result<FilledTable, FillError> {
+        require_memory(table_bytes(self.table.geometry()))?;
+        Ok(FilledTable { region: self.region.copied(), ..self.clone() })
+    }
+
+    /// Returns the table's memory.
+    pub fn region(&self) -> &HeapRegion {
+        &self.region
+    }
+
+    /// Returns the table.
+    pub fn table(&self) -> &Arc<Table> {
+        &self.table
+    }
+
+    /// Returns the format of the records.
+    pub fn records(&self) -> &Records {
+        &self.records
+    }
+
+    /// Returns the number of records that were stored when the table was filled.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+}
+
+/// The client that fills a table.
+struct Filler<'f> {
+    filled: &'f FilledTable,
+    client: Client,
+    lane: HeapLane,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl<'f> Filler<'f> {
+    fn open(filled: &'f FilledTable, local: &HeapRegion) -> Result<Filler<'f>, FillError> {
+        let mut lane = local.lane();
+        let claimed = ready(claim_slot(&mut lane, &filled.table, FILLER_SLOT, &SlotClient::default()))?;
+        let owner = claimed.ok_or_else(|| FillError::Config("a new table has no free slot".to_owned()))?;
+        let client = Client::new(Arc::clone(&filled.table), owner, ClientConfig::for_table(&filled.table));
+        Ok(Filler { filled, client, lane, key: Vec::new(), value: Vec::new() })
+    }
+
+    fn fill(mut self, progress: FillProgress<'_>) -> Result<(), FillError> {
+        let count = self.filled.count;
+        let together = self.filled.table.config().rows.div_ceil(ROWS_TOGETHER) as usize;
+        let (mut order, mut starts) = (Vec::new(), Vec::with_capacity(together + 1));
+        for round in 0..ROUNDS {
+            let (first, end) = (count * round / ROUNDS, count * (round + 1) / ROUNDS);
+            self.sort(first, end, together, &mut order, &mut starts);
+            for (index, record) in order.iter().enumerate() {
+                if let Some(ahead) = order.get(index + AHEAD_RECORDS) {
+                    self.filled.records.key_into(u64::from(*ahead), &mut self.key);
+                    self.client.prefetch(&self.lane, &self.key);
+                }
+                self.store(u64::from(*record))?;
+                let stored = first + index as u64 + 1;
+                if stored.is_multiple_of(PROGRESS_RECORDS) && progress(stored).is_break() {
+                    return Err(FillError::Stopped);
+                }
+            }
+        }
+        ready(release_slot(&mut self.lane, &self.filled.table, self.client.owner()))?;
+        Ok(())
+    }
+
+    /// Sets `order` to the records from `first` to `end`, those of [`ROWS_TOGETHER`] primary rows together: a counting
+    /// sort, whose counts are in `starts`.
+    fn sort(&mut self, first: u64, end: u64, together: usize, order: &mut Vec<u32>, starts: &mut Vec<u32>) {
+        starts.clear();
+        starts.resize(together + 1, 0);
+        for record in first..end {
+            starts[self.group(record) + 1] += 1;
+        }
+        for group in 1..starts.len() {
+            starts[group] += starts[group - 1];
+        }
+        order.clear();
+        order.resize((end - first) as usize, 0);
+        for record in first..end {
+            let next = &mut starts[self.group(record)];
+            order[*next as usize] = record as u32;
+            *next += 1;
+        }
+    }
+
+    /// Returns the number of the rows to which the record's primary row belongs.
+    #[inline]
+    fn group(&mut self, record: u64) -> usize {
+        let placement = self.filled.table.placement();
+        self.filled.records.key_into(record, &mut self.key);
+        (placement.rows(placement.digest(&self.key)).first.0 / ROWS_TOGETHER) as usize
+    }
+
+    #[inline]
+    fn store(&mut self, record: u64) -> Result<(), FillError> {
+        let (table, records) = (&self.filled.table, &self.filled.records);
+        records.key_into(record, &mut self.key);
+        records.value_into(record, LOADED, &mut self.value);
+        let failed = |reason: String| FillError::Record { record, records: self.filled.count, reason };
+        let key = table.key(&self.key).map_err(|kind| failed(kind.to_string()))?;
+        debug_assert_eq!(table.place(&key, self.value.len()), Ok(EntryKind::Inline));
+        let insert = Change::Insert(NewValue::Inline(&self.value));
+        let begun = self.client.begin_in_place(&mut self.lane, &key, &insert);
+        match ready(self.client.finish(&mut self.lane, &key, insert, begun)) {
+            Ok(changed) if changed.outcome == Outcome::Inserted => Ok(()),
+            Ok(changed) => Err(failed(format!("{:?}", changed.outcome))),
+            Err(error) => Err(failed(error.to_string())),
+        }
+    }
+}
+
+/// Refuses to allocate more than the machine has available, where that is known.
+fn require_memory(needed_bytes: u64) -> Result<(), FillError> {
+    match available_bytes() {
+        Some(available_bytes) if available_bytes < needed_bytes => {
+            Err(FillError::Memory { needed_bytes, available_bytes })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the bytes of memory that the kernel can give to this process without swapping.
+fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1 << 10)
+}
+
+/// Polls a future on a lane that executes in place, where nothing waits for another client.
+pub(super) fn ready<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let mut cx = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Records of simulated tables: the keys of record numbers, and values that name the write that stored them.
+//!
+//! Invariants: record numbers and keys map to each other one to one, so that a table's contents can be compared with
+//! what was stored without a list of keys. Each value holds the serial number of its write, 32 bits, which fit even in
+//! the values of `fixed:4:4`; loaded values have serial 0.
+
+use guira_fabric::SplitMix64;
+use guira_layout::EntryFormat;
+
+/// The serial number of the values with which a table is filled.
+pub const LOADED: u32 = 0;
+/// Bytes of a serial number.
+const SERIAL_BYTES: usize = 4;
+/// Bytes of the part of a key that differs between records.
+const WORD_BYTES: usize = 8;
+/// Bytes of keys and values of formats that allow any length.
+const ANY_BYTES: usize = 8;
+/// Odd: the multiplication by it is a bijection of the words of any number of bits.
+const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+const INVERSE: u64 = inverse_of(FACTOR);
+
+const _: () = assert!(FACTOR.wrapping_mul(INVERSE) == 1);
+
+/// The number by which a product with `odd` is multiplied to get the other factor back, modulo 2^64: Newton's
+/// iteration, which doubles the right bits each time, from 3 to 96.
+const fn inverse_of(odd: u64) -> u64 {
+    let (mut inverse, mut step) = (odd, 0);
+    while step < 5 {
+        inverse = inverse.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(inverse)));
+        step += 1;
+    }
+    inverse
+}
+
+/// The format of the records of one table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Records {
+    key_bytes: usize,
+    value_bytes: usize,
+}
+
+impl Records {
+    /// Returns the format of records in a table of `format`; `None` if its values cannot hold a serial number.
+    pub fn of(format: EntryFormat) -> Option<Records> {
+        let (key_bytes, value_bytes) = match format {
+            EntryFormat::Fixed { key_bytes, value_bytes } => (usize::from(key_bytes), usize::from(value_bytes)),
+            EntryFormat::Bytes { .. } => (ANY_BYTES, ANY_BYTES),
+        };
+        (value_bytes >= SERIAL_BYTES).then_some(Records { key_bytes, value_bytes })
+    }
+
+    /// Returns the number of records that have keys of their own.
+    pub fn max(&self) -> u64 {
+        if self.key_bytes >= WORD_BYTES { u64::MAX } else { 1 << (8 * self.key_bytes) }
+    }
+
+    /// Replaces the content of `key` with the key of `record`, which is below [`Records::max`].
+    #[inline]
+    pub fn key_into(&self, record: u64, key: &mut Vec<u8>) {
+        debug_assert!(record < self.max(), "record {record} has no key");
+        let word = record.wrapping_mul(FACTOR).to_le_bytes();
+        key.clear();
+        key.extend_from_slice(&word[..self.key_bytes.min(WORD_BYTES)]);
+        key.resize(self.key_bytes, 0);
+    }
+
+    /// Returns the record of `key`; `None` if no record has it.
+    #[inline]
+    pub fn record_of(&self, key: &[u8]) -> Option<u64> {
+        let (own, rest) = key.split_at_checked(self.key_bytes.min(WORD_BYTES))?;
+        let mut word = [0; WORD_BYTES];
+        word[..own.len()].copy_from_slice(own);
+        let is_key = key.len() == self.key_bytes && rest.iter().all(|byte| *byte == 0);
+        let record = u64::from_le_bytes(word).wrapping_mul(INVERSE);
+        is_key.then(|| if self.key_bytes >= WORD_BYTES { record } else { record % self.max() })
+    }
+
+    /// Replaces the content of `value` with the value that write `serial` stores for `record`.
+    #[inline]
+    pub fn value_into(&self, record: u64, serial: u32, value: &mut Vec<u8>) {
+        value.clear();
+        value.extend_from_slice(&(serial ^ mask(record)).to_le_bytes());
+        let fillers = (0..).map(|index| filler(record, serial, index).to_le_bytes());
+        value.extend(fillers.flatten().take(self.value_bytes - SERIAL_BYTES));
+    }
+
+    /// Returns the serial number of the write that stored `value` for `record`; `None` if no write can have. Values of
+    /// 4 bytes are nothing but a masked serial number: one of another record becomes an unlikely number.
+    #[inline]
+    pub fn serial_of(&self, record: u64, value: &[u8]) -> Option<u32> {
+        let (stamp, rest) = value.split_first_chunk::<SERIAL_BYTES>()?;
+        let serial = u32::from_le_bytes(*stamp) ^ mask(record);
+        let fillers = (0..).map(|index| filler(record, serial, index).to_le_bytes());
+        let is_whole = value.len() == self.value_bytes && fillers.flatten().zip(rest).all(|(own, byte)| own == *byte);
+        is_whole.then_some(serial)
+    }
+}
+
+/// The word by which the serial numbers of a record's values are masked.
+#[inline]
+fn mask(record: u64) -> u32 {
+    (SplitMix64::mix(record.wrapping_add(1)) >> 32) as u32
+}
+
+/// Word `index` of the bytes after the serial number.
+#[inline]
+fn filler(record: u64, serial: u32, index: u64) -> u64 {
+    SplitMix64::nth(record ^ u64::from(serial) << 32, index)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn records(format: &str) -> Records {
+        Records::of(format.parse().expect("a valid format")).expect("values hold a serial number")
+    }
+
+    #[test]
+    fn keys_and_records_map_one_to_one() {
+        for format in ["fixed:2:4", "fixed:4:4", "fixed:8:8", "fixed:12:32", "bytes:64"] {
+            let (records, mut key, mut seen) = (records(format), Vec::new(), HashSet::new());
+            let last = records.max() - 1;
+            for record in (0..10_000).chain([last, last / 2]) {
+                records.key_into(record, &mut key);
+                assert_eq!(records.record_of(&key), Some(record), "{format}");
+                assert!(seen.insert(key.clone()) || record == last / 2, "{format}, record {record}");
+            }
+            key.push(0);
+            assert_eq!(records.record_of(&key), None, "{format}: a key of another length");
+        }
+        let mut key = Vec::new();
+        records("fixed:12:32").key_into(5, &mut key);
+        key[11] = 1;
+        assert_eq!(records("fixed:12:32").record_of(&key), None);
+    }
+
+    #[test]
+    fn values_name_their_write_and_their_record() {
+        for format in ["fixed:4:4", "fixed:8:8", "fixed:8:5", "fixed:8:100", "bytes:64"] {
+            let (records, mut value) = (records(format), Vec::new());
+            for (record, serial) in [(0, 0), (1, 0), (7, 1), (u64::from(u32::MAX), u32::MAX)] {
+                records.value_into(record, serial, &mut value);
+                assert_eq!(records.serial_of(record, &value), Some(serial), "{format}");
+                // Of 4 bytes every word is some serial number, but hardly a small one.
+                let other = records.serial_of(record + 1, &value);
+                assert!(other.is_none_or(|other| other > 1_000_000), "{format}: {other:?}");
+                value[0] ^= 1;
+                assert_ne!(records.serial_of(record, &value), Some(serial), "{format}");
+                value.push(0);
+                assert_eq!(records.serial_of(record, &value), None, "{format}");
+            }
+        }
+        assert_eq!(Records::of("fixed:8:3".parse().expect("a valid format")), None);
+    }
+}

@@ -1,0 +1,278 @@
+//! The parameters and the results of a simulated run.
+
+use std::ops::ControlFlow;
+use std::pin::Pin;
+
+use guira_fabric::heap::HeapRegion;
+use guira_fabric_sim::{ClientId, Cluster, Network, Sim, SimOptions, SimRegion};
+use guira_rcuckoo::{ClientConfig, Counters};
+
+use super::filled::FillError;
+use crate::driver::{OperationTally, PerOperation};
+use crate::workload::{THETA_MAX, WorkloadError};
+
+/// Most violations that are kept in words; all are counted.
+pub(super) const VIOLATIONS_MAX: usize = 100;
+
+/// A run: clients that carry out a mix of operations on the records of a filled table, and some of which may die.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// Seed of every random choice.
+    pub seed: u64,
+    /// Concurrent clients. A client that dies is replaced.
+    pub clients: u32,
+    /// Hosts, over which the clients are spread evenly.
+    pub hosts: u32,
+    /// The mix of operations.
+    pub mix: Mix,
+    /// Zipf exponent of the popularity of the table's records, 0 to 2; 0 is uniform. Record 0 is the most popular one.
+    pub theta: f64,
+    /// Virtual time of work before the measurement starts, in nanoseconds.
+    pub warm_ns: u64,
+    /// Measured virtual time, in nanoseconds.
+    pub span_ns: u64,
+    /// Deaths during the measured time.
+    pub deaths: Deaths,
+    /// Lock queues.
+    pub queues: Queues,
+    /// The clients' settings; each client's seed is its own.
+    pub client_config: ClientConfig,
+    /// Time that a client computes before each operation, in nanoseconds.
+    pub operation_compute_ns: u64,
+    /// The part of the table that is checked at the end.
+    pub audit: Audit,
+}
+
+/// Shares of operations, in percent, which add up to 100.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mix {
+    /// Lookups of records with which the table was filled.
+    pub read_percent: u32,
+    /// Updates of such records.
+    pub update_percent: u32,
+    /// Inserts of new records.
+    pub insert_percent: u32,
+}
+
+impl Mix {
+    /// Half lookups, half updates: YCSB-A.
+    pub const YCSB_A: Mix = Mix { read_percent: 50, update_percent: 50, insert_percent: 0 };
+    /// Mostly lookups, some updates: YCSB-B.
+    pub const YCSB_B: Mix = Mix { read_percent: 95, update_percent: 5, insert_percent: 0 };
+    /// Lookups: YCSB-C.
+    pub const YCSB_C: Mix = Mix { read_percent: 100, update_percent: 0, insert_percent: 0 };
+    /// Half lookups, half inserts: A' of RCuckoo's figure 7.
+    pub const A_PRIME: Mix = Mix { read_percent: 50, update_percent: 0, insert_percent: 50 };
+    /// Mostly lookups, some inserts: B' of RCuckoo's figure 7.
+    pub const B_PRIME: Mix = Mix { read_percent: 95, update_percent: 0, insert_percent: 5 };
+    /// Inserts: W of RCuckoo's figure 7.
+    pub const W: Mix = Mix { read_percent: 0, update_percent: 0, insert_percent: 100 };
+}
+
+/// Deaths of clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deaths {
+    /// Deaths per second of virtual time, at equal intervals.
+    pub per_second: u64,
+    /// The clients that may die.
+    pub victims: Victims,
+}
+
+impl Deaths {
+    /// No client dies.
+    pub const NONE: Deaths = Deaths { per_second: 0, victims: Victims::Any };
+}
+
+/// The clients that may die.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Victims {
+    /// Any client. Where many wait for few locks, most hold none.
+    Any,
+    /// A client that holds a lock, if any does.
+    LockHolders,
+}
+
+/// Lock queues in front of the table's locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queues {
+    /// Every client asks for its locks by itself.
+    None,
+    /// The clients of a host share a queue, as those of a process do behind a memory node.
+    PerHost,
+}
+
+/// The part of the table that is checked at the end. Locks and client slots are always checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audit {
+    /// Every row and every record.
+    Whole,
+    /// The records that were written or whose history was kept: for runs that are shorter than a look at the table.
+    Touched,
+}
+
+/// The client of a simulation, as a task.
+pub type ClientTask = Box<dyn FnOnce(SimRegion) -> Pin<Box<dyn Future<Output = ()>>>>;
+
+/// The machines and the network on which a run takes place.
+pub trait Testbed {
+    /// Creates a simulation of the memory node whose bytes are those of `region`.
+    fn simulation(&self, region: HeapRegion, seed: u64) -> Sim;
+
+    /// Adds a client on host `host`, counted from 0.
+    fn spawn(&self, sim: &mut Sim, host: u32, client: ClientTask) -> ClientId;
+}
+
+/// A network in which hosts have nothing of their own: every client has a card to itself.
+impl Testbed for Network {
+    fn simulation(&self, region: HeapRegion, seed: u64) -> Sim {
+        Sim::new(region, &SimOptions::new(seed, *self))
+    }
+
+    fn spawn(&self, sim: &mut Sim, host: u32, client: ClientTask) -> ClientId {
+        sim.spawn_on(host, client)
+    }
+}
+
+/// Hosts with cards, which their clients share.
+impl Testbed for Cluster {
+    fn simulation(&self, region: HeapRegion, seed: u64) -> Sim {
+        Sim::new(region, &SimOptions::on_cluster(seed, *self))
+    }
+
+    fn spawn(&self, sim: &mut Sim, host: u32, client: ClientTask) -> ClientId {
+        sim.spawn_on(host, client)
+    }
+}
+
+/// A progress function, which gets the nanoseconds of virtual time that have been measured; `Break` ends the run.
+pub type Progress<'p> = &'p mut dyn FnMut(u64) -> ControlFlow<()>;
+
+/// A run was not carried out.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// There are no clients, or more than the table has slots for.
+    #[error("{clients} clients cannot run: the table has slots for 1 to {most} clients")]
+    Clients {
+        /// The number asked for.
+        clients: u32,
+        /// The table's slots, less those that dead clients occupy until they are recovered.
+        most: u32,
+    },
+    /// There are no hosts, or more hosts than clients.
+    #[error("{clients} clients cannot be spread over {hosts} hosts: there are 1 to {clients} hosts")]
+    Hosts {
+        /// The number asked for.
+        hosts: u32,
+        /// The number of clients.
+        clients: u32,
+    },
+    /// The shares of operations do not add up to 100 percent.
+    #[error("{percent} percent of the operations are reads, updates or inserts, not 100")]
+    Mix {
+        /// Their sum.
+        percent: u32,
+    },
+    /// The popularity is impossible.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// The table could not be copied.
+    #[error(transparent)]
+    Fill(#[from] FillError),
+    /// The progress function ended it.
+    #[error("stopped on request")]
+    Stopped,
+}
+
+impl Run {
+    /// Refuses a run that is impossible on a table with `slots` slots and `loaded` records.
+    pub(super) fn check(&self, slots: u32, loaded: u64) -> Result<(), RunError> {
+        let spare = if self.deaths.per_second > 0 { self.clients.div_ceil(SPARE_SHARE) } else { 0 };
+        let most = slots.saturating_sub(spare);
+        if !(1..=most).contains(&self.clients) {
+            return Err(RunError::Clients { clients: self.clients, most });
+        }
+        if !(1..=self.clients).contains(&self.hosts) {
+            return Err(RunError::Hosts { hosts: self.hosts, clients: self.clients });
+        }
+        let Mix { read_percent, update_percent, insert_percent } = self.mix;
+        let percent = [read_percent, update_percent, insert_percent].into_iter().fold(0_u32, u32::saturating_add);
+        if percent != 100 {
+            return Err(RunError::Mix { percent });
+        }
+        if !(0.0..=THETA_MAX).contains(&self.theta) {
+            return Err(WorkloadError::ThetaOutOfRange { theta: self.theta }.into());
+        }
+        if loaded == 0 && insert_percent < 100 {
+            return Err(WorkloadError::NoRecords.into());
+        }
+        Ok(())
+    }
+}
+
+/// Where clients die, one slot more for this many clients: dead clients that are not recovered yet occupy one, too.
+const SPARE_SHARE: u32 = 5;
+
+/// The results of a run. Equal runs have equal results.
+#[derive(Clone, Debug, Default)]
+pub struct RunStats {
+    /// Measured virtual time, in nanoseconds.
+    pub span_ns: u64,
+    /// Operations that ended in the measured time, by kind; the times are virtual.
+    pub operations: PerOperation<OperationTally>,
+    /// Operations that succeeded in the measured time, by the place of the client.
+    pub operations_by_client: Vec<u64>,
+    /// Duration of the longest operation of the whole run, in nanoseconds.
+    pub longest_ns: u64,
+    /// Sums of the clients' counters over the whole run: conflicts, moves, waits in queues, combined writes and more.
+    pub counters: Counters,
+    /// Operations that reached their deadline while waiting for a lock.
+    pub busy: u64,
+    /// Inserts for which there was no room.
+    pub full: u64,
+    /// Clients that died.
+    pub deaths: u64,
+    /// Dead clients that were recovered while others worked.
+    pub recoveries: u64,
+    /// Recovered clients whose commit was completed.
+    pub replays: u64,
+    /// Operations on the records whose whole histories were checked.
+    pub watched: u64,
+    /// Records in the table at the end, if the whole table was checked.
+    pub records_at_end: Option<u64>,
+    /// Verbs that were executed.
+    pub verbs: u64,
+    /// Violations: the first hundred in words.
+    pub violations: Vec<String>,
+    /// All violations.
+    pub violation_count: u64,
+}
+
+impl RunStats {
+    /// Returns the number of operations that succeeded in the measured time.
+    #[must_use]
+    pub fn succeeded(&self) -> u64 {
+        self.operations.named().iter().map(|(_, tally)| tally.count - tally.errors).sum()
+    }
+
+    /// Returns the successful operations per second of virtual time.
+    #[must_use]
+    pub fn throughput_ops_per_s(&self) -> f64 {
+        if self.span_ns == 0 { 0.0 } else { self.succeeded() as f64 * 1e9 / self.span_ns as f64 }
+    }
+
+    /// Returns the operations of the slowest client, and the mean of all clients.
+    #[must_use]
+    pub fn slowest_and_mean(&self) -> (u64, f64) {
+        let slowest = self.operations_by_client.iter().copied().min().unwrap_or(0);
+        let sum: u64 = self.operations_by_client.iter().sum();
+        (slowest, sum as f64 / self.operations_by_client.len().max(1) as f64)
+    }
+
+    pub(super) fn violation(&mut self, what: impl FnOnce() -> String) {
+        self.violation_count += 1;
+        if self.violations.len() < VIOLATIONS_MAX {
+            self.violations.push(what());
+        }
+    }
+}

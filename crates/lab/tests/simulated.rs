@@ -1,0 +1,299 @@
+//! Simulated runs on filled tables: what clients do is checked, equal runs are equal, and what is wrong is found.
+
+use std::ops::ControlFlow;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use guira_fabric::{Profile, Region};
+use guira_fabric_sim::{Card, Cluster, Network};
+use guira_lab::simulated::{
+    Audit, Deaths, FillError, FillPlan, FilledTable, LOADED, Mix, Queues, Run, RunError, RunStats, Testbed, Victims,
+    run,
+};
+use guira_lab::workload::WorkloadError;
+use guira_layout::{Preset, PresetOptions};
+use guira_rcuckoo::{Change, Client, ClientConfig, NewValue, Reader, SlotClient, claim_slot, release_slot};
+
+const SEED: u64 = 20_260_701;
+const SLOTS: u16 = 48;
+const CLIENTS: u32 = 32;
+
+fn plan(preset: Preset, format: &str, capacity: u64, records: u64) -> FillPlan {
+    let caps = Profile::Mlx5.caps();
+    let options = PresetOptions {
+        capacity,
+        format: format.parse().expect("nothing fails here"),
+        extent_bytes: None,
+        max_clients: Some(SLOTS),
+        hash_seed: SEED,
+        device_bytes: caps.device_bytes,
+    };
+    FillPlan { config: preset.config(&options).expect("nothing fails here"), caps, records, seed: SEED }
+}
+
+fn filled(format: &str, capacity: u64, records: u64) -> FilledTable {
+    fill(&plan(Preset::Hardened, format, capacity, records)).expect("nothing fails here")
+}
+
+fn fill(plan: &FillPlan) -> Result<FilledTable, FillError> {
+    FilledTable::new(plan, &mut |_| ControlFlow::Continue(()))
+}
+
+fn a_run(filled: &FilledTable, mix: Mix) -> Run {
+    Run {
+        seed: SEED,
+        clients: CLIENTS,
+        hosts: 4,
+        mix,
+        theta: 0.99,
+        warm_ns: 50_000,
+        span_ns: 500_000,
+        deaths: Deaths::NONE,
+        queues: Queues::None,
+        client_config: ClientConfig::for_table(filled.table()),
+        operation_compute_ns: 0,
+        audit: Audit::Whole,
+    }
+}
+
+fn carry_out(a_run: &Run, filled: FilledTable) -> RunStats {
+    on(a_run, filled, &Network::of(Profile::Mlx5))
+}
+
+fn on(a_run: &Run, filled: FilledTable, testbed: &dyn Testbed) -> RunStats {
+    run(a_run, filled, testbed, &mut |_| ControlFlow::Continue(())).expect("nothing fails here")
+}
+
+/// Everything in the results of a run.
+fn all(stats: &RunStats) -> String {
+    let RunStats { operations_by_client, longest_ns, counters, busy, full, deaths, .. } = stats;
+    let operations = serde_json::to_string(&stats.operations).expect("nothing fails here");
+    let counts = [*busy, *full, *deaths, stats.recoveries, stats.replays, stats.watched, stats.verbs, *longest_ns];
+    format!("{operations} {operations_by_client:?} {counters:?} {counts:?} {:?}", stats.violations)
+}
+
+fn ready<F: Future>(future: F) -> F::Output {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("a lane that executes in place never waits"),
+    }
+}
+
+/// Changes a table as a client outside the simulation.
+fn change(filled: &FilledTable, record: u64, change: Change<'_>) {
+    let (table, mut key) = (filled.table(), Vec::new());
+    filled.records().key_into(record, &mut key);
+    let mut lane = filled.region().with_caps(Profile::Shm.caps()).lane();
+    let owner = ready(claim_slot(&mut lane, table, 0, &SlotClient::default())).expect("the heap").expect("a free slot");
+    let mut client = Client::new(Arc::clone(table), owner, ClientConfig::for_table(table));
+    ready(client.change(&mut lane, &key, change)).expect("nothing fails here");
+    ready(release_slot(&mut lane, table, owner)).expect("nothing fails here");
+}
+
+#[test]
+fn a_filled_table_holds_its_records_and_nothing_else() {
+    for (preset, format, records) in [
+        (Preset::Hardened, "fixed:4:4", 20_000),
+        (Preset::Hardened, "fixed:8:8", 20_000),
+        (Preset::Hardened, "fixed:8:100", 3_000),
+        (Preset::Hardened, "bytes:64", 3_000),
+        (Preset::Paper, "fixed:4:4", 20_000),
+        (Preset::Tiny, "fixed:4:4", 3_000),
+    ] {
+        let filled = fill(&plan(preset, format, records, records)).unwrap();
+        let (table, mut lane) = (filled.table(), filled.region().with_caps(Profile::Shm.caps()).lane());
+        let mut reader = Reader::new(Arc::clone(table), ClientConfig::for_table(table));
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        for record in 0..records + 100 {
+            filled.records().key_into(record, &mut key);
+            value.clear();
+            let found = ready(reader.get(&mut lane, &key, &mut value)).unwrap();
+            assert_eq!(found.is_some(), record < records, "{preset} {format}, record {record}");
+            if found.is_some() {
+                assert_eq!(filled.records().serial_of(record, &value), Some(LOADED), "{preset} {format}");
+            }
+        }
+    }
+}
+
+#[test]
+fn equal_plans_give_equal_bytes_and_forks_go_their_own_way() {
+    let (one, two) = (filled("fixed:4:4", 5_000, 5_000), filled("fixed:4:4", 5_000, 5_000));
+    let words = |filled: &FilledTable| -> Vec<u64> {
+        let memory = filled.region().memory();
+        let cells = memory.main.iter().chain(memory.device);
+        cells.map(|word| word.load(std::sync::atomic::Ordering::Relaxed)).collect()
+    };
+    assert!(words(&one) == words(&two), "a table's bytes follow from its plan");
+    let fork = one.fork().unwrap();
+    change(&fork, 7, Change::Remove);
+    assert!(words(&one) == words(&two) && words(&fork) != words(&one));
+}
+
+#[test]
+fn tables_that_cannot_be_filled_are_refused() {
+    let huge = plan(Preset::Hardened, "fixed:4:4", 1 << 40, 4_000_000_000);
+    let refused = fill(&huge).err().unwrap();
+    assert!(matches!(refused, FillError::Memory { needed_bytes, .. } if needed_bytes > 1 << 43), "{refused}");
+    let short = fill(&plan(Preset::Hardened, "fixed:8:2", 100, 10)).err().unwrap();
+    assert_eq!(short, FillError::Values { format: "fixed:8:2".to_owned() });
+    let few = fill(&plan(Preset::Hardened, "fixed:1:4", 1_000, 257)).err().unwrap();
+    assert_eq!(few, FillError::Keys { format: "fixed:1:4".to_owned(), most: 256, records: 257 });
+    let full = fill(&plan(Preset::Hardened, "fixed:4:4", 5_000, 20_000)).err().unwrap();
+    assert!(matches!(full, FillError::Record { record: 5_000.., records: 20_000, .. }), "{full}");
+    let stopped = FilledTable::new(&plan(Preset::Hardened, "fixed:8:8", 2_000_000, 1_200_000), &mut |stored| {
+        assert!(stored > 1_000_000);
+        ControlFlow::Break(())
+    });
+    assert_eq!(stopped.err(), Some(FillError::Stopped));
+}
+
+/// Every mix on both formats, with and without queues: nothing is wrong, each kind of operation happens as often as
+/// the mix says, inserts are in the table at the end, and equal runs have equal results.
+#[test]
+fn every_mix_runs_without_a_violation_and_equal_runs_are_equal() {
+    for format in ["fixed:4:4", "fixed:8:8"] {
+        let filled = filled(format, 40_000, 25_000);
+        for mix in [Mix::YCSB_A, Mix::YCSB_B, Mix::YCSB_C, Mix::A_PRIME, Mix::B_PRIME, Mix::W] {
+            for queues in [Queues::None, Queues::PerHost] {
+                let a_run = Run { queues, ..a_run(&filled, mix) };
+                let stats = carry_out(&a_run, filled.fork().unwrap());
+                assert_eq!(stats.violations, Vec::<String>::new(), "{format} {mix:?} {queues:?}");
+                let (operations, all_kinds) = (&stats.operations, stats.succeeded());
+                assert!(all_kinds > 1_000, "{format} {mix:?}: {all_kinds} operations");
+                for (tally, percent) in [
+                    (&operations.read, mix.read_percent),
+                    (&operations.update, mix.update_percent),
+                    (&operations.insert, mix.insert_percent),
+                ] {
+                    let share = tally.count as f64 * 100.0 / all_kinds as f64;
+                    assert!((share - f64::from(percent)).abs() < 4.0, "{format} {mix:?}: {share} for {percent}");
+                    assert!(tally.count == 0 || (tally.round_trips.quantile(0.5) >= 1 && tally.wire_bytes > 0));
+                }
+                assert!(operations.read.count == 0 || operations.read.round_trips.quantile(0.5) == 1);
+                let inserted = stats.records_at_end.unwrap() - 25_000;
+                assert!((inserted > 0) == (mix.insert_percent > 0) && inserted >= operations.insert.count);
+                let (slowest, mean) = stats.slowest_and_mean();
+                assert!(slowest as f64 <= mean && mean * f64::from(CLIENTS) == all_kinds as f64, "{slowest} {mean}");
+                assert_eq!(all(&carry_out(&a_run, filled.fork().unwrap())), all(&stats), "{format} {mix:?} {queues:?}");
+                let other = Run { seed: SEED + 1, ..a_run };
+                assert_ne!(all(&carry_out(&other, filled.fork().unwrap())), all(&stats), "{format} {mix:?}");
+            }
+        }
+    }
+}
+
+/// Clients of a host that want the same lock wait in its queue, where their writes are combined: fewer ask for it in
+/// vain, and more is done. [R-LOCK-4] [R-LOCK-8]
+#[test]
+fn queues_spare_round_trips_where_all_want_one_record() {
+    let filled = filled("fixed:4:4", 20_000, 20_000);
+    let steep = Run { theta: 1.5, ..a_run(&filled, Mix::YCSB_A) };
+    let alone = carry_out(&steep, filled.fork().unwrap());
+    let queued = carry_out(&Run { queues: Queues::PerHost, ..steep }, filled.fork().unwrap());
+    assert_eq!((&alone.violations, &queued.violations), (&Vec::new(), &Vec::new()));
+    assert_eq!((alone.counters.queue_waits, alone.counters.combined), (0, 0));
+    assert!(queued.counters.queue_waits > 200 && queued.counters.combined > 100, "{:?}", queued.counters);
+    let conflicts = |stats: &RunStats| stats.counters.lock_conflicts as f64 / stats.operations.update.count as f64;
+    assert!(conflicts(&queued) < conflicts(&alone) / 2.0, "{} and {}", conflicts(&queued), conflicts(&alone));
+    assert!(queued.succeeded() > alone.succeeded());
+}
+
+/// Clients that die are recovered by others, also inside queues; nothing is lost. [R-RECOVER-3]
+#[test]
+fn clients_that_die_are_replaced_and_nothing_is_lost() {
+    let filled = filled("fixed:4:4", 20_000, 15_000);
+    for (victims, queues) in [(Victims::Any, Queues::PerHost), (Victims::LockHolders, Queues::None)] {
+        let deaths = Deaths { per_second: 50_000, victims };
+        let mix = Mix { read_percent: 40, update_percent: 40, insert_percent: 20 };
+        let a_run = Run { deaths, queues, span_ns: 2_000_000, ..a_run(&filled, mix) };
+        let stats = carry_out(&a_run, filled.fork().unwrap());
+        assert_eq!(stats.violations, Vec::<String>::new(), "{victims:?}");
+        assert!(stats.deaths > 50 && stats.recoveries > 20 && stats.watched > 10, "{}", all(&stats));
+        assert_eq!(all(&carry_out(&a_run, filled.fork().unwrap())), all(&stats), "{victims:?}");
+    }
+}
+
+/// A client that computes before each operation does fewer of them.
+#[test]
+fn clients_compute() {
+    let filled = filled("fixed:8:8", 5_000, 5_000);
+    let idle = a_run(&filled, Mix::YCSB_C);
+    let busy = Run { operation_compute_ns: 10_000, ..idle.clone() };
+    let [idle, busy] = [idle, busy].map(|a_run| carry_out(&a_run, filled.fork().unwrap()));
+    assert!(busy.succeeded() * 3 < idle.succeeded(), "{} and {}", busy.succeeded(), idle.succeeded());
+    assert!(busy.operations.read.latency_ns.quantile(0.5) < 10_000, "the time to compute is not the operation's");
+}
+
+/// The same run on a cluster with cards.
+#[test]
+fn hosts_of_a_cluster_share_their_cards() {
+    let filled = filled("fixed:4:4", 20_000, 20_000);
+    let a_run = Run { queues: Queues::PerHost, ..a_run(&filled, Mix::YCSB_A) };
+    let stats = on(&a_run, filled.fork().unwrap(), &Cluster::new(Card::ConnectX5).hosts(4));
+    assert_eq!(stats.violations, Vec::<String>::new());
+    assert!(stats.succeeded() > 1_000);
+}
+
+/// Records that are lost, outdated or not whole are found, by either audit.
+#[test]
+fn what_is_wrong_is_found() {
+    let filled = filled("fixed:8:8", 2_000, 1_500);
+    for audit in [Audit::Whole, Audit::Touched] {
+        let a_run = Run { audit, ..a_run(&filled, Mix::YCSB_A) };
+        // Record 0, which every client reads: it is lost, or has a value that no client stored.
+        for wrong in [Change::Remove, Change::Update(NewValue::Inline(b"no value"))] {
+            let damaged = filled.fork().unwrap();
+            change(&damaged, 0, wrong);
+            let stats = carry_out(&a_run, damaged);
+            assert!(stats.violation_count > 0 && !stats.violations.is_empty(), "{audit:?} {wrong:?}");
+        }
+    }
+    // A record that no client draws is missed only by the look at the whole table.
+    let unused = Run { clients: 1, hosts: 1, theta: 2.0, ..a_run(&filled, Mix::YCSB_C) };
+    let damaged = filled.fork().unwrap();
+    change(&damaged, 1_499, Change::Remove);
+    let stats = carry_out(&unused, damaged);
+    assert_eq!(stats.violations.len(), 1, "{:?}", stats.violations);
+    assert!(stats.violations[0].contains("records that nobody wrote are left"), "{:?}", stats.violations);
+    // So is one that no client can have stored.
+    let damaged = filled.fork().unwrap();
+    change(&damaged, 1_000_000, Change::Put(NewValue::Inline(b"a record")));
+    assert_eq!(carry_out(&unused, damaged).violation_count, 1);
+}
+
+#[test]
+fn impossible_runs_are_refused() {
+    let (filled, empty) = (filled("fixed:4:4", 1_000, 500), filled("fixed:4:4", 1_000, 0));
+    let good = a_run(&filled, Mix::YCSB_A);
+    let network = Network::of(Profile::Mlx5);
+    let refused = |a_run: &Run, filled: &FilledTable| {
+        run(a_run, filled.fork().unwrap(), &network, &mut |_| ControlFlow::Continue(())).err().unwrap()
+    };
+    for clients in [0, 49, u32::MAX] {
+        let error = refused(&Run { clients, ..good.clone() }, &filled);
+        assert_eq!(error, RunError::Clients { clients, most: 48 });
+    }
+    let deaths = Deaths { per_second: 1, victims: Victims::Any };
+    let error = refused(&Run { clients: 42, deaths, ..good.clone() }, &filled);
+    assert_eq!(error, RunError::Clients { clients: 42, most: 39 });
+    for hosts in [0, 33] {
+        assert_eq!(refused(&Run { hosts, ..good.clone() }, &filled), RunError::Hosts { hosts, clients: 32 });
+    }
+    let mix = Mix { read_percent: 50, update_percent: 49, insert_percent: 0 };
+    assert_eq!(refused(&Run { mix, ..good.clone() }, &filled), RunError::Mix { percent: 99 });
+    for theta in [-0.1, 2.1] {
+        let error = refused(&Run { theta, ..good.clone() }, &filled);
+        assert_eq!(error.to_string(), format!("theta {theta} is not in 0 to 2"));
+    }
+    assert!(matches!(
+        refused(&Run { theta: f64::NAN, ..good.clone() }, &filled),
+        RunError::Workload(WorkloadError::ThetaOutOfRange { .. })
+    ));
+    assert_eq!(refused(&good, &empty), RunError::Workload(WorkloadError::NoRecords));
+    let inserts = Run { mix: Mix::W, ..good.clone() };
+    assert!(carry_out(&inserts, empty).operations.insert.count > 0);
+    let stopped = run(&good, filled.fork().unwrap(), &network, &mut |_| ControlFlow::Break(()));
+    assert_eq!(stopped.err(), Some(RunError::Stopped));
+}
