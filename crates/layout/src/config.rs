@@ -145,6 +145,9 @@ pub enum OffsetRule {
     Printed,
     /// `1 + 2 (h2 ceil(m[z] / 2) / 2^32)`: always odd, so never 0 modulo an even number of rows.
     Odd,
+    /// An odd number below the number of rows, uniform and independent of the primary row: the hashing of other cuckoo
+    /// hash tables. The offset table is not used.
+    Independent,
 }
 
 /// Protocol rules that all clients of a table must follow.

@@ -237,6 +237,7 @@ fn encode_config(config: &TableConfig, words: &mut [u64]) {
         match config.offset_rule {
             OffsetRule::Printed => 1,
             OffsetRule::Odd => 2,
+            OffsetRule::Independent => 3,
         },
         u64::from(config.rows_per_lock),
         u64::from(config.lock_bits),
@@ -302,6 +303,7 @@ fn decode_offset_rule(word: u64) -> Option<OffsetRule> {
     match word {
         1 => Some(OffsetRule::Printed),
         2 => Some(OffsetRule::Odd),
+        3 => Some(OffsetRule::Independent),
         _ => None,
     }
 }
@@ -341,6 +343,19 @@ mod tests {
         }
     }
 
+    /// [R-HASH-2] Tables that differ in their offset rule only have different fingerprints.
+    #[test]
+    fn every_offset_rule_round_trips() {
+        let mut prints = Vec::new();
+        for rule in [OffsetRule::Printed, OffsetRule::Odd, OffsetRule::Independent] {
+            let mut superblock = superblock(Preset::Hardened);
+            superblock.config.offset_rule = rule;
+            assert_eq!(Superblock::decode(&superblock.encode()), Ok((superblock.clone(), TableState::Live)));
+            prints.push(superblock.fingerprint());
+        }
+        assert!(prints[0] != prints[1] && prints[1] != prints[2] && prints[0] != prints[2]);
+    }
+
     #[test]
     fn every_flipped_bit_of_the_checked_words_is_detected() {
         let words = superblock(Preset::Hardened).encode();
@@ -372,7 +387,7 @@ mod tests {
     /// [R-OPEN-1] A superblock that is intact but has an unknown value is not opened.
     #[test]
     fn unknown_values_are_refused() {
-        for (word, found) in [(5, 1), (7, 1 << 63), (CONFIG_WORD + 4, 4), (CONFIG_WORD + 6, 3), (CONFIG_WORD + 14, 15)]
+        for (word, found) in [(5, 1), (7, 1 << 63), (CONFIG_WORD + 4, 4), (CONFIG_WORD + 6, 4), (CONFIG_WORD + 14, 15)]
         {
             let mut words = superblock(Preset::Tiny).encode();
             words[word] = found;

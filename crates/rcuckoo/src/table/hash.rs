@@ -1,7 +1,8 @@
 //! Dependent hashing: a key's 64-bit digest gives both of its rows (paper, section 3.3).
 //!
 //! Everything derives from the digest, so that an extent entry, which stores the digest, can be moved without its key.
-//! The first row is uniform; the second lies a short, probabilistically bounded distance after it.
+//! The first row is uniform; the second lies a short, probabilistically bounded distance after it, or, under
+//! [`OffsetRule::Independent`], anywhere.
 
 use guira_layout::{OffsetRule, RowId, TableConfig};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -97,10 +98,12 @@ impl Placement {
         let product = u128::from(digest) * u128::from(SECOND_HASH_MULTIPLIER);
         let mixed = (product >> 64) as u64 ^ product as u64;
         let (h2, h3) = (mixed >> 32, mixed as u32);
-        let m = self.offsets[h3.trailing_zeros() as usize];
+        let bound = || self.offsets[h3.trailing_zeros() as usize];
         let offset = match self.rule {
-            OffsetRule::Odd => 1 + 2 * ((u128::from(h2) * u128::from(m)) >> 32) as u64,
-            OffsetRule::Printed => h2 % m,
+            OffsetRule::Odd => 1 + 2 * ((u128::from(h2) * u128::from(bound())) >> 32) as u64,
+            OffsetRule::Printed => h2 % bound(),
+            // A remainder, not a product, so that it is the same modulo T when T doubles; odd, because T is even.
+            OffsetRule::Independent => self.reduce(mixed | 1),
         };
         RowId(self.wrap(first.0 + offset))
     }
@@ -187,6 +190,51 @@ mod tests {
         for (a, b) in pairs(&small).zip(pairs(&large)) {
             assert_eq!(b.first.0 % 640, a.first.0);
             assert_eq!(b.second.0 % 640, a.second.0);
+        }
+    }
+
+    fn independent(rows: u64) -> Placement {
+        Placement { rule: OffsetRule::Independent, ..placement(Preset::Hardened, rows) }
+    }
+
+    /// [R-HASH-2] Independent rows differ, are of opposite parity, and are uniform: each distance, and each secondary
+    /// row of the keys of one primary row, is as frequent as any other.
+    #[test]
+    fn independent_rows_are_uniform_and_distinct() {
+        for rows in [64, 128, 192, 320] {
+            let placement = independent(rows);
+            let (mut distances, mut seconds) = (vec![0u64; rows as usize], vec![0u64; rows as usize]);
+            let (mut keys, mut of_one) = (0, 0);
+            for pair in (0..400_000u64).map(|i| placement.rows(placement.digest(&i.to_le_bytes()))) {
+                assert!(pair.first.0 < rows && pair.second.0 < rows);
+                assert_eq!((pair.first.0 + pair.second.0) % 2, 1, "opposite parity");
+                distances[((pair.second.0 + rows - pair.first.0) % rows) as usize] += 1;
+                keys += 1;
+                if pair.first.0 == 7 {
+                    seconds[pair.second.0 as usize] += 1;
+                    of_one += 1;
+                }
+            }
+            // The sum of squared deviations from the mean, over the mean: rows / 2 plus or minus a few roots of rows.
+            let spread = |counts: &[u64], from: usize, keys: u64| {
+                let mean = keys as f64 / (rows as f64 / 2.0);
+                let counts = counts.iter().skip(from).step_by(2);
+                counts.map(|count| (*count as f64 - mean).powi(2) / mean).sum::<f64>()
+            };
+            let (most, half) = (6.0 * (rows as f64).sqrt(), rows as f64 / 2.0);
+            for spread in [spread(&distances, 1, keys), spread(&seconds, 0, of_one)] {
+                assert!((spread - half).abs() < most, "{rows} rows: {spread}");
+            }
+        }
+    }
+
+    /// [R-HASH-1] Independent rows split exactly when the table doubles, like all others.
+    #[test]
+    fn independent_rows_split_exactly() {
+        for rows in [64, 640, 1 << 17, 100_032] {
+            for (a, b) in pairs(&independent(rows)).zip(pairs(&independent(2 * rows))) {
+                assert_eq!((b.first.0 % rows, b.second.0 % rows), (a.first.0, a.second.0), "{rows}");
+            }
         }
     }
 
