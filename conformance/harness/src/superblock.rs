@@ -159,6 +159,15 @@ pub(super) fn seeds() -> Vec<Seed> {
     superblock.config.offset_rule = OffsetRule::Odd;
     superblock.config.max_path_rows = 16;
     add("mixed", &words(&superblock));
+    let mut compared = superblock_of(Preset::Paper, "fixed:4:4");
+    compared.config.offset_rule = OffsetRule::Independent;
+    compared.config.rows = 1024;
+    compared.config.offsets = [1; 33];
+    compared.config.rows_per_lock = 512;
+    compared.config.physical_locks = 2;
+    compared.config.repair_regions = 2;
+    compared.config.max_path_rows = 32;
+    add("independent-rows-wide-locks", &words(&compared));
     let mut destroyed = words(&superblock);
     destroyed[STATE_WORD] = TableState::Destroyed.encode();
     add("destroyed", &destroyed);

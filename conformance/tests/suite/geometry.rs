@@ -21,20 +21,22 @@ fn config(rng: &mut SplitMix64, seed: u64) -> TableConfig {
         device_bytes: u64::MAX,
     };
     let preset = Preset::ALL[rng.below(3) as usize];
-    let rows = 64 * (1 + rng.below(5));
+    // Up to 512 rows to a lock, and then up to 1,024 rows.
+    let rows_per_lock = 1u32 << rng.below(10);
+    let rows = u64::from(rows_per_lock).max(64) * (1 + rng.below(if rows_per_lock > 64 { 2 } else { 5 }));
     let mut config = preset.config_of_rows(rows, &options).expect("a table");
     config.entries_per_row = 1 + rng.below(14) as u8;
     config.row_bytes = u32::from(config.entries_per_row) * 16 + 16 + 8 * rng.below(4) as u32;
     config.checksum = ChecksumKind::ALL[rng.below(ChecksumKind::ALL.len() as u64) as usize];
     config.version_bits = 8 + rng.below(25) as u8;
-    config.rows_per_lock = 1 << rng.below(7);
+    config.rows_per_lock = rows_per_lock;
     config.lock_bits = [1, 3, 4, 5, 6, 7, 8, 11, 16][rng.below(9) as usize];
     let logical = rows / u64::from(config.rows_per_lock);
     let divisors: Vec<u64> = (1..=logical).filter(|p| logical.is_multiple_of(*p)).collect();
     config.physical_locks = divisors[rng.below(divisors.len() as u64) as usize];
-    config.offset_rule = if rng.below(2) == 0 { OffsetRule::Odd } else { OffsetRule::Printed };
+    config.offset_rule = [OffsetRule::Odd, OffsetRule::Printed, OffsetRule::Independent][rng.below(3) as usize];
     config.offsets = TableConfig::offset_table(1.9 + rng.below(12) as f64 / 10.0, rows);
-    config.max_path_rows = 1 + rng.below(16) as u8;
+    config.max_path_rows = 1 + rng.below(32) as u8;
     config.rules.commit_records = rng.below(2) == 0;
     config.check().expect("a valid configuration");
     config

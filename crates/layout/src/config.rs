@@ -16,8 +16,16 @@ pub const MAX_ROW_BYTES: u32 = 16 << 10;
 pub const MAX_KEY_BYTES: usize = 64 << 10;
 /// Maximum size of a value, in bytes.
 pub const MAX_VALUE_BYTES: usize = 64 << 20;
-/// Number of rows in a group: rows are created, locked and split in groups.
+/// Maximum number of rows that one insert may change.
+pub const MAX_PATH_ROWS: u8 = 32;
+/// Same, in tables whose values may lie in extents.
+pub const MAX_PATH_ROWS_WITH_EXTENTS: u8 = 16;
+/// Number of rows in a group: rows are created and split in groups.
 pub(crate) const ROW_GROUP: u64 = 64;
+/// Maximum number of rows that share a lock.
+pub const MAX_ROWS_PER_LOCK: u32 = 512;
+/// Maximum size of the rows that share a lock, in bytes: one READ covers them on every fabric.
+pub const MAX_LOCK_BYTES: u64 = 1 << 20;
 /// Bytes of the trailer at the end of each row.
 pub(crate) const TRAILER_BYTES: u32 = 16;
 /// Bytes of the header word in front of an inline entry of `bytes:N`.
@@ -182,7 +190,7 @@ pub struct TableConfig {
     /// m\[z\] = floor(f^(f+z)) for z = 0 to 32, capped at T and stored as integers because powers computed at run time
     /// may differ between hosts.
     pub offsets: [u64; MAX_ZEROS + 1],
-    /// Rows that share a lock; divides 64.
+    /// Rows that share a lock: a power of two, at most 512, that divides `rows`. Together they have at most 1 MiB.
     pub rows_per_lock: u32,
     /// Width of a lock in bits, 1 to 16. A lock of one bit does not record its owner.
     pub lock_bits: u8,
@@ -190,7 +198,8 @@ pub struct TableConfig {
     pub physical_locks: u64,
     /// Number of client slots, 1 to 32,767; fewer with narrower locks: half of a lock's values, less one.
     pub max_clients: u16,
-    /// Rows that one insert may change, 1 to 16: its search depth plus one. Determines the size of the redo record.
+    /// Rows that one insert may change, 1 to 16, or to 32 if the format has no extents: its search depth plus one.
+    /// Determines the size of the redo record.
     pub max_path_rows: u8,
     /// Regions of the lock table with a repair lease each, 0 to 128; 0 where dead clients are recovered by their redo
     /// records, or not at all. [R-REPAIR-3]
@@ -275,12 +284,7 @@ impl TableConfig {
         bound(row_bytes >= needed, "row_bytes", row_bytes, "at least the entries and a 16-byte trailer")?;
         bound(row_bytes <= u64::from(MAX_ROW_BYTES), "row_bytes", row_bytes, "at most 16384")?;
         bound((8..=32).contains(&self.version_bits), "version_bits", self.version_bits.into(), "8 to 32")?;
-        bound(
-            rows_per_lock > 0 && ROW_GROUP.is_multiple_of(rows_per_lock),
-            "rows_per_lock",
-            rows_per_lock,
-            "a divisor of 64",
-        )?;
+        self.check_rows_per_lock()?;
         bound((1..=16).contains(&self.lock_bits), "lock_bits", self.lock_bits.into(), "1 to 16")?;
         let logical = self.rows / rows_per_lock;
         bound(
@@ -297,12 +301,39 @@ impl TableConfig {
             clients,
             "1 to 32767 with locks of 16 bits, fewer with narrower ones",
         )?;
-        bound((1..=16).contains(&self.max_path_rows), "max_path_rows", self.max_path_rows.into(), "1 to 16")?;
+        self.check_path_rows()?;
         let regions = self.repair_regions;
         bound(regions <= MAX_REPAIR_REGIONS, "repair_regions", regions.into(), "0 to 128")?;
         let offsets_hold = self.offsets.iter().all(|m| (1..=self.rows).contains(m));
         bound(offsets_hold, "offsets", self.offsets[0], "1 to the number of rows")?;
         self.check_chunks()
+    }
+
+    /// A batch may have to contain a long value's WRITEs and the locks and READs of every row of a path.
+    fn check_path_rows(&self) -> Result<(), ConfigError> {
+        let (most, bounds) = match self.format.has_extents() {
+            true => (MAX_PATH_ROWS_WITH_EXTENTS, "1 to 16: the format has extents"),
+            false => (MAX_PATH_ROWS, "1 to 32"),
+        };
+        if (1..=most).contains(&self.max_path_rows) {
+            return Ok(());
+        }
+        Err(ConfigError::OutOfRange { name: "max_path_rows", value: self.max_path_rows.into(), bounds })
+    }
+
+    fn check_rows_per_lock(&self) -> Result<(), ConfigError> {
+        let rows_per_lock = u64::from(self.rows_per_lock);
+        let wrong = |bounds| Err(ConfigError::OutOfRange { name: "rows_per_lock", value: rows_per_lock, bounds });
+        if !self.rows_per_lock.is_power_of_two() || self.rows_per_lock > MAX_ROWS_PER_LOCK {
+            return wrong("a power of two, at most 512");
+        }
+        if !self.rows.is_multiple_of(rows_per_lock) {
+            return wrong("a divisor of the number of rows");
+        }
+        if rows_per_lock * u64::from(self.row_bytes) > MAX_LOCK_BYTES {
+            return wrong("at most as many rows as have 1 MiB together");
+        }
+        Ok(())
     }
 
     fn check_chunks(&self) -> Result<(), ConfigError> {
@@ -354,6 +385,49 @@ mod tests {
         }
         assert_eq!(EntryFormat::decode(0), None);
         assert_eq!(EntryFormat::decode(1 << 63 | 2 | 64 << 16), None);
+    }
+
+    /// [R-LOCK-1] A lock guards 1 to 512 rows that one READ covers, and no row outside the table.
+    #[test]
+    fn locks_divide_the_rows() {
+        let of = |rows: u64, row_bytes: u32, rows_per_lock: u32| {
+            let physical_locks = (rows / u64::from(rows_per_lock.max(1))).max(1);
+            TableConfig { row_bytes, rows_per_lock, physical_locks, ..hardened(rows, "fixed:8:8") }.check()
+        };
+        for shift in 0..=9 {
+            assert_eq!(of(512, 128, 1 << shift), Ok(()));
+        }
+        assert_eq!(of(512, 2048, 512), Ok(()));
+        for (rows, row_bytes, rows_per_lock) in
+            [(512, 128, 0), (512, 128, 96), (1024, 128, 1024), (64, 128, 128), (192, 128, 128), (512, 2056, 512)]
+        {
+            let refused = of(rows, row_bytes, rows_per_lock).unwrap_err();
+            assert!(matches!(refused, ConfigError::OutOfRange { name: "rows_per_lock", .. }), "{refused}");
+        }
+    }
+
+    /// Paths are longer where no value needs WRITEs of its own in the batch that locks them.
+    #[test]
+    fn paths_have_up_to_32_rows() {
+        for (format, most) in [("fixed:8:8", 32), ("bytes:64", 16)] {
+            let config = hardened(64, format);
+            for (max_path_rows, is_valid) in [(0, false), (1, true), (most, true), (most + 1, false), (255, false)] {
+                let checked = TableConfig { max_path_rows, ..config.clone() }.check();
+                assert_eq!(checked.is_ok(), is_valid, "{format} {max_path_rows}: {checked:?}");
+            }
+        }
+    }
+
+    fn hardened(rows: u64, format: &str) -> TableConfig {
+        let options = crate::PresetOptions {
+            capacity: 1,
+            format: format.parse().unwrap(),
+            extent_bytes: None,
+            max_clients: None,
+            hash_seed: 1,
+            device_bytes: u64::MAX,
+        };
+        crate::Preset::Hardened.config_of_rows(rows, &options).unwrap()
     }
 
     #[test]

@@ -24,8 +24,8 @@ mod sums;
 mod superblock;
 
 pub use config::{
-    ChecksumKind, ConfigError, EntryFormat, MAX_ENTRIES_PER_ROW, MAX_KEY_BYTES, MAX_ROW_BYTES, MAX_VALUE_BYTES,
-    OffsetRule, Rules, TableConfig,
+    ChecksumKind, ConfigError, EntryFormat, MAX_ENTRIES_PER_ROW, MAX_KEY_BYTES, MAX_LOCK_BYTES, MAX_PATH_ROWS,
+    MAX_PATH_ROWS_WITH_EXTENTS, MAX_ROW_BYTES, MAX_ROWS_PER_LOCK, MAX_VALUE_BYTES, OffsetRule, Rules, TableConfig,
 };
 pub use entry::{Candidate, Probe};
 pub use extent::{

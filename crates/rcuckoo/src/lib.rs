@@ -21,6 +21,8 @@ mod scan;
 mod table;
 mod token;
 
+use guira_layout::{MAX_PATH_ROWS, MAX_PATH_ROWS_WITH_EXTENTS};
+
 pub use change::{Begun, Change, Changed, Continuation, Expected, NewValue, Outcome};
 pub use client::{Client, ClientConfig, SearchRoots, Synchronize};
 pub use counters::{Counters, add_totals, read_totals};
@@ -39,11 +41,12 @@ pub use table::session::{SlotClient, SlotInfo, claim_slot, read_slot, release_sl
 pub use table::{FormatError, Table, TableError, format_table, open_table};
 pub use token::Token;
 
-/// Lock words that one operation can need: a path of 16 rows and both rows of the key.
-pub(crate) const MAX_LOCK_WORDS: usize = 18;
-/// Bound on the verbs of one batch, on every fabric: releases, tries and READs for all lock words, and a value of 64
-/// MiB and a key of 64 KiB in WRITEs of 1 MiB.
-const _: () = assert!(3 * MAX_LOCK_WORDS + 66 <= 128, "Rxe's max_batch is the smallest");
+/// Locks that one operation can need: those of the rows of a path and of both rows of the key.
+pub(crate) const MAX_LOCKS: usize = MAX_PATH_ROWS as usize + 2;
+/// Bound on the verbs of one batch, on every fabric: releases, tries and READs for all locks, and, where values may lie
+/// in extents, a value of 64 MiB and a key of 64 KiB in WRITEs of 1 MiB.
+const _: () = assert!(3 * MAX_LOCKS <= 128, "Rxe's max_batch is the smallest");
+const _: () = assert!(3 * (MAX_PATH_ROWS_WITH_EXTENTS as usize + 2) + 66 <= 128, "Rxe's max_batch is the smallest");
 
 /// A batch under construction. Its memory comes from a [`Buffer`] and returns to it.
 pub(crate) type Batch<'b> = Vec<guira_fabric::Verb<'b>>;

@@ -7,7 +7,7 @@ use guira_layout::{ExtentRef, LockMask, OwnerId, Part, Record, RowId, Seal};
 
 use crate::locks::batch::{clear_verbs, release_verb};
 use crate::locks::journal::Flight;
-use crate::{Buffer, Client, ErrorKind, MAX_LOCK_WORDS, Table};
+use crate::{Buffer, Client, ErrorKind, MAX_LOCKS, Table};
 
 /// An extent, with the address of its mark.
 #[derive(Clone, Copy)]
@@ -127,7 +127,7 @@ impl Commit<'_> {
         (buffer, record): (&mut Buffer, &mut Record),
         sequence: Option<u32>,
     ) -> Result<u64, FabricError> {
-        let mut found = [0; MAX_LOCK_WORDS];
+        let mut found = [0; MAX_LOCKS];
         let masked_cas = lane.caps().masked_cas;
         let retired = sequence.map(|sequence| [Seal::retired(sequence).0]);
         let generation = self.freed.map(|freed| [freed.extent.generation.0]);

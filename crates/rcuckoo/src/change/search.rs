@@ -11,7 +11,7 @@ use crate::change::window::RowIndex;
 use crate::{RowPair, Table};
 
 /// Maximum number of rows on a path: `max_path_rows` of any table.
-pub(crate) const MAX_PATH_ROWS: usize = 16;
+pub(crate) const MAX_PATH_ROWS: usize = guira_layout::MAX_PATH_ROWS as usize;
 
 /// Number of rows for which a search has memory from the start: enough for nearly all searches while a table fills to
 /// 90 %. A longer search costs an allocation the first time; [`Limits::rows`] bounds it.

@@ -1,6 +1,10 @@
 //! Rows sampled in this operation, in one buffer, found by number.
 
-use guira_layout::RowId;
+use guira_layout::{MAX_LOCK_BYTES, RowId};
+
+use crate::lookup::READ_WORDS;
+
+const _: () = assert!(MAX_LOCK_BYTES <= READ_WORDS as u64 * 8, "as many READs as locks cover the rows of locks");
 
 /// A map from rows to small numbers that is emptied in constant time.
 #[derive(Debug)]
@@ -139,10 +143,11 @@ impl Window {
         &mut self.words[place * self.row_words..][..self.row_words]
     }
 
-    /// Returns the ranges of neighbouring rows, by their first rows, with their words: one READ each. [R-READ-2]
+    /// Returns the ranges of neighbouring rows, by their first rows, with their words: one READ each, as long as a READ
+    /// may be. [R-READ-2]
     pub(crate) fn stretches(&mut self) -> impl Iterator<Item = (RowId, &mut [u64])> {
         let (mut words, row_words) = (&mut self.words[..], self.row_words);
-        spans(&self.rows).map(move |span| {
+        spans(&self.rows, (READ_WORDS / row_words).max(1)).map(move |span| {
             let (into, rest) = std::mem::take(&mut words).split_at_mut(span.rows * row_words);
             words = rest;
             (span.first, into)
@@ -167,9 +172,11 @@ pub(crate) fn cover(rows: &mut Vec<RowId>, gap: u64) {
     }
 }
 
-/// Returns the ranges of neighbours in `rows`, which are sorted.
-fn spans(rows: &[RowId]) -> impl Iterator<Item = Span> {
-    rows.chunk_by(|a, b| a.0 + 1 == b.0).map(|rows| Span { first: rows[0], rows: rows.len() })
+/// Returns the ranges of at most `most` neighbours in `rows`, which are sorted.
+fn spans(rows: &[RowId], most: usize) -> impl Iterator<Item = Span> {
+    let neighbours = rows.chunk_by(|a, b| a.0 + 1 == b.0);
+    let pieces = neighbours.flat_map(move |rows| rows.chunks(most));
+    pieces.map(|rows| Span { first: rows[0], rows: rows.len() })
 }
 
 #[cfg(test)]
@@ -197,7 +204,17 @@ mod tests {
         let mut rows = [9, 3, 4, 7, 3].map(RowId).to_vec();
         cover(&mut rows, 1);
         assert_eq!(rows, [3, 4, 7, 8, 9].map(RowId));
-        let spans: Vec<_> = spans(&rows).collect();
-        assert_eq!(spans, [Span { first: RowId(3), rows: 2 }, Span { first: RowId(7), rows: 3 }]);
+        let found: Vec<_> = spans(&rows, 3).collect();
+        assert_eq!(found, [Span { first: RowId(3), rows: 2 }, Span { first: RowId(7), rows: 3 }]);
+    }
+
+    /// [R-READ-2] No READ is longer than every fabric takes: rows that two neighbouring locks of 1 MiB guard are two.
+    #[test]
+    fn long_ranges_are_several_reads() {
+        let row_words = 256;
+        let mut window = Window::new(row_words, 0);
+        window.extend(&(512..1536).chain(2048..2050).map(RowId).collect::<Vec<_>>());
+        let reads: Vec<_> = window.stretches().map(|(first, words)| (first.0, words.len() / row_words)).collect();
+        assert_eq!(reads, [(512, 512), (1024, 512), (2048, 2)]);
     }
 }

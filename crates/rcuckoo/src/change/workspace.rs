@@ -7,14 +7,14 @@ use super::cache::RowCache;
 use super::search::{SEARCH_ROWS, Search};
 use super::window::Window;
 use crate::locks::SeenKey;
-use crate::{Buffer, ClientConfig, MAX_LOCK_WORDS, Table};
+use crate::{Buffer, ClientConfig, MAX_LOCKS, Table};
 
 /// Rows under locks for which a client has memory from the start: both of a key and a path. The rows that
 /// `Synchronize::Locks` adds cost an allocation the first time.
-const WINDOW_ROWS: usize = MAX_LOCK_WORDS;
+const WINDOW_ROWS: usize = MAX_LOCKS;
 /// Verbs for which a client's batch has memory from the start: releases, tries and READs for every lock word, which is
 /// more than a commit needs. Only the WRITEs of a long value are added to this.
-const BATCH_VERBS: usize = 3 * MAX_LOCK_WORDS;
+const BATCH_VERBS: usize = 3 * MAX_LOCKS;
 
 /// Buffers in which changes are made. Nothing in them outlives the change that put it there.
 #[derive(Debug)]

@@ -9,10 +9,10 @@ use super::batch::{ExtentWrite, LockBatch};
 use super::journal::{Flight, Try};
 use crate::recovery::failure_detector::WaitProgress;
 use crate::table::destroy::is_destroyed;
-use crate::{Client, ErrorKind, MAX_LOCK_WORDS, Table, locks::unowned};
+use crate::{Client, ErrorKind, MAX_LOCKS, Table, locks::unowned};
 
 /// Locks by word, in address order. No word occurs twice.
-pub(crate) type LockSet = ArrayVec<LockMask, MAX_LOCK_WORDS>;
+pub(crate) type LockSet = ArrayVec<LockMask, MAX_LOCKS>;
 
 /// Number of failed tries to take all locks at once before they are taken one by one in address order. [R-LOCK-3]
 const TRIES_AT_ONCE: u32 = 3;
@@ -309,7 +309,7 @@ impl Client {
         self.journal.expect_tries(flight, tries);
         let (table, owner, tries) = (&self.table, self.owner, &self.journal.tries);
         let batch = LockBatch { table, owner, masked_cas, released: &released, extent: extent.as_ref(), tries };
-        let mut found = [0; 2 * MAX_LOCK_WORDS];
+        let mut found = [0; 2 * MAX_LOCKS];
         let row_words = table.rows().row_words();
         let stretches = self.work.window.stretches().filter(|(row, into)| reads.covers(*row, into.len() / row_words));
         let posted = batch.post_all(lane, &mut self.work.buffer, stretches, &mut found).await;
@@ -333,4 +333,4 @@ impl Client {
 }
 
 /// Words found by tries, in the order of the tries.
-type Guesses = ArrayVec<u64, MAX_LOCK_WORDS>;
+type Guesses = ArrayVec<u64, MAX_LOCKS>;

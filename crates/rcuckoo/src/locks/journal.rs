@@ -13,7 +13,7 @@ use guira_layout::{LockMask, OwnerId, RowId};
 
 use super::LockSet;
 use super::batch::clear_verbs;
-use crate::{MAX_LOCK_WORDS, Table};
+use crate::{MAX_LOCKS, Table};
 
 /// A lock word that a batch tries to take.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +64,7 @@ pub(crate) struct Journal {
     pub(crate) held: LockSet,
     pub(crate) flight: Flight,
     /// The tries of [`Flight::Acquire`] and [`Flight::Extend`].
-    pub(crate) tries: ArrayVec<Try, MAX_LOCK_WORDS>,
+    pub(crate) tries: ArrayVec<Try, MAX_LOCKS>,
     /// Proof that the client being recovered is dead. Kept until the last batch of its recovery has completed: before
     /// that no other client may recover it. [R-RECOVER-4]
     pub(crate) proof: Option<FenceProof>,
@@ -142,7 +142,7 @@ impl Journal {
         if let Some(error) = &self.lost {
             return Err(error.clone());
         }
-        let mut found = [0; 2 * MAX_LOCK_WORDS];
+        let mut found = [0; 2 * MAX_LOCKS];
         let drained = poll_fn(|cx| lane.poll_drain(&mut found, cx)).await;
         let atomics = drained.inspect_err(|error| self.failed(error))?;
         if atomics > 0 {
@@ -166,9 +166,9 @@ impl Journal {
         if self.held.is_empty() {
             return Ok(());
         }
-        let mut found = [0; MAX_LOCK_WORDS];
+        let mut found = [0; MAX_LOCKS];
         let releases = clear_verbs(table, owner, lane.caps().masked_cas, &self.held, &mut found);
-        let mut batch: ArrayVec<Verb<'_>, MAX_LOCK_WORDS> = releases.collect();
+        let mut batch: ArrayVec<Verb<'_>, MAX_LOCKS> = releases.collect();
         self.flight = Flight::Release;
         let posted = post(lane, &mut batch[..]).await;
         match &posted {
