@@ -118,12 +118,6 @@ const MIN_SCAN_PAUSE_NS: u64 = 100_000;
 /// The maximum pause between two scans of all slots: a recovery takes less.
 const MAX_SCAN_PAUSE_NS: u64 = 10_000_000;
 
-/// The first wait for a lock of a table behind a memory node: about a round trip, because a lock is held for at least
-/// one, and each attempt costs one and some work of the node.
-const REMOTE_BACKOFF_NS: u64 = 50_000;
-/// The maximum wait between two attempts to take a lock of a table behind a memory node.
-const MAX_REMOTE_BACKOFF_NS: u64 = 2_000_000;
-
 /// Returns the slot at which a new store's first client starts its search, as a fraction of all slots in 2^32. The
 /// stores of one process start far apart: if they started at the same slot, each would look at all slots taken before
 /// it, at a round trip or two for each.
@@ -576,18 +570,11 @@ impl Inner {
     }
 
     pub(crate) fn client_config(&self, seed: u64) -> ClientConfig {
-        let config = ClientConfig::for_table(&self.table);
-        let (backoff_ns, longest_backoff_ns) = match self.first {
-            FabricRegion::Shm(_) => (config.backoff_ns, config.longest_backoff_ns),
-            FabricRegion::Tcp(_) | FabricRegion::Rdma(_) => (REMOTE_BACKOFF_NS, MAX_REMOTE_BACKOFF_NS),
-        };
         ClientConfig {
-            backoff_ns,
-            longest_backoff_ns,
             deadline_ns: u64::try_from(self.options.deadline.as_nanos()).unwrap_or(u64::MAX),
             cache_bytes: self.options.cache_bytes,
             seed,
-            ..config
+            ..ClientConfig::for_table(&self.table).across(self.first.caps())
         }
     }
 

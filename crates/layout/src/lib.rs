@@ -37,7 +37,7 @@ pub use geometry::Geometry;
 pub use ids::{Generation, LockId, OwnerId, RowId, Version};
 pub use lease::{LeaseWord, MAX_REPAIR_REGIONS};
 pub use lock::{LockLayout, LockMask};
-pub use preset::{Preset, PresetOptions};
+pub use preset::{Preset, PresetOptions, physical_locks};
 pub use record::{Delta, Part, Record, RecordError};
 pub use row::{DESTROYED_TRAILER, EntryKind, MAX_ROW_WORDS, RowFormat, Torn, Trailer};
 pub use slot::{Seal, SlotState, SlotWord, slot_words};

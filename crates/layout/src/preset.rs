@@ -111,7 +111,7 @@ impl Preset {
         let rows_per_lock = if self == Preset::Tiny { 4 } else { 16 };
         let lock_bits = if hardened { 16 } else { 1 };
         let (chunk_bytes, chunks) = self.chunks(options);
-        let factor = if hardened { HARDENED_FACTOR } else { PAPER_FACTOR };
+        let factor = self.locality_factor();
         let locks = rows / u64::from(rows_per_lock);
         let device_bytes = if self == Preset::Tiny { 16 } else { options.device_bytes };
         let physical_locks = physical_locks(locks, lock_bits, device_bytes);
@@ -139,6 +139,11 @@ impl Preset {
             rules: Rules { commit_records: hardened, lock_both_rows: hardened, validate_misses: hardened },
         };
         config.check().map(|()| config)
+    }
+
+    /// Returns the locality factor f of the preset's tables. [R-HASH-3]
+    pub fn locality_factor(self) -> f64 {
+        if self == Preset::Paper { PAPER_FACTOR } else { HARDENED_FACTOR }
     }
 
     /// Returns the fill, in percent, of a table that holds the keys of its capacity.
@@ -179,7 +184,7 @@ impl Preset {
 
 /// Returns the number of physical locks: `locks`, halved until the lock table fits in `device_bytes` or the number is
 /// odd.
-fn physical_locks(locks: u64, lock_bits: u8, device_bytes: u64) -> u64 {
+pub fn physical_locks(locks: u64, lock_bits: u8, device_bytes: u64) -> u64 {
     let mut physical = locks.max(1);
     let per_word = 64 / u64::from(lock_bits);
     while physical.div_ceil(per_word) > device_bytes / 8 && physical.is_multiple_of(2) {

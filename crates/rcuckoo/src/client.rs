@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 
-use guira_fabric::{Effect, FabricError, Lane, Liveness, LocalLane};
+use guira_fabric::{Caps, Effect, FabricError, Lane, Liveness, LocalLane, MaskedCas};
 use guira_layout::OwnerId;
 
 use crate::change::{ChangeProgress, Paths, Workspace};
@@ -90,6 +90,30 @@ impl ClientConfig {
             lease_timeout_ns: PRINTED_TIMEOUT_NS,
             seed: 0,
         }
+    }
+}
+
+/// The first wait for a lock that clients of a network card hold: less than a round trip, which a lock is held for.
+const CARD_BACKOFF_NS: u64 = 1_000;
+/// The longest wait between two attempts to take such a lock.
+const MAX_CARD_BACKOFF_NS: u64 = 16_000;
+/// The first wait for a lock behind a processor that executes verbs: about a round trip, because a lock is held for at
+/// least one, and each attempt costs one and some work of the node.
+const NODE_BACKOFF_NS: u64 = 50_000;
+/// The longest wait between two attempts to take such a lock.
+const MAX_NODE_BACKOFF_NS: u64 = 2_000_000;
+
+impl ClientConfig {
+    /// Returns the configuration with the waits that suit lanes of a region with `caps`: what an attempt costs depends
+    /// on who executes it. [R-LOCK-4]
+    #[must_use]
+    pub fn across(self, caps: &Caps) -> ClientConfig {
+        let (backoff_ns, longest_backoff_ns) = match caps.masked_cas {
+            _ if caps.local => (self.backoff_ns, self.longest_backoff_ns),
+            MaskedCas::Native => (CARD_BACKOFF_NS, MAX_CARD_BACKOFF_NS),
+            MaskedCas::Software | MaskedCas::CasLoop => (NODE_BACKOFF_NS, MAX_NODE_BACKOFF_NS),
+        };
+        ClientConfig { backoff_ns, longest_backoff_ns, ..self }
     }
 }
 

@@ -45,3 +45,24 @@ pub struct KindAnswer {
     /// Mean number of bytes in both directions, headers included.
     pub bytes: f64,
 }
+
+impl Answer {
+    /// Returns the figures of a point of a chart, by name and unit.
+    pub fn figures(&self) -> Vec<(String, String, f64)> {
+        let mut figures = vec![
+            ("throughput".to_owned(), "million/s".to_owned(), self.throughput_mops),
+            ("slowest client, to the mean".to_owned(), String::new(), self.fairness),
+        ];
+        for kind in &self.kinds {
+            let name = kind.kind.name();
+            figures.extend([
+                (format!("{name} p50"), "µs".to_owned(), kind.p50_us),
+                (format!("{name} p99"), "µs".to_owned(), kind.p99_us),
+                (format!("{name} round trips"), String::new(), kind.round_trips),
+                (format!("{name} messages"), String::new(), kind.messages),
+                (format!("{name} bytes"), String::new(), kind.bytes),
+            ]);
+        }
+        figures
+    }
+}

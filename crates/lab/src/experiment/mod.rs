@@ -8,6 +8,7 @@
 //! [`RunOptions::quick`] give the same charts, whatever [`RunOptions::jobs`] is.
 
 mod answer;
+mod engine;
 mod error;
 mod measure;
 mod parameters;
@@ -15,6 +16,7 @@ mod plan;
 mod settings;
 
 pub use answer::{Answer, KindAnswer};
+pub use engine::{ask, run_plan};
 pub use error::LabError;
 pub use measure::{Kind, Measure, Quantity, Statistic};
 pub use parameters::{PARAMETERS, Parameter, Value, nearest};

@@ -116,6 +116,17 @@ impl FillPlan {
         Ok(table_bytes(&self.geometry()?) + order_bytes)
     }
 
+    /// Returns the table, without its memory.
+    ///
+    /// # Errors
+    /// The parameters are impossible.
+    pub fn table(&self) -> Result<Arc<Table>, FillError> {
+        let secret = Secret(std::array::from_fn(|index| self.seed ^ 0x33 ^ (index as u64) << 32));
+        let (incarnation, table) = (self.seed ^ 0x11, self.seed ^ 0x22);
+        let superblock = Superblock { incarnation, table, secret, config: self.config.clone() };
+        Table::new(superblock).map_err(|error| FillError::Config(error.to_string()))
+    }
+
     fn geometry(&self) -> Result<Geometry, FillError> {
         Geometry::new(&self.config).map_err(|error| FillError::Config(error.to_string()))
     }
@@ -139,10 +150,7 @@ impl FilledTable {
             let most = records.max().min(u64::from(u32::MAX));
             return Err(FillError::Keys { format: format.to_string(), most, records: plan.records });
         }
-        let secret = Secret(std::array::from_fn(|index| plan.seed ^ 0x33 ^ (index as u64) << 32));
-        let (incarnation, table) = (plan.seed ^ 0x11, plan.seed ^ 0x22);
-        let superblock = Superblock { incarnation, table, secret, config: plan.config.clone() };
-        let table = Table::new(superblock).map_err(|error| FillError::Config(error.to_string()))?;
+        let table = plan.table()?;
         let region = HeapRegion::new(geometry.main_bytes(), geometry.device_bytes(), plan.caps);
         let filled = FilledTable { region, table, records, count: plan.records };
         let local = filled.region.with_caps(Profile::Shm.caps());
@@ -284,7 +292,7 @@ fn require_memory(needed_bytes: u64) -> Result<(), FillError> {
 }
 
 /// Returns the bytes of memory that the kernel can give to this process without swapping.
-fn available_bytes() -> Option<u64> {
+pub fn available_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

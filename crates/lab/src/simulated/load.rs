@@ -124,6 +124,7 @@ fn run_clients(
     let (end_ns, mut next_ns) = (warm_ns + span_ns, warm_ns);
     let step_ns = 1_000_000_000_u64.checked_div(deaths.per_second).unwrap_or(PROGRESS_NS).max(1);
     sim.run_until(next_ns);
+    let before = sim.usage();
     while next_ns < end_ns {
         if deaths.per_second > 0 {
             kill(sim, shared, &living, deaths, &mut rng);
@@ -145,6 +146,7 @@ fn run_clients(
             return Err(RunError::Stopped);
         }
     }
+    shared.stats.borrow_mut().usage = sim.usage().since(&before);
     shared.is_over.set(true);
     if sim.run() != Stopped::Ended {
         shared.stats.borrow_mut().violation(|| "some clients never end".to_owned());

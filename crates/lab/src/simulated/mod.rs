@@ -59,7 +59,7 @@ mod run;
 mod watch;
 
 pub use client::{Claim, Failure, SimClient};
-pub use filled::{FillError, FillPlan, FillProgress, FilledTable};
+pub use filled::{FillError, FillPlan, FillProgress, FilledTable, available_bytes};
 pub use load::run;
 pub use records::{LOADED, Records};
 pub use run::{Audit, ClientTask, Deaths, Mix, Progress, Queues, Run, RunError, RunStats, Testbed, Victims};

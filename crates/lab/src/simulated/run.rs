@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::pin::Pin;
 
 use guira_fabric::heap::HeapRegion;
-use guira_fabric_sim::{ClientId, Cluster, Network, Sim, SimOptions, SimRegion};
+use guira_fabric_sim::{ClientId, Cluster, Network, Sim, SimOptions, SimRegion, Usage};
 use guira_rcuckoo::{ClientConfig, Counters};
 
 use super::filled::FillError;
@@ -242,6 +242,8 @@ pub struct RunStats {
     pub records_at_end: Option<u64>,
     /// Verbs that were executed.
     pub verbs: u64,
+    /// The use of the cluster's resources in the measured time.
+    pub usage: Usage,
     /// Violations: the first hundred in words.
     pub violations: Vec<String>,
     /// All violations.

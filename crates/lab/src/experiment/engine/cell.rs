@@ -1,0 +1,180 @@
+//! One experiment: its simulation, and what its results say.
+
+use std::fmt;
+use std::ops::ControlFlow;
+
+use guira_fabric_sim::{Resource, Usage};
+
+use super::configure::{Configured, fill_error};
+use crate::driver::OperationTally;
+use crate::experiment::{Answer, Experiment, Kind, KindAnswer, LabError, Measure, Quantity, RunOptions, Statistic};
+use crate::simulated::{FilledTable, RunError, RunStats, run};
+
+/// A resource that is busy for more than this part of the time limits throughput.
+const SATURATED: f64 = 0.9;
+/// Violations that an error quotes.
+const QUOTED: usize = 3;
+
+/// The results of one experiment.
+#[derive(Clone, Debug)]
+pub(super) struct Outcome {
+    pub(super) answer: Answer,
+    costs: Vec<(Kind, OperationTally)>,
+}
+
+/// Carries out an experiment on a copy of `filled`, and checks it.
+pub(super) fn measure(
+    experiment: &Experiment,
+    configured: &Configured,
+    filled: &FilledTable,
+    options: &RunOptions,
+    is_stopped: &dyn Fn() -> bool,
+) -> Result<Outcome, LabError> {
+    let copy = filled.fork().map_err(|error| fill_error(&error))?;
+    let mut progress = |_| if is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    let stats = run(&configured.run, copy, &configured.cluster, &mut progress).map_err(|error| match error {
+        RunError::Stopped => LabError::Stopped,
+        RunError::Fill(error) => fill_error(&error),
+        RunError::Clients { .. } | RunError::Hosts { .. } | RunError::Mix { .. } | RunError::Workload(_) => {
+            LabError::Conflict(error.to_string())
+        }
+    })?;
+    if stats.violation_count > 0 {
+        let quoted = stats.violations.iter().take(QUOTED).cloned().collect::<Vec<_>>().join("; ");
+        let reason = format!("{} violations: {quoted}", stats.violation_count);
+        return Err(LabError::Failed { what: "the check of an experiment".to_owned(), reason });
+    }
+    Ok(Outcome::of(experiment, &stats, options))
+}
+
+/// Creates the error of a step that cannot fail unless there is a bug.
+pub(super) fn failed(what: &str, error: &dyn fmt::Display) -> LabError {
+    LabError::Failed { what: what.to_owned(), reason: error.to_string() }
+}
+
+impl Outcome {
+    fn of(experiment: &Experiment, stats: &RunStats, options: &RunOptions) -> Outcome {
+        let named = stats.operations.named();
+        let mut all = OperationTally::default();
+        let mut costs = Vec::new();
+        for (name, tally) in &named {
+            let kind = match *name {
+                "read" => Kind::Read,
+                "insert" => Kind::Insert,
+                _ => Kind::Update,
+            };
+            if tally.count > 0 {
+                costs.push((kind, (*tally).clone()));
+                all.merge(tally);
+            }
+        }
+        costs.push((Kind::Operation, all));
+        let (slowest, mean) = stats.slowest_and_mean();
+        let resources = resources(&stats.usage);
+        let answer = Answer {
+            experiment: *experiment,
+            seed: options.seed,
+            throughput_mops: stats.throughput_ops_per_s() / 1e6,
+            fairness: if mean > 0.0 { slowest as f64 / mean } else { 0.0 },
+            kinds: costs.iter().map(|(kind, tally)| kind_answer(*kind, tally)).collect(),
+            bound_by: bound_by(&stats.usage),
+            resources,
+            notes: notes(stats),
+        };
+        Outcome { answer, costs }
+    }
+
+    /// Returns the value of a measure, if the experiment has operations of its kind.
+    pub(super) fn measured(&self, measure: Measure) -> Option<f64> {
+        match measure {
+            Measure::Throughput => Some(self.answer.throughput_mops),
+            Measure::Fairness => Some(self.answer.fairness),
+            Measure::Cost(statistic, kind, quantity) => {
+                let (_, tally) = self.costs.iter().find(|(of, _)| *of == kind)?;
+                Some(cost(tally, statistic, quantity))
+            }
+        }
+    }
+}
+
+/// Returns a statistic of the costs of one kind of operation.
+fn cost(tally: &OperationTally, statistic: Statistic, quantity: Quantity) -> f64 {
+    let (values, scale) = match quantity {
+        Quantity::Latency => (&tally.latency_ns, 1e-3),
+        Quantity::RoundTrips => (&tally.round_trips, 1.0),
+        Quantity::Messages => return tally.messages as f64 / tally.count.max(1) as f64,
+        Quantity::Bytes => return tally.wire_bytes as f64 / tally.count.max(1) as f64,
+    };
+    scale
+        * match statistic {
+            Statistic::Mean => values.mean(),
+            Statistic::P50 => values.quantile(0.5) as f64,
+            Statistic::P99 => values.quantile(0.99) as f64,
+            Statistic::P999 => values.quantile(0.999) as f64,
+        }
+}
+
+fn kind_answer(kind: Kind, tally: &OperationTally) -> KindAnswer {
+    let latency = |statistic| cost(tally, statistic, Quantity::Latency);
+    KindAnswer {
+        kind,
+        operations: tally.count,
+        p50_us: latency(Statistic::P50),
+        p99_us: latency(Statistic::P99),
+        p999_us: latency(Statistic::P999),
+        round_trips: cost(tally, Statistic::Mean, Quantity::RoundTrips),
+        messages: cost(tally, Statistic::Mean, Quantity::Messages),
+        bytes: cost(tally, Statistic::Mean, Quantity::Bytes),
+    }
+}
+
+/// Returns the resources and the part of the time for which each was busy, the busiest first.
+fn resources(usage: &Usage) -> Vec<(String, f64)> {
+    let mut shares: Vec<(Resource, f64)> =
+        Resource::ALL.into_iter().map(|resource| (resource, usage.share(resource))).collect();
+    shares.sort_by(|one, other| other.1.total_cmp(&one.1));
+    shares.into_iter().map(|(resource, share)| (name_of(resource).to_owned(), share)).collect()
+}
+
+/// Returns the name of a resource in a report.
+fn name_of(resource: Resource) -> &'static str {
+    match resource {
+        Resource::NodeLinkIn => "the link to the memory node",
+        Resource::NodeLinkOut => "the link from the memory node",
+        Resource::NodeMessages => "the message rate of the memory node's card",
+        Resource::NodeAtomics => "atomics of the memory node's card",
+        Resource::BusiestWord => "atomics on one word",
+        Resource::NodeFetch => "PCIe from the memory node's memory",
+        Resource::NodeStore => "PCIe to the memory node's memory",
+        Resource::HostCard => "the message rate of a client host's card",
+        Resource::HostLinkIn => "the link to a client host",
+        Resource::HostLinkOut => "the link from a client host",
+        Resource::Doorbell => "a doorbell register of a client host",
+        Resource::ClientProcessors => "the clients' processors",
+    }
+}
+
+/// Says in one sentence what limits throughput.
+fn bound_by(usage: &Usage) -> String {
+    let (resource, share) = usage.busiest();
+    let percent = 100.0 * share.min(1.0);
+    if share >= SATURATED {
+        return format!("{} is busy for {percent:.0} % of the time", name_of(resource));
+    }
+    format!("the clients' waits for round trips; the busiest resource is {}, {percent:.0} %", name_of(resource))
+}
+
+/// Sentences about what happened besides the workload.
+fn notes(stats: &RunStats) -> Vec<String> {
+    let mut notes = Vec::new();
+    if stats.deaths > 0 {
+        notes.push(format!("{} clients died, {} were recovered", stats.deaths, stats.recoveries));
+    }
+    if stats.busy > 0 {
+        notes.push(format!("{} operations reached their deadline", stats.busy));
+    }
+    if stats.full > 0 {
+        notes.push(format!("{} inserts found no room", stats.full));
+    }
+    notes
+}

@@ -1,0 +1,196 @@
+//! What an experiment means for the table, the clients and the run: the only place that knows.
+
+use std::ops::ControlFlow;
+
+use guira::Preset;
+use guira_fabric::{Caps, Profile};
+use guira_fabric_sim::{Card as ModelCard, Cluster};
+use guira_layout::{OffsetRule, PresetOptions, TableConfig, physical_locks};
+use guira_rcuckoo::ClientConfig;
+
+use super::cell::failed;
+use crate::experiment::{Card, Experiment, Hashing, LabError, Mix, Queue, RunOptions, Setting};
+use crate::simulated::{Audit, Deaths, FillError, FillPlan, FilledTable, Mix as Shares, Queues, Run, Victims};
+
+const NS_PER_US: f64 = 1_000.0;
+const NS_PER_MS: f64 = 1_000_000.0;
+/// Virtual time that is measured, unless an experiment says otherwise: tens of thousands of operations even of few
+/// clients.
+const SPAN_US: f64 = 5_000.0;
+/// Same for quick runs.
+const QUICK_SPAN_US: f64 = 2_000.0;
+/// Virtual time before the measurement: some hundred round trips.
+const WARM_US: f64 = 1_000.0;
+/// Same for quick runs.
+const QUICK_WARM_US: f64 = 500.0;
+/// Deaths that a run with deaths has at least.
+const MIN_DEATHS: f64 = 20.0;
+/// The number of rows of a table is a multiple of this: of any number of rows per lock, and so that the lock table can
+/// be halved until it fits in device memory.
+const ROWS_MULTIPLE: u64 = 4096;
+/// Client slots of a table, at least: those of the default preset.
+const MIN_SLOTS: u32 = 1024;
+/// The largest table of which every row is checked at the end; of larger ones, all records that were written.
+const WHOLE_AUDIT_ENTRIES: u64 = 20_000_000;
+
+/// An experiment on the real protocol, ready to run.
+#[derive(Clone, Debug)]
+pub(super) struct Configured {
+    pub(super) fill: FillPlan,
+    pub(super) cluster: Cluster,
+    pub(super) run: Run,
+}
+
+/// Returns the modelled cluster of an experiment.
+pub(super) fn cluster_of(experiment: &Experiment) -> Cluster {
+    let card = match experiment.nic {
+        Card::ConnectX3 => ModelCard::ConnectX3,
+        Card::ConnectX5 => ModelCard::ConnectX5,
+        Card::ConnectX6 => ModelCard::ConnectX6,
+        Card::ConnectX7 => ModelCard::ConnectX7,
+    };
+    Cluster::new(card).hosts(hosts_of(experiment))
+}
+
+fn hosts_of(experiment: &Experiment) -> u32 {
+    experiment.hosts.min(experiment.clients)
+}
+
+/// Returns the measured time, and the time before it, in nanoseconds.
+pub(super) fn times_ns(experiment: &Experiment, options: &RunOptions) -> (u64, u64) {
+    let (span_us, warm_us) = if options.quick { (QUICK_SPAN_US, QUICK_WARM_US) } else { (SPAN_US, WARM_US) };
+    let deaths_us = match experiment.deaths_per_second {
+        deaths if deaths > 0.0 => MIN_DEATHS * 1e6 / deaths,
+        _ => 0.0,
+    };
+    let span_us = experiment.span_us.unwrap_or(span_us.max(deaths_us));
+    let warm_us = experiment.warm_us.unwrap_or(warm_us);
+    ((span_us * NS_PER_US) as u64, (warm_us * NS_PER_US) as u64)
+}
+
+/// Prepares an experiment of setting `guira` or `as-printed`.
+///
+/// # Errors
+/// The parameters do not go together.
+pub(super) fn configure(experiment: &Experiment, options: &RunOptions) -> Result<Configured, LabError> {
+    experiment.check()?;
+    let caps = Profile::Mlx5.caps();
+    let config = table_config(experiment, options.seed, &caps)?;
+    let records = (config.max_entries() as f64 * experiment.fill / 100.0) as u64;
+    let fill = FillPlan { config, caps, records, seed: options.seed };
+    let client_config = client_config(experiment, &fill, &caps)?;
+    let (span_ns, warm_ns) = times_ns(experiment, options);
+    let run = Run {
+        seed: options.seed,
+        clients: experiment.clients,
+        hosts: hosts_of(experiment),
+        mix: shares(experiment.workload)?,
+        theta: experiment.theta,
+        warm_ns,
+        span_ns,
+        deaths: Deaths { per_second: experiment.deaths_per_second as u64, victims: Victims::LockHolders },
+        queues: match experiment.queue {
+            Queue::Host => Queues::PerHost,
+            Queue::None => Queues::None,
+        },
+        client_config,
+        operation_compute_ns: 0,
+        audit: if experiment.entries > WHOLE_AUDIT_ENTRIES { Audit::Touched } else { Audit::Whole },
+    };
+    Ok(Configured { fill, cluster: cluster_of(experiment), run })
+}
+
+fn shares(mix: Mix) -> Result<Shares, LabError> {
+    Ok(match mix {
+        Mix::A => Shares::YCSB_A,
+        Mix::B => Shares::YCSB_B,
+        Mix::C => Shares::YCSB_C,
+        Mix::W => Shares::W,
+        Mix::AInsert => Shares::A_PRIME,
+        Mix::BInsert => Shares::B_PRIME,
+        Mix::D | Mix::F => {
+            let message = "workloads d and f run against real tables only: guira ycsb".to_owned();
+            return Err(LabError::Conflict(message));
+        }
+    })
+}
+
+fn preset(setting: Setting) -> Preset {
+    match setting {
+        Setting::Guira => Preset::Hardened,
+        Setting::AsPrinted | Setting::AsRun => Preset::Paper,
+    }
+}
+
+/// Returns the parameters of the table.
+fn table_config(experiment: &Experiment, seed: u64, caps: &Caps) -> Result<TableConfig, LabError> {
+    let options = PresetOptions {
+        capacity: experiment.entries,
+        format: experiment.format,
+        extent_bytes: None,
+        // Dead clients that are not recovered yet occupy a slot, too.
+        max_clients: Some((experiment.clients + experiment.clients / 4).clamp(MIN_SLOTS, u16::MAX.into()) as u16),
+        hash_seed: seed,
+        device_bytes: caps.device_bytes,
+    };
+    let conflict = |error: guira_layout::ConfigError| LabError::Conflict(error.to_string());
+    let mut config = preset(experiment.setting).config_of_rows(ROWS_MULTIPLE, &options).map_err(conflict)?;
+    if let Some(entries) = experiment.entries_per_row {
+        let entry_bytes = experiment.format.entry_words() as u32 * 8;
+        config.entries_per_row = entries;
+        let packed = u32::from(entries) * entry_bytes + 16;
+        config.row_bytes = if experiment.setting == Setting::Guira { packed.next_multiple_of(64) } else { packed };
+    }
+    let rows = experiment.entries.div_ceil(config.entries_per_row.into());
+    config.rows = rows.next_multiple_of(ROWS_MULTIPLE);
+    config.rows_per_lock = experiment.rows_per_lock.unwrap_or(config.rows_per_lock);
+    config.lock_bits = experiment.lock_bits.unwrap_or(config.lock_bits);
+    if experiment.lock_bits.is_some() && config.lock_bits > 1 {
+        let most = (1_u32 << (config.lock_bits - 1)) - 1;
+        config.max_clients = config.max_clients.min(most.min(u16::MAX.into()) as u16);
+    }
+    let locks = config.rows / u64::from(config.rows_per_lock);
+    config.physical_locks = physical_locks(locks, config.lock_bits, caps.device_bytes);
+    let factor = experiment.factor.unwrap_or_else(|| preset(experiment.setting).locality_factor());
+    config.offsets = TableConfig::offset_table(factor, config.rows);
+    match experiment.hashing {
+        Some(Hashing::Independent) => config.offset_rule = OffsetRule::Independent,
+        Some(Hashing::Dependent) | None => {}
+    }
+    if let Some(depth) = experiment.depth {
+        config.max_path_rows = depth.saturating_add(1);
+    }
+    config.check().map_err(conflict)?;
+    Ok(config)
+}
+
+/// Returns the settings of the clients.
+fn client_config(experiment: &Experiment, fill: &FillPlan, caps: &Caps) -> Result<ClientConfig, LabError> {
+    let table = fill.table().map_err(|error| failed("the table", &error))?;
+    let default = ClientConfig::for_table(&table).across(caps);
+    let timeout_ns = experiment.timeout_ms.map(|timeout_ms| (timeout_ms * NS_PER_MS) as u64);
+    Ok(ClientConfig {
+        failure_timeout_ns: timeout_ns.unwrap_or(default.failure_timeout_ns),
+        lease_timeout_ns: timeout_ns.unwrap_or(default.lease_timeout_ns),
+        seed: fill.seed,
+        ..default
+    })
+}
+
+/// Fills the table of an experiment.
+pub(super) fn filled(fill: &FillPlan, is_stopped: &dyn Fn() -> bool) -> Result<FilledTable, LabError> {
+    let mut progress = |_| if is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    FilledTable::new(fill, &mut progress).map_err(|error| fill_error(&error))
+}
+
+/// Converts an error of filling or copying a table.
+pub(super) fn fill_error(error: &FillError) -> LabError {
+    match error {
+        FillError::Stopped => LabError::Stopped,
+        FillError::Memory { needed_bytes, available_bytes } => {
+            LabError::Memory { needed_bytes: *needed_bytes, free_bytes: *available_bytes }
+        }
+        FillError::Values { .. } | FillError::Keys { .. } => LabError::Conflict(error.to_string()),
+        _ => failed("filling the table", error),
+    }
+}

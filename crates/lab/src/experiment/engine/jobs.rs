@@ -1,0 +1,105 @@
+//! Experiments on threads: those that start from one table share it, and each thread takes the next one.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use super::cell::{self, Outcome, failed};
+use super::configure::{Configured, configure, fill_error, filled};
+use crate::experiment::{Experiment, LabError, RunOptions, Watch};
+use crate::simulated::{FilledTable, available_bytes};
+
+/// An experiment and what it means.
+type Job<'e> = (&'e Experiment, Configured);
+
+/// Carries out `experiments`, and returns their outcomes in the same order.
+pub(super) fn run(
+    experiments: &[Experiment],
+    options: &RunOptions,
+    watch: &dyn Watch,
+) -> Result<Vec<Outcome>, LabError> {
+    let configured = experiments.iter().map(|experiment| Ok((experiment, configure(experiment, options)?)));
+    let jobs: Vec<Job<'_>> = configured.collect::<Result<_, LabError>>()?;
+    let groups = groups(&jobs);
+    for group in &groups {
+        require_memory(&jobs[group[0]].1, options.jobs.clamp(1, group.len()))?;
+    }
+    let mut outcomes: Vec<Option<Outcome>> = jobs.iter().map(|_| None).collect();
+    for group in groups {
+        let filled = filled(&jobs[group[0]].1.fill, &|| watch.is_stopped())?;
+        let of_group: Vec<&Job<'_>> = group.iter().map(|index| &jobs[*index]).collect();
+        for (index, outcome) in group.iter().zip(run_group(&of_group, &filled, options, watch)?) {
+            outcomes[*index] = Some(outcome);
+        }
+    }
+    Ok(outcomes.into_iter().flatten().collect())
+}
+
+/// Returns the experiments that start from the same table together, by their indices, in the order of the first ones.
+fn groups(jobs: &[Job<'_>]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (index, (_, next)) in jobs.iter().enumerate() {
+        match groups.iter_mut().find(|group| jobs[group[0]].1.fill == next.fill) {
+            Some(group) => group.push(index),
+            None => groups.push(vec![index]),
+        }
+    }
+    groups
+}
+
+/// Refuses experiments whose table and copies do not fit in memory.
+fn require_memory(configured: &Configured, copies: usize) -> Result<(), LabError> {
+    let of_one = configured.fill.needed_bytes().map_err(|error| fill_error(&error))?;
+    let needed_bytes = of_one.saturating_mul(copies as u64 + 1);
+    match available_bytes() {
+        Some(free_bytes) if free_bytes < needed_bytes => Err(LabError::Memory { needed_bytes, free_bytes }),
+        _ => Ok(()),
+    }
+}
+
+/// Carries out experiments on copies of one table, and returns their outcomes in the same order.
+fn run_group(
+    group: &[&Job<'_>],
+    filled: &FilledTable,
+    options: &RunOptions,
+    watch: &dyn Watch,
+) -> Result<Vec<Outcome>, LabError> {
+    let (next, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let results: Mutex<Vec<(usize, Result<Outcome, LabError>)>> = Mutex::new(Vec::new());
+    let is_stopped = || has_failed.load(Ordering::Relaxed) || watch.is_stopped();
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some((experiment, configured)) = group.get(index) else { return };
+            let result = cell::measure(experiment, configured, filled, options, &is_stopped);
+            has_failed.fetch_or(result.is_err(), Ordering::Relaxed);
+            watch.cell_done();
+            results.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..options.jobs.clamp(1, group.len()) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|(index, _)| *index);
+    // The first failure in the order of the experiments, but a failure before the stop that it caused.
+    let (mut outcomes, mut error) = (Vec::new(), None);
+    for (_, result) in results {
+        match result {
+            Ok(outcome) => outcomes.push(outcome),
+            Err(LabError::Stopped) => error = error.or(Some(LabError::Stopped)),
+            Err(failure) => match error {
+                None | Some(LabError::Stopped) => error = Some(failure),
+                Some(_) => {}
+            },
+        }
+    }
+    match error {
+        Some(error) => Err(error),
+        None if outcomes.len() == group.len() => Ok(outcomes),
+        None => Err(failed("an experiment", &"its thread ended early")),
+    }
+}
