@@ -51,6 +51,7 @@ fn a_run(filled: &FilledTable, mix: Mix) -> Run {
         span_ns: 500_000,
         deaths: Deaths::NONE,
         queues: Queues::None,
+        predictor_bytes: 0,
         client_config: ClientConfig::for_table(filled.table()),
         operation_compute_ns: 0,
         audit: Audit::Whole,

@@ -10,7 +10,7 @@ use crate::change::{ChangeProgress, Paths, Workspace};
 use crate::locks::journal::{Flight, Journal};
 use crate::recovery::failure_detector::FailureDetector;
 use crate::table::policy::LockedRows;
-use crate::{Counters, Error, ErrorKind, Observer, Operation, Reader, SlotClient, Table, Token, TryGet};
+use crate::{Counters, Error, ErrorKind, Observer, Operation, Reader, RowPredictor, SlotClient, Table, Token, TryGet};
 
 /// Failure timeout of the paper (section 4.1).
 const PRINTED_TIMEOUT_NS: u64 = 100_000_000;
@@ -174,6 +174,14 @@ impl Client {
     #[must_use]
     pub fn with_observer(mut self, observer: Box<dyn Observer>) -> Client {
         self.reader.observer = Some(observer);
+        self
+    }
+
+    /// Makes lookups read one row instead of two where `predictor` knows or guesses which one has the key; see
+    /// [`Reader::set_predictor`]. [R-READ-10]
+    #[must_use]
+    pub fn with_predictor(mut self, predictor: Arc<RowPredictor>) -> Client {
+        self.reader.set_predictor(predictor);
         self
     }
 

@@ -41,7 +41,7 @@ const MAX_CLIENTS: i64 = 32_767;
 const MAX_SPAN_US: f64 = 60e6;
 
 /// Every parameter, in the order of plan files.
-pub const PARAMETERS: [Parameter; 23] = [
+pub const PARAMETERS: [Parameter; 24] = [
     row("setting", "setting", "", Accepts::Name(&["guira", "as-printed", "as-run"])),
     row("nic", "network card", "", Accepts::Name(&["connectx-3", "connectx-5", "connectx-6", "connectx-7"])),
     row("hosts", "client hosts", "", Accepts::Integer(1, 1024)),
@@ -52,6 +52,7 @@ pub const PARAMETERS: [Parameter; 23] = [
     row("fill", "fill", "%", Accepts::Number(1.0, 99.0)),
     row("format", "entry format", "", Accepts::Format),
     row("queue", "local queues", "", Accepts::Name(&["host", "none"])),
+    row("predictor-kib", "predictor of a client", "KiB", Accepts::Integer(0, 1 << 20)),
     row("factor", "locality factor f", "", Accepts::Number(1.1, 16.0)),
     row("rows-per-lock", "rows per lock", "", Accepts::PowerOfTwo(1, 512)),
     row("lock-bits", "width of a lock", "bits", Accepts::Integer(1, 16)),

@@ -116,6 +116,9 @@ pub struct Experiment {
     pub format: EntryFormat,
     /// Local queues in front of the table's locks.
     pub queue: Queue,
+    /// KiB of a client's predictor of the row that has a key; 0 for none. Clients that share local queues share their
+    /// predictors, too.
+    pub predictor_kib: u32,
     /// The locality factor f of dependent hashing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub factor: Option<f64>,
@@ -170,6 +173,7 @@ impl Default for Experiment {
             fill: 90.0,
             format: EntryFormat::Fixed { key_bytes: 4, value_bytes: 4 },
             queue: Queue::Host,
+            predictor_kib: 0,
             factor: None,
             rows_per_lock: None,
             lock_bits: None,

@@ -13,7 +13,7 @@ use guira_layout::{EntryKind, ExtentRef, OwnerId, SlotWord, encode_extent};
 use guira_lock_queue::{BlindWrite, Permit, Request, SharedLockQueue, Wait, WaitMode, WaitResult};
 use guira_rcuckoo::{
     Change, Changed, Client, ClientConfig, Counters, Error, ErrorKind, NewValue, Operation, Outcome, Reader, Recovered,
-    SlotClient, Snapshot, Table, Token, claim_slot, read_slot, recover, release_slot,
+    RowPredictor, SlotClient, Snapshot, Table, Token, claim_slot, read_slot, recover, release_slot,
 };
 
 /// The reason why an operation failed.
@@ -133,6 +133,13 @@ impl SimClient {
     #[must_use]
     pub fn with_lock_queue(mut self, queue: Arc<SharedLockQueue>) -> SimClient {
         self.lock_queue = Some(queue);
+        self
+    }
+
+    /// Makes the client's lookups ask `predictor` which row has their key. [R-READ-10]
+    #[must_use]
+    pub fn with_predictor(mut self, predictor: Arc<RowPredictor>) -> SimClient {
+        self.client = self.client.with_predictor(predictor);
         self
     }
 

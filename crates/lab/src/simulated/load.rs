@@ -18,6 +18,7 @@ use guira_rcuckoo::{ClientConfig, Error, ErrorKind, Outcome};
 use super::audit::audit;
 use super::client::{Claim, Failure, SimClient};
 use super::filled::FilledTable;
+use super::predictors::Predictors;
 use super::run::{Deaths, Progress, Queues, Run, RunError, RunStats, Testbed, Victims};
 use super::watch::{Watch, WriteKind};
 use crate::workload::{Operation, Rng, Zipf};
@@ -44,6 +45,7 @@ pub(super) struct Shared {
     pub(super) filled: FilledTable,
     popularity: Option<Zipf>,
     queues: Vec<Arc<SharedLockQueue>>,
+    predictors: Predictors,
     pub(super) stats: RefCell<RunStats>,
     pub(super) watch: RefCell<Watch>,
     /// Records that clients began to insert.
@@ -81,10 +83,13 @@ pub fn run(
     let stats =
         RunStats { span_ns: run.span_ns, operations_by_client: vec![0; run.clients as usize], ..RunStats::default() };
     let mut sim = testbed.simulation(filled.region().clone(), run.seed);
+    let popularity = (filled.count() > 0).then(|| Zipf::new(filled.count(), run.theta));
+    let predictors = Predictors::new(run, &filled, popularity.as_ref());
     let shared = Rc::new(Shared {
         run: run.clone(),
-        popularity: (filled.count() > 0).then(|| Zipf::new(filled.count(), run.theta)),
+        popularity,
         queues: (0..queues).map(|_| Arc::new(SharedLockQueue::new())).collect(),
+        predictors,
         stats: RefCell::new(stats),
         watch: RefCell::new(Watch::new(filled.count())),
         inserts: Cell::new(0),
@@ -205,6 +210,10 @@ async fn work(region: SimRegion, shared: Rc<Shared>, seat: Seat) {
     let Some(client) = open(&region, &shared, seat.number, first as u16).await else { return };
     let client = match shared.queues.get((seat.place % shared.run.hosts) as usize) {
         Some(queue) => client.with_lock_queue(Arc::clone(queue)),
+        None => client,
+    };
+    let client = match shared.predictors.of_client(seat.place % shared.run.hosts) {
+        Some(predictor) => client.with_predictor(predictor),
         None => client,
     };
     let rng = Rng::stream(shared.run.seed, seat.number.into());

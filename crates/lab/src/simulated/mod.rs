@@ -39,6 +39,7 @@
 //!     span_ns: 1_000_000,
 //!     deaths: Deaths::NONE,
 //!     queues: Queues::PerHost,
+//!     predictor_bytes: 0,
 //!     client_config,
 //!     operation_compute_ns: 0,
 //!     audit: Audit::Whole,
@@ -54,6 +55,7 @@ mod audit;
 mod client;
 mod filled;
 mod load;
+mod predictors;
 mod records;
 mod run;
 mod watch;

@@ -35,6 +35,9 @@ pub struct Run {
     pub deaths: Deaths,
     /// Lock queues.
     pub queues: Queues,
+    /// Bytes of the row predictor of each client, 0 for none. Clients of a host that share lock queues share one, of as
+    /// many bytes as theirs together.
+    pub predictor_bytes: usize,
     /// The clients' settings; each client's seed is its own.
     pub client_config: ClientConfig,
     /// Time that a client computes before each operation, in nanoseconds.

@@ -4,6 +4,7 @@
 //! because the first row was the same before and after it.
 
 mod many;
+mod predictor;
 mod read_through_record;
 mod sample;
 mod verdict;
@@ -17,6 +18,8 @@ use guira_in_place::in_place;
 use guira_layout::{Candidate, ExtentRef, LockId, OwnerId, RowFormat, RowId, RowShape, Rows};
 
 use self::many::Group;
+use self::predictor::Prediction;
+pub use self::predictor::RowPredictor;
 use self::sample::{Lookup, Second};
 use self::verdict::{ExtentMatch, KeyState, Value, WhichRow, match_extent, value_of};
 pub(crate) use self::verdict::{MissSample, TRAILER_WORDS, Verdict, miss_verdict};
@@ -49,6 +52,7 @@ pub struct Reader {
     pub(crate) observer: Option<Box<dyn Observer>>,
     pub(crate) failure_timers: FailureTimers,
     pub(crate) counters: Counters,
+    prediction: Option<Prediction>,
 }
 
 /// The reason to sample a row again.
@@ -107,6 +111,7 @@ impl Reader {
             observer: None,
             failure_timers: FailureTimers::default(),
             counters: Counters::default(),
+            prediction: None,
             table,
         }
     }
@@ -116,6 +121,12 @@ impl Reader {
         let repairs_as = table.is_repairable().then_some(owner);
         let seed = config.seed ^ u64::from(owner.0) << 48;
         Reader { repairs_as, ..Reader::new(table, ClientConfig { seed, ..config }) }
+    }
+
+    /// Makes lookups on lanes whose batches travel read one row instead of two where `predictor` knows or guesses which
+    /// one has the key. At most 2 % of them guess wrong and take a second round trip. [R-READ-10]
+    pub fn set_predictor(&mut self, predictor: Arc<RowPredictor>) {
+        self.prediction = Some(Prediction::new(predictor));
     }
 
     /// Returns the table.
@@ -349,8 +360,41 @@ impl Reader {
         {
             return Ok(verdict);
         }
-        let sampled = lookup.sample(&self.table, lane, words, &retries.rejected).await;
-        Ok(sampled?)
+        if let Some(verdict) = self.sample_predicted(lane, lookup, words, retries).await? {
+            return Ok(verdict);
+        }
+        let verdict = lookup.sample(&self.table, lane, words, &retries.rejected).await?;
+        if let (Some(prediction), Verdict::Hit(which, _)) = (&mut self.prediction, &verdict) {
+            prediction.found(lookup.digest, *which);
+        }
+        Ok(verdict)
+    }
+
+    /// Samples only the row in which the key is expected, in the first sample of a lookup. `None` if no row is expected
+    /// to have it, or if the row does not have it after all, or does not verify. 1 round trip. [R-READ-10]
+    async fn sample_predicted<L: Lane + ?Sized>(
+        &mut self,
+        lane: &mut L,
+        lookup: &Lookup<'_, &RowFormat>,
+        words: &mut [u64],
+        retries: &RetryState,
+    ) -> Result<Option<Verdict<Candidate>>, FabricError> {
+        let Some(prediction) = self.prediction.as_mut().filter(|_| retries.samples == 0 && !lane.caps().local) else {
+            return Ok(None);
+        };
+        let Some(which) = prediction.row(lookup.digest) else { return Ok(None) };
+        let (first, second) = words.split_at_mut(lookup.rows.row_words());
+        let (row, into) = match which {
+            WhichRow::First => (lookup.first_row(), first),
+            WhichRow::Second => (lookup.second(&self.table), second),
+        };
+        post(lane, [self.table.read_row(row, &mut *into)]).await?;
+        let hit = lookup.verified(&self.table, row, into, &retries.rejected);
+        match hit {
+            Some(_) => prediction.found(lookup.digest, which),
+            None => prediction.missed(),
+        }
+        Ok(hit.map(|hit| Verdict::Hit(which, hit)))
     }
 
     /// Reads the extent of an entry. 1 round trip. False means that the index must be read again. [R-READ-6]

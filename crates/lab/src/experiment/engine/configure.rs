@@ -93,6 +93,7 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions) -> Result
             Queue::Host => Queues::PerHost,
             Queue::None => Queues::None,
         },
+        predictor_bytes: experiment.predictor_kib as usize * 1024,
         client_config,
         operation_compute_ns: 0,
         audit: if experiment.entries > WHOLE_AUDIT_ENTRIES { Audit::Touched } else { Audit::Whole },

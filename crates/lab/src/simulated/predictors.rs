@@ -1,0 +1,67 @@
+//! Row predictors of a run, as they are after many lookups: a run is too short for clients to fill them.
+//!
+//! Invariant: what a predictor has learned follows from the run's seed, its popularity and the filled table.
+
+use std::sync::Arc;
+
+use guira_fabric::memory::Ordering;
+use guira_rcuckoo::RowPredictor;
+
+use super::filled::FilledTable;
+use super::run::{Queues, Run};
+use crate::workload::{Rng, Zipf};
+
+/// Lookups from which a predictor has learned, for each of its bytes: with more, it knows hardly more keys.
+const LOOKUPS_PER_BYTE: u64 = 4;
+/// The number of the stream of random numbers that are drawn for this, which no client has.
+const STREAM: u64 = u64::MAX;
+
+/// The predictors of all clients.
+pub(super) struct Predictors {
+    /// A predictor that has learned; each client or host has a copy.
+    learned: Option<RowPredictor>,
+    /// The copies that the clients of one host share.
+    by_host: Vec<Arc<RowPredictor>>,
+}
+
+impl Predictors {
+    /// Creates the predictors of a run.
+    pub(super) fn new(run: &Run, filled: &FilledTable, popularity: Option<&Zipf>) -> Predictors {
+        let Some(popularity) = popularity.filter(|_| run.predictor_bytes > 0) else {
+            return Predictors { learned: None, by_host: Vec::new() };
+        };
+        let (bytes, hosts) = match run.queues {
+            Queues::None => (run.predictor_bytes, 0),
+            Queues::PerHost => (run.predictor_bytes * run.clients.div_ceil(run.hosts) as usize, run.hosts),
+        };
+        let learned = learned(run, filled, popularity, bytes);
+        let by_host = (0..hosts).map(|_| Arc::new(learned.clone())).collect();
+        Predictors { learned: Some(learned), by_host }
+    }
+
+    /// Returns the predictor of a client on `host`.
+    pub(super) fn of_client(&self, host: u32) -> Option<Arc<RowPredictor>> {
+        let shared = self.by_host.get(host as usize).map(Arc::clone);
+        shared.or_else(|| self.learned.as_ref().map(|learned| Arc::new(learned.clone())))
+    }
+}
+
+/// Returns a predictor that has learned from lookups of `popularity`.
+fn learned(run: &Run, filled: &FilledTable, popularity: &Zipf, bytes: usize) -> RowPredictor {
+    let (predictor, table) = (RowPredictor::new(bytes), filled.table());
+    let (rows, memory) = (table.rows(), filled.region().memory());
+    let mut rng = Rng::stream(run.seed, STREAM);
+    let (mut key, mut words) = (Vec::new(), vec![0; rows.row_words()]);
+    for lookup in 0..LOOKUPS_PER_BYTE * bytes as u64 {
+        filled.records().key_into(popularity.sample(&mut rng), &mut key);
+        let Ok(key) = table.key(&key) else { continue };
+        let pair = key.rows();
+        let first = table.geometry().row(pair.first).word() as usize;
+        for (word, cell) in words.iter_mut().zip(&memory.main[first..]) {
+            *word = cell.load(Ordering::Relaxed);
+        }
+        let is_first = rows.find(&words, &rows.probe(key.bytes(), key.digest()), 0).is_some();
+        predictor.learn(key.digest(), pair, if is_first { pair.first } else { pair.second }, lookup as u32);
+    }
+    predictor
+}
