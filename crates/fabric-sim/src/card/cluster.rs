@@ -48,10 +48,10 @@ pub struct HostParameters {
     pub request_ns: u64,
     /// The time for which a thread is busy with the completion of a batch.
     pub completion_ns: u64,
-    /// Added to the latency of a batch whose replies carry data: the card stores them before it reports completion.
-    pub store_ns: u64,
     /// Added to the latency of each batch of a far thread, half of it before the card gets the request.
     pub far_batch_ns: u64,
+    /// Added to the latency of such a batch if its replies carry data: the card stores them in the other socket's memory.
+    pub far_reply_store_ns: u64,
     /// The time that a far thread takes for a computation that takes 100 on a near one.
     pub far_compute_percent: u64,
 }
@@ -63,9 +63,9 @@ impl Cluster {
             hosts: 8,
             card: card.parameters(),
             host: HostParameters::PAPER,
-            to_node_ns: 1_010,
-            to_client_ns: 850,
-            jitter_ns: 100,
+            to_node_ns: 760,
+            to_client_ns: 518,
+            jitter_ns: 600,
             mtu_bytes: 1024,
         }
     }
@@ -99,6 +99,7 @@ impl Cluster {
     pub(crate) fn validate(&self) {
         assert!(self.hosts > 0, "a cluster has at least one client host");
         assert!(self.card.units > 0, "a card has at least one processing unit");
+        assert!(self.card.atomic_engines > 0, "a card has at least one engine for atomics");
         assert!(self.mtu_bytes > 0, "a packet has room for payload");
         assert!(self.host.shared_doorbells > 0, "a host has a doorbell register for any thread");
     }
@@ -109,13 +110,13 @@ impl HostParameters {
     pub const PAPER: HostParameters = HostParameters {
         near_threads: 12,
         doorbell_ns: 100,
-        doorbell_lock_ns: 30,
+        doorbell_lock_ns: 28,
         own_doorbells: 4,
         shared_doorbells: 12,
         request_ns: 50,
         completion_ns: 100,
-        store_ns: 30,
-        far_batch_ns: 2_000,
+        far_batch_ns: 2_220,
+        far_reply_store_ns: 510,
         far_compute_percent: 150,
     };
 

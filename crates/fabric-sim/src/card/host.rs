@@ -1,9 +1,9 @@
 //! Client hosts: threads, doorbells, and the card and the link that the threads of a host share.
 
-use crate::batch::{Batch, Sent};
+use crate::batch::{Batch, Sent, VerbKind};
 use crate::card::PS;
 use crate::card::cluster::Cluster;
-use crate::card::messages::{reply_bytes, request_bytes};
+use crate::card::messages::{payload_bytes, pcie_bytes, reply_bytes, request_bytes};
 use crate::card::server::Server;
 
 /// A client host.
@@ -62,11 +62,16 @@ impl Host {
         now_ps + processor_ps + waits_ps + first_ps + far_ps
     }
 
-    /// Receives the reply to a verb, which leaves the node at `now_ps`. Returns the time for which it waits.
+    /// Receives the reply to a verb of `thread`, which leaves the node at `now_ps`. Returns the time that it takes.
     #[inline(always)]
-    pub(crate) fn receive(&mut self, sent: &Sent, now_ps: u64, cluster: &Cluster) -> u64 {
+    pub(crate) fn receive(&mut self, thread: &Thread, sent: &Sent, now_ps: u64, cluster: &Cluster) -> u64 {
         let link_ps = reply_bytes(sent, cluster.mtu_bytes) * cluster.card.link_byte_ps;
-        self.link_in.wait(now_ps, link_ps) + self.card.wait(now_ps, cluster.card.client_message_ps)
+        let waits_ps = self.link_in.wait(now_ps, link_ps) + self.card.wait(now_ps, cluster.card.client_message_ps);
+        if sent.kind == VerbKind::Write {
+            return waits_ps;
+        }
+        let far_ps = if thread.is_near { 0 } else { cluster.host.far_reply_store_ns * PS };
+        waits_ps + far_ps + pcie_bytes(payload_bytes(sent)) * cluster.card.pcie_byte_ps
     }
 }
 

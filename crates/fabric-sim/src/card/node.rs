@@ -16,14 +16,22 @@ pub(crate) struct Node {
     pub(crate) link_in: Server,
     pub(crate) link_out: Server,
     pub(crate) units: Vec<Server>,
-    pub(crate) atomics: Server,
+    pub(crate) atomics: Vec<Server>,
     pub(crate) words: WordQueues,
     /// The direction of PCIe in which the data of READs travels.
     pub(crate) pcie_fetch: Server,
     /// The direction of PCIe in which the data of WRITEs travels.
     pub(crate) pcie_store: Server,
     last_fetch_ps: u64,
+    /// The moving average of the time between two fetches.
+    fetch_gap_ps: u64,
 }
+
+/// The bits of a word's number that are combined to find its engine, so that neither words nor cache lines in a row
+/// share one.
+const ENGINE_BITS: u32 = 3;
+/// The number of fetches over which the time between them is averaged.
+const FETCHES: u64 = 64;
 
 /// The verbs of a batch that were admitted to a processing unit together: they follow each other without a gap.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,11 +50,12 @@ impl Node {
             link_in: Server::default(),
             link_out: Server::default(),
             units: vec![Server::default(); cluster.card.units as usize],
-            atomics: Server::default(),
+            atomics: vec![Server::default(); cluster.card.atomic_engines as usize],
             words: WordQueues::new(device_bytes),
             pcie_fetch: Server::default(),
             pcie_store: Server::default(),
             last_fetch_ps: 0,
+            fetch_gap_ps: 2 * cluster.card.idle_after_ns * PS,
         }
     }
 
@@ -87,7 +96,9 @@ impl Node {
             Space::Device => (card.device_atomic_ps, card.device_word_ps),
             Space::Main => (card.main_atomic_ps, card.main_word_ps),
         };
-        let begins_ps = self.atomics.enter(now_ps + unit_ps(sent, cluster), any_ps);
+        let engine = (sent.addr.word() ^ sent.addr.word() >> ENGINE_BITS) as usize % self.atomics.len();
+        let engine_ps = any_ps * u64::from(card.atomic_engines);
+        let begins_ps = self.atomics[engine].enter(now_ps + unit_ps(sent, cluster), engine_ps);
         self.words.enter(sent.addr, begins_ps, word_ps) + word_ps
     }
 
@@ -100,7 +111,7 @@ impl Node {
             (VerbKind::Read, Space::Main) => unit_ps(sent, cluster) + self.fetch(payload, now_ps, cluster),
             (VerbKind::Write, Space::Main) => {
                 let pcie_ps = pcie_bytes(payload) * cluster.card.pcie_byte_ps;
-                unit_ps(sent, cluster) + self.pcie_store.wait(now_ps, pcie_ps)
+                unit_ps(sent, cluster) + self.pcie_store.wait(now_ps, pcie_ps) + cluster.card.store_ns * PS
             }
             (VerbKind::Read | VerbKind::Write, Space::Device) => unit_ps(sent, cluster),
             (VerbKind::Swap | VerbKind::Add, Space::Main) => {
@@ -124,12 +135,14 @@ impl Node {
         waits_ps + cluster.card.fetch_ns * PS + pcie_ps + self.idle_ps(now_ps, cluster)
     }
 
-    /// Returns the additional latency of a fetch if the host's memory was idle.
+    /// Returns the additional latency of a fetch if the host's memory is fetched rarely.
     #[inline(always)]
     fn idle_ps(&mut self, now_ps: u64, cluster: &Cluster) -> u64 {
-        let since_ps = now_ps - self.last_fetch_ps;
+        let card = &cluster.card;
+        let since_ps = (now_ps - self.last_fetch_ps).min(FETCHES * card.idle_after_ns * PS);
         self.last_fetch_ps = now_ps;
-        if since_ps > cluster.card.idle_after_ns * PS { cluster.card.idle_fetch_ns * PS } else { 0 }
+        self.fetch_gap_ps += since_ps / FETCHES - self.fetch_gap_ps / FETCHES;
+        if self.fetch_gap_ps > card.idle_after_ns * PS { card.idle_fetch_ns * PS } else { 0 }
     }
 }
 

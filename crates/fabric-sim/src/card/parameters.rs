@@ -71,7 +71,7 @@ impl FromStr for Card {
 /// The constants of a card. Times of one message or byte are picoseconds, latencies are nanoseconds.
 ///
 /// The times for messages are those between two messages of a card that is busy. Each of the card's
-/// [`CardParameters::units`] takes as many times longer.
+/// [`CardParameters::units`] and [`CardParameters::atomic_engines`] takes as many times longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CardParameters {
     /// The processing units, which serve messages side by side. A queue pair belongs to one of them.
@@ -88,6 +88,8 @@ pub struct CardParameters {
     pub write_byte_ps: u64,
     /// The message of an atomic, besides its execution.
     pub atomic_message_ps: u64,
+    /// The engines that execute atomics side by side. A word belongs to one of them.
+    pub atomic_engines: u32,
     /// The execution of an atomic in the device space, between two atomics on different words.
     pub device_atomic_ps: u64,
     /// The execution of an atomic in the main space, between two atomics on different words.
@@ -104,6 +106,8 @@ pub struct CardParameters {
     pub idle_fetch_ns: u64,
     /// The time without such reads after which the host's memory is idle.
     pub idle_after_ns: u64,
+    /// The latency of a write to the host's memory through PCIe, after which a WRITE is acknowledged.
+    pub store_ns: u64,
     /// A byte on PCIe, in each direction.
     pub pcie_byte_ps: u64,
     /// A byte on the link, in each direction.
@@ -111,21 +115,23 @@ pub struct CardParameters {
 }
 
 const CONNECTX_5: CardParameters = CardParameters {
-    units: 4,
-    word_read_ps: 11_472,
+    units: 6,
+    word_read_ps: 10_180,
     read_ps: 16_600,
     read_byte_ps: 63,
-    write_ps: 5_000,
+    write_ps: 2_700,
     write_byte_ps: 63,
-    atomic_message_ps: 5_000,
+    atomic_message_ps: 3_500,
+    atomic_engines: 2,
     device_atomic_ps: 10_970,
     main_atomic_ps: 19_700,
     device_word_ps: 111_400,
     main_word_ps: 341_400,
     client_message_ps: 5_000,
-    fetch_ns: 341,
-    idle_fetch_ns: 150,
-    idle_after_ns: 100,
+    fetch_ns: 471,
+    idle_fetch_ns: 134,
+    idle_after_ns: 80,
+    store_ns: 118,
     pcie_byte_ps: 64,
     link_byte_ps: 80,
 };
@@ -138,6 +144,7 @@ const CONNECTX_3: CardParameters = CardParameters {
     write_ps: 28_000,
     write_byte_ps: 130,
     atomic_message_ps: 28_000,
+    atomic_engines: 1,
     device_atomic_ps: 370_000,
     main_atomic_ps: 370_000,
     device_word_ps: 370_000,

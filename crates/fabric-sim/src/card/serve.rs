@@ -129,12 +129,9 @@ impl Cards {
         let sent = &batch.sent[index];
         let now_ps = now_ns * PS;
         let left_ps = self.node.reply(sent, now_ps, &self.cluster);
-        let host = &mut self.hosts[self.threads[client as usize].host as usize];
-        let mut done_ps = left_ps + host.receive(sent, now_ps, &self.cluster);
-        if sent.kind != VerbKind::Write {
-            done_ps += self.cluster.host.store_ns * PS;
-        }
-        passage.done_ps = passage.done_ps.max(done_ps + self.cluster.to_client_ns * PS);
+        let thread = &self.threads[client as usize];
+        let received_ps = self.hosts[thread.host as usize].receive(thread, sent, now_ps, &self.cluster);
+        passage.done_ps = passage.done_ps.max(left_ps + self.cluster.to_client_ns * PS + received_ps);
         let next = index + 1;
         if next == batch.sent.len() {
             return;

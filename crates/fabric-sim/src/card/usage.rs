@@ -61,8 +61,9 @@ impl Resource {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     span_ns: u64,
-    /// Node: link in, link out, atomics, fetch, store.
-    node_ps: [u64; 5],
+    /// Node: link in, link out, fetch, store.
+    node_ps: [u64; 4],
+    atomics_ps: Vec<u64>,
     units_ps: Vec<u64>,
     words: WordsBusy,
     /// Each host: card, link in, link out.
@@ -73,11 +74,12 @@ pub struct Usage {
 
 impl Usage {
     pub(crate) fn new(now_ns: u64, hosts: &[Host], threads: &[Thread], node: &Node) -> Usage {
-        let node_servers = [node.link_in, node.link_out, node.atomics, node.pcie_fetch, node.pcie_store];
+        let node_servers = [node.link_in, node.link_out, node.pcie_fetch, node.pcie_store];
         let host_ps = |host: &Host| [host.card, host.link_in, host.link_out].map(|server| server.busy_ps());
         Usage {
             span_ns: now_ns,
             node_ps: node_servers.map(|server| server.busy_ps()),
+            atomics_ps: node.atomics.iter().map(Server::busy_ps).collect(),
             units_ps: node.units.iter().map(Server::busy_ps).collect(),
             words: node.words.busy(),
             hosts_ps: hosts.iter().map(host_ps).collect(),
@@ -96,6 +98,7 @@ impl Usage {
         Usage {
             span_ns: self.span_ns - earlier.span_ns,
             node_ps: std::array::from_fn(|part| self.node_ps[part] - earlier.node_ps[part]),
+            atomics_ps: difference(&self.atomics_ps, &earlier.atomics_ps),
             units_ps: difference(&self.units_ps, &earlier.units_ps),
             words: self.words.since(&earlier.words),
             hosts_ps: hosts.collect(),
@@ -115,9 +118,9 @@ impl Usage {
         let busy_ps = match resource {
             Resource::NodeLinkIn => self.node_ps[0],
             Resource::NodeLinkOut => self.node_ps[1],
-            Resource::NodeAtomics => self.node_ps[2],
-            Resource::NodeFetch => self.node_ps[3],
-            Resource::NodeStore => self.node_ps[4],
+            Resource::NodeAtomics => mean(&self.atomics_ps),
+            Resource::NodeFetch => self.node_ps[2],
+            Resource::NodeStore => self.node_ps[3],
             Resource::NodeMessages => mean(&self.units_ps),
             Resource::BusiestWord => self.words.busiest().map_or(0, |(_, busy_ps)| busy_ps),
             Resource::HostCard => most_of_hosts(0),
