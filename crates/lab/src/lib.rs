@@ -10,6 +10,7 @@
 
 pub mod driver;
 pub mod experiment;
+pub mod published;
 pub mod report;
 pub mod simulated;
 pub mod workload;

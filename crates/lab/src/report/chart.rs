@@ -48,13 +48,24 @@ impl Axis {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
         Axis { label: label.to_owned(), unit: String::new(), scale: Scale::Category, names }
     }
+
+    /// Returns the name of a value, if the axis has names.
+    pub fn name_of(&self, value: f64) -> Option<&str> {
+        let index = (value >= 0.0 && value.fract() == 0.0).then_some(value as usize)?;
+        self.names.get(index).map(String::as_str)
+    }
+
+    /// Returns the label with the unit.
+    pub fn title(&self) -> String {
+        if self.unit.is_empty() { self.label.clone() } else { format!("{} [{}]", self.label, self.unit) }
+    }
 }
 
 /// The spacing of values on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scale {
-    /// Equal differences are equally long. The axis starts at 0.
+    /// Equal differences are equally long. A vertical axis starts at 0.
     Linear,
     /// Equal ratios are equally long.
     Logarithmic,
@@ -123,7 +134,7 @@ impl Point {
 /// A limit of the hardware: a horizontal line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ceiling {
-    /// The name of what ends there.
+    /// The limit in words: `100 Gbit/s, two READs a lookup`.
     pub name: String,
     /// The value on the vertical axis.
     pub y: f64,

@@ -1,0 +1,181 @@
+//! The points of the RCuckoo paper's figures, from its authors' published plotting data.
+//!
+//! They are drawn beside measurements, and the distance is stated; what computes a result never reads them.
+//! `published/README.md` has their source, and how the authors' runs differ from the text of the paper.
+
+use crate::report::{Axis, Origin, Point, Scale, Series};
+
+/// A published figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Source {
+    id: &'static str,
+    csv: &'static str,
+    notes: &'static [&'static str],
+}
+
+const RUNS_OF_6: &str = "Published series: 100 M entries of 4-byte keys and values, 90 % full by the text. Points of \
+                         Sherman were digitised from the plot. The series called Clover in the paper is Clover behind \
+                         its authors' programmable switch with write steering.";
+
+const SOURCES: [Source; 10] = [
+    Source {
+        id: "1a",
+        csv: include_str!("../published/fig1a.csv"),
+        notes: &["The published latency is a figure of the card's vendor, not a measurement of the authors."],
+    },
+    Source { id: "1b", csv: include_str!("../published/fig1b.csv"), notes: &[] },
+    Source { id: "1c", csv: include_str!("../published/fig1c.csv"), notes: &[] },
+    Source {
+        id: "4a",
+        csv: include_str!("../published/fig4a.csv"),
+        notes: &[
+            "The authors' code forces a key's two rows to opposite parity, so only odd distances occur; the printed \
+                  formula puts both rows into one for about 10.5 % of the keys at f = 2.3.",
+        ],
+    },
+    Source { id: "4b", csv: include_str!("../published/fig4b.csv"), notes: &[] },
+    Source {
+        id: "4c",
+        csv: include_str!("../published/fig4c.csv"),
+        notes: &[
+            "Published series: one simulated client, 65,536 rows, filled from 0 to 90 %; the text of the paper says \
+                  100 K rows and 95 %.",
+        ],
+    },
+    Source {
+        id: "5",
+        csv: include_str!("../published/fig5.csv"),
+        notes: &["Published cells: a simulated table that was filled to 100 %."],
+    },
+    Source {
+        id: "6a",
+        csv: include_str!("../published/fig6a.csv"),
+        notes: &[
+            RUNS_OF_6,
+            "In the authors' run each client reads one key again and again, on a table 40 to 50 % full, and fetches 8 \
+             bytes of each row of 64, which cannot be verified.",
+        ],
+    },
+    Source { id: "6b", csv: include_str!("../published/fig6b.csv"), notes: &[RUNS_OF_6] },
+    Source {
+        id: "6c",
+        csv: include_str!("../published/fig6c.csv"),
+        notes: &[
+            RUNS_OF_6,
+            "The authors' run of RCuckoo used Zipf 0.90; the text of the paper says 0.99, with which their own run \
+             collapses beyond 80 clients.",
+        ],
+    },
+];
+
+/// The names of the figures with published points.
+pub fn ids() -> impl Iterator<Item = &'static str> {
+    SOURCES.iter().map(|source| source.id)
+}
+
+/// Returns the published series of a figure, `6c`, or none if it has no published points.
+pub fn series(id: &str) -> Vec<Series> {
+    // A test parses every file.
+    source(id).and_then(|source| parse(source.csv)).unwrap_or_default()
+}
+
+/// Returns sentences on how the authors' run of a figure differs from the text of the paper.
+pub fn notes(id: &str) -> &'static [&'static str] {
+    source(id).map_or(&[], |source| source.notes)
+}
+
+/// Returns the axes of a published figure, x first.
+pub fn axes(id: &str) -> Option<(Axis, Axis)> {
+    use Scale::{Linear, Logarithmic};
+    Some(match id {
+        "1a" => (Axis::new("message", "bytes", Logarithmic), Axis::new("latency of a READ", "µs", Linear)),
+        "1b" => (Axis::new("concurrent requests", "", Linear), Axis::new("operations", "million/s", Linear)),
+        "1c" => (Axis::of_names("addresses", &["one", "independent"]), Axis::new("CAS", "million/s", Linear)),
+        "4a" => (Axis::new("rows between a key's two rows", "", Logarithmic), Axis::new("share of keys", "", Linear)),
+        "4b" => (Axis::new("locality factor f", "", Linear), Axis::new("maximum fill", "%", Linear)),
+        "4c" => (Axis::new("span of a cuckoo path", "rows", Logarithmic), Axis::new("share of paths", "", Linear)),
+        "5" => {
+            let y = Axis::new("99th percentile of round trips of an insert", "", Linear);
+            (Axis::new("rows per lock", "", Scale::Category), y)
+        }
+        "6a" | "6b" | "6c" => (Axis::new("clients", "", Logarithmic), Axis::new("throughput", "million/s", Linear)),
+        _ => return None,
+    })
+}
+
+fn source(id: &str) -> Option<&'static Source> {
+    SOURCES.iter().find(|source| source.id == id)
+}
+
+/// Parses a file of points; `None` if it is malformed.
+fn parse(csv: &str) -> Option<Vec<Series>> {
+    let mut lines = csv.lines();
+    let columns: Vec<(&str, &str)> = lines.next()?.split(',').skip(3).map(named).collect::<Option<_>>()?;
+    let mut all: Vec<Series> = Vec::new();
+    for line in lines {
+        let mut cells = line.split(',');
+        let name = cells.next()?;
+        let numbers: Vec<f64> = cells.map(|cell| cell.parse().ok()).collect::<Option<_>>()?;
+        let [x, y, more @ ..] = numbers.as_slice() else { return None };
+        if more.len() != columns.len() {
+            return None;
+        }
+        let more = columns.iter().zip(more);
+        let more = more.map(|((name, unit), number)| ((*name).to_owned(), (*unit).to_owned(), *number)).collect();
+        let point = Point { more, ..Point::new(*x, *y) };
+        match all.iter_mut().find(|series| series.name == name) {
+            Some(series) => series.points.push(point),
+            None => all.push(Series {
+                name: name.to_owned(),
+                origin: Origin::Published,
+                predicts: None,
+                points: vec![point],
+            }),
+        }
+    }
+    Some(all)
+}
+
+/// Splits the head of a column, `payload [Gbit/s]`, into its name and unit.
+fn named(head: &str) -> Option<(&str, &str)> {
+    head.strip_suffix(']')?.split_once(" [")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_has_points_by_ascending_x() {
+        for source in SOURCES {
+            let all = parse(source.csv).expect(source.id);
+            assert!(axes(source.id).is_some(), "{}", source.id);
+            let points: usize = all.iter().map(|series| series.points.len()).sum();
+            assert_eq!(points + 1, source.csv.lines().count(), "{}", source.id);
+            for series in all {
+                assert!(series.points.is_sorted_by(|one, next| one.x < next.x), "{} {}", source.id, series.name);
+                assert_eq!(series.origin, Origin::Published);
+            }
+        }
+    }
+
+    #[test]
+    fn the_points_are_those_of_the_figures() {
+        let of = |id, name: &str| series(id).into_iter().find(|series| series.name == name).expect(name).points;
+        let last = of("6c", "RCuckoo").pop().unwrap();
+        assert_eq!((last.x, last.y), (320.0, 11.4432));
+        assert_eq!(of("6a", "Clover with in-network write steering").len(), 9);
+        let write = of("1b", "WRITE").pop().unwrap();
+        assert_eq!(write.more, [("payload".to_owned(), "Gbit/s".to_owned(), 6.63)]);
+        assert_eq!(of("1c", "device memory")[1].y, 91.1164);
+        assert_eq!(of("5", "16 locks per message")[2].y, 5.0);
+        assert_eq!(series("7a"), []);
+    }
+
+    #[test]
+    fn a_malformed_file_is_refused() {
+        for csv in ["", "series,x,y\na,1", "series,x,y\na,1,b", "series,x,y,p\na,1,2,3", "series,x,y,p [s]\na,1,2"] {
+            assert_eq!(parse(csv), None, "{csv}");
+        }
+    }
+}
