@@ -3,6 +3,9 @@
 //! The SVG is written without measuring a font, and has a background of its own, so that it is readable on light and
 //! dark pages.
 
+use guira_lab::report::GRID;
+pub use guira_lab::report::{BACKGROUND, BORDER, FAINT, FONT, TEXT, escaped};
+
 use crate::draws::Popularity;
 use crate::measure::Task;
 use crate::plan::System;
@@ -32,18 +35,6 @@ pub const ROW: f64 = 23.0;
 pub const BAR: f64 = 15.0;
 /// Space below the columns.
 pub const FOOT: f64 = 22.0;
-
-/// Color of the background.
-pub const BACKGROUND: &str = "#ffffff";
-/// Color of the border.
-pub const BORDER: &str = "#c9d1d9";
-const GRID: &str = "#e3e7eb";
-/// Color of text.
-pub const TEXT: &str = "#1f2328";
-/// Color of explanatory text.
-pub const FAINT: &str = "#59636e";
-/// Font families, in order of preference.
-pub const FONT: &str = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif";
 
 /// A heading and its bars.
 struct Group<'r> {
@@ -246,11 +237,6 @@ fn text(number: u64) -> String {
     crate::text::grouped(number)
 }
 
-/// Escapes text for SVG.
-pub fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -262,10 +248,5 @@ mod tests {
         assert_eq!(scale.ticks().len(), 6);
         assert_eq!(scale.ticks()[5].1, "100 µs");
         assert_eq!(Scale::of(std::iter::empty()).ticks().len(), 2);
-    }
-
-    #[test]
-    fn text_is_escaped() {
-        assert_eq!(escaped("a<b>&c"), "a&lt;b&gt;&amp;c");
     }
 }

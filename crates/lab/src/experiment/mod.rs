@@ -1,8 +1,8 @@
 //! Experiments: the settings of a measurement, plans that vary them, and the answers.
 //!
 //! An [`Experiment`] is one point of a chart as plain data: a setting of the protocol, a network card, clients, a
-//! workload, a table. A [`Plan`] is a chart as data: an experiment, the parameter along the x axis, and a series for each
-//! variation. Users write plans as TOML files, and the built-in figures are such files too.
+//! workload, a table. A [`Plan`] is a chart as data: an experiment, the parameter along the x axis, and a series for
+//! each variation. Users write plans as TOML files, and the built-in figures are such files too.
 //!
 //! Invariants: everything that is run was checked first, and the same plan, [`RunOptions::seed`] and
 //! [`RunOptions::quick`] give the same charts, whatever [`RunOptions::jobs`] is.

@@ -15,8 +15,8 @@
 //! ```
 //!
 //! Parameters of `[base]` change the default experiment; with `--quick` those of `[quick]` change it further, and its
-//! `values` replace those of the x axis; those of a series, and then the x axis, come last. Invariants: every experiment
-//! of a plan has been checked, and x ascends.
+//! `values` replace those of the x axis; those of a series, and then the x axis, come last. Invariants: every
+//! experiment of a plan has been checked, and x ascends.
 
 use std::collections::BTreeMap;
 
@@ -293,7 +293,8 @@ mod tests {
 
     const PLAN: &str = "title = \"A\"\nmeasure = \"throughput\"\npublished = \"6c\"\n\
         x = { parameter = \"clients\", values = [8, 16, 40], scale = \"logarithmic\" }\n\
-        series = [\n  { name = \"Guira\" },\n  { name = \"printed\", setting = \"as-printed\", predicts = \"RCuckoo\" },\n]\n\
+        series = [\n  { name = \"Guira\" },\n  \
+        { name = \"printed\", setting = \"as-printed\", predicts = \"RCuckoo\" },\n]\n\
         [base]\ntheta = 1\nworkload = \"b\"\n[quick]\nvalues = [8, 40]\nentries = 4_000_000\n";
 
     fn message(text: &str) -> String {
