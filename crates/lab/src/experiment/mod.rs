@@ -8,6 +8,7 @@
 //! [`RunOptions::quick`] give the same charts, whatever [`RunOptions::jobs`] is.
 
 mod answer;
+mod built_in;
 mod engine;
 mod error;
 mod measure;
@@ -16,6 +17,7 @@ mod plan;
 mod settings;
 
 pub use answer::{Answer, KindAnswer};
+pub use built_in::{BuiltInPlan, built_in_plans};
 pub use engine::{ask, run_plan};
 pub use error::LabError;
 pub use measure::{Kind, Measure, Quantity, Statistic};

@@ -3,6 +3,7 @@
 //! Invariants: every field of [`Experiment`] has one row in [`PARAMETERS`], under the name that it has in a plan file,
 //! and a value within the bounds of that row is a value of the field.
 
+use guira::EntryFormat;
 use serde::{Deserialize, Serialize};
 
 use super::{Experiment, Hashing, LabError, Setting};
@@ -51,6 +52,7 @@ pub const PARAMETERS: [Parameter; 24] = [
     row("entries", "entries of the table", "", Accepts::Integer(1024, 10_000_000_000)),
     row("fill", "fill", "%", Accepts::Number(1.0, 99.0)),
     row("format", "entry format", "", Accepts::Format),
+    row("value-bytes", "value", "bytes", Accepts::Integer(0, 1 << 20)),
     row("queue", "local queues", "", Accepts::Name(&["host", "none"])),
     row("predictor-kib", "predictor of a client", "KiB", Accepts::Integer(0, 1 << 20)),
     row("factor", "locality factor f", "", Accepts::Number(1.1, 16.0)),
@@ -61,7 +63,7 @@ pub const PARAMETERS: [Parameter; 24] = [
     row("covering-bytes", "largest covering READ", "bytes", Accepts::Integer(0, 1 << 20)),
     row("hashing", "hashing", "", Accepts::Name(&["dependent", "independent"])),
     row("search", "search", "", Accepts::Name(&["breadth-first", "depth-first"])),
-    row("depth", "search depth", "moves", Accepts::Integer(1, 255)),
+    row("depth", "search depth", "moves", Accepts::Integer(1, 15)),
     row("timeout-ms", "lock timeout", "ms", Accepts::Number(0.001, 60_000.0)),
     row("deaths-per-second", "deaths of clients", "1/s", Accepts::Number(0.0, 1e6)),
     row("span-us", "measured time", "µs", Accepts::Number(1.0, MAX_SPAN_US)),
@@ -148,7 +150,7 @@ impl Accepts {
                 value.as_number().is_some_and(|number| (low..=high).contains(&number))
             }
             (Accepts::Name(names), Value::Text(text)) => names.contains(&text.as_str()),
-            (Accepts::Format, Value::Text(text)) => text.parse::<guira::EntryFormat>().is_ok(),
+            (Accepts::Format, Value::Text(text)) => text.parse::<EntryFormat>().is_ok(),
             _ => false,
         }
     }
@@ -211,6 +213,10 @@ pub(super) fn check(experiment: &Experiment) -> Result<(), LabError> {
     check_slots(experiment)?;
     if experiment.hashing == Some(Hashing::Independent) && experiment.factor.is_some() {
         return Err(LabError::Conflict("independent hashing has no locality factor: remove factor".to_owned()));
+    }
+    if experiment.value_bytes.is_some() && !matches!(experiment.format, EntryFormat::Bytes { .. }) {
+        let message = format!("values of format {} have a fixed length: remove value-bytes", experiment.format);
+        return Err(LabError::Conflict(message));
     }
     if experiment.setting == Setting::AsRun && experiment.deaths_per_second > 0.0 {
         return Err(LabError::Conflict("clients of setting as-run cannot die: they recover nothing".to_owned()));
@@ -308,6 +314,7 @@ mod tests {
         assert!(message(Experiment { theta: f64::NAN, ..default }).starts_with("theta is NaN"));
         let independent = Experiment { hashing: Some(Hashing::Independent), factor: Some(2.3), ..default };
         assert!(message(independent).contains("locality factor"));
+        assert!(message(Experiment { value_bytes: Some(8), ..default }).contains("fixed:4:4 have a fixed length"));
         let dying = Experiment { setting: Setting::AsRun, deaths_per_second: 1.0, ..default };
         assert!(message(dying).contains("as-run"));
     }

@@ -178,7 +178,7 @@ impl Reader<'_> {
         let quick = self.points(&source, &quick_base, &quick_values)?;
         Ok(Plan {
             title: source.title,
-            about: source.about,
+            about: source.about.split_whitespace().collect::<Vec<_>>().join(" "),
             measure: source.measure,
             shape: source.shape,
             published: source.published,

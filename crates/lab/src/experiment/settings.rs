@@ -114,6 +114,9 @@ pub struct Experiment {
     /// Format of the entries.
     #[serde(with = "format_text")]
     pub format: EntryFormat,
+    /// Bytes of a value, with format `bytes:N`. Values that do not fit in a row are in extents.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value_bytes: Option<u32>,
     /// Local queues in front of the table's locks.
     pub queue: Queue,
     /// KiB of a client's predictor of the row that has a key; 0 for none. Clients that share local queues share their
@@ -172,6 +175,7 @@ impl Default for Experiment {
             entries: 100_000_000,
             fill: 90.0,
             format: EntryFormat::Fixed { key_bytes: 4, value_bytes: 4 },
+            value_bytes: None,
             queue: Queue::Host,
             predictor_kib: 0,
             factor: None,
