@@ -1,5 +1,6 @@
 //! A measurement of how fast simulated runs are, on one core: `cargo run --release -p guira-lab --example speed
-//! [RECORDS]`. It fills a table of `fixed:4:4` to 90 %, copies it, and runs YCSB-A and YCSB-C on the copies.
+//! [RECORDS [MILLISECONDS]]`. It fills a table of `fixed:4:4` to 90 %, copies it, and runs YCSB-A and YCSB-C on the
+//! copies, for so many milliseconds of virtual time.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -15,10 +16,11 @@ use guira_rcuckoo::ClientConfig;
 const CLIENTS: u32 = 320;
 const HOSTS: u32 = 8;
 const WARM_NS: u64 = 200_000;
-const SPAN_NS: u64 = 5_000_000;
+const SPAN_MS: u64 = 5;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let records = std::env::args().nth(1).map_or(Ok(1_000_000), |text| text.parse())?;
+    let span_ms = std::env::args().nth(2).map_or(Ok(SPAN_MS), |text| text.parse())?;
     let caps = Profile::Mlx5.caps();
     let options = PresetOptions {
         capacity: records,
@@ -48,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             mix,
             theta: 0.99,
             warm_ns: WARM_NS,
-            span_ns: SPAN_NS,
+            span_ns: span_ms * 1_000_000,
             deaths: Deaths::NONE,
             queues,
             client_config: ClientConfig::for_table(filled.table()),
