@@ -12,7 +12,7 @@ use guira_fabric::{Caps, Lane, LocalLane, Profile, Region, SlotHold, Traffic};
 use guira_layout::{Geometry, Preset, PresetOptions, Secret, Superblock, TableConfig};
 use guira_rcuckoo::{
     Begun, Change, Changed, Client, ClientConfig, Continuation, Error, Expected, NewValue, Observer, Outcome,
-    SlotClient, Table, Token, claim_slot, format_table,
+    RowPredictor, SlotClient, Table, Token, claim_slot, format_table,
 };
 
 use crate::{Extents, Observed, Op};
@@ -210,6 +210,12 @@ impl<L: Lane> TestClient<L> {
     #[must_use]
     pub fn recovering(self, bench: &Bench) -> TestClient<L> {
         TestClient { client: self.client.with_liveness(Box::new(bench.region.clone())), ..self }
+    }
+
+    /// Lets the client's lookups ask `predictor` which row has their key.
+    #[must_use]
+    pub fn predicting(self, predictor: Arc<RowPredictor>) -> TestClient<L> {
+        TestClient { client: self.client.with_predictor(predictor), ..self }
     }
 
     /// Sets the observer, which learns of failure timers and repairs.

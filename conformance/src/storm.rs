@@ -88,6 +88,7 @@ fn run(storm: &Storm, progress: Progress<'_>) -> Result<RunStats, RunError> {
         span_ns: storm.span_ns,
         deaths: Deaths { per_second: storm.deaths_per_second, victims: storm.victims },
         queues: Queues::None,
+        predictor_bytes: 0,
         client_config: ClientConfig::for_table(filled.table()),
         operation_compute_ns: 0,
         audit: Audit::Whole,

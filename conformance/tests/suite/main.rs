@@ -25,6 +25,7 @@ mod models;
 mod ordering;
 mod overwritten;
 mod porcupine;
+mod predicted;
 mod properties;
 mod recovery;
 mod refusals;

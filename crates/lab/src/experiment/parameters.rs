@@ -42,7 +42,7 @@ const MAX_CLIENTS: i64 = 32_767;
 const MAX_SPAN_US: f64 = 60e6;
 
 /// Every parameter, in the order of plan files.
-pub const PARAMETERS: [Parameter; 24] = [
+pub const PARAMETERS: [Parameter; 25] = [
     row("setting", "setting", "", Accepts::Name(&["guira", "as-printed", "as-run"])),
     row("nic", "network card", "", Accepts::Name(&["connectx-3", "connectx-5", "connectx-6", "connectx-7"])),
     row("hosts", "client hosts", "", Accepts::Integer(1, 1024)),
