@@ -72,6 +72,29 @@ impl LockLayout {
         LockMask { word, mask: self.field_mask() << (field * u64::from(self.bits)) }
     }
 
+    /// Returns the number of locks in a word.
+    pub fn locks_per_word(&self) -> u64 {
+        self.per_word
+    }
+
+    /// Divides the locks in `locks` into sets of at most `most`, at least 1, in ascending order.
+    pub fn divide(&self, locks: LockMask, most: u32) -> impl Iterator<Item = LockMask> + use<> {
+        let layout = *self;
+        let mut rest = locks.mask;
+        std::iter::from_fn(move || {
+            let mut mask = 0;
+            for _ in 0..most.max(1) {
+                if rest == 0 {
+                    break;
+                }
+                let field = u64::from(rest.trailing_zeros()) / u64::from(layout.bits);
+                let lock = layout.field_mask() << (field * u64::from(layout.bits));
+                (mask, rest) = (mask | lock, rest & !lock);
+            }
+            (mask != 0).then_some(LockMask { word: locks.word, mask })
+        })
+    }
+
     #[inline(always)]
     fn field_mask(&self) -> u64 {
         (1 << self.bits) - 1
@@ -186,6 +209,23 @@ mod tests {
                         }
                     }
                 }
+            }
+        }
+    }
+
+    /// [R-LOCK-3] Sets of locks are disjoint, ascending, of the size asked for, and together all that were divided.
+    #[test]
+    fn sets_of_locks_are_divided_in_order() {
+        for bits in [1, 3, 8, 16] {
+            let layout = layout(bits, 1000);
+            let fields: Vec<u64> = (0..layout.per_word).filter(|field| field % 3 != 1).collect();
+            let mask = fields.iter().fold(0, |mask, field| mask | layout.mask(LockId(*field)).mask);
+            for most in [0, 1, 2, 5, 64] {
+                let sets: Vec<LockMask> = layout.divide(LockMask { word: 7, mask }, most).collect();
+                assert_eq!(sets.len(), fields.len().div_ceil(most.max(1) as usize), "{bits} {most}");
+                assert!(sets.iter().all(|set| set.word == 7));
+                assert!(sets.windows(2).all(|pair| pair[0].mask < pair[1].mask & pair[1].mask.wrapping_neg()));
+                assert_eq!(sets.iter().fold(0, |all, set| all | set.mask), mask);
             }
         }
     }

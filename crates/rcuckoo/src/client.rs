@@ -15,6 +15,11 @@ use crate::{Counters, Error, ErrorKind, Observer, Operation, Reader, RowPredicto
 /// Failure timeout of the paper (section 4.1).
 const PRINTED_TIMEOUT_NS: u64 = 100_000_000;
 
+/// Maximum value of [`ClientConfig::covering_bytes`]: the READs of a lookup of many keys have at most 1 MiB together.
+pub const MAX_COVERING_BYTES: usize = 32 << 10;
+/// Locks of one bit in a word.
+const MAX_LOCKS_PER_MESSAGE: u32 = 64;
+
 /// Rows from which a cuckoo path may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchRoots {
@@ -33,6 +38,36 @@ pub enum Synchronize {
     Locks,
 }
 
+/// Order in which a search for a cuckoo path visits rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SearchOrder {
+    /// Nearest rows first: the shortest path, among those the one that needs the fewest messages to lock.
+    BreadthFirst,
+    /// A random walk, as in earlier cuckoo hash tables: it follows one entry after the other, and turns back only at
+    /// its greatest depth. Where rows are sampled for it, each step is a round trip.
+    DepthFirst,
+}
+
+/// Order in which the locks of an operation are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acquisition {
+    /// All at once; one after the other only if that fails repeatedly. [R-LOCK-3]
+    Together,
+    /// One message in each round trip, as the paper prints it (section 3.4.1): in the order of addresses, each with the
+    /// READs of the rows under its locks, and again at once until it succeeds.
+    OneMessageATrip,
+}
+
+/// Operations whose rows are cached for path searches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheFill {
+    /// Changes: rows that were read under their locks.
+    Changes,
+    /// Also lookups, and searches that sample rows, as the paper prints it (section 3.2.3). Not where verbs execute in
+    /// place: no search uses the cache there.
+    AllOperations,
+}
+
 /// Settings that each client chooses for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientConfig {
@@ -40,7 +75,7 @@ pub struct ClientConfig {
     pub cache_bytes: usize,
     /// Longest time that an operation waits for a lock, in nanoseconds.
     pub deadline_ns: u64,
-    /// Wait after the first failure to take a lock, in nanoseconds; doubles with each further failure.
+    /// Wait after the first failure to take a lock, in nanoseconds; doubles with each further failure. 0 never waits.
     pub backoff_ns: u64,
     /// The longest such wait, in nanoseconds.
     pub longest_backoff_ns: u64,
@@ -48,6 +83,16 @@ pub struct ClientConfig {
     pub row_samples: u32,
     /// Rows between two wanted rows that one covering READ may fetch without need.
     pub covering_gap_rows: u64,
+    /// Maximum size of the READ by which a lookup fetches both rows and those between them, in bytes: two rows cover
+    /// neighbours only. At most [`MAX_COVERING_BYTES`] count. Rows that lie farther apart, or of which the second has
+    /// the smaller number, are two READs.
+    pub covering_bytes: usize,
+    /// Order in which locks are taken.
+    pub acquisition: Acquisition,
+    /// Maximum number of locks that one masked CAS takes or releases, 1 to 64; all of them lie in one word.
+    pub locks_per_message: u32,
+    /// Order in which paths are searched.
+    pub search: SearchOrder,
     /// Maximum number of moves on a cuckoo path; at most the table's `max_path_rows` less one.
     pub search_depth: usize,
     /// Maximum number of rows that one search visits.
@@ -58,6 +103,8 @@ pub struct ClientConfig {
     pub speculations: u32,
     /// Rows that an insert samples under its locks.
     pub synchronize: Synchronize,
+    /// Operations whose rows are cached.
+    pub cache_fill: CacheFill,
     /// Time after which the holder of a lock is presumed dead, if the lock stays taken and the rows sampled under it
     /// stay unchanged, in nanoseconds: 100 ms, as printed (paper, section 4.1). Only for tables that are repaired.
     /// [R-REPAIR-1]
@@ -65,7 +112,7 @@ pub struct ClientConfig {
     /// Time after which the holder of an unchanged repair lease is also presumed dead, in nanoseconds: the same, "a
     /// timeout mechanism similar to normal locks" (section 4.2). [R-REPAIR-4]
     pub lease_timeout_ns: u64,
-    /// Seed of the backoff's jitter.
+    /// Seed of the backoff's jitter, and of depth-first searches.
     pub seed: u64,
 }
 
@@ -81,11 +128,16 @@ impl ClientConfig {
             longest_backoff_ns: 200_000,
             row_samples: 16,
             covering_gap_rows: 0,
+            covering_bytes: 2 * table.config().row_bytes as usize,
+            acquisition: Acquisition::Together,
+            locks_per_message: MAX_LOCKS_PER_MESSAGE,
+            search: SearchOrder::BreadthFirst,
             search_depth: usize::from(table.config().max_path_rows) - 1,
             search_rows: 2048,
             search_roots: if printed { SearchRoots::Primary } else { SearchRoots::Both },
             speculations: 2,
             synchronize: if printed { Synchronize::Locks } else { Synchronize::Path },
+            cache_fill: CacheFill::Changes,
             failure_timeout_ns: PRINTED_TIMEOUT_NS,
             lease_timeout_ns: PRINTED_TIMEOUT_NS,
             seed: 0,
@@ -133,6 +185,8 @@ pub struct Client {
     pub(crate) paths: Paths,
     pub(crate) work: Workspace,
     pub(crate) progress: ChangeProgress,
+    /// Whether changes may begin with both rows of their key, locked and read in one batch.
+    pub(crate) begins_with_pair: bool,
     /// State shared with the client's lookups: configuration, backoff, failure timers and counters.
     pub(crate) reader: Reader,
 }
@@ -141,13 +195,19 @@ impl Client {
     /// Creates a client that acts as `owner`, whose slot the caller holds: see [`crate::claim_slot`].
     pub fn new(table: Arc<Table>, owner: OwnerId, config: ClientConfig) -> Client {
         let row_words = table.rows().row_words();
+        let begins_with_pair = config.synchronize == Synchronize::Path
+            && config.acquisition == Acquisition::Together
+            && u64::from(config.locks_per_message) >= table.locks().locks_per_word()
+            && table.policy().locked_rows == LockedRows::OfKeyAndPath;
+        let reader = Reader::of_client(Arc::clone(&table), config, owner);
         Client {
-            reader: Reader::of_client(Arc::clone(&table), config, owner),
+            begins_with_pair,
             owner,
             slot_word: table.geometry().slot(owner.0 - 1).word(),
             journal: Journal::default(),
             failure_detector: FailureDetector::default(),
-            paths: Paths::new(&config, row_words),
+            paths: Paths::new(&reader.config, row_words),
+            reader,
             work: Workspace::new(&table),
             progress: ChangeProgress::default(),
             table,

@@ -24,7 +24,9 @@ mod token;
 use guira_layout::{MAX_PATH_ROWS, MAX_PATH_ROWS_WITH_EXTENTS};
 
 pub use change::{Begun, Change, Changed, Continuation, Expected, NewValue, Outcome};
-pub use client::{Client, ClientConfig, SearchRoots, Synchronize};
+pub use client::{
+    Acquisition, CacheFill, Client, ClientConfig, MAX_COVERING_BYTES, SearchOrder, SearchRoots, Synchronize,
+};
 pub use counters::{Counters, add_totals, read_totals};
 pub use error::{DamagedItem, Error, ErrorKind, NoSpace, Operation};
 pub use locks::unowned::{free_unowned_locks, unowned_locks};

@@ -4,12 +4,12 @@
 //! find a free entry for it. Linearization point: the WRITE of the one row that holds the key afterwards, or held it
 //! before.
 
-mod cache;
 mod commit;
 mod decide;
 mod pair;
 mod path;
 mod search;
+mod walk;
 pub(crate) mod window;
 mod workspace;
 

@@ -17,8 +17,7 @@ use super::{Change, Changed, NewValue, Outcome, Task};
 use crate::locks::journal::{Flight, Try};
 use crate::locks::{Conflict, ExtentWrite, LockBatch, WRITE_WORDS, lock_set};
 use crate::lookup::{read_extent, read_extent_in_place};
-use crate::table::policy::LockedRows;
-use crate::{Client, DamagedItem, ErrorKind, Expected, Key, RowPair, Synchronize};
+use crate::{Client, DamagedItem, ErrorKind, Expected, Key, RowPair};
 
 /// Lock words of one key's rows.
 pub(crate) const PAIR_WORDS: usize = 2;
@@ -59,7 +58,8 @@ pub(crate) enum Stage {
 
 impl Client {
     /// Carries out `change` on `key`, as far as it needs one row and no wait. Does nothing where locks are taken by
-    /// plain CAS, rows are sampled with all that their locks guard, or the cache shows that an insert needs a path.
+    /// plain CAS or one after the other, rows are sampled with all that their locks guard, or the cache shows that an
+    /// insert needs a path.
     ///
     /// Round trips: same as [`Client::change`].
     #[in_place(inline)]
@@ -67,11 +67,9 @@ impl Client {
         self.progress.committed = false;
         let caps = lane.caps();
         let (is_local, by_masks) = (lane.is_local(), caps.masked_cas != MaskedCas::CasLoop);
-        let by_path = self.reader.config.synchronize == Synchronize::Path
-            && self.table.policy().locked_rows == LockedRows::OfKeyAndPath;
         let extent = change.extent();
         let is_one_write = extent.as_ref().is_none_or(|extent| extent.words.len() <= WRITE_WORDS);
-        let applies = by_masks && by_path && is_one_write && self.journal.is_clean();
+        let applies = by_masks && self.begins_with_pair && is_one_write && self.journal.is_clean();
         if !applies || self.check_value(key, change).is_err() || !is_idle(lane) {
             return Begun::Continue(Continuation::WHOLE);
         }

@@ -10,13 +10,15 @@ use super::pair::{Begun, Continuation, Stage};
 use super::search::{Limits, MAX_PATH_ROWS, Path, Progress, RowView};
 use super::{Changed, NewValue, Outcome, Task};
 use crate::change::window::cover;
-use crate::locks::{Conflict, LockSet, SeenKey, lock_set};
+use crate::locks::{Conflict, LockSet, SeenKey, divide_among_messages, lock_set};
 use crate::table::destroy::is_marked_destroyed;
 use crate::{Client, DamagedItem, ErrorKind, RowPair, SearchRoots, Synchronize};
 
 /// Attempts of one insert before it fails with [`ErrorKind::Busy`]: each failed one means that another client moved
 /// entries along the path in the meantime.
 const INSERT_ATTEMPTS: u32 = 1024;
+/// Attempts that lock only the key's rows if the cache knows no path: it may be stale.
+const KEY_ROWS_ATTEMPTS: u32 = 2;
 /// Rows that one batch of a sampled search fetches.
 const SEARCH_BATCH_ROWS: usize = 32;
 /// Rows that one such batch fetches where batches execute in place, and splitting them costs nothing.
@@ -58,10 +60,13 @@ impl Client {
         let first_attempt = u32::from(self.progress.stage == Stage::NoRoom);
         let mut started_ns = if first_attempt > 0 { lane.now_ns() } else { 0 };
         for attempt in first_attempt..INSERT_ATTEMPTS {
+            let may_speculate = attempt < speculations;
             let path = if !inserts || attempt == 0 && lane.caps().local {
                 None
-            } else if attempt < speculations {
-                self.speculate(pair)
+            } else if let Some(hint) = may_speculate.then(|| self.speculate(pair)).flatten() {
+                Some(hint)
+            } else if may_speculate && attempt < KEY_ROWS_ATTEMPTS {
+                None
             } else {
                 self.release_held(lane).await?;
                 match self.sampled_path(lane, pair).await {
@@ -70,7 +75,7 @@ impl Client {
                     path => Some(path?),
                 }
             };
-            let locks = self.plan_rows(always, path.as_ref(), pair);
+            let locks = self.plan_rows(task, always, path.as_ref());
             let conflict = match std::mem::take(&mut self.progress.stage) {
                 Stage::Contended(conflict) => Some(conflict),
                 Stage::Start | Stage::NoRoom => self.try_acquire(lane, &locks, extent.take()).await?,
@@ -95,7 +100,8 @@ impl Client {
     }
 
     /// Fills the window with the rows to lock and sample, and returns the locks they need.
-    fn plan_rows(&mut self, always: &[RowId], path: Option<&Path>, pair: RowPair) -> LockSet {
+    fn plan_rows(&mut self, task: Task<'_>, always: &[RowId], path: Option<&Path>) -> LockSet {
+        let pair = task.pair;
         let mut rows = std::mem::take(&mut self.paths.plan);
         rows.clear();
         rows.extend_from_slice(always);
@@ -103,7 +109,8 @@ impl Client {
         if rows.is_empty() {
             rows.push(pair.first);
         }
-        let locks = lock_set(&self.table, rows.iter().copied());
+        let mut locks = lock_set(&self.table, rows.iter().copied());
+        divide_among_messages(&self.table, &mut locks, self.reader.config.locks_per_message);
         if self.reader.config.synchronize == Synchronize::Locks {
             let group = u64::from(self.table.config().rows_per_lock);
             let wanted = rows.len();
@@ -123,14 +130,15 @@ impl Client {
     pub(super) fn speculate(&mut self, pair: RowPair) -> Option<Path> {
         let limits = self.limits();
         self.paths.search.start(pair, self.roots(&[pair.first, pair.second]), limits);
-        let cache = &self.paths.cache;
+        let cache = &self.reader.cache;
         self.paths.search.advance(&self.table, |row| cache.get(row).map_or(RowView::PresumedRoom, RowView::Row));
         self.paths.search.found()
     }
 
     fn limits(&self) -> Limits {
         let depth = self.reader.config.search_depth.min(usize::from(self.table.config().max_path_rows) - 1);
-        Limits { depth, rows: self.reader.config.search_rows }
+        let config = &self.reader.config;
+        Limits { depth, rows: config.search_rows, locks_per_message: config.locks_per_message }
     }
 
     fn roots<'r>(&self, both: &'r [RowId; 2]) -> &'r [RowId] {
@@ -197,6 +205,12 @@ impl Client {
                     let into = self.paths.sampled.extend(wanted);
                     let mut batch: ArrayVec<Verb<'_>, SEARCH_BATCH_ROWS> = self.table.read_rows(wanted, into).collect();
                     post(lane, &mut batch[..]).await?;
+                    drop(batch);
+                    if self.reader.caches_all_operations(lane) {
+                        let sampled = wanted.iter().zip(into.chunks_exact(rows.row_words()));
+                        let whole = sampled.filter(|(row, words)| rows.verify(**row, words).is_ok());
+                        whole.for_each(|(row, words)| self.reader.cache.put(*row, words));
+                    }
                 }
             }
         }
@@ -316,7 +330,7 @@ impl Client {
         let words = self.work.pair.chunks_exact(self.table.rows().row_words());
         for ((row, at_hand), words) in [pair.first, pair.second].into_iter().zip(at_hand).zip(words) {
             if at_hand {
-                self.paths.cache.put(row, words);
+                self.reader.cache.put(row, words);
             }
         }
     }
@@ -327,7 +341,7 @@ impl Client {
             // Rows that a covering READ also fetched may be torn.
             let words = self.work.window.at(place);
             if self.reader.config.covering_gap_rows == 0 || self.table.rows().verify(*row, words).is_ok() {
-                self.paths.cache.put(*row, words);
+                self.reader.cache.put(*row, words);
             }
         }
     }
@@ -358,7 +372,7 @@ impl Client {
         let mut changed: ArrayVec<(RowId, usize, usize), MAX_PATH_ROWS> = ArrayVec::new();
         for at in (0..path.len()).rev() {
             let hop = path[at];
-            let (Some(place), Some(index)) = (self.work.window.place(hop.row), hop.index) else {
+            let (Some(place), Some(index)) = (self.work.window.place(hop.row), hop.index.map(usize::from)) else {
                 return Ok(Attempt::Again);
             };
             let placement = match at.checked_sub(1).map(|before| path[before]) {
@@ -367,6 +381,7 @@ impl Client {
                     let (Some(from), Some(index)) = (self.work.window.row(before.row), before.index) else {
                         return Ok(Attempt::Again);
                     };
+                    let index = usize::from(index);
                     self.work.entry.copy_from_slice(self.table.rows().entry(from, index));
                     self.table.rows().entry_kind(from, index)
                 }
@@ -379,7 +394,7 @@ impl Client {
         self.reader.counters.moves += path.len() as u64 - 1;
         self.commit_path(lane, &changed).await?;
         for (row, _, place) in changed {
-            self.paths.cache.put(row, self.work.window.at(place));
+            self.reader.cache.put(row, self.work.window.at(place));
         }
         Ok(Attempt::Done(Changed::done(Outcome::Inserted, None)))
     }

@@ -1,4 +1,5 @@
-//! Cuckoo paths: breadth-first, from the key's rows to the nearest row with a free entry. [R-INSERT-1]
+//! Cuckoo paths: breadth-first, from the key's rows to the nearest row with a free entry. [R-INSERT-1] Depth-first
+//! searches are in walk.rs.
 //!
 //! One search serves three sources of rows: the client's cache (a hint), the rows that this operation sampled (to
 //! decide that the table is full), and the rows that it holds locks on (to act). Each row is visited once, so a path
@@ -7,8 +8,10 @@
 use arrayvec::ArrayVec;
 use guira_layout::RowId;
 
+use crate::change::walk::Walk;
 use crate::change::window::RowIndex;
-use crate::{RowPair, Table};
+use crate::locks::count_messages;
+use crate::{RowPair, SearchOrder, Table};
 
 /// Maximum number of rows on a path: `max_path_rows` of any table.
 pub(crate) const MAX_PATH_ROWS: usize = guira_layout::MAX_PATH_ROWS as usize;
@@ -34,8 +37,10 @@ pub(crate) enum RowView<'r> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hop {
     pub(crate) row: RowId,
-    pub(crate) index: Option<usize>,
+    pub(crate) index: Option<u8>,
 }
+
+const _: () = assert!(guira_layout::MAX_ENTRIES_PER_ROW <= u8::MAX as usize);
 
 /// A path from the row that the new key goes to, to the row with a free entry.
 pub(crate) type Path = ArrayVec<Hop, MAX_PATH_ROWS>;
@@ -47,6 +52,8 @@ pub(crate) struct Limits {
     pub(crate) depth: usize,
     /// Maximum number of rows visited.
     pub(crate) rows: usize,
+    /// Maximum number of locks that one message takes.
+    pub(crate) locks_per_message: u32,
 }
 
 /// The state of a search.
@@ -61,40 +68,45 @@ pub(crate) enum Progress {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Node {
-    row: RowId,
-    parent: u32,
-    index: u8,
-    depth: u8,
+pub(super) struct Node {
+    pub(super) row: RowId,
+    pub(super) parent: u32,
+    pub(super) index: u8,
+    pub(super) depth: u8,
 }
 
 const ROOT: u32 = u32::MAX;
 
-/// A breadth-first search, with buffers that are kept from one search to the next.
+/// A search, with buffers that are kept from one search to the next.
 #[derive(Debug)]
 pub(crate) struct Search {
-    nodes: Vec<Node>,
-    visited: RowIndex,
+    order: SearchOrder,
+    pub(super) nodes: Vec<Node>,
+    /// Rows that were visited; depth-first, with the fewest moves to each.
+    pub(super) visited: RowIndex,
     head: usize,
-    best: Option<Best>,
-    limits: Limits,
+    pub(super) best: Option<Best>,
+    pub(super) limits: Limits,
     roots: RowPair,
     wanted: Vec<RowId>,
-    key: Vec<u8>,
+    pub(super) key: Vec<u8>,
+    pub(super) walk: Walk,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Best {
-    node: usize,
-    index: Option<usize>,
-    lock_words: usize,
+pub(super) struct Best {
+    pub(super) node: usize,
+    pub(super) index: Option<usize>,
+    pub(super) messages: usize,
 }
 
 impl Search {
-    pub(crate) fn new(rows: usize) -> Search {
-        let limits = Limits { depth: 0, rows };
+    pub(crate) fn new(order: SearchOrder, seed: u64) -> Search {
+        let limits = Limits { depth: 0, rows: 0, locks_per_message: 1 };
         let roots = RowPair { first: RowId(0), second: RowId(0) };
         Search {
+            order,
+            walk: Walk::new(seed),
             nodes: Vec::with_capacity(SEARCH_ROWS),
             visited: RowIndex::with_capacity(SEARCH_ROWS),
             head: 0,
@@ -119,6 +131,9 @@ impl Search {
                 self.nodes.push(Node { row: *row, parent: ROOT, index: 0, depth: 0 });
             }
         }
+        if self.order == SearchOrder::DepthFirst {
+            self.start_walk();
+        }
     }
 
     /// Returns the number of rows visited so far.
@@ -128,7 +143,14 @@ impl Search {
 
     /// Continues until a path is found, none is left, or rows are missing.
     pub(crate) fn advance<'r>(&mut self, table: &Table, view: impl Fn(RowId) -> RowView<'r>) -> Progress {
-        let least = crate::locks::lock_set(table, [self.roots.first, self.roots.second]).len();
+        match self.order {
+            SearchOrder::BreadthFirst => self.advance_breadth_first(table, view),
+            SearchOrder::DepthFirst => self.advance_walk(table, view),
+        }
+    }
+
+    fn advance_breadth_first<'r>(&mut self, table: &Table, view: impl Fn(RowId) -> RowView<'r>) -> Progress {
+        let least = self.messages(table, [self.roots.first, self.roots.second]);
         while let Some(node) = self.nodes.get(self.head).copied() {
             if let Some(best) = self.best
                 && self.nodes[best.node].depth < node.depth
@@ -148,7 +170,7 @@ impl Search {
                 RowView::Unsampled => return Progress::NeedsRows,
             }
             self.head += 1;
-            if self.best.is_some_and(|best| best.lock_words <= least) {
+            if self.best.is_some_and(|best| best.messages <= least) {
                 break;
             }
         }
@@ -163,29 +185,40 @@ impl Search {
     /// Returns the next rows that the search will visit, up to `most`, without those that `known` knows: sorted,
     /// without duplicates.
     pub(crate) fn wanted(&mut self, most: usize, known: impl Fn(RowId) -> bool) -> &[RowId] {
-        self.wanted.clear();
-        let rows = self.nodes[self.head..].iter().map(|node| node.row);
-        self.wanted.extend(rows.filter(|row| !known(*row)).take(most));
-        self.wanted.sort_unstable();
+        let mut wanted = std::mem::take(&mut self.wanted);
+        wanted.clear();
+        match self.order {
+            SearchOrder::BreadthFirst => {
+                let rows = self.nodes[self.head..].iter().map(|node| node.row);
+                wanted.extend(rows.filter(|row| !known(*row)).take(most));
+            }
+            SearchOrder::DepthFirst => wanted.extend(self.next_of_walk().filter(|row| !known(*row)).take(most)),
+        }
+        wanted.sort_unstable();
+        self.wanted = wanted;
         &self.wanted
     }
 
-    /// Takes the node at the head as the path's end, if that path needs fewer lock words than the best so far.
+    /// Takes the node at the head as the path's end, if that path needs fewer messages to lock than the best so far.
     fn candidate(&mut self, table: &Table, index: Option<usize>) {
-        let lock_words = self.lock_words(table, self.head);
+        let messages = self.messages_of_path(table, self.head);
         let better = self.best.is_none_or(|best| {
             let known_beats_presumed = index.is_some() && best.index.is_none();
-            lock_words < best.lock_words || lock_words == best.lock_words && known_beats_presumed
+            messages < best.messages || messages == best.messages && known_beats_presumed
         });
         if better {
-            self.best = Some(Best { node: self.head, index, lock_words });
+            self.best = Some(Best { node: self.head, index, messages });
         }
     }
 
-    /// Returns the number of lock words that the key's rows and the path to node `at` need.
-    fn lock_words(&self, table: &Table, at: usize) -> usize {
+    /// Returns the number of messages that lock the key's rows and the path to node `at`.
+    fn messages_of_path(&self, table: &Table, at: usize) -> usize {
         let path = self.ancestors(at).map(|node| node.row);
-        crate::locks::lock_set(table, path.chain([self.roots.first, self.roots.second])).len()
+        self.messages(table, path.chain([self.roots.first, self.roots.second]))
+    }
+
+    fn messages(&self, table: &Table, rows: impl IntoIterator<Item = RowId>) -> usize {
+        count_messages(table, rows, self.limits.locks_per_message)
     }
 
     fn ancestors(&self, at: usize) -> impl Iterator<Item = Node> {
@@ -212,11 +245,11 @@ impl Search {
     }
 
     fn path(&self, best: Best) -> Path {
-        let mut index = best.index;
+        let mut index = best.index.map(|index| index as u8);
         let mut path = Path::new();
         for node in self.ancestors(best.node) {
             path.push(Hop { row: node.row, index });
-            index = Some(usize::from(node.index));
+            index = Some(node.index);
         }
         path.reverse();
         path

@@ -70,6 +70,14 @@ impl RowIndex {
         true
     }
 
+    /// Adds `row`, or replaces its value.
+    pub(crate) fn set(&mut self, row: RowId, value: u32) {
+        if !self.insert(row, value) {
+            let at = self.cell(row);
+            self.cells[at].value = value;
+        }
+    }
+
     fn grow(&mut self) {
         let larger = vec![Cell::default(); self.cells.len() * 2];
         let old = std::mem::replace(&mut self.cells, larger);
@@ -86,6 +94,7 @@ impl RowIndex {
 struct Span {
     first: RowId,
     rows: usize,
+    is_read: bool,
 }
 
 /// Rows sampled together, each at its index in one buffer.
@@ -143,14 +152,14 @@ impl Window {
         &mut self.words[place * self.row_words..][..self.row_words]
     }
 
-    /// Returns the ranges of neighbouring rows, by their first rows, with their words: one READ each, as long as a READ
-    /// may be. [R-READ-2]
-    pub(crate) fn stretches(&mut self) -> impl Iterator<Item = (RowId, &mut [u64])> {
+    /// Returns the ranges of neighbouring rows that `is_read` selects, by their first rows, with their words: one READ
+    /// each, as long as a READ may be. [R-READ-2]
+    pub(crate) fn stretches(&mut self, is_read: impl Fn(RowId) -> bool) -> impl Iterator<Item = (RowId, &mut [u64])> {
         let (mut words, row_words) = (&mut self.words[..], self.row_words);
-        spans(&self.rows, (READ_WORDS / row_words).max(1)).map(move |span| {
+        spans(&self.rows, (READ_WORDS / row_words).max(1), is_read).filter_map(move |span| {
             let (into, rest) = std::mem::take(&mut words).split_at_mut(span.rows * row_words);
             words = rest;
-            (span.first, into)
+            span.is_read.then_some((span.first, into))
         })
     }
 }
@@ -172,11 +181,22 @@ pub(crate) fn cover(rows: &mut Vec<RowId>, gap: u64) {
     }
 }
 
-/// Returns the ranges of at most `most` neighbours in `rows`, which are sorted.
-fn spans(rows: &[RowId], most: usize) -> impl Iterator<Item = Span> {
-    let neighbours = rows.chunk_by(|a, b| a.0 + 1 == b.0);
-    let pieces = neighbours.flat_map(move |rows| rows.chunks(most));
-    pieces.map(|rows| Span { first: rows[0], rows: rows.len() })
+/// Returns the ranges of at most `most` neighbours in `rows`, which are sorted, that `is_read` selects, or does not.
+fn spans(rows: &[RowId], most: usize, is_read: impl Fn(RowId) -> bool) -> impl Iterator<Item = Span> {
+    let mut rest = rows;
+    std::iter::from_fn(move || {
+        let first = *rest.first()?;
+        let is_first_read = is_read(first);
+        let mut rows = 1;
+        while rows < rest.len().min(most)
+            && rest[rows].0 == first.0 + rows as u64
+            && is_read(rest[rows]) == is_first_read
+        {
+            rows += 1;
+        }
+        rest = &rest[rows..];
+        Some(Span { first, rows, is_read: is_first_read })
+    })
 }
 
 #[cfg(test)]
@@ -194,6 +214,9 @@ mod tests {
             assert_eq!(index.len(), 100);
             assert!((0..100).all(|i| index.get(RowId(i * 7 + fill)) == Some(i as u32)));
             assert_eq!(index.get(RowId(3 + fill + 1)), None);
+            index.set(RowId(7 + fill), 55);
+            index.set(RowId(700_000), 66);
+            assert_eq!((index.get(RowId(7 + fill)), index.get(RowId(700_000)), index.len()), (Some(55), Some(66), 101));
             index.clear();
             assert_eq!(index.get(RowId(fill)), None);
         }
@@ -204,8 +227,11 @@ mod tests {
         let mut rows = [9, 3, 4, 7, 3].map(RowId).to_vec();
         cover(&mut rows, 1);
         assert_eq!(rows, [3, 4, 7, 8, 9].map(RowId));
-        let found: Vec<_> = spans(&rows, 3).collect();
-        assert_eq!(found, [Span { first: RowId(3), rows: 2 }, Span { first: RowId(7), rows: 3 }]);
+        let span = |first, rows, is_read| Span { first: RowId(first), rows, is_read };
+        let found: Vec<_> = spans(&rows, 3, |_| true).collect();
+        assert_eq!(found, [span(3, 2, true), span(7, 3, true)]);
+        let found: Vec<_> = spans(&rows, 2, |row| row.0 > 3).collect();
+        assert_eq!(found, [span(3, 1, false), span(4, 1, true), span(7, 2, true), span(9, 1, true)]);
     }
 
     /// [R-READ-2] No READ is longer than every fabric takes: rows that two neighbouring locks of 1 MiB guard are two.
@@ -214,7 +240,8 @@ mod tests {
         let row_words = 256;
         let mut window = Window::new(row_words, 0);
         window.extend(&(512..1536).chain(2048..2050).map(RowId).collect::<Vec<_>>());
-        let reads: Vec<_> = window.stretches().map(|(first, words)| (first.0, words.len() / row_words)).collect();
+        let reads: Vec<_> =
+            window.stretches(|_| true).map(|(first, words)| (first.0, words.len() / row_words)).collect();
         assert_eq!(reads, [(512, 512), (1024, 512), (2048, 2)]);
     }
 }

@@ -3,7 +3,6 @@
 use guira_layout::{Generation, Record, RowId};
 
 use super::Stage;
-use super::cache::RowCache;
 use super::search::{SEARCH_ROWS, Search};
 use super::window::Window;
 use crate::locks::SeenKey;
@@ -48,7 +47,6 @@ impl Workspace {
 /// The state of path searches.
 #[derive(Debug)]
 pub(crate) struct Paths {
-    pub(crate) cache: RowCache,
     pub(crate) search: Search,
     /// Rows that were sampled for a search, without locks.
     pub(crate) sampled: Window,
@@ -59,8 +57,7 @@ pub(crate) struct Paths {
 impl Paths {
     pub(crate) fn new(config: &ClientConfig, row_words: usize) -> Paths {
         Paths {
-            cache: RowCache::new(config.cache_bytes, row_words),
-            search: Search::new(config.search_rows),
+            search: Search::new(config.search, config.seed),
             sampled: Window::new(row_words, SEARCH_ROWS),
             plan: Vec::with_capacity(WINDOW_ROWS),
         }

@@ -1,5 +1,5 @@
 //! Taking locks: several words in one batch, retries that carry only atomics, and as a last resort one word after the
-//! other in address order.
+//! other in address order; or, as printed, one message in each round trip.
 
 use arrayvec::ArrayVec;
 use guira_fabric::{FabricError, Lane, MaskedCas, pause_until};
@@ -9,9 +9,10 @@ use super::batch::{ExtentWrite, LockBatch};
 use super::journal::{Flight, Try};
 use crate::recovery::failure_detector::WaitProgress;
 use crate::table::destroy::is_destroyed;
-use crate::{Client, ErrorKind, MAX_LOCKS, Table, locks::unowned};
+use crate::{Acquisition, Client, ErrorKind, MAX_LOCKS, Table, locks::unowned};
 
-/// Locks by word, in address order. No word occurs twice.
+/// Sets of locks that one message takes each, in ascending order. No two contain the same lock; a word occurs twice
+/// only where a message may not take all of its locks.
 pub(crate) type LockSet = ArrayVec<LockMask, MAX_LOCKS>;
 
 /// Number of failed tries to take all locks at once before they are taken one by one in address order. [R-LOCK-3]
@@ -62,6 +63,13 @@ pub(super) enum WaitOutcome {
     Recovered,
 }
 
+/// The next batch of an acquisition in order.
+struct Step<'v> {
+    before: Before,
+    reads: Reads,
+    extent: Option<ExtentWrite<'v>>,
+}
+
 /// The first step of a batch of tries.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Before {
@@ -71,35 +79,31 @@ pub(super) enum Before {
     Keep,
 }
 
-/// The rows of the window that a batch also samples.
+/// Rows of the window that a batch of tries samples.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reads {
-    With,
-    Without,
-    /// The READ that covers this row.
+    /// All rows.
+    All,
+    /// The rows under the locks that the batch tries to take.
+    UnderTries,
+    /// This row.
     Row(RowId),
+    /// None.
+    None,
 }
 
 impl Reads {
-    /// Whether the READ of `rows` rows from `first` on is made.
-    fn covers(self, first: RowId, rows: usize) -> bool {
-        match self {
-            Reads::With => true,
-            Reads::Without => false,
-            Reads::Row(row) => (first.0..first.0 + rows as u64).contains(&row.0),
-        }
-    }
-
     /// Returns the setting for a retry: no reads, unless the rows' checksums are the only sign of a holder's progress.
     /// [R-LOCK-4] [R-REPAIR-1]
     fn of_retry(table: &Table) -> Reads {
-        if table.is_repairable() { Reads::With } else { Reads::Without }
+        if table.is_repairable() { Reads::All } else { Reads::None }
     }
 }
 
 impl Client {
     /// Tries to take the locks of `plan` and samples the window's rows after them, after releasing the locks held
-    /// before. Returns the conflict if another client holds one. 1 round trip. `extent` is written first, in the same
+    /// before. Returns the conflict if another client holds one. 1 round trip. With [`Acquisition::OneMessageATrip`] it
+    /// waits until it has all locks, and takes a round trip for each message. `extent` is written first, in the same
     /// batch. [R-LOCK-2] [R-LOCK-3] [R-EXTENT-1]
     pub(crate) async fn try_acquire(
         &mut self,
@@ -107,7 +111,10 @@ impl Client {
         plan: &LockSet,
         extent: Option<ExtentWrite<'_>>,
     ) -> Result<Option<Conflict>, ErrorKind> {
-        match self.try_all(lane, plan, Before::Release, Reads::With, extent).await? {
+        if self.reader.config.acquisition == Acquisition::OneMessageATrip {
+            return self.acquire_by_message(lane, plan, extent).await.map(|()| None);
+        }
+        match self.try_all(lane, plan, Before::Release, Reads::All, extent).await? {
             Tried::All => Ok(None),
             Tried::Conflict(conflict) => Ok(Some(conflict)),
         }
@@ -133,7 +140,7 @@ impl Client {
         plan: &LockSet,
         mut conflict: Conflict,
     ) -> Result<(), ErrorKind> {
-        let mut wait = self.begin_wait(lane);
+        let mut wait = self.start_wait(lane);
         let reads = Reads::of_retry(&self.table);
         for attempt in 1u32.. {
             self.release_held(lane).await?;
@@ -149,13 +156,32 @@ impl Client {
                 Tried::Conflict(again) => conflict = again,
             }
         }
-        while self.acquire_in_order(lane, plan, &mut wait).await? == WaitOutcome::Recovered {}
+        let (mut wait, mut step) = (Some(wait), Step { before: Before::Keep, reads, extent: None });
+        while self.acquire_in_order(lane, plan, &mut wait, &mut step).await? == WaitOutcome::Recovered {}
         self.reader.failure_timers.clear();
         Ok(())
     }
 
-    /// Begins a wait, or continues that of an earlier path: the deadline is the operation's. [R-LOCK-4]
-    pub(super) fn begin_wait(&mut self, lane: &mut dyn Lane) -> Wait {
+    /// Takes the locks of `plan` as printed: one message in each round trip, in address order, with the READs of the
+    /// rows under its locks. A message that does not win is posted again, and what was won is kept. [R-LOCK-3]
+    #[cold]
+    async fn acquire_by_message(
+        &mut self,
+        lane: &mut dyn Lane,
+        plan: &LockSet,
+        extent: Option<ExtentWrite<'_>>,
+    ) -> Result<(), ErrorKind> {
+        let (mut wait, mut step) = (None, Step { before: Before::Release, reads: Reads::UnderTries, extent });
+        // Ends: each further iteration follows the recovery of a dead client.
+        while self.acquire_in_order(lane, plan, &mut wait, &mut step).await? == WaitOutcome::Recovered {}
+        if wait.is_some() {
+            self.reader.failure_timers.clear();
+        }
+        Ok(())
+    }
+
+    /// Starts to wait for locks. The deadline is the operation's, however many paths it tries. [R-LOCK-4]
+    pub(super) fn start_wait(&mut self, lane: &mut dyn Lane) -> Wait {
         if self.progress.waiting_since_ns.is_none() {
             self.reader.failure_timers.clear();
         }
@@ -164,22 +190,27 @@ impl Client {
         Wait { started_ns, deadline_ns, pauses: 0 }
     }
 
-    /// Takes one word after the other in address order, keeping those it has: a waiting client holds only words with
-    /// smaller addresses, so clients never wait in a circle. Starts again if it had to release everything to recover a
-    /// dead holder.
-    /// [R-LOCK-3]
+    /// Takes one message's locks after the other in ascending order, keeping those it has: a waiting client holds only
+    /// smaller locks than all that it waits for, so clients never wait in a circle. The first batch does as `step`
+    /// says; later ones keep the locks and write no extent. Starts again if it had to release everything to recover a
+    /// dead holder. [R-LOCK-3]
     async fn acquire_in_order(
         &mut self,
         lane: &mut dyn Lane,
         plan: &LockSet,
-        wait: &mut Wait,
+        wait: &mut Option<Wait>,
+        step: &mut Step<'_>,
     ) -> Result<WaitOutcome, ErrorKind> {
-        let reads = Reads::of_retry(&self.table);
         for locks in plan {
-            let word: LockSet = std::iter::once(*locks).collect();
+            let message: LockSet = std::iter::once(*locks).collect();
             for attempt in 1u32.. {
-                let tried = self.try_all(lane, &word, Before::Keep, reads, None).await?;
+                let before = std::mem::replace(&mut step.before, Before::Keep);
+                let tried = self.try_all(lane, &message, before, step.reads, step.extent.take()).await?;
                 let Tried::Conflict(conflict) = tried else { break };
+                let wait = match wait {
+                    Some(wait) => wait,
+                    None => wait.insert(self.start_wait(lane)),
+                };
                 match self.wait_once(lane, wait, attempt, conflict).await {
                     Ok(WaitOutcome::Paused) => {}
                     Ok(WaitOutcome::Recovered) => return Ok(WaitOutcome::Recovered),
@@ -193,8 +224,8 @@ impl Client {
         Ok(WaitOutcome::Paused)
     }
 
-    /// Pauses, unless the table is destroyed, the deadline has passed, or the lock's holder was dead and has been
-    /// recovered.
+    /// Pauses, unless there is no backoff, the table is destroyed, the deadline has passed, or the lock's holder was
+    /// dead and has been recovered.
     pub(super) async fn wait_once(
         &mut self,
         lane: &mut dyn Lane,
@@ -221,8 +252,10 @@ impl Client {
         self.reader.counters.partial_conflicts += u64::from(conflict.is_partial);
         lane.traffic_mut().retries += 1;
         wait.pauses += 1;
-        let until_ns = lane.now_ns() + self.reader.backoff.wait_ns(attempt);
-        pause_until(lane, until_ns.min(wait.deadline_ns)).await;
+        if let Some(wait_ns) = self.reader.next_wait_ns(attempt) {
+            let until_ns = lane.now_ns() + wait_ns;
+            pause_until(lane, until_ns.min(wait.deadline_ns)).await;
+        }
         Ok(WaitOutcome::Paused)
     }
 
@@ -302,16 +335,27 @@ impl Client {
         let masked_cas = lane.caps().masked_cas;
         let released = if before == Before::Release { self.journal.held.clone() } else { LockSet::new() };
         let flight = if before == Before::Release { Flight::Acquire } else { Flight::Extend };
-        let tries = wanted.iter().enumerate().map(|(i, locks)| match masked_cas {
-            MaskedCas::CasLoop => Try::plain(*locks, guesses.get(i).copied().unwrap_or(0)),
-            _ => Try::masked(*locks),
-        });
-        self.journal.expect_tries(flight, tries);
+        match masked_cas {
+            MaskedCas::CasLoop => {
+                let kept = if before == Before::Keep { &self.journal.held[..] } else { &[] };
+                let tries = plain_tries(&self.table, self.owner, wanted, guesses, kept);
+                self.journal.expect_tries(flight, tries);
+            }
+            _ => self.journal.expect_tries(flight, wanted.iter().map(|locks| Try::masked(*locks))),
+        }
         let (table, owner, tries) = (&self.table, self.owner, &self.journal.tries);
         let batch = LockBatch { table, owner, masked_cas, released: &released, extent: extent.as_ref(), tries };
         let mut found = [0; 2 * MAX_LOCKS];
-        let row_words = table.rows().row_words();
-        let stretches = self.work.window.stretches().filter(|(row, into)| reads.covers(*row, into.len() / row_words));
+        let is_read = |row: RowId| match reads {
+            Reads::All => true,
+            Reads::UnderTries => {
+                let lock = table.locks().mask(table.locks().lock_of(row));
+                wanted.iter().any(|locks| locks.word == lock.word && locks.mask & lock.mask != 0)
+            }
+            Reads::Row(wanted) => row == wanted,
+            Reads::None => false,
+        };
+        let stretches = self.work.window.stretches(is_read);
         let posted = batch.post_all(lane, &mut self.work.buffer, stretches, &mut found).await;
         posted.inspect_err(|error| self.journal.failed(error))?;
         let atomics = released.len() + wanted.len();
@@ -323,7 +367,7 @@ impl Client {
     pub(crate) async fn sample_window(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         let (table, owner, masked_cas) = (&self.table, self.owner, lane.caps().masked_cas);
         let batch = LockBatch { table, owner, masked_cas, released: &[], extent: None, tries: &[] };
-        batch.post_all(lane, &mut self.work.buffer, self.work.window.stretches(), &mut []).await
+        batch.post_all(lane, &mut self.work.buffer, self.work.window.stretches(|_| true), &mut []).await
     }
 
     /// Releases every lock. 1 round trip, none if no lock is held.
@@ -334,3 +378,23 @@ impl Client {
 
 /// Words found by tries, in the order of the tries.
 type Guesses = ArrayVec<u64, MAX_LOCKS>;
+
+/// Returns the tries of `wanted` by plain CAS, each of the word that was found, or that holds only the locks `kept`. A
+/// further try of a word expects what the try before it leaves. [R-LOCK-6]
+fn plain_tries(
+    table: &Table,
+    owner: OwnerId,
+    wanted: &LockSet,
+    guesses: &Guesses,
+    kept: &[LockMask],
+) -> ArrayVec<Try, MAX_LOCKS> {
+    let held = |locks: &LockMask| table.locks().held(owner, locks.mask);
+    let mut tries = ArrayVec::<Try, MAX_LOCKS>::new();
+    for (i, locks) in wanted.iter().enumerate() {
+        let before = tries.last().filter(|before| before.locks.word == locks.word);
+        let left = before.map(|Try { locks, compare, .. }| compare & !locks.mask | held(locks));
+        let own = kept.iter().filter(|kept| kept.word == locks.word).fold(0, |own, kept| own | held(kept));
+        tries.push(Try::plain(*locks, left.or_else(|| guesses.get(i).copied()).unwrap_or(own)));
+    }
+    tries
+}

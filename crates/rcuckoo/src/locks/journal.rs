@@ -116,7 +116,11 @@ impl Journal {
         let skip = match std::mem::take(&mut self.flight) {
             Flight::None | Flight::Recovery => return,
             Flight::Release => return self.held.clear(),
-            Flight::Acquire => std::mem::take(&mut self.held).len(),
+            Flight::Acquire => {
+                let released = self.held.len();
+                self.held.clear();
+                released
+            }
             Flight::Extend => 0,
         };
         debug_assert!(found.len() >= skip + self.tries.len(), "a word was found for each try");

@@ -100,7 +100,7 @@ impl Client {
         probe: &Probe<'_>,
         seen: &SeenKey,
     ) -> Result<WatchedWait, ErrorKind> {
-        let mut wait = self.begin_wait(lane);
+        let mut wait = self.start_wait(lane);
         for attempt in 1..=WATCHED_TRIES {
             self.release_held(lane).await?;
             self.wait_once(lane, &mut wait, attempt, conflict).await?;

@@ -201,14 +201,15 @@ impl Reader {
 
     /// For other lanes: all rows in one batch.
     async fn steps_by_batch<'k, L: Lane + ?Sized, K: AsRef<[u8]>>(
-        &self,
+        &mut self,
         lane: &mut L,
         keys: &'k [K],
         group: &mut Group,
     ) -> Result<(), FabricError> {
+        let (covering, caches) = (self.covering(lane), self.caches_all_operations(lane));
         let (table, ordered) = (&*self.table, lane.caps().ordered_read_sampling);
         let rows = table.rows();
-        let pair_words = 2 * rows.row_words();
+        let pair_words = covering.most_rows.max(2) * rows.row_words();
         let lookup = |key: &'k K| rows.accepts_key(key.as_ref().len()).then(|| Lookup::new(table, rows, key.as_ref()));
         let mut trailers = [Trailers::default(); GROUP_KEYS];
         let mut words = std::mem::take(&mut group.words);
@@ -216,24 +217,32 @@ impl Reader {
         let mut batch = Batch::with_capacity(keys.len() * KEY_READS);
         let samples = words.chunks_exact_mut(pair_words).zip(&mut trailers);
         for (lookup, (words, trailers)) in keys.iter().filter_map(lookup).zip(samples) {
-            lookup.reads(table, words, trailers, ordered, &mut batch);
+            lookup.reads(table, words, trailers, ordered, covering, &mut batch);
         }
         if !batch.is_empty() {
             post(lane, &mut batch[..]).await?;
         }
         drop(batch);
+        for (lookup, words) in keys.iter().filter_map(lookup).zip(words.chunks_exact_mut(pair_words)) {
+            lookup.arrange(table, words, covering);
+            if caches {
+                lookup.remember(table, words, covering, &mut self.cache);
+            }
+        }
         let mut samples = words.chunks_exact(pair_words).zip(&trailers);
         for key in keys {
             let step = match lookup(key).and_then(|lookup| Some((lookup, samples.next()?))) {
                 None => Step::Separate,
-                Some((lookup, (words, trailers))) => match lookup.verdict(table, words, trailers, ordered, &[]) {
-                    Some(Verdict::Hit(which, hit)) => {
-                        let (row, sample) = lookup.row_sample(table, words, which);
-                        group.hit(&rows, row, sample, &hit)
+                Some((lookup, (words, trailers))) => {
+                    match lookup.verdict(table, words, trailers, ordered, covering, &[]) {
+                        Some(Verdict::Hit(which, hit)) => {
+                            let (row, sample) = lookup.row_sample(table, words, which);
+                            group.hit(&rows, row, sample, &hit)
+                        }
+                        Some(Verdict::Absent) => Step::Absent,
+                        Some(Verdict::Torn(_) | Verdict::Changed(_)) | None => Step::Separate,
                     }
-                    Some(Verdict::Absent) => Step::Absent,
-                    Some(Verdict::Torn(_) | Verdict::Changed(_)) | None => Step::Separate,
-                },
+                }
             };
             group.steps.push(step);
         }

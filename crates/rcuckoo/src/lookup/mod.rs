@@ -3,6 +3,7 @@
 //! Linearization points: of a hit, the sample of the row that holds the key; of a miss, the sample of the second row,
 //! because the first row was the same before and after it.
 
+mod cache;
 mod many;
 mod predictor;
 mod read_through_record;
@@ -17,16 +18,18 @@ use guira_fabric::{Addr, Backoff, FabricError, Lane, LocalLane, Verb, pause_unti
 use guira_in_place::in_place;
 use guira_layout::{Candidate, ExtentRef, LockId, OwnerId, RowFormat, RowId, RowShape, Rows};
 
+pub(crate) use self::cache::RowCache;
 use self::many::Group;
 use self::predictor::Prediction;
 pub use self::predictor::RowPredictor;
-use self::sample::{Lookup, Second};
+use self::sample::{Covering, Lookup, Second};
 use self::verdict::{ExtentMatch, KeyState, Value, WhichRow, match_extent, value_of};
 pub(crate) use self::verdict::{MissSample, TRAILER_WORDS, Verdict, miss_verdict};
 use crate::paper::failure_timer::FailureTimers;
 use crate::table::destroy::is_marked_destroyed;
 use crate::{
-    Batch, ClientConfig, Counters, DamagedItem, Error, ErrorKind, Observer, Operation, Table, Token, locks::unowned,
+    Batch, CacheFill, ClientConfig, Counters, DamagedItem, Error, ErrorKind, MAX_COVERING_BYTES, Observer, Operation,
+    Table, Token, locks::unowned,
 };
 
 /// Times an extent may fail to verify while its entry stays the same. [R-READ-6]
@@ -44,6 +47,8 @@ pub struct Reader {
     pub(crate) extent: Vec<u64>,
     pub(crate) shape: RowShape,
     words: Vec<u64>,
+    /// Rows for the path searches of the reader's client.
+    pub(crate) cache: RowCache,
     pub(crate) group: Box<Group>,
     pub(crate) backoff: Backoff,
     /// The client whose reader this is, where tables are repaired. [R-REPAIR-2]
@@ -105,6 +110,7 @@ impl Reader {
             extent: Vec::new(),
             shape: table.rows().shape(),
             words: Vec::new(),
+            cache: RowCache::none(),
             group: Box::default(),
             backoff: Backoff::new(config.seed ^ 0x7265_6164, config.backoff_ns, config.longest_backoff_ns),
             repairs_as: None,
@@ -120,7 +126,8 @@ impl Reader {
     pub(crate) fn of_client(table: Arc<Table>, config: ClientConfig, owner: OwnerId) -> Reader {
         let repairs_as = table.is_repairable().then_some(owner);
         let seed = config.seed ^ u64::from(owner.0) << 48;
-        Reader { repairs_as, ..Reader::new(table, ClientConfig { seed, ..config }) }
+        let cache = RowCache::new(config.cache_bytes, table.rows().row_words());
+        Reader { repairs_as, cache, ..Reader::new(table, ClientConfig { seed, ..config }) }
     }
 
     /// Makes lookups on lanes whose batches travel read one row instead of two where `predictor` knows or guesses which
@@ -302,7 +309,7 @@ impl Reader {
         drained.map_err(|source| ErrorKind::from(source).during(Operation::Get))?;
         let lookup = Lookup::new(&table, rows, key);
         let mut words = std::mem::take(&mut self.words);
-        words.resize(2 * rows.row_words(), 0);
+        words.resize(lookup.sampled_rows(&table, self.covering(lane)) * rows.row_words(), 0);
         let result = self.get_sampled(lane, lookup, into, &mut words).await;
         self.words = words;
         result.map_err(|kind| kind.during(Operation::Get))
@@ -356,16 +363,21 @@ impl Reader {
     ) -> Result<Verdict<Candidate>, ErrorKind> {
         // Rare, and larger than the rest of a lookup's future.
         if self.may_read_through_record(retries)
-            && let Some(verdict) = Box::pin(self.read_through_record(lane, lookup, words, retries)).await?
+            && let both = &mut words[..2 * self.table.rows().row_words()]
+            && let Some(verdict) = Box::pin(self.read_through_record(lane, lookup, both, retries)).await?
         {
             return Ok(verdict);
         }
         if let Some(verdict) = self.sample_predicted(lane, lookup, words, retries).await? {
             return Ok(verdict);
         }
-        let verdict = lookup.sample(&self.table, lane, words, &retries.rejected).await?;
+        let covering = self.covering(lane);
+        let verdict = lookup.sample(&self.table, lane, words, &retries.rejected, covering).await?;
         if let (Some(prediction), Verdict::Hit(which, _)) = (&mut self.prediction, &verdict) {
             prediction.found(lookup.digest, *which);
+        }
+        if self.caches_all_operations(lane) {
+            lookup.remember(&self.table, words, covering, &mut self.cache);
         }
         Ok(verdict)
     }
@@ -386,7 +398,7 @@ impl Reader {
         let (first, second) = words.split_at_mut(lookup.rows.row_words());
         let (row, into) = match which {
             WhichRow::First => (lookup.first_row(), first),
-            WhichRow::Second => (lookup.second(&self.table), second),
+            WhichRow::Second => (lookup.second(&self.table), &mut second[..lookup.rows.row_words()]),
         };
         post(lane, [self.table.read_row(row, &mut *into)]).await?;
         let hit = lookup.verified(&self.table, row, into, &retries.rejected);
@@ -395,6 +407,20 @@ impl Reader {
             None => prediction.missed(),
         }
         Ok(hit.map(|hit| Verdict::Hit(which, hit)))
+    }
+
+    /// Returns the rules for covering READs of lookups on `lane`.
+    fn covering<L: Lane + ?Sized>(&self, lane: &L) -> Covering {
+        let bytes = self.config.covering_bytes.min(MAX_COVERING_BYTES);
+        match lane.caps().local {
+            true => Covering::NONE,
+            false => Covering { most_rows: bytes / self.table.config().row_bytes as usize },
+        }
+    }
+
+    /// Whether rows that are read on `lane` without a lock are cached.
+    pub(crate) fn caches_all_operations<L: Lane + ?Sized>(&self, lane: &L) -> bool {
+        self.config.cache_fill == CacheFill::AllOperations && !lane.caps().local
     }
 
     /// Reads the extent of an entry. 1 round trip. False means that the index must be read again. [R-READ-6]
@@ -491,9 +517,15 @@ impl Reader {
             let owner = owner.filter(|_| self.table.locks().has_owner_ids());
             return Err(ErrorKind::Busy { lock, owner, waited_ms: waited_ns / 1_000_000 });
         }
-        let until_ns = now_ns + self.backoff.wait_ns(retries.samples - self.config.row_samples + 1);
-        pause_until(lane, until_ns).await;
+        if let Some(wait_ns) = self.next_wait_ns(retries.samples - self.config.row_samples + 1) {
+            pause_until(lane, now_ns + wait_ns).await;
+        }
         Ok(())
+    }
+
+    /// Returns the nanoseconds to wait before retry number `attempt`; `None` without backoff. [R-LOCK-4]
+    pub(crate) fn next_wait_ns(&mut self, attempt: u32) -> Option<u64> {
+        (self.config.backoff_ns > 0).then(|| self.backoff.wait_ns(attempt))
     }
 
     pub(crate) async fn lock_owner<L: Lane + ?Sized>(

@@ -9,6 +9,7 @@ use guira_fabric::{FabricError, Lane, LocalLane, Verb, post, post_in_place};
 use guira_in_place::in_place;
 use guira_layout::{ExtentRef, RowId, Rows};
 
+use super::cache::RowCache;
 use super::verdict::{MissSample, TRAILER_WORDS, TrailerSample, Verdict, WhichRow, miss_verdict};
 use crate::Table;
 
@@ -19,6 +20,18 @@ pub(crate) struct Lookup<'k, R: Rows> {
     pub(crate) digest: u64,
     /// The primary row. The secondary row is computed when it is needed: most hits do not need it.
     first: RowId,
+}
+
+/// The rules for covering READs of lookups. [R-READ-2]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Covering {
+    /// Maximum number of rows, from L1 to L2, that one READ fetches.
+    pub(crate) most_rows: usize,
+}
+
+impl Covering {
+    /// Every row has a READ of its own.
+    pub(crate) const NONE: Covering = Covering { most_rows: 0 };
 }
 
 /// The result of sampling L2 after L1 did not have the key.
@@ -62,7 +75,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
     pub(crate) fn row_sample<'w>(&self, table: &Table, words: &'w [u64], which: WhichRow) -> (RowId, &'w [u64]) {
         match which {
             WhichRow::First => (self.first, &words[..self.rows.row_words()]),
-            WhichRow::Second => (self.second(table), &words[self.rows.row_words()..]),
+            WhichRow::Second => (self.second(table), &words[self.rows.row_words()..][..self.rows.row_words()]),
         }
     }
 
@@ -160,11 +173,12 @@ impl<'k, R: Rows> Lookup<'k, R> {
         lane: &mut L,
         words: &mut [u64],
         rejected: &[ExtentRef],
+        covering: Covering,
     ) -> Result<Verdict<R::Hit>, FabricError> {
         if lane.caps().local {
             return self.sample_in_turn(table, lane, words, rejected).await;
         }
-        self.sample_together(table, lane, words, rejected).await
+        self.sample_together(table, lane, words, rejected, covering).await
     }
 
     /// Samples both rows in one batch, and trailers in another if only that validates a miss. 1 or 2 round trips.
@@ -175,15 +189,17 @@ impl<'k, R: Rows> Lookup<'k, R> {
         lane: &mut L,
         words: &mut [u64],
         rejected: &[ExtentRef],
+        covering: Covering,
     ) -> Result<Verdict<R::Hit>, FabricError> {
         let ordered = lane.caps().ordered_read_sampling;
         let mut trailers = Trailers::default();
         {
             let mut batch = ArrayVec::<_, 4>::new();
-            self.reads(table, words, &mut trailers, ordered, &mut batch);
+            self.reads(table, words, &mut trailers, ordered, covering, &mut batch);
             post(lane, batch).await?;
         }
-        if let Some(verdict) = self.verdict(table, words, &trailers, ordered, rejected) {
+        self.arrange(table, words, covering);
+        if let Some(verdict) = self.verdict(table, words, &trailers, ordered, covering, rejected) {
             return Ok(verdict);
         }
         {
@@ -194,32 +210,72 @@ impl<'k, R: Rows> Lookup<'k, R> {
         Ok(self.miss_verdict(table, words, trailers.map(Some)))
     }
 
-    /// Adds the READs of both rows, one READ if they are neighbours, and of the trailers that validate a miss where
-    /// READs of one batch sample in order. [R-READ-1] [R-READ-2] [R-READ-3]
+    /// Adds the READs of both rows, one READ if that may cover them, and of the trailers that validate a miss where
+    /// READs of one batch sample in order. [`Lookup::arrange`] then puts the rows in their places. [R-READ-1]
+    /// [R-READ-2] [R-READ-3]
     pub(crate) fn reads<'b>(
         &self,
         table: &Table,
         words: &'b mut [u64],
         trailers: &'b mut Trailers,
         ordered: bool,
+        covering: Covering,
         batch: &mut impl Extend<Verb<'b>>,
     ) {
-        if self.are_neighbours(table) {
-            batch.extend([table.read_row(self.first, words)]);
+        let row_words = self.rows.row_words();
+        let covered = self.covered_rows(table, covering);
+        if let Some(rows) = covered {
+            batch.extend([table.read_row(self.first, &mut words[..rows * row_words])]);
         } else {
-            let (first, second) = words.split_at_mut(self.rows.row_words());
+            let (first, second) = words[..2 * row_words].split_at_mut(row_words);
             batch.extend([table.read_row(self.first, first), table.read_row(self.second(table), second)]);
         }
         if table.policy().validates_misses && ordered {
             // The second row's own sample follows the first's, except within a covering READ.
             let again = [self.first, self.second(table)].into_iter().zip(trailers);
-            let count = if self.are_neighbours(table) { 2 } else { 1 };
+            let count = if covered.is_some() { 2 } else { 1 };
             batch.extend(again.take(count).map(|(row, into)| table.read_trailer(row, into)));
         }
     }
 
-    fn are_neighbours(&self, table: &Table) -> bool {
-        self.first.0 + 1 == self.second(table).0
+    /// Returns the number of rows that one READ of both rows fetches; `None` if each has a READ of its own.
+    fn covered_rows(&self, table: &Table, covering: Covering) -> Option<usize> {
+        let distance = usize::try_from(self.second(table).0.checked_sub(self.first.0)?).ok()?;
+        (distance < covering.most_rows).then_some(distance + 1)
+    }
+
+    /// Returns the number of rows for which the READs of both rows need words.
+    pub(crate) fn sampled_rows(&self, table: &Table, covering: Covering) -> usize {
+        self.covered_rows(table, covering).map_or(2, |rows| rows.max(2))
+    }
+
+    /// Puts both rows first, as they are without a covering READ: exchanges L2 with the row behind L1.
+    pub(crate) fn arrange(&self, table: &Table, words: &mut [u64], covering: Covering) {
+        let row_words = self.rows.row_words();
+        match self.covered_rows(table, covering) {
+            None | Some(2) => {}
+            // Both rows are one, by the printed offset rule.
+            Some(1) => words.copy_within(..row_words, row_words),
+            Some(rows) => {
+                let (front, last) = words.split_at_mut((rows - 1) * row_words);
+                front[row_words..2 * row_words].swap_with_slice(&mut last[..row_words]);
+            }
+        }
+    }
+
+    /// Caches the rows in the arranged `words` that verify.
+    pub(crate) fn remember(&self, table: &Table, words: &[u64], covering: Covering, cache: &mut RowCache) {
+        let second = self.second(table);
+        let between = 2..self.sampled_rows(table, covering) as u64;
+        let last = between.end.saturating_sub(1);
+        // The row behind L1 is where L2 was.
+        let between = between.map(|place| RowId(self.first.0 + if place == last { 1 } else { place }));
+        let rows = [self.first, second].into_iter().chain(between);
+        for (row, words) in rows.zip(words.chunks_exact(self.rows.row_words())) {
+            if table.rows().verify(row, words).is_ok() {
+                cache.put(row, words);
+            }
+        }
     }
 
     /// Returns the verdict on the words that [`Lookup::reads`] fetched. `None`: a miss that only another sample of both
@@ -230,6 +286,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
         words: &[u64],
         trailers: &Trailers,
         ordered: bool,
+        covering: Covering,
         rejected: &[ExtentRef],
     ) -> Option<Verdict<R::Hit>> {
         for which in [WhichRow::First, WhichRow::Second] {
@@ -242,7 +299,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
         let [first, second] = *trailers;
         let again = match validates && ordered {
             false => [None, None],
-            true => [Some(first), self.are_neighbours(table).then_some(second)],
+            true => [Some(first), self.covered_rows(table, covering).map(|_| second)],
         };
         let verdict = self.miss_verdict(table, words, again);
         let is_settled = !validates || ordered || !matches!(verdict, Verdict::Absent);

@@ -81,8 +81,9 @@ impl<L: Lane + ?Sized> Repair<'_, L> {
             if now_ns >= self.deadline_ns {
                 return Ok(Leased::NotTaken);
             }
-            let until_ns = now_ns + self.reader.backoff.wait_ns(attempt);
-            pause_until(&mut *self.lane, until_ns.min(self.deadline_ns)).await;
+            if let Some(wait_ns) = self.reader.next_wait_ns(attempt) {
+                pause_until(&mut *self.lane, (now_ns + wait_ns).min(self.deadline_ns)).await;
+            }
         }
         Ok(Leased::NotTaken)
     }

@@ -1,4 +1,4 @@
-//! The client's row cache: bounded, and only a hint. [R-INSERT-2]
+//! The client's row cache: bounded, and only a hint. [R-INSERT-2] Changes read it; lookups may add to it.
 //!
 //! Direct-mapped by row number, so that a range of neighbouring rows never evicts itself. Its content is checked under
 //! locks before anything relies on it.
@@ -20,17 +20,23 @@ impl RowCache {
         RowCache { rows: vec![None; rows], words: vec![0; rows * row_words], row_words }
     }
 
-    fn place(&self, row: RowId) -> usize {
-        (row.0 % self.rows.len() as u64) as usize
+    /// Creates a cache that stays empty: that of a reader without a client.
+    pub(crate) fn none() -> RowCache {
+        RowCache { rows: Vec::new(), words: Vec::new(), row_words: 0 }
+    }
+
+    /// Returns the place of `row`; `None` if the cache stays empty.
+    fn place(&self, row: RowId) -> Option<usize> {
+        row.0.checked_rem(self.rows.len() as u64).map(|place| place as usize)
     }
 
     pub(crate) fn get(&self, row: RowId) -> Option<&[u64]> {
-        let place = self.place(row);
+        let place = self.place(row)?;
         (self.rows[place] == Some(row)).then(|| &self.words[place * self.row_words..][..self.row_words])
     }
 
     pub(crate) fn put(&mut self, row: RowId, words: &[u64]) {
-        let place = self.place(row);
+        let Some(place) = self.place(row) else { return };
         self.rows[place] = Some(row);
         self.words[place * self.row_words..][..self.row_words].copy_from_slice(words);
     }
@@ -49,5 +55,8 @@ mod tests {
         assert_eq!(cache.get(RowId(1)), Some(&[1, 2, 3, 4][..]));
         cache.put(RowId(3), &[9; 4]);
         assert_eq!((cache.get(RowId(1)), cache.get(RowId(3))), (None, Some(&[9; 4][..])));
+        let mut none = RowCache::none();
+        none.put(RowId(3), &[9; 4]);
+        assert_eq!(none.get(RowId(3)), None);
     }
 }
