@@ -109,7 +109,9 @@ impl Fixture {
         step: Box<dyn FnMut(StepPoint) + Send>,
     ) -> TestClient<SteppedLane> {
         let lane = SteppedLane::new(&bench.region, sampling, step);
-        let config = ClientConfig { cache_bytes: 1 << 10, ..ClientConfig::for_table(&self.bench.table) };
+        // A client that spins would never let the other thread of a schedule continue.
+        let config = ClientConfig::for_table(&self.bench.table);
+        let config = ClientConfig { cache_bytes: 1 << 10, backoff_ns: 500, ..config };
         bench.client_with(slot, lane, config)
     }
 

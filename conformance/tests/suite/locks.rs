@@ -60,7 +60,9 @@ impl Fixture {
 
     fn client(&self, step: impl FnMut(StepPoint) + Send + 'static) -> TestClient<SteppedLane> {
         let lane = SteppedLane::new(&self.bench.region, Sampling::Ascending, Box::new(step));
-        let config = ClientConfig { deadline_ns: DEADLINE_NS, ..ClientConfig::for_table(&self.bench.table) };
+        let config = ClientConfig::for_table(&self.bench.table);
+        // On this lane time passes only while a client waits, and clients of preset `paper` would never wait.
+        let config = ClientConfig { deadline_ns: DEADLINE_NS, backoff_ns: 500, ..config };
         self.bench.client_with(0, lane, config)
     }
 

@@ -32,5 +32,6 @@ mod refusals;
 mod regressions;
 mod repair;
 mod scans;
+mod settings;
 mod sim;
 mod swarm;

@@ -15,10 +15,23 @@ use crate::{Counters, Error, ErrorKind, Observer, Operation, Reader, RowPredicto
 /// Failure timeout of the paper (section 4.1).
 const PRINTED_TIMEOUT_NS: u64 = 100_000_000;
 
+/// Paths that are tried from the cache where the paper would try any number: two rows that the cache keeps in one place
+/// could otherwise displace each other without end.
+const PRINTED_SPECULATIONS: u32 = 32;
 /// Maximum value of [`ClientConfig::covering_bytes`]: the READs of a lookup of many keys have at most 1 MiB together.
 pub const MAX_COVERING_BYTES: usize = 32 << 10;
 /// Locks of one bit in a word.
 const MAX_LOCKS_PER_MESSAGE: u32 = 64;
+
+/// The first wait for a lock that clients of a network card hold: less than a round trip, which a lock is held for.
+const CARD_BACKOFF_NS: u64 = 1_000;
+/// The longest wait between two attempts to take such a lock.
+const MAX_CARD_BACKOFF_NS: u64 = 16_000;
+/// The first wait for a lock behind a processor that executes verbs: about a round trip, because a lock is held for at
+/// least one, and each attempt costs one and some work of the node.
+const NODE_BACKOFF_NS: u64 = 50_000;
+/// The longest wait between two attempts to take such a lock.
+const MAX_NODE_BACKOFF_NS: u64 = 2_000_000;
 
 /// Rows from which a cuckoo path may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,20 +137,20 @@ impl ClientConfig {
         ClientConfig {
             cache_bytes: 64 << 10,
             deadline_ns: 10_000_000_000,
-            backoff_ns: 500,
+            backoff_ns: if printed { 0 } else { 500 },
             longest_backoff_ns: 200_000,
             row_samples: 16,
             covering_gap_rows: 0,
             covering_bytes: 2 * table.config().row_bytes as usize,
-            acquisition: Acquisition::Together,
+            acquisition: if printed { Acquisition::OneMessageATrip } else { Acquisition::Together },
             locks_per_message: MAX_LOCKS_PER_MESSAGE,
             search: SearchOrder::BreadthFirst,
             search_depth: usize::from(table.config().max_path_rows) - 1,
             search_rows: 2048,
             search_roots: if printed { SearchRoots::Primary } else { SearchRoots::Both },
-            speculations: 2,
+            speculations: if printed { PRINTED_SPECULATIONS } else { 2 },
             synchronize: if printed { Synchronize::Locks } else { Synchronize::Path },
-            cache_fill: CacheFill::Changes,
+            cache_fill: if printed { CacheFill::AllOperations } else { CacheFill::Changes },
             failure_timeout_ns: PRINTED_TIMEOUT_NS,
             lease_timeout_ns: PRINTED_TIMEOUT_NS,
             seed: 0,
@@ -145,23 +158,14 @@ impl ClientConfig {
     }
 }
 
-/// The first wait for a lock that clients of a network card hold: less than a round trip, which a lock is held for.
-const CARD_BACKOFF_NS: u64 = 1_000;
-/// The longest wait between two attempts to take such a lock.
-const MAX_CARD_BACKOFF_NS: u64 = 16_000;
-/// The first wait for a lock behind a processor that executes verbs: about a round trip, because a lock is held for at
-/// least one, and each attempt costs one and some work of the node.
-const NODE_BACKOFF_NS: u64 = 50_000;
-/// The longest wait between two attempts to take such a lock.
-const MAX_NODE_BACKOFF_NS: u64 = 2_000_000;
-
 impl ClientConfig {
     /// Returns the configuration with the waits that suit lanes of a region with `caps`: what an attempt costs depends
     /// on who executes it. [R-LOCK-4]
     #[must_use]
     pub fn across(self, caps: &Caps) -> ClientConfig {
         let (backoff_ns, longest_backoff_ns) = match caps.masked_cas {
-            _ if caps.local => (self.backoff_ns, self.longest_backoff_ns),
+            // A client without a backoff never waits.
+            _ if caps.local || self.backoff_ns == 0 => (self.backoff_ns, self.longest_backoff_ns),
             MaskedCas::Native => (CARD_BACKOFF_NS, MAX_CARD_BACKOFF_NS),
             MaskedCas::Software | MaskedCas::CasLoop => (NODE_BACKOFF_NS, MAX_NODE_BACKOFF_NS),
         };

@@ -124,9 +124,11 @@ impl Fixture {
     }
 }
 
-/// Opens a client in `slot` that acts through `lane`, and gives up waiting after 1 ms of its own clock.
+/// Opens a client in `slot` that acts through `lane`, and gives up waiting after 1 ms of its own clock. Clients of
+/// every preset pause between tries: a client that spins has no end of orders of turns.
 pub fn client<L: Lane>(bench: &Bench, slot: u16, lane: L) -> TestClient<L> {
-    let config = ClientConfig { deadline_ns: 1_000_000, ..ClientConfig::for_table(&bench.table) };
+    let config = ClientConfig::for_table(&bench.table);
+    let config = ClientConfig { deadline_ns: 1_000_000, backoff_ns: 500, ..config };
     // Claiming a slot is not under test.
     bench.client_with(slot, guira_fabric::Region::lane(&bench.region), config).through(lane)
 }

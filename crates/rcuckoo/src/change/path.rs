@@ -101,7 +101,7 @@ impl Client {
 
     /// Fills the window with the rows to lock and sample, and returns the locks they need.
     fn plan_rows(&mut self, task: Task<'_>, always: &[RowId], path: Option<&Path>) -> LockSet {
-        let pair = task.pair;
+        let Task { pair, change, .. } = task;
         let mut rows = std::mem::take(&mut self.paths.plan);
         rows.clear();
         rows.extend_from_slice(always);
@@ -111,7 +111,7 @@ impl Client {
         }
         let mut locks = lock_set(&self.table, rows.iter().copied());
         divide_among_messages(&self.table, &mut locks, self.reader.config.locks_per_message);
-        if self.reader.config.synchronize == Synchronize::Locks {
+        if change.inserts() && self.reader.config.synchronize == Synchronize::Locks {
             let group = u64::from(self.table.config().rows_per_lock);
             let wanted = rows.len();
             for i in 0..wanted {

@@ -6,10 +6,10 @@ use guira::Preset;
 use guira_fabric::{Caps, Profile};
 use guira_fabric_sim::{Card as ModelCard, Cluster};
 use guira_layout::{OffsetRule, PresetOptions, TableConfig, physical_locks};
-use guira_rcuckoo::ClientConfig;
+use guira_rcuckoo::{ClientConfig, SearchOrder};
 
 use super::cell::failed;
-use crate::experiment::{Card, Experiment, Hashing, LabError, Mix, Queue, RunOptions, Setting};
+use crate::experiment::{Card, Experiment, Hashing, LabError, Mix, Queue, RunOptions, Search, Setting};
 use crate::simulated::{Audit, Deaths, FillError, FillPlan, FilledTable, Mix as Shares, Queues, Run, Victims};
 
 const NS_PER_US: f64 = 1_000.0;
@@ -171,6 +171,13 @@ fn client_config(experiment: &Experiment, fill: &FillPlan, caps: &Caps) -> Resul
     let default = ClientConfig::for_table(&table).across(caps);
     let timeout_ns = experiment.timeout_ms.map(|timeout_ms| (timeout_ms * NS_PER_MS) as u64);
     Ok(ClientConfig {
+        covering_bytes: experiment.covering_bytes.map_or(default.covering_bytes, |bytes| bytes as usize),
+        locks_per_message: experiment.locks_per_message.map_or(default.locks_per_message, u32::from),
+        search: match experiment.search {
+            Some(Search::DepthFirst) => SearchOrder::DepthFirst,
+            Some(Search::BreadthFirst) => SearchOrder::BreadthFirst,
+            None => default.search,
+        },
         failure_timeout_ns: timeout_ns.unwrap_or(default.failure_timeout_ns),
         lease_timeout_ns: timeout_ns.unwrap_or(default.lease_timeout_ns),
         seed: fill.seed,
