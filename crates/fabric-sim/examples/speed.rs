@@ -1,6 +1,6 @@
 //! Measures how many verbs a second one core simulates: `cargo run --release -p guira-fabric-sim --example speed`.
 //!
-//! Clients post the batches of lookups and changes (2 READs of a row; CAS and 2 READs, then WRITE and FETCH-ADD) to
+//! It measures both models: latencies, and the network cards of a cluster with 8 client hosts. Clients post the batches of lookups and changes (2 READs of a row; CAS and 2 READs, then WRITE and FETCH-ADD) to
 //! random rows, and do nothing else. Tables that do not fit into the processor's caches show the cost of memory
 //! accesses.
 #![forbid(unsafe_code)]
@@ -9,29 +9,34 @@ use std::time::Instant;
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Addr, Lane, Profile, Region, Verb, post};
-use guira_fabric_sim::{Network, Sim, SimOptions, SimRegion};
+use guira_fabric_sim::{Card, Cluster, Network, Sim, SimOptions, SimRegion};
 
 const ROW_WORDS: usize = 16;
 const ROW_BYTES: u64 = ROW_WORDS as u64 * 8;
 const DEVICE_BYTES: u64 = 256 << 10;
+/// The client hosts.
+const HOSTS: u32 = 8;
 /// The approximate number of verbs of one measurement.
 const VERBS: u64 = 1_000_000;
 /// The virtual time of the trial that measures how many verbs are executed in a span.
 const TRIAL_NS: u64 = 2_000_000;
 
 fn main() {
-    for main_bytes in [1 << 20, 64 << 20] {
-        println!("rows in {} MiB", main_bytes >> 20);
-        [1, 16, 64, 256, 1024].iter().for_each(|clients| measure(main_bytes, *clients));
+    let network = SimOptions::new(1, Network::of(Profile::Mlx5));
+    let cluster = SimOptions::on_cluster(1, Cluster::new(Card::ConnectX5));
+    for (model, options) in [("latencies", network), ("network cards", cluster)] {
+        for main_bytes in [1 << 20, 64 << 20] {
+            println!("{model}, rows in {} MiB", main_bytes >> 20);
+            [1, 16, 64, 256, 1024].iter().for_each(|clients| measure(&options, main_bytes, *clients));
+        }
     }
 }
 
-fn measure(main_bytes: u64, clients: u64) {
+fn measure(options: &SimOptions, main_bytes: u64, clients: u32) {
     let bytes = HeapRegion::new(main_bytes, DEVICE_BYTES, Profile::Mlx5.caps());
-    let options = SimOptions::new(1, Network::of(Profile::Mlx5));
-    let mut sim = Sim::new(bytes, &options);
+    let mut sim = Sim::new(bytes, options);
     for number in 0..clients {
-        sim.spawn(move |region| work(region, main_bytes / ROW_BYTES, number));
+        sim.spawn_on(number % HOSTS, move |region| work(region, main_bytes / ROW_BYTES, u64::from(number)));
     }
     let (mut end_ns, mut best, mut best_of_core) = (0, 0.0f64, 0.0f64);
     let mut next_span = |span_ns: u64| {

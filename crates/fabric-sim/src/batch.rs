@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use guira_fabric::memory::{Memory, Ordering, masked_cas, read_words, write_words};
+use guira_fabric::memory::{AtomicU64, Memory, Ordering, masked_cas, prefetch_line, read_words, write_words};
 use guira_fabric::{Addr, PairOrder, Verb, VerbClass};
 
 use crate::draws::Draws;
@@ -40,6 +40,15 @@ pub(crate) struct Sent {
     start: u32,
     /// Whether it is a CAS with masks.
     pub(crate) is_masked: bool,
+}
+
+impl Sent {
+    /// Returns the words that the verb touches.
+    #[inline(always)]
+    pub(crate) fn words_in<'m>(&self, memory: Memory<'m>) -> &'m [AtomicU64] {
+        let first = self.addr.word() as usize;
+        &memory.space(self.addr.space())[first..first + self.words as usize]
+    }
 }
 
 /// The number of data words of a CAS: found, compare, swap, and both masks.
@@ -118,6 +127,13 @@ impl Batch {
                 data[0]
             }
         }
+    }
+
+    /// Brings the verbs and their data into the processor's cache.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self) {
+        self.sent.iter().step_by(2).for_each(prefetch_line);
+        self.data.iter().step_by(8).for_each(prefetch_line);
     }
 
     /// Returns the words `part` that WRITE `index` writes.

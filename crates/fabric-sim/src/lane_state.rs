@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::task::{Context, Waker};
 
-use guira_fabric::memory::{Memory, write_words};
+use guira_fabric::memory::{Memory, prefetch_line, write_words};
 use guira_fabric::{Addr, Effect};
 
 use crate::batch::{Batch, VerbKind};
@@ -65,6 +65,14 @@ impl LaneState {
             is_detached: false,
             late_writes: Vec::new(),
         }
+    }
+
+    /// Brings what an event of the lane uses into the processor's cache.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self) {
+        prefetch_line(&self.phase);
+        prefetch_line(&self.batch);
+        prefetch_line(&self.passage);
     }
 
     /// Creates a detached lane that continues the batch of `lane` at verb `index`.

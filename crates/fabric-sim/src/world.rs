@@ -1,7 +1,7 @@
 //! The simulated world: the memory node, the batches in flight, and the order of events.
 //!
 //! Invariants: a lane whose batch is in flight has exactly one event in the queue, for its next verb, the rest of a
-//! split verb, or the reply; time never runs backwards; the order of events depends only on the seed, the plan and the
+//! split verb, or the reply, or it waits in the queue of a network card; time never runs backwards; the order of events depends only on the seed, the plan and the
 //! batches that clients post.
 
 use std::collections::HashMap;
@@ -163,6 +163,9 @@ impl World {
     }
 
     fn advance(&mut self, lane: u32) -> Step {
+        if self.lanes[lane as usize].passage.is_queued {
+            self.leave_queue(lane);
+        }
         let state = &mut self.lanes[lane as usize];
         let client = &self.clients[state.client as usize];
         if client.is_dead {

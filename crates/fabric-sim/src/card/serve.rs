@@ -1,6 +1,10 @@
 //! The order of events with network cards: a batch arrives, each of its verbs starts and takes effect, and the reply
 //! travels back.
 
+use std::collections::VecDeque;
+
+use guira_fabric::memory::prefetch;
+
 use crate::batch::{Batch, VerbKind};
 use crate::card::PS;
 use crate::card::cluster::Cluster;
@@ -19,9 +23,17 @@ pub(crate) struct Cards {
     /// The threads of all hosts: one for each client.
     threads: Vec<Thread>,
     node: Node,
+    /// The lanes that wait for each processing unit of the node.
+    queues: Vec<VecDeque<u32>>,
     /// The number of lanes that belong to a processing unit.
     lanes: u32,
 }
+
+/// The places in a queue at which the state of a lane is brought into the processor's cache, then the verbs of its
+/// batch, and then the words that they touch: each depends on the one before.
+const PREFETCH_STATE: usize = 3;
+const PREFETCH_BATCH: usize = 2;
+const PREFETCH_WORDS: usize = 1;
 
 /// The passage of a lane's batch through the node's card.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,6 +44,8 @@ pub(crate) struct Passage {
     run: Run,
     /// The time at which the replies to all executed verbs have arrived.
     done_ps: u64,
+    /// Whether the lane is in the queue of its unit. Only the first lane of a queue has an event.
+    pub(crate) is_queued: bool,
 }
 
 /// What the next event of a lane's batch is, as long as verbs are left.
@@ -40,6 +54,8 @@ enum Stage {
     /// The next verb arrives.
     #[default]
     Arrives,
+    /// The next verb starts, the first of those that were admitted to the unit together.
+    StartsRun,
     /// The next verb starts.
     Starts,
     /// The next verb takes effect.
@@ -54,6 +70,7 @@ impl Cards {
             hosts: vec![Host::new(cluster); cluster.hosts as usize],
             threads: Vec::new(),
             node: Node::new(cluster, device_bytes),
+            queues: vec![VecDeque::new(); cluster.card.units as usize],
             lanes: 0,
         }
     }
@@ -109,7 +126,7 @@ impl Cards {
     fn admit(&mut self, passage: &mut Passage, batch: &Batch, index: usize, arrives_ps: u64) {
         let unit = passage.unit.unwrap_or(0) as usize;
         passage.run = self.node.admit(unit, batch, index, arrives_ps, &self.cluster);
-        passage.stage = Stage::Starts;
+        passage.stage = Stage::StartsRun;
     }
 
     /// Starts verb `index`. Returns the time at which it takes effect.
@@ -170,7 +187,7 @@ impl World {
                     cards.arrive(passage, batch, index, self.now_ns);
                     passage.run.starts_ps
                 }
-                Stage::Starts => cards.start(passage, batch, index),
+                Stage::StartsRun | Stage::Starts => cards.start(passage, batch, index),
                 Stage::TakesEffect => {
                     if let Some(step) = self.take_effect(lane, index) {
                         return step;
@@ -189,12 +206,56 @@ impl World {
                 continue;
             }
             if at_ns > self.end_ns || self.queue.next_ns().is_some_and(|other_ns| other_ns <= at_ns) {
-                self.lanes[lane as usize].phase = Phase::Sending(index);
-                self.queue.push(at_ns, Due::Lane(lane));
+                self.schedule(lane, index, at_ns);
                 return Step::Silent;
             }
             self.now_ns = at_ns;
         }
+    }
+
+    /// Schedules the event of verb `index` at `at_ns`, unless other lanes wait for the same unit.
+    #[inline(always)]
+    fn schedule(&mut self, lane: u32, index: usize, at_ns: u64) {
+        let state = &mut self.lanes[lane as usize];
+        state.phase = Phase::Sending(index);
+        if state.passage.stage == Stage::StartsRun {
+            let cards = self.cards.as_mut().expect("only a model with cards serves verbs");
+            state.passage.is_queued = true;
+            let queue = &mut cards.queues[state.passage.unit.unwrap_or(0) as usize];
+            queue.push_back(lane);
+            if queue.len() > 1 {
+                return;
+            }
+        }
+        self.queue.push(at_ns, Due::Lane(lane));
+    }
+
+    /// Removes `lane`, which is the first, from the queue of its unit. The next one gets an event.
+    #[inline(always)]
+    pub(crate) fn leave_queue(&mut self, lane: u32) {
+        let cards = self.cards.as_mut().expect("only a model with cards has queues");
+        let passage = &mut self.lanes[lane as usize].passage;
+        passage.is_queued = false;
+        let queue = &mut cards.queues[passage.unit.unwrap_or(0) as usize];
+        let left = queue.pop_front();
+        assert_eq!(left, Some(lane), "only the first lane of a queue has an event");
+        let lane_at = |place: usize| queue.get(place).map(|lane| &self.lanes[*lane as usize]);
+        if let Some(state) = lane_at(PREFETCH_STATE) {
+            state.prefetch();
+        }
+        if let Some(state) = lane_at(PREFETCH_BATCH) {
+            state.batch.prefetch();
+        }
+        if let Some(state) = lane_at(PREFETCH_WORDS)
+            && let Phase::Sending(index) = state.phase
+        {
+            let run = state.batch.sent.get(index..state.passage.run.end).unwrap_or_default();
+            run.iter().for_each(|sent| prefetch(sent.words_in(self.region.memory())));
+            run.last().into_iter().for_each(|sent| cards.node.words.prefetch(sent.addr));
+        }
+        let Some(next) = queue.front().copied() else { return };
+        let state = &self.lanes[next as usize];
+        self.queue.push(state.passage.run.starts_ps.div_ceil(PS).max(self.now_ns), Due::Lane(next));
     }
 
     /// Executes verb `index` and sends its reply, unless a fault stops it.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use guira_fabric::memory::prefetch_line;
 use guira_fabric::{Addr, Space, WORD_BYTES};
 
 use crate::card::server::Server;
@@ -33,6 +34,14 @@ impl WordQueues {
         match addr.space() {
             Space::Device => self.device[addr.word() as usize].enter(now_ps, takes_ps),
             Space::Main => self.main.entry(addr.word()).or_default().enter(now_ps, takes_ps),
+        }
+    }
+
+    /// Brings the queue of a word into the processor's cache.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, addr: Addr) {
+        if addr.space() == Space::Device {
+            self.device.get(addr.word() as usize).into_iter().for_each(prefetch_line);
         }
     }
 
