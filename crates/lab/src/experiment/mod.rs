@@ -11,6 +11,7 @@ mod answer;
 mod built_in;
 mod engine;
 mod error;
+mod figures;
 mod measure;
 mod parameters;
 mod plan;
@@ -20,21 +21,11 @@ pub use answer::{Answer, KindAnswer};
 pub use built_in::{BuiltInPlan, built_in_plans};
 pub use engine::{ask, run_plan};
 pub use error::LabError;
+pub use figures::{FigureInfo, definition_of, figures, figures_named, run_figure, run_published_plan};
 pub use measure::{Kind, Measure, Quantity, Statistic};
-pub use parameters::{PARAMETERS, Parameter, Value, nearest};
+pub use parameters::{Accepts, PARAMETERS, Parameter, Value, nearest};
 pub use plan::{Cell, Plan, PlannedSeries};
 pub use settings::{Card, Experiment, Hashing, Mix, Queue, Search, Setting};
-
-/// The name and subject of a built-in figure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FigureInfo {
-    /// The name that selects it: `6c`, `sensitivity-factor`.
-    pub id: &'static str,
-    /// The heading.
-    pub title: &'static str,
-    /// One line: what is measured, and what it is compared with.
-    pub about: &'static str,
-}
 
 /// The options of a run that are not part of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -63,7 +63,7 @@ pub const PARAMETERS: [Parameter; 25] = [
     row("covering-bytes", "largest covering READ", "bytes", Accepts::Integer(0, 1 << 20)),
     row("hashing", "hashing", "", Accepts::Name(&["dependent", "independent"])),
     row("search", "search", "", Accepts::Name(&["breadth-first", "depth-first"])),
-    row("depth", "search depth", "moves", Accepts::Integer(1, 15)),
+    row("depth", "search depth", "moves", Accepts::Integer(1, 31)),
     row("timeout-ms", "lock timeout", "ms", Accepts::Number(0.001, 60_000.0)),
     row("deaths-per-second", "deaths of clients", "1/s", Accepts::Number(0.0, 1e6)),
     row("span-us", "measured time", "µs", Accepts::Number(1.0, MAX_SPAN_US)),

@@ -2,6 +2,7 @@
 
 mod chart;
 mod csv;
+mod directory;
 mod distance;
 #[cfg(test)]
 mod markup;
@@ -14,6 +15,7 @@ mod text;
 
 pub use chart::{Axis, Ceiling, Chart, Origin, Point, Scale, Series, Shape};
 pub use csv::{csv, write_whole};
+pub use directory::{Directory, PAGE_FILE, fingerprint};
 use distance::BEST_WITHIN;
 pub use distance::{Distance, Size, Verdict, distances};
 pub use page::{Run, page};

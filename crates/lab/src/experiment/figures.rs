@@ -1,0 +1,113 @@
+//! The built-in figures: their names, and how each is measured.
+
+use std::sync::OnceLock;
+
+use super::built_in::built_in_plans;
+use super::parameters::nearest;
+use super::{LabError, Plan, RunOptions, Watch, run_plan};
+use crate::published;
+use crate::report::Chart;
+
+/// The name and subject of a built-in figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FigureInfo {
+    /// The name that selects it: `6c`, `sensitivity-factor`.
+    pub id: &'static str,
+    /// The heading.
+    pub title: &'static str,
+    /// Sentences on what is measured, or an empty text.
+    pub about: &'static str,
+}
+
+/// Returns every built-in figure, in the order of reports.
+pub fn figures() -> &'static [FigureInfo] {
+    static FIGURES: OnceLock<Vec<FigureInfo>> = OnceLock::new();
+    FIGURES.get_or_init(|| {
+        let planned = built_in_plans().iter();
+        planned
+            .map(|built_in| FigureInfo { id: built_in.id, title: &built_in.plan.title, about: &built_in.plan.about })
+            .collect()
+    })
+}
+
+/// Returns the figures of a name as users write it: `fig6c`, `6c`, or `6` and `sensitivity` for all of theirs.
+///
+/// # Errors
+/// [`LabError::UnknownFigure`].
+pub fn figures_named(name: &str) -> Result<Vec<&'static FigureInfo>, LabError> {
+    let lower = name.to_ascii_lowercase();
+    let id = ["figure", "fig"].into_iter().find_map(|prefix| lower.strip_prefix(prefix)).unwrap_or(&lower);
+    let id = id.trim_start_matches(['-', '.', ' ']);
+    let exact: Vec<_> = figures().iter().filter(|figure| figure.id == id).collect();
+    if !exact.is_empty() {
+        return Ok(exact);
+    }
+    let is_part = |rest: &str| rest.starts_with('-') || (rest.len() == 1 && rest.as_bytes()[0].is_ascii_lowercase());
+    let group = figures().iter().filter(|figure| figure.id.strip_prefix(id).is_some_and(is_part));
+    let group: Vec<_> = group.filter(|_| !id.is_empty()).collect();
+    if !group.is_empty() {
+        return Ok(group);
+    }
+    let nearest = nearest(id, figures().iter().map(|figure| figure.id));
+    Err(LabError::UnknownFigure { name: name.to_owned(), nearest })
+}
+
+/// Measures a figure, and adds its published points.
+///
+/// # Errors
+/// [`LabError::UnknownFigure`], or an error of a run.
+pub fn run_figure(id: &str, options: &RunOptions, watch: &dyn Watch) -> Result<Vec<Chart>, LabError> {
+    let built_in = built_in_plans().iter().find(|built_in| built_in.id == id);
+    let unknown = || LabError::UnknownFigure { name: id.to_owned(), nearest: None };
+    run_published_plan(id, &built_in.ok_or_else(unknown)?.plan, options, watch)
+}
+
+/// Carries out a plan, and adds the published points that it names.
+///
+/// # Errors
+/// An error of a run.
+pub fn run_published_plan(
+    id: &str,
+    plan: &Plan,
+    options: &RunOptions,
+    watch: &dyn Watch,
+) -> Result<Vec<Chart>, LabError> {
+    let mut chart = run_plan(id, plan, options, watch)?;
+    // An experiment without operations of the measured kind has no point.
+    for series in &mut chart.series {
+        series.points.retain(|point| point.y.is_finite());
+    }
+    if let Some(published) = &plan.published {
+        chart.series.extend(published::series(published));
+        chart.notes.extend(published::notes(published).iter().map(|note| (*note).to_owned()));
+    }
+    Ok(vec![chart])
+}
+
+/// Returns everything that the charts of a figure depend on, besides the options of the run: the text of its plan.
+pub fn definition_of(id: &str) -> &'static str {
+    built_in_plans().iter().find(|built_in| built_in.id == id).map_or("", |built_in| &built_in.plan.text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_is_found_by_every_way_to_write_its_name() {
+        let ids = |name: &str| figures_named(name).unwrap().iter().map(|figure| figure.id).collect::<Vec<_>>();
+        for name in ["6c", "fig6c", "Fig6C", "figure-6c", "fig.6c"] {
+            assert_eq!(ids(name), ["6c"], "{name}");
+        }
+        assert_eq!(ids("fig6"), ["6a", "6b", "6c"]);
+        assert!(ids("sensitivity").len() > 10 && ids("sensitivity").iter().all(|id| id.starts_with("sensitivity-")));
+    }
+
+    #[test]
+    fn an_unknown_figure_is_refused_with_a_similar_name() {
+        let message = |name: &str| figures_named(name).unwrap_err().to_string();
+        assert!(message("sensitivity-facter").contains("similar: sensitivity-factor"));
+        assert!(message("fig99").starts_with("unknown figure \"fig99\"; guira lab list"), "{}", message("fig99"));
+        assert!(message("").starts_with("unknown figure"));
+    }
+}
