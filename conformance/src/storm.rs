@@ -1,11 +1,11 @@
 //! Storms: simulated clients that die by the hundreds per second of virtual time and are replaced at once while the
 //! others work, and the same workload without deaths as a baseline.
 //!
-//! The workload is YCSB-A: lookups and updates of existing keys in equal parts, keys drawn from a Zipf distribution. The
-//! run is the lab's ([`guira_lab::simulated`]), and so is what is checked: every lookup finds a value that was written
-//! for its key; at the end every key exists, with a value that no acknowledged update had replaced; the histories of
-//! some keys are linearizable; and once all dead clients are recovered, the table is sound and no lock is held. In
-//! addition, no operation may fail.
+//! The workload is YCSB-A: lookups and updates of existing keys in equal parts, keys drawn from a Zipf distribution.
+//! The run is the lab's ([`guira_lab::simulated`]), and so is what is checked: every lookup finds a value that was
+//! written for its key; at the end every key exists, with a value that no acknowledged update had replaced; the
+//! histories of some keys are linearizable; and once all dead clients are recovered, the table is sound and no lock is
+//! held. In addition, no operation may fail.
 
 use std::ops::ControlFlow;
 

@@ -195,8 +195,22 @@ impl SimClient {
     /// Same as [`Reader::get`].
     pub async fn get_into(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<Token>, Failure> {
         value.clear();
+        match self.drop_after_ns.take() {
+            None => Ok(self.client.get(&mut self.lane, key, value).await?),
+            // Boxed: only swarms drop operations, and the future would be twice as large.
+            Some(drop_after_ns) => Box::pin(self.get_within(drop_after_ns, key, value)).await,
+        }
+    }
+
+    /// Looks `key` up, and drops the lookup if it waits longer than `drop_after_ns`.
+    async fn get_within(
+        &mut self,
+        drop_after_ns: u64,
+        key: &[u8],
+        value: &mut Vec<u8>,
+    ) -> Result<Option<Token>, Failure> {
         let got = self.client.get(&mut self.lane, key, value);
-        match within(&mut self.timer, self.drop_after_ns.take(), got).await {
+        match within(&mut self.timer, drop_after_ns, got).await {
             Some(token) => Ok(token?),
             None => {
                 self.settle().await?;
@@ -291,8 +305,9 @@ impl SimClient {
                 NewValue::Extent { extent, words: &self.encoded }
             }
         });
-        let changed = self.client.change(&mut self.lane, key, change);
-        let Some(result) = within(&mut self.timer, self.drop_after_ns.take(), changed).await else {
+        let drop_after_ns = self.drop_after_ns.take();
+        let parts = (&mut self.client, &mut self.lane, &mut self.timer);
+        let Some(result) = change_within(parts, drop_after_ns, key, change).await else {
             self.client.settle(&mut self.lane).await.map_err(session)?;
             let committed = self.client.has_committed();
             match (extent, &mut self.extents) {
@@ -335,8 +350,9 @@ impl SimClient {
         if let Some(extents) = &mut self.extents {
             extents.maintain(&mut self.lane).await.map_err(ExtentError::Fabric)?;
         }
-        let changed = self.client.change(&mut self.lane, key, change);
-        let Some(changed) = within(&mut self.timer, self.drop_after_ns.take(), changed).await else {
+        let drop_after_ns = self.drop_after_ns.take();
+        let parts = (&mut self.client, &mut self.lane, &mut self.timer);
+        let Some(changed) = change_within(parts, drop_after_ns, key, change).await else {
             self.settle().await?;
             return Err(Failure::Dropped { committed: self.client.has_committed() });
         };
@@ -448,9 +464,22 @@ async fn recover_slot(
     }
 }
 
+/// Carries out `change`, or drops it if it waits longer than `drop_after_ns`.
+async fn change_within(
+    (client, lane, timer): (&mut Client, &mut SimLane, &mut SimLane),
+    drop_after_ns: Option<u64>,
+    key: &[u8],
+    change: Change<'_>,
+) -> Option<Result<Changed, Error>> {
+    match drop_after_ns {
+        None => Some(client.change(lane, key, change).await),
+        // Boxed: only swarms drop operations, and the future would be twice as large.
+        Some(drop_after_ns) => Box::pin(within(timer, drop_after_ns, client.change(lane, key, change))).await,
+    }
+}
+
 /// Awaits `future`, or drops it if it waits longer than `drop_after_ns`.
-async fn within<T>(timer: &mut SimLane, drop_after_ns: Option<u64>, future: impl Future<Output = T>) -> Option<T> {
-    let Some(drop_after_ns) = drop_after_ns else { return Some(future.await) };
+async fn within<T>(timer: &mut SimLane, drop_after_ns: u64, future: impl Future<Output = T>) -> Option<T> {
     let until_ns = timer.now_ns().saturating_add(drop_after_ns);
     let (mut future, mut alarm) = (pin!(future), pin!(pause_until(timer, until_ns)));
     poll_fn(|cx| match future.as_mut().poll(cx) {

@@ -37,7 +37,7 @@ const FILLER_SLOT: u16 = 0;
 pub struct FillPlan {
     /// The table's parameters.
     pub config: TableConfig,
-    /// What the table's memory promises to the clients of a run.
+    /// The guarantees that the table's memory gives to the clients of a run.
     pub caps: Caps,
     /// Records in the table, numbered from 0.
     pub records: u64,

@@ -13,7 +13,7 @@ use guira_fabric::memory::Ordering;
 use guira_fabric::{Region, SplitMix64};
 use guira_fabric_sim::{ClientId, Fault, Sim, SimRegion, Stopped};
 use guira_lock_queue::SharedLockQueue;
-use guira_rcuckoo::{ClientConfig, Error, ErrorKind, Outcome};
+use guira_rcuckoo::{ClientConfig, Counters, Error, ErrorKind, Outcome};
 
 use super::audit::audit;
 use super::client::{Claim, Failure, SimClient};
@@ -218,18 +218,15 @@ async fn work(region: SimRegion, shared: Rc<Shared>, seat: Seat) {
     };
     let rng = Rng::stream(shared.run.seed, seat.number.into());
     let mut worker = Worker { client, rng, seat, key: Vec::new(), value: Vec::new(), shared: Rc::clone(&shared) };
-    let mut counted = worker.client.counters();
+    let mut counted = Counters::default();
     while !shared.is_over.get() {
         worker.step(&region).await;
-        let now = worker.client.counters();
-        if now != counted {
-            let mut stats = shared.stats.borrow_mut();
-            stats.recoveries += now.recoveries - counted.recoveries;
-            stats.replays += now.replays - counted.replays;
-            stats.counters = stats.counters.plus(&now.since(&counted));
-            counted = now;
+        // What a client has not counted when it dies is lost.
+        if shared.run.deaths.per_second > 0 {
+            shared.count(&worker.client, &mut counted);
         }
     }
+    shared.count(&worker.client, &mut counted);
     if let Err(failure) = worker.client.close().await {
         shared.stats.borrow_mut().violation(|| format!("client {} cannot close: {failure:?}", seat.number));
     }
@@ -352,6 +349,18 @@ impl Worker {
 }
 
 impl Shared {
+    /// Adds the counters of `client` that are not in `counted` yet.
+    fn count(&self, client: &SimClient, counted: &mut Counters) {
+        let now = client.counters();
+        if now != *counted {
+            let (new, mut stats) = (now.since(counted), self.stats.borrow_mut());
+            stats.recoveries += new.recoveries;
+            stats.replays += new.replays;
+            stats.counters = stats.counters.plus(&new);
+            *counted = now;
+        }
+    }
+
     /// Counts a failed operation. Only the deadline and lack of room are reasons to fail here; all others are
     /// violations.
     fn fail(&self, number: u32, operation: Operation, record: u64, failure: &Failure) {

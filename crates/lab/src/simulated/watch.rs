@@ -23,7 +23,7 @@ const OTHERS_EVERY: u64 = 1_024;
 const FILLER: u64 = 0;
 const AUDITOR: u64 = u64::MAX;
 
-/// What a record may hold: the value of a write, or nothing.
+/// The content of a record: the value of a write, or nothing.
 pub(super) type Content = Option<u32>;
 
 /// A content that may be a record's last.
