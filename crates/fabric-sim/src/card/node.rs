@@ -141,7 +141,7 @@ impl Node {
         let card = &cluster.card;
         let since_ps = (now_ps - self.last_fetch_ps).min(FETCHES * card.idle_after_ns * PS);
         self.last_fetch_ps = now_ps;
-        self.fetch_gap_ps += since_ps / FETCHES - self.fetch_gap_ps / FETCHES;
+        self.fetch_gap_ps = self.fetch_gap_ps - self.fetch_gap_ps / FETCHES + since_ps / FETCHES;
         if self.fetch_gap_ps > card.idle_after_ns * PS { card.idle_fetch_ns * PS } else { 0 }
     }
 }
