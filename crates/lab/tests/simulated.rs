@@ -216,6 +216,28 @@ fn clients_that_die_are_replaced_and_nothing_is_lost() {
     }
 }
 
+/// The printed protocol runs in the same way; deaths there are repaired after the timeouts, not recovered.
+#[test]
+fn tables_of_preset_paper_run() {
+    let filled = fill(&plan(Preset::Paper, "fixed:4:4", 20_000, 15_000)).unwrap();
+    let mix = Mix { read_percent: 50, update_percent: 25, insert_percent: 25 };
+    let stats = carry_out(&a_run(&filled, mix), filled.fork().unwrap());
+    assert_eq!(stats.violations, Vec::<String>::new());
+    assert!(stats.succeeded() > 1_000 && stats.operations.insert.count > 100, "{}", all(&stats));
+    let deaths = Deaths { per_second: 20_000, victims: Victims::Any };
+    let client_config = ClientConfig {
+        failure_timeout_ns: 50_000,
+        lease_timeout_ns: 50_000,
+        ..ClientConfig::for_table(filled.table())
+    };
+    for audit in [Audit::Whole, Audit::Touched] {
+        let mortal = Run { deaths, client_config, audit, ..a_run(&filled, Mix::YCSB_B) };
+        let stats = carry_out(&mortal, filled.fork().unwrap());
+        assert!(stats.deaths > 3 && stats.succeeded() > 1_000, "{}", all(&stats));
+        assert!(!stats.violations.iter().any(|violation| violation.starts_with("at the end: ")), "{}", all(&stats));
+    }
+}
+
 /// A client that computes before each operation does fewer of them.
 #[test]
 fn clients_compute() {

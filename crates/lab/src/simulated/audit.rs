@@ -18,13 +18,22 @@ use super::watch::Content;
 
 /// Rows that are sampled together.
 const ROWS_TOGETHER: u64 = 64;
+/// Longest wait for a row that does not verify, in nanoseconds: no client is left that could complete it.
+const DEADLINE_NS: u64 = 100_000;
 
-/// Checks the table, and adds what is wrong to the run's violations.
+/// Checks the table, and adds what is wrong to the run's violations. Where dead clients are repaired, as printed, their
+/// locks and half-written rows stay until another client wants them: these are not checked then.
 pub(super) fn audit(shared: &Shared) {
-    check_idle(shared);
+    let stays = shared.filled.table().is_repairable() && shared.stats.borrow().deaths > 0;
+    check_slots(shared);
+    if !stays {
+        check_locks(shared);
+    }
     match shared.run.audit {
         Audit::Whole => {
-            check_rows(shared);
+            if !stays {
+                check_rows(shared);
+            }
             check_records(shared);
         }
         Audit::Touched => check_touched(shared),
@@ -42,8 +51,8 @@ fn lane(shared: &Shared) -> HeapLane {
     shared.filled.region().with_caps(Profile::Shm.caps()).lane()
 }
 
-/// Checks that no lock is held and no slot is in use.
-fn check_idle(shared: &Shared) {
+/// Checks that no lock is held.
+fn check_locks(shared: &Shared) {
     let (table, mut stats) = (shared.filled.table(), shared.stats.borrow_mut());
     for (word, value) in (0..).zip(shared.filled.region().memory().device) {
         let value = value.load(Ordering::Relaxed);
@@ -51,7 +60,12 @@ fn check_idle(shared: &Shared) {
             stats.violation(|| format!("at the end: {lock} is held by {owner}"));
         }
     }
-    match ready(slots(&mut lane(shared), table)) {
+}
+
+/// Checks that no slot is in use.
+fn check_slots(shared: &Shared) {
+    let mut stats = shared.stats.borrow_mut();
+    match ready(slots(&mut lane(shared), shared.filled.table())) {
         Ok(slots) => {
             for slot in slots.into_iter().filter(|slot| !is_free(slot)) {
                 stats.violation(|| format!("at the end: slot {} is in use", slot.slot));
@@ -153,7 +167,8 @@ impl<'s> Scan<'s> {
 /// Looks up the records that were written or watched.
 fn check_touched(shared: &Shared) {
     let (table, mut lane) = (shared.filled.table(), lane(shared));
-    let mut reader = Reader::new(Arc::clone(table), ClientConfig::for_table(table));
+    let config = ClientConfig { deadline_ns: DEADLINE_NS, ..ClientConfig::for_table(table) };
+    let mut reader = Reader::new(Arc::clone(table), config);
     let (mut key, mut value, records) = (Vec::new(), Vec::new(), shared.filled.records());
     let touched = shared.watch.borrow().touched();
     for record in touched {

@@ -99,7 +99,8 @@ pub fn run(
     });
     run_clients(&mut sim, &shared, testbed, progress)?;
     shared.stats.borrow_mut().verbs = sim.verbs();
-    if shared.filled.table().is_recoverable() {
+    let table = shared.filled.table();
+    if table.is_recoverable() || table.is_repairable() {
         let last = Rc::clone(&shared);
         testbed.spawn(&mut sim, 0, Box::new(move |region| Box::pin(recover_the_dead(region, last))));
         if sim.run() != Stopped::Ended {
