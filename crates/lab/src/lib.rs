@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod as_run;
 pub mod driver;
 pub mod experiment;
 pub mod published;
