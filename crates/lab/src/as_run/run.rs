@@ -1,0 +1,246 @@
+//! Runs: many clients with one workload over a cluster, and the same for inserts into an empty table.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use guira_fabric::{FabricError, Lane, Region, Space, SplitMix64, Traffic};
+use guira_fabric_sim::{Cluster, Sim, SimOptions, SimRegion, Stopped, Usage};
+
+use super::client::{Client, ClientRules, Outcome};
+use super::search::ENTRIES;
+use super::table::Table;
+use crate::driver::Distribution;
+use crate::workload::{Rng, Zipfian};
+
+/// The keys that clients use.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Keys {
+    /// Each client uses one key of its own, as in the authors' run of figure 6(a).
+    OneEach,
+    /// All clients draw from the keys of the table by Zipf's law; key 1 is the most popular.
+    Zipf(Zipfian),
+}
+
+/// A run of lookups and updates.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The number of clients, spread evenly over the hosts of the cluster.
+    pub clients: u32,
+    /// Lookups in 100 operations; the others are updates.
+    pub read_percent: u32,
+    /// The keys.
+    pub keys: Keys,
+    /// The time that a client's thread computes for an operation, besides posting.
+    pub operation_compute_ns: u64,
+    /// Added to that for an update, before it takes its locks.
+    pub change_compute_ns: u64,
+    /// Virtual time before the measurement, in nanoseconds.
+    pub warm_ns: u64,
+    /// Virtual time that is measured, in nanoseconds.
+    pub span_ns: u64,
+    /// The seed of everything drawn at random.
+    pub seed: u64,
+}
+
+/// The results of a run.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// Operations that ended within the measured time.
+    pub operations: u64,
+    /// Their rate, in millions a second.
+    pub throughput_mops: f64,
+    /// Operations of the slowest client, divided by those of the average client.
+    pub fairness: f64,
+    /// The cost of lookups.
+    pub reads: Cost,
+    /// The cost of updates.
+    pub updates: Cost,
+    /// Updates that did not find their key.
+    pub not_found: u64,
+    /// The use of the cluster's resources within the measured time.
+    pub usage: Usage,
+}
+
+/// The cost of operations of one kind.
+#[derive(Clone, Debug, Default)]
+pub struct Cost {
+    /// Their latencies, in nanoseconds.
+    pub latency_ns: Distribution,
+    /// Round trips of all of them.
+    pub round_trips: u64,
+    /// Messages of all of them.
+    pub messages: u64,
+    /// Bytes of all of them in both directions, headers included, as the paper's authors count them.
+    pub wire_bytes: u64,
+    /// Lock messages that were refused, and sent again.
+    pub refused: u64,
+}
+
+impl Cost {
+    fn add(&mut self, latency_ns: u64, traffic: &Traffic) {
+        self.latency_ns.record(latency_ns);
+        self.round_trips += traffic.round_trips;
+        self.messages += traffic.messages();
+        self.wire_bytes += traffic.wire_bytes();
+        self.refused += traffic.retries;
+    }
+}
+
+/// An error of a run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// A client's batch was refused.
+    #[error("a client failed: {0}")]
+    Fabric(#[from] FabricError),
+    /// Clients wait, but nothing is on its way.
+    #[error("clients wait for nothing")]
+    Stuck,
+}
+
+/// The counts of all clients of a run.
+#[derive(Default)]
+struct Totals {
+    by_client: Vec<u64>,
+    reads: Cost,
+    updates: Cost,
+    not_found: u64,
+    error: Option<FabricError>,
+}
+
+/// Runs lookups and updates on `table`, whose contents they leave as they are.
+///
+/// # Errors
+/// [`RunError`]; the table's locks are then released, as at the end of every run.
+pub fn run(table: &Table, rules: &ClientRules, cluster: Cluster, run: &Run) -> Result<Measured, RunError> {
+    let mut sim = Sim::new(table.region.clone(), &SimOptions::on_cluster(run.seed, cluster));
+    let by_client = vec![0; run.clients as usize];
+    let totals = Rc::new(RefCell::new(Totals { by_client, ..Totals::default() }));
+    let (rules, run, keys) = (Rc::new(rules.clone()), Rc::new(run.clone()), table.keys);
+    for client in 0..run.clients {
+        let (rules, run, totals) = (Rc::clone(&rules), Rc::clone(&run), Rc::clone(&totals));
+        sim.spawn_on(client % cluster.hosts, move |region| async move {
+            if let Err(error) = operate(&region, client, rules, &run, keys, &totals).await {
+                totals.borrow_mut().error = Some(error);
+            }
+        });
+    }
+    sim.run_until(run.warm_ns);
+    let before = sim.usage();
+    let stopped = sim.run_until(run.warm_ns + run.span_ns);
+    let usage = sim.usage().since(&before);
+    drop(sim);
+    release_locks(table);
+    let mut totals = totals.borrow_mut();
+    match (totals.error.take(), stopped) {
+        (Some(error), _) => Err(error.into()),
+        (None, Stopped::TimeUp) => Ok(measured(&mut totals, &run, usage)),
+        (None, Stopped::Ended | Stopped::Stuck) => Err(RunError::Stuck),
+    }
+}
+
+/// Carries out operations for ever, and counts those that end within the measured time.
+async fn operate(
+    region: &SimRegion,
+    number: u32,
+    rules: Rc<ClientRules>,
+    run: &Run,
+    keys: u32,
+    totals: &RefCell<Totals>,
+) -> Result<(), FabricError> {
+    let mut rng = Rng::new(SplitMix64::nth(run.seed, u64::from(number)));
+    let mut client = Client::new(region.lane(), rules, 0);
+    let own_key = 1 + (u64::from(keys.saturating_sub(1)) * u64::from(number) / u64::from(run.clients)) as u32;
+    loop {
+        let is_read = rng.below(100) < u64::from(run.read_percent);
+        let key = match &run.keys {
+            Keys::OneEach => own_key,
+            Keys::Zipf(zipfian) => 1 + zipfian.sample(&mut rng) as u32,
+        };
+        let (begin_ns, before) = (client.lane().now_ns(), *client.lane().traffic());
+        let change_ns = if is_read { 0 } else { run.change_compute_ns };
+        client.lane().compute(run.operation_compute_ns + change_ns).await;
+        let outcome = match is_read {
+            true => client.read(key).await.map(|()| Outcome::Done)?,
+            false => client.update(key).await?,
+        };
+        let end_ns = client.lane().now_ns();
+        if end_ns < run.warm_ns {
+            continue;
+        }
+        let mut totals = totals.borrow_mut();
+        totals.by_client[number as usize] += 1;
+        totals.not_found += u64::from(outcome == Outcome::NotFound);
+        let cost = if is_read { &mut totals.reads } else { &mut totals.updates };
+        cost.add(end_ns - begin_ns, &client.lane().traffic().since(&before));
+    }
+}
+
+fn measured(totals: &mut Totals, run: &Run, usage: Usage) -> Measured {
+    let operations: u64 = totals.by_client.iter().sum();
+    let slowest = totals.by_client.iter().min().copied().unwrap_or(0);
+    Measured {
+        operations,
+        throughput_mops: operations as f64 * 1e3 / run.span_ns.max(1) as f64,
+        fairness: slowest as f64 * f64::from(run.clients) / operations.max(1) as f64,
+        reads: std::mem::take(&mut totals.reads),
+        updates: std::mem::take(&mut totals.updates),
+        not_found: totals.not_found,
+        usage,
+    }
+}
+
+/// The result of filling a table.
+#[derive(Clone, Debug)]
+pub struct Filled {
+    /// The round trips of each completed insert, in the order of completion.
+    pub round_trips: Vec<u64>,
+    /// The part of the entries that is occupied at the end.
+    pub fill: f64,
+}
+
+/// Fills an empty table by `clients` clients, each of which inserts keys of its own until it finds no path.
+///
+/// # Errors
+/// [`RunError`]
+pub fn fill(table: &Table, rules: &ClientRules, cluster: Cluster, clients: u32, seed: u64) -> Result<Filled, RunError> {
+    let mut sim = Sim::new(table.region.clone(), &SimOptions::on_cluster(seed, cluster));
+    let (rules, done) = (Rc::new(rules.clone()), Rc::new(RefCell::new((Vec::new(), None))));
+    let rows = rules.layout.placement.rows();
+    // Another seed uses other keys.
+    let first = (SplitMix64::nth(seed, 0) % u64::from(u32::MAX / 2)) as u32;
+    for number in 1..=clients {
+        let (rules, done) = (Rc::clone(&rules), Rc::clone(&done));
+        sim.spawn_on((number - 1) % cluster.hosts, move |region| async move {
+            let mut client = Client::new(region.lane(), rules, rows as usize);
+            for key in (first + number..).step_by(clients as usize) {
+                let before = client.lane().traffic().round_trips;
+                let outcome = client.insert(key).await;
+                let mut done = done.borrow_mut();
+                match outcome {
+                    Ok(Outcome::Done) => done.0.push(client.lane().traffic().round_trips - before),
+                    Ok(_) => return,
+                    Err(error) => {
+                        done.1 = Some(error);
+                        return;
+                    }
+                }
+            }
+        });
+    }
+    let stopped = sim.run();
+    drop(sim);
+    let (round_trips, error) = std::mem::take(&mut *done.borrow_mut());
+    let fill = round_trips.len() as f64 / (rows * ENTRIES as u64) as f64;
+    match (error, stopped) {
+        (Some(error), _) => Err(error.into()),
+        (None, Stopped::Ended) => Ok(Filled { round_trips, fill }),
+        (None, Stopped::Stuck | Stopped::TimeUp) => Err(RunError::Stuck),
+    }
+}
+
+/// Releases the locks that the clients of an ended run hold.
+fn release_locks(table: &Table) {
+    let words = table.region.memory().space(Space::Device);
+    words.iter().for_each(|word| word.store(0, std::sync::atomic::Ordering::Relaxed));
+}

@@ -1,0 +1,150 @@
+//! The table in the memory of the simulated node, and its initial contents.
+//!
+//! Rows lie one after the other in the main space, lock words in the device space. A row is eight entries of one word;
+//! the later code has one more word, a checksum that nothing verifies.
+
+use guira_fabric::heap::HeapRegion;
+use guira_fabric::memory::{AtomicU64, prefetch_line};
+use guira_fabric::{Addr, Profile, Space, WORD_BYTES};
+use std::sync::atomic::Ordering;
+
+use super::hash::{Placement, RowPair};
+use super::local::apply;
+use super::locks::{LockGroup, LockRules};
+use super::search::{ENTRIES, RowView, Scope, find_path};
+
+/// The checksums of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowSums {
+    /// Rows have none, as in the public code.
+    None,
+    /// Each changed row gets one, by a WRITE of its own, as in later code.
+    Written,
+}
+
+impl RowSums {
+    /// Returns the number of words of a row.
+    pub fn row_words(self) -> u64 {
+        ENTRIES as u64 + u64::from(self == RowSums::Written)
+    }
+}
+
+/// The layout of a table.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// The rows of keys.
+    pub placement: Placement,
+    /// The locks of rows.
+    pub locks: LockRules,
+    /// The checksums of rows.
+    pub sums: RowSums,
+}
+
+impl Layout {
+    /// Returns the address of a row.
+    pub fn row_addr(&self, row: u64) -> Addr {
+        Addr::main_word(row * self.sums.row_words())
+    }
+
+    /// Returns the address of an entry of a row, or of the row's checksum behind its entries.
+    pub fn entry_addr(&self, row: u64, index: usize) -> Addr {
+        self.row_addr(row).add_words(index as u64)
+    }
+
+    /// Returns the address of the word of a group of locks.
+    pub fn lock_addr(&self, group: LockGroup) -> Addr {
+        Addr::device(group.word * WORD_BYTES)
+    }
+}
+
+/// A table in a node's memory.
+#[derive(Clone)]
+pub struct Table {
+    /// The layout.
+    pub layout: Layout,
+    /// The memory.
+    pub region: HeapRegion,
+    /// The keys 1 to this are in it.
+    pub keys: u32,
+}
+
+/// The number of keys whose rows are loaded ahead of their use.
+const AHEAD: u32 = 32;
+
+impl Table {
+    /// Creates a table with the keys from 1 to `keys`, or fewer if they do not fit: see [`Table::keys`].
+    pub fn filled(layout: Layout, keys: u32) -> Table {
+        let rows = layout.placement.rows();
+        let main_bytes = rows * layout.sums.row_words() * WORD_BYTES;
+        let region = HeapRegion::new(main_bytes, layout.locks.table_bytes(rows), Profile::Mlx5.caps());
+        let mut table = Table { layout, region, keys: 0 };
+        let mut ahead = [RowPair { primary: 0, secondary: 0 }; AHEAD as usize];
+        while table.keys < keys {
+            let first = table.keys + 1;
+            let count = AHEAD.min(keys - table.keys);
+            for (pair, key) in ahead.iter_mut().zip(first..first + count) {
+                *pair = table.layout.placement.of(key);
+                prefetch_line(&table.words(pair.primary)[0]);
+            }
+            for (pair, key) in ahead.iter().zip(first..first + count) {
+                if !table.put_in(pair.primary, key) && !table.put_in(pair.secondary, key) && !table.put_by_path(key) {
+                    return table;
+                }
+                table.keys = key;
+            }
+        }
+        table
+    }
+
+    fn words(&self, row: u64) -> &[AtomicU64] {
+        let first = self.layout.row_addr(row).word() as usize;
+        &self.region.memory().space(Space::Main)[first..first + ENTRIES]
+    }
+
+    /// Puts a key into a row, if the row has room.
+    fn put_in(&self, row: u64, key: u32) -> bool {
+        let empty = self.words(row).iter().find(|word| word.load(Ordering::Relaxed) == 0);
+        empty.inspect(|word| word.store(u64::from(key), Ordering::Relaxed)).is_some()
+    }
+
+    fn put_by_path(&self, key: u32) -> bool {
+        let path = find_path(self, &self.layout.placement, key, Scope::Table);
+        let put = path.inspect(|path| {
+            apply(path, u64::from(key), |step, entry| {
+                self.words(step.row)[step.index].store(entry, Ordering::Relaxed);
+            });
+        });
+        put.is_some()
+    }
+}
+
+impl RowView for Table {
+    fn row(&self, row: u64) -> [u64; ENTRIES] {
+        let words = self.words(row);
+        std::array::from_fn(|index| words[index].load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::as_run::hash::{Distance, Program};
+
+    #[test]
+    fn a_filled_table_has_every_key_in_one_of_its_rows() {
+        for sums in [RowSums::None, RowSums::Written] {
+            let placement = Placement::new(1024, Program::Store, Distance::Dependent { factor: 2.3 });
+            let locks = LockRules { rows_per_lock: 16, locks_per_message: 64 };
+            let layout = Layout { placement: placement.clone(), locks, sums };
+            let table = Table::filled(layout.clone(), 7_400);
+            assert_eq!(table.keys, 7_400);
+            let occupied: usize = (0..1024).map(|row| table.row(row).iter().filter(|entry| **entry != 0).count()).sum();
+            assert_eq!(occupied, 7_400);
+            for key in 1..=7_400 {
+                let pair = placement.of(key);
+                assert!([pair.primary, pair.secondary].iter().any(|row| table.row(*row).contains(&u64::from(key))));
+            }
+            assert!(Table::filled(layout, 9_000).keys < 8_192, "more keys than entries");
+        }
+    }
+}

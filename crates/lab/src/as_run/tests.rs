@@ -1,0 +1,218 @@
+//! The batches of the actor, verb by verb.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use guira_fabric::{Addr, Region, Verb, WORD_BYTES};
+use guira_fabric_sim::{Card, Cluster, Sim, SimOptions};
+
+use super::client::{Client, ClientRules, Outcome, UpdateReads};
+use super::hash::{Distance, Placement, Program};
+use super::locks::LockRules;
+use super::run::{Keys, Run, fill, run};
+use super::search::RowView;
+use super::table::{Layout, RowSums, Table};
+
+/// A verb of a batch: its name, its address and its words.
+type Sent = (&'static str, Addr, usize);
+
+fn layout(rows: u64, sums: RowSums) -> Layout {
+    let placement = Placement::new(rows, Program::Store, Distance::Dependent { factor: 2.3 });
+    Layout { placement, locks: LockRules { rows_per_lock: 16, locks_per_message: 64 }, sums }
+}
+
+fn rules(layout: &Layout, update_reads: UpdateReads) -> ClientRules {
+    ClientRules { layout: layout.clone(), covering_bytes: 256, update_reads }
+}
+
+/// Returns the batches of one operation of one client, and its result.
+fn batches_of<F, T: 'static>(
+    table: &Table,
+    rules: ClientRules,
+    operation: impl FnOnce(Client) -> F,
+) -> (Vec<Vec<Sent>>, T)
+where
+    F: Future<Output = T> + 'static,
+{
+    let mut sim = Sim::new(table.region.clone(), &SimOptions::on_cluster(1, Cluster::new(Card::ConnectX5)));
+    let (batches, result) = (Rc::new(RefCell::new(Vec::new())), Rc::new(RefCell::new(None)));
+    let watched = Rc::clone(&batches);
+    sim.watch_batches(move |_, batch: &[Verb<'_>]| {
+        watched.borrow_mut().push(batch.iter().map(|verb| (verb.name(), verb.addr(), verb.words())).collect());
+    });
+    let returned = Rc::clone(&result);
+    sim.spawn(|region| {
+        let operation = operation(Client::new(region.lane(), Rc::new(rules), 1024));
+        async move { *returned.borrow_mut() = Some(operation.await) }
+    });
+    sim.run();
+    drop(sim);
+    (batches.take(), result.take().expect("the operation ended"))
+}
+
+fn row(row: u64) -> Addr {
+    Addr::main(row * 64)
+}
+
+/// Returns the first key of the table with rows for which `wanted` holds.
+fn key_with(table: &Table, wanted: impl Fn(u64, u64) -> bool) -> u32 {
+    let found = (1..=table.keys).find(|key| {
+        let pair = table.layout.placement.of(*key);
+        wanted(pair.primary, pair.secondary)
+    });
+    found.expect("a table has such a key")
+}
+
+#[test]
+fn a_lookup_fetches_eight_bytes_of_each_row() {
+    let table = Table::filled(layout(1 << 16, RowSums::None), 100_000);
+    for (key, is_covered) in [
+        (key_with(&table, |first, second| first.abs_diff(second) == 31), true),
+        (key_with(&table, |first, second| first.abs_diff(second) == 33), false),
+        (key_with(&table, |first, second| first.abs_diff(second) > 1000), false),
+    ] {
+        let pair = table.layout.placement.of(key);
+        let read = |mut client: Client| async move { client.read(key).await.map(|()| Outcome::Done) };
+        let (batches, _) = batches_of(&table, rules(&table.layout, UpdateReads::Covering), read);
+        let covering = vec![("READ", row(pair.low()), 32)];
+        let single = vec![("READ", row(pair.primary), 1), ("READ", row(pair.secondary), 1)];
+        assert_eq!(batches, [if is_covered { covering } else { single }]);
+    }
+}
+
+#[test]
+fn an_update_locks_reads_writes_and_unlocks() {
+    let table = Table::filled(layout(1 << 16, RowSums::None), 100_000);
+    // Both rows have one lock: lock 1 of word 0.
+    let key = key_with(&table, |first, second| (16..32).contains(&first) && (16..32).contains(&second));
+    let pair = table.layout.placement.of(key);
+    let holder = [pair.primary, pair.secondary].into_iter().find(|row| table.row(*row).contains(&u64::from(key)));
+    let holder = holder.expect("the key is in the table");
+    let index = table.row(holder).iter().position(|entry| *entry == u64::from(key)).expect("found above") as u64;
+    let (lock, write) = (("MASKED CAS", Addr::device(0), 1), ("WRITE", row(holder).add_words(index), 1));
+    let singles = [("READ", row(pair.primary), 8), ("READ", row(pair.secondary), 8)];
+    let cover = ("READ", row(16), 16 * 8);
+    for (reads, expected) in [
+        (UpdateReads::Covering, vec![vec![lock, cover], vec![write, lock]]),
+        (UpdateReads::Single, vec![vec![lock, singles[0], singles[1]], vec![write, lock]]),
+        (UpdateReads::CoveringThenSingle, vec![vec![lock, cover], singles.to_vec(), vec![write, lock]]),
+    ] {
+        let update = |mut client: Client| async move { client.update(key).await };
+        let (batches, outcome) = batches_of(&table, rules(&table.layout, reads), update);
+        assert_eq!(batches, expected, "{reads:?}");
+        assert_eq!(outcome, Ok(Outcome::Done));
+    }
+    assert!(table.region.memory().device.iter().all(|word| word.load(std::sync::atomic::Ordering::Relaxed) == 0));
+}
+
+#[test]
+fn later_code_writes_a_checksum_behind_each_entry() {
+    let table = Table::filled(layout(1 << 12, RowSums::Written), 10_000);
+    let update = |mut client: Client| async move { client.update(7).await };
+    let (batches, _) = batches_of(&table, rules(&table.layout, UpdateReads::Single), update);
+    let [.., writes] = batches.as_slice() else { panic!("an update has batches") };
+    let [("WRITE", entry, 1), ("WRITE", sum, 1), ("MASKED CAS", ..)] = writes.as_slice() else { panic!("{writes:?}") };
+    assert_eq!(entry.offset() / (9 * WORD_BYTES), sum.offset() / (9 * WORD_BYTES), "they lie in one row of 9 words");
+    assert_eq!(sum.word() % 9, 8);
+}
+
+#[test]
+fn an_insert_locks_its_path_and_writes_it_from_the_empty_end() {
+    let layout = layout(1 << 12, RowSums::None);
+    let table = Table::filled(layout.clone(), 0);
+    let insert = |mut client: Client| async move { client.insert(1).await };
+    let (batches, outcome) = batches_of(&table, rules(&layout, UpdateReads::Covering), insert);
+    let primary = layout.placement.of(1).primary;
+    let lock = ("MASKED CAS", Addr::device(primary / 1024 * 8), 1);
+    let expected = [vec![lock, ("READ", row(primary / 16 * 16), 128)], vec![("WRITE", row(primary), 1), lock]];
+    assert_eq!((batches.as_slice(), outcome), (&expected[..], Ok(Outcome::Done)));
+    // The primary row is full, but the mirror shows it empty. The second search uses the rows of its lock alone.
+    let table = Table::filled(layout.clone(), 0);
+    let others: Vec<u32> = (2..)
+        .filter(|key| {
+            let pair = layout.placement.of(*key);
+            pair.primary == primary && pair.secondary / 16 == primary / 16
+        })
+        .take(8)
+        .collect();
+    let words = &table.region.memory().main[primary as usize * 8..][..8];
+    words.iter().zip(&others).for_each(|(word, key)| word.store((*key).into(), std::sync::atomic::Ordering::Relaxed));
+    let insert = |mut client: Client| async move { client.insert(1).await };
+    let (batches, outcome) = batches_of(&table, rules(&layout, UpdateReads::Covering), insert);
+    let moved_to = layout.placement.of(others[0]).secondary;
+    let writes = [("WRITE", row(moved_to), 1), ("WRITE", row(primary), 1), lock];
+    assert_eq!((batches.len(), &batches[1][..], outcome), (2, &writes[..], Ok(Outcome::Done)));
+    assert_eq!((table.row(moved_to)[0], table.row(primary)[0]), (others[0].into(), 1));
+}
+
+/// The published means are 204.8 bytes and 1.11 messages.
+#[test]
+fn lookups_cost_what_the_authors_counted() {
+    let table = Table::filled(layout(1 << 16, RowSums::None), 200_000);
+    let zipfian = crate::workload::Zipfian::new(200_000, 0.0).expect("valid");
+    let run_of = Run {
+        clients: 16,
+        read_percent: 100,
+        keys: Keys::Zipf(zipfian),
+        operation_compute_ns: 0,
+        change_compute_ns: 0,
+        warm_ns: 10_000,
+        span_ns: 5_000_000,
+        seed: 1,
+    };
+    let cluster = Cluster::new(Card::ConnectX5);
+    let measured = || run(&table, &rules(&table.layout, UpdateReads::Covering), cluster, &run_of).expect("a run");
+    let (one, two) = (measured(), measured());
+    let reads = one.reads.latency_ns.count() as f64;
+    let (bytes, messages) = (one.reads.wire_bytes as f64 / reads, one.reads.messages as f64 / reads);
+    assert!((bytes - 204.8).abs() < 2.0 && (messages - 1.11).abs() < 0.01, "{bytes} bytes, {messages} messages");
+    assert_eq!((one.operations, one.reads.wire_bytes), (two.operations, two.reads.wire_bytes), "runs repeat");
+    let other = Run { seed: 2, ..run_of };
+    let other = run(&table, &rules(&table.layout, UpdateReads::Covering), cluster, &other).expect("a run");
+    assert_ne!(other.reads.wire_bytes, one.reads.wire_bytes);
+}
+
+#[test]
+fn contended_updates_exclude_each_other() {
+    let table = Table::filled(layout(1 << 10, RowSums::None), 4_000);
+    let zipfian = crate::workload::Zipfian::new(4_000, 0.99).expect("valid");
+    let run_of = Run {
+        clients: 32,
+        read_percent: 0,
+        keys: Keys::Zipf(zipfian),
+        operation_compute_ns: 500,
+        change_compute_ns: 0,
+        warm_ns: 50_000,
+        span_ns: 500_000,
+        seed: 3,
+    };
+    for reads in [UpdateReads::Covering, UpdateReads::Single, UpdateReads::CoveringThenSingle] {
+        let measured =
+            run(&table, &rules(&table.layout, reads), Cluster::new(Card::ConnectX5), &run_of).expect("a run");
+        assert!(
+            measured.updates.refused > measured.operations / 10,
+            "{} of {}",
+            measured.updates.refused,
+            measured.operations
+        );
+        assert_eq!(measured.not_found, 0);
+    }
+    assert!((1..=4_000).all(|key| {
+        let pair = table.layout.placement.of(key);
+        [pair.primary, pair.secondary].iter().any(|row| table.row(*row).contains(&u64::from(key)))
+    }));
+}
+
+#[test]
+fn eight_clients_fill_a_table_without_losing_a_key() {
+    let layout = layout(128, RowSums::None);
+    let table = Table::filled(layout.clone(), 0);
+    let filled =
+        fill(&table, &rules(&layout, UpdateReads::Covering), Cluster::new(Card::ConnectX5), 8, 1).expect("a fill");
+    let entries: Vec<u64> = (0..128).flat_map(|row| table.row(row)).filter(|entry| *entry != 0).collect();
+    let mut keys = entries.clone();
+    keys.sort_unstable();
+    keys.dedup();
+    assert_eq!((entries.len(), keys.len()), (filled.round_trips.len(), filled.round_trips.len()));
+    assert!(filled.fill > 0.9 && filled.round_trips.iter().all(|trips| *trips >= 2), "{}", filled.fill);
+}
