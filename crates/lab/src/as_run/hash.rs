@@ -93,7 +93,7 @@ impl Placement {
             Program::Simulator => (first % (self.rows / 2) * 2, (third as u32).trailing_zeros()),
         };
         let secondary = match &self.bounds {
-            Some(bounds) => (primary + (second % bounds[zeros as usize] | 1)) % self.rows,
+            Some(bounds) => (primary + ((second % bounds[zeros as usize]) | 1)) % self.rows,
             None if self.program == Program::Store => second.wrapping_add(second & 1) % self.rows,
             None => second % (self.rows / 2) * 2 + 1,
         };
