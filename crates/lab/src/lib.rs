@@ -3,14 +3,16 @@
 //! This crate owns the generation and measurement of load; it owns no protocol. [`workload`] does not depend on a
 //! store: it generates operations, records, keys and values. [`driver`] runs a workload against a store from any number
 //! of threads and processes, and reports the cost of each kind of operation. [`simulated`] runs clients of the protocol
-//! in a simulation, where they wait for virtual time only. [`experiment`] has the settings of measurements on modelled
-//! networks, and [`report`] their results as charts.
+//! in a simulation, where they wait for virtual time only; [`as_run`] posts what the paper's authors' own code posted.
+//! [`experiment`] has the settings of measurements on modelled networks, [`figures`] measures figures of the paper that
+//! are no grids of experiments, and [`report`] has the results as charts.
 
 #![forbid(unsafe_code)]
 
 pub mod as_run;
 pub mod driver;
 pub mod experiment;
+pub mod figures;
 pub mod published;
 pub mod report;
 pub mod simulated;

@@ -300,7 +300,7 @@ pub fn available_bytes() -> Option<u64> {
 }
 
 /// Polls a future on a lane that executes in place, where nothing waits for another client.
-pub(super) fn ready<F: Future>(future: F) -> F::Output {
+pub(crate) fn ready<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let mut cx = Context::from_waker(Waker::noop());
     loop {

@@ -61,6 +61,7 @@ mod run;
 mod watch;
 
 pub use client::{Claim, Failure, SimClient};
+pub(crate) use filled::ready;
 pub use filled::{FillError, FillPlan, FillProgress, FilledTable, available_bytes};
 pub use load::run;
 pub use records::{LOADED, Records};
