@@ -3,13 +3,13 @@
 use guira_layout::Preset;
 use guira_rcuckoo::Placement;
 
+use super::chart;
 use super::heap_table::{HeapTable, config};
 use super::parallel::measure;
 use crate::as_run;
 use crate::as_run::hash::{Distance, Program};
 use crate::experiment::{LabError, RunOptions, Watch};
-use crate::published;
-use crate::report::{Axis, Chart, Origin, Point, Scale, Series, Shape};
+use crate::report::{Chart, Origin, Point, Series, Shape};
 
 /// Rows of the table of figure 4(a), by the authors' script. Distances wrap at its end.
 const DISTANCE_ROWS: u64 = 512;
@@ -197,15 +197,6 @@ fn curve(name: String, predicts: Option<String>, counts: &[u64]) -> Series {
         }
     }
     Series { name, origin: Origin::Measured, predicts, points }
-}
-
-/// Returns a chart with the published series and axes of its figure.
-fn chart(id: &str, title: &str, shape: Shape, mut series: Vec<Series>, notes: &[&str]) -> Chart {
-    let axis = || Axis::new("", "", Scale::Linear);
-    let (x, y) = published::axes(id).unwrap_or_else(|| (axis(), axis()));
-    series.extend(published::series(id));
-    let notes = notes.iter().chain(published::notes(id)).map(|note| (*note).to_owned()).collect();
-    Chart { id: id.to_owned(), title: title.to_owned(), x, y, shape, series, ceilings: Vec::new(), notes }
 }
 
 #[cfg(test)]

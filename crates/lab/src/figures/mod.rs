@@ -5,5 +5,18 @@
 //! do. Invariants: the same seed gives the same charts, whatever the number of threads, and no published point is read.
 
 pub mod fig4;
+pub mod fig5;
 mod heap_table;
 mod parallel;
+
+use crate::published;
+use crate::report::{Axis, Chart, Scale, Series, Shape};
+
+/// Returns a chart with the published series and axes of its figure.
+fn chart(id: &str, title: &str, shape: Shape, mut series: Vec<Series>, notes: &[&str]) -> Chart {
+    let axis = || Axis::new("", "", Scale::Linear);
+    let (x, y) = published::axes(id).unwrap_or_else(|| (axis(), axis()));
+    series.extend(published::series(id));
+    let notes = notes.iter().chain(published::notes(id)).map(|note| (*note).to_owned()).collect();
+    Chart { id: id.to_owned(), title: title.to_owned(), x, y, shape, series, ceilings: Vec::new(), notes }
+}
