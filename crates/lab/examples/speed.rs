@@ -53,6 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             span_ns: span_ms * 1_000_000,
             deaths: Deaths::NONE,
             queues,
+            predictor_bytes: 0,
             client_config: ClientConfig::for_table(filled.table()),
             operation_compute_ns: 0,
             audit: Audit::Touched,

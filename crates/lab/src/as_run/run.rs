@@ -66,8 +66,8 @@ pub struct Measured {
 pub struct Cost {
     /// Their latencies, in nanoseconds.
     pub latency_ns: Distribution,
-    /// Round trips of all of them.
-    pub round_trips: u64,
+    /// Their round trips.
+    pub round_trips: Distribution,
     /// Messages of all of them.
     pub messages: u64,
     /// Bytes of all of them in both directions, headers included, as the paper's authors count them.
@@ -79,7 +79,7 @@ pub struct Cost {
 impl Cost {
     fn add(&mut self, latency_ns: u64, traffic: &Traffic) {
         self.latency_ns.record(latency_ns);
-        self.round_trips += traffic.round_trips;
+        self.round_trips.record(traffic.round_trips);
         self.messages += traffic.messages();
         self.wire_bytes += traffic.wire_bytes();
         self.refused += traffic.retries;

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use super::built_in::built_in_plans;
 use super::parameters::nearest;
 use super::{LabError, Plan, RunOptions, Watch, run_plan};
+use crate::figures::{fig4, fig5};
 use crate::published;
 use crate::report::Chart;
 
@@ -19,14 +20,60 @@ pub struct FigureInfo {
     pub about: &'static str,
 }
 
+/// A figure with a module of its own, because it is no grid of experiments.
+struct Programmed {
+    info: FigureInfo,
+    measure: fn(&RunOptions, &dyn Watch) -> Result<Chart, LabError>,
+}
+
+/// The figures with modules of their own.
+const PROGRAMMED: [Programmed; 4] = [
+    Programmed {
+        info: FigureInfo {
+            id: "4a",
+            title: "Figure 4(a): distance between a key's two rows",
+            about: "The distribution by the locality factor f. No network is involved.",
+        },
+        measure: fig4::distances,
+    },
+    Programmed {
+        info: FigureInfo {
+            id: "4b",
+            title: "Figure 4(b): fill at the first failed insert",
+            about: "The fill that a table reaches, by the locality factor f. No network is involved.",
+        },
+        measure: fig4::fills,
+    },
+    Programmed {
+        info: FigureInfo {
+            id: "4c",
+            title: "Figure 4(c): span of cuckoo paths",
+            about: "The rows between the first and the last row of a path, for dependent and independent hashing.",
+        },
+        measure: fig4::spans,
+    },
+    Programmed {
+        info: FigureInfo {
+            id: "5",
+            title: "Figure 5: round trips of an insert by locks",
+            about: "The 99th percentile of inserts of 8 clients that fill a table of 512 rows, by the rows that share a \
+                    lock and the locks that a message takes.",
+        },
+        measure: fig5::grid_of_locks,
+    },
+];
+
 /// Returns every built-in figure, in the order of reports.
 pub fn figures() -> &'static [FigureInfo] {
     static FIGURES: OnceLock<Vec<FigureInfo>> = OnceLock::new();
     FIGURES.get_or_init(|| {
         let planned = built_in_plans().iter();
-        planned
-            .map(|built_in| FigureInfo { id: built_in.id, title: &built_in.plan.title, about: &built_in.plan.about })
-            .collect()
+        let planned = planned.map(|built_in| FigureInfo {
+            id: built_in.id,
+            title: &built_in.plan.title,
+            about: &built_in.plan.about,
+        });
+        PROGRAMMED.iter().map(|programmed| programmed.info).chain(planned).collect()
     })
 }
 
@@ -57,6 +104,9 @@ pub fn figures_named(name: &str) -> Result<Vec<&'static FigureInfo>, LabError> {
 /// # Errors
 /// [`LabError::UnknownFigure`], or an error of a run.
 pub fn run_figure(id: &str, options: &RunOptions, watch: &dyn Watch) -> Result<Vec<Chart>, LabError> {
+    if let Some(programmed) = PROGRAMMED.iter().find(|programmed| programmed.info.id == id) {
+        return Ok(vec![(programmed.measure)(options, watch)?]);
+    }
     let built_in = built_in_plans().iter().find(|built_in| built_in.id == id);
     let unknown = || LabError::UnknownFigure { name: id.to_owned(), nearest: None };
     run_published_plan(id, &built_in.ok_or_else(unknown)?.plan, options, watch)

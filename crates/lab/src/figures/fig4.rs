@@ -40,16 +40,11 @@ enum System {
 const SYSTEMS: [(System, &str); 3] =
     [(System::AsRun, "as-run"), (System::Real(Preset::Paper), "as-printed"), (System::Real(Preset::Hardened), "Guira")];
 
-/// Measures figures 4(a), 4(b) and 4(c).
+/// Measures figure 4(a).
 ///
 /// # Errors
 /// [`LabError::Stopped`], or an error of a table.
-pub fn charts(run: &RunOptions, watch: &dyn Watch) -> Result<Vec<Chart>, LabError> {
-    Ok(vec![distances(run, watch)?, fills(run, watch)?, spans(run, watch)?])
-}
-
-/// Measures figure 4(a).
-fn distances(run: &RunOptions, watch: &dyn Watch) -> Result<Chart, LabError> {
+pub fn distances(run: &RunOptions, watch: &dyn Watch) -> Result<Chart, LabError> {
     let cells: Vec<_> =
         SYSTEMS.into_iter().flat_map(|system| DISTANCE_FACTORS.map(|factor| (system, factor))).collect();
     let series = measure("figure 4(a)", &cells, run, watch, |((system, name), factor)| {
@@ -86,7 +81,10 @@ fn distance_counts(system: System, factor: f64, seed: u64) -> Result<Vec<u64>, L
 }
 
 /// Measures figure 4(b).
-fn fills(run: &RunOptions, watch: &dyn Watch) -> Result<Chart, LabError> {
+///
+/// # Errors
+/// [`LabError::Stopped`], or an error of a table.
+pub fn fills(run: &RunOptions, watch: &dyn Watch) -> Result<Chart, LabError> {
     let (tables, real_tables, real_rows) = if run.quick { (20, 4, 1 << 12) } else { (100, 10, 1 << 17) };
     let mut cells = Vec::new();
     for system in SYSTEMS {
@@ -147,7 +145,10 @@ fn mean_point(x: f64, values: impl Iterator<Item = f64>) -> Point {
 }
 
 /// Measures figure 4(c).
-fn spans(run: &RunOptions, watch: &dyn Watch) -> Result<Chart, LabError> {
+///
+/// # Errors
+/// [`LabError::Stopped`], or an error of a table.
+pub fn spans(run: &RunOptions, watch: &dyn Watch) -> Result<Chart, LabError> {
     let hashings = [(Some(FACTOR), "dependent hashing"), (None, "independent hashing")];
     let cells: Vec<_> = SYSTEMS.into_iter().flat_map(|system| hashings.map(|hashing| (system, hashing))).collect();
     let series = measure("figure 4(c)", &cells, run, watch, |((system, name), (factor, hashing))| {

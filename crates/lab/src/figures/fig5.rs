@@ -37,7 +37,7 @@ struct Cell {
 ///
 /// # Errors
 /// [`LabError::Stopped`], or an error of a simulation.
-pub fn charts(run: &RunOptions, watch: &dyn Watch) -> Result<Vec<Chart>, LabError> {
+pub fn grid_of_locks(run: &RunOptions, watch: &dyn Watch) -> Result<Chart, LabError> {
     let tables = if run.quick { 1 } else { 5 };
     let cells: Vec<Cell> = LOCKS_PER_MESSAGE
         .into_iter()
@@ -49,7 +49,7 @@ pub fn charts(run: &RunOptions, watch: &dyn Watch) -> Result<Vec<Chart>, LabErro
                    begins at a multiple of 8 bytes: paths that cross such a border take one message more. That matters \
                    where few rows share a lock.";
     let title = "99th percentile of round trips of an insert";
-    Ok(vec![chart("5", title, Shape::Grid, grid(&cells, points), &[&of_tables, atomics])])
+    Ok(chart("5", title, Shape::Grid, grid(&cells, points), &[&of_tables, atomics]))
 }
 
 /// Measures a cell with the authors' messages.

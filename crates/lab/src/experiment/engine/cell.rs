@@ -44,7 +44,7 @@ pub(super) fn measure(
         let reason = format!("{} violations: {quoted}", stats.violation_count);
         return Err(LabError::Failed { what: "the check of an experiment".to_owned(), reason });
     }
-    Ok(Outcome::of(experiment, &stats, options))
+    Ok(outcome_of(experiment, &stats, options))
 }
 
 /// Creates the error of a step that cannot fail unless there is a bug.
@@ -52,38 +52,53 @@ pub(super) fn failed(what: &str, error: &dyn fmt::Display) -> LabError {
     LabError::Failed { what: what.to_owned(), reason: error.to_string() }
 }
 
-impl Outcome {
-    fn of(experiment: &Experiment, stats: &RunStats, options: &RunOptions) -> Outcome {
-        let named = stats.operations.named();
-        let mut all = OperationTally::default();
-        let mut costs = Vec::new();
-        for (name, tally) in &named {
-            let kind = match *name {
-                "read" => Kind::Read,
-                "insert" => Kind::Insert,
-                _ => Kind::Update,
-            };
-            if tally.count > 0 {
-                costs.push((kind, (*tally).clone()));
-                all.merge(tally);
-            }
-        }
-        costs.push((Kind::Operation, all));
-        let (slowest, mean) = stats.slowest_and_mean();
-        let resources = resources(&stats.usage);
-        let answer = Answer {
-            experiment: *experiment,
-            seed: options.seed,
-            throughput_mops: stats.throughput_ops_per_s() / 1e6,
-            fairness: if mean > 0.0 { slowest as f64 / mean } else { 0.0 },
-            kinds: costs.iter().map(|(kind, tally)| kind_answer(*kind, tally)).collect(),
-            bound_by: bound_by(&stats.usage),
-            resources,
-            notes: notes(stats),
-        };
-        Outcome { answer, costs }
-    }
+/// What an experiment counted, whatever setting it was of.
+pub(super) struct Totals {
+    pub(super) throughput_mops: f64,
+    pub(super) fairness: f64,
+    pub(super) costs: Vec<(Kind, OperationTally)>,
+    pub(super) notes: Vec<String>,
+}
 
+/// Returns the outcome of an experiment of the real protocol.
+fn outcome_of(experiment: &Experiment, stats: &RunStats, options: &RunOptions) -> Outcome {
+    let mut costs: Vec<(Kind, OperationTally)> = Vec::new();
+    for (name, tally) in stats.operations.named() {
+        let kind = match name {
+            "read" => Kind::Read,
+            "insert" => Kind::Insert,
+            _ => Kind::Update,
+        };
+        if tally.count > 0 {
+            costs.push((kind, tally.clone()));
+        }
+    }
+    let (slowest, mean) = stats.slowest_and_mean();
+    let fairness = if mean > 0.0 { slowest as f64 / mean } else { 0.0 };
+    let throughput_mops = stats.throughput_ops_per_s() / 1e6;
+    outcome(experiment, options, Totals { throughput_mops, fairness, costs, notes: notes(stats) }, &stats.usage)
+}
+
+/// Returns the outcome of an experiment.
+pub(super) fn outcome(experiment: &Experiment, options: &RunOptions, totals: Totals, usage: &Usage) -> Outcome {
+    let Totals { throughput_mops, fairness, mut costs, notes } = totals;
+    let mut all = OperationTally::default();
+    costs.iter().for_each(|(_, tally)| all.merge(tally));
+    costs.push((Kind::Operation, all));
+    let answer = Answer {
+        experiment: *experiment,
+        seed: options.seed,
+        throughput_mops,
+        fairness,
+        kinds: costs.iter().map(|(kind, tally)| kind_answer(*kind, tally)).collect(),
+        resources: resources(usage),
+        bound_by: bound_by(usage),
+        notes,
+    };
+    Outcome { answer, costs }
+}
+
+impl Outcome {
     /// Returns the value of a measure, if the experiment has operations of its kind.
     pub(super) fn measured(&self, measure: Measure) -> Option<f64> {
         match measure {

@@ -4,13 +4,63 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use super::as_run::{self, AsRun};
 use super::cell::{self, Outcome, failed};
-use super::configure::{Configured, configure, fill_error, filled};
-use crate::experiment::{Experiment, LabError, RunOptions, Watch};
+use super::configure::{self, Configured, fill_error};
+use crate::as_run::table::Table as AsRunTable;
+use crate::experiment::{Experiment, LabError, RunOptions, Setting, Watch};
 use crate::simulated::{FilledTable, available_bytes};
 
 /// An experiment and what it means.
-type Job<'e> = (&'e Experiment, Configured);
+type Job<'e> = (&'e Experiment, Prepared);
+
+/// An experiment, ready to run.
+enum Prepared {
+    /// Of the real protocol.
+    Protocol(Box<Configured>),
+    /// Of the authors' messages.
+    AsRun(Box<AsRun>),
+}
+
+/// A table that experiments start from.
+enum Table {
+    Protocol(FilledTable),
+    AsRun(AsRunTable),
+}
+
+impl Prepared {
+    fn new(experiment: &Experiment, options: &RunOptions) -> Result<Prepared, LabError> {
+        Ok(match experiment.setting {
+            Setting::Guira | Setting::AsPrinted => {
+                Prepared::Protocol(Box::new(configure::configure(experiment, options)?))
+            }
+            Setting::AsRun => Prepared::AsRun(Box::new(as_run::configure(experiment, options)?)),
+        })
+    }
+
+    /// Whether both start from the same table.
+    fn shares_table(&self, other: &Prepared) -> bool {
+        match (self, other) {
+            (Prepared::Protocol(one), Prepared::Protocol(other)) => one.fill == other.fill,
+            (Prepared::AsRun(one), Prepared::AsRun(other)) => one.table == other.table,
+            _ => false,
+        }
+    }
+
+    fn table_bytes(&self) -> Result<u64, LabError> {
+        match self {
+            Prepared::Protocol(configured) => configured.fill.needed_bytes().map_err(|error| fill_error(&error)),
+            Prepared::AsRun(as_run) => Ok(as_run.table.needed_bytes()),
+        }
+    }
+
+    fn filled(&self, is_stopped: &dyn Fn() -> bool) -> Result<Table, LabError> {
+        Ok(match self {
+            Prepared::Protocol(configured) => Table::Protocol(configure::filled(&configured.fill, is_stopped)?),
+            Prepared::AsRun(as_run) => Table::AsRun(as_run.table.filled()),
+        })
+    }
+}
 
 /// Carries out `experiments`, and returns their outcomes in the same order.
 pub(super) fn run(
@@ -18,17 +68,17 @@ pub(super) fn run(
     options: &RunOptions,
     watch: &dyn Watch,
 ) -> Result<Vec<Outcome>, LabError> {
-    let configured = experiments.iter().map(|experiment| Ok((experiment, configure(experiment, options)?)));
-    let jobs: Vec<Job<'_>> = configured.collect::<Result<_, LabError>>()?;
+    let prepared = experiments.iter().map(|experiment| Ok((experiment, Prepared::new(experiment, options)?)));
+    let jobs: Vec<Job<'_>> = prepared.collect::<Result<_, LabError>>()?;
     let groups = groups(&jobs);
     for group in &groups {
         require_memory(&jobs[group[0]].1, options.jobs.clamp(1, group.len()))?;
     }
     let mut outcomes: Vec<Option<Outcome>> = jobs.iter().map(|_| None).collect();
     for group in groups {
-        let filled = filled(&jobs[group[0]].1.fill, &|| watch.is_stopped())?;
+        let table = jobs[group[0]].1.filled(&|| watch.is_stopped())?;
         let of_group: Vec<&Job<'_>> = group.iter().map(|index| &jobs[*index]).collect();
-        for (index, outcome) in group.iter().zip(run_group(&of_group, &filled, options, watch)?) {
+        for (index, outcome) in group.iter().zip(run_group(&of_group, &table, options, watch)?) {
             outcomes[*index] = Some(outcome);
         }
     }
@@ -39,7 +89,7 @@ pub(super) fn run(
 fn groups(jobs: &[Job<'_>]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (index, (_, next)) in jobs.iter().enumerate() {
-        match groups.iter_mut().find(|group| jobs[group[0]].1.fill == next.fill) {
+        match groups.iter_mut().find(|group| jobs[group[0]].1.shares_table(next)) {
             Some(group) => group.push(index),
             None => groups.push(vec![index]),
         }
@@ -48,19 +98,34 @@ fn groups(jobs: &[Job<'_>]) -> Vec<Vec<usize>> {
 }
 
 /// Refuses experiments whose table and copies do not fit in memory.
-fn require_memory(configured: &Configured, copies: usize) -> Result<(), LabError> {
-    let of_one = configured.fill.needed_bytes().map_err(|error| fill_error(&error))?;
-    let needed_bytes = of_one.saturating_mul(copies as u64 + 1);
+fn require_memory(prepared: &Prepared, copies: usize) -> Result<(), LabError> {
+    let needed_bytes = prepared.table_bytes()?.saturating_mul(copies as u64 + 1);
     match available_bytes() {
         Some(free_bytes) if free_bytes < needed_bytes => Err(LabError::Memory { needed_bytes, free_bytes }),
         _ => Ok(()),
     }
 }
 
+/// Carries out one experiment on a copy of its table.
+fn measure(
+    (experiment, prepared): &Job<'_>,
+    table: &Table,
+    options: &RunOptions,
+    is_stopped: &dyn Fn() -> bool,
+) -> Result<Outcome, LabError> {
+    match (prepared, table) {
+        (Prepared::Protocol(configured), Table::Protocol(filled)) => {
+            cell::measure(experiment, configured, filled, options, is_stopped)
+        }
+        (Prepared::AsRun(configured), Table::AsRun(table)) => as_run::measure(experiment, configured, table, options),
+        _ => Err(failed("an experiment", &"its table is of another setting")),
+    }
+}
+
 /// Carries out experiments on copies of one table, and returns their outcomes in the same order.
 fn run_group(
     group: &[&Job<'_>],
-    filled: &FilledTable,
+    table: &Table,
     options: &RunOptions,
     watch: &dyn Watch,
 ) -> Result<Vec<Outcome>, LabError> {
@@ -70,8 +135,8 @@ fn run_group(
     let work = || {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some((experiment, configured)) = group.get(index) else { return };
-            let result = cell::measure(experiment, configured, filled, options, &is_stopped);
+            let Some(job) = group.get(index) else { return };
+            let result = measure(job, table, options, &is_stopped);
             has_failed.fetch_or(result.is_err(), Ordering::Relaxed);
             watch.cell_done();
             results.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));

@@ -4,6 +4,7 @@
 //! run's; so results do not depend on the number of threads, nor on the order in which they come. At most one filled
 //! table, and one copy for each thread, exist at a time.
 
+mod as_run;
 mod cell;
 mod configure;
 mod jobs;
