@@ -8,8 +8,10 @@ mod commit;
 mod decide;
 mod pair;
 mod path;
+mod predicted;
 mod search;
 mod walk;
+mod widen;
 pub(crate) mod window;
 mod workspace;
 

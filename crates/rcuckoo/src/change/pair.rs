@@ -15,7 +15,7 @@ use super::commit::{Commit, Marked, Write};
 use super::decide::{Decision, LockedPair, Position, decide, decide_found, is_as_expected};
 use super::{Change, Changed, NewValue, Outcome, Task};
 use crate::locks::journal::{Flight, Try};
-use crate::locks::{Conflict, ExtentWrite, LockBatch, WRITE_WORDS, lock_set};
+use crate::locks::{Conflict, ExtentWrite, LockBatch, LockSet, WRITE_WORDS, lock_set};
 use crate::lookup::{read_extent, read_extent_in_place};
 use crate::{Client, DamagedItem, ErrorKind, Expected, Key, RowPair};
 
@@ -76,6 +76,9 @@ impl Client {
         let pair = key.rows();
         if !is_local && self.goes_by_path(pair, change) {
             return Begun::Continue(Continuation::WHOLE);
+        }
+        if !is_local && let Some(which) = self.predicted_row(key, change) {
+            return self.begin_predicted(lane, key, change, which).await;
         }
         match self.lock_pair(lane, pair, extent).await {
             Ok(None) => {
@@ -149,14 +152,20 @@ impl Client {
             self.work.pair.rotate_left(row_words);
         }
         self.progress.written = extent.map(|write| write.extent.generation);
-        self.journal.completed(&found);
+        Ok(self.complete_pair(&plan, &found))
+    }
+
+    /// Records the outcome of the tries of `plan`, which found `found`. Returns where to continue unless all were won.
+    #[inline(always)]
+    pub(super) fn complete_pair(&mut self, plan: &LockSet, found: &[u64; PAIR_WORDS]) -> Option<Stage> {
+        self.journal.completed(found);
         if self.journal.held.len() == plan.len() {
-            return Ok(None);
+            return None;
         }
         let is_partial = !self.journal.held.is_empty();
         let mut tried = plan.iter().zip(found);
-        let conflict = tried.find_map(|(locks, found)| Conflict::of(table, locks, found, is_partial));
-        Ok(Some(conflict.map_or(Stage::Start, Stage::Contended)))
+        let conflict = tried.find_map(|(locks, found)| Conflict::of(&self.table, locks, *found, is_partial));
+        Some(conflict.map_or(Stage::Start, Stage::Contended))
     }
 
     /// Carries out `task` in its rows, as far as they are locked and sampled. May return an incomplete change with the

@@ -21,6 +21,8 @@ const INSERT_ATTEMPTS: u32 = 1024;
 const KEY_ROWS_ATTEMPTS: u32 = 2;
 /// Rows that one batch of a sampled search fetches.
 const SEARCH_BATCH_ROWS: usize = 32;
+/// Rows that the first such batch fetches: while a table fills to 90 %, one of them nearly always has room.
+const FIRST_BATCH_ROWS: usize = 8;
 /// Rows that one such batch fetches where batches execute in place, and splitting them costs nothing.
 const LOCAL_SEARCH_BATCH_ROWS: usize = 8;
 /// Samples of a locked row before it counts as damaged. No fabric lets a READ overtake the previous owner's last WRITE;
@@ -37,7 +39,7 @@ enum TornRows {
 }
 
 /// The result of an attempt under locks.
-enum Attempt {
+pub(super) enum Attempt {
     Done(Changed),
     /// The path no longer holds; another one must be found.
     Again,
@@ -57,8 +59,15 @@ impl Client {
         let speculations = if lane.caps().local { 1 } else { self.reader.config.speculations.max(1) };
         // If the change was begun in place, its extent is written.
         let mut extent = change.extent().filter(|_| self.progress.stage == Stage::Start);
-        let first_attempt = u32::from(self.progress.stage == Stage::NoRoom);
+        let mut first_attempt = u32::from(self.progress.stage == Stage::NoRoom);
         let mut started_ns = if first_attempt > 0 { lane.now_ns() } else { 0 };
+        if self.progress.stage == Stage::NoRoom && self.may_widen(lane, pair) {
+            if let Some(changed) = self.widen(lane, task).await? {
+                return Ok(changed);
+            }
+            // The cache knows no more than the rows that were just sampled.
+            first_attempt = speculations;
+        }
         for attempt in first_attempt..INSERT_ATTEMPTS {
             let may_speculate = attempt < speculations;
             let path = if !inserts || attempt == 0 && lane.caps().local {
@@ -184,7 +193,10 @@ impl Client {
         torn: TornRows,
     ) -> Result<Option<Path>, ErrorKind> {
         let limits = self.limits();
-        let most = if lane.caps().local { LOCAL_SEARCH_BATCH_ROWS } else { SEARCH_BATCH_ROWS };
+        let (mut most, next) = match lane.caps().local {
+            true => (LOCAL_SEARCH_BATCH_ROWS, LOCAL_SEARCH_BATCH_ROWS),
+            false => (FIRST_BATCH_ROWS, SEARCH_BATCH_ROWS),
+        };
         self.paths.sampled.clear();
         let both = [pair.first, pair.second];
         let roots = self.roots(&both);
@@ -202,6 +214,7 @@ impl Client {
                 Progress::Found | Progress::Exhausted => return Ok(self.paths.search.found()),
                 Progress::NeedsRows => {
                     let wanted = self.paths.search.wanted(most, |row| self.paths.sampled.place(row).is_some());
+                    most = next;
                     let into = self.paths.sampled.extend(wanted);
                     let mut batch: ArrayVec<Verb<'_>, SEARCH_BATCH_ROWS> = self.table.read_rows(wanted, into).collect();
                     post(lane, &mut batch[..]).await?;
@@ -217,7 +230,7 @@ impl Client {
     }
 
     /// Ensures that every row sampled under a lock is whole: no other client may be writing it.
-    async fn verify_window(&mut self, lane: &mut dyn Lane) -> Result<(), ErrorKind> {
+    pub(super) async fn verify_window(&mut self, lane: &mut dyn Lane) -> Result<(), ErrorKind> {
         let mut torn = None;
         for sample in 0..LOCKED_ROW_SAMPLES {
             if sample > 0 {
@@ -243,7 +256,7 @@ impl Client {
     }
 
     /// Changes the key where it is, or inserts it along a path among the locked rows. Called with the locks held.
-    async fn attempt(&mut self, lane: &mut dyn Lane, task: Task<'_>) -> Result<Attempt, ErrorKind> {
+    pub(super) async fn attempt(&mut self, lane: &mut dyn Lane, task: Task<'_>) -> Result<Attempt, ErrorKind> {
         let Task { probe, pair, change } = task;
         let at_hand = self.take_pair(pair);
         match self.change_locked(lane, task, at_hand).await {

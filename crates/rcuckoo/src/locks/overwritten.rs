@@ -69,7 +69,11 @@ impl Client {
 
     /// Returns where `samples` have the key of `task`, if its change is a blind write, and if clients of this table can
     /// tell what the last change of a row was.
-    fn see<'w>(&self, task: &Task<'_>, samples: impl Iterator<Item = (&'w [u64], RowId)>) -> Option<SeenKey> {
+    pub(crate) fn see<'w>(
+        &self,
+        task: &Task<'_>,
+        samples: impl Iterator<Item = (&'w [u64], RowId)>,
+    ) -> Option<SeenKey> {
         let rows = self.table.rows();
         let names_writes = rows.marks_replaced_entries() && self.table.config().version_bits == 32;
         if !task.change.is_blind_write() || !names_writes || !self.table.is_recoverable() {

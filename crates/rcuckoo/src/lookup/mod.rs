@@ -23,8 +23,8 @@ use self::many::Group;
 use self::predictor::Prediction;
 pub use self::predictor::RowPredictor;
 use self::sample::{Covering, Lookup, Second};
-use self::verdict::{ExtentMatch, KeyState, Value, WhichRow, match_extent, value_of};
-pub(crate) use self::verdict::{MissSample, TRAILER_WORDS, Verdict, miss_verdict};
+use self::verdict::{ExtentMatch, KeyState, Value, match_extent, value_of};
+pub(crate) use self::verdict::{MissSample, TRAILER_WORDS, Verdict, WhichRow, miss_verdict};
 use crate::paper::failure_timer::FailureTimers;
 use crate::table::destroy::is_marked_destroyed;
 use crate::{
@@ -380,6 +380,25 @@ impl Reader {
             lookup.remember(&self.table, words, covering, &mut self.cache);
         }
         Ok(verdict)
+    }
+
+    /// Returns the row in which the key with this digest is expected, if there is a predictor and it expects one.
+    pub(crate) fn predicted_row(&self, digest: u64) -> Option<WhichRow> {
+        self.prediction.as_ref()?.row(digest)
+    }
+
+    /// Tells the predictor that the key with this digest is in a row.
+    pub(crate) fn found_in(&mut self, digest: u64, which: WhichRow) {
+        if let Some(prediction) = &mut self.prediction {
+            prediction.found(digest, which);
+        }
+    }
+
+    /// Tells the predictor that it predicted wrongly.
+    pub(crate) fn not_found_in(&mut self) {
+        if let Some(prediction) = &mut self.prediction {
+            prediction.missed();
+        }
     }
 
     /// Samples only the row in which the key is expected, in the first sample of a lookup. `None` if no row is expected
