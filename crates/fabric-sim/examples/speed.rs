@@ -1,8 +1,8 @@
 //! Measures how many verbs a second one core simulates: `cargo run --release -p guira-fabric-sim --example speed`.
 //!
-//! It measures both models: latencies, and the network cards of a cluster with 8 client hosts. Clients post the batches of lookups and changes (2 READs of a row; CAS and 2 READs, then WRITE and FETCH-ADD) to
-//! random rows, and do nothing else. Tables that do not fit into the processor's caches show the cost of memory
-//! accesses.
+//! It measures both models: latencies, and the network cards of a cluster with 8 client hosts. Clients post the batches
+//! of lookups and changes (2 READs of a row; CAS and 2 READs, then WRITE and FETCH-ADD) to random rows, and do nothing
+//! else. Tables that do not fit into the processor's caches show the cost of memory accesses.
 #![forbid(unsafe_code)]
 
 use std::time::Instant;

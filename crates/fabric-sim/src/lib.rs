@@ -5,6 +5,31 @@
 //! arrives when the last verb is done. No real clock is read: equal seeds give equal runs, down to the hash of all
 //! events ([`Sim::log_hash`]).
 //!
+//! A [`Cluster`] models more than latencies: network cards of a [`Card`] kind, links in both directions, and client
+//! hosts whose clients share a card. There a verb takes effect when it is served, and [`Sim::usage`] tells which
+//! [`Resource`] bounds a run:
+//!
+//! ```
+//! # use guira_fabric::heap::HeapRegion;
+//! # use guira_fabric::{Addr, Profile, Region, Verb, post};
+//! # use guira_fabric_sim::{Card, Cluster, Resource, Sim, SimOptions};
+//! let bytes = HeapRegion::new(4096, 64, Profile::Mlx5.caps());
+//! let mut sim = Sim::new(bytes, &SimOptions::on_cluster(1, Cluster::new(Card::ConnectX5)));
+//! for client in 0..80 {
+//!     sim.spawn_on(client % 8, |region| async move {
+//!         let (mut lane, mut found) = (region.lane(), 0);
+//!         loop {
+//!             let add = Verb::FetchAdd { addr: Addr::device(0), add: 1, found: &mut found };
+//!             post(&mut lane, [add]).await.expect("nothing fails here");
+//!         }
+//!     });
+//! }
+//! sim.run_until(100_000);
+//! let before = sim.usage();
+//! sim.run_until(200_000);
+//! assert_eq!(sim.usage().since(&before).busiest().0, Resource::BusiestWord);
+//! ```
+//!
 //! A [`FaultPlan`] lists the faults of a run: clients die before any verb or inside a WRITE, stall, or lose their
 //! connection; batches are split; a fabric that promises no more than a queue pair ([`guira_fabric::PairOrder`]) takes
 //! each liberty; the memory node restarts empty, or some of its bits flip. A [`Swarm`] draws plans at random.

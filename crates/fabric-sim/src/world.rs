@@ -1,8 +1,8 @@
 //! The simulated world: the memory node, the batches in flight, and the order of events.
 //!
 //! Invariants: a lane whose batch is in flight has exactly one event in the queue, for its next verb, the rest of a
-//! split verb, or the reply, or it waits in the queue of a network card; time never runs backwards; the order of events depends only on the seed, the plan and the
-//! batches that clients post.
+//! split verb, or the reply, or it waits in the queue of a network card; time never runs backwards; the order of events
+//! depends only on the seed, the plan and the batches that clients post.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -54,7 +54,7 @@ pub(crate) struct World {
     /// The function that is called with each batch that is sent.
     pub(crate) batch_watcher: Option<BatchWatcher>,
     latencies: Latencies,
-    /// The network cards, if they are modelled: [`World::serve`] then executes verbs, and no latency of `latencies` counts.
+    /// The network cards, if they are modelled: [`World::serve`] then executes verbs, and `latencies` are not used.
     pub(crate) cards: Option<Box<Cards>>,
 }
 

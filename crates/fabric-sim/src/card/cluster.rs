@@ -50,7 +50,8 @@ pub struct HostParameters {
     pub completion_ns: u64,
     /// Added to the latency of each batch of a far thread, half of it before the card gets the request.
     pub far_batch_ns: u64,
-    /// Added to the latency of such a batch if its replies carry data: the card stores them in the other socket's memory.
+    /// Added to the latency of such a batch if its replies carry data: the card stores them in the memory of the other
+    /// socket.
     pub far_reply_store_ns: u64,
     /// The time that a far thread takes for a computation that takes 100 on a near one.
     pub far_compute_percent: u64,
@@ -64,7 +65,7 @@ impl Cluster {
             card: card.parameters(),
             host: HostParameters::PAPER,
             to_node_ns: 760,
-            to_client_ns: 518,
+            to_client_ns: 509,
             jitter_ns: 600,
             mtu_bytes: 1024,
         }
@@ -110,13 +111,13 @@ impl HostParameters {
     pub const PAPER: HostParameters = HostParameters {
         near_threads: 12,
         doorbell_ns: 100,
-        doorbell_lock_ns: 28,
+        doorbell_lock_ns: 31,
         own_doorbells: 4,
         shared_doorbells: 12,
         request_ns: 50,
         completion_ns: 100,
-        far_batch_ns: 2_220,
-        far_reply_store_ns: 510,
+        far_batch_ns: 2_185,
+        far_reply_store_ns: 541,
         far_compute_percent: 150,
     };
 

@@ -1,4 +1,4 @@
-//! The constants of network cards, from ConnectX-3 to ConnectX-7. docs/network-model.md gives their sources.
+//! The constants of network cards, from ConnectX-3 to ConnectX-7. docs/network-model.md gives the source of each.
 
 use std::fmt;
 use std::str::FromStr;
@@ -102,9 +102,9 @@ pub struct CardParameters {
     pub client_message_ps: u64,
     /// The latency of a read of the host's memory through PCIe, besides its bytes.
     pub fetch_ns: u64,
-    /// Added to the latency of such a read if the host's memory was idle for [`CardParameters::idle_after_ns`].
+    /// Added to the latency of such a read if the host's memory is read rarely.
     pub idle_fetch_ns: u64,
-    /// The time without such reads after which the host's memory is idle.
+    /// The mean time between such reads above which the host's memory is read rarely.
     pub idle_after_ns: u64,
     /// The latency of a write to the host's memory through PCIe, after which a WRITE is acknowledged.
     pub store_ns: u64,
@@ -119,19 +119,19 @@ const CONNECTX_5: CardParameters = CardParameters {
     word_read_ps: 10_180,
     read_ps: 16_600,
     read_byte_ps: 63,
-    write_ps: 2_700,
+    write_ps: 5_000,
     write_byte_ps: 63,
-    atomic_message_ps: 3_500,
+    atomic_message_ps: 5_000,
     atomic_engines: 2,
     device_atomic_ps: 10_970,
     main_atomic_ps: 19_700,
     device_word_ps: 111_400,
     main_word_ps: 341_400,
     client_message_ps: 5_000,
-    fetch_ns: 471,
+    fetch_ns: 480,
     idle_fetch_ns: 134,
     idle_after_ns: 80,
-    store_ns: 118,
+    store_ns: 113,
     pcie_byte_ps: 64,
     link_byte_ps: 80,
 };
@@ -156,8 +156,8 @@ const CONNECTX_3: CardParameters = CardParameters {
 };
 
 const CONNECTX_6: CardParameters = CardParameters {
-    word_read_ps: 9_300,
-    read_ps: 13_500,
+    word_read_ps: 9_470,
+    read_ps: 15_440,
     read_byte_ps: 32,
     write_ps: 4_650,
     write_byte_ps: 32,
@@ -169,13 +169,13 @@ const CONNECTX_6: CardParameters = CardParameters {
 };
 
 const CONNECTX_7: CardParameters = CardParameters {
-    word_read_ps: 6_000,
-    read_ps: 8_800,
+    word_read_ps: 5_990,
+    read_ps: 9_760,
     read_byte_ps: 16,
-    write_ps: 3_000,
+    write_ps: 2_940,
     write_byte_ps: 16,
-    atomic_message_ps: 3_000,
-    client_message_ps: 3_000,
+    atomic_message_ps: 2_940,
+    client_message_ps: 2_940,
     pcie_byte_ps: 16,
     link_byte_ps: 20,
     ..CONNECTX_5

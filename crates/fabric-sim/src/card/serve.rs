@@ -48,7 +48,7 @@ pub(crate) struct Passage {
     pub(crate) is_queued: bool,
 }
 
-/// What the next event of a lane's batch is, as long as verbs are left.
+/// The next event of a lane's batch, as long as verbs are left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
     /// The next verb arrives.

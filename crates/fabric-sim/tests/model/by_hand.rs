@@ -61,7 +61,7 @@ const ARRIVES_NS: u64 = 100 + 50 + 1_000;
 /// The time from the node's card to the end of a near thread's batch: travel, completion.
 const RETURNS_NS: u64 = 800 + 90;
 
-/// What happened: times, clients and kinds of events.
+/// The events of a run: times, clients and kinds.
 type Happened = Rc<RefCell<Vec<(u64, u32, EventKind)>>>;
 
 fn simulation(cluster: Cluster) -> (Sim, Happened) {

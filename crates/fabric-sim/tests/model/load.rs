@@ -11,7 +11,7 @@ const WARM_UP_NS: u64 = 100_000;
 /// Clients begin within this span, so that their requests do not arrive all at once.
 const STAGGER_NS: u64 = 20_000;
 /// The span of a measurement.
-const SPAN_NS: u64 = 500_000;
+const SPAN_NS: u64 = 1_000_000;
 /// The distance of the addresses of two clients.
 const STRIDE_BYTES: u64 = 64;
 

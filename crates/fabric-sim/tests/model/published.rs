@@ -1,4 +1,4 @@
-//! The points of the paper's figure 1, which calibrate the model, and the lookup rates of another paper, which check it.
+//! The points of the paper's figure 1 and READ rates of another paper, which calibrate the model.
 //!
 //! Figures 1(b) and 1(c) were measured on the paper's testbed, with ConnectX-5 cards at 100 Gbit/s.
 
