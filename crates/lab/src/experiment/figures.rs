@@ -27,7 +27,7 @@ struct Programmed {
 }
 
 /// The figures with modules of their own.
-const PROGRAMMED: [Programmed; 4] = [
+const PROGRAMMED: [Programmed; 6] = [
     Programmed {
         info: FigureInfo {
             id: "4a",
@@ -57,9 +57,25 @@ const PROGRAMMED: [Programmed; 4] = [
             id: "5",
             title: "Figure 5: round trips of an insert by locks",
             about: "The 99th percentile of inserts of 8 clients that fill a table of 512 rows, by the rows that share a \
-                    lock and the locks that a message takes.",
+                    lock and the locks that a message takes, with the messages of the paper's authors.",
         },
         measure: fig5::grid_of_locks,
+    },
+    Programmed {
+        info: FigureInfo {
+            id: "5-as-printed",
+            title: "Figure 5 with the protocol as printed",
+            about: "The same grid, with real clients of preset paper.",
+        },
+        measure: fig5::grid_as_printed,
+    },
+    Programmed {
+        info: FigureInfo {
+            id: "5-guira",
+            title: "Figure 5 with Guira's protocol",
+            about: "The same grid, with the clients that users run and messages of 1, 2 or 4 locks.",
+        },
+        measure: fig5::grid_of_guira,
     },
 ];
 

@@ -13,10 +13,15 @@ use crate::published;
 use crate::report::{Axis, Chart, Scale, Series, Shape};
 
 /// Returns a chart with the published series and axes of its figure.
-fn chart(id: &str, title: &str, shape: Shape, mut series: Vec<Series>, notes: &[&str]) -> Chart {
+fn chart(id: &str, title: &str, shape: Shape, series: Vec<Series>, notes: &[&str]) -> Chart {
+    chart_of(id, id, title, shape, series, notes)
+}
+
+/// Returns chart `id` with the published series and axes of figure `figure`.
+fn chart_of(id: &str, figure: &str, title: &str, shape: Shape, mut series: Vec<Series>, notes: &[&str]) -> Chart {
     let axis = || Axis::new("", "", Scale::Linear);
-    let (x, y) = published::axes(id).unwrap_or_else(|| (axis(), axis()));
-    series.extend(published::series(id));
-    let notes = notes.iter().chain(published::notes(id)).map(|note| (*note).to_owned()).collect();
+    let (x, y) = published::axes(figure).unwrap_or_else(|| (axis(), axis()));
+    series.extend(published::series(figure));
+    let notes = notes.iter().chain(published::notes(figure)).map(|note| (*note).to_owned()).collect();
     Chart { id: id.to_owned(), title: title.to_owned(), x, y, shape, series, ceilings: Vec::new(), notes }
 }
