@@ -57,7 +57,7 @@ pub struct Placement {
     rows: u64,
     program: Program,
     /// The bound of the distance by the number of zeros; `None` for independent rows.
-    bounds: Option<[u64; BOUNDS]>,
+    bounds: Option<Box<[u64; BOUNDS]>>,
 }
 
 impl Placement {
@@ -69,7 +69,9 @@ impl Placement {
         assert!(rows > 0 && rows.is_multiple_of(2), "a table of {rows} rows has no two halves");
         let bounds = match distance {
             Distance::Independent => None,
-            Distance::Dependent { factor } => Some(std::array::from_fn(|zeros| bound(program, factor, zeros))),
+            Distance::Dependent { factor } => {
+                Some(Box::new(std::array::from_fn(|zeros| bound(program, factor, zeros))))
+            }
         };
         Placement { rows, program, bounds }
     }

@@ -9,7 +9,7 @@ use guira_fabric_sim::{Card, Cluster, Sim, SimOptions};
 use super::client::{Client, ClientRules, Outcome, UpdateReads};
 use super::hash::{Distance, Placement, Program};
 use super::locks::LockRules;
-use super::run::{Keys, Run, fill, run};
+use super::run::{Keys, OPERATION_COMPUTE_NS, Run, fill, run};
 use super::search::RowView;
 use super::table::{Layout, RowSums, Table};
 
@@ -215,4 +215,33 @@ fn eight_clients_fill_a_table_without_losing_a_key() {
     keys.dedup();
     assert_eq!((entries.len(), keys.len()), (filled.round_trips.len(), filled.round_trips.len()));
     assert!(filled.fill > 0.9 && filled.round_trips.iter().all(|trips| *trips >= 2), "{}", filled.fill);
+}
+
+/// Only the first point is fitted. The others judge the model: 15 % up to 160 clients, 25 % at 320.
+#[test]
+fn figure_6a_agrees() {
+    let table = Table::filled(layout(1 << 20, RowSums::None), 3_700_000);
+    for point in
+        crate::published::series("6a").iter().find(|series| series.name == "RCuckoo").expect("it has").points.iter()
+    {
+        let run_of = Run {
+            clients: point.x as u32,
+            read_percent: 100,
+            keys: Keys::OneEach,
+            operation_compute_ns: OPERATION_COMPUTE_NS,
+            change_compute_ns: 0,
+            warm_ns: 100_000,
+            span_ns: 500_000,
+            seed: 1,
+        };
+        let rules = rules(&table.layout, UpdateReads::Covering);
+        let measured = run(&table, &rules, Cluster::new(Card::ConnectX5), &run_of).expect("a run");
+        let difference = measured.throughput_mops / point.y - 1.0;
+        let allowed = match point.x {
+            ..=10.0 => 0.03,
+            ..=160.0 => 0.15,
+            _ => 0.25,
+        };
+        assert!(difference.abs() < allowed, "{} clients: {:+.1} %", point.x, 100.0 * difference);
+    }
 }

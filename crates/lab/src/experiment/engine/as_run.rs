@@ -7,16 +7,13 @@ use super::configure::{cluster_of, times_ns};
 use crate::as_run::client::{ClientRules, UpdateReads};
 use crate::as_run::hash::{Distance, Placement, Program};
 use crate::as_run::locks::LockRules;
-use crate::as_run::run::{Cost, Keys, Run, run};
+use crate::as_run::run::{Cost, Keys, OPERATION_COMPUTE_NS, Run, run};
 use crate::as_run::search::ENTRIES;
 use crate::as_run::table::{Layout, RowSums, Table};
 use crate::driver::OperationTally;
 use crate::experiment::{Experiment, Hashing, Kind, LabError, Mix, RunOptions};
 use crate::workload::Zipfian;
 
-/// The time that a client of the authors' code computes for an operation, in nanoseconds: the one constant that is
-/// fitted, to the first point of figure 6(a), 10 clients.
-const OPERATION_COMPUTE_NS: u64 = 575;
 /// The locality factor of the authors' runs.
 const FACTOR: f64 = 2.3;
 const ROWS_PER_LOCK: u64 = 16;
