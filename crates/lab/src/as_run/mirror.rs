@@ -1,8 +1,8 @@
 //! A client's mirror of the table, for its searches.
 //!
-//! The authors' client registers a mirror of the whole table. Here it holds the rows that were read last, within a bound,
-//! so that hundreds of clients fit in memory; a bound of the table's rows makes it whole. A row that it lacks looks
-//! empty, as in a mirror that was never filled. Lookups and updates do not search, and do not fill it.
+//! The authors' client registers a mirror of the whole table. Here it holds the rows that were read last, within a
+//! bound, so that hundreds of clients fit in memory; a bound of the table's rows makes it whole. A row that it lacks
+//! looks empty, as in a mirror that was never filled. Lookups and updates do not search, and do not fill it.
 
 use std::collections::{HashMap, VecDeque};
 

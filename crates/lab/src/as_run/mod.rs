@@ -6,7 +6,8 @@
 //! are ignored: an entry is its key.
 //!
 //! Two programs of the authors are behind the figures. Their simulator gave 4(a), 4(c) and 5, their store 4(b) and 6;
-//! [`hash`] has the placement of both, [`search`] the search for a path, and [`local`] the figures that need no network.
+//! [`hash`] has the placement of both, [`search`] the search for a path, and [`local`] the figures that need no
+//! network.
 
 pub mod client;
 pub mod hash;

@@ -13,9 +13,9 @@ use crate::driver::Distribution;
 use crate::workload::{Rng, Zipfian};
 
 /// The time that a thread of the authors' client computes for an operation, besides posting, in nanoseconds: the one
-/// constant that is fitted, to the first point of figure 6(a), 10 clients. Their clients compute longer for a change than
-/// for a lookup: their points of 6(b) and 6(c) at 8 clients give 3.6 µs a lookup and 13.5 µs an update, for one and two
-/// round trips. No constant is fitted to that.
+/// constant that is fitted, to the first point of figure 6(a), 10 clients. Their clients compute longer for a change
+/// than for a lookup: their points of 6(b) and 6(c) at 8 clients give 3.6 µs a lookup and 13.5 µs an update, for one
+/// and two round trips. No constant is fitted to that.
 pub const OPERATION_COMPUTE_NS: u64 = 475;
 
 /// The keys that clients use.

@@ -1,9 +1,10 @@
 //! The search for a cuckoo path, as the authors' programs do it: breadth first, from the primary row of the new key
 //! only.
 //!
-//! The entry of a row that is moved always goes to its other row, so that the rows of a path alternate in parity. A row
-//! is visited once. Depth is not bounded; the number of visited rows is. The programs search by A*, whose estimate of the
-//! remaining moves hardly changes the order: with breadth first the spans of figure 4(c) differ by 0.2 points at most.
+//! The entry of a row that is moved always goes to its other row, so that the rows of a path alternate in parity. A
+//! row is visited once. Depth is not bounded; the number of visited rows is. The programs search by A*, whose estimate
+//! of the remaining moves hardly changes the order: with breadth first the spans of figure 4(c) differ by 0.2 points
+//! at most.
 
 use std::collections::HashSet;
 
@@ -11,7 +12,8 @@ use super::hash::{Placement, RowPair};
 
 /// The entries of a row.
 pub const ENTRIES: usize = 8;
-/// The number of elements of the store's array of entries to be moved. Each row that is visited adds all of its entries.
+/// The number of elements of the store's array of entries to be moved. Each row that is visited adds all of its
+/// entries.
 const ARRAY_ELEMENTS: usize = 5_000;
 /// The maximum number of full rows that a search visits.
 const VISITED_MAX: usize = ARRAY_ELEMENTS / ENTRIES;

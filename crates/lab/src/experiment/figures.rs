@@ -56,8 +56,8 @@ const PROGRAMMED: [Programmed; 6] = [
         info: FigureInfo {
             id: "5",
             title: "Figure 5: round trips of an insert by locks",
-            about: "The 99th percentile of inserts of 8 clients that fill a table of 512 rows, by the rows that share a \
-                    lock and the locks that a message takes, with the messages of the paper's authors.",
+            about: "The 99th percentile of inserts of 8 clients that fill a table of 512 rows, by the rows that share \
+                    a lock and the locks that a message takes, with the messages of the paper's authors.",
         },
         measure: fig5::grid_of_locks,
     },

@@ -20,8 +20,8 @@ const DISTANCE_FACTORS: [f64; 3] = [2.1, 2.3, 2.5];
 /// Factors of figure 4(b).
 const FILL_FACTORS: [f64; 5] = [1.7, 1.9, 2.1, 2.3, 2.5];
 /// Rows of the tables of figure 4(b) in setting `as-run`. The authors give no size, and the fill at the first failure
-/// falls as tables grow: this is the power of two with which the fills at the factors 1.7 and 1.9 agree, where the bound
-/// of the search does not matter.
+/// falls as tables grow: this is the power of two with which the fills at the factors 1.7 and 1.9 agree, where the
+/// bound of the search does not matter.
 const FILL_ROWS: u64 = 4_096;
 /// The paper's factor, for figure 4(c).
 const FACTOR: f64 = 2.3;
@@ -124,8 +124,8 @@ pub fn fills(run: &RunOptions, watch: &dyn Watch) -> Result<Chart, LabError> {
         "as-run: the mean of {tables} tables of {FILL_ROWS} rows, in which the store's hash and search put keys."
     );
     let real = format!("The other series: the mean of {real_tables} tables of {real_rows} rows, by the real clients.");
-    let larger = "The fill at the first failed insert falls as tables grow. The authors do not give the size of theirs; the \
-                  one of as-run was chosen because its fills agree at f = 1.7 and 1.9.";
+    let larger = "The fill at the first failed insert falls as tables grow. The authors do not give the size of \
+                  theirs; the one of as-run was chosen because its fills agree at f = 1.7 and 1.9.";
     Ok(chart("4b", "Fill at the first failed insert", Shape::Bars, series, &[&as_run, &real, larger]))
 }
 

@@ -1,7 +1,7 @@
 //! Figure 5: the round trips of inserts, by the rows that share a lock and the locks that a message takes.
 //!
-//! Eight clients fill a table of 512 rows, each until it finds no path. A cell is the 99th percentile of the round trips
-//! of all inserts.
+//! Eight clients fill a table of 512 rows, each until it finds no path. A cell is the 99th percentile of the round
+//! trips of all inserts.
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -54,9 +54,9 @@ pub fn grid_of_locks(run: &RunOptions, watch: &dyn Watch) -> Result<Chart, LabEr
     let (cells, tables) = (cells(&LOCKS_PER_MESSAGE), tables(run));
     let points = measure("figure 5, as-run", &cells, run, watch, |cell| as_run_cell(*cell, tables, run.seed))?;
     let atomics = "Where few rows share a lock, the measured cells are higher, for two reasons. The authors' simulator \
-                   lets a masked CAS begin at any byte of the lock table; no card does, and here it begins at a multiple \
-                   of 8 bytes, so that a path across such a border takes one more message. And here the table is filled \
-                   to the last entry, which the published runs of these cells did not reach.";
+                   lets a masked CAS begin at any byte of the lock table; no card does, and here it begins at a \
+                   multiple of 8 bytes, so that a path across such a border takes one more message. And here the table \
+                   is filled to the last entry, which the published runs of these cells did not reach.";
     Ok(chart_of("5", "5", &format!("{TITLE}, as-run"), Shape::Grid, grid(&cells, points), &[&note(tables), atomics]))
 }
 
