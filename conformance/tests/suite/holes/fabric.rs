@@ -167,8 +167,11 @@ fn h22_a_lock_won_by_an_unanswered_cas() {
 /// Changes an entry of the same row as another client, after the client of the lost connection is gone.
 fn judge_survivor(fixture: &Fixture, preset: Preset, unknown: bool) {
     let stuck = !fixture.bench.lock_words().is_empty();
-    let mut survivor = client(&fixture.bench, 1, fixture.bench.region.lane()).recovering(&fixture.bench);
-    let answer = survivor.apply(&Fixture::update(&fixture.neighbour, 2));
+    // On a busy machine the printed failure timeout could pass before the deadline does.
+    let config = ClientConfig::for_table(&fixture.bench.table);
+    let config = ClientConfig { deadline_ns: 1_000_000, failure_timeout_ns: u64::MAX, ..config };
+    let survivor = fixture.bench.client_with(1, fixture.bench.region.lane(), config);
+    let answer = survivor.recovering(&fixture.bench).apply(&Fixture::update(&fixture.neighbour, 2));
     if preset == Preset::Paper && stuck {
         assert!(matches!(answer, Err(Error { kind: ErrorKind::Busy { owner: None, .. }, .. })), "{answer:?}");
         return;
