@@ -14,8 +14,8 @@ pub const FAINT: &str = "#59636e";
 pub const FONT: &str = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif";
 
 /// The hues of series: those of Okabe and Ito, which people with any colour vision can tell apart, without the yellow
-/// that white paper swallows. Each has one for light and one for dark backgrounds.
-pub(super) const HUES: [(&str, &str); 7] = [
+/// that white paper swallows, and two more. Each has one for light and one for dark backgrounds.
+pub(super) const HUES: [(&str, &str); 9] = [
     ("#0072b2", "#5ab4f0"),
     ("#d55e00", "#ff9448"),
     ("#009e73", "#3dd6a8"),
@@ -23,4 +23,6 @@ pub(super) const HUES: [(&str, &str); 7] = [
     ("#b37a00", "#f0c050"),
     ("#3a8fbf", "#9ad4ff"),
     ("#4b5563", "#b6c0cc"),
+    ("#8c4a3c", "#dba99b"),
+    ("#111111", "#f4f4f4"),
 ];
