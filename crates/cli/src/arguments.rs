@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, cas, check, completions, copy, create, destroy, doctor, dump, incr, kick, list, load, man, quickstart,
+    bench, cas, check, completions, copy, create, destroy, doctor, dump, incr, kick, lab, list, load, man, quickstart,
     serve, single, stat, token, top, ycsb,
 };
 use crate::failure::{EXIT_MISUSE, ErrorText, exit_codes};
@@ -68,6 +68,7 @@ pub enum Command {
     /// Measure Guira against alternatives, or at a large size.
     #[command(subcommand)]
     Bench(bench::Command),
+    Lab(lab::Arguments),
     /// A worker process of ycsb.
     #[command(hide = true)]
     YcsbWorker,
@@ -246,6 +247,11 @@ mod tests {
             "bench peers",
             "bench large",
             "bench records",
+            "lab fig6c --quick",
+            "lab all --out report",
+            "lab ask --clients 8",
+            "lab run plan.toml",
+            "lab list",
         ] {
             let format = |line: String| parsed(&line).unwrap_or_else(|error| panic!("{line}: {error}")).format;
             assert_eq!(format(format!("guira {line}")), Format::Human);

@@ -7,6 +7,7 @@ use guira::errors::TableError;
 use guira::{AdminError, Effect, OpenError, OpenOptions, Store, Url};
 use guira_input::InputError;
 use guira_lab::driver::{DriverError, Removal};
+use guira_lab::experiment::LabError;
 use serde::{Deserialize, Serialize};
 
 use crate::capacity::Shortfall;
@@ -188,6 +189,18 @@ pub enum Failure {
     /// A workload could not be run.
     #[error(transparent)]
     Driver(DriverError),
+    /// An experiment could not be run.
+    #[error(transparent)]
+    Lab(#[from] LabError),
+    /// A run of experiments was interrupted.
+    #[error(
+        "interrupted; {}",
+        kept.as_ref().map_or("no result was written".to_owned(), |kept| format!("{kept}; the same command goes on"))
+    )]
+    LabStopped {
+        /// The finished figures, and their directory.
+        kept: Option<String>,
+    },
     /// Arguments, keys or values are invalid. Nothing was changed.
     #[error("{0}")]
     Misuse(String),
@@ -409,7 +422,9 @@ impl Failure {
             Failure::AlreadyExists { .. } | Failure::NotATable { .. } => EXIT_NEGATIVE,
             Failure::Interrupted(_) | Failure::CopyInterrupted(_) => EXIT_INTERRUPTED,
             Failure::NotCreated(_) | Failure::TableDiscarded(_) => EXIT_INTERRUPTED,
-            Failure::CleanedUp(_) | Failure::Stopped => EXIT_INTERRUPTED,
+            Failure::CleanedUp(_) | Failure::Stopped | Failure::LabStopped { .. } => EXIT_INTERRUPTED,
+            Failure::Lab(LabError::Stopped) => EXIT_INTERRUPTED,
+            Failure::Lab(error) if error.is_misuse() => EXIT_MISUSE,
             Failure::Misuse(_) | Failure::Input { source: InputError::Bad(_), .. } => EXIT_MISUSE,
             Failure::Driver(DriverError::Panicked) => EXIT_FAILURE,
             Failure::Driver(_) => EXIT_MISUSE,
@@ -457,6 +472,9 @@ impl Failure {
             | Failure::Advised { source, .. }
             | Failure::Reading { source } => source.blame(),
             Failure::Counter(_) => guira::Blame::Misuse.as_str(),
+            Failure::Lab(error) if error.is_misuse() => guira::Blame::Misuse.as_str(),
+            Failure::Lab(LabError::Stopped) | Failure::LabStopped { .. } => "host",
+            Failure::Lab(_) => guira::Blame::Bug.as_str(),
             Failure::Contended { .. } => guira::Blame::Busy.as_str(),
             Failure::Unreadable { .. } | Failure::LostWhileServed { .. } => guira::Blame::Corrupt.as_str(),
             Failure::Input { .. } | Failure::Host { .. } | Failure::ClosedOutput => "host",
@@ -608,6 +626,9 @@ mod tests {
             (in_input(full()), EXIT_FAILURE),
             (advised(Failure::Store(full())), EXIT_FAILURE),
             (Failure::Unreadable { rows: 1 }, EXIT_FAILURE),
+            (Failure::Lab(LabError::Conflict("x".to_owned())), EXIT_MISUSE),
+            (Failure::Lab(LabError::Failed { what: "x".to_owned(), reason: "y".to_owned() }), EXIT_FAILURE),
+            (Failure::LabStopped { kept: None }, EXIT_INTERRUPTED),
             (Failure::Interrupted(Loaded(1)), EXIT_INTERRUPTED),
             (Failure::Reading { source: Box::new(Failure::Stopped) }, EXIT_INTERRUPTED),
         ] {

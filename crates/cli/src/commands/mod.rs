@@ -11,6 +11,7 @@ pub mod doctor;
 pub mod dump;
 pub mod incr;
 pub mod kick;
+pub mod lab;
 pub mod list;
 pub mod load;
 pub mod man;
@@ -265,6 +266,7 @@ fn carry_out(command: &Command, output: &Output) -> Result<Verdict, Failure> {
         Command::Completions(arguments) => completions::run(arguments, output),
         Command::Man(arguments) => man::run(arguments, output),
         Command::Bench(arguments) => bench::run(arguments, output),
+        Command::Lab(arguments) => lab::run(arguments, output),
         Command::YcsbWorker => ycsb::worker::run(),
         Command::QuickstartWorker(arguments) => quickstart::worker::run(arguments),
     }

@@ -12,6 +12,7 @@ mod counters;
 mod doctor;
 mod dump;
 mod interrupts;
+mod lab;
 mod list;
 mod load;
 mod mistakes;

@@ -1,0 +1,146 @@
+//! `guira lab`: plans and questions are answered, the same command gives the same bytes, finished figures are not
+//! measured again, an interrupted run keeps them, and mistakes are refused before anything is measured.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{Run, command, guira};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// A plan that takes a moment: tiny tables, few clients, a short time.
+const PLAN: &str = "title = \"A <plan>\"\nmeasure = \"throughput\"\n\
+    x = { parameter = \"clients\", values = [2, 4] }\n\
+    series = [{ name = \"Guira\" }, { name = \"as printed\", setting = \"as-printed\" }]\n\
+    [base]\nfill = 50\nentries = 20_000\nspan-us = 200\nwarm-us = 50\n";
+
+fn plan(directory: &TempDir, text: &str) -> String {
+    let path = directory.path().join("mine.toml");
+    fs::write(&path, text).expect("the plan is written");
+    path.display().to_string()
+}
+
+fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<(String, Vec<u8>)> = fs::read_dir(directory)
+        .expect("the directory is there")
+        .map(|file| {
+            let file = file.expect("a file");
+            (file.file_name().display().to_string(), fs::read(file.path()).expect("the file is read"))
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+#[track_caller]
+fn refused(arguments: &[&str], message: &str) {
+    let run = guira(&[&["lab"], arguments].concat()).expect(2);
+    assert!(run.stdout.is_empty(), "{}", run.text());
+    assert!(run.stderr.contains(message) && run.stderr.lines().count() == 1, "{message:?}: {}", run.stderr);
+    let run = guira(&[&["lab"], arguments, &["--format", "json"]].concat()).expect(2);
+    assert_eq!(run.error()["blame"], "misuse");
+}
+
+#[test]
+fn mistakes_are_refused_before_anything_is_measured() {
+    refused(&["fig9"], "unknown figure \"fig9\"");
+    refused(&["sensitivity-tetha"], "similar: sensitivity-theta");
+    refused(&["ask", "--nic", "connectx-9"], "nic is connectx-9, but must be one of connectx-3, connectx-5");
+    refused(&["ask", "--setting", "fast"], "setting is fast, but must be one of guira, as-printed, as-run");
+    refused(&["ask", "--theta", "-0.5"], "theta is -0.5, but must be a number from 0 to 2");
+    refused(&["ask", "--theta", "2.5"], "theta is 2.5, but must be a number from 0 to 2");
+    refused(&["ask", "--clients", "0"], "clients is 0, but must be a whole number from 1");
+    refused(&["ask", "--clients", "200", "--lock-bits", "8"], "200 clients are more than the 127 slots");
+    refused(&["ask", "--rows-per-lock", "24"], "rows-per-lock is 24, but must be a power of two");
+    refused(&["ask", "--entries", "9G"], "MiB of memory");
+    refused(&["fig6c", "--out", "/proc/nowhere"], "cannot write results to /proc/nowhere");
+    let directory = TempDir::new().expect("a directory");
+    let file = directory.path().join("file");
+    fs::write(&file, "").expect("a file");
+    refused(&["all", "--out", &file.display().to_string()], "cannot write results to");
+    let wrong = plan(&directory, &PLAN.replace("span-us", "spam-us"));
+    refused(&["run", &wrong], "mine.toml, line 8: unknown parameter \"spam-us\" (similar: span-us)");
+    guira(&["lab", "run", "/no/such/plan.toml"]).expect(3);
+}
+
+#[test]
+fn the_figures_are_listed() {
+    let run = guira(&["lab", "list"]).expect(0);
+    assert!(run.text().contains("\n6c ") && run.text().contains("sensitivity-theta"), "{}", run.text());
+    let figures = guira(&["lab", "list", "--format", "json"]).expect(0).json()["figures"].clone();
+    assert!(figures.as_array().is_some_and(|figures| figures.iter().any(|figure| figure["id"] == "8d")));
+}
+
+#[test]
+fn a_plan_gives_the_same_bytes_with_any_number_of_jobs_and_is_not_measured_twice() {
+    let directory = TempDir::new().expect("a directory");
+    let plan = plan(&directory, PLAN);
+    let out = |name: &str| directory.path().join(name);
+    let run = |out: &PathBuf, more: &[&str]| -> Run {
+        let out = out.display().to_string();
+        guira(&[&["lab", "run", &plan, "--out", &out], more].concat()).expect(0)
+    };
+    let text = run(&out("one"), &["--jobs", "1"]).text();
+    assert!(text.contains("A <plan>\nthroughput [million/s]\n\nclients  Guira  as printed\n2 "), "{text}");
+    run(&out("two"), &["--jobs", "2"]);
+    let (one, two) = (files(&out("one")), files(&out("two")));
+    let names: Vec<&str> = one.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["manifest.json", "mine.csv", "mine.json", "report.html"]);
+    assert_eq!(one[1], two[1]);
+    assert_eq!(one[2], two[2]);
+    let page = String::from_utf8(one[3].1.clone()).expect("the page is text");
+    assert!(page.contains("A &lt;plan&gt;") && !page.contains("A <plan>"));
+
+    // A figure that is finished is taken from the directory: an edit shows that it was not measured again.
+    let chart = out("one").join("mine.json");
+    let edited = fs::read_to_string(&chart).expect("the chart").replace("as printed", "as edited");
+    fs::write(&chart, edited).expect("the chart is edited");
+    assert!(run(&out("one"), &[]).text().contains("as edited"));
+    assert!(!run(&out("one"), &["--seed", "2"]).text().contains("as edited"), "another seed is another run");
+}
+
+#[test]
+fn a_question_is_answered() {
+    let question =
+        ["lab", "ask", "--clients", "4", "--entries", "20k", "--fill", "50", "--span-us", "200", "--warm-us", "50"];
+    let text = guira(&question).expect(0).text();
+    for part in ["4 clients on 4 hosts with connectx-5", "throughput", "limited by", "p99.9 µs", "read", "update"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let json = guira(&[&question[..], &["--format", "json"]].concat()).expect(0).json();
+    assert!(json["throughput_mops"].as_f64().is_some_and(|throughput| throughput > 0.1), "{json}");
+    assert_eq!(json["experiment"]["clients"], 4);
+}
+
+#[test]
+fn an_interrupted_run_keeps_finished_figures_and_leaves_no_half_file() {
+    let directory = TempDir::new().expect("a directory");
+    // The run under way takes minutes: 64 values, each with a table of its own.
+    let values: Vec<String> = (1..=64).map(|index| (500_000 + 4096 * index).to_string()).collect();
+    let x = format!("parameter = \"entries\", values = [{}]", values.join(", "));
+    let plan = plan(&directory, &PLAN.replace("parameter = \"clients\", values = [2, 4]", &x));
+    let out = directory.path().join("out");
+    let mut child: Child = command(&["lab", "run", &plan, "--out", &out.display().to_string()])
+        .process_group(0)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    for _ in 0..10_000 {
+        if out.join("manifest.json").exists() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    // The handler is installed behind the opening of the directory, and before the first experiment.
+    thread::sleep(Duration::from_millis(300));
+    kill_process(Pid::from_child(&child), Signal::INT).expect("the process is there");
+    let status = child.wait().expect("the program ends");
+    assert_eq!(status.code(), Some(130));
+    let names: Vec<String> = files(&out).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["manifest.json", "report.html"]);
+}
