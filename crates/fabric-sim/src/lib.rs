@@ -67,6 +67,7 @@ mod inject;
 mod lane;
 mod lane_state;
 mod latencies;
+pub mod load;
 mod log;
 mod network;
 mod queue;

@@ -3,8 +3,8 @@
 use guira_fabric::Space;
 use guira_fabric_sim::{Card, Cluster};
 
-use crate::load::{Addresses, Kind, Load, measure};
 use crate::published::{FIGURE_1A, FIGURE_1C, READS_OF_SLOTS, figure_1b};
+use guira_fabric_sim::load::{Addresses, Kind, Load, measure};
 
 /// The largest distance from a published point.
 const TOLERANCE: f64 = 0.05;

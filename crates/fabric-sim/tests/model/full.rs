@@ -3,7 +3,7 @@
 use guira_fabric::Space;
 use guira_fabric_sim::{Card, Cluster, Resource};
 
-use crate::load::{Addresses, Kind, Load, measure};
+use guira_fabric_sim::load::{Addresses, Kind, Load, measure};
 
 /// The distance between a rate and its bound.
 const TOLERANCE: f64 = 0.01;

@@ -5,5 +5,4 @@ mod by_hand;
 mod faults;
 mod figure_1;
 mod full;
-mod load;
 mod published;

@@ -2,7 +2,7 @@
 //!
 //! Figures 1(b) and 1(c) were measured on the paper's testbed, with ConnectX-5 cards at 100 Gbit/s.
 
-use crate::load::Kind;
+use guira_fabric_sim::load::Kind;
 
 /// Figure 1(b): concurrent requests of 8 bytes, and millions of WRITEs, READs and CAS a second.
 pub const FIGURE_1B: [(u32, f64, f64, f64); 15] = [

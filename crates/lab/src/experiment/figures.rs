@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use super::built_in::built_in_plans;
 use super::parameters::nearest;
 use super::{LabError, Plan, RunOptions, Watch, run_plan};
-use crate::figures::{fig4, fig5};
+use crate::figures::{fig1, fig4, fig5};
 use crate::published;
 use crate::report::Chart;
 
@@ -23,17 +23,47 @@ pub struct FigureInfo {
 /// A figure with a module of its own, because it is no grid of experiments.
 struct Programmed {
     info: FigureInfo,
+    /// The text of its module, on which its charts depend.
+    source: &'static str,
     measure: fn(&RunOptions, &dyn Watch) -> Result<Chart, LabError>,
 }
 
 /// The figures with modules of their own.
-const PROGRAMMED: [Programmed; 6] = [
+const PROGRAMMED: [Programmed; 9] = [
+    Programmed {
+        info: FigureInfo {
+            id: "1a",
+            title: "Figure 1(a): latency of a READ",
+            about: "The latency of one READ by its bytes, in the model of the network.",
+        },
+        source: include_str!("../figures/fig1.rs"),
+        measure: fig1::latencies,
+    },
+    Programmed {
+        info: FigureInfo {
+            id: "1b",
+            title: "Figure 1(b): rate of verbs of 8 bytes",
+            about: "WRITEs, READs and CAS by the requests in flight, in the model of the network, which it calibrates.",
+        },
+        source: include_str!("../figures/fig1.rs"),
+        measure: fig1::rates,
+    },
+    Programmed {
+        info: FigureInfo {
+            id: "1c",
+            title: "Figure 1(c): CAS on one and on independent addresses",
+            about: "CAS in host and device memory, in the model of the network, which it calibrates.",
+        },
+        source: include_str!("../figures/fig1.rs"),
+        measure: fig1::atomics,
+    },
     Programmed {
         info: FigureInfo {
             id: "4a",
             title: "Figure 4(a): distance between a key's two rows",
             about: "The distribution by the locality factor f. No network is involved.",
         },
+        source: include_str!("../figures/fig4.rs"),
         measure: fig4::distances,
     },
     Programmed {
@@ -42,6 +72,7 @@ const PROGRAMMED: [Programmed; 6] = [
             title: "Figure 4(b): fill at the first failed insert",
             about: "The fill that a table reaches, by the locality factor f. No network is involved.",
         },
+        source: include_str!("../figures/fig4.rs"),
         measure: fig4::fills,
     },
     Programmed {
@@ -50,6 +81,7 @@ const PROGRAMMED: [Programmed; 6] = [
             title: "Figure 4(c): span of cuckoo paths",
             about: "The rows between the first and the last row of a path, for dependent and independent hashing.",
         },
+        source: include_str!("../figures/fig4.rs"),
         measure: fig4::spans,
     },
     Programmed {
@@ -59,6 +91,7 @@ const PROGRAMMED: [Programmed; 6] = [
             about: "The 99th percentile of inserts of 8 clients that fill a table of 512 rows, by the rows that share \
                     a lock and the locks that a message takes, with the messages of the paper's authors.",
         },
+        source: include_str!("../figures/fig5.rs"),
         measure: fig5::grid_of_locks,
     },
     Programmed {
@@ -67,6 +100,7 @@ const PROGRAMMED: [Programmed; 6] = [
             title: "Figure 5 with the protocol as printed",
             about: "The same grid, with real clients of preset paper.",
         },
+        source: include_str!("../figures/fig5.rs"),
         measure: fig5::grid_as_printed,
     },
     Programmed {
@@ -75,6 +109,7 @@ const PROGRAMMED: [Programmed; 6] = [
             title: "Figure 5 with Guira's protocol",
             about: "The same grid, with the clients that users run and messages of 1, 2 or 4 locks.",
         },
+        source: include_str!("../figures/fig5.rs"),
         measure: fig5::grid_of_guira,
     },
 ];
@@ -150,8 +185,12 @@ pub fn run_published_plan(
     Ok(vec![chart])
 }
 
-/// Returns everything that the charts of a figure depend on, besides the options of the run: the text of its plan.
+/// Returns everything that the charts of a figure depend on, besides the options of the run: the text of its plan
+/// or module.
 pub fn definition_of(id: &str) -> &'static str {
+    if let Some(programmed) = PROGRAMMED.iter().find(|programmed| programmed.info.id == id) {
+        return programmed.source;
+    }
     built_in_plans().iter().find(|built_in| built_in.id == id).map_or("", |built_in| &built_in.plan.text)
 }
 

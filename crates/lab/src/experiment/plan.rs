@@ -25,7 +25,7 @@ use toml::Spanned;
 
 use super::parameters::{Parameter, Value};
 use super::{Experiment, LabError, Measure};
-use crate::report::{Axis, Scale, Shape};
+use crate::report::{Axis, Ceiling, Scale, Shape};
 
 /// The largest number of values on the x axis, and of series: as many as can be told apart in a chart.
 const MAX_VALUES: usize = 64;
@@ -46,6 +46,8 @@ pub struct Plan {
     pub published: Option<String>,
     /// The vertical axis.
     pub y: Axis,
+    /// Limits of the hardware, drawn as lines.
+    pub ceilings: Vec<Ceiling>,
     /// The text of the plan file.
     pub text: String,
     full: Points,
@@ -90,6 +92,8 @@ struct Source {
     #[serde(default = "lines")]
     shape: Shape,
     published: Option<String>,
+    #[serde(default)]
+    ceilings: Vec<Ceiling>,
     x: SourceAxis,
     #[serde(default = "linear")]
     y_scale: Scale,
@@ -182,6 +186,7 @@ impl Reader<'_> {
             measure: source.measure,
             shape: source.shape,
             published: source.published,
+            ceilings: source.ceilings,
             y: Axis::new(&source.measure.label(), source.measure.unit(), source.y_scale),
             text: self.text.to_owned(),
             full,

@@ -89,9 +89,10 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions) -> Result
         warm_ns,
         span_ns,
         deaths: Deaths { per_second: experiment.deaths_per_second as u64, victims: Victims::LockHolders },
-        queues: match experiment.queue {
-            Queue::Host => Queues::PerHost,
-            Queue::None => Queues::None,
+        queues: match (experiment.setting, experiment.queue) {
+            (Setting::Guira, Queue::Host) => Queues::PerHost,
+            // The paper's clients are threads that know nothing of each other.
+            (Setting::AsPrinted | Setting::AsRun, _) | (_, Queue::None) => Queues::None,
         },
         predictor_bytes: experiment.predictor_kib as usize * 1024,
         client_config,

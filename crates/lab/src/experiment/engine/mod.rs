@@ -46,7 +46,7 @@ pub fn run_plan(id: &str, plan: &Plan, options: &RunOptions, watch: &dyn Watch) 
         y: plan.y.clone(),
         shape: plan.shape,
         series,
-        ceilings: Vec::new(),
+        ceilings: plan.ceilings.clone(),
         notes,
     })
 }

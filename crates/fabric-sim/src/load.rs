@@ -1,10 +1,12 @@
-//! Clients that keep one request each in flight, and the rate at which they are served.
+//! Microbenchmarks of a modelled cluster: clients that keep one request each in flight, and the rate at which they are
+//! served. Figure 1 of the paper is measured so.
 
 use std::task::{Context, Poll};
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Addr, Profile, Region, Space, SplitMix64, Verb, pause_until, post};
-use guira_fabric_sim::{Cluster, Sim, SimLane, SimOptions, SimRegion, Usage};
+
+use crate::{Cluster, Sim, SimLane, SimOptions, SimRegion, Usage};
 
 /// The span before a measurement.
 const WARM_UP_NS: u64 = 100_000;
@@ -18,23 +20,31 @@ const STRIDE_BYTES: u64 = 64;
 /// The kind of verb that clients post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    /// READs.
     Read,
+    /// WRITEs.
     Write,
+    /// CAS of a word with itself.
     Cas,
 }
 
-/// Whether clients use one address, or each its own.
+/// The addresses that clients use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addresses {
+    /// All clients use one address.
     One,
+    /// Each client has its own.
     Independent,
 }
 
 /// A load: what each of a number of clients does, again and again.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
+    /// The kind of verb.
     pub kind: Kind,
+    /// The space of the addresses.
     pub space: Space,
+    /// The addresses of the clients.
     pub addresses: Addresses,
     /// The words of a READ or WRITE.
     pub words: usize,
@@ -49,11 +59,14 @@ impl Load {
     }
 }
 
-/// A measurement.
+/// The results of a load.
+#[derive(Clone, Debug)]
 pub struct Measured {
     /// Millions of verbs a second.
     pub mops: f64,
+    /// The use of the cluster's resources.
     pub usage: Usage,
+    /// The hash of all events: equal loads with equal seeds have equal hashes.
     pub log_hash: u64,
 }
 
