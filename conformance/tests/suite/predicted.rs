@@ -55,8 +55,8 @@ fn every_key_is_found_wherever_it_is() {
     }
 }
 
-/// [R-READ-10] Once it has seen the keys, a client reads one row for nearly all of them, and at most 2 % of lookups need
-/// a second round trip; where verbs execute in place, nothing changes.
+/// [R-READ-10] Once it has seen the keys, a client reads one row for nearly all of them, and at most 2 % of lookups
+/// need a second round trip; where verbs execute in place, nothing changes.
 #[test]
 fn most_lookups_read_one_row() {
     for profile in Profile::ALL {

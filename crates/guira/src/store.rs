@@ -10,7 +10,9 @@ use guira_check::{CheckOptions, CheckReport, Concurrency, ProblemKind, check_tab
 use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
 use guira_fabric_shm::{Attempt, ShmError, ShmRegion};
 use guira_layout::{OwnerId, SlotState, SlotWord};
-use guira_rcuckoo::{ClientConfig, SlotClient, Table, TableError, claim_slot, open_table, read_slot, slots};
+use guira_rcuckoo::{
+    ClientConfig, RowPredictor, SlotClient, Table, TableError, claim_slot, open_table, read_slot, slots,
+};
 use guira_url::Backend;
 
 use crate::admin::{ClientState, Stat};
@@ -75,6 +77,8 @@ pub(crate) struct Inner {
     opened: AtomicU32,
     /// See [`scan_start`].
     scan_start: u32,
+    /// The predictor that all clients and readers share, if there is one. [R-READ-10]
+    pub(crate) predictor: Option<Arc<RowPredictor>>,
 }
 
 /// The origin of a store's table.
@@ -227,6 +231,7 @@ impl Store {
     ) -> Store {
         let cooperative = sessions.separate(Waiting::Cooperative);
         let (url, events, opened) = (url.clone(), Events::of(url), AtomicU32::new(0));
+        let predictor_bytes = options.predictor_bytes;
         Store {
             inner: Arc::new(Inner {
                 url,
@@ -239,6 +244,7 @@ impl Store {
                 cooperative,
                 opened,
                 scan_start: scan_start(),
+                predictor: (predictor_bytes > 0).then(|| Arc::new(RowPredictor::new(predictor_bytes))),
             }),
         }
     }

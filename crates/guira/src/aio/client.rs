@@ -206,6 +206,10 @@ fn parts(
     let client = guira_rcuckoo::Client::new(Arc::clone(table), owner, store.client_config(own.since_unix_ns));
     let client =
         client.with_process(own).with_liveness(Box::new(region.clone())).with_observer(Box::new(store.events.clone()));
+    let client = match &store.predictor {
+        Some(predictor) => client.with_predictor(Arc::clone(predictor)),
+        None => client,
+    };
     (client, extents)
 }
 

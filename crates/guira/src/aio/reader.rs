@@ -271,8 +271,12 @@ impl Reader {
         let latest = sessions.latest().map(|session| (session.region, session.number));
         // Until there is a session that waits as wanted, one of the store's own will do.
         let (region, number) = latest.unwrap_or_else(|| (store.latest_region(), 0));
+        let mut reader = guira_rcuckoo::Reader::new(Arc::clone(&store.table), store.client_config(0));
+        if let Some(predictor) = &store.predictor {
+            reader.set_predictor(Arc::clone(predictor));
+        }
         Reader {
-            reader: guira_rcuckoo::Reader::new(Arc::clone(&store.table), store.client_config(0)),
+            reader,
             lane: region.lane_waiting(waiting),
             events: store.events.clone(),
             waiting,

@@ -54,6 +54,16 @@ pub enum LabError {
         /// Bytes free.
         free_bytes: u64,
     },
+    /// Inserts failed before the table was as full as an experiment wants it.
+    #[error("a table of {entries} entries cannot be filled to {percent} %: {reason}")]
+    Unfillable {
+        /// The table's entries.
+        entries: u64,
+        /// The fill that was wanted, in percent.
+        percent: u64,
+        /// The insert that failed.
+        reason: String,
+    },
     /// The run was stopped by its observer.
     #[error("the run was stopped")]
     Stopped,
@@ -76,7 +86,8 @@ impl LabError {
             | LabError::Value { .. }
             | LabError::Conflict(_)
             | LabError::Plan { .. }
-            | LabError::Memory { .. } => true,
+            | LabError::Memory { .. }
+            | LabError::Unfillable { .. } => true,
             LabError::Stopped | LabError::Failed { .. } => false,
         }
     }

@@ -1,5 +1,5 @@
-//! Figure 1: the latency of READs, the rates of verbs, and CAS in host and device memory, as the model of the network has
-//! them. Figures 1(b) and 1(c) calibrate it, so this shows how well they do.
+//! Figure 1: the latency of READs, the rates of verbs, and CAS in host and device memory, as the model of the network
+//! has them. Figures 1(b) and 1(c) calibrate it, so this shows how well they do.
 
 use guira_fabric::Space;
 use guira_fabric_sim::load::{Addresses, Kind, Load, measure as measure_load};

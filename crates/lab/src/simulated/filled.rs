@@ -14,8 +14,8 @@ use guira_fabric::heap::{HeapLane, HeapRegion};
 use guira_fabric::{Caps, FabricError, Profile, Region};
 use guira_layout::{EntryKind, Geometry, Secret, Superblock, TableConfig};
 use guira_rcuckoo::{
-    Change, Client, ClientConfig, FormatError, NewValue, Outcome, SlotClient, Table, claim_slot, format_table,
-    release_slot,
+    Acquisition, CacheFill, Change, Client, ClientConfig, FormatError, NewValue, Outcome, SlotClient, Synchronize,
+    Table, claim_slot, format_table, release_slot,
 };
 
 use super::records::{LOADED, Records};
@@ -208,7 +208,14 @@ impl<'f> Filler<'f> {
         let mut lane = local.lane();
         let claimed = ready(claim_slot(&mut lane, &filled.table, FILLER_SLOT, &SlotClient::default()))?;
         let owner = claimed.ok_or_else(|| FillError::Config("a new table has no free slot".to_owned()))?;
-        let client = Client::new(Arc::clone(&filled.table), owner, ClientConfig::for_table(&filled.table));
+        // Where nobody else works, how locks are taken and what is read under them changes nothing but the time.
+        let config = ClientConfig {
+            acquisition: Acquisition::Together,
+            synchronize: Synchronize::Path,
+            cache_fill: CacheFill::Changes,
+            ..ClientConfig::for_table(&filled.table)
+        };
+        let client = Client::new(Arc::clone(&filled.table), owner, config);
         Ok(Filler { filled, client, lane, key: Vec::new(), value: Vec::new() })
     }
 

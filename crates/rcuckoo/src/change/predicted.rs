@@ -20,8 +20,8 @@ impl Client {
         if may_predict { self.reader.predicted_row(key.digest()) } else { None }
     }
 
-    /// Same as [`Client::begin`] where the first batch travels, with a READ of the row `which` only. If that row does not
-    /// have the key, both are read under their locks, in one more round trip. [R-LOCK-7] [R-READ-10]
+    /// Same as [`Client::begin`] where the first batch travels, with a READ of the row `which` only. If that row does
+    /// not have the key, both are read under their locks, in one more round trip. [R-LOCK-7] [R-READ-10]
     #[in_place]
     pub(super) async fn begin_predicted(
         &mut self,

@@ -1,5 +1,5 @@
-//! Inserts whose rows are locked and full: the rows that the same locks guard are sampled, and a few more locks are taken
-//! if hardly an entry can move there, before anything is released. [R-INSERT-6]
+//! Inserts whose rows are locked and full: the rows that the same locks guard are sampled, and a few more locks are
+//! taken if hardly an entry can move there, before anything is released. [R-INSERT-6]
 //!
 //! Most such inserts find room there, and take three round trips. What was sampled under the first locks only chooses
 //! the rows; everything that the insert acts on is sampled again, under all of its locks.

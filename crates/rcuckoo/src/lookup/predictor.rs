@@ -1,11 +1,12 @@
 //! A predictor of the row that has a key, for lookups whose READs travel: one READ instead of two. [R-READ-10]
 //!
-//! Most keys are in their primary row, so the predictor remembers only the others: a tag of 8 bits for each key that was
-//! found in its secondary row, at a place that follows from the key's digest. It is a hint. A row that was predicted
-//! wrongly costs a second round trip, in which both rows are read as without a predictor, so answers never depend on it.
+//! Most keys are in their primary row, so the predictor remembers only the others: a tag of 8 bits for each key that
+//! was found in its secondary row, at a place that follows from the key's digest. It is a hint. A row that was
+//! predicted wrongly costs a second round trip, in which both rows are read as without a predictor, so answers never
+//! depend on it.
 //!
-//! A lookup of a key with a tag reads the secondary row alone. Any other lookup guesses: it reads the primary row alone as
-//! long as at most one lookup in [`LOOKUPS_PER_MISPREDICTION`] needs a second round trip, and otherwise both rows.
+//! A lookup of a key with a tag reads the secondary row alone. Any other lookup guesses: it reads the primary row alone
+//! as long as at most one lookup in [`LOOKUPS_PER_MISPREDICTION`] needs a second round trip, and otherwise both rows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};

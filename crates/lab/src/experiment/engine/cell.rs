@@ -52,7 +52,7 @@ pub(super) fn failed(what: &str, error: &dyn fmt::Display) -> LabError {
     LabError::Failed { what: what.to_owned(), reason: error.to_string() }
 }
 
-/// What an experiment counted, whatever setting it was of.
+/// The counts of an experiment, whatever setting it is of.
 pub(super) struct Totals {
     pub(super) throughput_mops: f64,
     pub(super) fairness: f64,

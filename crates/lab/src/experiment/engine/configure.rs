@@ -1,4 +1,4 @@
-//! What an experiment means for the table, the clients and the run: the only place that knows.
+//! The table, the clients and the run of an experiment: the only place that knows what its parameters mean.
 
 use std::ops::ControlFlow;
 
@@ -189,7 +189,13 @@ fn client_config(experiment: &Experiment, fill: &FillPlan, caps: &Caps) -> Resul
 /// Fills the table of an experiment.
 pub(super) fn filled(fill: &FillPlan, is_stopped: &dyn Fn() -> bool) -> Result<FilledTable, LabError> {
     let mut progress = |_| if is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-    FilledTable::new(fill, &mut progress).map_err(|error| fill_error(&error))
+    FilledTable::new(fill, &mut progress).map_err(|error| match error {
+        FillError::Record { .. } => {
+            let entries = fill.config.max_entries();
+            LabError::Unfillable { entries, percent: fill.records * 100 / entries.max(1), reason: error.to_string() }
+        }
+        error => fill_error(&error),
+    })
 }
 
 /// Converts an error of filling or copying a table.

@@ -24,8 +24,8 @@ enum Prepared {
 
 /// A table that experiments start from.
 enum Table {
-    Protocol(FilledTable),
-    AsRun(AsRunTable),
+    Protocol(Box<FilledTable>),
+    AsRun(Box<AsRunTable>),
 }
 
 impl Prepared {
@@ -56,30 +56,43 @@ impl Prepared {
 
     fn filled(&self, is_stopped: &dyn Fn() -> bool) -> Result<Table, LabError> {
         Ok(match self {
-            Prepared::Protocol(configured) => Table::Protocol(configure::filled(&configured.fill, is_stopped)?),
-            Prepared::AsRun(as_run) => Table::AsRun(as_run.table.filled()),
+            Prepared::Protocol(configured) => {
+                Table::Protocol(Box::new(configure::filled(&configured.fill, is_stopped)?))
+            }
+            Prepared::AsRun(as_run) => Table::AsRun(Box::new(as_run.table.filled())),
         })
     }
 }
 
-/// Carries out `experiments`, and returns their outcomes in the same order.
+/// Carries out `experiments`, and returns their outcomes in the same order; [`LabError::Unfillable`] for those whose
+/// table cannot be filled.
 pub(super) fn run(
     experiments: &[Experiment],
     options: &RunOptions,
     watch: &dyn Watch,
-) -> Result<Vec<Outcome>, LabError> {
+) -> Result<Vec<Result<Outcome, LabError>>, LabError> {
     let prepared = experiments.iter().map(|experiment| Ok((experiment, Prepared::new(experiment, options)?)));
     let jobs: Vec<Job<'_>> = prepared.collect::<Result<_, LabError>>()?;
     let groups = groups(&jobs);
     for group in &groups {
         require_memory(&jobs[group[0]].1, options.jobs.clamp(1, group.len()))?;
     }
-    let mut outcomes: Vec<Option<Outcome>> = jobs.iter().map(|_| None).collect();
+    let mut outcomes: Vec<Option<Result<Outcome, LabError>>> = jobs.iter().map(|_| None).collect();
     for group in groups {
-        let table = jobs[group[0]].1.filled(&|| watch.is_stopped())?;
+        let table = match jobs[group[0]].1.filled(&|| watch.is_stopped()) {
+            Ok(table) => table,
+            Err(error @ LabError::Unfillable { .. }) => {
+                for index in group {
+                    outcomes[index] = Some(Err(error.clone()));
+                    watch.cell_done();
+                }
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         let of_group: Vec<&Job<'_>> = group.iter().map(|index| &jobs[*index]).collect();
         for (index, outcome) in group.iter().zip(run_group(&of_group, &table, options, watch)?) {
-            outcomes[*index] = Some(outcome);
+            outcomes[*index] = Some(Ok(outcome));
         }
     }
     Ok(outcomes.into_iter().flatten().collect())

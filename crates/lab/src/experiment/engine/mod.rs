@@ -28,8 +28,14 @@ pub fn run_plan(id: &str, plan: &Plan, options: &RunOptions, watch: &dyn Watch) 
     for planned in planned {
         let mut points = Vec::new();
         for (cell, outcome) in planned.cells.iter().zip(&mut outcomes) {
-            points.push(point(cell.x, plan, &outcome));
-            for note in outcome.answer.notes {
+            let cell_notes = match outcome {
+                Ok(outcome) => {
+                    points.push(point(cell.x, plan, &outcome));
+                    outcome.answer.notes
+                }
+                Err(error) => vec![format!("{}: {error}", planned.name)],
+            };
+            for note in cell_notes {
                 if !notes.contains(&note) {
                     notes.push(note);
                 }
@@ -66,5 +72,5 @@ pub fn ask(experiment: &Experiment, options: &RunOptions, watch: &dyn Watch) -> 
     watch.begin("one experiment", 1);
     let outcomes = jobs::run(std::slice::from_ref(experiment), options, watch)?;
     let missing = || LabError::Failed { what: "the experiment".to_owned(), reason: "it has no result".to_owned() };
-    outcomes.into_iter().next().map(|outcome| outcome.answer).ok_or_else(missing)
+    outcomes.into_iter().next().ok_or_else(missing)?.map(|outcome| outcome.answer)
 }
