@@ -133,6 +133,34 @@ fn many_tasks_share_a_connection() {
     assert!(store.stat().unwrap().clients.is_empty());
 }
 
+/// With a predictor, most lookups and updates read one row, and every key is still found. [R-READ-10]
+#[test]
+fn a_predictor_saves_reads() {
+    let served = TestNode::start();
+    let reads = |predictor_bytes| {
+        let options = OpenOptions::new().predictor_bytes(predictor_bytes);
+        let store = Store::open_with(served.url(), &options).unwrap();
+        let mut client = store.client().unwrap();
+        for i in 0..500 {
+            client.put(&key(i), &key(i)).unwrap();
+        }
+        // The predictor, if there is one, learns which keys are in their second row.
+        let mut reader = store.reader();
+        for round in 0..4 {
+            for i in 0..500 {
+                assert_eq!(client.get(&key(i)).unwrap().as_deref(), Some(&key(i)[..]), "round {round}");
+                assert_eq!(reader.get(&key(i)).unwrap().as_deref(), Some(&key(i)[..]), "round {round}");
+                assert_eq!(client.get(&key(i + 1_000)).unwrap(), None, "round {round}");
+            }
+        }
+        let before = reader.traffic().verbs.reads;
+        (0..500).for_each(|i| assert!(reader.get(&key(i)).unwrap().is_some()));
+        reader.traffic().verbs.reads - before
+    };
+    let (with, without) = (reads(1 << 16), reads(0));
+    assert!(with < 600 && without > 800, "{with} READs with a predictor, {without} without");
+}
+
 /// R-SESSION-1: operations wait for a node that comes back with its memory, and then succeed.
 #[test]
 fn clients_go_on_when_their_node_is_back() {
