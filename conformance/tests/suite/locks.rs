@@ -66,6 +66,17 @@ impl Fixture {
         self.bench.client_with(0, lane, config)
     }
 
+    /// Returns a client in whose wait number `waits` the other client gives `lock` back.
+    fn client_until(&self, lock: LockMask, waits: u32) -> TestClient<SteppedLane> {
+        let (bench, mut pauses) = (self.bench.clone(), 0);
+        self.client(move |moment| {
+            pauses += u32::from(moment == StepPoint::Pause);
+            if moment == StepPoint::Pause && pauses == waits {
+                give_back(&bench, lock);
+            }
+        })
+    }
+
     /// Takes `lock` on behalf of another client.
     fn take(&self, lock: LockMask) {
         let held = self.bench.table.locks().held(STRANGER, lock.mask);
@@ -139,13 +150,7 @@ fn retries_carry_only_atomics() {
             for key in [fixture.wide, fixture.narrow] {
                 let lock = *fixture.locks(&key).last().unwrap();
                 fixture.take(lock);
-                let (bench, mut pauses) = (fixture.bench.clone(), 0);
-                let mut client = fixture.client(move |moment| {
-                    pauses += u32::from(moment == StepPoint::Pause);
-                    if moment == StepPoint::Pause && pauses == given_back_at {
-                        give_back(&bench, lock);
-                    }
-                });
+                let mut client = fixture.client_until(lock, given_back_at);
                 let swap = Change::Swap(Expected::Value(&key), NewValue::Inline(&key));
                 let (changed, traffic) = client.traffic_of(|client| client.change(&key, swap).unwrap());
                 assert_eq!(changed.outcome, Outcome::Replaced);
@@ -172,13 +177,7 @@ fn retries_of_writes_read_the_row_of_their_key() {
             for key in [fixture.wide, fixture.narrow] {
                 let lock = *fixture.locks(&key).last().unwrap();
                 fixture.take(lock);
-                let (bench, mut pauses) = (fixture.bench.clone(), 0);
-                let mut client = fixture.client(move |moment| {
-                    pauses += u32::from(moment == StepPoint::Pause);
-                    if moment == StepPoint::Pause && pauses == given_back_at {
-                        give_back(&bench, lock);
-                    }
-                });
+                let mut client = fixture.client_until(lock, given_back_at);
                 let update = Change::Update(NewValue::Inline(&key));
                 let (changed, traffic) = client.traffic_of(|client| client.change(&key, update).unwrap());
                 assert_eq!((changed.outcome, changed.is_overwritten), (Outcome::Replaced, false));
