@@ -9,9 +9,10 @@ use guira_extents::ExtentError;
 use guira_fabric::{Effect, FabricError, Lane, Region, SplitMix64, pause_until};
 use guira_fabric_sim::{SimLane, SimRegion};
 use guira_lab::simulated::{Claim, Failure, SimClient};
-use guira_layout::{LockId, SuperblockError};
+use guira_layout::{LockId, Preset, SuperblockError};
 use guira_rcuckoo::{
-    Change, ClientConfig, Counters, Error, ErrorKind, Expected, Operation, Outcome, Table, TableError, open_table,
+    Change, ClientConfig, Counters, Error, ErrorKind, Expected, Operation, Outcome, RowPredictor, Table, TableError,
+    open_table,
 };
 
 use super::setup::{Setup, round_trip_ns};
@@ -26,6 +27,8 @@ const CLAIM_TRIES: u32 = 50;
 const SWEEPS: u32 = 3;
 /// Most keys of one lookup of many: a few, or more than one batch takes.
 const MANY_KEYS: [u64; 2] = [4, 40];
+/// Bytes of the predictor of rows that every other client has.
+const PREDICTOR_BYTES: usize = 16;
 /// The last client's deadline for a lock, in nanoseconds: only dead clients can hold one then.
 const LAST_DEADLINE_NS: u64 = 1_000_000_000;
 
@@ -181,7 +184,13 @@ impl Member {
                     tally.opened += 1;
                     tally.count_recovery(recovered.as_ref());
                     self.seen = Counters::default();
-                    return Ok(*client);
+                    // Printed clients predict nothing. So small that keys share its places.
+                    let predicts = self.number % 2 == 1 && shared.setup.preset != Preset::Paper;
+                    let predictor = predicts.then(|| Arc::new(RowPredictor::new(PREDICTOR_BYTES)));
+                    return Ok(match predictor {
+                        Some(predictor) => client.with_predictor(predictor),
+                        None => *client,
+                    });
                 }
                 Ok(Claim::NoSlot) => {
                     pause(&mut region.lane(), shared.setup.replace_interval_ns() * u64::from(try_number)).await;

@@ -106,3 +106,34 @@ fn predictions_are_hints() {
         bench.audit().unwrap();
     }
 }
+
+/// [R-READ-10] A key that is removed from its secondary row, and looked up again and again, costs the second round trip
+/// of a wrong prediction a few times only.
+#[test]
+fn a_removed_key_is_soon_not_predicted() {
+    const LOOKUPS: u64 = 500;
+    /// Wrong guesses that a client with the largest credit may make, and the tag's.
+    const IN_VAIN: u64 = 9;
+    let bench = filled(Profile::Tcp);
+    let (mut client, mut writer) = (predicting(&bench, 0, &Arc::new(RowPredictor::new(1 << 16))), bench.client(1));
+    let table = &bench.table;
+    let is_in_second = |number: &u64| {
+        let pair = table.placement().rows(table.placement().digest(&key(*number)));
+        let words = bench.row_words(pair.second);
+        table
+            .rows()
+            .find(&words, &table.rows().probe(&key(*number), table.placement().digest(&key(*number))), 0)
+            .is_some()
+    };
+    let number = (0..KEYS).find(is_in_second).expect("a key in its secondary row");
+    for _ in 0..LOOKUPS {
+        assert!(client.get(&key(number)).unwrap().is_some());
+    }
+    assert!(writer.change(&key(number), Change::Remove).unwrap().took_effect());
+    let (_, traffic) = client.traffic_of(|client| {
+        for _ in 0..LOOKUPS {
+            assert_eq!(client.get(&key(number)).unwrap(), None);
+        }
+    });
+    assert!(traffic.round_trips <= LOOKUPS + IN_VAIN, "{} round trips", traffic.round_trips);
+}

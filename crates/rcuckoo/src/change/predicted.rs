@@ -48,7 +48,7 @@ impl Client {
         if self.inline_entry(&probe, row, words).is_some() {
             self.reader.found_in(key.digest(), which);
         } else {
-            self.reader.not_found_in();
+            self.reader.not_found_in(key.digest(), which);
             at_hand = [true; 2];
             if let Err(source) = self.sample_pair(lane, key).await {
                 return Begun::Failed(ErrorKind::Fabric { source });

@@ -131,7 +131,8 @@ impl Reader {
     }
 
     /// Makes lookups on lanes whose batches travel read one row instead of two where `predictor` knows or guesses which
-    /// one has the key. At most 2 % of them guess wrong and take a second round trip. [R-READ-10]
+    /// one has the key. At most 2 % of them guess wrong and take a second round trip; so do some lookups of missing keys.
+    /// [R-READ-10]
     pub fn set_predictor(&mut self, predictor: Arc<RowPredictor>) {
         self.prediction = Some(Prediction::new(predictor));
     }
@@ -288,7 +289,8 @@ impl Reader {
     /// no such key.
     ///
     /// Round trips without contention: an inline hit 1, an extent hit 2, a miss 2 (1 where READs of a batch sample in
-    /// order). On a local fabric a hit in the key's second row takes 2 posts.
+    /// order). On a local fabric a hit in the key's second row takes 2 posts. With a predictor, 1 more if the key is not
+    /// in the row that was predicted.
     ///
     /// # Errors
     /// `KeyLength`, `Corrupt`, `Busy` (a row stayed half written until the deadline), or the fabric's. `into` is
@@ -394,10 +396,10 @@ impl Reader {
         }
     }
 
-    /// Tells the predictor that it predicted wrongly.
-    pub(crate) fn not_found_in(&mut self) {
+    /// Tells the predictor that the key with this digest is not in the row that it predicted.
+    pub(crate) fn not_found_in(&mut self, digest: u64, which: WhichRow) {
         if let Some(prediction) = &mut self.prediction {
-            prediction.missed();
+            prediction.missed(digest, which);
         }
     }
 
@@ -423,7 +425,7 @@ impl Reader {
         let hit = lookup.verified(&self.table, row, into, &retries.rejected);
         match hit {
             Some(_) => prediction.found(lookup.digest, which),
-            None => prediction.missed(),
+            None => prediction.missed(lookup.digest, which),
         }
         Ok(hit.map(|hit| Verdict::Hit(which, hit)))
     }

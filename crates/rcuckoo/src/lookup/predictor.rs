@@ -116,9 +116,13 @@ impl Prediction {
         });
     }
 
-    /// Records that the row that was predicted does not have the key.
-    pub(crate) fn missed(&mut self) {
+    /// Records that the row that was predicted, `which`, does not have the key: a tag that said so goes, because a key
+    /// that was removed is found in no row.
+    pub(crate) fn missed(&mut self, digest: u64, which: WhichRow) {
         self.credit = self.credit.saturating_sub(LOOKUPS_PER_MISPREDICTION);
+        if which == WhichRow::Second {
+            self.predictor.note(digest, WhichRow::First, || false);
+        }
     }
 }
 
@@ -162,6 +166,23 @@ mod tests {
         }
     }
 
+    /// [R-READ-10] A key that was removed from its secondary row, and is found nowhere, does not stay expected there.
+    #[test]
+    fn a_key_that_is_found_nowhere_is_not_expected() {
+        let mut prediction = Prediction::new(Arc::new(RowPredictor::new(1 << 16)));
+        for _ in 0..1_000 {
+            prediction.found(digest(1), WhichRow::Second);
+        }
+        let mut in_vain = 0;
+        for _ in 0..1_000 {
+            if let Some(which) = prediction.row(digest(1)) {
+                in_vain += 1;
+                prediction.missed(digest(1), which);
+            }
+        }
+        assert!(in_vain <= MAX_CREDIT / LOOKUPS_PER_MISPREDICTION + 1, "{in_vain}");
+    }
+
     /// [R-READ-10] Rows are guessed for at most one wrong guess in 50 lookups. Here each is followed by a wrong tag.
     #[test]
     fn mispredictions_are_rationed() {
@@ -171,9 +192,9 @@ mod tests {
         for _ in 0..100_000 {
             lookups += 1;
             let which = prediction.row(digest(0));
-            if which.is_some() {
+            if let Some(which) = which {
                 missed += 1;
-                prediction.missed();
+                prediction.missed(digest(0), which);
             }
             prediction
                 .found(digest(0), if which == Some(WhichRow::First) { WhichRow::Second } else { WhichRow::First });
