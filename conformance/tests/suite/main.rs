@@ -24,6 +24,7 @@ mod many;
 mod models;
 mod ordering;
 mod overwritten;
+
 mod porcupine;
 mod predicted;
 mod properties;
@@ -35,3 +36,4 @@ mod scans;
 mod settings;
 mod sim;
 mod swarm;
+mod widened;

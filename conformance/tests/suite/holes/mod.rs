@@ -8,7 +8,7 @@ mod checksummed;
 mod duplicates;
 mod extents;
 mod fabric;
-mod fixture;
+pub mod fixture;
 mod forged;
 mod locks;
 mod logged;

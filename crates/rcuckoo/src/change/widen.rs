@@ -25,8 +25,8 @@ type Neighbours = ArrayVec<RowId, { 2 * guira_layout::MAX_ENTRIES_PER_ROW }>;
 
 impl Client {
     /// Samples rows to which the entries of the key's rows may move, locks a few of them in addition if need be, and
-    /// inserts the key if there is a path among them. Returns `None`, with or without locks, if there is none, or if
-    /// another client holds a lock. 2 round trips if it inserts, otherwise 1.
+    /// inserts the key if there is a path among them. Returns `None`, with or without locks, if there is none, if
+    /// another client holds a lock, or if a row is damaged. 2 round trips if it inserts, otherwise 1. [R-INSERT-6]
     pub(super) async fn widen(&mut self, lane: &mut dyn Lane, task: Task<'_>) -> Result<Option<Changed>, ErrorKind> {
         let further = self.fill_window_widely(task.pair);
         let mut plan = lock_set(&self.table, further);
@@ -34,11 +34,21 @@ impl Client {
         if !self.extend_locks(lane, &plan).await? {
             return Ok(None);
         }
-        self.verify_window(lane).await?;
+        if !self.window_is_whole() {
+            return Ok(None);
+        }
         match self.attempt(lane, task).await? {
             Attempt::Done(changed) => Ok(Some(changed)),
             Attempt::Again => Ok(None),
         }
+    }
+
+    /// Whether every row of the window that is locked verifies. A row that does not is damaged, but the insert may not
+    /// need it: a search for another path avoids it.
+    fn window_is_whole(&self) -> bool {
+        let (window, rows) = (&self.work.window, self.table.rows());
+        let mut locked = window.rows().iter().filter(|row| self.journal.holds_row(&self.table, **row));
+        locked.all(|row| window.row(*row).is_some_and(|words| rows.verify(*row, words).is_ok()))
     }
 
     /// Fills the window with the key's rows and rows to which their entries may move, and returns those of them whose
