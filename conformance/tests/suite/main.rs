@@ -24,6 +24,7 @@ mod many;
 mod models;
 mod ordering;
 mod overwritten;
+mod overwritten_schedules;
 
 mod porcupine;
 mod predicted;

@@ -240,8 +240,11 @@ impl Client {
         let is_written = change.extent().is_none_or(|write| self.progress.written == Some(write.extent.generation));
         let goes_on = is_written && self.journal.lost.is_none() && self.journal.has_completed() && is_idle(lane);
         self.progress.stage = if goes_on { rest.0 } else { Stage::Start };
-        if self.progress.stage == Stage::Start {
+        if !matches!(self.progress.stage, Stage::Contended(_)) {
+            // It may be from an earlier change of the key that was dropped, and older than this one. // [R-LOCK-10]
             self.progress.seen = None;
+        }
+        if self.progress.stage == Stage::Start {
             self.refuse_if_lost()?;
             self.settle(lane).await?;
         }
