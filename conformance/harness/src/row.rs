@@ -31,6 +31,7 @@ pub fn row(data: &[u8]) -> Answer {
         only_here(&case, at, &words, flip);
     }
     finished(&case, at, &mut words);
+    replaced(&case, at, &mut words, slot);
     only_here(&case, at, &words, flip);
     special_rows(&case, at, &words, &probe);
     store_and_free(&case, at, &mut words, slot, &feed.words(case.rows.entry_words()));
@@ -155,16 +156,43 @@ fn only_here(case: &Case, at: RowId, words: &[u64], flip: u64) {
     assert!(case.rows.verify(at, &damaged).is_err(), "a flipped bit");
 }
 
-/// Checks that finishing a change sets the next version, in the table's bits, and changes nothing else. [R-ROW-2]
+/// Position in the trailer of the number of the entry that a blind write replaced, in rows of few enough entries.
+const REPLACED_SHIFT: u32 = 60;
+const MAX_MARKED_ENTRIES: usize = 10;
+
+/// Checks that finishing a change sets the next version, in the table's bits, names no replaced entry, and changes
+/// nothing else. [R-ROW-2]
 fn finished(case: &Case, at: RowId, words: &mut [u64]) {
-    let rows = &case.rows;
     let before = words.to_vec();
-    rows.finish(at, words);
+    case.rows.finish(at, words);
+    only_version_changed(case, words, &before, 0);
+    assert_eq!(case.rows.replaced_entry(words), None);
+}
+
+/// Checks that finishing a blind write that replaced the value in `slot` does the same, and names that entry, if the
+/// trailer has room. [R-LOCK-10]
+fn replaced(case: &Case, at: RowId, words: &mut [u64], slot: usize) {
+    let before = words.to_vec();
+    case.rows.finish_replaced(at, words, slot);
+    only_version_changed(case, words, &before, slot as u64 + 1);
+    let is_named = case.rows.entries() <= MAX_MARKED_ENTRIES;
+    assert_eq!(case.rows.replaced_entry(words), is_named.then_some(slot));
+    assert_eq!(case.rows.occupancy(words), case.rows.occupancy(&before));
+}
+
+/// Checks that a row has the next version, and the number `replaced` if its trailer has room, and is else unchanged but
+/// for its checksum.
+fn only_version_changed(case: &Case, words: &[u64], before: &[u64], replaced: u64) {
+    let rows = &case.rows;
     let version_mask = ((1u64 << case.config().version_bits) - 1) as u32;
-    let version = rows.trailer(&before).version().0.wrapping_add(1) & version_mask;
+    let version = rows.trailer(before).version().0.wrapping_add(1) & version_mask;
     assert_eq!(rows.trailer(words).version(), Version(version));
     assert_eq!(words[..rows.trailer_word()], before[..rows.trailer_word()]);
-    assert_eq!(words[rows.trailer_word()] >> 32, before[rows.trailer_word()] >> 32);
+    let mut expected = before[rows.trailer_word()];
+    if rows.entries() <= MAX_MARKED_ENTRIES {
+        expected = expected << (64 - REPLACED_SHIFT) >> (64 - REPLACED_SHIFT) | replaced << REPLACED_SHIFT;
+    }
+    assert_eq!(words[rows.trailer_word()] >> 32, expected >> 32);
 }
 
 /// Checks that storing an entry changes nothing else, and that freeing it leaves nothing behind. [R-ROW-3]

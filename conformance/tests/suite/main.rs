@@ -25,7 +25,6 @@ mod models;
 mod ordering;
 mod overwritten;
 mod overwritten_schedules;
-
 mod porcupine;
 mod predicted;
 mod properties;
