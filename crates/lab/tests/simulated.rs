@@ -7,12 +7,13 @@ use std::task::{Context, Poll, Waker};
 
 use guira_fabric::{Profile, Region};
 use guira_fabric_sim::{Card, Cluster, Network};
+use guira_lab::driver::OperationTally;
 use guira_lab::simulated::{
-    Audit, Deaths, FillError, FillPlan, FilledTable, LOADED, Mix, Queues, Run, RunError, RunStats, Testbed, Victims,
-    run,
+    Audit, Deaths, FillError, FillPlan, FilledTable, LOADED, Mix, Queues, Run, RunError, RunStats, Testbed, ValueError,
+    Victims, run,
 };
 use guira_lab::workload::WorkloadError;
-use guira_layout::{Preset, PresetOptions};
+use guira_layout::{Preset, PresetOptions, TableConfig};
 use guira_rcuckoo::{Change, Client, ClientConfig, NewValue, Reader, SlotClient, claim_slot, release_slot};
 
 const SEED: u64 = 20_260_701;
@@ -29,7 +30,8 @@ fn plan(preset: Preset, format: &str, capacity: u64, records: u64) -> FillPlan {
         hash_seed: SEED,
         device_bytes: caps.device_bytes,
     };
-    FillPlan { config: preset.config(&options).expect("nothing fails here"), caps, records, seed: SEED }
+    let config = preset.config(&options).expect("nothing fails here");
+    FillPlan { config, caps, records, value_bytes: None, seed: SEED }
 }
 
 fn filled(format: &str, capacity: u64, records: u64) -> FilledTable {
@@ -138,7 +140,13 @@ fn tables_that_cannot_be_filled_are_refused() {
     let refused = fill(&huge).err().unwrap();
     assert!(matches!(refused, FillError::Memory { needed_bytes, .. } if needed_bytes > 1 << 43), "{refused}");
     let short = fill(&plan(Preset::Hardened, "fixed:8:2", 100, 10)).err().unwrap();
-    assert_eq!(short, FillError::Values { format: "fixed:8:2".to_owned() });
+    assert_eq!(short, FillError::Values(ValueError::Short { value_bytes: 2 }));
+    let other = FillPlan { value_bytes: Some(16), ..plan(Preset::Hardened, "fixed:8:8", 100, 10) };
+    let format = other.config.format;
+    assert_eq!(fill(&other).err(), Some(FillError::Values(ValueError::Format { format, value_bytes: 16 })));
+    let long = FillPlan { value_bytes: Some(1_024), ..plan(Preset::Hardened, "bytes:24", 5_000, 5_000) };
+    let full = fill(&long).err().unwrap();
+    assert!(matches!(full, FillError::Record { record: 1_000.., records: 5_000, .. }), "{full}");
     let few = fill(&plan(Preset::Hardened, "fixed:1:4", 1_000, 257)).err().unwrap();
     assert_eq!(few, FillError::Keys { format: "fixed:1:4".to_owned(), most: 256, records: 257 });
     let full = fill(&plan(Preset::Hardened, "fixed:4:4", 5_000, 20_000)).err().unwrap();
@@ -180,6 +188,55 @@ fn every_mix_runs_without_a_violation_and_equal_runs_are_equal() {
                 assert_eq!(all(&carry_out(&a_run, filled.fork().unwrap())), all(&stats), "{format} {mix:?} {queues:?}");
                 let other = Run { seed: SEED + 1, ..a_run };
                 assert_ne!(all(&carry_out(&other, filled.fork().unwrap())), all(&stats), "{format} {mix:?}");
+            }
+        }
+    }
+}
+
+/// A table of 1,500 records with values of `value_bytes` bytes, those that do not fit in a row in extents.
+fn filled_with(preset: Preset, value_bytes: usize) -> FilledTable {
+    let of_default = plan(preset, "bytes:24", 2_000, 1_500);
+    // 3 chunks for each client, besides the records'.
+    let chunks = 60 + 3 * u64::from(CLIENTS);
+    let config = TableConfig { chunks, ..of_default.config };
+    fill(&FillPlan { config, value_bytes: Some(value_bytes), ..of_default }).expect("nothing fails here")
+}
+
+/// Values in rows and in extents: nothing is wrong, no extent leaks, and the round trips are those of the protocol. One
+/// client alone has no conflicts, and a read of rows that are far apart still is one batch. [R-READ-6] [R-UPDATE-2]
+#[test]
+fn values_of_any_length_cost_the_round_trips_of_the_protocol() {
+    for (value_bytes, read, update) in [(8, 1, 2), (64, 2, 3), (1_024, 2, 3)] {
+        for preset in [Preset::Hardened, Preset::Paper] {
+            let filled = filled_with(preset, value_bytes);
+            let alone = Run { clients: 1, hosts: 1, theta: 0.0, ..a_run(&filled, Mix::YCSB_A) };
+            let stats = carry_out(&alone, filled.fork().unwrap());
+            assert_eq!(stats.violations, Vec::<String>::new(), "{preset}, {value_bytes} bytes");
+            let RunStats { operations, .. } = &stats;
+            let median = |tally: &OperationTally| tally.round_trips.quantile(0.5);
+            assert_eq!((median(&operations.read), median(&operations.update)), (read, update), "{preset}");
+            assert_eq!(operations.read.round_trips.quantile(1.0), read, "{preset}, {value_bytes} bytes");
+            let least = (value_bytes * operations.read.count as usize) as u64;
+            assert!(operations.read.wire_bytes > least, "{preset}, {value_bytes} bytes");
+            assert_eq!(stats.records_at_end, Some(1_500));
+        }
+    }
+}
+
+/// Many clients replace each other's extents, and add more; also while clients die. [R-EXTENT-4] [R-RECOVER-7]
+#[test]
+fn extents_that_many_clients_replace_are_neither_lost_nor_leaked() {
+    let mix = Mix { read_percent: 50, update_percent: 45, insert_percent: 5 };
+    for value_bytes in [64, 1_024] {
+        let filled = filled_with(Preset::Hardened, value_bytes);
+        for per_second in [0, 20_000] {
+            let deaths = Deaths { per_second, victims: Victims::LockHolders };
+            for (queues, audit) in [(Queues::None, Audit::Whole), (Queues::PerHost, Audit::Touched)] {
+                let a_run = Run { deaths, queues, audit, span_ns: 1_000_000, ..a_run(&filled, mix) };
+                let stats = carry_out(&a_run, filled.fork().unwrap());
+                assert_eq!(stats.violations, Vec::<String>::new(), "{value_bytes} bytes, {deaths:?}");
+                assert!(stats.operations.update.count > 200 && stats.operations.insert.count > 20, "{}", all(&stats));
+                assert!((stats.deaths > 0) == (per_second > 0), "{}", all(&stats));
             }
         }
     }

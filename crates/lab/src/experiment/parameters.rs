@@ -52,7 +52,7 @@ pub const PARAMETERS: [Parameter; 25] = [
     row("entries", "entries of the table", "", Accepts::Integer(1024, 10_000_000_000)),
     row("fill", "fill", "%", Accepts::Number(1.0, 99.0)),
     row("format", "entry format", "", Accepts::Format),
-    row("value-bytes", "value", "bytes", Accepts::Integer(0, 1 << 20)),
+    row("value-bytes", "value", "bytes", Accepts::Integer(4, 1 << 20)),
     row("queue", "local queues", "", Accepts::Name(&["host", "none"])),
     row("predictor-kib", "predictor of a client", "KiB", Accepts::Integer(0, 1 << 20)),
     row("factor", "locality factor f", "", Accepts::Number(1.1, 16.0)),

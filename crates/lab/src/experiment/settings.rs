@@ -114,7 +114,7 @@ pub struct Experiment {
     /// Format of the entries.
     #[serde(with = "format_text")]
     pub format: EntryFormat,
-    /// Bytes of a value, with format `bytes:N`. Values that do not fit in a row are in extents.
+    /// Bytes of a value, with format `bytes:N`; 8 if `None`. Values that do not fit in a row are in extents.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value_bytes: Option<u32>,
     /// Local queues in front of the table's locks.

@@ -7,8 +7,8 @@ use guira_check::{CheckOptions, Concurrency, check_table};
 use guira_fabric::heap::HeapLane;
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Profile, Region};
-use guira_layout::{EntryKind, RowId, SlotState};
-use guira_rcuckoo::{ClientConfig, Reader, SlotInfo, sample_rows, slots};
+use guira_layout::{EntryKind, RowId, SlotState, parse_extent};
+use guira_rcuckoo::{ClientConfig, Reader, SlotInfo, read_extent, sample_rows, slots};
 use rustc_hash::FxHashMap;
 
 use super::filled::ready;
@@ -115,6 +115,9 @@ struct Scan<'s> {
     /// Loaded records that were not touched, and were seen.
     untouched: u64,
     records: u64,
+    /// A lane for extents.
+    lane: HeapLane,
+    extent: Vec<u64>,
     key: Vec<u8>,
     value: Vec<u8>,
 }
@@ -122,19 +125,14 @@ struct Scan<'s> {
 impl<'s> Scan<'s> {
     fn new(shared: &'s Shared) -> Scan<'s> {
         let touched = shared.watch.borrow().touched().into_iter().map(|record| (record, false)).collect();
-        Scan { shared, touched, untouched: 0, records: 0, key: Vec::new(), value: Vec::new() }
+        let (lane, extent) = (lane(shared), Vec::new());
+        Scan { shared, touched, untouched: 0, records: 0, lane, extent, key: Vec::new(), value: Vec::new() }
     }
 
     /// Checks an entry.
     fn see(&mut self, words: &[u64], entry: usize) {
-        let (format, records) = (self.shared.filled.table().rows(), self.shared.filled.records());
-        let is_inline = format.entry_kind(words, entry) == EntryKind::Inline;
-        self.key.clear();
-        self.value.clear();
-        if is_inline {
-            format.append_inline_key(words, entry, &mut self.key);
-            format.append_inline_value(words, entry, &mut self.value);
-        }
+        let records = self.shared.filled.records();
+        self.read(words, entry);
         let Some(record) = records.record_of(&self.key) else {
             let what = || format!("key {:x?} is in the table, which no client stored", self.key);
             return self.shared.stats.borrow_mut().violation(what);
@@ -146,6 +144,27 @@ impl<'s> Scan<'s> {
         }
         let content = records.serial_of(record, &self.value);
         check_content(self.shared, record, content, &self.value);
+    }
+
+    /// Sets `key` and `value` to those of an entry. Both stay empty if its extent does not verify.
+    fn read(&mut self, words: &[u64], entry: usize) {
+        let table = self.shared.filled.table();
+        let rows = table.rows();
+        self.key.clear();
+        self.value.clear();
+        if rows.entry_kind(words, entry) == EntryKind::Inline {
+            rows.append_inline_key(words, entry, &mut self.key);
+            rows.append_inline_value(words, entry, &mut self.value);
+            return;
+        }
+        let extent = rows.extent_of(words, entry);
+        if extent.mark_offset(table.config(), table.geometry()).is_some()
+            && ready(read_extent(&mut self.lane, &extent, &mut self.extent)).is_ok()
+            && let Ok(parsed) = parse_extent(&self.extent, &extent, rows.sums())
+        {
+            parsed.append_key(&mut self.key);
+            parsed.append_value(&mut self.value);
+        }
     }
 
     /// Checks that no record is missing.

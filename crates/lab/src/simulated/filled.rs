@@ -3,22 +3,24 @@
 //!
 //! Invariants: a table's bytes follow from its parameters, its seed and the number of its records. Records are stored
 //! in rounds, so that all rows fill up at the same pace, as they do if keys arrive in random order; within a round they
-//! are stored in the order of their primary rows, so that memory is visited in order and not at random.
+//! are stored in the order of their primary rows, so that memory is visited in order and not at random. Values that do
+//! not fit in a row are in extents, whose chunks are left without an owner.
 
 use std::ops::ControlFlow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use guira_extents::Extents;
 use guira_fabric::heap::{HeapLane, HeapRegion};
 use guira_fabric::{Caps, FabricError, Profile, Region};
-use guira_layout::{EntryKind, Geometry, Secret, Superblock, TableConfig};
+use guira_layout::{EntryKind, Geometry, Secret, Superblock, TableConfig, encode_extent};
 use guira_rcuckoo::{
     Acquisition, CacheFill, Change, Client, ClientConfig, FormatError, NewValue, Outcome, SlotClient, Synchronize,
     Table, claim_slot, format_table, release_slot,
 };
 
-use super::records::{LOADED, Records};
+use super::records::{LOADED, Records, ValueError};
 
 /// Rounds in which a table is filled.
 const ROUNDS: u64 = 16;
@@ -41,6 +43,8 @@ pub struct FillPlan {
     pub caps: Caps,
     /// Records in the table, numbered from 0.
     pub records: u64,
+    /// Bytes of a value; `None` stands for the values of a fixed format, and for 8 bytes otherwise.
+    pub value_bytes: Option<usize>,
     /// Seed of the table's random numbers.
     pub seed: u64,
 }
@@ -69,12 +73,9 @@ pub enum FillError {
     /// The table's parameters are impossible.
     #[error("no table has these parameters: {0}")]
     Config(String),
-    /// The table's values cannot hold what makes them verifiable.
-    #[error("values of {format} are too short: a value needs 4 bytes")]
-    Values {
-        /// The table's format.
-        format: String,
-    },
+    /// The table cannot hold values of this length.
+    #[error(transparent)]
+    Values(#[from] ValueError),
     /// The table's keys are too short for that many records.
     #[error("keys of {format} name only {most} records, not {records}")]
     Keys {
@@ -145,7 +146,7 @@ impl FilledTable {
         require_memory(plan.needed_bytes()?)?;
         let geometry = plan.geometry()?;
         let format = plan.config.format;
-        let records = Records::of(format).ok_or_else(|| FillError::Values { format: format.to_string() })?;
+        let records = Records::of(format, plan.value_bytes)?;
         if plan.records > records.max().min(u64::from(u32::MAX)) {
             let most = records.max().min(u64::from(u32::MAX));
             return Err(FillError::Keys { format: format.to_string(), most, records: plan.records });
@@ -199,6 +200,9 @@ struct Filler<'f> {
     filled: &'f FilledTable,
     client: Client,
     lane: HeapLane,
+    /// Space for values that do not fit in a row.
+    extents: Extents,
+    encoded: Vec<u64>,
     key: Vec<u8>,
     value: Vec<u8>,
 }
@@ -216,7 +220,8 @@ impl<'f> Filler<'f> {
             ..ClientConfig::for_table(&filled.table)
         };
         let client = Client::new(Arc::clone(&filled.table), owner, config);
-        Ok(Filler { filled, client, lane, key: Vec::new(), value: Vec::new() })
+        let extents = Extents::new(Arc::clone(&filled.table), owner);
+        Ok(Filler { filled, client, lane, extents, encoded: Vec::new(), key: Vec::new(), value: Vec::new() })
     }
 
     fn fill(mut self, progress: FillProgress<'_>) -> Result<(), FillError> {
@@ -237,6 +242,9 @@ impl<'f> Filler<'f> {
                     return Err(FillError::Stopped);
                 }
             }
+        }
+        if self.filled.table.config().format.has_extents() {
+            ready(self.extents.close(&mut self.lane))?;
         }
         ready(release_slot(&mut self.lane, &self.filled.table, self.client.owner()))?;
         Ok(())
@@ -277,11 +285,30 @@ impl<'f> Filler<'f> {
         records.value_into(record, LOADED, &mut self.value);
         let failed = |reason: String| FillError::Record { record, records: self.filled.count, reason };
         let key = table.key(&self.key).map_err(|kind| failed(kind.to_string()))?;
-        debug_assert_eq!(table.place(&key, self.value.len()), Ok(EntryKind::Inline));
-        let insert = Change::Insert(NewValue::Inline(&self.value));
+        let extent = match table.place(&key, self.value.len()).map_err(|kind| failed(kind.to_string()))? {
+            EntryKind::Inline => None,
+            EntryKind::Extent => {
+                let reserved = match self.extents.try_reserve(&key, &self.value) {
+                    Some(extent) => Ok(extent),
+                    None => ready(self.extents.reserve(&mut self.lane, &key, &self.value)),
+                };
+                let extent = reserved.map_err(|error| failed(error.to_string()))?;
+                encode_extent(&mut self.encoded, &extent, &self.key, &self.value, table.rows().sums());
+                Some(extent)
+            }
+        };
+        let insert = Change::Insert(match extent {
+            None => NewValue::Inline(&self.value),
+            Some(extent) => NewValue::Extent { extent, words: &self.encoded },
+        });
         let begun = self.client.begin_in_place(&mut self.lane, &key, &insert);
         match ready(self.client.finish(&mut self.lane, &key, insert, begun)) {
-            Ok(changed) if changed.outcome == Outcome::Inserted => Ok(()),
+            Ok(changed) if changed.outcome == Outcome::Inserted => {
+                if let Some(extent) = extent {
+                    self.extents.link(&extent);
+                }
+                Ok(())
+            }
             Ok(changed) => Err(failed(format!("{:?}", changed.outcome))),
             Err(error) => Err(failed(error.to_string())),
         }

@@ -26,7 +26,7 @@
 //!     device_bytes: caps.device_bytes,
 //! };
 //! let config = Preset::Hardened.config(&options)?;
-//! let plan = FillPlan { config, caps, records: 1_800, seed: 1 };
+//! let plan = FillPlan { config, caps, records: 1_800, value_bytes: None, seed: 1 };
 //! let filled = FilledTable::new(&plan, &mut |_| ControlFlow::Continue(()))?;
 //! let client_config = ClientConfig::for_table(filled.table());
 //! let a = Run {
@@ -64,5 +64,5 @@ pub use client::{Claim, Failure, SimClient};
 pub(crate) use filled::ready;
 pub use filled::{FillError, FillPlan, FillProgress, FilledTable, available_bytes};
 pub use load::run;
-pub use records::{LOADED, Records};
+pub use records::{LOADED, Records, ValueError};
 pub use run::{Audit, ClientTask, Deaths, Mix, Progress, Queues, Run, RunError, RunStats, Testbed, Victims};

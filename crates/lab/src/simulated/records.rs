@@ -13,7 +13,7 @@ pub const LOADED: u32 = 0;
 const SERIAL_BYTES: usize = 4;
 /// Bytes of the part of a key that differs between records.
 const WORD_BYTES: usize = 8;
-/// Bytes of keys and values of formats that allow any length.
+/// Bytes of keys, and unless another length is asked for of values, of formats that allow any length.
 const ANY_BYTES: usize = 8;
 /// Odd: the multiplication by it is a bijection of the words of any number of bits.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -32,6 +32,26 @@ const fn inverse_of(odd: u64) -> u64 {
     inverse
 }
 
+/// The reason why a table cannot hold records with values of a length.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ValueError {
+    /// The values cannot hold a serial number, which makes them verifiable.
+    #[error("values of {value_bytes} bytes are too short: a value needs {SERIAL_BYTES} bytes")]
+    Short {
+        /// Bytes of a value.
+        value_bytes: usize,
+    },
+    /// The values of the table's format have another length.
+    #[error("values of {value_bytes} bytes do not go into a table of {format}")]
+    Format {
+        /// The table's format.
+        format: EntryFormat,
+        /// Bytes of a value that were asked for.
+        value_bytes: usize,
+    },
+}
+
 /// The format of the records of one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Records {
@@ -40,13 +60,34 @@ pub struct Records {
 }
 
 impl Records {
-    /// Returns the format of records in a table of `format`; `None` if its values cannot hold a serial number.
-    pub fn of(format: EntryFormat) -> Option<Records> {
-        let (key_bytes, value_bytes) = match format {
-            EntryFormat::Fixed { key_bytes, value_bytes } => (usize::from(key_bytes), usize::from(value_bytes)),
-            EntryFormat::Bytes { .. } => (ANY_BYTES, ANY_BYTES),
+    /// Returns the format of records with values of `value_bytes` bytes in a table of `format`. `None` stands for the
+    /// values of a fixed format, and for 8 bytes otherwise.
+    ///
+    /// # Errors
+    /// The values cannot hold a serial number, or the format has values of another length.
+    pub fn of(format: EntryFormat, value_bytes: Option<usize>) -> Result<Records, ValueError> {
+        let (key_bytes, own_bytes) = match format {
+            EntryFormat::Fixed { key_bytes, value_bytes } => (usize::from(key_bytes), Some(usize::from(value_bytes))),
+            EntryFormat::Bytes { .. } => (ANY_BYTES, None),
         };
-        (value_bytes >= SERIAL_BYTES).then_some(Records { key_bytes, value_bytes })
+        let value_bytes = value_bytes.or(own_bytes).unwrap_or(ANY_BYTES);
+        if own_bytes.is_some_and(|own_bytes| own_bytes != value_bytes) {
+            return Err(ValueError::Format { format, value_bytes });
+        }
+        if value_bytes < SERIAL_BYTES {
+            return Err(ValueError::Short { value_bytes });
+        }
+        Ok(Records { key_bytes, value_bytes })
+    }
+
+    /// Returns the bytes of a key.
+    pub fn key_bytes(&self) -> usize {
+        self.key_bytes
+    }
+
+    /// Returns the bytes of a value.
+    pub fn value_bytes(&self) -> usize {
+        self.value_bytes
     }
 
     /// Returns the number of records that have keys of their own.
@@ -79,9 +120,12 @@ impl Records {
     #[inline]
     pub fn value_into(&self, record: u64, serial: u32, value: &mut Vec<u8>) {
         value.clear();
-        value.extend_from_slice(&(serial ^ mask(record)).to_le_bytes());
-        let fillers = (0..).map(|index| filler(record, serial, index).to_le_bytes());
-        value.extend(fillers.flatten().take(self.value_bytes - SERIAL_BYTES));
+        value.resize(self.value_bytes, 0);
+        let Some((stamp, rest)) = value.split_first_chunk_mut::<SERIAL_BYTES>() else { return };
+        *stamp = (serial ^ mask(record)).to_le_bytes();
+        for (part, index) in rest.chunks_mut(WORD_BYTES).zip(0..) {
+            part.copy_from_slice(&filler(record, serial, index).to_le_bytes()[..part.len()]);
+        }
     }
 
     /// Returns the serial number of the write that stored `value` for `record`; `None` if no write can have. Values of
@@ -90,8 +134,8 @@ impl Records {
     pub fn serial_of(&self, record: u64, value: &[u8]) -> Option<u32> {
         let (stamp, rest) = value.split_first_chunk::<SERIAL_BYTES>()?;
         let serial = u32::from_le_bytes(*stamp) ^ mask(record);
-        let fillers = (0..).map(|index| filler(record, serial, index).to_le_bytes());
-        let is_whole = value.len() == self.value_bytes && fillers.flatten().zip(rest).all(|(own, byte)| own == *byte);
+        let is_own = |(part, index): (&[u8], u64)| *part == filler(record, serial, index).to_le_bytes()[..part.len()];
+        let is_whole = value.len() == self.value_bytes && rest.chunks(WORD_BYTES).zip(0..).all(is_own);
         is_whole.then_some(serial)
     }
 }
@@ -115,7 +159,11 @@ mod tests {
     use super::*;
 
     fn records(format: &str) -> Records {
-        Records::of(format.parse().expect("a valid format")).expect("values hold a serial number")
+        of(format, None).expect("values hold a serial number")
+    }
+
+    fn of(format: &str, value_bytes: Option<usize>) -> Result<Records, ValueError> {
+        Records::of(format.parse().expect("a valid format"), value_bytes)
     }
 
     #[test]
@@ -153,6 +201,27 @@ mod tests {
                 assert_eq!(records.serial_of(record, &value), None, "{format}");
             }
         }
-        assert_eq!(Records::of("fixed:8:3".parse().expect("a valid format")), None);
+        assert_eq!(of("fixed:8:3", None), Err(ValueError::Short { value_bytes: 3 }));
+    }
+
+    #[test]
+    fn values_have_the_length_asked_for() {
+        for value_bytes in [4, 5, 8, 24, 1_024, 1_027] {
+            let (records, mut value) = (of("bytes:24", Some(value_bytes)).expect("any length"), Vec::new());
+            records.value_into(7, 3, &mut value);
+            assert_eq!((value.len(), records.serial_of(7, &value)), (value_bytes, Some(3)));
+            // A value that is torn at any word, after which it has the bytes of another write, is noticed.
+            let mut other = Vec::new();
+            records.value_into(7, 4, &mut other);
+            for end in (SERIAL_BYTES..value_bytes).step_by(WORD_BYTES) {
+                let torn = [&value[..end], &other[end..]].concat();
+                assert_eq!(records.serial_of(7, &torn), None, "{value_bytes} bytes, torn at {end}");
+            }
+        }
+        let format = "fixed:8:16".parse().expect("a valid format");
+        assert_eq!(of("fixed:8:16", Some(8)), Err(ValueError::Format { format, value_bytes: 8 }));
+        assert_eq!(of("fixed:8:16", Some(16)), of("fixed:8:16", None));
+        assert_eq!(of("bytes:24", Some(8)), of("bytes:24", None));
+        assert_eq!(of("bytes:24", Some(3)), Err(ValueError::Short { value_bytes: 3 }));
     }
 }

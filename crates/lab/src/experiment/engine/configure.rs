@@ -5,12 +5,12 @@ use std::ops::ControlFlow;
 use guira::Preset;
 use guira_fabric::{Caps, Profile};
 use guira_fabric_sim::{Card as ModelCard, Cluster};
-use guira_layout::{OffsetRule, PresetOptions, TableConfig, physical_locks};
+use guira_layout::{OffsetRule, PresetOptions, TableConfig, physical_locks, record_space};
 use guira_rcuckoo::{ClientConfig, SearchOrder};
 
 use super::cell::failed;
 use crate::experiment::{Card, Experiment, Hashing, LabError, Mix, Queue, RunOptions, Search, Setting};
-use crate::simulated::{Audit, Deaths, FillError, FillPlan, FilledTable, Mix as Shares, Queues, Run, Victims};
+use crate::simulated::{Audit, Deaths, FillError, FillPlan, FilledTable, Mix as Shares, Queues, Records, Run, Victims};
 
 const NS_PER_US: f64 = 1_000.0;
 const NS_PER_MS: f64 = 1_000_000.0;
@@ -23,6 +23,9 @@ const QUICK_SPAN_US: f64 = 2_000.0;
 const WARM_US: f64 = 1_000.0;
 /// Same for quick runs.
 const QUICK_WARM_US: f64 = 500.0;
+/// Virtual time before the measurement for each client that stores values in extents, besides the others: every client
+/// first formats a chunk of up to 1 MiB, which takes the link of the memory node 84 µs.
+const FORMAT_US: f64 = 150.0;
 /// Deaths that a run with deaths has at least.
 const MIN_DEATHS: f64 = 20.0;
 /// The number of rows of a table is a multiple of this: of any number of rows per lock, and so that the lock table can
@@ -30,6 +33,12 @@ const MIN_DEATHS: f64 = 20.0;
 const ROWS_MULTIPLE: u64 = 4096;
 /// Client slots of a table, at least: those of the default preset.
 const MIN_SLOTS: u32 = 1024;
+/// Chunks of extent space for each client: the one that it cuts extents from, and one whose extents become free.
+const CLIENT_CHUNKS: u64 = 2;
+/// One of this many bytes of extents, more, is for extents that are freed and not reclaimed yet.
+const FREED_SHARE: u64 = 8;
+/// Sizes that a chunk may have: 64 KiB to 1 MiB, powers of two.
+const CHUNK_SIZES: usize = 5;
 /// The largest table of which every row is checked at the end; of larger ones, all records that were written.
 const WHOLE_AUDIT_ENTRIES: u64 = 20_000_000;
 
@@ -64,7 +73,9 @@ pub(super) fn times_ns(experiment: &Experiment, options: &RunOptions) -> (u64, u
         _ => 0.0,
     };
     let span_us = experiment.span_us.unwrap_or(span_us.max(deaths_us));
-    let warm_us = experiment.warm_us.unwrap_or(warm_us);
+    let writes_extents = experiment.workload != Mix::C && value_space(experiment).is_ok_and(|space| space > 0);
+    let format_us = if writes_extents { FORMAT_US * f64::from(experiment.clients) } else { 0.0 };
+    let warm_us = experiment.warm_us.unwrap_or(warm_us + format_us);
     ((span_us * NS_PER_US) as u64, (warm_us * NS_PER_US) as u64)
 }
 
@@ -76,8 +87,8 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions) -> Result
     experiment.check()?;
     let caps = Profile::Mlx5.caps();
     let config = table_config(experiment, options.seed, &caps)?;
-    let records = (config.max_entries() as f64 * experiment.fill / 100.0) as u64;
-    let fill = FillPlan { config, caps, records, seed: options.seed };
+    let (records, value_bytes) = (records_of(experiment, &config), value_bytes_of(experiment));
+    let fill = FillPlan { config, caps, records, value_bytes, seed: options.seed };
     let client_config = client_config(experiment, &fill, &caps)?;
     let (span_ns, warm_ns) = times_ns(experiment, options);
     let run = Run {
@@ -100,6 +111,25 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions) -> Result
         audit: if experiment.entries > WHOLE_AUDIT_ENTRIES { Audit::Touched } else { Audit::Whole },
     };
     Ok(Configured { fill, cluster: cluster_of(experiment), run })
+}
+
+/// Returns the number of records before the run.
+fn records_of(experiment: &Experiment, config: &TableConfig) -> u64 {
+    (config.max_entries() as f64 * experiment.fill / 100.0) as u64
+}
+
+fn value_bytes_of(experiment: &Experiment) -> Option<usize> {
+    experiment.value_bytes.map(|bytes| bytes as usize)
+}
+
+/// Returns the bytes of extent space that a record takes; 0 if it fits in a row.
+///
+/// # Errors
+/// The values have a length that the table cannot hold.
+fn value_space(experiment: &Experiment) -> Result<u64, LabError> {
+    let records = Records::of(experiment.format, value_bytes_of(experiment));
+    let records = records.map_err(|error| LabError::Conflict(error.to_string()))?;
+    Ok(record_space(experiment.format, records.key_bytes(), records.value_bytes()))
 }
 
 fn shares(mix: Mix) -> Result<Shares, LabError> {
@@ -162,8 +192,37 @@ fn table_config(experiment: &Experiment, seed: u64, caps: &Caps) -> Result<Table
     if let Some(depth) = experiment.depth {
         config.max_path_rows = depth.saturating_add(1);
     }
+    set_extent_space(experiment, &options, &mut config)?;
     config.check().map_err(conflict)?;
     Ok(config)
+}
+
+/// Gives a table whose values are in extents the space for them; other tables keep the space of their preset.
+fn set_extent_space(
+    experiment: &Experiment,
+    options: &PresetOptions,
+    config: &mut TableConfig,
+) -> Result<(), LabError> {
+    let each = value_space(experiment)?;
+    if each == 0 {
+        return Ok(());
+    }
+    // Inserts fill the table further: there is space for a value in every entry.
+    let live = config.max_entries().saturating_mul(each);
+    let chunks = CLIENT_CHUNKS * u64::from(experiment.clients) + 1;
+    // Larger chunks take more space, and more space has larger chunks.
+    for _ in 0..CHUNK_SIZES {
+        let extent_bytes = Some(live + live / FREED_SHARE + chunks * config.chunk_bytes);
+        let sized =
+            preset(experiment.setting).config_of_rows(ROWS_MULTIPLE, &PresetOptions { extent_bytes, ..*options });
+        let sized = sized.map_err(|error| LabError::Conflict(error.to_string()))?;
+        let is_settled = sized.chunk_bytes == config.chunk_bytes;
+        (config.chunk_bytes, config.chunks) = (sized.chunk_bytes, sized.chunks);
+        if is_settled {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the settings of the clients.
