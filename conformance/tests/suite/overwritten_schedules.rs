@@ -1,6 +1,6 @@
 //! Two clients that change one key under every order of turns within a bound, and three under drawn orders, while
-//! waiting writes may count as overwritten: calls, returns and answers must be those of one order in which each operation
-//! takes effect at one moment between its call and its return. [R-LOCK-10]
+//! waiting writes may count as overwritten: calls, returns and answers must be those of one order in which each
+//! operation takes effect at one moment between its call and its return. [R-LOCK-10]
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -33,7 +33,7 @@ struct Done {
     returned: u64,
 }
 
-/// What the clients of a run share.
+/// State that the clients of a run share.
 #[derive(Clone, Default)]
 struct Shared {
     moment: Rc<Cell<u64>>,

@@ -147,8 +147,8 @@ fn a_damaged_row_is_in_nobodys_way() {
     }
 }
 
-/// [R-INSERT-6] [R-INSERT-3] [R-LOCK-3] An insert writes no row whose lock another client holds, and holds nothing while
-/// it waits for that lock.
+/// [R-INSERT-6] [R-INSERT-3] [R-LOCK-3] An insert writes no row whose lock another client holds, and holds nothing
+/// while it waits for that lock.
 #[test]
 fn a_further_lock_that_is_taken_is_not_waited_for() {
     let fixture = Fixture::new(FAR, None);

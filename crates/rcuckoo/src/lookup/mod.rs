@@ -131,8 +131,8 @@ impl Reader {
     }
 
     /// Makes lookups on lanes whose batches travel read one row instead of two where `predictor` knows or guesses which
-    /// one has the key. At most 2 % of them guess wrong and take a second round trip; so do some lookups of missing keys.
-    /// [R-READ-10]
+    /// one has the key. At most 2 % of them guess wrong and take a second round trip; so do some lookups of missing
+    /// keys. [R-READ-10]
     pub fn set_predictor(&mut self, predictor: Arc<RowPredictor>) {
         self.prediction = Some(Prediction::new(predictor));
     }
@@ -289,8 +289,8 @@ impl Reader {
     /// no such key.
     ///
     /// Round trips without contention: an inline hit 1, an extent hit 2, a miss 2 (1 where READs of a batch sample in
-    /// order). On a local fabric a hit in the key's second row takes 2 posts. With a predictor, 1 more if the key is not
-    /// in the row that was predicted.
+    /// order). On a local fabric a hit in the key's second row takes 2 posts. With a predictor, 1 more if the key is
+    /// not in the row that was predicted.
     ///
     /// # Errors
     /// `KeyLength`, `Corrupt`, `Busy` (a row stayed half written until the deadline), or the fabric's. `into` is
