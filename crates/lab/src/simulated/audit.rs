@@ -174,7 +174,8 @@ impl<'s> Scan<'s> {
         for record in touched.iter().filter(|record| !self.touched[record]) {
             check_content(self.shared, *record, None, &[]);
         }
-        let expected = loaded - touched.range(..loaded).count() as u64;
+        let absent = self.shared.filled.absent().len() as u64;
+        let expected = loaded - absent - touched.range(..loaded).count() as u64;
         let mut stats = self.shared.stats.borrow_mut();
         stats.records_at_end = Some(self.records);
         if self.untouched != expected {

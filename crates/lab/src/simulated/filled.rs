@@ -16,8 +16,8 @@ use guira_fabric::heap::{HeapLane, HeapRegion};
 use guira_fabric::{Caps, FabricError, Profile, Region};
 use guira_layout::{EntryKind, Geometry, Secret, Superblock, TableConfig, encode_extent};
 use guira_rcuckoo::{
-    Acquisition, CacheFill, Change, Client, ClientConfig, FormatError, NewValue, Outcome, SlotClient, Synchronize,
-    Table, claim_slot, format_table, release_slot,
+    Acquisition, CacheFill, Change, Client, ClientConfig, Error, ErrorKind, FormatError, NewValue, Outcome, SlotClient,
+    Synchronize, Table, claim_slot, format_table, release_slot,
 };
 
 use super::records::{LOADED, Records, ValueError};
@@ -31,6 +31,9 @@ const ROWS_TOGETHER: u64 = 1_024;
 const AHEAD_RECORDS: usize = 8;
 /// Records between two calls of the progress function.
 const PROGRESS_RECORDS: u64 = 1 << 20;
+/// One in this many records may find no room. By the printed offset rule a tenth of the keys has one row only, and no
+/// entry can be moved out of a row that is full of them: large tables have a few such rows long before they are full.
+const RECORDS_PER_ABSENT: u64 = 1_000;
 /// The slot of the client that fills the table.
 const FILLER_SLOT: u16 = 0;
 
@@ -56,6 +59,8 @@ pub struct FilledTable {
     table: Arc<Table>,
     records: Records,
     count: u64,
+    /// The records below `count` that found no room, in ascending order.
+    absent: Vec<u64>,
 }
 
 /// The reason why a table was not filled or copied.
@@ -95,6 +100,14 @@ pub enum FillError {
         records: u64,
         /// The error of the protocol.
         reason: String,
+    },
+    /// A record found no room, after many others.
+    #[error("record {record} of {records} found no room")]
+    NoRoom {
+        /// The record.
+        record: u64,
+        /// The records asked for.
+        records: u64,
     },
     /// The table's memory refused a batch.
     #[error(transparent)]
@@ -153,7 +166,7 @@ impl FilledTable {
         }
         let table = plan.table()?;
         let region = HeapRegion::new(geometry.main_bytes(), geometry.device_bytes(), plan.caps);
-        let filled = FilledTable { region, table, records, count: plan.records };
+        let filled = FilledTable { region, table, records, count: plan.records, absent: Vec::new() };
         let local = filled.region.with_caps(Profile::Shm.caps());
         ready(format_table(&mut local.lane(), &filled.table, |_| ControlFlow::Continue(()))).map_err(|error| {
             match error {
@@ -161,8 +174,8 @@ impl FilledTable {
                 FormatError::Stopped => FillError::Stopped,
             }
         })?;
-        Filler::open(&filled, &local)?.fill(progress)?;
-        Ok(filled)
+        let absent = Filler::open(&filled, &local)?.fill(progress)?;
+        Ok(FilledTable { absent, ..filled })
     }
 
     /// Copies the table to memory of its own, with all of its records.
@@ -189,9 +202,14 @@ impl FilledTable {
         &self.records
     }
 
-    /// Returns the number of records that were stored when the table was filled.
+    /// Returns the number of records with which the table was filled, those that found no room included.
     pub fn count(&self) -> u64 {
         self.count
+    }
+
+    /// Returns the records that found no room when the table was filled, in ascending order: hardly any.
+    pub fn absent(&self) -> &[u64] {
+        &self.absent
     }
 }
 
@@ -224,8 +242,10 @@ impl<'f> Filler<'f> {
         Ok(Filler { filled, client, lane, extents, encoded: Vec::new(), key: Vec::new(), value: Vec::new() })
     }
 
-    fn fill(mut self, progress: FillProgress<'_>) -> Result<(), FillError> {
+    /// Stores all records. Returns those that found no room, in ascending order.
+    fn fill(mut self, progress: FillProgress<'_>) -> Result<Vec<u64>, FillError> {
         let count = self.filled.count;
+        let mut absent = Vec::new();
         let together = self.filled.table.config().rows.div_ceil(ROWS_TOGETHER) as usize;
         let (mut order, mut starts) = (Vec::new(), Vec::with_capacity(together + 1));
         for round in 0..ROUNDS {
@@ -236,7 +256,12 @@ impl<'f> Filler<'f> {
                     self.filled.records.key_into(u64::from(*ahead), &mut self.key);
                     self.client.prefetch(&self.lane, &self.key);
                 }
-                self.store(u64::from(*record))?;
+                match self.store(u64::from(*record)) {
+                    Err(FillError::NoRoom { record, .. }) if (absent.len() as u64) < count / RECORDS_PER_ABSENT => {
+                        absent.push(record);
+                    }
+                    stored => stored?,
+                }
                 let stored = first + index as u64 + 1;
                 if stored.is_multiple_of(PROGRESS_RECORDS) && progress(stored).is_break() {
                     return Err(FillError::Stopped);
@@ -247,7 +272,8 @@ impl<'f> Filler<'f> {
             ready(self.extents.close(&mut self.lane))?;
         }
         ready(release_slot(&mut self.lane, &self.filled.table, self.client.owner()))?;
-        Ok(())
+        absent.sort_unstable();
+        Ok(absent)
     }
 
     /// Sets `order` to the records from `first` to `end`, those of [`ROWS_TOGETHER`] primary rows together: a counting
@@ -310,6 +336,12 @@ impl<'f> Filler<'f> {
                 Ok(())
             }
             Ok(changed) => Err(failed(format!("{:?}", changed.outcome))),
+            Err(Error { kind: ErrorKind::Full { .. }, .. }) => {
+                if let Some(extent) = extent {
+                    self.extents.cancel(&extent);
+                }
+                Err(FillError::NoRoom { record, records: self.filled.count })
+            }
             Err(error) => Err(failed(error.to_string())),
         }
     }

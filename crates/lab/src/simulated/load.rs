@@ -34,6 +34,8 @@ const DEATH_VERBS: u64 = 8;
 /// Bound of the number of units, drawn from 0, that are still executed of the WRITE in which a client dies: rows have
 /// few units.
 const DEATH_UNITS: u64 = 2;
+/// Draws of a record that the table holds, of which nearly every one succeeds.
+const DRAWS: usize = 64;
 /// The slot that the last client tries first.
 const FIRST_SLOT: u16 = 0;
 /// Mixed into the seed of deaths.
@@ -283,7 +285,13 @@ impl Worker {
             _ => Operation::Insert,
         };
         match &self.shared.popularity {
-            Some(popularity) if operation != Operation::Insert => (operation, popularity.sample(&mut self.rng)),
+            Some(popularity) if operation != Operation::Insert => {
+                let absent = self.shared.filled.absent();
+                let is_present = |record: &u64| absent.binary_search(record).is_err();
+                // At least 999 of 1,000 records are there, the most popular ones among them.
+                let drawn = (0..DRAWS).map(|_| popularity.sample(&mut self.rng)).find(is_present);
+                (operation, drawn.unwrap_or(0))
+            }
             _ => {
                 let inserts = self.shared.inserts.get();
                 self.shared.inserts.set(inserts + 1);

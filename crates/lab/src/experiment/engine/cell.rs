@@ -44,7 +44,13 @@ pub(super) fn measure(
         let reason = format!("{} violations: {quoted}", stats.violation_count);
         return Err(LabError::Failed { what: "the check of an experiment".to_owned(), reason });
     }
-    Ok(outcome_of(experiment, &stats, options))
+    let mut outcome = outcome_of(experiment, &stats, options);
+    let absent = filled.absent().len();
+    if absent > 0 {
+        let note = format!("{absent} of {} records found no room when the table was filled", filled.count());
+        outcome.answer.notes.push(note);
+    }
+    Ok(outcome)
 }
 
 /// Creates the error of a step that cannot fail unless there is a bug.

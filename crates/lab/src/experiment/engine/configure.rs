@@ -249,7 +249,7 @@ fn client_config(experiment: &Experiment, fill: &FillPlan, caps: &Caps) -> Resul
 pub(super) fn filled(fill: &FillPlan, is_stopped: &dyn Fn() -> bool) -> Result<FilledTable, LabError> {
     let mut progress = |_| if is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
     FilledTable::new(fill, &mut progress).map_err(|error| match error {
-        FillError::Record { .. } => {
+        FillError::Record { .. } | FillError::NoRoom { .. } => {
             let entries = fill.config.max_entries();
             LabError::Unfillable { entries, percent: fill.records * 100 / entries.max(1), reason: error.to_string() }
         }
