@@ -33,12 +33,10 @@ const MIN_DEATHS: f64 = 20.0;
 const ROWS_MULTIPLE: u64 = 4096;
 /// Client slots of a table, at least: those of the default preset.
 const MIN_SLOTS: u32 = 1024;
-/// Chunks of extent space for each client: the one that it cuts extents from, and one whose extents become free.
+/// Chunks, or runs of them, for each client: the one that it cuts extents from, and one whose extents become free.
 const CLIENT_CHUNKS: u64 = 2;
 /// One of this many bytes of extents, more, is for extents that are freed and not reclaimed yet.
 const FREED_SHARE: u64 = 8;
-/// Sizes that a chunk may have: 64 KiB to 1 MiB, powers of two.
-const CHUNK_SIZES: usize = 5;
 /// The largest table of which every row is checked at the end; of larger ones, all records that were written.
 const WHOLE_AUDIT_ENTRIES: u64 = 20_000_000;
 
@@ -209,19 +207,13 @@ fn set_extent_space(
     }
     // Inserts fill the table further: there is space for a value in every entry.
     let live = config.max_entries().saturating_mul(each);
-    let chunks = CLIENT_CHUNKS * u64::from(experiment.clients) + 1;
-    // Larger chunks take more space, and more space has larger chunks.
-    for _ in 0..CHUNK_SIZES {
-        let extent_bytes = Some(live + live / FREED_SHARE + chunks * config.chunk_bytes);
-        let sized =
-            preset(experiment.setting).config_of_rows(ROWS_MULTIPLE, &PresetOptions { extent_bytes, ..*options });
-        let sized = sized.map_err(|error| LabError::Conflict(error.to_string()))?;
-        let is_settled = sized.chunk_bytes == config.chunk_bytes;
-        (config.chunk_bytes, config.chunks) = (sized.chunk_bytes, sized.chunks);
-        if is_settled {
-            break;
-        }
-    }
+    let extent_bytes = Some(live.saturating_add(live / FREED_SHARE));
+    let sized = preset(experiment.setting).config_of_rows(ROWS_MULTIPLE, &PresetOptions { extent_bytes, ..*options });
+    let sized = sized.map_err(|error| LabError::Conflict(error.to_string()))?;
+    // The clients' chunks come on top, and do not make chunks larger: an owner reads the marks of whole chunks.
+    let of_client = CLIENT_CHUNKS * each.div_ceil(sized.chunk_bytes);
+    config.chunk_bytes = sized.chunk_bytes;
+    config.chunks = sized.chunks.saturating_add(of_client.saturating_mul(experiment.clients.into())).saturating_add(1);
     Ok(())
 }
 
