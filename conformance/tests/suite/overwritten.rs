@@ -2,8 +2,7 @@
 //! that its last change replaced the key's value. There is no thread and no clock: the other client acts at chosen
 //! steps of a lane, and never gives its lock back. [R-LOCK-10]
 
-use std::cell::Cell;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use guira_conformance::{Bench, KeyFinder, Observed, Op, Sampling, StepPoint, SteppedLane, TestClient};
 use guira_fabric::memory::Ordering;
@@ -105,14 +104,11 @@ impl Fixture {
 
     /// Carries out `op` by a client that waits for the lock, while the other client makes its change.
     fn apply(self: &Arc<Fixture>, op: &Op, written: Written) -> Result<Observed, Error> {
-        let (fixture, pauses) = (Arc::clone(self), Mutex::new(Cell::new(0)));
+        let (fixture, mut pauses) = (Arc::clone(self), 0);
         let step = move |point: StepPoint| {
-            let pauses = pauses.lock().unwrap();
-            pauses.set(pauses.get() + u32::from(point == StepPoint::Pause));
-            if point == StepPoint::Pause && pauses.get() == WRITTEN_AT {
+            pauses += u32::from(point == StepPoint::Pause);
+            if point == StepPoint::Pause && pauses == WRITTEN_AT {
                 fixture.write(written);
-                // Once.
-                pauses.set(WRITTEN_AT + 1);
             }
         };
         let lane = SteppedLane::new(&self.bench.region, Sampling::Ascending, Box::new(step));
