@@ -146,7 +146,7 @@ fn tables_that_cannot_be_filled_are_refused() {
     assert_eq!(fill(&other).err(), Some(FillError::Values(ValueError::Format { format, value_bytes: 16 })));
     let long = FillPlan { value_bytes: Some(1_024), ..plan(Preset::Hardened, "bytes:24", 5_000, 5_000) };
     let full = fill(&long).err().unwrap();
-    assert!(matches!(full, FillError::NoRoom { record: 1_000.., records: 5_000, .. }), "{full}");
+    assert!(matches!(full, FillError::Record { record: 1_000.., records: 5_000, .. }), "{full}");
     let few = fill(&plan(Preset::Hardened, "fixed:1:4", 1_000, 257)).err().unwrap();
     assert_eq!(few, FillError::Keys { format: "fixed:1:4".to_owned(), most: 256, records: 257 });
     let full = fill(&plan(Preset::Hardened, "fixed:4:4", 5_000, 20_000)).err().unwrap();
