@@ -40,7 +40,8 @@ problem_kinds! {
     RowVersion,
     /// Occupancy bits are set for entries that the row does not have.
     OccupancyBits,
-    /// Type bits are set for entries that are free or do not exist, or in a format without extents.
+    /// Type bits are set for entries that are free or do not exist, or in a format without extents; or the replaced
+    /// entry that a trailer names beside them is free or does not exist.
     TypeBits,
     /// A free entry is not zeroed.
     FreeEntryNotZero,

@@ -196,6 +196,14 @@ impl Scan<'_> {
             row,
             format_args!("type bits {wrong:#b} are set, but these entries cannot refer to extents"),
         );
+        // [R-LOCK-10]
+        let (replaced, occupied) = (rows.replaced_number(words), rows.occupancy(words));
+        findings.require(
+            replaced == 0 || occupied >> (replaced - 1) & 1 != 0,
+            ProblemKind::TypeBits,
+            row,
+            format_args!("entry {} is said to have been replaced, but it is free", replaced.wrapping_sub(1)),
+        );
     }
 
     fn inspect_free_words(&self, row: RowId, words: &[u64], findings: &mut Findings) {

@@ -291,8 +291,14 @@ impl RowFormat {
 
     /// Returns the entry whose value the last change of a row replaced, if that was a blind write. [R-LOCK-10]
     pub fn replaced_entry(&self, row: &[u64]) -> Option<usize> {
-        let number = (self.trailer(row).0 >> REPLACED_SHIFT) as usize;
-        (self.marks_replaced_entries() && (1..=self.entries).contains(&number)).then(|| number - 1)
+        let number = self.replaced_number(row);
+        (1..=self.entries).contains(&number).then(|| number - 1)
+    }
+
+    /// Returns one more than the entry that a row's trailer names as replaced, whether the row has it or not; 0 if it
+    /// names none.
+    pub fn replaced_number(&self, row: &[u64]) -> usize {
+        if self.marks_replaced_entries() { (self.trailer(row).0 >> REPLACED_SHIFT) as usize } else { 0 }
     }
 
     /// Returns the type bits of a row's entries, and of entries beyond them that its trailer has types for: bit i is

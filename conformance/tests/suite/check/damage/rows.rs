@@ -42,8 +42,19 @@ pub const DAMAGES: &[Damage] = &[
     (ProblemKind::OccupancyBits, "entry 13 of 6", |bench| {
         forge(bench, SOME_ROW, |rows, words| words[rows.trailer_word()] |= 1 << 49);
     }),
-    (ProblemKind::TypeBits, "type of entry 13", |bench| {
-        forge(bench, SOME_ROW, |rows, words| words[rows.trailer_word()] |= 1 << 63);
+    (ProblemKind::TypeBits, "type of entry 9 of 6", |bench| {
+        forge(bench, SOME_ROW, |rows, words| words[rows.trailer_word()] |= 1 << 59);
+    }),
+    (ProblemKind::TypeBits, "entry 14 of 6 was replaced", |bench| {
+        let (rows, mut words) = (bench.table.rows(), bench.row_words(SOME_ROW));
+        words[rows.trailer_word()] |= 0xf << 60;
+        rows.rewrite_checksum(SOME_ROW, &mut words);
+        bench.store(bench.table.geometry().row(SOME_ROW), &words);
+    }),
+    (ProblemKind::TypeBits, "a free entry was replaced", |bench| {
+        let (rows, mut words) = (bench.table.rows(), bench.row_words(SOME_ROW));
+        rows.finish_replaced(SOME_ROW, &mut words, free_slot(bench, SOME_ROW));
+        bench.store(bench.table.geometry().row(SOME_ROW), &words);
     }),
     (ProblemKind::TypeBits, "type of a free entry", |bench| {
         let slot = free_slot(bench, SOME_ROW);
