@@ -11,7 +11,7 @@
 //! none could have: SMART combines writes in this way (Luo et al.: OSDI 2023). [R-LOCK-8]
 //!
 //! Invariants: dropping a [`Permit`] or a [`Ticket`] leaves the queue. A permit is a hint: the locks of the table are
-//! what isolates changes. So a client that has waited for [`STALL_TIMEOUT`] while no permit was given back goes on
+//! what isolates changes. So a client that has waited for [`STALL_TIMEOUT_NS`] while no permit was given back goes on
 //! without one, and a permit holder that is stopped, slow or waiting for another process's lock delays the others for
 //! no longer. No client waits here while it holds a lock, or while its session is lost. A queued request has changed
 //! nothing: until it is combined, it may leave at any time and be carried out by itself. Time is that of the waiting

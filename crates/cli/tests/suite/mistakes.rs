@@ -216,7 +216,7 @@ fn mistakes_on_the_command_line_are_misuse() {
         let json = guira(&[arguments, &["--format=json"]].concat()).expect(2);
         assert_eq!(json.error()["blame"], "misuse");
     }
-    refused(&["ycsb", "shm://guira-cli-none", "--workload", "e"], 2, "misuse", "A, B, C, D, F, W");
+    refused(&["ycsb", "shm://guira-cli-none", "--workload", "e"], 2, "misuse", "A, A', B, B', C, D, F, W");
     refused(&["ycsb", "shm://guira-cli-none", "--workload", "a", "--threads", "0"], 2, "misuse", "threads");
     refused(&["quickstart", "-"], 2, "misuse", "name a file");
     refused(&["quickstart", "/no/such/file"], 3, "host", "/no/such/file");
