@@ -7,6 +7,7 @@
 mod actors;
 mod audit;
 mod bench;
+pub mod crowded;
 mod delegate;
 mod extents;
 #[path = "../../crates/guira/tests/suite/common/faulty_proxy.rs"]

@@ -12,7 +12,7 @@ use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::{Preset, RowId};
 use guira_rcuckoo::ClientConfig;
 
-use crate::holes::fixture::{Answer, Fixture, HOME, act, value_of};
+use guira_conformance::crowded::{Answer, Fixture, HOME, act, value_of};
 
 /// The row to which the key moves when another one is inserted.
 const AWAY: RowId = RowId(25);

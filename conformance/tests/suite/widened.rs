@@ -14,7 +14,7 @@ use guira_fabric::{Lane, Profile, Region};
 use guira_layout::{LockMask, OwnerId, Preset, PresetOptions, RowId};
 use guira_rcuckoo::{Change, ClientConfig, Error, ErrorKind, NewValue, Outcome};
 
-use crate::holes::fixture::{operate, value_of};
+use guira_conformance::crowded::{operate, value_of};
 
 const SEED: u64 = 0x7769_6465;
 const ROWS: u64 = 256;

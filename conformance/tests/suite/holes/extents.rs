@@ -12,8 +12,8 @@ use guira_fabric::{Addr, Lane, Profile, Verb, pause_until, post};
 use guira_layout::{Preset, RowId};
 use guira_rcuckoo::{Change, Error, ErrorKind, NewValue, Outcome, Table};
 
-use crate::holes::fixture::{PRESETS, SEED, client, config};
 use crate::holes::printed;
+use guira_conformance::crowded::{PRESETS, SEED, client, config};
 
 const VALUE_BYTES: usize = 64;
 

@@ -14,9 +14,9 @@ use guira_fabric_sim::{ClientFault, ClientId, Fault, FaultPlan, Lost, Network, R
 use guira_layout::{Preset, RowId, SuperblockError};
 use guira_rcuckoo::{ClientConfig, Error, ErrorKind, Outcome, Reader, TableError, destroy_table, open_table};
 
-use crate::holes::fixture::{Answer, Fixture, HOME, PRESETS, act, client, operate, value_of};
 use crate::holes::logged::{Log, logged};
 use crate::holes::printed;
+use guira_conformance::crowded::{Answer, Fixture, HOME, PRESETS, act, client, operate, value_of};
 
 /// A row in the lock group of `HOME`, after it.
 const NEAR: RowId = RowId(HOME.0 + 5);

@@ -6,8 +6,8 @@ use guira_fabric::{FenceProof, Profile, Region, Verb, post};
 use guira_layout::{Preset, RowId, SlotState, SlotWord};
 use guira_rcuckoo::{Change, Error, ErrorKind, Outcome, SlotClient, read_slot, recover};
 
-use crate::holes::fixture::{Fixture, HOME, PRESETS, SEED, client, config, value_of};
 use crate::holes::logged::{Log, logged};
+use guira_conformance::crowded::{Fixture, HOME, PRESETS, SEED, client, config, value_of};
 
 /// A row in the lock group of `HOME`, after it, so that `HOME` is the primary row of the key that is moved.
 const NEAR: RowId = RowId(HOME.0 + 5);

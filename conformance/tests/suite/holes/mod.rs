@@ -8,7 +8,6 @@ mod checksummed;
 mod duplicates;
 mod extents;
 mod fabric;
-pub mod fixture;
 mod forged;
 mod locks;
 mod logged;

@@ -7,8 +7,8 @@ use guira_conformance::{Flaw, Granularity, Op, Orders, ScheduledLane, Scheduler,
 use guira_fabric::Profile;
 use guira_layout::{Preset, RowId};
 
-use crate::holes::fixture::{Fixture, HOME, PRESETS, client, operate};
 use crate::holes::printed::{Retry, look_up};
+use guira_conformance::crowded::{Fixture, HOME, PRESETS, client, operate};
 
 /// The row that `moved` moves to: before `HOME`, so that it moves from its secondary to its primary row.
 const PRIMARY: RowId = RowId(HOME.0 - 5);

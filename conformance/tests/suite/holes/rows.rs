@@ -7,9 +7,9 @@ use guira_fabric::Profile;
 use guira_layout::{ChecksumKind, EntryKind, Preset, RowId};
 use guira_sum::NhKeys;
 
-use crate::holes::fixture::{Fixture, HOME, PRESETS, SEED, client, config, operate, value_of};
 use crate::holes::logged::{Log, logged};
 use crate::holes::printed;
+use guira_conformance::crowded::{Fixture, HOME, PRESETS, SEED, client, config, operate, value_of};
 
 /// [R-ROW-1] H4. With a checksum over the row and nothing else, a row of zeros verifies (if the register begins at 0),
 /// and so does every row at every other row's address, and one of another table.

@@ -396,8 +396,12 @@ fn claims_and_mappings_exclude_each_other_however_many_race() {
     let (mapped, claims, mappings) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     let start = Instant::now();
     let race = |access: Access| {
-        while start.elapsed() < RACE || claims.load(Ordering::SeqCst) == 0 {
-            assert!(start.elapsed() < RACE_LIMIT, "no attempt to claim was ever alone");
+        let has_lacked_an_outcome = || {
+            let claims = claims.load(Ordering::SeqCst);
+            claims == 0 || mappings.load(Ordering::SeqCst) <= claims
+        };
+        while start.elapsed() < RACE || has_lacked_an_outcome() {
+            assert!(start.elapsed() < RACE_LIMIT, "no attempt to claim was ever alone, or every one was");
             let region = match ShmRegion::open(&scratch.location, access) {
                 Ok(region) => region,
                 Err(ShmError::ServedByDevice { .. }) => continue,

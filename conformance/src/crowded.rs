@@ -4,13 +4,14 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use guira_conformance::{
-    Bench, Exploration, Flaw, Granularity, KeyFinder, Model, Observed, Op, Orders, ScheduledLane, Scheduler, Task,
-    TestClient, explore,
-};
 use guira_fabric::{Lane, Profile};
 use guira_layout::{Preset, PresetOptions, RowId, TableConfig};
 use guira_rcuckoo::{ClientConfig, Error};
+
+use crate::{
+    Bench, Exploration, Flaw, Granularity, KeyFinder, Model, Observed, Op, Orders, ScheduledLane, Scheduler, Task,
+    TestClient, explore,
+};
 
 pub const SEED: u64 = 0x68_6f6c_6573;
 pub const ROWS: u64 = 64;
