@@ -35,13 +35,23 @@ struct Fixture {
     away: RowId,
     /// Keys in `HOME`; an insert into `HOME` moves the first of them to `away`.
     moved: [[u8; 8]; 2],
-    /// Missing keys with the same rows: `HOME` and another full one under the same lock.
+    /// Missing keys with the same rows: `HOME` and another full one, mostly under the same lock.
     crowded: [[u8; 8]; 2],
 }
 
 impl Fixture {
     /// Creates the table; with `spare`, an entry of `HOME` can move to that row as well.
     fn new(away: RowId, spare: Option<RowId>) -> Fixture {
+        Fixture::whose_second(away, spare, |own_lock, _| own_lock)
+    }
+
+    /// Creates a table whose row with room lies between the rows of the missing keys, under neither's lock.
+    fn around(away: RowId) -> Fixture {
+        Fixture::whose_second(away, None, |own_lock, row| !own_lock && row.0 > away.0 + 16)
+    }
+
+    /// Creates the table. `suits_second` is told whether a row is under the lock of `HOME`, and the row.
+    fn whose_second(away: RowId, spare: Option<RowId>, suits_second: impl Fn(bool, RowId) -> bool) -> Fixture {
         let options = PresetOptions {
             capacity: 1,
             format: "fixed:8:8".parse().expect("a valid format"),
@@ -56,8 +66,8 @@ impl Fixture {
         let is_other_lock = |row: RowId| locks.lock_of(row) != locks.lock_of(HOME);
         let has_room = |row: RowId| row == away || Some(row) == spare;
         let (first, _, second) = keys
-            .take_any(|a, b| a == HOME && b.0 > HOME.0 + 1 && !is_other_lock(b) && !has_room(b))
-            .expect("a key of two rows under one lock");
+            .take_any(|a, b| a == HOME && b.0 > HOME.0 + 1 && suits_second(!is_other_lock(b), b) && !has_room(b))
+            .expect("a key of two such rows");
         let crowded = [first, keys.take(HOME, second).expect("another key of the same rows")];
         let moved = [0, 1].map(|_| keys.take(HOME, away).expect("a key of this pair"));
         let spared = spare.map(|spare| keys.take(HOME, spare).expect("a key of this pair"));
@@ -87,11 +97,14 @@ impl Fixture {
     }
 }
 
-/// Opens a client that waits for 5 ms of its lane's own clock.
+/// A client that waits for 5 ms of its lane's own clock.
+fn config(bench: &Bench) -> ClientConfig {
+    ClientConfig { deadline_ns: 5_000_000, backoff_ns: 500, ..ClientConfig::for_table(&bench.table) }
+}
+
 fn client<L: Lane>(bench: &Bench, slot: u16, lane: L) -> TestClient<L> {
-    let config = ClientConfig { deadline_ns: 5_000_000, backoff_ns: 500, ..ClientConfig::for_table(&bench.table) };
     // Claiming a slot is not under test.
-    bench.client_with(slot, bench.region.lane(), config).through(lane)
+    bench.client_with(slot, bench.region.lane(), config(bench)).through(lane)
 }
 
 fn quiet(bench: &Bench) -> SteppedLane {
@@ -172,6 +185,25 @@ fn a_further_lock_that_is_taken_is_not_waited_for() {
         assert_eq!(bench.lock_words(), [(lock.word, held)], "{profile}");
         assert_eq!(bench.contents(), Ok(fixture.contents()), "{profile}");
         assert_eq!(waits.lock().unwrap().first(), Some(&vec![(lock.word, held)]), "{profile}");
+    }
+}
+
+/// [R-INSERT-3] A covering READ fetches rows whose locks the client does not hold. It moves no entry there.
+#[test]
+fn a_row_in_a_gap_is_used_only_under_its_lock() {
+    let fixture = Fixture::around(FAR);
+    for profile in Profile::ALL {
+        let bench = fixture.bench.fork().under(profile);
+        let lock = fixture.lock(fixture.away);
+        let held = bench.table.locks().held(STRANGER, lock.mask);
+        bench.region.memory().device[lock.word as usize].fetch_add(held, Ordering::AcqRel);
+        let config = ClientConfig { covering_gap_rows: ROWS, ..config(&bench) };
+        let mut client = bench.client_with(0, bench.region.lane(), config).through(quiet(&bench));
+        let applied = client.apply(&Op::Put(fixture.crowded[0].to_vec(), vec![1; 8]));
+        let busy = matches!(applied, Err(Error { kind: ErrorKind::Busy { owner: Some(STRANGER), .. }, .. }));
+        assert!(busy, "{profile}: {applied:?}");
+        assert_eq!(bench.lock_words(), [(lock.word, held)], "{profile}");
+        assert_eq!(bench.contents(), Ok(fixture.contents()), "{profile}");
     }
 }
 
