@@ -13,7 +13,9 @@ use crate::{
     TestClient, explore,
 };
 
+/// The hash seed of the tables.
 pub const SEED: u64 = 0x68_6f6c_6573;
+/// The rows of the tables.
 pub const ROWS: u64 = 64;
 /// The full row whose first entry an insert moves away.
 pub const HOME: RowId = RowId(20);
@@ -24,12 +26,15 @@ const ELSEWHERE: RowId = RowId(50);
 /// The presets that are compared.
 pub const PRESETS: [Preset; 2] = [Preset::Paper, Preset::Hardened];
 
+/// What an operation answered.
 pub type Answer = Result<Observed, Error>;
 
 /// A table that is full but for an empty row, [`Fixture::away`], and one entry in another row.
 #[derive(Clone)]
 pub struct Fixture {
+    /// The table.
     pub bench: Bench,
+    /// The empty row.
     pub away: RowId,
     /// A key in `HOME`; an insert into `HOME` moves it to `away`.
     pub moved: [u8; 8],
