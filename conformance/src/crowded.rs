@@ -26,7 +26,7 @@ const ELSEWHERE: RowId = RowId(50);
 /// The presets that are compared.
 pub const PRESETS: [Preset; 2] = [Preset::Paper, Preset::Hardened];
 
-/// What an operation answered.
+/// Answer of an operation.
 pub type Answer = Result<Observed, Error>;
 
 /// A table that is full but for an empty row, [`Fixture::away`], and one entry in another row.

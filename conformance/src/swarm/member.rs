@@ -11,8 +11,8 @@ use guira_fabric_sim::{SimLane, SimRegion};
 use guira_lab::simulated::{Claim, Failure, SimClient};
 use guira_layout::{LockId, Preset, SuperblockError};
 use guira_rcuckoo::{
-    Change, ClientConfig, Counters, Error, ErrorKind, Expected, Operation, Outcome, RowPredictor, Table, TableError,
-    open_table,
+    Change, ClientConfig, Counters, Error, ErrorKind, Expected, InsertRow, Operation, Outcome, RowPredictor, Table,
+    TableError, open_table,
 };
 
 use super::setup::{Setup, round_trip_ns};
@@ -205,9 +205,12 @@ impl Member {
     fn config(&self, deadline_ns: u64) -> ClientConfig {
         let seed = self.shared.setup.seed ^ u64::from(self.number);
         let timeout_ns = self.shared.setup.repair_timeout_ns();
+        // Both kinds of clients in one table.
+        let insert_row = if self.number % 4 < 2 { InsertRow::Emptier } else { InsertRow::Primary };
         ClientConfig {
             seed,
             deadline_ns,
+            insert_row,
             failure_timeout_ns: timeout_ns,
             lease_timeout_ns: timeout_ns,
             ..ClientConfig::for_table(&self.shared.table)

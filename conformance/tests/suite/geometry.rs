@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use guira_conformance::Bench;
 use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::{ChecksumKind, LockMask, OffsetRule, Preset, PresetOptions, RowId, TableConfig};
-use guira_rcuckoo::{Change, ClientConfig, NewValue, Outcome, SearchRoots, Synchronize};
+use guira_rcuckoo::{Change, ClientConfig, InsertRow, NewValue, Outcome, SearchRoots, Synchronize};
 
 fn config(rng: &mut SplitMix64, seed: u64) -> TableConfig {
     let options = PresetOptions {
@@ -61,11 +61,13 @@ fn every_geometry_agrees_with_the_model() {
         let other = bench.region.with_caps(profiles[1].caps()).lane();
         let base = ClientConfig::for_table(&bench.table);
         let roots = if rng.below(2) == 0 { SearchRoots::Both } else { SearchRoots::Primary };
+        let insert_row = if rng.below(2) == 0 { InsertRow::Primary } else { InsertRow::Emptier };
         let synchronize = if rng.below(2) == 0 { Synchronize::Path } else { Synchronize::Locks };
         let tuned = ClientConfig {
             covering_gap_rows: rng.below(4),
             cache_bytes: rng.below(4096) as usize,
             search_roots: roots,
+            insert_row,
             synchronize,
             ..base
         };

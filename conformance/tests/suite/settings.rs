@@ -8,7 +8,8 @@ use guira_fabric::memory::Ordering;
 use guira_fabric::{Profile, Region, Traffic, VerbCounts};
 use guira_layout::{LockMask, OffsetRule, OwnerId, Preset, RowId, TableConfig};
 use guira_rcuckoo::{
-    Acquisition, CacheFill, Change, ClientConfig, Counters, ErrorKind, Outcome, SearchOrder, SearchRoots, Synchronize,
+    Acquisition, CacheFill, Change, ClientConfig, Counters, ErrorKind, InsertRow, Outcome, SearchOrder, SearchRoots,
+    Synchronize,
 };
 
 const SEED: u64 = 17;
@@ -246,6 +247,59 @@ fn lookups_feed_the_cache() {
     let (fed, unfed) = (cold(CacheFill::AllOperations), cold(CacheFill::Changes));
     println!("sampled searches and round trips with sampled rows in the cache: {fed:?}; without: {unfed:?}");
     assert!(fed.0 < unfed.0 && fed.1 < unfed.1, "{fed:?} and {unfed:?}");
+}
+
+/// [R-INSERT-1] Where verbs travel, a new key goes to the row with more free entries, unless its client predicts rows;
+/// in a table filled like that, fewer inserts need a path, and each operation costs what it did.
+#[test]
+fn inserts_choose_the_emptier_row() {
+    let chosen = Profile::ALL.map(|profile| {
+        let bench = bench_of(profile, 64, |_| ());
+        let config = ClientConfig::for_table(&bench.table).across(bench.region.caps());
+        (profile, config.insert_row)
+    });
+    for (profile, row) in chosen {
+        assert_eq!(row == InsertRow::Primary, profile.caps().local, "{profile}");
+    }
+    let paper = Bench::of_rows(Preset::Paper, "fixed:8:8", 64, Profile::Mlx5, SEED);
+    let printed = ClientConfig::for_table(&paper.table).across(paper.region.caps());
+    assert_eq!(printed.insert_row, InsertRow::Primary);
+
+    let bench = bench_of(Profile::Mlx5, 64, |_| ());
+    let mut keys = KeyFinder::new(&bench.table, 10_000);
+    let (new, first, second) = keys.take_any(|a, b| a < b).expect("a key of two rows");
+    let other = keys.take(first, second).expect("another key of these rows");
+    let other_bytes = [(&other[..], &other[..])];
+    // The rows' entries in use, and the row that each choice fills.
+    let cases = [(0, 0, [first, first]), (1, 0, [first, second]), (0, 1, [first, first])];
+    for (in_first, in_second, wanted) in cases {
+        for (row, wanted) in [InsertRow::Primary, InsertRow::Emptier].into_iter().zip(wanted) {
+            let bench = bench.fork();
+            bench.fill_row(first, &other_bytes[..in_first]);
+            bench.fill_row(second, &other_bytes[..in_second]);
+            let mut client = client(&bench, 0, |config| config.insert_row = row);
+            client.put(&new, &new).expect("room");
+            let with_key = [first, second].map(|row| bench.table.rows().occupied(&bench.row_words(row)));
+            let expected = [(in_first, first), (in_second, second)].map(|(n, row)| n as u32 + u32::from(row == wanted));
+            assert_eq!(with_key, expected, "{row:?}, {in_first} and {in_second} in use");
+        }
+    }
+
+    let trips_and_moves = [InsertRow::Primary, InsertRow::Emptier].map(|row| {
+        let bench = bench_of(Profile::Mlx5, 2048, |_| ());
+        let mut client = client(&bench, 0, |config| config.insert_row = row);
+        let from = fill(&bench, &mut client, 85);
+        let moves = client.client.counters().moves;
+        let keys = bench.table.config().max_entries() * 90 / 100;
+        let ((), traffic) = client.traffic_of(|client| {
+            (from..keys).for_each(|i| assert!(client.put(&key(i), &key(i)).is_ok()));
+        });
+        holds_exactly(&bench, &mut client, keys);
+        (traffic.round_trips, client.client.counters().moves - moves)
+    });
+    println!("round trips and moves from 85 to 90 %: {trips_and_moves:?}");
+    let [primary, emptier] = trips_and_moves;
+    assert!(emptier.0 * 10 < primary.0 * 9 && emptier.1 * 4 < primary.1 * 3, "{trips_and_moves:?}");
 }
 
 /// The round trips of the inserts that fill a table from 85 to 93 %, sorted, and the client's counters.

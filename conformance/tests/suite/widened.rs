@@ -140,6 +140,39 @@ fn room_near_the_rows_costs_one_more_round_trip() {
     }
 }
 
+/// [R-INSERT-5] [R-INSERT-6] A table is found full by sampling no row twice but those of the key: what was sampled
+/// under the locks is not sampled again.
+#[test]
+fn a_search_goes_on_from_the_rows_under_the_locks() {
+    let all_rows = 64;
+    let full = Bench::of_rows(Preset::Hardened, "fixed:8:8", all_rows, Profile::Tcp, SEED);
+    let mut filler = full.client(1);
+    let mut keys = (0_u64..).map(u64::to_be_bytes);
+    while full.occupied().0 < full.table.config().max_entries() {
+        let key = keys.next().expect("there are more keys than entries");
+        // The last free entries are within reach of few keys.
+        match filler.put(&key, &[1; 8]).map_err(|error| error.kind) {
+            Ok(_) | Err(ErrorKind::Full { .. }) => {}
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    let has_two_rows = |key: &[u8; 8]| full.table.key(key).is_ok_and(|key| key.rows().first != key.rows().second);
+    let key = keys.find(has_two_rows).expect("most keys have two rows");
+    for profile in WIDENING {
+        let bench = full.fork().under(profile);
+        let mut client = client(&bench, 0, quiet(&bench));
+        let (failed, traffic) = client.traffic_of(|client| client.put(&key, &[1; 8]));
+        let is_full = matches!(failed, Err(Error { kind: ErrorKind::Full { .. }, .. }));
+        assert!(is_full, "{profile}: {failed:?}");
+        // Both rows of the key are also read under their locks before, and once more at the end: R-INSERT-5.
+        let row_bytes = bench.table.rows().row_words() as u64 * 8;
+        let atomics = traffic.verbs.swaps + traffic.verbs.adds;
+        let rows_read = (traffic.bytes_in - 8 * atomics) / row_bytes;
+        assert!(rows_read <= all_rows + 4, "{profile}: {rows_read} rows, {traffic:?}");
+        assert_eq!(bench.lock_words(), [], "{profile}");
+    }
+}
+
 /// [R-INSERT-6] A damaged row among those that are sampled does not make the insert fail, and nothing is moved to it.
 #[test]
 fn a_damaged_row_is_in_nobodys_way() {

@@ -30,7 +30,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         hash_seed: 1,
         device_bytes: caps.device_bytes,
     };
-    let plan = FillPlan { config: Preset::Hardened.config(&options)?, caps, records, value_bytes: None, seed: 1 };
+    let plan = FillPlan {
+        config: Preset::Hardened.config(&options)?,
+        caps,
+        records,
+        value_bytes: None,
+        predictors: false,
+        seed: 1,
+    };
     let started = Instant::now();
     let filled = FilledTable::new(&plan, &mut |_| ControlFlow::Continue(()))?;
     let fill_s = started.elapsed().as_secs_f64();
@@ -54,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             deaths: Deaths::NONE,
             queues,
             predictor_bytes: 0,
-            client_config: ClientConfig::for_table(filled.table()),
+            client_config: ClientConfig::for_table(filled.table()).across(&caps),
             operation_compute_ns: 0,
             audit: Audit::Touched,
         };

@@ -31,7 +31,7 @@ fn plan(preset: Preset, format: &str, capacity: u64, records: u64) -> FillPlan {
         device_bytes: caps.device_bytes,
     };
     let config = preset.config(&options).expect("nothing fails here");
-    FillPlan { config, caps, records, value_bytes: None, seed: SEED }
+    FillPlan { config, caps, records, value_bytes: None, predictors: false, seed: SEED }
 }
 
 fn filled(format: &str, capacity: u64, records: u64) -> FilledTable {
@@ -54,7 +54,7 @@ fn a_run(filled: &FilledTable, mix: Mix) -> Run {
         deaths: Deaths::NONE,
         queues: Queues::None,
         predictor_bytes: 0,
-        client_config: ClientConfig::for_table(filled.table()),
+        client_config: ClientConfig::for_table(filled.table()).across(&Profile::Mlx5.caps()),
         operation_compute_ns: 0,
         audit: Audit::Whole,
     }

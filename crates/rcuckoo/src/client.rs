@@ -42,6 +42,17 @@ pub enum SearchRoots {
     Primary,
 }
 
+/// The row that a new key goes to if both of its rows have a free entry. Both are roots of paths then
+/// ([`SearchRoots::Both`]), otherwise it is the primary one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InsertRow {
+    /// The primary row: lookups that look at one row after the other end there.
+    Primary,
+    /// The row with more free entries, the primary one if they have as many: a full table has fewer keys whose rows are
+    /// both full, so fewer inserts need a path.
+    Emptier,
+}
+
 /// Rows that an insert samples under its locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Synchronize {
@@ -112,6 +123,8 @@ pub struct ClientConfig {
     pub search_rows: usize,
     /// Rows from which paths start.
     pub search_roots: SearchRoots,
+    /// The row that a new key goes to if both have a free entry. [R-INSERT-1]
+    pub insert_row: InsertRow,
     /// Paths tried from the cache before rows are sampled for the search.
     pub speculations: u32,
     /// Rows that an insert samples under its locks.
@@ -148,6 +161,7 @@ impl ClientConfig {
             search_depth: usize::from(table.config().max_path_rows) - 1,
             search_rows: 2048,
             search_roots: if printed { SearchRoots::Primary } else { SearchRoots::Both },
+            insert_row: InsertRow::Primary,
             speculations: if printed { PRINTED_SPECULATIONS } else { 2 },
             synchronize: if printed { Synchronize::Locks } else { Synchronize::Path },
             cache_fill: if printed { CacheFill::AllOperations } else { CacheFill::Changes },
@@ -159,8 +173,9 @@ impl ClientConfig {
 }
 
 impl ClientConfig {
-    /// Returns the configuration with the waits that suit lanes of a region with `caps`: what an attempt costs depends
-    /// on who executes it. [R-LOCK-4]
+    /// Returns the configuration that suits lanes of a region with `caps`: the waits, because what an attempt costs
+    /// depends on who executes it [R-LOCK-4]; and the row of a new key, because only where verbs execute in place a
+    /// lookup saves a row if it finds the key in the first. [R-INSERT-1]
     #[must_use]
     pub fn across(self, caps: &Caps) -> ClientConfig {
         let (backoff_ns, longest_backoff_ns) = match caps.masked_cas {
@@ -169,7 +184,9 @@ impl ClientConfig {
             MaskedCas::Native => (CARD_BACKOFF_NS, MAX_CARD_BACKOFF_NS),
             MaskedCas::Software | MaskedCas::CasLoop => (NODE_BACKOFF_NS, MAX_NODE_BACKOFF_NS),
         };
-        ClientConfig { backoff_ns, longest_backoff_ns, ..self }
+        let both_at_once = !caps.local && self.search_roots == SearchRoots::Both;
+        let insert_row = if both_at_once { InsertRow::Emptier } else { self.insert_row };
+        ClientConfig { backoff_ns, longest_backoff_ns, insert_row, ..self }
     }
 }
 
@@ -242,10 +259,12 @@ impl Client {
     }
 
     /// Makes lookups read one row instead of two where `predictor` knows or guesses which one has the key; see
-    /// [`Reader::set_predictor`]. [R-READ-10]
+    /// [`Reader::set_predictor`]. It expects most keys in their primary rows, so the client's inserts go there
+    /// ([`InsertRow::Primary`]). [R-READ-10]
     #[must_use]
     pub fn with_predictor(mut self, predictor: Arc<RowPredictor>) -> Client {
         self.reader.set_predictor(predictor);
+        self.reader.config.insert_row = InsertRow::Primary;
         self
     }
 

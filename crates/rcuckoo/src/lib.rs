@@ -25,7 +25,7 @@ use guira_layout::{MAX_PATH_ROWS, MAX_PATH_ROWS_WITH_EXTENTS};
 
 pub use change::{Begun, Change, Changed, Continuation, Expected, NewValue, Outcome};
 pub use client::{
-    Acquisition, CacheFill, Client, ClientConfig, MAX_COVERING_BYTES, SearchOrder, SearchRoots, Synchronize,
+    Acquisition, CacheFill, Client, ClientConfig, InsertRow, MAX_COVERING_BYTES, SearchOrder, SearchRoots, Synchronize,
 };
 pub use counters::{Counters, add_totals, read_totals};
 pub use error::{DamagedItem, Error, ErrorKind, NoSpace, Operation};

@@ -135,14 +135,15 @@ fn fill_by_clients(preset: Preset, cell: Cell, seed: u64) -> Result<Inserts, Str
     let rows_per_lock = cell.rows_per_lock;
     let config = TableConfig { rows_per_lock, physical_locks, repair_regions, ..of_preset };
     let entries = config.max_entries();
-    let plan = FillPlan { config, caps: Profile::Mlx5.caps(), records: 0, value_bytes: None, seed };
+    let caps = Profile::Mlx5.caps();
+    let plan = FillPlan { config, caps, records: 0, value_bytes: None, predictors: false, seed };
     let empty = FilledTable::new(&plan, &mut |_| ControlFlow::Continue(())).map_err(|error| error.to_string())?;
     let cluster = Cluster::new(Card::ConnectX5);
     let mut sim = Sim::new(empty.region().clone(), &SimOptions::on_cluster(seed, cluster));
     let inserts = Rc::new(RefCell::new(Inserts::default()));
     for client in 0..CLIENTS {
         let (table, inserts) = (Arc::clone(empty.table()), Rc::clone(&inserts));
-        let of_table = ClientConfig::for_table(&table);
+        let of_table = ClientConfig::for_table(&table).across(&caps);
         let seed = seed ^ u64::from(client);
         let config = ClientConfig { locks_per_message: cell.locks_per_message, seed, ..of_table };
         sim.spawn_on(client % cluster.hosts, move |region| async move {

@@ -48,7 +48,14 @@ impl HeapTable {
     /// # Errors
     /// No table has these parameters, or there is too little memory.
     pub(super) fn new(config: &TableConfig, seed: u64) -> Result<HeapTable, LabError> {
-        let plan = FillPlan { config: config.clone(), caps: Profile::Shm.caps(), records: 0, value_bytes: None, seed };
+        let plan = FillPlan {
+            config: config.clone(),
+            caps: Profile::Shm.caps(),
+            records: 0,
+            value_bytes: None,
+            predictors: false,
+            seed,
+        };
         let filled = FilledTable::new(&plan, &mut |_| std::ops::ControlFlow::Continue(())).map_err(failed)?;
         let table = filled.table();
         let first_row = table.geometry().row(RowId(0));

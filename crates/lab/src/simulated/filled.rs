@@ -48,6 +48,9 @@ pub struct FillPlan {
     pub records: u64,
     /// Bytes of a value; `None` stands for the values of a fixed format, and for 8 bytes otherwise.
     pub value_bytes: Option<usize>,
+    /// Whether the clients of a run predict rows: each record goes to the row to which those clients would insert it.
+    /// [R-INSERT-1] [R-READ-10]
+    pub predictors: bool,
     /// Seed of the table's random numbers.
     pub seed: u64,
 }
@@ -174,7 +177,7 @@ impl FilledTable {
                 FormatError::Stopped => FillError::Stopped,
             }
         })?;
-        let absent = Filler::open(&filled, &local)?.fill(progress)?;
+        let absent = Filler::open(&filled, &local, plan)?.fill(progress)?;
         Ok(FilledTable { absent, ..filled })
     }
 
@@ -226,16 +229,18 @@ struct Filler<'f> {
 }
 
 impl<'f> Filler<'f> {
-    fn open(filled: &'f FilledTable, local: &HeapRegion) -> Result<Filler<'f>, FillError> {
+    fn open(filled: &'f FilledTable, local: &HeapRegion, plan: &FillPlan) -> Result<Filler<'f>, FillError> {
         let mut lane = local.lane();
         let claimed = ready(claim_slot(&mut lane, &filled.table, FILLER_SLOT, &SlotClient::default()))?;
         let owner = claimed.ok_or_else(|| FillError::Config("a new table has no free slot".to_owned()))?;
+        let of_table = ClientConfig::for_table(&filled.table);
         // Where nobody else works, how locks are taken and what is read under them changes nothing but the time.
         let config = ClientConfig {
             acquisition: Acquisition::Together,
             synchronize: Synchronize::Path,
             cache_fill: CacheFill::Changes,
-            ..ClientConfig::for_table(&filled.table)
+            insert_row: if plan.predictors { of_table.insert_row } else { of_table.across(&plan.caps).insert_row },
+            ..of_table
         };
         let client = Client::new(Arc::clone(&filled.table), owner, config);
         let extents = Extents::new(Arc::clone(&filled.table), owner);

@@ -3,7 +3,7 @@
 use guira_layout::{Candidate, ExtentRef};
 
 use super::{Change, Outcome, Task};
-use crate::{Expected, SearchRoots, Table, Token};
+use crate::{ClientConfig, Expected, InsertRow, SearchRoots, Table, Token};
 
 /// The action to take under the locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(crate) fn decide(
     table: &Table,
     locked: &LockedPair<'_>,
     task: Task<'_>,
-    roots: SearchRoots,
+    config: &ClientConfig,
     from: Position,
 ) -> Decision {
     let Task { probe, pair, change } = task;
@@ -88,11 +88,16 @@ pub(crate) fn decide(
     if !change.inserts() {
         return Decision::Leave(Outcome::Missing);
     }
-    for (which, words) in locked.words.into_iter().enumerate() {
-        let is_root = which == 0 || roots == SearchRoots::Both;
+    // [R-INSERT-1]
+    let [first, second] = locked.words;
+    let second_is_better = config.insert_row == InsertRow::Emptier
+        && locked.at_hand == [true; 2]
+        && rows.occupied(second) < rows.occupied(first);
+    for which in if second_is_better { [1, 0] } else { [0, 1] } {
+        let is_root = which == 0 || config.search_roots == SearchRoots::Both;
         if locked.at_hand[which]
             && is_root
-            && let Some(index) = rows.free_entry(words)
+            && let Some(index) = rows.free_entry(locked.words[which])
         {
             return Decision::Change { at: Position { which, index }, outcome: Outcome::Inserted };
         }

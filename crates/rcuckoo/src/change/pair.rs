@@ -218,7 +218,7 @@ impl Client {
     fn decide_from(&self, task: Task<'_>, at_hand: [bool; 2], from: Position) -> Decision {
         let (first, second) = self.work.pair.split_at(self.table.rows().row_words());
         let locked = LockedPair { words: [first, second], at_hand };
-        decide(&self.table, &locked, task, self.reader.config.search_roots, from)
+        decide(&self.table, &locked, task, &self.reader.config, from)
     }
 
     /// Decides about the entry at `at`, which has the key's digest and refers to an extent, and returns that extent if

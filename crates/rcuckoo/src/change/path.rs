@@ -59,14 +59,16 @@ impl Client {
         let speculations = if lane.caps().local { 1 } else { self.reader.config.speculations.max(1) };
         // If the change was begun in place, its extent is written.
         let mut extent = change.extent().filter(|_| self.progress.stage == Stage::Start);
+        self.paths.sampled.clear();
         let mut first_attempt = u32::from(self.progress.stage == Stage::NoRoom);
         let mut started_ns = if first_attempt > 0 { lane.now_ns() } else { 0 };
         if self.progress.stage == Stage::NoRoom && self.may_widen(lane, pair) {
             if let Some(changed) = self.widen(lane, task).await? {
                 return Ok(changed);
             }
-            // The cache knows no more than the rows that were just sampled.
+            // The cache knows no more than the rows that were just sampled, and the search need not sample them again.
             first_attempt = speculations;
+            self.keep_window_for_search();
         }
         for attempt in first_attempt..INSERT_ATTEMPTS {
             let may_speculate = attempt < speculations;
@@ -157,19 +159,34 @@ impl Client {
         }
     }
 
-    /// Finds a path over rows sampled now, without locks. [R-INSERT-5]
+    /// Keeps the window's rows that verify for the next search that samples rows. [R-INSERT-6]
+    fn keep_window_for_search(&mut self) {
+        let window = &self.work.window;
+        for (place, row) in window.rows().iter().enumerate() {
+            let words = window.at(place);
+            if self.table.rows().verify(*row, words).is_ok() {
+                self.paths.sampled.extend(&[*row]).copy_from_slice(words);
+            }
+        }
+    }
+
+    /// Finds a path over rows sampled in this operation, without locks: those in `sampled`, which it clears, and others
+    /// that it samples now. [R-INSERT-5]
     ///
     /// Rows that are being written are avoided as long as there is a path around them: their writer may have died, and
     /// waiting for their locks would be in vain. Only if there is no such path are they presumed to have a free entry.
     async fn sampled_path(&mut self, lane: &mut dyn Lane, pair: RowPair) -> Result<Path, ErrorKind> {
         self.reader.counters.sampled_searches += 1;
         for torn in [TornRows::Avoided, TornRows::PresumedRoom] {
-            if let Some(path) = self.search_sampling(lane, pair, torn).await? {
-                return Ok(path);
-            }
+            let found = self.search_sampling(lane, pair, torn).await?;
             let (sampled, rows) = (&self.paths.sampled, self.table.rows());
             let mut samples = sampled.rows().iter().enumerate();
-            if samples.all(|(place, row)| rows.verify(*row, sampled.at(place)).is_ok()) {
+            let is_last = found.is_some() || samples.all(|(place, row)| rows.verify(*row, sampled.at(place)).is_ok());
+            self.paths.sampled.clear();
+            if let Some(path) = found {
+                return Ok(path);
+            }
+            if is_last {
                 break;
             }
         }
@@ -186,6 +203,8 @@ impl Client {
             .any(|place| self.table.rows().find(self.work.window.at(place), probe, 0).is_some()))
     }
 
+    /// Searches for a path over rows that are in `sampled` or are sampled now, and adds these. Returns `None` if there
+    /// is none.
     async fn search_sampling(
         &mut self,
         lane: &mut dyn Lane,
@@ -197,7 +216,6 @@ impl Client {
             true => (LOCAL_SEARCH_BATCH_ROWS, LOCAL_SEARCH_BATCH_ROWS),
             false => (FIRST_BATCH_ROWS, SEARCH_BATCH_ROWS),
         };
-        self.paths.sampled.clear();
         let both = [pair.first, pair.second];
         let roots = self.roots(&both);
         self.paths.search.start(pair, roots, limits);

@@ -48,7 +48,7 @@ impl Workspace {
 #[derive(Debug)]
 pub(crate) struct Paths {
     pub(crate) search: Search,
-    /// Rows that were sampled for a search, without locks.
+    /// Rows that were sampled for a search, without locks, or before they were released; empty between searches.
     pub(crate) sampled: Window,
     /// Rows to be locked.
     pub(crate) plan: Vec<RowId>,

@@ -86,7 +86,8 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions) -> Result
     let caps = Profile::Mlx5.caps();
     let config = table_config(experiment, options.seed, &caps)?;
     let (records, value_bytes) = (records_of(experiment, &config), value_bytes_of(experiment));
-    let fill = FillPlan { config, caps, records, value_bytes, seed: options.seed };
+    let predictors = experiment.predictor_kib > 0;
+    let fill = FillPlan { config, caps, records, value_bytes, predictors, seed: options.seed };
     let client_config = client_config(experiment, &fill, &caps)?;
     let (span_ns, warm_ns) = times_ns(experiment, options);
     let run = Run {
