@@ -110,7 +110,7 @@ fn plan(storm: &Storm) -> FillPlan {
         device_bytes: caps.device_bytes,
     };
     let config = Preset::Hardened.config(&options).expect("possible options");
-    FillPlan { config, caps, records: storm.keys, value_bytes: None, predictors: false, seed: storm.seed }
+    FillPlan { config, caps, records: storm.keys, value_bytes: None, insert_row: None, seed: storm.seed }
 }
 
 fn summary(stats: RunStats) -> StormStats {

@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         caps,
         records,
         value_bytes: None,
-        predictors: false,
+        insert_row: None,
         seed: 1,
     };
     let started = Instant::now();

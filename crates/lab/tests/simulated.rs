@@ -31,7 +31,7 @@ fn plan(preset: Preset, format: &str, capacity: u64, records: u64) -> FillPlan {
         device_bytes: caps.device_bytes,
     };
     let config = preset.config(&options).expect("nothing fails here");
-    FillPlan { config, caps, records, value_bytes: None, predictors: false, seed: SEED }
+    FillPlan { config, caps, records, value_bytes: None, insert_row: None, seed: SEED }
 }
 
 fn filled(format: &str, capacity: u64, records: u64) -> FilledTable {

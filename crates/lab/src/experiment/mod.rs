@@ -25,7 +25,7 @@ pub use figures::{FigureInfo, definition_of, figures, figures_named, run_figure,
 pub use measure::{Kind, Measure, Quantity, Statistic};
 pub use parameters::{Accepts, PARAMETERS, Parameter, Value, nearest};
 pub use plan::{Cell, Plan, PlannedSeries};
-pub use settings::{Card, Experiment, Hashing, Mix, Queue, Search, Setting};
+pub use settings::{Card, Experiment, Hashing, InsertRow, Mix, Queue, Search, Setting};
 
 /// The options of a run that are not part of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -42,7 +42,7 @@ const MAX_CLIENTS: i64 = 32_767;
 const MAX_SPAN_US: f64 = 60e6;
 
 /// Every parameter, in the order of plan files.
-pub const PARAMETERS: [Parameter; 25] = [
+pub const PARAMETERS: [Parameter; 26] = [
     row("setting", "setting", "", Accepts::Name(&["guira", "as-printed", "as-run"])),
     row("nic", "network card", "", Accepts::Name(&["connectx-3", "connectx-5", "connectx-6", "connectx-7"])),
     row("hosts", "client hosts", "", Accepts::Integer(1, 1024)),
@@ -62,6 +62,7 @@ pub const PARAMETERS: [Parameter; 25] = [
     row("entries-per-row", "entries per row", "", Accepts::Integer(1, 14)),
     row("covering-bytes", "largest covering READ", "bytes", Accepts::Integer(0, 1 << 20)),
     row("hashing", "hashing", "", Accepts::Name(&["dependent", "independent"])),
+    row("insert-row", "row of a new key", "", Accepts::Name(&["primary", "emptier"])),
     row("search", "search", "", Accepts::Name(&["breadth-first", "depth-first"])),
     row("depth", "search depth", "moves", Accepts::Integer(1, 31)),
     row("timeout-ms", "lock timeout", "ms", Accepts::Number(0.001, 60_000.0)),

@@ -81,6 +81,16 @@ pub enum Hashing {
     Independent,
 }
 
+/// The row that a new key goes to if both of its rows have a free entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum InsertRow {
+    /// The first of the two.
+    Primary,
+    /// The row with more free entries.
+    Emptier,
+}
+
 /// The search for a cuckoo path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -143,6 +153,10 @@ pub struct Experiment {
     /// The way in which a key's two rows are chosen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hashing: Option<Hashing>,
+    /// The row that a new key goes to if both of its rows have a free entry; always the first one with setting
+    /// `as-printed`, and with a predictor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub insert_row: Option<InsertRow>,
     /// The search for a cuckoo path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub search: Option<Search>,
@@ -185,6 +199,7 @@ impl Default for Experiment {
             entries_per_row: None,
             covering_bytes: None,
             hashing: None,
+            insert_row: None,
             search: None,
             depth: None,
             timeout_ms: None,

@@ -136,7 +136,7 @@ fn fill_by_clients(preset: Preset, cell: Cell, seed: u64) -> Result<Inserts, Str
     let config = TableConfig { rows_per_lock, physical_locks, repair_regions, ..of_preset };
     let entries = config.max_entries();
     let caps = Profile::Mlx5.caps();
-    let plan = FillPlan { config, caps, records: 0, value_bytes: None, predictors: false, seed };
+    let plan = FillPlan { config, caps, records: 0, value_bytes: None, insert_row: None, seed };
     let empty = FilledTable::new(&plan, &mut |_| ControlFlow::Continue(())).map_err(|error| error.to_string())?;
     let cluster = Cluster::new(Card::ConnectX5);
     let mut sim = Sim::new(empty.region().clone(), &SimOptions::on_cluster(seed, cluster));

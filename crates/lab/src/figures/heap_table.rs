@@ -53,7 +53,7 @@ impl HeapTable {
             caps: Profile::Shm.caps(),
             records: 0,
             value_bytes: None,
-            predictors: false,
+            insert_row: None,
             seed,
         };
         let filled = FilledTable::new(&plan, &mut |_| std::ops::ControlFlow::Continue(())).map_err(failed)?;

@@ -16,8 +16,8 @@ use guira_fabric::heap::{HeapLane, HeapRegion};
 use guira_fabric::{Caps, FabricError, Profile, Region};
 use guira_layout::{EntryKind, Geometry, Secret, Superblock, TableConfig, encode_extent};
 use guira_rcuckoo::{
-    Acquisition, CacheFill, Change, Client, ClientConfig, Error, ErrorKind, FormatError, NewValue, Outcome, SlotClient,
-    Synchronize, Table, claim_slot, format_table, release_slot,
+    Acquisition, CacheFill, Change, Client, ClientConfig, Error, ErrorKind, FormatError, InsertRow, NewValue, Outcome,
+    SlotClient, Synchronize, Table, claim_slot, format_table, release_slot,
 };
 
 use super::records::{LOADED, Records, ValueError};
@@ -48,9 +48,9 @@ pub struct FillPlan {
     pub records: u64,
     /// Bytes of a value; `None` stands for the values of a fixed format, and for 8 bytes otherwise.
     pub value_bytes: Option<usize>,
-    /// Whether the clients of a run predict rows: each record goes to the row to which those clients would insert it.
-    /// [R-INSERT-1] [R-READ-10]
-    pub predictors: bool,
+    /// The row that a record goes to if both of its rows have a free entry; `None` stands for the one that clients on
+    /// memory with `caps` choose, if they have no predictor. [R-INSERT-1]
+    pub insert_row: Option<InsertRow>,
     /// Seed of the table's random numbers.
     pub seed: u64,
 }
@@ -239,7 +239,7 @@ impl<'f> Filler<'f> {
             acquisition: Acquisition::Together,
             synchronize: Synchronize::Path,
             cache_fill: CacheFill::Changes,
-            insert_row: if plan.predictors { of_table.insert_row } else { of_table.across(&plan.caps).insert_row },
+            insert_row: plan.insert_row.unwrap_or(of_table.across(&plan.caps).insert_row),
             ..of_table
         };
         let client = Client::new(Arc::clone(&filled.table), owner, config);

@@ -26,7 +26,7 @@
 //!     device_bytes: caps.device_bytes,
 //! };
 //! let config = Preset::Hardened.config(&options)?;
-//! let plan = FillPlan { config, caps, records: 1_800, value_bytes: None, predictors: false, seed: 1 };
+//! let plan = FillPlan { config, caps, records: 1_800, value_bytes: None, insert_row: None, seed: 1 };
 //! let filled = FilledTable::new(&plan, &mut |_| ControlFlow::Continue(()))?;
 //! let client_config = ClientConfig::for_table(filled.table()).across(&caps);
 //! let a = Run {

@@ -6,10 +6,12 @@ use guira::Preset;
 use guira_fabric::{Caps, Profile};
 use guira_fabric_sim::{Card as ModelCard, Cluster};
 use guira_layout::{OffsetRule, PresetOptions, TableConfig, physical_locks, record_space};
-use guira_rcuckoo::{ClientConfig, SearchOrder};
+use guira_rcuckoo::{ClientConfig, InsertRow, SearchOrder};
 
 use super::cell::failed;
-use crate::experiment::{Card, Experiment, Hashing, LabError, Mix, Queue, RunOptions, Search, Setting};
+use crate::experiment::{
+    Card, Experiment, Hashing, InsertRow as Choice, LabError, Mix, Queue, RunOptions, Search, Setting,
+};
 use crate::simulated::{Audit, Deaths, FillError, FillPlan, FilledTable, Mix as Shares, Queues, Records, Run, Victims};
 
 const NS_PER_US: f64 = 1_000.0;
@@ -86,8 +88,8 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions) -> Result
     let caps = Profile::Mlx5.caps();
     let config = table_config(experiment, options.seed, &caps)?;
     let (records, value_bytes) = (records_of(experiment, &config), value_bytes_of(experiment));
-    let predictors = experiment.predictor_kib > 0;
-    let fill = FillPlan { config, caps, records, value_bytes, predictors, seed: options.seed };
+    let insert_row = insert_row(experiment);
+    let fill = FillPlan { config, caps, records, value_bytes, insert_row, seed: options.seed };
     let client_config = client_config(experiment, &fill, &caps)?;
     let (span_ns, warm_ns) = times_ns(experiment, options);
     let run = Run {
@@ -218,12 +220,23 @@ fn set_extent_space(
     Ok(())
 }
 
+/// Returns the row of new keys, in the filled table and for its clients; `None` for their default.
+fn insert_row(experiment: &Experiment) -> Option<InsertRow> {
+    let chosen = experiment.insert_row.map(|row| match row {
+        Choice::Primary => InsertRow::Primary,
+        Choice::Emptier => InsertRow::Emptier,
+    });
+    // Clients that predict rows expect most keys in their first. [R-READ-10]
+    if experiment.predictor_kib > 0 { Some(InsertRow::Primary) } else { chosen }
+}
+
 /// Returns the settings of the clients.
 fn client_config(experiment: &Experiment, fill: &FillPlan, caps: &Caps) -> Result<ClientConfig, LabError> {
     let table = fill.table().map_err(|error| failed("the table", &error))?;
     let default = ClientConfig::for_table(&table).across(caps);
     let timeout_ns = experiment.timeout_ms.map(|timeout_ms| (timeout_ms * NS_PER_MS) as u64);
     Ok(ClientConfig {
+        insert_row: fill.insert_row.unwrap_or(default.insert_row),
         covering_bytes: experiment.covering_bytes.map_or(default.covering_bytes, |bytes| bytes as usize),
         locks_per_message: experiment.locks_per_message.map_or(default.locks_per_message, u32::from),
         search: match experiment.search {
