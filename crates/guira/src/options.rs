@@ -360,8 +360,10 @@ impl OpenOptions {
     /// Sets the bytes of a predictor of the row that has a key, which all clients and readers of the store share;
     /// default 0, none. Over RDMA and TCP a lookup or update then reads one row instead of two, which is worth the most
     /// where the message rate of the node's card is the limit; at most 2 % of lookups, and those of missing keys, take
-    /// a second round trip. 64 KiB for each client that works at the same time is a good size. Nothing changes in
-    /// shared memory. Source: R-READ-10.
+    /// a second round trip. 64 KiB for each client that works at the same time is a good size. Inserts of such a store
+    /// go to the first row of their key if it has room, where predictors expect them: in a table that is nearly full,
+    /// more of them need a path. Best if all who fill the table predict, or none. Nothing changes in shared memory.
+    /// Source: R-READ-10, R-INSERT-1.
     #[must_use]
     pub fn predictor_bytes(mut self, bytes: usize) -> OpenOptions {
         self.predictor_bytes = bytes;
