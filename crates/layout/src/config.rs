@@ -56,6 +56,9 @@ pub enum EntryFormat {
 }
 
 impl EntryFormat {
+    /// The texts that are formats.
+    pub const ACCEPTED: &str = "fixed:K:V (K 1 to 256, K + V to 1024) or bytes:N (N 24 to 1024, a multiple of 8)";
+
     /// Words of one entry in a row.
     pub const fn entry_words(self) -> usize {
         match self {
@@ -219,9 +222,7 @@ pub struct TableConfig {
 #[non_exhaustive]
 pub enum ConfigError {
     /// The entry format does not parse, or is outside its bounds.
-    #[error(
-        "entry format {text:?} is not fixed:K:V (K 1 to 256, K + V to 1024) or bytes:N (N 24 to 1024, a multiple of 8)"
-    )]
+    #[error("entry format {text:?} is not {}", EntryFormat::ACCEPTED)]
     Format {
         /// The text.
         text: String,

@@ -164,7 +164,7 @@ impl std::fmt::Display for Accepts {
             Accepts::PowerOfTwo(low, high) => write!(f, "a power of two from {low} to {high}, to divide the rows"),
             Accepts::Number(low, high) => write!(f, "a number from {low} to {high}"),
             Accepts::Name(names) => write!(f, "one of {}", names.join(", ")),
-            Accepts::Format => f.write_str("fixed:K:V or bytes:N"),
+            Accepts::Format => f.write_str(EntryFormat::ACCEPTED),
         }
     }
 }
