@@ -259,6 +259,35 @@ fn queues_spare_round_trips_where_all_want_one_record() {
 }
 
 /// Clients that die are recovered by others, also inside queues; nothing is lost. [R-RECOVER-3]
+/// [R-LOCK-4] The popular keys of some tables share a lock word: hundreds of clients that wait for it without a queue
+/// must not keep it from being released.
+#[test]
+fn waiting_clients_leave_time_for_the_release_of_a_lock_word() {
+    const MANY: u32 = 320;
+    for seed in [2, 3, 6] {
+        let caps = Profile::Mlx5.caps();
+        let options = PresetOptions {
+            capacity: 180_000,
+            format: "fixed:4:4".parse().expect("nothing fails here"),
+            extent_bytes: None,
+            max_clients: Some(MANY as u16),
+            hash_seed: seed,
+            device_bytes: caps.device_bytes,
+        };
+        let config = Preset::Hardened.config(&options).expect("nothing fails here");
+        let plan = FillPlan { config, caps, records: 180_000, value_bytes: None, insert_row: None, seed };
+        let filled = fill(&plan).expect("nothing fails here");
+        let [with_queues, without] = [Queues::PerHost, Queues::None].map(|queues| {
+            let a_run = a_run(&filled, Mix::YCSB_A);
+            let a_run = Run { seed, clients: MANY, hosts: 8, warm_ns: 500_000, span_ns: 1_000_000, queues, ..a_run };
+            let table = filled.fork().expect("nothing fails here");
+            on(&a_run, table, &Cluster::new(Card::ConnectX5).hosts(8)).throughput_ops_per_s()
+        });
+        println!("seed {seed}: {with_queues:.3e} operations a second with queues, {without:.3e} without");
+        assert!(without > with_queues / 2.0, "seed {seed}: {with_queues:.3e} with queues, {without:.3e} without");
+    }
+}
+
 #[test]
 fn clients_that_die_are_replaced_and_nothing_is_lost() {
     let filled = filled("fixed:4:4", 20_000, 15_000);

@@ -25,8 +25,9 @@ const MAX_LOCKS_PER_MESSAGE: u32 = 64;
 
 /// The first wait for a lock that clients of a network card hold: less than a round trip, which a lock is held for.
 const CARD_BACKOFF_NS: u64 = 1_000;
-/// The longest wait between two attempts to take such a lock.
-const MAX_CARD_BACKOFF_NS: u64 = 16_000;
+/// The longest wait between two attempts to take such a lock: several hundred clients that wait for locks of one word
+/// must leave time for its release, because a card executes atomics on one address one after the other.
+const MAX_CARD_BACKOFF_NS: u64 = 64_000;
 /// The first wait for a lock behind a processor that executes verbs: about a round trip, because a lock is held for at
 /// least one, and each attempt costs one and some work of the node.
 const NODE_BACKOFF_NS: u64 = 50_000;
