@@ -294,7 +294,7 @@ fn clients_that_die_are_replaced_and_nothing_is_lost() {
     for (victims, queues) in [(Victims::Any, Queues::PerHost), (Victims::LockHolders, Queues::None)] {
         let deaths = Deaths { per_second: 50_000, victims };
         let mix = Mix { read_percent: 40, update_percent: 40, insert_percent: 20 };
-        let a_run = Run { deaths, queues, span_ns: 2_000_000, ..a_run(&filled, mix) };
+        let a_run = Run { deaths, queues, span_ns: 3_000_000, ..a_run(&filled, mix) };
         let stats = carry_out(&a_run, filled.fork().unwrap());
         assert_eq!(stats.violations, Vec::<String>::new(), "{victims:?}");
         assert!(stats.deaths > 50 && stats.recoveries > 20 && stats.watched > 10, "{}", all(&stats));

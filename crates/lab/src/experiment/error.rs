@@ -45,7 +45,8 @@ pub enum LabError {
     },
     /// The tables of an experiment do not fit in memory. Nothing was allocated.
     #[error(
-        "it needs {} MiB of memory, but only {} MiB are free; --quick or fewer entries need less",
+        "it needs {} MiB of memory, but only {} MiB are free; \
+         --quick, --jobs 1, fewer entries or smaller predictors need less",
         needed_bytes.div_ceil(1 << 20), free_bytes >> 20
     )]
     Memory {

@@ -25,6 +25,7 @@ use toml::Spanned;
 
 use super::parameters::{Parameter, Value};
 use super::{Experiment, LabError, Measure};
+use crate::published;
 use crate::report::{Axis, Ceiling, Scale, Shape};
 
 /// The largest number of values on the x axis, and of series: as many as can be told apart in a chart.
@@ -91,7 +92,7 @@ struct Source {
     measure: Measure,
     #[serde(default = "lines")]
     shape: Shape,
-    published: Option<String>,
+    published: Option<Spanned<String>>,
     #[serde(default)]
     ceilings: Vec<Ceiling>,
     x: SourceAxis,
@@ -185,7 +186,7 @@ impl Reader<'_> {
             about: source.about.split_whitespace().collect::<Vec<_>>().join(" "),
             measure: source.measure,
             shape: source.shape,
-            published: source.published,
+            published: source.published.map(Spanned::into_inner),
             ceilings: source.ceilings,
             y: Axis::new(&source.measure.label(), source.measure.unit(), source.y_scale),
             text: self.text.to_owned(),
@@ -214,9 +215,15 @@ impl Reader<'_> {
         if count == 0 || count > MAX_SERIES {
             return Err(self.error(None, &format!("a plan has 1 to {MAX_SERIES} series, not {count}")));
         }
+        let published = self.published(source)?;
         let mut all: Vec<PlannedSeries> = Vec::new();
         for written in &source.series {
             let series = self.one_series(source, base, values, written)?;
+            if let Some(predicted) = series.predicts.as_ref().filter(|predicted| !published.contains(predicted)) {
+                let names = if published.is_empty() { "none".to_owned() } else { published.join(", ") };
+                let message = format!("{predicted:?} is no published series of this plan; there are: {names}");
+                return Err(self.error(Some(written.span().start), &message));
+            }
             if all.iter().any(|other| other.name == series.name) {
                 let message = format!("there are two series {:?}", series.name);
                 return Err(self.error(Some(written.span().start), &message));
@@ -224,6 +231,17 @@ impl Reader<'_> {
             all.push(series);
         }
         Ok(Points { x: axis(parameter, source.x.scale, values.get_ref()), series: all })
+    }
+
+    /// Returns the names of the published series that are drawn with the plan.
+    fn published(&self, source: &Source) -> Result<Vec<String>, LabError> {
+        let Some(figure) = &source.published else { return Ok(Vec::new()) };
+        let names: Vec<String> = published::series(figure.get_ref()).into_iter().map(|series| series.name).collect();
+        if names.is_empty() {
+            let message = format!("there are no published points of figure {:?}", figure.get_ref());
+            return Err(self.error(Some(figure.span().start), &message));
+        }
+        Ok(names)
     }
 
     fn one_series(
@@ -235,7 +253,13 @@ impl Reader<'_> {
     ) -> Result<PlannedSeries, LabError> {
         let start = Some(written.span().start);
         let settings = written.get_ref();
-        let name = self.text_of(settings, "name")?.ok_or_else(|| self.error(start, "a series needs a name"))?;
+        let name = self.text_of(settings, "name")?.filter(|name| !name.trim().is_empty());
+        let name = name.ok_or_else(|| self.error(start, "a series needs a name"))?;
+        let on_axis = source.x.parameter.get_ref();
+        if let Some((key, _)) = settings.iter().find(|(key, _)| key.get_ref() == on_axis) {
+            let message = format!("{on_axis} is on the x axis and cannot be a series' own");
+            return Err(self.error(Some(key.span().start), &message));
+        }
         let predicts = self.text_of(settings, "predicts")?;
         let varied = self.apply(base, settings, &["name", "predicts"])?;
         let positions = self.positions(values)?;
@@ -244,7 +268,17 @@ impl Reader<'_> {
             let experiment = varied.with(source.x.parameter.get_ref(), value);
             let experiment = experiment.map_err(self.at(values))?;
             experiment.check().map_err(self.at(written))?;
+            if let Measure::Cost(_, kind, _) = source.measure
+                && !experiment.workload.has(kind)
+            {
+                let message = format!("series {name:?} has no operations of kind {} to measure", kind.name());
+                return Err(self.error(start, &message));
+            }
             cells.push(Cell { x, experiment });
+        }
+        let is_number = values.get_ref().iter().all(|value| value.as_number().is_some());
+        if source.x.scale == Scale::Logarithmic && is_number && cells.iter().any(|cell| cell.x <= 0.0) {
+            return Err(self.error(Some(values.span().start), "0 has no place on a logarithmic axis"));
         }
         Ok(PlannedSeries { name, predicts, cells })
     }
@@ -352,6 +386,21 @@ mod tests {
             ("as-printed", "as-print", "my.toml, line 7: setting is as-print, but must be one of guira, as-printed"),
             ("{ name = \"Guira\" }", "{ setting = \"guira\" }", "my.toml, line 6: a series needs a name"),
             ("\"printed\"", "\"Guira\"", "my.toml, line 7: there are two series \"Guira\""),
+            ("\"6c\"", "\"9z\"", "my.toml, line 3: there are no published points of figure \"9z\""),
+            (
+                "\"RCuckoo\"",
+                "\"Cuckoo\"",
+                "my.toml, line 7: \"Cuckoo\" is no published series of this plan; there are:",
+            ),
+            (
+                "published = \"6c\"\n",
+                "",
+                "my.toml, line 6: \"RCuckoo\" is no published series of this plan; there are: none",
+            ),
+            ("\"printed\"", "\" \"", "my.toml, line 7: a series needs a name"),
+            ("{ name = \"Guira\" }", "{ name = \"G\", clients = 8 }", "my.toml, line 6: clients is on the x axis"),
+            ("throughput", "p99-insert", "my.toml, line 6: series \"Guira\" has no operations of kind insert"),
+            ("\"clients\", values = [8, 16, 40]", "\"theta\", values = [0, 1]", "my.toml, line 4: 0 has no place on a"),
             ("\"RCuckoo\"", "3", "my.toml, line 7: predicts must be a text"),
             ("[8, 40]", "8", "my.toml, line 13: values must be a list"),
             ("entries = 4_000_000", "entries = 1", "my.toml, line 14: entries is 1, but must be"),

@@ -3,8 +3,8 @@
 use guira::EntryFormat;
 use serde::{Deserialize, Serialize};
 
-use super::LabError;
 use super::parameters::{self, Value};
+use super::{Kind, LabError};
 
 /// A named set of protocol parameters, which the others change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -58,6 +58,18 @@ pub enum Mix {
     AInsert,
     /// 95 % reads, 5 % inserts: B in the paper's figure 7.
     BInsert,
+}
+
+impl Mix {
+    /// Whether operations of this kind are part of the mix.
+    pub fn has(self, kind: Kind) -> bool {
+        match kind {
+            Kind::Operation => true,
+            Kind::Read => self != Mix::W,
+            Kind::Update => matches!(self, Mix::A | Mix::B | Mix::F),
+            Kind::Insert => matches!(self, Mix::D | Mix::W | Mix::AInsert | Mix::BInsert),
+        }
+    }
 }
 
 /// The use of local queues in front of the table's locks.

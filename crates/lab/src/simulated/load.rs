@@ -86,7 +86,7 @@ pub fn run(
         RunStats { span_ns: run.span_ns, operations_by_client: vec![0; run.clients as usize], ..RunStats::default() };
     let mut sim = testbed.simulation(filled.region().clone(), run.seed);
     let popularity = (filled.count() > 0).then(|| Zipf::new(filled.count(), run.theta));
-    let predictors = Predictors::new(run, &filled, popularity.as_ref());
+    let predictors = Predictors::new(run, &filled, popularity.as_ref(), progress)?;
     let shared = Rc::new(Shared {
         run: run.clone(),
         popularity,

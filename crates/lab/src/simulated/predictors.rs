@@ -8,11 +8,13 @@ use guira_fabric::memory::Ordering;
 use guira_rcuckoo::RowPredictor;
 
 use super::filled::FilledTable;
-use super::run::{Queues, Run};
+use super::run::{Progress, Queues, Run, RunError};
 use crate::workload::{Rng, Zipf};
 
 /// Lookups from which a predictor has learned, for each of its bytes: with more, it knows hardly more keys.
 const LOOKUPS_PER_BYTE: u64 = 4;
+/// Lookups between two calls of the progress function.
+const PROGRESS_LOOKUPS: u64 = 1 << 20;
 /// The number of the stream of random numbers that are drawn for this, which no client has.
 const STREAM: u64 = u64::MAX;
 
@@ -26,17 +28,22 @@ pub(super) struct Predictors {
 
 impl Predictors {
     /// Creates the predictors of a run.
-    pub(super) fn new(run: &Run, filled: &FilledTable, popularity: Option<&Zipf>) -> Predictors {
+    ///
+    /// # Errors
+    /// [`RunError::Stopped`].
+    pub(super) fn new(
+        run: &Run,
+        filled: &FilledTable,
+        popularity: Option<&Zipf>,
+        progress: Progress<'_>,
+    ) -> Result<Predictors, RunError> {
         let Some(popularity) = popularity.filter(|_| run.predictor_bytes > 0) else {
-            return Predictors { learned: None, by_host: Vec::new() };
+            return Ok(Predictors { learned: None, by_host: Vec::new() });
         };
-        let (bytes, hosts) = match run.queues {
-            Queues::None => (run.predictor_bytes, 0),
-            Queues::PerHost => (run.predictor_bytes * run.clients.div_ceil(run.hosts) as usize, run.hosts),
-        };
-        let learned = learned(run, filled, popularity, bytes);
+        let learned = learned(run, filled, popularity, progress)?;
+        let hosts = if run.queues == Queues::PerHost { run.hosts } else { 0 };
         let by_host = (0..hosts).map(|_| Arc::new(learned.clone())).collect();
-        Predictors { learned: Some(learned), by_host }
+        Ok(Predictors { learned: Some(learned), by_host })
     }
 
     /// Returns the predictor of a client on `host`.
@@ -47,12 +54,22 @@ impl Predictors {
 }
 
 /// Returns a predictor that has learned from lookups of `popularity`.
-fn learned(run: &Run, filled: &FilledTable, popularity: &Zipf, bytes: usize) -> RowPredictor {
+fn learned(
+    run: &Run,
+    filled: &FilledTable,
+    popularity: &Zipf,
+    progress: Progress<'_>,
+) -> Result<RowPredictor, RunError> {
+    let (bytes, _) = run.predictors();
     let (predictor, table) = (RowPredictor::new(bytes), filled.table());
     let (rows, memory) = (table.rows(), filled.region().memory());
     let mut rng = Rng::stream(run.seed, STREAM);
     let (mut key, mut words) = (Vec::new(), vec![0; rows.row_words()]);
-    for lookup in 0..LOOKUPS_PER_BYTE * bytes as u64 {
+    // A predictor remembers a record in a byte, and no record in more.
+    for lookup in 0..LOOKUPS_PER_BYTE * filled.count().min(bytes as u64) {
+        if lookup.is_multiple_of(PROGRESS_LOOKUPS) && progress(0).is_break() {
+            return Err(RunError::Stopped);
+        }
         filled.records().key_into(popularity.sample(&mut rng), &mut key);
         let Ok(key) = table.key(&key) else { continue };
         let pair = key.rows();
@@ -63,5 +80,5 @@ fn learned(run: &Run, filled: &FilledTable, popularity: &Zipf, bytes: usize) -> 
         let is_first = rows.find(&words, &rows.probe(key.bytes(), key.digest()), 0).is_some();
         predictor.learn(key.digest(), pair, if is_first { pair.first } else { pair.second }, lookup as u32);
     }
-    predictor
+    Ok(predictor)
 }

@@ -189,6 +189,18 @@ pub enum RunError {
 }
 
 impl Run {
+    /// Returns the bytes of a predictor, which the clients of a host share if they share a queue, and how many there
+    /// are.
+    pub(crate) fn predictors(&self) -> (usize, u64) {
+        match self.queues {
+            Queues::None => (self.predictor_bytes, self.clients.into()),
+            Queues::PerHost => {
+                let sharing = self.clients.div_ceil(self.hosts.max(1)) as usize;
+                (self.predictor_bytes.saturating_mul(sharing), self.hosts.into())
+            }
+        }
+    }
+
     /// Refuses a run that is impossible on a table with `slots` slots and `loaded` records.
     pub(super) fn check(&self, slots: u32, loaded: u64) -> Result<(), RunError> {
         let spare = if self.deaths.per_second > 0 { self.clients.div_ceil(SPARE_SHARE) } else { 0 };

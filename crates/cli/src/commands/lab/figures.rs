@@ -81,8 +81,8 @@ pub fn run_plan(path: &Path, run: RunArguments, out: Option<&Path>, output: &Out
     let plan = Plan::parse(&shown, &text)?;
     let id = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy();
     let is_figure = figures().iter().any(|figure| figure.id == id);
-    // In a directory, a plan of the user does not take the place of a figure.
-    let id = if is_figure { format!("plan-{id}") } else { id.into_owned() };
+    // In a directory, a plan of the user does not take the place of a figure, or of another file of the report.
+    let id = if is_figure || ["manifest", "report"].contains(&&*id) { format!("plan-{id}") } else { id.into_owned() };
     let task = Task { id: &id, definition: &plan.text, plan: Some(&plan) };
     carry_out(&[task], run, out, &plan.title, &format!("run {shown}"), output)
 }

@@ -152,7 +152,7 @@ fn kind_answer(kind: Kind, tally: &OperationTally) -> KindAnswer {
 /// Returns the resources and the part of the time for which each was busy, the busiest first.
 fn resources(usage: &Usage) -> Vec<(String, f64)> {
     let mut shares: Vec<(Resource, f64)> =
-        Resource::ALL.into_iter().map(|resource| (resource, usage.share(resource))).collect();
+        Resource::ALL.into_iter().map(|resource| (resource, usage.share(resource).min(1.0))).collect();
     shares.sort_by(|one, other| other.1.total_cmp(&one.1));
     shares.into_iter().map(|(resource, share)| (name_of(resource).to_owned(), share)).collect()
 }
@@ -182,12 +182,20 @@ fn bound_by(usage: &Usage) -> String {
     if share >= SATURATED {
         return format!("{} is busy for {percent:.0} % of the time", name_of(resource));
     }
-    format!("the clients' waits for round trips; the busiest resource is {}, {percent:.0} %", name_of(resource))
+    let busiest = name_of(resource);
+    format!(
+        "the clients' waits, for round trips and each other's locks; the busiest resource is {busiest}, {percent:.0} %"
+    )
 }
 
 /// Sentences about what happened besides the workload.
 fn notes(stats: &RunStats) -> Vec<String> {
     let mut notes = Vec::new();
+    let idle = stats.operations_by_client.iter().filter(|operations| **operations == 0).count();
+    if idle > 0 {
+        let all = stats.operations_by_client.len();
+        notes.push(format!("{idle} of {all} clients completed nothing: latencies are those of the others' operations"));
+    }
     if stats.deaths > 0 {
         notes.push(format!("{} clients died, {} were recovered", stats.deaths, stats.recoveries));
     }

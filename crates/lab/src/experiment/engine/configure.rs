@@ -257,7 +257,11 @@ pub(super) fn filled(fill: &FillPlan, is_stopped: &dyn Fn() -> bool) -> Result<F
     FilledTable::new(fill, &mut progress).map_err(|error| match error {
         FillError::Record { .. } | FillError::NoRoom { .. } => {
             let entries = fill.config.max_entries();
-            LabError::Unfillable { entries, percent: fill.records * 100 / entries.max(1), reason: error.to_string() }
+            LabError::Unfillable {
+                entries,
+                percent: (fill.records * 100 + entries / 2) / entries.max(1),
+                reason: error.to_string(),
+            }
         }
         error => fill_error(&error),
     })

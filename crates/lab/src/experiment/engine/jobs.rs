@@ -54,6 +54,17 @@ impl Prepared {
         }
     }
 
+    /// Returns the bytes of the predictors of all clients.
+    fn predictor_bytes(&self) -> u64 {
+        match self {
+            Prepared::Protocol(configured) => {
+                let (bytes, copies) = configured.run.predictors();
+                (bytes as u64).saturating_mul(copies)
+            }
+            Prepared::AsRun(_) => 0,
+        }
+    }
+
     fn filled(&self, is_stopped: &dyn Fn() -> bool) -> Result<Table, LabError> {
         Ok(match self {
             Prepared::Protocol(configured) => {
@@ -75,7 +86,8 @@ pub(super) fn run(
     let jobs: Vec<Job<'_>> = prepared.collect::<Result<_, LabError>>()?;
     let groups = groups(&jobs);
     for group in &groups {
-        require_memory(&jobs[group[0]].1, options.jobs.clamp(1, group.len()))?;
+        let of_group = group.iter().map(|index| &jobs[*index].1);
+        require_memory(of_group, options.jobs.clamp(1, group.len()))?;
     }
     let mut outcomes: Vec<Option<Result<Outcome, LabError>>> = jobs.iter().map(|_| None).collect();
     for group in groups {
@@ -110,9 +122,15 @@ fn groups(jobs: &[Job<'_>]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// Refuses experiments whose table and copies do not fit in memory.
-fn require_memory(prepared: &Prepared, copies: usize) -> Result<(), LabError> {
-    let needed_bytes = prepared.table_bytes()?.saturating_mul(copies as u64 + 1);
+/// Refuses experiments with one table if it does not fit in memory with its copies and the predictors of their clients.
+fn require_memory<'p>(group: impl Iterator<Item = &'p Prepared>, copies: usize) -> Result<(), LabError> {
+    let (mut table_bytes, mut predictor_bytes) = (0, 0);
+    for prepared in group {
+        table_bytes = prepared.table_bytes()?;
+        predictor_bytes = prepared.predictor_bytes().max(predictor_bytes);
+    }
+    let of_copy = table_bytes.saturating_add(predictor_bytes);
+    let needed_bytes = of_copy.saturating_mul(copies as u64).saturating_add(table_bytes);
     match available_bytes() {
         Some(free_bytes) if free_bytes < needed_bytes => Err(LabError::Memory { needed_bytes, free_bytes }),
         _ => Ok(()),
