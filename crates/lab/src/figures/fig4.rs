@@ -54,7 +54,7 @@ pub fn distances(run: &RunOptions, watch: &dyn Watch) -> Result<Chart, LabError>
     })?;
     let rows = format!("Distances of {DISTANCE_KEYS} keys in a table of {DISTANCE_ROWS} rows.");
     let zero = "A distance of 0 counts at 1 row, where the axis begins.";
-    Ok(chart("4a", "Distance between a key's two rows", Shape::Curve, series, &[&rows, zero]))
+    Ok(chart("4a", "Figure 4(a): distance between a key's two rows", Shape::Curve, series, &[&rows, zero]))
 }
 
 /// Returns the number of keys by distance.
@@ -126,7 +126,7 @@ pub fn fills(run: &RunOptions, watch: &dyn Watch) -> Result<Chart, LabError> {
     let real = format!("The other series: the mean of {real_tables} tables of {real_rows} rows, by the real clients.");
     let larger = "The fill at the first failed insert falls as tables grow. The authors do not give the size of \
                   theirs; the one of as-run was chosen because its fills agree at f = 1.7 and 1.9.";
-    Ok(chart("4b", "Fill at the first failed insert", Shape::Bars, series, &[&as_run, &real, larger]))
+    Ok(chart("4b", "Figure 4(b): fill at the first failed insert", Shape::Bars, series, &[&as_run, &real, larger]))
 }
 
 /// Returns the first of the consecutive keys that are put in a table: those of different tables differ.
@@ -158,7 +158,7 @@ pub fn spans(run: &RunOptions, watch: &dyn Watch) -> Result<Chart, LabError> {
     })?;
     let table = format!("One client fills a table of {SPAN_ROWS} rows from 0 to {} %.", SPAN_FILL * 100.0);
     let one = "An insert that moves no entry has a span of 1 row.";
-    Ok(chart("4c", "Span of cuckoo paths", Shape::Curve, series, &[&table, one]))
+    Ok(chart("4c", "Figure 4(c): span of cuckoo paths", Shape::Curve, series, &[&table, one]))
 }
 
 /// Returns the number of inserts by the span of their path.

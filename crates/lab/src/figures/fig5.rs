@@ -44,7 +44,7 @@ struct Cell {
 }
 
 /// The heading of the charts.
-const TITLE: &str = "99th percentile of round trips of an insert";
+const TITLE: &str = "Figure 5: 99th percentile of round trips of an insert";
 
 /// Measures figure 5 with the authors' messages.
 ///

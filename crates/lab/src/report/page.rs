@@ -97,7 +97,9 @@ fn summary(charts: &[Chart]) -> String {
             );
         }
         if found.is_empty() {
-            rows += &format!("<tr><td>{link}</td><td></td><td></td><td>no published points</td><td></td></tr>\n");
+            let has_published = chart.series.iter().any(|series| series.origin == Origin::Published);
+            let reason = if has_published { "not compared: see its notes" } else { "no published points" };
+            rows += &format!("<tr><td>{link}</td><td></td><td></td><td>{reason}</td><td></td></tr>\n");
         }
     }
     let heads =
