@@ -57,6 +57,9 @@ fn mistakes_are_refused_before_anything_is_measured() {
     refused(&["ask", "--clients", "200", "--lock-bits", "8"], "200 clients are more than the 127 slots");
     refused(&["ask", "--rows-per-lock", "24"], "rows-per-lock is 24, but must be a power of two");
     refused(&["ask", "--entries", "9G"], "MiB of memory");
+    let predictors = ["--clients", "20000", "--queue", "none", "--predictor-kib", "1048576"];
+    refused(&[&["ask", "--entries", "100k"], &predictors[..]].concat(), "smaller predictors need less");
+    refused(&["ask", "--entry", "bytes:16"], "bytes:N (N 24 to 1024, a multiple of 8)");
     refused(&["fig6c", "--out", "/proc/nowhere"], "cannot write results to /proc/nowhere");
     let directory = TempDir::new().expect("a directory");
     let file = directory.path().join("file");
