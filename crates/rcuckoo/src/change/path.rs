@@ -62,13 +62,14 @@ impl Client {
         self.paths.sampled.clear();
         let mut first_attempt = u32::from(self.progress.stage == Stage::NoRoom);
         let mut started_ns = if first_attempt > 0 { lane.now_ns() } else { 0 };
+        let mut has_window = false;
         if self.progress.stage == Stage::NoRoom && self.may_widen(lane, pair) {
             if let Some(changed) = self.widen(lane, task).await? {
                 return Ok(changed);
             }
             // The cache knows no more than the rows that were just sampled, and the search need not sample them again.
             first_attempt = speculations;
-            self.keep_window_for_search();
+            has_window = true;
         }
         for attempt in first_attempt..INSERT_ATTEMPTS {
             let may_speculate = attempt < speculations;
@@ -80,6 +81,9 @@ impl Client {
                 None
             } else {
                 self.release_held(lane).await?;
+                if std::mem::take(&mut has_window) {
+                    self.keep_window_for_search();
+                }
                 match self.sampled_path(lane, pair).await {
                     // The last free entry may have gone to this very key, put by another client. // [R-INSERT-5]
                     Err(ErrorKind::Full { .. }) if !always.is_empty() && self.seems_present(lane, task).await? => None,
