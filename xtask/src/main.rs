@@ -1,9 +1,9 @@
-//! `cargo xtask`: the commands of continuous integration, which also run on a laptop. `check` enforces rules on the
-//! sources that no compiler has; `test` runs all checks and tests, and reports the time of each; `fuzz` runs the fuzz
-//! targets, `instructions` counts the instructions of each operation, and `mutants` breaks the protocol's rules and
-//! expects tests to fail; each of them is also a step of `test`, and so is `test-rdma`, which runs tests on Soft-RoCE
-//! in a virtual machine. `soak` runs many simulated swarms, `replay` runs one of them, and `storm` simulates hundreds
-//! of clients that crash.
+//! `cargo xtask`: the commands of continuous integration, which also run on a laptop. `test` runs the checks and tests
+//! that decide whether a change is right; one of them is `check`, for rules on the sources that no compiler has.
+//! `release` runs what measures a machine or takes long. Its steps include `fuzz`, which runs the fuzz targets,
+//! `instructions`, which counts the instructions of each operation, `mutants`, which breaks the protocol's rules and
+//! expects tests to fail, and `test-rdma`, which runs tests on Soft-RoCE in a virtual machine. `soak` runs many
+//! simulated swarms, `replay` runs one of them, and `storm` simulates hundreds of clients that crash.
 //!
 //! Nothing here is linked into Guira. Exit code 0 means that everything passed, 1 that something failed, 2 that the
 //! command line is invalid.
@@ -49,8 +49,11 @@ enum Command {
     Mutants(mutants::Options),
     /// Print the public API of crate guira, or write it down for `check`.
     PublicApi(public_api::Options),
-    /// Install what the tests need, then run every check and every test.
+    /// Install what the tests need, then run every check and test that decides whether a change is right.
     Test(test::Options),
+    /// Check what a change of the named part needs besides, and all of it before a release: mutants, fuzz targets,
+    /// instruction counts, the oldest compiler, packages, RDMA in a virtual machine.
+    Release(test::Options),
     /// Run the tests of RDMA on Soft-RoCE, in a virtual machine that is made from Debian packages.
     TestRdma(rdma::Options),
     /// Run simulated swarms, one per seed, until one fails: 100,000 seeds, unless chosen otherwise.
@@ -70,7 +73,8 @@ fn main() -> ExitCode {
         Command::Instructions(options) => instructions::command(&options, arguments.format),
         Command::Mutants(options) => mutants::command(&options, arguments.format),
         Command::PublicApi(options) => public_api::command(&options, arguments.format),
-        Command::Test(options) => test::command(&options, arguments.format),
+        Command::Test(options) => test::command(test::Purpose::Gate, &options, arguments.format),
+        Command::Release(options) => test::command(test::Purpose::Release, &options, arguments.format),
         Command::TestRdma(options) => rdma::command(&options, arguments.format),
         Command::Soak(options) => swarm::soak(&options, arguments.format),
         Command::Replay(options) => swarm::replay(&options, arguments.format),

@@ -1,8 +1,8 @@
 //! The linearizability checker (`guira_check::history`) compared with a brute-force search that tries every order.
 //!
 //! The histories are: all of three operations, and of four of fewer kinds; and drawn ones of an atomic map, and of one
-//! that errs once, with operations that are pending or failed without effect. `cargo xtask test --only porcupine` gives
-//! the same drawn histories to Porcupine.
+//! that errs once, with operations that are pending or failed without effect. `cargo xtask release --only porcupine`
+//! gives the same drawn histories to Porcupine.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
 

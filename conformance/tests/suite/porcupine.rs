@@ -1,7 +1,7 @@
 //! A comparison of the linearizability checker with Porcupine, an independent one.
 //!
-//! `cargo xtask test --only porcupine` builds the Go program in `porcupine/`, and runs this with its path; without one
-//! the test does nothing.
+//! `cargo xtask release --only porcupine` builds the Go program in `porcupine/`, and runs this with its path; without
+//! one the test does nothing.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
 

@@ -116,7 +116,7 @@ impl Changed {
             StepName::Porcupine => self.touches("guira-check") || self.lies_in(&["conformance/porcupine/"]),
             StepName::Rdma => self.touches("guira") || self.lies_in(&["xtask/src/rdma/"]),
             StepName::Loom | StepName::Miri => self.touches("guira-fabric"),
-            StepName::Deny => {
+            StepName::Deny | StepName::Advisories => {
                 self.lies_in(&["deny.toml"]) || self.paths.iter().any(|path| path.ends_with("Cargo.toml"))
             }
             StepName::Msrv | StepName::Package => self.is_any(&["guira", "guira-cli"]),

@@ -1,5 +1,6 @@
-//! `cargo xtask test`: every check and every test, by two workers, each step with its heading, its time and its
-//! outcome.
+//! `cargo xtask test`, the gate: what decides whether a change is right. `cargo xtask release`, the release check: what
+//! measures this machine, takes long, or asks what changes without the sources. Both run their steps by two workers,
+//! each step with its heading, its time and its outcome.
 //!
 //! A failed step does not stop the others: they run, and every failure is in the summary; only steps that need a failed
 //! build are not run. A step that hangs is killed at its limit, with all its processes. The output of a step is printed
@@ -108,8 +109,9 @@ impl Scope {
 }
 
 impl Options {
-    fn selects(&self, name: StepName) -> bool {
-        (self.only.is_empty() || self.only.contains(&name)) && !self.skip.contains(&name)
+    fn selects(&self, purpose: Purpose, name: StepName) -> bool {
+        let is_chosen = if self.only.is_empty() { purpose.has(name) } else { self.only.contains(&name) };
+        is_chosen && !self.skip.contains(&name)
     }
 }
 
@@ -156,16 +158,31 @@ impl Outcome {
     }
 }
 
-/// Runs `cargo xtask test`.
-pub fn command(options: &Options, format: Format) -> Result<Verdict> {
+/// Which steps a command runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    Gate,
+    Release,
+}
+
+impl Purpose {
+    /// The steps that both begin with, and its own.
+    fn has(self, name: StepName) -> bool {
+        let is_of_both = matches!(name, StepName::Needs | StepName::Components);
+        is_of_both || name.is_of_release() == (self == Purpose::Release)
+    }
+}
+
+/// Runs `cargo xtask test` or `cargo xtask release`. A step that is named by `--only` runs in either.
+pub fn command(purpose: Purpose, options: &Options, format: Format) -> Result<Verdict> {
     let shell = Shell::new(tree::workspace_root()?, format);
     let times = budget::read(shell.root()).unwrap_or_default();
     if options.list {
-        return list(&times, format);
+        return list(purpose, &times, format);
     }
     let (started, scope) = (Instant::now(), Scope::of(options, &shell)?);
     let logs = Logs::new(&shell)?;
-    let selects = |name| options.selects(name) && scope.concerns(name);
+    let selects = |name| options.selects(purpose, name) && scope.concerns(name);
     let done = with_progress(&shell, |running| {
         let run = |step: &Step| {
             running.started(step.name);
@@ -192,10 +209,11 @@ pub fn command(options: &Options, format: Format) -> Result<Verdict> {
     Ok(if summary.ok { Verdict::Passed } else { Verdict::Failed })
 }
 
-fn list(times: &Times, format: Format) -> Result<Verdict> {
+fn list(purpose: Purpose, times: &Times, format: Format) -> Result<Verdict> {
+    let steps: Vec<&Step> = STEPS.iter().filter(|step| purpose.has(step.name)).collect();
     match format {
-        Format::Json => println!("{}", serde_json::to_string_pretty(&STEPS)?),
-        Format::Human => STEPS.iter().for_each(|step| {
+        Format::Json => println!("{}", serde_json::to_string_pretty(&steps)?),
+        Format::Human => steps.iter().for_each(|step| {
             let name = step.name.to_string();
             let budget = times.budget_s(&name).map_or("-".to_owned(), |seconds| format!("{seconds:.0}"));
             println!("{name:<12} budget {budget:>4} s, at most {:>5} s  {}", step.limit_s, step.title);
@@ -322,12 +340,13 @@ impl Summary {
 
     fn human(&self) -> String {
         let mut lines = vec![format!("{:<12} {:>9} {:>8}  outcome", "step", "seconds", "budget")];
-        lines.extend(self.steps.iter().map(Done::line));
+        lines.extend(self.steps.iter().filter(|done| done.outcome != Outcome::Skipped).map(Done::line));
         let failed: Vec<&str> =
             self.steps.iter().filter(|done| done.outcome.is_failure()).map(|done| done.name.as_str()).collect();
         // A part that passed must not look like the whole, so the line has the number of steps.
         let ran = self.steps.iter().filter(|done| done.outcome.ran()).count();
-        let ran = format!("{ran} of {} steps ran in {:.1} s", self.steps.len(), self.seconds);
+        let selected = self.steps.iter().filter(|done| done.outcome != Outcome::Skipped).count();
+        let ran = format!("{ran} of {selected} selected steps ran in {:.1} s", self.seconds);
         lines.push(match self.ok {
             true => format!("test: passed; {ran}"),
             false => format!("test: FAILED: {}; {ran}", failed.join(", ")),
@@ -350,8 +369,13 @@ mod tests {
             true => Outcome::Failed("exit code 1".to_owned()),
             false => Outcome::Passed,
         };
-        let done = workers::run_all(2, |name| options.selects(name), run, |_, _| {});
+        let done = workers::run_all(2, |name| options.selects(Purpose::Gate, name), run, |_, _| {});
         Summary::new(done, Vec::new(), 1.0, &Times::default())
+    }
+
+    /// The steps of the gate.
+    fn gate() -> impl Iterator<Item = &'static Step> {
+        STEPS.iter().filter(|step| Purpose::Gate.has(step.name))
     }
 
     fn count(summary: &Summary, outcome: &Outcome) -> usize {
@@ -362,29 +386,41 @@ mod tests {
     fn a_failed_step_fails_the_run_and_the_others_still_run() {
         let summary = outcomes(&options(&[], &[]), StepName::Clippy);
         assert!(!summary.ok);
-        assert_eq!(count(&summary, &Outcome::Passed), STEPS.len() - 1);
-        let all = STEPS.len();
-        assert!(summary.human().ends_with(&format!("FAILED: clippy; {all} of {all} steps ran in 1.0 s")));
+        let all = gate().count();
+        assert_eq!(count(&summary, &Outcome::Passed), all - 1);
+        assert!(summary.human().ends_with(&format!("FAILED: clippy; {all} of {all} selected steps ran in 1.0 s")));
     }
 
     #[test]
     fn steps_that_need_a_failed_build_do_not_run() {
         let summary = outcomes(&options(&[], &[]), StepName::TestBuild);
-        let needs_it = STEPS.iter().filter(|step| step.after.contains(&StepName::TestBuild)).count();
+        let needs_it = gate().filter(|step| step.after.contains(&StepName::TestBuild)).count();
         assert!(!summary.ok && needs_it > 2);
         assert_eq!(count(&summary, &Outcome::NotRun), needs_it);
-        assert_eq!(count(&summary, &Outcome::Passed), STEPS.len() - needs_it - 1);
+        assert_eq!(count(&summary, &Outcome::Passed), gate().count() - needs_it - 1);
     }
 
     #[test]
     fn skip_and_only_select_steps_and_a_skipped_step_is_not_a_failure() {
         let summary = outcomes(&options(&[StepName::Clippy], &[]), StepName::Clippy);
         assert!(summary.ok);
-        assert_eq!(count(&summary, &Outcome::Skipped), 1);
+        assert_eq!(count(&summary, &Outcome::Skipped), STEPS.len() - gate().count() + 1);
         let summary = outcomes(&options(&[], &[StepName::Format, StepName::Check]), StepName::Clippy);
         assert!(summary.ok);
         assert_eq!(count(&summary, &Outcome::Passed), 2);
-        assert!(summary.human().ends_with(&format!("passed; 2 of {} steps ran in 1.0 s", STEPS.len())));
+        assert!(summary.human().ends_with("passed; 2 of 2 selected steps ran in 1.0 s"), "{}", summary.human());
+    }
+
+    /// Every step belongs to one command, and those that measure the machine do not decide whether a change is right.
+    #[test]
+    fn the_gate_has_no_step_that_measures_a_machine() {
+        let names = |purpose: Purpose| STEPS.iter().map(|step| step.name).filter(move |name| purpose.has(*name));
+        let release: Vec<StepName> = names(Purpose::Release).collect();
+        assert!(names(Purpose::Gate).filter(|name| release.contains(name)).eq([StepName::Needs, StepName::Components]));
+        assert_eq!(names(Purpose::Gate).count() + release.len(), STEPS.len() + 2);
+        let measures = [StepName::Instructions, StepName::Advisories, StepName::Rdma, StepName::Mutants];
+        assert!(measures.iter().all(|name| release.contains(name)));
+        assert!(options(&[], &[StepName::Mutants]).selects(Purpose::Gate, StepName::Mutants), "--only names any step");
     }
 
     #[test]

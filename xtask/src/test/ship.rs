@@ -17,11 +17,11 @@ use super::steps::{Budget, target_directory};
 use crate::tree::{SourceFile, Tree};
 
 /// Limit for compiling cargo-deny on one slow core, and running it.
-pub const DENY_LIMIT_S: u64 = 1_200;
+pub const DENY_LIMIT_S: u64 = 4_800;
 /// Limit for installing a toolchain and compiling the published packages with it.
-pub const MSRV_LIMIT_S: u64 = 1_200;
+pub const MSRV_LIMIT_S: u64 = 4_800;
 /// Limit for checking every package from its archive.
-pub const PACKAGE_LIMIT_S: u64 = 1_200;
+pub const PACKAGE_LIMIT_S: u64 = 4_800;
 /// Limit for cloning the advisory database, short because it may be unreachable.
 const FETCH_LIMIT_S: u64 = 120;
 
@@ -43,27 +43,37 @@ const REQUIRED_FILES: [&str; 3] = ["README.md", "LICENSE-APACHE", "LICENSE-MIT"]
 const REQUIRED_KEYS: [&str; 8] =
     ["description", "license", "repository", "readme", "keywords", "categories", "rust-version", "edition"];
 
-/// Runs cargo-deny, with the advisories if their database can be reached.
+/// Checks what depends on the sources alone: banned crates, licences and sources of dependencies.
 pub fn deny(shell: &Shell, budget: &Budget) -> Outcome {
-    let Some(program) = cargo_deny(shell, budget) else {
-        return Outcome::NotAvailable(format!("cargo-deny {DENY_VERSION} is not installed and cannot be installed"));
+    match cargo_deny(shell, budget) {
+        Ok(program) => {
+            let arguments = ["--locked", "check", "bans", "licenses", "sources"];
+            shell.run(&mut shell.command(&program, arguments), budget)
+        }
+        Err(not_available) => not_available,
+    }
+}
+
+/// Compares the dependencies with the advisory database, if it can be reached. It changes without the sources.
+pub fn advisories(shell: &Shell, budget: &Budget) -> Outcome {
+    let program = match cargo_deny(shell, budget) {
+        Ok(program) => program,
+        Err(not_available) => return not_available,
     };
     let fetching = Budget { until: budget.until.min(Instant::now() + Duration::from_secs(FETCH_LIMIT_S)), ..*budget };
-    let mut arguments = vec!["--locked", "check"];
     if !shell.succeeds(&program, ["fetch", "db"], &fetching) {
-        shell.say("the advisory database cannot be reached: advisories are NOT checked, the rest is");
-        arguments.extend(["bans", "licenses", "sources"]);
+        return Outcome::NotAvailable("the advisory database cannot be reached".to_owned());
     }
-    shell.run(&mut shell.command(&program, arguments), budget)
+    shell.run(&mut shell.command(&program, ["--locked", "check", "advisories"]), budget)
 }
 
 /// The program cargo-deny: the one of this machine, or one built into the target directory.
-fn cargo_deny(shell: &Shell, budget: &Budget) -> Option<String> {
+fn cargo_deny(shell: &Shell, budget: &Budget) -> Result<String, Outcome> {
     let tools = target_directory(shell, "tools");
-    let own = tools.join("bin").join("cargo-deny").to_str()?.to_owned();
+    let own = tools.join("bin").join("cargo-deny").to_string_lossy().into_owned();
     for program in ["cargo-deny", &own] {
         if shell.succeeds(program, ["--version"], budget) {
-            return Some(program.to_owned());
+            return Ok(program.to_owned());
         }
     }
     shell.say(&format!("installing cargo-deny {DENY_VERSION} to {}", tools.display()));
@@ -71,7 +81,10 @@ fn cargo_deny(shell: &Shell, budget: &Budget) -> Option<String> {
         shell.command("cargo", ["install", "cargo-deny", "--version", DENY_VERSION, "--locked", "--debug"]);
     // Without CARGO_TARGET_DIR cargo builds in a temporary directory and removes it.
     install.arg("--root").arg(&tools).env_remove("CARGO_TARGET_DIR").env(WITHOUT_DEBUG.0, WITHOUT_DEBUG.1);
-    (shell.run(&mut install, budget) == Outcome::Passed).then_some(own)
+    match shell.run(&mut install, budget) {
+        Outcome::Passed => Ok(own),
+        _ => Err(Outcome::NotAvailable(format!("cargo-deny {DENY_VERSION} cannot be installed"))),
+    }
 }
 
 /// Compiles the published packages with the oldest compiler that the workspace supports.

@@ -1,7 +1,10 @@
 //! The steps of `cargo xtask test`: the commands of each, its predecessors and its time limit.
 //!
-//! Limits are several times the time that two slow cores need with nothing compiled: they end hangs and measure
-//! nothing. The expected time of a step is its budget ([`super::budget`]).
+//! Each step belongs to the gate (`cargo xtask test`), which decides whether a change is right, or to the release check
+//! (`cargo xtask release`), which measures this machine or asks what changes without the sources.
+//!
+//! Limits are many times what two slow cores need with nothing compiled: they end hangs and measure nothing. The
+//! expected time of a step is its budget ([`super::budget`]).
 
 use std::fmt::{self, Display};
 use std::path::PathBuf;
@@ -19,15 +22,15 @@ use super::{Outcome, Scope, needs, porcupine, ship};
 use crate::{check, fuzz, mutants, rdma};
 
 /// Limit for installing over a slow network: package lists have tens of megabytes.
-const INSTALL_LIMIT_S: u64 = 600;
+const INSTALL_LIMIT_S: u64 = 1_800;
 /// Limit for reading the sources, which takes seconds.
-const READ_LIMIT_S: u64 = 120;
+const READ_LIMIT_S: u64 = 600;
 /// Limit for checking the whole workspace, or building its documentation.
-const LINT_LIMIT_S: u64 = 1_200;
+const LINT_LIMIT_S: u64 = 4_800;
 /// Limit for compiling the whole workspace optimised, across crates.
-const BUILD_LIMIT_S: u64 = 1_800;
+const BUILD_LIMIT_S: u64 = 4_800;
 /// Limit for compiling and running every test; the longest suites fill tables and kill processes for minutes.
-const TEST_LIMIT_S: u64 = 3_600;
+const TEST_LIMIT_S: u64 = 5_400;
 /// Limit for exploring every interleaving of the word-copy kernel, which takes minutes with its bound on preemptions.
 const LOOM_LIMIT_S: u64 = 1_200;
 /// Limit for interpreting the unit tests, which is hundreds of times slower than running them.
@@ -68,12 +71,23 @@ pub enum StepName {
     Miri,
     Msrv,
     Package,
+    Advisories,
 }
 
 impl StepName {
     /// The index in [`STEPS`].
     pub fn index(self) -> usize {
         self as usize
+    }
+
+    /// Whether it is a step of `cargo xtask release` rather than of `cargo xtask test`.
+    pub fn is_of_release(self) -> bool {
+        match self {
+            Self::Needs | Self::Components | Self::Format | Self::Check | Self::TestBuild | Self::Deny => false,
+            Self::Clippy | Self::Suites | Self::Processes | Self::Doc | Self::DocTests => false,
+            Self::Build | Self::Mutants | Self::Fuzz | Self::Instructions | Self::Porcupine | Self::Rdma => true,
+            Self::Loom | Self::Miri | Self::Msrv | Self::Package | Self::Advisories => true,
+        }
     }
 
     /// Whether its successors need what it builds.
@@ -114,7 +128,7 @@ const DEBUG: Option<BuildDirectory> = Some(BuildDirectory::Debug);
 const RELEASE: Option<BuildDirectory> = Some(BuildDirectory::Release);
 
 /// Every step. Of the steps that can start, the first one does, so longer steps come first.
-pub const STEPS: [Step; 21] = [
+pub const STEPS: [Step; 22] = [
     step(StepName::Needs, "system packages and data that tests use", INSTALL_LIMIT_S, &[], None),
     step(StepName::Components, "rustup component add rustfmt clippy, if they are missing", INSTALL_LIMIT_S, &[], None),
     step(StepName::Format, "cargo fmt --all --check", READ_LIMIT_S, NEEDS, None),
@@ -126,7 +140,7 @@ pub const STEPS: [Step; 21] = [
         NEEDS,
         DEBUG,
     ),
-    step(StepName::Deny, "cargo deny check", ship::DENY_LIMIT_S, NEEDS, None),
+    step(StepName::Deny, "cargo deny check bans licenses sources", ship::DENY_LIMIT_S, NEEDS, None),
     step(
         StepName::Clippy,
         "cargo clippy --workspace --all-targets -- -D warnings, without and with guira-cli/peers",
@@ -214,6 +228,7 @@ pub const STEPS: [Step; 21] = [
         NEEDS,
         None,
     ),
+    step(StepName::Advisories, "cargo deny check advisories", ship::DENY_LIMIT_S, NEEDS, None),
 ];
 
 const fn step(
@@ -274,6 +289,7 @@ impl Step {
             StepName::Miri => miri(shell, &budget),
             StepName::Msrv => ship::msrv(shell, &budget),
             StepName::Package => ship::package(shell, &budget),
+            StepName::Advisories => ship::advisories(shell, &budget),
         }
     }
 }
