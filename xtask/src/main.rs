@@ -15,12 +15,17 @@ mod fuzz;
 mod instructions;
 mod manifest;
 mod mutants;
+mod porcupine;
 mod public_api;
 mod rdma;
+mod release;
 mod report;
 mod rust;
+mod shell;
+mod steps;
 mod swarm;
 mod test;
+mod tools;
 mod tree;
 
 use std::process::ExitCode;
@@ -41,7 +46,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Check the project's own rules: rule numbers, sizes, unsafe, purity, dependencies, words, documents, commits.
+    /// Check that the rules of the protocol, its holes and the mutants are cited by code and tests that exist.
     Check,
     /// Count the instructions of every operation and compare them with the record.
     Instructions(instructions::Options),
@@ -50,18 +55,18 @@ enum Command {
     /// Print the public API of crate guira, or write it down for `check`.
     PublicApi(public_api::Options),
     /// Install what the tests need, then run every check and test that decides whether a change is right.
-    Test(test::Options),
+    Test(steps::Options),
     /// Check what a change of the named part needs besides, and all of it before a release: mutants, fuzz targets,
     /// instruction counts, the oldest compiler, packages, RDMA in a virtual machine.
-    Release(test::Options),
+    Release(steps::Options),
     /// Run the tests of RDMA on Soft-RoCE, in a virtual machine that is made from Debian packages.
     TestRdma(rdma::Options),
     /// Run simulated swarms, one per seed, until one fails: 100,000 seeds, unless chosen otherwise.
-    Soak(swarm::SoakOptions),
+    Soak(swarm::Options),
     /// Run one simulated swarm and print its drawn options, its events, and what was wrong.
-    Replay(swarm::ReplayOptions),
+    Replay(swarm::Options),
     /// Simulate 320 clients with hundreds of crashes per second, and compare the throughput with a run without crashes.
-    Storm(swarm::StormOptions),
+    Storm(swarm::Options),
     /// Run fuzz targets under libFuzzer: all of them for a minute each, unless chosen otherwise.
     Fuzz(fuzz::Options),
 }
@@ -73,12 +78,12 @@ fn main() -> ExitCode {
         Command::Instructions(options) => instructions::command(&options, arguments.format),
         Command::Mutants(options) => mutants::command(&options, arguments.format),
         Command::PublicApi(options) => public_api::command(&options, arguments.format),
-        Command::Test(options) => test::command(test::Purpose::Gate, &options, arguments.format),
-        Command::Release(options) => test::command(test::Purpose::Release, &options, arguments.format),
+        Command::Test(options) => steps::run("test", &test::STEPS, &options, arguments.format),
+        Command::Release(options) => steps::run("release", &release::STEPS, &options, arguments.format),
         Command::TestRdma(options) => rdma::command(&options, arguments.format),
-        Command::Soak(options) => swarm::soak(&options, arguments.format),
-        Command::Replay(options) => swarm::replay(&options, arguments.format),
-        Command::Storm(options) => swarm::storm(&options, arguments.format),
+        Command::Soak(options) => swarm::command("soak", &options, arguments.format),
+        Command::Replay(options) => swarm::command("replay", &options, arguments.format),
+        Command::Storm(options) => swarm::command("storm", &options, arguments.format),
         Command::Fuzz(options) => fuzz::command(&options, arguments.format),
     };
     match verdict {

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use crate::report::{Format, Verdict};
+use crate::shell::{Budget, Outcome, Shell};
 use crate::tree;
 use compare::Comparison;
 use record::Record;
@@ -28,6 +29,17 @@ pub struct Options {
     /// The reason for the change, recorded with each changed count.
     #[arg(long, value_name = "REASON", requires = "update")]
     because: Option<String>,
+}
+
+/// Compares the counts, as a step of `cargo xtask release`, if this is the target of the record and valgrind is installed.
+pub fn step(shell: &Shell) -> Outcome {
+    if std::env::consts::ARCH != "x86_64" {
+        return Outcome::NotAvailable("the recorded instructions are those of x86-64".to_owned());
+    }
+    if !shell.succeeds("valgrind", ["--version"]) {
+        return Outcome::NotAvailable("valgrind is not installed".to_owned());
+    }
+    shell.run(&mut shell.command("cargo", ["xtask", "instructions"]), &Budget::unlimited())
 }
 
 /// Runs `cargo xtask instructions`.

@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::mutant::{Check, Mutant, Program, apply_all};
 use crate::artifact::Artifact;
-use crate::test::{Budget, Outcome, Shell, target_directory};
+use crate::shell::{Budget, Outcome, Shell};
 use crate::tree::Tree;
 
 /// The root file of the conformance suite.
@@ -83,7 +83,7 @@ impl<'s> Copy<'s> {
     /// Copies every source, with all `mutants` applied, without rewriting files that are equal, and compiles the
     /// programs whose tests catch them.
     pub fn make(shell: &'s Shell, budget: &'s Budget, mutants: &[Mutant]) -> Result<Copy<'s>> {
-        let directory = target_directory(shell, "mutants");
+        let directory = shell.target_directory("mutants");
         let inside = shell.at(directory.join("sources"));
         let sources = Tree::load(shell.root())?.paths;
         let mut broken = broken(shell.root(), mutants)?;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::archive::Archive;
-use crate::test::{Budget, Outcome, Shell};
+use crate::shell::{Budget, Outcome, Shell};
 
 /// The package that depends on Debian's current kernel for x86-64.
 const META_PACKAGE: &str = "linux-image-amd64";

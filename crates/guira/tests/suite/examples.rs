@@ -3,7 +3,6 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
@@ -11,42 +10,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// The environment variable that names the directory of examples, if they are built already.
-const BUILT: &str = "GUIRA_TEST_EXAMPLES";
-
-/// Returns the directory of the examples: the one that the environment names, or else the one beside this test, in
-/// which they are built with the same profile, because cargo does not tell a test where examples are.
-fn directory() -> &'static Path {
-    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
-    DIRECTORY.get_or_init(|| {
-        if let Some(built) = std::env::var_os(BUILT) {
-            return PathBuf::from(built);
-        }
-        let test = std::env::current_exe().expect("a test has a file");
-        // TARGET/PROFILE/deps/examples-0123456789abcdef
-        let profile = test.parent().and_then(Path::parent).expect("deps is in a profile's directory");
-        let (target, name) = (profile.parent().expect("a profile is in the target directory"), profile.file_name());
-        let name = name.and_then(|name| name.to_str()).filter(|name| *name != "debug").unwrap_or("test");
-        let mut cargo = Command::new(env!("CARGO"));
-        // Variables that cargo set for this test would make build scripts run again, here and in the next test.
-        for (name, _) in std::env::vars_os() {
-            if ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
-                cargo.env_remove(name);
-            }
-        }
-        let built = cargo
-            .args(["build", "--quiet", "--locked", "--package", "guira", "--examples", "--profile", name])
-            .arg("--target-dir")
-            .arg(target)
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status();
-        assert!(built.expect("cargo starts").success(), "the examples do not build");
-        profile.join("examples")
-    })
+/// A command that runs an example: a program beside this test, which cargo builds with the tests of the package.
+fn example(name: &str) -> Command {
+    let test = std::env::current_exe().expect("a test has a file");
+    // TARGET/PROFILE/deps/suite-0123456789abcdef
+    let profile = test.parent().and_then(Path::parent).expect("deps is in a profile's directory");
+    let program = profile.join("examples").join(name);
+    assert!(program.is_file(), "{name} is not built: cargo build --profile test -p guira --example {name}");
+    Command::new(program)
 }
 
-fn run(example: &str, arguments: &[&str]) -> Output {
-    Command::new(directory().join(example)).args(arguments).output().expect("the example starts")
+fn run(name: &str, arguments: &[&str]) -> Output {
+    example(name).args(arguments).output().expect("the example starts")
 }
 
 /// Runs an example, which must succeed and print no error. Returns its output.
@@ -165,7 +140,7 @@ struct Service {
 impl Service {
     /// Starts it with a table of its own, on a free port.
     fn start() -> Service {
-        let mut command = Command::new(directory().join("web_service"));
+        let mut command = example("web_service");
         let mut child = command.arg("127.0.0.1:0").stdout(Stdio::piped()).spawn().expect("the example starts");
         let mut line = String::new();
         let output = child.stdout.take().expect("it has an output");

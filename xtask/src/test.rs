@@ -1,0 +1,73 @@
+//! `cargo xtask test`, the gate: what decides whether a change is right, and nothing that measures the machine or
+//! changes without the sources.
+
+use crate::check;
+use crate::shell::{Budget, Outcome, Shell};
+use crate::steps::Step;
+use crate::tools;
+
+/// Packages and features of every step that compiles: another selection would compile dependencies again.
+const ALL: [&str; 3] = ["--locked", "--workspace", "--all-features"];
+
+/// The steps, those that fail soonest first.
+pub const STEPS: [Step; 9] = [
+    Step { name: "needs", title: "packages of the system that tests use", run: tools::install_packages },
+    Step {
+        name: "format",
+        title: "cargo fmt --all --check",
+        run: |shell| cargo(shell, &["fmt", "--all", "--check"], &[]),
+    },
+    Step { name: "check", title: "rules, holes and mutants are cited", run: check::step },
+    Step { name: "deny", title: "cargo deny check bans licenses sources", run: deny },
+    Step { name: "clippy", title: "cargo clippy with all targets and features, without warnings", run: clippy },
+    Step { name: "doc", title: "cargo doc without warnings", run: doc },
+    Step { name: "tests", title: "cargo nextest run with all features", run: tests },
+    Step { name: "doc-tests", title: "cargo test --doc with all features", run: doc_tests },
+    Step {
+        name: "quickstart",
+        title: "the program's first command, with the program that the tests used",
+        run: quickstart,
+    },
+];
+
+/// Runs cargo with [`ALL`] packages and features between `before` and `after`.
+fn cargo_all(shell: &Shell, before: &[&str], after: &[&str]) -> Outcome {
+    cargo(shell, &[before, &ALL, after].concat(), &[])
+}
+
+fn cargo(shell: &Shell, arguments: &[&str], environment: &[(&str, String)]) -> Outcome {
+    let mut command = shell.command("cargo", arguments);
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
+    shell.run(&mut command, &Budget::unlimited())
+}
+
+/// Checks what depends on the sources alone: banned crates, arrows between crates, licences and sources.
+fn deny(shell: &Shell) -> Outcome {
+    tools::cargo_tool(shell, &tools::DENY, &["deny", "--locked", "check", "bans", "licenses", "sources"], &[])
+}
+
+fn clippy(shell: &Shell) -> Outcome {
+    cargo_all(shell, &["clippy"], &["--all-targets", "--", "-D", "warnings"])
+}
+
+fn doc(shell: &Shell) -> Outcome {
+    let inherited = std::env::var("RUSTDOCFLAGS").unwrap_or_default();
+    let flags = format!("{inherited} -D warnings").trim_start().to_owned();
+    cargo(shell, &[&["doc", "--no-deps"][..], &ALL].concat(), &[("RUSTDOCFLAGS", flags)])
+}
+
+fn tests(shell: &Shell) -> Outcome {
+    tools::cargo_tool(shell, &tools::NEXTEST, &[&["nextest", "run", "--no-fail-fast"][..], &ALL].concat(), &[])
+}
+
+fn doc_tests(shell: &Shell) -> Outcome {
+    cargo_all(shell, &["test", "--doc"], &[])
+}
+
+/// Runs the README's first command, with the program that the tests built.
+fn quickstart(shell: &Shell) -> Outcome {
+    cargo_all(shell, &["build", "--profile", "test", "--bin", "guira"], &[]).then(|| {
+        let program = shell.target_directory("debug").join("guira");
+        shell.run(&mut shell.command(&program.to_string_lossy(), ["quickstart"]), &Budget::unlimited())
+    })
+}
