@@ -16,7 +16,6 @@ mod instructions;
 mod manifest;
 mod mutants;
 mod porcupine;
-mod public_api;
 mod rdma;
 mod release;
 mod report;
@@ -52,8 +51,6 @@ enum Command {
     Instructions(instructions::Options),
     /// Break one rule of the protocol at a time, in a copy of the sources, and check that the named tests fail.
     Mutants(mutants::Options),
-    /// Print the public API of crate guira, or write it down for `check`.
-    PublicApi(public_api::Options),
     /// Install what the tests need, then run every check and test that decides whether a change is right.
     Test(steps::Options),
     /// Check what a change of the named part needs besides, and all of it before a release: mutants, fuzz targets,
@@ -77,7 +74,6 @@ fn main() -> ExitCode {
         Command::Check => check::command(arguments.format),
         Command::Instructions(options) => instructions::command(&options, arguments.format),
         Command::Mutants(options) => mutants::command(&options, arguments.format),
-        Command::PublicApi(options) => public_api::command(&options, arguments.format),
         Command::Test(options) => steps::run("test", &test::STEPS, &options, arguments.format),
         Command::Release(options) => steps::run("release", &release::STEPS, &options, arguments.format),
         Command::TestRdma(options) => rdma::command(&options, arguments.format),

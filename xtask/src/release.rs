@@ -65,7 +65,8 @@ fn miri(shell: &Shell) -> Outcome {
     }
     let is_there = || shell.succeeds("cargo", ["+nightly", "miri", "--version"]);
     let add = ["component", "add", "miri", "rust-src", "--toolchain", "nightly"];
-    if !is_there() && !(shell.succeeds("rustup", add) && is_there()) {
+    let is_available = is_there() || (shell.succeeds("rustup", add) && is_there());
+    if !is_available {
         return Outcome::NotAvailable("the nightly toolchain has no Miri and could not add it".to_owned());
     }
     // Miri first builds a standard library from source; a failure there is one of the machine, not of this code.
@@ -85,7 +86,8 @@ fn msrv(shell: &Shell) -> Outcome {
     };
     let is_there = || shell.succeeds("rustup", ["run", &toolchain, "rustc", "--version"]);
     let install = ["toolchain", "install", &toolchain, "--profile", "minimal", "--no-self-update"];
-    if !is_there() && !(shell.succeeds("rustup", install) && is_there()) {
+    let is_available = is_there() || (shell.succeeds("rustup", install) && is_there());
+    if !is_available {
         return Outcome::NotAvailable(format!("Rust {toolchain} is not installed, and rustup cannot install it"));
     }
     let (plus, target) = (format!("+{toolchain}"), shell.target_directory("msrv").to_string_lossy().into_owned());

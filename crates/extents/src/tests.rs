@@ -1,4 +1,5 @@
 //! Deaths and races between any two verbs that touch the chunk table.
+#![allow(clippy::disallowed_macros, reason = "tests print what they counted")]
 
 use std::future::poll_fn;
 use std::ops::ControlFlow;

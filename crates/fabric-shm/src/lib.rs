@@ -67,7 +67,7 @@
 //! # Ok(())
 //! # }
 //! ```
-
+#![allow(unsafe_code, reason = "it maps memory that other processes change")]
 // Under loom the word-copy kernel works on model atomics, which cannot lie in a mapped file; the heap backend is used
 // instead.
 #![cfg(all(target_os = "linux", not(loom)))]

@@ -2,7 +2,7 @@
 //! The process ends at once, as by SIGKILL; what it had written stays in the region.
 //!
 //! The node runs this test program again, with only the test `node`, which reads its options from the environment.
-
+#![allow(unsafe_code, reason = "it forbids writes to pages of the region")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests are not tests themselves to the lint")]
 
 use std::io::{BufRead, BufReader, Write};

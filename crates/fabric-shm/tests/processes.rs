@@ -2,7 +2,7 @@
 //!
 //! Child processes run this test program again, with only the test `child`, which reads its role from the environment.
 //! A child prints "@@" and a word when it has reached a point, and continues when it is sent a line.
-
+#![allow(unsafe_code, reason = "it forks, and maps memory that other processes change")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests are not tests themselves to the lint")]
 
 mod common;

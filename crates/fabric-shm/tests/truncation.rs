@@ -3,7 +3,7 @@
 //!
 //! Child processes run this test program again, with only the test `child`, which reads its role from the environment.
 //! A child prints "@@" and a word when it has reached a point, and continues when it is sent a line.
-
+#![allow(unsafe_code, reason = "it maps memory whose file shrinks")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests are not tests themselves to the lint")]
 
 #[expect(dead_code, reason = "helpers of the crate's tests, of which these use some")]

@@ -19,6 +19,7 @@
 //!   has opened a device must not fork without starting another program.
 //!
 //! On systems other than 64-bit Linux the crate is empty.
+#![allow(unsafe_code, reason = "it calls rdma-core")]
 #![cfg(all(target_os = "linux", target_pointer_width = "64"))]
 
 mod agent;

@@ -15,6 +15,7 @@
 //! - A WRITE whose client dies may be cut short after any multiple of [`Caps::atomic_write_unit`].
 //! - CAS, masked CAS and FETCH-ADD are atomic with respect to each other on the same word; lock words are accessed
 //!   by these verbs only.
+#![allow(unsafe_code, reason = "the heap backend hands out memory that lanes share")]
 
 mod addr;
 mod backoff;

@@ -25,6 +25,7 @@
 //! assert_ne!(sum, Algorithm::Nh.checksum(&NhKeys::new([0; 4]), &row, 42), "the same image in another table");
 //! assert_eq!(Algorithm::from_code(5), Some(Algorithm::Nh));
 //! ```
+#![allow(unsafe_code, reason = "it uses the processor's checksum instructions")]
 
 mod bytes;
 mod nh;

@@ -115,11 +115,12 @@ fn unnamed(test: &str, sections: &BTreeMap<usize, Section>) -> Option<Violation>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rust;
 
     const SUITE_FILE: &str = "conformance/tests/suite/holes/reads.rs";
 
     fn reasons(text: &str, files: &[(&str, &str)]) -> Vec<String> {
-        let parse = |(path, text): &(&str, &str)| RustFile::parse(path, text).expect("the sample parses");
+        let parse = |(path, text): &(&str, &str)| rust::tests::file(path, text);
         let rust: Vec<RustFile> = files.iter().map(parse).collect();
         check(Some(text), &rust).violations.iter().map(Violation::to_string).collect()
     }

@@ -72,6 +72,7 @@ fn line_of(text: &str, name: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rust;
 
     fn mutant(name: &str, rule: &str, caught_by: &str) -> SourceFile {
         let text = format!(
@@ -94,7 +95,7 @@ mod tests {
             ("crates/rcuckoo/src/hash.rs", "mod tests {\n#[test]\nfn odd() {}\n}\n"),
             ("crates/rcuckoo/src/lib.rs", "#[test]\nfn top() {}\n"),
         ];
-        let rust = rust.map(|(path, text)| RustFile::parse(path, text).expect("the sample parses"));
+        let rust = rust.map(|(path, text)| rust::tests::file(path, text));
         let manifest = Manifest::parse("crates/rcuckoo/Cargo.toml", "[package]\nname = 'guira-rcuckoo'\n");
         let manifests = [manifest.expect("it parses").expect("a package")];
         let report = check(files.iter().chain([&other]), &rust, &manifests);

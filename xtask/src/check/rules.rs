@@ -204,13 +204,13 @@ fn is_id_char(c: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rust;
 
     const CODE: &str = "crates/rcuckoo/src/read.rs";
     const TEST: &str = "crates/rcuckoo/tests/read.rs";
 
     fn reasons(protocol: &str, files: &[(&str, &str)]) -> Vec<String> {
-        let rust: Vec<RustFile> =
-            files.iter().map(|(path, text)| RustFile::parse(path, text).expect("the sample parses")).collect();
+        let rust: Vec<RustFile> = files.iter().map(|(path, text)| rust::tests::file(path, text)).collect();
         let report = check(Some(protocol), &rust, &[]);
         report.violations.iter().map(Violation::to_string).collect()
     }

@@ -1,7 +1,7 @@
 //! The examples print what they promise, and report mistakes without a panic.
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A measurement of how fast simulated runs are, on one core: `cargo run --release -p guira-lab --example speed
+//! A measurement of how fast simulated runs are, on one core: `cargo run --release -p guira-lab --example simulation_speed
 //! [RECORDS [MILLISECONDS]]`. It fills a table of `fixed:4:4` to 90 %, copies it, and runs YCSB-A and YCSB-C on the
 //! copies, for so many milliseconds of virtual time.
 #![forbid(unsafe_code)]
