@@ -12,6 +12,7 @@ use guira_session::node::{
     CloseCause, EndError, Node, NodeError, NodeHandle, NodeOptions, Request, Responder, Service,
 };
 use guira_session::wire::{CloseReason, Fabric, FenceReply, Kind, WireError};
+use guira_testing::wait_until;
 
 const SLOT: u16 = 3;
 /// Longer than a thread of the node needs to answer everything else.
@@ -145,12 +146,7 @@ fn a_client_that_ends_its_session_frees_its_slots() {
     let (holder, other) = (fixture.holder(), fixture.session());
     holder.end();
     assert_eq!(holder.loss(), Some(Loss::EndedHere));
-    let mut tries = 0;
-    while other.hold(SLOT).expect("the node answers").is_none() {
-        tries += 1;
-        assert!(tries < 1_000, "the slot stays taken");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until("the slot is free", || other.hold(SLOT).expect("the node answers").is_some());
     assert_eq!(fixture.state.attached.load(Ordering::SeqCst), 0);
 }
 
@@ -163,15 +159,8 @@ fn a_fence_of_a_session_that_cannot_be_ended_has_no_reply() {
         fixture.state.is_broken.store(true, Ordering::SeqCst);
         let fenced = other.fence(SLOT);
         assert!(matches!(fenced, Err(FabricError::Disconnected { .. })), "{fenced:?}");
-        let mut tries = 0;
-        let loss = loop {
-            match holder.notice_loss() {
-                Some(loss) => break loss,
-                None => std::thread::sleep(Duration::from_millis(10)),
-            }
-            tries += 1;
-            assert!(tries < 1_000, "the node goes on");
-        };
+        wait_until("the holder learns of its loss", || holder.notice_loss().is_some());
+        let loss = holder.loss().expect("it was lost before");
         assert_eq!(loss, Loss::Closed(CloseReason::Shutdown), "it may not take itself for dead");
         assert!(matches!(fixture.handle.stop(), Err(NodeError::Unended { .. })));
     }
@@ -184,16 +173,15 @@ fn a_session_that_cannot_be_ended_stops_the_node_and_keeps_its_slots() {
     let (holder, other) = (fixture.holder(), fixture.session());
     fixture.state.is_broken.store(true, Ordering::SeqCst);
     holder.end();
-    let mut tries = 0;
-    let ended = loop {
+    let mut ended = None;
+    wait_until("the node has stopped", || {
         match other.hold(SLOT) {
             Ok(granted) => assert!(granted.is_none(), "a slot of a session that has not ended was granted"),
-            Err(error) => break error,
+            Err(error) => ended = Some(error),
         }
-        tries += 1;
-        assert!(tries < 1_000, "the node goes on");
-        std::thread::sleep(Duration::from_millis(10));
-    };
+        ended.is_some()
+    });
+    let ended = ended.unwrap();
     assert!(matches!(ended, FabricError::Disconnected { .. }), "{ended}");
     let failed = fixture.handle.stop().unwrap_err();
     assert!(matches!(&failed, NodeError::Unended { reason } if reason.contains("does not answer")), "{failed}");
