@@ -15,6 +15,7 @@ use guira_session::client::{
     Connection, Link, Loss, MAX_COALESCED_BYTES, ReceiveMode, Receiver, SLICE, Transport, Waiting, start_driver,
 };
 use guira_session::wire::{Grant, Kind, PriorSession, SessionId, Welcome, append, to_wire};
+use guira_testing::patience;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use zerocopy::IntoBytes;
 
@@ -23,9 +24,6 @@ use crate::plan::Bounds;
 
 /// The bytes of a request with one READ.
 const READ_BYTES: usize = 4 * 8;
-/// A time longer than any test takes.
-const LONG: Duration = Duration::from_secs(60);
-
 /// A transport that counts its sends.
 struct Counting {
     stream: UnixStream,
@@ -65,7 +63,7 @@ impl Fixture {
     fn new(timeout: Duration) -> Fixture {
         let (stream, node) = UnixStream::pair().expect("a pair of sockets");
         stream.set_read_timeout(Some(SLICE)).expect("a timeout can be set");
-        node.set_read_timeout(Some(LONG)).expect("a timeout can be set");
+        node.set_read_timeout(Some(patience())).expect("a timeout can be set");
         let sends = Arc::new(AtomicUsize::new(0));
         let transport = Counting { stream, sends: Arc::clone(&sends) };
         let welcome = Welcome {
@@ -122,7 +120,7 @@ impl Wake for Woken {
 
 #[test]
 fn batches_of_tasks_that_were_answered_together_are_sent_together() {
-    let mut fixture = Fixture::new(LONG);
+    let mut fixture = Fixture::new(patience());
     let mut lanes: [TcpLane; 16] = fixture.lanes();
     let link = &fixture.connection.link;
     for round in 1..=3 {
@@ -142,7 +140,7 @@ fn batches_of_tasks_that_were_answered_together_are_sent_together() {
 
 #[test]
 fn many_bytes_are_sent_at_once() {
-    let mut fixture = Fixture::new(LONG);
+    let mut fixture = Fixture::new(patience());
     let [mut lane, mut other] = fixture.lanes();
     fixture.connection.link.extend_flush_window(3);
     submit(&mut other);
@@ -155,7 +153,7 @@ fn many_bytes_are_sent_at_once() {
 
 #[test]
 fn a_waiting_batch_is_sent_when_its_task_is_dropped() {
-    let mut fixture = Fixture::new(LONG);
+    let mut fixture = Fixture::new(patience());
     let [mut lane, mut other] = fixture.lanes();
     fixture.connection.link.extend_flush_window(3);
     submit(&mut lane);
@@ -170,7 +168,7 @@ fn a_waiting_batch_is_sent_when_its_task_is_dropped() {
 /// Two replies arrive together; one task takes its own and goes on, the other is never polled again.
 #[test]
 fn a_task_that_is_not_polled_delays_others_by_one_flush_window_at_most() {
-    let mut fixture = Fixture::new(LONG);
+    let mut fixture = Fixture::new(patience());
     let [mut lane, mut other] = fixture.lanes();
     start_driver(&fixture.connection.link).expect("a thread starts");
     let (woken, wakes) = mpsc::channel();
@@ -202,7 +200,7 @@ fn a_task_that_is_not_polled_delays_others_by_one_flush_window_at_most() {
 
 #[test]
 fn a_batch_that_was_not_sent_has_no_effect() {
-    let fixture = Fixture::new(LONG);
+    let fixture = Fixture::new(patience());
     let [mut lane] = fixture.lanes();
     fixture.connection.link.extend_flush_window(2);
     let mut write = [Verb::Write { addr: Addr::main(0), words: &[1] }];

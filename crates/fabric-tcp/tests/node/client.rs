@@ -2,7 +2,6 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
 
 use guira_fabric::{FabricError, Verb};
 use guira_fabric_tcp::batch;
@@ -10,9 +9,7 @@ use guira_session::node::NodeCounters;
 use guira_session::wire::{
     self, CloseReason, Fabric, FenceReply, Grant, HEADER_WORDS, Header, Hello, HoldReply, Kind, SessionId, Welcome,
 };
-
-/// The longest wait of a test.
-pub const TIMEOUT: Duration = Duration::from_secs(30);
+use guira_testing::patience;
 
 /// A Hello without a token and without a prior session.
 pub const HELLO: Hello =
@@ -35,8 +32,8 @@ impl Client {
     pub fn connect(addr: SocketAddr) -> Client {
         let stream = TcpStream::connect(addr).expect("the node listens");
         stream.set_nodelay(true).expect("an option of the socket");
-        stream.set_read_timeout(Some(TIMEOUT)).expect("an option of the socket");
-        stream.set_write_timeout(Some(TIMEOUT)).expect("an option of the socket");
+        stream.set_read_timeout(Some(patience())).expect("an option of the socket");
+        stream.set_write_timeout(Some(patience())).expect("an option of the socket");
         Client { stream, next_id: 1 }
     }
 

@@ -12,6 +12,7 @@ use guira_fabric::{Addr, SplitMix64};
 use guira_fabric_shm::{CreateOptions, Location, ShmRegion};
 use guira_session::node::{MAX_SESSION_BYTES, NodeCounters};
 use guira_session::wire::{Grant, Hello, Kind, MAX_BATCH_VERBS, MAX_VERB_WORDS};
+use guira_testing::unique_name;
 
 use crate::client::{Client, HELLO};
 use crate::test_node::{DEVICE_BYTES, MAIN_BYTES, TestNode, options};
@@ -151,7 +152,7 @@ fn resident_bytes() -> u64 {
 
 /// Attacks a node over a file; returns the bytes of the file before and after: header, both spaces, padding.
 fn attack_file(grant: Grant) -> (NodeCounters, Vec<u8>, Vec<u8>) {
-    let path = format!("/dev/shm/guira-hostile-{}-{grant:?}", std::process::id());
+    let path = format!("/dev/shm/{}", unique_name());
     let location = Location::file(&path);
     let sizes = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES - 512);
     let region = ShmRegion::create(&location, sizes, |_| Ok::<(), String>(())).expect("a fresh name");

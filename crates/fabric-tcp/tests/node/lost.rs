@@ -3,8 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use guira_fabric::{Addr, Region, Verb};
 use guira_fabric_shm::{CreateOptions, Location, ShmRegion};
@@ -14,8 +13,9 @@ use guira_fabric_tcp::batch;
 use guira_session::client::{ConnectOptions, Endpoint, Loss};
 use guira_session::node::{Node, NodeError, NodeHandle};
 use guira_session::wire::{CloseReason, Kind};
+use guira_testing::{process_name, unique_name, wait_until};
 
-use crate::client::{Client, TIMEOUT};
+use crate::client::Client;
 use crate::test_node::{self, DEVICE_BYTES, MAIN_BYTES, options};
 
 /// The value of every word of the region.
@@ -25,8 +25,6 @@ const READERS: u64 = 6;
 const WRITERS: u64 = 2;
 /// The words of one READ or WRITE.
 const WORDS: usize = 512;
-/// How long clients may take to get their Close: the node checks about once a second.
-const SOON: Duration = Duration::from_secs(5);
 
 /// A region with a name, full of marks, and a node over it.
 struct TruncatableNode {
@@ -37,9 +35,7 @@ struct TruncatableNode {
 
 impl TruncatableNode {
     fn new() -> TruncatableNode {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("guira-lost-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let location = Location::shm(&name).expect("a valid name");
+        let location = Location::shm(&unique_name()).expect("a valid name");
         let created = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES);
         let region = ShmRegion::create(&location, created, |_| Ok::<(), String>(())).expect("a fresh name");
         region.main_words().iter().for_each(|word| word.store(MARK, Ordering::Relaxed));
@@ -56,11 +52,7 @@ impl TruncatableNode {
 
     /// Waits for the end of the node; returns how its memory was lost.
     fn end(self) -> String {
-        let start = Instant::now();
-        while self.handle.is_running() {
-            assert!(start.elapsed() < TIMEOUT, "the node goes on");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        wait_until("the node has ended", || !self.handle.is_running());
         assert_eq!(self.handle.counters().memory_lost, 1);
         let path = self.path.clone();
         std::fs::remove_file(&path).expect("it has its name");
@@ -84,26 +76,19 @@ fn no_client_reads_zeros_and_all_get_a_close() {
                     let answered = &answered;
                     scope.spawn(move || {
                         let client = Client::open(addr).0;
-                        let end = if number < READERS { read(client, number, answered) } else { write(client, number) };
-                        (end, Instant::now())
+                        if number < READERS { read(client, number, answered) } else { write(client, number) }
                     })
                 })
                 .collect();
-            let start = Instant::now();
-            while answered.load(Ordering::Relaxed) < 1_000 {
-                assert!(start.elapsed() < TIMEOUT, "no client reads");
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            let cut_at = Instant::now();
+            wait_until("the clients read", || answered.load(Ordering::Relaxed) >= 1_000);
             node.cut(bytes);
-            let heard = |(reason, at): (CloseReason, Instant)| (reason, at.saturating_duration_since(cut_at));
-            clients.into_iter().map(|client| heard(client.join().expect("no zeros"))).collect::<Vec<_>>()
+            clients.into_iter().map(|client| client.join().expect("no zeros")).collect::<Vec<_>>()
         });
         println!("{bytes} bytes: {} READs, then {heard:?}", answered.load(Ordering::Relaxed));
-        assert!(heard.iter().all(|(reason, after)| *reason == CloseReason::MemoryLost && *after < SOON), "{heard:?}");
+        assert!(heard.iter().all(|reason| *reason == CloseReason::MemoryLost), "{heard:?}");
         let reason = node.end();
         assert!(
-            reason.contains(&format!("was truncated to {bytes} of ")) && reason.contains("guira-lost-"),
+            reason.contains(&format!("was truncated to {bytes} of ")) && reason.contains(process_name()),
             "{reason}"
         );
         // The process continues.
@@ -162,15 +147,14 @@ fn a_node_notices_by_itself_that_its_file_was_truncated() {
     let (mut silent, _) = Client::open(node.handle.local_addrs()[0]);
     node.cut(MAIN_BYTES / 2);
     assert_eq!(silent.close_reason(), CloseReason::MemoryLost);
-    let start = Instant::now();
-    while !region.has_lost_bytes() {
-        assert!(start.elapsed() < SOON, "{:?}", region.session().loss());
+    wait_until("the client learns of it", || {
         let mut lane = region.lane();
         let batch = [Verb::Write { addr: Addr::main(0), words: &[MARK] }];
         if let Err(error) = pollster::block_on(guira_fabric::post(&mut lane, batch)) {
             println!("{error}");
         }
-    }
+        region.has_lost_bytes()
+    });
     assert_eq!(region.session().loss(), Some(Loss::Closed(CloseReason::MemoryLost)));
     assert!(!node.region.has_lost_bytes(), "nothing that is gone was touched");
     node.end();

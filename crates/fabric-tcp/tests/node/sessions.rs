@@ -13,8 +13,10 @@ use guira_session::wire::{
     self, CloseReason, FenceReply, Grant, Hello, HoldReply, Kind, PriorSession, SessionId, Token, VERSION,
 };
 
+use guira_testing::{patience, wait_until};
+
 use crate::client::{Client, HELLO};
-use crate::test_node::{heap, heap_region, on_each_region, options};
+use crate::test_node::{TestNode, heap, heap_region, on_each_region, options};
 
 #[test]
 fn a_slot_is_granted_only_when_its_last_session_has_ended() {
@@ -43,8 +45,6 @@ fn a_slot_is_granted_only_when_its_last_session_has_ended() {
 #[test]
 fn nothing_of_a_session_executes_after_its_slot_is_granted() {
     const ROUNDS: u64 = 30;
-    /// How long the node receives from a client that it has dropped.
-    const LINGER: Duration = Duration::from_secs(1);
     on_each_region(options, |node| {
         let mut unfinished = 0;
         for round in 0..ROUNDS {
@@ -72,10 +72,9 @@ fn nothing_of_a_session_executes_after_its_slot_is_granted() {
             let last = node.read(Addr::main(128), 16);
             assert!(last.iter().all(|word| *word == last[0]), "a WRITE is whole: {last:?}");
             // The node continues to receive from the dropped client, and executes nothing of it.
-            let start = Instant::now();
-            while sent.load(Ordering::Relaxed) <= last[0] && !writing.is_finished() && start.elapsed() < LINGER / 2 {
-                std::thread::yield_now();
-            }
+            wait_until("it sends more, or its connection is closed", || {
+                sent.load(Ordering::Relaxed) > last[0] || writing.is_finished()
+            });
             std::thread::sleep(Duration::from_millis(3));
             assert_eq!(node.read(Addr::main(128), 16), last, "round {round}");
             drop(stream.shutdown(Shutdown::Both));
@@ -212,7 +211,7 @@ fn a_node_without_a_token_does_not_listen_to_other_machines() {
 
 #[test]
 fn refused_clients_get_the_reason() {
-    let node = heap(options().greeting_timeout(Duration::from_millis(200)));
+    let node = heap(options().greeting_timeout(2 * patience()));
     let mut other_version = HELLO.encode();
     other_version[1] += 1;
     for (kind, body, reason) in [
@@ -229,7 +228,11 @@ fn refused_clients_get_the_reason() {
         drop(client.send_words(&frame));
         assert_eq!(client.close_reason(), reason, "{kind:?}");
     }
+    let counters = node.handle.counters();
+    assert_eq!((counters.refused_version, counters.sessions_opened), (1, 0));
+    assert_eq!((counters.greeted_wrongly, counters.greeted_late), (5, 0));
     // Half a Hello, and none at all: the node has a timeout.
+    let node = heap(options().greeting_timeout(Duration::from_millis(200)));
     for words in [0, 5] {
         let mut client = Client::connect(node.addr);
         client.send_words(&HELLO.encode()[..words]).unwrap();
@@ -240,8 +243,7 @@ fn refused_clients_get_the_reason() {
         );
     }
     let counters = node.handle.counters();
-    assert_eq!((counters.refused_version, counters.sessions_opened), (1, 0));
-    assert_eq!(counters.greeted_wrongly + counters.greeted_late, 7);
+    assert_eq!((counters.greeted_wrongly + counters.greeted_late, counters.sessions_opened), (2, 0));
     assert!(counters.greeted_late >= 1);
 }
 
@@ -271,7 +273,7 @@ fn a_client_with_a_protocol_error_gets_a_close_and_is_dropped() {
 
 #[test]
 fn sessions_and_connections_are_bounded() {
-    let node = heap(options().max_sessions(3));
+    let node = heap(options().max_sessions(3).greeting_timeout(2 * patience()));
     let mut clients: Vec<Client> = (0..3).map(|_| Client::open(node.addr).0).collect();
     let refused = Client::greet(node.addr, &HELLO).map(|_| ());
     assert_eq!(refused, Err(CloseReason::Full { limit: 3 }));
@@ -291,31 +293,50 @@ fn sessions_and_connections_are_bounded() {
     drop(idle);
 }
 
+/// Opens a session that holds slot 2, and requests more replies than the kernel's buffers hold.
+fn open_without_reading(node: &TestNode) -> (Client, SessionId) {
+    let (mut slow, id) = Client::open(node.addr);
+    slow.hold(2).expect("a session");
+    let (mut into, mut frame) = (vec![0; 100_000], Vec::new());
+    let read = Verb::Read { addr: Addr::main(0), into: &mut into };
+    batch::encode_batch(&mut frame, 1, &[read]).expect("a batch that fits");
+    for _ in 0..200 {
+        slow.send_words(&frame).expect("the node receives");
+    }
+    (slow, id)
+}
+
 #[test]
-fn a_client_that_reads_no_replies_stalls_no_other_and_is_dropped() {
+fn a_client_that_reads_no_replies_stalls_no_other() {
+    on_each_region(
+        || options().threads(1).session_timeout(10 * patience()),
+        |node| {
+            let _slow = open_without_reading(&node);
+            let (mut other, _) = Client::open(node.addr);
+            for _ in 0..100 {
+                assert_eq!(other.hold(2), Ok(HoldReply::Taken));
+                other.read(Addr::main(0), 1);
+            }
+        },
+    );
+}
+
+#[test]
+fn a_client_that_reads_no_replies_is_dropped() {
     on_each_region(
         || options().threads(1).session_timeout(Duration::from_secs(1)),
         |node| {
-            let (mut slow, id) = Client::open(node.addr);
-            slow.hold(2).unwrap();
-            let mut into = vec![0; 100_000];
-            let mut frame = Vec::new();
-            batch::encode_batch(&mut frame, 1, &[Verb::Read { addr: Addr::main(0), into: &mut into }]).unwrap();
-            // More replies than the kernel's buffers hold.
-            for _ in 0..200 {
-                slow.send_words(&frame).unwrap();
-            }
+            let (_slow, id) = open_without_reading(&node);
             let (mut other, _) = Client::open(node.addr);
-            let start = Instant::now();
-            let mut batches = 0;
+            let (start, mut batches) = (Instant::now(), 0);
             while other.hold(2).unwrap() == HoldReply::Taken {
                 other.read(Addr::main(0), 1);
                 batches += 1;
-                assert!(start.elapsed() < Duration::from_secs(20), "the client was not dropped");
+                assert!(start.elapsed() < patience(), "the client was not dropped");
             }
             let by = if other.count().sessions_too_slow == 1 { "node" } else { "kernel" };
             println!("the {by} dropped it after {:?}; {batches} batches of another client meanwhile", start.elapsed());
-            assert!(batches > 50 && start.elapsed() > Duration::from_millis(500));
+            assert!(start.elapsed() > Duration::from_millis(500));
             let counters = other.count();
             // The kernel and the node have the same timeout; the first one drops it.
             assert_eq!(counters.sessions_too_slow + counters.sessions_cut_off, 1);
@@ -355,10 +376,8 @@ fn a_node_that_stops_sends_its_clients_a_close() {
         second.hold(1).unwrap();
         first.submit(&mut [Verb::Write { addr: Addr::main(0), words: &[1] }]).unwrap();
         node.wait_until("all connections", |now| now.connections_accepted == 3);
-        let start = Instant::now();
         let addr = node.addr;
         node.handle.stop().unwrap();
-        assert!(start.elapsed() < Duration::from_secs(3));
         for client in [&mut first, &mut second, &mut silent] {
             assert_eq!(client.close_reason(), CloseReason::Shutdown);
         }

@@ -1,16 +1,13 @@
 //! Nodes over regions whose memory the test can access.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Addr, Lane, Profile, Region, SlotHold, Submitted, Verb};
 use guira_fabric_shm::{CreateOptions, Location, ShmRegion};
 use guira_fabric_tcp::BatchExecutor;
 use guira_session::node::{Node, NodeCounters, NodeHandle, NodeOptions};
-
-use crate::client::TIMEOUT;
+use guira_testing::{unique_name, wait_until};
 
 pub const MAIN_BYTES: u64 = 4 << 20;
 pub const DEVICE_BYTES: u64 = 4096;
@@ -62,11 +59,7 @@ impl TestNode {
 
     /// Waits until the counters satisfy `is_so`.
     pub fn wait_until(&self, what: &str, is_so: impl Fn(&NodeCounters) -> bool) {
-        let start = Instant::now();
-        while !is_so(&self.handle.counters()) {
-            assert!(start.elapsed() < TIMEOUT, "timed out: {what}: {:?}", self.handle.counters());
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        wait_until(what, || is_so(&self.handle.counters()));
     }
 }
 
@@ -86,9 +79,7 @@ pub fn heap(options: NodeOptions) -> TestNode {
 
 /// Creates a shared-memory region and removes its name, so that nothing is left behind.
 pub fn shm_region() -> ShmRegion {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let name = format!("guira-node-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    let location = Location::shm(&name).expect("a valid name");
+    let location = Location::shm(&unique_name()).expect("a valid name");
     let options = CreateOptions::new(MAIN_BYTES, DEVICE_BYTES);
     let region = ShmRegion::create(&location, options, |_| Ok::<(), String>(())).expect("a fresh name");
     ShmRegion::destroy(&location).expect("it is there");

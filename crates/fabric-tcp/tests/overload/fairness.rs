@@ -20,9 +20,9 @@ use guira_session::node::MAX_HOLDS;
 use guira_session::wire::{self, Kind, MAX_VERB_WORDS};
 use rustix::process::setpriority_process;
 
+use crate::StopOnDrop;
 use crate::client::Client;
 use crate::test_node::{TestNode, options, shm_region};
-use crate::{StopOnDrop, alone};
 
 /// The READs of the honest client in each phase, and the pause between two of them.
 const READS: usize = 2_000;
@@ -40,7 +40,6 @@ const PAIRS: u64 = 21_000;
 
 #[test]
 fn hostile_sessions_of_every_kind_delay_no_other_session() {
-    let _alone = alone();
     let node = TestNode::new(shm_region(), options());
     // The two are on different threads of the node, and so are those of each kind.
     let mut honest = [HonestClient::new(node.addr), HonestClient::new(node.addr)];
@@ -160,7 +159,7 @@ fn both_node_threads() -> Vec<PathBuf> {
             return threads;
         }
         let count = threads.len();
-        assert!(begin.elapsed() < LONGEST, "{count} threads of nodes: tests of this program run one at a time");
+        assert!(begin.elapsed() < LONGEST, "{count} threads of nodes: no other test of this process may run");
         sleep(PAUSE);
     }
 }

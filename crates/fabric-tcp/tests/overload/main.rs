@@ -11,13 +11,6 @@ mod pending;
 mod test_node;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-/// Locks the execution of a test of this program: the tests would delay each other.
-fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A guard that sets the flag which ends the threads of a test, however the test ends.
 struct StopOnDrop<'o>(&'o AtomicBool);

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use guira_fabric_tcp::BatchExecutor;
 use guira_fabric_tcp::TcpRegion;
@@ -10,6 +10,7 @@ use guira_session::client::{ConnectError, ConnectOptions, Endpoint};
 use guira_session::node::{Node, NodeCounters, NodeError};
 use guira_session::tls::{TlsClient, TlsConfigError, TlsError, TlsServer};
 use guira_session::wire::{CloseReason, Token};
+use guira_testing::patience;
 
 use super::pki::{Authority, HOST, TlsNode, Usage, Valid, client, server};
 use crate::client::Client;
@@ -106,7 +107,7 @@ fn a_node_trusts_no_other_client() {
 /// An invalid handshake, an unfinished one and an unanswered one all end.
 #[test]
 fn handshakes_end() {
-    let node = TlsNode::with(options().greeting_timeout(Duration::from_millis(300)));
+    let node = TlsNode::with(options().greeting_timeout(2 * patience()));
     let mut broken = Client::connect(node.inner.addr);
     broken.stream.write_all(&[0x16, 3, 1, 0, 40, 1, 0, 0, 36]).unwrap();
     broken.stream.write_all(&[0xff; 60]).unwrap();
@@ -114,19 +115,17 @@ fn handshakes_end() {
     broken.stream.read_to_end(&mut said).unwrap();
     assert_eq!((said[0], refused(&node.inner.handle.counters())), (0x15, [0, 0, 1]), "an alert: {said:x?}");
 
+    let node = TlsNode::with(options().greeting_timeout(Duration::from_millis(300)));
     let mut still = Client::connect(node.inner.addr);
     still.stream.write_all(&[0x16, 3, 1, 0, 40, 1]).unwrap();
-    let start = Instant::now();
     assert_eq!(still.stream.read_to_end(&mut Vec::new()).unwrap(), 0, "there is no session to send a Close over");
-    assert!(start.elapsed() < Duration::from_secs(5) && node.inner.handle.counters().greeted_late == 1);
+    assert_eq!(node.inner.handle.counters().greeted_late, 1);
 
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap();
     let options = ConnectOptions::new(Endpoint::new(HOST, address.port())).with_tls(node.tls.clone());
-    let start = Instant::now();
     let error = TcpRegion::connect(&options.with_connect_timeout(Duration::from_millis(300))).unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut { timeout_ms: 300, .. }), "{error}");
-    assert!(start.elapsed() < Duration::from_secs(5));
 }
 
 /// A client needs both the certificate and the token.

@@ -6,11 +6,11 @@ use guira_fabric_tcp::TcpRegion;
 use guira_session::client::{ConnectOptions, Endpoint, Waiting};
 use guira_session::node::NodeOptions;
 use guira_session::tls::{TlsClient, TlsServer};
+use guira_testing::patience;
 use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, PKCS_ED25519, date_time_ymd,
 };
 
-use crate::client::TIMEOUT;
 use crate::test_node::{TestNode, heap, options};
 
 /// The host name of the tests' node.
@@ -117,7 +117,7 @@ impl TlsNode {
     /// How a client connects to `address`, which leads to the node.
     pub fn options(&self, address: SocketAddr, waiting: Waiting) -> ConnectOptions {
         let options = ConnectOptions::new(Endpoint::new(HOST, address.port())).with_waiting(waiting);
-        options.with_sample_words(0).with_batch_timeout(TIMEOUT).with_tls(self.tls.clone())
+        options.with_sample_words(0).with_batch_timeout(patience()).with_tls(self.tls.clone())
     }
 
     pub fn connect(&self, waiting: Waiting) -> TcpRegion {
