@@ -364,13 +364,15 @@ fn now() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use guira_testing::unique_name;
+
     use super::*;
 
     struct Directory(std::path::PathBuf);
 
     impl Directory {
         fn new(name: &str) -> Directory {
-            let path = std::path::PathBuf::from(format!("/dev/shm/guira-test-{}-{name}", std::process::id()));
+            let path = std::path::PathBuf::from(format!("/dev/shm/{}-{name}", unique_name()));
             std::fs::create_dir(&path).unwrap();
             Directory(path)
         }

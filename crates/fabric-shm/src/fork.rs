@@ -216,15 +216,19 @@ extern "C" fn after_fork_in_child() {
 
 #[cfg(test)]
 mod tests {
+    use guira_testing::process_name;
     use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
     use super::*;
 
     const BYTE: i64 = 7;
 
+    fn path() -> String {
+        format!("/dev/shm/{}-fork", process_name())
+    }
+
     fn open() -> Result<OwnedFd, Errno> {
-        let path = format!("/dev/shm/guira-test-fork-{}", std::process::id());
-        let file = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(path);
+        let file = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(path());
         let file = file.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         file.set_len(4096).unwrap();
         Ok(file.into())
@@ -262,7 +266,7 @@ mod tests {
         assert_eq!(Window::enter(Duration::from_millis(20)).map(drop), Err(Errno::BUSY));
         after_fork_in_parent();
         assert_eq!(Window::enter(Duration::from_millis(20)).map(drop), Ok(()));
-        std::fs::remove_file(format!("/dev/shm/guira-test-fork-{}", std::process::id())).unwrap();
+        std::fs::remove_file(path()).unwrap();
     }
 
     /// Signals are blocked for this thread in a window, and unblocked afterwards.

@@ -89,12 +89,14 @@ fn inspect(name: String) -> Option<FoundRegion> {
 
 #[cfg(test)]
 mod tests {
+    use guira_testing::unique_name;
+
     use super::*;
     use crate::{CreateOptions, ShmRegion};
 
     #[test]
     fn regions_are_found_and_other_files_are_not() {
-        let prefix = format!("guira-test-found-{}", std::process::id());
+        let prefix = unique_name();
         let location = Location::shm(&format!("{prefix}-region")).unwrap();
         let region = ShmRegion::create(&location, CreateOptions::new(8192, 64), |_| Ok::<(), ()>(())).unwrap();
         let foreign = Location::shm(&format!("{prefix}-foreign")).unwrap();

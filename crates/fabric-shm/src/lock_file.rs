@@ -413,6 +413,8 @@ fn may_be_named(directory: BorrowedFd<'_>, region: &OsStr, drawn: NonZeroU64, ta
 
 #[cfg(test)]
 mod tests {
+    use guira_testing::unique_name;
+
     use super::*;
     use crate::error::Attempt;
     use crate::{CreateOptions, ShmRegion};
@@ -444,7 +446,7 @@ mod tests {
     /// were removed before it opened the lock file.
     #[test]
     fn a_region_removed_during_open_is_not_found() {
-        let location = Location::shm(&format!("guira-test-{}-meanwhile", std::process::id())).unwrap();
+        let location = Location::shm(&unique_name()).unwrap();
         let create = || {
             let options = CreateOptions::new(8192, 64).with_mode(0o644);
             ShmRegion::create(&location, options, |_| Ok::<(), ()>(())).unwrap()

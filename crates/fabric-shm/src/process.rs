@@ -251,10 +251,9 @@ fn wait_until(timeout: Duration, mut reached: impl FnMut() -> bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use guira_testing::patience;
 
-    /// A time longer than any step of these tests takes.
-    const TIMEOUT: Duration = Duration::from_secs(20);
+    use super::*;
 
     #[test]
     fn program_names_do_not_confuse_the_stat_parser() {
@@ -289,7 +288,7 @@ mod tests {
         assert!(!identity.is_frozen());
         std::fs::write(format!("{group}/cgroup.procs"), identity.pid.to_string()).unwrap();
         std::fs::write(format!("{group}/freezer.state"), "FROZEN").unwrap();
-        let is_frozen = wait_until(TIMEOUT, || identity.is_frozen());
+        let is_frozen = wait_until(patience(), || identity.is_frozen());
         let killed = identity.kill(Duration::from_millis(50), || true);
         std::fs::write(format!("{group}/freezer.state"), "THAWED").unwrap();
         child.wait().unwrap();
@@ -321,7 +320,7 @@ mod tests {
     }
 
     fn wait_for(identity: ProcessIdentity, state: ProcessState) {
-        assert!(wait_until(TIMEOUT, || identity.state() == state), "it is never {state:?}");
+        assert!(wait_until(patience(), || identity.state() == state), "it is never {state:?}");
     }
 
     /// Only a process that holds the resource is killed, whether it runs or is stopped; other processes are left alone.
@@ -335,13 +334,13 @@ mod tests {
             }
             wait_for(identity, state);
             let not_holder = Err(KillError::Unproven { pid, doubt: NOT_HOLDER });
-            assert_eq!(identity.kill(TIMEOUT, || false), not_holder);
+            assert_eq!(identity.kill(patience(), || false), not_holder);
             let earlier = ProcessIdentity { start_ticks: identity.start_ticks - 1, ..identity };
-            assert_eq!(earlier.kill(TIMEOUT, || true), Err(KillError::Ended { pid }));
+            assert_eq!(earlier.kill(patience(), || true), Err(KillError::Ended { pid }));
             assert_eq!(identity.state(), state);
             // Killed by another caller meanwhile.
-            let other_was_first = || identity.kill(TIMEOUT, || true).is_err();
-            assert_eq!(identity.kill(TIMEOUT, other_was_first), Err(KillError::Ended { pid }));
+            let other_was_first = || identity.kill(patience(), || true).is_err();
+            assert_eq!(identity.kill(patience(), other_was_first), Err(KillError::Ended { pid }));
             child.wait().unwrap();
         }
     }
@@ -373,7 +372,7 @@ mod tests {
     fn every_part_of_an_identity_counts() {
         let (mut child, identity) = sleeper();
         let (pid, start_ticks) = (identity.pid, identity.start_ticks);
-        let kill = |identity: ProcessIdentity, is_holder| identity.kill(TIMEOUT, || is_holder);
+        let kill = |identity: ProcessIdentity, is_holder| identity.kill(patience(), || is_holder);
         let foreign = Err(KillError::Unproven { pid, doubt: NOT_IDENTIFIED });
         for unknown in [
             ProcessIdentity { start_ticks: 0, ..identity },

@@ -9,10 +9,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::Ipv4Addr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use guira::Client;
 use guira::{CreateOptions, Effect, OpenOptions, ServeOptions, Store, Url};
+use guira_testing::{patience, unique_name};
 use rustix::mm::{MprotectFlags, mprotect};
 
 const NODE: &str = "GUIRA_SHM_TEST_MORTAL_NODE";
@@ -25,7 +25,6 @@ const VALUE_BYTES: usize = 960;
 /// The number of pages tested on either side of an entry, more than its row covers.
 const PAGES_AROUND: usize = 3;
 const PAGE_BYTES: usize = 4096;
-const RECONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A memory node in a child process. Killed on drop.
 struct NodeProcess {
@@ -153,12 +152,12 @@ fn assert_value(client: &mut Client, number: u8) {
 /// that dies earlier, in the record, leaves the row as it was.
 #[test]
 fn a_node_that_dies_inside_a_row_leaves_its_record() {
-    let url = Url::shm(&format!("guira-test-node-death-{}", std::process::id())).unwrap();
+    let url = Url::shm(&unique_name()).unwrap();
     let options = CreateOptions::new(64).format(FORMAT.parse().unwrap()).max_clients(8);
     let store = Store::create(&url, &options).unwrap();
     let _table = TempTable(url.clone());
     let mut node = NodeProcess::start(&url, 0, None);
-    let remote = Store::open_with(node.url(), &OpenOptions::default().reconnect_timeout(RECONNECT_TIMEOUT)).unwrap();
+    let remote = Store::open_with(node.url(), &OpenOptions::default().reconnect_timeout(patience())).unwrap();
     let mut client = remote.client().unwrap();
     let mut number = 1;
     client.put(KEY, &value(number)).unwrap();

@@ -14,7 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use guira::Store;
 use guira_fabric::{Addr, FabricError, Region, SlotHold, Verb};
@@ -23,6 +23,7 @@ use guira_fabric_shm::{
 };
 use guira_fabric_tcp::TcpRegion;
 use guira_session::client::ConnectOptions;
+use guira_testing::{patience, wait_until};
 
 use common::{DEVICE_BYTES, MAIN_BYTES, Scratch, ScratchDirectory, read, submit, write};
 
@@ -34,8 +35,6 @@ const NODE: &str = "GUIRA_SHM_TEST_NODE";
 const SPARE_SLOT: u16 = 60_000;
 /// The modes of a region whose slots are locked in its own file, and of one with a lock file.
 const MODES: [u32; 2] = [0o600, 0o644];
-/// The longest time that a step of a child takes.
-const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A child process, killed on drop.
 struct Actor {
@@ -161,14 +160,6 @@ fn run_in_child(number: libc::pid_t, body: impl FnOnce() -> i32) -> u32 {
     }
 }
 
-fn wait_for(what: &str, mut reached: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !reached() {
-        assert!(start.elapsed() < TIMEOUT, "timed out waiting until {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 fn is_free(region: &ShmRegion, slot: u16) -> bool {
     region.hold(slot).unwrap().is_some()
 }
@@ -233,14 +224,12 @@ fn take(region: &ShmRegion, slot: u16) -> SlotHold {
 
 /// Takes a slot that was just freed. A process that was forked meanwhile and has not run yet may keep it for a moment.
 fn take_soon(region: &ShmRegion, slot: u16) -> SlotHold {
-    let start = Instant::now();
-    loop {
-        if let Some(hold) = region.hold(slot).unwrap() {
-            return hold;
-        }
-        assert!(start.elapsed() < TIMEOUT, "slot {slot} was not freed");
-        std::thread::yield_now();
-    }
+    let mut hold = None;
+    wait_until("the slot is freed", || {
+        hold = region.hold(slot).unwrap();
+        hold.is_some()
+    });
+    hold.unwrap()
 }
 
 fn writer(location: &Location) {
@@ -350,9 +339,9 @@ fn remote_forker(location: &Location) {
         let (store, mut client, mut reader, region, hold, mut lane, pools) = parents.take().unwrap();
         pools.are_refused();
         refused(client.get(b"cuckoo").err());
-        let start = Instant::now();
+        let waits = client.counters().queue_waits;
         refused(client.put(b"cuckoo", b"never").err());
-        assert!(start.elapsed() < Duration::from_millis(500), "the child does not wait in its parent's lock queue");
+        assert_eq!(client.counters().queue_waits, waits, "the child does not wait in its parent's lock queue");
         refused(client.remove(b"cuckoo").err());
         refused(reader.get(b"cuckoo").err());
         refused(reader.get_many(&[b"cuckoo"]).remove(0).err());
@@ -406,16 +395,17 @@ fn poll_once<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Polls `future` every millisecond until it is ready, for up to ten seconds: another thread opens a new session.
+/// Polls `future` until it is ready: another thread opens a new session.
 fn outcome_of<F: Future>(future: F) -> F::Output {
-    let mut future = std::pin::pin!(future);
-    for _ in 0..10_000 {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            return output;
+    let (mut future, mut outcome) = (std::pin::pin!(future), None);
+    wait_until("the future is ready", || {
+        match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(output) => outcome = Some(output),
+            Poll::Pending => {}
         }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    panic!("the future was not ready after ten seconds")
+        outcome.is_some()
+    });
+    outcome.expect("it is ready")
 }
 
 /// Pools whose only clients are lent.
@@ -574,7 +564,7 @@ fn without_main_thread(location: &Location) {
         assert_eq!(libc::syscall(libc::SYS_tgkill, pid, pid, libc::SIGUSR1), 0);
     }
     let first = format!("/proc/{pid}/stat");
-    wait_for("the main thread has ended", || std::fs::read_to_string(&first).unwrap().contains(") Z "));
+    wait_until("the main thread has ended", || std::fs::read_to_string(&first).unwrap().contains(") Z "));
     say(format!("{} {} {} {}", own.pid, own.start_ticks, own.pid_namespace, own.boot));
     wait_for_order();
 }
@@ -790,7 +780,7 @@ fn a_killed_holder_is_dead_and_a_stopped_one_is_not() {
 
         actor.signal(libc::SIGSTOP);
         let stat = format!("/proc/{}/stat", actor.process.id());
-        wait_for("the holder is stopped", || std::fs::read_to_string(&stat).unwrap().contains(") T "));
+        wait_until("the holder is stopped", || std::fs::read_to_string(&stat).unwrap().contains(") T "));
         for _ in 0..20 {
             assert!(!is_free(&region, 1));
             std::thread::sleep(Duration::from_millis(5));
@@ -816,7 +806,7 @@ fn a_program_the_holder_started_does_not_keep_it_alive() {
     assert!(!is_free(&region, 1));
     actor.kill();
     // The kernel resumes the holder before it closes the descriptors that the new program must not inherit.
-    wait_for("the program has started", || is_free(&region, 1));
+    wait_until("the program has started", || is_free(&region, 1));
     assert!(other.is_running());
 }
 
@@ -840,14 +830,14 @@ fn a_child_has_its_own_liveness(role: &str) {
         let mut lane = region.lane();
         let mut actor = Actor::spawn(role, &scratch.location);
         let forked = Orphan(actor.next_word().parse().unwrap());
-        wait_for("the forked process has done its part", || read(&mut lane, Addr::main(0)) == 2);
+        wait_until("the forked process has done its part", || read(&mut lane, Addr::main(0)) == 2);
         assert!(!is_free(&region, 1), "the child dropped its copy of the parent's hold; the parent is alive");
         assert!(!is_free(&region, 2), "the child's own hold is not affected");
         actor.kill();
         assert!(forked.is_running() && is_free(&region, 1), "the child does not keep its parent's slot");
         assert!(!is_free(&region, 2));
         send_signal(forked.0, libc::SIGKILL);
-        wait_for("the child's slot is free", || is_free(&region, 2));
+        wait_until("the child's slot is free", || is_free(&region, 2));
     }
 }
 
@@ -860,7 +850,7 @@ fn a_forked_child_does_not_share_hold_sets() {
         let mut lane = region.lane();
         let mut actor = Actor::spawn("set forker", &scratch.location);
         let forked = Orphan(actor.next_word().parse().unwrap());
-        wait_for("the forked process has done its part", || read(&mut lane, Addr::main(0)) == 2);
+        wait_until("the forked process has done its part", || read(&mut lane, Addr::main(0)) == 2);
         let free = || [1, 2, 3, 4].map(|slot| is_free(&region, slot));
         assert_eq!(free(), [false, true, false, false], "2 was released, and the others have living owners");
         actor.kill();
@@ -936,7 +926,7 @@ fn a_forked_child_cannot_use_its_parents_connections() {
     command.env(NODE, format!("tcp://{}", node.local_addrs()[0]));
     let mut actor = Actor::start(command, "remote forker", &scratch.location);
     let forked = Orphan(actor.next_word().parse().unwrap());
-    wait_for("the forked process has done its part", || read(&mut lane, Addr::main(0)) == 1);
+    wait_until("the forked process has done its part", || read(&mut lane, Addr::main(0)) == 1);
     actor.resume();
     let slot: u16 = actor.next_word().parse().unwrap();
     // The dropped task did not end its client. The put has recovered that client only if it ran into its lock.
@@ -944,7 +934,7 @@ fn a_forked_child_cannot_use_its_parents_connections() {
     assert_eq!(served.stat().unwrap().clients.len(), 2, "parent and child: {:?}", served.stat().unwrap().clients);
     assert!(!is_dead(slot), "the child dropped its copies; the parent and its connection are alive");
     actor.kill();
-    wait_for("the child does not keep its parent's slot", || is_dead(slot));
+    wait_until("the child does not keep its parent's slot", || is_dead(slot));
     assert!(forked.is_running());
     let repair = served.recover(&mut |_, _| ()).unwrap();
     assert_eq!((repair.recovered.len(), repair.living.len()), (1, 1), "the child is alive");
@@ -963,7 +953,7 @@ fn forks_during_a_hold_leave_no_copy_of_it() {
         actor.kill();
         assert!(forked.iter().all(Orphan::is_running));
         for slot in 1..=8 {
-            wait_for("every forked process has run", || is_free(&region, slot));
+            wait_until("every forked process has run", || is_free(&region, slot));
         }
     }
 }
@@ -994,7 +984,7 @@ fn a_process_stays_alive_without_its_main_thread() {
     let identity = ProcessIdentity { pid, start_ticks, pid_namespace, boot };
     assert!(!is_free(&region, 1));
     assert_eq!(identity.state(), ProcessState::Running);
-    assert_eq!(identity.kill(TIMEOUT, || !is_free(&region, 1)), Ok(()));
+    assert_eq!(identity.kill(patience(), || !is_free(&region, 1)), Ok(()));
     assert!(is_free(&region, 1));
     assert_eq!(identity.state(), ProcessState::Ended);
 }
@@ -1019,7 +1009,7 @@ fn another_program_does_not_keep_the_slot() {
         assert_eq!(actor.next_word(), "held");
         assert!(!is_free(&region, 1));
         actor.resume();
-        wait_for("the other program runs", || is_free(&region, 1));
+        wait_until("the other program runs", || is_free(&region, 1));
         assert!(actor.process.try_wait().unwrap().is_none(), "the process lives on as another program");
     }
 }
@@ -1070,13 +1060,13 @@ fn containers_see_which_clients_are_alive() {
         let there = ProcessIdentity { pid, start_ticks, pid_namespace: number(3), boot: number(4) };
         assert_eq!(there.boot, ProcessIdentity::current().boot);
         assert_eq!(there.state(), ProcessState::Unknown);
-        let error = there.kill(TIMEOUT, || true);
+        let error = there.kill(patience(), || true);
         assert!(matches!(error, Err(KillError::Unproven { pid: found, .. }) if found == pid), "{error:?}");
         drop(own);
         actor.resume();
         assert_eq!(actor.next_word(), "free", "the container sees that this process released it");
         actor.kill();
-        wait_for("the container is gone", || is_free(&region, 2));
+        wait_until("the container is gone", || is_free(&region, 2));
     }
 }
 

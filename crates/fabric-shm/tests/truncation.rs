@@ -13,16 +13,15 @@ use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{MAIN_BYTES, Scratch, read, write};
 use guira_fabric::{Addr, Region};
 use guira_fabric_shm::{Access, CreateOptions, Location, ShmError, ShmRegion};
+use guira_testing::wait_until;
 
 const ROLE: &str = "GUIRA_SHM_TEST_CUT_ROLE";
 const PATHS: &str = "GUIRA_SHM_TEST_CUT_PATHS";
-/// The longest time that a step of a child takes.
-const TIMEOUT: Duration = Duration::from_secs(20);
 const LAST_WORD: Addr = Addr::main(MAIN_BYTES - 8);
 /// The number of regions that a process may guard at the same time.
 const MAX_GUARDED: usize = 64;
@@ -59,14 +58,8 @@ impl Mapper {
 
     fn end(mut self) -> ExitStatus {
         drop(self.0.stdin.take());
-        let start = Instant::now();
-        loop {
-            if let Some(status) = self.0.try_wait().unwrap() {
-                return status;
-            }
-            assert!(start.elapsed() < TIMEOUT, "the child does not end");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        wait_until("the child has ended", || self.0.try_wait().unwrap().is_some());
+        self.0.wait().unwrap()
     }
 }
 

@@ -1,10 +1,10 @@
 //! Helpers of the tests: temporary regions, and single verbs.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use guira_fabric::{Addr, FabricError, Lane, Submitted, Verb};
 use guira_fabric_shm::{CreateOptions, Location, ShmRegion};
+use guira_testing::unique_name;
 
 pub const MAIN_BYTES: u64 = 1 << 16;
 pub const DEVICE_BYTES: u64 = 1 << 12;
@@ -16,7 +16,7 @@ pub struct Scratch {
 
 impl Scratch {
     pub fn new() -> Scratch {
-        Scratch { location: Location::shm(&unique()).unwrap() }
+        Scratch { location: Location::shm(&unique_name()).unwrap() }
     }
 
     /// Creates a region of the usual sizes under this name.
@@ -54,7 +54,7 @@ impl ScratchDirectory {
     }
 
     pub fn within(parent: PathBuf) -> ScratchDirectory {
-        let path = parent.join(unique());
+        let path = parent.join(unique_name());
         std::fs::create_dir(&path).unwrap();
         ScratchDirectory { path }
     }
@@ -72,11 +72,6 @@ impl Drop for ScratchDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.path);
     }
-}
-
-fn unique() -> String {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    format!("guira-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 pub fn create(location: &Location) -> ShmRegion {

@@ -1,6 +1,7 @@
 //! Atomic domains: a region is mapped by processes, or claimed for a device, but never both.
 
 use std::sync::atomic::AtomicUsize;
+use std::time::Instant;
 
 use guira_fabric::Space;
 use guira_fabric_shm::Attempt;
@@ -9,8 +10,6 @@ use super::*;
 
 /// The duration of a race.
 const RACE: Duration = Duration::from_millis(300);
-/// Longest time in which a race has to show each outcome once.
-const RACE_LIMIT: Duration = Duration::from_secs(60);
 
 // ---- Roles of child processes.
 
@@ -212,13 +211,13 @@ fn a_forked_child_keeps_its_killed_parents_claim_and_no_mapping() {
         assert!(child.is_running());
         assert_all_refused(&scratch.location);
         drop(child);
-        wait_for("the child has ended", || ShmRegion::open(&scratch.location, Access::ReadOnly).is_ok());
+        wait_until("the child has ended", || ShmRegion::open(&scratch.location, Access::ReadOnly).is_ok());
         assert!(!is_mapped_elsewhere(&open(&scratch.location)), "{role}");
 
         let (mut actor, child) = start(&scratch);
         actor.resume();
         assert!(actor.process.wait().unwrap().success());
-        wait_for(role, || !is_mapped_elsewhere(&open(&scratch.location)));
+        wait_until(role, || !is_mapped_elsewhere(&open(&scratch.location)));
         assert!(child.is_running(), "{role}");
     }
 
@@ -229,7 +228,7 @@ fn a_forked_child_keeps_its_killed_parents_claim_and_no_mapping() {
     assert!(is_mapped_elsewhere(&region));
     actor.kill();
     // A child that has not run since the fork has not let go yet.
-    wait_for("the child keeps no mapping's lock", || !is_mapped_elsewhere(&region));
+    wait_until("the child keeps no mapping's lock", || !is_mapped_elsewhere(&region));
     assert!(forked.is_running());
 }
 
@@ -240,7 +239,7 @@ fn a_program_that_the_claimer_started_keeps_no_domain() {
     let mut actor = Actor::spawn("spawner", &scratch.location);
     let other = Orphan(actor.next_word().parse().unwrap());
     actor.kill();
-    wait_for("the program has started", || !is_mapped_elsewhere(&region));
+    wait_until("the program has started", || !is_mapped_elsewhere(&region));
     assert!(other.is_running());
 }
 
@@ -351,7 +350,7 @@ fn claims_and_lanes_exclude_each_other_however_many_race() {
     let (is_claimed, changes, claims) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
     let start = Instant::now();
     let goes_on = || {
-        assert!(start.elapsed() < RACE_LIMIT, "one side never had its way");
+        assert!(start.elapsed() < patience(), "one side never had its way");
         start.elapsed() < RACE || changes.load(Ordering::SeqCst) == 0 || claims.load(Ordering::SeqCst) == 0
     };
     let change = || {
@@ -401,7 +400,7 @@ fn claims_and_mappings_exclude_each_other_however_many_race() {
             claims == 0 || mappings.load(Ordering::SeqCst) <= claims
         };
         while start.elapsed() < RACE || has_lacked_an_outcome() {
-            assert!(start.elapsed() < RACE_LIMIT, "no attempt to claim was ever alone, or every one was");
+            assert!(start.elapsed() < patience(), "no attempt to claim was ever alone, or every one was");
             let region = match ShmRegion::open(&scratch.location, access) {
                 Ok(region) => region,
                 Err(ShmError::ServedByDevice { .. }) => continue,
