@@ -5,10 +5,10 @@
 //! operation runs ten thousand times under an allocator that counts.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use guira::Client;
 use guira::{CreateOptions, EntryFormat, Put, Store, Url};
+use guira_testing::unique_name;
 
 /// Keys the tables are made for; they would fill 90 % of the entries.
 const CAPACITY: u64 = 180_000;
@@ -38,9 +38,7 @@ struct Bench {
 
 impl Bench {
     fn new(format: &'static str) -> Bench {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("guira-allocations-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let url = Url::shm(&name).expect("a valid name");
+        let url = Url::shm(&unique_name()).expect("a valid name");
         let parsed: EntryFormat = format.parse().expect("a valid format");
         let (key_bytes, value_bytes) = match parsed {
             EntryFormat::Fixed { key_bytes, value_bytes } => (usize::from(key_bytes), usize::from(value_bytes)),

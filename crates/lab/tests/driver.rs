@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use guira::{CreateOptions, Store, Url};
 use guira_lab::driver::{Driver, DriverError, LoadMode, PhaseTally, Plan, RecordFormat, Removal, Verification};
 use guira_lab::workload::{WorkloadName, WorkloadSpec};
+use guira_testing::unique_name;
 
 const SEED: u64 = 20_260_821;
 const RECORDS: u64 = 2000;
@@ -21,9 +22,7 @@ struct Table {
 
 impl Table {
     fn new(format: &str, capacity: u64) -> Table {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let url = Url::shm(&format!("guira-lab-test-{}-{number}", std::process::id())).expect("it is a name");
+        let url = Url::shm(&unique_name()).expect("it is a name");
         let options =
             CreateOptions::new(capacity).format(format.parse().expect("it is a format")).seed(SEED).max_clients(40);
         let store = Store::create(&url, &options).expect("there is room");

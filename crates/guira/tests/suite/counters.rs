@@ -4,18 +4,21 @@
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use guira::{Blame, CreateOptions, Effect, OpenOptions, OperationErrorKind, Preset, ServeOptions, Store, Url};
+use guira_testing::wait_until;
 
 use crate::common::Table;
 
 const PROCESSES: usize = 8;
 const WORKER: &str = "GUIRA_TEST_COUNTER";
-/// Time for which the processes count.
-const COUNTING: Duration = Duration::from_secs(3);
-/// Time from one kill to the next.
+/// Processes that are killed.
+const KILLS: usize = 75;
+/// Shortest time from one kill to the next.
 const KILL_EVERY: Duration = Duration::from_millis(40);
 /// The keys. The last one is too long for a row.
 const KEYS: [&[u8]; 3] = [b"visits", b"clicks", &[7; 60]];
@@ -44,6 +47,7 @@ fn worker() {
 struct Worker {
     process: Child,
     input: ChildStdin,
+    has_reported: Arc<AtomicBool>,
     reports: JoinHandle<Vec<u8>>,
 }
 
@@ -58,12 +62,18 @@ impl Worker {
             .spawn()
             .expect("a process");
         let (input, mut output) = (process.stdin.take().expect("a pipe"), process.stderr.take().expect("a pipe"));
+        let has_reported = Arc::new(AtomicBool::new(false));
+        let is_first = Arc::clone(&has_reported);
         let reports = thread::spawn(move || {
-            let mut reports = Vec::new();
+            let mut reports = vec![0; REPORT_BYTES];
+            if output.read_exact(&mut reports).is_err() {
+                return Vec::new();
+            }
+            is_first.store(true, Ordering::SeqCst);
             output.read_to_end(&mut reports).expect("a pipe");
             reports
         });
-        Worker { process, input, reports }
+        Worker { process, input, has_reported, reports }
     }
 
     /// Adds the sums that a worker reported to `sums`, and checks that they grow and are unique.
@@ -85,16 +95,16 @@ impl Worker {
 fn count(owner: &Store, url: &Url) {
     let mut sums: [BTreeSet<u64>; KEYS.len()] = Default::default();
     let mut workers: Vec<Worker> = (0..PROCESSES).map(|_| Worker::start(url)).collect();
-    let (started, mut kills) = (Instant::now(), 0);
-    while started.elapsed() < COUNTING {
+    for kill in 0..KILLS {
         thread::sleep(KILL_EVERY);
-        let mut victim = std::mem::replace(&mut workers[kills % PROCESSES], Worker::start(url));
+        let worker = &mut workers[kill % PROCESSES];
+        wait_until("the next victim counts", || worker.has_reported.load(Ordering::SeqCst));
+        let mut victim = std::mem::replace(worker, Worker::start(url));
         victim.process.kill().expect("it is a child");
         assert!(!victim.process.wait().expect("it is a child").success(), "no worker ends on its own");
         Worker::collect(victim.reports, &mut sums);
-        kills += 1;
     }
-    for Worker { mut process, input, reports } in workers {
+    for Worker { mut process, input, reports, .. } in workers {
         drop(input);
         assert!(process.wait().expect("it is a child").success());
         Worker::collect(reports, &mut sums);
@@ -106,9 +116,9 @@ fn count(owner: &Store, url: &Url) {
         let total = u64::from_le_bytes(value.try_into().expect("eight bytes"));
         assert!(sums.last().is_some_and(|last| *last <= total), "an acknowledged increment was lost");
         unknown += total - sums.len() as u64;
-        println!("{url}: {} increments acknowledged, {total} counted, {kills} processes killed", sums.len());
+        println!("{url}: {} increments acknowledged, {total} counted, {KILLS} processes killed", sums.len());
     }
-    assert!(unknown <= kills as u64, "{unknown} increments were not acknowledged, with {kills} killed processes");
+    assert!(unknown <= KILLS as u64, "{unknown} increments were not acknowledged, with {KILLS} killed processes");
     assert!(owner.check().expect("a table").is_clean());
 }
 

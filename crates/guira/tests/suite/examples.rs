@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use guira_testing::unique_name;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -117,7 +118,7 @@ fn two_editors_of_a_typed_setting_lose_no_edit() {
 
 #[test]
 fn settings_are_changed_and_read_by_separate_commands() {
-    let url = format!("shm://guira-test-settings-{}", std::process::id());
+    let url = format!("shm://{}", unique_name());
     let url = url.as_str();
     assert_eq!(printed("config_store", &["set", url, "mail", "timeout_ms", "250"]), "");
     assert_eq!(printed("config_store", &["set", url, "mail", "server", "mx1"]), "");

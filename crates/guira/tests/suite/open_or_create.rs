@@ -10,6 +10,7 @@ use guira::errors::Mismatch;
 use guira::{
     Blame, CreateOptions, Effect, EntryFormat, Error, OnMismatch, OpenError, Preset, ServeOptions, Store, Url,
 };
+use guira_testing::unique_name;
 
 const PROCESSES: u64 = 6;
 const ROUNDS: u32 = 10;
@@ -23,8 +24,8 @@ const DESTROYER: &str = "GUIRA_TEST_DESTROYER";
 struct Table(Url);
 
 impl Table {
-    fn named(name: &str) -> Table {
-        Table(Url::shm(&format!("guira-test-{name}-{}", std::process::id())).expect("a valid name"))
+    fn named() -> Table {
+        Table(Url::shm(&unique_name()).expect("a valid name"))
     }
 }
 
@@ -54,8 +55,8 @@ fn opener() {
 /// one.
 #[test]
 fn processes_that_race_share_one_table() {
-    for round in 0..ROUNDS {
-        let table = Table::named(&format!("race-{round}"));
+    for _ in 0..ROUNDS {
+        let table = Table::named();
         let start = |id: u64| {
             Command::new(std::env::current_exe().expect("a test has a file"))
                 .args(["--exact", "open_or_create::opener", "--nocapture"])
@@ -86,7 +87,7 @@ fn processes_that_race_share_one_table() {
 /// [R-DESTROY-1] A table that is destroyed at the same time is treated as missing.
 #[test]
 fn tables_that_are_destroyed_meanwhile_are_created_again() {
-    let table = Table::named("anew");
+    let table = Table::named();
     std::thread::scope(|scope| {
         let opener = scope.spawn(|| {
             for _ in 0..DESTROYED {
@@ -123,7 +124,7 @@ fn destroyer() {
 /// have it open keep working. A damaged table, which no process can open, loses its name.
 #[test]
 fn tables_that_cannot_be_opened_for_want_of_memory_are_not_destroyed() {
-    let table = Table::named("pauper");
+    let table = Table::named();
     let store = Store::create(&table.0, &CreateOptions::new(1_000).extent_bytes(16 << 20)).unwrap();
     let status = Command::new(std::env::current_exe().expect("a test has a file"))
         .args(["--exact", "open_or_create::destroyer", "--nocapture"])
@@ -152,7 +153,7 @@ fn mismatches(url: &Url, options: &CreateOptions) -> Vec<Mismatch> {
 /// A table that exists is opened only if it matches the options, or on request as it is.
 #[test]
 fn an_existing_table_must_match_the_options() {
-    let table = Table::named("as-asked");
+    let table = Table::named();
     let created = Store::open_or_create(&table.0, &options()).unwrap();
     let room = created.table().config().capacity();
     let bytes: EntryFormat = "bytes:64".parse().unwrap();
@@ -173,7 +174,7 @@ fn an_existing_table_must_match_the_options() {
 /// Each option is compared: the table may exceed the limits, and must equal the other options.
 #[test]
 fn each_option_of_a_table_that_exists_is_compared() {
-    let table = Table::named("each-option");
+    let table = Table::named();
     let base = || CreateOptions::new(1_000).extent_bytes(1 << 20).max_clients(8).seed(3);
     let created = Store::create(&table.0, &base()).unwrap();
     let (config, asked) = (created.table().config(), CreateOptions::new);

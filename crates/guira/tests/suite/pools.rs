@@ -12,13 +12,12 @@ use std::time::{Duration, Instant};
 
 use guira::aio::{Pool, PooledClient};
 use guira::{Blame, CreateOptions, Effect, Error, OpenError, PoolStatus, ServeOptions, ServerHandle, Store, Url};
+use guira_testing::patience;
 
 use crate::common::Table;
 
 const TASKS: u32 = 10_000;
 const CLIENTS: u16 = 16;
-/// Longest time of a step of a test, which it should not reach.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns options of a table with no more client slots than a pool may take.
 fn options() -> CreateOptions {
@@ -57,7 +56,7 @@ fn status(max: usize, size: usize, idle: usize, waiting: usize) -> PoolStatus {
 
 /// Runs ten thousand tasks that do an operation each with sixteen clients, and checks that none fails. [R-SLOT-1]
 fn check_sharing(store: &Store) {
-    let pool = store.to_async().pool(CLIENTS).timeout(TIMEOUT);
+    let pool = store.to_async().pool(CLIENTS).timeout(patience());
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     runtime.block_on(async {
         let tasks: Vec<_> = (0..TASKS)
@@ -98,7 +97,7 @@ fn threads_share_blocking_clients() {
     let (_table, local) = Table::create(&options());
     let (_served, remote) = remote(&options());
     for store in [local, remote] {
-        let pool = store.pool(2).timeout(TIMEOUT);
+        let pool = store.pool(2).timeout(patience());
         thread::scope(|scope| {
             for thread in 0..8 {
                 let pool = pool.clone();
@@ -166,7 +165,7 @@ fn owner(pool: &Pool) -> Waker {
 fn dropping_a_waker_may_end_a_task_that_waits_in_the_same_pool() {
     let (_table, store) = Table::create(&options());
     let (over, is_over) = channel();
-    let pool = store.to_async().pool(1).timeout(TIMEOUT);
+    let pool = store.to_async().pool(1).timeout(patience());
     let pool_of_thread = pool.clone();
     thread::spawn(move || {
         let pool = pool_of_thread;
@@ -185,7 +184,7 @@ fn dropping_a_waker_may_end_a_task_that_waits_in_the_same_pool() {
         drop((replaced, held));
     });
     for step in ["replaced", "left"] {
-        assert_eq!(is_over.recv_timeout(TIMEOUT / 4), Ok(step), "the pool is locked twice");
+        assert_eq!(is_over.recv_timeout(patience()), Ok(step), "the pool is locked twice");
     }
 }
 
@@ -203,7 +202,7 @@ fn waiting_for_a_pooled_client_times_out() {
         for error in [in_task, in_place] {
             assert_eq!((error.blame(), error.effect()), (Blame::Busy, Effect::None), "{error}");
             let Error::Open(OpenError::PoolTimeout { max: 1, waited_ms, .. }) = error else { panic!("{error}") };
-            assert!((timeout.as_millis()..TIMEOUT.as_millis()).contains(&u128::from(waited_ms)), "{waited_ms} ms");
+            assert!(u128::from(waited_ms) >= timeout.as_millis(), "{waited_ms} ms");
         }
     }
     drop((held, held_too));
@@ -217,7 +216,7 @@ fn waiting_for_a_pooled_client_times_out() {
 #[test]
 fn a_client_whose_operation_was_dropped_is_lent_again() {
     let (_served, store) = remote(&options());
-    let pool = store.to_async().pool(1).timeout(TIMEOUT);
+    let pool = store.to_async().pool(1).timeout(patience());
     let mut other = store.client().unwrap();
     for i in 0..50 {
         let mut held = pollster::block_on(pool.get()).unwrap();
@@ -255,7 +254,7 @@ impl<T, F: Future<Output = Result<T, Error>>> Wait<T> for F {
 #[test]
 fn a_panic_closes_only_the_client_of_its_holder() {
     let (_table, store) = Table::create(&options());
-    let (pool, threads) = (store.to_async().pool(1).timeout(TIMEOUT), store.pool(1).timeout(TIMEOUT));
+    let (pool, threads) = (store.to_async().pool(1).timeout(patience()), store.pool(1).timeout(patience()));
     for _ in 0..3 {
         let (pool, threads) = (pool.clone(), threads.clone());
         let panicked = thread::spawn(move || {
@@ -277,7 +276,7 @@ fn a_panic_closes_only_the_client_of_its_holder() {
 fn a_client_that_cannot_be_opened_takes_no_place() {
     let (_table, store) = Table::create(&options().max_clients(1));
     let taken = store.client().unwrap();
-    let pool = store.to_async().pool(2).timeout(TIMEOUT);
+    let pool = store.to_async().pool(2).timeout(patience());
     for _ in 0..3 {
         let error = pollster::block_on(pool.get()).map(drop).unwrap_err();
         assert!(matches!(error, Error::Open(OpenError::TooManyClients { .. })), "{error}");
@@ -296,7 +295,7 @@ fn a_pooled_client_reconnects_for_its_next_holder() {
     let mut served = owner.serve(&ServeOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
     let addr = served.local_addrs()[0];
     let store = Store::open(Url::tcp("127.0.0.1", addr.port()).unwrap()).unwrap();
-    let pool = store.to_async().pool(2).timeout(TIMEOUT);
+    let pool = store.to_async().pool(2).timeout(patience());
     pool.get().wait().put(&key(1), &key(1)).wait();
     for i in 2..5 {
         drop(served);
@@ -345,7 +344,7 @@ fn pools_are_sync_and_their_futures_are_send() {
 #[test]
 fn pools_work_with_any_executor() {
     let (_table, store) = Table::create(&options());
-    let pool = store.to_async().pool(2).timeout(TIMEOUT);
+    let pool = store.to_async().pool(2).timeout(patience());
     let work = |first: u32| {
         let pool = pool.clone();
         async move {

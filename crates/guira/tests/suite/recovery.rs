@@ -12,12 +12,14 @@
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use guira::admin::ClientState;
 use guira::{Blame, CreateOptions, Error, OpenOptions, OperationError, OperationErrorKind, Store, Url};
 use guira_fabric::SplitMix64;
+use guira_testing::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::Table;
@@ -109,7 +111,8 @@ const ACKNOWLEDGED: u64 = u64::MAX - 2;
 /// A writer process, and the thread that reads its reports.
 struct Writer {
     child: Child,
-    reports: JoinHandle<Vec<u8>>,
+    reports: JoinHandle<()>,
+    reported: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Writer {
@@ -121,23 +124,30 @@ impl Writer {
             .spawn()
             .unwrap();
         let mut out = child.stdout.take().unwrap();
+        let reported = Arc::new(Mutex::new(Vec::new()));
+        let shared = Arc::clone(&reported);
         let read = move || {
-            let mut reports = Vec::new();
-            out.read_to_end(&mut reports).unwrap();
-            reports
+            let mut bytes = vec![0; 1 << 16];
+            while let length @ 1.. = out.read(&mut bytes).unwrap() {
+                shared.lock().unwrap().extend_from_slice(&bytes[..length]);
+            }
         };
-        Writer { child, reports: std::thread::spawn(read) }
+        Writer { child, reports: std::thread::spawn(read), reported }
+    }
+
+    /// Waits until the writer has begun its first changes.
+    fn wait_until_it_writes(&self) {
+        wait_until("the writer writes", || first_report(&self.reported.lock().unwrap()).is_some());
     }
 
     /// Kills the writer. Returns the changes it reported, and how many of them were acknowledged.
     fn kill(mut self) -> (Vec<Change>, usize) {
         self.child.kill().unwrap();
         let status = self.child.wait().unwrap();
-        let reports = self.reports.join().unwrap();
+        self.reports.join().unwrap();
+        let reports = self.reported.lock().unwrap();
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9), "it failed by itself: {status:?}");
-        // The output of the test harness comes first.
-        let begin = BEGINS.to_le_bytes();
-        let first = reports.windows(8).position(|window| window == begin).unwrap_or(reports.len());
+        let first = first_report(&reports).unwrap_or(reports.len());
         let (mut changes, mut acknowledged) = (Vec::new(), 0);
         for report in reports[first..].chunks_exact(8 + 16 * GROUP) {
             let words: Vec<u64> =
@@ -150,6 +160,11 @@ impl Writer {
         }
         (changes, acknowledged)
     }
+}
+
+/// Returns the position of the first report. The output of the test harness comes before it.
+fn first_report(output: &[u8]) -> Option<usize> {
+    output.windows(8).position(|window| window == BEGINS.to_le_bytes())
 }
 
 /// The last count of each key.
@@ -203,7 +218,9 @@ fn kill_writers(name: &str, format: &str, longest: u64) {
         kills += 1;
         std::thread::sleep(Duration::from_micros(10_000 + rng.below(20_000)));
         let id = rng.below(WRITERS);
-        let reported = writers[id as usize].take().unwrap().kill();
+        let writer = writers[id as usize].take().unwrap();
+        writer.wait_until_it_writes();
+        let reported = writer.kill();
         // The locks of these keys guard all rows of the writers.
         (0..KEYS).for_each(|number| assert!(!survivor.remove(&key(99, number)).unwrap()));
         under_way += u64::from(check_reported(&store, id, &mut known[id as usize], reported));
@@ -248,11 +265,7 @@ fn stopped_writers_are_alive() {
     let quick = Store::open_with(&table.url, &OpenOptions::default().deadline(Duration::from_millis(3))).unwrap();
     let mut other = quick.client().unwrap();
     let writers: Vec<Writer> = (0..WRITERS).map(|id| Writer::start(&table.url, id, id + 1, 8)).collect();
-    let end = Instant::now() + Duration::from_secs(60);
-    while store.len_estimate().unwrap().entries < 20 {
-        assert!(Instant::now() < end, "the writers never write");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("the writers write", || store.len_estimate().unwrap().entries >= 20);
     let (mut busy, mut rng) = (0, SplitMix64(SEED));
     for _ in 0..100 {
         let victim = Pid::from_child(&writers[rng.below(WRITERS) as usize].child);

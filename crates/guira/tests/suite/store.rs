@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use guira::{Blame, CreateOptions, CreateProgress, Effect, Error, OpenError, OpenOptions, Preset, Put, Store, Url};
+use guira_testing::unique_name;
 
 use crate::common::Table;
 
@@ -228,7 +229,7 @@ fn scans_visit_every_entry() {
 /// [R-CREATE-1] A creation reports its progress in small steps, and can be stopped at each; then nothing is left.
 #[test]
 fn a_creation_reports_its_progress_and_can_be_stopped() {
-    let table = Table { url: Url::shm(&format!("guira-test-stopped-{}", std::process::id())).unwrap() };
+    let table = Table { url: Url::shm(&unique_name()).unwrap() };
     let options = options(4_000, "bytes:64").extent_bytes(20 << 20);
     for url in [&table.url, &Url::unnamed()] {
         let mut steps = Vec::new();
@@ -274,7 +275,7 @@ fn a_creation_reports_its_progress_and_can_be_stopped() {
 /// [R-CREATE-1] Of many creators one succeeds, and a process that opens meanwhile finds a complete table or none.
 #[test]
 fn concurrent_creators_and_openers_agree() {
-    let url = Url::shm(&format!("guira-test-race-{}", std::process::id())).unwrap();
+    let url = Url::shm(&unique_name()).unwrap();
     let table = Table { url: url.clone() };
     let created = AtomicU32::new(0);
     std::thread::scope(|scope| {
@@ -320,7 +321,7 @@ fn damaged_tables_and_impossible_parameters_are_refused() {
     let error = Store::open(&table.url).unwrap_err();
     assert_eq!(error.blame(), Blame::Corrupt, "{error}");
     let misuse = |result: Result<Store, Error>| result.unwrap_err().blame();
-    let url = Url::shm(&format!("guira-test-none-{}", std::process::id())).unwrap();
+    let url = Url::shm(&unique_name()).unwrap();
     assert_eq!(misuse(Store::create(&url, &CreateOptions::new(0))), Blame::Misuse);
     assert_eq!(misuse(Store::create(&url, &CreateOptions::new(u64::MAX))), Blame::Misuse);
     assert_eq!(misuse(Store::open(&url)), Blame::Misuse);

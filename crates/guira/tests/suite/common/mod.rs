@@ -4,11 +4,11 @@
 pub mod fabric;
 pub mod faulty_proxy;
 pub mod hosts;
+pub mod ports;
 pub mod slow_link;
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use guira::{CreateOptions, Store, Url};
+use guira_testing::unique_name;
 
 /// A table that is destroyed when the test ends, however it ends.
 pub struct Table {
@@ -16,13 +16,15 @@ pub struct Table {
 }
 
 impl Table {
+    /// Returns a name for a table that does not exist yet.
+    pub fn unused() -> Table {
+        Table { url: Url::shm(&unique_name()).expect("a valid name") }
+    }
+
     pub fn create(options: &CreateOptions) -> (Table, Store) {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let program = env!("CARGO_CRATE_NAME");
-        let name = format!("guira-test-{program}-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let url = Url::shm(&name).expect("a valid name");
-        let store = Store::create(&url, options).expect("a fresh name");
-        (Table { url }, store)
+        let table = Table::unused();
+        let store = Store::create(&table.url, options).expect("a fresh name");
+        (table, store)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::common::Table;
 use crate::common::fabric::url_of;
 use crate::common::faulty_proxy::{FaultyProxy, ProxyFaults};
 use crate::histories::node::NodeProcess;
-use crate::histories::{Case, KILLS_PER_S, RDMA_ROUND, ROUND, SEED};
+use crate::histories::{Case, SEED};
 
 /// The fabric through which the workers of a round reach its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,29 +32,49 @@ pub enum Fabric {
 const PROXY_FAULTS: ProxyFaults =
     ProxyFaults { longest_delay: Duration::from_millis(2), cut_after_bytes: Some(200_000) };
 
-impl Fabric {
-    /// Returns the length of a round.
-    pub fn round(self) -> Duration {
-        if self == Fabric::Rdma { RDMA_ROUND } else { ROUND }
-    }
+/// The fewest events of a round, which ends when all of them have happened.
+#[derive(Clone, Copy, Debug)]
+pub struct RoundGoals {
+    pub kills: u64,
+    pub stops: u64,
+    pub fences: u64,
+    /// Kills of the node.
+    pub restarts: u64,
+    /// Operations that were answered.
+    pub answered: u64,
+}
 
-    /// Returns how many workers are killed a second.
-    pub fn kills_per_s(self) -> u64 {
+impl Fabric {
+    /// Returns what happens in a round at least.
+    pub fn goals(self) -> RoundGoals {
+        let goals = RoundGoals { kills: 100, stops: 10, fences: 0, restarts: 0, answered: 400 };
         match self {
-            Fabric::Shm | Fabric::Tcp | Fabric::Mixed => KILLS_PER_S,
-            // Fewer, so that many live to see the node come back, or lose a connection.
-            Fabric::Restarted | Fabric::Faulty => KILLS_PER_S / 5,
-            // An emulated machine starts a few processes a second.
-            Fabric::Rdma => KILLS_PER_S / 25,
+            Fabric::Shm => RoundGoals { answered: 4_000, ..goals },
+            Fabric::Tcp => RoundGoals { fences: 10, ..goals },
+            Fabric::Mixed => RoundGoals { fences: 4, ..goals },
+            // Fewer kills, so that many live to see the node come back, or lose a connection.
+            Fabric::Restarted => RoundGoals { kills: 20, restarts: 4, ..goals },
+            Fabric::Faulty => RoundGoals { kills: 20, answered: 120, ..goals },
+            Fabric::Rdma => RoundGoals { kills: 5, stops: 3, fences: 1, restarts: 0, answered: 15 },
         }
     }
 
-    /// Returns the time from one kill of the node to the next.
+    /// Returns the shortest time from one kill of a worker to the next.
+    pub fn between_kills(self) -> Duration {
+        Duration::from_millis(match self {
+            Fabric::Shm | Fabric::Tcp | Fabric::Mixed => 20,
+            Fabric::Restarted | Fabric::Faulty => 100,
+            // An emulated machine starts a few processes a second.
+            Fabric::Rdma => 500,
+        })
+    }
+
+    /// Returns the shortest time from one kill of the node to the next.
     pub fn between_restarts(self) -> Option<Duration> {
         (self == Fabric::Restarted).then_some(Duration::from_millis(250))
     }
 
-    /// Returns the time from one fenced client to the next.
+    /// Returns the shortest time from one fenced client to the next.
     pub fn between_fences(self) -> Option<Duration> {
         match self {
             Fabric::Tcp | Fabric::Mixed | Fabric::Faulty => Some(Duration::from_millis(50)),

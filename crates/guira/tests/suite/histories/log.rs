@@ -13,15 +13,20 @@ use guira_check::history::{Answer, Call, Operation, Outcome};
 use guira_fabric::FabricError;
 use guira_fabric_shm::{Access, CreateOptions, Location, ShmRegion};
 use guira_layout::OwnerId;
+use guira_testing::unique_name;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::histories::KEYS;
 
 /// Bytes of the log: room for some 3 million operations.
 const LOG_BYTES: u64 = 128 << 20;
-/// Words of a block. The first block holds the number of blocks taken, and then each process's owner id. Every other
-/// block holds its process, the counts of the process, and records.
+/// Words of a block. The first block holds the number of blocks taken, each process's owner id, and two words for all
+/// processes. Every other block holds its process, the counts of the process, and records.
 const BLOCK_WORDS: usize = 1024;
+/// The word of the first block with the number of operations that were answered.
+const ANSWERED: usize = BLOCK_WORDS - 2;
+/// The word of the first block that is not zero when the round is over.
+const IS_OVER: usize = BLOCK_WORDS - 1;
 const HEAD_WORDS: usize = 9;
 /// Words of a record: call, answer and key; time of the call; value written or found; value expected; time of the
 /// answer.
@@ -59,7 +64,7 @@ impl Drop for SharedLog {
 
 impl SharedLog {
     pub fn create() -> SharedLog {
-        let location = Location::shm(&format!("guira-test-histories-log-{}", std::process::id())).unwrap();
+        let location = Location::shm(&unique_name()).unwrap();
         let options = CreateOptions::new(LOG_BYTES, 8);
         let region = ShmRegion::create(&location, options, |_| Ok::<(), FabricError>(())).unwrap();
         SharedLog { location, region }
@@ -74,6 +79,21 @@ impl SharedLog {
     pub fn owner(&self, process: u64) -> Option<OwnerId> {
         let owner = load(&self.region.main_words()[process as usize]);
         (owner != 0).then_some(OwnerId(owner as u16))
+    }
+
+    /// Returns how many operations were answered so far.
+    pub fn answered(&self) -> u64 {
+        load(&self.region.main_words()[ANSWERED])
+    }
+
+    /// Whether there is no room for more operations.
+    pub fn is_full(&self) -> bool {
+        load(&self.region.main_words()[0]) as usize + 1 >= BLOCKS
+    }
+
+    /// Asks the workers to end.
+    pub fn end_round(&self) {
+        self.region.main_words()[IS_OVER].store(1, Ordering::Release);
     }
 
     /// Takes the records of all processes, which must have ended. The log is empty afterwards.
@@ -153,13 +173,16 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens the log for `process`, the client in `slot`. Returns `None` if there is no room.
-    pub fn open(path: &str, process: u64, slot: u16) -> Option<Log> {
+    /// Opens the log for `process`.
+    pub fn open(path: &str, process: u64) -> Log {
         let region = ShmRegion::open(&Location::file(path), Access::ReadWrite).unwrap();
-        assert!((1..BLOCK_WORDS as u64).contains(&process), "each process needs a word of the first block");
-        let mut log = Log { region, process, block: 0, written: RECORDS };
-        log.record_slot(slot);
-        log.next_block().then_some(log)
+        assert!((1..ANSWERED as u64).contains(&process), "each process needs a word of the first block");
+        Log { region, process, block: 0, written: RECORDS }
+    }
+
+    /// Whether the round is over.
+    pub fn is_over(&self) -> bool {
+        load(&self.region.main_words()[IS_OVER]) != 0
     }
 
     /// Records that the process is the client in `slot` from now on.
@@ -228,6 +251,9 @@ impl Log {
         let head = &self.region.main_words()[self.block..];
         head[1..].iter().zip(counts).for_each(|(word, count)| word.store(count, Ordering::Relaxed));
         self.written += 1;
+        if matches!(ended, Completion::Answered(_)) {
+            self.region.main_words()[ANSWERED].fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 

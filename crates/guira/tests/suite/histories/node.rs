@@ -1,21 +1,18 @@
 //! A memory node in a process of its own: this test program, which gets its arguments in an environment variable.
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 
 use guira::{RdmaDevice, ServeOptions, Store, Url};
 use guira_conformance::RdmaDevices;
 
 use crate::common::fabric::url_of;
+use crate::common::ports::ReservedPort;
 use crate::histories::Case;
 
 const NODE: &str = "GUIRA_TEST_HISTORIES_NODE";
 const READY: &str = "serving";
-/// First port that is tried. The kernel assigns none of these ports by itself, so that a client that connects to a node
-/// that is gone cannot connect to itself.
-const FIRST_PORT: u16 = 20_000;
-const PORTS: u16 = 10_000;
 /// Bytes for extents, so few that chunks have 64 KiB: a client that adopts a chunk reads all of it over one connection,
 /// which must last for that long.
 const EXTENT_BYTES: u64 = 16 << 20;
@@ -27,19 +24,19 @@ pub struct NodeProcess {
     pub devices: Option<RdmaDevices>,
     arguments: String,
     child: Child,
+    _port: ReservedPort,
 }
 
 impl NodeProcess {
     /// Starts a node that serves the table at `backing`, or memory of its own with a table of `round`'s case, over the
     /// given devices or over TCP, and waits until it is ready.
     pub fn start(backing: Option<&Url>, round: u64, devices: Option<RdmaDevices>) -> NodeProcess {
-        let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
-        let first = FIRST_PORT + (std::process::id() % u32::from(PORTS - 100)) as u16;
-        let port = (first..FIRST_PORT + PORTS).find(is_free).expect("a free port");
+        let reserved = ReservedPort::new();
+        let port = reserved.port;
         let device = devices.as_ref().map(|devices| devices.node.as_str()).unwrap_or_default();
         let arguments = format!("{port},{round},{device},{}", backing.map(Url::to_string).unwrap_or_default());
         let (addr, child) = ((Ipv4Addr::LOCALHOST, port).into(), spawn(&arguments));
-        let mut node = NodeProcess { addr, devices, child, arguments };
+        let mut node = NodeProcess { addr, devices, child, arguments, _port: reserved };
         node.wait_until_ready();
         node
     }

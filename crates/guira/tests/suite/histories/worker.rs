@@ -10,7 +10,7 @@ use guira_check::history::{Answer, Call};
 use guira_fabric::SplitMix64;
 
 use crate::histories::KEYS;
-use crate::histories::log::{Completion, Log, now_ns};
+use crate::histories::log::{Completion, Log};
 
 const WORKER: &str = "GUIRA_TEST_HISTORIES";
 /// Deadline of an operation. A worker waits no longer for one that is stopped, and goes on with other keys.
@@ -18,7 +18,7 @@ const DEADLINE: Duration = Duration::from_millis(10);
 /// The same over Soft-RoCE in an emulated machine, where a round trip takes milliseconds.
 const RDMA_DEADLINE: Duration = Duration::from_millis(250);
 const NICE: i32 = 10;
-/// Time in which an operation tries to open another session: longer than a round, and than an outage of the node.
+/// Time in which an operation tries to open another session: longer than an outage of the node, as a rule.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The arguments of a worker.
@@ -29,14 +29,13 @@ pub struct Task<'t> {
     pub process: u64,
     pub seed: u64,
     pub longest_value: u64,
-    pub end_ns: u64,
 }
 
 impl Task<'_> {
     /// Returns the environment variable that passes the arguments: name and value.
     pub fn variable(&self) -> (&'static str, String) {
-        let Task { url, log, process, seed, longest_value, end_ns } = self;
-        (WORKER, format!("{url},{process},{seed},{longest_value},{end_ns},{log}"))
+        let Task { url, log, process, seed, longest_value } = self;
+        (WORKER, format!("{url},{process},{seed},{longest_value},{log}"))
     }
 }
 
@@ -249,7 +248,7 @@ impl Worker {
 
 /// Opens a client; `None` if the round ends before a slot is free or the memory node is back. Slots of workers that are
 /// being killed are not free yet.
-fn open_client(url: &Url, transport: Transport, end_ns: u64) -> Option<guira::Client> {
+fn open_client(url: &Url, transport: Transport, log: &Log) -> Option<guira::Client> {
     let options = OpenOptions::default().deadline(transport.deadline()).reconnect_timeout(RECONNECT_TIMEOUT);
     loop {
         match Store::open_with(url, &options).and_then(|store| store.client()) {
@@ -261,7 +260,7 @@ fn open_client(url: &Url, transport: Transport, end_ns: u64) -> Option<guira::Cl
                 assert!(is_full || is_lost, "{error}");
             }
         }
-        if now_ns() >= end_ns {
+        if log.is_over() {
             return None;
         }
         std::thread::sleep(Duration::from_millis(1));
@@ -272,22 +271,25 @@ fn open_client(url: &Url, transport: Transport, end_ns: u64) -> Option<guira::Cl
 #[test]
 fn worker() {
     let Ok(arguments) = std::env::var(WORKER) else { return };
-    let parts: Vec<&str> = arguments.splitn(6, ',').collect();
-    let [process, seed, longest_value, end_ns] = [1, 2, 3, 4].map(|index: usize| parts[index].parse::<u64>().unwrap());
+    let parts: Vec<&str> = arguments.splitn(5, ',').collect();
+    let [process, seed, longest_value] = [1, 2, 3].map(|index: usize| parts[index].parse::<u64>().unwrap());
     let transport = Transport::of(parts[0]);
+    // None outlives a test that is killed: it would work forever.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
     if transport == Transport::Mapped {
         // The test, which kills, must not wait for workers that never pause.
         rustix::process::nice(NICE).unwrap();
     }
-    let Some(client) = open_client(&parts[0].parse().unwrap(), transport, end_ns) else { return };
+    let log = Log::open(parts[4], process);
+    let Some(client) = open_client(&parts[0].parse().unwrap(), transport, &log) else { return };
     let (slot, losses) = (client.slot(), Losses::default());
-    let log = Log::open(parts[5], process, slot);
+    log.record_slot(slot);
     let (rng, seen, buffer) = (SplitMix64(seed), HashMap::new(), Vec::new());
-    if let Some(log) = log {
-        let written = process << 32;
-        let mut worker = Worker { client, slot, transport, losses, log, rng, longest_value, written, seen, buffer };
-        while now_ns() < end_ns && worker.step() {}
-    }
+    let written = process << 32;
+    let mut worker = Worker { client, slot, transport, losses, log, rng, longest_value, written, seen, buffer };
+    while !worker.log.is_over() && worker.step() {}
     // Without room in the log the worker idles, so that it can still be killed.
-    std::thread::sleep(Duration::from_nanos(end_ns.saturating_sub(now_ns())));
+    while !worker.log.is_over() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

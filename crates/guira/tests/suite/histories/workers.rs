@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use guira::Url;
 use guira_fabric::SplitMix64;
+use guira_testing::{patience, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::histories::PROCESSES;
-use crate::histories::fixture::{Fabric, Fixture};
+use crate::histories::fixture::{Fabric, Fixture, RoundGoals};
 use crate::histories::lock_monitor::LockMonitor;
 use crate::histories::log::{SharedLog, now_ns};
 use crate::histories::node::NodeProcess;
@@ -25,8 +26,10 @@ const LONGEST_STOP_INTERVAL_US: u64 = 60_000;
 const MAX_STOPPED: usize = 3;
 /// Time spent looking for a holder of a lock before a kill.
 const HOLDER_SEARCH_TIMEOUT: Duration = Duration::from_millis(10);
-/// Time a worker may take to end by itself. Each of its operations has a deadline.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Answered operations from one kill of the node to the next: clients have found the new node.
+const ANSWERED_BETWEEN_RESTARTS: u64 = 20;
+/// Time between two looks at what is due.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Longest time between the end of a node and the start of the next one.
 const LONGEST_OUTAGE_US: u64 = 100_000;
 
@@ -47,6 +50,15 @@ pub struct FaultCounts {
 }
 
 impl FaultCounts {
+    /// Whether as many faults were injected as a round needs.
+    fn reach(&self, goals: &RoundGoals) -> bool {
+        let restarts = self.restarts_ns.len() as u64;
+        self.kills >= goals.kills
+            && self.stops >= goals.stops
+            && self.fences >= goals.fences
+            && restarts >= goals.restarts
+    }
+
     pub fn add(&mut self, other: &FaultCounts) {
         self.kills += other.kills;
         self.kills_of_holders += other.kills_of_holders;
@@ -98,8 +110,6 @@ pub struct Workers<'t> {
     log: &'t SharedLog,
     lock_monitor: LockMonitor,
     longest_value: u64,
-    end: Instant,
-    end_ns: u64,
     running: Vec<WorkerProcess>,
     /// Processes that were killed, and may not have ended yet.
     killed: Vec<WorkerProcess>,
@@ -109,29 +119,15 @@ pub struct Workers<'t> {
 }
 
 impl<'t> Workers<'t> {
-    /// Starts the workers, which work for one round.
+    /// Starts the workers, which work until [`SharedLog::end_round`].
     pub fn start(fixture: &'t mut Fixture, log: &'t SharedLog, longest_value: u64, seed: u64) -> Workers<'t> {
         let Fixture { fabric, store, node, urls, .. } = fixture;
-        let round = fabric.round();
-        let (end, end_ns) = (Instant::now() + round, now_ns() + round.as_nanos() as u64);
         let is_lasting = fabric.between_restarts().is_none();
         let lock_monitor = LockMonitor::new(store, node.as_ref().filter(|_| is_lasting));
         let (fabric, node, running, killed) = (*fabric, node.as_mut(), Vec::new(), Vec::new());
         let (started, rng) = (0, SplitMix64(seed));
-        let mut workers = Workers {
-            fabric,
-            urls,
-            node,
-            log,
-            lock_monitor,
-            longest_value,
-            end,
-            end_ns,
-            running,
-            killed,
-            started,
-            rng,
-        };
+        let mut workers =
+            Workers { fabric, urls, node, log, lock_monitor, longest_value, running, killed, started, rng };
         for _ in 0..PROCESSES {
             let worker = workers.spawn();
             workers.running.push(worker);
@@ -147,7 +143,6 @@ impl<'t> Workers<'t> {
             process: self.started,
             seed: self.rng.next_u64(),
             longest_value: self.longest_value,
-            end_ns: self.end_ns,
         };
         let (name, value) = task.variable();
         let child = Command::new(std::env::current_exe().unwrap())
@@ -159,43 +154,62 @@ impl<'t> Workers<'t> {
         WorkerProcess { process: self.started, child, stopped_until: None }
     }
 
-    /// Kills, stops and fences workers until the end of the round, then waits for them to end.
+    /// Kills, stops and fences workers until the goals of the round are reached, then waits for them to end.
     pub fn run(&mut self) -> FaultCounts {
         let mut faults = FaultCounts::default();
-        let (between_kills, start) = (Duration::from_micros(1_000_000 / self.fabric.kills_per_s()), Instant::now());
+        let (goals, between_kills, start) = (self.fabric.goals(), self.fabric.between_kills(), Instant::now());
+        let mut answered_at_restart = 0;
         let (between_fences, between_restarts) = (self.fabric.between_fences(), self.fabric.between_restarts());
         let (mut next_kill, mut next_stop) = (start + between_kills, start);
         let (mut next_fence, mut next_restart) =
             (between_fences.map(|time| start + time), between_restarts.map(|time| start + time));
         loop {
-            let now = Instant::now();
-            if now >= self.end {
+            let (now, answered) = (Instant::now(), self.log.answered());
+            if faults.reach(&goals) && answered >= goals.answered {
                 break;
             }
+            assert!(start.elapsed() < patience(), "{goals:?}: {answered} operations answered, {faults}");
             self.resume(now);
             self.reap_killed();
             if now >= next_stop {
                 faults.stops += self.stop(now);
                 next_stop = now + Duration::from_micros(self.rng.below(LONGEST_STOP_INTERVAL_US));
             }
-            if now >= next_kill {
+            if now >= next_kill && faults.kills < goals.kills && self.are_at_work() {
                 self.kill(&mut faults);
-                next_kill += between_kills;
+                next_kill = now + between_kills;
             }
             if next_fence.is_some_and(|next| now >= next) {
                 self.fence(&mut faults);
                 next_fence = between_fences.map(|time| now + time);
             }
-            if next_restart.is_some_and(|next| now >= next) {
+            let is_served = answered >= answered_at_restart + ANSWERED_BETWEEN_RESTARTS || self.log.is_full();
+            if next_restart.is_some_and(|next| now >= next) && is_served {
                 self.restart(&mut faults);
+                answered_at_restart = self.log.answered();
                 next_restart = between_restarts.map(|time| Instant::now() + time);
             }
-            let next = next_kill.min(next_stop).min(self.end).min(now + Duration::from_millis(1));
-            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            std::thread::sleep(POLL_INTERVAL);
         }
-        self.resume(self.end + Duration::from_secs(3_600));
+        self.log.end_round();
+        self.resume_all();
         self.wait();
         faults
+    }
+
+    /// Whether half of the workers are clients: on a slow machine the next kill waits for the start of those that took
+    /// the places of killed ones.
+    fn are_at_work(&self) -> bool {
+        let clients = self.running.iter().filter(|worker| self.log.owner(worker.process).is_some());
+        2 * clients.count() as u64 >= PROCESSES
+    }
+
+    fn resume_all(&mut self) {
+        for worker in &mut self.running {
+            if worker.stopped_until.take().is_some() {
+                worker.signal(Signal::CONT);
+            }
+        }
     }
 
     /// Resumes the workers whose pause is over.
@@ -277,21 +291,13 @@ impl<'t> Workers<'t> {
 
     /// Waits until all workers have ended, by themselves if they were not killed.
     fn wait(&mut self) {
-        let until = self.end + EXIT_TIMEOUT;
-        while !self.killed.is_empty() {
-            assert!(Instant::now() < until, "a killed worker does not end");
-            std::thread::sleep(Duration::from_millis(1));
+        wait_until("all killed workers have ended", || {
             self.reap_killed();
-        }
+            self.killed.is_empty()
+        });
         for worker in &mut self.running {
-            let status = loop {
-                if let Some(status) = worker.child.try_wait().unwrap() {
-                    break status;
-                }
-                assert!(Instant::now() < until, "a worker does not end");
-                std::thread::sleep(Duration::from_millis(1));
-            };
-            assert!(status.success(), "a worker failed: see its message above");
+            wait_until("a worker has ended", || worker.child.try_wait().unwrap().is_some());
+            assert!(worker.child.wait().unwrap().success(), "a worker failed: see its message above");
         }
     }
 }

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use guira::{CreateOptions, Effect, Error, OpenOptions, Put, ServeOptions, Store, Swap, Url};
 use guira_check::history::{Answer, Call, History, SEARCH_STEPS};
 use guira_fabric::SplitMix64;
+use guira_testing::patience;
 
 use crate::common::fabric::is_skipped_over_rdma;
 use crate::common::faulty_proxy::{FaultyProxy, ProxyFaults};
 use crate::common::slow_link::SlowLink;
-use crate::node::TIMEOUT;
 use crate::node::test_node::TestNode;
 
 const KEY: &[u8] = b"cuckoo";
@@ -338,7 +338,7 @@ fn keys_with_combined_changes_are_linearizable() {
     let node = served.local_addrs()[0];
     let proxy = FaultyProxy::start(node, SEED, FAULTS);
     let open = |port| {
-        let options = OpenOptions::default().reconnect_timeout(TIMEOUT);
+        let options = OpenOptions::default().reconnect_timeout(patience());
         Store::open_with(Url::tcp("127.0.0.1", port).unwrap(), &options).unwrap()
     };
     let [direct, cut] = [open(node.port()), open(proxy.addr.port())];

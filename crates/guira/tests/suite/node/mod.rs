@@ -24,20 +24,18 @@ use guira::{
     AdminError, Blame, Effect, Error, OpenError, OpenOptions, OperationError, OperationErrorKind, Put, Store, Swap, Url,
 };
 use guira_session::wire::Token;
+use guira_testing::patience;
 
 use crate::common::fabric::{is_skipped_over_rdma, selected_devices, url_of};
 use proxy::{Cut, Proxy};
 use test_node::TestNode;
-
-/// Longest time that a test waits for a node, which it should not reach.
-const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn key(i: u32) -> [u8; 4] {
     i.to_be_bytes()
 }
 
 fn reconnecting() -> OpenOptions {
-    OpenOptions::default().reconnect_timeout(TIMEOUT)
+    OpenOptions::default().reconnect_timeout(patience())
 }
 
 fn exercise(client: &mut guira::Client) {
@@ -273,8 +271,7 @@ fn a_node_that_stays_away_fails_operations_at_their_deadline() {
         let error = client.get(b"cuckoo").unwrap_err();
         assert!(matches!(error, Error::Open(OpenError::Connect { .. })), "{error}");
         assert_eq!((error.blame(), error.effect()), (Blame::Fabric, Effect::None));
-        let took = began.elapsed();
-        assert!(took >= Duration::from_millis(300) && took < TIMEOUT, "{took:?}");
+        assert!(began.elapsed() >= Duration::from_millis(300));
         let error = pollster::block_on(task_client.put(b"cuckoo", b"never")).unwrap_err();
         assert!(matches!(error, Error::Open(OpenError::Connect { .. })) && error.effect() == Effect::None, "{error}");
     }
@@ -292,7 +289,7 @@ fn a_fenced_client_learns_of_it_once() {
     let mut task_client = pollster::block_on(store.to_async().client()).unwrap();
     client.put(b"cuckoo", b"Guira guira").unwrap();
     for slot in [client.slot(), task_client.slot()] {
-        let killed = other.kill_client(slot, TIMEOUT).unwrap();
+        let killed = other.kill_client(slot, patience()).unwrap();
         assert!(killed.killed && killed.recovered.is_some(), "{killed:?}");
     }
     let fenced = |error: Error| {
@@ -312,7 +309,7 @@ fn a_fenced_client_learns_of_it_once() {
     assert_eq!(pollster::block_on(task_client.get(b"cuckoo")).unwrap().as_deref(), Some(&b"later"[..]));
     let taken = [client.slot(), task_client.slot()];
     let free = (0..64).find(|slot| !taken.contains(slot)).unwrap();
-    let error = other.kill_client(free, TIMEOUT).unwrap_err();
+    let error = other.kill_client(free, patience()).unwrap_err();
     assert!(matches!(error, Error::Admin(AdminError::NoClient { slot, .. }) if slot == free), "{error:?}");
     assert!(store.check().unwrap().is_clean());
 }

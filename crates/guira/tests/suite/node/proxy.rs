@@ -1,11 +1,13 @@
-//! A proxy in front of a node that cuts connections after a given message, and delays replies.
+//! A proxy in front of a node that cuts connections after a given message, and holds replies back.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use guira_testing::patience;
 
 /// The point at which a connection is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +31,12 @@ struct Plan {
     /// Messages of clients since the cut was planned.
     seen: AtomicU32,
     has_cut: AtomicBool,
-    /// Delay of each reply, in milliseconds.
-    delay_ms: AtomicU64,
+    /// The counter that each reply waits for, if replies are held back.
+    held_by: Mutex<Option<Arc<AtomicU64>>>,
 }
+
+/// The growth of a counter for which a reply is held back.
+pub const HELD_FOR: u64 = 3;
 
 impl Plan {
     fn cut(&self) -> Option<Cut> {
@@ -46,6 +51,20 @@ impl Plan {
             Cut::Request(passing) if seen >= passing => (false, true),
             Cut::Reply(passing) if seen + 1 >= passing => (true, true),
             _ => (true, false),
+        }
+    }
+
+    fn held_by(&self) -> Option<u64> {
+        let counter = self.held_by.lock().unwrap_or_else(PoisonError::into_inner);
+        counter.as_ref().map(|counter| counter.load(Ordering::SeqCst))
+    }
+
+    /// Waits until the counter that holds replies back has grown by [`HELD_FOR`], or replies are not held back any
+    /// more. It passes the reply when that takes too long, so that the test can fail.
+    fn wait_for_counter(&self) {
+        let (Some(before), began) = (self.held_by(), Instant::now()) else { return };
+        while self.held_by().is_some_and(|now| now < before + HELD_FOR) && began.elapsed() < patience() {
+            thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -90,9 +109,9 @@ impl Proxy {
         self.plan.has_cut.load(Ordering::SeqCst)
     }
 
-    /// Delays each reply from now on.
-    pub fn delay(&self, delay: Duration) {
-        self.plan.delay_ms.store(delay.as_millis() as u64, Ordering::SeqCst);
+    /// Holds each reply back, from now on, until the counter has grown by [`HELD_FOR`]; `None` ends that.
+    pub fn hold_replies(&self, counter: Option<&Arc<AtomicU64>>) {
+        *self.plan.held_by.lock().unwrap_or_else(PoisonError::into_inner) = counter.map(Arc::clone);
     }
 
     /// Cancels a planned cut.
@@ -127,7 +146,7 @@ fn requests(mut client: TcpStream, mut node: TcpStream, plan: &Plan, is_cut: &At
 fn replies(mut node: TcpStream, mut client: TcpStream, plan: &Plan, is_cut: &AtomicBool) {
     let mut bytes = vec![0; 1 << 20];
     while let Ok(length @ 1..) = node.read(&mut bytes) {
-        thread::sleep(Duration::from_millis(plan.delay_ms.load(Ordering::SeqCst)));
+        plan.wait_for_counter();
         if is_cut.load(Ordering::SeqCst) || client.write_all(&bytes[..length]).is_err() {
             break;
         }

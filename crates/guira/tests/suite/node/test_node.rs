@@ -16,6 +16,7 @@ use guira_rcuckoo::{Table, format_table};
 use guira_session::node::{Node, NodeError, NodeHandle, NodeOptions, Service};
 
 use crate::common::fabric::{selected_devices, url_of};
+use crate::common::ports::ReservedPort;
 
 /// A node that serves a table. It can be stopped and started again over the same memory.
 pub struct TestNode {
@@ -25,6 +26,7 @@ pub struct TestNode {
     options: fn(NodeOptions) -> NodeOptions,
     /// The devices of the node and its clients; `None` over TCP.
     devices: Option<RdmaDevices>,
+    _port: ReservedPort,
 }
 
 /// Returns memory with a new table for 8,000 keys.
@@ -60,8 +62,9 @@ impl TestNode {
 
     /// Starts a node over the given devices, or over TCP.
     pub fn start_over(devices: Option<RdmaDevices>, options: fn(NodeOptions) -> NodeOptions) -> TestNode {
-        let addr = (Ipv4Addr::LOCALHOST, 0).into();
-        let mut served = TestNode { addr, region: table(), handle: None, options, devices };
+        let port = ReservedPort::new();
+        let addr = (Ipv4Addr::LOCALHOST, port.port).into();
+        let mut served = TestNode { addr, region: table(), handle: None, options, devices, _port: port };
         served.run();
         served
     }
@@ -96,9 +99,7 @@ impl TestNode {
             None => spawn(BatchExecutor::new(self.region.clone()), options),
             Some(devices) => spawn(self.registered(devices), options),
         };
-        let handle = node.expect("a free address and a thread");
-        self.addr = handle.local_addrs()[0];
-        self.handle = Some(handle);
+        self.handle = Some(node.expect("a free address and a thread"));
     }
 
     /// Registers the memory with the node's device.

@@ -14,6 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use guira::{CreateOptions, Store, Url};
+use guira_testing::unique_name;
 
 /// Counts the descriptors of this process that refer to this file, by device and inode.
 fn descriptors(path: &str) -> usize {
@@ -25,7 +26,7 @@ fn descriptors(path: &str) -> usize {
 
 #[test]
 fn clients_have_no_descriptor_that_could_be_closed() {
-    let url = Url::shm(&format!("guira-test-descriptors-{}", std::process::id())).expect("a valid name");
+    let url = Url::shm(&unique_name()).expect("a valid name");
     let store = Store::create(&url, &CreateOptions::new(1_000).max_clients(9)).expect("a fresh name");
     let path = store.stat().expect("readable").region.file().expect("a file").path.clone();
     let before = descriptors(&path);

@@ -15,6 +15,7 @@ use guira_conformance::block_on;
 use guira_fabric::{Region, Verb, post};
 use guira_fabric_shm::{Access, Location, ShmRegion};
 use guira_layout::OwnerId;
+use guira_testing::unique_name;
 
 struct Table(Url);
 
@@ -39,8 +40,8 @@ fn change_locks(store: &Store, sign: i64) {
     block_on(post(&mut lane, [Verb::FetchAdd { addr, add, found: &mut found }])).expect("a verb");
 }
 
-fn table(name: &str) -> (Table, Store) {
-    let url = Url::shm(&format!("guira-regression-{name}-{}", std::process::id())).expect("a valid name");
+fn table() -> (Table, Store) {
+    let url = Url::shm(&unique_name()).expect("a valid name");
     let store = Store::create(&url, &CreateOptions::new(1_000).extent_bytes(1 << 20)).expect("a fresh name");
     (Table(url), store)
 }
@@ -70,7 +71,7 @@ fn close_cleanly(store: &Store, client: Client, what: &str) {
 
 #[test]
 fn closing_frees_the_extent_of_a_dropped_put() {
-    let (_table, store) = table("dropped-put");
+    let (_table, store) = table();
     let mut client = pollster::block_on(store.to_async().client()).unwrap();
     drop_a_put(&store, &mut client);
     close_cleanly(&store, client, "closed at once");
@@ -80,7 +81,7 @@ fn closing_frees_the_extent_of_a_dropped_put() {
 #[test]
 fn a_later_outcome_is_not_attributed_to_the_dropped_put() {
     for what in ["an inline put", "a put with an extent", "an update of nothing", "a remove", "a remove of nothing"] {
-        let (_table, store) = table("dropped-and-then");
+        let (_table, store) = table();
         let mut client = pollster::block_on(store.to_async().client()).unwrap();
         block_on(client.put(b"small", b"1")).unwrap();
         drop_a_put(&store, &mut client);

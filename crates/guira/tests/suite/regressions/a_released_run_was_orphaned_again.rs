@@ -8,6 +8,7 @@
 //! Fix: a run is remembered with the generation of its extent, which no other extent has. [R-EXTENT-3] [R-EXTENT-6]
 
 use guira::{CreateOptions, Preset, Store, Url};
+use guira_testing::unique_name;
 
 struct Table(Url);
 
@@ -23,7 +24,7 @@ const SMALL: [u8; 200] = [2; 200];
 
 #[test]
 fn slots_that_follow_a_run_in_its_chunk_are_kept() {
-    let url = Url::shm(&format!("guira-regression-run-left-{}", std::process::id())).unwrap();
+    let url = Url::shm(&unique_name()).unwrap();
     let store = Store::create(&url, &CreateOptions::new(1_000).preset(Preset::Tiny).extent_bytes(8 << 10)).unwrap();
     let _table = Table(url);
     assert_eq!(store.table().config().chunks, 2, "the slots get a chunk that held a run");

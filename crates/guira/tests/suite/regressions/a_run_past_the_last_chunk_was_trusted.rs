@@ -12,6 +12,7 @@ use guira_conformance::{Bench, Sampling, SteppedLane, block_on};
 use guira_fabric::{Profile, Region, Verb, post};
 use guira_fabric_shm::{Access, Location, ShmRegion};
 use guira_layout::{ChunkState, ChunkWord, ExtentClass, OwnerId, Preset as LayoutPreset};
+use guira_testing::unique_name;
 
 struct Table(Url);
 
@@ -50,7 +51,7 @@ fn a_check_reports_a_run_past_the_last_chunk() {
 
 #[test]
 fn a_client_that_needs_space_skips_a_run_past_the_last_chunk() {
-    let url = Url::shm(&format!("guira-regression-run-end-{}", std::process::id())).unwrap();
+    let url = Url::shm(&unique_name()).unwrap();
     let options = CreateOptions::new(1_000).preset(Preset::Tiny).extent_bytes(64 << 10);
     let store = Store::create(&url, &options).unwrap();
     let _table = Table(url);

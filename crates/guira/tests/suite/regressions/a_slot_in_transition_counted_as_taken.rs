@@ -11,10 +11,11 @@ use std::time::Duration;
 use guira::{CreateOptions, Store, Url};
 use guira_fabric::Region;
 use guira_fabric_shm::{Access, Location, ShmRegion};
+use guira_testing::unique_name;
 
 #[test]
 fn opening_a_client_waits_while_another_client_holds_the_last_slot() {
-    let url = Url::shm(&format!("guira-test-last-slot-{}", std::process::id())).expect("a valid name");
+    let url = Url::shm(&unique_name()).expect("a valid name");
     let store = Store::create(&url, &CreateOptions::new(1_000).max_clients(1)).expect("a fresh name");
     let path = store.stat().expect("readable").region.file().expect("a file").path.clone();
     let others = ShmRegion::open(&Location::file(path), Access::ReadWrite).expect("it exists");

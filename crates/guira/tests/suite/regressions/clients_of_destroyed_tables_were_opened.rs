@@ -7,10 +7,11 @@
 
 use guira::errors::TableError;
 use guira::{Blame, CreateOptions, Effect, Error, OpenError, OperationError, OperationErrorKind, Store, Url};
+use guira_testing::unique_name;
 
 #[test]
 fn no_client_of_a_destroyed_table_is_opened() {
-    let url = Url::shm(&format!("guira-regression-destroyed-{}", std::process::id())).unwrap();
+    let url = Url::shm(&unique_name()).unwrap();
     let store = Store::create(&url, &CreateOptions::new(1_000)).unwrap();
     let mut client = store.client().unwrap();
     client.put(b"cuckoo", b"Guira guira").unwrap();

@@ -9,6 +9,7 @@
 //! that was just zeroed is known to be free. [R-EXTENT-2]
 
 use guira::{CreateOptions, Store, Url};
+use guira_testing::unique_name;
 
 struct Table(Url);
 
@@ -20,7 +21,7 @@ impl Drop for Table {
 
 #[test]
 fn the_first_extent_of_a_client_takes_few_round_trips() {
-    let url = Url::shm(&format!("guira-regression-orphans-{}", std::process::id())).unwrap();
+    let url = Url::shm(&unique_name()).unwrap();
     let store = Store::create(&url, &CreateOptions::new(20_000).extent_bytes(64 << 20)).unwrap();
     let _table = Table(url);
     let mut loader = store.client().unwrap();

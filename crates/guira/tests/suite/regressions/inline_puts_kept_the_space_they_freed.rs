@@ -7,6 +7,7 @@
 //! Fix: such a change does the maintenance too, when it is due. [R-EXTENT-5] [R-EXTENT-6]
 
 use guira::{CreateOptions, Store, Url};
+use guira_testing::unique_name;
 
 struct Table(Url);
 
@@ -24,7 +25,7 @@ const KEPT_CHUNKS: u64 = 16 + 8;
 
 #[test]
 fn replacing_large_values_by_small_ones_gives_their_space_back() {
-    let url = Url::shm(&format!("guira-regression-inline-puts-{}", std::process::id())).unwrap();
+    let url = Url::shm(&unique_name()).unwrap();
     let store = Store::create(&url, &CreateOptions::new(1_000).extent_bytes(48 << 20)).unwrap();
     let _table = Table(url);
     let mut writer = store.client().unwrap();

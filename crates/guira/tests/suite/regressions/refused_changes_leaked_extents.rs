@@ -8,6 +8,7 @@
 //! [R-EXTENT-4]
 
 use guira::{CreateOptions, Store, Url};
+use guira_testing::unique_name;
 
 struct Table(Url);
 
@@ -17,15 +18,15 @@ impl Drop for Table {
     }
 }
 
-fn table(name: &str) -> (Table, Store) {
-    let url = Url::shm(&format!("guira-regression-{name}-{}", std::process::id())).expect("a name");
+fn table() -> (Table, Store) {
+    let url = Url::shm(&unique_name()).expect("a name");
     let store = Store::create(&url, &CreateOptions::new(1_000).extent_bytes(1 << 20)).expect("a fresh name");
     (Table(url), store)
 }
 
 #[test]
 fn refused_inserts_cost_no_space() {
-    let (_table, store) = table("refused");
+    let (_table, store) = table();
     for i in 0..40u32 {
         let mut client = store.client().unwrap();
         client.put(&i.to_le_bytes(), &[7; 1_000]).unwrap();
@@ -38,7 +39,7 @@ fn refused_inserts_cost_no_space() {
 
 #[test]
 fn a_failed_large_put_leaves_space_for_small_ones() {
-    let (_table, store) = table("hoard");
+    let (_table, store) = table();
     let mut first = store.client().unwrap();
     for i in 0..10u32 {
         first.put(&i.to_le_bytes(), &[1; 100]).unwrap();
