@@ -9,17 +9,13 @@ use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use crate::common::{Run, Table, command, guira};
+use guira_testing::wait_until;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
 const EXIT_INTERRUPTED: i32 = 130;
-/// Time between two checks of a condition.
-const POLL: Duration = Duration::from_millis(1);
-/// Checks before a test gives up: minutes.
-const POLLS_MAX: u32 = 200_000;
 /// Bytes of input after which a load is well under way: many times what a pipe holds.
 const UNDER_WAY_BYTES: u64 = 1 << 20;
 
@@ -30,17 +26,6 @@ enum Target {
     Command,
     /// The command and its workers, as from a terminal.
     Group,
-}
-
-#[track_caller]
-fn until(what: &str, mut happened: impl FnMut() -> bool) {
-    for _ in 0..POLLS_MAX {
-        if happened() {
-            return;
-        }
-        thread::sleep(POLL);
-    }
-    panic!("{what} never happened");
 }
 
 /// Starts the program in a process group of its own.
@@ -70,7 +55,7 @@ fn has_signal(process: &str, set: &str, signal: Signal) -> bool {
     mask.is_some_and(|mask| mask >> (signal.as_raw() - 1) & 1 == 1)
 }
 
-fn catches(child: &Child, signal: Signal) -> bool {
+pub fn catches(child: &Child, signal: Signal) -> bool {
     has_signal(&child.id().to_string(), "SigCgt", signal)
 }
 
@@ -117,7 +102,7 @@ fn interrupted_load(table: &Table, further: &[&str]) -> Run {
             feeding.fetch_add(line.len() as u64, Ordering::Relaxed);
         }
     });
-    until("reading", || fed.load(Ordering::Relaxed) > UNDER_WAY_BYTES);
+    wait_until("it reads", || fed.load(Ordering::Relaxed) > UNDER_WAY_BYTES);
     interrupt(&child, Target::Command);
     let run = end(child, &arguments).expect(EXIT_INTERRUPTED);
     feeder.join().expect("the feeder ends");
@@ -170,11 +155,11 @@ fn a_load_from_a_pipe_that_pauses_stores_what_has_come() {
         let mut stdin = child.stdin.take().expect("a pipe was asked for");
         let acknowledged = || std::fs::read_to_string(stored.path()).expect("it is there").lines().count();
         stdin.write_all(b"a\t1\nb\t2\nc\t3\nd\t4\nhalf\tval").expect("the program reads");
-        until("the first records", || acknowledged() == 4);
+        wait_until("the first records are stored", || acknowledged() == 4);
         assert_eq!(guira(&["get", table.url(), "d"]).expect(0).text(), "4");
         guira(&["get", table.url(), "half"]).expect(1);
         stdin.write_all(b"ue\nnext").expect("the program reads");
-        until("the other half", || acknowledged() == 5);
+        wait_until("the other half is stored", || acknowledged() == 5);
         assert_eq!(guira(&["get", table.url(), "half"]).expect(0).text(), "value");
         interrupt(&child, Target::Command);
         let run = end(child, &arguments).expect(EXIT_INTERRUPTED);
@@ -194,7 +179,7 @@ fn a_load_that_waits_for_its_first_record_ends_at_once() {
         let mut child = start(&arguments);
         let mut stdin = child.stdin.take().expect("a pipe was asked for");
         stdin.write_all(&vec![b'x'; bytes as usize]).expect("the program reads");
-        until("catching SIGINT", || catches(&child, Signal::INT));
+        wait_until("it catches SIGINT", || catches(&child, Signal::INT));
         interrupt(&child, Target::Command);
         assert_eq!(loaded(&end(child, &arguments).expect(EXIT_INTERRUPTED)), "nothing was loaded");
         drop(stdin);
@@ -219,7 +204,7 @@ fn a_load_that_fails_does_not_wait_for_its_input() {
 /// Starts a command that creates a table for itself, interrupts it once the table exists, and checks that it is gone.
 fn interrupted_with_its_table(table: &Table, arguments: &[&str], target: Target) {
     let child = start(arguments);
-    until("the table", || Path::new(&table.path()).exists());
+    wait_until("the table exists", || Path::new(&table.path()).exists());
     interrupt(&child, target);
     let run = end(child, arguments).expect(EXIT_INTERRUPTED);
     let message = format!("interrupted; {}, which this command created, was destroyed", table.url());
@@ -261,7 +246,7 @@ fn an_interrupted_ycsb_leaves_a_table_of_others_sound() {
         let size = ["--records", "10000", "--operations", "30M", "--processes", "3", "--into-existing"];
         let arguments = [&["ycsb", table.url(), "--workload", "a"], &size[..]].concat();
         let child = start(&arguments);
-        until("the load", || stat(&table)["table"]["entries"] == 10_001);
+        wait_until("all is loaded", || stat(&table)["table"]["entries"] == 10_001);
         interrupt(&child, target);
         let run = end(child, &arguments).expect(EXIT_INTERRUPTED);
         let message = format!("interrupted; the records that the run inserted into {} were removed", table.url());
@@ -278,16 +263,16 @@ fn a_killed_ycsb_leaves_a_table_that_the_next_run_points_at() {
     let size = ["--records", "1000", "--operations", "1G", "--threads", "2", "--processes", "2"];
     let mut child = start(&[&["ycsb", table.url(), "--workload", "a"], &size[..]].concat());
     let is_there = || Path::new(&table.path()).exists();
-    until("the load", || is_there() && stat(&table)["table"]["entries"] == 1000);
+    wait_until("all is loaded", || is_there() && stat(&table)["table"]["entries"] == 1000);
     let dump = || guira(&["dump", table.url(), "--hex"]).expect(0).stdout;
     let loaded = dump();
-    until("an update", || dump() != loaded);
-    until("four clients", || clients(&table).len() == 4);
+    wait_until("a value changes", || dump() != loaded);
+    wait_until("there are four clients", || clients(&table).len() == 4);
     child.kill().expect("it is there");
     child.wait().expect("it ends");
     // The other process ends when it notices, and frees its slots. If it meets a lock before, it recovers the client
     // that left it.
-    until("the other's end", || clients(&table).iter().all(|state| state == "dead"));
+    wait_until("the others have ended", || clients(&table).iter().all(|state| state == "dead"));
     let dead = clients(&table).len();
     assert!(dead <= 2, "two clients were killed");
 
@@ -316,7 +301,7 @@ fn a_killed_quickstart_leaves_a_table_that_the_next_run_points_at() {
     std::fs::write(file.path(), lines).unwrap();
     let arguments = ["quickstart", file.path().to_str().unwrap(), "--url", table.url(), "--processes", "2"];
     let mut child = start(&arguments);
-    until("the table", || Path::new(&table.path()).exists());
+    wait_until("the table exists", || Path::new(&table.path()).exists());
     child.kill().expect("it is there");
     child.wait().expect("it ends");
 
@@ -337,7 +322,7 @@ fn interrupted_creation(path: &Path, arguments: impl Fn(&str) -> Vec<String>, si
         let owned = arguments(&keys);
         let arguments: Vec<&str> = owned.iter().map(String::as_str).collect();
         let child = start(&arguments);
-        until("catching the signal", || catches(&child, signal));
+        wait_until("it catches the signal", || catches(&child, signal));
         send(&child, Target::Command, signal);
         let run = end(child, &arguments);
         if run.code != Some(0) {
@@ -388,7 +373,7 @@ fn every_signal_is_an_interrupt() {
         let table = Table::unused("signal");
         let arguments = ["ycsb", table.url(), "--workload", "a", "--records", "10000", "--operations", "1G"];
         let child = start(&arguments);
-        until("the table", || Path::new(&table.path()).exists());
+        wait_until("the table exists", || Path::new(&table.path()).exists());
         send(&child, Target::Group, signal);
         let run = end(child, &arguments).expect(EXIT_INTERRUPTED);
         assert!(run.stderr.contains("which this command created, was destroyed"), "{signal:?}: {}", run.stderr);

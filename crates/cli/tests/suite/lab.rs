@@ -5,10 +5,10 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::thread;
-use std::time::Duration;
 
 use crate::common::{Run, command, guira};
+use crate::interrupts::catches;
+use guira_testing::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -133,14 +133,8 @@ fn an_interrupted_run_keeps_finished_figures_and_leaves_no_half_file() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the program starts");
-    for _ in 0..10_000 {
-        if out.join("manifest.json").exists() {
-            break;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
     // The handler is installed behind the opening of the directory, and before the first experiment.
-    thread::sleep(Duration::from_millis(300));
+    wait_until("it catches the signal", || out.join("manifest.json").exists() && catches(&child, Signal::INT));
     kill_process(Pid::from_child(&child), Signal::INT).expect("the process is there");
     let status = child.wait().expect("the program ends");
     assert_eq!(status.code(), Some(130));

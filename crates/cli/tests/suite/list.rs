@@ -2,9 +2,9 @@
 
 use std::io::Write;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use crate::common::{Table, command, guira};
+use guira_testing::wait_until;
 use serde_json::Value;
 
 /// A table as `guira list` shows it.
@@ -25,11 +25,7 @@ fn tables_are_listed_with_their_clients() {
 
     let mut loader = command(&["load", table.url(), "-", "--input", "tsv"]).stdin(Stdio::piped()).spawn().unwrap();
     loader.stdin.as_mut().expect("a pipe").write_all(b"k\tv\n").expect("it reads");
-    let until = Instant::now() + Duration::from_secs(60);
-    while listed(&table).expect("it is there")["clients"]["live"] != 1 {
-        assert!(Instant::now() < until, "a client that lives is listed");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("a client that lives is listed", || listed(&table).expect("it is there")["clients"]["live"] == 1);
     loader.kill().and_then(|()| loader.wait()).expect("it ends");
     let clients = &listed(&table).expect("it is there")["clients"];
     assert_eq!((&clients["live"], &clients["dead"]), (&0.into(), &1.into()), "listing recovers no client");

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{Run, command};
+use guira_testing::patience;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -32,8 +33,6 @@ const SMALL_TCP: [&str; 13] = [
 ];
 /// Systems that need no installed program.
 const LIBRARIES: [&str; 5] = ["dashmap", "guira", "lmdb", "papaya", "raw"];
-/// Time after which the test counts a run as hanging.
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// Returns the files of process `pid`'s run in shared memory, and the programs that run there, with their processes.
 fn leftovers(pid: u32) -> (Vec<PathBuf>, Vec<(String, PathBuf)>) {
@@ -300,7 +299,7 @@ fn an_interrupted_run_leaves_nothing() {
 fn interrupt_while(arguments: &[&str], is_timing: impl Fn(&(Vec<PathBuf>, Vec<(String, PathBuf)>)) -> bool) {
     let mut running = Running(command(arguments).stdout(Stdio::null()).spawn().expect("the program starts"));
     let pid = running.0.id();
-    let until = Instant::now() + LIMIT;
+    let until = Instant::now() + 2 * patience();
     while !is_timing(&leftovers(pid)) {
         assert!(Instant::now() < until, "nothing was started");
         assert!(matches!(running.0.try_wait(), Ok(None)), "the run ended by itself");

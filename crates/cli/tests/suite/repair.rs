@@ -3,17 +3,15 @@
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::common::{Table, command, damage, guira, guira_with_input};
 use guira::Store;
 use guira::raw::layout::OwnerId;
 use guira_fabric::{Lane, Region, Submitted, Verb};
 use guira_fabric_shm::{Access, Location, ShmRegion};
+use guira_testing::{patience, wait_until};
 use serde_json::Value;
-
-/// Longer than anything here takes.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A `guira load` that waits for more records, and so has a client.
 struct Loader(Child);
@@ -28,7 +26,7 @@ impl Loader {
         let record = format!("{}\tv\n", Self::KEY);
         child.stdin.as_mut().expect("a pipe was asked for").write_all(record.as_bytes()).expect("it reads");
         let loader = Loader(child);
-        wait_for("the loader has a client", || clients(table).iter().any(|client| client["process"] == loader.id()));
+        wait_until("the loader has a client", || clients(table).iter().any(|client| client["process"] == loader.id()));
         loader
     }
 
@@ -54,14 +52,6 @@ fn clients(table: &Table) -> Vec<Value> {
     stat["clients"].as_array().expect("a list").clone()
 }
 
-fn wait_for(what: &str, mut reached: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !reached() {
-        assert!(start.elapsed() < TIMEOUT, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 fn signal(child: &Loader, name: &str) {
     let status = Command::new("kill").args([name, &child.id().to_string()]).status().expect("kill runs");
     assert!(status.success());
@@ -77,7 +67,7 @@ fn dead_clients_are_recovered_and_reported() {
     first.kill();
     signal(&living, "-STOP");
     let path = format!("/proc/{}/stat", living.id());
-    wait_for("it is stopped", || std::fs::read_to_string(&path).is_ok_and(|stat| stat.contains(") T ")));
+    wait_until("it is stopped", || std::fs::read_to_string(&path).is_ok_and(|stat| stat.contains(") T ")));
     let said = guira(&["check", table.url(), "--repair"]).expect(0).text();
     let dead = format!("(process {}): it held only its slot\n", first.id());
     let stopped = format!("(process {}): stopped, but alive, so it keeps what it holds", living.id());
@@ -167,7 +157,7 @@ fn a_lock_of_a_nonexistent_slot_is_freed_when_no_client_is_alive() {
     let (url, key) = (table.url(), &key_beside_the_loader(&table));
     guira(&["put", url, key, "value"]).expect(0);
     lock_for(&table, key, &Value::from(1999));
-    let damaged = guira(&["put", url, key, "other", "--deadline", "60min"]).expect(3); // It does not wait.
+    let damaged = guira(&["put", url, key, "other", "--deadline", "600min"]).expect(3); // It does not wait.
     let advice = format!("nothing was changed; guira check --repair {url} frees it once no client is alive");
     assert!(damaged.stderr.contains("names a client slot that the table does not have"), "{}", damaged.stderr);
     assert!(damaged.stderr.trim_end().ends_with(&advice), "{}", damaged.stderr);
@@ -184,7 +174,7 @@ fn a_lock_of_a_nonexistent_slot_is_freed_when_no_client_is_alive() {
     guira(&["check", url]).expect(0);
 }
 
-/// Rows that stay half written while their writer is stopped cost a dump one deadline, not one each. Takes 2 s.
+/// Rows that stay half written while their writer is stopped cost a dump one deadline, not one each. Takes 3 s.
 #[test]
 fn a_dump_waits_one_deadline_for_all_that_is_damaged() {
     let table = Table::new("patient", "fixed:8:8");
@@ -194,19 +184,19 @@ fn a_dump_waits_one_deadline_for_all_that_is_damaged() {
     let mut child = command(&["load", table.url(), "-", "--input", "tsv"]);
     let mut loader = Loader(child.stdin(Stdio::piped()).spawn().expect("the program starts"));
     loader.0.stdin.as_mut().expect("a pipe was asked for").write_all(b"key00001\tvalue001\n").expect("it reads");
-    wait_for("the loader has a client", || clients(&table).len() == 1);
+    wait_until("the loader has a client", || clients(&table).len() == 1);
     let slot = clients(&table)[0]["slot"].clone();
     signal(&loader, "-STOP");
     lock_all_for(&table, &slot);
     let values = ["value007", "value150", "value300", "value420", "value599"];
     values.iter().for_each(|value| damage(&table, value.as_bytes()));
-    let start = Instant::now();
-    let run = guira(&["dump", table.url(), "--deadline", "1s"]).expect(3);
+    let (start, deadline) = (Instant::now(), patience() / 20);
+    let run = guira(&["dump", table.url(), "--deadline", &format!("{}ms", deadline.as_millis())]).expect(3);
     let took = start.elapsed();
-    let rows = run.stderr.lines().count() - 1;
+    let rows = run.stderr.lines().count() as u32 - 1;
     assert!(rows >= 3, "some values share a row, not all: {}", run.stderr);
     assert!(run.stderr.contains("was still held"), "{}", run.stderr);
-    assert!((Duration::from_secs(1)..Duration::from_millis(2_500)).contains(&took), "{rows} rows took {took:?}");
+    assert!((deadline..rows * deadline).contains(&took), "{rows} rows took {took:?}");
     let printed = run.text().lines().count();
     assert!(printed < before && printed > before / 2, "{printed} of {before}: everything else is printed");
 }
@@ -220,7 +210,7 @@ fn a_blocking_client_is_named() {
     let slot = clients(&table)[0]["slot"].clone();
     lock_for(&table, "key", &slot);
     signal(&loader, "-STOP");
-    wait_for("it is reported as stopped", || clients(&table)[0]["state"] == "stopped");
+    wait_until("it is reported as stopped", || clients(&table)[0]["state"] == "stopped");
     let said = guira(&["stat", table.url()]).expect(0).text();
     assert!(said.contains("1 of 40, 1 of them stopped") && said.contains(" stopped  "), "{said}");
     let (url, process) = (table.url(), loader.id());
@@ -333,7 +323,7 @@ impl KillLoop {
         let stderr = self.child.stderr.take().expect("a pipe was asked for");
         let said = std::thread::spawn(move || std::io::read_to_string(stdout).expect("text"));
         let failed = std::thread::spawn(move || std::io::read_to_string(stderr).expect("text"));
-        wait_for("the script ends", || self.child.try_wait().expect("it is a child").is_some());
+        wait_until("the script ends", || self.child.try_wait().expect("it is a child").is_some());
         let (said, failed) = (said.join().expect("it is read"), failed.join().expect("it is read"));
         println!("{said}{failed}");
         assert_eq!(self.directory.path().read_dir().expect("it is there").count(), 0, "it cleans up");
@@ -396,7 +386,7 @@ fn an_interrupted_kill_loop_cleans_up() {
         // The third writer has stored something: there is something to clean up.
         let work = || path.read_dir().expect("it is there").flatten().next().map(|work| work.path());
         let stored = || std::fs::metadata(work()?.join("stored.2")).ok().filter(|stored| stored.len() > 0);
-        wait_for("its writers write", || stored().is_some());
+        wait_until("its writers write", || stored().is_some());
         let table = format!(
             "kill-loop-{}",
             work().and_then(|work| Some(work.extension()?.to_str()?.to_owned())).expect("a name")

@@ -9,20 +9,18 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::{Run, Table, command, guira};
 use guira_session::wire::{
     CloseReason, Fabric, Grant, Header, Hello, Kind, Token, Welcome, append, from_wire, to_wire,
 };
+use guira_testing::{patience, wait_until};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
 };
 use serde_json::Value;
-
-/// No step of a test takes longer.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An option of env(1): SIGHUP does what it does by default.
 const MINDS_HANGUPS: &str = "--default-signal=HUP";
@@ -126,7 +124,7 @@ struct Peer(TcpStream);
 impl Peer {
     fn connect(addr: &str) -> Peer {
         let stream = TcpStream::connect(addr).expect("it listens");
-        stream.set_read_timeout(Some(TIMEOUT)).expect("a time");
+        stream.set_read_timeout(Some(patience())).expect("a time");
         Peer(stream)
     }
 
@@ -186,7 +184,7 @@ pub fn token_file(directory: &Path, name: &str) -> (String, Token) {
 
 fn get(addr: &str, path: &str) -> (String, String) {
     let mut stream = TcpStream::connect(addr).expect("it listens");
-    stream.set_read_timeout(Some(TIMEOUT)).expect("a time");
+    stream.set_read_timeout(Some(patience())).expect("a time");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\n\r\n").expect("it reads");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("it answers");
@@ -576,14 +574,6 @@ fn a_terminal_that_closes_ends_the_node() {
     wait_until("it says why", || fs::read_to_string(&said).is_ok_and(|said| said.contains("\"SIGHUP\"")));
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < TIMEOUT, "never came: {what}");
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
 /// The guide's commands make certificates that work, with this host called localhost.
 #[test]
 fn the_commands_of_the_guide_make_certificates() {
@@ -705,11 +695,9 @@ fn metrics_are_served_over_http() {
     peer.greet(None).expect("no token is required");
     assert_eq!((metric("guira_sessions_open"), metric("guira_sessions_opened_total")), (1.0, 1.0));
     // Bytes are counted when they are sent, which the peer may see first.
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while metric("guira_received_bytes_total") < 72.0 || metric("guira_sent_bytes_total") < 96.0 {
-        assert!(Instant::now() < deadline, "what the peer has sent and received is not counted");
-        thread::sleep(Duration::from_millis(10));
-    }
+    wait_until("what the peer has sent and received is counted", || {
+        metric("guira_received_bytes_total") >= 72.0 && metric("guira_sent_bytes_total") >= 96.0
+    });
     assert!(metric("process_start_time_seconds") > 1.7e9);
     let (head, health) = get(addr, "/health");
     assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("application/json"), "{head}");
@@ -717,15 +705,13 @@ fn metrics_are_served_over_http() {
     assert_eq!((&health["status"], &health["sessions_open"]), (&"ok".into(), &1.into()));
     assert!(get(addr, "/").0.starts_with("HTTP/1.1 404 "));
     drop(peer);
-    let began = Instant::now();
-    while metric("guira_sessions_open") > 0.0 {
-        assert!(began.elapsed() < TIMEOUT, "the session never ended");
-    }
+    wait_until("the session has ended", || metric("guira_sessions_open") == 0.0);
     assert_eq!(metric("guira_sessions_ended_total{reason=\"closed\"}"), 1.0);
     server.stop("-TERM");
 }
 
-/// A probe is answered within a second while 60, and then 1,000, connections to the same port say nothing.
+/// A probe is answered while 60, and then 1,000, connections to the same port say nothing. The server waits for each of
+/// them for 5 s: far too long, if it waited for one after the other.
 #[test]
 fn health_is_answered_despite_silent_connections() {
     let server = Server::start(&["--capacity", "1000", "--metrics", "127.0.0.1:0"]);
@@ -734,9 +720,8 @@ fn health_is_answered_despite_silent_connections() {
     let mut silent = Vec::new();
     for count in [60, 1_000] {
         silent.extend((silent.len()..count).map(|_| TcpStream::connect(addr).expect("it listens")));
-        let began = Instant::now();
         let (head, _) = get(addr, "/health");
-        assert!(head.starts_with("HTTP/1.1 200 ") && began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     }
     server.stop("-TERM");
 }
@@ -756,11 +741,10 @@ fn health_is_answered_despite_connections_that_are_not_closed() {
             ask(&mut other).expect("it is open");
             kept.push(other);
         }
-        let began = Instant::now();
         ask(&mut probe).expect("it is open still");
         let mut answer = String::new();
         probe.read_to_string(&mut answer).expect("an answer");
-        assert!(answer.starts_with("HTTP/1.1 200 ") && began.elapsed() < Duration::from_secs(1), "{answer:?}");
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer:?}");
     }
     assert_eq!(kept.len(), 400);
     server.stop("-TERM");
@@ -791,7 +775,7 @@ fn a_service_manager_is_notified() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("notify");
     let socket = UnixDatagram::bind(&path).expect("a socket");
-    socket.set_read_timeout(Some(TIMEOUT)).expect("a time");
+    socket.set_read_timeout(Some(patience())).expect("a time");
     let hear = || {
         let mut bytes = [0; 4096];
         let length = socket.recv(&mut bytes).expect("it tells");

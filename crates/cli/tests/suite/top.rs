@@ -5,10 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{Table, guira};
+use guira_testing::{patience, unique_name, wait_until};
 use serde_json::Value;
 
-/// No step of a test takes longer.
-const TIMEOUT: Duration = Duration::from_secs(60);
 /// Between two looks at the screen.
 const POLL: Duration = Duration::from_millis(50);
 
@@ -54,7 +53,7 @@ impl Screen {
             println!("tmux is not available here: the screen was not looked at");
             return None;
         }
-        let screen = Screen { socket: format!("guira-test-{}-{:?}", std::process::id(), thread::current().id()) };
+        let screen = Screen { socket: unique_name() };
         let script = format!("printf 'before\\n'; {command}; printf 'ended with %s\\n' $?; stty -a; exec sleep 600");
         screen.tmux(&["-f", "/dev/null", "new-session", "-d", "-x", "80", "-y", "24", "sh", "-c", &script]);
         Some(screen)
@@ -68,8 +67,9 @@ impl Screen {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    /// Returns what is on the screen. Lines that were too long for it are joined.
     fn shows(&self) -> String {
-        self.tmux(&["capture-pane", "-p"])
+        self.tmux(&["capture-pane", "-p", "-J"])
     }
 
     /// Waits until all of these words are on the screen, and returns it.
@@ -81,7 +81,7 @@ impl Screen {
             if words.iter().all(|word| screen.contains(word)) {
                 return screen;
             }
-            assert!(began.elapsed() < TIMEOUT, "{words:?} never came:\n{screen}");
+            assert!(began.elapsed() < patience(), "{words:?} never came:\n{screen}");
             thread::sleep(POLL);
         }
     }
@@ -119,13 +119,9 @@ fn the_screen_follows_the_table_the_window_and_the_keys() {
     screen.until(&["entries     1 of"]);
 
     screen.tmux(&["resize-window", "-x", "120", "-y", "40"]);
-    let wide = screen.until(&["entries     1 of"]);
+    screen.until(&["entries     1 of"]);
     let is_wide = |screen: &str| screen.lines().any(|line| line.starts_with('└') && line.chars().count() == 120);
-    let began = Instant::now();
-    while !is_wide(&screen.shows()) {
-        assert!(began.elapsed() < TIMEOUT, "the wider window was never used:\n{wide}");
-        thread::sleep(POLL);
-    }
+    wait_until("the wider window is used", || is_wide(&screen.shows()));
     screen.tmux(&["resize-window", "-x", "40", "-y", "10"]);
     screen.until(&["needs 60 x 16"]);
     screen.tmux(&["resize-window", "-x", "80", "-y", "24"]);

@@ -7,12 +7,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
 
 use crate::serve::{Certificates, Server, token_file};
+use guira_testing::patience;
 
-/// Bound of the wait for the next line: several times what a check takes, and longer than the client's own bound.
-const LINE_LIMIT: Duration = Duration::from_secs(40);
 /// Short enough for the checks that wait for it, and long enough that nothing else comes near it.
 const SESSION_TIMEOUT: &str = "2s";
 /// More than the client opens before it counts them.
@@ -52,7 +50,7 @@ fn check(server: Server, arguments: &[&str]) -> Vec<String> {
     let reader = thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
     let mut said = Vec::new();
     loop {
-        match lines.recv_timeout(LINE_LIMIT) {
+        match lines.recv_timeout(patience()) {
             Ok(line) => {
                 println!("{line}");
                 if line.starts_with("waiting") {
@@ -61,7 +59,7 @@ fn check(server: Server, arguments: &[&str]) -> Vec<String> {
                 said.push(line);
             }
             Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) => panic!("the client says nothing for {LINE_LIMIT:?}"),
+            Err(RecvTimeoutError::Timeout) => panic!("the client says nothing for {:?}", patience()),
         }
     }
     reader.join().expect("it reads").expect("it is heard to the end");

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
+use guira_testing::unique_name;
 use serde_json::Value;
 
 /// A unique URL of a table, which is removed on drop if it exists.
@@ -17,9 +17,7 @@ pub struct Table {
 impl Table {
     /// A name for a table that does not exist yet.
     pub fn unused(name: &str) -> Table {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Table { url: format!("shm://guira-cli-test-{}-{number}-{name}", std::process::id()) }
+        Table { url: format!("shm://{}-{name}", unique_name()) }
     }
 
     /// A table of this entry format, for 1000 keys.
