@@ -13,7 +13,6 @@ mod artifact;
 mod check;
 mod fuzz;
 mod instructions;
-mod manifest;
 mod mutants;
 mod porcupine;
 mod rdma;

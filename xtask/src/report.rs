@@ -35,7 +35,7 @@ impl Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let found = match self.violations.len() {
             0 => "ok".to_owned(),
-            count => format!("{count} violation{}", plural(count)),
+            count => format!("violations: {count}"),
         };
         write!(f, "{:<8} {found}: {}", self.name, self.looked_at)?;
         self.violations.iter().try_for_each(|violation| write!(f, "\n  {violation}"))
@@ -60,9 +60,4 @@ impl Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}: {}", self.path, self.line, self.reason)
     }
-}
-
-/// The plural ending of a counted noun.
-pub fn plural(count: usize) -> &'static str {
-    if count == 1 { "" } else { "s" }
 }

@@ -61,7 +61,10 @@ const PATIENCE: (&str, &str) = ("GUIRA_PATIENCE", "5");
 
 fn tests(shell: &Shell) -> Outcome {
     let environment: &[(&str, &str)] = if std::env::var_os(PATIENCE.0).is_some() { &[] } else { &[PATIENCE] };
-    tools::cargo_tool(shell, &tools::NEXTEST, &[&["nextest", "run", "--no-fail-fast"][..], &ALL].concat(), environment)
+    // Half of the tests wait for processes and timers, so that more than one fits on a core.
+    let at_once = (std::thread::available_parallelism().map_or(1, usize::from) * 3).div_ceil(2).to_string();
+    let arguments = [&["nextest", "run", "--no-fail-fast", "--test-threads", &at_once][..], &ALL].concat();
+    tools::cargo_tool(shell, &tools::NEXTEST, &arguments, environment)
 }
 
 fn doc_tests(shell: &Shell) -> Outcome {
@@ -70,7 +73,7 @@ fn doc_tests(shell: &Shell) -> Outcome {
 
 /// Runs the README's first command, with the program that the tests built.
 fn quickstart(shell: &Shell) -> Outcome {
-    cargo_all(shell, &["build", "--profile", "test", "--bin", "guira"], &[]).then(|| {
+    cargo_all(shell, &["test", "--no-run"], &[]).then(|| {
         let program = shell.target_directory("debug").join("guira");
         shell.run(&mut shell.command(&program.to_string_lossy(), ["quickstart"]), &Budget::unlimited())
     })

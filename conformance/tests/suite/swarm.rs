@@ -193,14 +193,17 @@ fn printed_repair_holds_in_swarms_under_its_conditions() {
     assert!(total.keys > SEEDS * 50);
 }
 
+/// Virtual time of a storm.
+const STORM_NS: u64 = 100_000_000;
+
 /// Hundreds of deaths per second lose no key and cost little throughput; and clients that die with locks are recovered
 /// while the others work.
 #[test]
 fn a_storm_loses_nothing() {
-    let calm = Storm { seed: 1, keys: 20_000, span_ns: 200_000_000, deaths_per_second: 0, victims: Victims::Any };
+    let calm = Storm { seed: 1, keys: 20_000, span_ns: STORM_NS, deaths_per_second: 0, victims: Victims::Any };
     let stormy = Storm { deaths_per_second: 600, ..calm };
     let aimed = Storm { victims: Victims::LockHolders, ..stormy };
-    let torrent = Storm { deaths_per_second: 2_500, span_ns: 50_000_000, ..aimed };
+    let torrent = Storm { deaths_per_second: 2_500, span_ns: STORM_NS / 4, ..aimed };
     let [calm, stormy, aimed, torrent] = thread::scope(|scope| {
         [calm, stormy, aimed, torrent].map(|it| scope.spawn(move || storm(&it, &mut |_| ()))).map(|run| run.join())
     })
@@ -210,8 +213,8 @@ fn a_storm_loses_nothing() {
         assert_eq!(stats.wrong, [""; 0], "{name}");
         assert!(stats.watched > 100, "{name}");
     }
-    assert!(calm.deaths == 0 && stormy.deaths > 100 && aimed.deaths > 100 && torrent.deaths > 100);
-    assert!(aimed.recoveries > 50 && torrent.recoveries > 50);
+    assert!(calm.deaths == 0 && stormy.deaths > 50 && aimed.deaths > 50 && torrent.deaths > 50);
+    assert!(aimed.recoveries > 25 && torrent.recoveries > 25);
     assert!(stormy.operations * 100 >= calm.operations * 75, "{} of {}", stormy.operations, calm.operations);
-    assert!(torrent.operations > 10_000, "no client made progress");
+    assert!(torrent.operations > 5_000, "no client made progress");
 }

@@ -11,7 +11,6 @@
 use std::collections::BTreeSet;
 
 use super::test_names;
-use crate::manifest::Manifest;
 use crate::mutants::{DIRECTORY, Mutant};
 use crate::report::{Report, Violation};
 use crate::rust::RustFile;
@@ -26,10 +25,9 @@ const MODULES: [&str; 2] = ["swarm::", "recovery::"];
 const IN_SHARED_MEMORY: &str = "in_shared_memory";
 
 /// Checks the tests that each mutant names. The mutants are those of `files` that are in [`DIRECTORY`].
-pub fn check<'f>(files: impl Iterator<Item = &'f SourceFile>, rust: &[RustFile], manifests: &[Manifest]) -> Report {
+pub fn check<'f>(files: impl Iterator<Item = &'f SourceFile>, rust: &[RustFile]) -> Report {
     let conformance = rust.iter().flat_map(test_names::of_conformance);
-    let known: BTreeSet<String> =
-        conformance.chain(rust.iter().flat_map(|file| test_names::of_libraries(file, manifests))).collect();
+    let known: BTreeSet<String> = conformance.chain(rust.iter().flat_map(test_names::of_libraries)).collect();
     let (mut mutants, mut named, mut broken, mut violations) = (0, BTreeSet::new(), BTreeSet::new(), Vec::new());
     for file in files.filter(|file| file.path.starts_with(DIRECTORY)) {
         mutants += 1;
@@ -96,9 +94,7 @@ mod tests {
             ("crates/rcuckoo/src/lib.rs", "#[test]\nfn top() {}\n"),
         ];
         let rust = rust.map(|(path, text)| rust::tests::file(path, text));
-        let manifest = Manifest::parse("crates/rcuckoo/Cargo.toml", "[package]\nname = 'guira-rcuckoo'\n");
-        let manifests = [manifest.expect("it parses").expect("a package")];
-        let report = check(files.iter().chain([&other]), &rust, &manifests);
+        let report = check(files.iter().chain([&other]), &rust);
         report.violations.iter().map(Violation::to_string).collect()
     }
 
@@ -137,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_missing_folder_and_invalid_mutants_fail() {
-        assert_eq!(check(std::iter::empty(), &[], &[]).violations.len(), 1);
+        assert_eq!(check(std::iter::empty(), &[]).violations.len(), 1);
         assert!(reasons("'nonsense'").iter().all(|reason| reason.contains("not a mutant: ")));
         assert_eq!(reasons("'nonsense'").len(), 1);
     }

@@ -224,13 +224,9 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_citation_fails() {
+    fn unknown_and_malformed_citations_fail() {
         let found = reasons("", &[(CODE, "fn a() {}\n// [R-READ-9]\n")]);
         assert_eq!(found, ["crates/rcuckoo/src/read.rs:2: R-READ-9 is not defined in docs/protocol.md"]);
-    }
-
-    #[test]
-    fn a_malformed_citation_fails() {
         let found = reasons("", &[(CODE, "// [R-READ-1..3]\n")]);
         assert_eq!(found, ["crates/rcuckoo/src/read.rs:1: [R-READ-1..3] is not a rule id (R-AREA-number)"]);
     }

@@ -1,7 +1,6 @@
 //! Names of tests as `cargo test` prints them. A test of the conformance suite has its plain name, every other test is
 //! prefixed with its package.
 
-use crate::manifest::Manifest;
 use crate::rust::RustFile;
 
 const TESTS: &str = "conformance/tests/suite/";
@@ -15,13 +14,14 @@ pub fn of_conformance(file: &RustFile) -> Vec<String> {
     within(TESTS).map(str::to_owned).or(regression).map(|path| named(file, &path)).unwrap_or_default()
 }
 
-/// The tests of a file of a package's library, as `package::module::test`.
-pub fn of_libraries(file: &RustFile, manifests: &[Manifest]) -> Vec<String> {
-    let within = |package: &Manifest| {
-        let path = file.path.strip_prefix(&package.inside("src/"))?.strip_suffix(".rs")?;
-        Some(format!("{}/{path}", package.name))
-    };
-    manifests.iter().find_map(within).map(|path| named(file, &path)).unwrap_or_default()
+/// The tests of a file of a package's library, as `package::module::test`. The package in `crates/x` is `guira-x`.
+pub fn of_libraries(file: &RustFile) -> Vec<String> {
+    let path = file.path.strip_prefix("crates/").and_then(|path| path.strip_suffix(".rs"));
+    match path.and_then(|path| path.split_once("/src/")) {
+        Some(("guira", inner)) => named(file, &format!("guira/{inner}")),
+        Some((folder, inner)) => named(file, &format!("guira-{folder}/{inner}")),
+        None => Vec::new(),
+    }
 }
 
 /// The tests of a file with the module that `path`, without the extension, stands for.

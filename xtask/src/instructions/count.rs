@@ -4,10 +4,11 @@
 //! stack; the C library is configured not to use instructions that only some processors have; build flags of the
 //! environment are ignored. [`Setting`] lists the remaining dependencies.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 
 use super::record::{Count, Counted, Setting};
 use crate::artifact::Artifact;
@@ -26,7 +27,7 @@ const HOW_TO_INSTALL: &str = "install valgrind, for instance: sudo apt-get insta
 pub fn count(root: &Path, wanted: Option<&Setting>) -> Result<Counted> {
     let taken_with = setting(root)?;
     if let Some(wanted) = wanted {
-        let (target, here) = (&wanted.target, &taken_with.target);
+        let (target, here) = (&wanted["target"], &taken_with["target"]);
         ensure!(target == here, "the recorded counts are for {target} and cannot be compared with those of {here}");
     }
     let program = build(root)?;
@@ -38,21 +39,23 @@ pub fn count(root: &Path, wanted: Option<&Setting>) -> Result<Counted> {
 }
 
 fn setting(root: &Path) -> Result<Setting> {
-    let version = output(tool("rustc", ["-vV"], root))?;
+    let version = output(Command::new("rustc").args(["-vV"]).current_dir(root))?;
     let mut lines = version.lines();
     let rustc = lines.next().unwrap_or_default().to_owned();
     let target = lines.find_map(|line| line.strip_prefix("host: ")).context("rustc names no host")?.to_owned();
-    let cfg = output(tool("rustc", ["--print", "cfg"], root))?;
+    let cfg = output(Command::new("rustc").args(["--print", "cfg"]).current_dir(root))?;
     let features: Vec<&str> = cfg.lines().filter_map(|line| line.strip_prefix("target_feature=")).collect();
-    let libc = output(tool("getconf", ["GNU_LIBC_VERSION"], root))?;
-    let valgrind = output(tool("valgrind", ["--version"], root)).context(HOW_TO_INSTALL)?;
-    Ok(Setting {
-        rustc,
-        target,
-        target_features: features.join(" ").replace('"', ""),
-        libc: libc.trim().to_owned(),
-        valgrind: valgrind.trim().to_owned(),
-    })
+    let libc = output(Command::new("getconf").args(["GNU_LIBC_VERSION"]).current_dir(root))?;
+    let valgrind = output(Command::new("valgrind").args(["--version"]).current_dir(root)).context(HOW_TO_INSTALL)?;
+    let features = features.join(" ").replace('"', "");
+    let setting = [
+        ("rustc", rustc),
+        ("target", target),
+        ("target_features", features),
+        ("libc", libc.trim().to_owned()),
+        ("valgrind", valgrind.trim().to_owned()),
+    ];
+    Ok(setting.map(|(name, value)| (name.to_owned(), value)).into())
 }
 
 /// Builds the program like a release and returns the path of its executable.
@@ -60,7 +63,8 @@ fn build(root: &Path) -> Result<PathBuf> {
     // Built together with guira-cli, so that both use the same build of the libraries.
     let packages = ["--package", PACKAGE, "--package", "guira-cli", "--bin", PACKAGE];
     let arguments = ["build", "--release", "--message-format=json-render-diagnostics"].into_iter().chain(packages);
-    let mut command = tool("cargo", arguments, root);
+    let mut command = Command::new("cargo");
+    command.args(arguments).current_dir(root);
     // Set to empty, so that no configuration adds flags either.
     command.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", "");
     for (name, _) in std::env::vars_os() {
@@ -68,11 +72,11 @@ fn build(root: &Path) -> Result<PathBuf> {
             command.env_remove(name);
         }
     }
-    Artifact::program(&output(command)?, PACKAGE).context("cargo built no executable")
+    Artifact::program(&output(&mut command)?, PACKAGE).context("cargo built no executable")
 }
 
 /// Runs the program under callgrind, which writes one dump per case into `directory`.
-fn run(program: &Path, directory: &Path) -> Result<Vec<(String, Count)>> {
+fn run(program: &Path, directory: &Path) -> Result<BTreeMap<String, Count>> {
     let dump = directory.join("dump");
     let mut command = Command::new("valgrind");
     command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path))).env("GLIBC_TUNABLES", TUNABLES);
@@ -80,8 +84,8 @@ fn run(program: &Path, directory: &Path) -> Result<Vec<(String, Count)>> {
     command.args(["--compress-strings=no", "--compress-pos=no", "--dump-line=no"]);
     command.arg(format!("--toggle-collect={COUNTED}")).arg(format!("--dump-after={COUNTED}"));
     command.arg(format!("--callgrind-out-file={}", dump.display())).arg(program);
-    let printed = output(command)?;
-    let mut cases = Vec::new();
+    let printed = output(&mut command)?;
+    let mut cases = BTreeMap::new();
     for (index, line) in printed.lines().enumerate() {
         let case = line.split_once(' ').and_then(|(operations, case)| Some((operations.parse().ok()?, case)));
         let (operations, case): (u32, _) = case.with_context(|| format!("{PACKAGE} printed {line:?}"))?;
@@ -90,7 +94,7 @@ fn run(program: &Path, directory: &Path) -> Result<Vec<(String, Count)>> {
             .with_context(|| format!("callgrind wrote no dump for {case:?}: it did not find {COUNTED}"))?;
         let sum = parse(&text, program).with_context(|| format!("the dump of {case:?}"))?;
         let each = |instructions: u64| (instructions as f64 / f64::from(operations) * 10.0).round() / 10.0;
-        cases.push((case.to_owned(), Count { program: each(sum.program), library: each(sum.library) }));
+        cases.insert(case.to_owned(), Count { program: each(sum.program), library: each(sum.library) });
     }
     let more = dump.with_extension((cases.len() + 1).to_string());
     ensure!(!more.exists(), "callgrind wrote more dumps than {PACKAGE} has cases");
@@ -132,20 +136,12 @@ fn parse(text: &str, program: &Path) -> Result<Sum> {
     Ok(sum)
 }
 
-fn tool<'a>(program: &str, arguments: impl IntoIterator<Item = &'a str>, root: &Path) -> Command {
-    let mut command = Command::new(program);
-    command.args(arguments).current_dir(root);
-    command
-}
-
 /// Runs a command and returns its standard output; its standard error is shown.
-fn output(mut command: Command) -> Result<String> {
+fn output(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("cannot run {program}"))?;
-    if !output.status.success() {
-        bail!("{program}: {}", output.status);
-    }
+    ensure!(output.status.success(), "{program}: {}", output.status);
     Ok(String::from_utf8(output.stdout)?)
 }
 

@@ -4,7 +4,6 @@
 //! A count that differs from the record by more than the tolerance fails. `--update --because REASON` records the new
 //! count with the reason, so that a commit that changes a cost says why.
 
-mod compare;
 mod count;
 mod record;
 
@@ -14,8 +13,7 @@ use clap::Args;
 use crate::report::{Format, Verdict};
 use crate::shell::{Budget, Outcome, Shell};
 use crate::tree;
-use compare::Comparison;
-use record::Record;
+use record::{Comparison, Record};
 
 /// The path of the record, from the root of the workspace.
 const RECORD_PATH: &str = "benches/instructions/recorded.toml";
@@ -58,9 +56,7 @@ pub fn command(options: &Options, format: Format) -> Result<Verdict> {
         (Some(reason), before) => {
             let record = now.recorded(before.as_ref(), reason);
             std::fs::write(&path, record.to_text()).context(RECORD_PATH)?;
-            for line in record.changes(before.as_ref()) {
-                eprintln!("recorded: {line}");
-            }
+            eprintln!("recorded; git diff {RECORD_PATH} shows the changes");
             record
         }
         (None, Some(before)) => before,

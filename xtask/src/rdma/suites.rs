@@ -23,7 +23,7 @@ pub enum Run {
         environment: &'static [&'static str],
     },
     /// A script, which ends with a line as that of a test program, and uses the program `guira`.
-    Script { name: &'static str, text: &'static str },
+    Script { name: &'static str },
 }
 
 const FABRIC_VERBS: &str = "guira-fabric-verbs";
@@ -78,7 +78,7 @@ static SUITES: [Suite; 5] = [
             Run::Tests { package: GUIRA, program: SUITE, tests: &["rdma::fence::"], environment: &[] },
         ],
     },
-    Suite { name: "ycsb", runs: &[Run::Script { name: "ycsb.sh", text: include_str!("ycsb.sh") }] },
+    Suite { name: "ycsb", runs: &[Run::Script { name: "ycsb.sh" }] },
 ];
 
 /// The selected suites, and the part of names to which tests are restricted.

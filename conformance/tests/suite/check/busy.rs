@@ -8,6 +8,7 @@ use guira_fabric::heap::Next;
 use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::Preset;
 use guira_rcuckoo::{Change, Error, ErrorKind};
+use guira_testing::patience;
 
 use crate::check::damage::set_slot;
 use crate::check::table::{SOME_ROW, assert_clean, check, check_through, forge, key, put_extent, value};
@@ -79,7 +80,8 @@ fn busy_tables_report_no_false_problems() {
 fn check_while_busy(bench: &Bench, format: &str) {
     let (mut looked_again, mut entries, mut checks) = (0, 0, 0);
     let started = std::time::Instant::now();
-    while checks < 20 || started.elapsed().as_millis() < 1500 {
+    while checks < 50 || entries == 0 {
+        assert!(started.elapsed() < patience(), "no check met an entry");
         let mut show = |progress: Progress| looked_again += u64::from(progress.stage == Stage::Rechecks);
         let options = CheckOptions { concurrency: Concurrency::Shared, problem_limit: 50, ..CheckOptions::default() };
         let report =

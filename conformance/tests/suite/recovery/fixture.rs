@@ -236,11 +236,11 @@ pub fn extents(profile: Profile) -> Vec<Case> {
             Script { end: End::Closes, ..Script::of(SLOTS[0], &Op::Put(in_extent(), vec![1; 90])) },
         ),
     ];
-    let mut all = cases(&filled, ops, 70);
-    // This value takes a run of two chunks: a WRITE of 500 words and more.
-    let mut runs = cases(&filled, vec![named("extent: a run", Op::Put(in_extent(), vec![7; 4_100]))], 70);
-    runs.iter_mut().for_each(|case| case.deaths = if is_long() { 3 } else { 2 });
-    all.append(&mut runs);
+    // The value of a run takes two chunks: a WRITE of 500 words and more.
+    let run = named("extent: a run", Op::Put(in_extent(), vec![7; 4_100]));
+    let mut all = cases(&filled, ops.into_iter().chain([run]).collect(), 70);
+    // A third death multiplies the memories by three.
+    all.iter_mut().for_each(|case| case.deaths = if is_long() { 3 } else { 2 });
     all.append(&mut sweeps(profile));
     all
 }

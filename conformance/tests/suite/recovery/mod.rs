@@ -36,7 +36,7 @@ fn deaths_in_shared_memory_lose_nothing() {
 #[test]
 fn deaths_in_shared_memory_lose_no_extent() {
     let counts = deaths::enumerate_all("shm, extents", &fixture::extents(Profile::Shm));
-    deaths::demand_cases(&counts, 300_000, 100_000);
+    deaths::demand_cases(&counts, 50_000, 30_000);
 }
 
 /// [R-RECOVER-3] [R-COMMIT-2] The same where WRITEs are not torn, or torn at packets, and where lock words are taken by

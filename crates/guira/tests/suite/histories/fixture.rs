@@ -47,7 +47,7 @@ pub struct RoundGoals {
 impl Fabric {
     /// Returns what happens in a round at least.
     pub fn goals(self) -> RoundGoals {
-        let goals = RoundGoals { kills: 100, stops: 10, fences: 0, restarts: 0, answered: 400 };
+        let goals = RoundGoals { kills: 70, stops: 10, fences: 0, restarts: 0, answered: 400 };
         match self {
             Fabric::Shm => RoundGoals { answered: 4_000, ..goals },
             Fabric::Tcp => RoundGoals { fences: 10, ..goals },

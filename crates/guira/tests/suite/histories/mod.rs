@@ -218,7 +218,7 @@ impl Run {
 
 /// Returns the fewest rounds of a run.
 fn rounds(fabric: Fabric) -> u64 {
-    let rounds = if fabric == Fabric::Shm { 10 } else { 3 };
+    let rounds = if fabric == Fabric::Shm { 4 } else { 3 };
     if is_long() { 100 * rounds } else { rounds }
 }
 
