@@ -31,7 +31,8 @@ pub fn step(shell: &Shell) -> Outcome {
     }
     let mut build = command(&["build", "-o"]);
     build.arg(&program).arg(".");
-    let test = ["nextest", "run", "--locked", "-p", "guira-conformance", "--no-capture", "porcupine::"];
+    let all = ["nextest", "run", "--locked", "--workspace", "--all-features", "--no-capture"];
+    let test = [&all[..], &["-E", "package(guira-conformance) & test(/^porcupine::/)"]].concat();
     let environment = [("GUIRA_PORCUPINE", &*program.to_string_lossy())];
     shell
         .run(&mut command(&["vet", "."]), budget)

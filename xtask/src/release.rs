@@ -126,8 +126,12 @@ fn measured(shell: &Shell) -> Outcome {
     cargo_tool(shell, &tools::NEXTEST, &[&NEXTEST[..], &["--run-ignored", "only", "--test-threads", "1"]].concat(), &[])
 }
 
+/// The tests that have a long form.
+const LONG: &str = "(package(guira) & test(/^(histories|reuse)::/)) + (package(guira-fabric-tcp) & kind(test)) \
+                    + (package(guira-conformance) & test(/^(contention|fill|models|recovery|sim|swarm)::/))";
+
 /// Runs the tests that have a long form.
 fn long(shell: &Shell) -> Outcome {
-    let arguments = [&NEXTEST[..], &["--profile", "long"]].concat();
+    let arguments = [&NEXTEST[..], &["--profile", "long", "-E", LONG]].concat();
     cargo_tool(shell, &tools::NEXTEST, &arguments, &[("GUIRA_LONG", "1")])
 }

@@ -25,6 +25,9 @@ const NUMBERS: EntryFormat = EntryFormat::Fixed { key_bytes: 8, value_bytes: 3 }
 /// # Panics
 /// If a promise of the format is broken.
 pub fn tsv(data: &[u8]) -> Answer {
+    if !is_text(data) {
+        return Answer::of(false);
+    }
     let answer = load(data, InputFormat::Tsv, b"good\tvalue\n");
     for (line, item) in lines_of(data).zip(one_a_line(data, InputFormat::Tsv)) {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -45,6 +48,9 @@ pub fn tsv(data: &[u8]) -> Answer {
 /// # Panics
 /// If a promise of the format is broken.
 pub fn jsonl(data: &[u8]) -> Answer {
+    if !is_text(data) {
+        return Answer::of(false);
+    }
     let answer = load(data, InputFormat::Jsonl, b"{\"key\":\"good\",\"value\":\"value\"}\n");
     for (line, item) in lines_of(data).zip(one_a_line(data, InputFormat::Jsonl)) {
         if let Some(Ok(_)) = item {
@@ -60,6 +66,9 @@ pub fn jsonl(data: &[u8]) -> Answer {
 /// # Panics
 /// If a promise of the format is broken.
 pub fn debian(data: &[u8]) -> Answer {
+    if !is_text(data) {
+        return Answer::of(false);
+    }
     let answer = load(data, InputFormat::Debian, b"Package: good\nVersion: 1\n");
     for record in read_all(data, InputFormat::Debian).into_iter().flatten() {
         let found = data.windows(record.key.len()).any(|window| window == record.key);
@@ -108,10 +117,16 @@ fn records<R: BufRead>(reader: R, format: Option<InputFormat>) -> Records<R> {
     Records::new(reader, "input", format, fit).expect("the beginning can be read")
 }
 
+/// Whether an input is taken for text in UTF-8; if it is not, all of it is refused, in every format.
+fn is_text(data: &[u8]) -> bool {
+    let fit = RecordEncoder::new(BYTES, Notation::Bytes).expect("every format takes bytes");
+    !matches!(Records::new(data, "input", None, fit), Err(InputError::NotText { .. }))
+}
+
 fn items<R: BufRead>(records: &mut Records<R>) -> Items {
     let bad = |error| match error {
         InputError::Bad(bad) => bad,
-        InputError::Read { source, .. } => panic!("the input can be read: {source}"),
+        other => panic!("the input can be read: {other}"),
     };
     records.map(|record| record.map_err(bad)).collect()
 }
@@ -197,7 +212,7 @@ fn ends_early(data: &[u8], format: InputFormat, whole: &Items, drawn: usize) {
         match broken.next().expect("an error is the last item") {
             Ok(record) => assert_eq!(given.next(), Some(&Ok(record))),
             Err(InputError::Bad(bad)) => assert_eq!(given.next(), Some(&Err(bad))),
-            Err(InputError::Read { .. }) => break,
+            Err(InputError::Read { .. } | InputError::NotText { .. }) => break,
         }
     }
     assert!(broken.next().is_none());

@@ -425,7 +425,8 @@ impl Failure {
             Failure::CleanedUp(_) | Failure::Stopped | Failure::LabStopped { .. } => EXIT_INTERRUPTED,
             Failure::Lab(LabError::Stopped) => EXIT_INTERRUPTED,
             Failure::Lab(error) if error.is_misuse() => EXIT_MISUSE,
-            Failure::Misuse(_) | Failure::Input { source: InputError::Bad(_), .. } => EXIT_MISUSE,
+            Failure::Misuse(_) => EXIT_MISUSE,
+            Failure::Input { source: InputError::Bad(_) | InputError::NotText { .. }, .. } => EXIT_MISUSE,
             Failure::Driver(DriverError::Panicked) => EXIT_FAILURE,
             Failure::Driver(_) => EXIT_MISUSE,
             Failure::Worker { error, .. } if error.blame == guira::Blame::Misuse.as_str() => EXIT_MISUSE,
@@ -459,7 +460,7 @@ impl Failure {
             Failure::Record { source, .. } | Failure::Copied { source, .. } => source.blame().as_str(),
             Failure::Driver(DriverError::Store { source, .. }) => source.blame().as_str(),
             Failure::Driver(DriverError::Panicked) => guira::Blame::Bug.as_str(),
-            Failure::Input { source: InputError::Bad(_), .. }
+            Failure::Input { source: InputError::Bad(_) | InputError::NotText { .. }, .. }
             | Failure::Driver(_)
             | Failure::Misuse(_)
             | Failure::NotFound { .. }

@@ -26,6 +26,7 @@ mod workers;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    signals::survive_file_limits();
     let parsed = match arguments::parse() {
         Ok(parsed) => parsed,
         Err(code) => return code,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::{flag, low_level};
 
 use crate::failure::Failure;
@@ -23,6 +23,13 @@ const EXIT_SIGNALLED: i32 = 128;
 pub fn hangup() -> impl Iterator<Item = (i32, &'static str)> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     (!ignores(&status, HANGUP.0)).then_some(HANGUP).into_iter()
+}
+
+/// Makes a write beyond the limit on file sizes (`ulimit -f`) an error, which says what was attempted, instead of a
+/// signal that ends the process.
+pub fn survive_file_limits() {
+    // If no handler can be installed, the process ends as before.
+    let _ = flag::register(SIGXFSZ, Arc::default());
 }
 
 /// Whether a process with this status ignores `signal`.

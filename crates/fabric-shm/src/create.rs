@@ -15,6 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, MemfdFlags, Mode, OFlags, RenameFlags, SealFlags};
 use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{Resource, getrlimit};
 
 use crate::domain::DomainLock;
 use crate::error::{Attempt, CreateError, ShmError, Task};
@@ -206,6 +207,10 @@ fn build(
         return Err(ShmError::NoSpace { path: task.path.to_owned(), wanted: sizes.file_bytes, available });
     }
     rustix::fs::ftruncate(file, sizes.file_bytes).map_err(|errno| match errno {
+        // A process that does not catch SIGXFSZ ends here.
+        Errno::FBIG if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < sizes.file_bytes) => {
+            task.failed("set its length beyond this process's limit on files (ulimit -f)")(errno)
+        }
         Errno::FBIG | Errno::OVERFLOW | Errno::INVAL => too_large(),
         _ => task.failed("set its length")(errno),
     })?;

@@ -98,6 +98,16 @@ pub enum InputError {
     /// A record is invalid; the records after it can be read.
     #[error("{0}")]
     Bad(BadRecord),
+    /// The input is not text in UTF-8, as its first bytes show; none of it was read.
+    #[error("{name} is {encoding}; convert it: {converter} {name} | guira load URL -")]
+    NotText {
+        /// The name of the input.
+        name: String,
+        /// What the first bytes are.
+        encoding: &'static str,
+        /// The command that writes the text in UTF-8, without its last argument.
+        converter: &'static str,
+    },
     /// The input cannot be read any further.
     #[error("cannot read {name}: {source}")]
     Read {
@@ -114,6 +124,8 @@ pub struct Records<R> {
     name: String,
     format: InputFormat,
     encoder: RecordEncoder,
+    /// Whether the first bytes are known to be those of text.
+    is_checked: bool,
     failed: bool,
 }
 
@@ -122,7 +134,8 @@ impl<R: BufRead> Records<R> {
     /// detected from the first bytes.
     ///
     /// # Errors
-    /// `Read` if the first bytes cannot be read.
+    /// `Read` if the first bytes cannot be read, `NotText` if they are those of a compressed file or of text in UTF-16 or
+    /// UTF-32, which would be stored as other keys than it has. With a `format`, the first record reports both.
     pub fn new(
         reader: R,
         name: &str,
@@ -130,12 +143,12 @@ impl<R: BufRead> Records<R> {
         encoder: RecordEncoder,
     ) -> Result<Records<R>, InputError> {
         let mut lines = Lines::new(reader);
-        let failed = |source| InputError::Read { name: name.to_owned(), source };
+        let is_checked = format.is_none();
         let format = match format {
             Some(format) => format,
-            None => detect_format(lines.peek().map_err(failed)?),
+            None => detect_format(text_head(&mut lines, name)?),
         };
-        Ok(Records { lines, name: name.to_owned(), format, encoder, failed: false })
+        Ok(Records { lines, name: name.to_owned(), format, encoder, is_checked, failed: false })
     }
 
     /// Sets the maximum length of a line; a longer line is a bad record. The default is [`LINE_BYTES_MAX`].
@@ -155,6 +168,11 @@ impl<R: BufRead> Records<R> {
     }
 
     fn read(&mut self) -> Result<Option<Record>, InputError> {
+        if !self.is_checked {
+            self.failed = true;
+            text_head(&mut self.lines, &self.name)?;
+            (self.is_checked, self.failed) = (true, false);
+        }
         let read = match self.format {
             InputFormat::Tsv => self.lines.record(tsv::read),
             InputFormat::Jsonl => self.lines.record(|text| jsonl::read(text, self.encoder.notation())),
@@ -177,6 +195,51 @@ impl<R: BufRead> Iterator for Records<R> {
 
     fn next(&mut self) -> Option<Result<Record, InputError>> {
         if self.failed { None } else { self.read().transpose() }
+    }
+}
+
+/// The first bytes of an input, which are those of text in UTF-8.
+fn text_head<'l, R: BufRead>(lines: &'l mut Lines<R>, name: &str) -> Result<&'l [u8], InputError> {
+    let head = lines.peek().map_err(|source| InputError::Read { name: name.to_owned(), source })?;
+    match other_encoding(head) {
+        Some((encoding, converter)) => Err(InputError::NotText { name: name.to_owned(), encoding, converter }),
+        None => Ok(head),
+    }
+}
+
+/// First bytes of files that are not text in UTF-8, their names, and the commands that make such text of them.
+const OTHER_ENCODINGS: [(&[u8], &str, &str); 8] = [
+    (b"\xff\xfe\0\0", "text in UTF-32", "iconv -f UTF-32 -t UTF-8"),
+    (b"\0\0\xfe\xff", "text in UTF-32", "iconv -f UTF-32 -t UTF-8"),
+    (b"\xff\xfe", "text in UTF-16", "iconv -f UTF-16 -t UTF-8"),
+    (b"\xfe\xff", "text in UTF-16", "iconv -f UTF-16 -t UTF-8"),
+    (b"\x1f\x8b", "compressed by gzip", "gzip -dc"),
+    (b"\x28\xb5\x2f\xfd", "compressed by zstd", "zstd -dc"),
+    (b"\xfd7zXZ\0", "compressed by xz", "xz -dc"),
+    (b"PK\x03\x04", "a zip archive", "unzip -p"),
+];
+/// Characters at the start of a text in UTF-16 or UTF-32 without a byte order mark that show what it is.
+const SAMPLE_CHARS: usize = 4;
+
+/// What an input is, if its first bytes are not those of text in UTF-8, and the command that makes such text of it.
+fn other_encoding(head: &[u8]) -> Option<(&'static str, &'static str)> {
+    let known = OTHER_ENCODINGS.iter().find(|(magic, ..)| head.starts_with(magic));
+    let is_bzip2 = head.starts_with(b"BZh") && head.get(4..10) == Some(b"1AY&SY");
+    // A character of ASCII is a byte beside one or three zeros.
+    let has_pattern = |places: &[bool]| {
+        let sample = head.get(..places.len() * SAMPLE_CHARS);
+        sample.is_some_and(|sample| {
+            sample.iter().zip(places.iter().cycle()).all(|(byte, is_zero)| (*byte == 0) == *is_zero)
+        })
+    };
+    match known {
+        Some((_, name, converter)) => Some((name, converter)),
+        None if is_bzip2 => Some(("compressed by bzip2", "bzip2 -dc")),
+        None if has_pattern(&[false, true]) => Some(("text in UTF-16", "iconv -f UTF-16LE -t UTF-8")),
+        None if has_pattern(&[true, false]) => Some(("text in UTF-16", "iconv -f UTF-16BE -t UTF-8")),
+        None if has_pattern(&[false, true, true, true]) => Some(("text in UTF-32", "iconv -f UTF-32LE -t UTF-8")),
+        None if has_pattern(&[true, true, true, false]) => Some(("text in UTF-32", "iconv -f UTF-32BE -t UTF-8")),
+        None => None,
     }
 }
 
@@ -221,6 +284,39 @@ mod tests {
         let encoder = RecordEncoder::new(BYTES, notation).unwrap();
         let records = Records::new(Cursor::new(text), "test", None, encoder).unwrap();
         records.map(|record| record.map(|record| (record.key, record.value)).unwrap()).collect()
+    }
+
+    /// Text in UTF-16 or UTF-32 and compressed text are refused, whatever the format, and text in UTF-8 is not.
+    #[test]
+    fn other_encodings_are_refused() {
+        let utf16 = |text: &str, to: fn(u16) -> [u8; 2]| text.encode_utf16().flat_map(to).collect::<Vec<u8>>();
+        let utf32 = |text: &str, to: fn(u32) -> [u8; 4]| text.chars().flat_map(|c| to(c as u32)).collect::<Vec<u8>>();
+        let refused = [
+            (utf16("\u{feff}heron\tGarza\r\n", u16::to_le_bytes), "text in UTF-16"),
+            (utf16("\u{feff}heron\tGarza\r\n", u16::to_be_bytes), "text in UTF-16"),
+            (utf16("heron\tGarza\r\n", u16::to_le_bytes), "text in UTF-16"),
+            (utf16("heron\tGarza\r\n", u16::to_be_bytes), "text in UTF-16"),
+            (utf32("\u{feff}heron\tGarza\n", u32::to_le_bytes), "text in UTF-32"),
+            (utf32("heron\tGarza\n", u32::to_be_bytes), "text in UTF-32"),
+            (b"\x1f\x8b\x08\0\0\0\0\0\0\x03".to_vec(), "compressed by gzip"),
+            (b"\x28\xb5\x2f\xfd\x04\0".to_vec(), "compressed by zstd"),
+            (b"\xfd7zXZ\0\0\x04".to_vec(), "compressed by xz"),
+            (b"BZh91AY&SY\x01".to_vec(), "compressed by bzip2"),
+            (b"PK\x03\x04\x14\0".to_vec(), "a zip archive"),
+        ];
+        let encoder = RecordEncoder::new(BYTES, Notation::Bytes).unwrap();
+        for (bytes, what) in refused {
+            for format in [None, Some(InputFormat::Tsv), Some(InputFormat::Jsonl), Some(InputFormat::Debian)] {
+                let first =
+                    Records::new(Cursor::new(&bytes), "birds", format, encoder).map(|mut records| records.next());
+                let error = first.map_or_else(Some, |first| first.and_then(Result::err)).expect(what).to_string();
+                assert!(error.starts_with(&format!("birds is {what}; convert it: ")), "{error}");
+                assert!(error.ends_with(" birds | guira load URL -"), "{error}");
+            }
+        }
+        for text in ["", "a", "PK\t1\n", "BZh9\t1\n", "a\0b\t1\n", "\u{feff}heron\tGarza\n", "h\u{e9}ron\tGarza\n"] {
+            assert!(Records::new(Cursor::new(text), "birds", None, encoder).is_ok(), "{text:?}");
+        }
     }
 
     fn any_bytes() -> impl Strategy<Value = Vec<u8>> {

@@ -4,13 +4,13 @@
 //! \t TAB    \n line feed    \r carriage return    \\ backslash    \xHH the byte of two hexadecimal digits
 //! ```
 //! The writer escapes these, every control character, every byte that is not UTF-8, and the first byte of a line that
-//! would make the file look like another format, or its key like a byte order mark. The reader accepts these escapes;
+//! would make the file look like another format or encoding, or its key like a byte order mark. The reader accepts these escapes;
 //! any other byte stands for itself, except that a line may end in CR LF.
 
 use std::io::{self, Write};
 
-use super::debian;
 use super::lines::{BYTE_ORDER_MARK, Pair};
+use super::{debian, other_encoding};
 
 /// Parses a line, given without its line end.
 pub(crate) fn read(line: &[u8]) -> Pair {
@@ -30,7 +30,12 @@ pub(crate) fn read(line: &[u8]) -> Pair {
 /// The error of the writer.
 pub fn write(key: &[u8], value: &[u8], to: &mut impl Write) -> io::Result<()> {
     match key.split_first() {
-        Some((first, rest)) if *first == b'{' || debian::is_field(key) || key.starts_with(BYTE_ORDER_MARK) => {
+        Some((first, rest))
+            if *first == b'{'
+                || debian::is_field(key)
+                || key.starts_with(BYTE_ORDER_MARK)
+                || other_encoding(key).is_some() =>
+        {
             write!(to, "\\x{first:02x}")?;
             escape(rest, to)?;
         }
@@ -110,6 +115,7 @@ mod tests {
         assert_eq!(written(b"{a{", b"{"), "\\x7ba{\t{\n");
         assert_eq!(written(b"Package: a", b"Package:"), "\\x50ackage: a\tPackage:\n");
         assert_eq!(written("\u{feff}a".as_bytes(), "\u{feff}".as_bytes()), "\\xef\\xbb\\xbfa\t\u{feff}\n");
+        assert_eq!(written(b"BZh91AY&SY", b"BZh91AY&SY"), "\\x42Zh91AY&SY\tBZh91AY&SY\n");
         assert_eq!(written(b"", b""), "\t\n");
     }
 

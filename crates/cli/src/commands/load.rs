@@ -41,7 +41,8 @@ const TAIL_BLOCK_BYTES: usize = 4096;
 /// records and reports how many were stored.
 ///
 /// Lines end in LF or CR LF; a CR anywhere else is part of the key or value (write \r for one at the end of a TSV
-/// line). Empty lines, and a UTF-8 byte order mark at the start of the file, are skipped.
+/// line). Empty lines, and a UTF-8 byte order mark at the start of the file, are skipped. Text in UTF-16 or UTF-32 and
+/// compressed files are refused as a whole, with the command that converts them.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The table.

@@ -1,6 +1,7 @@
 //! Loading and dumping of files.
 
 use std::collections::BTreeMap;
+use std::process::Command;
 
 use crate::common::{Table, guira, guira_with_input};
 use proptest::prelude::*;
@@ -224,4 +225,28 @@ fn dump_refuses_tsv_as_json() {
     let table = Table::new("tsv-json", "bytes:64");
     guira(&["dump", table.url(), "--output", "tsv", "--format", "json"]).expect(2);
     assert_eq!(guira(&["dump", table.url()]).expect(0).stdout, b"");
+}
+
+/// Text in UTF-16, as spreadsheets write it, and compressed files are refused as a whole, also with `--skip-bad`, and the
+/// command that the message advises loads them.
+#[test]
+fn other_encodings_are_refused_with_the_command_that_helps() {
+    let table = Table::new("encodings", "bytes:64");
+    let folder = tempfile::tempdir().expect("a folder");
+    let text = "heron\tGarza\r\nibis\tCuraca\r\n";
+    let utf16: Vec<u8> = format!("\u{feff}{text}").encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let path = folder.path().join("birds.txt");
+    std::fs::write(&path, utf16).expect("a file");
+    let name = path.to_str().expect("text");
+    for arguments in [vec!["load", table.url(), name], vec!["load", table.url(), name, "--skip-bad"]] {
+        let run = guira(&arguments).expect(2);
+        assert!(run.stderr.contains("is text in UTF-16; convert it: iconv -f UTF-16 -t UTF-8 "), "{}", run.stderr);
+        assert!(run.stderr.contains("nothing was loaded"), "{}", run.stderr);
+        let advised =
+            run.stderr.split_once("convert it: ").and_then(|(_, rest)| rest.split_once(" | ")).expect("it advises");
+        let converted = Command::new("sh").args(["-c", advised.0]).output().expect("sh runs");
+        guira_with_input(&["load", table.url(), "-"], &converted.stdout).expect(0);
+        assert_eq!(guira(&["get", table.url(), "heron"]).expect(0).text(), "Garza");
+    }
+    assert_eq!(guira(&["dump", table.url()]).expect(0).text().lines().count(), 2);
 }

@@ -13,6 +13,7 @@ mod doctor;
 mod dump;
 mod interrupts;
 mod lab;
+mod limits;
 mod list;
 mod load;
 mod mistakes;

@@ -134,6 +134,22 @@ fn the_screen_follows_the_table_the_window_and_the_keys() {
     screen.is_given_back();
 }
 
+/// A terminal that goes away, with everything in it, ends the program, which would otherwise read it for ever.
+#[test]
+fn the_program_ends_with_its_terminal() {
+    let table = Table::new("top-hangup", "bytes:64");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("process");
+    // Of SIGHUP ignored, as under nohup, only the terminal is left to notice.
+    let script = format!("sh -c 'trap \"\" HUP; echo $$ > {}; exec {}'", file.display(), top(&table));
+    let Some(screen) = Screen::new(&script) else { return };
+    screen.until(&["guira top", "q quit"]);
+    let process = std::fs::read_to_string(&file).expect("it was written").trim().to_owned();
+    screen.tmux(&["kill-server"]);
+    let state = || std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    wait_until("the program ends", || state().is_empty() || state().contains(") Z "));
+}
+
 #[test]
 fn a_destroyed_table_without_a_successor_is_the_end() {
     let table = Table::new("top-end", "bytes:64");

@@ -3,6 +3,7 @@
 //! Invariant: the terminal is restored before this returns, and before a panic is printed.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,10 +15,12 @@ use super::draw::{self, Extras};
 use super::frame::Frame;
 use super::sampler::Sampler;
 use crate::failure::Failure;
-use crate::signals::Signals;
+use crate::signals::{Signals, Terminal};
 
 /// Maximum time until a key or a signal is handled.
 const POLL: Duration = Duration::from_millis(100);
+/// Time that the screen has to end by itself after a signal.
+const GRACE: Duration = Duration::from_millis(500);
 /// Maximum number of samples in the history: more than any terminal has columns.
 const HISTORY_MAX: usize = 1_024;
 /// Time to wait after the table was destroyed for a new table with its name, which is then watched.
@@ -30,16 +33,37 @@ const KEYS: &str = "q quit";
 
 /// Shows the table until the user quits.
 pub fn run(sampler: Sampler, every: Duration) -> Result<(), Failure> {
-    let signals = Signals::catch()?;
+    let signals = Arc::new(Signals::catch()?);
     let (frames, stop) = start(sampler, every)?;
     // The first sample may take long, or fail, so nothing is drawn before it.
     let mut shown = View::new(frames.recv().map_err(|_| sampler_ended())??);
+    watch(Arc::clone(&signals))?;
     let terminal = ratatui::try_init().map_err(Failure::host("draw on the terminal"));
     let result = terminal.and_then(|mut terminal| show(&mut terminal, &mut shown, &frames, &signals));
     ratatui::try_restore().map_err(Failure::host("restore the terminal"))?;
     // The other thread ends when this sender is dropped.
     drop(stop);
     result
+}
+
+/// Starts a thread that ends the process after a signal, or when the terminal has gone, if the process does not end by
+/// itself: a read of a terminal that has gone may never return.
+fn watch(signals: Arc<Signals>) -> Result<(), Failure> {
+    let terminal = Terminal::detect();
+    let watch = move || {
+        while signals.received().is_none() && !terminal.is_closed() {
+            thread::sleep(POLL);
+        }
+        thread::sleep(GRACE);
+        // There may be nothing left to restore.
+        let _ = ratatui::try_restore();
+        std::process::exit(0);
+    };
+    thread::Builder::new()
+        .name("guira-watch".to_owned())
+        .spawn(watch)
+        .map(drop)
+        .map_err(Failure::host("start a thread"))
 }
 
 /// Starts a thread that samples the table. Dropping the returned sender ends it.

@@ -15,9 +15,8 @@
 //! One test does the same over RDMA, if this machine has a device.
 //!
 //! A round ends when enough has happened in it, and a run when enough rounds have and enough was seen: no test depends
-//! on how fast the machine is. With `GUIRA_LONG=1` there are a hundred times as many rounds. The test program starts
-//! itself as the workers and the node, which get their
-//! arguments in environment variables.
+//! on how fast the machine is. With `GUIRA_LONG=1` there are ten times as many rounds. The test program
+//! starts itself as the workers and the node, which get their arguments in environment variables.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
 
@@ -219,7 +218,7 @@ impl Run {
 /// Returns the fewest rounds of a run.
 fn rounds(fabric: Fabric) -> u64 {
     let rounds = if fabric == Fabric::Shm { 4 } else { 3 };
-    if is_long() { 100 * rounds } else { rounds }
+    if is_long() { 10 * rounds } else { rounds }
 }
 
 /// [R-RECOVER-1] [R-RECOVER-2] [R-RECOVER-3] [R-READ-9] While clients of a table are killed and stopped, each of its
