@@ -33,12 +33,7 @@ pub struct Options {
 /// Runs `cargo xtask fuzz`. A machine that cannot fuzz is a failure here.
 pub fn command(options: &Options, format: Format) -> Result<Verdict> {
     let shell = Shell::new(tree::workspace_root()?, format);
-    let outcome = run(&shell, options.seconds, &options.targets);
-    shell.say(format!("fuzz: {} {}", outcome.word(), outcome.detail()).trim_end());
-    if format == Format::Json {
-        println!("{}", serde_json::to_string_pretty(&outcome)?);
-    }
-    Ok(if outcome == Outcome::Passed { Verdict::Passed } else { Verdict::Failed })
+    shell.conclude("fuzz", &run(&shell, options.seconds, &options.targets))
 }
 
 /// Runs each of the `wanted` targets, or all if it is empty, for `seconds`.

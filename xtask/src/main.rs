@@ -4,9 +4,7 @@
 //! `instructions`, which counts the instructions of each operation, `mutants`, which breaks the protocol's rules and
 //! expects tests to fail, and `test-rdma`, which runs tests on Soft-RoCE in a virtual machine. `soak` runs many
 //! simulated swarms, `replay` runs one of them, and `storm` simulates hundreds of clients that crash.
-//!
-//! Nothing here is linked into Guira. Exit code 0 means that everything passed, 1 that something failed, 2 that the
-//! command line is invalid.
+//! Exit code 0 means that everything passed, 1 that something failed, 2 that the command line is invalid.
 #![forbid(unsafe_code)]
 
 mod artifact;

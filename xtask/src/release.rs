@@ -6,7 +6,6 @@ use crate::steps::Step;
 use crate::tools::{self, cargo_tool};
 use crate::{fuzz, instructions, mutants, porcupine, rdma};
 
-/// The steps.
 pub const STEPS: [Step; 14] = [
     Step { name: "mutants", title: "cargo xtask mutants", run: mutants::step },
     Step { name: "fuzz", title: "cargo xtask fuzz --seconds 10", run: |shell| fuzz::run(shell, FUZZ_SECONDS, &[]) },
@@ -80,25 +79,16 @@ fn miri(shell: &Shell) -> Outcome {
 
 /// Compiles what users install with the oldest compiler that the workspace supports.
 fn msrv(shell: &Shell) -> Outcome {
-    let manifest = std::fs::read_to_string(shell.root().join("Cargo.toml")).unwrap_or_default();
-    let Some(toolchain) = rust_version(&manifest) else {
-        return Outcome::Failed("Cargo.toml has no rust-version".to_owned());
-    };
-    let is_there = || shell.succeeds("rustup", ["run", &toolchain, "rustc", "--version"]);
-    let install = ["toolchain", "install", &toolchain, "--profile", "minimal", "--no-self-update"];
+    // Every package has the version of the workspace.
+    let toolchain = env!("CARGO_PKG_RUST_VERSION");
+    let is_there = || shell.succeeds("rustup", ["run", toolchain, "rustc", "--version"]);
+    let install = ["toolchain", "install", toolchain, "--profile", "minimal", "--no-self-update"];
     let is_available = is_there() || (shell.succeeds("rustup", install) && is_there());
     if !is_available {
         return Outcome::NotAvailable(format!("Rust {toolchain} is not installed, and rustup cannot install it"));
     }
     let (plus, target) = (format!("+{toolchain}"), shell.target_directory("msrv").to_string_lossy().into_owned());
     run(shell, "cargo", &[&[&plus, "check", "--locked", "--target-dir", &target], &INSTALLED[..]].concat(), &[])
-}
-
-/// The `rust-version` of the workspace.
-fn rust_version(manifest: &str) -> Option<String> {
-    let manifest: toml::Table = toml::from_str(manifest).ok()?;
-    let package = manifest.get("workspace")?.get("package")?;
-    Some(package.get("rust-version")?.as_str()?.to_owned())
 }
 
 /// Packages what is published, and compiles each package from its archive.

@@ -19,9 +19,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use serde::Serialize;
 
-use crate::report::Format;
+use crate::report::{Format, Verdict};
 
 /// Interval between two checks of a child: short compared with any step, long compared with the cost of a check.
 const POLL_EVERY: Duration = Duration::from_millis(20);
@@ -129,6 +130,15 @@ impl Shell {
     /// Prints a line: on standard error if standard output is for one JSON object.
     pub fn say(&self, line: &str) {
         show(self.format, self.log.as_deref(), format!("{line}\n").as_bytes());
+    }
+
+    /// Prints the outcome of a command of this program. A machine that cannot run it is a failure.
+    pub fn conclude(&self, command: &str, outcome: &Outcome) -> Result<Verdict> {
+        self.say(format!("{command}: {} {}", outcome.word(), outcome.detail()).trim_end());
+        if self.format == Format::Json {
+            println!("{}", serde_json::to_string_pretty(outcome)?);
+        }
+        Ok(if *outcome == Outcome::Passed { Verdict::Passed } else { Verdict::Failed })
     }
 
     /// A command in the root of the workspace.

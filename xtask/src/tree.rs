@@ -104,12 +104,4 @@ mod tests {
         assert!(tree.with_extension("toml").any(|file| file.path == "Cargo.toml"));
         assert!(!tree.paths.iter().any(|path| path.starts_with("target/") || path.starts_with(".git/")));
     }
-
-    #[test]
-    fn extensions_are_those_of_the_last_component() {
-        assert!(has_extension("a.d/b.rs", "rs"));
-        assert!(!has_extension("a.rs/b", "rs"));
-        assert!(is_text("README.md"));
-        assert!(!is_text("LICENSE-MIT"));
-    }
 }

@@ -74,10 +74,10 @@ pub fn debian(data: &[u8]) -> Answer {
         let found = data.windows(record.key.len()).any(|window| window == record.key);
         assert!(found && !record.key.is_empty() && record.key.trim_ascii() == record.key);
         // A carriage return at the end of a line belongs to the line's end, so it would not be read again; nor would a
-        // byte order mark at the start.
+        // byte order mark at the start, or a value that looks like no text.
         let is_lost = |line: &[u8]| line.ends_with(b"\r");
         let is_marked = record.value.starts_with(BYTE_ORDER_MARK);
-        if !is_marked && !record.value.split(|byte| *byte == b'\n').any(is_lost) {
+        if !is_marked && is_text(&record.value) && !record.value.split(|byte| *byte == b'\n').any(is_lost) {
             let again = read_all(&record.value, InputFormat::Debian);
             assert_eq!(again, [Ok(Record { line: 1, ..record })], "a value is itself a record");
         }

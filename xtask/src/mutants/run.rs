@@ -18,6 +18,7 @@ use serde::Serialize;
 use super::mutant::{Check, Mutant, Program, apply_all};
 use crate::artifact::Artifact;
 use crate::shell::{Budget, Outcome, Shell};
+use crate::steps::tail;
 use crate::tree::Tree;
 
 /// The root file of the conformance suite.
@@ -28,8 +29,6 @@ const CHOICE: &str = "GUIRA_MUTANT";
 const TESTS_LIMIT_S: u64 = 300;
 /// Mutants that are tried concurrently, each in a process of its own.
 const TRIED_AT_ONCE: usize = 2;
-/// Lines of the compiler's output that are shown when the copy does not compile.
-const TAIL_LINES: usize = 30;
 
 /// The compiled copy.
 pub struct Copy<'s> {
@@ -122,7 +121,7 @@ impl<'s> Copy<'s> {
             Outcome::Passed => Ok(printed),
             other => {
                 let lines: Vec<&str> = printed.lines().filter(|line| !line.starts_with('{')).collect();
-                self.shell.say(&lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n"));
+                self.shell.say(&tail(&lines.join("\n")));
                 bail!("the copy does not compile: {} {}", other.word(), other.detail());
             }
         }

@@ -55,13 +55,7 @@ pub fn command(options: &Options, format: Format) -> Result<Verdict> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || "_:".contains(c);
     ensure!(part.chars().all(is_name), "--only {part:?} is neither a suite nor a part of the name of a test");
     let shell = Shell::new(tree::workspace_root()?, format);
-    let outcome = run(&shell, selection);
-    let line = format!("test-rdma: {} {}", outcome.word(), outcome.detail());
-    match format {
-        Format::Human => println!("{}", line.trim_end()),
-        Format::Json => println!("{}", serde_json::to_string_pretty(&outcome)?),
-    }
-    Ok(if outcome == Outcome::Passed { Verdict::Passed } else { Verdict::Failed })
+    shell.conclude("test-rdma", &run(&shell, selection))
 }
 
 /// Runs the default suite, as a step of `cargo xtask release`.
