@@ -18,9 +18,9 @@ use rustix::mm::{MprotectFlags, mprotect};
 const NODE: &str = "GUIRA_SHM_TEST_MORTAL_NODE";
 const READY: &str = "@@serving ";
 const PROTECTED: &str = "@@protected";
-/// Rows of 8,208 bytes: one or two pages begin inside each.
+/// One or two pages begin inside each row.
 const FORMAT: &str = "bytes:1024";
-const KEY: &[u8] = b"cuckoo";
+const ROW_BYTES: usize = 8_208;
 const VALUE_BYTES: usize = 960;
 /// The number of pages tested on either side of an entry, more than its row covers.
 const PAGES_AROUND: usize = 3;
@@ -140,9 +140,21 @@ fn value(number: u8) -> Vec<u8> {
     vec![number; VALUE_BYTES]
 }
 
+/// A key that is in no row near the start of the rows, where the pages before its entry belong to slots of clients: a
+/// new session of a node may write one of these.
+fn key_far_from_slots(store: &Store) -> Vec<u8> {
+    let (table, rows) = (store.table(), (PAGES_AROUND * PAGE_BYTES).div_ceil(ROW_BYTES) as u64);
+    let is_far = |key: &Vec<u8>| {
+        let pair = table.placement().rows(table.placement().digest(key));
+        pair.first.0 > rows && pair.second.0 > rows
+    };
+    (0..1_000).map(|n| format!("cuckoo {n}").into_bytes()).find(is_far).expect("most rows are far")
+}
+
 /// Asserts that the client reads value `number` for the key, once there is a node again.
-fn assert_value(client: &mut Client, number: u8) {
-    let found = client.get(KEY).unwrap().expect("the key");
+fn assert_value(client: &mut Client, key: &[u8], number: u8, node: &mut NodeProcess) {
+    let found = client.get(key).unwrap_or_else(|error| panic!("{error}; its node: {:?}", node.child.try_wait()));
+    let found = found.expect("the key");
     assert!(found == value(number), "{number} and nothing else: {:02x?}..", &found[..8]);
 }
 
@@ -159,8 +171,9 @@ fn a_node_that_dies_inside_a_row_leaves_its_record() {
     let mut node = NodeProcess::start(&url, 0, None);
     let remote = Store::open_with(node.url(), &OpenOptions::default().reconnect_timeout(patience())).unwrap();
     let mut client = remote.client().unwrap();
+    let key = &key_far_from_slots(&store)[..];
     let mut number = 1;
-    client.put(KEY, &value(number)).unwrap();
+    client.put(key, &value(number)).unwrap();
     let entry_page = find(&url, &value(number)) / PAGE_BYTES;
     let (mut deaths, mut replays, mut torn) = (0, 0, 0);
     for page in entry_page - PAGES_AROUND..=entry_page + PAGES_AROUND {
@@ -168,9 +181,9 @@ fn a_node_that_dies_inside_a_row_leaves_its_record() {
         drop(node);
         node = NodeProcess::start(&url, port, Some(page * PAGE_BYTES));
         // The session is new; the first operation reports that, if it may have had an effect.
-        assert_value(&mut client, number);
+        assert_value(&mut client, key, number, &mut node);
         let before = store.stat().unwrap().totals;
-        let changed = client.update(KEY, &value(number + 1));
+        let changed = client.update(key, &value(number + 1));
         if let Ok(is_there) = changed {
             assert!(is_there && !node.has_died(), "the write did not touch the page");
             number += 1;
@@ -185,7 +198,7 @@ fn a_node_that_dies_inside_a_row_leaves_its_record() {
         let is_early = deaths % 2 == 1;
         let early = is_early.then(|| {
             node = NodeProcess::start(&url, port, None);
-            client.get(KEY).unwrap().expect("the key")
+            client.get(key).unwrap().expect("the key")
         });
         let repair = store.recover(&mut |_, _| ()).unwrap();
         assert!(repair.failed.is_empty(), "{repair:?}");
@@ -198,7 +211,7 @@ fn a_node_that_dies_inside_a_row_leaves_its_record() {
         // A row of which no word was written is whole, and shows the old value until the record is replayed.
         let is_expected = |early| early == value(number) || met.torn_rows == 0 && early == value(number - 1);
         assert!(early.is_none_or(is_expected), "value {number} is also read before the recovery, if the row shows it");
-        assert_value(&mut client, number);
+        assert_value(&mut client, key, number, &mut node);
         (replays, torn) = (replays + met.replays, torn + met.torn_rows);
     }
     // A row covers two or three pages.
