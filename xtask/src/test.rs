@@ -11,7 +11,7 @@ const ALL: [&str; 3] = ["--locked", "--workspace", "--all-features"];
 
 /// The steps, those that fail soonest first.
 pub const STEPS: [Step; 9] = [
-    Step { name: "needs", title: "packages of the system that tests use", run: tools::install_packages },
+    Step { name: "needs", title: "packages of the system, and components of the toolchain", run: tools::install },
     Step {
         name: "format",
         title: "cargo fmt --all --check",

@@ -30,8 +30,18 @@ const PACKAGES: [Package; 6] = [
     },
 ];
 
+/// Installs what the tests need: packages of the system, and components of the toolchain.
+pub fn install(shell: &Shell) -> Outcome {
+    let has = |tool: &str| shell.succeeds("cargo", [tool, "--version"]);
+    let add = ["component", "add", "rustfmt", "clippy"];
+    install_packages(shell).then(|| match has("fmt") && has("clippy") {
+        true => Outcome::Passed,
+        false => shell.run(&mut shell.command("rustup", add), &Budget::unlimited()),
+    })
+}
+
 /// Installs the packages that are missing, and fails with the command that would if the tests need them.
-pub fn install_packages(shell: &Shell) -> Outcome {
+fn install_packages(shell: &Shell) -> Outcome {
     let has_apt = shell.succeeds("apt-get", ["--version"]);
     let is_there = |package: &Package| shell.succeeds("sh", ["-c", package.shown_by]);
     // Tests load the package lists as real data.

@@ -28,9 +28,6 @@ pub const DIRECTORY: &str = "conformance/mutants";
 /// The mutants to try.
 #[derive(Args)]
 pub struct Options {
-    /// List the mutants and the tests that catch them, and try none.
-    #[arg(long)]
-    list: bool,
     /// Mutants to try; default: all.
     #[arg(value_name = "MUTANT")]
     mutants: Vec<String>,
@@ -41,13 +38,6 @@ pub fn command(options: &Options, format: Format) -> Result<Verdict> {
     let shell = Shell::new(tree::workspace_root()?, format);
     let all = mutant::read_all(shell.root())?;
     let wanted = wanted(&all, &options.mutants)?;
-    if options.list {
-        match format {
-            Format::Human => wanted.iter().for_each(|mutant| println!("{mutant}")),
-            Format::Json => println!("{}", serde_json::to_string_pretty(&wanted)?),
-        }
-        return Ok(Verdict::Passed);
-    }
     let summary = try_all(&shell, &Budget::unlimited(), &all, &wanted)?;
     match format {
         Format::Human => println!("\n{}", summary.human()),

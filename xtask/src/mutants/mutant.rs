@@ -83,13 +83,6 @@ pub fn apply_all<'m>(source: &str, mutants: impl IntoIterator<Item = &'m Mutant>
     Ok(text + &source[from..])
 }
 
-impl Display for Mutant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:<38} {:<12} {}", self.name, self.rule, self.breaks)?;
-        self.caught_by.iter().try_for_each(|check| write!(f, "\n{:<38} caught by {check}", ""))
-    }
-}
-
 /// A test by name: `module::test` of the conformance suite, or `package::module::test` of a library.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
