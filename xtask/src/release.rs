@@ -1,7 +1,7 @@
 //! `cargo xtask release`, the release check: what takes long, measures the machine, or asks what changes without the
 //! sources. A change runs the steps that concern it, and a release runs all of them.
 
-use crate::shell::{Budget, Outcome, Shell};
+use crate::shell::{Outcome, Shell};
 use crate::steps::Step;
 use crate::tools::{self, cargo_tool};
 use crate::{fuzz, instructions, mutants, porcupine, rdma};
@@ -38,15 +38,9 @@ const INSTALLED: [&str; 4] = ["-p", "guira", "-p", "guira-cli"];
 /// Packages that are not published.
 const KEPT: [&str; 5] = ["guira-conformance", "guira-harness", "guira-instructions", "guira-testing", "xtask"];
 
-/// Runs a command to its end.
-fn run(shell: &Shell, program: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Outcome {
-    let mut command = shell.command(program, arguments);
-    shell.run(command.envs(environment.iter().copied()), &Budget::unlimited())
-}
-
 /// Runs another command of this program.
 fn xtask(shell: &Shell, arguments: &[&str]) -> Outcome {
-    run(shell, "cargo", &[&["xtask"], arguments].concat(), &[])
+    shell.cargo(&[&["xtask"], arguments].concat(), &[])
 }
 
 fn loom(shell: &Shell) -> Outcome {
@@ -54,7 +48,7 @@ fn loom(shell: &Shell) -> Outcome {
     let arguments = ["test", "-p", "guira-fabric", "--test", "loom", "--release", "--target-dir", &target];
     // Only one small crate is explored, so the optimisations of releases would cost more than they save.
     let profile = [("CARGO_PROFILE_RELEASE_LTO", "off"), ("CARGO_PROFILE_RELEASE_DEBUG", "0")];
-    run(shell, "cargo", &arguments, &[("RUSTFLAGS", "--cfg loom"), profile[0], profile[1]])
+    shell.cargo(&arguments, &[("RUSTFLAGS", "--cfg loom"), profile[0], profile[1]])
 }
 
 /// Runs Miri, which needs a nightly toolchain: without it the step is not available, which is not an error.
@@ -74,7 +68,7 @@ fn miri(shell: &Shell) -> Outcome {
     }
     let target = shell.target_directory("miri").to_string_lossy().into_owned();
     let arguments = ["+nightly", "miri", "test", "-p", "guira-fabric", "--lib", "--target-dir", &target];
-    run(shell, "cargo", &arguments, &[("MIRIFLAGS", "-Zmiri-disable-isolation")])
+    shell.cargo(&arguments, &[("MIRIFLAGS", "-Zmiri-disable-isolation")])
 }
 
 /// Compiles what users install with the oldest compiler that the workspace supports.
@@ -88,7 +82,7 @@ fn msrv(shell: &Shell) -> Outcome {
         return Outcome::NotAvailable(format!("Rust {toolchain} is not installed, and rustup cannot install it"));
     }
     let (plus, target) = (format!("+{toolchain}"), shell.target_directory("msrv").to_string_lossy().into_owned());
-    run(shell, "cargo", &[&[&plus, "check", "--locked", "--target-dir", &target], &INSTALLED[..]].concat(), &[])
+    shell.cargo(&[&[&plus, "check", "--locked", "--target-dir", &target], &INSTALLED[..]].concat(), &[])
 }
 
 /// Packages what is published, and compiles each package from its archive.
@@ -99,7 +93,7 @@ fn packages(shell: &Shell) -> Outcome {
         .into_iter()
         .chain(kept)
         .collect();
-    run(shell, "cargo", &arguments, &[("CARGO_PROFILE_DEV_DEBUG", "0")])
+    shell.cargo(&arguments, &[("CARGO_PROFILE_DEV_DEBUG", "0")])
 }
 
 fn advisories(shell: &Shell) -> Outcome {

@@ -173,6 +173,12 @@ impl Shell {
         ended
     }
 
+    /// Runs cargo with this environment besides, to its end.
+    pub fn cargo(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Outcome {
+        let mut command = self.command("cargo", arguments);
+        self.run(command.envs(environment.iter().copied()), &Budget::unlimited())
+    }
+
     /// Runs a command and returns its standard output; its standard error is shown.
     pub fn read(&self, command: &mut Command, budget: &Budget, into: &Path) -> Result<String, Outcome> {
         let failed = |error: io::Error| Outcome::Failed(format!("{}: {error}", into.display()));

@@ -24,7 +24,7 @@ const TAIL_LINES: usize = 40;
 pub struct Step {
     /// Its name in `--only` and `--skip`.
     pub name: &'static str,
-    /// What it runs, in one line.
+    /// The command or the property that it checks, in one line.
     pub title: &'static str,
     #[serde(skip)]
     pub run: fn(&Shell) -> Outcome,

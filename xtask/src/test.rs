@@ -15,7 +15,7 @@ pub const STEPS: [Step; 9] = [
     Step {
         name: "format",
         title: "cargo fmt --all --check",
-        run: |shell| cargo(shell, &["fmt", "--all", "--check"], &[]),
+        run: |shell| shell.cargo(&["fmt", "--all", "--check"], &[]),
     },
     Step { name: "check", title: "rules, holes and mutants are cited", run: check::step },
     Step { name: "deny", title: "cargo deny check bans licenses sources", run: deny },
@@ -32,13 +32,7 @@ pub const STEPS: [Step; 9] = [
 
 /// Runs cargo with [`ALL`] packages and features between `before` and `after`.
 fn cargo_all(shell: &Shell, before: &[&str], after: &[&str]) -> Outcome {
-    cargo(shell, &[before, &ALL, after].concat(), &[])
-}
-
-fn cargo(shell: &Shell, arguments: &[&str], environment: &[(&str, String)]) -> Outcome {
-    let mut command = shell.command("cargo", arguments);
-    command.envs(environment.iter().map(|(name, value)| (name, value)));
-    shell.run(&mut command, &Budget::unlimited())
+    shell.cargo(&[before, &ALL, after].concat(), &[])
 }
 
 /// Checks what depends on the sources alone: banned crates, arrows between crates, licences and sources.
@@ -53,7 +47,7 @@ fn clippy(shell: &Shell) -> Outcome {
 fn doc(shell: &Shell) -> Outcome {
     let inherited = std::env::var("RUSTDOCFLAGS").unwrap_or_default();
     let flags = format!("{inherited} -D warnings").trim_start().to_owned();
-    cargo(shell, &[&["doc", "--no-deps"][..], &ALL].concat(), &[("RUSTDOCFLAGS", flags)])
+    shell.cargo(&[&["doc", "--no-deps"][..], &ALL].concat(), &[("RUSTDOCFLAGS", &flags)])
 }
 
 /// Multiple of the usual time after which a test calls a wait a hang: the gate also passes on slow and busy machines.

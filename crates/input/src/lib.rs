@@ -99,11 +99,11 @@ pub enum InputError {
     #[error("{0}")]
     Bad(BadRecord),
     /// The input is not text in UTF-8, as its first bytes show; none of it was read.
-    #[error("{name} is {encoding}; convert it: {converter} {name} | guira load URL -")]
+    #[error("{name} is {encoding}; convert it: {converter} FILE | guira load URL -")]
     NotText {
         /// The name of the input.
         name: String,
-        /// What the first bytes are.
+        /// The encoding that the first bytes show, in words.
         encoding: &'static str,
         /// The command that writes the text in UTF-8, without its last argument.
         converter: &'static str,
@@ -221,7 +221,7 @@ const OTHER_ENCODINGS: [(&[u8], &str, &str); 8] = [
 /// Characters at the start of a text in UTF-16 or UTF-32 without a byte order mark that show what it is.
 const SAMPLE_CHARS: usize = 4;
 
-/// What an input is, if its first bytes are not those of text in UTF-8, and the command that makes such text of it.
+/// The encoding of an input whose first bytes are not those of text in UTF-8, and the command that converts it.
 fn other_encoding(head: &[u8]) -> Option<(&'static str, &'static str)> {
     let known = OTHER_ENCODINGS.iter().find(|(magic, ..)| head.starts_with(magic));
     let is_bzip2 = head.starts_with(b"BZh") && head.get(4..10) == Some(b"1AY&SY");
@@ -311,7 +311,7 @@ mod tests {
                     Records::new(Cursor::new(&bytes), "birds", format, encoder).map(|mut records| records.next());
                 let error = first.map_or_else(Some, |first| first.and_then(Result::err)).expect(what).to_string();
                 assert!(error.starts_with(&format!("birds is {what}; convert it: ")), "{error}");
-                assert!(error.ends_with(" birds | guira load URL -"), "{error}");
+                assert!(error.ends_with(" FILE | guira load URL -"), "{error}");
             }
         }
         for text in ["", "a", "PK\t1\n", "BZh9\t1\n", "a\0b\t1\n", "\u{feff}heron\tGarza\n", "h\u{e9}ron\tGarza\n"] {

@@ -133,7 +133,9 @@ fn a_fence_is_answered_when_the_service_has_ended_the_session() {
     assert_eq!(other.fence(SLOT), Ok(FenceReply::Dropped));
     assert_eq!(fixture.state.attached.load(Ordering::SeqCst), 0, "it had ended before the reply");
     assert!(other.hold(SLOT).expect("the node answers").is_some());
-    assert_eq!(holder.notice_loss(), Some(Loss::Closed(CloseReason::Fenced)));
+    // The node's last message to the holder travels on another connection than the reply.
+    wait_until("the holder learns of its loss", || holder.notice_loss().is_some());
+    assert_eq!(holder.loss(), Some(Loss::Closed(CloseReason::Fenced)));
     assert!(matches!(holder.hold(SLOT), Err(FabricError::Fenced { .. })));
     drop((holder, other));
     fixture.handle.stop().expect("nothing failed");

@@ -244,7 +244,8 @@ fn other_encodings_are_refused_with_the_command_that_helps() {
         assert!(run.stderr.contains("nothing was loaded"), "{}", run.stderr);
         let advised =
             run.stderr.split_once("convert it: ").and_then(|(_, rest)| rest.split_once(" | ")).expect("it advises");
-        let converted = Command::new("sh").args(["-c", advised.0]).output().expect("sh runs");
+        let command = advised.0.replace("FILE", name);
+        let converted = Command::new("sh").args(["-c", &command]).output().expect("sh runs");
         guira_with_input(&["load", table.url(), "-"], &converted.stdout).expect(0);
         assert_eq!(guira(&["get", table.url(), "heron"]).expect(0).text(), "Garza");
     }
