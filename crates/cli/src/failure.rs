@@ -427,7 +427,7 @@ impl Failure {
             Failure::Lab(error) if error.is_misuse() => EXIT_MISUSE,
             Failure::Misuse(_) => EXIT_MISUSE,
             Failure::Input { source: InputError::Bad(_) | InputError::NotText { .. }, .. } => EXIT_MISUSE,
-            Failure::Driver(DriverError::Panicked) => EXIT_FAILURE,
+            Failure::Driver(DriverError::Panicked | DriverError::Thread { .. }) => EXIT_FAILURE,
             Failure::Driver(_) => EXIT_MISUSE,
             Failure::Worker { error, .. } if error.blame == guira::Blame::Misuse.as_str() => EXIT_MISUSE,
             _ => EXIT_FAILURE,
@@ -460,6 +460,7 @@ impl Failure {
             Failure::Record { source, .. } | Failure::Copied { source, .. } => source.blame().as_str(),
             Failure::Driver(DriverError::Store { source, .. }) => source.blame().as_str(),
             Failure::Driver(DriverError::Panicked) => guira::Blame::Bug.as_str(),
+            Failure::Driver(DriverError::Thread { .. }) => "host",
             Failure::Input { source: InputError::Bad(_) | InputError::NotText { .. }, .. }
             | Failure::Driver(_)
             | Failure::Misuse(_)

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, Builder};
 use std::time::{Duration, Instant};
 
 use guira::Client;
@@ -120,20 +120,20 @@ pub fn load<R: BufRead>(
     let started = Instant::now();
     let counters = Arc::clone(&outbox.borrow().counters);
     let (read, stored) = thread::scope(|scope| {
-        let (senders, threads): (Vec<_>, Vec<_>) = clients
-            .into_iter()
-            .map(|client| {
-                let (sender, receiver) = sync_channel(WAITING_BATCHES);
-                (sender, scope.spawn(|| store_all(client, receiver, &counters, options.acknowledge)))
-            })
-            .unzip();
+        let (mut senders, mut threads) = (Vec::new(), Vec::new());
+        for client in clients {
+            let (sender, receiver) = sync_channel(WAITING_BATCHES);
+            let store = || store_all(client, receiver, &counters, options.acknowledge);
+            // The threads end when their senders are closed, also after an error here.
+            threads.push(Builder::new().spawn_scoped(scope, store).map_err(Failure::host("start a thread"))?);
+            senders.push(sender);
+        }
         outbox.borrow_mut().open(senders);
         let read = read(records, options.bad, outbox);
-        // The threads end when their senders are closed.
         outbox.borrow_mut().close();
         let stored: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
-        (read, stored)
-    });
+        Ok::<_, Failure>((read, stored))
+    })?;
     let loaded = Loaded(counters.stored.load(Ordering::Relaxed));
     let mut tally = OperationTally::default();
     let (mut refused, mut unwritten): (Option<Refused>, Option<Failure>) = (None, None);

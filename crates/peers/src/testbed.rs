@@ -3,7 +3,7 @@
 //! All files are in one directory in shared memory, which is removed with the testbed, after the servers.
 
 use std::path::{Path, PathBuf};
-use std::thread;
+use std::thread::{self, Builder};
 
 use tempfile::TempDir;
 
@@ -244,9 +244,10 @@ impl Testbed {
                 let other_draws = draws_of(&self.draws, 1, popularity)?;
                 let (runner, map) = (&mut entry.runner, &**map);
                 let (one, other) = thread::scope(|scope| {
-                    let other = scope.spawn(|| map.client().run(&job, other_draws));
-                    (runner.run(&job, own_draws), other.join())
-                });
+                    let other = Builder::new().spawn_scoped(scope, || map.client().run(&job, other_draws));
+                    let other = other.map_err(PeersError::host("start a thread"))?;
+                    Ok::<_, PeersError>((runner.run(&job, own_draws), other.join()))
+                })?;
                 let bug = |_| PeersError::peer("run the second thread", "it panicked");
                 [one?, other.map_err(bug)??]
             }

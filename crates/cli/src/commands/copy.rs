@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::thread;
+use std::thread::{self, Builder};
 use std::time::Instant;
 
 use clap::Args;
@@ -246,14 +246,14 @@ impl<'a> Copy<'a> {
         let stored = AtomicU64::new(0);
         let (mut seen, started) = (Seen::default(), Instant::now());
         let scanned = thread::scope(|scope| {
-            let (senders, threads): (Vec<_>, Vec<_>) = self
-                .clients
-                .iter_mut()
-                .map(|client| {
-                    let (sender, receiver) = sync_channel(WAITING_BATCHES);
-                    (sender, scope.spawn(|| store_all(client, receiver, pass, &stored)))
-                })
-                .unzip();
+            let (mut senders, mut threads) = (Vec::new(), Vec::new());
+            for client in &mut self.clients {
+                let (sender, receiver) = sync_channel(WAITING_BATCHES);
+                let store = || store_all(client, receiver, pass, &stored);
+                // The threads end when their senders are closed, also after an error here.
+                threads.push(Builder::new().spawn_scoped(scope, store).map_err(Failure::host("start a thread"))?);
+                senders.push(sender);
+            }
             let mut batches: Vec<Batch> = senders.iter().map(|_| Batch::default()).collect();
             let mut visit = |key: &[u8], value: &[u8]| {
                 seen.records += 1;
@@ -283,8 +283,8 @@ impl<'a> Copy<'a> {
                 let result = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
                 ended = ended.and(result);
             }
-            ended.map(|()| scanned)
-        });
+            Ok::<_, Failure>(ended.map(|()| scanned))
+        })?;
         progress.finish();
         let stored = stored.into_inner();
         self.stored += stored;

@@ -31,6 +31,7 @@ mod distribution;
 mod record_format;
 mod removal;
 mod run;
+mod start_line;
 mod tally;
 mod worker;
 
@@ -38,6 +39,7 @@ pub use distribution::Distribution;
 pub use record_format::{DEFAULT_VALUE_BYTES, RecordFormat};
 pub use removal::Removal;
 pub use run::{Driver, LoadMode, Plan, Verification};
+pub use start_line::StartLine;
 pub use tally::{
     LatencyFigures, OperationFigures, OperationTally, PerOperation, PhaseFigures, PhaseTally, RoundTripFigures,
 };
@@ -58,6 +60,12 @@ pub enum DriverError {
         attempt: String,
         /// The store's error.
         source: guira::Error,
+    },
+    /// The system refused a thread for a worker. No operation was begun.
+    #[error("cannot start a thread: {source}")]
+    Thread {
+        /// The system's error.
+        source: std::io::Error,
     },
     /// The table cannot hold values of this length.
     #[error("a table of format {format} cannot hold values of {value_bytes} bytes")]

@@ -1,14 +1,15 @@
 //! One process's share of a workload: a thread for each worker, started together.
 
 use std::ops::Range;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, Builder};
 
 use guira::Store;
 use serde::{Deserialize, Serialize};
 
 use super::removal::WorkerState;
+use super::start_line::StartLine;
 use super::worker::Worker;
 use super::{DriverError, PhaseTally, RecordFormat, Removal};
 use crate::workload::{Generator, WorkloadSpec};
@@ -145,10 +146,18 @@ impl Driver {
         let (store, plan, add) = (&self.store, &self.plan, &add);
         thread::scope(|scope| {
             for (number, state) in self.share.clone().zip(&mut self.states) {
-                scope.spawn(move || match store.client() {
-                    Ok(mut client) => state.remove(number, plan, &mut client, add),
-                    Err(error) => state.give_up(number, plan, &error),
-                });
+                let state = Arc::new(Mutex::new(state));
+                let remove = move || {
+                    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                    match store.client() {
+                        Ok(mut client) => state.remove(number, plan, &mut client, add),
+                        Err(error) => state.give_up(number, plan, &error),
+                    }
+                };
+                // Without a thread of its own, a share is removed here.
+                if Builder::new().spawn_scoped(scope, remove.clone()).is_err() {
+                    remove();
+                }
             }
         });
         let mut total = Removal::default();
@@ -188,15 +197,22 @@ impl Driver {
         states: &mut [WorkerState],
         work: impl Fn(&mut Worker<'_>, &mut WorkerState) -> Result<(), DriverError> + Sync,
     ) -> Result<PhaseTally, DriverError> {
-        let barrier = Barrier::new(states.len());
-        let (barrier, work) = (&barrier, &work);
+        let line = StartLine::new(states.len());
+        let (line, work) = (&line, &work);
         let tallies: Vec<Result<PhaseTally, DriverError>> = thread::scope(|scope| {
-            let numbered = self.share.clone().zip(states);
-            let threads: Vec<_> = numbered
-                .map(|(number, state)| scope.spawn(move || self.worker(number, state, barrier, work)))
-                .collect();
-            threads.into_iter().map(|thread| thread.join().unwrap_or(Err(DriverError::Panicked))).collect()
-        });
+            let mut threads = Vec::new();
+            for (number, state) in self.share.clone().zip(states) {
+                let worker = move || self.worker(number, state, line, work);
+                match Builder::new().spawn_scoped(scope, worker) {
+                    Ok(thread) => threads.push(thread),
+                    Err(source) => {
+                        line.cancel();
+                        return Err(DriverError::Thread { source });
+                    }
+                }
+            }
+            Ok(threads.into_iter().map(|thread| thread.join().unwrap_or(Err(DriverError::Panicked))).collect())
+        })?;
         let mut total = PhaseTally::default();
         for tally in tallies {
             total.merge(tally?);
@@ -208,12 +224,14 @@ impl Driver {
         &self,
         number: u32,
         state: &mut WorkerState,
-        barrier: &Barrier,
+        line: &StartLine,
         work: impl Fn(&mut Worker<'_>, &mut WorkerState) -> Result<(), DriverError>,
     ) -> Result<PhaseTally, DriverError> {
         let client = self.store.client();
         // Every thread gets here, with or without a client, so none waits for a thread that gave up.
-        barrier.wait();
+        if !line.wait() {
+            return Err(DriverError::Stopped);
+        }
         let mut client = client.map_err(|source| DriverError::Store { attempt: format!("worker {number}"), source })?;
         let mut worker = Worker::new(&self.plan, number, self.plan.operations_of(number), &mut client, self.stop);
         work(&mut worker, state)?;

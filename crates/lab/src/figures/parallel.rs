@@ -1,6 +1,5 @@
 //! Independent measurements on several threads.
 
-use std::num::NonZeroUsize;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -20,22 +19,25 @@ pub(super) fn measure<C: Sync, T: Send>(
     watch.begin(what, cells.len() as u64);
     let next = AtomicUsize::new(0);
     let results: Mutex<Vec<Option<Result<T, LabError>>>> = Mutex::new(cells.iter().map(|_| None).collect());
-    std::thread::scope(|scope| {
-        for _ in 0..NonZeroUsize::new(run.jobs).map_or(1, NonZeroUsize::get).min(cells.len()) {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(cell) = cells.get(index) else { return };
-                    if watch.is_stopped() {
-                        return;
-                    }
-                    let result = measure(cell);
-                    let mut results = results.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                    results[index] = Some(result);
-                    watch.cell_done();
-                }
-            });
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(cell) = cells.get(index) else { return };
+            if watch.is_stopped() {
+                return;
+            }
+            let result = measure(cell);
+            let mut results = results.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            results[index] = Some(result);
+            watch.cell_done();
         }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..run.jobs.min(cells.len()) {
+            // Where the system refuses a thread, fewer measure.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
     });
     let results = results.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     results.into_iter().map(|result| result.unwrap_or(Err(LabError::Stopped))).collect()

@@ -1,9 +1,10 @@
 //! One measurement: warmed-up connections carry out their shares concurrently, and the cost for both sides is taken.
 
 use std::ops::Range;
-use std::sync::{Arc, Barrier};
-use std::thread;
+use std::sync::Arc;
+use std::thread::{self, Builder};
 
+use guira_lab::driver::StartLine;
 use serde::Serialize;
 
 use super::plan::Series;
@@ -103,31 +104,33 @@ fn at_once(
 ) -> Result<Measured, PeersError> {
     let round_trips = |open: &[Box<dyn Session>]| open.iter().map(|session| session.round_trips()).sum::<u64>();
     let trips_before = round_trips(open);
-    let start = Barrier::new(open.len() + 1);
+    let start = &StartLine::new(open.len() + 1);
     let (result, start_ns, used) = thread::scope(|scope| {
-        let running: Vec<_> = open
-            .iter_mut()
-            .zip(shares)
-            .map(|(session, share)| {
-                let start = &start;
-                scope.spawn(move || {
-                    let mut exchanges_ns = Vec::with_capacity(share.range.len());
-                    start.wait();
-                    let result = session.run(share, &mut exchanges_ns);
-                    (result.map(|()| exchanges_ns), monotonic_ns())
-                })
-            })
-            .collect();
+        let mut running = Vec::new();
+        for (session, share) in open.iter_mut().zip(shares) {
+            let run = move || {
+                let mut exchanges_ns = Vec::with_capacity(share.range.len());
+                let result = if start.wait() { session.run(share, &mut exchanges_ns) } else { Ok(()) };
+                (result.map(|()| exchanges_ns), monotonic_ns())
+            };
+            match Builder::new().spawn_scoped(scope, run) {
+                Ok(thread) => running.push(thread),
+                Err(error) => {
+                    start.cancel();
+                    return Err(PeersError::host("start a thread")(error));
+                }
+            }
+        }
         let before = Usage::of(serving.pid()).map(|server| (server, own_cpu_ns()));
         let start_ns = monotonic_ns();
-        start.wait();
+        let _ = start.wait();
         let ended: Vec<_> = running.into_iter().map(|thread| thread.join()).collect();
         let client_ns = own_cpu_ns();
         let used = before.and_then(|(server, client)| {
             Ok((Usage::of(serving.pid())?.since(&server), client_ns.saturating_sub(client)))
         });
-        (ended, start_ns, used)
-    });
+        Ok((ended, start_ns, used))
+    })?;
     let (mut exchanges_ns, mut end_ns) = (Vec::with_capacity(series.operations), start_ns + 1);
     for ended in result {
         let (result, ended_ns) = ended.map_err(|_| PeersError::peer("run a connection", "the thread panicked"))?;

@@ -21,7 +21,7 @@ pub fn run() -> Result<Verdict, Failure> {
     interrupt::catch();
     let (sender, orders) = sync_channel(WAITING_ORDERS);
     // A separate thread, so that the end of the orders is noticed during a phase.
-    thread::spawn(move || {
+    let read = move || {
         let mut input = io::stdin().lock();
         loop {
             let order = next_order(&mut input).transpose();
@@ -38,7 +38,8 @@ pub fn run() -> Result<Verdict, Failure> {
                 return;
             }
         }
-    });
+    };
+    thread::Builder::new().spawn(read).map_err(Failure::host("start a thread"))?;
     let mut driver: Option<Driver> = None;
     // Bounded by the orders of the parent.
     for order in orders {

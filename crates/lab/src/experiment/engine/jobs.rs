@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, Builder};
 
 use super::as_run::{self, AsRun};
 use super::cell::{self, Outcome, failed};
@@ -175,7 +175,8 @@ fn run_group(
     };
     thread::scope(|scope| {
         for _ in 1..options.jobs.clamp(1, group.len()) {
-            scope.spawn(work);
+            // Where the system refuses a thread, fewer measure.
+            let _ = Builder::new().spawn_scoped(scope, work);
         }
         work();
     });
