@@ -24,6 +24,7 @@ use crate::header::{Header, LockName, Sizes};
 use crate::location::Location;
 use crate::lock_file;
 use crate::mapping::Mapped;
+use crate::memory_limit::{self, MemoryLimit, Swap};
 use crate::region::{Access, ShmRegion, SlotLocks, boot_id};
 
 /// Bytes reserved between two calls of the progress function, which may stop the creation. Reserving them takes a
@@ -145,24 +146,28 @@ enum Storage {
 }
 
 impl Storage {
-    /// Returns the bytes available to this user; `None` if there is no limit, or it is unknown.
-    fn available_bytes(self, file: &OwnedFd, system: FileSystem) -> Result<Option<u64>, Errno> {
-        if self == Storage::Memory {
-            return Ok(available_memory_bytes());
-        }
-        let space = rustix::fs::fstatvfs(file)?;
+    /// Checks that this user can have `wanted` bytes, as far as limits are known.
+    fn require(self, wanted: u64, file: &OwnedFd, system: FileSystem, task: Task<'_>) -> Result<(), ShmError> {
+        let space = rustix::fs::fstatvfs(file).map_err(task.failed("determine the free space"))?;
+        let available = space.f_bavail.saturating_mul(space.f_frsize);
         // No blocks: mounted without a limit. An unlimited hugetlbfs reports nothing; its pool is checked by mapping.
-        let unlimited = space.f_blocks == 0 || matches!(system, FileSystem::Hugetlbfs { .. });
-        Ok((!unlimited).then(|| space.f_bavail.saturating_mul(space.f_frsize)))
+        let is_limited = space.f_blocks > 0 && !matches!(system, FileSystem::Hugetlbfs { .. });
+        if self == Storage::FileSystem && is_limited && available < wanted {
+            return Err(task.no_space(wanted, available));
+        }
+        let limit = match (self, system) {
+            (Storage::Memory, _) => memory_limit::tightest(Swap::NotUsed),
+            (Storage::FileSystem, FileSystem::Tmpfs) => memory_limit::tightest(Swap::Used),
+            (Storage::FileSystem, _) => None,
+        };
+        match limit.filter(|limit| limit.bytes < wanted) {
+            None => Ok(()),
+            Some(MemoryLimit { bytes: available, of }) => {
+                let (attempt, path, limiter) = (task.attempt, task.path.to_owned(), of.to_string());
+                Err(ShmError::NoSpace { attempt, path, limiter, wanted, available })
+            }
+        }
     }
-}
-
-/// Returns the memory that can be allocated without swapping, by the kernel's estimate: a process that takes more is
-/// killed without warning.
-fn available_memory_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 fn open_directory(path: &Path, task: Task<'_>) -> Result<OwnedFd, ShmError> {
@@ -197,15 +202,12 @@ fn build(
     let domain = match storage {
         Storage::FileSystem => {
             let created = OpenFile { file: file.as_fd(), path: task.path, identity: facts.identity };
-            DomainLock::open(created, Access::ReadWrite, facts.page_bytes, task)?
+            DomainLock::open(created, Access::ReadWrite, system.unit_bytes(), task)?
         }
         Storage::Memory => DomainLock::unshared(),
     };
     rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).map_err(task.failed("set its permissions"))?;
-    let available = storage.available_bytes(file, system).map_err(task.failed("determine the free space"))?;
-    if let Some(available) = available.filter(|available| *available < sizes.file_bytes) {
-        return Err(ShmError::NoSpace { path: task.path.to_owned(), wanted: sizes.file_bytes, available });
-    }
+    storage.require(sizes.file_bytes, file, system, task)?;
     rustix::fs::ftruncate(file, sizes.file_bytes).map_err(|errno| match errno {
         // A process that does not catch SIGXFSZ ends here.
         Errno::FBIG if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < sizes.file_bytes) => {
@@ -217,13 +219,13 @@ fn build(
     let mapped =
         Mapped::new(file.as_fd(), &sizes, Access::ReadWrite, domain).map_err(|errno| match (errno, system) {
             // hugetlbfs reserves its pages when it is mapped.
-            (Errno::NOMEM, FileSystem::Hugetlbfs { .. }) => no_space(file, &sizes, task),
+            (Errno::NOMEM, FileSystem::Hugetlbfs { .. }) => no_space(file, sizes.file_bytes, task),
             (Errno::NOMEM | Errno::OVERFLOW, _) => too_large(),
             _ => task.failed("map it")(errno),
         })?;
     // tmpfs gives huge pages to mappings that ask for them, but not to fallocate.
     let populated = (system == FileSystem::Tmpfs).then_some(&mapped);
-    reserve(file, populated, &sizes, task, progress)?;
+    reserve(file, populated, sizes.file_bytes, task, progress)?;
     Ok((sizes, facts, mapped))
 }
 
@@ -241,40 +243,49 @@ fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
+/// Fills the holes of an existing file of `file_bytes` bytes, as a copy may have them where the table was unused: with a
+/// full file system, writing into one ends the process (SIGBUS).
+pub(crate) fn fill_holes(file: &OwnedFd, facts: &FileFacts, file_bytes: u64, task: Task<'_>) -> Result<(), ShmError> {
+    if facts.stored_bytes >= file_bytes || matches!(facts.system, FileSystem::Hugetlbfs { .. }) {
+        return Ok(());
+    }
+    Storage::FileSystem.require(file_bytes - facts.stored_bytes, file, facts.system, task)?;
+    reserve(file, None, file_bytes, task, &mut |_, _| ControlFlow::Continue(()))
+}
+
 /// Reserves every byte of the file in steps, or fails. Also faults in the pages of `populated`, as long as the kernel
 /// supports it.
 fn reserve(
     file: &OwnedFd,
     populated: Option<&Mapped>,
-    sizes: &Sizes,
+    file_bytes: u64,
     task: Task<'_>,
     progress: ReserveProgress<'_>,
 ) -> Result<(), ShmError> {
     let mut populated = populated;
     let mut offset = 0;
-    while offset < sizes.file_bytes {
-        if progress(offset, sizes.file_bytes).is_break() {
+    while offset < file_bytes {
+        if progress(offset, file_bytes).is_break() {
             return Err(task.stopped());
         }
-        let bytes = STEP_BYTES.min(sizes.file_bytes - offset);
+        let bytes = STEP_BYTES.min(file_bytes - offset);
         populated = populated.filter(|mapped| mapped.populate(offset, bytes).is_ok());
         // If a signal interrupts the call, the kernel undoes it: that costs one step only.
         retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), offset, bytes)).map_err(|errno| {
             match errno {
-                Errno::NOSPC | Errno::DQUOT | Errno::NOMEM => no_space(file, sizes, task),
-                Errno::FBIG => task.too_large(sizes.main_bytes, sizes.device_bytes),
+                Errno::NOSPC | Errno::DQUOT | Errno::NOMEM => no_space(file, file_bytes, task),
                 _ => task.failed("reserve its space")(errno),
             }
         })?;
         offset += bytes;
     }
-    if progress(offset, sizes.file_bytes).is_break() { Err(task.stopped()) } else { Ok(()) }
+    if progress(offset, file_bytes).is_break() { Err(task.stopped()) } else { Ok(()) }
 }
 
 #[cold]
-fn no_space(file: &OwnedFd, sizes: &Sizes, task: Task<'_>) -> ShmError {
+fn no_space(file: &OwnedFd, file_bytes: u64, task: Task<'_>) -> ShmError {
     let available = rustix::fs::fstatvfs(file).map_or(0, |space| space.f_bavail.saturating_mul(space.f_frsize));
-    ShmError::NoSpace { path: task.path.to_owned(), wanted: sizes.file_bytes, available }
+    task.no_space(file_bytes, available)
 }
 
 /// A new file in a directory, which is removed on drop unless [`Unpublished::publish`] gave it its name.

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use crate::create::UNNAMED;
 use crate::lock_file::LockFileProblem;
+use crate::memory_limit::Limiter;
 
 /// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,14 +85,6 @@ impl fmt::Display for FileKind {
     }
 }
 
-/// Names what provides the memory of a region at `path`: its directory, or this machine if the region has no name.
-fn storage(path: &Path) -> String {
-    match path.parent() {
-        Some(directory) if path != Path::new(UNNAMED) => directory.display().to_string(),
-        _ => "this machine".to_owned(),
-    }
-}
-
 /// Says what does not exist after a "not found": for a creation that is the directory.
 fn missing(attempt: Attempt) -> &'static str {
     match attempt {
@@ -146,12 +139,17 @@ pub enum ShmError {
         /// The file.
         path: PathBuf,
     },
-    /// The file system does not have enough space for the region.
-    #[error("cannot create {}: it needs {}, and {} has only {} free; nothing was changed",
-            path.display(), ByteCount(*wanted), storage(path), ByteCount(*available))]
+    /// There is not enough space for the region: in the file system, of the machine's memory, or of the memory that a
+    /// control group allows. Also for a region that is opened, if its file has holes.
+    #[error("cannot {attempt} {}: it needs {}, and {limiter} has only {} free; nothing was changed",
+            path.display(), ByteCount(*wanted), ByteCount(*available))]
     NoSpace {
+        /// The attempted operation.
+        attempt: Attempt,
         /// The file.
         path: PathBuf,
+        /// What has too little space: a directory, the machine or a control group.
+        limiter: String,
         /// Bytes of the whole file.
         wanted: u64,
         /// Bytes of free space for this user.
@@ -311,6 +309,7 @@ impl ShmError {
         match &mut self {
             ShmError::NotFound { attempt, .. }
             | ShmError::Permission { attempt, .. }
+            | ShmError::NoSpace { attempt, .. }
             | ShmError::TooLarge { attempt, .. }
             | ShmError::NotAFile { attempt, .. }
             | ShmError::UnsupportedFileSystem { attempt, .. }
@@ -324,7 +323,6 @@ impl ShmError {
             ShmError::BadName { .. }
             | ShmError::BadMode { .. }
             | ShmError::AlreadyExists { .. }
-            | ShmError::NoSpace { .. }
             | ShmError::MappedElsewhere { .. }
             | ShmError::LanesOpen { .. }
             | ShmError::NotClaimable { .. }
@@ -382,6 +380,17 @@ impl<'p> Task<'p> {
 
     pub(crate) fn stopped(self) -> ShmError {
         ShmError::Stopped { path: self.path.to_owned() }
+    }
+
+    /// Returns the error that `wanted` bytes do not fit into the `available` ones of the file's directory, or of the
+    /// machine if the file has no name.
+    pub(crate) fn no_space(self, wanted: u64, available: u64) -> ShmError {
+        let Task { attempt, path } = self;
+        let limiter = match path.parent() {
+            Some(directory) if path != Path::new(UNNAMED) => directory.display().to_string(),
+            _ => Limiter::Machine.to_string(),
+        };
+        ShmError::NoSpace { attempt, path: path.to_owned(), limiter, wanted, available }
     }
 
     pub(crate) fn foreign(self) -> ShmError {

@@ -125,14 +125,17 @@ pub(crate) fn identity(stat: &Stat) -> (u64, u64) {
 pub(crate) struct FileFacts {
     /// Device and inode.
     pub(crate) identity: (u64, u64),
-    /// Bytes of a page of the file system.
-    pub(crate) page_bytes: u64,
+    pub(crate) system: FileSystem,
+    /// Bytes that the file system has stored for it, or reserved.
+    pub(crate) stored_bytes: u64,
 }
 
 impl FileFacts {
     pub(crate) fn of(file: BorrowedFd<'_>, system: FileSystem, task: Task<'_>) -> Result<FileFacts, ShmError> {
         let stat = fstat(file).map_err(task.failed("read its identity"))?;
-        Ok(FileFacts { identity: identity(&stat), page_bytes: system.unit_bytes() })
+        // The kernel counts in units of 512 bytes, whatever the size of a block.
+        let stored_bytes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
+        Ok(FileFacts { identity: identity(&stat), system, stored_bytes })
     }
 }
 

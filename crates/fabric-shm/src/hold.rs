@@ -88,7 +88,7 @@ pub(crate) fn hold(region: &Shared, slot: u16) -> Result<Option<SlotHold>, Fabri
         is_taken = matches!(answer, Err(Errno::AGAIN | Errno::ACCESS));
         answer
     };
-    let pages = AnchorPages::of_hold(region.page_bytes);
+    let pages = AnchorPages::of_hold(region.system.unit_bytes());
     let open = || slot_file.reopen(&proc_path, Access::ReadWrite);
     match fork::open_guarded(region.process, pages, open, lock) {
         Ok(guard) => Ok(Some(SlotHold::new(guard))),
@@ -142,7 +142,7 @@ impl Set {
             let slot_file = region.slot_file().ok_or(Errno::BADF)?;
             // Allocated outside the window, so that no fork waits for an allocation.
             let proc_path = file::proc_path(slot_file.file);
-            let pages = AnchorPages::of_hold(region.page_bytes);
+            let pages = AnchorPages::of_hold(region.system.unit_bytes());
             self.description =
                 Some(LockDescription::open(region.process, pages, || slot_file.reopen(&proc_path, Access::ReadWrite))?);
         }

@@ -87,6 +87,7 @@ mod lock_description;
 mod lock_file;
 #[allow(unsafe_code)]
 mod mapping;
+mod memory_limit;
 mod process;
 mod region;
 mod remove;

@@ -312,7 +312,7 @@ fn write_content(file: BorrowedFd<'_>, content: &[u8], task: Task<'_>) -> Result
             Ok(0) => return Err(task.failed("write its lock file")(Errno::IO)),
             Ok(bytes) => bytes,
             Err(Errno::NOSPC | Errno::DQUOT | Errno::NOMEM) => {
-                return Err(ShmError::NoSpace { path: task.path.to_owned(), wanted: PAGE_BYTES, available: 0 });
+                return Err(task.no_space(PAGE_BYTES, 0));
             }
             Err(errno) => return Err(task.failed("write its lock file")(errno)),
         };

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use crate::create::{self, CreateOptions};
 use crate::domain::{DeviceClaim, DomainLock};
 use crate::error::{Attempt, CreateError, ShmError, Task};
-use crate::file::{self, FileFacts, OpenFile};
+use crate::file::{self, FileFacts, FileSystem, OpenFile};
 use crate::fork;
 use crate::header::Header;
 use crate::hold::{self, ForeignLock};
@@ -87,8 +87,7 @@ pub(crate) struct Shared {
     pub(crate) access: Access,
     /// Device and inode of the file.
     pub(crate) identity: (u64, u64),
-    /// Bytes of a page of the file system.
-    pub(crate) page_bytes: u64,
+    pub(crate) system: FileSystem,
     slot_locks: SlotLocks,
     header: Header,
     mapped: Mapped,
@@ -182,7 +181,8 @@ impl ShmRegion {
     /// # Errors
     /// `NotFound`, `Permission`; `ServedByDevice` if it is claimed: [`ShmRegion::claim_for_device`]; `NotAFile`,
     /// `UnsupportedFileSystem`, `Foreign`, `Version`, `HeaderCorrupt` or `Truncated` for a file that is not an intact
-    /// region; `LockFile`, for writing, if its lock file cannot be used; `TooLarge` if it does not fit into the address
+    /// region; for writing, `LockFile` if its lock file cannot be used, and `NoSpace` if the file has holes that the file
+    /// system has no space for; `TooLarge` if it does not fit into the address
     /// space; `BadName`, `Io`.
     pub fn open(location: &Location, access: Access) -> Result<ShmRegion, ShmError> {
         ShmRegion::open_for(location, access, Purpose::Use)
@@ -201,9 +201,12 @@ impl ShmRegion {
         let task = Task::new(Attempt::Open, location.path());
         location.split()?;
         let (file, facts, header) = file::open_region(location, access, task)?;
+        if access == Access::ReadWrite && purpose == Purpose::Use {
+            create::fill_holes(&file, &facts, header.sizes.file_bytes, task)?;
+        }
         let slot_locks = SlotLocks::open(location, file.as_fd(), &header, access, purpose, task)?;
         let opened = OpenFile { file: file.as_fd(), path: location.path(), identity: facts.identity };
-        let domain = DomainLock::open(opened, access, facts.page_bytes, task)?;
+        let domain = DomainLock::open(opened, access, facts.system.unit_bytes(), task)?;
         let mapped = Mapped::new(file.as_fd(), &header.sizes, access, domain).map_err(|errno| match errno {
             Errno::NOMEM | Errno::OVERFLOW => task.too_large(header.sizes.main_bytes, header.sizes.device_bytes),
             _ => task.failed("map it")(errno),
@@ -243,10 +246,10 @@ impl ShmRegion {
         task: Task<'_>,
     ) -> Result<ShmRegion, ShmError> {
         let process = fork::current_process().map_err(task.failed("register fork handlers"))?;
-        let FileFacts { identity, page_bytes } = facts;
+        let FileFacts { identity, system, .. } = facts;
         let caps = Caps { device_bytes: header.sizes.device_bytes, ..Profile::Shm.caps() };
         let path = path.to_owned();
-        let shared = Shared { path, file, process, access, identity, page_bytes, slot_locks, header, mapped, caps };
+        let shared = Shared { path, file, process, access, identity, system, slot_locks, header, mapped, caps };
         Ok(ShmRegion { shared: Arc::new(shared) })
     }
 

@@ -22,6 +22,7 @@ mod peers;
 mod permissions;
 mod repair;
 mod runs;
+mod scarcity;
 mod serve;
 mod shells;
 mod top;

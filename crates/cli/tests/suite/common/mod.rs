@@ -3,10 +3,10 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use guira_testing::unique_name;
+use guira_testing::{ScratchFolder, unique_name};
 use serde_json::Value;
 
 /// A unique URL of a table, which is removed on drop if it exists.
@@ -122,6 +122,36 @@ pub fn guira_with_input(arguments: &[&str], input: &[u8]) -> Run {
 pub fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_guira"));
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs a script of `sh` that finds the program as `guira`, in an empty folder and a mount namespace of its own, where it
+/// may mount. Returns `None` if this user may not create one.
+pub fn mounting_shell(script: &str) -> Option<Run> {
+    let ways = [&["--mount"][..], &["--map-root-user", "--mount"]];
+    let folder = ScratchFolder::new();
+    let command = |way: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(way).args(["--propagation", "private", "sh"]);
+        sh(command, &folder)
+    };
+    let is_possible = |way: &&&[&str]| {
+        let tried = command(way).arg("mount -t tmpfs tmpfs .").output();
+        tried.is_ok_and(|output| output.status.success())
+    };
+    let Some(way) = ways.iter().find(is_possible) else {
+        println!("NOT RUN: this user may not mount file systems");
+        return None;
+    };
+    Some(Run::of(command(way).arg(script).output().expect("sh runs"), &[script]))
+}
+
+/// Adds to a shell's command line what [`mounting_shell`] promises; the script is the next argument.
+pub fn sh(mut command: Command, folder: &ScratchFolder) -> Command {
+    let program = Path::new(env!("CARGO_BIN_EXE_guira")).parent().expect("a directory").to_owned();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths([program].into_iter().chain(std::env::split_paths(&path))).expect("no colons");
+    command.current_dir(folder.path()).env("PATH", path).stdin(Stdio::null()).arg("-c");
     command
 }
 
