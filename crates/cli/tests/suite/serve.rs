@@ -673,7 +673,9 @@ fn a_node_whose_table_is_destroyed_ends() {
 #[test]
 fn the_second_signal_ends_it_at_once() {
     let server = Server::start(&["--capacity", "1000"]);
-    // Both are there when it goes on: nothing is done between them.
+    // A client that does not listen: the first signal alone ends the node only after a second.
+    let _deaf = TcpStream::connect(server.addr()).expect("it listens");
+    // Both are there when it goes on.
     server.signal(&["-STOP", "-INT", "-TERM", "-CONT"]);
     let (code, said) = server.end();
     assert!([Some(130), Some(143)].contains(&code) && said.is_empty(), "{code:?}: {said}");
