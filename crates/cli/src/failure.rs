@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use guira::errors::TableError;
+use guira::errors::{NameLoss, TableError};
 use guira::{AdminError, Effect, OpenError, OpenOptions, Store, Url};
 use guira_input::InputError;
 use guira_lab::driver::{DriverError, Removal};
@@ -118,6 +118,17 @@ pub enum Failure {
         url: Url,
         /// The cause of the loss.
         reason: String,
+    },
+    /// The file of a memory node's table was removed, moved or replaced.
+    #[error(
+        "{url} is gone: {loss} while it was served, so that nobody would find what clients store in it; all sessions \
+         have ended; restart the node to serve what has the name then, or a new table"
+    )]
+    NameLostWhileServed {
+        /// The table.
+        url: Url,
+        /// The way in which it lost its name.
+        loss: NameLoss,
     },
     /// The name of the new table belongs to a file that is not a table, or not one that this user can open.
     #[error("{url} already exists and cannot be opened as a table; nothing was changed; choose another name")]
@@ -468,7 +479,9 @@ impl Failure {
             | Failure::NothingToDestroy { .. }
             | Failure::AlreadyExists { .. }
             | Failure::NotATable { .. } => guira::Blame::Misuse.as_str(),
-            Failure::Destroyed { .. } | Failure::DestroyedWhileServed { .. } => guira::Blame::Fenced.as_str(),
+            Failure::Destroyed { .. } | Failure::DestroyedWhileServed { .. } | Failure::NameLostWhileServed { .. } => {
+                guira::Blame::Fenced.as_str()
+            }
             Failure::Worker { error, .. } => &error.blame,
             Failure::AnswerNotWritten { source, .. }
             | Failure::Advised { source, .. }

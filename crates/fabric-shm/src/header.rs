@@ -163,16 +163,19 @@ impl Header {
 }
 
 impl Header {
-    /// Returns two words that identify the content of the region during the boot `boot`: the creation time, and a hash
-    /// of the creating process, the boot at creation and `boot`. `None` if one of the boots is unknown.
-    pub(crate) fn identity(&self, boot: [u8; 16]) -> Option<[u64; 2]> {
+    /// Returns two words that identify the content of the region during the boot `boot`, in the file with this device
+    /// and inode: the creation time, and a hash of the creating process, the boot at creation, `boot` and the file.
+    /// `None` if one of the boots is unknown.
+    pub(crate) fn identity(&self, boot: [u8; 16], (device, inode): (u64, u64)) -> Option<[u64; 2]> {
         if boot == [0; 16] || self.boot_id == [0; 16] {
             return None;
         }
-        let mut bytes = [0; 40];
+        let mut bytes = [0; 56];
         bytes[..16].copy_from_slice(&self.boot_id);
         bytes[16..32].copy_from_slice(&boot);
-        bytes[32..].copy_from_slice(&self.creator_pid.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.creator_pid.to_le_bytes());
+        bytes[40..48].copy_from_slice(&device.to_le_bytes());
+        bytes[48..].copy_from_slice(&inode.to_le_bytes());
         Some([self.created_unix_ns, fnv1a(&bytes)])
     }
 }
@@ -293,19 +296,23 @@ mod tests {
     }
 
     #[test]
-    fn the_identity_depends_on_creation_and_boot() {
+    fn the_identity_depends_on_creation_and_boot_and_file() {
         let (header, _) = sample();
-        let name = header.identity([9; 16]).unwrap();
-        assert_eq!(header.identity([9; 16]), Some(name));
+        let file = (3, 77);
+        let name = header.identity([9; 16], file).unwrap();
+        assert_eq!(header.identity([9; 16], file), Some(name));
         let others = [
             Header { created_unix_ns: header.created_unix_ns + 1, ..header },
             Header { creator_pid: header.creator_pid + 1, ..header },
             Header { boot_id: [8; 16], ..header },
         ];
-        assert!(others.iter().all(|other| other.identity([9; 16]).unwrap() != name));
-        assert_ne!(header.identity([10; 16]).unwrap(), name, "another boot");
-        assert_eq!(header.identity([0; 16]), None);
-        assert_eq!(Header { boot_id: [0; 16], ..header }.identity([9; 16]), None);
+        assert!(others.iter().all(|other| other.identity([9; 16], file).unwrap() != name));
+        assert_ne!(header.identity([10; 16], file).unwrap(), name, "another boot");
+        for copy in [(3, 78), (4, 77)] {
+            assert_ne!(header.identity([9; 16], copy).unwrap(), name, "another file");
+        }
+        assert_eq!(header.identity([0; 16], file), None);
+        assert_eq!(Header { boot_id: [0; 16], ..header }.identity([9; 16], file), None);
     }
 
     #[test]

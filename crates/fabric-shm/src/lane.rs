@@ -3,7 +3,7 @@
 //! Invariants: no batch is in flight after `submit`; a batch is refused as a whole, before its first effect; no lane
 //! accesses the region in a forked child.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use guira_fabric::{Addr, Caps, FabricError, Lane, LocalLane, MaskedCas, Profile,
 
 use crate::domain::WritingLane;
 use crate::mapping::Mapped;
+use crate::name::{NameLoss, RegionName};
 use crate::region::Access;
 
 /// The way in which a lane waits.
@@ -28,6 +29,7 @@ pub enum Waiting {
 /// A lane of a [`crate::ShmRegion`]. It can move between threads and keeps the mapping alive.
 pub struct ShmLane {
     mapped: Mapped,
+    name: Arc<RegionName>,
     process: Process,
     access: Access,
     waiting: Waiting,
@@ -67,11 +69,11 @@ macro_rules! unrolled {
 
 impl ShmLane {
     /// Opens a lane with the access `access`; while the region is claimed for a device, it only reads.
-    pub(crate) fn new(mapped: Mapped, caps: Caps, access: Access, process: Process) -> ShmLane {
+    pub(crate) fn new(mapped: Mapped, name: Arc<RegionName>, caps: Caps, access: Access, process: Process) -> ShmLane {
         let (waiting, traffic) = (Waiting::default(), Traffic::default());
         let writing = if access == Access::ReadWrite { WritingLane::open(&mapped) } else { None };
         let access = if writing.is_some() { Access::ReadWrite } else { Access::ReadOnly };
-        ShmLane { mapped, process, access, waiting, epoch: epoch(), traffic, caps, _writing: writing }
+        ShmLane { mapped, name, process, access, waiting, epoch: epoch(), traffic, caps, _writing: writing }
     }
 
     /// Returns the same lane, waiting in another way.
@@ -85,6 +87,12 @@ impl ShmLane {
     #[inline(always)]
     pub fn is_stale(&self) -> bool {
         !self.process.is_this()
+    }
+
+    /// Returns the recorded loss of the region's name: [`RegionName::loss`]. Batches are executed all the same.
+    #[inline(always)]
+    pub fn name_loss(&self) -> Option<NameLoss> {
+        self.name.loss()
     }
 
     #[inline(always)]

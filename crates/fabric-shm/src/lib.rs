@@ -88,6 +88,7 @@ mod lock_file;
 #[allow(unsafe_code)]
 mod mapping;
 mod memory_limit;
+mod name;
 mod process;
 mod region;
 mod remove;
@@ -104,6 +105,7 @@ pub use hold::ForeignLock;
 pub use lane::{ShmLane, Waiting};
 pub use location::Location;
 pub use lock_file::LockFileProblem;
+pub use name::{NameLoss, RegionName};
 pub use process::{KillError, ProcessIdentity, ProcessState};
 pub use region::{Access, Boot, RegionInfo, ShmRegion};
 

@@ -23,6 +23,7 @@ use crate::lane::ShmLane;
 use crate::location::Location;
 use crate::lock_file::{self, LockFile};
 use crate::mapping::Mapped;
+use crate::name::RegionName;
 use crate::process::ProcessIdentity;
 use crate::remove::{self, Removal};
 
@@ -89,6 +90,7 @@ pub(crate) struct Shared {
     pub(crate) identity: (u64, u64),
     pub(crate) system: FileSystem,
     slot_locks: SlotLocks,
+    name: Arc<RegionName>,
     header: Header,
     mapped: Mapped,
     caps: Caps,
@@ -248,8 +250,8 @@ impl ShmRegion {
         let process = fork::current_process().map_err(task.failed("register fork handlers"))?;
         let FileFacts { identity, system, .. } = facts;
         let caps = Caps { device_bytes: header.sizes.device_bytes, ..Profile::Shm.caps() };
-        let path = path.to_owned();
-        let shared = Shared { path, file, process, access, identity, system, slot_locks, header, mapped, caps };
+        let (path, name) = (path.to_owned(), Arc::new(RegionName::new(path, identity)));
+        let shared = Shared { path, file, process, access, identity, system, slot_locks, name, header, mapped, caps };
         Ok(ShmRegion { shared: Arc::new(shared) })
     }
 
@@ -261,6 +263,11 @@ impl ShmRegion {
     /// Returns the access with which the region was opened.
     pub fn access(&self) -> Access {
         self.shared.access
+    }
+
+    /// Returns the region's name, which may get lost while the region is open.
+    pub fn name(&self) -> &Arc<RegionName> {
+        &self.shared.name
     }
 
     /// Whether this process was forked from the one that opened the region. Then the region's lanes refuse to submit
@@ -353,11 +360,11 @@ impl ShmRegion {
     }
 
     /// Returns two words that identify the content of the region: equal in every process, at any time; different for a
-    /// region that was created again, and after a reboot, because then the latest changes may be lost. `None` if the
-    /// kernel does not report its boot id.
+    /// region that was created again, for a copy of its file, and after a reboot, because then the latest changes may be
+    /// lost. `None` if the kernel does not report its boot id.
     #[must_use]
     pub fn identity(&self) -> Option<[u64; 2]> {
-        self.shared.header.identity(boot_id())
+        self.shared.header.identity(boot_id(), self.shared.identity)
     }
 
     /// Whether `process`, if it is alive, may hold one of this region's client slots: it has a mapping that keeps a
@@ -466,7 +473,8 @@ impl Region for ShmRegion {
 
     /// Opens a lane. While the region is claimed for a device, the lane only reads, also after the claim has ended.
     fn lane(&self) -> ShmLane {
-        ShmLane::new(self.shared.mapped.clone(), self.shared.caps, self.shared.access, self.shared.process)
+        let Shared { mapped, name, caps, access, process, .. } = &*self.shared;
+        ShmLane::new(mapped.clone(), Arc::clone(name), *caps, *access, *process)
     }
 
     /// True only for guarded regions: [`ShmRegion::guard_against_truncation`]. Without a guard the process is killed.
@@ -475,7 +483,12 @@ impl Region for ShmRegion {
         self.shared.mapped.is_lost()
     }
 
+    /// Also fails if the loss of the region's name was recorded ([`RegionName::record`]): its bytes are there, but
+    /// nobody else finds them.
     fn verify_bytes(&self) -> Result<(), FabricError> {
+        if let Some(loss) = self.shared.name.loss() {
+            return Err(FabricError::Backend(loss.to_string()));
+        }
         match self.verify_length() {
             Err(ShmError::Truncated { path, expected, actual, .. }) => {
                 Err(FabricError::Backend(format!("{path:?} was truncated to {actual} of {expected} bytes")))

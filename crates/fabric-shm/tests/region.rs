@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Waker};
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Addr, FabricError, Fence, Lane, Profile, Region, Verb};
 use guira_fabric_shm::{
-    Access, Boot, CreateError, CreateOptions, FileKind, Location, ShmError, ShmLane, ShmRegion, Waiting,
+    Access, Boot, CreateError, CreateOptions, FileKind, Location, NameLoss, ShmError, ShmLane, ShmRegion, Waiting,
 };
 
 use common::{DEVICE_BYTES, MAIN_BYTES, Scratch, ScratchDirectory, create, read, submit, write};
@@ -729,8 +729,54 @@ fn a_region_has_one_identity() {
     let created = scratch.create();
     let identity = created.identity().unwrap();
     assert_eq!(open(&scratch.location).unwrap().identity(), Some(identity), "equal for every opener");
+    let copy = Location::file(scratch.location.path().with_extension("copy"));
+    std::fs::copy(scratch.location.path(), copy.path()).unwrap();
+    assert_ne!(open(&copy).unwrap().identity().unwrap(), identity, "a copy of the file");
+    ShmRegion::destroy(&copy).unwrap();
     ShmRegion::destroy(&scratch.location).unwrap();
     assert_eq!(created.identity(), Some(identity));
     scratch.create();
     assert_ne!(open(&scratch.location).unwrap().identity().unwrap(), identity, "new bytes under the same name");
+}
+
+/// A file whose name is removed, moved or given to another file is noticed; one that another path leads to as well is
+/// not.
+#[test]
+fn a_lost_name_is_noticed() {
+    type Lose = fn(&std::path::Path);
+    let losses: [(Lose, Option<NameLoss>); 4] = [
+        (|path| std::fs::remove_file(path).unwrap(), Some(NameLoss::Missing)),
+        (|path| std::fs::rename(path, path.with_extension("moved")).unwrap(), Some(NameLoss::Missing)),
+        (
+            |path| {
+                std::fs::copy(path, path.with_extension("copy")).unwrap();
+                std::fs::rename(path.with_extension("copy"), path).unwrap();
+            },
+            Some(NameLoss::Replaced),
+        ),
+        (
+            |path| {
+                std::fs::rename(path, path.with_extension("moved")).unwrap();
+                symlink(path.with_extension("moved"), path).unwrap();
+            },
+            None,
+        ),
+    ];
+    for (lose, expected) in losses {
+        let directory = ScratchDirectory::new();
+        let location = directory.file("region");
+        let (created, opened) = (create(&location), open(&location).unwrap());
+        assert_eq!((created.name().look(), opened.name().look()), (None, None));
+        lose(location.path());
+        assert_eq!((created.name().look(), opened.name().look()), (expected, expected));
+        assert!(opened.verify_bytes().is_ok(), "until it is recorded");
+        if let Some(loss) = expected {
+            let lane = opened.lane();
+            opened.name().record(loss);
+            assert_eq!((lane.name_loss(), opened.clone().name().loss()), (Some(loss), Some(loss)));
+            assert!(opened.verify_bytes().unwrap_err().to_string().contains(loss.as_str()));
+        }
+    }
+    let unnamed = ShmRegion::create_unnamed(CreateOptions::new(MAIN_BYTES, 0), |_| Ok::<(), FabricError>(())).unwrap();
+    assert_eq!(unnamed.name().look(), None);
 }

@@ -11,7 +11,8 @@
 //!
 //! Any number of such services share the table, and none of them has any state. Without a URL the service starts a
 //! memory node in its own process, whose table is gone with it. For a node that wants a token, GUIRA_TOKEN_FILE names
-//! the file with it. Lookups use readers, which need no client slot; changes share a pool of clients. Errors of the
+//! the file with it. If the node restarts without its table, one request of each client fails with 503, and the service
+//! goes on with the node's new table. Lookups use readers, which need no client slot; changes share a pool of clients. Errors of the
 //! table become HTTP statuses. SIGTERM and Ctrl-C end the service. Everybody who reaches its address
 //! may change the table.
 #![forbid(unsafe_code)]
@@ -29,7 +30,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use guira::aio::{self, Pool};
-use guira::{Blame, CreateOptions, Effect, Error, OpenOptions, OperationErrorKind, Put, ServeOptions, Store};
+use guira::{Blame, CreateOptions, Effect, Error, OpenOptions, OperationErrorKind, Put, Reopen, ServeOptions, Store};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -74,7 +75,7 @@ fn serve(address: &str, url: &str) -> Result<(), Failure> {
 }
 
 async fn answer_requests(address: SocketAddr, url: &str) -> Result<(), Failure> {
-    let mut options = OpenOptions::new().deadline(DEADLINE).reconnect_timeout(DEADLINE);
+    let mut options = OpenOptions::new().deadline(DEADLINE).reconnect_timeout(DEADLINE).reopen(Reopen::AfterLoss);
     if let Some(file) = std::env::var_os("GUIRA_TOKEN_FILE") {
         options = options.token_file(file);
     }

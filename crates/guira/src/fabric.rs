@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
 use guira_fabric::{Addr, Caps, FabricError, Lane, Region, SlotHold, Submitted, Traffic, Verb};
-use guira_fabric_shm::{ShmLane, ShmRegion};
+use guira_fabric_shm::{NameLoss, ShmLane, ShmRegion};
 use guira_fabric_tcp::{TcpLane, TcpRegion};
 use guira_fabric_verbs::{VerbsLane, VerbsRegion};
 use guira_session::client::NodeSession;
@@ -87,6 +87,14 @@ impl FabricRegion {
             FabricRegion::Shm(_) => false,
             FabricRegion::Tcp(region) => region.session().loss().is_some(),
             FabricRegion::Rdma(region) => region.is_lost(),
+        }
+    }
+
+    /// Returns the known loss of the name of the table's file, if it has one.
+    pub(crate) fn name_loss(&self) -> Option<NameLoss> {
+        match self {
+            FabricRegion::Shm(region) => region.name().loss(),
+            FabricRegion::Tcp(_) | FabricRegion::Rdma(_) => None,
         }
     }
 
@@ -183,11 +191,20 @@ impl Region for FabricRegion {
 }
 
 impl FabricLane {
-    /// Returns the concrete lane, if verbs are executed in place.
+    /// Returns the concrete lane, if verbs are executed in place. Not if the table's file has lost its name, so that
+    /// what may wait reports it: [`Inner::refuse_nameless`](crate::store::Inner::refuse_nameless).
     #[inline(always)]
     pub(crate) fn in_place(&mut self) -> Option<&mut ShmLane> {
         match self {
-            FabricLane::Shm(lane) => Some(lane),
+            FabricLane::Shm(lane) if lane.name_loss().is_none() => Some(lane),
+            _ => None,
+        }
+    }
+
+    /// Returns the known loss of the name of the table's file, if it has one.
+    pub(crate) fn name_loss(&self) -> Option<NameLoss> {
+        match self {
+            FabricLane::Shm(lane) => lane.name_loss(),
             FabricLane::Tcp(_) | FabricLane::Rdma(_) => None,
         }
     }

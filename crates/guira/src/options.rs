@@ -54,6 +54,17 @@ pub enum OnMismatch {
     Accept,
 }
 
+/// The reaction of a store to the loss of its table ([`crate::Error::is_gone`]): [`OpenOptions::reopen`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reopen {
+    /// Every operation fails from then on.
+    #[default]
+    Never,
+    /// Each client and reader reports the loss once. Its next operation opens the table that the URL leads to then, and
+    /// goes on with that.
+    AfterLoss,
+}
+
 /// The progress of a table's creation: [`crate::Store::create_with_progress`]. The stages follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -277,6 +288,7 @@ pub struct OpenOptions {
     pub(crate) tls: Option<ClientTls>,
     pub(crate) connect_timeout: Duration,
     pub(crate) reconnect_timeout: Duration,
+    pub(crate) reopen: Reopen,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -300,6 +312,7 @@ impl Default for OpenOptions {
             tls: None,
             connect_timeout: Duration::from_secs(5),
             reconnect_timeout: Duration::from_secs(10),
+            reopen: Reopen::Never,
         }
     }
 }
@@ -393,6 +406,22 @@ impl OpenOptions {
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> OpenOptions {
         self.connect_timeout = timeout;
+        self
+    }
+
+    /// Sets what clients, readers and pools of the store do when their table is gone: destroyed, lost by a memory node
+    /// that restarted without it, or in a file that lost its name. Default [`Reopen::Never`].
+    ///
+    /// With [`Reopen::AfterLoss`] the operation that finds the loss fails ([`crate::Error::is_gone`]), so that no new
+    /// table is taken for the old one without a word: everything that was stored is lost, and a cache has to be filled
+    /// again. The next operation of the same client or reader opens the URL's new table with the same options; clients
+    /// and readers that are created after the loss was reported use it from their first operation on. If there is no
+    /// such table, the operation fails as [`crate::Store::open`] does, and the next one tries again.
+    /// [`crate::Store::table`] remains that of the table that was opened first. Round trips: those of
+    /// [`crate::Store::open_with`] and [`crate::Store::client`]. Source: R-OPEN-3.
+    #[must_use]
+    pub fn reopen(mut self, reopen: Reopen) -> OpenOptions {
+        self.reopen = reopen;
         self
     }
 

@@ -275,7 +275,8 @@ impl Store {
     }
 
     fn row_scan(&self) -> Result<RowScan, Error> {
-        Ok(RowScan::new(&self.inner, &self.inner.region()?, Waiting::InPlace))
+        let Store { inner } = self.current()?;
+        Ok(RowScan::new(&inner, &inner.region()?, Waiting::InPlace))
     }
 
     fn scan_rows(
@@ -319,7 +320,7 @@ impl Store {
     /// # }
     /// ```
     pub fn snapshot(&self, max_sweeps: u32) -> Result<Snapshot, Error> {
-        let inner = &self.inner;
+        let inner = &self.current()?.inner;
         let mut reader = Reader::new(Arc::clone(&inner.table), inner.client_config(0));
         let snapshot = block_on(reader.snapshot(&mut inner.region()?.lane(), max_sweeps, |_, _| ()))?;
         Ok(Snapshot(snapshot))
@@ -344,7 +345,7 @@ impl Store {
     /// # }
     /// ```
     pub fn len_estimate(&self) -> Result<LenEstimate, Error> {
-        let inner = &self.inner;
+        let inner = &self.current()?.inner;
         let found = inner.read(|region| {
             let mut reader = Reader::new(Arc::clone(&inner.table), inner.client_config(0));
             Ok(block_on(reader.len(&mut region.lane(), crate::store::random()?))?)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use guira_fabric::memory::{Ordering, SharedWords};
 use guira_fabric::{Caps, Region, Space};
-use guira_fabric_shm::{ShmError, ShmRegion};
+use guira_fabric_shm::{NameLoss, ShmError, ShmRegion};
 use guira_fabric_tcp::BatchExecutor;
 use guira_fabric_verbs::{Device, DevicePlacement, DeviceSpace, Target, VerbsAgent};
 use guira_session::node::{Node, NodeAccess, NodeHandle, NodeOptions, Service};
@@ -21,7 +21,7 @@ use crate::errors::NodeError;
 use crate::fabric::FabricRegion;
 use crate::options::Access;
 use crate::sessions::device_options;
-use crate::store::random;
+use crate::store::{Inner, random};
 use crate::{AccessToken, AdminError, Error, Store, Url};
 
 /// Options for serving a table: [`Store::serve`].
@@ -379,7 +379,7 @@ impl Store {
         let FabricRegion::Shm(region) = inner.region()? else {
             return Err(failed(NodeError::Unsuitable { what: "its memory is that of another host" }));
         };
-        let (region_id, atomic_write_unit) = memory(&inner.url, &region)?;
+        let (region_id, atomic_write_unit) = memory(inner, &region)?;
         let grant = match inner.options.access {
             Access::ReadWrite => Grant::ReadWrite,
             Access::ReadOnly => Grant::ReadOnly,
@@ -447,11 +447,13 @@ impl Store {
 
 /// Returns the name of the memory at `url`, and how many bytes of a WRITE no death can tear: memory without a name is
 /// gone when the process that writes it dies, so no client ever sees half a WRITE there.
-fn memory(url: &Url, region: &ShmRegion) -> Result<([u64; 2], u64), Error> {
-    let drawn = || Ok::<_, Error>([random()?, random()?]);
-    if url.is_unnamed() {
-        return Ok((drawn()?, Caps::WHOLE_WRITE));
+fn memory(store: &Inner, region: &ShmRegion) -> Result<([u64; 2], u64), Error> {
+    if store.url.is_unnamed() {
+        // Drawn for this table, of which there is no copy.
+        let superblock = store.table.superblock();
+        return Ok(([superblock.table, superblock.incarnation], Caps::WHOLE_WRITE));
     }
+    let drawn = || Ok::<_, Error>([random()?, random()?]);
     Ok((region.identity().map_or_else(drawn, Ok)?, region.caps().atomic_write_unit))
 }
 
@@ -494,16 +496,22 @@ impl ServerHandle {
         self.node.set_access(options.access()).map_err(failed)
     }
 
-    /// Whether the node is running. It stops by itself only if one of its threads fails, or the table's bytes are lost;
-    /// [`ServerHandle::stop`] returns the reason.
+    /// Whether the node is running. It stops by itself only if one of its threads fails, the table's bytes are lost, or
+    /// its file loses its name; [`ServerHandle::stop`] returns the reason.
     pub fn is_running(&self) -> bool {
         self.node.is_running()
+    }
+
+    /// Returns how the table's file lost its name, if it did: nobody finds what clients would store there. The node
+    /// stops within a second or two. Source: R-OPEN-2.
+    pub fn name_loss(&self) -> Option<NameLoss> {
+        self.region.name().loss()
     }
 
     /// Whether bytes of the table are lost, because its file was truncated. Then nothing that is read from it is valid,
     /// and the node stops within a second or two.
     pub fn has_lost_memory(&self) -> bool {
-        self.region.has_lost_bytes() || self.region.verify_bytes().is_err()
+        self.region.has_lost_bytes() || matches!(self.region.verify_length(), Err(ShmError::Truncated { .. }))
     }
 
     /// Stops the node: closes all sessions, and waits until they have ended, a second or two.

@@ -24,6 +24,8 @@ pub(crate) struct SessionBinding {
     holds: Holds,
     /// Whether the caller knows that the node dropped this session.
     fence_reported: bool,
+    /// Whether the caller knows that the table is gone, and the next operation goes on with its successor. [R-OPEN-3]
+    pub(crate) must_follow: bool,
 }
 
 /// The resource that is held through a session.
@@ -109,7 +111,16 @@ pub(crate) fn without_effect(error: Error) -> Error {
 
 impl SessionBinding {
     pub(crate) fn new(store: Arc<Inner>, sessions: Arc<Sessions>, number: u64, holds: Holds) -> SessionBinding {
-        SessionBinding { store, sessions, number, slot_session: number, holds, fence_reported: holds == Holds::Nothing }
+        let (fence_reported, must_follow) = (holds == Holds::Nothing, store.must_follow());
+        SessionBinding { store, sessions, number, slot_session: number, holds, fence_reported, must_follow }
+    }
+
+    /// Returns `result`, which is that of an operation, and notes whether the table is gone. [R-OPEN-3]
+    pub(crate) fn note<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
+        if let Err(error) = &result {
+            self.must_follow |= self.store.note_loss(error);
+        }
+        result
     }
 
     /// Returns the session in which to repeat the operation after `error`.

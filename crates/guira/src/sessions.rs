@@ -63,8 +63,9 @@ struct Remote {
     node: NodeAddress,
     options: OpenOptions,
     waiting: Waiting,
-    /// The table that every session must lead to.
+    /// The table that every session must lead to, and the node's name for its memory.
     table: Arc<Table>,
+    memory: [u64; 2],
     /// The process that owns these sessions: a forked child cannot use them.
     process: u32,
     state: Mutex<State>,
@@ -143,7 +144,7 @@ impl Failure {
             #[cfg(feature = "tls")]
             Failure::TlsFile(error) => Error::Open(OpenError::TlsFile(error)),
             Failure::Open(source) => Error::Open(OpenError::Table { url, source }),
-            Failure::Gone(found) => Error::Open(OpenError::Gone { url, found }),
+            Failure::Gone(reason) => Error::Open(OpenError::Gone { url, reason }),
             Failure::Process(source) => Error::Fabric { doing: "cannot connect to", url, source },
         }
     }
@@ -232,23 +233,23 @@ impl Sessions {
         Sessions(Kind::Permanent(Session { region, number: 1, last_fenced: 0 }))
     }
 
-    /// Creates the sessions with the memory node `node`, which has `table`; `first` is the first of them, if there is
-    /// one.
+    /// Creates the sessions with the memory node `node`, which has `table`; the first of them has `region`.
     pub(crate) fn remote(
         url: &Url,
         node: &NodeAddress,
         options: &OpenOptions,
-        waiting: Waiting,
         table: &Arc<Table>,
-        first: Option<FabricRegion>,
+        region: FabricRegion,
     ) -> Sessions {
-        let session = first.map(|region| Session { region, number: 1, last_fenced: 0 });
+        let memory = region.node().map_or([0; 2], |(_, memory)| memory);
+        let session = Some(Session { region, number: 1, last_fenced: 0 });
         Sessions(Kind::Remote(Box::new(Remote {
             url: url.clone(),
             node: node.clone(),
             options: options.clone(),
-            waiting,
+            waiting: Waiting::InPlace,
             table: Arc::clone(table),
+            memory,
             process: std::process::id(),
             state: Mutex::new(State { session, ..State::default() }),
             connecting: Mutex::new(()),
@@ -261,13 +262,19 @@ impl Sessions {
         match &self.0 {
             Kind::Permanent(_) => Arc::clone(self),
             Kind::Remote(remote) => {
-                let Remote { url, node, options, table, .. } = &**remote;
-                let mut own = Sessions::remote(url, node, options, waiting, table, None);
-                if let Kind::Remote(own) = &mut own.0 {
+                let Remote { url, node, options, table, memory, process, .. } = &**remote;
+                Arc::new(Sessions(Kind::Remote(Box::new(Remote {
+                    url: url.clone(),
+                    node: node.clone(),
+                    options: options.clone(),
+                    waiting,
+                    table: Arc::clone(table),
+                    memory: *memory,
                     // A forked child gets no sessions from its parent's store, whichever way they wait.
-                    own.process = remote.process;
-                }
-                Arc::new(own)
+                    process: *process,
+                    state: Mutex::default(),
+                    connecting: Mutex::default(),
+                }))))
             }
         }
     }
@@ -458,7 +465,7 @@ impl Remote {
     fn connect(&self, previous: Option<&Session>, until: Instant) -> Result<Session, Failure> {
         // The node may serve other memory later, but not what was lost: the call fails at once.
         if previous.is_some_and(|session| session.region.has_lost_bytes()) {
-            return Err(Failure::Gone("no memory"));
+            return Err(Failure::Gone("its memory node lost it"));
         }
         let left = until.saturating_duration_since(Instant::now());
         let longest = self.options.connect_timeout;
@@ -468,6 +475,10 @@ impl Remote {
         let region = connect(&self.node, &self.options, self.waiting, timeout, name)?;
         let was_fenced = region.session().is_some_and(|session| session.prior_session() == PriorSession::Fenced);
         verify(&region, &self.table)?;
+        // A copy of the table is not the table. // [R-OPEN-2]
+        if region.node().is_none_or(|(_, memory)| memory != self.memory) {
+            return Err(Failure::Gone("its memory node has other memory now, such as a copy of the table"));
+        }
         let (number, last_fenced) = match previous {
             None => (1, 0),
             Some(previous) if was_fenced => (previous.number + 1, previous.number),
@@ -481,8 +492,8 @@ impl Remote {
 fn verify(region: &FabricRegion, wanted: &Table) -> Result<(), Failure> {
     match wait_for(open_table(region.lane().any(), region.main_bytes())) {
         Ok(found) if found.superblock() == wanted.superblock() => Ok(()),
-        Ok(_) => Err(Failure::Gone("another table")),
-        Err(TableError::Superblock(SuperblockError::Empty)) => Err(Failure::Gone("no table")),
+        Ok(_) => Err(Failure::Gone("its memory node has another table now")),
+        Err(TableError::Superblock(SuperblockError::Empty)) => Err(Failure::Gone("its memory node has no table now")),
         Err(error) => Err(Failure::Open(error)),
     }
 }
@@ -520,7 +531,7 @@ mod tests {
             rejected(CloseReason::ProtocolError),
             Failure::Open(TableError::Destroyed),
             Failure::Open(TableError::Fabric(FabricError::Forked)),
-            Failure::Gone("no table"),
+            Failure::Gone("its memory node has no table now"),
             Failure::TokenFile("it does not exist".to_owned()),
             Failure::Process(FabricError::Forked),
         ] {

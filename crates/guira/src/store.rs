@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use guira_check::{CheckOptions, CheckReport, Concurrency, ProblemKind, check_table};
 use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
-use guira_fabric_shm::{Attempt, ShmError, ShmRegion};
+use guira_fabric_shm::{Attempt, NameLoss, ShmError, ShmRegion};
 use guira_layout::{OwnerId, SlotState, SlotWord};
 use guira_rcuckoo::{
     ClientConfig, RowPredictor, SlotClient, Table, TableError, claim_slot, open_table, read_slot, slots,
@@ -19,6 +19,7 @@ use crate::admin::{ClientState, Stat};
 use crate::aio::Taken;
 use crate::events::Events;
 use crate::fabric::{FabricLane, FabricRegion, Waiting};
+use crate::name_watch::NameWatch;
 use crate::options::Access;
 use crate::repair::own_slot_client;
 use crate::session_binding::without_effect;
@@ -79,6 +80,12 @@ pub(crate) struct Inner {
     scan_start: u32,
     /// The predictor that all clients and readers share, if there is one. [R-READ-10]
     pub(crate) predictor: Option<Arc<RowPredictor>>,
+    /// The watch over the name of the table's file, if it has one and a thread could be started.
+    name_watch: OnceLock<NameWatch>,
+    /// Whether an operation has reported that the table is gone, and the store reopens. [R-OPEN-3]
+    pub(crate) loss_reported: AtomicBool,
+    /// The store of the table that the URL led to after that.
+    pub(crate) successor: Mutex<Option<Store>>,
 }
 
 /// The origin of a store's table.
@@ -216,7 +223,7 @@ impl Store {
         }
         let sessions = Arc::new(match url.backend()? {
             Backend::File(_) => Sessions::permanent(region.clone()),
-            Backend::Node(node) => Sessions::remote(url, node, options, Waiting::InPlace, &table, Some(region.clone())),
+            Backend::Node(node) => Sessions::remote(url, node, options, &table, region.clone()),
         });
         Ok(Store::assemble(url, region, sessions, table, options.clone(), Origin::Opened))
     }
@@ -232,26 +239,29 @@ impl Store {
         let cooperative = sessions.separate(Waiting::Cooperative);
         let (url, events, opened) = (url.clone(), Events::of(url), AtomicU32::new(0));
         let predictor_bytes = options.predictor_bytes;
-        Store {
-            inner: Arc::new(Inner {
-                url,
-                table,
-                options,
-                events,
-                origin,
-                first,
-                sessions,
-                cooperative,
-                opened,
-                scan_start: scan_start(),
-                predictor: (predictor_bytes > 0).then(|| Arc::new(RowPredictor::new(predictor_bytes))),
-            }),
-        }
+        let inner = Arc::new(Inner {
+            url,
+            table,
+            options,
+            events,
+            origin,
+            first,
+            sessions,
+            cooperative,
+            opened,
+            scan_start: scan_start(),
+            predictor: (predictor_bytes > 0).then(|| Arc::new(RowPredictor::new(predictor_bytes))),
+            name_watch: OnceLock::new(),
+            loss_reported: AtomicBool::new(false),
+            successor: Mutex::default(),
+        });
+        inner.watch_name();
+        Store { inner }
     }
 
-    /// Whether the table was destroyed since it was opened. Every operation reports that by itself, lookups included;
-    /// this is for programs that want to know it without an operation, for example to open the table's successor under
-    /// the same name. 1 round trip. Source: R-DESTROY-1, R-DESTROY-2.
+    /// Whether the table is gone since it was opened: it was destroyed, its memory node has other memory now, or its file
+    /// lost its name. Every operation reports that by itself, lookups included ([`Error::is_gone`]); this is for programs
+    /// that want to know it without an operation. 1 round trip. Source: R-DESTROY-1, R-DESTROY-2, R-OPEN-2.
     ///
     /// # Errors
     /// `Table` if its superblock is damaged; `Fabric`. Nothing was changed.
@@ -269,10 +279,13 @@ impl Store {
     /// ```
     pub fn is_destroyed(&self) -> Result<bool, Error> {
         // Also while a network card serves the table: it changes no superblock.
-        let verify = |session: &Session| block_on(self.inner.verify_table(&session.region));
+        let verify = |session: &Session| {
+            block_on(self.inner.verify_table(&session.region))?;
+            self.inner.refuse_nameless(session.region.name_loss())
+        };
         match self.inner.sessions.run(self.inner.options.reconnect_timeout, verify) {
             Ok(()) => Ok(false),
-            Err(error) if is_destroyed(&error) => Ok(true),
+            Err(error) if error.is_gone() => Ok(true),
             Err(error) => Err(error),
         }
     }
@@ -316,7 +329,7 @@ impl Store {
     /// slots and no other slot is free; `ReadOnly` if the table was opened for reading, `ReadOnlyGrant` if its memory
     /// node lets this client only read; `Fabric`. No slot is taken then.
     pub fn client(&self) -> Result<Client, Error> {
-        let inner = &self.inner;
+        let inner = &self.current()?.inner;
         inner.refuse_read_only()?;
         // With a session of its own, a client does not lose its slot with another one's session, nor wait for another
         // one's answers.
@@ -325,7 +338,7 @@ impl Store {
         let claimed = sessions.run(inner.options.reconnect_timeout, |session| {
             Ok((block_on(inner.claim_in(session, waiting))?, session.clone()))
         });
-        let (taken, session) = claimed.map_err(without_effect)?;
+        let (taken, session) = inner.noted(claimed.map_err(without_effect))?;
         Ok(Client(aio::Client::new(inner, &sessions, &session, waiting, taken)))
     }
 
@@ -369,7 +382,7 @@ impl Store {
     /// # }
     /// ```
     pub fn stat(&self) -> Result<Stat, Error> {
-        crate::stat::stat(&self.inner)
+        crate::stat::stat(&self.current()?.inner)
     }
 
     /// Checks every row, checksum, entry, lock, slot and extent, while other clients go on. Leftovers of dead clients
@@ -396,7 +409,7 @@ impl Store {
     /// # }
     /// ```
     pub fn check(&self) -> Result<CheckReport, Error> {
-        let inner = &self.inner;
+        let inner = &self.current()?.inner;
         inner.read(|region| {
             let slots = block_on(slots(&mut region.lane(), &inner.table)).map_err(inner.fabric("cannot check"))?;
             let dead = slots.into_iter().filter(|info| liveness(inner, region, info.slot) == ClientState::Dead);
@@ -419,20 +432,41 @@ pub(crate) fn is_destroyed(error: &Error) -> bool {
 }
 
 impl Inner {
+    /// Watches the name of the table's file, if it has one. [R-OPEN-2]
+    fn watch_name(self: &Arc<Inner>) {
+        let FabricRegion::Shm(region) = &self.first else { return };
+        if self.url.is_unnamed() {
+            return;
+        }
+        match NameWatch::start(self, region) {
+            Ok(watch) => _ = self.name_watch.set(watch),
+            // The table is usable all the same.
+            Err(error) => tracing::warn!(url = %self.url, %error, "the name of the table's file is not watched"),
+        }
+    }
+
     /// Returns the region through a session that is not known to be lost.
     pub(crate) fn region(&self) -> Result<FabricRegion, Error> {
-        let region = self.sessions.current(Instant::now())?.region;
-        self.refuse_served_by_device(&region)?;
-        Ok(region)
+        let session = self.sessions.current(Instant::now());
+        let region = session.and_then(|session| self.refuse_unusable(&session.region).map(|()| session.region));
+        self.noted(region)
     }
 
     /// Runs `call`, which changes nothing: waits for a node that does not answer, and runs it again in another session
     /// if it loses its own. [R-SESSION-1]
     pub(crate) fn read<T>(&self, call: impl Fn(&FabricRegion) -> Result<T, Error>) -> Result<T, Error> {
-        self.sessions.run(self.options.reconnect_timeout, |session| {
-            self.refuse_served_by_device(&session.region)?;
+        self.noted(self.sessions.run(self.options.reconnect_timeout, |session| {
+            self.refuse_unusable(&session.region)?;
             call(&session.region)
-        })
+        }))
+    }
+
+    /// Returns the sessions whose lanes wait in the given way.
+    pub(crate) fn sessions_waiting(&self, waiting: Waiting) -> &Arc<Sessions> {
+        match waiting {
+            Waiting::InPlace => &self.sessions,
+            Waiting::Cooperative => &self.cooperative,
+        }
     }
 
     /// Returns the region through the latest session, which may be lost.
@@ -450,9 +484,16 @@ impl Inner {
         }
     }
 
-    /// Refuses to use the table by this machine's processor while a network card executes the atomics of its clients,
-    /// perhaps on locks in its own memory.
-    fn refuse_served_by_device(&self, region: &FabricRegion) -> Result<(), Error> {
+    /// Fails with `Gone` if the table's file has lost its name, by `loss`. [R-OPEN-2]
+    pub(crate) fn refuse_nameless(&self, loss: Option<NameLoss>) -> Result<(), Error> {
+        let gone = |loss: NameLoss| Error::Open(OpenError::Gone { url: self.url.clone(), reason: loss.as_str() });
+        loss.map_or(Ok(()), |loss| Err(gone(loss)))
+    }
+
+    /// Refuses to use a table whose file has lost its name, and to use the table by this machine's processor while a
+    /// network card executes the atomics of its clients, perhaps on locks in its own memory.
+    fn refuse_unusable(&self, region: &FabricRegion) -> Result<(), Error> {
+        self.refuse_nameless(region.name_loss())?;
         match region {
             FabricRegion::Shm(region) if region.is_claimed_for_device() => {
                 let (attempt, path) = (Attempt::Open, region.path().to_owned());
@@ -473,7 +514,7 @@ impl Inner {
     /// [R-SLOT-2]
     pub(crate) async fn claim(&self, mut lane: FabricLane, region: &FabricRegion) -> Result<Taken, Error> {
         self.refuse_read_only_grant(region)?;
-        self.refuse_served_by_device(region)?;
+        self.refuse_unusable(region)?;
         // Each handle of a region has at most one liveness request in flight: this call uses its own.
         let region = &region.clone();
         let deadline_ns = self.deadline_ns(&mut lane);

@@ -799,7 +799,8 @@ fn the_unit_is_one_that_systemd_takes() {
     let start = text.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("it starts something");
     let words: Vec<&str> = start.split_whitespace().skip(1).collect();
     // What systemd puts in place of its own names.
-    let words: Vec<String> = words.iter().map(|word| word.replace("%d", "/nonexistent")).collect();
+    let words: Vec<String> =
+        words.iter().map(|word| word.replace("%d", "/nonexistent").replace("%t", "/nonexistent")).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let run = guira(&words).expect(3);
     assert!(run.stderr.contains("/nonexistent/token"), "every option exists: {}", run.stderr);

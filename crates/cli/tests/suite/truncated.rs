@@ -1,9 +1,11 @@
 //! A table whose file is truncated while `guira serve` serves it: its clients get an error at once and never read bytes
-//! that were not in the file, and the node ends in order and says why.
+//! that were not in the file, and the node ends in order and says why. And a table whose file is removed or replaced:
+//! nothing that is stored a moment later is acknowledged.
 
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -11,7 +13,7 @@ use std::time::Duration;
 use guira::{Blame, Effect, Error, OpenError, Store};
 use guira_testing::wait_until;
 
-use crate::common::{Table, guira};
+use crate::common::{Run, Table, command, guira};
 use crate::serve::Server;
 
 const READERS: usize = 3;
@@ -90,7 +92,7 @@ fn clients_of_a_truncated_table_are_told_at_once_and_its_node_ends_in_order() {
         println!("{left} of {bytes} bytes left: {}", errors[READERS]);
         for error in &errors[..READERS] {
             assert!(matches!(error, Error::Open(OpenError::Gone { .. })), "{error}");
-            assert!(error.to_string().contains("has no memory now") && error.effect() == Effect::None, "{error}");
+            assert!(error.to_string().contains("its memory node lost it") && error.effect() == Effect::None, "{error}");
         }
         for error in &errors[READERS..] {
             let is_told = matches!(error, Error::Open(OpenError::Gone { .. })) || error.effect() == Effect::Unknown;
@@ -150,4 +152,42 @@ fn health(addr: &str) -> Option<String> {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     (!answer.is_empty()).then_some(answer)
+}
+
+#[test]
+fn a_node_whose_table_is_removed_ends_and_says_why() {
+    let table = Table::unused("removed-served");
+    let server = serve(&table);
+    let url = format!("tcp://{}", server.addr());
+    guira(&["put", &url, "cuckoo", "Guira guira"]).expect(0);
+    std::fs::remove_file(table.path()).expect("it is there");
+    let (code, said) = server.fail();
+    assert_eq!(code, Some(3), "{said}");
+    for words in [table.url(), "its file was removed or moved", "all sessions have ended", "restart the node"] {
+        assert!(said.contains(words), "no {words:?} in {said}");
+    }
+    // Follows the advice.
+    let again = serve(&table);
+    assert_eq!(guira(&["get", &format!("tcp://{}", again.addr()), "cuckoo"]).code, Some(1));
+    again.stop("-TERM");
+}
+
+/// A load that waits for its input does not store the next records in a file that nobody finds.
+#[test]
+fn a_load_into_a_table_that_was_replaced_fails() {
+    let table = Table::new("replaced-loaded", "bytes:64");
+    let mut load =
+        command(&["load", table.url(), "-", "--input", "tsv"]).stdin(Stdio::piped()).spawn().expect("it starts");
+    let mut input = load.stdin.take().expect("a pipe");
+    input.write_all(b"first\t1\n").expect("it reads");
+    wait_until("the first record is stored", || guira(&["get", table.url(), "first"]).code == Some(0));
+    let copy = format!("{}.copy", table.path());
+    std::fs::copy(table.path(), &copy).expect("there is room");
+    std::fs::rename(&copy, table.path()).expect("it is ours");
+    wait_until("the load ends", || {
+        let _ = input.write_all(b"later\t2\n");
+        load.try_wait().expect("it is our child").is_some()
+    });
+    let run = Run::of(load.wait_with_output().expect("it has ended"), &["load"]).expect(3);
+    assert!(run.stderr.contains("its file was replaced by another one; nothing was changed"), "{}", run.stderr);
 }

@@ -60,7 +60,7 @@ const AHEAD_KEYS: usize = 4;
 /// ```
 pub struct Client {
     client: guira_rcuckoo::Client,
-    lane: FabricLane,
+    pub(crate) lane: FabricLane,
     extents: Option<Extents>,
     pending: Option<ExtentRef>,
     encoded: Vec<u64>,
@@ -70,11 +70,11 @@ pub struct Client {
     /// The counts that are already included in the table's totals.
     reported: ReportedCounters,
     /// The counts of sessions that were lost.
-    earlier: Counters,
-    waiting: Waiting,
+    pub(crate) earlier: Counters,
+    pub(crate) waiting: Waiting,
     /// The local queue in front of the locks, if the table is behind a memory node.
     lock_queue: Option<Arc<SharedLockQueue>>,
-    binding: SessionBinding,
+    pub(crate) binding: SessionBinding,
 }
 
 impl fmt::Debug for Client {
@@ -456,14 +456,32 @@ impl Client {
         }
     }
 
-    /// Completes a change that [`Client::try_change`] began: waits for a permit, and moves to another session if this
-    /// one is lost.
+    /// Completes a change that [`Client::try_change`] began, in the table's successor if it is known to be gone.
     pub(crate) async fn change_slow(
+        &mut self,
+        key: &[u8],
+        request: Request<'_>,
+        begun: Option<Begun>,
+    ) -> Result<Outcome, Error> {
+        if self.binding.must_follow && begun.is_none() {
+            // Boxed: it is rare, and larger than the rest of a change's future.
+            Box::pin(self.follow()).await?;
+        }
+        let outcome = self.change_in_sessions(key, request, begun).await;
+        self.binding.note(outcome)
+    }
+
+    /// Completes a change: waits for a permit, and moves to another session if this one is lost.
+    async fn change_in_sessions(
         &mut self,
         key: &[u8],
         request: Request<'_>,
         mut begun: Option<Begun>,
     ) -> Result<Outcome, Error> {
+        // What was begun before the name was lost is completed.
+        if begun.is_none() {
+            self.binding.store.refuse_nameless(self.lane.name_loss())?;
+        }
         let operation = request.operation();
         let accepted = match Accepted::of(self.client.table(), key, request) {
             Ok(accepted) => accepted,

@@ -19,6 +19,7 @@ mod reader;
 mod scan;
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::Instant;
 
 use guira_fabric::FabricError;
@@ -31,6 +32,7 @@ pub use self::scan::Scan;
 use crate::fabric::Waiting;
 use crate::session_binding::without_effect;
 use crate::sessions::deadline_after;
+use crate::store::Inner;
 pub use crate::typed::tasks::{Typed, TypedClient, TypedReader};
 use crate::wait::on_a_thread;
 use crate::{CreateOptions, Error, OpenOptions, Url};
@@ -149,7 +151,12 @@ impl Store {
     /// # Errors
     /// Same as [`crate::Store::client`].
     pub async fn client(&self) -> Result<Client, Error> {
-        let inner = &self.0.inner;
+        let store = self.0.current_async().await?;
+        let client = Store::client_of(&store.inner).await;
+        store.inner.noted(client)
+    }
+
+    async fn client_of(inner: &Arc<Inner>) -> Result<Client, Error> {
         inner.refuse_read_only()?;
         let (sessions, timeout) = (&inner.cooperative, inner.options.reconnect_timeout);
         let mut session = sessions.current_async(deadline_after(timeout)).await?;
@@ -218,7 +225,7 @@ impl Store {
 }
 
 /// Runs `call` with `url` on a thread, and returns its result.
-async fn on_store_thread<T: Send + 'static>(
+pub(crate) async fn on_store_thread<T: Send + 'static>(
     url: Url,
     call: impl FnOnce(&Url) -> T + Send + 'static,
 ) -> Result<T, Error> {

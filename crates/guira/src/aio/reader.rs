@@ -78,12 +78,27 @@ macro_rules! lookups {
                 Ok(self.get_from(key, into).await?.is_some())
             }
 
-            /// Looks up `key` on a lane of any fabric, in other sessions if the current one is lost.
+            /// Looks up `key` on a lane of any fabric, in the table's successor if it is known to be gone.
             async fn get_from(
                 &mut self,
                 key: &[u8],
                 into: &mut Vec<u8>,
             ) -> Result<Option<guira_rcuckoo::Token>, Error> {
+                if self.binding.must_follow {
+                    // Boxed: it is rare, and larger than the rest of a lookup's future.
+                    Box::pin(self.follow()).await?;
+                }
+                let found = self.get_in_sessions(key, into).await;
+                self.binding.note(found)
+            }
+
+            /// Looks up `key`, in other sessions if the current one is lost.
+            async fn get_in_sessions(
+                &mut self,
+                key: &[u8],
+                into: &mut Vec<u8>,
+            ) -> Result<Option<guira_rcuckoo::Token>, Error> {
+                self.binding.store.refuse_nameless(self.lane.name_loss())?;
                 let mut deadline = ReconnectDeadline::default();
                 loop {
                     match self.$protocol.get(self.lane.any(), key, into).await {
@@ -171,9 +186,9 @@ macro_rules! lookups {
                 let Some(lane) = self.lane.in_place() else {
                     return Box::pin(self.get_many_remote(keys, visit)).await;
                 };
-                let events = &self.events;
+                let (events, binding) = (&self.events, &mut self.binding);
                 let visit = |i: usize, result: Result<Option<&[u8]>, guira_rcuckoo::Error>| {
-                    visit(i, result.map_err(|error| events.failed(error)));
+                    visit(i, binding.note(result.map_err(|error| events.failed(error))));
                 };
                 self.$protocol.get_many_in_place(lane, keys, visit).await;
             }
@@ -185,20 +200,33 @@ macro_rules! lookups {
                 keys: &[K],
                 mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
             ) {
+                if self.binding.must_follow
+                    && let Err(error) = self.follow().await
+                {
+                    visit(0, Err(error));
+                    return (1..keys.len()).for_each(|i| visit(i, Err(self.binding.store.without_successor())));
+                }
+                let loss = self.lane.name_loss();
+                if loss.is_some() {
+                    let binding = &mut self.binding;
+                    let mut gone = || binding.note(binding.store.refuse_nameless(loss).map(|()| None));
+                    return (0..keys.len()).for_each(|i| visit(i, gone()));
+                }
                 let (mut done, mut deadline) = (0, ReconnectDeadline::default());
                 while done < keys.len() {
-                    let (base, events, mut lost) = (done, &self.events, None);
+                    let (base, events, binding, mut lost) = (done, &self.events, &mut self.binding, None);
                     let see = |i: usize, result: Result<Option<&[u8]>, OperationError>| match result {
                         _ if lost.is_some() => {}
                         Err(error) if is_session_lost(&error) => lost = Some(error),
                         result => {
-                            visit(base + i, result.map_err(|error| events.failed(error)));
+                            visit(base + i, binding.note(result.map_err(|error| events.failed(error))));
                             done = base + i + 1;
                         }
                     };
                     self.$protocol.get_many(self.lane.any(), &keys[base..], see).await;
                     let Some(error) = lost else { return };
-                    if let Err(first) = self.prepare_lookup_retry(error.clone(), &mut deadline).await {
+                    let retried = self.prepare_lookup_retry(error.clone(), &mut deadline).await;
+                    if let Err(first) = self.binding.note(retried) {
                         visit(done, Err(first));
                         (done + 1..keys.len()).for_each(|i| visit(i, Err(error.clone().into())));
                         return;
@@ -253,10 +281,10 @@ pub(crate) use lookups;
 /// ```
 pub struct Reader {
     reader: guira_rcuckoo::Reader,
-    lane: FabricLane,
+    pub(crate) lane: FabricLane,
     events: Events,
-    waiting: Waiting,
-    binding: SessionBinding,
+    pub(crate) waiting: Waiting,
+    pub(crate) binding: SessionBinding,
 }
 
 impl fmt::Debug for Reader {

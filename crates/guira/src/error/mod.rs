@@ -10,6 +10,7 @@ use guira_fabric::{Effect, FabricError};
 use guira_fabric_shm::{Attempt, LockFileProblem, ShmError};
 use guira_fabric_verbs::{AttachError, VerbsError};
 use guira_layout::ConfigError;
+use guira_rcuckoo::TableError;
 use guira_session::client::ConnectError;
 use guira_session::tls::TlsError;
 use guira_session::wire::CloseReason;
@@ -22,7 +23,8 @@ use crate::{OperationError, OperationErrorKind, Url};
 /// The party at fault for an error: [`Error::blame`]. More variants may be added.
 ///
 /// Repeating an operation can help after [`Blame::Busy`] and [`Blame::Fabric`], and after [`Blame::Fenced`] unless the
-/// table was destroyed. [`Error::effect`] says whether the failed one may have changed something.
+/// table is gone ([`Error::is_gone`]) and the store does not reopen ([`OpenOptions::reopen`](crate::OpenOptions::reopen)).
+/// [`Error::effect`] says whether the failed one may have changed something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Blame {
@@ -34,8 +36,7 @@ pub enum Blame {
     Full,
     /// Other clients: they hold what is needed, such as a lock, all client slots or all clients of a pool.
     Busy,
-    /// This client was fenced, and the next operation begins a new session; or the table was destroyed, and every
-    /// operation fails ([`Store::is_destroyed`](crate::Store::is_destroyed)).
+    /// This client was fenced, and the next operation begins a new session; or the table is gone ([`Error::is_gone`]).
     Fenced,
     /// The caller: an argument, a permission, or a table that does not exist ([`Error::is_not_found`]).
     Misuse,
@@ -148,6 +149,17 @@ impl Error {
     pub fn is_not_found(&self) -> bool {
         let Error::Open(OpenError::Region(ShmError::NotFound { attempt, .. })) = self else { return false };
         *attempt != Attempt::Create
+    }
+
+    /// Whether the table that was opened is gone for good, with everything in it: it was destroyed, its memory node has
+    /// other memory now, or its file lost its name. Another table may have its URL:
+    /// [`OpenOptions::reopen`](crate::OpenOptions::reopen). Nothing was changed.
+    pub fn is_gone(&self) -> bool {
+        match self {
+            Error::Open(OpenError::Gone { .. } | OpenError::Table { source: TableError::Destroyed, .. }) => true,
+            Error::Operation(error) => matches!(error.kind, OperationErrorKind::Destroyed),
+            _ => false,
+        }
     }
 
     /// Whether a table could not be created because the name is taken. Nothing was changed.

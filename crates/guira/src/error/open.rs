@@ -113,17 +113,14 @@ pub enum OpenError {
     /// A file with certificates or a private key cannot be used. Nothing was changed.
     #[error("{0}; nothing was changed")]
     TlsFile(Arc<TlsFileError>),
-    /// The table that this store had opened is gone: the memory node has lost its bytes, and holds nothing or another
-    /// table now. Nothing was changed. Source: R-OPEN-1.
-    #[error(
-        "{url}: the table that was opened is gone: its memory node lost it, and has {found} now; nothing \
-             was changed; open it again"
-    )]
+    /// The table that this store had opened is gone: its memory node has other memory now, or its file was removed,
+    /// moved or replaced. Nothing was changed. Source: R-OPEN-1, R-OPEN-2.
+    #[error("{url}: the table that was opened is gone: {reason}; nothing was changed; open it again")]
     Gone {
         /// The table.
         url: Url,
-        /// The content that the node has instead.
-        found: &'static str,
+        /// The cause.
+        reason: &'static str,
     },
     /// A client tried to create or destroy the table of a memory node. Nothing was changed.
     #[error(

@@ -5,11 +5,14 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use guira_testing::unique_name;
+use guira::{CreateOptions, ServeOptions, Store};
+use guira_testing::{unique_name, wait_until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+
+use crate::common::ports::ReservedPort;
 
 /// A command that runs an example: a program beside this test, which cargo builds with the tests of the package.
 fn example(name: &str) -> Command {
@@ -139,10 +142,11 @@ struct Service {
 }
 
 impl Service {
-    /// Starts it with a table of its own, on a free port.
-    fn start() -> Service {
+    /// Starts it on a free port, with a table of its own or that at the URL in `arguments`.
+    fn start(arguments: &[&str]) -> Service {
         let mut command = example("web_service");
-        let mut child = command.arg("127.0.0.1:0").stdout(Stdio::piped()).spawn().expect("the example starts");
+        let mut child =
+            command.arg("127.0.0.1:0").args(arguments).stdout(Stdio::piped()).spawn().expect("the example starts");
         let mut line = String::new();
         let output = child.stdout.take().expect("it has an output");
         BufReader::new(output).read_line(&mut line).expect("it prints its address");
@@ -189,7 +193,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 #[test]
 fn a_web_service_maps_results_and_errors_to_statuses() {
-    let service = Service::start();
+    let service = Service::start(&[]);
     block_on(async {
         let text = |status, body: &str| (status, body.as_bytes().to_vec());
         assert_eq!(service.ask("GET /cuckoo", b"").await, text(404, ""));
@@ -217,13 +221,40 @@ fn a_web_service_maps_results_and_errors_to_statuses() {
     service.stop();
 }
 
+/// [R-OPEN-3] A memory node that restarts with an empty table costs it some requests, and what was stored.
+#[test]
+fn a_web_service_outlives_the_table_of_its_node() {
+    let port = ReservedPort::new();
+    let options = ServeOptions::new(([127, 0, 0, 1], port.port).into());
+    let serve = || Store::create_unnamed(&CreateOptions::new(100)).unwrap().serve(&options).unwrap();
+    let node = serve();
+    let service = Service::start(&[&format!("tcp://127.0.0.1:{}", port.port)]);
+    let ask = |request: &str| block_on(service.ask(request, b"Guira guira"));
+    assert_eq!(ask("PUT /cuckoo").0, 201);
+    assert_eq!(ask("GET /cuckoo"), (200, b"Guira guira".to_vec()));
+    node.stop().unwrap();
+    let _node = serve();
+    let mut refused = 0;
+    wait_until("it goes on", || match ask("GET /cuckoo").0 {
+        503 => {
+            refused += 1;
+            false
+        }
+        status => status == 404,
+    });
+    assert!(refused > 0, "the loss is reported");
+    wait_until("its clients go on", || ask("PUT /cuckoo").0 == 201);
+    assert_eq!(ask("GET /cuckoo").0, 200);
+    service.stop();
+}
+
 #[test]
 fn a_web_service_answers_a_thousand_requests_at_once() {
     // Each request has a connection: more descriptors than many systems allow at first, here and in the service.
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.map_or(4_096, |maximum| maximum.min(4_096)).max(limit.current.unwrap_or(4_096));
     setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit }).expect("up to the hard limit");
-    let service = std::sync::Arc::new(Service::start());
+    let service = std::sync::Arc::new(Service::start(&[]));
     block_on(async {
         let requests = (0..1_000).map(|id| {
             let service = service.clone();

@@ -12,6 +12,7 @@ mod executors;
 mod histories;
 mod list;
 mod mistakes;
+mod name_loss;
 mod names;
 mod node;
 mod open_or_create;

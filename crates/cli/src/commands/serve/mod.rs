@@ -229,7 +229,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
                 notify::ready(&status);
             }
             Some(signal) => break signal,
-            None if !served.is_running() => return Err(ended(served)),
+            None if !served.is_running() => return Err(ended(served, &table)),
             None if is_destroyed(&served, &table)? => {
                 notify::stopping();
                 served.stop()?;
@@ -265,10 +265,12 @@ fn why_ended(error: guira::Error) -> Failure {
 }
 
 /// Returns the failure of a node that ended without being asked to.
-fn ended(served: ServerHandle) -> Failure {
-    match served.stop() {
-        Err(error) => why_ended(error),
-        Ok(()) => Failure::host("serve")(std::io::Error::other("the memory node ended by itself")),
+fn ended(served: ServerHandle, table: &ServedTable) -> Failure {
+    let loss = served.name_loss();
+    match (served.stop(), loss) {
+        (_, Some(loss)) => Failure::NameLostWhileServed { url: table.store.url().clone(), loss },
+        (Err(error), None) => why_ended(error),
+        (Ok(()), None) => Failure::host("serve")(std::io::Error::other("the memory node ended by itself")),
     }
 }
 

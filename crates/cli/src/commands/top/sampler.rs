@@ -88,11 +88,11 @@ impl Sampler {
     }
 }
 
-/// Whether the error says that the table is destroyed or being destroyed.
+/// Whether the error says that the table is destroyed or being destroyed, or that its file has lost its name.
 fn is_destroyed(error: &Error) -> bool {
     matches!(
         error,
-        Error::Open(OpenError::Table { source: TableError::Destroyed, .. })
+        Error::Open(OpenError::Table { source: TableError::Destroyed, .. } | OpenError::Gone { .. })
             | Error::Operation(OperationError { kind: OperationErrorKind::Destroyed, .. })
     )
 }

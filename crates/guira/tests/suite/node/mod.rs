@@ -11,6 +11,7 @@ mod fairness;
 mod lock_queue;
 mod partition;
 mod proxy;
+mod reopen;
 pub mod test_node;
 #[cfg(feature = "tls")]
 mod tls;
@@ -248,7 +249,7 @@ fn a_lost_table_is_an_error_and_not_a_miss() {
             for (i, error) in errors.into_iter().enumerate() {
                 let error = error.unwrap_or_else(|| panic!("{i}: an answer from a table that is gone"));
                 assert!(
-                    matches!(&error, Error::Open(OpenError::Gone { found, .. }) if *found == found_instead),
+                    matches!(&error, Error::Open(OpenError::Gone { reason, .. }) if reason.contains(found_instead)),
                     "{i}: {error}"
                 );
                 assert_eq!((error.blame(), error.effect()), (Blame::Fenced, Effect::None), "{i}");
