@@ -16,7 +16,7 @@ use signal_hook::low_level::pipe;
 
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::signals::{self, TERMINATING};
+use crate::signals::{HANGUP, TERMINATING, heeded};
 
 /// The exit code of an interrupted command: 128 plus the number of SIGINT, as in shells.
 pub const EXIT_INTERRUPTED: u8 = 130;
@@ -56,13 +56,13 @@ pub fn catch() {
 }
 
 fn install() -> io::Result<()> {
-    on_signals(TERMINATING.iter().map(|(signal, _)| *signal), on_interrupt)?;
+    on_signals(heeded(TERMINATING), on_interrupt)?;
     // A terminal that closes sends SIGHUP several times.
-    on_signals(signals::hangup().map(|(signal, _)| signal), on_hangup)
+    on_signals(heeded([HANGUP]), on_hangup)
 }
 
 /// Calls `handler` on a separate thread for each of these signals.
-fn on_signals(signals: impl Iterator<Item = i32>, handler: fn()) -> io::Result<()> {
+fn on_signals(signals: impl Iterator<Item = (i32, &'static str)>, handler: fn()) -> io::Result<()> {
     let (mut wake_reader, wake_writer) = UnixStream::pair()?;
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         // Ends with the process, or at once if no signal could be registered.
@@ -70,7 +70,7 @@ fn on_signals(signals: impl Iterator<Item = i32>, handler: fn()) -> io::Result<(
             handler();
         }
     })?;
-    for signal in signals {
+    for (signal, _) in signals {
         pipe::register(signal, wake_writer.try_clone()?)?;
     }
     Ok(())

@@ -1,5 +1,5 @@
 //! SIGINT, SIGTERM and SIGHUP: the first of them requests an orderly end of the command, and a second SIGINT or SIGTERM
-//! ends the process at once.
+//! ends the process at once. One that was ignored when the process started is not caught.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -19,10 +19,11 @@ pub const HANGUP: (i32, &str) = (SIGHUP, "SIGHUP");
 /// The exit code of a process ended by a signal, less the number of the signal, as in shells.
 const EXIT_SIGNALLED: i32 = 128;
 
-/// Yields SIGHUP, unless it was ignored when this process started, as it is under nohup.
-pub fn hangup() -> impl Iterator<Item = (i32, &'static str)> {
+/// Yields those of `signals` that were not ignored when this process started, as SIGHUP is under nohup, and SIGINT in
+/// the background of a script. Ignored ones stay ignored.
+pub fn heeded<const N: usize>(signals: [(i32, &'static str); N]) -> impl Iterator<Item = (i32, &'static str)> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    (!ignores(&status, HANGUP.0)).then_some(HANGUP).into_iter()
+    signals.into_iter().filter(move |(signal, _)| !ignores(&status, *signal))
 }
 
 /// Makes a write beyond the limit on file sizes (`ulimit -f`) an error, which says what was attempted, instead of a
@@ -54,14 +55,14 @@ impl Signals {
     fn install() -> io::Result<Signals> {
         let (wake_reader, wake_writer) = UnixStream::pair()?;
         let is_second = Arc::new(AtomicBool::new(false));
-        for (signal, _) in TERMINATING {
+        for (signal, _) in heeded(TERMINATING) {
             // The order matters: the first signal finds the flag unset and then sets it.
             flag::register_conditional_shutdown(signal, EXIT_SIGNALLED + signal, Arc::clone(&is_second))?;
             flag::register(signal, Arc::clone(&is_second))?;
         }
         let mut received = Vec::new();
         // A terminal that closes sends SIGHUP several times, so a second one must not end the process.
-        for (signal, name) in TERMINATING.into_iter().chain(hangup()) {
+        for (signal, name) in heeded(TERMINATING).chain(heeded([HANGUP])) {
             let flag = Arc::default();
             flag::register(signal, Arc::clone(&flag))?;
             low_level::pipe::register(signal, wake_writer.try_clone()?)?;

@@ -25,7 +25,7 @@ run guira ycsb "$url" --workload b $load --no-load
 run guira ycsb "$url" --workload c $load --no-load
 run guira check "$url"
 
-kill -INT $node
+kill -TERM $node
 wait $node
 echo "test result: the node ended with $?. $passed passed; $failed failed; end"
 [ $failed = 0 ] && [ $passed = 4 ]

@@ -5,12 +5,12 @@
 use std::io::{ErrorKind, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use crate::common::{Run, Table, command, guira};
+use crate::common::{PROGRAM, Run, Table, command, guira};
 use guira_testing::wait_until;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
@@ -47,23 +47,15 @@ fn send(child: &Child, target: Target, signal: Signal) {
     sent.expect("the process is there");
 }
 
-/// Whether `signal` is in this set of signals of a process: `SigCgt` has those it catches.
-fn has_signal(process: &str, set: &str, signal: Signal) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix(set)?.strip_prefix(':'));
+pub fn catches(child: &Child, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     mask.is_some_and(|mask| mask >> (signal.as_raw() - 1) & 1 == 1)
 }
 
-pub fn catches(child: &Child, signal: Signal) -> bool {
-    has_signal(&child.id().to_string(), "SigCgt", signal)
-}
-
-/// The signals that interrupt a command. Under nohup, the program ignores SIGHUP as these tests do.
-fn signals() -> Vec<Signal> {
-    let is_ignored = |signal: &Signal| *signal == Signal::HUP && has_signal("self", "SigIgn", *signal);
-    [Signal::INT, Signal::TERM, Signal::HUP].into_iter().filter(|signal| !is_ignored(signal)).collect()
-}
+/// The signals that interrupt a command.
+const SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
 
 fn end(child: Child, arguments: &[&str]) -> Run {
     Run::of(child.wait_with_output().expect("the program ends"), arguments)
@@ -343,7 +335,7 @@ fn an_interrupted_create_leaves_nothing() {
     let path = directory.path().join("table");
     let url = format!("file://{}", path.display());
     let entries = || std::fs::read_dir(directory.path()).expect("it is there").count();
-    for signal in signals() {
+    for signal in SIGNALS {
         for command in ["create", "ycsb", "serve"] {
             let run = interrupted_creation(
                 &path,
@@ -369,7 +361,7 @@ fn an_interrupted_create_leaves_nothing() {
 /// SIGTERM and SIGHUP end a command as Ctrl-C does: it destroys what it made for itself.
 #[test]
 fn every_signal_is_an_interrupt() {
-    for signal in signals() {
+    for signal in SIGNALS {
         let table = Table::unused("signal");
         let arguments = ["ycsb", table.url(), "--workload", "a", "--records", "10000", "--operations", "1G"];
         let child = start(&arguments);
@@ -378,5 +370,25 @@ fn every_signal_is_an_interrupt() {
         let run = end(child, &arguments).expect(EXIT_INTERRUPTED);
         assert!(run.stderr.contains("which this command created, was destroyed"), "{signal:?}: {}", run.stderr);
         assert!(!Path::new(&table.path()).exists(), "{signal:?}: the table is left");
+    }
+}
+
+/// Signals that are ignored when a command starts, such as SIGINT in the background of a script, stay ignored.
+#[test]
+fn ignored_signals_stay_ignored() {
+    for (name, signal) in [("INT", Signal::INT), ("TERM", Signal::TERM), ("HUP", Signal::HUP), ("QUIT", Signal::QUIT)] {
+        let table = Table::new("ignored", "bytes:64");
+        let arguments = ["load", table.url(), "-"];
+        let mut command = Command::new("/usr/bin/env");
+        command.args([&format!("--ignore-signal={name}"), PROGRAM]).args(arguments);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");
+        let mut stdin = child.stdin.take().expect("a pipe was asked for");
+        stdin.write_all(b"before\t1\n").expect("the program reads");
+        wait_until("the first record is stored", || guira(&["get", table.url(), "before"]).code == Some(0));
+        send(&child, Target::Command, signal);
+        stdin.write_all(b"after\t2\n").expect("the program reads");
+        drop(stdin);
+        end(child, &arguments).expect(0);
+        guira(&["get", table.url(), "after"]).expect(0);
     }
 }

@@ -2,14 +2,13 @@
 
 use std::process::{Command, Stdio};
 
-use crate::common::{Run, Table, command, guira, guira_with_input};
+use crate::common::{PROGRAM, Run, Table, guira, guira_with_input};
 
 /// Runs the program under a limit on the size of files, in blocks of 512 bytes.
 fn under_file_limit(blocks: u32, arguments: &[&str], into: Stdio) -> Run {
-    let program = command(&[]).get_program().to_owned();
     let script = format!("ulimit -f {blocks}; ulimit -c 0; exec \"$@\"");
     let mut shell = Command::new("sh");
-    shell.args(["-c", &script, "sh"]).arg(program).args(arguments).stdin(Stdio::null()).stdout(into);
+    shell.args(["-c", &script, "sh"]).arg(PROGRAM).args(arguments).stdin(Stdio::null()).stdout(into);
     Run::of(shell.stderr(Stdio::piped()).output().expect("sh runs"), arguments)
 }
 

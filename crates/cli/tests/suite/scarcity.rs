@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use guira_testing::{ScratchFolder, patience, unique_name};
 
-use crate::common::{Run, Table, command, mounting_shell};
+use crate::common::{PROGRAM, Run, Table, mounting_shell};
 
 /// A user id that nobody has.
 const UNUSED_UID: u32 = 60_123;
@@ -39,9 +39,8 @@ impl MemoryGroup {
 
     fn run(&self, arguments: &[&str]) -> Run {
         let script = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", self.0.display());
-        let program = command(&[]).get_program().to_owned();
         let mut shell = Command::new("sh");
-        shell.args(["-c", &script, "sh"]).arg(program).args(arguments);
+        shell.args(["-c", &script, "sh", PROGRAM]).args(arguments);
         Run::of(shell.output().expect("sh runs"), arguments)
     }
 }
@@ -113,7 +112,7 @@ fn a_refused_thread_is_an_error() {
     let folder = ScratchFolder::new();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
     let (program, input) = (folder.path().join("guira"), folder.path().join("input"));
-    fs::copy(env!("CARGO_BIN_EXE_guira"), &program).expect("a copy");
+    fs::copy(PROGRAM, &program).expect("a copy");
     fs::write(&input, "a\t1\nb\t2\n").expect("it is ours");
     let [table, other, bench] = ["threads", "threads-copy", "threads-bench"].map(Table::unused);
     let input = input.to_str().expect("text");

@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{Run, Table, command, guira};
+use crate::common::{PROGRAM, Run, Table, command, guira};
 use guira_session::wire::{
     CloseReason, Fabric, Grant, Header, Hello, Kind, Token, Welcome, append, from_wire, to_wire,
 };
@@ -21,9 +21,6 @@ use rcgen::{
     KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
 };
 use serde_json::Value;
-
-/// An option of env(1): SIGHUP does what it does by default.
-const MINDS_HANGUPS: &str = "--default-signal=HUP";
 
 /// A program that serves.
 pub struct Server {
@@ -38,11 +35,7 @@ impl Server {
     #[track_caller]
     pub fn start(arguments: &[&str]) -> Server {
         let all = [&["serve", "--listen", "127.0.0.1:0", "--format", "json"], arguments].concat();
-        // What is ignored here, as under nohup, would be ignored by the program.
-        let mut started = Command::new("env");
-        started.args([MINDS_HANGUPS, command(&[]).get_program().to_str().expect("text")]).args(&all);
-        started.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Server::spawn(&mut started, &all)
+        Server::spawn(&mut command(&all), &all)
     }
 
     #[track_caller]
@@ -255,7 +248,7 @@ fn two_hosts_share_a_table() {
     }
     let mut command = Command::new("sh");
     command.args([concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/two-hosts.sh"), "500"]);
-    let output = command.env("GUIRA", env!("CARGO_BIN_EXE_guira")).output().expect("sh runs");
+    let output = command.env("GUIRA", PROGRAM).output().expect("sh runs");
     let (said, failed) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     println!("{said}{failed}");
     assert_eq!((output.status.code(), &*failed), (Some(0), ""));
@@ -553,10 +546,8 @@ fn sessions_are_written_to_the_audit_log() {
 fn a_terminal_that_closes_ends_the_node() {
     let directory = tempfile::tempdir().expect("a directory");
     let said = directory.path().join("said");
-    let guira = command(&[]);
-    let program = guira.get_program().to_str().expect("text");
-    let serve = format!("exec env {MINDS_HANGUPS} {program} serve --listen 127.0.0.1:0 --format json --capacity 1000");
-    let serve = format!("{serve} > {}", said.display());
+    let serve = "serve --listen 127.0.0.1:0 --format json --capacity 1000";
+    let serve = format!("exec env --default-signal=HUP {PROGRAM} {serve} > {}", said.display());
     let mut terminal = Command::new("script");
     terminal.args(["-qec", &serve, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     let Ok(mut terminal) = terminal.spawn() else { return println!("skipped: there is no program `script`") };
@@ -757,11 +748,9 @@ fn health_is_answered_despite_connections_that_are_not_closed() {
 fn the_limit_on_open_files_is_raised_and_reported() {
     let all = ["serve", "--listen", "127.0.0.1:0", "--format", "json", "--capacity", "1000"];
     let start = |limits: &str| {
-        let program = command(&all);
         let mut shell = Command::new("sh");
-        shell.args(["-c", &format!("{limits}; exec \"$0\" \"$@\""), program.get_program().to_str().expect("text")]);
+        shell.args(["-c", &format!("{limits}; exec \"$0\" \"$@\""), PROGRAM]);
         shell.args(all).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        shell.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
         Server::spawn(&mut shell, &all)
     };
     let raised = start("ulimit -Sn 256");
@@ -807,7 +796,7 @@ fn the_unit_is_one_that_systemd_takes() {
 
     let directory = tempfile::tempdir().expect("a directory");
     let copy = directory.path().join("guira.service");
-    fs::write(&copy, text.replace("/usr/local/bin/guira", env!("CARGO_BIN_EXE_guira"))).expect("a copy");
+    fs::write(&copy, text.replace("/usr/local/bin/guira", PROGRAM)).expect("a copy");
     match Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&copy).output() {
         Err(_) => println!("systemd-analyze is not available here: the unit was not verified"),
         Ok(output) => {

@@ -118,9 +118,12 @@ pub fn guira_with_input(arguments: &[&str], input: &[u8]) -> Run {
     Run::of(output, arguments)
 }
 
+/// The path of the program.
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_guira");
+
 /// The program, with its output caught.
 pub fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_guira"));
+    let mut command = heeding_signals(PROGRAM);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -152,6 +155,14 @@ pub fn sh(mut command: Command, folder: &ScratchFolder) -> Command {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths([program].into_iter().chain(std::env::split_paths(&path))).expect("no colons");
     command.current_dir(folder.path()).env("PATH", path).stdin(Stdio::null()).arg("-c");
+    command
+}
+
+/// A program in which the signals that interrupt it have their default actions, even if this process ignores them, as
+/// under nohup or in the background of a script.
+pub fn heeding_signals(program: &str) -> Command {
+    let mut command = Command::new("/usr/bin/env");
+    command.args(["--default-signal=HUP,INT,TERM", program]);
     command
 }
 
