@@ -9,7 +9,7 @@ use std::str::FromStr;
 mod rdma;
 
 use guira_fabric_shm::{Location, ShmError};
-use guira_session::client::{DEFAULT_PORT, Endpoint};
+use guira_session::client::Endpoint;
 
 pub use rdma::{RdmaDevice, RdmaNode};
 
@@ -17,7 +17,8 @@ pub use rdma::{RdmaDevice, RdmaNode};
 ///
 /// `shm://name` is a file in `/dev/shm`, visible to every process of this host; `file:///absolute/path` is any file on
 /// a local file system, including huge-page mounts and DAX; `tcp://host:port` is the table of the memory node that
-/// listens there, where `host` is a name, an IPv4 address, or an IPv6 address in brackets. `rdma://host:port` is the
+/// listens there, where `host` is a name, an IPv4 address, or an IPv6 address in brackets, with its zone if it is
+/// link-local (`tcp://[fe80::1%eth0]`, where `%` may be written `%25`). `rdma://host:port` is the
 /// table of a memory node whose clients use RDMA; `?dev=NAME&port=N&gid=N` chooses the device of this machine, its port
 /// and the index of its GID, each of which may be left out. The default port is 7711, where `guira serve` listens; a
 /// URL is always shown with its port. Two URLs are equal if they are shown the same way.
@@ -240,7 +241,7 @@ impl FromStr for Url {
             "file" if rest.starts_with('/') => Ok(Url(Kind::File(PathBuf::from(rest)))),
             "file" => Err(UrlError::RelativePath { text: owned() }),
             // An endpoint would take these characters as part of a name.
-            "tcp" if rest.contains(['?', '#', '%', '\\']) => Err(UrlError::Node { text: owned() }),
+            "tcp" if rest.contains(['?', '#', '\\']) => Err(UrlError::Node { text: owned() }),
             "tcp" => match rest.parse::<Endpoint>() {
                 Ok(endpoint) if is_canonical(&endpoint, rest) => {
                     Ok(Url(Kind::Node(Box::new(NodeAddress::Tcp(endpoint)))))
@@ -286,11 +287,11 @@ impl From<&Url> for Url {
     }
 }
 
-/// Whether `text` is `endpoint` as it is displayed, except that the default port may be left out.
+/// Whether the port of `endpoint` is not 0, and `text`, from which it was parsed, has it without leading zeros, or not
+/// at all.
 fn is_canonical(endpoint: &Endpoint, text: &str) -> bool {
-    let shown = endpoint.to_string();
-    let port = shown.strip_prefix(text).filter(|_| endpoint.port() == DEFAULT_PORT);
-    endpoint.port() != 0 && (shown == text || port.is_some_and(|port| port == format!(":{DEFAULT_PORT}")))
+    let port = text.rsplit_once(':').filter(|_| !text.ends_with(']')).map(|(_, port)| port);
+    endpoint.port() != 0 && port.is_none_or(|port| port == endpoint.port().to_string())
 }
 
 impl fmt::Display for Url {
@@ -340,6 +341,9 @@ mod tests {
             ("tcp://host:7711", "tcp://host:7711"),
             ("tcp://10.0.0.7", "tcp://10.0.0.7:7711"),
             ("tcp://[::1]", "tcp://[::1]:7711"),
+            ("tcp://[fe80::1%25eth0]:1", "tcp://[fe80::1%eth0]:1"),
+            ("tcp://[fe80::1%eth0]", "tcp://[fe80::1%eth0]:7711"),
+            ("tcp://[fe80::1%25]", "tcp://[fe80::1%2525]:7711"),
         ] {
             let url: Url = text.parse().unwrap();
             assert_eq!(url.to_string(), shown);
@@ -372,6 +376,8 @@ mod tests {
             "tcp://host#:7117",
             "tcp://ho st:7117",
             "tcp://host%31:7117",
+            "tcp://[fe80::1%25et%68]:7117",
+            "tcp://[fe80::1%e?]:7117",
             "tcp://ho\0st:7117",
             "tcp://ho\u{7f}st:7117",
         ] {

@@ -1,6 +1,7 @@
 //! The part of an `rdma://` URL behind the scheme: a memory node, and the choice of a local device.
 //!
-//! Invariant: a node has one spelling, except that the default port of the host may be left out.
+//! Invariant: a node has one spelling, except that the default port of the host may be left out, and that the zone of
+//! its address may begin with `%25`.
 
 use std::fmt;
 
@@ -60,7 +61,7 @@ impl fmt::Display for RdmaNode {
 pub(crate) fn parse(text: &str) -> Result<RdmaNode, String> {
     let (host, query) = text.split_once('?').map_or((text, None), |(host, query)| (host, Some(query)));
     // An endpoint would take these characters as part of a name.
-    let endpoint = host.parse::<Endpoint>().ok().filter(|_| !host.contains(['#', '%', '\\', '&', '=']));
+    let endpoint = host.parse::<Endpoint>().ok().filter(|_| !host.contains(['#', '\\', '&', '=']));
     let endpoint = endpoint.filter(|endpoint| is_canonical(endpoint, host));
     let mut node = RdmaNode::new(endpoint.ok_or_else(|| format!("{host:?} is not a host"))?);
     for pair in query.iter().flat_map(|query| query.split('&')) {
@@ -103,6 +104,7 @@ mod tests {
             ("mem1", "mem1:7711"),
             ("mem1:7000", "mem1:7000"),
             ("[::1]:1?dev=rxe0", "[::1]:1?dev=rxe0"),
+            ("[fe80::1%25eth0]:1?dev=rxe0", "[fe80::1%eth0]:1?dev=rxe0"),
             ("10.0.0.1?port=2", "10.0.0.1:7711?port=2"),
             ("mem1?dev=mlx5_bond-0.1&port=255&gid=4294967295", "mem1:7711?dev=mlx5_bond-0.1&port=255&gid=4294967295"),
             ("mem1?dev=a&gid=0", "mem1:7711?dev=a&gid=0"),

@@ -639,7 +639,9 @@ fn mistakes_are_one_line_that_says_what_to_do() {
     refused(&[], 2, "--capacity N");
     refused(&["--backing", "shm://guira-cli-test-missing"], 2, "--capacity N");
     refused(&["--backing", "cache", "--capacity", "10"], 2, "scheme");
-    refused(&["--listen", "localhost"], 2, "localhost");
+    refused(&[&capacity[..], &["--listen", ":7711"]].concat(), 2, "--listen 127.0.0.1:7711");
+    refused(&["--listen", "7711"], 2, "127.0.0.1:7711");
+    refused(&["--metrics", "::1"], 2, "[::1]:7712");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("it is ours");
     refused(&[&capacity[..], &["--token-file", &file]].concat(), 3, "chmod 600");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("it is ours");
@@ -650,6 +652,57 @@ fn mistakes_are_one_line_that_says_what_to_do() {
     let server = Server::start(&capacity);
     refused(&[&capacity[..], &["--listen", server.addr()]].concat(), 3, server.addr());
     server.stop("-TERM");
+}
+
+/// Every address that a name has on this host is listened on, and the printed URLs can be opened.
+#[test]
+fn a_node_listens_on_the_addresses_of_a_name() {
+    let arguments = ["--listen", "localhost:0", "--capacity", "1000", "--metrics", "localhost:0"];
+    let server = Server::start(&arguments);
+    let urls = server.ready["urls"].as_array().expect("URLs");
+    assert!(urls.len() >= 2, "the address of every test, and at least one of localhost: {urls:?}");
+    for url in urls {
+        guira(&["put", url.as_str().expect("a URL"), "cuckoo", "Guira guira"]).expect(0);
+    }
+    assert!(get(server.metrics(), "/health").0.starts_with("HTTP/1.1 200 "));
+    server.stop("-TERM");
+}
+
+/// Link-local addresses have a zone: its name or its number, in `--listen` and in URLs, also after `%25`.
+#[test]
+fn zones_of_link_local_addresses_are_names_or_numbers() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = r#"
+        ip link set lo up && ip addr add fe80::71/64 dev lo nodad || exit 77
+        for zone in lo 1 25lo; do
+            "$GUIRA" serve --listen "[fe80::71%$zone]:7711" --insecure --capacity 1000 --format json >ready 2>log &
+            node=$!
+            until grep -q urls ready || ! kill -0 $node; do sleep 0.05; done
+            printed=$(grep -o 'tcp://[^"]*' ready)
+            for url in "$printed" 'tcp://[fe80::71%25lo]' 'tcp://[fe80::71%1]:7711'; do
+                "$GUIRA" put "$url" a 1 || exit 1
+            done
+            kill $node
+            wait $node || exit 2
+        done
+        echo "$printed"
+        "$GUIRA" get 'tcp://[fe80::71]' a 2>&1
+        true"#;
+    let unshared = |option: &str| Command::new("unshare").args([option, "--net", "true"]).output();
+    let is_possible = |option: &&str| unshared(option).is_ok_and(|output| output.status.success());
+    let Some(option) = ["--net", "--map-root-user"].into_iter().find(is_possible) else {
+        return println!("skipped: this user may not make a network of its own");
+    };
+    let mut command = Command::new("unshare");
+    command.args([option, "--net", "sh", "-c", script]).env("GUIRA", PROGRAM).current_dir(directory.path());
+    let output = command.output().expect("it runs");
+    let (said, failed) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if output.status.code() == Some(77) {
+        return println!("skipped: a link-local address cannot be added: {failed}");
+    }
+    assert!(output.status.success(), "{said}{failed}");
+    assert!(said.contains("tcp://[fe80::71%lo]:7711"), "the zone is named: {said}");
+    assert!(said.contains("needs the interface of this host to it, as in [fe80::1%eth0]"), "{said}");
 }
 
 /// [R-DESTROY-2] A node stops when its table is destroyed, so that its service manager restarts it.

@@ -190,7 +190,7 @@ fn connect_tcp(
 #[cfg(feature = "tls")]
 fn start_tls(attempt: Attempt<'_>, plain: Plain, deadline: Instant) -> Result<Box<dyn Transport>, ConnectError> {
     let Some(tls) = &attempt.options.tls else { return Ok(Box::new(plain)) };
-    match Encrypted::connect(plain, tls, attempt.options.endpoint.host(), deadline) {
+    match Encrypted::connect(plain, tls, attempt.options.endpoint.certified_host(), deadline) {
         Ok(encrypted) => Ok(Box::new(encrypted)),
         Err(error) => Err(attempt.failed(error)),
     }
@@ -242,6 +242,11 @@ fn greet(
     }
 }
 
+/// Whether `address` says nothing without the zone that it lacks.
+fn lacks_zone(address: SocketAddr) -> bool {
+    matches!(address, SocketAddr::V6(address) if address.ip().is_unicast_link_local() && address.scope_id() == 0)
+}
+
 /// An attempt to start a session.
 #[derive(Clone, Copy)]
 struct Attempt<'o> {
@@ -262,6 +267,10 @@ impl Attempt<'_> {
             }
             io::ErrorKind::ConnectionRefused => ConnectError::Refused { address: self.address },
             io::ErrorKind::TimedOut => self.timed_out(),
+            io::ErrorKind::InvalidInput if lacks_zone(self.address) => {
+                let reason = "a link-local address needs the interface of this host to it, as in [fe80::1%eth0]";
+                ConnectError::Io { address: self.address, source: io::Error::new(source.kind(), reason) }
+            }
             _ => ConnectError::Io { address: self.address, source },
         }
     }

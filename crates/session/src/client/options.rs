@@ -10,9 +10,12 @@ use crate::wire::{Fabric, Grant, Hello, SessionId, Token};
 
 /// The default port of a memory node.
 pub const DEFAULT_PORT: u16 = 7711;
+/// Maximum number of bytes of an interface's name: the kernel's.
+const MAX_ZONE_BYTES: usize = 15;
 
 /// The endpoint of a memory node: a host's name or address, and a port. Parsed from `HOST:PORT` or `[IPV6]:PORT`;
-/// without a port it is [`DEFAULT_PORT`]. Always shown with its port.
+/// without a port it is [`DEFAULT_PORT`]. Always shown with its port. A link-local IPv6 address has a zone, the name or
+/// number of this host's interface to it: `[fe80::1%eth0]:PORT`, or `[fe80::1%25eth0]:PORT` as in RFC 6874.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     host: String,
@@ -34,10 +37,16 @@ impl Endpoint {
         Endpoint { host: host.to_owned(), port }
     }
 
-    /// Returns the host's name or address, an IPv6 address without brackets.
+    /// Returns the host's name or address, an IPv6 address without brackets and with its zone.
     #[must_use]
     pub fn host(&self) -> &str {
         &self.host
+    }
+
+    /// Returns the host's name or address, without a zone: the one that certificates contain.
+    #[cfg(feature = "tls")]
+    pub(super) fn certified_host(&self) -> &str {
+        self.host.split_once('%').map_or(&self.host, |(address, _)| address)
     }
 
     /// Returns the port.
@@ -57,24 +66,41 @@ impl FromStr for Endpoint {
             _ => (text, None),
         };
         let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-        let is_plain =
-            !host.contains([':', '[', ']', '/', '@']) && !host.contains(|c: char| c.is_whitespace() || c.is_control());
+        let is_plain = !host.contains([':', '[', ']', '/', '@', '%'])
+            && !host.contains(|c: char| c.is_whitespace() || c.is_control());
         let host = match bracketed {
-            Some(address) if address.parse::<std::net::Ipv6Addr>().is_ok() => address,
-            None if is_plain && !host.is_empty() => host,
-            _ => return Err(wrong()),
+            Some(address) => ipv6_host(address).ok_or_else(wrong)?,
+            None if is_plain && !host.is_empty() => host.to_owned(),
+            None => return Err(wrong()),
         };
-        let Some(port) = port else { return Ok(Endpoint::new(host, DEFAULT_PORT)) };
+        let Some(port) = port else { return Ok(Endpoint { host, port: DEFAULT_PORT }) };
         let is_number = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
         let port = port.parse().ok().filter(|_| is_number).ok_or_else(wrong)?;
-        Ok(Endpoint::new(host, port))
+        Ok(Endpoint { host, port })
     }
+}
+
+/// Parses an IPv6 address with an optional zone, and returns it with `%` before the zone. As in URIs, `%25` before a
+/// zone means `%`; nothing behind it makes it zone 25.
+fn ipv6_host(text: &str) -> Option<String> {
+    let (address, zone) = text.split_once('%').map_or((text, None), |(address, zone)| (address, Some(zone)));
+    address.parse::<std::net::Ipv6Addr>().ok()?;
+    let Some(zone) = zone else { return Some(address.to_owned()) };
+    let zone = zone.strip_prefix("25").filter(|zone| !zone.is_empty()).unwrap_or(zone);
+    let is_known = |byte: u8| byte.is_ascii_graphic() && !b"%/:?#[]@\\".contains(&byte);
+    let is_zone = (1..=MAX_ZONE_BYTES).contains(&zone.len()) && zone.bytes().all(is_known);
+    is_zone.then(|| format!("{address}%{zone}"))
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Endpoint { host, port } = self;
-        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+        match host.split_once('%') {
+            // With a plain separator, this zone would be read as another one.
+            Some((address, zone)) if zone.starts_with("25") => write!(f, "[{address}%25{zone}]:{port}"),
+            _ if host.contains(':') => write!(f, "[{host}]:{port}"),
+            _ => write!(f, "{host}:{port}"),
+        }
     }
 }
 
@@ -223,8 +249,31 @@ mod tests {
             "[node]:7",
             "a b:7",
             "a/b:7",
+            "a%eth0:7",
+            "[::1%]:7",
+            "[::1%a/b]:7",
+            "[::1%a%b]:7",
+            "[::1%a b]:7",
+            "[::1%sixteen-are-many]:7",
         ] {
             assert_eq!(text.parse::<Endpoint>(), Err(EndpointError { text: text.to_owned() }), "{text:?}");
+        }
+    }
+
+    /// The separator `%25` of RFC 6874 and a plain one mean the same, and what is shown is parsed as the same zone.
+    #[test]
+    fn zones_are_parsed_and_written() {
+        for (text, host, shown) in [
+            ("[fe80::1%eth0]:7", "fe80::1%eth0", "[fe80::1%eth0]:7"),
+            ("[fe80::1%25eth0]:7", "fe80::1%eth0", "[fe80::1%eth0]:7"),
+            ("[fe80::1%2]", "fe80::1%2", "[fe80::1%2]:7711"),
+            ("[fe80::1%25]:7", "fe80::1%25", "[fe80::1%2525]:7"),
+            ("[fe80::1%2525]:7", "fe80::1%25", "[fe80::1%2525]:7"),
+            ("[fe80::1%25255]:7", "fe80::1%255", "[fe80::1%25255]:7"),
+        ] {
+            let endpoint: Endpoint = text.parse().unwrap();
+            assert_eq!((endpoint.host(), endpoint.to_string().as_str()), (host, shown));
+            assert_eq!(shown.parse(), Ok(endpoint));
         }
     }
 }

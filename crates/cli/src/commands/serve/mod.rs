@@ -8,6 +8,7 @@ mod audit;
 mod backing;
 mod files;
 mod http;
+mod listen;
 pub mod metrics;
 mod notify;
 
@@ -25,6 +26,7 @@ use serde::Serialize;
 use self::audit::Audit;
 use self::backing::{Backing, ServedTable};
 use self::http::HttpServer;
+use self::listen::{HOST_NAME_UNKNOWN, ListenAddr, reachable};
 use self::metrics::MetricsPages;
 use super::create::SpaceOptions;
 use super::owner::Owner;
@@ -51,9 +53,10 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// clients authenticate with certificates, and the traffic is encrypted; over RDMA, that of control connections only.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Listen on this address: 127.0.0.1:7711, 0.0.0.0:7711 (all addresses of this host), [::]:7711. Can be repeated.
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7711")]
-    pub listen: Vec<SocketAddr>,
+    /// Listen on this address: 127.0.0.1:7711, [::1]:7711, [fe80::1%eth0]:7711; mem1:7711 (every address that the name
+    /// has on this host); 0.0.0.0:7711 or :7711 (all addresses of this host). Default port: 7711. Can be repeated.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7711", value_parser = listen::parse_node)]
+    pub listen: Vec<ListenAddr>,
     /// Serve over RDMA: let this device execute the reads and writes of clients, who open rdma://HOST:PORT. The
     /// addresses of --listen are for their control connections. No other process may have the table open.
     #[arg(long, value_name = "DEVICE")]
@@ -109,7 +112,8 @@ pub struct Arguments {
     /// Serve metrics on this address over HTTP, without a token: /metrics for Prometheus, and /health. Default address:
     /// 127.0.0.1:7712.
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:7712")]
-    pub metrics: Option<SocketAddr>,
+    #[arg(value_parser = listen::parse_metrics)]
+    pub metrics: Option<ListenAddr>,
     /// Do not log sessions, refused clients and fenced sessions to standard error, as lines of JSON.
     #[arg(long)]
     pub no_audit: bool,
@@ -142,7 +146,7 @@ struct Ready {
     /// Maximum number of sessions, and of files that this process may have open, if that is limited.
     sessions: u32,
     open_files: Option<u64>,
-    /// The URL of the metrics.
+    /// The URL of the metrics, the first one if their name has several addresses.
     metrics: Option<String>,
 }
 
@@ -187,7 +191,9 @@ struct Executed {
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let (sessions, open_files) = files::raise_limit(arguments.sessions);
-    let options = arguments.serve_options()?.max_sessions(sessions).survive_truncation();
+    let listen = arguments.listen_addrs()?;
+    let metrics_addrs = arguments.metrics.as_ref().map(ListenAddr::resolve).transpose()?.unwrap_or_default();
+    let options = arguments.serve_options(&listen)?.max_sessions(sessions).survive_truncation();
     // In this order, so that a signal ends the creation of a table, too.
     interrupt::catch();
     let (signals, terminal) = (Signals::catch()?, Terminal::detect());
@@ -202,9 +208,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     // The node has its own copy; dropping this one lets the observer end with the node.
     drop(options);
     let shown = Arc::new(MetricsPages::new(served.counter_reader(), &table.name));
-    let metrics = arguments.metrics.map(|addr| HttpServer::start(addr, shown)).transpose()?;
+    let metrics = metrics_addrs.iter().map(|addr| HttpServer::start(*addr, Arc::clone(&shown)));
+    let metrics: Vec<HttpServer> = metrics.collect::<Result<_, _>>()?;
 
-    let mut ready = Ready::new(&table, &served, metrics.as_ref());
+    let mut ready = Ready::new(&table, &served, &metrics);
     ready.rdma = arguments.rdma_ready(&served);
     (ready.sessions, ready.open_files) = (sessions, open_files);
     if sessions < arguments.sessions {
@@ -225,7 +232,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         match signals.wait(POLL_INTERVAL)? {
             Some(signal) if signal == HANGUP.1 && !terminal.is_closed() => {
                 signals.forget_hangup();
-                arguments.reload(&served, output);
+                arguments.reload(&served, &listen, output);
                 notify::ready(&status);
             }
             Some(signal) => break signal,
@@ -276,19 +283,32 @@ fn ended(served: ServerHandle, table: &ServedTable) -> Failure {
 
 impl Arguments {
     /// Reloads tokens and certificates. A failure to read them is reported and changes nothing.
-    fn reload(&self, served: &ServerHandle, output: &Output) {
+    fn reload(&self, served: &ServerHandle, listen: &[SocketAddr], output: &Output) {
         notify::reloading();
-        let reloaded = self.serve_options().and_then(|options| Ok(served.set_access(&options)?));
+        let reloaded = self.serve_options(listen).and_then(|options| Ok(served.set_access(&options)?));
         match reloaded {
             Ok(()) => output.note("guira: tokens and certificates were reloaded; sessions continue"),
             Err(failure) => output.warn(&format!("tokens and certificates were not reloaded: {failure}")),
         }
     }
 
-    fn serve_options(&self) -> Result<ServeOptions, Failure> {
+    /// Returns the addresses to listen on, each once.
+    fn listen_addrs(&self) -> Result<Vec<SocketAddr>, Failure> {
+        let mut addrs: Vec<SocketAddr> = Vec::new();
+        for addr in &self.listen {
+            for addr in addr.resolve()? {
+                if addr.port() == 0 || !addrs.contains(&addr) {
+                    addrs.push(addr);
+                }
+            }
+        }
+        Ok(addrs)
+    }
+
+    fn serve_options(&self, listen: &[SocketAddr]) -> Result<ServeOptions, Failure> {
         let tls = tls::node_tls(&self.tls)?;
-        self.refuse_exposure(tls.as_ref())?;
-        let (first, others) = self.listen.split_first().expect("clap gives a default");
+        self.refuse_exposure(listen, tls.as_ref())?;
+        let (first, others) = listen.split_first().expect("clap gives a default, and each has an address");
         let mut options = ServeOptions::new(*first).session_timeout(self.session_timeout);
         options = others.iter().fold(options, |options, addr| options.listen(*addr));
         for path in &self.token_file {
@@ -324,22 +344,24 @@ impl Arguments {
     }
 
     /// Refuses to listen to other hosts without protection, before memory is allocated. The node itself refuses, too.
-    fn refuse_exposure(&self, tls: Option<&NodeTls>) -> Result<(), Failure> {
+    fn refuse_exposure(&self, listen: &[SocketAddr], tls: Option<&NodeTls>) -> Result<(), Failure> {
         let wants_token = !self.token_file.is_empty() || !self.read_only_token_file.is_empty();
         let is_guarded = wants_token || tls.is_some() || self.insecure;
-        let mut exposed = self.listen.iter().filter(|addr| !is_guarded && !addr.ip().to_canonical().is_loopback());
+        let mut exposed = listen.iter().filter(|addr| !is_guarded && !addr.ip().to_canonical().is_loopback());
         exposed.next().map_or(Ok(()), |addr| {
             Err(Failure::Misuse(format!(
                 "not listening on {addr} without a token, because other hosts can reach it: create one with guira \
                  token FILE and add --token-file FILE, or use TLS with --tls-cert, --tls-key and --tls-client-ca, or \
-                 allow anyone with --insecure; nothing was changed"
+                 allow anyone with --insecure, or listen on this host only with --listen 127.0.0.1:{}; nothing was \
+                 changed",
+                addr.port()
             )))
         })
     }
 }
 
 impl Ready {
-    fn new(table: &ServedTable, served: &ServerHandle, metrics: Option<&HttpServer>) -> Ready {
+    fn new(table: &ServedTable, served: &ServerHandle, metrics: &[HttpServer]) -> Ready {
         let (config, geometry) = (table.store.table().config(), table.store.table().geometry());
         Ready {
             urls: served.local_addrs().iter().map(|addr| url(served.fabric(), *addr)).collect(),
@@ -356,7 +378,7 @@ impl Ready {
             rdma: None,
             sessions: 0,
             open_files: None,
-            metrics: metrics.map(|server| format!("http://{}/metrics", reachable(server.local_addr()))),
+            metrics: metrics.first().map(|server| format!("http://{}/metrics", reachable(server.local_addr()))),
         }
     }
 
@@ -368,7 +390,13 @@ impl Ready {
             let place = if rdma.lock_table == "device_memory" { "its own memory" } else { "host memory" };
             format!("; verbs are executed by {}, locks are in {place}", rdma.device)
         });
-        let note = if is_name_unknown { "; HOST is the name or an address of this host" } else { "" };
+        let note = match is_name_unknown {
+            true => "; HOST is the name or an address of this host",
+            false if self.urls.iter().any(|url| url.contains('%')) => {
+                "; on other hosts, the interface behind % is their own"
+            }
+            false => "",
+        };
         format!(
             "serving {} at {}: {made} table of {} with room for {} entries, {} of memory, up to {} in {} \
              sessions{rdma}{metrics}{note}",
@@ -383,27 +411,9 @@ impl Ready {
     }
 }
 
-/// The host in the URL of a host that listens on every address and has no name of its own.
-const HOST_NAME_UNKNOWN: &str = "HOST";
-
 /// Returns the URL that clients open.
 fn url(fabric: Fabric, addr: SocketAddr) -> String {
     format!("{fabric}://{}", reachable(addr))
-}
-
-/// Returns `addr` as clients write it: a host that listens on every address is given by its name.
-fn reachable(addr: SocketAddr) -> String {
-    if !addr.ip().is_unspecified() {
-        return addr.to_string();
-    }
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    format!("{}:{}", host_of(name.trim()), addr.port())
-}
-
-/// Returns the name by which other hosts can reach this one, whose own name is `name`.
-fn host_of(name: &str) -> &str {
-    let is_localhost = name == "localhost" || name.starts_with("localhost.");
-    if name.is_empty() || name == "(none)" || is_localhost { HOST_NAME_UNKNOWN } else { name }
 }
 
 impl Stopped {
@@ -438,24 +448,5 @@ impl Stopped {
             count(self.sessions_refused),
             count(self.sessions_fenced),
         )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_listener_on_every_address_is_shown_by_host_name() {
-        let shown = |addr: &str| reachable(addr.parse().unwrap());
-        assert_eq!(shown("127.0.0.1:7711"), "127.0.0.1:7711");
-        assert_eq!(shown("[::1]:7711"), "[::1]:7711");
-        for every in ["0.0.0.0:7711", "[::]:7711"] {
-            let url = format!("tcp://{}", shown(every));
-            assert!(url.ends_with(":7711") && !url.contains("0.0.0.0") && !url.contains("::"), "{url}");
-            assert!(url.parse::<guira::Url>().is_ok(), "{url}");
-        }
-        let hosts = ["mem1", "mem1.example", "localhost", "localhost.localdomain", "(none)", ""].map(host_of);
-        assert_eq!(hosts, ["mem1", "mem1.example", "HOST", "HOST", "HOST", "HOST"]);
     }
 }
