@@ -161,7 +161,8 @@ impl ServeOptions {
     }
 
     /// Sets the maximum number of sessions at a time; default 1,024. A store and its readers share one session, its
-    /// async clients and readers another, and each blocking client has its own.
+    /// async clients and readers another, and each blocking client has its own: a program with one store and four
+    /// threads with a [`Client`](crate::Client) each has five. A client that is refused is told the limit.
     #[must_use]
     pub fn max_sessions(mut self, sessions: u32) -> ServeOptions {
         self.max_sessions = Some(sessions);

@@ -705,6 +705,21 @@ fn zones_of_link_local_addresses_are_names_or_numbers() {
     assert!(said.contains("needs the interface of this host to it, as in [fe80::1%eth0]"), "{said}");
 }
 
+/// A program takes a session for its table and one for each client, and a refused one is told so.
+#[test]
+fn a_full_node_says_how_many_sessions_are_needed() {
+    let server = Server::start(&["--capacity", "1000", "--sessions", "1"]);
+    let url = format!("tcp://{}", server.addr());
+    guira(&["get", &url, "cuckoo"]).expect(1);
+    let refused = guira(&["put", &url, "cuckoo", "Guira guira"]).expect(3);
+    let words = "maximum number of sessions (1); a program takes one, and one more for each client";
+    assert!(refused.stderr.contains(words), "{}", refused.stderr);
+    server.stop("-TERM");
+    let server = Server::start(&["--capacity", "1000", "--sessions", "2"]);
+    guira(&["put", &format!("tcp://{}", server.addr()), "cuckoo", "Guira guira"]).expect(0);
+    server.stop("-TERM");
+}
+
 /// [R-DESTROY-2] A node stops when its table is destroyed, so that its service manager restarts it.
 #[test]
 fn a_node_whose_table_is_destroyed_ends() {

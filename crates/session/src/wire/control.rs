@@ -259,7 +259,10 @@ pub enum CloseReason {
     #[error("token missing or wrong")]
     Unauthorized,
     /// The node already has its maximum number of sessions.
-    #[error("the node already has its maximum number of sessions ({limit})")]
+    #[error(
+        "the node already has its maximum number of sessions ({limit}); a program takes one, and one more for each \
+         client, so put needs 2 and load --threads 4 needs 5: close others, or raise the node's limit (--sessions)"
+    )]
     Full {
         /// The maximum number of sessions.
         limit: u32,
@@ -289,7 +292,10 @@ pub enum CloseReason {
         node: Fabric,
     },
     /// The client's address has as many sessions as the node allows for one address.
-    #[error("the node already has the maximum number of sessions from this client's address ({limit})")]
+    #[error(
+        "the node already has the maximum number of sessions from this client's address ({limit}); a program takes \
+         one, and one more for each client: close others, or raise the node's limit (--sessions-per-address)"
+    )]
     AddressFull {
         /// The maximum number of sessions.
         limit: u32,

@@ -95,7 +95,8 @@ pub struct Arguments {
     /// Listen to other hosts without a token or TLS: anyone who reaches the port can read, change and damage the table.
     #[arg(long)]
     pub insecure: bool,
-    /// Maximum number of sessions; a client program has one, however many threads it has.
+    /// Maximum number of sessions. A program has one, and one more for each thread that changes the table: get has 1,
+    /// put 2, load --threads 4 has 5.
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]
     pub sessions: u32,
     /// Maximum number of sessions from one address, which for IPv6 is a /64 network. Default: no limit, because all
