@@ -1,7 +1,7 @@
 //! Identities of processes that do not depend on the process id alone, and killing a process that blocks others.
 //!
 //! Invariant: a process is killed through a process file descriptor, and only if the identity recorded in the client
-//! slot (process id, start time, namespace, boot) is that of the process behind the descriptor, and if that process is
+//! slot (process id, start time, namespaces, boot) is that of the process behind the descriptor, and if that process is
 //! found, after this check, to hold the slot.
 //!
 //! Limit: a process that releases the slot in the microseconds between the last check and the signal is killed anyway.
@@ -30,8 +30,9 @@ pub struct ProcessIdentity {
     pub pid: u64,
     /// The start time in clock ticks since boot; 0 if the kernel does not report it.
     pub start_ticks: u64,
-    /// The pid namespace, as the inode of /proc/PID/ns/pid; 0 if the kernel does not report it.
-    pub pid_namespace: u64,
+    /// The pid namespace, and in the upper half the time namespace, by whose clock the start time is: the inodes of
+    /// /proc/PID/ns/pid and /proc/PID/ns/time; 0 if the kernel does not report them.
+    pub namespaces: u64,
     /// The boot id, whose halves are combined by XOR; 0 if the kernel does not report it.
     pub boot: u64,
 }
@@ -45,7 +46,8 @@ pub enum ProcessState {
     Stopped,
     /// The process has ended.
     Ended,
-    /// The state cannot be known: the process belongs to another pid namespace, or the kernel does not report it.
+    /// The state cannot be known: the process belongs to another pid or time namespace, or the kernel does not report
+    /// it.
     Unknown,
 }
 
@@ -106,7 +108,7 @@ impl ProcessIdentity {
         ProcessIdentity {
             pid: u64::from(std::process::id()),
             start_ticks: read_stat("/proc/self/stat").map_or(0, |(_, start_ticks)| start_ticks),
-            pid_namespace: own_namespace(),
+            namespaces: own_namespaces(),
             boot: boot as u64 ^ (boot >> 64) as u64,
         }
     }
@@ -147,8 +149,8 @@ impl ProcessIdentity {
 
     /// Whether the process id means the same process to the process `here`.
     fn is_of(&self, here: &ProcessIdentity) -> bool {
-        let is_known = self.pid != 0 && self.start_ticks != 0 && self.pid_namespace != 0 && self.boot != 0;
-        is_known && self.pid_namespace == here.pid_namespace && self.boot == here.boot
+        let is_known = self.pid != 0 && self.start_ticks != 0 && self.namespaces != 0 && self.boot != 0;
+        is_known && self.namespaces == here.namespaces && self.boot == here.boot
     }
 
     /// Kills the process, with all of its threads, if it is proven to be the right one: its identity matches, and after
@@ -231,9 +233,12 @@ fn freezer(group: &str) -> Option<(String, &'static str)> {
     }
 }
 
-fn own_namespace() -> u64 {
+/// Returns the namespaces of this process. Their inodes have 32 bits.
+fn own_namespaces() -> u64 {
     use std::os::unix::fs::MetadataExt;
-    std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
+    let inode = |kind: &str| std::fs::metadata(format!("/proc/self/ns/{kind}")).map(|namespace| namespace.ino());
+    // A kernel without time namespaces has one clock.
+    inode("pid").map_or(0, |pid| pid ^ inode("time").unwrap_or(0).rotate_left(32))
 }
 
 fn wait_until(timeout: Duration, mut reached: impl FnMut() -> bool) -> bool {
@@ -376,8 +381,11 @@ mod tests {
         let foreign = Err(KillError::Unproven { pid, doubt: NOT_IDENTIFIED });
         for unknown in [
             ProcessIdentity { start_ticks: 0, ..identity },
-            ProcessIdentity { pid_namespace: 0, ..identity },
-            ProcessIdentity { pid_namespace: identity.pid_namespace + 1, ..identity },
+            ProcessIdentity { namespaces: 0, ..identity },
+            ProcessIdentity { namespaces: identity.namespaces + 1, ..identity },
+            ProcessIdentity { namespaces: identity.namespaces ^ 1 << 32, ..identity },
+            // The clock of another time namespace is another one.
+            ProcessIdentity { namespaces: identity.namespaces ^ 1 << 32, start_ticks: start_ticks + 9, ..identity },
             ProcessIdentity { boot: identity.boot ^ 1, ..identity },
         ] {
             assert_eq!((unknown.state(), kill(unknown, true)), (ProcessState::Unknown, foreign.clone()));

@@ -39,7 +39,7 @@ pub enum Access {
 /// Whether the machine was rebooted since a region was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Boot {
-    /// The machine was not rebooted.
+    /// The machine was not rebooted, or the region is in memory, which no reboot leaves.
     Current,
     /// The machine was rebooted; a region on disk may have lost its latest changes, in any order.
     Earlier,
@@ -118,6 +118,15 @@ impl Shared {
                 Some(OpenFile { file: file.as_fd(), path, identity: *identity })
             }
             SlotLocks::Closed { .. } => None,
+        }
+    }
+
+    /// Returns the boot id to compare with the one at creation. Files in memory do not outlive a boot, so that another
+    /// id than at creation is that of another container (LXC and systemd-nspawn give each its own).
+    fn boot(&self) -> [u8; 16] {
+        match self.system {
+            FileSystem::Tmpfs | FileSystem::Hugetlbfs { .. } => self.header.boot_id,
+            FileSystem::Disk => boot_id(),
         }
     }
 }
@@ -346,7 +355,7 @@ impl ShmRegion {
             main_bytes: header.sizes.main_bytes,
             device_bytes: header.sizes.device_bytes,
             file_bytes: header.sizes.file_bytes,
-            boot: boot_of(header.boot_id, boot_id()),
+            boot: boot_of(header.boot_id, self.shared.boot()),
             creator_pid: header.creator_pid,
             created_at: UNIX_EPOCH + Duration::from_nanos(header.created_unix_ns),
             owner_uid: stat.st_uid,
@@ -360,11 +369,11 @@ impl ShmRegion {
     }
 
     /// Returns two words that identify the content of the region: equal in every process, at any time; different for a
-    /// region that was created again, for a copy of its file, and after a reboot, because then the latest changes may be
-    /// lost. `None` if the kernel does not report its boot id.
+    /// region that was created again, for a copy of its file, and for one on disk after a reboot, because then the latest
+    /// changes may be lost. `None` if the kernel does not report its boot id.
     #[must_use]
     pub fn identity(&self) -> Option<[u64; 2]> {
-        self.shared.header.identity(boot_id(), self.shared.identity)
+        self.shared.header.identity(self.shared.boot(), self.shared.identity)
     }
 
     /// Whether `process`, if it is alive, may hold one of this region's client slots: it has a mapping that keeps a

@@ -540,9 +540,9 @@ fn prober(location: &Location) {
     let region = open(location);
     let _hold = take_soon(&region, 2);
     let identity = ProcessIdentity::current();
-    let ProcessIdentity { pid, start_ticks, pid_namespace, boot } = identity;
+    let ProcessIdentity { pid, start_ticks, namespaces, boot } = identity;
     let first = if is_free(&region, 1) { "free" } else { "held" };
-    say(format!("{first} {pid} {start_ticks} {pid_namespace} {boot}"));
+    say(format!("{first} {pid} {start_ticks} {namespaces} {boot}"));
     wait_for_order();
     say(if is_free(&region, 1) { "free" } else { "held" });
     wait_for_order();
@@ -565,7 +565,7 @@ fn without_main_thread(location: &Location) {
     }
     let first = format!("/proc/{pid}/stat");
     wait_until("the main thread has ended", || std::fs::read_to_string(&first).unwrap().contains(") Z "));
-    say(format!("{} {} {} {}", own.pid, own.start_ticks, own.pid_namespace, own.boot));
+    say(format!("{} {} {} {}", own.pid, own.start_ticks, own.namespaces, own.boot));
     wait_for_order();
 }
 
@@ -980,8 +980,8 @@ fn a_process_stays_alive_without_its_main_thread() {
     let mut actor = Actor::spawn("without main thread", &scratch.location);
     let said = actor.next_word();
     let words: Vec<u64> = said.split(' ').map(|word| word.parse().unwrap()).collect();
-    let [pid, start_ticks, pid_namespace, boot] = words[..] else { panic!("{said}") };
-    let identity = ProcessIdentity { pid, start_ticks, pid_namespace, boot };
+    let [pid, start_ticks, namespaces, boot] = words[..] else { panic!("{said}") };
+    let identity = ProcessIdentity { pid, start_ticks, namespaces, boot };
     assert!(!is_free(&region, 1));
     assert_eq!(identity.state(), ProcessState::Running);
     assert_eq!(identity.kill(patience(), || !is_free(&region, 1)), Ok(()));
@@ -1057,7 +1057,7 @@ fn containers_see_which_clients_are_alive() {
         assert_eq!(words[0], "held", "the container sees this process alive");
         assert!(!is_free(&region, 2), "this process sees the one in the container alive");
         let (pid, start_ticks) = (number(1), number(2));
-        let there = ProcessIdentity { pid, start_ticks, pid_namespace: number(3), boot: number(4) };
+        let there = ProcessIdentity { pid, start_ticks, namespaces: number(3), boot: number(4) };
         assert_eq!(there.boot, ProcessIdentity::current().boot);
         assert_eq!(there.state(), ProcessState::Unknown);
         let error = there.kill(patience(), || true);

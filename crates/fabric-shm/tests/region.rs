@@ -427,6 +427,31 @@ fn a_file_on_disk_is_a_region_too() {
     assert_eq!(disk.entries(), 0);
 }
 
+/// Containers may have boot ids of their own. A file in memory is of this boot, whatever its header says, and stays the
+/// same memory for remote clients; one on disk may be older.
+#[test]
+fn only_files_on_disk_are_of_an_earlier_boot() {
+    let (memory, disk) = (Scratch::new(), ScratchDirectory::within(env!("CARGO_TARGET_TMPDIR").into()));
+    for (location, boot) in [(memory.location.clone(), Boot::Current), (disk.file("region"), Boot::Earlier)] {
+        let created = ShmRegion::create(&location, CreateOptions::new(8, 8), |_| Ok::<(), FabricError>(()));
+        if let Err(CreateError::Shm(ShmError::UnsupportedFileSystem { name, .. })) = &created {
+            return println!("not tested on disk: the build directory is on {name}, where regions are refused");
+        }
+        let own_boot = created.unwrap().info().unwrap().boot;
+        assert_eq!(own_boot, Boot::Current);
+        let mut bytes = std::fs::read(location.path()).unwrap();
+        bytes[40] ^= 1;
+        // FNV-1a of the bytes before each sum.
+        for summed in [72, 96] {
+            let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+            let sum = bytes[..summed].iter().fold(0xcbf2_9ce4_8422_2325, step);
+            bytes[summed..summed + 8].copy_from_slice(&sum.to_le_bytes());
+        }
+        std::fs::write(location.path(), bytes).unwrap();
+        assert_eq!(open(&location).unwrap().info().unwrap().boot, boot);
+    }
+}
+
 #[test]
 fn a_destroyed_region_lives_as_long_as_it_is_mapped() {
     let scratch = Scratch::new();

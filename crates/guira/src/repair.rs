@@ -83,9 +83,27 @@ pub struct LivingClient {
     pub recovering: bool,
     /// Whether the process is stopped, as far as this process can see: a stopped client is alive. Source: R-RECOVER-1.
     pub stopped: bool,
+    /// Whether it is unknown if the process is stopped, because it runs in another container or on another host.
+    pub unseen: bool,
     /// Whether its control group is frozen, as far as this process can see: a frozen client is alive, and no signal but
     /// SIGKILL reaches it. Source: R-RECOVER-1.
     pub frozen: bool,
+}
+
+impl LivingClient {
+    fn of(info: &SlotInfo, slot_state: SlotState) -> LivingClient {
+        let process = identity(&info.client);
+        let state = process.state();
+        LivingClient {
+            slot: info.slot,
+            process: info.client.process,
+            committing: info.seal.is_sealed(),
+            recovering: slot_state == SlotState::Recovering,
+            stopped: state == ProcessState::Stopped,
+            unseen: state == ProcessState::Unknown,
+            frozen: process.is_frozen(),
+        }
+    }
 }
 
 /// The result of [`Store::kill_client`]. It is serialized with these names.
@@ -181,10 +199,7 @@ impl Store {
                     .push(FailedRecovery { slot, reason: format!("cannot check whether it is alive: {lock}") });
                 return Ok(());
             }
-            let (stopped, frozen) = (is_stopped(&info.client), identity(&info.client).is_frozen());
-            let (process, committing) = (info.client.process, info.seal.is_sealed());
-            let recovering = state == SlotState::Recovering;
-            report.living.push(LivingClient { slot, process, committing, recovering, stopped, frozen });
+            report.living.push(LivingClient::of(&info, state));
             return Ok(());
         };
         let (proof, own) = (FenceProof::new(slot, generation, hold), own_slot_client(unix_ns()));
@@ -218,14 +233,7 @@ impl Store {
         let read = block_on(read_slot(&mut inner.region()?.lane(), &inner.table, slot));
         let info = read.map_err(inner.fabric("cannot read a client of"))?;
         let word = info.word.filter(|word| word.state != SlotState::Free);
-        Ok(word.map(|word| LivingClient {
-            slot,
-            process: info.client.process,
-            committing: info.seal.is_sealed(),
-            recovering: word.state == SlotState::Recovering,
-            stopped: is_stopped(&info.client),
-            frozen: identity(&info.client).is_frozen(),
-        }))
+        Ok(word.map(|word| LivingClient::of(&info, word.state)))
     }
 
     /// Kills the process of the client that has `slot` ([`crate::admin::ClientStat::slot`], and the number in `Busy`
@@ -472,8 +480,8 @@ impl Inner {
 
 /// Returns this process's identity, as it is stored in slots.
 pub(crate) fn own_slot_client(since_unix_ns: u64) -> SlotClient {
-    let ProcessIdentity { pid, start_ticks, pid_namespace, boot } = ProcessIdentity::current();
-    SlotClient { process: pid, since_unix_ns, identity: [start_ticks, pid_namespace, boot] }
+    let ProcessIdentity { pid, start_ticks, namespaces, boot } = ProcessIdentity::current();
+    SlotClient { process: pid, since_unix_ns, identity: [start_ticks, namespaces, boot] }
 }
 
 /// Whether the client's process is stopped, as far as this process can see.
@@ -482,6 +490,6 @@ pub(crate) fn is_stopped(client: &SlotClient) -> bool {
 }
 
 fn identity(client: &SlotClient) -> ProcessIdentity {
-    let [start_ticks, pid_namespace, boot] = client.identity;
-    ProcessIdentity { pid: client.process, start_ticks, pid_namespace, boot }
+    let [start_ticks, namespaces, boot] = client.identity;
+    ProcessIdentity { pid: client.process, start_ticks, namespaces, boot }
 }

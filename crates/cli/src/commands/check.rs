@@ -133,7 +133,11 @@ fn repairs(url: &str, repair: &RecoveryReport) -> String {
         0 if repair.failed.is_empty() => "no dead clients".to_owned(),
         recovered => format!("{} recovered", counted(recovered, "dead client")),
     };
-    lines.push(format!("{dead}, {} alive", counted(repair.living.len() as u64, "client")));
+    let unseen = match repair.living.iter().filter(|client| client.unseen).count() as u64 {
+        0 => String::new(),
+        unseen => format!(", {} of them in other containers or hosts: unknown whether stopped", count(unseen)),
+    };
+    lines.push(format!("{dead}, {} alive{unseen}", counted(repair.living.len() as u64, "client")));
     lines.extend(damaged_locks(url, repair));
     lines.join("\n")
 }

@@ -5,7 +5,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Table, command, damage, guira, guira_with_input, heeding_signals};
+use crate::common::{PROGRAM, Table, command, damage, guira, guira_with_input, heeding_signals};
 use guira::Store;
 use guira::raw::layout::OwnerId;
 use guira_fabric::{Lane, Region, Submitted, Verb};
@@ -403,4 +403,35 @@ fn the_kill_loop_refuses_invalid_numbers() {
         assert!(failed.contains("KILLS is a whole number from 1 to 999999") && failed.lines().count() == 1);
     }
     assert!(KillLoop::start("1").wait().1.contains("\n1 kills; "));
+}
+
+/// The clock of another time namespace is shifted, and start times with it: a live client there is never said to have
+/// ended.
+#[test]
+fn a_client_in_another_time_namespace_is_not_taken_for_ended() {
+    let table = Table::new("time", "bytes:64");
+    let shifted = ["--time", "--boottime", "86400", "--fork", "--kill-child"];
+    let is_possible = Command::new("unshare").args(shifted).arg("true").output().is_ok_and(|run| run.status.success());
+    if !is_possible {
+        return println!("skipped: this user may not make time namespaces");
+    }
+    let mut load = Command::new("unshare");
+    load.args(shifted).args([PROGRAM, "load", table.url(), "-"]).stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut load = load.spawn().expect("unshare starts");
+    let mut stdin = load.stdin.take().expect("a pipe was asked for");
+    stdin.write_all(b"first\t1\n").expect("the program reads");
+    wait_until("the first record is stored", || guira(&["get", table.url(), "first"]).code == Some(0));
+    let stat = guira(&["stat", table.url(), "--format", "json"]).expect(0).json();
+    let slot = stat["clients"][0]["slot"].to_string();
+    let check = guira(&["check", table.url(), "--repair"]).expect(0).text();
+    assert!(
+        check.contains("1 client alive, 1 of them in other containers or hosts: unknown whether stopped"),
+        "{check}"
+    );
+    let kick = guira(&["kick", table.url(), "--slot", &slot, "--deadline", "100ms"]).expect(3);
+    assert!(kick.stderr.contains("may be the wrong one: it runs in another container"), "{}", kick.stderr);
+    stdin.write_all(b"second\t2\n").expect("the program reads");
+    drop(stdin);
+    assert!(load.wait().expect("it ends").success());
+    guira(&["get", table.url(), "second"]).expect(0);
 }

@@ -234,6 +234,48 @@ fn a_table_with_a_name_is_created_served_found_again_and_told_from_another() {
     fourth.stop("-TERM");
 }
 
+/// Containers may have boot ids of their own (LXC, systemd-nspawn). A node that is started again in another one, over
+/// the same memory, keeps its clients, and the table is not said to be from before the last boot.
+#[test]
+fn a_node_that_moves_to_another_container_keeps_its_clients() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let in_container = |name: &str, arguments: &[&str]| {
+        let boot_id = directory.path().join(name);
+        fs::copy("/proc/sys/kernel/random/uuid", &boot_id).expect("a random id");
+        let script = r#"mount --bind "$0" /proc/sys/kernel/random/boot_id && exec "$@""#;
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script]).arg(boot_id).args(arguments);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    if !in_container("none", &["true"]).output().is_ok_and(|run| run.status.success()) {
+        return println!("skipped: this user may not make mount namespaces");
+    }
+    let table = Table::unused("moved");
+    let serve = |name: &str, addr: &str| {
+        let arguments = [PROGRAM, "serve", "--backing", table.url(), "--listen", addr, "--capacity", "1000"];
+        let arguments = [&arguments[..], &["--format", "json"]].concat();
+        Server::spawn(&mut in_container(name, &arguments), &arguments)
+    };
+    let first = serve("a", "127.0.0.1:0");
+    let (addr, seen) = (first.addr().to_owned(), welcome(&first));
+    let mut load = command(&["load", &format!("tcp://{addr}"), "-"]).stdin(Stdio::piped()).spawn().expect("it starts");
+    let mut stdin = load.stdin.take().expect("a pipe was asked for");
+    stdin.write_all(b"first\t1\n").expect("the program reads");
+    wait_until("the first record is stored", || guira(&["get", table.url(), "first"]).code == Some(0));
+    drop(first);
+    let second = serve("b", &addr);
+    assert_eq!(welcome(&second).region, seen.region, "the same memory");
+    stdin.write_all(b"second\t2\n").expect("the program reads");
+    drop(stdin);
+    Run::of(load.wait_with_output().expect("it ends"), &["load"]).expect(0);
+    guira(&["get", table.url(), "second"]).expect(0);
+    let stat = in_container("c", &[PROGRAM, "stat", table.url()]).output().expect("it runs");
+    let said = String::from_utf8_lossy(&stat.stdout);
+    assert!(stat.status.success() && !said.contains("before the last boot"), "{said}");
+    second.stop("-TERM");
+}
+
 /// The guide's commands, run on two hosts: network namespaces, where this user may have any.
 #[test]
 fn two_hosts_share_a_table() {

@@ -61,8 +61,8 @@ fn stop_in_recovery(store: &Store, key: &[u8]) {
     let region = region(store);
     let mut lane = StoppingLane { lane: region.lane(), is_stopped: false };
     let table = pollster::block_on(open_table(&mut lane, region.main_bytes())).unwrap();
-    let ProcessIdentity { pid, start_ticks, pid_namespace, boot } = ProcessIdentity::current();
-    let own = SlotClient { process: pid, since_unix_ns: 1, identity: [start_ticks, pid_namespace, boot] };
+    let ProcessIdentity { pid, start_ticks, namespaces, boot } = ProcessIdentity::current();
+    let own = SlotClient { process: pid, since_unix_ns: 1, identity: [start_ticks, namespaces, boot] };
     let take = |slot| {
         let hold = region.hold(slot).unwrap()?;
         let owner = pollster::block_on(claim_slot(&mut region.lane(), &table, slot, &own)).unwrap()?;
@@ -443,8 +443,8 @@ fn a_stopped_recoverer_is_killed_on_request() {
     let at = store.table().geometry().slot(slot).add_words(SlotWord::PROCESS_WORD as u64);
     let mut words = [0; 5];
     submit(&region(&store), Verb::Read { addr: at, into: &mut words });
-    let ProcessIdentity { pid, start_ticks, pid_namespace, boot } = ProcessIdentity::current();
-    assert!(words[0] == pid && words[2..] == [start_ticks, pid_namespace, boot], "{words:?}");
+    let ProcessIdentity { pid, start_ticks, namespaces, boot } = ProcessIdentity::current();
+    assert!(words[0] == pid && words[2..] == [start_ticks, namespaces, boot], "{words:?}");
 }
 
 /// [R-RECOVER-4] A process that recovers a client is not killed for that client if it makes progress in time.

@@ -14,7 +14,7 @@ pub struct SlotClient {
     /// Time at which the client opened the slot, in nanoseconds since 1970; for a recoverer, when it opened its own
     /// slot, or began to recover.
     pub since_unix_ns: u64,
-    /// Distinguishes the process from others with the same id, in the fabric's terms: its start time, its namespace,
+    /// Distinguishes the process from others with the same id, in the fabric's terms: its start time, its namespaces,
     /// and the boot time of its machine; 0 where unknown.
     pub identity: [u64; 3],
 }
