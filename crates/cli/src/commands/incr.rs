@@ -11,22 +11,30 @@ use super::single::KeyArguments;
 use super::{Verdict, WaitOptions};
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::text::Notation;
 
 /// Bytes of the largest number.
 const NUMBER_BYTES: usize = 16;
+/// Bytes of a number of `Client::increment`.
+const LIBRARY_NUMBER_BYTES: usize = 8;
 
 /// Add to a counter, and print its new value.
 ///
 /// A key that does not exist counts from 0. Concurrent additions are never lost: each replaces the value by
-/// compare-and-swap, and tries again until --deadline if another client changed it first. In a table of format bytes:N
-/// the value is decimal text, from -2^127 to 2^127 - 1; in one of format fixed:K:V, with --numbers, it is a
-/// little-endian unsigned number of V bytes. If the value is not a number, or the sum does not fit, the command fails
-/// and the counter is unchanged.
+/// compare-and-swap, and tries again until --deadline if another client changed it first.
+///
+/// In a table of format bytes:N a counter is decimal text, from -2^127 to 2^127 - 1, or a number of programs, as
+/// Client::increment of the library makes it: 8 bytes, unsigned, little-endian. It stays what it is; a new one is text,
+/// or with --binary a number of programs. In a table of format fixed:K:V it is an unsigned little-endian number of V
+/// bytes, with V = 8 that of programs. If the value is not a number, or the sum does not fit, the command fails and the
+/// counter is unchanged.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
     pub key: KeyArguments,
+    /// Count in 8 bytes, as Client::increment of the library does, so that programs can add to the counter. Only needed
+    /// for a new counter, or for a value of 8 bytes that are all digits, which is text otherwise.
+    #[arg(long)]
+    pub binary: bool,
     /// The number to add; may be negative.
     #[arg(long, value_name = "N", default_value = "1", allow_negative_numbers = true, value_parser = parse_number)]
     pub by: i128,
@@ -48,7 +56,7 @@ struct Answer {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let subject = arguments.key.open(WaitOptions::open)?;
     let format = subject.store.table().config().format;
-    let counter = Counter::of(format, subject.notation)?;
+    let counter = Counter::of(format, if arguments.binary { NewCounter::Number } else { NewCounter::Text })?;
     let until = Instant::now().checked_add(arguments.key.wait.deadline);
     let mut client = subject.store.client()?;
     let mut attempts = 0_u64;
@@ -67,10 +75,17 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     Ok(Verdict::Fine)
 }
 
+/// The representation of a new counter in a table of values of any length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NewCounter {
+    Text,
+    Number,
+}
+
 /// The representation of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Counter {
-    /// Decimal text.
+    /// Decimal text, except that a value of 8 bytes which is none is a number of the library.
     Text,
     /// A little-endian number of `value_bytes` bytes.
     Number { value_bytes: usize },
@@ -78,15 +93,20 @@ enum Counter {
 
 impl Counter {
     /// Returns the representation of a counter in a table of `format`.
-    fn of(format: EntryFormat, notation: Notation) -> Result<Counter, Failure> {
-        match format {
-            EntryFormat::Bytes { .. } => Ok(Counter::Text),
-            EntryFormat::Fixed { value_bytes, .. } if notation == Notation::Numbers => {
-                Ok(Counter::Number { value_bytes: value_bytes.into() })
+    fn of(format: EntryFormat, new: NewCounter) -> Result<Counter, Failure> {
+        match (format, new) {
+            (EntryFormat::Bytes { .. }, NewCounter::Text) => Ok(Counter::Text),
+            (EntryFormat::Bytes { .. }, NewCounter::Number) => {
+                Ok(Counter::Number { value_bytes: LIBRARY_NUMBER_BYTES })
             }
-            EntryFormat::Fixed { .. } => {
-                Err(Failure::Misuse(format!("a counter in a table of {format} is a number: add --numbers")))
+            (EntryFormat::Fixed { value_bytes, .. }, NewCounter::Number)
+                if usize::from(value_bytes) != LIBRARY_NUMBER_BYTES =>
+            {
+                Err(Failure::Misuse(format!(
+                    "a counter of programs has 8 bytes; the table has values of {value_bytes}"
+                )))
             }
+            (EntryFormat::Fixed { value_bytes, .. }, _) => Ok(Counter::Number { value_bytes: value_bytes.into() }),
         }
     }
 
@@ -104,12 +124,21 @@ impl Counter {
     /// Returns the sum of `found`, or of 0, and `by`, as stored bytes and as text.
     fn sum(self, found: Option<&[u8]>, by: i128) -> Result<(Vec<u8>, String), Failure> {
         match self {
+            Counter::Text
+                if found.is_some_and(|found| found.len() == LIBRARY_NUMBER_BYTES && decimal(found).is_err()) =>
+            {
+                Counter::Number { value_bytes: LIBRARY_NUMBER_BYTES }.sum(found, by)
+            }
             Counter::Text => {
                 let old = found.map_or(Ok(0), decimal)?;
                 let new = old.checked_add(by).ok_or_else(|| beyond(old, by, "from -2^127 to 2^127 - 1"))?;
                 Ok((new.to_string().into_bytes(), new.to_string()))
             }
             Counter::Number { value_bytes } => {
+                if let Some(found) = found.filter(|found| found.len() != value_bytes) {
+                    let shown = guira_input::printable(found, 40);
+                    return Err(Failure::Counter(format!("the value is {shown}, which is not a number of 8 bytes")));
+                }
                 let old = found.map_or(Ok(0), little_endian)?;
                 let room = || format!("from 0 to 2^{} - 1", 8 * value_bytes.min(NUMBER_BYTES));
                 let new = old.checked_add_signed(by).filter(|new| fits(*new, value_bytes));
@@ -130,7 +159,7 @@ fn decimal(value: &[u8]) -> Result<i128, Failure> {
     let number = number.filter(|(text, number)| *text == number.to_string()).map(|(_, number)| number);
     number.ok_or_else(|| {
         let shown = guira_input::printable(value, 40);
-        Failure::Counter(format!("the value is {shown}, which is not a decimal number"))
+        Failure::Counter(format!("the value is {shown}, which is neither a decimal number nor a number of 8 bytes"))
     })
 }
 
@@ -184,7 +213,8 @@ mod tests {
         let beyond = format!("{}0", i128::MAX);
         for found in ["", " 1", "1 ", "+1", "007", "-0", "1.5", "0x1", "ten", "\u{ff}", beyond.as_str()] {
             let said = text(found.as_bytes(), 1).unwrap_err();
-            assert!(said.ends_with("not a decimal number; nothing was changed"), "{found:?}: {said}");
+            let words = "neither a decimal number nor a number of 8 bytes; nothing was changed";
+            assert!(said.ends_with(words), "{found:?}: {said}");
         }
         assert!(text(b"\xff", 1).is_err());
     }
@@ -209,10 +239,35 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_format_requires_numbers() {
-        let fixed = EntryFormat::Fixed { key_bytes: 8, value_bytes: 8 };
-        assert!(matches!(Counter::of(fixed, Notation::Hex), Err(Failure::Misuse(_))));
-        assert_eq!(Counter::of(fixed, Notation::Numbers).unwrap(), Counter::Number { value_bytes: 8 });
-        assert_eq!(Counter::of(EntryFormat::Bytes { inline_bytes: 64 }, Notation::Hex).unwrap(), Counter::Text);
+    fn the_format_of_the_table_decides() {
+        let fixed = |value_bytes| EntryFormat::Fixed { key_bytes: 8, value_bytes };
+        let any = EntryFormat::Bytes { inline_bytes: 64 };
+        for (format, new, counter) in [
+            (fixed(8), NewCounter::Text, Counter::Number { value_bytes: 8 }),
+            (fixed(8), NewCounter::Number, Counter::Number { value_bytes: 8 }),
+            (fixed(4), NewCounter::Text, Counter::Number { value_bytes: 4 }),
+            (any, NewCounter::Text, Counter::Text),
+            (any, NewCounter::Number, Counter::Number { value_bytes: 8 }),
+        ] {
+            assert_eq!(Counter::of(format, new).unwrap(), counter);
+        }
+        assert!(matches!(Counter::of(fixed(4), NewCounter::Number), Err(Failure::Misuse(_))));
+    }
+
+    /// A value of 8 bytes is text if it is decimal text, and otherwise a number of the library.
+    #[test]
+    fn values_of_eight_bytes_are_told_apart() {
+        let number = |number: u64| number.to_le_bytes();
+        assert_eq!(Counter::Text.sum(Some(&number(41)), 1).unwrap(), (number(42).to_vec(), "42".to_owned()));
+        assert_eq!(Counter::Text.sum(Some(b"12345678"), 1).unwrap().0, b"12345679");
+        assert_eq!(Counter::Text.sum(Some(b"99999999"), 1).unwrap().0, b"100000000");
+        let digits = u64::from_le_bytes(*b"12345678");
+        let counter = Counter::Number { value_bytes: 8 };
+        assert_eq!(counter.sum(Some(b"12345678"), 1).unwrap().0, number(digits + 1));
+        assert!(counter.sum(Some(b"12"), 1).unwrap_err().to_string().contains("not a number of 8 bytes"));
+        for (value, by) in [(0, -1), (u64::MAX, 1)] {
+            let error = Counter::Text.sum(Some(&number(value)), by).unwrap_err().to_string();
+            assert!(error.contains("from 0 to 2^64 - 1"), "{error}");
+        }
     }
 }

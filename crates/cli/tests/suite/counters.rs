@@ -31,7 +31,26 @@ fn a_counter_of_a_fixed_format_is_a_number() {
         assert!(incr(by, 3).stderr.contains("from 0 to 2^16 - 1; nothing was changed"));
     }
     assert_eq!(incr("-65535", 0).text(), "0\n");
-    assert!(guira(&["incr", url, "abcd"]).expect(2).stderr.contains("add --numbers"));
+    assert_eq!(guira(&["incr", url, "abcd"]).expect(0).text(), "1\n", "the key may be text");
+    assert_eq!(guira(&["get", url, "61626364", "--hex"]).expect(0).text(), "0100\n");
+    assert!(guira(&["incr", url, "abcd", "--binary"]).expect(2).stderr.contains("has 8 bytes"));
+}
+
+/// A program and the shell add to one counter, in every format that has room for it.
+#[test]
+fn programs_and_the_shell_share_counters() {
+    for entry in ["bytes:64", "fixed:6:8"] {
+        let table = Table::new("shared", entry);
+        let store = guira::Store::open(table.url()).expect("it is ours");
+        let mut client = store.client().expect("a slot is free");
+        assert_eq!(client.increment(b"visits", 41).expect("it is added"), 41);
+        assert_eq!(guira(&["incr", table.url(), "visits"]).expect(0).text(), "42\n");
+        assert_eq!(client.increment(b"visits", 1).expect("it is added"), 43);
+        assert_eq!(guira(&["incr", table.url(), "events", "--binary"]).expect(0).text(), "1\n");
+        assert_eq!(client.increment(b"events", 1).expect("it is added"), 2);
+        assert!(guira(&["incr", table.url(), "events", "--by=-3"]).expect(3).stderr.contains("from 0 to 2^64 - 1"));
+        assert_eq!(client.get(b"events").expect("it is read").as_deref(), Some(&2_u64.to_le_bytes()[..]));
+    }
 }
 
 #[test]

@@ -35,9 +35,10 @@
 //! # }
 //! ```
 //!
-//! **Format.** The value is the number as 8 little-endian bytes ([`u64::to_le_bytes`]). A missing key counts as 0 and
-//! is inserted. Additions wrap around at 2^64; `client.increment(key, 1_u64.wrapping_neg())` subtracts 1. A value that
-//! does not have 8 bytes is an error ([`OperationErrorKind::NotANumber`]) and stays as it is.
+//! **Format.** The value is the number as 8 little-endian bytes ([`u64::to_le_bytes`]), over every fabric and in every
+//! language. A missing key counts as 0 and is inserted. Additions wrap around at 2^64;
+//! `client.increment(key, 1_u64.wrapping_neg())` subtracts 1. A value that does not have 8 bytes is an error
+//! ([`OperationErrorKind::NotANumber`]) and stays as it is.
 //!
 //! **Cost.** One addition is one change: a lock, a row and a release, 2 round trips. A process that counts very often
 //! adds up for itself and increments now and then by more than 1.
@@ -50,8 +51,11 @@
 //! [`effect`](crate::Error::effect) may be [`Effect::Unknown`]: then the number may or may not have been added. On
 //! shared memory this does not happen.
 //!
-//! In a shell: `guira incr shm://NAME requests --by 10`. The example `word_count` of this crate counts words with many
-//! processes.
+//! **In a shell:** `guira incr shm://NAME requests --by 10` adds to such a counter, and `--by 0` prints it. A counter
+//! that the shell begins is decimal text, which `guira get` shows and `increment` refuses; with `--binary` the shell
+//! begins one of this format.
+//!
+//! The example `word_count` of this crate counts words with many processes.
 //!
 //! [`Client::increment`]: crate::Client::increment
 //! [`Client::update_with`]: crate::Client::update_with

@@ -28,7 +28,7 @@ impl Client {
     /// Adds `by` to the value of `key`, an unsigned little-endian number of 8 bytes ([`u64::to_le_bytes`]), modulo
     /// 2^64, and returns the sum. A missing key counts as 0 and is inserted. Concurrent additions of many processes add
     /// up exactly; one that fails with an unknown effect ([`crate::Error::effect`]) may have been added. To subtract,
-    /// add `by.wrapping_neg()`.
+    /// add `by.wrapping_neg()`. `guira incr` adds to such a counter, too, and begins one with `--binary`.
     ///
     /// Round trips: 2, as [`Self::put`]; 6 or more for a key with which 8 bytes need an extent (`bytes:64`: a key of
     /// more than 56 bytes), where it works as [`Self::update_with`]. Source: R-ADD-1.
