@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use guira::admin::Stat;
+use guira::admin::{FileStat, RegionStat, Stat};
 use guira::raw::layout::TableConfig;
-use guira::{EntryFormat, OpenOptions, Store, Url};
+use guira::{CreateOptions, EntryFormat, OpenOptions, Store, Url};
 use guira_input::RecordEncoder;
 
 use crate::input::{self, InputFormat};
@@ -29,6 +29,18 @@ pub struct Need {
     pub precision: Precision,
     /// Whether all keys are distinct.
     pub keys: Keys,
+}
+
+impl Need {
+    /// Returns the options of a new table for these records.
+    pub fn options(&self) -> CreateOptions {
+        let more = if self.precision == Precision::Estimate { self.records / 10 } else { 0 };
+        let options = CreateOptions::new(self.records.saturating_add(more).max(1));
+        match self.extent_bytes {
+            0 => options,
+            live_bytes => options.extent_bytes(extent_bytes_for(live_bytes)),
+        }
+    }
 }
 
 /// The precision of a [`Need`].
@@ -78,9 +90,15 @@ pub struct Shortfall {
     pub remedy: String,
 }
 
-/// Reads the first part of a file to estimate what its records need in a table of `config`. Returns `None` if that is
-/// unknown before they are loaded, because the file is a pipe or cannot be read.
-pub fn survey(path: &Path, format: Option<InputFormat>, encoder: RecordEncoder, config: &TableConfig) -> Option<Need> {
+/// Reads the first part of a file to estimate what its records need in a table in which a key and a value of these
+/// lengths take `record_space` bytes of extent space. Returns `None` if that is unknown before they are loaded, because
+/// the file is a pipe or cannot be read.
+pub fn survey(
+    path: &Path,
+    format: Option<InputFormat>,
+    encoder: RecordEncoder,
+    record_space: impl Fn(usize, usize) -> u64,
+) -> Option<Need> {
     if path == Path::new("-") || !path.metadata().ok()?.is_file() {
         return None;
     }
@@ -92,7 +110,7 @@ pub fn survey(path: &Path, format: Option<InputFormat>, encoder: RecordEncoder, 
         }
         if let Ok(record) = record {
             need.records += 1;
-            need.extent_bytes += config.record_space(record.key.len(), record.value.len());
+            need.extent_bytes += record_space(record.key.len(), record.value.len());
         }
         let (read, total) = (records.bytes_read(), total?);
         if read >= SURVEY_BYTES && read < total {
@@ -124,22 +142,53 @@ pub fn shortfall(what: &str, need: Need, target: Target<'_>, config: &TableConfi
         (Keys::Distinct, _) => "unless it already holds many of their keys, ",
         (Keys::MayRepeat, _) => "unless it already holds many of their keys, or many occur more than once, ",
     };
-    let live_bytes = space.place_bytes.saturating_add(need.extent_bytes);
-    // Half as much again, because a record is written before the one it replaces is freed.
-    let extent_bytes = live_bytes.saturating_add(live_bytes / 2);
+    let extent_bytes = extent_bytes_for(space.place_bytes.saturating_add(need.extent_bytes));
     let remedy = larger(target, config, table.entries + need.records, extent_bytes);
     Some(Shortfall { reason: format!("{reason}; {unless}it will become full"), remedy })
 }
 
+/// Returns the extent space of a table whose records take `live_bytes` of it: half as much again, because a record is
+/// written before the one it replaces is freed, and a chunk of each size class for a few clients.
+fn extent_bytes_for(live_bytes: u64) -> u64 {
+    live_bytes.saturating_add(live_bytes / 2).saturating_add(LEAST_EXTENT_BYTES)
+}
+
+/// The state of the table and of the input when the table is full.
+#[derive(Clone, Copy, Debug)]
+pub enum FullDuring<'s> {
+    /// One change was refused.
+    Change,
+    /// A load was refused a record of an input of unknown length; as many records as the capacity may follow.
+    Load(&'s Stat),
+}
+
 /// Returns the advice for a full table; `record_bytes` is the size of the record if the extent space is full.
-pub fn advice(target: Target<'_>, config: &TableConfig, record_bytes: Option<u64>) -> String {
+pub fn advice(target: Target<'_>, config: &TableConfig, full: FullDuring<'_>, record_bytes: Option<u64>) -> String {
     let (capacity, extent_bytes) = (config.capacity(), config.extent_bytes());
     let (capacity, extent_bytes) = match record_bytes {
         None if extent_bytes <= LEAST_EXTENT_BYTES => (capacity.saturating_mul(2), extent_bytes),
         None => (capacity.saturating_mul(2), extent_bytes.saturating_mul(2)),
-        Some(bytes) => (capacity, extent_bytes.saturating_mul(2).saturating_add(bytes.saturating_mul(3))),
+        Some(bytes) => {
+            let doubled = extent_bytes.saturating_mul(2).saturating_add(bytes.saturating_mul(3));
+            let for_all = match full {
+                FullDuring::Change => 0,
+                FullDuring::Load(stat) => for_capacity(config, stat),
+            };
+            (capacity, doubled.max(for_all))
+        }
     };
     larger(target, config, capacity, extent_bytes)
+}
+
+/// Returns the extent space for as many records as the capacity, each as large as those stored now are on average; at
+/// most half of the free memory, because a table that does not fit helps nobody.
+fn for_capacity(config: &TableConfig, stat: &Stat) -> u64 {
+    let stored = u128::from(stat.table.entries.max(1));
+    let live = u128::from(stat.table.space.place_bytes) * u128::from(config.capacity()).max(stored) / stored;
+    let wanted = extent_bytes_for(u64::try_from(live).unwrap_or(u64::MAX));
+    let RegionStat::File(FileStat { path, .. }) = &stat.region else { return wanted };
+    let free = Path::new(path).parent().and_then(|directory| rustix::fs::statvfs(directory).ok());
+    free.map_or(wanted, |free| wanted.min(free.f_bavail.saturating_mul(free.f_frsize) / 2))
 }
 
 /// Returns the commands that create a table for `capacity` keys in place of a full one, and fill it.
@@ -175,7 +224,6 @@ fn free_name(url: &Url) -> String {
 
 #[cfg(test)]
 mod tests {
-    use guira::CreateOptions;
     use guira_input::Notation;
 
     use super::*;
@@ -201,7 +249,8 @@ mod tests {
     fn said(store: &Store, file: &Path) -> Option<Shortfall> {
         let config = store.table().config();
         let encoder = RecordEncoder::new(config.format, Notation::Bytes).unwrap();
-        let need = survey(file, None, encoder, config).expect("a file can be surveyed");
+        let space = |key, value| config.record_space(key, value);
+        let need = survey(file, None, encoder, space).expect("a file can be surveyed");
         shortfall("the file", need, of(store.url()), config, &store.stat().unwrap())
     }
 
@@ -224,7 +273,7 @@ mod tests {
     fn the_recommended_table_is_larger_than_the_full_one() {
         with_table("advice", 1_000, |store| {
             let (config, url) = (store.table().config(), store.url());
-            let said = |record_bytes| advice(of(url), config, record_bytes);
+            let said = |record_bytes| advice(of(url), config, FullDuring::Change, record_bytes);
             assert!(said(None).contains("--capacity 2_100 &&"), "{}", said(None));
             assert!(
                 said(Some(1 << 20)).contains("--capacity 1_100 --extent-bytes 11MiB &&"),
@@ -239,7 +288,7 @@ mod tests {
     fn the_commands_fill_the_larger_table() {
         with_table("fill", 1_000, |store| {
             let (config, url, from) = (store.table().config(), store.url(), Url::shm("from").unwrap());
-            let fill = |existing| advice(Target { url, from: Some(&from), existing }, config, None);
+            let fill = |existing| advice(Target { url, from: Some(&from), existing }, config, FullDuring::Change, None);
             assert!(
                 fill(ExistingRecords::AlreadyInSource).ends_with(&format!("&& guira copy shm://from {url}-2")),
                 "{}",
@@ -262,8 +311,8 @@ mod tests {
     fn pipes_are_not_surveyed() {
         with_table("pipe", 10, |store| {
             let encoder = RecordEncoder::new(store.table().config().format, Notation::Bytes).unwrap();
-            assert_eq!(survey(Path::new("-"), None, encoder, store.table().config()), None);
-            assert_eq!(survey(Path::new("/dev/null"), None, encoder, store.table().config()), None);
+            assert_eq!(survey(Path::new("-"), None, encoder, |_, _| 0), None);
+            assert_eq!(survey(Path::new("/dev/null"), None, encoder, |_, _| 0), None);
         });
     }
 }

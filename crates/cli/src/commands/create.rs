@@ -283,7 +283,7 @@ impl Created {
         let Created { rows, entries_per_row, row_bytes, .. } = self;
         let extents = match self.extent_bytes {
             0 => String::new(),
-            bytes => format!(", {} of it for records that do not fit in a row", units::bytes(bytes)),
+            bytes => format!(", {} of it for records that do not fit in a row (--record-bytes)", units::bytes(bytes)),
         };
         let said = if self.created { "created " } else { "" };
         let existed = if self.created { "" } else { " already exists and matches" };

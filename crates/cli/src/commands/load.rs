@@ -9,15 +9,15 @@ use std::rc::Rc;
 use std::sync::Mutex;
 
 use clap::Args;
-use guira::Url;
 use guira::admin::Stat;
-use guira::raw::layout::TableConfig;
+use guira::raw::layout::{TableConfig, record_space};
+use guira::{EntryFormat, Store, Url};
 use guira_input::{BadRecord, RecordEncoder};
 use guira_lab::driver::OperationFigures;
 use serde::Serialize;
 
 use super::owner::Owner;
-use super::{Verdict, WaitOptions, tls};
+use super::{Verdict, WaitOptions, create, tls};
 use crate::capacity::{self, ExistingRecords, Shortfall, Target};
 use crate::failure::{Failure, Loaded};
 use crate::input::{self, InputFormat};
@@ -52,6 +52,9 @@ pub struct Arguments {
     /// Format of the records. Default: detected from the first bytes.
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub input: Option<InputFormat>,
+    /// Create the table if it does not exist, for the number and the size of the records in the file.
+    #[arg(long)]
+    pub create: bool,
     /// Notation of keys and values.
     #[command(flatten)]
     pub notation: NotationOptions,
@@ -93,7 +96,10 @@ struct Answer {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    let store = arguments.wait.open(&arguments.url)?;
+    let store = match arguments.wait.open(&arguments.url) {
+        Err(Failure::NotFound { .. }) if arguments.create => create_for(arguments, output)?,
+        opened => opened?,
+    };
     let config = store.table().config();
     let encoder = arguments.notation.encoder(config.format)?;
     interrupt::catch();
@@ -140,6 +146,22 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     Ok(Verdict::Fine)
 }
 
+/// Creates a table for the records of the file.
+fn create_for(arguments: &Arguments, output: &Output) -> Result<Store, Failure> {
+    const FORMAT: EntryFormat = EntryFormat::Bytes { inline_bytes: 64 };
+    let encoder = arguments.notation.encoder(FORMAT)?;
+    let space = |key, value| record_space(FORMAT, key, value);
+    let need = capacity::survey(&arguments.file, arguments.input, encoder, space).ok_or_else(|| {
+        Failure::Misuse(format!(
+            "--create sizes the table by the file, and the size of {} is unknown: create it before, with guira create \
+             {} --capacity N --record-bytes SIZE; nothing was changed",
+            arguments.file.display(),
+            arguments.url
+        ))
+    })?;
+    create::create(&arguments.url, &need.options(), output)
+}
+
 /// Warns if the records of a file do not fit in the table.
 fn warn_if_too_small(
     arguments: &Arguments,
@@ -148,7 +170,8 @@ fn warn_if_too_small(
     before: &Stat,
     output: &Output,
 ) -> Option<Shortfall> {
-    let need = capacity::survey(&arguments.file, arguments.input, encoder, config)?;
+    let space = |key, value| config.record_space(key, value);
+    let need = capacity::survey(&arguments.file, arguments.input, encoder, space)?;
     let target = Target { url: &arguments.url, from: None, existing: ExistingRecords::Keep };
     let shortfall = capacity::shortfall(&arguments.file.display().to_string(), need, target, config, before);
     shortfall.iter().for_each(|shortfall| output.warn(&format!("{}; {}", shortfall.reason, shortfall.remedy)));

@@ -33,7 +33,7 @@ use guira::errors::{DamagedItem, LockFileProblem, ShmError};
 use guira::{Error, OpenError, OpenOptions, OperationError, OperationErrorKind, Store, Url};
 
 use crate::arguments::Command;
-use crate::capacity::{self, ExistingRecords, Target};
+use crate::capacity::{self, ExistingRecords, FullDuring, Target};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::units;
@@ -171,7 +171,9 @@ fn larger_table(command: &Command, url: &Url, record_bytes: Option<u64>) -> Opti
         Command::Copy(arguments) => arguments.target(),
         _ => Target { url, from: None, existing: ExistingRecords::Keep },
     };
-    Some(capacity::advice(target, store.table().config(), record_bytes))
+    let stat = matches!(command, Command::Load(_)).then(|| store.stat().ok()).flatten();
+    let full = stat.as_ref().map_or(FullDuring::Change, FullDuring::Load);
+    Some(capacity::advice(target, store.table().config(), full, record_bytes))
 }
 
 /// Describes the state of a client, as a continuation of a sentence.

@@ -62,6 +62,45 @@ fn a_file_that_does_not_fit_is_announced() {
     assert!(first["warning"]["message"].as_str().is_some_and(|text| text.contains("5,000 records")), "{first}");
 }
 
+/// Records of some hundred bytes, which do not fit in rows.
+fn large_records(count: u32) -> String {
+    (0..count).map(|n| format!("package{n:06}\t{}\n", "x".repeat(300 + n as usize * 37 % 700))).collect()
+}
+
+/// The size that is advised when a load from a pipe finds no space is enough for all of the input.
+#[test]
+fn the_advised_size_is_enough_for_the_rest() {
+    let table = Table::unused("advised");
+    let input = large_records(16_000);
+    guira(&["create", table.url(), "--capacity", "20k"]).expect(0);
+    let full = guira_with_input(&["load", table.url(), "-"], input.as_bytes()).expect(3);
+    let (_, advised) = full.stderr.split_once("larger table with: guira ").expect("there is advice");
+    let (create, copy) = advised.trim_end().split_once(" && guira ").expect("two commands");
+    for command in [create, copy] {
+        guira(&command.split(' ').collect::<Vec<_>>()).expect(0);
+    }
+    let url = create.split(' ').nth(1).expect("a URL");
+    assert_eq!(url, format!("{}-2", table.url()));
+    guira_with_input(&["load", url, "-"], input.as_bytes()).expect(0);
+    guira(&["destroy", url]).expect(0);
+}
+
+#[test]
+fn a_load_creates_a_table_for_its_file() {
+    let table = Table::unused("created");
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), large_records(16_000)).expect("there is room");
+    let path = file.path().to_str().expect("UTF-8");
+    let piped = guira(&["load", table.url(), "-", "--create"]).expect(2);
+    assert!(piped.stderr.contains("create it before"), "{}", piped.stderr);
+    let loaded = guira(&["load", table.url(), path, "--create"]).expect(0);
+    assert_eq!(loaded.stderr, "", "it fits");
+    // As an update of all of them.
+    guira(&["load", table.url(), path, "--create"]).expect(0);
+    let created = guira(&["stat", table.url(), "--format", "json"]).expect(0).json();
+    assert_eq!(created["table"]["entries"], 16_000);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: ROUND_TRIPS, ..ProptestConfig::default() })]
 
