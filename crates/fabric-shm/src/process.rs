@@ -47,7 +47,7 @@ pub enum ProcessState {
     /// The process has ended.
     Ended,
     /// The state cannot be known: the process belongs to another pid or time namespace, or the kernel does not report
-    /// it.
+    /// it to this user (/proc is mounted with `hidepid`).
     Unknown,
 }
 
@@ -124,7 +124,9 @@ impl ProcessIdentity {
             // The main thread has ended; the process has ended only if all of its threads have.
             Some((state, start_ticks)) if start_ticks == self.start_ticks && is_over(state) => self.threads(),
             Some((state, start_ticks)) if start_ticks == self.start_ticks => vec![state],
-            _ => Vec::new(),
+            Some(_) => Vec::new(),
+            None if is_hidden(self.pid) => return ProcessState::Unknown,
+            None => Vec::new(),
         };
         if states.iter().all(|state| is_over(*state)) {
             ProcessState::Ended
@@ -170,12 +172,14 @@ impl ProcessIdentity {
         if pid == here.pid {
             return Err(KillError::Denied { pid, reason: "is this process" });
         }
-        let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(not_identified)?;
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| not_identified.clone())?;
         let descriptor = pidfd_open(number, PidfdFlags::empty()).map_err(|errno| self.refused(errno))?;
-        // Checked after opening the descriptor: had the process id been reused, the start time would be later.
         let has_ended = || self.state() == ProcessState::Ended;
-        if has_ended() {
-            return Err(KillError::Ended { pid });
+        // Checked after opening the descriptor: had the process id been reused, the start time would be later.
+        match self.state() {
+            ProcessState::Ended => return Err(KillError::Ended { pid }),
+            ProcessState::Unknown => return Err(not_identified),
+            ProcessState::Running | ProcessState::Stopped => {}
         }
         if !holds() {
             let gave_up = KillError::Unproven { pid, doubt: NOT_HOLDER };
@@ -199,6 +203,12 @@ impl ProcessIdentity {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten().flatten();
         threads.filter_map(|thread| Some(read_stat(thread.path().join("stat").to_str()?)?.0)).collect()
     }
+}
+
+/// Whether a process exists that /proc does not show to this user.
+fn is_hidden(pid: u64) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
 }
 
 fn is_stopped(state: char) -> bool {
@@ -310,6 +320,16 @@ mod tests {
         assert_eq!(own.state(), ProcessState::Running);
         let pid = own.pid;
         assert_eq!(own.kill(Duration::ZERO, || true), Err(KillError::Denied { pid, reason: "is this process" }));
+    }
+
+    /// A process that ends leaves no id; one that exists is never taken for ended because /proc does not show it.
+    #[test]
+    fn hidden_processes_exist() {
+        let (mut child, identity) = sleeper();
+        assert!(is_hidden(identity.pid) && is_hidden(1), "also one of another user");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!is_hidden(identity.pid) && !is_hidden(0) && !is_hidden(u64::MAX));
     }
 
     /// Starts a sleeping process, and returns it with its identity.
