@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{AtFlags, CWD, FallocateFlags, MemfdFlags, Mode, OFlags, RenameFlags, SealFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, MemfdFlags, Mode, OFlags, RenameFlags, SealFlags, StatVfsMountFlags};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Resource, getrlimit};
 
@@ -170,6 +170,24 @@ impl Storage {
     }
 }
 
+/// Checks whether files can be created in the directory of `location`: it exists, its file system is a safe one, and
+/// this user may write to it. Creates nothing.
+///
+/// # Errors
+/// Those of [`ShmRegion::create`] that do not depend on the region.
+pub fn check_directory(location: &Location) -> Result<(), ShmError> {
+    let task = Task::new(Attempt::Create, location.path());
+    let directory = open_directory(location.split()?.0, task)?;
+    FileSystem::of(directory.as_fd(), task)?;
+    let failed = task.failed("create a file in its directory");
+    let flags = rustix::fs::fstatvfs(&directory).map_err(&failed)?.f_flag;
+    if flags.contains(StatVfsMountFlags::RDONLY) {
+        return Err(failed(Errno::ROFS));
+    }
+    let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+    rustix::fs::accessat(&directory, ".", access, AtFlags::EACCESS).map_err(failed)
+}
+
 fn open_directory(path: &Path, task: Task<'_>) -> Result<OwnedFd, ShmError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty()).map_err(task.failed("open its directory"))
@@ -219,13 +237,13 @@ fn build(
     let mapped =
         Mapped::new(file.as_fd(), &sizes, Access::ReadWrite, domain).map_err(|errno| match (errno, system) {
             // hugetlbfs reserves its pages when it is mapped.
-            (Errno::NOMEM, FileSystem::Hugetlbfs { .. }) => no_space(file, sizes.file_bytes, task),
+            (Errno::NOMEM, FileSystem::Hugetlbfs { .. }) => no_space(file, system, sizes.file_bytes, task),
             (Errno::NOMEM | Errno::OVERFLOW, _) => too_large(),
             _ => task.failed("map it")(errno),
         })?;
     // tmpfs gives huge pages to mappings that ask for them, but not to fallocate.
     let populated = (system == FileSystem::Tmpfs).then_some(&mapped);
-    reserve(file, populated, sizes.file_bytes, task, progress)?;
+    reserve(file, system, populated, sizes.file_bytes, task, progress)?;
     Ok((sizes, facts, mapped))
 }
 
@@ -250,13 +268,14 @@ pub(crate) fn fill_holes(file: &OwnedFd, facts: &FileFacts, file_bytes: u64, tas
         return Ok(());
     }
     Storage::FileSystem.require(file_bytes - facts.stored_bytes, file, facts.system, task)?;
-    reserve(file, None, file_bytes, task, &mut |_, _| ControlFlow::Continue(()))
+    reserve(file, facts.system, None, file_bytes, task, &mut |_, _| ControlFlow::Continue(()))
 }
 
 /// Reserves every byte of the file in steps, or fails. Also faults in the pages of `populated`, as long as the kernel
 /// supports it.
 fn reserve(
     file: &OwnedFd,
+    system: FileSystem,
     populated: Option<&Mapped>,
     file_bytes: u64,
     task: Task<'_>,
@@ -273,7 +292,7 @@ fn reserve(
         // If a signal interrupts the call, the kernel undoes it: that costs one step only.
         retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), offset, bytes)).map_err(|errno| {
             match errno {
-                Errno::NOSPC | Errno::DQUOT | Errno::NOMEM => no_space(file, file_bytes, task),
+                Errno::NOSPC | Errno::DQUOT | Errno::NOMEM => no_space(file, system, file_bytes, task),
                 _ => task.failed("reserve its space")(errno),
             }
         })?;
@@ -283,9 +302,25 @@ fn reserve(
 }
 
 #[cold]
-fn no_space(file: &OwnedFd, file_bytes: u64, task: Task<'_>) -> ShmError {
-    let available = rustix::fs::fstatvfs(file).map_or(0, |space| space.f_bavail.saturating_mul(space.f_frsize));
+fn no_space(file: &OwnedFd, system: FileSystem, file_bytes: u64, task: Task<'_>) -> ShmError {
+    let space = rustix::fs::fstatvfs(file);
+    let of_mount = space.as_ref().map_or(0, |space| space.f_bavail.saturating_mul(space.f_frsize));
+    let available = match system {
+        FileSystem::Hugetlbfs { page_bytes } => {
+            let pool = format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page_bytes / 1024);
+            let pool = free_huge_pages(Path::new(&pool)).unwrap_or(0).saturating_mul(page_bytes);
+            // No blocks: mounted without a limit of its own.
+            if space.is_ok_and(|space| space.f_blocks > 0) { pool.min(of_mount) } else { pool }
+        }
+        FileSystem::Tmpfs | FileSystem::Disk => of_mount,
+    };
     task.no_space(file_bytes, available)
+}
+
+/// Returns the pages that a pool of the kernel has and has not promised.
+fn free_huge_pages(pool: &Path) -> Option<u64> {
+    let of = |name: &str| std::fs::read_to_string(pool.join(name)).ok()?.trim().parse::<u64>().ok();
+    Some(of("free_hugepages")?.saturating_sub(of("resv_hugepages")?))
 }
 
 /// A new file in a directory, which is removed on drop unless [`Unpublished::publish`] gave it its name.
@@ -302,7 +337,7 @@ impl Unpublished {
             Ok(file) => Ok((file, Unpublished { directory, temporary: None })),
             // The errors of kernels and file systems that do not support O_TMPFILE.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => Unpublished::named(directory, task),
-            Err(errno) => Err(task.failed("create a file in its directory")(errno)),
+            Err(errno) => Err(not_created(errno, task)),
         }
     }
 
@@ -319,7 +354,7 @@ impl Unpublished {
                 break;
             }
         }
-        Err(task.failed("create a file in its directory")(answer))
+        Err(not_created(answer, task))
     }
 
     /// Gives the file its name, if no file has that name. This is the linearization point of the creation.
@@ -350,6 +385,14 @@ impl Unpublished {
             answer => answer,
         }
     }
+}
+
+/// Returns the error of creating a file, even an empty one.
+fn not_created(errno: Errno, task: Task<'_>) -> ShmError {
+    task.failed(match errno {
+        Errno::NOSPC => "create a file in its directory, whose file system may have no free inodes (df -i)",
+        _ => "create a file in its directory",
+    })(errno)
 }
 
 impl Drop for Unpublished {
@@ -407,6 +450,16 @@ mod tests {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.0);
         }
+    }
+
+    #[test]
+    fn promised_huge_pages_are_not_free() {
+        let directory = Directory::new("pool");
+        assert_eq!(free_huge_pages(&directory.0), None, "no pages of this size");
+        for (name, pages) in [("free_hugepages", "12\n"), ("resv_hugepages", "2\n")] {
+            std::fs::write(directory.0.join(name), pages).unwrap();
+        }
+        assert_eq!(free_huge_pages(&directory.0), Some(10));
     }
 
     #[test]

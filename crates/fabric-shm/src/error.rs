@@ -122,7 +122,7 @@ pub enum ShmError {
         path: PathBuf,
     },
     /// The user does not have the permission.
-    #[error("cannot {attempt} {}: permission denied while trying to {operation}; nothing was changed", path.display())]
+    #[error("cannot {attempt} {}: could not {operation}: {source}; nothing was changed", path.display())]
     Permission {
         /// The attempted operation.
         attempt: Attempt,
@@ -132,6 +132,17 @@ pub enum ShmError {
         operation: &'static str,
         /// The kernel's answer.
         source: io::Error,
+    },
+    /// The file system is mounted read-only.
+    #[error("cannot {attempt} {}: could not {operation}: its file system is mounted read-only; nothing was changed",
+            path.display())]
+    ReadOnlyFileSystem {
+        /// The attempted operation.
+        attempt: Attempt,
+        /// The file.
+        path: PathBuf,
+        /// The step that was refused.
+        operation: &'static str,
     },
     /// A file of this name exists; a creation never replaces a file.
     #[error("cannot create {}: it already exists; nothing was changed", path.display())]
@@ -201,8 +212,10 @@ pub enum ShmError {
         path: PathBuf,
     },
     /// The region's header has another version.
-    #[error("cannot {attempt} {}: its header has version {found}, but this program supports version {supported}; \
-             nothing was changed", path.display())]
+    #[error("cannot {attempt} {}: it was made by another version of Guira: its header has version {found}, but this \
+             program supports version {supported}; to carry its records over, dump it with the program that made it \
+             (guira dump), and load that into a new table with this one (guira load); nothing was changed",
+            path.display())]
     Version {
         /// The attempted operation.
         attempt: Attempt,
@@ -289,7 +302,7 @@ pub enum ShmError {
         path: PathBuf,
     },
     /// The kernel refused a step for another reason.
-    #[error("cannot {attempt} {}: could not {operation}; nothing was changed", path.display())]
+    #[error("cannot {attempt} {}: could not {operation}: {source}; nothing was changed", path.display())]
     Io {
         /// The attempted operation.
         attempt: Attempt,
@@ -310,6 +323,7 @@ impl ShmError {
             ShmError::NotFound { attempt, .. }
             | ShmError::Permission { attempt, .. }
             | ShmError::NoSpace { attempt, .. }
+            | ShmError::ReadOnlyFileSystem { attempt, .. }
             | ShmError::TooLarge { attempt, .. }
             | ShmError::NotAFile { attempt, .. }
             | ShmError::UnsupportedFileSystem { attempt, .. }
@@ -339,7 +353,7 @@ pub enum CreateError<E> {
     #[error(transparent)]
     Shm(#[from] ShmError),
     /// Its file was created, but the caller could not format it; the file was removed.
-    #[error("cannot create {}: formatting it failed; nothing was left behind", path.display())]
+    #[error("cannot create {}: formatting it failed: {source}; nothing was left behind", path.display())]
     Init {
         /// The file.
         path: PathBuf,
@@ -368,9 +382,8 @@ impl<'p> Task<'p> {
             match errno {
                 Errno::NOENT => ShmError::NotFound { attempt, path },
                 Errno::EXIST => ShmError::AlreadyExists { path },
-                Errno::ACCESS | Errno::PERM | Errno::ROFS => {
-                    ShmError::Permission { attempt, path, operation, source: errno.into() }
-                }
+                Errno::ACCESS | Errno::PERM => ShmError::Permission { attempt, path, operation, source: errno.into() },
+                Errno::ROFS => ShmError::ReadOnlyFileSystem { attempt, path, operation },
                 Errno::LOOP => ShmError::NotAFile { attempt, path, kind: FileKind::Symlink },
                 Errno::ISDIR => ShmError::NotAFile { attempt, path, kind: FileKind::Directory },
                 _ => ShmError::Io { attempt, path, operation, source: errno.into() },

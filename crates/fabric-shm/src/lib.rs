@@ -97,7 +97,7 @@ mod sys;
 #[allow(unsafe_code)]
 mod truncation;
 
-pub use create::CreateOptions;
+pub use create::{CreateOptions, check_directory};
 pub use domain::DeviceClaim;
 pub use error::{Attempt, CreateError, FileKind, ShmError};
 pub use found::{FoundKind, FoundRegion, found_regions};

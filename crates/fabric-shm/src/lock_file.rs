@@ -103,20 +103,21 @@ pub enum LockFileProblem {
 
 impl fmt::Display for LockFileProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            LockFileProblem::Missing => {
-                "is missing: put it back if it was moved, or copy the table to a new one; reading works as before"
-            }
-            LockFileProblem::Another => {
+        match self {
+            LockFileProblem::Missing => f.write_str(
+                "is missing: put it back if it was moved, or copy the table to a new one; reading works as before",
+            ),
+            LockFileProblem::Another => f.write_str(
                 "is not the file that the table was created with: put that file back if it was moved, or copy the \
-                 table to a new one; reading works as before"
-            }
-            LockFileProblem::Damaged => "is damaged: copy the table to a new one; reading works as before",
-            LockFileProblem::Forbidden { .. } => {
-                "may not be opened by this user: users who may write the table must be able to read and write that \
-                 file, too (chown, chgrp, chmod)"
-            }
-        })
+                 table to a new one; reading works as before",
+            ),
+            LockFileProblem::Damaged => f.write_str("is damaged: copy the table to a new one; reading works as before"),
+            LockFileProblem::Forbidden { source } => write!(
+                f,
+                "may not be opened by this user: {source}; users who may write the table must be able to read and \
+                 write that file, too (chown, chgrp, chmod)"
+            ),
+        }
     }
 }
 

@@ -43,7 +43,9 @@ pub(crate) fn destroy(location: &Location, removal: Removal) -> Result<(), ShmEr
     let task = Task::new(Attempt::Destroy, location.path());
     location.split()?;
     let file = match open_regular(location, Access::ReadWrite, task) {
-        Err(ShmError::Permission { .. }) => open_regular(location, Access::ReadOnly, task)?,
+        Err(ShmError::Permission { .. } | ShmError::ReadOnlyFileSystem { .. }) => {
+            open_regular(location, Access::ReadOnly, task)?
+        }
         file => file?,
     };
     // A damaged region, or one of another version, may be destroyed; a file that never was a region may not.

@@ -667,6 +667,7 @@ fn unprivileged(location: &Location) {
     for access in [Access::ReadWrite, Access::ReadOnly] {
         let error = ShmRegion::open(location, access).unwrap_err();
         assert!(matches!(error, ShmError::Permission { .. }), "{error}");
+        assert!(error.to_string().contains("Permission denied (os error 13)"), "the system's reason: {error}");
     }
     let error = ShmRegion::destroy(location).unwrap_err();
     assert!(matches!(error, ShmError::Permission { .. }), "{error}");

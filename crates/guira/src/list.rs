@@ -162,9 +162,9 @@ fn state_of(url: &Url) -> Option<ListedState> {
 fn summary(url: &Url) -> Result<TableSummary, Error> {
     let options = OpenOptions::default().any_owner();
     let store = match Store::open_with(url, &options) {
-        Err(Error::Open(OpenError::Region(ShmError::Permission { .. } | ShmError::LockFile { .. }))) => {
-            Store::open_with(url, &options.read_only())?
-        }
+        Err(Error::Open(OpenError::Region(
+            ShmError::Permission { .. } | ShmError::ReadOnlyFileSystem { .. } | ShmError::LockFile { .. },
+        ))) => Store::open_with(url, &options.read_only())?,
         opened => opened?,
     };
     let (region, config) = (store.inner.region()?, store.table().config());
