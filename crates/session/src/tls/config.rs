@@ -8,11 +8,12 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName};
 use rustls::server::{NoServerSessionStorage, ServerConnection};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::TLS13;
 use rustls::{ClientConfig, ConfigBuilder, ConfigSide, Connection, RootCertStore, ServerConfig, WantsVerifier};
 
 use super::verifier::ClientVerifier;
-use super::{Session, TlsConfigError, TlsError};
+use super::{Session, TlsConfigError, TlsError, error};
 
 /// The TLS configuration of a node: its certificate, and the authorities of its clients. Clones share it.
 #[derive(Clone)]
@@ -49,7 +50,7 @@ impl TlsServer {
         let verifier = ClientVerifier::new(&provider, authorities(client_ca)?, revocation_lists(revoked)?)?;
         let builder =
             only_tls13(ServerConfig::builder_with_provider(provider))?.with_client_cert_verifier(Arc::new(verifier));
-        let mut config = builder.with_single_cert(certificates(chain)?, private_key(key)?).map_err(own)?;
+        let mut config = builder.with_cert_resolver(identity(chain, key)?);
         // A resumed session would not present its certificate again, which may have expired.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
@@ -81,7 +82,7 @@ impl TlsClient {
     pub fn with_identity(ca: &[u8], chain: &[u8], key: &[u8]) -> Result<TlsClient, TlsConfigError> {
         let builder = only_tls13(ClientConfig::builder_with_provider(provider()))?;
         let builder = builder.with_root_certificates(authorities(ca)?);
-        builder.with_client_auth_cert(certificates(chain)?, private_key(key)?).map(TlsClient::new).map_err(own)
+        Ok(TlsClient::new(builder.with_client_cert_resolver(identity(chain, key)?)))
     }
 
     fn new(mut config: ClientConfig) -> TlsClient {
@@ -121,7 +122,10 @@ fn only_tls13<S: ConfigSide>(
 
 /// Converts an error of rustls about this side's certificate and key.
 fn own(error: rustls::Error) -> TlsConfigError {
-    let reason = error.to_string();
+    let reason = match &error {
+        rustls::Error::InvalidCertificate(wrong) => error::certificate_problem(wrong),
+        error => error.to_string(),
+    };
     match error {
         rustls::Error::InconsistentKeys(_) => {
             TlsConfigError::Key { reason: "it does not match the certificate".to_owned() }
@@ -150,21 +154,66 @@ fn revocation_lists(pem: &[u8]) -> Result<Vec<CertificateRevocationListDer<'stat
     }
 }
 
+/// Parses the certificate of this side, those that link it to its authority, and its private key.
+fn identity(chain: &[u8], key: &[u8]) -> Result<Arc<SingleCertAndKey>, TlsConfigError> {
+    let (chain, key, provider) = (certificates(chain)?, private_key(key)?, provider());
+    let certified =
+        |chain: &[CertificateDer<'static>]| CertifiedKey::from_der(chain.to_vec(), key.clone_key(), &provider);
+    certified(&chain).map(|identity| Arc::new(identity.into())).map_err(|error| {
+        let is_of_key = |at: &usize| certified(&chain[*at..=*at]).is_ok();
+        let misplaced = matches!(error, rustls::Error::InconsistentKeys(_)).then(|| (1..chain.len()).find(is_of_key));
+        match misplaced.flatten() {
+            Some(at) => TlsConfigError::Certificate {
+                reason: format!(
+                    "its certificates are in the wrong order: number {}, which belongs to the key, must come first",
+                    at + 1
+                ),
+            },
+            None => own(error),
+        }
+    })
+}
+
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsConfigError> {
     let wrong = |reason: String| TlsConfigError::Certificate { reason };
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match chain {
-        Ok(chain) if chain.is_empty() => Err(wrong("there is no certificate in PEM".to_owned())),
+        Ok(chain) if chain.is_empty() => Err(wrong(format!("there is no certificate in PEM{}", found_instead(pem)))),
         Ok(chain) => Ok(chain),
         Err(error) => Err(wrong(error.to_string())),
     }
 }
 
 fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsConfigError> {
-    PrivateKeyDer::from_pem_slice(pem).map_err(|error| match error {
-        rustls::pki_types::pem::Error::NoItemsFound => {
-            TlsConfigError::Key { reason: "there is no unencrypted private key in PEM".to_owned() }
-        }
-        error => TlsConfigError::Key { reason: error.to_string() },
+    PrivateKeyDer::from_pem_slice(pem).map_err(|error| TlsConfigError::Key {
+        reason: match error {
+            // The label of PKCS #8, and the header of older forms.
+            _ if contains(pem, b"ENCRYPTED") => {
+                "it is encrypted, and there is nobody to ask for the passphrase: write it without one (openssl pkey \
+                 -in OLD -out NEW)"
+                    .to_owned()
+            }
+            rustls::pki_types::pem::Error::NoItemsFound => {
+                format!("there is no private key in PEM{}", found_instead(pem))
+            }
+            error => error.to_string(),
+        },
     })
+}
+
+/// Says what a file contains instead of what it should, if that is a usual mistake.
+fn found_instead(bytes: &[u8]) -> &'static str {
+    match bytes {
+        bytes if contains(bytes, b"PRIVATE KEY-----") => ", but a private key",
+        bytes if contains(bytes, b"BEGIN CERTIFICATE REQUEST-----") => ", but a request for a certificate",
+        bytes if contains(bytes, b"BEGIN CERTIFICATE-----") => ", but a certificate",
+        bytes if contains(bytes, b"PUBLIC KEY-----") => ", but a public key",
+        // The tag and the long length of a sequence.
+        [0x30, 0x82, ..] => ", but DER: convert it (openssl x509 or openssl pkey, -inform DER -in OLD -out NEW)",
+        _ => "",
+    }
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
 }

@@ -19,7 +19,7 @@ pub enum TlsError {
     #[error("the other side's certificate has expired")]
     Expired,
     /// The certificate is not valid yet.
-    #[error("the other side's certificate is not valid yet")]
+    #[error("the other side's certificate is not valid yet; check the clocks of both machines")]
     NotYetValid,
     /// The certificate is for another name.
     #[error("the other side's certificate is not for the name {name:?}")]
@@ -27,11 +27,24 @@ pub enum TlsError {
         /// The name that was expected.
         name: String,
     },
+    /// The certificate has no names of hosts: a common name is none.
+    #[error(
+        "the other side's certificate has no subject alternative name, and a common name does not count: issue one with \
+         subjectAltName={}:{name}",
+        if name.parse::<std::net::IpAddr>().is_ok() { "IP" } else { "DNS" }
+    )]
+    NoAlternativeName {
+        /// The name that was expected.
+        name: String,
+    },
     /// The certificate was revoked by its authority.
     #[error("the other side's certificate was revoked")]
     Revoked,
     /// The certificate is not for the role of the other side: a client's certificate must be marked for clients.
-    #[error("the other side's certificate cannot be used for its role, client or server (extended key usage)")]
+    #[error(
+        "the other side's certificate is not marked for its role: a client's needs the extended key usage clientAuth, a \
+         node's serverAuth"
+    )]
     WrongUsage,
     /// The certificate is invalid for any other reason.
     #[error("the other side's certificate cannot be used: {reason}")]
@@ -45,7 +58,7 @@ pub enum TlsError {
     /// The other side did not accept this side's certificate.
     #[error("the other side refused the certificate it was sent: {reason}")]
     CertificateRefused {
-        /// The alert of the other side.
+        /// The meaning of the other side's alert, and its name.
         reason: String,
     },
     /// The two sides have no version or cipher in common: this side supports only TLS 1.3.
@@ -119,12 +132,16 @@ impl From<rustls::Error> for TlsError {
                 Certificate::UnknownIssuer | Certificate::BadSignature => TlsError::UnknownIssuer,
                 Certificate::Expired | Certificate::ExpiredContext { .. } => TlsError::Expired,
                 Certificate::NotValidYet | Certificate::NotValidYetContext { .. } => TlsError::NotYetValid,
-                Certificate::NotValidForNameContext { expected, .. } => {
-                    TlsError::WrongName { name: expected.to_str().into_owned() }
+                Certificate::NotValidForNameContext { expected, presented } => {
+                    let name = expected.to_str().into_owned();
+                    match presented[..] {
+                        [] => TlsError::NoAlternativeName { name },
+                        _ => TlsError::WrongName { name },
+                    }
                 }
                 Certificate::Revoked => TlsError::Revoked,
                 Certificate::InvalidPurpose | Certificate::InvalidPurposeContext { .. } => TlsError::WrongUsage,
-                _ => TlsError::BadCertificate { reason },
+                wrong => TlsError::BadCertificate { reason: certificate_problem(&wrong) },
             },
             Error::AlertReceived(alert) => match alert {
                 Alert::CertificateRequired => TlsError::CertificateWanted,
@@ -135,7 +152,7 @@ impl From<rustls::Error> for TlsError {
                 | Alert::CertificateUnknown
                 | Alert::UnsupportedCertificate
                 | Alert::DecryptError
-                | Alert::AccessDenied => TlsError::CertificateRefused { reason: format!("{alert:?}") },
+                | Alert::AccessDenied => TlsError::CertificateRefused { reason: refusal(alert) },
                 Alert::ProtocolVersion | Alert::HandshakeFailure | Alert::InsufficientSecurity => {
                     TlsError::Incompatible { reason: format!("the other side says {alert:?}") }
                 }
@@ -145,4 +162,48 @@ impl From<rustls::Error> for TlsError {
             _ => TlsError::Failed { reason },
         }
     }
+}
+
+/// Says why a certificate cannot be used, in words for those who made it.
+#[cfg(feature = "tls")]
+pub(super) fn certificate_problem(wrong: &rustls::CertificateError) -> String {
+    use webpki::Error;
+
+    let cause = match wrong {
+        rustls::CertificateError::Other(other) => other.0.downcast_ref::<Error>(),
+        _ => None,
+    };
+    match cause {
+        Some(Error::UnsupportedCertVersion) => "it is of X.509 version 1, and only version 3 is supported: issue it \
+                                                with extensions, such as the extended key usage"
+            .to_owned(),
+        Some(Error::CaUsedAsEndEntity) => "it is the certificate of an authority itself (CA:TRUE): let that authority \
+                                           issue another one, with basicConstraints=CA:FALSE"
+            .to_owned(),
+        Some(Error::EndEntityUsedAsCa) => {
+            "it was issued by a certificate that is none of an authority (CA:FALSE)".to_owned()
+        }
+        Some(cause) => guira_fabric::printable(&cause.to_string()),
+        // The text may contain bytes from the other side.
+        None => guira_fabric::printable(&wrong.to_string()),
+    }
+}
+
+/// Says what the other side means by an alert about this side's certificate.
+#[cfg(feature = "tls")]
+fn refusal(alert: rustls::AlertDescription) -> String {
+    use rustls::AlertDescription as Alert;
+
+    let meaning = match alert {
+        Alert::UnknownCA => "it was not issued by an authority that the other side trusts",
+        Alert::CertificateExpired => "it has expired or is not valid yet",
+        Alert::CertificateRevoked => "it was revoked",
+        Alert::UnsupportedCertificate => {
+            "it is not marked for its role: a client's needs the extended key usage clientAuth, a node's serverAuth"
+        }
+        Alert::DecryptError => "its signature is not that of a trusted authority",
+        Alert::AccessDenied => "access is denied",
+        _ => "the log of the other side says why",
+    };
+    format!("{meaning} ({alert:?})")
 }

@@ -68,6 +68,7 @@ fn a_client_trusts_no_other_node() {
         (authority.issue(HOST, Valid::Formerly), TlsError::Expired),
         (authority.issue(HOST, Valid::Later), TlsError::NotYetValid),
         (authority.issue(&named, Valid::Now), wrong_name),
+        (authority.issue_nameless(), TlsError::NoAlternativeName { name: HOST.to_owned() }),
     ];
     for (identity, expected) in cases {
         let node = heap(options().tls(server(&identity, &authority)));
@@ -76,6 +77,9 @@ fn a_client_trusts_no_other_node() {
         node.wait_until("a refusal", |now| now.refused_handshake == 1);
         assert_eq!((refused(&node.handle.counters()), node.handle.counters().sessions_opened), ([0, 0, 1], 0));
     }
+    let node = heap(options().tls(server(&authority.itself(), &authority)));
+    let told = reason(connect(&node, HOST, Some(client(&authority, &own)))).to_string();
+    assert!(told.contains("the certificate of an authority itself (CA:TRUE)"), "{told}");
     let node = heap(options().tls(server(&authority.issue("localhost", Valid::Now), &authority)));
     assert!(connect(&node, "localhost", Some(client(&authority, &own))).is_ok(), "names work like addresses");
 }
@@ -97,8 +101,8 @@ fn a_node_trusts_no_other_client() {
     let tried = cases.len() as u64 + 1;
     for (identity, alerts) in cases {
         let reported = reason(connect(&node, HOST, Some(client(&authority, &identity))));
-        let expected = alerts.map(|alert| TlsError::CertificateRefused { reason: alert.to_owned() });
-        assert!(expected.contains(&reported), "{reported}");
+        let TlsError::CertificateRefused { reason } = &reported else { panic!("{reported}") };
+        assert!(alerts.iter().any(|alert| reason.ends_with(&format!(" ({alert})"))), "{reported}");
     }
     assert_eq!(refused(&node.handle.counters()), [0, 0, tried]);
     assert_eq!(node.handle.counters().sessions_opened, 0);
@@ -156,6 +160,42 @@ fn a_node_with_tls_may_be_reached_from_elsewhere() {
     let elsewhere = options().listen((Ipv4Addr::UNSPECIFIED, 0).into());
     assert!(matches!(Node::bind(BatchExecutor::new(heap_region()), elsewhere.clone()), Err(NodeError::Exposed { .. })));
     assert!(Node::bind(BatchExecutor::new(heap_region()), elsewhere.tls(tls)).is_ok());
+}
+
+/// A certificate of X.509 version 1, as `openssl x509 -req` makes it without extensions.
+const VERSION_1: &str = "\
+-----BEGIN CERTIFICATE-----
+MIHeMIGRAhQaeq7A0DQALWvuMAJKeF5rbhCnJDAFBgMrZXAwETEPMA0GA1UEAwwG
+Y2xpZW50MCAXDTI2MTEyODA3MzA1MloYDzIxMjYxMTA0MDczMDUyWjARMQ8wDQYD
+VQQDDAZjbGllbnQwKjAFBgMrZXADIQCkKMKsA4Lz9mD3XiJnmgTSB1J38t3KRoqp
++WTc1cgbgTAFBgMrZXADQQCwv97QRKrQJalzkxmcCCNMFp199ZCMpB9N+JviC1iV
+T4lGnw4iP8keChNbAjL81Gdo9m0rhEDYVDS3GDJK9GQI
+-----END CERTIFICATE-----
+";
+
+/// The usual mistakes with files are named in words for those who made the files.
+#[test]
+fn usual_mistakes_with_files_are_explained() {
+    let authority = Authority::new();
+    let own = authority.issue(HOST, Valid::Now);
+    let (ca, chain, key) = (authority.pem.as_str(), own.chain.as_str(), own.key.as_str());
+    let told = |chain: &str, key: &str| {
+        let made = TlsClient::with_identity(ca.as_bytes(), chain.as_bytes(), key.as_bytes());
+        made.map(|_| ()).unwrap_err().to_string()
+    };
+    let pkcs_8 = key.replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY");
+    let sec_1 = key.replace("PRIVATE KEY-----\n", "EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES,00\n\n");
+    for encrypted in [pkcs_8, sec_1] {
+        assert!(told(chain, &encrypted).contains("it is encrypted"), "{}", told(chain, &encrypted));
+    }
+    assert!(told(VERSION_1, key).contains("X.509 version 1"), "{}", told(VERSION_1, key));
+    let swapped = [told(key, key), told(chain, chain)];
+    assert!(swapped[0].ends_with("but a private key") && swapped[1].ends_with("but a certificate"), "{swapped:?}");
+    let order = told(&format!("{ca}{chain}"), key);
+    assert!(order.contains("wrong order: number 2, which belongs to the key, must come first"), "{order}");
+    let windows = [ca, chain, key].map(|text| text.replace('\n', "\r\n"));
+    let [ca, chain, key] = windows.each_ref().map(String::as_bytes);
+    assert!(TlsClient::with_identity(ca, chain, key).is_ok() && TlsServer::from_pem(chain, key, ca).is_ok());
 }
 
 #[test]

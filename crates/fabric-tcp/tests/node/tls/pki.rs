@@ -53,6 +53,16 @@ impl Authority {
         Authority { pem, issuer: Issuer::new(params, key) }
     }
 
+    /// Issues a certificate that names no host, as those with only a common name.
+    pub fn issue_nameless(&self) -> Identity {
+        self.signed(CertificateParams::new(Vec::new()).expect("no names"))
+    }
+
+    /// Returns the certificate of the authority itself, and its key.
+    pub fn itself(&self) -> Identity {
+        Identity { chain: self.pem.clone(), key: self.issuer.key().serialize_pem() }
+    }
+
     /// Issues a certificate for `name`.
     pub fn issue(&self, name: &str, valid: Valid) -> Identity {
         self.issue_for(name, valid, Usage::Both)
@@ -71,6 +81,10 @@ impl Authority {
             Valid::Formerly => params.not_after = date_time_ymd(2001, 1, 1),
             Valid::Later => params.not_before = date_time_ymd(4000, 1, 1),
         }
+        self.signed(params)
+    }
+
+    fn signed(&self, params: CertificateParams) -> Identity {
         let key = key();
         let chain = params.signed_by(&key, &self.issuer).expect("a certificate").pem();
         Identity { chain, key: key.serialize_pem() }
