@@ -25,7 +25,6 @@ def errors_before_the_hello(node):
     noise = random.Random(1)
     good = hello(**node.token)
     yield "noise", noise.randbytes(4096)
-    yield "an HTTP request", b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n"
     yield "a ClientHello of TLS", bytes.fromhex("16030100c8010000c40303") + noise.randbytes(194)
     yield "zeros", bytes(72)
     yield "another magic", frame(HELLO, [good[0] + 1, *good[1:]])
@@ -104,6 +103,16 @@ def anything_but_a_hello_first_is_a_protocol_error(node):
         with node.connect() as client:
             client.send(data)
             expect_protocol_error(client, what)
+
+
+@then_serves_others
+def an_http_request_is_answered_in_http(node):
+    with node.connect() as client:
+        client.send(b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n")
+        answer = b""
+        while piece := client.socket.recv(4096):
+            answer += piece
+        expect(answer.startswith(b"HTTP/1.1 400 "), True, f"an answer in HTTP, not {answer[:40]}")
 
 
 @then_serves_others
@@ -279,6 +288,7 @@ CHECKS = (
     a_client_of_another_fabric_gets_the_nodes_fabric,
     nothing_sent_after_a_hello_is_executed_without_a_welcome,
     anything_but_a_hello_first_is_a_protocol_error,
+    an_http_request_is_answered_in_http,
     an_invalid_frame_ends_the_session_after_earlier_requests,
     a_node_receives_for_a_second_at_most_after_a_close,
     an_incomplete_frame_delays_no_other_session,

@@ -23,7 +23,8 @@ use super::shared::{ConnectionId, DropReason, MAX_NODE_HOLDS, Message, Shared};
 use super::transport::{More, Transport};
 use crate::tls::{self, TlsError};
 use crate::wire::{
-    CloseReason, FenceReply, Grant, HEADER_WORDS, Hello, Kind, PriorSession, SessionId, VERSION, Welcome, WireError,
+    CloseReason, FenceReply, Grant, HEADER_WORDS, HTTP, Hello, Kind, PriorSession, SessionId, VERSION, Welcome,
+    WireError,
 };
 
 /// Maximum number of fences of one session that wait for other sessions to end. With so many, it executes nothing until
@@ -551,6 +552,10 @@ impl<T: Default> Connection<T> {
     fn close<S: Service<Session = T>>(&mut self, context: &mut LoopContext<'_, S>, cause: CloseCause) {
         let is_open = matches!(self.state, State::Open(_));
         let peer = self.peer;
+        let foreign = match cause {
+            CloseCause::ProtocolError(WireError::Foreign { protocol }) if !is_open => Some(protocol),
+            _ => None,
+        };
         let reason = match cause {
             CloseCause::ProtocolError(WireError::Value { what: "version", value }) if !is_open => {
                 context.count(Counter::RefusedVersion, 1);
@@ -581,7 +586,15 @@ impl<T: Default> Connection<T> {
                 CloseReason::MemoryLost
             }
         };
-        context.shared.options.observer.notify(peer, || NodeEventKind::Refused { reason: reason.to_string() });
+        let said = || match foreign {
+            Some(protocol) => WireError::Foreign { protocol }.to_string(),
+            None => reason.to_string(),
+        };
+        context.shared.options.observer.notify(peer, || NodeEventKind::Refused { reason: said() });
+        if foreign == Some(HTTP) {
+            self.linger(context);
+            return self.output.append(&http_answer());
+        }
         self.close_with(context, reason, PriorSession::Ended);
     }
 
@@ -688,6 +701,18 @@ impl<T: Default> Connection<T> {
         context.shared.options.observer.notify(self.peer, event);
         context.shared.close(&ended, connection_id, outcome);
     }
+}
+
+/// Returns the answer to a client that speaks HTTP, in whole words.
+fn http_answer() -> Vec<u64> {
+    let text = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n\
+                 This is a memory node of Guira, which does not speak HTTP: see guira serve --metrics.\n";
+    let words = text.chunks(8).map(|part| {
+        let mut word = [b' '; 8];
+        word[..part.len()].copy_from_slice(part);
+        u64::from_le_bytes(word)
+    });
+    words.collect()
 }
 
 enum Sent {

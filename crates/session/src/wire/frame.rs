@@ -115,19 +115,56 @@ impl Header {
     /// Decodes a header.
     ///
     /// # Errors
-    /// `Length`, `Kind`; `Value` if reserved bits are set, or the count is not 0 in a frame other than a batch.
+    /// `Foreign`, `Length`, `Kind`; `Value` if reserved bits are set, or the count is not 0 in a frame other than a batch.
     #[inline(always)]
     pub fn decode([word, id]: [u64; HEADER_WORDS]) -> Result<Header, WireError> {
         let (bytes, count) = (word as u32, (word >> 40) as u16);
         let words = bytes as usize / 8;
         if !bytes.is_multiple_of(8) || !(HEADER_WORDS..=MAX_FRAME_WORDS).contains(&words) {
-            return Err(WireError::Length { bytes, limit: MAX_FRAME_WORDS as u32 * 8 });
+            return Err(not_a_frame([word, id]));
         }
         let kind = Kind::of((word >> 32) as u8)?;
         if word >> 56 != 0 || (count != 0) != (kind == Kind::Batch) {
             return Err(WireError::Value { what: "first word of a frame", value: word });
         }
         Ok(Header { words, kind, count, id })
+    }
+}
+
+/// Protocols, by how their requests or answers begin. None of these is the length of a frame.
+const PROTOCOLS: [(&[u8], &str); 20] = [
+    (b"HTTP/", HTTP),
+    (b"GET /", HTTP),
+    (b"HEAD /", HTTP),
+    (b"POST /", HTTP),
+    (b"PUT /", HTTP),
+    (b"DELETE /", HTTP),
+    (b"OPTIONS ", HTTP),
+    (b"CONNECT ", HTTP),
+    (b"PRI * HTTP/2", HTTP),
+    (b"SSH-", "SSH"),
+    (b"PROXY ", "the PROXY protocol of a load balancer"),
+    (b"\r\n\r\n\0\r\nQUIT\n", "the PROXY protocol of a load balancer"),
+    (b"*", "Redis"),
+    (b"-ERR ", "Redis"),
+    (b"ERROR\r\n", "memcached"),
+    (b"get ", "memcached"),
+    (b"set ", "memcached"),
+    (b"stats", "memcached"),
+    (b"220 ", "SMTP or FTP"),
+    // Handshakes and alerts; the third byte is a version.
+    (b"\x16\x03", "TLS"),
+];
+/// The protocol of browsers, and of what probes whether a service is alive.
+pub const HTTP: &str = "HTTP";
+
+/// Says what the first words of a stream are that do not begin a frame.
+#[cold]
+fn not_a_frame(words: [u64; HEADER_WORDS]) -> WireError {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    match PROTOCOLS.into_iter().find(|(start, _)| bytes.starts_with(start)) {
+        Some((_, protocol)) => WireError::Foreign { protocol },
+        None => WireError::Length { bytes: words[0] as u32, limit: MAX_FRAME_WORDS as u32 * 8 },
     }
 }
 
@@ -153,5 +190,34 @@ pub fn to_wire(words: &mut [u64]) {
 pub fn from_wire(words: &mut [u64]) {
     if cfg!(target_endian = "big") {
         words.iter_mut().for_each(|word| *word = u64::from_le(*word));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_protocols_are_named() {
+        for (bytes, named) in [
+            (b"HTTP/1.1 400 Bad", "HTTP"),
+            (b"GET / HTTP/1.1\r\n", "HTTP"),
+            (b"*1\r\n$4\r\nPING\r\n..", "Redis"),
+            (b"SSH-2.0-OpenSSH_", "SSH"),
+            (b"ERROR\r\nERROR\r\n..", "memcached"),
+            (b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03abcde", "TLS"),
+        ] {
+            let words = [0, 8].map(|at| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes")));
+            assert_eq!(Header::decode(words), Err(WireError::Foreign { protocol: named }));
+        }
+        assert!(matches!(Header::decode([u64::MAX, 0]), Err(WireError::Length { .. })));
+        // No frame begins like one of them.
+        for (start, named) in PROTOCOLS {
+            let mut word = [0; 8];
+            let bytes = start.len().min(8);
+            word[..bytes].copy_from_slice(&start[..bytes]);
+            let decoded = Header::decode([u64::from_le_bytes(word), 0]);
+            assert!(decoded.is_err(), "{named}: {decoded:?}");
+        }
     }
 }

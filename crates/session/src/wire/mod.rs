@@ -20,7 +20,7 @@ pub use exchange::{
     QueuePairNumber, Segment, TargetParameters,
 };
 pub use frame::{
-    HEADER_WORDS, Header, Kind, MAX_BATCH_VERBS, MAX_FRAME_WORDS, MAX_VERB_WORDS, append, from_wire, to_wire,
+    HEADER_WORDS, HTTP, Header, Kind, MAX_BATCH_VERBS, MAX_FRAME_WORDS, MAX_VERB_WORDS, append, from_wire, to_wire,
 };
 pub use refusal::{Refusal, decode_addr, decode_refusal, encode_addr, encode_refusal};
 
@@ -40,6 +40,12 @@ pub enum WireError {
         bytes: u32,
         /// The length of the longest frame.
         limit: u32,
+    },
+    /// The first bytes of a frame are those of another protocol.
+    #[error("its first bytes are those of {protocol}, not of Guira's protocol")]
+    Foreign {
+        /// The other protocol.
+        protocol: &'static str,
     },
     /// The kind of a frame is unknown to this side, or not expected now.
     #[error("a frame of kind {kind:#04x} is not expected here")]
