@@ -344,14 +344,14 @@ impl<'s> Scan<'s> {
     /// Describes `owner` and the state of its client slot.
     pub(crate) fn describe(&self, owner: guira_layout::OwnerId) -> String {
         let slot = owner.slot().and_then(|slot| Some((slot, *self.slots.get(usize::from(slot))?)));
-        let Some((slot, word)) = slot else { return format!("{owner}, which is not the id of a client") };
+        let Some((slot, word)) = slot else { return format!("{owner}, which the table does not have") };
         let state = match word.map(|word| (word.state, self.is_dead(slot, word))) {
-            Some((SlotState::Live, true)) => "that of a dead client",
+            Some((SlotState::Live, true)) => "of a dead client",
             Some((SlotState::Live, false)) => "in use",
             Some((SlotState::Free, _)) => "free",
             Some((SlotState::Recovering, _)) => "being recovered",
             None => "damaged",
         };
-        format!("{owner}, whose client slot is {state}")
+        format!("{owner}, which is {state}")
     }
 }

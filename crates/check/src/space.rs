@@ -28,7 +28,7 @@ pub struct SpaceStats {
     pub longest_free_run: u64,
     /// All size classes in use: chunk slots by size, then runs by length.
     pub classes: Vec<ClassStats>,
-    /// The clients that own chunks, by owner id.
+    /// The clients that own chunks, by slot.
     pub owners: Vec<OwnerChunks>,
 }
 
@@ -52,8 +52,8 @@ pub struct ClassStats {
 /// The chunks of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct OwnerChunks {
-    /// The client's owner id: its slot plus one.
-    pub owner: u16,
+    /// The client's slot.
+    pub slot: u16,
     /// Number of its chunks, including those of runs.
     pub chunks: u64,
 }
@@ -94,8 +94,9 @@ impl SpaceStats {
     }
 
     fn count_owned(&mut self, owner: OwnerId, class: ExtentClass) {
-        let at = self.owners.binary_search_by_key(&owner.0, |known| known.owner).unwrap_or_else(|at| {
-            self.owners.insert(at, OwnerChunks { owner: owner.0, chunks: 0 });
+        let Some(slot) = owner.slot() else { return };
+        let at = self.owners.binary_search_by_key(&slot, |known| known.slot).unwrap_or_else(|at| {
+            self.owners.insert(at, OwnerChunks { slot, chunks: 0 });
             at
         });
         self.owners[at].chunks += class.chunks();

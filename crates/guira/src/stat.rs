@@ -83,8 +83,6 @@ pub enum ClientState {
 pub struct ClientStat {
     /// The slot's number, from 0.
     pub slot: u16,
-    /// The owner id in its locks: the slot's number plus 1.
-    pub owner: u16,
     /// The number of times the slot was taken, including this one; 0 if it is damaged.
     pub generation: u64,
     /// The state of its client.
@@ -213,11 +211,9 @@ fn stat_of(inner: &Inner, region: &FabricRegion) -> Result<Stat, Error> {
     let mut clients = Vec::new();
     for (info, state) in clients_of(inner, region)? {
         let generation = info.word.map_or(0, |word| word.generation);
-        let owner = info.slot + 1;
-        let owned = table.space.owners.iter().find(|known| known.owner == owner);
+        let owned = table.space.owners.iter().find(|known| known.slot == info.slot);
         clients.push(ClientStat {
             slot: info.slot,
-            owner,
             generation,
             state,
             process: info.client.process,

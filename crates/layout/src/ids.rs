@@ -24,11 +24,20 @@ id! {
     /// A physical lock of the lock table.
     LockId(u64), "lock"
 }
-id! {
-    /// The client that holds a lock: the number of its client slot plus one. 0 means free, all ones of the lock's width
-    /// means poisoned.
-    OwnerId(u16), "owner"
+/// The client that holds a lock: the number of its client slot plus one. 0 means free, all ones of the lock's width
+/// means poisoned. It is displayed as its client slot, the number of a client that people see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OwnerId(pub u16);
+
+impl fmt::Display for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.slot() {
+            Some(slot) => write!(f, "client slot {slot}"),
+            None => f.write_str("no client"),
+        }
+    }
 }
+
 id! {
     /// A row's version. It grows by one with each WRITE of the row and wraps at the table's version width.
     Version(u32), "version"

@@ -259,8 +259,7 @@ fn symptom(item: DamagedItem) -> &'static str {
 }
 
 fn held_by(owner: &Option<OwnerId>) -> String {
-    let slot = |owner: OwnerId| owner.slot().map_or_else(String::new, |slot| format!(" (client slot {slot})"));
-    owner.map_or_else(String::new, |owner| format!(" by {owner}{}", slot(owner)))
+    owner.map_or_else(String::new, |owner| format!(" by {owner}"))
 }
 
 /// Returns the plural ending for `number` items.

@@ -77,7 +77,7 @@ fn dead_clients_are_distinguished_from_living_ones() {
     let row = table.placement().rows(table.placement().digest(&[1; 8])).first;
     let mask = table.locks().mask(table.locks().lock_of(row));
     let region = ShmRegion::open(&Location::file(&stat.region.file().unwrap().path), Access::ReadWrite).unwrap();
-    let (addr, add) = (table.locks().addr(mask.word), table.locks().held(OwnerId(dead[0].owner), mask.mask));
+    let (addr, add) = (table.locks().addr(mask.word), table.locks().held(OwnerId::of_slot(dead[0].slot), mask.mask));
     let mut found = 0;
     let submitted = region.lane().submit(&mut [Verb::FetchAdd { addr, add, found: &mut found }]);
     assert!(matches!(submitted, Submitted::Done(Ok(()))));

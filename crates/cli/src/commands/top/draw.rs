@@ -274,8 +274,8 @@ mod tests {
     fn client(slot: u16, state: ClientState) -> ClientStat {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let since_unix_ns = (now - Duration::from_secs(300)).as_nanos() as u64;
-        let (owner, process) = (slot + 1, 4000 + u64::from(slot));
-        ClientStat { slot, owner, generation: 1, state, process, since_unix_ns, committing: slot == 7, chunks: 2 }
+        let process = 4000 + u64::from(slot);
+        ClientStat { slot, generation: 1, state, process, since_unix_ns, committing: slot == 7, chunks: 2 }
     }
 
     fn frame() -> Frame {
