@@ -110,7 +110,9 @@ impl fmt::Display for Blame {
 /// # Store::destroy(&url)
 /// # }
 /// ```
-#[derive(Debug, thiserror::Error)]
+///
+/// `{:?}` is the text, too, so that `fn main() -> guira::Result` ends with a message; `{:#?}` shows the parts.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A table could not be opened, created or destroyed, or a client of it could not be opened. Nothing was changed.
@@ -132,6 +134,20 @@ pub enum Error {
         /// The cause.
         source: FabricError,
     },
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            error if !f.alternate() => fmt::Display::fmt(error, f),
+            Error::Open(error) => f.debug_tuple("Open").field(error).finish(),
+            Error::Operation(error) => f.debug_tuple("Operation").field(error).finish(),
+            Error::Admin(error) => f.debug_tuple("Admin").field(error).finish(),
+            Error::Fabric { doing, url, source } => {
+                f.debug_struct("Fabric").field("doing", doing).field("url", url).field("source", source).finish()
+            }
+        }
+    }
 }
 
 /// The space that a table would have needed, and the space that is available: [`Error::insufficient_space`].
@@ -322,6 +338,14 @@ mod tests {
         let error = of(FabricError::Forked);
         assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None), "{error}");
         assert_eq!(of(FabricError::Disconnected { effect: Effect::Unknown }).blame(), Blame::Fabric);
+    }
+
+    /// `fn main() -> guira::Result` prints `{:?}`: a message for people. The parts are in `{:#?}`.
+    #[test]
+    fn debug_is_the_message() {
+        let error = Error::from(OperationErrorKind::Full { rows: 2 }.during(Operation::Put));
+        assert_eq!(format!("{error:?}"), error.to_string());
+        assert!(format!("{error:#?}").starts_with("Operation("), "{error:#?}");
     }
 
     /// A fenced client learns that it was fenced, and the effect of what it had sent.
