@@ -54,7 +54,11 @@ impl Agreed {
             return refuse("the other side has no address".to_owned());
         }
         if own.gid.ipv4().is_some() != other.gid.ipv4().is_some() {
-            return refuse(format!("{} and {} are addresses of different kinds", own.gid, other.gid));
+            return refuse(format!(
+                "{} and {} are addresses of different kinds: choose another with gid= in the client's URL, or with \
+                 --rdma-gid at the node (guira doctor lists the GIDs of a machine)",
+                own.gid, other.gid
+            ));
         }
         let (reads_out, reads_in) = (own.reads_out.min(other.reads_in), own.reads_in.min(other.reads_out));
         Ok(Agreed { mtu: own.mtu.min(other.mtu), reads_out, reads_in })

@@ -88,6 +88,14 @@ pub enum FabricError {
         /// The effect of the batch in flight.
         effect: Effect,
     },
+    /// The connection to the memory node was lost, and its network card or driver gave a reason.
+    #[error("the connection to the memory node was lost: {cause} ({effect})")]
+    ConnectionFailed {
+        /// The reason: `a work request failed: transport retry counter exceeded`.
+        cause: String,
+        /// The effect of the batch in flight.
+        effect: Effect,
+    },
     /// The memory node dropped this client's session for good: none of its verbs takes effect any more, and the client
     /// that asked for it has taken over the client slots that the session held. [R-RECOVER-1]
     #[error("the memory node dropped this client's session, and other clients took over its slots ({effect})")]
@@ -109,9 +117,10 @@ impl FabricError {
     /// Returns the effect of the failed batch on the remote memory.
     pub fn effect(&self) -> Effect {
         match self {
-            FabricError::Died { effect } | FabricError::Disconnected { effect } | FabricError::Fenced { effect } => {
-                *effect
-            }
+            FabricError::Died { effect }
+            | FabricError::Disconnected { effect }
+            | FabricError::ConnectionFailed { effect, .. }
+            | FabricError::Fenced { effect } => *effect,
             _ => Effect::None,
         }
     }

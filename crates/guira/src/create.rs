@@ -331,7 +331,7 @@ fn config_of(url: &Url, options: &CreateOptions, hash_seed: u64) -> Result<Table
 }
 
 /// Returns the location of the file to create or destroy.
-fn file_of(url: &Url, attempt: Attempt) -> Result<Location, Error> {
+pub(crate) fn file_of(url: &Url, attempt: Attempt) -> Result<Location, Error> {
     match url.backend()? {
         Backend::File(location) => Ok(location),
         Backend::Node(_) => Err(Error::Open(OpenError::OnMemoryNode { url: url.clone(), attempt })),

@@ -51,7 +51,7 @@ pub(crate) fn is_own_or_of_root(uid: u32) -> bool {
 
 /// Whether `uid` identifies a single user. In a user namespace that does not map all users, the others share one id,
 /// which may also be that of this process's user.
-fn is_known(uid: u32) -> bool {
+pub(crate) fn is_known(uid: u32) -> bool {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let stands_for_others = read("/proc/sys/kernel/overflowuid").trim().parse().unwrap_or(OVERFLOW) == uid;
     !stands_for_others || read("/proc/self/uid_map").split_ascii_whitespace().eq(["0", "0", "4294967295"])

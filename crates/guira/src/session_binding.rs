@@ -88,8 +88,10 @@ fn session_loss(error: &OperationError) -> Option<&FabricError> {
     }
 }
 
-fn is_loss(error: &FabricError) -> bool {
-    matches!(error, FabricError::Disconnected { .. } | FabricError::Fenced { .. })
+/// Whether `error` says that the session was lost.
+pub(crate) fn is_loss(error: &FabricError) -> bool {
+    use FabricError::{ConnectionFailed, Disconnected, Fenced};
+    matches!(error, Disconnected { .. } | ConnectionFailed { .. } | Fenced { .. })
 }
 
 /// Returns `error` without an effect, for an operation that had sent no change of a key: its locks and space are left
@@ -97,6 +99,7 @@ fn is_loss(error: &FabricError) -> bool {
 pub(crate) fn without_effect(error: Error) -> Error {
     let unsent = |source: FabricError| match source {
         FabricError::Disconnected { .. } => FabricError::Disconnected { effect: Effect::None },
+        FabricError::ConnectionFailed { cause, .. } => FabricError::ConnectionFailed { cause, effect: Effect::None },
         FabricError::Fenced { .. } => FabricError::Fenced { effect: Effect::None },
         other => other,
     };
@@ -212,7 +215,8 @@ mod tests {
             ]
         };
         for effect in EFFECTS {
-            for lost in [FabricError::Disconnected { effect }, FabricError::Fenced { effect }] {
+            let failed = FabricError::ConnectionFailed { cause: "a request failed".to_owned(), effect };
+            for lost in [FabricError::Disconnected { effect }, failed, FabricError::Fenced { effect }] {
                 assert!(of(lost.clone()).iter().all(|error| lost_session(error) == Some(&lost)), "{lost}");
             }
         }
@@ -231,7 +235,8 @@ mod tests {
     #[test]
     fn unsent_changes_have_no_effect() {
         for effect in EFFECTS {
-            for source in [FabricError::Disconnected { effect }, FabricError::Fenced { effect }] {
+            let failed = FabricError::ConnectionFailed { cause: "a request failed".to_owned(), effect };
+            for source in [FabricError::Disconnected { effect }, failed, FabricError::Fenced { effect }] {
                 let operation = Operation::Update;
                 let lost = Error::Operation(OperationError {
                     operation,

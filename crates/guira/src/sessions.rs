@@ -25,6 +25,7 @@ use guira_url::{NodeAddress, RdmaDevice, RdmaNode};
 use crate::fabric::{FabricRegion, Waiting};
 use crate::options::Access;
 use crate::reconnect_backoff::ReconnectBackoff;
+use crate::session_binding::is_loss;
 use crate::wait::wait_for;
 use crate::{AccessToken, Error, OpenError, OpenOptions, Url};
 
@@ -112,12 +113,10 @@ impl Failure {
             },
             Failure::Attach(error) => match &**error {
                 AttachError::Device(VerbsError::PortDown { .. } | VerbsError::System { .. }) => true,
-                AttachError::Refused { source, .. } => matches!(source, FabricError::Disconnected { .. }),
+                AttachError::Refused { source, .. } => is_loss(source),
                 _ => false,
             },
-            Failure::Open(TableError::Fabric(error)) => {
-                matches!(error, FabricError::Disconnected { .. } | FabricError::Fenced { .. })
-            }
+            Failure::Open(TableError::Fabric(error)) => is_loss(error),
             #[cfg(feature = "tls")]
             Failure::TlsFile(_) => false,
             Failure::TokenFile(_) | Failure::Open(_) | Failure::Gone(_) | Failure::Process(_) => false,

@@ -22,8 +22,8 @@ pub enum TlsFileError {
     },
     /// Any user may read the private key, or users other than its owner may change it.
     #[error(
-        "the key file {} has mode {mode:o}, so other users may know or change the key; make another key, or run \
-         chmod 600 on this file",
+        "the key file {} has mode {mode:o}, so other users may know or change the key; make another key, or use a \
+         copy with mode 600",
         path.display()
     )]
     Exposed {

@@ -47,7 +47,7 @@ pub enum TokenFileError {
     /// Any user may read the file, or users other than its owner may change it.
     #[error(
         "the token file {} has mode {mode:o}, so other users may know or change the token; make another with guira \
-         token, or run chmod 600 on this file",
+         token, or use a copy with mode 600",
         path.display()
     )]
     Exposed {

@@ -123,7 +123,8 @@ pub enum SuperblockError {
     /// The table has a later or an earlier format.
     #[error(
         "the table was made by another version of Guira: its format is {found}, but this program supports {supported}; \
-         create the table again"
+         to carry its records over, dump it with the program that made it (guira dump), and load that into a new table \
+         with this one (guira load)"
     )]
     Version {
         /// The table's format.
@@ -380,7 +381,8 @@ mod tests {
             words[CONFIG_WORD + 14] ^= 1 << 63;
             let error = Superblock::decode(&words).unwrap_err();
             assert_eq!(error, SuperblockError::Version { found, supported: 4 });
-            assert!(error.to_string().contains("another version of Guira") && error.to_string().contains("again"));
+            let text = error.to_string();
+            assert!(text.contains("another version of Guira") && text.contains("(guira dump)"), "{text}");
         }
     }
 

@@ -280,10 +280,11 @@ impl User {
         let Some(session) = &self.session else { return FabricError::Disconnected { effect } };
         match session.notice_loss() {
             Some(Loss::Closed(CloseReason::Fenced)) => return FabricError::Fenced { effect },
-            Some(_) => {}
+            Some(_) => return FabricError::Disconnected { effect },
             None => session.end(),
         }
-        FabricError::Disconnected { effect }
+        let cause = self.inner.queue().lost().map(LostConnection::to_string);
+        cause.map_or(FabricError::Disconnected { effect }, |cause| FabricError::ConnectionFailed { cause, effect })
     }
 
     /// Starts the connection's thread, if there is none; returns whether there is one.

@@ -34,6 +34,8 @@ pub(super) struct Facts {
 pub(super) enum Shm {
     /// Shared memory with these sizes in bytes; a size of 0 is unlimited.
     Mounted { free_bytes: u64, total_bytes: u64 },
+    /// Shared memory that is mounted read-only.
+    ReadOnly,
     /// Another file system.
     Foreign,
     /// It cannot be examined.
@@ -51,6 +53,7 @@ impl Shm {
         match (rustix::fs::statfs(SHM_DIRECTORY), rustix::fs::statvfs(SHM_DIRECTORY)) {
             // The kernel's magic numbers have 32 bits; the field's width and sign differ between architectures.
             (Ok(system), Ok(_)) if system.f_type as u64 & 0xffff_ffff != TMPFS => Shm::Foreign,
+            (Ok(_), Ok(space)) if space.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) => Shm::ReadOnly,
             (Ok(_), Ok(space)) => Shm::Mounted {
                 free_bytes: space.f_bavail.saturating_mul(space.f_frsize),
                 total_bytes: space.f_blocks.saturating_mul(space.f_frsize),
@@ -139,6 +142,8 @@ pub(super) fn shared_memory(facts: &Facts, serve_bytes: Option<u64>) -> DoctorCh
                     .with_help("as root: mount -o remount,size=SIZE /dev/shm; for a container: --shm-size SIZE"),
             }
         }
+        Shm::ReadOnly => DoctorCheck::failed(NAME, "/dev/shm is mounted read-only")
+            .with_help("as root: mount -o remount,rw /dev/shm"),
         Shm::Foreign => DoctorCheck::failed(NAME, "/dev/shm is not a tmpfs").with_help(mount),
         Shm::Absent { reason } => {
             DoctorCheck::missing(NAME, format!("/dev/shm cannot be examined: {reason}")).with_help(mount)
@@ -204,6 +209,8 @@ mod tests {
         let unlimited = Shm::Mounted { free_bytes: 0, total_bytes: 0 };
         assert_eq!(check(unlimited, Some(MIB)).state, CheckState::Fine);
         assert_eq!(check(Shm::Foreign, None).state, CheckState::Failed);
+        let read_only = check(Shm::ReadOnly, None);
+        assert!(read_only.state == CheckState::Failed && read_only.detail.contains("read-only"), "{read_only:?}");
         let absent = check(Shm::Absent { reason: "No such file".to_owned() }, None);
         assert!(absent.state == CheckState::Missing && absent.detail.contains("No such file") && absent.help.is_some());
     }

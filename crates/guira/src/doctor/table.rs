@@ -1,14 +1,17 @@
 //! Checks of the way to a table, and of the table. The way is judged by one attempt to open it: each error belongs to a
 //! step, and the steps before it are fine.
 
-use guira_fabric_shm::ShmError;
+use guira_fabric::FabricError;
+use guira_fabric_shm::{Attempt, ShmError, check_directory};
 use guira_fabric_verbs::{AttachError, VerbsError};
+use guira_layout::SuperblockError;
 use guira_rcuckoo::TableError;
 use guira_session::client::ConnectError;
 use guira_session::wire::{CloseReason, Fabric};
 use guira_url::{Backend, NodeAddress};
 
 use super::DoctorCheck;
+use crate::create::file_of;
 use crate::{Error, OpenError, OpenOptions, Store, Url};
 
 /// A step of opening a table, in the order of the steps. Only a table behind a node has others than the last one, and
@@ -46,15 +49,27 @@ impl Step {
 /// refusal; takes no client slot.
 pub(super) fn checks(url: &Url, options: &OpenOptions) -> Vec<DoctorCheck> {
     let options = options.clone().any_owner();
+    let mut is_read_only_file_system = false;
     let opened = Store::open_with(url, &options).or_else(|error| match &error {
-        Error::Open(OpenError::Region(ShmError::Permission { .. } | ShmError::LockFile { .. })) => {
+        Error::Open(OpenError::Region(
+            refusal @ (ShmError::Permission { .. } | ShmError::ReadOnlyFileSystem { .. } | ShmError::LockFile { .. }),
+        )) => {
+            is_read_only_file_system = matches!(refusal, ShmError::ReadOnlyFileSystem { .. });
             Store::open_with(url, &options.read_only())
         }
+        // A table that could not be created there, either, is not missed.
+        _ if error.is_not_found() => Err(file_of(url, Attempt::Create)
+            .and_then(|location| Ok(check_directory(&location)?))
+            .map_or_else(|refusal| refusal, |()| error)),
         _ => Err(error),
     });
     let outcome = opened.and_then(|store| described(&store));
-    let checks = match url.backend() {
-        Ok(Backend::Node(address)) => node(url, address, &outcome),
+    let checks = match (url.backend(), &outcome) {
+        (Ok(Backend::Node(address)), _) => node(url, address, &outcome),
+        (_, Ok(opened)) if is_read_only_file_system => {
+            let detail = format!("its file system is mounted read-only: opens for reading only: {}", opened.table);
+            vec![DoctorCheck::failed(Step::Table.name(), detail).with_help(REMOUNT)]
+        }
         _ => vec![judged(url, Step::Table, &outcome)],
     };
     checks.into_iter().map(|check| check.of(url.to_string())).collect()
@@ -134,6 +149,9 @@ fn step_of(error: &Error) -> Step {
             _ => Step::Device,
         },
         Error::Open(OpenError::TokenFile { .. } | OpenError::AccessToken(_) | OpenError::TlsFile(_)) => Step::Session,
+        Error::Open(OpenError::Table { source: TableError::Fabric(FabricError::ConnectionFailed { .. }), .. }) => {
+            Step::QueuePair
+        }
         _ => Step::Table,
     }
 }
@@ -141,18 +159,40 @@ fn step_of(error: &Error) -> Step {
 /// The text that stands for the table's URL in the words of [`help`].
 const TABLE: &str = "URL_OF_TABLE";
 
+/// What helps where a file system is mounted read-only.
+const REMOUNT: &str = "as root: mount its file system for writing (mount -o remount,rw); in a container: mount the \
+                       volume without :ro";
+
 /// Returns what helps against an error.
 fn help(error: &Error) -> Option<&'static str> {
     let Error::Open(error) = error else { return None };
     Some(match error {
-        OpenError::Region(ShmError::NotFound { .. }) => "create the table: guira create URL_OF_TABLE --capacity N",
+        OpenError::Region(ShmError::NotFound { attempt: Attempt::Create, .. }) => "create its directory: mkdir -p",
+        OpenError::Region(ShmError::NotFound { .. }) => "create the table: guira create URL_OF_TABLE --capacity 10k",
+        OpenError::Region(ShmError::ReadOnlyFileSystem { .. }) => REMOUNT,
+        OpenError::Region(ShmError::Permission { attempt: Attempt::Create, .. }) => {
+            "choose a directory that this user may write to"
+        }
         OpenError::Region(ShmError::Permission { .. }) => {
             "the owner can let others in: guira create --mode MODE, for a new table"
         }
         OpenError::Region(ShmError::ServedByDevice { .. }) => "use the rdma:// URL that its server prints",
         OpenError::Region(ShmError::Foreign { .. }) => "check the name; guira list shows the tables of this host",
+        OpenError::Region(ShmError::UnsupportedFileSystem { name: "overlayfs", .. }) => {
+            "the own files of a container are on overlayfs: use shm://NAME, or a volume on ext4, xfs or tmpfs"
+        }
         OpenError::Region(ShmError::UnsupportedFileSystem { .. }) => "use tmpfs, hugetlbfs, ext4 or xfs",
         OpenError::Table { source: TableError::Destroyed, .. } => "remove its name: guira destroy URL_OF_TABLE",
+        // The message says how to carry the records over.
+        OpenError::Region(ShmError::Version { .. })
+        | OpenError::Table {
+            source: TableError::Superblock(SuperblockError::Version { .. } | SuperblockError::Meaning { .. }),
+            ..
+        } => return None,
+        OpenError::Table { source: TableError::Fabric(FabricError::ConnectionFailed { .. }), .. } => {
+            "let UDP port 4791 (RoCE v2) through the firewalls between the hosts, and compare the MTUs of the path"
+        }
+        OpenError::Table { source: TableError::Fabric(_), .. } => "see the log of the memory node, and try again",
         OpenError::Table { .. } => "guira check URL_OF_TABLE names the damage; guira copy saves what can be read",
         OpenError::TokenFile { .. } | OpenError::AccessToken(_) => {
             "set GUIRA_TOKEN_FILE to the node's token file, readable by this user alone"
@@ -162,6 +202,9 @@ fn help(error: &Error) -> Option<&'static str> {
         OpenError::Rdma { source, .. } => match &**source {
             AttachError::Device(VerbsError::Memlock { .. }) => {
                 "raise the limit of locked memory: ulimit -l, or LimitMEMLOCK= of the service"
+            }
+            AttachError::Device(VerbsError::NoSuchDevice { found, .. }) if found.is_empty() => {
+                "guira doctor, without a URL, says what RDMA needs of this machine; tcp:// needs no device"
             }
             AttachError::Device(VerbsError::NoSuchDevice { .. } | VerbsError::NoSuchGid { .. }) => {
                 "choose one of these: rdma://HOST:PORT?dev=NAME&port=N&gid=N"
@@ -287,8 +330,16 @@ mod tests {
             let checks = node(&url(), &NodeAddress::Rdma(RdmaNode::new(endpoint())), &Err(error));
             checks.iter().map(|check| (check.name, check.state)).collect::<Vec<_>>()
         };
-        let missing = VerbsError::NoSuchDevice { name: "mlx5_9".to_owned(), found: vec![] };
-        assert_eq!(of(missing.into()), [("local device", Failed)]);
+        let missing = |found: &[&str]| {
+            AttachError::from(VerbsError::NoSuchDevice {
+                name: "mlx5_9".to_owned(),
+                found: found.iter().copied().map(str::to_owned).collect(),
+            })
+        };
+        assert_eq!(of(missing(&[])), [("local device", Failed)]);
+        let told = |source| help(&Error::Open(OpenError::Rdma { url: url(), source: Arc::new(source) }));
+        assert!(told(missing(&["mlx5_0"])).is_some_and(|help| help.contains("choose one of these")));
+        assert!(told(missing(&[])).is_some_and(|help| !help.contains("choose") && help.contains("tcp://")));
         let memlock = VerbsError::Memlock { needed_bytes: 8, limit_bytes: 4 };
         let all = ["local device", "host name", "port", "session"].map(|name| (name, Fine));
         assert_eq!(of(memlock.into()), [&all[..], &[("queue pair", Failed)]].concat());
@@ -297,6 +348,15 @@ mod tests {
         let opened = Opened { grant: "reading only", table: "fixed:8:8".to_owned() };
         let checks = node(&url(), &NodeAddress::Rdma(RdmaNode::new(endpoint())), &Ok(opened));
         assert_eq!(checks.len(), 6);
+        // The first request of a queue pair finds a firewall in its way.
+        let cause = "a work request failed: transport retry counter exceeded".to_owned();
+        let failed = TableError::Fabric(FabricError::ConnectionFailed { cause, effect: guira_fabric::Effect::None });
+        let blocked = Err(Error::Open(OpenError::Table { url: url(), source: failed }));
+        let checks = node(&url(), &NodeAddress::Rdma(RdmaNode::new(endpoint())), &blocked);
+        let last = checks.last().unwrap();
+        assert_eq!((last.name, last.state), ("queue pair", Failed));
+        assert!(last.detail.contains("transport retry counter exceeded"), "{last:?}");
+        assert!(last.help.as_ref().is_some_and(|help| help.contains("UDP port 4791")), "{last:?}");
     }
 
     #[test]
@@ -305,10 +365,13 @@ mod tests {
         let (attempt, path) = (Attempt::Open, || PathBuf::from("/dev/shm/t"));
         let missing = judged(&url(), Step::Table, &region(ShmError::NotFound { attempt, path: path() }));
         assert_eq!((missing.name, missing.state), ("table", CheckState::Missing));
-        assert_eq!(missing.help.unwrap(), "create the table: guira create tcp://host.example:7711 --capacity N");
+        assert_eq!(missing.help.unwrap(), "create the table: guira create tcp://host.example:7711 --capacity 10k");
         let served = judged(&url(), Step::Table, &region(ShmError::ServedByDevice { attempt, path: path() }));
         assert_eq!(served.state, CheckState::Failed);
         assert!(served.help.unwrap().contains("rdma://"));
+        let version = TableError::Superblock(SuperblockError::Version { found: 9, supported: 1 });
+        let version = judged(&url(), Step::Table, &Err(Error::Open(OpenError::Table { url: url(), source: version })));
+        assert!(version.detail.contains("guira dump") && version.help.is_none(), "{version:?}");
         let foreign = judged(&url(), Step::Table, &region(ShmError::Foreign { attempt, path: path() }));
         assert!(foreign.help.unwrap().contains("guira list"));
     }

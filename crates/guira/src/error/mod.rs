@@ -30,8 +30,11 @@ use crate::{OperationError, OperationErrorKind, Url};
 pub enum Blame {
     /// The connection to the memory. The next operation of a client or reader connects again.
     Fabric,
-    /// The memory: it is damaged, not a table, or a table of another version of this library.
+    /// The memory: it is damaged, or not a table.
     Corrupt,
+    /// Another version of this library, which made the table: `guira dump` of that version and `guira load` of this one
+    /// carry its records over.
+    Version,
     /// The table: it is full. Other keys can still be read, updated and removed.
     Full,
     /// Other clients: they hold what is needed, such as a lock, all client slots or all clients of a pool.
@@ -50,6 +53,7 @@ impl Blame {
         match self {
             Blame::Fabric => "fabric",
             Blame::Corrupt => "corrupt",
+            Blame::Version => "version",
             Blame::Full => "full",
             Blame::Busy => "busy",
             Blame::Fenced => "fenced",
@@ -249,8 +253,8 @@ impl From<Infallible> for Error {
 
 fn region_blame(error: &ShmError) -> Blame {
     match error {
+        ShmError::Version { .. } => Blame::Version,
         ShmError::Foreign { .. }
-        | ShmError::Version { .. }
         | ShmError::HeaderCorrupt { .. }
         | ShmError::LockFile { problem: LockFileProblem::Damaged, .. }
         | ShmError::Truncated { .. } => Blame::Corrupt,

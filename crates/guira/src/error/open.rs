@@ -6,7 +6,7 @@ use std::sync::Arc;
 use guira_fabric::FabricError;
 use guira_fabric_shm::{Attempt, ShmError};
 use guira_fabric_verbs::AttachError;
-use guira_layout::ConfigError;
+use guira_layout::{ConfigError, SuperblockError};
 use guira_rcuckoo::TableError;
 use guira_session::client::ConnectError;
 
@@ -14,6 +14,7 @@ use super::{Blame, attach_blame, connect_blame, fabric_blame, region_blame};
 use crate::Url;
 use crate::errors::{SlotLock, TlsFileError, TokenFileError, UrlError};
 use crate::mismatch::{Mismatch, sentence};
+use crate::owners::is_known;
 
 /// A table could not be opened, created or destroyed, or a client of it could not be opened. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
@@ -124,8 +125,13 @@ pub enum OpenError {
     },
     /// A client tried to create or destroy the table of a memory node. Nothing was changed.
     #[error(
-        "cannot {attempt} {url}: a memory node creates its table when it starts (`guira serve`), and the table lasts \
-         as long as the node's memory; nothing was changed"
+        "cannot {attempt} {url}: {}; nothing was changed",
+        match attempt {
+            Attempt::Destroy => "the table of a memory node is removed on the node's host: stop the node there, and \
+                                 then, if it has --backing, destroy that table with guira destroy",
+            _ => "a memory node creates its table when it starts (`guira serve`), and the table lasts as long as the \
+                  node's memory",
+        }
     )]
     OnMemoryNode {
         /// The table.
@@ -208,6 +214,9 @@ impl OpenError {
             OpenError::Table { source, .. } => match source {
                 TableError::Fabric(error) => fabric_blame(error),
                 TableError::Destroyed => Blame::Fenced,
+                TableError::Superblock(SuperblockError::Version { .. } | SuperblockError::Meaning { .. }) => {
+                    Blame::Version
+                }
                 _ => Blame::Corrupt,
             },
             OpenError::AccessToken(error) => match error {
@@ -237,6 +246,11 @@ impl From<TlsFileError> for OpenError {
 
 fn owned_by_another(url: &Url, owner_uid: u32, wanted_uid: Option<u32>) -> String {
     match wanted_uid {
+        _ if !is_known(owner_uid) => format!(
+            "cannot open {url} for writing: it belongs to a user outside of this user namespace, who can read and change \
+             all that is put into it, and whom no option can name; map that user into the namespace, or use another \
+             table; nothing was changed"
+        ),
         Some(wanted_uid) => {
             format!("cannot open {url}: it belongs to user {owner_uid}, not to user {wanted_uid}; nothing was changed")
         }

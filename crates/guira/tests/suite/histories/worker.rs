@@ -130,7 +130,7 @@ fn loss(error: &Error) -> Loss {
     };
     match source {
         FabricError::Fenced { .. } => Loss::Fenced,
-        FabricError::Disconnected { .. } => Loss::Connection,
+        FabricError::Disconnected { .. } | FabricError::ConnectionFailed { .. } => Loss::Connection,
         _ => Loss::None,
     }
 }

@@ -141,7 +141,10 @@ fn a_peer_that_vanishes_or_sends_garbage_is_an_error() {
             End::Attach | End::Garbage => {
                 let error = attach_error(&url);
                 let AttachError::Refused { source, .. } = &*error else { panic!("{end:?}: {error}") };
-                assert!(matches!(source, FabricError::Disconnected { .. }), "{end:?}: {source:?}");
+                assert!(
+                    matches!(source, FabricError::Disconnected { .. } | FabricError::ConnectionFailed { .. }),
+                    "{end:?}: {source:?}"
+                );
             }
             End::OtherSize => {
                 let error = attach_error(&url);
@@ -152,7 +155,10 @@ fn a_peer_that_vanishes_or_sends_garbage_is_an_error() {
                 let Error::Open(OpenError::Table { source: TableError::Fabric(source), .. }) = &error else {
                     panic!("{end:?}: {error}")
                 };
-                assert!(matches!(source, FabricError::Disconnected { .. }), "{end:?}: {source:?}");
+                assert!(
+                    matches!(source, FabricError::Disconnected { .. } | FabricError::ConnectionFailed { .. }),
+                    "{end:?}: {source:?}"
+                );
             }
         }
         println!("{end:?}: {}, after {:?}", refused(&url), began.elapsed());
