@@ -71,6 +71,14 @@ fn mistakes_are_refused_before_anything_is_measured() {
 }
 
 #[test]
+fn a_quick_question_is_about_a_smaller_table() {
+    let said = guira(&["lab", "ask", "--quick", "--clients", "8"]).expect(0).text();
+    assert!(said.contains("2,000,000 entries"), "{said}");
+    let said = guira(&["lab", "ask", "--quick", "--clients", "8", "--entries", "100k"]).expect(0).text();
+    assert!(said.contains("100,000 entries"), "the given size counts: {said}");
+}
+
+#[test]
 fn the_figures_are_listed() {
     let run = guira(&["lab", "list"]).expect(0);
     assert!(run.text().contains("\n6c ") && run.text().contains("sensitivity-theta"), "{}", run.text());

@@ -75,9 +75,12 @@ fn value_name(parameter: &Parameter) -> &'static str {
     }
 }
 
+/// Entries of the table of a quick run, unless others are given: those of quick figures, at most.
+const QUICK_ENTRIES: u64 = 2_000_000;
+
 impl Parameters {
-    fn experiment(&self) -> Result<Experiment, LabError> {
-        let mut experiment = Experiment::default();
+    /// Returns `experiment` with these parameters.
+    fn apply_to(&self, mut experiment: Experiment) -> Result<Experiment, LabError> {
         for (name, text) in &self.given {
             let number = parse_count(text).ok().and_then(|number| i64::try_from(number).ok());
             let value = number.map_or_else(|| Value::parse(text), Value::Integer);
@@ -90,7 +93,11 @@ impl Parameters {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<(), Failure> {
-    let experiment = arguments.parameters.experiment()?;
+    let mut experiment = Experiment::default();
+    if arguments.run.quick {
+        experiment.entries = QUICK_ENTRIES;
+    }
+    let experiment = arguments.parameters.apply_to(experiment)?;
     let watcher = Watcher::new(output);
     let answer = ask(&experiment, &arguments.run.options(), &watcher);
     watcher.finish();
@@ -162,7 +169,7 @@ mod tests {
 
     fn asked(line: &str) -> Result<Experiment, String> {
         let line = Line::try_parse_from(format!("ask {line}").split_whitespace()).map_err(|error| error.to_string())?;
-        line.arguments.parameters.experiment().map_err(|error| error.to_string())
+        line.arguments.parameters.apply_to(Experiment::default()).map_err(|error| error.to_string())
     }
 
     #[test]
