@@ -4,9 +4,10 @@ use std::path::Path;
 
 use guira::admin::{FileStat, RegionStat, Stat};
 use guira::raw::layout::TableConfig;
-use guira::{CreateOptions, EntryFormat, OpenOptions, Store, Url};
+use guira::{CreateOptions, EntryFormat, Url};
 use guira_input::RecordEncoder;
 
+use crate::advice;
 use crate::input::{self, InputFormat};
 use crate::interrupt;
 use crate::units::{self, count, counted};
@@ -191,39 +192,67 @@ fn for_capacity(config: &TableConfig, stat: &Stat) -> u64 {
     free.map_or(wanted, |free| wanted.min(free.f_bavail.saturating_mul(free.f_frsize) / 2))
 }
 
-/// Returns the commands that create a table for `capacity` keys in place of a full one, and fill it.
-fn larger(target: Target<'_>, config: &TableConfig, capacity: u64, extent_bytes: u64) -> String {
-    let Target { url, from, existing } = target;
-    let mut size = format!("--capacity {}", units::rounded_up(capacity));
-    if config.format != (EntryFormat::Bytes { inline_bytes: 64 }) {
-        size.push_str(&format!(" --entry {}", config.format));
-    }
-    if config.format.has_extents() && extent_bytes > LEAST_EXTENT_BYTES {
-        size.push_str(&format!(" --extent-bytes {}MiB", extent_bytes.div_ceil(1 << 20)));
-    }
-    let fill = |new: &str| match (from, existing) {
-        (None, _) => format!("guira copy {url} {new}"),
-        (Some(from), ExistingRecords::AlreadyInSource) => format!("guira copy {from} {new}"),
-        (Some(from), ExistingRecords::Keep) => format!("guira copy {url} {new} && guira copy {from} {new} --merge"),
-    };
-    if url.to_string().starts_with("tcp://") {
-        return format!("serve a larger table (guira serve {size}) and fill it with: {}", fill("tcp://HOST:PORT"));
-    }
-    let new = free_name(url);
-    format!("create and fill a larger table with: guira create {new} {size} && {}", fill(&new))
+/// Returns the commands that copy a table into a new one of the same size.
+pub fn another(target: Target<'_>, config: &TableConfig) -> String {
+    let (commands, room) = commands(target, config, config.capacity(), config.extent_bytes());
+    format!("{room}copy it into a new table with: {commands}")
 }
 
-/// Returns a URL derived from `url` that no table has.
-fn free_name(url: &Url) -> String {
-    let named = |number: u32| format!("{url}-{number}");
-    let is_free = |name: &String| {
-        Store::open_with(name, &OpenOptions::default().read_only()).is_err_and(|error| error.is_not_found())
+/// Returns the commands that create a table for `capacity` keys in place of a full one, and fill it.
+fn larger(target: Target<'_>, config: &TableConfig, capacity: u64, extent_bytes: u64) -> String {
+    let (commands, room) = commands(target, config, capacity, extent_bytes);
+    match target.url.path() {
+        Some(_) => format!("{room}create and fill a larger table with: {commands}"),
+        None => format!("serve a larger table and fill it with: {commands}"),
+    }
+}
+
+/// Returns the commands that create and fill a table, and what is to be done before, if there is not enough memory.
+fn commands(target: Target<'_>, config: &TableConfig, capacity: u64, extent_bytes: u64) -> (String, String) {
+    let Target { url, from, existing } = target;
+    let capacity = units::rounded_up(capacity);
+    let mut create = vec!["--capacity".to_owned(), capacity.clone()];
+    let mut options = CreateOptions::new(units::parse_count(&capacity).unwrap_or(u64::MAX)).format(config.format);
+    if config.format != (EntryFormat::Bytes { inline_bytes: 64 }) {
+        create.extend(["--entry".to_owned(), config.format.to_string()]);
+    }
+    if config.format.has_extents() && extent_bytes > LEAST_EXTENT_BYTES {
+        let mib = extent_bytes.div_ceil(1 << 20);
+        create.extend(["--extent-bytes".to_owned(), format!("{mib}MiB")]);
+        options = options.extent_bytes(mib << 20);
+    }
+    let create: Vec<&str> = create.iter().map(String::as_str).collect();
+    let is_file = url.path().is_some();
+    let new = if is_file { advice::free_url(url) } else { "tcp://HOST:PORT".to_owned() };
+    let copy = |from: &Url, more: &[&str]| advice::guira(&[&["copy", &from.to_string(), &new], more].concat());
+    let fill = match (from, existing) {
+        (None, _) => copy(url, &[]),
+        (Some(from), ExistingRecords::AlreadyInSource) => copy(from, &[]),
+        (Some(from), ExistingRecords::Keep) => format!("{} && {}", copy(url, &[]), copy(from, &["--merge"])),
     };
-    (2..100).map(named).find(is_free).unwrap_or_else(|| named(2))
+    if !is_file {
+        return (format!("{}; {fill}", advice::guira(&[&["serve"], &create[..]].concat())), String::new());
+    }
+    let create = advice::guira(&[&["create", &new], &create[..]].concat());
+    (format!("{create} && {fill}"), room(&new, &options).unwrap_or_default())
+}
+
+/// Says that a table does not fit where it is to be created, if so.
+fn room(url: &str, options: &CreateOptions) -> Option<String> {
+    let path = url.parse::<Url>().ok()?.path()?;
+    let directory = path.parent()?;
+    let space = rustix::fs::statvfs(directory).ok()?;
+    let (needed, free) = (options.memory_bytes().ok()?, space.f_bavail.saturating_mul(space.f_frsize));
+    // No blocks: mounted without a limit.
+    (space.f_blocks > 0 && needed > free).then(|| {
+        let (needed, free, directory) = (units::bytes(needed), units::bytes(free), directory.display());
+        format!("make room in {directory}, because a larger table needs {needed} and only {free} are free; then ")
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use guira::Store;
     use guira_input::Notation;
 
     use super::*;

@@ -10,6 +10,7 @@ use guira_lab::driver::{DriverError, Removal};
 use guira_lab::experiment::LabError;
 use serde::{Deserialize, Serialize};
 
+use crate::advice;
 use crate::capacity::Shortfall;
 use crate::interrupt::EXIT_INTERRUPTED;
 use crate::units::counted;
@@ -85,7 +86,7 @@ pub enum Failure {
     #[error(transparent)]
     Store(#[from] guira::Error),
     /// The table does not exist.
-    #[error("{url} does not exist; create it with: guira create {url} --capacity N")]
+    #[error("{url} does not exist; create it, here for 10,000 keys, with: {}", advice::create(url))]
     NotFound {
         /// The table.
         url: Url,
@@ -137,7 +138,10 @@ pub enum Failure {
         url: Url,
     },
     /// The name of the new table is already in use.
-    #[error("{url} already exists; nothing was changed; guira destroy {url} removes it and everything in it")]
+    #[error(
+        "{url} already exists; nothing was changed; {}",
+        advice::destroy(url).unwrap_or_else(|| "choose another name".to_owned())
+    )]
     AlreadyExists {
         /// The table.
         url: Url,
@@ -238,7 +242,7 @@ pub enum Failure {
     #[error("interrupted; {0} was not created, and nothing was left behind")]
     NotCreated(Url),
     /// A copy was interrupted. What was stored is stored; nothing is half done.
-    #[error("interrupted; {}{}", copied_text(*.0), if *.0 > 0 { "; run guira copy --merge to continue" } else { "" })]
+    #[error("interrupted; {}", copied_text(*.0))]
     CopyInterrupted(u64),
     /// The command was interrupted. The table that it created is destroyed.
     #[error("interrupted; {0}, which this command created, was destroyed")]
@@ -383,13 +387,10 @@ impl Failure {
                     Failure::AlreadyExists { url: url.clone() }
                 }
             },
-            // The table of a memory node cannot be removed from here.
-            error @ guira::Error::Open(guira::OpenError::Mismatch { .. }) if !url.to_string().starts_with("tcp://") => {
-                Failure::Advised {
-                    advice: format!("guira destroy {url} removes it and everything in it"),
-                    source: Box::new(Failure::Store(error)),
-                }
-            }
+            error @ guira::Error::Open(guira::OpenError::Mismatch { .. }) => match advice::destroy(url) {
+                Some(advice) => Failure::Advised { advice, source: Box::new(Failure::Store(error)) },
+                None => Failure::Store(error),
+            },
             guira::Error::Open(guira::OpenError::Stopped { .. }) => Failure::NotCreated(url.clone()),
             error => Failure::Store(error),
         }

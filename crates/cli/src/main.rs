@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod advice;
 mod arguments;
 mod capacity;
 mod commands;

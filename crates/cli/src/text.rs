@@ -2,8 +2,10 @@
 //! a file.
 
 use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use clap::Args;
@@ -45,6 +47,15 @@ impl NotationOptions {
         RecordEncoder::new(format, self.of_input()).map_err(Failure::Misuse)
     }
 
+    /// Returns the options as words of a command line.
+    pub fn words(&self) -> &'static [&'static str] {
+        match self.of_input() {
+            guira_input::Notation::Bytes => &[],
+            guira_input::Notation::Hex => &["--hex"],
+            guira_input::Notation::Numbers => &["--numbers"],
+        }
+    }
+
     fn of_input(&self) -> guira_input::Notation {
         match (self.hex, self.numbers) {
             (true, _) => guira_input::Notation::Hex,
@@ -57,7 +68,7 @@ impl NotationOptions {
 /// The notation of keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notation {
-    /// UTF-8 text.
+    /// The bytes themselves: text, usually.
     Text,
     /// Two hexadecimal digits per byte.
     Hex,
@@ -85,11 +96,12 @@ impl Notation {
     }
 
     /// Parses a key.
-    pub fn key(self, text: &str, format: EntryFormat) -> Result<Vec<u8>, Failure> {
+    pub fn key(self, text: impl AsRef<OsStr>, format: EntryFormat) -> Result<Vec<u8>, Failure> {
+        let text = text.as_ref().as_bytes();
         let key = match (self, format) {
             (Notation::Numbers, EntryFormat::Fixed { key_bytes, .. }) => {
                 let keys = EntryFormat::Fixed { key_bytes, value_bytes: 0 };
-                little_endian(keys, text, "")?.key
+                little_endian(keys, text, b"")?.key
             }
             _ => self.bytes("key", text)?,
         };
@@ -100,11 +112,12 @@ impl Notation {
     }
 
     /// Parses a value.
-    pub fn value(self, text: &str, format: EntryFormat) -> Result<Vec<u8>, Failure> {
+    pub fn value(self, text: impl AsRef<OsStr>, format: EntryFormat) -> Result<Vec<u8>, Failure> {
+        let text = text.as_ref().as_bytes();
         let value = match (self, format) {
             (Notation::Numbers, EntryFormat::Fixed { value_bytes, .. }) => {
                 let values = EntryFormat::Fixed { key_bytes: 0, value_bytes };
-                little_endian(values, "", text)?.value
+                little_endian(values, b"", text)?.value
             }
             _ => self.bytes("value", text)?,
         };
@@ -131,11 +144,12 @@ impl Notation {
         }
     }
 
-    fn bytes(self, what: &str, text: &str) -> Result<Vec<u8>, Failure> {
+    fn bytes(self, what: &str, text: &[u8]) -> Result<Vec<u8>, Failure> {
         match self {
             // Numbers are refused before unless the format is fixed.
-            Notation::Text | Notation::Numbers => Ok(text.as_bytes().to_vec()),
-            Notation::Hex => from_hex(text.as_bytes()).ok_or_else(|| {
+            Notation::Text | Notation::Numbers => Ok(text.to_vec()),
+            Notation::Hex => from_hex(text).ok_or_else(|| {
+                let text = String::from_utf8_lossy(text);
                 Failure::Misuse(format!("{what} {text:?} is not a hexadecimal string: write two digits per byte"))
             }),
         }
@@ -157,7 +171,7 @@ impl Notation {
 }
 
 /// Encodes decimal numbers in the same way as `guira load`.
-fn little_endian(format: EntryFormat, key: &str, value: &str) -> Result<Record, Failure> {
+fn little_endian(format: EntryFormat, key: &[u8], value: &[u8]) -> Result<Record, Failure> {
     let encoder = RecordEncoder::new(format, guira_input::Notation::Numbers).map_err(Failure::Misuse)?;
     let record = Record { key: key.into(), value: value.into(), line: 1 };
     encoder.encode(record).map_err(|bad| Failure::Misuse(bad.reason.replacen("its ", "the ", 1)))

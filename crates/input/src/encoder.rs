@@ -36,6 +36,11 @@ impl RecordEncoder {
         }
     }
 
+    /// Whether the format has numbers: keys and values of fixed length.
+    pub(crate) fn has_numbers(&self) -> bool {
+        matches!(self.format, EntryFormat::Fixed { .. })
+    }
+
     /// Returns the notation.
     pub fn notation(&self) -> Notation {
         self.notation

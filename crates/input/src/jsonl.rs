@@ -7,7 +7,7 @@ use serde::de::IgnoredAny;
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
-use super::encoder::Notation;
+use super::encoder::{Notation, RecordEncoder};
 use super::lines::Pair;
 use crate::text::{JsonBytes, from_base64};
 
@@ -35,7 +35,7 @@ enum Text {
 const FORM: &str = "expected {\"key\": \"TEXT\", \"value\": \"TEXT\"}, or key_b64 and value_b64 with base64";
 
 /// Parses a line, given without its line end.
-pub(crate) fn read(line: &[u8], notation: Notation) -> Pair {
+pub(crate) fn read(line: &[u8], encoder: &RecordEncoder) -> Pair {
     // The parser would also accept an array.
     if line.trim_ascii_start().first() != Some(&b'{') {
         return Err(format!("it is not a JSON object: {FORM}"));
@@ -44,8 +44,8 @@ pub(crate) fn read(line: &[u8], notation: Notation) -> Pair {
         let reason = one_line(&error.to_string().replace(" at line 1", ""));
         format!("it is not a JSON object with a key and a value ({reason}): {FORM}")
     })?;
-    let key = bytes("key", line.key, line.key_b64, notation)?;
-    Ok((key, bytes("value", line.value, line.value_b64, notation)?))
+    let key = bytes("key", line.key, line.key_b64, encoder)?;
+    Ok((key, bytes("value", line.value, line.value_b64, encoder)?))
 }
 
 /// Shortens a reason that quotes the input, and escapes its control characters.
@@ -61,7 +61,8 @@ fn one_line(reason: &str) -> String {
     shown + cut
 }
 
-fn bytes(name: &str, text: Option<Text>, base64: Option<String>, notation: Notation) -> Result<Vec<u8>, String> {
+fn bytes(name: &str, text: Option<Text>, base64: Option<String>, encoder: &RecordEncoder) -> Result<Vec<u8>, String> {
+    let notation = encoder.notation();
     match (text, base64) {
         (Some(_), Some(_)) => Err(format!("it has both \"{name}\" and \"{name}_b64\": expected one of them")),
         (None, None) => Err(format!("it has neither \"{name}\" nor \"{name}_b64\": {FORM}")),
@@ -70,7 +71,8 @@ fn bytes(name: &str, text: Option<Text>, base64: Option<String>, notation: Notat
         (Some(Text::Number(number)), None) => match notation {
             Notation::Numbers => Ok(number.to_string().into_bytes()),
             Notation::Bytes | Notation::Hex => {
-                Err(format!("its {name} is a number: write a string, or load with --numbers"))
+                let option = if encoder.has_numbers() { ", or load with --numbers" } else { "" };
+                Err(format!("its {name} is a number: write a string, as in \"{number}\"{option}"))
             }
         },
         (None, Some(_)) if notation == Notation::Numbers => Err(format!("its {name} is base64, not a number")),
@@ -105,10 +107,19 @@ pub fn write(key: &[u8], value: &[u8], to: &mut impl Write) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use guira_layout::EntryFormat;
+
     use super::*;
 
+    const BYTES: EntryFormat = EntryFormat::Bytes { inline_bytes: 64 };
+    const FIXED: EntryFormat = EntryFormat::Fixed { key_bytes: 8, value_bytes: 8 };
+
+    fn encoder(format: EntryFormat, notation: Notation) -> RecordEncoder {
+        RecordEncoder::new(format, notation).unwrap()
+    }
+
     fn pair(line: &str) -> Pair {
-        read(line.as_bytes(), Notation::Bytes)
+        read(line.as_bytes(), &encoder(BYTES, Notation::Bytes))
     }
 
     #[test]
@@ -127,7 +138,7 @@ mod tests {
             (r#"{"key":"a","key_b64":"","value":""}"#, "both \"key\" and"),
             (r#"{"key":"a","vlaue":"b"}"#, "unknown field `vlaue`"),
             (r#"{"key":"a","value":"b""#, "EOF while parsing"),
-            (r#"{"key":"a","value":7}"#, "--numbers"),
+            (r#"{"key":"a","value":7}"#, "its value is a number: write a string, as in \"7\""),
             (r#"{"key":"a","value_b64":"!"}"#, "not base64: expected letters"),
             (r#"{"key":"a","value":[1]}"#, "its value is not text: expected a string"),
             (r#"{"key":{},"value":"b"}"#, "its key is not text: expected a string"),
@@ -153,14 +164,17 @@ mod tests {
 
     #[test]
     fn numbers_are_accepted_with_the_option() {
-        let read = |line: &str| read(line.as_bytes(), Notation::Numbers);
+        let line = br#"{"key":"a","value":7}"#;
+        assert!(!pair(std::str::from_utf8(line).unwrap()).unwrap_err().contains("--numbers"), "the table has none");
+        assert!(read(line, &encoder(FIXED, Notation::Bytes)).unwrap_err().ends_with("or load with --numbers"));
+        let read = |line: &str| read(line.as_bytes(), &encoder(FIXED, Notation::Numbers));
         assert_eq!(read(r#"{"key":12,"value":"34"}"#), Ok((b"12".to_vec(), b"34".to_vec())));
         assert!(read(r#"{"key":12,"value_b64":"YQ=="}"#).unwrap_err().contains("base64"));
     }
 
     #[test]
     fn digits_are_strings() {
-        let read = |line: &str| read(line.as_bytes(), Notation::Hex);
+        let read = |line: &str| read(line.as_bytes(), &encoder(BYTES, Notation::Hex));
         assert_eq!(read(r#"{"key":"00ff","value":""}"#), Ok((b"00ff".to_vec(), vec![])));
         assert!(read(r#"{"key":12,"value":""}"#).unwrap_err().contains("write a string"));
         assert!(read(r#"{"key":"","value_b64":"YQ=="}"#).unwrap_err().contains("base64, not hexadecimal"));

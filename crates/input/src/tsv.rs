@@ -15,7 +15,11 @@ use super::{debian, other_encoding};
 /// Parses a line, given without its line end.
 pub(crate) fn read(line: &[u8]) -> Pair {
     let Some(tab) = line.iter().position(|byte| *byte == b'\t') else {
-        return Err("it has no TAB: expected key, TAB, value".to_owned());
+        let csv = match line.contains(&b',') {
+            true => "; Miller converts CSV: mlr --icsv --otsv --ho cut -o -f KEY,VALUE FILE | guira load URL -",
+            false => "",
+        };
+        return Err(format!("it has no TAB: expected key, TAB, value{csv}"));
     };
     let (key, value) = (&line[..tab], &line[tab + 1..]);
     if value.contains(&b'\t') {
@@ -106,6 +110,12 @@ mod tests {
         let mut line = Vec::new();
         write(key, value, &mut line).unwrap();
         String::from_utf8(line).unwrap()
+    }
+
+    #[test]
+    fn csv_is_told_how_it_is_converted() {
+        assert!(read(b"key,value").unwrap_err().contains("mlr --icsv"));
+        assert_eq!(read(b"key value").unwrap_err(), "it has no TAB: expected key, TAB, value");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -21,7 +21,9 @@ pub use rdma::{RdmaDevice, RdmaNode};
 /// link-local (`tcp://[fe80::1%eth0]`, where `%` may be written `%25`). `rdma://host:port` is the
 /// table of a memory node whose clients use RDMA; `?dev=NAME&port=N&gid=N` chooses the device of this machine, its port
 /// and the index of its GID, each of which may be left out. The default port is 7711, where `guira serve` listens; a
-/// URL is always shown with its port. Two URLs are equal if they are shown the same way.
+/// URL is always shown with its port. In names and paths, `%` and two hexadecimal digits stand for a byte; a URL is
+/// shown with the characters escaped that mean something to a shell, such as `%20` for a space. Two URLs are equal if
+/// they are shown the same way.
 ///
 /// ```
 /// use std::path::Path;
@@ -159,7 +161,17 @@ impl Url {
     /// # Errors
     /// `Name` if it is empty, longer than 200 bytes, `.` or `..`, or contains a slash or a NUL.
     pub fn shm(name: &str) -> Result<Url, UrlError> {
-        format!("shm://{name}").parse()
+        Url::named(name, &format!("shm://{name}"))
+    }
+
+    /// Returns the URL of the table `name` in shared memory, which is given as `text`.
+    fn named(name: &str, text: &str) -> Result<Url, UrlError> {
+        let reason = match Location::shm(name) {
+            Ok(_) => return Ok(Url(Kind::Shm(name.to_owned()))),
+            Err(ShmError::BadName { reason, .. }) => reason.to_owned(),
+            Err(error) => error.to_string(),
+        };
+        Err(UrlError::Name { text: text.to_owned(), reason })
     }
 
     /// Returns the URL of the table in the file at `path`, which must be absolute and UTF-8. Opens nothing.
@@ -205,6 +217,14 @@ impl Url {
         self.0 == Kind::Unnamed
     }
 
+    /// Returns the path of the table's file; `None` for the table of a memory node, or one without a name.
+    pub fn path(&self) -> Option<PathBuf> {
+        match self.backend() {
+            Ok(Backend::File(location)) => Some(location.path().to_owned()),
+            _ => None,
+        }
+    }
+
     /// Returns the backend that holds the table's memory.
     ///
     /// # Errors
@@ -231,14 +251,8 @@ impl FromStr for Url {
             return Err(UrlError::NoScheme { text: owned() });
         };
         match scheme {
-            "shm" => match Location::shm(rest) {
-                Ok(_) => Ok(Url(Kind::Shm(rest.to_owned()))),
-                Err(ShmError::BadName { reason, .. }) => {
-                    Err(UrlError::Name { text: owned(), reason: reason.to_owned() })
-                }
-                Err(error) => Err(UrlError::Name { text: owned(), reason: error.to_string() }),
-            },
-            "file" if rest.starts_with('/') => Ok(Url(Kind::File(PathBuf::from(rest)))),
+            "shm" => Url::named(&unescaped(rest, text)?, text),
+            "file" if rest.starts_with('/') => Ok(Url(Kind::File(PathBuf::from(unescaped(rest, text)?)))),
             "file" => Err(UrlError::RelativePath { text: owned() }),
             // An endpoint would take these characters as part of a name.
             "tcp" if rest.contains(['?', '#', '\\']) => Err(UrlError::Node { text: owned() }),
@@ -294,11 +308,38 @@ fn is_canonical(endpoint: &Endpoint, text: &str) -> bool {
     endpoint.port() != 0 && port.is_none_or(|port| port == endpoint.port().to_string())
 }
 
+/// Replaces `%` and two hexadecimal digits by their byte in a part of the URL `text`.
+fn unescaped(part: &str, text: &str) -> Result<String, UrlError> {
+    let (mut bytes, mut rest) = (Vec::with_capacity(part.len()), part.as_bytes());
+    while let [byte, behind @ ..] = rest {
+        let digits =
+            behind.first_chunk::<2>().filter(|digits| *byte == b'%' && digits.iter().all(u8::is_ascii_hexdigit));
+        let escaped = digits.and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok());
+        bytes.push(escaped.unwrap_or(*byte));
+        rest = if escaped.is_some() { &behind[2..] } else { behind };
+    }
+    String::from_utf8(bytes).map_err(|_| UrlError::NotText { text: text.to_owned() })
+}
+
+/// A name or a path, displayed with the characters escaped that a shell does not take as they are, and `%`.
+struct Escaped<'a>(&'a str);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| match c {
+            '-' | '.' | '_' | '~' | '/' | ':' | '@' | '+' | ',' | '=' => f.write_char(c),
+            c if c.is_ascii() && !c.is_ascii_alphanumeric() => write!(f, "%{:02X}", u32::from(c)),
+            c => f.write_char(c),
+        })
+    }
+}
+
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Shm(name) => write!(f, "shm://{name}"),
-            Kind::File(path) => write!(f, "file://{}", path.display()),
+            Kind::Shm(name) => write!(f, "shm://{}", Escaped(name)),
+            // Every path of a URL is UTF-8.
+            Kind::File(path) => write!(f, "file://{}", Escaped(&path.to_string_lossy())),
             Kind::Node(node) => node.fmt(f),
             Kind::Unnamed => f.write_str("memory://"),
         }
@@ -311,9 +352,31 @@ mod tests {
 
     #[test]
     fn urls_round_trip() {
-        for text in ["shm://cache", "shm://a.b-c_d", "file:///var/tmp/table", "file:///dev/hugepages/x y"] {
+        for text in ["shm://cache", "shm://a.b-c_d", "file:///var/tmp/table", "file:///dev/hugepages/x%20y"] {
             assert_eq!(text.parse::<Url>().unwrap().to_string(), text);
         }
+    }
+
+    /// A URL as it is shown can be pasted into a shell, and names the same table.
+    #[test]
+    fn urls_are_shown_as_a_shell_takes_them() {
+        for (text, path, shown) in [
+            ("file:///my tables/a", "/my tables/a", "file:///my%20tables/a"),
+            ("file:///my%20tables/a", "/my tables/a", "file:///my%20tables/a"),
+            ("file:///a%zz%2", "/a%zz%2", "file:///a%25zz%252"),
+            ("file:///für/$(x)'", "/für/$(x)'", "file:///für/%24%28x%29%27"),
+            ("file:///100%+5", "/100%+5", "file:///100%25+5"),
+            ("shm://a b&c", "/dev/shm/a b&c", "shm://a%20b%26c"),
+        ] {
+            let url: Url = text.parse().unwrap();
+            let Backend::File(location) = url.backend().unwrap() else { panic!("{text}") };
+            assert_eq!((location.path(), url.to_string().as_str()), (Path::new(path), shown));
+            assert_eq!(shown.parse(), Ok(url));
+        }
+        assert_eq!(Url::shm("a%20b").unwrap().to_string(), "shm://a%2520b", "a name is taken as it is");
+        assert_eq!(Url::file(Path::new("/a%20b")).unwrap().to_string(), "file:///a%2520b");
+        assert!(matches!("shm://a%2fb".parse::<Url>(), Err(UrlError::Name { .. })));
+        assert!(matches!("file:///%ff".parse::<Url>(), Err(UrlError::NotText { .. })));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `guira cas`: compare-and-swap of one key.
 
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -22,10 +23,10 @@ pub struct Arguments {
     /// The expected value, as text; with --expected-file, this is the new value. Write -- before the key if a value
     /// starts with a dash.
     #[arg(allow_negative_numbers = true)]
-    pub expected: Option<String>,
+    pub expected: Option<OsString>,
     /// The new value, as text.
     #[arg(allow_negative_numbers = true)]
-    pub new: Option<String>,
+    pub new: Option<OsString>,
     /// Expect the bytes of this file instead of EXPECTED; - is standard input.
     #[arg(long, value_name = "FILE")]
     pub expected_file: Option<PathBuf>,
@@ -37,7 +38,7 @@ pub struct Arguments {
 /// The source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source<'a> {
-    Text(&'a str),
+    Text(&'a OsStr),
     File(&'a Path),
 }
 

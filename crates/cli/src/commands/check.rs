@@ -7,6 +7,7 @@ use guira::{Store, Url};
 use serde::Serialize;
 
 use super::{Verdict, open, open_options, tls};
+use crate::advice;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -73,7 +74,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     output.answer(&answer, || {
         let unknown = "opened for reading only: cannot tell whether clients that hold locks are dead";
         let note = if knows_the_dead { "" } else { unknown };
-        let repaired = answer.repair.as_ref().map_or(String::new(), |repair| repairs(&answer.url, repair));
+        let repaired = answer.repair.as_ref().map_or(String::new(), |repair| repairs(&arguments.url, repair));
         let reason = answer.slot_lock.as_ref().map(ToString::to_string).or_else(|| answer.lock_file.clone());
         let blocked = reason.map_or(String::new(), |reason| format!("BLOCKED: {reason}"));
         let lines = [repaired, problems(&report), summary(&answer.url, &report), blocked, note.to_owned()];
@@ -107,7 +108,7 @@ fn recover(store: &Store, output: &Output) -> Result<RecoveryReport, Failure> {
 }
 
 /// Returns a line for each client that was recovered, could not be recovered, or is stopped, and a total.
-fn repairs(url: &str, repair: &RecoveryReport) -> String {
+fn repairs(url: &Url, repair: &RecoveryReport) -> String {
     let mut lines: Vec<String> = repair
         .recovered
         .iter()
@@ -125,7 +126,7 @@ fn repairs(url: &str, repair: &RecoveryReport) -> String {
         };
         let (how, advice) = match client.frozen {
             true => ("frozen with its control group", "thaw it, or kill it with kill -9".to_owned()),
-            false => ("stopped", format!("guira kick {url} --slot {slot} kills it")),
+            false => ("stopped", format!("{} kills it", advice::kick(url, slot, process))),
         };
         format!("client slot {slot} (process {process}): {how}{middle}, but alive, so it keeps what it holds; {advice}")
     }));
@@ -143,16 +144,17 @@ fn repairs(url: &str, repair: &RecoveryReport) -> String {
 }
 
 /// Describes the locks that name a nonexistent client slot, if there were any.
-fn damaged_locks(url: &str, repair: &RecoveryReport) -> Option<String> {
+fn damaged_locks(url: &Url, repair: &RecoveryReport) -> Option<String> {
     let damaged =
         |locks: &[u64]| format!("{} of client slots that the table does not have", counted(locks.len() as u64, "lock"));
     match (&repair.freed_locks[..], &repair.damaged_locks[..]) {
         ([], []) => None,
         (freed, []) => Some(format!("{} freed", damaged(freed))),
         (_, kept) => Some(format!(
-            "{} NOT FREED, because a living client may hold them; close all clients (guira stat {url} lists them) and \
-             repair again",
-            damaged(kept)
+            "{} NOT FREED, because a living client may hold them; close all clients ({} lists them) and repair \
+             again",
+            damaged(kept),
+            advice::guira(&["stat", &url.to_string()])
         )),
     }
 }
@@ -202,7 +204,8 @@ pub fn summary(url: &str, report: &CheckReport) -> String {
         (0, 0, 0) => "sound".to_owned(),
         (0, 0, changes) => format!("sound, except for {} that stopped clients have begun", counted(changes, "change")),
         (0, dead, _) => {
-            format!("sound, with {} to recover (guira check --repair {url})", counted(dead, "dead client"))
+            let repair = advice::guira(&["check", "--repair", url]);
+            format!("sound, with {} to recover ({repair})", counted(dead, "dead client"))
         }
         (problems, ..) => format!("DAMAGED, {}", counted(problems, "problem")),
     };

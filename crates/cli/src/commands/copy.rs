@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use super::owner::Owner;
 use super::{Verdict, WaitOptions, dump, open, tls};
+use crate::advice;
 use crate::capacity::{self, ExistingRecords, Keys, Need, Precision, Shortfall, Target};
 use crate::failure::{Failure, copied_text};
 use crate::interrupt;
@@ -340,7 +341,16 @@ impl<'a> Copy<'a> {
     }
 
     fn refuse_interrupt(&self) -> Result<(), Failure> {
-        if interrupt::requested() { Err(Failure::CopyInterrupted(self.stored)) } else { Ok(()) }
+        if !interrupt::requested() {
+            return Ok(());
+        }
+        let source = Failure::CopyInterrupted(self.stored);
+        if self.stored == 0 {
+            return Err(source);
+        }
+        let [from, to] = [&self.from, &self.to].map(|store| store.url().to_string());
+        let advice = format!("{} continues", advice::guira(&["copy", &from, &to, "--merge"]));
+        Err(Failure::Advised { source: Box::new(source), advice })
     }
 }
 

@@ -5,6 +5,7 @@ use guira::admin::{ClientCounts, ListedState, ListedTable, TableSummary, printab
 use serde::Serialize;
 
 use super::{Verdict, stat::age};
+use crate::advice;
 use crate::failure::Failure;
 use crate::output::{Output, table};
 use crate::units::{bytes, percent, share};
@@ -114,10 +115,14 @@ fn note(listed: &ListedTable) -> Option<String> {
     let url = shown(listed);
     Some(match &listed.state {
         ListedState::Table(table) if table.clients.stopped > 0 => {
-            format!("{url}: {} of its clients stopped; guira stat {url} lists them", table.clients.stopped)
+            let stat = advice::guira(&["stat", &url]);
+            format!("{url}: {} of its clients stopped; {stat} lists them", table.clients.stopped)
         }
         ListedState::Table(_) => return None,
-        ListedState::Destroyed => format!("{url}: destroyed; guira destroy {url} removes its name"),
+        ListedState::Destroyed => match advice::destroy(&listed.url) {
+            Some(_) => format!("{url}: destroyed; {} removes its name", advice::guira(&["destroy", &url])),
+            None => format!("{url}: destroyed"),
+        },
         ListedState::Unfinished => format!("{url}: being created, or left behind by a creation that was killed"),
         ListedState::ServedByDevice => format!("{url}: served over RDMA; only the server's rdma:// URL opens it"),
         ListedState::Unreadable => format!("{url}: no permission to read it; it may be a table"),

@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use super::owner::Owner;
 use super::{Verdict, WaitOptions, create, tls};
+use crate::advice;
 use crate::capacity::{self, ExistingRecords, Shortfall, Target};
 use crate::failure::{Failure, Loaded};
 use crate::input::{self, InputFormat};
@@ -111,7 +112,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let opened = input::open_watched(&arguments.file, arguments.input, encoder, outbox.clone());
     let (mut records, input_bytes) = opened.map_err(|source| match interrupt::requested() {
         true => Failure::Interrupted(Loaded(0)),
-        false => Failure::Input { source, loaded: Loaded(0) },
+        false => arguments.advised(Failure::Input { source, loaded: Loaded(0) }),
     })?;
     if let Some(bytes) = input_bytes {
         outbox.borrow_mut().set_input_bytes(bytes);
@@ -123,7 +124,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     });
     let acknowledge = acknowledge.transpose()?;
     let options = LoadOptions { threads: arguments.threads.into(), bad, acknowledge: acknowledge.as_ref() };
-    let report = load(&store, &mut records, options, &outbox).map_err(|failure| failure.advised(shortfall))?;
+    let report = load(&store, &mut records, options, &outbox)
+        .map_err(|failure| arguments.advised(failure.advised(shortfall)))?;
     // Counted, because other clients may have stored and removed records at the same time.
     let entries = store.stat()?.table.entries;
     let answer = Answer {
@@ -160,6 +162,13 @@ fn create_for(arguments: &Arguments, output: &Output) -> Result<Store, Failure> 
         ))
     })?;
     create::create(&arguments.url, &need.options(), output)
+}
+
+impl Arguments {
+    /// Adds the command that converts the input, if that helps.
+    fn advised(&self, failure: Failure) -> Failure {
+        advice::of_input(failure, &self.file, &self.url, self.notation.words())
+    }
 }
 
 /// Warns if the records of a file do not fit in the table.

@@ -28,12 +28,10 @@ pub mod ycsb;
 use std::time::Duration;
 
 use clap::Args;
-use guira::admin::LivingClient;
-use guira::errors::{DamagedItem, LockFileProblem, ShmError};
-use guira::{Error, OpenError, OpenOptions, OperationError, OperationErrorKind, Store, Url};
+use guira::{OpenOptions, Store, Url};
 
+use crate::advice;
 use crate::arguments::Command;
-use crate::capacity::{self, ExistingRecords, FullDuring, Target};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::units;
@@ -99,7 +97,7 @@ pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
         if let Failure::Advised { .. } = failure {
             return failure;
         }
-        let advice = url(command).zip(failure.of_store()).and_then(|(url, error)| advice(command, url, error));
+        let advice = advice::of_failure(command, &failure);
         let failure = if only_reads(command) { Failure::Reading { source: Box::new(failure) } } else { failure };
         match advice {
             Some(advice) => Failure::Advised { source: Box::new(failure), advice },
@@ -114,76 +112,6 @@ fn only_reads(command: &Command) -> bool {
         Command::Get(_) | Command::Dump(_) | Command::List(_) | Command::Stat(_) | Command::Top(_) => true,
         Command::Check(arguments) => !arguments.repair,
         _ => false,
-    }
-}
-
-/// Returns advice on what can be done about an error, such as a lock of another client.
-fn advice(command: &Command, url: &Url, error: &Error) -> Option<String> {
-    match error {
-        Error::Operation(OperationError { kind: OperationErrorKind::Busy { owner, .. }, .. }) => {
-            let slot = owner.as_ref()?.slot()?;
-            let store = Store::open_with(url, &open_options().ok()?.read_only()).ok()?;
-            let lock = store.slot_lock().ok()?.filter(|lock| (lock.first_slot..=lock.last_slot).contains(&slot));
-            if let Some(lock) = lock {
-                return Some(format!("cannot tell whether the client in slot {slot} is alive, because {lock}"));
-            }
-            let who = store.client_in(slot).ok()??;
-            let (process, doing) = (who.process, doing(&who));
-            let kill = match who.frozen {
-                true => "thaw its control group, or kill it with kill -9".to_owned(),
-                false => format!("guira kick {url} --slot {slot} kills that process"),
-            };
-            Some(format!("process {process} has client slot {slot}{doing}: guira stat {url} lists the clients, {kill}"))
-        }
-        Error::Operation(OperationError {
-            kind: OperationErrorKind::Corrupt { item: DamagedItem::Lock(_) }, ..
-        }) => Some(format!("guira check --repair {url} frees it once no client is alive")),
-        Error::Open(OpenError::TooManyClients { .. }) => Some(format!(
-            "guira stat {url} lists them, guira kick {url} --slot N kills the process of one; guira create \
-             --max-clients N makes a table for more clients"
-        )),
-        Error::Operation(OperationError { kind: OperationErrorKind::Full { .. }, .. }) => {
-            larger_table(command, url, None)
-        }
-        Error::Operation(OperationError { kind: OperationErrorKind::NoSpace(space), .. }) => {
-            larger_table(command, url, Some(space.value_bytes as u64))
-        }
-        Error::Open(OpenError::Region(ShmError::LockFile { problem, .. }))
-            if !matches!(problem, LockFileProblem::Forbidden { .. }) =>
-        {
-            Some(format!("guira copy {url} NEW copies it into NEW, a table made with guira create"))
-        }
-        Error::Open(OpenError::ReadOnlyGrant { .. }) => Some(format!(
-            "set {TOKEN_FILE_VARIABLE} to the file of a token with write access: --token-file of guira serve"
-        )),
-        _ => None,
-    }
-}
-
-/// Returns the commands that make a larger table than the one at `url`.
-fn larger_table(command: &Command, url: &Url, record_bytes: Option<u64>) -> Option<String> {
-    if matches!(command, Command::Ycsb(_)) {
-        // Its records need not be kept: the user can run with fewer.
-        return None;
-    }
-    let store = Store::open_with(url, &open_options().ok()?.read_only()).ok()?;
-    let target = match command {
-        Command::Copy(arguments) => arguments.target(),
-        _ => Target { url, from: None, existing: ExistingRecords::Keep },
-    };
-    let stat = matches!(command, Command::Load(_)).then(|| store.stat().ok()).flatten();
-    let full = stat.as_ref().map_or(FullDuring::Change, FullDuring::Load);
-    Some(capacity::advice(target, store.table().config(), full, record_bytes))
-}
-
-/// Describes the state of a client, as a continuation of a sentence.
-fn doing(client: &LivingClient) -> &'static str {
-    match client {
-        LivingClient { frozen: true, .. } => " and is frozen with its control group",
-        LivingClient { stopped: true, recovering: true, .. } => " and is stopped while recovering its dead client",
-        LivingClient { stopped: true, .. } => " and is stopped",
-        LivingClient { recovering: true, .. } => " and is recovering its dead client",
-        _ => "",
     }
 }
 
@@ -225,7 +153,7 @@ fn owner(command: &Command) -> Option<owner::Owner> {
 }
 
 /// Returns the table of a command that other clients can block.
-fn url(command: &Command) -> Option<&Url> {
+pub fn url(command: &Command) -> Option<&Url> {
     match command {
         Command::Get(arguments) | Command::Del(arguments) => Some(&arguments.url),
         Command::Put(arguments) | Command::Insert(arguments) | Command::Update(arguments) => Some(&arguments.key.url),

@@ -1,5 +1,6 @@
 //! `guira get`, `put`, `insert`, `update` and `del`: one operation on one key.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -19,9 +20,9 @@ use crate::text::{Notation, NotationOptions};
 pub struct KeyArguments {
     /// The table.
     pub url: Url,
-    /// The key, as text. Write -- before a key that starts with a dash.
+    /// The key, as text; any bytes are allowed. Write -- before a key that starts with a dash.
     #[arg(allow_negative_numbers = true)]
-    pub key: String,
+    pub key: OsString,
     /// Notation of key and value.
     #[command(flatten)]
     pub notation: NotationOptions,
@@ -40,7 +41,7 @@ pub struct ValueArguments {
     pub key: KeyArguments,
     /// The value, as text. Write -- before the key if the value starts with a dash.
     #[arg(allow_negative_numbers = true, required_unless_present = "value_file", conflicts_with = "value_file")]
-    pub value: Option<String>,
+    pub value: Option<OsString>,
     /// Store the bytes of this file instead of VALUE; - is standard input.
     #[arg(long, value_name = "FILE")]
     pub value_file: Option<PathBuf>,

@@ -90,6 +90,16 @@ pub fn node_tls(given: &NodeCertificates) -> Result<Option<NodeTls>, Failure> {
     }
 }
 
+/// Returns the options as words of a command line.
+pub fn words() -> Vec<String> {
+    let Certificates { tls_ca, tls_cert, tls_key } = given();
+    let options = [("--tls-ca", tls_ca), ("--tls-cert", tls_cert), ("--tls-key", tls_key)];
+    let words = |(option, path): (&str, Option<PathBuf>)| {
+        path.map(|path| [option.to_owned(), path.to_string_lossy().into_owned()])
+    };
+    options.into_iter().filter_map(words).flatten().collect()
+}
+
 /// Passes the options on to a copy of this program.
 pub fn pass_on(command: &mut Command) {
     let Certificates { tls_ca, tls_cert, tls_key } = given();

@@ -82,7 +82,7 @@ fn tables_in_files_need_no_rdma() {
     guira(&["destroy", table.url()]).expect(0);
     let checks = report(&[table.url()]);
     assert_eq!(states(&checks)[2], ("table", "missing"));
-    let help = format!("create the table: guira create {} --capacity N", table.url());
+    let help = format!("create the table: guira create {} --capacity 10k", table.url());
     assert_eq!(the(&checks, "table")["help"], help.as_str());
     let text = guira(&["doctor", table.url()]).expect(1).text();
     assert!(text.contains(&format!("-> {help}\n")), "{text}");

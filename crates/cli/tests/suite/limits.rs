@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::common::{PROGRAM, Run, Table, guira, guira_with_input};
+use crate::common::{PROGRAM, Run, Table, guira, guira_with_input, mounting_shell, shell};
 
 /// Runs the program under a limit on the size of files, in blocks of 512 bytes.
 fn under_file_limit(blocks: u32, arguments: &[&str], into: Stdio) -> Run {
@@ -16,7 +16,7 @@ fn under_file_limit(blocks: u32, arguments: &[&str], into: Stdio) -> Run {
 fn a_table_larger_than_the_limit_is_refused() {
     let table = Table::unused("file-limit");
     let run = under_file_limit(2048, &["create", table.url(), "--capacity", "1M"], Stdio::piped()).expect(3);
-    assert!(run.stderr.contains("limit on files (ulimit -f); nothing was changed"), "{}", run.stderr);
+    assert!(run.stderr.contains("limit on files (ulimit -f): File too large"), "{}", run.stderr);
     assert!(!std::path::Path::new(&table.path()).exists(), "what it had made is removed");
     guira(&["create", table.url(), "--capacity", "1k"]).expect(0);
 }
@@ -30,4 +30,36 @@ fn a_dump_that_meets_the_limit_is_an_error() {
     let into = file.reopen().expect("it is there");
     let run = under_file_limit(8, &["dump", table.url()], into.into()).expect(3);
     assert!(run.stderr.to_lowercase().contains("file too large"), "{}", run.stderr);
+}
+
+/// The message has the system's reason, not only the step that failed.
+#[test]
+fn the_reason_of_the_system_is_named() {
+    let table = Table::new("reason", "bytes:64");
+    let run = shell(&format!("ulimit -n 4; guira put {} a 1", table.url())).expect(3);
+    assert!(run.stderr.contains("Too many open files"), "{}", run.stderr);
+    let inodes = "mount -t tmpfs -o size=64m,nr_inodes=1 tmpfs . && guira create file://$PWD/birds --capacity 1k";
+    let Some(run) = mounting_shell(inodes) else { return };
+    let run = run.expect(3);
+    assert!(run.stderr.contains("no free inodes (df -i): No space left on device"), "{}", run.stderr);
+}
+
+/// A file system that is mounted read-only is no lack of permission; reading works there, and doctor names it.
+#[test]
+fn a_read_only_file_system_is_named() {
+    let run = mounting_shell(
+        "mount -t tmpfs -o size=64m tmpfs . && cd $PWD && guira create file://$PWD/birds --capacity 1k &&
+         guira put file://$PWD/birds a 1 && mount -o remount,ro . && guira get file://$PWD/birds a && echo &&
+         for c in 'put a 2' 'del a' destroy 'check --repair'; do
+             set -- $c; c=$1; shift; guira $c file://$PWD/birds $* && exit 9
+         done
+         guira create file://$PWD/more --capacity 1k && exit 9
+         guira doctor file://$PWD/birds",
+    );
+    let Some(run) = run else { return };
+    assert_eq!(run.stderr.matches("its file system is mounted read-only").count(), 5, "{}", run.stderr);
+    assert!(!run.stderr.to_lowercase().contains("permission denied"), "{}", run.stderr);
+    let said = run.text();
+    assert!(said.contains("1\n") && said.contains("mounted read-only"), "{said}");
+    run.expect(1);
 }

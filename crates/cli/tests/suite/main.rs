@@ -4,6 +4,7 @@
 //! serve::` runs one of them.
 #![forbid(unsafe_code)]
 
+mod advice;
 mod atomic_domain;
 mod commands;
 mod common;

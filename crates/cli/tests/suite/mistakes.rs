@@ -1,8 +1,14 @@
 //! A mistake is an error of one line that says why, with the documented exit code, in both formats.
 
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 
-use crate::common::{Table, guira, guira_with_input};
+use crate::common::{Table, command, guira, guira_with_input};
+use crate::serve::Server;
 
 /// Runs a command that must fail, in both formats: one line on standard error, nothing on standard output.
 #[track_caller]
@@ -43,7 +49,10 @@ fn a_missing_table_is_not_found() {
         &["stat", table.url()],
         &["check", table.url()],
     ] {
-        let hint = format!("{0} does not exist; create it with: guira create {0} --capacity N", table.url());
+        let hint = format!(
+            "{0} does not exist; create it, here for 10,000 keys, with: guira create {0} --capacity 10k",
+            table.url()
+        );
         refused(arguments, 1, "misuse", &hint);
     }
     refused(&["destroy", table.url()], 1, "misuse", "does not exist; there is nothing to destroy");
@@ -130,6 +139,24 @@ fn keys_of_a_fixed_format_have_its_length() {
     refused(&["put", url, "abcd"], 2, "misuse", "VALUE");
     guira(&["put", url, "abcd", "xy"]).expect(0);
     assert_eq!(guira(&["get", url, "61626364", "--hex"]).expect(0).text(), "7879\n");
+}
+
+/// A key on the command line may have any bytes, and one that looks like an option gets a hint.
+#[test]
+fn keys_of_any_bytes_are_given_as_they_are() {
+    let table = Table::new("any-bytes", "bytes:64");
+    let url = table.url();
+    let latin = OsStr::from_bytes(b"caf\xe9");
+    let run = |words: &[&OsStr]| command(&[]).args(words).output().expect("the program starts");
+    let done = run(&["put".as_ref(), url.as_ref(), latin, latin]);
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    assert_eq!(run(&["get".as_ref(), url.as_ref(), latin]).stdout, b"caf\xe9");
+    let swapped = run(&["cas".as_ref(), url.as_ref(), latin, latin, "new".as_ref()]);
+    assert!(swapped.status.success(), "{}", String::from_utf8_lossy(&swapped.stderr));
+    assert_eq!(guira(&["get", "--hex", url, "636166e9"]).expect(0).text(), "6e6577\n");
+    refused(&["get", url, "-v"], 2, "misuse", "'-- -v'");
+    guira(&["put", url, "--", "-v", "-w"]).expect(0);
+    assert_eq!(guira(&["get", url, "--", "-v"]).expect(0).text(), "-w");
 }
 
 #[test]
@@ -264,4 +291,50 @@ fn a_program_without_peers_says_how_to_build_one_with_them() {
     let run = guira(&["bench", "peers", "--quick", "--format", "json"]).expect(2);
     let message = run.error()["message"].to_string();
     assert!(message.contains("cargo run --release -p guira-cli --features peers -- bench peers"), "{message}");
+}
+
+/// A program that speaks HTTP to a node, or a client that reaches an HTTP server, learns the mistake.
+#[test]
+fn other_protocols_are_named_on_both_sides() {
+    let server = Server::start(&["--capacity", "1000"]);
+    let mut browser = TcpStream::connect(server.addr()).expect("a connection");
+    browser.write_all(b"GET / HTTP/1.1\r\nHost: mem1\r\n\r\n").expect("it is sent");
+    let mut answer = String::new();
+    browser.read_to_string(&mut answer).expect("text, and the end of the stream");
+    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("memory node of Guira"), "{answer}");
+
+    let web = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("tcp://{}", web.local_addr().expect("an address"));
+    let serving = std::thread::spawn(move || {
+        let (mut stream, _) = web.accept().expect("the client");
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n").expect("it is sent");
+        stream
+    });
+    let error = guira(&["get", &url, "heron"]).expect(3).stderr;
+    assert!(error.contains("those of HTTP, not of Guira's protocol"), "{error}");
+    drop(serving.join().expect("no panic"));
+
+    let error = guira(&["destroy", &format!("tcp://{}", server.addr())]).expect(2).stderr;
+    assert!(error.contains("stop the node there") && error.contains("--backing"), "{error}");
+}
+
+/// Writes another format version into a table's superblock.
+fn make_other_version(table: &Table) {
+    let bytes = std::fs::read(table.path()).expect("it is there");
+    let at = bytes.windows(8).position(|window| window == b"GUIRATAB").expect("a superblock");
+    let file = OpenOptions::new().write(true).open(table.path()).expect("it is ours");
+    file.write_all_at(&[bytes[at + 8] + 1], at as u64 + 8).expect("it is written");
+}
+
+/// A table of another version is not damaged: its records can be carried over, and the blame is of its own.
+#[test]
+fn a_table_of_another_version_says_how_its_records_are_carried_over() {
+    let table = Table::new("version", "bytes:64");
+    make_other_version(&table);
+    for arguments in [&["get", table.url(), "k"][..], &["put", table.url(), "k", "v"], &["check", table.url()]] {
+        refused(arguments, 3, "version", "(guira dump), and load that into a new table with this one (guira load)");
+    }
+    let said = guira(&["doctor", table.url()]).expect(1).text();
+    assert!(said.contains("another version of Guira") && !said.contains("guira check"), "{said}");
+    guira(&["destroy", table.url()]).expect(0);
 }

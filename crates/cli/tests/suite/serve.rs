@@ -319,6 +319,8 @@ fn tokens_decide_who_may_do_what() {
         Run::of(output, arguments)
     };
     with(&writers, &["put", &url, "cuckoo", "grey"]).expect(0);
+    let bare = guira(&["get", &url, "cuckoo"]).expect(3).stderr;
+    assert!(bare.contains("token missing or wrong") && bare.contains("set GUIRA_TOKEN_FILE"), "{bare}");
     assert_eq!(with(&readers, &["get", &url, "cuckoo"]).expect(0).text(), "grey");
     for arguments in [
         &["put", &url, "cuckoo", "red"][..],
@@ -336,7 +338,7 @@ fn tokens_decide_who_may_do_what() {
     let check = with(&readers, &["check", &url, "--format", "json"]).expect(0).json();
     assert_eq!((&check["knows_the_dead"], &check["clean"]), (&false.into(), &true.into()));
     with(&readers, &["stat", &url]).expect(0);
-    assert_eq!(server.stop("-TERM")["sessions_refused"], 3);
+    assert_eq!(server.stop("-TERM")["sessions_refused"], 4);
 }
 
 /// Files with an authority, and certificates and keys of a node and of clients.

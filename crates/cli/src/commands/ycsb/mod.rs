@@ -21,6 +21,7 @@ use self::share::{Share, Verify};
 use super::create::create;
 use super::owner::{self, Owner};
 use super::{Verdict, open_options, tls};
+use crate::advice;
 use crate::failure::Failure;
 use crate::interrupt;
 use crate::output::{Format, Output};
@@ -176,7 +177,10 @@ fn origin(arguments: &Arguments, store: &Store) -> Result<Origin, Failure> {
     let advice = match (arguments.no_load, store.stat()?.region.node()) {
         (true, _) => "--into-existing --keep, instead of --no-load, loads them beside its own records".to_owned(),
         (false, Some(_)) => INTO_EXISTING.to_owned(),
-        (false, None) => format!("{INTO_EXISTING}; guira destroy {url} removes the table and everything in it"),
+        (false, None) => match advice::destroy(url) {
+            Some(advice) => format!("{INTO_EXISTING}; {advice}"),
+            None => INTO_EXISTING.to_owned(),
+        },
     };
     Err(Failure::Misuse(format!("{what}: {advice}; nothing was changed")))
 }
@@ -227,7 +231,7 @@ fn existing(store: &Store, origin: Origin, arguments: &Arguments) -> Result<Stri
         ),
     };
     let removed = match stat.region.node() {
-        None => format!("; guira destroy {url} removes it"),
+        None => advice::destroy(url).map_or_else(String::new, |advice| format!("; {advice}")),
         Some(_) => " by its memory node".to_owned(),
     };
     Ok(format!("{url} exists: it is used as it is, and kept{removed}{left}"))

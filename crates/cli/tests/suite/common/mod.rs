@@ -128,8 +128,14 @@ pub fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs a script of `sh` that finds the program as `guira`, in an empty folder and a mount namespace of its own, where it
-/// may mount. Returns `None` if this user may not create one.
+/// Runs a script of `sh` that finds the program as `guira`, in an empty folder.
+pub fn shell(script: &str) -> Run {
+    let folder = ScratchFolder::new();
+    Run::of(sh(Command::new("sh"), &folder).arg(script).output().expect("sh runs"), &[script])
+}
+
+/// Same as [`shell`], in a mount namespace of its own, where it may mount. Returns `None` if this user may not create
+/// one.
 pub fn mounting_shell(script: &str) -> Option<Run> {
     let ways = [&["--mount"][..], &["--map-root-user", "--mount"]];
     let folder = ScratchFolder::new();
@@ -149,7 +155,7 @@ pub fn mounting_shell(script: &str) -> Option<Run> {
     Some(Run::of(command(way).arg(script).output().expect("sh runs"), &[script]))
 }
 
-/// Adds to a shell's command line what [`mounting_shell`] promises; the script is the next argument.
+/// Adds to a shell's command line what [`shell`] promises; the script is the next argument.
 pub fn sh(mut command: Command, folder: &ScratchFolder) -> Command {
     let program = Path::new(env!("CARGO_BIN_EXE_guira")).parent().expect("a directory").to_owned();
     let path = std::env::var_os("PATH").unwrap_or_default();

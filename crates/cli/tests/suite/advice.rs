@@ -1,0 +1,174 @@
+//! Every command that a message advises works as it is printed, and helps.
+
+use std::process::Command;
+
+use guira_testing::ScratchFolder;
+
+use crate::common::{Run, mounting_shell, sh};
+
+/// What provokes advice, where the command is in the message, and what must succeed once it was carried out: scripts of
+/// `sh`, one after the other in one folder.
+struct Case {
+    name: &'static str,
+    provoke: &'static str,
+    code: i32,
+    /// The text before the command, and behind it; empty for the end of the line.
+    around: (&'static str, &'static str),
+    after: &'static str,
+}
+
+/// A table in a folder whose name a shell takes apart.
+const BIRDS: &str = "mkdir \"my t's\"; B=\"file://$PWD/my t's/birds\"; guira create \"$B\" --capacity 1k >/dev/null;";
+
+const CASES: [Case; 13] = [
+    Case {
+        name: "no such table",
+        provoke: "guira put \"file://$PWD/a b\" heron Garza",
+        code: 1,
+        around: ("with: ", ""),
+        after: "guira put \"file://$PWD/a b\" heron Garza",
+    },
+    Case {
+        name: "a table to destroy",
+        provoke: "guira create \"$B\" --capacity 1k",
+        code: 1,
+        around: ("nothing was changed; ", " removes it"),
+        after: "guira create \"$B\" --capacity 1k",
+    },
+    Case {
+        name: "a table of another format",
+        provoke: "guira create \"$B\" --capacity 1k --entry fixed:8:8 --if-missing",
+        code: 2,
+        around: ("another table; ", " removes it"),
+        after: "guira create \"$B\" --capacity 1k --entry fixed:8:8 --if-missing",
+    },
+    Case {
+        name: "full of keys",
+        provoke: "seq 3000 | sed 's/$/\tx/' > in; guira load \"$B\" in",
+        code: 3,
+        around: ("larger table with: ", ""),
+        after: "test $(guira dump \"$B-2\" | wc -l) -ge 1000 && seq 9000 9900 | sed 's/$/\tx/' | guira load \"$B-2\" -",
+    },
+    Case {
+        name: "full of keys of fixed length",
+        provoke: "guira create file://$PWD/f --capacity 100 --entry fixed:4:1; seq 1000 3000 | sed 's/$/\tx/' | \
+                  guira load file://$PWD/f -",
+        code: 3,
+        around: ("larger table with: ", ""),
+        after: "guira put file://$PWD/f-2 9999 y && guira get file://$PWD/f-2 1000",
+    },
+    Case {
+        name: "full of large values",
+        provoke: "head -c 9000000 /dev/zero > value; guira put \"$B\" big --value-file value",
+        code: 3,
+        around: ("larger table with: ", ""),
+        after: "guira put \"$B-2\" big --value-file value",
+    },
+    Case {
+        name: "a copy into a table with too little room",
+        provoke: "guira create file://$PWD/from --capacity 3k; seq 3000 | sed 's/$/\tx/' | guira load file://$PWD/from -; \
+                  guira put \"$B\" own x; guira copy file://$PWD/from \"$B\" --merge",
+        code: 3,
+        around: ("larger table with: ", ""),
+        after: "guira get \"$B-2\" own && guira get \"$B-2\" 3000",
+    },
+    Case {
+        name: "a lost lock file",
+        provoke: "guira create file://$PWD/shared --capacity 1k --mode 644; guira put file://$PWD/shared heron Garza; \
+                  rm shared.*.locks; guira put file://$PWD/shared heron Garza",
+        code: 3,
+        around: ("new table with: ", ""),
+        after: "guira get file://$PWD/shared-2 heron && guira put file://$PWD/shared-2 heron Garza",
+    },
+    Case {
+        name: "text in UTF-16",
+        provoke: "printf 'heron\tGarza\n' | iconv -f UTF-8 -t UTF-16 > \"in the wild\"; guira load \"$B\" 'in the wild'",
+        code: 2,
+        around: ("convert it: ", ""),
+        after: "guira get \"$B\" heron",
+    },
+    Case {
+        name: "a compressed file of digits",
+        provoke: "printf '6b\t76\n' | gzip > in.gz; guira load --hex \"$B\" in.gz",
+        code: 2,
+        around: ("convert it: ", ""),
+        after: "guira get \"$B\" k",
+    },
+    Case {
+        name: "a token that others may read",
+        provoke: "guira token 'the token' >/dev/null; chmod 644 'the token'; \
+                  GUIRA_TOKEN_FILE='the token' guira get tcp://127.0.0.1:1 heron",
+        code: 3,
+        around: ("a copy with mode 600; ", ""),
+        after: "GUIRA_TOKEN_FILE='the token' guira get tcp://127.0.0.1:1 heron 2>&1 | grep 'connection refused'",
+    },
+    Case {
+        name: "a key with a dash",
+        provoke: "guira put \"$B\" -- -v 7; guira get \"$B\" -v",
+        code: 2,
+        around: ("as a value, use '", "'"),
+        after: "",
+    },
+    Case {
+        name: "a table that is not there, for doctor",
+        provoke: "guira doctor \"file://$PWD/a b\"",
+        code: 1,
+        around: ("-> create the table: ", ""),
+        after: "guira put \"file://$PWD/a b\" heron Garza",
+    },
+];
+
+fn run(folder: &ScratchFolder, script: &str) -> Run {
+    let script = format!("B=\"file://$PWD/my t's/birds\"; {script}");
+    Run::of(sh(Command::new("sh"), folder).arg(&script).output().expect("sh runs"), &[&script])
+}
+
+#[test]
+fn advised_commands_work_as_they_are_printed() {
+    for Case { name, provoke, code, around, after } in CASES {
+        println!("{name}");
+        let folder = ScratchFolder::in_shared_memory();
+        run(&folder, BIRDS).expect(0);
+        let refused = run(&folder, provoke).expect(code);
+        let said = refused.text() + &refused.stderr;
+        let (_, advice) = said.rsplit_once(around.0).unwrap_or_else(|| panic!("{name}: no {:?} in {said}", around.0));
+        let line = advice.lines().next().unwrap_or_default();
+        let command = if around.1.is_empty() { line } else { line.split(around.1).next().unwrap_or_default() };
+        println!("  {command}");
+        let command = match command.strip_prefix("-- ") {
+            Some(_) => format!("guira get \"$B\" {command}"),
+            None => command.to_owned(),
+        };
+        run(&folder, &command).expect(0);
+        run(&folder, after).expect(0);
+    }
+}
+
+/// The commands at the end of quickstart work, too.
+#[test]
+fn the_next_steps_of_quickstart_work() {
+    let folder = ScratchFolder::in_shared_memory();
+    let quickstart = "printf 'the heron\tGarza\n' > in; guira quickstart in --keep --url \"file://$PWD/a b\"";
+    let said = run(&folder, quickstart).expect(0).text();
+    let (_, steps) = said.split_once("Try:\n").expect("next steps");
+    let commands: Vec<&str> = steps.lines().map_while(|line| line.strip_prefix("  ")).collect();
+    assert_eq!(commands.len(), 4, "{said}");
+    for command in commands {
+        run(&folder, command).expect(0);
+    }
+}
+
+/// A token on a read-only file system, as containers have it, is copied.
+#[test]
+fn a_token_that_cannot_be_changed_is_copied() {
+    let run = mounting_shell(
+        "mkdir secret && mount -t tmpfs tmpfs secret && guira token secret/token >/dev/null && chmod 444 secret/token &&
+         mount -o remount,ro secret && export GUIRA_TOKEN_FILE=secret/token
+         guira get tcp://127.0.0.1:1 heron 2>said && exit 9
+         eval \"$(sed -n 's/.*so copy it: \\([^;]*\\);.*/\\1/p' said)\" || exit 8
+         GUIRA_TOKEN_FILE=token.private guira get tcp://127.0.0.1:1 heron",
+    );
+    let Some(run) = run else { return };
+    assert!(run.stderr.contains("connection refused"), "{}", run.stderr);
+    run.expect(3);
+}
