@@ -266,7 +266,7 @@ pub mod admin {
     pub use crate::list::{ClientCounts, ListedState, ListedTable, TableSummary, list};
     pub use crate::repair::{FailedRecovery, Killed, LivingClient, RecoveredClient, RecoveryReport};
     pub use crate::scan::{DamageVisitor, Unreadable, Visitor};
-    pub use crate::stat::{ClientStat, ClientState, FileStat, NodeStat, RegionStat, Stat};
+    pub use crate::stat::{ChangeCount, ClientStat, ClientState, FileStat, NodeStat, RegionStat, Stat};
 }
 
 /// The causes inside an [`enum@Error`], for programs that match on them.

@@ -98,6 +98,69 @@ pub struct ClientStat {
     pub chunks: u64,
 }
 
+/// The changes that an open client has committed: [`crate::Store::change_counts`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct ChangeCount {
+    /// The number of the client's slot, from 0.
+    pub slot: u16,
+    /// The number of times the slot was taken, including this one.
+    pub generation: u64,
+    /// Inserts, updates and removals, modulo 2^31. Until the first of them, the number of the slot's previous client.
+    pub changes: u32,
+}
+
+impl ChangeCount {
+    /// Returns the changes of the same client since `earlier`, if it is the same; 0 if that is unknown.
+    pub fn since(&self, earlier: &ChangeCount) -> u64 {
+        match (self.slot, self.generation) == (earlier.slot, earlier.generation) {
+            // A client starts from 0, in a slot that shows the number of the previous one.
+            true => u64::from(self.changes.checked_sub(earlier.changes).unwrap_or(self.changes)),
+            false => 0,
+        }
+    }
+}
+
+impl crate::Store {
+    /// Returns how many changes each open client has committed, by the sequence numbers of the redo records in the
+    /// slots: counting costs clients nothing. `None` if the table has no such records. Lookups leave no trace in the
+    /// memory of a table. 1 round trip for 256 client slots. Source: R-COMMIT-1.
+    ///
+    /// # Errors
+    /// `Fabric`; `Gone`. Nothing was changed.
+    ///
+    /// ```
+    /// # use guira::{CreateOptions, Store, Url};
+    /// # fn main() -> Result<(), guira::Error> {
+    /// # let url: Url = format!("shm://guira-doc-change-counts-{}", std::process::id()).parse()?;
+    /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
+    /// let mut client = store.client()?;
+    /// client.put(b"cuckoo", b"Guira")?;
+    /// let before = store.change_counts()?.expect("a table with records");
+    /// client.put(b"cuckoo", b"Guira guira")?;
+    /// client.remove(b"cuckoo")?;
+    /// let after = store.change_counts()?.expect("a table with records");
+    /// assert_eq!(after[0].since(&before[0]), 2);
+    /// # drop(client);
+    /// # Store::destroy(&url)
+    /// # }
+    /// ```
+    pub fn change_counts(&self) -> Result<Option<Vec<ChangeCount>>, Error> {
+        let inner = &self.current()?.inner;
+        if !inner.table.config().rules.commit_records {
+            return Ok(None);
+        }
+        let of = |info: SlotInfo| {
+            let generation = info.word?.generation;
+            Some(ChangeCount { slot: info.slot, generation, changes: info.seal.sequence() })
+        };
+        inner.read(|region| {
+            let found = block_on(slots(&mut region.lane(), &inner.table));
+            let found = found.map_err(inner.fabric("cannot read the clients of"))?;
+            Ok(Some(found.into_iter().filter_map(of).collect()))
+        })
+    }
+}
+
 /// The file or memory node that has a table. It is serialized as its content.
 #[derive(Clone, Debug, serde::Serialize)]
 #[serde(untagged)]

@@ -1,6 +1,7 @@
 //! `guira top`: one frame as text and JSON, and a real screen in a terminal emulator (tmux).
 
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ fn one_frame_is_text_or_json() {
     }
     let text = guira(&["top", table.url(), "--once", "--every", "50ms"]).expect(0).text();
     for words in
-        [table.url(), "entries     3 of", "in shared memory: no node counts", "0 of 40 clients live", "lock conflicts"]
+        [table.url(), "entries     3 of", "no trace in shared", "0 of 40 clients live", "lock conflicts"]
     {
         assert!(text.contains(words), "no {words:?} in\n{text}");
     }
@@ -28,6 +29,29 @@ fn one_frame_is_text_or_json() {
     assert_eq!((&json["table"]["entries"], &json["clients"]["max"]), (&3.into(), &40.into()));
     assert_eq!((&json["node"], &json["met"][0]["what"]), (&Value::Null, &"lock_conflicts".into()));
     assert!(json["table"]["entries_per_s"].is_number(), "it looked twice: {json}");
+}
+
+/// Changes in shared memory are counted while their client is open, by its redo records.
+#[test]
+fn changes_of_an_open_client_are_counted() {
+    let table = Table::new("top-changes", "bytes:64");
+    let store = guira::Store::open(table.url()).expect("it is there");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = store.client().expect("there are slots");
+            while !is_over.load(Ordering::Relaxed) {
+                client.put(b"cuckoo", b"Guira guira").expect("there is room");
+            }
+        });
+        wait_until("changes are counted", || {
+            let json = guira(&["top", table.url(), "--every", "100ms", "--format", "json"]).expect(0).json();
+            json["changes_per_s"].as_f64().is_some_and(|changes| changes > 0.0)
+        });
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let json = guira(&["top", table.url(), "--every", "50ms", "--format", "json"]).expect(0).json();
+    assert_eq!(json["changes_per_s"], 0.0, "no client is open");
 }
 
 #[test]

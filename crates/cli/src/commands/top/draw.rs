@@ -16,7 +16,7 @@ use crate::units::{bytes, count, counted, percent, rate};
 pub const MIN_COLUMNS: u16 = 60;
 pub const MIN_LINES: u16 = 16;
 /// Lines of the boxes about node and table, including borders.
-const HEAD_LINES: u16 = 7;
+const HEAD_LINES: u16 = 8;
 /// Lines of the box with the latest round trips.
 const HISTORY_LINES: u16 = 3;
 /// Lines of the box with the counters that clients reported.
@@ -30,7 +30,7 @@ const PRINTED_CLIENTS: usize = 100;
 /// The content of the screen besides the frame.
 #[derive(Clone, Copy, Default)]
 pub struct Extras<'b> {
-    /// Round trips per second at the latest samples, the oldest first.
+    /// [`Frame::activity`] at the latest samples, the oldest first.
     pub history: &'b [u64],
     /// The error of the latest sample, if it failed; the frame is older then.
     pub problem: Option<&'b str>,
@@ -63,7 +63,7 @@ pub fn draw(frame: &Frame, extras: Extras<'_>, area: Rect, buffer: &mut Buffer) 
     // A message with advice is longer than a line.
     let foot_lines = extras.problem.map_or(1, |text| text.chars().count().div_ceil(usize::from(area.width)) as u16 + 1);
     let foot_lines = foot_lines.min(FOOT_LINES_MAX);
-    let has_history = frame.node.is_some() && !extras.history.is_empty();
+    let has_history = !extras.history.is_empty();
     let is_low = area.height < 1 + HEAD_LINES + HISTORY_LINES + COUNTER_LINES + 5;
     let history_lines = if has_history && !is_low { HISTORY_LINES } else { 0 };
     let counter_lines = if area.height < 1 + HEAD_LINES + COUNTER_LINES + 5 { 0 } else { COUNTER_LINES };
@@ -78,12 +78,16 @@ pub fn draw(frame: &Frame, extras: Extras<'_>, area: Rect, buffer: &mut Buffer) 
     .areas(area);
     let [node, table] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(head);
     draw_title(frame, title, buffer);
-    draw_node(frame.node.as_ref(), node, buffer);
+    draw_activity(frame, node, buffer);
     draw_table(&frame.table, table, buffer);
     if history_lines > 0 {
         let shown = extras.history.len().min(usize::from(history.width.saturating_sub(2)));
         let bars = &extras.history[extras.history.len() - shown..];
-        Sparkline::default().block(boxed("round trips")).data(bars).style(Color::Cyan).render(history, buffer);
+        Sparkline::default()
+            .block(boxed(frame.activity().map_or("", |(what, _)| what)))
+            .data(bars)
+            .style(Color::Cyan)
+            .render(history, buffer);
     }
     draw_counters(&frame.met, met, buffer);
     draw_clients(frame, clients, buffer);
@@ -107,15 +111,26 @@ fn draw_title(frame: &Frame, area: Rect, buffer: &mut Buffer) {
     Line::from(title).render(area, buffer);
 }
 
-fn draw_node(node: Option<&NodeNow>, area: Rect, buffer: &mut Buffer) {
-    let Some(node) = node else {
-        let why = "Operations and round trips are unknown in shared memory: no node counts them, and clients report \
-                   their counters when they close.";
-        return Paragraph::new(why).wrap(Wrap { trim: true }).block(boxed("no node")).render(area, buffer);
+/// Draws what clients do: as their node counts it, and as their redo records show it.
+fn draw_activity(frame: &Frame, area: Rect, buffer: &mut Buffer) {
+    let changes = field("changes", frame.changes_per_s.map_or_else(|| "…".to_owned(), rate));
+    let (title, lines) = match &frame.node {
+        Some(node) if node.counts_verbs => return draw_node(node, changes, area, buffer),
+        Some(node) => {
+            let why = "Lookups are not counted: the network card executes them. rdma statistic shows its verbs.";
+            let sessions = format!("{} refused, {} fenced", count(node.refused), count(node.fenced));
+            let title = format!("node, {}", counted(node.sessions_open, "session"));
+            (title, vec![changes, field("sessions", sessions), Line::from(why)])
+        }
+        None => {
+            let why = "Lookups leave no trace in shared memory. Clients report their other counters when they close.";
+            ("no node".to_owned(), vec![changes, Line::from(why)])
+        }
     };
-    if !node.counts_verbs {
-        return draw_rdma_node(node, area, buffer);
-    }
+    Paragraph::new(lines).wrap(Wrap { trim: true }).block(boxed(&title)).render(area, buffer);
+}
+
+fn draw_node(node: &NodeNow, changes: Line<'static>, area: Rect, buffer: &mut Buffer) {
     let unknown = || "…".to_owned();
     let of = |shown: fn(&Rates) -> String| node.rates.as_ref().map_or_else(unknown, shown);
     let bytes_in_out =
@@ -128,16 +143,8 @@ fn draw_node(node: Option<&NodeNow>, area: Rect, buffer: &mut Buffer) {
         ("sessions", format!("{} refused, {} fenced", count(node.refused), count(node.fenced))),
     ];
     let title = format!("node, {}", counted(node.sessions_open, "session"));
-    Paragraph::new(fields.map(|(name, value)| field(name, value)).to_vec()).block(boxed(&title)).render(area, buffer);
-}
-
-/// Draws a node whose network card executes the verbs of clients.
-fn draw_rdma_node(node: &NodeNow, area: Rect, buffer: &mut Buffer) {
-    let why = "Over RDMA the node executes no verbs and counts none; its network card does: rdma statistic shows them.";
-    let sessions = format!("{} refused, {} fenced", count(node.refused), count(node.fenced));
-    let title = format!("node, {}", counted(node.sessions_open, "session"));
-    let text = vec![field("sessions", sessions), Line::from(why)];
-    Paragraph::new(text).wrap(Wrap { trim: true }).block(boxed(&title)).render(area, buffer);
+    let lines = [changes].into_iter().chain(fields.map(|(name, value)| field(name, value)));
+    Paragraph::new(lines.collect::<Vec<_>>()).block(boxed(&title)).render(area, buffer);
 }
 
 fn share_of(part: f64, whole: f64) -> String {
@@ -293,6 +300,7 @@ mod tests {
         Frame {
             url: "tcp://127.0.0.1:7711".to_owned(),
             format: "bytes:64".to_owned(),
+            changes_per_s: Some(4_321.0),
             node: Some(NodeNow { counts_verbs: true, sessions_open: 12, refused: 3, fenced: 1, rates: Some(rates) }),
             table: TableNow {
                 age_s: 0.26,
@@ -343,6 +351,7 @@ mod tests {
         let lines = shown(&frame(), extras, 80, 24);
         for words in [
             "tcp://127.0.0.1:7711  bytes:64",
+            "changes     4,320/s",
             "round trips 12,300/s",
             "verbs       40,000/s, 75 % reads",
             "in, out     1.9 MiB/s, 5.7 MiB/s",
@@ -357,7 +366,7 @@ mod tests {
             "1,234      5.0/s",
             "11 of 1,024 clients live, 1 dead",
             "committing",
-            "…      10 more",
+            "…      11 more",
             "q quit",
         ] {
             has(&lines, words);
@@ -371,14 +380,15 @@ mod tests {
         let mut frame = frame();
         frame.node = None;
         let lines = shown(&frame, Extras::default(), 80, 24);
-        has(&lines, "in shared memory: no node counts");
-        has(&lines, "no node");
+        ["changes     4,320/s", "no trace in shared", "no node"].iter().for_each(|words| has(&lines, words));
         assert!(!lines.iter().any(|line| line.contains("refused")), "{}", lines.join("\n"));
         frame.node = Some(NodeNow { counts_verbs: true, sessions_open: 1, refused: 0, fenced: 0, rates: None });
         has(&shown(&frame, Extras::default(), 80, 24), "round trips …");
         frame.node = Some(NodeNow { counts_verbs: false, sessions_open: 1, refused: 7, fenced: 0, rates: None });
         let lines = shown(&frame, Extras::default(), 80, 24);
-        ["7 refused", "executes no verbs", "rdma statistic"].iter().for_each(|words| has(&lines, words));
+        ["changes     4,320/s", "7 refused", "card executes them", "rdma statistic"]
+            .iter()
+            .for_each(|words| has(&lines, words));
         assert!(!lines.iter().any(|line| line.contains("round trips")), "{}", lines.join("\n"));
     }
 

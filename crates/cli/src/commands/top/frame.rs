@@ -1,9 +1,10 @@
 //! The numbers in one frame of `guira top`, without their layout.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use guira::admin::{ClientStat, ClientState, Fabric, NodeCounters, Stat};
+use guira::admin::{ChangeCount, ClientStat, ClientState, Fabric, NodeCounters, Stat};
 use serde::Serialize;
 
 use crate::commands::serve::metrics;
@@ -24,12 +25,24 @@ const SHOWN_TOTALS: [&str; 8] =
 pub struct Frame {
     pub url: String,
     pub format: String,
+    /// Inserts, updates and removals per second of the clients that are open; `None` at the first sample, and for a
+    /// table without redo records.
+    pub changes_per_s: Option<f64>,
     /// The memory node's activity; `None` for a table without one.
     pub node: Option<NodeNow>,
     pub table: TableNow,
     /// The counters that clients reported.
     pub met: Vec<CounterNow>,
     pub clients: Clients,
+}
+
+/// A sample of the counters that are read each time.
+#[derive(Clone)]
+pub struct Counted {
+    /// Those of the memory node, if there is one.
+    pub node: Option<NodeCounters>,
+    /// The changes of each client, if the table counts them.
+    pub changes: Option<Vec<ChangeCount>>,
 }
 
 /// The activity of a memory node between two samples.
@@ -105,19 +118,42 @@ impl Frame {
     pub fn new(
         stat: &Timed<Arc<Stat>>,
         earlier_stat: Option<&Timed<Arc<Stat>>>,
-        node: Option<&Timed<NodeCounters>>,
-        earlier_node: Option<&Timed<NodeCounters>>,
+        counted: &Timed<Counted>,
+        earlier_counted: Option<&Timed<Counted>>,
     ) -> Frame {
+        let node_of =
+            |counted: &Timed<Counted>| counted.value.node.clone().map(|value| Timed { at: counted.at, value });
+        let (node, earlier_node) = (node_of(counted), earlier_counted.and_then(node_of));
         let counts_verbs = stat.value.region.node().is_none_or(|node| node.fabric == Fabric::Tcp);
         Frame {
             url: stat.value.url.clone(),
             format: stat.value.format.clone(),
-            node: node.map(|node| NodeNow::new(node, earlier_node, counts_verbs)),
+            changes_per_s: earlier_counted.and_then(|earlier| changes_per_s(earlier, counted)),
+            node: node.map(|node| NodeNow::new(&node, earlier_node.as_ref(), counts_verbs)),
             table: TableNow::new(stat, earlier_stat),
             met: counters(stat, earlier_stat),
             clients: Clients::new(&stat.value),
         }
     }
+}
+
+impl Frame {
+    /// Returns the number that shows best how much is done, per second, with its name: round trips, where they are
+    /// counted, or else changes.
+    pub fn activity(&self) -> Option<(&'static str, f64)> {
+        let round_trips = self.node.as_ref().and_then(|node| node.rates.as_ref()).map(|rates| rates.round_trips);
+        let changes = self.changes_per_s.map(|changes| ("changes", changes));
+        round_trips.map(|round_trips| ("round trips", round_trips)).or(changes)
+    }
+}
+
+/// Returns the changes per second of the clients that are in both samples.
+fn changes_per_s(earlier: &Timed<Counted>, now: &Timed<Counted>) -> Option<f64> {
+    let seconds = now.at.saturating_duration_since(earlier.at).as_secs_f64();
+    let (before, after) = (earlier.value.changes.as_ref()?, now.value.changes.as_ref()?);
+    let known: HashMap<u16, &ChangeCount> = before.iter().map(|count| (count.slot, count)).collect();
+    let changes: u64 = after.iter().filter_map(|count| Some(count.since(known.get(&count.slot)?))).sum();
+    (seconds > 0.0).then(|| changes as f64 / seconds)
 }
 
 impl NodeNow {
@@ -263,5 +299,20 @@ mod tests {
     fn every_counter_that_is_shown_exists() {
         let names: Vec<&str> = guira::Counters::NAMES.to_vec();
         assert!(SHOWN_TOTALS.iter().all(|what| names.contains(what)), "{names:?}");
+    }
+
+    #[test]
+    fn changes_are_those_of_clients_that_stayed() {
+        let count = |slot, generation, changes| ChangeCount { slot, generation, changes };
+        let of = |changes: &[ChangeCount]| Counted { node: None, changes: Some(changes.to_vec()) };
+        let at = Instant::now();
+        let earlier = Timed { at, value: of(&[count(1, 7, 10), count(2, 7, 900), count(3, 7, 5)]) };
+        let at = at + Duration::from_millis(500);
+        // One went on, one made its first change in a used slot, one slot has another client, one client is new.
+        let now = Timed { at, value: of(&[count(1, 7, 20), count(2, 7, 3), count(3, 8, 9), count(4, 1, 9)]) };
+        assert_eq!(changes_per_s(&earlier, &now), Some(26.0));
+        assert_eq!(changes_per_s(&now, &now), None);
+        let uncounted = Timed { at, value: Counted { node: None, changes: None } };
+        assert_eq!(changes_per_s(&earlier, &uncounted), None);
     }
 }

@@ -28,9 +28,10 @@ const MIN_EVERY: Duration = Duration::from_millis(50);
 
 /// Watch a table at work: throughput, round trips, retries, fill, clients.
 ///
-/// For tcp:// tables, the memory node counts the operations of all clients. For rdma:// tables its network card
-/// executes them, and the node counts none. In shared memory, no process counts operations: clients report their
-/// counters when they close, and after they dealt with a dead or stopped client.
+/// Changes of open clients are counted by their redo records, in every table that has such records. For tcp:// tables,
+/// the memory node also counts the round trips of all clients. For rdma:// tables its network card executes them, and the
+/// node counts none. Lookups in shared memory are counted by nobody. All other counters are those that clients report
+/// when they close, and after they dealt with a dead or stopped client.
 ///
 /// Press q to quit. If the table is destroyed and no new table gets its name within three seconds, the command reports
 /// it and ends.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use guira::admin::{NodeCounters, Stat};
+use guira::admin::Stat;
 use guira::errors::TableError;
 use guira::{Error, OpenError, OperationError, OperationErrorKind, Store, Url};
 
-use super::frame::{Frame, Timed};
+use super::frame::{Counted, Frame, Timed};
 use crate::commands::stat;
 use crate::failure::Failure;
 
@@ -20,8 +20,8 @@ pub struct Sampler {
     store: Store,
     stat: Option<Scan>,
     earlier_stat: Option<Timed<Arc<Stat>>>,
-    /// The node's counters after the latest sample, so that the traffic of sampling itself is not counted.
-    node: Option<Timed<NodeCounters>>,
+    /// The counters after the latest sample, so that the traffic of sampling itself is not counted.
+    counted: Option<Timed<Counted>>,
 }
 
 /// A scan of all rows, and its duration.
@@ -34,7 +34,7 @@ impl Sampler {
     /// Opens the table, for changing if permitted, because only then can it be found out which clients are alive.
     pub fn open(url: &Url) -> Result<Sampler, Failure> {
         let store = stat::open(url)?;
-        Ok(Sampler { url: url.clone(), store, stat: None, earlier_stat: None, node: None })
+        Ok(Sampler { url: url.clone(), store, stat: None, earlier_stat: None, counted: None })
     }
 
     /// Takes the next sample.
@@ -45,7 +45,7 @@ impl Sampler {
         {
             // The name may belong to another table now, or the address to another node, so earlier counts are dropped.
             self.store = store;
-            (self.stat, self.earlier_stat, self.node) = (None, None, None);
+            (self.stat, self.earlier_stat, self.counted) = (None, None, None);
         }
         sampled.map_err(|failure| match failure {
             Failure::Store(error) if is_destroyed(&error) => Failure::Destroyed { url: self.url.clone() },
@@ -57,21 +57,22 @@ impl Sampler {
         if self.store.is_destroyed()? {
             return Err(Failure::Destroyed { url: self.url.clone() });
         }
-        let node = self.count()?;
+        let counted = self.count()?;
         let after = match self.is_scan_due() {
             true => {
                 self.scan()?;
                 self.count()?
             }
-            false => node.clone(),
+            false => counted.clone(),
         };
-        let before = std::mem::replace(&mut self.node, after);
+        let before = self.counted.replace(after);
         let stat = &self.stat.as_ref().expect("the first sample scans").stat;
-        Ok(Frame::new(stat, self.earlier_stat.as_ref(), node.as_ref(), before.as_ref()))
+        Ok(Frame::new(stat, self.earlier_stat.as_ref(), &counted, before.as_ref()))
     }
 
-    fn count(&self) -> Result<Option<Timed<NodeCounters>>, Failure> {
-        Ok(self.store.node_counters()?.map(|counters| Timed { at: Instant::now(), value: counters }))
+    fn count(&self) -> Result<Timed<Counted>, Failure> {
+        let changes = self.store.change_counts()?;
+        Ok(Timed { at: Instant::now(), value: Counted { node: self.store.node_counters()?, changes } })
     }
 
     fn scan(&mut self) -> Result<(), Failure> {

@@ -115,11 +115,11 @@ impl View {
         }
         match sample {
             Ok(frame) => {
-                if let Some(rates) = frame.node.as_ref().and_then(|node| node.rates.as_ref()) {
+                if let Some((_, per_s)) = frame.activity() {
                     if self.history.len() == HISTORY_MAX {
                         self.history.pop_front();
                     }
-                    self.history.push_back(rates.round_trips as u64);
+                    self.history.push_back(per_s as u64);
                 }
                 (self.frame, self.problem) = (frame, None);
             }
