@@ -201,6 +201,7 @@
 
 pub mod aio;
 mod client;
+mod copy;
 mod create;
 mod doctor;
 mod error;
@@ -262,6 +263,7 @@ pub mod admin {
     pub use guira_session::node::{NodeCounters, NodeEvent, NodeEventKind, TokenNumber};
     pub use guira_session::wire::Fabric;
 
+    pub use crate::copy::{CopyEvent, CopyObserver, CopyOptions, CopyReport, CopyStage};
     pub use crate::doctor::{CheckState, DoctorCheck, DoctorOptions, DoctorReport, doctor};
     pub use crate::list::{ClientCounts, ListedState, ListedTable, TableSummary, list};
     pub use crate::repair::{FailedRecovery, Killed, LivingClient, RecoveredClient, RecoveryReport};

@@ -69,6 +69,32 @@ pub enum AdminError {
         /// The table.
         url: Url,
     },
+    /// A copy of a table failed. What it had stored stays.
+    #[error("{doing}: {source}; {}", copied_text(*copied))]
+    Copy {
+        /// The step that failed: reading a table, or changing a key.
+        doing: String,
+        /// Records copied before.
+        copied: u64,
+        /// The cause.
+        source: Box<crate::Error>,
+    },
+    /// The caller's observer stopped a copy. What it had stored stays.
+    #[error("the copy into {to} was stopped on request; {}", copied_text(*copied))]
+    CopyStopped {
+        /// The target.
+        to: Url,
+        /// Records copied before.
+        copied: u64,
+    },
+    /// A table cannot be copied into this one. Nothing was changed.
+    #[error("cannot copy into {to}: {reason}; nothing was changed")]
+    CopyMisuse {
+        /// The target.
+        to: Url,
+        /// The reason.
+        reason: &'static str,
+    },
 }
 
 impl AdminError {
@@ -76,6 +102,9 @@ impl AdminError {
         match self {
             AdminError::Kill { source: KillError::Lingering { .. }, .. }
             | AdminError::Serve { source: NodeError::Unended { .. }, .. } => Effect::Unknown,
+            AdminError::Copy { source, copied: 0, .. } => source.effect(),
+            AdminError::Copy { source, .. } if source.effect() == Effect::Unknown => Effect::Unknown,
+            AdminError::Copy { .. } | AdminError::CopyStopped { copied: 1.., .. } => Effect::Done,
             _ => Effect::None,
         }
     }
@@ -90,7 +119,8 @@ impl AdminError {
             },
             AdminError::Check { .. } => Blame::Fabric,
             AdminError::ServeRdma { source, .. } => verbs_blame(source),
-            AdminError::InUse { .. } => Blame::Misuse,
+            AdminError::InUse { .. } | AdminError::CopyStopped { .. } | AdminError::CopyMisuse { .. } => Blame::Misuse,
+            AdminError::Copy { source, .. } => source.blame(),
             AdminError::Serve { source, .. } => match source {
                 NodeError::Exposed { .. } | NodeError::Unsuitable { .. } => Blame::Misuse,
                 NodeError::Panicked => Blame::Bug,
@@ -98,6 +128,14 @@ impl AdminError {
                 _ => Blame::Fabric,
             },
         }
+    }
+}
+
+fn copied_text(records: u64) -> String {
+    match records {
+        0 => "nothing was copied".to_owned(),
+        1 => "1 record was copied".to_owned(),
+        records => format!("{records} records were copied"),
     }
 }
 

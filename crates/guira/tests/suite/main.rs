@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod common;
+mod copies;
 mod counters;
 mod examples;
 mod executors;
