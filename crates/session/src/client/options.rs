@@ -273,6 +273,8 @@ mod tests {
         ] {
             let endpoint: Endpoint = text.parse().unwrap();
             assert_eq!((endpoint.host(), endpoint.to_string().as_str()), (host, shown));
+            #[cfg(feature = "tls")]
+            assert_eq!(endpoint.certified_host(), "fe80::1");
             assert_eq!(shown.parse(), Ok(endpoint));
         }
     }

@@ -34,12 +34,14 @@ pub fn parse_metrics(text: &str) -> Result<ListenAddr, String> {
 }
 
 fn parse(text: &str, default_port: u16) -> Result<ListenAddr, String> {
+    // Some programs write all addresses as `*`.
+    let text = text.strip_prefix('*').filter(|port| port.starts_with(':')).unwrap_or(text);
     let how = format!(
         "write ADDRESS:PORT, as in 127.0.0.1:{default_port} (this host only) or 0.0.0.0:{default_port} (all addresses \
          of this host), NAME:PORT or [IPV6]:PORT"
     );
     if text.split('%').next().is_some_and(|address| address.parse::<Ipv6Addr>().is_ok()) {
-        return Err(format!("an IPv6 address is written in brackets, as in [{text}]:{default_port}"));
+        return Err(format!("an IPv6 address is written in brackets, as in [::1]:{default_port}"));
     }
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!("a port needs an address; {how}"));
@@ -156,6 +158,7 @@ mod tests {
             ("[fe80::1%eth0]:2", "[fe80::1%eth0]:2"),
             ("[fe80::1%25eth0]", "[fe80::1%eth0]:7711"),
             (":9", ":9"),
+            ("*:9", ":9"),
         ] {
             assert_eq!(parse_node(text).unwrap().to_string(), shown);
         }
@@ -167,8 +170,8 @@ mod tests {
         for (text, advice) in [
             ("7711", "127.0.0.1:7711"),
             ("::1", "[::1]:7711"),
-            ("::1:7711", "brackets"),
-            ("fe80::1%eth0", "[fe80::1%eth0]:7711"),
+            ("::1:7711", "[::1]:7711"),
+            ("fe80::1%eth0", "brackets"),
             ("", "ADDRESS:PORT"),
             (":", "ADDRESS:PORT"),
             ("mem1:", "ADDRESS:PORT"),
