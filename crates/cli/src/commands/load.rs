@@ -151,17 +151,20 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
 /// Creates a table for the records of the file.
 fn create_for(arguments: &Arguments, output: &Output) -> Result<Store, Failure> {
     const FORMAT: EntryFormat = EntryFormat::Bytes { inline_bytes: 64 };
-    let encoder = arguments.notation.encoder(FORMAT)?;
-    let space = |key, value| record_space(FORMAT, key, value);
-    let need = capacity::survey(&arguments.file, arguments.input, encoder, space).ok_or_else(|| {
-        Failure::Misuse(format!(
+    let Arguments { url, file, input, notation, .. } = arguments;
+    if file == Path::new("-") || file.metadata().is_ok_and(|there| !there.is_file()) {
+        return Err(Failure::Misuse(format!(
             "--create sizes the table by the file, and the size of {} is unknown: create it before, with guira create \
-             {} --capacity N --record-bytes SIZE; nothing was changed",
-            arguments.file.display(),
-            arguments.url
-        ))
-    })?;
-    create::create(&arguments.url, &need.options(), output)
+             {url} --capacity N --record-bytes SIZE; nothing was changed",
+            file.display(),
+        )));
+    }
+    let encoder = notation.encoder(FORMAT)?;
+    interrupt::catch();
+    input::open(file, *input, encoder).map_err(|source| Failure::Input { source, loaded: Loaded(0) })?;
+    let space = |key, value| record_space(FORMAT, key, value);
+    let need = capacity::survey(file, *input, encoder, space).ok_or(Failure::Interrupted(Loaded(0)))?;
+    create::create(url, &need.options(), output)
 }
 
 impl Arguments {

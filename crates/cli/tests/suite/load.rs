@@ -92,6 +92,9 @@ fn a_load_creates_a_table_for_its_file() {
     let path = file.path().to_str().expect("UTF-8");
     let piped = guira(&["load", table.url(), "-", "--create"]).expect(2);
     assert!(piped.stderr.contains("create it before"), "{}", piped.stderr);
+    let missing = guira(&["load", table.url(), "/no/such/file", "--create"]).expect(3);
+    assert!(missing.stderr.contains("No such file"), "{}", missing.stderr);
+    guira(&["stat", table.url()]).expect(1);
     let loaded = guira(&["load", table.url(), path, "--create"]).expect(0);
     assert_eq!(loaded.stderr, "", "it fits");
     // As an update of all of them.
