@@ -67,12 +67,13 @@ pub fn kick(url: &Url, slot: u16, process: u64) -> String {
     if may_kill { kick } else { format!("as root, {kick}") }
 }
 
-/// Returns the failure of an input, with the command that converts it to text in UTF-8, if that helps.
-pub fn of_input(failure: Failure, file: &Path, url: &Url, options: &[&str]) -> Failure {
+/// Returns the failure of an input, with the command that converts it to text in UTF-8, if that helps; `reading` is the
+/// rest of the command, which reads the text, for the name of the file.
+pub fn of_input(failure: Failure, file: &Path, reading: impl FnOnce(&str) -> String) -> Failure {
     let Failure::Input { source: InputError::NotText { converter, .. }, .. } = &failure else { return failure };
-    let file = if file == Path::new("-") { "FILE".to_owned() } else { quoted(&file.to_string_lossy()) };
-    let load = guira(&[&["load", &url.to_string()], options, &["-"]].concat());
-    Failure::Advised { advice: format!("convert it: {converter} {file} | {load}"), source: Box::new(failure) }
+    let file = if file == Path::new("-") { "FILE".into() } else { file.to_string_lossy() };
+    let advice = format!("convert it: {converter} {} {}", quoted(&file), reading(&file));
+    Failure::Advised { advice, source: Box::new(failure) }
 }
 
 /// Returns advice on a command's failure, if there is any.
@@ -222,7 +223,8 @@ fn private(path: &Path) -> Option<String> {
     let copied = format!("install -m 600 {shown} {}", quoted(&format!("{copy}.private")));
     Some(match writable(path) {
         Err(Errno::ROFS) => format!(
-            "its file system is mounted read-only, so copy it: {copied}; a secret of Kubernetes can have defaultMode: 0440"
+            "its file system is mounted read-only, so copy it: {copied}; a secret of Kubernetes can have defaultMode: \
+             0440"
         ),
         _ if own.is_root() || metadata.uid() == own.as_raw() => format!("chmod 600 {shown}"),
         _ => format!("it is not yours, so copy it: {copied}"),

@@ -8,6 +8,7 @@ use guira::{CreateOptions, EntryFormat, Url};
 use guira_input::RecordEncoder;
 
 use crate::advice;
+use crate::commands::owner;
 use crate::input::{self, InputFormat};
 use crate::interrupt;
 use crate::units::{self, count, counted};
@@ -224,7 +225,12 @@ fn commands(target: Target<'_>, config: &TableConfig, capacity: u64, extent_byte
     let create: Vec<&str> = create.iter().map(String::as_str).collect();
     let is_file = url.path().is_some();
     let new = if is_file { advice::free_url(url) } else { "tcp://HOST:PORT".to_owned() };
-    let copy = |from: &Url, more: &[&str]| advice::guira(&[&["copy", &from.to_string(), &new], more].concat());
+    // The new table belongs to this user, whatever owner the environment names.
+    let own = rustix::process::geteuid().as_raw();
+    let is_other = is_file && owner::named().is_ok_and(|named| named.is_some_and(|uid| uid != own));
+    let own = own.to_string();
+    let owner: &[&str] = if is_other { &["--owner", &own] } else { &[] };
+    let copy = |from: &Url, more: &[&str]| advice::guira(&[&["copy", &from.to_string(), &new], owner, more].concat());
     let fill = match (from, existing) {
         (None, _) => copy(url, &[]),
         (Some(from), ExistingRecords::AlreadyInSource) => copy(from, &[]),

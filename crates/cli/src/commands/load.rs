@@ -170,7 +170,10 @@ fn create_for(arguments: &Arguments, output: &Output) -> Result<Store, Failure> 
 impl Arguments {
     /// Adds the command that converts the input, if that helps.
     fn advised(&self, failure: Failure) -> Failure {
-        advice::of_input(failure, &self.file, &self.url, self.notation.words())
+        advice::of_input(failure, &self.file, |_| {
+            let url = self.url.to_string();
+            format!("| {}", advice::guira(&[&["load", &url], self.notation.words(), &["-"]].concat()))
+        })
     }
 }
 

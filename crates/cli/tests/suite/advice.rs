@@ -20,7 +20,7 @@ struct Case {
 /// A table in a folder whose name a shell takes apart.
 const BIRDS: &str = "mkdir \"my t's\"; B=\"file://$PWD/my t's/birds\"; guira create \"$B\" --capacity 1k >/dev/null;";
 
-const CASES: [Case; 13] = [
+const CASES: [Case; 14] = [
     Case {
         name: "no such table",
         provoke: "guira put \"file://$PWD/a b\" heron Garza",
@@ -66,8 +66,8 @@ const CASES: [Case; 13] = [
     },
     Case {
         name: "a copy into a table with too little room",
-        provoke: "guira create file://$PWD/from --capacity 3k; seq 3000 | sed 's/$/\tx/' | guira load file://$PWD/from -; \
-                  guira put \"$B\" own x; guira copy file://$PWD/from \"$B\" --merge",
+        provoke: "guira create file://$PWD/from --capacity 3k; seq 3000 | sed 's/$/\tx/' | \
+                  guira load file://$PWD/from -; guira put \"$B\" own x; guira copy file://$PWD/from \"$B\" --merge",
         code: 3,
         around: ("larger table with: ", ""),
         after: "guira get \"$B-2\" own && guira get \"$B-2\" 3000",
@@ -82,7 +82,8 @@ const CASES: [Case; 13] = [
     },
     Case {
         name: "text in UTF-16",
-        provoke: "printf 'heron\tGarza\n' | iconv -f UTF-8 -t UTF-16 > \"in the wild\"; guira load \"$B\" 'in the wild'",
+        provoke: "printf 'heron\tGarza\n' | iconv -f UTF-8 -t UTF-16 > \"in the wild\"; \
+                  guira load \"$B\" 'in the wild'",
         code: 2,
         around: ("convert it: ", ""),
         after: "guira get \"$B\" heron",
@@ -93,6 +94,14 @@ const CASES: [Case; 13] = [
         code: 2,
         around: ("convert it: ", ""),
         after: "guira get \"$B\" k",
+    },
+    Case {
+        name: "text in UTF-16, for quickstart",
+        provoke: "printf 'heron\tGarza\n' | iconv -f UTF-8 -t UTF-16 > \"in the wild\"; \
+                  guira quickstart 'in the wild'",
+        code: 2,
+        around: ("convert it: ", ""),
+        after: "guira quickstart 'in the wild.utf8' --url \"file://$PWD/a b\"",
     },
     Case {
         name: "a token that others may read",
@@ -171,4 +180,56 @@ fn a_token_that_cannot_be_changed_is_copied() {
     let Some(run) = run else { return };
     assert!(run.stderr.contains("connection refused"), "{}", run.stderr);
     run.expect(3);
+}
+
+/// The table that takes the place of another user's belongs to the user who makes it, whatever the environment says.
+#[test]
+fn the_advice_for_a_table_of_another_user_works() {
+    let folder = ScratchFolder::in_shared_memory();
+    run(&folder, BIRDS).expect(0);
+    if run(&folder, "chown 12345 \"my t's/birds\"").code != Some(0) {
+        println!("NOT RUN: only root can give files away");
+        return;
+    }
+    let script = "export GUIRA_OWNER=12345; seq 3000 | sed 's/$/\tx/' > in; guira load \"$B\" in 2>said && exit 9
+                  eval \"$(sed -n 's/.*larger table with: //p' said | tail -1)\" || exit 8
+                  guira get --owner 0 \"$B-2\" 1000 && guira destroy \"$B-2\"";
+    run(&folder, script).expect(0);
+}
+
+/// In a user namespace, the users outside of it have no names and no numbers of their own.
+#[test]
+fn no_option_is_advised_for_users_outside_of_the_namespace() {
+    let folder = ScratchFolder::in_shared_memory();
+    run(&folder, BIRDS).expect(0);
+    let script = "chown 12345 \"my t's/birds\" && chmod 666 \"my t's/birds\" && chmod 755 . && \
+                  unshare --user --map-root-user true";
+    if run(&folder, script).code != Some(0) {
+        println!("NOT RUN: needs root and user namespaces");
+        return;
+    }
+    for owner in ["", "--owner 65534"] {
+        let script = format!("unshare --user --map-root-user guira put {owner} \"$B\" heron Garza");
+        let refused = run(&folder, &script).expect(3).stderr;
+        assert!(refused.contains("outside of this user namespace") && !refused.contains("(--owner"), "{refused}");
+    }
+}
+
+/// The words in capitals are the only ones to be replaced.
+#[test]
+fn the_tool_that_is_named_for_csv_converts_it() {
+    let folder = ScratchFolder::in_shared_memory();
+    run(&folder, BIRDS).expect(0);
+    if run(&folder, "mlr --version").code != Some(0) {
+        println!("NOT RUN: mlr (apt-get install miller) is not installed");
+        return;
+    }
+    run(&folder, "printf 'id,name,bird\\n7,heron,\"Garza, blanca\"\\n' > in.csv").expect(0);
+    let refused = run(&folder, "guira load \"$B\" in.csv").expect(2).stderr;
+    let (_, advised) = refused.split_once("converts CSV: ").expect("a command");
+    let (advised, _) = advised.split_once("; ").expect("the end of the command");
+    let words = [("KEY", "name"), ("VALUE", "bird"), ("FILE", "in.csv"), ("URL", "\"$B\"")];
+    let command = words.iter().fold(advised.to_owned(), |command, (word, by)| command.replace(word, by));
+    run(&folder, &command).expect(0);
+    assert_eq!(run(&folder, "guira get \"$B\" heron").expect(0).text(), "Garza, blanca");
 }

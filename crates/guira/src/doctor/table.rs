@@ -167,7 +167,7 @@ const REMOUNT: &str = "as root: mount its file system for writing (mount -o remo
 fn help(error: &Error) -> Option<&'static str> {
     let Error::Open(error) = error else { return None };
     Some(match error {
-        OpenError::Region(ShmError::NotFound { attempt: Attempt::Create, .. }) => "create its directory: mkdir -p",
+        OpenError::Region(ShmError::NotFound { attempt: Attempt::Create, .. }) => "create its directory first",
         OpenError::Region(ShmError::NotFound { .. }) => "create the table: guira create URL_OF_TABLE --capacity 10k",
         OpenError::Region(ShmError::ReadOnlyFileSystem { .. }) => REMOUNT,
         OpenError::Region(ShmError::Permission { attempt: Attempt::Create, .. }) => {

@@ -247,9 +247,9 @@ impl From<TlsFileError> for OpenError {
 fn owned_by_another(url: &Url, owner_uid: u32, wanted_uid: Option<u32>) -> String {
     match wanted_uid {
         _ if !is_known(owner_uid) => format!(
-            "cannot open {url} for writing: it belongs to a user outside of this user namespace, who can read and change \
-             all that is put into it, and whom no option can name; map that user into the namespace, or use another \
-             table; nothing was changed"
+            "cannot open {url} for writing: it belongs to a user outside of this user namespace, who can read and \
+             change all that is put into it, and whom no option can name; map that user into the namespace, or use \
+             another table; nothing was changed"
         ),
         Some(wanted_uid) => {
             format!("cannot open {url}: it belongs to user {owner_uid}, not to user {wanted_uid}; nothing was changed")

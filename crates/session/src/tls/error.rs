@@ -29,8 +29,8 @@ pub enum TlsError {
     },
     /// The certificate has no names of hosts: a common name is none.
     #[error(
-        "the other side's certificate has no subject alternative name, and a common name does not count: issue one with \
-         subjectAltName={}:{name}",
+        "the other side's certificate has no subject alternative name, and a common name does not count: issue one \
+         with subjectAltName={}:{name}",
         if name.parse::<std::net::IpAddr>().is_ok() { "IP" } else { "DNS" }
     )]
     NoAlternativeName {
@@ -42,8 +42,8 @@ pub enum TlsError {
     Revoked,
     /// The certificate is not for the role of the other side: a client's certificate must be marked for clients.
     #[error(
-        "the other side's certificate is not marked for its role: a client's needs the extended key usage clientAuth, a \
-         node's serverAuth"
+        "the other side's certificate is not marked for its role: a client's needs the extended key usage clientAuth, \
+         a node's serverAuth"
     )]
     WrongUsage,
     /// The certificate is invalid for any other reason.

@@ -115,7 +115,8 @@ impl Header {
     /// Decodes a header.
     ///
     /// # Errors
-    /// `Foreign`, `Length`, `Kind`; `Value` if reserved bits are set, or the count is not 0 in a frame other than a batch.
+    /// `Foreign`, `Length`, `Kind`; `Value` if reserved bits are set, or the count is not 0 in a frame other than a
+    /// batch.
     #[inline(always)]
     pub fn decode([word, id]: [u64; HEADER_WORDS]) -> Result<Header, WireError> {
         let (bytes, count) = (word as u32, (word >> 40) as u16);

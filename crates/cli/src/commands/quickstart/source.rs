@@ -14,6 +14,7 @@ use guira::EntryFormat;
 use guira::raw::layout::record_space;
 use guira_input::{InputError, Notation, Record, RecordEncoder, Records};
 
+use crate::advice;
 use crate::failure::{Failure, Loaded};
 use crate::input::{self, InputFormat};
 
@@ -69,8 +70,10 @@ impl Source {
         let failed = |source| Failure::Input { source, loaded: Loaded(0) };
         match self {
             Source::File(path, format) => {
+                let convert = |file: &str| format!("> {}", advice::quoted(&format!("{file}.utf8")));
+                let refused = |source| advice::of_input(failed(source), path, convert);
                 let encoder = RecordEncoder::new(FORMAT, Notation::Bytes).map_err(Failure::Misuse)?;
-                let (records, _) = input::open(path, *format, encoder).map_err(failed)?;
+                let (records, _) = input::open(path, *format, encoder).map_err(refused)?;
                 Ok(Box::new(records.map(move |record| record.map_err(failed))))
             }
             Source::DebianIndex => Ok(Box::new(DebianIndex::start()?)),
