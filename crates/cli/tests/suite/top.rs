@@ -19,9 +19,7 @@ fn one_frame_is_text_or_json() {
         guira(&["put", table.url(), key, "seen"]).expect(0);
     }
     let text = guira(&["top", table.url(), "--once", "--every", "50ms"]).expect(0).text();
-    for words in
-        [table.url(), "entries     3 of", "no trace in shared", "0 of 40 clients live", "lock conflicts"]
-    {
+    for words in [table.url(), "entries     3 of", "no trace in shared", "0 of 40 clients live", "lock conflicts"] {
         assert!(text.contains(words), "no {words:?} in\n{text}");
     }
     assert!(!text.contains('\u{1b}') && text.lines().all(|line| line.chars().count() <= 80), "{text}");
