@@ -11,7 +11,7 @@ use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until}
 use guira_fabric_shm::{Attempt, NameLoss, ShmError, ShmRegion};
 use guira_layout::{OwnerId, SlotState, SlotWord};
 use guira_rcuckoo::{
-    ClientConfig, RowPredictor, SlotClient, Table, TableError, claim_slot, open_table, read_slot, slots,
+    ClientConfig, RowPredictor, SlotClient, Table, TableError, claim_generation, open_table, read_slot, slots,
 };
 use guira_url::Backend;
 
@@ -106,10 +106,18 @@ enum Wanted {
 
 /// The result of a scan of all slots.
 enum SlotSearch {
-    /// A slot was claimed; its hold keeps it.
-    Claimed(OwnerId, SlotHold),
+    /// A slot was claimed.
+    Claimed(SlotClaim),
     /// No slot could be claimed.
     NoneFree(SlotsTaken),
+}
+
+/// A slot that was claimed.
+struct SlotClaim {
+    owner: OwnerId,
+    generation: u64,
+    /// Keeps it.
+    hold: SlotHold,
 }
 
 /// The state of the slots when none could be claimed.
@@ -526,7 +534,9 @@ impl Inner {
         let own = own_slot_client(unix_ns());
         loop {
             let taken = match self.find_slot(&mut lane, region, start, &own).await? {
-                SlotSearch::Claimed(owner, hold) => return Ok(Taken { lane, owner, hold, own }),
+                SlotSearch::Claimed(SlotClaim { owner, generation, hold }) => {
+                    return Ok(Taken { lane, owner, generation, hold, own });
+                }
                 SlotSearch::NoneFree(taken) => taken,
             };
             // A slot that is free but locked would be tried until the deadline.
@@ -563,7 +573,7 @@ impl Inner {
                 let slot = slot as u16;
                 match poll_fn(|cx| region.poll_hold(slot, cx)).await.map_err(&fabric)? {
                     Some(hold) => match self.claim_slot_held(region, slot, hold, wanted, own).await? {
-                        Some((owner, hold)) => return Ok(SlotSearch::Claimed(owner, hold)),
+                        Some(claim) => return Ok(SlotSearch::Claimed(claim)),
                         None => taken.dead += 1,
                     },
                     // A client lives there, or another process holds the slot for a moment.
@@ -586,7 +596,7 @@ impl Inner {
         hold: SlotHold,
         wanted: Wanted,
         own: &SlotClient,
-    ) -> Result<Option<(OwnerId, SlotHold)>, Error> {
+    ) -> Result<Option<SlotClaim>, Error> {
         let (mut lane, fabric) = (region.lane(), self.fabric("cannot open a client of"));
         let mut hold = hold;
         if wanted == Wanted::Dead {
@@ -608,8 +618,8 @@ impl Inner {
                 },
             }
         }
-        let claimed = claim_slot(&mut lane, &self.table, slot, own).await;
-        Ok(claimed.map_err(&fabric)?.map(|owner| (owner, hold)))
+        let claimed = claim_generation(&mut lane, &self.table, slot, own).await;
+        Ok(claimed.map_err(&fabric)?.map(|(owner, generation)| SlotClaim { owner, generation, hold }))
     }
 
     fn deadline_ns(&self, lane: &mut FabricLane) -> u64 {

@@ -112,6 +112,12 @@ impl Seal {
         self.0 & Seal::SEALED != 0
     }
 
+    /// Whether this is the seal, sealed or retired, of one of a client's records from `first` to `last`.
+    pub fn is_of(self, first: u64, last: u64) -> bool {
+        let since_first = self.sequence().wrapping_sub(first as u32) & Seal::SEQUENCES;
+        u64::from(since_first) <= last.saturating_sub(first)
+    }
+
     /// Returns the sequence number, 31 bits.
     #[inline(always)]
     pub fn sequence(self) -> u32 {
@@ -122,6 +128,14 @@ impl Seal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn records_of_a_client_are_told_from_others() {
+        let is_of = |sequence, first, last| Seal::retired(sequence).is_of(first, last);
+        assert!(is_of(7, 7, 7) && is_of(7, 6, 7) && is_of(6, 6, 7));
+        assert!(!is_of(5, 6, 7) && !is_of(8, 6, 7) && !is_of(0, 1, 1));
+        assert!(is_of(0, 1 << 31, 1 << 31) && is_of(1, (1 << 31) - 1, (1 << 31) + 1), "the sequence wraps around");
+    }
 
     #[test]
     fn slot_words_round_trip() {

@@ -308,6 +308,11 @@ impl Client {
         *self.reader.counters()
     }
 
+    /// Returns the number of redo records that were made, whether they were written or not.
+    pub fn records(&self) -> u64 {
+        self.reader.counters().records
+    }
+
     /// Whether the last change, dropped or not, posted its commit, which then takes effect as a whole. Meaningful after
     /// [`Client::settle`].
     pub fn has_committed(&self) -> bool {

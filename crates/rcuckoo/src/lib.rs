@@ -39,7 +39,7 @@ pub use scan::{RowItems, RowSample, sample_rows};
 pub use table::destroy::{destroy_table, is_destroyed};
 pub use table::hash::{Placement, RowPair};
 pub use table::key::Key;
-pub use table::session::{SlotClient, SlotInfo, claim_slot, read_slot, release_slot, slots};
+pub use table::session::{SlotClient, SlotInfo, claim_generation, claim_slot, read_slot, release_slot, slots};
 pub use table::{FormatError, Table, TableError, format_table, open_table};
 pub use token::Token;
 

@@ -7,6 +7,7 @@ mod derived;
 mod pooled;
 mod reported;
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use guira_layout::{EntryKind, ExtentRef, OwnerId};
 use guira_lock_queue::{self as lock_queue, BlindWrite, SharedLockQueue, TableName, Wait, WaitMode, WaitResult};
 use guira_rcuckoo::{
     Begun, Change, Changed, Counters, Key, NewValue, Operation, Outcome, SlotClient, Table, TryGet, is_destroyed,
-    release_slot,
+    read_slot, release_slot,
 };
 
 use self::reported::{ReportedCounters, counters, report};
@@ -28,7 +29,7 @@ use crate::session_binding::{Holds, ReconnectDeadline, SessionBinding, is_sessio
 use crate::sessions::{Session, Sessions};
 use crate::store::Inner;
 use crate::wait::block_on;
-use crate::{Error, Expected, OperationError, OperationErrorKind, Put, Swap, Token, Versioned};
+use crate::{Error, Expected, OpenError, OperationError, OperationErrorKind, Put, Swap, Token, Versioned};
 
 /// The number of keys whose rows are prefetched ahead of the one that is being changed.
 const AHEAD_KEYS: usize = 4;
@@ -66,6 +67,10 @@ pub struct Client {
     encoded: Vec<u64>,
     hold: Option<SlotHold>,
     owner: OwnerId,
+    /// The generation of the slot in which it was claimed.
+    generation: u64,
+    /// The number of redo records that had been made when the last change was acknowledged, all of which were written.
+    acknowledged_records: u64,
     events: Events,
     /// The counts that are already included in the table's totals.
     reported: ReportedCounters,
@@ -88,6 +93,7 @@ impl fmt::Debug for Client {
 pub(crate) struct Taken {
     pub(crate) lane: FabricLane,
     pub(crate) owner: OwnerId,
+    pub(crate) generation: u64,
     pub(crate) hold: SlotHold,
     /// The content of its slot.
     pub(crate) own: SlotClient,
@@ -230,7 +236,7 @@ impl Client {
         waiting: Waiting,
         taken: Taken,
     ) -> Client {
-        let Taken { lane, owner, hold, own } = taken;
+        let Taken { lane, owner, generation, hold, own } = taken;
         let (client, extents) = parts(store, &session.region, owner, &own);
         let lock_queue = lock_queue_of(&store.table, &session.region);
         Client {
@@ -242,6 +248,8 @@ impl Client {
             encoded: Vec::new(),
             hold: Some(hold),
             owner,
+            generation,
+            acknowledged_records: 0,
             events: store.events.clone(),
             reported: ReportedCounters::default(),
             earlier: Counters::default(),
@@ -274,7 +282,11 @@ impl Client {
             let session = self.binding.next(error, deadline).await?;
             let mut lane = session.region.lane_waiting(self.waiting);
             *lane.traffic_mut() = *self.lane.traffic();
-            match self.binding.store.claim(lane, &session.region).await {
+            let claimed = match self.verify_progress(&mut lane).await {
+                Ok(()) => self.binding.store.claim(lane, &session.region).await,
+                Err(error) => Err(error),
+            };
+            match claimed {
                 Ok(taken) => {
                     self.move_to(&session.region, taken).await;
                     return self.binding.bind(&session, operation);
@@ -288,6 +300,24 @@ impl Client {
         }
     }
 
+    /// Verifies that the memory has not gone back to an earlier state, as that of a copy which was put back: its slot is
+    /// not older than the client, and has all changes that were acknowledged to the client. 1 round trip. [R-OPEN-2]
+    async fn verify_progress(&mut self, lane: &mut FabricLane) -> Result<(), Error> {
+        let (store, table) = (Arc::clone(&self.binding.store), Arc::clone(self.client.table()));
+        let found = read_slot(lane.any(), &table, self.slot()).await;
+        let found = found.map_err(store.fabric("cannot open a client of"))?;
+        let (first, last) = (self.acknowledged_records, self.client.records());
+        let is_behind = match found.word.map(|word| word.generation.cmp(&self.generation)) {
+            Some(Ordering::Less) => true,
+            // Before the first record, the seal is that of another client.
+            Some(Ordering::Equal) => first > 0 && !found.seal.is_of(first, last),
+            // Another client has taken the slot since; a damaged slot is reported by those who need it.
+            _ => false,
+        };
+        let reason = "its memory node has an earlier state of it";
+        if is_behind { Err(Error::Open(OpenError::Gone { url: store.url.clone(), reason })) } else { Ok(()) }
+    }
+
     /// Leaves what the client held, and goes on as the owner of the slot that was taken.
     async fn move_to(&mut self, region: &FabricRegion, taken: Taken) {
         let delta = self.reported.delta(&self.client, self.extents.as_ref());
@@ -295,6 +325,7 @@ impl Client {
         let (client, extents) = parts(&self.binding.store, region, taken.owner, &taken.own);
         (self.client, self.extents, self.pending) = (client, extents, None);
         (self.lane, self.owner, self.hold) = (taken.lane, taken.owner, Some(taken.hold));
+        (self.generation, self.acknowledged_records) = (taken.generation, 0);
         self.lock_queue = lock_queue_of(self.client.table(), region);
         self.reported = ReportedCounters::default();
         report(Arc::clone(self.client.table()), self.lane.any(), delta).await;
@@ -527,6 +558,9 @@ impl Client {
         let result = self.client.finish(self.lane.any(), key, change, begun).await;
         self.settle_allocation(&result);
         self.report_incidents().await;
+        if result.is_ok() {
+            self.acknowledged_records = self.client.records();
+        }
         result.map(|changed| changed.outcome).map_err(|error| self.failed(error))
     }
 

@@ -150,3 +150,32 @@ fn a_node_over_a_copy_of_the_file_is_another_one() {
     check_gone(client.get(b"cuckoo").err(), "its memory node has other memory now", 0);
     check_gone(remote.client().err(), "its memory node has other memory now", 1);
 }
+
+/// A copy that is written into the file while the node is down has the same name and inode. A client that had changed
+/// something after the copy was made knows that this is lost; one that had not goes on.
+#[test]
+fn a_client_knows_an_earlier_state_of_the_memory() {
+    let (table, store) = named();
+    drop(store);
+    let port = ReservedPort::new();
+    let options = ServeOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, port.port)));
+    let serve = || Store::open(&table.url).unwrap().serve(&options).unwrap();
+    let served = serve();
+    let url: Url = format!("tcp://{}", served.local_addrs()[0]).parse().unwrap();
+    let remote = Store::open(&url).unwrap();
+    let [mut writer, mut other] = [0, 1].map(|_| remote.client().unwrap());
+    writer.put(b"cuckoo", b"Guira guira").unwrap();
+    other.put(b"ani", b"Crotophaga").unwrap();
+    let copy = fs::read(&table.path).unwrap();
+    writer.put(b"cuckoo", b"lost").unwrap();
+    let mut late = remote.client().unwrap();
+    late.get(b"cuckoo").unwrap();
+    served.stop().unwrap();
+    fs::write(&table.path, copy).unwrap();
+    let _served = serve();
+    let earlier = "its memory node has an earlier state of it";
+    check_gone(writer.put(b"cuckoo", b"again").err(), earlier, 0);
+    check_gone(late.get(b"cuckoo").err(), earlier, 1);
+    other.put(b"ani", b"again").unwrap();
+    assert_eq!(other.get(b"cuckoo").unwrap().as_deref(), Some(&b"Guira guira"[..]));
+}

@@ -48,9 +48,7 @@ pub struct SlotInfo {
     pub client: SlotClient,
 }
 
-/// Claims `slot` for `client` if it is free. The caller holds the slot's liveness ([`guira_fabric::Region::hold`]) and
-/// keeps it as long as it uses the slot. 2 round trips. Returns `None` if the slot is not free: its last client died in
-/// it. [R-SLOT-1]
+/// Same as [`claim_generation`], for a caller that needs no generation.
 ///
 /// # Errors
 /// The fabric refused or lost a batch.
@@ -60,6 +58,21 @@ pub async fn claim_slot(
     slot: u16,
     client: &SlotClient,
 ) -> Result<Option<OwnerId>, FabricError> {
+    Ok(claim_generation(lane, table, slot, client).await?.map(|(owner, _)| owner))
+}
+
+/// Claims `slot` for `client` if it is free, and returns its owner and the slot's new generation. The caller holds the
+/// slot's liveness ([`guira_fabric::Region::hold`]) and keeps it as long as it uses the slot. 2 round trips. Returns
+/// `None` if the slot is not free: its last client died in it. [R-SLOT-1]
+///
+/// # Errors
+/// The fabric refused or lost a batch.
+pub async fn claim_generation(
+    lane: &mut dyn Lane,
+    table: &Table,
+    slot: u16,
+    client: &SlotClient,
+) -> Result<Option<(OwnerId, u64)>, FabricError> {
     let info = read_slot(lane, table, slot).await?;
     let Some(SlotWord { state: SlotState::Free, generation }) = info.word else { return Ok(None) };
     let addr = table.geometry().slot(slot);
@@ -70,7 +83,7 @@ pub async fn claim_slot(
     let words = Verb::Write { addr: addr.add_words(SlotWord::PROCESS_WORD as u64), words: &about };
     let cas = Verb::Cas { addr, compare, swap, found: &mut found };
     post(lane, [words, cas]).await?;
-    Ok((found == compare).then(|| OwnerId::of_slot(slot)))
+    Ok((found == compare).then(|| (OwnerId::of_slot(slot), generation + 1)))
 }
 
 /// Releases a slot. The client holds no lock and has no commit in progress. 2 round trips.
