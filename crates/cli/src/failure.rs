@@ -501,7 +501,8 @@ impl Failure {
         }
     }
 
-    fn effect(&self) -> Effect {
+    /// Returns the effect of the command on the table.
+    pub fn effect(&self) -> Effect {
         match self {
             Failure::Store(error) => error.effect(),
             Failure::Record { source, loaded, .. } => match source.effect() {

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use clap::Args;
 use guira::admin::Stat;
 use guira::raw::layout::{TableConfig, record_space};
-use guira::{EntryFormat, Store, Url};
+use guira::{Effect, EntryFormat, Store, Url};
 use guira_input::{BadRecord, RecordEncoder};
 use guira_lab::driver::OperationFigures;
 use serde::Serialize;
@@ -97,10 +97,19 @@ struct Answer {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    let store = match arguments.wait.open(&arguments.url) {
-        Err(Failure::NotFound { .. }) if arguments.create => create_for(arguments, output)?,
-        opened => opened?,
+    let (store, is_new) = match arguments.wait.open(&arguments.url) {
+        Err(Failure::NotFound { .. }) if arguments.create => (create_for(arguments, output)?, true),
+        opened => (opened?, false),
     };
+    let loaded = load_into(&store, arguments, output);
+    if is_new && loaded.as_ref().is_err_and(|failure| failure.effect() == Effect::None) {
+        // Nobody needs an empty table of this size; the failure is the one to report.
+        let _ = Store::destroy(&arguments.url);
+    }
+    loaded
+}
+
+fn load_into(store: &Store, arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let config = store.table().config();
     let encoder = arguments.notation.encoder(config.format)?;
     interrupt::catch();
@@ -124,8 +133,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     });
     let acknowledge = acknowledge.transpose()?;
     let options = LoadOptions { threads: arguments.threads.into(), bad, acknowledge: acknowledge.as_ref() };
-    let report = load(&store, &mut records, options, &outbox)
-        .map_err(|failure| arguments.advised(failure.advised(shortfall)))?;
+    let report =
+        load(store, &mut records, options, &outbox).map_err(|failure| arguments.advised(failure.advised(shortfall)))?;
     // Counted, because other clients may have stored and removed records at the same time.
     let entries = store.stat()?.table.entries;
     let answer = Answer {

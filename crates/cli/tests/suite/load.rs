@@ -95,6 +95,12 @@ fn a_load_creates_a_table_for_its_file() {
     let missing = guira(&["load", table.url(), "/no/such/file", "--create"]).expect(3);
     assert!(missing.stderr.contains("No such file"), "{}", missing.stderr);
     guira(&["stat", table.url()]).expect(1);
+    // Nothing was loaded, so the table that was made for it is removed.
+    let bad = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(bad.path(), "no separator\n").expect("there is room");
+    let bad = guira(&["load", table.url(), bad.path().to_str().expect("UTF-8"), "--create"]).expect(2);
+    assert!(bad.stderr.contains("nothing was loaded"), "{}", bad.stderr);
+    guira(&["stat", table.url()]).expect(1);
     let loaded = guira(&["load", table.url(), path, "--create"]).expect(0);
     assert_eq!(loaded.stderr, "", "it fits");
     // As an update of all of them.
