@@ -200,6 +200,9 @@ macro_rules! lookups {
                 keys: &[K],
                 mut visit: impl FnMut(usize, Result<Option<&[u8]>, Error>),
             ) {
+                if keys.is_empty() {
+                    return;
+                }
                 if self.binding.must_follow
                     && let Err(error) = self.follow().await
                 {

@@ -87,6 +87,7 @@ fn clients_of_files_go_on_with_the_next_table() {
         if way != "replaced" {
             // There is none yet.
             assert!(client.put(b"ani", b"Crotophaga").unwrap_err().is_not_found(), "{way}");
+            assert!(client.get_many::<&[u8]>(&[]).is_empty(), "{way}: no key, no result");
             create(&url);
         }
         assert_eq!(client.put(b"ani", b"Crotophaga").unwrap(), Put::Inserted, "{way}");
