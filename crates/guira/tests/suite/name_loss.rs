@@ -110,7 +110,7 @@ fn a_destroyed_table_stays_a_destroyed_one() {
 
 #[test]
 fn a_memory_node_of_a_table_whose_file_lost_its_name_ends_and_its_clients_know() {
-    for (lose, reason) in LOSSES {
+    let node = |(lose, reason): (Lose, &str)| {
         let (table, store) = named();
         let served = store.serve(&ServeOptions::new((Ipv4Addr::LOCALHOST, 0).into())).unwrap();
         let url: Url = format!("tcp://{}", served.local_addrs()[0]).parse().unwrap();
@@ -124,7 +124,9 @@ fn a_memory_node_of_a_table_whose_file_lost_its_name_ends_and_its_clients_know()
         check_gone(reader.get(b"cuckoo").err(), "its memory node lost it", 2);
         let error = served.stop().unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
-    }
+    };
+    // Each takes a second to be noticed, and another one to end.
+    std::thread::scope(|scope| LOSSES.into_iter().for_each(|loss| _ = scope.spawn(move || node(loss))));
 }
 
 /// A copy of the table's file that takes its place while the node is down is another memory: what was acknowledged after
