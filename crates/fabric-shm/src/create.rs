@@ -174,7 +174,7 @@ impl Storage {
 /// this user may write to it. Creates nothing.
 ///
 /// # Errors
-/// Those of [`ShmRegion::create`] that do not depend on the region.
+/// Same as [`ShmRegion::create`], except those that depend on the region.
 pub fn check_directory(location: &Location) -> Result<(), ShmError> {
     let task = Task::new(Attempt::Create, location.path());
     let directory = open_directory(location.split()?.0, task)?;

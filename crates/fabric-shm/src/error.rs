@@ -159,7 +159,7 @@ pub enum ShmError {
         attempt: Attempt,
         /// The file.
         path: PathBuf,
-        /// What has too little space: a directory, the machine or a control group.
+        /// The directory, machine or control group that has too little space.
         limiter: String,
         /// Bytes of the whole file.
         wanted: u64,

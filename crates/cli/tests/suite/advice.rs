@@ -6,7 +6,7 @@ use guira_testing::ScratchFolder;
 
 use crate::common::{Run, mounting_shell, sh};
 
-/// What provokes advice, where the command is in the message, and what must succeed once it was carried out: scripts of
+/// A case of advice: what provokes it, where its command is, and what must succeed once it was carried out: scripts of
 /// `sh`, one after the other in one folder.
 struct Case {
     name: &'static str,

@@ -159,7 +159,7 @@ fn step_of(error: &Error) -> Step {
 /// The text that stands for the table's URL in the words of [`help`].
 const TABLE: &str = "URL_OF_TABLE";
 
-/// What helps where a file system is mounted read-only.
+/// Advice for a file system that is mounted read-only.
 const REMOUNT: &str = "as root: mount its file system for writing (mount -o remount,rw); in a container: mount the \
                        volume without :ro";
 

@@ -39,7 +39,7 @@ pub struct Frame {
 /// A sample of the counters that are read each time.
 #[derive(Clone)]
 pub struct Counted {
-    /// Those of the memory node, if there is one.
+    /// The counters of the memory node, if there is one.
     pub node: Option<NodeCounters>,
     /// The changes of each client, if the table counts them.
     pub changes: Option<Vec<ChangeCount>>,
