@@ -20,6 +20,16 @@ use crate::{Extents, Observed, Op};
 /// Polls of a pending future before its thread sleeps between them: what waits this often waits for a clock.
 const EAGER_POLLS: u32 = 5_000;
 
+/// Divides a table of 64 rows into `segments` segments of 64 rows each, which share its locks.
+///
+/// # Panics
+/// If no table can have these parameters.
+pub fn divided(config: TableConfig, segments: u64) -> TableConfig {
+    let config = TableConfig { rows: 64 * segments, segment_rows: Some(64), ..config };
+    config.check().expect("valid parameters");
+    config
+}
+
 /// Polls `future` until it is ready.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
@@ -66,7 +76,11 @@ impl Bench {
         Bench::of_config(preset.config(&options).expect("valid parameters"), profile, seed)
     }
 
-    fn options(format: &str, capacity: u64, profile: Profile, seed: u64) -> PresetOptions {
+    /// Returns the options of a table for `capacity` keys, with 64 client slots.
+    ///
+    /// # Panics
+    /// If `format` is none.
+    pub fn options(format: &str, capacity: u64, profile: Profile, seed: u64) -> PresetOptions {
         PresetOptions {
             capacity,
             format: format.parse().expect("a valid format"),

@@ -81,6 +81,11 @@ impl Bench {
         Bench::with_options(format, sizes, keys, |options| options)
     }
 
+    /// Same as [`Bench::new`], with a table that is divided into segments.
+    pub fn in_segments(format: &str, sizes: Sizes, keys: u32) -> Result<Bench> {
+        Bench::with_options(format, sizes, keys, CreateOptions::in_segments)
+    }
+
     /// Same as [`Bench::new`], with a table whose changes write no redo records.
     pub fn without_records(format: &str, sizes: Sizes, keys: u32) -> Result<Bench> {
         Bench::with_options(format, sizes, keys, CreateOptions::without_commit_records)

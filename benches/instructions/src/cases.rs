@@ -20,6 +20,7 @@ const GROUP_KEYS: usize = 32;
 pub fn run_all() -> Result<()> {
     for (format, sizes) in INLINE {
         lookups(format, sizes)?;
+        lookups_in_segments(format, sizes)?;
         changes(format, sizes)?;
         ycsb_a(format, sizes)?;
         for (fill, keys) in [("50 %", HALF_KEYS), ("90 %", DENSE_KEYS)] {
@@ -29,6 +30,19 @@ pub fn run_all() -> Result<()> {
     let (format, lengths) = EXTENTS;
     for value_bytes in lengths {
         extents(format, Sizes { key_bytes: EXTENT_KEY_BYTES, value_bytes })?;
+    }
+    Ok(())
+}
+
+/// Looks up keys of a table that is divided into segments.
+fn lookups_in_segments(format: &str, sizes: Sizes) -> Result<()> {
+    for (row, posts) in [("first", 1), ("second", 2)] {
+        let mut bench = Bench::in_segments(format, sizes, DENSE_KEYS)?;
+        let items = bench.found_with(posts, sizes.items(0, DENSE_KEYS))?;
+        let mut into = Vec::with_capacity(sizes.value_bytes);
+        bench.count(&format!("{format} get_into, in the {row} row, in segments"), &items, |bench, item| {
+            bench.reader.get_into(&item.key, &mut into)
+        })?;
     }
     Ok(())
 }

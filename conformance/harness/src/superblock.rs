@@ -168,11 +168,15 @@ pub(super) fn seeds() -> Vec<Seed> {
     compared.config.repair_regions = 2;
     compared.config.max_path_rows = 32;
     add("independent-rows-wide-locks", &words(&compared));
+    let mut divided = superblock_of(Preset::Hardened, "fixed:8:8");
+    (divided.config.rows, divided.config.segment_rows, divided.config.offsets) = (11 * 1024, Some(1024), [1; 33]);
+    divided.config.physical_locks = 64;
+    add("segments", &words(&divided));
     let mut destroyed = words(&superblock);
     destroyed[STATE_WORD] = TableState::Destroyed.encode();
     add("destroyed", &destroyed);
     let mut reserved = words(&superblock);
-    reserved[5] = 1;
+    reserved[6] = 1;
     reserved[FINGERPRINT_WORD] = fingerprint(&reserved);
     add("reserved-word", &reserved);
     add("empty", &[0; 8]);

@@ -7,9 +7,10 @@ use guira_fabric_sim::{Fault, FaultPlan, Hazard, Network, NodeEvent, Swarm};
 use guira_layout::{Preset, PresetOptions, RowId, Rules, TableConfig};
 use guira_rcuckoo::Table;
 
-use crate::Bench;
+use crate::{Bench, divided};
 
-/// Rows of every table: few, so that clients meet and locks are few as well.
+/// Rows of every table that is not divided, and of each segment of the others: few, so that clients meet and locks are
+/// few as well.
 pub const ROWS: u64 = 64;
 /// Most hot keys of a run.
 const MOST_HOT_KEYS: u64 = 8;
@@ -45,6 +46,8 @@ pub struct Setup {
     pub lengths: Vec<usize>,
     /// Bytes for extents, if the format has them.
     pub extent_bytes: u64,
+    /// Segments of the table; `None` if it is not divided.
+    pub segments: Option<u64>,
     /// Concurrent clients.
     pub clients: u32,
     /// Most clients, in all, that may replace one that died or lost its connection.
@@ -82,7 +85,8 @@ impl Setup {
         let clients = 2 + rng.below(10) as u32;
         let hot_keys = 1 + rng.below(MOST_HOT_KEYS);
         // Few keys, or about as many as the table holds: 3 entries a row in `tiny`, 6 or 7 in `hardened`.
-        let room = ROWS * if preset == Preset::Tiny { 3 } else { 6 };
+        let segments = [None, None, Some(1), Some(2)][SplitMix64(seed ^ 0x7365_676d_656e_7473).below(4) as usize];
+        let room = ROWS * segments.unwrap_or(1) * if preset == Preset::Tiny { 3 } else { 6 };
         let (keys, hot_keys) = match rng.below(3) {
             0 => (hot_keys, hot_keys),
             1 => (room * (75 + rng.below(50)) / 100, hot_keys),
@@ -105,6 +109,7 @@ impl Setup {
             // Values in rows, in slots of a small class, in slots of a larger class, and in a run of chunks.
             lengths: if has_extents { vec![9, 40, 700, chunk_bytes as usize + 100] } else { vec![8] },
             extent_bytes: chunk_bytes * (4 + rng.below(40)),
+            segments,
             clients,
             newcomers: clients * rng.below(5) as u32,
             clients_per_fault: [1, 2, 4][rng.below(3) as usize],
@@ -127,6 +132,7 @@ impl Setup {
         let keys = 6 * ROWS * (40 + rng.below(60)) / 100;
         Setup {
             preset: Preset::Paper,
+            segments: None,
             format: "fixed:8:8",
             lengths: vec![8],
             newcomers: 0,
@@ -178,7 +184,8 @@ impl Setup {
         };
         let config = self.preset.config_of_rows(ROWS, &options).expect("valid parameters");
         let rules = Rules { lock_both_rows: true, validate_misses: true, ..config.rules };
-        TableConfig { rules, ..config }
+        let config = TableConfig { rules, ..config };
+        self.segments.map_or(config.clone(), |segments| divided(config, segments))
     }
 
     /// Draws the fault plan.
@@ -191,7 +198,7 @@ impl Setup {
             span_ns: TRIPS_OF_OPERATION * u64::from(self.operations) * round_trip_ns(self.profile),
             clients_per_fault: self.clients_per_fault,
             hazards: self.hazards.clone(),
-            flips: vec![(table.geometry().row(RowId(0)), table.rows().row_words() as u64 * ROWS)],
+            flips: vec![(table.geometry().row(RowId(0)), table.rows().row_words() as u64 * table.config().rows)],
         };
         swarm.draw(self.seed)
     }
@@ -216,13 +223,14 @@ impl fmt::Display for Setup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}: preset {}, format {}, profile {} (packets of {} bytes over a queue pair); {} clients in {} \
+            "seed {}: preset {}, format {}, segments {:?}, profile {} (packets of {} bytes over a queue pair); {} clients in {} \
              slots, up to {} newcomers, {} operations each, {} % of them dropped; one in {} clients meets each kind of \
              fault; {} keys, {} of them hot, {} put first; values of {:?} bytes, {} bytes for extents; deadline {} ns; \
              hazards {:?}",
             self.seed,
             self.preset,
             self.format,
+            self.segments,
             self.profile,
             self.packet_bytes,
             self.clients,

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use guira_conformance::{Bench, TestClient};
 use guira_fabric::{Profile, SplitMix64};
-use guira_layout::Preset;
+use guira_layout::{Preset, Segments};
 use guira_rcuckoo::{Error, ErrorKind};
 
 /// Keys read back after each fill.
@@ -125,6 +125,38 @@ fn hardened_rows_of_four_byte_keys_fill() {
 fn hardened_rows_of_eight_byte_keys_fill() {
     let least = least_fill(Preset::Hardened, "fixed:8:8", 1 << 17, seeds());
     assert!(least >= LEAST_PER_MILLE, "{least} per mille");
+}
+
+/// [R-GROW-2] [R-GROW-6] A segment is 95 % full when it refuses a key for the first time, for every seed. The others
+/// have room then: they have fewer keys of those that were put.
+#[test]
+fn segments_fill() {
+    for (format, segments) in [("fixed:4:4", 11), ("fixed:8:8", 11), ("bytes:64", 16)] {
+        for seed in 1..=seeds() {
+            let config = Preset::Hardened.config_of_segments(segments, &Bench::options(format, 1, Profile::Shm, seed));
+            let bench = Bench::of_config(config.expect("valid parameters"), Profile::Shm, seed);
+            let (mut client, width) = (bench.client(0), if format == "fixed:4:4" { 4 } else { 8 });
+            let keys = (0..).map(|i| key(seed, i, width));
+            let refused = keys.clone().find(|key| match client.put(key, key) {
+                Ok(_) => false,
+                Err(Error { kind: ErrorKind::Full { .. }, .. }) => true,
+                Err(error) => panic!("{format} seed {seed}: {error}"),
+            });
+            let refused = refused.expect("no end of keys");
+            let segments = Segments::of(bench.table.config()).expect("a table in segments");
+            let segment_of = |key: &[u8]| segments.of_position(Segments::position(bench.table.placement().digest(key)));
+            let full = segment_of(&refused);
+            let stored = keys.take_while(|key| *key != refused);
+            let in_it = stored.filter(|key| segment_of(key) == full).count() as u64;
+            let slots = segments.rows() * u64::from(bench.table.config().entries_per_row);
+            let per_mille = in_it * 1000 / slots;
+            println!(
+                "{format} seed {seed}: segment {full} of {} refuses a key at {per_mille} per mille",
+                segments.count()
+            );
+            assert!(per_mille >= LEAST_PER_MILLE, "{format} seed {seed}: {per_mille} per mille");
+        }
+    }
 }
 
 /// [R-INSERT-5] `paper` searches less far; its fill is reported only, and `Full` changes nothing there either. The

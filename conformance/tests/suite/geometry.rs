@@ -1,5 +1,5 @@
-//! Every geometry of a table behaves alike: lock widths, few and many locks, row layouts, checksums, and version
-//! widths.
+//! Every geometry of a table behaves alike: lock widths, few and many locks, row layouts, checksums, version widths,
+//! and segments.
 //!
 //! Two clients alternate on a small table and a model, one of them on a lane whose promises differ, like the two sides
 //! of a mixed region.
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use guira_conformance::Bench;
 use guira_fabric::{Profile, Region, SplitMix64};
-use guira_layout::{ChecksumKind, LockMask, OffsetRule, Preset, PresetOptions, RowId, TableConfig};
+use guira_layout::{ChecksumKind, LockMask, OffsetRule, Preset, PresetOptions, RowId, Segments, TableConfig};
 use guira_rcuckoo::{Change, ClientConfig, InsertRow, NewValue, Outcome, SearchRoots, Synchronize};
 
 fn config(rng: &mut SplitMix64, seed: u64) -> TableConfig {
@@ -38,8 +38,27 @@ fn config(rng: &mut SplitMix64, seed: u64) -> TableConfig {
     config.offsets = TableConfig::offset_table(1.9 + rng.below(12) as f64 / 10.0, rows);
     config.max_path_rows = 1 + rng.below(32) as u8;
     config.rules.commit_records = rng.below(2) == 0;
+    let may_divide = config.rules.commit_records && config.rules.lock_both_rows && config.repair_regions == 0;
+    if may_divide && config.lock_bits > 1 && rng.below(2) == 0 {
+        divide(&mut config, rng);
+    }
     config.check().expect("a valid configuration");
     config
+}
+
+/// Divides a table into the largest possible segments or into smaller ones. Its rows and locks stay as they are.
+fn divide(config: &mut TableConfig, rng: &mut SplitMix64) {
+    let least = config.rows_per_lock.max(64);
+    let sizes = (0..5).map(|shift| least << shift).filter(|size| config.rows.is_multiple_of(u64::from(*size)));
+    let divided = sizes.map(|size| TableConfig {
+        segment_rows: Some(size),
+        offsets: config.offsets.map(|offset| offset.min(size.into())),
+        ..config.clone()
+    });
+    let valid: Vec<TableConfig> = divided.filter(|config| config.check().is_ok()).collect();
+    if !valid.is_empty() {
+        *config = valid[rng.below(valid.len() as u64) as usize].clone();
+    }
 }
 
 fn locks_are_free(bench: &Bench) {
@@ -49,14 +68,16 @@ fn locks_are_free(bench: &Bench) {
     }
 }
 
-/// [R-HASH-3] [R-LOCK-1] [R-LOCK-5] [R-ROW-3] Random geometries, each against a model.
+/// [R-HASH-3] [R-LOCK-1] [R-LOCK-5] [R-ROW-3] [R-GROW-1] Random geometries, each against a model.
 #[test]
 fn every_geometry_agrees_with_the_model() {
+    let mut segments = Vec::new();
     for seed in 0..150 {
         let mut rng = SplitMix64(seed);
         let config = config(&mut rng, seed);
         let profiles = [Profile::ALL[rng.below(4) as usize], Profile::ALL[rng.below(4) as usize]];
         println!("seed {seed}: {profiles:?} {config:?}");
+        segments.extend(Segments::of(&config).map(|segments| segments.count()));
         let bench = Bench::of_config(config, profiles[0], seed);
         let other = bench.region.with_caps(profiles[1].caps()).lane();
         let base = ClientConfig::for_table(&bench.table);
@@ -97,6 +118,8 @@ fn every_geometry_agrees_with_the_model() {
         assert_eq!(bench.occupied(), (model.len() as u64, bench.table.config().rows));
         locks_are_free(&bench);
     }
+    let several = segments.iter().filter(|count| **count > 1).count();
+    assert!(segments.len() > several && several > 10, "segments of the tables that have some: {segments:?}");
 }
 
 /// [R-LOCK-5] Under few physical locks, rows far apart share one, and an operation that needs both takes it once.

@@ -7,7 +7,9 @@
 
 use std::time::Duration;
 
-use guira_conformance::{AnyLane, Bench, BenchNode, Model, Observed, Op, ProxyFaults, RdmaDevices, TestClient};
+use guira_conformance::{
+    AnyLane, Bench, BenchNode, Model, Observed, Op, ProxyFaults, RdmaDevices, TestClient, divided,
+};
 use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::{EntryFormat, MAX_KEY_BYTES, MAX_VALUE_BYTES, Preset, PresetOptions};
 use guira_rcuckoo::{Change, Error, ErrorKind, NewValue, Outcome};
@@ -51,6 +53,8 @@ struct Case {
     sizes: Sizes,
     /// The number of keys; in some cases more than the table holds.
     keys: u64,
+    /// Segments of 64 rows; 0 if the table is not divided.
+    segments: u64,
     seed: u64,
 }
 
@@ -105,7 +109,11 @@ impl Case {
     fn run(&self) {
         let operations = if self.backend == Backend::Heap { OPERATIONS } else { REMOTE_OPERATIONS };
         println!("{self:?}, {operations} operations");
-        let bench = Bench::of_rows(self.preset, self.format, 64, self.profile, self.seed);
+        let mut bench = Bench::of_rows(self.preset, self.format, 64, self.profile, self.seed);
+        if self.segments > 0 {
+            let config = divided(bench.table.config().clone(), self.segments);
+            bench = Bench::of_config(config, self.profile, self.seed);
+        }
         let format = bench.table.config().format;
         let (mut model, mut rng) = (Model::default(), SplitMix64(self.seed));
         let node = match self.backend {
@@ -152,7 +160,7 @@ fn run_all(format: &'static str, sizes: Sizes) {
     for preset in Preset::ALL {
         for profile in Profile::ALL {
             for seed in 1..=SEEDS {
-                let base = Case { preset, format, profile, backend: Backend::Heap, sizes, keys: 0, seed };
+                let base = Case { preset, format, profile, backend: Backend::Heap, sizes, keys: 0, segments: 0, seed };
                 // There are few keys, as many as the smallest table holds, and more.
                 for keys in [10, 200, 600] {
                     Case { keys, ..base }.run();
@@ -194,6 +202,21 @@ fn a_table_of_strings_is_a_map() {
     run_all("bytes:64", Sizes::Mixed);
 }
 
+/// [R-GROW-1] [R-GROW-2] Tables of one, two and more segments are maps, too.
+#[test]
+fn a_table_in_segments_is_a_map() {
+    for (format, sizes) in [("fixed:4:4", Sizes::Inline), ("fixed:8:8", Sizes::Inline), ("bytes:24", Sizes::Mixed)] {
+        for preset in [Preset::Hardened, Preset::Tiny] {
+            for profile in Profile::ALL {
+                for (segments, keys) in [(1, 200), (1, 600), (2, 600), (5, 1_000)] {
+                    let backend = Backend::Heap;
+                    Case { preset, format, profile, backend, sizes, keys, segments, seed: segments }.run();
+                }
+            }
+        }
+    }
+}
+
 /// [R-ROW-3] [R-INSERT-1] [R-UPDATE-1] [R-EXTENT-1] [R-EXTENT-2] The same through connections to a memory node, direct
 /// and through a faulty proxy.
 #[test]
@@ -202,7 +225,9 @@ fn a_table_behind_a_node_is_a_map() {
         for (format, sizes) in [("fixed:8:8", Sizes::Inline), ("bytes:64", Sizes::Mixed)] {
             for backend in [Backend::Node, Backend::FaultyNode] {
                 for keys in [10, 600] {
-                    Case { preset, format, profile: Profile::Tcp, backend, sizes, keys, seed: 1 }.run();
+                    let base =
+                        Case { preset, format, profile: Profile::Tcp, backend, sizes, keys, segments: 0, seed: 1 };
+                    Case { segments: keys % 7, ..base }.run();
                 }
             }
         }
@@ -216,7 +241,7 @@ fn a_table_over_rdma_is_a_map() {
     for preset in [Preset::Hardened, Preset::Tiny] {
         for (format, sizes) in [("fixed:8:8", Sizes::Inline), ("bytes:64", Sizes::Mixed)] {
             for keys in [10, 600] {
-                Case { preset, format, profile: Profile::Rxe, backend, sizes, keys, seed: 1 }.run();
+                Case { preset, format, profile: Profile::Rxe, backend, sizes, keys, segments: 0, seed: 1 }.run();
             }
         }
     }

@@ -34,7 +34,7 @@ problem_kinds! {
     GenerationCounter,
     /// A row's checksum does not match, and no client completes the row.
     RowTorn,
-    /// A row's level says that it was split, but tables are never doubled.
+    /// A row's level is not that of its segment. [R-GROW-3]
     RowLevel,
     /// A row's version has bits beyond the table's version bits.
     RowVersion,

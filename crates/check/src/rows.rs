@@ -59,7 +59,7 @@ impl Scan<'_> {
                 && let Some(words) = block.valid(row)
             {
                 for index in self.table.rows().occupied_entries(words) {
-                    let primary = self.table.entry_rows(words, index, &mut key).first;
+                    let primary = self.table.entry_rows(row, words, index, &mut key).first;
                     if !wanted.contains(&primary) {
                         wanted.push(primary);
                     }
@@ -167,10 +167,10 @@ impl Scan<'_> {
         let (rows, config) = (self.table.rows(), self.table.config());
         let trailer = rows.trailer(words);
         findings.require(
-            trailer.level() == 0,
+            trailer.level() == rows.level(row),
             ProblemKind::RowLevel,
             row,
-            format_args!("its level is {}, but tables are never doubled", trailer.level()),
+            format_args!("its level is {}, but its segment has level {}", trailer.level(), rows.level(row)),
         );
         // [R-ROW-2]
         let version = u64::from(trailer.version().0);

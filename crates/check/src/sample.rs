@@ -67,7 +67,7 @@ impl Block {
                 continue;
             }
             for index in table.rows().occupied_entries(words) {
-                let pair = table.entry_rows(words, index, &mut key);
+                let pair = table.entry_rows(row, words, index, &mut key);
                 if pair.first == row && self.at(pair.second).is_none() {
                     self.others.push(pair.second);
                 }

@@ -83,7 +83,7 @@ impl TableStats {
                     self.space.count_extent(table, &extent);
                 }
             }
-            let pair = table.entry_rows(words, index, key);
+            let pair = table.entry_rows(row, words, index, key);
             if pair.first == row {
                 self.primary_entries += 1;
             } else if pair.second == row {

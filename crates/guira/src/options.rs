@@ -39,6 +39,7 @@ pub struct CreateOptions {
     pub(crate) mode: u32,
     pub(crate) seed: Option<u64>,
     pub(crate) keeps_records: bool,
+    pub(crate) is_divided: bool,
     pub(crate) on_mismatch: OnMismatch,
     pub(crate) owners: Owners,
 }
@@ -100,6 +101,7 @@ impl CreateOptions {
             mode: 0o600,
             seed: None,
             keeps_records: true,
+            is_divided: false,
             on_mismatch: OnMismatch::Refuse,
             owners: Owners::default(),
         }
@@ -169,6 +171,15 @@ impl CreateOptions {
     #[must_use]
     pub fn without_commit_records(mut self) -> CreateOptions {
         self.keeps_records = false;
+        self
+    }
+
+    /// Divides the table into segments, for measurements: they cannot be split yet, so a table is full as soon as one of
+    /// them is. Source: R-GROW-1.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn in_segments(mut self) -> CreateOptions {
+        self.is_divided = true;
         self
     }
 
@@ -253,7 +264,10 @@ impl CreateOptions {
             hash_seed,
             device_bytes: guira_fabric::Profile::Shm.caps().device_bytes,
         };
-        let mut config = self.preset.config(&preset_options)?;
+        let mut config = match self.is_divided {
+            true => self.preset.config_in_segments(&preset_options)?,
+            false => self.preset.config(&preset_options)?,
+        };
         config.rules.commit_records &= self.keeps_records;
         Ok(config)
     }

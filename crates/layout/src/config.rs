@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use crate::EntryKind;
 use crate::lease::MAX_REPAIR_REGIONS;
+use crate::segment::{MAX_SEGMENT_LOCK_WORDS, MAX_SEGMENTS};
 
 pub use guira_sum::Algorithm as ChecksumKind;
 
@@ -22,6 +23,10 @@ pub const MAX_PATH_ROWS: u8 = 32;
 pub const MAX_PATH_ROWS_WITH_EXTENTS: u8 = 16;
 /// Number of rows in a group: rows are created and split in groups.
 pub(crate) const ROW_GROUP: u64 = 64;
+/// Least number of rows of a segment. [R-GROW-1]
+pub(crate) const MIN_SEGMENT_ROWS: u32 = 64;
+/// Maximum number of rows of a segment. [R-GROW-1]
+pub(crate) const MAX_SEGMENT_ROWS: u32 = 1024;
 /// Maximum number of rows that share a lock.
 pub const MAX_ROWS_PER_LOCK: u32 = 512;
 /// Maximum size of the rows that share a lock, in bytes: one READ covers them on every fabric.
@@ -178,6 +183,8 @@ pub struct Rules {
 pub struct TableConfig {
     /// Rows of the index (T), a multiple of 64.
     pub rows: u64,
+    /// Rows of a segment: a power of two, 64 to 1,024; `None` if the table is not divided into segments. [R-GROW-1]
+    pub segment_rows: Option<u32>,
     /// Bytes of a row, trailer included; a multiple of 8, at most 16,384.
     pub row_bytes: u32,
     /// Entries in a row, 1 to 14.
@@ -190,7 +197,7 @@ pub struct TableConfig {
     pub version_bits: u8,
     /// Rule that gives the distance between a key's two rows.
     pub offset_rule: OffsetRule,
-    /// m\[z\] = floor(f^(f+z)) for z = 0 to 32, capped at T and stored as integers because powers computed at run time
+    /// m\[z\] = floor(f^(f+z)) for z = 0 to 32, capped at the rows of the table or of a segment, and stored as integers because powers computed at run time
     /// may differ between hosts.
     pub offsets: [u64; MAX_ZEROS + 1],
     /// Rows that share a lock: a power of two, at most 512, that divides `rows`. Together they have at most 1 MiB.
@@ -257,6 +264,11 @@ impl TableConfig {
         self.rows.saturating_mul(u64::from(self.entries_per_row))
     }
 
+    /// Returns the number of rows among which both rows of a key lie: those of a segment, or of the whole table.
+    pub fn hashed_rows(&self) -> u64 {
+        self.segment_rows.map_or(self.rows, u64::from)
+    }
+
     /// Returns the offset table: m\[z\] = floor(f^(f+z)), at least 1 and at most `rows` (paper, section 3.3). Computed
     /// once, by the creator. [R-HASH-3]
     pub fn offset_table(f: f64, rows: u64) -> [u64; MAX_ZEROS + 1] {
@@ -305,8 +317,9 @@ impl TableConfig {
         self.check_path_rows()?;
         let regions = self.repair_regions;
         bound(regions <= MAX_REPAIR_REGIONS, "repair_regions", regions.into(), "0 to 128")?;
-        let offsets_hold = self.offsets.iter().all(|m| (1..=self.rows).contains(m));
-        bound(offsets_hold, "offsets", self.offsets[0], "1 to the number of rows")?;
+        self.check_segments()?;
+        let offsets_hold = self.offsets.iter().all(|m| (1..=self.hashed_rows()).contains(m));
+        bound(offsets_hold, "offsets", self.offsets[0], "1 to the number of rows of the table, or of a segment")?;
         self.check_chunks()
     }
 
@@ -333,6 +346,27 @@ impl TableConfig {
         }
         if rows_per_lock * u64::from(self.row_bytes) > MAX_LOCK_BYTES {
             return wrong("at most as many rows as have 1 MiB together");
+        }
+        Ok(())
+    }
+
+    /// A segment is split under its own locks, by a client that leaves a record. [R-GROW-1]
+    fn check_segments(&self) -> Result<(), ConfigError> {
+        let Some(rows) = self.segment_rows else { return Ok(()) };
+        let wrong = |name, value, bounds| Err(ConfigError::OutOfRange { name, value, bounds });
+        let segment = |bounds| wrong("segment_rows", rows.into(), bounds);
+        if !rows.is_power_of_two() || !(MIN_SEGMENT_ROWS..=MAX_SEGMENT_ROWS).contains(&rows) {
+            return segment("a power of two, 64 to 1024");
+        }
+        let locks = u64::from(rows / self.rows_per_lock);
+        if locks == 0 || locks.div_ceil(64 / u64::from(self.lock_bits)) > MAX_SEGMENT_LOCK_WORDS {
+            return segment("at least the rows of a lock, at most those of 16 lock words");
+        }
+        if !self.rows.is_multiple_of(rows.into()) || self.rows / u64::from(rows) > MAX_SEGMENTS {
+            return wrong("rows", self.rows, "1 to 2^24 segments");
+        }
+        if !self.rules.commit_records || !self.rules.lock_both_rows || self.repair_regions > 0 || self.lock_bits == 1 {
+            return segment("none: only tables whose clients leave redo records are divided into segments");
         }
         Ok(())
     }

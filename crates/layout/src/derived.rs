@@ -1,7 +1,7 @@
 //! The options a table was created with, derived from its parameters: neither the preset's name nor the capacity is
 //! stored, but the parameters that follow from them are.
 
-use crate::{Preset, PresetOptions, TableConfig};
+use crate::{Preset, PresetOptions, Segments, TableConfig};
 
 impl Preset {
     /// Returns the preset that a table with these parameters was created with, or `None` if no preset of this program
@@ -31,9 +31,13 @@ impl Preset {
 
 impl TableConfig {
     /// Returns the number of keys the table has room for: the largest capacity it could have been created with. It is
-    /// at least the capacity that was asked for, because rows come in groups.
+    /// at least the capacity that was asked for, because rows come in groups. In a table that is divided into segments,
+    /// the one with most keys is then expected to be as full as others are as a whole. [R-GROW-2]
     pub fn capacity(&self) -> u64 {
         let percent = Preset::of(self).unwrap_or_default().fill_percent();
+        if let Some(segments) = Segments::of(self) {
+            return segments.capacity(self.entries_per_row.into(), percent);
+        }
         let keys = u128::from(self.max_entries()) * u128::from(percent) / 100;
         u64::try_from(keys).unwrap_or(u64::MAX)
     }

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::config::{EXTENT_ENTRY_WORDS, MAX_ZEROS, ROW_GROUP, TRAILER_BYTES};
+use crate::config::{EXTENT_ENTRY_WORDS, MAX_ZEROS, MIN_SEGMENT_ROWS, ROW_GROUP, TRAILER_BYTES};
 use crate::lease::MAX_REPAIR_REGIONS;
+use crate::segment::{MAX_SEGMENTS, segment_rows_for};
 use crate::space::{chunk_bytes_for, default_extent_bytes};
 use crate::{ChecksumKind, ConfigError, EntryFormat, OffsetRule, Rules, TableConfig};
 
@@ -100,6 +101,54 @@ impl Preset {
         self.config_of_rows(rows, options)
     }
 
+    /// Returns the parameters of a table of this preset that is divided into segments: as few of them as hold the
+    /// capacity, where that one is expected to be full to 90 % that has most keys. [R-GROW-2]
+    ///
+    /// # Errors
+    /// Same as [`Preset::config`]; the preset is `paper`, whose tables are not divided; or the capacity needs more than
+    /// 2^24 segments.
+    pub fn config_in_segments(self, options: &PresetOptions) -> Result<TableConfig, ConfigError> {
+        let too_large = || ConfigError::OutOfRange {
+            name: "capacity",
+            value: options.capacity,
+            bounds: "at most as many keys as 2^24 segments hold",
+        };
+        if options.capacity == 0 {
+            return self.config(options);
+        }
+        // Each segment more makes room: the first number of segments that is enough is found by halving.
+        let (mut few, mut enough) = (0, MAX_SEGMENTS + 1);
+        while enough - few > 1 {
+            let count = few + (enough - few) / 2;
+            match self.config_of_segments(count, options)?.capacity() >= options.capacity {
+                true => enough = count,
+                false => few = count,
+            }
+        }
+        if enough > MAX_SEGMENTS { Err(too_large()) } else { self.config_of_segments(enough, options) }
+    }
+
+    /// Returns the parameters of a table of exactly `segments` segments; the capacity in `options` is ignored.
+    ///
+    /// # Errors
+    /// There are no segments, or more than 2^24; the preset is `paper`; or an option is out of bounds.
+    pub fn config_of_segments(self, segments: u64, options: &PresetOptions) -> Result<TableConfig, ConfigError> {
+        let whole = self.config_of_rows(ROW_GROUP, options)?;
+        let segment_rows = match self {
+            Preset::Tiny => MIN_SEGMENT_ROWS,
+            _ => segment_rows_for(whole.row_bytes, whole.rows_per_lock, whole.lock_bits),
+        };
+        let rows = segments.saturating_mul(segment_rows.into());
+        let config = TableConfig {
+            rows,
+            segment_rows: Some(segment_rows),
+            offsets: TableConfig::offset_table(self.locality_factor(), segment_rows.into()),
+            physical_locks: self.physical_locks(rows, options),
+            ..whole
+        };
+        config.check().map(|()| config)
+    }
+
     /// Returns the parameters of a table of exactly `rows` rows; the capacity in `options` is ignored.
     ///
     /// # Errors
@@ -108,15 +157,13 @@ impl Preset {
         options.format.check()?;
         let (entries_per_row, row_bytes) = self.row_shape(options.format);
         let hardened = self != Preset::Paper;
-        let rows_per_lock = if self == Preset::Tiny { 4 } else { 16 };
-        let lock_bits = if hardened { 16 } else { 1 };
+        let (rows_per_lock, lock_bits) = self.lock_shape();
         let (chunk_bytes, chunks) = self.chunks(options);
         let factor = self.locality_factor();
-        let locks = rows / u64::from(rows_per_lock);
-        let device_bytes = if self == Preset::Tiny { 16 } else { options.device_bytes };
-        let physical_locks = physical_locks(locks, lock_bits, device_bytes);
+        let physical_locks = self.physical_locks(rows, options);
         let config = TableConfig {
             rows,
+            segment_rows: None,
             row_bytes,
             entries_per_row,
             format: options.format,
@@ -166,6 +213,18 @@ impl Preset {
                 (entries as u8, lines(entries))
             }
         }
+    }
+
+    /// Returns the rows that share a lock and the bits of a lock.
+    fn lock_shape(self) -> (u32, u8) {
+        (if self == Preset::Tiny { 4 } else { 16 }, if self == Preset::Paper { 1 } else { 16 })
+    }
+
+    /// Returns the number of locks in memory of a table of `rows` rows.
+    fn physical_locks(self, rows: u64, options: &PresetOptions) -> u64 {
+        let (rows_per_lock, lock_bits) = self.lock_shape();
+        let device_bytes = if self == Preset::Tiny { 16 } else { options.device_bytes };
+        physical_locks(rows / u64::from(rows_per_lock), lock_bits, device_bytes)
     }
 
     /// Returns the bytes of a chunk and the number of chunks.
@@ -239,6 +298,37 @@ mod tests {
             Preset::Hardened.config(&options(u64::MAX, "fixed:8:8")),
             Err(ConfigError::OutOfRange { name: "capacity", .. })
         ));
+    }
+
+    /// [R-GROW-1] [R-GROW-2] A divided table has the fewest segments that hold its capacity; preset `paper` is not
+    /// divided.
+    #[test]
+    fn divided_tables_have_the_segments_that_they_need() {
+        for preset in [Preset::Hardened, Preset::Tiny] {
+            for format in ["fixed:4:4", "fixed:8:8", "bytes:64", "bytes:1024"] {
+                for capacity in [1, 100, 5_000, 100_000, 10_000_000] {
+                    let case = format!("{preset} {format} {capacity}");
+                    let options = options(capacity, format);
+                    let config = preset.config_in_segments(&options).unwrap();
+                    let segments = crate::Segments::of(&config).unwrap();
+                    assert!(config.capacity() >= capacity, "{case}: {}", config.capacity());
+                    assert_eq!(segments.count() * segments.rows(), config.rows, "{case}");
+                    if let Some(fewer) = segments.count().checked_sub(1).filter(|count| *count > 0) {
+                        let fewer = preset.config_of_segments(fewer, &options).unwrap();
+                        assert!(fewer.capacity() < capacity, "{case}: {fewer:?}");
+                    }
+                    assert_eq!(Preset::of(&config), Some(preset), "{case}");
+                }
+            }
+        }
+        assert!(Preset::Paper.config_of_segments(1, &options(1, "fixed:8:8")).is_err());
+        for segments in [0, MAX_SEGMENTS + 1, u64::MAX] {
+            assert!(Preset::Hardened.config_of_segments(segments, &options(1, "fixed:8:8")).is_err(), "{segments}");
+        }
+        for capacity in [0, u64::MAX] {
+            let refused = Preset::Hardened.config_in_segments(&options(capacity, "fixed:8:8")).unwrap_err();
+            assert!(matches!(refused, ConfigError::OutOfRange { name: "capacity", .. }), "{refused}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@
 use guira_fabric::WORD_BYTES;
 
 use crate::config::{EntryFormat, MAX_ROW_BYTES, TRAILER_BYTES};
-use crate::{RowId, Sums, Superblock, TableState, Version};
+use crate::{RowId, Segments, Sums, Superblock, TableState, Version};
 
 /// Maximum number of words of a row.
 pub const MAX_ROW_WORDS: usize = MAX_ROW_BYTES as usize / WORD_BYTES as usize;
@@ -31,8 +31,7 @@ const _: () = assert!(TYPES_SHIFT as usize + MAX_MARKED_ENTRIES == REPLACED_SHIF
 const _: () = assert!(MAX_MARKED_ENTRIES < 1 << (64 - REPLACED_SHIFT), "each entry has a number, and 0 is none");
 
 /// Trailer that destroying a table leaves in each row, so that no lookup finds anything any more. Its word is
-/// practically never the checksum of a row, and never the first word of a valid trailer, whose level is small.
-/// [R-DESTROY-2]
+/// practically never the checksum of a row. [R-DESTROY-2]
 pub const DESTROYED_TRAILER: [u64; TRAILER_WORDS] = [TableState::Destroyed.encode(); TRAILER_WORDS];
 
 /// A sampled row's checksum does not match its words: the row was read while it was written, or it is damaged.
@@ -52,7 +51,7 @@ impl Trailer {
         Version(self.0 as u32)
     }
 
-    /// Returns how often the table has doubled since this row was last split.
+    /// Returns the level of the row's segment. [R-GROW-3]
     pub fn level(self) -> u8 {
         (self.0 >> LEVEL_SHIFT & 0xf) as u8
     }
@@ -124,6 +123,7 @@ pub struct RowFormat {
     entry_words: usize,
     row_words: usize,
     version_bits: u32,
+    segments: Option<Segments>,
     sums: Sums,
 }
 
@@ -137,6 +137,7 @@ impl RowFormat {
             entry_words: config.format.entry_words(),
             row_words: config.row_bytes as usize / WORD_BYTES as usize,
             version_bits: u32::from(config.version_bits),
+            segments: Segments::of(config),
             sums: Sums::new(superblock),
         }
     }
@@ -256,9 +257,15 @@ impl RowFormat {
         &self.sums
     }
 
-    /// Makes `words` an empty, valid row.
+    /// Returns the level of `row` in a new table. [R-GROW-3]
+    pub fn level(&self, row: RowId) -> u8 {
+        self.segments.map_or(0, |segments| segments.level(segments.of_row(row)))
+    }
+
+    /// Makes `words` an empty, valid row of a new table.
     pub fn format(&self, row: RowId, words: &mut [u64]) {
         words.fill(0);
+        words[self.trailer_word()] = u64::from(self.level(row)) << LEVEL_SHIFT;
         words[self.row_words - 1] = self.checksum(row, words);
     }
 

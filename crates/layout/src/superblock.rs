@@ -28,6 +28,9 @@ const VERSION_WORD: usize = 1;
 const INCARNATION_WORD: usize = 2;
 const TABLE_WORD: usize = 3;
 const FINGERPRINT_WORD: usize = 4;
+/// Index of the word with the rows of a segment; 0 in a table that is not divided, as in all tables of programs that
+/// know no segments, which refuse any other value.
+const SEGMENT_WORD: usize = 5;
 const CONFIG_WORD: usize = 8;
 const OFFSETS_WORD: usize = CONFIG_WORD + 15;
 const SECRET_WORD: usize = OFFSETS_WORD + MAX_ZEROS + 1;
@@ -197,7 +200,7 @@ impl Superblock {
             return Err(SuperblockError::Corrupt { stored, computed });
         }
         let unknown = |word| SuperblockError::Meaning { word, found: words[word] };
-        if let Some(reserved) = (FINGERPRINT_WORD + 1..CONFIG_WORD).find(|word| words[*word] != 0) {
+        if let Some(reserved) = (SEGMENT_WORD + 1..CONFIG_WORD).find(|word| words[*word] != 0) {
             return Err(unknown(reserved));
         }
         let config = decode_config(words).map_err(unknown)?;
@@ -251,6 +254,7 @@ fn encode_config(config: &TableConfig, words: &mut [u64]) {
         config.hash_seed,
         encode_rules(config.rules),
     ];
+    words[SEGMENT_WORD] = config.segment_rows.map_or(0, u64::from);
     words[CONFIG_WORD..OFFSETS_WORD].copy_from_slice(&fields);
     words[OFFSETS_WORD..SECRET_WORD].copy_from_slice(&config.offsets);
 }
@@ -265,6 +269,7 @@ fn decode_config(words: &[u64]) -> Result<TableConfig, usize> {
     offsets.copy_from_slice(&words[OFFSETS_WORD..SECRET_WORD]);
     Ok(TableConfig {
         rows: fields.number(0)?,
+        segment_rows: decode_segment_rows(words[SEGMENT_WORD]).ok_or(SEGMENT_WORD)?,
         row_bytes: fields.number(1)?,
         entries_per_row: fields.number(2)?,
         format: fields.read(3, EntryFormat::decode)?,
@@ -283,6 +288,11 @@ fn decode_config(words: &[u64]) -> Result<TableConfig, usize> {
         offsets,
         rules: fields.read(14, decode_rules)?,
     })
+}
+
+/// Decodes the number of rows of a segment, if the table has segments.
+fn decode_segment_rows(word: u64) -> Option<Option<u32>> {
+    if word == 0 { Some(None) } else { u32::try_from(word).ok().map(Some) }
 }
 
 /// The words of the parameters.

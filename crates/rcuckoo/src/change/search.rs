@@ -234,7 +234,7 @@ impl Search {
             if self.visited.len() >= self.limits.rows {
                 return;
             }
-            let pair = table.entry_rows(words, index, &mut self.key);
+            let pair = table.entry_rows(node.row, words, index, &mut self.key);
             // A stale or torn row can hold an entry that does not belong to it.
             let Some(row) = pair.other(node.row) else { continue };
             if self.visited.insert(row, 0) {

@@ -122,7 +122,7 @@ impl Search {
         let from = self.walk.pending.len();
         for index in table.rows().occupied_entries(words) {
             // A stale or torn row can hold an entry that does not belong to it.
-            let Some(row) = table.entry_rows(words, index, &mut self.key).other(node.row) else { continue };
+            let Some(row) = table.entry_rows(node.row, words, index, &mut self.key).other(node.row) else { continue };
             let depth = node.depth + 1;
             if !self.is_visited(row, depth) {
                 self.walk.pending.push(self.nodes.len() as u32);
@@ -198,7 +198,7 @@ mod tests {
                     Some(before) => {
                         let from = &self.words[before.row.0 as usize];
                         let index = usize::from(before.index.unwrap());
-                        let moved = self.table.entry_rows(from, index, &mut Vec::new());
+                        let moved = self.table.entry_rows(before.row, from, index, &mut Vec::new());
                         assert_eq!(moved.other(before.row), Some(path[at].row), "{path:?}");
                         format.entry(from, index).to_vec()
                     }

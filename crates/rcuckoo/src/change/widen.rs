@@ -96,7 +96,7 @@ impl Client {
         let samples = self.work.pair.chunks_exact(row_words).zip([pair.first, pair.second]);
         for (words, row) in samples {
             for index in table.rows().occupied_entries(words) {
-                let other = table.entry_rows(words, index, &mut self.paths.search.key).other(row);
+                let other = table.entry_rows(row, words, index, &mut self.paths.search.key).other(row);
                 let is_new = |other: &RowId| ![pair.first, pair.second].contains(other) && !all.contains(other);
                 all.extend(other.filter(is_new));
             }

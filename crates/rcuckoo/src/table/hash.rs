@@ -1,10 +1,10 @@
 //! Dependent hashing: a key's 64-bit digest gives both of its rows (paper, section 3.3).
 //!
 //! Everything derives from the digest, so that an extent entry, which stores the digest, can be moved without its key.
-//! The first row is uniform; the second lies a short, probabilistically bounded distance after it, or, under
-//! [`OffsetRule::Independent`], anywhere.
+//! The first row is uniform in the table, or in the key's segment [R-GROW-1]; the second lies a short,
+//! probabilistically bounded distance after it, or, under [`OffsetRule::Independent`], anywhere there.
 
-use guira_layout::{OffsetRule, RowId, TableConfig};
+use guira_layout::{OffsetRule, RowId, Segments, TableConfig};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Mixes the digest into the bits that h2 and h3 are taken from. Odd, with about as many ones as zeros.
@@ -53,9 +53,13 @@ fn inverse_of(rows: u64) -> u64 {
 /// The mapping from keys to rows of a table.
 #[derive(Clone, Debug)]
 pub struct Placement {
+    /// Rows of the table, or of a segment.
     rows: u64,
     /// floor(2^64 / rows)
     inverse: u64,
+    /// The bits of a row's number that are those of its segment's first row; none in a table that is not divided.
+    base_bits: u64,
+    segments: Option<Segments>,
     seed: u64,
     rule: OffsetRule,
     offsets: [u64; 33],
@@ -68,9 +72,17 @@ impl Placement {
         if config.offset_rule == OffsetRule::Odd {
             offsets = offsets.map(|m| m.div_ceil(2));
         }
-        assert!(config.rows > 1 && offsets.iter().all(|m| *m <= config.rows), "checked with the configuration");
-        let inverse = inverse_of(config.rows);
-        Placement { rows: config.rows, inverse, seed: config.hash_seed, rule: config.offset_rule, offsets }
+        let rows = config.hashed_rows();
+        assert!(rows > 1 && offsets.iter().all(|m| *m <= rows), "checked with the configuration");
+        Placement {
+            rows,
+            inverse: inverse_of(rows),
+            base_bits: config.segment_rows.map_or(0, |rows| !(u64::from(rows) - 1)),
+            segments: Segments::of(config),
+            seed: config.hash_seed,
+            rule: config.offset_rule,
+            offsets,
+        }
     }
 
     /// Returns the key's digest: XXH3-64 with the table's seed.
@@ -79,17 +91,31 @@ impl Placement {
         xxh3_64_with_seed(key, self.seed)
     }
 
-    /// Returns the rows of the key with this digest. [R-HASH-1] [R-HASH-2]
+    /// Returns the rows of the key with this digest, in the segment that it belongs to in a new table. [R-HASH-1]
+    /// [R-HASH-2] [R-GROW-2]
     #[inline(always)]
     pub fn rows(&self, digest: u64) -> RowPair {
         let first = self.first(digest);
         RowPair { first, second: self.second(digest, first) }
     }
 
-    /// Returns the primary row of the key with this digest. [R-HASH-1]
+    /// Returns the rows that the key with this digest has in the segment of `row`, whether that is the key's or not.
+    /// [R-GROW-1]
+    #[inline(always)]
+    pub(crate) fn rows_beside(&self, row: RowId, digest: u64) -> RowPair {
+        let first = RowId((row.0 & self.base_bits) + self.reduce(digest));
+        RowPair { first, second: self.second(digest, first) }
+    }
+
+    /// Returns the primary row of the key with this digest, in the segment that it belongs to in a new table. [R-HASH-1]
+    /// [R-GROW-2]
     #[inline(always)]
     pub(crate) fn first(&self, digest: u64) -> RowId {
-        RowId(self.reduce(digest))
+        match &self.segments {
+            None => RowId(self.reduce(digest)),
+            // The rows of a segment are a power of two.
+            Some(segments) => RowId(segments.first_row(Segments::position(digest)).0 + (digest & (self.rows - 1))),
+        }
     }
 
     /// Returns the secondary row of the key with this digest, whose primary row is `first`. [R-HASH-2]
@@ -102,23 +128,24 @@ impl Placement {
         let offset = match self.rule {
             OffsetRule::Odd => 1 + 2 * ((u128::from(h2) * u128::from(bound())) >> 32) as u64,
             OffsetRule::Printed => h2 % bound(),
-            // A remainder, not a product, so that it is the same modulo T when T doubles; odd, because T is even.
+            // Odd, because the number of rows is even.
             OffsetRule::Independent => self.reduce(mixed | 1),
         };
-        RowId(self.wrap(first.0 + offset))
+        let base = first.0 & self.base_bits;
+        RowId(base + self.wrap(first.0 - base + offset))
     }
 
-    /// Returns `value` mod T, by two multiplications: a division would take as long as the rest of the hash.
+    /// Returns `value` modulo the rows, by two multiplications: a division would take as long as the rest of the hash.
     ///
-    /// With m = floor(2^64 / T), value x m / 2^64 lies below value / T by less than 1: its floor is the quotient, or
-    /// one less.
+    /// With m = floor(2^64 / rows), value x m / 2^64 lies below value / rows by less than 1: its floor is the quotient,
+    /// or one less.
     #[inline(always)]
     fn reduce(&self, value: u64) -> u64 {
         let quotient = ((u128::from(value) * u128::from(self.inverse)) >> 64) as u64;
         self.wrap(value - quotient * self.rows)
     }
 
-    /// Returns `row` mod T, for a row below 2 T.
+    /// Returns `row` modulo the rows, for a row below twice as many.
     #[inline(always)]
     fn wrap(&self, row: u64) -> u64 {
         debug_assert!(row < 2 * self.rows);
@@ -132,16 +159,19 @@ mod tests {
 
     use super::*;
 
-    fn placement(preset: Preset, rows: u64) -> Placement {
-        let options = PresetOptions {
+    fn options() -> PresetOptions {
+        PresetOptions {
             capacity: 1,
             format: "fixed:8:8".parse().unwrap(),
             extent_bytes: None,
             max_clients: None,
             hash_seed: 11,
             device_bytes: u64::MAX,
-        };
-        Placement::new(&preset.config_of_rows(rows, &options).unwrap())
+        }
+    }
+
+    fn placement(preset: Preset, rows: u64) -> Placement {
+        Placement::new(&preset.config_of_rows(rows, &options()).unwrap())
     }
 
     fn pairs(placement: &Placement) -> impl Iterator<Item = RowPair> {
@@ -182,15 +212,43 @@ mod tests {
         assert!((18_000..24_000).contains(&single), "{single} of 200,000");
     }
 
-    /// [R-HASH-1] Rows double exactly: a key in row r of T rows is in row r or r + T of 2 T rows, both of its rows.
+    /// [R-GROW-1] [R-GROW-2] Both rows of a key lie in one segment, at the same places in any segment, however many there
+    /// are, under every offset rule.
     #[test]
-    fn rows_split_exactly_when_the_table_doubles() {
-        let small = placement(Preset::Hardened, 640);
-        let large = Placement { rows: 2 * small.rows, inverse: inverse_of(2 * small.rows), ..small.clone() };
-        for (a, b) in pairs(&small).zip(pairs(&large)) {
-            assert_eq!(b.first.0 % 640, a.first.0);
-            assert_eq!(b.second.0 % 640, a.second.0);
+    fn both_rows_lie_in_one_segment() {
+        for rule in [OffsetRule::Odd, OffsetRule::Printed, OffsetRule::Independent] {
+            let divided = |segments: u64| Placement { rule, ..divided(segments) };
+            let one = divided(1);
+            for segments in [1, 2, 3, 5, 64, 100] {
+                let placement = divided(segments);
+                let rows = placement.rows;
+                let mut used = vec![false; segments as usize];
+                for digest in (0..100_000u64).map(|i| placement.digest(&i.to_le_bytes())) {
+                    let (pair, local) = (placement.rows(digest), one.rows(digest));
+                    assert_eq!(pair.first.0 / rows, pair.second.0 / rows);
+                    assert_eq!((pair.first.0 % rows, pair.second.0 % rows), (local.first.0, local.second.0));
+                    assert_eq!(placement.rows_beside(pair.first, digest), pair);
+                    let elsewhere = placement.rows_beside(RowId(7 * rows + 3), digest);
+                    assert_eq!(
+                        (elsewhere.first.0, elsewhere.second.0),
+                        (local.first.0 + 7 * rows, local.second.0 + 7 * rows)
+                    );
+                    used[(pair.first.0 / rows) as usize] = true;
+                }
+                assert!(used.iter().all(|used| *used), "{segments} segments");
+            }
         }
+    }
+
+    /// [R-GROW-1] A table of one segment has its keys where a table of as many rows that is not divided has them.
+    #[test]
+    fn one_segment_is_a_whole_table() {
+        let (one, whole) = (divided(1), placement(Preset::Hardened, 1024));
+        assert!(pairs(&one).eq(pairs(&whole)));
+    }
+
+    fn divided(segments: u64) -> Placement {
+        Placement::new(&Preset::Hardened.config_of_segments(segments, &options()).unwrap())
     }
 
     fn independent(rows: u64) -> Placement {
@@ -224,16 +282,6 @@ mod tests {
             let (most, half) = (6.0 * (rows as f64).sqrt(), rows as f64 / 2.0);
             for spread in [spread(&distances, 1, keys), spread(&seconds, 0, of_one)] {
                 assert!((spread - half).abs() < most, "{rows} rows: {spread}");
-            }
-        }
-    }
-
-    /// [R-HASH-1] Independent rows split exactly when the table doubles, like all others.
-    #[test]
-    fn independent_rows_split_exactly() {
-        for rows in [64, 640, 1 << 17, 100_032] {
-            for (a, b) in pairs(&independent(rows)).zip(pairs(&independent(2 * rows))) {
-                assert_eq!((b.first.0 % rows, b.second.0 % rows), (a.first.0, a.second.0), "{rows}");
             }
         }
     }

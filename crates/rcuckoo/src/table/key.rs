@@ -1,6 +1,6 @@
 //! Keys and values that a table can store, and where each is stored.
 
-use guira_layout::{EntryKind, Probe};
+use guira_layout::{EntryKind, Probe, RowId};
 
 use super::Table;
 use crate::{ErrorKind, RowPair};
@@ -59,9 +59,9 @@ impl Table {
         Ok(self.rows().kind_for(key.bytes.len(), bytes))
     }
 
-    /// Returns the rows of the entry `slot` of a row, from its stored digest or its key's; `buffer` is scratch space
-    /// for the key.
-    pub fn entry_rows(&self, words: &[u64], slot: usize, buffer: &mut Vec<u8>) -> RowPair {
+    /// Returns the rows that the entry `slot` of `row` may be in, from its stored digest or its key's; `buffer` is
+    /// scratch space for the key. Both lie in the segment of `row`. [R-GROW-1]
+    pub fn entry_rows(&self, row: RowId, words: &[u64], slot: usize, buffer: &mut Vec<u8>) -> RowPair {
         let digest = match self.rows().entry_kind(words, slot) {
             EntryKind::Extent => self.rows().extent_of(words, slot).digest,
             EntryKind::Inline => {
@@ -70,7 +70,7 @@ impl Table {
                 self.placement().digest(buffer)
             }
         };
-        self.placement().rows(digest)
+        self.placement().rows_beside(row, digest)
     }
 
     pub(crate) fn refuse_key(&self, bytes: usize) -> ErrorKind {

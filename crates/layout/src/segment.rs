@@ -1,0 +1,211 @@
+//! Segments: equal parts of a table's rows. Both rows of a key lie in one segment, and with them their locks and every
+//! cuckoo path, so a segment can be split without touching another. [R-GROW-1]
+//!
+//! A key's *position* is a 32-bit number that follows from its digest. The segment at *depth* D holds the keys of one
+//! of 2^D equal intervals of positions. Positions are not uniform: the interval at 0 has twice as many keys as the one
+//! at the end, so segments become full one after the other, nearly in the order of their addresses. [R-GROW-2]
+
+use crate::config::{MAX_SEGMENT_ROWS, MIN_SEGMENT_ROWS};
+use crate::{RowId, TableConfig};
+
+/// Bits of a position.
+const POSITION_BITS: u32 = 32;
+/// Maximum number of segments of a new table.
+pub(crate) const MAX_SEGMENTS: u64 = 1 << 24;
+/// Maximum size of a segment with more rows than the least, in bytes.
+const MAX_SEGMENT_BYTES: u64 = 256 << 10;
+/// Maximum number of lock words of a segment.
+pub(crate) const MAX_SEGMENT_LOCK_WORDS: u64 = 16;
+
+/// The segments of a table, as they are when it is created. [R-GROW-1] [R-GROW-2]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segments {
+    /// log2 of the rows of a segment.
+    row_bits: u32,
+    /// The depth of the first segments, of which there are 2^depth.
+    first_depth: u32,
+    /// First segments that are created split: those with the smallest positions.
+    split: u64,
+}
+
+impl Segments {
+    /// Returns the segments of a table with `config`; `None` if it is not divided.
+    pub fn of(config: &TableConfig) -> Option<Segments> {
+        let row_bits = config.segment_rows?.trailing_zeros();
+        let count = (config.rows >> row_bits).max(1);
+        Some(Segments { row_bits, first_depth: count.ilog2(), split: count - (1 << count.ilog2()) })
+    }
+
+    /// Returns the position of the keys with this digest: x - x (1 - x) / 3, for its upper half x as a part of the
+    /// whole. [R-GROW-2]
+    #[inline(always)]
+    pub fn position(digest: u64) -> u32 {
+        let x = digest >> POSITION_BITS;
+        let less = (x * (u64::from(u32::MAX) - x)) >> POSITION_BITS;
+        (x - less / 3) as u32
+    }
+
+    /// Returns the number of rows of a segment.
+    pub fn rows(&self) -> u64 {
+        1 << self.row_bits
+    }
+
+    /// Returns the number of segments.
+    pub fn count(&self) -> u64 {
+        (1 << self.first_depth) + self.split
+    }
+
+    /// Returns the first row of the segment that has the keys of `position`.
+    #[inline(always)]
+    pub fn first_row(&self, position: u32) -> RowId {
+        RowId(self.of_position(position) << self.row_bits)
+    }
+
+    /// Returns the segment that has the keys of `position`. A first segment that is split keeps its number for the left
+    /// half of its interval; the right half is as many segments behind it as there are first ones. [R-GROW-2]
+    #[inline(always)]
+    pub fn of_position(&self, position: u32) -> u64 {
+        let half = u64::from(position) << (self.first_depth + 1) >> POSITION_BITS;
+        let (first, is_right) = (half >> 1, half & 1);
+        first + (u64::from(first < self.split && is_right == 1) << self.first_depth)
+    }
+
+    /// Returns the segment that `row` lies in.
+    #[inline(always)]
+    pub fn of_row(&self, row: RowId) -> u64 {
+        row.0 >> self.row_bits
+    }
+
+    /// Returns the level of a segment: how often the first segment that it is part of was split along the way to it.
+    /// The trailers of its rows have the same. [R-GROW-3]
+    pub fn level(&self, segment: u64) -> u8 {
+        u8::from(segment < self.split || segment >= 1 << self.first_depth)
+    }
+
+    /// Returns the part of all keys that the segment with most of them has, from 0 to 1.
+    fn largest_share(&self) -> f64 {
+        let intervals = (1u64 << self.first_depth) as f64;
+        let first = self.split as f64 / intervals;
+        let unsplit = share(first, first + 1.0 / intervals);
+        if self.split == 0 { unsplit } else { unsplit.max(share(0.0, 0.5 / intervals)) }
+    }
+
+    /// Returns the number of keys with which the segment with most of them is expected to be full to `percent` of
+    /// `entries` entries a row.
+    pub(crate) fn capacity(&self, entries: u64, percent: u64) -> u64 {
+        let room = self.rows() * entries * percent / 100;
+        (room as f64 / self.largest_share()) as u64
+    }
+}
+
+/// Returns the part of all keys whose positions lie between two parts of all positions: the inverse of
+/// [`Segments::position`] at both.
+fn share(from: f64, to: f64) -> f64 {
+    (1.0 + 3.0 * to).sqrt() - (1.0 + 3.0 * from).sqrt()
+}
+
+/// Returns the number of rows of a segment: the largest power of two with at most 256 KiB of rows and 16 words of
+/// locks. [R-GROW-1]
+pub(crate) fn segment_rows_for(row_bytes: u32, rows_per_lock: u32, lock_bits: u8) -> u32 {
+    let locks = MAX_SEGMENT_LOCK_WORDS * (64 / u64::from(lock_bits));
+    let most = (MAX_SEGMENT_BYTES / u64::from(row_bytes)).min(locks * u64::from(rows_per_lock)).max(1);
+    (1u64 << most.ilog2()).clamp(MIN_SEGMENT_ROWS.into(), MAX_SEGMENT_ROWS.into()) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use guira_fabric::SplitMix64;
+
+    use super::*;
+
+    fn segments(count: u64) -> Segments {
+        let first_depth = count.ilog2();
+        Segments { row_bits: 10, first_depth, split: count - (1 << first_depth) }
+    }
+
+    /// [R-GROW-2] Every position belongs to one segment, whose keys are those of one interval of its depth; none is
+    /// left over.
+    #[test]
+    fn each_segment_has_one_interval() {
+        for count in (1..40).chain([63, 64, 65, 127, 1_000, 4_096, 4_097]) {
+            let segments = segments(count);
+            assert_eq!(segments.count(), count);
+            // The smallest interval is a whole multiple of each step.
+            let bits = segments.first_depth + 3;
+            let mut positions = vec![Vec::new(); count as usize];
+            for step in 0..1u64 << bits {
+                let (first, last) = (step << (32 - bits), ((step + 1) << (32 - bits)) - 1);
+                let segment = segments.of_position(first as u32);
+                assert_eq!(segments.of_position(last as u32), segment, "{count} segments, step {step}");
+                positions[segment as usize].push(step);
+            }
+            for (segment, steps) in positions.iter().enumerate() {
+                let depth = segments.first_depth + u32::from(segments.level(segment as u64));
+                let length = 1 << (bits - depth);
+                assert_eq!(steps.len(), length, "segment {segment} of {count}");
+                assert!(steps[0].is_multiple_of(length as u64), "segment {segment} of {count}");
+                assert!(steps.windows(2).all(|pair| pair[1] == pair[0] + 1), "segment {segment} of {count}");
+            }
+        }
+    }
+
+    /// [R-GROW-2] Segments with numbers below 2^depth begin at the interval of that number; each other one is the right
+    /// half of the interval of the first segment that it was split from.
+    #[test]
+    fn numbers_follow_from_intervals() {
+        let segments = segments(11);
+        for number in 0..8u64 {
+            assert_eq!(segments.of_position((number << 29) as u32), number);
+            let right = segments.of_position((number << 29 | 1 << 28) as u32);
+            assert_eq!(right, if number < 3 { 8 + number } else { number });
+        }
+        let levels: Vec<u8> = (0..11).map(|segment| segments.level(segment)).collect();
+        assert_eq!(levels, [1, 1, 1, 0, 0, 0, 0, 0, 1, 1, 1]);
+    }
+
+    /// [R-GROW-2] Positions keep the order of digests, and keys near position 0 lie twice as close as at the end.
+    #[test]
+    fn positions_grow_with_digests() {
+        assert_eq!(Segments::position(0), 0);
+        assert_eq!(Segments::position(u64::MAX), u32::MAX);
+        let mut before = 0;
+        for step in 0..1u64 << 16 {
+            let position = Segments::position(step << 48);
+            assert!(position >= before);
+            before = position;
+        }
+        let apart = |digest: u64| {
+            f64::from(Segments::position(digest + (1 << 52)) - Segments::position(digest)) / f64::from(1 << 20)
+        };
+        assert!((apart(0) - 2.0 / 3.0).abs() < 1e-3, "{}", apart(0));
+        assert!((apart(u64::MAX - (1 << 52)) - 4.0 / 3.0).abs() < 1e-3, "{}", apart(u64::MAX - (1 << 52)));
+    }
+
+    /// [R-GROW-2] Shares of keys are those that were calculated, differ by up to two within a table, and make the
+    /// capacity what the fullest segment allows.
+    #[test]
+    fn shares_are_as_calculated() {
+        const KEYS: u64 = 2_000_000;
+        for count in [1, 2, 3, 7, 16, 23, 64] {
+            let segments = segments(count);
+            let (mut rng, mut keys) = (SplitMix64(count), vec![0u64; count as usize]);
+            (0..KEYS).for_each(|_| keys[segments.of_position(Segments::position(rng.next_u64())) as usize] += 1);
+            let (least, most) = (*keys.iter().min().unwrap(), *keys.iter().max().unwrap());
+            let expected = segments.largest_share() * KEYS as f64;
+            assert!((most as f64 - expected).abs() < 5.0 * expected.sqrt(), "{count}: {most}, expected {expected}");
+            assert!(most as f64 <= 2.1 * least as f64, "{count} segments: {least} to {most} keys");
+            let capacity = segments.capacity(7, 90);
+            let wanted = (1024 * 7 * 90 / 100) as f64 * KEYS as f64 / expected;
+            assert!((capacity as f64 - wanted).abs() <= wanted / KEYS as f64 + 1.0, "{count}: {capacity}, {wanted}");
+        }
+    }
+
+    #[test]
+    fn segments_are_as_large_as_they_may_be() {
+        assert_eq!(segment_rows_for(64, 16, 16), 1024);
+        assert_eq!(segment_rows_for(128, 16, 16), 1024);
+        assert_eq!(segment_rows_for(448, 16, 16), 512);
+        assert_eq!(segment_rows_for(6_208, 16, 16), 64);
+        assert_eq!(segment_rows_for(64, 4, 16), 256, "64 locks of 4 rows");
+    }
+}
