@@ -283,7 +283,7 @@ impl<L: Lane> TestClient<L> {
     where
         L: LocalLane,
     {
-        let key = self.client.table().key(key).expect("a key that the table can store");
+        let key = self.client.key(key).expect("a key that the table can store");
         self.client.begin_in_place(&mut self.lane, &key, change)
     }
 
@@ -295,7 +295,7 @@ impl<L: Lane> TestClient<L> {
     /// # Panics
     /// If the table cannot store the key.
     pub fn finish(&mut self, key: &[u8], change: Change<'_>, rest: Continuation) -> Result<Changed, Error> {
-        let key = self.client.table().key(key).expect("a key that the table can store");
+        let key = self.client.key(key).expect("a key that the table can store");
         block_on(self.client.finish(&mut self.lane, &key, change, Begun::Continue(rest)))
     }
 

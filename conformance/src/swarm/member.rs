@@ -187,10 +187,12 @@ impl Member {
                     // Printed clients predict nothing. So small that keys share its places.
                     let predicts = self.number % 2 == 1 && shared.setup.preset != Preset::Paper;
                     let predictor = predicts.then(|| Arc::new(RowPredictor::new(PREDICTOR_BYTES)));
-                    return Ok(match predictor {
+                    let client = match predictor {
                         Some(predictor) => client.with_predictor(predictor),
                         None => *client,
-                    });
+                    };
+                    // In tables with segments: as one that opened the table before any of them was split.
+                    return Ok(if self.number.is_multiple_of(3) { client.forgetting_splits() } else { client });
                 }
                 Ok(Claim::NoSlot) => {
                     pause(&mut region.lane(), shared.setup.replace_interval_ns() * u64::from(try_number)).await;

@@ -85,7 +85,7 @@ impl Setup {
         let clients = 2 + rng.below(10) as u32;
         let hot_keys = 1 + rng.below(MOST_HOT_KEYS);
         // Few keys, or about as many as the table holds: 3 entries a row in `tiny`, 6 or 7 in `hardened`.
-        let segments = [None, None, Some(1), Some(2)][SplitMix64(seed ^ 0x7365_676d_656e_7473).below(4) as usize];
+        let segments = [None, None, None, Some(1), Some(3)][SplitMix64(seed ^ 0x7365_676d_656e_7473).below(5) as usize];
         let room = ROWS * segments.unwrap_or(1) * if preset == Preset::Tiny { 3 } else { 6 };
         let (keys, hot_keys) = match rng.below(3) {
             0 => (hot_keys, hot_keys),

@@ -33,6 +33,7 @@ mod refusals;
 mod regressions;
 mod repair;
 mod scans;
+mod segments;
 mod settings;
 mod sim;
 mod swarm;

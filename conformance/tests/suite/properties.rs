@@ -130,6 +130,9 @@ impl Case {
         for i in 0..operations {
             let op = self.op(format, &model, &mut rng);
             let client = &mut clients[rng.below(2) as usize];
+            if self.segments > 1 && i % 7 == 0 {
+                client.client.forget_splits();
+            }
             match client.apply(&op) {
                 Ok(seen) => assert_eq!(seen, model.apply(&op), "operation {i} of seed {}: {op:x?}", self.seed),
                 Err(error) => {
@@ -208,7 +211,7 @@ fn a_table_in_segments_is_a_map() {
     for (format, sizes) in [("fixed:4:4", Sizes::Inline), ("fixed:8:8", Sizes::Inline), ("bytes:24", Sizes::Mixed)] {
         for preset in [Preset::Hardened, Preset::Tiny] {
             for profile in Profile::ALL {
-                for (segments, keys) in [(1, 200), (1, 600), (2, 600), (5, 1_000)] {
+                for (segments, keys) in [(1, 200), (1, 600), (2, 600), (3, 600), (5, 1_000)] {
                     let backend = Backend::Heap;
                     Case { preset, format, profile, backend, sizes, keys, segments, seed: segments }.run();
                 }

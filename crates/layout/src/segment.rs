@@ -55,13 +55,13 @@ impl Segments {
         (1 << self.first_depth) + self.split
     }
 
-    /// Returns the first row of the segment that has the keys of `position`.
+    /// Returns the first row of a segment.
     #[inline(always)]
-    pub fn first_row(&self, position: u32) -> RowId {
-        RowId(self.of_position(position) << self.row_bits)
+    pub fn first_row(&self, segment: u64) -> RowId {
+        RowId(segment << self.row_bits)
     }
 
-    /// Returns the segment that has the keys of `position`. A first segment that is split keeps its number for the left
+    /// Returns the segment of a new table that has the keys of `position`. A first segment that is split keeps its number for the left
     /// half of its interval; the right half is as many segments behind it as there are first ones. [R-GROW-2]
     #[inline(always)]
     pub fn of_position(&self, position: u32) -> u64 {
@@ -80,6 +80,44 @@ impl Segments {
     /// The trailers of its rows have the same. [R-GROW-3]
     pub fn level(&self, segment: u64) -> u8 {
         u8::from(segment < self.split || segment >= 1 << self.first_depth)
+    }
+
+    /// Returns the depth of a segment whose rows have `level`. [R-GROW-3]
+    #[inline(always)]
+    pub fn depth(&self, level: u8) -> u32 {
+        self.first_depth + u32::from(level)
+    }
+
+    /// Returns the least position of a segment's keys: that of its left edge, which it keeps when it is split.
+    #[inline(always)]
+    pub fn edge(&self, segment: u64) -> u32 {
+        if segment >> self.first_depth == 0 {
+            return (segment << (POSITION_BITS - self.first_depth)) as u32;
+        }
+        // The right half of interval i of depth D has the number 2^D + i.
+        let depth = segment.ilog2();
+        ((2 * (segment - (1 << depth)) + 1) << (POSITION_BITS - 1 - depth)) as u32
+    }
+
+    /// Returns the segment that the right half of a segment's interval goes to when the segment, whose rows have
+    /// `level`, is split. [R-GROW-2]
+    pub fn child(&self, segment: u64, level: u8) -> u64 {
+        let depth = self.depth(level);
+        (1 << depth) + (u64::from(self.edge(segment)) >> (POSITION_BITS - depth))
+    }
+
+    /// Returns the segment that the keys of `position` went to when they left `segment`, whose rows have `level` now,
+    /// for a client that was led to it; `None` if they are still there: its rows *cover* them. That segment may have
+    /// been split, too. [R-GROW-3]
+    #[inline(always)]
+    pub fn next(&self, segment: u64, level: u8, position: u32) -> Option<u64> {
+        let offset = position.wrapping_sub(self.edge(segment));
+        if u64::from(offset) >> POSITION_BITS.saturating_sub(self.depth(level)) == 0 {
+            return None;
+        }
+        // Its keys first went to the right where their distance from the left edge has its first bit.
+        let depth = offset.leading_zeros();
+        Some((1 << depth) + (u64::from(position) >> (POSITION_BITS - depth)))
     }
 
     /// Returns the part of all keys that the segment with most of them has, from 0 to 1.

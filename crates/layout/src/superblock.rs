@@ -334,16 +334,20 @@ mod tests {
     use super::*;
     use crate::{Preset, PresetOptions};
 
-    fn superblock(preset: Preset) -> Superblock {
-        let options = PresetOptions {
+    fn options() -> PresetOptions {
+        PresetOptions {
             capacity: 5_000,
             format: "bytes:64".parse().unwrap(),
             extent_bytes: None,
             max_clients: None,
             hash_seed: 77,
             device_bytes: u64::MAX,
-        };
-        Superblock { incarnation: 5, table: 9, secret: Secret([1, 2, 3, 4]), config: preset.config(&options).unwrap() }
+        }
+    }
+
+    fn superblock(preset: Preset) -> Superblock {
+        let config = preset.config(&options()).unwrap();
+        Superblock { incarnation: 5, table: 9, secret: Secret([1, 2, 3, 4]), config }
     }
 
     #[test]
@@ -351,6 +355,20 @@ mod tests {
         for preset in Preset::ALL {
             let superblock = superblock(preset);
             assert_eq!(Superblock::decode(&superblock.encode()), Ok((superblock.clone(), TableState::Live)));
+        }
+    }
+
+    /// [R-GROW-1] A table in segments says so, and has possible segments.
+    #[test]
+    fn segments_round_trip() {
+        let options = PresetOptions { format: "fixed:8:8".parse().unwrap(), ..options() };
+        let config = Preset::Hardened.config_of_segments(11, &options).unwrap();
+        let superblock = Superblock { config, ..superblock(Preset::Hardened) };
+        assert_eq!(Superblock::decode(&superblock.encode()), Ok((superblock.clone(), TableState::Live)));
+        for segment_rows in [1, 32, 96, 2048, 1 << 31] {
+            let config = TableConfig { segment_rows: Some(segment_rows), ..superblock.config.clone() };
+            let refused = Superblock::decode(&Superblock { config, ..superblock.clone() }.encode());
+            assert!(matches!(refused, Err(SuperblockError::Config(_))), "{segment_rows}: {refused:?}");
         }
     }
 
@@ -399,7 +417,9 @@ mod tests {
     /// [R-OPEN-1] A superblock that is intact but has an unknown value is not opened.
     #[test]
     fn unknown_values_are_refused() {
-        for (word, found) in [(5, 1), (7, 1 << 63), (CONFIG_WORD + 4, 4), (CONFIG_WORD + 6, 4), (CONFIG_WORD + 14, 15)]
+        let unknown = [(SEGMENT_WORD, 1 << 32), (6, 1), (7, 1 << 63)];
+        for (word, found) in
+            unknown.into_iter().chain([(4, 4), (6, 4), (14, 15)].map(|(i, found)| (CONFIG_WORD + i, found)))
         {
             let mut words = superblock(Preset::Tiny).encode();
             words[word] = found;

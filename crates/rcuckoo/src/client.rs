@@ -10,7 +10,9 @@ use crate::change::{ChangeProgress, Paths, Workspace};
 use crate::locks::journal::{Flight, Journal};
 use crate::recovery::failure_detector::FailureDetector;
 use crate::table::policy::LockedRows;
-use crate::{Counters, Error, ErrorKind, Observer, Operation, Reader, RowPredictor, SlotClient, Table, Token, TryGet};
+use crate::{
+    Counters, Error, ErrorKind, Key, Observer, Operation, Reader, RowPredictor, SlotClient, Table, Token, TryGet,
+};
 
 /// Failure timeout of the paper (section 4.1).
 const PRINTED_TIMEOUT_NS: u64 = 100_000_000;
@@ -279,6 +281,21 @@ impl Client {
         self.owner
     }
 
+    /// Returns the key of these bytes, with the rows in which this client looks for it.
+    ///
+    /// # Errors
+    /// `KeyLength`.
+    #[inline(always)]
+    pub fn key<'k>(&self, bytes: &'k [u8]) -> Result<Key<'k>, ErrorKind> {
+        self.table.key_by(&self.reader.segments, bytes)
+    }
+
+    /// Makes the client look for keys where they were before any split; see [`Reader::forget_splits`].
+    #[doc(hidden)]
+    pub fn forget_splits(&mut self) {
+        self.reader.forget_splits();
+    }
+
     /// Records that the next change, on a lane that does not execute in place, has waited in a lock queue of its
     /// process since `since_ns` of the lane's clock: its deadline counts from there. [R-LOCK-4]
     pub fn count_queue_wait(&mut self, since_ns: u64) {
@@ -402,7 +419,7 @@ impl Client {
     /// round trip.
     pub fn prefetch<L: Lane + ?Sized>(&self, lane: &L, key: &[u8]) {
         let table = &*self.table;
-        let pair = table.placement().rows(table.placement().digest(key));
+        let pair = table.placement().rows_by(&self.reader.segments, table.placement().digest(key));
         for row in [pair.first, pair.second] {
             lane.prefetch(table.geometry().row(row), table.rows().row_words());
             lane.prefetch(table.locks().addr(table.locks().mask(table.locks().lock_of(row)).word), 1);

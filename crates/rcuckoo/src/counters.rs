@@ -109,6 +109,9 @@ counters! {
     /// Waiting changes that were combined with a later one, of their process or of another client: completed as if
     /// carried out right before it. Source: R-LOCK-8, R-LOCK-10.
     combined,
+    /// Times a lookup or a change was led on to another segment, because its own had been split. Source: R-GROW-4,
+    /// R-GROW-5.
+    segment_steps,
 }
 
 const _: () = assert!(Counters::COUNT <= TOTALS_WORDS, "all counters fit in the superblock");

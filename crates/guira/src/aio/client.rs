@@ -166,9 +166,13 @@ struct Accepted<'a> {
 
 impl<'a> Accepted<'a> {
     #[inline(always)]
-    fn of(table: &Table, key: &'a [u8], request: Request<'a>) -> Result<Accepted<'a>, OperationErrorKind> {
-        let key = table.key(key)?;
-        let place = request.value().map_or(Ok(EntryKind::Inline), |value| table.place(&key, value.len()))?;
+    fn of(
+        client: &guira_rcuckoo::Client,
+        key: &'a [u8],
+        request: Request<'a>,
+    ) -> Result<Accepted<'a>, OperationErrorKind> {
+        let key = client.key(key)?;
+        let place = request.value().map_or(Ok(EntryKind::Inline), |value| client.table().place(&key, value.len()))?;
         Ok(Accepted { key, place, request })
     }
 }
@@ -466,7 +470,7 @@ impl Client {
     #[inline(always)]
     pub(crate) fn try_change(&mut self, key: &[u8], request: Request<'_>) -> Result<Outcome, Option<Begun>> {
         let Some(lane) = self.lane.in_place() else { return Err(None) };
-        let Ok(accepted) = Accepted::of(self.client.table(), key, request) else { return Err(None) };
+        let Ok(accepted) = Accepted::of(&self.client, key, request) else { return Err(None) };
         let extent = match (accepted.place, &mut self.extents) {
             _ if self.pending.is_some() => return Err(None),
             (EntryKind::Inline, extents) if !extents.as_ref().is_some_and(Extents::is_due) => None,
@@ -514,7 +518,7 @@ impl Client {
             self.binding.store.refuse_nameless(self.lane.name_loss())?;
         }
         let operation = request.operation();
-        let accepted = match Accepted::of(self.client.table(), key, request) {
+        let accepted = match Accepted::of(&self.client, key, request) {
             Ok(accepted) => accepted,
             Err(refused) => return Err(Box::pin(self.refuse(refused, operation)).await),
         };

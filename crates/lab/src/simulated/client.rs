@@ -143,6 +143,13 @@ impl SimClient {
         self
     }
 
+    /// Makes the client look for keys where they were before any segment was split. [R-GROW-4]
+    #[must_use]
+    pub fn forgetting_splits(mut self) -> SimClient {
+        self.client.forget_splits();
+        self
+    }
+
     /// Drops the next operation when it has waited `drop_after_ns` nanoseconds. The search for space for a value is
     /// never dropped, because no existing fabric makes it wait; nor is a wait in the lock queue.
     pub fn drop_next_after(&mut self, drop_after_ns: u64) {
@@ -377,7 +384,7 @@ impl SimClient {
             return Ok(WaitResult::NoPermit);
         }
         let table = Arc::clone(self.client.table());
-        let key = table.key(key).map_err(|kind| kind.during(operation))?;
+        let key = self.client.key(key).map_err(|kind| kind.during(operation))?;
         let request = Request::of(&table, &key, blind_write);
         let wait = Wait::within(self.deadline_ns, WaitMode::Suspend);
         Ok(queue.permit(request, wait, &mut self.client, &mut self.lane).await)

@@ -16,6 +16,8 @@ pub(crate) enum Decision {
     ReadKey(Position),
     /// The key is new, and none of the rows it may go to has a free entry.
     NoRoom,
+    /// The key is in another segment, according to this row. [R-GROW-5]
+    Elsewhere(Position),
     /// A row that must verify does not.
     Torn,
 }
@@ -84,6 +86,12 @@ pub(crate) fn decide(
     }
     if (0..2).any(|which| locked.at_hand[which] && !is_whole(which)) {
         return Decision::Torn;
+    }
+    // Under a lock, all rows of a segment have one level. // [R-GROW-5]
+    let which = usize::from(!locked.at_hand[0]);
+    let trailer = rows.trailer(locked.words[which]).0;
+    if table.placement().moved_to(pair.row(which), trailer, probe.digest()).is_some() {
+        return Decision::Elsewhere(Position { which, index: 0 });
     }
     if !change.inserts() {
         return Decision::Leave(Outcome::Missing);

@@ -182,7 +182,7 @@ impl Client {
     /// See [`Error`]; [`Error::effect`] says whether anything changed. `Full` only if no path exists among rows
     /// sampled in this operation. [R-INSERT-5]
     pub async fn change(&mut self, lane: &mut dyn Lane, key: &[u8], change: Change<'_>) -> Result<Changed, Error> {
-        match self.table.key(key) {
+        match self.key(key) {
             Ok(key) => {
                 let begun = self.begin(lane, &key, &change).await;
                 self.finish(lane, &key, change, begun).await
@@ -254,11 +254,19 @@ impl Client {
             self.reader.failure_timers.clear();
         }
         let table = std::sync::Arc::clone(&self.table);
-        let (probe, pair) = (table.probe(key), key.rows());
-        let task = Task { probe: &probe, pair, change: &change };
-        match table.policy().locked_rows {
-            LockedRows::OfKeyAndPath => self.attempts(lane, task, &[pair.first, pair.second]).await,
-            LockedRows::OfPath => self.change_as_printed(lane, task).await,
+        let probe = table.probe(key);
+        // Ends: a change that goes on does so in a segment that was split from the one before. // [R-GROW-5]
+        loop {
+            let pair = table.placement().rows_by(&self.reader.segments, key.digest());
+            let task = Task { probe: &probe, pair, change: &change };
+            let changed = match table.policy().locked_rows {
+                LockedRows::OfKeyAndPath => self.attempts(lane, task, &[pair.first, pair.second]).await?,
+                LockedRows::OfPath => self.change_as_printed(lane, task).await?,
+            };
+            if let Some(changed) = changed {
+                return Ok(changed);
+            }
+            self.progress.stage = Stage::Elsewhere;
         }
     }
 

@@ -54,6 +54,8 @@ pub(crate) enum Stage {
     NoRoom,
     /// The wait for a lock that another client holds.
     Contended(Conflict),
+    /// The start, in the segment that the client now knows to have the key. [R-GROW-5]
+    Elsewhere,
 }
 
 impl Client {
@@ -205,8 +207,25 @@ impl Client {
                 self.commit_pair(lane, row, at, freed.as_ref(), outcome).await
             }
             Decision::NoRoom => Begun::Continue(Continuation(Stage::NoRoom)),
+            Decision::Elsewhere(at) => {
+                let learned = self.learn_segment(task, at.which);
+                match self.journal.release(lane, &self.table, self.owner).await {
+                    Ok(()) => learned.map_or_else(Begun::Failed, |()| Begun::Continue(Continuation(Stage::Elsewhere))),
+                    Err(source) => Begun::Failed(ErrorKind::Fabric { source }),
+                }
+            }
             Decision::ReadKey(_) | Decision::Torn => Begun::Continue(Continuation::WHOLE),
         }
+    }
+
+    /// Learns from a row of the pair which segment has the key of `task`.
+    #[cold]
+    fn learn_segment(&mut self, task: Task<'_>, which: usize) -> Result<(), ErrorKind> {
+        let row_words = self.table.rows().row_words();
+        let trailer = self.table.rows().trailer(&self.work.pair[which * row_words..][..row_words]).0;
+        self.reader.counters.segment_steps += 1;
+        let (placement, map) = (self.table.placement(), &mut self.reader.segments);
+        placement.learn(map, task.pair.row(which), trailer, task.probe.digest())
     }
 
     /// Same as [`Client::decide_from`] the start, compiled separately.

@@ -43,16 +43,19 @@ pub(super) enum Attempt {
     Done(Changed),
     /// The path no longer holds; another one must be found.
     Again,
+    /// The key is in another segment, which the client knows now. No lock is held.
+    Elsewhere,
 }
 
 impl Client {
-    /// Locks `always` and the rows of a path, until a path holds under its locks.
+    /// Locks `always` and the rows of a path, until a path holds under its locks. Returns `None`, without a lock, if the
+    /// key is in another segment, which the client knows now. [R-GROW-5]
     pub(crate) async fn attempts(
         &mut self,
         lane: &mut dyn Lane,
         task: Task<'_>,
         always: &[RowId],
-    ) -> Result<Changed, ErrorKind> {
+    ) -> Result<Option<Changed>, ErrorKind> {
         let Task { pair, change, .. } = task;
         let inserts = change.inserts();
         // Where batches execute in place, reading the rows is as cheap as any cache.
@@ -65,7 +68,7 @@ impl Client {
         let mut has_window = false;
         if self.progress.stage == Stage::NoRoom && self.may_widen(lane, pair) {
             if let Some(changed) = self.widen(lane, task).await? {
-                return Ok(changed);
+                return Ok(Some(changed));
             }
             // The cache knows no more than the rows that were just sampled, and the search need not sample them again.
             first_attempt = speculations;
@@ -93,16 +96,19 @@ impl Client {
             let locks = self.plan_rows(task, always, path.as_ref());
             let conflict = match std::mem::take(&mut self.progress.stage) {
                 Stage::Contended(conflict) => Some(conflict),
-                Stage::Start | Stage::NoRoom => self.try_acquire(lane, &locks, extent.take()).await?,
+                Stage::Start | Stage::NoRoom | Stage::Elsewhere => {
+                    self.try_acquire(lane, &locks, extent.take()).await?
+                }
             };
             if let Some(conflict) = conflict
                 && let Some(changed) = self.wait_for_locks(lane, task, &locks, conflict).await?
             {
-                return Ok(changed);
+                return Ok(Some(changed));
             }
             self.verify_window(lane).await?;
             match self.attempt(lane, task).await? {
-                Attempt::Done(changed) => return Ok(changed),
+                Attempt::Done(changed) => return Ok(Some(changed)),
+                Attempt::Elsewhere => return Ok(None),
                 Attempt::Again if attempt == 0 => started_ns = lane.now_ns(),
                 Attempt::Again => self.reader.counters.stale_paths += 1,
             }
@@ -297,6 +303,7 @@ impl Client {
                     Ok(Attempt::Again)
                 }
             },
+            Begun::Continue(Continuation(Stage::Elsewhere)) => Ok(Attempt::Elsewhere),
             // A row that verified before: another client writes it without its lock.
             Begun::Continue(_) => Ok(Attempt::Again),
         }

@@ -39,7 +39,7 @@ impl Client {
         }
         match self.attempt(lane, task).await? {
             Attempt::Done(changed) => Ok(Some(changed)),
-            Attempt::Again => Ok(None),
+            Attempt::Again | Attempt::Elsewhere => Ok(None),
         }
     }
 

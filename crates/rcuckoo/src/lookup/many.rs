@@ -159,7 +159,7 @@ impl Reader {
         let mut digests = [0; GROUP_KEYS];
         let prefetch = |lane: &L, i: usize, digests: &mut [u64; GROUP_KEYS]| {
             digests[i] = table.placement().digest(keys[i].as_ref());
-            lane.prefetch(table.geometry().row(table.placement().first(digests[i])), rows.row_words());
+            lane.prefetch(table.geometry().row(table.placement().first(&self.segments, digests[i])), rows.row_words());
         };
         for i in 0..keys.len().min(AHEAD_KEYS) {
             prefetch(lane, i, &mut digests);
@@ -172,7 +172,7 @@ impl Reader {
             let key = key.as_ref();
             let mut step = Step::Separate;
             if rows.accepts_key(key.len()) {
-                let lookup = Lookup::of_digest(table, rows, key, digests[i]);
+                let lookup = Lookup::of_digest(table, &self.segments, rows, key, digests[i]);
                 match lookup.sample_first(table, lane, words, &[]).await? {
                     Some(hit) => step = group.hit(&rows, lookup.first_row(), words, &hit),
                     None => {
@@ -185,11 +185,11 @@ impl Reader {
         }
         for (i, first) in second {
             let i = usize::from(i);
-            let lookup = Lookup::of_digest(table, rows, keys[i].as_ref(), digests[i]);
+            let lookup = Lookup::of_digest(table, &self.segments, rows, keys[i].as_ref(), digests[i]);
             match lookup.sample_second(table, lane, words, &[]).await? {
                 Second::Hit(hit) => group.steps[i] = group.hit(&rows, lookup.second(table), words, &hit),
                 Second::Miss(second, again) => {
-                    let verdict = Lookup::<R>::miss_verdict_in_turn(table, [&first, &second], again);
+                    let verdict = lookup.miss_verdict_in_turn(table, [&first, &second], again);
                     if matches!(verdict, Verdict::Absent) {
                         group.steps[i] = Step::Absent;
                     }
@@ -210,7 +210,9 @@ impl Reader {
         let (table, ordered) = (&*self.table, lane.caps().ordered_read_sampling);
         let rows = table.rows();
         let pair_words = covering.most_rows.max(2) * rows.row_words();
-        let lookup = |key: &'k K| rows.accepts_key(key.as_ref().len()).then(|| Lookup::new(table, rows, key.as_ref()));
+        let map = &self.segments;
+        let lookup =
+            |key: &'k K| rows.accepts_key(key.as_ref().len()).then(|| Lookup::new(table, map, rows, key.as_ref()));
         let mut trailers = [Trailers::default(); GROUP_KEYS];
         let mut words = std::mem::take(&mut group.words);
         words.resize(keys.len() * pair_words, 0);
@@ -240,7 +242,9 @@ impl Reader {
                             group.hit(&rows, row, sample, &hit)
                         }
                         Some(Verdict::Absent) => Step::Absent,
-                        Some(Verdict::Torn(_) | Verdict::Changed(_)) | None => Step::Separate,
+                        Some(Verdict::Torn(_) | Verdict::Changed(_) | Verdict::Elsewhere { .. }) | None => {
+                            Step::Separate
+                        }
                     }
                 }
             };

@@ -27,6 +27,7 @@ use self::verdict::{ExtentMatch, KeyState, Value, match_extent, value_of};
 pub(crate) use self::verdict::{MissSample, TRAILER_WORDS, Verdict, WhichRow, miss_verdict};
 use crate::paper::failure_timer::FailureTimers;
 use crate::table::destroy::is_marked_destroyed;
+use crate::table::segment_map::SegmentMap;
 use crate::{
     Batch, CacheFill, ClientConfig, Counters, DamagedItem, Error, ErrorKind, MAX_COVERING_BYTES, Observer, Operation,
     Table, Token, locks::unowned,
@@ -47,6 +48,8 @@ pub struct Reader {
     pub(crate) extent: Vec<u64>,
     pub(crate) shape: RowShape,
     words: Vec<u64>,
+    /// The segments in which to look for keys.
+    pub(crate) segments: SegmentMap,
     /// Rows for the path searches of the reader's client.
     pub(crate) cache: RowCache,
     pub(crate) group: Box<Group>,
@@ -77,6 +80,16 @@ pub enum TryGet<S = Token> {
     /// Nothing is known, and the value's buffer is unchanged: [`Reader::get`] must wait for another client, or report
     /// an error.
     MustWait,
+}
+
+/// The result of sampling the rows of a key until that settles something.
+enum Sampled {
+    /// The key has this state.
+    Found(Token),
+    /// There is no such key.
+    Absent,
+    /// The key is in another segment, which the reader knows now.
+    Elsewhere,
 }
 
 /// State of a lookup's retries: counts its samples and decides when to stop.
@@ -110,6 +123,7 @@ impl Reader {
             extent: Vec::new(),
             shape: table.rows().shape(),
             words: Vec::new(),
+            segments: SegmentMap::new(table.placement().segments()),
             cache: RowCache::none(),
             group: Box::default(),
             backoff: Backoff::new(config.seed ^ 0x7265_6164, config.backoff_ns, config.longest_backoff_ns),
@@ -145,6 +159,15 @@ impl Reader {
     /// Sets how long each later operation waits for other clients; zero never waits.
     pub fn set_deadline_ns(&mut self, deadline_ns: u64) {
         self.config.deadline_ns = deadline_ns;
+    }
+
+    /// Makes the reader look for every key in the segment that had it before any split: as one that has slept through
+    /// them. For tests.
+    #[doc(hidden)]
+    pub fn forget_splits(&mut self) {
+        if let Some(segments) = self.table.placement().segments() {
+            self.segments.forget(segments);
+        }
     }
 
     /// Returns the reader's counters: rows sampled again, rows read through records, lookups that timed out.
@@ -187,7 +210,7 @@ impl Reader {
         if !rows.accepts_key(key.len()) {
             return TryGet::MustWait;
         }
-        let lookup = Lookup::new(&self.table, rows, key);
+        let lookup = Lookup::new(&self.table, &self.segments, rows, key);
         let mut first = [0; ROW_WORDS];
         if let Some(result) = self.try_first_row(lane, &lookup, key, &mut first, into) {
             return result;
@@ -208,7 +231,7 @@ impl Reader {
         if !rows.accepts_key(key.len()) {
             return TryGet::MustWait;
         }
-        let lookup = Lookup::new(&table, rows, key);
+        let lookup = Lookup::new(&table, &self.segments, rows, key);
         let mut words = std::mem::take(&mut self.words);
         words.resize(2 * rows.row_words(), 0);
         let (first, second) = words.split_at_mut(rows.row_words());
@@ -254,7 +277,7 @@ impl Reader {
             }
             Ok(Second::Miss(second, again)) => {
                 let first = lookup.first_miss_sample(&self.table, first);
-                match Lookup::<R>::miss_verdict_in_turn(&self.table, [&first, &second], again) {
+                match lookup.miss_verdict_in_turn(&self.table, [&first, &second], again) {
                     Verdict::Absent => TryGet::Done(None),
                     _ => TryGet::MustWait,
                 }
@@ -309,12 +332,20 @@ impl Reader {
         // A lookup that was dropped may have left its READs in flight. // [R-DROP-1]
         let drained = poll_fn(|cx| lane.poll_drain(&mut [], cx)).await;
         drained.map_err(|source| ErrorKind::from(source).during(Operation::Get))?;
-        let lookup = Lookup::new(&table, rows, key);
         let mut words = std::mem::take(&mut self.words);
-        words.resize(lookup.sampled_rows(&table, self.covering(lane)) * rows.row_words(), 0);
-        let result = self.get_sampled(lane, lookup, into, &mut words).await;
+        // Ends: a lookup that goes on does so in a segment that was split from the one before. // [R-GROW-4]
+        let result = loop {
+            let lookup = Lookup::new(&table, &self.segments, rows, key);
+            words.resize(lookup.sampled_rows(&table, self.covering(lane)) * rows.row_words(), 0);
+            match self.get_sampled(lane, lookup, into, &mut words).await {
+                Ok(Sampled::Elsewhere) => self.counters.segment_steps += 1,
+                Ok(Sampled::Found(token)) => break Ok(Some(token)),
+                Ok(Sampled::Absent) => break Ok(None),
+                Err(kind) => break Err(kind.during(Operation::Get)),
+            }
+        };
         self.words = words;
-        result.map_err(|kind| kind.during(Operation::Get))
+        result
     }
 
     async fn get_sampled<L: Lane + ?Sized>(
@@ -323,12 +354,16 @@ impl Reader {
         lookup: Lookup<'_, &RowFormat>,
         into: &mut Vec<u8>,
         words: &mut [u64],
-    ) -> Result<Option<Token>, ErrorKind> {
+    ) -> Result<Sampled, ErrorKind> {
         let mut retries = RetryState::default();
         loop {
             // A retry samples both rows again: the earlier samples are stale. // [R-READ-4]
             let (row, why) = match self.sample_rows(lane, &lookup, words, &retries).await? {
-                Verdict::Absent => return Ok(None),
+                Verdict::Absent => return Ok(Sampled::Absent),
+                Verdict::Elsewhere { row, trailer } => {
+                    self.table.placement().learn(&mut self.segments, row, trailer, lookup.digest)?;
+                    return Ok(Sampled::Elsewhere);
+                }
                 Verdict::Torn(row) => {
                     let which = if row == lookup.first_row() { WhichRow::First } else { WhichRow::Second };
                     let (_, sample) = lookup.row_sample(&self.table, words, which);
@@ -340,11 +375,11 @@ impl Reader {
                 Verdict::Hit(which, hit) => {
                     let (row, sample) = lookup.row_sample(&self.table, words, which);
                     match value_of(&lookup.rows, row, sample, &hit, into) {
-                        Value::Inline(token) => return Ok(Some(token)),
+                        Value::Inline(token) => return Ok(Sampled::Found(token)),
                         Value::Extent(extent) => {
                             let (entry, key) = (DamagedItem::Entry { row, index: hit.index() }, lookup.probe.key());
                             if self.read_value(lane, entry, &extent, key, into, &mut retries).await? {
-                                return Ok(Some(Token::Extent { generation: extent.generation }));
+                                return Ok(Sampled::Found(Token::Extent { generation: extent.generation }));
                             }
                             (row, RetryReason::Changed)
                         }

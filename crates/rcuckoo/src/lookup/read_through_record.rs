@@ -11,7 +11,7 @@ use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{Candidate, Record, RowFormat, RowId, SlotState, SlotWord, Trailer};
 
 use super::sample::{Lookup, Trailers};
-use super::verdict::{MissSample, TrailerSample, Verdict, WhichRow, miss_verdict};
+use super::verdict::{MissSample, TrailerSample, Verdict, WhichRow};
 use super::{Reader, RetryState};
 use crate::ErrorKind;
 
@@ -48,8 +48,8 @@ impl Reader {
         let mut again = Trailers::default();
         let [into_first, into_second] = &mut again;
         post(lane, [table.read_trailer(first.row, into_first), table.read_trailer(second.row, into_second)]).await?;
-        let verdict = miss_verdict([&first, &second], again.map(Some));
-        Ok(matches!(verdict, Verdict::Absent).then_some(verdict))
+        let verdict = lookup.verdict_without_hit(table, [&first, &second], again.map(Some));
+        Ok(matches!(verdict, Verdict::Absent | Verdict::Elsewhere { .. }).then_some(verdict))
     }
 
     /// Samples `row` into `words`, and completes it from its writer's record if a writer stopped inside it. Returns its

@@ -12,6 +12,7 @@ use guira_layout::{ExtentRef, RowId, Rows};
 use super::cache::RowCache;
 use super::verdict::{MissSample, TRAILER_WORDS, TrailerSample, Verdict, WhichRow, miss_verdict};
 use crate::Table;
+use crate::table::segment_map::SegmentMap;
 
 /// A lookup of a key in rows of format `R`.
 pub(crate) struct Lookup<'k, R: Rows> {
@@ -48,14 +49,14 @@ pub(crate) type Trailers = [TrailerSample; 2];
 impl<'k, R: Rows> Lookup<'k, R> {
     /// Creates a lookup of `key`, whose length the caller has checked.
     #[inline(always)]
-    pub(crate) fn new(table: &Table, rows: R, key: &'k [u8]) -> Lookup<'k, R> {
-        Lookup::of_digest(table, rows, key, table.placement().digest(key))
+    pub(crate) fn new(table: &Table, map: &SegmentMap, rows: R, key: &'k [u8]) -> Lookup<'k, R> {
+        Lookup::of_digest(table, map, rows, key, table.placement().digest(key))
     }
 
     /// Creates a lookup of `key`, whose digest is known.
     #[inline(always)]
-    pub(crate) fn of_digest(table: &Table, rows: R, key: &'k [u8], digest: u64) -> Lookup<'k, R> {
-        Lookup { rows, probe: rows.probe(key, digest), digest, first: table.placement().first(digest) }
+    pub(crate) fn of_digest(table: &Table, map: &SegmentMap, rows: R, key: &'k [u8], digest: u64) -> Lookup<'k, R> {
+        Lookup { rows, probe: rows.probe(key, digest), digest, first: table.placement().first(map, digest) }
     }
 
     /// Returns the primary row.
@@ -137,12 +138,30 @@ impl<'k, R: Rows> Lookup<'k, R> {
     /// sampled after L2. [R-READ-3]
     #[inline(always)]
     pub(crate) fn miss_verdict_in_turn(
+        &self,
         table: &Table,
         rows: [&MissSample; 2],
         first_again: TrailerSample,
     ) -> Verdict<R::Hit> {
         let again = table.policy().validates_misses.then_some(first_again);
-        miss_verdict(rows, [again, None])
+        self.verdict_without_hit(table, rows, [again, None])
+    }
+
+    /// Returns the verdict on both rows, sampled without the key, and on later samples of their trailers: see
+    /// [`miss_verdict`]. A row that verifies and does not cover the key leads elsewhere. [R-READ-3] [R-GROW-4]
+    #[inline(always)]
+    pub(crate) fn verdict_without_hit(
+        &self,
+        table: &Table,
+        rows: [&MissSample; 2],
+        again: [Option<TrailerSample>; 2],
+    ) -> Verdict<R::Hit> {
+        for row in rows {
+            if row.is_whole && table.placement().moved_to(row.row, row.trailer[0], self.digest).is_some() {
+                return Verdict::Elsewhere { row: row.row, trailer: row.trailer[0] };
+            }
+        }
+        miss_verdict(rows, again)
     }
 
     /// Samples L1, and L2 only without a hit: in place, a second post costs only its bytes. 1 or 2 round trips.
@@ -161,7 +180,7 @@ impl<'k, R: Rows> Lookup<'k, R> {
         Ok(match self.sample_second(table, lane, second, rejected).await? {
             Second::Hit(hit) => Verdict::Hit(WhichRow::Second, hit),
             Second::Miss(second, again) => {
-                Self::miss_verdict_in_turn(table, [&self.first_miss_sample(table, first), &second], again)
+                self.miss_verdict_in_turn(table, [&self.first_miss_sample(table, first), &second], again)
             }
         })
     }
@@ -311,6 +330,6 @@ impl<'k, R: Rows> Lookup<'k, R> {
             let (row, sample) = self.row_sample(table, words, which);
             MissSample::of(table, &self.rows, row, sample)
         });
-        miss_verdict([&first, &second], again)
+        self.verdict_without_hit(table, [&first, &second], again)
     }
 }

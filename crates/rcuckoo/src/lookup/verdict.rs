@@ -21,6 +21,9 @@ pub(crate) enum Verdict<H> {
     Torn(RowId),
     /// This row changed between two samples.
     Changed(RowId),
+    /// This row verifies, and according to its trailer, which begins with this word, the key is in another segment.
+    /// [R-GROW-4]
+    Elsewhere { row: RowId, trailer: u64 },
 }
 
 /// One of a key's two rows.

@@ -12,7 +12,7 @@ impl Client {
         &mut self,
         lane: &mut dyn Lane,
         task: Task<'_>,
-    ) -> Result<Changed, ErrorKind> {
+    ) -> Result<Option<Changed>, ErrorKind> {
         let both = [task.pair.first, task.pair.second];
         let update;
         let begun = match task.change {
@@ -27,7 +27,8 @@ impl Client {
         };
         if let Some(change) = begun {
             let changed = self.attempts(lane, Task { change, ..task }, &both).await?;
-            if !(task.change.inserts() && changed.outcome == Outcome::Missing) {
+            let is_missing = changed.is_some_and(|changed| changed.outcome == Outcome::Missing);
+            if !(task.change.inserts() && is_missing) {
                 return Ok(changed);
             }
         }

@@ -5,7 +5,7 @@
 //! in docs/protocol.md has the argument.
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, post};
-use guira_layout::{EXTENT_HEADER_WORDS, EntryKind, ExtentRef, Generation, RECOVERIES_WORD, parse_extent};
+use guira_layout::{EXTENT_HEADER_WORDS, EntryKind, ExtentRef, Generation, RECOVERIES_WORD, RowId, parse_extent};
 
 use crate::lookup::{MissSample, TRAILER_WORDS, Verdict, miss_verdict};
 use crate::{RowPair, Table, read_extent};
@@ -61,8 +61,29 @@ pub async fn look_up_extent(
     };
     let mut key = Vec::new();
     parsed.append_key(&mut key);
-    let pair = table.placement().rows(table.placement().digest(&key));
-    find_entry(lane, table, pair, &extent).await
+    let (placement, digest) = (table.placement(), table.placement().digest(&key));
+    let mut pair = placement.rows(digest);
+    // Ends: each segment was split from the one before. // [R-GROW-3]
+    loop {
+        match find_entry(lane, table, pair, digest, &extent).await? {
+            Found::Use(found) => return Ok(found),
+            Found::Elsewhere { row, trailer } => {
+                let next = placement.moved_to(row, trailer, digest);
+                match next.zip(placement.segments()).filter(|(next, segments)| *next < segments.count()) {
+                    Some((next, segments)) => pair = placement.rows_beside(segments.first_row(next), digest),
+                    None => return Ok(ExtentUse::Unsettled),
+                }
+            }
+        }
+    }
+}
+
+/// The result of looking for the entry of an extent.
+enum Found {
+    /// The extent has this use.
+    Use(ExtentUse),
+    /// This row, whose trailer begins with this word, says that the extent's key is in another segment.
+    Elsewhere { row: RowId, trailer: u64 },
 }
 
 /// Looks for `extent` among the entries of `pair`, validated as a miss is, and then reads the rows' locks: a client
@@ -71,14 +92,15 @@ async fn find_entry(
     lane: &mut dyn Lane,
     table: &Table,
     pair: RowPair,
+    digest: u64,
     extent: &ExtentRef,
-) -> Result<ExtentUse, FabricError> {
+) -> Result<Found, FabricError> {
     let (rows, locks) = (table.rows(), table.locks());
     let numbers = [pair.first, pair.second];
     let mut words = vec![0; 2 * rows.row_words()];
     post(lane, table.read_rows(&numbers, &mut words).collect::<Vec<_>>()).await?;
     if words.chunks_exact(rows.row_words()).any(|words| refers_to(table, words, extent)) {
-        return Ok(ExtentUse::Linked);
+        return Ok(Found::Use(ExtentUse::Linked));
     }
     let mut trailers = [[0; TRAILER_WORDS]; 2];
     let mut held = [[0]; 2];
@@ -89,9 +111,15 @@ async fn find_entry(
     let is_free = masks.iter().zip(&held).all(|(mask, [word])| word & mask.mask == 0);
     let (first, second) = words.split_at(rows.row_words());
     let missed = [MissSample::of(table, &rows, pair.first, first), MissSample::of(table, &rows, pair.second, second)];
+    let has_moved = |sample: &&MissSample| {
+        sample.is_whole && table.placement().moved_to(sample.row, sample.trailer[0], digest).is_some()
+    };
+    if let Some(MissSample { row, trailer, .. }) = missed.iter().find(has_moved) {
+        return Ok(Found::Elsewhere { row: *row, trailer: trailer[0] });
+    }
     let verdict = miss_verdict::<()>([&missed[0], &missed[1]], trailers.map(Some));
     let is_settled = is_free && matches!(verdict, Verdict::Absent);
-    Ok(if is_settled { ExtentUse::Leaked } else { ExtentUse::Unsettled })
+    Ok(Found::Use(if is_settled { ExtentUse::Leaked } else { ExtentUse::Unsettled }))
 }
 
 /// Whether an entry of a row, sampled as `words`, refers to `extent`. In a row that does not verify the entry may be

@@ -4,6 +4,7 @@
 //! The first row is uniform in the table, or in the key's segment [R-GROW-1]; the second lies a short,
 //! probabilistically bounded distance after it, or, under [`OffsetRule::Independent`], anywhere there.
 
+use super::segment_map::SegmentMap;
 use guira_layout::{OffsetRule, RowId, Segments, TableConfig};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -95,8 +96,8 @@ impl Placement {
     /// [R-HASH-2] [R-GROW-2]
     #[inline(always)]
     pub fn rows(&self, digest: u64) -> RowPair {
-        let first = self.first(digest);
-        RowPair { first, second: self.second(digest, first) }
+        let segment = |segments: &Segments| segments.first_row(segments.of_position(Segments::position(digest)));
+        self.rows_beside(self.segments.as_ref().map_or(RowId(0), segment), digest)
     }
 
     /// Returns the rows that the key with this digest has in the segment of `row`, whether that is the key's or not.
@@ -107,15 +108,23 @@ impl Placement {
         RowPair { first, second: self.second(digest, first) }
     }
 
-    /// Returns the primary row of the key with this digest, in the segment that it belongs to in a new table. [R-HASH-1]
-    /// [R-GROW-2]
+    /// Returns the primary row in which to look for the key with this digest, as `map` has its segment. [R-HASH-1]
     #[inline(always)]
-    pub(crate) fn first(&self, digest: u64) -> RowId {
+    pub(crate) fn first(&self, map: &SegmentMap, digest: u64) -> RowId {
         match &self.segments {
             None => RowId(self.reduce(digest)),
             // The rows of a segment are a power of two.
-            Some(segments) => RowId(segments.first_row(Segments::position(digest)).0 + (digest & (self.rows - 1))),
+            Some(segments) => {
+                let base = segments.first_row(map.segment(Segments::position(digest)));
+                RowId(base.0 + (digest & (self.rows - 1)))
+            }
         }
+    }
+
+    /// Returns the segments of the table, if it is divided.
+    #[inline(always)]
+    pub(crate) fn segments(&self) -> Option<&Segments> {
+        self.segments.as_ref()
     }
 
     /// Returns the secondary row of the key with this digest, whose primary row is `first`. [R-HASH-2]

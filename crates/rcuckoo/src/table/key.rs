@@ -3,6 +3,7 @@
 use guira_layout::{EntryKind, Probe, RowId};
 
 use super::Table;
+use super::segment_map::SegmentMap;
 use crate::{ErrorKind, RowPair};
 
 /// A key that a table can store, with its digest and rows in that table.
@@ -34,17 +35,27 @@ impl<'k> Key<'k> {
 }
 
 impl Table {
-    /// Returns the key of these bytes, with its rows.
+    /// Returns the key of these bytes, with its rows in a new table; see [`crate::Client::key`].
     ///
     /// # Errors
     /// `KeyLength`.
-    #[inline(always)]
     pub fn key<'k>(&self, bytes: &'k [u8]) -> Result<Key<'k>, ErrorKind> {
+        self.key_of(bytes, |digest| self.placement().rows(digest))
+    }
+
+    /// Returns the key of these bytes, with its rows in the segment that `map` gives.
+    #[inline(always)]
+    pub(crate) fn key_by<'k>(&self, map: &SegmentMap, bytes: &'k [u8]) -> Result<Key<'k>, ErrorKind> {
+        self.key_of(bytes, |digest| self.placement().rows_by(map, digest))
+    }
+
+    #[inline(always)]
+    fn key_of<'k>(&self, bytes: &'k [u8], rows: impl FnOnce(u64) -> RowPair) -> Result<Key<'k>, ErrorKind> {
         if !self.rows().accepts_key(bytes.len()) {
             return Err(self.refuse_key(bytes.len()));
         }
         let digest = self.placement().digest(bytes);
-        Ok(Key { bytes, digest, pair: self.placement().rows(digest) })
+        Ok(Key { bytes, digest, pair: rows(digest) })
     }
 
     /// Returns where a value of `bytes` bytes of `key` is stored: in its row or in an extent.

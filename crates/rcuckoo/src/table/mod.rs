@@ -5,6 +5,7 @@ pub(crate) mod destroy;
 pub(crate) mod hash;
 pub(crate) mod key;
 pub(crate) mod policy;
+pub(crate) mod segment_map;
 pub(crate) mod session;
 
 use std::ops::ControlFlow;

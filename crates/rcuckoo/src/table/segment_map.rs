@@ -1,0 +1,219 @@
+//! What a client knows of the segments of a table: a hint, which is never ahead of the rows.
+//!
+//! A client looks for a key in the segment that its map gives. If that segment was split in the meantime, the level in
+//! the trailers of its rows says so, and leads on to the segment that has the key now. [R-GROW-3]
+
+use guira_layout::{RowId, Segments, Trailer};
+
+use crate::{DamagedItem, ErrorKind, Placement, RowPair};
+
+/// The segment of each interval of positions, at the greatest depth that the client has met. [R-GROW-12]
+#[derive(Debug)]
+pub(crate) struct SegmentMap {
+    /// log2 of the number of intervals.
+    depth: u32,
+    segments: Vec<u32>,
+}
+
+impl SegmentMap {
+    /// Creates the map of a table as it was created; an empty one for a table that is not divided.
+    pub(crate) fn new(segments: Option<&Segments>) -> SegmentMap {
+        let Some(segments) = segments else { return SegmentMap { depth: 0, segments: Vec::new() } };
+        let mut map = SegmentMap::of_first(segments);
+        let last = segments.count() - 1;
+        if last > 0 {
+            map.deepen(segments.depth(segments.level(last)));
+            let shift = 32 - map.depth;
+            let places = 0u32..;
+            map.segments.iter_mut().zip(places).for_each(|(segment, place)| {
+                *segment = segments.of_position((u64::from(place) << shift) as u32) as u32;
+            });
+        }
+        map
+    }
+
+    /// Creates the map of a client that knows of no split at all.
+    fn of_first(segments: &Segments) -> SegmentMap {
+        let depth = segments.depth(0);
+        SegmentMap { depth, segments: (0..1 << depth).collect() }
+    }
+
+    /// Forgets all splits.
+    pub(crate) fn forget(&mut self, segments: &Segments) {
+        *self = SegmentMap::of_first(segments);
+    }
+
+    /// Returns the segment in which to look for keys of `position`, in a table that is divided.
+    #[inline(always)]
+    pub(crate) fn segment(&self, position: u32) -> u64 {
+        u64::from(self.segments[(u64::from(position) << self.depth >> 32) as usize])
+    }
+
+    /// Repeats the intervals until there are those of `depth`.
+    fn deepen(&mut self, depth: u32) {
+        let times = 1 << depth.saturating_sub(self.depth);
+        if times > 1 {
+            self.segments = self.segments.iter().flat_map(|segment| std::iter::repeat_n(*segment, times)).collect();
+            self.depth = depth;
+        }
+    }
+
+    /// Notes that the keys of `position` that were in `before` are in `next`, which was split from it.
+    fn note(&mut self, before: u64, next: u64, position: u32) {
+        // `next` began as the right half of an interval that is as deep as its number has bits.
+        let depth = next.ilog2() + 1;
+        self.deepen(depth);
+        let first = (u64::from(position) << depth >> 32) << (self.depth - depth);
+        let intervals = &mut self.segments[first as usize..][..1 << (self.depth - depth)];
+        // Parts of it may be known to have been split from it already.
+        let known = intervals.iter_mut().filter(|segment| u64::from(**segment) == before);
+        known.for_each(|segment| *segment = next as u32);
+    }
+}
+
+impl Placement {
+    /// Returns the rows in which to look for the key with this digest, as `map` has its segment.
+    #[inline(always)]
+    pub(crate) fn rows_by(&self, map: &SegmentMap, digest: u64) -> RowPair {
+        let first = self.first(map, digest);
+        RowPair { first, second: self.second(digest, first) }
+    }
+
+    /// Returns the segment that the keys of this digest's position have gone to, if the segment of `row`, whose trailer
+    /// begins with `trailer`, does not have them any more: the row does not cover the key. [R-GROW-3]
+    #[inline(always)]
+    pub(crate) fn moved_to(&self, row: RowId, trailer: u64, digest: u64) -> Option<u64> {
+        let segments = self.segments()?;
+        segments.next(segments.of_row(row), Trailer(trailer).level(), Segments::position(digest))
+    }
+
+    /// Notes in `map` where the key with this digest has gone to, according to the verified trailer of `row`; see
+    /// [`Placement::moved_to`].
+    ///
+    /// # Errors
+    /// `Corrupt`: there is no such segment.
+    #[cold]
+    pub(crate) fn learn(&self, map: &mut SegmentMap, row: RowId, trailer: u64, digest: u64) -> Result<(), ErrorKind> {
+        let damaged = || ErrorKind::Corrupt { item: DamagedItem::Row(row) };
+        let next = self.moved_to(row, trailer, digest).ok_or_else(damaged)?;
+        let segments = self.segments().filter(|segments| next < segments.count()).ok_or_else(damaged)?;
+        map.note(segments.of_row(row), next, Segments::position(digest));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use guira_fabric::SplitMix64;
+    use guira_layout::{Preset, PresetOptions};
+
+    use super::*;
+
+    fn segments(count: u64) -> Segments {
+        let options = PresetOptions {
+            capacity: 1,
+            format: "fixed:8:8".parse().unwrap(),
+            extent_bytes: None,
+            max_clients: None,
+            hash_seed: 1,
+            device_bytes: u64::MAX,
+        };
+        Segments::of(&Preset::Hardened.config_of_segments(count, &options).unwrap()).unwrap()
+    }
+
+    /// [R-GROW-12] The map of a new table has all of its segments.
+    #[test]
+    fn new_maps_know_every_segment() {
+        for count in (1..20).chain([64, 65, 127, 1_000]) {
+            let (segments, mut rng) = (segments(count), SplitMix64(count));
+            let map = SegmentMap::new(Some(&segments));
+            for _ in 0..10_000 {
+                let position = rng.next_u64() as u32;
+                assert_eq!(map.segment(position), segments.of_position(position), "{count}: {position:#x}");
+            }
+        }
+    }
+
+    /// A table whose segments are split at random, to different depths: the level of each segment.
+    struct Splits {
+        segments: Segments,
+        levels: std::collections::BTreeMap<u64, u8>,
+    }
+
+    impl Splits {
+        fn new(first: u64) -> Splits {
+            let segments = segments(first);
+            Splits { segments, levels: (0..first).map(|segment| (segment, 0)).collect() }
+        }
+
+        /// Splits the segment that has the keys of `position`, unless it is the deepest possible one.
+        fn split(&mut self, position: u32) {
+            let segment = self.leaf(position);
+            let level = self.levels[&segment];
+            if level < 15 {
+                let child = self.segments.child(segment, level);
+                assert_eq!(self.levels.insert(child, level + 1), None, "each number is given once");
+                self.levels.insert(segment, level + 1);
+            }
+        }
+
+        /// Returns the segment that has the keys of `position`, found from the first segment by levels alone.
+        fn leaf(&self, position: u32) -> u64 {
+            let mut segment = self.segments.of_position(position);
+            while let Some(next) = self.segments.next(segment, self.levels[&segment], position) {
+                assert!(next > segment);
+                segment = next;
+            }
+            segment
+        }
+
+        /// Returns the number of times that a client which starts where `map` leads has to go on.
+        fn steps(&self, map: &mut SegmentMap, position: u32) -> u32 {
+            let mut steps = 0;
+            loop {
+                let segment = map.segment(position);
+                let Some(next) = self.segments.next(segment, self.levels[&segment], position) else { return steps };
+                map.note(segment, next, position);
+                assert_eq!(map.segment(position), next);
+                steps += 1;
+            }
+        }
+    }
+
+    /// [R-GROW-2] [R-GROW-3] [R-GROW-4] [R-GROW-12] From any map that was right at some time, levels lead to the segment
+    /// that has a key now, in at most as many steps as that segment was split; and a map that has been led there leads
+    /// there at once.
+    #[test]
+    fn old_maps_lead_to_every_segment() {
+        for first in [1, 2, 8] {
+            let (mut table, mut rng) = (Splits::new(first), SplitMix64(first));
+            let mut old = SegmentMap::new(Some(&table.segments));
+            for _ in 0..200 {
+                // Most splits are near the same place, so that some segments become deep.
+                let position = if rng.below(2) == 0 { rng.next_u64() as u32 } else { rng.below(1 << 20) as u32 };
+                table.split(position);
+                if rng.below(10) == 0 {
+                    let position = rng.next_u64() as u32;
+                    table.steps(&mut old, position);
+                }
+                let position = if rng.below(2) == 0 { rng.next_u64() as u32 } else { rng.below(1 << 20) as u32 };
+                let leaf = table.leaf(position);
+                assert!(table.steps(&mut old, position) <= u32::from(table.levels[&leaf]));
+                assert_eq!((old.segment(position), table.steps(&mut old, position)), (leaf, 0));
+            }
+            let deepest = table.levels.values().max().unwrap();
+            assert!(*deepest >= 12, "{deepest}");
+            // Each leaf has the keys of one interval, and all keys have one.
+            let mut share = 0u64;
+            for (segment, level) in &table.levels {
+                let depth = table.segments.depth(*level);
+                share += 1 << (32 - depth);
+                let edge = table.segments.edge(*segment);
+                for position in [edge, edge + ((1u64 << (32 - depth)) - 1) as u32] {
+                    assert_eq!(table.leaf(position), *segment);
+                }
+            }
+            assert_eq!(share, 1 << 32);
+        }
+    }
+}
