@@ -207,25 +207,25 @@ impl Client {
                 self.commit_pair(lane, row, at, freed.as_ref(), outcome).await
             }
             Decision::NoRoom => Begun::Continue(Continuation(Stage::NoRoom)),
-            Decision::Elsewhere(at) => {
-                let learned = self.learn_segment(task, at.which);
-                match self.journal.release(lane, &self.table, self.owner).await {
-                    Ok(()) => learned.map_or_else(Begun::Failed, |()| Begun::Continue(Continuation(Stage::Elsewhere))),
-                    Err(source) => Begun::Failed(ErrorKind::Fabric { source }),
-                }
-            }
+            Decision::Elsewhere(at) => self.go_elsewhere(lane, task, at.which).await,
             Decision::ReadKey(_) | Decision::Torn => Begun::Continue(Continuation::WHOLE),
         }
     }
 
-    /// Learns from a row of the pair which segment has the key of `task`.
+    /// Learns from a row of the pair which segment has the key of `task`, and releases the locks. 1 round trip.
+    /// [R-GROW-5]
     #[cold]
-    fn learn_segment(&mut self, task: Task<'_>, which: usize) -> Result<(), ErrorKind> {
+    #[in_place]
+    async fn go_elsewhere(&mut self, lane: &mut dyn Lane, task: Task<'_>, which: usize) -> Begun {
         let row_words = self.table.rows().row_words();
         let trailer = self.table.rows().trailer(&self.work.pair[which * row_words..][..row_words]).0;
         self.reader.counters.segment_steps += 1;
         let (placement, map) = (self.table.placement(), &mut self.reader.segments);
-        placement.learn(map, task.pair.row(which), trailer, task.probe.digest())
+        let learned = placement.learn(map, task.pair.row(which), trailer, task.probe.digest());
+        match self.journal.release(lane, &self.table, self.owner).await {
+            Ok(()) => learned.map_or_else(Begun::Failed, |()| Begun::Continue(Continuation(Stage::Elsewhere))),
+            Err(source) => Begun::Failed(ErrorKind::Fabric { source }),
+        }
     }
 
     /// Same as [`Client::decide_from`] the start, compiled separately.

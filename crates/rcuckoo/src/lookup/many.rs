@@ -156,23 +156,25 @@ impl Reader {
         group: &mut Group,
     ) -> Result<(), FabricError> {
         let table = &*self.table;
-        let mut digests = [0; GROUP_KEYS];
-        let prefetch = |lane: &L, i: usize, digests: &mut [u64; GROUP_KEYS]| {
-            digests[i] = table.placement().digest(keys[i].as_ref());
-            lane.prefetch(table.geometry().row(table.placement().first(&self.segments, digests[i])), rows.row_words());
+        // The digest of each key, and its first row.
+        let mut places = [(0, RowId(0)); GROUP_KEYS];
+        let prefetch = |lane: &L, i: usize, places: &mut [(u64, RowId); GROUP_KEYS]| {
+            let digest = table.placement().digest(keys[i].as_ref());
+            places[i] = (digest, table.placement().first(&self.segments, digest));
+            lane.prefetch(table.geometry().row(places[i].1), rows.row_words());
         };
         for i in 0..keys.len().min(AHEAD_KEYS) {
-            prefetch(lane, i, &mut digests);
+            prefetch(lane, i, &mut places);
         }
         let mut second = ArrayVec::<(u8, MissSample), GROUP_KEYS>::new();
         for (i, key) in keys.iter().enumerate() {
             if i + AHEAD_KEYS < keys.len() {
-                prefetch(lane, i + AHEAD_KEYS, &mut digests);
+                prefetch(lane, i + AHEAD_KEYS, &mut places);
             }
             let key = key.as_ref();
             let mut step = Step::Separate;
             if rows.accepts_key(key.len()) {
-                let lookup = Lookup::of_digest(table, &self.segments, rows, key, digests[i]);
+                let lookup = Lookup::at(rows, key, places[i]);
                 match lookup.sample_first(table, lane, words, &[]).await? {
                     Some(hit) => step = group.hit(&rows, lookup.first_row(), words, &hit),
                     None => {
@@ -185,7 +187,7 @@ impl Reader {
         }
         for (i, first) in second {
             let i = usize::from(i);
-            let lookup = Lookup::of_digest(table, &self.segments, rows, keys[i].as_ref(), digests[i]);
+            let lookup = Lookup::at(rows, keys[i].as_ref(), places[i]);
             match lookup.sample_second(table, lane, words, &[]).await? {
                 Second::Hit(hit) => group.steps[i] = group.hit(&rows, lookup.second(table), words, &hit),
                 Second::Miss(second, again) => {

@@ -50,13 +50,14 @@ impl<'k, R: Rows> Lookup<'k, R> {
     /// Creates a lookup of `key`, whose length the caller has checked.
     #[inline(always)]
     pub(crate) fn new(table: &Table, map: &SegmentMap, rows: R, key: &'k [u8]) -> Lookup<'k, R> {
-        Lookup::of_digest(table, map, rows, key, table.placement().digest(key))
+        let digest = table.placement().digest(key);
+        Lookup::at(rows, key, (digest, table.placement().first(map, digest)))
     }
 
-    /// Creates a lookup of `key`, whose digest is known.
+    /// Creates a lookup of `key`, whose digest and primary row are known.
     #[inline(always)]
-    pub(crate) fn of_digest(table: &Table, map: &SegmentMap, rows: R, key: &'k [u8], digest: u64) -> Lookup<'k, R> {
-        Lookup { rows, probe: rows.probe(key, digest), digest, first: table.placement().first(map, digest) }
+    pub(crate) fn at(rows: R, key: &'k [u8], (digest, first): (u64, RowId)) -> Lookup<'k, R> {
+        Lookup { rows, probe: rows.probe(key, digest), digest, first }
     }
 
     /// Returns the primary row.

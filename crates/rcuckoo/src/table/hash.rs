@@ -114,9 +114,9 @@ impl Placement {
         match &self.segments {
             None => RowId(self.reduce(digest)),
             // The rows of a segment are a power of two.
-            Some(segments) => {
-                let base = segments.first_row(map.segment(Segments::position(digest)));
-                RowId(base.0 + (digest & (self.rows - 1)))
+            Some(_) => {
+                let segment = map.segment(Segments::position(digest));
+                RowId(segment * self.rows + (digest & !self.base_bits))
             }
         }
     }

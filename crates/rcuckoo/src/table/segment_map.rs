@@ -10,7 +10,7 @@ use crate::{DamagedItem, ErrorKind, Placement, RowPair};
 /// The segment of each interval of positions, at the greatest depth that the client has met. [R-GROW-12]
 #[derive(Debug)]
 pub(crate) struct SegmentMap {
-    /// log2 of the number of intervals.
+    /// The depth of the intervals, at least 1.
     depth: u32,
     segments: Vec<u32>,
 }
@@ -18,24 +18,21 @@ pub(crate) struct SegmentMap {
 impl SegmentMap {
     /// Creates the map of a table as it was created; an empty one for a table that is not divided.
     pub(crate) fn new(segments: Option<&Segments>) -> SegmentMap {
-        let Some(segments) = segments else { return SegmentMap { depth: 0, segments: Vec::new() } };
+        let Some(segments) = segments else { return SegmentMap { depth: 1, segments: Vec::new() } };
         let mut map = SegmentMap::of_first(segments);
-        let last = segments.count() - 1;
-        if last > 0 {
-            map.deepen(segments.depth(segments.level(last)));
-            let shift = 32 - map.depth;
-            let places = 0u32..;
-            map.segments.iter_mut().zip(places).for_each(|(segment, place)| {
-                *segment = segments.of_position((u64::from(place) << shift) as u32) as u32;
-            });
-        }
+        map.deepen(segments.depth(segments.level(segments.count() - 1)));
+        let positions = (0..).map(|interval: u64| interval << (64 - map.depth));
+        map.segments.iter_mut().zip(positions).for_each(|(segment, position)| {
+            *segment = segments.of_position(position) as u32;
+        });
         map
     }
 
     /// Creates the map of a client that knows of no split at all.
     fn of_first(segments: &Segments) -> SegmentMap {
-        let depth = segments.depth(0);
-        SegmentMap { depth, segments: (0..1 << depth).collect() }
+        let depth = segments.depth(0).max(1);
+        let first = |interval: u64| segments.first_of(interval << (64 - depth)) as u32;
+        SegmentMap { depth, segments: (0..1 << depth).map(first).collect() }
     }
 
     /// Forgets all splits.
@@ -45,8 +42,8 @@ impl SegmentMap {
 
     /// Returns the segment in which to look for keys of `position`, in a table that is divided.
     #[inline(always)]
-    pub(crate) fn segment(&self, position: u32) -> u64 {
-        u64::from(self.segments[(u64::from(position) << self.depth >> 32) as usize])
+    pub(crate) fn segment(&self, position: u64) -> u64 {
+        u64::from(self.segments[(position >> (64 - self.depth)) as usize])
     }
 
     /// Repeats the intervals until there are those of `depth`.
@@ -59,11 +56,11 @@ impl SegmentMap {
     }
 
     /// Notes that the keys of `position` that were in `before` are in `next`, which was split from it.
-    fn note(&mut self, before: u64, next: u64, position: u32) {
+    fn note(&mut self, before: u64, next: u64, position: u64) {
         // `next` began as the right half of an interval that is as deep as its number has bits.
         let depth = next.ilog2() + 1;
         self.deepen(depth);
-        let first = (u64::from(position) << depth >> 32) << (self.depth - depth);
+        let first = position >> (64 - depth) << (self.depth - depth);
         let intervals = &mut self.segments[first as usize..][..1 << (self.depth - depth)];
         // Parts of it may be known to have been split from it already.
         let known = intervals.iter_mut().filter(|segment| u64::from(**segment) == before);
@@ -83,8 +80,7 @@ impl Placement {
     /// begins with `trailer`, does not have them any more: the row does not cover the key. [R-GROW-3]
     #[inline(always)]
     pub(crate) fn moved_to(&self, row: RowId, trailer: u64, digest: u64) -> Option<u64> {
-        let segments = self.segments()?;
-        segments.next(segments.of_row(row), Trailer(trailer).level(), Segments::position(digest))
+        moved_to(self.segments()?, row, trailer, digest)
     }
 
     /// Notes in `map` where the key with this digest has gone to, according to the verified trailer of `row`; see
@@ -100,6 +96,12 @@ impl Placement {
         map.note(segments.of_row(row), next, Segments::position(digest));
         Ok(())
     }
+}
+
+/// Compiled once: only lookups and changes that have not found their key get here.
+#[inline(never)]
+fn moved_to(segments: &Segments, row: RowId, trailer: u64, digest: u64) -> Option<u64> {
+    segments.next(segments.of_row(row), Trailer(trailer).level(), Segments::position(digest))
 }
 
 #[cfg(test)]
@@ -128,7 +130,7 @@ mod tests {
             let (segments, mut rng) = (segments(count), SplitMix64(count));
             let map = SegmentMap::new(Some(&segments));
             for _ in 0..10_000 {
-                let position = rng.next_u64() as u32;
+                let position = rng.next_u64();
                 assert_eq!(map.segment(position), segments.of_position(position), "{count}: {position:#x}");
             }
         }
@@ -147,7 +149,7 @@ mod tests {
         }
 
         /// Splits the segment that has the keys of `position`, unless it is the deepest possible one.
-        fn split(&mut self, position: u32) {
+        fn split(&mut self, position: u64) {
             let segment = self.leaf(position);
             let level = self.levels[&segment];
             if level < 15 {
@@ -158,7 +160,7 @@ mod tests {
         }
 
         /// Returns the segment that has the keys of `position`, found from the first segment by levels alone.
-        fn leaf(&self, position: u32) -> u64 {
+        fn leaf(&self, position: u64) -> u64 {
             let mut segment = self.segments.of_position(position);
             while let Some(next) = self.segments.next(segment, self.levels[&segment], position) {
                 assert!(next > segment);
@@ -168,7 +170,7 @@ mod tests {
         }
 
         /// Returns the number of times that a client which starts where `map` leads has to go on.
-        fn steps(&self, map: &mut SegmentMap, position: u32) -> u32 {
+        fn steps(&self, map: &mut SegmentMap, position: u64) -> u32 {
             let mut steps = 0;
             loop {
                 let segment = map.segment(position);
@@ -190,13 +192,13 @@ mod tests {
             let mut old = SegmentMap::new(Some(&table.segments));
             for _ in 0..200 {
                 // Most splits are near the same place, so that some segments become deep.
-                let position = if rng.below(2) == 0 { rng.next_u64() as u32 } else { rng.below(1 << 20) as u32 };
+                let position = if rng.below(2) == 0 { rng.next_u64() } else { rng.below(1 << 52) };
                 table.split(position);
                 if rng.below(10) == 0 {
-                    let position = rng.next_u64() as u32;
+                    let position = rng.next_u64();
                     table.steps(&mut old, position);
                 }
-                let position = if rng.below(2) == 0 { rng.next_u64() as u32 } else { rng.below(1 << 20) as u32 };
+                let position = if rng.below(2) == 0 { rng.next_u64() } else { rng.below(1 << 52) };
                 let leaf = table.leaf(position);
                 assert!(table.steps(&mut old, position) <= u32::from(table.levels[&leaf]));
                 assert_eq!((old.segment(position), table.steps(&mut old, position)), (leaf, 0));
@@ -204,16 +206,16 @@ mod tests {
             let deepest = table.levels.values().max().unwrap();
             assert!(*deepest >= 12, "{deepest}");
             // Each leaf has the keys of one interval, and all keys have one.
-            let mut share = 0u64;
+            let mut share = 0u128;
             for (segment, level) in &table.levels {
                 let depth = table.segments.depth(*level);
-                share += 1 << (32 - depth);
+                share += 1 << (64 - depth);
                 let edge = table.segments.edge(*segment);
-                for position in [edge, edge + ((1u64 << (32 - depth)) - 1) as u32] {
+                for position in [edge, edge + ((1u64 << (63 - depth)) - 1) * 2 + 1] {
                     assert_eq!(table.leaf(position), *segment);
                 }
             }
-            assert_eq!(share, 1 << 32);
+            assert_eq!(share, 1 << 64);
         }
     }
 }
