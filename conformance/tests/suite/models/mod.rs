@@ -7,6 +7,7 @@
 
 mod moves;
 mod recovery;
+mod split;
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -209,5 +210,94 @@ mod lookups {
         }
         // This is hole H2 alone: samples of one moment each, of which a retry keeps a half.
         find(Order::Snapshot, Without::BothRowsAgain);
+    }
+}
+
+mod splits {
+    use super::split::{A, ALONE, B, DEEP, LEFT, ONCE, RIGHT, SPLIT, STARTS, Split, Without};
+    use super::{breaks, holds};
+
+    /// A lookup that must end also if everybody else has stopped.
+    const ALONE_READER: Split = Split { any_order: true, is_unordered: true, alone: true, ..SPLIT };
+    const TWO_SPLITTERS: Split = Split { starts: START, splits: [ONCE, ONCE], ..SPLIT };
+    const WRITER: Split = Split { starts: START, changes: &[Some(1)], ..SPLIT };
+    /// Key A and key B in different rows.
+    const START: &[[[u8; 2]; 2]] = &[STARTS[1]];
+
+    fn is_long() -> bool {
+        std::env::var_os("GUIRA_LONG").is_some()
+    }
+
+    /// [R-GROW-4] [R-GROW-9] [R-GROW-11] Readers of a key that moves and of one that stays, beside a splitter that dies
+    /// or stops anywhere: no answer is wrong, and each lookup ends by itself.
+    #[test]
+    fn lookups_hold_while_a_segment_is_split() {
+        holds(Split { lookups: &[A], ..ALONE_READER });
+        holds(Split { lookups: &[B], ..ALONE_READER });
+        holds(Split { lookups: &[A, A], ..WRITER });
+        if is_long() {
+            holds(Split { lookups: &[A, A], alone: false, ..ALONE_READER });
+            holds(Split { moves: 1, lookups: &[A], is_unordered: true, ..SPLIT });
+            holds(Split { moves: 1, lookups: &[B], ..SPLIT });
+        }
+    }
+
+    /// [R-GROW-5] [R-GROW-8] [R-GROW-10] [R-GROW-13] Changes and moves beside a split are neither lost nor done twice,
+    /// also where segments share their locks, and nothing is left of a splitter or of its recoverer that died.
+    #[test]
+    fn changes_hold_while_a_segment_is_split() {
+        holds(Split { changes: &[Some(1)], ..TWO_SPLITTERS });
+        holds(Split { changes: &[Some(1), None], shares_locks: true, ..TWO_SPLITTERS });
+        holds(Split { lookups: &[A], ..TWO_SPLITTERS });
+        if is_long() {
+            holds(Split { changes: &[Some(1), None], lookups: &[A], any_order: true, ..WRITER });
+            let shared = Split { starts: &STARTS, changes: &[Some(1), None, Some(3)], shares_locks: true, ..WRITER };
+            holds(Split { lookups: &[A], ..shared });
+            holds(Split { moves: 1, lookups: &[A], ..WRITER });
+        }
+    }
+
+    /// [R-GROW-2] [R-GROW-3] [R-GROW-14] Segments that are split again and again, and scans of them.
+    #[test]
+    fn deep_splits_hold() {
+        holds(Split { starts: START, splits: [DEEP, &[]], scans: true, ..SPLIT });
+        if is_long() {
+            holds(Split { splits: [DEEP, &[]], scans: true, ..SPLIT });
+            holds(Split { moves: 1, scans: true, ..SPLIT });
+            for position in 1..4 {
+                holds(Split { position, splits: [DEEP, &[]], lookups: &[A], ..WRITER });
+            }
+        }
+    }
+
+    /// Each rule that is left out is missed.
+    #[test]
+    fn every_rule_of_splits_is_needed() {
+        let reader = Split { lookups: &[A], ..SPLIT };
+        let deep_reader = Split { splits: [DEEP, &[]], ..reader };
+        let both = Split { changes: &[Some(1)], ..reader };
+        let scan = Split { scans: true, ..SPLIT };
+        for (without, model, broken) in [
+            (Without::ChildLocks, WRITER, RIGHT),
+            (Without::ChildLocksToTheEnd, both, RIGHT),
+            (Without::ChildFirst, reader, RIGHT),
+            (Without::ChildBeforeSeal, reader, RIGHT),
+            (Without::RowsBeforeMap, reader, RIGHT),
+            (Without::CheckWhereTheMapLeads, deep_reader, RIGHT),
+            (Without::StepByStep, deep_reader, RIGHT),
+            (Without::CheckUnderTheLock, Split { changes: &[Some(1)], ..SPLIT }, LEFT),
+            (Without::CheckOnAMiss, reader, RIGHT),
+            (Without::CheckBySplitter, Split { changes: &[Some(1)], ..TWO_SPLITTERS }, RIGHT),
+            (Without::Removal, both, RIGHT),
+            (Without::Record, reader, LEFT),
+            (Without::RowsBeforeRetirement, reader, LEFT),
+            (Without::Completion, reader, LEFT),
+            (Without::ChildOfTheSplitter, reader, RIGHT),
+            (Without::LevelsInScans, scan, RIGHT),
+            (Without::Validation, Split { moves: 1, ..reader }, RIGHT),
+            (Without::ReadsThroughRecord, Split { alone: true, ..reader }, ALONE),
+        ] {
+            breaks(Split { without, ..model }, &[broken]);
+        }
     }
 }
