@@ -20,6 +20,8 @@ use crate::{GidEntry, GidKind, VerbsError};
 
 /// The port of a device unless another is chosen; ports are counted from 1.
 const DEFAULT_PORT: u8 = 1;
+/// The vendor of Soft-RoCE's devices.
+const SOFT_ROCE: u32 = 0xff_ff_ff;
 
 /// The choice of a device, a port and an address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,6 +53,8 @@ pub struct DeviceLimits {
     /// Bytes of the device's own memory that one device space may have; 0 if the device has none. Other processes may
     /// have taken some of them.
     pub device_memory_bytes: u64,
+    /// Whether the device is Soft-RoCE: the processors of this machine do its work.
+    pub is_software: bool,
 }
 
 /// Scope of a device's atomics.
@@ -382,6 +386,7 @@ fn limits(device: &ffi::DeviceAttr, port: &ffi::PortAttr) -> DeviceLimits {
         registration_bytes: device.max_mr_size,
         message_bytes: port.max_msg_sz,
         device_memory_bytes: 0,
+        is_software: device.vendor_id == SOFT_ROCE,
     }
 }
 

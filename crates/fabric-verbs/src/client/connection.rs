@@ -52,6 +52,8 @@ pub enum LostConnection {
 /// Time after which a device that completes none of the posted requests has failed. A request that the other side does
 /// not answer ends after 5 s at most.
 pub(super) const STALL_NS: u64 = 30_000_000_000;
+/// The longest rest of a lane that spins: short, because the event that it waits for may be taken by another lane.
+const REST_NS: u64 = 1_000_000;
 
 /// A queue pair that is not connected yet. Dropping it destroys the queue pair.
 pub struct Connecting {
@@ -373,6 +375,29 @@ impl Inner {
                 return;
             }
         }
+    }
+
+    /// Returns how often a lane polls before it gives its processor away.
+    pub(super) fn spins(&self, of_hardware: u32) -> u32 {
+        if self.device.limits().is_software { 0 } else { of_hardware }
+    }
+
+    /// Sleeps until the only batch in flight completes, or for [`REST_NS`]. Returns false at once if there are others,
+    /// which other threads may wait for, or if the connection's thread takes the events.
+    pub(super) fn rest(&self) -> bool {
+        let is_possible = || self.queue().has_one_in_flight();
+        if self.driver.is_started() || !is_possible() {
+            return false;
+        }
+        if self.completions.request_event().is_err() {
+            self.queue().lose(LostConnection::Completions);
+        }
+        // A completion before the request makes no event.
+        self.drain();
+        if is_possible() {
+            driver::wait(self.completions.channel(), None, Some(REST_NS));
+        }
+        true
     }
 
     fn settle(&self, queue: &mut Queue, completion: &ffi::Wc) {

@@ -12,9 +12,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use guira_fabric::clock_ns;
+use libc::{c_int, c_short};
 
 use super::connection::{Inner, LostConnection, STALL_NS};
 use crate::VerbsError;
+use crate::resources::CompletionChannel;
 
 /// The state of a connection's thread.
 pub(super) struct Driver {
@@ -90,25 +92,32 @@ fn sleep(inner: &Inner, until_ns: u64) {
     // A lost connection has no completions that a lane waits for.
     let is_lost = inner.queue().lost().is_some();
     let channel = inner.completions().channel().filter(|_| !is_lost);
-    let descriptor = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // A descriptor of -1 is ignored by the kernel.
-    let channel_descriptor = channel.map_or(-1, |channel| channel.descriptor());
-    let mut descriptors = [descriptor(channel_descriptor), descriptor(inner.driver.wakeup.as_raw_fd())];
-    let left_ns = until_ns.saturating_sub(clock_ns());
-    let timeout = libc::timespec {
-        tv_sec: (left_ns / 1_000_000_000) as libc::time_t,
-        tv_nsec: (left_ns % 1_000_000_000) as libc::c_long,
-    };
-    let timeout = if until_ns == u64::MAX { std::ptr::null() } else { &raw const timeout };
-    // SAFETY: the descriptors and the timeout outlive the call; no signal mask is given.
-    unsafe { libc::ppoll(descriptors.as_mut_ptr(), 2, timeout, std::ptr::null()) };
-    if let Some(channel) = channel {
-        channel.take_events();
-    }
-    if descriptors[0].revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0 {
+    let left_ns = (until_ns != u64::MAX).then(|| until_ns.saturating_sub(clock_ns()));
+    let returned = wait(channel, Some(&inner.driver.wakeup), left_ns);
+    if returned & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0 {
         // The device was removed; the next round wakes the lanes.
         inner.queue().lose(LostConnection::Completions);
     }
     // Without a wake-up there is nothing to read.
     let _ = (&inner.driver.wakeup).read(&mut [0; 8]);
+}
+
+/// Waits until the channel or the counter is readable, or for `left_ns`, and takes the events of the channel. Returns
+/// what the kernel said about the channel.
+pub(super) fn wait(channel: Option<&Arc<CompletionChannel>>, counter: Option<&File>, left_ns: Option<u64>) -> c_short {
+    // A descriptor of -1 is ignored by the kernel.
+    let descriptor = |fd: Option<c_int>| libc::pollfd { fd: fd.unwrap_or(-1), events: libc::POLLIN, revents: 0 };
+    let mut descriptors =
+        [descriptor(channel.map(|channel| channel.descriptor())), descriptor(counter.map(File::as_raw_fd))];
+    let timeout = left_ns.map(|left_ns| libc::timespec {
+        tv_sec: (left_ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (left_ns % 1_000_000_000) as libc::c_long,
+    });
+    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the descriptors and the timeout outlive the call; no signal mask is given.
+    unsafe { libc::ppoll(descriptors.as_mut_ptr(), 2, timeout, std::ptr::null()) };
+    if let Some(channel) = channel {
+        channel.take_events();
+    }
+    descriptors[0].revents
 }

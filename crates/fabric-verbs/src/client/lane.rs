@@ -18,8 +18,8 @@ use super::queue::{Results, Stage};
 
 /// Attempts to take a slot for a new lane.
 const SLOT_ATTEMPTS: u32 = 16;
-/// Fruitless polls of a spinning lane before it yields its processor at each further one: about as long as a round trip
-/// takes.
+/// Fruitless polls of a spinning lane before it gives its processor away at each further one: longer than a round trip
+/// of a network card takes. A device in software needs the processor itself.
 const SPINS: u32 = 200;
 
 /// A lane of a [`crate::Connection`]. It can move between threads, and keeps the connection open.
@@ -160,10 +160,15 @@ impl VerbsLane {
                     return Poll::Pending;
                 }
                 drop(queue);
-                if self.spins > SPINS {
+                if self.spins < inner.spins(SPINS) {
+                    self.spin(cx);
+                } else {
                     inner.lose_if_stalled();
+                    if !inner.rest() {
+                        thread::yield_now();
+                    }
+                    cx.waker().wake_by_ref();
                 }
-                self.spin(cx);
                 Poll::Pending
             }
         }

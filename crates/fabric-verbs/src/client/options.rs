@@ -7,7 +7,9 @@ use crate::VerbsError;
 /// The way in which a lane waits for its batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Waiting {
-    /// Its task is woken at once and polls again. The shortest latency; uses a processor while a batch is in flight.
+    /// Its task is woken at once and polls again. The shortest latency; uses a processor for about a round trip of a
+    /// network card. After that, and from the start on a device in software, the thread that polls rests until the
+    /// batch completes, if it is the only one in flight and the connection has no thread.
     #[default]
     Spin,
     /// A thread of the connection sleeps on its completion channel and wakes the task.

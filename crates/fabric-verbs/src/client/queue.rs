@@ -215,6 +215,11 @@ impl Queue {
         (self.in_use > 0 && self.lost.is_none()).then_some(self.progress_ns)
     }
 
+    /// Whether one batch alone was submitted and has not completed.
+    pub(super) fn has_one_in_flight(&self) -> bool {
+        self.submitted - self.completed == 1 && self.lost.is_none()
+    }
+
     /// Whether an action still waits.
     pub(super) fn has_deferred(&self) -> bool {
         !self.deferred.is_empty()

@@ -219,7 +219,7 @@ pub(crate) struct DeviceAttr {
     sys_image_guid: u64,
     pub(crate) max_mr_size: u64,
     page_size_cap: u64,
-    vendor_id: u32,
+    pub(crate) vendor_id: u32,
     vendor_part_id: u32,
     hw_ver: u32,
     pub(crate) max_qp: c_int,

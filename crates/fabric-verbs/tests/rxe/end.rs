@@ -20,16 +20,16 @@ const WATCHED: Duration = Duration::from_millis(60);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Names the network interface of the client's device, if it belongs to a virtual machine and may be slowed down.
-const LINK: &str = "GUIRA_RDMA_LINK";
+pub const LINK: &str = "GUIRA_RDMA_LINK";
 /// The delay of a slow link: long compared with a test's steps, and shorter than the time after which a device repeats
 /// a request.
 const DELAY: Duration = Duration::from_millis(150);
 
 /// A network interface that delays what it sends.
-struct SlowLink(String);
+pub struct SlowLink(String);
 
 impl SlowLink {
-    fn new(link: String) -> SlowLink {
+    pub fn new(link: String) -> SlowLink {
         let delay = format!("{}ms", DELAY.as_millis());
         tc(&["qdisc", "add", "dev", &link, "root", "netem", "delay", &delay]);
         SlowLink(link)

@@ -7,7 +7,8 @@ use guira_fabric::{Addr, Lane, Submitted, Verb, pause_until, post};
 use guira_fabric_verbs::{Connection, ConnectionOptions, VerbsLane, Waiting};
 use guira_session::wire::Grant;
 
-use crate::fixture::{Node, drain, join_all, load, run, spin_on, with_devices};
+use crate::end::{LINK, SlowLink};
+use crate::fixture::{Node, drain, join_all, load, run, skip, spin_on, with_devices};
 
 const THREADS: u64 = 8;
 /// Words of main space for each task.
@@ -238,8 +239,8 @@ fn pauses_end_in_time() {
     });
 }
 
-/// Batches of each rate.
-const LOOKUPS: u64 = 1_600;
+/// Batches of each round that is timed.
+const BATCHES: u64 = 480;
 
 async fn read_rows(connection: &Connection, waiting: Waiting, batches: u64) {
     let mut lane = connection.lane().waiting(waiting);
@@ -253,22 +254,81 @@ async fn read_rows(connection: &Connection, waiting: Waiting, batches: u64) {
     }
 }
 
-/// Prints the rates of batches of two READs, of one task and of sixteen on one thread: numbers to look at, not a gate.
-/// Tasks of a store sleep; a lane that spins is alone on its thread, because the thread can do nothing else meanwhile.
+/// Prints the time of a batch of two READs of threads and of tasks of one thread: numbers to look at, not a gate. A
+/// thread has a queue pair of its own and its lane spins, as for blocking clients; the tasks share one, and sleep.
 #[test]
-fn rates_of_two_reads() {
+fn times_of_two_reads() {
     with_devices(|client, device| {
         let node = Node::new(&device, 4_096, 64, 8);
-        let (connection, _accepted) = node.connect_writer(&client);
-        for waiting in [Waiting::Spin, Waiting::Sleep] {
-            let rates = [1, 16].map(|tasks| {
-                let started = Instant::now();
-                join_all((0..tasks).map(|_| read_rows(&connection, waiting, LOOKUPS / tasks)));
-                LOOKUPS as f64 / started.elapsed().as_secs_f64()
+        for users in [1, 2, 16] {
+            let connections: Vec<_> = (0..users).map(|_| node.connect_writer(&client)).collect();
+            let threads = time_of_batch(|| {
+                std::thread::scope(|scope| {
+                    for (connection, _) in &connections {
+                        scope.spawn(|| spin_on(read_rows(connection, Waiting::Spin, BATCHES / users)));
+                    }
+                });
             });
-            let [one, sixteen] = rates;
-            let ratio = sixteen / one;
-            println!("{waiting:?}: {one:.0} batches of two READs a second by 1 task, {sixteen:.0} by 16: {ratio:.2}");
+            let (connection, _) = &connections[0];
+            let tasks = time_of_batch(|| {
+                join_all((0..users).map(|_| read_rows(connection, Waiting::Sleep, BATCHES / users)));
+            });
+            println!("two READs by {users} threads: {threads}; by {users} tasks: {tasks}");
         }
+        // A lane that spins rests on a device in software; one that sleeps is woken by the connection's thread.
+        let (connection, _accepted) = node.connect_writer(&client);
+        let [spins, sleeps] = [Waiting::Spin, Waiting::Sleep].map(|waiting| {
+            let before = voluntary_switches();
+            join_all([read_rows(&connection, waiting, BATCHES)]);
+            (voluntary_switches() - before) as f64 / BATCHES as f64
+        });
+        println!("times that threads slept for a batch: {spins:.2} where a lane spins, {sleeps:.2} where it sleeps");
+    });
+}
+
+/// How often the threads of this process have given their processors away to sleep.
+fn voluntary_switches() -> u64 {
+    let threads = std::fs::read_dir("/proc/self/task").expect("the threads of this process");
+    let status = threads.map(|thread| std::fs::read_to_string(thread.expect("a thread").path().join("status")));
+    let counts = status.map(|status| {
+        let status = status.expect("the thread lives");
+        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        count.expect("a count").trim().parse::<u64>().expect("a number")
+    });
+    counts.sum()
+}
+
+/// The shortest and the middle time of a batch, of five rounds.
+fn time_of_batch(round: impl Fn()) -> String {
+    let mut times_us = [0; 5].map(|_: u64| {
+        let started = Instant::now();
+        round();
+        started.elapsed().as_micros() as u64 / BATCHES
+    });
+    times_us.sort_unstable();
+    format!("{} to {} us", times_us[0], times_us[2])
+}
+
+/// A lane that waits for long leaves the processor to others: it polls about once a millisecond.
+#[test]
+fn a_lane_that_waits_for_long_rests() {
+    let Ok(link) = std::env::var(LINK) else { return skip("there is no link that may be slowed down") };
+    with_devices(|client, device| {
+        let node = Node::new(&device, 64, 64, 8);
+        let (connection, _accepted) = node.connect_writer(&client);
+        let mut lane = connection.lane();
+        run(&mut lane, &mut [Verb::Write { addr: Addr::main(0), words: &[7] }]).unwrap();
+        let _slow = SlowLink::new(link);
+        let (mut into, mut polls, started) = ([0], 0, Instant::now());
+        let mut batch = [Verb::Read { addr: Addr::main(0), into: &mut into }];
+        assert!(matches!(lane.submit(&mut batch), Submitted::InFlight));
+        spin_on(std::future::poll_fn(|cx| {
+            polls += 1;
+            lane.poll(&mut batch, cx)
+        }))
+        .unwrap();
+        // Those of a network card, before it rests, and two a millisecond.
+        let most = 300 + 2 * started.elapsed().as_millis();
+        assert!(into == [7] && polls <= most, "{polls} polls, at most {most}");
     });
 }

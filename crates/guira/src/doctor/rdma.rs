@@ -387,6 +387,7 @@ mod tests {
             registration_bytes: 1 << 40,
             message_bytes: 1 << 31,
             device_memory_bytes: 0,
+            is_software: false,
         };
         let masked_cas = MaskedCas::CasLoop;
         OpenPort { mtu_bytes: 1024, gid: gids[1], gids, atomics: AtomicScope::Device, limits, masked_cas }
