@@ -6,7 +6,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use guira::admin::LivingClient;
+use guira::admin::{LivingClient, shell_word};
 use guira::errors::{
     AttachError, CloseReason, ConnectError, DamagedItem, LockFileProblem, ShmError, TlsFileError, TokenFileError,
 };
@@ -23,28 +23,49 @@ use crate::failure::Failure;
 /// Permission bits of a file with a token or a key that it must not have, as for the library.
 const OTHERS_MAY: u32 = 0o027;
 
-/// Returns a command of this program, as a shell takes it. If it reaches a memory node, it has the TLS options of this
-/// process; what the environment has, it has as well.
-pub fn guira(words: &[&str]) -> String {
-    let is_of_node = |word: &&str| word.starts_with("tcp://") || word.starts_with("rdma://");
-    let options = if words.iter().any(is_of_node) { tls::words() } else { Vec::new() };
-    let words = words.iter().copied().chain(options.iter().map(String::as_str)).map(quoted);
-    ["guira".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
+/// The commands of this program that messages name. The suite fails if none of its tests executes one of them as a
+/// message has it.
+#[derive(Clone, Copy, Debug)]
+pub enum Advised {
+    CheckRepair,
+    Copy,
+    CopyMerge,
+    Create,
+    Destroy,
+    Kick,
+    Load,
+    Serve,
+    Stat,
 }
 
-/// Returns a word as a shell takes it.
-pub fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "-._/:@%+,=".contains(c);
-    if word.is_empty() || !word.chars().all(is_plain) {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    } else {
-        word.into()
+impl Advised {
+    fn words(self) -> &'static [&'static str] {
+        match self {
+            Advised::CheckRepair => &["check", "--repair"],
+            Advised::Copy => &["copy"],
+            Advised::CopyMerge => &["copy", "--merge"],
+            Advised::Create => &["create"],
+            Advised::Destroy => &["destroy"],
+            Advised::Kick => &["kick"],
+            Advised::Load => &["load"],
+            Advised::Serve => &["serve"],
+            Advised::Stat => &["stat"],
+        }
     }
+}
+
+/// Returns a command of this program, as a shell takes it. If it reaches a memory node, it has the TLS options of this
+/// process; what the environment has, it has as well.
+pub fn guira(command: Advised, words: &[&str]) -> String {
+    let is_of_node = |word: &&str| word.starts_with("tcp://") || word.starts_with("rdma://");
+    let options = if words.iter().any(is_of_node) { tls::words() } else { Vec::new() };
+    let words = command.words().iter().chain(words).copied().chain(options.iter().map(String::as_str)).map(shell_word);
+    ["guira".to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
 }
 
 /// Returns the command that creates a table at `url`, for a usual number of keys.
 pub fn create(url: &Url) -> String {
-    guira(&["create", &url.to_string(), "--capacity", "10k"])
+    guira(Advised::Create, &[&url.to_string(), "--capacity", "10k"])
 }
 
 /// Says how to remove the table at `url`, if this user can: a memory node removes its own.
@@ -55,7 +76,7 @@ pub fn destroy(url: &Url) -> Option<String> {
     let is_ours = [path.metadata().ok()?.uid(), directory.uid(), 0].contains(&own);
     // In a directory with the sticky bit, a name is removed by the owner of the file or of the directory.
     let may_remove = (is_ours || directory.mode() & 0o1000 == 0) && writable(path.parent()?).is_ok();
-    may_remove.then(|| format!("{} removes it and everything in it", guira(&["destroy", &url.to_string()])))
+    may_remove.then(|| format!("{} removes it and everything in it", guira(Advised::Destroy, &[&url.to_string()])))
 }
 
 /// Says how to kill the process of a client slot: that of another user is killed by root.
@@ -63,7 +84,7 @@ pub fn kick(url: &Url, slot: u16, process: u64) -> String {
     let own = rustix::process::geteuid();
     let is_ours = |process: u64| Path::new(&format!("/proc/{process}")).metadata().map(|it| it.uid() == own.as_raw());
     let may_kill = url.path().is_none() || own.is_root() || is_ours(process).unwrap_or(false);
-    let kick = guira(&["kick", &url.to_string(), "--slot", &slot.to_string()]);
+    let kick = guira(Advised::Kick, &[&url.to_string(), "--slot", &slot.to_string()]);
     if may_kill { kick } else { format!("as root, {kick}") }
 }
 
@@ -72,7 +93,7 @@ pub fn kick(url: &Url, slot: u16, process: u64) -> String {
 pub fn of_input(failure: Failure, file: &Path, reading: impl FnOnce(&str) -> String) -> Failure {
     let Failure::Input { source: InputError::NotText { converter, .. }, .. } = &failure else { return failure };
     let file = if file == Path::new("-") { "FILE".into() } else { file.to_string_lossy() };
-    let advice = format!("convert it: {converter} {} {}", quoted(&file), reading(&file));
+    let advice = format!("convert it: {converter} {} {}", shell_word(&file), reading(&file));
     Failure::Advised { advice, source: Box::new(failure) }
 }
 
@@ -126,11 +147,11 @@ fn of_error(command: &Command, url: &Url, error: &Error) -> Option<String> {
         }
         Error::Operation(OperationError {
             kind: OperationErrorKind::Corrupt { item: DamagedItem::Lock(_) }, ..
-        }) => Some(format!("{} frees it once no client is alive", guira(&["check", "--repair", &table]))),
+        }) => Some(format!("{} frees it once no client is alive", guira(Advised::CheckRepair, &[&table]))),
         Error::Open(OpenError::TooManyClients { .. }) => Some(format!(
             "{} lists them, {} kills the process of one; guira create --max-clients N makes a table for more clients",
-            guira(&["stat", &table]),
-            guira(&["kick", &table, "--slot", "N"]),
+            guira(Advised::Stat, &[&table]),
+            guira(Advised::Kick, &[&table, "--slot", "N"]),
         )),
         Error::Operation(OperationError { kind: OperationErrorKind::Full { .. }, .. }) => {
             larger_table(command, url, None)
@@ -162,7 +183,7 @@ fn busy(url: &Url, slot: u16) -> Option<String> {
         true => "thaw its control group, or kill it with kill -9".to_owned(),
         false => format!("{} kills that process", kick(url, slot, process)),
     };
-    let stat = guira(&["stat", &url.to_string()]);
+    let stat = guira(Advised::Stat, &[&url.to_string()]);
     Some(format!("process {process} has client slot {slot}{doing}: {stat} lists the clients, {kill}"))
 }
 
@@ -219,8 +240,8 @@ fn private(path: &Path) -> Option<String> {
     if metadata.mode() & OTHERS_MAY == 0 && [own.as_raw(), 0].contains(&metadata.uid()) {
         return None;
     }
-    let (shown, copy) = (quoted(&path.to_string_lossy()), path.file_name()?.to_string_lossy());
-    let copied = format!("install -m 600 {shown} {}", quoted(&format!("{copy}.private")));
+    let (shown, copy) = (shell_word(&path.to_string_lossy()), path.file_name()?.to_string_lossy());
+    let copied = format!("install -m 600 {shown} {}", shell_word(&format!("{copy}.private")));
     Some(match writable(path) {
         Err(Errno::ROFS) => format!(
             "its file system is mounted read-only, so copy it: {copied}; a secret of Kubernetes can have defaultMode: \
@@ -238,21 +259,6 @@ fn writable(path: &Path) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn words_are_quoted_for_a_shell() {
-        for (word, shown) in [
-            ("shm://birds", "shm://birds"),
-            ("für", "für"),
-            ("", "''"),
-            ("my tables", "'my tables'"),
-            ("it's", r"'it'\''s'"),
-            ("rdma://h:1?dev=d&gid=1", "'rdma://h:1?dev=d&gid=1'"),
-            ("$(x)", "'$(x)'"),
-        ] {
-            assert_eq!(quoted(word), shown);
-        }
-    }
 
     #[test]
     fn only_tables_that_this_user_can_remove_are_advised_to_be_removed() {

@@ -7,7 +7,7 @@ use guira::raw::layout::TableConfig;
 use guira::{CreateOptions, EntryFormat, Url};
 use guira_input::RecordEncoder;
 
-use crate::advice;
+use crate::advice::{self, Advised};
 use crate::commands::owner;
 use crate::input::{self, InputFormat};
 use crate::interrupt;
@@ -230,16 +230,18 @@ fn commands(target: Target<'_>, config: &TableConfig, capacity: u64, extent_byte
     let is_other = is_file && owner::named().is_ok_and(|named| named.is_some_and(|uid| uid != own));
     let own = own.to_string();
     let owner: &[&str] = if is_other { &["--owner", &own] } else { &[] };
-    let copy = |from: &Url, more: &[&str]| advice::guira(&[&["copy", &from.to_string(), &new], owner, more].concat());
+    let copy = |how, from: &Url| advice::guira(how, &[&[from.to_string().as_str(), &new], owner].concat());
     let fill = match (from, existing) {
-        (None, _) => copy(url, &[]),
-        (Some(from), ExistingRecords::AlreadyInSource) => copy(from, &[]),
-        (Some(from), ExistingRecords::Keep) => format!("{} && {}", copy(url, &[]), copy(from, &["--merge"])),
+        (None, _) => copy(Advised::Copy, url),
+        (Some(from), ExistingRecords::AlreadyInSource) => copy(Advised::Copy, from),
+        (Some(from), ExistingRecords::Keep) => {
+            format!("{} && {}", copy(Advised::Copy, url), copy(Advised::CopyMerge, from))
+        }
     };
     if !is_file {
-        return (format!("{}; {fill}", advice::guira(&[&["serve"], &create[..]].concat())), String::new());
+        return (format!("{}; {fill}", advice::guira(Advised::Serve, &create)), String::new());
     }
-    let create = advice::guira(&[&["create", &new], &create[..]].concat());
+    let create = advice::guira(Advised::Create, &[&[new.as_str()], &create[..]].concat());
     (format!("{create} && {fill}"), room(&new, &options).unwrap_or_default())
 }
 
@@ -329,7 +331,7 @@ mod tests {
                 "{}",
                 fill(ExistingRecords::AlreadyInSource)
             );
-            let kept = format!("&& guira copy {url} {url}-2 && guira copy shm://from {url}-2 --merge");
+            let kept = format!("&& guira copy {url} {url}-2 && guira copy --merge shm://from {url}-2");
             assert!(fill(ExistingRecords::Keep).ends_with(&kept), "{}", fill(ExistingRecords::Keep));
             let second: Url = format!("{url}-2").parse().unwrap();
             Store::create(&second, &CreateOptions::new(1)).unwrap();

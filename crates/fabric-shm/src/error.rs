@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use guira_fabric::ByteCount;
+use guira_fabric::{ByteCount, shell_word};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
@@ -274,8 +274,8 @@ pub enum ShmError {
     /// The region cannot be claimed for a device, because it is also mapped by another process, or opened a second time
     /// in this one.
     #[error("cannot serve {path} over RDMA: it is open elsewhere, and a network card's atomics must not be mixed with \
-             the processor's; end the processes that have it open (`fuser {path}` lists them); nothing was changed",
-            path = path.display())]
+             the processor's; end the processes that have it open (fuser {} lists them); nothing was changed",
+            shell_word(&path.to_string_lossy()), path = path.display())]
     MappedElsewhere {
         /// The file.
         path: PathBuf,

@@ -47,7 +47,7 @@ pub use ordering::{PairOrder, VerbClass};
 pub use region::{FenceProof, Liveness, Region, SlotHold};
 pub use sent::Sent;
 pub use splitmix::SplitMix64;
-pub use text::printable;
+pub use text::{printable, shell_word};
 pub use traffic::{Traffic, VerbCounts};
 pub use units::ByteCount;
 pub use verb::Verb;

@@ -258,7 +258,7 @@ pub mod admin {
     pub use guira_check::{
         Cause, CheckReport, ChunkCounts, ClassStats, OwnerChunks, Problem, ProblemKind, SpaceStats, Stage, TableStats,
     };
-    pub use guira_fabric::{ByteCount, printable};
+    pub use guira_fabric::{ByteCount, printable, shell_word};
     pub use guira_session::client::Endpoint;
     pub use guira_session::node::{NodeCounters, NodeEvent, NodeEventKind, TokenNumber};
     pub use guira_session::wire::Fabric;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
+use guira_fabric::shell_word;
 use guira_fabric_shm::{ForeignLock, ShmRegion};
 
 use crate::fabric::FabricRegion;
@@ -85,9 +86,10 @@ impl fmt::Display for SlotLock {
         write!(
             f,
             " has locked client slots {first_slot} to {last_slot} of {path} for reading, which no client does: end \
-             that process (fuser -v {path} lists the processes that have the file open), and take its user's \
+             that process (fuser -v {} lists the processes that have the file open), and take its user's \
              permission to read the file (chmod); a table that is created with a mode for readers, instead of changed \
-             to it later, prevents such locks: guira copy can make one from this"
+             to it later, prevents such locks: guira copy can make one from this",
+            shell_word(path)
         )
     }
 }

@@ -7,7 +7,7 @@ use guira::{Store, Url};
 use serde::Serialize;
 
 use super::{Verdict, open, open_options, tls};
-use crate::advice;
+use crate::advice::{self, Advised};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -154,7 +154,7 @@ fn damaged_locks(url: &Url, repair: &RecoveryReport) -> Option<String> {
             "{} NOT FREED, because a living client may hold them; close all clients ({} lists them) and repair \
              again",
             damaged(kept),
-            advice::guira(&["stat", &url.to_string()])
+            advice::guira(Advised::Stat, &[&url.to_string()])
         )),
     }
 }
@@ -204,7 +204,7 @@ pub fn summary(url: &str, report: &CheckReport) -> String {
         (0, 0, 0) => "sound".to_owned(),
         (0, 0, changes) => format!("sound, except for {} that stopped clients have begun", counted(changes, "change")),
         (0, dead, _) => {
-            let repair = advice::guira(&["check", "--repair", url]);
+            let repair = advice::guira(Advised::CheckRepair, &[url]);
             format!("sound, with {} to recover ({repair})", counted(dead, "dead client"))
         }
         (problems, ..) => format!("DAMAGED, {}", counted(problems, "problem")),

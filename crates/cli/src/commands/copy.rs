@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::owner::Owner;
 use super::{Verdict, WaitOptions, dump, open, tls};
-use crate::advice;
+use crate::advice::{self, Advised};
 use crate::capacity::{self, ExistingRecords, Keys, Need, Precision, Shortfall, Target};
 use crate::failure::{Failure, copied_text};
 use crate::interrupt;
@@ -230,7 +230,7 @@ impl Arguments {
             guira::Error::Admin(AdminError::CopyStopped { copied: 0, .. }) => Failure::CopyInterrupted(0),
             guira::Error::Admin(AdminError::CopyStopped { copied, .. }) => {
                 let [from, to] = [&self.from, &self.to].map(Url::to_string);
-                let advice = format!("{} continues", advice::guira(&["copy", &from, &to, "--merge"]));
+                let advice = format!("{} continues", advice::guira(Advised::CopyMerge, &[&from, &to]));
                 Failure::Advised { source: Box::new(Failure::CopyInterrupted(copied)), advice }
             }
             error => error.into(),

@@ -5,7 +5,7 @@ use guira::admin::{ClientCounts, ListedState, ListedTable, TableSummary, printab
 use serde::Serialize;
 
 use super::{Verdict, stat::age};
-use crate::advice;
+use crate::advice::{self, Advised};
 use crate::failure::Failure;
 use crate::output::{Output, table};
 use crate::units::{bytes, percent, share};
@@ -115,12 +115,12 @@ fn note(listed: &ListedTable) -> Option<String> {
     let url = shown(listed);
     Some(match &listed.state {
         ListedState::Table(table) if table.clients.stopped > 0 => {
-            let stat = advice::guira(&["stat", &url]);
+            let stat = advice::guira(Advised::Stat, &[&url]);
             format!("{url}: {} of its clients stopped; {stat} lists them", table.clients.stopped)
         }
         ListedState::Table(_) => return None,
         ListedState::Destroyed => match advice::destroy(&listed.url) {
-            Some(_) => format!("{url}: destroyed; {} removes its name", advice::guira(&["destroy", &url])),
+            Some(_) => format!("{url}: destroyed; {} removes its name", advice::guira(Advised::Destroy, &[&url])),
             None => format!("{url}: destroyed"),
         },
         ListedState::Unfinished => format!("{url}: being created, or left behind by a creation that was killed"),

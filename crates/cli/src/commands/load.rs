@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use super::owner::Owner;
 use super::{Verdict, WaitOptions, create, tls};
-use crate::advice;
+use crate::advice::{self, Advised};
 use crate::capacity::{self, ExistingRecords, Shortfall, Target};
 use crate::failure::{Failure, Loaded};
 use crate::input::{self, InputFormat};
@@ -181,7 +181,7 @@ impl Arguments {
     fn advised(&self, failure: Failure) -> Failure {
         advice::of_input(failure, &self.file, |_| {
             let url = self.url.to_string();
-            format!("| {}", advice::guira(&[&["load", &url], self.notation.words(), &["-"]].concat()))
+            format!("| {}", advice::guira(Advised::Load, &[&[url.as_str()], self.notation.words(), &["-"]].concat()))
         })
     }
 }

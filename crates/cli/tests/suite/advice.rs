@@ -2,9 +2,11 @@
 
 use std::process::Command;
 
-use guira_testing::ScratchFolder;
+use guira_testing::{ScratchFolder, wait_until};
 
-use crate::common::{Run, mounting_shell, sh};
+use crate::common::{Run, Table, guira, guira_with_input, mounting_shell, sh};
+use crate::repair::{Loader, clients, signal};
+use crate::serve::Server;
 
 /// A case of advice: what provokes it, where its command is, and what must succeed once it was carried out: scripts of
 /// `sh`, one after the other in one folder.
@@ -15,6 +17,27 @@ struct Case {
     /// The text before the command, and behind it; empty for the end of the line.
     around: (&'static str, &'static str),
     after: &'static str,
+}
+
+/// The commands that messages of the program name, by the tests that execute each of them.
+const EXECUTED: [(&str, fn()); 9] = [
+    ("CheckRepair", the_advice_about_clients_works),
+    ("Copy", advised_commands_work_as_they_are_printed),
+    ("CopyMerge", advised_commands_work_as_they_are_printed),
+    ("Create", advised_commands_work_as_they_are_printed),
+    ("Destroy", advised_commands_work_as_they_are_printed),
+    ("Kick", the_advice_about_clients_works),
+    ("Load", advised_commands_work_as_they_are_printed),
+    ("Serve", the_advice_for_a_full_table_of_a_node_works),
+    ("Stat", the_advice_about_clients_works),
+];
+
+/// A command that messages name from now on needs a test.
+#[test]
+fn every_advised_command_is_executed() {
+    let (_, commands) = include_str!("../../src/advice.rs").split_once("pub enum Advised {\n").expect("the commands");
+    let (commands, _) = commands.split_once('}').expect("the end of the commands");
+    assert!(commands.split(',').map(str::trim).eq(EXECUTED.map(|(command, _)| command).into_iter().chain([""])));
 }
 
 /// A table in a folder whose name a shell takes apart.
@@ -151,6 +174,64 @@ fn advised_commands_work_as_they_are_printed() {
         run(&folder, &command).expect(0);
         run(&folder, after).expect(0);
     }
+}
+
+/// Returns what is between two texts, the first time.
+fn between<'t>(text: &'t str, before: &str, behind: &str) -> &'t str {
+    let found = text.split_once(before).and_then(|(_, text)| text.split_once(behind));
+    found.unwrap_or_else(|| panic!("no {before:?} before {behind:?} in {text}")).0
+}
+
+/// A stopped client is found and killed, and a dead one recovered, by the commands that messages name.
+#[test]
+fn the_advice_about_clients_works() {
+    let folder = ScratchFolder::in_shared_memory();
+    let table = Table::unused("advice");
+    guira(&["create", table.url(), "--capacity", "100", "--max-clients", "1"]).expect(0);
+    let mut loader = Loader::start(&table);
+    let process = loader.id().to_string();
+    let kills = |run: Run, behind: &str| between(&(run.text() + &run.stderr), "; guira kick ", behind).to_owned();
+
+    signal(&loader, "-STOP");
+    wait_until("it is reported as stopped", || clients(&table)[0]["state"] == "stopped");
+    let listed = guira(&["list"]).expect(0).text();
+    let stat = between(&listed, &format!("{}: 1 of its clients stopped; ", table.url()), " lists them");
+    assert!(run(&folder, stat).expect(0).text().contains(&process));
+    let full = guira(&["put", table.url(), "key", "value"]).expect(3).stderr;
+    let stat = between(&full, "clients that died)", " lists them").rsplit("; ").next().expect("a part");
+    assert!(run(&folder, stat).expect(0).text().contains(&process));
+    // The number of the slot is one of those that it lists.
+    let kick = between(&full, "lists them, ", " kills the process").replace("--slot N", "--slot 0");
+    assert!(run(&folder, &kick).expect(0).text().contains(&format!("killed process {process}")));
+    loader.kill();
+
+    let mut loader = Loader::start(&table);
+    signal(&loader, "-STOP");
+    wait_until("it is reported as stopped", || clients(&table)[0]["state"] == "stopped");
+    let kick = kills(guira(&["check", "--repair", table.url()]).expect(0), " kills it");
+    run(&folder, &format!("guira kick {kick}")).expect(0);
+    loader.kill();
+
+    let mut loader = Loader::start(&table);
+    loader.kill();
+    let checked = guira(&["check", table.url()]).expect(0).text();
+    let repair = between(&checked, "1 dead client to recover (", ")");
+    assert!(run(&folder, repair).expect(0).text().contains("1 dead client recovered"));
+}
+
+/// The placeholders are the address of the node that the first command starts.
+#[test]
+fn the_advice_for_a_full_table_of_a_node_works() {
+    let folder = ScratchFolder::in_shared_memory();
+    let node = Server::start(&["--capacity", "100", "--entry", "fixed:4:1"]);
+    let lines: String = (1000..3000).map(|n| format!("{n}\tx\n")).collect();
+    let full = guira_with_input(&["load", &format!("tcp://{}", node.addr()), "-"], lines.as_bytes()).expect(3).stderr;
+    let (_, commands) = full.rsplit_once("fill it with: guira serve ").expect("commands");
+    let (serve, copy) = commands.trim().split_once("; ").expect("two commands");
+    let larger = Server::start(&serve.split(' ').collect::<Vec<_>>());
+    let copied = run(&folder, &copy.replace("HOST:PORT", larger.addr())).expect(0).text();
+    assert!(copied.contains("verified: "), "{copied}");
+    guira(&["put", &format!("tcp://{}", larger.addr()), "9999", "y"]).expect(0);
 }
 
 /// The commands at the end of quickstart work, too.

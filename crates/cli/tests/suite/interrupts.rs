@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use crate::common::{PROGRAM, Run, Table, command, guira};
-use guira_testing::wait_until;
+use crate::common::{PROGRAM, Run, Table, command, guira, sh};
+use guira_testing::{ScratchFolder, wait_until};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
@@ -99,6 +99,30 @@ fn interrupted_load(table: &Table, further: &[&str]) -> Run {
     let run = end(child, &arguments).expect(EXIT_INTERRUPTED);
     feeder.join().expect("the feeder ends");
     run
+}
+
+/// The command that an interrupted copy names continues it.
+#[test]
+fn an_interrupted_copy_is_continued() {
+    let folder = ScratchFolder::in_shared_memory();
+    for capacity in ["100k", "1M", "5M"] {
+        let (from, to) = (Table::unused("from"), Table::unused("to"));
+        let records = ["--records", capacity, "--operations", "1", "--entry", "fixed:8:8", "--keep"];
+        guira(&[&["ycsb", from.url(), "--workload", "c"], &records[..]].concat()).expect(0);
+        guira(&["create", to.url(), "--capacity", capacity, "--entry", "fixed:8:8"]).expect(0);
+        let arguments = ["copy", from.url(), to.url()];
+        let child = start(&arguments);
+        wait_until("it copies", || stat(&to)["table"]["entries"] != 0);
+        interrupt(&child, Target::Command);
+        let run = end(child, &arguments);
+        let Some(EXIT_INTERRUPTED) = run.code else { continue };
+        let (_, advice) = run.stderr.rsplit_once("; guira").expect("a command");
+        let command = format!("guira{}", advice.split(" continues").next().expect("a part"));
+        let continued = sh(Command::new("sh"), &folder).arg(&command).output().expect("sh runs");
+        assert!(Run::of(continued, &[&command]).expect(0).text().contains("verified: "));
+        return;
+    }
+    panic!("no table is large enough to be interrupted");
 }
 
 #[test]

@@ -14,13 +14,13 @@ use guira_testing::wait_until;
 use serde_json::Value;
 
 /// A `guira load` that waits for more records, and so has a client.
-struct Loader(Child);
+pub struct Loader(Child);
 
 impl Loader {
     /// The key that it stores.
     const KEY: &str = "k";
 
-    fn start(table: &Table) -> Loader {
+    pub fn start(table: &Table) -> Loader {
         let mut child = command(&["load", table.url(), "-", "--input", "tsv"]);
         let mut child = child.stdin(Stdio::piped()).spawn().expect("the program starts");
         let record = format!("{}\tv\n", Self::KEY);
@@ -30,11 +30,11 @@ impl Loader {
         loader
     }
 
-    fn id(&self) -> u32 {
+    pub fn id(&self) -> u32 {
         self.0.id()
     }
 
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.0.kill().expect("it runs");
         self.0.wait().expect("it ends");
     }
@@ -47,12 +47,12 @@ impl Drop for Loader {
     }
 }
 
-fn clients(table: &Table) -> Vec<Value> {
+pub fn clients(table: &Table) -> Vec<Value> {
     let stat = guira(&["stat", table.url(), "--format", "json"]).expect(0).json();
     stat["clients"].as_array().expect("a list").clone()
 }
 
-fn signal(child: &Loader, name: &str) {
+pub fn signal(child: &Loader, name: &str) {
     let status = Command::new("kill").args([name, &child.id().to_string()]).status().expect("kill runs");
     assert!(status.success());
 }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use guira::EntryFormat;
+use guira::admin::shell_word;
 use guira::raw::layout::record_space;
 use guira_input::{InputError, Notation, Record, RecordEncoder, Records};
 
@@ -70,7 +71,7 @@ impl Source {
         let failed = |source| Failure::Input { source, loaded: Loaded(0) };
         match self {
             Source::File(path, format) => {
-                let convert = |file: &str| format!("> {}", advice::quoted(&format!("{file}.utf8")));
+                let convert = |file: &str| format!("> {}", shell_word(&format!("{file}.utf8")));
                 let refused = |source| advice::of_input(failed(source), path, convert);
                 let encoder = RecordEncoder::new(FORMAT, Notation::Bytes).map_err(Failure::Misuse)?;
                 let (records, _) = input::open(path, *format, encoder).map_err(refused)?;
