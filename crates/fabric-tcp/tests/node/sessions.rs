@@ -1,14 +1,15 @@
 //! The start and end of sessions, the owners of slots, and the treatment of misbehaving clients.
 
+use std::io::Write;
 use std::net::Shutdown;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use guira_fabric::{Addr, Verb};
 use guira_fabric_tcp::BatchExecutor;
 use guira_fabric_tcp::batch;
-use guira_session::node::{MAX_HOLDS, Node, NodeError, Stop};
+use guira_session::node::{MAX_HOLDS, Node, NodeError, NodeEvent, NodeEventKind, Stop};
 use guira_session::wire::{
     self, CloseReason, FenceReply, Grant, Hello, HoldReply, Kind, PriorSession, SessionId, Token, VERSION,
 };
@@ -231,8 +232,23 @@ fn refused_clients_get_the_reason() {
     let counters = node.handle.counters();
     assert_eq!((counters.refused_version, counters.sessions_opened), (1, 0));
     assert_eq!((counters.greeted_wrongly, counters.greeted_late), (5, 0));
-    // Half a Hello, and none at all: the node has a timeout.
-    let node = heap(options().greeting_timeout(Duration::from_millis(200)));
+}
+
+/// Half a Hello, a few bytes, and nothing at all: the node has a timeout, and says what arrived.
+#[test]
+fn clients_that_send_no_hello_in_time_are_refused() {
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&said);
+    let observe = move |event: &NodeEvent| {
+        if let NodeEventKind::Refused { reason } = &event.kind {
+            heard.lock().unwrap().push(reason.clone());
+        }
+    };
+    let node = heap(options().greeting_timeout(Duration::from_millis(200)).observer(observe));
+    let mut client = Client::connect(node.addr);
+    client.stream.write_all(b"hi\x1b\n").unwrap();
+    assert_eq!(client.close_reason(), CloseReason::TooSlow { seconds: 0 });
+    assert!(said.lock().unwrap()[0].ends_with(r#", 4 bytes arrived, which begin with "hi\x1b\n""#), "{said:?}");
     for words in [0, 5] {
         let mut client = Client::connect(node.addr);
         client.send_words(&HELLO.encode()[..words]).unwrap();
@@ -243,8 +259,9 @@ fn refused_clients_get_the_reason() {
         );
     }
     let counters = node.handle.counters();
-    assert_eq!((counters.greeted_wrongly + counters.greeted_late, counters.sessions_opened), (2, 0));
-    assert!(counters.greeted_late >= 1);
+    assert_eq!((counters.greeted_wrongly + counters.greeted_late, counters.sessions_opened), (3, 0));
+    assert!(counters.greeted_late >= 2);
+    assert!(said.lock().unwrap().iter().any(|reason| reason.ends_with("; nothing of a greeting arrived")), "{said:?}");
 }
 
 #[test]

@@ -24,7 +24,7 @@ use super::transport::{More, Transport};
 use crate::tls::{self, TlsError};
 use crate::wire::{
     CloseReason, FenceReply, Grant, HEADER_WORDS, HTTP, Hello, Kind, PriorSession, SessionId, VERSION, Welcome,
-    WireError,
+    WireError, foreign,
 };
 
 /// Maximum number of fences of one session that wait for other sessions to end. With so many, it executes nothing until
@@ -354,7 +354,11 @@ impl<T: Default> Connection<T> {
                 State::Open(session) => (true, session.pending_fences),
                 State::Superseding { .. } | State::Closing { .. } => return Ok(()),
             };
-            let Some((header, whole)) = self.input.next()? else { return Ok(()) };
+            let Some((header, whole)) = self.input.next()? else {
+                // A client of another protocol may wait for an answer to fewer bytes than a header has.
+                let foreign = if is_open { None } else { foreign(self.input.unread()) };
+                return foreign.map_or(Ok(()), |protocol| Err(WireError::Foreign { protocol }.into()));
+            };
             if !is_open && (header.kind != Kind::Hello || header.words > GREETING_WORDS) {
                 return Err(WireError::Kind { kind: header.kind as u8 }.into());
             }
@@ -527,7 +531,11 @@ impl<T: Default> Connection<T> {
             State::Greeting { deadline } | State::Superseding { deadline, .. } if context.now >= *deadline => {
                 context.count(Counter::GreetedLate, 1);
                 let reason = CloseReason::TooSlow { seconds: seconds(options.greeting_timeout) };
-                options.observer.notify(self.peer, || NodeEventKind::Refused { reason: reason.to_string() });
+                let is_greeting = matches!(self.state, State::Greeting { .. });
+                let arrived = if is_greeting { arrived(self.input.unread()) } else { String::new() };
+                tracing::info!(peer = ?self.peer, "refused a client: {reason}{arrived}");
+                let refused = || NodeEventKind::Refused { reason: format!("{reason}{arrived}") };
+                options.observer.notify(self.peer, refused);
                 self.close_with(context, reason, PriorSession::Ended);
                 TurnOutcome::Again
             }
@@ -700,6 +708,16 @@ impl<T: Default> Connection<T> {
         let event = || NodeEventKind::SessionEnded { session, slots, dropped };
         context.shared.options.observer.notify(self.peer, event);
         context.shared.close(&ended, connection_id, outcome);
+    }
+}
+
+/// Describes the part of a Hello that has arrived. Shows no more of it than a header: a token may follow.
+fn arrived(bytes: &[u8]) -> String {
+    let shown = bytes[..bytes.len().min(HEADER_WORDS * 8)].escape_ascii();
+    match bytes.len() {
+        0 => "; nothing of a greeting arrived".to_owned(),
+        1 => format!("; instead of a whole greeting, 1 byte arrived: \"{shown}\""),
+        count => format!("; instead of a whole greeting, {count} bytes arrived, which begin with \"{shown}\""),
     }
 }
 

@@ -159,12 +159,17 @@ const PROTOCOLS: [(&[u8], &str); 20] = [
 /// The protocol of browsers, and of what probes whether a service is alive.
 pub const HTTP: &str = "HTTP";
 
+/// Returns the protocol, other than this one, of a stream that begins with these bytes, if it is known.
+pub fn foreign(first: &[u8]) -> Option<&'static str> {
+    PROTOCOLS.into_iter().find(|(start, _)| first.starts_with(start)).map(|(_, protocol)| protocol)
+}
+
 /// Says what the first words of a stream are that do not begin a frame.
 #[cold]
 fn not_a_frame(words: [u64; HEADER_WORDS]) -> WireError {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    match PROTOCOLS.into_iter().find(|(start, _)| bytes.starts_with(start)) {
-        Some((_, protocol)) => WireError::Foreign { protocol },
+    match foreign(&bytes) {
+        Some(protocol) => WireError::Foreign { protocol },
         None => WireError::Length { bytes: words[0] as u32, limit: MAX_FRAME_WORDS as u32 * 8 },
     }
 }
@@ -210,6 +215,7 @@ mod tests {
         ] {
             let words = [0, 8].map(|at| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes")));
             assert_eq!(Header::decode(words), Err(WireError::Foreign { protocol: named }));
+            assert_eq!(foreign(&bytes[..8]), Some(named));
         }
         assert!(matches!(Header::decode([u64::MAX, 0]), Err(WireError::Length { .. })));
         // No frame begins like one of them.

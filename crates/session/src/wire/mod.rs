@@ -20,7 +20,8 @@ pub use exchange::{
     QueuePairNumber, Segment, TargetParameters,
 };
 pub use frame::{
-    HEADER_WORDS, HTTP, Header, Kind, MAX_BATCH_VERBS, MAX_FRAME_WORDS, MAX_VERB_WORDS, append, from_wire, to_wire,
+    HEADER_WORDS, HTTP, Header, Kind, MAX_BATCH_VERBS, MAX_FRAME_WORDS, MAX_VERB_WORDS, append, foreign, from_wire,
+    to_wire,
 };
 pub use refusal::{Refusal, decode_addr, decode_refusal, encode_addr, encode_refusal};
 
