@@ -21,6 +21,7 @@ const START_FIELD: usize = 19;
 
 /// Reasons why a process is not proven to be the one to kill.
 const NOT_IDENTIFIED: &str = "it runs in another container, or its slot does not identify it well enough";
+const HIDDEN: &str = "/proc does not show it to this user (hidepid)";
 const NOT_HOLDER: &str = "it does not hold the slot now";
 
 /// The identity of a process, unique among all past and present processes of this machine.
@@ -178,7 +179,8 @@ impl ProcessIdentity {
         // Checked after opening the descriptor: had the process id been reused, the start time would be later.
         match self.state() {
             ProcessState::Ended => return Err(KillError::Ended { pid }),
-            ProcessState::Unknown => return Err(not_identified),
+            // It is of this namespace, so /proc hides it.
+            ProcessState::Unknown => return Err(KillError::Unproven { pid, doubt: HIDDEN }),
             ProcessState::Running | ProcessState::Stopped => {}
         }
         if !holds() {

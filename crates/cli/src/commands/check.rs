@@ -136,7 +136,10 @@ fn repairs(url: &Url, repair: &RecoveryReport) -> String {
     };
     let unseen = match repair.living.iter().filter(|client| client.unseen).count() as u64 {
         0 => String::new(),
-        unseen => format!(", {} of them in other containers or hosts: unknown whether stopped", count(unseen)),
+        unseen => format!(
+            ", {} of them in other containers or hosts, or hidden from this user: unknown whether stopped",
+            count(unseen)
+        ),
     };
     lines.push(format!("{dead}, {} alive{unseen}", counted(repair.living.len() as u64, "client")));
     lines.extend(damaged_locks(url, repair));

@@ -5,7 +5,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{PROGRAM, Table, command, damage, guira, guira_with_input, heeding_signals};
+use crate::common::{PROGRAM, Run, Table, command, damage, guira, guira_with_input, heeding_signals, mounting_shell};
 use guira::Store;
 use guira::raw::layout::OwnerId;
 use guira_fabric::{Lane, Region, Submitted, Verb};
@@ -405,6 +405,33 @@ fn the_kill_loop_refuses_invalid_numbers() {
     assert!(KillLoop::start("1").wait().1.contains("\n1 kills; "));
 }
 
+/// Processes that /proc hides from a user are never said to have ended, and are not killed without a proof.
+#[test]
+fn a_client_that_proc_hides_is_not_taken_for_ended() {
+    let table = Table::unused("hidden");
+    guira(&["create", table.url(), "--capacity", "100", "--max-clients", "1", "--mode", "666"]).expect(0);
+    let mut loader = Loader::start(&table);
+    signal(&loader, "-STOP");
+    let as_other = "setpriv --reuid 12345 --regid 12345 --clear-groups ./guira";
+    let script = format!(
+        "mount -t proc -o hidepid=2 proc /proc && cp $(command -v guira) . && chmod 755 . && {as_other} --version || \
+         exit 77
+         {as_other} check --repair {0} && {as_other} kick {0} --slot 0 --deadline 100ms; echo kicked: $?",
+        table.url()
+    );
+    match mounting_shell(&script) {
+        Some(Run { code: Some(77), stderr, .. }) => return println!("NOT RUN: {stderr}"),
+        None => return,
+        Some(run) => {
+            let (said, kick) = (run.text(), &run.stderr);
+            assert!(said.contains("1 client alive") && said.ends_with("kicked: 3\n"), "{said} {kick}");
+            assert!(kick.contains("/proc does not show it to this user (hidepid)"), "{kick}");
+        }
+    }
+    assert_eq!(clients(&table)[0]["state"], "stopped");
+    loader.kill();
+}
+
 /// The clock of another time namespace is shifted, and start times with it: a live client there is never said to have
 /// ended.
 #[test]
@@ -425,7 +452,9 @@ fn a_client_in_another_time_namespace_is_not_taken_for_ended() {
     let slot = stat["clients"][0]["slot"].to_string();
     let check = guira(&["check", table.url(), "--repair"]).expect(0).text();
     assert!(
-        check.contains("1 client alive, 1 of them in other containers or hosts: unknown whether stopped"),
+        check.contains(
+            "1 client alive, 1 of them in other containers or hosts, or hidden from this user: unknown whether stopped"
+        ),
         "{check}"
     );
     let kick = guira(&["kick", table.url(), "--slot", &slot, "--deadline", "100ms"]).expect(3);
