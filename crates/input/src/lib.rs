@@ -208,15 +208,22 @@ fn text_head<'l, R: BufRead>(lines: &'l mut Lines<R>, name: &str) -> Result<&'l 
 }
 
 /// First bytes of files that are not text in UTF-8, their names, and the commands that make such text of them.
-const OTHER_ENCODINGS: [(&[u8], &str, &str); 8] = [
+const OTHER_ENCODINGS: [(&[u8], &str, &str); 15] = [
     (b"\xff\xfe\0\0", "text in UTF-32", "iconv -f UTF-32 -t UTF-8"),
     (b"\0\0\xfe\xff", "text in UTF-32", "iconv -f UTF-32 -t UTF-8"),
     (b"\xff\xfe", "text in UTF-16", "iconv -f UTF-16 -t UTF-8"),
     (b"\xfe\xff", "text in UTF-16", "iconv -f UTF-16 -t UTF-8"),
     (b"\x1f\x8b", "compressed by gzip", "gzip -dc"),
+    (b"\x1f\x9d", "compressed by compress", "gzip -dc"),
     (b"\x28\xb5\x2f\xfd", "compressed by zstd", "zstd -dc"),
+    (b"\x04\x22\x4d\x18", "compressed by lz4", "lz4 -dc"),
+    (b"\x02\x21\x4c\x18", "compressed by lz4", "lz4 -dc"),
     (b"\xfd7zXZ\0", "compressed by xz", "xz -dc"),
+    (b"\x5d\0\0", "compressed by lzma", "xz -dc"),
+    (b"LZIP\x01", "compressed by lzip", "lzip -dc"),
+    (b"\x89LZO\0", "compressed by lzop", "lzop -dc"),
     (b"PK\x03\x04", "a zip archive", "unzip -p"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "7z x -so"),
 ];
 /// Characters at the start of a text in UTF-16 or UTF-32 without a byte order mark that show what it is.
 const SAMPLE_CHARS: usize = 4;
@@ -225,6 +232,8 @@ const SAMPLE_CHARS: usize = 4;
 fn other_encoding(head: &[u8]) -> Option<(&'static str, &'static str)> {
     let known = OTHER_ENCODINGS.iter().find(|(magic, ..)| head.starts_with(magic));
     let is_bzip2 = head.starts_with(b"BZh") && head.get(4..10) == Some(b"1AY&SY");
+    // The name of the first file, filled with zeros.
+    let is_tar = head.get(257..262) == Some(b"ustar") && head[..100].contains(&0);
     // A character of ASCII is a byte beside one or three zeros.
     let has_pattern = |places: &[bool]| {
         let sample = head.get(..places.len() * SAMPLE_CHARS);
@@ -234,6 +243,7 @@ fn other_encoding(head: &[u8]) -> Option<(&'static str, &'static str)> {
     };
     match known {
         Some((_, name, converter)) => Some((name, converter)),
+        None if is_tar => Some(("a tar archive", "tar -xOf")),
         None if is_bzip2 => Some(("compressed by bzip2", "bzip2 -dc")),
         None if has_pattern(&[false, true]) => Some(("text in UTF-16", "iconv -f UTF-16LE -t UTF-8")),
         None if has_pattern(&[true, false]) => Some(("text in UTF-16", "iconv -f UTF-16BE -t UTF-8")),
@@ -302,6 +312,10 @@ mod tests {
             (b"\x28\xb5\x2f\xfd\x04\0".to_vec(), "compressed by zstd"),
             (b"\xfd7zXZ\0\0\x04".to_vec(), "compressed by xz"),
             (b"BZh91AY&SY\x01".to_vec(), "compressed by bzip2"),
+            (b"\x04\x22\x4d\x18\x64\x40\xa7heron\tGarza\n".to_vec(), "compressed by lz4"),
+            (b"\x5d\0\0\x80\0heron\tGarza\n".to_vec(), "compressed by lzma"),
+            (b"7z\xbc\xaf\x27\x1c\0\x04\t\n".to_vec(), "a 7z archive"),
+            ([&b"birds.tsv"[..], &[0; 248], b"ustar\x0000\theron\tGarza\n"].concat(), "a tar archive"),
             (b"PK\x03\x04\x14\0".to_vec(), "a zip archive"),
         ];
         let encoder = RecordEncoder::new(BYTES, Notation::Bytes).unwrap();
