@@ -111,8 +111,10 @@ fn measured(shell: &Shell) -> Outcome {
 }
 
 /// The tests that have a long form.
-const LONG: &str = "(package(guira) & test(/^(histories|reuse)::/)) + (package(guira-fabric-tcp) & kind(test)) \
-                    + (package(guira-conformance) & test(/^(contention|fill|models|recovery|sim|swarm)::/))";
+const LONG: &str = "(package(guira) & test(/^(counters|histories|processes|recovery|reuse)::/)) \
+                    + (package(guira-fabric-tcp) & kind(test)) \
+                    + (package(guira-conformance) & test(/^(contention|drops|fill|interleavings|models|\
+                    overwritten_schedules|recovery|sim|swarm)::/))";
 
 /// Runs the tests that have a long form.
 fn long(shell: &Shell) -> Outcome {

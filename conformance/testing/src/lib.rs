@@ -1,4 +1,4 @@
-//! How long tests wait, and the names and folders they use.
+//! How long tests wait, whether they run in their long forms, and the names and folders they use.
 //!
 //! No test fails because the machine is slow: a test waits for an event, and [`patience`] only ends hangs. Names carry
 //! an id of the test process, which no other process has, and what a killed test process left behind is removed by the
@@ -29,6 +29,11 @@ pub fn patience() -> Duration {
     let Ok(text) = std::env::var(FACTOR) else { return PATIENCE };
     let factor = text.parse::<f64>().ok().filter(|factor| factor.is_finite() && *factor >= 1.0);
     PATIENCE.mul_f64(factor.unwrap_or_else(|| panic!("{FACTOR}={text}: not a number of 1 or more")))
+}
+
+/// Whether tests run in their long forms, with more seeds, cases and rounds: the environment variable `GUIRA_LONG` is 1.
+pub fn is_long() -> bool {
+    std::env::var("GUIRA_LONG").is_ok_and(|value| value == "1")
 }
 
 /// Waits until `condition` returns true, and returns how long that took.

@@ -6,7 +6,7 @@
 //! miss one or see its counter decrease. *Fickle* keys are inserted and removed by one thread each, which knows what
 //! every answer must be; they force the steady ones to move. *Shared* keys are changed by all threads: a value that is
 //! read must have been written for that key, and in the end the presence of a key must equal its inserts less its
-//! removes. Afterwards the table is audited. Each table is worked on for 0.6 s, with `GUIRA_LONG=1` for 2.5 s.
+//! removes. Afterwards the table is audited. Each table is worked on for 0.25 s, with `GUIRA_LONG=1` for 2.5 s.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -262,8 +262,7 @@ fn run(case: Case) {
 
 /// Runs every profile in turn, each for a while.
 fn run_all(preset: Preset, format: &'static str, rows: u64, steady: u64, fickle: u64) {
-    let is_long = std::env::var_os("GUIRA_LONG").is_some_and(|value| value == "1");
-    let time = Duration::from_millis(if is_long { 2_500 } else { 625 });
+    let time = Duration::from_millis(if guira_testing::is_long() { 2_500 } else { 250 });
     for profile in Profile::ALL {
         run(Case { preset, format, profile, rows, steady, fickle, time });
     }

@@ -11,6 +11,7 @@ use guira_conformance::{Bench, KeyFinder, Model, Observed, Op, Sampling, StepPoi
 use guira_fabric::Profile;
 use guira_layout::{Preset, PresetOptions, RowId, Rules, TableConfig};
 use guira_rcuckoo::{ClientConfig, Error};
+use guira_testing::is_long;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
@@ -19,9 +20,11 @@ const SEED: u64 = 0x6775_6972_6131;
 const ROWS: u64 = 64;
 /// The row whose entries are moved.
 const HOME: RowId = RowId(20);
-/// Schedules of one fixture, by scheduler: with four profiles and two homes, 2,400 for each pair of operations.
-const RANDOM_SCHEDULES: usize = 200;
-const PCT_SCHEDULES: usize = 100;
+/// Schedules of one fixture, by scheduler: with four profiles and two homes, 960 for each pair of operations, and 4,800
+/// in the long form.
+const RANDOM_SCHEDULES: usize = 80;
+const PCT_SCHEDULES: usize = 40;
+const LONG: usize = 5;
 const PCT_DEPTH: usize = 3;
 
 /// The row, primary or secondary, of the key that an insert moves away.
@@ -250,6 +253,7 @@ impl Case {
 
     /// Runs random and PCT schedules, none of which may fail.
     fn assert_holds(&self, times: usize) {
+        let times = if is_long() { LONG * times } else { times };
         self.explore(RandomScheduler::new_from_seed(SEED, times * RANDOM_SCHEDULES), None);
         self.explore(PctScheduler::new_from_seed(SEED, PCT_DEPTH, times * PCT_SCHEDULES), None);
     }
@@ -265,7 +269,8 @@ impl Case {
 
 fn announce(what: &str, profile: Profile) {
     println!(
-        "{what}: seed {SEED:#x}, profile {profile}, {RANDOM_SCHEDULES} random and {PCT_SCHEDULES} PCT schedules each"
+        "{what}: seed {SEED:#x}, profile {profile}, {RANDOM_SCHEDULES} random and {PCT_SCHEDULES} PCT schedules each, or {LONG} \
+         times as many"
     );
 }
 

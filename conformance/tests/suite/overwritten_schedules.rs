@@ -11,14 +11,13 @@ use guira_conformance::{
 use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::{Preset, RowId};
 use guira_rcuckoo::ClientConfig;
+use guira_testing::is_long;
 
 use guira_conformance::crowded::{Answer, Fixture, HOME, act, value_of};
 
 /// The row to which the key moves when another one is inserted.
 const AWAY: RowId = RowId(25);
 const SEED: u64 = 17;
-/// Orders that are drawn for each choice of operations.
-const DRAWN_ORDERS: u64 = 3_000;
 /// Most turns of a run; one that takes more is stuck.
 const MOST_TURNS: usize = 20_000;
 /// A client waits for as long as the clients that it waits for may take.
@@ -176,12 +175,13 @@ impl Case {
 #[test]
 fn writes_against_writes() {
     let case = Case::new();
+    let switches = if is_long() { 4 } else { 3 };
     let others = [vec![case.put(2), case.put(3)], vec![case.update(2), case.update(3)], vec![case.put(2), case.get()]];
     for other in others {
         for own in [case.put(1), case.update(1)] {
             let ops = [vec![case.get(), own, case.get()], other.clone()];
             for profile in [Profile::Tcp, Profile::Rxe] {
-                case.assert_holds(profile, Granularity::Verbs, Orders::Switches(4), &ops);
+                case.assert_holds(profile, Granularity::Verbs, Orders::Switches(switches), &ops);
             }
         }
     }
@@ -238,18 +238,19 @@ fn three_clients_in_drawn_orders() {
         vec![Op::Remove(case.key()), case.put(4)],
         vec![case.fixture.moving_put(), case.update(3)],
     ];
-    println!("{DRAWN_ORDERS} orders from seed {SEED}");
+    let orders = if is_long() { 3_000 } else { 1_000 };
+    println!("{orders} orders from seed {SEED}");
     for third in thirds {
         let ops = [vec![case.put(1), case.get(), case.update(5)], vec![case.update(2), case.get()], third];
         let mut combined = 0;
-        for number in 0..DRAWN_ORDERS {
+        for number in 0..orders {
             let (scheduler, mut random) = (Scheduler::default(), SplitMix64(SEED + number));
             let (world, tasks) = case.make(Profile::Mlx5, Granularity::Verbs, &ops, &scheduler);
             run_drawn(&scheduler, tasks, &mut random);
             combined += world.1.combined.get();
             case.judge(world).unwrap_or_else(|wrong| panic!("order {number}: {wrong}"));
         }
-        assert!(combined > DRAWN_ORDERS / 20, "{ops:x?}: {combined} writes were overwritten");
+        assert!(combined > orders / 20, "{ops:x?}: {combined} writes were overwritten");
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use guira_conformance::{Bench, Model, Op, block_on};
 use guira_fabric::{Profile, Region};
 use guira_layout::{Preset, PresetOptions};
+use guira_testing::is_long;
 
 use crate::recovery::audit::recover_all;
 use crate::recovery::lane::LoggedLane;
@@ -18,6 +19,8 @@ pub const SLOTS: [u16; 4] = [0, 1, 2, 3];
 const FILLER: u16 = 4;
 /// Moves of the longest path that is enumerated.
 pub const MOST_MOVES: u64 = 5;
+/// Moves of the longest path with which three clients die, unless the run is a long one: each more doubles the time.
+const MOST_MOVES_OF_THREE_DEATHS: u64 = 3;
 /// Every key with this stride is a candidate for the hole in a full table.
 const HOLE_STEP: usize = 7;
 /// Most tables tried until a put moves the wanted number of entries.
@@ -210,7 +213,11 @@ pub fn inline(profile: Profile) -> Vec<Case> {
     let mut all = cases(&filled, ops, 8);
     for moves in 0..=MOST_MOVES {
         let (filled, op) = crowded(profile, moves);
-        all.extend(cases(&filled, vec![named(&format!("insert, {moves} moves"), op)], 8));
+        let mut of_moves = cases(&filled, vec![named(&format!("insert, {moves} moves"), op)], 8);
+        if moves > MOST_MOVES_OF_THREE_DEATHS && !is_long() {
+            of_moves.iter_mut().for_each(|case| case.deaths = 2);
+        }
+        all.append(&mut of_moves);
     }
     all
 }
@@ -239,8 +246,10 @@ pub fn extents(profile: Profile) -> Vec<Case> {
     // The value of a run takes two chunks: a WRITE of 500 words and more.
     let run = named("extent: a run", Op::Put(in_extent(), vec![7; 4_100]));
     let mut all = cases(&filled, ops.into_iter().chain([run]).collect(), 70);
-    // A third death multiplies the memories by three.
-    all.iter_mut().for_each(|case| case.deaths = if is_long() { 3 } else { 2 });
+    if !is_long() {
+        // A third death multiplies the memories by three, and a second one after hundreds of words by thirty.
+        all.iter_mut().for_each(|case| case.deaths = if case.name.starts_with("extent: a run") { 1 } else { 2 });
+    }
     all.append(&mut sweeps(profile));
     all
 }
@@ -253,11 +262,8 @@ fn sweeps(profile: Profile) -> Vec<Case> {
     let scripts = |entries: [SlotSource; 4]| entries.map(sweeper).to_vec();
     let newcomers = scripts(SLOTS.map(SlotSource::Free));
     let reusers = scripts([SlotSource::Free(0), SlotSource::Dead(0), SlotSource::Dead(0), SlotSource::Dead(0)]);
-    let case = |name: &str, scripts| Case { name: name.to_owned(), filled: Arc::clone(&filled), scripts, deaths: 3 };
-    vec![case("extent: sweep, newcomers", newcomers), case("extent: sweep, reusers", reusers)]
-}
-
-/// Whether the run is a long one, with all cases in full.
-pub fn is_long() -> bool {
-    std::env::var_os("GUIRA_LONG").is_some_and(|value| value == "1")
+    let case =
+        |name: &str, scripts, deaths| Case { name: name.to_owned(), filled: Arc::clone(&filled), scripts, deaths };
+    let deaths_of_newcomers = if is_long() { 3 } else { 2 };
+    vec![case("extent: sweep, newcomers", newcomers, deaths_of_newcomers), case("extent: sweep, reusers", reusers, 3)]
 }

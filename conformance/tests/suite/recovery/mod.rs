@@ -27,7 +27,7 @@ pub fn examine_deaths(profile: Profile, forms: &BatchForms) {
 #[test]
 fn deaths_in_shared_memory_lose_nothing() {
     let counts = deaths::enumerate_all("shm, rows", &fixture::inline(Profile::Shm));
-    deaths::demand_cases(&counts, 300_000, 100_000);
+    deaths::demand_cases(&counts, 150_000, 50_000);
 }
 
 /// [R-COMMIT-1] [R-RECOVER-2] [R-RECOVER-7] [R-EXTENT-2] [R-EXTENT-4] The same with values in extents, and with all
@@ -36,7 +36,7 @@ fn deaths_in_shared_memory_lose_nothing() {
 #[test]
 fn deaths_in_shared_memory_lose_no_extent() {
     let counts = deaths::enumerate_all("shm, extents", &fixture::extents(Profile::Shm));
-    deaths::demand_cases(&counts, 50_000, 30_000);
+    deaths::demand_cases(&counts, 30_000, 10_000);
 }
 
 /// [R-RECOVER-3] [R-COMMIT-2] The same where WRITEs are not torn, or torn at packets, and where lock words are taken by

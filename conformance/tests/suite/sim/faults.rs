@@ -11,7 +11,7 @@ use crate::sim::scenario::{Flips, Run, Scenario, Tally};
 
 /// Returns the seeds of each test on each network: many times as many with `GUIRA_LONG=1`.
 fn seeds() -> std::ops::Range<u64> {
-    if std::env::var_os("GUIRA_LONG").is_some_and(|value| value == "1") { 0..2_000 } else { 0..24 }
+    if guira_testing::is_long() { 0..2_000 } else { 0..24 }
 }
 
 /// Runs a scenario for each network and seed, and adds up their counts.

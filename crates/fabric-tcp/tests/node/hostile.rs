@@ -12,7 +12,7 @@ use guira_fabric::{Addr, SplitMix64};
 use guira_fabric_shm::{CreateOptions, Location, ShmRegion};
 use guira_session::node::{MAX_SESSION_BYTES, NodeCounters};
 use guira_session::wire::{Grant, Hello, Kind, MAX_BATCH_VERBS, MAX_VERB_WORDS};
-use guira_testing::unique_name;
+use guira_testing::{is_long, unique_name};
 
 use crate::client::{Client, HELLO};
 use crate::test_node::{DEVICE_BYTES, MAIN_BYTES, TestNode, options};
@@ -114,7 +114,7 @@ fn attack(address: SocketAddr, seed: u64, frames: u64) {
 
 /// Attacks a node from several threads; returns its counters.
 fn attack_from_all(node: &TestNode) -> NodeCounters {
-    let times = if std::env::var_os("GUIRA_LONG").is_some_and(|long| long == "1") { LONG } else { 1 };
+    let times = if is_long() { LONG } else { 1 };
     let frames = FRAMES * times;
     let before = resident_bytes();
     std::thread::scope(|scope| {

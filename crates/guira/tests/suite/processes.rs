@@ -13,6 +13,7 @@ use guira::{CreateOptions, OpenOptions, Preset, Store, Url};
 use guira_fabric::{Lane, Region, SplitMix64, Submitted, Verb};
 use guira_fabric_shm::{Access, Location, ShmRegion};
 use guira_layout::OwnerId;
+use guira_testing::is_long;
 
 use crate::common::Table;
 
@@ -180,7 +181,9 @@ fn run(preset: Preset, format: &str, longest_value: u64) {
     for number in (0..HOT_KEYS).filter(|number| is_permanent(*number)) {
         client.put(&key(number), &value(number, 99, 1, 24)).expect("room for a value");
     }
-    let children: Vec<Child> = (0..PROCESSES).map(|id| start(&table.url, id, seed, longest_value, 4_000)).collect();
+    let milliseconds = if is_long() { 4_000 } else { 1_000 };
+    let children: Vec<Child> =
+        (0..PROCESSES).map(|id| start(&table.url, id, seed, longest_value, milliseconds)).collect();
     // A check while they work reports no problem.
     let report = store.check().expect("the table can be read");
     assert!(report.is_clean(), "while others work: {:?}", report.problems);

@@ -19,7 +19,7 @@ use std::time::Duration;
 use guira::admin::ClientState;
 use guira::{Blame, CreateOptions, Error, OpenOptions, OperationError, OperationErrorKind, Store, Url};
 use guira_fabric::SplitMix64;
-use guira_testing::wait_until;
+use guira_testing::{is_long, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::Table;
@@ -30,8 +30,6 @@ const KEYS: u64 = 40;
 const FILLER: &str = "GUIRA_TEST_FILLER";
 /// Bytes of the values with which a client fills the space.
 const FILLER_VALUE_BYTES: usize = 3_000;
-/// Fewest writers that are killed.
-const LEAST_KILLS: u64 = 100;
 /// Most writers that are killed until the survivor has recovered two of them.
 const MOST_KILLS: u64 = 3_000;
 /// Writers at the same time.
@@ -213,8 +211,9 @@ fn kill_writers(name: &str, format: &str, longest: u64) {
     };
     let mut writers: Vec<Option<Writer>> = (0..WRITERS).map(|id| Some(start(id))).collect();
     let (mut under_way, mut kills) = (0, 0);
+    let least_kills = if is_long() { 100 } else { 40 };
     // Another writer is usually faster than the survivor to recover a dead one.
-    while kills < MOST_KILLS && (kills < LEAST_KILLS || survivor.counters().recoveries < 2) {
+    while kills < MOST_KILLS && (kills < least_kills || survivor.counters().recoveries < 2) {
         kills += 1;
         std::thread::sleep(Duration::from_micros(10_000 + rng.below(20_000)));
         let id = rng.below(WRITERS);

@@ -39,7 +39,7 @@ fn drawn_bytes(rng: &mut SplitMix64) -> usize {
 
 /// Returns the factor of the number of rounds.
 fn scale() -> u64 {
-    if std::env::var("GUIRA_LONG").is_ok_and(|long| long == "1") { 10 } else { 1 }
+    if guira_testing::is_long() { 10 } else { 1 }
 }
 
 fn key(number: u64) -> [u8; 8] {

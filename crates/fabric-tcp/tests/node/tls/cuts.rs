@@ -60,7 +60,7 @@ fn added(node: &TlsNode) -> u64 {
 
 /// Returns the distance of the positions that are tried: every byte, or a coprime step.
 fn step() -> usize {
-    if std::env::var_os("GUIRA_LONG").is_some_and(|long| long == "1") { 1 } else { 7 }
+    if guira_testing::is_long() { 1 } else { 7 }
 }
 
 #[test]

@@ -34,7 +34,7 @@ use std::time::Instant;
 use guira::admin::ClientState;
 use guira::{CreateOptions, Preset, Store};
 use guira_conformance::RdmaDevices;
-use guira_testing::patience;
+use guira_testing::{is_long, patience};
 
 use crate::common::faulty_proxy::FaultyProxy;
 use checker::Totals;
@@ -67,10 +67,6 @@ const CASES: [Case; 3] = [
     Case { preset: Preset::Hardened, format: "bytes:64", longest_value: 3_000 },
     Case { preset: Preset::Tiny, format: "bytes:64", longest_value: 500 },
 ];
-
-fn is_long() -> bool {
-    std::env::var("GUIRA_LONG").is_ok_and(|long| long == "1")
-}
 
 impl Case {
     fn of(round: u64) -> Case {
@@ -153,7 +149,7 @@ struct Run {
 impl Run {
     /// Runs as many rounds as the fabric has, and more until all `goals` are reached.
     fn until(fabric: Fabric, goals: fn(&Run) -> Vec<Goal>) -> Run {
-        let least_rounds = rounds(fabric);
+        let least_rounds = rounds();
         println!("seed {SEED}, {fabric:?}, {PROCESSES} processes, {KEYS} keys, {least_rounds} rounds or more");
         let (totals, faults) = (Totals::default(), FaultCounts::default());
         let mut run = Run { fabric, least_rounds, totals, faults, survivors: 0, proxy_counts: [0; 3] };
@@ -216,8 +212,9 @@ impl Run {
 }
 
 /// Returns the fewest rounds of a run.
-fn rounds(fabric: Fabric) -> u64 {
-    let rounds = if fabric == Fabric::Shm { 4 } else { 3 };
+fn rounds() -> u64 {
+    // One for each case.
+    let rounds = CASES.len() as u64;
     if is_long() { 10 * rounds } else { rounds }
 }
 
