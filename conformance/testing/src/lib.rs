@@ -1,4 +1,4 @@
-//! How long tests wait, whether they run in their long forms, and the names and folders they use.
+//! How long tests wait, whether they run in their long forms, and the names, folders and ports they use.
 //!
 //! No test fails because the machine is slow: a test waits for an event, and [`patience`] only ends hangs. Names carry
 //! an id of the test process, which no other process has, and what a killed test process left behind is removed by the
@@ -6,11 +6,13 @@
 
 #![forbid(unsafe_code)]
 
+mod port;
 mod scratch;
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+pub use port::ReservedPort;
 pub use scratch::{ScratchFolder, process_name, unique_name};
 
 /// The longest time that a test waits for an event on a machine of usual speed, before it calls that a hang.

@@ -12,11 +12,11 @@ use std::process::{Child, Command, Stdio};
 
 use guira::Client;
 use guira::{CreateOptions, Effect, OpenOptions, ServeOptions, Store, Url};
-use guira_testing::{patience, unique_name};
+use guira_testing::{ReservedPort, patience, unique_name};
 use rustix::mm::{MprotectFlags, mprotect};
 
 const NODE: &str = "GUIRA_SHM_TEST_MORTAL_NODE";
-const READY: &str = "@@serving ";
+const READY: &str = "@@serving";
 const PROTECTED: &str = "@@protected";
 /// One or two pages begin inside each row.
 const FORMAT: &str = "bytes:1024";
@@ -27,14 +27,10 @@ const PAGES_AROUND: usize = 3;
 const PAGE_BYTES: usize = 4096;
 
 /// A memory node in a child process. Killed on drop.
-struct NodeProcess {
-    port: u16,
-    child: Child,
-}
+struct NodeProcess(Child);
 
 impl NodeProcess {
-    /// Serves `backing` on `port`, or on any port if that is 0. Writing to the page of the file at byte `protected`
-    /// ends the node.
+    /// Serves `backing` on `port`. Writing to the page of the file at byte `protected` ends the node.
     fn start(backing: &Url, port: u16, protected: Option<usize>) -> NodeProcess {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "node", "--nocapture", "--quiet"])
@@ -42,27 +38,23 @@ impl NodeProcess {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn();
-        let mut node = NodeProcess { port, child: child.unwrap() };
-        let mut words = BufReader::new(node.child.stdout.as_mut().unwrap()).lines();
+        let mut node = NodeProcess(child.unwrap());
+        let mut words = BufReader::new(node.0.stdout.as_mut().unwrap()).lines();
         let mut said = |word: &str| {
-            let found = words.find_map(|line| line.unwrap().strip_prefix(word).map(str::to_owned));
-            found.expect("the node failed: see its message above")
+            let has_said = words.any(|line| line.unwrap().starts_with(word));
+            assert!(has_said, "the node failed: see its message above");
         };
-        node.port = said(READY).parse().unwrap();
+        said(READY);
         if let Some(offset) = protected {
-            writeln!(node.child.stdin.as_mut().unwrap(), "{offset}").unwrap();
+            writeln!(node.0.stdin.as_mut().unwrap(), "{offset}").unwrap();
             said(PROTECTED);
         }
         node
     }
 
-    fn url(&self) -> Url {
-        Url::tcp("127.0.0.1", self.port).unwrap()
-    }
-
     /// Whether the node has died from writing to the protected page. Its clients notice its death a moment later.
     fn has_died(&mut self) -> bool {
-        match self.child.try_wait().unwrap() {
+        match self.0.try_wait().unwrap() {
             None => false,
             Some(status) => {
                 assert_eq!(status.signal(), Some(rustix::process::Signal::SEGV.as_raw()), "{status}");
@@ -74,8 +66,8 @@ impl NodeProcess {
 
 impl Drop for NodeProcess {
     fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
+        drop(self.0.kill());
+        drop(self.0.wait());
     }
 }
 
@@ -109,7 +101,7 @@ fn node() {
     let store = Store::open(&backing).unwrap();
     let options = ServeOptions::new((Ipv4Addr::LOCALHOST, port.parse().unwrap()).into()).threads(1);
     let served = store.serve(&options).unwrap();
-    println!("\n{READY}{}", served.local_addrs()[0].port());
+    println!("\n{READY}");
     let path = backing.to_string().replace("shm://", "/dev/shm/");
     // Serves until the parent ends.
     for line in std::io::stdin().lines() {
@@ -153,7 +145,7 @@ fn key_far_from_slots(store: &Store) -> Vec<u8> {
 
 /// Asserts that the client reads value `number` for the key, once there is a node again.
 fn assert_value(client: &mut Client, key: &[u8], number: u8, node: &mut NodeProcess) {
-    let found = client.get(key).unwrap_or_else(|error| panic!("{error}; its node: {:?}", node.child.try_wait()));
+    let found = client.get(key).unwrap_or_else(|error| panic!("{error}; its node: {:?}", node.0.try_wait()));
     let found = found.expect("the key");
     assert!(found == value(number), "{number} and nothing else: {:02x?}..", &found[..8]);
 }
@@ -168,8 +160,13 @@ fn a_node_that_dies_inside_a_row_leaves_its_record() {
     let options = CreateOptions::new(64).format(FORMAT.parse().unwrap()).max_clients(8);
     let store = Store::create(&url, &options).unwrap();
     let _table = TempTable(url.clone());
-    let mut node = NodeProcess::start(&url, 0, None);
-    let remote = Store::open_with(node.url(), &OpenOptions::default().reconnect_timeout(patience())).unwrap();
+    // No other process is given the port while one node has ended and the next one has not begun.
+    let reserved = ReservedPort::new();
+    let port = reserved.port;
+    let mut node = NodeProcess::start(&url, port, None);
+    let remote =
+        Store::open_with(Url::tcp("127.0.0.1", port).unwrap(), &OpenOptions::default().reconnect_timeout(patience()))
+            .unwrap();
     let mut client = remote.client().unwrap();
     let key = &key_far_from_slots(&store)[..];
     let mut number = 1;
@@ -177,7 +174,6 @@ fn a_node_that_dies_inside_a_row_leaves_its_record() {
     let entry_page = find(&url, &value(number)) / PAGE_BYTES;
     let (mut deaths, mut replays, mut torn) = (0, 0, 0);
     for page in entry_page - PAGES_AROUND..=entry_page + PAGES_AROUND {
-        let port = node.port;
         drop(node);
         node = NodeProcess::start(&url, port, Some(page * PAGE_BYTES));
         // The session is new; the first operation reports that, if it may have had an effect.
@@ -191,7 +187,7 @@ fn a_node_that_dies_inside_a_row_leaves_its_record() {
         }
         let error = changed.unwrap_err();
         assert_eq!(error.effect(), Effect::Unknown, "{error}");
-        let status = node.child.wait().unwrap();
+        let status = node.0.wait().unwrap();
         assert_eq!(status.signal(), Some(rustix::process::Signal::SEGV.as_raw()), "{status}");
         deaths += 1;
         // Every other time the client reads before the dead node's slots are recovered, through the record if need be.

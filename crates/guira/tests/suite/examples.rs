@@ -6,13 +6,11 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use guira::{CreateOptions, ServeOptions, Store};
-use guira_testing::{unique_name, wait_until};
+use guira_testing::{ReservedPort, unique_name, wait_until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-
-use crate::common::ports::ReservedPort;
 
 /// A command that runs an example: a program beside this test, which cargo builds with the tests of the package.
 fn example(name: &str) -> Command {

@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 
 use guira::{Blame, Client, CreateOptions, Effect, Error, OpenError, OpenOptions, OperationErrorKind, ServeOptions};
 use guira::{Store, Url};
-use guira_testing::{ScratchFolder, wait_until};
-
-use crate::common::ports::ReservedPort;
+use guira_testing::{ReservedPort, ScratchFolder, wait_until};
 
 /// A way in which the file at a path loses its name.
 type Lose = fn(&Path);

@@ -4,7 +4,6 @@
 pub mod fabric;
 pub mod faulty_proxy;
 pub mod hosts;
-pub mod ports;
 pub mod slow_link;
 
 use guira::{CreateOptions, Store, Url};

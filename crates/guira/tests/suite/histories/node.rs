@@ -6,9 +6,9 @@ use std::process::{Child, Command, Stdio};
 
 use guira::{RdmaDevice, ServeOptions, Store, Url};
 use guira_conformance::RdmaDevices;
+use guira_testing::ReservedPort;
 
 use crate::common::fabric::url_of;
-use crate::common::ports::ReservedPort;
 use crate::histories::Case;
 
 const NODE: &str = "GUIRA_TEST_HISTORIES_NODE";

@@ -14,9 +14,9 @@ use guira_fabric_tcp::BatchExecutor;
 use guira_fabric_verbs::{Device, DeviceOptions, Target, VerbsAgent};
 use guira_rcuckoo::{Table, format_table};
 use guira_session::node::{Node, NodeError, NodeHandle, NodeOptions, Service};
+use guira_testing::ReservedPort;
 
 use crate::common::fabric::{selected_devices, url_of};
-use crate::common::ports::ReservedPort;
 
 /// A node that serves a table. It can be stopped and started again over the same memory.
 pub struct TestNode {

@@ -12,7 +12,9 @@ const FIRST_PORT: u16 = 20_000;
 const PORTS: u16 = 10_000;
 
 /// A port of the loopback interface that no other test uses as long as this exists, whether a node listens or not.
+#[derive(Debug)]
 pub struct ReservedPort {
+    /// Its number.
     pub port: u16,
     /// A socket that is bound to the port and does not listen. A listener shares the port with it, and another
     /// reservation cannot.
@@ -20,6 +22,11 @@ pub struct ReservedPort {
 }
 
 impl ReservedPort {
+    /// Reserves one of the ports.
+    ///
+    /// # Panics
+    /// If none is free.
+    #[expect(clippy::new_without_default, reason = "it reserves a port")]
     pub fn new() -> ReservedPort {
         let first = (RandomState::new().hash_one(0) % u64::from(PORTS)) as u16;
         let ports = (first..PORTS).chain(0..first).map(|port| FIRST_PORT + port);
