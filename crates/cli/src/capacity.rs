@@ -265,8 +265,8 @@ mod tests {
 
     use super::*;
 
-    fn with_table(name: &str, capacity: u64, test: impl FnOnce(&Store)) {
-        let url: Url = format!("shm://guira-room-{name}-{}", std::process::id()).parse().unwrap();
+    fn with_table(capacity: u64, test: impl FnOnce(&Store)) {
+        let url: Url = format!("shm://{}", guira_testing::unique_name()).parse().unwrap();
         let store = Store::create(&url, &CreateOptions::new(capacity)).unwrap();
         test(&store);
         Store::destroy(&url).unwrap();
@@ -293,11 +293,11 @@ mod tests {
 
     #[test]
     fn records_that_do_not_fit_are_announced() {
-        with_table("lacks", 1_000, |store| {
+        with_table(1_000, |store| {
             assert_eq!(said(store, lines(1_000, 8).path()), None);
             let Shortfall { reason, remedy } =
                 said(store, lines(2_000, 8).path()).expect("the table has 1,152 entries");
-            assert!(reason.starts_with("the file has 2,000 records, but shm://guira-room-lacks-"), "{reason}");
+            assert!(reason.starts_with("the file has 2,000 records, but shm://guira-test-"), "{reason}");
             assert!(remedy.contains("--capacity 2_000 &&") && remedy.contains("guira copy shm://"), "{remedy}");
             let Shortfall { reason, remedy } =
                 said(store, lines(1_000, 10_000).path()).expect("4 MiB are too few for 10 MB");
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn the_recommended_table_is_larger_than_the_full_one() {
-        with_table("advice", 1_000, |store| {
+        with_table(1_000, |store| {
             let (config, url) = (store.table().config(), store.url());
             let said = |record_bytes| advice(of(url), config, FullDuring::Change, record_bytes);
             assert!(said(None).contains("--capacity 2_100 &&"), "{}", said(None));
@@ -323,7 +323,7 @@ mod tests {
     /// The commands copy all records that are to be kept into the larger table, under a free name.
     #[test]
     fn the_commands_fill_the_larger_table() {
-        with_table("fill", 1_000, |store| {
+        with_table(1_000, |store| {
             let (config, url, from) = (store.table().config(), store.url(), Url::shm("from").unwrap());
             let fill = |existing| advice(Target { url, from: Some(&from), existing }, config, FullDuring::Change, None);
             assert!(
@@ -346,7 +346,7 @@ mod tests {
 
     #[test]
     fn pipes_are_not_surveyed() {
-        with_table("pipe", 10, |store| {
+        with_table(10, |store| {
             let encoder = RecordEncoder::new(store.table().config().format, Notation::Bytes).unwrap();
             assert_eq!(survey(Path::new("-"), None, encoder, |_, _| 0), None);
             assert_eq!(survey(Path::new("/dev/null"), None, encoder, |_, _| 0), None);

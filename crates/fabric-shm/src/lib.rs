@@ -53,7 +53,7 @@
 //! use guira_fabric_shm::{Access, CreateOptions, Location, ShmRegion};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let location = Location::shm(&format!("guira-doc-{}", std::process::id()))?;
+//! # let location = Location::shm(&guira_testing::unique_name())?;
 //! let created = ShmRegion::create(&location, CreateOptions::new(1 << 16, 4096), |_| Ok::<(), FabricError>(()))?;
 //! let opened = ShmRegion::open(&location, Access::ReadWrite)?;
 //!

@@ -296,7 +296,7 @@ mod tests {
         }
         assert!(!ProcessIdentity::current().is_frozen());
         // Only where this user may freeze processes.
-        let group = format!("/sys/fs/cgroup/freezer/guira-test-{}", std::process::id());
+        let group = format!("/sys/fs/cgroup/freezer/{}", guira_testing::unique_name());
         if std::fs::create_dir(&group).is_err() {
             println!("not tested: this user may not freeze processes");
             return;

@@ -24,7 +24,7 @@ use crate::{Error, Expected, Put, Swap, Token, Versioned};
 /// use guira::{CreateOptions, Put, Store, Url};
 ///
 /// # fn main() -> Result<(), guira::Error> {
-/// # let url: Url = format!("shm://guira-doc-client-{}", std::process::id()).parse()?;
+/// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
 /// let store = Store::create(&url, &CreateOptions::new(1_000))?;
 /// let mut client = store.client()?;
 /// assert_eq!(client.put(b"cuckoo", b"Guira guira")?, Put::Inserted);
@@ -120,7 +120,7 @@ impl Client {
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
     /// # fn main() -> Result<(), guira::Error> {
-    /// # let url: Url = format!("shm://guira-doc-compare-and-swap-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
     /// # let mut client = store.client()?;
     /// # client.put(b"cuckoo", b"Guira guira")?;
@@ -183,7 +183,7 @@ impl Client {
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
     /// # fn main() -> Result<(), guira::Error> {
-    /// # let url: Url = format!("shm://guira-doc-increment-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
     /// # let mut client = store.client()?;
     /// assert_eq!(client.increment(b"visits", 1)?, 1);
@@ -220,7 +220,7 @@ impl Client {
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
     /// # fn main() -> Result<(), guira::Error> {
-    /// # let url: Url = format!("shm://guira-doc-update-with-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
     /// # let mut client = store.client()?;
     /// let append = |found: Option<&[u8]>| Some([found.unwrap_or_default(), b"a line."].concat());
@@ -266,7 +266,7 @@ impl Client {
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
     /// # fn main() -> Result<(), guira::Error> {
-    /// # let url: Url = format!("shm://guira-doc-get-or-insert-with-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
     /// # let mut client = store.client()?;
     /// assert_eq!(client.get_or_insert_with(b"answer", || b"42".to_vec())?, b"42");
@@ -292,7 +292,7 @@ impl Client {
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
     /// # fn main() -> Result<(), guira::Error> {
-    /// # let url: Url = format!("shm://guira-doc-put-many-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
     /// # let mut client = store.client()?;
     /// # client.put(b"cuckoo", b"Guira guira")?;
@@ -322,7 +322,7 @@ impl Client {
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
     /// # fn main() -> Result<(), guira::Error> {
-    /// # let url: Url = format!("shm://guira-doc-remove-many-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
     /// # let mut client = store.client()?;
     /// # client.put(b"cuckoo", b"Guira guira")?;

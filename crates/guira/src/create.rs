@@ -79,7 +79,7 @@ impl Store {
     ///     }
     /// }
     /// # fn main() -> Result<(), Error> {
-    /// # let url: Url = format!("shm://guira-doc-progress-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// # let options = CreateOptions::new(1_000);
     /// # assert!(create_within(Duration::ZERO, &url, &options)?.is_none());
     /// # assert!(Store::open(&url).expect_err("nothing is left").is_not_found());
@@ -157,7 +157,7 @@ impl Store {
     /// use guira::{CreateOptions, Error, OpenError, OnMismatch, Store, Url};
     ///
     /// # fn main() -> Result<(), guira::Error> {
-    /// let url: Url = format!("shm://guira-doc-open-or-create-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// let created = Store::open_or_create(&url, &CreateOptions::new(1_000))?;
     /// let opened = Store::open_or_create(&url, &CreateOptions::new(1_000))?;
     /// assert!(created.was_created() && !opened.was_created());
@@ -234,7 +234,7 @@ impl Store {
     /// # use guira::errors::Mismatch;
     /// # use guira::{CreateOptions, Error, OpenError, OpenOptions, Store, Url};
     /// # fn main() -> Result<(), guira::Error> {
-    /// # let url: Url = format!("shm://guira-doc-ensure-fits-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// # Store::create(&url, &CreateOptions::new(1_000))?;
     /// let store = Store::open_with(&url, &OpenOptions::default().read_only())?;
     /// store.ensure_fits(&CreateOptions::new(500))?;

@@ -20,7 +20,7 @@
 //! use guira::{CreateOptions, Put, Store};
 //!
 //! # fn main() -> guira::Result<()> {
-//! # let name = format!("shm://guira-doc-tour-{}", std::process::id());
+//! # let name = format!("shm://{}", guira_testing::unique_name());
 //! # let name = name.as_str();
 //! // `name` is such as "shm://birds".
 //! let store = Store::open_or_create(name, &CreateOptions::new(10_000))?;
@@ -72,7 +72,7 @@
 //! use guira::{CreateOptions, OpenOptions, Store};
 //!
 //! # fn main() -> guira::Result<()> {
-//! # let name = format!("shm://guira-doc-two-processes-{}", std::process::id());
+//! # let name = format!("shm://{}", guira_testing::unique_name());
 //! # let name = name.as_str();
 //! // One process, such as a service:
 //! let store = Store::create(name, &CreateOptions::new(10_000))?;
@@ -97,7 +97,7 @@
 //! use guira::{CreateOptions, aio};
 //!
 //! # fn main() -> guira::Result<()> {
-//! # let name = format!("shm://guira-doc-tour-tasks-{}", std::process::id());
+//! # let name = format!("shm://{}", guira_testing::unique_name());
 //! # let name = name.as_str();
 //! # let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("a runtime");
 //! # runtime.block_on(async {

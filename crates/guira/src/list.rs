@@ -120,7 +120,7 @@ impl ClientCounts {
 /// use guira::{CreateOptions, Store, Url};
 ///
 /// # fn main() -> Result<(), guira::Error> {
-/// # let url: Url = format!("shm://guira-doc-list-{}", std::process::id()).parse()?;
+/// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
 /// let store = Store::create(&url, &CreateOptions::new(1_000))?;
 /// let _client = store.client()?;
 /// let listed = guira::admin::list()?.into_iter().find(|listed| listed.url == url).expect("it was created");

@@ -19,7 +19,7 @@ use crate::owners::Owners;
 /// use guira::{CreateOptions, Store, Url};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let url: Url = format!("shm://guira-doc-create-{}", std::process::id()).parse()?;
+/// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
 /// // 10,000 keys of 8 bytes with values of 8 bytes; at most 16 clients at once, also of this user's group.
 /// let options = CreateOptions::new(10_000).format("fixed:8:8".parse()?).max_clients(16).mode(0o660);
 /// let store = Store::create(&url, &options)?;
@@ -281,7 +281,7 @@ impl CreateOptions {
 /// use guira::{Blame, CreateOptions, OpenOptions, Store, Url};
 ///
 /// # fn main() -> Result<(), guira::Error> {
-/// # let url: Url = format!("shm://guira-doc-open-{}", std::process::id()).parse()?;
+/// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
 /// # let _created = Store::create(&url, &CreateOptions::new(1_000))?;
 /// let options = OpenOptions::default().read_only().deadline(Duration::from_millis(100));
 /// let store = Store::open_with(&url, &options)?;

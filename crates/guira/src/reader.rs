@@ -38,7 +38,7 @@ macro_rules! lookups {
             /// ```
             /// # use guira::{CreateOptions, Store, Url};
             /// # fn main() -> Result<(), guira::Error> {
-            /// # let url: Url = format!("shm://guira-doc-get-into-{}", std::process::id()).parse()?;
+            /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
             /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
             /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
             #[doc = concat!("let mut birds = store.", $open, ";")]
@@ -92,7 +92,7 @@ macro_rules! lookups {
             /// ```
             /// # use guira::{CreateOptions, Store, Url};
             /// # fn main() -> Result<(), guira::Error> {
-            /// # let url: Url = format!("shm://guira-doc-get-many-{}", std::process::id()).parse()?;
+            /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
             /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
             /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
             #[doc = concat!("let mut birds = store.", $open, ";")]
@@ -121,7 +121,7 @@ macro_rules! lookups {
             /// ```
             /// # use guira::{CreateOptions, Store, Url};
             /// # fn main() -> Result<(), guira::Error> {
-            /// # let url: Url = format!("shm://guira-doc-get-many-with-{}", std::process::id()).parse()?;
+            /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
             /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
             /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
             #[doc = concat!("let mut birds = store.", $open, ";")]
@@ -169,7 +169,7 @@ pub(super) use lookups;
 /// use guira::{CreateOptions, OpenOptions, Store, Url};
 ///
 /// # fn main() -> Result<(), guira::Error> {
-/// # let url: Url = format!("shm://guira-doc-reader-{}", std::process::id()).parse()?;
+/// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
 /// # Store::create(&url, &CreateOptions::new(1_000))?.client()?.put(b"cuckoo", b"Guira guira")?;
 /// let store = Store::open_with(&url, &OpenOptions::default().read_only())?;
 /// let found = std::thread::scope(|scope| {

@@ -212,7 +212,7 @@ impl Store {
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
     /// # fn main() -> Result<(), guira::Error> {
-    /// # let url: Url = format!("shm://guira-doc-scan-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
     /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
     /// let mut bytes = 0;
@@ -237,7 +237,7 @@ impl Store {
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
     /// # fn main() -> Result<(), guira::Error> {
-    /// # let url: Url = format!("shm://guira-doc-scan-with-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
     /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
     /// let mut bytes = 0;
@@ -310,7 +310,7 @@ impl Store {
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
     /// # fn main() -> Result<(), guira::Error> {
-    /// # let url: Url = format!("shm://guira-doc-snapshot-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
     /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
     /// let snapshot = store.snapshot(16)?;
@@ -336,7 +336,7 @@ impl Store {
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
     /// # fn main() -> Result<(), guira::Error> {
-    /// # let url: Url = format!("shm://guira-doc-len-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
     /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
     /// let len = store.len_estimate()?;

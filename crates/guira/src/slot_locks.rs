@@ -38,7 +38,7 @@ impl Store {
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
     /// # fn main() -> Result<(), guira::Error> {
-    /// # let url: Url = format!("shm://guira-doc-slot-lock-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// let store = Store::create(&url, &CreateOptions::new(1_000))?;
     /// let _client = store.client()?;
     /// assert_eq!(store.slot_lock()?, None);

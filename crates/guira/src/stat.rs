@@ -131,7 +131,7 @@ impl crate::Store {
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
     /// # fn main() -> Result<(), guira::Error> {
-    /// # let url: Url = format!("shm://guira-doc-change-counts-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
     /// let mut client = store.client()?;
     /// client.put(b"cuckoo", b"Guira")?;

@@ -15,7 +15,7 @@ use crate::{Error, OperationErrorKind};
 /// ```
 /// # use guira::{CreateOptions, Store, Url};
 /// # fn main() -> Result<(), guira::Error> {
-/// # let url: Url = format!("shm://guira-doc-token-{}", std::process::id()).parse()?;
+/// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
 /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
 /// # let mut client = store.client()?;
 /// client.put(b"cuckoo", b"one")?;

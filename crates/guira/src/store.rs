@@ -38,7 +38,7 @@ use crate::{AdminError, Client, Error, OpenError, OpenOptions, OperationErrorKin
 /// use guira::{CreateOptions, Store, Url};
 ///
 /// # fn main() -> Result<(), guira::Error> {
-/// # let url: Url = format!("shm://guira-doc-store-{}", std::process::id()).parse()?;
+/// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
 /// let store = Store::create(&url, &CreateOptions::new(1_000))?;
 /// std::thread::scope(|scope| {
 ///     let puts = ["cuckoo", "heron"].map(|key| {
@@ -170,7 +170,7 @@ impl Store {
     /// use guira::{CreateOptions, Store};
     ///
     /// # fn main() -> Result<(), guira::Error> {
-    /// # let name = format!("guira-doc-open-{}", std::process::id());
+    /// # let name = guira_testing::unique_name();
     /// # let url = &format!("shm://{name}");
     /// # Store::create(url, &CreateOptions::new(1_000))?;
     /// let store = Store::open(url)?; // Such as "shm://birds", or "tcp://birds.example:7711".
@@ -277,7 +277,7 @@ impl Store {
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
     /// # fn main() -> Result<(), guira::Error> {
-    /// # let url: Url = format!("shm://guira-doc-is-destroyed-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// let store = Store::create(&url, &CreateOptions::new(1_000))?;
     /// assert!(!store.is_destroyed()?);
     /// Store::destroy(&url)?;
@@ -381,7 +381,7 @@ impl Store {
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
     /// # fn main() -> Result<(), guira::Error> {
-    /// # let url: Url = format!("shm://guira-doc-stat-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
     /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
     /// let stat = store.stat()?;
@@ -408,7 +408,7 @@ impl Store {
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
     /// # fn main() -> Result<(), guira::Error> {
-    /// # let url: Url = format!("shm://guira-doc-check-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
     /// # store.client()?.put(b"cuckoo", b"Guira guira")?;
     /// let report = store.check()?;

@@ -147,8 +147,8 @@ mod tests {
     struct Scratch(PathBuf);
 
     impl Scratch {
-        fn new(name: &str) -> Scratch {
-            Scratch(std::env::temp_dir().join(format!("guira-token-{}-{name}", std::process::id())))
+        fn new() -> Scratch {
+            Scratch(std::env::temp_dir().join(guira_testing::unique_name()))
         }
     }
 
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_token_file_is_private_and_never_replaced() {
-        let scratch = Scratch::new("made");
+        let scratch = Scratch::new();
         let made = AccessToken::create(&scratch.0).unwrap();
         assert_eq!(std::fs::metadata(&scratch.0).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(AccessToken::read(&scratch.0).unwrap().0, made.0);
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_token_file_of_another_user_is_refused() {
-        let scratch = Scratch::new("stranger");
+        let scratch = Scratch::new();
         let made = AccessToken::create(&scratch.0).unwrap();
         if std::os::unix::fs::chown(&scratch.0, Some(65_534), None).is_err() {
             println!("skipped: only root can give files away");

@@ -344,7 +344,7 @@ mod tests {
     /// Creation is retried a few times if the name belongs to a destroyed table.
     #[test]
     fn a_name_of_a_destroyed_table_is_tried_again() {
-        let url: Url = format!("shm://guira-cli-test-turns-{}", std::process::id()).parse().expect("a URL");
+        let url: Url = format!("shm://{}", guira_testing::unique_name()).parse().expect("a URL");
         let output = Output::new(Format::Json);
         for (lost, calls) in [(0, 1), (1, 2), (4, 5), (u32::MAX, MAX_CREATE_ATTEMPTS)] {
             CALLS.set((0, lost));

@@ -48,7 +48,7 @@ const AHEAD_KEYS: usize = 4;
 /// use guira::{CreateOptions, Put, Url, aio};
 ///
 /// # fn main() -> Result<(), guira::Error> {
-/// # let url: Url = format!("shm://guira-doc-aio-client-{}", std::process::id()).parse()?;
+/// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
 /// # pollster::block_on(async {
 /// let store = aio::Store::create(&url, &CreateOptions::new(1_000)).await?;
 /// let mut client = store.client().await?;

@@ -44,7 +44,7 @@ use crate::{CreateOptions, Error, OpenOptions, Url};
 /// use guira::{CreateOptions, Url, aio};
 ///
 /// # fn main() -> Result<(), guira::Error> {
-/// # let url: Url = format!("shm://guira-doc-aio-store-{}", std::process::id()).parse()?;
+/// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
 /// let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
 /// runtime.block_on(async {
 ///     let store = aio::Store::open_or_create(&url, &CreateOptions::new(1_000)).await?;
@@ -201,7 +201,7 @@ impl Store {
     /// ```
     /// # use guira::{CreateOptions, Url, aio};
     /// # fn main() -> Result<(), guira::Error> {
-    /// # let url: Url = format!("shm://guira-doc-aio-run-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// # pollster::block_on(async {
     /// let store = aio::Store::create(&url, &CreateOptions::new(1_000)).await?;
     /// let report = store.run_blocking(|store| store.check()).await??;

@@ -21,7 +21,7 @@ use crate::pool::{DEFAULT_TIMEOUT, PoolStatus, Shared, debug};
 /// ```
 /// # use guira::{CreateOptions, Store, Url, aio};
 /// # fn main() -> Result<(), guira::Error> {
-/// # let url: Url = format!("shm://guira-doc-pool-{}", std::process::id()).parse()?;
+/// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
 /// let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("a runtime");
 /// runtime.block_on(async {
 ///     let store = aio::Store::create(&url, &CreateOptions::new(1_000)).await?;

@@ -266,7 +266,7 @@ pub(crate) use lookups;
 /// ```
 /// # use guira::{CreateOptions, OpenOptions, Store, Url, aio};
 /// # fn main() -> Result<(), guira::Error> {
-/// # let url: Url = format!("shm://guira-doc-aio-reader-{}", std::process::id()).parse()?;
+/// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
 /// # Store::create(&url, &CreateOptions::new(1_000))?.client()?.put(b"cuckoo", b"Guira guira")?;
 /// let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
 /// let found = runtime.block_on(async {

@@ -29,7 +29,7 @@ impl Store {
     /// ```
     /// # use guira::{CreateOptions, Url, aio};
     /// # fn main() -> Result<(), guira::Error> {
-    /// # let url: Url = format!("shm://guira-doc-aio-scan-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// # pollster::block_on(async {
     /// let store = aio::Store::create(&url, &CreateOptions::new(1_000)).await?;
     /// store.client().await?.put(b"cuckoo", b"Guira guira").await?;

@@ -179,7 +179,7 @@ impl Needs {
 /// use guira::{CreateOptions, Store, Url};
 ///
 /// # fn main() -> Result<(), guira::Error> {
-/// # let url: Url = format!("shm://guira-doc-doctor-{}", std::process::id()).parse()?;
+/// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
 /// let options = DoctorOptions::new().url(url.clone());
 /// assert!(!doctor(&options).is_fine(), "there is no such table");
 /// Store::create(&url, &CreateOptions::new(1_000))?;

@@ -82,7 +82,7 @@ impl fmt::Display for Blame {
 /// use guira::{Blame, Effect, Store, Url};
 ///
 /// # fn main() -> Result<(), guira::errors::UrlError> {
-/// let url: Url = format!("shm://guira-doc-nothing-{}", std::process::id()).parse()?;
+/// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
 /// let error = Store::open(&url).expect_err("it does not exist");
 /// assert!(error.is_not_found());
 /// assert_eq!((error.blame(), error.effect()), (Blame::Misuse, Effect::None));
@@ -105,7 +105,7 @@ impl fmt::Display for Blame {
 /// }
 /// # fn main() -> Result<(), Error> {
 /// # use guira::{CreateOptions, Store, Url};
-/// # let url: Url = format!("shm://guira-doc-kinds-{}", std::process::id()).parse()?;
+/// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
 /// # let options = CreateOptions::new(1_000).format(guira::EntryFormat::Fixed { key_bytes: 8, value_bytes: 8 });
 /// # let mut client = Store::create(&url, &options)?.client()?;
 /// # assert!(is_too_long(&mut client, b"8 bytes!", b"nine bytes")?);

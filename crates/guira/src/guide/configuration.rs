@@ -16,7 +16,7 @@
 //! }
 //!
 //! # fn main() -> guira::Result<()> {
-//! # let name = format!("shm://guira-guide-configuration-{}", std::process::id());
+//! # let name = format!("shm://{}", guira_testing::unique_name());
 //! # let name = name.as_str();
 //! // The editor. Everybody may read the table (0644), and only this user may change it.
 //! let store = Store::create(name, &CreateOptions::new(1_000).mode(0o644))?;

@@ -7,7 +7,7 @@
 //! use guira::{CreateOptions, Store};
 //!
 //! # fn main() -> guira::Result<()> {
-//! # let name = format!("shm://guira-guide-counters-{}", std::process::id());
+//! # let name = format!("shm://{}", guira_testing::unique_name());
 //! # let name = name.as_str();
 //! let store = Store::open_or_create(name, &CreateOptions::new(10_000))?;
 //! std::thread::scope(|scope| {

@@ -45,7 +45,7 @@
 //! }
 //!
 //! # fn main() -> Result<()> {
-//! # let name = format!("shm://guira-guide-jobs-{}", std::process::id());
+//! # let name = format!("shm://{}", guira_testing::unique_name());
 //! # let name = name.as_str();
 //! let store = Store::open_or_create(name, &CreateOptions::new(10_000))?;
 //! let table = store.typed::<str, Job>();

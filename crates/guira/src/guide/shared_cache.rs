@@ -21,7 +21,7 @@
 //! }
 //!
 //! # fn main() -> Result<()> {
-//! # let name = format!("shm://guira-guide-cache-{}", std::process::id());
+//! # let name = format!("shm://{}", guira_testing::unique_name());
 //! # let name = name.as_str();
 //! // 10,000 pages of about 4 KiB. Every worker runs this line; the first one creates the table.
 //! let store = Store::open_or_create(name, &CreateOptions::new(10_000).record_bytes(4096))?;

@@ -35,7 +35,7 @@ pub struct PoolStatus {
 /// ```
 /// # use guira::{CreateOptions, Store, Url};
 /// # fn main() -> Result<(), guira::Error> {
-/// # let url: Url = format!("shm://guira-doc-pool-of-threads-{}", std::process::id()).parse()?;
+/// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
 /// # let store = Store::create(&url, &CreateOptions::new(1_000))?;
 /// let pool = store.pool(2);
 /// std::thread::scope(|scope| {

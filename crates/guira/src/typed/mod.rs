@@ -17,7 +17,7 @@
 //! }
 //!
 //! # fn main() -> Result<(), guira::Error> {
-//! # let url: Url = format!("shm://guira-doc-typed-{}", std::process::id()).parse()?;
+//! # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
 //! let store = Store::create(&url, &CreateOptions::new(1_000))?;
 //! let settings = store.typed::<str, Settings>();
 //! let mut client = settings.client()?;
@@ -109,7 +109,7 @@ impl Store {
     /// ```
     /// # use guira::{CreateOptions, Store, Url};
     /// # fn main() -> Result<(), guira::Error> {
-    /// # let url: Url = format!("shm://guira-doc-plain-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// let options = CreateOptions::new(1_000).format("fixed:8:16".parse()?);
     /// let store = Store::create(&url, &options)?;
     /// let mut positions = store.plain::<u64, [f64; 2]>().client()?;

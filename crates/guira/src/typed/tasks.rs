@@ -25,7 +25,7 @@ impl Store {
     /// ```
     /// # use guira::{CreateOptions, Url, aio};
     /// # fn main() -> Result<(), guira::Error> {
-    /// # let url: Url = format!("shm://guira-doc-aio-typed-{}", std::process::id()).parse()?;
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
     /// # pollster::block_on(async {
     /// let store = aio::Store::create(&url, &CreateOptions::new(1_000)).await?;
     /// let mut ages = store.typed::<str, u8>().client().await?;

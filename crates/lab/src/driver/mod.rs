@@ -12,7 +12,7 @@
 //! use guira_lab::driver::{Driver, Plan, RecordFormat, Verification};
 //! use guira_lab::workload::{WorkloadName, WorkloadSpec};
 //!
-//! let url: Url = format!("shm://guira-lab-example-{}", std::process::id()).parse()?;
+//! # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
 //! let store = Store::create(&url, &CreateOptions::new(2_000))?;
 //! let spec = WorkloadSpec { name: WorkloadName::A, records: 1_000, theta: 0.99, seed: 7 };
 //! let format = RecordFormat::new(store.table().config().format, None, spec.seed)?;

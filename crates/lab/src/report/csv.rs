@@ -112,19 +112,18 @@ mod tests {
 
     #[test]
     fn a_file_is_whole_or_not_there() {
-        let directory = std::env::temp_dir().join(format!("guira-lab-csv-{}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
+        let scratch = guira_testing::ScratchFolder::new();
+        let directory = scratch.path();
         let path = directory.join("6c.csv");
         write_whole(&path, b"one").unwrap();
         write_whole(&path, b"two").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"two");
-        assert_eq!(fs::read_dir(&directory).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(directory).unwrap().count(), 1);
         // The new name is a directory: the temporary file must not remain.
         fs::create_dir(directory.join("full")).unwrap();
         fs::write(directory.join("full/file"), b"").unwrap();
         assert!(write_whole(&directory.join("full"), b"three").is_err());
         assert!(write_whole(&directory.join("missing/6c.csv"), b"three").is_err());
-        assert_eq!(fs::read_dir(&directory).unwrap().count(), 2);
-        fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(fs::read_dir(directory).unwrap().count(), 2);
     }
 }

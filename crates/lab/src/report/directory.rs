@@ -163,10 +163,7 @@ mod tests {
     }
 
     fn with_directory(test: impl FnOnce(&Path)) {
-        let name = std::thread::current().name().unwrap_or("test").replace(':', "-");
-        let path = std::env::temp_dir().join(format!("guira-lab-{}-{name}", std::process::id()));
-        test(&path);
-        fs::remove_dir_all(&path).unwrap();
+        test(guira_testing::ScratchFolder::new().path());
     }
 
     #[test]

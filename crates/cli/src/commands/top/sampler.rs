@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_destroyed_table_is_reported_and_its_successor_is_sampled() {
-        let url = Url::shm(&format!("guira-unit-top-{}", std::process::id())).unwrap();
+        let url = Url::shm(&guira_testing::unique_name()).unwrap();
         let options = CreateOptions::new(100).extent_bytes(1 << 20);
         let create = || Store::create(&url, &options).map(drop);
         create().unwrap();
