@@ -13,7 +13,6 @@ use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
 
 use common::{MAIN_BYTES, Scratch, read, write};
 use guira_fabric::{Addr, Region};
@@ -172,14 +171,13 @@ fn every_other_bus_error_ends_the_process() {
         std::fs::remove_file(truncated.location.path()).unwrap();
         write(&mut truncated.create().lane(), LAST_WORD, 7);
     }
-    let mapper = Mapper::start("mapper", &[&whole]);
-    let pid = mapper.0.id();
-    // The standard library's own handler lets the first of them pass.
-    for _ in 0..2 {
-        // SAFETY: a plain system call on a process this test started.
-        unsafe { libc::kill(pid as libc::pid_t, libc::SIGBUS) };
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let mut mapper = Mapper::start("mapper", &[&whole]);
+    // The standard library's own handler lets the first of them pass, and two that come at once count as one.
+    wait_until("the signals have ended it", || {
+        // SAFETY: a plain system call on a process this test started, which was not waited for after its end.
+        unsafe { libc::kill(mapper.0.id() as libc::pid_t, libc::SIGBUS) };
+        mapper.0.try_wait().unwrap().is_some()
+    });
     assert_eq!(mapper.end().signal(), Some(libc::SIGBUS));
 }
 

@@ -19,6 +19,7 @@ use crate::serve::Server;
 const READERS: usize = 3;
 const WRITERS: usize = 2;
 const KEYS: usize = 500;
+const MOST_TRIES: usize = 10;
 
 fn key(number: usize) -> Vec<u8> {
     format!("key-{number:04}").into_bytes()
@@ -115,6 +116,12 @@ fn clients_of_a_truncated_table_are_told_at_once_and_its_node_ends_in_order() {
 /// A health probe fails while the node still runs; and a node without clients notices the loss by itself.
 #[test]
 fn a_probe_of_a_node_whose_table_is_lost_fails() {
+    // The node runs for a second after the loss, in which no probe may come through on a busy machine.
+    assert!((0..MOST_TRIES).any(|_| a_probe_fails()), "no probe was answered after the loss");
+}
+
+/// Whether a probe was answered between the loss of the table and the end of the node.
+fn a_probe_fails() -> bool {
     let table = Table::unused("truncated-probed");
     let arguments = ["--backing", table.url(), "--capacity", "20k", "--metrics", "127.0.0.1:0"];
     let server = Server::start(&arguments);
@@ -142,7 +149,9 @@ fn a_probe_of_a_node_whose_table_is_lost_fails() {
     drop(deaf);
     assert!(answers.iter().any(|answer| answer.starts_with("HTTP/1.1 200") && answer.contains("\"status\":\"ok\"")));
     let lost = answers.last().expect("it answered");
-    assert!(lost.starts_with("HTTP/1.1 503") && lost.contains("\"status\":\"memory lost\""), "{lost}");
+    let is_failure = !lost.starts_with("HTTP/1.1 200");
+    assert!(!is_failure || lost.starts_with("HTTP/1.1 503") && lost.contains("\"status\":\"memory lost\""), "{lost}");
+    is_failure
 }
 
 /// The answer of /health, if there is one.

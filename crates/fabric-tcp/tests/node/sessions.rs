@@ -343,9 +343,9 @@ fn a_client_that_reads_no_replies_is_dropped() {
     on_each_region(
         || options().threads(1).session_timeout(Duration::from_secs(1)),
         |node| {
+            let (start, mut batches) = (Instant::now(), 0);
             let (_slow, id) = open_without_reading(&node);
             let (mut other, _) = Client::open(node.addr);
-            let (start, mut batches) = (Instant::now(), 0);
             while other.hold(2).unwrap() == HoldReply::Taken {
                 other.read(Addr::main(0), 1);
                 batches += 1;

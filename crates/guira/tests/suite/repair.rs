@@ -670,6 +670,7 @@ fn hold_when_free(region: &ShmRegion, slot: u16) -> SlotHold {
 #[test]
 fn opening_a_client_waits_for_the_last_slot() {
     let (table, store) = store(1);
+    let patient = Store::open_with(&table.url, &OpenOptions::default().deadline(patience())).unwrap();
     let others = region(&store);
     let addr = store.table().geometry().slot(0);
     let word = |state, generation| SlotWord { state, generation }.encode();
@@ -683,7 +684,7 @@ fn opening_a_client_waits_for_the_last_slot() {
         let hold = others.hold(0).unwrap().unwrap();
         change(word(SlotState::Free, generation), word(state, generation));
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| store.client().map(|client| client.slot()));
+            let waiting = scope.spawn(|| patient.client().map(|client| client.slot()));
             std::thread::sleep(Duration::from_millis(100));
             assert!(!waiting.is_finished(), "{state:?}: it waits");
             change(word(state, generation), word(SlotState::Free, generation));

@@ -82,9 +82,13 @@ mod tests {
         let started = Usage::of(child.id()).unwrap();
         let (mut input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         assert_eq!(BufReader::new(output).lines().next().unwrap().unwrap(), "done");
-        std::thread::sleep(Duration::from_millis(20));
-        let worked = Usage::of(child.id()).unwrap().since(&started);
-        assert!(worked.cpu_ns > 5_000_000 && worked.sleeps > 0, "{worked:?}");
+        let mut worked = Usage::of(child.id()).unwrap().since(&started);
+        // Ends when the child waits for its input.
+        while worked.sleeps == 0 {
+            std::thread::yield_now();
+            worked = Usage::of(child.id()).unwrap().since(&started);
+        }
+        assert!(worked.cpu_ns > 5_000_000, "{worked:?}");
         input.write_all(b"\n").unwrap();
         std::thread::sleep(Duration::from_millis(100));
         let idled = Usage::of(child.id()).unwrap().since(&started);

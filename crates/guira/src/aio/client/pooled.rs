@@ -50,14 +50,10 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-    use std::time::{Duration, Instant};
-
     use crate::wait::wait_for;
     use crate::{CreateOptions, ServeOptions, Store, Url};
 
     const EXTENT_BYTES: u64 = 4 << 20;
-    const PATIENCE: Duration = Duration::from_secs(60);
 
     /// [R-DROP-1] A put that is dropped while it claims a chunk leaves none half claimed: as soon as the pool has its
     /// client back, another client can use all of the space.
@@ -73,11 +69,7 @@ mod tests {
             wait_for(client.extents.as_mut().unwrap().claim_in_part(client.lane.any())).unwrap();
             assert!(!client.is_settled());
             drop(held);
-            let began = Instant::now();
-            while pool.status().idle == 0 {
-                assert!(began.elapsed() < PATIENCE, "{pool:?}");
-                thread::sleep(Duration::from_millis(1));
-            }
+            guira_testing::wait_until("the pool has its client back", || pool.status().idle > 0);
             let mut other = owner.client().unwrap();
             other.put(b"key", &vec![1; EXTENT_BYTES as usize - 1_000]).unwrap();
             assert!(other.remove(b"key").unwrap());

@@ -4,7 +4,7 @@
 //! The link is slow in one direction only, from the clients to the node, and connections do not use it.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use guira::errors::FabricError;
 use guira::{Effect, Error, OpenOptions, OperationError, OperationErrorKind, Put, Store};
@@ -13,8 +13,9 @@ use guira_fabric::memory::Ordering;
 use guira_fabric_verbs::{ConnectionOptions, DeviceOptions, VerbsRegion};
 use guira_session::client::{ConnectOptions, Endpoint};
 use guira_session::wire::FenceReply;
+use guira_testing::{patience, wait_until};
 
-use super::{TIMEOUT, devices};
+use super::devices;
 use crate::common::fabric::url_of;
 use crate::common::slow_link::SlowLink;
 use crate::node::test_node::TestNode;
@@ -40,7 +41,7 @@ struct Fixture {
 impl Fixture {
     fn new(devices: RdmaDevices) -> Fixture {
         let served = TestNode::start_over(Some(devices.clone()), |options| options);
-        let options = OpenOptions::default().reconnect_timeout(TIMEOUT);
+        let options = OpenOptions::default().reconnect_timeout(patience());
         let store = Store::open_with(served.url(), &options).unwrap();
         let near = RdmaDevices { client: devices.node.clone(), node: devices.node.clone() };
         let other = Store::open_with(url_of(served.addr, Some(&near)), &options).unwrap();
@@ -73,12 +74,8 @@ impl Fixture {
             let result = client.update(KEY, value);
             (client, result)
         });
-        let began = Instant::now();
-        while self.lock_words() == free {
-            assert!(began.elapsed() < TIMEOUT, "the update takes no lock");
-            thread::sleep(Duration::from_millis(1));
-        }
-        assert!(began.elapsed() >= DELAY / 2, "the link is not slow");
+        let took = wait_until("the update takes a lock", || self.lock_words() != free);
+        assert!(took >= DELAY / 2, "the link is not slow");
         thread::sleep(SENT);
         assert!(self.row_words() == rows, "the WRITE has arrived already");
         call();
@@ -149,7 +146,7 @@ fn a_write_that_arrives_after_a_kick_undoes_nothing() {
     let slot = client.slot();
     let Some(slow) = SlowLink::start(DELAY) else { return };
     let (mut client, result) = fixture.during_update(client, b"late", || {
-        let killed = fixture.other.kill_client(slot, TIMEOUT).unwrap();
+        let killed = fixture.other.kill_client(slot, patience()).unwrap();
         assert!(killed.killed && killed.recovered.is_some(), "{killed:?}");
         assert_eq!(successor.put(KEY, b"successor").unwrap(), Put::Replaced);
         thread::sleep(3 * DELAY);

@@ -15,7 +15,7 @@ use guira_session::wire::{
     Segment, SessionId, TargetParameters, Welcome,
 };
 
-use super::{TIMEOUT, attach_error, devices, refused};
+use super::{attach_error, devices, refused};
 use crate::common::fabric::url_of;
 
 const MAIN_BYTES: u64 = 1 << 20;
@@ -162,6 +162,5 @@ fn a_peer_that_vanishes_or_sends_garbage_is_an_error() {
             }
         }
         println!("{end:?}: {}, after {:?}", refused(&url), began.elapsed());
-        assert!(began.elapsed() < 2 * TIMEOUT, "{end:?}: {:?}", began.elapsed());
     }
 }

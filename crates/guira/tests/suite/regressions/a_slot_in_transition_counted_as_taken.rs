@@ -8,15 +8,16 @@
 
 use std::time::Duration;
 
-use guira::{CreateOptions, Store, Url};
+use guira::{CreateOptions, OpenOptions, Store, Url};
 use guira_fabric::Region;
 use guira_fabric_shm::{Access, Location, ShmRegion};
-use guira_testing::unique_name;
+use guira_testing::{patience, unique_name};
 
 #[test]
 fn opening_a_client_waits_while_another_client_holds_the_last_slot() {
     let url = Url::shm(&unique_name()).expect("a valid name");
-    let store = Store::create(&url, &CreateOptions::new(1_000).max_clients(1)).expect("a fresh name");
+    Store::create(&url, &CreateOptions::new(1_000).max_clients(1)).expect("a fresh name");
+    let store = Store::open_with(&url, &OpenOptions::default().deadline(patience())).expect("it exists");
     let path = store.stat().expect("readable").region.file().expect("a file").path.clone();
     let others = ShmRegion::open(&Location::file(path), Access::ReadWrite).expect("it exists");
     let hold = others.hold(0).expect("the kernel answers").expect("no process holds it");
