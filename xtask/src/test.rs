@@ -65,8 +65,8 @@ const PATIENCE: (&str, &str) = ("GUIRA_PATIENCE", "5");
 
 fn tests(shell: &Shell) -> Outcome {
     let environment: &[(&str, &str)] = if std::env::var_os(PATIENCE.0).is_some() { &[] } else { &[PATIENCE] };
-    // Half of the tests wait for processes and timers, so that more than one fits on a core.
-    let at_once = (std::thread::available_parallelism().map_or(1, usize::from) * 3).div_ceil(2).to_string();
+    // Half of the tests wait for processes and timers, so that two fit on a core.
+    let at_once = (std::thread::available_parallelism().map_or(1, usize::from) * 2).to_string();
     let arguments = [&["nextest", "run", "--no-fail-fast", "--test-threads", &at_once][..], &ALL].concat();
     tools::cargo_tool(shell, &tools::NEXTEST, &arguments, environment)
 }
