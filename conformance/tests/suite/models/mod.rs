@@ -220,6 +220,8 @@ mod lookups {
 }
 
 mod splits {
+    use guira_testing::is_long;
+
     use super::split::{A, ALONE, B, DEEP, LEFT, ONCE, RIGHT, SPLIT, STARTS, Split, Without};
     use super::{breaks, holds};
 
@@ -229,10 +231,6 @@ mod splits {
     const WRITER: Split = Split { starts: START, changes: &[Some(1)], ..SPLIT };
     /// Key A and key B in different rows.
     const START: &[[[u8; 2]; 2]] = &[STARTS[1]];
-
-    fn is_long() -> bool {
-        std::env::var_os("GUIRA_LONG").is_some()
-    }
 
     /// [R-GROW-4] [R-GROW-9] [R-GROW-11] Readers of a key that moves and of one that stays, beside a splitter that dies
     /// or stops anywhere: no answer is wrong, and each lookup ends by itself.
