@@ -60,6 +60,8 @@ pub struct Placement {
     inverse: u64,
     /// The bits of a row's number that are those of its segment's first row; none in a table that is not divided.
     base_bits: u64,
+    /// The other bits.
+    local_bits: u64,
     segments: Option<Segments>,
     seed: u64,
     rule: OffsetRule,
@@ -74,11 +76,13 @@ impl Placement {
             offsets = offsets.map(|m| m.div_ceil(2));
         }
         let rows = config.hashed_rows();
+        let base_bits = config.segment_rows.map_or(0, |rows| !(u64::from(rows) - 1));
         assert!(rows > 1 && offsets.iter().all(|m| *m <= rows), "checked with the configuration");
         Placement {
             rows,
             inverse: inverse_of(rows),
-            base_bits: config.segment_rows.map_or(0, |rows| !(u64::from(rows) - 1)),
+            base_bits,
+            local_bits: !base_bits,
             segments: Segments::of(config),
             seed: config.hash_seed,
             rule: config.offset_rule,
@@ -116,7 +120,7 @@ impl Placement {
             // The rows of a segment are a power of two.
             Some(_) => {
                 let segment = map.segment(Segments::position(digest));
-                RowId(segment * self.rows + (digest & !self.base_bits))
+                RowId(segment * self.rows + (digest & self.local_bits))
             }
         }
     }
@@ -140,8 +144,8 @@ impl Placement {
             // Odd, because the number of rows is even.
             OffsetRule::Independent => self.reduce(mixed | 1),
         };
-        let base = first.0 & self.base_bits;
-        RowId(base + self.wrap(first.0 - base + offset))
+        let (row, end) = (first.0 + offset, (first.0 & self.base_bits) + self.rows);
+        RowId(if row >= end { row - self.rows } else { row })
     }
 
     /// Returns `value` modulo the rows, by two multiplications: a division would take as long as the rest of the hash.
@@ -151,14 +155,8 @@ impl Placement {
     #[inline(always)]
     fn reduce(&self, value: u64) -> u64 {
         let quotient = ((u128::from(value) * u128::from(self.inverse)) >> 64) as u64;
-        self.wrap(value - quotient * self.rows)
-    }
-
-    /// Returns `row` modulo the rows, for a row below twice as many.
-    #[inline(always)]
-    fn wrap(&self, row: u64) -> u64 {
-        debug_assert!(row < 2 * self.rows);
-        if row >= self.rows { row - self.rows } else { row }
+        let rest = value - quotient * self.rows;
+        if rest >= self.rows { rest - self.rows } else { rest }
     }
 }
 

@@ -10,18 +10,18 @@ use crate::{DamagedItem, ErrorKind, Placement, RowPair};
 /// The segment of each interval of positions, at the greatest depth that the client has met. [R-GROW-12]
 #[derive(Debug)]
 pub(crate) struct SegmentMap {
-    /// The depth of the intervals, at least 1.
-    depth: u32,
+    /// The bits of a position behind those of its interval: 64 less the depth of the intervals, which is at least 1.
+    shift: u32,
     segments: Vec<u32>,
 }
 
 impl SegmentMap {
     /// Creates the map of a table as it was created; an empty one for a table that is not divided.
     pub(crate) fn new(segments: Option<&Segments>) -> SegmentMap {
-        let Some(segments) = segments else { return SegmentMap { depth: 1, segments: Vec::new() } };
+        let Some(segments) = segments else { return SegmentMap { shift: 63, segments: Vec::new() } };
         let mut map = SegmentMap::of_first(segments);
         map.deepen(segments.depth(segments.level(segments.count() - 1)));
-        let positions = (0..).map(|interval: u64| interval << (64 - map.depth));
+        let positions = (0..).map(|interval: u64| interval << map.shift);
         map.segments.iter_mut().zip(positions).for_each(|(segment, position)| {
             *segment = segments.of_position(position) as u32;
         });
@@ -32,7 +32,7 @@ impl SegmentMap {
     fn of_first(segments: &Segments) -> SegmentMap {
         let depth = segments.depth(0).max(1);
         let first = |interval: u64| segments.first_of(interval << (64 - depth)) as u32;
-        SegmentMap { depth, segments: (0..1 << depth).map(first).collect() }
+        SegmentMap { shift: 64 - depth, segments: (0..1 << depth).map(first).collect() }
     }
 
     /// Forgets all splits.
@@ -43,15 +43,16 @@ impl SegmentMap {
     /// Returns the segment in which to look for keys of `position`, in a table that is divided.
     #[inline(always)]
     pub(crate) fn segment(&self, position: u64) -> u64 {
-        u64::from(self.segments[(position >> (64 - self.depth)) as usize])
+        u64::from(self.segments[(position >> self.shift) as usize])
     }
 
     /// Repeats the intervals until there are those of `depth`.
     fn deepen(&mut self, depth: u32) {
-        let times = 1 << depth.saturating_sub(self.depth);
-        if times > 1 {
-            self.segments = self.segments.iter().flat_map(|segment| std::iter::repeat_n(*segment, times)).collect();
-            self.depth = depth;
+        let steps = depth.saturating_sub(64 - self.shift);
+        if steps > 0 {
+            let repeated = |segment: &u32| std::iter::repeat_n(*segment, 1 << steps);
+            self.segments = self.segments.iter().flat_map(repeated).collect();
+            self.shift -= steps;
         }
     }
 
@@ -60,8 +61,9 @@ impl SegmentMap {
         // `next` began as the right half of an interval that is as deep as its number has bits.
         let depth = next.ilog2() + 1;
         self.deepen(depth);
-        let first = position >> (64 - depth) << (self.depth - depth);
-        let intervals = &mut self.segments[first as usize..][..1 << (self.depth - depth)];
+        let below = 64 - self.shift - depth;
+        let first = position >> (64 - depth) << below;
+        let intervals = &mut self.segments[first as usize..][..1 << below];
         // Parts of it may be known to have been split from it already.
         let known = intervals.iter_mut().filter(|segment| u64::from(**segment) == before);
         known.for_each(|segment| *segment = next as u32);
