@@ -18,7 +18,7 @@ const ENOUGH_FAILURES: usize = 3;
 
 /// Returns the number of seeds over all fabrics.
 fn seeds() -> u64 {
-    if is_long() { 30_000 } else { 2_000 }
+    if is_long() { 30_000 } else { 2_500 }
 }
 
 /// Runs the first `seeds` on all cores, and adds up their counts.
