@@ -1,7 +1,7 @@
 //! Checks of the way to a table, and of the table. The way is judged by one attempt to open it: each error belongs to a
 //! step, and the steps before it are fine.
 
-use guira_fabric::FabricError;
+use guira_fabric::{FabricError, shell_word};
 use guira_fabric_shm::{Attempt, ShmError, check_directory};
 use guira_fabric_verbs::{AttachError, VerbsError};
 use guira_layout::SuperblockError;
@@ -127,7 +127,8 @@ fn judged(url: &Url, step: Step, outcome: &Result<Opened, Error>) -> DoctorCheck
                 true => DoctorCheck::missing(step.name(), detail),
                 false => DoctorCheck::failed(step.name(), detail),
             };
-            help(error).into_iter().fold(check, |check, help| check.with_help(help.replace(TABLE, &url.to_string())))
+            let url = shell_word(&url.to_string());
+            help(error).into_iter().fold(check, |check, help| check.with_help(help.replace(TABLE, &url)))
         }
     }
 }
@@ -366,6 +367,10 @@ mod tests {
         let missing = judged(&url(), Step::Table, &region(ShmError::NotFound { attempt, path: path() }));
         assert_eq!((missing.name, missing.state), ("table", CheckState::Missing));
         assert_eq!(missing.help.unwrap(), "create the table: guira create tcp://host.example:7711 --capacity 10k");
+        let rdma: Url = "rdma://host.example?dev=mlx5_0&gid=3".parse().unwrap();
+        let missing = judged(&rdma, Step::Table, &region(ShmError::NotFound { attempt, path: path() }));
+        let command = format!("guira create '{rdma}' --capacity 10k");
+        assert!(missing.help.as_ref().is_some_and(|help| help.ends_with(&command)), "for a shell: {missing:?}");
         let served = judged(&url(), Step::Table, &region(ShmError::ServedByDevice { attempt, path: path() }));
         assert_eq!(served.state, CheckState::Failed);
         assert!(served.help.unwrap().contains("rdma://"));
