@@ -197,8 +197,8 @@ pub struct TableConfig {
     pub version_bits: u8,
     /// Rule that gives the distance between a key's two rows.
     pub offset_rule: OffsetRule,
-    /// m\[z\] = floor(f^(f+z)) for z = 0 to 32, capped at the rows of the table or of a segment, and stored as integers because powers computed at run time
-    /// may differ between hosts.
+    /// m\[z\] = floor(f^(f+z)) for z = 0 to 32, capped at the rows of the table or of a segment, and stored as integers
+    /// because powers computed at run time may differ between hosts.
     pub offsets: [u64; MAX_ZEROS + 1],
     /// Rows that share a lock: a power of two, at most 512, that divides `rows`. Together they have at most 1 MiB.
     pub rows_per_lock: u32,

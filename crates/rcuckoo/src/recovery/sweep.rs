@@ -67,13 +67,10 @@ pub async fn look_up_extent(
     loop {
         match find_entry(lane, table, pair, digest, &extent).await? {
             Found::Use(found) => return Ok(found),
-            Found::Elsewhere { row, trailer } => {
-                let next = placement.moved_to(row, trailer, digest);
-                match next.zip(placement.segments()).filter(|(next, segments)| *next < segments.count()) {
-                    Some((next, segments)) => pair = placement.rows_beside(segments.first_row(next), digest),
-                    None => return Ok(ExtentUse::Unsettled),
-                }
-            }
+            Found::Elsewhere { row, trailer } => match placement.next_segment(row, trailer, digest) {
+                Some((segments, next)) => pair = placement.rows_beside(segments.first_row(next), digest),
+                None => return Ok(ExtentUse::Unsettled),
+            },
         }
     }
 }

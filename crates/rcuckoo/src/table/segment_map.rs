@@ -1,4 +1,4 @@
-//! What a client knows of the segments of a table: a hint, which is never ahead of the rows.
+//! A client's map of the segments of a table: a hint, which is never ahead of the rows.
 //!
 //! A client looks for a key in the segment that its map gives. If that segment was split in the meantime, the level in
 //! the trailers of its rows says so, and leads on to the segment that has the key now. [R-GROW-3]
@@ -85,6 +85,13 @@ impl Placement {
         moved_to(self.segments()?, row, trailer, digest)
     }
 
+    /// Same as [`Placement::moved_to`], with the table's segments; also `None` if the table has no such segment.
+    pub(crate) fn next_segment(&self, row: RowId, trailer: u64, digest: u64) -> Option<(&Segments, u64)> {
+        let segments = self.segments()?;
+        let next = moved_to(segments, row, trailer, digest)?;
+        (next < segments.count()).then_some((segments, next))
+    }
+
     /// Notes in `map` where the key with this digest has gone to, according to the verified trailer of `row`; see
     /// [`Placement::moved_to`].
     ///
@@ -93,8 +100,7 @@ impl Placement {
     #[cold]
     pub(crate) fn learn(&self, map: &mut SegmentMap, row: RowId, trailer: u64, digest: u64) -> Result<(), ErrorKind> {
         let damaged = || ErrorKind::Corrupt { item: DamagedItem::Row(row) };
-        let next = self.moved_to(row, trailer, digest).ok_or_else(damaged)?;
-        let segments = self.segments().filter(|segments| next < segments.count()).ok_or_else(damaged)?;
+        let (segments, next) = self.next_segment(row, trailer, digest).ok_or_else(damaged)?;
         map.note(segments.of_row(row), next, Segments::position(digest));
         Ok(())
     }

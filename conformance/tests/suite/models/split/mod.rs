@@ -137,7 +137,7 @@ pub fn value_of(key: Entry, entry: Entry) -> Option<u8> {
     if key == A { value_of_a(entry) } else { (entry == B).then_some(0) }
 }
 
-/// What a client must never meet, or leave.
+/// A state that a client must never meet, or an answer that it must never give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wrong {
     TornUnderLock,

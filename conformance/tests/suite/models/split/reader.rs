@@ -69,7 +69,7 @@ impl Reading {
     }
 }
 
-/// What a row of a lookup that verifies, or was completed, leads to.
+/// The step that follows from a row of a lookup that verifies, or was completed.
 enum Verdict {
     Answer(u8),
     Segment(u8),
