@@ -46,13 +46,14 @@ impl Bench {
     /// The first invariant that does not hold.
     pub fn contents(&self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
         let mut contents = BTreeMap::new();
-        for row in (0..self.table.config().rows).map(RowId) {
+        for row in self.rows().ranges().flatten().map(RowId) {
             let words = self.row_words(row);
             self.table.rows().verify(row, &words).map_err(|_| format!("{row} does not verify"))?;
             for slot in self.table.rows().occupied_entries(&words) {
                 let (digest, key, value) = self.entry(row, &words, slot)?;
-                let pair = self.table.placement().rows(digest);
-                if pair.other(row).is_none() {
+                let (placement, level) = (self.table.placement(), self.table.rows().trailer(&words).level());
+                let pair = placement.rows_beside(row, digest);
+                if pair.other(row).is_none() || placement.has_left(row, level, digest) {
                     return Err(format!("key {key:x?} is in {row}, which is not one of its rows"));
                 }
                 if contents.insert(key.clone(), value).is_some() {

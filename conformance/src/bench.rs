@@ -11,7 +11,7 @@ use guira_fabric::memory::Ordering;
 use guira_fabric::{Caps, Lane, LocalLane, Profile, Region, SlotHold, Traffic};
 use guira_layout::{Geometry, Preset, PresetOptions, Secret, Superblock, TableConfig};
 use guira_rcuckoo::{
-    Begun, Change, Changed, Client, ClientConfig, Continuation, Error, Expected, NewValue, Observer, Outcome,
+    Begun, Change, Changed, Client, ClientConfig, Continuation, Error, Expected, NewValue, Observer, Outcome, RowList,
     RowPredictor, SlotClient, Table, Token, claim_slot, format_table,
 };
 
@@ -26,6 +26,16 @@ const EAGER_POLLS: u32 = 5_000;
 /// If no table can have these parameters.
 pub fn divided(config: TableConfig, segments: u64) -> TableConfig {
     let config = TableConfig { rows: 64 * segments, segment_rows: Some(64), ..config };
+    config.check().expect("valid parameters");
+    config
+}
+
+/// Same as [`divided`], for a table that is created with `initial` segments and can grow to `most`.
+///
+/// # Panics
+/// If no table can have these parameters.
+pub fn growing(config: TableConfig, initial: u32, most: u64) -> TableConfig {
+    let config = TableConfig { rows: 64 * most, segment_rows: Some(64), initial_segments: Some(initial), ..config };
     config.check().expect("valid parameters");
     config
 }
@@ -170,11 +180,20 @@ impl Bench {
         *self.region.caps()
     }
 
+    /// Returns the rows that the table has.
+    ///
+    /// # Panics
+    /// If the heap refuses a batch.
+    pub fn rows(&self) -> RowList {
+        let mut lane = self.region.with_caps(Profile::Shm.caps()).lane();
+        block_on(RowList::read(&mut lane, &self.table)).expect("the heap reads")
+    }
+
     /// Returns how many entries are occupied, and how many rows verify.
     pub fn occupied(&self) -> (u64, u64) {
         let (mut entries, mut valid, mut words) = (0, 0, Vec::new());
         let mut lane = self.region.with_caps(Profile::Shm.caps()).lane();
-        for first in (0..self.table.config().rows).step_by(64) {
+        for first in self.rows().ranges().flatten().step_by(64) {
             let row = guira_layout::RowId(first);
             let sampled = guira_rcuckoo::sample_rows(&mut lane, &self.table, row, 64, &mut words, |sample| {
                 entries += u64::from(self.table.rows().occupied(sample.words));

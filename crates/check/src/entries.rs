@@ -59,7 +59,13 @@ impl Scan<'_> {
             return Ok(());
         }
         // [R-HASH-1]
-        let pair = self.table.placement().rows(digest);
+        let (placement, level) = (self.table.placement(), self.table.rows().trailer(words).level());
+        let pair = placement.rows_beside(position.row, digest);
+        if placement.has_left(position.row, level, digest) {
+            let text = "its key belongs in another segment: no lookup finds it here";
+            findings.add(ProblemKind::EntryMisplaced, position, text);
+            return Ok(());
+        }
         if pair.other(position.row).is_none() {
             let text = format!("its key belongs in {} and {}: no lookup finds it here", pair.first, pair.second);
             findings.add(ProblemKind::EntryMisplaced, position, text);
@@ -126,7 +132,7 @@ impl Scan<'_> {
                 format!("its key is stored a second time, in {duplicate}"),
             );
         }
-        let pair = self.table.placement().rows(probe.digest());
+        let pair = self.table.placement().rows_beside(position.row, probe.digest());
         if position.row != pair.first || pair.is_single() {
             return Ok(());
         }

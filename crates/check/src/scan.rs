@@ -129,6 +129,8 @@ pub(crate) struct Scan<'s> {
     /// The next generation: those below it were used.
     pub(crate) next_generation: u64,
     pub(crate) buffers: Buffers,
+    /// The level of each segment of a table that grows, by its first row, as that row was last sampled.
+    pub(crate) levels: HashMap<RowId, u8>,
     problem_limit: usize,
     pub(crate) dead: &'s [(u16, u64)],
     progress: &'s mut dyn FnMut(Progress),
@@ -152,6 +154,7 @@ impl<'s> Scan<'s> {
             extents: HashMap::new(),
             next_generation: 0,
             buffers: Buffers::default(),
+            levels: HashMap::new(),
             problem_limit: options.problem_limit,
             dead: &options.dead,
             progress,
@@ -276,6 +279,7 @@ impl<'s> Scan<'s> {
             Subject::LockWord(word) => self.inspect_lock_word(word).await,
             Subject::Chunk(chunk) => self.inspect_chunk(chunk).await,
             Subject::Row(row) => {
+                self.sample_level(row).await?;
                 block.sample(&mut *self.lane, self.table, row, 1).await?;
                 if !recheck.counted && block.valid(row).is_some() {
                     recheck.counted = true;

@@ -2,7 +2,7 @@
 
 use guira_fabric::{FabricError, Lane, Verb, pause_until, post};
 use guira_layout::{ChunkState, ChunkWord, EntryKind, RowId};
-use guira_rcuckoo::{Table, is_destroyed, sample_rows};
+use guira_rcuckoo::{Table, TableRows, is_destroyed, sample_rows};
 
 use crate::scan::WORDS_PER_READ;
 use crate::{CheckError, SpaceStats, Stage};
@@ -94,8 +94,7 @@ impl TableStats {
 
     /// Computes the numbers that follow from others.
     pub(crate) fn finish(&mut self, table: &Table) {
-        self.rows = table.config().rows;
-        self.capacity = table.config().max_entries();
+        self.capacity = self.rows * u64::from(table.config().entries_per_row);
         self.rows_by_occupancy.resize(table.rows().entries() + 1, 0);
         self.fill = self.entries as f64 / self.capacity as f64;
         self.space.finish(table, &self.chunks);
@@ -155,23 +154,28 @@ enum Counted {
 
 async fn count_rows(lane: &mut dyn Lane, table: &Table, stats: &mut TableStats) -> Result<Counted, FabricError> {
     let (mut words, mut key, mut torn) = (Vec::new(), Vec::new(), Vec::new());
-    for first in (0..table.config().rows).step_by(BLOCK_ROWS as usize) {
-        let mut is_marked = false;
-        sample_rows(lane, table, RowId(first), BLOCK_ROWS as usize, &mut words, |sample| match sample.valid {
-            true => stats.count_row(table, sample.row, sample.words, &mut key),
-            false => {
+    let mut rows = TableRows::read(lane, table).await?;
+    while let Some(range) = rows.next_range() {
+        for first in range.step_by(BLOCK_ROWS as usize) {
+            let mut is_marked = false;
+            sample_rows(lane, table, RowId(first), BLOCK_ROWS as usize, &mut words, |sample| {
+                rows.note_sample(table, &sample);
+                if sample.valid {
+                    return stats.count_row(table, sample.row, sample.words, &mut key);
+                }
                 is_marked |= table.rows().is_destroyed(sample.words);
                 torn.push(sample.row);
+            })
+            .await?;
+            if is_marked && is_destroyed(lane, table).await? {
+                return Ok(Counted::UntilDestroyed);
             }
-        })
-        .await?;
-        if is_marked && is_destroyed(lane, table).await? {
-            return Ok(Counted::UntilDestroyed);
-        }
-        if torn.len() >= MAX_TORN {
-            count_torn(lane, table, stats, &mut torn).await?;
+            if torn.len() >= MAX_TORN {
+                count_torn(lane, table, stats, &mut torn).await?;
+            }
         }
     }
+    stats.rows = rows.count();
     count_torn(lane, table, stats, &mut torn).await?;
     Ok(Counted::All)
 }

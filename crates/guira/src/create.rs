@@ -112,7 +112,7 @@ impl Store {
         let config = config_of(url, options, hash_seed)?;
         let geometry =
             Geometry::new(&config).map_err(|source| Error::Open(OpenError::Create { url: url.clone(), source }))?;
-        let total_rows = config.rows;
+        let total_rows = config.initial_rows();
         let secret = Secret([random()?, random()?, random()?, random()?]);
         let superblock = Superblock { incarnation: random()?, table: random()?, secret, config };
         let corrupt = |source| Error::Open(OpenError::Table { url: url.clone(), source });

@@ -1,11 +1,11 @@
 //! Reading a whole table: scans, snapshots, and estimates of the number of entries.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use guira_fabric::{Lane, Region};
 use guira_layout::RowId;
-use guira_rcuckoo::{Reader, RowItems};
+use guira_rcuckoo::{ErrorKind, Operation, Reader, RowItems, TableRows};
 
 use crate::fabric::{FabricLane, FabricRegion, Waiting};
 use crate::store::Inner;
@@ -102,7 +102,10 @@ pub(crate) struct RowScan {
     reader: Reader,
     lane: FabricLane,
     items: RowItems,
-    next: u64,
+    /// Rows behind those of `range`; `None` before the first row and after the last.
+    ahead: Option<TableRows>,
+    /// Rows to be read next.
+    range: Range<u64>,
     /// The rest of the time for which unreadable rows are waited for.
     left_ns: u64,
 }
@@ -116,7 +119,8 @@ impl RowScan {
             lane: region.lane_waiting(waiting),
             inner: Arc::clone(inner),
             items: RowItems::default(),
-            next: 0,
+            ahead: None,
+            range: 0..0,
         }
     }
 
@@ -128,16 +132,18 @@ impl RowScan {
         U: FnMut(u64, Unreadable, Error) -> Result<(), Error> + ?Sized,
     {
         self.items.reset();
-        if self.next == self.inner.table.config().rows {
-            return Ok(None);
-        }
-        let row = RowId(self.next);
-        self.next += 1;
+        let Some(row) = self.next_row().await? else { return Ok(None) };
         let mut is_whole = true;
         // Each failure skips one more entry, or ends the row.
         for _ in 0..=self.inner.table.rows().entries() {
             let began_ns = self.lane.now_ns();
-            let Err(error) = self.reader.read_row(self.lane.any(), row, &mut self.items).await else { break };
+            let error = match self.reader.read_row(self.lane.any(), row, &mut self.items).await {
+                Ok([trailer, _]) => {
+                    self.ahead.iter_mut().for_each(|ahead| ahead.note(row, trailer));
+                    break;
+                }
+                Err(error) => error,
+            };
             // All unreadable parts together are waited for as long as one operation waits.
             self.left_ns = self.left_ns.saturating_sub(self.lane.now_ns().saturating_sub(began_ns));
             self.reader.set_deadline_ns(self.left_ns);
@@ -150,11 +156,37 @@ impl RowScan {
         }
         Ok(Some(is_whole))
     }
+
+    /// Returns the row to read next. No round trip, except before the first row of a table that grows.
+    async fn next_row(&mut self) -> Result<Option<RowId>, Error> {
+        let ahead = match &mut self.ahead {
+            Some(ahead) => ahead,
+            None => {
+                let read = TableRows::read(self.lane.any(), &self.inner.table).await;
+                let failed = |source| ErrorKind::from(source).during(Operation::Scan);
+                self.ahead.insert(read.map_err(failed).map_err(|error| self.inner.events.failed(error))?)
+            }
+        };
+        if self.range.is_empty() {
+            self.range = ahead.next_range().unwrap_or_default();
+        }
+        Ok(self.range.next().map(RowId))
+    }
+
+    /// Skips all rows that were not read.
+    fn end(&mut self) {
+        self.ahead = Some(TableRows::default());
+        self.range = 0..0;
+        self.items.reset();
+    }
 }
 
 impl std::fmt::Debug for RowScan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RowScan").field("url", &self.inner.url).field("next_row", &self.next).finish_non_exhaustive()
+        f.debug_struct("RowScan")
+            .field("url", &self.inner.url)
+            .field("next_row", &self.range.start)
+            .finish_non_exhaustive()
     }
 }
 
@@ -178,8 +210,7 @@ impl Scan {
                 Ok(Some(_)) => {}
                 Ok(None) => return None,
                 Err(error) => {
-                    self.rows.next = self.rows.inner.table.config().rows;
-                    self.rows.items.reset();
+                    self.rows.end();
                     return Some(Err(error));
                 }
             }

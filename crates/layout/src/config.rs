@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::EntryKind;
 use crate::lease::MAX_REPAIR_REGIONS;
-use crate::segment::{MAX_SEGMENT_LOCK_WORDS, MAX_SEGMENTS};
+use crate::segment::{MAX_INITIAL_SEGMENTS, MAX_LEVEL, MAX_SEGMENT_LOCK_WORDS, MAX_SEGMENTS};
 
 pub use guira_sum::Algorithm as ChecksumKind;
 
@@ -181,10 +181,12 @@ pub struct Rules {
 /// Parameters of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableConfig {
-    /// Rows of the index (T), a multiple of 64.
+    /// Rows of the index (T), a multiple of 64. A table that grows has fewer of them at first.
     pub rows: u64,
     /// Rows of a segment: a power of two, 64 to 1,024; `None` if the table is not divided into segments. [R-GROW-1]
     pub segment_rows: Option<u32>,
+    /// Segments that the table is created with, if it grows; `None` if it is created with all of its rows. [R-GROW-2]
+    pub initial_segments: Option<u32>,
     /// Bytes of a row, trailer included; a multiple of 8, at most 16,384.
     pub row_bytes: u32,
     /// Entries in a row, 1 to 14.
@@ -262,6 +264,14 @@ impl TableConfig {
     /// Returns the number of entries the table holds if every row is full.
     pub fn max_entries(&self) -> u64 {
         self.rows.saturating_mul(u64::from(self.entries_per_row))
+    }
+
+    /// Returns the number of rows that the table is created with.
+    pub fn initial_rows(&self) -> u64 {
+        match (self.segment_rows, self.initial_segments) {
+            (Some(rows), Some(segments)) => u64::from(rows) * u64::from(segments),
+            _ => self.rows,
+        }
     }
 
     /// Returns the number of rows among which both rows of a key lie: those of a segment, or of the whole table.
@@ -352,8 +362,11 @@ impl TableConfig {
 
     /// A segment is split under its own locks, by a client that leaves a record. [R-GROW-1]
     fn check_segments(&self) -> Result<(), ConfigError> {
-        let Some(rows) = self.segment_rows else { return Ok(()) };
         let wrong = |name, value, bounds| Err(ConfigError::OutOfRange { name, value, bounds });
+        let Some(rows) = self.segment_rows else {
+            let initial = |initial: u32| wrong("initial_segments", initial.into(), "none: the table has no segments");
+            return self.initial_segments.map_or(Ok(()), initial);
+        };
         let segment = |bounds| wrong("segment_rows", rows.into(), bounds);
         if !rows.is_power_of_two() || !(MIN_SEGMENT_ROWS..=MAX_SEGMENT_ROWS).contains(&rows) {
             return segment("a power of two, 64 to 1024");
@@ -363,10 +376,29 @@ impl TableConfig {
             return segment("at least the rows of a lock, at most those of 16 lock words");
         }
         if !self.rows.is_multiple_of(rows.into()) || self.rows / u64::from(rows) > MAX_SEGMENTS {
-            return wrong("rows", self.rows, "1 to 2^24 segments");
+            return wrong("rows", self.rows, "1 to 2^27 segments");
         }
+        self.check_initial_segments(self.rows / u64::from(rows))?;
         if !self.rules.commit_records || !self.rules.lock_both_rows || self.repair_regions > 0 || self.lock_bits == 1 {
             return segment("none: only tables whose clients leave redo records are divided into segments");
+        }
+        Ok(())
+    }
+
+    /// Each of the first segments can be split until the rows of a child would be at the highest level, or beyond the
+    /// table's. [R-GROW-2] [R-GROW-3]
+    fn check_initial_segments(&self, segments: u64) -> Result<(), ConfigError> {
+        let wrong = |name, value, bounds| Err(ConfigError::OutOfRange { name, value, bounds });
+        let Some(initial) = self.initial_segments.map(u64::from) else {
+            let bounds = "1 to 2^24 segments in a table that does not grow";
+            return if segments > MAX_INITIAL_SEGMENTS { wrong("rows", self.rows, bounds) } else { Ok(()) };
+        };
+        if !(1..=MAX_INITIAL_SEGMENTS).contains(&initial) || initial >= segments {
+            return wrong("initial_segments", initial, "1 to 2^24, and fewer than the table can have");
+        }
+        if !segments.is_power_of_two() || segments.ilog2() - initial.ilog2() > MAX_LEVEL {
+            let bounds = "those of a power of two of segments, at most 2^15 for each of the first ones";
+            return wrong("rows", self.rows, bounds);
         }
         Ok(())
     }

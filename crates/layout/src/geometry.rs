@@ -8,8 +8,8 @@ use crate::{ConfigError, LockLayout, RowFormat, RowId, SUPERBLOCK_BYTES, TableCo
 /// Alignment of the areas of the main space: a memory page.
 const PAGE_BYTES: u64 = 4096;
 
-/// Addresses of a table's areas. Main space: superblock, client slots, repair leases, rows, chunk table, chunks.
-/// Device space: locks.
+/// Addresses of a table's areas. Main space: superblock, client slots, repair leases, map of segments, rows, chunk
+/// table, chunks. Device space: locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     slots_at: u64,
@@ -17,6 +17,8 @@ pub struct Geometry {
     max_clients: u16,
     leases_at: u64,
     repair_regions: u8,
+    map_at: u64,
+    map_words: u64,
     rows_at: u64,
     row_bytes: u64,
     chunk_table_at: u64,
@@ -46,7 +48,9 @@ impl Geometry {
         let slots_at = SUPERBLOCK_BYTES;
         let slot_bytes = u64::from(config.max_clients).checked_mul(slot_words * WORD_BYTES)?;
         let leases_at = slots_at.checked_add(slot_bytes)?;
-        let rows_at = page_up(leases_at.checked_add(u64::from(config.repair_regions) * WORD_BYTES)?)?;
+        let map_at = leases_at.checked_add(u64::from(config.repair_regions) * WORD_BYTES)?;
+        let map_words = map_words(config);
+        let rows_at = page_up(map_at.checked_add(map_words * WORD_BYTES)?)?;
         let row_bytes = u64::from(config.row_bytes);
         let chunk_table_at = page_up(rows_at.checked_add(config.rows.checked_mul(row_bytes)?)?)?;
         let chunks_at = page_up(chunk_table_at.checked_add(config.chunks.checked_mul(WORD_BYTES)?)?)?;
@@ -62,6 +66,8 @@ impl Geometry {
             max_clients: config.max_clients,
             leases_at,
             repair_regions: config.repair_regions,
+            map_at,
+            map_words,
             rows_at,
             row_bytes,
             chunk_table_at,
@@ -111,6 +117,16 @@ impl Geometry {
         Addr::main(self.leases_at + u64::from(region) * WORD_BYTES)
     }
 
+    /// Returns the address of the word of segment `segment` in the table's map: its depth and 1, or 0 if there is no such
+    /// segment yet. Only tables that grow have a map. [R-GROW-12]
+    ///
+    /// # Panics
+    /// If the table has no address for it.
+    pub fn map_word(&self, segment: u64) -> Addr {
+        assert!(segment < self.map_words, "segment {segment} of {}", self.map_words);
+        Addr::main(self.map_at + segment * WORD_BYTES)
+    }
+
     /// Returns the address of `row`, which the caller knows to be below T.
     #[inline(always)]
     pub fn row(&self, row: RowId) -> Addr {
@@ -146,6 +162,14 @@ impl Geometry {
         let inside = offset.checked_sub(self.chunks_at)?;
         let chunk = inside.checked_div(self.chunk_bytes)?;
         (chunk < self.chunks).then_some((chunk, inside % self.chunk_bytes))
+    }
+}
+
+/// Returns the number of words of the map: one for each segment that a table which grows may have.
+fn map_words(config: &TableConfig) -> u64 {
+    match (config.segment_rows, config.initial_segments) {
+        (Some(rows), Some(_)) => config.rows / u64::from(rows),
+        _ => 0,
     }
 }
 
@@ -186,6 +210,26 @@ mod tests {
             assert_eq!(geometry.chunk_of(last + config.chunk_bytes), None);
             assert_eq!(geometry.chunk_of(0), None);
         }
+    }
+
+    /// [R-GROW-12] Only tables that grow have a map, behind what comes before the rows.
+    #[test]
+    fn growing_tables_have_a_map() {
+        let options = PresetOptions {
+            capacity: 1,
+            format: "fixed:8:8".parse().unwrap(),
+            extent_bytes: None,
+            max_clients: None,
+            hash_seed: 1,
+            device_bytes: u64::MAX,
+        };
+        let growing = Preset::Hardened.config_that_grows(3, 4096, &options).unwrap();
+        let geometry = Geometry::new(&growing).unwrap();
+        let last_slot = geometry.slot(growing.max_clients - 1).offset() + geometry.slot_words() as u64 * 8;
+        assert_eq!(last_slot, geometry.map_word(0).offset());
+        assert_eq!(geometry.row(RowId(0)).offset(), (geometry.map_word(4095).offset() + 8).next_multiple_of(4096));
+        let fixed = TableConfig { initial_segments: None, ..growing };
+        assert_eq!(Geometry::new(&fixed).unwrap().row(RowId(0)).offset(), last_slot.next_multiple_of(4096));
     }
 
     #[test]

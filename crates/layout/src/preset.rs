@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::config::{EXTENT_ENTRY_WORDS, MAX_ZEROS, MIN_SEGMENT_ROWS, ROW_GROUP, TRAILER_BYTES};
 use crate::lease::MAX_REPAIR_REGIONS;
-use crate::segment::{MAX_SEGMENTS, segment_rows_for};
+use crate::segment::{MAX_INITIAL_SEGMENTS, segment_rows_for};
 use crate::space::{chunk_bytes_for, default_extent_bytes};
 use crate::{ChecksumKind, ConfigError, EntryFormat, OffsetRule, Rules, TableConfig};
 
@@ -75,6 +75,8 @@ const HARDENED_FACTOR: f64 = 2.6;
 const PAPER_PATH_ROWS: u8 = 6;
 /// Rows of a cuckoo path: search depth 8, plus the root (R-INSERT-1).
 const HARDENED_PATH_ROWS: u8 = 9;
+/// Least size of the lock table of a table that grows, in bytes, unless the region has less device space. [R-GROW-13]
+const MIN_GROWING_LOCK_BYTES: u64 = 64 << 10;
 /// Default number of client slots (docs/protocol.md, liveness).
 const DEFAULT_CLIENTS: u16 = 1024;
 /// Number of client slots of `tiny`: few enough that tests run out of them.
@@ -117,7 +119,7 @@ impl Preset {
             return self.config(options);
         }
         // Each segment more makes room: the first number of segments that is enough is found by halving.
-        let (mut few, mut enough) = (0, MAX_SEGMENTS + 1);
+        let (mut few, mut enough) = (0, MAX_INITIAL_SEGMENTS + 1);
         while enough - few > 1 {
             let count = few + (enough - few) / 2;
             match self.config_of_segments(count, options)?.capacity() >= options.capacity {
@@ -125,7 +127,7 @@ impl Preset {
                 false => few = count,
             }
         }
-        if enough > MAX_SEGMENTS { Err(too_large()) } else { self.config_of_segments(enough, options) }
+        if enough > MAX_INITIAL_SEGMENTS { Err(too_large()) } else { self.config_of_segments(enough, options) }
     }
 
     /// Returns the parameters of a table of exactly `segments` segments; the capacity in `options` is ignored.
@@ -149,6 +151,35 @@ impl Preset {
         config.check().map(|()| config)
     }
 
+    /// Returns the parameters of a table that is created with `initial` segments and may have up to `most`; the capacity
+    /// in `options` is ignored. The lock table is as large as that of a table of `initial` segments, and at least 64
+    /// KiB, if it may be. [R-GROW-13]
+    ///
+    /// # Errors
+    /// There are no segments, or more than 2^24 of them initially; `most` is not a power of two above `initial`, or more
+    /// than 2^15 times the power of two that `initial` is not less than; the preset is `paper`; or an option is out of
+    /// bounds.
+    pub fn config_that_grows(
+        self,
+        initial: u32,
+        most: u64,
+        options: &PresetOptions,
+    ) -> Result<TableConfig, ConfigError> {
+        let first = self.config_of_segments(initial.into(), options)?;
+        let segment_rows = first.hashed_rows();
+        let rows = most.saturating_mul(segment_rows);
+        let locks = u64::from(initial).next_power_of_two() * segment_rows / u64::from(first.rows_per_lock);
+        let locks = locks.max(MIN_GROWING_LOCK_BYTES * 8 / u64::from(first.lock_bits));
+        let shared_rows = rows.min(locks * u64::from(first.rows_per_lock));
+        let config = TableConfig {
+            rows,
+            initial_segments: Some(initial),
+            physical_locks: self.physical_locks(shared_rows, options),
+            ..first
+        };
+        config.check().map(|()| config)
+    }
+
     /// Returns the parameters of a table of exactly `rows` rows; the capacity in `options` is ignored.
     ///
     /// # Errors
@@ -164,6 +195,7 @@ impl Preset {
         let config = TableConfig {
             rows,
             segment_rows: None,
+            initial_segments: None,
             row_bytes,
             entries_per_row,
             format: options.format,
@@ -322,7 +354,7 @@ mod tests {
             }
         }
         assert!(Preset::Paper.config_of_segments(1, &options(1, "fixed:8:8")).is_err());
-        for segments in [0, MAX_SEGMENTS + 1, u64::MAX] {
+        for segments in [0, MAX_INITIAL_SEGMENTS + 1, u64::MAX] {
             assert!(Preset::Hardened.config_of_segments(segments, &options(1, "fixed:8:8")).is_err(), "{segments}");
         }
         for capacity in [0, u64::MAX] {

@@ -9,13 +9,17 @@ use crate::config::{MAX_SEGMENT_ROWS, MIN_SEGMENT_ROWS};
 use crate::{RowId, TableConfig};
 
 /// Maximum number of segments of a new table.
-pub(crate) const MAX_SEGMENTS: u64 = 1 << 24;
+pub(crate) const MAX_INITIAL_SEGMENTS: u64 = 1 << 24;
+/// Maximum number of segments: a client's map has 32 bits for each, and so many of the largest have 32 TiB of rows.
+pub(crate) const MAX_SEGMENTS: u64 = 1 << 27;
+/// The highest level: the trailer of a row has 4 bits for it. [R-GROW-3]
+pub(crate) const MAX_LEVEL: u32 = 15;
 /// Maximum size of a segment with more rows than the least, in bytes.
 const MAX_SEGMENT_BYTES: u64 = 256 << 10;
 /// Maximum number of lock words of a segment.
 pub(crate) const MAX_SEGMENT_LOCK_WORDS: u64 = 16;
 
-/// The segments of a table, as they are when it is created. [R-GROW-1] [R-GROW-2]
+/// The segments of a table, as they are when it is created, and those that it can have. [R-GROW-1] [R-GROW-2]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segments {
     /// log2 of the rows of a segment.
@@ -24,14 +28,17 @@ pub struct Segments {
     first_depth: u32,
     /// First segments that are created split: those with the smallest positions.
     split: u64,
+    /// Segments that the table has addresses for.
+    most: u64,
 }
 
 impl Segments {
     /// Returns the segments of a table with `config`; `None` if it is not divided.
     pub fn of(config: &TableConfig) -> Option<Segments> {
         let row_bits = config.segment_rows?.trailing_zeros();
-        let count = (config.rows >> row_bits).max(1);
-        Some(Segments { row_bits, first_depth: count.ilog2(), split: count - (1 << count.ilog2()) })
+        let most = (config.rows >> row_bits).max(1);
+        let count = config.initial_segments.map_or(most, u64::from).max(1);
+        Some(Segments { row_bits, first_depth: count.ilog2(), split: count - (1 << count.ilog2()), most })
     }
 
     /// Returns the position of the keys with this digest: x (x + 3 / 4) for its upper 31 bits as a part x of the whole,
@@ -48,9 +55,14 @@ impl Segments {
         1 << self.row_bits
     }
 
-    /// Returns the number of segments.
+    /// Returns the number of segments of the new table.
     pub fn count(&self) -> u64 {
         (1 << self.first_depth) + self.split
+    }
+
+    /// Returns the number of segments that the table has addresses for: all segments have smaller numbers.
+    pub fn most(&self) -> u64 {
+        self.most
     }
 
     /// Returns the first row of a segment.
@@ -79,10 +91,13 @@ impl Segments {
         row.0 >> self.row_bits
     }
 
-    /// Returns the level of a segment: how often the first segment that it is part of was split along the way to it.
-    /// The trailers of its rows have the same. [R-GROW-3]
+    /// Returns the level that the rows of a segment have first: how often the first segment that it is part of was split
+    /// along the way to it. The first segments of a new table may have been split already. [R-GROW-3]
     pub fn level(&self, segment: u64) -> u8 {
-        u8::from(segment < self.split || segment >= 1 << self.first_depth)
+        if segment >> self.first_depth == 0 {
+            return u8::from(segment < self.split);
+        }
+        (segment.ilog2() + 1 - self.first_depth) as u8
     }
 
     /// Returns the depth of a segment whose rows have `level`. [R-GROW-3]
@@ -103,10 +118,32 @@ impl Segments {
     }
 
     /// Returns the segment that the right half of a segment's interval goes to when the segment, whose rows have
-    /// `level`, is split. [R-GROW-2]
-    pub fn child(&self, segment: u64, level: u8) -> u64 {
+    /// `level`, is split; `None` if it cannot be: the level is the highest one, or the table has no addresses for more
+    /// segments. [R-GROW-2]
+    pub fn child(&self, segment: u64, level: u8) -> Option<u64> {
+        if u32::from(level) >= MAX_LEVEL {
+            return None;
+        }
         let depth = self.depth(level);
-        (1 << depth) + interval(self.edge(segment), depth)
+        Some((1 << depth) + interval(self.edge(segment), depth)).filter(|child| *child < self.most)
+    }
+
+    /// Returns the segments that were split from a segment whose rows have `level` now, without those of a new table.
+    pub fn children(&self, segment: u64, level: u8) -> impl Iterator<Item = u64> + use<> {
+        let segments = *self;
+        (self.level(segment)..level).filter_map(move |level| segments.child(segment, level))
+    }
+
+    /// Returns the word of a segment in the table's map, when its rows have `level`: its depth and 1. [R-GROW-12]
+    pub fn map_word(&self, level: u8) -> u64 {
+        u64::from(self.depth(level)) + 1
+    }
+
+    /// Returns the level of a segment whose word in the table's map is `word`; `None` if there is no such segment, or the
+    /// word is damaged.
+    pub fn level_of(&self, segment: u64, word: u64) -> Option<u8> {
+        let level = u8::try_from(word.checked_sub(self.map_word(0))?).ok()?;
+        (self.level(segment)..=MAX_LEVEL as u8).contains(&level).then_some(level)
     }
 
     /// Returns the segment that the keys of `position` went to when they left `segment`, whose rows have `level` now,
@@ -162,7 +199,7 @@ mod tests {
 
     fn segments(count: u64) -> Segments {
         let first_depth = count.ilog2();
-        Segments { row_bits: 10, first_depth, split: count - (1 << first_depth) }
+        Segments { row_bits: 10, first_depth, split: count - (1 << first_depth), most: 1 << (first_depth + 15) }
     }
 
     /// [R-GROW-2] Every position belongs to one segment, whose keys are those of one interval of its depth; none is

@@ -28,9 +28,10 @@ const VERSION_WORD: usize = 1;
 const INCARNATION_WORD: usize = 2;
 const TABLE_WORD: usize = 3;
 const FINGERPRINT_WORD: usize = 4;
-/// Index of the word with the rows of a segment; 0 in a table that is not divided, as in all tables of programs that
-/// know no segments, which refuse any other value.
+/// Index of the word with the rows of a segment and, in its upper half, the segments of a new table that grows; 0 in a
+/// table that is not divided, as in all tables of programs that know no segments, which refuse any other value.
 const SEGMENT_WORD: usize = 5;
+const INITIAL_SEGMENTS_SHIFT: u32 = 32;
 const CONFIG_WORD: usize = 8;
 const OFFSETS_WORD: usize = CONFIG_WORD + 15;
 const SECRET_WORD: usize = OFFSETS_WORD + MAX_ZEROS + 1;
@@ -254,7 +255,8 @@ fn encode_config(config: &TableConfig, words: &mut [u64]) {
         config.hash_seed,
         encode_rules(config.rules),
     ];
-    words[SEGMENT_WORD] = config.segment_rows.map_or(0, u64::from);
+    let [rows, initial] = [config.segment_rows, config.initial_segments].map(|number| number.map_or(0, u64::from));
+    words[SEGMENT_WORD] = rows | initial << INITIAL_SEGMENTS_SHIFT;
     words[CONFIG_WORD..OFFSETS_WORD].copy_from_slice(&fields);
     words[OFFSETS_WORD..SECRET_WORD].copy_from_slice(&config.offsets);
 }
@@ -269,7 +271,8 @@ fn decode_config(words: &[u64]) -> Result<TableConfig, usize> {
     offsets.copy_from_slice(&words[OFFSETS_WORD..SECRET_WORD]);
     Ok(TableConfig {
         rows: fields.number(0)?,
-        segment_rows: decode_segment_rows(words[SEGMENT_WORD]).ok_or(SEGMENT_WORD)?,
+        segment_rows: positive(words[SEGMENT_WORD] as u32),
+        initial_segments: positive((words[SEGMENT_WORD] >> INITIAL_SEGMENTS_SHIFT) as u32),
         row_bytes: fields.number(1)?,
         entries_per_row: fields.number(2)?,
         format: fields.read(3, EntryFormat::decode)?,
@@ -290,9 +293,9 @@ fn decode_config(words: &[u64]) -> Result<TableConfig, usize> {
     })
 }
 
-/// Decodes the number of rows of a segment, if the table has segments.
-fn decode_segment_rows(word: u64) -> Option<Option<u32>> {
-    if word == 0 { Some(None) } else { u32::try_from(word).ok().map(Some) }
+/// Returns `number` unless it is 0, which stands for none.
+fn positive(number: u32) -> Option<u32> {
+    (number != 0).then_some(number)
 }
 
 /// The words of the parameters.
@@ -372,6 +375,29 @@ mod tests {
         }
     }
 
+    /// [R-GROW-2] A table that grows says with how many segments it was created, and has room for more.
+    #[test]
+    fn growing_tables_round_trip() {
+        let options = PresetOptions { format: "fixed:8:8".parse().unwrap(), ..options() };
+        let config = Preset::Hardened.config_that_grows(11, 1 << 10, &options).unwrap();
+        let superblock = Superblock { config, ..superblock(Preset::Hardened) };
+        assert_eq!(Superblock::decode(&superblock.encode()), Ok((superblock.clone(), TableState::Live)));
+        let refused = |change: &dyn Fn(&mut TableConfig), name: &str| {
+            let mut config = superblock.config.clone();
+            change(&mut config);
+            match Superblock::decode(&Superblock { config, ..superblock.clone() }.encode()) {
+                Err(SuperblockError::Config(ConfigError::OutOfRange { name: found, .. })) => assert_eq!(found, name),
+                other => panic!("{name}: {other:?}"),
+            }
+        };
+        for initial in [1 << 10, 1 << 11, 1 << 25] {
+            refused(&|config| config.initial_segments = Some(initial), "initial_segments");
+        }
+        refused(&|config| config.segment_rows = None, "initial_segments");
+        refused(&|config| config.rows = (1 << 19) * 1024, "rows");
+        refused(&|config| config.rows = 1536 * 1024, "rows");
+    }
+
     /// [R-HASH-2] Tables that differ in their offset rule only have different fingerprints.
     #[test]
     fn every_offset_rule_round_trips() {
@@ -417,7 +443,7 @@ mod tests {
     /// [R-OPEN-1] A superblock that is intact but has an unknown value is not opened.
     #[test]
     fn unknown_values_are_refused() {
-        let unknown = [(SEGMENT_WORD, 1 << 32), (6, 1), (7, 1 << 63)];
+        let unknown = [(6, 1), (7, 1 << 63)];
         for (word, found) in
             unknown.into_iter().chain([(4, 4), (6, 4), (14, 15)].map(|(i, found)| (CONFIG_WORD + i, found)))
         {

@@ -35,6 +35,7 @@ pub use recovery::failure_detector::{Incident, LockIncident, Observer};
 pub use recovery::recover::{Recovered, recover};
 pub use recovery::sweep::{ExtentUse, count_recoveries, look_up_extent};
 pub use scan::snapshot::{LEN_SAMPLES, Len, Snapshot};
+pub use scan::table_rows::{RowList, TableRows};
 pub use scan::{RowItems, RowSample, sample_rows};
 pub use table::destroy::{destroy_table, is_destroyed};
 pub use table::hash::{Placement, RowPair};

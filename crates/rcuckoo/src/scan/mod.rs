@@ -1,6 +1,7 @@
 //! Bulk reads of rows: for scans, dumps, statistics and the table checker.
 
 pub(crate) mod snapshot;
+pub(crate) mod table_rows;
 
 use guira_fabric::{FabricError, Lane, post};
 use guira_layout::{EntryKind, ExtentRef, RowId, parse_extent};

@@ -15,7 +15,7 @@ use guira_layout::{DESTROYED_TRAILER, RowId};
 
 use crate::scan::Trailer;
 use crate::table::destroy::is_destroyed;
-use crate::{Error, ErrorKind, Operation, Reader, RowItems, Table};
+use crate::{Error, ErrorKind, Operation, Reader, RowItems, RowList, Table, TableRows};
 
 /// Trailers sampled by one batch: within the smallest `max_batch` of all fabrics.
 const BATCH_TRAILERS: u64 = 64;
@@ -29,8 +29,8 @@ const _: () = assert!(BATCH_TRAILERS <= 128 && LEN_SAMPLES.is_multiple_of(BATCH_
 /// Keys and values of a whole table, row by row.
 #[derive(Debug)]
 pub struct Snapshot {
-    rows: Vec<(Trailer, RowItems)>,
-    /// Second copies of keys, by row and index among the row's items.
+    rows: Vec<ScannedRow>,
+    /// Second copies of keys, by the row's position and the index among its items.
     copies: BTreeSet<(usize, usize)>,
     sweeps: u32,
     is_stable: bool,
@@ -40,17 +40,16 @@ impl Snapshot {
     /// Returns each key and its value. If the snapshot is stable, no key occurs twice; otherwise a key that was moved
     /// meanwhile may.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        let items = self
-            .rows
-            .iter()
-            .enumerate()
-            .flat_map(|(row, (_, items))| items.iter().enumerate().map(move |(place, item)| ((row, place), item)));
+        let items =
+            self.rows.iter().enumerate().flat_map(|(row, scanned)| {
+                scanned.items.iter().enumerate().map(move |(place, item)| ((row, place), item))
+            });
         items.filter(|(at, _)| !self.copies.contains(at)).map(|(_, item)| item)
     }
 
     /// Returns the number of keys that [`Snapshot::iter`] returns.
     pub fn len(&self) -> usize {
-        self.rows.iter().map(|(_, items)| items.len()).sum::<usize>() - self.copies.len()
+        self.rows.iter().map(|scanned| scanned.items.len()).sum::<usize>() - self.copies.len()
     }
 
     /// Whether the snapshot has no keys.
@@ -72,6 +71,20 @@ impl Snapshot {
     /// `paper`): there a row may have returned to an earlier trailer.
     pub fn is_stable(&self) -> bool {
         self.is_stable
+    }
+}
+
+/// A row as a scan has read it.
+#[derive(Debug)]
+struct ScannedRow {
+    row: RowId,
+    trailer: Trailer,
+    items: RowItems,
+}
+
+impl ScannedRow {
+    fn level(&self) -> u8 {
+        guira_layout::Trailer(self.trailer[0]).level()
     }
 }
 
@@ -104,30 +117,28 @@ impl Reader {
         mut progress: impl FnMut(u64, u64),
     ) -> Result<Snapshot, Error> {
         let table = std::sync::Arc::clone(&self.table);
-        let count = table.config().rows;
-        let mut rows = Vec::with_capacity(count as usize);
-        for row in 0..count {
-            let mut items = RowItems::default();
-            let trailer = self.read_row(lane, RowId(row), &mut items).await?;
-            rows.push((trailer, items));
-            progress(row + 1, 2 * count);
-        }
+        let mut ahead = TableRows::read(lane, &table).await.map_err(failed)?;
+        let mut rows = Vec::with_capacity(ahead.count() as usize);
+        self.read_ahead(lane, &mut ahead, &mut rows, |done, count| progress(done, 2 * count)).await?;
         for sweep in 1..=max_sweeps {
-            let done = u64::from(sweep) * count;
-            let mut changed = 0u64;
+            let count = rows.len();
+            let (done, mut changed) = (u64::from(sweep) * count as u64, 0u64);
             for start in (0..count).step_by(BATCH_TRAILERS as usize) {
-                let numbers = start..(start + BATCH_TRAILERS).min(count);
-                let found = sample_trailers(lane, &table, numbers.clone()).await.map_err(failed)?;
-                for (row, now) in numbers.clone().zip(found) {
-                    let (trailer, items) = &mut rows[row as usize];
-                    if *trailer != now {
+                let places = start..(start + BATCH_TRAILERS as usize).min(count);
+                let numbers = rows[places.clone()].iter().map(|scanned: &ScannedRow| scanned.row.0);
+                let found = sample_trailers(lane, &table, numbers).await.map_err(failed)?;
+                for (scanned, now) in rows[places.clone()].iter_mut().zip(found) {
+                    if scanned.trailer != now {
                         changed += 1;
-                        items.reset();
-                        *trailer = self.read_row(lane, RowId(row), items).await?;
+                        scanned.items.reset();
+                        scanned.trailer = self.read_row(lane, scanned.row, &mut scanned.items).await?;
+                        ahead.note(scanned.row, scanned.trailer[0]);
                     }
                 }
-                progress(done + numbers.end, done + count);
+                progress(done + places.end as u64, done + count as u64);
             }
+            // Segments that were split off meanwhile: their parents' rows have changed.
+            self.read_ahead(lane, &mut ahead, &mut rows, |_, _| ()).await?;
             if changed == 0 {
                 let copies = second_copies(&table, &rows);
                 let is_stable = table.config().version_bits >= STABLE_VERSION_BITS;
@@ -137,14 +148,36 @@ impl Reader {
         Ok(Snapshot { rows, copies: BTreeSet::new(), sweeps: max_sweeps, is_stable: false })
     }
 
+    /// Reads every row that `ahead` has not visited yet. `progress` is called with the number of rows read, and that of
+    /// all rows.
+    async fn read_ahead<L: Lane + ?Sized>(
+        &mut self,
+        lane: &mut L,
+        ahead: &mut TableRows,
+        rows: &mut Vec<ScannedRow>,
+        mut progress: impl FnMut(u64, u64),
+    ) -> Result<(), Error> {
+        while let Some(range) = ahead.next_range() {
+            for row in range.map(RowId) {
+                let mut items = RowItems::default();
+                let trailer = self.read_row(lane, row, &mut items).await?;
+                ahead.note(row, trailer[0]);
+                rows.push(ScannedRow { row, trailer, items });
+                progress(rows.len() as u64, ahead.count());
+            }
+        }
+        Ok(())
+    }
+
     /// Estimates the number of entries from 4,096 rows drawn with `seed`; counts all rows if the table has no more. 1
-    /// round trip for 64 rows. [R-SCAN-2]
+    /// round trip for 64 rows; in a table that grows, 1 more for each segment. [R-SCAN-2]
     ///
     /// # Errors
     /// `Destroyed`; the fabric refused or lost a batch.
     pub async fn len<L: Lane + ?Sized>(&mut self, lane: &mut L, seed: u64) -> Result<Len, Error> {
         let table = std::sync::Arc::clone(&self.table);
-        let count = table.config().rows;
+        let list = RowList::read(lane, &table).await.map_err(failed)?;
+        let count = list.count();
         let is_exact = count <= LEN_SAMPLES;
         let samples = count.min(LEN_SAMPLES);
         let mut random = SplitMix64(seed);
@@ -152,7 +185,7 @@ impl Reader {
         for start in (0..samples).step_by(BATCH_TRAILERS as usize) {
             let batch = start..(start + BATCH_TRAILERS).min(samples);
             // Strata of equal size, one row of each: the variance is no larger than that of independent rows.
-            let rows = batch.map(|i| if is_exact { i } else { stratum(i, count, &mut random) });
+            let rows = batch.map(|i| list.row(if is_exact { i } else { stratum(i, count, &mut random) }));
             let found = sample_trailers(lane, &table, rows).await.map_err(failed)?;
             if found.contains(&DESTROYED_TRAILER) && is_destroyed(lane, &table).await.map_err(failed)? {
                 return Err(failed(ErrorKind::Destroyed));
@@ -176,17 +209,26 @@ impl Reader {
     }
 }
 
-/// Returns the keys in their second rows that are also in their first rows.
-fn second_copies(table: &Table, rows: &[(Trailer, RowItems)]) -> BTreeSet<(usize, usize)> {
-    let mut copies = BTreeSet::new();
-    for (row, (_, items)) in rows.iter().enumerate() {
-        for (place, (key, _)) in items.iter().enumerate() {
-            let pair = table.placement().rows(table.placement().digest(key));
-            let is_second = !pair.is_single() && pair.second == RowId(row as u64);
-            if is_second && rows[pair.first.0 as usize].1.iter().any(|(other, _)| other == key) {
-                copies.insert((row, place));
+/// Returns the items that are second copies of others: of a key in its second row that is also in its first row, and of
+/// a key that its segment's deepest level does not cover, while that segment is being split. [R-GROW-14]
+fn second_copies(table: &Table, rows: &[ScannedRow]) -> BTreeSet<(usize, usize)> {
+    let (placement, mut copies, mut begins_at) = (table.placement(), BTreeSet::new(), 0);
+    // The rows of a segment follow each other.
+    for segment in rows.chunk_by(|row, next| placement.base(row.row) == placement.base(next.row)) {
+        let deepest = segment.iter().map(ScannedRow::level).max().unwrap_or_default();
+        for (at, scanned) in segment.iter().enumerate() {
+            for (place, (key, _)) in scanned.items.iter().enumerate() {
+                let digest = placement.digest(key);
+                let pair = placement.rows_beside(scanned.row, digest);
+                let is_second = !pair.is_single() && pair.second == scanned.row;
+                let first = &segment[(pair.first.0 - segment[0].row.0) as usize];
+                let is_moved = scanned.level() < deepest && placement.has_left(scanned.row, deepest, digest);
+                if is_moved || is_second && first.items.iter().any(|(other, _)| other == key) {
+                    copies.insert((begins_at + at, place));
+                }
             }
         }
+        begins_at += segment.len();
     }
     copies
 }

@@ -7,7 +7,7 @@
 use guira_fabric::{FabricError, Lane, Verb, pause_until, post};
 use guira_layout::{DESTROYED_TRAILER, LockId, LockMask, RowId, STATE_WORD, TableState};
 
-use crate::{Batch, ErrorKind, Reader, Table};
+use crate::{Batch, ErrorKind, Reader, RowList, Table};
 
 /// Lock words poisoned by one batch.
 const POISON_WORDS: usize = 64;
@@ -39,12 +39,16 @@ pub async fn destroy_table(lane: &mut dyn Lane, table: &Table) -> Result<(), Fab
     let addr = table.geometry().superblock_word(STATE_WORD);
     post(lane, [Verb::Write { addr, words: &state }]).await?;
     let held = poison_locks(lane, table).await?;
-    overwrite_rows(lane, table, (0..table.config().rows).map(RowId)).await?;
+    let mut rows = RowList::read(lane, table).await?;
+    overwrite_rows(lane, table, rows.ranges().flatten().map(RowId)).await?;
     await_release(lane, table, &held).await?;
-    for lock in held {
-        overwrite_rows(lane, table, table.locks().guarded_rows(lock, table.config().rows)).await?;
+    if held.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let is_held = |row: &RowId| held.contains(&table.locks().lock_of(*row));
+    // A client that held them may have split a segment: the rows of its new half, too. // [R-GROW-14]
+    rows.add_children(lane, table, |first| is_held(&RowId(first))).await?;
+    overwrite_rows(lane, table, rows.ranges().flatten().map(RowId).filter(is_held)).await
 }
 
 /// Poisons every lock; returns those that were held.

@@ -107,7 +107,7 @@ impl Placement {
     /// Returns the rows that the key with this digest has in the segment of `row`, whether that is the key's or not.
     /// [R-GROW-1]
     #[inline(always)]
-    pub(crate) fn rows_beside(&self, row: RowId, digest: u64) -> RowPair {
+    pub fn rows_beside(&self, row: RowId, digest: u64) -> RowPair {
         let first = RowId((row.0 & self.base_bits) + self.reduce(digest));
         RowPair { first, second: self.second(digest, first) }
     }
@@ -123,6 +123,11 @@ impl Placement {
                 RowId(segment * self.rows + (digest & self.local_bits))
             }
         }
+    }
+
+    /// Returns the first row of the segment of `row`: row 0 in a table that is not divided.
+    pub fn base(&self, row: RowId) -> RowId {
+        RowId(row.0 & self.base_bits)
     }
 
     /// Returns the segments of the table, if it is divided.

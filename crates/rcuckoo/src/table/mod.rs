@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, post};
 use guira_layout::{
-    Geometry, LeaseWord, LockLayout, RowFormat, RowId, SUPERBLOCK_WORDS, Superblock, SuperblockError, TableConfig,
-    TableState,
+    Geometry, LeaseWord, LockLayout, RowFormat, RowId, SUPERBLOCK_WORDS, Segments, Superblock, SuperblockError,
+    TableConfig, TableState,
 };
 
 use self::policy::{Deaths, Policy};
@@ -138,6 +138,11 @@ impl Table {
         Verb::Read { addr: self.geometry.trailer(row, &self.rows).add_words(1), into }
     }
 
+    /// Returns the segments of a table that grows.
+    pub(crate) fn growing_segments(&self) -> Option<&Segments> {
+        self.placement.segments().filter(|segments| segments.count() < segments.most())
+    }
+
     /// Returns the mapping from keys to rows.
     #[inline(always)]
     pub fn placement(&self) -> &Placement {
@@ -156,14 +161,16 @@ pub enum FormatError {
     Stopped,
 }
 
+/// Words of the map of segments that one READ or WRITE covers.
+pub(crate) const MAP_WORDS: u64 = 4096;
 /// Rows formatted by one WRITE: large enough to be fast, small enough for every fabric's limits.
 const FORMAT_ROWS: u64 = 64;
 
-/// Formats a region that is not visible to other clients yet: rows, slots, leases, locks and chunk table; the
+/// Formats a region that is not visible to other clients yet: rows, slots, leases, map, locks and chunk table; the
 /// superblock last, so that a region whose creator died is never taken for a table. [R-CREATE-1]
 ///
-/// The region must be zeroed and as large as the table's [`Geometry`] says. Round trips: one for 64 rows, one for
-/// repair leases. `progress` is called after each batch of rows, with the number of rows done; `Break` stops formatting
+/// The region must be zeroed and as large as the table's [`Geometry`] says. Of a table that grows, the first segments
+/// are formatted. Round trips: one for 64 rows, one for repair leases, one for 4,096 segments of a table that grows. `progress` is called after each batch of rows, with the number of rows done; `Break` stops formatting
 /// there.
 ///
 /// # Errors
@@ -175,14 +182,22 @@ pub async fn format_table(
 ) -> Result<(), FormatError> {
     let row_words = table.rows.row_words();
     let mut words = vec![0; row_words * FORMAT_ROWS as usize];
-    for start in (0..table.config().rows).step_by(FORMAT_ROWS as usize) {
+    let rows = table.config().initial_rows();
+    for start in (0..rows).step_by(FORMAT_ROWS as usize) {
         for (i, row) in words.chunks_exact_mut(row_words).enumerate() {
             table.rows.format(RowId(start + i as u64), row);
         }
         let addr = table.geometry.row(RowId(start));
         post(lane, [Verb::Write { addr, words: &words }]).await?;
-        if progress((start + FORMAT_ROWS).min(table.config().rows)).is_break() {
+        if progress((start + FORMAT_ROWS).min(rows)).is_break() {
             return Err(FormatError::Stopped);
+        }
+    }
+    if let Some(segments) = table.growing_segments() {
+        for first in (0..segments.count()).step_by(MAP_WORDS as usize) {
+            let numbers = first..(first + MAP_WORDS).min(segments.count());
+            let map: Vec<u64> = numbers.map(|segment| segments.map_word(segments.level(segment))).collect();
+            post(lane, [Verb::Write { addr: table.geometry.map_word(first), words: &map }]).await?;
         }
     }
     if table.config().repair_regions > 0 {

@@ -85,11 +85,18 @@ impl Placement {
         moved_to(self.segments()?, row, trailer, digest)
     }
 
+    /// Whether the key with this digest has left the segment of `row` for another, if that segment has this level.
+    /// [R-GROW-3]
+    pub fn has_left(&self, row: RowId, level: u8, digest: u64) -> bool {
+        self.segments()
+            .is_some_and(|segments| segments.next(segments.of_row(row), level, Segments::position(digest)).is_some())
+    }
+
     /// Same as [`Placement::moved_to`], with the table's segments; also `None` if the table has no such segment.
     pub(crate) fn next_segment(&self, row: RowId, trailer: u64, digest: u64) -> Option<(&Segments, u64)> {
         let segments = self.segments()?;
         let next = moved_to(segments, row, trailer, digest)?;
-        (next < segments.count()).then_some((segments, next))
+        (next < segments.most()).then_some((segments, next))
     }
 
     /// Notes in `map` where the key with this digest has gone to, according to the verified trailer of `row`; see
@@ -128,7 +135,8 @@ mod tests {
             hash_seed: 1,
             device_bytes: u64::MAX,
         };
-        Segments::of(&Preset::Hardened.config_of_segments(count, &options).unwrap()).unwrap()
+        let most = 1 << (count.ilog2() + 15);
+        Segments::of(&Preset::Hardened.config_that_grows(count as u32, most, &options).unwrap()).unwrap()
     }
 
     /// [R-GROW-12] The map of a new table has all of its segments.
@@ -160,8 +168,7 @@ mod tests {
         fn split(&mut self, position: u64) {
             let segment = self.leaf(position);
             let level = self.levels[&segment];
-            if level < 15 {
-                let child = self.segments.child(segment, level);
+            if let Some(child) = self.segments.child(segment, level) {
                 assert_eq!(self.levels.insert(child, level + 1), None, "each number is given once");
                 self.levels.insert(segment, level + 1);
             }

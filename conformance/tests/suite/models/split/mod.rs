@@ -236,7 +236,7 @@ fn segments() -> Segments {
         hash_seed: 1,
         device_bytes: u64::MAX,
     };
-    Segments::of(&Preset::Tiny.config_of_segments(1, &options).expect("a table")).expect("segments")
+    Segments::of(&Preset::Tiny.config_that_grows(1, 1 << 15, &options).expect("a table")).expect("segments")
 }
 
 thread_local! {
@@ -245,7 +245,7 @@ thread_local! {
 
 /// Returns the child of a segment that is split at `depth`. [R-GROW-2]
 pub fn child(segment: u8, depth: u8) -> u8 {
-    TABLE.with(|table| table.child(segment.into(), depth)) as u8
+    TABLE.with(|table| table.child(segment.into(), depth)).expect("a child") as u8
 }
 
 impl Split {
