@@ -30,12 +30,19 @@ pub fn divided(config: TableConfig, segments: u64) -> TableConfig {
     config
 }
 
-/// Same as [`divided`], for a table that is created with `initial` segments and can grow to `most`.
+/// Same as [`divided`], for a table that is created with `initial` segments and can grow to `most`. It has the locks of a
+/// few segments: some share them, and some do not.
 ///
 /// # Panics
 /// If no table can have these parameters.
 pub fn growing(config: TableConfig, initial: u32, most: u64) -> TableConfig {
-    let config = TableConfig { rows: 64 * most, segment_rows: Some(64), initial_segments: Some(initial), ..config };
+    let config = TableConfig {
+        rows: 64 * most,
+        segment_rows: Some(64),
+        initial_segments: Some(initial),
+        physical_locks: config.physical_locks * most.min(4),
+        ..config
+    };
     config.check().expect("valid parameters");
     config
 }

@@ -25,7 +25,7 @@ pub mod swarm;
 mod watched;
 
 pub use actors::{ActorLane, Actors, NextStep, VerbKind};
-pub use bench::{Bench, TestClient, block_on, divided};
+pub use bench::{Bench, TestClient, block_on, divided, growing};
 pub use extents::{Extents, Prepared};
 pub use faulty_proxy::{FaultyProxy, ProxyFaults};
 pub use forge::KeyFinder;

@@ -25,7 +25,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use guira_fabric::heap::HeapLane;
 use guira_fabric::{Addr, Caps, PairOrder, Region, Space, Verb, VerbClass, WORD_BYTES};
-use guira_layout::{CHUNK_HEADER_WORDS, ChunkState, ChunkWord, ExtentClass, Record, RowId, Seal};
+use guira_layout::{
+    CHUNK_HEADER_WORDS, ChunkState, ChunkWord, ExtentClass, Record, RowId, Seal, SegmentSplit, Segments,
+};
 
 use crate::{Bench, WatchedLane};
 
@@ -37,6 +39,7 @@ enum Place {
     Record,
     Retirement,
     Lease,
+    Map,
     Row,
     Trailer,
     ChunkWord,
@@ -54,6 +57,7 @@ impl Place {
             Place::Record => "record",
             Place::Retirement => "retirement",
             Place::Lease => "lease",
+            Place::Map => "map",
             Place::Row => "row",
             Place::Trailer => "trailer",
             Place::ChunkWord => "chunk word",
@@ -237,7 +241,17 @@ impl Examiner {
             }
             _ => false,
         });
-        !has_record && !self.is_recorded(*addr)
+        !has_record && !self.is_recorded(*addr) && !self.is_of_new_segment(*addr)
+    }
+
+    /// Whether a row at `addr` is one of a segment that does not exist yet.
+    fn is_of_new_segment(&self, addr: Addr) -> bool {
+        let (table, geometry) = (&self.bench.table, self.bench.table.geometry());
+        let segments = Segments::of(table.config()).filter(|_| table.config().initial_segments.is_some());
+        segments.is_some_and(|segments| {
+            let row = (addr.offset() - geometry.row(RowId(0)).offset()) / u64::from(table.config().row_bytes);
+            self.bench.words_at(geometry.map_word(segments.of_row(RowId(row))), 1) == [0]
+        })
     }
 
     /// Whether a client slot has a sealed record of the row at `addr`.
@@ -246,7 +260,14 @@ impl Examiner {
         (0..table.config().max_clients).any(|slot| {
             let words = self.bench.words_at(geometry.slot(slot), geometry.slot_words());
             let record = Record::decode(&words, table.rows(), table.config(), geometry).ok().flatten();
-            record.is_some_and(|record| record.deltas(table.rows()).any(|delta| geometry.row(delta.row) == addr))
+            let is_split = |split: SegmentSplit| {
+                let segments = Segments::of(table.config());
+                segments.is_some_and(|segments| geometry.row(segments.first_row(split.segment)) == addr)
+            };
+            record.is_some_and(|record| {
+                record.split().is_some_and(is_split)
+                    || record.deltas(table.rows()).any(|delta| geometry.row(delta.row) == addr)
+            })
         })
     }
 
@@ -267,6 +288,9 @@ impl Examiner {
         if begins(geometry.row(RowId(0))) {
             let word = (at - geometry.row(RowId(0)).offset()) / WORD_BYTES % table.rows().row_words() as u64;
             return if word < table.rows().trailer_word() as u64 { Place::Row } else { Place::Trailer };
+        }
+        if config.initial_segments.is_some() && begins(geometry.map_word(0)) {
+            return Place::Map;
         }
         if config.repair_regions > 0 && begins(geometry.lease(0)) {
             return Place::Lease;

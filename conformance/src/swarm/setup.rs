@@ -7,7 +7,7 @@ use guira_fabric_sim::{Fault, FaultPlan, Hazard, Network, NodeEvent, Swarm};
 use guira_layout::{Preset, PresetOptions, RowId, Rules, TableConfig};
 use guira_rcuckoo::Table;
 
-use crate::{Bench, divided};
+use crate::{Bench, divided, growing};
 
 /// Rows of every table that is not divided, and of each segment of the others: few, so that clients meet and locks are
 /// few as well.
@@ -48,6 +48,8 @@ pub struct Setup {
     pub extent_bytes: u64,
     /// Segments of the table; `None` if it is not divided.
     pub segments: Option<u64>,
+    /// Segments that the table may grow to, from its `segments`; `None` if it does not grow.
+    pub most_segments: Option<u64>,
     /// Concurrent clients.
     pub clients: u32,
     /// Most clients, in all, that may replace one that died or lost its connection.
@@ -85,8 +87,12 @@ impl Setup {
         let clients = 2 + rng.below(10) as u32;
         let hot_keys = 1 + rng.below(MOST_HOT_KEYS);
         // Few keys, or about as many as the table holds: 3 entries a row in `tiny`, 6 or 7 in `hardened`.
-        let segments = [None, None, None, Some(1), Some(3)][SplitMix64(seed ^ 0x7365_676d_656e_7473).below(5) as usize];
-        let room = ROWS * segments.unwrap_or(1) * if preset == Preset::Tiny { 3 } else { 6 };
+        let mut segment_rng = SplitMix64(seed ^ 0x7365_676d_656e_7473);
+        let segments = [None, None, None, Some(1), Some(3)][segment_rng.below(5) as usize];
+        let most_segments = segments.filter(|_| segment_rng.below(2) == 0).map(|_| 8);
+        // A table that grows has about as many keys as twice its segments hold.
+        let room_segments = segments.unwrap_or(1) * if most_segments.is_some() { 2 } else { 1 };
+        let room = ROWS * room_segments * if preset == Preset::Tiny { 3 } else { 6 };
         let (keys, hot_keys) = match rng.below(3) {
             0 => (hot_keys, hot_keys),
             1 => (room * (75 + rng.below(50)) / 100, hot_keys),
@@ -110,6 +116,7 @@ impl Setup {
             lengths: if has_extents { vec![9, 40, 700, chunk_bytes as usize + 100] } else { vec![8] },
             extent_bytes: chunk_bytes * (4 + rng.below(40)),
             segments,
+            most_segments,
             clients,
             newcomers: clients * rng.below(5) as u32,
             clients_per_fault: [1, 2, 4][rng.below(3) as usize],
@@ -118,7 +125,12 @@ impl Setup {
             drops_percent: [0, 0, 3, 30][rng.below(4) as usize],
             keys,
             hot_keys,
-            filled_keys: if rng.below(4) == 0 { 0 } else { keys * (70 + rng.below(31)) / 100 },
+            filled_keys: match (rng.below(4), most_segments) {
+                (0, _) => 0,
+                (_, None) => keys * (70 + rng.below(31)) / 100,
+                // The first splits are not far.
+                (_, Some(_)) => keys * (35 + rng.below(16)) / 100,
+            },
             deadline_ns: if rng.below(2) == 0 { PATIENT_NS } else { IMPATIENT_TRIPS * round_trip_ns(profile) },
             hazards,
         }
@@ -133,6 +145,7 @@ impl Setup {
         Setup {
             preset: Preset::Paper,
             segments: None,
+            most_segments: None,
             format: "fixed:8:8",
             lengths: vec![8],
             newcomers: 0,
@@ -185,7 +198,11 @@ impl Setup {
         let config = self.preset.config_of_rows(ROWS, &options).expect("valid parameters");
         let rules = Rules { lock_both_rows: true, validate_misses: true, ..config.rules };
         let config = TableConfig { rules, ..config };
-        self.segments.map_or(config.clone(), |segments| divided(config, segments))
+        match (self.segments, self.most_segments) {
+            (None, _) => config,
+            (Some(segments), None) => divided(config, segments),
+            (Some(segments), Some(most)) => growing(config, segments as u32, most),
+        }
     }
 
     /// Draws the fault plan.
@@ -223,7 +240,7 @@ impl fmt::Display for Setup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}: preset {}, format {}, segments {:?}, profile {} (packets of {} bytes over a queue pair); {} clients in {} \
+            "seed {}: preset {}, format {}, segments {:?} to {:?}, profile {} (packets of {} bytes over a queue pair); {} clients in {} \
              slots, up to {} newcomers, {} operations each, {} % of them dropped; one in {} clients meets each kind of \
              fault; {} keys, {} of them hot, {} put first; values of {:?} bytes, {} bytes for extents; deadline {} ns; \
              hazards {:?}",
@@ -231,6 +248,7 @@ impl fmt::Display for Setup {
             self.preset,
             self.format,
             self.segments,
+            self.most_segments,
             self.profile,
             self.packet_bytes,
             self.clients,

@@ -87,6 +87,8 @@ tally! {
     reclaimed,
     /// Repair leases that were revoked.
     revocations,
+    /// Segments split.
+    splits,
 }
 
 impl Tally {
@@ -98,6 +100,7 @@ impl Tally {
         self.recoveries += now.recoveries - before.recoveries;
         self.replays += now.replays - before.replays;
         self.reclaimed += now.repair_state_4 - before.repair_state_4;
+        self.splits += now.splits - before.splits;
         self.revocations += now.revocations - before.revocations;
     }
 

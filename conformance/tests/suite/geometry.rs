@@ -59,6 +59,11 @@ fn divide(config: &mut TableConfig, rng: &mut SplitMix64) {
     if !valid.is_empty() {
         *config = valid[rng.below(valid.len() as u64) as usize].clone();
     }
+    // Some are created with one segment, and grow.
+    let growing = TableConfig { initial_segments: Some(1), ..config.clone() };
+    if growing.check().is_ok() && rng.below(4) > 0 {
+        *config = growing;
+    }
 }
 
 fn locks_are_free(bench: &Bench) {
@@ -71,7 +76,7 @@ fn locks_are_free(bench: &Bench) {
 /// [R-HASH-3] [R-LOCK-1] [R-LOCK-5] [R-ROW-3] [R-GROW-1] Random geometries, each against a model.
 #[test]
 fn every_geometry_agrees_with_the_model() {
-    let mut segments = Vec::new();
+    let (mut segments, mut splits) = (Vec::new(), 0);
     for seed in 0..150 {
         let mut rng = SplitMix64(seed);
         let config = config(&mut rng, seed);
@@ -94,8 +99,10 @@ fn every_geometry_agrees_with_the_model() {
         };
         let mut clients = [bench.client(0), bench.client_with(1, other, tuned)];
         let mut model = BTreeMap::new();
-        let keys = 1 + rng.below(bench.table.config().max_entries());
-        for step in 0..600 {
+        let grows = bench.table.config().initial_segments.is_some();
+        let most = bench.table.config().max_entries();
+        let keys = if grows { most } else { 1 + rng.below(most) };
+        for step in 0..if grows { 4 * keys } else { 600 } {
             let key = rng.below(keys).to_le_bytes();
             let value = rng.next_u64().to_le_bytes();
             let client = &mut clients[rng.below(2) as usize];
@@ -115,9 +122,11 @@ fn every_geometry_agrees_with_the_model() {
         for (key, value) in &model {
             assert_eq!(clients[0].get(key).unwrap().as_deref(), Some(&value[..]));
         }
-        assert_eq!(bench.occupied(), (model.len() as u64, bench.table.config().rows));
+        assert_eq!(bench.occupied(), (model.len() as u64, bench.rows().count()));
+        splits += clients.iter().map(|client| client.client.counters().splits).sum::<u64>();
         locks_are_free(&bench);
     }
+    assert!(splits > 5, "{splits} segments split");
     let several = segments.iter().filter(|count| **count > 1).count();
     assert!(segments.len() > several && several > 5, "segments of the tables that have some: {segments:?}");
 }

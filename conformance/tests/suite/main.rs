@@ -36,5 +36,6 @@ mod scans;
 mod segments;
 mod settings;
 mod sim;
+mod splits;
 mod swarm;
 mod widened;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use guira_check::{CheckOptions, Concurrency, check_table, table_stats};
 use guira_conformance::swarm::{Setup, run_examined, run_printed_examined};
-use guira_conformance::{BatchForms, Bench, Examiner, Op, block_on};
+use guira_conformance::{BatchForms, Bench, Examiner, Op, block_on, growing};
 use guira_fabric::{Caps, FenceProof, PairOrder, Profile, Region, Verb, VerbClass};
 use guira_layout::{LockId, Preset, RowId};
 use guira_rcuckoo::{
@@ -37,15 +37,19 @@ fn all_forms() -> BatchForms {
     for profile in Profile::ALL {
         examine_deaths(profile, &forms);
         for preset in Preset::ALL {
-            examine_administration(preset, profile, &forms);
+            let bench = Bench::of_rows(preset, "bytes:24", 64, profile, SEED);
+            if preset == Preset::Hardened {
+                let config = growing(bench.table.config().clone(), 1, 4);
+                examine_administration(Bench::of_config(config, profile, SEED), &forms);
+            }
+            examine_administration(bench, &forms);
         }
     }
     forms
 }
 
 /// Creates, opens, scans, checks, repairs and destroys a table.
-fn examine_administration(preset: Preset, profile: Profile, forms: &BatchForms) {
-    let bench = Bench::of_rows(preset, "bytes:24", 64, profile, SEED);
+fn examine_administration(bench: Bench, forms: &BatchForms) {
     let examiner = Examiner::new(&bench, forms);
     let lane = || examiner.lane(bench.region.lane());
     let mut client = bench.client_with(0, lane(), ClientConfig::for_table(&bench.table));

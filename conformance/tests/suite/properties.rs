@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use guira_conformance::{
-    AnyLane, Bench, BenchNode, Model, Observed, Op, ProxyFaults, RdmaDevices, TestClient, divided,
+    AnyLane, Bench, BenchNode, Model, Observed, Op, ProxyFaults, RdmaDevices, TestClient, divided, growing,
 };
 use guira_fabric::{Profile, Region, SplitMix64};
 use guira_layout::{EntryFormat, MAX_KEY_BYTES, MAX_VALUE_BYTES, Preset, PresetOptions};
@@ -55,6 +55,8 @@ struct Case {
     keys: u64,
     /// Segments of 64 rows; 0 if the table is not divided.
     segments: u64,
+    /// Segments that the table may grow to, from these; 0 if it does not grow.
+    most_segments: u64,
     seed: u64,
 }
 
@@ -111,7 +113,11 @@ impl Case {
         println!("{self:?}, {operations} operations");
         let mut bench = Bench::of_rows(self.preset, self.format, 64, self.profile, self.seed);
         if self.segments > 0 {
-            let config = divided(bench.table.config().clone(), self.segments);
+            let config = bench.table.config().clone();
+            let config = match self.most_segments {
+                0 => divided(config, self.segments),
+                most => growing(config, self.segments as u32, most),
+            };
             bench = Bench::of_config(config, self.profile, self.seed);
         }
         let format = bench.table.config().format;
@@ -163,7 +169,17 @@ fn run_all(format: &'static str, sizes: Sizes) {
     for preset in Preset::ALL {
         for profile in Profile::ALL {
             for seed in 1..=SEEDS {
-                let base = Case { preset, format, profile, backend: Backend::Heap, sizes, keys: 0, segments: 0, seed };
+                let base = Case {
+                    preset,
+                    format,
+                    profile,
+                    backend: Backend::Heap,
+                    sizes,
+                    keys: 0,
+                    segments: 0,
+                    most_segments: 0,
+                    seed,
+                };
                 // There are few keys, as many as the smallest table holds, and more.
                 for keys in [10, 200, 600] {
                     Case { keys, ..base }.run();
@@ -205,7 +221,7 @@ fn a_table_of_strings_is_a_map() {
     run_all("bytes:64", Sizes::Mixed);
 }
 
-/// [R-GROW-1] [R-GROW-2] Tables of one, two and more segments are maps, too.
+/// [R-GROW-1] [R-GROW-2] [R-GROW-6] Tables of one, two and more segments are maps, too, and so are those that grow.
 #[test]
 fn a_table_in_segments_is_a_map() {
     for (format, sizes) in [("fixed:4:4", Sizes::Inline), ("fixed:8:8", Sizes::Inline), ("bytes:24", Sizes::Mixed)] {
@@ -213,7 +229,20 @@ fn a_table_in_segments_is_a_map() {
             for profile in Profile::ALL {
                 for (segments, keys) in [(1, 200), (1, 600), (2, 600), (3, 600), (5, 1_000)] {
                     let backend = Backend::Heap;
-                    Case { preset, format, profile, backend, sizes, keys, segments, seed: segments }.run();
+                    let base = Case {
+                        preset,
+                        format,
+                        profile,
+                        backend,
+                        sizes,
+                        keys,
+                        segments,
+                        most_segments: 0,
+                        seed: segments,
+                    };
+                    base.run();
+                    // Twice the keys, and room for them.
+                    Case { keys: 2 * keys, most_segments: 64, ..base }.run();
                 }
             }
         }
@@ -228,9 +257,11 @@ fn a_table_behind_a_node_is_a_map() {
         for (format, sizes) in [("fixed:8:8", Sizes::Inline), ("bytes:64", Sizes::Mixed)] {
             for backend in [Backend::Node, Backend::FaultyNode] {
                 for keys in [10, 600] {
+                    let profile = Profile::Tcp;
                     let base =
-                        Case { preset, format, profile: Profile::Tcp, backend, sizes, keys, segments: 0, seed: 1 };
+                        Case { preset, format, profile, backend, sizes, keys, segments: 0, most_segments: 0, seed: 1 };
                     Case { segments: keys % 7, ..base }.run();
+                    Case { segments: 1, most_segments: 64, ..base }.run();
                 }
             }
         }
@@ -244,7 +275,11 @@ fn a_table_over_rdma_is_a_map() {
     for preset in [Preset::Hardened, Preset::Tiny] {
         for (format, sizes) in [("fixed:8:8", Sizes::Inline), ("bytes:64", Sizes::Mixed)] {
             for keys in [10, 600] {
-                Case { preset, format, profile: Profile::Rxe, backend, sizes, keys, segments: 0, seed: 1 }.run();
+                let profile = Profile::Rxe;
+                let base =
+                    Case { preset, format, profile, backend, sizes, keys, segments: 0, most_segments: 0, seed: 1 };
+                base.run();
+                Case { segments: 1, most_segments: 64, ..base }.run();
             }
         }
     }

@@ -75,6 +75,7 @@ fn everything_holds(profiles: &[Profile]) -> (Tally, u64) {
         ("checks of the whole table", total.whole),
         ("waits given up", total.busy),
         ("refusals for lack of room", total.full),
+        ("segments split", total.splits),
     ];
     demand(&rare.map(|(what, found)| (what, found, count / 50)));
     (total, count)

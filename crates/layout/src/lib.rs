@@ -21,6 +21,7 @@ mod row;
 mod segment;
 mod slot;
 mod space;
+mod split;
 mod sums;
 mod superblock;
 
@@ -44,6 +45,7 @@ pub use row::{DESTROYED_TRAILER, EntryKind, MAX_ROW_WORDS, RowFormat, Torn, Trai
 pub use segment::Segments;
 pub use slot::{Seal, SlotState, SlotWord, slot_words};
 pub use space::{extent_bytes_for, record_space};
+pub use split::{SegmentSplit, SplitImage};
 pub use sums::Sums;
 pub use superblock::{
     GENERATION_WORD, RECOVERIES_WORD, STATE_WORD, SUPERBLOCK_BYTES, SUPERBLOCK_WORDS, Secret, Superblock,

@@ -8,14 +8,17 @@
 //! ```
 //!
 //! The seal is the last word of a WRITE, so a commit of one row is recorded by one WRITE; the seal's checksum covers
-//! everything that was written. A delta replaces one entry and the trailer: applied to the row before the commit, to
+//! everything that was written. The record of a split has one delta, without an entry: the segment's first row, an index
+//! that no entry has, and the segment's level before [R-GROW-8]. Any other delta replaces one entry and the trailer: applied to the row before the commit, to
 //! the row after it, or to any mixture of both, it gives the row after the commit. The version before the commit is not
 //! stored, because it is the one before the version in the trailer.
 
 use crate::extent::is_mark;
 use crate::row::EntryKind;
 use crate::slot::RECORD_WORD;
-use crate::{Generation, Geometry, RowFormat, RowId, Seal, Sums, TableConfig, Trailer, Version};
+use crate::{
+    Generation, Geometry, RowFormat, RowId, Seal, SegmentSplit, Segments, Sums, TableConfig, Trailer, Version,
+};
 
 /// Words that describe the freed extent, in front of the first delta.
 const FREED_WORDS: usize = 2;
@@ -28,12 +31,14 @@ pub(crate) const SEAL_AFTER_WORDS: usize = FREED_WORDS + DELTA_HEADER_WORDS;
 const INDEX_SHIFT: u32 = 58;
 const INDEX_BITS: u64 = 0xf;
 const ROW_BITS: u64 = (1 << INDEX_SHIFT) - 1;
+/// Index in the record of a split.
+const SPLIT_INDEX: u64 = INDEX_BITS;
 /// Flag: the commit frees an extent.
 const FREES_EXTENT: u64 = 1 << 62;
 /// Flag: further deltas follow.
 const HAS_FURTHER: u64 = 1 << 63;
 
-const _: () = assert!(INDEX_BITS << INDEX_SHIFT < FREES_EXTENT && crate::MAX_ENTRIES_PER_ROW as u64 <= INDEX_BITS + 1);
+const _: () = assert!(INDEX_BITS << INDEX_SHIFT < FREES_EXTENT && crate::MAX_ENTRIES_PER_ROW as u64 <= SPLIT_INDEX);
 // Both spaces end below 2^62 bytes, and a row has an entry and a trailer.
 const _: () = assert!(1 << 62 < (ROW_BITS as u128 + 1) * 24);
 
@@ -59,6 +64,8 @@ pub struct Record {
     words: Vec<u64>,
     /// Index of the seal in `words`.
     seal: usize,
+    /// The split that the record is of, instead of a commit.
+    split: Option<SegmentSplit>,
 }
 
 /// Part of a record that is written by one WRITE.
@@ -101,6 +108,14 @@ pub enum RecordError {
         /// The number of entries of a row.
         entries: usize,
     },
+    /// The record is that of a split of a segment that the table does not have, or cannot split.
+    #[error("redo record {sequence} splits the segment of {row}, which the table cannot split")]
+    Split {
+        /// The seal's sequence number.
+        sequence: u32,
+        /// The row with which the segment should begin.
+        row: RowId,
+    },
     /// The record writes an entry whose extent has an impossible address.
     #[error("redo record {sequence} gives {row} an extent at the impossible offset {offset:#x}")]
     Extent {
@@ -132,6 +147,18 @@ impl Record {
         self.words.clear();
         self.words.resize(FREED_WORDS, 0);
         self.seal = 0;
+        self.split = None;
+    }
+
+    /// Makes the record that of a split, and seals it with the client's sequence number `sequence`. [R-GROW-8]
+    pub fn seal_split(&mut self, format: &RowFormat, first_row: RowId, split: SegmentSplit, sequence: u32) {
+        self.clear();
+        self.split = Some(split);
+        self.words.extend([row_word(first_row, SPLIT_INDEX as usize), split.level.into(), 0]);
+        self.words.resize(self.words.len() + format.entry_words(), 0);
+        self.seal = self.words.len();
+        self.words.push(0);
+        self.seal(format.sums(), sequence);
     }
 
     /// Records that the commit frees an extent by writing `generation` to its mark at `mark_offset`, which is not 0.
@@ -241,12 +268,40 @@ impl Record {
         if slot_words[first_word] & FREES_EXTENT == 0 {
             words[..FREED_WORDS].fill(0);
         }
-        let record = Record { words, seal: seal_word - RECORD_WORD };
+        let mut record = Record { words, seal: seal_word - RECORD_WORD, split: None };
         if record.seal_of(format.sums(), seal.sequence()) != seal {
             return Err(damaged());
         }
+        record.split =
+            record.decode_split(format).map_err(|row| RecordError::Split { sequence: seal.sequence(), row })?;
         record.check(seal.sequence(), format, config, geometry)?;
         Ok(Some(record))
+    }
+
+    /// Returns the split that the record is of, if it is that of one.
+    pub fn split(&self) -> Option<SegmentSplit> {
+        self.split
+    }
+
+    /// Decodes the record of a split; `None` if it is that of a commit.
+    ///
+    /// # Errors
+    /// The row that it names, if no segment that can be split begins with it, or if the record has more.
+    fn decode_split(&self, format: &RowFormat) -> Result<Option<SegmentSplit>, RowId> {
+        let [word, level, rest @ ..] = &self.words[FREED_WORDS..] else { return Ok(None) };
+        if word >> INDEX_SHIFT & INDEX_BITS != SPLIT_INDEX {
+            return Ok(None);
+        }
+        let Some(segments) = format.segments.filter(Segments::grows) else { return Ok(None) };
+        let (row, (seal, others)) = (RowId(word & ROW_BITS), (self.seal - FREED_WORDS - 2, rest));
+        let split = u8::try_from(*level).ok().and_then(|level| {
+            let segment = segments.of_row(row);
+            let is_first = segments.first_row(segment) == row && segment < segments.most();
+            let is_possible = is_first && level >= segments.level(segment);
+            SegmentSplit::of(&segments, segment, level).filter(|_| is_possible)
+        });
+        let is_alone = *word == row_word(row, SPLIT_INDEX as usize) && others[..seal].iter().all(|word| *word == 0);
+        split.filter(|_| is_alone).map(Some).ok_or(row)
     }
 
     /// Checks that the table has everything that the record refers to.
@@ -279,11 +334,11 @@ impl Record {
         }
     }
 
-    /// Returns the changes of the rows, in the order of the commit.
+    /// Returns the changes of the rows, in the order of the commit; none if the record is that of a split.
     pub fn deltas<'r>(&'r self, format: &RowFormat) -> impl Iterator<Item = Delta<'r>> {
         let further = self.words.get(self.seal + 2..).unwrap_or_default();
         let all = std::iter::once(&self.words[FREED_WORDS..self.seal]).chain(further.chunks_exact(delta_words(format)));
-        all.map(|words| Delta {
+        all.take(if self.split.is_some() { 0 } else { usize::MAX }).map(|words| Delta {
             row: RowId(words[0] & ROW_BITS),
             before: format.version_before(Trailer(words[1])),
             index: (words[0] >> INDEX_SHIFT & INDEX_BITS) as u8,
@@ -361,6 +416,23 @@ mod tests {
             let superblock = superblock(Preset::Hardened, format);
             let geometry = Geometry::new(&superblock.config).unwrap();
             Table { format: RowFormat::new(&superblock), config: superblock.config, geometry }
+        }
+
+        /// A table that grows from 3 segments to 64.
+        fn growing() -> Table {
+            let superblock = superblock(Preset::Hardened, "fixed:8:8");
+            let options = crate::PresetOptions {
+                capacity: 1,
+                format: superblock.config.format,
+                extent_bytes: None,
+                max_clients: None,
+                hash_seed: 1,
+                device_bytes: u64::MAX,
+            };
+            let config = Preset::Hardened.config_that_grows(3, 64, &options).unwrap();
+            let geometry = Geometry::new(&config).unwrap();
+            let superblock = crate::Superblock { config: config.clone(), ..superblock };
+            Table { format: RowFormat::new(&superblock), config, geometry }
         }
 
         fn decode(&self, slot: &[u64]) -> Result<Option<Record>, RecordError> {
@@ -637,5 +709,53 @@ mod tests {
         let error = Err(RecordError::Seal { sequence });
         assert_eq!(decoded(&|record| record.words[further - 1] = 60), error);
         assert_eq!(decoded(&|record| record.words[further - 1] = u64::MAX), error);
+    }
+
+    /// [R-GROW-8] [R-GROW-10] The record of a split names a segment that can be split, and nothing else; only tables that
+    /// grow have such records.
+    #[test]
+    fn records_of_splits_name_possible_ones() {
+        let table = Table::growing();
+        let segments = table.format.segments.unwrap();
+        let of = |segment: u64, level: u8| {
+            let mut record = Record::default();
+            let split = SegmentSplit { segment, level, child: segments.child(segment, level).unwrap_or_default() };
+            record.seal_split(&table.format, segments.first_row(segment), split, 5);
+            record
+        };
+        // Segment 0 was split at creation; 40 is the right half of an interval of depth 5, which is level 4.
+        for (segment, level) in [(0, 1), (1, 0), (0, 3), (2, 4), (40, 5)] {
+            let record = of(segment, level);
+            let child = segments.child(segment, level);
+            let decoded = table.round_trip(&record);
+            match child {
+                Some(child) => {
+                    let decoded = decoded.unwrap().expect("a sealed record");
+                    assert_eq!(decoded.split(), Some(SegmentSplit { segment, level, child }));
+                    assert_eq!(decoded, record);
+                    assert_eq!((decoded.deltas(&table.format).count(), decoded.freed_extent()), (0, None));
+                }
+                None => assert!(matches!(decoded, Err(RecordError::Split { .. })), "{segment} {level}: {decoded:?}"),
+            }
+        }
+        for (segment, level) in [(0, 0), (2, 1), (40, 2), (64, 5)] {
+            let refused = table.round_trip(&of(segment, level));
+            assert!(matches!(refused, Err(RecordError::Split { .. })) || level == 1, "{segment} {level}: {refused:?}");
+        }
+        for change in 0..4 {
+            let mut record = of(1, 0);
+            match change {
+                // Another row of the segment; a level beyond 8 bits; an entry; a flag.
+                0 => record.words[FREED_WORDS] += 1,
+                1 => record.words[FREED_WORDS + 1] = 1 << 32,
+                2 => record.words[FREED_WORDS + 3] = 1,
+                _ => record.words[FREED_WORDS + 2] = 1,
+            }
+            let refused = table.round_trip(&record);
+            assert!(matches!(refused, Err(RecordError::Split { sequence: 5, .. })), "{change}: {refused:?}");
+        }
+        let fixed = Table::new("fixed:8:8");
+        let refused = fixed.round_trip(&of(0, 1));
+        assert!(matches!(refused, Err(RecordError::Entry { index: 15, .. })), "{refused:?}");
     }
 }

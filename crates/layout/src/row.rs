@@ -15,14 +15,14 @@ use crate::{RowId, Segments, Sums, Superblock, TableState, Version};
 pub const MAX_ROW_WORDS: usize = MAX_ROW_BYTES as usize / WORD_BYTES as usize;
 
 const TRAILER_WORDS: usize = TRAILER_BYTES as usize / WORD_BYTES as usize;
-const LEVEL_SHIFT: u32 = 32;
+pub(crate) const LEVEL_SHIFT: u32 = 32;
 const OCCUPANCY_SHIFT: u32 = 36;
 const TYPES_SHIFT: u32 = 50;
 const ENTRY_BITS: u64 = (1 << 14) - 1;
 /// Position of the number of the replaced entry: behind the type bits of [`MAX_MARKED_ENTRIES`] entries.
-const REPLACED_SHIFT: u32 = 60;
+pub(crate) const REPLACED_SHIFT: u32 = 60;
 /// The largest number of entries of a row whose trailer has room for the number of a replaced entry.
-const MAX_MARKED_ENTRIES: usize = 10;
+pub(crate) const MAX_MARKED_ENTRIES: usize = 10;
 
 const _: () =
     assert!(TYPES_SHIFT + 14 == 64 && OCCUPANCY_SHIFT + 14 == TYPES_SHIFT && LEVEL_SHIFT + 4 == OCCUPANCY_SHIFT);
@@ -83,7 +83,7 @@ impl Trailer {
         self.with_bits(self.occupancy() & !(1 << index), self.extents() & !(1 << index))
     }
 
-    fn with_bits(self, occupancy: u64, extents: u64) -> Trailer {
+    pub(crate) fn with_bits(self, occupancy: u64, extents: u64) -> Trailer {
         let kept = self.0 & ((1 << OCCUPANCY_SHIFT) - 1);
         Trailer(kept | (occupancy & ENTRY_BITS) << OCCUPANCY_SHIFT | (extents & ENTRY_BITS) << TYPES_SHIFT)
     }
@@ -123,7 +123,7 @@ pub struct RowFormat {
     entry_words: usize,
     row_words: usize,
     version_bits: u32,
-    segments: Option<Segments>,
+    pub(crate) segments: Option<Segments>,
     sums: Sums,
 }
 

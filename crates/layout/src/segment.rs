@@ -60,6 +60,11 @@ impl Segments {
         (1 << self.first_depth) + self.split
     }
 
+    /// Whether the table can have more segments than it is created with.
+    pub fn grows(&self) -> bool {
+        self.count() < self.most
+    }
+
     /// Returns the number of segments that the table has addresses for: all segments have smaller numbers.
     pub fn most(&self) -> u64 {
         self.most

@@ -267,12 +267,13 @@ fn encode_config(config: &TableConfig, words: &mut [u64]) {
 /// The index of a word with an unknown value.
 fn decode_config(words: &[u64]) -> Result<TableConfig, usize> {
     let fields = Fields(words);
+    let [segment_rows, initial_segments] = decode_segments(words[SEGMENT_WORD]).ok_or(SEGMENT_WORD)?;
     let mut offsets = [0; MAX_ZEROS + 1];
     offsets.copy_from_slice(&words[OFFSETS_WORD..SECRET_WORD]);
     Ok(TableConfig {
         rows: fields.number(0)?,
-        segment_rows: positive(words[SEGMENT_WORD] as u32),
-        initial_segments: positive((words[SEGMENT_WORD] >> INITIAL_SEGMENTS_SHIFT) as u32),
+        segment_rows,
+        initial_segments,
         row_bytes: fields.number(1)?,
         entries_per_row: fields.number(2)?,
         format: fields.read(3, EntryFormat::decode)?,
@@ -293,9 +294,12 @@ fn decode_config(words: &[u64]) -> Result<TableConfig, usize> {
     })
 }
 
-/// Returns `number` unless it is 0, which stands for none.
-fn positive(number: u32) -> Option<u32> {
-    (number != 0).then_some(number)
+/// Decodes the rows of a segment, and the segments of a new table that grows; 0 stands for none. Only a table with
+/// segments grows.
+fn decode_segments(word: u64) -> Option<[Option<u32>; 2]> {
+    let [rows, initial] =
+        [word as u32, (word >> INITIAL_SEGMENTS_SHIFT) as u32].map(|number| (number != 0).then_some(number));
+    (rows.is_some() || initial.is_none()).then_some([rows, initial])
 }
 
 /// The words of the parameters.
@@ -393,7 +397,6 @@ mod tests {
         for initial in [1 << 10, 1 << 11, 1 << 25] {
             refused(&|config| config.initial_segments = Some(initial), "initial_segments");
         }
-        refused(&|config| config.segment_rows = None, "initial_segments");
         refused(&|config| config.rows = (1 << 19) * 1024, "rows");
         refused(&|config| config.rows = 1536 * 1024, "rows");
     }
@@ -443,7 +446,7 @@ mod tests {
     /// [R-OPEN-1] A superblock that is intact but has an unknown value is not opened.
     #[test]
     fn unknown_values_are_refused() {
-        let unknown = [(6, 1), (7, 1 << 63)];
+        let unknown = [(SEGMENT_WORD, 1 << 32), (6, 1), (7, 1 << 63)];
         for (word, found) in
             unknown.into_iter().chain([(4, 4), (6, 4), (14, 15)].map(|(i, found)| (CONFIG_WORD + i, found)))
         {

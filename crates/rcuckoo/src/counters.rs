@@ -112,6 +112,8 @@ counters! {
     /// Times a lookup or a change was led on to another segment, because its own had been split. Source: R-GROW-4,
     /// R-GROW-5.
     segment_steps,
+    /// Segments split. Source: R-GROW-8.
+    splits,
 }
 
 const _: () = assert!(Counters::COUNT <= TOTALS_WORDS, "all counters fit in the superblock");

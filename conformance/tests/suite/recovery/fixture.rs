@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use guira_conformance::{Bench, Model, Op, block_on};
+use guira_conformance::{Bench, Model, Op, block_on, growing};
 use guira_fabric::{Profile, Region};
-use guira_layout::{Preset, PresetOptions};
+use guira_layout::{Preset, PresetOptions, TableConfig};
 use guira_testing::is_long;
 
 use crate::recovery::audit::recover_all;
@@ -26,6 +26,8 @@ const HOLE_STEP: usize = 7;
 /// Most tables tried until a put moves the wanted number of entries.
 const TABLES: u64 = 40;
 
+/// Chunks of a table whose segment is split: enough for 80 bytes of every second key.
+const SPLIT_CHUNKS: u64 = 20;
 /// Words of each chunk that are not zero before its first use: of its header, of its marks, and of the first words of
 /// its slots of 128 bytes.
 const LITTER: [u64; 6] = [0, 5, 21, 37, 53, 69];
@@ -50,6 +52,17 @@ pub fn key(i: u64) -> Vec<u8> {
 }
 
 fn bench(format: &str, profile: Profile, seed: u64, chunks: u64) -> Bench {
+    bench_of(format, profile, seed, chunks, |config| config)
+}
+
+/// Creates a table whose parameters are what `change` makes of those of one of 64 rows.
+fn bench_of(
+    format: &str,
+    profile: Profile,
+    seed: u64,
+    chunks: u64,
+    change: impl FnOnce(TableConfig) -> TableConfig,
+) -> Bench {
     let options = PresetOptions {
         capacity: 1,
         format: format.parse().expect("a format"),
@@ -58,7 +71,8 @@ fn bench(format: &str, profile: Profile, seed: u64, chunks: u64) -> Bench {
         hash_seed: seed,
         device_bytes: profile.caps().device_bytes,
     };
-    let bench = Bench::of_config(Preset::Tiny.config_of_rows(64, &options).expect("possible options"), profile, seed);
+    let config = change(Preset::Tiny.config_of_rows(64, &options).expect("possible options"));
+    let bench = Bench::of_config(config, profile, seed);
     // These words are remains of earlier values in the chunks, where a header, marks and slots will be: no format may
     // rely on zeros.
     for chunk in 0..bench.table.config().chunks {
@@ -87,6 +101,16 @@ impl FilledTable {
         let mut model = Model::default();
         let count = bench.table.config().max_entries() * fill_percent / 100;
         fill(&bench, &mut model, (0..count).map(|i| Op::Put(key(i), key(i))));
+        FilledTable { bench, model }
+    }
+
+    /// Creates a table that grows, with `keys` keys in extents and in rows, alternating if `format` has extents.
+    fn growing(profile: Profile, format: &str, keys: u64) -> FilledTable {
+        let bench = bench_of(format, profile, SEED, SPLIT_CHUNKS, |config| growing(config, 1, 4));
+        let mut model = Model::default();
+        let value =
+            |i: u64| if bench.table.config().chunks > 0 && i.is_multiple_of(2) { vec![i as u8; 80] } else { key(i) };
+        fill(&bench, &mut model, (0..keys).map(|i| Op::Put(key(i), value(i))));
         FilledTable { bench, model }
     }
 
@@ -129,6 +153,21 @@ fn crowded(profile: Profile, moves: u64) -> (Arc<FilledTable>, Op) {
 pub fn insert(profile: Profile, moves: u64) -> Case {
     let (filled, op) = crowded(profile, moves);
     cases(&filled, vec![named(&format!("insert, {moves} moves"), op)], 8).swap_remove(0)
+}
+
+/// Returns the cases of an insert that splits the only segment of its table, in which keys are in rows, or in rows and
+/// extents.
+pub fn splits(profile: Profile) -> Vec<Case> {
+    let mut all = Vec::new();
+    for format in ["fixed:8:8", "bytes:24"] {
+        let tables = (1..).map(|keys| FilledTable::growing(profile, format, keys));
+        let filled = tables.take_while(|filled| filled.bench.rows().count() == 64).last().expect("a segment has room");
+        let op = Op::Put(key(filled.model.0.len() as u64), vec![5; 8]);
+        all.append(&mut cases(&Arc::new(filled), vec![named(&format!("{format}: a split"), op)], 8));
+    }
+    // Every word of two segments is a step: a second death multiplies the memories by more than a thousand.
+    all.iter_mut().for_each(|case| case.deaths = 1);
+    all
 }
 
 /// Creates a table with keys in extents and in rows, alternating.

@@ -19,6 +19,7 @@ use guira_fabric::Profile;
 pub fn examine_deaths(profile: Profile, forms: &BatchForms) {
     deaths::examine(&fixture::inline(profile), forms);
     deaths::examine(&fixture::extents(profile), forms);
+    deaths::examine(&fixture::splits(profile), forms);
 }
 
 /// [R-RECOVER-2] [R-RECOVER-3] [R-RECOVER-5] [R-RECOVER-6] [R-COMMIT-1] [R-COMMIT-2] [R-COMMIT-3] Three deaths: at any
@@ -28,6 +29,18 @@ pub fn examine_deaths(profile: Profile, forms: &BatchForms) {
 fn deaths_in_shared_memory_lose_nothing() {
     let counts = deaths::enumerate_all("shm, rows", &fixture::inline(Profile::Shm));
     deaths::demand_cases(&counts, 150_000, 50_000);
+}
+
+/// [R-GROW-8] [R-GROW-9] [R-GROW-10] A death at any step of an insert that splits its segment, where every word of both
+/// segments is a step, loses no key and has none twice; and the split is done once.
+#[test]
+fn deaths_in_a_split_lose_nothing() {
+    for profile in Profile::ALL {
+        let counts = deaths::enumerate_all(&format!("{profile}, splits"), &fixture::splits(profile));
+        for case in &counts {
+            assert!(case.memories[0] > 10 && case.replays > 0, "{case:?}");
+        }
+    }
 }
 
 /// [R-COMMIT-1] [R-RECOVER-2] [R-RECOVER-7] [R-EXTENT-2] [R-EXTENT-4] The same with values in extents, and with all

@@ -11,6 +11,7 @@ use guira_conformance::{Bench, Model, Observed, Op, block_on};
 use guira_fabric::{Profile, WORD_BYTES};
 use guira_layout::{OwnerId, RowId};
 use guira_rcuckoo::{ClientConfig, Error, ErrorKind, Reader};
+use guira_testing::is_long;
 
 use crate::recovery::audit::{check_recovered, recover_all};
 use crate::recovery::fixture::{self, Case, SLOTS};
@@ -56,12 +57,33 @@ fn a_stopped_client_is_alive_and_continues() {
     }
 }
 
+/// [R-GROW-8] [R-GROW-11] The same for an insert that splits its segment: others, who change a few of the segment's keys
+/// meanwhile, are refused or change them before or after the split, and no change is lost.
+#[test]
+fn a_client_that_is_stopped_in_a_split_continues() {
+    for profile in [Profile::Shm, Profile::Mlx5] {
+        for case in fixture::splits(profile).iter().filter(|case| case.name.ends_with("newcomers")) {
+            let (steps, neighbours) = go_through(case);
+            let few = neighbours.into_iter().step_by(40).chain([case.scripts[0].ops[0].key().to_vec()]);
+            let stride = if is_long() || profile != Profile::Shm { 1 } else { 5 };
+            let counts = stop_at(case, few, (0..steps).step_by(stride));
+            println!("{profile}, {}: {steps} steps, {counts:?}", case.name);
+            assert!(counts.stops > 100 && counts.refused > 20 && counts.changed > 20, "{counts:?}");
+        }
+    }
+}
+
 fn stop_everywhere(case: &Case) -> Counts {
-    let (bench, op) = (&case.filled.bench, &case.scripts[0].ops[0]);
     let (steps, neighbours) = go_through(case);
+    stop_at(case, neighbours.into_iter(), 0..steps)
+}
+
+/// Stops the first client before each of these steps, while others change each of `targets`.
+fn stop_at(case: &Case, targets: impl Iterator<Item = Vec<u8>>, steps: impl Iterator<Item = u64> + Clone) -> Counts {
+    let (bench, op) = (&case.filled.bench, &case.scripts[0].ops[0]);
     let mut counts = Counts::default();
-    for target in neighbours {
-        for step in 0..steps {
+    for target in targets {
+        for step in steps.clone() {
             let bench = bench.fork();
             let meanwhile = Arc::new(Mutex::new(Meanwhile::default()));
             let lane = LoggedLane::new(&bench.region);

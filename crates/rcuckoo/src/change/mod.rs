@@ -10,6 +10,7 @@ mod pair;
 mod path;
 mod predicted;
 mod search;
+mod split;
 mod walk;
 mod widen;
 pub(crate) mod window;
@@ -21,6 +22,7 @@ use guira_layout::{EntryKind, ExtentRef, Probe};
 pub(crate) use self::pair::Stage;
 use self::pair::is_idle;
 pub use self::pair::{Begun, Continuation};
+use self::split::MAX_SPLITS;
 pub(crate) use self::workspace::{ChangeProgress, Paths, Workspace};
 use crate::locks::ExtentWrite;
 use crate::table::policy::LockedRows;
@@ -249,13 +251,15 @@ impl Client {
             self.settle(lane).await?;
         }
         self.progress.committed = false;
+        self.progress.splits_left = if self.table.growing_segments().is_some() { MAX_SPLITS } else { 0 };
         self.progress.waiting_since_ns = self.progress.queued_since_ns.take();
         if self.progress.waiting_since_ns.is_some() {
             self.reader.failure_timers.clear();
         }
         let table = std::sync::Arc::clone(&self.table);
         let probe = table.probe(key);
-        // Ends: a change that goes on does so in a segment that was split from the one before. // [R-GROW-5]
+        // Ends: a change that goes on does so in a segment that was split from the one before, or after one of a few
+        // splits. // [R-GROW-5] [R-GROW-6]
         loop {
             let pair = table.placement().rows_by(&self.reader.segments, key.digest());
             let task = Task { probe: &probe, pair, change: &change };

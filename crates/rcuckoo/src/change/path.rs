@@ -8,6 +8,7 @@ use guira_layout::{Probe, RowId};
 use super::commit::{Commit, Write};
 use super::pair::{Begun, Continuation, Stage};
 use super::search::{Limits, MAX_PATH_ROWS, Path, Progress, RowView};
+use super::split::{SPLIT_AFTER_ROWS, Split};
 use super::{Changed, NewValue, Outcome, Task};
 use crate::change::window::cover;
 use crate::locks::{Conflict, LockSet, SeenKey, divide_among_messages, lock_set};
@@ -90,6 +91,10 @@ impl Client {
                 match self.sampled_path(lane, pair).await {
                     // The last free entry may have gone to this very key, put by another client. // [R-INSERT-5]
                     Err(ErrorKind::Full { .. }) if !always.is_empty() && self.seems_present(lane, task).await? => None,
+                    Err(ErrorKind::Full { .. }) if self.may_split() => match self.split_segment(lane, pair).await? {
+                        Split::Done => return Ok(None),
+                        Split::Impossible => continue,
+                    },
                     path => Some(path?),
                 }
             };
@@ -159,7 +164,8 @@ impl Client {
     fn limits(&self) -> Limits {
         let depth = self.reader.config.search_depth.min(usize::from(self.table.config().max_path_rows) - 1);
         let config = &self.reader.config;
-        Limits { depth, rows: config.search_rows, locks_per_message: config.locks_per_message }
+        let rows = if self.may_split() { config.search_rows.min(SPLIT_AFTER_ROWS) } else { config.search_rows };
+        Limits { depth, rows, locks_per_message: config.locks_per_message }
     }
 
     fn roots<'r>(&self, both: &'r [RowId; 2]) -> &'r [RowId] {

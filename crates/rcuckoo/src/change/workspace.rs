@@ -26,6 +26,8 @@ pub(crate) struct Workspace {
     pub(crate) entry: Vec<u64>,
     /// The head, or all, of an extent with the key's digest.
     pub(crate) extent: Vec<u64>,
+    /// Rows of a segment that is split, and of the one that it is split into.
+    pub(crate) segments: [Vec<u64>; 2],
     pub(crate) record: Record,
     pub(crate) buffer: Buffer,
 }
@@ -38,6 +40,7 @@ impl Workspace {
             window: Window::new(row_words, WINDOW_ROWS),
             entry: vec![0; table.rows().entry_words()],
             extent: Vec::new(),
+            segments: [Vec::new(), Vec::new()],
             record: Record::default(),
             buffer: Buffer::with_capacity(BATCH_VERBS),
         }
@@ -75,6 +78,8 @@ pub(crate) struct ChangeProgress {
     pub(crate) committed: bool,
     /// The sum that the last addition stored.
     pub(crate) sum: u64,
+    /// How many more segments the change may split.
+    pub(crate) splits_left: u32,
     /// The key of the change as it was sampled when a lock of it was found taken.
     pub(crate) seen: Option<SeenKey>,
     /// Time since which the change has waited for a lock.

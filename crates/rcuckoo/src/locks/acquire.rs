@@ -17,6 +17,8 @@ pub(crate) type LockSet = ArrayVec<LockMask, MAX_LOCKS>;
 
 /// Number of failed tries to take all locks at once before they are taken one by one in address order. [R-LOCK-3]
 const TRIES_AT_ONCE: u32 = 3;
+/// Pauses of a client that holds many locks, before it gives them back. [R-GROW-8]
+const PAUSES_WITH_MANY: u32 = 16;
 /// Number of consecutive posts without masked CAS that may fail only because of a neighbouring lock in the same word.
 /// [R-LOCK-6]
 const NEIGHBOUR_TRIES: u32 = 16;
@@ -61,6 +63,8 @@ pub(super) enum WaitOutcome {
     Paused,
     /// The holder was recovered: its lock is free, and this client holds nothing.
     Recovered,
+    /// The client has paused with locks held as often as it may.
+    GivenUp,
 }
 
 /// The next batch of an acquisition in order.
@@ -68,6 +72,8 @@ struct Step<'v> {
     before: Before,
     reads: Reads,
     extent: Option<ExtentWrite<'v>>,
+    /// How often the client may still pause; `None` if any number of times.
+    pauses: Option<u32>,
 }
 
 /// The first step of a batch of tries.
@@ -145,9 +151,22 @@ impl Client {
         &mut self,
         lane: &mut dyn Lane,
         plan: &LockSet,
-        mut conflict: Conflict,
+        conflict: Conflict,
     ) -> Result<(), ErrorKind> {
-        let mut wait = self.start_wait(lane);
+        let wait = self.start_wait(lane);
+        self.contend_for(lane, plan, conflict, wait, None).await.map(|_| ())
+    }
+
+    /// Same as [`Client::contend`], in a wait that has begun. Returns the wait, with locks held, if the client would
+    /// have to pause more than `pauses` times while it takes one lock after the other.
+    pub(super) async fn contend_for(
+        &mut self,
+        lane: &mut dyn Lane,
+        plan: &LockSet,
+        mut conflict: Conflict,
+        mut wait: Wait,
+        pauses: Option<u32>,
+    ) -> Result<Option<Wait>, ErrorKind> {
         let reads = Reads::of_retry(&self.table);
         for attempt in 1u32.. {
             self.release_held(lane).await?;
@@ -158,15 +177,39 @@ impl Client {
             match self.try_all(lane, plan, Before::Release, reads, None).await? {
                 Tried::All => {
                     self.reader.failure_timers.clear();
-                    return Ok(());
+                    return Ok(None);
                 }
                 Tried::Conflict(again) => conflict = again,
             }
         }
-        let (mut wait, mut step) = (Some(wait), Step { before: Before::Keep, reads, extent: None });
-        while self.acquire_in_order(lane, plan, &mut wait, &mut step).await? == WaitOutcome::Recovered {}
+        let (mut wait, mut step) = (Some(wait), Step { before: Before::Keep, reads, extent: None, pauses });
+        // Ends: each further iteration follows the recovery of a dead client.
+        let outcome = loop {
+            match self.acquire_in_order(lane, plan, &mut wait, &mut step).await? {
+                WaitOutcome::Recovered => {}
+                outcome => break outcome,
+            }
+        };
         self.reader.failure_timers.clear();
-        Ok(())
+        Ok(wait.filter(|_| outcome == WaitOutcome::GivenUp))
+    }
+
+    /// Takes the locks of `plan`, of which there may be more than of any other operation, after it has released those
+    /// held: those who need one of them wait for all that this client waits for, so it gives them back and begins again
+    /// after a few pauses. [R-GROW-8] [R-LOCK-4]
+    pub(crate) async fn acquire_many(&mut self, lane: &mut dyn Lane, plan: &LockSet) -> Result<(), ErrorKind> {
+        let mut wait = None;
+        // Ends: by the deadline.
+        loop {
+            let Tried::Conflict(conflict) = self.try_all(lane, plan, Before::Release, Reads::None, None).await? else {
+                return Ok(());
+            };
+            let began = wait.take().unwrap_or_else(|| self.start_wait(lane));
+            wait = self.contend_for(lane, plan, conflict, began, Some(PAUSES_WITH_MANY)).await?;
+            if wait.is_none() {
+                return Ok(());
+            }
+        }
     }
 
     /// Takes the locks of `plan` as printed: one message in each round trip, in address order, with the READs of the
@@ -178,7 +221,8 @@ impl Client {
         plan: &LockSet,
         extent: Option<ExtentWrite<'_>>,
     ) -> Result<(), ErrorKind> {
-        let (mut wait, mut step) = (None, Step { before: Before::Release, reads: Reads::UnderTries, extent });
+        let (mut wait, mut step) =
+            (None, Step { before: Before::Release, reads: Reads::UnderTries, extent, pauses: None });
         // Ends: each further iteration follows the recovery of a dead client.
         while self.acquire_in_order(lane, plan, &mut wait, &mut step).await? == WaitOutcome::Recovered {}
         if wait.is_some() {
@@ -214,12 +258,17 @@ impl Client {
                 let before = std::mem::replace(&mut step.before, Before::Keep);
                 let tried = self.try_all(lane, &message, before, step.reads, step.extent.take()).await?;
                 let Tried::Conflict(conflict) = tried else { break };
+                match &mut step.pauses {
+                    Some(0) => return Ok(WaitOutcome::GivenUp),
+                    Some(pauses) => *pauses -= 1,
+                    None => {}
+                }
                 let wait = match wait {
                     Some(wait) => wait,
                     None => wait.insert(self.start_wait(lane)),
                 };
                 match self.wait_once(lane, wait, attempt, conflict).await {
-                    Ok(WaitOutcome::Paused) => {}
+                    Ok(WaitOutcome::Paused | WaitOutcome::GivenUp) => {}
                     Ok(WaitOutcome::Recovered) => return Ok(WaitOutcome::Recovered),
                     Err(error) => {
                         self.release_held(lane).await?;

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use guira_fabric::{FabricError, Lane, Verb, post};
-use guira_layout::{Candidate, Record, RowFormat, RowId, SlotState, SlotWord, Trailer};
+use guira_layout::{Candidate, Record, RowFormat, RowId, SegmentSplit, SlotState, SlotWord, SplitImage, Trailer};
 
 use super::sample::{Lookup, Trailers};
 use super::verdict::{MissSample, TrailerSample, Verdict, WhichRow};
@@ -77,6 +77,9 @@ impl Reader {
         let is_used = SlotWord::decode(before[SlotWord::WORD]).is_some_and(|word| word.state != SlotState::Free);
         let record = Record::decode(&before, rows, table.config(), geometry).ok().flatten().filter(|_| is_used);
         let Some(record) = record else { return Ok(None) };
+        if let Some(split) = record.split() {
+            return self.sample_through_split(lane, row, words, (slot, &before, split)).await;
+        }
         let Some(delta) = record.deltas(rows).find(|delta| delta.row == row) else { return Ok(None) };
         self.counters.reads_through_record += 1;
         post(lane, [table.read_row(row, &mut *words)]).await?;
@@ -94,6 +97,39 @@ impl Reader {
         }
         delta.apply(rows, words);
         let is_whole = rows.verify(row, words).is_ok();
+        self.counters.rows_through_record += u64::from(is_whole);
+        Ok(is_whole.then_some(sampled))
+    }
+
+    /// Samples `row` of a segment that is being split into `words`, and completes it from its child's row: a split whose
+    /// record is sealed has written that. `before` are the words of the splitting client's slot, read before. Returns
+    /// the row's trailer, or `None` if the row does not verify even so. 3 round trips. [R-GROW-11]
+    async fn sample_through_split<L: Lane + ?Sized>(
+        &mut self,
+        lane: &mut L,
+        row: RowId,
+        words: &mut [u64],
+        (slot, before, split): (u16, &[u64], SegmentSplit),
+    ) -> Result<Option<TrailerSample>, FabricError> {
+        let table = Arc::clone(&self.table);
+        let (geometry, rows) = (table.geometry(), table.rows());
+        let child_row = table.growing_segments().and_then(|segments| split.child_row(segments, row));
+        let Some(child_row) = child_row else { return Ok(None) };
+        self.counters.reads_through_record += 1;
+        let (mut child, mut after) = (vec![0; words.len()], vec![0; before.len()]);
+        post(lane, [table.read_row(child_row, &mut child)]).await?;
+        post(lane, [table.read_row(row, &mut *words)]).await?;
+        post(lane, [Verb::Read { addr: geometry.slot(slot), into: &mut after }]).await?;
+        let at = rows.trailer_word();
+        let sampled = [words[at], words[at + 1]];
+        if rows.verify(row, words).is_ok() {
+            return Ok(Some(sampled));
+        }
+        // The record was sealed before and after both samples, so the locks were held in between. The row becomes what
+        // its trailer says, because that also says whether it covers a key.
+        let is_whole = before == after
+            && rows.verify(child_row, &child).is_ok()
+            && rows.complete_split_row(row, words, &child, SplitImage::AsSampled);
         self.counters.rows_through_record += u64::from(is_whole);
         Ok(is_whole.then_some(sampled))
     }

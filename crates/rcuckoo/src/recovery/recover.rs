@@ -7,8 +7,8 @@
 
 use guira_fabric::{Addr, FabricError, FenceProof, Lane, Verb, post};
 use guira_layout::{
-    ChunkState, ChunkWord, ExtentClass, LockMask, OwnerId, RECOVERIES_WORD, Record, RowId, STATE_WORD, Seal, SlotState,
-    SlotWord, TableState,
+    ChunkState, ChunkWord, ExtentClass, LockMask, OwnerId, RECOVERIES_WORD, Record, RowId, STATE_WORD, Seal,
+    SegmentSplit, SlotState, SlotWord, SplitImage, TableState,
 };
 
 use crate::locks::batch::release_verb;
@@ -94,7 +94,10 @@ pub(crate) async fn recover_dead(
     let Some(record) = recovery.claim().await? else { return Ok(None) };
     // [R-RECOVER-3]: from here on in this order, and each step is repeated by the successor of a recoverer that died.
     if let (Some(record), seal) = record {
-        recovery.replay(&record, seal).await?;
+        match record.split() {
+            Some(split) => recovery.complete_split(&split, seal).await?,
+            None => recovery.replay(&record, seal).await?,
+        }
     }
     if table.is_recoverable() {
         recovery.release_locks().await?;
@@ -193,6 +196,36 @@ impl Recovery<'_> {
         }
         self.post(batch).await?;
         self.recovered.replayed_rows = numbers.len() as u64;
+        Ok(())
+    }
+
+    /// Completes a split: `parent's rows | map | retire`, as its client would have. Its record was sealed after the
+    /// child's rows had been written, and the locks of both still carry the dead client's id. A row that cannot be
+    /// completed stays as it is. 2 round trips. [R-GROW-9] [R-GROW-10]
+    async fn complete_split(&mut self, split: &SegmentSplit, seal: Seal) -> Result<(), FabricError> {
+        let table = self.table;
+        let (geometry, rows) = (table.geometry(), table.rows());
+        // The record is that of a table that grows.
+        let Some(segments) = table.growing_segments() else { return Ok(()) };
+        let [first, child_first] = [split.segment, split.child].map(|segment| segments.first_row(segment));
+        let (count, row_words) = (segments.rows(), rows.row_words());
+        let [mut parent, mut child] = [0, 0].map(|word| vec![word; count as usize * row_words]);
+        self.post([table.read_row(first, &mut parent), table.read_row(child_first, &mut child)]).await?;
+        let images = parent.chunks_exact_mut(row_words).zip(child.chunks_exact(row_words));
+        for (row, (words, child)) in (first.0..).map(RowId).zip(images) {
+            self.recovered.torn_rows += u64::from(rows.verify(row, words).is_err());
+            rows.complete_split_row(row, words, child, SplitImage::After);
+        }
+        let (depth, retired) = ([segments.map_word(split.level + 1)], [Seal::retired(seal.sequence()).0]);
+        let seal_at = geometry.slot(self.dead.slot).add_words(Seal::word(rows) as u64);
+        self.post([
+            Verb::Write { addr: geometry.row(first), words: &parent },
+            Verb::Write { addr: geometry.map_word(split.child), words: &depth },
+            Verb::Write { addr: geometry.map_word(split.segment), words: &depth },
+            Verb::Write { addr: seal_at, words: &retired },
+        ])
+        .await?;
+        self.recovered.replayed_rows = count;
         Ok(())
     }
 

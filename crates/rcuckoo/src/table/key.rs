@@ -73,15 +73,21 @@ impl Table {
     /// Returns the rows that the entry `slot` of `row` may be in, from its stored digest or its key's; `buffer` is
     /// scratch space for the key. Both lie in the segment of `row`. [R-GROW-1]
     pub fn entry_rows(&self, row: RowId, words: &[u64], slot: usize, buffer: &mut Vec<u8>) -> RowPair {
-        let digest = match self.rows().entry_kind(words, slot) {
+        self.placement().rows_beside(row, self.entry_digest(words, slot, buffer))
+    }
+
+    /// Returns the digest of the key of entry `slot`: the stored one, or its key's; `buffer` is scratch space for the
+    /// key.
+    #[inline(always)]
+    pub(crate) fn entry_digest(&self, words: &[u64], slot: usize, buffer: &mut Vec<u8>) -> u64 {
+        match self.rows().entry_kind(words, slot) {
             EntryKind::Extent => self.rows().extent_of(words, slot).digest,
             EntryKind::Inline => {
                 buffer.clear();
                 self.rows().append_inline_key(words, slot, buffer);
                 self.placement().digest(buffer)
             }
-        };
-        self.placement().rows_beside(row, digest)
+        }
     }
 
     pub(crate) fn refuse_key(&self, bytes: usize) -> ErrorKind {

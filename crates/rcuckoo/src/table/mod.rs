@@ -140,7 +140,7 @@ impl Table {
 
     /// Returns the segments of a table that grows.
     pub(crate) fn growing_segments(&self) -> Option<&Segments> {
-        self.placement.segments().filter(|segments| segments.count() < segments.most())
+        self.placement.segments().filter(|segments| segments.grows())
     }
 
     /// Returns the mapping from keys to rows.

@@ -3,7 +3,7 @@
 //! A client looks for a key in the segment that its map gives. If that segment was split in the meantime, the level in
 //! the trailers of its rows says so, and leads on to the segment that has the key now. [R-GROW-3]
 
-use guira_layout::{RowId, Segments, Trailer};
+use guira_layout::{RowId, SegmentSplit, Segments, Trailer};
 
 use crate::{DamagedItem, ErrorKind, Placement, RowPair};
 
@@ -54,6 +54,11 @@ impl SegmentMap {
             self.segments = self.segments.iter().flat_map(repeated).collect();
             self.shift -= steps;
         }
+    }
+
+    /// Notes a split.
+    pub(crate) fn note_split(&mut self, segments: &Segments, split: &SegmentSplit) {
+        self.note(split.segment, split.child, segments.edge(split.child));
     }
 
     /// Notes that the keys of `position` that were in `before` are in `next`, which was split from it.

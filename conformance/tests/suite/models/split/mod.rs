@@ -2,7 +2,8 @@
 //! wrong answer, a torn row under a lock, or memory that does not exist, and whether anything is left or lost in the
 //! end.
 //!
-//! The code that these steps will stand for is planned; the rules are those of docs/protocol.md. A table of one first
+//! The steps stand for `Client::split_segment` and `Recovery::complete_split`; the memory of a child, which they reserve,
+//! is always there in the code so far (R-GROW-7). A table of one first
 //! segment of two rows of two entries grows to depth 2. Key B stays at position 0; key A, at the position that the
 //! configuration says, may move to another segment. The actors are
 //!

@@ -1,0 +1,449 @@
+//! Splits: tables that grow while clients use them, what a split costs, and what a death in the middle of one leaves.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use guira_check::{CheckOptions, CheckReport, Concurrency, ProblemKind, check_table, table_stats};
+use guira_conformance::{Bench, Model, Observed, Op, TestClient, WatchedLane, block_on, growing};
+use guira_fabric::heap::{Next, Step};
+use guira_fabric::{Profile, Region, Verb};
+use guira_layout::{ExtentRef, OwnerId, Preset, RowId, TableConfig};
+use guira_rcuckoo::{
+    Change, ClientConfig, ErrorKind, ExtentUse, Outcome, Reader, RowItems, TableRows, destroy_table, look_up_extent,
+};
+
+/// Entries of a segment of 64 rows, in rows of 7 entries.
+const SEGMENT_ENTRIES: u64 = 64 * 7;
+
+fn key(i: u64) -> [u8; 8] {
+    i.to_le_bytes()
+}
+
+/// Creates a table that grows from `initial` segments to at most `most`.
+fn table(profile: Profile, format: &str, initial: u32, most: u64) -> Bench {
+    let whole = Bench::of_rows(Preset::Hardened, format, 64, profile, 11);
+    Bench::of_config(growing(whole.table.config().clone(), initial, most), profile, 11)
+}
+
+/// Puts these keys, each of which is new, with values of its own.
+fn fill(client: &mut TestClient, keys: std::ops::Range<u64>, value: impl Fn(u64) -> Vec<u8>) {
+    for i in keys {
+        let put = client.apply(&Op::Put(key(i).to_vec(), value(i)));
+        assert_eq!(put, Ok(Observed::Outcome(Outcome::Inserted)), "key {i}");
+    }
+}
+
+/// [R-GROW-2] [R-GROW-6] [R-GROW-8] A table that was created for a few hundred keys takes many thousands, and has each of
+/// them once; lookups, also of clients that know of no split, scans, estimates and checks find them.
+#[test]
+fn a_table_grows_as_it_is_filled() {
+    for profile in Profile::ALL {
+        for (format, initial) in [("fixed:8:8", 1), ("bytes:24", 3)] {
+            let (bench, keys) = (table(profile, format, initial, 1 << 9), 20 * SEGMENT_ENTRIES);
+            let (mut client, mut other) = (bench.client(0), bench.client(1));
+            let mut model = Model::default();
+            for i in 0..keys {
+                let client = if i % 3 == 0 { &mut other } else { &mut client };
+                let op = Op::Insert(key(i).to_vec(), key(i + 1).to_vec());
+                assert_eq!(client.apply(&op), Ok(model.apply(&op)), "{profile} {format}: key {i}");
+            }
+            let splits = client.client.counters().splits + other.client.counters().splits;
+            let rows = bench.rows();
+            assert_eq!(rows.count(), 64 * (u64::from(initial) + splits), "{profile} {format}");
+            let fill = keys * 100 / (rows.count() * 7);
+            assert!((45..=90).contains(&fill), "{profile} {format}: {fill} % full");
+            other.client.forget_splits();
+            for i in 0..2 * keys {
+                let expected = (i < keys).then(|| key(i + 1).to_vec());
+                assert_eq!(client.get(&key(i)), Ok(expected.clone()), "{profile} {format}: key {i}");
+                assert_eq!(other.get(&key(i)), Ok(expected), "{profile} {format}: key {i}");
+            }
+            assert_eq!(bench.audit(), Ok(model.0));
+            is_found_by_all(&bench, keys);
+        }
+    }
+}
+
+/// Checks that scans, estimates, statistics and the checker find exactly these keys and nothing wrong.
+fn is_found_by_all(bench: &Bench, keys: u64) {
+    let mut lane = bench.region.lane();
+    let config = ClientConfig::for_table(&bench.table);
+    let mut reader = Reader::new(Arc::clone(&bench.table), config);
+    let snapshot = block_on(reader.snapshot(&mut lane, 4, |_, _| ())).expect("no damage");
+    assert!(snapshot.is_stable());
+    let mut found: Vec<u64> =
+        snapshot.iter().map(|(key, _)| u64::from_le_bytes(key.try_into().expect("8 bytes"))).collect();
+    found.sort_unstable();
+    assert!(found.into_iter().eq(0..keys));
+    let len = block_on(reader.len(&mut lane, 3)).expect("no damage");
+    assert!(len.entries.abs_diff(keys) <= len.error, "{len:?}");
+    let stats = block_on(table_stats(&mut lane, &bench.table)).expect("no damage");
+    assert_eq!((stats.entries, stats.rows, stats.unverified_rows), (keys, bench.rows().count(), 0));
+    let report = checked(bench);
+    assert_eq!((report.problems, report.counts.entries), (Vec::new(), keys));
+}
+
+/// Checks the whole table, which no client uses.
+fn checked(bench: &Bench) -> CheckReport {
+    let options = CheckOptions { concurrency: Concurrency::Exclusive, ..CheckOptions::default() };
+    block_on(check_table(&mut bench.region.lane(), &bench.table, &options, &mut |_| ())).expect("no fabric error")
+}
+
+/// [R-GROW-6] A table that has all the segments that it can have is full, as one that does not grow.
+#[test]
+fn a_table_grows_no_further_than_it_may() {
+    for profile in Profile::ALL {
+        let bench = table(profile, "fixed:8:8", 1, 4);
+        let mut client = bench.client(0);
+        let full = (0..).find(|i| client.put(&key(*i), &key(*i)).is_err()).expect("an end");
+        assert!(full > SEGMENT_ENTRIES * 2, "{profile}: {full} keys");
+        let refused = client.put(&key(full), &key(0)).expect_err("a full segment");
+        assert!(refused.to_string().contains("full"), "{profile}: {refused}");
+        assert_eq!(client.client.counters().splits, 3);
+        for i in 0..full {
+            assert_eq!(client.get(&key(i)), Ok(Some(key(i).to_vec())), "{profile}: key {i}");
+        }
+        is_found_by_all(&bench, full);
+    }
+}
+
+/// Fills a segment until one key more would split it, and returns the client and that key.
+fn almost_split(bench: &Bench) -> (TestClient, u64) {
+    let mut client = bench.client(0);
+    for i in 0.. {
+        let before = bench.fork();
+        assert_eq!(client.put(&key(i), &key(i)).expect("room").outcome, Outcome::Inserted);
+        if client.client.counters().splits > 0 {
+            let words = before.words();
+            let memory = bench.region.memory();
+            for (cell, word) in memory.main.iter().chain(memory.device).zip(words) {
+                cell.store(word, guira_fabric::memory::Ordering::Relaxed);
+            }
+            client.client.forget_splits();
+            return (client, i);
+        }
+    }
+    unreachable!("a segment becomes full")
+}
+
+/// [R-GROW-6] [R-GROW-8] The exact cost of an insert that splits its segment: its own locks, and their release; 64 rows
+/// sampled in vain, and the key's rows once more; the locks of both segments, the rows, and the commit; then the insert
+/// again.
+#[test]
+fn a_split_takes_three_round_trips() {
+    // READs where batches execute in place take 8 rows each, elsewhere 8 and then 32.
+    for (profile, searching) in
+        [(Profile::Shm, 8 + 1), (Profile::Tcp, 3 + 1), (Profile::Mlx5, 3 + 1), (Profile::Rxe, 3 + 1)]
+    {
+        let bench = table(profile, "fixed:8:8", 1, 64);
+        let (mut client, next) = almost_split(&bench);
+        let (inserted, traffic) = client.traffic_of(|client| client.put(&key(next), &key(next)));
+        assert_eq!(inserted.expect("room").outcome, Outcome::Inserted);
+        println!("{profile}: {traffic:?}");
+        let (row_bytes, verbs) = (u64::from(bench.table.config().row_bytes), traffic.verbs);
+        // Both segments are written once; the rest are a record and a row.
+        assert!((128 * row_bytes..132 * row_bytes).contains(&traffic.bytes_out), "{profile}: {traffic:?}");
+        assert_eq!(
+            traffic.round_trips - searching,
+            [8, 9, 9, 10][Profile::ALL.iter().position(|it| *it == profile).unwrap()],
+            "{profile}"
+        );
+        assert!(verbs.writes >= 6, "{verbs:?}");
+    }
+}
+
+/// [R-GROW-8] [R-LOCK-4] A client that cannot split a segment, because another one holds one of its locks, gives back the
+/// locks that it has won again and again, so that others wait for one client only.
+#[test]
+fn a_split_that_waits_gives_its_locks_back() {
+    /// Batches between two moments without a lock: tries of 16 words, and the pauses with some of them.
+    const MOST_BATCHES: u32 = 16 + 16 + 2;
+    /// Times that the client gives its locks back before the other lock is free.
+    const RUNS: usize = 6;
+    let whole = Bench::of_rows(Preset::Hardened, "fixed:8:8", 64, Profile::Tcp, 11).table.config().clone();
+    let config = TableConfig { rows_per_lock: 1, physical_locks: 64, ..whole };
+    let bench = Bench::of_config(growing(config, 1, 4), Profile::Tcp, 11);
+    let (client, next) = almost_split(&bench);
+    drop(client);
+    // The last lock, which a client takes last that waits for it.
+    let other = bench.client(1);
+    let locks = bench.table.locks();
+    let rows = bench.table.key(&key(next)).expect("a key").rows();
+    let last = (0..64).rev().map(RowId).find(|row| rows.other(*row).is_none()).expect("64 rows");
+    let lock = locks.mask(locks.lock_of(last));
+    bench.store(locks.addr(lock.word), &[locks.held(other.client.owner(), lock.mask)]);
+    // The lock is released once the client has given back all of its own several times.
+    let runs = Arc::new(Mutex::new(vec![(0, 0)]));
+    let (watched, seen) = (bench.clone(), Arc::clone(&runs));
+    let mut is_free = false;
+    let watch = move |_: &[Verb<'_>]| {
+        let locks = watched.table.locks();
+        let is_own = |(word, value): &(u64, u64)| locks.all_held(*word, *value).any(|(_, owner)| owner == OwnerId(3));
+        let words = watched.lock_words().iter().filter(|word| is_own(word)).count();
+        let mut runs = seen.lock().expect("no thread panics");
+        match runs.last_mut() {
+            Some((batches, most)) if words > 0 => (*batches, *most) = (*batches + 1, words.max(*most)),
+            Some((0, _)) => {}
+            _ => runs.push((0, 0)),
+        }
+        if runs.len() == RUNS && !std::mem::replace(&mut is_free, true) {
+            let addr = locks.addr(lock.word);
+            watched.store(addr, &[watched.words_at(addr, 1)[0] & !lock.mask]);
+        }
+        Ok(())
+    };
+    let lane = WatchedLane::new(bench.region.lane(), Box::new(watch));
+    let mut client = bench.client_with(2, lane, ClientConfig::for_table(&bench.table));
+    assert_eq!(client.put(&key(next), &key(next)).expect("room").outcome, Outcome::Inserted);
+    assert_eq!(client.client.counters().splits, 1);
+    let runs = runs.lock().expect("no thread panics");
+    println!("batches with locks, and the most words held: {runs:?}");
+    // The last run is that of the split.
+    let waits = || runs[..RUNS - 1].iter();
+    assert!(waits().all(|(batches, _)| *batches <= MOST_BATCHES), "{runs:?}");
+    assert!(waits().any(|(batches, most)| *batches > 16 && *most >= 15), "{runs:?}");
+    assert_eq!(bench.lock_words(), [], "no lock is left");
+}
+
+/// [R-GROW-14] A snapshot that is taken while a table grows has every key once; and a scan, row by row, finds each key
+/// that was there all the time, however often its segment is split meanwhile.
+#[test]
+fn scans_follow_splits() {
+    const KEYS_A_BATCH: u64 = 4;
+    for profile in Profile::ALL {
+        let (bench, keys) = (table(profile, "fixed:8:8", 1, 64), 2 * SEGMENT_ENTRIES);
+        let mut filler = bench.client(0);
+        fill(&mut filler, 0..keys, |i| key(i).to_vec());
+        let rows_before = bench.rows().count();
+        // A few more keys with each batch of the scan.
+        let next = Arc::new(AtomicU64::new(keys));
+        let (writer, added) = (Mutex::new(filler), Arc::clone(&next));
+        let watch = move |_: &[Verb<'_>]| {
+            let i = added.fetch_add(KEYS_A_BATCH, Ordering::Relaxed);
+            if i < 4 * keys {
+                let mut writer = writer.lock().expect("no thread panics");
+                fill(&mut writer, i..(i + KEYS_A_BATCH).min(4 * keys), |i| key(i).to_vec());
+            }
+            Ok(())
+        };
+        let mut lane = WatchedLane::new(bench.region.lane(), Box::new(watch));
+        let mut reader = Reader::new(Arc::clone(&bench.table), ClientConfig::for_table(&bench.table));
+        let mut rows = block_on(TableRows::read(&mut lane, &bench.table)).expect("the heap reads");
+        let (mut found, mut items) = (BTreeSet::new(), RowItems::default());
+        while let Some(range) = rows.next_range() {
+            for row in range.map(RowId) {
+                let [trailer, _] = block_on(reader.read_row(&mut lane, row, &mut items)).expect("a whole row");
+                rows.note(row, trailer);
+                found.extend(items.iter().map(|(key, _)| u64::from_le_bytes(key.try_into().expect("8 bytes"))));
+            }
+        }
+        let missed: Vec<u64> = (0..keys).filter(|i| !found.contains(i)).collect();
+        // An insert that moves an entry behind the scan hides it, as in a table that does not grow.
+        assert!(missed.len() < 20, "{profile}: {missed:?}");
+        assert!(bench.rows().count() >= rows_before + 64, "{profile}: the table grew meanwhile");
+        let snapshot = block_on(reader.snapshot(&mut lane, 64, |_, _| ())).expect("no damage");
+        assert!(snapshot.is_stable(), "{profile}: the table does not grow for ever");
+        let mut all: Vec<u64> =
+            snapshot.iter().map(|(key, _)| u64::from_le_bytes(key.try_into().expect("8 bytes"))).collect();
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..4 * keys), "{profile}");
+        assert!(next.load(Ordering::Relaxed) > 4 * keys);
+    }
+}
+
+/// [R-GROW-3] [R-RECOVER-7] A sweep finds the entry of an extent whose segment was split since the table was created, and
+/// no entry of one that was removed.
+#[test]
+fn a_sweep_finds_extents_in_segments_that_were_split() {
+    let bench = table(Profile::Tcp, "bytes:24", 1, 64);
+    let mut client = bench.client(0);
+    let keys = 3 * SEGMENT_ENTRIES;
+    fill(&mut client, 0..keys, |i| [i as u8; 60].to_vec());
+    let (rows, mut lane) = (bench.table.rows(), bench.region.lane());
+    let mut extents = Vec::new();
+    for row in bench.rows().ranges().flatten().map(RowId) {
+        let words = bench.row_words(row);
+        extents.extend(rows.occupied_entries(&words).map(|index| rows.extent_of(&words, index)));
+    }
+    assert_eq!(extents.len() as u64, keys);
+    let mut is_use = |extent: &ExtentRef| {
+        let place_words = extent.words().expect("a length") as u64;
+        block_on(look_up_extent(&mut lane, &bench.table, extent.offset, extent.generation, place_words))
+            .expect("the heap reads")
+    };
+    for extent in &extents {
+        assert_eq!(is_use(extent), ExtentUse::Linked, "{extent:?}");
+    }
+    for i in 0..keys {
+        client.change(&key(i), Change::Remove).expect("a key");
+    }
+    for extent in &extents {
+        assert_eq!(is_use(extent), ExtentUse::Leaked, "{extent:?}");
+    }
+}
+
+/// [R-GROW-3] The checker notices a row whose level is not that of its segment, whichever row it is, and a key that is not
+/// in its segment.
+#[test]
+fn wrong_levels_are_noticed() {
+    for row in [0, 1, 63, 64, 127] {
+        for change in [1u64 << 32, (1u64 << 32).wrapping_neg()] {
+            let bench = table(Profile::Tcp, "fixed:8:8", 1, 64);
+            let mut client = bench.client(0);
+            fill(&mut client, 0..SEGMENT_ENTRIES, |i| key(i).to_vec());
+            let (row, rows) = (RowId(row), bench.table.rows());
+            let mut words = bench.row_words(row);
+            words[rows.trailer_word()] = words[rows.trailer_word()].wrapping_add(change);
+            rows.rewrite_checksum(row, &mut words);
+            bench.store(bench.table.geometry().row(row), &words);
+            let problems = checked(&bench).problems;
+            assert!(problems.iter().any(|problem| problem.kind == ProblemKind::RowLevel), "{row}: {problems:?}");
+        }
+    }
+}
+
+/// Lets a new client put key `next`, until it dies at its step `last`; returns how many steps it made.
+fn put_until(bench: &Bench, next: u64, last: u64) -> u64 {
+    let steps = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&steps);
+    let hook = move |_: Step| match counted.fetch_add(1, Ordering::Relaxed) == last {
+        true => Next::Die,
+        false => Next::Continue,
+    };
+    let lane = bench.region.lane().hooked(Box::new(hook));
+    let mut client = bench.client_with(1, lane, ClientConfig::for_table(&bench.table));
+    let put = client.put(&key(next), &key(next));
+    assert!(put.is_ok() || last < u64::MAX, "{put:?}");
+    steps.load(Ordering::Relaxed)
+}
+
+/// [R-GROW-14] [R-DESTROY-2] A table that is destroyed after a client has died in a split: no key is found in either
+/// segment any more, also by a reader that knew of the new one.
+#[test]
+fn a_destroyed_table_has_no_new_segment() {
+    let bench = table(Profile::Shm, "fixed:8:8", 1, 64);
+    let (client, next) = almost_split(&bench);
+    drop(client);
+    let steps = put_until(&bench.fork(), next, u64::MAX);
+    let (mut knew, words) = (0, 64 * bench.table.rows().row_words() as u64);
+    for back in (0..=8).map(|part| 40 + 2 * words * part / 8) {
+        let bench = bench.fork();
+        put_until(&bench, next, steps - back);
+        let config = ClientConfig { deadline_ns: 0, ..ClientConfig::for_table(&bench.table) };
+        let mut reader = Reader::new(Arc::clone(&bench.table), config);
+        let (mut lane, mut value) = (bench.region.lane(), Vec::new());
+        for i in 0..next {
+            assert!(block_on(reader.get(&mut lane, &key(i), &mut value)).expect("a reader").is_some(), "{back}: {i}");
+        }
+        knew += u64::from(reader.counters().segment_steps > 0);
+        block_on(destroy_table(&mut bench.region.lane(), &bench.table)).expect("the heap writes");
+        for i in 0..=next {
+            let found = block_on(reader.get(&mut lane, &key(i), &mut value)).map_err(|error| error.kind);
+            assert_eq!(found, Err(ErrorKind::Destroyed), "{back}: key {i}");
+        }
+    }
+    assert!((2..9).contains(&knew), "{knew}");
+}
+
+/// [R-GROW-9] [R-RECOVER-6] A row that was damaged before a client died in a split stays damaged, whether the client had
+/// written it or not; all other rows are completed.
+#[test]
+fn recovery_makes_no_damaged_row_whole() {
+    let bench = table(Profile::Shm, "fixed:8:8", 1, 64);
+    let (client, next) = almost_split(&bench);
+    drop(client);
+    let steps = put_until(&bench.fork(), next, u64::MAX);
+    let row_words = bench.table.rows().row_words() as u64;
+    for row in [3, 40] {
+        for part in ["entry", "occupancy", "checksum"] {
+            let bench = bench.fork();
+            // In the middle of the parent's rows.
+            put_until(&bench, next, steps - 30 - 32 * row_words);
+            // What has moved is known from the new segment, and would be restored.
+            let moved = bench.table.rows().trailer(&bench.row_words(RowId(64 + row))).occupancy();
+            let stays = (!moved).trailing_zeros();
+            let (word, bit) = match part {
+                "entry" => (u64::from(2 * stays), 5),
+                "occupancy" => (row_words - 2, 36 + stays),
+                _ => (row_words - 1, 5),
+            };
+            let at = bench.table.geometry().row(RowId(row)).add_words(word);
+            bench.store(at, &[bench.words_at(at, 1)[0] ^ 1 << bit]);
+            let mut survivor = bench.client(2).recovering(&bench);
+            let hold = bench.region.hold(1).expect("the heap holds").expect("its client is dead");
+            let proof = guira_fabric::FenceProof::new(1, 1, hold);
+            let owner = guira_rcuckoo::SlotClient::default();
+            let recovered = block_on(guira_rcuckoo::recover(&mut survivor.lane, &bench.table, &proof, &owner));
+            assert_eq!(recovered.expect("a dead client").expect("its slot").replayed_rows, 64, "row {row}, {part}");
+            let torn: Vec<RowId> = (0..128)
+                .map(RowId)
+                .filter(|row| bench.table.rows().verify(*row, &bench.row_words(*row)).is_err())
+                .collect();
+            assert_eq!(torn, [RowId(row)], "row {row}, {part}");
+        }
+    }
+}
+
+/// [R-GROW-8] While a segment is half split, no client can change a key of it, also not one that has been led to the new
+/// segment: the old rows would not follow.
+#[test]
+fn a_half_split_segment_is_locked() {
+    let bench = table(Profile::Shm, "fixed:8:8", 1, 64);
+    let (client, next) = almost_split(&bench);
+    drop(client);
+    let steps = put_until(&bench.fork(), next, u64::MAX);
+    put_until(&bench, next, steps - 30 - 32 * bench.table.rows().row_words() as u64);
+    let config = ClientConfig { deadline_ns: 1_000_000, ..ClientConfig::for_table(&bench.table) };
+    let mut other = bench.client_with(2, bench.region.lane(), config);
+    for i in 0..next {
+        assert_eq!(other.get(&key(i)), Ok(Some(key(i).to_vec())), "key {i}");
+    }
+    assert_eq!(other.client.counters().segment_steps, 1, "it was led to the new segment");
+    for i in (0..next).step_by(9) {
+        let refused = other.put(&key(i), &key(0)).expect_err("a lock that is held");
+        assert!(matches!(refused.kind, ErrorKind::Busy { .. }), "key {i}: {refused}");
+    }
+}
+
+/// [R-GROW-8] Of two clients that find a segment full, one splits it, whichever comes first to each of the other's
+/// batches; and both insert their keys.
+#[test]
+fn two_clients_split_a_segment_once() {
+    for profile in [Profile::Shm, Profile::Tcp] {
+        let bench = table(profile, "fixed:8:8", 1, 64);
+        let (client, next) = almost_split(&bench);
+        drop(client);
+        let mut splits = BTreeSet::new();
+        for at in 0..40 {
+            let bench = bench.fork();
+            // It does not wait for the locks of the other one.
+            let config = ClientConfig { deadline_ns: 0, ..ClientConfig::for_table(&bench.table) };
+            let (other, mut batches) = (Mutex::new(bench.client_with(2, bench.region.lane(), config)), 0);
+            let inserted = Arc::new(AtomicU64::new(next + 1));
+            let end = Arc::clone(&inserted);
+            let watch = move |_: &[Verb<'_>]| {
+                batches += 1;
+                let mut other = other.lock().expect("no thread panics");
+                while batches == at && other.client.counters().splits == 0 && end.load(Ordering::Relaxed) < next + 60 {
+                    let i = end.load(Ordering::Relaxed);
+                    match other.put(&key(i), &key(i)) {
+                        Ok(_) => end.store(i + 1, Ordering::Relaxed),
+                        Err(error) if matches!(error.kind, ErrorKind::Busy { .. }) => break,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                Ok(())
+            };
+            let lane = WatchedLane::new(bench.region.lane(), Box::new(watch));
+            let mut client = bench.client_with(1, lane, ClientConfig::for_table(&bench.table));
+            assert_eq!(client.put(&key(next), &key(next)).expect("room").outcome, Outcome::Inserted);
+            drop(client.lane);
+            splits.insert(client.client.counters().splits);
+            let model = (0..inserted.load(Ordering::Relaxed)).map(|i| (key(i).to_vec(), key(i).to_vec()));
+            assert_eq!(bench.audit(), Ok(model.collect()), "{profile}: before batch {at}");
+            assert_eq!(checked(&bench).problems, [], "{profile}: before batch {at}");
+        }
+        assert!(splits.contains(&0) && splits.contains(&1), "{profile}: {splits:?}");
+    }
+}
