@@ -5,6 +5,7 @@ use std::io;
 
 use guira::errors::{NameLoss, TableError};
 use guira::{AdminError, Effect, OpenError, OpenOptions, Store, Url};
+use guira_fabric::refusal::thread_refused;
 use guira_input::InputError;
 use guira_lab::driver::{DriverError, Removal};
 use guira_lab::experiment::LabError;
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::advice;
 use crate::capacity::Shortfall;
 use crate::interrupt::EXIT_INTERRUPTED;
+use crate::memory::Refusal;
 use crate::units::counted;
 
 /// The exit code of the answer "no".
@@ -227,6 +229,14 @@ pub enum Failure {
         /// The system's error.
         source: io::Error,
     },
+    /// The system refused memory, so the command ended early, in order.
+    #[error("{refusal}{}", ended.as_ref().map_or_else(String::new, |ended| format!("; {}", of_refusal(ended))))]
+    OutOfMemory {
+        /// The first refusal.
+        refusal: Refusal,
+        /// The end of the command, if it is an error.
+        ended: Option<Box<Failure>>,
+    },
     /// A worker process of this command failed and reported an error.
     #[error("{name}: {}", error.message)]
     Worker {
@@ -365,6 +375,11 @@ impl Failure {
         move |source| Failure::Host { attempt: attempt.into(), source }
     }
 
+    /// Returns a function that turns the refusal of a thread in `attempt`, a verb phrase, into a failure.
+    pub fn thread(attempt: &str) -> impl FnOnce(io::Error) -> Failure {
+        move |error| Failure::host(attempt)(thread_refused(&error))
+    }
+
     /// Returns a function that adds to a failure to write the answer that `done` was done.
     pub fn after(done: impl Into<String>) -> impl FnOnce(Failure) -> Failure {
         move |failure| match failure {
@@ -493,7 +508,8 @@ impl Failure {
             Failure::Lab(_) => guira::Blame::Bug.as_str(),
             Failure::Contended { .. } => guira::Blame::Busy.as_str(),
             Failure::Unreadable { .. } | Failure::LostWhileServed { .. } => guira::Blame::Corrupt.as_str(),
-            Failure::Input { .. } | Failure::Host { .. } | Failure::ClosedOutput => "host",
+            Failure::Input { .. } | Failure::Host { .. } | Failure::OutOfMemory { .. } => "host",
+            Failure::ClosedOutput => "host",
             Failure::Interrupted(_) | Failure::NotCreated(_) | Failure::TableDiscarded(_) | Failure::Stopped => "host",
             Failure::CopyInterrupted(_) | Failure::CleanedUp(_) | Failure::RecordsLeft { .. } => "host",
             #[cfg(feature = "peers")]
@@ -517,6 +533,7 @@ impl Failure {
             Failure::CopyInterrupted(copied) => Loaded(*copied).effect(),
             Failure::Driver(DriverError::Store { source, .. }) => source.effect(),
             Failure::Advised { source, .. } | Failure::Reading { source } => source.effect(),
+            Failure::OutOfMemory { ended, .. } => ended.as_ref().map_or(Effect::Done, |ended| ended.effect()),
             Failure::Stopped | Failure::RecordsLeft { .. } | Failure::AnswerNotWritten { .. } => Effect::Done,
             _ => Effect::None,
         }
@@ -569,6 +586,12 @@ fn of_reading(failure: &Failure) -> String {
     failure.to_string().replace("; nothing was changed", "").replace(" (nothing was changed)", "")
 }
 
+/// Returns the message of the end of a command to which memory was refused: nobody interrupted it.
+fn of_refusal(ended: &Failure) -> String {
+    let text = ended.to_string();
+    text.strip_prefix("interrupted; ").map(str::to_owned).unwrap_or(text)
+}
+
 fn effect_word(effect: Effect) -> &'static str {
     match effect {
         Effect::None => "none",
@@ -582,6 +605,21 @@ mod tests {
     use guira_input::BadRecord;
 
     use super::*;
+
+    fn stopped_by_refusal() -> Failure {
+        Failure::OutOfMemory { refusal: Refusal::Of(9), ended: Some(Box::new(Failure::Interrupted(Loaded(2)))) }
+    }
+
+    #[test]
+    fn a_refusal_says_what_was_done() {
+        let text = stopped_by_refusal().text();
+        assert_eq!((text.blame.as_str(), text.effect.as_str()), ("host", "done"));
+        let message = text.message;
+        assert!(
+            message.starts_with("not enough memory: ") && message.ends_with("; 2 records were loaded"),
+            "{message}"
+        );
+    }
 
     /// The same failure has the same exit code in every command.
     #[test]
@@ -645,6 +683,8 @@ mod tests {
             (Failure::Unreadable { rows: 1 }, EXIT_FAILURE),
             (Failure::Lab(LabError::Conflict("x".to_owned())), EXIT_MISUSE),
             (Failure::Lab(LabError::Failed { what: "x".to_owned(), reason: "y".to_owned() }), EXIT_FAILURE),
+            (Failure::OutOfMemory { refusal: Refusal::Of(9), ended: None }, EXIT_FAILURE),
+            (stopped_by_refusal(), EXIT_FAILURE),
             (Failure::LabStopped { kept: None }, EXIT_INTERRUPTED),
             (Failure::Interrupted(Loaded(1)), EXIT_INTERRUPTED),
             (Failure::Reading { source: Box::new(Failure::Stopped) }, EXIT_INTERRUPTED),

@@ -11,10 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 
-use guira::{Store, Url};
+use guira::errors::ShmError;
+use guira::{OpenError, Store, Url};
 use signal_hook::low_level::pipe;
 
-use crate::failure::Failure;
+use crate::failure::{EXIT_FAILURE, Failure};
+use crate::memory;
 use crate::output::Output;
 use crate::signals::{HANGUP, TERMINATING, heeded};
 
@@ -37,12 +39,16 @@ impl TemporaryTable {
     /// Destroys the table and ends the process. This command's workers may die in the middle of a change, because the
     /// table is no longer needed.
     fn destroy_and_exit(self) -> ! {
-        let failure = match Store::destroy(&self.url) {
+        let failure = match discard(&self.url) {
             Ok(()) => Failure::TableDiscarded(self.url),
             Err(error) => error.into(),
         };
+        let (failure, code) = match memory::refusal() {
+            Some(refusal) => (Failure::OutOfMemory { refusal, ended: Some(Box::new(failure)) }, EXIT_FAILURE),
+            None => (failure, EXIT_INTERRUPTED),
+        };
         self.output.error_over_bar(&failure.text());
-        std::process::exit(EXIT_INTERRUPTED.into());
+        std::process::exit(code.into());
     }
 }
 
@@ -72,6 +78,7 @@ fn on_signals(signals: impl Iterator<Item = (i32, &'static str)>, handler: fn())
     })?;
     for (signal, _) in signals {
         pipe::register(signal, wake_writer.try_clone()?)?;
+        memory::signal_caught(signal);
     }
     Ok(())
 }
@@ -97,6 +104,20 @@ pub fn arm(url: &Url, output: &Output) {
         table.destroy_and_exit();
     }
     *guard = Some(table);
+}
+
+/// Destroys the table at `url`, which this command created for itself. If there is not enough memory for that, removes
+/// its file.
+pub fn discard(url: &Url) -> Result<(), guira::Error> {
+    let destroyed = Store::destroy(url);
+    let has_no_memory = destroyed.as_ref().is_err_and(|error| {
+        matches!(error, guira::Error::Open(OpenError::Region(ShmError::Io { source, .. }))
+            if source.kind() == io::ErrorKind::OutOfMemory)
+    });
+    match url.path() {
+        Some(path) if has_no_memory && std::fs::remove_file(&path).is_ok() => Ok(()),
+        _ => destroyed,
+    }
 }
 
 /// Disarms the destruction: from now on an interrupt only sets the flag. Does not return if the table is being

@@ -125,7 +125,7 @@ pub fn load<R: BufRead>(
             let (sender, receiver) = sync_channel(WAITING_BATCHES);
             let store = || store_all(client, receiver, &counters, options.acknowledge);
             // The threads end when their senders are closed, also after an error here.
-            threads.push(Builder::new().spawn_scoped(scope, store).map_err(Failure::host("start a thread"))?);
+            threads.push(Builder::new().spawn_scoped(scope, store).map_err(Failure::thread("start a thread"))?);
             senders.push(sender);
         }
         outbox.borrow_mut().open(senders);

@@ -16,6 +16,7 @@ mod failure;
 mod input;
 mod interrupt;
 mod loader;
+mod memory;
 mod output;
 mod progress;
 mod signals;
@@ -26,14 +27,22 @@ mod workers;
 
 use std::process::ExitCode;
 
+use crate::failure::Failure;
+
 fn main() -> ExitCode {
+    memory::prepare();
     signals::survive_file_limits();
     let parsed = match arguments::parse() {
         Ok(parsed) => parsed,
         Err(code) => return code,
     };
+    memory::report_in(parsed.format);
     let output = output::Output::new(parsed.format);
-    match commands::run(&parsed.command, &output) {
+    let mut ended = commands::run(&parsed.command, &output);
+    if let Some(refusal) = memory::refusal() {
+        ended = Err(Failure::OutOfMemory { refusal, ended: ended.err().map(Box::new) });
+    }
+    match ended {
         Ok(commands::Verdict::Fine) => ExitCode::SUCCESS,
         Ok(commands::Verdict::Negative) => ExitCode::from(failure::EXIT_NEGATIVE),
         Err(failure) => output.fail(&failure),

@@ -11,6 +11,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::{flag, low_level};
 
 use crate::failure::Failure;
+use crate::memory;
 
 /// The signals that end a command, and their names.
 pub const TERMINATING: [(i32, &str); 2] = [(SIGINT, "SIGINT"), (SIGTERM, "SIGTERM")];
@@ -66,6 +67,7 @@ impl Signals {
             let flag = Arc::default();
             flag::register(signal, Arc::clone(&flag))?;
             low_level::pipe::register(signal, wake_writer.try_clone()?)?;
+            memory::signal_caught(signal);
             received.push((name, flag));
         }
         Ok(Signals { wake_reader, received })

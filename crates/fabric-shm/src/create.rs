@@ -238,8 +238,7 @@ fn build(
         Mapped::new(file.as_fd(), &sizes, Access::ReadWrite, domain).map_err(|errno| match (errno, system) {
             // hugetlbfs reserves its pages when it is mapped.
             (Errno::NOMEM, FileSystem::Hugetlbfs { .. }) => no_space(file, system, sizes.file_bytes, task),
-            (Errno::NOMEM | Errno::OVERFLOW, _) => too_large(),
-            _ => task.failed("map it")(errno),
+            _ => task.unmapped(errno, main_bytes, device_bytes),
         })?;
     // tmpfs gives huge pages to mappings that ask for them, but not to fallocate.
     let populated = (system == FileSystem::Tmpfs).then_some(&mapped);

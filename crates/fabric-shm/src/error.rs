@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use guira_fabric::refusal::Limits;
 use guira_fabric::{ByteCount, shell_word};
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -82,6 +83,14 @@ impl fmt::Display for FileKind {
             FileKind::Symlink => "a symbolic link",
             FileKind::Unknown => "of an unknown kind",
         })
+    }
+}
+
+/// Returns the kernel's error; if it is that memory was refused, with the limits that can cause it.
+pub(crate) fn explained(errno: Errno) -> io::Error {
+    match errno {
+        Errno::NOMEM => io::Error::new(io::ErrorKind::OutOfMemory, format!("{errno}; {}", Limits::current())),
+        _ => errno.into(),
     }
 }
 
@@ -386,8 +395,17 @@ impl<'p> Task<'p> {
                 Errno::ROFS => ShmError::ReadOnlyFileSystem { attempt, path, operation },
                 Errno::LOOP => ShmError::NotAFile { attempt, path, kind: FileKind::Symlink },
                 Errno::ISDIR => ShmError::NotAFile { attempt, path, kind: FileKind::Directory },
-                _ => ShmError::Io { attempt, path, operation, source: errno.into() },
+                _ => ShmError::Io { attempt, path, operation, source: explained(errno) },
             }
+        }
+    }
+
+    /// Converts the kernel's error in mapping a region of these sizes.
+    pub(crate) fn unmapped(self, errno: Errno, main_bytes: u64, device_bytes: u64) -> ShmError {
+        match errno {
+            Errno::NOMEM if Limits::current().address_space_bytes.is_some() => self.failed("map it")(errno),
+            Errno::NOMEM | Errno::OVERFLOW => self.too_large(main_bytes, device_bytes),
+            _ => self.failed("map it")(errno),
         }
     }
 

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use guira_fabric::{FabricError, HoldSet, SlotHold};
 use rustix::io::Errno;
 
+use crate::error::explained;
 use crate::file::{self, OpenFile};
 use crate::fork;
 use crate::lock_description::LockDescription;
@@ -116,7 +117,7 @@ fn require_writer(region: &Shared) -> Result<OpenFile<'_>, FabricError> {
 }
 
 fn refused(region: &Shared, slot: u16, errno: Errno) -> FabricError {
-    let (path, cause) = (region.path.display(), std::io::Error::from(errno));
+    let (path, cause) = (region.path.display(), explained(errno));
     FabricError::Backend(format!("could not take slot {slot} of {path}: {cause}; nothing was changed"))
 }
 

@@ -10,7 +10,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use guira_fabric::memory::AtomicU64;
 use guira_fabric::process::Process;
 use guira_fabric::{Caps, FabricError, HoldSet, Profile, Region, SlotHold};
-use rustix::io::Errno;
 
 use crate::create::{self, CreateOptions};
 use crate::domain::{DeviceClaim, DomainLock};
@@ -218,10 +217,8 @@ impl ShmRegion {
         let slot_locks = SlotLocks::open(location, file.as_fd(), &header, access, purpose, task)?;
         let opened = OpenFile { file: file.as_fd(), path: location.path(), identity: facts.identity };
         let domain = DomainLock::open(opened, access, facts.system.unit_bytes(), task)?;
-        let mapped = Mapped::new(file.as_fd(), &header.sizes, access, domain).map_err(|errno| match errno {
-            Errno::NOMEM | Errno::OVERFLOW => task.too_large(header.sizes.main_bytes, header.sizes.device_bytes),
-            _ => task.failed("map it")(errno),
-        })?;
+        let mapped = Mapped::new(file.as_fd(), &header.sizes, access, domain)
+            .map_err(|errno| task.unmapped(errno, header.sizes.main_bytes, header.sizes.device_bytes))?;
         let region = ShmRegion::new(location.path(), (file, facts), slot_locks, header, mapped, access, task)?;
         file::verify_length(region.file(), header.sizes.file_bytes, task)?;
         Ok(region)

@@ -1,8 +1,10 @@
 //! Errors of a fabric, and the effect that the failed operation had.
 
 use std::fmt;
+use std::io;
 
 use crate::Addr;
+use crate::refusal::thread_refused;
 
 /// The effect of a failed operation on the remote memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -114,6 +116,12 @@ fn counted(number: usize, thing: &str) -> String {
 }
 
 impl FabricError {
+    /// Returns the error that a thread could not be started.
+    #[must_use]
+    pub fn no_thread(error: &io::Error) -> FabricError {
+        FabricError::Backend(format!("cannot start a thread: {}", thread_refused(error)))
+    }
+
     /// Returns the effect of the failed batch on the remote memory.
     pub fn effect(&self) -> Effect {
         match self {

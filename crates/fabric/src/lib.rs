@@ -28,6 +28,7 @@ mod lane;
 pub mod memory;
 mod ordering;
 pub mod process;
+pub mod refusal;
 mod region;
 mod sent;
 mod splitmix;

@@ -376,7 +376,7 @@ impl Failed {
     }
 
     fn thread(url: &Url, error: &std::io::Error) -> Failed {
-        let source = FabricError::Backend(format!("cannot start a thread: {error}"));
+        let source = FabricError::no_thread(error);
         Failed::new("copying".to_owned(), Error::Fabric { doing: "cannot copy", url: url.clone(), source })
     }
 }

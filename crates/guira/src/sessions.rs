@@ -380,7 +380,7 @@ impl Sessions {
             let sessions = Arc::clone(self);
             let reconnect = move || sessions.reconnect_and_notify(lost, until);
             if let Err(error) = thread::Builder::new().name("guira-reconnect".to_owned()).spawn(reconnect) {
-                let failure = Failure::Process(FabricError::Backend(format!("cannot start a thread: {error}")));
+                let failure = Failure::Process(FabricError::no_thread(&error));
                 remote.notify(Some(failure.clone()));
                 return Poll::Ready(Err(failure));
             }

@@ -104,7 +104,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let loaded = load_into(&store, arguments, output);
     if is_new && loaded.as_ref().is_err_and(|failure| failure.effect() == Effect::None) {
         // Nobody needs an empty table of this size; the failure is the one to report.
-        let _ = Store::destroy(&arguments.url);
+        let _ = interrupt::discard(&arguments.url);
     }
     loaded
 }

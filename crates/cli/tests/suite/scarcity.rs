@@ -2,16 +2,16 @@
 //! left behind.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use guira_testing::{ScratchFolder, patience, unique_name};
 
-use crate::common::{PROGRAM, Run, Table, mounting_shell};
+use crate::common::{PROGRAM, Run, Table, guira, heeding_signals, mounting_shell};
 
 /// A user id that nobody has.
 const UNUSED_UID: u32 = 60_123;
@@ -139,4 +139,86 @@ fn a_refused_thread_is_an_error() {
         }
     }
     assert_eq!(with_threads(1, &program, &["dump", table.url()]).text(), "cuckoo\tGuira guira\n");
+}
+
+/// Runs the program under `ulimit OPTION KIB`. A server is ended once it is ready.
+fn under_limit(option: char, kib: usize, arguments: &[&str]) -> Run {
+    let script = format!("ulimit -c 0 && ulimit -{option} {kib} && exec \"$@\"");
+    let mut shell = heeding_signals("sh");
+    shell.args(["-c", &script, "sh", PROGRAM]).args(arguments);
+    let mut child = shell.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("sh runs");
+    if arguments[0] == "serve" {
+        let mut ready = [0];
+        // It says that it is ready, or ends without a word.
+        if child.stdout.as_mut().expect("a pipe").read(&mut ready).expect("it is open") > 0 {
+            let pid = child.id().to_string();
+            assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill starts").success());
+        }
+    }
+    Run::of(child.wait_with_output().expect("it ends"), arguments)
+}
+
+/// Returns the lowest limit, in steps of 512 KiB, under which the system can start the program.
+fn lowest_limit(option: char) -> usize {
+    let starts = |kib: &usize| under_limit(option, *kib, &["--version"]).code == Some(0);
+    (512..1 << 20).step_by(512).find(starts).expect("it starts under some limit")
+}
+
+/// Under any limit on addresses and data, each command succeeds or ends by an error that names the limit.
+#[test]
+fn refused_memory_is_an_error() {
+    let folder = ScratchFolder::new();
+    let input = folder.path().join("input");
+    let lines: String = (0..8_000).map(|n| format!("key{n}\t{n:0200}\n")).collect();
+    fs::write(&input, lines).expect("it is ours");
+    let [table, new, made, bench] = ["memory", "memory-new", "memory-made", "memory-bench"].map(Table::unused);
+    let input = input.to_str().expect("text");
+    guira(&["create", table.url(), "--capacity", "20k", "--record-bytes", "256", "--max-clients", "40"]).expect(0);
+    for option in ['v', 'd'] {
+        let lowest = lowest_limit(option);
+        // Enough for everything: without the heaps of its threads, a command takes some 50 MiB of addresses.
+        for kib in (0..18).map(|step| lowest + 4_000 * step) {
+            for arguments in [
+                &["load", table.url(), input, "--threads", "8"][..],
+                &["load", made.url(), input, "--threads", "8", "--create"],
+                &["serve", "--capacity", "1k", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--threads", "4"],
+                &["ycsb", bench.url(), "--workload", "a", "--records", "500", "--operations", "500", "--threads", "8"],
+                &["create", new.url(), "--capacity", "1k"],
+                &["top", table.url(), "--once", "--every", "10ms"],
+                &["stat", table.url()],
+                &["dump", table.url()],
+            ] {
+                let run = under_limit(option, kib, arguments);
+                let shown = format!("ulimit -{option} {kib}: {:?} for {arguments:?}: {}", run.code, run.stderr);
+                assert!([Some(0), Some(3)].contains(&run.code), "{shown}");
+                // The C library, whose own allocations may fail, names no limit.
+                let limit = format!("ulimit -{option}");
+                let words = [limit.as_str(), "Fatal glibc error: "];
+                assert!(run.code == Some(0) || words.iter().any(|words| run.stderr.contains(words)), "{shown}");
+                // A process that must end at once names the limit last, and removes nothing; records are kept.
+                let is_at_once = [" of addresses", " of data", "out of memory"]
+                    .iter()
+                    .any(|end| run.stderr.trim_end().ends_with(end));
+                let is_left = [&made, &bench].iter().any(|own| Path::new(&own.path()).exists());
+                let may_be_left = run.code == Some(0) || is_at_once || run.stderr.contains(" were loaded\n");
+                assert!(may_be_left || !is_left, "left behind under {shown}");
+                [&new, &made, &bench].iter().for_each(|own| _ = fs::remove_file(own.path()));
+            }
+        }
+    }
+    guira(&["check", table.url(), "--repair"]).expect(0);
+}
+
+#[test]
+fn refused_memory_is_an_error_in_json() {
+    let lowest = lowest_limit('d');
+    // Some limits leave enough for the program's start and too little for the command.
+    let refused = (lowest..lowest + 4_096).step_by(256).find_map(|kib| {
+        let run = under_limit('d', kib, &["list", "--format", "json"]);
+        (run.code != Some(0)).then_some(run)
+    });
+    let Some(run) = refused else { return println!("NOT RUN: it lists under each limit under which it starts") };
+    let error = run.expect(3).error();
+    assert_eq!(error["blame"], "host");
+    assert!(error["message"].as_str().expect("text").contains("ulimit -d"), "{error}");
 }

@@ -231,7 +231,7 @@ pub(crate) async fn on_store_thread<T: Send + 'static>(
 ) -> Result<T, Error> {
     let owned = url.clone();
     on_a_thread("guira-store", move || call(&owned)).await.map_err(|error| {
-        let source = FabricError::Backend(format!("cannot start a thread: {error}"));
+        let source = FabricError::no_thread(&error);
         Error::Fabric { doing: "cannot work with", url, source }
     })
 }

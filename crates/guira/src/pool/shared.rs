@@ -256,7 +256,7 @@ impl Ticket {
             match self.shared.timer.set(self.deadline(), cx.waker().clone()) {
                 Ok(alarm) => self.alarm = Some(alarm),
                 Err(error) => {
-                    let source = FabricError::Backend(format!("cannot start a thread: {error}"));
+                    let source = FabricError::no_thread(&error);
                     return Poll::Ready(Err(self.shared.store.inner.fabric("cannot wait for a pooled client of")(
                         source,
                     )));

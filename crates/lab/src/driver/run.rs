@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Builder};
 
 use guira::Store;
+use guira_fabric::refusal::thread_refused;
 use serde::{Deserialize, Serialize};
 
 use super::removal::WorkerState;
@@ -207,7 +208,7 @@ impl Driver {
                     Ok(thread) => threads.push(thread),
                     Err(source) => {
                         line.cancel();
-                        return Err(DriverError::Thread { source });
+                        return Err(DriverError::Thread { source: thread_refused(&source) });
                     }
                 }
             }

@@ -156,7 +156,7 @@ impl<S: Service> Node<S> {
                 Ok(thread) => threads.push(thread),
                 Err(cause) => {
                     shared.stop();
-                    result = Err(NodeError::Io { what: "start a thread", cause });
+                    result = Err(NodeError::thread(cause));
                     break;
                 }
             }
@@ -192,7 +192,7 @@ impl<S: Service> Node<S> {
                 let stop = stop.clone();
                 move || self.run(&stop)
             })
-            .map_err(NodeError::io("start a thread"))?;
+            .map_err(NodeError::thread)?;
         Ok(NodeHandle { stop, local_addrs, shared, thread: Some(thread) })
     }
 }

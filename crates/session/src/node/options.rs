@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use guira_fabric::Caps;
+use guira_fabric::refusal::thread_refused;
 
 use super::access::NodeAccess;
 use super::event::{NodeEvent, Observer};
@@ -240,6 +241,10 @@ pub enum NodeError {
 }
 
 impl NodeError {
+    pub(super) fn thread(cause: io::Error) -> NodeError {
+        NodeError::Io { what: "start a thread", cause: thread_refused(&cause) }
+    }
+
     pub(super) fn io(what: &'static str) -> impl FnOnce(io::Error) -> NodeError {
         move |cause| NodeError::Io { what, cause }
     }

@@ -71,7 +71,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     interrupt::arm(&url, output);
     let measured = measure(first, steps, &store, origin, output);
     interrupt::disarm();
-    let destroyed = Store::destroy(&url);
+    let destroyed = interrupt::discard(&url);
     let large = measured?;
     destroyed?;
     output.answer(&large, || large.human())?;

@@ -2,7 +2,7 @@
 //! tables, with redo records and without, in turn.
 
 use clap::Args;
-use guira::{EntryFormat, Store, Url};
+use guira::{EntryFormat, Url};
 use guira_lab::workload::WorkloadName;
 use serde::Serialize;
 
@@ -11,6 +11,7 @@ use crate::commands::create::create;
 use crate::commands::ycsb::{self, Origin};
 use crate::commands::{owner, tls};
 use crate::failure::Failure;
+use crate::interrupt;
 use crate::output::{Output, table};
 use crate::units::{parse_count, percent, rate};
 
@@ -79,7 +80,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let answer = measure(arguments, &urls, output);
     for url in &urls {
         // A table whose creation failed does not exist.
-        let _ = Store::destroy(url);
+        let _ = interrupt::discard(url);
     }
     let answer = answer?;
     output.answer(&answer, || answer.human())?;

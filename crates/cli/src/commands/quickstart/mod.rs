@@ -13,7 +13,7 @@ pub mod worker;
 use std::path::PathBuf;
 
 use clap::Args;
-use guira::{Store, Url};
+use guira::Url;
 
 use self::report::Report;
 use self::source::Source;
@@ -79,7 +79,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let shown = steps.show(&prepared, &mut report);
     interrupt::disarm();
     // Whatever happened, the table is removed unless `--keep` is given.
-    let removed = if arguments.keep { Ok(()) } else { Store::destroy(&arguments.url) };
+    let removed = if arguments.keep { Ok(()) } else { interrupt::discard(&arguments.url) };
     shown?;
     removed?;
     (report.kept, report.ok) = (arguments.keep, report.is_ok());

@@ -143,7 +143,7 @@ impl Audit {
         let waiting = Arc::new(AtomicUsize::new(0));
         let writer = Arc::clone(&waiting);
         let spawned = thread::Builder::new().name("guira-audit".to_owned()).spawn(move || write(&lines, &writer));
-        spawned.map_err(Failure::host("start a thread for audit lines"))?;
+        spawned.map_err(Failure::thread("start a thread for audit lines"))?;
         let (limiter, sent) = (Mutex::new(RateLimiter::new(Instant::now())), Arc::clone(&waiting));
         Ok((Audit { waiting }, move |event: &NodeEvent| report(event, &limiter, &sender, &sent)))
     }

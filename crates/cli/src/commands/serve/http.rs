@@ -67,7 +67,7 @@ impl HttpServer {
         listener.set_nonblocking(true).map_err(failed())?;
         let builder = thread::Builder::new().name("guira-http".to_owned());
         let spawned = builder.spawn(move || Server::new(listener).run(&*pages));
-        spawned.map_err(Failure::host("start a thread for metrics"))?;
+        spawned.map_err(Failure::thread("start a thread for metrics"))?;
         Ok(HttpServer { local_addr })
     }
 

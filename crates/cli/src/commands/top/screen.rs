@@ -63,7 +63,7 @@ fn watch(signals: Arc<Signals>) -> Result<(), Failure> {
         .name("guira-watch".to_owned())
         .spawn(watch)
         .map(drop)
-        .map_err(Failure::host("start a thread"))
+        .map_err(Failure::thread("start a thread"))
 }
 
 /// Starts a thread that samples the table. Dropping the returned sender ends it.
@@ -77,7 +77,7 @@ fn start(mut sampler: Sampler, every: Duration) -> Result<(Samples, SyncSender<(
             }
         }
     };
-    thread::Builder::new().name("guira-top".to_owned()).spawn(sample).map_err(Failure::host("start a thread"))?;
+    thread::Builder::new().name("guira-top".to_owned()).spawn(sample).map_err(Failure::thread("start a thread"))?;
     Ok((shown, stop))
 }
 

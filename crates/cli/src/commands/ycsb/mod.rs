@@ -117,7 +117,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     let measured = measure(arguments, &store, origin, output);
     interrupt::disarm();
     if origin == Origin::MadeHere && !arguments.keep {
-        let destroyed = Store::destroy(&arguments.url);
+        let destroyed = interrupt::discard(&arguments.url);
         if measured.is_ok() {
             destroyed?;
         }

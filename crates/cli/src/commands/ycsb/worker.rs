@@ -39,7 +39,7 @@ pub fn run() -> Result<Verdict, Failure> {
             }
         }
     };
-    thread::Builder::new().spawn(read).map_err(Failure::host("start a thread"))?;
+    thread::Builder::new().spawn(read).map_err(Failure::thread("start a thread"))?;
     let mut driver: Option<Driver> = None;
     // Bounded by the orders of the parent.
     for order in orders {
