@@ -249,8 +249,19 @@ fn other_encoding(head: &[u8]) -> Option<(&'static str, &'static str)> {
         None if has_pattern(&[true, false]) => Some(("text in UTF-16", "iconv -f UTF-16BE -t UTF-8")),
         None if has_pattern(&[false, true, true, true]) => Some(("text in UTF-32", "iconv -f UTF-32LE -t UTF-8")),
         None if has_pattern(&[true, true, true, false]) => Some(("text in UTF-32", "iconv -f UTF-32BE -t UTF-8")),
+        None if has_wide_tab(head, 0) => Some(("text in UTF-16", "iconv -f UTF-16LE -t UTF-8")),
+        None if has_wide_tab(head, 1) => Some(("text in UTF-16", "iconv -f UTF-16BE -t UTF-8")),
         None => None,
     }
+}
+
+/// Whether the first TAB and the line feed behind it are those of UTF-16, where they are at even (0) or odd (1) places,
+/// beside zeros. Other characters of the line need not be those of ASCII.
+fn has_wide_tab(head: &[u8], parity: usize) -> bool {
+    let first = |byte: u8| head.iter().position(|found| *found == byte);
+    let (Some(tab), Some(end)) = (first(b'\t'), first(b'\n')) else { return false };
+    let is_wide = |at: usize| at % 2 == parity && head.get(at ^ 1) == Some(&0);
+    tab < end && is_wide(tab) && is_wide(end)
 }
 
 /// Detects the format of an input from its first bytes. No output of a writer is mistaken for another format: no line
@@ -306,6 +317,12 @@ mod tests {
             (utf16("\u{feff}heron\tGarza\r\n", u16::to_be_bytes), "text in UTF-16"),
             (utf16("heron\tGarza\r\n", u16::to_le_bytes), "text in UTF-16"),
             (utf16("heron\tGarza\r\n", u16::to_be_bytes), "text in UTF-16"),
+            (utf16("a\t1\nb\t2\n", u16::to_le_bytes), "text in UTF-16"),
+            (utf16("a\t1\nb\t2\n", u16::to_be_bytes), "text in UTF-16"),
+            (utf16("цапля\tптица\n", u16::to_le_bytes), "text in UTF-16"),
+            (utf16("цапля\tптица\nb\t2\n", u16::to_be_bytes), "text in UTF-16"),
+            (utf16("鷺\t鳥\n鷺\t鳥\n", u16::to_le_bytes), "text in UTF-16"),
+            (utf32("a\t1\nb\t2\n", u32::to_le_bytes), "text in UTF-32"),
             (utf32("\u{feff}heron\tGarza\n", u32::to_le_bytes), "text in UTF-32"),
             (utf32("heron\tGarza\n", u32::to_be_bytes), "text in UTF-32"),
             (b"\x1f\x8b\x08\0\0\0\0\0\0\x03".to_vec(), "compressed by gzip"),
@@ -327,7 +344,18 @@ mod tests {
                 assert!(error.starts_with(&format!("birds is {what}")), "{error}");
             }
         }
-        for text in ["", "a", "PK\t1\n", "BZh9\t1\n", "a\0b\t1\n", "\u{feff}heron\tGarza\n", "h\u{e9}ron\tGarza\n"] {
+        for text in [
+            "",
+            "a",
+            "PK\t1\n",
+            "BZh9\t1\n",
+            "a\0b\t1\n",
+            "a\0\t1\n",
+            "ab\t\0\n",
+            "ab\t\0\nb\tc\n",
+            "\u{feff}heron\tGarza\n",
+            "h\u{e9}ron\tGarza\n",
+        ] {
             assert!(Records::new(Cursor::new(text), "birds", None, encoder).is_ok(), "{text:?}");
         }
     }

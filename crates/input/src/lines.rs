@@ -50,11 +50,13 @@ impl<R: BufRead> Lines<R> {
         self.line_bytes_max = bytes;
     }
 
-    /// Returns the first bytes, which will be read again: up to the end of the first non-empty line, or 4 KiB.
+    /// Returns the first bytes, which will be read again: up to the end of the first non-empty line, or of the
+    /// second if there are zeros, which may be those of UTF-16; at most 4 KiB.
     pub fn peek(&mut self) -> io::Result<&[u8]> {
         let is_short = |peeked: &[u8]| {
             let text = peeked.strip_prefix(BYTE_ORDER_MARK).unwrap_or(peeked);
-            peeked.len() < PEEK_BYTES && !text.trim_ascii_start().contains(&b'\n')
+            let lines = text.trim_ascii_start().iter().filter(|byte| **byte == b'\n').count();
+            peeked.len() < PEEK_BYTES && lines < if peeked.contains(&0) { 2 } else { 1 }
         };
         while is_short(&self.peeked) {
             let before = self.peeked.len();

@@ -15,11 +15,14 @@ use super::{debian, other_encoding};
 /// Parses a line, given without its line end.
 pub(crate) fn read(line: &[u8]) -> Pair {
     let Some(tab) = line.iter().position(|byte| *byte == b'\t') else {
-        let csv = match line.contains(&b',') {
-            true => "; Miller converts CSV: mlr --icsv --otsv --ho cut -o -f KEY,VALUE FILE | guira load URL -",
-            false => "",
+        let converter = match line.first() {
+            Some(b'[') => "; jq makes lines of a JSON array: jq -c '.[]' FILE | guira load URL -",
+            _ if line.contains(&b',') => {
+                "; Miller converts CSV: mlr --icsv --otsv --ho cut -o -f KEY,VALUE FILE | guira load URL -"
+            }
+            _ => "",
         };
-        return Err(format!("it has no TAB: expected key, TAB, value{csv}"));
+        return Err(format!("it has no TAB: expected key, TAB, value{converter}"));
     };
     let (key, value) = (&line[..tab], &line[tab + 1..]);
     if value.contains(&b'\t') {

@@ -298,19 +298,23 @@ fn no_option_is_advised_for_users_outside_of_the_namespace() {
 
 /// The words in capitals are the only ones to be replaced.
 #[test]
-fn the_tool_that_is_named_for_csv_converts_it() {
+fn the_tools_that_are_named_for_other_formats_convert_them() {
     let folder = ScratchFolder::in_shared_memory();
     run(&folder, BIRDS).expect(0);
-    if run(&folder, "mlr --version").code != Some(0) {
-        println!("NOT RUN: mlr (apt-get install miller) is not installed");
-        return;
+    let csv = "id,name,bird\n7,heron,\"Garza, blanca\"\n";
+    let json = "[{\"key\": \"ibis\", \"value\": \"Corocoro\"},\n {\"key\": \"tern\", \"value\": \"Tijereta\"}]\n";
+    for (tool, input, key, value) in [("mlr", csv, "heron", "Garza, blanca"), ("jq", json, "tern", "Tijereta")] {
+        if run(&folder, &format!("{tool} --version")).code != Some(0) {
+            println!("NOT RUN: {tool} is not installed");
+            continue;
+        }
+        std::fs::write(folder.path().join("input"), input).expect("it is ours");
+        let refused = run(&folder, "guira load \"$B\" input").expect(2).stderr;
+        let at = refused.find(&format!("{tool} -")).expect("a command");
+        let (advised, _) = refused[at..].split_once("; ").expect("the end of the command");
+        let words = [("KEY", "name"), ("VALUE", "bird"), ("FILE", "input"), ("URL", "\"$B\"")];
+        let command = words.iter().fold(advised.to_owned(), |command, (word, by)| command.replace(word, by));
+        run(&folder, &command).expect(0);
+        assert_eq!(run(&folder, &format!("guira get \"$B\" {key}")).expect(0).text(), value);
     }
-    run(&folder, "printf 'id,name,bird\\n7,heron,\"Garza, blanca\"\\n' > in.csv").expect(0);
-    let refused = run(&folder, "guira load \"$B\" in.csv").expect(2).stderr;
-    let (_, advised) = refused.split_once("converts CSV: ").expect("a command");
-    let (advised, _) = advised.split_once("; ").expect("the end of the command");
-    let words = [("KEY", "name"), ("VALUE", "bird"), ("FILE", "in.csv"), ("URL", "\"$B\"")];
-    let command = words.iter().fold(advised.to_owned(), |command, (word, by)| command.replace(word, by));
-    run(&folder, &command).expect(0);
-    assert_eq!(run(&folder, "guira get \"$B\" heron").expect(0).text(), "Garza, blanca");
 }
