@@ -4,7 +4,7 @@
 //! connection ends before the Welcome tries again, with pauses that double, until its timeout.
 
 use std::io;
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -114,7 +114,7 @@ pub(super) fn connect(options: &ConnectOptions, fabric: Fabric) -> Result<Connec
     let begin = Instant::now();
     let deadline = begin + options.connect_timeout;
     let unknown = |source| ConnectError::Resolve { endpoint: endpoint.clone(), source };
-    let addresses: Vec<SocketAddr> = (endpoint.host(), endpoint.port()).to_socket_addrs().map_err(unknown)?.collect();
+    let addresses = endpoint.addresses().map_err(unknown)?;
     let (mut attempts, mut step, mut last) = (0, FIRST_PAUSE, None);
     loop {
         attempts += 1;

@@ -1,8 +1,14 @@
 //! The address of a node, and how to connect to it.
 
 use std::fmt;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketType, socket};
 
 #[cfg(feature = "tls")]
 use crate::tls::TlsClient;
@@ -43,6 +49,20 @@ impl Endpoint {
         &self.host
     }
 
+    /// Returns the addresses of the host. Blocks while a name is looked up.
+    ///
+    /// # Errors
+    /// The resolver's; if the zone is the cause, it is named.
+    pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        let found = (self.host.as_str(), self.port).to_socket_addrs();
+        found.map(Iterator::collect).map_err(|error| match self.host.split_once('%') {
+            Some((_, zone)) if lacks_interface(zone) => {
+                io::Error::new(io::ErrorKind::NotFound, format!("this host has no network interface {zone:?}"))
+            }
+            _ => error,
+        })
+    }
+
     /// Returns the host's name or address, without a zone: the one that certificates contain.
     #[cfg(feature = "tls")]
     pub(super) fn certified_host(&self) -> &str {
@@ -78,6 +98,12 @@ impl FromStr for Endpoint {
         let port = port.parse().ok().filter(|_| is_number).ok_or_else(wrong)?;
         Ok(Endpoint { host, port })
     }
+}
+
+/// Whether this host has no network interface of this name.
+fn lacks_interface(name: &str) -> bool {
+    let socket = socket(AddressFamily::UNIX, SocketType::DGRAM, None);
+    socket.is_ok_and(|socket| name_to_index(socket, name) == Err(Errno::NODEV))
 }
 
 /// Parses an IPv6 address with an optional zone, and returns it with `%` before the zone. As in URIs, `%25` before a
@@ -258,6 +284,16 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Endpoint>(), Err(EndpointError { text: text.to_owned() }), "{text:?}");
         }
+    }
+
+    #[test]
+    fn an_unknown_interface_is_named() {
+        let addresses = |host| Endpoint::new(host, 7).addresses();
+        assert_eq!(addresses("fe80::1%lo").unwrap()[0].ip(), "fe80::1".parse::<std::net::IpAddr>().unwrap());
+        let error = addresses("fe80::1%nobody").unwrap_err().to_string();
+        assert_eq!(error, "this host has no network interface \"nobody\"");
+        let error = addresses("nobody.invalid").unwrap_err().to_string();
+        assert!(!error.contains("interface"), "{error}");
     }
 
     /// The separator `%25` of RFC 6874 and a plain one mean the same, and what is shown is parsed as the same zone.

@@ -4,7 +4,7 @@
 //! for those of its addresses that are this host's.
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use guira::admin::Endpoint;
 use rustix::net::netdevice::index_to_name;
@@ -64,9 +64,8 @@ impl ListenAddr {
             let all = if is_of_this_host(&all) { all } else { (Ipv4Addr::UNSPECIFIED, self.port).into() };
             return Ok(vec![all]);
         };
-        let found = (host.as_str(), self.port).to_socket_addrs();
-        let found: Vec<SocketAddr> =
-            found.map_err(Failure::host(format!("find the address to listen on, {self}")))?.collect();
+        let found = Endpoint::new(host, self.port).addresses();
+        let found = found.map_err(Failure::host(format!("find the address to listen on, {self}")))?;
         if let Some(SocketAddr::V6(addr)) = found.iter().find(|addr| lacks_zone(addr)) {
             return Err(Failure::Misuse(format!(
                 "not listening on {addr}: a link-local address needs its interface, as in [{}%eth0]:{}; nothing was \
