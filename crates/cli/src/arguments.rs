@@ -1,6 +1,7 @@
 //! The command line: the commands, their arguments and the output format.
 
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -11,7 +12,7 @@ use crate::commands::{
     serve, single, stat, token, top, ycsb,
 };
 use crate::failure::{EXIT_MISUSE, ErrorText, exit_codes};
-use crate::output::{Format, Output};
+use crate::output::{Format, Output, stdout_error};
 
 /// Share a key/value table between processes in shared memory, without a server.
 ///
@@ -100,8 +101,10 @@ pub fn parse() -> Result<Arguments, ExitCode> {
         if !is_answer && asks_for_json(std::env::args_os()) {
             Output::new(Format::Json).error(&as_text(&error, std::env::args_os()));
         } else {
-            // A closed output is no reason to fail `--help`.
-            let _ = error.print();
+            let printed = error.print().and_then(|()| io::stdout().flush());
+            if let Some(unwritten) = printed.err().filter(|_| is_answer) {
+                return Output::new(Format::Human).fail(&stdout_error(unwritten));
+            }
         }
         if is_answer { ExitCode::SUCCESS } else { ExitCode::from(EXIT_MISUSE) }
     })

@@ -40,7 +40,7 @@ pub const EXIT_CODES: [(u8, &str); 5] = [
          file that was truncated while it was served, a counter that is not a number, a memory node that is \
          unreachable or refuses access, or a lock that another client holds",
     ),
-    (EXIT_INTERRUPTED, "interrupted by SIGINT (Ctrl-C), SIGTERM or SIGHUP"),
+    (EXIT_INTERRUPTED, "interrupted by SIGINT (Ctrl-C), SIGTERM, SIGHUP or SIGXCPU (ulimit -t)"),
 ];
 
 /// The form of errors on standard error.

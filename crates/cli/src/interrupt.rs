@@ -1,8 +1,8 @@
-//! Interrupts by SIGINT (Ctrl-C), SIGTERM and SIGHUP: a command ends between two operations instead of in the middle of
+//! Interrupts by SIGINT (Ctrl-C), SIGTERM, SIGXCPU and SIGHUP: a command ends between two operations instead of in the middle of
 //! one, and destroys a table that it created for itself.
 //!
 //! Invariants: the first interrupt sets a flag, or destroys the command's temporary table if one is armed; a second
-//! SIGINT or SIGTERM ends the process at once. Only the holder of the lock of [`TEMPORARY_TABLE`] destroys that table,
+//! one, but for SIGHUP, ends the process at once. Only the holder of the lock of [`TEMPORARY_TABLE`] destroys that table,
 //! so a command that ends by itself never races with its own handler.
 
 use std::io::{self, Read};

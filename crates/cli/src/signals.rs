@@ -1,5 +1,5 @@
-//! SIGINT, SIGTERM and SIGHUP: the first of them requests an orderly end of the command, and a second SIGINT or SIGTERM
-//! ends the process at once. One that was ignored when the process started is not caught.
+//! SIGINT, SIGTERM, SIGXCPU and SIGHUP: the first of them requests an orderly end of the command, and a second one, but
+//! for SIGHUP, ends the process at once. One that was ignored when the process started is not caught.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXCPU, SIGXFSZ};
 use signal_hook::{flag, low_level};
 
 use crate::failure::Failure;
 use crate::memory;
 
-/// The signals that end a command, and their names.
-pub const TERMINATING: [(i32, &str); 2] = [(SIGINT, "SIGINT"), (SIGTERM, "SIGTERM")];
+/// The signals that end a command, and their names. The kernel sends SIGXCPU once a second beyond `ulimit -t`.
+pub const TERMINATING: [(i32, &str); 3] = [(SIGINT, "SIGINT"), (SIGTERM, "SIGTERM"), (SIGXCPU, "SIGXCPU")];
 /// The signal that a process gets when its terminal is closed; it also ends a command.
 pub const HANGUP: (i32, &str) = (SIGHUP, "SIGHUP");
 /// The exit code of a process ended by a signal, less the number of the signal, as in shells.

@@ -166,6 +166,10 @@ fn an_answer_that_cannot_be_written_says_what_was_done() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), "ani\tblack\nguira\twhite\n").expect("it is written");
     let path = file.path().to_str().expect("a path of text");
+    for arguments in ["--help", "--version"] {
+        let run = guira_into_a_full_disk(&[arguments]).expect(3);
+        assert!(run.stderr.contains("No space left on device"), "{}", run.stderr);
+    }
     for (arguments, done) in [
         (&["create", url, "--capacity", "1000"][..], format!("created {url}")),
         (&["put", url, "cuckoo", "grey"], "inserted \"cuckoo\"".to_owned()),

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::common::{PROGRAM, Run, Table, guira, guira_with_input, mounting_shell, shell};
+use crate::common::{PROGRAM, Run, Table, guira, guira_with_input, heeding_signals, mounting_shell, shell};
 
 /// Runs the program under a limit on the size of files, in blocks of 512 bytes.
 fn under_file_limit(blocks: u32, arguments: &[&str], into: Stdio) -> Run {
@@ -62,4 +62,16 @@ fn a_read_only_file_system_is_named() {
     let said = run.text();
     assert!(said.contains("1\n") && said.contains("mounted read-only"), "{said}");
     run.expect(1);
+}
+
+/// A limit on processor time ends a command in order, if it leaves a second for that.
+#[test]
+fn a_limit_on_processor_time_is_an_interrupt() {
+    let table = Table::unused("cpu-limit");
+    let script = "ulimit -S -t 1; exec \"$@\"";
+    let mut shell = heeding_signals("sh");
+    shell.args(["-c", script, "sh", PROGRAM, "ycsb", table.url()]);
+    shell.args(["--workload", "a", "--records", "1000", "--operations", "1000G"]).stdin(Stdio::null());
+    let run = Run::of(shell.output().expect("sh runs"), &[script]).expect(130);
+    assert!(run.stderr.ends_with("which this command created, was destroyed\n"), "{}", run.stderr);
 }
