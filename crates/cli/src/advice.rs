@@ -235,7 +235,8 @@ pub fn free_url(url: &Url) -> String {
 
 /// Says what makes a file with a token or a key private, if it is not.
 fn private(path: &Path) -> Option<String> {
-    let metadata = path.metadata().ok()?;
+    // No other file, such as a device, is changed for this.
+    let metadata = path.metadata().ok().filter(|metadata| metadata.is_file())?;
     let own = rustix::process::geteuid();
     if metadata.mode() & OTHERS_MAY == 0 && [own.as_raw(), 0].contains(&metadata.uid()) {
         return None;
@@ -259,6 +260,11 @@ fn writable(path: &Path) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_device_is_advised_to_be_private() {
+        assert_eq!(private(Path::new("/dev/null")), None);
+    }
 
     #[test]
     fn only_tables_that_this_user_can_remove_are_advised_to_be_removed() {

@@ -208,12 +208,49 @@ fn found_instead(bytes: &[u8]) -> &'static str {
         bytes if contains(bytes, b"BEGIN CERTIFICATE REQUEST-----") => ", but a request for a certificate",
         bytes if contains(bytes, b"BEGIN CERTIFICATE-----") => ", but a certificate",
         bytes if contains(bytes, b"PUBLIC KEY-----") => ", but a public key",
-        // The tag and the long length of a sequence.
-        [0x30, 0x82, ..] => ", but DER: convert it (openssl x509 or openssl pkey, -inform DER -in OLD -out NEW)",
+        _ => found_in_der(bytes),
+    }
+}
+
+/// The same for the binary form, DER. Its elements have a tag and a length; the first of a key or a PKCS #12 file is a
+/// version, and that of a certificate is a sequence.
+fn found_in_der(bytes: &[u8]) -> &'static str {
+    let body = match bytes {
+        [0x30, 0x82, _, _, body @ ..] | [0x30, 0x81, _, body @ ..] => body,
+        [0x30, length, body @ ..] if usize::from(*length) == body.len() => body,
+        _ => return "",
+    };
+    match body {
+        [0x02, 0x01, 0x03, ..] => ", but PKCS #12: convert it (openssl pkcs12 -nodes -in OLD -out NEW)",
+        [0x02, 0x01, ..] => ", but a key in DER: convert it (openssl pkey -inform DER -in OLD -out NEW)",
+        [0x30, ..] => ", but a certificate in DER: convert it (openssl x509 -inform DER -in OLD -out NEW)",
         _ => "",
     }
 }
 
 fn contains(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The commands were tried with files of these forms.
+    #[test]
+    fn binary_forms_are_named_with_the_command_that_converts_them() {
+        let long = |body: &[u8]| [&[0x30, 0x82, 3, 2], body].concat();
+        for (bytes, command) in [
+            (long(&[2, 1, 3, 0x30]), "openssl pkcs12 -nodes "),
+            (long(&[2, 1, 0, 0x30]), "openssl pkey -inform DER "),
+            (vec![0x30, 0x81, 0x87, 2, 1, 0, 0x30], "openssl pkey -inform DER "),
+            (vec![0x30, 4, 2, 1, 1, 4], "openssl pkey -inform DER "),
+            (long(&[0x30, 0x82, 1, 9]), "openssl x509 -inform DER "),
+        ] {
+            assert!(found_instead(&bytes).contains(command), "{bytes:x?}");
+        }
+        for text in ["", "0", "0123456789abcdef", "garza"] {
+            assert_eq!(found_instead(text.as_bytes()), "");
+        }
+    }
 }
