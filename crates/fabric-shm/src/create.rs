@@ -7,20 +7,22 @@
 //! gets its name before the region does.
 
 use std::ffi::{OsStr, OsString};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{AtFlags, CWD, FallocateFlags, MemfdFlags, Mode, OFlags, RenameFlags, SealFlags, StatVfsMountFlags};
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, MemfdFlags, Mode, OFlags, RenameFlags, SealFlags, SeekFrom, StatVfsMountFlags,
+};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Resource, getrlimit};
 
 use crate::domain::DomainLock;
 use crate::error::{Attempt, CreateError, ShmError, Task};
 use crate::file::{FileFacts, FileSystem, OpenFile, proc_path};
-use crate::header::{Header, LockName, Sizes};
+use crate::header::{HEADER_BYTES, Header, Holes, LockName, Sizes};
 use crate::location::Location;
 use crate::lock_file;
 use crate::mapping::Mapped;
@@ -48,12 +50,37 @@ pub struct CreateOptions {
     pub device_bytes: u64,
     /// The exact permission bits of the file; the umask is ignored. Users who may write may also truncate the file.
     pub mode: u32,
+    /// Parts of the main space, in bytes from its start, each from the first to the end, for which no memory is reserved;
+    /// empty ones count for nothing. A lane reserves it before it is used: [`guira_fabric::Lane::poll_reserve`].
+    pub holes: [(u64, u64); 2],
 }
 
 impl CreateOptions {
     /// Creates options for a region of these sizes for this user alone (mode `0o600`).
     pub const fn new(main_bytes: u64, device_bytes: u64) -> CreateOptions {
-        CreateOptions { main_bytes, device_bytes, mode: 0o600 }
+        CreateOptions { main_bytes, device_bytes, mode: 0o600, holes: [(0, 0); 2] }
+    }
+
+    /// Returns the same options with parts of the main space for which no memory is reserved.
+    #[must_use]
+    pub const fn with_holes(self, holes: [(u64, u64); 2]) -> CreateOptions {
+        CreateOptions { holes, ..self }
+    }
+
+    /// Returns the parts of the file that are reserved when it is created.
+    fn reserved(&self, sizes: &Sizes, unit_bytes: u64) -> Vec<Range<u64>> {
+        let (mut parts, mut from) = (Vec::new(), 0);
+        for (start, end) in self.holes {
+            // Whole pages only.
+            let hole =
+                (HEADER_BYTES + start).next_multiple_of(unit_bytes)..(HEADER_BYTES + end) / unit_bytes * unit_bytes;
+            if hole.start < hole.end && hole.start >= from && hole.end <= sizes.file_bytes {
+                parts.push(from..hole.start);
+                from = hole.end;
+            }
+        }
+        parts.push(from..sizes.file_bytes);
+        parts
     }
 
     /// Returns the same options with other permission bits.
@@ -107,7 +134,7 @@ fn create_named<E>(
     } else {
         (SlotLocks::Own, None, None)
     };
-    let header = write_header(&mapped, sizes, lock_name);
+    let header = write_header(&mapped, sizes, options, lock_name);
     let region = ShmRegion::new(location.path(), (file, facts), slot_locks, header, mapped, Access::ReadWrite, task)?;
     init(&region).map_err(|source| CreateError::Init { path: location.path().to_owned(), source })?;
     unpublished.publish(region.file(), name).map_err(task.failed("give it its name"))?;
@@ -128,7 +155,7 @@ fn create_unnamed<E>(
     let file = rustix::fs::memfd_create(MEMORY_FILE_NAME, flags).map_err(task.failed("create a memory file"))?;
     let options = CreateOptions { mode: 0o600, ..options };
     let (sizes, facts, mapped) = build(&file, Storage::Memory, options, task, progress)?;
-    let header = write_header(&mapped, sizes, None);
+    let header = write_header(&mapped, sizes, options, None);
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&file, seals).map_err(task.failed("seal its length"))?;
     let region = ShmRegion::new(path, (file, facts), SlotLocks::Own, header, mapped, Access::ReadWrite, task)?;
@@ -138,7 +165,7 @@ fn create_unnamed<E>(
 
 /// The storage that limits the size of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Storage {
+pub(crate) enum Storage {
     /// Its file system.
     FileSystem,
     /// The machine's memory: memory files are on a file system without a limit.
@@ -147,7 +174,7 @@ enum Storage {
 
 impl Storage {
     /// Checks that this user can have `wanted` bytes, as far as limits are known.
-    fn require(self, wanted: u64, file: &OwnedFd, system: FileSystem, task: Task<'_>) -> Result<(), ShmError> {
+    fn require(self, wanted: u64, file: impl AsFd, system: FileSystem, task: Task<'_>) -> Result<(), ShmError> {
         let space = rustix::fs::fstatvfs(file).map_err(task.failed("determine the free space"))?;
         let available = space.f_bavail.saturating_mul(space.f_frsize);
         // No blocks: mounted without a limit. An unlimited hugetlbfs reports nothing; its pool is checked by mapping.
@@ -155,6 +182,11 @@ impl Storage {
         if self == Storage::FileSystem && is_limited && available < wanted {
             return Err(task.no_space(wanted, available));
         }
+        self.require_memory(wanted, system, task)
+    }
+
+    /// Checks that limits on memory allow `wanted` bytes more.
+    fn require_memory(self, wanted: u64, system: FileSystem, task: Task<'_>) -> Result<(), ShmError> {
         let limit = match (self, system) {
             (Storage::Memory, _) => memory_limit::tightest(Swap::NotUsed),
             (Storage::FileSystem, FileSystem::Tmpfs) => memory_limit::tightest(Swap::Used),
@@ -211,7 +243,7 @@ fn build(
     task: Task<'_>,
     progress: ReserveProgress<'_>,
 ) -> Result<(Sizes, FileFacts, Mapped), ShmError> {
-    let CreateOptions { main_bytes, device_bytes, mode } = options;
+    let CreateOptions { main_bytes, device_bytes, mode, .. } = options;
     let too_large = || task.too_large(main_bytes, device_bytes);
     let system = FileSystem::of(file.as_fd(), task)?;
     let sizes = Sizes::new(main_bytes, device_bytes, system.unit_bytes()).ok_or_else(too_large)?;
@@ -225,7 +257,9 @@ fn build(
         Storage::Memory => DomainLock::unshared(),
     };
     rustix::fs::fchmod(file, Mode::from_raw_mode(mode)).map_err(task.failed("set its permissions"))?;
-    storage.require(sizes.file_bytes, file, system, task)?;
+    let parts = options.reserved(&sizes, system.unit_bytes());
+    let reserved_bytes = parts.iter().map(|part| part.end - part.start).sum();
+    storage.require(reserved_bytes, file, system, task)?;
     rustix::fs::ftruncate(file, sizes.file_bytes).map_err(|errno| match errno {
         // A process that does not catch SIGXFSZ ends here.
         Errno::FBIG if getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < sizes.file_bytes) => {
@@ -237,19 +271,20 @@ fn build(
     let mapped =
         Mapped::new(file.as_fd(), &sizes, Access::ReadWrite, domain).map_err(|errno| match (errno, system) {
             // hugetlbfs reserves its pages when it is mapped.
-            (Errno::NOMEM, FileSystem::Hugetlbfs { .. }) => no_space(file, system, sizes.file_bytes, task),
+            (Errno::NOMEM, FileSystem::Hugetlbfs { .. }) => no_space(file.as_fd(), system, sizes.file_bytes, task),
             _ => task.unmapped(errno, main_bytes, device_bytes),
         })?;
     // tmpfs gives huge pages to mappings that ask for them, but not to fallocate.
     let populated = (system == FileSystem::Tmpfs).then_some(&mapped);
-    reserve(file, system, populated, sizes.file_bytes, task, progress)?;
+    reserve(file, system, populated, &parts, task, progress)?;
     Ok((sizes, facts, mapped))
 }
 
 /// Writes the header of a new region.
-fn write_header(mapped: &Mapped, sizes: Sizes, lock_name: Option<LockName>) -> Header {
+fn write_header(mapped: &Mapped, sizes: Sizes, options: CreateOptions, lock_name: Option<LockName>) -> Header {
     let (creator_pid, created_unix_ns) = (u64::from(std::process::id()), now());
-    let header = Header { sizes, boot_id: boot_id(), creator_pid, created_unix_ns, lock_name };
+    let holes = if options.holes.iter().any(|(start, end)| start < end) { Holes::Some } else { Holes::None };
+    let header = Header { sizes, holes, boot_id: boot_id(), creator_pid, created_unix_ns, lock_name };
     for (cell, word) in mapped.header().iter().zip(header.encode()) {
         cell.store(word, Ordering::Relaxed);
     }
@@ -267,41 +302,86 @@ pub(crate) fn fill_holes(file: &OwnedFd, facts: &FileFacts, file_bytes: u64, tas
         return Ok(());
     }
     Storage::FileSystem.require(file_bytes - facts.stored_bytes, file, facts.system, task)?;
-    reserve(file, facts.system, None, file_bytes, task, &mut |_, _| ControlFlow::Continue(()))
+    let all = 0..file_bytes;
+    reserve(file, facts.system, None, &[all], task, &mut |_, _| ControlFlow::Continue(()))
 }
 
-/// Reserves every byte of the file in steps, or fails. Also faults in the pages of `populated`, as long as the kernel
-/// supports it.
+/// Reserves `bytes` of an existing file, counted from its start, as far as they have not been written.
+pub(crate) fn reserve_more(
+    file: BorrowedFd<'_>,
+    system: FileSystem,
+    storage: Storage,
+    bytes: Range<u64>,
+    task: Task<'_>,
+) -> Result<(), ShmError> {
+    let holes = match system {
+        // It reports none.
+        FileSystem::Hugetlbfs { .. } => vec![bytes],
+        FileSystem::Tmpfs | FileSystem::Disk => holes_in(file, bytes).map_err(task.failed("look for holes in it"))?,
+    };
+    let missing = holes.iter().map(|hole| hole.end - hole.start).sum();
+    if missing == 0 {
+        return Ok(());
+    }
+    // Not the file system's limit: holes may be reserved already, and it refuses more than it has.
+    storage.require_memory(missing, system, task)?;
+    reserve(file, system, None, &holes, task, &mut |_, _| ControlFlow::Continue(()))
+}
+
+/// Returns the holes in `bytes` of a file, reserved or not.
+fn holes_in(file: BorrowedFd<'_>, bytes: Range<u64>) -> Result<Vec<Range<u64>>, Errno> {
+    let (mut holes, mut from) = (Vec::new(), bytes.start);
+    while from < bytes.end {
+        let hole = rustix::fs::seek(file, SeekFrom::Hole(from))?.min(bytes.end);
+        let data = match rustix::fs::seek(file, SeekFrom::Data(hole)) {
+            Ok(data) => data.min(bytes.end),
+            // The rest of the file is a hole.
+            Err(Errno::NXIO) => bytes.end,
+            Err(errno) => return Err(errno),
+        };
+        if hole < data {
+            holes.push(hole..data);
+        }
+        from = data.max(hole);
+    }
+    Ok(holes)
+}
+
+/// Reserves every byte of these parts of the file in steps, or fails. Also faults in the pages of `populated`, as long as
+/// the kernel supports it.
 fn reserve(
-    file: &OwnedFd,
+    file: impl AsFd,
     system: FileSystem,
     populated: Option<&Mapped>,
-    file_bytes: u64,
+    parts: &[Range<u64>],
     task: Task<'_>,
     progress: ReserveProgress<'_>,
 ) -> Result<(), ShmError> {
-    let mut populated = populated;
-    let mut offset = 0;
-    while offset < file_bytes {
-        if progress(offset, file_bytes).is_break() {
-            return Err(task.stopped());
-        }
-        let bytes = STEP_BYTES.min(file_bytes - offset);
-        populated = populated.filter(|mapped| mapped.populate(offset, bytes).is_ok());
-        // If a signal interrupts the call, the kernel undoes it: that costs one step only.
-        retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), offset, bytes)).map_err(|errno| {
-            match errno {
-                Errno::NOSPC | Errno::DQUOT | Errno::NOMEM => no_space(file, system, file_bytes, task),
-                _ => task.failed("reserve its space")(errno),
+    let (file, mut populated, mut done) = (file.as_fd(), populated, 0);
+    let total = parts.iter().map(|part| part.end - part.start).sum();
+    for part in parts {
+        let mut offset = part.start;
+        while offset < part.end {
+            if progress(done, total).is_break() {
+                return Err(task.stopped());
             }
-        })?;
-        offset += bytes;
+            let bytes = STEP_BYTES.min(part.end - offset);
+            populated = populated.filter(|mapped| mapped.populate(offset, bytes).is_ok());
+            // If a signal interrupts the call, the kernel undoes it: that costs one step only.
+            retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), offset, bytes)).map_err(|errno| {
+                match errno {
+                    Errno::NOSPC | Errno::DQUOT | Errno::NOMEM => no_space(file, system, total, task),
+                    _ => task.failed("reserve its space")(errno),
+                }
+            })?;
+            (offset, done) = (offset + bytes, done + bytes);
+        }
     }
-    if progress(offset, file_bytes).is_break() { Err(task.stopped()) } else { Ok(()) }
+    if progress(done, total).is_break() { Err(task.stopped()) } else { Ok(()) }
 }
 
 #[cold]
-fn no_space(file: &OwnedFd, system: FileSystem, file_bytes: u64, task: Task<'_>) -> ShmError {
+fn no_space(file: BorrowedFd<'_>, system: FileSystem, file_bytes: u64, task: Task<'_>) -> ShmError {
     let space = rustix::fs::fstatvfs(file);
     let of_mount = space.as_ref().map_or(0, |space| space.f_bavail.saturating_mul(space.f_frsize));
     let available = match system {

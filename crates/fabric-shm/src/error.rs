@@ -26,6 +26,8 @@ pub enum Attempt {
     Inspect,
     /// [`crate::ShmRegion::claim_for_device`].
     Claim,
+    /// [`guira_fabric::Lane::poll_reserve`].
+    Grow,
 }
 
 impl fmt::Display for Attempt {
@@ -35,6 +37,7 @@ impl fmt::Display for Attempt {
             Attempt::Open => "open",
             Attempt::Destroy => "destroy",
             Attempt::Inspect => "inspect",
+            Attempt::Grow => "reserve memory of",
             Attempt::Claim => "serve by a network card",
         })
     }
@@ -98,7 +101,7 @@ pub(crate) fn explained(errno: Errno) -> io::Error {
 fn missing(attempt: Attempt) -> &'static str {
     match attempt {
         Attempt::Create => "its directory does not exist",
-        Attempt::Open | Attempt::Destroy | Attempt::Inspect | Attempt::Claim => "no such table",
+        Attempt::Open | Attempt::Destroy | Attempt::Inspect | Attempt::Claim | Attempt::Grow => "no such table",
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! byte   0  magic "GUIRASHM"
-//!        8  version, u32          12  header bytes, u32 (4096)
+//!        8  version, u32: 2, or 3 if the main space may have holes
+//!                                 12  header bytes, u32 (4096)
 //!       16  main bytes            24  device bytes
 //!       32  file bytes            40  boot id at creation, 16 bytes (zero: unknown)
 //!       56  creator's process id  64  creation time, ns since 1970
@@ -24,8 +25,10 @@ pub(crate) const HEADER_BYTES: u64 = 4096;
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Words of the header that are in use.
 pub(crate) const HEADER_WORDS: usize = 13;
-/// The version that this crate writes, and the only one that it reads.
+/// The version of files whose bytes are all reserved.
 pub(crate) const VERSION: u32 = 2;
+/// The version of files with holes, for which memory is reserved when it is needed.
+const VERSION_WITH_HOLES: u32 = 3;
 
 const MAGIC: [u8; 8] = *b"GUIRASHM";
 /// Bytes covered by the first checksum, which follows them in every version.
@@ -79,6 +82,15 @@ fn device_offset(main_bytes: u64) -> Option<u64> {
     HEADER_BYTES.checked_add(main_bytes)?.checked_next_multiple_of(PAGE_BYTES)
 }
 
+/// Whether bytes of a region's main space may have no memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holes {
+    /// All bytes are reserved when the region is created.
+    None,
+    /// Some are reserved later: [`guira_fabric::Lane::poll_reserve`].
+    Some,
+}
+
 /// The identification of a region's lock file in the region's header: [`crate::lock_file`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LockName {
@@ -92,6 +104,8 @@ pub(crate) struct LockName {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) sizes: Sizes,
+    /// Whether the file may have holes in the main space.
+    pub(crate) holes: Holes,
     pub(crate) boot_id: [u8; 16],
     pub(crate) creator_pid: u64,
     pub(crate) created_unix_ns: u64,
@@ -104,7 +118,8 @@ impl Header {
         assert!(self.sizes.are_consistent(), "a header must have sizes that a reader accepts");
         let mut bytes = [0; HEADER_WORDS * 8];
         bytes[0..8].copy_from_slice(&MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        let version = if self.holes == Holes::None { VERSION } else { VERSION_WITH_HOLES };
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
         bytes[12..16].copy_from_slice(&(HEADER_BYTES as u32).to_le_bytes());
         bytes[16..24].copy_from_slice(&self.sizes.main_bytes.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.sizes.device_bytes.to_le_bytes());
@@ -134,11 +149,14 @@ impl Header {
         if u64_at(bytes, SUMMED_BYTES) != fnv1a(&bytes[..SUMMED_BYTES]) {
             return Err(task.corrupt());
         }
-        let version = u64_at(bytes, 8) as u32;
-        if version != VERSION {
-            let path = task.path.to_owned();
-            return Err(ShmError::Version { attempt: task.attempt, path, found: version, supported: VERSION });
-        }
+        let holes = match u64_at(bytes, 8) as u32 {
+            VERSION => Holes::None,
+            VERSION_WITH_HOLES => Holes::Some,
+            found => {
+                let path = task.path.to_owned();
+                return Err(ShmError::Version { attempt: task.attempt, path, found, supported: VERSION });
+            }
+        };
         if u64_at(bytes, ALL_SUMMED_BYTES) != fnv1a(&bytes[..ALL_SUMMED_BYTES]) {
             return Err(task.corrupt());
         }
@@ -158,7 +176,7 @@ impl Header {
         let mut boot_id = [0; 16];
         boot_id.copy_from_slice(&bytes[40..56]);
         let (creator_pid, created_unix_ns) = (u64_at(bytes, 56), u64_at(bytes, 64));
-        Ok(Header { sizes, boot_id, creator_pid, created_unix_ns, lock_name })
+        Ok(Header { sizes, holes, boot_id, creator_pid, created_unix_ns, lock_name })
     }
 }
 
@@ -213,7 +231,8 @@ mod tests {
         let sizes = Sizes::new(12_345, 100, PAGE_BYTES).unwrap();
         let number = |number| NonZeroU64::new(number).unwrap();
         let lock_name = Some(LockName { identity: number(0x0123_4567_89ab_cdef), inode: number(77) });
-        let header = Header { sizes, boot_id: [7; 16], creator_pid: 42, created_unix_ns: 1 << 60, lock_name };
+        let holes = Holes::None;
+        let header = Header { sizes, holes, boot_id: [7; 16], creator_pid: 42, created_unix_ns: 1 << 60, lock_name };
         (header, bytes_of(&header))
     }
 
@@ -235,8 +254,10 @@ mod tests {
         assert_eq!(Header::decode(task(), &bytes, header.sizes.file_bytes).unwrap(), header);
         let longer = header.sizes.file_bytes + 1;
         assert_eq!(Header::decode(task(), &bytes, longer).unwrap(), header, "bytes after the end are ignored");
-        let without = Header { lock_name: None, ..header };
-        assert_eq!(Header::decode(task(), &bytes_of(&without), longer).unwrap(), without);
+        for holes in [Holes::None, Holes::Some] {
+            let without = Header { holes, lock_name: None, ..header };
+            assert_eq!(Header::decode(task(), &bytes_of(&without), longer).unwrap(), without);
+        }
     }
 
     #[test]
@@ -263,7 +284,7 @@ mod tests {
     #[test]
     fn other_versions_are_reported() {
         let (header, mut bytes) = sample();
-        for found in [1, 3] {
+        for found in [1, 4] {
             bytes[8..12].copy_from_slice(&u32::to_le_bytes(found));
             // The second checksum is defined by that version.
             let sum = fnv1a(&bytes[..SUMMED_BYTES]);

@@ -3,6 +3,7 @@
 //! Invariants: no batch is in flight after `submit`; a batch is refused as a whole, before its first effect; no lane
 //! accesses the region in a forked child.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use guira_fabric::{Addr, Caps, FabricError, Lane, LocalLane, MaskedCas, Profile,
 use crate::domain::WritingLane;
 use crate::mapping::Mapped;
 use crate::name::{NameLoss, RegionName};
-use crate::region::Access;
+use crate::region::{Access, Shared};
 
 /// The way in which a lane waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub struct ShmLane {
     epoch: Instant,
     traffic: Traffic,
     caps: Caps,
+    /// The region, if it has holes for which this lane reserves memory.
+    reserving: Option<Arc<Shared>>,
     /// Held by a lane that may change the region, so that it is not claimed for a device meanwhile.
     _writing: Option<WritingLane>,
 }
@@ -73,7 +76,23 @@ impl ShmLane {
         let (waiting, traffic) = (Waiting::default(), Traffic::default());
         let writing = if access == Access::ReadWrite { WritingLane::open(&mapped) } else { None };
         let access = if writing.is_some() { Access::ReadWrite } else { Access::ReadOnly };
-        ShmLane { mapped, name, process, access, waiting, epoch: epoch(), traffic, caps, _writing: writing }
+        ShmLane {
+            mapped,
+            name,
+            process,
+            access,
+            waiting,
+            epoch: epoch(),
+            traffic,
+            caps,
+            reserving: None,
+            _writing: writing,
+        }
+    }
+
+    /// Returns the same lane, which reserves memory of `region`.
+    pub(crate) fn reserving(self, region: Arc<Shared>) -> ShmLane {
+        ShmLane { reserving: Some(region), ..self }
     }
 
     /// Returns the same lane, waiting in another way.
@@ -225,6 +244,13 @@ impl Lane for ShmLane {
         if let Some(range) = self.mapped.memory().space(addr.space()).get(first..first.wrapping_add(words)) {
             memory::prefetch(range);
         }
+    }
+
+    fn poll_reserve(&mut self, bytes: Range<u64>, _cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+        if self.is_stale() {
+            return Poll::Ready(Err(FabricError::Forked));
+        }
+        Poll::Ready(self.reserving.as_ref().map_or(Ok(()), |region| region.reserve(bytes)))
     }
 
     fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {

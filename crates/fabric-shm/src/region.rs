@@ -9,14 +9,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use guira_fabric::memory::AtomicU64;
 use guira_fabric::process::Process;
-use guira_fabric::{Caps, FabricError, HoldSet, Profile, Region, SlotHold};
+use guira_fabric::{Addr, Caps, FabricError, HoldSet, Profile, Region, SlotHold, WORD_BYTES};
 
-use crate::create::{self, CreateOptions};
+use crate::create::{self, CreateOptions, Storage};
 use crate::domain::{DeviceClaim, DomainLock};
 use crate::error::{Attempt, CreateError, ShmError, Task};
 use crate::file::{self, FileFacts, FileSystem, OpenFile};
 use crate::fork;
-use crate::header::Header;
+use crate::header::{HEADER_BYTES, Header, Holes};
 use crate::hold::{self, ForeignLock};
 use crate::lane::ShmLane;
 use crate::location::Location;
@@ -120,6 +120,35 @@ impl Shared {
         }
     }
 
+    /// Reserves memory for `bytes` of the main space.
+    pub(crate) fn reserve(&self, bytes: Range<u64>) -> Result<(), FabricError> {
+        let task = Task::new(Attempt::Grow, &self.path);
+        if self.access == Access::ReadOnly {
+            return Err(FabricError::ReadOnly { verb: "reserving memory" });
+        }
+        if bytes.start >= bytes.end || bytes.end > self.header.sizes.main_bytes {
+            let (addr, words) =
+                (Addr::main(bytes.start), (bytes.end.saturating_sub(bytes.start) / WORD_BYTES) as usize);
+            let space_bytes = self.header.sizes.main_bytes;
+            return Err(FabricError::OutOfBounds { verb: "reserving memory", addr, words, space_bytes });
+        }
+        let unit_bytes = self.system.unit_bytes();
+        let start = (HEADER_BYTES + bytes.start) / unit_bytes * unit_bytes;
+        let end = (HEADER_BYTES + bytes.end).next_multiple_of(unit_bytes).min(self.header.sizes.file_bytes);
+        create::reserve_more(self.file.as_fd(), self.system, self.storage(), start..end, task).map_err(|error| {
+            match error {
+                ShmError::NoSpace { limiter, wanted, available, .. } => {
+                    FabricError::NoMemory { wanted, available, limiter }
+                }
+                error => FabricError::Backend(error.to_string()),
+            }
+        })
+    }
+
+    fn storage(&self) -> Storage {
+        if self.path.as_os_str() == create::UNNAMED { Storage::Memory } else { Storage::FileSystem }
+    }
+
     /// Returns the boot id to compare with the one at creation. Files in memory do not outlive a boot, so that another
     /// id than at creation is that of another container (LXC and systemd-nspawn give each its own).
     fn boot(&self) -> [u8; 16] {
@@ -211,8 +240,13 @@ impl ShmRegion {
         let task = Task::new(Attempt::Open, location.path());
         location.split()?;
         let (file, facts, header) = file::open_region(location, access, task)?;
-        if access == Access::ReadWrite && purpose == Purpose::Use {
+        if access == Access::ReadWrite && purpose == Purpose::Use && header.holes == Holes::None {
             create::fill_holes(&file, &facts, header.sizes.file_bytes, task)?;
+        }
+        if access == Access::ReadWrite && purpose == Purpose::Use && header.holes == Holes::Some {
+            // A copy may have lost the memory of the device space; that of the main space is known to its user.
+            let device = header.sizes.device_offset()..header.sizes.file_bytes;
+            create::reserve_more(file.as_fd(), facts.system, Storage::FileSystem, device, task)?;
         }
         let slot_locks = SlotLocks::open(location, file.as_fd(), &header, access, purpose, task)?;
         let opened = OpenFile { file: file.as_fd(), path: location.path(), identity: facts.identity };
@@ -423,6 +457,12 @@ impl ShmRegion {
         }
     }
 
+    /// Whether memory for parts of the main space is reserved when it is needed only.
+    #[must_use]
+    pub fn has_holes(&self) -> bool {
+        self.shared.header.holes == Holes::Some
+    }
+
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.shared.file.as_fd()
     }
@@ -479,8 +519,12 @@ impl Region for ShmRegion {
 
     /// Opens a lane. While the region is claimed for a device, the lane only reads, also after the claim has ended.
     fn lane(&self) -> ShmLane {
-        let Shared { mapped, name, caps, access, process, .. } = &*self.shared;
-        ShmLane::new(mapped.clone(), Arc::clone(name), *caps, *access, *process)
+        let Shared { mapped, name, caps, access, process, header, .. } = &*self.shared;
+        let lane = ShmLane::new(mapped.clone(), Arc::clone(name), *caps, *access, *process);
+        match header.holes {
+            Holes::None => lane,
+            Holes::Some => lane.reserving(Arc::clone(&self.shared)),
+        }
     }
 
     /// True only for guarded regions: [`ShmRegion::guard_against_truncation`]. Without a guard the process is killed.

@@ -74,6 +74,47 @@ fn a_lane_outlives_its_region_and_moves_between_threads() {
     assert_eq!(read(&mut lane.join().unwrap(), Addr::main(8)), 3);
 }
 
+/// A region with holes takes memory for the rest of it, and for parts of the holes when a lane asks for them, whichever
+/// process has created it; the other parts have addresses only.
+#[test]
+fn memory_of_holes_is_reserved_when_a_lane_asks_for_it() {
+    const MIB: u64 = 1 << 20;
+    let scratch = Scratch::new();
+    let options = CreateOptions::new(64 * MIB, DEVICE_BYTES).with_holes([(MIB, 2 * MIB), (3 * MIB + 8, 63 * MIB - 8)]);
+    let created = ShmRegion::create(&scratch.location, options, |_| Ok::<_, FabricError>(())).unwrap();
+    let stored = || std::os::unix::fs::MetadataExt::blocks(&file_of(&scratch.location).metadata().unwrap()) * 512;
+    // Whole pages of the holes, which begin and end within one.
+    let first = stored();
+    assert!((3 * MIB..4 * MIB).contains(&first), "{first} bytes");
+    let opened = open(&scratch.location).unwrap();
+    assert!(created.has_holes() && opened.has_holes() && stored() == first, "opening it fills no hole");
+    let reserve = |lane: &mut ShmLane, from: u64, to: u64| match lane
+        .poll_reserve(from..to, &mut Context::from_waker(Waker::noop()))
+    {
+        Poll::Ready(reserved) => reserved,
+        Poll::Pending => panic!("it is reserved in place"),
+    };
+    let mut lane = opened.lane();
+    drop(opened);
+    reserve(&mut lane, 10 * MIB, 11 * MIB).unwrap();
+    let second = stored();
+    assert!((first + MIB..=first + MIB + 8192).contains(&second), "{first} and {second} bytes");
+    reserve(&mut lane, 10 * MIB, 11 * MIB).unwrap();
+    assert_eq!(stored(), second, "once is enough");
+    write(&mut lane, Addr::main(10 * MIB), 5);
+    assert_eq!(read(&mut created.lane(), Addr::main(10 * MIB)), 5);
+    for (from, to) in [(64 * MIB, 64 * MIB + 8), (MIB, MIB), (u64::MAX - 7, 8)] {
+        let refused = reserve(&mut lane, from, to).unwrap_err();
+        assert!(matches!(refused, FabricError::OutOfBounds { .. }), "{from} to {to}: {refused}");
+    }
+    let mut reader = ShmRegion::open(&scratch.location, Access::ReadOnly).unwrap().lane();
+    let refused = reserve(&mut reader, 10 * MIB, 11 * MIB).unwrap_err();
+    assert!(matches!(refused, FabricError::ReadOnly { .. }), "{refused}");
+    // A region without holes has its memory.
+    let scratch = Scratch::new();
+    assert_eq!(reserve(&mut scratch.create().lane(), 0, 8), Ok(()));
+}
+
 #[test]
 fn info_says_where_the_region_comes_from() {
     let scratch = Scratch::new();

@@ -105,6 +105,16 @@ pub enum FabricError {
         /// The effect of the batch in flight: [`Effect::None`] if it was sent after the session was dropped.
         effect: Effect,
     },
+    /// There is no memory for more bytes of the region. Nothing was changed.
+    #[error("it needs {}, and {limiter} has only {} free", crate::ByteCount(*wanted), crate::ByteCount(*available))]
+    NoMemory {
+        /// Bytes that were asked for.
+        wanted: u64,
+        /// Bytes that are free for this user.
+        available: u64,
+        /// The directory, machine or control group that has too little.
+        limiter: String,
+    },
     /// A resource of the backend failed (mapping, descriptor, memory).
     #[error("{0}")]
     Backend(String),

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -55,6 +56,15 @@ pub trait Lane: Send {
     /// Hints that the `words` words at `addr` are about to be read. Costs no round trip.
     #[inline(always)]
     fn prefetch(&self, _addr: Addr, _words: usize) {}
+
+    /// Makes memory for `bytes` of the main space, where a region has addresses without memory; does nothing where it
+    /// has. No other verb may touch bytes without memory. If the future is dropped, there may be memory all the same.
+    ///
+    /// # Errors
+    /// `NoMemory`, or others with effect `None`: nothing was changed.
+    fn poll_reserve(&mut self, _bytes: Range<u64>, _cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+        Poll::Ready(Ok(()))
+    }
 
     /// Waits until the clock of [`Lane::now_ns`] reaches `until_ns`: spins, sleeps, arms a timer, or advances virtual
     /// time.
@@ -144,6 +154,14 @@ impl<'b, L: Lane + ?Sized, B: AsMut<[Verb<'b>]>> Drop for Post<'_, 'b, L, B> {
             self.lane.forget();
         }
     }
+}
+
+/// Makes memory for `bytes` of the main space; see [`Lane::poll_reserve`].
+///
+/// # Errors
+/// Same as [`Lane::poll_reserve`].
+pub async fn reserve<L: Lane + ?Sized>(lane: &mut L, bytes: Range<u64>) -> Result<(), FabricError> {
+    std::future::poll_fn(|cx| lane.poll_reserve(bytes.clone(), cx)).await
 }
 
 /// The future of a wait on the lane's clock.
