@@ -23,6 +23,10 @@ const MAX_TORN: usize = 16_384;
 pub struct TableStats {
     /// Number of rows of the table.
     pub rows: u64,
+    /// Number of rows that the table may grow to; `rows` if it does not grow.
+    pub most_rows: u64,
+    /// Number of segments; 0 if the table is not divided.
+    pub segments: u64,
     /// Number of rows that were not counted, because no sample of them verified.
     pub unverified_rows: u64,
     /// Number of entries the table has room for.
@@ -95,6 +99,8 @@ impl TableStats {
     /// Computes the numbers that follow from others.
     pub(crate) fn finish(&mut self, table: &Table) {
         self.capacity = self.rows * u64::from(table.config().entries_per_row);
+        self.most_rows = table.config().rows;
+        self.segments = table.config().segment_rows.map_or(0, |rows| self.rows / u64::from(rows));
         self.rows_by_occupancy.resize(table.rows().entries() + 1, 0);
         self.fill = self.entries as f64 / self.capacity as f64;
         self.space.finish(table, &self.chunks);
@@ -155,28 +161,32 @@ enum Counted {
 async fn count_rows(lane: &mut dyn Lane, table: &Table, stats: &mut TableStats) -> Result<Counted, FabricError> {
     let (mut words, mut key, mut torn) = (Vec::new(), Vec::new(), Vec::new());
     let mut rows = TableRows::read(lane, table).await?;
-    while let Some(range) = rows.next_range() {
-        for first in range.step_by(BLOCK_ROWS as usize) {
-            let mut is_marked = false;
-            sample_rows(lane, table, RowId(first), BLOCK_ROWS as usize, &mut words, |sample| {
-                rows.note_sample(table, &sample);
-                if sample.valid {
-                    return stats.count_row(table, sample.row, sample.words, &mut key);
+    // Ends: a table has addresses for so many segments.
+    while !rows.is_done() {
+        while let Some(range) = rows.next_range() {
+            for first in range.step_by(BLOCK_ROWS as usize) {
+                let mut is_marked = false;
+                sample_rows(lane, table, RowId(first), BLOCK_ROWS as usize, &mut words, |sample| {
+                    rows.note_sample(table, &sample);
+                    if sample.valid {
+                        return stats.count_row(table, sample.row, sample.words, &mut key);
+                    }
+                    is_marked |= table.rows().is_destroyed(sample.words);
+                    torn.push(sample.row);
+                })
+                .await?;
+                if is_marked && is_destroyed(lane, table).await? {
+                    return Ok(Counted::UntilDestroyed);
                 }
-                is_marked |= table.rows().is_destroyed(sample.words);
-                torn.push(sample.row);
-            })
-            .await?;
-            if is_marked && is_destroyed(lane, table).await? {
-                return Ok(Counted::UntilDestroyed);
-            }
-            if torn.len() >= MAX_TORN {
-                count_torn(lane, table, stats, &mut torn).await?;
+                if torn.len() >= MAX_TORN {
+                    count_torn(lane, table, stats, &mut torn, &mut rows).await?;
+                }
             }
         }
+        // They may lead to further segments.
+        count_torn(lane, table, stats, &mut torn, &mut rows).await?;
     }
     stats.rows = rows.count();
-    count_torn(lane, table, stats, &mut torn).await?;
     Ok(Counted::All)
 }
 
@@ -187,6 +197,7 @@ async fn count_torn(
     table: &Table,
     stats: &mut TableStats,
     torn: &mut Vec<RowId>,
+    table_rows: &mut TableRows,
 ) -> Result<(), FabricError> {
     let (mut words, mut key) = (Vec::new(), Vec::new());
     for sample in 0..SAMPLES - 1 {
@@ -197,9 +208,12 @@ async fn count_torn(
         let until_ns = lane.now_ns().saturating_add(FIRST_PAUSE_NS << sample);
         pause_until(lane, until_ns).await;
         for row in rows {
-            sample_rows(lane, table, row, 1, &mut words, |sample| match sample.valid {
-                true => stats.count_row(table, row, sample.words, &mut key),
-                false => torn.push(row),
+            sample_rows(lane, table, row, 1, &mut words, |sample| {
+                table_rows.note_sample(table, &sample);
+                match sample.valid {
+                    true => stats.count_row(table, row, sample.words, &mut key),
+                    false => torn.push(row),
+                }
             })
             .await?;
         }

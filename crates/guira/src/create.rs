@@ -117,7 +117,9 @@ impl Store {
         let superblock = Superblock { incarnation: random()?, table: random()?, secret, config };
         let corrupt = |source| Error::Open(OpenError::Table { url: url.clone(), source });
         let table = Table::new(superblock).map_err(|error| corrupt(TableError::Superblock(error)))?;
-        let region_options = RegionOptions::new(geometry.main_bytes(), geometry.device_bytes()).with_mode(options.mode);
+        let region_options = RegionOptions::new(geometry.main_bytes(), geometry.device_bytes())
+            .with_mode(options.mode)
+            .with_holes(geometry.holes(table.config()));
         // Both stages report to it, one after the other.
         let progress = RefCell::new(progress);
         let mut reserved =

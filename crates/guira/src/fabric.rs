@@ -6,6 +6,7 @@
 //! [`FabricLane::any`].
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::task::{Context, Poll};
 
 use guira_fabric::{Addr, Caps, FabricError, Lane, Region, SlotHold, Submitted, Traffic, Verb};
@@ -284,6 +285,10 @@ impl Lane for FabricLane {
     #[inline(always)]
     fn prefetch(&self, addr: Addr, words: usize) {
         on_lane!(self, lane => lane.prefetch(addr, words));
+    }
+
+    fn poll_reserve(&mut self, bytes: Range<u64>, cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+        on_lane!(self, lane => lane.poll_reserve(bytes, cx))
     }
 
     fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {

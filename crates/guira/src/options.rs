@@ -40,6 +40,7 @@ pub struct CreateOptions {
     pub(crate) seed: Option<u64>,
     pub(crate) keeps_records: bool,
     pub(crate) is_divided: bool,
+    pub(crate) max_capacity: Option<u64>,
     pub(crate) on_mismatch: OnMismatch,
     pub(crate) owners: Owners,
 }
@@ -102,6 +103,7 @@ impl CreateOptions {
             seed: None,
             keeps_records: true,
             is_divided: false,
+            max_capacity: None,
             on_mismatch: OnMismatch::Refuse,
             owners: Owners::default(),
         }
@@ -180,6 +182,15 @@ impl CreateOptions {
     #[must_use]
     pub fn in_segments(mut self) -> CreateOptions {
         self.is_divided = true;
+        self
+    }
+
+    /// Lets the table grow, from room for its capacity to room for `keys` keys. Its memory is reserved as it grows.
+    /// Source: R-GROW-6.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn growing_to(mut self, keys: u64) -> CreateOptions {
+        self.max_capacity = Some(keys);
         self
     }
 
@@ -264,9 +275,10 @@ impl CreateOptions {
             hash_seed,
             device_bytes: guira_fabric::Profile::Shm.caps().device_bytes,
         };
-        let mut config = match self.is_divided {
-            true => self.preset.config_in_segments(&preset_options)?,
-            false => self.preset.config(&preset_options)?,
+        let mut config = match (self.max_capacity, self.is_divided) {
+            (Some(most), _) => self.preset.config_growing_to(most, &preset_options)?,
+            (None, true) => self.preset.config_in_segments(&preset_options)?,
+            (None, false) => self.preset.config(&preset_options)?,
         };
         config.rules.commit_records &= self.keeps_records;
         Ok(config)

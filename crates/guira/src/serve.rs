@@ -380,6 +380,11 @@ impl Store {
         let FabricRegion::Shm(region) = inner.region()? else {
             return Err(failed(NodeError::Unsuitable { what: "its memory is that of another host" }));
         };
+        if region.has_holes() {
+            return Err(failed(NodeError::Unsuitable {
+                what: "it grows, and only local clients can reserve memory for it",
+            }));
+        }
         let (region_id, atomic_write_unit) = memory(inner, &region)?;
         let grant = match inner.options.access {
             Access::ReadWrite => Grant::ReadWrite,

@@ -11,7 +11,8 @@ use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until}
 use guira_fabric_shm::{Attempt, NameLoss, ShmError, ShmRegion};
 use guira_layout::{OwnerId, SlotState, SlotWord};
 use guira_rcuckoo::{
-    ClientConfig, RowPredictor, SlotClient, Table, TableError, claim_generation, open_table, read_slot, slots,
+    ClientConfig, RowPredictor, SlotClient, Table, TableError, claim_generation, open_table, read_slot, reserve_table,
+    slots,
 };
 use guira_url::Backend;
 
@@ -228,6 +229,9 @@ impl Store {
                 url: url.clone(),
                 source: TableError::Truncated { wanted, found },
             }));
+        }
+        if options.access == Access::ReadWrite {
+            reserve_lost_memory(url, &region, &table)?;
         }
         let sessions = Arc::new(match url.backend()? {
             Backend::File(_) => Sessions::permanent(region.clone()),
@@ -639,6 +643,17 @@ impl Inner {
         let url = self.url.clone();
         move |source| Error::Fabric { doing, url: url.clone(), source }
     }
+}
+
+/// Reserves the memory that a table that grows has lost, as a copy of its file may have: otherwise a write to it could
+/// end the process, if its file system is full. [R-GROW-7]
+fn reserve_lost_memory(url: &Url, region: &FabricRegion, table: &Table) -> Result<(), Error> {
+    let FabricRegion::Shm(region) = region else { return Ok(()) };
+    if !region.has_holes() {
+        return Ok(());
+    }
+    let failed = |source| Error::Fabric { doing: "cannot open", url: url.clone(), source };
+    block_on(reserve_table(&mut region.lane(), table)).map_err(failed)
 }
 
 pub(crate) fn unix_ns() -> u64 {

@@ -1,9 +1,11 @@
 //! Addresses of a table's areas, derived from its parameters with checked arithmetic.
 
+use std::ops::Range;
+
 use guira_fabric::{Addr, WORD_BYTES};
 
 use crate::slot::slot_words;
-use crate::{ConfigError, LockLayout, RowFormat, RowId, SUPERBLOCK_BYTES, TableConfig};
+use crate::{ConfigError, LockLayout, RowFormat, RowId, SUPERBLOCK_BYTES, Segments, TableConfig};
 
 /// Alignment of the areas of the main space: a memory page.
 const PAGE_BYTES: u64 = 4096;
@@ -125,6 +127,31 @@ impl Geometry {
     pub fn map_word(&self, segment: u64) -> Addr {
         assert!(segment < self.map_words, "segment {segment} of {}", self.map_words);
         Addr::main(self.map_at + segment * WORD_BYTES)
+    }
+
+    /// Returns the bytes of the main space that need no memory in a new table of `config`, because they are those of
+    /// segments that do not exist yet: a part of the map, and rows. [R-GROW-7]
+    pub fn holes(&self, config: &TableConfig) -> [(u64, u64); 2] {
+        let Some(segments) = Segments::of(config).filter(|_| config.initial_segments.is_some()) else {
+            return [(0, 0); 2];
+        };
+        let mapped = segments.mapped_with(segments.count() - 1).end;
+        let rows = self.row(RowId(config.initial_rows())).offset();
+        [(self.map_at + mapped * WORD_BYTES, self.rows_at), (rows, self.row(RowId(config.rows)).offset())]
+    }
+
+    /// Returns the parts of the main space that have memory in a new table of `config`. [R-GROW-7]
+    pub fn solid(&self, config: &TableConfig) -> [Range<u64>; 3] {
+        let [map, rows] = self.holes(config);
+        [0..map.0, map.1..rows.0, rows.1..self.main_bytes]
+    }
+
+    /// Returns the bytes of the main space in which the rows of `segment` lie, and the words of the map that are in use
+    /// with its own. [R-GROW-7]
+    pub fn segment_bytes(&self, segments: &Segments, segment: u64) -> [Range<u64>; 2] {
+        let at = |segment| self.row(segments.first_row(segment)).offset();
+        let mapped = segments.mapped_with(segment);
+        [at(segment)..at(segment + 1), self.map_at + mapped.start * WORD_BYTES..self.map_at + mapped.end * WORD_BYTES]
     }
 
     /// Returns the address of `row`, which the caller knows to be below T.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::config::{EXTENT_ENTRY_WORDS, MAX_ZEROS, MIN_SEGMENT_ROWS, ROW_GROUP, TRAILER_BYTES};
 use crate::lease::MAX_REPAIR_REGIONS;
-use crate::segment::{MAX_INITIAL_SEGMENTS, segment_rows_for};
+use crate::segment::{MAX_INITIAL_SEGMENTS, MAX_LEVEL, segment_rows_for};
 use crate::space::{chunk_bytes_for, default_extent_bytes};
 use crate::{ChecksumKind, ConfigError, EntryFormat, OffsetRule, Rules, TableConfig};
 
@@ -149,6 +149,34 @@ impl Preset {
             ..whole
         };
         config.check().map(|()| config)
+    }
+
+    /// Returns the parameters of a table that is created with room for the capacity, and can grow until it has room for
+    /// `max_capacity` keys. [R-GROW-6]
+    ///
+    /// # Errors
+    /// Same as [`Preset::config_in_segments`]; `max_capacity` is less than the capacity, or more than 2^15 times as many
+    /// keys as its first segments hold.
+    pub fn config_growing_to(self, max_capacity: u64, options: &PresetOptions) -> Result<TableConfig, ConfigError> {
+        let first = self.config_in_segments(options)?;
+        let wrong = |bounds| Err(ConfigError::OutOfRange { name: "max_capacity", value: max_capacity, bounds });
+        if max_capacity < options.capacity {
+            return wrong("at least the capacity");
+        }
+        let initial = first.rows / first.hashed_rows();
+        let mut most = (initial + 1).next_power_of_two();
+        while self.capacity_of_segments(most, &first) < max_capacity {
+            if most >= 1 << (initial.ilog2() + MAX_LEVEL) {
+                return wrong("at most 2^15 times the keys of the table's first segments");
+            }
+            most *= 2;
+        }
+        self.config_that_grows(initial as u32, most, options)
+    }
+
+    /// Returns the capacity of a table of so many segments like those of `config`.
+    fn capacity_of_segments(self, segments: u64, config: &TableConfig) -> u64 {
+        TableConfig { rows: segments * config.hashed_rows(), ..config.clone() }.capacity()
     }
 
     /// Returns the parameters of a table that is created with `initial` segments and may have up to `most`; the capacity

@@ -5,6 +5,8 @@
 //! 2^D equal intervals of positions. Positions are not uniform: the interval at 0 has five thirds of the keys of the one
 //! at the end, so segments become full one after the other, nearly in the order of their addresses. [R-GROW-2]
 
+use std::ops::Range;
+
 use crate::config::{MAX_SEGMENT_ROWS, MIN_SEGMENT_ROWS};
 use crate::{RowId, TableConfig};
 
@@ -133,6 +135,18 @@ impl Segments {
         Some((1 << depth) + interval(self.edge(segment), depth)).filter(|child| *child < self.most)
     }
 
+    /// Returns the segment from which a segment of no new table was split.
+    pub fn parent(&self, segment: u64) -> Option<u64> {
+        if segment < self.count() {
+            return None;
+        }
+        // Interval i of the depth at which it was split off; its own is the right half of that.
+        let (depth, i) = (segment.ilog2(), segment - (1 << segment.ilog2()));
+        let odd = i >> i.trailing_zeros().min(depth - self.first_depth);
+        let depth = depth - i.trailing_zeros().min(depth - self.first_depth);
+        Some(if depth == self.first_depth { odd } else { (1 << (depth - 1)) + (odd >> 1) })
+    }
+
     /// Returns the segments that were split from a segment whose rows have `level` now, without those of a new table.
     pub fn children(&self, segment: u64, level: u8) -> impl Iterator<Item = u64> + use<> {
         let segments = *self;
@@ -142,6 +156,15 @@ impl Segments {
     /// Returns the word of a segment in the table's map, when its rows have `level`: its depth and 1. [R-GROW-12]
     pub fn map_word(&self, level: u8) -> u64 {
         u64::from(self.depth(level)) + 1
+    }
+
+    /// Returns the segments whose words of the map are in use as soon as one of them is, with `segment` among them: those
+    /// of one depth, or all first ones. [R-GROW-12]
+    pub fn mapped_with(&self, segment: u64) -> Range<u64> {
+        match segment >> self.first_depth {
+            0 => 0..1 << self.first_depth,
+            _ => 1 << segment.ilog2()..(2 << segment.ilog2()).min(self.most),
+        }
     }
 
     /// Returns the level of a segment whose word in the table's map is `word`; `None` if there is no such segment, or the
@@ -249,6 +272,24 @@ mod tests {
         }
         let levels: Vec<u8> = (0..11).map(|segment| segments.level(segment)).collect();
         assert_eq!(levels, [1, 1, 1, 0, 0, 0, 0, 0, 1, 1, 1]);
+    }
+
+    /// [R-GROW-2] The parent of a segment is the one whose child it is.
+    #[test]
+    fn children_have_parents() {
+        for count in [1, 2, 3, 8, 11] {
+            let segments = segments(count);
+            for segment in 0..500 {
+                let Some(parent) = segments.parent(segment) else {
+                    assert!(segment < count);
+                    continue;
+                };
+                assert!(parent < segment, "{count} segments: {parent} of {segment}");
+                let level = segments.level(segment) - 1;
+                assert!(level >= segments.level(parent));
+                assert_eq!(segments.child(parent, level), Some(segment), "{count} segments: parent {parent}");
+            }
+        }
     }
 
     /// [R-GROW-2] Positions keep the order of digests, and keys at position 0 lie closer together than those at the end,

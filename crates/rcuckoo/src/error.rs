@@ -180,6 +180,10 @@ pub enum ErrorKind {
     /// The table: a key and its value need an extent, and there is no space for it. Nothing was changed.
     #[error("{0}")]
     NoSpace(Box<NoSpace>),
+    /// The table: no row has room for the key, and there is no memory for more rows. Nothing was changed. Source:
+    /// R-GROW-7.
+    #[error("no room for the key, and the table cannot grow: {0}")]
+    NoMemory(Box<FabricError>),
     /// The caller: the value to be incremented does not have 8 bytes, or is in an extent. Nothing was changed.
     /// [R-ADD-1]
     #[error("the value of the key is not a number of 8 bytes")]

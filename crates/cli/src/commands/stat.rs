@@ -82,6 +82,10 @@ fn overview(stat: &Stat) -> String {
         ("rows", format!("{} of {} entries in {} bytes", count(held.rows), stat.entries_per_row, stat.row_bytes)),
         ("placement", format!("{} in the primary row", percent(share(held.primary_entries, held.entries)))),
     ];
+    if held.rows < held.most_rows {
+        let (most, each) = (count(held.most_rows), held.rows / held.segments.max(1));
+        lines.push(("segments", format!("{} of {} rows; it grows to {most} rows", count(held.segments), count(each))));
+    }
     if stat.chunk_bytes > 0 {
         lines.push(("values", values(stat)));
         lines.push(("chunks", chunks(stat)));

@@ -187,12 +187,22 @@ impl Error {
         matches!(self, Error::Open(OpenError::Region(ShmError::AlreadyExists { .. })))
     }
 
-    /// Returns the space that was missing, if a table could not be created because its file system is too full.
+    /// Returns the space that was missing, if a table could not be created, or could not grow, because its file system is
+    /// too full.
     pub fn insufficient_space(&self) -> Option<InsufficientSpace> {
         match self {
             Error::Open(OpenError::Region(ShmError::NoSpace { wanted, available, .. })) => {
                 Some(InsufficientSpace { wanted_bytes: *wanted, available_bytes: *available })
             }
+            Error::Operation(error) => match &error.kind {
+                OperationErrorKind::NoMemory(source) => match **source {
+                    FabricError::NoMemory { wanted, available, .. } => {
+                        Some(InsufficientSpace { wanted_bytes: wanted, available_bytes: available })
+                    }
+                    _ => None,
+                },
+                _ => None,
+            },
             _ => None,
         }
     }
@@ -306,6 +316,7 @@ fn fabric_blame(error: &FabricError) -> Blame {
     match error {
         FabricError::Forked | FabricError::ReadOnly { .. } => Blame::Misuse,
         FabricError::Fenced { .. } => Blame::Fenced,
+        FabricError::NoMemory { .. } => Blame::Full,
         _ => Blame::Fabric,
     }
 }
@@ -315,7 +326,9 @@ fn operation_blame(error: &OperationError) -> Blame {
         OperationErrorKind::Fabric { source } => fabric_blame(source),
         OperationErrorKind::Lost { .. } => Blame::Fabric,
         OperationErrorKind::Corrupt { .. } => Blame::Corrupt,
-        OperationErrorKind::Full { .. } | OperationErrorKind::NoSpace(_) => Blame::Full,
+        OperationErrorKind::Full { .. } | OperationErrorKind::NoSpace(_) | OperationErrorKind::NoMemory(_) => {
+            Blame::Full
+        }
         OperationErrorKind::Busy { .. } | OperationErrorKind::Contended { .. } => Blame::Busy,
         OperationErrorKind::Destroyed => Blame::Fenced,
         OperationErrorKind::KeyLength { .. }

@@ -10,6 +10,7 @@ mod copies;
 mod counters;
 mod examples;
 mod executors;
+mod growth;
 mod histories;
 mod list;
 mod mistakes;

@@ -87,10 +87,12 @@ pub(crate) fn decide(
     if (0..2).any(|which| locked.at_hand[which] && !is_whole(which)) {
         return Decision::Torn;
     }
-    // Under a lock, all rows of a segment have one level. // [R-GROW-5]
-    let which = usize::from(!locked.at_hand[0]);
-    let trailer = rows.trailer(locked.words[which]).0;
-    if table.placement().moved_to(pair.row(which), trailer, probe.digest()).is_some() {
+    // Under a lock, all rows of a segment have one level, unless one was damaged. // [R-GROW-5]
+    let leads_on = |which: &usize| {
+        let trailer = rows.trailer(locked.words[*which]).0;
+        locked.at_hand[*which] && table.placement().moved_to(pair.row(*which), trailer, probe.digest()).is_some()
+    };
+    if let Some(which) = (0..2).find(leads_on) {
         return Decision::Elsewhere(Position { which, index: 0 });
     }
     if !change.inserts() {

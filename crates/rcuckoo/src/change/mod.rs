@@ -252,6 +252,7 @@ impl Client {
         }
         self.progress.committed = false;
         self.progress.splits_left = if self.table.growing_segments().is_some() { MAX_SPLITS } else { 0 };
+        self.progress.unsplit = None;
         self.progress.waiting_since_ns = self.progress.queued_since_ns.take();
         if self.progress.waiting_since_ns.is_some() {
             self.reader.failure_timers.clear();

@@ -91,11 +91,16 @@ impl Client {
                 match self.sampled_path(lane, pair).await {
                     // The last free entry may have gone to this very key, put by another client. // [R-INSERT-5]
                     Err(ErrorKind::Full { .. }) if !always.is_empty() && self.seems_present(lane, task).await? => None,
-                    Err(ErrorKind::Full { .. }) if self.may_split() => match self.split_segment(lane, pair).await? {
-                        Split::Done => return Ok(None),
-                        Split::Impossible => continue,
-                    },
-                    path => Some(path?),
+                    // Another client has split the segment meanwhile. // [R-GROW-5]
+                    Err(ErrorKind::Full { .. }) if self.has_left(pair, task.probe.digest())? => return Ok(None),
+                    // Rare, and larger than the rest of a change's future.
+                    Err(ErrorKind::Full { .. }) if self.may_split() => {
+                        match Box::pin(self.split_segment(lane, pair)).await? {
+                            Split::Done => return Ok(None),
+                            Split::Impossible => continue,
+                        }
+                    }
+                    path => Some(path.map_err(|error| self.why_full(error))?),
                 }
             };
             let locks = self.plan_rows(task, always, path.as_ref());

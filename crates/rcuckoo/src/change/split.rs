@@ -5,14 +5,14 @@
 //! the parent is as current before it is written as it is afterwards, and its higher level is seen only once every row
 //! of the child is whole.
 
-use guira_fabric::{Addr, Lane, Verb, post};
+use guira_fabric::{Addr, FabricError, Lane, Verb, post, reserve};
 use guira_layout::{RowId, Seal, SegmentSplit, Segments};
 
 use crate::locks::batch::clear_verbs;
 use crate::locks::journal::Flight;
 use crate::locks::lock_set;
 use crate::table::destroy::is_marked_destroyed;
-use crate::{Client, DamagedItem, ErrorKind, MAX_LOCKS, RowPair};
+use crate::{Client, DamagedItem, ErrorKind, MAX_LOCKS, RowPair, Table};
 
 /// Rows that an insert visits in vain before it splits its segment: the segment is 95 % full then on average, and a
 /// search through more of it costs more than the split. [R-GROW-6]
@@ -37,7 +37,7 @@ impl Client {
     }
 
     /// Splits the segment of `pair`, whose rows are in the window as they were sampled without locks, unless it has been
-    /// split since. Round trips without contention: 3, or 2 in vain. Source: R-GROW-8.
+    /// split since. Round trips without contention: 3, or 2 in vain. Source: R-GROW-7, R-GROW-8.
     #[cold]
     pub(super) async fn split_segment(&mut self, lane: &mut dyn Lane, pair: RowPair) -> Result<Split, ErrorKind> {
         let table = std::sync::Arc::clone(&self.table);
@@ -54,9 +54,20 @@ impl Client {
             self.progress.splits_left = 0;
             return Ok(Split::Impossible);
         };
+        if let Err(refused) = reserve_child(lane, &table, segments, &split).await {
+            return Ok(self.give_up_splitting(ErrorKind::NoMemory(Box::new(refused))));
+        }
         let locks = lock_set(&table, locked_rows(segments, &split, table.config().rows_per_lock));
-        self.acquire_many(lane, &locks).await?;
-        if self.read_parent(lane, segments, &split).await? {
+        let read = match self.acquire_many(lane, &locks).await {
+            Ok(()) => self.read_parent(lane, segments, &split).await,
+            Err(error) => Err(error),
+        };
+        // A lock or a row of the segment, which the insert itself may not need.
+        if let Err(error @ (ErrorKind::Busy { .. } | ErrorKind::Corrupt { .. })) = read {
+            self.release_held(lane).await?;
+            return Ok(self.give_up_splitting(error));
+        }
+        if read? {
             self.fill_child(segments, &split);
             self.commit_split(lane, segments, &split).await?;
             self.reader.segments.note_split(segments, &split);
@@ -64,6 +75,35 @@ impl Client {
         }
         self.release_held(lane).await?;
         Ok(Split::Done)
+    }
+
+    /// Notes why the change splits no segment: it fails for this reason, if there is no room without a split.
+    fn give_up_splitting(&mut self, reason: ErrorKind) -> Split {
+        self.progress.unsplit = Some(reason);
+        self.progress.splits_left = 0;
+        Split::Impossible
+    }
+
+    /// Returns the error of an insert that has found no room: the reason why it could not split its segment, if there is
+    /// one.
+    pub(super) fn why_full(&mut self, error: ErrorKind) -> ErrorKind {
+        match (error, self.progress.unsplit.take()) {
+            (ErrorKind::Full { .. }, Some(reason)) => reason,
+            (error, _) => error,
+        }
+    }
+
+    /// Learns from the rows of `pair` in the window, as they were sampled without locks, where the key with this digest
+    /// has gone to. Returns whether it has left its segment.
+    pub(super) fn has_left(&mut self, pair: RowPair, digest: u64) -> Result<bool, ErrorKind> {
+        let (table, window) = (&self.table, &self.work.window);
+        let mut leads_on = [pair.first, pair.second].into_iter().filter_map(|row| {
+            let words = window.row(row).filter(|words| table.rows().verify(row, words).is_ok())?;
+            let trailer = table.rows().trailer(words).0;
+            table.placement().moved_to(row, trailer, digest).map(|_| (row, trailer))
+        });
+        let Some((row, trailer)) = leads_on.next() else { return Ok(false) };
+        table.placement().learn(&mut self.reader.segments, row, trailer, digest).map(|()| true)
     }
 
     /// Reads the rows of the segment that is split, under its locks. Returns whether they have its level: otherwise
@@ -79,7 +119,7 @@ impl Client {
         let words = &mut self.work.segments[0];
         words.resize(segments.rows() as usize * row_words, 0);
         post(lane, [table.read_row(first, words)]).await?;
-        let mut rows = (first.0..).map(RowId).zip(words.chunks_exact(row_words));
+        let rows = (first.0..).map(RowId).zip(words.chunks_exact(row_words));
         let torn = rows.clone().find(|(row, words)| table.rows().verify(*row, words).is_err());
         if let Some((row, _)) = torn {
             // A lock that was won before the table was destroyed guards rows that are no longer valid. // [R-DESTROY-2]
@@ -88,7 +128,15 @@ impl Client {
                 false => ErrorKind::Corrupt { item: DamagedItem::Row(row) },
             });
         }
-        Ok(rows.all(|(_, words)| table.rows().trailer(words).level() == split.level))
+        let is_split = |words: &[u64]| table.rows().trailer(words).level() != split.level;
+        match rows.clone().find(|(_, words)| is_split(words)) {
+            None => Ok(true),
+            // Under their locks, all rows have one level.
+            Some((row, _)) if !rows.clone().all(|(_, words)| is_split(words)) => {
+                Err(ErrorKind::Corrupt { item: DamagedItem::Row(row) })
+            }
+            Some(_) => Ok(false),
+        }
     }
 
     /// Divides the rows that were read between the segment and its child.
@@ -147,6 +195,19 @@ impl Client {
         }
         Ok(())
     }
+}
+
+/// Makes memory for the rows of a split's child and its word of the map, before any lock is taken. [R-GROW-7]
+async fn reserve_child(
+    lane: &mut dyn Lane,
+    table: &Table,
+    segments: &Segments,
+    split: &SegmentSplit,
+) -> Result<(), FabricError> {
+    for bytes in table.geometry().segment_bytes(segments, split.child) {
+        reserve(lane, bytes).await?;
+    }
+    Ok(())
 }
 
 /// Returns one row under each lock of both segments of a split.

@@ -6,7 +6,7 @@ use super::Stage;
 use super::search::{SEARCH_ROWS, Search};
 use super::window::Window;
 use crate::locks::SeenKey;
-use crate::{Buffer, ClientConfig, MAX_LOCKS, Table};
+use crate::{Buffer, ClientConfig, ErrorKind, MAX_LOCKS, Table};
 
 /// Rows under locks for which a client has memory from the start: both of a key and a path. The rows that
 /// `Synchronize::Locks` adds cost an allocation the first time.
@@ -80,6 +80,8 @@ pub(crate) struct ChangeProgress {
     pub(crate) sum: u64,
     /// How many more segments the change may split.
     pub(crate) splits_left: u32,
+    /// The reason why the change splits no segment.
+    pub(crate) unsplit: Option<ErrorKind>,
     /// The key of the change as it was sampled when a lock of it was found taken.
     pub(crate) seen: Option<SeenKey>,
     /// Time since which the change has waited for a lock.

@@ -157,8 +157,8 @@ impl Client {
         self.contend_for(lane, plan, conflict, wait, None).await.map(|_| ())
     }
 
-    /// Same as [`Client::contend`], in a wait that has begun. Returns the wait, with locks held, if the client would
-    /// have to pause more than `pauses` times while it takes one lock after the other.
+    /// Same as [`Client::contend`], in a wait that has begun. Returns the wait and the locks that it could not get, with
+    /// others held, if the client would have to pause more than `pauses` times while it takes one lock after the other.
     pub(super) async fn contend_for(
         &mut self,
         lane: &mut dyn Lane,
@@ -166,7 +166,7 @@ impl Client {
         mut conflict: Conflict,
         mut wait: Wait,
         pauses: Option<u32>,
-    ) -> Result<Option<Wait>, ErrorKind> {
+    ) -> Result<Option<(Wait, LockMask)>, ErrorKind> {
         let reads = Reads::of_retry(&self.table);
         for attempt in 1u32.. {
             self.release_held(lane).await?;
@@ -191,12 +191,13 @@ impl Client {
             }
         };
         self.reader.failure_timers.clear();
-        Ok(wait.filter(|_| outcome == WaitOutcome::GivenUp))
+        let stuck = plan.iter().find(|locks| !self.journal.holds(locks)).copied();
+        Ok(wait.zip(stuck).filter(|_| outcome == WaitOutcome::GivenUp))
     }
 
     /// Takes the locks of `plan`, of which there may be more than of any other operation, after it has released those
-    /// held: those who need one of them wait for all that this client waits for, so it gives them back and begins again
-    /// after a few pauses. [R-GROW-8] [R-LOCK-4]
+    /// held: those who need one of them wait for all that this client waits for, so after a few pauses it gives them
+    /// back, waits for the one that it could not get, and begins again. [R-GROW-8] [R-LOCK-4]
     pub(crate) async fn acquire_many(&mut self, lane: &mut dyn Lane, plan: &LockSet) -> Result<(), ErrorKind> {
         let mut wait = None;
         // Ends: by the deadline.
@@ -205,11 +206,27 @@ impl Client {
                 return Ok(());
             };
             let began = wait.take().unwrap_or_else(|| self.start_wait(lane));
-            wait = self.contend_for(lane, plan, conflict, began, Some(PAUSES_WITH_MANY)).await?;
-            if wait.is_none() {
+            let Some((mut began, stuck)) =
+                self.contend_for(lane, plan, conflict, began, Some(PAUSES_WITH_MANY)).await?
+            else {
                 return Ok(());
-            }
+            };
+            self.wait_alone(lane, &mut began, stuck).await?;
+            wait = Some(began);
         }
+    }
+
+    /// Waits, with no other lock held, until the locks `stuck` of one message were won.
+    async fn wait_alone(&mut self, lane: &mut dyn Lane, wait: &mut Wait, stuck: LockMask) -> Result<(), ErrorKind> {
+        let alone: LockSet = std::iter::once(stuck).collect();
+        // Ends: by the deadline.
+        for attempt in 1u32.. {
+            let tried = self.try_all(lane, &alone, Before::Release, Reads::None, None).await?;
+            let Tried::Conflict(conflict) = tried else { break };
+            self.release_held(lane).await?;
+            self.wait_once(lane, wait, attempt, conflict).await?;
+        }
+        Ok(())
     }
 
     /// Takes the locks of `plan` as printed: one message in each round trip, in address order, with the READs of the

@@ -214,7 +214,9 @@ impl Recovery<'_> {
         let images = parent.chunks_exact_mut(row_words).zip(child.chunks_exact(row_words));
         for (row, (words, child)) in (first.0..).map(RowId).zip(images) {
             self.recovered.torn_rows += u64::from(rows.verify(row, words).is_err());
-            rows.complete_split_row(row, words, child, SplitImage::After);
+            if !rows.complete_split_row(row, words, child, SplitImage::After) {
+                self.split_without_child(split, row, words);
+            }
         }
         let (depth, retired) = ([segments.map_word(split.level + 1)], [Seal::retired(seal.sequence()).0]);
         let seal_at = geometry.slot(self.dead.slot).add_words(Seal::word(rows) as u64);
@@ -227,6 +229,19 @@ impl Recovery<'_> {
         .await?;
         self.recovered.replayed_rows = count;
         Ok(())
+    }
+
+    /// Takes the entries that have moved out of a row that is whole, as it was before the split, and whose child's row is
+    /// damaged: with another level than the rest of its segment, it would take keys that belong to the child.
+    /// [R-GROW-9]
+    fn split_without_child(&self, split: &SegmentSplit, row: RowId, words: &mut [u64]) {
+        let (table, rows, mut key) = (self.table, self.table.rows(), Vec::new());
+        if rows.verify(row, words).is_ok() && rows.trailer(words).level() == split.level {
+            let mut child = vec![0; words.len()];
+            rows.split_row((row, words), (row, &mut child), |words, index| {
+                table.placement().has_left(row, split.level + 1, table.entry_digest(words, index, &mut key))
+            });
+        }
     }
 
     /// Releases every lock that carries the dead client's id. No other client takes or releases these, so each is

@@ -21,6 +21,8 @@ use crate::{Error, ErrorKind, Operation, Reader, RowItems, RowList, Table, Table
 const BATCH_TRAILERS: u64 = 64;
 /// Minimum width of row versions in a stable snapshot: narrower versions wrap within one scan of a busy table.
 const STABLE_VERSION_BITS: u8 = 32;
+/// Maximum number of times that the rows of a table that grows are listed for an estimate.
+const LEN_TRIES: u32 = 4;
 /// Rows whose occupancy is sampled for an estimate. [R-SCAN-2]
 pub const LEN_SAMPLES: u64 = 4096;
 
@@ -176,28 +178,53 @@ impl Reader {
     /// `Destroyed`; the fabric refused or lost a batch.
     pub async fn len<L: Lane + ?Sized>(&mut self, lane: &mut L, seed: u64) -> Result<Len, Error> {
         let table = std::sync::Arc::clone(&self.table);
-        let list = RowList::read(lane, &table).await.map_err(failed)?;
+        let mut tries = 1;
+        // Ends: after a few tries, however often segments are split.
+        loop {
+            let list = RowList::read(lane, &table).await.map_err(failed)?;
+            let (len, is_current) = self.len_of(lane, &list, seed).await?;
+            match is_current {
+                true => return Ok(len),
+                false if tries < LEN_TRIES => tries += 1,
+                // The entries of a segment that was split may count twice, or by half.
+                false => return Ok(Len { error: len.error.max(list.range_entries(&table)), ..len }),
+            }
+        }
+    }
+
+    /// Estimates the number of entries in the rows of `list`. Also returns whether their levels are those of the list: no
+    /// segment was split since.
+    async fn len_of<L: Lane + ?Sized>(
+        &mut self,
+        lane: &mut L,
+        list: &RowList,
+        seed: u64,
+    ) -> Result<(Len, bool), Error> {
+        let table = std::sync::Arc::clone(&self.table);
         let count = list.count();
         let is_exact = count <= LEN_SAMPLES;
         let samples = count.min(LEN_SAMPLES);
         let mut random = SplitMix64(seed);
-        let (mut sum, mut squares) = (0u64, 0u64);
+        let (mut sum, mut squares, mut is_current) = (0u64, 0u64, true);
         for start in (0..samples).step_by(BATCH_TRAILERS as usize) {
             let batch = start..(start + BATCH_TRAILERS).min(samples);
             // Strata of equal size, one row of each: the variance is no larger than that of independent rows.
-            let rows = batch.map(|i| list.row(if is_exact { i } else { stratum(i, count, &mut random) }));
+            let places: Vec<u64> = batch.map(|i| if is_exact { i } else { stratum(i, count, &mut random) }).collect();
+            let rows = places.iter().map(|place| list.row(*place));
             let found = sample_trailers(lane, &table, rows).await.map_err(failed)?;
             if found.contains(&DESTROYED_TRAILER) && is_destroyed(lane, &table).await.map_err(failed)? {
                 return Err(failed(ErrorKind::Destroyed));
             }
-            for trailer in found {
+            for (place, trailer) in places.into_iter().zip(found) {
                 let occupied = u64::from(table.rows().occupied_by(trailer[0]));
                 sum += occupied;
                 squares += occupied * occupied;
+                let level = guira_layout::Trailer(trailer[0]).level();
+                is_current &= list.level(place).is_none_or(|listed| listed == level);
             }
         }
         if is_exact {
-            return Ok(Len { entries: sum, error: 0 });
+            return Ok((Len { entries: sum, error: 0 }, is_current));
         }
         let (n, rows) = (samples as f64, count as f64);
         let mean = sum as f64 / n;
@@ -205,7 +232,8 @@ impl Reader {
         // The half width of the sampled entries. Adding one to the variance and two to the width makes the interval
         // right where entries are so rare that a sample contains none, or a few; elsewhere they are negligible.
         let half_width = 1.96 * (n * variance.max(0.0) * (1.0 - n / rows) + 1.0).sqrt() + 2.0;
-        Ok(Len { entries: (mean * rows).round() as u64, error: (half_width / n * rows).ceil() as u64 })
+        let (entries, error) = ((mean * rows).round() as u64, (half_width / n * rows).ceil() as u64);
+        Ok((Len { entries, error }, is_current))
     }
 }
 

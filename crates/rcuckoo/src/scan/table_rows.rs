@@ -3,14 +3,18 @@
 //! Segments are visited by ascending number. A segment that was split from another has a greater number, so a scan finds
 //! it in time from the levels of the rows that it reads, even if it came to be during the scan. [R-GROW-14]
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use guira_fabric::{FabricError, Lane, Verb, post};
+use guira_fabric::{FabricError, Lane, Verb, post, reserve};
 use guira_layout::{RowId, Segments, Trailer};
 
 use crate::table::MAP_WORDS;
 use crate::{RowSample, Table, sample_rows};
+
+/// Maximum number of samples of a row for its level.
+const LEVEL_SAMPLES: u32 = 4;
 
 /// The rows of a table, which a scan visits in ascending order: those of one segment after the other, or all at once in
 /// a table that does not grow.
@@ -18,8 +22,8 @@ use crate::{RowSample, Table, sample_rows};
 pub struct TableRows {
     /// The segments of a table that grows.
     segments: Option<Segments>,
-    /// First rows of all ranges.
-    known: BTreeSet<u64>,
+    /// First rows of all ranges, and the level of their segments as far as the map of a table that grows has it.
+    known: BTreeMap<u64, u8>,
     /// First rows of the ranges that were not visited yet.
     ahead: BTreeSet<u64>,
     /// Rows of a range.
@@ -34,8 +38,10 @@ impl TableRows {
         let config = table.config();
         let segments = table.growing_segments().copied();
         let range = segments.map_or(config.rows, |segments| segments.rows());
-        let known: BTreeSet<u64> = (0..config.initial_rows()).step_by(range as usize).collect();
-        TableRows { segments, ahead: known.clone(), known, range, noted: None }
+        let level = |first: &u64| segments.map_or(0, |segments| segments.level(first / range));
+        let ahead: BTreeSet<u64> = (0..config.initial_rows()).step_by(range as usize).collect();
+        let known = ahead.iter().map(|first| (*first, level(first))).collect();
+        TableRows { segments, ahead, known, range, noted: None }
     }
 
     /// Returns the rows that `table` has, as far as its map knows. No round trip if it does not grow; otherwise 1 for
@@ -46,23 +52,29 @@ impl TableRows {
     pub async fn read<L: Lane + ?Sized>(lane: &mut L, table: &Table) -> Result<TableRows, FabricError> {
         let mut rows = TableRows::of_new(table);
         let Some(segments) = rows.segments else { return Ok(rows) };
-        let (mut words, mut from, mut to) = (Vec::new(), 0, 1 << segments.depth(0));
-        // Ends: each turn reads the segments of one depth more, and only those that the table has addresses for.
-        while from < to {
+        let (mut words, mut mapped) = (Vec::new(), segments.mapped_with(0));
+        // Ends: each turn reads the words of one depth more, and only those that the table has addresses for.
+        loop {
             let mut is_deeper = false;
-            for first in (from..to).step_by(MAP_WORDS as usize) {
+            for first in mapped.clone().step_by(MAP_WORDS as usize) {
                 words.clear();
-                words.resize(MAP_WORDS.min(to - first) as usize, 0);
+                words.resize(MAP_WORDS.min(mapped.end - first) as usize, 0);
                 post(lane, [Verb::Read { addr: table.geometry().map_word(first), into: &mut words }]).await?;
-                let known = (first..)
-                    .zip(&words)
-                    .filter_map(|(segment, word)| segments.level_of(segment, *word).zip(Some(segment)));
-                for (level, segment) in known {
-                    is_deeper |= segments.depth(level) > to.ilog2();
-                    rows.add(segment);
+                for (segment, word) in (first..).zip(&words) {
+                    let level = segments.level_of(segment, *word).filter(|_| rows.is_possible(&segments, segment));
+                    is_deeper |= level.is_some_and(|level| segments.depth(level) > mapped.end.ilog2());
+                    level.into_iter().for_each(|level| rows.add(segment, level));
                 }
             }
-            (from, to) = (to, if is_deeper { (2 * to).min(segments.most()) } else { to });
+            if !is_deeper || mapped.end >= segments.most() {
+                break;
+            }
+            mapped = segments.mapped_with(mapped.end);
+            // A copy of the file may have lost pages of zeros. // [R-GROW-7]
+            match reserve(lane, table.geometry().segment_bytes(&segments, mapped.start)[1].clone()).await {
+                Ok(()) | Err(FabricError::ReadOnly { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(rows)
     }
@@ -71,6 +83,11 @@ impl TableRows {
     pub fn next_range(&mut self) -> Option<Range<u64>> {
         let first = self.ahead.pop_first()?;
         Some(first..first + self.range)
+    }
+
+    /// Whether all rows that are known of were visited.
+    pub fn is_done(&self) -> bool {
+        self.ahead.is_empty()
     }
 
     /// Returns the number of rows that are known of, visited or not.
@@ -88,7 +105,7 @@ impl TableRows {
             return;
         }
         self.noted = Some((segment, level));
-        segments.children(segment, level).for_each(|child| self.add(child));
+        segments.children(segment, level).for_each(|child| self.add(child, segments.level(child)));
     }
 
     /// Same as [`TableRows::note`], for a row that was sampled, if it verifies.
@@ -98,12 +115,24 @@ impl TableRows {
         }
     }
 
-    /// Adds a segment's rows, unless they are known.
-    fn add(&mut self, segment: u64) {
+    /// Adds a segment's rows, unless they are known, and its level.
+    fn add(&mut self, segment: u64, level: u8) {
         let first = segment * self.range;
-        if self.known.insert(first) {
-            self.ahead.insert(first);
+        match self.known.entry(first) {
+            Entry::Occupied(mut known) => *known.get_mut() = level.max(*known.get()),
+            Entry::Vacant(unknown) => {
+                unknown.insert(level);
+                self.ahead.insert(first);
+            }
         }
+    }
+
+    /// Whether a segment that the map has can exist: the one that it was split from is known, with a level that says
+    /// so. The words of both are written by one batch, and rows know of the segment, too.
+    fn is_possible(&self, segments: &Segments, segment: u64) -> bool {
+        segments.parent(segment).is_none_or(|parent| {
+            self.known.get(&(parent * self.range)).is_some_and(|level| *level >= segments.level(segment))
+        })
     }
 }
 
@@ -126,7 +155,7 @@ impl RowList {
         let mut ranges = Vec::new();
         while let Some(range) = rows.next_range() {
             let level = level_of(lane, table, &mut rows, range.start).await?;
-            ranges.push((range.start, level));
+            ranges.push((range.start, level.or_else(|| rows.known.get(&range.start).copied())));
         }
         Ok(RowList { ranges, range: rows.range })
     }
@@ -144,7 +173,12 @@ impl RowList {
         for i in 0..listed {
             let (first, level) = self.ranges[i];
             let child = level.filter(|_| is_wanted(first)).and_then(|level| segments.child(first / self.range, level));
-            let Some(child) = child.map(|child| child * self.range) else { continue };
+            let Some(child) = child else { continue };
+            // A segment without memory has no rows, and if there is no memory for it, it has none. // [R-GROW-7]
+            if reserve(lane, table.geometry().segment_bytes(segments, child)[0].clone()).await.is_err() {
+                continue;
+            }
+            let child = child * self.range;
             if let Some(level) = level_of(lane, table, &mut rows, child).await? {
                 self.ranges.push((child, Some(level)));
             }
@@ -160,6 +194,16 @@ impl RowList {
     /// Returns the number of the row at `position`, which is less than [`RowList::count`].
     pub fn row(&self, position: u64) -> u64 {
         self.ranges[(position / self.range) as usize].0 + position % self.range
+    }
+
+    /// Returns the level of the row at `position` of a table that grows, as it was listed.
+    pub(crate) fn level(&self, position: u64) -> Option<u8> {
+        self.ranges[(position / self.range) as usize].1
+    }
+
+    /// Returns the number of entries in a range.
+    pub(crate) fn range_entries(&self, table: &Table) -> u64 {
+        self.range * u64::from(table.config().entries_per_row)
     }
 
     /// Returns the ranges of rows.
@@ -180,10 +224,16 @@ async fn level_of<L: Lane + ?Sized>(
         return Ok(None);
     }
     let (mut words, mut level) = (Vec::new(), None);
-    sample_rows(lane, table, RowId(first), 1, &mut words, |sample| {
-        rows.note_sample(table, &sample);
-        level = sample.valid.then(|| table.rows().trailer(sample.words).level());
-    })
-    .await?;
+    // A row that is being written is whole again soon, or its writer has stopped.
+    for _ in 0..LEVEL_SAMPLES {
+        sample_rows(lane, table, RowId(first), 1, &mut words, |sample| {
+            rows.note_sample(table, &sample);
+            level = sample.valid.then(|| table.rows().trailer(sample.words).level());
+        })
+        .await?;
+        if level.is_some() {
+            break;
+        }
+    }
     Ok(level)
 }

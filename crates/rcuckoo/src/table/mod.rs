@@ -11,14 +11,14 @@ pub(crate) mod session;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use guira_fabric::{Addr, FabricError, Lane, Verb, post};
+use guira_fabric::{Addr, FabricError, Lane, Verb, post, reserve};
 use guira_layout::{
     Geometry, LeaseWord, LockLayout, RowFormat, RowId, SUPERBLOCK_WORDS, Segments, Superblock, SuperblockError,
     TableConfig, TableState,
 };
 
 use self::policy::{Deaths, Policy};
-use crate::Placement;
+use crate::{Placement, RowList};
 
 /// The properties of a table that all its clients share, derived from its superblock.
 #[derive(Clone, Debug)]
@@ -232,4 +232,24 @@ pub async fn open_table(lane: &mut dyn Lane, main_bytes: u64) -> Result<Arc<Tabl
         TableState::Live => Ok(table),
         TableState::Destroyed => Err(TableError::Destroyed),
     }
+}
+
+/// Reserves the memory that a table that grows should have, and that a copy of its file may have lost: pages of zeros
+/// become holes. Round trips: those of [`RowList::read`], and up to 2 reservations for each segment. [R-GROW-7]
+///
+/// # Errors
+/// There is no memory, or the fabric refused or lost a batch. Nothing was changed.
+pub async fn reserve_table(lane: &mut dyn Lane, table: &Table) -> Result<(), FabricError> {
+    let Some(segments) = table.growing_segments() else { return Ok(()) };
+    for bytes in table.geometry.solid(table.config()) {
+        if !bytes.is_empty() {
+            reserve(lane, bytes).await?;
+        }
+    }
+    for range in RowList::read(lane, table).await?.ranges() {
+        for bytes in table.geometry.segment_bytes(segments, segments.of_row(RowId(range.start))) {
+            reserve(lane, bytes).await?;
+        }
+    }
+    Ok(())
 }

@@ -1,0 +1,217 @@
+//! Tables that grow, in shared memory: their memory comes as they grow, and clients that are killed while it does lose
+//! nothing. The test program starts itself as the clients, which get their arguments in an environment variable.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
+
+use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::process::{Child, Command, Stdio};
+
+use guira::{CreateOptions, Error, OpenOptions, Preset, Store, Url};
+use guira_fabric::SplitMix64;
+use guira_testing::is_long;
+
+use crate::common::Table;
+
+const INSERTER: &str = "GUIRA_TEST_INSERTER";
+/// Processes that insert keys at the same time.
+const INSERTERS: u64 = 3;
+/// Keys that each of them inserts between two reports.
+const GROUP: u64 = 16;
+
+fn options(capacity: u64, most: u64) -> CreateOptions {
+    CreateOptions::new(capacity).format("fixed:8:8".parse().unwrap()).growing_to(most)
+}
+
+fn key(inserter: u64, number: u64) -> [u8; 8] {
+    (inserter << 40 | number).to_le_bytes()
+}
+
+/// [R-GROW-7] A table for a thousand keys takes hundreds of thousands, and no more memory than it needs for them; a
+/// store that was open before, one that is opened later, and one for reading find every key.
+#[test]
+fn a_table_for_a_thousand_keys_takes_many_more() {
+    const KEYS: u64 = 300_000;
+    let (table, store) = Table::create(&options(1_000, 1_000_000));
+    let bytes = || std::fs::metadata(table.url.to_string().replace("shm://", "/dev/shm/")).unwrap();
+    let at_first = bytes();
+    assert!(at_first.blocks() * 512 < at_first.len() / 8, "{} of {} bytes", at_first.blocks() * 512, at_first.len());
+    let mut before = Store::open(&table.url).unwrap().reader();
+    let mut client = store.client().unwrap();
+    for i in 0..KEYS {
+        client.put(&key(0, i), &i.to_le_bytes()).unwrap();
+    }
+    let at_last = bytes();
+    assert_eq!(at_last.len(), at_first.len(), "addresses were reserved");
+    // 16 bytes a record, in rows that are about two thirds full.
+    let grown = (at_last.blocks() - at_first.blocks()) * 512;
+    assert!((KEYS * 16..KEYS * 16 * 5 / 2).contains(&grown), "{grown} bytes more");
+    let opened = Store::open(&table.url).unwrap();
+    let mut read_only = Store::open_with(&table.url, &OpenOptions::default().read_only()).unwrap().reader();
+    let mut after = opened.reader();
+    for i in 0..KEYS {
+        for reader in [&mut before, &mut after, &mut read_only] {
+            assert_eq!(reader.get(&key(0, i)).unwrap().as_deref(), Some(&i.to_le_bytes()[..]), "key {i}");
+        }
+    }
+    let report = opened.check().unwrap();
+    assert!(report.is_clean() && report.counts.entries == KEYS, "{:?}", report.problems);
+    assert_eq!(opened.scan().unwrap().count() as u64, KEYS);
+    assert!(opened.len_estimate().unwrap().entries.abs_diff(KEYS) < KEYS / 20);
+}
+
+/// [R-GROW-6] A table that has grown as far as it may is full.
+#[test]
+fn a_table_grows_to_its_limit() {
+    let (_table, store) = Table::create(&options(1_000, 20_000));
+    let mut client = store.client().unwrap();
+    let full = (0..).map(|i| client.put(&key(0, i), &[0; 8])).take_while(Result::is_ok).count() as u64;
+    assert!(full >= 20_000, "{full} keys");
+    let refused = client.put(&key(0, full + 1), &[0; 8]);
+    assert!(refused.is_ok() || refused.is_err_and(|error| error.blame() == guira::Blame::Full));
+    let impossible = [options(1_000, 999), options(1_000, 1 << 40)].map(|options| Store::create("shm://", &options));
+    for refused in impossible {
+        assert!(matches!(refused, Err(Error::Open(_))), "{refused:?}");
+    }
+}
+
+const SMALL: &str = "GUIRA_TEST_SMALL_FILE_SYSTEM";
+
+/// [R-GROW-7] An insert that finds no memory for a segment says so and has changed nothing; nothing is lost, and the table
+/// goes on growing when there is memory again. A copy with more holes than the table is filled, as far as it should be,
+/// when it is opened for writing.
+#[test]
+fn a_full_file_system_stops_no_client() {
+    let script =
+        "mount -t tmpfs -o size=24m tmpfs /mnt && exec \"$0\" --exact growth::in_a_small_file_system --nocapture";
+    let run = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", script])
+        .arg(std::env::current_exe().unwrap())
+        .env(SMALL, "/mnt")
+        .output();
+    let output = match run {
+        Ok(output) if String::from_utf8_lossy(&output.stdout).contains("running 1 test") => output,
+        other => return println!("NOT RUN: file systems cannot be mounted here: {other:?}"),
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    println!("{text}");
+    assert!(output.status.success() && text.contains("every step was made"), "{:?}", output.status);
+}
+
+/// Runs in a file system of 24 MiB if the environment names one; does nothing otherwise.
+#[test]
+fn in_a_small_file_system() {
+    let Ok(folder) = std::env::var(SMALL) else { return };
+    let (path, filler) = (format!("{folder}/birds"), format!("{folder}/filler"));
+    let url: Url = format!("file://{path}").parse().unwrap();
+    let store = Store::create(&url, &options(1_000, 1_000_000)).unwrap();
+    let stored = || std::fs::metadata(&path).unwrap().blocks();
+    std::fs::write(&filler, vec![1; 18 << 20]).unwrap();
+    let mut client = store.client().unwrap();
+    let mut put = |i: u64| client.put(&key(0, i), &i.to_le_bytes());
+    let full = (0..).find(|i| put(*i).is_err()).unwrap();
+    let refused = put(full).unwrap_err();
+    println!("key {full}: {refused}");
+    assert!(refused.to_string().contains("the table cannot grow: it needs ") && full > 10_000, "{refused}");
+    assert!(refused.blame() == guira::Blame::Full && refused.insufficient_space().is_some(), "{refused}");
+    std::fs::remove_file(&filler).unwrap();
+    (full..full + 20_000).for_each(|i| assert!(put(i).is_ok(), "there is memory again"));
+    drop(client);
+    drop(store);
+    // Pages of zeros become holes, as in a copy.
+    let before = stored();
+    let punched = Command::new("fallocate").args(["--dig-holes", &path]).status().unwrap();
+    assert!(punched.success() && stored() < before);
+    // A full file system refuses the rest of what is written.
+    let _ = std::fs::write(&filler, vec![1; 32 << 20]);
+    let refused = Store::open(&url).unwrap_err();
+    println!("{refused}");
+    assert!(refused.blame() == guira::Blame::Full, "{refused}");
+    std::fs::remove_file(&filler).unwrap();
+    let opened = Store::open(&url).unwrap();
+    assert!(stored() >= before && stored() < before + before / 8, "{} and {before} blocks", stored());
+    let mut reader = opened.reader();
+    for i in 0..full + 20_000 {
+        assert_eq!(reader.get(&key(0, i)).unwrap().as_deref(), Some(&i.to_le_bytes()[..]), "key {i}");
+    }
+    assert!(opened.check().unwrap().is_clean());
+    println!("every step was made");
+}
+
+/// Runs as an inserter if the environment asks for it; does nothing otherwise.
+#[test]
+fn inserter() {
+    let Ok(arguments) = std::env::var(INSERTER) else { return };
+    let parts: Vec<&str> = arguments.split(',').collect();
+    let (id, mut number) = (parts[1].parse().unwrap(), parts[2].parse::<u64>().unwrap());
+    let mut client = Store::open(parts[0]).unwrap().client().unwrap();
+    let mut out = std::io::stdout().lock();
+    loop {
+        for i in number..number + GROUP {
+            client.put(&key(id, i), &i.to_le_bytes()).unwrap();
+        }
+        number += GROUP;
+        out.write_all(b"+").and_then(|()| out.flush()).unwrap();
+    }
+}
+
+fn start(url: &Url, id: u64, number: u64) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "growth::inserter", "--nocapture", "--quiet"])
+        .env(INSERTER, format!("{url},{id},{number}"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Waits until the inserter has reported `groups` groups, kills it, and returns how many it has reported in all.
+fn kill_after(mut child: Child, groups: usize) -> u64 {
+    let mut out = child.stdout.take().unwrap();
+    let (mut bytes, mut reported) = ([0; 256], 0);
+    let count = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'+').count();
+    while reported < groups {
+        let length = out.read(&mut bytes).unwrap();
+        assert!(length > 0, "the inserter failed: {:?}", child.wait());
+        reported += count(&bytes[..length]);
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut rest = Vec::new();
+    out.read_to_end(&mut rest).unwrap();
+    (reported + count(&rest)) as u64
+}
+
+/// [R-GROW-8] [R-GROW-10] Processes that insert keys into a table with small segments are killed at any moment and
+/// replaced, while it grows to a hundred times its size: none is refused, and every acknowledged key is there.
+#[test]
+fn killed_inserters_lose_nothing() {
+    const SEED: u64 = 5;
+    let kills = if is_long() { 600 } else { 60 };
+    let (table, store) = Table::create(&options(100, 1_000_000).preset(Preset::Tiny));
+    let (mut rng, mut numbers) = (SplitMix64(SEED), [0; INSERTERS as usize]);
+    let mut children: Vec<Option<Child>> = (0..INSERTERS).map(|id| Some(start(&table.url, id, 0))).collect();
+    for _ in 0..kills {
+        let id = rng.below(INSERTERS) as usize;
+        numbers[id] += GROUP * kill_after(children[id].take().unwrap(), 1 + rng.below(20) as usize);
+        children[id] = Some(start(&table.url, id as u64, numbers[id]));
+    }
+    for (id, child) in children.into_iter().flatten().enumerate() {
+        numbers[id] += GROUP * kill_after(child, 1);
+    }
+    println!("seed {SEED}: {numbers:?} keys after {kills} kills");
+    let mut reader = store.reader();
+    for (id, acknowledged) in (0..).zip(numbers) {
+        for i in 0..acknowledged {
+            assert_eq!(reader.get(&key(id, i)).unwrap().as_deref(), Some(&i.to_le_bytes()[..]), "key {i} of {id}");
+        }
+    }
+    // Opening as many clients as there are slots recovers the dead ones.
+    let slots = store.stat().unwrap().max_clients;
+    let all: Vec<_> = (0..slots).map(|_| store.client().unwrap()).collect();
+    drop(all);
+    let report = store.check().unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+    let splits = store.stat().unwrap().totals.splits;
+    println!("{splits} splits, {} rows", report.counts.rows);
+    assert!(report.counts.rows > 64 * 50, "the table has grown: {} rows", report.counts.rows);
+}
