@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
 use guira_check::{CheckOptions, CheckReport, Concurrency, ProblemKind, check_table, table_stats};
 use guira_conformance::{Bench, Model, Observed, Op, TestClient, WatchedLane, block_on, growing};
 use guira_fabric::heap::{Next, Step};
-use guira_fabric::{Profile, Region, Verb};
+use guira_fabric::{Profile, Region, Space, Verb};
 use guira_layout::{ExtentRef, OwnerId, Preset, RowId, TableConfig};
 use guira_rcuckoo::{
     Change, ClientConfig, ErrorKind, ExtentUse, Outcome, Reader, RowItems, TableRows, destroy_table, look_up_extent,
@@ -494,5 +495,58 @@ fn a_damaged_row_of_the_new_segment_leaves_one_level() {
             .filter(|row| bench.table.rows().verify(RowId(*row), &bench.row_words(RowId(*row))).is_err())
             .collect();
         assert_eq!(torn, [64 + row]);
+    }
+}
+
+/// [R-GROW-14] [R-DESTROY-2] A table that is destroyed while a client is in the middle of a split, which it ends before
+/// the table is destroyed to the end: no row of either segment is left, although nothing led to the new one before.
+#[test]
+fn a_split_that_ends_while_its_table_is_destroyed_leaves_nothing() {
+    let bench = table(Profile::Shm, "fixed:8:8", 1, 64);
+    let (client, next) = almost_split(&bench);
+    drop(client);
+    let (steps, words) = (put_until(&bench.fork(), next, u64::MAX), 64 * bench.table.rows().row_words() as u64);
+    // Before the first word of the child, before the record, in the first row of the parent, and in another one.
+    for back in [40 + 2 * words, 24 + words, 16 + words, words / 2] {
+        let bench = bench.fork();
+        let (stopped, is_stopped) = channel();
+        let (go, goes_on) = channel();
+        let (ended, has_ended) = channel();
+        let mut step = 0;
+        let hook = move |_: Step| {
+            step += 1;
+            if step == steps - back {
+                stopped.send(()).expect("the test waits");
+                goes_on.recv().expect("the test goes on");
+            }
+            Next::Continue
+        };
+        let lane = bench.region.lane().hooked(Box::new(hook));
+        let mut client = bench.client_with(1, lane, ClientConfig::for_table(&bench.table));
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                // What it is told depends on how far it is.
+                let _ = client.put(&key(next), &key(next));
+                ended.send(()).expect("the test waits");
+            });
+            is_stopped.recv().expect("it splits");
+            let mut is_waiting = false;
+            let watch = move |batch: &[Verb<'_>]| {
+                // The rows are overwritten, and it looks at the locks that were held.
+                let looks = matches!(batch, [Verb::Read { addr, .. }] if addr.space() == Space::Device);
+                if looks && !std::mem::replace(&mut is_waiting, true) {
+                    go.send(()).expect("the client waits");
+                    has_ended.recv().expect("the client ends");
+                }
+                Ok(())
+            };
+            let mut lane = WatchedLane::new(bench.region.lane(), Box::new(watch));
+            block_on(destroy_table(&mut lane, &bench.table)).expect("the heap writes");
+        });
+        for row in (0..128).map(RowId) {
+            let row_words = bench.row_words(row);
+            let is_whole = bench.table.rows().verify(row, &row_words).is_ok();
+            assert!(!is_whole, "{back} steps before the end: {row} is left");
+        }
     }
 }

@@ -58,5 +58,6 @@ fn read_all(bench: &Bench, before: &Model, after: &Model, context: &str) -> Mode
     let scan = block_on(reader.snapshot(&mut lane, 2, |_, _| ())).unwrap_or_else(|it| panic!("{context}: {it}"));
     let scanned: BTreeMap<Vec<u8>, Vec<u8>> = scan.iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
     assert!(scan.is_stable() && scanned == seen.0, "{context}: a scan finds something else");
+    assert_eq!(scan.len(), seen.0.len(), "{context}: a scan finds a key twice");
     seen
 }
