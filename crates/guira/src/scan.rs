@@ -233,8 +233,9 @@ impl Store {
     /// row after row.
     ///
     /// A key that no insert moves meanwhile is returned at least once; one that is moved may be missed or returned
-    /// twice, and in a table that grows one whose segment is split may be returned twice. [`Store::snapshot`] returns all keys of one moment, and [`Store::scan_with`] does not allocate for each
-    /// key. Round trips: 1 for each row, 1 more for each extent.
+    /// twice, and in a table that grows one whose segment is split may be returned twice. [`Store::snapshot`] returns
+    /// all keys of one moment, and [`Store::scan_with`] does not allocate for each key. Round trips: 1 for each row, 1
+    /// more for each extent.
     ///
     /// # Errors
     /// `Fabric`. Items may be errors: `Corrupt` if a row or an extent does not verify and no client is writing it;

@@ -9,9 +9,9 @@
 //!
 //! The seal is the last word of a WRITE, so a commit of one row is recorded by one WRITE; the seal's checksum covers
 //! everything that was written. The record of a split has one delta, without an entry: the segment's first row, an index
-//! that no entry has, and the segment's level before [R-GROW-8]. Any other delta replaces one entry and the trailer: applied to the row before the commit, to
-//! the row after it, or to any mixture of both, it gives the row after the commit. The version before the commit is not
-//! stored, because it is the one before the version in the trailer.
+//! that no entry has, and the segment's level before [R-GROW-8]. Any other delta replaces one entry and the trailer:
+//! applied to the row before the commit, to the row after it, or to any mixture of both, it gives the row after the
+//! commit. The version before the commit is not stored, because it is the one before the version in the trailer.
 
 use crate::extent::is_mark;
 use crate::row::EntryKind;

@@ -78,8 +78,9 @@ impl Segments {
         RowId(segment << self.row_bits)
     }
 
-    /// Returns the segment of a new table that has the keys of `position`. A first segment that is split keeps its number for the left
-    /// half of its interval; the right half is as many segments behind it as there are first ones. [R-GROW-2]
+    /// Returns the segment of a new table that has the keys of `position`. A first segment that is split keeps its
+    /// number for the left half of its interval; the right half is as many segments behind it as there are first ones.
+    /// [R-GROW-2]
     #[inline(always)]
     pub fn of_position(&self, position: u64) -> u64 {
         let half = interval(position, self.first_depth + 1);
