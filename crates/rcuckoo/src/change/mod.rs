@@ -10,7 +10,7 @@ mod pair;
 mod path;
 mod predicted;
 mod search;
-mod split;
+pub(crate) mod split;
 mod walk;
 mod widen;
 pub(crate) mod window;

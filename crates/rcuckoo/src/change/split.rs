@@ -172,16 +172,14 @@ impl Client {
         let slot_at = |word: usize| Addr::main_word(self.slot_word + word as u64);
         let (retired, depth) = ([Seal::retired(sequence).0], [segments.map_word(split.level + 1)]);
         let [parent, child] = &self.work.segments;
+        let retire = Verb::Write { addr: slot_at(Seal::word(table.rows())), words: &retired };
         let mut found = [0; MAX_LOCKS];
         let mut batch = self.work.buffer.take();
         batch.extend([
             Verb::Write { addr: geometry.row(child_first), words: child },
             Verb::Write { addr: slot_at(record.word), words: record.words },
-            Verb::Write { addr: geometry.row(first), words: parent },
-            Verb::Write { addr: geometry.map_word(split.child), words: &depth },
-            Verb::Write { addr: geometry.map_word(split.segment), words: &depth },
-            Verb::Write { addr: slot_at(Seal::word(table.rows())), words: &retired },
         ]);
+        batch.extend(completion(table, split, (first, parent), &depth, retire));
         batch.extend(clear_verbs(table, self.owner, masked_cas, &self.journal.held, &mut found));
         self.journal.flight = Flight::Release;
         let posted = post(lane, &mut batch[..]).await;
@@ -195,6 +193,24 @@ impl Client {
         }
         Ok(())
     }
+}
+
+/// Returns the verbs that complete a split whose record is sealed, of its client or of who recovers it: `parent's rows |
+/// map | retire`, where `depth` is the word of both segments in the map. [R-GROW-8] [R-GROW-9] [R-GROW-12]
+pub(crate) fn completion<'v>(
+    table: &Table,
+    split: &SegmentSplit,
+    (first, parent): (RowId, &'v [u64]),
+    depth: &'v [u64],
+    retire: Verb<'v>,
+) -> [Verb<'v>; 4] {
+    let geometry = table.geometry();
+    [
+        Verb::Write { addr: geometry.row(first), words: parent },
+        Verb::Write { addr: geometry.map_word(split.child), words: depth },
+        Verb::Write { addr: geometry.map_word(split.segment), words: depth },
+        retire,
+    ]
 }
 
 /// Makes memory for the rows of a split's child and its word of the map, before any lock is taken. [R-GROW-7]

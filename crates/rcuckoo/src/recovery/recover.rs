@@ -11,6 +11,7 @@ use guira_layout::{
     SegmentSplit, SlotState, SlotWord, SplitImage, TableState,
 };
 
+use crate::change::split;
 use crate::locks::batch::release_verb;
 use crate::table::session::CLIENT_WORDS;
 use crate::{DamagedItem, Error, ErrorKind, Operation, SlotClient, Table};
@@ -220,13 +221,8 @@ impl Recovery<'_> {
         }
         let (depth, retired) = ([segments.map_word(split.level + 1)], [Seal::retired(seal.sequence()).0]);
         let seal_at = geometry.slot(self.dead.slot).add_words(Seal::word(rows) as u64);
-        self.post([
-            Verb::Write { addr: geometry.row(first), words: &parent },
-            Verb::Write { addr: geometry.map_word(split.child), words: &depth },
-            Verb::Write { addr: geometry.map_word(split.segment), words: &depth },
-            Verb::Write { addr: seal_at, words: &retired },
-        ])
-        .await?;
+        let retire = Verb::Write { addr: seal_at, words: &retired };
+        self.post(split::completion(table, split, (first, &parent), &depth, retire)).await?;
         self.recovered.replayed_rows = count;
         Ok(())
     }
