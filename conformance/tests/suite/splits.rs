@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex};
 use guira_check::{CheckOptions, CheckReport, Concurrency, ProblemKind, check_table, table_stats};
 use guira_conformance::{Bench, Model, Observed, Op, TestClient, WatchedLane, block_on, growing};
 use guira_fabric::heap::{Next, Step};
-use guira_fabric::{Profile, Region, Space, Verb};
+use guira_fabric::{FenceProof, Profile, Region, Space, Verb};
 use guira_layout::{ExtentRef, OwnerId, Preset, RowId, TableConfig};
 use guira_rcuckoo::{
-    Change, ClientConfig, ErrorKind, ExtentUse, Outcome, Reader, RowItems, TableRows, destroy_table, look_up_extent,
+    Change, ClientConfig, ErrorKind, ExtentUse, Outcome, Reader, Recovered, RowItems, SlotClient, TableRows,
+    destroy_table, look_up_extent, recover,
 };
 
 /// Entries of a segment of 64 rows, in rows of 7 entries.
@@ -342,6 +343,14 @@ fn a_destroyed_table_has_no_new_segment() {
     assert!((2..9).contains(&knew), "{knew}");
 }
 
+/// Recovers the client of slot 1, which died in a split.
+fn recover_dead(bench: &Bench) -> Recovered {
+    let hold = bench.region.hold(1).expect("the heap holds").expect("its client is dead");
+    let (proof, owner) = (FenceProof::new(1, 1, hold), SlotClient::default());
+    let recovered = block_on(recover(&mut bench.region.lane(), &bench.table, &proof, &owner));
+    recovered.expect("a dead client").expect("its slot")
+}
+
 /// [R-GROW-9] [R-RECOVER-6] A row that was damaged before a client died in a split stays damaged, whether the client had
 /// written it or not; all other rows are completed.
 #[test]
@@ -366,12 +375,7 @@ fn recovery_makes_no_damaged_row_whole() {
             };
             let at = bench.table.geometry().row(RowId(row)).add_words(word);
             bench.store(at, &[bench.words_at(at, 1)[0] ^ 1 << bit]);
-            let mut survivor = bench.client(2).recovering(&bench);
-            let hold = bench.region.hold(1).expect("the heap holds").expect("its client is dead");
-            let proof = guira_fabric::FenceProof::new(1, 1, hold);
-            let owner = guira_rcuckoo::SlotClient::default();
-            let recovered = block_on(guira_rcuckoo::recover(&mut survivor.lane, &bench.table, &proof, &owner));
-            assert_eq!(recovered.expect("a dead client").expect("its slot").replayed_rows, 64, "row {row}, {part}");
+            assert_eq!(recover_dead(&bench).replayed_rows, 64, "row {row}, {part}");
             let torn: Vec<RowId> = (0..128)
                 .map(RowId)
                 .filter(|row| bench.table.rows().verify(*row, &bench.row_words(*row)).is_err())
@@ -484,10 +488,7 @@ fn a_damaged_row_of_the_new_segment_leaves_one_level() {
         let bench = bench.fork();
         let at = bench.table.geometry().row(RowId(64 + row));
         bench.store(at, &[bench.words_at(at, 1)[0] ^ 1 << 9]);
-        let hold = bench.region.hold(1).expect("the heap holds").expect("its client is dead");
-        let (proof, owner) = (guira_fabric::FenceProof::new(1, 1, hold), guira_rcuckoo::SlotClient::default());
-        let recovered = block_on(guira_rcuckoo::recover(&mut bench.region.lane(), &bench.table, &proof, &owner));
-        assert!(recovered.expect("a dead client").is_some());
+        recover_dead(&bench);
         let levels: BTreeSet<u8> =
             (0..64).map(|row| bench.table.rows().trailer(&bench.row_words(RowId(row))).level()).collect();
         assert_eq!(levels, BTreeSet::from([1]), "damage beside row {row}");
