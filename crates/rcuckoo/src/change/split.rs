@@ -14,9 +14,8 @@ use crate::locks::lock_set;
 use crate::table::destroy::is_marked_destroyed;
 use crate::{Client, DamagedItem, ErrorKind, MAX_LOCKS, RowPair, Table};
 
-/// Rows that an insert visits in vain before it splits its segment: the segment is 95 % full then on average, and a
-/// search through more of it costs more than the split. [R-GROW-6]
-pub(super) const SPLIT_AFTER_ROWS: usize = 64;
+/// Rows that an insert visits in vain before it splits its segment: docs/decisions/0035 has the measurements. [R-GROW-6]
+pub(super) const SPLIT_AFTER_ROWS: usize = 16;
 /// Maximum number of segments that one insert splits. It needs more than one only if nearly all keys of the first one
 /// are in one half of its interval.
 pub(super) const MAX_SPLITS: u32 = 16;
