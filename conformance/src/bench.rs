@@ -31,7 +31,7 @@ pub fn divided(config: TableConfig, segments: u64) -> TableConfig {
 }
 
 /// Same as [`divided`], for a table that is created with `initial` segments and can grow to `most`. It has the locks of a
-/// few segments: some share them, and some do not.
+/// few segments: some share them, and some do not. It begins with a quarter of the chunks, unless that is none.
 ///
 /// # Panics
 /// If no table can have these parameters.
@@ -40,6 +40,7 @@ pub fn growing(config: TableConfig, initial: u32, most: u64) -> TableConfig {
         rows: 64 * most,
         segment_rows: Some(64),
         initial_segments: Some(initial),
+        initial_chunks: Some(config.chunks / 4).filter(|chunks| *chunks > 0),
         physical_locks: config.physical_locks * most.min(4),
         ..config
     };

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use guira_fabric::{Addr, Lane, Verb, post};
 use guira_layout::{
-    ChunkState, ChunkWord, EntryKind, ExtentClass, ExtentRef, GENERATION_WORD, Generation, OwnerId, encode_extent,
+    CHUNKS_WORD, ChunkState, ChunkWord, EntryKind, ExtentClass, ExtentRef, GENERATION_WORD, Generation, OwnerId,
+    encode_extent,
 };
-use guira_rcuckoo::{NewValue, Table};
+use guira_rcuckoo::{NewValue, Table, available_chunks};
 
 use crate::block_on;
 
@@ -164,10 +165,11 @@ fn swap_word(lane: &mut dyn Lane, addr: Addr, compare: ChunkWord, swap: ChunkWor
     found == compare.0
 }
 
-/// Claims the first free chunk, or the first run of free chunks.
+/// Claims the first free chunk, or the first run of free chunks. In a table that grows, adds all chunks that it may have
+/// when there is none. [R-GROW-15]
 fn claim(lane: &mut dyn Lane, table: &Table, owner: OwnerId, class: ExtentClass) -> u64 {
     let count = if let ExtentClass::Run(chunks) = class { u64::from(chunks) } else { 1 };
-    let chunks = table.config().chunks;
+    let mut chunks = block_on(available_chunks(lane, table)).expect("the heap reads");
     let mut first = 0;
     while first + count <= chunks {
         let tail = ChunkState::Tail { head: first as u32 };
@@ -184,6 +186,12 @@ fn claim(lane: &mut dyn Lane, table: &Table, owner: OwnerId, class: ExtentClass)
                 }
                 first += taken + 1;
             }
+        }
+        let all = table.config().chunks;
+        if first + count > chunks && chunks < all {
+            let addr = table.geometry().superblock_word(CHUNKS_WORD);
+            block_on(post(lane, [Verb::Write { addr, words: &[all] }])).expect("the heap writes");
+            chunks = all;
         }
     }
     panic!("no {count} free chunks in a row among {chunks}");

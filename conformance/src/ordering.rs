@@ -247,7 +247,7 @@ impl Examiner {
     /// Whether a row at `addr` is one of a segment that does not exist yet.
     fn is_of_new_segment(&self, addr: Addr) -> bool {
         let (table, geometry) = (&self.bench.table, self.bench.table.geometry());
-        let segments = Segments::of(table.config()).filter(|_| table.config().initial_segments.is_some());
+        let segments = Segments::of(table.config()).filter(|_| table.config().grows());
         segments.is_some_and(|segments| {
             let row = (addr.offset() - geometry.row(RowId(0)).offset()) / u64::from(table.config().row_bytes);
             self.bench.words_at(geometry.map_word(segments.of_row(RowId(row))), 1) == [0]
@@ -289,7 +289,7 @@ impl Examiner {
             let word = (at - geometry.row(RowId(0)).offset()) / WORD_BYTES % table.rows().row_words() as u64;
             return if word < table.rows().trailer_word() as u64 { Place::Row } else { Place::Trailer };
         }
-        if config.initial_segments.is_some() && begins(geometry.map_word(0)) {
+        if config.grows() && begins(geometry.map_word(0)) {
             return Place::Map;
         }
         if config.repair_regions > 0 && begins(geometry.lease(0)) {

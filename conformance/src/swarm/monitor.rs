@@ -128,7 +128,7 @@ impl Monitor {
         if self.is_damaged || self.problem.is_some() {
             return;
         }
-        if self.bench.table.config().initial_segments.is_some() {
+        if self.bench.table.config().grows() {
             // Rows that a client wrote which died before it had sealed the record of its split are those of no segment.
             let list = self.bench.rows();
             rows.retain(|row| list.ranges().any(|range| range.contains(&row.0)));

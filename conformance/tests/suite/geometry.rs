@@ -99,7 +99,7 @@ fn every_geometry_agrees_with_the_model() {
         };
         let mut clients = [bench.client(0), bench.client_with(1, other, tuned)];
         let mut model = BTreeMap::new();
-        let grows = bench.table.config().initial_segments.is_some();
+        let grows = bench.table.config().grows();
         let most = bench.table.config().max_entries();
         let keys = if grows { most } else { 1 + rng.below(most) };
         for step in 0..if grows { 4 * keys } else { 600 } {

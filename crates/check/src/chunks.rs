@@ -2,6 +2,7 @@
 
 use guira_fabric::{Addr, FabricError, Verb, post};
 use guira_layout::{ChunkState, ChunkWord, ExtentClass, Generation, MAX_KEY_BYTES, MAX_VALUE_BYTES, extent_words};
+use guira_rcuckoo::available_chunks;
 
 use crate::findings::{Findings, Subject};
 use crate::scan::{Scan, WORDS_PER_READ};
@@ -31,7 +32,7 @@ struct Run {
 
 impl Scan<'_> {
     pub(crate) async fn check_chunks(&mut self) -> Result<(), FabricError> {
-        let chunks = self.table.config().chunks;
+        let chunks = available_chunks(&mut *self.lane, self.table).await?;
         let (mut words, mut run, mut free) = (Vec::new(), None, 0);
         for first in (0..chunks).step_by(WORDS_PER_READ as usize) {
             self.show(Stage::Chunks, first, chunks);

@@ -82,7 +82,7 @@ impl Scan<'_> {
     /// Samples the first row of the segment of `row` for the level of that segment. 1 round trip if the table grows.
     pub(crate) async fn sample_level(&mut self, row: RowId) -> Result<(), FabricError> {
         let table = self.table;
-        if table.config().initial_segments.is_none() {
+        if !table.config().grows() {
             return Ok(());
         }
         let (first, mut words, mut level) = (table.placement().base(row), Vec::new(), None);

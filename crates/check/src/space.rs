@@ -12,8 +12,10 @@ use crate::ChunkCounts;
 /// held by operations in progress.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct SpaceStats {
-    /// Bytes of all chunks.
+    /// Bytes of all chunks that have memory.
     pub total_bytes: u64,
+    /// Bytes of all chunks that the table may have; `total_bytes` if it does not grow.
+    pub most_bytes: u64,
     /// Bytes of the chunks that are not free.
     pub used_bytes: u64,
     /// Bytes of the places of extents that entries refer to.
@@ -116,7 +118,7 @@ impl SpaceStats {
     /// Computes the numbers that follow from others.
     pub(crate) fn finish(&mut self, table: &Table, chunks: &ChunkCounts) {
         let config = table.config();
-        self.total_bytes = config.chunks * config.chunk_bytes;
+        (self.total_bytes, self.most_bytes) = (chunks.total() * config.chunk_bytes, config.extent_bytes());
         self.used_bytes = chunks.in_use() * config.chunk_bytes;
         let factor = |bytes: u64| if self.live_bytes == 0 { 0.0 } else { bytes as f64 / self.live_bytes as f64 };
         (self.place_factor, self.used_factor) = (factor(self.place_bytes), factor(self.used_bytes));

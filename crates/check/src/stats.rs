@@ -2,7 +2,7 @@
 
 use guira_fabric::{FabricError, Lane, Verb, pause_until, post};
 use guira_layout::{ChunkState, ChunkWord, EntryKind, RowId};
-use guira_rcuckoo::{Table, TableRows, is_destroyed, sample_rows};
+use guira_rcuckoo::{Table, TableRows, available_chunks, is_destroyed, sample_rows};
 
 use crate::scan::WORDS_PER_READ;
 use crate::{CheckError, SpaceStats, Stage};
@@ -115,6 +115,11 @@ impl TableStats {
 }
 
 impl ChunkCounts {
+    /// Returns the number of all chunks that have memory.
+    pub fn total(&self) -> u64 {
+        self.free + self.in_use()
+    }
+
     /// Returns the number of chunks that are not free.
     pub fn in_use(&self) -> u64 {
         self.owned + self.orphan + self.tail + self.claiming + self.damaged
@@ -224,7 +229,7 @@ async fn count_torn(
 }
 
 async fn count_chunks(lane: &mut dyn Lane, table: &Table, stats: &mut TableStats) -> Result<(), FabricError> {
-    let chunks = table.config().chunks;
+    let chunks = available_chunks(lane, table).await?;
     let (mut words, mut free) = (Vec::new(), 0);
     for first in (0..chunks).step_by(WORDS_PER_READ as usize) {
         words.clear();

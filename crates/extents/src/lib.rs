@@ -8,13 +8,14 @@
 //! removes the last reference to an extent from the index writes the extent's mark, so owners find free slots by
 //! reading their marks.
 //!
-//! Six modules: the client's record of its chunks (`owned_chunks`); claiming and giving up chunks (`table`); chunks
-//! whose claim or release was interrupted by a drop (`pending_claims`); finding what other clients have freed
-//! (`reclaim_scan`); finding extents that dead clients leaked (`leaked`); and runs, which have no owner while they are
-//! in use (`runs`).
+//! Seven modules: the client's record of its chunks (`owned_chunks`); claiming and giving up chunks (`table`); adding
+//! chunks to a table that grows (`growth`); chunks whose claim or release was interrupted by a drop (`pending_claims`);
+//! finding what other clients have freed (`reclaim_scan`); finding extents that dead clients leaked (`leaked`); and runs,
+//! which have no owner while they are in use (`runs`).
 
 #![forbid(unsafe_code)]
 
+mod growth;
 mod leaked;
 mod owned_chunks;
 mod pending_claims;
@@ -69,6 +70,12 @@ pub struct Extents {
     runs: Runs,
     /// Generations of extents that were handed out and neither linked nor taken back: no entry refers to them yet.
     handed_out: Vec<u64>,
+    /// Chunks that have memory, as far as this client knows. [R-GROW-15]
+    available: u64,
+    /// Number of chunks up to which this client adds more without searching through those that it has.
+    adds_until: u64,
+    /// Why there is no memory for more chunks.
+    refused: Option<FabricError>,
     /// Chunks whose words an operation is changing, or was changing when it was dropped.
     pending_claims: Vec<u64>,
     /// Leaked extents that this client found.
@@ -80,7 +87,8 @@ impl Extents {
     /// Creates the state of `owner`, which has no chunks yet.
     pub fn new(table: Arc<Table>, owner: OwnerId) -> Extents {
         // Clients start their scans at different chunks, so that they look at different orphans.
-        let first = u64::from(owner.0).wrapping_mul(0x9e37_79b9) % table.config().chunks.max(1);
+        let available = table.config().initial_chunks.unwrap_or(table.config().chunks);
+        let first = u64::from(owner.0).wrapping_mul(0x9e37_79b9) % available.max(1);
         let scan = ReclaimScan::starting_at(first);
         Extents {
             table,
@@ -90,6 +98,9 @@ impl Extents {
             scan,
             runs: Runs::default(),
             handed_out: Vec::new(),
+            available,
+            adds_until: 0,
+            refused: None,
             pending_claims: Vec::new(),
             swept: 0,
             adopted_chunks: 0,
@@ -203,7 +214,8 @@ impl Extents {
     }
 
     /// Finds free slots: in this client's chunks, in an orphan, or in a free chunk; if there are none, reclaims space
-    /// that this client or dead clients no longer need.
+    /// that this client or dead clients no longer need, and then adds chunks to a table that grows. After a search in
+    /// vain it adds a quarter as many chunks as there are before it searches again. [R-GROW-15]
     async fn refill(&mut self, lane: &mut dyn Lane, class: ExtentClass, bytes: usize) -> Result<(), ExtentError> {
         if self.chunks.is_mark_read_due(class) && self.read_class_marks(lane, class).await? {
             return Ok(());
@@ -211,8 +223,15 @@ impl Extents {
         if self.find_chunk(lane, class).await? {
             return Ok(());
         }
+        if self.available < self.adds_until && self.find_new_chunk(lane, class).await? {
+            return Ok(());
+        }
         for search in 0..SEARCHES {
             if self.reclaim_space(lane, class).await? {
+                return Ok(());
+            }
+            self.adds_until = self.available + self.available / 4;
+            if self.find_new_chunk(lane, class).await? {
                 return Ok(());
             }
             let words = self.read_chunk_table(lane).await?;
@@ -262,7 +281,7 @@ impl Extents {
     }
 
     /// Returns the other clients that own or are claiming chunks. 1 round trip for 4,096 chunks.
-    pub async fn owners(&self, lane: &mut dyn Lane) -> Result<Vec<OwnerId>, FabricError> {
+    pub async fn owners(&mut self, lane: &mut dyn Lane) -> Result<Vec<OwnerId>, FabricError> {
         let words = self.read_chunk_table(lane).await?;
         let mut owners: Vec<OwnerId> = words
             .iter()
@@ -277,7 +296,7 @@ impl Extents {
         Ok(owners)
     }
 
-    fn full(&self, class: ExtentClass, value_bytes: usize, words: &[ChunkWord]) -> ExtentError {
+    fn full(&mut self, class: ExtentClass, value_bytes: usize, words: &[ChunkWord]) -> ExtentError {
         let config = self.table.config();
         let free = words.iter().filter(|word| **word == ChunkWord::FREE).count() as u64;
         let runs = words.chunk_by(|a, b| a == b).filter(|run| run[0] == ChunkWord::FREE);
@@ -289,7 +308,8 @@ impl Extents {
             chunk_bytes: config.chunk_bytes,
             free,
             longest_run,
-            total: config.chunks,
+            total: self.available,
+            refused: self.refused.take().map(Box::new),
         })
     }
 

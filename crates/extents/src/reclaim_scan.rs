@@ -127,7 +127,7 @@ impl Extents {
     /// Examines the next few orphans. 2 round trips if there are any, 1 more if a word is wrong, and those of giving
     /// back each empty one.
     async fn scan_orphans(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
-        let chunks = self.table.config().chunks;
+        let chunks = self.available;
         let first = self.scan.next_table_word % chunks;
         let mut words = vec![0; SCAN_TABLE_WORDS.min(chunks - first) as usize];
         post(lane, [Verb::Read { addr: self.table.geometry().chunk_word(first), into: &mut words }]).await?;

@@ -6,6 +6,7 @@
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, post};
 use guira_layout::{CHUNK_HEADER_WORDS, CHUNK_SWEPT_WORD, ChunkState, ChunkWord, ExtentClass, RECOVERIES_WORD};
+use guira_rcuckoo::available_chunks;
 
 use super::reclaim_scan::Orphan;
 use super::{BATCH_VERBS, Extents, ZERO_WORDS};
@@ -80,8 +81,10 @@ impl Extents {
         Ok(false)
     }
 
-    pub(super) async fn read_chunk_table(&self, lane: &mut dyn Lane) -> Result<Vec<ChunkWord>, FabricError> {
-        let mut words = vec![0; self.table.config().chunks as usize];
+    /// Reads the words of all chunks that have memory. 1 round trip for 4,096 of them, 1 more if the table grows.
+    pub(super) async fn read_chunk_table(&mut self, lane: &mut dyn Lane) -> Result<Vec<ChunkWord>, FabricError> {
+        self.available = available_chunks(lane, &self.table).await?;
+        let mut words = vec![0; self.available as usize];
         for (i, into) in words.chunks_mut(TABLE_WORDS as usize).enumerate() {
             let addr = self.table.geometry().chunk_word(i as u64 * TABLE_WORDS);
             post(lane, [Verb::Read { addr, into }]).await?;

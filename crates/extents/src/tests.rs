@@ -10,7 +10,9 @@ use std::task::{Context, Waker};
 use guira_fabric::heap::{HeapLane, HeapRegion, Next, Pace, Step};
 use guira_fabric::memory::Ordering;
 use guira_fabric::{FenceProof, Profile, Region};
-use guira_layout::{Geometry, Preset, PresetOptions, Secret, SlotState, SlotWord, Superblock};
+use guira_layout::{
+    CHUNKS_WORD, Geometry, Preset, PresetOptions, Secret, SlotState, SlotWord, Superblock, TableConfig,
+};
 use guira_rcuckoo::{Key, SlotClient, format_table, recover};
 use pollster::block_on;
 
@@ -37,10 +39,15 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Fixture {
-        Fixture::with_chunks(CHUNKS)
+        Fixture::with_chunks(CHUNKS, None)
     }
 
-    fn with_chunks(chunks: u64) -> Fixture {
+    /// The same with a table that has one chunk at first.
+    fn growing() -> Fixture {
+        Fixture::with_chunks(CHUNKS, Some(1))
+    }
+
+    fn with_chunks(chunks: u64, initial_chunks: Option<u64>) -> Fixture {
         let options = PresetOptions {
             capacity: 100,
             format: "bytes:24".parse().expect("a format"),
@@ -49,7 +56,11 @@ impl Fixture {
             hash_seed: 1,
             device_bytes: u64::MAX,
         };
-        let config = Preset::Tiny.config(&options).expect("possible options");
+        let config = match initial_chunks {
+            None => Preset::Tiny.config(&options),
+            Some(_) => Preset::Tiny.config_that_grows(1, 2, &options),
+        };
+        let config = TableConfig { initial_chunks, ..config.expect("possible options") };
         let geometry = Geometry::new(&config).expect("a possible table");
         let region = HeapRegion::new(geometry.main_bytes(), geometry.device_bytes(), Profile::Shm.caps());
         let table = Table::new(Superblock { incarnation: 1, table: 2, secret: Secret([3; 4]), config })
@@ -77,6 +88,11 @@ impl Fixture {
 
     fn store(&self, offset: u64, word: u64) {
         self.region.memory().main[(offset / 8) as usize].store(word, Ordering::Relaxed);
+    }
+
+    /// Returns the number of chunks that have memory.
+    fn available(&self) -> u64 {
+        self.region.memory().main[CHUNKS_WORD].load(Ordering::Relaxed)
     }
 
     fn extents(&self, owner: OwnerId) -> Extents {
@@ -207,7 +223,7 @@ fn run_and_die(fixture: &Fixture, last: u64, verb: u64, wanted: u64) -> bool {
 #[test]
 fn lack_of_space_is_reported_in_bytes() {
     let full = |chunks, free, longest_run, total| {
-        NoSpace { value_bytes: 5000, chunks, chunk_bytes: 1 << 20, free, longest_run, total }.to_string()
+        NoSpace { value_bytes: 5000, chunks, chunk_bytes: 1 << 20, free, longest_run, total, refused: None }.to_string()
     };
     assert_eq!(
         full(1, 0, 0, 4),
@@ -222,30 +238,38 @@ fn lack_of_space_is_reported_in_bytes() {
 }
 
 /// [R-EXTENT-2] [R-RECOVER-3] A client that dies before any verb, or in any WRITE, leaves words from which everything
-/// is reclaimed, even if recoverers die anywhere, too.
+/// is reclaimed, even if recoverers die anywhere, too. [R-GROW-15] Also while it adds chunks.
 #[test]
 fn a_death_at_any_step_loses_nothing() {
-    let mut deaths = 0;
-    while run_and_die(&{ Fixture::new() }, deaths, u64::MAX, 0) {
-        let fixture = Fixture::new();
-        run_and_die(&fixture, deaths, u64::MAX, 0);
-        fixture.recover_until(DEAD, deaths % RECOVERY_STEPS);
-        fixture.recover(DEAD);
-        fixture.assert_nothing_is_lost(&format!("died before step {deaths}"));
-        deaths += 1;
-        assert!(deaths < MOST_STEPS);
+    for make in [Fixture::new, Fixture::growing] {
+        let mut deaths = 0;
+        while run_and_die(&make(), deaths, u64::MAX, 0) {
+            let fixture = make();
+            run_and_die(&fixture, deaths, u64::MAX, 0);
+            fixture.recover_until(DEAD, deaths % RECOVERY_STEPS);
+            fixture.recover(DEAD);
+            fixture.assert_nothing_is_lost(&format!("died before step {deaths}"));
+            deaths += 1;
+            assert!(deaths < MOST_STEPS);
+        }
+        println!("{deaths} deaths");
+        assert!(deaths > 100, "the client takes many steps");
     }
-    println!("{deaths} deaths");
-    assert!(deaths > 100, "the client takes many steps");
 }
 
 /// [R-DROP-1] [R-EXTENT-2] A client whose operation was dropped after any number of polls, with a batch in flight,
 /// knows afterwards which chunks are its own: when it closes, it leaves all of them.
 #[test]
 fn a_dropped_operation_forgets_no_chunk() {
+    for make in [Fixture::new, Fixture::growing] {
+        forgets_no_chunk(make);
+    }
+}
+
+fn forgets_no_chunk(make: fn() -> Fixture) {
     let mut drops = 0;
     for polls in 0.. {
-        let fixture = Fixture::new();
+        let fixture = make();
         let (mut extents, mut lane) = (fixture.extents(DEAD), fixture.region.lane().paced(Pace::Deferred(1)));
         let finished = {
             let mut life = pin!(run_client(&mut extents, &mut lane));
@@ -325,8 +349,11 @@ fn a_run_that_is_in_use_again_is_not_taken_over() {
 /// Returns the round trips that two clients spend on their extents in 10,000 updates of 60 keys, each by either client,
 /// with values of `sizes` in turn: without those of the updates themselves.
 fn maintenance_trips(sizes: &[usize]) -> u64 {
+    trips_of_updates(&Fixture::with_chunks(2_000, None), sizes)
+}
+
+fn trips_of_updates(fixture: &Fixture, sizes: &[usize]) -> u64 {
     const UPDATES: usize = 10_000;
-    let fixture = Fixture::with_chunks(2_000);
     let mut lane = fixture.region.lane();
     let mut clients = [fixture.extents(DEAD), fixture.extents(OTHER)];
     let mut live: Vec<Option<ExtentRef>> = vec![None; 60];
@@ -354,4 +381,49 @@ fn maintenance_is_amortised() {
     let runs = maintenance_trips(&[3_000, 10_000, 3_100, 14_000]);
     println!("trips in 10,000 updates: one class {one_class}, every class of slots {every_class}, runs {runs}");
     assert!(one_class <= 700 && every_class <= 1_000 && runs <= 20_000);
+}
+
+/// [R-GROW-15] A table adds chunks for new values, and hardly more for updates than they need: what was freed is reclaimed
+/// before. Exact counts.
+#[test]
+fn chunks_are_added_when_there_is_nothing_to_reclaim() {
+    const CHUNKS: u64 = 2_000;
+    let slots: Vec<usize> = (0..40).map(|i| 60 + i * 33).collect();
+    for (sizes, most_chunks, most_trips) in
+        [(&[200][..], 6, 800), (&slots, 40, 1_200), (&[3_000, 10_000, 3_100, 14_000], 200, 24_000)]
+    {
+        let fixture = Fixture::with_chunks(CHUNKS, Some(1));
+        let trips = trips_of_updates(&fixture, sizes);
+        println!("{} sizes: {} chunks, {trips} trips", sizes.len(), fixture.available());
+        assert!(fixture.available() <= most_chunks && trips <= most_trips);
+    }
+    let fixture = Fixture::with_chunks(CHUNKS, Some(1));
+    let (mut client, mut lane) = (fixture.extents(DEAD), fixture.region.lane());
+    let mut raises = 0;
+    for stored in 1..=CHUNKS {
+        let before = fixture.available();
+        block_on(client.reserve(&mut lane, &short_key(&client), &CHUNK)).expect("more chunks");
+        let available = fixture.available();
+        raises += u64::from(available > before);
+        assert!(available <= stored + stored / 8 + 1, "{available} chunks for {stored}");
+    }
+    println!("{CHUNKS} chunks in {raises} steps, {} trips", lane.traffic().round_trips);
+    // Steps of an eighth.
+    assert!(raises < 70 && lane.traffic().round_trips < 9 * CHUNKS);
+    let refused = block_on(client.reserve(&mut lane, &short_key(&client), &CHUNK)).expect_err("all chunks are in use");
+    assert!(matches!(refused, ExtentError::Full(NoSpace { total: CHUNKS, free: 0, refused: None, .. })), "{refused:?}");
+}
+
+/// [R-GROW-15] A word of chunks with memory that is damaged neither stops a client nor leads it to chunks that it should
+/// not use.
+#[test]
+fn a_damaged_number_of_chunks_adds_none() {
+    for damaged in [0, CHUNKS + 1, u64::MAX] {
+        let fixture = Fixture::with_chunks(CHUNKS, Some(4));
+        fixture.store(CHUNKS_WORD as u64 * 8, damaged);
+        let (mut client, mut lane) = (fixture.extents(DEAD), fixture.region.lane());
+        let mut reserve = || block_on(client.reserve(&mut lane, &short_key(&client), &CHUNK));
+        let stored = (0..=CHUNKS).take_while(|_| reserve().is_ok()).count() as u64;
+        assert_eq!(stored, if damaged == 0 { 4 } else { CHUNKS });
+    }
 }

@@ -50,20 +50,21 @@ pub struct CreateOptions {
     pub device_bytes: u64,
     /// The exact permission bits of the file; the umask is ignored. Users who may write may also truncate the file.
     pub mode: u32,
-    /// Parts of the main space, in bytes from its start, each from the first to the end, for which no memory is reserved;
-    /// empty ones count for nothing. A lane reserves it before it is used: [`guira_fabric::Lane::poll_reserve`].
-    pub holes: [(u64, u64); 2],
+    /// Parts of the main space, in bytes from its start, in ascending order, each from the first to the end, for which
+    /// no memory is reserved; empty ones count for nothing. A lane reserves it before it is used:
+    /// [`guira_fabric::Lane::poll_reserve`].
+    pub holes: [(u64, u64); 4],
 }
 
 impl CreateOptions {
     /// Creates options for a region of these sizes for this user alone (mode `0o600`).
     pub const fn new(main_bytes: u64, device_bytes: u64) -> CreateOptions {
-        CreateOptions { main_bytes, device_bytes, mode: 0o600, holes: [(0, 0); 2] }
+        CreateOptions { main_bytes, device_bytes, mode: 0o600, holes: [(0, 0); 4] }
     }
 
     /// Returns the same options with parts of the main space for which no memory is reserved.
     #[must_use]
-    pub const fn with_holes(self, holes: [(u64, u64); 2]) -> CreateOptions {
+    pub const fn with_holes(self, holes: [(u64, u64); 4]) -> CreateOptions {
         CreateOptions { holes, ..self }
     }
 

@@ -80,7 +80,8 @@ fn a_lane_outlives_its_region_and_moves_between_threads() {
 fn memory_of_holes_is_reserved_when_a_lane_asks_for_it() {
     const MIB: u64 = 1 << 20;
     let scratch = Scratch::new();
-    let options = CreateOptions::new(64 * MIB, DEVICE_BYTES).with_holes([(MIB, 2 * MIB), (3 * MIB + 8, 63 * MIB - 8)]);
+    let holes = [(0, 0), (MIB, 2 * MIB), (2 * MIB, 2 * MIB), (3 * MIB + 8, 63 * MIB - 8)];
+    let options = CreateOptions::new(64 * MIB, DEVICE_BYTES).with_holes(holes);
     let created = ShmRegion::create(&scratch.location, options, |_| Ok::<_, FabricError>(())).unwrap();
     let stored = || std::os::unix::fs::MetadataExt::blocks(&file_of(&scratch.location).metadata().unwrap()) * 512;
     // Whole pages of the holes, which begin and end within one.

@@ -119,7 +119,7 @@ impl Store {
         let table = Table::new(superblock).map_err(|error| corrupt(TableError::Superblock(error)))?;
         let region_options = RegionOptions::new(geometry.main_bytes(), geometry.device_bytes())
             .with_mode(options.mode)
-            .with_holes(geometry.holes(table.config()));
+            .with_holes(geometry.holes(table.config()).map(|hole| (hole.start, hole.end)));
         // Both stages report to it, one after the other.
         let progress = RefCell::new(progress);
         let mut reserved =

@@ -218,8 +218,10 @@ pub struct TableConfig {
     pub repair_regions: u8,
     /// Bytes of an extent chunk, a power of two; 0 if the format has no extents.
     pub chunk_bytes: u64,
-    /// Number of chunks.
+    /// Number of chunks. A table that grows may have fewer of them at first.
     pub chunks: u64,
+    /// Chunks that a table which grows is created with; `None` if it is created with all of them. [R-GROW-15]
+    pub initial_chunks: Option<u64>,
     /// Seed of the key hash.
     pub hash_seed: u64,
     /// Protocol rules.
@@ -264,6 +266,11 @@ impl TableConfig {
     /// Returns the number of entries the table holds if every row is full.
     pub fn max_entries(&self) -> u64 {
         self.rows.saturating_mul(u64::from(self.entries_per_row))
+    }
+
+    /// Whether the table is created with fewer rows than it may have.
+    pub fn grows(&self) -> bool {
+        self.initial_segments.is_some()
     }
 
     /// Returns the number of rows that the table is created with.
@@ -405,6 +412,11 @@ impl TableConfig {
 
     fn check_chunks(&self) -> Result<(), ConfigError> {
         let wrong = |name, value, bounds| Err(ConfigError::OutOfRange { name, value, bounds });
+        if let Some(initial) = self.initial_chunks
+            && !(self.grows() && (1..=self.chunks).contains(&initial))
+        {
+            return wrong("initial_chunks", initial, "1 to the number of chunks; none if the table does not grow");
+        }
         if !self.format.has_extents() {
             return match (self.chunks, self.chunk_bytes) {
                 (0, 0) => Ok(()),

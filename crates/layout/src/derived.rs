@@ -42,7 +42,13 @@ impl TableConfig {
         u64::try_from(keys).unwrap_or(u64::MAX)
     }
 
-    /// Returns the bytes of extent space, for keys and values that do not fit in a row, in whole chunks.
+    /// Returns the number of keys that the table has room for once it has grown as far as it may. [R-GROW-6]
+    pub fn max_capacity(&self) -> u64 {
+        TableConfig { initial_segments: None, initial_chunks: None, ..self.clone() }.capacity()
+    }
+
+    /// Returns the bytes of extent space, for keys and values that do not fit in a row, in whole chunks. A table that
+    /// grows may have less of it at first.
     pub fn extent_bytes(&self) -> u64 {
         self.chunks.saturating_mul(self.chunk_bytes)
     }

@@ -130,20 +130,35 @@ impl Geometry {
     }
 
     /// Returns the bytes of the main space that need no memory in a new table of `config`, because they are those of
-    /// segments that do not exist yet: a part of the map, and rows. [R-GROW-7]
-    pub fn holes(&self, config: &TableConfig) -> [(u64, u64); 2] {
-        let Some(segments) = Segments::of(config).filter(|_| config.initial_segments.is_some()) else {
-            return [(0, 0); 2];
+    /// segments and chunks that do not exist yet: parts of the map, of the rows, of the chunk table, and of the chunks.
+    /// Some may be empty. [R-GROW-7] [R-GROW-15]
+    pub fn holes(&self, config: &TableConfig) -> [Range<u64>; 4] {
+        let Some(segments) = Segments::of(config).filter(|_| config.grows()) else {
+            return [0; 4].map(|at| at..at);
         };
         let mapped = segments.mapped_with(segments.count() - 1).end;
         let rows = self.row(RowId(config.initial_rows())).offset();
-        [(self.map_at + mapped * WORD_BYTES, self.rows_at), (rows, self.row(RowId(config.rows)).offset())]
+        let [table, chunks] = self.chunk_parts(0..config.initial_chunks.unwrap_or(config.chunks));
+        [
+            self.map_at + mapped * WORD_BYTES..self.rows_at,
+            rows..self.chunk_table_at,
+            table.end..self.chunks_at,
+            chunks.end..self.main_bytes,
+        ]
     }
 
-    /// Returns the parts of the main space that have memory in a new table of `config`. [R-GROW-7]
-    pub fn solid(&self, config: &TableConfig) -> [Range<u64>; 3] {
-        let [map, rows] = self.holes(config);
-        [0..map.0, map.1..rows.0, rows.1..self.main_bytes]
+    /// Returns the parts of the main space that have memory in a new table of `config`. [R-GROW-7] [R-GROW-15]
+    pub fn solid(&self, config: &TableConfig) -> [Range<u64>; 5] {
+        let holes = self.holes(config);
+        let [map, rows, table, chunks] = holes;
+        [0..map.start, map.end..rows.start, rows.end..table.start, table.end..chunks.start, chunks.end..self.main_bytes]
+    }
+
+    /// Returns the bytes of the main space in which the words of these chunks lie in the chunk table, and the chunks.
+    /// [R-GROW-15]
+    pub fn chunk_parts(&self, chunks: Range<u64>) -> [Range<u64>; 2] {
+        [(self.chunk_table_at, WORD_BYTES), (self.chunks_at, self.chunk_bytes)]
+            .map(|(at, bytes)| at + chunks.start * bytes..at + chunks.end * bytes)
     }
 
     /// Returns the bytes of the main space in which the rows of `segment` lie, and the words of the map that are in use
@@ -194,10 +209,7 @@ impl Geometry {
 
 /// Returns the number of words of the map: one for each segment that a table which grows may have.
 fn map_words(config: &TableConfig) -> u64 {
-    match (config.segment_rows, config.initial_segments) {
-        (Some(rows), Some(_)) => config.rows / u64::from(rows),
-        _ => 0,
-    }
+    if config.grows() { config.rows / config.hashed_rows() } else { 0 }
 }
 
 fn page_up(bytes: u64) -> Option<u64> {

@@ -48,6 +48,6 @@ pub use space::{extent_bytes_for, record_space};
 pub use split::{SegmentSplit, SplitImage};
 pub use sums::Sums;
 pub use superblock::{
-    GENERATION_WORD, RECOVERIES_WORD, STATE_WORD, SUPERBLOCK_BYTES, SUPERBLOCK_WORDS, Secret, Superblock,
+    CHUNKS_WORD, GENERATION_WORD, RECOVERIES_WORD, STATE_WORD, SUPERBLOCK_BYTES, SUPERBLOCK_WORDS, Secret, Superblock,
     SuperblockError, TOTALS_WORD, TOTALS_WORDS, TableState,
 };

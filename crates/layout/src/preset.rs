@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::config::{EXTENT_ENTRY_WORDS, MAX_ZEROS, MIN_SEGMENT_ROWS, ROW_GROUP, TRAILER_BYTES};
 use crate::lease::MAX_REPAIR_REGIONS;
 use crate::segment::{MAX_INITIAL_SEGMENTS, MAX_LEVEL, segment_rows_for};
-use crate::space::{chunk_bytes_for, default_extent_bytes};
+use crate::space::{chunk_bytes_for, default_extent_bytes, most_extent_bytes};
 use crate::{ChecksumKind, ConfigError, EntryFormat, OffsetRule, Rules, TableConfig};
 
 /// A named set of parameters for new tables.
@@ -152,7 +152,8 @@ impl Preset {
     }
 
     /// Returns the parameters of a table that is created with room for the capacity, and can grow until it has room for
-    /// `max_capacity` keys. [R-GROW-6]
+    /// `max_capacity` keys. Its extent space grows, too, up to the bytes in `options`; by default until it has room for
+    /// records of 4 KiB, and at least to 1 GiB. [R-GROW-6] [R-GROW-15]
     ///
     /// # Errors
     /// Same as [`Preset::config_in_segments`]; `max_capacity` is less than the capacity, or more than 2^15 times as many
@@ -171,7 +172,16 @@ impl Preset {
             }
             most *= 2;
         }
-        self.config_that_grows(initial as u32, most, options)
+        let config = self.config_that_grows(initial as u32, most, options)?;
+        let EntryFormat::Bytes { inline_bytes } = options.format else { return Ok(config) };
+        let (chunk_bytes, mut chunks) = self.chunks(&PresetOptions { capacity: max_capacity, ..*options });
+        if options.extent_bytes.is_none() {
+            chunks = most_extent_bytes(options.format, max_capacity) / chunk_bytes;
+        }
+        let initial_chunks = default_extent_bytes(options.capacity, inline_bytes) / chunk_bytes;
+        let config =
+            TableConfig { chunk_bytes, chunks, initial_chunks: Some(initial_chunks.clamp(1, chunks)), ..config };
+        config.check().map(|()| config)
     }
 
     /// Returns the capacity of a table of so many segments like those of `config`.
@@ -242,6 +252,7 @@ impl Preset {
             repair_regions: if hardened { 0 } else { physical_locks.min(MAX_REPAIR_REGIONS.into()) as u8 },
             chunk_bytes,
             chunks,
+            initial_chunks: None,
             hash_seed: options.hash_seed,
             rules: Rules { commit_records: hardened, lock_both_rows: hardened, validate_misses: hardened },
         };

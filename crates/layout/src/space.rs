@@ -8,6 +8,11 @@ const MIN_EXTENT_BYTES: u64 = 4 << 20;
 /// Inline bytes of the capacity for each byte of extent space of a default table. Most tables hold small values; for
 /// those with larger ones, options say how large they are ([`extent_bytes_for`]).
 const INLINE_BYTES_PER_EXTENT_BYTE: u64 = 16;
+/// Size of a record, for the addresses of a table that grows: address space costs nothing.
+const GROWING_RECORD_BYTES: u64 = 4 << 10;
+/// Least and largest size of the address space for extents of a table that grows, unless options set it: enough for some
+/// of the largest values, and a quarter of the largest file of ext4.
+const MOST_EXTENT_BYTES: std::ops::RangeInclusive<u64> = 1 << 30..=4 << 40;
 /// Partly used chunks, beyond those that are full: four clients that write values of four size classes.
 const OPEN_CHUNKS: u64 = 16;
 /// Size of the smallest chunk, in bytes.
@@ -18,6 +23,13 @@ const MAX_CHUNK_BYTES: u64 = 1 << 20;
 /// Returns the bytes of extent space of a table for `capacity` keys with values of unknown size: at least 4 MiB.
 pub(crate) fn default_extent_bytes(capacity: u64, inline_bytes: u16) -> u64 {
     (capacity.saturating_mul(inline_bytes.into()) / INLINE_BYTES_PER_EXTENT_BYTE).max(MIN_EXTENT_BYTES)
+}
+
+/// Returns the bytes of extent space that a table has addresses for which grows until it has `max_capacity` keys, if
+/// nothing is known of their size.
+pub(crate) fn most_extent_bytes(format: EntryFormat, max_capacity: u64) -> u64 {
+    let wanted = extent_bytes_for(format, max_capacity, GROWING_RECORD_BYTES);
+    wanted.clamp(*MOST_EXTENT_BYTES.start(), *MOST_EXTENT_BYTES.end())
 }
 
 /// Returns the bytes of a chunk in an extent space of `extent_bytes`: 1/256 of them, 64 KiB to 1 MiB, so that there are

@@ -15,6 +15,9 @@ pub const STATE_WORD: usize = 64;
 pub const GENERATION_WORD: usize = 65;
 /// Index of the word that counts recoveries of dead clients, by FETCH-ADD.
 pub const RECOVERIES_WORD: usize = 66;
+/// Index of the word with the number of chunks that have memory, if the table was created with fewer than it may have;
+/// otherwise 0. [R-GROW-15]
+pub const CHUNKS_WORD: usize = 67;
 /// Index of the first of the words to which clients add their event counts, by FETCH-ADD. [R-TOTALS-1]
 pub const TOTALS_WORD: usize = 128;
 /// Number of words for event counts.
@@ -32,6 +35,8 @@ const FINGERPRINT_WORD: usize = 4;
 /// table that is not divided, as in all tables of programs that know no segments, which refuse any other value.
 const SEGMENT_WORD: usize = 5;
 const INITIAL_SEGMENTS_SHIFT: u32 = 32;
+/// Index of the word with the chunks that a table which grows is created with; 0 if it has all of them.
+const INITIAL_CHUNKS_WORD: usize = 6;
 const CONFIG_WORD: usize = 8;
 const OFFSETS_WORD: usize = CONFIG_WORD + 15;
 const SECRET_WORD: usize = OFFSETS_WORD + MAX_ZEROS + 1;
@@ -177,6 +182,7 @@ impl Superblock {
         words[FINGERPRINT_WORD] = fingerprint(&words);
         words[STATE_WORD] = TableState::Live.encode();
         words[GENERATION_WORD] = 1;
+        words[CHUNKS_WORD] = self.config.initial_chunks.unwrap_or(0);
         words
     }
 
@@ -201,7 +207,7 @@ impl Superblock {
             return Err(SuperblockError::Corrupt { stored, computed });
         }
         let unknown = |word| SuperblockError::Meaning { word, found: words[word] };
-        if let Some(reserved) = (SEGMENT_WORD + 1..CONFIG_WORD).find(|word| words[*word] != 0) {
+        if let Some(reserved) = (INITIAL_CHUNKS_WORD + 1..CONFIG_WORD).find(|word| words[*word] != 0) {
             return Err(unknown(reserved));
         }
         let config = decode_config(words).map_err(unknown)?;
@@ -257,6 +263,7 @@ fn encode_config(config: &TableConfig, words: &mut [u64]) {
     ];
     let [rows, initial] = [config.segment_rows, config.initial_segments].map(|number| number.map_or(0, u64::from));
     words[SEGMENT_WORD] = rows | initial << INITIAL_SEGMENTS_SHIFT;
+    words[INITIAL_CHUNKS_WORD] = config.initial_chunks.unwrap_or(0);
     words[CONFIG_WORD..OFFSETS_WORD].copy_from_slice(&fields);
     words[OFFSETS_WORD..SECRET_WORD].copy_from_slice(&config.offsets);
 }
@@ -268,6 +275,10 @@ fn encode_config(config: &TableConfig, words: &mut [u64]) {
 fn decode_config(words: &[u64]) -> Result<TableConfig, usize> {
     let fields = Fields(words);
     let [segment_rows, initial_segments] = decode_segments(words[SEGMENT_WORD]).ok_or(SEGMENT_WORD)?;
+    let initial_chunks = Some(words[INITIAL_CHUNKS_WORD]).filter(|chunks| *chunks > 0);
+    if initial_chunks.is_some() && initial_segments.is_none() {
+        return Err(INITIAL_CHUNKS_WORD);
+    }
     let mut offsets = [0; MAX_ZEROS + 1];
     offsets.copy_from_slice(&words[OFFSETS_WORD..SECRET_WORD]);
     Ok(TableConfig {
@@ -288,6 +299,7 @@ fn decode_config(words: &[u64]) -> Result<TableConfig, usize> {
         repair_regions: fields.read(10, |word| (word >> REPAIR_REGIONS_SHIFT).try_into().ok())?,
         chunk_bytes: fields.number(11)?,
         chunks: fields.number(12)?,
+        initial_chunks,
         hash_seed: fields.number(13)?,
         offsets,
         rules: fields.read(14, decode_rules)?,
@@ -399,6 +411,27 @@ mod tests {
         }
         refused(&|config| config.rows = (1 << 19) * 1024, "rows");
         refused(&|config| config.rows = 1536 * 1024, "rows");
+    }
+
+    /// [R-GROW-15] A table whose extent space grows says with how many chunks it was created.
+    #[test]
+    fn initial_chunks_round_trip() {
+        let config = Preset::Hardened.config_that_grows(2, 8, &options()).unwrap();
+        for initial in [None, Some(1), Some(config.chunks)] {
+            let config = TableConfig { initial_chunks: initial, ..config.clone() };
+            let superblock = Superblock { config, ..superblock(Preset::Hardened) };
+            let words = superblock.encode();
+            assert_eq!(words[CHUNKS_WORD], initial.unwrap_or(0));
+            assert_eq!(Superblock::decode(&words), Ok((superblock, TableState::Live)));
+        }
+        let refused = |config: TableConfig| {
+            Superblock::decode(&Superblock { config, ..superblock(Preset::Hardened) }.encode()).expect_err("refused")
+        };
+        let too_many = refused(TableConfig { initial_chunks: Some(config.chunks + 1), ..config });
+        let SuperblockError::Config(ConfigError::OutOfRange { name, .. }) = too_many else { panic!("{too_many}") };
+        assert_eq!(name, "initial_chunks");
+        let fixed = TableConfig { initial_chunks: Some(1), ..Preset::Hardened.config(&options()).unwrap() };
+        assert_eq!(refused(fixed), SuperblockError::Meaning { word: INITIAL_CHUNKS_WORD, found: 1 });
     }
 
     /// [R-HASH-2] Tables that differ in their offset rule only have different fingerprints.

@@ -99,7 +99,7 @@ impl fmt::Display for DamagedItem {
 }
 
 /// The space that a large value needs, and the space that the table has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoSpace {
     /// Bytes of the value.
     pub value_bytes: usize,
@@ -111,8 +111,10 @@ pub struct NoSpace {
     pub free: u64,
     /// Length of the longest run of neighbouring free chunks, in chunks.
     pub longest_run: u64,
-    /// Chunks of the table.
+    /// Chunks that the table has now.
     pub total: u64,
+    /// Why the table got no memory for more chunks, if it may have more. Source: R-GROW-15.
+    pub refused: Option<Box<FabricError>>,
 }
 
 impl fmt::Display for NoSpace {
@@ -128,7 +130,12 @@ impl fmt::Display for NoSpace {
                 write!(f, "{free} of {total} for large values are free, {run} of them in one piece")?;
             }
         }
-        f.write_str("; nothing was changed; remove large values, or copy the table into one with more extent bytes")
+        match &self.refused {
+            Some(refused) => write!(f, "; the table cannot grow: {refused}; nothing was changed"),
+            None => f.write_str(
+                "; nothing was changed; remove large values, or copy the table into one with more extent bytes",
+            ),
+        }
     }
 }
 

@@ -55,6 +55,11 @@ fn bench(format: &str, profile: Profile, seed: u64, chunks: u64) -> Bench {
     bench_of(format, profile, seed, chunks, |config| config)
 }
 
+/// Creates a table without keys that grows from one segment, and from a quarter of `chunks` chunks.
+pub fn growing_extents(chunks: u64) -> Bench {
+    bench_of("bytes:24", Profile::Shm, SEED, chunks, |config| growing(config, 1, 16))
+}
+
 /// Creates a table whose parameters are what `change` makes of those of one of 64 rows.
 fn bench_of(
     format: &str,

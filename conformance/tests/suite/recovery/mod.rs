@@ -9,6 +9,7 @@ mod image;
 mod lane;
 mod leaks;
 mod lifecycle;
+mod more_chunks;
 mod readers;
 mod stalls;
 

@@ -647,7 +647,7 @@ impl Client {
         full: NoSpace,
     ) -> Result<Option<ExtentRef>, Error> {
         let operation = accepted.request.operation();
-        let full = || Err(OperationErrorKind::NoSpace(Box::new(full)).during(operation).into());
+        let full = || Err(OperationErrorKind::NoSpace(Box::new(full.clone())).during(operation).into());
         let Some(extents) = &mut self.extents else { return full() };
         let destroyed = is_destroyed(self.lane.any(), self.client.table()).await;
         let fabric = |source| OperationErrorKind::Fabric { source }.during(operation);

@@ -194,15 +194,19 @@ impl Error {
             Error::Open(OpenError::Region(ShmError::NoSpace { wanted, available, .. })) => {
                 Some(InsufficientSpace { wanted_bytes: *wanted, available_bytes: *available })
             }
-            Error::Operation(error) => match &error.kind {
-                OperationErrorKind::NoMemory(source) => match **source {
+            Error::Operation(error) => {
+                let refused = match &error.kind {
+                    OperationErrorKind::NoMemory(refused) => refused,
+                    OperationErrorKind::NoSpace(space) => space.refused.as_ref()?,
+                    _ => return None,
+                };
+                match **refused {
                     FabricError::NoMemory { wanted, available, .. } => {
                         Some(InsufficientSpace { wanted_bytes: wanted, available_bytes: available })
                     }
                     _ => None,
-                },
-                _ => None,
-            },
+                }
+            }
             _ => None,
         }
     }

@@ -13,6 +13,7 @@ use guira_layout::{
 
 use crate::change::split;
 use crate::locks::batch::release_verb;
+use crate::table::available_chunks;
 use crate::table::session::CLIENT_WORDS;
 use crate::{DamagedItem, Error, ErrorKind, Operation, SlotClient, Table};
 
@@ -64,9 +65,9 @@ impl DeadClient {
 /// clients' locks are reclaimed by repair (preset `paper`), they are left to it, and there is no commit to complete.
 /// [R-REPAIR-1]
 ///
-/// Round trips: 3, 2 more if a commit had begun, 1 for 4,096 lock words and for 4,096 chunks, 1 for 64 lock words with
-/// the dead client's locks, 1 for 64 of its chunks and of the tails of a run it was claiming. Source: R-RECOVER-2 to
-/// R-RECOVER-6.
+/// Round trips: 3, 2 more if a commit had begun, 1 more if the extent space grows (R-GROW-15), 1 for 4,096 lock words
+/// and for 4,096 chunks, 1 for 64 lock words with the dead client's locks, 1 for 64 of its chunks and of the tails of a
+/// run it was claiming. Source: R-RECOVER-2 to R-RECOVER-6.
 ///
 /// # Errors
 /// `Destroyed` if the table was: no row was written. `Corrupt` if the slot, or the record in it, is damaged: its locks
@@ -270,7 +271,7 @@ impl Recovery<'_> {
     /// Makes the dead client's chunks orphans, and frees those that hold no linked extent: docs/decisions/0007. Each
     /// step is a CAS from a word that only the dead client and its recoverers change. [R-EXTENT-2]
     async fn orphan_chunks(&mut self) -> Result<(), FabricError> {
-        let (chunks, owner) = (self.table.config().chunks, self.owner());
+        let (chunks, owner) = (available_chunks(&mut *self.lane, self.table).await?, self.owner());
         let mut words = Vec::new();
         for first in (0..chunks).step_by(SCAN_WORDS as usize) {
             words.resize(SCAN_WORDS.min(chunks - first) as usize, 0);

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, post, reserve};
 use guira_layout::{
-    Geometry, LeaseWord, LockLayout, RowFormat, RowId, SUPERBLOCK_WORDS, Segments, Superblock, SuperblockError,
-    TableConfig, TableState,
+    CHUNKS_WORD, Geometry, LeaseWord, LockLayout, RowFormat, RowId, SUPERBLOCK_WORDS, Segments, Superblock,
+    SuperblockError, TableConfig, TableState,
 };
 
 use self::policy::{Deaths, Policy};
@@ -170,8 +170,8 @@ const FORMAT_ROWS: u64 = 64;
 /// superblock last, so that a region whose creator died is never taken for a table. [R-CREATE-1]
 ///
 /// The region must be zeroed and as large as the table's [`Geometry`] says. Of a table that grows, the first segments
-/// are formatted. Round trips: one for 64 rows, one for repair leases, one for 4,096 segments of a table that grows. `progress` is called after each batch of rows, with the number of rows done; `Break` stops formatting
-/// there.
+/// are formatted. Round trips: one for 64 rows, one for repair leases, one for 4,096 segments of a table that grows.
+/// `progress` is called after each batch of rows, with the number of rows done; `Break` stops formatting there.
 ///
 /// # Errors
 /// The fabric refused or lost a batch, or `progress` stopped it.
@@ -234,17 +234,31 @@ pub async fn open_table(lane: &mut dyn Lane, main_bytes: u64) -> Result<Arc<Tabl
     }
 }
 
+/// Returns the number of chunks that have memory; they come before all others. No round trip if the table was created
+/// with all of its chunks, otherwise 1. [R-GROW-15]
+///
+/// # Errors
+/// The fabric refused or lost the batch.
+pub async fn available_chunks(lane: &mut dyn Lane, table: &Table) -> Result<u64, FabricError> {
+    let chunks = table.config().chunks;
+    let Some(initial) = table.config().initial_chunks else { return Ok(chunks) };
+    let mut available = [0];
+    post(lane, [Verb::Read { addr: table.geometry.superblock_word(CHUNKS_WORD), into: &mut available }]).await?;
+    // A damaged word may have any value.
+    Ok(available[0].clamp(initial, chunks))
+}
+
 /// Reserves the memory that a table that grows should have, and that a copy of its file may have lost: pages of zeros
-/// become holes. Round trips: those of [`RowList::read`], and up to 2 reservations for each segment. [R-GROW-7]
+/// become holes. Round trips: 1, those of [`RowList::read`], and up to 2 reservations for each segment. [R-GROW-7]
 ///
 /// # Errors
 /// There is no memory, or the fabric refused or lost a batch. Nothing was changed.
 pub async fn reserve_table(lane: &mut dyn Lane, table: &Table) -> Result<(), FabricError> {
     let Some(segments) = table.growing_segments() else { return Ok(()) };
-    for bytes in table.geometry.solid(table.config()) {
-        if !bytes.is_empty() {
-            reserve(lane, bytes).await?;
-        }
+    let solid = table.geometry.solid(table.config());
+    let chunks = table.geometry.chunk_parts(0..available_chunks(lane, table).await?);
+    for bytes in solid.into_iter().chain(chunks).filter(|bytes| !bytes.is_empty()) {
+        reserve(lane, bytes).await?;
     }
     for range in RowList::read(lane, table).await?.ranges() {
         for bytes in table.geometry.segment_bytes(segments, segments.of_row(RowId(range.start))) {
