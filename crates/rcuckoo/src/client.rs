@@ -287,6 +287,12 @@ impl Client {
     /// `KeyLength`.
     #[inline(always)]
     pub fn key<'k>(&self, bytes: &'k [u8]) -> Result<Key<'k>, ErrorKind> {
+        self.try_key(bytes).ok_or_else(|| self.table.refuse_key(bytes.len()))
+    }
+
+    /// Same as [`Client::key`], without the error: `None`; see [`Table::try_place`].
+    #[inline(always)]
+    pub fn try_key<'k>(&self, bytes: &'k [u8]) -> Option<Key<'k>> {
         self.table.key_by(&self.reader.segments, bytes)
     }
 

@@ -165,7 +165,6 @@ struct Accepted<'a> {
 }
 
 impl<'a> Accepted<'a> {
-    #[inline(always)]
     fn of(
         client: &guira_rcuckoo::Client,
         key: &'a [u8],
@@ -174,6 +173,15 @@ impl<'a> Accepted<'a> {
         let key = client.key(key)?;
         let place = request.value().map_or(Ok(EntryKind::Inline), |value| client.table().place(&key, value.len()))?;
         Ok(Accepted { key, place, request })
+    }
+
+    /// Same as [`Accepted::of`], without the error: `None`.
+    #[inline(always)]
+    fn try_of(client: &guira_rcuckoo::Client, key: &'a [u8], request: Request<'a>) -> Option<Accepted<'a>> {
+        let key = client.try_key(key)?;
+        let place =
+            request.value().map_or(Some(EntryKind::Inline), |value| client.table().try_place(&key, value.len()));
+        Some(Accepted { key, place: place?, request })
     }
 }
 
@@ -470,7 +478,7 @@ impl Client {
     #[inline(always)]
     pub(crate) fn try_change(&mut self, key: &[u8], request: Request<'_>) -> Result<Outcome, Option<Begun>> {
         let Some(lane) = self.lane.in_place() else { return Err(None) };
-        let Ok(accepted) = Accepted::of(&self.client, key, request) else { return Err(None) };
+        let Some(accepted) = Accepted::try_of(&self.client, key, request) else { return Err(None) };
         let extent = match (accepted.place, &mut self.extents) {
             _ if self.pending.is_some() => return Err(None),
             (EntryKind::Inline, extents) if !extents.as_ref().is_some_and(Extents::is_due) => None,

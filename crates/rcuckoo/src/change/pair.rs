@@ -126,7 +126,12 @@ impl Client {
         let (table, row_words, masked_cas) = (&self.table, self.table.rows().row_words(), lane.caps().masked_cas);
         debug_assert!(self.journal.held.is_empty(), "the batch releases no lock");
         let plan = lock_set(table, [pair.first, pair.second]);
-        self.journal.expect_tries(Flight::Acquire, plan.iter().map(|locks| Try::masked(*locks)));
+        // One or two, written out: the compiler does not always unroll a loop.
+        match plan[..] {
+            [one] => self.journal.expect_tries(Flight::Acquire, [Try::masked(one)]),
+            [one, other] => self.journal.expect_tries(Flight::Acquire, [one, other].map(Try::masked)),
+            _ => self.journal.expect_tries(Flight::Acquire, plan.iter().map(|locks| Try::masked(*locks))),
+        }
         let (owner, tries) = (self.owner, &self.journal.tries);
         let batch = LockBatch { table, owner, masked_cas, released: &[], extent: extent.as_ref(), tries };
         self.work.pair.resize(2 * row_words, 0);
@@ -160,7 +165,7 @@ impl Client {
     /// Records the outcome of the tries of `plan`, which found `found`. Returns where to continue unless all were won.
     #[inline(always)]
     pub(super) fn complete_pair(&mut self, plan: &LockSet, found: &[u64; PAIR_WORDS]) -> Option<Stage> {
-        self.journal.completed(found);
+        self.journal.acquire_completed(found);
         if self.journal.held.len() == plan.len() {
             return None;
         }

@@ -124,7 +124,21 @@ impl Journal {
             Flight::Extend => 0,
         };
         debug_assert!(found.len() >= skip + self.tries.len(), "a word was found for each try");
-        for (attempt, found) in self.tries.iter().zip(found.iter().skip(skip)) {
+        self.hold_won(found.iter().skip(skip));
+    }
+
+    /// Records the outcome of the [`Flight::Acquire`] in flight, which released no lock: same as
+    /// [`Journal::completed`], where the kind of batch is known.
+    #[inline(always)]
+    pub(crate) fn acquire_completed(&mut self, found: &[u64]) {
+        debug_assert!(self.flight == Flight::Acquire && self.held.is_empty());
+        self.flight = Flight::None;
+        self.hold_won(found.iter());
+    }
+
+    #[inline(always)]
+    fn hold_won<'f>(&mut self, found: impl Iterator<Item = &'f u64>) {
+        for (attempt, found) in self.tries.iter().zip(found) {
             if attempt.won(*found) {
                 self.held.push(attempt.locks);
             }

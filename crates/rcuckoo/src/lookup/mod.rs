@@ -277,9 +277,10 @@ impl Reader {
             }
             Ok(Second::Miss(second, again)) => {
                 let first = lookup.first_miss_sample(&self.table, first);
-                match lookup.miss_verdict_in_turn(&self.table, [&first, &second], again) {
-                    Verdict::Absent => TryGet::Done(None),
-                    _ => TryGet::MustWait,
+                if lookup.is_absent_in_turn(&self.table, [&first, &second], again) {
+                    TryGet::Done(None)
+                } else {
+                    TryGet::MustWait
                 }
             }
             Err(_) => TryGet::MustWait,

@@ -148,6 +148,17 @@ impl<'k, R: Rows> Lookup<'k, R> {
         self.verdict_without_hit(table, rows, [again, None])
     }
 
+    /// Whether both rows, sampled one after the other without the key, say that there is none: same as
+    /// [`Lookup::miss_verdict_in_turn`] for a lookup that takes no other verdict. The segments, which few tables have,
+    /// are asked last, so that no sample is kept across a call for them.
+    #[inline(always)]
+    pub(crate) fn is_absent_in_turn(&self, table: &Table, rows: [&MissSample; 2], first_again: TrailerSample) -> bool {
+        let again = table.policy().validates_misses.then_some(first_again);
+        matches!(miss_verdict::<R::Hit>(rows, [again, None]), Verdict::Absent)
+            && !self.leads_elsewhere(table, rows[0])
+            && !self.leads_elsewhere(table, rows[1])
+    }
+
     /// Returns the verdict on both rows, sampled without the key, and on later samples of their trailers: see
     /// [`miss_verdict`]. A row that verifies and does not cover the key leads elsewhere. [R-READ-3] [R-GROW-4]
     #[inline(always)]
@@ -158,11 +169,17 @@ impl<'k, R: Rows> Lookup<'k, R> {
         again: [Option<TrailerSample>; 2],
     ) -> Verdict<R::Hit> {
         for row in rows {
-            if row.is_whole && table.placement().moved_to(row.row, row.trailer[0], self.digest).is_some() {
+            if self.leads_elsewhere(table, row) {
                 return Verdict::Elsewhere { row: row.row, trailer: row.trailer[0] };
             }
         }
         miss_verdict(rows, again)
+    }
+
+    /// Whether a row verifies and does not cover the key. [R-GROW-4]
+    #[inline(always)]
+    fn leads_elsewhere(&self, table: &Table, row: &MissSample) -> bool {
+        row.is_whole && table.placement().moved_to(row.row, row.trailer[0], self.digest).is_some()
     }
 
     /// Samples L1, and L2 only without a hit: in place, a second post costs only its bytes. 1 or 2 round trips.

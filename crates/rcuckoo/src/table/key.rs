@@ -40,22 +40,23 @@ impl Table {
     /// # Errors
     /// `KeyLength`.
     pub fn key<'k>(&self, bytes: &'k [u8]) -> Result<Key<'k>, ErrorKind> {
-        self.key_of(bytes, |digest| self.placement().rows(digest))
+        self.key_of(bytes, |digest| self.placement().rows(digest)).ok_or_else(|| self.refuse_key(bytes.len()))
     }
 
-    /// Returns the key of these bytes, with its rows in the segment that `map` gives.
+    /// Returns the key of these bytes, with its rows in the segment that `map` gives; `None` if the table cannot store
+    /// it.
     #[inline(always)]
-    pub(crate) fn key_by<'k>(&self, map: &SegmentMap, bytes: &'k [u8]) -> Result<Key<'k>, ErrorKind> {
+    pub(crate) fn key_by<'k>(&self, map: &SegmentMap, bytes: &'k [u8]) -> Option<Key<'k>> {
         self.key_of(bytes, |digest| self.placement().rows_by(map, digest))
     }
 
     #[inline(always)]
-    fn key_of<'k>(&self, bytes: &'k [u8], rows: impl FnOnce(u64) -> RowPair) -> Result<Key<'k>, ErrorKind> {
+    fn key_of<'k>(&self, bytes: &'k [u8], rows: impl FnOnce(u64) -> RowPair) -> Option<Key<'k>> {
         if !self.rows().accepts_key(bytes.len()) {
-            return Err(self.refuse_key(bytes.len()));
+            return None;
         }
         let digest = self.placement().digest(bytes);
-        Ok(Key { bytes, digest, pair: rows(digest) })
+        Some(Key { bytes, digest, pair: rows(digest) })
     }
 
     /// Returns where a value of `bytes` bytes of `key` is stored: in its row or in an extent.
@@ -64,10 +65,14 @@ impl Table {
     /// `ValueLength`.
     #[inline(always)]
     pub fn place(&self, key: &Key<'_>, bytes: usize) -> Result<EntryKind, ErrorKind> {
-        if !self.rows().accepts_value(bytes) {
-            return Err(self.refuse_value(bytes));
-        }
-        Ok(self.rows().kind_for(key.bytes.len(), bytes))
+        self.try_place(key, bytes).ok_or_else(|| self.refuse_value(bytes))
+    }
+
+    /// Same as [`Table::place`], without the error: `None`. Where nobody reads an error, the code that drops it keeps
+    /// the whole result in memory.
+    #[inline(always)]
+    pub fn try_place(&self, key: &Key<'_>, bytes: usize) -> Option<EntryKind> {
+        self.rows().accepts_value(bytes).then(|| self.rows().kind_for(key.bytes.len(), bytes))
     }
 
     /// Returns the rows that the entry `slot` of `row` may be in, from its stored digest or its key's; `buffer` is
