@@ -156,7 +156,9 @@ fn of_error(command: &Command, url: &Url, error: &Error) -> Option<String> {
         Error::Operation(OperationError { kind: OperationErrorKind::Full { .. }, .. }) => {
             larger_table(command, url, None)
         }
-        Error::Operation(OperationError { kind: OperationErrorKind::NoSpace(space), .. }) => {
+        Error::Operation(OperationError { kind: OperationErrorKind::NoSpace(space), .. })
+            if space.refused.is_none() =>
+        {
             larger_table(command, url, Some(space.value_bytes as u64))
         }
         Error::Open(OpenError::Region(ShmError::LockFile { problem, .. }))

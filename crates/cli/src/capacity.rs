@@ -17,6 +17,8 @@ use crate::units::{self, count, counted};
 const SURVEY_BYTES: u64 = 64 << 20;
 /// The fill in percent that every default table reaches before its first `Full`.
 const FILL_PERCENT: u64 = 95;
+/// Maximum number of times that a recommended table may grow; less than it could.
+const MOST_GROWTH: u64 = 1 << 14;
 /// Minimum extent space of a recommended table.
 const LEAST_EXTENT_BYTES: u64 = 4 << 20;
 
@@ -127,8 +129,9 @@ pub fn survey(
 /// Returns the warning that records do not fit in a table, or `None` if they do.
 pub fn shortfall(what: &str, need: Need, target: Target<'_>, config: &TableConfig, stat: &Stat) -> Option<Shortfall> {
     let (url, table, space) = (target.url, &stat.table, &stat.table.space);
-    let entries_free = (table.capacity * FILL_PERCENT / 100).saturating_sub(table.entries);
-    let space_free = space.total_bytes.saturating_sub(space.place_bytes);
+    let room = if config.grows() { config.max_capacity() } else { table.capacity * FILL_PERCENT / 100 };
+    let entries_free = room.saturating_sub(table.entries);
+    let space_free = space.most_bytes.saturating_sub(space.place_bytes);
     let about = if need.precision == Precision::Estimate { "about " } else { "" };
     let reason = if need.records > entries_free {
         let (records, free) = (counted(need.records, "record"), count(entries_free));
@@ -166,7 +169,7 @@ pub enum FullDuring<'s> {
 
 /// Returns the advice for a full table; `record_bytes` is the size of the record if the extent space is full.
 pub fn advice(target: Target<'_>, config: &TableConfig, full: FullDuring<'_>, record_bytes: Option<u64>) -> String {
-    let (capacity, extent_bytes) = (config.capacity(), config.extent_bytes());
+    let (capacity, extent_bytes) = (config.max_capacity(), config.extent_bytes());
     let (capacity, extent_bytes) = match record_bytes {
         None if extent_bytes <= LEAST_EXTENT_BYTES => (capacity.saturating_mul(2), extent_bytes),
         None => (capacity.saturating_mul(2), extent_bytes.saturating_mul(2)),
@@ -186,7 +189,7 @@ pub fn advice(target: Target<'_>, config: &TableConfig, full: FullDuring<'_>, re
 /// most half of the free memory, because a table that does not fit helps nobody.
 fn for_capacity(config: &TableConfig, stat: &Stat) -> u64 {
     let stored = u128::from(stat.table.entries.max(1));
-    let live = u128::from(stat.table.space.place_bytes) * u128::from(config.capacity()).max(stored) / stored;
+    let live = u128::from(stat.table.space.place_bytes) * u128::from(config.max_capacity()).max(stored) / stored;
     let wanted = extent_bytes_for(u64::try_from(live).unwrap_or(u64::MAX));
     let RegionStat::File(FileStat { path, .. }) = &stat.region else { return wanted };
     let free = Path::new(path).parent().and_then(|directory| rustix::fs::statvfs(directory).ok());
@@ -195,7 +198,7 @@ fn for_capacity(config: &TableConfig, stat: &Stat) -> u64 {
 
 /// Returns the commands that copy a table into a new one of the same size.
 pub fn another(target: Target<'_>, config: &TableConfig) -> String {
-    let (commands, room) = commands(target, config, config.capacity(), config.extent_bytes());
+    let (commands, room) = commands(target, config, config.max_capacity(), config.extent_bytes());
     format!("{room}copy it into a new table with: {commands}")
 }
 
@@ -208,16 +211,25 @@ fn larger(target: Target<'_>, config: &TableConfig, capacity: u64, extent_bytes:
     }
 }
 
-/// Returns the commands that create and fill a table, and what is to be done before, if there is not enough memory.
+/// Returns the commands that create and fill a table, and what is to be done before, if there is not enough memory. A
+/// table that grows is replaced by one that grows further.
 fn commands(target: Target<'_>, config: &TableConfig, capacity: u64, extent_bytes: u64) -> (String, String) {
     let Target { url, from, existing } = target;
-    let capacity = units::rounded_up(capacity);
-    let mut create = vec!["--capacity".to_owned(), capacity.clone()];
-    let mut options = CreateOptions::new(units::parse_count(&capacity).unwrap_or(u64::MAX)).format(config.format);
+    let most = units::rounded_up(capacity);
+    let (mut create, mut options) = (Vec::new(), CreateOptions::new(parsed(&most)).format(config.format));
+    let mut least_extent_bytes = LEAST_EXTENT_BYTES;
+    if config.grows() {
+        let first = units::rounded_up(config.capacity().max(capacity / MOST_GROWTH));
+        create.extend(["--capacity".to_owned(), first.clone(), "--max-capacity".to_owned(), most.clone()]);
+        options = CreateOptions::new(parsed(&first)).max_capacity(parsed(&most)).format(config.format);
+        least_extent_bytes = config.extent_bytes();
+    } else {
+        create.extend(["--capacity".to_owned(), most]);
+    }
     if config.format != (EntryFormat::Bytes { inline_bytes: 64 }) {
         create.extend(["--entry".to_owned(), config.format.to_string()]);
     }
-    if config.format.has_extents() && extent_bytes > LEAST_EXTENT_BYTES {
+    if config.format.has_extents() && extent_bytes > least_extent_bytes {
         let mib = extent_bytes.div_ceil(1 << 20);
         create.extend(["--extent-bytes".to_owned(), format!("{mib}MiB")]);
         options = options.extent_bytes(mib << 20);
@@ -243,6 +255,10 @@ fn commands(target: Target<'_>, config: &TableConfig, capacity: u64, extent_byte
     }
     let create = advice::guira(Advised::Create, &[&[new.as_str()], &create[..]].concat());
     (format!("{create} && {fill}"), room(&new, &options).unwrap_or_default())
+}
+
+fn parsed(count: &str) -> u64 {
+    units::parse_count(count).unwrap_or(u64::MAX)
 }
 
 /// Says that a table does not fit where it is to be created, if so.

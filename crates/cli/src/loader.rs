@@ -300,7 +300,7 @@ pub struct Outbox {
     /// Number of input bytes read so far.
     bytes_read: u64,
     entries_before: u64,
-    slots: u64,
+    slots: Option<u64>,
     started: Instant,
 }
 
@@ -312,8 +312,9 @@ struct Batch {
 }
 
 impl Outbox {
-    /// Creates an outbox without threads, for a table with room for `slots` entries that holds `entries_before` now.
-    pub fn new(progress: Progress, entries_before: u64, slots: u64) -> Outbox {
+    /// Creates an outbox without threads, for a table that holds `entries_before` now and has room for `slots` entries,
+    /// unless it grows.
+    pub fn new(progress: Progress, entries_before: u64, slots: Option<u64>) -> Outbox {
         let now = Instant::now();
         Outbox {
             senders: Vec::new(),
@@ -400,11 +401,14 @@ impl Outbox {
             let stored = counters.stored.load(Ordering::Relaxed);
             let entries = *entries_before + counters.inserted.load(Ordering::Relaxed);
             let elapsed_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            let fill = match slots {
+                Some(slots) => format!("fill {}", units::percent(units::share(entries, *slots))),
+                None => format!("{} in the table", units::count(entries)),
+            };
             format!(
-                "{}, {}, fill {}",
+                "{}, {}, {fill}",
                 units::counted(stored, "record"),
                 units::rate(units::per_second(stored, elapsed_ns)),
-                units::percent(units::share(entries, *slots))
             )
         };
         progress.tick(*bytes_read, text);

@@ -133,10 +133,14 @@ pub(crate) struct FileFacts {
 impl FileFacts {
     pub(crate) fn of(file: BorrowedFd<'_>, system: FileSystem, task: Task<'_>) -> Result<FileFacts, ShmError> {
         let stat = fstat(file).map_err(task.failed("read its identity"))?;
-        // The kernel counts in units of 512 bytes, whatever the size of a block.
-        let stored_bytes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
-        Ok(FileFacts { identity: identity(&stat), system, stored_bytes })
+        Ok(FileFacts { identity: identity(&stat), system, stored_bytes: stored_bytes(&stat) })
     }
+}
+
+/// Returns the bytes that a file system has stored for a file, or reserved.
+pub(crate) fn stored_bytes(stat: &Stat) -> u64 {
+    // The kernel counts in units of 512 bytes, whatever the size of a block.
+    u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512)
 }
 
 /// A file that this process has open, and opens again for locks of their own.

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, CWD, statat};
 
 use crate::create::is_unpublished;
 use crate::error::{Attempt, FileKind, ShmError, Task};
-use crate::file::{open_regular, read_start};
+use crate::file::{open_regular, read_start, stored_bytes};
 use crate::header;
 use crate::location::{Location, SHM_DIRECTORY};
 use crate::lock_file::is_lock_file;
@@ -25,6 +25,8 @@ pub struct FoundRegion {
     pub kind: FoundKind,
     /// Bytes of the file.
     pub file_bytes: u64,
+    /// Bytes that its file system has stored for it, or reserved: fewer than `file_bytes` as long as it can grow.
+    pub stored_bytes: u64,
     /// The user who owns the file.
     pub owner_uid: u32,
     /// Its permission bits.
@@ -83,8 +85,8 @@ fn inspect(name: String) -> Option<FoundRegion> {
         Err(ShmError::Permission { .. }) => FoundKind::Unreadable,
         Err(_) => return None,
     };
-    let file_bytes = u64::try_from(stat.st_size).unwrap_or(0);
-    Some(FoundRegion { name, kind, file_bytes, owner_uid: stat.st_uid, mode: stat.st_mode & 0o777 })
+    let (file_bytes, stored_bytes) = (u64::try_from(stat.st_size).unwrap_or(0), stored_bytes(&stat));
+    Some(FoundRegion { name, kind, file_bytes, stored_bytes, owner_uid: stat.st_uid, mode: stat.st_mode & 0o777 })
 }
 
 #[cfg(test)]
@@ -115,6 +117,7 @@ mod tests {
                 name: format!("{prefix}-region"),
                 kind: FoundKind::Region,
                 file_bytes: info.file_bytes,
+                stored_bytes: info.stored_bytes,
                 owner_uid: info.owner_uid,
                 mode: 0o600,
             }]

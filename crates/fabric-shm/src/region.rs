@@ -58,6 +58,8 @@ pub struct RegionInfo {
     pub device_bytes: u64,
     /// Bytes of the file according to the header: header, both spaces and padding.
     pub file_bytes: u64,
+    /// Bytes that its file system has stored for it, or reserved: fewer than `file_bytes` as long as it can grow.
+    pub stored_bytes: u64,
     /// Whether the machine was rebooted since the region was created.
     pub boot: Boot,
     /// The id of the process that created the region.
@@ -386,6 +388,7 @@ impl ShmRegion {
             main_bytes: header.sizes.main_bytes,
             device_bytes: header.sizes.device_bytes,
             file_bytes: header.sizes.file_bytes,
+            stored_bytes: file::stored_bytes(&stat),
             boot: boot_of(header.boot_id, self.shared.boot()),
             creator_pid: header.creator_pid,
             created_at: UNIX_EPOCH + Duration::from_nanos(header.created_unix_ns),

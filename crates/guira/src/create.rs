@@ -24,8 +24,8 @@ const MAX_OPEN_OR_CREATE_ATTEMPTS: u32 = 8;
 
 impl Store {
     /// Creates a table and opens it for reading and writing. It appears under its name when it is complete; of several
-    /// concurrent creators one succeeds. All of its memory is reserved now. Round trips: 1 for 64 rows, and 1. Source:
-    /// R-CREATE-1.
+    /// concurrent creators one succeeds. All of its memory is reserved now; that of a table that grows
+    /// ([`CreateOptions::max_capacity`]) as far as it is needed. Round trips: 1 for 64 rows, and 1. Source: R-CREATE-1.
     ///
     /// # Errors
     /// `Create` for impossible parameters; `Region` if the file exists ([`Error::is_already_exists`]), does not fit
@@ -41,8 +41,8 @@ impl Store {
 
     /// Creates a table in this process's own memory, and opens it for reading and writing. No other process can open
     /// it, except through [`Store::serve`], for which it is meant. It is freed with the last store, client, reader and
-    /// [`crate::ServerHandle`] of it, however the process ends. All of its memory is reserved now; `options.mode` has
-    /// no effect. Its URL is [`Url::unnamed`]. Round trips and source: as [`Store::create`].
+    /// [`crate::ServerHandle`] of it, however the process ends. Its memory is reserved as by [`Store::create`];
+    /// `options.mode` has no effect. Its URL is [`Url::unnamed`]. Round trips and source: as [`Store::create`].
     ///
     /// # Errors
     /// `Create` for impossible parameters; `Region` if the machine does not have enough memory
@@ -224,9 +224,9 @@ impl Store {
     /// by other means, such as [`Store::open_with`].
     ///
     /// Entry format, preset and the presence of redo records have to be equal, and so does the seed if one was set. The
-    /// table needs room for at least the capacity, and for the `extent_bytes` and `max_clients` that were set; it may
-    /// have room for more. Permissions are not compared, and [`CreateOptions::on_mismatch`] has no effect. No round
-    /// trip: none of it ever changes.
+    /// table needs room for at least the capacity, and for the `max_capacity`, `extent_bytes` and `max_clients` that
+    /// were set, perhaps once it has grown; it may have room for more. Permissions are not compared, and
+    /// [`CreateOptions::on_mismatch`] has no effect. No round trip: none of it ever changes.
     ///
     /// # Errors
     /// `Mismatch`, with every difference; `Create` if no table can have the parameters in `options`. Nothing was

@@ -20,6 +20,8 @@ pub struct ListedTable {
     pub mode: u32,
     /// Bytes of the file.
     pub file_bytes: u64,
+    /// Bytes that its file system has stored for it, or reserved: fewer than `file_bytes` as long as it can grow.
+    pub stored_bytes: u64,
     /// The kind of file, and its properties.
     #[serde(flatten)]
     pub state: ListedState,
@@ -57,8 +59,10 @@ pub enum ListedState {
 pub struct TableSummary {
     /// The entry format, in the notation of [`crate::EntryFormat`].
     pub format: String,
-    /// The number of entries that fit.
+    /// The number of entries that fit: now, if the table grows.
     pub capacity: u64,
+    /// The number of entries that fit when the table has grown as far as it may; `capacity` if it does not grow.
+    pub most_capacity: u64,
     /// The number of entries, as from [`Store::len_estimate`]: exact up to 4,096 rows, beyond that by a sample.
     pub entries: u64,
     /// Half the width of the 95 % confidence interval, in entries; 0 if every row was counted.
@@ -138,8 +142,8 @@ pub fn list() -> Result<Vec<ListedTable>, Error> {
             FoundKind::Unreadable => Some(ListedState::Unreadable),
             _ => state_of(&url),
         };
-        let FoundRegion { owner_uid, mode, file_bytes, .. } = found;
-        listed.extend(state.map(|state| ListedTable { url, owner_uid, mode, file_bytes, state }));
+        let FoundRegion { owner_uid, mode, file_bytes, stored_bytes, .. } = found;
+        listed.extend(state.map(|state| ListedTable { url, owner_uid, mode, file_bytes, stored_bytes, state }));
     }
     Ok(listed)
 }
@@ -175,7 +179,8 @@ fn summary(url: &Url) -> Result<TableSummary, Error> {
     }
     Ok(TableSummary {
         format: config.format.to_string(),
-        capacity: config.max_entries(),
+        capacity: len.capacity,
+        most_capacity: config.max_entries(),
         entries: len.entries,
         entries_error: len.error,
         max_clients: config.max_clients,

@@ -18,11 +18,11 @@ pub enum Mismatch {
         /// The table's format.
         found: EntryFormat,
     },
-    /// The table has room for too few keys.
+    /// The table has room for too few keys, also when it has grown as far as it may.
     Capacity {
-        /// Keys that the table should have room for.
+        /// Keys that the table should have room for: the capacity, or that to which it may grow.
         asked: u64,
-        /// Keys that the table has room for, at the fill of its preset.
+        /// Keys that the table can have room for, at the fill of its preset.
         found: u64,
     },
     /// The preset differs.
@@ -106,8 +106,9 @@ pub(crate) fn mismatches(options: &CreateOptions, asked: &TableConfig, found: &T
     if options.format != found.format {
         all.push(Mismatch::Format { asked: options.format, found: found.format });
     }
-    if options.capacity > found.capacity() {
-        all.push(Mismatch::Capacity { asked: options.capacity, found: found.capacity() });
+    let (keys, room) = (options.max_capacity.unwrap_or(options.capacity), found.max_capacity());
+    if keys > room {
+        all.push(Mismatch::Capacity { asked: keys, found: room });
     }
     if preset != Some(options.preset) {
         all.push(Mismatch::Preset { asked: options.preset, found: preset });

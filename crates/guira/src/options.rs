@@ -90,7 +90,8 @@ pub enum CreateProgress {
 
 impl CreateOptions {
     /// Options for a table with room for `capacity` keys, which fill it to 90 %: format `bytes:64`, preset `hardened`,
-    /// permissions 0600. At least 1 key, and as many as memory allows; a table does not grow.
+    /// permissions 0600. At least 1 key, and as many as memory allows; the table does not grow, unless
+    /// [`Self::max_capacity`] is set.
     pub fn new(capacity: u64) -> CreateOptions {
         CreateOptions {
             capacity,
@@ -140,6 +141,8 @@ impl CreateOptions {
     /// the inline bytes for each key of the capacity (4 for `bytes:64`), and at least 4 MiB: a table of small records
     /// takes little more than its rows. Fixed formats ignore it.
     ///
+    /// In a table that grows ([`Self::max_capacity`]) this is the space that it may grow to.
+    ///
     /// A workload needs twice the bytes of the keys and values that are in extents at once, three times the largest
     /// value, and a chunk for each client and size class it writes; [`Self::record_bytes`] computes this for records of
     /// one size. A chunk is 1/256 of the space, 64 KiB to 1 MiB. There are two size classes an octave: 24 for sizes
@@ -185,11 +188,35 @@ impl CreateOptions {
         self
     }
 
-    /// Lets the table grow, from room for its capacity to room for `keys` keys. Its memory is reserved as it grows.
-    /// Source: R-GROW-6.
-    #[doc(hidden)]
+    /// Lets the table grow while it is used, from room for its capacity to room for `keys` keys: at least the capacity.
+    /// It takes memory as it grows, a few hundred KiB at a time, and never gives any back; what it does not need yet is
+    /// address space only. At first it takes a part in 32,768 of what it may grow to, if that is more than its capacity
+    /// needs. An insert that finds no memory fails with [`crate::Error::insufficient_space`], and has changed nothing.
+    ///
+    /// The space for values that do not fit in a row grows as well, up to [`Self::extent_bytes`]; by default as far as
+    /// `keys` records of 4 KiB need, or of [`Self::record_bytes`].
+    ///
+    /// A key takes up to 1.6 times the memory that it takes in a table of fixed size. One insert in some thousands makes
+    /// the table grow, and takes some hundred microseconds; other clients need not wait, unless they change keys of the
+    /// same 0.1 % of a large table, or of a larger part of a small one. Only processes of this host can use the table: it
+    /// cannot be served ([`crate::Store::serve`]). Source: R-GROW-6, R-GROW-15.
+    ///
+    /// ```
+    /// use guira::{CreateOptions, Store, Url};
+    ///
+    /// # fn main() -> Result<(), guira::Error> {
+    /// # let url: Url = format!("shm://{}", guira_testing::unique_name()).parse()?;
+    /// let store = Store::create(&url, &CreateOptions::new(1_000).max_capacity(1_000_000))?;
+    /// let mut client = store.client()?;
+    /// for number in 0..20_000_u64 {
+    ///     client.put(&number.to_le_bytes(), b"Guira guira")?;
+    /// }
+    /// assert_eq!(store.stat()?.table.entries, 20_000);
+    /// # Store::destroy(&url)
+    /// # }
+    /// ```
     #[must_use]
-    pub fn growing_to(mut self, keys: u64) -> CreateOptions {
+    pub fn max_capacity(mut self, keys: u64) -> CreateOptions {
         self.max_capacity = Some(keys);
         self
     }
@@ -219,7 +246,7 @@ impl CreateOptions {
         self
     }
 
-    /// Returns the bytes of memory that a table with these options takes.
+    /// Returns the bytes of memory that a table with these options takes; a table that grows takes them at first.
     ///
     /// # Errors
     /// `OutOfRange` and other [`ConfigError`]s, if no table can have these options.
@@ -236,8 +263,10 @@ impl CreateOptions {
     /// # }
     /// ```
     pub fn memory_bytes(&self) -> Result<u64, ConfigError> {
-        let geometry = Geometry::new(&self.config(0)?)?;
-        Ok(geometry.main_bytes().saturating_add(geometry.device_bytes()))
+        let config = self.config(0)?;
+        let geometry = Geometry::new(&config)?;
+        let solid = geometry.solid(&config).iter().map(|bytes| bytes.end - bytes.start).sum::<u64>();
+        Ok(solid.saturating_add(geometry.device_bytes()))
     }
 
     /// Returns the largest capacity for which a table with these options takes at most `bytes`, whatever capacity was
@@ -266,7 +295,8 @@ impl CreateOptions {
             let bounds = "1 B to 64 MiB and 64 KiB, the largest value and key";
             return Err(ConfigError::OutOfRange { name: "record bytes", value: bytes, bounds });
         }
-        let for_records = |bytes| extent_bytes_for(self.format, self.capacity, bytes);
+        let most = self.max_capacity.unwrap_or(self.capacity);
+        let for_records = |bytes| extent_bytes_for(self.format, most, bytes);
         let preset_options = PresetOptions {
             capacity: self.capacity,
             format: self.format,

@@ -94,6 +94,8 @@ pub struct LenEstimate {
     pub entries: u64,
     /// Half the width of the 95 % confidence interval, in entries; 0 if every row was counted.
     pub error: u64,
+    /// Entries that the table has room for: now, if it grows.
+    pub capacity: u64,
 }
 
 /// Reads a table row by row.
@@ -382,6 +384,7 @@ impl Store {
             let mut reader = Reader::new(Arc::clone(&inner.table), inner.client_config(0));
             Ok(block_on(reader.len(&mut region.lane(), crate::store::random()?))?)
         })?;
-        Ok(LenEstimate { entries: found.entries, error: found.error })
+        let capacity = found.rows * u64::from(inner.table.config().entries_per_row);
+        Ok(LenEstimate { entries: found.entries, error: found.error, capacity })
     }
 }

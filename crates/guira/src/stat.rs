@@ -241,6 +241,8 @@ pub struct FileStat {
     pub device_bytes: u64,
     /// Bytes of the file.
     pub file_bytes: u64,
+    /// Bytes that its file system has stored for it, or reserved: fewer than `file_bytes` as long as it can grow.
+    pub stored_bytes: u64,
     /// The time of creation, in nanoseconds since 1970.
     pub created_unix_ns: u64,
     /// Whether the machine has not been restarted since; `None` if that is unknown.
@@ -346,6 +348,7 @@ impl FileStat {
             main_bytes: info.main_bytes,
             device_bytes: info.device_bytes,
             file_bytes: info.file_bytes,
+            stored_bytes: info.stored_bytes,
             created_unix_ns: u64::try_from(created.as_nanos()).unwrap_or(u64::MAX),
             same_boot: match info.boot {
                 Boot::Current => Some(true),

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::config::{EXTENT_ENTRY_WORDS, MAX_ZEROS, MIN_SEGMENT_ROWS, ROW_GROUP, TRAILER_BYTES};
 use crate::lease::MAX_REPAIR_REGIONS;
-use crate::segment::{MAX_INITIAL_SEGMENTS, MAX_LEVEL, segment_rows_for};
+use crate::segment::{MAX_INITIAL_SEGMENTS, MAX_LEVEL, MAX_SEGMENTS, segment_rows_for};
 use crate::space::{chunk_bytes_for, default_extent_bytes, most_extent_bytes};
 use crate::{ChecksumKind, ConfigError, EntryFormat, OffsetRule, Rules, TableConfig};
 
@@ -156,22 +156,26 @@ impl Preset {
     /// records of 4 KiB, and at least to 1 GiB. [R-GROW-6] [R-GROW-15]
     ///
     /// # Errors
-    /// Same as [`Preset::config_in_segments`]; `max_capacity` is less than the capacity, or more than 2^15 times as many
-    /// keys as its first segments hold.
+    /// Same as [`Preset::config_in_segments`]; `max_capacity` is less than the capacity, or more than 2^27 segments hold.
     pub fn config_growing_to(self, max_capacity: u64, options: &PresetOptions) -> Result<TableConfig, ConfigError> {
-        let first = self.config_in_segments(options)?;
         let wrong = |bounds| Err(ConfigError::OutOfRange { name: "max_capacity", value: max_capacity, bounds });
+        if self == Preset::Paper {
+            return wrong("none: tables of preset paper do not grow");
+        }
         if max_capacity < options.capacity {
             return wrong("at least the capacity");
         }
-        let initial = first.rows / first.hashed_rows();
-        let mut most = (initial + 1).next_power_of_two();
+        let first = self.config_in_segments(options)?;
+        let needed = first.rows / first.hashed_rows();
+        let mut most = (needed + 1).next_power_of_two();
         while self.capacity_of_segments(most, &first) < max_capacity {
-            if most >= 1 << (initial.ilog2() + MAX_LEVEL) {
-                return wrong("at most 2^15 times the keys of the table's first segments");
-            }
             most *= 2;
+            if most > MAX_SEGMENTS {
+                return wrong("at most as many keys as 2^27 segments hold");
+            }
         }
+        // As many first segments as it takes to grow so far.
+        let initial = needed.max(most >> MAX_LEVEL);
         let config = self.config_that_grows(initial as u32, most, options)?;
         let EntryFormat::Bytes { inline_bytes } = options.format else { return Ok(config) };
         let (chunk_bytes, mut chunks) = self.chunks(&PresetOptions { capacity: max_capacity, ..*options });

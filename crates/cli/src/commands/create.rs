@@ -28,6 +28,10 @@ pub struct Arguments {
     /// Number of keys it must hold: 10_000, 500k, 1M. The table is sized so that they fill it to 90 %.
     #[arg(long, value_name = "N", value_parser = units::parse_count)]
     pub capacity: u64,
+    /// Number of keys that it may grow to hold, while it is used: 10M, 1G. Default: it does not grow. It takes memory as
+    /// it grows, and cannot be served.
+    #[arg(long, value_name = "N", value_parser = units::parse_count)]
+    pub max_capacity: Option<u64>,
     /// How keys and values are stored: fixed:K:V (exactly K and V bytes, in the row) or bytes:N (any length; in the
     /// row if key and value together are at most N bytes).
     #[arg(long, value_name = "FORMAT", default_value = "bytes:64")]
@@ -103,14 +107,19 @@ pub struct Created {
     preset: String,
     entry: String,
     capacity: u64,
+    /// What it may grow to.
+    max_capacity: u64,
     slots: u64,
     rows: u64,
     row_bytes: u32,
     entries_per_row: u8,
     extent_bytes: u64,
+    max_extent_bytes: u64,
     max_clients: u16,
+    /// Bytes of addresses, and those of them that have memory at first.
     main_bytes: u64,
     device_bytes: u64,
+    memory_bytes: u64,
 }
 
 /// Carries out the command.
@@ -123,6 +132,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
     }
     if let Some(seed) = arguments.seed {
         options = options.seed(seed);
+    }
+    if let Some(keys) = arguments.max_capacity {
+        options = options.max_capacity(keys);
     }
     if let Some(uid) = owner::named()? {
         options = options.owner(uid);
@@ -261,20 +273,24 @@ impl Created {
     /// Describes the table behind `store`.
     pub fn of(store: &Store, preset: Preset, capacity: u64) -> Created {
         let (config, geometry) = (store.table().config(), store.table().geometry());
+        let solid: u64 = geometry.solid(config).iter().map(|bytes| bytes.end - bytes.start).sum();
         Created {
             url: store.url().to_string(),
             created: store.was_created(),
             preset: preset.to_string(),
             entry: config.format.to_string(),
             capacity,
-            slots: config.max_entries(),
-            rows: config.rows,
+            max_capacity: config.max_capacity(),
+            slots: config.initial_rows() * u64::from(config.entries_per_row),
+            rows: config.initial_rows(),
             row_bytes: config.row_bytes,
             entries_per_row: config.entries_per_row,
-            extent_bytes: config.chunks * config.chunk_bytes,
+            extent_bytes: config.initial_chunks.unwrap_or(config.chunks) * config.chunk_bytes,
+            max_extent_bytes: config.extent_bytes(),
             max_clients: config.max_clients,
             main_bytes: geometry.main_bytes(),
             device_bytes: geometry.device_bytes(),
+            memory_bytes: solid + geometry.device_bytes(),
         }
     }
 
@@ -285,17 +301,25 @@ impl Created {
             0 => String::new(),
             bytes => format!(", {} of it for records that do not fit in a row (--record-bytes)", units::bytes(bytes)),
         };
+        let grows = match (self.main_bytes + self.device_bytes > self.memory_bytes, self.max_extent_bytes) {
+            (false, _) => String::new(),
+            (true, 0) => format!("\ngrows to room for {}", units::counted(self.max_capacity, "key")),
+            (true, bytes) => {
+                let (keys, bytes) = (units::counted(self.max_capacity, "key"), units::bytes(bytes));
+                format!("\ngrows to room for {keys}, and {bytes} for records that do not fit in a row")
+            }
+        };
         let said = if self.created { "created " } else { "" };
         let existed = if self.created { "" } else { " already exists and matches" };
         format!(
             "{said}{}{existed} ({}, {}): {} rows of {entries_per_row} entries in {row_bytes} bytes, room for {}\n\
-             {} of memory{extents}; up to {}",
+             {} of memory{extents}; up to {}{grows}",
             self.url,
             self.preset,
             self.entry,
             units::count(*rows),
             units::counted(self.capacity, "key"),
-            units::bytes(self.main_bytes + self.device_bytes),
+            units::bytes(self.memory_bytes),
             units::counted(self.max_clients.into(), "client"),
         )
     }

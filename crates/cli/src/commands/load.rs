@@ -27,7 +27,7 @@ use crate::loader::{Acknowledge, BadRecords, LoadOptions, LoadReport, Outbox, lo
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::text::NotationOptions;
-use crate::units::{bytes, count, counted, per_second, percent, rate, share, time};
+use crate::units::{bytes, count, counted, per_second, percent, rate, time};
 
 /// Bytes read at once in the search for the end of a file's last line.
 const TAIL_BLOCK_BYTES: usize = 4096;
@@ -116,8 +116,9 @@ fn load_into(store: &Store, arguments: &Arguments, output: &Output) -> Result<Ve
     let before = store.stat()?;
     let shortfall = warn_if_too_small(arguments, encoder, config, &before, output);
     let entries_before = before.table.entries;
+    let slots = (!config.grows()).then(|| config.max_entries());
     let progress = Progress::new(output, "loading", None);
-    let outbox = Rc::new(RefCell::new(Outbox::new(progress, entries_before, config.max_entries())));
+    let outbox = Rc::new(RefCell::new(Outbox::new(progress, entries_before, slots)));
     let opened = input::open_watched(&arguments.file, arguments.input, encoder, outbox.clone());
     let (mut records, input_bytes) = opened.map_err(|source| match interrupt::requested() {
         true => Failure::Interrupted(Loaded(0)),
@@ -136,7 +137,7 @@ fn load_into(store: &Store, arguments: &Arguments, output: &Output) -> Result<Ve
     let report =
         load(store, &mut records, options, &outbox).map_err(|failure| arguments.advised(failure.advised(shortfall)))?;
     // Counted, because other clients may have stored and removed records at the same time.
-    let entries = store.stat()?.table.entries;
+    let after = store.stat()?.table;
     let answer = Answer {
         url: arguments.url.to_string(),
         input: records.format().to_string(),
@@ -148,8 +149,8 @@ fn load_into(store: &Store, arguments: &Arguments, output: &Output) -> Result<Ve
         bytes: report.bytes,
         elapsed_ns: report.elapsed_ns,
         records_per_s: per_second(report.records, report.elapsed_ns),
-        entries,
-        fill: share(entries, config.max_entries()),
+        entries: after.entries,
+        fill: after.fill,
         put: report.tally.figures(),
     };
     let said = output.answer(&answer, || human(&answer, &report));

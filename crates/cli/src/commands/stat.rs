@@ -99,7 +99,7 @@ fn overview(stat: &Stat) -> String {
     let locks =
         format!("{} of {} bits, each for {} rows", count(stat.physical_locks), stat.lock_bits, stat.rows_per_lock);
     lines.push(("locks", locks));
-    lines.extend(stat.region.file().map(|region| ("file", file(region))));
+    lines.extend(stat.region.file().map(|region| ("file", file(region, held.rows < held.most_rows))));
     lines.extend(stat.region.node().map(|region| ("node", memory_node(region))));
     fields(&lines)
 }
@@ -147,7 +147,10 @@ fn chunks(stat: &Stat) -> String {
 
 /// Formats `49.3 MiB live, in places of 69.5 MiB (x 1.41), in chunks of 171.0 MiB (x 3.47), of 256.0 MiB`.
 fn space(space: &SpaceStats) -> String {
-    let (used, total) = (bytes(space.used_bytes), bytes(space.total_bytes));
+    let (used, mut total) = (bytes(space.used_bytes), bytes(space.total_bytes));
+    if space.total_bytes < space.most_bytes {
+        total.push_str(&format!(", which grow to {}", bytes(space.most_bytes)));
+    }
     if space.live_bytes == 0 {
         return format!("nothing live, in chunks of {used}, of {total}");
     }
@@ -186,13 +189,17 @@ fn places(space: &SpaceStats) -> String {
     beside(&aligned, std::iter::once(String::new()).chain(bars))
 }
 
-fn file(region: &FileStat) -> String {
+fn file(region: &FileStat, grows: bool) -> String {
     let boot = match region.same_boot {
         Some(false) => ", created before the last boot",
         _ => "",
     };
     let age = age(region.created_unix_ns);
-    let (path, size, mode) = (guira::admin::printable(&region.path), bytes(region.file_bytes), region.mode & 0o777);
+    let (path, mode) = (guira::admin::printable(&region.path), region.mode & 0o777);
+    let size = match grows {
+        true => format!("{} of {} of addresses", bytes(region.stored_bytes), bytes(region.file_bytes)),
+        false => bytes(region.file_bytes),
+    };
     let locks =
         region.lock_path.as_ref().map_or(String::new(), |path| format!(", locks in {}", guira::admin::printable(path)));
     format!("{path}, {size}, owner {}, mode {mode:o}, {age} old{boot}{locks}", users::name(region.owner_uid))

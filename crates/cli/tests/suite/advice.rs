@@ -43,7 +43,7 @@ fn every_advised_command_is_executed() {
 /// A table in a folder whose name a shell takes apart.
 const BIRDS: &str = "mkdir \"my t's\"; B=\"file://$PWD/my t's/birds\"; guira create \"$B\" --capacity 1k >/dev/null;";
 
-const CASES: [Case; 14] = [
+const CASES: [Case; 15] = [
     Case {
         name: "no such table",
         provoke: "guira put \"file://$PWD/a b\" heron Garza",
@@ -79,6 +79,15 @@ const CASES: [Case; 14] = [
         code: 3,
         around: ("larger table with: ", ""),
         after: "guira put file://$PWD/f-2 9999 y && guira get file://$PWD/f-2 1000",
+    },
+    Case {
+        name: "full of keys, and grown as far as it may",
+        provoke: "guira create file://$PWD/g --capacity 1k --max-capacity 3k; seq 9000 | sed 's/$/\tx/' | \
+                  guira load file://$PWD/g -",
+        code: 3,
+        around: ("larger table with: ", ""),
+        after: "guira get file://$PWD/g-2 1000 && seq 9000 | sed 's/$/\ty/' | guira load file://$PWD/g-2 - && \
+                guira stat file://$PWD/g-2 | grep 'grows to'",
     },
     Case {
         name: "full of large values",

@@ -136,6 +136,51 @@ fn an_existing_table_is_accepted_if_it_matches() {
     guira(&asked[..6]).expect(1);
 }
 
+/// A table that grows says so when it is created, and what it has become.
+#[test]
+fn a_table_grows_as_it_is_loaded() {
+    let table = Table::unused("grows");
+    let url = table.url();
+    let created = guira(&["create", url, "--capacity", "1000", "--max-capacity", "1M"]).expect(0).text();
+    assert!(created.contains("room for 1,000 keys") && created.contains("grows to room for 1,"), "{created}");
+    let asked = ["create", url, "--capacity", "9k", "--max-capacity", "1M", "--if-missing", "--format", "json"];
+    let same = guira(&asked).expect(0).json();
+    let (slots, most) = (same["slots"].as_u64().unwrap(), same["max_capacity"].as_u64().unwrap());
+    assert!(same["created"] == false && slots < 9_000 && most >= 1_000_000, "{same}");
+    let more = guira(&["create", url, "--capacity", "1k", "--max-capacity", "1G", "--if-missing"]).expect(2);
+    assert!(more.stderr.contains("not for 1000000000"), "{}", more.stderr);
+    let listed = || {
+        let all = guira(&["list", "--format", "json"]).expect(0).json();
+        let of = all["tables"].as_array().unwrap_or_else(|| panic!("{all}")).iter().find(|it| it["url"] == url);
+        of.unwrap_or_else(|| panic!("{url} is not in {all}")).clone()
+    };
+    let before = listed();
+    let lines: String = (0..30_000).map(|n| format!("key {n}\t{}\n", "value ".repeat(n % 40))).collect();
+    let loaded = guira_with_input(&["load", url, "-", "--format", "json"], lines.as_bytes()).expect(0).json();
+    assert!((0.4..0.8).contains(&loaded["fill"].as_f64().unwrap()), "{loaded}");
+    let after = listed();
+    let of =
+        |listed: &serde_json::Value, name: &str| listed[name].as_u64().unwrap_or_else(|| panic!("{name}: {listed}"));
+    assert!(of(&before, "stored_bytes") < of(&after, "stored_bytes"), "{before}, {after}");
+    assert!(of(&before, "capacity") < of(&after, "capacity"), "{before}, {after}");
+    for name in ["most_capacity", "file_bytes"] {
+        assert_eq!(before[name], after[name], "{name}");
+    }
+    let stat = guira(&["stat", url]).expect(0).text();
+    for part in ["it grows to ", "which grow to ", " of addresses, owner "] {
+        assert!(stat.contains(part), "{part}: {stat}");
+    }
+    assert_eq!(guira(&["get", url, "key 29999"]).expect(0).stdout, "value ".repeat(39).as_bytes());
+    let refused = guira(&["serve", "--backing", url]).expect(2).stderr;
+    assert!(refused.contains("it grows"), "{refused}");
+    for (most, message) in [("999", "at least the capacity"), ("many", "not a number"), ("99999G", "2^27 segments")] {
+        let refused = guira(&["create", "shm://none", "--capacity", "1000", "--max-capacity", most]).expect(2).stderr;
+        assert!(refused.contains(message), "{most}: {refused}");
+    }
+    let paper = ["create", "shm://none", "--capacity", "9", "--preset", "paper", "--max-capacity", "99"];
+    assert!(guira(&paper).expect(2).stderr.contains("tables of preset paper do not grow"));
+}
+
 #[test]
 fn options_of_create_are_used() {
     let table = Table::unused("options");

@@ -81,7 +81,8 @@ fn described(store: &Store) -> Result<Opened, Error> {
     let about = if len.error > 0 { "about " } else { "" };
     let config = store.table().config();
     let grant = if store.is_read_only() { "reading only" } else { "reading and changing" };
-    let table = format!("{}, {about}{} of {} entries", config.format, len.entries, config.max_entries());
+    let grows = if config.grows() { format!(", grows to {}", config.max_entries()) } else { String::new() };
+    let table = format!("{}, {about}{} of {} entries{grows}", config.format, len.entries, len.capacity);
     Ok(Opened { grant, table })
 }
 

@@ -29,8 +29,9 @@
 //! - **A stopped process keeps its locks.** Lookups go on; changes of the same rows fail with
 //!   [`Blame::Busy`](crate::Blame::Busy) at their deadline until it continues or is killed (`guira kick`). A process
 //!   that is killed is recovered by the next client that needs its locks.
-//! - **A table does not grow.** When it is full, inserts fail with [`Blame::Full`](crate::Blame::Full) and change
-//!   nothing.
+//! - **A table does not grow, unless it may.** When it is full, inserts fail with [`Blame::Full`](crate::Blame::Full)
+//!   and change nothing. [`CreateOptions::max_capacity`](crate::CreateOptions::max_capacity) lets a table of this host
+//!   grow; it never becomes smaller.
 //!
 //! # Bounds
 //!
@@ -40,6 +41,7 @@
 //! | value | 0 bytes to 64 MiB, if the table has room for it |
 //! | stored in the row | key and value of 64 bytes together (`bytes:64`); larger ones take an extent |
 //! | keys | the capacity given at creation fills the table to 90 %; inserts succeed to about 95 % |
+//! | growth | up to 2^27 parts of at most 1,024 rows: 6 x 10^11 keys of `fixed:8:8`; 4 TiB of large values by default |
 //! | clients of a table | 1,024 by default, at most 32,767; readers are not counted |
 //! | sessions of a memory node | 1,024 by default |
 //! | platform | Linux on 64-bit processors; all processes of a table have one byte order |

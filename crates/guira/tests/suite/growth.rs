@@ -7,7 +7,8 @@ use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
 
-use guira::{CreateOptions, Error, OpenOptions, Preset, Store, Url};
+use guira::errors::Mismatch;
+use guira::{CreateOptions, Error, OpenError, OpenOptions, Preset, Store, Url};
 use guira_fabric::SplitMix64;
 use guira_testing::is_long;
 
@@ -20,7 +21,7 @@ const INSERTERS: u64 = 3;
 const GROUP: u64 = 16;
 
 fn options(capacity: u64, most: u64) -> CreateOptions {
-    CreateOptions::new(capacity).format("fixed:8:8".parse().unwrap()).growing_to(most)
+    CreateOptions::new(capacity).format("fixed:8:8".parse().unwrap()).max_capacity(most)
 }
 
 fn key(inserter: u64, number: u64) -> [u8; 8] {
@@ -69,10 +70,67 @@ fn a_table_grows_to_its_limit() {
     assert!(full >= 20_000, "{full} keys");
     let refused = client.put(&key(0, full + 1), &[0; 8]);
     assert!(refused.is_ok() || refused.is_err_and(|error| error.blame() == guira::Blame::Full));
-    let impossible = [options(1_000, 999), options(1_000, 1 << 40)].map(|options| Store::create("shm://", &options));
+    let impossible = [options(1_000, 999), options(1_000, 1 << 40)].map(|options| Store::create("shm://x", &options));
     for refused in impossible {
         assert!(matches!(refused, Err(Error::Open(_))), "{refused:?}");
     }
+}
+
+/// [R-GROW-15] A table takes values of which no options told the size, with hardly more memory than they need; another
+/// store reads them, and processes that open it later store more.
+#[test]
+fn large_values_need_no_size_in_advance() {
+    const KEYS: u64 = 20_000;
+    let (table, store) = Table::create(&CreateOptions::new(1_000).max_capacity(1_000_000));
+    let stored = || store.stat().unwrap().region.file().unwrap().stored_bytes;
+    let (before, mut client) = (stored(), store.client().unwrap());
+    let value = |i: u64| vec![i as u8; 64 + (i % 2_000) as usize];
+    let bytes: u64 = (0..KEYS).map(|i| value(i).len() as u64).sum();
+    for i in 0..KEYS {
+        client.put(&key(0, i), &value(i)).unwrap();
+        if i == KEYS / 2 {
+            // What it has is found, also the chunks that it left.
+            drop(client);
+            client = Store::open(&table.url).unwrap().client().unwrap();
+        }
+    }
+    client.put(b"the largest", &vec![7; 64 << 20]).unwrap();
+    client.remove(b"the largest").unwrap();
+    let grown = stored() - before;
+    println!("{bytes} bytes of values, and one of 64 MiB, took {grown}");
+    assert!((bytes..bytes * 2 + (80 << 20)).contains(&grown), "{grown} for {bytes} bytes");
+    let mut reader = Store::open_with(&table.url, &OpenOptions::default().read_only()).unwrap().reader();
+    for i in 0..KEYS {
+        assert_eq!(reader.get(&key(0, i)).unwrap().as_deref(), Some(&value(i)[..]), "key {i}");
+    }
+    // The space of the largest value serves others now.
+    for i in 0..KEYS {
+        client.put(&key(1, i), &value(i)).unwrap();
+    }
+    assert!(stored() - before < grown + (20 << 20), "{} after {grown}", stored() - before);
+    let report = store.check().unwrap();
+    assert!(report.is_clean() && report.counts.entries == 2 * KEYS, "{:?}", report.problems);
+}
+
+/// A table that exists has room for what it may grow to, and options that ask for more are refused.
+#[test]
+fn room_is_what_a_table_may_grow_to() {
+    let (table, store) = Table::create(&options(1_000, 50_000));
+    let room = store.table().config().max_capacity();
+    assert!(room >= 50_000 && store.table().config().capacity() < 10_000);
+    for fits in [options(1, room), options(room, room), options(1, 1), options(1, 1).max_capacity(2)] {
+        assert!(!Store::open_or_create(&table.url, &fits).unwrap().was_created());
+    }
+    for asked in [options(1, room + 1), options(room + 1, room + 1)] {
+        let Err(Error::Open(OpenError::Mismatch { mismatches, .. })) = store.ensure_fits(&asked) else { panic!() };
+        assert_eq!(mismatches, [Mismatch::Capacity { asked: room + 1, found: room }]);
+    }
+    let small = options(1_000, 1_000_000);
+    assert!(small.memory_bytes().unwrap() < 1 << 20 && small.capacity_within(20 << 20).unwrap() > 100_000);
+    let (most, far) = (options(1_000, 1 << 30), options(1, 1 << 39));
+    let of = |options: &CreateOptions| options.memory_bytes().unwrap();
+    assert!(of(&most) > of(&small) && of(&most) < of(&far), "a part in 32,768 of what it may grow to");
+    assert!(options(1, 1 << 40).memory_bytes().is_err());
 }
 
 const SMALL: &str = "GUIRA_TEST_SMALL_FILE_SYSTEM";
@@ -135,7 +193,41 @@ fn in_a_small_file_system() {
         assert_eq!(reader.get(&key(0, i)).unwrap().as_deref(), Some(&i.to_le_bytes()[..]), "key {i}");
     }
     assert!(opened.check().unwrap().is_clean());
+    Store::destroy(&url).unwrap();
+    let_values_fill(&url, &path, &filler);
     println!("every step was made");
+}
+
+/// [R-GROW-15] The same for the space of large values.
+fn let_values_fill(url: &Url, path: &str, filler: &str) {
+    let store = Store::create(url, &CreateOptions::new(1_000).max_capacity(1_000_000)).unwrap();
+    std::fs::write(filler, vec![1; 10 << 20]).unwrap();
+    let mut client = store.client().unwrap();
+    let value = |i: u64| vec![i as u8; 3_000];
+    let mut put = |i: u64| client.put(&key(0, i), &value(i));
+    let full = (0..).find(|i| put(*i).is_err()).unwrap();
+    let refused = put(full).unwrap_err();
+    println!("key {full}: {refused}");
+    assert!(refused.to_string().contains("the table cannot grow: it needs ") && full > 1_000, "{refused}");
+    assert!(refused.blame() == guira::Blame::Full && refused.insufficient_space().is_some(), "{refused}");
+    std::fs::remove_file(filler).unwrap();
+    (full..full + 1_000).for_each(|i| assert!(put(i).is_ok(), "there is memory again"));
+    // Chunks of zeros, and those that no client has used, become holes in a copy.
+    let chunk = store.stat().unwrap().chunk_bytes;
+    client.put(b"zeros", &vec![0; 1 << 20]).unwrap();
+    let stored = || std::fs::metadata(path).unwrap().blocks() * 512;
+    let before = stored();
+    drop((client, store));
+    let punched = Command::new("fallocate").args(["--dig-holes", path]).status().unwrap();
+    assert!(punched.success() && stored() < before - chunk);
+    let opened = Store::open(url).unwrap();
+    assert!(stored() >= before && stored() < before + before / 8, "{} and {before} bytes", stored());
+    let mut reader = opened.reader();
+    for i in 0..full + 1_000 {
+        assert_eq!(reader.get(&key(0, i)).unwrap().as_deref(), Some(&value(i)[..]), "key {i}");
+    }
+    assert_eq!(reader.get(b"zeros").unwrap().map(|value| value.len()), Some(1 << 20));
+    assert!(opened.check().unwrap().is_clean());
 }
 
 /// Runs as an inserter if the environment asks for it; does nothing otherwise.

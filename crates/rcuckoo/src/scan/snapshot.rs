@@ -97,6 +97,8 @@ pub struct Len {
     pub entries: u64,
     /// Half the width of the 95 % confidence interval, in entries; 0 if every row was counted.
     pub error: u64,
+    /// Rows of the table: those that it has now, if it grows.
+    pub rows: u64,
 }
 
 fn failed(kind: impl Into<ErrorKind>) -> Error {
@@ -224,7 +226,7 @@ impl Reader {
             }
         }
         if is_exact {
-            return Ok((Len { entries: sum, error: 0 }, is_current));
+            return Ok((Len { entries: sum, error: 0, rows: count }, is_current));
         }
         let (n, rows) = (samples as f64, count as f64);
         let mean = sum as f64 / n;
@@ -233,7 +235,7 @@ impl Reader {
         // right where entries are so rare that a sample contains none, or a few; elsewhere they are negligible.
         let half_width = 1.96 * (n * variance.max(0.0) * (1.0 - n / rows) + 1.0).sqrt() + 2.0;
         let (entries, error) = ((mean * rows).round() as u64, (half_width / n * rows).ceil() as u64);
-        Ok((Len { entries, error }, is_current))
+        Ok((Len { entries, error, rows: count }, is_current))
     }
 }
 
