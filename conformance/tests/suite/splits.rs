@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 use guira_check::{CheckOptions, CheckReport, Concurrency, ProblemKind, check_table, table_stats};
 use guira_conformance::{Bench, Model, Observed, Op, TestClient, WatchedLane, block_on, growing};
 use guira_fabric::heap::{Next, Step};
-use guira_fabric::{FenceProof, Profile, Region, Space, Verb};
+use guira_fabric::{FenceProof, Lane, Profile, Region, Space, Verb};
 use guira_layout::{ExtentRef, OwnerId, Preset, RowId, TableConfig};
 use guira_rcuckoo::{
-    Change, ClientConfig, ErrorKind, ExtentUse, Outcome, Reader, Recovered, RowItems, SlotClient, TableRows,
-    destroy_table, look_up_extent, recover,
+    Change, ClientConfig, ErrorKind, ExtentUse, Outcome, Reader, Recovered, RowItems, SlotClient, Table, TableRows,
+    destroy_table, look_up_extent, open_table, read_map, recover,
 };
 
 /// Entries of a segment of 64 rows, in rows of 7 entries.
@@ -36,8 +36,8 @@ fn fill(client: &mut TestClient, keys: std::ops::Range<u64>, value: impl Fn(u64)
     }
 }
 
-/// [R-GROW-2] [R-GROW-6] [R-GROW-8] A table that was created for a few hundred keys takes many thousands, and has each of
-/// them once; lookups, also of clients that know of no split, scans, estimates and checks find them.
+/// [R-GROW-2] [R-GROW-6] [R-GROW-8] A table that was created for a few hundred keys takes many thousands, and has each
+/// of them once; lookups, also of clients that know of no split, scans, estimates and checks find them.
 #[test]
 fn a_table_grows_as_it_is_filled() {
     for profile in Profile::ALL {
@@ -90,6 +90,39 @@ fn is_found_by_all(bench: &Bench, keys: u64) {
 fn checked(bench: &Bench) -> CheckReport {
     let options = CheckOptions { concurrency: Concurrency::Exclusive, ..CheckOptions::default() };
     block_on(check_table(&mut bench.region.lane(), &bench.table, &options, &mut |_| ())).expect("no fabric error")
+}
+
+/// [R-GROW-12] A client of a table that was opened when it had grown finds its keys as in a table of that size; one
+/// that knows of no split is led to them step by step. Both find what is split off later.
+#[test]
+fn a_client_begins_with_the_splits_that_the_map_has() {
+    for profile in Profile::ALL {
+        let (bench, keys) = (table(profile, "fixed:8:8", 3, 1 << 9), 30 * SEGMENT_ENTRIES);
+        let mut writer = bench.client(0);
+        fill(&mut writer, 0..keys, |i| key(i).to_vec());
+        let opened = block_on(open_table(&mut bench.region.lane(), bench.region.main_bytes())).expect("a table");
+        let mut admin = bench.region.lane();
+        block_on(read_map(&mut admin, &opened)).expect("no fabric error");
+        println!("{profile}: the map took {:?}", admin.traffic());
+        let find = |table: &Arc<Table>, all: std::ops::Range<u64>| {
+            let mut reader = Reader::new(Arc::clone(table), ClientConfig::for_table(table));
+            let (mut lane, mut value) = (bench.region.lane(), Vec::new());
+            for i in all {
+                value.clear();
+                let found = block_on(reader.get(&mut lane, &key(i), &mut value)).expect("no damage");
+                assert!(found.is_some() && value == key(i), "{profile}: key {i}");
+            }
+            (reader.counters().segment_steps, lane.traffic().round_trips)
+        };
+        let (steps, trips) = find(&opened, 0..keys);
+        assert_eq!(steps, 0, "{profile}");
+        assert!(trips <= if profile == Profile::Shm { 2 * keys } else { keys }, "{profile}: {trips}");
+        let (steps, _) = find(&bench.table, 0..keys);
+        assert!(steps > 30, "{profile}: {steps}");
+        fill(&mut writer, keys..2 * keys, |i| key(i).to_vec());
+        let (steps, _) = find(&opened, 0..2 * keys);
+        assert!(steps > 10, "{profile}: {steps}");
+    }
 }
 
 /// [R-GROW-6] A table that has all the segments that it can have is full, as one that does not grow.
@@ -149,8 +182,8 @@ fn a_split_takes_three_round_trips() {
     }
 }
 
-/// [R-GROW-8] [R-LOCK-4] A client that cannot split a segment, because another one holds one of its locks, gives back the
-/// locks that it has won after a few pauses, and waits for that one alone: others wait for one client only.
+/// [R-GROW-8] [R-LOCK-4] A client that cannot split a segment, because another one holds one of its locks, gives back
+/// the locks that it has won after a few pauses, and waits for that one alone: others wait for one client only.
 #[test]
 fn a_split_that_waits_gives_its_locks_back() {
     /// Batches between two moments without a lock: tries of 16 words, and the pauses with some of them.
@@ -243,8 +276,8 @@ fn scans_follow_splits() {
     }
 }
 
-/// [R-GROW-3] [R-RECOVER-7] A sweep finds the entry of an extent whose segment was split since the table was created, and
-/// no entry of one that was removed.
+/// [R-GROW-3] [R-RECOVER-7] A sweep finds the entry of an extent whose segment was split since the table was created,
+/// and no entry of one that was removed.
 #[test]
 fn a_sweep_finds_extents_in_segments_that_were_split() {
     let bench = table(Profile::Tcp, "bytes:24", 1, 64);
@@ -274,8 +307,8 @@ fn a_sweep_finds_extents_in_segments_that_were_split() {
     }
 }
 
-/// [R-GROW-3] The checker notices a row whose level is not that of its segment, whichever row it is, and a key that is not
-/// in its segment.
+/// [R-GROW-3] The checker notices a row whose level is not that of its segment, whichever row it is, and a key that is
+/// not in its segment.
 #[test]
 fn wrong_levels_are_noticed() {
     for row in [0, 1, 63, 64, 127] {
@@ -345,8 +378,8 @@ fn recover_dead(bench: &Bench) -> Recovered {
     recovered.expect("a dead client").expect("its slot")
 }
 
-/// [R-GROW-9] [R-RECOVER-6] A row that was damaged before a client died in a split stays damaged, whether the client had
-/// written it or not; all other rows are completed.
+/// [R-GROW-9] [R-RECOVER-6] A row that was damaged before a client died in a split stays damaged, whether the client
+/// had written it or not; all other rows are completed.
 #[test]
 fn recovery_makes_no_damaged_row_whole() {
     let bench = table(Profile::Shm, "fixed:8:8", 1, 64);
@@ -379,8 +412,8 @@ fn recovery_makes_no_damaged_row_whole() {
     }
 }
 
-/// [R-GROW-8] While a segment is half split, no client can change a key of it, also not one that has been led to the new
-/// segment: the old rows would not follow.
+/// [R-GROW-8] While a segment is half split, no client can change a key of it, also not one that has been led to the
+/// new segment: the old rows would not follow.
 #[test]
 fn a_half_split_segment_is_locked() {
     let bench = table(Profile::Shm, "fixed:8:8", 1, 64);

@@ -11,8 +11,8 @@ use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until}
 use guira_fabric_shm::{Attempt, NameLoss, ShmError, ShmRegion};
 use guira_layout::{OwnerId, SlotState, SlotWord};
 use guira_rcuckoo::{
-    ClientConfig, RowPredictor, SlotClient, Table, TableError, claim_generation, open_table, read_slot, reserve_table,
-    slots,
+    ClientConfig, RowPredictor, SlotClient, Table, TableError, claim_generation, open_table, read_map, read_slot,
+    reserve_table, slots,
 };
 use guira_url::Backend;
 
@@ -233,6 +233,8 @@ impl Store {
         if options.access == Access::ReadWrite {
             reserve_lost_memory(url, &region, &table)?;
         }
+        let read = block_on(read_map(region.lane().any(), &table));
+        read.map_err(|source| Error::Fabric { doing: "cannot open", url: url.clone(), source })?;
         let sessions = Arc::new(match url.backend()? {
             Backend::File(_) => Sessions::permanent(region.clone()),
             Backend::Node(node) => Sessions::remote(url, node, options, &table, region.clone()),

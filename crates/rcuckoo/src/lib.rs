@@ -41,7 +41,7 @@ pub use table::destroy::{destroy_table, is_destroyed};
 pub use table::hash::{Placement, RowPair};
 pub use table::key::Key;
 pub use table::session::{SlotClient, SlotInfo, claim_generation, claim_slot, read_slot, release_slot, slots};
-pub use table::{FormatError, Table, TableError, available_chunks, format_table, open_table, reserve_table};
+pub use table::{FormatError, Table, TableError, available_chunks, format_table, open_table, read_map, reserve_table};
 pub use token::Token;
 
 /// Locks that one operation can need: those of the rows of a path and of both rows of the key.

@@ -123,7 +123,7 @@ impl Reader {
             extent: Vec::new(),
             shape: table.rows().shape(),
             words: Vec::new(),
-            segments: SegmentMap::new(table.placement().segments()),
+            segments: table.map(),
             cache: RowCache::none(),
             group: Box::default(),
             backoff: Backoff::new(config.seed ^ 0x7265_6164, config.backoff_ns, config.longest_backoff_ns),

@@ -85,6 +85,11 @@ impl TableRows {
         Some(first..first + self.range)
     }
 
+    /// Returns the first rows of all ranges that are known of, in ascending order.
+    pub(crate) fn known_rows(&self) -> impl Iterator<Item = RowId> {
+        self.known.keys().copied().map(RowId)
+    }
+
     /// Whether all rows that are known of were visited.
     pub fn is_done(&self) -> bool {
         self.ahead.is_empty()

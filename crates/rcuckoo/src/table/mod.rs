@@ -9,7 +9,7 @@ pub(crate) mod segment_map;
 pub(crate) mod session;
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, post, reserve};
 use guira_layout::{
@@ -18,7 +18,8 @@ use guira_layout::{
 };
 
 use self::policy::{Deaths, Policy};
-use crate::{Placement, RowList};
+use self::segment_map::SegmentMap;
+use crate::{Placement, RowList, TableRows};
 
 /// The properties of a table that all its clients share, derived from its superblock.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub struct Table {
     locks: LockLayout,
     placement: Placement,
     policy: Policy,
+    /// The map with which clients begin, if it was read.
+    map: OnceLock<SegmentMap>,
 }
 
 /// A table could not be opened. Nothing was changed.
@@ -66,7 +69,7 @@ impl Table {
         let locks = LockLayout::new(&superblock.config);
         let placement = Placement::new(&superblock.config);
         let policy = Policy::of(&superblock.config, &locks);
-        Ok(Arc::new(Table { superblock, geometry, rows, locks, placement, policy }))
+        Ok(Arc::new(Table { superblock, geometry, rows, locks, placement, policy, map: OnceLock::new() }))
     }
 
     /// Returns the table's parameters.
@@ -141,6 +144,11 @@ impl Table {
     /// Returns the segments of a table that grows.
     pub(crate) fn growing_segments(&self) -> Option<&Segments> {
         self.placement.segments().filter(|segments| segments.grows())
+    }
+
+    /// Returns the map with which a client begins.
+    pub(crate) fn map(&self) -> SegmentMap {
+        self.map.get().cloned().unwrap_or_else(|| SegmentMap::new(self.placement.segments()))
     }
 
     /// Returns the mapping from keys to rows.
@@ -246,6 +254,21 @@ pub async fn available_chunks(lane: &mut dyn Lane, table: &Table) -> Result<u64,
     post(lane, [Verb::Read { addr: table.geometry.superblock_word(CHUNKS_WORD), into: &mut available }]).await?;
     // A damaged word may have any value.
     Ok(available[0].clamp(initial, chunks))
+}
+
+/// Reads the map of a table that grows, once: clients that are made of `table` afterwards know of the splits until
+/// then. Round trips: those of [`TableRows::read`]. [R-GROW-12]
+///
+/// # Errors
+/// The fabric refused or lost a batch.
+pub async fn read_map(lane: &mut dyn Lane, table: &Table) -> Result<(), FabricError> {
+    let Some(segments) = table.growing_segments() else { return Ok(()) };
+    let mut map = SegmentMap::new(Some(segments));
+    let rows = TableRows::read(lane, table).await?;
+    map.note_segments(segments, rows.known_rows().map(|first| segments.of_row(first)));
+    // Another thread may have been faster.
+    let _ = table.map.set(map);
+    Ok(())
 }
 
 /// Reserves the memory that a table that grows should have, and that a copy of its file may have lost: pages of zeros

@@ -8,7 +8,7 @@ use guira_layout::{RowId, SegmentSplit, Segments, Trailer};
 use crate::{DamagedItem, ErrorKind, Placement, RowPair};
 
 /// The segment of each interval of positions, at the greatest depth that the client has met. [R-GROW-12]
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct SegmentMap {
     /// The bits of a position behind those of its interval: 64 less the depth of the intervals, which is at least 1.
     shift: u32,
@@ -26,6 +26,15 @@ impl SegmentMap {
             *segment = segments.of_position(position) as u32;
         });
         map
+    }
+
+    /// Notes the segments that were split off, by their numbers in ascending order.
+    pub(crate) fn note_segments(&mut self, segments: &Segments, split_off: impl Iterator<Item = u64>) {
+        for segment in split_off {
+            if let Some(parent) = segments.parent(segment) {
+                self.note(parent, segment, segments.edge(segment));
+            }
+        }
     }
 
     /// Creates the map of a client that knows of no split at all.
