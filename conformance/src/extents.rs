@@ -165,8 +165,8 @@ fn swap_word(lane: &mut dyn Lane, addr: Addr, compare: ChunkWord, swap: ChunkWor
     found == compare.0
 }
 
-/// Claims the first free chunk, or the first run of free chunks. In a table that grows, adds all chunks that it may have
-/// when there is none. [R-GROW-15]
+/// Claims the first free chunk, or the first run of free chunks. In a table that grows, adds all chunks that it may
+/// have when there is none. [R-GROW-15]
 fn claim(lane: &mut dyn Lane, table: &Table, owner: OwnerId, class: ExtentClass) -> u64 {
     let count = if let ExtentClass::Run(chunks) = class { u64::from(chunks) } else { 1 };
     let mut chunks = block_on(available_chunks(lane, table)).expect("the heap reads");

@@ -20,8 +20,9 @@ from typing import NamedTuple, Tuple
 
 MAGIC = 0x7063_7461_7269_7567
 VERSION = 1
-HELLO, BATCH, HOLD, RELEASE, FENCE, COUNT, ATTACH = range(1, 8)
+HELLO, BATCH, HOLD, RELEASE, FENCE, COUNT, ATTACH, RESERVE = range(1, 9)
 WELCOME, DONE, HELD, FENCED, COUNTED, REFUSED, CLOSE = 0x81, 0x82, 0x83, 0x85, 0x86, 0x87, 0x88
+RESERVED = 0x8A
 OUTSIDE, MISALIGNED, READ_ONLY, OTHER = 1, 2, 5, 6
 PROTOCOL_ERROR, WRONG_VERSION, UNAUTHORIZED, FULL, DROPPED, TOO_SLOW, SHUTDOWN, TLS_REQUIRED = range(1, 9)
 OTHER_FABRIC = 11
@@ -214,6 +215,9 @@ class Client:
 
     def hold(self, slot):
         return self.yes_or_no(self.request(HOLD, [slot]), HELD)
+
+    def reserve(self, start, end):
+        expect(self.reply(self.request(RESERVE, [start, end]), RESERVED), (), "body of a Reserved")
 
     def release(self, slot):
         self.request(RELEASE, [slot])

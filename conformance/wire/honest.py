@@ -151,6 +151,18 @@ def a_refused_batch_has_a_reason_and_no_effect(node):
         expect(client.batch(read(at)), [(1,)], "a word that refused batches would have changed")
 
 
+def memory_is_reserved_where_there_is_some(node):
+    with node.session() as client:
+        at, main = node.scratch, client.welcome.main_bytes
+        client.batch(write(at, 5))
+        for start, end in (0, 1), (at, at + 8), (main - 4096, main), (max(0, main - (1 << 20)), main):
+            client.reserve(start, end)
+        expect(client.batch(read(at)), [(5,)], "a word of reserved memory")
+        for start, words in (main, 1), (main - 8, 2), (1 << 62, 1):
+            wanted = OUTSIDE, 8, start, words, main
+            expect_raise(Refused, wanted, lambda: client.reserve(start, start + 8 * words), f"bytes from {start}")
+
+
 def frames_may_be_cut_at_every_byte(node):
     add = fetch_add(node.scratch, 1)
     greeting, batch = frame(HELLO, hello(**node.token)), frame(BATCH, add.words + read(0).words, 2, 2)
@@ -267,6 +279,7 @@ CHECKS = (
     verbs_take_effect_in_order_and_return_the_word_before,
     the_longest_read_and_write_are_complete,
     a_refused_batch_has_a_reason_and_no_effect,
+    memory_is_reserved_where_there_is_some,
     frames_may_be_cut_at_every_byte,
     replies_come_in_order_with_the_ids_of_their_requests,
     a_slot_is_held_by_one_session_until_it_is_released,

@@ -8,10 +8,10 @@ import socket
 import struct
 import time
 
-from client import (ALL, ATTACH, BATCH, CLOSE, COUNT, DONE, FENCE, FULL, HELD, HELLO, HOLD, MAX_FRAME_BYTES,
-                    MAX_SAMPLE_WORDS, MAX_VERB_WORDS, OTHER_FABRIC, PROTOCOL_ERROR, RELEASE, SCRATCH_BYTES, SHUTDOWN,
-                    TLS_REQUIRED, TOO_SLOW, UNAUTHORIZED, VERSION, WELCOME, WRONG_VERSION, Close, Ended, cas, expect,
-                    fetch_add, frame, hello, pack, read, welcome, write)
+from client import (ALL, ATTACH, BATCH, CLOSE, COUNT, DEVICE, DONE, FENCE, FULL, HELD, HELLO, HOLD, MAX_FRAME_BYTES,
+                    MAX_SAMPLE_WORDS, MAX_VERB_WORDS, OTHER_FABRIC, PROTOCOL_ERROR, RELEASE, RESERVE, SCRATCH_BYTES,
+                    SHUTDOWN, TLS_REQUIRED, TOO_SLOW, UNAUTHORIZED, VERSION, WELCOME, WRONG_VERSION, Close, Ended,
+                    cas, expect, fetch_add, frame, hello, pack, read, welcome, write)
 from honest import POLL_S, SLOTS, expect_raise, wait_for
 
 # A node waits this long for a Hello, and receives this long after a Close.
@@ -36,7 +36,7 @@ def errors_before_the_hello(node):
     yield "a Hello too long", frame(HELLO, [*good, 0])
     yield "a Hello with a count", frame(HELLO, good, count=1)
     yield "a Hello with a reserved bit", pack([72 | HELLO << 32 | 1 << 56, 1]) + pack(good)
-    for kind in [0, BATCH, HOLD, RELEASE, FENCE, COUNT, ATTACH, 8, WELCOME, 0xFF]:
+    for kind in [0, BATCH, HOLD, RELEASE, FENCE, COUNT, ATTACH, RESERVE, 9, WELCOME, 0xFF]:
         yield f"kind {kind} before Hello", frame(kind, good)
     for length in [0, 8, 15, 17, 71, 80, MAX_FRAME_BYTES, (1 << 32) - 8]:
         yield f"a first frame of {length} bytes", pack([length | HELLO << 32, 1]) + pack(good)
@@ -49,7 +49,9 @@ def errors_of_a_session(node):
     for length in [0, 8, 15, 20, MAX_FRAME_BYTES + 8, 1 << 31, (1 << 32) - 8]:
         yield f"a frame of {length} bytes", pack([length | COUNT << 32, 1])
     yield "a queue pair over TCP", frame(ATTACH, [0, 0x0100_000A_FFFF_0000, 17, 1024])
-    for kind in [0, ATTACH, 8, 0x7F, WELCOME, DONE, CLOSE, 0xFF]:
+    for part in [], [0], [0, 0], [8, 0], [0, (1 << 20) + 1], [0, 8, 0], [DEVICE - 8, DEVICE]:
+        yield f"a Reserve of {part}", frame(RESERVE, part)
+    for kind in [0, ATTACH, 9, 0x7F, WELCOME, DONE, CLOSE, 0xFF]:
         yield f"kind {kind}", frame(kind)
     for bit in (56, 63):
         yield f"bit {bit} of a header", pack([16 | COUNT << 32 | 1 << bit, 1])

@@ -1,11 +1,12 @@
 //! Checks of the codec of the TCP fabric: any words are a frame or an error, a decoded value is encoded to the same
 //! words, and the results of a parsed batch have exactly the length of its reply.
 
-use guira_fabric::Verb;
+use guira_fabric::{FabricError, Verb};
 use guira_fabric_tcp::batch;
 use guira_session::wire::{
     self, ClientParameters, CloseReason, Fabric, FenceReply, Gid, Grant, HEADER_WORDS, Header, Hello, HoldReply, Kind,
-    Mtu, PacketNumber, QueuePairEndpoint, QueuePairNumber, Segment, SessionId, TargetParameters, Token, Welcome,
+    Mtu, PacketNumber, QueuePairEndpoint, QueuePairNumber, Reserve, Segment, SessionId, TargetParameters, Token,
+    Welcome,
 };
 
 use super::{Answer, Seed};
@@ -47,7 +48,8 @@ fn read(header: Header, body: &[u64]) -> bool {
             same(wire::decode_slot(body).ok().map(|slot| wire::encode_slot(slot).to_vec()))
         }
         Kind::Refused => refusal(body),
-        Kind::Count | Kind::Counted => true,
+        Kind::Reserve => same(Reserve::decode(body).ok().map(|part| part.encode().to_vec())),
+        Kind::Count | Kind::Counted | Kind::Reserved => true,
         Kind::Attach => same(ClientParameters::decode(body).ok().map(|client| client.encode().to_vec())),
         Kind::Attached => same(TargetParameters::decode(body).ok().map(|target| target.encode())),
     }
@@ -128,8 +130,8 @@ fn target() -> TargetParameters {
     TargetParameters { endpoint, grant: Grant::ReadWrite, masked_cas, main, device: vec![segment(0)] }
 }
 
-/// Returns a frame of every kind, and some invalid ones.
-pub(super) fn seeds() -> Vec<Seed> {
+/// Returns a batch with a verb of every kind.
+fn batch_frame() -> Vec<u64> {
     let addr = guira_fabric::Addr::main;
     let (mut into, mut found) = ([0; 3], [0; 3]);
     let [cas, masked, add] = &mut found;
@@ -140,8 +142,13 @@ pub(super) fn seeds() -> Vec<Seed> {
         Verb::MaskedCas { addr: addr(8), compare: 1, swap: 2, compare_mask: 3, swap_mask: !0, found: masked },
         Verb::FetchAdd { addr: addr(16), add: u64::MAX, found: add },
     ];
-    let mut batch_frame = Vec::new();
-    batch::encode_batch(&mut batch_frame, 1 << 32, &verbs).expect("it fits");
+    let mut frame = Vec::new();
+    batch::encode_batch(&mut frame, 1 << 32, &verbs).expect("it fits");
+    frame
+}
+
+/// Returns a frame of every kind, and some invalid ones.
+pub(super) fn seeds() -> Vec<Seed> {
     let session = SessionId([5, 6]);
     let hello = Hello {
         fabric: Fabric::Tcp,
@@ -164,18 +171,21 @@ pub(super) fn seeds() -> Vec<Seed> {
         sample: vec![9; 3],
     };
     let target = target();
-    let mut refused = Vec::new();
-    let refusal = guira_fabric::FabricError::OutOfBounds { verb: "READ", addr: addr(8), words: 2, space_bytes: 8 };
-    wire::encode_refusal(&mut refused, 3, &refusal);
-    let mut failed = Vec::new();
-    wire::encode_refusal(&mut failed, 3, &guira_fabric::FabricError::Backend("no memory, no luck".to_owned()));
+    let out_of_bounds =
+        FabricError::OutOfBounds { verb: "READ", addr: guira_fabric::Addr::main(8), words: 2, space_bytes: 8 };
+    let no_memory = FabricError::NoMemory { wanted: 1 << 20, available: 3, limiter: "/dev/shm".to_owned() };
+    let refused = |refusal: &FabricError| {
+        let mut frame = Vec::new();
+        wire::encode_refusal(&mut frame, 3, refusal);
+        frame
+    };
     let framed = |kind, body: &[u64]| {
         let mut frame = Vec::new();
         wire::append(&mut frame, kind, 2, body);
         frame
     };
     let mut frames = vec![
-        ("batch", batch_frame),
+        ("batch", batch_frame()),
         ("hello", framed(Kind::Hello, &hello.encode())),
         ("welcome", framed(Kind::Welcome, &welcome.encode())),
         ("done", framed(Kind::Done, &[1, 2, 3])),
@@ -188,8 +198,11 @@ pub(super) fn seeds() -> Vec<Seed> {
         ("count", framed(Kind::Count, &[])),
         ("attach", framed(Kind::Attach, &ClientParameters { endpoint: target.endpoint }.encode())),
         ("attached", framed(Kind::Attached, &target.encode())),
-        ("refused", refused),
-        ("failed", failed),
+        ("reserve", framed(Kind::Reserve, &Reserve { bytes: (1 << 16, 1 << 17) }.encode())),
+        ("reserved", framed(Kind::Reserved, &[])),
+        ("no_memory", refused(&no_memory)),
+        ("refused", refused(&out_of_bounds)),
+        ("failed", refused(&FabricError::Backend("no memory, no luck".to_owned()))),
         ("longest_header", vec![u64::MAX, 0]),
     ];
     let empty = frames[0].1[..HEADER_WORDS].to_vec();

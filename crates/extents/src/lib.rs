@@ -10,8 +10,8 @@
 //!
 //! Seven modules: the client's record of its chunks (`owned_chunks`); claiming and giving up chunks (`table`); adding
 //! chunks to a table that grows (`growth`); chunks whose claim or release was interrupted by a drop (`pending_claims`);
-//! finding what other clients have freed (`reclaim_scan`); finding extents that dead clients leaked (`leaked`); and runs,
-//! which have no owner while they are in use (`runs`).
+//! finding what other clients have freed (`reclaim_scan`); finding extents that dead clients leaked (`leaked`); and
+//! runs, which have no owner while they are in use (`runs`).
 
 #![forbid(unsafe_code)]
 

@@ -383,8 +383,8 @@ fn maintenance_is_amortised() {
     assert!(one_class <= 700 && every_class <= 1_000 && runs <= 20_000);
 }
 
-/// [R-GROW-15] A table adds chunks for new values, and hardly more for updates than they need: what was freed is reclaimed
-/// before. Exact counts.
+/// [R-GROW-15] A table adds chunks for new values, and hardly more for updates than they need: what was freed is
+/// reclaimed before. Exact counts.
 #[test]
 fn chunks_are_added_when_there_is_nothing_to_reclaim() {
     const CHUNKS: u64 = 2_000;
@@ -414,8 +414,8 @@ fn chunks_are_added_when_there_is_nothing_to_reclaim() {
     assert!(matches!(refused, ExtentError::Full(NoSpace { total: CHUNKS, free: 0, refused: None, .. })), "{refused:?}");
 }
 
-/// [R-GROW-15] A word of chunks with memory that is damaged neither stops a client nor leads it to chunks that it should
-/// not use.
+/// [R-GROW-15] A word of chunks with memory that is damaged neither stops a client nor leads it to chunks that it
+/// should not use.
 #[test]
 fn a_damaged_number_of_chunks_adds_none() {
     for damaged in [0, CHUNKS + 1, u64::MAX] {

@@ -21,7 +21,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::domain::DomainLock;
 use crate::error::{Attempt, CreateError, ShmError, Task};
-use crate::file::{FileFacts, FileSystem, OpenFile, proc_path};
+use crate::file::{FileFacts, FileSystem, OpenFile, proc_path, stored_bytes};
 use crate::header::{HEADER_BYTES, Header, Holes, LockName, Sizes};
 use crate::location::Location;
 use crate::lock_file;
@@ -33,6 +33,8 @@ use crate::region::{Access, ShmRegion, SlotLocks, boot_id};
 /// quarter of a second in a virtual machine whose host allocates each page at its first touch, and some milliseconds
 /// elsewhere.
 pub(crate) const STEP_BYTES: u64 = 16 << 20;
+/// What has set [`Limits`], for error messages.
+const LIMITER: &str = "the memory node";
 /// The number of temporary names that are tried. One is taken only if a process that had our process id was killed.
 const MAX_TEMPORARY_NAMES: u32 = 64;
 
@@ -296,8 +298,8 @@ fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
 
-/// Fills the holes of an existing file of `file_bytes` bytes, as a copy may have them where the table was unused: with a
-/// full file system, writing into one ends the process (SIGBUS).
+/// Fills the holes of an existing file of `file_bytes` bytes, as a copy may have them where the table was unused: with
+/// a full file system, writing into one ends the process (SIGBUS).
 pub(crate) fn fill_holes(file: &OwnedFd, facts: &FileFacts, file_bytes: u64, task: Task<'_>) -> Result<(), ShmError> {
     if facts.stored_bytes >= file_bytes || matches!(facts.system, FileSystem::Hugetlbfs { .. }) {
         return Ok(());
@@ -307,14 +309,42 @@ pub(crate) fn fill_holes(file: &OwnedFd, facts: &FileFacts, file_bytes: u64, tas
     reserve(file, facts.system, None, &[all], task, &mut |_, _| ControlFlow::Continue(()))
 }
 
-/// Reserves `bytes` of an existing file, counted from its start, as far as they have not been written.
+/// Limits of [`reserve_more`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Bytes that may be reserved at once.
+    pub(crate) at_once: u64,
+    /// Bytes that the whole file may take.
+    pub(crate) of_file: u64,
+}
+
+impl Limits {
+    pub(crate) const NONE: Limits = Limits { at_once: u64::MAX, of_file: u64::MAX };
+
+    fn require(self, wanted: u64, file: BorrowedFd<'_>, task: Task<'_>) -> Result<(), ShmError> {
+        let mut available = self.at_once;
+        if self.of_file < u64::MAX {
+            let stat = rustix::fs::fstat(file).map_err(task.failed("determine its size"))?;
+            available = available.min(self.of_file.saturating_sub(stored_bytes(&stat)));
+        }
+        if wanted <= available {
+            return Ok(());
+        }
+        let (attempt, path) = (task.attempt, task.path.to_owned());
+        Err(ShmError::NoSpace { attempt, path, limiter: LIMITER.to_owned(), wanted, available })
+    }
+}
+
+/// Reserves `bytes` of an existing file, counted from its start, as far as they have not been written. Returns the
+/// number of those that had not.
 pub(crate) fn reserve_more(
     file: BorrowedFd<'_>,
     system: FileSystem,
     storage: Storage,
     bytes: Range<u64>,
+    limits: Limits,
     task: Task<'_>,
-) -> Result<(), ShmError> {
+) -> Result<u64, ShmError> {
     let holes = match system {
         // It reports none.
         FileSystem::Hugetlbfs { .. } => vec![bytes],
@@ -322,11 +352,13 @@ pub(crate) fn reserve_more(
     };
     let missing = holes.iter().map(|hole| hole.end - hole.start).sum();
     if missing == 0 {
-        return Ok(());
+        return Ok(0);
     }
+    limits.require(missing, file, task)?;
     // Not the file system's limit: holes may be reserved already, and it refuses more than it has.
     storage.require_memory(missing, system, task)?;
-    reserve(file, system, None, &holes, task, &mut |_, _| ControlFlow::Continue(()))
+    reserve(file, system, None, &holes, task, &mut |_, _| ControlFlow::Continue(()))?;
+    Ok(missing)
 }
 
 /// Returns the holes in `bytes` of a file, reserved or not.
@@ -348,8 +380,8 @@ fn holes_in(file: BorrowedFd<'_>, bytes: Range<u64>) -> Result<Vec<Range<u64>>, 
     Ok(holes)
 }
 
-/// Reserves every byte of these parts of the file in steps, or fails. Also faults in the pages of `populated`, as long as
-/// the kernel supports it.
+/// Reserves every byte of these parts of the file in steps, or fails. Also faults in the pages of `populated`, as long
+/// as the kernel supports it.
 fn reserve(
     file: impl AsFd,
     system: FileSystem,

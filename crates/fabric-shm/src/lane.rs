@@ -250,7 +250,7 @@ impl Lane for ShmLane {
         if self.is_stale() {
             return Poll::Ready(Err(FabricError::Forked));
         }
-        Poll::Ready(self.reserving.as_ref().map_or(Ok(()), |region| region.reserve(bytes)))
+        Poll::Ready(self.reserving.as_ref().map_or(Ok(()), |region| region.reserve(bytes, u64::MAX).map(|_| ())))
     }
 
     fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use guira_fabric::memory::AtomicU64;
+use guira_fabric::memory::{AtomicU64, Ordering};
 use guira_fabric::process::Process;
 use guira_fabric::{Addr, Caps, FabricError, HoldSet, Profile, Region, SlotHold, WORD_BYTES};
 
-use crate::create::{self, CreateOptions, Storage};
+use crate::create::{self, CreateOptions, Limits, Storage};
 use crate::domain::{DeviceClaim, DomainLock};
 use crate::error::{Attempt, CreateError, ShmError, Task};
 use crate::file::{self, FileFacts, FileSystem, OpenFile};
@@ -95,6 +95,8 @@ pub(crate) struct Shared {
     header: Header,
     mapped: Mapped,
     caps: Caps,
+    /// Bytes of the file that may have memory, as far as this process decides.
+    memory_limit: AtomicU64,
 }
 
 /// The file whose byte locks represent client slots.
@@ -122,8 +124,9 @@ impl Shared {
         }
     }
 
-    /// Reserves memory for `bytes` of the main space.
-    pub(crate) fn reserve(&self, bytes: Range<u64>) -> Result<(), FabricError> {
+    /// Reserves memory for `bytes` of the main space, unless more than `most` bytes have none. Returns the number of
+    /// those.
+    pub(crate) fn reserve(&self, bytes: Range<u64>, most: u64) -> Result<u64, FabricError> {
         let task = Task::new(Attempt::Grow, &self.path);
         if self.access == Access::ReadOnly {
             return Err(FabricError::ReadOnly { verb: "reserving memory" });
@@ -137,14 +140,15 @@ impl Shared {
         let unit_bytes = self.system.unit_bytes();
         let start = (HEADER_BYTES + bytes.start) / unit_bytes * unit_bytes;
         let end = (HEADER_BYTES + bytes.end).next_multiple_of(unit_bytes).min(self.header.sizes.file_bytes);
-        create::reserve_more(self.file.as_fd(), self.system, self.storage(), start..end, task).map_err(|error| {
-            match error {
+        let limits = Limits { at_once: most, of_file: self.memory_limit.load(Ordering::Relaxed) };
+        create::reserve_more(self.file.as_fd(), self.system, self.storage(), start..end, limits, task).map_err(
+            |error| match error {
                 ShmError::NoSpace { limiter, wanted, available, .. } => {
                     FabricError::NoMemory { wanted, available, limiter }
                 }
                 error => FabricError::Backend(error.to_string()),
-            }
-        })
+            },
+        )
     }
 
     fn storage(&self) -> Storage {
@@ -248,7 +252,7 @@ impl ShmRegion {
         if access == Access::ReadWrite && purpose == Purpose::Use && header.holes == Holes::Some {
             // A copy may have lost the memory of the device space; that of the main space is known to its user.
             let device = header.sizes.device_offset()..header.sizes.file_bytes;
-            create::reserve_more(file.as_fd(), facts.system, Storage::FileSystem, device, task)?;
+            create::reserve_more(file.as_fd(), facts.system, Storage::FileSystem, device, Limits::NONE, task)?;
         }
         let slot_locks = SlotLocks::open(location, file.as_fd(), &header, access, purpose, task)?;
         let opened = OpenFile { file: file.as_fd(), path: location.path(), identity: facts.identity };
@@ -293,7 +297,21 @@ impl ShmRegion {
         let FileFacts { identity, system, .. } = facts;
         let caps = Caps { device_bytes: header.sizes.device_bytes, ..Profile::Shm.caps() };
         let (path, name) = (path.to_owned(), Arc::new(RegionName::new(path, identity)));
-        let shared = Shared { path, file, process, access, identity, system, slot_locks, name, header, mapped, caps };
+        let memory_limit = AtomicU64::new(u64::MAX);
+        let shared = Shared {
+            path,
+            file,
+            process,
+            access,
+            identity,
+            system,
+            slot_locks,
+            name,
+            header,
+            mapped,
+            caps,
+            memory_limit,
+        };
         Ok(ShmRegion { shared: Arc::new(shared) })
     }
 
@@ -460,10 +478,16 @@ impl ShmRegion {
         }
     }
 
-    /// Whether memory for parts of the main space is reserved when it is needed only.
+    /// Limits the bytes of the file that have memory: this process reserves no more. Clones and lanes have the same
+    /// limit; other processes do not.
+    pub fn limit_memory(&self, bytes: u64) {
+        self.shared.memory_limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether this process may only read the region.
     #[must_use]
-    pub fn has_holes(&self) -> bool {
-        self.shared.header.holes == Holes::Some
+    pub fn is_read_only(&self) -> bool {
+        self.shared.access == Access::ReadOnly
     }
 
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
@@ -528,6 +552,14 @@ impl Region for ShmRegion {
             Holes::None => lane,
             Holes::Some => lane.reserving(Arc::clone(&self.shared)),
         }
+    }
+
+    fn has_holes(&self) -> bool {
+        self.shared.header.holes == Holes::Some
+    }
+
+    fn reserve(&self, bytes: Range<u64>, most: u64) -> Result<u64, FabricError> {
+        self.shared.reserve(bytes, most)
     }
 
     /// True only for guarded regions: [`ShmRegion::guard_against_truncation`]. Without a guard the process is killed.

@@ -2,24 +2,54 @@
 //!
 //! Invariant: a batch that is refused had no effect.
 
+use std::sync::Arc;
+
 use arrayvec::ArrayVec;
 use guira_fabric::{Effect, FabricError, Lane, MaskedCas, Region, Submitted, Verb};
 use guira_session::node::{CloseCause, Counter, EndError, Request, Responder, Service};
-use guira_session::wire::{Fabric, Grant, HEADER_WORDS, Header, Kind, MAX_BATCH_VERBS, MAX_VERB_WORDS, WireError};
+use guira_session::wire::{
+    Fabric, Grant, HEADER_WORDS, Header, Kind, MAX_BATCH_VERBS, MAX_VERB_WORDS, Reserve, WireError,
+};
 
+use crate::backed::{Backed, RESERVING};
 use crate::batch::{found_words, parse_batch_into};
 
 /// Executes the batches of sessions on a region whose lanes execute in place.
 pub struct BatchExecutor<R: Region> {
     region: R,
     lane: R::Lane,
+    /// Which parts of the region have memory, if not all of it has.
+    backed: Option<Arc<Backed>>,
 }
 
 impl<R: Region> BatchExecutor<R> {
     /// Creates the service of a node that serves `region`.
     pub fn new(region: R) -> BatchExecutor<R> {
+        let backed = region.has_holes().then(|| Arc::new(Backed::new(region.main_bytes())));
+        BatchExecutor::with(region, backed)
+    }
+
+    fn with(region: R, backed: Option<Arc<Backed>>) -> BatchExecutor<R> {
         let lane = region.lane();
-        BatchExecutor { region, lane }
+        BatchExecutor { region, lane, backed }
+    }
+
+    /// Makes memory for a part of the region.
+    fn reserve(
+        &mut self,
+        Request { header, body, grant }: Request<'_>,
+        responder: &mut Responder<'_>,
+    ) -> Result<(), CloseCause> {
+        let Reserve { bytes } = Reserve::decode(body)?;
+        let reserved = match grant {
+            Grant::ReadOnly => Err(FabricError::ReadOnly { verb: RESERVING }),
+            Grant::ReadWrite => Backed::reserve(self.backed.as_deref(), &self.region, bytes.0..bytes.1),
+        };
+        match reserved {
+            Ok(()) => responder.reply(Kind::Reserved, header.id, &[]),
+            Err(error) => responder.refuse(header.id, &error),
+        }
+        Ok(())
     }
 
     /// Executes a batch and writes its reply to `frame`; the inner error is the reason for a refusal.
@@ -40,13 +70,18 @@ impl<R: Region> BatchExecutor<R> {
         {
             return Ok(Err(FabricError::ReadOnly { verb: verb.name() }));
         }
+        if let Some(backed) = &self.backed
+            && let Err(refused) = backed.touch(&self.region, &verbs, grant)
+        {
+            return Ok(Err(refused));
+        }
         Ok(execute_in_place(&mut self.lane, &mut verbs).map(|()| VerbTally::of(&verbs)))
     }
 }
 
 impl<R: Region + Clone> Clone for BatchExecutor<R> {
     fn clone(&self) -> BatchExecutor<R> {
-        BatchExecutor::new(self.region.clone())
+        BatchExecutor::with(self.region.clone(), self.backed.clone())
     }
 }
 
@@ -77,8 +112,10 @@ impl<R: Region + Clone + Send + 'static> Service for BatchExecutor<R> {
     /// region.
     fn execute(&mut self, (): &mut (), request: Request<'_>, responder: &mut Responder<'_>) -> Result<(), CloseCause> {
         let Request { header, body, .. } = request;
-        if header.kind != Kind::Batch {
-            return Err(WireError::Kind { kind: header.kind as u8 }.into());
+        match header.kind {
+            Kind::Batch => {}
+            Kind::Reserve => return self.reserve(request, responder),
+            kind => return Err(WireError::Kind { kind: kind as u8 }.into()),
         }
         let words = HEADER_WORDS + found_words(body, header.count)?;
         let executed = self.execute_to(request, responder.room(words))?;

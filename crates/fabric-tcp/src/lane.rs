@@ -8,14 +8,17 @@
 //! Invariants: a lane has at most one batch in flight; an invalid batch is refused before a byte of it is sent; nothing
 //! is allocated for a batch once a lane has sent one as large; a waiting batch whose task is dropped is sent then.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use guira_fabric::{Caps, Effect, FabricError, Lane, Submitted, Traffic, Verb, clock_ns};
 
-use guira_session::client::{Connection, Expected, MAX_REQUEST_SLOTS, Request, Waiting, frame_id, start_driver};
-use guira_session::wire::WireError;
+use guira_session::client::{
+    Connection, ControlRequest, Expected, MAX_REQUEST_SLOTS, Request, Waiting, frame_id, start_driver,
+};
+use guira_session::wire::{Reserve, WireError};
 
 use crate::batch::decode_reply;
 use crate::plan::{self, Bounds};
@@ -32,7 +35,17 @@ pub struct TcpLane {
     atomics: Vec<u32>,
     /// The results, if another thread read them.
     found: Vec<u64>,
+    /// The memory that is being reserved.
+    reserving: Option<Reserving>,
     traffic: Traffic,
+}
+
+/// A part of the main space that is being reserved, piece by piece.
+struct Reserving {
+    bytes: Range<u64>,
+    /// The end of the piece in flight.
+    end: u64,
+    request: ControlRequest,
 }
 
 /// A batch in flight.
@@ -52,7 +65,7 @@ impl TcpLane {
         let request_slot = if connection.link.is_stale() { None } else { connection.link.state().slots.take() };
         let (atomics, found, traffic) = (Vec::new(), Vec::new(), Traffic::default());
         let waiting = connection.waiting;
-        TcpLane { connection, waiting, request_slot, bounds, in_flight: None, atomics, found, traffic }
+        TcpLane { connection, waiting, request_slot, bounds, in_flight: None, atomics, found, reserving: None, traffic }
     }
 
     /// Changes how the lane waits. The first lane of a connection that waits cooperatively starts the connection's
@@ -200,6 +213,34 @@ impl Lane for TcpLane {
         };
         let drained = self.wait_for_reply(flight, cx, take);
         drained.map_ok(|()| self.atomics.len())
+    }
+
+    /// 1 round trip for each MiB.
+    fn poll_reserve(&mut self, bytes: Range<u64>, cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+        let mut from = bytes.start;
+        // What a dropped future has begun is of no interest to another one.
+        let mut begun = self.reserving.take().filter(|reserving| reserving.bytes == bytes);
+        loop {
+            let reserving = match begun.take() {
+                Some(reserving) => reserving,
+                None if from >= bytes.end => return Poll::Ready(Ok(())),
+                None => {
+                    let end = bytes.end.min(from.saturating_add(Reserve::MAX_BYTES));
+                    match ControlRequest::reserve(&self.connection, Reserve { bytes: (from, end) }) {
+                        Ok(request) => Reserving { bytes: bytes.clone(), end, request },
+                        Err(error) => return Poll::Ready(Err(error)),
+                    }
+                }
+            };
+            match reserving.request.poll_done(self.waiting, cx) {
+                Poll::Ready(Ok(())) => from = reserving.end,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => {
+                    self.reserving = Some(reserving);
+                    return Poll::Pending;
+                }
+            }
+        }
     }
 
     fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {

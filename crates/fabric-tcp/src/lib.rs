@@ -5,6 +5,7 @@
 //! of a node, [`TcpRegion`] and [`TcpLane`] are the client's side, and [`batch`] has the bytes.
 #![forbid(unsafe_code)]
 
+mod backed;
 pub mod batch;
 mod executor;
 mod lane;

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Mutex;
 use std::task::{Context, Poll};
 
@@ -58,6 +59,21 @@ pub trait Region {
     /// `Backend` if bytes are missing, with the reason.
     fn verify_bytes(&self) -> Result<(), FabricError> {
         Ok(())
+    }
+
+    /// Whether the region has addresses without memory, which no verb may touch before [`Region::reserve`] or
+    /// [`Lane::poll_reserve`].
+    fn has_holes(&self) -> bool {
+        false
+    }
+
+    /// Makes memory for `bytes` of the main space, unless more than `most` bytes of them have none. Returns the number
+    /// of bytes that had none, or of which that is unknown.
+    ///
+    /// # Errors
+    /// `NoMemory`, or others with effect `None`: nothing was changed.
+    fn reserve(&self, _bytes: Range<u64>, _most: u64) -> Result<u64, FabricError> {
+        Ok(0)
     }
 
     /// Takes the client slot `slot`, or returns `None` if a living owner holds it. Waits for nothing but the answer of

@@ -179,8 +179,8 @@ impl CreateOptions {
         self
     }
 
-    /// Divides the table into segments, for measurements: they cannot be split yet, so a table is full as soon as one of
-    /// them is. Source: R-GROW-1.
+    /// Divides the table into segments, for measurements: they cannot be split yet, so a table is full as soon as one
+    /// of them is. Source: R-GROW-1.
     #[doc(hidden)]
     #[must_use]
     pub fn in_segments(mut self) -> CreateOptions {
@@ -196,10 +196,10 @@ impl CreateOptions {
     /// The space for values that do not fit in a row grows as well, up to [`Self::extent_bytes`]; by default as far as
     /// `keys` records of 4 KiB need, or of [`Self::record_bytes`].
     ///
-    /// A key takes up to 1.6 times the memory that it takes in a table of fixed size. One insert in some thousands makes
-    /// the table grow, and takes some hundred microseconds; other clients need not wait, unless they change keys of the
-    /// same 0.1 % of a large table, or of a larger part of a small one. Only processes of this host can use the table: it
-    /// cannot be served ([`crate::Store::serve`]). Source: R-GROW-6, R-GROW-15.
+    /// A key takes up to 1.6 times the memory that it takes in a table of fixed size. One insert in some thousands
+    /// makes the table grow, and takes some hundred microseconds; other clients need not wait, unless they change keys
+    /// of the same 0.1 % of a large table, or of a larger part of a small one. A memory node over TCP can serve the
+    /// table ([`crate::ServeOptions::max_memory`]), one over RDMA cannot. Source: R-GROW-6, R-GROW-15.
     ///
     /// ```
     /// use guira::{CreateOptions, Store, Url};

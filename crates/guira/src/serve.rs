@@ -56,6 +56,7 @@ pub struct ServeOptions {
     threads: Option<usize>,
     truncation: Truncation,
     rdma: Option<RdmaDevice>,
+    max_memory: Option<u64>,
 }
 
 /// The effect of a truncation of the table's file on this process.
@@ -96,7 +97,18 @@ impl ServeOptions {
             threads: None,
             truncation: Truncation::Ends,
             rdma: None,
+            max_memory: None,
         }
+    }
+
+    /// Limits the memory that a table which grows ([`crate::CreateOptions::max_capacity`]) may take, in bytes: the node
+    /// reserves no more for its clients, and an insert that needs more fails with
+    /// [`crate::Error::insufficient_space`], as does one of this store. Other local clients of the table are not
+    /// limited. By default the file system is the limit. No effect on a table of fixed size.
+    #[must_use]
+    pub fn max_memory(mut self, bytes: u64) -> ServeOptions {
+        self.max_memory = Some(bytes);
+        self
     }
 
     /// Serves the table over RDMA: registers its memory with a device of this machine, which then executes the verbs of
@@ -380,10 +392,18 @@ impl Store {
         let FabricRegion::Shm(region) = inner.region()? else {
             return Err(failed(NodeError::Unsuitable { what: "its memory is that of another host" }));
         };
-        if region.has_holes() {
+        if region.has_holes() && options.rdma.is_some() {
             return Err(failed(NodeError::Unsuitable {
-                what: "it grows, and only local clients can reserve memory for it",
+                what: "it grows, and memory cannot be registered with a network card later",
             }));
+        }
+        if region.has_holes() && region.is_read_only() {
+            return Err(failed(NodeError::Unsuitable {
+                what: "it grows, and memory cannot be reserved for it by a node that may only read it",
+            }));
+        }
+        if let Some(bytes) = options.max_memory {
+            region.limit_memory(bytes);
         }
         let (region_id, atomic_write_unit) = memory(inner, &region)?;
         let grant = match inner.options.access {

@@ -156,7 +156,8 @@ impl Preset {
     /// records of 4 KiB, and at least to 1 GiB. [R-GROW-6] [R-GROW-15]
     ///
     /// # Errors
-    /// Same as [`Preset::config_in_segments`]; `max_capacity` is less than the capacity, or more than 2^27 segments hold.
+    /// Same as [`Preset::config_in_segments`]; `max_capacity` is less than the capacity, or more than 2^27 segments
+    /// hold.
     pub fn config_growing_to(self, max_capacity: u64, options: &PresetOptions) -> Result<TableConfig, ConfigError> {
         let wrong = |bounds| Err(ConfigError::OutOfRange { name: "max_capacity", value: max_capacity, bounds });
         if self == Preset::Paper {
@@ -193,14 +194,14 @@ impl Preset {
         TableConfig { rows: segments * config.hashed_rows(), ..config.clone() }.capacity()
     }
 
-    /// Returns the parameters of a table that is created with `initial` segments and may have up to `most`; the capacity
-    /// in `options` is ignored. The lock table is as large as that of a table of `initial` segments, and at least 64
-    /// KiB, if it may be. [R-GROW-13]
+    /// Returns the parameters of a table that is created with `initial` segments and may have up to `most`; the
+    /// capacity in `options` is ignored. The lock table is as large as that of a table of `initial` segments, and at
+    /// least 64 KiB, if it may be. [R-GROW-13]
     ///
     /// # Errors
-    /// There are no segments, or more than 2^24 of them initially; `most` is not a power of two above `initial`, or more
-    /// than 2^15 times the power of two that `initial` is not less than; the preset is `paper`; or an option is out of
-    /// bounds.
+    /// There are no segments, or more than 2^24 of them initially; `most` is not a power of two above `initial`, or
+    /// more than 2^15 times the power of two that `initial` is not less than; the preset is `paper`; or an option is
+    /// out of bounds.
     pub fn config_that_grows(
         self,
         initial: u32,

@@ -10,8 +10,8 @@ const MIN_EXTENT_BYTES: u64 = 4 << 20;
 const INLINE_BYTES_PER_EXTENT_BYTE: u64 = 16;
 /// Size of a record, for the addresses of a table that grows: address space costs nothing.
 const GROWING_RECORD_BYTES: u64 = 4 << 10;
-/// Least and largest size of the address space for extents of a table that grows, unless options set it: enough for some
-/// of the largest values, and a quarter of the largest file of ext4.
+/// Least and largest size of the address space for extents of a table that grows, unless options set it: enough for
+/// some of the largest values, and a quarter of the largest file of ext4.
 const MOST_EXTENT_BYTES: std::ops::RangeInclusive<u64> = 1 << 30..=4 << 40;
 /// Partly used chunks, beyond those that are full: four clients that write values of four size classes.
 const OPEN_CHUNKS: u64 = 16;

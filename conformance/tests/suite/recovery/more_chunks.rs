@@ -35,9 +35,9 @@ fn put(actor: &mut Actor, i: u64, byte: u8) -> Outcome {
     }
 }
 
-/// [R-GROW-15] Two clients put values until most chunks are in use. There are always hardly more chunks than values need,
-/// statistics count those that there are, and every value is there in the end. A value that no chunks could hold adds
-/// none.
+/// [R-GROW-15] Two clients put values until most chunks are in use. There are always hardly more chunks than values
+/// need, statistics count those that there are, and every value is there in the end. A value that no chunks could hold
+/// adds none.
 #[test]
 fn chunks_come_as_values_need_them() {
     const KEYS: u64 = CHUNKS * VALUES * 3 / 4;

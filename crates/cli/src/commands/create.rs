@@ -28,8 +28,8 @@ pub struct Arguments {
     /// Number of keys it must hold: 10_000, 500k, 1M. The table is sized so that they fill it to 90 %.
     #[arg(long, value_name = "N", value_parser = units::parse_count)]
     pub capacity: u64,
-    /// Number of keys that it may grow to hold, while it is used: 10M, 1G. Default: it does not grow. It takes memory as
-    /// it grows, and cannot be served.
+    /// Number of keys that it may grow to hold, while it is used: 10M, 1G. Default: it does not grow. It takes memory
+    /// as it grows, and cannot be served over RDMA.
     #[arg(long, value_name = "N", value_parser = units::parse_count)]
     pub max_capacity: Option<u64>,
     /// How keys and values are stored: fixed:K:V (exactly K and V bytes, in the row) or bytes:N (any length; in the

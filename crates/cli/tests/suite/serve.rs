@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{PROGRAM, Run, Table, command, guira};
+use crate::common::{PROGRAM, Run, Table, command, guira, guira_with_input};
 use guira_session::wire::{
     CloseReason, Fabric, Grant, Header, Hello, Kind, Token, Welcome, append, from_wire, to_wire,
 };
@@ -203,6 +203,25 @@ fn memory_is_served_until_a_signal_and_is_new_each_time() {
     let second = Server::start(&["--capacity", "1000"]);
     assert_ne!(welcome(&second).region, welcome_first.region);
     assert_eq!(second.stop("-INT")["signal"], "SIGINT");
+}
+
+/// The memory of a node grows with what its clients store, and no further than it may.
+#[test]
+fn a_table_grows_behind_a_node() {
+    let server = Server::start(&["--capacity", "1000", "--max-capacity", "1M", "--max-memory", "24MiB"]);
+    assert!(server.ready["grows"] == true && server.ready["max_capacity"].as_u64() >= Some(1_000_000));
+    let url = format!("tcp://{}", server.addr());
+    let lines = |count: u64| -> String {
+        (0..count).map(|n| format!("key {n}\tvalue {}\n", "x".repeat(n as usize % 90))).collect()
+    };
+    guira_with_input(&["load", &url, "-"], lines(20_000).as_bytes()).expect(0);
+    let stat = guira(&["stat", &url]).expect(0).text();
+    assert!(stat.contains("it grows to ") && stat.contains("which grow to "), "{stat}");
+    assert!(guira(&["check", &url]).expect(0).text().contains("is sound: "));
+    let refused = guira_with_input(&["load", &url, "-"], lines(300_000).as_bytes()).expect(3).stderr;
+    assert!(refused.contains("the memory node has only "), "{refused}");
+    assert_eq!(guira(&["get", &url, "key 19999"]).expect(0).text(), format!("value {}", "x".repeat(19_999 % 90)));
+    server.stop("-TERM");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! region that a local client has mapped at the same time; and over TLS, by the fabric's own client.
 
 mod client;
+mod holes;
 mod hostile;
 mod lost;
 mod sessions;

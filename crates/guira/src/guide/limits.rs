@@ -30,8 +30,8 @@
 //!   [`Blame::Busy`](crate::Blame::Busy) at their deadline until it continues or is killed (`guira kick`). A process
 //!   that is killed is recovered by the next client that needs its locks.
 //! - **A table does not grow, unless it may.** When it is full, inserts fail with [`Blame::Full`](crate::Blame::Full)
-//!   and change nothing. [`CreateOptions::max_capacity`](crate::CreateOptions::max_capacity) lets a table of this host
-//!   grow; it never becomes smaller.
+//!   and change nothing. [`CreateOptions::max_capacity`](crate::CreateOptions::max_capacity) lets a table grow that is
+//!   not used over RDMA; it never becomes smaller.
 //!
 //! # Bounds
 //!

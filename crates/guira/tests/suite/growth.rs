@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
 
 use guira::errors::Mismatch;
-use guira::{CreateOptions, Error, OpenError, OpenOptions, Preset, Store, Url};
+use guira::{AccessToken, CreateOptions, Error, OpenError, OpenOptions, Preset, ServeOptions, Store, Url};
 use guira_fabric::SplitMix64;
 use guira_testing::is_long;
 
@@ -133,11 +133,79 @@ fn room_is_what_a_table_may_grow_to() {
     assert!(options(1, 1 << 40).memory_bytes().is_err());
 }
 
+/// [R-GROW-7] [R-GROW-15] Clients of a memory node and local ones let one table grow, and find each other's keys; so do
+/// tasks. A reader of the node, which may not reserve memory, finds all of them.
+#[test]
+fn a_table_behind_a_node_grows() {
+    const KEYS: u64 = 6_000;
+    let (table, store) = Table::create(&CreateOptions::new(500).max_capacity(200_000));
+    let served = |options: ServeOptions| {
+        let served = store.serve(&options).unwrap();
+        (format!("tcp://{}", served.local_addrs()[0]), served)
+    };
+    let (url, _writers) = served(ServeOptions::new("127.0.0.1:0".parse().unwrap()));
+    let remote = Store::open(&url).unwrap();
+    let mut clients = [store.client().unwrap(), remote.client().unwrap(), Store::open(&url).unwrap().client().unwrap()];
+    let value = |i: u64| vec![i as u8; if i.is_multiple_of(10) { 2_000 } else { 10 }];
+    for i in 0..KEYS {
+        clients[(i % 3) as usize].put(&key(0, i), &value(i)).unwrap();
+    }
+    let aio = pollster::block_on(guira::aio::Store::open(&url)).unwrap();
+    let mut task = pollster::block_on(aio.client()).unwrap();
+    for i in KEYS..2 * KEYS {
+        pollster::block_on(task.put(&key(0, i), &value(i))).unwrap();
+    }
+    let (folder, name) = (tempfile::tempdir().unwrap(), "token");
+    let token = AccessToken::create(&folder.path().join(name)).unwrap();
+    let (reading_url, _readers) = served(ServeOptions::new("127.0.0.1:0".parse().unwrap()).reader_token(token));
+    let only = OpenOptions::default().read_only().token_file(folder.path().join(name));
+    let reading = Store::open_with(&reading_url, &only).unwrap();
+    for mut reader in [store.reader(), remote.reader(), Store::open(&url).unwrap().reader(), reading.reader()] {
+        for i in 0..2 * KEYS {
+            assert_eq!(reader.get(&key(0, i)).unwrap().as_deref(), Some(&value(i)[..]), "key {i}");
+        }
+    }
+    drop((clients, task));
+    for store in [&store, &remote, &reading] {
+        let stat = store.stat().unwrap();
+        assert_eq!((stat.table.entries, stat.table.unverified_rows), (2 * KEYS, 0));
+        assert_eq!(store.scan().unwrap().count() as u64, 2 * KEYS);
+        let report = store.check().unwrap();
+        assert!(report.is_clean(), "{:?}", report.problems);
+    }
+    let rows = store.stat().unwrap().table.rows;
+    assert!(rows > store.table().config().initial_rows() * 4, "{rows} rows");
+    drop(table);
+}
+
+/// [R-GROW-7] A node reserves no more memory than it may: inserts of its clients fail without effect, those of local
+/// ones do not, and make room for keys of everyone.
+#[test]
+fn a_node_lets_a_table_grow_no_further_than_it_may() {
+    let (_table, store) = Table::create(&options(1_000, 1_000_000));
+    let bytes = store.stat().unwrap().region.file().unwrap().stored_bytes;
+    let served = ServeOptions::new("127.0.0.1:0".parse().unwrap()).max_memory(bytes + (1 << 20));
+    let served = store.serve(&served).unwrap();
+    let remote = Store::open(format!("tcp://{}", served.local_addrs()[0])).unwrap();
+    let mut client = remote.client().unwrap();
+    let refused = (0..).find_map(|i| client.put(&key(0, i), &[0; 8]).err().map(|error| (i, error)));
+    let (keys, refused) = refused.unwrap();
+    println!("key {keys}: {refused}");
+    assert!(refused.insufficient_space().is_some() && refused.to_string().contains("the memory node has only "));
+    assert!(refused.effect() == guira::Effect::None && remote.reader().get(&key(0, keys)).unwrap().is_none());
+    let stored = store.stat().unwrap().region.file().unwrap().stored_bytes;
+    assert!(keys > 10_000 && stored <= bytes + (1 << 20), "{keys} keys, {stored} bytes");
+    // This store is the node's; another process is not limited.
+    let mut local = Store::open(store.url()).unwrap().client().unwrap();
+    (keys..2 * keys).for_each(|i| assert!(local.put(&key(0, i), &[0; 8]).is_ok()));
+    assert_eq!(client.put(&key(0, 2 * keys - 1), &[1; 8]).unwrap(), guira::Put::Replaced);
+}
+
 const SMALL: &str = "GUIRA_TEST_SMALL_FILE_SYSTEM";
 
-/// [R-GROW-7] An insert that finds no memory for a segment says so and has changed nothing; nothing is lost, and the table
-/// goes on growing when there is memory again. A copy with more holes than the table is filled, as far as it should be,
-/// when it is opened for writing.
+/// [R-GROW-7] An insert that finds no memory for a segment says so and has changed nothing; nothing is lost, and the
+/// table goes on growing when there is memory again. A copy with more holes than the table is filled, as far as it
+/// should be, when it is opened for writing.
 #[test]
 fn a_full_file_system_stops_no_client() {
     let script =

@@ -14,7 +14,8 @@ use crate::locks::lock_set;
 use crate::table::destroy::is_marked_destroyed;
 use crate::{Client, DamagedItem, ErrorKind, MAX_LOCKS, RowPair, Table};
 
-/// Rows that an insert visits in vain before it splits its segment: docs/decisions/0035 has the measurements. [R-GROW-6]
+/// Rows that an insert visits in vain before it splits its segment: docs/decisions/0035 has the measurements.
+/// [R-GROW-6]
 pub(super) const SPLIT_AFTER_ROWS: usize = 16;
 /// Maximum number of segments that one insert splits. It needs more than one only if nearly all keys of the first one
 /// are in one half of its interval.
@@ -35,8 +36,8 @@ impl Client {
         self.progress.splits_left > 0
     }
 
-    /// Splits the segment of `pair`, whose rows are in the window as they were sampled without locks, unless it has been
-    /// split since. Round trips without contention: 3, or 2 in vain. Source: R-GROW-7, R-GROW-8.
+    /// Splits the segment of `pair`, whose rows are in the window as they were sampled without locks, unless it has
+    /// been split since. Round trips without contention: 3, or 2 in vain. Source: R-GROW-7, R-GROW-8.
     #[cold]
     pub(super) async fn split_segment(&mut self, lane: &mut dyn Lane, pair: RowPair) -> Result<Split, ErrorKind> {
         let table = std::sync::Arc::clone(&self.table);
@@ -83,8 +84,8 @@ impl Client {
         Split::Impossible
     }
 
-    /// Returns the error of an insert that has found no room: the reason why it could not split its segment, if there is
-    /// one.
+    /// Returns the error of an insert that has found no room: the reason why it could not split its segment, if there
+    /// is one.
     pub(super) fn why_full(&mut self, error: ErrorKind) -> ErrorKind {
         match (error, self.progress.unsplit.take()) {
             (ErrorKind::Full { .. }, Some(reason)) => reason,
@@ -194,8 +195,8 @@ impl Client {
     }
 }
 
-/// Returns the verbs that complete a split whose record is sealed, of its client or of who recovers it: `parent's rows |
-/// map | retire`, where `depth` is the word of both segments in the map. [R-GROW-8] [R-GROW-9] [R-GROW-12]
+/// Returns the verbs that complete a split whose record is sealed, of its client or of who recovers it: `parent's rows
+/// | map | retire`, where `depth` is the word of both segments in the map. [R-GROW-8] [R-GROW-9] [R-GROW-12]
 pub(crate) fn completion<'v>(
     table: &Table,
     split: &SegmentSplit,

@@ -6,9 +6,10 @@ use std::task::{Context, Poll};
 use guira_fabric::{Effect, FabricError, SlotHold};
 
 use super::link::Request;
+use super::options::Waiting;
 use super::request_slots::{Expected, MAX_REQUEST_SLOTS};
 use super::session::Connection;
-use crate::wire::{Grant, HoldReply, Kind, WireError, append, encode_slot};
+use crate::wire::{Grant, HoldReply, Kind, Reserve, WireError, append, encode_slot};
 
 /// The liveness of a client slot; released on drop, if the connection still exists.
 struct Held {
@@ -27,7 +28,7 @@ impl Drop for Held {
 }
 
 /// A control request in flight, with a request slot of its own.
-pub(super) struct ControlRequest {
+pub struct ControlRequest {
     connection: Arc<Connection>,
     request: Request,
     /// The client slot whose liveness it requests, if it is a hold.
@@ -103,6 +104,25 @@ impl ControlRequest {
         let connection = Arc::clone(&self.connection);
         let reply = self.wait(Effect::None, HoldReply::decode)?;
         Ok(held(connection, slot, reply))
+    }
+
+    /// Requests memory for a part of the Main space, of at most [`Reserve::MAX_BYTES`].
+    pub fn reserve(connection: &Arc<Connection>, part: Reserve) -> Result<ControlRequest, FabricError> {
+        ControlRequest::ask(connection, Kind::Reserve, Kind::Reserved, &part.encode())
+    }
+
+    /// Polls a request whose reply has no body: in place, if `waiting` says so.
+    pub fn poll_done(&self, waiting: Waiting, cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+        let mut take = |words: &[u64]| match words {
+            [] => Ok(()),
+            _ => Err(WireError::Body { what: "a reply without a body", words: words.len() }),
+        };
+        let link = &self.connection.link;
+        let polled = match waiting {
+            Waiting::InPlace => Poll::Ready(link.wait(self.request, &mut Vec::new(), &mut take)),
+            Waiting::Cooperative => link.poll(self.request, &mut Vec::new(), &mut take, cx.waker()),
+        };
+        polled.map(|result| result.map_err(|failure| failure.error(|_| Effect::None)))
     }
 
     /// Same as [`ControlRequest::wait_for_hold`], for a task.

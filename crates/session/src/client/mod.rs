@@ -25,6 +25,7 @@ mod tls;
 mod transport;
 
 pub use connect::ConnectError;
+pub use control::ControlRequest;
 pub use driver::start as start_driver;
 pub use link::{Failure, Link, Request, State, Take, Unanswered};
 pub use loss::Loss;

@@ -405,6 +405,36 @@ impl FenceReply {
     }
 }
 
+/// The body of a Reserve: a part of the Main space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserve {
+    /// The first byte, and the one behind the last.
+    pub bytes: (u64, u64),
+}
+
+impl Reserve {
+    /// Maximum number of bytes that one request may ask for: the node clears them while other sessions wait.
+    pub const MAX_BYTES: u64 = 1 << 20;
+
+    /// Encodes the body.
+    pub fn encode(&self) -> [u64; 2] {
+        [self.bytes.0, self.bytes.1]
+    }
+
+    /// Decodes a body.
+    ///
+    /// # Errors
+    /// `Body` for another length; `Value` if there are no bytes, or more than [`Reserve::MAX_BYTES`], or bytes that are
+    /// no addresses.
+    pub fn decode(body: &[u64]) -> Result<Reserve, WireError> {
+        let &[start, end] = body else { return Err(WireError::Body { what: "a Reserve", words: body.len() }) };
+        match end.checked_sub(start) {
+            Some(1..=Reserve::MAX_BYTES) if end >> 63 == 0 => Ok(Reserve { bytes: (start, end) }),
+            _ => Err(WireError::Value { what: "end of a Reserve", value: end }),
+        }
+    }
+}
+
 /// Encodes the body of a hold, release or fence of client slot `slot`.
 pub fn encode_slot(slot: u16) -> [u64; 1] {
     [u64::from(slot)]

@@ -38,6 +38,9 @@ pub enum Kind {
     Count = 0x06,
     /// The client's queue pair, over RDMA. Reply: [`Kind::Attached`].
     Attach = 0x07,
+    /// Asks for memory for a part of the Main space, where the node has addresses without memory. Reply:
+    /// [`Kind::Reserved`].
+    Reserve = 0x08,
     /// The session is open.
     Welcome = 0x81,
     /// The results of the READs and atomics of a batch that was executed.
@@ -54,11 +57,13 @@ pub enum Kind {
     Close = 0x88,
     /// The node's queue pair, and the keys of its memory.
     Attached = 0x89,
+    /// The part of the Main space has memory.
+    Reserved = 0x8a,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 15] = [
+    pub const ALL: [Kind; 17] = [
         Kind::Hello,
         Kind::Batch,
         Kind::Hold,
@@ -66,6 +71,7 @@ impl Kind {
         Kind::Fence,
         Kind::Count,
         Kind::Attach,
+        Kind::Reserve,
         Kind::Welcome,
         Kind::Done,
         Kind::Held,
@@ -74,6 +80,7 @@ impl Kind {
         Kind::Refused,
         Kind::Close,
         Kind::Attached,
+        Kind::Reserved,
     ];
 
     #[inline(always)]

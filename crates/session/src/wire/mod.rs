@@ -12,8 +12,8 @@ mod frame;
 mod refusal;
 
 pub use control::{
-    CloseReason, Fabric, FenceReply, Grant, Hello, HoldReply, PriorSession, SessionId, Token, Welcome, decode_slot,
-    encode_slot,
+    CloseReason, Fabric, FenceReply, Grant, Hello, HoldReply, PriorSession, Reserve, SessionId, Token, Welcome,
+    decode_slot, encode_slot,
 };
 pub use exchange::{
     ClientParameters, Gid, GidError, MAX_SEGMENTS, Mtu, PACKET_NUMBER_MASK, PacketNumber, QueuePairEndpoint,

@@ -8,8 +8,17 @@ use super::{Kind, WireError, append};
 const MAX_TEXT_BYTES: usize = 512;
 
 /// The names of verbs, and of other requests that may be refused, by their number in a refusal.
-const VERB_NAMES: [&str; 8] =
-    ["READ", "WRITE", "CAS", "MASKED CAS", "FETCH-ADD", "a hold", "a fence", "a batch of verbs over TCP"];
+const VERB_NAMES: [&str; 9] = [
+    "READ",
+    "WRITE",
+    "CAS",
+    "MASKED CAS",
+    "FETCH-ADD",
+    "a hold",
+    "a fence",
+    "a batch of verbs over TCP",
+    "reserving memory",
+];
 
 const OUT_OF_BOUNDS: u64 = 1;
 const MISALIGNED: u64 = 2;
@@ -17,6 +26,7 @@ const TOO_LARGE: u64 = 3;
 const UNSUPPORTED: u64 = 4;
 const READ_ONLY: u64 = 5;
 const BACKEND: u64 = 6;
+const NO_MEMORY: u64 = 7;
 
 /// The reason why a request was refused, as the client's lane reports it.
 pub type Refusal = FabricError;
@@ -37,18 +47,36 @@ pub fn encode_refusal(out: &mut Vec<u64>, id: u64, refusal: &Refusal) {
         }
         FabricError::Unsupported { verb } => append(out, Kind::Refused, id, &[UNSUPPORTED, verb_number(verb)]),
         FabricError::ReadOnly { verb } => append(out, Kind::Refused, id, &[READ_ONLY, verb_number(verb)]),
+        FabricError::NoMemory { wanted, available, limiter } => {
+            let mut body = vec![NO_MEMORY, *wanted, *available];
+            append_text(&mut body, limiter);
+            append(out, Kind::Refused, id, &body);
+        }
         other => {
-            let text = other.to_string();
-            let bytes = &text.as_bytes()[..text.len().min(MAX_TEXT_BYTES)];
-            let mut body = vec![BACKEND, bytes.len() as u64];
-            body.extend(bytes.chunks(8).map(|chunk| {
-                let mut word = [0; 8];
-                word[..chunk.len()].copy_from_slice(chunk);
-                u64::from_le_bytes(word)
-            }));
+            let mut body = vec![BACKEND];
+            append_text(&mut body, &other.to_string());
             append(out, Kind::Refused, id, &body);
         }
     }
+}
+
+/// Appends the length of a text, and its bytes.
+fn append_text(body: &mut Vec<u64>, text: &str) {
+    let bytes = &text.as_bytes()[..text.len().min(MAX_TEXT_BYTES)];
+    body.push(bytes.len() as u64);
+    body.extend(bytes.chunks(8).map(|chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(word)
+    }));
+}
+
+/// Decodes a text of `bytes` bytes.
+fn decode_text(bytes: u64, text: &[u64]) -> Result<String, WireError> {
+    let length = usize::try_from(bytes).ok().filter(|length| length.div_ceil(8) == text.len());
+    let length = length.ok_or(WireError::Body { what: "a text", words: text.len() })?;
+    let packed: Vec<u8> = text.iter().flat_map(|word| word.to_le_bytes()).take(length).collect();
+    Ok(printable(&String::from_utf8_lossy(&packed)))
 }
 
 /// Decodes the body of a refusal.
@@ -70,11 +98,9 @@ pub fn decode_refusal(body: &[u64]) -> Result<Refusal, WireError> {
         [TOO_LARGE, verbs, words] => Ok(FabricError::TooLarge { verbs: count(verbs)?, words: count(words)? }),
         [UNSUPPORTED, number] => Ok(FabricError::Unsupported { verb: verb(number)? }),
         [READ_ONLY, number] => Ok(FabricError::ReadOnly { verb: verb(number)? }),
-        [BACKEND, bytes, ref text @ ..] => {
-            let length = usize::try_from(bytes).ok().filter(|length| length.div_ceil(8) == text.len());
-            let length = length.ok_or(WireError::Body { what: "a text", words: text.len() })?;
-            let packed: Vec<u8> = text.iter().flat_map(|word| word.to_le_bytes()).take(length).collect();
-            Ok(FabricError::Backend(printable(&String::from_utf8_lossy(&packed))))
+        [BACKEND, bytes, ref text @ ..] => Ok(FabricError::Backend(decode_text(bytes, text)?)),
+        [NO_MEMORY, wanted, available, bytes, ref text @ ..] => {
+            Ok(FabricError::NoMemory { wanted, available, limiter: decode_text(bytes, text)? })
         }
         _ => Err(WireError::Body { what: "a refusal", words: body.len() }),
     }
@@ -101,6 +127,16 @@ pub fn decode_addr(word: u64) -> Addr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lack_of_memory_keeps_its_numbers() {
+        for limiter in ["", "/dev/shm", "the memory limit of a control group"] {
+            let refusal = FabricError::NoMemory { wanted: 1 << 40, available: 3, limiter: limiter.to_owned() };
+            let mut frame = Vec::new();
+            encode_refusal(&mut frame, 1, &refusal);
+            assert_eq!(decode_refusal(&frame[2..]), Ok(refusal));
+        }
+    }
 
     #[test]
     fn control_characters_of_a_text_are_escaped() {

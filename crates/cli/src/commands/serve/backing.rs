@@ -97,7 +97,7 @@ impl Arguments {
         if let Some(clients) = self.max_clients {
             options = options.max_clients(clients);
         }
-        Ok(options)
+        Ok(self.max_capacity.into_iter().fold(options, CreateOptions::max_capacity))
     }
 }
 
@@ -111,6 +111,7 @@ fn differences(store: &Store, name: &str, arguments: &Arguments) -> Result<Vec<S
     if let Some(clients) = arguments.max_clients {
         options = options.max_clients(clients);
     }
+    options = arguments.max_capacity.into_iter().fold(options, CreateOptions::max_capacity);
     match store.ensure_fits(&options) {
         Ok(()) => Ok(Vec::new()),
         Err(Error::Open(OpenError::Mismatch { mismatches, .. })) => {

@@ -74,6 +74,12 @@ pub struct Arguments {
     /// Number of keys a new table must hold: 10_000, 500k, 1M. The table is sized so that they fill it to 90 %.
     #[arg(long, value_name = "N", value_parser = units::parse_count)]
     pub capacity: Option<u64>,
+    /// Number of keys that a new table may grow to hold: 10M, 1G. Default: it does not grow. Not with --rdma.
+    #[arg(long, value_name = "N", conflicts_with = "rdma", value_parser = units::parse_count)]
+    pub max_capacity: Option<u64>,
+    /// Memory that a table which grows may take: 512MiB, 2G. Default: what its file system has.
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    pub max_memory: Option<u64>,
     /// How a new table stores keys and values: fixed:K:V or bytes:N; see guira create. Default: bytes:64.
     #[arg(long, value_name = "FORMAT")]
     pub entry: Option<EntryFormat>,
@@ -130,6 +136,9 @@ struct Ready {
     /// The URLs that clients open.
     urls: Vec<String>,
     backing: String,
+    /// Whether it grows, and the keys that it can have room for then.
+    grows: bool,
+    max_capacity: u64,
     /// Whether this command created the table.
     created: bool,
     /// Options given for a new table that the existing table does not match.
@@ -324,6 +333,7 @@ impl Arguments {
         if let Some(sessions) = self.sessions_per_address {
             options = options.max_sessions_per_address(sessions);
         }
+        options = self.max_memory.into_iter().fold(options, ServeOptions::max_memory);
         options = tls.into_iter().fold(options, ServeOptions::tls);
         options = self.rdma_device().into_iter().fold(options, ServeOptions::rdma);
         Ok(if self.insecure { options.insecure() } else { options })
@@ -367,12 +377,14 @@ impl Ready {
         Ready {
             urls: served.local_addrs().iter().map(|addr| url(served.fabric(), *addr)).collect(),
             backing: table.name.clone(),
+            grows: config.grows(),
+            max_capacity: config.max_capacity(),
             created: table.is_new,
             differences: table.differences.clone(),
             entry: config.format.to_string(),
             rows: config.rows,
             slots: config.max_entries(),
-            extent_bytes: config.chunks * config.chunk_bytes,
+            extent_bytes: config.extent_bytes(),
             max_clients: config.max_clients,
             main_bytes: geometry.main_bytes(),
             device_bytes: geometry.device_bytes(),
@@ -386,6 +398,14 @@ impl Ready {
     fn human(&self) -> String {
         let made = if self.created { "new" } else { "existing" };
         let metrics = self.metrics.as_ref().map_or_else(String::new, |url| format!("; metrics at {url}"));
+        let room = match self.grows {
+            true => format!("that grows to room for {}", counted(self.max_capacity, "key")),
+            false => format!(
+                "with room for {} entries, {} of memory",
+                count(self.slots),
+                bytes(self.main_bytes + self.device_bytes)
+            ),
+        };
         let is_name_unknown = self.urls.iter().any(|url| url.contains(&format!("://{HOST_NAME_UNKNOWN}:")));
         let rdma = self.rdma.as_ref().map_or_else(String::new, |rdma| {
             let place = if rdma.lock_table == "device_memory" { "its own memory" } else { "host memory" };
@@ -399,13 +419,10 @@ impl Ready {
             false => "",
         };
         format!(
-            "serving {} at {}: {made} table of {} with room for {} entries, {} of memory, up to {} in {} \
-             sessions{rdma}{metrics}{note}",
+            "serving {} at {}: {made} table of {} {room}, up to {} in {} sessions{rdma}{metrics}{note}",
             self.backing,
             self.urls.join(", "),
             self.entry,
-            count(self.slots),
-            bytes(self.main_bytes + self.device_bytes),
             counted(self.max_clients.into(), "client"),
             count(self.sessions.into()),
         )

@@ -1,0 +1,83 @@
+//! The memory of a region that has addresses without memory: no batch touches such an address before there is some,
+//! whatever its client asks for, because the system would end the node if it had none.
+//!
+//! Invariant: a part that is marked has memory, which it never loses.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use guira_fabric::{Addr, FabricError, Region, Space, Verb, WORD_BYTES};
+use guira_session::wire::Grant;
+
+/// Bytes of a part.
+const PART_BYTES: u64 = 64 << 10;
+/// Bytes of memory that sessions which may only read may make the node reserve, all together. What they read has memory
+/// as a rule; but the system does not say so of bytes that have been reserved and not written.
+const READERS_BYTES: u64 = 16 << 20;
+/// The name of the operation in errors.
+pub(crate) const RESERVING: &str = "reserving memory";
+
+/// The parts of the main space that are known to have memory.
+pub(crate) struct Backed {
+    /// A bit for each part.
+    parts: Box<[AtomicU64]>,
+    main_bytes: u64,
+    readers_left: AtomicU64,
+}
+
+impl Backed {
+    pub(crate) fn new(main_bytes: u64) -> Backed {
+        let words = main_bytes.div_ceil(PART_BYTES).div_ceil(64);
+        Backed {
+            parts: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            main_bytes,
+            readers_left: AtomicU64::new(READERS_BYTES),
+        }
+    }
+
+    /// Makes memory for a part of the region, if `backed` says that there are addresses without any.
+    pub(crate) fn reserve<R: Region>(
+        backed: Option<&Backed>,
+        region: &R,
+        bytes: Range<u64>,
+    ) -> Result<(), FabricError> {
+        if bytes.end > region.main_bytes() {
+            let (addr, words) = (Addr::main(bytes.start), ((bytes.end - bytes.start) / WORD_BYTES) as usize);
+            return Err(FabricError::OutOfBounds { verb: RESERVING, addr, words, space_bytes: region.main_bytes() });
+        }
+        backed.map_or(Ok(()), |backed| backed.make(region, bytes, Grant::ReadWrite))
+    }
+
+    /// Makes sure that all that `verbs` touch has memory, as far as it exists.
+    pub(crate) fn touch<R: Region>(&self, region: &R, verbs: &[Verb<'_>], grant: Grant) -> Result<(), FabricError> {
+        for verb in verbs {
+            let (addr, bytes) = (verb.addr(), verb.words() as u64 * WORD_BYTES);
+            // Other addresses are refused, all verbs of a batch at once.
+            let end = addr.offset().checked_add(bytes).filter(|end| *end <= self.main_bytes);
+            if let (Space::Main, Some(end)) = (addr.space(), end) {
+                self.make(region, addr.offset()..end, grant)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn make<R: Region>(&self, region: &R, bytes: Range<u64>, grant: Grant) -> Result<(), FabricError> {
+        for part in bytes.start / PART_BYTES..bytes.end.div_ceil(PART_BYTES) {
+            let (word, bit) = (&self.parts[(part / 64) as usize], 1 << (part % 64));
+            if word.load(Ordering::Acquire) & bit != 0 {
+                continue;
+            }
+            let whole = part * PART_BYTES..((part + 1) * PART_BYTES).min(self.main_bytes);
+            match grant {
+                Grant::ReadWrite => _ = region.reserve(whole, u64::MAX)?,
+                Grant::ReadOnly => {
+                    let added = region.reserve(whole, self.readers_left.load(Ordering::Relaxed))?;
+                    let less = |left: u64| Some(left.saturating_sub(added));
+                    let _ = self.readers_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+                }
+            }
+            word.fetch_or(bit, Ordering::Release);
+        }
+        Ok(())
+    }
+}
