@@ -59,6 +59,11 @@ impl Fabric {
         }
     }
 
+    /// Whether a round has a table that grows.
+    pub fn grows(self) -> bool {
+        matches!(self, Fabric::Shm | Fabric::Mixed | Fabric::Restarted)
+    }
+
     /// Returns the shortest time from one kill of a worker to the next.
     pub fn between_kills(self) -> Duration {
         Duration::from_millis(match self {
@@ -97,7 +102,7 @@ pub struct Fixture {
 
 impl Fixture {
     pub fn of(fabric: Fabric, round: u64) -> Fixture {
-        let options = Case::of(round).options(round);
+        let options = Case::of(fabric, round).options(round);
         let named = || Table::create(&options);
         let (table, node) = match fabric {
             Fabric::Shm => (Some(named()), None),

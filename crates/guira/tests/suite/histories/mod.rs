@@ -58,33 +58,41 @@ struct Case {
     preset: Preset,
     format: &'static str,
     longest_value: u64,
+    /// Whether the table grows, because workers insert more and more keys.
+    grows: bool,
 }
 
 /// The cases: values in rows; values in rows and in extents; the same where rows are few and every insert moves
-/// entries.
-const CASES: [Case; 3] = [
-    Case { preset: Preset::Hardened, format: "fixed:8:8", longest_value: 8 },
-    Case { preset: Preset::Hardened, format: "bytes:64", longest_value: 3_000 },
-    Case { preset: Preset::Tiny, format: "bytes:64", longest_value: 500 },
+/// entries; and where segments are small and are split all the time.
+const CASES: [Case; 4] = [
+    Case { preset: Preset::Hardened, format: "fixed:8:8", longest_value: 8, grows: false },
+    Case { preset: Preset::Hardened, format: "bytes:64", longest_value: 3_000, grows: false },
+    Case { preset: Preset::Tiny, format: "bytes:64", longest_value: 500, grows: false },
+    Case { preset: Preset::Tiny, format: "bytes:64", longest_value: 500, grows: true },
 ];
 
 impl Case {
-    fn of(round: u64) -> Case {
-        CASES[round as usize % CASES.len()]
+    fn of(fabric: Fabric, round: u64) -> Case {
+        CASES[(round % rounds_of(fabric)) as usize]
     }
 
     fn options(&self, round: u64) -> CreateOptions {
-        CreateOptions::new(CAPACITY)
+        let options = CreateOptions::new(CAPACITY)
             .format(self.format.parse().unwrap())
             .preset(self.preset)
             .max_clients(2 * PROCESSES as u16 + 8)
-            .extent_bytes(64 << 20)
-            .seed(SEED + round)
+            .seed(SEED + round);
+        if self.grows { options.max_capacity(1_000_000) } else { options.extent_bytes(64 << 20) }
     }
 
-    /// Fills the table, and returns how many fillers it has.
+    /// Fills the table, or puts some keys into one that grows, and returns how many fillers it has.
     fn fill(&self, store: &Store) -> u64 {
         let mut client = store.client().unwrap();
+        if self.grows {
+            let mut put = |filler: u64| client.put(&key(filler), &value(filler, self.longest_value));
+            (KEYS..KEYS + CAPACITY).for_each(|filler| assert!(put(filler).is_ok()));
+            return CAPACITY;
+        }
         let mut put = |filler: u64| client.put(&key(filler), &value(filler, self.longest_value)).is_ok();
         let fillers = (KEYS..).take_while(|filler| put(*filler)).count() as u64 - LEFT_FREE;
         for filler in (KEYS + fillers..).take(LEFT_FREE as usize) {
@@ -142,6 +150,8 @@ struct Run {
     faults: FaultCounts,
     /// Processes that were answered both before and after a kill of the node, summed over all kills.
     survivors: u64,
+    /// Splits of segments that clients have reported.
+    splits: u64,
     /// Pieces, delays and cuts of the proxy.
     proxy_counts: [u64; 3],
 }
@@ -149,10 +159,10 @@ struct Run {
 impl Run {
     /// Runs as many rounds as the fabric has, and more until all `goals` are reached.
     fn until(fabric: Fabric, goals: fn(&Run) -> Vec<Goal>) -> Run {
-        let least_rounds = rounds();
+        let least_rounds = rounds(fabric);
         println!("seed {SEED}, {fabric:?}, {PROCESSES} processes, {KEYS} keys, {least_rounds} rounds or more");
         let (totals, faults) = (Totals::default(), FaultCounts::default());
-        let mut run = Run { fabric, least_rounds, totals, faults, survivors: 0, proxy_counts: [0; 3] };
+        let mut run = Run { fabric, least_rounds, totals, faults, survivors: 0, splits: 0, proxy_counts: [0; 3] };
         let (mut log, start, mut late) = (SharedLog::create(), Instant::now(), None);
         for number in 0.. {
             if number >= least_rounds {
@@ -167,18 +177,21 @@ impl Run {
             }
         }
         let seconds = start.elapsed().as_secs_f64();
-        println!("{seconds:.0} s: {}; {}", run.faults, run.totals);
+        println!("{seconds:.0} s: {}; {}; {} splits", run.faults, run.totals, run.splits);
         assert_eq!(run.totals.detected, run.totals.falsified, "each falsified answer is detected");
         run
     }
 
     fn round(&mut self, number: u64, log: &mut SharedLog) {
-        let case = Case::of(number);
+        let case = Case::of(self.fabric, number);
         let mut fixture = Fixture::of(self.fabric, number);
         let fillers = case.fill(&fixture.store);
         let began_ns = now_ns();
-        let faults = Workers::start(&mut fixture, log, case.longest_value, SEED ^ (number << 20)).run();
+        let faults = Workers::start(&mut fixture, log, case, SEED ^ (number << 20)).run();
         assert_sound(&fixture.store);
+        if case.grows {
+            self.splits += fixture.store.stat().unwrap().totals.splits;
+        }
         case.assert_fillers(&fixture.store, fillers);
         let mut records = log.take(began_ns);
         records.add_final_reads(&fixture.store, case.longest_value);
@@ -206,16 +219,20 @@ impl Run {
             Goal::new("recoveries", recoveries, (kills / 10).max(1)),
             Goal::new("operations that a kill interrupted", totals.pending, (kills / 4).max(1)),
             Goal::new("moves", moves, 1),
+            Goal::new("splits", self.splits, if self.fabric.grows() { 5 } else { 0 }),
             Goal::new("falsified answers", totals.falsified, falsified),
         ]
     }
 }
 
 /// Returns the fewest rounds of a run.
-fn rounds() -> u64 {
-    // One for each case.
-    let rounds = CASES.len() as u64;
-    if is_long() { 10 * rounds } else { rounds }
+fn rounds(fabric: Fabric) -> u64 {
+    if is_long() { 10 * rounds_of(fabric) } else { rounds_of(fabric) }
+}
+
+/// Returns the number of cases of a fabric, each of which has a round.
+fn rounds_of(fabric: Fabric) -> u64 {
+    CASES.iter().filter(|case| !case.grows || fabric.grows()).count() as u64
 }
 
 /// [R-RECOVER-1] [R-RECOVER-2] [R-RECOVER-3] [R-READ-9] While clients of a table are killed and stopped, each of its

@@ -10,6 +10,7 @@ use guira_testing::ReservedPort;
 
 use crate::common::fabric::url_of;
 use crate::histories::Case;
+use crate::histories::fixture::Fabric;
 
 const NODE: &str = "GUIRA_TEST_HISTORIES_NODE";
 const READY: &str = "serving";
@@ -87,7 +88,7 @@ fn node() {
     let parts: Vec<&str> = arguments.splitn(4, ',').collect();
     let (port, round): (u16, u64) = (parts[0].parse().unwrap(), parts[1].parse().unwrap());
     let store = match parts[3] {
-        "" => Store::create_unnamed(&Case::of(round).options(round).extent_bytes(EXTENT_BYTES)).unwrap(),
+        "" => Store::create_unnamed(&Case::of(Fabric::Tcp, round).options(round).extent_bytes(EXTENT_BYTES)).unwrap(),
         url => Store::open(url).unwrap(),
     };
     let options = ServeOptions::new((Ipv4Addr::LOCALHOST, port).into()).threads(2);

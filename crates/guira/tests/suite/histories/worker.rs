@@ -29,13 +29,15 @@ pub struct Task<'t> {
     pub process: u64,
     pub seed: u64,
     pub longest_value: u64,
+    /// Whether it inserts further keys all the time.
+    pub grows: bool,
 }
 
 impl Task<'_> {
     /// Returns the environment variable that passes the arguments: name and value.
     pub fn variable(&self) -> (&'static str, String) {
-        let Task { url, log, process, seed, longest_value } = self;
-        (WORKER, format!("{url},{process},{seed},{longest_value},{log}"))
+        let Task { url, log, process, seed, longest_value, grows } = self;
+        (WORKER, format!("{url},{process},{seed},{longest_value},{grows},{log}"))
     }
 }
 
@@ -178,6 +180,16 @@ impl Worker {
         true
     }
 
+    /// Inserts a key of its own, which nobody asks for again.
+    fn insert_another(&mut self) {
+        let number = self.written | 1 << 63;
+        let put = self.client.put(&key(number), &value(number, self.longest_value));
+        if let Err(error) = put {
+            let is_lost = self.transport != Transport::Mapped && loss(&error) != Loss::None;
+            assert!(is_lost || self.may_refuse(Call::Put(number), &error), "{error}");
+        }
+    }
+
     /// Returns what a failure of `call` means for its effect, and counts it. Only permitted failures are accepted.
     fn completion_of_failure(&mut self, call: Call, error: &Error) -> Completion {
         let (loss, effect) = (loss(error), error.effect());
@@ -271,7 +283,7 @@ fn open_client(url: &Url, transport: Transport, log: &Log) -> Option<guira::Clie
 #[test]
 fn worker() {
     let Ok(arguments) = std::env::var(WORKER) else { return };
-    let parts: Vec<&str> = arguments.splitn(5, ',').collect();
+    let parts: Vec<&str> = arguments.splitn(6, ',').collect();
     let [process, seed, longest_value] = [1, 2, 3].map(|index: usize| parts[index].parse::<u64>().unwrap());
     let transport = Transport::of(parts[0]);
     // None outlives a test that is killed: it would work forever.
@@ -280,14 +292,18 @@ fn worker() {
         // The test, which kills, must not wait for workers that never pause.
         rustix::process::nice(NICE).unwrap();
     }
-    let log = Log::open(parts[4], process);
+    let (grows, log) = (parts[4] == "true", Log::open(parts[5], process));
     let Some(client) = open_client(&parts[0].parse().unwrap(), transport, &log) else { return };
     let (slot, losses) = (client.slot(), Losses::default());
     log.record_slot(slot);
     let (rng, seen, buffer) = (SplitMix64(seed), HashMap::new(), Vec::new());
     let written = process << 32;
     let mut worker = Worker { client, slot, transport, losses, log, rng, longest_value, written, seen, buffer };
-    while !worker.log.is_over() && worker.step() {}
+    while !worker.log.is_over() && worker.step() {
+        if grows {
+            worker.insert_another();
+        }
+    }
     // Without room in the log the worker idles, so that it can still be killed.
     while !worker.log.is_over() {
         std::thread::sleep(Duration::from_millis(1));

@@ -10,12 +10,12 @@ use guira_fabric::SplitMix64;
 use guira_testing::{patience, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::histories::PROCESSES;
 use crate::histories::fixture::{Fabric, Fixture, RoundGoals};
 use crate::histories::lock_monitor::LockMonitor;
 use crate::histories::log::{SharedLog, now_ns};
 use crate::histories::node::NodeProcess;
 use crate::histories::worker::Task;
+use crate::histories::{Case, PROCESSES};
 
 /// Shortest and longest pause of a stopped process. Pauses are log-uniform in between.
 const SHORTEST_STOP_US: f64 = 1_000.0;
@@ -109,7 +109,7 @@ pub struct Workers<'t> {
     node: Option<&'t mut NodeProcess>,
     log: &'t SharedLog,
     lock_monitor: LockMonitor,
-    longest_value: u64,
+    case: Case,
     running: Vec<WorkerProcess>,
     /// Processes that were killed, and may not have ended yet.
     killed: Vec<WorkerProcess>,
@@ -120,14 +120,13 @@ pub struct Workers<'t> {
 
 impl<'t> Workers<'t> {
     /// Starts the workers, which work until [`SharedLog::end_round`].
-    pub fn start(fixture: &'t mut Fixture, log: &'t SharedLog, longest_value: u64, seed: u64) -> Workers<'t> {
+    pub fn start(fixture: &'t mut Fixture, log: &'t SharedLog, case: Case, seed: u64) -> Workers<'t> {
         let Fixture { fabric, store, node, urls, .. } = fixture;
         let is_lasting = fabric.between_restarts().is_none();
         let lock_monitor = LockMonitor::new(store, node.as_ref().filter(|_| is_lasting));
         let (fabric, node, running, killed) = (*fabric, node.as_mut(), Vec::new(), Vec::new());
         let (started, rng) = (0, SplitMix64(seed));
-        let mut workers =
-            Workers { fabric, urls, node, log, lock_monitor, longest_value, running, killed, started, rng };
+        let mut workers = Workers { fabric, urls, node, log, lock_monitor, case, running, killed, started, rng };
         for _ in 0..PROCESSES {
             let worker = workers.spawn();
             workers.running.push(worker);
@@ -142,7 +141,8 @@ impl<'t> Workers<'t> {
             log: self.log.path(),
             process: self.started,
             seed: self.rng.next_u64(),
-            longest_value: self.longest_value,
+            longest_value: self.case.longest_value,
+            grows: self.case.grows,
         };
         let (name, value) = task.variable();
         let child = Command::new(std::env::current_exe().unwrap())
