@@ -13,8 +13,9 @@
 //!
 //! ## Open, put, get
 //!
-//! [`Store::open_or_create`] opens the table, or creates it for the number of keys given. Of several processes that
-//! start at the same time, one creates it and all get the same table.
+//! [`Store::open_or_create`] opens the table, or creates one that grows with what is stored in it; with
+//! [`CreateOptions::new`] one of fixed size, for the number of keys given. Of several processes that start at the same
+//! time, one creates it and all get the same table.
 //!
 //! ```
 //! use guira::{CreateOptions, Put, Store};
@@ -23,7 +24,7 @@
 //! # let name = format!("shm://{}", guira_testing::unique_name());
 //! # let name = name.as_str();
 //! // `name` is such as "shm://birds".
-//! let store = Store::open_or_create(name, &CreateOptions::new(10_000))?;
+//! let store = Store::open_or_create(name, &CreateOptions::default())?;
 //! let mut client = store.client()?; // one for each thread
 //!
 //! assert_eq!(client.put(b"cuckoo", b"Guira guira")?, Put::Inserted);

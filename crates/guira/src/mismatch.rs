@@ -6,6 +6,7 @@ use guira_fabric::ByteCount;
 use guira_layout::{EntryFormat, Preset, TableConfig};
 
 use crate::CreateOptions;
+use crate::options::Growth;
 
 /// One difference between an existing table and the options: [`crate::OpenError::Mismatch`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +107,13 @@ pub(crate) fn mismatches(options: &CreateOptions, asked: &TableConfig, found: &T
     if options.format != found.format {
         all.push(Mismatch::Format { asked: options.format, found: found.format });
     }
-    let (keys, room) = (options.max_capacity.unwrap_or(options.capacity), found.max_capacity());
+    let room = found.max_capacity();
+    let keys = match options.growth {
+        Growth::None => options.capacity,
+        Growth::To(keys) => keys,
+        // As many as there happen to be.
+        Growth::Machine => 0,
+    };
     if keys > room {
         all.push(Mismatch::Capacity { asked: keys, found: room });
     }

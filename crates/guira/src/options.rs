@@ -12,6 +12,14 @@ use guira_layout::{
 use crate::ClientTls;
 use crate::owners::Owners;
 
+/// Keys that a table has room for at first, if nobody knows how many it will have.
+const FIRST_CAPACITY: u64 = 1_000;
+/// The largest number of keys for which a table has addresses, if nobody knows how many it will have: a few MiB of first
+/// rows are enough to grow so far.
+const MOST_MACHINE_KEYS: u64 = 1 << 32;
+/// The least space for large values to which such a table may grow, in bytes.
+const MIN_GROWING_EXTENT_BYTES: u64 = 1 << 30;
+
 /// Options for a new table, checked by [`crate::Store::create`], which fails with `Create` or, for the mode, with
 /// `Region` if they are impossible.
 ///
@@ -40,9 +48,20 @@ pub struct CreateOptions {
     pub(crate) seed: Option<u64>,
     pub(crate) keeps_records: bool,
     pub(crate) is_divided: bool,
-    pub(crate) max_capacity: Option<u64>,
+    pub(crate) growth: Growth,
     pub(crate) on_mismatch: OnMismatch,
     pub(crate) owners: Owners,
+}
+
+/// How many keys a table may grow to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Growth {
+    /// No more than it has room for.
+    None,
+    /// So many.
+    To(u64),
+    /// As many as the memory of this machine holds.
+    Machine,
 }
 
 /// The reaction of [`crate::Store::open_or_create`] to an existing table that does not match the options.
@@ -104,7 +123,7 @@ impl CreateOptions {
             seed: None,
             keeps_records: true,
             is_divided: false,
-            max_capacity: None,
+            growth: Growth::None,
             on_mismatch: OnMismatch::Refuse,
             owners: Owners::default(),
         }
@@ -217,7 +236,7 @@ impl CreateOptions {
     /// ```
     #[must_use]
     pub fn max_capacity(mut self, keys: u64) -> CreateOptions {
-        self.max_capacity = Some(keys);
+        self.growth = Growth::To(keys);
         self
     }
 
@@ -288,6 +307,20 @@ impl CreateOptions {
         (fitting > 0).then_some(fitting)
     }
 
+    /// Returns the number of keys that fill `bytes` bytes of rows, at most 2^32.
+    fn keys_in(&self, bytes: u64) -> Result<u64, ConfigError> {
+        let preset_options = PresetOptions {
+            capacity: 1,
+            format: self.format,
+            extent_bytes: None,
+            max_clients: None,
+            hash_seed: 0,
+            device_bytes: u64::MAX,
+        };
+        let config = self.preset.config(&preset_options)?;
+        Ok((bytes / u64::from(config.row_bytes) * u64::from(config.entries_per_row)).min(MOST_MACHINE_KEYS))
+    }
+
     /// Returns the parameters of such a table, whose keys are hashed with `hash_seed`.
     pub(crate) fn config(&self, hash_seed: u64) -> Result<TableConfig, ConfigError> {
         let largest = (MAX_KEY_BYTES + MAX_VALUE_BYTES) as u64;
@@ -295,24 +328,45 @@ impl CreateOptions {
             let bounds = "1 B to 64 MiB and 64 KiB, the largest value and key";
             return Err(ConfigError::OutOfRange { name: "record bytes", value: bytes, bounds });
         }
-        let most = self.max_capacity.unwrap_or(self.capacity);
+        let memory_bytes = machine_bytes();
+        let most = match self.growth {
+            Growth::None => self.capacity,
+            Growth::To(keys) => keys,
+            Growth::Machine => self.keys_in(memory_bytes)?.max(self.capacity),
+        };
         let for_records = |bytes| extent_bytes_for(self.format, most, bytes);
+        let of_machine = (self.growth == Growth::Machine).then(|| memory_bytes.max(MIN_GROWING_EXTENT_BYTES));
         let preset_options = PresetOptions {
             capacity: self.capacity,
             format: self.format,
-            extent_bytes: self.extent_bytes.or(self.record_bytes.map(for_records)),
+            extent_bytes: self.extent_bytes.or(self.record_bytes.map(for_records)).or(of_machine),
             max_clients: self.max_clients,
             hash_seed,
             device_bytes: guira_fabric::Profile::Shm.caps().device_bytes,
         };
-        let mut config = match (self.max_capacity, self.is_divided) {
-            (Some(most), _) => self.preset.config_growing_to(most, &preset_options)?,
-            (None, true) => self.preset.config_in_segments(&preset_options)?,
-            (None, false) => self.preset.config(&preset_options)?,
+        let mut config = match (self.growth, self.is_divided) {
+            (Growth::To(_) | Growth::Machine, _) => self.preset.config_growing_to(most, &preset_options)?,
+            (Growth::None, true) => self.preset.config_in_segments(&preset_options)?,
+            (Growth::None, false) => self.preset.config(&preset_options)?,
         };
         config.rules.commit_records &= self.keeps_records;
         Ok(config)
     }
+}
+
+impl Default for CreateOptions {
+    /// Options for a table of which nobody knows how many keys it will have: it has room for 1,000 at first, and grows
+    /// while it is used, as [`CreateOptions::max_capacity`] describes, until the memory of the machine is in use. The
+    /// other options are those of [`CreateOptions::new`].
+    fn default() -> CreateOptions {
+        CreateOptions { growth: Growth::Machine, ..CreateOptions::new(FIRST_CAPACITY) }
+    }
+}
+
+/// Returns the bytes of memory that this machine has.
+fn machine_bytes() -> u64 {
+    let system = rustix::system::sysinfo();
+    (system.totalram as u64).saturating_mul(u64::from(system.mem_unit))
 }
 
 /// Options for opening a table.

@@ -25,11 +25,12 @@ pub struct Arguments {
     /// at least the given capacity, extent bytes and clients.
     #[arg(long)]
     pub if_missing: bool,
-    /// Number of keys it must hold: 10_000, 500k, 1M. The table is sized so that they fill it to 90 %.
+    /// Number of keys it must hold: 10_000, 500k, 1M. The table is sized so that they fill it to 90 %. Without it, the
+    /// table begins with room for 1,000 and grows while it is used, until memory is full.
     #[arg(long, value_name = "N", value_parser = units::parse_count)]
-    pub capacity: u64,
-    /// Number of keys that it may grow to hold, while it is used: 10M, 1G. Default: it does not grow. It takes memory
-    /// as it grows, and cannot be served over RDMA.
+    pub capacity: Option<u64>,
+    /// Number of keys that it may grow to hold, while it is used: 10M, 1G. Default: with --capacity it does not grow. It
+    /// takes memory as it grows, and cannot be served over RDMA.
     #[arg(long, value_name = "N", value_parser = units::parse_count)]
     pub max_capacity: Option<u64>,
     /// How keys and values are stored: fixed:K:V (exactly K and V bytes, in the row) or bytes:N (any length; in the
@@ -124,8 +125,8 @@ pub struct Created {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
-    let mut options =
-        CreateOptions::new(arguments.capacity).format(arguments.entry).preset(arguments.preset).mode(arguments.mode);
+    let options = arguments.capacity.map_or_else(CreateOptions::default, CreateOptions::new);
+    let mut options = options.format(arguments.entry).preset(arguments.preset).mode(arguments.mode);
     options = arguments.space.apply(options);
     if let Some(clients) = arguments.max_clients {
         options = options.max_clients(clients);
@@ -140,13 +141,18 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         options = options.owner(uid);
     }
     arguments.space.refuse_for(arguments.entry)?;
+    if arguments.preset == Preset::Paper && arguments.capacity.is_none() {
+        let message = "tables of preset paper do not grow: give the number of keys with --capacity N";
+        return Err(Failure::Misuse(format!("{message}; nothing was changed")));
+    }
     let make: Make = if arguments.if_missing {
         |url, options, progress| Store::open_or_create_with_progress(url, options, progress)
     } else {
         CREATE
     };
     let store = create_by(make, &arguments.url, &options, output)?;
-    let room = if store.was_created() { arguments.capacity } else { store.table().config().capacity() };
+    let room = arguments.capacity.filter(|_| store.was_created());
+    let room = room.unwrap_or_else(|| store.table().config().capacity());
     let created = Created::of(&store, arguments.preset, room);
     let said = output.answer(&created, || created.human());
     if store.was_created() {

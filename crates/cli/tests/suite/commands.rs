@@ -177,8 +177,23 @@ fn a_table_grows_as_it_is_loaded() {
         let refused = guira(&["create", "shm://none", "--capacity", "1000", "--max-capacity", most]).expect(2).stderr;
         assert!(refused.contains(message), "{most}: {refused}");
     }
-    let paper = ["create", "shm://none", "--capacity", "9", "--preset", "paper", "--max-capacity", "99"];
-    assert!(guira(&paper).expect(2).stderr.contains("tables of preset paper do not grow"));
+    for capacity in [&["--capacity", "9", "--max-capacity", "99"][..], &[]] {
+        let paper = [&["create", "shm://none", "--preset", "paper"], capacity].concat();
+        assert!(guira(&paper).expect(2).stderr.contains("tables of preset paper do not grow"));
+    }
+}
+
+/// Nobody has to say how many keys a table will have, nor how large its values are.
+#[test]
+fn a_table_of_unknown_size_takes_what_is_loaded() {
+    let table = Table::unused("unknown");
+    let url = table.url();
+    let created = guira(&["create", url]).expect(0).text();
+    assert!(created.contains("grows to room for ") && created.contains("up to 1,024 clients"), "{created}");
+    guira(&["create", url, "--if-missing"]).expect(0);
+    let lines: String = (0..50_000).map(|n| format!("key {n}\t{}\n", "value ".repeat(n % 50))).collect();
+    guira_with_input(&["load", url, "-"], lines.as_bytes()).expect(0);
+    assert!(guira(&["check", url]).expect(0).text().contains("50,000 entries"));
 }
 
 #[test]

@@ -237,7 +237,7 @@ fn a_full_table_says_so() {
 
 #[test]
 fn mistakes_on_the_command_line_are_misuse() {
-    for arguments in [&[][..], &["frobnicate"], &["get"], &["get", "shm://a", "k", "--frob"], &["create", "shm://a"]] {
+    for arguments in [&[][..], &["frobnicate"], &["get"], &["get", "shm://a", "k", "--frob"], &["create"]] {
         let run = guira(arguments).expect(2);
         assert!(run.stdout.is_empty());
         let json = guira(&[arguments, &["--format=json"]].concat()).expect(2);

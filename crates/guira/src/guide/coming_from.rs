@@ -54,7 +54,7 @@
 //! | `map.len()` | [`Store::len_estimate`](crate::Store::len_estimate) |
 //! | `map.iter()` | [`Store::scan`](crate::Store::scan) |
 //! | `HashMap<K, V>` | [`Store::typed`](crate::Store::typed), [`Store::plain`](crate::Store::plain) |
-//! | grows by itself | grows up to [`max_capacity`](crate::CreateOptions::max_capacity), if that is set |
+//! | grows by itself | grows by itself with [`CreateOptions::default`](crate::CreateOptions::default) |
 //! | `Arc<DashMap>` in all threads | a clone of the [`Store`](crate::Store) in all threads, a [`Client`] in each |
 //!
 //! # Chronicle Map

@@ -29,9 +29,9 @@
 //! - **A stopped process keeps its locks.** Lookups go on; changes of the same rows fail with
 //!   [`Blame::Busy`](crate::Blame::Busy) at their deadline until it continues or is killed (`guira kick`). A process
 //!   that is killed is recovered by the next client that needs its locks.
-//! - **A table does not grow, unless it may.** When it is full, inserts fail with [`Blame::Full`](crate::Blame::Full)
-//!   and change nothing. [`CreateOptions::max_capacity`](crate::CreateOptions::max_capacity) lets a table grow that is
-//!   not used over RDMA; it never becomes smaller.
+//! - **A table of fixed size becomes full.** Then inserts fail with [`Blame::Full`](crate::Blame::Full) and change
+//!   nothing. One that grows ([`CreateOptions::default`](crate::CreateOptions::default)) is full when memory is; it
+//!   never becomes smaller, and cannot be used over RDMA.
 //!
 //! # Bounds
 //!

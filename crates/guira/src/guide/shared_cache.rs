@@ -40,9 +40,9 @@
 //! **Size.** [`CreateOptions::new`] takes the number of keys. Records up to 64 bytes (key and value together) are
 //! stored in the rows; larger ones need [`CreateOptions::record_bytes`], the size of a typical record.
 //! [`CreateOptions::memory_bytes`] computes how much memory a table takes: all of it is reserved when the table is
-//! created. [`CreateOptions::max_capacity`] lets the table grow instead, for a number of pages that is unknown. A table
-//! does not evict: when it is full, `put` fails with [`Blame::Full`] and changes nothing. Remove what is no longer
-//! needed, or create a larger table and copy it (`guira copy`).
+//! created. For a number of pages that is unknown, [`CreateOptions::default`] makes a table that grows. A table does not
+//! evict: when it is full, `put` fails with [`Blame::Full`] and changes nothing. Remove what is no longer needed, or
+//! create a larger table and copy it (`guira copy`).
 //!
 //! **Who may read it.** By default only the user who created the table can open it. [`CreateOptions::mode`] sets the
 //! permissions of its file; [`OpenOptions::owner`] says whose table a program trusts.
@@ -62,7 +62,7 @@
 //! [`Client::try_insert`]: crate::Client::try_insert
 //! [`CreateOptions::memory_bytes`]: crate::CreateOptions::memory_bytes
 //! [`CreateOptions::mode`]: crate::CreateOptions::mode
-//! [`CreateOptions::max_capacity`]: crate::CreateOptions::max_capacity
+//! [`CreateOptions::default`]: crate::CreateOptions::default
 //! [`CreateOptions::new`]: crate::CreateOptions::new
 //! [`CreateOptions::record_bytes`]: crate::CreateOptions::record_bytes
 //! [`OpenOptions::owner`]: crate::OpenOptions::owner

@@ -112,6 +112,28 @@ fn large_values_need_no_size_in_advance() {
     assert!(report.is_clean() && report.counts.entries == 2 * KEYS, "{:?}", report.problems);
 }
 
+/// A table of which nobody says how many keys it will have begins small, in every format, has addresses for what the
+/// machine's memory holds, and fits tables of any size.
+#[test]
+fn a_table_of_unknown_size_begins_small() {
+    for format in ["fixed:4:4", "fixed:8:8", "bytes:64", "bytes:1024"] {
+        let unknown = CreateOptions::default().format(format.parse().unwrap());
+        assert!(unknown.memory_bytes().unwrap() < 24 << 20, "{format}: {} bytes", unknown.memory_bytes().unwrap());
+        let store = Store::create_unnamed(&unknown).unwrap();
+        let config = store.table().config();
+        assert!(config.grows() && config.capacity() >= 1_000 && config.max_capacity() > 1_000_000, "{format}");
+    }
+    let (table, store) = Table::create(&CreateOptions::default());
+    assert!(CreateOptions::default().memory_bytes().unwrap() < 8 << 20);
+    let mut client = store.client().unwrap();
+    (0..10_000).for_each(|i| assert!(client.put(&key(0, i), &[7; 100]).is_ok()));
+    assert!(!Store::open_or_create(&table.url, &CreateOptions::default()).unwrap().was_created());
+    let (small, fixed) = Table::create(&CreateOptions::new(10));
+    assert!(fixed.ensure_fits(&CreateOptions::default()).is_ok());
+    assert!(!Store::open_or_create(&small.url, &CreateOptions::default()).unwrap().was_created());
+    assert!(CreateOptions::default().preset(Preset::Paper).memory_bytes().is_err());
+}
+
 /// A table that exists has room for what it may grow to, and options that ask for more are refused.
 #[test]
 fn room_is_what_a_table_may_grow_to() {

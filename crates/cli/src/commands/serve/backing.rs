@@ -84,14 +84,21 @@ impl ServedTable {
 
 impl Arguments {
     fn create_options(&self, name: &str) -> Result<CreateOptions, Failure> {
-        let Some(capacity) = self.capacity else {
-            let what = if self.backing.0.is_unnamed() { "a table in memory" } else { name };
-            let message = format!("{what} must be created: give the number of keys with --capacity N");
-            return Err(Failure::Misuse(format!("{message}; nothing was changed")));
+        let options = match self.capacity {
+            None if self.rdma.is_some() => {
+                let what = if self.backing.0.is_unnamed() { "a table in memory" } else { name };
+                let message = format!("{what} must be created: give the number of keys with --capacity N");
+                return Err(Failure::Misuse(format!(
+                    "{message}, because memory cannot be registered with a network card \
+                    later; nothing was changed"
+                )));
+            }
+            None => CreateOptions::default(),
+            Some(capacity) => CreateOptions::new(capacity),
         };
         let format = self.entry.unwrap_or(DEFAULT_FORMAT);
         self.space.refuse_for(format)?;
-        let mut options = CreateOptions::new(capacity).format(format);
+        let mut options = options.format(format);
         options = options.preset(self.preset.unwrap_or(Preset::Hardened));
         options = self.space.apply(options);
         if let Some(clients) = self.max_clients {
@@ -104,8 +111,8 @@ impl Arguments {
 /// Returns the given options that the table does not match. Options that were not given are not compared.
 fn differences(store: &Store, name: &str, arguments: &Arguments) -> Result<Vec<String>, Failure> {
     let found = store.table().config();
-    let mut options =
-        CreateOptions::new(arguments.capacity.unwrap_or(1)).format(arguments.entry.unwrap_or(found.format));
+    let options = arguments.capacity.map_or_else(CreateOptions::default, CreateOptions::new);
+    let mut options = options.format(arguments.entry.unwrap_or(found.format));
     options = options.preset(arguments.preset.or_else(|| Preset::of(found)).unwrap_or_default());
     options = arguments.space.apply(options);
     if let Some(clients) = arguments.max_clients {
