@@ -25,7 +25,7 @@ use crate::file::{FileFacts, FileSystem, OpenFile, proc_path, stored_bytes};
 use crate::header::{HEADER_BYTES, Header, Holes, LockName, Sizes};
 use crate::location::Location;
 use crate::lock_file;
-use crate::mapping::Mapped;
+use crate::mapping::{HUGE_PAGE_BYTES, Mapped};
 use crate::memory_limit::{self, MemoryLimit, Swap};
 use crate::region::{Access, ShmRegion, SlotLocks, boot_id};
 
@@ -33,6 +33,8 @@ use crate::region::{Access, ShmRegion, SlotLocks, boot_id};
 /// quarter of a second in a virtual machine whose host allocates each page at its first touch, and some milliseconds
 /// elsewhere.
 pub(crate) const STEP_BYTES: u64 = 16 << 20;
+/// Bytes of memory of a file that grows, from which on it grows by whole huge pages: 32 of them.
+const LARGE_BYTES: u64 = 32 * HUGE_PAGE_BYTES;
 /// What has set [`Limits`], for error messages.
 const LIMITER: &str = "the memory node";
 /// The number of temporary names that are tried. One is taken only if a process that had our process id was killed.
@@ -68,6 +70,10 @@ impl CreateOptions {
     #[must_use]
     pub const fn with_holes(self, holes: [(u64, u64); 4]) -> CreateOptions {
         CreateOptions { holes, ..self }
+    }
+
+    fn has_holes(&self) -> bool {
+        self.holes.iter().any(|(start, end)| start < end)
     }
 
     /// Returns the parts of the file that are reserved when it is created.
@@ -277,8 +283,9 @@ fn build(
             (Errno::NOMEM, FileSystem::Hugetlbfs { .. }) => no_space(file.as_fd(), system, sizes.file_bytes, task),
             _ => task.unmapped(errno, main_bytes, device_bytes),
         })?;
-    // tmpfs gives huge pages to mappings that ask for them, but not to fallocate.
-    let populated = (system == FileSystem::Tmpfs).then_some(&mapped);
+    // tmpfs gives huge pages to mappings that ask for them, but not to fallocate. What was not touched looks like a hole.
+    let is_touched = system == FileSystem::Tmpfs || options.has_holes();
+    let populated = is_touched.then_some(&mapped);
     reserve(file, system, populated, &parts, task, progress)?;
     Ok((sizes, facts, mapped))
 }
@@ -286,7 +293,7 @@ fn build(
 /// Writes the header of a new region.
 fn write_header(mapped: &Mapped, sizes: Sizes, options: CreateOptions, lock_name: Option<LockName>) -> Header {
     let (creator_pid, created_unix_ns) = (u64::from(std::process::id()), now());
-    let holes = if options.holes.iter().any(|(start, end)| start < end) { Holes::Some } else { Holes::None };
+    let holes = if options.has_holes() { Holes::Some } else { Holes::None };
     let header = Header { sizes, holes, boot_id: boot_id(), creator_pid, created_unix_ns, lock_name };
     for (cell, word) in mapped.header().iter().zip(header.encode()) {
         cell.store(word, Ordering::Relaxed);
@@ -335,30 +342,70 @@ impl Limits {
     }
 }
 
-/// Reserves `bytes` of an existing file, counted from its start, as far as they have not been written. Returns the
-/// number of those that had not.
-pub(crate) fn reserve_more(
-    file: BorrowedFd<'_>,
-    system: FileSystem,
-    storage: Storage,
-    bytes: Range<u64>,
-    limits: Limits,
-    task: Task<'_>,
-) -> Result<u64, ShmError> {
-    let holes = match system {
-        // It reports none.
-        FileSystem::Hugetlbfs { .. } => vec![bytes],
-        FileSystem::Tmpfs | FileSystem::Disk => holes_in(file, bytes).map_err(task.failed("look for holes in it"))?,
-    };
-    let missing = holes.iter().map(|hole| hole.end - hole.start).sum();
+/// An existing file, of which more is reserved.
+#[derive(Clone, Copy)]
+pub(crate) struct Growing<'g> {
+    pub(crate) file: BorrowedFd<'g>,
+    pub(crate) system: FileSystem,
+    pub(crate) storage: Storage,
+    /// Its mapping, to fault in what is reserved.
+    pub(crate) mapped: Option<&'g Mapped>,
+    pub(crate) task: Task<'g>,
+}
+
+/// Reserves `bytes` of a file, counted from its start, as far as they are holes. Returns the number of those that were.
+/// Once the file has taken [`LARGE_BYTES`] of a tmpfs, reserves whole huge pages, if it can.
+pub(crate) fn reserve_more(growing: Growing<'_>, bytes: Range<u64>, limits: Limits) -> Result<u64, ShmError> {
+    // The mapping of a file in hugetlbfs has taken all of its memory from the pool.
+    if matches!(growing.system, FileSystem::Hugetlbfs { .. }) {
+        return Ok(0);
+    }
+    let holes = growing.holes_in(bytes.clone())?;
+    let missing = total_of(&holes);
     if missing == 0 {
         return Ok(0);
     }
-    limits.require(missing, file, task)?;
-    // Not the file system's limit: holes may be reserved already, and it refuses more than it has.
-    storage.require_memory(missing, system, task)?;
-    reserve(file, system, None, &holes, task, &mut |_, _| ControlFlow::Continue(()))?;
+    if let Some(mapped) = growing.mapped.filter(|_| limits.at_once == u64::MAX && growing.is_large()) {
+        // The next ones that are needed are beside these as a rule.
+        let pages = bytes.start / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES..bytes.end.next_multiple_of(HUGE_PAGE_BYTES);
+        let pages = pages.start..pages.end.min(mapped.bytes());
+        let missing_pages = total_of(&growing.holes_in(pages.clone())?);
+        if growing.take(&[pages], missing_pages, limits).is_ok() {
+            return Ok(missing);
+        }
+    }
+    growing.take(&holes, missing, limits)?;
     Ok(missing)
+}
+
+impl Growing<'_> {
+    /// Whether the file is so large that whole huge pages are a small part of it, and can have some.
+    fn is_large(&self) -> bool {
+        let is_large = rustix::fs::fstat(self.file).is_ok_and(|stat| stored_bytes(&stat) >= LARGE_BYTES);
+        is_large && self.system == FileSystem::Tmpfs
+    }
+
+    /// Returns the holes in these bytes: what has no memory, or was reserved only and never touched.
+    fn holes_in(&self, bytes: Range<u64>) -> Result<Vec<Range<u64>>, ShmError> {
+        // To look for the next hole, the kernel goes through all pages up to it, which may be those of gigabytes.
+        if self.system == FileSystem::Tmpfs && self.mapped.is_some_and(|mapped| mapped.is_resident(bytes.clone())) {
+            return Ok(Vec::new());
+        }
+        holes_in(self.file, bytes).map_err(self.task.failed("look for holes in it"))
+    }
+
+    /// Reserves these parts, of which `missing` bytes are holes, and touches them, so that nobody takes them for holes
+    /// again.
+    fn take(&self, parts: &[Range<u64>], missing: u64, limits: Limits) -> Result<(), ShmError> {
+        limits.require(missing, self.file, self.task)?;
+        // Not the file system's limit: holes may be reserved already, and it refuses more than it has.
+        self.storage.require_memory(missing, self.system, self.task)?;
+        reserve(self.file, self.system, self.mapped, parts, self.task, &mut |_, _| ControlFlow::Continue(()))
+    }
+}
+
+fn total_of(parts: &[Range<u64>]) -> u64 {
+    parts.iter().map(|part| part.end - part.start).sum()
 }
 
 /// Returns the holes in `bytes` of a file, reserved or not.
@@ -391,7 +438,7 @@ fn reserve(
     progress: ReserveProgress<'_>,
 ) -> Result<(), ShmError> {
     let (file, mut populated, mut done) = (file.as_fd(), populated, 0);
-    let total = parts.iter().map(|part| part.end - part.start).sum();
+    let total = total_of(parts);
     for part in parts {
         let mut offset = part.start;
         while offset < part.end {
@@ -399,7 +446,10 @@ fn reserve(
                 return Err(task.stopped());
             }
             let bytes = STEP_BYTES.min(part.end - offset);
-            populated = populated.filter(|mapped| mapped.populate(offset, bytes).is_ok());
+            let populate = |mapped: &&Mapped| mapped.populate(offset, bytes).is_ok();
+            if system == FileSystem::Tmpfs {
+                populated = populated.filter(populate);
+            }
             // If a signal interrupts the call, the kernel undoes it: that costs one step only.
             retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), offset, bytes)).map_err(|errno| {
                 match errno {
@@ -407,6 +457,10 @@ fn reserve(
                     _ => task.failed("reserve its space")(errno),
                 }
             })?;
+            // On a disk the blocks come first, which are neighbours then.
+            if system == FileSystem::Disk {
+                populated = populated.filter(populate);
+            }
             (offset, done) = (offset + bytes, done + bytes);
         }
     }

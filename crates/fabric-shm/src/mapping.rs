@@ -7,6 +7,7 @@
 //! another size. A read-only mapping is only loaded from; 64-bit atomic loads do not write on the targets that this
 //! crate builds for.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
@@ -14,6 +15,8 @@ use guira_fabric::memory::{AtomicU64, Memory};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::param::page_size;
+use rustix::process::{Uid, geteuid};
 
 use crate::create::STEP_BYTES;
 use crate::domain::DomainLock;
@@ -25,7 +28,7 @@ use crate::truncation::Guard;
 const POPULATE_WRITE: libc::c_int = libc::MADV_POPULATE_WRITE;
 const WORD_BYTES: usize = size_of::<AtomicU64>();
 /// Bytes of a huge page. Smaller files cannot use huge pages.
-const HUGE_PAGE_BYTES: u64 = 2 << 20;
+pub(crate) const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// The bytes of each block that `populate` faults in before it collapses the block: the smallest page of any machine.
 const SMALL_PAGE_BYTES: usize = 4096;
 
@@ -129,6 +132,8 @@ impl Anchor {
 struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
+    /// The owner of the file.
+    owner: Option<Uid>,
     /// The lock that this mapping needs, released after the mapping is gone.
     domain: DomainLock,
     /// The guard that lets the process survive a truncation of the file, if requested.
@@ -183,7 +188,8 @@ impl Mapped {
         // SAFETY: the kernel uses the address only as a hint, so no existing memory is replaced.
         let base = unsafe { mmap(huge_page_hint(bytes), bytes, protection, MapFlags::SHARED, file, 0)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
-        let mapping = Arc::new(Mapping { base, bytes, domain, guard: OnceLock::new() });
+        let owner = rustix::fs::fstat(file).ok().map(|stat| Uid::from_raw(stat.st_uid));
+        let mapping = Arc::new(Mapping { base, bytes, owner, domain, guard: OnceLock::new() });
         if sizes.file_bytes >= HUGE_PAGE_BYTES {
             // SAFETY: the range is the mapping just made; the advice does not change its content. If it fails, only
             // speed is lost.
@@ -244,6 +250,31 @@ impl Mapped {
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {
         self.mapping.guard.get().is_some_and(Guard::is_lost)
+    }
+
+    /// Returns the bytes of the file.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.mapping.bytes as u64
+    }
+
+    /// Whether all pages of these bytes of a tmpfs file are in memory, as far as this user is told.
+    pub(crate) fn is_resident(&self, bytes: Range<u64>) -> bool {
+        let Mapping { base, bytes: all, owner, .. } = &*self.mapping;
+        // The kernel says yes to all others who may not write to the file.
+        if *owner != Some(geteuid()) {
+            return false;
+        }
+        let page_bytes = page_size();
+        let mut pages = [0u8; 512];
+        let (start, end) = (bytes.start as usize / page_bytes * page_bytes, bytes.end as usize);
+        assert!(end <= *all);
+        (start..end).step_by(pages.len() * page_bytes).all(|at| {
+            let length = (end - at).min(pages.len() * page_bytes);
+            // SAFETY: the range lies within the mapping, and has no more pages than `pages` has bytes; the call changes
+            // nothing else.
+            let answer = unsafe { libc::mincore(base.as_ptr().add(at).cast(), length, pages.as_mut_ptr()) };
+            answer == 0 && pages[..length.div_ceil(page_bytes)].iter().all(|page| page & 1 != 0)
+        })
     }
 
     /// Faults in the pages of `bytes` bytes at `start` for writing, and collapses them into huge pages where the kernel

@@ -11,7 +11,7 @@ use guira_fabric::memory::{AtomicU64, Ordering};
 use guira_fabric::process::Process;
 use guira_fabric::{Addr, Caps, FabricError, HoldSet, Profile, Region, SlotHold, WORD_BYTES};
 
-use crate::create::{self, CreateOptions, Limits, Storage};
+use crate::create::{self, CreateOptions, Growing, Limits, Storage};
 use crate::domain::{DeviceClaim, DomainLock};
 use crate::error::{Attempt, CreateError, ShmError, Task};
 use crate::file::{self, FileFacts, FileSystem, OpenFile};
@@ -141,14 +141,14 @@ impl Shared {
         let start = (HEADER_BYTES + bytes.start) / unit_bytes * unit_bytes;
         let end = (HEADER_BYTES + bytes.end).next_multiple_of(unit_bytes).min(self.header.sizes.file_bytes);
         let limits = Limits { at_once: most, of_file: self.memory_limit.load(Ordering::Relaxed) };
-        create::reserve_more(self.file.as_fd(), self.system, self.storage(), start..end, limits, task).map_err(
-            |error| match error {
-                ShmError::NoSpace { limiter, wanted, available, .. } => {
-                    FabricError::NoMemory { wanted, available, limiter }
-                }
-                error => FabricError::Backend(error.to_string()),
-            },
-        )
+        let (file, system, storage) = (self.file.as_fd(), self.system, self.storage());
+        let growing = Growing { file, system, storage, mapped: Some(&self.mapped), task };
+        create::reserve_more(growing, start..end, limits).map_err(|error| match error {
+            ShmError::NoSpace { limiter, wanted, available, .. } => {
+                FabricError::NoMemory { wanted, available, limiter }
+            }
+            error => FabricError::Backend(error.to_string()),
+        })
     }
 
     fn storage(&self) -> Storage {
@@ -252,7 +252,8 @@ impl ShmRegion {
         if access == Access::ReadWrite && purpose == Purpose::Use && header.holes == Holes::Some {
             // A copy may have lost the memory of the device space; that of the main space is known to its user.
             let device = header.sizes.device_offset()..header.sizes.file_bytes;
-            create::reserve_more(file.as_fd(), facts.system, Storage::FileSystem, device, Limits::NONE, task)?;
+            let (file, system, storage) = (file.as_fd(), facts.system, Storage::FileSystem);
+            create::reserve_more(Growing { file, system, storage, mapped: None, task }, device, Limits::NONE)?;
         }
         let slot_locks = SlotLocks::open(location, file.as_fd(), &header, access, purpose, task)?;
         let opened = OpenFile { file: file.as_fd(), path: location.path(), identity: facts.identity };

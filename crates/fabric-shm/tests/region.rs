@@ -116,6 +116,56 @@ fn memory_of_holes_is_reserved_when_a_lane_asks_for_it() {
     assert_eq!(reserve(&mut scratch.create().lane(), 0, 8), Ok(()));
 }
 
+/// What was reserved is never taken for a hole again, whether it was written or not: in memory, and on a disk.
+#[test]
+fn reserved_memory_is_no_hole() {
+    const MIB: u64 = 1 << 20;
+    for folder in ["/dev/shm", env!("CARGO_TARGET_TMPDIR")] {
+        let folder = ScratchDirectory::within(folder.into());
+        let location = folder.file("table");
+        let options = CreateOptions::new(64 * MIB, DEVICE_BYTES);
+        let options = options.with_holes([(0, 0), (0, 0), (0, 0), (MIB, 64 * MIB)]);
+        let created = match ShmRegion::create(&location, options, |_| Ok::<_, FabricError>(())) {
+            Err(CreateError::Shm(ShmError::UnsupportedFileSystem { .. })) => continue,
+            created => created.unwrap(),
+        };
+        assert_eq!(created.reserve(0..MIB, 0), Ok(0));
+        assert_eq!(created.reserve(10 * MIB..11 * MIB, u64::MAX), Ok(MIB));
+        created.limit_memory(created.info().unwrap().stored_bytes);
+        for region in [&created, &open(&location).unwrap()] {
+            assert_eq!(region.reserve(10 * MIB + 4096..11 * MIB, 0), Ok(0));
+            let refused = region.reserve(10 * MIB..16 * MIB, 0).unwrap_err();
+            assert!(matches!(refused, FabricError::NoMemory { .. }), "{refused}");
+        }
+        let refused = created.reserve(20 * MIB..20 * MIB + 8, u64::MAX).unwrap_err();
+        assert!(matches!(refused, FabricError::NoMemory { available: 0, .. }), "{refused}");
+    }
+}
+
+/// A region that has grown large takes whole huge pages, beside which the next memory is needed as a rule, and less if it
+/// may not have so much.
+#[test]
+fn large_regions_grow_by_huge_pages() {
+    const MIB: u64 = 1 << 20;
+    let options = CreateOptions::new(256 * MIB, DEVICE_BYTES).with_holes([(0, 0), (0, 0), (0, 0), (MIB, 256 * MIB)]);
+    let region = ShmRegion::create_unnamed(options, |_| Ok::<_, FabricError>(())).unwrap();
+    let stored = || region.info().unwrap().stored_bytes;
+    let grown = |from: u64, to: u64| {
+        let before = stored();
+        region.reserve(from..to, u64::MAX).map(|missing| (missing, stored() - before))
+    };
+    assert_eq!(grown(5 * MIB, 5 * MIB + 8), Ok((4096, 4096)), "small ones take what they need");
+    grown(MIB, 65 * MIB).unwrap();
+    // The header is in front of the main space.
+    let (missing, taken) = grown(101 * MIB, 101 * MIB + 8).unwrap();
+    assert_eq!((missing, taken), (4096, 2 * MIB));
+    assert_eq!(grown(100 * MIB, 101 * MIB), Ok((0, 0)));
+    region.limit_memory(stored() + MIB);
+    assert_eq!(grown(201 * MIB, 201 * MIB + 8), Ok((4096, 4096)));
+    assert!(grown(211 * MIB, 213 * MIB).is_err());
+    assert_eq!(stored(), stored(), "a refused reservation takes nothing");
+}
+
 #[test]
 fn info_says_where_the_region_comes_from() {
     let scratch = Scratch::new();

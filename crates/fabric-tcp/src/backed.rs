@@ -11,8 +11,8 @@ use guira_session::wire::Grant;
 
 /// Bytes of a part.
 const PART_BYTES: u64 = 64 << 10;
-/// Bytes of memory that sessions which may only read may make the node reserve, all together. What they read has memory
-/// as a rule; but the system does not say so of bytes that have been reserved and not written.
+/// Bytes of memory that sessions which may only read may make the node reserve, all together. What they read has memory,
+/// unless they read what no client has written.
 const READERS_BYTES: u64 = 16 << 20;
 /// The name of the operation in errors.
 pub(crate) const RESERVING: &str = "reserving memory";
@@ -68,13 +68,20 @@ impl Backed {
                 continue;
             }
             let whole = part * PART_BYTES..((part + 1) * PART_BYTES).min(self.main_bytes);
-            match grant {
-                Grant::ReadWrite => _ = region.reserve(whole, u64::MAX)?,
-                Grant::ReadOnly => {
-                    let added = region.reserve(whole, self.readers_left.load(Ordering::Relaxed))?;
+            let (whole_may_take, needed_may_take) = match grant {
+                Grant::ReadWrite => (u64::MAX, u64::MAX),
+                Grant::ReadOnly => (0, self.readers_left.load(Ordering::Relaxed)),
+            };
+            let needed = whole.start.max(bytes.start)..whole.end.min(bytes.end);
+            if let Err(refused) = region.reserve(whole, whole_may_take) {
+                // What is needed of it may have memory.
+                let FabricError::NoMemory { .. } = refused else { return Err(refused) };
+                let added = region.reserve(needed, needed_may_take)?;
+                if grant == Grant::ReadOnly {
                     let less = |left: u64| Some(left.saturating_sub(added));
                     let _ = self.readers_left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
                 }
+                continue;
             }
             word.fetch_or(bit, Ordering::Release);
         }

@@ -102,6 +102,33 @@ fn a_node_takes_no_more_memory_than_it_may() {
     assert!(stored(&region) <= limit);
 }
 
+/// A node that is at its limit when it starts serves all that has memory, also in parts of which not everything has, and
+/// never takes any of it for memory that it would have to add.
+#[test]
+fn a_node_at_its_limit_serves_what_has_memory() {
+    let region = region();
+    reserve(&connect(&TestNode::new(region.clone(), options()), Grant::ReadWrite, Waiting::InPlace), 4 * MIB..5 * MIB)
+        .expect("memory");
+    pollster::block_on(guira_fabric::reserve(&mut region.lane(), 20 * MIB..20 * MIB + 4096)).expect("memory");
+    let limit = stored(&region);
+    region.limit_memory(limit);
+    let node = TestNode::new(region.clone(), options());
+    for grant in [Grant::ReadOnly, Grant::ReadWrite] {
+        let client = connect(&node, grant, Waiting::InPlace);
+        for at in (0..MIB).chain(4 * MIB..5 * MIB).step_by(1 << 14).chain([20 * MIB]) {
+            assert_eq!(read(&client, at), Ok(0), "at {at}");
+            if grant == Grant::ReadWrite {
+                write(&client, at, 1).expect("it has memory");
+            }
+        }
+        for at in [20 * MIB + 8192, 40 * MIB] {
+            let refused = read(&client, at).expect_err("there is no memory");
+            assert!(matches!(refused, FabricError::NoMemory { .. }), "{refused}");
+        }
+    }
+    assert_eq!(stored(&region), limit);
+}
+
 /// A client that may only read reads what is there, whoever wrote it, and hardly anything else.
 #[test]
 fn readers_reserve_hardly_any_memory() {

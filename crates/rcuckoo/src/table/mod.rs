@@ -8,7 +8,7 @@ pub(crate) mod policy;
 pub(crate) mod segment_map;
 pub(crate) mod session;
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, OnceLock};
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, post, reserve};
@@ -272,21 +272,34 @@ pub async fn read_map(lane: &mut dyn Lane, table: &Table) -> Result<(), FabricEr
 }
 
 /// Reserves the memory that a table that grows should have, and that a copy of its file may have lost: pages of zeros
-/// become holes. Round trips: 1, those of [`RowList::read`], and up to 2 reservations for each segment. [R-GROW-7]
+/// become holes. Round trips: 1, those of [`RowList::read`], and 2 reservations for each run of segments. [R-GROW-7]
 ///
 /// # Errors
-/// There is no memory, or the fabric refused or lost a batch. Nothing was changed.
+/// There is no memory, or the fabric refused or lost a batch. No word was changed.
 pub async fn reserve_table(lane: &mut dyn Lane, table: &Table) -> Result<(), FabricError> {
     let Some(segments) = table.growing_segments() else { return Ok(()) };
     let solid = table.geometry.solid(table.config());
     let chunks = table.geometry.chunk_parts(0..available_chunks(lane, table).await?);
-    for bytes in solid.into_iter().chain(chunks).filter(|bytes| !bytes.is_empty()) {
-        reserve(lane, bytes).await?;
+    for bytes in solid.into_iter().chain(chunks) {
+        reserve_some(lane, bytes).await?;
     }
+    let mut runs: [Range<u64>; 2] = [0..0, 0..0];
     for range in RowList::read(lane, table).await?.ranges() {
-        for bytes in table.geometry.segment_bytes(segments, segments.of_row(RowId(range.start))) {
-            reserve(lane, bytes).await?;
+        let parts = table.geometry.segment_bytes(segments, segments.of_row(RowId(range.start)));
+        for (run, bytes) in runs.iter_mut().zip(parts) {
+            if (run.start..=run.end).contains(&bytes.start) {
+                run.end = run.end.max(bytes.end);
+            } else {
+                reserve_some(lane, std::mem::replace(run, bytes)).await?;
+            }
         }
     }
+    for run in runs {
+        reserve_some(lane, run).await?;
+    }
     Ok(())
+}
+
+async fn reserve_some(lane: &mut dyn Lane, bytes: Range<u64>) -> Result<(), FabricError> {
+    if bytes.is_empty() { Ok(()) } else { reserve(lane, bytes).await }
 }
