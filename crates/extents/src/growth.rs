@@ -32,13 +32,14 @@ impl Extents {
         Ok(false)
     }
 
-    /// Adds chunks, as many as one of `class` needs at least. Returns whether there are more now, whoever added them. 1
+    /// Adds chunks, as many as one of `class` needs at least, behind those that are free at the end. Returns whether there are more now, whoever added them. 1
     /// round trip and 2 reservations; 2 more reservations if there is too little memory.
     async fn add_chunks(&mut self, lane: &mut dyn Lane, class: ExtentClass) -> Result<bool, FabricError> {
         let table = Arc::clone(&self.table);
         let config = table.config();
         let Some(initial) = config.initial_chunks else { return Ok(false) };
-        let (first, least, room) = (self.available, class.chunks(), config.chunks - self.available);
+        let (first, room) = (self.available, config.chunks - self.available);
+        let least = class.chunks().saturating_sub(self.free_at_end).max(1);
         if least > room {
             return Ok(false);
         }
@@ -69,7 +70,6 @@ impl Extents {
                 Err(error) => return Err(error),
             }
         }
-        self.refused = None;
         Ok(true)
     }
 }

@@ -74,7 +74,9 @@ pub struct Extents {
     available: u64,
     /// Number of chunks up to which this client adds more without searching through those that it has.
     adds_until: u64,
-    /// Why there is no memory for more chunks.
+    /// Chunks at the end of these that were free when this client last looked.
+    free_at_end: u64,
+    /// Why the current search added no chunks.
     refused: Option<FabricError>,
     /// Chunks whose words an operation is changing, or was changing when it was dropped.
     pending_claims: Vec<u64>,
@@ -100,6 +102,7 @@ impl Extents {
             handed_out: Vec::new(),
             available,
             adds_until: 0,
+            free_at_end: 0,
             refused: None,
             pending_claims: Vec::new(),
             swept: 0,
@@ -213,10 +216,11 @@ impl Extents {
         self.generations.next().filter(|generation| *generation <= Generation::MAX)
     }
 
-    /// Finds free slots: in this client's chunks, in an orphan, or in a free chunk; if there are none, reclaims space
-    /// that this client or dead clients no longer need, and then adds chunks to a table that grows. After a search in
-    /// vain it adds a quarter as many chunks as there are before it searches again. [R-GROW-15]
+    /// Finds free slots: in this client's chunks, in an orphan, or in a free chunk; if there are none, adds chunks to a
+    /// table that grows, as far as [`Extents::allow_chunks`] lets it, or reclaims space that this client or dead clients
+    /// no longer need. [R-GROW-15]
     async fn refill(&mut self, lane: &mut dyn Lane, class: ExtentClass, bytes: usize) -> Result<(), ExtentError> {
+        self.refused = None;
         if self.chunks.is_mark_read_due(class) && self.read_class_marks(lane, class).await? {
             return Ok(());
         }
@@ -228,10 +232,6 @@ impl Extents {
         }
         for search in 0..SEARCHES {
             if self.reclaim_space(lane, class).await? {
-                return Ok(());
-            }
-            self.adds_until = self.available + self.available / 4;
-            if self.find_new_chunk(lane, class).await? {
                 return Ok(());
             }
             let words = self.read_chunk_table(lane).await?;
@@ -278,6 +278,19 @@ impl Extents {
         let words = self.read_chunk_table(lane).await?;
         self.sweep_orphans(lane, &words).await?;
         self.find_chunk(lane, class).await
+    }
+
+    /// Lets this client add chunks to a table that grows, once it has found no space: a quarter as many as there are,
+    /// before it searches again. Returns false if it was allowed to already, or the table has all chunks that it may
+    /// have. Recover the dead clients among [`Extents::owners`] first. [R-GROW-15]
+    pub fn allow_chunks(&mut self) -> bool {
+        let config = self.table.config();
+        let is_due = config.initial_chunks.is_some() && self.adds_until <= self.available;
+        if !is_due || self.available >= config.chunks {
+            return false;
+        }
+        self.adds_until = self.available + (self.available / 4).max(1);
+        true
     }
 
     /// Returns the other clients that own or are claiming chunks. 1 round trip for 4,096 chunks.

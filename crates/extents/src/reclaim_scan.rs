@@ -174,9 +174,10 @@ impl Extents {
         Ok(())
     }
 
-    /// Whether a chunk at `index` can be of `class`: a damaged word may have any value.
+    /// Whether a chunk at `index` can be of `class`: a damaged word may have any value, and lead to addresses without
+    /// memory.
     pub(super) fn is_possible(&self, index: u64, class: ExtentClass) -> bool {
-        class.fits(self.table.config()) && index + class.chunks() <= self.table.config().chunks
+        class.fits(self.table.config()) && index + class.chunks() <= self.available
     }
 
     /// Returns how many of the first `orphans` one batch can sample; at least 1 unless there are none.

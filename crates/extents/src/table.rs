@@ -89,7 +89,9 @@ impl Extents {
             let addr = self.table.geometry().chunk_word(i as u64 * TABLE_WORDS);
             post(lane, [Verb::Read { addr, into }]).await?;
         }
-        Ok(words.into_iter().map(ChunkWord).collect())
+        let words: Vec<ChunkWord> = words.into_iter().map(ChunkWord).collect();
+        self.free_at_end = words.iter().rev().take_while(|word| **word == ChunkWord::FREE).count() as u64;
+        Ok(words)
     }
 
     async fn find_single(

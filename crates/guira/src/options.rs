@@ -198,8 +198,8 @@ impl CreateOptions {
         self
     }
 
-    /// Divides the table into segments, for measurements: they cannot be split yet, so a table is full as soon as one
-    /// of them is. Source: R-GROW-1.
+    /// Divides the table into segments that are never split, for measurements: it is full as soon as one of them is.
+    /// Source: R-GROW-1.
     #[doc(hidden)]
     #[must_use]
     pub fn in_segments(mut self) -> CreateOptions {

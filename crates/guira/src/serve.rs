@@ -402,9 +402,7 @@ impl Store {
                 what: "it grows, and memory cannot be reserved for it by a node that may only read it",
             }));
         }
-        if let Some(bytes) = options.max_memory {
-            region.limit_memory(bytes);
-        }
+        region.limit_memory(options.max_memory.unwrap_or(u64::MAX));
         let (region_id, atomic_write_unit) = memory(inner, &region)?;
         let grant = match inner.options.access {
             Access::ReadWrite => Grant::ReadWrite,

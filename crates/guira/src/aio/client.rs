@@ -645,10 +645,9 @@ impl Client {
         }
     }
 
-    /// Allocates an extent when no space is free: recovers dead clients, which frees their chunks, and tries again.
-    /// Fails with `full` if no client is dead, and with `Destroyed` if the table was destroyed, which no other step
-    /// here would notice. [R-RECOVER-1] [R-DESTROY-1]
-    /// [R-RECOVER-1] [R-DESTROY-1]
+    /// Allocates an extent when no space is free: recovers dead clients, which frees their chunks, and tries again; then
+    /// lets a table that grows add chunks. Fails with `full` if neither helps, and with `Destroyed` if the table was
+    /// destroyed, which no other step here would notice. [R-RECOVER-1] [R-DESTROY-1] [R-GROW-15]
     async fn reserve_from_the_dead(
         &mut self,
         accepted: &Accepted<'_>,
@@ -666,12 +665,15 @@ impl Client {
         let recovered = self.client.recover_owners(self.lane.any(), &owners, operation).await;
         self.report_incidents().await;
         let Some(extents) = &mut self.extents else { return full() };
-        match recovered.map_err(|error| self.events.failed(error))? {
-            0 => full(),
-            _ => {
-                let value = accepted.request.value().unwrap_or_default();
-                let reserved = extents.reserve(self.lane.any(), &accepted.key, value).await;
-                Ok(Some(reserved.map_err(|error| extent_error(error, operation))?))
+        let recovered = recovered.map_err(|error| self.events.failed(error))?;
+        if recovered == 0 && !extents.allow_chunks() {
+            return full();
+        }
+        loop {
+            let value = accepted.request.value().unwrap_or_default();
+            match extents.reserve(self.lane.any(), &accepted.key, value).await {
+                Err(ExtentError::Full(_)) if extents.allow_chunks() => {}
+                reserved => return Ok(Some(reserved.map_err(|error| extent_error(error, operation))?)),
             }
         }
     }

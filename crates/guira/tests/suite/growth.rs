@@ -325,22 +325,27 @@ fn let_values_fill(url: &Url, path: &str, filler: &str) {
 fn inserter() {
     let Ok(arguments) = std::env::var(INSERTER) else { return };
     let parts: Vec<&str> = arguments.split(',').collect();
-    let (id, mut number) = (parts[1].parse().unwrap(), parts[2].parse::<u64>().unwrap());
+    let [id, mut number, bytes] = [1, 2, 3].map(|at| parts[at].parse::<u64>().unwrap());
     let mut client = Store::open(parts[0]).unwrap().client().unwrap();
     let mut out = std::io::stdout().lock();
     loop {
         for i in number..number + GROUP {
-            client.put(&key(id, i), &i.to_le_bytes()).unwrap();
+            let mut value = i.to_le_bytes().to_vec();
+            value.resize(bytes as usize, 0);
+            client.put(&key(id, i), &value).unwrap();
         }
-        number += GROUP;
+        // Large values are replaced.
+        number += if bytes == 8 { GROUP } else { 0 };
         out.write_all(b"+").and_then(|()| out.flush()).unwrap();
     }
 }
 
-fn start(url: &Url, id: u64, number: u64) -> Child {
+/// Starts a process that inserts keys from `number` on, with values of `bytes` bytes; if they have more than 8, it
+/// replaces the values of one group of keys.
+fn start(url: &Url, id: u64, number: u64, bytes: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "growth::inserter", "--nocapture", "--quiet"])
-        .env(INSERTER, format!("{url},{id},{number}"))
+        .env(INSERTER, format!("{url},{id},{number},{bytes}"))
         .stdout(Stdio::piped())
         .spawn()
         .unwrap()
@@ -363,6 +368,22 @@ fn kill_after(mut child: Child, groups: usize) -> u64 {
     (reported + count(&rest)) as u64
 }
 
+/// [R-GROW-15] A table does not grow for clients that come and are killed: they get the space of those that died.
+#[test]
+fn the_dead_give_back_their_chunks_before_a_table_grows() {
+    const BYTES: u64 = 100_000;
+    let (table, store) = Table::create(&CreateOptions::new(1_000).max_capacity(1_000_000));
+    let stored = || store.stat().unwrap().region.file().unwrap().stored_bytes;
+    let before = stored();
+    for _ in 0..40 {
+        kill_after(start(&table.url, 0, 0, BYTES), 3);
+    }
+    let grown = stored() - before;
+    println!("{grown} bytes more, for {} in use", GROUP * BYTES);
+    // Two values of each key, and what two clients keep for themselves.
+    assert!(grown < 4 * GROUP * BYTES, "{grown} bytes");
+}
+
 /// [R-GROW-8] [R-GROW-10] Processes that insert keys into a table with small segments are killed at any moment and
 /// replaced, while it grows to a hundred times its size: none is refused, and every acknowledged key is there.
 #[test]
@@ -371,11 +392,11 @@ fn killed_inserters_lose_nothing() {
     let kills = if is_long() { 600 } else { 60 };
     let (table, store) = Table::create(&options(100, 1_000_000).preset(Preset::Tiny));
     let (mut rng, mut numbers) = (SplitMix64(SEED), [0; INSERTERS as usize]);
-    let mut children: Vec<Option<Child>> = (0..INSERTERS).map(|id| Some(start(&table.url, id, 0))).collect();
+    let mut children: Vec<Option<Child>> = (0..INSERTERS).map(|id| Some(start(&table.url, id, 0, 8))).collect();
     for _ in 0..kills {
         let id = rng.below(INSERTERS) as usize;
         numbers[id] += GROUP * kill_after(children[id].take().unwrap(), 1 + rng.below(20) as usize);
-        children[id] = Some(start(&table.url, id as u64, numbers[id]));
+        children[id] = Some(start(&table.url, id as u64, numbers[id], 8));
     }
     for (id, child) in children.into_iter().flatten().enumerate() {
         numbers[id] += GROUP * kill_after(child, 1);

@@ -54,8 +54,11 @@ impl Client {
             self.progress.splits_left = 0;
             return Ok(Split::Impossible);
         };
-        if let Err(refused) = reserve_child(lane, &table, segments, &split).await {
-            return Ok(self.give_up_splitting(ErrorKind::NoMemory(Box::new(refused))));
+        match reserve_child(lane, &table, segments, &split).await {
+            Err(refused @ FabricError::NoMemory { .. }) => {
+                return Ok(self.give_up_splitting(ErrorKind::NoMemory(Box::new(refused))));
+            }
+            reserved => reserved?,
         }
         let locks = lock_set(&table, locked_rows(segments, &split, table.config().rows_per_lock));
         let read = match self.acquire_many(lane, &locks).await {

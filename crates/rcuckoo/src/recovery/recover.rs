@@ -284,7 +284,7 @@ impl Recovery<'_> {
                         swaps.push((chunk, word, ChunkWord::encode(ChunkState::Orphan { class, free: 0 })));
                     }
                     Some(ChunkState::Claiming { owner: of, class }) if of == owner => {
-                        swaps.extend(self.freed_tails(chunk, class));
+                        swaps.extend(freed_tails(chunk, class, chunks));
                         swaps.push((chunk, word, ChunkWord::FREE));
                     }
                     _ => continue,
@@ -294,15 +294,6 @@ impl Recovery<'_> {
             self.swap_chunks(&swaps).await?;
         }
         Ok(())
-    }
-
-    /// Returns the tails that a run being claimed at `head` may have: freed before the head is, so that they always
-    /// have one.
-    fn freed_tails(&self, head: u64, class: ExtentClass) -> impl Iterator<Item = (u64, ChunkWord, ChunkWord)> {
-        let tail = ChunkWord::encode(ChunkState::Tail { head: head as u32 });
-        // A damaged word may give any length.
-        let end = (head + class.chunks()).min(self.table.config().chunks);
-        (head + 1..end).map(move |chunk| (chunk, tail, ChunkWord::FREE))
     }
 
     async fn swap_chunks(&mut self, swaps: &[(u64, ChunkWord, ChunkWord)]) -> Result<(), FabricError> {
@@ -331,4 +322,13 @@ impl Recovery<'_> {
         let free = Verb::Cas { addr: geometry.slot(self.dead.slot), compare, swap, found: freed };
         self.post([count, free]).await
     }
+}
+
+/// Returns the tails that a run being claimed at `head` may have, in a table of `chunks` chunks: freed before the head
+/// is, so that they always have one.
+fn freed_tails(head: u64, class: ExtentClass, chunks: u64) -> impl Iterator<Item = (u64, ChunkWord, ChunkWord)> {
+    let tail = ChunkWord::encode(ChunkState::Tail { head: head as u32 });
+    // A damaged word may give any length.
+    let end = (head + class.chunks()).min(chunks);
+    (head + 1..end).map(move |chunk| (chunk, tail, ChunkWord::FREE))
 }
