@@ -294,9 +294,7 @@ mod tests {
     fn mistakes_are_one_line() {
         let text = mistake("guira create smh://a --capacity 10");
         assert!(text.message.contains("smh") && !text.message.contains('\n'), "{}", text.message);
-        for line in
-            ["guira", "guira frob", "guira create shm://a", "guira get shm://a", "guira create shm://a --capacity x"]
-        {
+        for line in ["guira", "guira frob", "guira create", "guira get shm://a", "guira create shm://a --capacity x"] {
             let text = mistake(line);
             assert_eq!(text.blame, "misuse", "{line}");
             assert!(!text.message.contains("Usage") && !text.message.contains("--help"), "{line}: {}", text.message);
@@ -309,10 +307,10 @@ mod tests {
         let text = mistake("guira load shm://a - --input cvs");
         assert_eq!(text.expected, ["tsv", "jsonl", "debian"]);
         assert!(text.message.contains("[possible values: tsv, jsonl, debian]"), "{}", text.message);
-        let text = mistake("guira create");
-        assert_eq!(text.expected, ["--capacity <N>", "<URL>"]);
-        assert!(text.message.ends_with("were not provided: --capacity <N>, <URL>"), "{}", text.message);
-        assert!(text.usage.as_ref().is_some_and(|usage| usage.starts_with("guira create ")), "{:?}", text.usage);
+        let text = mistake("guira put");
+        assert_eq!(text.expected, ["<URL>", "<KEY>", "<VALUE>"]);
+        assert!(text.message.ends_with("were not provided: <URL>, <KEY>, <VALUE>"), "{}", text.message);
+        assert!(text.usage.as_ref().is_some_and(|usage| usage.starts_with("guira put ")), "{:?}", text.usage);
         for (line, wrong) in
             [("guira", "no command given"), ("guira frob", "unknown command \"frob\""), ("guira bench frob", "frob")]
         {

@@ -84,17 +84,19 @@ impl ServedTable {
 
 impl Arguments {
     fn create_options(&self, name: &str) -> Result<CreateOptions, Failure> {
-        let options = match self.capacity {
-            None if self.rdma.is_some() => {
+        let why_fixed = match self.preset {
+            Some(Preset::Paper) => Some("tables of preset paper do not grow"),
+            _ => self.rdma.as_ref().map(|_| "memory cannot be registered with a network card later"),
+        };
+        let options = match (self.capacity, why_fixed) {
+            (Some(capacity), _) => CreateOptions::new(capacity),
+            (None, None) => CreateOptions::default(),
+            (None, Some(why)) => {
                 let what = if self.backing.0.is_unnamed() { "a table in memory" } else { name };
-                let message = format!("{what} must be created: give the number of keys with --capacity N");
-                return Err(Failure::Misuse(format!(
-                    "{message}, because memory cannot be registered with a network card \
-                    later; nothing was changed"
-                )));
+                let message =
+                    format!("{what} must be created: give the number of keys with --capacity N, because {why}");
+                return Err(Failure::Misuse(format!("{message}; nothing was changed")));
             }
-            None => CreateOptions::default(),
-            Some(capacity) => CreateOptions::new(capacity),
         };
         let format = self.entry.unwrap_or(DEFAULT_FORMAT);
         self.space.refuse_for(format)?;
@@ -111,8 +113,8 @@ impl Arguments {
 /// Returns the given options that the table does not match. Options that were not given are not compared.
 fn differences(store: &Store, name: &str, arguments: &Arguments) -> Result<Vec<String>, Failure> {
     let found = store.table().config();
-    let options = arguments.capacity.map_or_else(CreateOptions::default, CreateOptions::new);
-    let mut options = options.format(arguments.entry.unwrap_or(found.format));
+    let mut options =
+        CreateOptions::new(arguments.capacity.unwrap_or(1)).format(arguments.entry.unwrap_or(found.format));
     options = options.preset(arguments.preset.or_else(|| Preset::of(found)).unwrap_or_default());
     options = arguments.space.apply(options);
     if let Some(clients) = arguments.max_clients {
@@ -186,11 +188,13 @@ mod tests {
     }
 
     #[test]
-    fn a_new_table_needs_a_capacity() {
-        for line in ["", "--backing shm://a"] {
+    fn a_new_table_that_cannot_grow_needs_a_capacity() {
+        for (line, why) in [("--rdma a", "network card"), ("--backing shm://a --preset paper", "preset paper")] {
             let error = parsed(line).create_options("shm://a").unwrap_err().to_string();
-            assert!(error.contains("--capacity N"), "{error}");
+            assert!(error.contains("--capacity N, because ") && error.contains(why), "{error}");
         }
-        assert!(parsed("--capacity 1k").create_options("memory").is_ok());
+        for line in ["", "--backing shm://a", "--capacity 1k", "--capacity 1k --preset paper"] {
+            assert!(parsed(line).create_options("memory").is_ok(), "{line}");
+        }
     }
 }
