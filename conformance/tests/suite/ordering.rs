@@ -3,7 +3,7 @@
 //!
 //! [R-COMMIT-1] [R-COMMIT-2] [R-LOCK-3] [R-EXTENT-1] [R-RECOVER-3] [R-SLOT-1]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -135,11 +135,18 @@ fn batches_need_no_more_order_than_a_queue_pair_gives() {
         println!("{count:>9} {form}");
     }
     assert_eq!(forms.violations(), [""; 0]);
-    let documented: BTreeSet<String> =
-        table("What Guira's batches need").iter().map(|cells| cells[0].trim_matches('`').to_owned()).collect();
+    let documented: BTreeMap<String, bool> = table("What Guira's batches need")
+        .iter()
+        .map(|cells| (cells[0].trim_matches('`').to_owned(), cells[1].ends_with("; rare")))
+        .collect();
     let found: BTreeSet<String> = forms.counts().into_keys().collect();
-    let never: Vec<&String> = documented.difference(&found).collect();
-    let undocumented: Vec<&String> = found.difference(&documented).collect();
+    // The runs here need not meet a rare one.
+    let never: Vec<&String> = documented
+        .iter()
+        .filter(|(form, is_rare)| !**is_rare && !found.contains(*form))
+        .map(|(form, _)| form)
+        .collect();
+    let undocumented: Vec<&String> = found.iter().filter(|form| !documented.contains_key(*form)).collect();
     assert!(never.is_empty(), "docs/rdma.md lists batches that nothing posts: {never:?}");
     assert!(undocumented.is_empty(), "docs/rdma.md does not list these batches: {undocumented:?}");
 }

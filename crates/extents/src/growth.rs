@@ -5,9 +5,10 @@
 use std::sync::Arc;
 
 use guira_fabric::{FabricError, Lane, Verb, post, reserve};
-use guira_layout::{CHUNKS_WORD, ExtentClass};
+use guira_layout::{CHUNKS_WORD, ExtentClass, ExtentRef};
+use guira_rcuckoo::Key;
 
-use super::Extents;
+use super::{ExtentError, Extents};
 
 /// The part of the chunks that are added at once, one in so many.
 const ADDED_SHARE: u64 = 8;
@@ -16,6 +17,26 @@ const ADDED_SHARE: u64 = 8;
 const MAX_ADDED_BYTES: u64 = 16 << 20;
 
 impl Extents {
+    /// Same as [`Extents::reserve`], and lets a table that grows have more chunks if there is no other space. Recover the
+    /// dead clients among [`Extents::owners`] first.
+    ///
+    /// # Errors
+    /// Same as [`Extents::reserve`].
+    pub async fn reserve_growing(
+        &mut self,
+        lane: &mut dyn Lane,
+        key: &Key<'_>,
+        value: &[u8],
+    ) -> Result<ExtentRef, ExtentError> {
+        loop {
+            match self.reserve(lane, key, value).await {
+                // It ends, because each time there are more chunks than before, or none may be added.
+                Err(ExtentError::Full(_)) if self.allow_chunks() => {}
+                reserved => return reserved,
+            }
+        }
+    }
+
     /// Adds chunks until there is one, or a run of them, for `class`. Returns false if the table has all chunks that it
     /// may have, fewer left than a run needs, or no memory.
     pub(super) async fn find_new_chunk(

@@ -153,10 +153,13 @@ impl Fixture {
         };
         let taken = (0..CHUNKS).filter(|chunk| owner(*chunk) == Some(RIVAL)).count() as u64;
         for i in 0..CHUNKS - taken {
-            let reserved = block_on(reserve_growing(&mut other, &mut self.region.lane(), &CHUNK));
+            let reserved = block_on(other.reserve_growing(&mut self.region.lane(), &short_key(&other), &CHUNK));
             assert!(reserved.is_ok(), "{what}: chunk {i} of {}: {reserved:?}", CHUNKS - taken);
         }
-        assert!(block_on(reserve_growing(&mut other, &mut self.region.lane(), &CHUNK)).is_err(), "{what}: and no more");
+        assert!(
+            block_on(other.reserve_growing(&mut self.region.lane(), &short_key(&other), &CHUNK)).is_err(),
+            "{what}: and no more"
+        );
     }
 }
 
@@ -169,27 +172,27 @@ fn short_key(extents: &Extents) -> Key<'static> {
 async fn run_client(extents: &mut Extents, lane: &mut HeapLane) -> Result<(), ExtentError> {
     let mut first = Vec::new();
     for value in [&SMALL[..], &CHUNK, &RUN, &RUN, &CHUNK] {
-        first.push(reserve_growing(extents, lane, value).await?);
+        first.push(extents.reserve_growing(lane, &short_key(extents), value).await?);
     }
     // Empty now: one run and one chunk stay in reserve, the others are given back.
     first.iter().for_each(|extent| extents.cancel(extent));
     extents.maintain(lane).await?;
     // Orphans of this client, which it then finds itself.
-    reserve_growing(extents, lane, &RUN).await?;
-    reserve_growing(extents, lane, &SMALL).await?;
+    extents.reserve_growing(lane, &short_key(extents), &RUN).await?;
+    extents.reserve_growing(lane, &short_key(extents), &SMALL).await?;
     extents.close(lane).await?;
     extents.scan.handled = SCAN_EVERY;
     extents.maintain(lane).await?;
-    reserve_growing(extents, lane, &SMALL).await?;
+    extents.reserve_growing(lane, &short_key(extents), &SMALL).await?;
     // A run that was linked has no owner, and the client that frees it takes it over.
-    let linked = reserve_growing(extents, lane, &RUN).await?;
+    let linked = extents.reserve_growing(lane, &short_key(extents), &RUN).await?;
     extents.link(&linked);
     extents.settle_runs(lane).await?;
     extents.give_back(&linked);
     extents.settle_runs(lane).await?;
     // There is no space for this value until everything else was given back.
     let most = vec![4; CHUNKS as usize * 4096 - 200];
-    drop(reserve_growing(extents, lane, &most).await.map(|extent| extents.cancel(&extent)));
+    drop(extents.reserve_growing(lane, &short_key(extents), &most).await.map(|extent| extents.cancel(&extent)));
     extents.close(lane).await?;
     Ok(())
 }
@@ -343,16 +346,6 @@ fn a_run_that_is_in_use_again_is_not_taken_over() {
     assert!(late.chunks.is_empty(index), "freed again, it is taken over");
 }
 
-/// Reserves an extent, with more chunks if there is no other way: no client is dead.
-async fn reserve_growing(client: &mut Extents, lane: &mut impl Lane, value: &[u8]) -> Result<ExtentRef, ExtentError> {
-    loop {
-        match client.reserve(lane, &short_key(client), value).await {
-            Err(ExtentError::Full(_)) if client.allow_chunks() => {}
-            reserved => return reserved,
-        }
-    }
-}
-
 /// Returns the round trips that two clients spend on their extents in 10,000 updates of 60 keys, each by either client,
 /// with values of `sizes` in turn: without those of the updates themselves.
 fn maintenance_trips(sizes: &[usize]) -> u64 {
@@ -367,7 +360,7 @@ fn trips_of_updates(fixture: &Fixture, sizes: &[usize]) -> u64 {
     for update in 0..UPDATES {
         let (key, client) = (update * 7 % live.len(), &mut clients[update % 3 % 2]);
         let value = vec![1; sizes[update % sizes.len()]];
-        let extent = block_on(reserve_growing(client, &mut lane, &value)).expect("room");
+        let extent = block_on(client.reserve_growing(&mut lane, &short_key(client), &value)).expect("room");
         fixture.store(extent.offset, extent.generation.0);
         client.link(&extent);
         if let Some(freed) = live[key].replace(extent) {
@@ -409,7 +402,7 @@ fn chunks_are_added_when_there_is_nothing_to_reclaim() {
     let mut raises = 0;
     for stored in 1..=CHUNKS {
         let before = fixture.available();
-        block_on(reserve_growing(&mut client, &mut lane, &CHUNK)).expect("more chunks");
+        block_on(client.reserve_growing(&mut lane, &short_key(&client), &CHUNK)).expect("more chunks");
         let available = fixture.available();
         raises += u64::from(available > before);
         assert!(available <= stored + stored / 8 + 1, "{available} chunks for {stored}");
@@ -417,7 +410,8 @@ fn chunks_are_added_when_there_is_nothing_to_reclaim() {
     println!("{CHUNKS} chunks in {raises} steps, {} trips", lane.traffic().round_trips);
     // Steps of an eighth.
     assert!(raises < 70 && lane.traffic().round_trips < 9 * CHUNKS);
-    let refused = block_on(reserve_growing(&mut client, &mut lane, &CHUNK)).expect_err("all chunks are in use");
+    let refused =
+        block_on(client.reserve_growing(&mut lane, &short_key(&client), &CHUNK)).expect_err("all chunks are in use");
     assert!(matches!(refused, ExtentError::Full(NoSpace { total: CHUNKS, free: 0, refused: None, .. })), "{refused:?}");
 }
 
@@ -429,10 +423,10 @@ fn a_run_begins_in_the_chunks_at_the_end() {
     let (mut client, mut lane) = (fixture.extents(DEAD), fixture.region.lane());
     let run = |chunks: u64| vec![1; (fixture.table.config().chunk_bytes * chunks) as usize - 400];
     for (chunks, available) in [(2, 3), (5, 7), (4, 11)] {
-        block_on(reserve_growing(&mut client, &mut lane, &run(chunks))).expect("room");
+        block_on(client.reserve_growing(&mut lane, &short_key(&client), &run(chunks))).expect("room");
         assert_eq!(fixture.available(), available);
     }
-    assert!(block_on(reserve_growing(&mut client, &mut lane, &run(2))).is_err());
+    assert!(block_on(client.reserve_growing(&mut lane, &short_key(&client), &run(2))).is_err());
 }
 
 /// [R-GROW-15] No chunk is added before the dead have been asked for theirs.
@@ -462,7 +456,7 @@ fn a_damaged_number_of_chunks_adds_none() {
         let fixture = Fixture::with_chunks(CHUNKS, Some(4));
         fixture.store(CHUNKS_WORD as u64 * 8, damaged);
         let (mut client, mut lane) = (fixture.extents(DEAD), fixture.region.lane());
-        let mut reserve = || block_on(reserve_growing(&mut client, &mut lane, &CHUNK));
+        let mut reserve = || block_on(client.reserve_growing(&mut lane, &short_key(&client), &CHUNK));
         let stored = (0..=CHUNKS).take_while(|_| reserve().is_ok()).count() as u64;
         assert_eq!(stored, if damaged == 0 { 4 } else { CHUNKS });
     }

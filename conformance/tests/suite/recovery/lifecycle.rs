@@ -153,7 +153,7 @@ impl<L: Lane> Actor<L> {
             let value = op.value().filter(|it| table.rows().kind_for(op.key().len(), it.len()) == EntryKind::Extent);
             if let Some(value) = value {
                 let key = table.key(op.key()).expect("the table takes it");
-                let extent = extents.reserve(&mut self.lane, &key, value).await.map_err(no_room)?;
+                let extent = extents.reserve_growing(&mut self.lane, &key, value).await.map_err(no_room)?;
                 encode_extent(&mut words, &extent, op.key(), value, table.rows().sums());
                 pending = Some(extent);
             } else {

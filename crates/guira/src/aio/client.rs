@@ -669,13 +669,9 @@ impl Client {
         if recovered == 0 && !extents.allow_chunks() {
             return full();
         }
-        loop {
-            let value = accepted.request.value().unwrap_or_default();
-            match extents.reserve(self.lane.any(), &accepted.key, value).await {
-                Err(ExtentError::Full(_)) if extents.allow_chunks() => {}
-                reserved => return Ok(Some(reserved.map_err(|error| extent_error(error, operation))?)),
-            }
-        }
+        let value = accepted.request.value().unwrap_or_default();
+        let reserved = extents.reserve_growing(self.lane.any(), &accepted.key, value).await;
+        Ok(Some(reserved.map_err(|error| extent_error(error, operation))?))
     }
 
     /// Refuses a change that the table cannot store. Like any other operation, it first gives back what a dropped

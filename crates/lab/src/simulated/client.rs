@@ -390,8 +390,8 @@ impl SimClient {
         Ok(queue.permit(request, wait, &mut self.client, &mut self.lane).await)
     }
 
-    /// Reserves an extent for a value that needs one; if there is no space, recovers dead clients first.
-    /// [R-RECOVER-1]
+    /// Reserves an extent for a value that needs one; if there is no space, recovers dead clients first, and then lets a
+    /// table that grows add chunks. [R-RECOVER-1] [R-GROW-15]
     async fn reserve(&mut self, key: &[u8], value: &[u8], operation: Operation) -> Result<Option<ExtentRef>, Failure> {
         self.client.refuse_if_lost().map_err(|kind| kind.during(operation))?;
         let table = self.client.table();
@@ -407,10 +407,11 @@ impl SimClient {
             reserved => return Ok(Some(reserved?)),
         };
         let owners = extents.owners(&mut self.lane).await.map_err(ExtentError::Fabric)?;
-        match self.client.recover_owners(&mut self.lane, &owners, operation).await? {
-            0 => Err(full.into()),
-            _ => Ok(Some(extents.reserve(&mut self.lane, &key, value).await?)),
+        let recovered = self.client.recover_owners(&mut self.lane, &owners, operation).await?;
+        if recovered == 0 && !extents.allow_chunks() {
+            return Err(full.into());
         }
+        Ok(Some(extents.reserve_growing(&mut self.lane, &key, value).await?))
     }
 
     /// Gives back the client's chunks and slot.
