@@ -9,7 +9,7 @@ use guira_check::{CheckOptions, CheckReport, Concurrency, ProblemKind, check_tab
 use guira_conformance::{Bench, Model, Observed, Op, TestClient, WatchedLane, block_on, growing};
 use guira_fabric::heap::{Next, Step};
 use guira_fabric::{FenceProof, Lane, Profile, Region, Space, Verb};
-use guira_layout::{ExtentRef, OwnerId, Preset, RowId, TableConfig};
+use guira_layout::{ExtentRef, OwnerId, Preset, RowId, Segments, TableConfig};
 use guira_rcuckoo::{
     Change, ClientConfig, ErrorKind, ExtentUse, Outcome, Reader, Recovered, RowItems, SlotClient, Table, TableRows,
     destroy_table, look_up_extent, open_table, read_map, recover,
@@ -123,6 +123,28 @@ fn a_client_begins_with_the_splits_that_the_map_has() {
         let (steps, _) = find(&opened, 0..2 * keys);
         assert!(steps > 10, "{profile}: {steps}");
     }
+}
+
+/// [R-GROW-12] The map leads to segments that are deeper than all those beside them.
+#[test]
+fn the_map_leads_to_segments_that_were_split_alone() {
+    let bench = table(Profile::Shm, "fixed:8:8", 3, 1 << 9);
+    let is_first = |i: &u64| {
+        let key = bench.table.key(&key(*i)).expect("8 bytes").digest();
+        Segments::position(key) >> 60 == 0
+    };
+    let keys: Vec<u64> = (0..).filter(is_first).take(6 * SEGMENT_ENTRIES as usize).collect();
+    let mut writer = bench.client(0);
+    keys.iter().for_each(|i| assert!(writer.put(&key(*i), &key(*i)).is_ok()));
+    let opened = block_on(open_table(&mut bench.region.lane(), bench.region.main_bytes())).expect("a table");
+    block_on(read_map(&mut bench.region.lane(), &opened)).expect("no fabric error");
+    let mut reader = Reader::new(Arc::clone(&opened), ClientConfig::for_table(&opened));
+    let (mut lane, mut value) = (bench.region.lane(), Vec::new());
+    for i in keys {
+        value.clear();
+        assert!(block_on(reader.get(&mut lane, &key(i), &mut value)).expect("no damage").is_some());
+    }
+    assert_eq!(reader.counters().segment_steps, 0);
 }
 
 /// [R-GROW-6] A table that has all the segments that it can have is full, as one that does not grow.

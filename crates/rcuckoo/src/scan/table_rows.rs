@@ -52,21 +52,21 @@ impl TableRows {
     pub async fn read<L: Lane + ?Sized>(lane: &mut L, table: &Table) -> Result<TableRows, FabricError> {
         let mut rows = TableRows::of_new(table);
         let Some(segments) = rows.segments else { return Ok(rows) };
-        let (mut words, mut mapped) = (Vec::new(), segments.mapped_with(0));
+        let (mut words, mut mapped, mut deepest) = (Vec::new(), segments.mapped_with(0), 0);
         // Ends: each turn reads the words of one depth more, and only those that the table has addresses for.
         loop {
-            let mut is_deeper = false;
             for first in mapped.clone().step_by(MAP_WORDS as usize) {
                 words.clear();
                 words.resize(MAP_WORDS.min(mapped.end - first) as usize, 0);
                 post(lane, [Verb::Read { addr: table.geometry().map_word(first), into: &mut words }]).await?;
                 for (segment, word) in (first..).zip(&words) {
                     let level = segments.level_of(segment, *word).filter(|_| rows.is_possible(&segments, segment));
-                    is_deeper |= level.is_some_and(|level| segments.depth(level) > mapped.end.ilog2());
+                    deepest = deepest.max(level.map_or(0, |level| segments.depth(level)));
                     level.into_iter().for_each(|level| rows.add(segment, level));
                 }
             }
-            if !is_deeper || mapped.end >= segments.most() {
+            // A segment of any earlier range may have been split so far.
+            if deepest <= mapped.end.ilog2() || mapped.end >= segments.most() {
                 break;
             }
             mapped = segments.mapped_with(mapped.end);
