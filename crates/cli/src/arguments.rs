@@ -8,8 +8,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, cas, check, completions, copy, create, destroy, doctor, dump, incr, kick, lab, list, load, man, quickstart,
-    serve, single, stat, token, top, ycsb,
+    bench, cas, check, completions, copy, create, destroy, doctor, dump, grow, incr, kick, lab, list, load, man,
+    quickstart, serve, single, stat, token, top, ycsb,
 };
 use crate::failure::{EXIT_MISUSE, ErrorText, exit_codes};
 use crate::output::{Format, Output, stdout_error};
@@ -54,6 +54,7 @@ pub enum Command {
     Load(load::Arguments),
     Dump(dump::Arguments),
     Copy(copy::Arguments),
+    Grow(grow::Arguments),
     List(list::Arguments),
     Stat(stat::Arguments),
     Check(check::Arguments),
@@ -237,6 +238,7 @@ mod tests {
             "check shm://a",
             "check shm://a --repair",
             "kick shm://a --slot 3",
+            "grow shm://a --capacity 1M",
             "destroy shm://a",
             "doctor",
             "doctor shm://a --serve 1MiB",
@@ -268,7 +270,7 @@ mod tests {
     fn tls_is_for_commands_that_reach_a_memory_node() {
         let remote = [
             "get", "put", "insert", "update", "del", "incr", "cas", "load", "dump", "copy", "stat", "check", "kick",
-            "top", "ycsb", "doctor",
+            "grow", "top", "ycsb", "doctor",
         ];
         for command in public().get_subcommands() {
             let (name, has) =

@@ -184,6 +184,13 @@ impl Segments {
         (depth < self.depth(level)).then(|| (1 << depth) + interval(position, depth))
     }
 
+    /// Returns the number of keys that a segment whose rows have `level` is expected to have, if the table has `keys`.
+    /// [R-GROW-2]
+    pub fn expected_keys(&self, segment: u64, level: u8, keys: u64) -> f64 {
+        let from = self.edge(segment) as f64 / 2f64.powi(64);
+        share(from, from + 2f64.powi(-(self.depth(level) as i32))) * keys as f64
+    }
+
     /// Returns the part of all keys that the segment with most of them has, from 0 to 1.
     fn largest_share(&self) -> f64 {
         let intervals = (1u64 << self.first_depth) as f64;
@@ -321,6 +328,10 @@ mod tests {
             let segments = segments(count);
             let (mut rng, mut keys) = (SplitMix64(count), vec![0u64; count as usize]);
             (0..KEYS).for_each(|_| keys[segments.of_position(Segments::position(rng.next_u64())) as usize] += 1);
+            for (segment, found) in (0..).zip(&keys) {
+                let expected = segments.expected_keys(segment, segments.level(segment), KEYS);
+                assert!((*found as f64 - expected).abs() < 6.0 * expected.sqrt(), "{segment} of {count}: {found}");
+            }
             let (least, most) = (*keys.iter().min().unwrap(), *keys.iter().max().unwrap());
             let expected = segments.largest_share() * KEYS as f64;
             assert!((most as f64 - expected).abs() < 5.0 * expected.sqrt(), "{count}: {most}, expected {expected}");

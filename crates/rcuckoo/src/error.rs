@@ -33,6 +33,8 @@ pub enum Operation {
     Scan,
     /// Open, claim or give back a client slot.
     Session,
+    /// Split segments ahead of need.
+    Grow,
 }
 
 impl fmt::Display for Operation {
@@ -50,6 +52,7 @@ impl fmt::Display for Operation {
             Operation::CompareAndRemove => "compare-and-remove",
             Operation::Scan => "scan",
             Operation::Session => "open a client session",
+            Operation::Grow => "grow",
         })
     }
 }
@@ -189,7 +192,7 @@ pub enum ErrorKind {
     NoSpace(Box<NoSpace>),
     /// The table: no row has room for the key, and there is no memory for more rows. Nothing was changed. Source:
     /// R-GROW-7.
-    #[error("no room for the key, and the table cannot grow: {0}")]
+    #[error("the table cannot grow: {0}")]
     NoMemory(Box<FabricError>),
     /// The caller: the value to be incremented does not have 8 bytes, or is in an extent. Nothing was changed.
     /// [R-ADD-1]

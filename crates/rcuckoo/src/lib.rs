@@ -23,7 +23,7 @@ mod token;
 
 use guira_layout::{MAX_PATH_ROWS, MAX_PATH_ROWS_WITH_EXTENTS};
 
-pub use change::{Begun, Change, Changed, Continuation, Expected, NewValue, Outcome};
+pub use change::{Begun, Change, Changed, Continuation, Expected, Grown, NewValue, Outcome};
 pub use client::{
     Acquisition, CacheFill, Client, ClientConfig, InsertRow, MAX_COVERING_BYTES, SearchOrder, SearchRoots, Synchronize,
 };

@@ -9,6 +9,7 @@ pub mod create;
 pub mod destroy;
 pub mod doctor;
 pub mod dump;
+pub mod grow;
 pub mod incr;
 pub mod kick;
 pub mod lab;
@@ -128,6 +129,7 @@ fn certificates(command: &Command) -> Option<&tls::Certificates> {
         Command::Stat(arguments) => Some(&arguments.tls),
         Command::Check(arguments) => Some(&arguments.tls),
         Command::Kick(arguments) => Some(&arguments.tls),
+        Command::Grow(arguments) => Some(&arguments.tls),
         Command::Top(arguments) => Some(&arguments.tls),
         Command::Ycsb(arguments) => Some(&arguments.tls),
         Command::Doctor(arguments) => Some(&arguments.tls),
@@ -145,6 +147,7 @@ fn owner(command: &Command) -> Option<owner::Owner> {
         Command::Load(arguments) => Some(arguments.owner),
         Command::Dump(arguments) => Some(arguments.owner),
         Command::Copy(arguments) => Some(arguments.owner),
+        Command::Grow(arguments) => Some(arguments.owner),
         Command::Ycsb(arguments) => Some(arguments.owner),
         Command::Create(arguments) => Some(arguments.owner),
         Command::Serve(arguments) => Some(arguments.owner),
@@ -164,6 +167,7 @@ pub fn url(command: &Command) -> Option<&Url> {
         Command::Copy(arguments) => Some(&arguments.to),
         Command::Check(arguments) => Some(&arguments.url),
         Command::Kick(arguments) => Some(&arguments.url),
+        Command::Grow(arguments) => Some(&arguments.url),
         Command::Ycsb(arguments) => Some(&arguments.url),
         _ => None,
     }
@@ -187,6 +191,7 @@ fn carry_out(command: &Command, output: &Output) -> Result<Verdict, Failure> {
         Command::Stat(arguments) => stat::run(arguments, output),
         Command::Check(arguments) => check::run(arguments, output),
         Command::Kick(arguments) => kick::run(arguments, output),
+        Command::Grow(arguments) => grow::run(arguments, output),
         Command::Destroy(arguments) => destroy::run(arguments, output),
         Command::Doctor(arguments) => doctor::run(arguments, output),
         Command::Serve(arguments) => serve::run(arguments, output),

@@ -183,6 +183,26 @@ fn a_table_grows_as_it_is_loaded() {
     }
 }
 
+#[test]
+fn a_table_grows_ahead_of_a_load() {
+    let (table, fixed) = (Table::unused("ahead"), Table::new("ahead-fixed", "fixed:8:8"));
+    let url = table.url();
+    guira(&["create", url, "--entry", "fixed:8:8", "--capacity", "1000", "--max-capacity", "1M"]).expect(0);
+    let grown = guira(&["grow", url, "--capacity", "50k", "--format", "json"]).expect(0).json();
+    assert!(grown["splits"].as_u64().unwrap() > 5 && grown["stored_bytes"].as_u64().unwrap() > 1 << 20, "{grown}");
+    assert_eq!((&grown["capacity"], &grown["url"]), (&50_000.into(), &url.into()));
+    assert_eq!(guira(&["stat", url, "--format", "json"]).expect(0).json()["table"]["rows"], grown["rows"]);
+    let text = guira(&["grow", url, "--capacity", "100k"]).expect(0).text();
+    assert!(text.contains("has room for 100,000 keys: ") && text.contains(" split; it has "), "{text}");
+    let text = guira(&["grow", url, "--capacity", "50k"]).expect(0).text();
+    assert!(text.contains("has room for 50,000 keys already"), "{text}");
+    for (url, capacity, reason) in [(url, "1G", "at most"), (fixed.url(), "1M", "its size is fixed")] {
+        let refused = guira(&["grow", url, "--capacity", capacity, "--format", "json"]).expect(2).error();
+        assert!(refused["message"].as_str().unwrap().contains(reason), "{refused}");
+        assert_eq!((&refused["blame"], &refused["effect"]), (&"misuse".into(), &"none".into()), "{refused}");
+    }
+}
+
 /// Nobody has to say how many keys a table will have, nor how large its values are.
 #[test]
 fn a_table_of_unknown_size_takes_what_is_loaded() {

@@ -9,6 +9,7 @@ mod reported;
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use guira_extents::{ExtentError, Extents};
@@ -16,8 +17,8 @@ use guira_fabric::{Effect, FabricError, Lane, SlotHold, Traffic};
 use guira_layout::{EntryKind, ExtentRef, OwnerId};
 use guira_lock_queue::{self as lock_queue, BlindWrite, SharedLockQueue, TableName, Wait, WaitMode, WaitResult};
 use guira_rcuckoo::{
-    Begun, Change, Changed, Counters, Key, NewValue, Operation, Outcome, SlotClient, Table, TryGet, is_destroyed,
-    read_slot, release_slot,
+    Begun, Change, Changed, Counters, Grown, Key, NewValue, Operation, Outcome, SlotClient, Table, TryGet,
+    is_destroyed, read_slot, release_slot,
 };
 
 use self::reported::{ReportedCounters, counters, report};
@@ -617,6 +618,18 @@ impl Client {
     fn failed(&self, error: OperationError) -> Error {
         let error = self.events.failed(error);
         if self.client.has_committed() { error } else { without_effect(error) }
+    }
+
+    /// Splits segments ahead of need: see [`crate::Store::grow`].
+    pub(crate) async fn grow(
+        &mut self,
+        keys: u64,
+        progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<Grown, Error> {
+        self.settle_extent(Operation::Grow).await?;
+        let grown = self.client.grow(self.lane.any(), keys, progress).await;
+        self.report_incidents().await;
+        grown.map_err(|error| self.failed(error))
     }
 
     /// Adds this client's counts to the table's totals, if it has found a client that was dead or stopped. No round

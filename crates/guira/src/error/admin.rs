@@ -87,6 +87,18 @@ pub enum AdminError {
         /// Records copied before.
         copied: u64,
     },
+    /// The table does not grow, or not so far. Nothing was changed.
+    #[error(
+        "{url} cannot grow to room for {keys} keys: {reason}; nothing was changed; guira copy copies it into a larger one"
+    )]
+    CannotGrow {
+        /// The table.
+        url: Url,
+        /// The number of keys that were asked for.
+        keys: u64,
+        /// The reason.
+        reason: String,
+    },
     /// A table cannot be copied into this one. Nothing was changed.
     #[error("cannot copy into {to}: {reason}; nothing was changed")]
     CopyMisuse {
@@ -119,7 +131,10 @@ impl AdminError {
             },
             AdminError::Check { .. } => Blame::Fabric,
             AdminError::ServeRdma { source, .. } => verbs_blame(source),
-            AdminError::InUse { .. } | AdminError::CopyStopped { .. } | AdminError::CopyMisuse { .. } => Blame::Misuse,
+            AdminError::InUse { .. }
+            | AdminError::CannotGrow { .. }
+            | AdminError::CopyStopped { .. }
+            | AdminError::CopyMisuse { .. } => Blame::Misuse,
             AdminError::Copy { source, .. } => source.blame(),
             AdminError::Serve { source, .. } => match source {
                 NodeError::Exposed { .. } | NodeError::Unsuitable { .. } => Blame::Misuse,

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
 
 use std::io::{Read, Write};
+use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
 
@@ -59,6 +60,77 @@ fn a_table_for_a_thousand_keys_takes_many_more() {
     assert!(report.is_clean() && report.counts.entries == KEYS, "{:?}", report.problems);
     assert_eq!(opened.scan().unwrap().count() as u64, KEYS);
     assert!(opened.len_estimate().unwrap().entries.abs_diff(KEYS) < KEYS / 20);
+}
+
+/// [R-GROW-6] [R-GROW-8] A table that was grown ahead of need takes its keys with hardly any more split, also while others
+/// insert keys and grow it as well, and behind a node.
+#[test]
+fn a_table_grows_ahead_of_need() {
+    const KEYS: u64 = 200_000;
+    let (table, store) = Table::create(&options(1_000, 1_000_000));
+    let stored = || store.stat().unwrap().region.file().unwrap().stored_bytes;
+    let before = stored();
+    let mut calls = Vec::new();
+    let mut watch = |done: u64, all: u64| {
+        calls.push((done, all));
+        if done == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let stopped = store.grow_with_progress(KEYS, &mut watch).unwrap();
+    assert_eq!((stopped.splits, stopped.is_stopped), (3, true));
+    let all = calls[0].1;
+    assert_eq!(calls, (0..=3).map(|done| (done, all)).collect::<Vec<_>>());
+    let grown = store.grow(KEYS).unwrap();
+    assert_eq!((grown.splits, grown.is_stopped), (all - 3, false));
+    assert_eq!(store.grow(KEYS).unwrap().splits, 0);
+    assert!((KEYS * 16..KEYS * 64).contains(&(stored() - before)), "{} bytes more", stored() - before);
+    let insert = |inserter: u64| {
+        let mut client = store.client().unwrap();
+        (0..KEYS / 2).for_each(|i| assert!(client.put(&key(inserter, i), &i.to_le_bytes()).is_ok()));
+    };
+    std::thread::scope(|scope| (0..2).for_each(|inserter| _ = scope.spawn(move || insert(inserter))));
+    let more = store.stat().unwrap().totals.splits - all;
+    println!("{all} splits ahead of need, {more} more");
+    assert!(more <= all / 50, "{more} splits more than {all}");
+    let node = store.serve(&ServeOptions::new(([127, 0, 0, 1], 0).into())).unwrap();
+    let remote: Url = format!("tcp://{}", node.local_addrs()[0]).parse().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| insert(2));
+        for url in [&table.url, &remote] {
+            scope.spawn(move || Store::open(url).unwrap().grow(3 * KEYS).unwrap());
+        }
+    });
+    assert_eq!(Store::open(&remote).unwrap().grow(3 * KEYS).unwrap().splits, 0);
+    let mut reader = store.reader();
+    for (inserter, i) in (0..3).flat_map(|inserter| (0..KEYS / 2).map(move |i| (inserter, i))) {
+        assert_eq!(reader.get(&key(inserter, i)).unwrap().as_deref(), Some(&i.to_le_bytes()[..]), "{i} of {inserter}");
+    }
+    assert!(store.check().unwrap().is_clean());
+    node.stop().unwrap();
+}
+
+/// A table that cannot grow, or not so far, says so; one without memory for it keeps the room that it got.
+#[test]
+fn a_table_that_cannot_grow_ahead_says_why() {
+    let (_fixed, fixed) = Table::create(&CreateOptions::new(1_000));
+    let (table, store) = Table::create(&options(1_000, 1_000_000));
+    for (refused, reason) in [(fixed.grow(2_000), "its size is fixed"), (store.grow(1 << 40), "it grows to room for ")]
+    {
+        let refused = refused.unwrap_err();
+        assert!(refused.to_string().contains(reason) && refused.blame() == guira::Blame::Misuse, "{refused}");
+        assert_eq!(refused.effect(), guira::Effect::None);
+    }
+    assert_eq!(store.stat().unwrap().totals.splits, 0);
+    let reader = Store::open_with(&table.url, &OpenOptions::default().read_only()).unwrap();
+    assert!(reader.grow(100_000).is_err());
+    let limit = store.stat().unwrap().region.file().unwrap().stored_bytes + (4 << 20);
+    let node = store.serve(&ServeOptions::new(([127, 0, 0, 1], 0).into()).max_memory(limit)).unwrap();
+    let remote = Store::open(format!("tcp://{}", node.local_addrs()[0])).unwrap();
+    let refused = remote.grow(800_000).unwrap_err();
+    println!("{refused}");
+    assert!(refused.blame() == guira::Blame::Full && refused.insufficient_space().is_some(), "{refused}");
+    let splits = store.stat().unwrap().totals.splits;
+    assert!(splits > 10 && remote.grow(50_000).unwrap().splits == 0, "{splits} splits");
+    node.stop().unwrap();
 }
 
 /// [R-GROW-6] A table that has grown as far as it may is full.

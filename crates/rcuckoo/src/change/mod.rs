@@ -4,6 +4,7 @@
 //! find a free entry for it. Linearization point: the WRITE of the one row that holds the key afterwards, or held it
 //! before.
 
+mod ahead;
 mod commit;
 mod decide;
 mod pair;
@@ -19,6 +20,7 @@ mod workspace;
 use guira_fabric::Lane;
 use guira_layout::{EntryKind, ExtentRef, Probe};
 
+pub use self::ahead::Grown;
 pub(crate) use self::pair::Stage;
 use self::pair::is_idle;
 pub use self::pair::{Begun, Continuation};

@@ -37,7 +37,7 @@ impl Client {
     }
 
     /// Splits the segment of `pair`, whose rows are in the window as they were sampled without locks, unless it has
-    /// been split since. Round trips without contention: 3, or 2 in vain. Source: R-GROW-7, R-GROW-8.
+    /// been split since. Round trips: those of [`Client::split_as`].
     #[cold]
     pub(super) async fn split_segment(&mut self, lane: &mut dyn Lane, pair: RowPair) -> Result<Split, ErrorKind> {
         let table = std::sync::Arc::clone(&self.table);
@@ -54,30 +54,48 @@ impl Client {
             self.progress.splits_left = 0;
             return Ok(Split::Impossible);
         };
-        match reserve_child(lane, &table, segments, &split).await {
-            Err(refused @ FabricError::NoMemory { .. }) => {
-                return Ok(self.give_up_splitting(ErrorKind::NoMemory(Box::new(refused))));
+        match self.split_as(lane, segments, &split).await {
+            Ok(_) => Ok(Split::Done),
+            // Memory, a lock or a row of the segment, which the insert itself may not need.
+            Err(reason @ (ErrorKind::NoMemory(_) | ErrorKind::Busy { .. } | ErrorKind::Corrupt { .. })) => {
+                Ok(self.give_up_splitting(reason))
             }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Splits a segment. Returns false if it has another level, because another client has split it. If there is no
+    /// memory, or a lock or a row prevents it, nothing was changed, and no lock is held. Round trips without contention:
+    /// 3, or 2 in vain. Source: R-GROW-7, R-GROW-8.
+    pub(super) async fn split_as(
+        &mut self,
+        lane: &mut dyn Lane,
+        segments: &Segments,
+        split: &SegmentSplit,
+    ) -> Result<bool, ErrorKind> {
+        let table = std::sync::Arc::clone(&self.table);
+        match reserve_child(lane, &table, segments, split).await {
+            Err(refused @ FabricError::NoMemory { .. }) => return Err(ErrorKind::NoMemory(Box::new(refused))),
             reserved => reserved?,
         }
-        let locks = lock_set(&table, locked_rows(segments, &split, table.config().rows_per_lock));
+        let locks = lock_set(&table, locked_rows(segments, split, table.config().rows_per_lock));
         let read = match self.acquire_many(lane, &locks).await {
-            Ok(()) => self.read_parent(lane, segments, &split).await,
+            Ok(()) => self.read_parent(lane, segments, split).await,
             Err(error) => Err(error),
         };
-        // A lock or a row of the segment, which the insert itself may not need.
         if let Err(error @ (ErrorKind::Busy { .. } | ErrorKind::Corrupt { .. })) = read {
             self.release_held(lane).await?;
-            return Ok(self.give_up_splitting(error));
+            return Err(error);
         }
-        if read? {
-            self.fill_child(segments, &split);
-            self.commit_split(lane, segments, &split).await?;
-            self.reader.segments.note_split(segments, &split);
+        let is_due = read?;
+        if is_due {
+            self.fill_child(segments, split);
+            self.commit_split(lane, segments, split).await?;
+            self.reader.segments.note_split(segments, split);
             self.reader.counters.splits += 1;
         }
         self.release_held(lane).await?;
-        Ok(Split::Done)
+        Ok(is_due)
     }
 
     /// Notes why the change splits no segment: it fails for this reason, if there is no room without a split.

@@ -90,6 +90,14 @@ impl TableRows {
         self.known.keys().copied().map(RowId)
     }
 
+    /// Returns all segments of a table that grows that are known of, in ascending order, each with the level that the
+    /// table's map has for it.
+    pub(crate) fn known_segments(&self) -> impl Iterator<Item = (u64, u8)> {
+        let segments = self.segments;
+        let of_row = move |(first, level): (&u64, &u8)| Some((segments?.of_row(RowId(*first)), *level));
+        self.known.iter().filter_map(of_row)
+    }
+
     /// Whether all rows that are known of were visited.
     pub fn is_done(&self) -> bool {
         self.ahead.is_empty()
