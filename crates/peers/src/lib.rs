@@ -8,7 +8,8 @@
 //! | LMDB | a B+ tree in a mapped file, never flushed | two processes |
 //! | Redis, memcached | servers on Unix sockets, nothing written to disk | two processes |
 //!
-//! [`run_tcp`] compares a memory node with Redis and memcached over TCP.
+//! [`run_tcp`] compares a memory node with Redis and memcached over TCP, and [`run_growth`] how Guira, dashmap and Redis
+//! take keys while they grow.
 //!
 //! This crate owns the clients of the compared systems, the servers it starts for them, and the report. It owns no part
 //! of Guira's protocol and uses its public API. Invariants: all systems hold the same records and get the same
@@ -18,6 +19,7 @@
 
 mod draws;
 mod error;
+mod growth;
 mod helper;
 mod load;
 mod machine;
@@ -36,6 +38,10 @@ mod versions;
 
 pub use draws::Popularity;
 pub use error::PeersError;
+pub use growth::{
+    Curve, GROWTH_SCHEMA, GrowthOptions, GrowthRatio, GrowthReport, Series, Window, growth_human, growth_markdown,
+    growth_svg, run_growth, serve_inserter,
+};
 pub use helper::serve as serve_helper;
 pub use load::ProgressFn;
 pub use machine::Machine;

@@ -248,7 +248,8 @@ pub fn server_peer(name: System, kind: Kind) -> Peer {
     Peer { name, version, missing }
 }
 
-fn check_memory(needs: &Needs, machine: &Machine) -> Result<(), PeersError> {
+/// Refuses a run that needs more memory than is free.
+pub fn check_memory(needs: &Needs, machine: &Machine) -> Result<(), PeersError> {
     let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
     let refusal = |wanted: u64, what: &str, there: u64| {
         let (wanted, there) = (gib(wanted), gib(there));

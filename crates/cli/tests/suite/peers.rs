@@ -31,6 +31,9 @@ const SMALL_TCP: [&str; 13] = [
     "--depths",
     "1,4",
 ];
+/// The same for growth.
+const SMALL_GROWTH: [&str; 9] =
+    ["bench", "peers", "--growth", "--records", "60000", "--first", "2000", "--clients", "3"];
 /// Systems that need no installed program.
 const LIBRARIES: [&str; 5] = ["dashmap", "guira", "lmdb", "papaya", "raw"];
 
@@ -276,6 +279,52 @@ fn has_ratios_and_aims(report: &Value, installed: &[&str]) {
     }
 }
 
+/// Every key that was acknowledged is there, also of clients that were killed: otherwise the run fails.
+#[test]
+fn growth_is_compared_with_the_systems_that_are_installed() {
+    let outputs = tempfile::tempdir().unwrap();
+    let published = outputs.path().to_str().unwrap();
+    let run = bench(&[&SMALL_GROWTH[..], &["--format", "json", "--publish", published]].concat(), None, 0);
+    assert_eq!(run.stderr, "");
+    let report = run.json();
+    let curves = report["curves"].as_array().expect("curves");
+    let has_redis = installed().contains(&"redis");
+    let expected = ["grows", "fixed", "grows_killed", "fixed_killed", "dashmap", "redis"];
+    let found: Vec<&str> = curves.iter().filter_map(|curve| curve["series"].as_str()).collect();
+    assert_eq!(found, expected[..if has_redis { 6 } else { 5 }]);
+    // Whole groups of each client.
+    assert_eq!((&report["keys"], &report["first"], &report["clients"]), (&58_368.into(), &2_000.into(), &3.into()));
+    for curve in curves {
+        let figure = |name: &str| curve[name].as_f64().expect("a figure");
+        assert!(figure("slowest_per_second") <= figure("median_per_second") && figure("per_second") > 0.0, "{curve}");
+        assert!(0.0 < figure("p50_ns") && figure("p50_ns") <= figure("p999_ns"), "{curve}");
+        assert!(figure("p999_ns") <= figure("most_ns"), "{curve}");
+        let is_guira = curve["problems"].as_u64();
+        assert_eq!(is_guira, (curve["series"] != "dashmap" && curve["series"] != "redis").then_some(0), "{curve}");
+        if is_guira.is_some() {
+            assert!((16.0..100.0).contains(&figure("bytes_per_key")), "{curve}");
+        }
+    }
+    for ratio in report["ratios"].as_array().expect("ratios") {
+        let part = |name: &str| ratio[name].as_f64().expect("a ratio");
+        assert_eq!(ratio["slowest_window_is_met"], part("slowest_window") >= 0.5, "{ratio}");
+        assert_eq!(ratio["p999_is_met"], part("p999") <= 10.0, "{ratio}");
+    }
+    let svg = fs::read_to_string(outputs.path().join("growth.svg")).unwrap();
+    well_formed(&svg);
+    assert!(svg.contains(">Guira, grows: ") && svg.contains(">dashmap: ") && svg.contains("<polyline"), "{svg}");
+    let json = fs::read_to_string(outputs.path().join("growth.json")).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), report);
+    let table = fs::read_to_string(outputs.path().join("growth.md")).unwrap();
+    assert!(table.contains("](growth.svg)") && table.contains("| Guira, grows | "), "{table}");
+}
+
+#[test]
+fn an_interrupted_run_of_growth_leaves_nothing() {
+    let arguments = [&SMALL_GROWTH[..3], &["--records", "8M", "--first", "2000", "--clients", "3"]].concat();
+    interrupt_while(&arguments, |(_, inserters)| inserters.len() == 3);
+}
+
 #[test]
 fn an_interrupted_run_over_tcp_leaves_nothing() {
     let arguments = [&SMALL_TCP[..7], &["--rounds", "1000"]].concat();
@@ -321,6 +370,10 @@ fn impossible_sizes_are_refused_before_anything_starts() {
     assert!(message.contains("of memory") && message.contains("--quick"), "{message}");
     for wrong in [["--rounds", "0"], ["--records", "1"], ["--only", "valkey"]] {
         let run = bench(&[&["bench", "peers", "--format", "json"], &wrong[..]].concat(), None, 2);
+        assert_eq!(run.error()["blame"], "misuse", "{wrong:?}");
+    }
+    for wrong in [["--clients", "0"], ["--clients", "65"], ["--first", "0"], ["--records", "9"], ["--only", "lmdb"]] {
+        let run = bench(&[&["bench", "peers", "--growth", "--format", "json"], &wrong[..]].concat(), None, 2);
         assert_eq!(run.error()["blame"], "misuse", "{wrong:?}");
     }
     for wrong in [["--connections", "0"], ["--depths", "65"], ["--only", "lmdb"]] {

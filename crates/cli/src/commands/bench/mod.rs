@@ -24,6 +24,9 @@ pub enum Command {
     /// The server of `bench peers` that does nothing.
     #[command(hide = true)]
     PeersBare,
+    /// A client of `bench peers --growth`.
+    #[command(hide = true)]
+    PeersInserter(peers::InserterArguments),
 }
 
 /// Carries out the command.
@@ -34,5 +37,6 @@ pub fn run(command: &Command, output: &Output) -> Result<Verdict, Failure> {
         Command::Records(arguments) => records::run(arguments, output),
         Command::PeersHelper => peers::help(),
         Command::PeersBare => peers::serve_bare(),
+        Command::PeersInserter(arguments) => peers::insert(arguments),
     }
 }

@@ -25,6 +25,9 @@ use present as carry_out;
 ///
 /// With --tcp, a memory node (guira serve), Redis and memcached are compared over TCP on the loopback interface: how
 /// many reads and updates each answers per second of its core.
+///
+/// With --growth, clients insert keys into tables that were made for a few: Guira's, also while its clients are killed,
+/// dashmap, and Redis. Their inserts are counted in windows of 100 ms. A full run takes some five minutes and 6 GiB.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Use small sizes for a first impression, in well under a minute. The figures mean little.
@@ -65,12 +68,33 @@ pub struct Arguments {
     /// Draw keys uniformly instead of from Zipf 0.99, so that clients rarely need the same row.
     #[arg(long, requires = "tcp")]
     pub uniform: bool,
+    /// Compare how tables grow. --records is the number of keys in the end [default: 32M, with --quick 640k].
+    #[arg(long, conflicts_with_all = ["tcp", "operations", "rounds", "value_memory"])]
+    pub growth: bool,
+    /// Number of keys that tables are made for at first [default: 1M, with --quick 20k].
+    #[arg(long, value_name = "N", requires = "growth", value_parser = parse_count)]
+    pub first: Option<u64>,
+    /// Number of clients that insert at the same time.
+    #[arg(long, value_name = "N", requires = "growth", default_value_t = 8)]
+    pub clients: usize,
     /// Draw the result into this SVG file.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
-    /// Write peers.json, peers.svg and peers.md into this directory; with --tcp, tcp.json, tcp.svg and tcp.md.
+    /// Write peers.json, peers.svg and peers.md into this directory; with --tcp, tcp.json, tcp.svg and tcp.md; with
+    /// --growth, growth.json, growth.svg and growth.md.
     #[arg(long, value_name = "DIRECTORY")]
     pub publish: Option<PathBuf>,
+}
+
+/// The work of a client of `bench peers --growth`.
+#[derive(Debug, Args)]
+pub struct InserterArguments {
+    /// The file of the table.
+    pub file: PathBuf,
+    /// The first key.
+    pub first: u64,
+    /// The key behind the last.
+    pub end: u64,
 }
 
 /// Carries out the command.
@@ -86,6 +110,11 @@ pub fn help() -> Result<Verdict, Failure> {
 /// Runs the server that does nothing.
 pub fn serve_bare() -> Result<Verdict, Failure> {
     carry_out::serve_bare()
+}
+
+/// Inserts keys for `bench peers --growth`.
+pub fn insert(arguments: &InserterArguments) -> Result<Verdict, Failure> {
+    carry_out::insert(arguments)
 }
 
 #[cfg(not(feature = "peers"))]
@@ -106,6 +135,10 @@ mod absent {
     pub fn serve_bare() -> Result<Verdict, Failure> {
         help()
     }
+
+    pub fn insert(_arguments: &InserterArguments) -> Result<Verdict, Failure> {
+        help()
+    }
 }
 
 #[cfg(feature = "peers")]
@@ -115,10 +148,12 @@ mod present {
     use std::os::unix::process::CommandExt;
     use std::path::Path;
     use std::process::Command;
+    use std::time::Duration;
 
     use guira_peers::{
-        Options, PeersError, Popularity, Prepared, ProgressFn, Report, System, TcpOptions, TcpReport, human, markdown,
-        run_tcp, serve_helper, svg, tcp_human, tcp_markdown, tcp_svg,
+        GrowthOptions, Needs, Options, PeersError, Popularity, Prepared, ProgressFn, System, TcpOptions, growth_human,
+        growth_markdown, growth_svg, human, markdown, run_growth, run_tcp, serve_helper, serve_inserter, svg,
+        tcp_human, tcp_markdown, tcp_svg,
     };
 
     use super::*;
@@ -144,15 +179,13 @@ mod present {
     const QUICK_CONNECTIONS: [usize; 2] = [1, 16];
     const DEPTHS: [usize; 2] = [1, 16];
 
+    /// Keys in the end, and those that tables are made for.
+    const FULL_GROWTH: (u64, u64) = (32_000_000, 1_000_000);
+    const QUICK_GROWTH: (u64, u64) = (640_000, 20_000);
+    const KILL_EVERY: Duration = Duration::from_millis(100);
+
     /// The command that runs this program from the repository.
     const PROGRAM: &str = "cargo run --release -p guira-cli --features peers --";
-    /// The files that `--publish` writes.
-    const JSON_FILE: &str = "peers.json";
-    const PLOT_FILE: &str = "peers.svg";
-    const TABLE_FILE: &str = "peers.md";
-    const TCP_JSON_FILE: &str = "tcp.json";
-    const TCP_PLOT_FILE: &str = "tcp.svg";
-    const TCP_TABLE_FILE: &str = "tcp.md";
 
     /// Asks the C library for huge pages: Guira's table has them, and the maps should not be slower for lack of them.
     const MALLOC: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
@@ -162,28 +195,58 @@ mod present {
         if arguments.tcp {
             return over_tcp(arguments, output);
         }
+        if arguments.growth {
+            return growing(arguments, output);
+        }
         let prepared = Prepared::new(options(arguments)?)?;
         prepared.missing().for_each(|missing| output.note(missing));
-        let needs = prepared.needs;
+        note_needs(&prepared.needs, output);
+        interrupt::catch();
+        let report = watched(output, |watch| prepared.run(watch))?;
+        let table = |plot: &str| markdown(&report, plot, &command_line());
+        publish(arguments, "peers", &report, &svg(&report), table)?;
+        output.answer(&report, || human(&report))?;
+        Ok(Verdict::Fine)
+    }
+
+    fn note_needs(needs: &Needs, output: &Output) {
         output.note(&format!(
             "this takes about {} and {} of memory",
             counted(needs.seconds.div_ceil(60), "minute"),
             bytes(needs.memory_bytes)
         ));
-        interrupt::catch();
-        let report = measured(prepared, output)?;
-        publish(arguments, &report)?;
-        output.answer(&report, || human(&report))?;
-        Ok(Verdict::Fine)
     }
 
     fn over_tcp(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
         let options = tcp_options(arguments)?;
         interrupt::catch();
         let report = watched(output, |watch| run_tcp(&options, watch))?;
-        publish_tcp(arguments, &report)?;
+        let table = |plot: &str| tcp_markdown(&report, plot, &command_line());
+        publish(arguments, "tcp", &report, &tcp_svg(&report), table)?;
         output.answer(&report, || tcp_human(&report))?;
         Ok(Verdict::Fine)
+    }
+
+    fn growing(arguments: &Arguments, output: &Output) -> Result<Verdict, Failure> {
+        let program = std::env::current_exe().map_err(Failure::host("find this program"))?;
+        let (keys, first) = if arguments.quick { QUICK_GROWTH } else { FULL_GROWTH };
+        let options = GrowthOptions {
+            first: arguments.first.unwrap_or(first),
+            keys: arguments.records.unwrap_or(keys),
+            clients: arguments.clients,
+            kill_every: KILL_EVERY,
+            only: names(&arguments.only)?,
+            skip: names(&arguments.skip)?,
+            inserter: vec![program.into(), "bench".into(), "peers-inserter".into()],
+        };
+        note_needs(&options.needs(), output);
+        interrupt::catch();
+        let report = watched(output, |watch| run_growth(&options, watch))?;
+        let table = |plot: &str| growth_markdown(&report, plot, &command_line());
+        publish(arguments, "growth", &report, &growth_svg(&report), table)?;
+        output.answer(&report, || growth_human(&report))?;
+        let is_fine = report.curves.iter().all(|curve| curve.problems.is_none_or(|problems| problems == 0));
+        Ok(if is_fine { Verdict::Fine } else { Verdict::Negative })
     }
 
     /// Restarts this program in the same process with huge pages for its allocations, because the C library reads its
@@ -205,6 +268,12 @@ mod present {
 
     pub fn serve_bare() -> Result<Verdict, Failure> {
         guira_peers::serve_bare(io::stdout().lock())?;
+        Ok(Verdict::Fine)
+    }
+
+    pub fn insert(arguments: &InserterArguments) -> Result<Verdict, Failure> {
+        let InserterArguments { file, first, end } = arguments;
+        serve_inserter(file, *first, *end, io::stdin().lock(), io::stdout().lock())?;
         Ok(Verdict::Fine)
     }
 
@@ -247,10 +316,6 @@ mod present {
         })
     }
 
-    fn measured(prepared: Prepared, output: &Output) -> Result<Report, Failure> {
-        watched(output, |watch| prepared.run(watch))
-    }
-
     /// Shows how far `run` has got, and ends it when that is wanted.
     fn watched<R>(
         output: &Output,
@@ -278,28 +343,23 @@ mod present {
         Ok(report?)
     }
 
-    fn publish(arguments: &Arguments, report: &Report) -> Result<(), Failure> {
+    /// Writes the plot and the published files, whose names begin with `name`. `table` gets the name of the plot.
+    fn publish(
+        arguments: &Arguments,
+        name: &str,
+        report: &impl serde::Serialize,
+        plot: &str,
+        table: impl FnOnce(&str) -> String,
+    ) -> Result<(), Failure> {
         if let Some(file) = &arguments.plot {
-            write(file, &svg(report))?;
+            write(file, plot)?;
         }
         if let Some(directory) = &arguments.publish {
             fs::create_dir_all(directory).map_err(Failure::host(format!("create {}", directory.display())))?;
-            write(&directory.join(JSON_FILE), &json(report)?)?;
-            write(&directory.join(PLOT_FILE), &svg(report))?;
-            write(&directory.join(TABLE_FILE), &markdown(report, PLOT_FILE, &command_line()))?;
-        }
-        Ok(())
-    }
-
-    fn publish_tcp(arguments: &Arguments, report: &TcpReport) -> Result<(), Failure> {
-        if let Some(file) = &arguments.plot {
-            write(file, &tcp_svg(report))?;
-        }
-        if let Some(directory) = &arguments.publish {
-            fs::create_dir_all(directory).map_err(Failure::host(format!("create {}", directory.display())))?;
-            write(&directory.join(TCP_JSON_FILE), &json(report)?)?;
-            write(&directory.join(TCP_PLOT_FILE), &tcp_svg(report))?;
-            write(&directory.join(TCP_TABLE_FILE), &tcp_markdown(report, TCP_PLOT_FILE, &command_line()))?;
+            let plot_file = format!("{name}.svg");
+            write(&directory.join(format!("{name}.json")), &json(report)?)?;
+            write(&directory.join(&plot_file), plot)?;
+            write(&directory.join(format!("{name}.md")), &table(&plot_file))?;
         }
         Ok(())
     }

@@ -1,0 +1,121 @@
+//! A run as text: aligned for a terminal, or as Markdown for the documentation. Both show the same tables.
+
+use super::report::{Curve, GrowthRatio, GrowthReport};
+use crate::text::{Table, aligned, grouped, in_markdown, machine_text, time};
+
+/// Formats the report for a terminal.
+#[must_use]
+pub fn growth_human(report: &GrowthReport) -> String {
+    let facts = facts(report);
+    let mut parts = vec![facts.iter().map(|(name, text)| format!("{name:<9} {text}")).collect::<Vec<_>>().join("\n")];
+    parts.extend(tables(report).iter().map(|table| format!("{}\n{}", table.title, aligned(table))));
+    parts.join("\n\n")
+}
+
+/// Formats the report as a Markdown document with the plot `plot` and the command that repeats the run.
+#[must_use]
+pub fn growth_markdown(report: &GrowthReport, plot: &str, command: &str) -> String {
+    let mut text = String::from("# Guira and its peers while they grow\n\n");
+    text += &format!("One run on one machine, written by the command\n\n```sh\n{command}\n```\n\n");
+    text += &format!("![Inserts a second, by the number of keys]({plot})\n\n");
+    facts(report).iter().for_each(|(name, fact)| text += &format!("- {name}: {fact}\n"));
+    tables(report).iter().for_each(|table| text += &in_markdown(table));
+    text
+}
+
+/// The conditions of the run.
+fn facts(report: &GrowthReport) -> Vec<(&'static str, String)> {
+    let versions = report.peers.iter().filter_map(|peer| Some((peer.name.title(), peer.version.as_ref()?)));
+    let versions: Vec<String> = versions.map(|(title, version)| format!("{title} {version}")).collect();
+    let mut facts = vec![
+        ("machine", machine_text(&report.machine)),
+        ("peers", versions.join("; ")),
+        (
+            "keys",
+            format!(
+                "{} of 8 bytes with values of 8 bytes, into tables that are made for {}; those of fixed size are made \
+                 for all, and Redis for none",
+                grouped(report.keys),
+                grouped(report.first)
+            ),
+        ),
+        (
+            "method",
+            format!(
+                "{} clients at the same time: processes of Guira, threads of dashmap, connections to Redis; windows \
+                 of 100 ms in which all of them insert; one insert in 8 is timed; where clients are killed, one every \
+                 {} ms, which another one replaces; every key that was acknowledged is looked up in the end, of Redis \
+                 one in 61",
+                report.clients, report.kill_every_ms
+            ),
+        ),
+    ];
+    facts.extend(report.peers.iter().filter_map(|peer| Some(("missing", peer.missing.clone()?))));
+    facts
+}
+
+fn tables(report: &GrowthReport) -> Vec<Table> {
+    let ratios = Table {
+        title: "A table that grows, as a part or a multiple of one of fixed size".to_owned(),
+        heads: vec![
+            "",
+            "inserts a second",
+            "slowest window : median",
+            "at least 0.5",
+            "at the same number of keys",
+            "the least",
+            "p99.9",
+            "at most 10",
+            "memory",
+        ],
+        rows: report.ratios.iter().map(ratio_row).collect(),
+    };
+    let curves = Table {
+        title: "Inserts".to_owned(),
+        heads: vec![
+            "system",
+            "million/s",
+            "median window",
+            "slowest window",
+            "p50, ns",
+            "p99.9, ns",
+            "most, ns",
+            "bytes a key",
+            "killed",
+            "problems",
+        ],
+        rows: report.curves.iter().map(curve_row).collect(),
+    };
+    [ratios, curves].into_iter().filter(|table| !table.rows.is_empty()).collect()
+}
+
+fn ratio_row(ratio: &GrowthRatio) -> Vec<String> {
+    let met = |is_met: bool| if is_met { "met" } else { "missed" }.to_owned();
+    vec![
+        ratio.series.title().to_owned(),
+        format!("{:.2}", ratio.per_second),
+        format!("{:.2}", ratio.slowest_window),
+        met(ratio.slowest_window_is_met),
+        format!("{:.2}", ratio.at_same_keys),
+        format!("{:.2}", ratio.least_at_same_keys),
+        format!("{:.1}", ratio.p999),
+        met(ratio.p999_is_met),
+        format!("{:.2}", ratio.bytes),
+    ]
+}
+
+fn curve_row(curve: &Curve) -> Vec<String> {
+    let millions = |per_second: f64| format!("{:.2}", per_second / 1e6);
+    vec![
+        curve.series.title().to_owned(),
+        millions(curve.per_second),
+        millions(curve.median_per_second),
+        millions(curve.slowest_per_second),
+        time(curve.p50_ns),
+        time(curve.p999_ns),
+        time(curve.most_ns),
+        format!("{:.0}", curve.bytes_per_key),
+        curve.kills.to_string(),
+        curve.problems.map_or_else(|| "-".to_owned(), |problems| problems.to_string()),
+    ]
+}
