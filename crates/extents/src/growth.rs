@@ -53,8 +53,9 @@ impl Extents {
         Ok(false)
     }
 
-    /// Adds chunks, as many as one of `class` needs at least, behind those that are free at the end. Returns whether there are more now, whoever added them. 1
-    /// round trip and 2 reservations; 2 more reservations if there is too little memory.
+    /// Adds chunks, as many as one of `class` needs at least, behind those that are free at the end. Returns whether
+    /// there are more now, whoever added them. 1 round trip and 2 reservations; 2 more reservations if there is too
+    /// little memory.
     async fn add_chunks(&mut self, lane: &mut dyn Lane, class: ExtentClass) -> Result<bool, FabricError> {
         let table = Arc::clone(&self.table);
         let config = table.config();

@@ -35,7 +35,7 @@ use crate::region::{Access, ShmRegion, SlotLocks, boot_id};
 pub(crate) const STEP_BYTES: u64 = 16 << 20;
 /// Bytes of memory of a file that grows, from which on it grows by whole huge pages: 32 of them.
 const LARGE_BYTES: u64 = 32 * HUGE_PAGE_BYTES;
-/// What has set [`Limits`], for error messages.
+/// The name in error messages of who sets [`Limits`].
 const LIMITER: &str = "the memory node";
 /// The number of temporary names that are tried. One is taken only if a process that had our process id was killed.
 const MAX_TEMPORARY_NAMES: u32 = 64;

@@ -116,7 +116,7 @@ fn memory_of_holes_is_reserved_when_a_lane_asks_for_it() {
     assert_eq!(reserve(&mut scratch.create().lane(), 0, 8), Ok(()));
 }
 
-/// What was reserved is never taken for a hole again, whether it was written or not: in memory, and on a disk.
+/// Reserved memory is never taken for a hole again, whether it was written or not: on tmpfs, and on a disk.
 #[test]
 fn reserved_memory_is_no_hole() {
     const MIB: u64 = 1 << 20;

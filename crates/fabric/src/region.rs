@@ -68,10 +68,10 @@ pub trait Region {
     }
 
     /// Makes memory for `bytes` of the main space, unless more than `most` bytes of them have none. Returns the number
-    /// of bytes that had none, or of which that is unknown.
+    /// of bytes that had none.
     ///
     /// # Errors
-    /// `NoMemory`, or others with effect `None`: nothing was changed.
+    /// `NoMemory`, or others with effect `None`: no word was changed.
     fn reserve(&self, _bytes: Range<u64>, _most: u64) -> Result<u64, FabricError> {
         Ok(0)
     }

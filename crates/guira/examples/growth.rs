@@ -1,6 +1,6 @@
-//! What growing costs: keys are put into a table that was created for a part of them, and then into one that was created
-//! for all of them, by several threads; then they are looked up. Prints the rates, how even they were, how long the
-//! slowest puts took, and the memory. docs/decisions has results.
+//! Measures the cost of growing: keys are put into a table that was created for a part of them, and then into one that
+//! was created for all of them, by several threads; then they are looked up. Prints the rates, how even they were, how
+//! long the slowest puts took, and the memory. docs/decisions has results.
 //!
 //! ```sh
 //! cargo run --release -p guira --example growth -- 32000000 1000000 2    # keys, first capacity, threads

@@ -328,14 +328,15 @@ impl CreateOptions {
             let bounds = "1 B to 64 MiB and 64 KiB, the largest value and key";
             return Err(ConfigError::OutOfRange { name: "record bytes", value: bytes, bounds });
         }
-        let memory_bytes = machine_bytes();
-        let most = match self.growth {
-            Growth::None => self.capacity,
-            Growth::To(keys) => keys,
-            Growth::Machine => self.keys_in(memory_bytes)?.max(self.capacity),
+        let (most, of_machine) = match self.growth {
+            Growth::None => (self.capacity, None),
+            Growth::To(keys) => (keys, None),
+            Growth::Machine => {
+                let bytes = machine_bytes();
+                (self.keys_in(bytes)?.max(self.capacity), Some(bytes.max(MIN_GROWING_EXTENT_BYTES)))
+            }
         };
         let for_records = |bytes| extent_bytes_for(self.format, most, bytes);
-        let of_machine = (self.growth == Growth::Machine).then(|| memory_bytes.max(MIN_GROWING_EXTENT_BYTES));
         let preset_options = PresetOptions {
             capacity: self.capacity,
             format: self.format,

@@ -3,10 +3,11 @@
 //! The SVG is written without measuring a font, and has a background of its own, so that it is readable on light and
 //! dark pages.
 
-use guira_lab::report::GRID;
-pub use guira_lab::report::{BACKGROUND, BORDER, FAINT, FONT, TEXT, escaped};
+use guira_lab::report::{BACKGROUND, BORDER, FONT};
+pub use guira_lab::report::{FAINT, GRID, TEXT, escaped};
 
 use crate::draws::Popularity;
+use crate::machine::Machine;
 use crate::measure::Task;
 use crate::plan::System;
 use crate::record::WORD_BYTES;
@@ -50,14 +51,7 @@ pub fn svg(report: &Report) -> String {
     let scale = Scale::of(cells.map(|cell| cell.median_ns));
     let height = columns.iter().map(|groups| groups.iter().map(Group::height).sum::<f64>()).fold(0.0, f64::max);
     let height = TOP + height + FOOT;
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
-         height=\"{height}\" font-family=\"{FONT}\" font-size=\"14\" fill=\"{TEXT}\" role=\"img\">\n\
-         <title>Nanoseconds per operation: Guira and its peers</title>\n\
-         <rect x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"8\" fill=\"{BACKGROUND}\" stroke=\"{BORDER}\"/>\n",
-        WIDTH - 1.0,
-        height - 1.0
-    );
+    let mut out = framed("Nanoseconds per operation: Guira and its peers", height);
     head(&mut out, report);
     let mut x = MARGIN;
     for groups in &columns {
@@ -71,8 +65,28 @@ pub fn svg(report: &Report) -> String {
     out + "</svg>\n"
 }
 
+/// Begins a plot of this height: its title for readers of the text, and its background.
+pub fn framed(title: &str, height: f64) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+         height=\"{height}\" font-family=\"{FONT}\" font-size=\"14\" fill=\"{TEXT}\" role=\"img\">\n\
+         <title>{title}</title>\n\
+         <rect x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"8\" fill=\"{BACKGROUND}\" stroke=\"{BORDER}\"/>\n",
+        WIDTH - 1.0,
+        height - 1.0
+    )
+}
+
+/// Writes the heading: the title, what was measured, and the machine.
+pub fn heading(out: &mut String, title: &str, what: &str, machine: &Machine) {
+    let machine = format!("{}, {} cores, Linux {}", machine.processor, machine.cores, machine.kernel);
+    for (y, size, colour, line) in [(38, 22, TEXT, title), (62, 14, FAINT, what), (82, 14, FAINT, &machine)] {
+        let line = escaped(line);
+        *out += &format!("<text x=\"{MARGIN}\" y=\"{y}\" font-size=\"{size}\" fill=\"{colour}\">{line}</text>\n");
+    }
+}
+
 fn head(out: &mut String, report: &Report) {
-    let machine = &report.machine;
     let records = report.stages.first().map_or(0, |stage| stage.records);
     let what = format!(
         "{} records, keys of {} bytes, uniform; median of {} interleaved rounds, and its ratio to Guira's",
@@ -80,12 +94,7 @@ fn head(out: &mut String, report: &Report) {
         report.key_bytes,
         report.rounds
     );
-    let machine = format!("{}, {} cores, Linux {}", machine.processor, machine.cores, machine.kernel);
-    let title = "Nanoseconds per operation, one client (logarithmic; shorter is faster)";
-    for (y, size, colour, line) in [(38, 22, TEXT, title), (62, 14, FAINT, &what), (82, 14, FAINT, &machine)] {
-        let line = escaped(line);
-        *out += &format!("<text x=\"{MARGIN}\" y=\"{y}\" font-size=\"{size}\" fill=\"{colour}\">{line}</text>\n");
-    }
+    heading(out, "Nanoseconds per operation, one client (logarithmic; shorter is faster)", &what, &report.machine);
 }
 
 /// The groups of the tasks with values of one word.

@@ -21,31 +21,34 @@ pub struct Table {
 /// Formats the report for a terminal.
 #[must_use]
 pub fn human(report: &Report) -> String {
-    let mut parts =
-        vec![facts(report).iter().map(|(name, text)| format!("{name:<9} {text}")).collect::<Vec<_>>().join("\n")];
-    for table in tables(report) {
-        parts.push(format!("{}\n{}", table.title, aligned(&table)));
-    }
-    parts.join("\n\n")
+    for_terminal(&facts(report), &tables(report))
 }
 
 /// Formats the report as a Markdown document with the plot `plot` and the command that repeats the run.
 #[must_use]
 pub fn markdown(report: &Report, plot: &str, command: &str) -> String {
-    let mut text = String::from("# Guira and its peers\n\n");
-    text += &format!(
-        "One run on one machine, written by the command\n\n```sh\n{command}\n```\n\n\
-         ![Nanoseconds per operation]({plot})\n\n"
-    );
-    for (name, fact) in facts(report) {
-        text += &format!("- {name}: {fact}\n");
-    }
-    tables(report).iter().for_each(|table| text += &in_markdown(table));
+    let plot = format!("![Nanoseconds per operation]({plot})");
+    document("Guira and its peers", &plot, command, &facts(report), &tables(report))
+}
+
+/// Formats the conditions of a run and its tables for a terminal.
+pub fn for_terminal(facts: &[(&str, String)], tables: &[Table]) -> String {
+    let facts: Vec<String> = facts.iter().map(|(name, text)| format!("{name:<9} {text}")).collect();
+    let tables = tables.iter().map(|table| format!("{}\n{}", table.title, aligned(table)));
+    std::iter::once(facts.join("\n")).chain(tables).collect::<Vec<_>>().join("\n\n")
+}
+
+/// Formats the same as a Markdown document with a title, a plot, and the command that repeats the run.
+pub fn document(title: &str, plot: &str, command: &str, facts: &[(&str, String)], tables: &[Table]) -> String {
+    let mut text =
+        format!("# {title}\n\nOne run on one machine, written by the command\n\n```sh\n{command}\n```\n\n{plot}\n\n");
+    facts.iter().for_each(|(name, fact)| text += &format!("- {name}: {fact}\n"));
+    tables.iter().for_each(|table| text += &in_markdown(table));
     text
 }
 
 /// Formats a table with a heading in Markdown.
-pub fn in_markdown(table: &Table) -> String {
+fn in_markdown(table: &Table) -> String {
     let mut text = format!("\n## {}\n\n", table.title);
     text += &format!("| {} |\n", table.heads.join(" | "));
     text += &format!("|---|{}\n", "---:|".repeat(table.heads.len() - 1));
@@ -187,7 +190,7 @@ pub fn label(cell: &Cell) -> String {
 }
 
 /// Formats a table for a terminal.
-pub fn aligned(table: &Table) -> String {
+fn aligned(table: &Table) -> String {
     let heads = table.heads.iter().map(|head| (*head).to_owned()).collect();
     let rows: Vec<&Vec<String>> = std::iter::once(&heads).chain(&table.rows).collect();
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();

@@ -108,7 +108,7 @@ pub struct Created {
     preset: String,
     entry: String,
     capacity: u64,
-    /// What it may grow to.
+    /// Keys that it may grow to hold.
     max_capacity: u64,
     slots: u64,
     rows: u64,

@@ -35,7 +35,7 @@ pub struct Arguments {
 #[derive(Debug, Serialize)]
 struct Answer {
     url: String,
-    /// Keys that it has room for now, at least.
+    /// Keys for which it has room, at least.
     capacity: u64,
     /// Segments that were split.
     splits: u64,
@@ -79,13 +79,12 @@ impl Answer {
     fn human(&self) -> String {
         let Answer { url, capacity, splits, rows, stored_bytes } = self;
         let (capacity, rows) = (units::count(*capacity), units::count(*rows));
-        let took =
-            stored_bytes.map_or_else(String::new, |bytes| format!(", and takes {} of memory", units::bytes(bytes)));
+        let took = stored_bytes.map_or_else(String::new, |bytes| format!(" in {} of memory", units::bytes(bytes)));
         match splits {
             0 => format!("{url} has room for {capacity} keys already: {rows} rows{took}"),
             splits => {
                 let splits = units::counted(*splits, "segment");
-                format!("{url} has room for {capacity} keys: {splits} split; it has {rows} rows now{took}")
+                format!("{url} has room for {capacity} keys: {splits} split; it has {rows} rows{took}")
             }
         }
     }

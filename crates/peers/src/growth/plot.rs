@@ -2,7 +2,7 @@
 
 use super::Series;
 use super::report::{Curve, GrowthReport};
-use crate::plot::{BACKGROUND, BORDER, FAINT, FONT, MARGIN, TEXT, TOP, WIDTH, colour, escaped};
+use crate::plot::{FAINT, GRID, MARGIN, TOP, WIDTH, colour, escaped, framed, heading};
 use crate::text::grouped;
 
 const HEIGHT: f64 = 620.0;
@@ -16,7 +16,6 @@ const BOTTOM: f64 = HEIGHT - 54.0;
 const NAME_ROW: f64 = 18.0;
 /// Divisions of the scale of keys.
 const KEY_TICKS: u64 = 8;
-const GRID: &str = "#d8dee4";
 
 /// The scales of a plot.
 struct Scales {
@@ -51,14 +50,7 @@ impl Scales {
 #[must_use]
 pub fn growth_svg(report: &GrowthReport) -> String {
     let scales = Scales::of(report);
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
-         height=\"{HEIGHT}\" font-family=\"{FONT}\" font-size=\"14\" fill=\"{TEXT}\" role=\"img\">\n\
-         <title>Inserts a second while tables grow: Guira and its peers</title>\n\
-         <rect x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"8\" fill=\"{BACKGROUND}\" stroke=\"{BORDER}\"/>\n",
-        WIDTH - 1.0,
-        HEIGHT - 1.0
-    );
+    let mut out = framed("Inserts a second while tables grow: Guira and its peers", HEIGHT);
     head(&mut out, report);
     grid(&mut out, report, &scales);
     for curve in &report.curves {
@@ -75,13 +67,7 @@ fn head(out: &mut String, report: &GrowthReport) {
         grouped(report.first),
         report.clients
     );
-    let machine = &report.machine;
-    let machine = format!("{}, {} cores, Linux {}", machine.processor, machine.cores, machine.kernel);
-    let title = "Inserts a second while tables grow (logarithmic; higher is faster)";
-    for (y, size, colour, line) in [(38, 22, TEXT, title), (62, 14, FAINT, &what), (82, 14, FAINT, &machine)] {
-        let line = escaped(line);
-        *out += &format!("<text x=\"{MARGIN}\" y=\"{y}\" font-size=\"{size}\" fill=\"{colour}\">{line}</text>\n");
-    }
+    heading(out, "Inserts a second while tables grow (logarithmic; higher is faster)", &what, &report.machine);
 }
 
 fn grid(out: &mut String, report: &GrowthReport, scales: &Scales) {

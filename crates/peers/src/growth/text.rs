@@ -1,26 +1,19 @@
 //! A run as text: aligned for a terminal, or as Markdown for the documentation. Both show the same tables.
 
 use super::report::{Curve, GrowthRatio, GrowthReport};
-use crate::text::{Table, aligned, grouped, in_markdown, machine_text, time};
+use crate::text::{Table, document, for_terminal, grouped, machine_text, time};
 
 /// Formats the report for a terminal.
 #[must_use]
 pub fn growth_human(report: &GrowthReport) -> String {
-    let facts = facts(report);
-    let mut parts = vec![facts.iter().map(|(name, text)| format!("{name:<9} {text}")).collect::<Vec<_>>().join("\n")];
-    parts.extend(tables(report).iter().map(|table| format!("{}\n{}", table.title, aligned(table))));
-    parts.join("\n\n")
+    for_terminal(&facts(report), &tables(report))
 }
 
 /// Formats the report as a Markdown document with the plot `plot` and the command that repeats the run.
 #[must_use]
 pub fn growth_markdown(report: &GrowthReport, plot: &str, command: &str) -> String {
-    let mut text = String::from("# Guira and its peers while they grow\n\n");
-    text += &format!("One run on one machine, written by the command\n\n```sh\n{command}\n```\n\n");
-    text += &format!("![Inserts a second, by the number of keys]({plot})\n\n");
-    facts(report).iter().for_each(|(name, fact)| text += &format!("- {name}: {fact}\n"));
-    tables(report).iter().for_each(|table| text += &in_markdown(table));
-    text
+    let plot = format!("![Inserts a second, by the number of keys]({plot})");
+    document("Guira and its peers while they grow", &plot, command, &facts(report), &tables(report))
 }
 
 /// The conditions of the run.

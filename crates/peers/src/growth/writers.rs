@@ -15,7 +15,7 @@ use super::{GrowthOptions, WINDOW};
 use crate::error::PeersError;
 use crate::load::ProgressFn;
 
-/// What the clients have done.
+/// The inserts of all clients of a run.
 pub struct Inserted {
     /// The windows in which all clients inserted.
     pub windows: Vec<Window>,
@@ -27,7 +27,7 @@ pub struct Inserted {
     pub kills: u64,
 }
 
-/// What clients and the counting thread share.
+/// State that clients and the counting thread share.
 struct Progress {
     inserted: AtomicU64,
     /// Clients that have inserted their share.

@@ -5,10 +5,7 @@ use super::plan::Mix;
 use super::report::{TcpCell, TcpReport};
 use super::text::{counted, in_flight, system_label};
 use crate::plan::System;
-use crate::plot::{
-    BACKGROUND, BAR, BORDER, COLUMN_GAP, COLUMN_WIDTH, FAINT, FONT, FOOT, MARGIN, ROW, TEXT, TOP, WIDTH, colour,
-    escaped,
-};
+use crate::plot::{BAR, COLUMN_GAP, COLUMN_WIDTH, FOOT, MARGIN, ROW, TOP, colour, escaped, framed, heading};
 use crate::text::grouped;
 
 /// Width of the column of names, behind which the bars begin.
@@ -25,14 +22,7 @@ pub fn tcp_svg(report: &TcpReport) -> String {
     let columns = Mix::ALL.map(|mix| groups(report, mix));
     let column_height = |groups: &Vec<Vec<&TcpCell>>| groups.iter().map(|group| group_height(group)).sum::<f64>();
     let height = TOP + columns.iter().map(column_height).fold(0.0, f64::max) + FOOT;
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
-         height=\"{height}\" font-family=\"{FONT}\" font-size=\"14\" fill=\"{TEXT}\" role=\"img\">\n\
-         <title>Operations per second of the server's core: Guira and its peers over TCP</title>\n\
-         <rect x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"8\" fill=\"{BACKGROUND}\" stroke=\"{BORDER}\"/>\n",
-        WIDTH - 1.0,
-        height - 1.0
-    );
+    let mut out = framed("Operations per second of the server's core: Guira and its peers over TCP", height);
     head(&mut out, report);
     let mut x = MARGIN;
     for groups in &columns {
@@ -55,13 +45,7 @@ fn head(out: &mut String, report: &TcpReport) {
         report.popularity.title(),
         report.rounds
     );
-    let machine = &report.machine;
-    let machine = format!("{}, {} cores, Linux {}", machine.processor, machine.cores, machine.kernel);
-    let title = "Operations per second of the server's core, over TCP (longer is better)";
-    for (y, size, colour, line) in [(38, 22, TEXT, title), (62, 14, FAINT, &what), (82, 14, FAINT, &machine)] {
-        let line = escaped(line);
-        *out += &format!("<text x=\"{MARGIN}\" y=\"{y}\" font-size=\"{size}\" fill=\"{colour}\">{line}</text>\n");
-    }
+    heading(out, "Operations per second of the server's core, over TCP (longer is better)", &what, &report.machine);
 }
 
 /// The cells of a mix, grouped by point, the best first.

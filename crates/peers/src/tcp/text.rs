@@ -5,26 +5,19 @@ use super::report::{Spread, TcpCell, TcpReport};
 use super::targets::TcpTarget;
 use crate::plan::System;
 use crate::targets::Bound;
-use crate::text::{Table, aligned, grouped, in_markdown, machine_text, ratio, time};
+use crate::text::{Table, document, for_terminal, grouped, machine_text, ratio, time};
 
 /// Formats the report for a terminal.
 #[must_use]
 pub fn tcp_human(report: &TcpReport) -> String {
-    let facts = facts(report);
-    let mut parts = vec![facts.iter().map(|(name, text)| format!("{name:<9} {text}")).collect::<Vec<_>>().join("\n")];
-    parts.extend(tables(report).iter().map(|table| format!("{}\n{}", table.title, aligned(table))));
-    parts.join("\n\n")
+    for_terminal(&facts(report), &tables(report))
 }
 
 /// Formats the report as a Markdown document with the plot `plot` and the command that repeats the run.
 #[must_use]
 pub fn tcp_markdown(report: &TcpReport, plot: &str, command: &str) -> String {
-    let mut text = String::from("# Guira and its peers over TCP\n\n");
-    text += &format!("One run on one machine, written by the command\n\n```sh\n{command}\n```\n\n");
-    text += &format!("![Operations per second of the server's core]({plot})\n\n");
-    facts(report).iter().for_each(|(name, fact)| text += &format!("- {name}: {fact}\n"));
-    tables(report).iter().for_each(|table| text += &in_markdown(table));
-    text
+    let plot = format!("![Operations per second of the server's core]({plot})");
+    document("Guira and its peers over TCP", &plot, command, &facts(report), &tables(report))
 }
 
 /// The conditions of the run.
