@@ -10,7 +10,7 @@ use crate::machine::Machine;
 use crate::run::Peer;
 
 /// The version of the report's form.
-pub const GROWTH_SCHEMA: u32 = 1;
+pub const GROWTH_SCHEMA: u32 = 2;
 /// Buckets of [`Times`] for each power of two.
 const BUCKETS: u32 = 16;
 
@@ -92,6 +92,8 @@ pub struct Curve {
     pub p999_ns: f64,
     /// The time that no insert exceeds.
     pub most_ns: f64,
+    /// Nanoseconds of a get afterwards, by one client that does nothing else. Redis gets 16 at once: a 16th of their time.
+    pub get_ns: f64,
     /// Bytes of memory for each key.
     pub bytes_per_key: f64,
     /// Clients that were killed.
@@ -100,8 +102,15 @@ pub struct Curve {
     pub problems: Option<u64>,
 }
 
+/// What a system is like when it has all keys.
+pub(super) struct Afterwards {
+    pub get_ns: f64,
+    pub bytes: u64,
+    pub problems: Option<u64>,
+}
+
 impl Curve {
-    pub(super) fn new(series: Series, keys: u64, inserted: Inserted, bytes: u64, problems: Option<u64>) -> Curve {
+    pub(super) fn new(series: Series, keys: u64, inserted: Inserted, afterwards: &Afterwards) -> Curve {
         let Inserted { windows, total, times, kills } = inserted;
         let mut rates: Vec<f64> = windows.iter().map(|window| window.per_second).collect();
         rates.sort_by(f64::total_cmp);
@@ -117,10 +126,11 @@ impl Curve {
             p50_ns: times.quantile(0.5),
             p999_ns: times.quantile(0.999),
             most_ns: times.quantile(1.0),
-            bytes_per_key: bytes as f64 / keys as f64,
+            get_ns: afterwards.get_ns,
+            bytes_per_key: afterwards.bytes as f64 / keys as f64,
             windows,
             kills,
-            problems,
+            problems: afterwards.problems,
         }
     }
 }
@@ -155,6 +165,8 @@ pub struct GrowthRatio {
     pub p999: f64,
     /// Whether that is at most ten.
     pub p999_is_met: bool,
+    /// Its gets afterwards, as a multiple of the other's.
+    pub get: f64,
     /// Its memory, as a multiple of the other's.
     pub bytes: f64,
 }
@@ -176,6 +188,7 @@ impl GrowthRatio {
             least_at_same_keys: same(0),
             p999,
             p999_is_met: p999 <= 10.0,
+            get: grows.get_ns / fixed.get_ns,
             bytes: grows.bytes_per_key / fixed.bytes_per_key,
         }
     }
@@ -234,7 +247,8 @@ mod tests {
         let windows = rates.iter().enumerate().map(|(at, rate)| Window { keys: 100 * at as u64, per_second: *rate });
         let inserted =
             Inserted { windows: windows.collect(), total: Duration::from_secs(1), times: Times::default(), kills: 0 };
-        Curve::new(series, 100 * rates.len() as u64, inserted, 1, None)
+        let afterwards = Afterwards { get_ns: 1.0, bytes: 1, problems: None };
+        Curve::new(series, 100 * rates.len() as u64, inserted, &afterwards)
     }
 
     #[test]

@@ -3,13 +3,14 @@
 use std::hash::BuildHasherDefault;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use dashmap::DashMap;
 use guira::{CreateOptions, EntryFormat, Store, Url};
 use rustc_hash::FxHasher;
 
 use super::inserter::{Inserter, RedisInserter, each, key};
-use super::report::Curve;
+use super::report::{Afterwards, Curve};
 use super::writers::{in_processes, in_threads};
 use super::{GrowthOptions, Series, table_in};
 use crate::error::PeersError;
@@ -24,6 +25,8 @@ const SPARE_SLOTS: u16 = 64;
 const CHECKED: u64 = 1 << 14;
 /// Of the keys in Redis, one in so many is looked up, because it takes as long as an insert.
 const REDIS_CHECKED_EVERY: u64 = 61;
+/// The most gets that are timed.
+const TIMED_GETS: u64 = 4_000_000;
 
 type Word = [u8; WORD_BYTES];
 type Map = DashMap<u64, Word, BuildHasherDefault<FxHasher>>;
@@ -45,13 +48,16 @@ fn guira(series: Series, options: &GrowthOptions, watch: &mut ProgressFn<'_>) ->
     let inserted = in_processes(options, series.title(), watch, &file, kill_every)?;
     let mut reader = store.reader();
     let mut value = Vec::with_capacity(WORD_BYTES);
-    verify(series, keys, watch, |key| {
+    let get_ns = verify(series, keys, watch, |key| {
         let is_found = reader.get_into(key, &mut value)?;
         Ok(is_found.then(|| ValueEnds::of(&value, WORD_BYTES)))
     })?;
-    let problems = store.check()?.problems_total;
-    let bytes = store.stat()?.region.file().map_or(0, |file| file.stored_bytes);
-    Ok(Curve::new(series, keys, inserted, bytes, Some(problems)))
+    let afterwards = Afterwards {
+        get_ns,
+        bytes: store.stat()?.region.file().map_or(0, |file| file.stored_bytes),
+        problems: Some(store.check()?.problems_total),
+    };
+    Ok(Curve::new(series, keys, inserted, &afterwards))
 }
 
 fn create(file: &Path, series: Series, options: &GrowthOptions, keys: u64) -> Result<Store, PeersError> {
@@ -63,17 +69,31 @@ fn create(file: &Path, series: Series, options: &GrowthOptions, keys: u64) -> Re
     Ok(Store::create(&url, &made_for.format(format).max_clients(slots).seed(1))?)
 }
 
-/// Looks up all keys.
+/// Looks up all keys, and then some of them once more. Returns the nanoseconds that each of those took.
 fn verify(
     series: Series,
     keys: u64,
     watch: &mut ProgressFn<'_>,
     mut get: impl FnMut(&Key) -> Result<Option<ValueEnds>, PeersError>,
+) -> Result<f64, PeersError> {
+    let title = series.title();
+    look_up(&format!("{title}: looking up what was acknowledged"), (keys, 1), watch, &mut get)?;
+    let every = keys.div_ceil(TIMED_GETS);
+    let start = Instant::now();
+    look_up(&format!("{title}: timing gets"), (keys, every), watch, &mut get)?;
+    Ok(start.elapsed().as_nanos() as f64 / keys.div_ceil(every) as f64)
+}
+
+/// Looks up one in `every` of the keys, one after the other; where they are has no order.
+fn look_up(
+    what: &str,
+    (keys, every): (u64, u64),
+    watch: &mut ProgressFn<'_>,
+    mut get: impl FnMut(&Key) -> Result<Option<ValueEnds>, PeersError>,
 ) -> Result<(), PeersError> {
-    let what = format!("{}: looking up what was acknowledged", series.title());
-    for number in 0..keys {
-        if number % CHECKED == 0 {
-            watch(&what, number, keys)?;
+    for (count, number) in (0..).zip((0..keys).step_by(every as usize)) {
+        if count % CHECKED == 0 {
+            watch(what, number, keys)?;
         }
         let key = key(number);
         match get(&key)? {
@@ -110,11 +130,11 @@ fn dashmap(options: &GrowthOptions, watch: &mut ProgressFn<'_>) -> Result<Curve,
             || Ok(Box::new(MapInserter(Arc::clone(&map))) as Box<dyn Inserter>),
         )?;
     let bytes = resident_bytes(std::process::id())?.saturating_sub(before);
-    verify(series, keys, watch, |key| {
+    let get_ns = verify(series, keys, watch, |key| {
         let value = map.get(&u64::from_le_bytes(*key));
         Ok(value.map(|value| ValueEnds::of(&*value, WORD_BYTES)))
     })?;
-    Ok(Curve::new(series, keys, inserted, bytes, None))
+    Ok(Curve::new(series, keys, inserted, &Afterwards { get_ns, bytes, problems: None }))
 }
 
 fn redis(options: &GrowthOptions, watch: &mut ProgressFn<'_>) -> Result<Curve, PeersError> {
@@ -127,12 +147,14 @@ fn redis(options: &GrowthOptions, watch: &mut ProgressFn<'_>) -> Result<Curve, P
     let bytes = resident_bytes(server.pid())?;
     let mut client = RedisInserter::connect(server.address())?;
     let numbers: Vec<u64> = (0..keys).step_by(REDIS_CHECKED_EVERY as usize).collect();
+    let start = Instant::now();
     for numbers in numbers.chunks(CHECKED as usize) {
         watch("Redis: looking up what was acknowledged", numbers[0], keys)?;
         let keys: Vec<Key> = numbers.iter().map(|number| key(*number)).collect();
         client.verify(&keys)?;
     }
-    Ok(Curve::new(series, keys, inserted, bytes, None))
+    let get_ns = start.elapsed().as_nanos() as f64 / numbers.len() as f64;
+    Ok(Curve::new(series, keys, inserted, &Afterwards { get_ns, bytes, problems: None }))
 }
 
 /// Returns the bytes of memory that a process has.
@@ -154,7 +176,7 @@ mod tests {
         let check = |get: &dyn Fn(&Key) -> Option<ValueEnds>| {
             verify(Series::Dashmap, 10, &mut |_, _, _| Ok(()), |key| Ok(get(key)))
         };
-        check(&|key| Some(right(key))).unwrap();
+        assert!(check(&|key| Some(right(key))).unwrap() > 0.0);
         let last = key(9);
         let missing = check(&|key| (*key != last).then(|| right(key))).unwrap_err();
         assert!(matches!(missing, PeersError::Missing { .. }), "{missing}");
