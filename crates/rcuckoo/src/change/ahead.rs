@@ -11,7 +11,7 @@ use crate::{Client, Error, ErrorKind, Operation, TableRows};
 
 /// The fill of a segment, in percent, below which inserts hardly ever visit [`super::split::SPLIT_AFTER_ROWS`] rows
 /// without finding room.
-const ROOMY_PERCENT: u64 = 65;
+const ROOMY_PERCENT: u64 = 58;
 
 /// The result of [`Client::grow`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

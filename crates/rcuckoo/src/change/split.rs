@@ -16,7 +16,7 @@ use crate::{Client, DamagedItem, ErrorKind, MAX_LOCKS, RowPair, Table};
 
 /// Rows that an insert visits in vain before it splits its segment: docs/decisions/0035 has the measurements.
 /// [R-GROW-6]
-pub(super) const SPLIT_AFTER_ROWS: usize = 16;
+pub(super) const SPLIT_AFTER_ROWS: usize = 8;
 /// Maximum number of segments that one insert splits. It needs more than one only if nearly all keys of the first one
 /// are in one half of its interval.
 pub(super) const MAX_SPLITS: u32 = 16;
