@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use guira_fabric::memory::{AtomicU64, Ordering};
 use guira_fabric::process::Process;
-use guira_fabric::{Addr, Caps, FabricError, HoldSet, Profile, Region, SlotHold, WORD_BYTES};
+use guira_fabric::{Caps, FabricError, HoldSet, Profile, RESERVING, Region, SlotHold, check_reserve};
 
 use crate::create::{self, CreateOptions, Growing, Limits, Storage};
 use crate::domain::{DeviceClaim, DomainLock};
@@ -129,14 +129,9 @@ impl Shared {
     pub(crate) fn reserve(&self, bytes: Range<u64>, most: u64) -> Result<u64, FabricError> {
         let task = Task::new(Attempt::Grow, &self.path);
         if self.access == Access::ReadOnly {
-            return Err(FabricError::ReadOnly { verb: "reserving memory" });
+            return Err(FabricError::ReadOnly { verb: RESERVING });
         }
-        if bytes.start >= bytes.end || bytes.end > self.header.sizes.main_bytes {
-            let (addr, words) =
-                (Addr::main(bytes.start), (bytes.end.saturating_sub(bytes.start) / WORD_BYTES) as usize);
-            let space_bytes = self.header.sizes.main_bytes;
-            return Err(FabricError::OutOfBounds { verb: "reserving memory", addr, words, space_bytes });
-        }
+        check_reserve(&bytes, self.header.sizes.main_bytes)?;
         let unit_bytes = self.system.unit_bytes();
         let start = (HEADER_BYTES + bytes.start) / unit_bytes * unit_bytes;
         let end = (HEADER_BYTES + bytes.end).next_multiple_of(unit_bytes).min(self.header.sizes.file_bytes);

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use guira_fabric::{Addr, FabricError, Region, Space, Verb, WORD_BYTES};
+use guira_fabric::{FabricError, Region, Space, Verb, WORD_BYTES, check_reserve};
 use guira_session::wire::Grant;
 
 /// Bytes of a part.
@@ -14,8 +14,6 @@ const PART_BYTES: u64 = 64 << 10;
 /// Bytes of memory that sessions which may only read may make the node reserve, all together. What they read has memory,
 /// unless they read what no client has written.
 const READERS_BYTES: u64 = 16 << 20;
-/// The name of the operation in errors.
-pub(crate) const RESERVING: &str = "reserving memory";
 
 /// The parts of the main space that are known to have memory.
 pub(crate) struct Backed {
@@ -41,10 +39,7 @@ impl Backed {
         region: &R,
         bytes: Range<u64>,
     ) -> Result<(), FabricError> {
-        if bytes.end > region.main_bytes() {
-            let (addr, words) = (Addr::main(bytes.start), ((bytes.end - bytes.start) / WORD_BYTES) as usize);
-            return Err(FabricError::OutOfBounds { verb: RESERVING, addr, words, space_bytes: region.main_bytes() });
-        }
+        check_reserve(&bytes, region.main_bytes())?;
         backed.map_or(Ok(()), |backed| backed.make(region, bytes, Grant::ReadWrite))
     }
 

@@ -5,13 +5,13 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use guira_fabric::{Effect, FabricError, Lane, MaskedCas, Region, Submitted, Verb};
+use guira_fabric::{Effect, FabricError, Lane, MaskedCas, RESERVING, Region, Submitted, Verb};
 use guira_session::node::{CloseCause, Counter, EndError, Request, Responder, Service};
 use guira_session::wire::{
     Fabric, Grant, HEADER_WORDS, Header, Kind, MAX_BATCH_VERBS, MAX_VERB_WORDS, Reserve, WireError,
 };
 
-use crate::backed::{Backed, RESERVING};
+use crate::backed::Backed;
 use crate::batch::{found_words, parse_batch_into};
 
 /// Executes the batches of sessions on a region whose lanes execute in place.

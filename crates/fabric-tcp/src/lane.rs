@@ -16,9 +16,9 @@ use std::time::Duration;
 use guira_fabric::{Caps, Effect, FabricError, Lane, Submitted, Traffic, Verb, clock_ns};
 
 use guira_session::client::{
-    Connection, ControlRequest, Expected, MAX_REQUEST_SLOTS, Request, Waiting, frame_id, start_driver,
+    Connection, Expected, MAX_REQUEST_SLOTS, Request, Reserving, Waiting, frame_id, start_driver,
 };
-use guira_session::wire::{Reserve, WireError};
+use guira_session::wire::WireError;
 
 use crate::batch::decode_reply;
 use crate::plan::{self, Bounds};
@@ -38,14 +38,6 @@ pub struct TcpLane {
     /// The memory that is being reserved.
     reserving: Option<Reserving>,
     traffic: Traffic,
-}
-
-/// A part of the main space that is being reserved, piece by piece.
-struct Reserving {
-    bytes: Range<u64>,
-    /// The end of the piece in flight.
-    end: u64,
-    request: ControlRequest,
 }
 
 /// A batch in flight.
@@ -217,30 +209,11 @@ impl Lane for TcpLane {
 
     /// 1 round trip for each MiB.
     fn poll_reserve(&mut self, bytes: Range<u64>, cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
-        let mut from = bytes.start;
-        // What a dropped future has begun is of no interest to another one.
-        let mut begun = self.reserving.take().filter(|reserving| reserving.bytes == bytes);
-        loop {
-            let reserving = match begun.take() {
-                Some(reserving) => reserving,
-                None if from >= bytes.end => return Poll::Ready(Ok(())),
-                None => {
-                    let end = bytes.end.min(from.saturating_add(Reserve::MAX_BYTES));
-                    match ControlRequest::reserve(&self.connection, Reserve { bytes: (from, end) }) {
-                        Ok(request) => Reserving { bytes: bytes.clone(), end, request },
-                        Err(error) => return Poll::Ready(Err(error)),
-                    }
-                }
-            };
-            match reserving.request.poll_done(self.waiting, cx) {
-                Poll::Ready(Ok(())) => from = reserving.end,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                Poll::Pending => {
-                    self.reserving = Some(reserving);
-                    return Poll::Pending;
-                }
-            }
-        }
+        let take = |_: &Range<u64>, body: &[u64]| match body {
+            [] => Ok(()),
+            _ => Err(WireError::Body { what: "a reply without a body", words: body.len() }),
+        };
+        Reserving::poll(&mut self.reserving, &self.connection, &bytes, (self.waiting, cx), take)
     }
 
     fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {

@@ -45,7 +45,7 @@ pub use error::{Effect, FabricError};
 pub use holds::{HoldSet, SeparateHolds};
 pub use lane::{Lane, LocalLane, Pause, Post, Submitted, pause_until, post, post_in_place, reserve};
 pub use ordering::{PairOrder, VerbClass};
-pub use region::{FenceProof, Liveness, Region, SlotHold};
+pub use region::{FenceProof, Liveness, RESERVING, Region, SlotHold, check_reserve};
 pub use sent::Sent;
 pub use splitmix::SplitMix64;
 pub use text::{printable, shell_word};

@@ -6,7 +6,22 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::task::{Context, Poll};
 
-use crate::{Caps, FabricError, HoldSet, Lane, SeparateHolds};
+use crate::{Addr, Caps, FabricError, HoldSet, Lane, SeparateHolds, WORD_BYTES};
+
+/// The name of the operation that makes memory, in errors.
+pub const RESERVING: &str = "reserving memory";
+
+/// Checks that bytes for which memory is to be made are some bytes of the main space, which has `space_bytes`.
+///
+/// # Errors
+/// `OutOfBounds`.
+pub fn check_reserve(bytes: &Range<u64>, space_bytes: u64) -> Result<(), FabricError> {
+    if bytes.start < bytes.end && bytes.end <= space_bytes {
+        return Ok(());
+    }
+    let words = (bytes.end.saturating_sub(bytes.start) / WORD_BYTES) as usize;
+    Err(FabricError::OutOfBounds { verb: RESERVING, addr: Addr::main(bytes.start), words, space_bytes })
+}
 
 /// Proof that this process holds a client slot: while it exists, every prober finds the slot's owner alive; once it is
 /// dropped, or its process dies, the owner is dead. A client that obtains the hold of a slot that another client used

@@ -28,7 +28,7 @@ impl Drop for Held {
 }
 
 /// A control request in flight, with a request slot of its own.
-pub struct ControlRequest {
+pub(super) struct ControlRequest {
     connection: Arc<Connection>,
     request: Request,
     /// The client slot whose liveness it requests, if it is a hold.
@@ -107,16 +107,17 @@ impl ControlRequest {
     }
 
     /// Requests memory for a part of the Main space, of at most [`Reserve::MAX_BYTES`].
-    pub fn reserve(connection: &Arc<Connection>, part: Reserve) -> Result<ControlRequest, FabricError> {
+    pub(super) fn reserve(connection: &Arc<Connection>, part: Reserve) -> Result<ControlRequest, FabricError> {
         ControlRequest::ask(connection, Kind::Reserve, Kind::Reserved, &part.encode())
     }
 
-    /// Polls a request whose reply has no body: in place, if `waiting` says so.
-    pub fn poll_done(&self, waiting: Waiting, cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
-        let mut take = |words: &[u64]| match words {
-            [] => Ok(()),
-            _ => Err(WireError::Body { what: "a reply without a body", words: words.len() }),
-        };
+    /// Polls a request without an effect: in place, if `waiting` says so. `take` gets the body of its reply.
+    pub(super) fn poll_reply(
+        &self,
+        waiting: Waiting,
+        cx: &mut Context<'_>,
+        mut take: impl FnMut(&[u64]) -> Result<(), WireError>,
+    ) -> Poll<Result<(), FabricError>> {
         let link = &self.connection.link;
         let polled = match waiting {
             Waiting::InPlace => Poll::Ready(link.wait(self.request, &mut Vec::new(), &mut take)),
@@ -128,10 +129,9 @@ impl ControlRequest {
     /// Same as [`ControlRequest::wait_for_hold`], for a task.
     pub(super) fn poll_hold(&self, slot: u16, cx: &mut Context<'_>) -> Poll<Result<Option<SlotHold>, FabricError>> {
         let mut reply = HoldReply::Taken;
-        let mut take = |words: &[u64]| HoldReply::decode(words).map(|decoded| reply = decoded);
-        let polled = self.connection.link.poll(self.request, &mut Vec::new(), &mut take, cx.waker());
-        let hold = |()| held(Arc::clone(&self.connection), slot, reply);
-        polled.map(|result| result.map(hold).map_err(|failure| failure.error(|_| Effect::None)))
+        let take = |words: &[u64]| HoldReply::decode(words).map(|decoded| reply = decoded);
+        let polled = self.poll_reply(Waiting::Cooperative, cx, take);
+        polled.map_ok(|()| held(Arc::clone(&self.connection), slot, reply))
     }
 }
 

@@ -19,13 +19,13 @@ mod options;
 mod outbox;
 mod receive;
 mod request_slots;
+mod reserving;
 mod session;
 #[cfg(feature = "tls")]
 mod tls;
 mod transport;
 
 pub use connect::ConnectError;
-pub use control::ControlRequest;
 pub use driver::start as start_driver;
 pub use link::{Failure, Link, Request, State, Take, Unanswered};
 pub use loss::Loss;
@@ -33,5 +33,6 @@ pub use options::{ConnectOptions, DEFAULT_PORT, Endpoint, EndpointError, Waiting
 pub use outbox::MAX_COALESCED_BYTES;
 pub use receive::Receiver;
 pub use request_slots::{Expected, MAX_REQUEST_SLOTS, RequestSlots, frame_id};
+pub use reserving::Reserving;
 pub use session::{Connection, NodeSession};
 pub use transport::{ReceiveMode, SLICE, Transport};

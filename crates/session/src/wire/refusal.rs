@@ -1,6 +1,6 @@
 //! Refusals of requests. Nothing of a refused request was executed.
 
-use guira_fabric::{Addr, FabricError, Space, printable};
+use guira_fabric::{Addr, FabricError, RESERVING, Space, printable};
 
 use super::{Kind, WireError, append};
 
@@ -8,17 +8,8 @@ use super::{Kind, WireError, append};
 const MAX_TEXT_BYTES: usize = 512;
 
 /// The names of verbs, and of other requests that may be refused, by their number in a refusal.
-const VERB_NAMES: [&str; 9] = [
-    "READ",
-    "WRITE",
-    "CAS",
-    "MASKED CAS",
-    "FETCH-ADD",
-    "a hold",
-    "a fence",
-    "a batch of verbs over TCP",
-    "reserving memory",
-];
+const VERB_NAMES: [&str; 9] =
+    ["READ", "WRITE", "CAS", "MASKED CAS", "FETCH-ADD", "a hold", "a fence", "a batch of verbs over TCP", RESERVING];
 
 const OUT_OF_BOUNDS: u64 = 1;
 const MISALIGNED: u64 = 2;
