@@ -49,7 +49,9 @@ fn read(header: Header, body: &[u64]) -> bool {
         }
         Kind::Refused => refusal(body),
         Kind::Reserve => same(Reserve::decode(body).ok().map(|part| part.encode().to_vec())),
-        Kind::Count | Kind::Counted | Kind::Reserved => true,
+        // Over TCP it has no body.
+        Kind::Reserved => same(wire::decode_segments(body).ok().map(|parts| wire::encode_segments(&parts))),
+        Kind::Count | Kind::Counted => true,
         Kind::Attach => same(ClientParameters::decode(body).ok().map(|client| client.encode().to_vec())),
         Kind::Attached => same(TargetParameters::decode(body).ok().map(|target| target.encode())),
     }
@@ -124,10 +126,10 @@ fn target() -> TargetParameters {
         reads_in: 16,
         reads_out: 8,
     };
-    let segment = |address| Segment { address, bytes: 4096, key: 7 };
-    let main = vec![segment(1 << 20), segment(1 << 21)];
+    let segment = |offset, address| Segment { offset, address, bytes: 4096, key: 7 };
+    let main = vec![segment(0, 1 << 20), segment(1 << 16, 1 << 21)];
     let masked_cas = guira_fabric::MaskedCas::Native;
-    TargetParameters { endpoint, grant: Grant::ReadWrite, masked_cas, main, device: vec![segment(0)] }
+    TargetParameters { endpoint, grant: Grant::ReadWrite, masked_cas, main, device: vec![segment(0, 0)] }
 }
 
 /// Returns a batch with a verb of every kind.
@@ -200,6 +202,7 @@ pub(super) fn seeds() -> Vec<Seed> {
         ("attached", framed(Kind::Attached, &target.encode())),
         ("reserve", framed(Kind::Reserve, &Reserve { bytes: (1 << 16, 1 << 17) }.encode())),
         ("reserved", framed(Kind::Reserved, &[])),
+        ("reserved_parts", framed(Kind::Reserved, &wire::encode_segments(&target.main))),
         ("no_memory", refused(&no_memory)),
         ("refused", refused(&out_of_bounds)),
         ("failed", refused(&FabricError::Backend("no memory, no luck".to_owned()))),

@@ -427,6 +427,15 @@ fn holes_in(file: BorrowedFd<'_>, bytes: Range<u64>) -> Result<Vec<Range<u64>>, 
     Ok(holes)
 }
 
+/// Returns the parts of `bytes` of a file that have memory.
+pub(crate) fn stored_in(file: BorrowedFd<'_>, system: FileSystem, bytes: Range<u64>) -> Result<Vec<Range<u64>>, Errno> {
+    // The mapping has taken all of its memory from the pool.
+    let holes = if let FileSystem::Hugetlbfs { .. } = system { Vec::new() } else { holes_in(file, bytes.clone())? };
+    let starts = std::iter::once(bytes.start).chain(holes.iter().map(|hole| hole.end));
+    let ends = holes.iter().map(|hole| hole.start).chain([bytes.end]);
+    Ok(starts.zip(ends).map(|(start, end)| start..end).filter(|part| !part.is_empty()).collect())
+}
+
 /// Reserves every byte of these parts of the file in steps, or fails. Also faults in the pages of `populated`, as long
 /// as the kernel supports it.
 fn reserve(

@@ -474,6 +474,19 @@ impl ShmRegion {
         }
     }
 
+    /// Returns the parts of the main space that have memory, in the order of their addresses: whole pages, but for the
+    /// ends of the space.
+    ///
+    /// # Errors
+    /// `Io` if the kernel fails.
+    pub fn stored_parts(&self) -> Result<Vec<Range<u64>>, ShmError> {
+        let Shared { header, system, .. } = &*self.shared;
+        let file_bytes = HEADER_BYTES..HEADER_BYTES + header.sizes.main_bytes;
+        let stored = create::stored_in(self.file(), *system, file_bytes)
+            .map_err(Task::new(Attempt::Inspect, self.path()).failed("look for holes in it"))?;
+        Ok(stored.into_iter().map(|part| part.start - HEADER_BYTES..part.end - HEADER_BYTES).collect())
+    }
+
     /// Limits the bytes of the file that have memory: this process reserves no more. Clones and lanes have the same
     /// limit; other processes do not.
     pub fn limit_memory(&self, bytes: u64) {

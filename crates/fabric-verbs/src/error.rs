@@ -3,6 +3,8 @@
 
 use std::io;
 
+use guira_fabric::FabricError;
+
 /// An error of opening a device, registering memory or connecting. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -93,6 +95,9 @@ pub enum VerbsError {
         /// The process's limit, `RLIMIT_MEMLOCK`.
         limit_bytes: u64,
     },
+    /// There is no memory to be registered, or it cannot be reserved.
+    #[error("cannot reserve memory for RDMA: {0}; nothing was changed")]
+    Memory(FabricError),
     /// The two sides cannot be connected.
     #[error("cannot connect a queue pair: {reason}; nothing was changed")]
     Mismatch {
@@ -112,6 +117,18 @@ pub enum VerbsError {
     /// The process was forked after the device was opened.
     #[error("this process was forked after the RDMA device was opened; nothing was changed; open the device again")]
     Forked,
+}
+
+impl VerbsError {
+    /// Whether there is too little memory, or too little of it may be locked, so that less may do.
+    pub(crate) fn is_lack_of_memory(&self) -> bool {
+        match self {
+            VerbsError::Memory(error) => matches!(error, FabricError::NoMemory { .. }),
+            VerbsError::Memlock { .. } => true,
+            VerbsError::System { error, .. } => error.raw_os_error() == Some(libc::ENOMEM),
+            _ => false,
+        }
+    }
 }
 
 fn listed(found: &[String]) -> String {
@@ -143,6 +160,7 @@ mod tests {
             VerbsError::NoUsableGid { device: device(), port: 1 },
             VerbsError::Unsupported { device: device(), what: "atomics" },
             VerbsError::Memlock { needed_bytes: 4096, limit_bytes: 64 },
+            VerbsError::Memory(FabricError::NoMemory { wanted: 2, available: 1, limiter: "it".to_owned() }),
             VerbsError::Mismatch { reason: "the MTUs differ".to_owned() },
             VerbsError::System { call: "ibv_create_qp", device: device(), error: system },
             VerbsError::Forked,

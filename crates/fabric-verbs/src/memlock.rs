@@ -11,6 +11,13 @@ pub fn memlock_limit_bytes() -> Option<u64> {
     (failed == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
+/// Returns the bytes that registrations of this process have locked; 0 if the kernel does not say.
+pub(crate) fn locked_bytes() -> u64 {
+    let pinned = |line: &str| line.strip_prefix("VmPin:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().find_map(pinned).unwrap_or(0).saturating_mul(1024)
+}
+
 /// Makes an error of registering `needed_bytes` say that the limit is too small, if the kernel's error says so.
 pub(crate) fn explain(error: VerbsError, needed_bytes: u64) -> VerbsError {
     let is_refusal = matches!(&error, VerbsError::System { error, .. } if error.raw_os_error() == Some(libc::ENOMEM));

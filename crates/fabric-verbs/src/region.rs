@@ -59,15 +59,6 @@ impl VerbsRegion {
             .attach(&connecting.parameters().encode(), TargetParameters::decode)
             .map_err(|source| AttachError::Refused { address, source })?;
         let connection = connecting.connect_in(Some(session.clone()), target)?;
-        let (main_bytes, device_bytes) = (connection.main_bytes(), connection.device_bytes());
-        if (main_bytes, device_bytes) != (session.main_bytes(), session.device_bytes()) {
-            let reason = format!(
-                "the node has {} + {} bytes and registered {main_bytes} + {device_bytes}",
-                session.main_bytes(),
-                session.device_bytes()
-            );
-            return Err(VerbsError::Mismatch { reason }.into());
-        }
         Ok(VerbsRegion { session, connection })
     }
 

@@ -18,14 +18,15 @@
 //!   Architecture Specification, volume 1, sections 10.2.4.5 and 10.3.1). This was not tried on hardware.
 //!
 //! Invariants: memory outlives its registrations; a target outlives its queue pairs; the segments of a space are in the
-//! order of its addresses, without gaps.
+//! order of its addresses and do not overlap. Only the main space may have gaps between them, which are filled later.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use guira_fabric::memory::{AtomicU64, SharedWords};
-use guira_fabric::{MaskedCas, Space};
-use guira_session::wire::{ClientParameters, Grant, Segment, TargetParameters};
+use guira_fabric::{MaskedCas, Space, WORD_BYTES};
+use guira_session::wire::{ClientParameters, Grant, MAX_SEGMENTS, Segment, TargetParameters};
 
 use crate::device_memory::{DeviceSpace, Place};
 use crate::exchange::Agreed;
@@ -67,6 +68,8 @@ struct Shared {
 /// A part of a space, registered once for each grant.
 struct RegisteredSegment {
     space: Space,
+    /// The first byte in the space.
+    offset: u64,
     address: u64,
     bytes: u64,
     registrations: [Registration; 2],
@@ -103,11 +106,34 @@ impl Target {
     /// # Errors
     /// `Memlock`, `Mismatch` if there are no words, `Forked` or `System`.
     pub fn register(&self, space: Space, words: SharedWords) -> Result<(), VerbsError> {
-        let slice: &[AtomicU64] = (*words).as_ref();
-        let (start, bytes) = (slice.as_ptr().cast_mut().cast::<u8>(), size_of_val(slice));
-        if bytes == 0 {
-            return Err(VerbsError::Mismatch { reason: "a segment of no bytes cannot be registered".to_owned() });
+        let offset = self.shared.end_of(space);
+        let all = 0..size_of_val((*words).as_ref()) as u64;
+        self.register_at(space, offset, words, all)
+    }
+
+    /// Registers a part of the main space, whose words are `words`, for both grants: the whole words at `bytes`, none
+    /// of which is registered, and all of which have memory. Clients that are accepted later reach them, and others
+    /// that ask for them. Locks the memory once for each grant.
+    ///
+    /// # Errors
+    /// `Memlock`; `Mismatch` if there are no such words, or too many parts; `Forked` or `System`.
+    pub fn register_part(&self, words: SharedWords, bytes: Range<u64>) -> Result<(), VerbsError> {
+        self.register_at(Space::Main, bytes.start, words, bytes)
+    }
+
+    /// Registers those of `words` at `bytes` as the part of `space` that begins at `offset`.
+    fn register_at(&self, space: Space, offset: u64, words: SharedWords, bytes: Range<u64>) -> Result<(), VerbsError> {
+        let refused = |reason: String| Err(VerbsError::Mismatch { reason });
+        let range = (bytes.start / WORD_BYTES) as usize..(bytes.end / WORD_BYTES) as usize;
+        let slice: &[AtomicU64] = match (*words).as_ref().get(range) {
+            Some(slice) if !slice.is_empty() && (bytes.start | bytes.end).is_multiple_of(WORD_BYTES) => slice,
+            _ => return refused(format!("the bytes from {} to {} cannot be registered", bytes.start, bytes.end)),
+        };
+        let place = offset..offset + (bytes.end - bytes.start);
+        if !self.shared.segments_in(space, &place, Grant::ReadWrite).is_empty() {
+            return refused(format!("the bytes from {} to {} are registered already", place.start, place.end));
         }
+        let (start, bytes) = (slice.as_ptr().cast_mut().cast::<u8>(), size_of_val(slice));
         let all_bytes = (GRANTS.len() * bytes) as u64;
         let registrations = self.for_each_grant(|domain, access| {
             // SAFETY: `words` is kept beside the registration, and longer; it consists of atomics, so this program
@@ -115,8 +141,19 @@ impl Target {
             unsafe { Registration::new(domain, start, bytes, access) }
                 .map_err(|error| memlock::of_all(error, all_bytes))
         })?;
-        self.push(space, start as u64, bytes as u64, registrations, Place::Host(words));
-        Ok(())
+        self.insert(RegisteredSegment {
+            space,
+            offset,
+            address: start as u64,
+            bytes: bytes as u64,
+            registrations,
+            _memory: Place::Host(words),
+        })
+    }
+
+    /// Returns the segments of the main space that have any of these bytes, for clients with the access `grant`.
+    pub(crate) fn parts_with(&self, bytes: &Range<u64>, grant: Grant) -> Vec<Segment> {
+        self.shared.segments_in(Space::Main, bytes, grant)
     }
 
     /// Returns the registered bytes of the main and of the device space.
@@ -142,8 +179,15 @@ impl Target {
                 let one = |domain: &_, access| Registration::of_device_memory(domain, memory, access);
                 match self.for_each_grant(one) {
                     Ok(registrations) => {
-                        // Addresses in the device's memory are offsets.
-                        self.push(Space::Device, 0, memory.bytes(), registrations, space.place().clone());
+                        self.insert(RegisteredSegment {
+                            space: Space::Device,
+                            offset: self.shared.end_of(Space::Device),
+                            // Addresses in the device's memory are offsets.
+                            address: 0,
+                            bytes: memory.bytes(),
+                            registrations,
+                            _memory: space.place().clone(),
+                        })?;
                         return Ok(space);
                     }
                     Err(refusal) => DeviceSpace::on_host(device, bytes, Some(refusal))?,
@@ -165,9 +209,15 @@ impl Target {
         Ok([of(0)?, of(1)?])
     }
 
-    fn push(&self, space: Space, address: u64, bytes: u64, registrations: [Registration; 2], memory: Place) {
-        let segment = RegisteredSegment { space, address, bytes, registrations, _memory: memory };
-        self.shared.segments().push(segment);
+    fn insert(&self, segment: RegisteredSegment) -> Result<(), VerbsError> {
+        let mut segments = self.shared.segments();
+        if segments.iter().filter(|other| other.space == segment.space).count() >= MAX_SEGMENTS {
+            let reason = format!("a space has {MAX_SEGMENTS} registered segments, and can have no more");
+            return Err(VerbsError::Mismatch { reason });
+        }
+        let at = segments.partition_point(|other| other.offset < segment.offset);
+        segments.insert(at, segment);
+        Ok(())
     }
 
     /// Returns the way in which the device executes masked CAS for clients: `Native` or `CasLoop`.
@@ -192,7 +242,8 @@ impl Target {
         let agreed = Agreed::of(pair.endpoint(), &client.endpoint)?;
         agreed.check_reads(agreed.reads_in)?;
         pair.receive_from(&client.endpoint, &agreed, device)?;
-        let (main, on_device) = (self.shared.list(Space::Main, grant), self.shared.list(Space::Device, grant));
+        let all = |space| self.shared.segments_in(space, &(0..u64::MAX), grant);
+        let (main, on_device) = (all(Space::Main), all(Space::Device));
         let (endpoint, masked_cas) = (*pair.endpoint(), *masked_cas);
         let parameters = TargetParameters { endpoint, grant, masked_cas, main, device: on_device };
         Ok((Accepted { pair: Some(pair), target: Arc::clone(&self.shared) }, parameters))
@@ -212,13 +263,23 @@ impl Shared {
         self.segments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn list(&self, space: Space, grant: Grant) -> Vec<Segment> {
+    /// Returns the byte behind the last segment of `space`.
+    fn end_of(&self, space: Space) -> u64 {
+        let ends = |segment: &RegisteredSegment| (segment.space == space).then_some(segment.offset + segment.bytes);
+        self.segments().iter().filter_map(ends).max().unwrap_or(0)
+    }
+
+    /// Returns the segments of `space` that have any of these bytes, in order.
+    fn segments_in(&self, space: Space, within: &Range<u64>, grant: Grant) -> Vec<Segment> {
         let index = GRANTS.iter().position(|(of, _)| *of == grant).unwrap_or(0);
         let segment = |segment: &RegisteredSegment| {
-            let RegisteredSegment { address, bytes, .. } = *segment;
-            Segment { address, bytes, key: segment.registrations[index].remote_key() }
+            let RegisteredSegment { offset, address, bytes, .. } = *segment;
+            Segment { offset, address, bytes, key: segment.registrations[index].remote_key() }
         };
-        self.segments().iter().filter(|segment| segment.space == space).map(segment).collect()
+        let is_in = |it: &&RegisteredSegment| {
+            it.space == space && it.offset < within.end && within.start < it.offset + it.bytes
+        };
+        self.segments().iter().filter(is_in).map(segment).collect()
     }
 }
 

@@ -45,8 +45,9 @@ pub trait Lane: Send {
     /// Drives the transport. On completion, copies the results into `batch`, which must be the submitted one.
     fn poll(&mut self, batch: &mut [Verb<'_>], cx: &mut Context<'_>) -> Poll<Result<(), FabricError>>;
 
-    /// Informs the lane that the future awaiting the batch in flight was dropped. The verbs still take effect. Until
-    /// [`Lane::poll_drain`] is ready, nothing else may be submitted.
+    /// Informs the lane that the future awaiting the batch in flight was dropped. The verbs still take effect, unless
+    /// the lane had sent none of them: then it forgets the batch, as if it had refused it. Until [`Lane::poll_drain`]
+    /// is ready, nothing else may be submitted.
     fn forget(&mut self);
 
     /// Waits for the forgotten batch. Fills `found` with the words that its atomics found, in batch order, as many as

@@ -217,8 +217,8 @@ impl CreateOptions {
     ///
     /// A key takes up to 1.6 times the memory that it takes in a table of fixed size. One insert in some thousands
     /// makes the table grow, and takes some hundred microseconds; other clients need not wait, unless they change keys
-    /// of the same 0.1 % of a large table, or of a larger part of a small one. A memory node over TCP can serve the
-    /// table ([`crate::ServeOptions::max_memory`]), one over RDMA cannot. Source: R-GROW-6, R-GROW-15.
+    /// of the same 0.1 % of a large table, or of a larger part of a small one. A memory node can serve the table
+    /// ([`crate::ServeOptions::max_memory`]). Source: R-GROW-6, R-GROW-15.
     ///
     /// ```
     /// use guira::{CreateOptions, Store, Url};

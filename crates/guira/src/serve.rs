@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,9 @@ use guira_fabric::memory::{Ordering, SharedWords};
 use guira_fabric::{Caps, Region, Space};
 use guira_fabric_shm::{NameLoss, ShmError, ShmRegion};
 use guira_fabric_tcp::BatchExecutor;
-use guira_fabric_verbs::{Device, DevicePlacement, DeviceSpace, Target, VerbsAgent};
+use guira_fabric_verbs::{Device, DevicePlacement, DeviceSpace, GrowingArea, Target, VerbsAgent};
+use guira_layout::Segments;
+use guira_rcuckoo::Table;
 use guira_session::node::{Node, NodeAccess, NodeHandle, NodeOptions, Service};
 use guira_session::wire::{Fabric, Grant, Token};
 use guira_url::RdmaDevice;
@@ -23,6 +26,9 @@ use crate::options::Access;
 use crate::sessions::device_options;
 use crate::store::{Inner, random};
 use crate::{AccessToken, AdminError, Error, Store, Url};
+
+/// Bytes of a page of memory.
+const PAGE_BYTES: u64 = 4096;
 
 /// Options for serving a table: [`Store::serve`].
 ///
@@ -113,7 +119,9 @@ impl ServeOptions {
 
     /// Serves the table over RDMA: registers its memory with a device of this machine, which then executes the verbs of
     /// clients by itself. They open `rdma://host:port`, and the addresses to listen on are for their control
-    /// connections. The memory is locked twice (once for each access), so the limit of locked memory must allow that.
+    /// connections. The memory is locked twice (once for each access), so the limit of locked memory must allow that;
+    /// an insert for which a table that grows ([`crate::CreateOptions::max_capacity`]) would exceed it fails with
+    /// [`crate::Error::insufficient_space`].
     ///
     /// A network card's atomics are not atomic with the processor's or another card's, so nobody else may have the
     /// table open: not this process, nor another one, nor a node over TCP. Until the node stops, this store refuses
@@ -392,11 +400,6 @@ impl Store {
         let FabricRegion::Shm(region) = inner.region()? else {
             return Err(failed(NodeError::Unsuitable { what: "its memory is that of another host" }));
         };
-        if region.has_holes() && options.rdma.is_some() {
-            return Err(failed(NodeError::Unsuitable {
-                what: "it grows, and memory cannot be registered with a network card later",
-            }));
-        }
         if region.has_holes() && region.is_read_only() {
             return Err(failed(NodeError::Unsuitable {
                 what: "it grows, and memory cannot be reserved for it by a node that may only read it",
@@ -436,8 +439,14 @@ impl Store {
         })?;
         let device = Device::open(&device_options(device)).map_err(failed)?;
         let target = Target::new(&device).map_err(failed)?;
-        target.register(Space::Main, claim.words(Space::Main)).map_err(failed)?;
-        let locks = claim.words(Space::Device);
+        let (words, locks) = (claim.words(Space::Main), claim.words(Space::Device));
+        let agent = if region.has_holes() {
+            let (areas, stored) = (growing_areas(&inner.table), region.stored_parts()?);
+            VerbsAgent::growing(region.clone(), target.clone(), words, &areas, &stored).map_err(failed)?
+        } else {
+            target.register(Space::Main, words).map_err(failed)?;
+            VerbsAgent::new(region.clone(), target.clone())
+        };
         let bytes = region.device_bytes();
         // A card forgets its memory when this process ends, and a table with a name does not: locks of dead clients
         // would be lost before these are recovered.
@@ -453,7 +462,7 @@ impl Store {
             }
             Locks::AtHome
         };
-        Ok((VerbsAgent::new(region.clone(), target), locks))
+        Ok((agent, locks))
     }
 
     /// Returns the counters of the table's memory node since it was started, for all of its clients; `None` for a table
@@ -467,6 +476,25 @@ impl Store {
         let Some(session) = region.session() else { return Ok(None) };
         session.counters().map(Some).map_err(inner.fabric("cannot ask the memory node of"))
     }
+}
+
+/// Returns the parts of the main space that get memory as a table grows. No WRITE of a row, a segment or within a chunk
+/// crosses two units of theirs. [R-GROW-7] [R-GROW-15]
+fn growing_areas(table: &Table) -> Vec<GrowingArea> {
+    let (config, geometry) = (table.config(), table.geometry());
+    let Some(segments) = Segments::of(config).filter(|_| config.grows()) else { return Vec::new() };
+    let [map, rows, chunk_words, chunks] = geometry.holes(config);
+    // A page that a hole shares with what is in front of it has memory.
+    let pages = |bytes: Range<u64>| GrowingArea {
+        bytes: bytes.start.next_multiple_of(PAGE_BYTES).min(bytes.end)..bytes.end,
+        unit_bytes: PAGE_BYTES,
+        units_before: 0,
+    };
+    let unit_bytes = segments.rows() * u64::from(config.row_bytes);
+    let rows = GrowingArea { bytes: rows, unit_bytes, units_before: segments.count() };
+    let units_before = config.initial_chunks.unwrap_or(config.chunks);
+    let chunks = GrowingArea { bytes: chunks, unit_bytes: config.chunk_bytes, units_before };
+    vec![pages(map), rows, pages(chunk_words), chunks]
 }
 
 /// Returns the name of the memory at `url`, and how many bytes of a WRITE no death can tear: memory without a name is

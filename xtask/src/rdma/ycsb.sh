@@ -1,5 +1,5 @@
 #!/bin/busybox sh
-# YCSB over RDMA: a node on one device, three workloads through the other, and a check of the table.
+# YCSB over RDMA: a node on one device with a table that grows, three workloads through the other, and a check of it.
 url='rdma://10.0.1.1:7711?dev=rxe0'
 passed=0
 failed=0
@@ -10,7 +10,7 @@ run() {
   if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 }
 
-guira serve --rdma rxe1 --listen 10.0.1.1:7711 --insecure --no-audit --capacity 20k --entry fixed:8:64 > /tmp/serve.log &
+guira serve --rdma rxe1 --listen 10.0.1.1:7711 --insecure --no-audit --capacity 500 --max-capacity 100k --entry fixed:8:64 > /tmp/serve.log &
 node=$!
 tries=0
 until grep -q 10.0.1.1:7711 /tmp/serve.log || [ $tries = 100 ]; do

@@ -29,8 +29,8 @@ pub struct Arguments {
     /// table begins with room for 1,000 and grows while it is used, until memory is full.
     #[arg(long, value_name = "N", value_parser = units::parse_count)]
     pub capacity: Option<u64>,
-    /// Number of keys that it may grow to hold, while it is used: 10M, 1G. Default: with --capacity it does not grow. It
-    /// takes memory as it grows, and cannot be served over RDMA.
+    /// Number of keys that it may grow to hold, while it is used: 10M, 1G. Default: with --capacity it does not grow.
+    /// It takes memory as it grows.
     #[arg(long, value_name = "N", value_parser = units::parse_count)]
     pub max_capacity: Option<u64>,
     /// How keys and values are stored: fixed:K:V (exactly K and V bytes, in the row) or bytes:N (any length; in the

@@ -699,8 +699,8 @@ fn mistakes_are_one_line_that_says_what_to_do() {
     for addr in ["0.0.0.0:7711", "[::]:7711", "192.0.2.1:7711", "[::ffff:192.0.2.1]:7711"] {
         refused(&[&capacity[..], &["--listen", "127.0.0.1:0", "--listen", addr]].concat(), 2, "guira token FILE");
     }
-    refused(&["--rdma", "none"], 2, "--capacity N");
-    refused(&["--rdma", "none", "--backing", "shm://guira-cli-test-missing"], 2, "--capacity N");
+    refused(&["--preset", "paper"], 2, "--capacity N");
+    refused(&["--preset", "paper", "--backing", "shm://guira-cli-test-missing"], 2, "--capacity N");
     refused(&["--backing", "cache", "--capacity", "10"], 2, "scheme");
     refused(&[&capacity[..], &["--listen", ":7711"]].concat(), 2, "--listen 127.0.0.1:7711");
     refused(&["--listen", "7711"], 2, "127.0.0.1:7711");

@@ -4,17 +4,19 @@
 mod by_hand;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use guira_fabric::{Caps, Effect, FabricError, Fence, MaskedCas, WORD_BYTES, clock_ns};
 use guira_session::client::{Loss, NodeSession};
-use guira_session::wire::{ClientParameters, CloseReason, TargetParameters};
+use guira_session::wire::{ClientParameters, CloseReason, Segment, TargetParameters, WireError, decode_segments};
 
 use super::buffers::Buffers;
 use super::driver::{self, Driver};
 use super::lane::VerbsLane;
 use super::options::{ConnectionOptions, Waiting};
+use super::parts::Parts;
 use super::plan::Bounds;
 use super::queue::{Drained, Port, Queue, Ready};
 use crate::exchange::Agreed;
@@ -119,14 +121,20 @@ impl Connecting {
     }
 
     /// Same as [`Connecting::connect`], for a queue pair that lives as long as `session` does: the session stays open
-    /// as long as the connection or a lane exists, and a lane that fails because the node dropped the session says so.
+    /// as long as the connection or a lane exists, a lane that fails because the node dropped the session says so, and
+    /// parts of the main space may come later.
     pub(crate) fn connect_in(
         self,
         session: Option<NodeSession>,
         target: TargetParameters,
     ) -> Result<Connection, VerbsError> {
         let Connecting { device, domain, completions, pair, options, depth, masked_order } = self;
-        check_segments(&target)?;
+        let of_segments = |segments: &[Segment]| segments.last().map_or(0, Segment::end);
+        let (main_bytes, device_bytes) = match &session {
+            Some(session) => (session.main_bytes(), session.device_bytes()),
+            None => (of_segments(&target.main), of_segments(&target.device)),
+        };
+        let parts = Parts::new(&target, main_bytes, device_bytes)?;
         let agreed = Agreed::of(pair.endpoint(), &target.endpoint)?;
         agreed.check_reads(agreed.reads_out)?;
         let buffers = Buffers::new(&domain, &options)?;
@@ -142,17 +150,19 @@ impl Connecting {
             atomic_write_unit: unit_of_node.min(agreed.mtu.bytes().into()),
             masked_cas,
             ordered_read_sampling: false,
-            device_bytes: target.device.iter().map(|segment| segment.bytes).sum(),
+            device_bytes,
             max_batch: depth as usize,
             max_verb_words: MAX_VERB_WORDS.min(message_words).min(buffers.large_words),
             fence: Fence::Agent,
         };
         let queue = Queue::new(options.lanes.into(), options.large_buffers.into(), depth as usize);
-        let bounds = Bounds::new(target, caps, buffers.large_words, masked_order);
+        let (grant, batch_words) = (target.grant, buffers.large_words);
+        let bounds = Bounds { main_bytes, device_bytes, grant, caps, batch_words, masked_order };
+        let parts = Mutex::new(Arc::new(parts));
         let inline_bytes = pair.capacity().inline_bytes;
         let driver = Driver::new()?;
         let queue = Mutex::new(queue);
-        let inner = Inner { pair, completions, buffers, queue, bounds, inline_bytes, device, driver };
+        let inner = Inner { pair, completions, buffers, queue, bounds, parts, inline_bytes, device, driver };
         Ok(Connection { user: Arc::new(User { inner: Arc::new(inner), session }), waiting: options.waiting })
     }
 }
@@ -161,25 +171,6 @@ impl fmt::Debug for Connecting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connecting").field("device", &self.device).field("endpoint", self.pair.endpoint()).finish()
     }
-}
-
-/// Refuses segments that are empty, not whole words, or end beyond the address space.
-fn check_segments(target: &TargetParameters) -> Result<(), VerbsError> {
-    let is_valid = |bytes: u64, address: u64| {
-        bytes > 0
-            && bytes.is_multiple_of(WORD_BYTES)
-            && address.is_multiple_of(WORD_BYTES)
-            && address.checked_add(bytes).is_some()
-    };
-    for space in [&target.main, &target.device] {
-        let total = space.iter().try_fold(0_u64, |total, segment| total.checked_add(segment.bytes));
-        // Addresses have 63 bits.
-        let is_whole = total.is_some_and(|total| total <= i64::MAX as u64);
-        if !is_whole || !space.iter().all(|segment| is_valid(segment.bytes, segment.address)) {
-            return Err(VerbsError::Mismatch { reason: "the other side's segments are impossible".to_owned() });
-        }
-    }
-    Ok(())
 }
 
 /// A connection to a memory side: one queue pair, shared by its lanes. Clones share it; it ends with its last clone or
@@ -265,7 +256,7 @@ impl fmt::Debug for Connection {
 pub(super) struct User {
     pub(super) inner: Arc<Inner>,
     /// The session that the queue pair belongs to, if a memory node has it.
-    session: Option<NodeSession>,
+    pub(super) session: Option<NodeSession>,
 }
 
 impl User {
@@ -309,6 +300,8 @@ pub(super) struct Inner {
     pub(super) buffers: Buffers,
     queue: Mutex<Queue>,
     pub(super) bounds: Bounds,
+    /// The parts that are known. Lanes have copies, which may be older.
+    parts: Mutex<Arc<Parts>>,
     pub(super) inline_bytes: u32,
     device: Device,
     pub(super) driver: Driver,
@@ -327,6 +320,22 @@ impl Inner {
     pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
         // A panic inside would be an assertion of this module; the lanes behind it may go on.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the parts that are known.
+    pub(super) fn parts(&self) -> Arc<Parts> {
+        Arc::clone(&self.parts.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Learns the parts that the memory node says have `asked`.
+    ///
+    /// # Errors
+    /// No memory node says so: nothing was learned.
+    pub(super) fn learn(&self, asked: &Range<u64>, reply: &[u64]) -> Result<(), WireError> {
+        let more = decode_segments(reply)?;
+        let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        *parts = Arc::new(parts.with(&more, asked, self.bounds.main_bytes)?);
+        Ok(())
     }
 
     /// Adds slots and buffers for more lanes.

@@ -4,16 +4,20 @@
 //! is allocated for a batch once a lane has sent one as long; every method is refused in a forked child before it takes
 //! the connection's lock, which another thread may have held when the process was forked.
 
+use std::ops::Range;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::thread;
 
 use guira_fabric::{Caps, Effect, FabricError, Lane, Submitted, Traffic, Verb, clock_ns};
+use guira_session::client::Reserving;
+use guira_session::wire::Reserve;
 
 use super::buffers::Buffer;
 use super::connection::{Inner, User};
 use super::options::Waiting;
-use super::plan::{self, AtomicResult, Requests};
+use super::parts::Parts;
+use super::plan::{self, AtomicResult, Plan, Planned, Requests};
 use super::queue::{Results, Stage};
 
 /// Attempts to take a slot for a new lane.
@@ -28,7 +32,13 @@ pub struct VerbsLane {
     waiting: Waiting,
     /// The lane's slot, if one was free.
     slot: Option<usize>,
+    /// The parts that the lane knows.
+    parts: Arc<Parts>,
     is_in_flight: bool,
+    /// The bytes of the main space in no known part, for which the batch in flight waits: nothing of it was posted.
+    missing: Option<Range<u64>>,
+    /// The request for a part.
+    reserving: Option<Reserving>,
     /// Requests of the batch before the last one, whose memory the next batch uses.
     requests: Requests,
     /// The results of the batch's atomics.
@@ -40,11 +50,15 @@ pub struct VerbsLane {
 impl VerbsLane {
     pub(super) fn new(user: Arc<User>) -> VerbsLane {
         let slot = if user.inner.is_own() { take_slot(&user.inner).ok() } else { None };
+        let parts = user.inner.parts();
         VerbsLane {
             user,
             waiting: Waiting::Spin,
             slot,
+            parts,
             is_in_flight: false,
+            missing: None,
+            reserving: None,
             requests: Requests::default(),
             atomics: Vec::new(),
             spins: 0,
@@ -73,19 +87,38 @@ impl VerbsLane {
         self.user.is_lost()
     }
 
-    /// Posts or queues the batch; returns false if it does nothing.
+    /// Posts or queues the batch, or lets it wait for a part; returns false if it does nothing.
     fn send(&mut self, batch: &[Verb<'_>]) -> Result<bool, FabricError> {
-        let inner = &*self.user.inner;
-        if !inner.is_own() {
+        if !self.user.inner.is_own() {
             return Err(FabricError::Forked);
         }
         if self.is_in_flight {
             return Err(FabricError::Backend("a batch is still in flight on this lane".to_owned()));
         }
-        let plan = inner.bounds.plan(batch)?;
-        if plan.requests == 0 {
-            return Ok(false);
+        match self.plan(batch)? {
+            Planned::Ready(plan) if plan.requests == 0 => Ok(false),
+            Planned::Ready(plan) => self.submit_planned(batch, plan).map(|()| true),
+            Planned::Missing(bytes) => {
+                (self.is_in_flight, self.missing) = (true, Some(bytes));
+                Ok(true)
+            }
         }
+    }
+
+    /// Checks the batch, with the newest parts if it needs them.
+    fn plan(&mut self, batch: &[Verb<'_>]) -> Result<Planned, FabricError> {
+        let inner = &*self.user.inner;
+        match inner.bounds.plan(&self.parts, batch)? {
+            Planned::Missing(_) => {
+                self.parts = inner.parts();
+                inner.bounds.plan(&self.parts, batch)
+            }
+            ready => Ok(ready),
+        }
+    }
+
+    fn submit_planned(&mut self, batch: &[Verb<'_>], plan: Plan) -> Result<(), FabricError> {
+        let inner = &*self.user.inner;
         let slot = match self.slot {
             Some(slot) => slot,
             // There was none when the lane was made.
@@ -93,7 +126,7 @@ impl VerbsLane {
         };
         let own = Buffer::Lane(slot);
         let buffer = (plan.words <= inner.buffers.lane_words).then_some(own);
-        inner.bounds.encode(batch, slot, inner.inline_bytes, &mut self.requests, |word, words| {
+        plan::encode(&self.parts, batch, (slot, inner.inline_bytes), &mut self.requests, |word, words| {
             if buffer.is_some() {
                 inner.buffers.write(own, word, words);
             }
@@ -115,7 +148,20 @@ impl VerbsLane {
         drop(queue);
         inner.wake();
         (self.is_in_flight, self.spins) = (true, 0);
-        Ok(true)
+        Ok(())
+    }
+
+    /// Asks the memory node for the parts that have these bytes: 1 round trip on the connection for each MiB.
+    fn poll_parts(&mut self, bytes: &Range<u64>, cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+        let inner = &self.user.inner;
+        let Some(session) = self.user.session.as_ref().filter(|_| inner.is_own()) else {
+            let reason = format!("the bytes from {} to {} are not registered", bytes.start, bytes.end);
+            return Poll::Ready(Err(if inner.is_own() { FabricError::Backend(reason) } else { FabricError::Forked }));
+        };
+        let waiting = (session.waiting(), cx);
+        Reserving::poll(&mut self.reserving, session.connection(), bytes, waiting, |asked, reply| {
+            inner.learn(asked, reply)
+        })
     }
 
     /// Waits for the batch in flight, and calls `take` with a function that copies words of its results.
@@ -266,12 +312,25 @@ impl Lane for VerbsLane {
         if !self.is_in_flight {
             return Poll::Ready(Err(no_batch()));
         }
+        // At most once for each verb: what was asked for is known then.
+        while let Some(missing) = self.missing.clone() {
+            let asked = ready!(self.poll_parts(&missing, cx));
+            (self.is_in_flight, self.missing) = (false, None);
+            if let Err(error) = asked.and_then(|()| self.send(batch)) {
+                return Poll::Ready(Err(error));
+            }
+        }
         self.wait(cx, |read, atomics| plan::copy_results(read, batch, atomics))
     }
 
-    /// A batch that was posted completes by itself. One that still waits in the queue is posted before this returns, if
-    /// no thread of the connection does it: that takes as long as the batches before it.
+    /// A batch that was posted completes by itself, and one that waits for a part has no effect. One that still waits
+    /// in the queue is posted before this returns, if no thread of the connection does it: that takes as long as the
+    /// batches before it.
     fn forget(&mut self) {
+        if self.missing.take().is_some() {
+            (self.is_in_flight, self.reserving) = (false, None);
+            return;
+        }
         let inner = &*self.user.inner;
         let Some(slot) = self.slot else { return };
         if self.waiting == Waiting::Sleep {
@@ -294,6 +353,21 @@ impl Lane for VerbsLane {
             }
         });
         drained.map_ok(|()| self.atomics.len())
+    }
+
+    /// 1 round trip on the connection for each part that is not known, and each MiB.
+    fn poll_reserve(&mut self, bytes: Range<u64>, cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+        while let Some(from) = self.parts.missing_in(&bytes) {
+            self.parts = self.user.inner.parts();
+            if self.parts.missing_in(&bytes) == Some(from) {
+                let piece = from..bytes.end.min(from.saturating_add(Reserve::MAX_BYTES));
+                match ready!(self.poll_parts(&piece, cx)) {
+                    Ok(()) => self.parts = self.user.inner.parts(),
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {

@@ -13,6 +13,7 @@ mod connection;
 mod driver;
 mod lane;
 mod options;
+mod parts;
 mod plan;
 mod queue;
 

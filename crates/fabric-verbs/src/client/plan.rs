@@ -1,27 +1,37 @@
 //! The checks of a batch before it is posted, and its work requests.
 //!
-//! Invariants: a work request touches one segment only and lies inside it; the pieces of a batch lie one after the
+//! Invariants: a work request touches one part only and lies inside it; the pieces of a batch lie one after the
 //! other in its buffer, in batch order; `wr_id` of each request is the lane's slot.
 
-use guira_fabric::{Addr, Caps, FabricError, MaskedCas, Space, Verb, WORD_BYTES};
-use guira_session::wire::{Grant, Segment, TargetParameters};
+use std::ops::Range;
 
+use guira_fabric::{Caps, FabricError, MaskedCas, Space, Verb, WORD_BYTES};
+use guira_session::wire::Grant;
+
+use super::parts::Parts;
 use crate::ffi::{self, SendWr, Sge};
 use crate::probe::ByteOrder;
 
 /// The bytes that a connection may touch, and its limits.
 #[derive(Debug)]
 pub(super) struct Bounds {
-    main: Vec<Segment>,
-    device: Vec<Segment>,
     pub(super) main_bytes: u64,
     pub(super) device_bytes: u64,
-    grant: Grant,
+    pub(super) grant: Grant,
     pub(super) caps: Caps,
     /// Words of all verbs of one batch.
     pub(super) batch_words: usize,
     /// The byte order of the results of masked CAS.
     pub(super) masked_order: ByteOrder,
+}
+
+/// The result of the checks of a batch that is not refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Planned {
+    /// It can be posted.
+    Ready(Plan),
+    /// These bytes of the main space, of one of its verbs, are in no part that is known.
+    Missing(Range<u64>),
 }
 
 /// A batch that has passed all checks.
@@ -45,27 +55,26 @@ pub(super) struct Requests {
 unsafe impl Send for Requests {}
 
 impl Bounds {
-    pub(super) fn new(target: TargetParameters, caps: Caps, batch_words: usize, masked_order: ByteOrder) -> Bounds {
-        let bytes = |segments: &[Segment]| segments.iter().map(|segment| segment.bytes).sum();
-        let (main_bytes, device_bytes) = (bytes(&target.main), bytes(&target.device));
-        let TargetParameters { main, device, grant, .. } = target;
-        Bounds { main, device, main_bytes, device_bytes, grant, caps, batch_words, masked_order }
-    }
-
     /// Checks every verb.
     ///
     /// # Errors
     /// `ReadOnly`, `Misaligned`, `OutOfBounds`, `TooLarge`, `Unsupported` or `Backend`; nothing was posted.
-    pub(super) fn plan(&self, batch: &[Verb<'_>]) -> Result<Plan, FabricError> {
-        let mut plan = Plan::default();
+    pub(super) fn plan(&self, parts: &Parts, batch: &[Verb<'_>]) -> Result<Planned, FabricError> {
+        let (mut plan, mut missing) = (Plan::default(), None);
         for verb in batch {
             self.check(verb)?;
-            let is_read = matches!(verb, Verb::Read { .. });
             plan.words += verb.words();
-            let pieces = self.pieces(verb.addr(), verb.words()).count();
-            if pieces > 1 && !is_read {
+            let (mut pieces, mut words) = (0, 0);
+            for (_, _, piece_words) in parts.pieces(verb.addr(), verb.words()) {
+                (pieces, words) = (pieces + 1, words + piece_words);
+            }
+            if words < verb.words() {
+                let start = verb.addr().offset();
+                missing.get_or_insert(start..start + verb.words() as u64 * WORD_BYTES);
+            }
+            if pieces > 1 && !self.may_cross(verb) {
                 return Err(FabricError::Backend(format!(
-                    "a {} at {} crosses two segments of the region, and could be torn there; nothing was changed",
+                    "a {} at {} crosses two parts of the region, and could be torn there; nothing was changed",
                     verb.name(),
                     verb.addr(),
                 )));
@@ -79,7 +88,17 @@ impl Bounds {
         {
             return Err(FabricError::TooLarge { verbs: batch.len(), words: longest });
         }
-        Ok(plan)
+        Ok(missing.map_or(Planned::Ready(plan), Planned::Missing))
+    }
+
+    /// Whether a verb may be several messages. A WRITE that a death may tear anyway, because it is longer than a
+    /// packet, may be torn between two parts as well.
+    fn may_cross(&self, verb: &Verb<'_>) -> bool {
+        match verb {
+            Verb::Read { .. } => true,
+            Verb::Write { words, .. } => words.len() as u64 * WORD_BYTES > self.caps.atomic_write_unit,
+            Verb::Cas { .. } | Verb::MaskedCas { .. } | Verb::FetchAdd { .. } => false,
+        }
     }
 
     fn check(&self, verb: &Verb<'_>) -> Result<(), FabricError> {
@@ -103,69 +122,48 @@ impl Bounds {
         }
         Ok(())
     }
+}
 
-    /// Returns the remote pieces of `words` words at `addr`, which lie inside the space: address, key and words of
-    /// each.
-    fn pieces(&self, addr: Addr, words: usize) -> impl Iterator<Item = (u64, u32, usize)> + '_ {
-        let segments = match addr.space() {
-            Space::Main => &self.main,
-            Space::Device => &self.device,
-        };
-        let (mut start, end) = (addr.offset(), addr.offset() + words as u64 * WORD_BYTES);
-        let mut segment_start = 0;
-        segments.iter().filter_map(move |segment| {
-            let segment_end = segment_start + segment.bytes;
-            let offset = start.checked_sub(segment_start);
-            segment_start = segment_end;
-            let piece_end = end.min(segment_end);
-            let bytes = piece_end.checked_sub(start).filter(|bytes| *bytes > 0)?;
-            start = piece_end;
-            Some((segment.address + offset?, segment.key, (bytes / WORD_BYTES) as usize))
-        })
+/// Replaces `requests` by those of a batch that [`Bounds::plan`] accepted, for the slot `slot`; `write` is called with
+/// the word offset and the words of each WRITE.
+pub(super) fn encode(
+    parts: &Parts,
+    batch: &[Verb<'_>],
+    (slot, inline_bytes): (usize, u32),
+    requests: &mut Requests,
+    mut write: impl FnMut(usize, &[u64]),
+) {
+    requests.requests.clear();
+    requests.pieces.clear();
+    let mut word = 0;
+    for verb in batch {
+        if let Verb::Write { words, .. } = verb {
+            write(word, words);
+        }
+        for (address, key, words) in parts.pieces(verb.addr(), verb.words()) {
+            let mut request = SendWr::new(opcode(verb));
+            request.wr_id = slot as u64;
+            let bytes = words as u32 * WORD_BYTES as u32;
+            match verb {
+                Verb::Write { .. } if bytes <= inline_bytes => request.send_flags = ffi::SEND_INLINE,
+                _ => {}
+            }
+            match verb {
+                Verb::Read { .. } | Verb::Write { .. } => request.set_rdma(address, key),
+                Verb::Cas { compare, swap, .. } => request.set_atomic(address, *compare, *swap, key),
+                Verb::MaskedCas { compare, swap, compare_mask, swap_mask, .. } => {
+                    request.set_atomic(address, *compare, *swap, key);
+                    request.set_masks(*compare_mask, *swap_mask);
+                }
+                Verb::FetchAdd { add, .. } => request.set_atomic(address, *add, 0, key),
+            }
+            requests.requests.push(request);
+            requests.pieces.push(Sge { addr: word as u64 * WORD_BYTES, length: bytes, lkey: 0 });
+            word += words;
+        }
     }
-
-    /// Replaces `requests` by those of a batch that [`Bounds::plan`] accepted, for the slot `slot`; `write` is called
-    /// with the word offset and the words of each WRITE.
-    pub(super) fn encode(
-        &self,
-        batch: &[Verb<'_>],
-        slot: usize,
-        inline_bytes: u32,
-        requests: &mut Requests,
-        mut write: impl FnMut(usize, &[u64]),
-    ) {
-        requests.requests.clear();
-        requests.pieces.clear();
-        let mut word = 0;
-        for verb in batch {
-            if let Verb::Write { words, .. } = verb {
-                write(word, words);
-            }
-            for (address, key, words) in self.pieces(verb.addr(), verb.words()) {
-                let mut request = SendWr::new(opcode(verb));
-                request.wr_id = slot as u64;
-                let bytes = words as u32 * WORD_BYTES as u32;
-                match verb {
-                    Verb::Write { .. } if bytes <= inline_bytes => request.send_flags = ffi::SEND_INLINE,
-                    _ => {}
-                }
-                match verb {
-                    Verb::Read { .. } | Verb::Write { .. } => request.set_rdma(address, key),
-                    Verb::Cas { compare, swap, .. } => request.set_atomic(address, *compare, *swap, key),
-                    Verb::MaskedCas { compare, swap, compare_mask, swap_mask, .. } => {
-                        request.set_atomic(address, *compare, *swap, key);
-                        request.set_masks(*compare_mask, *swap_mask);
-                    }
-                    Verb::FetchAdd { add, .. } => request.set_atomic(address, *add, 0, key),
-                }
-                requests.requests.push(request);
-                requests.pieces.push(Sge { addr: word as u64 * WORD_BYTES, length: bytes, lkey: 0 });
-                word += words;
-            }
-        }
-        if let Some(last) = requests.requests.last_mut() {
-            last.send_flags |= ffi::SEND_SIGNALED;
-        }
+    if let Some(last) = requests.requests.last_mut() {
+        last.send_flags |= ffi::SEND_SIGNALED;
     }
 }
 
@@ -190,7 +188,7 @@ impl Requests {
     }
 
     /// Makes the local pieces those of a buffer at `address` with the key `key`, links the requests, and returns them.
-    /// Call it once after each [`Bounds::encode`].
+    /// Call it once after each [`encode`].
     pub(super) fn link(&mut self, address: u64, key: u32) -> &mut [SendWr] {
         let count = self.requests.len();
         let (first, pieces) = (self.requests.as_mut_ptr(), self.pieces.as_mut_ptr());
@@ -255,49 +253,30 @@ pub(super) fn copy_results(buffer: impl Fn(usize, &mut [u64]), batch: &mut [Verb
 
 #[cfg(test)]
 mod tests {
-    use guira_fabric::Profile;
+    use guira_fabric::{Addr, Profile};
+    use guira_session::wire::Segment;
 
     use super::*;
-    use guira_session::wire::{Mtu, PacketNumber, QueuePairEndpoint, QueuePairNumber};
+    use crate::client::parts::tests::{MAIN_BYTES, parts};
 
     fn bounds(grant: Grant) -> Bounds {
-        let endpoint = QueuePairEndpoint {
-            gid: "10.0.0.1".parse().unwrap(),
-            lid: 0,
-            queue_pair: QueuePairNumber(1),
-            first_packet: PacketNumber(2),
-            mtu: Mtu::of_bytes(1024).unwrap(),
-            reads_in: 1,
-            reads_out: 1,
-        };
-        let segment = |address, bytes, key| Segment { address, bytes, key };
-        let main = vec![segment(1 << 20, 64, 1), segment(2 << 20, 32, 2), segment(3 << 20, 32, 3)];
-        let (device, masked_cas) = (vec![segment(4 << 20, 16, 4)], MaskedCas::CasLoop);
-        let target = TargetParameters { endpoint, grant, masked_cas, main, device };
         let caps = Caps { max_batch: 4, max_verb_words: 16, ..Profile::Rxe.caps() };
-        Bounds::new(target, caps, 20, ByteOrder::HOST)
+        Bounds { main_bytes: MAIN_BYTES, device_bytes: 16, grant, caps, batch_words: 20, masked_order: ByteOrder::HOST }
     }
 
-    fn pieces(addr: Addr, words: usize) -> Vec<(u64, u32, usize)> {
-        bounds(Grant::ReadWrite).pieces(addr, words).collect()
-    }
-
-    #[test]
-    fn pieces_follow_the_segments() {
-        assert_eq!(pieces(Addr::main(0), 8), [(1 << 20, 1, 8)]);
-        assert_eq!(pieces(Addr::main(56), 2), [((1 << 20) + 56, 1, 1), (2 << 20, 2, 1)]);
-        assert_eq!(pieces(Addr::main(64), 4), [(2 << 20, 2, 4)]);
-        assert_eq!(pieces(Addr::main(48), 8), [((1 << 20) + 48, 1, 2), (2 << 20, 2, 4), (3 << 20, 3, 2)]);
-        assert_eq!(pieces(Addr::device(8), 1), [((4 << 20) + 8, 4, 1)]);
-        assert_eq!(pieces(Addr::main(0), 0), []);
+    fn ready(bounds: &Bounds, batch: &[Verb<'_>]) -> Plan {
+        match bounds.plan(&parts(), batch) {
+            Ok(Planned::Ready(plan)) => plan,
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
     fn invalid_batches_are_refused_without_effect() {
         let (mut long, mut found) = ([0; 17], 0);
-        let refused = |grant, batch: &[Verb<'_>]| bounds(grant).plan(batch).unwrap_err();
+        let refused = |grant, batch: &[Verb<'_>]| bounds(grant).plan(&parts(), batch).unwrap_err();
         let write = |addr| Verb::Write { addr, words: &[1] };
-        let (write_only, out) = (refused(Grant::ReadOnly, &[write(Addr::main(0))]), Addr::main(128));
+        let (write_only, out) = (refused(Grant::ReadOnly, &[write(Addr::main(0))]), Addr::main(MAIN_BYTES));
         assert_eq!(write_only, FabricError::ReadOnly { verb: "WRITE" });
         assert!(matches!(refused(Grant::ReadWrite, &[write(out)]), FabricError::OutOfBounds { .. }));
         assert!(matches!(refused(Grant::ReadWrite, &[write(Addr::main(4))]), FabricError::Misaligned { .. }));
@@ -305,10 +284,10 @@ mod tests {
         assert!(matches!(refused(Grant::ReadWrite, &far), FabricError::OutOfBounds { .. }));
         let five = std::array::from_fn::<_, 5, _>(|_| write(Addr::main(0)));
         assert!(matches!(refused(Grant::ReadWrite, &five), FabricError::TooLarge { verbs: 5, words: 1 }));
-        let over = Verb::Read { addr: Addr::main(0), into: &mut long[..] };
+        let over = Verb::Read { addr: Addr::main(MAIN_BYTES - 128), into: &mut long[..] };
         assert!(matches!(refused(Grant::ReadWrite, &[over]), FabricError::OutOfBounds { .. }));
         let two = std::array::from_fn::<_, 2, _>(|_| Verb::Write { addr: Addr::main(0), words: &[0; 12] });
-        assert!(matches!(refused(Grant::ReadWrite, &two), FabricError::Backend(_)), "it crosses two segments");
+        assert!(matches!(refused(Grant::ReadWrite, &two), FabricError::Backend(_)), "it crosses two parts");
         let masked = Verb::MaskedCas {
             addr: Addr::main(0),
             compare: 0,
@@ -320,14 +299,56 @@ mod tests {
         assert_eq!(refused(Grant::ReadWrite, &[masked]), FabricError::Unsupported { verb: "MASKED CAS" });
     }
 
+    /// A verb in no known part is missing as a whole, the first of a batch first; a batch that is refused is refused
+    /// whatever is known.
+    #[test]
+    fn unknown_parts_are_missing() {
+        let (mut first, mut second) = ([0; 4], [0; 4]);
+        let bounds = bounds(Grant::ReadWrite);
+        let batch = [
+            Verb::Write { addr: Addr::main(0), words: &[1] },
+            Verb::Read { addr: Addr::main(120), into: &mut first },
+            Verb::Read { addr: Addr::main(208), into: &mut second },
+        ];
+        assert_eq!(bounds.plan(&parts(), &batch), Ok(Planned::Missing(120..152)));
+        assert_eq!(bounds.plan(&parts(), &batch[2..]), Ok(Planned::Missing(208..240)));
+        let grown = parts().with(&[Segment { offset: 128, address: 0, bytes: 64, key: 9 }], &(120..152), MAIN_BYTES);
+        assert_eq!(bounds.plan(&grown.unwrap(), &batch), Ok(Planned::Missing(208..240)));
+        let invalid =
+            [Verb::Write { addr: Addr::main(136), words: &[1] }, Verb::Write { addr: Addr::main(4), words: &[1] }];
+        assert!(matches!(bounds.plan(&parts(), &invalid), Err(FabricError::Misaligned { .. })));
+        let read_only = Bounds { grant: Grant::ReadOnly, ..bounds };
+        assert_eq!(read_only.plan(&parts(), &invalid[..1]), Err(FabricError::ReadOnly { verb: "WRITE" }));
+    }
+
+    /// A WRITE that no death may tear does not cross two parts; one that is longer than a packet is several requests,
+    /// in the order of their addresses.
+    #[test]
+    fn only_writes_that_may_be_torn_cross_parts() {
+        let mut bounds = bounds(Grant::ReadWrite);
+        bounds.caps.atomic_write_unit = 32;
+        let words = [1, 2, 3, 4, 5, 6, 7, 8];
+        let write = |words| [Verb::Write { addr: Addr::main(48), words }];
+        let whole = bounds.plan(&parts(), &write(&words[..4])).unwrap_err().to_string();
+        assert!(whole.starts_with("a WRITE at ") && whole.contains(" crosses two parts of the region"), "{whole}");
+        assert_eq!(ready(&bounds, &write(&words)), Plan { requests: 3, words: 8 });
+        let mut requests = Requests::default();
+        encode(&parts(), &write(&words), (0, 16), &mut requests, |_, _| {});
+        let pieces: Vec<_> = requests.pieces.iter().map(|piece| (piece.addr, piece.length)).collect();
+        assert_eq!(pieces, [(0, 16), (16, 32), (48, 16)]);
+        let flags: Vec<_> = requests.requests.iter().map(|request| request.send_flags).collect();
+        assert_eq!(flags, [ffi::SEND_INLINE, 0, ffi::SEND_INLINE | ffi::SEND_SIGNALED]);
+    }
+
     /// A batch within all limits but with more words than any buffer has is refused.
     #[test]
     fn a_batch_has_at_most_the_words_of_a_buffer() {
         let (mut first, mut second) = ([0; 11], [0; 10]);
-        let plan = bounds(Grant::ReadOnly).plan(&[
+        let batch = [
             Verb::Read { addr: Addr::main(0), into: &mut first },
             Verb::Read { addr: Addr::main(0), into: &mut second },
-        ]);
+        ];
+        let plan = bounds(Grant::ReadOnly).plan(&parts(), &batch);
         assert_eq!(plan, Err(FabricError::TooLarge { verbs: 2, words: 11 }));
     }
 
@@ -339,11 +360,9 @@ mod tests {
             Verb::Read { addr: Addr::main(56), into: &mut into },
             Verb::FetchAdd { addr: Addr::device(0), add: 9, found: &mut found },
         ];
-        let bounds = bounds(Grant::ReadWrite);
-        let plan = bounds.plan(&batch).unwrap();
-        assert_eq!(plan, Plan { requests: 4, words: 6 });
+        assert_eq!(ready(&bounds(Grant::ReadWrite), &batch), Plan { requests: 4, words: 6 });
         let (mut requests, mut written) = (Requests::default(), Vec::new());
-        bounds.encode(&batch, 3, 16, &mut requests, |word, words| written.push((word, words.to_vec())));
+        encode(&parts(), &batch, (3, 16), &mut requests, |word, words| written.push((word, words.to_vec())));
         assert_eq!(written, [(0, vec![5, 6, 7])]);
         assert_eq!(requests.len(), 4);
         assert!(requests.change_memory(1) && !requests.change_memory(0));
@@ -357,7 +376,7 @@ mod tests {
         assert!(linked.iter().all(|request| request.wr_id == 3));
         assert!(std::ptr::eq(linked[0].next, &raw const linked[1]) && linked[3].next.is_null());
         assert_eq!(pieces(&requests), [(4096, 24, 77), (4120, 8, 77), (4128, 8, 77), (4136, 8, 77)]);
-        bounds.encode(&batch[..1], 3, 24, &mut requests, |_, _| {});
+        encode(&parts(), &batch[..1], (3, 24), &mut requests, |_, _| {});
         assert_eq!(requests.link(0, 0)[0].send_flags, ffi::SEND_SIGNALED | ffi::SEND_INLINE);
     }
 
@@ -372,16 +391,16 @@ mod tests {
         ];
         let mut bounds = bounds(Grant::ReadWrite);
         bounds.caps.masked_cas = MaskedCas::Native;
-        assert_eq!(bounds.plan(&batch), Ok(Plan { requests: 2, words: 2 }));
+        assert_eq!(ready(&bounds, &batch), Plan { requests: 2, words: 2 });
         let mut requests = Requests::default();
-        bounds.encode(&batch, 0, 0, &mut requests, |_, _| {});
+        encode(&parts(), &batch, (0, 0), &mut requests, |_, _| {});
         assert!(requests.change_memory(2));
         let [cas, masked] = requests.link(0, 0) else { panic!("two verbs are two requests") };
         assert_eq!((cas.opcode, cas.send_flags), (ffi::WR_ATOMIC_CMP_AND_SWP, 0));
         assert_eq!((masked.opcode, masked.send_flags), (ffi::WR_MASKED_CAS, ffi::SEND_SIGNALED));
         assert_eq!((masked.atomic(), masked.masks()), (((4 << 20) + 8, 1, 2, 4), (3, 4)));
         bounds.grant = Grant::ReadOnly;
-        assert_eq!(bounds.plan(&batch[1..]), Err(FabricError::ReadOnly { verb: "MASKED CAS" }));
+        assert_eq!(bounds.plan(&parts(), &batch[1..]), Err(FabricError::ReadOnly { verb: "MASKED CAS" }));
     }
 
     #[test]

@@ -141,8 +141,8 @@ pub fn parse_client(text: &str) -> ClientParameters {
 pub fn target_text(parameters: &TargetParameters) -> String {
     let mut text = endpoint_text(&parameters.endpoint);
     for (space, segments) in [(0, &parameters.main), (1, &parameters.device)] {
-        for Segment { address, bytes, key } in segments {
-            write!(text, " {space} {address} {bytes} {key}").expect("a string grows");
+        for Segment { offset, address, bytes, key } in segments {
+            write!(text, " {space} {offset} {address} {bytes} {key}").expect("a string grows");
         }
     }
     text
@@ -156,7 +156,7 @@ fn parse_target(text: &str) -> TargetParameters {
     let mut target = TargetParameters { endpoint, grant, masked_cas, main: Vec::new(), device: Vec::new() };
     while let Some(space) = words.next() {
         let mut number = || words.next().expect("a number").parse::<u64>().expect("a number");
-        let segment = Segment { address: number(), bytes: number(), key: number() as u32 };
+        let segment = Segment { offset: number(), address: number(), bytes: number(), key: number() as u32 };
         if space == "0" { target.main.push(segment) } else { target.device.push(segment) }
     }
     target

@@ -31,7 +31,7 @@
 //!   that is killed is recovered by the next client that needs its locks.
 //! - **A table of fixed size becomes full.** Then inserts fail with [`Blame::Full`](crate::Blame::Full) and change
 //!   nothing. One that grows ([`CreateOptions::default`](crate::CreateOptions::default)) is full when memory is; it
-//!   never becomes smaller, and cannot be used over RDMA.
+//!   never becomes smaller.
 //!
 //! # Bounds
 //!

@@ -153,6 +153,8 @@ impl QueuePairEndpoint {
 /// A contiguous part of a space, registered under one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
+    /// Its first byte in the space, a multiple of 8.
+    pub offset: u64,
     /// The address that the memory node's device knows it by; in the device's own memory it is an offset.
     pub address: u64,
     /// Its size in bytes, a multiple of 8.
@@ -162,7 +164,14 @@ pub struct Segment {
 }
 
 impl Segment {
-    const WORDS: usize = 3;
+    const WORDS: usize = 4;
+
+    /// Returns the byte of the space behind its last.
+    #[inline(always)]
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.offset + self.bytes
+    }
 }
 
 /// A client's side of a queue pair: the body of an Attach.
@@ -198,9 +207,9 @@ pub struct TargetParameters {
     pub grant: Grant,
     /// The way in which the node's device executes masked CAS: `Native` or `CasLoop`.
     pub masked_cas: MaskedCas,
-    /// The segments of the Main space, in order; together they are the space.
+    /// The segments of the Main space, in order: all of it, or as much as has memory.
     pub main: Vec<Segment>,
-    /// The segments of the Device space, in order.
+    /// The segments of the Device space, in order; together they are the space.
     pub device: Vec<Segment>,
 }
 
@@ -222,14 +231,12 @@ impl TargetParameters {
         let masked_cas = u64::from(self.masked_cas == MaskedCas::Native);
         let mut body = self.endpoint.encode().to_vec();
         body.push(self.main.len() as u64 | (self.device.len() as u64) << 16 | grant << 32 | masked_cas << 40);
-        for Segment { address, bytes, key } in self.main.iter().chain(&self.device) {
-            body.extend([*address, *bytes, u64::from(*key)]);
-        }
+        body.extend(encode_segments(&self.main));
+        body.extend(encode_segments(&self.device));
         body
     }
 
-    /// Decodes a body. Its segments are not empty, are whole words, and end within the address space; those of a space
-    /// are at most 2^63 bytes.
+    /// Decodes a body, with segments as [`decode_segments`] returns them.
     ///
     /// # Errors
     /// `Body` or `Value` if it is invalid.
@@ -243,7 +250,7 @@ impl TargetParameters {
             (grant @ 0..=1, masked_cas @ 0..=1) => (grant, masked_cas),
             _ => return Err(WireError::Value { what: "access to memory", value: counts }),
         };
-        if listed.len() != (main + device) * Segment::WORDS || main > MAX_SEGMENTS || device > MAX_SEGMENTS {
+        if listed.len() != (main + device) * Segment::WORDS {
             return Err(cut);
         }
         let (main, device) = listed.split_at(main * Segment::WORDS);
@@ -251,29 +258,44 @@ impl TargetParameters {
             endpoint,
             grant: if grant == 0 { Grant::ReadOnly } else { Grant::ReadWrite },
             masked_cas: if masked_cas == 0 { MaskedCas::CasLoop } else { MaskedCas::Native },
-            main: segments(main)?,
-            device: segments(device)?,
+            main: decode_segments(main)?,
+            device: decode_segments(device)?,
         })
     }
 }
 
-/// Decodes the segments of a space.
-fn segments(words: &[u64]) -> Result<Vec<Segment>, WireError> {
-    let mut total = 0_u64;
+/// Encodes segments of a space: the body of a Reserved over RDMA.
+#[must_use]
+pub fn encode_segments(segments: &[Segment]) -> Vec<u64> {
+    let words = |Segment { offset, address, bytes, key }: &Segment| [*offset, *address, *bytes, u64::from(*key)];
+    segments.iter().flat_map(words).collect()
+}
+
+/// Decodes segments of a space. They are in the order of their offsets and do not overlap; each is not empty, is whole
+/// words, and ends within the address space of its side and within the 2^63 bytes of a space.
+///
+/// # Errors
+/// `Body` or `Value` if they are not, or there are more than [`MAX_SEGMENTS`].
+pub fn decode_segments(words: &[u64]) -> Result<Vec<Segment>, WireError> {
+    if !words.len().is_multiple_of(Segment::WORDS) || words.len() / Segment::WORDS > MAX_SEGMENTS {
+        return Err(WireError::Body { what: "segments of memory", words: words.len() });
+    }
+    let mut end = 0_u64;
     let one = |words: &[u64]| {
-        let (address, bytes) = (words[0], words[1]);
+        let (offset, address, bytes) = (words[0], words[1], words[2]);
         let wrong = |what, value| WireError::Value { what, value };
-        let key = u32::try_from(words[2]).map_err(|_| wrong("key of memory", words[2]))?;
-        if bytes == 0 || !bytes.is_multiple_of(WORD_BYTES) || !address.is_multiple_of(WORD_BYTES) {
+        let key = u32::try_from(words[3]).map_err(|_| wrong("key of memory", words[3]))?;
+        let is_whole = [offset, address, bytes].iter().all(|value| value.is_multiple_of(WORD_BYTES));
+        if bytes == 0 || !is_whole || address.checked_add(bytes).is_none() {
             return Err(wrong("length or address of memory", bytes));
         }
         // Addresses of verbs have 63 bits.
-        let is_inside = address.checked_add(bytes).is_some();
-        total = total
+        let is_next = offset >= end;
+        end = offset
             .checked_add(bytes)
-            .filter(|total| is_inside && *total <= i64::MAX as u64)
-            .ok_or(wrong("length of memory", bytes))?;
-        Ok(Segment { address, bytes, key })
+            .filter(|end| is_next && end >> 63 == 0)
+            .ok_or(wrong("place of memory", offset))?;
+        Ok(Segment { offset, address, bytes, key })
     };
     words.chunks_exact(Segment::WORDS).map(one).collect()
 }
@@ -328,23 +350,26 @@ mod tests {
 
     #[test]
     fn invalid_parameters_are_refused() {
-        let main = vec![Segment { address: 4096, bytes: 64, key: 7 }];
+        let segment = |offset| Segment { offset, address: 4096, bytes: 64, key: 7 };
+        let main = vec![segment(0), segment(128)];
         let (endpoint, grant, masked_cas) = (endpoint(), Grant::ReadWrite, MaskedCas::Native);
         let target = TargetParameters { endpoint, grant, masked_cas, main, device: vec![] };
         let valid = target.encode();
         assert_eq!(TargetParameters::decode(&valid), Ok(target));
-        for (word, value) in
-            [(3, 0), (3, 1 << 32 | 1024), (4, 2 | 1 << 32), (4, 1 | 2 << 32), (4, 1 | 2 << 40), (5, 4), (6, 0), (6, 12)]
-        {
+        let endpoint = [(3, 0), (3, 1 << 32 | 1024), (4, 3 | 1 << 32), (4, 2 | 2 << 32), (4, 2 | 2 << 40)];
+        // Word 5 is the first segment's offset, word 9 that of the second.
+        let segments = [(5, 4), (5, 72), (6, 4), (7, 0), (7, 12), (7, 136), (9, 56), (9, 4)];
+        let beyond = [(6, u64::MAX - 7), (7, 1 << 63), (8, 1 << 32), (9, (1 << 63) - 64), (9, u64::MAX - 7)];
+        for (word, value) in endpoint.into_iter().chain(segments).chain(beyond) {
             let mut words = valid.clone();
             words[word] = value;
             assert!(TargetParameters::decode(&words).is_err(), "word {word} is {value:#x}");
         }
-        for (word, value) in [(5, u64::MAX - 7), (6, 1 << 63), (7, 1 << 32)] {
-            let mut words = valid.clone();
-            words[word] = value;
-            assert!(TargetParameters::decode(&words).is_err(), "word {word} is {value:#x}");
-        }
+        let many = |count: u64| (0..count).map(|n| Segment { offset: 64 * n, address: 0, bytes: 64, key: 0 }).collect();
+        let most: Vec<Segment> = many(MAX_SEGMENTS as u64);
+        assert_eq!(decode_segments(&encode_segments(&most)), Ok(most));
+        let more: Vec<Segment> = many(MAX_SEGMENTS as u64 + 1);
+        assert!(decode_segments(&encode_segments(&more)).is_err());
         assert!((0..valid.len()).all(|words| TargetParameters::decode(&valid[..words]).is_err()));
         assert!(ClientParameters::decode(&valid[..3]).is_err() && ClientParameters::decode(&valid[..5]).is_err());
     }
@@ -352,7 +377,7 @@ mod tests {
     proptest! {
         /// Any words are a value that is encoded to them, or an error.
         #[test]
-        fn parameters_are_encoded_to_their_words(mut body in prop::collection::vec(any::<u64>(), 0..12)) {
+        fn parameters_are_encoded_to_their_words(mut body in prop::collection::vec(any::<u64>(), 0..16)) {
             if let Some(limits) = body.get_mut(3) {
                 *limits = *limits & 0xffff_0000 | 1024;
             }

@@ -17,7 +17,7 @@ pub use control::{
 };
 pub use exchange::{
     ClientParameters, Gid, GidError, MAX_SEGMENTS, Mtu, PACKET_NUMBER_MASK, PacketNumber, QueuePairEndpoint,
-    QueuePairNumber, Segment, TargetParameters,
+    QueuePairNumber, Segment, TargetParameters, decode_segments, encode_segments,
 };
 pub use frame::{
     HEADER_WORDS, HTTP, Header, Kind, MAX_BATCH_VERBS, MAX_FRAME_WORDS, MAX_VERB_WORDS, append, foreign, from_wire,

@@ -84,19 +84,16 @@ impl ServedTable {
 
 impl Arguments {
     fn create_options(&self, name: &str) -> Result<CreateOptions, Failure> {
-        let why_fixed = match self.preset {
-            Some(Preset::Paper) => Some("tables of preset paper do not grow"),
-            _ => self.rdma.as_ref().map(|_| "memory cannot be registered with a network card later"),
-        };
-        let options = match (self.capacity, why_fixed) {
+        let options = match (self.capacity, self.preset) {
             (Some(capacity), _) => CreateOptions::new(capacity),
-            (None, None) => CreateOptions::default(),
-            (None, Some(why)) => {
+            (None, Some(Preset::Paper)) => {
                 let what = if self.backing.0.is_unnamed() { "a table in memory" } else { name };
-                let message =
-                    format!("{what} must be created: give the number of keys with --capacity N, because {why}");
-                return Err(Failure::Misuse(format!("{message}; nothing was changed")));
+                return Err(Failure::Misuse(format!(
+                    "{what} must be created: give the number of keys with --capacity N, because tables of preset paper \
+                     do not grow; nothing was changed"
+                )));
             }
+            (None, _) => CreateOptions::default(),
         };
         let format = self.entry.unwrap_or(DEFAULT_FORMAT);
         self.space.refuse_for(format)?;
@@ -189,11 +186,18 @@ mod tests {
 
     #[test]
     fn a_new_table_that_cannot_grow_needs_a_capacity() {
-        for (line, why) in [("--rdma a", "network card"), ("--backing shm://a --preset paper", "preset paper")] {
+        for line in ["--preset paper", "--rdma a --preset paper", "--backing shm://a --preset paper"] {
             let error = parsed(line).create_options("shm://a").unwrap_err().to_string();
-            assert!(error.contains("--capacity N, because ") && error.contains(why), "{error}");
+            assert!(error.contains("--capacity N, because tables of preset paper do not grow"), "{error}");
         }
-        for line in ["", "--backing shm://a", "--capacity 1k", "--capacity 1k --preset paper"] {
+        for line in [
+            "",
+            "--rdma a",
+            "--rdma a --capacity 1k --max-capacity 1M",
+            "--backing shm://a",
+            "--capacity 1k",
+            "--capacity 1k --preset paper",
+        ] {
             assert!(parsed(line).create_options("memory").is_ok(), "{line}");
         }
     }

@@ -72,14 +72,14 @@ pub struct Arguments {
     #[arg(long, value_name = "WHERE", default_value_t)]
     pub backing: Backing,
     /// Number of keys a new table must hold: 10_000, 500k, 1M. The table is sized so that they fill it to 90 %. Without
-    /// it, a table begins small and grows while it is used; with --rdma it is needed.
+    /// it, a table begins small and grows while it is used.
     #[arg(long, value_name = "N", value_parser = units::parse_count)]
     pub capacity: Option<u64>,
-    /// Number of keys that a new table may grow to hold: 10M, 1G. Default: with --capacity it does
-    /// not grow. Not with --rdma.
-    #[arg(long, value_name = "N", conflicts_with = "rdma", value_parser = units::parse_count)]
+    /// Number of keys that a new table may grow to hold: 10M, 1G. Default: with --capacity it does not grow.
+    #[arg(long, value_name = "N", value_parser = units::parse_count)]
     pub max_capacity: Option<u64>,
-    /// Memory that a table which grows may take: 512MiB, 2G. Default: what its file system has.
+    /// Memory that a table which grows may take: 512MiB, 2G. Default: what its file system has. With --rdma the limit
+    /// of locked memory must be twice as much.
     #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
     pub max_memory: Option<u64>,
     /// How a new table stores keys and values: fixed:K:V or bytes:N; see guira create. Default: bytes:64.

@@ -10,7 +10,7 @@ use guira_session::wire::Grant;
 
 use super::*;
 use crate::client::buffers::Buffer;
-use crate::client::plan::Requests;
+use crate::client::plan::{self, Requests};
 use crate::{DeviceOptions, Target};
 
 const BATCHES: u32 = 200;
@@ -41,8 +41,9 @@ fn by_lane(lane: &mut VerbsLane) -> Duration {
 fn by_hand(inner: &Inner, slot: usize) -> Duration {
     let (mut first, mut second, mut requests) = ([0; ROW_WORDS], [0; ROW_WORDS], Requests::default());
     let batch = reads(&mut first, &mut second);
-    inner.bounds.plan(&batch).expect("the rows lie inside");
-    inner.bounds.encode(&batch, slot, 0, &mut requests, |_, _| {});
+    let parts = inner.parts();
+    inner.bounds.plan(&parts, &batch).expect("the rows lie inside");
+    plan::encode(&parts, &batch, (slot, 0), &mut requests, |_, _| {});
     let (address, key) = inner.buffers.address(Buffer::Lane(slot));
     let linked = requests.link(address, key);
     let (started, mut completions) = (Instant::now(), [ffi::zeroed::<ffi::Wc>(); COMPLETIONS]);

@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
 
 mod fence;
+mod growth;
 mod peers;
 mod served;
 

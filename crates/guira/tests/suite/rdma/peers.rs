@@ -36,6 +36,8 @@ enum End {
     OtherSize,
     /// After an Attached of a queue pair that does not exist.
     Attached,
+    /// After an Attached without main space, and a Reserved with these segments.
+    Reserved(&'static [[u64; 4]]),
 }
 
 fn receive(stream: &mut TcpStream) -> io::Result<Header> {
@@ -83,12 +85,12 @@ fn attached(gid: Gid, main_bytes: u64) -> Vec<u64> {
         reads_in: 16,
         reads_out: 0,
     };
-    let segment = |bytes| vec![Segment { address: 4_096, bytes, key: 1 }];
+    let segment = |bytes| vec![Segment { offset: 0, address: 4_096, bytes, key: 1 }];
     let parameters = TargetParameters {
         endpoint,
         grant: Grant::ReadWrite,
         masked_cas: MaskedCas::CasLoop,
-        main: segment(main_bytes),
+        main: if main_bytes > 0 { segment(main_bytes) } else { Vec::new() },
         device: segment(DEVICE_BYTES),
     };
     parameters.encode()
@@ -106,10 +108,17 @@ fn speak(stream: &mut TcpStream, gid: Gid, end: End) -> io::Result<()> {
     let body = match end {
         End::Hello | End::Attach => return Ok(()),
         End::Garbage => vec![u64::MAX; 11],
-        End::OtherSize => attached(gid, MAIN_BYTES / 2),
+        End::OtherSize => attached(gid, MAIN_BYTES * 2),
         End::Attached => attached(gid, MAIN_BYTES),
+        End::Reserved(_) => attached(gid, 0),
     };
-    send(stream, Kind::Attached, attach.id, &body)
+    send(stream, Kind::Attached, attach.id, &body)?;
+    let End::Reserved(parts) = end else { return Ok(()) };
+    let reserve = receive(stream)?;
+    assert_eq!(reserve.kind, Kind::Reserve, "it knows no part of the memory");
+    send(stream, Kind::Reserved, reserve.id, parts.as_flattened())?;
+    // The client gives up, or asks for more of what such a node has not.
+    receive(stream).map(drop)
 }
 
 /// Starts a peer, which runs until the process ends.
@@ -130,7 +139,17 @@ fn start(devices: &RdmaDevices, end: End) -> SocketAddr {
 #[test]
 fn a_peer_that_vanishes_or_sends_garbage_is_an_error() {
     let Some(devices) = devices() else { return };
-    for end in [End::Hello, End::Attach, End::Garbage, End::OtherSize, End::Attached] {
+    // Nothing, not all that was asked for, outside of the space, over each other, in another order, and no part at all.
+    let lies: [&[[u64; 4]]; 6] = [
+        &[],
+        &[[0, 4_096, 8, 1]],
+        &[[0, 4_096, MAIN_BYTES + 8, 1]],
+        &[[0, 4_096, 8_192, 1], [4_096, 0, 8_192, 2]],
+        &[[8_192, 4_096, 8_192, 1], [0, 0, 8_192, 2]],
+        &[[0, 4_096, 8_192, 1 << 32]],
+    ];
+    let ends = [End::Hello, End::Attach, End::Garbage, End::OtherSize, End::Attached];
+    for end in ends.into_iter().chain(lies.map(End::Reserved)) {
         let url = url_of(start(&devices, end), Some(&devices));
         let began = Instant::now();
         match end {
@@ -150,7 +169,7 @@ fn a_peer_that_vanishes_or_sends_garbage_is_an_error() {
                 let error = attach_error(&url);
                 assert!(matches!(&*error, AttachError::Device(VerbsError::Mismatch { .. })), "{end:?}: {error}");
             }
-            End::Attached => {
+            End::Attached | End::Reserved(_) => {
                 let error = refused(&url);
                 let Error::Open(OpenError::Table { source: TableError::Fabric(source), .. }) = &error else {
                     panic!("{end:?}: {error}")

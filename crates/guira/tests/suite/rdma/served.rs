@@ -19,9 +19,9 @@ const PROCESS: &str = "GUIRA_TEST_RDMA_PROCESS";
 /// A limit of locked memory that is smaller than the buffers of a client, in KiB.
 const LOCKED_KIB: &str = "64";
 /// The user `nobody`, for whom limits of locked memory hold.
-const NOBODY: u32 = 65_534;
+pub(super) const NOBODY: u32 = 65_534;
 
-fn options(devices: &RdmaDevices) -> ServeOptions {
+pub(super) fn options(devices: &RdmaDevices) -> ServeOptions {
     ServeOptions::new((Ipv4Addr::LOCALHOST, 0).into()).rdma(device_of_node(devices))
 }
 
@@ -29,7 +29,7 @@ fn create_options() -> CreateOptions {
     CreateOptions::new(1_000).extent_bytes(8 << 20)
 }
 
-fn url_of_handle(served: &ServerHandle, devices: &RdmaDevices) -> Url {
+pub(super) fn url_of_handle(served: &ServerHandle, devices: &RdmaDevices) -> Url {
     url_of(served.local_addrs()[0], Some(devices))
 }
 
