@@ -1,5 +1,7 @@
 //! Fault plans: the faults of a run, as a value, so that a run can be printed, repeated and reduced.
 
+use std::ops::Range;
+
 use guira_fabric::Addr;
 
 use crate::sim::ClientId;
@@ -13,6 +15,18 @@ pub struct FaultPlan {
     pub node: Vec<NodeFault>,
     /// The relaxed behaviour of the fabric.
     pub relaxations: Relaxations,
+    /// The end of the memory node's memory; `None` if it has enough.
+    pub memory: Option<MemoryLimit>,
+}
+
+/// A memory node that has memory for a part of its addresses only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryLimit {
+    /// The bytes of the main space that have no memory at first.
+    pub holes: Vec<Range<u64>>,
+    /// The number of reservations of such bytes that are granted: all others are refused, unless the same bytes were
+    /// granted before.
+    pub grants: u64,
 }
 
 /// A fault of one client.

@@ -1,6 +1,7 @@
 //! The region and the lanes through which a client uses the simulation.
 
-use std::task::{Context, Poll};
+use std::ops::Range;
+use std::task::{Context, Poll, ready};
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Caps, FabricError, Lane, Region, SlotHold, Submitted, Traffic, Verb, pause_until};
@@ -68,6 +69,7 @@ impl Region for SimRegion {
             client: self.client,
             caps: *self.bytes.caps(),
             traffic: Traffic::default(),
+            reserving: None,
         }
     }
 
@@ -92,6 +94,8 @@ pub struct SimLane {
     client: ClientId,
     caps: Caps,
     traffic: Traffic,
+    /// The memory that is being made, and the time at which the client learns that it is there.
+    reserving: Option<(Range<u64>, u64)>,
 }
 
 impl SimLane {
@@ -148,6 +152,23 @@ impl Lane for SimLane {
             false => world.poll(self.index, cx, |sent| sent.receive_atomics(found)),
         });
         drained.unwrap_or_else(|error| Poll::Ready(Err(error)))
+    }
+
+    fn poll_reserve(&mut self, bytes: Range<u64>, cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+        let until_ns = match &self.reserving {
+            Some((reserving, until_ns)) if *reserving == bytes => *until_ns,
+            _ => match self.with_world(|world| world.reserve(self.index, &bytes))? {
+                Some(until_ns) => until_ns,
+                None => {
+                    let (wanted, limiter) = (bytes.end - bytes.start, "the simulated memory node".to_owned());
+                    return Poll::Ready(Err(FabricError::NoMemory { wanted, available: 0, limiter }));
+                }
+            },
+        };
+        self.reserving = Some((bytes, until_ns));
+        ready!(self.poll_pause(until_ns, cx));
+        self.reserving = None;
+        Poll::Ready(Ok(()))
     }
 
     fn poll_pause(&mut self, until_ns: u64, cx: &mut Context<'_>) -> Poll<()> {

@@ -30,6 +30,9 @@
 //! assert_eq!(sim.usage().since(&before).busiest().0, Resource::BusiestWord);
 //! ```
 //!
+//! A region has memory everywhere. A client that reserves some waits for the node's processor nevertheless, as that of
+//! a real node makes it, in a [`Cluster`]; in a [`Network`] that takes no time. A [`MemoryLimit`] makes the node refuse some.
+//!
 //! A [`FaultPlan`] lists the faults of a run: clients die before any verb or inside a WRITE, stall, or lose their
 //! connection; batches are split; a fabric that promises no more than a queue pair ([`guira_fabric::PairOrder`]) takes
 //! each liberty; the memory node restarts empty, or some of its bits flip. A [`Swarm`] draws plans at random.
@@ -76,8 +79,8 @@ mod sim;
 mod swarm;
 mod world;
 
-pub use card::{Card, CardParameters, Cluster, HostParameters, Resource, UnknownCard, Usage};
-pub use fault::{ClientFault, Fault, FaultPlan, Lost, NodeEvent, NodeFault, Relaxations};
+pub use card::{Card, CardParameters, Cluster, HostParameters, NodeParameters, Resource, UnknownCard, Usage};
+pub use fault::{ClientFault, Fault, FaultPlan, Lost, MemoryLimit, NodeEvent, NodeFault, Relaxations};
 pub use lane::{SimLane, SimRegion};
 pub use log::{Event, EventKind, Part};
 pub use network::{HEADER_BYTES, Network};

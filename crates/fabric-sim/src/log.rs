@@ -38,6 +38,10 @@ pub enum EventKind {
     Swap(Part),
     /// A FETCH-ADD was executed; the word is the one that it found.
     Add(Part),
+    /// A client asked for memory of this number of bytes from an address on.
+    Reserved(Addr, u64),
+    /// The memory node refused memory of this number of bytes from an address on.
+    Refused(Addr, u64),
     /// The reply to a batch reached its client.
     Replied,
     /// A pause ended.
@@ -100,6 +104,8 @@ impl EventKind {
             EventKind::Restarted => (13, 0, 0),
             EventKind::Flipped(addr, bits) => Part { addr: *addr, words: 1, word: *bits }.numbers(14),
             EventKind::Fenced => (15, 0, 0),
+            EventKind::Reserved(addr, bytes) => Part { addr: *addr, words: 1, word: *bytes }.numbers(16),
+            EventKind::Refused(addr, bytes) => Part { addr: *addr, words: 1, word: *bytes }.numbers(17),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::{check, prefetch, prefetch_line};
-use guira_fabric::{Caps, Effect, FabricError, Profile, Region, Space, Verb, WORD_BYTES};
+use guira_fabric::{Addr, Caps, Effect, FabricError, Profile, Region, Space, Verb, WORD_BYTES};
 
 use crate::batch::{Batch, Sent, VerbKind};
 use crate::card::Cards;
@@ -45,6 +45,8 @@ pub(crate) struct World {
     /// The number of verbs executed.
     pub(crate) verbs: u64,
     pub(crate) faults: FaultPlan,
+    /// The bytes that were reserved, if there is not memory for all.
+    granted: Vec<Range<u64>>,
     pub(crate) queue: Queue,
     pub(crate) lanes: Vec<LaneState>,
     pub(crate) clients: Vec<ClientState>,
@@ -99,6 +101,7 @@ impl World {
             end_ns: 0,
             verbs: 0,
             faults: options.faults.clone(),
+            granted: Vec::new(),
             queue,
             draws: Draws::new(options.seed),
             batch_watcher: None,
@@ -497,6 +500,37 @@ impl World {
             None => self.now_ns + near_ns,
             Some(cards) => cards.compute(client, near_ns, self.now_ns),
         }
+    }
+
+    /// Makes memory for `bytes` of the main space, for the client of `lane`. Returns the time at which the client learns
+    /// that it is there; `None` if there is no more memory.
+    pub(crate) fn reserve(&mut self, lane: u32, bytes: &Range<u64>) -> Option<u64> {
+        let (addr, length) = (Addr::main(bytes.start), bytes.end - bytes.start);
+        if !self.has_memory_for(bytes) {
+            self.log_event(lane, EventKind::Refused(addr, length));
+            return None;
+        }
+        self.log_event(lane, EventKind::Reserved(addr, length));
+        Some(self.reserved_ns(lane, bytes))
+    }
+
+    fn has_memory_for(&mut self, bytes: &Range<u64>) -> bool {
+        let Some(limit) = &mut self.faults.memory else { return true };
+        let is_hole = limit.holes.iter().any(|hole| hole.start < bytes.end && bytes.start < hole.end);
+        if !is_hole || self.granted.contains(bytes) {
+            return true;
+        }
+        let is_granted = limit.grants > 0;
+        limit.grants -= u64::from(is_granted);
+        self.granted.extend(is_granted.then(|| bytes.clone()));
+        is_granted
+    }
+
+    /// Returns the time at which a client learns that its memory is there.
+    fn reserved_ns(&mut self, lane: u32, bytes: &Range<u64>) -> u64 {
+        let Some(cards) = &mut self.cards else { return self.now_ns };
+        let jitter_ns = [0; 2].map(|_| self.draws.below(cards.jitter_ns()));
+        cards.reserve(self.lanes[lane as usize].client, bytes, self.now_ns, jitter_ns)
     }
 
     /// Waits until `until_ns`.

@@ -20,6 +20,8 @@ pub struct Cluster {
     pub card: CardParameters,
     /// The constants of every client host.
     pub host: HostParameters,
+    /// The constants of the memory node's processor.
+    pub node: NodeParameters,
     /// The time from a client's doorbell to the memory node's card, besides queues and bytes.
     pub to_node_ns: u64,
     /// The time from the memory node's card to a client's memory, besides queues and bytes.
@@ -57,6 +59,16 @@ pub struct HostParameters {
     pub far_compute_percent: u64,
 }
 
+/// The constants of the memory node's processor, which does nothing but make memory for tables that grow: a request
+/// after the other. Times are nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeParameters {
+    /// The time that a request takes, whatever it asks for.
+    pub request_ns: u64,
+    /// Added to a request for each part of [`NodeParameters::PART_BYTES`] that has no memory yet.
+    pub part_ns: u64,
+}
+
 impl Cluster {
     /// Creates a cluster like that of the paper, with cards of kind `card`.
     pub const fn new(card: Card) -> Cluster {
@@ -64,6 +76,7 @@ impl Cluster {
             hosts: 8,
             card: card.parameters(),
             host: HostParameters::PAPER,
+            node: NodeParameters::TMPFS,
             to_node_ns: 760,
             to_client_ns: 509,
             jitter_ns: 600,
@@ -96,6 +109,13 @@ impl Cluster {
         self
     }
 
+    /// Sets the time in which the node's processor makes memory of [`NodeParameters::PART_BYTES`].
+    #[must_use]
+    pub const fn part_ns(mut self, part_ns: u64) -> Cluster {
+        self.node.part_ns = part_ns;
+        self
+    }
+
     /// Panics unless the parameters describe a cluster.
     pub(crate) fn validate(&self) {
         assert!(self.hosts > 0, "a cluster has at least one client host");
@@ -104,6 +124,14 @@ impl Cluster {
         assert!(self.mtu_bytes > 0, "a packet has room for payload");
         assert!(self.host.shared_doorbells > 0, "a host has a doorbell register for any thread");
     }
+}
+
+impl NodeParameters {
+    /// The unit in which memory is made: the one of a memory node over TCP.
+    pub const PART_BYTES: u64 = 64 << 10;
+
+    /// Memory of a file in tmpfs.
+    pub const TMPFS: NodeParameters = NodeParameters { request_ns: 1_000, part_ns: 12_000 };
 }
 
 impl HostParameters {

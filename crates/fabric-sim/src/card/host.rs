@@ -83,6 +83,14 @@ impl Thread {
         self.processor.enter(now_ps, takes_ps) + takes_ps
     }
 
+    /// Returns the time that a request besides the verbs takes on this thread and on the way to the card and back, without
+    /// queues.
+    pub(crate) fn request_ps(&self, cluster: &Cluster) -> u64 {
+        let host = &cluster.host;
+        let far_ns = if self.is_near { 0 } else { host.far_batch_ns };
+        (host.request_ns + host.doorbell_ns + host.completion_ns + far_ns) * PS
+    }
+
     /// Handles the completion of a batch. Returns the time that it takes.
     #[inline(always)]
     pub(crate) fn complete(&mut self, now_ps: u64, cluster: &Cluster) -> u64 {

@@ -19,7 +19,7 @@ mod server;
 mod usage;
 mod words;
 
-pub use cluster::{Cluster, HostParameters};
+pub use cluster::{Cluster, HostParameters, NodeParameters};
 pub use parameters::{Card, CardParameters, UnknownCard};
 pub use usage::{Resource, Usage};
 

@@ -1,10 +1,13 @@
 //! The memory node: its link, and its card with processing units, atomics, words and PCIe.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
+
 use guira_fabric::Space;
 
 use crate::batch::{Batch, Sent, VerbKind};
 use crate::card::PS;
-use crate::card::cluster::Cluster;
+use crate::card::cluster::{Cluster, NodeParameters};
 use crate::card::host::sending_ps;
 use crate::card::messages::{payload_bytes, pcie_bytes, reply_bytes, request_bytes};
 use crate::card::server::Server;
@@ -22,6 +25,10 @@ pub(crate) struct Node {
     pub(crate) pcie_fetch: Server,
     /// The direction of PCIe in which the data of WRITEs travels.
     pub(crate) pcie_store: Server,
+    /// The processor, which makes memory.
+    pub(crate) processor: Server,
+    /// The parts of the main space for which memory was made.
+    made: BTreeSet<u64>,
     last_fetch_ps: u64,
     /// The moving average of the time between two fetches.
     fetch_gap_ps: u64,
@@ -54,9 +61,20 @@ impl Node {
             words: WordQueues::new(device_bytes),
             pcie_fetch: Server::default(),
             pcie_store: Server::default(),
+            processor: Server::default(),
+            made: BTreeSet::new(),
             last_fetch_ps: 0,
             fetch_gap_ps: 2 * cluster.card.idle_after_ns * PS,
         }
+    }
+
+    /// Makes memory for `bytes` of the main space, as a request does that arrives at `arrives_ps`. Returns the time at
+    /// which it is done.
+    pub(crate) fn reserve(&mut self, bytes: &Range<u64>, arrives_ps: u64, cluster: &Cluster) -> u64 {
+        let parts = bytes.start / NodeParameters::PART_BYTES..bytes.end.div_ceil(NodeParameters::PART_BYTES);
+        let new = parts.filter(|part| self.made.insert(*part)).count() as u64;
+        let takes_ps = (cluster.node.request_ns + new * cluster.node.part_ns) * PS;
+        self.processor.enter(arrives_ps, takes_ps) + takes_ps
     }
 
     /// Receives the verbs from `first` on of a batch. Returns the time for which they wait for the link.

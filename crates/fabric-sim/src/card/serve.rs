@@ -2,6 +2,7 @@
 //! travels back.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use guira_fabric::memory::prefetch;
 
@@ -108,6 +109,16 @@ impl Cards {
         passage.done_ps = 0;
         passage.run.arrives_ps = arrives_ps;
         arrives_ps.div_ceil(PS)
+    }
+
+    /// Sends a request of `client` for memory to the node's processor, past all verbs. Returns the time of the answer.
+    /// There are few such requests, and they are short.
+    pub(crate) fn reserve(&mut self, client: u32, bytes: &Range<u64>, now_ns: u64, jitter_ns: [u64; 2]) -> u64 {
+        let cluster = &self.cluster;
+        let arrives_ps = (now_ns + cluster.to_node_ns + jitter_ns[0]) * PS;
+        let done_ps = self.node.reserve(bytes, arrives_ps, cluster);
+        let request_ps = self.threads[client as usize].request_ps(cluster);
+        (done_ps + request_ps).div_ceil(PS) + cluster.to_client_ns + jitter_ns[1]
     }
 
     /// Returns the largest jitter of a batch in each direction.

@@ -24,6 +24,8 @@ pub enum Resource {
     NodeFetch,
     /// PCIe from the memory node's card to its memory.
     NodeStore,
+    /// The memory node's processor, which makes memory for tables that grow.
+    NodeProcessor,
     /// The card of the client host that uses it most.
     HostCard,
     /// The link to the client host that uses it most.
@@ -39,7 +41,7 @@ pub enum Resource {
 
 impl Resource {
     /// All resources.
-    pub const ALL: [Resource; 12] = [
+    pub const ALL: [Resource; 13] = [
         Resource::NodeLinkIn,
         Resource::NodeLinkOut,
         Resource::NodeMessages,
@@ -47,6 +49,7 @@ impl Resource {
         Resource::BusiestWord,
         Resource::NodeFetch,
         Resource::NodeStore,
+        Resource::NodeProcessor,
         Resource::HostCard,
         Resource::HostLinkIn,
         Resource::HostLinkOut,
@@ -61,8 +64,8 @@ impl Resource {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     span_ns: u64,
-    /// Node: link in, link out, fetch, store.
-    node_ps: [u64; 4],
+    /// Node: link in, link out, fetch, store, processor.
+    node_ps: [u64; 5],
     atomics_ps: Vec<u64>,
     units_ps: Vec<u64>,
     words: WordsBusy,
@@ -74,7 +77,7 @@ pub struct Usage {
 
 impl Usage {
     pub(crate) fn new(now_ns: u64, hosts: &[Host], threads: &[Thread], node: &Node) -> Usage {
-        let node_servers = [node.link_in, node.link_out, node.pcie_fetch, node.pcie_store];
+        let node_servers = [node.link_in, node.link_out, node.pcie_fetch, node.pcie_store, node.processor];
         let host_ps = |host: &Host| [host.card, host.link_in, host.link_out].map(|server| server.busy_ps());
         Usage {
             span_ns: now_ns,
@@ -121,6 +124,7 @@ impl Usage {
             Resource::NodeAtomics => mean(&self.atomics_ps),
             Resource::NodeFetch => self.node_ps[2],
             Resource::NodeStore => self.node_ps[3],
+            Resource::NodeProcessor => self.node_ps[4],
             Resource::NodeMessages => mean(&self.units_ps),
             Resource::BusiestWord => self.words.busiest().map_or(0, |(_, busy_ps)| busy_ps),
             Resource::HostCard => most_of_hosts(0),

@@ -6,3 +6,4 @@ mod faults;
 mod figure_1;
 mod full;
 mod published;
+mod reservations;
