@@ -86,6 +86,7 @@ fn run(storm: &Storm, progress: Progress<'_>) -> Result<RunStats, RunError> {
         theta: ZIPF,
         warm_ns: WARM_NS,
         span_ns: storm.span_ns,
+        inserts: None,
         deaths: Deaths { per_second: storm.deaths_per_second, victims: storm.victims },
         queues: Queues::None,
         predictor_bytes: 0,

@@ -58,6 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             theta: 0.99,
             warm_ns: WARM_NS,
             span_ns: span_ms * 1_000_000,
+            inserts: None,
             deaths: Deaths::NONE,
             queues,
             predictor_bytes: 0,

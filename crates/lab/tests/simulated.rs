@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use guira_fabric::{Profile, Region};
-use guira_fabric_sim::{Card, Cluster, Network};
+use guira_fabric_sim::{Card, Cluster, Network, Resource};
 use guira_lab::driver::OperationTally;
 use guira_lab::simulated::{
     Audit, Deaths, FillError, FillPlan, FilledTable, LOADED, Mix, Queues, Run, RunError, RunStats, Testbed, ValueError,
@@ -19,6 +19,8 @@ use guira_rcuckoo::{Change, Client, ClientConfig, NewValue, Reader, SlotClient, 
 const SEED: u64 = 20_260_701;
 const SLOTS: u16 = 48;
 const CLIENTS: u32 = 32;
+/// Bytes of the record of a split, without the words for an extent that a commit frees.
+const RECORD_BYTES: u64 = 48;
 
 fn plan(preset: Preset, format: &str, capacity: u64, records: u64) -> FillPlan {
     let caps = Profile::Mlx5.caps();
@@ -51,6 +53,7 @@ fn a_run(filled: &FilledTable, mix: Mix) -> Run {
         theta: 0.99,
         warm_ns: 50_000,
         span_ns: 500_000,
+        inserts: None,
         deaths: Deaths::NONE,
         queues: Queues::None,
         predictor_bytes: 0,
@@ -343,6 +346,76 @@ fn hosts_of_a_cluster_share_their_cards() {
     let stats = on(&a_run, filled.fork().unwrap(), &Cluster::new(Card::ConnectX5).hosts(4));
     assert_eq!(stats.violations, Vec::<String>::new());
     assert!(stats.succeeded() > 1_000);
+}
+
+/// A table that is made for 1,000 records and holds them, and may grow beyond any that a test stores.
+fn growing() -> FilledTable {
+    let fixed = plan(Preset::Hardened, "fixed:8:8", 1_000, 1_000);
+    let options = PresetOptions {
+        capacity: 1_000,
+        format: fixed.config.format,
+        extent_bytes: None,
+        max_clients: Some(SLOTS),
+        hash_seed: SEED,
+        device_bytes: fixed.caps.device_bytes,
+    };
+    let config = Preset::Hardened.config_growing_to(200_000, &options).expect("nothing fails here");
+    fill(&FillPlan { config, ..fixed }).expect("nothing fails here")
+}
+
+/// A run of inserts that ends with the last of so many.
+fn a_load(filled: &FilledTable, clients: u32, inserts: u64) -> Run {
+    let a_run = a_run(filled, Mix::W);
+    Run { clients, hosts: clients.min(4), warm_ns: 0, span_ns: 10_000_000_000, inserts: Some(inserts), ..a_run }
+}
+
+/// [R-GROW-8] A split costs what the protocol says, and nobody waits for it where nobody else is.
+#[test]
+fn a_split_of_a_client_that_is_alone_costs_what_the_protocol_says() {
+    const INSERTS: u64 = 50_000;
+    let filled = growing();
+    let stats = carry_out(&a_load(&filled, 1, INSERTS), filled.clone());
+    assert_eq!((&stats.violations, stats.operations.insert.count), (&Vec::new(), INSERTS));
+    assert_eq!(stats.records_at_end, Some(1_000 + INSERTS));
+    let costs = &stats.splits;
+    let splits = costs.splits.count;
+    assert_eq!((splits, costs.held_ns.count(), costs.in_vain), (stats.counters.splits, stats.counters.splits, 0));
+    assert_eq!(filled.rows().expect("the heap").count(), (1 + splits) * 1_024);
+    assert!(splits > 6, "{splits} splits");
+    assert_eq!((costs.waits_ns.count(), costs.waits_ns.max()), (0, 0));
+    let (trips, segment, locks) = (&costs.splits.round_trips, 1_024 * 128, 2 * 1_024 / 16 / 4);
+    assert_eq!((trips.quantile(0.0), trips.max()), (3, 3));
+    assert_eq!(costs.splits.messages, splits * (locks + 1 + 6 + locks));
+    // Masked CAS and FETCH-ADDs; the READ; the WRITEs of both segments, the record, its retirement and two map words.
+    let bytes = locks * (102 + 70 + 78 + 70) + (136 + segment) + (6 * 136 + 2 * segment + RECORD_BYTES + 3 * 8);
+    assert_eq!(costs.splits.wire_bytes, splits * bytes);
+}
+
+/// Clients that grow a table together lose nothing, split no segment twice, and wait for each other's splits. [R-GROW-5]
+#[test]
+fn clients_that_grow_a_table_together_wait_for_its_splits() {
+    const INSERTS: u64 = 30_000;
+    let filled = growing();
+    for queues in [Queues::None, Queues::PerHost] {
+        let a_load = Run { queues, ..a_load(&filled, CLIENTS, INSERTS) };
+        let grown = || {
+            let table = filled.fork().expect("nothing fails here");
+            (on(&a_load, table.clone(), &Cluster::new(Card::ConnectX5).hosts(4)), table)
+        };
+        let (stats, table) = grown();
+        assert_eq!(stats.violations, Vec::<String>::new());
+        assert_eq!((stats.records_at_end, stats.full, stats.busy), (Some(1_000 + INSERTS), 0, 0));
+        let costs = &stats.splits;
+        assert_eq!(costs.splits.count, stats.counters.splits);
+        assert_eq!(table.rows().expect("the heap").count(), (1 + costs.splits.count) * 1_024);
+        // Time for memory comes before the locks.
+        assert!(costs.held_ns.max() < costs.splits.latency_ns.max(), "{costs:?}");
+        assert!(costs.waits_ns.count() > costs.splits.count, "{queues:?}: {costs:?}");
+        assert!(costs.in_vain > 0 && costs.waits_ns.max() <= stats.longest_ns, "{costs:?}");
+        assert!(stats.span_ns < 1_000_000_000 && stats.usage.busy_ns(Resource::NodeProcessor) > 0);
+        let (again, _) = grown();
+        assert_eq!((all(&again), again.span_ns), (all(&stats), stats.span_ns));
+    }
 }
 
 /// Records that are lost, outdated or not whole are found, by either audit.

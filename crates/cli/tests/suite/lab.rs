@@ -114,6 +114,32 @@ fn a_plan_gives_the_same_bytes_with_any_number_of_jobs_and_is_not_measured_twice
     assert!(!run(&out("one"), &["--seed", "2"]).text().contains("as edited"), "another seed is another run");
 }
 
+/// What growing costs is answered with both tables beside each other, and the same question gives the same answer.
+#[test]
+fn a_question_about_growth_is_answered() {
+    let question = ["lab", "ask", "--grow", "8", "--clients", "8", "--entries", "40k"];
+    let answer = |jobs: &str| guira(&[&question[..], &["--jobs", jobs, "--format", "json"]].concat()).expect(0).json();
+    let json = answer("2");
+    assert_eq!(answer("1"), json);
+    assert_eq!((json["growth"]["factor"].as_u64(), json["growth"]["memory_us"].as_f64()), (Some(8), Some(12.0)));
+    let (first, keys) = (json["first_keys"].as_u64().expect("a number"), json["grows"]["keys"].as_u64());
+    assert_eq!((keys.map(|keys| keys / 8), keys), (Some(first), json["fixed"]["keys"].as_u64()));
+    let splits = &json["splits"];
+    assert!(splits["round_trips"].as_f64() >= Some(3.0), "{json}");
+    assert!(splits["splits"].as_u64() > Some(4) && splits["locks_held"]["p50_us"].as_f64() > Some(1.0), "{json}");
+    let mops = |side: &str| json[side]["answer"]["throughput_mops"].as_f64().expect("a number");
+    assert_eq!(json["ratio"]["throughput"].as_f64(), Some(mops("grows") / mops("fixed")));
+    let text = guira(&question).expect(0).text();
+    for line in ["workload w", "keys at first", "insert: p99.9 µs", "a split costs", "others wait"] {
+        assert!(text.contains(line), "{line:?}: {text}");
+    }
+    refused(&["ask", "--grow", "--workload", "a"], "a table grows by inserts");
+    refused(&["ask", "--grow", "--setting", "as-printed"], "only tables of setting guira grow");
+    refused(&["ask", "--grow", "--depth", "3"], "a table that grows has the parameters of its preset: remove depth");
+    refused(&["ask", "--grow", "--span-us", "3"], "a run that grows a table ends with its last key: remove span-us");
+    refused(&["ask", "--grow", "--memory-us", "-1"], "memory-us is -1, but must be a number from 0 to 1000000");
+}
+
 #[test]
 fn a_question_is_answered() {
     let question =

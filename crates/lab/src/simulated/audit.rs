@@ -6,9 +6,9 @@ use std::sync::Arc;
 use guira_check::{CheckOptions, Concurrency, check_table};
 use guira_fabric::heap::HeapLane;
 use guira_fabric::memory::Ordering;
-use guira_fabric::{Profile, Region};
+use guira_fabric::{FabricError, Profile, Region};
 use guira_layout::{EntryKind, RowId, SlotState, parse_extent};
-use guira_rcuckoo::{ClientConfig, Reader, SlotInfo, read_extent, sample_rows, slots};
+use guira_rcuckoo::{ClientConfig, Reader, RowList, SlotInfo, read_extent, sample_rows, slots};
 use rustc_hash::FxHashMap;
 
 use super::filled::ready;
@@ -94,17 +94,22 @@ fn check_rows(shared: &Shared) {
 fn check_records(shared: &Shared) {
     let (table, mut lane, mut words) = (shared.filled.table(), lane(shared), Vec::new());
     let mut scan = Scan::new(shared);
-    let rows = table.config().rows;
-    for first in (0..rows).step_by(ROWS_TOGETHER as usize) {
-        let count = ROWS_TOGETHER.min(rows - first) as usize;
-        let sampled = sample_rows(&mut lane, table, RowId(first), count, &mut words, |sample| {
-            table.rows().occupied_entries(sample.words).for_each(|entry| scan.see(sample.words, entry));
-        });
-        if let Err(error) = ready(sampled) {
-            return shared.stats.borrow_mut().violation(|| format!("the rows cannot be read: {error}"));
+    let checked = ready(async {
+        for range in RowList::read(&mut lane, table).await?.ranges() {
+            for first in range.clone().step_by(ROWS_TOGETHER as usize) {
+                let count = ROWS_TOGETHER.min(range.end - first) as usize;
+                sample_rows(&mut lane, table, RowId(first), count, &mut words, |sample| {
+                    table.rows().occupied_entries(sample.words).for_each(|entry| scan.see(sample.words, entry));
+                })
+                .await?;
+            }
         }
+        Ok::<(), FabricError>(())
+    });
+    match checked {
+        Ok(()) => scan.finish(),
+        Err(error) => shared.stats.borrow_mut().violation(|| format!("the rows cannot be read: {error}")),
     }
-    scan.finish();
 }
 
 /// A scan of all entries.

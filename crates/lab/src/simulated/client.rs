@@ -168,7 +168,8 @@ impl SimClient {
 
     /// Returns the client's counters.
     pub fn counters(&self) -> Counters {
-        self.client.counters()
+        let swept_extents = self.extents.as_ref().map_or(0, Extents::swept);
+        Counters { swept_extents, ..self.client.counters() }
     }
 
     /// Returns the exact counts of what the client's lane has sent and received.

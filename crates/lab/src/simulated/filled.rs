@@ -17,7 +17,7 @@ use guira_fabric::{Caps, FabricError, Profile, Region};
 use guira_layout::{EntryKind, Geometry, Secret, Superblock, TableConfig, encode_extent};
 use guira_rcuckoo::{
     Acquisition, CacheFill, Change, Client, ClientConfig, Error, ErrorKind, FormatError, InsertRow, NewValue, Outcome,
-    SlotClient, Synchronize, Table, claim_slot, format_table, release_slot,
+    RowList, SlotClient, Synchronize, Table, claim_slot, format_table, release_slot,
 };
 
 use super::records::{LOADED, Records, ValueError};
@@ -188,6 +188,14 @@ impl FilledTable {
     pub fn fork(&self) -> Result<FilledTable, FillError> {
         require_memory(table_bytes(self.table.geometry()))?;
         Ok(FilledTable { region: self.region.copied(), ..self.clone() })
+    }
+
+    /// Returns the rows that the table has: fewer than it has addresses for, if it grows.
+    ///
+    /// # Errors
+    /// The table's memory refused a batch.
+    pub fn rows(&self) -> Result<RowList, FillError> {
+        Ok(ready(RowList::read(&mut self.region.with_caps(Profile::Shm.caps()).lane(), &self.table))?)
     }
 
     /// Returns the table's memory.

@@ -20,6 +20,7 @@ use super::client::{Claim, Failure, SimClient};
 use super::filled::FilledTable;
 use super::predictors::Predictors;
 use super::run::{Deaths, Progress, Queues, Run, RunError, RunStats, Testbed, Victims};
+use super::splits::SplitWatch;
 use super::watch::{Watch, WriteKind};
 use crate::workload::{Operation, Rng, Zipf};
 
@@ -27,6 +28,8 @@ use crate::workload::{Operation, Rng, Zipf};
 const REPLACED_NS: u64 = 10_000;
 /// Interval at which the progress of a run without deaths is reported, in nanoseconds of virtual time.
 const PROGRESS_NS: u64 = 1_000_000;
+/// Same for a run that ends with an insert: until then nobody sees that it has ended.
+const INSERTS_NS: u64 = 50_000;
 /// Bound of the number of verbs, drawn from 0, that a victim still executes before it dies. Batches are short, and a
 /// chosen client is nearly always waiting: if it died at its next verb, it would nearly always die before all of its
 /// batch.
@@ -56,6 +59,8 @@ pub(super) struct Shared {
     clients: RefCell<BTreeMap<u16, u32>>,
     /// Whether clients stop after their current operation.
     is_over: Cell<bool>,
+    /// The watch on splits, in a table that grows.
+    splits: Option<Rc<RefCell<SplitWatch>>>,
 }
 
 /// A place in the run, which one client after the other occupies.
@@ -97,6 +102,7 @@ pub fn run(
         inserts: Cell::new(0),
         clients: RefCell::default(),
         is_over: Cell::new(false),
+        splits: watch_splits(&mut sim, &filled),
         filled,
     });
     run_clients(&mut sim, &shared, testbed, progress)?;
@@ -110,8 +116,20 @@ pub fn run(
         }
     }
     drop(sim);
+    if let Some(splits) = &shared.splits {
+        shared.stats.borrow_mut().splits = splits.borrow_mut().take();
+    }
     audit(&shared);
     Ok(shared.stats.take())
+}
+
+/// Has the splits of a table that grows watched.
+fn watch_splits(sim: &mut Sim, filled: &FilledTable) -> Option<Rc<RefCell<SplitWatch>>> {
+    let watch = Rc::new(RefCell::new(SplitWatch::new(filled.table(), filled.region())?));
+    let (events, batches) = (Rc::clone(&watch), Rc::clone(&watch));
+    sim.watch(move |event| events.borrow_mut().see(event));
+    sim.watch_batches(move |client, batch| batches.borrow_mut().see_batch(client.0, batch));
+    Some(watch)
 }
 
 /// Runs clients, and kills some at equal intervals.
@@ -130,10 +148,11 @@ fn run_clients(
     let mut living: Vec<ClientId> = (0..clients).map(|place| spawn(sim, Seat { place, number: place })).collect();
     let mut spawned = clients;
     let (end_ns, mut next_ns) = (warm_ns + span_ns, warm_ns);
-    let step_ns = 1_000_000_000_u64.checked_div(deaths.per_second).unwrap_or(PROGRESS_NS).max(1);
+    let calm_ns = if shared.run.inserts.is_some() { INSERTS_NS } else { PROGRESS_NS };
+    let step_ns = 1_000_000_000_u64.checked_div(deaths.per_second).unwrap_or(calm_ns).max(1);
     sim.run_until(next_ns);
     let before = sim.usage();
-    while next_ns < end_ns {
+    while next_ns < end_ns && !shared.is_over.get() {
         if deaths.per_second > 0 {
             kill(sim, shared, &living, deaths, &mut rng);
             // The victim dies at one of its next verbs, which may follow a pause.
@@ -252,9 +271,9 @@ impl Worker {
         if shared.run.operation_compute_ns > 0 {
             self.client.pause(shared.run.operation_compute_ns).await;
         }
-        let (operation, record) = self.draw();
+        let Some((operation, record)) = self.draw(region) else { return };
         shared.filled.records().key_into(record, &mut self.key);
-        let (before, began_ns) = (*self.client.traffic(), region.now_ns());
+        let (before, waits, began_ns) = (*self.client.traffic(), self.waits(), region.now_ns());
         let has_succeeded = match operation {
             Operation::Insert => self.write(region, record, WriteKind::Insert).await,
             Operation::Update | Operation::ReadModifyWrite => self.write(region, record, WriteKind::Update).await,
@@ -262,6 +281,13 @@ impl Worker {
         };
         let now_ns = region.now_ns();
         let latency_ns = now_ns - began_ns;
+        if let Some(splits) = &shared.splits {
+            let mut splits = splits.borrow_mut();
+            splits.end_operation(self.seat.number);
+            if operation != Operation::Read && self.waits() > waits {
+                splits.note_wait(&self.key, began_ns..now_ns);
+            }
+        }
         let mut stats = shared.stats.borrow_mut();
         stats.longest_ns = stats.longest_ns.max(latency_ns);
         if now_ns < shared.run.warm_ns || shared.is_over.get() {
@@ -276,8 +302,14 @@ impl Worker {
         }
     }
 
-    /// Draws an operation and its record.
-    fn draw(&mut self) -> (Operation, u64) {
+    /// Returns how often the client has waited for a lock, or for a permit to ask for one.
+    fn waits(&self) -> u64 {
+        let counters = self.client.counters();
+        counters.lock_conflicts + counters.queue_waits
+    }
+
+    /// Draws an operation and its record; `None` if the run ends, because all of its inserts were begun.
+    fn draw(&mut self, region: &SimRegion) -> Option<(Operation, u64)> {
         let (mix, percent) = (self.shared.run.mix, self.rng.below(100) as u32);
         let operation = match percent {
             percent if percent < mix.read_percent => Operation::Read,
@@ -290,12 +322,16 @@ impl Worker {
                 let is_present = |record: &u64| absent.binary_search(record).is_err();
                 // At least 999 of 1,000 records are there, the most popular ones among them.
                 let drawn = (0..DRAWS).map(|_| popularity.sample(&mut self.rng)).find(is_present);
-                (operation, drawn.unwrap_or(0))
+                Some((operation, drawn.unwrap_or(0)))
             }
             _ => {
                 let inserts = self.shared.inserts.get();
+                if self.shared.run.inserts.is_some_and(|most| inserts >= most) {
+                    self.shared.end_at(region.now_ns());
+                    return None;
+                }
                 self.shared.inserts.set(inserts + 1);
-                (operation, self.shared.filled.count() + inserts)
+                Some((operation, self.shared.filled.count() + inserts))
             }
         }
     }
@@ -358,6 +394,13 @@ impl Worker {
 }
 
 impl Shared {
+    /// Ends the run, whose measured time is shorter than planned.
+    fn end_at(&self, now_ns: u64) {
+        if !self.is_over.replace(true) {
+            self.stats.borrow_mut().span_ns = now_ns.saturating_sub(self.run.warm_ns);
+        }
+    }
+
     /// Adds the counters of `client` that are not in `counted` yet.
     fn count(&self, client: &SimClient, counted: &mut Counters) {
         let now = client.counters();

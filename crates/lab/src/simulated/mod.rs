@@ -37,6 +37,7 @@
 //!     theta: 0.99,
 //!     warm_ns: 100_000,
 //!     span_ns: 1_000_000,
+//!     inserts: None,
 //!     deaths: Deaths::NONE,
 //!     queues: Queues::PerHost,
 //!     predictor_bytes: 0,
@@ -58,6 +59,7 @@ mod load;
 mod predictors;
 mod records;
 mod run;
+mod splits;
 mod watch;
 
 pub use client::{Claim, Failure, SimClient};
@@ -66,3 +68,4 @@ pub use filled::{FillError, FillPlan, FillProgress, FilledTable, available_bytes
 pub use load::run;
 pub use records::{LOADED, Records, ValueError};
 pub use run::{Audit, ClientTask, Deaths, Mix, Progress, Queues, Run, RunError, RunStats, Testbed, Victims};
+pub use splits::SplitStats;

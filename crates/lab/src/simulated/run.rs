@@ -8,6 +8,7 @@ use guira_fabric_sim::{ClientId, Cluster, Network, Sim, SimOptions, SimRegion, U
 use guira_rcuckoo::{ClientConfig, Counters};
 
 use super::filled::FillError;
+use super::splits::SplitStats;
 use crate::driver::{OperationTally, PerOperation};
 use crate::workload::{THETA_MAX, WorkloadError};
 
@@ -31,6 +32,8 @@ pub struct Run {
     pub warm_ns: u64,
     /// Measured virtual time, in nanoseconds.
     pub span_ns: u64,
+    /// Inserts after which the run ends, if that is before the end of `span_ns`.
+    pub inserts: Option<u64>,
     /// Deaths during the measured time.
     pub deaths: Deaths,
     /// Lock queues.
@@ -256,6 +259,8 @@ pub struct RunStats {
     pub watched: u64,
     /// Records in the table at the end, if the whole table was checked.
     pub records_at_end: Option<u64>,
+    /// What splits cost, in a table that grows.
+    pub splits: SplitStats,
     /// Verbs that were executed.
     pub verbs: u64,
     /// The use of the cluster's resources in the measured time.

@@ -1,7 +1,10 @@
 //! `guira lab ask`: answers one question.
 
 use clap::{Arg, ArgMatches, Args, FromArgMatches};
-use guira_lab::experiment::{Accepts, Answer, Experiment, LabError, PARAMETERS, Parameter, Value, ask};
+use guira_lab::experiment::{
+    Accepts, Answer, Experiment, Growth, GrowthAnswer, Kind, KindAnswer, LabError, Mix, PARAMETERS, Parameter, Times,
+    Value, ask, ask_growth,
+};
 use guira_lab::report::number;
 
 use super::RunArguments;
@@ -15,6 +18,16 @@ use crate::units::{count, parse_count, percent};
 pub struct Arguments {
     #[command(flatten)]
     run: RunArguments,
+    /// Show what growing costs: a table that is made for one N-th of its keys, and grows until the fixed one beside it
+    /// is full as asked [default: 32].
+    ///
+    /// Both tables have as many keys at first as the one that grows is made for, and clients insert the others. Without
+    /// further options the workload is w, and the entries are 2 million, or 200,000 with --quick.
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "32", value_parser = clap::value_parser!(u32).range(2..=i64::from(Growth::FACTOR_MAX)))]
+    grow: Option<u32>,
+    /// With --grow: time in which the memory node's processor makes 64 KiB of memory, in µs.
+    #[arg(long, value_name = "X", requires = "grow", allow_negative_numbers = true, default_value_t = Growth::default().memory_us)]
+    memory_us: f64,
     #[command(flatten)]
     parameters: Parameters,
 }
@@ -77,6 +90,10 @@ fn value_name(parameter: &Parameter) -> &'static str {
 
 /// Entries of the table of a quick run, unless others are given: those of quick figures, at most.
 const QUICK_ENTRIES: u64 = 2_000_000;
+/// Entries of a table of fixed size beside one that grows, unless others are given: so few that a run takes a minute.
+const GROWN_ENTRIES: u64 = 2_000_000;
+/// Same for a quick run.
+const QUICK_GROWN_ENTRIES: u64 = 200_000;
 
 impl Parameters {
     /// Returns `experiment` with these parameters.
@@ -91,21 +108,40 @@ impl Parameters {
     }
 }
 
+impl Arguments {
+    /// Returns the experiment that is asked for.
+    fn experiment(&self) -> Result<Experiment, LabError> {
+        let default = Experiment::default();
+        self.parameters.apply_to(match (self.grow, self.run.quick) {
+            (None, false) => default,
+            (None, true) => Experiment { entries: QUICK_ENTRIES, ..default },
+            (Some(_), quick) => {
+                let entries = if quick { QUICK_GROWN_ENTRIES } else { GROWN_ENTRIES };
+                Experiment { entries, workload: Mix::W, ..default }
+            }
+        })
+    }
+}
+
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<(), Failure> {
-    let mut experiment = Experiment::default();
-    if arguments.run.quick {
-        experiment.entries = QUICK_ENTRIES;
-    }
-    let experiment = arguments.parameters.apply_to(experiment)?;
+    let (experiment, options) = (arguments.experiment()?, arguments.run.options());
     let watcher = Watcher::new(output);
-    let answer = ask(&experiment, &arguments.run.options(), &watcher);
-    watcher.finish();
-    let answer = match answer {
-        Err(LabError::Stopped) => return Err(Failure::LabStopped { kept: None }),
-        answer => answer?,
+    let Some(factor) = arguments.grow else {
+        let answer = answered(ask(&experiment, &options, &watcher), &watcher)?;
+        return output.answer(&answer, || human(&answer));
     };
-    output.answer(&answer, || human(&answer))
+    let growth = Growth { factor, memory_us: arguments.memory_us };
+    let answer = answered(ask_growth(&experiment, &growth, &options, &watcher), &watcher)?;
+    output.answer(&answer, || human_growth(&answer))
+}
+
+fn answered<A>(answer: Result<A, LabError>, watcher: &Watcher<'_>) -> Result<A, Failure> {
+    watcher.finish();
+    match answer {
+        Err(LabError::Stopped) => Err(Failure::LabStopped { kept: None }),
+        answer => Ok(answer?),
+    }
 }
 
 /// Resources whose use is shown, the most used first.
@@ -113,20 +149,7 @@ const RESOURCES_MAX: usize = 4;
 
 /// Formats an answer.
 fn human(answer: &Answer) -> String {
-    let experiment = &answer.experiment;
-    let named = |name: &str| experiment.value_of(name).map_or(String::new(), |value| value.to_string());
-    let asked = format!(
-        "{}: {} clients on {} hosts with {}, workload {}, theta {}, {} entries of {}, {} % full",
-        named("setting"),
-        count(experiment.clients.into()),
-        count(experiment.hosts.min(experiment.clients).into()),
-        named("nic"),
-        named("workload"),
-        named("theta"),
-        count(experiment.entries),
-        named("format"),
-        named("fill"),
-    );
+    let asked = asked(&answer.experiment);
     let mut rows = vec![
         ["", "operations", "p50 µs", "p99 µs", "p99.9 µs", "round trips", "messages", "bytes"]
             .map(str::to_owned)
@@ -153,6 +176,73 @@ fn human(answer: &Answer) -> String {
     }
     let notes: String = answer.notes.iter().map(|note| format!("\n\n{note}")).collect();
     format!("{asked}\n\n{}\n\n{}{notes}", fields(&lines), table(&rows))
+}
+
+/// Formats the settings of an experiment.
+fn asked(experiment: &Experiment) -> String {
+    let named = |name: &str| experiment.value_of(name).map_or(String::new(), |value| value.to_string());
+    format!(
+        "{}: {} clients on {} hosts with {}, workload {}, theta {}, {} entries of {}, {} % full",
+        named("setting"),
+        count(experiment.clients.into()),
+        count(experiment.hosts.min(experiment.clients).into()),
+        named("nic"),
+        named("workload"),
+        named("theta"),
+        count(experiment.entries),
+        named("format"),
+        named("fill"),
+    )
+}
+
+/// Formats an answer about growth.
+fn human_growth(answer: &GrowthAnswer) -> String {
+    let GrowthAnswer { grows, fixed, ratio, .. } = answer;
+    let mut rows = vec![["", "grows", "fixed", "ratio"].map(str::to_owned).to_vec()];
+    let mut row = |name: &str, figures: [f64; 2], ratio: f64| {
+        rows.push([name.to_owned()].into_iter().chain([figures[0], figures[1], ratio].map(number)).collect());
+    };
+    row("million operations a second", [grows, fixed].map(|side| side.answer.throughput_mops), ratio.throughput);
+    let insert = |figure: fn(&KindAnswer) -> f64| {
+        [grows, fixed].map(|side| side.answer.kinds.iter().find(|kind| kind.kind == Kind::Insert).map_or(0.0, figure))
+    };
+    row("insert: p50 µs", insert(|kind| kind.p50_us), ratio.p50);
+    row("insert: p99 µs", insert(|kind| kind.p99_us), ratio.p99);
+    row("insert: p99.9 µs", insert(|kind| kind.p999_us), ratio.p999);
+    row("insert: round trips", insert(|kind| kind.round_trips), ratio.round_trips);
+    row("insert: messages", insert(|kind| kind.messages), ratio.messages);
+    row("insert: bytes", insert(|kind| kind.bytes), ratio.bytes);
+    row("bytes of rows a key, in the end", [grows, fixed].map(|side| side.row_bytes_per_key), ratio.memory);
+    let (asked, table) = (asked(&fixed.answer.experiment), table(&rows));
+    let keys =
+        format!("{} keys at first, for which one table is made, and {}", count(answer.first_keys), count(grows.keys));
+    let sides = fields(&[
+        ("fill in the end", format!("{} % and {} %", number(grows.fill_percent), number(fixed.fill_percent))),
+        ("limited by", format!("{}; and {}", grows.answer.bound_by, fixed.answer.bound_by)),
+    ]);
+    let notes: String =
+        [grows, fixed].iter().flat_map(|side| &side.answer.notes).map(|note| format!("\n\n{note}")).collect();
+    format!("{asked}\n{keys} in the end\n\n{table}\n{sides}\n{}{notes}", human_splits(answer))
+}
+
+/// Formats what splits cost.
+fn human_splits(answer: &GrowthAnswer) -> String {
+    let splits = &answer.splits;
+    let times = |times: &Times| {
+        let [p50, p99, max] = [times.p50_us, times.p99_us, times.max_us].map(number);
+        format!("p50 {p50} µs, p99 {p99} µs, longest {max} µs")
+    };
+    let each = [splits.round_trips, splits.messages, splits.bytes].map(number);
+    let waiting = format!("{} changes for each split", number(splits.waiting_per_split));
+    fields(&[
+        ("splits", format!("{}, one for {} inserts", count(splits.splits), number(splits.inserts_per_split))),
+        ("in vain", format!("{}, because another client was faster", count(splits.in_vain))),
+        ("a split takes", times(&splits.time)),
+        ("a split costs", format!("{} round trips, {} messages, {} bytes", each[0], each[1], each[2])),
+        ("it holds locks for", times(&splits.locks_held)),
+        ("others wait", format!("{waiting}: {}", times(&splits.waits))),
+        ("of all time", format!("{} of the clients' time is waits for splits", percent(splits.waiting_share))),
+    ])
 }
 
 #[cfg(test)]

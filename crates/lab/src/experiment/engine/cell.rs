@@ -31,8 +31,24 @@ pub(super) fn measure(
     is_stopped: &dyn Fn() -> bool,
 ) -> Result<Outcome, LabError> {
     let copy = filled.fork().map_err(|error| fill_error(&error))?;
+    let stats = run_checked(configured, copy, is_stopped)?;
+    let mut outcome = outcome_of(experiment, &stats, options);
+    let absent = filled.absent().len();
+    if absent > 0 {
+        let note = format!("{absent} of {} records found no room when the table was filled", filled.count());
+        outcome.answer.notes.push(note);
+    }
+    Ok(outcome)
+}
+
+/// Carries out an experiment on `filled`, which is changed, and checks it.
+pub(super) fn run_checked(
+    configured: &Configured,
+    filled: FilledTable,
+    is_stopped: &dyn Fn() -> bool,
+) -> Result<RunStats, LabError> {
     let mut progress = |_| if is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
-    let stats = run(&configured.run, copy, &configured.cluster, &mut progress).map_err(|error| match error {
+    let stats = run(&configured.run, filled, &configured.cluster, &mut progress).map_err(|error| match error {
         RunError::Stopped => LabError::Stopped,
         RunError::Fill(error) => fill_error(&error),
         RunError::Clients { .. } | RunError::Hosts { .. } | RunError::Mix { .. } | RunError::Workload(_) => {
@@ -44,13 +60,7 @@ pub(super) fn measure(
         let reason = format!("{} violations: {quoted}", stats.violation_count);
         return Err(LabError::Failed { what: "the check of an experiment".to_owned(), reason });
     }
-    let mut outcome = outcome_of(experiment, &stats, options);
-    let absent = filled.absent().len();
-    if absent > 0 {
-        let note = format!("{absent} of {} records found no room when the table was filled", filled.count());
-        outcome.answer.notes.push(note);
-    }
-    Ok(outcome)
+    Ok(stats)
 }
 
 /// Creates the error of a step that cannot fail unless there is a bug.
@@ -67,7 +77,7 @@ pub(super) struct Totals {
 }
 
 /// Returns the outcome of an experiment of the real protocol.
-fn outcome_of(experiment: &Experiment, stats: &RunStats, options: &RunOptions) -> Outcome {
+pub(super) fn outcome_of(experiment: &Experiment, stats: &RunStats, options: &RunOptions) -> Outcome {
     let mut costs: Vec<(Kind, OperationTally)> = Vec::new();
     for (name, tally) in stats.operations.named() {
         let kind = match name {

@@ -10,7 +10,7 @@ use guira_rcuckoo::{ClientConfig, InsertRow, SearchOrder};
 
 use super::cell::failed;
 use crate::experiment::{
-    Card, Experiment, Hashing, InsertRow as Choice, LabError, Mix, Queue, RunOptions, Search, Setting,
+    Card, Experiment, Growth, Hashing, InsertRow as Choice, Kind, LabError, Mix, Queue, RunOptions, Search, Setting,
 };
 use crate::simulated::{Audit, Deaths, FillError, FillPlan, FilledTable, Mix as Shares, Queues, Records, Run, Victims};
 
@@ -28,6 +28,11 @@ const QUICK_WARM_US: f64 = 500.0;
 /// Virtual time before the measurement for each client that stores values in extents, besides the others: every client
 /// first formats a chunk of up to 1 MiB, which takes the link of the memory node 84 µs.
 const FORMAT_US: f64 = 150.0;
+/// The longest virtual time in which a table grows. No run that anyone waits for takes a minute.
+const LONGEST_GROWTH_NS: u64 = 60_000_000_000;
+/// A table that grows has addresses for as many times the entries of the table that is made for all keys: so many that
+/// no segment is kept from being split.
+const ROOM_TO_GROW: u64 = 2;
 /// Deaths that a run with deaths has at least.
 const MIN_DEATHS: f64 = 20.0;
 /// The number of rows of a table is a multiple of this: of any number of rows per lock, and so that the lock table can
@@ -100,6 +105,7 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions) -> Result
         theta: experiment.theta,
         warm_ns,
         span_ns,
+        inserts: None,
         deaths: Deaths { per_second: experiment.deaths_per_second as u64, victims: Victims::LockHolders },
         queues: match (experiment.setting, experiment.queue) {
             (Setting::Guira, Queue::Host) => Queues::PerHost,
@@ -112,6 +118,69 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions) -> Result
         audit: if experiment.entries > WHOLE_AUDIT_ENTRIES { Audit::Touched } else { Audit::Whole },
     };
     Ok(Configured { fill, cluster: cluster_of(experiment), run })
+}
+
+/// Prepares the runs of an experiment with growth: in a table that is made for a part of the keys, and in one that is
+/// made for all of them. Both begin with that part, and end when the last key is there.
+///
+/// # Errors
+/// The parameters do not go together.
+pub(super) fn configure_growth(
+    experiment: &Experiment,
+    growth: &Growth,
+    options: &RunOptions,
+) -> Result<[Configured; 2], LabError> {
+    experiment.check()?;
+    check_growth(experiment, growth)?;
+    let fixed = configure(experiment, options)?;
+    let keys = fixed.fill.records;
+    let first = (keys / u64::from(growth.factor)).max(1);
+    let grows = growing_config(experiment, &fixed.fill, first)?;
+    let cluster = fixed.cluster.part_ns((growth.memory_us * NS_PER_US) as u64);
+    let configured = |config: TableConfig| {
+        let fill = FillPlan { config, records: first, ..fixed.fill.clone() };
+        let client_config = client_config(experiment, &fill, &fill.caps)?;
+        let inserts = Some(keys.saturating_sub(first));
+        let run = Run { client_config, warm_ns: 0, span_ns: LONGEST_GROWTH_NS, inserts, ..fixed.run.clone() };
+        Ok(Configured { fill, cluster, run })
+    };
+    Ok([configured(grows)?, configured(fixed.fill.config.clone())?])
+}
+
+/// Refuses what has no meaning while a table grows.
+fn check_growth(experiment: &Experiment, growth: &Growth) -> Result<(), LabError> {
+    growth.check()?;
+    let conflict = |message: &str| Err(LabError::Conflict(message.to_owned()));
+    if experiment.setting != Setting::Guira {
+        return conflict("only tables of setting guira grow");
+    }
+    if !experiment.workload.has(Kind::Insert) {
+        return conflict("a table grows by inserts: choose workload w, a-insert or b-insert");
+    }
+    if experiment.deaths_per_second > 0.0 {
+        return conflict("deaths are not part of a run that grows a table: remove deaths-per-second");
+    }
+    for name in ["span-us", "warm-us"] {
+        if experiment.value_of(name).is_some() {
+            return conflict(&format!("a run that grows a table ends with its last key: remove {name}"));
+        }
+    }
+    for name in ["factor", "hashing", "rows-per-lock", "lock-bits", "entries-per-row", "depth"] {
+        if experiment.value_of(name).is_some() {
+            return conflict(&format!("a table that grows has the parameters of its preset: remove {name}"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the parameters of a table that is made for `first` keys, and may grow far beyond that of `fixed`.
+fn growing_config(experiment: &Experiment, fixed: &FillPlan, first: u64) -> Result<TableConfig, LabError> {
+    let config = &fixed.config;
+    let extent_bytes = Some(config.chunks.saturating_mul(config.chunk_bytes)).filter(|bytes| *bytes > 0);
+    let options =
+        PresetOptions { capacity: first, extent_bytes, ..preset_options(experiment, fixed.seed, &fixed.caps) };
+    let most = config.max_entries().saturating_mul(ROOM_TO_GROW);
+    preset(experiment.setting).config_growing_to(most, &options).map_err(|error| LabError::Conflict(error.to_string()))
 }
 
 /// Returns the number of records before the run.
@@ -157,15 +226,7 @@ fn preset(setting: Setting) -> Preset {
 
 /// Returns the parameters of the table.
 fn table_config(experiment: &Experiment, seed: u64, caps: &Caps) -> Result<TableConfig, LabError> {
-    let options = PresetOptions {
-        capacity: experiment.entries,
-        format: experiment.format,
-        extent_bytes: None,
-        // Dead clients that are not recovered yet occupy a slot, too.
-        max_clients: Some((experiment.clients + experiment.clients / 4).clamp(MIN_SLOTS, u16::MAX.into()) as u16),
-        hash_seed: seed,
-        device_bytes: caps.device_bytes,
-    };
+    let options = preset_options(experiment, seed, caps);
     let conflict = |error: guira_layout::ConfigError| LabError::Conflict(error.to_string());
     let mut config = preset(experiment.setting).config_of_rows(ROWS_MULTIPLE, &options).map_err(conflict)?;
     if let Some(entries) = experiment.entries_per_row {
@@ -196,6 +257,18 @@ fn table_config(experiment: &Experiment, seed: u64, caps: &Caps) -> Result<Table
     set_extent_space(experiment, &options, &mut config)?;
     config.check().map_err(conflict)?;
     Ok(config)
+}
+
+fn preset_options(experiment: &Experiment, seed: u64, caps: &Caps) -> PresetOptions {
+    PresetOptions {
+        capacity: experiment.entries,
+        format: experiment.format,
+        extent_bytes: None,
+        // Dead clients that are not recovered yet occupy a slot, too.
+        max_clients: Some((experiment.clients + experiment.clients / 4).clamp(MIN_SLOTS, u16::MAX.into()) as u16),
+        hash_seed: seed,
+        device_bytes: caps.device_bytes,
+    }
 }
 
 /// Gives a table whose values are in extents the space for them; other tables keep the space of their preset.

@@ -7,9 +7,11 @@
 mod as_run;
 mod cell;
 mod configure;
+mod growth;
 mod jobs;
 
 use self::cell::Outcome;
+pub use self::growth::ask_growth;
 use super::{Answer, Experiment, LabError, Plan, RunOptions, Watch};
 use crate::report::{Chart, Origin, Point, Series};
 
