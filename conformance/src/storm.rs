@@ -13,6 +13,7 @@ use guira_fabric::Profile;
 use guira_fabric_sim::Network;
 pub use guira_lab::simulated::Victims;
 use guira_lab::simulated::{self, Audit, Deaths, FillPlan, FilledTable, Mix, Queues, Run, RunError, RunStats};
+use guira_lab::steady::Span;
 use guira_layout::{Preset, PresetOptions};
 use guira_rcuckoo::ClientConfig;
 
@@ -85,8 +86,8 @@ fn run(storm: &Storm, progress: Progress<'_>) -> Result<RunStats, RunError> {
         mix: Mix::YCSB_A,
         theta: ZIPF,
         warm_ns: WARM_NS,
-        span_ns: storm.span_ns,
-        inserts: None,
+        span: Span::Exactly(storm.span_ns),
+        most_inserts: u64::MAX,
         deaths: Deaths { per_second: storm.deaths_per_second, victims: storm.victims },
         queues: Queues::None,
         predictor_bytes: 0,
@@ -115,7 +116,7 @@ fn plan(storm: &Storm) -> FillPlan {
 }
 
 fn summary(stats: RunStats) -> StormStats {
-    let operations = stats.succeeded();
+    let operations = stats.counts.succeeded();
     let RunStats { deaths, recoveries, replays, busy, longest_ns, watched, verbs, violations: mut wrong, .. } = stats;
     if busy > 0 {
         wrong.push(format!("{busy} operations reached their deadline"));

@@ -10,6 +10,7 @@ use std::time::Instant;
 use guira_fabric::Profile;
 use guira_fabric_sim::Network;
 use guira_lab::simulated::{Audit, Deaths, FillPlan, FilledTable, Mix, Queues, Run, run};
+use guira_lab::steady::Span;
 use guira_layout::{Preset, PresetOptions};
 use guira_rcuckoo::ClientConfig;
 
@@ -57,8 +58,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             mix,
             theta: 0.99,
             warm_ns: WARM_NS,
-            span_ns: span_ms * 1_000_000,
-            inserts: None,
+            span: Span::Exactly(span_ms * 1_000_000),
+            most_inserts: u64::MAX,
             deaths: Deaths::NONE,
             queues,
             predictor_bytes: 0,
@@ -72,7 +73,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!(
             "{name}: copied in {fork_s:.2} s, {:.2} million operations per simulated second, {} verbs in {run_s:.2} s: \
              {:.2} million a second; {} watched; {} violations",
-            stats.throughput_ops_per_s() / 1e6,
+            stats.counts.per_second(stats.steadiness.span_ns) / 1e6,
             stats.verbs,
             stats.verbs as f64 / run_s / 1e6,
             stats.watched,

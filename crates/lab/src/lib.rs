@@ -16,4 +16,5 @@ pub mod figures;
 pub mod published;
 pub mod report;
 pub mod simulated;
+pub mod steady;
 pub mod workload;

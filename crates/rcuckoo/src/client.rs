@@ -14,9 +14,6 @@ use crate::{
     Counters, Error, ErrorKind, Key, Observer, Operation, Reader, RowPredictor, SlotClient, Table, Token, TryGet,
 };
 
-/// Failure timeout of the paper (section 4.1).
-const PRINTED_TIMEOUT_NS: u64 = 100_000_000;
-
 /// Paths that are tried from the cache where the paper would try any number: two rows that the cache keeps in one place
 /// could otherwise displace each other without end.
 const PRINTED_SPECULATIONS: u32 = 32;
@@ -146,6 +143,9 @@ pub struct ClientConfig {
 }
 
 impl ClientConfig {
+    /// The failure timeout unless another one is set, in nanoseconds: that of the paper (section 4.1).
+    pub const FAILURE_TIMEOUT_NS: u64 = 100_000_000;
+
     /// Returns the configuration for `table`: as printed for tables of the `paper` preset (they keep no redo records),
     /// hardened otherwise.
     pub fn for_table(table: &Table) -> ClientConfig {
@@ -168,8 +168,8 @@ impl ClientConfig {
             speculations: if printed { PRINTED_SPECULATIONS } else { 2 },
             synchronize: if printed { Synchronize::Locks } else { Synchronize::Path },
             cache_fill: if printed { CacheFill::AllOperations } else { CacheFill::Changes },
-            failure_timeout_ns: PRINTED_TIMEOUT_NS,
-            lease_timeout_ns: PRINTED_TIMEOUT_NS,
+            failure_timeout_ns: ClientConfig::FAILURE_TIMEOUT_NS,
+            lease_timeout_ns: ClientConfig::FAILURE_TIMEOUT_NS,
             seed: 0,
         }
     }

@@ -60,6 +60,9 @@ fn mistakes_are_refused_before_anything_is_measured() {
     let predictors = ["--clients", "20000", "--queue", "none", "--predictor-kib", "1048576"];
     refused(&[&["ask", "--entries", "100k"], &predictors[..]].concat(), "smaller predictors need less");
     refused(&["ask", "--entry", "bytes:16"], "bytes:N (N 24 to 1024, a multiple of 8)");
+    refused(&["ask", "--setting", "as-run", "--predictor-kib", "64"], "setting as-run has no predictor-kib");
+    refused(&["ask", "--fill-to", "95"], "this workload has no inserts");
+    refused(&["ask", "--workload", "d"], "workload is d, but must be one of a, b, c, w");
     refused(&["fig6c", "--out", "/proc/nowhere"], "cannot write results to /proc/nowhere");
     let directory = TempDir::new().expect("a directory");
     let file = directory.path().join("file");
@@ -96,13 +99,16 @@ fn a_plan_gives_the_same_bytes_with_any_number_of_jobs_and_is_not_measured_twice
         guira(&[&["lab", "run", &plan, "--out", &out], more].concat()).expect(0)
     };
     let text = run(&out("one"), &["--jobs", "1"]).text();
-    assert!(text.contains("A <plan>\nthroughput [million/s]\n\nclients  Guira  as printed\n2 "), "{text}");
+    assert!(text.starts_with("A <plan>\nthroughput [million/s]\n\nclients "), "{text}");
+    assert!(text.contains("\nmedians of several seeds, which differ by up to "), "{text}");
     run(&out("two"), &["--jobs", "2"]);
     let (one, two) = (files(&out("one")), files(&out("two")));
     let names: Vec<&str> = one.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["manifest.json", "mine.csv", "mine.json", "report.html"]);
     assert_eq!(one[1], two[1]);
     assert_eq!(one[2], two[2]);
+    let csv = String::from_utf8(one[1].1.clone()).expect("the file is text");
+    assert!(csv.starts_with("series,origin,x,y,lowest,highest,bound_by,throughput [million/s],"), "{csv}");
     let page = String::from_utf8(one[3].1.clone()).expect("the page is text");
     assert!(page.contains("A &lt;plan&gt;") && !page.contains("A <plan>"));
 
@@ -145,12 +151,24 @@ fn a_question_is_answered() {
     let question =
         ["lab", "ask", "--clients", "4", "--entries", "20k", "--fill", "50", "--span-us", "200", "--warm-us", "50"];
     let text = guira(&question).expect(0).text();
-    for part in ["4 clients on 4 hosts with connectx-5", "throughput", "limited by", "p99.9 µs", "read", "update"] {
+    for part in [
+        "4 clients on 4 hosts with connectx-5",
+        "throughput",
+        "measured",
+        "0.2 ms, ",
+        "limited by",
+        "p99.9 µs",
+        "read",
+        "update",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let json = guira(&[&question[..], &["--format", "json"]].concat()).expect(0).json();
     assert!(json["throughput_mops"].as_f64().is_some_and(|throughput| throughput > 0.1), "{json}");
     assert_eq!(json["experiment"]["clients"], 4);
+    assert_eq!((json["span_us"].as_f64(), json["throughput_spread"].as_array()), (Some(200.0), None));
+    let json = guira(&[&question[..], &["--seeds", "2", "--format", "json"]].concat()).expect(0).json();
+    assert_eq!(json["throughput_spread"].as_array().map(Vec::len), Some(2), "{json}");
 }
 
 #[test]

@@ -2,15 +2,16 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
-use guira_fabric::{FabricError, Lane, Region, Space, SplitMix64, Traffic};
+use guira_fabric::{FabricError, Lane, Region, Space, SplitMix64};
 use guira_fabric_sim::{Cluster, Sim, SimOptions, SimRegion, Stopped, Usage};
 
 use super::client::{Client, ClientRules, Outcome};
 use super::search::ENTRIES;
 use super::table::Table;
-use crate::driver::Distribution;
-use crate::workload::{Rng, Zipfian};
+use crate::steady::{Counts, Measurement, Next, PROGRESS_NS, Progress, Span, Steadiness};
+use crate::workload::{Operation, Rng, Zipfian};
 
 /// The time that a thread of the authors' client computes for an operation, besides posting, in nanoseconds: the one
 /// constant that is fitted, to the first point of figure 6(a), 10 clients. Their clients compute longer for a change
@@ -42,8 +43,8 @@ pub struct Run {
     pub change_compute_ns: u64,
     /// Virtual time before the measurement, in nanoseconds.
     pub warm_ns: u64,
-    /// Virtual time that is measured, in nanoseconds.
-    pub span_ns: u64,
+    /// The virtual time that is measured.
+    pub span: Span,
     /// The seed of everything drawn at random.
     pub seed: u64,
 }
@@ -52,44 +53,13 @@ pub struct Run {
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// Operations that ended within the measured time.
-    pub operations: u64,
-    /// Their rate, in millions a second.
-    pub throughput_mops: f64,
-    /// Operations of the slowest client, divided by those of the average client.
-    pub fairness: f64,
-    /// The cost of lookups.
-    pub reads: Cost,
-    /// The cost of updates.
-    pub updates: Cost,
+    pub counts: Counts,
+    /// The measured time, and whether the run was steady.
+    pub steadiness: Steadiness,
     /// Updates that did not find their key.
     pub not_found: u64,
     /// The use of the cluster's resources within the measured time.
     pub usage: Usage,
-}
-
-/// The cost of operations of one kind.
-#[derive(Clone, Debug, Default)]
-pub struct Cost {
-    /// Their latencies, in nanoseconds.
-    pub latency_ns: Distribution,
-    /// Their round trips.
-    pub round_trips: Distribution,
-    /// Messages of all of them.
-    pub messages: u64,
-    /// Bytes of all of them in both directions, headers included, as the paper's authors count them.
-    pub wire_bytes: u64,
-    /// Lock messages that were refused, and sent again.
-    pub refused: u64,
-}
-
-impl Cost {
-    fn add(&mut self, latency_ns: u64, traffic: &Traffic) {
-        self.latency_ns.record(latency_ns);
-        self.round_trips.record(traffic.round_trips);
-        self.messages += traffic.messages();
-        self.wire_bytes += traffic.wire_bytes();
-        self.refused += traffic.retries;
-    }
 }
 
 /// An error of a run.
@@ -102,14 +72,16 @@ pub enum RunError {
     /// Clients wait, but nothing is on its way.
     #[error("clients wait for nothing")]
     Stuck,
+    /// The progress function ended it.
+    #[error("stopped on request")]
+    Stopped,
 }
 
 /// The counts of all clients of a run.
 #[derive(Default)]
 struct Totals {
-    by_client: Vec<u64>,
-    reads: Cost,
-    updates: Cost,
+    counts: Counts,
+    is_measured: bool,
     not_found: u64,
     error: Option<FabricError>,
 }
@@ -118,10 +90,16 @@ struct Totals {
 ///
 /// # Errors
 /// [`RunError`]; the table's locks are then released, as at the end of every run.
-pub fn run(table: &Table, rules: &ClientRules, cluster: Cluster, run: &Run) -> Result<Measured, RunError> {
+pub fn run(
+    table: &Table,
+    rules: &ClientRules,
+    cluster: Cluster,
+    run: &Run,
+    progress: Progress<'_>,
+) -> Result<Measured, RunError> {
     let mut sim = Sim::new(table.region.clone(), &SimOptions::on_cluster(run.seed, cluster));
-    let by_client = vec![0; run.clients as usize];
-    let totals = Rc::new(RefCell::new(Totals { by_client, ..Totals::default() }));
+    let counts = Counts::of_clients(run.clients);
+    let totals = Rc::new(RefCell::new(Totals { counts, ..Totals::default() }));
     let (rules, run, keys) = (Rc::new(rules.clone()), Rc::new(run.clone()), table.keys);
     for client in 0..run.clients {
         let (rules, run, totals) = (Rc::clone(&rules), Rc::clone(&run), Rc::clone(&totals));
@@ -131,18 +109,38 @@ pub fn run(table: &Table, rules: &ClientRules, cluster: Cluster, run: &Run) -> R
             }
         });
     }
-    sim.run_until(run.warm_ns);
-    let before = sim.usage();
-    let stopped = sim.run_until(run.warm_ns + run.span_ns);
-    let usage = sim.usage().since(&before);
+    let measured = measure(&mut sim, &run, &totals, progress);
     drop(sim);
     release_locks(table);
-    let mut totals = totals.borrow_mut();
-    match (totals.error.take(), stopped) {
-        (Some(error), _) => Err(error.into()),
-        (None, Stopped::TimeUp) => Ok(measured(&mut totals, &run, usage)),
-        (None, Stopped::Ended | Stopped::Stuck) => Err(RunError::Stuck),
+    measured
+}
+
+/// Runs the clients of a simulation until the measurement is over.
+fn measure(sim: &mut Sim, run: &Run, totals: &RefCell<Totals>, progress: Progress<'_>) -> Result<Measured, RunError> {
+    let mut step = |sim: &mut Sim, until_ns: u64| match (sim.run_until(until_ns), totals.borrow_mut().error.take()) {
+        (_, Some(error)) => Err(error.into()),
+        (Stopped::Ended | Stopped::Stuck, None) => Err(RunError::Stuck),
+        (Stopped::TimeUp, None) if progress(until_ns).is_break() => Err(RunError::Stopped),
+        (Stopped::TimeUp, None) => Ok(()),
+    };
+    step(sim, run.warm_ns)?;
+    totals.borrow_mut().is_measured = true;
+    let (mut measurement, mut before, mut now_ns) = (Measurement::new(run.span), sim.usage(), run.warm_ns);
+    loop {
+        let end_ns = now_ns + measurement.window_ns();
+        while now_ns < end_ns {
+            now_ns = (now_ns + PROGRESS_NS).min(end_ns);
+            step(sim, now_ns)?;
+        }
+        match measurement.end_window(&mut totals.borrow_mut().counts, u64::MAX) {
+            Next::Longer => {}
+            Next::Anew => before = sim.usage(),
+            Next::End => break,
+        }
     }
+    let (mut totals, usage) = (totals.borrow_mut(), sim.usage().since(&before));
+    let (counts, not_found) = (std::mem::take(&mut totals.counts), totals.not_found);
+    Ok(Measured { counts, steadiness: measurement.steadiness(), not_found, usage })
 }
 
 /// Carries out operations for ever, and counts those that end within the measured time.
@@ -171,28 +169,15 @@ async fn operate(
             false => client.update(key).await?,
         };
         let end_ns = client.lane().now_ns();
-        if end_ns < run.warm_ns {
+        let mut totals = totals.borrow_mut();
+        if !totals.is_measured {
             continue;
         }
-        let mut totals = totals.borrow_mut();
-        totals.by_client[number as usize] += 1;
         totals.not_found += u64::from(outcome == Outcome::NotFound);
-        let cost = if is_read { &mut totals.reads } else { &mut totals.updates };
-        cost.add(end_ns - begin_ns, &client.lane().traffic().since(&before));
-    }
-}
-
-fn measured(totals: &mut Totals, run: &Run, usage: Usage) -> Measured {
-    let operations: u64 = totals.by_client.iter().sum();
-    let slowest = totals.by_client.iter().min().copied().unwrap_or(0);
-    Measured {
-        operations,
-        throughput_mops: operations as f64 * 1e3 / run.span_ns.max(1) as f64,
-        fairness: slowest as f64 * f64::from(run.clients) / operations.max(1) as f64,
-        reads: std::mem::take(&mut totals.reads),
-        updates: std::mem::take(&mut totals.updates),
-        not_found: totals.not_found,
-        usage,
+        totals.counts.by_client[number as usize] += 1;
+        let latency = Some(Duration::from_nanos(end_ns - begin_ns));
+        let operation = if is_read { Operation::Read } else { Operation::Update };
+        totals.counts.operations.of_mut(operation).success(&client.lane().traffic().since(&before), latency);
     }
 }
 

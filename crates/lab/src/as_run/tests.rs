@@ -1,6 +1,7 @@
 //! The batches of the actor, verb by verb.
 
 use std::cell::RefCell;
+use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use guira_fabric::{Addr, Region, Verb, WORD_BYTES};
@@ -9,9 +10,10 @@ use guira_fabric_sim::{Card, Cluster, Sim, SimOptions};
 use super::client::{Client, ClientRules, Outcome, UpdateReads};
 use super::hash::{Distance, Placement, Program};
 use super::locks::LockRules;
-use super::run::{Keys, OPERATION_COMPUTE_NS, Run, fill, run};
+use super::run::{Keys, Measured, OPERATION_COMPUTE_NS, Run, fill, run};
 use super::search::RowView;
 use super::table::{Layout, RowSums, Table};
+use crate::steady::Span;
 
 /// A verb of a batch: its name, its address and its words.
 type Sent = (&'static str, Addr, usize);
@@ -145,6 +147,11 @@ fn an_insert_locks_its_path_and_writes_it_from_the_empty_end() {
     assert_eq!((table.row(moved_to)[0], table.row(primary)[0]), (others[0].into(), 1));
 }
 
+fn measured(table: &Table, reads: UpdateReads, run_of: &Run) -> Measured {
+    let (rules, cluster) = (rules(&table.layout, reads), Cluster::new(Card::ConnectX5));
+    run(table, &rules, cluster, run_of, &mut |_| ControlFlow::Continue(())).expect("a run")
+}
+
 /// The published means are 204.8 bytes and 1.11 messages.
 #[test]
 fn lookups_cost_what_the_authors_counted() {
@@ -157,19 +164,16 @@ fn lookups_cost_what_the_authors_counted() {
         operation_compute_ns: 0,
         change_compute_ns: 0,
         warm_ns: 10_000,
-        span_ns: 5_000_000,
+        span: Span::Exactly(5_000_000),
         seed: 1,
     };
-    let cluster = Cluster::new(Card::ConnectX5);
-    let measured = || run(&table, &rules(&table.layout, UpdateReads::Covering), cluster, &run_of).expect("a run");
-    let (one, two) = (measured(), measured());
-    let reads = one.reads.latency_ns.count() as f64;
-    let (bytes, messages) = (one.reads.wire_bytes as f64 / reads, one.reads.messages as f64 / reads);
+    let measured = |run_of: &Run| measured(&table, UpdateReads::Covering, run_of).counts.operations.read;
+    let (one, two) = (measured(&run_of), measured(&run_of));
+    let reads = one.count as f64;
+    let (bytes, messages) = (one.wire_bytes as f64 / reads, one.messages as f64 / reads);
     assert!((bytes - 204.8).abs() < 2.0 && (messages - 1.11).abs() < 0.01, "{bytes} bytes, {messages} messages");
-    assert_eq!((one.operations, one.reads.wire_bytes), (two.operations, two.reads.wire_bytes), "runs repeat");
-    let other = Run { seed: 2, ..run_of };
-    let other = run(&table, &rules(&table.layout, UpdateReads::Covering), cluster, &other).expect("a run");
-    assert_ne!(other.reads.wire_bytes, one.reads.wire_bytes);
+    assert_eq!((one.count, one.wire_bytes), (two.count, two.wire_bytes), "runs repeat");
+    assert_ne!(measured(&Run { seed: 2, ..run_of }).wire_bytes, one.wire_bytes);
 }
 
 #[test]
@@ -183,18 +187,13 @@ fn contended_updates_exclude_each_other() {
         operation_compute_ns: 500,
         change_compute_ns: 0,
         warm_ns: 50_000,
-        span_ns: 500_000,
+        span: Span::Exactly(500_000),
         seed: 3,
     };
     for reads in [UpdateReads::Covering, UpdateReads::Single, UpdateReads::CoveringThenSingle] {
-        let measured =
-            run(&table, &rules(&table.layout, reads), Cluster::new(Card::ConnectX5), &run_of).expect("a run");
-        assert!(
-            measured.updates.refused > measured.operations / 10,
-            "{} of {}",
-            measured.updates.refused,
-            measured.operations
-        );
+        let measured = measured(&table, reads, &run_of);
+        let updates = &measured.counts.operations.update;
+        assert!(updates.retries > updates.count / 10, "{} of {}", updates.retries, updates.count);
         assert_eq!(measured.not_found, 0);
     }
     assert!((1..=4_000).all(|key| {
@@ -231,12 +230,11 @@ fn figure_6a_agrees() {
             operation_compute_ns: OPERATION_COMPUTE_NS,
             change_compute_ns: 0,
             warm_ns: 100_000,
-            span_ns: 500_000,
+            span: Span::Exactly(500_000),
             seed: 1,
         };
-        let rules = rules(&table.layout, UpdateReads::Covering);
-        let measured = run(&table, &rules, Cluster::new(Card::ConnectX5), &run_of).expect("a run");
-        let difference = measured.throughput_mops / point.y - 1.0;
+        let measured = measured(&table, UpdateReads::Covering, &run_of);
+        let difference = measured.counts.per_second(measured.steadiness.span_ns) / 1e6 / point.y - 1.0;
         let allowed = match point.x {
             ..=10.0 => 0.03,
             ..=160.0 => 0.15,

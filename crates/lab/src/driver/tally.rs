@@ -58,6 +58,16 @@ impl<T> PerOperation<T> {
     }
 }
 
+impl PerOperation<OperationTally> {
+    /// Adds the counts of `other`.
+    pub fn merge(&mut self, other: &PerOperation<OperationTally>) {
+        self.read.merge(&other.read);
+        self.update.merge(&other.update);
+        self.insert.merge(&other.insert);
+        self.read_modify_write.merge(&other.read_modify_write);
+    }
+}
+
 /// Raw counts of one kind of operation. Distributions and sums are of the operations that succeeded.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct OperationTally {
@@ -161,10 +171,7 @@ impl PhaseTally {
     /// Adds the counts of a worker or process that ran at the same time.
     pub fn merge(&mut self, other: PhaseTally) {
         self.elapsed_ns = self.elapsed_ns.max(other.elapsed_ns);
-        self.operations.read.merge(&other.operations.read);
-        self.operations.update.merge(&other.operations.update);
-        self.operations.insert.merge(&other.operations.insert);
-        self.operations.read_modify_write.merge(&other.operations.read_modify_write);
+        self.operations.merge(&other.operations);
         self.counters = self.counters.plus(&other.counters);
         other.failures.into_iter().for_each(|failure| self.note(|| failure));
     }

@@ -13,8 +13,17 @@ pub struct Answer {
     pub seed: u64,
     /// Completed operations, in millions a second.
     pub throughput_mops: f64,
+    /// The lowest and the highest throughput of all seeds, if there are several: this is the answer of the median one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub throughput_spread: Option<(f64, f64)>,
     /// Operations of the slowest client, divided by those of the average client.
     pub fairness: f64,
+    /// The virtual time that was measured, in microseconds.
+    pub span_us: f64,
+    /// The fill of the table when the measurement ended, in percent.
+    pub fill_at_end: f64,
+    /// Whether throughput and tail had settled; a note says what had not.
+    pub is_steady: bool,
     /// The cost of each kind of operation that was carried out.
     pub kinds: Vec<KindAnswer>,
     /// The use of each resource, the most used first: its name, and the part of the time for which it was busy.
@@ -52,6 +61,9 @@ impl Answer {
         let mut figures = vec![
             ("throughput".to_owned(), "million/s".to_owned(), self.throughput_mops),
             ("slowest client, to the mean".to_owned(), String::new(), self.fairness),
+            ("measured".to_owned(), "µs".to_owned(), self.span_us),
+            ("fill at the end".to_owned(), "%".to_owned(), self.fill_at_end),
+            ("steady".to_owned(), String::new(), f64::from(u8::from(self.is_steady))),
         ];
         for kind in &self.kinds {
             let name = kind.kind.name();

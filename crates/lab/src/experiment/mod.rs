@@ -36,6 +36,8 @@ pub struct RunOptions {
     pub quick: bool,
     /// The seed of everything drawn at random.
     pub seed: u64,
+    /// Number of seeds with which each experiment of a chart is carried out: this one and the next ones.
+    pub seeds: u32,
     /// Number of threads. It does not change a result.
     pub jobs: usize,
 }

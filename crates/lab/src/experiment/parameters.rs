@@ -6,7 +6,7 @@
 use guira::EntryFormat;
 use serde::{Deserialize, Serialize};
 
-use super::{Experiment, Hashing, LabError, Setting};
+use super::{Experiment, Hashing, InsertRow, Kind, LabError, Setting};
 
 /// A parameter of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,16 +41,31 @@ const MAX_CLIENTS: i64 = 32_767;
 /// The longest time of a parameter in microseconds: a minute of virtual time, hours of real time.
 const MAX_SPAN_US: f64 = 60e6;
 
+/// Parameters that the authors' messages have no use for: their entries, rows and clients are what they are.
+const NOT_AS_RUN: [&str; 10] = [
+    "format",
+    "value-bytes",
+    "predictor-kib",
+    "lock-bits",
+    "entries-per-row",
+    "insert-row",
+    "search",
+    "depth",
+    "timeout-ms",
+    "fill-to",
+];
+
 /// Every parameter, in the order of plan files.
-pub const PARAMETERS: [Parameter; 26] = [
+pub const PARAMETERS: [Parameter; 27] = [
     row("setting", "setting", "", Accepts::Name(&["guira", "as-printed", "as-run"])),
     row("nic", "network card", "", Accepts::Name(&["connectx-3", "connectx-5", "connectx-6", "connectx-7"])),
     row("hosts", "client hosts", "", Accepts::Integer(1, 1024)),
     row("clients", "clients", "", Accepts::Integer(1, MAX_CLIENTS)),
-    row("workload", "workload", "", Accepts::Name(&["a", "b", "c", "d", "f", "w", "a-insert", "b-insert"])),
+    row("workload", "workload", "", Accepts::Name(&["a", "b", "c", "w", "a-insert", "b-insert"])),
     row("theta", "Zipf exponent", "", Accepts::Number(0.0, 2.0)),
     row("entries", "entries of the table", "", Accepts::Integer(1024, 10_000_000_000)),
     row("fill", "fill", "%", Accepts::Number(1.0, 99.0)),
+    row("fill-to", "fill at the end", "%", Accepts::Number(1.0, 99.0)),
     row("format", "entry format", "", Accepts::Format),
     row("value-bytes", "value", "bytes", Accepts::Integer(4, 1 << 20)),
     row("queue", "local queues", "", Accepts::Name(&["host", "none"])),
@@ -219,8 +234,38 @@ pub(super) fn check(experiment: &Experiment) -> Result<(), LabError> {
         let message = format!("values of format {} have a fixed length: remove value-bytes", experiment.format);
         return Err(LabError::Conflict(message));
     }
-    if experiment.setting == Setting::AsRun && experiment.deaths_per_second > 0.0 {
-        return Err(LabError::Conflict("clients of setting as-run cannot die: they recover nothing".to_owned()));
+    if let Some(fill_to) = experiment.fill_to {
+        if !experiment.workload.has(Kind::Insert) {
+            return Err(LabError::Conflict("this workload has no inserts: remove fill-to".to_owned()));
+        }
+        if fill_to <= experiment.fill {
+            let message = format!("fill-to is {fill_to}, but the table is {} % full at first", experiment.fill);
+            return Err(LabError::Conflict(message));
+        }
+        if experiment.span_us.is_some() {
+            return Err(LabError::Conflict("span-us and fill-to both say when to end: remove one".to_owned()));
+        }
+    }
+    check_effects(experiment)
+}
+
+/// Refuses parameters that change nothing in the setting of an experiment.
+fn check_effects(experiment: &Experiment) -> Result<(), LabError> {
+    let default = Experiment::default();
+    if experiment.setting == Setting::AsRun {
+        if experiment.deaths_per_second > 0.0 {
+            return Err(LabError::Conflict("clients of setting as-run cannot die: they recover nothing".to_owned()));
+        }
+        for name in NOT_AS_RUN {
+            if experiment.value_of(name) != default.value_of(name) {
+                return Err(LabError::Conflict(format!("setting as-run has no {name}: remove it")));
+            }
+        }
+    }
+    let chooses_row = experiment.setting == Setting::Guira && experiment.predictor_kib == 0;
+    if experiment.insert_row == Some(InsertRow::Emptier) && !chooses_row {
+        let message = "insert-row emptier is for setting guira without a predictor: all others use the primary row";
+        return Err(LabError::Conflict(message.to_owned()));
     }
     Ok(())
 }
@@ -265,6 +310,7 @@ fn changes_between(one: &str, other: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Mix;
     use super::*;
 
     fn text(value: &str) -> Value {
@@ -318,6 +364,21 @@ mod tests {
         assert!(message(Experiment { value_bytes: Some(8), ..default }).contains("fixed:4:4 have a fixed length"));
         let dying = Experiment { setting: Setting::AsRun, deaths_per_second: 1.0, ..default };
         assert!(message(dying).contains("as-run"));
+        let as_run = Experiment { setting: Setting::AsRun, ..default };
+        assert_eq!(as_run.check(), Ok(()));
+        for (name, value) in
+            [("predictor-kib", Value::Integer(64)), ("format", text("fixed:8:8")), ("depth", Value::Integer(3))]
+        {
+            assert!(message(as_run.with(name, &value).unwrap()).contains(name), "{name}");
+        }
+        let emptier = Experiment { insert_row: Some(InsertRow::Emptier), ..default };
+        assert_eq!(emptier.check(), Ok(()));
+        assert!(message(Experiment { setting: Setting::AsPrinted, ..emptier }).contains("primary row"));
+        let to = |workload, fill_to| Experiment { fill: 85.0, fill_to: Some(fill_to), workload, ..default };
+        assert_eq!(to(Mix::W, 95.0).check(), Ok(()));
+        assert!(message(to(Mix::A, 95.0)).contains("no inserts"));
+        assert!(message(to(Mix::W, 85.0)).contains("85 % full"));
+        assert!(message(Experiment { span_us: Some(5.0), ..to(Mix::W, 95.0) }).contains("span-us"));
     }
 
     #[test]

@@ -48,10 +48,6 @@ pub enum Mix {
     B,
     /// Reads only: YCSB-C.
     C,
-    /// 95 % reads of recent records, 5 % inserts: YCSB-D.
-    D,
-    /// 50 % reads, 50 % read-modify-writes: YCSB-F.
-    F,
     /// Inserts only: the paper's W.
     W,
     /// 50 % reads, 50 % inserts: A in the paper's figure 7.
@@ -66,8 +62,8 @@ impl Mix {
         match kind {
             Kind::Operation => true,
             Kind::Read => self != Mix::W,
-            Kind::Update => matches!(self, Mix::A | Mix::B | Mix::F),
-            Kind::Insert => matches!(self, Mix::D | Mix::W | Mix::AInsert | Mix::BInsert),
+            Kind::Update => matches!(self, Mix::A | Mix::B),
+            Kind::Insert => matches!(self, Mix::W | Mix::AInsert | Mix::BInsert),
         }
     }
 }
@@ -133,6 +129,9 @@ pub struct Experiment {
     pub entries: u64,
     /// Part of the entries that is filled before the measurement, in percent.
     pub fill: f64,
+    /// Part of the entries at which the measurement ends, in percent: it lasts until inserts have filled the table so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fill_to: Option<f64>,
     /// Format of the entries.
     #[serde(with = "format_text")]
     pub format: EntryFormat,
@@ -200,6 +199,7 @@ impl Default for Experiment {
             theta: 0.99,
             entries: 100_000_000,
             fill: 90.0,
+            fill_to: None,
             format: EntryFormat::Fixed { key_bytes: 4, value_bytes: 4 },
             value_bytes: None,
             queue: Queue::Host,

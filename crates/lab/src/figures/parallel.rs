@@ -69,7 +69,7 @@ mod tests {
     fn results_have_the_order_of_the_cells() {
         let cells: Vec<u64> = (0..100).collect();
         for jobs in [0, 1, 3] {
-            let run = RunOptions { quick: true, seed: 1, jobs };
+            let run = RunOptions { quick: true, seed: 1, seeds: 1, jobs };
             let square = |cell: &u64| Ok(cell * cell);
             let watch = StopAfter { cells: 100, done: AtomicUsize::new(0) };
             let expected: Vec<u64> = cells.iter().map(|cell| cell * cell).collect();
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn an_error_is_returned() {
-        let run = RunOptions { quick: true, seed: 1, jobs: 2 };
+        let run = RunOptions { quick: true, seed: 1, seeds: 1, jobs: 2 };
         let watch = StopAfter { cells: usize::MAX, done: AtomicUsize::new(0) };
         let fail = |cell: &u64| if *cell == 3 { Err(LabError::Conflict("three".to_owned())) } else { Ok(*cell) };
         assert_eq!(measure("cells", &[1, 2, 3], &run, &watch, fail), Err(LabError::Conflict("three".to_owned())));

@@ -115,8 +115,14 @@ pub struct Series {
 pub struct Point {
     /// The position on the horizontal axis.
     pub x: f64,
-    /// The value.
+    /// The value; of several seeds, the median one.
     pub y: f64,
+    /// The lowest and the highest value of all seeds, if there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<(f64, f64)>,
+    /// Whether the value would not have been the same after a longer time.
+    #[serde(default)]
+    pub is_unsteady: bool,
     /// Further figures of the same measurement, by name and unit: `("p99", "us", 12.5)`. The same names in the same
     /// order for all points of a series.
     pub more: Vec<(String, String, f64)>,
@@ -127,7 +133,7 @@ pub struct Point {
 impl Point {
     /// Creates a point without further figures.
     pub fn new(x: f64, y: f64) -> Point {
-        Point { x, y, more: Vec::new(), bound_by: String::new() }
+        Point { x, y, spread: None, is_unsteady: false, more: Vec::new(), bound_by: String::new() }
     }
 }
 

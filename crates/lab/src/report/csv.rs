@@ -1,6 +1,6 @@
 //! CSV: one file for each chart, with the same bytes for the same chart.
 //!
-//! The columns are `series`, `origin`, `x`, `y`, `bound_by`, and one for each further figure, `p99 [us]`. A figure that
+//! The columns are `series`, `origin`, `x`, `y`, `lowest`, `highest`, `bound_by`, and one for each further figure, `p99 [us]`. A figure that
 //! a series has not is an empty cell. Numbers are written as the shortest text that reads back as the same number, so
 //! nothing is lost; texts with commas, quotes or line breaks are quoted as in RFC 4180.
 
@@ -15,7 +15,7 @@ pub fn csv(chart: &Chart) -> String {
     let columns = columns(chart);
     let heads =
         columns.iter().map(|(name, unit)| if unit.is_empty() { name.clone() } else { format!("{name} [{unit}]") });
-    let fixed = ["series", "origin", "x", "y", "bound_by"].map(str::to_owned);
+    let fixed = ["series", "origin", "x", "y", "lowest", "highest", "bound_by"].map(str::to_owned);
     let mut out = line(fixed.into_iter().chain(heads));
     for series in &chart.series {
         for point in &series.points {
@@ -62,7 +62,12 @@ fn cells(chart: &Chart, series: &Series, point: &Point, columns: &[(String, Stri
         Origin::Published => "published",
     };
     let x = chart.x.name_of(point.x).map_or_else(|| point.x.to_string(), str::to_owned);
-    let mut cells = vec![series.name.clone(), origin.to_owned(), x, point.y.to_string(), point.bound_by.clone()];
+    let [lowest, highest] = match point.spread {
+        Some((lowest, highest)) => [lowest.to_string(), highest.to_string()],
+        None => [String::new(), String::new()],
+    };
+    let (name, y, bound_by) = (series.name.clone(), point.y.to_string(), point.bound_by.clone());
+    let mut cells = vec![name, origin.to_owned(), x, y, lowest, highest, bound_by];
     cells.extend(columns.iter().map(|(name, unit)| {
         let figure = point.more.iter().find(|more| more.0 == *name && more.1 == *unit);
         figure.map_or(String::new(), |more| more.2.to_string())
@@ -90,10 +95,10 @@ mod tests {
         chart.series[0].points.truncate(1);
         chart.series[1].points.truncate(2);
         chart.series[1].name = "\"as\" printed".to_owned();
-        let expected = "series,origin,x,y,bound_by,p99 [us]\n\
-                        Guira,measured,one,3,\"the link, from the server\",12.5\n\
-                        \"\"\"as\"\" printed\",measured,one,2,,\n\
-                        \"\"\"as\"\" printed\",measured,independent,4,,\n";
+        let expected = "series,origin,x,y,lowest,highest,bound_by,p99 [us]\n\
+                        Guira,measured,one,3,2.5,3.5,\"the link, from the server\",12.5\n\
+                        \"\"\"as\"\" printed\",measured,one,2,,,,\n\
+                        \"\"\"as\"\" printed\",measured,independent,4,,,,\n";
         assert_eq!(csv(&chart), expected);
     }
 
@@ -107,7 +112,7 @@ mod tests {
         let read: Vec<f64> =
             text.lines().skip(1).map(|line| line.split(',').nth(3).unwrap().parse().unwrap()).collect();
         assert_eq!(read, numbers);
-        assert!(text.contains("\na,published,8,320,\n"), "{text}");
+        assert!(text.contains("\na,published,8,320,,,\n"), "{text}");
     }
 
     #[test]

@@ -57,7 +57,8 @@ impl Run {
     /// Returns the fingerprint of everything that charts depend on, besides their definition.
     fn fingerprint(&self) -> String {
         let commit = self.commit.as_deref().unwrap_or("");
-        fingerprint(&[&self.version, commit, &self.seed.to_string(), if self.quick { "quick" } else { "full" }])
+        let [seed, seeds] = [self.seed, self.seeds.into()].map(|number| number.to_string());
+        fingerprint(&[&self.version, commit, &seed, &seeds, if self.quick { "quick" } else { "full" }])
     }
 
     fn fingerprint_of(&self, definition: &str) -> String {
@@ -159,7 +160,7 @@ mod tests {
 
     fn run(seed: u64) -> Run {
         let text = |text: &str| text.to_owned();
-        Run { title: text("T"), command: text("c"), version: text("0.1.0"), commit: None, seed, quick: true }
+        Run { title: text("T"), command: text("c"), version: text("0.1.0"), commit: None, seed, seeds: 3, quick: true }
     }
 
     fn with_directory(test: impl FnOnce(&Path)) {

@@ -21,6 +21,8 @@ pub struct Run {
     pub commit: Option<String>,
     /// The seed of everything drawn at random.
     pub seed: u64,
+    /// Seeds of each point, from that one on.
+    pub seeds: u32,
     /// Whether it was a quick run.
     pub quick: bool,
 }
@@ -73,11 +75,18 @@ fn facts(run: &Run) -> String {
         ("Command", format!("<code>{}</code>", escaped(&run.command))),
         ("Version", escaped(&run.version)),
         ("Commit", escaped(commit)),
-        ("Seed", run.seed.to_string()),
+        ("Seeds", seeds_text(run)),
         ("Extent", extent.to_owned()),
     ];
     let rows = rows.map(|(name, text)| format!("<div><dt>{name}</dt><dd>{text}</dd></div>\n"));
     format!("<dl class=\"facts\">\n{}</dl>\n", rows.concat())
+}
+
+fn seeds_text(run: &Run) -> String {
+    match run.seeds {
+        0 | 1 => run.seed.to_string(),
+        seeds => format!("{} and the next {}: values are medians, lines their spread", run.seed, seeds - 1),
+    }
 }
 
 /// The table on top: every series that predicts published points, and every chart without any.
@@ -246,6 +255,7 @@ mod tests {
             version: "0.1.0".to_owned(),
             commit: None,
             seed: 7,
+            seeds: 3,
             quick: true,
         }
     }

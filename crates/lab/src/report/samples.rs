@@ -45,6 +45,8 @@ pub(super) fn of(shape: Shape) -> Chart {
     for point in &mut guira.points {
         point.more = vec![("p99".to_owned(), "us".to_owned(), 12.5)];
         point.bound_by = "the link, from the server".to_owned();
+        point.spread = Some((point.y - 0.5, point.y + 0.5));
+        point.is_unsteady = point.x == 16.0;
     }
     let all = vec![
         guira,

@@ -19,16 +19,15 @@ use super::audit::audit;
 use super::client::{Claim, Failure, SimClient};
 use super::filled::FilledTable;
 use super::predictors::Predictors;
-use super::run::{Deaths, Progress, Queues, Run, RunError, RunStats, Testbed, Victims};
+use super::run::{Deaths, Queues, Run, RunError, RunStats, Testbed, Victims};
 use super::splits::SplitWatch;
 use super::watch::{Watch, WriteKind};
+use crate::steady::{Counts, Measurement, Next, PROGRESS_NS, Progress, Span, Steadiness};
 use crate::workload::{Operation, Rng, Zipf};
 
 /// Interval at which dead clients are replaced, in nanoseconds of virtual time.
 const REPLACED_NS: u64 = 10_000;
-/// Interval at which the progress of a run without deaths is reported, in nanoseconds of virtual time.
-const PROGRESS_NS: u64 = 1_000_000;
-/// Same for a run that ends with an insert: until then nobody sees that it has ended.
+/// Interval at which a run that ends with an insert is looked at: until then nobody sees that it has ended.
 const INSERTS_NS: u64 = 50_000;
 /// Bound of the number of verbs, drawn from 0, that a victim still executes before it dies. Batches are short, and a
 /// chosen client is nearly always waiting: if it died at its next verb, it would nearly always die before all of its
@@ -57,8 +56,12 @@ pub(super) struct Shared {
     inserts: Cell<u64>,
     /// The last client to take each slot.
     clients: RefCell<BTreeMap<u16, u32>>,
+    /// Whether operations that end are counted.
+    is_measured: Cell<bool>,
     /// Whether clients stop after their current operation.
     is_over: Cell<bool>,
+    /// The time at which the last insert had begun, if the run ended with it.
+    ended_ns: Cell<Option<u64>>,
     /// The watch on splits, in a table that grows.
     splits: Option<Rc<RefCell<SplitWatch>>>,
 }
@@ -87,8 +90,7 @@ pub fn run(
         Queues::None => 0,
         Queues::PerHost => run.hosts,
     };
-    let stats =
-        RunStats { span_ns: run.span_ns, operations_by_client: vec![0; run.clients as usize], ..RunStats::default() };
+    let stats = RunStats { counts: Counts::of_clients(run.clients), ..RunStats::default() };
     let mut sim = testbed.simulation(filled.region().clone(), run.seed);
     let popularity = (filled.count() > 0).then(|| Zipf::new(filled.count(), run.theta));
     let predictors = Predictors::new(run, &filled, popularity.as_ref(), progress)?;
@@ -101,7 +103,9 @@ pub fn run(
         watch: RefCell::new(Watch::new(filled.count())),
         inserts: Cell::new(0),
         clients: RefCell::default(),
+        is_measured: Cell::new(false),
         is_over: Cell::new(false),
+        ended_ns: Cell::new(None),
         splits: watch_splits(&mut sim, &filled),
         filled,
     });
@@ -132,6 +136,16 @@ fn watch_splits(sim: &mut Sim, filled: &FilledTable) -> Option<Rc<RefCell<SplitW
     Some(watch)
 }
 
+/// The clients of a run on a simulation that goes on, from one window of the measurement to the next.
+struct Load<'r> {
+    sim: &'r mut Sim,
+    shared: &'r Rc<Shared>,
+    testbed: &'r dyn Testbed,
+    living: Vec<ClientId>,
+    spawned: u32,
+    deaths: SplitMix64,
+}
+
 /// Runs clients, and kills some at equal intervals.
 fn run_clients(
     sim: &mut Sim,
@@ -139,58 +153,96 @@ fn run_clients(
     testbed: &dyn Testbed,
     progress: Progress<'_>,
 ) -> Result<(), RunError> {
-    let Run { clients, warm_ns, span_ns, deaths, seed, .. } = shared.run;
-    let mut rng = SplitMix64(seed ^ DEATH_SALT);
-    let spawn = |sim: &mut Sim, seat: Seat| {
-        let (shared, host) = (Rc::clone(shared), seat.place % shared.run.hosts);
-        testbed.spawn(sim, host, Box::new(move |region| Box::pin(work(region, shared, seat))))
-    };
-    let mut living: Vec<ClientId> = (0..clients).map(|place| spawn(sim, Seat { place, number: place })).collect();
-    let mut spawned = clients;
-    let (end_ns, mut next_ns) = (warm_ns + span_ns, warm_ns);
-    let calm_ns = if shared.run.inserts.is_some() { INSERTS_NS } else { PROGRESS_NS };
-    let step_ns = 1_000_000_000_u64.checked_div(deaths.per_second).unwrap_or(calm_ns).max(1);
-    sim.run_until(next_ns);
-    let before = sim.usage();
-    while next_ns < end_ns && !shared.is_over.get() {
-        if deaths.per_second > 0 {
-            kill(sim, shared, &living, deaths, &mut rng);
-            // The victim dies at one of its next verbs, which may follow a pause.
-            for until_ns in (next_ns + REPLACED_NS..next_ns + step_ns).step_by(REPLACED_NS as usize) {
-                sim.run_until(until_ns.min(end_ns));
-                for (place, client) in (0..).zip(&mut living) {
-                    if sim.is_dead(*client) {
-                        shared.stats.borrow_mut().deaths += 1;
-                        *client = spawn(sim, Seat { place, number: spawned });
-                        spawned += 1;
-                    }
-                }
-            }
-        }
-        next_ns = (next_ns + step_ns).min(end_ns);
-        sim.run_until(next_ns);
-        if progress(next_ns - warm_ns).is_break() {
-            return Err(RunError::Stopped);
+    let run = &shared.run;
+    let deaths = SplitMix64(run.seed ^ DEATH_SALT);
+    let mut load = Load { sim, shared, testbed, living: Vec::new(), spawned: 0, deaths };
+    for place in 0..run.clients {
+        let client = load.spawn(place);
+        load.living.push(client);
+    }
+    load.sim.run_until(run.warm_ns);
+    shared.is_measured.set(true);
+    let (mut measurement, mut before, mut end_ns) = (Measurement::new(run.span), load.sim.usage(), run.warm_ns);
+    loop {
+        let begin_ns = end_ns;
+        end_ns += measurement.window_ns();
+        load.run_window(begin_ns, end_ns, progress)?;
+        let inserts_left = run.most_inserts.saturating_sub(shared.inserts.get());
+        match measurement.end_window(&mut shared.stats.borrow_mut().counts, inserts_left) {
+            Next::Longer => {}
+            Next::Anew => before = load.sim.usage(),
+            Next::End => break,
         }
     }
-    shared.stats.borrow_mut().usage = sim.usage().since(&before);
+    shared.is_measured.set(false);
     shared.is_over.set(true);
-    if sim.run() != Stopped::Ended {
+    let mut stats = shared.stats.borrow_mut();
+    stats.steadiness = Steadiness {
+        span_ns: shared.ended_ns.get().map_or(measurement.steadiness().span_ns, |ended_ns| ended_ns - run.warm_ns),
+        ..measurement.steadiness()
+    };
+    stats.usage = load.sim.usage().since(&before);
+    stats.inserts = shared.inserts.get() - stats.full;
+    drop(stats);
+    if load.sim.run() != Stopped::Ended {
         shared.stats.borrow_mut().violation(|| "some clients never end".to_owned());
     }
     Ok(())
 }
 
-/// Lets a client die at one of its next verbs.
-fn kill(sim: &mut Sim, shared: &Shared, living: &[ClientId], deaths: Deaths, rng: &mut SplitMix64) {
-    let holders = match deaths.victims {
-        Victims::LockHolders => holders(sim, shared),
-        Victims::Any => Vec::new(),
-    };
-    let targets = if holders.is_empty() { living } else { &holders };
-    let target = targets[rng.below(targets.len() as u64) as usize];
-    let (verbs, units) = (rng.below(DEATH_VERBS), rng.below(DEATH_UNITS));
-    sim.inject(target, verbs, Fault::Die { units });
+impl Load<'_> {
+    /// Starts a client at a place, whose last one is dead if it had one.
+    fn spawn(&mut self, place: u32) -> ClientId {
+        let seat = Seat { place, number: self.spawned };
+        self.spawned += 1;
+        let (shared, host) = (Rc::clone(self.shared), place % self.shared.run.hosts);
+        self.testbed.spawn(self.sim, host, Box::new(move |region| Box::pin(work(region, shared, seat))))
+    }
+
+    /// Runs until `end_ns`, and kills clients at equal intervals from `begin_ns` on.
+    fn run_window(&mut self, begin_ns: u64, end_ns: u64, progress: Progress<'_>) -> Result<(), RunError> {
+        let Run { deaths, warm_ns, .. } = self.shared.run;
+        let calm_ns = if self.shared.run.span == Span::UntilFull { INSERTS_NS } else { PROGRESS_NS };
+        let step_ns = 1_000_000_000_u64.checked_div(deaths.per_second).unwrap_or(calm_ns).max(1);
+        let mut next_ns = begin_ns;
+        while next_ns < end_ns && !self.shared.is_over.get() {
+            if deaths.per_second > 0 {
+                self.kill(deaths);
+                // The victim dies at one of its next verbs, which may follow a pause.
+                for until_ns in (next_ns + REPLACED_NS..next_ns + step_ns).step_by(REPLACED_NS as usize) {
+                    self.sim.run_until(until_ns.min(end_ns));
+                    self.replace_the_dead();
+                }
+            }
+            next_ns = (next_ns + step_ns).min(end_ns);
+            self.sim.run_until(next_ns);
+            if progress(next_ns - warm_ns).is_break() {
+                return Err(RunError::Stopped);
+            }
+        }
+        Ok(())
+    }
+
+    fn replace_the_dead(&mut self) {
+        for place in 0..self.living.len() {
+            if self.sim.is_dead(self.living[place]) {
+                self.shared.stats.borrow_mut().deaths += 1;
+                self.living[place] = self.spawn(place as u32);
+            }
+        }
+    }
+
+    /// Lets a client die at one of its next verbs.
+    fn kill(&mut self, deaths: Deaths) {
+        let holders = match deaths.victims {
+            Victims::LockHolders => holders(self.sim, self.shared),
+            Victims::Any => Vec::new(),
+        };
+        let targets = if holders.is_empty() { &self.living } else { &holders };
+        let target = targets[self.deaths.below(targets.len() as u64) as usize];
+        let (verbs, units) = (self.deaths.below(DEATH_VERBS), self.deaths.below(DEATH_UNITS));
+        self.sim.inject(target, verbs, Fault::Die { units });
+    }
 }
 
 /// Returns the live clients that hold a lock.
@@ -290,13 +342,13 @@ impl Worker {
         }
         let mut stats = shared.stats.borrow_mut();
         stats.longest_ns = stats.longest_ns.max(latency_ns);
-        if now_ns < shared.run.warm_ns || shared.is_over.get() {
+        if !shared.is_measured.get() {
             return;
         }
-        let tally = stats.operations.of_mut(operation);
+        let tally = stats.counts.operations.of_mut(operation);
         if has_succeeded {
             tally.success(&self.client.traffic().since(&before), Some(Duration::from_nanos(latency_ns)));
-            stats.operations_by_client[self.seat.place as usize] += 1;
+            stats.counts.by_client[self.seat.place as usize] += 1;
         } else {
             tally.failure();
         }
@@ -326,7 +378,7 @@ impl Worker {
             }
             _ => {
                 let inserts = self.shared.inserts.get();
-                if self.shared.run.inserts.is_some_and(|most| inserts >= most) {
+                if self.shared.run.span == Span::UntilFull && inserts >= self.shared.run.most_inserts {
                     self.shared.end_at(region.now_ns());
                     return None;
                 }
@@ -394,10 +446,11 @@ impl Worker {
 }
 
 impl Shared {
-    /// Ends the run, whose measured time is shorter than planned.
+    /// Ends the run, and the measurement with it.
     fn end_at(&self, now_ns: u64) {
+        self.is_measured.set(false);
         if !self.is_over.replace(true) {
-            self.stats.borrow_mut().span_ns = now_ns.saturating_sub(self.run.warm_ns);
+            self.ended_ns.set(Some(now_ns.max(self.run.warm_ns)));
         }
     }
 

@@ -13,6 +13,7 @@
 //! use guira_fabric::Profile;
 //! use guira_fabric_sim::Network;
 //! use guira_lab::simulated::{Audit, Deaths, FillPlan, FilledTable, Mix, Queues, Run, run};
+//! use guira_lab::steady::Span;
 //! use guira_layout::{Preset, PresetOptions};
 //! use guira_rcuckoo::ClientConfig;
 //!
@@ -36,8 +37,8 @@
 //!     mix: Mix::YCSB_A,
 //!     theta: 0.99,
 //!     warm_ns: 100_000,
-//!     span_ns: 1_000_000,
-//!     inserts: None,
+//!     span: Span::Exactly(1_000_000),
+//!     most_inserts: u64::MAX,
 //!     deaths: Deaths::NONE,
 //!     queues: Queues::PerHost,
 //!     predictor_bytes: 0,
@@ -48,7 +49,7 @@
 //! let network = Network::of(Profile::Mlx5);
 //! let stats = run(&a, filled.fork()?, &network, &mut |_| ControlFlow::Continue(()))?;
 //! assert_eq!(stats.violations, Vec::<String>::new());
-//! println!("{:.2} million operations a second", stats.throughput_ops_per_s() / 1e6);
+//! println!("{:.2} million operations a second", stats.counts.per_second(stats.steadiness.span_ns) / 1e6);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -67,5 +68,5 @@ pub(crate) use filled::ready;
 pub use filled::{FillError, FillPlan, FillProgress, FilledTable, available_bytes};
 pub use load::run;
 pub use records::{LOADED, Records, ValueError};
-pub use run::{Audit, ClientTask, Deaths, Mix, Progress, Queues, Run, RunError, RunStats, Testbed, Victims};
+pub use run::{Audit, ClientTask, Deaths, Mix, Queues, Run, RunError, RunStats, Testbed, Victims};
 pub use splits::SplitStats;

@@ -8,7 +8,8 @@ use guira_fabric::memory::Ordering;
 use guira_rcuckoo::RowPredictor;
 
 use super::filled::FilledTable;
-use super::run::{Progress, Queues, Run, RunError};
+use super::run::{Queues, Run, RunError};
+use crate::steady::Progress;
 use crate::workload::{Rng, Zipf};
 
 /// Lookups from which a predictor has learned, for each of its bytes: with more, it knows hardly more keys.

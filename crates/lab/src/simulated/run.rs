@@ -1,6 +1,5 @@
 //! The parameters and the results of a simulated run.
 
-use std::ops::ControlFlow;
 use std::pin::Pin;
 
 use guira_fabric::heap::HeapRegion;
@@ -9,7 +8,7 @@ use guira_rcuckoo::{ClientConfig, Counters};
 
 use super::filled::FillError;
 use super::splits::SplitStats;
-use crate::driver::{OperationTally, PerOperation};
+use crate::steady::{Counts, Span, Steadiness};
 use crate::workload::{THETA_MAX, WorkloadError};
 
 /// Most violations that are kept in words; all are counted.
@@ -30,11 +29,11 @@ pub struct Run {
     pub theta: f64,
     /// Virtual time of work before the measurement starts, in nanoseconds.
     pub warm_ns: u64,
-    /// Measured virtual time, in nanoseconds.
-    pub span_ns: u64,
-    /// Inserts after which the run ends, if that is before the end of `span_ns`.
-    pub inserts: Option<u64>,
-    /// Deaths during the measured time.
+    /// The measured virtual time.
+    pub span: Span,
+    /// Inserts after which the run is over with [`Span::UntilFull`]; no longer measurement begins with so many.
+    pub most_inserts: u64,
+    /// Deaths from the end of the warm-up on.
     pub deaths: Deaths,
     /// Lock queues.
     pub queues: Queues,
@@ -151,9 +150,6 @@ impl Testbed for Cluster {
     }
 }
 
-/// A progress function, which gets the nanoseconds of virtual time that have been measured; `Break` ends the run.
-pub type Progress<'p> = &'p mut dyn FnMut(u64) -> ControlFlow<()>;
-
 /// A run was not carried out.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -235,18 +231,18 @@ const SPARE_SHARE: u32 = 5;
 /// The results of a run. Equal runs have equal results.
 #[derive(Clone, Debug, Default)]
 pub struct RunStats {
-    /// Measured virtual time, in nanoseconds.
-    pub span_ns: u64,
-    /// Operations that ended in the measured time, by kind; the times are virtual.
-    pub operations: PerOperation<OperationTally>,
-    /// Operations that succeeded in the measured time, by the place of the client.
-    pub operations_by_client: Vec<u64>,
+    /// Operations that ended in the measured time, by kind and by client; the times are virtual.
+    pub counts: Counts,
+    /// The measured time, and whether the run was steady.
+    pub steadiness: Steadiness,
     /// Duration of the longest operation of the whole run, in nanoseconds.
     pub longest_ns: u64,
     /// Sums of the clients' counters over the whole run: conflicts, moves, waits in queues, combined writes and more.
     pub counters: Counters,
     /// Operations that reached their deadline while waiting for a lock.
     pub busy: u64,
+    /// Inserts that had begun when the measurement ended.
+    pub inserts: u64,
     /// Inserts for which there was no room.
     pub full: u64,
     /// Clients that died.
@@ -272,26 +268,6 @@ pub struct RunStats {
 }
 
 impl RunStats {
-    /// Returns the number of operations that succeeded in the measured time.
-    #[must_use]
-    pub fn succeeded(&self) -> u64 {
-        self.operations.named().iter().map(|(_, tally)| tally.count - tally.errors).sum()
-    }
-
-    /// Returns the successful operations per second of virtual time.
-    #[must_use]
-    pub fn throughput_ops_per_s(&self) -> f64 {
-        if self.span_ns == 0 { 0.0 } else { self.succeeded() as f64 * 1e9 / self.span_ns as f64 }
-    }
-
-    /// Returns the operations of the slowest client, and the mean of all clients.
-    #[must_use]
-    pub fn slowest_and_mean(&self) -> (u64, f64) {
-        let slowest = self.operations_by_client.iter().copied().min().unwrap_or(0);
-        let sum: u64 = self.operations_by_client.iter().sum();
-        (slowest, sum as f64 / self.operations_by_client.len().max(1) as f64)
-    }
-
     pub(super) fn violation(&mut self, what: impl FnOnce() -> String) {
         self.violation_count += 1;
         if self.violations.len() < VIOLATIONS_MAX {

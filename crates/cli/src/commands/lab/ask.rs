@@ -11,7 +11,7 @@ use super::RunArguments;
 use super::watch::Watcher;
 use crate::failure::Failure;
 use crate::output::{Output, fields, table};
-use crate::units::{count, parse_count, percent};
+use crate::units::{count, counted, parse_count, percent};
 
 /// The arguments: the options of a run, and one for each parameter of an experiment.
 #[derive(Debug, Args)]
@@ -23,7 +23,7 @@ pub struct Arguments {
     ///
     /// Both tables have as many keys at first as the one that grows is made for, and clients insert the others. Without
     /// further options the workload is w, and the entries are 2 million, or 200,000 with --quick.
-    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "32", value_parser = clap::value_parser!(u32).range(2..=i64::from(Growth::FACTOR_MAX)))]
+    #[arg(long, value_name = "N", conflicts_with = "seeds", num_args = 0..=1, default_missing_value = "32", value_parser = clap::value_parser!(u32).range(2..=i64::from(Growth::FACTOR_MAX)))]
     grow: Option<u32>,
     /// With --grow: time in which the memory node's processor makes 64 KiB of memory, in µs.
     #[arg(long, value_name = "X", requires = "grow", allow_negative_numbers = true, default_value_t = Growth::default().memory_us)]
@@ -125,7 +125,7 @@ impl Arguments {
 
 /// Carries out the command.
 pub fn run(arguments: &Arguments, output: &Output) -> Result<(), Failure> {
-    let (experiment, options) = (arguments.experiment()?, arguments.run.options());
+    let (experiment, options) = (arguments.experiment()?, arguments.run.options(arguments.run.seeds.unwrap_or(1)));
     let watcher = Watcher::new(output);
     let Some(factor) = arguments.grow else {
         let answer = answered(ask(&experiment, &options, &watcher), &watcher)?;
@@ -149,7 +149,8 @@ const RESOURCES_MAX: usize = 4;
 
 /// Formats an answer.
 fn human(answer: &Answer) -> String {
-    let asked = asked(&answer.experiment);
+    let experiment = &answer.experiment;
+    let asked = asked(experiment);
     let mut rows = vec![
         ["", "operations", "p50 µs", "p99 µs", "p99.9 µs", "round trips", "messages", "bytes"]
             .map(str::to_owned)
@@ -166,11 +167,24 @@ fn human(answer: &Answer) -> String {
         .take(RESOURCES_MAX)
         .map(|(name, share)| format!("{name} {}", percent(*share)))
         .collect::<Vec<_>>();
+    let spread = answer
+        .throughput_spread
+        .map_or(String::new(), |(lowest, highest)| format!(", {} to {} by seed", number(lowest), number(highest)));
     let mut lines = vec![
-        ("throughput", format!("{} million operations a second", number(answer.throughput_mops))),
+        ("throughput", format!("{} million operations a second{spread}", number(answer.throughput_mops))),
+        (
+            "measured",
+            format!("{} ms, {}", number(answer.span_us / 1e3), if answer.is_steady { "steady" } else { "not steady" }),
+        ),
         ("slowest client", format!("{} of the mean", percent(answer.fairness))),
         ("limited by", answer.bound_by.clone()),
     ];
+    if answer.fill_at_end > experiment.fill + 0.01 {
+        lines.push((
+            "filled",
+            format!("from {} to {}", percent(experiment.fill / 100.0), percent(answer.fill_at_end / 100.0)),
+        ));
+    }
     if !used.is_empty() {
         lines.push(("in use", used.join(", ")));
     }
@@ -182,10 +196,10 @@ fn human(answer: &Answer) -> String {
 fn asked(experiment: &Experiment) -> String {
     let named = |name: &str| experiment.value_of(name).map_or(String::new(), |value| value.to_string());
     format!(
-        "{}: {} clients on {} hosts with {}, workload {}, theta {}, {} entries of {}, {} % full",
+        "{}: {} on {} with {}, workload {}, theta {}, {} entries of {}, {} % full",
         named("setting"),
-        count(experiment.clients.into()),
-        count(experiment.hosts.min(experiment.clients).into()),
+        counted(experiment.clients.into(), "client"),
+        counted(experiment.hosts.min(experiment.clients).into(), "host"),
         named("nic"),
         named("workload"),
         named("theta"),

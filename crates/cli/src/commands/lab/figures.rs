@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use guira_lab::experiment::{
     self, FigureInfo, LabError, Plan, RunOptions, definition_of, figures, figures_named, run_figure, run_published_plan,
 };
-use guira_lab::report::{Chart, Directory, Distance, Origin, Run, Series, distances, number};
+use guira_lab::report::{Chart, Directory, Distance, Origin, Point, Run, Series, distances, number};
 use serde::Serialize;
 
 use super::RunArguments;
 use super::watch::Watcher;
 use crate::failure::Failure;
 use crate::output::{Output, table};
-use crate::units::counted;
+use crate::units::{counted, percent};
 
 /// The answer in JSON.
 #[derive(Serialize)]
@@ -107,7 +107,7 @@ fn carry_out(
         let charts = match results.as_ref().and_then(|results| results.finished(task)) {
             Some(charts) => charts,
             None => {
-                let measured = task.measure(&arguments.options(), &watcher);
+                let measured = task.measure(&arguments.options(arguments.chart_seeds()), &watcher);
                 watcher.finish();
                 let charts = match measured {
                     Ok(charts) => charts,
@@ -116,6 +116,7 @@ fn carry_out(
                 };
                 if let Some(results) = &mut results {
                     results.store(task, &charts)?;
+                    results.write_page()?;
                 }
                 charts
             }
@@ -145,12 +146,14 @@ fn stopped(results: Option<&Results<'_>>, finished: usize, of: usize) -> Result<
 fn run_of(arguments: RunArguments, title: &str, command: &str, out: Option<&Path>) -> Run {
     let quick = if arguments.quick { " --quick" } else { "" };
     let out = out.map_or(String::new(), |path| format!(" --out {}", path.display()));
+    let seeds = arguments.seeds.map_or(String::new(), |seeds| format!(" --seeds {seeds}"));
     Run {
         title: title.to_owned(),
-        command: format!("guira lab {command}{quick} --seed {}{out}", arguments.seed),
+        command: format!("guira lab {command}{quick} --seed {}{seeds}{out}", arguments.seed),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         commit: option_env!("GUIRA_COMMIT").map(str::to_owned),
         seed: arguments.seed,
+        seeds: arguments.chart_seeds(),
         quick: arguments.quick,
     }
 }
@@ -206,7 +209,8 @@ fn human(chart: &Chart) -> String {
     positions.dedup();
     let step = positions.len().div_ceil(ROWS_MAX).max(1);
     let positions: Vec<f64> = positions.into_iter().step_by(step).collect();
-    let at = |series: &Series, x: f64| series.points.iter().find(|point| point.x == x).map(|point| number(point.y));
+    let shown = |point: &Point| number(point.y) + if point.is_unsteady { "~" } else { "" };
+    let at = |series: &Series, x: f64| series.points.iter().find(|point| point.x == x).map(shown);
     let shown = chart.series.iter().filter(|series| positions.iter().any(|x| at(series, *x).is_some()));
     let shown: Vec<&Series> = shown.collect();
     let heads = shown.iter().map(|series| match series.origin {
@@ -220,6 +224,14 @@ fn human(chart: &Chart) -> String {
         rows.push(std::iter::once(name).chain(values).collect());
     }
     let mut text = format!("{}\n{}\n\n{}", chart.title, chart.y.title(), table(&rows));
+    let points = chart.series.iter().flat_map(|series| &series.points);
+    let spread = points.clone().filter_map(|point| Some(spread_of(point.spread?))).fold(0.0, f64::max);
+    if points.clone().any(|point| point.spread.is_some()) {
+        text += &format!("\nmedians of several seeds, which differ by up to {}", percent(spread));
+    }
+    if points.clone().any(|point| point.is_unsteady) {
+        text += "\n~ not steady when the longest measurement ended: it would go on changing";
+    }
     if shown.iter().any(|series| series.origin == Origin::Published) {
         text += "\n* published by the authors of RCuckoo";
     }
@@ -231,9 +243,14 @@ fn human(chart: &Chart) -> String {
     text
 }
 
+/// The difference between two values, as a part of the larger one.
+fn spread_of((lowest, highest): (f64, f64)) -> f64 {
+    if highest > 0.0 { (highest - lowest) / highest } else { 0.0 }
+}
+
 #[cfg(test)]
 mod tests {
-    use guira_lab::report::{Axis, Point, Scale, Shape};
+    use guira_lab::report::{Axis, Scale, Shape};
 
     use super::*;
 

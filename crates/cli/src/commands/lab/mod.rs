@@ -72,6 +72,9 @@ enum Command {
     List,
 }
 
+/// Seeds of a chart, unless another number is given: enough for a median.
+const CHART_SEEDS: u32 = 3;
+
 /// The options of every run.
 #[derive(Clone, Copy, Debug, Args)]
 struct RunArguments {
@@ -81,15 +84,24 @@ struct RunArguments {
     /// Seed of everything drawn at random: the same seed gives the same results.
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     seed: u64,
+    /// Number of seeds with which each experiment is carried out, from that one on: the median is shown, and the spread
+    /// [default: 3 for charts; 1 with --quick, and for lab ask].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    seeds: Option<u32>,
     /// Number of experiments at a time [default: number of processors]. It does not change the results.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
 }
 
 impl RunArguments {
-    fn options(self) -> RunOptions {
+    /// The seeds of charts.
+    fn chart_seeds(self) -> u32 {
+        self.seeds.unwrap_or(if self.quick { 1 } else { CHART_SEEDS })
+    }
+
+    fn options(self, seeds: u32) -> RunOptions {
         let jobs = self.jobs.map_or_else(|| thread::available_parallelism().map_or(1, NonZeroUsize::get), usize::from);
-        RunOptions { quick: self.quick, seed: self.seed, jobs }
+        RunOptions { quick: self.quick, seed: self.seed, seeds, jobs }
     }
 }
 

@@ -3,15 +3,14 @@
 use guira_fabric_sim::Cluster;
 
 use super::cell::{self, Outcome, failed};
-use super::configure::{cluster_of, times_ns};
+use super::configure::{cluster_of, times};
 use crate::as_run::client::{ClientRules, UpdateReads};
 use crate::as_run::hash::{Distance, Placement, Program};
 use crate::as_run::locks::LockRules;
-use crate::as_run::run::{Cost, Keys, OPERATION_COMPUTE_NS, Run, run};
+use crate::as_run::run::{Keys, Measured, OPERATION_COMPUTE_NS, Run, RunError, run};
 use crate::as_run::search::ENTRIES;
 use crate::as_run::table::{Layout, RowSums, Table};
-use crate::driver::OperationTally;
-use crate::experiment::{Experiment, Hashing, Kind, LabError, Mix, RunOptions};
+use crate::experiment::{Experiment, Hashing, LabError, Mix, RunOptions};
 use crate::workload::Zipfian;
 
 /// The locality factor of the authors' runs.
@@ -60,14 +59,14 @@ impl TablePlan {
 ///
 /// # Errors
 /// The setting has no such workload, or the parameters do not go together.
-pub(super) fn configure(experiment: &Experiment, options: &RunOptions) -> Result<AsRun, LabError> {
+pub(super) fn configure(experiment: &Experiment, options: &RunOptions, least_us: f64) -> Result<AsRun, LabError> {
     experiment.check()?;
     let conflict = |message: &str| LabError::Conflict(message.to_owned());
     let read_percent = match experiment.workload {
         Mix::A => 50,
         Mix::B => 95,
         Mix::C => 100,
-        Mix::D | Mix::F | Mix::W | Mix::AInsert | Mix::BInsert => {
+        Mix::W | Mix::AInsert | Mix::BInsert => {
             return Err(conflict("setting as-run has workloads a, b and c only"));
         }
     };
@@ -81,7 +80,7 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions) -> Result
             Err(error) => return Err(conflict(&format!("setting as-run: {error}"))),
         },
     };
-    let (span_ns, warm_ns) = times_ns(experiment, options);
+    let (span, warm_ns) = times(experiment, options, least_us);
     let run = Run {
         clients: experiment.clients,
         read_percent,
@@ -89,7 +88,7 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions) -> Result
         operation_compute_ns: OPERATION_COMPUTE_NS,
         change_compute_ns: 0,
         warm_ns,
-        span_ns,
+        span,
         seed: options.seed,
     };
     let distance = match experiment.hashing {
@@ -111,28 +110,17 @@ pub(super) fn measure(
     configured: &AsRun,
     table: &Table,
     options: &RunOptions,
+    is_stopped: &dyn Fn() -> bool,
 ) -> Result<Outcome, LabError> {
     let layout = table.layout.clone();
     let copy = Table { layout: layout.clone(), region: table.region.copied(), keys: table.keys };
     let rules = ClientRules { layout, covering_bytes: configured.covering_bytes, update_reads: UpdateReads::Covering };
-    let measured = run(&copy, &rules, configured.cluster, &configured.run);
-    let measured = measured.map_err(|error| failed("an experiment as run", &error))?;
-    let costs = [(Kind::Read, tally(&measured.reads)), (Kind::Update, tally(&measured.updates))];
-    let costs = costs.into_iter().filter(|(_, tally)| tally.count > 0).collect();
-    let notes = vec![NOTE.to_owned()];
-    let (throughput_mops, fairness) = (measured.throughput_mops, measured.fairness);
-    Ok(cell::outcome(experiment, options, cell::Totals { throughput_mops, fairness, costs, notes }, &measured.usage))
-}
-
-/// Returns the costs of one kind of operation in the form of the driver.
-fn tally(cost: &Cost) -> OperationTally {
-    OperationTally {
-        count: cost.latency_ns.count(),
-        errors: 0,
-        round_trips: cost.round_trips.clone(),
-        messages: cost.messages,
-        wire_bytes: cost.wire_bytes,
-        retries: cost.refused,
-        latency_ns: cost.latency_ns.clone(),
-    }
+    let mut progress = cell::progress(is_stopped);
+    let measured = run(&copy, &rules, configured.cluster, &configured.run, &mut progress);
+    let measured = measured.map_err(|error| match error {
+        RunError::Stopped => LabError::Stopped,
+        error => failed("an experiment as run", &error),
+    })?;
+    let Measured { counts, steadiness, usage, .. } = &measured;
+    Ok(cell::outcome(experiment, options, counts, *steadiness, usage, vec![NOTE.to_owned()]))
 }

@@ -7,8 +7,11 @@ use guira_fabric_sim::{Resource, Usage};
 
 use super::configure::{Configured, fill_error};
 use crate::driver::OperationTally;
-use crate::experiment::{Answer, Experiment, Kind, KindAnswer, LabError, Measure, Quantity, RunOptions, Statistic};
+use crate::experiment::{
+    Answer, Experiment, Kind, KindAnswer, LabError, Measure, Mix, Quantity, RunOptions, Statistic,
+};
 use crate::simulated::{FilledTable, RunError, RunStats, run};
+use crate::steady::{Counts, Steadiness};
 
 /// A resource that is busy for more than this part of the time limits throughput.
 const SATURATED: f64 = 0.9;
@@ -20,6 +23,7 @@ const QUOTED: usize = 3;
 pub(super) struct Outcome {
     pub(super) answer: Answer,
     costs: Vec<(Kind, OperationTally)>,
+    steadiness: Steadiness,
 }
 
 /// Carries out an experiment on a copy of `filled`, and checks it.
@@ -33,6 +37,8 @@ pub(super) fn measure(
     let copy = filled.fork().map_err(|error| fill_error(&error))?;
     let stats = run_checked(configured, copy, is_stopped)?;
     let mut outcome = outcome_of(experiment, &stats, options);
+    let held = filled.count() - filled.absent().len() as u64 + stats.inserts;
+    outcome.answer.fill_at_end = held as f64 * 100.0 / filled.table().config().max_entries() as f64;
     let absent = filled.absent().len();
     if absent > 0 {
         let note = format!("{absent} of {} records found no room when the table was filled", filled.count());
@@ -47,7 +53,7 @@ pub(super) fn run_checked(
     filled: FilledTable,
     is_stopped: &dyn Fn() -> bool,
 ) -> Result<RunStats, LabError> {
-    let mut progress = |_| if is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    let mut progress = progress(is_stopped);
     let stats = run(&configured.run, filled, &configured.cluster, &mut progress).map_err(|error| match error {
         RunError::Stopped => LabError::Stopped,
         RunError::Fill(error) => fill_error(&error),
@@ -68,18 +74,28 @@ pub(super) fn failed(what: &str, error: &dyn fmt::Display) -> LabError {
     LabError::Failed { what: what.to_owned(), reason: error.to_string() }
 }
 
-/// The counts of an experiment, whatever setting it is of.
-pub(super) struct Totals {
-    pub(super) throughput_mops: f64,
-    pub(super) fairness: f64,
-    pub(super) costs: Vec<(Kind, OperationTally)>,
-    pub(super) notes: Vec<String>,
+/// Returns the progress function of a run that ends when `is_stopped` says so.
+pub(super) fn progress(is_stopped: &dyn Fn() -> bool) -> impl FnMut(u64) -> ControlFlow<()> {
+    move |_| if is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
 /// Returns the outcome of an experiment of the real protocol.
 pub(super) fn outcome_of(experiment: &Experiment, stats: &RunStats, options: &RunOptions) -> Outcome {
+    let RunStats { counts, steadiness, usage, .. } = stats;
+    outcome(experiment, options, counts, *steadiness, usage, notes(stats))
+}
+
+/// Returns the outcome of an experiment, of whatever setting.
+pub(super) fn outcome(
+    experiment: &Experiment,
+    options: &RunOptions,
+    counts: &Counts,
+    steadiness: Steadiness,
+    usage: &Usage,
+    notes: Vec<String>,
+) -> Outcome {
     let mut costs: Vec<(Kind, OperationTally)> = Vec::new();
-    for (name, tally) in stats.operations.named() {
+    for (name, tally) in counts.operations.named() {
         let kind = match name {
             "read" => Kind::Read,
             "insert" => Kind::Insert,
@@ -89,32 +105,34 @@ pub(super) fn outcome_of(experiment: &Experiment, stats: &RunStats, options: &Ru
             costs.push((kind, tally.clone()));
         }
     }
-    let (slowest, mean) = stats.slowest_and_mean();
-    let fairness = if mean > 0.0 { slowest as f64 / mean } else { 0.0 };
-    let throughput_mops = stats.throughput_ops_per_s() / 1e6;
-    outcome(experiment, options, Totals { throughput_mops, fairness, costs, notes: notes(stats) }, &stats.usage)
-}
-
-/// Returns the outcome of an experiment.
-pub(super) fn outcome(experiment: &Experiment, options: &RunOptions, totals: Totals, usage: &Usage) -> Outcome {
-    let Totals { throughput_mops, fairness, mut costs, notes } = totals;
     let mut all = OperationTally::default();
     costs.iter().for_each(|(_, tally)| all.merge(tally));
     costs.push((Kind::Operation, all));
     let answer = Answer {
         experiment: *experiment,
         seed: options.seed,
-        throughput_mops,
-        fairness,
+        throughput_mops: counts.per_second(steadiness.span_ns) / 1e6,
+        throughput_spread: None,
+        fairness: counts.fairness(),
+        span_us: steadiness.span_ns as f64 / 1e3,
+        fill_at_end: experiment.fill,
+        is_steady: steadiness.is_steady(),
         kinds: costs.iter().map(|(kind, tally)| kind_answer(*kind, tally)).collect(),
         resources: resources(usage),
-        bound_by: bound_by(usage),
+        bound_by: bound_by(usage, experiment.workload),
         notes,
     };
-    Outcome { answer, costs }
+    Outcome { answer, costs, steadiness }
 }
 
 impl Outcome {
+    /// Returns the answer, which says what was not steady.
+    pub(super) fn into_answer(self) -> Answer {
+        let Outcome { mut answer, steadiness, .. } = self;
+        answer.notes.extend(steadiness.complaint());
+        answer
+    }
+
     /// Returns the value of a measure, if the experiment has operations of its kind.
     pub(super) fn measured(&self, measure: Measure) -> Option<f64> {
         match measure {
@@ -187,24 +205,24 @@ fn name_of(resource: Resource) -> &'static str {
 }
 
 /// Says in one sentence what limits throughput.
-fn bound_by(usage: &Usage) -> String {
+fn bound_by(usage: &Usage, workload: Mix) -> String {
     let (resource, share) = usage.busiest();
     let percent = 100.0 * share.min(1.0);
     if share >= SATURATED {
         return format!("{} is busy for {percent:.0} % of the time", name_of(resource));
     }
     let busiest = name_of(resource);
-    format!(
-        "the clients' waits, for round trips and each other's locks; the busiest resource is {busiest}, {percent:.0} %"
-    )
+    let locks = if workload == Mix::C { "" } else { " and each other's locks" };
+    format!("the clients' waits, for round trips{locks}; the busiest resource is {busiest}, {percent:.0} %")
 }
 
 /// Sentences about what happened besides the workload.
 fn notes(stats: &RunStats) -> Vec<String> {
     let mut notes = Vec::new();
-    let idle = stats.operations_by_client.iter().filter(|operations| **operations == 0).count();
+    let by_client = &stats.counts.by_client;
+    let idle = by_client.iter().filter(|operations| **operations == 0).count();
     if idle > 0 {
-        let all = stats.operations_by_client.len();
+        let all = by_client.len();
         notes.push(format!("{idle} of {all} clients completed nothing: latencies are those of the others' operations"));
     }
     if stats.deaths > 0 {

@@ -13,14 +13,24 @@ use crate::experiment::{
     Card, Experiment, Growth, Hashing, InsertRow as Choice, Kind, LabError, Mix, Queue, RunOptions, Search, Setting,
 };
 use crate::simulated::{Audit, Deaths, FillError, FillPlan, FilledTable, Mix as Shares, Queues, Records, Run, Victims};
+use crate::steady::Span;
 
 const NS_PER_US: f64 = 1_000.0;
 const NS_PER_MS: f64 = 1_000_000.0;
-/// Virtual time that is measured, unless an experiment says otherwise: tens of thousands of operations even of few
-/// clients.
+const US_PER_MS: f64 = 1_000.0;
+/// The least virtual time that is measured, unless an experiment says otherwise: tens of thousands of operations even of
+/// few clients.
 const SPAN_US: f64 = 5_000.0;
 /// Same for quick runs.
 const QUICK_SPAN_US: f64 = 2_000.0;
+/// The most virtual time that is measured, for a run that is not steady before.
+const MOST_SPAN_US: f64 = 128.0 * SPAN_US;
+/// Same for quick runs.
+const QUICK_MOST_SPAN_US: f64 = 32.0 * QUICK_SPAN_US;
+/// Failure timeouts that are measured at least where clients die: a dead client's locks are free after the first.
+const MEASURED_TIMEOUTS: f64 = 5.0;
+/// Inserts before and during a measurement, at most, as a part of the entries. A fuller table would be another one.
+const MOST_INSERTS: f64 = 0.02;
 /// Virtual time before the measurement: some hundred round trips.
 const WARM_US: f64 = 1_000.0;
 /// Same for quick runs.
@@ -28,8 +38,6 @@ const QUICK_WARM_US: f64 = 500.0;
 /// Virtual time before the measurement for each client that stores values in extents, besides the others: every client
 /// first formats a chunk of up to 1 MiB, which takes the link of the memory node 84 µs.
 const FORMAT_US: f64 = 150.0;
-/// The longest virtual time in which a table grows. No run that anyone waits for takes a minute.
-const LONGEST_GROWTH_NS: u64 = 60_000_000_000;
 /// A table that grows has addresses for as many times the entries of the table that is made for all keys: so many that
 /// no segment is kept from being split.
 const ROOM_TO_GROW: u64 = 2;
@@ -40,6 +48,8 @@ const MIN_DEATHS: f64 = 20.0;
 const ROWS_MULTIPLE: u64 = 4096;
 /// Client slots of a table, at least: those of the default preset.
 const MIN_SLOTS: u32 = 1024;
+/// The most slots that a lock of 16 bits can name.
+const MAX_SLOTS: u32 = 32_767;
 /// Chunks, or runs of them, for each client: the one that it cuts extents from, and one whose extents become free.
 const CLIENT_CHUNKS: u64 = 2;
 /// One of this many bytes of extents, more, is for extents that are freed and not reclaimed yet.
@@ -70,25 +80,39 @@ fn hosts_of(experiment: &Experiment) -> u32 {
     experiment.hosts.min(experiment.clients)
 }
 
-/// Returns the measured time, and the time before it, in nanoseconds.
-pub(super) fn times_ns(experiment: &Experiment, options: &RunOptions) -> (u64, u64) {
-    let (span_us, warm_us) = if options.quick { (QUICK_SPAN_US, QUICK_WARM_US) } else { (SPAN_US, WARM_US) };
-    let deaths_us = match experiment.deaths_per_second {
-        deaths if deaths > 0.0 => MIN_DEATHS * 1e6 / deaths,
-        _ => 0.0,
+/// Returns the time that must be measured at least, in microseconds. The experiments of a chart have the longest one of
+/// theirs in common, so that they differ in nothing but what the chart shows.
+pub(super) fn least_span_us(experiment: &Experiment, options: &RunOptions) -> f64 {
+    let span_us = if options.quick { QUICK_SPAN_US } else { SPAN_US };
+    if experiment.deaths_per_second == 0.0 {
+        return span_us;
+    }
+    let timeout_us = experiment.timeout_ms.unwrap_or(ClientConfig::FAILURE_TIMEOUT_NS as f64 / NS_PER_MS) * US_PER_MS;
+    span_us.max(MIN_DEATHS * 1e6 / experiment.deaths_per_second).max(MEASURED_TIMEOUTS * timeout_us)
+}
+
+/// Returns the measured time of an experiment of a chart for which so many microseconds are the least, and the time
+/// before it in nanoseconds.
+pub(super) fn times(experiment: &Experiment, options: &RunOptions, least_us: f64) -> (Span, u64) {
+    let warm_us = if options.quick { QUICK_WARM_US } else { WARM_US };
+    let ns = |us: f64| (us * NS_PER_US) as u64;
+    let most_us = if options.quick { QUICK_MOST_SPAN_US } else { MOST_SPAN_US };
+    let span = match (experiment.span_us, experiment.fill_to) {
+        (Some(span_us), _) => Span::Exactly(ns(span_us)),
+        (None, Some(_)) => Span::UntilFull,
+        (None, None) => Span::UntilSteady { least_ns: ns(least_us), most_ns: ns(least_us.max(most_us)) },
     };
-    let span_us = experiment.span_us.unwrap_or(span_us.max(deaths_us));
     let writes_extents = experiment.workload != Mix::C && value_space(experiment).is_ok_and(|space| space > 0);
     let format_us = if writes_extents { FORMAT_US * f64::from(experiment.clients) } else { 0.0 };
     let warm_us = experiment.warm_us.unwrap_or(warm_us + format_us);
-    ((span_us * NS_PER_US) as u64, (warm_us * NS_PER_US) as u64)
+    (span, ns(warm_us))
 }
 
 /// Prepares an experiment of setting `guira` or `as-printed`.
 ///
 /// # Errors
 /// The parameters do not go together.
-pub(super) fn configure(experiment: &Experiment, options: &RunOptions) -> Result<Configured, LabError> {
+pub(super) fn configure(experiment: &Experiment, options: &RunOptions, least_us: f64) -> Result<Configured, LabError> {
     experiment.check()?;
     let caps = Profile::Mlx5.caps();
     let config = table_config(experiment, options.seed, &caps)?;
@@ -96,16 +120,16 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions) -> Result
     let insert_row = insert_row(experiment);
     let fill = FillPlan { config, caps, records, value_bytes, insert_row, seed: options.seed };
     let client_config = client_config(experiment, &fill, &caps)?;
-    let (span_ns, warm_ns) = times_ns(experiment, options);
+    let (span, warm_ns) = times(experiment, options, least_us);
     let run = Run {
         seed: options.seed,
         clients: experiment.clients,
         hosts: hosts_of(experiment),
-        mix: shares(experiment.workload)?,
+        mix: shares(experiment.workload),
         theta: experiment.theta,
         warm_ns,
-        span_ns,
-        inserts: None,
+        span,
+        most_inserts: most_inserts(experiment, &fill),
         deaths: Deaths { per_second: experiment.deaths_per_second as u64, victims: Victims::LockHolders },
         queues: match (experiment.setting, experiment.queue) {
             (Setting::Guira, Queue::Host) => Queues::PerHost,
@@ -132,7 +156,7 @@ pub(super) fn configure_growth(
 ) -> Result<[Configured; 2], LabError> {
     experiment.check()?;
     check_growth(experiment, growth)?;
-    let fixed = configure(experiment, options)?;
+    let fixed = configure(experiment, options, 0.0)?;
     let keys = fixed.fill.records;
     let first = (keys / u64::from(growth.factor)).max(1);
     let grows = growing_config(experiment, &fixed.fill, first)?;
@@ -140,8 +164,8 @@ pub(super) fn configure_growth(
     let configured = |config: TableConfig| {
         let fill = FillPlan { config, records: first, ..fixed.fill.clone() };
         let client_config = client_config(experiment, &fill, &fill.caps)?;
-        let inserts = Some(keys.saturating_sub(first));
-        let run = Run { client_config, warm_ns: 0, span_ns: LONGEST_GROWTH_NS, inserts, ..fixed.run.clone() };
+        let (span, most_inserts) = (Span::UntilFull, keys.saturating_sub(first));
+        let run = Run { client_config, warm_ns: 0, span, most_inserts, ..fixed.run.clone() };
         Ok(Configured { fill, cluster, run })
     };
     Ok([configured(grows)?, configured(fixed.fill.config.clone())?])
@@ -160,7 +184,7 @@ fn check_growth(experiment: &Experiment, growth: &Growth) -> Result<(), LabError
     if experiment.deaths_per_second > 0.0 {
         return conflict("deaths are not part of a run that grows a table: remove deaths-per-second");
     }
-    for name in ["span-us", "warm-us"] {
+    for name in ["span-us", "warm-us", "fill-to"] {
         if experiment.value_of(name).is_some() {
             return conflict(&format!("a run that grows a table ends with its last key: remove {name}"));
         }
@@ -183,6 +207,15 @@ fn growing_config(experiment: &Experiment, fixed: &FillPlan, first: u64) -> Resu
     preset(experiment.setting).config_growing_to(most, &options).map_err(|error| LabError::Conflict(error.to_string()))
 }
 
+/// Returns the number of inserts after which a measurement ends.
+fn most_inserts(experiment: &Experiment, fill: &FillPlan) -> u64 {
+    let entries = fill.config.max_entries() as f64;
+    match experiment.fill_to {
+        Some(fill_to) => ((entries * fill_to / 100.0) as u64).saturating_sub(fill.records),
+        None => (entries * MOST_INSERTS) as u64,
+    }
+}
+
 /// Returns the number of records before the run.
 fn records_of(experiment: &Experiment, config: &TableConfig) -> u64 {
     (config.max_entries() as f64 * experiment.fill / 100.0) as u64
@@ -202,19 +235,15 @@ fn value_space(experiment: &Experiment) -> Result<u64, LabError> {
     Ok(record_space(experiment.format, records.key_bytes(), records.value_bytes()))
 }
 
-fn shares(mix: Mix) -> Result<Shares, LabError> {
-    Ok(match mix {
+fn shares(mix: Mix) -> Shares {
+    match mix {
         Mix::A => Shares::YCSB_A,
         Mix::B => Shares::YCSB_B,
         Mix::C => Shares::YCSB_C,
         Mix::W => Shares::W,
         Mix::AInsert => Shares::A_PRIME,
         Mix::BInsert => Shares::B_PRIME,
-        Mix::D | Mix::F => {
-            let message = "workloads d and f run against real tables only: guira ycsb".to_owned();
-            return Err(LabError::Conflict(message));
-        }
-    })
+    }
 }
 
 fn preset(setting: Setting) -> Preset {
@@ -222,6 +251,12 @@ fn preset(setting: Setting) -> Preset {
         Setting::Guira => Preset::Hardened,
         Setting::AsPrinted | Setting::AsRun => Preset::Paper,
     }
+}
+
+/// Returns the client slots that an experiment needs: dead clients that are not recovered yet occupy one, too.
+fn slots_of(experiment: &Experiment) -> u32 {
+    let dead = if experiment.deaths_per_second > 0.0 { experiment.clients / 4 } else { 0 };
+    experiment.clients + dead
 }
 
 /// Returns the parameters of the table.
@@ -264,8 +299,7 @@ fn preset_options(experiment: &Experiment, seed: u64, caps: &Caps) -> PresetOpti
         capacity: experiment.entries,
         format: experiment.format,
         extent_bytes: None,
-        // Dead clients that are not recovered yet occupy a slot, too.
-        max_clients: Some((experiment.clients + experiment.clients / 4).clamp(MIN_SLOTS, u16::MAX.into()) as u16),
+        max_clients: Some(slots_of(experiment).clamp(MIN_SLOTS, MAX_SLOTS) as u16),
         hash_seed: seed,
         device_bytes: caps.device_bytes,
     }

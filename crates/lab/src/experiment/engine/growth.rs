@@ -7,8 +7,8 @@ use super::cell::{failed, outcome_of, run_checked};
 use super::configure::{self, Configured, configure_growth, fill_error};
 use crate::driver::Distribution;
 use crate::experiment::{
-    Experiment, Growth, GrowthAnswer, GrowthRatio, GrowthSide, Kind, KindAnswer, LabError, RunOptions, SplitAnswer,
-    Times, Watch,
+    Answer, Experiment, Growth, GrowthAnswer, GrowthRatio, GrowthSide, Kind, KindAnswer, LabError, RunOptions,
+    SplitAnswer, Times, Watch,
 };
 use crate::simulated::{RunStats, SplitStats, available_bytes};
 
@@ -74,12 +74,13 @@ fn measure(
     let stats = run_checked(configured, filled.clone(), &is_stopped)?;
     let config = filled.table().config();
     let rows = filled.rows().map_err(|error| fill_error(&error))?.count();
-    let planned = configured.fill.records + configured.run.inserts.unwrap_or(0);
+    let planned = configured.fill.records + configured.run.most_inserts;
     let keys = stats.records_at_end.unwrap_or(planned);
+    let fill_percent = 100.0 * keys as f64 / (rows * u64::from(config.entries_per_row)) as f64;
     let side = GrowthSide {
-        answer: outcome_of(experiment, &stats, options).answer,
+        answer: Answer { fill_at_end: fill_percent, ..outcome_of(experiment, &stats, options).answer },
         keys,
-        fill_percent: 100.0 * keys as f64 / (rows * u64::from(config.entries_per_row)) as f64,
+        fill_percent,
         row_bytes_per_key: (rows * u64::from(config.row_bytes)) as f64 / keys as f64,
     };
     Ok((side, stats))
@@ -111,7 +112,7 @@ fn splits(stats: &RunStats, clients: u32) -> SplitAnswer {
     SplitAnswer {
         splits: splits.count,
         in_vain: *in_vain,
-        inserts_per_split: each(stats.operations.insert.count as f64),
+        inserts_per_split: each(stats.counts.operations.insert.count as f64),
         time: times(&splits.latency_ns),
         locks_held: times(held_ns),
         round_trips: splits.round_trips.mean(),
@@ -119,7 +120,7 @@ fn splits(stats: &RunStats, clients: u32) -> SplitAnswer {
         bytes: each(splits.wire_bytes as f64),
         waiting_per_split: each(waits_ns.count() as f64),
         waits: times(waits_ns),
-        waiting_share: waited_ns / (f64::from(clients) * stats.span_ns.max(1) as f64),
+        waiting_share: waited_ns / (f64::from(clients) * stats.steadiness.span_ns.max(1) as f64),
     }
 }
 

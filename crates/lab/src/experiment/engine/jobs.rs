@@ -6,7 +6,7 @@ use std::thread::{self, Builder};
 
 use super::as_run::{self, AsRun};
 use super::cell::{self, Outcome, failed};
-use super::configure::{self, Configured, fill_error};
+use super::configure::{self, Configured, fill_error, least_span_us};
 use crate::as_run::table::Table as AsRunTable;
 use crate::experiment::{Experiment, LabError, RunOptions, Setting, Watch};
 use crate::simulated::{FilledTable, available_bytes};
@@ -29,12 +29,12 @@ enum Table {
 }
 
 impl Prepared {
-    fn new(experiment: &Experiment, options: &RunOptions) -> Result<Prepared, LabError> {
+    fn new(experiment: &Experiment, options: &RunOptions, least_us: f64) -> Result<Prepared, LabError> {
         Ok(match experiment.setting {
             Setting::Guira | Setting::AsPrinted => {
-                Prepared::Protocol(Box::new(configure::configure(experiment, options)?))
+                Prepared::Protocol(Box::new(configure::configure(experiment, options, least_us)?))
             }
-            Setting::AsRun => Prepared::AsRun(Box::new(as_run::configure(experiment, options)?)),
+            Setting::AsRun => Prepared::AsRun(Box::new(as_run::configure(experiment, options, least_us)?)),
         })
     }
 
@@ -82,7 +82,8 @@ pub(super) fn run(
     options: &RunOptions,
     watch: &dyn Watch,
 ) -> Result<Vec<Result<Outcome, LabError>>, LabError> {
-    let prepared = experiments.iter().map(|experiment| Ok((experiment, Prepared::new(experiment, options)?)));
+    let least_us = experiments.iter().map(|experiment| least_span_us(experiment, options)).fold(0.0, f64::max);
+    let prepared = experiments.iter().map(|experiment| Ok((experiment, Prepared::new(experiment, options, least_us)?)));
     let jobs: Vec<Job<'_>> = prepared.collect::<Result<_, LabError>>()?;
     let groups = groups(&jobs);
     for group in &groups {
@@ -148,7 +149,9 @@ fn measure(
         (Prepared::Protocol(configured), Table::Protocol(filled)) => {
             cell::measure(experiment, configured, filled, options, is_stopped)
         }
-        (Prepared::AsRun(configured), Table::AsRun(table)) => as_run::measure(experiment, configured, table, options),
+        (Prepared::AsRun(configured), Table::AsRun(table)) => {
+            as_run::measure(experiment, configured, table, options, is_stopped)
+        }
         _ => Err(failed("an experiment", &"its table is of another setting")),
     }
 }

@@ -13,7 +13,7 @@ mod jobs;
 use self::cell::Outcome;
 pub use self::growth::ask_growth;
 use super::{Answer, Experiment, LabError, Plan, RunOptions, Watch};
-use crate::report::{Chart, Origin, Point, Series};
+use crate::report::{Chart, Origin, Point, Series, number};
 
 /// Carries out the experiments of a plan. Every table is checked at its end, and so are the histories of sampled keys.
 ///
@@ -23,28 +23,40 @@ pub fn run_plan(id: &str, plan: &Plan, options: &RunOptions, watch: &dyn Watch) 
     let planned = plan.series(options.quick);
     let experiments: Vec<Experiment> =
         planned.iter().flat_map(|series| series.cells.iter().map(|cell| cell.experiment)).collect();
-    watch.begin(&plan.title, experiments.len() as u64);
-    let mut outcomes = jobs::run(&experiments, options, watch)?.into_iter();
-    let mut notes = Vec::new();
+    watch.begin(&plan.title, experiments.len() as u64 * u64::from(options.seeds));
+    let mut by_seed = of_seeds(&experiments, options, watch)?;
+    let (mut notes, mut unsteady) = (Vec::new(), Vec::new());
     let mut series = Vec::new();
     for planned in planned {
-        let mut points = Vec::new();
-        for (cell, outcome) in planned.cells.iter().zip(&mut outcomes) {
-            let cell_notes = match outcome {
-                Ok(outcome) => {
-                    points.push(point(cell.x, plan, &outcome));
-                    outcome.answer.notes
-                }
-                Err(error) => vec![format!("{}: {error}", planned.name)],
-            };
-            for note in cell_notes {
-                if !notes.contains(&note) {
-                    notes.push(note);
+        let (mut points, mut unsteady_at) = (Vec::new(), Vec::new());
+        for cell in &planned.cells {
+            let mut of_cell = Vec::new();
+            for outcome in by_seed.iter_mut().filter_map(Iterator::next) {
+                let cell_notes = match outcome {
+                    Ok(outcome) => {
+                        of_cell.push(point(cell.x, plan, &outcome));
+                        outcome.answer.notes
+                    }
+                    Err(error) => vec![format!("{}: {error}", planned.name)],
+                };
+                for note in cell_notes {
+                    if !notes.contains(&note) {
+                        notes.push(note);
+                    }
                 }
             }
+            let median = median_of(of_cell);
+            unsteady_at.extend(median.iter().filter(|point| point.is_unsteady).map(|point| number(point.x)));
+            points.extend(median);
+        }
+        if !unsteady_at.is_empty() {
+            unsteady.push(format!("{} at {}", planned.name, unsteady_at.join(", ")));
         }
         let (name, predicts) = (planned.name.clone(), planned.predicts.clone());
         series.push(Series { name, origin: Origin::Measured, predicts, points });
+    }
+    if !unsteady.is_empty() {
+        notes.insert(0, format!("Not steady when the longest measurement ended: {}.", unsteady.join("; ")));
     }
     notes.splice(0..0, (!plan.about.is_empty()).then(|| plan.about.clone()));
     Ok(Chart {
@@ -60,19 +72,51 @@ pub fn run_plan(id: &str, plan: &Plan, options: &RunOptions, watch: &dyn Watch) 
 }
 
 fn point(x: f64, plan: &Plan, outcome: &Outcome) -> Point {
-    let more = outcome.answer.figures();
-    let y = outcome.measured(plan.measure).unwrap_or(f64::NAN);
-    Point { x, y, more, bound_by: outcome.answer.bound_by.clone() }
+    Point {
+        more: outcome.answer.figures(),
+        bound_by: outcome.answer.bound_by.clone(),
+        is_unsteady: !outcome.answer.is_steady,
+        ..Point::new(x, outcome.measured(plan.measure).unwrap_or(f64::NAN))
+    }
 }
 
-/// Carries out one experiment.
+/// Returns the point with the median value, with the spread of all; unsteady if any is.
+fn median_of(mut points: Vec<Point>) -> Option<Point> {
+    points.sort_by(|one, other| one.y.total_cmp(&other.y));
+    let spread = (points.len() > 1).then(|| (points[0].y, points[points.len() - 1].y));
+    let is_unsteady = points.iter().any(|point| point.is_unsteady);
+    let median = (!points.is_empty()).then(|| points.swap_remove((points.len() - 1) / 2))?;
+    Some(Point { spread, is_unsteady, ..median })
+}
+
+/// Carries out one experiment, and returns the answer of the seed with the median throughput.
 ///
 /// # Errors
 /// Same as [`run_plan`].
 pub fn ask(experiment: &Experiment, options: &RunOptions, watch: &dyn Watch) -> Result<Answer, LabError> {
     experiment.check()?;
-    watch.begin("one experiment", 1);
-    let outcomes = jobs::run(std::slice::from_ref(experiment), options, watch)?;
+    watch.begin("one experiment", options.seeds.into());
+    let mut answers = Vec::new();
+    for outcomes in of_seeds(std::slice::from_ref(experiment), options, watch)? {
+        for outcome in outcomes {
+            answers.push(outcome?.into_answer());
+        }
+    }
+    answers.sort_by(|one, other| one.throughput_mops.total_cmp(&other.throughput_mops));
+    let ends = answers.first().zip(answers.last()).filter(|_| answers.len() > 1);
+    let throughput_spread = ends.map(|(first, last)| (first.throughput_mops, last.throughput_mops));
     let missing = || LabError::Failed { what: "the experiment".to_owned(), reason: "it has no result".to_owned() };
-    outcomes.into_iter().next().ok_or_else(missing)?.map(|outcome| outcome.answer)
+    let median = (answers.len().saturating_sub(1)) / 2;
+    let answer = answers.into_iter().nth(median).ok_or_else(missing)?;
+    Ok(Answer { throughput_spread, ..answer })
+}
+
+/// Carries out experiments with each seed, and returns their outcomes in order.
+fn of_seeds(
+    experiments: &[Experiment],
+    options: &RunOptions,
+    watch: &dyn Watch,
+) -> Result<Vec<std::vec::IntoIter<Result<Outcome, LabError>>>, LabError> {
+    let seeds = (0..options.seeds).map(|nth| options.seed.wrapping_add(nth.into()));
+    seeds.map(|seed| Ok(jobs::run(experiments, &RunOptions { seed, ..*options }, watch)?.into_iter())).collect()
 }

@@ -1,7 +1,7 @@
 //! Lines, curves and ceilings.
 
 use super::super::style::{FAINT, GRID};
-use super::super::{Chart, Origin, Shape};
+use super::super::{Chart, Origin, Point, Shape};
 use super::axes::{Plot, ceilings_within};
 use super::canvas::{Anchor, Canvas, Label, SMALL_SIZE};
 use super::legend::letter;
@@ -9,6 +9,10 @@ use super::palette::Look;
 
 /// Distance between two marks of a curve: marks tell curves apart in print.
 const CURVE_MARKS: f64 = 70.0;
+/// Radius of the ring around the mark of a value that was not steady.
+const RING: f64 = 8.0;
+/// The stroke of what is drawn around marks.
+const THIN: &str = "fill=\"none\" stroke-width=\"1.2\"";
 
 /// Draws every series: published ones first, so that measured ones are on top of them.
 pub(super) fn draw(canvas: &mut Canvas, chart: &Chart, plot: &Plot, looks: &[Look]) {
@@ -19,6 +23,9 @@ pub(super) fn draw(canvas: &mut Canvas, chart: &Chart, plot: &Plot, looks: &[Loo
             let places: Vec<Option<(f64, f64)>> = places.collect();
             let mut group = look.open();
             group += &format!("<path d=\"{}\" {}/>\n", path(&places, chart.shape), look.line());
+            for point in &series.points {
+                group += &spread(plot, point);
+            }
             let mut marked_at = plot.left - CURVE_MARKS * (1.0 - index as f64 / 4.0);
             for place in places.into_iter().flatten() {
                 if chart.shape != Shape::Curve || place.0 >= marked_at + CURVE_MARKS {
@@ -29,6 +36,20 @@ pub(super) fn draw(canvas: &mut Canvas, chart: &Chart, plot: &Plot, looks: &[Loo
             canvas.raw(&(group + "</g>\n"));
         }
     }
+}
+
+/// The values of all seeds as a line, and a ring around a value that was not steady.
+fn spread(plot: &Plot, point: &Point) -> String {
+    let Some(x) = plot.x_at(point.x) else { return String::new() };
+    let mut out = String::new();
+    let ends = point.spread.and_then(|(lowest, highest)| Some((plot.y_at(lowest)?, plot.y_at(highest)?)));
+    if let Some((lowest, highest)) = ends.filter(|(lowest, highest)| lowest != highest) {
+        out += &format!("<path class=\"spread\" d=\"M{x:.1} {lowest:.1}V{highest:.1}\" {THIN}/>\n");
+    }
+    if let Some(y) = plot.y_at(point.y).filter(|_| point.is_unsteady) {
+        out += &format!("<circle class=\"unsteady\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{RING}\" {THIN}/>\n");
+    }
+    out
 }
 
 /// The path through points; it is interrupted where there is none. A curve is a distribution, which goes up in steps.
