@@ -102,7 +102,7 @@ impl Growth {
             let is_possible = from <= area.bytes.start
                 && area.bytes.start <= area.bytes.end
                 && area.bytes.end <= main_bytes.min(i64::MAX as u64)
-                && area.unit_bytes > 0
+                && (area.unit_bytes > 0 || area.bytes.is_empty())
                 && area.units_before < 1 << 62;
             if !is_possible {
                 return Err(VerbsError::Mismatch { reason: format!("{:?} cannot grow", area.bytes) });
@@ -324,6 +324,17 @@ mod tests {
         assert!(
             growth.shift < PARTS_SHIFT && parts <= MAX_SEGMENTS as u64 && parts > MAX_SEGMENTS as u64 / 4,
             "{parts}"
+        );
+    }
+
+    /// A table without extents has no chunks, and an area for them of no bytes, in units of none.
+    #[test]
+    fn an_area_without_bytes_is_left_out() {
+        let none = GrowingArea { bytes: 5 * UNIT..5 * UNIT, unit_bytes: 0, units_before: 0 };
+        let growth = Growth::new(&[area(UNIT, 4, 64), none], 5 * UNIT).unwrap();
+        assert_eq!(
+            provide(&growth, 0..5 * UNIT),
+            [0..UNIT, UNIT..2 * UNIT, 2 * UNIT..3 * UNIT, 3 * UNIT..4 * UNIT, 4 * UNIT..5 * UNIT]
         );
     }
 
