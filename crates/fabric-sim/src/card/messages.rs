@@ -2,7 +2,7 @@
 //!
 //! The headers are those of RoCEv2, as the paper's authors account for them: 62 bytes of a READ's reply are Ethernet
 //! (14), IP (20), UDP (8), BTH (12), AETH (4) and ICRC (4). Ethernet adds preamble, check sequence and gap to each
-//! packet. Every request gets one reply; acknowledgements are not merged.
+//! packet. The reply to a verb acknowledges the WRITEs before it in its batch.
 
 use guira_fabric::WORD_BYTES;
 

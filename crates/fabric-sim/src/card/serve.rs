@@ -156,11 +156,14 @@ impl Cards {
     fn move_on(&mut self, client: u32, passage: &mut Passage, batch: &Batch, index: usize, now_ns: u64) {
         let sent = &batch.sent[index];
         let now_ps = now_ns * PS;
-        let left_ps = self.node.reply(sent, now_ps, &self.cluster);
-        let thread = &self.threads[client as usize];
-        let received_ps = self.hosts[thread.host as usize].receive(thread, sent, now_ps, &self.cluster);
-        passage.done_ps = passage.done_ps.max(left_ps + self.cluster.to_client_ns * PS + received_ps);
         let next = index + 1;
+        // A reply acknowledges all WRITEs before it.
+        if sent.kind != VerbKind::Write || next == batch.sent.len() {
+            let left_ps = self.node.reply(sent, now_ps, &self.cluster);
+            let thread = &self.threads[client as usize];
+            let received_ps = self.hosts[thread.host as usize].receive(thread, sent, now_ps, &self.cluster);
+            passage.done_ps = passage.done_ps.max(left_ps + self.cluster.to_client_ns * PS + received_ps);
+        }
         if next == batch.sent.len() {
             return;
         }

@@ -265,6 +265,26 @@ fn a_long_write_takes_effect_when_its_last_byte_has_arrived() {
 }
 
 #[test]
+fn the_reply_to_a_verb_acknowledges_the_writes_before_it() {
+    let mut cluster = round();
+    cluster.card.link_byte_ps = 1_000_000;
+    // A release stands behind its WRITEs: one reply of 70 bytes, and 24 of Ethernet. A WRITE at the end has its own, of 54.
+    for (writes_before, writes_behind, reply_bytes) in [(0, 0, 94), (2, 0, 94), (2, 1, 94 + 78), (0, 3, 94 + 78)] {
+        let (mut sim, _) = simulation(cluster);
+        sim.spawn(move |region| async move {
+            let mut found = 0;
+            let write = || Verb::Write { addr: Addr::main(0), words: &[1] };
+            let mut batch: Vec<_> = (0..writes_before).map(|_| write()).collect();
+            batch.push(Verb::Cas { addr: Addr::device(0), compare: 0, swap: 1, found: &mut found });
+            batch.extend((0..writes_behind).map(|_| write()));
+            post(&mut region.lane(), batch).await.expect("a batch");
+        });
+        assert_eq!(sim.run(), Stopped::Ended);
+        assert_eq!(sim.usage().busy_ns(Resource::NodeLinkOut), reply_bytes * 1_000, "{writes_before} {writes_behind}");
+    }
+}
+
+#[test]
 fn what_is_busy_is_reported() {
     let (mut sim, _) = simulation(round().hosts(4));
     for host in 0..4 {
