@@ -6,7 +6,6 @@
 use std::rc::Rc;
 
 use guira_fabric::{FabricError, Lane, Verb, post};
-use guira_fabric_sim::SimLane;
 
 use super::hash::RowPair;
 use super::local::apply;
@@ -57,22 +56,22 @@ const LOOKUP_WORDS_MAX: usize = 32;
 const ATTEMPTS_MAX: usize = 100_000;
 
 /// A client.
-pub struct Client {
-    lane: SimLane,
+pub struct Client<L> {
+    lane: L,
     rules: Rc<ClientRules>,
     mirror: Mirror,
     /// The words of the last covering READ.
     covered: Vec<u64>,
 }
 
-impl Client {
-    /// Creates a client whose mirror holds `mirror_rows` rows.
-    pub fn new(lane: SimLane, rules: Rc<ClientRules>, mirror_rows: usize) -> Client {
-        Client { lane, rules, mirror: Mirror::new(mirror_rows), covered: Vec::new() }
+impl<L: Lane> Client<L> {
+    /// Creates a client. Only inserts use the mirror.
+    pub fn new(lane: L, rules: Rc<ClientRules>, mirror: Mirror) -> Client<L> {
+        Client { lane, rules, mirror, covered: Vec::new() }
     }
 
     /// Returns the lane, for its counters and its clock.
-    pub fn lane(&mut self) -> &mut SimLane {
+    pub fn lane(&mut self) -> &mut L {
         &mut self.lane
     }
 
@@ -147,7 +146,6 @@ impl Client {
         let rules = Rc::clone(&self.rules);
         let (placement, locks) = (&rules.layout.placement, rules.layout.locks);
         for _ in 0..ATTEMPTS_MAX {
-            self.mirror.trim();
             let Some(path) = find_path(&self.mirror, placement, key, Scope::Table) else {
                 return Ok(Outcome::NoPath);
             };
@@ -225,7 +223,7 @@ impl Client {
 
     fn mirror_covered(&mut self, group: LockGroup) {
         for (row, entries) in covered_rows(&self.rules.layout, &self.covered, group) {
-            self.mirror.store(row, entries);
+            self.mirror.store(row, &entries);
         }
     }
 

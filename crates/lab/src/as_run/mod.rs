@@ -13,7 +13,7 @@ pub mod client;
 pub mod hash;
 pub mod local;
 pub mod locks;
-mod mirror;
+pub mod mirror;
 pub mod run;
 pub mod search;
 pub mod table;

@@ -8,16 +8,19 @@ use guira_fabric::{FabricError, Lane, Region, Space, SplitMix64};
 use guira_fabric_sim::{Cluster, Sim, SimOptions, SimRegion, Stopped, Usage};
 
 use super::client::{Client, ClientRules, Outcome};
+use super::mirror::{Mirror, Mirrors};
 use super::search::ENTRIES;
 use super::table::Table;
+use crate::simulated::Mix;
 use crate::steady::{Counts, Measurement, Next, PROGRESS_NS, Progress, Span, Steadiness};
 use crate::workload::{Operation, Rng, Zipfian};
 
-/// The time that a thread of the authors' client computes for an operation, besides posting, in nanoseconds: the one
-/// constant that is fitted, to the first point of figure 6(a), 10 clients. Their clients compute longer for a change
-/// than for a lookup: their points of 6(b) and 6(c) at 8 clients give 3.6 µs a lookup and 13.5 µs an update, for one
-/// and two round trips. No constant is fitted to that.
+/// The time that a thread of the authors' client computes for an operation, besides posting, in nanoseconds. Fitted to
+/// the first point of figure 6(a), 10 clients.
 pub const OPERATION_COMPUTE_NS: u64 = 475;
+/// The time that it computes for a change, besides that. Fitted to the first points of figures 6(b) and 6(c), 8 clients:
+/// 3.6 µs a lookup and 13.5 µs an update, for one and two round trips.
+pub const CHANGE_COMPUTE_NS: u64 = 6_400;
 
 /// The keys that clients use.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,20 +29,25 @@ pub enum Keys {
     OneEach,
     /// All clients draw from the keys of the table by Zipf's law; key 1 is the most popular.
     Zipf(Zipfian),
+    /// Each client uses the key that it has inserted last, as in the authors' runs of figure 7.
+    LastInserted,
 }
 
-/// A run of lookups and updates.
+/// A run of lookups, updates and inserts.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// The number of clients, spread evenly over the hosts of the cluster.
+    /// The number of clients, spread evenly over the hosts of the cluster. Clients that insert are those that have
+    /// filled the table.
     pub clients: u32,
-    /// Lookups in 100 operations; the others are updates.
-    pub read_percent: u32,
-    /// The keys.
+    /// The mix of operations.
+    pub mix: Mix,
+    /// The keys of lookups and updates.
     pub keys: Keys,
+    /// Inserts after which a run is over that lasts until the table is full; no longer measurement begins with so many.
+    pub most_inserts: u64,
     /// The time that a client's thread computes for an operation, besides posting.
     pub operation_compute_ns: u64,
-    /// Added to that for an update, before it takes its locks.
+    /// Added to that for a change, before it takes its locks.
     pub change_compute_ns: u64,
     /// Virtual time before the measurement, in nanoseconds.
     pub warm_ns: u64,
@@ -58,6 +66,10 @@ pub struct Measured {
     pub steadiness: Steadiness,
     /// Updates that did not find their key.
     pub not_found: u64,
+    /// Keys that were inserted, before the measurement, too.
+    pub inserts: u64,
+    /// Clients that found no path for a key. The authors' clients end then.
+    pub ended: u64,
     /// The use of the cluster's resources within the measured time.
     pub usage: Usage,
 }
@@ -72,6 +84,9 @@ pub enum RunError {
     /// Clients wait, but nothing is on its way.
     #[error("clients wait for nothing")]
     Stuck,
+    /// Every client found no path for a key.
+    #[error("the table is full: every client has ended")]
+    Full,
     /// The progress function ended it.
     #[error("stopped on request")]
     Stopped,
@@ -83,15 +98,17 @@ struct Totals {
     counts: Counts,
     is_measured: bool,
     not_found: u64,
+    inserts: u64,
+    ended: u64,
     error: Option<FabricError>,
 }
 
-/// Runs lookups and updates on `table`, whose contents they leave as they are.
+/// Runs operations on `table`, which inserts change.
 ///
 /// # Errors
 /// [`RunError`]; the table's locks are then released, as at the end of every run.
 pub fn run(
-    table: &Table,
+    table: &mut Table,
     rules: &ClientRules,
     cluster: Cluster,
     run: &Run,
@@ -101,16 +118,19 @@ pub fn run(
     let counts = Counts::of_clients(run.clients);
     let totals = Rc::new(RefCell::new(Totals { counts, ..Totals::default() }));
     let (rules, run, keys) = (Rc::new(rules.clone()), Rc::new(run.clone()), table.keys);
+    let mirrors = Rc::new(RefCell::new(std::mem::take(&mut table.mirrors)));
     for client in 0..run.clients {
         let (rules, run, totals) = (Rc::clone(&rules), Rc::clone(&run), Rc::clone(&totals));
+        let mirror = Mirror::of(&mirrors, client);
         sim.spawn_on(client % cluster.hosts, move |region| async move {
-            if let Err(error) = operate(&region, client, rules, &run, keys, &totals).await {
+            if let Err(error) = operate(&region, client, mirror, rules, &run, keys, &totals).await {
                 totals.borrow_mut().error = Some(error);
             }
         });
     }
     let measured = measure(&mut sim, &run, &totals, progress);
     drop(sim);
+    table.mirrors = mirrors.take();
     release_locks(table);
     measured
 }
@@ -119,7 +139,8 @@ pub fn run(
 fn measure(sim: &mut Sim, run: &Run, totals: &RefCell<Totals>, progress: Progress<'_>) -> Result<Measured, RunError> {
     let mut step = |sim: &mut Sim, until_ns: u64| match (sim.run_until(until_ns), totals.borrow_mut().error.take()) {
         (_, Some(error)) => Err(error.into()),
-        (Stopped::Ended | Stopped::Stuck, None) => Err(RunError::Stuck),
+        (Stopped::Ended, None) => Err(RunError::Full),
+        (Stopped::Stuck, None) => Err(RunError::Stuck),
         (Stopped::TimeUp, None) if progress(until_ns).is_break() => Err(RunError::Stopped),
         (Stopped::TimeUp, None) => Ok(()),
     };
@@ -132,51 +153,75 @@ fn measure(sim: &mut Sim, run: &Run, totals: &RefCell<Totals>, progress: Progres
             now_ns = (now_ns + PROGRESS_NS).min(end_ns);
             step(sim, now_ns)?;
         }
-        match measurement.end_window(&mut totals.borrow_mut().counts, u64::MAX) {
+        let totals = &mut *totals.borrow_mut();
+        let inserts_left = run.most_inserts.saturating_sub(totals.inserts);
+        match measurement.end_window(&mut totals.counts, inserts_left) {
             Next::Longer => {}
             Next::Anew => before = sim.usage(),
             Next::End => break,
         }
     }
     let (mut totals, usage) = (totals.borrow_mut(), sim.usage().since(&before));
-    let (counts, not_found) = (std::mem::take(&mut totals.counts), totals.not_found);
-    Ok(Measured { counts, steadiness: measurement.steadiness(), not_found, usage })
+    let counts = std::mem::take(&mut totals.counts);
+    let Totals { not_found, inserts, ended, .. } = *totals;
+    Ok(Measured { counts, steadiness: measurement.steadiness(), not_found, inserts, ended, usage })
 }
 
-/// Carries out operations for ever, and counts those that end within the measured time.
+/// Carries out operations until an insert finds no path, and counts those that end within the measured time.
 async fn operate(
     region: &SimRegion,
     number: u32,
+    mirror: Mirror,
     rules: Rc<ClientRules>,
     run: &Run,
     keys: u32,
     totals: &RefCell<Totals>,
 ) -> Result<(), FabricError> {
     let mut rng = Rng::new(SplitMix64::nth(run.seed, u64::from(number)));
-    let mut client = Client::new(region.lane(), rules, 0);
+    let mut client = Client::new(region.lane(), rules, mirror);
     let own_key = 1 + (u64::from(keys.saturating_sub(1)) * u64::from(number) / u64::from(run.clients)) as u32;
+    let mut new_keys = (keys + 1 + number..=u32::MAX).step_by(run.clients as usize);
+    let mut last_key = own_key;
     loop {
-        let is_read = rng.below(100) < u64::from(run.read_percent);
-        let key = match &run.keys {
-            Keys::OneEach => own_key,
-            Keys::Zipf(zipfian) => 1 + zipfian.sample(&mut rng) as u32,
+        let drawn = rng.below(100) as u32;
+        let operation = match drawn.checked_sub(run.mix.read_percent) {
+            None => Operation::Read,
+            Some(rest) if rest < run.mix.update_percent => Operation::Update,
+            Some(_) => Operation::Insert,
+        };
+        let key = match (operation, &run.keys) {
+            (Operation::Insert, _) => new_keys.next().unwrap_or(u32::MAX),
+            (_, Keys::OneEach) => own_key,
+            (_, Keys::Zipf(zipfian)) => 1 + zipfian.sample(&mut rng) as u32,
+            (_, Keys::LastInserted) => last_key,
         };
         let (begin_ns, before) = (client.lane().now_ns(), *client.lane().traffic());
-        let change_ns = if is_read { 0 } else { run.change_compute_ns };
+        let change_ns = if operation == Operation::Read { 0 } else { run.change_compute_ns };
         client.lane().compute(run.operation_compute_ns + change_ns).await;
-        let outcome = match is_read {
-            true => client.read(key).await.map(|()| Outcome::Done)?,
-            false => client.update(key).await?,
+        let outcome = match operation {
+            Operation::Read => client.read(key).await.map(|()| Outcome::Done)?,
+            Operation::Update => client.update(key).await?,
+            _ => client.insert(key).await?,
         };
         let end_ns = client.lane().now_ns();
         let mut totals = totals.borrow_mut();
+        match outcome {
+            Outcome::NoPath => {
+                totals.ended += 1;
+                return Ok(());
+            }
+            Outcome::Done if operation == Operation::Insert => {
+                totals.inserts += 1;
+                last_key = key;
+            }
+            Outcome::Done | Outcome::NotFound => {}
+        }
         if !totals.is_measured {
             continue;
         }
         totals.not_found += u64::from(outcome == Outcome::NotFound);
         totals.counts.by_client[number as usize] += 1;
         let latency = Some(Duration::from_nanos(end_ns - begin_ns));
-        let operation = if is_read { Operation::Read } else { Operation::Update };
         totals.counts.operations.of_mut(operation).success(&client.lane().traffic().since(&before), latency);
     }
 }
@@ -198,12 +243,13 @@ pub fn fill(table: &Table, rules: &ClientRules, cluster: Cluster, clients: u32, 
     let mut sim = Sim::new(table.region.clone(), &SimOptions::on_cluster(seed, cluster));
     let (rules, done) = (Rc::new(rules.clone()), Rc::new(RefCell::new((Vec::new(), None))));
     let rows = rules.layout.placement.rows();
+    let mirrors = Rc::new(RefCell::new(Mirrors::new(rows, clients)));
     // Another seed uses other keys.
     let first = (SplitMix64::nth(seed, 0) % u64::from(u32::MAX / 2)) as u32;
     for number in 1..=clients {
-        let (rules, done) = (Rc::clone(&rules), Rc::clone(&done));
+        let (rules, done, mirror) = (Rc::clone(&rules), Rc::clone(&done), Mirror::of(&mirrors, number - 1));
         sim.spawn_on((number - 1) % cluster.hosts, move |region| async move {
-            let mut client = Client::new(region.lane(), rules, rows as usize);
+            let mut client = Client::new(region.lane(), rules, mirror);
             for key in (first + number..).step_by(clients as usize) {
                 let before = client.lane().traffic().round_trips;
                 let outcome = client.insert(key).await;

@@ -5,12 +5,18 @@
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::{AtomicU64, prefetch_line};
-use guira_fabric::{Addr, Profile, Space, WORD_BYTES};
+use guira_fabric::{Addr, Profile, Region, Space, WORD_BYTES};
+use std::cell::RefCell;
+use std::pin::pin;
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
 
+use super::client::{Client, ClientRules, Outcome, UpdateReads};
 use super::hash::{Placement, RowPair};
 use super::local::apply;
 use super::locks::{LockGroup, LockRules};
+use super::mirror::{Mirror, Mirrors};
 use super::search::{ENTRIES, RowView, Scope, find_path};
 
 /// The checksums of rows.
@@ -66,18 +72,55 @@ pub struct Table {
     pub region: HeapRegion,
     /// The keys 1 to this are in it.
     pub keys: u32,
+    /// What its clients have seen of it. Empty if it was not filled by clients: then they can insert nothing.
+    pub mirrors: Mirrors,
 }
 
 /// The number of keys whose rows are loaded ahead of their use.
 const AHEAD: u32 = 32;
 
 impl Table {
-    /// Creates a table with the keys from 1 to `keys`, or fewer if they do not fit: see [`Table::keys`].
-    pub fn filled(layout: Layout, keys: u32) -> Table {
+    /// Creates an empty table with mirrors for `clients` clients.
+    pub fn empty(layout: Layout, clients: u32) -> Table {
         let rows = layout.placement.rows();
         let main_bytes = rows * layout.sums.row_words() * WORD_BYTES;
         let region = HeapRegion::new(main_bytes, layout.locks.table_bytes(rows), Profile::Mlx5.caps());
-        let mut table = Table { layout, region, keys: 0 };
+        let mirrors = if clients == 0 { Mirrors::default() } else { Mirrors::new(rows, clients) };
+        Table { layout, region, keys: 0, mirrors }
+    }
+
+    /// Creates a table with the keys from 1 to `keys`, which `clients` clients insert in turn, or fewer if one of them
+    /// finds no path: see [`Table::keys`]. No client waits for another, so this tells nothing about time, but the
+    /// clients have seen of the table what they would have seen of it in the authors' runs.
+    pub fn filled_by(clients: u32, layout: Layout, keys: u32, is_stopped: &dyn Fn() -> bool) -> Table {
+        /// Inserts between two looks at `is_stopped`.
+        const INSERTS: u32 = 10_000;
+        let mut table = Table::empty(layout, clients);
+        let all = Rc::new(RefCell::new(std::mem::take(&mut table.mirrors)));
+        let update_reads = UpdateReads::Covering;
+        let rules = Rc::new(ClientRules { layout: table.layout.clone(), covering_bytes: 0, update_reads });
+        let client = |number| Client::new(table.region.lane(), Rc::clone(&rules), Mirror::of(&all, number));
+        let mut clients: Vec<_> = (0..clients).map(client).collect();
+        let mut cx = Context::from_waker(Waker::noop());
+        for key in 1..=keys {
+            if key % INSERTS == 0 && is_stopped() {
+                break;
+            }
+            let client = (key - 1) as usize % clients.len();
+            // A lane in this memory is never pending.
+            match pin!(clients[client].insert(key)).poll(&mut cx) {
+                Poll::Ready(Ok(Outcome::Done)) => table.keys = key,
+                _ => break,
+            }
+        }
+        drop(clients);
+        table.mirrors = all.take();
+        table
+    }
+
+    /// Creates a table with the keys from 1 to `keys`, or fewer if they do not fit: see [`Table::keys`].
+    pub fn filled(layout: Layout, keys: u32) -> Table {
+        let mut table = Table::empty(layout, 0);
         let mut ahead = [RowPair { primary: 0, secondary: 0 }; AHEAD as usize];
         while table.keys < keys {
             let first = table.keys + 1;

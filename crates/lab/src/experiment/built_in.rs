@@ -80,13 +80,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_covers_the_published_clients() {
+    fn what_is_measured_covers_what_is_published() {
         for BuiltInPlan { id, plan } in built_in_plans().iter().filter(|built_in| built_in.plan.published.is_some()) {
             for series in plan.series(false).iter().filter(|series| series.predicts.is_some()) {
                 let published = published::series(id);
                 let predicted = published.iter().find(|other| Some(&other.name) == series.predicts.as_ref()).expect(id);
                 let measured: Vec<f64> = series.cells.iter().map(|cell| cell.x).collect();
-                assert!(predicted.points.iter().all(|point| measured.contains(&point.x)), "{id}");
+                // Figures 7 and 8(a) have many published points on curves without corners, between measured ones.
+                let between = |x: f64| measured.iter().any(|end| *end <= x) && measured.iter().any(|end| *end >= x);
+                let is_curve = ["fill", "deaths of clients"].contains(&plan.x(false).label.as_str());
+                let covers = |x: f64| if is_curve { between(x) } else { measured.contains(&x) };
+                assert!(predicted.points.iter().all(|point| covers(point.x)), "{id} {}", series.name);
             }
         }
     }

@@ -42,7 +42,7 @@ const MAX_CLIENTS: i64 = 32_767;
 const MAX_SPAN_US: f64 = 60e6;
 
 /// Parameters that the authors' messages have no use for: their entries, rows and clients are what they are.
-const NOT_AS_RUN: [&str; 10] = [
+const NOT_AS_RUN: [&str; 9] = [
     "format",
     "value-bytes",
     "predictor-kib",
@@ -52,7 +52,6 @@ const NOT_AS_RUN: [&str; 10] = [
     "search",
     "depth",
     "timeout-ms",
-    "fill-to",
 ];
 
 /// Every parameter, in the order of plan files.

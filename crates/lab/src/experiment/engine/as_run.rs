@@ -3,14 +3,15 @@
 use guira_fabric_sim::Cluster;
 
 use super::cell::{self, Outcome, failed};
-use super::configure::{cluster_of, times};
+use super::configure::{cluster_of, inserts_at_most, shares, times};
 use crate::as_run::client::{ClientRules, UpdateReads};
 use crate::as_run::hash::{Distance, Placement, Program};
 use crate::as_run::locks::LockRules;
-use crate::as_run::run::{Keys, Measured, OPERATION_COMPUTE_NS, Run, RunError, run};
+use crate::as_run::mirror::Mirrors;
+use crate::as_run::run::{CHANGE_COMPUTE_NS, Keys, Measured, OPERATION_COMPUTE_NS, Run, RunError, run};
 use crate::as_run::search::ENTRIES;
 use crate::as_run::table::{Layout, RowSums, Table};
-use crate::experiment::{Experiment, Hashing, LabError, Mix, RunOptions};
+use crate::experiment::{Experiment, Hashing, Kind, LabError, Mix, RunOptions};
 use crate::workload::Zipfian;
 
 /// The locality factor of the authors' runs.
@@ -19,9 +20,12 @@ const ROWS_PER_LOCK: u64 = 16;
 const LOCKS_PER_MESSAGE: u32 = 64;
 /// The bound of covering READs of lookups that the authors configured, in bytes.
 const COVERING_BYTES: u64 = 256;
+/// The part of the wanted keys, in percent, with which a table is filled as wanted: filling ends at the first key that
+/// finds no path.
+const KEYS_PERCENT: u64 = 90;
 /// Sentence on what is not modelled.
-const NOTE: &str = "As run: the authors' clients compute longer for a change than for a lookup, by their own figures; \
-    only one constant for every operation is modelled, fitted to 10 clients of figure 6(a).";
+const NOTE: &str = "As run: two constants of the clients' own time are fitted to the first points of figure 6, one for \
+    every operation and one for a change. A search takes no time, however full the table is.";
 
 /// An experiment of the setting, ready to run.
 #[derive(Clone, Debug)]
@@ -39,19 +43,36 @@ pub(super) struct TablePlan {
     keys: u32,
     distance: Distance,
     locks: LockRules,
+    /// The clients that fill the table; 0 if it is filled for clients that insert nothing.
+    clients: u32,
 }
 
 impl TablePlan {
-    /// Returns the bytes of memory that the table takes.
+    /// Returns the bytes of memory that the table takes, and what its clients have seen of it.
     pub(super) fn needed_bytes(&self) -> u64 {
-        self.rows * RowSums::None.row_words() * 8 + self.locks.table_bytes(self.rows)
+        let mirrors = match self.clients {
+            0 => 0,
+            clients => Mirrors::needed_bytes(self.rows, clients, self.keys.into()),
+        };
+        self.rows * RowSums::None.row_words() * 8 + self.locks.table_bytes(self.rows) + mirrors
     }
 
     /// Creates the table with its keys.
-    pub(super) fn filled(&self) -> Table {
+    pub(super) fn filled(&self, is_stopped: &dyn Fn() -> bool) -> Result<Table, LabError> {
         let placement = Placement::new(self.rows, Program::Store, self.distance);
         let layout = Layout { placement, locks: self.locks, sums: RowSums::None };
-        Table::filled(layout, self.keys)
+        let table = match self.clients {
+            0 => Table::filled(layout, self.keys),
+            clients => Table::filled_by(clients, layout, self.keys, is_stopped),
+        };
+        if is_stopped() {
+            return Err(LabError::Stopped);
+        }
+        if u64::from(table.keys) * 100 < u64::from(self.keys) * KEYS_PERCENT {
+            let (entries, reason) = (self.rows * ENTRIES as u64, format!("key {} finds no path", table.keys + 1));
+            return Err(LabError::Unfillable { entries, percent: u64::from(self.keys) * 100 / entries, reason });
+        }
+        Ok(table)
     }
 }
 
@@ -62,19 +83,13 @@ impl TablePlan {
 pub(super) fn configure(experiment: &Experiment, options: &RunOptions, least_us: f64) -> Result<AsRun, LabError> {
     experiment.check()?;
     let conflict = |message: &str| LabError::Conflict(message.to_owned());
-    let read_percent = match experiment.workload {
-        Mix::A => 50,
-        Mix::B => 95,
-        Mix::C => 100,
-        Mix::W | Mix::AInsert | Mix::BInsert => {
-            return Err(conflict("setting as-run has workloads a, b and c only"));
-        }
-    };
     let rows = (experiment.entries / ENTRIES as u64).next_multiple_of(2).max(2);
     let keys = (rows * ENTRIES as u64) as f64 * experiment.fill / 100.0;
     let keys = u32::try_from(keys as u64).map_err(|_| conflict("setting as-run has keys of 32 bits"))?;
+    let inserts = experiment.workload.has(Kind::Insert);
     let distribution = match experiment.workload {
         Mix::C => Keys::OneEach,
+        _ if inserts => Keys::LastInserted,
         _ => match Zipfian::new(keys.into(), experiment.theta) {
             Ok(zipfian) => Keys::Zipf(zipfian),
             Err(error) => return Err(conflict(&format!("setting as-run: {error}"))),
@@ -83,10 +98,11 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions, least_us:
     let (span, warm_ns) = times(experiment, options, least_us);
     let run = Run {
         clients: experiment.clients,
-        read_percent,
+        mix: shares(experiment.workload),
         keys: distribution,
+        most_inserts: inserts_at_most(experiment, rows * ENTRIES as u64, keys.into()),
         operation_compute_ns: OPERATION_COMPUTE_NS,
-        change_compute_ns: 0,
+        change_compute_ns: CHANGE_COMPUTE_NS,
         warm_ns,
         span,
         seed: options.seed,
@@ -100,7 +116,7 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions, least_us:
         locks_per_message: experiment.locks_per_message.map_or(LOCKS_PER_MESSAGE, u32::from),
     };
     let covering_bytes = experiment.covering_bytes.map_or(COVERING_BYTES, u64::from);
-    let table = TablePlan { rows, keys, distance, locks };
+    let table = TablePlan { rows, keys, distance, locks, clients: if inserts { experiment.clients } else { 0 } };
     Ok(AsRun { table, cluster: cluster_of(experiment), run, covering_bytes })
 }
 
@@ -113,14 +129,27 @@ pub(super) fn measure(
     is_stopped: &dyn Fn() -> bool,
 ) -> Result<Outcome, LabError> {
     let layout = table.layout.clone();
-    let copy = Table { layout: layout.clone(), region: table.region.copied(), keys: table.keys };
+    let mut copy = table.clone();
+    copy.region = table.region.copied();
     let rules = ClientRules { layout, covering_bytes: configured.covering_bytes, update_reads: UpdateReads::Covering };
     let mut progress = cell::progress(is_stopped);
-    let measured = run(&copy, &rules, configured.cluster, &configured.run, &mut progress);
+    let measured = run(&mut copy, &rules, configured.cluster, &configured.run, &mut progress);
     let measured = measured.map_err(|error| match error {
         RunError::Stopped => LabError::Stopped,
         error => failed("an experiment as run", &error),
     })?;
-    let Measured { counts, steadiness, usage, .. } = &measured;
-    Ok(cell::outcome(experiment, options, counts, *steadiness, usage, vec![NOTE.to_owned()]))
+    let Measured { counts, steadiness, usage, inserts, ended, .. } = &measured;
+    let mut notes = vec![NOTE.to_owned()];
+    if table.keys < configured.table.keys {
+        let (keys, wanted) = (table.keys, configured.table.keys);
+        notes
+            .push(format!("as run, filling the table ended after {keys} of {wanted} keys: the next one finds no path"));
+    }
+    if *ended > 0 {
+        notes.push(format!("{ended} clients found no path for a key and ended, as the authors' clients do"));
+    }
+    let mut outcome = cell::outcome(experiment, options, counts, *steadiness, usage, notes);
+    let entries = configured.table.rows * ENTRIES as u64;
+    outcome.answer.fill_at_end = (u64::from(table.keys) + inserts) as f64 * 100.0 / entries as f64;
+    Ok(outcome)
 }

@@ -129,7 +129,7 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions, least_us:
         theta: experiment.theta,
         warm_ns,
         span,
-        most_inserts: most_inserts(experiment, &fill),
+        most_inserts: inserts_at_most(experiment, fill.config.max_entries(), fill.records),
         deaths: Deaths { per_second: experiment.deaths_per_second as u64, victims: Victims::LockHolders },
         queues: match (experiment.setting, experiment.queue) {
             (Setting::Guira, Queue::Host) => Queues::PerHost,
@@ -207,12 +207,12 @@ fn growing_config(experiment: &Experiment, fixed: &FillPlan, first: u64) -> Resu
     preset(experiment.setting).config_growing_to(most, &options).map_err(|error| LabError::Conflict(error.to_string()))
 }
 
-/// Returns the number of inserts after which a measurement ends.
-fn most_inserts(experiment: &Experiment, fill: &FillPlan) -> u64 {
-    let entries = fill.config.max_entries() as f64;
+/// Returns the number of inserts after which the measurement of a table ends that has so many entries, and records at
+/// first.
+pub(super) fn inserts_at_most(experiment: &Experiment, entries: u64, records: u64) -> u64 {
     match experiment.fill_to {
-        Some(fill_to) => ((entries * fill_to / 100.0) as u64).saturating_sub(fill.records),
-        None => (entries * MOST_INSERTS) as u64,
+        Some(fill_to) => ((entries as f64 * fill_to / 100.0) as u64).saturating_sub(records),
+        None => (entries as f64 * MOST_INSERTS) as u64,
     }
 }
 
@@ -235,7 +235,7 @@ fn value_space(experiment: &Experiment) -> Result<u64, LabError> {
     Ok(record_space(experiment.format, records.key_bytes(), records.value_bytes()))
 }
 
-fn shares(mix: Mix) -> Shares {
+pub(super) fn shares(mix: Mix) -> Shares {
     match mix {
         Mix::A => Shares::YCSB_A,
         Mix::B => Shares::YCSB_B,

@@ -70,7 +70,7 @@ impl Prepared {
             Prepared::Protocol(configured) => {
                 Table::Protocol(Box::new(configure::filled(&configured.fill, is_stopped)?))
             }
-            Prepared::AsRun(as_run) => Table::AsRun(Box::new(as_run.table.filled())),
+            Prepared::AsRun(as_run) => Table::AsRun(Box::new(as_run.table.filled(is_stopped)?)),
         })
     }
 }
