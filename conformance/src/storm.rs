@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use guira_fabric::Profile;
 use guira_fabric_sim::Network;
 pub use guira_lab::simulated::Victims;
-use guira_lab::simulated::{self, Audit, Deaths, FillPlan, FilledTable, Mix, Queues, Run, RunError, RunStats};
+use guira_lab::simulated::{self, Audit, Compute, Deaths, FillPlan, FilledTable, Mix, Queues, Run, RunError, RunStats};
 use guira_lab::steady::Span;
 use guira_layout::{Preset, PresetOptions};
 use guira_rcuckoo::ClientConfig;
@@ -93,6 +93,7 @@ fn run(storm: &Storm, progress: Progress<'_>) -> Result<RunStats, RunError> {
         predictor_bytes: 0,
         client_config: ClientConfig::for_table(filled.table()),
         operation_compute_ns: 0,
+        compute: Compute::default(),
         audit: Audit::Whole,
     };
     simulated::run(&run, filled, &Network::of(Profile::Mlx5), &mut |passed_ns| {

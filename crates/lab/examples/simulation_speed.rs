@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use guira_fabric::Profile;
 use guira_fabric_sim::Network;
-use guira_lab::simulated::{Audit, Deaths, FillPlan, FilledTable, Mix, Queues, Run, run};
+use guira_lab::simulated::{Audit, Compute, Deaths, FillPlan, FilledTable, Mix, Queues, Run, run};
 use guira_lab::steady::Span;
 use guira_layout::{Preset, PresetOptions};
 use guira_rcuckoo::ClientConfig;
@@ -65,6 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             predictor_bytes: 0,
             client_config: ClientConfig::for_table(filled.table()).across(&caps),
             operation_compute_ns: 0,
+            compute: Compute::default(),
             audit: Audit::Touched,
         };
         let started = Instant::now();

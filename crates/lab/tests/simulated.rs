@@ -9,8 +9,8 @@ use guira_fabric::{Profile, Region};
 use guira_fabric_sim::{Card, Cluster, Network, Resource};
 use guira_lab::driver::OperationTally;
 use guira_lab::simulated::{
-    Audit, Deaths, FillError, FillPlan, FilledTable, LOADED, Mix, Queues, Run, RunError, RunStats, Testbed, ValueError,
-    Victims, run,
+    Audit, Compute, Deaths, FillError, FillPlan, FilledTable, LOADED, Mix, Queues, Run, RunError, RunStats, Testbed,
+    ValueError, Victims, run,
 };
 use guira_lab::steady::Span;
 use guira_lab::workload::WorkloadError;
@@ -60,6 +60,7 @@ fn a_run(filled: &FilledTable, mix: Mix) -> Run {
         predictor_bytes: 0,
         client_config: ClientConfig::for_table(filled.table()).across(&Profile::Mlx5.caps()),
         operation_compute_ns: 0,
+        compute: Compute::default(),
         audit: Audit::Whole,
     }
 }
@@ -359,6 +360,11 @@ fn clients_compute() {
         busy.counts.operations.read.latency_ns.quantile(0.5) < 10_000,
         "the time to compute is not the operation's"
     );
+    let compute = Compute { lookup_ns: 10_000, change_ns: 30_000 };
+    let slow = carry_out(&Run { compute, ..a_run(&filled, Mix::YCSB_A) }, filled.fork().unwrap());
+    let latencies =
+        [&slow.counts.operations.read, &slow.counts.operations.update].map(|tally| tally.latency_ns.quantile(0.0));
+    assert!(latencies[0] >= 10_000 && latencies[0] < 30_000 && latencies[1] >= 30_000, "{latencies:?}");
 }
 
 /// The same run on a cluster with cards.

@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use guira_fabric::{FabricError, Lane, Verb, post};
+use guira_fabric::{FabricError, Lane, Verb, pause_until, post};
 
 use super::hash::RowPair;
 use super::local::apply;
@@ -34,6 +34,8 @@ pub struct ClientRules {
     pub covering_bytes: u64,
     /// The rows that an update reads.
     pub update_reads: UpdateReads,
+    /// The time that a search takes for each full row that it visits, in nanoseconds.
+    pub search_row_ns: u64,
 }
 
 /// The outcome of a change.
@@ -146,9 +148,9 @@ impl<L: Lane> Client<L> {
         let rules = Rc::clone(&self.rules);
         let (placement, locks) = (&rules.layout.placement, rules.layout.locks);
         for _ in 0..ATTEMPTS_MAX {
-            let Some(path) = find_path(&self.mirror, placement, key, Scope::Table) else {
-                return Ok(Outcome::NoPath);
-            };
+            let found = find_path(&self.mirror, placement, key, Scope::Table);
+            self.search(found.full_rows).await;
+            let Some(path) = found.path else { return Ok(Outcome::NoPath) };
             let groups = locks.groups(path.iter().map(|step| step.row));
             for group in &groups {
                 self.lock_and_cover(*group).await?;
@@ -159,7 +161,9 @@ impl<L: Lane> Client<L> {
                 Some(path)
             } else {
                 self.lane.traffic_mut().retries += 1;
-                find_path(&self.mirror, placement, key, Scope::Rows(&locks.rows_of(&groups)))
+                let found = find_path(&self.mirror, placement, key, Scope::Rows(&locks.rows_of(&groups)));
+                self.search(found.full_rows).await;
+                found.path
             };
             let mut writes = Vec::new();
             let mirror = &mut self.mirror;
@@ -175,6 +179,15 @@ impl<L: Lane> Client<L> {
             }
         }
         Ok(Outcome::NoPath)
+    }
+
+    /// Takes the time of a search.
+    async fn search(&mut self, full_rows: u64) {
+        let search_ns = full_rows * self.rules.search_row_ns;
+        if search_ns > 0 {
+            let until_ns = self.lane.now_ns() + search_ns;
+            pause_until(&mut self.lane, until_ns).await;
+        }
     }
 
     /// Takes the locks of a message, and reads the rows from the first of the lowest lock to the last of the highest.

@@ -32,7 +32,7 @@ impl LocalTable {
 
     /// Inserts a new key and returns the path of its insert; `None` if the search finds none, which changes nothing.
     pub fn insert(&mut self, key: u32) -> Option<Vec<Step>> {
-        let path = find_path(self, &self.placement, key, Scope::Table)?;
+        let path = find_path(self, &self.placement, key, Scope::Table).path?;
         apply(&path, u64::from(key), |step, entry| self.rows[step.row as usize][step.index] = entry);
         self.occupied += 1;
         Some(path)

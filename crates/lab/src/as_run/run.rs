@@ -11,16 +11,14 @@ use super::client::{Client, ClientRules, Outcome};
 use super::mirror::{Mirror, Mirrors};
 use super::search::ENTRIES;
 use super::table::Table;
-use crate::simulated::Mix;
+use crate::simulated::{Compute, Mix};
 use crate::steady::{Counts, Measurement, Next, PROGRESS_NS, Progress, Span, Steadiness};
 use crate::workload::{Operation, Rng, Zipfian};
 
-/// The time that a thread of the authors' client computes for an operation, besides posting, in nanoseconds. Fitted to
-/// the first point of figure 6(a), 10 clients.
-pub const OPERATION_COMPUTE_NS: u64 = 475;
-/// The time that it computes for a change, besides that. Fitted to the first points of figures 6(b) and 6(c), 8 clients:
-/// 3.6 µs a lookup and 13.5 µs an update, for one and two round trips.
-pub const CHANGE_COMPUTE_NS: u64 = 6_400;
+/// The time that the authors' client computes. For a lookup it is fitted to the first point of figure 6(a), 10 clients;
+/// for a change to the first points of figures 6(b) and 6(c), 8 clients, which give 3.6 µs a lookup and 13.5 µs an update
+/// of one and two round trips.
+pub const COMPUTE: Compute = Compute { lookup_ns: 475, change_ns: 6_875 };
 
 /// The keys that clients use.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,10 +43,8 @@ pub struct Run {
     pub keys: Keys,
     /// Inserts after which a run is over that lasts until the table is full; no longer measurement begins with so many.
     pub most_inserts: u64,
-    /// The time that a client's thread computes for an operation, besides posting.
-    pub operation_compute_ns: u64,
-    /// Added to that for a change, before it takes its locks.
-    pub change_compute_ns: u64,
+    /// The time that a client computes for an operation, before it posts anything.
+    pub compute: Compute,
     /// Virtual time before the measurement, in nanoseconds.
     pub warm_ns: u64,
     /// The virtual time that is measured.
@@ -196,8 +192,7 @@ async fn operate(
             (_, Keys::LastInserted) => last_key,
         };
         let (begin_ns, before) = (client.lane().now_ns(), *client.lane().traffic());
-        let change_ns = if operation == Operation::Read { 0 } else { run.change_compute_ns };
-        client.lane().compute(run.operation_compute_ns + change_ns).await;
+        client.lane().compute(run.compute.of(operation)).await;
         let outcome = match operation {
             Operation::Read => client.read(key).await.map(|()| Outcome::Done)?,
             Operation::Update => client.update(key).await?,

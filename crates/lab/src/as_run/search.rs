@@ -54,24 +54,36 @@ pub fn other_row(pair: RowPair, row: u64) -> u64 {
     if row == pair.primary { pair.secondary } else { pair.primary }
 }
 
-/// Finds a path for a new key: its first step is in the primary row of the key, and its last is an empty entry.
-pub fn find_path(view: &impl RowView, placement: &Placement, key: u32, scope: Scope<'_>) -> Option<Vec<Step>> {
+/// The result of a search.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// A path: its first step is in the primary row of the new key, and its last is an empty entry.
+    pub path: Option<Vec<Step>>,
+    /// Full rows that were visited.
+    pub full_rows: u64,
+}
+
+/// Finds a path for a new key.
+pub fn find_path(view: &impl RowView, placement: &Placement, key: u32, scope: Scope<'_>) -> Found {
     let may_visit = |row: u64| match scope {
         Scope::Table => true,
         Scope::Rows(rows) => rows.binary_search(&row).is_ok(),
     };
     let root = placement.of(key).primary;
+    let mut found = Found { path: None, full_rows: 0 };
     if !may_visit(root) {
-        return None;
+        return found;
     }
     let mut nodes = vec![Node { row: root, parent: 0, index: 0, entry: 0 }];
     let mut seen = HashSet::from([root]);
     for next in 0..VISITED_MAX {
-        let row = nodes.get(next)?.row;
+        let Some(row) = nodes.get(next).map(|node| node.row) else { break };
         let entries = view.row(row);
         if let Some(index) = entries.iter().position(|entry| *entry == 0) {
-            return Some(path_to(&nodes, next, index));
+            found.path = Some(path_to(&nodes, next, index));
+            break;
         }
+        found.full_rows += 1;
         for (index, entry) in entries.into_iter().enumerate() {
             let other = other_row(placement.of(key_of(entry)), row);
             if may_visit(other) && seen.insert(other) {
@@ -79,7 +91,7 @@ pub fn find_path(view: &impl RowView, placement: &Placement, key: u32, scope: Sc
             }
         }
     }
-    None
+    found
 }
 
 /// Returns the number of rows from the lowest row of a path to the highest, both included.
@@ -138,13 +150,14 @@ mod tests {
         let mut rows = vec![[0; ENTRIES]; 64];
         assert_eq!(
             find_path(&rows, &placement, keys[8], Scope::Table),
-            Some(vec![Step { row: 7, index: 0, entry: 0 }])
+            Found { path: Some(vec![Step { row: 7, index: 0, entry: 0 }]), full_rows: 0 }
         );
         rows[7] = std::array::from_fn(|index| u64::from(keys[index]));
         let moved = placement.of(keys[0]).secondary;
         let first = Step { row: 7, index: 0, entry: u64::from(keys[0]) };
         let expected = vec![first, Step { row: moved, index: 0, entry: 0 }];
-        assert_eq!(find_path(&rows, &placement, keys[8], Scope::Table), Some(expected));
+        let found = find_path(&rows, &placement, keys[8], Scope::Table);
+        assert_eq!(found, Found { path: Some(expected), full_rows: 1 });
         assert_eq!(span_rows(&[first, Step { row: moved, index: 0, entry: 0 }]), moved.abs_diff(7) + 1);
     }
 
@@ -154,10 +167,10 @@ mod tests {
         let keys: Vec<u32> = keys_of(&placement, 7).take(9).collect();
         let mut rows = vec![[0; ENTRIES]; 64];
         rows[7] = std::array::from_fn(|index| u64::from(keys[index]));
-        assert_eq!(find_path(&rows, &placement, keys[8], Scope::Rows(&[])), None);
-        assert_eq!(find_path(&rows, &placement, keys[8], Scope::Rows(&[7])), None);
+        assert_eq!(find_path(&rows, &placement, keys[8], Scope::Rows(&[])).path, None);
+        assert_eq!(find_path(&rows, &placement, keys[8], Scope::Rows(&[7])).path, None);
         let last = placement.of(keys[7]).secondary;
-        let path = find_path(&rows, &placement, keys[8], Scope::Rows(&[7.min(last), 7.max(last)])).unwrap();
+        let path = find_path(&rows, &placement, keys[8], Scope::Rows(&[7.min(last), 7.max(last)])).path.unwrap();
         assert_eq!(path.last().map(|step| step.row), Some(last));
     }
 
@@ -167,6 +180,6 @@ mod tests {
         let keys = keys_of(&placement, 1).next().unwrap();
         // Every entry is the same key: all paths end in its two rows.
         let rows = vec![[u64::from(keys); ENTRIES]; 16];
-        assert_eq!(find_path(&rows, &placement, keys, Scope::Table), None);
+        assert_eq!(find_path(&rows, &placement, keys, Scope::Table), Found { path: None, full_rows: 2 });
     }
 }

@@ -98,7 +98,8 @@ impl Table {
         let mut table = Table::empty(layout, clients);
         let all = Rc::new(RefCell::new(std::mem::take(&mut table.mirrors)));
         let update_reads = UpdateReads::Covering;
-        let rules = Rc::new(ClientRules { layout: table.layout.clone(), covering_bytes: 0, update_reads });
+        let rules =
+            Rc::new(ClientRules { layout: table.layout.clone(), covering_bytes: 0, update_reads, search_row_ns: 0 });
         let client = |number| Client::new(table.region.lane(), Rc::clone(&rules), Mirror::of(&all, number));
         let mut clients: Vec<_> = (0..clients).map(client).collect();
         let mut cx = Context::from_waker(Waker::noop());
@@ -151,7 +152,7 @@ impl Table {
     }
 
     fn put_by_path(&self, key: u32) -> bool {
-        let path = find_path(self, &self.layout.placement, key, Scope::Table);
+        let path = find_path(self, &self.layout.placement, key, Scope::Table).path;
         let put = path.inspect(|path| {
             apply(path, u64::from(key), |step, entry| {
                 self.words(step.row)[step.index].store(entry, Ordering::Relaxed);

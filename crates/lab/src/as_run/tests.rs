@@ -11,10 +11,10 @@ use super::client::{Client, ClientRules, Outcome, UpdateReads};
 use super::hash::{Distance, Placement, Program};
 use super::locks::LockRules;
 use super::mirror::Mirror;
-use super::run::{CHANGE_COMPUTE_NS, Keys, Measured, OPERATION_COMPUTE_NS, Run, fill, run};
+use super::run::{COMPUTE, Keys, Measured, Run, fill, run};
 use super::search::RowView;
 use super::table::{Layout, RowSums, Table};
-use crate::simulated::Mix;
+use crate::simulated::{Compute, Mix};
 use crate::steady::Span;
 
 /// A verb of a batch: its name, its address and its words.
@@ -26,7 +26,7 @@ fn layout(rows: u64, sums: RowSums) -> Layout {
 }
 
 fn rules(layout: &Layout, update_reads: UpdateReads) -> ClientRules {
-    ClientRules { layout: layout.clone(), covering_bytes: 256, update_reads }
+    ClientRules { layout: layout.clone(), covering_bytes: 256, update_reads, search_row_ns: 0 }
 }
 
 /// Returns the batches of one operation of one client, and its result.
@@ -170,8 +170,7 @@ fn lookups_cost_what_the_authors_counted() {
         mix: Mix::YCSB_C,
         most_inserts: 0,
         keys: Keys::Zipf(zipfian),
-        operation_compute_ns: 0,
-        change_compute_ns: 0,
+        compute: Compute::default(),
         warm_ns: 10_000,
         span: Span::Exactly(5_000_000),
         seed: 1,
@@ -194,8 +193,7 @@ fn contended_updates_exclude_each_other() {
         mix: Mix { read_percent: 0, update_percent: 100, insert_percent: 0 },
         most_inserts: 0,
         keys: Keys::Zipf(zipfian),
-        operation_compute_ns: 500,
-        change_compute_ns: 0,
+        compute: Compute { lookup_ns: 500, change_ns: 500 },
         warm_ns: 50_000,
         span: Span::Exactly(500_000),
         seed: 3,
@@ -238,8 +236,7 @@ fn figure_6a_agrees() {
             mix: Mix::YCSB_C,
             most_inserts: 0,
             keys: Keys::OneEach,
-            operation_compute_ns: OPERATION_COMPUTE_NS,
-            change_compute_ns: 0,
+            compute: COMPUTE,
             warm_ns: 100_000,
             span: Span::Exactly(500_000),
             seed: 1,
@@ -268,8 +265,7 @@ fn eight_clients_of_figures_6b_and_6c_agree() {
             mix,
             keys: Keys::Zipf(zipfian),
             most_inserts: 0,
-            operation_compute_ns: OPERATION_COMPUTE_NS,
-            change_compute_ns: CHANGE_COMPUTE_NS,
+            compute: COMPUTE,
             warm_ns: 100_000,
             span: Span::Exactly(5_000_000),
             seed: 1,
@@ -302,8 +298,7 @@ fn figure_7_agrees() {
                 mix,
                 keys: Keys::LastInserted,
                 most_inserts: u64::MAX,
-                operation_compute_ns: OPERATION_COMPUTE_NS,
-                change_compute_ns: CHANGE_COMPUTE_NS,
+                compute: COMPUTE,
                 warm_ns: 100_000,
                 span: Span::Exactly(500_000),
                 seed: 1,
@@ -329,8 +324,7 @@ fn contended_inserts_lose_no_key() {
         mix: Mix::W,
         keys: Keys::LastInserted,
         most_inserts: 1_000,
-        operation_compute_ns: 500,
-        change_compute_ns: 0,
+        compute: Compute { lookup_ns: 500, change_ns: 500 },
         warm_ns: 0,
         span: Span::UntilFull,
         seed: 1,

@@ -55,7 +55,7 @@ const NOT_AS_RUN: [&str; 9] = [
 ];
 
 /// Every parameter, in the order of plan files.
-pub const PARAMETERS: [Parameter; 27] = [
+pub const PARAMETERS: [Parameter; 28] = [
     row("setting", "setting", "", Accepts::Name(&["guira", "as-printed", "as-run"])),
     row("nic", "network card", "", Accepts::Name(&["connectx-3", "connectx-5", "connectx-6", "connectx-7"])),
     row("hosts", "client hosts", "", Accepts::Integer(1, 1024)),
@@ -78,6 +78,7 @@ pub const PARAMETERS: [Parameter; 27] = [
     row("hashing", "hashing", "", Accepts::Name(&["dependent", "independent"])),
     row("insert-row", "row of a new key", "", Accepts::Name(&["primary", "emptier"])),
     row("search", "search", "", Accepts::Name(&["breadth-first", "depth-first"])),
+    row("search-row-ns", "time of a search for a full row", "ns", Accepts::Integer(0, 1_000_000)),
     row("depth", "search depth", "moves", Accepts::Integer(1, 31)),
     row("timeout-ms", "lock timeout", "ms", Accepts::Number(0.001, 60_000.0)),
     row("deaths-per-second", "deaths of clients", "1/s", Accepts::Number(0.0, 1e6)),
@@ -260,6 +261,11 @@ fn check_effects(experiment: &Experiment) -> Result<(), LabError> {
                 return Err(LabError::Conflict(format!("setting as-run has no {name}: remove it")));
             }
         }
+    }
+    let searches = experiment.setting == Setting::AsRun && experiment.workload.has(Kind::Insert);
+    if experiment.search_row_ns.is_some() && !searches {
+        let message = "search-row-ns is for inserts of setting as-run: remove it";
+        return Err(LabError::Conflict(message.to_owned()));
     }
     let chooses_row = experiment.setting == Setting::Guira && experiment.predictor_kib == 0;
     if experiment.insert_row == Some(InsertRow::Emptier) && !chooses_row {

@@ -171,6 +171,9 @@ pub struct Experiment {
     /// The search for a cuckoo path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub search: Option<Search>,
+    /// Time that a search takes for each full row that it visits, in nanoseconds; with setting `as-run` only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub search_row_ns: Option<u32>,
     /// Moves of the longest cuckoo path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<u8>,
@@ -213,6 +216,7 @@ impl Default for Experiment {
             hashing: None,
             insert_row: None,
             search: None,
+            search_row_ns: None,
             depth: None,
             timeout_ms: None,
             deaths_per_second: 0.0,

@@ -198,7 +198,7 @@ fn as_run_cell(cell: Cell, tables: u64, seed: u64) -> Result<Point, LabError> {
         let locks = LockRules { rows_per_lock, locks_per_message: cell.locks_per_message };
         let layout = Layout { placement, locks, sums: RowSums::None };
         let empty = Table::filled(layout.clone(), 0);
-        let rules = ClientRules { layout, covering_bytes: 0, update_reads: UpdateReads::Covering };
+        let rules = ClientRules { layout, covering_bytes: 0, update_reads: UpdateReads::Covering, search_row_ns: 0 };
         let cluster = Cluster::new(Card::ConnectX5);
         let result = fill(&empty, &rules, cluster, CLIENTS, seed.wrapping_add(table));
         let result = result.map_err(|error| failed("as-run", cell, &error.to_string()))?;

@@ -326,6 +326,10 @@ impl Worker {
         let Some((operation, record)) = self.draw(region) else { return };
         shared.filled.records().key_into(record, &mut self.key);
         let (before, waits, began_ns) = (*self.client.traffic(), self.waits(), region.now_ns());
+        let compute_ns = shared.run.compute.of(operation);
+        if compute_ns > 0 {
+            self.client.compute(compute_ns).await;
+        }
         let has_succeeded = match operation {
             Operation::Insert => self.write(region, record, WriteKind::Insert).await,
             Operation::Update | Operation::ReadModifyWrite => self.write(region, record, WriteKind::Update).await,

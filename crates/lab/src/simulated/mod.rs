@@ -12,7 +12,7 @@
 //!
 //! use guira_fabric::Profile;
 //! use guira_fabric_sim::Network;
-//! use guira_lab::simulated::{Audit, Deaths, FillPlan, FilledTable, Mix, Queues, Run, run};
+//! use guira_lab::simulated::{Audit, Compute, Deaths, FillPlan, FilledTable, Mix, Queues, Run, run};
 //! use guira_lab::steady::Span;
 //! use guira_layout::{Preset, PresetOptions};
 //! use guira_rcuckoo::ClientConfig;
@@ -44,6 +44,7 @@
 //!     predictor_bytes: 0,
 //!     client_config,
 //!     operation_compute_ns: 0,
+//!     compute: Compute::default(),
 //!     audit: Audit::Whole,
 //! };
 //! let network = Network::of(Profile::Mlx5);
@@ -68,5 +69,5 @@ pub(crate) use filled::ready;
 pub use filled::{FillError, FillPlan, FillProgress, FilledTable, available_bytes};
 pub use load::run;
 pub use records::{LOADED, Records, ValueError};
-pub use run::{Audit, ClientTask, Deaths, Mix, Queues, Run, RunError, RunStats, Testbed, Victims};
+pub use run::{Audit, ClientTask, Compute, Deaths, Mix, Queues, Run, RunError, RunStats, Testbed, Victims};
 pub use splits::SplitStats;

@@ -9,7 +9,7 @@ use guira_rcuckoo::{ClientConfig, Counters};
 use super::filled::FillError;
 use super::splits::SplitStats;
 use crate::steady::{Counts, Span, Steadiness};
-use crate::workload::{THETA_MAX, WorkloadError};
+use crate::workload::{Operation, THETA_MAX, WorkloadError};
 
 /// Most violations that are kept in words; all are counted.
 pub(super) const VIOLATIONS_MAX: usize = 100;
@@ -44,6 +44,8 @@ pub struct Run {
     pub client_config: ClientConfig,
     /// Time that a client computes before each operation, in nanoseconds.
     pub operation_compute_ns: u64,
+    /// Time that it computes for an operation, as a part of it.
+    pub compute: Compute,
     /// The part of the table that is checked at the end.
     pub audit: Audit,
 }
@@ -72,6 +74,22 @@ impl Mix {
     pub const B_PRIME: Mix = Mix { read_percent: 95, update_percent: 0, insert_percent: 5 };
     /// Inserts: W of RCuckoo's figure 7.
     pub const W: Mix = Mix { read_percent: 0, update_percent: 0, insert_percent: 100 };
+}
+
+/// The time that a client computes for an operation, besides posting its verbs, on a thread near to its card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compute {
+    /// For a lookup, in nanoseconds.
+    pub lookup_ns: u64,
+    /// For a change, in nanoseconds.
+    pub change_ns: u64,
+}
+
+impl Compute {
+    /// Returns the time for an operation, in nanoseconds.
+    pub fn of(self, operation: Operation) -> u64 {
+        if operation == Operation::Read { self.lookup_ns } else { self.change_ns }
+    }
 }
 
 /// Deaths of clients.

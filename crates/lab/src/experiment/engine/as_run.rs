@@ -8,7 +8,7 @@ use crate::as_run::client::{ClientRules, UpdateReads};
 use crate::as_run::hash::{Distance, Placement, Program};
 use crate::as_run::locks::LockRules;
 use crate::as_run::mirror::Mirrors;
-use crate::as_run::run::{CHANGE_COMPUTE_NS, Keys, Measured, OPERATION_COMPUTE_NS, Run, RunError, run};
+use crate::as_run::run::{COMPUTE, Keys, Measured, Run, RunError, run};
 use crate::as_run::search::ENTRIES;
 use crate::as_run::table::{Layout, RowSums, Table};
 use crate::experiment::{Experiment, Hashing, Kind, LabError, Mix, RunOptions};
@@ -34,6 +34,7 @@ pub(super) struct AsRun {
     cluster: Cluster,
     run: Run,
     covering_bytes: u64,
+    search_row_ns: u64,
 }
 
 /// The parameters of its table.
@@ -101,8 +102,7 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions, least_us:
         mix: shares(experiment.workload),
         keys: distribution,
         most_inserts: inserts_at_most(experiment, rows * ENTRIES as u64, keys.into()),
-        operation_compute_ns: OPERATION_COMPUTE_NS,
-        change_compute_ns: CHANGE_COMPUTE_NS,
+        compute: COMPUTE,
         warm_ns,
         span,
         seed: options.seed,
@@ -117,7 +117,8 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions, least_us:
     };
     let covering_bytes = experiment.covering_bytes.map_or(COVERING_BYTES, u64::from);
     let table = TablePlan { rows, keys, distance, locks, clients: if inserts { experiment.clients } else { 0 } };
-    Ok(AsRun { table, cluster: cluster_of(experiment), run, covering_bytes })
+    let search_row_ns = experiment.search_row_ns.map_or(0, u64::from);
+    Ok(AsRun { table, cluster: cluster_of(experiment), run, covering_bytes, search_row_ns })
 }
 
 /// Carries out an experiment on a copy of `table`.
@@ -131,7 +132,8 @@ pub(super) fn measure(
     let layout = table.layout.clone();
     let mut copy = table.clone();
     copy.region = table.region.copied();
-    let rules = ClientRules { layout, covering_bytes: configured.covering_bytes, update_reads: UpdateReads::Covering };
+    let AsRun { covering_bytes, search_row_ns, .. } = *configured;
+    let rules = ClientRules { layout, covering_bytes, update_reads: UpdateReads::Covering, search_row_ns };
     let mut progress = cell::progress(is_stopped);
     let measured = run(&mut copy, &rules, configured.cluster, &configured.run, &mut progress);
     let measured = measured.map_err(|error| match error {

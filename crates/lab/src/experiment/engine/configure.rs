@@ -12,7 +12,9 @@ use super::cell::failed;
 use crate::experiment::{
     Card, Experiment, Growth, Hashing, InsertRow as Choice, Kind, LabError, Mix, Queue, RunOptions, Search, Setting,
 };
-use crate::simulated::{Audit, Deaths, FillError, FillPlan, FilledTable, Mix as Shares, Queues, Records, Run, Victims};
+use crate::simulated::{
+    Audit, Compute, Deaths, FillError, FillPlan, FilledTable, Mix as Shares, Queues, Records, Run, Victims,
+};
 use crate::steady::Span;
 
 const NS_PER_US: f64 = 1_000.0;
@@ -31,6 +33,10 @@ const QUICK_MOST_SPAN_US: f64 = 32.0 * QUICK_SPAN_US;
 const MEASURED_TIMEOUTS: f64 = 5.0;
 /// Inserts before and during a measurement, at most, as a part of the entries. A fuller table would be another one.
 const MOST_INSERTS: f64 = 0.02;
+/// The time that Guira's clients compute: instructions of a lookup and of an update with `fixed:4:4`, 380 and 1,480
+/// (benches/instructions/recorded.toml), at 2.5 a nanosecond. What a search for a path takes comes on top, and is left
+/// out: on average 7,500 instructions an insert into a table that is 90 % full, and hardly any at 50 %.
+const COMPUTE: Compute = Compute { lookup_ns: 150, change_ns: 600 };
 /// Virtual time before the measurement: some hundred round trips.
 const WARM_US: f64 = 1_000.0;
 /// Same for quick runs.
@@ -139,6 +145,7 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions, least_us:
         predictor_bytes: experiment.predictor_kib as usize * 1024,
         client_config,
         operation_compute_ns: 0,
+        compute: COMPUTE,
         audit: if experiment.entries > WHOLE_AUDIT_ENTRIES { Audit::Touched } else { Audit::Whole },
     };
     Ok(Configured { fill, cluster: cluster_of(experiment), run })
