@@ -10,8 +10,21 @@ use crate::report::{Axis, Origin, Point, Scale, Series};
 struct Source {
     id: &'static str,
     csv: &'static str,
+    fitted: Fitted,
     notes: &'static [&'static str],
 }
+
+/// The points to which constants of the model are fitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fitted {
+    None,
+    /// The first point of RCuckoo.
+    First,
+    All,
+}
+
+/// The name of the paper's system in figure 6.
+const RCUCKOO: &str = "RCuckoo";
 
 const RUNS_OF_6: &str = "Published series: 100 M entries of 4-byte keys and values, 90 % full by the text. Points of \
                          Sherman were digitised from the plot. The series called Clover in the paper is Clover behind \
@@ -25,22 +38,25 @@ const SOURCES: [Source; 18] = [
     Source {
         id: "1a",
         csv: include_str!("../published/fig1a.csv"),
+        fitted: Fitted::All,
         notes: &["The published latency is a figure of the card's vendor, not a measurement of the authors."],
     },
-    Source { id: "1b", csv: include_str!("../published/fig1b.csv"), notes: &[] },
-    Source { id: "1c", csv: include_str!("../published/fig1c.csv"), notes: &[] },
+    Source { id: "1b", csv: include_str!("../published/fig1b.csv"), fitted: Fitted::All, notes: &[] },
+    Source { id: "1c", csv: include_str!("../published/fig1c.csv"), fitted: Fitted::All, notes: &[] },
     Source {
         id: "4a",
         csv: include_str!("../published/fig4a.csv"),
+        fitted: Fitted::None,
         notes: &[
             "The authors' code forces a key's two rows to opposite parity, so only odd distances occur; the printed \
                   formula puts both rows into one for about 10.5 % of the keys at f = 2.3.",
         ],
     },
-    Source { id: "4b", csv: include_str!("../published/fig4b.csv"), notes: &[] },
+    Source { id: "4b", csv: include_str!("../published/fig4b.csv"), fitted: Fitted::None, notes: &[] },
     Source {
         id: "4c",
         csv: include_str!("../published/fig4c.csv"),
+        fitted: Fitted::None,
         notes: &[
             "Published series: one simulated client, 65,536 rows, filled from 0 to 90 %; the text of the paper says \
                   100 K rows and 95 %.",
@@ -49,21 +65,24 @@ const SOURCES: [Source; 18] = [
     Source {
         id: "5",
         csv: include_str!("../published/fig5.csv"),
+        fitted: Fitted::None,
         notes: &["Published cells: a simulated table that was filled to 100 %."],
     },
     Source {
         id: "6a",
         csv: include_str!("../published/fig6a.csv"),
+        fitted: Fitted::First,
         notes: &[
             RUNS_OF_6,
             "In the authors' run each client reads one key again and again, on a table 40 to 50 % full, and fetches 8 \
              bytes of each row of 64, which cannot be verified.",
         ],
     },
-    Source { id: "6b", csv: include_str!("../published/fig6b.csv"), notes: &[RUNS_OF_6] },
+    Source { id: "6b", csv: include_str!("../published/fig6b.csv"), fitted: Fitted::First, notes: &[RUNS_OF_6] },
     Source {
         id: "6c",
         csv: include_str!("../published/fig6c.csv"),
+        fitted: Fitted::First,
         notes: &[
             RUNS_OF_6,
             "The authors' run of RCuckoo used Zipf 0.90; the text of the paper says 0.99, with which their own run \
@@ -73,6 +92,7 @@ const SOURCES: [Source; 18] = [
     Source {
         id: "7a",
         csv: include_str!("../published/fig7a.csv"),
+        fitted: Fitted::None,
         notes: &[
             RUNS_OF_7,
             "The points of W and C, and the first two of A and B, are rounded in the authors' script. 11.2 million \
@@ -82,11 +102,13 @@ const SOURCES: [Source; 18] = [
     Source {
         id: "7b",
         csv: include_str!("../published/fig7b.csv"),
+        fitted: Fitted::None,
         notes: &[RUNS_OF_7, "How many clients the light load of the authors had is not known."],
     },
     Source {
         id: "7c",
         csv: include_str!("../published/fig7c.csv"),
+        fitted: Fitted::None,
         notes: &[
             RUNS_OF_7,
             "The authors' count of an insert leaves out the WRITEs of its entries and the release of its locks: 328 \
@@ -94,10 +116,11 @@ const SOURCES: [Source; 18] = [
              READ of 16 rows of 1,160.",
         ],
     },
-    Source { id: "7d", csv: include_str!("../published/fig7d.csv"), notes: &[RUNS_OF_7] },
+    Source { id: "7d", csv: include_str!("../published/fig7d.csv"), fitted: Fitted::None, notes: &[RUNS_OF_7] },
     Source {
         id: "8a",
         csv: include_str!("../published/fig8a.csv"),
+        fitted: Fitted::None,
         notes: &[
             "Published series: 320 clients, 10 Mi entries 60 % full at first, a failure timeout of 10 ms. One client \
              alone ends its changes early and goes on. The popularity of keys is not recorded; here it is Zipf 0.5, the \
@@ -107,6 +130,7 @@ const SOURCES: [Source; 18] = [
     Source {
         id: "8b",
         csv: include_str!("../published/fig8b.csv"),
+        fitted: Fitted::None,
         notes: &[
             "Published series: 320 clients, 16 rows per lock; by the text of the paper the table is filled from 85 to 95 \
              %, by the authors' script to 90 %.",
@@ -115,6 +139,7 @@ const SOURCES: [Source; 18] = [
     Source {
         id: "8c",
         csv: include_str!("../published/fig8c.csv"),
+        fitted: Fitted::None,
         notes: &[
             "Published series: 320 to 400 clients, 10 Mi entries filled from 40 to about 55 %, keys of 4 bytes. A read \
              fetches 8 bytes of each row, however large its entries are: so the published rate of reads does not depend \
@@ -124,6 +149,7 @@ const SOURCES: [Source; 18] = [
     Source {
         id: "8d",
         csv: include_str!("../published/fig8d.csv"),
+        fitted: Fitted::None,
         notes: &[
             "Published series: at 8 bytes with the value in the row. The authors put values of 8 and 16 bytes into \
              extents, too, which Guira's formats do not: these points are drawn, and predicted by nothing.",
@@ -138,8 +164,18 @@ pub fn ids() -> impl Iterator<Item = &'static str> {
 
 /// Returns the published series of a figure, `6c`, or none if it has no published points.
 pub fn series(id: &str) -> Vec<Series> {
+    let Some(source) = source(id) else { return Vec::new() };
     // A test parses every file.
-    source(id).and_then(|source| parse(source.csv)).unwrap_or_default()
+    let mut all = parse(source.csv).unwrap_or_default();
+    for series in &mut all {
+        let fitted = match source.fitted {
+            Fitted::None => 0,
+            Fitted::First => usize::from(series.name == RCUCKOO),
+            Fitted::All => series.points.len(),
+        };
+        series.points.iter_mut().take(fitted).for_each(|point| point.is_fitted = true);
+    }
+    all
 }
 
 /// Returns sentences on how the authors' run of a figure differs from the text of the paper.
@@ -240,7 +276,12 @@ mod tests {
     fn the_points_are_those_of_the_figures() {
         let of = |id, name: &str| series(id).into_iter().find(|series| series.name == name).expect(name).points;
         let last = of("6c", "RCuckoo").pop().unwrap();
-        assert_eq!((last.x, last.y), (320.0, 11.4432));
+        assert_eq!((last.x, last.y, last.is_fitted), (320.0, 11.4432, false));
+        assert!(
+            of("6c", "RCuckoo")[0].is_fitted
+                && !of("6c", "FUSEE")[0].is_fitted
+                && of("1c", "device memory")[1].is_fitted
+        );
         assert_eq!(of("6a", "Clover with in-network write steering").len(), 9);
         let write = of("1b", "WRITE").pop().unwrap();
         assert_eq!(write.more, [("payload".to_owned(), "Gbit/s".to_owned(), 6.63)]);

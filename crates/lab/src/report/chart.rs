@@ -123,6 +123,9 @@ pub struct Point {
     /// Whether the value would not have been the same after a longer time.
     #[serde(default)]
     pub is_unsteady: bool,
+    /// Whether the model was fitted to this published point, which then judges nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_fitted: bool,
     /// Further figures of the same measurement, by name and unit: `("p99", "us", 12.5)`. The same names in the same
     /// order for all points of a series.
     pub more: Vec<(String, String, f64)>,
@@ -133,7 +136,7 @@ pub struct Point {
 impl Point {
     /// Creates a point without further figures.
     pub fn new(x: f64, y: f64) -> Point {
-        Point { x, y, spread: None, is_unsteady: false, more: Vec::new(), bound_by: String::new() }
+        Point { x, y, spread: None, is_unsteady: false, is_fitted: false, more: Vec::new(), bound_by: String::new() }
     }
 }
 

@@ -17,8 +17,10 @@ pub struct Distance {
     pub published: String,
     /// Number of published points that were compared.
     pub compared: usize,
-    /// Number of published points outside the measured range.
+    /// Number of published points outside the measured range, and of those to which the model was fitted.
     pub left_out: usize,
+    /// Whether the model was fitted to all published points: then the distance says how well it could be fitted.
+    pub is_calibration: bool,
     /// The size of the distance.
     pub size: Size,
 }
@@ -47,10 +49,16 @@ pub enum Size {
     Grid {
         /// The median of measured divided by published cells.
         median_ratio: f64,
+        /// Number of cells within a factor of 1.25.
+        alike: usize,
+        /// Number of cells beyond a factor of 2.
+        far: usize,
         /// Number of published best cells that are measured best cells, too.
         common_best: usize,
         /// Number of published best cells.
         published_best: usize,
+        /// Number of measured best cells.
+        measured_best: usize,
     },
 }
 
@@ -72,9 +80,11 @@ const NEAR_RELATIVE: (f64, f64) = (0.30, 0.60);
 /// Limits of differences of shares, in points.
 const AGREES_POINTS: f64 = 3.0;
 const NEAR_POINTS: f64 = 10.0;
-/// Limits of the median ratio of cells.
+/// Limits of the ratio of cells.
 const AGREES_RATIO: f64 = 1.25;
 const NEAR_RATIO: f64 = 2.0;
+/// The part of a grid's cells that must be within such a limit, in percent.
+const CELLS_PERCENT: usize = 90;
 /// A cell is one of the best if it is at most this much above the best: percentiles of a few thousand inserts differ by
 /// as much from seed to seed.
 pub(super) const BEST_WITHIN: f64 = 1.2;
@@ -93,9 +103,9 @@ impl Distance {
                 judged(within(AGREES_RELATIVE), within(NEAR_RELATIVE))
             }
             Size::Points { largest, .. } => judged(largest.abs() <= AGREES_POINTS, largest.abs() <= NEAR_POINTS),
-            Size::Grid { median_ratio, common_best, .. } => {
-                let factor = median_ratio.max(1.0 / median_ratio);
-                judged(factor <= AGREES_RATIO && common_best > 0, factor <= NEAR_RATIO)
+            Size::Grid { alike, far, .. } => {
+                let enough = |cells: usize| cells * 100 >= self.compared * CELLS_PERCENT;
+                judged(enough(alike) && far == 0, enough(self.compared - far))
             }
         }
     }
@@ -114,8 +124,12 @@ impl Distance {
                 format!("mean {mean:.1}\u{a0}%, worst {worst} {}", at(worst_x))
             }
             Size::Points { largest, at: x } => format!("at most {} {}", signed(largest, "points"), at(x)),
-            Size::Grid { median_ratio, common_best, published_best } => {
-                format!("median cell {median_ratio:.2} times, {common_best} of {published_best} best cells the same")
+            Size::Grid { median_ratio, alike, far, common_best, published_best, measured_best } => {
+                let cells = self.compared;
+                format!(
+                    "{alike} of {cells} cells within a factor of 1.25, {far} beyond 2, the median one {median_ratio:.2} \
+                     times; {common_best} of {published_best} best cells among the {measured_best} measured ones"
+                )
             }
         }
     }
@@ -154,7 +168,9 @@ fn of_series(shape: Shape, measured: &Series, published: &Series) -> Option<Dist
         Shape::Curve => step(&measured.points, point.x),
         _ => interpolated(&measured.points, point.x),
     };
-    let compared: Vec<(&Point, f64)> = published.points.iter().filter_map(|point| Some((point, at(point)?))).collect();
+    let is_calibration = published.points.iter().all(|point| point.is_fitted);
+    let judges = published.points.iter().filter(|point| is_calibration || !point.is_fitted);
+    let compared: Vec<(&Point, f64)> = judges.filter_map(|point| Some((point, at(point)?))).collect();
     let size = match shape {
         Shape::Curve => {
             let differences = compared.iter().map(|(point, measured)| (100.0 * (measured - point.y), point.x));
@@ -175,6 +191,7 @@ fn of_series(shape: Shape, measured: &Series, published: &Series) -> Option<Dist
         published: published.name.clone(),
         compared: compared.len(),
         left_out: published.points.len() - compared.len(),
+        is_calibration,
         size,
     })
 }
@@ -218,17 +235,21 @@ fn grid(pairs: &[(&Series, &Series)]) -> Option<Distance> {
     let best_of = |value: fn(&(usize, f64, f64)) -> f64| cells.iter().map(value).fold(f64::INFINITY, f64::min);
     let (best_measured, best_published) = (best_of(|cell| cell.1), best_of(|cell| cell.2));
     let is_best = |value: f64, best: f64| value <= best * BEST_WITHIN;
+    let measured_best = cells.iter().filter(|cell| is_best(cell.1, best_measured)).count();
     let published_best: Vec<_> = cells.iter().filter(|cell| is_best(cell.2, best_published)).collect();
     let common_best = published_best.iter().filter(|cell| is_best(cell.1, best_measured)).count();
     let mut ratios: Vec<f64> = cells.iter().filter(|cell| cell.2 > 0.0).map(|cell| cell.1 / cell.2).collect();
     ratios.sort_by(f64::total_cmp);
     let median_ratio = *ratios.get(ratios.len() / 2)?;
+    let within = |limit: f64| ratios.iter().filter(|ratio| ratio.max(1.0 / **ratio) <= limit).count();
+    let (alike, far) = (within(AGREES_RATIO), ratios.len() - within(NEAR_RATIO));
     Some(Distance {
         measured: "the grid".to_owned(),
         published: "grid".to_owned(),
         compared: cells.len(),
         left_out,
-        size: Size::Grid { median_ratio, common_best, published_best: published_best.len() },
+        is_calibration: false,
+        size: Size::Grid { median_ratio, alike, far, common_best, published_best: published_best.len(), measured_best },
     })
 }
 
@@ -293,11 +314,37 @@ mod tests {
         let published = [(1.0, 10.0), (2.0, 5.0), (4.0, 5.5), (8.0, 20.0)];
         let found = of(Shape::Grid, &[(1.0, 11.0), (2.0, 5.5), (4.0, 11.0), (8.0, 22.0), (16.0, 1.0)], &published);
         let [distance] = found.as_slice() else { panic!("{found:?}") };
-        let Size::Grid { median_ratio, common_best, published_best } = distance.size else { panic!("{found:?}") };
+        let Size::Grid { median_ratio, .. } = distance.size else { panic!("{found:?}") };
         assert!((median_ratio - 1.1).abs() < 1e-9, "{median_ratio}");
-        assert_eq!((common_best, published_best, distance.compared), (1, 2, 4));
-        assert_eq!(distance.verdict(), Verdict::Agrees);
+        // One of four cells is twice the published one: the grid is like the other, but not everywhere.
+        assert_eq!((distance.compared, distance.verdict()), (4, Verdict::Near));
         let axis = Axis::new("rows", "", Scale::Category);
-        assert_eq!(distance.text(&axis), "median cell 1.10 times, 1 of 2 best cells the same");
+        assert_eq!(
+            distance.text(&axis),
+            "3 of 4 cells within a factor of 1.25, 0 beyond 2, the median one 1.10 times; 1 of 2 best cells among the 1 \
+             measured ones"
+        );
+        let verdict = |third: f64| {
+            let measured = [(1.0, 11.0), (2.0, 5.5), (4.0, third), (8.0, 22.0)];
+            of(Shape::Grid, &measured, &published)[0].verdict()
+        };
+        assert_eq!([verdict(5.5), verdict(11.1)], [Verdict::Agrees, Verdict::Differs]);
+    }
+
+    #[test]
+    fn points_that_were_fitted_judge_nothing() {
+        let mut published = samples::series("paper", Origin::Published, None, &[(1.0, 100.0), (2.0, 100.0)]);
+        let measured = samples::series("model", Origin::Measured, Some("paper"), &[(1.0, 100.0), (2.0, 80.0)]);
+        let distance = |published: &Series| of_series(Shape::Lines, &measured, published).unwrap();
+        let mean = |distance: &Distance| match distance.size {
+            Size::Relative { mean, .. } => (100.0 * mean).round(),
+            _ => panic!("{distance:?}"),
+        };
+        published.points[0].is_fitted = true;
+        let first = distance(&published);
+        assert_eq!((mean(&first), first.left_out, first.is_calibration), (20.0, 1, false));
+        published.points[1].is_fitted = true;
+        let all = distance(&published);
+        assert_eq!((mean(&all), all.left_out, all.is_calibration), (10.0, 0, true));
     }
 }

@@ -1,6 +1,7 @@
 //! Reports: the results of experiments as charts, CSV files and one HTML page.
 
 mod chart;
+mod claims;
 mod csv;
 mod directory;
 mod distance;
@@ -14,6 +15,7 @@ mod svg;
 mod text;
 
 pub use chart::{Axis, Ceiling, Chart, Origin, Point, Scale, Series, Shape};
+pub use claims::{Claim, claims};
 pub use csv::{csv, write_whole};
 pub use directory::{Directory, PAGE_FILE, fingerprint};
 use distance::BEST_WITHIN;

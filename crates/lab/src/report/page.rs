@@ -2,6 +2,7 @@
 //!
 //! Invariants: every text is escaped, and the same charts and run give the same bytes.
 
+use super::claims::{Claim, claims};
 use super::distance::{Distance, Verdict, distances};
 use super::style::{HUES, TEXT};
 use super::svg::svg_without_heading;
@@ -32,13 +33,14 @@ const METHOD: [&str; 4] = [
     "Clients run the code of the protocol on a model of the network in virtual time. The model has the message rates, \
      link rates, latencies and atomic units of a network card, and counts every header. A result depends on the seed \
      and the settings alone, not on the machine that computes it.",
-    "The constants of the model come from figure 1 of the RCuckoo paper and from documented hardware. Figures 4 to 6 \
-     are predicted: their published points are drawn, and the distance from them is stated, but they calibrate nothing \
-     unless a note says so.",
+    "The constants of the network come from figure 1 of the RCuckoo paper and from documented hardware, and those of \
+     the authors' clients from the points with fewest clients of figure 6. What was fitted to judges nothing: such \
+     points are left out of distances, and a series of nothing else is listed as calibration. All others are predicted.",
     "A distance compares a measured series with the published one that it predicts, at the published x, between \
      measured points linearly, and never beyond them. \"Agrees\" means a mean deviation of at most 15 % and none above \
-     25 %, 3 points of a distribution, or a median cell within a factor of 1.25; \"near\" means 30 % and 60 %, 10 \
-     points, or a factor of 2; anything else \"differs\".",
+     25 %, 3 points of a distribution, or 90 % of a grid's cells within a factor of 1.25 and none beyond 2; \"near\" \
+     means 30 % and 60 %, 10 points, or 90 % of the cells within a factor of 2; anything else \"differs\". A statement \
+     of the text agrees within a factor of 1.25, and is near within 1.6; bounds are exact.",
     "In the charts, measured series have full lines and marks. Published series have dashed lines and hollow marks, in \
      the colour of the series that predicts them. Dotted lines are limits of the hardware, named by letters.",
 ];
@@ -89,13 +91,53 @@ fn seeds_text(run: &Run) -> String {
     }
 }
 
-/// The table on top: every series that predicts published points, and every chart without any.
+/// The tables on top: every series that predicts published points and every chart without any, the statements of the
+/// text, and the series that calibrate the model.
 fn summary(charts: &[Chart]) -> String {
+    let mut out = format!("<section>\n<h2>Distance from the paper</h2>\n<p>{}</p>\n", escaped(&overview(charts)));
+    out += &distance_table(charts, false);
+    let claims = claim_table(charts);
+    if !claims.is_empty() {
+        out += &format!("<h3>What the text says</h3>\n{claims}");
+    }
+    if charts.iter().flat_map(distances).any(|distance| distance.is_calibration) {
+        out += &format!("<h3>Calibration</h3>\n{}", distance_table(charts, true));
+    }
+    out + "</section>\n"
+}
+
+/// The table of all statements of the text about these charts, or an empty text.
+fn claim_table(charts: &[Chart]) -> String {
+    let mut rows = String::new();
+    for chart in charts {
+        for Claim { text, quotient, claimed, measured, verdict, why } in claims(chart) {
+            let [text, quotient, claimed, why] = [text, quotient, claimed.as_str(), why].map(escaped);
+            let word = verdict.text();
+            rows += &format!(
+                "<tr><td><a href=\"#{}\">{}</a></td><td>{text} {why}</td><td>{quotient}</td><td>claimed {claimed}, \
+                 measured {measured:.2}</td><td class=\"{word}\">{word}</td></tr>\n",
+                anchor(chart),
+                escaped(&chart.id),
+            );
+        }
+    }
+    let heads = ["Figure", "Statement", "Held against", "Factor", "Verdict"];
+    if rows.is_empty() { rows } else { summary_table(heads, &rows) }
+}
+
+fn summary_table(heads: [&str; 5], rows: &str) -> String {
+    let heads = heads.map(|head| format!("<th>{head}</th>")).concat();
+    format!("<table class=\"summary\">\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n")
+}
+
+/// The table of distances: those of calibration, or all others.
+fn distance_table(charts: &[Chart], is_calibration: bool) -> String {
     let mut rows = String::new();
     for chart in charts {
         let link = format!("<a href=\"#{}\">{}</a>", anchor(chart), escaped(&chart.title));
         let found = distances(chart);
-        for (index, distance) in found.iter().enumerate() {
+        let listed = found.iter().filter(|distance| distance.is_calibration == is_calibration);
+        for (index, distance) in listed.enumerate() {
             // The figure has its name in its first row.
             let link = if index == 0 { link.as_str() } else { "" };
             let [measured, published] = [&distance.measured, &distance.published].map(|name| escaped(name));
@@ -105,33 +147,31 @@ fn summary(charts: &[Chart]) -> String {
                  <td class=\"{word}\">{word}</td></tr>\n"
             );
         }
-        if found.is_empty() {
+        if found.is_empty() && !is_calibration {
             let has_published = chart.series.iter().any(|series| series.origin == Origin::Published);
             let reason = if has_published { "not compared: see its notes" } else { "no published points" };
             rows += &format!("<tr><td>{link}</td><td></td><td></td><td>{reason}</td><td></td></tr>\n");
         }
     }
-    let heads =
-        ["Figure", "Measured", "Published", "Distance", "Verdict"].map(|head| format!("<th>{head}</th>")).concat();
-    format!(
-        "<section>\n<h2>Distance from the paper</h2>\n<p>{}</p>\n<table class=\"summary\">\n\
-         <thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</section>\n",
-        escaped(&overview(charts))
-    )
+    summary_table(["Figure", "Measured", "Published", "Distance", "Verdict"], &rows)
 }
 
-/// One sentence on all distances.
+/// Sentences on all distances.
 fn overview(charts: &[Chart]) -> String {
-    let all: Vec<Verdict> = charts.iter().flat_map(distances).map(|distance| distance.verdict()).collect();
-    if all.is_empty() {
+    let (fitted, predicted): (Vec<Distance>, Vec<Distance>) =
+        charts.iter().flat_map(distances).partition(|distance| distance.is_calibration);
+    if fitted.is_empty() && predicted.is_empty() {
         return "No series of this report has published points to compare with.".to_owned();
     }
-    let count = |verdict: Verdict| all.iter().filter(|other| **other == verdict).count();
+    let count = |verdict: Verdict| predicted.iter().filter(|distance| distance.verdict() == verdict).count();
     let [agree, near, differ] = [Verdict::Agrees, Verdict::Near, Verdict::Differs].map(count);
+    let calibration = match fitted.len() {
+        0 => String::new(),
+        count => format!(" The model was fitted to {count} others, which are listed as calibration."),
+    };
     format!(
-        "Measured series with published points: {} agree with them, {} near, {} differ. The section on the method says \
-         what that means.",
-        agree, near, differ
+        "Predictions of published points: {agree} agree with them, {near} near, {differ} differ.{calibration} The section \
+         on the method says what that means."
     )
 }
 
@@ -155,6 +195,13 @@ fn section(chart: &Chart) -> String {
         let [measured, published] = [&distance.measured, &distance.published].map(|name| escaped(name));
         let text = distance_text(chart, &distance);
         out += &format!("<p><strong>{measured}</strong> {verdict} the published {published}: {text}.</p>\n");
+    }
+    for claim in claims(chart) {
+        out += &format!(
+            "<p>\u{201c}{}\u{201d}: {}.</p>\n",
+            escaped(claim.text),
+            escaped(claim.result().trim_end_matches('.'))
+        );
     }
     let bounds = bounds(chart);
     if !bounds.is_empty() {

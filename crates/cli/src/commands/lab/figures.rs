@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use guira_lab::experiment::{
     self, FigureInfo, LabError, Plan, RunOptions, definition_of, figures, figures_named, run_figure, run_published_plan,
 };
-use guira_lab::report::{Chart, Directory, Distance, Origin, Point, Run, Series, distances, number};
+use guira_lab::report::{Chart, Claim, Directory, Distance, Origin, Point, Run, Series, claims, distances, number};
 use serde::Serialize;
 
 use super::RunArguments;
@@ -29,6 +29,7 @@ struct ChartAnswer<'c> {
     #[serde(flatten)]
     chart: &'c Chart,
     distances: Vec<DistanceAnswer>,
+    claims: Vec<Claim>,
 }
 
 #[derive(Serialize)]
@@ -192,7 +193,7 @@ impl<'r> Results<'r> {
 impl ChartAnswer<'_> {
     fn of(chart: &Chart) -> ChartAnswer<'_> {
         let answer = |distance: Distance| DistanceAnswer { verdict: distance.verdict().text(), distance };
-        ChartAnswer { chart, distances: distances(chart).into_iter().map(answer).collect() }
+        ChartAnswer { chart, distances: distances(chart).into_iter().map(answer).collect(), claims: claims(chart) }
     }
 }
 
@@ -238,7 +239,11 @@ fn human(chart: &Chart) -> String {
     for distance in distances(chart) {
         let Distance { measured, published, .. } = &distance;
         let (size, verdict) = (distance.text(&chart.x), distance.verdict().text());
-        text += &format!("\n{measured} to {published}: {size}: {verdict}");
+        let kind = if distance.is_calibration { "calibration: " } else { "" };
+        text += &format!("\n{kind}{measured} to {published}: {size}: {verdict}");
+    }
+    for claim in claims(chart) {
+        text += &format!("\n\u{201c}{}\u{201d} {}", claim.text, claim.result());
     }
     text
 }

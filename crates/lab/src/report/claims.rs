@@ -1,0 +1,227 @@
+//! Statements of the paper's text about its figures, each held against what was measured.
+//!
+//! A statement is a quotient of two points of one series, or of two series. Invariant: a statement about a chart that
+//! lacks one of the points has no result instead of a good one.
+
+use serde::Serialize;
+
+use super::{Chart, Origin, Verdict};
+
+/// A statement of the text, and what was measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Claim {
+    /// The statement.
+    pub text: &'static str,
+    /// What is measured, in words.
+    pub quotient: &'static str,
+    /// The value by the text, in words: `at most 2`.
+    pub claimed: String,
+    /// The measured value.
+    pub measured: f64,
+    /// Whether they agree.
+    pub verdict: Verdict,
+    /// Why they do not agree, if they do not, or an empty text.
+    pub why: &'static str,
+}
+
+/// What the text says of a value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Claimed {
+    About(f64),
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+/// A point of a series: its name and its x.
+type At = (&'static str, f64);
+
+/// A statement of the text about a figure.
+struct Statement {
+    figure: &'static str,
+    text: &'static str,
+    quotient: &'static str,
+    above: At,
+    below: At,
+    claimed: Claimed,
+    why: &'static str,
+}
+
+/// Limits of the ratio between the measured and the claimed value.
+const AGREES_RATIO: f64 = 1.25;
+const NEAR_RATIO: f64 = 1.6;
+
+const STATEMENTS: [Statement; 9] = [
+    Statement {
+        figure: "7a",
+        text: "Inserts drop from 11.5 million a second in a nearly empty table to 4.5 million at 90 %.",
+        quotient: "W as run, 85 % full, to 5 %",
+        above: ("W, as run", 85.0),
+        below: ("W, as run", 5.0),
+        claimed: Claimed::About(4.5 / 11.5),
+        why: "",
+    },
+    Statement {
+        figure: "7b",
+        text: "Inserts at maximum fill take roughly twice as long as in an empty table.",
+        quotient: "as run, 85 % full, to 5 %",
+        above: ("as run", 85.0),
+        below: ("as run", 5.0),
+        claimed: Claimed::About(2.0),
+        why: "A median insert has two round trips at any fill, and a search takes no time on the model.",
+    },
+    Statement {
+        figure: "7b",
+        text: "Inserts at maximum fill take roughly twice as long as in an empty table.",
+        quotient: "as run, 85 % full, to 5 %, if a search takes 3 µs a row",
+        above: ("as run, a search takes 3 µs a row", 85.0),
+        below: ("as run, a search takes 3 µs a row", 5.0),
+        claimed: Claimed::About(2.0),
+        why: "The published points rise 1.84 times.",
+    },
+    Statement {
+        figure: "7c",
+        text: "The bytes of an insert rise by at most a factor of 2.",
+        quotient: "as run, 85 % full, to 5 %",
+        above: ("as run", 85.0),
+        below: ("as run", 5.0),
+        claimed: Claimed::AtMost(2.0),
+        why: "The published points rise 2.4 times.",
+    },
+    Statement {
+        figure: "7d",
+        text: "The messages of an insert rise by at most a factor of 1.5.",
+        quotient: "as run, 85 % full, to 5 %",
+        above: ("as run", 85.0),
+        below: ("as run", 5.0),
+        claimed: Claimed::AtMost(1.5),
+        why: "Near 90 % more clients find their path taken than in the authors' run, and search again.",
+    },
+    Statement {
+        figure: "8a",
+        text: "Throughput remains high until about 500 deaths a second (published: 17 % less with one row per lock).",
+        quotient: "as printed, one row per lock, 500 deaths, to none",
+        above: ("as printed, 1 row per lock", 500.0),
+        below: ("as printed, 1 row per lock", 0.0),
+        claimed: Claimed::About(0.83),
+        why: "",
+    },
+    Statement {
+        figure: "8a",
+        text: "Then the granularity of locks begins to matter (published: 49 % less with 16 rows per lock).",
+        quotient: "as printed, 16 rows per lock, 500 deaths, to none",
+        above: ("as printed, 16 rows per lock", 500.0),
+        below: ("as printed, 16 rows per lock", 0.0),
+        claimed: Claimed::About(0.51),
+        why: "Not explained: clients that follow the text recover a lock of 16 rows faster than the authors' code did.",
+    },
+    Statement {
+        figure: "8b",
+        text: "The 99th percentile takes an order of magnitude fewer round trips with dependent hashing and breadth-first \
+               search.",
+        quotient: "as printed, independent and depth-first, to the other, 64 locks a message",
+        above: ("as printed, independent and depth-first", 64.0),
+        below: ("as printed, dependent and breadth-first", 64.0),
+        claimed: Claimed::AtLeast(10.0),
+        why: "Not explained.",
+    },
+    Statement {
+        figure: "8d",
+        text: "Values of 8 bytes in the row gain 37 % in YCSB-A over those in extents.",
+        quotient: "A as printed, 24 bytes in an extent, to 8 bytes in the row",
+        above: ("A, as printed", 24.0),
+        below: ("A, as printed", 8.0),
+        claimed: Claimed::About(1.0 - 0.37),
+        why: "",
+    },
+];
+
+impl Statement {
+    fn held_against(&self, chart: &Chart) -> Option<Claim> {
+        let value = |(name, x): At| {
+            let series = chart.series.iter().find(|series| series.origin == Origin::Measured && series.name == name)?;
+            Some(series.points.iter().find(|point| point.x == x)?.y)
+        };
+        let measured = value(self.above)? / value(self.below)?;
+        let (claimed, ratio) = match self.claimed {
+            Claimed::About(value) => (format!("{value:.2}"), (measured / value).max(value / measured)),
+            Claimed::AtMost(value) => (format!("at most {value}"), measured / value),
+            Claimed::AtLeast(value) => (format!("at least {value}"), value / measured),
+        };
+        let exact = !matches!(self.claimed, Claimed::About(_));
+        let verdict = match ratio {
+            _ if ratio <= if exact { 1.0 } else { AGREES_RATIO } => Verdict::Agrees,
+            _ if ratio <= NEAR_RATIO => Verdict::Near,
+            _ => Verdict::Differs,
+        };
+        let why = if verdict == Verdict::Agrees { "" } else { self.why };
+        measured.is_finite().then_some(Claim {
+            text: self.text,
+            quotient: self.quotient,
+            claimed,
+            measured,
+            verdict,
+            why,
+        })
+    }
+}
+
+impl Claim {
+    /// Returns the result in words.
+    pub fn result(&self) -> String {
+        let Claim { quotient, claimed, measured, verdict, why, .. } = self;
+        let why = if why.is_empty() { String::new() } else { format!(". {why}") };
+        format!("claimed {claimed}, measured {measured:.2} ({quotient}): {}{why}", verdict.text())
+    }
+}
+
+/// Returns the statements of the paper about a chart, with what was measured.
+pub fn claims(chart: &Chart) -> Vec<Claim> {
+    let about = STATEMENTS.iter().filter(|statement| statement.figure == chart.id);
+    about.filter_map(|statement| statement.held_against(chart)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Axis, Scale, Shape, samples};
+    use super::*;
+    use crate::experiment::built_in_plans;
+
+    fn of(figure: &str, name: &str, points: &[(f64, f64)]) -> Vec<Claim> {
+        let series = vec![samples::series(name, Origin::Measured, None, points)];
+        let chart = samples::chart(Shape::Lines, Axis::new("fill", "%", Scale::Linear), series);
+        claims(&Chart { id: figure.to_owned(), ..chart })
+    }
+
+    #[test]
+    fn every_statement_is_about_points_that_are_measured() {
+        for statement in &STATEMENTS {
+            let built_in = built_in_plans().iter().find(|built_in| built_in.id == statement.figure).expect("a plan");
+            for is_quick in [false, true] {
+                for (name, x) in [statement.above, statement.below] {
+                    let series = built_in.plan.series(is_quick).iter().find(|series| series.name == name);
+                    let cells = &series.unwrap_or_else(|| panic!("{}: {name}", statement.figure)).cells;
+                    assert!(cells.iter().any(|cell| cell.x == x), "{}: {name} at {x}", statement.figure);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_statement_is_held_against_two_points() {
+        let result = |at_end: f64| of("7b", "as run", &[(5.0, 10.0), (85.0, at_end)]).remove(0);
+        assert_eq!(result(19.0).verdict, Verdict::Agrees);
+        assert_eq!(result(19.0).result(), "claimed 2.00, measured 1.90 (as run, 85 % full, to 5 %): agrees");
+        assert_eq!(result(15.0).verdict, Verdict::Near);
+        let differs = result(10.0);
+        assert_eq!(differs.verdict, Verdict::Differs);
+        assert!(differs.result().contains("measured 1.00 (as run, 85 % full, to 5 %): differs. A median"));
+        let at_most = |at_end: f64| of("7d", "as run", &[(5.0, 4.0), (85.0, at_end)])[0].verdict;
+        assert_eq!([at_most(6.0), at_most(6.1), at_most(12.0)], [Verdict::Agrees, Verdict::Near, Verdict::Differs]);
+    }
+
+    #[test]
+    fn a_chart_without_the_points_says_nothing() {
+        assert_eq!(of("7b", "as run", &[(5.0, 10.0)]), []);
+        assert_eq!(of("6a", "as run", &[(5.0, 10.0), (85.0, 20.0)]), []);
+    }
+}
