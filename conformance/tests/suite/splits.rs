@@ -6,7 +6,9 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
 use guira_check::{CheckOptions, CheckReport, Concurrency, ProblemKind, check_table, table_stats};
-use guira_conformance::{Bench, Model, Observed, Op, TestClient, WatchedLane, block_on, growing};
+use guira_conformance::{
+    Bench, Model, Observed, Op, Sampling, SteppedLane, TestClient, WatchedLane, block_on, growing,
+};
 use guira_fabric::heap::{Next, Step};
 use guira_fabric::{FenceProof, Lane, Profile, Region, Space, Verb};
 use guira_layout::{ExtentRef, OwnerId, Preset, RowId, Segments, TableConfig};
@@ -347,6 +349,76 @@ fn wrong_levels_are_noticed() {
             assert!(problems.iter().any(|problem| problem.kind == ProblemKind::RowLevel), "{row}: {problems:?}");
         }
     }
+}
+
+/// [R-GROW-12] The checker notices a map that is ahead of the rows, which leads clients to segments that do not exist,
+/// and a word that is no depth, whether others work or not, and finds nothing else wrong with that table. A map behind
+/// the rows is as sound to it as to a client that begins with it.
+#[test]
+fn a_map_ahead_of_the_rows_is_noticed() {
+    let bench = table(Profile::Tcp, "fixed:8:8", 1, 64);
+    let keys = 6 * SEGMENT_ENTRIES;
+    fill(&mut bench.client(0), 0..keys, |i| key(i).to_vec());
+    let segments = Segments::of(bench.table.config()).expect("a table with segments");
+    let firsts: Vec<u64> = bench.rows().ranges().map(|range| range.start).collect();
+    assert!(firsts.len() > 8, "{firsts:?}");
+    for segment in firsts.iter().map(|first| segments.of_row(RowId(*first))) {
+        let at = bench.table.geometry().map_word(segment);
+        let right = bench.words_at(at, 1)[0];
+        let least = segments.map_word(segments.level(segment));
+        let most = segments.map_word(15);
+        for word in (0..=right).chain([right + 1, right + 3, most, most + 1, right | 1 << 40, u64::MAX]) {
+            let bench = bench.fork();
+            bench.store(at, &[word]);
+            for concurrency in [Concurrency::Exclusive, Concurrency::Shared] {
+                // Without the pauses before later looks.
+                let mut lane = SteppedLane::new(&bench.region, Sampling::Ascending, Box::new(|_| ()));
+                let options = CheckOptions { concurrency, ..CheckOptions::default() };
+                let report = block_on(check_table(&mut lane, &bench.table, &options, &mut |_| ())).expect("it reads");
+                let found: Vec<_> = report.problems.iter().map(|problem| (problem.kind, &*problem.place)).collect();
+                let place = format!("word {segment} of the map");
+                let is_behind = word == 0 || (least..=right).contains(&word);
+                let expected = if is_behind { vec![] } else { vec![(ProblemKind::SegmentMap, &*place)] };
+                assert_eq!(found, expected, "segment {segment}: {word:#x} in place of {right:#x}, {concurrency:?}");
+                assert_eq!(report.counts.entries, keys, "segment {segment}: {word:#x}");
+            }
+            if word <= right {
+                let opened = block_on(open_table(&mut bench.region.lane(), bench.region.main_bytes()));
+                let opened = opened.expect("a table");
+                block_on(read_map(&mut bench.region.lane(), &opened)).expect("no fabric error");
+                let mut reader = Reader::new(Arc::clone(&opened), ClientConfig::for_table(&opened));
+                let (mut lane, mut value) = (bench.region.lane(), Vec::new());
+                for i in 0..keys {
+                    let found = block_on(reader.get(&mut lane, &key(i), &mut value)).expect("no damage");
+                    assert!(found.is_some(), "segment {segment}, word {word}: key {i}");
+                }
+            }
+        }
+    }
+}
+
+/// [R-GROW-8] [R-GROW-12] Wherever a client dies in a split, the map is not ahead of the rows, before its recovery and
+/// afterwards.
+#[test]
+fn no_death_leaves_a_map_ahead_of_the_rows() {
+    let bench = table(Profile::Shm, "fixed:8:8", 1, 64);
+    let (client, next) = almost_split(&bench);
+    drop(client);
+    let steps = put_until(&bench.fork(), next, u64::MAX);
+    let mut behind = 0;
+    // It has its slot by then.
+    for step in (64..steps - 100).step_by(61).chain(steps - 100..steps) {
+        let bench = bench.fork();
+        put_until(&bench, next, step);
+        let map = |bench: &Bench| bench.words_at(bench.table.geometry().map_word(0), 2);
+        let is_split = |bench: &Bench| bench.table.rows().trailer(&bench.row_words(RowId(0))).level() == 1;
+        behind += u64::from(is_split(&bench) && map(&bench) != [2, 2]);
+        assert!(checked(&bench).problems.iter().all(|problem| problem.kind != ProblemKind::SegmentMap), "step {step}");
+        recover_dead(&bench);
+        assert_eq!(checked(&bench).problems, [], "step {step}");
+        assert_eq!(map(&bench), if is_split(&bench) { [2, 2] } else { [1, 0] }, "step {step}");
+    }
+    assert!(behind > 10, "{behind}");
 }
 
 /// Lets a new client put key `next`, until it dies at its step `last`; returns how many steps it made.

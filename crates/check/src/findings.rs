@@ -16,6 +16,8 @@ pub(crate) enum Subject {
     LockWord(u64),
     Row(RowId),
     Chunk(u64),
+    /// The word of a segment in the table's map.
+    MapWord(u64),
 }
 
 /// Findings of one look at a subject.

@@ -36,6 +36,10 @@ problem_kinds! {
     RowTorn,
     /// A row's level is not that of its segment. [R-GROW-3]
     RowLevel,
+    /// The table's map is ahead of the rows: it says that a segment was split more often than its rows do, so clients
+    /// that open the table look for keys in segments that do not exist. Or its word for a segment is no depth that the
+    /// segment can have. A map behind the rows is no problem. [R-GROW-12]
+    SegmentMap,
     /// A row's version has bits beyond the table's version bits.
     RowVersion,
     /// Occupancy bits are set for entries that the row does not have.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use guira_fabric::FabricError;
-use guira_layout::{LockId, OwnerId, RowId, Seal};
+use guira_layout::{LockId, OwnerId, RowId, Seal, Segments};
 use guira_rcuckoo::{TableRows, sample_rows};
 
 use crate::findings::{Findings, Subject};
@@ -25,12 +25,21 @@ impl fmt::Display for EntryPosition {
     }
 }
 
+/// Whether there is a segment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Exists {
+    Yes,
+    No,
+}
+
 impl Scan<'_> {
     pub(crate) async fn check_rows(&mut self) -> Result<(), FabricError> {
         let mut rows = TableRows::read(&mut *self.lane, self.table).await?;
         let (mut block, mut done) = (Block::new(self.table), 0);
         while let Some(range) = rows.next_range() {
-            self.sample_level(RowId(range.start)).await?;
+            if self.check_map_word(RowId(range.start)).await? == Exists::No {
+                continue;
+            }
             for first in range.step_by(BLOCK_ROWS as usize) {
                 self.show(Stage::Rows, done, rows.count());
                 block.sample(&mut *self.lane, self.table, RowId(first), BLOCK_ROWS as usize).await?;
@@ -77,6 +86,48 @@ impl Scan<'_> {
             next += 1;
         }
         Ok(())
+    }
+
+    /// Checks the word in the map of a table that grows for the segment that begins with row `first`, and samples the
+    /// segment's level. Returns whether there is such a segment: if only a map that is ahead of the rows leads to it,
+    /// its memory may not exist either.
+    async fn check_map_word(&mut self, first: RowId) -> Result<Exists, FabricError> {
+        let Some(segments) = Segments::of(self.table.config()).filter(Segments::grows) else { return Ok(Exists::Yes) };
+        let segment = segments.of_row(first);
+        let is_beyond = |segment| self.only_mapped.contains(&segment);
+        if is_beyond(segment) || segments.parent(segment).is_some_and(is_beyond) {
+            self.only_mapped.insert(segment);
+            return Ok(Exists::No);
+        }
+        let findings = self.inspect_map_word(segment).await?;
+        self.report_or_recheck(Subject::MapWord(segment), findings, true).await?;
+        Ok(Exists::Yes)
+    }
+
+    /// Checks the word of `segment` in the map against the level of its first row, which a split writes before the map
+    /// and before the other rows. A word that says less is no finding: a split may be about to write it, and readers
+    /// learn from the rows. 2 round trips. [R-GROW-8] [R-GROW-12]
+    pub(crate) async fn inspect_map_word(&mut self, segment: u64) -> Result<Findings, FabricError> {
+        let mut findings = Findings::default();
+        let Some(segments) = Segments::of(self.table.config()) else { return Ok(findings) };
+        let (mut word, first) = ([0], segments.first_row(segment));
+        self.read(self.table.geometry().map_word(segment), &mut word).await?;
+        // Read after the map: levels only grow, so a map that was never ahead of the rows is not ahead of this one.
+        self.sample_level(first).await?;
+        let mapped = segments.level_of(segment, word[0]);
+        let place = || format!("word {segment} of the map");
+        if mapped.is_none() && word[0] != 0 {
+            let text = format!("it is {:#x}, which is no depth that the segment can have", word[0]);
+            findings.add(ProblemKind::SegmentMap, place(), text);
+        }
+        if let (Some(mapped), Some(level)) = (mapped, self.levels.get(&first).copied())
+            && mapped > level
+        {
+            let text = format!("it says that the segment has level {mapped}, but {first} has level {level}");
+            findings.add(ProblemKind::SegmentMap, place(), text);
+            self.only_mapped.extend((level..mapped).filter_map(|level| segments.child(segment, level)));
+        }
+        Ok(findings)
     }
 
     /// Samples the first row of the segment of `row` for the level of that segment. 1 round trip if the table grows.

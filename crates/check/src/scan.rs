@@ -3,7 +3,7 @@
 //! Invariants: every row is counted once, on its first verified sample; every subject that seemed wrong is either found
 //! sound by one recheck, or rechecked [`RECHECKS`] times.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use guira_fabric::{Addr, FabricError, Lane, Verb, pause_until, post};
 use guira_layout::{
@@ -59,8 +59,9 @@ impl Default for CheckOptions {
 /// Checks every row, entry, extent, chunk, lock and client slot of `table`, and counts them. Changes nothing.
 ///
 /// Round trips: 1 for 64 rows, and 1 for each further 64 secondary rows of their entries; 2 for an extent; 1 for 64
-/// slots of a chunk, for 32 client slots and for 4,096 lock or chunk words. Anything that looks wrong while other
-/// clients work is read 15 times more, over 0.65 s. `progress` is called about once a round trip.
+/// slots of a chunk, for 32 client slots and for 4,096 lock or chunk words; 2 for a segment of a table that grows.
+/// Anything that looks wrong while other clients work is read 15 times more, over 0.65 s. `progress` is called about
+/// once a round trip.
 ///
 /// # Errors
 /// The fabric refused or lost a batch. A problem of the table is not an error.
@@ -131,6 +132,8 @@ pub(crate) struct Scan<'s> {
     pub(crate) buffers: Buffers,
     /// The level of each segment of a table that grows, by its first row, as that row was last sampled.
     pub(crate) levels: HashMap<RowId, u8>,
+    /// Segments that the table's map has and no row leads to: they do not exist.
+    pub(crate) only_mapped: HashSet<u64>,
     problem_limit: usize,
     pub(crate) dead: &'s [(u16, u64)],
     progress: &'s mut dyn FnMut(Progress),
@@ -155,6 +158,7 @@ impl<'s> Scan<'s> {
             next_generation: 0,
             buffers: Buffers::default(),
             levels: HashMap::new(),
+            only_mapped: HashSet::new(),
             problem_limit: options.problem_limit,
             dead: &options.dead,
             progress,
@@ -278,6 +282,7 @@ impl<'s> Scan<'s> {
             Subject::Slot(slot) => self.inspect_slot(slot).await,
             Subject::LockWord(word) => self.inspect_lock_word(word).await,
             Subject::Chunk(chunk) => self.inspect_chunk(chunk).await,
+            Subject::MapWord(segment) => self.inspect_map_word(segment).await,
             Subject::Row(row) => {
                 self.sample_level(row).await?;
                 block.sample(&mut *self.lane, self.table, row, 1).await?;

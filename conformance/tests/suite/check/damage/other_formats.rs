@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use guira_check::{Concurrency, ProblemKind};
-use guira_conformance::Bench;
+use guira_conformance::{Bench, growing};
 use guira_fabric::Profile;
 use guira_layout::{LockId, Preset, RowFormat};
 
@@ -16,7 +16,7 @@ type DamageElsewhere = (ProblemKind, Preset, &'static str, fn(&Bench));
 
 /// Damage that `bytes:64` in `hardened` cannot have.
 pub fn provoke(concurrency: Concurrency, provoked: &mut HashSet<ProblemKind>) {
-    let cases: [DamageElsewhere; 6] = [
+    let cases: [DamageElsewhere; 7] = [
         (ProblemKind::PaddingNotZero, Preset::Hardened, "fixed:8:56", |bench| {
             forge(bench, SOME_ROW, |rows, words| words[rows.trailer_word() - 1] = 1);
         }),
@@ -33,6 +33,10 @@ pub fn provoke(concurrency: Concurrency, provoked: &mut HashSet<ProblemKind>) {
             let (last, addr) = (locks.mask(LockId(locks.locks())), locks.addr(locks.words() - 1));
             assert_eq!(last.word, locks.words() - 1, "the last word has room");
             xor(bench, addr, last.mask & 0xff << last.mask.trailing_zeros());
+        }),
+        (ProblemKind::SegmentMap, Preset::Hardened, "fixed:8:8", |bench| {
+            // Its rows have depth 1, as it was created.
+            bench.store(bench.table.geometry().map_word(1), &[4]);
         }),
         (ProblemKind::RowVersion, Preset::Paper, "fixed:8:8", |bench| {
             let mut superblock = bench.table.superblock().clone();
@@ -51,6 +55,7 @@ pub fn provoke(concurrency: Concurrency, provoked: &mut HashSet<ProblemKind>) {
         println!("{kind:?}: {preset} {format}");
         let bench = match kind {
             ProblemKind::LockBits => odd_locks(),
+            ProblemKind::SegmentMap => growing_table(),
             _ => filled(preset, format, Profile::Tcp).0,
         };
         let kinds = kinds_after(&bench, damage, concurrency);
@@ -73,4 +78,10 @@ fn odd_locks() -> Bench {
     let mut config = Preset::Hardened.config_of_rows(192, &options).unwrap();
     config.physical_locks = 6;
     Bench::of_config(config, Profile::Tcp, 3)
+}
+
+/// Creates a table that grows, with 3 segments.
+fn growing_table() -> Bench {
+    let whole = Bench::of_rows(Preset::Hardened, "fixed:8:8", 64, Profile::Tcp, 3);
+    Bench::of_config(growing(whole.table.config().clone(), 3, 64), Profile::Tcp, 3)
 }
