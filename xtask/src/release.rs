@@ -21,8 +21,11 @@ pub const STEPS: [Step; 14] = [
     Step { name: "long", title: "the long forms of tests, with GUIRA_LONG=1", run: long },
     Step {
         name: "soak",
-        title: "cargo xtask soak --seeds 20000",
-        run: |shell| xtask(shell, &["soak", "--seeds", "20000"]),
+        title: "cargo xtask soak --seeds 20000, and 4000 with --growth",
+        run: |shell| {
+            let growing = ["soak", "--growth", "--seeds", "4000"];
+            xtask(shell, &["soak", "--seeds", "20000"]).then(|| xtask(shell, &growing))
+        },
     },
     Step {
         name: "storm",

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,7 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::describe::describe;
-use super::run::{Run, run};
+use super::run::{Run, run, run_setup};
+use super::setup::Setup;
 use super::tally::Tally;
 use crate::storm::{self, Storm, StormStats, Victims};
 
@@ -29,8 +31,8 @@ const FILE_MS: u64 = 30_000;
 const MOST_FAILURES: usize = 100;
 const INTERRUPTED: u8 = 130;
 const USAGE: &str = "\
-usage: swarm soak [--from N] [--seeds N] [--threads N] [--keep-going] [--format human|json]
-       swarm replay SEED [--format human|json]
+usage: swarm soak [--from N] [--seeds N] [--threads N] [--growth] [--keep-going] [--format human|json]
+       swarm replay SEED [--growth] [--format human|json]
        swarm storm [--seconds S] [--deaths-per-second N] [--aimed] [--keys N] [--seed N] [--format human|json]";
 /// Default length of a storm, in milliseconds of virtual time.
 const STORM_MS: u64 = 1_000;
@@ -39,11 +41,34 @@ const STORM_KEYS: u64 = 1_000_000;
 /// Longest virtual time of the baseline without deaths, in nanoseconds; a longer one would show nothing new.
 const MAX_BASELINE_NS: u64 = 10_000_000_000;
 
+/// The tables that seeds draw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tables {
+    /// Any, as in the tests.
+    Any,
+    /// Those that grow throughout: `--growth`.
+    Growing,
+}
+
+impl Tables {
+    fn run(self, seed: u64, keep_events: usize) -> Run {
+        match self {
+            Tables::Any => run(seed, keep_events),
+            Tables::Growing => run_setup(Setup::growing(seed), keep_events),
+        }
+    }
+
+    /// Returns the command that repeats a seed.
+    fn replay(self, seed: u64) -> String {
+        format!("cargo xtask replay {seed}{}", if self == Tables::Growing { " --growth" } else { "" })
+    }
+}
+
 /// A parsed command line.
 #[derive(Debug, PartialEq, Eq)]
 enum Command {
-    Soak { from: u64, seeds: u64, threads: usize, keeps_going: bool },
-    Replay { seed: u64 },
+    Soak { from: u64, seeds: u64, threads: usize, tables: Tables, keeps_going: bool },
+    Replay { seed: u64, tables: Tables },
     Storm { storm: Storm },
 }
 
@@ -54,8 +79,10 @@ pub fn command(arguments: impl Iterator<Item = String>) -> ExitCode {
         return ExitCode::from(2);
     };
     match command {
-        Command::Soak { from, seeds, threads, keeps_going } => soak(from, seeds, threads, keeps_going, is_json),
-        Command::Replay { seed } => replay(seed, is_json),
+        Command::Soak { from, seeds, threads, tables, keeps_going } => {
+            soak(from..from.saturating_add(seeds), threads, tables, keeps_going, is_json)
+        }
+        Command::Replay { seed, tables } => replay(seed, tables, is_json),
         Command::Storm { storm } => compare(&storm, is_json),
     }
 }
@@ -70,7 +97,7 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<(Command, bool)>
         deaths_per_second: STORM_DEATHS,
         victims: Victims::Any,
     };
-    let mut threads = thread::available_parallelism().map_or(1, usize::from);
+    let (mut threads, mut tables) = (thread::available_parallelism().map_or(1, usize::from), Tables::Any);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--from" => from = arguments.next()?.parse().ok()?,
@@ -81,14 +108,15 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<(Command, bool)>
             "--aimed" => storm.victims = Victims::LockHolders,
             "--keys" => storm.keys = arguments.next()?.parse().ok().filter(|keys| (1_000..1 << 31).contains(keys))?,
             "--seed" => storm.seed = arguments.next()?.parse().ok()?,
+            "--growth" => tables = Tables::Growing,
             "--keep-going" => keeps_going = true,
             "--format" => is_json = matches!(arguments.next()?.as_str(), "json"),
             number => seed = Some(number.parse().ok()?),
         }
     }
     let command = match (name.as_str(), seed) {
-        ("soak", None) => Command::Soak { from, seeds, threads, keeps_going },
-        ("replay", Some(seed)) => Command::Replay { seed },
+        ("soak", None) => Command::Soak { from, seeds, threads, tables, keeps_going },
+        ("replay", Some(seed)) => Command::Replay { seed, tables },
         ("storm", None) => Command::Storm { storm },
         _ => return None,
     };
@@ -171,8 +199,8 @@ fn stats_json(stats: &StormStats, of: &Storm) -> String {
 }
 
 /// Runs one seed and describes the run.
-fn replay(seed: u64, is_json: bool) -> ExitCode {
-    let (one, other) = (run(seed, REPLAY_EVENTS), run(seed, 0));
+fn replay(seed: u64, tables: Tables, is_json: bool) -> ExitCode {
+    let (one, other) = (tables.run(seed, REPLAY_EVENTS), tables.run(seed, 0));
     let is_repeated = one.log_hash == other.log_hash;
     if is_json {
         let wrong: Vec<String> = one.wrong.iter().map(|wrong| quoted(wrong)).collect();
@@ -201,6 +229,7 @@ fn replay(seed: u64, is_json: bool) -> ExitCode {
 struct Soak {
     next: AtomicU64,
     end: u64,
+    tables: Tables,
     keeps_going: bool,
     is_over: AtomicBool,
     is_interrupted: Arc<AtomicBool>,
@@ -215,7 +244,8 @@ struct State {
     running: BTreeSet<u64>,
 }
 
-fn soak(from: u64, seeds: u64, threads: usize, keeps_going: bool, is_json: bool) -> ExitCode {
+fn soak(seeds: Range<u64>, threads: usize, tables: Tables, keeps_going: bool, is_json: bool) -> ExitCode {
+    let from = seeds.start;
     let is_interrupted = Arc::new(AtomicBool::new(false));
     let heard = Arc::clone(&is_interrupted);
     if let Err(error) = ctrlc::set_handler(move || heard.store(true, Ordering::Relaxed)) {
@@ -223,7 +253,8 @@ fn soak(from: u64, seeds: u64, threads: usize, keeps_going: bool, is_json: bool)
     }
     let soak = Soak {
         next: AtomicU64::new(from),
-        end: from.saturating_add(seeds),
+        end: seeds.end,
+        tables,
         keeps_going,
         is_over: AtomicBool::new(false),
         is_interrupted,
@@ -236,7 +267,7 @@ fn soak(from: u64, seeds: u64, threads: usize, keeps_going: bool, is_json: bool)
     });
     let state = soak.state.into_inner().unwrap_or_else(PoisonError::into_inner);
     let was_interrupted = soak.is_interrupted.load(Ordering::Relaxed);
-    report(from, &state, was_interrupted, started.elapsed(), is_json);
+    report(from, &state, tables, was_interrupted, started.elapsed(), is_json);
     match (state.failures.is_empty(), was_interrupted) {
         (false, _) => ExitCode::FAILURE,
         (true, true) => ExitCode::from(INTERRUPTED),
@@ -257,7 +288,7 @@ impl Soak {
                 return;
             }
             self.state().running.insert(seed);
-            let (tally, wrong) = match catch_unwind(AssertUnwindSafe(|| run(seed, 0))) {
+            let (tally, wrong) = match catch_unwind(AssertUnwindSafe(|| self.tables.run(seed, 0))) {
                 Ok(Run { tally, wrong, .. }) => (tally, wrong),
                 Err(panic) => (Tally { runs: 1, ..Tally::default() }, vec![panic_message(panic.as_ref())]),
             };
@@ -265,7 +296,7 @@ impl Soak {
             state.running.remove(&seed);
             state.tally.add(&tally);
             if !wrong.is_empty() {
-                eprintln!("\nseed {seed} failed: {}\nreplay: cargo xtask replay {seed}", wrong.join("\n  "));
+                eprintln!("\nseed {seed} failed: {}\nreplay: {}", wrong.join("\n  "), self.tables.replay(seed));
                 state.failures.push((seed, wrong));
                 if !self.keeps_going || state.failures.len() >= MOST_FAILURES {
                     self.is_over.store(true, Ordering::Relaxed);
@@ -305,7 +336,7 @@ impl Soak {
 }
 
 /// Prints the results of a soak.
-fn report(from: u64, state: &State, was_interrupted: bool, elapsed: Duration, is_json: bool) {
+fn report(from: u64, state: &State, tables: Tables, was_interrupted: bool, elapsed: Duration, is_json: bool) {
     let (runs, failures) = (state.tally.runs, &state.failures);
     if is_json {
         let failed: Vec<String> = failures
@@ -326,7 +357,7 @@ fn report(from: u64, state: &State, was_interrupted: bool, elapsed: Duration, is
     let interrupted = if was_interrupted { ", interrupted" } else { "" };
     println!("{runs} seeds from {from} on in {:.1} s{interrupted}; {} failed", elapsed.as_secs_f64(), failures.len());
     for (seed, _) in failures {
-        println!("replay: cargo xtask replay {seed}");
+        println!("replay: {}", tables.replay(*seed));
     }
 }
 
@@ -363,9 +394,12 @@ mod tests {
 
     #[test]
     fn arguments_are_parsed() {
-        let soak = Command::Soak { from: 7, seeds: 3, threads: 1, keeps_going: true };
+        let tables = Tables::Any;
+        let soak = Command::Soak { from: 7, seeds: 3, threads: 1, tables, keeps_going: true };
         assert_eq!(parsed("soak --from 7 --seeds 3 --threads 1 --keep-going --format json"), Some((soak, true)));
-        assert_eq!(parsed("replay 12"), Some((Command::Replay { seed: 12 }, false)));
+        assert_eq!(parsed("replay 12"), Some((Command::Replay { seed: 12, tables }, false)));
+        let growing = Command::Replay { seed: 12, tables: Tables::Growing };
+        assert_eq!(parsed("replay 12 --growth"), Some((growing, false)));
         let storm =
             Storm { seed: 2, keys: 5_000, span_ns: 500_000_000, deaths_per_second: 9, victims: Victims::LockHolders };
         let text = "storm --seconds 0.5 --deaths-per-second 9 --aimed --keys 5000 --seed 2";

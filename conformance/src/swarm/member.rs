@@ -221,6 +221,10 @@ impl Member {
 
     /// One operation.
     async fn act(&mut self, client: &mut SimClient, region: &SimRegion) -> Result<(), Stop> {
+        let growth_percent = self.shared.setup.growth_percent;
+        if growth_percent > 0 && self.rng.below(100) < growth_percent {
+            return self.put_new(client, region).await;
+        }
         let key = self.key();
         if self.rng.below(100) < self.shared.setup.drops_percent {
             let longest_ns = 20 * round_trip_ns(self.shared.setup.profile);
@@ -247,6 +251,16 @@ impl Member {
             180..190 => self.swap(client, region, key).await,
             190..196 => self.swap_by_token(client, region, key).await,
             _ => self.remove_if(client, region, key).await,
+        }
+    }
+
+    /// Puts or inserts one of the keys that were not put first.
+    async fn put_new(&mut self, client: &mut SimClient, region: &SimRegion) -> Result<(), Stop> {
+        let Setup { keys, filled_keys, .. } = *self.shared.setup;
+        let (key, value) = (filled_keys + self.rng.below(keys - filled_keys), self.next_value());
+        match self.rng.below(2) {
+            0 => self.put(client, region, key, value).await,
+            _ => self.change(client, region, key, Call::Insert(value), Some(value)).await,
         }
     }
 

@@ -6,6 +6,9 @@
 //! slots and owner ids are reused by clients that may die while they recover the previous owner. In the second, no more
 //! faults happen: a last client must be able to read every key, change some, and recover all dead clients.
 //!
+//! One run in ten, and all of them with `--growth`, has a table that grows throughout: most operations put new keys, and
+//! the plan has faults in the middle of splits, and stalls during which others split many segments.
+//!
 //! Invariants: every client ends, and no operation fails without a reason in the plan; every value that is read was
 //! written as a whole; each key's history is linearizable, with the table's final contents as its end; after each step
 //! that leaves no lock held the table is sound ([`Monitor`]); and in the end it is sound, with no lock held, no slot in

@@ -15,12 +15,14 @@ use guira_check::{CheckOptions, Concurrency, ProblemKind, check_rows, check_tabl
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Addr, Profile, Region, Space};
 use guira_fabric_sim::{Event, EventKind, Part};
-use guira_layout::{RowId, SlotState, SlotWord};
+use guira_layout::{RowId, Segments, SlotState, SlotWord};
 
 use crate::{Bench, block_on};
 
 /// Checks of rows between two checks of the whole table.
 const WHOLE_EVERY: u64 = 64;
+/// Segments that others split while a client is stopped that has slept for long.
+const LONG_SLEEP_SPLITS: usize = 10;
 
 /// Counts of a monitor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +37,23 @@ pub struct MonitorStats {
     pub recoverer_deaths: u64,
     /// Batches whose remainder was dropped because another client wanted their client's slot.
     pub fenced: u64,
+    /// Segments split.
+    pub splits: u64,
+    /// Clients that died in the middle of a split, or of completing one.
+    pub split_deaths: u64,
+    /// Clients that were stopped while others split at least ten segments, and went on.
+    pub long_sleepers: u64,
+}
+
+/// What is known of the splits of a run.
+#[derive(Default)]
+struct Splits {
+    /// Segments that exist, as the table's map says.
+    mapped: BTreeSet<u64>,
+    /// Clients that have written a part of a whole segment, and have not been answered since.
+    splitters: BTreeSet<u32>,
+    /// For each client that is stopped, when it goes on, and the number of segments when it was stopped.
+    sleepers: BTreeMap<u32, (u64, usize)>,
 }
 
 /// The monitor of one run.
@@ -46,6 +65,7 @@ pub struct Monitor {
     written: BTreeSet<u64>,
     /// The client that recovers each slot.
     recoverers: BTreeMap<u16, u32>,
+    splits: Splits,
     /// Whether memory was damaged, after which nothing can be expected.
     is_damaged: bool,
     stats: MonitorStats,
@@ -55,7 +75,12 @@ pub struct Monitor {
 impl Monitor {
     /// Creates a monitor of `bench`, where no lock is held.
     pub fn new(bench: &Bench) -> Monitor {
+        let segments = Segments::of(bench.table.config());
+        let firsts = bench.rows();
+        let firsts = firsts.ranges().map(|range| RowId(range.start));
+        let mapped = segments.map_or_else(BTreeSet::new, |segments| firsts.map(|row| segments.of_row(row)).collect());
         Monitor {
+            splits: Splits { mapped, ..Splits::default() },
             bench: Bench { region: bench.region.with_caps(Profile::Shm.caps()), table: Arc::clone(&bench.table) },
             held: vec![0; bench.table.locks().words() as usize],
             held_total: 0,
@@ -74,6 +99,9 @@ impl Monitor {
 
     /// Processes an event, and checks the table if it is due.
     pub fn see(&mut self, event: &Event) {
+        if self.bench.table.config().grows() {
+            self.see_splits(event);
+        }
         match &event.kind {
             EventKind::Write(part) | EventKind::Swap(part) | EventKind::Add(part) => {
                 self.note_change(event, part);
@@ -87,6 +115,39 @@ impl Monitor {
             }
             EventKind::Fenced => self.stats.fenced += 1,
             EventKind::Restarted | EventKind::Flipped(..) => self.is_damaged = true,
+            _ => {}
+        }
+    }
+
+    /// Counts splits, and who dies in one or sleeps while others split.
+    fn see_splits(&mut self, event: &Event) {
+        let (table, splits) = (&self.bench.table, &mut self.splits);
+        if let Some((until_ns, mapped)) = splits.sleepers.get(&event.client).copied()
+            && event.at_ns >= until_ns
+        {
+            splits.sleepers.remove(&event.client);
+            self.stats.long_sleepers += u64::from(splits.mapped.len() >= mapped + LONG_SLEEP_SPLITS);
+        }
+        match &event.kind {
+            EventKind::Write(part) if part.addr.space() == Space::Main => {
+                let (geometry, word, row_words) = (table.geometry(), part.addr.word(), table.rows().row_words() as u64);
+                let (map, rows) = (geometry.map_word(0).word(), geometry.row(RowId(0)).word());
+                if (map..rows).contains(&word) {
+                    self.stats.splits += u64::from(splits.mapped.insert(word - map));
+                } else if (rows..rows + row_words * table.config().rows).contains(&word)
+                    && u64::from(part.words) > row_words
+                {
+                    splits.splitters.insert(event.client);
+                }
+            }
+            EventKind::Replied | EventKind::Disconnected => _ = splits.splitters.remove(&event.client),
+            EventKind::Died => {
+                self.stats.split_deaths += u64::from(splits.splitters.remove(&event.client));
+                splits.sleepers.remove(&event.client);
+            }
+            EventKind::Stalled(for_ns) => {
+                splits.sleepers.insert(event.client, (event.at_ns + for_ns, splits.mapped.len()));
+            }
             _ => {}
         }
     }

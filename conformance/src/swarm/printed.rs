@@ -177,7 +177,7 @@ fn run_with(setup: &Setup, keep_events: usize, faults: &[ClientFault], forms: Op
         );
         Box::new(move |event| seen.borrow_mut().see(&bench, event))
     };
-    let run = run_seen(setup.clone(), keep_events, |plan| plan.clients.extend(faults), watch);
+    let run = run_seen(setup.clone(), keep_events, |plan| plan.clients.extend_from_slice(faults), watch);
     let repairs = repairs.borrow().clone();
     PrintedRun { run, repairs }
 }

@@ -148,6 +148,7 @@ pub fn run_seen(
     tally.verbs = verbs;
     (tally.recoverer_deaths, tally.fenced) = (stats.recoverer_deaths, stats.fenced);
     (tally.unlocked_steps, tally.rows, tally.whole) = (stats.unlocked_steps, stats.rows, stats.whole);
+    (tally.splits, tally.split_deaths, tally.long_sleepers) = (stats.splits, stats.split_deaths, stats.long_sleepers);
     tally.flipped = u64::from(shared.can_flip);
     tally.reordered = u64::from(plan.relaxations.reorders());
     Run { setup, plan, tally, log_hash, events, history, bench, wrong, history_error }

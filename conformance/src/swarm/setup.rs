@@ -3,7 +3,7 @@
 use std::fmt;
 
 use guira_fabric::{Caps, Profile, SplitMix64};
-use guira_fabric_sim::{Fault, FaultPlan, Hazard, Network, NodeEvent, Swarm};
+use guira_fabric_sim::{ClientFault, ClientId, Fault, FaultPlan, Hazard, Lost, Network, NodeEvent, Swarm};
 use guira_layout::{Preset, PresetOptions, RowId, Rules, TableConfig};
 use guira_rcuckoo::Table;
 
@@ -26,6 +26,14 @@ const PATIENT_NS: u64 = 10_000_000_000;
 /// One run in this many may have flipped bits, and one in this many a memory node that restarts; such runs are lost to
 /// most other checks.
 const RARE: u64 = 10;
+/// One run in this many has a table that grows throughout: [`Setup::growing`].
+const GROWING: u64 = 10;
+/// Segments that such a table may have: so few that it becomes full, or more than a run splits.
+const MOST_SEGMENTS: [u64; 4] = [16, 64, 256, 256];
+/// Verbs of a split, from the WRITE of its new segment on: more than stand in front of the releases.
+const VERBS_OF_SPLIT: u64 = 10;
+/// Those in front of the WRITE of the old segment: the new one and the record.
+const VERBS_BEFORE_OLD: u64 = 2;
 /// Path MTUs: the smallest, that of Soft-RoCE, and the largest.
 const PACKET_BYTES: [u64; 3] = [256, 1024, 4096];
 
@@ -40,6 +48,8 @@ pub struct Setup {
     pub profile: Profile,
     /// Bytes of a packet, which is what no death tears, if the profile is that of a queue pair.
     pub packet_bytes: u64,
+    /// Entries of a row; `None` for as many as the preset has.
+    pub row_entries: Option<u8>,
     /// The table's entry format.
     pub format: &'static str,
     /// The possible lengths of values, in bytes.
@@ -60,6 +70,8 @@ pub struct Setup {
     pub slots: u16,
     /// Operations of each client.
     pub operations: u32,
+    /// Percentage of operations that put or insert a key which was not put first, to make the table grow.
+    pub growth_percent: u64,
     /// Percentage of operations that are dropped unless they end soon.
     pub drops_percent: u64,
     /// The number of keys.
@@ -78,6 +90,47 @@ pub struct Setup {
 impl Setup {
     /// Draws the parameters of `seed`.
     pub fn of_seed(seed: u64) -> Setup {
+        match SplitMix64(seed ^ 0x6772_6f77_696e_6721).below(GROWING) {
+            0 => Setup::growing(seed),
+            _ => Setup::any(seed),
+        }
+    }
+
+    /// Draws the parameters of `seed` for a table that is split many times while clients work, some of which die or are
+    /// stopped in the middle of a split, or are stopped while others split.
+    pub fn growing(seed: u64) -> Setup {
+        let drawn = Setup::any(seed);
+        let mut rng = SplitMix64(seed ^ 0x6772_6f77_746f_6673);
+        let segments = 1 + rng.below(3);
+        // The fewer entries a segment has, the sooner it is split.
+        let row_entries = [1, 1, 1, 2, 3][rng.below(5) as usize];
+        let operations = 100 + rng.below(200) as u32;
+        let clients = 3 + rng.below(6) as u32;
+        let filled_keys = ROWS * u64::from(row_entries) * rng.below(4);
+        let growth_percent = 40 + rng.below(50);
+        let new_keys = u64::from(clients * operations) * growth_percent / 100;
+        Setup {
+            segments: Some(segments),
+            most_segments: Some(MOST_SEGMENTS[rng.below(4) as usize]),
+            row_entries: Some(row_entries),
+            // The longest WRITE is that of a segment.
+            lengths: drawn.lengths.into_iter().filter(|length| *length <= 1_000).collect(),
+            extent_bytes: drawn.extent_bytes * 4,
+            clients,
+            newcomers: clients * rng.below(4) as u32,
+            slots: clients as u16 + rng.below(3) as u16,
+            operations,
+            growth_percent,
+            keys: filled_keys + new_keys,
+            hot_keys: drawn.hot_keys.min(filled_keys),
+            filled_keys,
+            hazards: drawn.hazards.into_iter().filter(|hazard| *hazard != Hazard::Restart).collect(),
+            ..drawn
+        }
+    }
+
+    /// Draws the parameters of `seed` for any table, which is split a few times at most.
+    fn any(seed: u64) -> Setup {
         // The run itself draws from another stream.
         let mut rng = SplitMix64(seed ^ 0x5365_7475_7020_6f66);
         let preset = [Preset::Tiny, Preset::Hardened][rng.below(2) as usize];
@@ -111,6 +164,7 @@ impl Setup {
             preset,
             profile,
             packet_bytes: PACKET_BYTES[SplitMix64(seed ^ 0x7061_636b_6574_7321).below(3) as usize],
+            row_entries: None,
             format: if has_extents { "bytes:24" } else { "fixed:8:8" },
             // Values in rows, in slots of a small class, in slots of a larger class, and in a run of chunks.
             lengths: if has_extents { vec![9, 40, 700, chunk_bytes as usize + 100] } else { vec![8] },
@@ -122,6 +176,7 @@ impl Setup {
             clients_per_fault: [1, 2, 4][rng.below(3) as usize],
             slots: clients as u16 + rng.below(3) as u16,
             operations: 20 + rng.below(40) as u32,
+            growth_percent: 0,
             drops_percent: [0, 0, 3, 30][rng.below(4) as usize],
             keys,
             hot_keys,
@@ -139,7 +194,7 @@ impl Setup {
     /// Draws the parameters of `seed` for a swarm in preset `paper`, with values in rows and without faults; only a
     /// queue pair takes its liberties.
     pub fn printed(seed: u64) -> Setup {
-        let drawn = Setup::of_seed(seed);
+        let drawn = Setup::any(seed);
         let mut rng = SplitMix64(seed ^ 0x7072_696e_7465_6421);
         let keys = 6 * ROWS * (40 + rng.below(60)) / 100;
         Setup {
@@ -197,7 +252,8 @@ impl Setup {
         };
         let config = self.preset.config_of_rows(ROWS, &options).expect("valid parameters");
         let rules = Rules { lock_both_rows: true, validate_misses: true, ..config.rules };
-        let config = TableConfig { rules, ..config };
+        let entries_per_row = self.row_entries.unwrap_or(config.entries_per_row);
+        let config = TableConfig { rules, entries_per_row, ..config };
         match (self.segments, self.most_segments) {
             (None, _) => config,
             (Some(segments), None) => divided(config, segments),
@@ -217,7 +273,46 @@ impl Setup {
             hazards: self.hazards.clone(),
             flips: vec![(table.geometry().row(RowId(0)), table.rows().row_words() as u64 * table.config().rows)],
         };
-        swarm.draw(self.seed)
+        let mut plan = swarm.draw(self.seed);
+        if self.growth_percent > 0 {
+            self.draw_growth_faults(table, &mut plan);
+        }
+        plan
+    }
+
+    /// Adds faults in the middle of a split, or of the completion of one, and stalls during which the table grows.
+    fn draw_growth_faults(&self, table: &Table, plan: &mut FaultPlan) {
+        let mut rng = SplitMix64(self.seed ^ 0x6661_756c_7473_2121);
+        let verbs_each = VERBS_OF_OPERATION * u64::from(self.operations);
+        let span_ns = TRIPS_OF_OPERATION * u64::from(self.operations) * round_trip_ns(self.profile);
+        let words = ROWS * table.rows().row_words() as u64;
+        let (has_splitters, has_sleepers) = (rng.below(4) > 0, rng.below(2) == 0);
+        for client in (0..self.clients + self.newcomers).map(ClientId) {
+            let (kind, after_verbs) = (rng.below(14), rng.below(verbs_each));
+            // Half of them while the old segment is written, when both count.
+            let verbs = if rng.below(2) == 0 { VERBS_BEFORE_OLD } else { rng.below(VERBS_OF_SPLIT) };
+            let time_ns = span_ns >> rng.below(8);
+            // Within a segment, or within a record.
+            let units = rng.below(words).min(rng.below(words));
+            let lost = [Lost::Request, Lost::Reply, Lost::Late { by_ns: time_ns }][rng.below(3) as usize];
+            let (hazard, fault, is_long) = match kind {
+                0..3 => (Hazard::Death, Fault::Die { units }, false),
+                3..6 => (Hazard::Stall, Fault::Stall { for_ns: time_ns }, false),
+                6 => (Hazard::Disconnection, Fault::LoseConnection(lost), false),
+                7..10 => (Hazard::Stall, Fault::Stall { for_ns: span_ns * (1 + rng.below(8)) }, true),
+                _ => continue,
+            };
+            if !self.hazards.contains(&hazard) || hazard == Hazard::Disconnection && self.caps().local {
+                continue;
+            }
+            let (is_drawn, after_verbs, fault) = match is_long {
+                true => (has_sleepers, after_verbs / 8, fault),
+                false => (has_splitters, after_verbs / 2, Fault::AfterWrite { words, verbs, then: Box::new(fault) }),
+            };
+            if is_drawn {
+                plan.clients.push(ClientFault { client, after_verbs, fault });
+            }
+        }
     }
 
     /// Returns the interval at which clients are replaced, in nanoseconds.
@@ -229,7 +324,13 @@ impl Setup {
     /// or is recovered. There are two reasons: a memory node that restarts, and a row with flipped bits whose lock a
     /// dead client holds, because lookups do not recover clients.
     pub fn is_patient(&self, plan: &FaultPlan) -> bool {
-        let goes_on = |fault: &Fault| matches!(fault, Fault::Stall { .. } | Fault::DelayTail { .. });
+        fn goes_on(fault: &Fault) -> bool {
+            match fault {
+                Fault::Stall { .. } | Fault::DelayTail { .. } => true,
+                Fault::AfterWrite { then, .. } => goes_on(then),
+                Fault::Die { .. } | Fault::LoseConnection(_) => false,
+            }
+        }
         let all_go_on = plan.clients.iter().all(|fault| goes_on(&fault.fault));
         let is_no_reason = |fault: &NodeEvent| matches!(fault, NodeEvent::Flip { .. }) && all_go_on;
         self.deadline_ns == PATIENT_NS && plan.node.iter().all(|fault| is_no_reason(&fault.fault))
@@ -240,13 +341,14 @@ impl fmt::Display for Setup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "seed {}: preset {}, format {}, segments {:?} to {:?}, profile {} (packets of {} bytes over a queue pair); {} clients in {} \
-             slots, up to {} newcomers, {} operations each, {} % of them dropped; one in {} clients meets each kind of \
-             fault; {} keys, {} of them hot, {} put first; values of {:?} bytes, {} bytes for extents; deadline {} ns; \
-             hazards {:?}",
+            "seed {}: preset {}, format {}, entries a row {:?}, segments {:?} to {:?}, profile {} (packets of {} bytes \
+             over a queue pair); {} clients in {} slots, up to {} newcomers, {} operations each, {} % of them of new \
+             keys, {} % of them dropped; one in {} clients meets each kind of fault; {} keys, {} of them hot, {} put \
+             first; values of {:?} bytes, {} bytes for extents; deadline {} ns; hazards {:?}",
             self.seed,
             self.preset,
             self.format,
+            self.row_entries,
             self.segments,
             self.most_segments,
             self.profile,
@@ -255,6 +357,7 @@ impl fmt::Display for Setup {
             self.slots,
             self.newcomers,
             self.operations,
+            self.growth_percent,
             self.drops_percent,
             self.clients_per_fault,
             self.keys,

@@ -87,8 +87,12 @@ tally! {
     reclaimed,
     /// Repair leases that were revoked.
     revocations,
-    /// Segments split.
+    /// Segments split, by clients or by who recovered them.
     splits,
+    /// Clients that died in the middle of a split, or of completing one.
+    split_deaths,
+    /// Clients that were stopped while others split at least ten segments, and went on.
+    long_sleepers,
 }
 
 impl Tally {
@@ -100,7 +104,6 @@ impl Tally {
         self.recoveries += now.recoveries - before.recoveries;
         self.replays += now.replays - before.replays;
         self.reclaimed += now.repair_state_4 - before.repair_state_4;
-        self.splits += now.splits - before.splits;
         self.revocations += now.revocations - before.revocations;
     }
 

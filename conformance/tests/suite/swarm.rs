@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use guira_conformance::storm::{Storm, Victims, storm};
-use guira_conformance::swarm::{PrintedRun, Run, Setup, Tally, run, run_changed, run_printed};
+use guira_conformance::swarm::{PrintedRun, Run, Setup, Tally, run, run_changed, run_printed, run_setup};
 use guira_fabric::Profile;
 use guira_fabric_sim::Hazard;
 use guira_testing::is_long;
@@ -51,12 +51,7 @@ fn run_until(seeds: Vec<u64>, enough: usize, run: impl Fn(u64) -> Run + Sync) ->
 fn everything_holds(profiles: &[Profile]) -> (Tally, u64) {
     let seeds: Vec<u64> = (0..seeds()).filter(|seed| profiles.contains(&Setup::of_seed(*seed).profile)).collect();
     let count = seeds.len() as u64;
-    let (total, wrong) = run_until(seeds, ENOUGH_FAILURES, |seed| run(seed, 0));
-    println!("{} of {count} seeds: {:?}", total.runs, total.counts());
-    for (seed, wrong) in &wrong {
-        println!("seed {seed}: {}\nreplay: cargo xtask replay {seed}", wrong.join("; "));
-    }
-    assert!(wrong.is_empty(), "{} of {} seeds failed", wrong.len(), total.runs);
+    let total = all_pass(seeds, "", |seed| run(seed, 0));
     assert!(total.settled + total.emptied >= count, "{} last clients in {count} seeds", total.settled);
     let least = [
         ("deaths", total.deaths, 2),
@@ -79,6 +74,18 @@ fn everything_holds(profiles: &[Profile]) -> (Tally, u64) {
     ];
     demand(&rare.map(|(what, found)| (what, found, count / 50)));
     (total, count)
+}
+
+/// Runs `seeds`, all of which have to pass, and adds up their counts. `option` is that of `cargo xtask replay`.
+fn all_pass(seeds: Vec<u64>, option: &str, run: impl Fn(u64) -> Run + Sync) -> Tally {
+    let count = seeds.len();
+    let (total, wrong) = run_until(seeds, ENOUGH_FAILURES, run);
+    println!("{} of {count} seeds: {:?}", total.runs, total.counts());
+    for (seed, wrong) in &wrong {
+        println!("seed {seed}: {}\nreplay: cargo xtask replay {seed}{option}", wrong.join("; "));
+    }
+    assert!(wrong.is_empty(), "{} of {} seeds failed", wrong.len(), total.runs);
+    total
 }
 
 /// Asserts that each thing happened more often than its bound.
@@ -109,6 +116,28 @@ fn everything_holds_over_networks() {
         ("empty nodes", total.emptied, count / 50),
         ("runs with the liberties of a queue pair", total.reordered, count / 3),
         ("commits completed", total.replays, 0),
+    ]);
+}
+
+/// The same for tables that grow throughout: clients die, are stopped and lose their connection in the middle of splits
+/// and of their completion, and some sleep while others split ten segments or more. Each of these happens in this range
+/// of seeds.
+///
+/// [R-GROW-4] [R-GROW-5] [R-GROW-8] [R-GROW-9] [R-GROW-10] [R-GROW-11]
+#[test]
+fn everything_holds_while_tables_grow() {
+    let count = if is_long() { 4_000 } else { 200 };
+    let total = all_pass((0..count).collect(), " --growth", |seed| run_setup(Setup::growing(seed), 0));
+    assert_eq!(total.settled, count);
+    demand(&[
+        ("segments split", total.splits, 8 * count),
+        ("clients that died in a split", total.split_deaths, count / 3),
+        ("clients that slept through ten splits", total.long_sleepers, count / 15),
+        ("deaths", total.deaths, 2 * count),
+        ("commits completed", total.replays, count / 4),
+        ("checks of the whole table", total.whole, 4 * count),
+        ("refusals for lack of room", total.full, count / 10),
+        ("snapshots", total.stable_scans, count / 2),
     ]);
 }
 

@@ -23,7 +23,7 @@ impl ClientState {
     /// Creates the state of `client` with its faults in `plan`.
     pub(crate) fn new(client: ClientId, plan: &FaultPlan) -> ClientState {
         let own = plan.clients.iter().filter(|fault| fault.client == client);
-        let mut faults: Vec<_> = own.map(|fault| (fault.after_verbs, fault.fault)).collect();
+        let mut faults: Vec<_> = own.map(|fault| (fault.after_verbs, fault.fault.clone())).collect();
         faults.sort_by_key(|(after, _)| *after);
         faults.reverse();
         let (stalled_until_ns, lanes) = (0, Vec::new());

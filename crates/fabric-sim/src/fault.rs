@@ -30,7 +30,7 @@ pub struct MemoryLimit {
 }
 
 /// A fault of one client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientFault {
     /// The client.
     pub client: ClientId,
@@ -42,7 +42,7 @@ pub struct ClientFault {
 }
 
 /// A fault that happens to a client at one of its verbs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The client dies: neither this verb nor any later one is executed, its task is dropped, and with it all that the
     /// task holds, such as its client slot.
@@ -66,6 +66,15 @@ pub enum Fault {
     /// The connection of the lane is lost. The batch fails with [`guira_fabric::FabricError::Disconnected`], with an
     /// unknown effect unless it only read, and the lane refuses all later batches.
     LoseConnection(Lost),
+    /// From this verb on, the client's next long WRITE is awaited, and `then` happens a number of verbs after it.
+    AfterWrite {
+        /// The least number of words of the WRITE.
+        words: u64,
+        /// The number of verbs: 0 for the WRITE itself.
+        verbs: u64,
+        /// The fault.
+        then: Box<Fault>,
+    },
 }
 
 /// The messages that are lost with a connection.

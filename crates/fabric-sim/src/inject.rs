@@ -58,6 +58,13 @@ impl World {
                     self.reply(lane);
                     return Injected::Stop(Step::Silent);
                 }
+                Fault::AfterWrite { words, verbs, then } => {
+                    let sent = self.lanes[lane as usize].batch.sent[index];
+                    let is_met = sent.kind == VerbKind::Write && u64::from(sent.words) >= words;
+                    let (verbs, fault) =
+                        if is_met { (verbs, *then) } else { (1, Fault::AfterWrite { words, verbs, then }) };
+                    self.clients[client as usize].add_fault(verbs, fault);
+                }
             }
         }
         Injected::Proceed

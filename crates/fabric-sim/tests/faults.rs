@@ -48,6 +48,31 @@ fn written_after_death(profile: Profile, after_verbs: u64, units: u64) -> usize 
     (0..128).filter(|index| word(&heap, Addr::main(index * 8)) != 0).count()
 }
 
+/// [`Fault::AfterWrite`] waits for a WRITE that is long enough, and then for as many verbs as it says.
+#[test]
+fn a_fault_waits_for_a_long_write() {
+    let dies = |words, verbs| Fault::AfterWrite { words, verbs, then: Box::new(Fault::Die { units: 1 }) };
+    for (fault, expected) in [(dies(4, 0), 1), (dies(3, 0), 1), (dies(4, 1), 5), (dies(4, 2), 8), (dies(5, 0), 8)] {
+        assert_eq!(written_after_death_by(0, fault.clone()), expected, "{fault:?}");
+    }
+    // The first WRITE is over when it begins to wait.
+    assert_eq!(written_after_death_by(1, dies(4, 0)), 5);
+    assert_eq!(written_after_death_by(1, dies(4, 1)), 8);
+}
+
+/// Returns the number of words that a client writes in shared memory by two WRITEs of four words, after `after_verbs`
+/// verbs of which `fault` is due.
+fn written_after_death_by(after_verbs: u64, fault: Fault) -> usize {
+    let heap = region(Profile::Shm);
+    let mut sim = Sim::new(heap.clone(), &options(Profile::Shm, 3, one_fault(after_verbs, fault)));
+    sim.spawn(|region| async move {
+        let both = [Addr::main(0), Addr::main(64)].map(|addr| Verb::Write { addr, words: &[1, 2, 3, 4] });
+        post(&mut region.lane(), both).await.expect("a living client");
+    });
+    assert_eq!(sim.run(), Stopped::Ended);
+    (0..128).filter(|index| word(&heap, Addr::main(index * 8)) != 0).count()
+}
+
 #[test]
 fn a_client_dies_before_any_verb_and_inside_a_write() {
     for after_verbs in 0..4u64 {

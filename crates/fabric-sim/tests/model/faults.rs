@@ -106,7 +106,7 @@ fn with_fault(fault: Fault) -> (Result<u64, FabricError>, u64, u64) {
 #[test]
 fn a_stall_or_a_delay_postpones_the_reply() {
     for fault in [Fault::Stall { for_ns: 50_000 }, Fault::DelayTail { by_ns: 50_000 }] {
-        let (added, at_ns, counted) = with_fault(fault);
+        let (added, at_ns, counted) = with_fault(fault.clone());
         assert_eq!((added, counted), (Ok(0), 1));
         assert!((50_000..60_000).contains(&at_ns), "{fault:?}: {at_ns} ns");
     }
