@@ -11,8 +11,8 @@ use guira_fabric_sim::{SimLane, SimRegion};
 use guira_lab::simulated::{Claim, Failure, SimClient};
 use guira_layout::{LockId, Preset, SuperblockError};
 use guira_rcuckoo::{
-    Change, ClientConfig, Counters, Error, ErrorKind, Expected, InsertRow, Operation, Outcome, RowPredictor, Table,
-    TableError, open_table,
+    Change, ClientConfig, Counters, Error, ErrorKind, Expected, InsertRow, Operation, Outcome, RowGuess, RowPredictor,
+    Table, TableError, open_table,
 };
 
 use super::setup::{Setup, round_trip_ns};
@@ -209,7 +209,10 @@ impl Member {
         let timeout_ns = self.shared.setup.repair_timeout_ns();
         // Both kinds of clients in one table.
         let insert_row = if self.number % 4 < 2 { InsertRow::Emptier } else { InsertRow::Primary };
+        // Of those that predict, which have odd numbers, every other one.
+        let row_guess = if self.number % 4 == 3 { RowGuess::Always } else { RowGuess::Rationed };
         ClientConfig {
+            row_guess,
             seed,
             deadline_ns,
             insert_row,

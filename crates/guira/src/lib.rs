@@ -240,7 +240,9 @@ pub use client::Client;
 pub use error::{AdminError, Blame, Error, OpenError};
 pub use guira_fabric::{Effect, Traffic};
 pub use guira_layout::{EntryFormat, Preset};
-pub use guira_rcuckoo::{Counters, Error as OperationError, ErrorKind as OperationErrorKind, Grown, Operation};
+pub use guira_rcuckoo::{
+    Counters, Error as OperationError, ErrorKind as OperationErrorKind, Grown, Operation, RowGuess,
+};
 pub use guira_url::Url;
 pub use guira_url::{RdmaDevice, RdmaNode};
 pub use options::{CreateOptions, CreateProgress, OnMismatch, OpenOptions, Reopen};

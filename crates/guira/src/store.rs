@@ -636,6 +636,7 @@ impl Inner {
         ClientConfig {
             deadline_ns: u64::try_from(self.options.deadline.as_nanos()).unwrap_or(u64::MAX),
             cache_bytes: self.options.cache_bytes,
+            row_guess: self.options.row_guess,
             seed,
             ..ClientConfig::for_table(&self.table).across(self.first.caps())
         }

@@ -11,7 +11,8 @@ use crate::locks::journal::{Flight, Journal};
 use crate::recovery::failure_detector::FailureDetector;
 use crate::table::policy::LockedRows;
 use crate::{
-    Counters, Error, ErrorKind, Key, Observer, Operation, Reader, RowPredictor, SlotClient, Table, Token, TryGet,
+    Counters, Error, ErrorKind, Key, Observer, Operation, Reader, RowGuess, RowPredictor, SlotClient, Table, Token,
+    TryGet,
 };
 
 /// Paths that are tried from the cache where the paper would try any number: two rows that the cache keeps in one place
@@ -125,6 +126,8 @@ pub struct ClientConfig {
     pub search_roots: SearchRoots,
     /// The row that a new key goes to if both have a free entry. [R-INSERT-1]
     pub insert_row: InsertRow,
+    /// What a lookup with a predictor does about a key that it knows nothing of. [R-READ-10]
+    pub row_guess: RowGuess,
     /// Paths tried from the cache before rows are sampled for the search.
     pub speculations: u32,
     /// Rows that an insert samples under its locks.
@@ -165,6 +168,7 @@ impl ClientConfig {
             search_rows: 2048,
             search_roots: if printed { SearchRoots::Primary } else { SearchRoots::Both },
             insert_row: InsertRow::Primary,
+            row_guess: RowGuess::Rationed,
             speculations: if printed { PRINTED_SPECULATIONS } else { 2 },
             synchronize: if printed { Synchronize::Locks } else { Synchronize::Path },
             cache_fill: if printed { CacheFill::AllOperations } else { CacheFill::Changes },

@@ -30,7 +30,7 @@ pub use client::{
 pub use counters::{Counters, add_totals, read_totals};
 pub use error::{DamagedItem, Error, ErrorKind, NoSpace, Operation};
 pub use locks::unowned::{free_unowned_locks, unowned_locks};
-pub use lookup::{Reader, RowPredictor, TryGet, read_extent};
+pub use lookup::{Reader, RowGuess, RowPredictor, TryGet, read_extent};
 pub use recovery::failure_detector::{Incident, LockIncident, Observer};
 pub use recovery::recover::{Recovered, recover};
 pub use recovery::sweep::{ExtentUse, count_recoveries, look_up_extent};

@@ -55,7 +55,7 @@ const NOT_AS_RUN: [&str; 9] = [
 ];
 
 /// Every parameter, in the order of plan files.
-pub const PARAMETERS: [Parameter; 28] = [
+pub const PARAMETERS: [Parameter; 29] = [
     row("setting", "setting", "", Accepts::Name(&["guira", "as-printed", "as-run"])),
     row("nic", "network card", "", Accepts::Name(&["connectx-3", "connectx-5", "connectx-6", "connectx-7"])),
     row("hosts", "client hosts", "", Accepts::Integer(1, 1024)),
@@ -69,6 +69,7 @@ pub const PARAMETERS: [Parameter; 28] = [
     row("value-bytes", "value", "bytes", Accepts::Integer(4, 1 << 20)),
     row("queue", "local queues", "", Accepts::Name(&["host", "none"])),
     row("predictor-kib", "predictor of a client", "KiB", Accepts::Integer(0, 1 << 20)),
+    row("guess", "guess of a predictor", "", Accepts::Name(&["rationed", "always"])),
     row("factor", "locality factor f", "", Accepts::Number(1.1, 16.0)),
     row("rows-per-lock", "rows per lock", "", Accepts::PowerOfTwo(1, 512)),
     row("lock-bits", "width of a lock", "bits", Accepts::Integer(1, 16)),
@@ -262,6 +263,10 @@ fn check_effects(experiment: &Experiment) -> Result<(), LabError> {
             }
         }
     }
+    if experiment.guess.is_some() && (experiment.predictor_kib == 0 || experiment.setting == Setting::AsRun) {
+        let message = "guess is for clients with a predictor: set predictor-kib, or remove guess";
+        return Err(LabError::Conflict(message.to_owned()));
+    }
     let searches = experiment.setting == Setting::AsRun && experiment.workload.has(Kind::Insert);
     if experiment.search_row_ns.is_some() && !searches {
         let message = "search-row-ns is for inserts of setting as-run: remove it";
@@ -376,6 +381,10 @@ mod tests {
         {
             assert!(message(as_run.with(name, &value).unwrap()).contains(name), "{name}");
         }
+        let always = Experiment { guess: Some(crate::experiment::Guess::Always), ..default };
+        assert!(message(always).contains("set predictor-kib"));
+        assert_eq!(Experiment { predictor_kib: 64, ..always }.check(), Ok(()));
+        assert!(message(as_run.with("search-row-ns", &Value::Integer(1)).unwrap()).contains("search-row-ns"));
         let emptier = Experiment { insert_row: Some(InsertRow::Emptier), ..default };
         assert_eq!(emptier.check(), Ok(()));
         assert!(message(Experiment { setting: Setting::AsPrinted, ..emptier }).contains("primary row"));

@@ -99,6 +99,16 @@ pub enum InsertRow {
     Emptier,
 }
 
+/// What a lookup with a predictor does about a key that it does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Guess {
+    /// At most 2 % of lookups read a row in vain; the others read both rows.
+    Rationed,
+    /// It reads one row, and the other one if that does not have the key.
+    Always,
+}
+
 /// The search for a cuckoo path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -143,6 +153,9 @@ pub struct Experiment {
     /// KiB of a client's predictor of the row that has a key; 0 for none. Clients that share local queues share their
     /// predictors, too.
     pub predictor_kib: u32,
+    /// What a lookup does about a key of which its predictor knows nothing: at most 2 % may read a row in vain if `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guess: Option<Guess>,
     /// The locality factor f of dependent hashing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub factor: Option<f64>,
@@ -207,6 +220,7 @@ impl Default for Experiment {
             value_bytes: None,
             queue: Queue::Host,
             predictor_kib: 0,
+            guess: None,
             factor: None,
             rows_per_lock: None,
             lock_bits: None,

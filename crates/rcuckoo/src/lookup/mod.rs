@@ -21,7 +21,7 @@ use guira_layout::{Candidate, ExtentRef, LockId, OwnerId, RowFormat, RowId, RowS
 pub(crate) use self::cache::RowCache;
 use self::many::Group;
 use self::predictor::Prediction;
-pub use self::predictor::RowPredictor;
+pub use self::predictor::{RowGuess, RowPredictor};
 use self::sample::{Covering, Lookup, Second};
 use self::verdict::{ExtentMatch, KeyState, Value, match_extent, value_of};
 pub(crate) use self::verdict::{MissSample, TRAILER_WORDS, Verdict, WhichRow, miss_verdict};
@@ -145,8 +145,8 @@ impl Reader {
     }
 
     /// Makes lookups on lanes whose batches travel read one row instead of two where `predictor` knows or guesses which
-    /// one has the key. At most 2 % of them guess wrong and take a second round trip; so do some lookups of missing
-    /// keys. [R-READ-10]
+    /// one has the key. With [`RowGuess::Rationed`] at most 2 % of them guess wrong and take a second round trip; so do
+    /// some lookups of missing keys. [R-READ-10]
     pub fn set_predictor(&mut self, predictor: Arc<RowPredictor>) {
         self.prediction = Some(Prediction::new(predictor));
     }
@@ -314,7 +314,7 @@ impl Reader {
     ///
     /// Round trips without contention: an inline hit 1, an extent hit 2, a miss 2 (1 where READs of a batch sample in
     /// order). On a local fabric a hit in the key's second row takes 2 posts. With a predictor, 1 more if the key is
-    /// not in the row that was predicted.
+    /// not in the row that was predicted, and 2 more for a miss if the reader always guesses.
     ///
     /// # Errors
     /// `KeyLength`, `Corrupt`, `Busy` (a row stayed half written until the deadline), or the fabric's. `into` is
@@ -422,7 +422,7 @@ impl Reader {
 
     /// Returns the row in which the key with this digest is expected, if there is a predictor and it expects one.
     pub(crate) fn predicted_row(&self, digest: u64) -> Option<WhichRow> {
-        self.prediction.as_ref()?.row(digest)
+        self.prediction.as_ref()?.row(digest, self.config.row_guess)
     }
 
     /// Tells the predictor that the key with this digest is in a row.
@@ -439,8 +439,9 @@ impl Reader {
         }
     }
 
-    /// Samples only the row in which the key is expected, in the first sample of a lookup. `None` if no row is expected
-    /// to have it, or if the row does not have it after all, or does not verify. 1 round trip. [R-READ-10]
+    /// Samples only the row in which the key is expected, in the first sample of a lookup, and then only the other one if
+    /// the client always guesses. `None` if no row is expected to have it, or if neither has it after all, or does not
+    /// verify. 1 round trip, or 2. [R-READ-10]
     async fn sample_predicted<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
@@ -451,19 +452,29 @@ impl Reader {
         let Some(prediction) = self.prediction.as_mut().filter(|_| retries.samples == 0 && !lane.caps().local) else {
             return Ok(None);
         };
-        let Some(which) = prediction.row(lookup.digest) else { return Ok(None) };
-        let (first, second) = words.split_at_mut(lookup.rows.row_words());
-        let (row, into) = match which {
-            WhichRow::First => (lookup.first_row(), first),
-            WhichRow::Second => (lookup.second(&self.table), &mut second[..lookup.rows.row_words()]),
-        };
-        post(lane, [self.table.read_row(row, &mut *into)]).await?;
-        let hit = lookup.verified(&self.table, row, into, &retries.rejected);
-        match hit {
-            Some(_) => prediction.found(lookup.digest, which),
-            None => prediction.missed(lookup.digest, which),
+        let guess = self.config.row_guess;
+        let Some(expected) = prediction.row(lookup.digest, guess) else { return Ok(None) };
+        let row_words = lookup.rows.row_words();
+        let mut which = expected;
+        loop {
+            let (row, from) = match which {
+                WhichRow::First => (lookup.first_row(), 0),
+                WhichRow::Second => (lookup.second(&self.table), row_words),
+            };
+            let into = &mut words[from..][..row_words];
+            post(lane, [self.table.read_row(row, &mut *into)]).await?;
+            let hit = lookup.verified(&self.table, row, into, &retries.rejected);
+            if hit.is_some() {
+                prediction.found(lookup.digest, which);
+            } else if which == expected {
+                prediction.missed(lookup.digest, which);
+                if guess == RowGuess::Always {
+                    which = which.other();
+                    continue;
+                }
+            }
+            return Ok(hit.map(|hit| Verdict::Hit(which, hit)));
         }
-        Ok(hit.map(|hit| Verdict::Hit(which, hit)))
     }
 
     /// Returns the rules for covering READs of lookups on `lane`.

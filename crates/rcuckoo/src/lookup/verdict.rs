@@ -33,6 +33,16 @@ pub(crate) enum WhichRow {
     Second,
 }
 
+impl WhichRow {
+    /// Returns the other row.
+    pub(crate) fn other(self) -> WhichRow {
+        match self {
+            WhichRow::First => WhichRow::Second,
+            WhichRow::Second => WhichRow::First,
+        }
+    }
+}
+
 /// A sample of a row in which the key was not found, from which a miss is decided.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MissSample {

@@ -22,7 +22,8 @@ use std::time::{Duration, Instant};
 use guira::admin::ClientState;
 use guira::errors::{Attempt, FabricError};
 use guira::{
-    AdminError, Blame, Effect, Error, OpenError, OpenOptions, OperationError, OperationErrorKind, Put, Store, Swap, Url,
+    AdminError, Blame, Effect, Error, OpenError, OpenOptions, OperationError, OperationErrorKind, Put, RowGuess, Store,
+    Swap, Url,
 };
 use guira_session::wire::Token;
 use guira_testing::{patience, wait_until};
@@ -136,8 +137,8 @@ fn many_tasks_share_a_connection() {
 #[test]
 fn a_predictor_saves_reads() {
     let served = TestNode::start();
-    let reads = |predictor_bytes| {
-        let options = OpenOptions::new().predictor_bytes(predictor_bytes);
+    let reads = |predictor_bytes, row_guess| {
+        let options = OpenOptions::new().predictor_bytes(predictor_bytes).row_guess(row_guess);
         let store = Store::open_with(served.url(), &options).unwrap();
         let mut client = store.client().unwrap();
         for i in 0..500 {
@@ -156,8 +157,11 @@ fn a_predictor_saves_reads() {
         (0..500).for_each(|i| assert!(reader.get(&key(i)).unwrap().is_some()));
         reader.traffic().verbs.reads - before
     };
-    let (with, without) = (reads(1 << 16), reads(0));
+    let (with, without) = (reads(1 << 16, RowGuess::Rationed), reads(0, RowGuess::Rationed));
     assert!(with < 600 && without > 800, "{with} READs with a predictor, {without} without");
+    // One that knows nothing reads both rows of most keys, unless it always guesses: new keys are in their first row.
+    let guessed = reads(1, RowGuess::Always);
+    assert!((500..600).contains(&guessed), "{guessed} READs of a client that always guesses");
 }
 
 /// R-SESSION-1: operations wait for a node that comes back with its memory, and then succeed.

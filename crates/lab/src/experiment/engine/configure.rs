@@ -6,11 +6,12 @@ use guira::Preset;
 use guira_fabric::{Caps, Profile};
 use guira_fabric_sim::{Card as ModelCard, Cluster};
 use guira_layout::{OffsetRule, PresetOptions, TableConfig, physical_locks, record_space};
-use guira_rcuckoo::{ClientConfig, InsertRow, SearchOrder};
+use guira_rcuckoo::{ClientConfig, InsertRow, RowGuess, SearchOrder};
 
 use super::cell::failed;
 use crate::experiment::{
-    Card, Experiment, Growth, Hashing, InsertRow as Choice, Kind, LabError, Mix, Queue, RunOptions, Search, Setting,
+    Card, Experiment, Growth, Guess, Hashing, InsertRow as Choice, Kind, LabError, Mix, Queue, RunOptions, Search,
+    Setting,
 };
 use crate::simulated::{
     Audit, Compute, Deaths, FillError, FillPlan, FilledTable, Mix as Shares, Queues, Records, Run, Victims,
@@ -353,6 +354,10 @@ fn client_config(experiment: &Experiment, fill: &FillPlan, caps: &Caps) -> Resul
         insert_row: fill.insert_row.unwrap_or(default.insert_row),
         covering_bytes: experiment.covering_bytes.map_or(default.covering_bytes, |bytes| bytes as usize),
         locks_per_message: experiment.locks_per_message.map_or(default.locks_per_message, u32::from),
+        row_guess: match experiment.guess {
+            Some(Guess::Always) => RowGuess::Always,
+            Some(Guess::Rationed) | None => RowGuess::Rationed,
+        },
         search: match experiment.search {
             Some(Search::DepthFirst) => SearchOrder::DepthFirst,
             Some(Search::BreadthFirst) => SearchOrder::BreadthFirst,
