@@ -12,8 +12,12 @@ use super::run::{Queues, Run, RunError};
 use crate::steady::Progress;
 use crate::workload::{Rng, Zipf};
 
-/// Lookups from which a predictor has learned, for each of its bytes: with more, it knows hardly more keys.
+/// A predictor learns in lessons of this many lookups for each of its bytes.
 const LOOKUPS_PER_BYTE: u64 = 4;
+/// It has learned enough when a lesson has hardly fewer wrong guesses than the one before: 95 of 100.
+const SAME_PERCENT: u64 = 95;
+/// The most lessons.
+const MOST_LESSONS: u64 = 16;
 /// Lookups between two calls of the progress function.
 const PROGRESS_LOOKUPS: u64 = 1 << 20;
 /// The number of the stream of random numbers that are drawn for this, which no client has.
@@ -67,9 +71,17 @@ fn learned(
     let mut rng = Rng::stream(run.seed, STREAM);
     let (mut key, mut words) = (Vec::new(), vec![0; rows.row_words()]);
     // A predictor remembers a record in a byte, and no record in more.
-    for lookup in 0..LOOKUPS_PER_BYTE * filled.count().min(bytes as u64) {
+    let lesson = LOOKUPS_PER_BYTE * filled.count().min(bytes as u64);
+    let (mut wrong, mut wrong_before) = (0, u64::MAX);
+    for lookup in 0..MOST_LESSONS * lesson {
         if lookup.is_multiple_of(PROGRESS_LOOKUPS) && progress(0).is_break() {
             return Err(RunError::Stopped);
+        }
+        if lookup > 0 && lookup.is_multiple_of(lesson) {
+            if wrong * 100 >= wrong_before.saturating_mul(SAME_PERCENT) {
+                break;
+            }
+            (wrong, wrong_before) = (0, wrong);
         }
         filled.records().key_into(popularity.sample(&mut rng), &mut key);
         let Ok(key) = table.key(&key) else { continue };
@@ -79,6 +91,7 @@ fn learned(
             *word = cell.load(Ordering::Relaxed);
         }
         let is_first = rows.find(&words, &rows.probe(key.bytes(), key.digest()), 0).is_some();
+        wrong += u64::from(predictor.expects_second(key.digest()) == is_first);
         predictor.learn(key.digest(), pair, if is_first { pair.first } else { pair.second }, lookup as u32);
     }
     Ok(predictor)

@@ -79,6 +79,12 @@ impl RowPredictor {
         self.note(digest, which, || attempt.is_multiple_of(ATTEMPTS_PER_REPLACEMENT));
     }
 
+    /// Whether the key with this digest is expected in its secondary row.
+    pub fn expects_second(&self, digest: u64) -> bool {
+        let (place, tag) = self.place(digest);
+        place.load(Ordering::Relaxed) == tag
+    }
+
     /// Sets or clears the tag of a key that was found in a row. `may_replace` says whether a tag of another key may be
     /// replaced.
     #[inline]
@@ -112,8 +118,7 @@ impl Prediction {
     /// Returns the row to read alone, if the key is expected in it. `None`: both rows are to be read.
     #[inline]
     pub(crate) fn row(&self, digest: u64, guess: RowGuess) -> Option<WhichRow> {
-        let (place, tag) = self.predictor.place(digest);
-        if place.load(Ordering::Relaxed) == tag {
+        if self.predictor.expects_second(digest) {
             return Some(WhichRow::Second);
         }
         (guess == RowGuess::Always || self.credit >= LOOKUPS_PER_MISPREDICTION).then_some(WhichRow::First)
