@@ -120,6 +120,21 @@ fn a_plan_gives_the_same_bytes_with_any_number_of_jobs_and_is_not_measured_twice
     assert!(!run(&out("one"), &["--seed", "2"]).text().contains("as edited"), "another seed is another run");
 }
 
+/// What the printed protocol loses when clients die is a result, and Guira loses nothing in the same run: there it would
+/// be an error.
+#[test]
+fn what_the_printed_protocol_loses_is_a_note() {
+    let answer = |setting: &str| {
+        let run = ["lab", "ask", "--entries", "2k", "--clients", "64", "--fill", "60", "--timeout-ms", "0.3"];
+        let deaths =
+            ["--theta", "0.5", "--deaths-per-second", "20000", "--span-us", "10000", "--setting", setting, "--quick"];
+        guira(&[&run[..], &deaths].concat()).expect(0).text()
+    };
+    let (printed, hardened) = (answer("as-printed"), answer("guira"));
+    assert!(printed.contains("as printed, the check at the end found"), "{printed}");
+    assert!(hardened.contains("clients died") && !hardened.contains("the check at the end"), "{hardened}");
+}
+
 /// What growing costs is answered with both tables beside each other, and the same question gives the same answer.
 #[test]
 fn a_question_about_growth_is_answered() {
