@@ -92,7 +92,6 @@ fn run(storm: &Storm, progress: Progress<'_>) -> Result<RunStats, RunError> {
         queues: Queues::None,
         predictor_bytes: 0,
         client_config: ClientConfig::for_table(filled.table()),
-        operation_compute_ns: 0,
         compute: Compute::default(),
         audit: Audit::Whole,
     };

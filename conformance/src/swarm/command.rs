@@ -46,7 +46,7 @@ const MAX_BASELINE_NS: u64 = 10_000_000_000;
 enum Tables {
     /// Any, as in the tests.
     Any,
-    /// Those that grow throughout: `--growth`.
+    /// Tables that grow throughout: `--growth`.
     Growing,
 }
 

@@ -45,7 +45,7 @@ pub struct MonitorStats {
     pub long_sleepers: u64,
 }
 
-/// What is known of the splits of a run.
+/// The splits of a run, as far as the monitor has seen them.
 #[derive(Default)]
 struct Splits {
     /// Segments that exist, as the table's map says.

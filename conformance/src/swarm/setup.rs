@@ -32,7 +32,7 @@ const GROWING: u64 = 10;
 const MOST_SEGMENTS: [u64; 4] = [16, 64, 256, 256];
 /// Verbs of a split, from the WRITE of its new segment on: more than stand in front of the releases.
 const VERBS_OF_SPLIT: u64 = 10;
-/// Those in front of the WRITE of the old segment: the new one and the record.
+/// Verbs of a split in front of the WRITE of the old segment: the new one and the record.
 const VERBS_BEFORE_OLD: u64 = 2;
 /// Path MTUs: the smallest, that of Soft-RoCE, and the largest.
 const PACKET_BYTES: [u64; 3] = [256, 1024, 4096];

@@ -64,7 +64,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             queues,
             predictor_bytes: 0,
             client_config: ClientConfig::for_table(filled.table()).across(&caps),
-            operation_compute_ns: 0,
             compute: Compute::default(),
             audit: Audit::Touched,
         };

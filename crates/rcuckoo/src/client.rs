@@ -126,7 +126,7 @@ pub struct ClientConfig {
     pub search_roots: SearchRoots,
     /// The row that a new key goes to if both have a free entry. [R-INSERT-1]
     pub insert_row: InsertRow,
-    /// What a lookup with a predictor does about a key that it knows nothing of. [R-READ-10]
+    /// The way in which lookups treat a key of which their predictor knows nothing. [R-READ-10]
     pub row_guess: RowGuess,
     /// Paths tried from the cache before rows are sampled for the search.
     pub speculations: u32,

@@ -120,8 +120,8 @@ fn a_plan_gives_the_same_bytes_with_any_number_of_jobs_and_is_not_measured_twice
     assert!(!run(&out("one"), &["--seed", "2"]).text().contains("as edited"), "another seed is another run");
 }
 
-/// What the printed protocol loses when clients die is a result, and Guira loses nothing in the same run: there it would
-/// be an error.
+/// A write that the printed protocol loses when clients die is a note. Guira loses nothing in the same run: there it
+/// would be an error.
 #[test]
 fn what_the_printed_protocol_loses_is_a_note() {
     let answer = |setting: &str| {

@@ -1,4 +1,4 @@
-//! What each client has seen of the table, for its searches.
+//! Mirrors: the rows of the table as each client has seen them, for its searches.
 //!
 //! The authors' client registers a mirror of the whole table, and lets its READs write there. So a search sees each row
 //! as the client has read it last: full rows that it has never read look empty, and the fewer of all inserts are its

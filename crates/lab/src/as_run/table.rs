@@ -72,7 +72,7 @@ pub struct Table {
     pub region: HeapRegion,
     /// The keys 1 to this are in it.
     pub keys: u32,
-    /// What its clients have seen of it. Empty if it was not filled by clients: then they can insert nothing.
+    /// The mirrors of its clients. Empty if it was not filled by clients: then they can insert nothing.
     pub mirrors: Mirrors,
 }
 

@@ -155,6 +155,12 @@ fn an_insert_locks_its_path_and_writes_it_from_the_empty_end() {
     assert_eq!((table.row(moved_to)[0], table.row(primary)[0]), (others[0].into(), 1));
 }
 
+/// Returns a short run of clients that compute as the authors' do.
+fn a_run(clients: u32, mix: Mix, keys: Keys) -> Run {
+    let (most_inserts, span) = (u64::MAX, Span::Exactly(500_000));
+    Run { clients, mix, keys, most_inserts, compute: COMPUTE, warm_ns: 100_000, span, seed: 1 }
+}
+
 fn measured(table: &mut Table, reads: UpdateReads, run_of: &Run) -> Measured {
     let (rules, cluster) = (rules(&table.layout, reads), Cluster::new(Card::ConnectX5));
     run(table, &rules, cluster, run_of, &mut |_| ControlFlow::Continue(())).expect("a run")
@@ -165,16 +171,8 @@ fn measured(table: &mut Table, reads: UpdateReads, run_of: &Run) -> Measured {
 fn lookups_cost_what_the_authors_counted() {
     let mut table = Table::filled(layout(1 << 16, RowSums::None), 200_000);
     let zipfian = crate::workload::Zipfian::new(200_000, 0.0).expect("valid");
-    let run_of = Run {
-        clients: 16,
-        mix: Mix::YCSB_C,
-        most_inserts: 0,
-        keys: Keys::Zipf(zipfian),
-        compute: Compute::default(),
-        warm_ns: 10_000,
-        span: Span::Exactly(5_000_000),
-        seed: 1,
-    };
+    let span = Span::Exactly(5_000_000);
+    let run_of = Run { compute: Compute::default(), span, ..a_run(16, Mix::YCSB_C, Keys::Zipf(zipfian)) };
     let mut measured = |run_of: &Run| measured(&mut table, UpdateReads::Covering, run_of).counts.operations.read;
     let (one, two) = (measured(&run_of), measured(&run_of));
     let reads = one.count as f64;
@@ -188,16 +186,9 @@ fn lookups_cost_what_the_authors_counted() {
 fn contended_updates_exclude_each_other() {
     let mut table = Table::filled(layout(1 << 10, RowSums::None), 4_000);
     let zipfian = crate::workload::Zipfian::new(4_000, 0.99).expect("valid");
-    let run_of = Run {
-        clients: 32,
-        mix: Mix { read_percent: 0, update_percent: 100, insert_percent: 0 },
-        most_inserts: 0,
-        keys: Keys::Zipf(zipfian),
-        compute: Compute { lookup_ns: 500, change_ns: 500 },
-        warm_ns: 50_000,
-        span: Span::Exactly(500_000),
-        seed: 3,
-    };
+    let mix = Mix { read_percent: 0, update_percent: 100, insert_percent: 0 };
+    let compute = Compute { lookup_ns: 500, change_ns: 500 };
+    let run_of = Run { compute, seed: 3, ..a_run(32, mix, Keys::Zipf(zipfian)) };
     for reads in [UpdateReads::Covering, UpdateReads::Single, UpdateReads::CoveringThenSingle] {
         let measured = measured(&mut table, reads, &run_of);
         let updates = &measured.counts.operations.update;
@@ -231,16 +222,7 @@ fn figure_6a_agrees() {
     for point in
         crate::published::series("6a").iter().find(|series| series.name == "RCuckoo").expect("it has").points.iter()
     {
-        let run_of = Run {
-            clients: point.x as u32,
-            mix: Mix::YCSB_C,
-            most_inserts: 0,
-            keys: Keys::OneEach,
-            compute: COMPUTE,
-            warm_ns: 100_000,
-            span: Span::Exactly(500_000),
-            seed: 1,
-        };
+        let run_of = a_run(point.x as u32, Mix::YCSB_C, Keys::OneEach);
         let measured = measured(&mut table, UpdateReads::Covering, &run_of);
         let difference = measured.counts.per_second(measured.steadiness.span_ns) / 1e6 / point.y - 1.0;
         let allowed = match point.x {
@@ -260,16 +242,7 @@ fn eight_clients_of_figures_6b_and_6c_agree() {
         let series = crate::published::series(id);
         let point = &series.iter().find(|series| series.name == "RCuckoo").expect("it has").points[0];
         let zipfian = crate::workload::Zipfian::new(table.keys.into(), theta).expect("valid");
-        let run_of = Run {
-            clients: 8,
-            mix,
-            keys: Keys::Zipf(zipfian),
-            most_inserts: 0,
-            compute: COMPUTE,
-            warm_ns: 100_000,
-            span: Span::Exactly(5_000_000),
-            seed: 1,
-        };
+        let run_of = Run { span: Span::Exactly(5_000_000), ..a_run(8, mix, Keys::Zipf(zipfian)) };
         let measured = measured(&mut table, UpdateReads::Covering, &run_of);
         let difference = measured.counts.per_second(measured.steadiness.span_ns) / 1e6 / point.y - 1.0;
         assert!(point.x == 8.0 && difference.abs() < 0.06, "{id}: {:+.1} %", 100.0 * difference);
@@ -293,16 +266,7 @@ fn figure_7_agrees() {
         for (mix, name) in [(Mix::W, "W"), (Mix::A_PRIME, "A"), (Mix::B_PRIME, "B")] {
             let mut table = filled.clone();
             table.region = filled.region.copied();
-            let run_of = Run {
-                clients: 320,
-                mix,
-                keys: Keys::LastInserted,
-                most_inserts: u64::MAX,
-                compute: COMPUTE,
-                warm_ns: 100_000,
-                span: Span::Exactly(500_000),
-                seed: 1,
-            };
+            let run_of = a_run(320, mix, Keys::LastInserted);
             let measured = measured(&mut table, UpdateReads::Covering, &run_of);
             let inserts = &measured.counts.operations.insert;
             let of_insert = inserts.messages as f64 / inserts.count as f64 / messages[place].1 - 1.0;
@@ -320,14 +284,11 @@ fn contended_inserts_lose_no_key() {
     let layout = layout(1 << 10, RowSums::None);
     let mut table = Table::filled_by(64, layout.clone(), 6_000, &|| false);
     let run_of = Run {
-        clients: 64,
-        mix: Mix::W,
-        keys: Keys::LastInserted,
         most_inserts: 1_000,
         compute: Compute { lookup_ns: 500, change_ns: 500 },
         warm_ns: 0,
         span: Span::UntilFull,
-        seed: 1,
+        ..a_run(64, Mix::W, Keys::LastInserted)
     };
     let measured = measured(&mut table, UpdateReads::Covering, &run_of);
     assert!(measured.inserts >= 1_000 && measured.counts.operations.insert.retries > 100, "{measured:?}");

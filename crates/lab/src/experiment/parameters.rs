@@ -257,6 +257,10 @@ fn check_effects(experiment: &Experiment) -> Result<(), LabError> {
         if experiment.deaths_per_second > 0.0 {
             return Err(LabError::Conflict("clients of setting as-run cannot die: they recover nothing".to_owned()));
         }
+        if !experiment.workload.has(Kind::Update) && experiment.theta != default.theta {
+            let message = "setting as-run draws keys for workloads a and b only: remove theta";
+            return Err(LabError::Conflict(message.to_owned()));
+        }
         for name in NOT_AS_RUN {
             if experiment.value_of(name) != default.value_of(name) {
                 return Err(LabError::Conflict(format!("setting as-run has no {name}: remove it")));
@@ -385,6 +389,9 @@ mod tests {
         assert!(message(always).contains("set predictor-kib"));
         assert_eq!(Experiment { predictor_kib: 64, ..always }.check(), Ok(()));
         assert!(message(as_run.with("search-row-ns", &Value::Integer(1)).unwrap()).contains("search-row-ns"));
+        let uniform = Experiment { theta: 0.0, ..as_run };
+        assert_eq!(uniform.check(), Ok(()));
+        assert!(message(Experiment { workload: Mix::W, ..uniform }).contains("remove theta"));
         let emptier = Experiment { insert_row: Some(InsertRow::Emptier), ..default };
         assert_eq!(emptier.check(), Ok(()));
         assert!(message(Experiment { setting: Setting::AsPrinted, ..emptier }).contains("primary row"));

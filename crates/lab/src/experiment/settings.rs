@@ -99,7 +99,7 @@ pub enum InsertRow {
     Emptier,
 }
 
-/// What a lookup with a predictor does about a key that it does not know.
+/// The way in which lookups treat a key of which their predictor knows nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Guess {
@@ -153,7 +153,7 @@ pub struct Experiment {
     /// KiB of a client's predictor of the row that has a key; 0 for none. Clients that share local queues share their
     /// predictors, too.
     pub predictor_kib: u32,
-    /// What a lookup does about a key of which its predictor knows nothing: at most 2 % may read a row in vain if `None`.
+    /// The way in which lookups treat a key of which their predictor knows nothing: at most 2 % may read a row in vain if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guess: Option<Guess>,
     /// The locality factor f of dependent hashing.

@@ -317,12 +317,9 @@ struct Worker {
 }
 
 impl Worker {
-    /// Computes, carries out one operation, and counts it.
+    /// Carries out one operation, and counts it.
     async fn step(&mut self, region: &SimRegion) {
         let shared = Rc::clone(&self.shared);
-        if shared.run.operation_compute_ns > 0 {
-            self.client.pause(shared.run.operation_compute_ns).await;
-        }
         let Some((operation, record)) = self.draw(region) else { return };
         shared.filled.records().key_into(record, &mut self.key);
         let (before, waits, began_ns) = (*self.client.traffic(), self.waits(), region.now_ns());

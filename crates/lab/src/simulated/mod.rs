@@ -43,7 +43,6 @@
 //!     queues: Queues::PerHost,
 //!     predictor_bytes: 0,
 //!     client_config,
-//!     operation_compute_ns: 0,
 //!     compute: Compute::default(),
 //!     audit: Audit::Whole,
 //! };

@@ -42,9 +42,7 @@ pub struct Run {
     pub predictor_bytes: usize,
     /// The clients' settings; each client's seed is its own.
     pub client_config: ClientConfig,
-    /// Time that a client computes before each operation, in nanoseconds.
-    pub operation_compute_ns: u64,
-    /// Time that it computes for an operation, as a part of it.
+    /// Time that a client computes for an operation, as a part of it.
     pub compute: Compute,
     /// The part of the table that is checked at the end.
     pub audit: Audit,

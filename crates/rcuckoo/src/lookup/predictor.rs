@@ -42,7 +42,7 @@ impl Clone for RowPredictor {
     }
 }
 
-/// What a lookup does about a key of which its predictor knows nothing. [R-READ-10]
+/// The way in which lookups treat a key of which their predictor knows nothing. [R-READ-10]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RowGuess {
     /// Reads the primary row alone, as long as at most 2 % of lookups read a row in vain; otherwise both rows. Whoever

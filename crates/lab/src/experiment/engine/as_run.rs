@@ -88,6 +88,9 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions, least_us:
     let keys = (rows * ENTRIES as u64) as f64 * experiment.fill / 100.0;
     let keys = u32::try_from(keys as u64).map_err(|_| conflict("setting as-run has keys of 32 bits"))?;
     let inserts = experiment.workload.has(Kind::Insert);
+    if inserts && u32::try_from(rows * ENTRIES as u64 + 2 * u64::from(experiment.clients)).is_err() {
+        return Err(conflict("setting as-run has keys of 32 bits, and inserts need one for each entry"));
+    }
     let distribution = match experiment.workload {
         Mix::C => Keys::OneEach,
         _ if inserts => Keys::LastInserted,

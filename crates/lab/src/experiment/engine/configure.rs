@@ -145,7 +145,6 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions, least_us:
         },
         predictor_bytes: experiment.predictor_kib as usize * 1024,
         client_config,
-        operation_compute_ns: 0,
         compute: COMPUTE,
         audit: if experiment.entries > WHOLE_AUDIT_ENTRIES { Audit::Touched } else { Audit::Whole },
     };
