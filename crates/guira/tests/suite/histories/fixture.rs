@@ -16,6 +16,8 @@ use crate::histories::{Case, SEED};
 pub enum Fabric {
     /// All workers map the table.
     Shm,
+    /// Same as [`Fabric::Shm`], with a table that grows to many times the size that it is made for.
+    Growing,
     /// The table is in a memory node's own memory, and all workers are connected to the node.
     Tcp,
     /// Every other worker maps the table, and the others are connected to a node that serves it.
@@ -49,7 +51,7 @@ impl Fabric {
     pub fn goals(self) -> RoundGoals {
         let goals = RoundGoals { kills: 70, stops: 10, fences: 0, restarts: 0, answered: 400 };
         match self {
-            Fabric::Shm => RoundGoals { answered: 4_000, ..goals },
+            Fabric::Shm | Fabric::Growing => RoundGoals { answered: 4_000, ..goals },
             Fabric::Tcp => RoundGoals { fences: 10, ..goals },
             Fabric::Mixed => RoundGoals { fences: 4, ..goals },
             // Fewer kills, so that many live to see the node come back, or lose a connection.
@@ -61,13 +63,13 @@ impl Fabric {
 
     /// Whether a round has a table that grows.
     pub fn grows(self) -> bool {
-        matches!(self, Fabric::Shm | Fabric::Mixed | Fabric::Restarted)
+        matches!(self, Fabric::Shm | Fabric::Growing | Fabric::Mixed | Fabric::Restarted)
     }
 
     /// Returns the shortest time from one kill of a worker to the next.
     pub fn between_kills(self) -> Duration {
         Duration::from_millis(match self {
-            Fabric::Shm | Fabric::Tcp | Fabric::Mixed => 20,
+            Fabric::Shm | Fabric::Growing | Fabric::Tcp | Fabric::Mixed => 20,
             Fabric::Restarted | Fabric::Faulty => 100,
             // An emulated machine starts a few processes a second.
             Fabric::Rdma => 500,
@@ -84,7 +86,7 @@ impl Fabric {
         match self {
             Fabric::Tcp | Fabric::Mixed | Fabric::Faulty => Some(Duration::from_millis(50)),
             Fabric::Rdma => Some(Duration::from_millis(300)),
-            Fabric::Shm | Fabric::Restarted => None,
+            Fabric::Shm | Fabric::Growing | Fabric::Restarted => None,
         }
     }
 }
@@ -105,7 +107,7 @@ impl Fixture {
         let options = Case::of(fabric, round).options(round);
         let named = || Table::create(&options);
         let (table, node) = match fabric {
-            Fabric::Shm => (Some(named()), None),
+            Fabric::Shm | Fabric::Growing => (Some(named()), None),
             Fabric::Tcp | Fabric::Faulty => (None, Some(NodeProcess::start(None, round, None))),
             Fabric::Rdma => {
                 let devices = RdmaDevices::find("histories").expect("it was there before");

@@ -16,13 +16,19 @@ use guira_layout::OwnerId;
 use guira_testing::unique_name;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::histories::KEYS;
+use crate::histories::{KEYS, PROCESSES};
 
 /// Bytes of the log: room for some 3 million operations.
 const LOG_BYTES: u64 = 128 << 20;
-/// Words of a block. The first block holds the number of blocks taken, each process's owner id, and two words for all
-/// processes. Every other block holds its process, the counts of the process, and records.
+/// Words of a block. The first block holds the number of blocks taken, two words for each place of a process, and two
+/// words for all processes. Every other block holds its process, the counts of the process, and records.
 const BLOCK_WORDS: usize = 1024;
+/// The words of the first block with the number and the owner id of the last process in each place.
+const OWNERS: usize = 1;
+/// The words of the first block with the number of acknowledged inserts of each place.
+const ACKNOWLEDGED: usize = OWNERS + PROCESSES as usize;
+/// Bits of an owner id, in front of which stands the number of its process.
+const OWNER_BITS: u32 = 16;
 /// The word of the first block with the number of operations that were answered.
 const ANSWERED: usize = BLOCK_WORDS - 2;
 /// The word of the first block that is not zero when the round is over.
@@ -35,6 +41,7 @@ const RECORDS: usize = (BLOCK_WORDS - HEAD_WORDS) / RECORD_WORDS;
 const BLOCKS: usize = LOG_BYTES as usize / 8 / BLOCK_WORDS;
 
 const _: () = assert!(HEAD_WORDS + RECORDS * RECORD_WORDS == BLOCK_WORDS && COUNTS < HEAD_WORDS);
+const _: () = assert!(ACKNOWLEDGED + PROCESSES as usize <= ANSWERED);
 
 /// Codes of outcomes: no answer, no effect, then the variants of [`Answer`] in their order.
 const NO_ANSWER: u64 = 0;
@@ -75,10 +82,15 @@ impl SharedLog {
         self.location.path().to_str().unwrap()
     }
 
-    /// Returns the owner id of `process`, if it has one yet.
-    pub fn owner(&self, process: u64) -> Option<OwnerId> {
-        let owner = load(&self.region.main_words()[process as usize]);
-        (owner != 0).then_some(OwnerId(owner as u16))
+    /// Returns the owner id of `process`, which is the last one in `place`, if it has one yet.
+    pub fn owner(&self, process: u64, place: u64) -> Option<OwnerId> {
+        let owner = load(&self.region.main_words()[OWNERS + place as usize]);
+        (owner >> OWNER_BITS == process).then_some(OwnerId(owner as u16))
+    }
+
+    /// Returns how many inserts of each place were acknowledged so far.
+    pub fn acknowledged(&self) -> [u64; PROCESSES as usize] {
+        std::array::from_fn(|place| load(&self.region.main_words()[ACKNOWLEDGED + place]))
     }
 
     /// Returns how many operations were answered so far.
@@ -166,6 +178,7 @@ pub fn add(sum: &mut Counts, counts: &Counts) {
 pub struct Log {
     region: ShmRegion,
     process: u64,
+    place: u64,
     /// First word of the current block.
     block: usize,
     /// Records written in that block.
@@ -173,11 +186,11 @@ pub struct Log {
 }
 
 impl Log {
-    /// Opens the log for `process`.
-    pub fn open(path: &str, process: u64) -> Log {
+    /// Opens the log for `process`, which takes the `place` of one that was killed, or is the first one in it.
+    pub fn open(path: &str, process: u64, place: u64) -> Log {
         let region = ShmRegion::open(&Location::file(path), Access::ReadWrite).unwrap();
-        assert!((1..ANSWERED as u64).contains(&process), "each process needs a word of the first block");
-        Log { region, process, block: 0, written: RECORDS }
+        assert!(process != 0 && place < PROCESSES, "process {process} in place {place}");
+        Log { region, process, place, block: 0, written: RECORDS }
     }
 
     /// Whether the round is over.
@@ -187,7 +200,18 @@ impl Log {
 
     /// Records that the process is the client in `slot` from now on.
     pub fn record_slot(&self, slot: u16) {
-        self.region.main_words()[self.process as usize].store(u64::from(slot) + 1, Ordering::Release);
+        let owner = (self.process << OWNER_BITS) | (u64::from(slot) + 1);
+        self.region.main_words()[OWNERS + self.place as usize].store(owner, Ordering::Release);
+    }
+
+    /// Returns how many inserts of `place` were acknowledged so far.
+    pub fn acknowledged(&self, place: u64) -> u64 {
+        load(&self.region.main_words()[ACKNOWLEDGED + place as usize])
+    }
+
+    /// Records that the first `count` inserts of the process's place were acknowledged.
+    pub fn acknowledge(&self, count: u64) {
+        self.region.main_words()[ACKNOWLEDGED + self.place as usize].fetch_max(count, Ordering::AcqRel);
     }
 
     fn next_block(&mut self) -> bool {

@@ -8,6 +8,10 @@
 //! have happened or not, at any time, but all answers must fit. To show that the check can fail, each round then
 //! falsifies answers, which must be detected.
 //!
+//! Where tables grow, each process also inserts keys of a share of its own, and the number of those that were
+//! acknowledged is in that memory, too, so that it includes those of killed processes. An acknowledged key must be there
+//! from then on, and such a table is never full. One test lets a table grow to many times the size that it was made for.
+//!
 //! The other tests do the same over TCP, with a memory node in a process of its own: clients are fenced while they
 //! live, and learn of it; some clients map the table that the node serves; the node is killed and restarted; a proxy
 //! delays, splits and cuts the connections.
@@ -40,13 +44,13 @@ use crate::common::faulty_proxy::FaultyProxy;
 use checker::Totals;
 use fixture::{Fabric, Fixture};
 use log::{SharedLog, now_ns};
-use worker::{key, value};
+use worker::{Share, key, value};
 use workers::{FaultCounts, Workers};
 
 const SEED: u64 = 23;
 const PROCESSES: u64 = 8;
 const KEYS: u64 = 40;
-/// Entries for which a table is made.
+/// Entries for which most tables are made.
 const CAPACITY: u64 = 200;
 /// Entries left free for the keys in a table full of fillers. No worker changes the fillers; inserts have to move them.
 const LEFT_FREE: u64 = KEYS + KEYS / 4;
@@ -58,40 +62,73 @@ struct Case {
     preset: Preset,
     format: &'static str,
     longest_value: u64,
-    /// Whether the table grows, because workers insert more and more keys.
-    grows: bool,
+    /// Entries for which the table is made.
+    capacity: u64,
+    /// The inserts of the workers, if the table grows.
+    growth: Option<Growth>,
+}
+
+/// The inserts that make a table grow.
+#[derive(Clone, Copy)]
+struct Growth {
+    /// Keys that the table may have, after which the workers insert no more.
+    max_capacity: u64,
+    /// Whether the round lasts until the table has that many.
+    is_filled: bool,
+    /// Inserts of a worker for each operation that it records.
+    inserts_per_operation: u64,
 }
 
 /// The cases: values in rows; values in rows and in extents; the same where rows are few and every insert moves
 /// entries; and where segments are small and are split all the time.
 const CASES: [Case; 4] = [
-    Case { preset: Preset::Hardened, format: "fixed:8:8", longest_value: 8, grows: false },
-    Case { preset: Preset::Hardened, format: "bytes:64", longest_value: 3_000, grows: false },
-    Case { preset: Preset::Tiny, format: "bytes:64", longest_value: 500, grows: false },
-    Case { preset: Preset::Tiny, format: "bytes:64", longest_value: 500, grows: true },
+    Case::new(Preset::Hardened, "fixed:8:8", 8),
+    Case::new(Preset::Hardened, "bytes:64", 3_000),
+    Case::new(Preset::Tiny, "bytes:64", 500),
+    Case {
+        growth: Some(Growth { max_capacity: 1_000_000, is_filled: false, inserts_per_operation: 1 }),
+        ..Case::new(Preset::Tiny, "bytes:64", 500)
+    },
 ];
 
 impl Case {
+    /// Creates a case whose table does not grow.
+    const fn new(preset: Preset, format: &'static str, longest_value: u64) -> Case {
+        Case { preset, format, longest_value, capacity: CAPACITY, growth: None }
+    }
+
     fn of(fabric: Fabric, round: u64) -> Case {
-        CASES[(round % rounds_of(fabric)) as usize]
+        if fabric == Fabric::Growing { Case::growing() } else { CASES[(round % rounds_of(fabric)) as usize] }
+    }
+
+    /// Returns the case of a table that grows to many times the size that it is made for, and no further. The fewer
+    /// operations are recorded, the more of the deaths are in inserts.
+    fn growing() -> Case {
+        let (capacity, max_capacity, inserts_per_operation) =
+            if is_long() { (1_000_000, 32_000_000, 64) } else { (20_000, 400_000, 2) };
+        let growth = Some(Growth { max_capacity, is_filled: true, inserts_per_operation });
+        Case { capacity, growth, ..Case::new(Preset::Hardened, "fixed:8:8", 8) }
     }
 
     fn options(&self, round: u64) -> CreateOptions {
-        let options = CreateOptions::new(CAPACITY)
+        let options = CreateOptions::new(self.capacity)
             .format(self.format.parse().unwrap())
             .preset(self.preset)
             .max_clients(2 * PROCESSES as u16 + 8)
             .seed(SEED + round);
-        if self.grows { options.max_capacity(1_000_000) } else { options.extent_bytes(64 << 20) }
+        match self.growth {
+            Some(growth) => options.max_capacity(growth.max_capacity),
+            None => options.extent_bytes(64 << 20),
+        }
     }
 
     /// Fills the table, or puts some keys into one that grows, and returns how many fillers it has.
     fn fill(&self, store: &Store) -> u64 {
         let mut client = store.client().unwrap();
-        if self.grows {
+        if self.growth.is_some() {
             let mut put = |filler: u64| client.put(&key(filler), &value(filler, self.longest_value));
-            (KEYS..KEYS + CAPACITY).for_each(|filler| assert!(put(filler).is_ok()));
-            return CAPACITY;
+            (KEYS..KEYS + self.capacity).for_each(|filler| assert!(put(filler).is_ok()));
+            return self.capacity;
         }
         let mut put = |filler: u64| client.put(&key(filler), &value(filler, self.longest_value)).is_ok();
         let fillers = (KEYS..).take_while(|filler| put(*filler)).count() as u64 - LEFT_FREE;
@@ -101,10 +138,25 @@ impl Case {
         fillers
     }
 
-    /// Checks that no move lost a filler.
-    fn assert_fillers(&self, store: &Store, fillers: u64) {
+    /// Returns the inserts of the worker in `place`, one of [`PROCESSES`].
+    fn share(&self, place: u64) -> Share {
+        let first = KEYS + self.capacity;
+        let keys = self.growth.map_or(0, |growth| (growth.max_capacity - first) / PROCESSES);
+        let inserts_per_operation = self.growth.map_or(0, |growth| growth.inserts_per_operation);
+        Share { place, first: first + place, keys, inserts_per_operation }
+    }
+
+    /// Returns the number of inserts after which a round may end.
+    fn least_inserts(&self) -> u64 {
+        self.growth.filter(|growth| growth.is_filled).map_or(0, |_| PROCESSES * self.share(0).keys)
+    }
+
+    /// Checks that no move and no split lost one of the `fillers`, or a key whose insert was acknowledged.
+    fn assert_fillers(&self, store: &Store, fillers: u64, acknowledged: [u64; PROCESSES as usize]) {
         let mut reader = store.reader();
-        for filler in KEYS..KEYS + fillers {
+        let shares = (0..).zip(acknowledged).map(|(place, count)| (self.share(place), count));
+        let inserted = shares.flat_map(|(share, count)| (0..count).map(move |index| share.key(index)));
+        for filler in (KEYS..KEYS + fillers).chain(inserted) {
             let found = reader.get(&key(filler)).unwrap();
             assert!(found == Some(value(filler, self.longest_value)), "filler {filler}: {found:02x?}");
         }
@@ -150,8 +202,10 @@ struct Run {
     faults: FaultCounts,
     /// Processes that were answered both before and after a kill of the node, summed over all kills.
     survivors: u64,
-    /// Splits of segments that clients have reported.
+    /// Splits of segments.
     splits: u64,
+    /// Acknowledged inserts of keys that make tables grow.
+    inserts: u64,
     /// Pieces, delays and cuts of the proxy.
     proxy_counts: [u64; 3],
 }
@@ -162,7 +216,8 @@ impl Run {
         let least_rounds = rounds(fabric);
         println!("seed {SEED}, {fabric:?}, {PROCESSES} processes, {KEYS} keys, {least_rounds} rounds or more");
         let (totals, faults) = (Totals::default(), FaultCounts::default());
-        let mut run = Run { fabric, least_rounds, totals, faults, survivors: 0, splits: 0, proxy_counts: [0; 3] };
+        let (survivors, splits, inserts, proxy_counts) = (0, 0, 0, [0; 3]);
+        let mut run = Run { fabric, least_rounds, totals, faults, survivors, splits, inserts, proxy_counts };
         let (mut log, start, mut late) = (SharedLog::create(), Instant::now(), None);
         for number in 0.. {
             if number >= least_rounds {
@@ -177,7 +232,7 @@ impl Run {
             }
         }
         let seconds = start.elapsed().as_secs_f64();
-        println!("{seconds:.0} s: {}; {}; {} splits", run.faults, run.totals, run.splits);
+        println!("{seconds:.0} s: {}; {}; {} inserts, {} splits", run.faults, run.totals, run.inserts, run.splits);
         assert_eq!(run.totals.detected, run.totals.falsified, "each falsified answer is detected");
         run
     }
@@ -186,13 +241,14 @@ impl Run {
         let case = Case::of(self.fabric, number);
         let mut fixture = Fixture::of(self.fabric, number);
         let fillers = case.fill(&fixture.store);
+        let segments = fixture.store.stat().unwrap().table.segments;
         let began_ns = now_ns();
         let faults = Workers::start(&mut fixture, log, case, SEED ^ (number << 20)).run();
         assert_sound(&fixture.store);
-        if case.grows {
-            self.splits += fixture.store.stat().unwrap().totals.splits;
-        }
-        case.assert_fillers(&fixture.store, fillers);
+        self.splits += fixture.store.stat().unwrap().table.segments - segments;
+        let acknowledged = log.acknowledged();
+        case.assert_fillers(&fixture.store, fillers, acknowledged);
+        self.inserts += acknowledged.iter().sum::<u64>();
         let mut records = log.take(began_ns);
         records.add_final_reads(&fixture.store, case.longest_value);
         self.survivors += faults.restarts_ns.iter().map(|at_ns| records.survivors(*at_ns)).sum::<u64>();
@@ -212,12 +268,14 @@ impl Run {
         let falsified = match self.fabric {
             Fabric::Rdma if !is_long() => 0,
             Fabric::Faulty | Fabric::Rdma => 2,
-            Fabric::Shm | Fabric::Tcp | Fabric::Mixed | Fabric::Restarted => 3 * rounds + 1,
+            Fabric::Shm | Fabric::Growing | Fabric::Tcp | Fabric::Mixed | Fabric::Restarted => 3 * rounds + 1,
         };
+        // Of a table that grows all the time, most kills interrupt inserts, which are not recorded.
+        let interrupting = if self.fabric == Fabric::Growing { 20 } else { 4 };
         vec![
             Goal::new("kills of holders of a lock", faults.kills_of_holders, (kills / 20).max(1)),
             Goal::new("recoveries", recoveries, (kills / 10).max(1)),
-            Goal::new("operations that a kill interrupted", totals.pending, (kills / 4).max(1)),
+            Goal::new("operations that a kill interrupted", totals.pending, (kills / interrupting).max(1)),
             Goal::new("moves", moves, 1),
             Goal::new("splits", self.splits, if self.fabric.grows() { 5 } else { 0 }),
             Goal::new("falsified answers", totals.falsified, falsified),
@@ -227,12 +285,16 @@ impl Run {
 
 /// Returns the fewest rounds of a run.
 fn rounds(fabric: Fabric) -> u64 {
-    if is_long() { 10 * rounds_of(fabric) } else { rounds_of(fabric) }
+    // The table of a long run is larger instead.
+    if is_long() && fabric != Fabric::Growing { 10 * rounds_of(fabric) } else { rounds_of(fabric) }
 }
 
 /// Returns the number of cases of a fabric, each of which has a round.
 fn rounds_of(fabric: Fabric) -> u64 {
-    CASES.iter().filter(|case| !case.grows || fabric.grows()).count() as u64
+    match fabric {
+        Fabric::Growing => 1,
+        _ => CASES.iter().filter(|case| case.growth.is_none() || fabric.grows()).count() as u64,
+    }
 }
 
 /// [R-RECOVER-1] [R-RECOVER-2] [R-RECOVER-3] [R-READ-9] While clients of a table are killed and stopped, each of its
@@ -243,6 +305,27 @@ fn histories_of_killed_and_stopped_processes_are_linearizable() {
         let [_, replays, ..] = run.totals.counts;
         run.common_goals().into_iter().chain([Goal::new("replays", replays, 1)]).collect()
     });
+    let [.., fenced, lost, unknown] = run.totals.counts;
+    assert_eq!([fenced, lost, unknown], [0; 3], "a mapped table is not lost");
+}
+
+/// [R-GROW-6] [R-GROW-8] [R-GROW-10] While a table grows to twenty times the size that it was made for, or with
+/// `GUIRA_LONG=1` from 1 to 32 million keys, and clients are killed all the time, no client finds it full, no
+/// acknowledged insert is lost, and the keys that clients change meanwhile are linearizable.
+#[test]
+fn histories_while_a_table_grows_to_many_times_its_size_are_linearizable() {
+    let case = Case::growing();
+    let run = Run::until(Fabric::Growing, |run| {
+        // A segment has at most 1,024 rows of 7 entries, and the first ones are not much larger than they have to be.
+        let splits = Case::growing().least_inserts() / (2 * 1_024 * 7);
+        let kills = if is_long() { 500 } else { 20 };
+        let own = [
+            Goal::new("splits of a table that grows all the time", run.splits, splits),
+            Goal::new("kills while the table grew", run.faults.kills_in_growth, kills),
+        ];
+        run.common_goals().into_iter().chain(own).collect()
+    });
+    assert!(run.inserts >= case.least_inserts(), "{} inserts were acknowledged", run.inserts);
     let [.., fenced, lost, unknown] = run.totals.counts;
     assert_eq!([fenced, lost, unknown], [0; 3], "a mapped table is not lost");
 }

@@ -9,8 +9,8 @@ use guira::{Effect, Error, OpenError, OpenOptions, OperationError, OperationErro
 use guira_check::history::{Answer, Call};
 use guira_fabric::SplitMix64;
 
-use crate::histories::KEYS;
 use crate::histories::log::{Completion, Log};
+use crate::histories::{KEYS, PROCESSES};
 
 const WORKER: &str = "GUIRA_TEST_HISTORIES";
 /// Deadline of an operation. A worker waits no longer for one that is stopped, and goes on with other keys.
@@ -29,15 +29,36 @@ pub struct Task<'t> {
     pub process: u64,
     pub seed: u64,
     pub longest_value: u64,
-    /// Whether it inserts further keys all the time.
-    pub grows: bool,
+    pub share: Share,
+}
+
+/// The inserts of the workers in one place, one after the other: keys that no other worker inserts.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    /// The place of the worker among those that run.
+    pub place: u64,
+    /// The number of the first key.
+    pub first: u64,
+    /// The number of keys; 0 if the table does not grow.
+    pub keys: u64,
+    /// Inserts for each operation that is recorded.
+    pub inserts_per_operation: u64,
+}
+
+impl Share {
+    /// Returns the number of the key that is inserted after `index` others.
+    pub fn key(&self, index: u64) -> u64 {
+        self.first + index * PROCESSES
+    }
 }
 
 impl Task<'_> {
     /// Returns the environment variable that passes the arguments: name and value.
     pub fn variable(&self) -> (&'static str, String) {
-        let Task { url, log, process, seed, longest_value, grows } = self;
-        (WORKER, format!("{url},{process},{seed},{longest_value},{grows},{log}"))
+        let Task { url, log, process, seed, longest_value, share } = self;
+        let Share { place, first, keys, inserts_per_operation } = share;
+        let share = format!("{place},{first},{keys},{inserts_per_operation}");
+        (WORKER, format!("{url},{process},{seed},{longest_value},{share},{log}"))
     }
 }
 
@@ -71,6 +92,7 @@ struct Worker {
     log: Log,
     rng: SplitMix64,
     longest_value: u64,
+    share: Share,
     /// The number of the last value written: no two values of a round have the same.
     written: u64,
     /// The value last known of each key.
@@ -180,14 +202,41 @@ impl Worker {
         true
     }
 
-    /// Inserts a key of its own, which nobody asks for again.
-    fn insert_another(&mut self) {
-        let number = self.written | 1 << 63;
-        let put = self.client.put(&key(number), &value(number, self.longest_value));
-        if let Err(error) = put {
-            let is_lost = self.transport != Transport::Mapped && loss(&error) != Loss::None;
-            assert!(is_lost || self.may_refuse(Call::Put(number), &error), "{error}");
+    /// Inserts the next keys of its share, and looks for one of the keys whose insert was acknowledged. Returns false
+    /// if there are no more keys.
+    fn insert_share(&mut self) -> bool {
+        let mut has_more = false;
+        for _ in 0..self.share.inserts_per_operation {
+            let inserted = self.log.acknowledged(self.share.place);
+            if inserted == self.share.keys {
+                break;
+            }
+            let number = self.share.key(inserted);
+            has_more = true;
+            // The process in whose place this one is may have put it, and died before that was acknowledged.
+            match self.client.put(&key(number), &value(number, self.longest_value)) {
+                Ok(_) => self.log.acknowledge(inserted + 1),
+                Err(error) => self.assert_may_fail(Call::Put(number), &error),
+            }
         }
+        let place = self.rng.below(PROCESSES);
+        let inserted = self.log.acknowledged(place);
+        if inserted > 0 {
+            let first = self.share.first - self.share.place + place;
+            let number = Share { first, ..self.share }.key(self.rng.below(inserted));
+            match self.client.get_into(&key(number), &mut self.buffer) {
+                Ok(true) => assert!(self.buffer == value(number, self.longest_value), "filler {number} has changed"),
+                Ok(false) => panic!("filler {number} is lost"),
+                Err(error) => self.assert_may_fail(Call::Get, &error),
+            }
+        }
+        has_more
+    }
+
+    /// Checks that `error` is a permitted failure of a `call` that is not recorded.
+    fn assert_may_fail(&self, call: Call, error: &Error) {
+        let is_lost = self.transport != Transport::Mapped && loss(error) != Loss::None;
+        assert!(is_lost || self.may_refuse(call, error), "{call}: {error}");
     }
 
     /// Returns what a failure of `call` means for its effect, and counts it. Only permitted failures are accepted.
@@ -211,7 +260,7 @@ impl Worker {
 
     /// Whether `call` may be refused with `error`: because a stopped client was waited for until the deadline, or
     /// because there is no room and the call needs some. There is always a free entry for each key, but the paths to it
-    /// may be too long; and dead clients keep space for values until it is reclaimed.
+    /// may be too long, unless the table grows; and dead clients keep space for values until it is reclaimed.
     fn may_refuse(&self, call: Call, error: &Error) -> bool {
         let has_extents = self.longest_value > 8;
         match error {
@@ -219,7 +268,7 @@ impl Worker {
                 u128::from(*waited_ms) >= self.transport.deadline().as_millis()
             }
             Error::Operation(OperationError { kind: OperationErrorKind::Full { .. }, .. }) => {
-                matches!(call, Call::Put(_) | Call::Insert(_))
+                self.share.keys == 0 && matches!(call, Call::Put(_) | Call::Insert(_))
             }
             Error::Operation(OperationError { kind: OperationErrorKind::NoSpace(_), .. }) => {
                 let brings_value = !matches!(call, Call::Get | Call::Remove | Call::CompareAndRemove(_));
@@ -283,8 +332,9 @@ fn open_client(url: &Url, transport: Transport, log: &Log) -> Option<guira::Clie
 #[test]
 fn worker() {
     let Ok(arguments) = std::env::var(WORKER) else { return };
-    let parts: Vec<&str> = arguments.splitn(6, ',').collect();
-    let [process, seed, longest_value] = [1, 2, 3].map(|index: usize| parts[index].parse::<u64>().unwrap());
+    let parts: Vec<&str> = arguments.splitn(9, ',').collect();
+    let [process, seed, longest_value, place, first, keys, inserts_per_operation] =
+        std::array::from_fn(|index| parts[1 + index].parse().unwrap());
     let transport = Transport::of(parts[0]);
     // None outlives a test that is killed: it would work forever.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
@@ -292,20 +342,19 @@ fn worker() {
         // The test, which kills, must not wait for workers that never pause.
         rustix::process::nice(NICE).unwrap();
     }
-    let (grows, log) = (parts[4] == "true", Log::open(parts[5], process));
+    let (share, log) = (Share { place, first, keys, inserts_per_operation }, Log::open(parts[8], process, place));
     let Some(client) = open_client(&parts[0].parse().unwrap(), transport, &log) else { return };
     let (slot, losses) = (client.slot(), Losses::default());
     log.record_slot(slot);
     let (rng, seen, buffer) = (SplitMix64(seed), HashMap::new(), Vec::new());
     let written = process << 32;
-    let mut worker = Worker { client, slot, transport, losses, log, rng, longest_value, written, seen, buffer };
-    while !worker.log.is_over() && worker.step() {
-        if grows {
-            worker.insert_another();
-        }
-    }
-    // Without room in the log the worker idles, so that it can still be killed.
+    let mut worker = Worker { client, slot, transport, losses, log, rng, longest_value, share, written, seen, buffer };
     while !worker.log.is_over() {
-        std::thread::sleep(Duration::from_millis(1));
+        let (is_recorded, has_more) = (worker.step(), share.keys > 0 && worker.insert_share());
+        // Without room in the log the worker idles, so that it can still be killed. When it has inserted its share, it
+        // leaves the processors to those that have not.
+        if !has_more && (!is_recorded || share.keys > 0) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use guira::Url;
 use guira_fabric::SplitMix64;
+use guira_layout::OwnerId;
 use guira_testing::{patience, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -41,6 +42,8 @@ pub struct FaultCounts {
     pub kills_of_holders: u64,
     /// Kills of processes that were stopped.
     pub kills_of_stopped: u64,
+    /// Kills before the keys were inserted that a round is to insert.
+    pub kills_in_growth: u64,
     pub stops: u64,
     /// Clients that were fenced while they lived.
     pub fences: u64,
@@ -63,6 +66,7 @@ impl FaultCounts {
         self.kills += other.kills;
         self.kills_of_holders += other.kills_of_holders;
         self.kills_of_stopped += other.kills_of_stopped;
+        self.kills_in_growth += other.kills_in_growth;
         self.stops += other.stops;
         self.fences += other.fences;
         self.fences_of_holders += other.fences_of_holders;
@@ -85,11 +89,18 @@ impl fmt::Display for FaultCounts {
 /// A worker process. It is killed when this is dropped, so that none outlives the test.
 struct WorkerProcess {
     process: u64,
+    /// Its place among the workers that run, whose share of the inserts it has.
+    place: u64,
     child: Child,
     stopped_until: Option<Instant>,
 }
 
 impl WorkerProcess {
+    /// Returns its owner id, if it is a client yet.
+    fn owner(&self, log: &SharedLog) -> Option<OwnerId> {
+        log.owner(self.process, self.place)
+    }
+
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
@@ -127,14 +138,14 @@ impl<'t> Workers<'t> {
         let (fabric, node, running, killed) = (*fabric, node.as_mut(), Vec::new(), Vec::new());
         let (started, rng) = (0, SplitMix64(seed));
         let mut workers = Workers { fabric, urls, node, log, lock_monitor, case, running, killed, started, rng };
-        for _ in 0..PROCESSES {
-            let worker = workers.spawn();
+        for place in 0..PROCESSES {
+            let worker = workers.spawn(place);
             workers.running.push(worker);
         }
         workers
     }
 
-    fn spawn(&mut self) -> WorkerProcess {
+    fn spawn(&mut self, place: u64) -> WorkerProcess {
         self.started += 1;
         let task = Task {
             url: &self.urls[self.started as usize % self.urls.len()],
@@ -142,7 +153,7 @@ impl<'t> Workers<'t> {
             process: self.started,
             seed: self.rng.next_u64(),
             longest_value: self.case.longest_value,
-            grows: self.case.grows,
+            share: self.case.share(place),
         };
         let (name, value) = task.variable();
         let child = Command::new(std::env::current_exe().unwrap())
@@ -151,32 +162,40 @@ impl<'t> Workers<'t> {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        WorkerProcess { process: self.started, child, stopped_until: None }
+        WorkerProcess { process: self.started, place, child, stopped_until: None }
     }
 
     /// Kills, stops and fences workers until the goals of the round are reached, then waits for them to end.
     pub fn run(&mut self) -> FaultCounts {
         let mut faults = FaultCounts::default();
-        let (goals, between_kills, start) = (self.fabric.goals(), self.fabric.between_kills(), Instant::now());
-        let mut answered_at_restart = 0;
+        let (goals, between_kills, mut start) = (self.fabric.goals(), self.fabric.between_kills(), Instant::now());
+        let (least_inserts, mut inserts, mut answered_at_restart) = (self.case.least_inserts(), 0, 0);
         let (between_fences, between_restarts) = (self.fabric.between_fences(), self.fabric.between_restarts());
         let (mut next_kill, mut next_stop) = (start + between_kills, start);
         let (mut next_fence, mut next_restart) =
             (between_fences.map(|time| start + time), between_restarts.map(|time| start + time));
         loop {
             let (now, answered) = (Instant::now(), self.log.answered());
-            if faults.reach(&goals) && answered >= goals.answered {
+            if inserts < least_inserts {
+                let inserted = self.log.acknowledged().iter().sum();
+                start = if inserted > inserts { now } else { start };
+                inserts = inserted;
+            } else if faults.reach(&goals) && answered >= goals.answered {
                 break;
             }
-            assert!(start.elapsed() < patience(), "{goals:?}: {answered} operations answered, {faults}");
+            assert!(
+                start.elapsed() < patience(),
+                "{goals:?}: {answered} operations answered, {inserts} inserts, {faults}"
+            );
             self.resume(now);
             self.reap_killed();
             if now >= next_stop {
                 faults.stops += self.stop(now);
                 next_stop = now + Duration::from_micros(self.rng.below(LONGEST_STOP_INTERVAL_US));
             }
-            if now >= next_kill && faults.kills < goals.kills && self.are_at_work() {
+            if now >= next_kill && (faults.kills < goals.kills || inserts < least_inserts) && self.are_at_work() {
                 self.kill(&mut faults);
+                faults.kills_in_growth += u64::from(inserts < least_inserts);
                 next_kill = now + between_kills;
             }
             if next_fence.is_some_and(|next| now >= next) {
@@ -200,7 +219,7 @@ impl<'t> Workers<'t> {
     /// Whether half of the workers are clients: on a slow machine the next kill waits for the start of those that took
     /// the places of killed ones.
     fn are_at_work(&self) -> bool {
-        let clients = self.running.iter().filter(|worker| self.log.owner(worker.process).is_some());
+        let clients = self.running.iter().filter(|worker| worker.owner(self.log).is_some());
         2 * clients.count() as u64 >= PROCESSES
     }
 
@@ -243,7 +262,7 @@ impl<'t> Workers<'t> {
             _ => self.lock_monitor.holder(Instant::now() + HOLDER_SEARCH_TIMEOUT),
         };
         let log = self.log;
-        let holder = owner.and_then(|owner| self.running.iter().position(|it| log.owner(it.process) == Some(owner)));
+        let holder = owner.and_then(|owner| self.running.iter().position(|it| it.owner(log) == Some(owner)));
         (holder.unwrap_or_else(|| self.rng.below(PROCESSES) as usize), holder.is_some())
     }
 
@@ -254,14 +273,14 @@ impl<'t> Workers<'t> {
         faults.kills += 1;
         faults.kills_of_holders += u64::from(is_holder);
         faults.kills_of_stopped += u64::from(self.running[victim].stopped_until.is_some());
-        let replacement = self.spawn();
+        let replacement = self.spawn(self.running[victim].place);
         self.killed.push(std::mem::replace(&mut self.running[victim], replacement));
     }
 
     /// Fences a living worker, unless it maps the table or is not a client yet.
     fn fence(&mut self, faults: &mut FaultCounts) {
         let (victim, is_holder) = self.victim();
-        let Some(owner) = self.log.owner(self.running[victim].process) else { return };
+        let Some(owner) = self.running[victim].owner(self.log) else { return };
         let is_dropped = self.lock_monitor.fence(owner);
         faults.fences += u64::from(is_dropped);
         faults.fences_of_holders += u64::from(is_dropped && is_holder);
