@@ -26,6 +26,9 @@ pub fn describe(run: &Run) -> String {
     for fault in &run.plan.node {
         line(&format!("planned: the node at {} ns: {:?}", fault.at_ns, fault.fault));
     }
+    if let Some(limit) = &run.plan.memory {
+        line(&format!("planned: the node has no memory for others after {} grants: {limit:?}", limit.grants));
+    }
     line("faults that happened:");
     let is_access = |event: &&Event| {
         matches!(event.kind, EventKind::Read(_) | EventKind::Write(_) | EventKind::Swap(_) | EventKind::Add(_))

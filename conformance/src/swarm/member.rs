@@ -47,6 +47,8 @@ pub struct Shared {
     pub is_patient: bool,
     pub can_flip: bool,
     pub can_restart: bool,
+    /// The time until which the memory node may lack memory, if it does in this run.
+    pub shortage_ns: Option<u64>,
 }
 
 /// The signal that a client cannot continue.
@@ -103,6 +105,9 @@ impl Member {
     /// Acts as the last client, when all others have ended or died and no more faults happen: reads every key, changes
     /// the hot ones, and recovers all dead clients.
     pub async fn run_last(mut self, region: SimRegion) {
+        if let Some(until_ns) = self.shared.shortage_ns {
+            pause_until(&mut region.lane(), until_ns).await;
+        }
         let Ok(mut client) = self.open(&region, LAST_DEADLINE_NS).await else { return };
         self.shared.tally.borrow_mut().settled += 1;
         for key in 0..self.shared.setup.keys {
@@ -479,6 +484,9 @@ impl Member {
         match failure {
             Failure::Operation(Error { kind: ErrorKind::Full { .. }, .. })
             | Failure::Extent(ExtentError::Full { .. }) => tally.full += 1,
+            Failure::Operation(Error { kind: ErrorKind::NoMemory(_), .. }) if shared.shortage_ns.is_some() => {
+                tally.without_memory += 1;
+            }
             Failure::Dropped { .. } => tally.dropped += 1,
             Failure::Operation(Error { kind: ErrorKind::Busy { .. }, .. }) if !shared.is_patient => tally.busy += 1,
             Failure::Operation(Error { kind: ErrorKind::Corrupt { .. }, .. }) if shared.can_flip => tally.corrupt += 1,

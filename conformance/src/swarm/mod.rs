@@ -7,12 +7,13 @@
 //! faults happen: a last client must be able to read every key, change some, and recover all dead clients.
 //!
 //! One run in ten, and all of them with `--growth`, has a table that grows throughout: most operations put new keys, and
-//! the plan has faults in the middle of splits, and stalls during which others split many segments.
+//! the plan has faults in the middle of splits, stalls during which others split many segments, and in one of three runs
+//! a time in which the memory node has no memory for further segments and chunks.
 //!
-//! Invariants: every client ends, and no operation fails without a reason in the plan; every value that is read was
-//! written as a whole; each key's history is linearizable, with the table's final contents as its end; after each step
-//! that leaves no lock held the table is sound ([`Monitor`]); and in the end it is sound, with no lock held, no slot in
-//! use, and no commit half done.
+//! Invariants: every client ends, and no operation fails without a reason in the plan; no segment is written before it
+//! has memory; every value that is read was written as a whole; each key's history is linearizable, with the table's
+//! final contents as its end; after each step that leaves no lock held the table is sound ([`Monitor`]); and in the end
+//! it is sound, with no lock held, no slot in use, and no commit half done.
 
 mod command;
 mod describe;

@@ -43,6 +43,10 @@ pub struct MonitorStats {
     pub split_deaths: u64,
     /// Clients that were stopped while others split at least ten segments, and went on.
     pub long_sleepers: u64,
+    /// Reservations that the memory node refused.
+    pub refused_memory: u64,
+    /// Segments split after a refused reservation.
+    pub late_splits: u64,
 }
 
 /// The splits of a run, as far as the monitor has seen them.
@@ -54,6 +58,8 @@ struct Splits {
     splitters: BTreeSet<u32>,
     /// For each client that is stopped, when it goes on, and the number of segments when it was stopped.
     sleepers: BTreeMap<u32, (u64, usize)>,
+    /// The segments that have memory.
+    backed: BTreeSet<u64>,
 }
 
 /// The monitor of one run.
@@ -80,7 +86,7 @@ impl Monitor {
         let firsts = firsts.ranges().map(|range| RowId(range.start));
         let mapped = segments.map_or_else(BTreeSet::new, |segments| firsts.map(|row| segments.of_row(row)).collect());
         Monitor {
-            splits: Splits { mapped, ..Splits::default() },
+            splits: Splits { backed: mapped.clone(), mapped, ..Splits::default() },
             bench: Bench { region: bench.region.with_caps(Profile::Shm.caps()), table: Arc::clone(&bench.table) },
             held: vec![0; bench.table.locks().words() as usize],
             held_total: 0,
@@ -122,6 +128,7 @@ impl Monitor {
     /// Counts splits, and who dies in one or sleeps while others split.
     fn see_splits(&mut self, event: &Event) {
         let (table, splits) = (&self.bench.table, &mut self.splits);
+        let segment_rows = Segments::of(table.config()).map_or(table.config().rows, |segments| segments.rows());
         if let Some((until_ns, mapped)) = splits.sleepers.get(&event.client).copied()
             && event.at_ns >= until_ns
         {
@@ -133,13 +140,26 @@ impl Monitor {
                 let (geometry, word, row_words) = (table.geometry(), part.addr.word(), table.rows().row_words() as u64);
                 let (map, rows) = (geometry.map_word(0).word(), geometry.row(RowId(0)).word());
                 if (map..rows).contains(&word) {
-                    self.stats.splits += u64::from(splits.mapped.insert(word - map));
+                    let is_new = u64::from(splits.mapped.insert(word - map));
+                    self.stats.splits += is_new;
+                    self.stats.late_splits += if self.stats.refused_memory > 0 { is_new } else { 0 };
                 } else if (rows..rows + row_words * table.config().rows).contains(&word)
                     && u64::from(part.words) > row_words
                 {
                     splits.splitters.insert(event.client);
+                    let segment = (word - rows) / (row_words * segment_rows);
+                    if !splits.backed.contains(&segment) {
+                        // [R-GROW-7]
+                        let what = format!("\"{event}\" writes segment {segment}, which has no memory");
+                        self.problem.get_or_insert(what);
+                    }
                 }
             }
+            EventKind::Reserved(addr, _) => {
+                let word = addr.word().checked_sub(table.geometry().row(RowId(0)).word());
+                splits.backed.extend(word.map(|word| word / (table.rows().row_words() as u64 * segment_rows)));
+            }
+            EventKind::Refused(..) => self.stats.refused_memory += 1,
             EventKind::Replied | EventKind::Disconnected => _ = splits.splitters.remove(&event.client),
             EventKind::Died => {
                 self.stats.split_deaths += u64::from(splits.splitters.remove(&event.client));

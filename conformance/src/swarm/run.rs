@@ -8,8 +8,10 @@ use std::sync::Arc;
 use guira_check::history::{Answer, Call, History, HistoryError, SEARCH_STEPS};
 use guira_check::{CheckOptions, Concurrency, check_table};
 use guira_fabric::{Profile, Region};
-use guira_fabric_sim::{ClientId, Event, EventKind, FaultPlan, Network, NodeEvent, Sim, SimOptions, Stopped};
-use guira_layout::{RowId, SuperblockError};
+use guira_fabric_sim::{
+    ClientId, Event, EventKind, FaultPlan, MemoryLimit, Network, NodeEvent, Sim, SimOptions, Stopped,
+};
+use guira_layout::{RowId, Segments, SuperblockError};
 use guira_rcuckoo::{TableError, open_table};
 
 use super::member::{FILLER, Member, Shared};
@@ -95,6 +97,7 @@ pub fn run_seen(
         is_patient: setup.is_patient(&plan),
         can_flip: plan.node.iter().any(|fault| matches!(fault.fault, NodeEvent::Flip { .. })),
         can_restart: plan.node.iter().any(|fault| fault.fault == NodeEvent::Restart),
+        shortage_ns: plan.memory.as_ref().map(|limit| limit.until_ns),
         setup: Rc::new(setup.clone()),
         table: Arc::clone(&bench.table),
         history: Rc::default(),
@@ -103,6 +106,9 @@ pub fn run_seen(
         cut_off: Rc::default(),
     };
     fill(&bench, &shared);
+    if let Some(limit) = &mut plan.memory {
+        leave_segments(&bench, limit);
+    }
     let network = Network::of(setup.profile);
     let options = SimOptions { faults: plan.clone(), keep_events, ..SimOptions::new(setup.seed, network) };
     let mut sim = Sim::new(bench.region.clone(), &options);
@@ -118,9 +124,7 @@ pub fn run_seen(
         }
     });
     let clients = swarm(&mut sim, &shared);
-    // The node's faults must be over when the last client begins, too.
-    sim.run_until(plan.node.iter().map(|fault| fault.at_ns).max().unwrap_or(0));
-    run_last_client(&mut sim, &shared, clients.len() as u32);
+    run_last_client(&mut sim, &shared, &plan, clients.len() as u32);
     let mut events = faults.take();
     let last_events = sim.last_events();
     let from_ns = last_events.first().map_or(u64::MAX, |event| event.at_ns);
@@ -146,16 +150,17 @@ pub fn run_seen(
     tally.runs = 1;
     tally.deaths = deaths;
     tally.verbs = verbs;
-    (tally.recoverer_deaths, tally.fenced) = (stats.recoverer_deaths, stats.fenced);
-    (tally.unlocked_steps, tally.rows, tally.whole) = (stats.unlocked_steps, stats.rows, stats.whole);
-    (tally.splits, tally.split_deaths, tally.long_sleepers) = (stats.splits, stats.split_deaths, stats.long_sleepers);
+    tally.note(&stats);
     tally.flipped = u64::from(shared.can_flip);
     tally.reordered = u64::from(plan.relaxations.reorders());
     Run { setup, plan, tally, log_hash, events, history, bench, wrong, history_error }
 }
 
 /// Runs the last client, after `clients` others.
-fn run_last_client(sim: &mut Sim, shared: &Shared, clients: u32) {
+fn run_last_client(sim: &mut Sim, shared: &Shared, plan: &FaultPlan, clients: u32) {
+    // The node's faults must be over when the last client begins, too.
+    sim.run_until(plan.node.iter().map(|fault| fault.at_ns).max().unwrap_or(0));
+    let without_memory = shared.tally.borrow().without_memory;
     let most = shared.setup.clients + shared.setup.newcomers;
     // The plan has no faults for clients beyond those that could have come.
     (clients..most).for_each(|_| {
@@ -166,11 +171,14 @@ fn run_last_client(sim: &mut Sim, shared: &Shared, clients: u32) {
     if sim.run_until(MOST_NS) != Stopped::Ended {
         shared.wrong.borrow_mut().push("the last client never ends".to_owned());
     }
+    if shared.tally.borrow().without_memory > without_memory {
+        shared.wrong.borrow_mut().push("the last client finds no memory, although there is enough".to_owned());
+    }
 }
 
 fn is_fault(event: &Event) -> bool {
-    use EventKind::{Delayed, Died, Disconnected, Fenced, Flipped, Restarted, Stalled};
-    matches!(event.kind, Died | Stalled(_) | Delayed(_) | Disconnected | Fenced | Flipped(..) | Restarted)
+    use EventKind::{Delayed, Died, Disconnected, Fenced, Flipped, Refused, Restarted, Stalled};
+    matches!(event.kind, Died | Stalled(_) | Delayed(_) | Disconnected | Fenced | Flipped(..) | Refused(..) | Restarted)
 }
 
 /// Puts the first keys, in a simulation of its own without faults.
@@ -180,6 +188,16 @@ fn fill(bench: &Bench, shared: &Shared) {
     let filler = Member::new(FILLER, shared);
     sim.spawn(|region| filler.fill(region));
     assert_eq!(sim.run(), Stopped::Ended, "no other client is in the way of the first one");
+}
+
+/// Takes the memory of the segments that were split while the first keys were put from the holes of `limit`.
+fn leave_segments(bench: &Bench, limit: &mut MemoryLimit) {
+    let segments = Segments::of(bench.table.config()).expect("only tables that grow lack memory");
+    let rows = bench.rows();
+    let existing = rows.ranges().map(|range| segments.of_row(RowId(range.start)));
+    for part in existing.flat_map(|segment| bench.table.geometry().segment_bytes(&segments, segment)) {
+        limit.holes.retain(|hole| *hole != part);
+    }
 }
 
 /// Runs clients, and replaces those that died or lost their connection, until all have ended.

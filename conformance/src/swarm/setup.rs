@@ -3,8 +3,8 @@
 use std::fmt;
 
 use guira_fabric::{Caps, Profile, SplitMix64};
-use guira_fabric_sim::{ClientFault, ClientId, Fault, FaultPlan, Hazard, Lost, Network, NodeEvent, Swarm};
-use guira_layout::{Preset, PresetOptions, RowId, Rules, TableConfig};
+use guira_fabric_sim::{ClientFault, ClientId, Fault, FaultPlan, Hazard, Lost, MemoryLimit, Network, NodeEvent, Swarm};
+use guira_layout::{Preset, PresetOptions, RowId, Rules, Segments, TableConfig};
 use guira_rcuckoo::Table;
 
 use crate::{Bench, divided, growing};
@@ -34,6 +34,8 @@ const MOST_SEGMENTS: [u64; 4] = [16, 64, 256, 256];
 const VERBS_OF_SPLIT: u64 = 10;
 /// Verbs of a split in front of the WRITE of the old segment: the new one and the record.
 const VERBS_BEFORE_OLD: u64 = 2;
+/// Most reservations that a memory node grants before a shortage of memory begins: each split makes one or two.
+const MOST_GRANTS: u64 = 24;
 /// Path MTUs: the smallest, that of Soft-RoCE, and the largest.
 const PACKET_BYTES: [u64; 3] = [256, 1024, 4096];
 
@@ -276,8 +278,24 @@ impl Setup {
         let mut plan = swarm.draw(self.seed);
         if self.growth_percent > 0 {
             self.draw_growth_faults(table, &mut plan);
+            plan.memory = self.draw_shortage(table);
         }
         plan
+    }
+
+    /// Draws a time in which the memory node has no memory for further segments and chunks, for one run in three.
+    fn draw_shortage(&self, table: &Table) -> Option<MemoryLimit> {
+        let mut rng = SplitMix64(self.seed ^ 0x6e6f_206d_656d_6f72);
+        let span_ns = TRIPS_OF_OPERATION * u64::from(self.operations) * round_trip_ns(self.profile);
+        let (is_drawn, grants, until_ns) = (rng.below(3) == 0, rng.below(MOST_GRANTS), span_ns / (1 + rng.below(8)));
+        let (segments, geometry, config) = (Segments::of(table.config())?, table.geometry(), table.config());
+        let [_, first_map] = geometry.segment_bytes(&segments, self.segments? - 1);
+        let later = (self.segments?..self.most_segments?).map(|segment| geometry.segment_bytes(&segments, segment));
+        // The first segments have some words of the map in common with later ones.
+        let later = later.flatten().filter(|part| *part != first_map);
+        let chunks = config.initial_chunks.map(|first| geometry.chunk_parts(first..config.chunks));
+        let holes = later.chain(chunks.into_iter().flatten()).collect();
+        is_drawn.then_some(MemoryLimit { holes, grants, until_ns })
     }
 
     /// Adds faults in the middle of a split, or of the completion of one, and stalls during which the table grows.

@@ -2,6 +2,8 @@
 
 use guira_rcuckoo::{Counters, Recovered};
 
+use super::monitor::MonitorStats;
+
 macro_rules! tally {
     ($($(#[doc = $doc:literal])+ $name:ident,)*) => {
         /// Counts of what the clients of runs did.
@@ -93,6 +95,12 @@ tally! {
     split_deaths,
     /// Clients that were stopped while others split at least ten segments, and went on.
     long_sleepers,
+    /// Reservations that the memory node refused.
+    refused_memory,
+    /// Operations that found no room, because there was no memory for another segment.
+    without_memory,
+    /// Segments split after a refused reservation.
+    late_splits,
 }
 
 impl Tally {
@@ -105,6 +113,14 @@ impl Tally {
         self.replays += now.replays - before.replays;
         self.reclaimed += now.repair_state_4 - before.repair_state_4;
         self.revocations += now.revocations - before.revocations;
+    }
+
+    /// Notes what the monitor of a run has counted.
+    pub(crate) fn note(&mut self, stats: &MonitorStats) {
+        (self.recoverer_deaths, self.fenced) = (stats.recoverer_deaths, stats.fenced);
+        (self.unlocked_steps, self.rows, self.whole) = (stats.unlocked_steps, stats.rows, stats.whole);
+        (self.splits, self.split_deaths, self.long_sleepers) = (stats.splits, stats.split_deaths, stats.long_sleepers);
+        (self.refused_memory, self.late_splits) = (stats.refused_memory, stats.late_splits);
     }
 
     /// Adds a recovery that gained a slot.

@@ -120,10 +120,10 @@ fn everything_holds_over_networks() {
 }
 
 /// The same for tables that grow throughout: clients die, are stopped and lose their connection in the middle of splits
-/// and of their completion, and some sleep while others split ten segments or more. Each of these happens in this range
-/// of seeds.
+/// and of their completion, some sleep while others split ten segments or more, and the memory node refuses memory for
+/// a while. Each of these happens in this range of seeds.
 ///
-/// [R-GROW-4] [R-GROW-5] [R-GROW-8] [R-GROW-9] [R-GROW-10] [R-GROW-11]
+/// [R-GROW-4] [R-GROW-5] [R-GROW-7] [R-GROW-8] [R-GROW-9] [R-GROW-10] [R-GROW-11]
 #[test]
 fn everything_holds_while_tables_grow() {
     let count = if is_long() { 4_000 } else { 200 };
@@ -133,6 +133,9 @@ fn everything_holds_while_tables_grow() {
         ("segments split", total.splits, 8 * count),
         ("clients that died in a split", total.split_deaths, count / 3),
         ("clients that slept through ten splits", total.long_sleepers, count / 15),
+        ("reservations that were refused", total.refused_memory, count),
+        ("inserts without memory", total.without_memory, count / 4),
+        ("segments split after a refusal", total.late_splits, count / 4),
         ("deaths", total.deaths, 2 * count),
         ("commits completed", total.replays, count / 4),
         ("checks of the whole table", total.whole, 4 * count),

@@ -27,6 +27,8 @@ pub struct MemoryLimit {
     /// The number of reservations of such bytes that are granted: all others are refused, unless the same bytes were
     /// granted before.
     pub grants: u64,
+    /// The virtual time from which on there is memory for all addresses, in nanoseconds; `u64::MAX` if there never is.
+    pub until_ns: u64,
 }
 
 /// A fault of one client.

@@ -520,6 +520,9 @@ impl World {
         if !is_hole || self.granted.contains(bytes) {
             return true;
         }
+        if self.now_ns >= limit.until_ns {
+            return true;
+        }
         let is_granted = limit.grants > 0;
         limit.grants -= u64::from(is_granted);
         self.granted.extend(is_granted.then(|| bytes.clone()));

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use guira_fabric::heap::HeapRegion;
-use guira_fabric::{FabricError, Profile, Region, reserve};
+use guira_fabric::{FabricError, Profile, Region, pause_until, reserve};
 use guira_fabric_sim::{
     Card, Cluster, FaultPlan, MemoryLimit, Network, NodeParameters, Resource, Sim, SimOptions, SimRegion, Stopped,
 };
@@ -61,10 +61,12 @@ fn memory_takes_no_time_without_cards() {
     assert_eq!(*times.borrow(), [(0, 0); 3]);
 }
 
-/// A node with memory for a part of its addresses refuses what is beyond, and nothing that was granted before.
+/// A node with memory for a part of its addresses refuses what is beyond, and nothing that was granted before, until it
+/// has memory for all.
 #[test]
 fn a_node_without_memory_refuses_what_it_has_not_granted() {
-    let memory = Some(MemoryLimit { holes: std::iter::once(PART..4 * PART).collect(), grants: 1 });
+    let until_ns = 1_000_000_000;
+    let memory = Some(MemoryLimit { holes: std::iter::once(PART..4 * PART).collect(), grants: 1, until_ns });
     let options = SimOptions {
         faults: FaultPlan { memory, ..FaultPlan::default() },
         ..SimOptions::on_cluster(1, Cluster::new(Card::ConnectX5))
@@ -80,7 +82,10 @@ fn a_node_without_memory_refuses_what_it_has_not_granted() {
                 .borrow_mut()
                 .push(answer.map_err(|error| matches!(error, FabricError::NoMemory { wanted: PART, .. })));
         }
+        pause_until(&mut lane, until_ns).await;
+        let answer = reserve(&mut lane, 2 * PART..3 * PART).await;
+        noted.borrow_mut().push(answer.map_err(|_| false));
     });
     assert_eq!(sim.run(), Stopped::Ended);
-    assert_eq!(*answers.borrow(), [Ok(()), Ok(()), Err(true), Ok(()), Ok(())]);
+    assert_eq!(*answers.borrow(), [Ok(()), Ok(()), Err(true), Ok(()), Ok(()), Ok(())]);
 }
