@@ -70,12 +70,11 @@ impl<R: Region> BatchExecutor<R> {
         {
             return Ok(Err(FabricError::ReadOnly { verb: verb.name() }));
         }
-        if let Some(backed) = &self.backed
-            && let Err(refused) = backed.touch(&self.region, &verbs, grant)
-        {
-            return Ok(Err(refused));
-        }
-        Ok(execute_in_place(&mut self.lane, &mut verbs).map(|()| VerbTally::of(&verbs)))
+        let executed = match &self.backed {
+            Some(backed) => backed.execute(&self.region, &mut self.lane, &mut verbs),
+            None => execute_in_place(&mut self.lane, &mut verbs),
+        };
+        Ok(executed.map(|()| VerbTally::of(&verbs)))
     }
 }
 
@@ -141,7 +140,7 @@ impl<R: Region + Clone + Send + 'static> Service for BatchExecutor<R> {
 }
 
 #[inline]
-fn execute_in_place<L: Lane>(lane: &mut L, verbs: &mut [Verb<'_>]) -> Result<(), FabricError> {
+pub(crate) fn execute_in_place<L: Lane>(lane: &mut L, verbs: &mut [Verb<'_>]) -> Result<(), FabricError> {
     match lane.submit(verbs) {
         Submitted::Done(result) => result,
         // A region that was checked to be local has no such lane.
