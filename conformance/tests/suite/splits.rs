@@ -1,20 +1,22 @@
 //! Splits: tables that grow while clients use them, what a split costs, and what a death in the middle of one leaves.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 
 use guira_check::{CheckOptions, CheckReport, Concurrency, ProblemKind, check_table, table_stats};
 use guira_conformance::{
     Bench, Model, Observed, Op, Sampling, SteppedLane, TestClient, WatchedLane, block_on, growing,
 };
-use guira_fabric::heap::{Next, Step};
-use guira_fabric::{FenceProof, Lane, Profile, Region, Space, Verb};
+use guira_fabric::heap::{HeapLane, Next, Step};
+use guira_fabric::{FabricError, FenceProof, Lane, Profile, Region, Space, Verb};
 use guira_layout::{ExtentRef, OwnerId, Preset, RowId, Segments, TableConfig};
 use guira_rcuckoo::{
     Change, ClientConfig, ErrorKind, ExtentUse, Outcome, Reader, Recovered, RowItems, SlotClient, Table, TableRows,
-    destroy_table, look_up_extent, open_table, read_map, recover,
+    destroy_table, look_up_extent, open_table, read_map, recover, reserve_table,
 };
 
 /// Entries of a segment of 64 rows, in rows of 7 entries.
@@ -204,6 +206,80 @@ fn a_split_takes_three_round_trips() {
         assert_eq!(traffic.round_trips, round_trips, "{profile}");
         assert!(verbs.writes >= 6, "{verbs:?}");
     }
+}
+
+/// A lane that records the memory that is reserved through it.
+struct ReservingLane {
+    lane: HeapLane,
+    reserved: Vec<Range<u64>>,
+}
+
+impl Lane for ReservingLane {
+    guira_conformance::delegate!(lane: caps, traffic, traffic_mut, submit, poll, forget, poll_drain, poll_pause, now_ns);
+
+    fn poll_reserve(&mut self, bytes: Range<u64>, _cx: &mut Context<'_>) -> Poll<Result<(), FabricError>> {
+        self.reserved.push(bytes);
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// [R-GROW-7] A client that splits segments reserves the rows of each new one, and the words of the map once for each
+/// depth; one that comes later, and has read the map, reserves none of these again.
+#[test]
+fn words_of_the_map_are_reserved_once() {
+    const KEYS: u64 = 20 * SEGMENT_ENTRIES;
+    let bench = table(Profile::Tcp, "fixed:8:8", 1, 256);
+    let (geometry, segments) = (bench.table.geometry(), Segments::of(bench.table.config()).expect("it grows"));
+    let rows = geometry.row(RowId(0)).offset();
+    let mut depths = 0;
+    for (slot, keys) in [(0, 0..KEYS), (1, KEYS..2 * KEYS)] {
+        let table = block_on(open_table(&mut bench.region.lane(), bench.region.main_bytes())).expect("a table");
+        block_on(read_map(&mut bench.region.lane(), &table)).expect("no fabric error");
+        let lane = ReservingLane { lane: bench.region.lane(), reserved: Vec::new() };
+        let later = Bench { region: bench.region.clone(), table };
+        let mut client = later.client_with(slot, lane, ClientConfig::for_table(&later.table));
+        for i in keys {
+            assert_eq!(client.put(&key(i), &key(i)).expect("room").outcome, Outcome::Inserted);
+        }
+        let (of_rows, of_map): (Vec<_>, Vec<_>) = client.lane.reserved.iter().partition(|bytes| bytes.start >= rows);
+        let splits = client.client.counters().splits;
+        let last = bench.rows().ranges().map(|range| segments.of_row(RowId(range.start))).max().expect("a segment");
+        println!("{splits} splits, {} reservations of rows, of the map: {of_map:?}", of_rows.len());
+        assert_eq!(of_rows.len() as u64, splits);
+        // One for each depth that the client before it did not reach.
+        let depths_before = std::mem::replace(&mut depths, last.ilog2() + 1);
+        assert!(splits > 15 && depths > depths_before, "{splits} splits, {depths_before} depths, then {depths}");
+        assert_eq!(of_map.len() as u32, depths - depths_before);
+    }
+}
+
+/// [R-GROW-7] To open a table that has grown asks once for the memory of each run of neighbouring segments, so that the
+/// holes in it are looked for once, however many segments there are; and for nothing that the table does not have.
+#[test]
+fn a_grown_table_is_searched_for_holes_once() {
+    let bench = table(Profile::Shm, "fixed:8:8", 1, 256);
+    fill(&mut bench.client(0), 0..40 * SEGMENT_ENTRIES, |i| key(i).to_vec());
+    let mut lane = ReservingLane { lane: bench.region.lane(), reserved: Vec::new() };
+    block_on(reserve_table(&mut lane, &bench.table)).expect("the heap reads");
+    let first_row = bench.table.geometry().row(RowId(0)).offset();
+    let (of_rows, others): (Vec<_>, Vec<_>) = lane.reserved.into_iter().partition(|bytes| bytes.start >= first_row);
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for range in bench.rows().ranges() {
+        let [start, end] = [range.start, range.end].map(|row| bench.table.geometry().row(RowId(row)).offset());
+        match runs.last_mut().filter(|run| run.end == start) {
+            Some(run) => run.end = end,
+            None => runs.push(start..end),
+        }
+    }
+    println!("{} segments in {} runs; {} other reservations", bench.rows().ranges().count(), runs.len(), others.len());
+    let last = bench.table.config().rows;
+    let behind = bench.table.geometry().row(RowId(last)).offset();
+    // The rows of the first segment come first, with all that a new table has.
+    let of_segments = of_rows.iter().filter(|bytes| bytes.start < behind).skip(1);
+    assert!(of_segments.eq(&runs), "{of_rows:?}, but {runs:?}");
+    assert!(bench.rows().ranges().count() > 40 && runs.len() < 20);
+    // The solid parts, the words of the chunks, and those of the map: all at once, after one depth at a time.
+    assert!(others.len() < 5 + 1 + 1 + 8, "{others:?}");
 }
 
 /// [R-GROW-8] [R-LOCK-4] A client that cannot split a segment, because another one holds one of its locks, gives back

@@ -12,7 +12,7 @@ impl Store {
     /// inserted: a large load is faster, and a lack of memory is found before it. What others do goes on meanwhile.
     /// Does nothing if the table has the room. Later inserts split hardly any segment before there are so many keys.
     ///
-    /// Round trips: for each segment that is split, 3 and 2 reservations; 1 for 4,096 segments, and those of a client
+    /// Round trips: for each segment that is split, 3 and 1 reservation, or 2 if it is the first one as small as that; 1 for 4,096 segments, and those of a client
     /// that is opened and closed. Source: R-GROW-6 to R-GROW-8.
     ///
     /// ```

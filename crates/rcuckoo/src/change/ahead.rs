@@ -25,7 +25,8 @@ pub struct Grown {
 impl Client {
     /// Splits segments until inserts will hardly split any before the table has `keys` keys, if it may have so many;
     /// does nothing in a table that does not grow. `watch` gets the number of segments that are done, and of all, and
-    /// may end it. Round trips: those of [`TableRows::read`]; for each split 3 and 2 reservations.
+    /// may end it. Round trips: those of [`TableRows::read`]; for each split 3, and the
+    /// reservations of R-GROW-7.
     ///
     /// # Errors
     /// `NoMemory`; `Busy` if other clients hold a lock until the deadline; `Corrupt` if a row is damaged; `Destroyed`;

@@ -74,7 +74,8 @@ impl Client {
         split: &SegmentSplit,
     ) -> Result<bool, ErrorKind> {
         let table = std::sync::Arc::clone(&self.table);
-        match reserve_child(lane, &table, segments, split).await {
+        let is_mapped = self.reader.segments.is_as_deep_as(split.child);
+        match reserve_child(lane, &table, segments, split, is_mapped).await {
             Err(refused @ FabricError::NoMemory { .. }) => return Err(ErrorKind::NoMemory(Box::new(refused))),
             reserved => reserved?,
         }
@@ -234,14 +235,17 @@ pub(crate) fn completion<'v>(
     ]
 }
 
-/// Makes memory for the rows of a split's child and its word of the map, before any lock is taken. [R-GROW-7]
+/// Makes memory for the rows of a split's child, before any lock is taken, and for its word of the map, unless that
+/// `is_mapped`: has memory already. [R-GROW-7]
 async fn reserve_child(
     lane: &mut dyn Lane,
     table: &Table,
     segments: &Segments,
     split: &SegmentSplit,
+    is_mapped: bool,
 ) -> Result<(), FabricError> {
-    for bytes in table.geometry().segment_bytes(segments, split.child) {
+    let parts = table.geometry().segment_bytes(segments, split.child);
+    for bytes in parts.into_iter().take(if is_mapped { 1 } else { 2 }) {
         reserve(lane, bytes).await?;
     }
     Ok(())

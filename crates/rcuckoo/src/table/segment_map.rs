@@ -55,6 +55,13 @@ impl SegmentMap {
         u64::from(self.segments[(position >> self.shift) as usize])
     }
 
+    /// Whether the client knows that there is a segment as deep as `segment`, which is no first one, was at first. The
+    /// words of the table's map that are in use with its own have memory then, for good. [R-GROW-7]
+    pub(crate) fn is_as_deep_as(&self, segment: u64) -> bool {
+        // Every map has intervals of depth 1, also that of a table with one segment.
+        segment > 1 && segment.ilog2() < 64 - self.shift
+    }
+
     /// Repeats the intervals until there are those of `depth`.
     fn deepen(&mut self, depth: u32) {
         let steps = depth.saturating_sub(64 - self.shift);
