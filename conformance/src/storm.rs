@@ -12,7 +12,9 @@ use std::ops::ControlFlow;
 use guira_fabric::Profile;
 use guira_fabric_sim::Network;
 pub use guira_lab::simulated::Victims;
-use guira_lab::simulated::{self, Audit, Compute, Deaths, FillPlan, FilledTable, Mix, Queues, Run, RunError, RunStats};
+use guira_lab::simulated::{
+    self, Audit, Compute, Deaths, FillPlan, FilledTable, Load, Mix, Queues, Run, RunError, RunStats,
+};
 use guira_lab::steady::Span;
 use guira_layout::{Preset, PresetOptions};
 use guira_rcuckoo::ClientConfig;
@@ -79,20 +81,24 @@ pub fn storm(storm: &Storm, progress: Progress<'_>) -> StormStats {
 
 fn run(storm: &Storm, progress: Progress<'_>) -> Result<RunStats, RunError> {
     let filled = FilledTable::new(&plan(storm), &mut |_| ControlFlow::Continue(()))?;
-    let run = Run {
+    let load = Load {
         seed: storm.seed,
         clients: CLIENTS,
         hosts: HOSTS,
+        in_flight: 1,
         mix: Mix::YCSB_A,
         theta: ZIPF,
         warm_ns: WARM_NS,
         span: Span::Exactly(storm.span_ns),
         most_inserts: u64::MAX,
+        compute: Compute::default(),
+    };
+    let run = Run {
+        load,
         deaths: Deaths { per_second: storm.deaths_per_second, victims: storm.victims },
         queues: Queues::None,
         predictor_bytes: 0,
         client_config: ClientConfig::for_table(filled.table()),
-        compute: Compute::default(),
         audit: Audit::Whole,
     };
     simulated::run(&run, filled, &Network::of(Profile::Mlx5), &mut |passed_ns| {

@@ -5,6 +5,7 @@
 //! guira-conformance --test suite locks::` runs one of them.
 #![forbid(unsafe_code)]
 
+mod baselines;
 mod check;
 mod conditional;
 mod contention;

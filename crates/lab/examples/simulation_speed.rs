@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use guira_fabric::Profile;
 use guira_fabric_sim::Network;
-use guira_lab::simulated::{Audit, Compute, Deaths, FillPlan, FilledTable, Mix, Queues, Run, run};
+use guira_lab::simulated::{Audit, Compute, Deaths, FillPlan, FilledTable, Load, Mix, Queues, Run, run};
 use guira_lab::steady::Span;
 use guira_layout::{Preset, PresetOptions};
 use guira_rcuckoo::ClientConfig;
@@ -52,19 +52,22 @@ fn main() -> Result<(), Box<dyn Error>> {
         let table = filled.fork()?;
         let fork_s = started.elapsed().as_secs_f64();
         let run_of = Run {
-            seed: 1,
-            clients: CLIENTS,
-            hosts: HOSTS,
-            mix,
-            theta: 0.99,
-            warm_ns: WARM_NS,
-            span: Span::Exactly(span_ms * 1_000_000),
-            most_inserts: u64::MAX,
+            load: Load {
+                seed: 1,
+                clients: CLIENTS,
+                hosts: HOSTS,
+                in_flight: 1,
+                mix,
+                theta: 0.99,
+                warm_ns: WARM_NS,
+                span: Span::Exactly(span_ms * 1_000_000),
+                most_inserts: u64::MAX,
+                compute: Compute::default(),
+            },
             deaths: Deaths::NONE,
             queues,
             predictor_bytes: 0,
             client_config: ClientConfig::for_table(filled.table()).across(&caps),
-            compute: Compute::default(),
             audit: Audit::Touched,
         };
         let started = Instant::now();

@@ -9,8 +9,8 @@ use guira_fabric::{Profile, Region};
 use guira_fabric_sim::{Card, Cluster, Network, Resource};
 use guira_lab::driver::OperationTally;
 use guira_lab::simulated::{
-    Audit, Compute, Deaths, FillError, FillPlan, FilledTable, LOADED, Mix, Queues, Run, RunError, RunStats, Testbed,
-    ValueError, Victims, run,
+    Audit, Compute, Deaths, FillError, FillPlan, FilledTable, LOADED, Load, Mix, Queues, Run, RunError, RunStats,
+    Testbed, ValueError, Victims, run,
 };
 use guira_lab::steady::Span;
 use guira_lab::workload::WorkloadError;
@@ -46,22 +46,32 @@ fn fill(plan: &FillPlan) -> Result<FilledTable, FillError> {
 }
 
 fn a_run(filled: &FilledTable, mix: Mix) -> Run {
-    Run {
+    let load = Load {
         seed: SEED,
         clients: CLIENTS,
         hosts: 4,
+        in_flight: 1,
         mix,
         theta: 0.99,
         warm_ns: 50_000,
         span: Span::Exactly(500_000),
         most_inserts: u64::MAX,
+        compute: Compute::default(),
+    };
+    Run {
+        load,
         deaths: Deaths::NONE,
         queues: Queues::None,
         predictor_bytes: 0,
         client_config: ClientConfig::for_table(filled.table()).across(&Profile::Mlx5.caps()),
-        compute: Compute::default(),
         audit: Audit::Whole,
     }
+}
+
+/// Returns the run with another load.
+fn with_load(mut a_run: Run, change: impl FnOnce(&mut Load)) -> Run {
+    change(&mut a_run.load);
+    a_run
 }
 
 fn carry_out(a_run: &Run, filled: FilledTable) -> RunStats {
@@ -191,7 +201,7 @@ fn every_mix_runs_without_a_violation_and_equal_runs_are_equal() {
                 assert_eq!(stats.counts.by_client.iter().sum::<u64>(), all_kinds);
                 assert!((0.0..=1.0).contains(&stats.counts.fairness()));
                 assert_eq!(all(&carry_out(&a_run, filled.fork().unwrap())), all(&stats), "{format} {mix:?} {queues:?}");
-                let other = Run { seed: SEED + 1, ..a_run };
+                let other = with_load(a_run, |load| load.seed += 1);
                 assert_ne!(all(&carry_out(&other, filled.fork().unwrap())), all(&stats), "{format} {mix:?}");
             }
         }
@@ -214,7 +224,9 @@ fn values_of_any_length_cost_the_round_trips_of_the_protocol() {
     for (value_bytes, read, update) in [(8, 1, 2), (64, 2, 3), (1_024, 2, 3)] {
         for preset in [Preset::Hardened, Preset::Paper] {
             let filled = filled_with(preset, value_bytes);
-            let alone = Run { clients: 1, hosts: 1, theta: 0.0, ..a_run(&filled, Mix::YCSB_A) };
+            let alone = with_load(a_run(&filled, Mix::YCSB_A), |load| {
+                *load = Load { clients: 1, hosts: 1, theta: 0.0, ..load.clone() };
+            });
             let stats = carry_out(&alone, filled.fork().unwrap());
             assert_eq!(stats.violations, Vec::<String>::new(), "{preset}, {value_bytes} bytes");
             let operations = &stats.counts.operations;
@@ -237,7 +249,8 @@ fn extents_that_many_clients_replace_are_neither_lost_nor_leaked() {
         for per_second in [0, 20_000] {
             let deaths = Deaths { per_second, victims: Victims::LockHolders };
             for (queues, audit) in [(Queues::None, Audit::Whole), (Queues::PerHost, Audit::Touched)] {
-                let a_run = Run { deaths, queues, audit, span: Span::Exactly(1_000_000), ..a_run(&filled, mix) };
+                let a_run = Run { deaths, queues, audit, ..a_run(&filled, mix) };
+                let a_run = with_load(a_run, |load| load.span = Span::Exactly(1_000_000));
                 let stats = carry_out(&a_run, filled.fork().unwrap());
                 assert_eq!(stats.violations, Vec::<String>::new(), "{value_bytes} bytes, {deaths:?}");
                 assert!(
@@ -256,7 +269,7 @@ fn extents_that_many_clients_replace_are_neither_lost_nor_leaked() {
 #[test]
 fn queues_spare_round_trips_where_all_want_one_record() {
     let filled = filled("fixed:4:4", 20_000, 20_000);
-    let steep = Run { theta: 1.5, ..a_run(&filled, Mix::YCSB_A) };
+    let steep = with_load(a_run(&filled, Mix::YCSB_A), |load| load.theta = 1.5);
     let alone = carry_out(&steep, filled.fork().unwrap());
     let queued = carry_out(&Run { queues: Queues::PerHost, ..steep }, filled.fork().unwrap());
     assert_eq!((&alone.violations, &queued.violations), (&Vec::new(), &Vec::new()));
@@ -289,15 +302,9 @@ fn waiting_clients_leave_time_for_the_release_of_a_lock_word() {
         let filled = fill(&plan).expect("nothing fails here");
         let [with_queues, without] = [Queues::PerHost, Queues::None].map(|queues| {
             let a_run = a_run(&filled, Mix::YCSB_A);
-            let a_run = Run {
-                seed,
-                clients: MANY,
-                hosts: 8,
-                warm_ns: 500_000,
-                span: Span::Exactly(1_000_000),
-                queues,
-                ..a_run
-            };
+            let span = Span::Exactly(1_000_000);
+            let load = Load { seed, clients: MANY, hosts: 8, warm_ns: 500_000, span, ..a_run.load };
+            let a_run = Run { load, queues, ..a_run };
             let table = filled.fork().expect("nothing fails here");
             on(&a_run, table, &Cluster::new(Card::ConnectX5).hosts(8)).counts.succeeded()
         });
@@ -312,7 +319,8 @@ fn clients_that_die_are_replaced_and_nothing_is_lost() {
     for (victims, queues) in [(Victims::Any, Queues::PerHost), (Victims::LockHolders, Queues::None)] {
         let deaths = Deaths { per_second: 50_000, victims };
         let mix = Mix { read_percent: 40, update_percent: 40, insert_percent: 20 };
-        let a_run = Run { deaths, queues, span: Span::Exactly(3_000_000), ..a_run(&filled, mix) };
+        let a_run = Run { deaths, queues, ..a_run(&filled, mix) };
+        let a_run = with_load(a_run, |load| load.span = Span::Exactly(3_000_000));
         let stats = carry_out(&a_run, filled.fork().unwrap());
         assert_eq!(stats.violations, Vec::<String>::new(), "{victims:?}");
         assert!(stats.deaths > 50 && stats.recoveries > 20 && stats.watched > 10, "{}", all(&stats));
@@ -347,11 +355,39 @@ fn tables_of_preset_paper_run() {
 fn clients_compute() {
     let filled = filled("fixed:8:8", 5_000, 5_000);
     let idle = a_run(&filled, Mix::YCSB_A);
-    let busy = Run { compute: Compute { lookup_ns: 10_000, change_ns: 30_000 }, ..idle.clone() };
+    let compute = Compute { lookup_ns: 10_000, change_ns: 30_000 };
+    let busy = with_load(idle.clone(), |load| load.compute = compute);
     let [idle, busy] = [idle, busy].map(|a_run| carry_out(&a_run, filled.fork().unwrap()).counts);
     assert!(busy.succeeded() * 3 < idle.succeeded(), "{} and {}", busy.succeeded(), idle.succeeded());
     let [read, update] = [&busy.operations.read, &busy.operations.update].map(|tally| tally.latency_ns.quantile(0.0));
     assert!((10_000..30_000).contains(&read) && update >= 30_000, "{read} and {update} ns");
+}
+
+/// Clients with several operations at once do more, have a slot for each, and die and are replaced as one.
+#[test]
+fn a_client_has_several_operations_at_once() {
+    let filled = filled("fixed:4:4", 20_000, 15_000);
+    let single = with_load(a_run(&filled, Mix::YCSB_C), |load| load.clients = 8);
+    let several = with_load(single.clone(), |load| load.in_flight = 6);
+    let [single, several] = [single, several].map(|a_run| {
+        let stats = on(&a_run, filled.fork().unwrap(), &Cluster::new(Card::ConnectX5).hosts(4));
+        assert_eq!(stats.violations, Vec::<String>::new());
+        assert_eq!(stats.counts.by_client.len(), 8);
+        stats.counts.succeeded()
+    });
+    assert!((4 * single..7 * single).contains(&several), "{single} and {several}");
+    let mortal = with_load(a_run(&filled, Mix { read_percent: 40, update_percent: 40, insert_percent: 20 }), |load| {
+        *load = Load { clients: 8, in_flight: 4, span: Span::Exactly(3_000_000), ..load.clone() };
+    });
+    let mortal = Run { deaths: Deaths { per_second: 20_000, victims: Victims::LockHolders }, ..mortal };
+    let stats = carry_out(&mortal, filled.fork().unwrap());
+    assert_eq!(stats.violations, Vec::<String>::new());
+    assert!(stats.deaths > 20 && stats.recoveries >= stats.deaths, "{}", all(&stats));
+    assert_eq!(all(&carry_out(&mortal, filled.fork().unwrap())), all(&stats));
+    let too_many = with_load(a_run(&filled, Mix::YCSB_C), |load| load.in_flight = 2);
+    let network = Network::of(Profile::Mlx5);
+    let refused = run(&too_many, filled.fork().unwrap(), &network, &mut |_| ControlFlow::Continue(()));
+    assert_eq!(refused.err(), Some(RunError::Clients { clients: 64, most: 48 }));
 }
 
 /// The same run on a cluster with cards.
@@ -381,8 +417,10 @@ fn growing() -> FilledTable {
 
 /// A run of inserts that ends with the last of so many.
 fn a_load(filled: &FilledTable, clients: u32, inserts: u64) -> Run {
-    let a_run = a_run(filled, Mix::W);
-    Run { clients, hosts: clients.min(4), warm_ns: 0, span: Span::UntilFull, most_inserts: inserts, ..a_run }
+    with_load(a_run(filled, Mix::W), |load| {
+        let (hosts, span) = (clients.min(4), Span::UntilFull);
+        *load = Load { clients, hosts, warm_ns: 0, span, most_inserts: inserts, ..load.clone() };
+    })
 }
 
 /// [R-GROW-8] A split costs what the protocol says, and nobody waits for it where nobody else is.
@@ -449,7 +487,9 @@ fn what_is_wrong_is_found() {
         }
     }
     // A record that no client draws is missed only by the look at the whole table.
-    let unused = Run { clients: 1, hosts: 1, theta: 2.0, ..a_run(&filled, Mix::YCSB_C) };
+    let unused = with_load(a_run(&filled, Mix::YCSB_C), |load| {
+        *load = Load { clients: 1, hosts: 1, theta: 2.0, ..load.clone() };
+    });
     let damaged = filled.fork().unwrap();
     change(&damaged, 1_499, Change::Remove);
     let stats = carry_out(&unused, damaged);
@@ -470,27 +510,30 @@ fn impossible_runs_are_refused() {
         run(a_run, filled.fork().unwrap(), &network, &mut |_| ControlFlow::Continue(())).err().unwrap()
     };
     for clients in [0, 49, u32::MAX] {
-        let error = refused(&Run { clients, ..good.clone() }, &filled);
+        let error = refused(&with_load(good.clone(), |load| load.clients = clients), &filled);
         assert_eq!(error, RunError::Clients { clients, most: 48 });
     }
     let deaths = Deaths { per_second: 1, victims: Victims::Any };
-    let error = refused(&Run { clients: 42, deaths, ..good.clone() }, &filled);
+    let mortal = Run { deaths, ..with_load(good.clone(), |load| load.clients = 42) };
+    let error = refused(&mortal, &filled);
     assert_eq!(error, RunError::Clients { clients: 42, most: 39 });
     for hosts in [0, 33] {
-        assert_eq!(refused(&Run { hosts, ..good.clone() }, &filled), RunError::Hosts { hosts, clients: 32 });
+        let wrong = with_load(good.clone(), |load| load.hosts = hosts);
+        assert_eq!(refused(&wrong, &filled), RunError::Hosts { hosts, clients: 32 });
     }
     let mix = Mix { read_percent: 50, update_percent: 49, insert_percent: 0 };
-    assert_eq!(refused(&Run { mix, ..good.clone() }, &filled), RunError::Mix { percent: 99 });
+    let wrong = with_load(good.clone(), |load| load.mix = mix);
+    assert_eq!(refused(&wrong, &filled), RunError::Mix { percent: 99 });
     for theta in [-0.1, 2.1] {
-        let error = refused(&Run { theta, ..good.clone() }, &filled);
+        let error = refused(&with_load(good.clone(), |load| load.theta = theta), &filled);
         assert_eq!(error.to_string(), format!("theta {theta} is not in 0 to 2"));
     }
     assert!(matches!(
-        refused(&Run { theta: f64::NAN, ..good.clone() }, &filled),
+        refused(&with_load(good.clone(), |load| load.theta = f64::NAN), &filled),
         RunError::Workload(WorkloadError::ThetaOutOfRange { .. })
     ));
     assert_eq!(refused(&good, &empty), RunError::Workload(WorkloadError::NoRecords));
-    let inserts = Run { mix: Mix::W, ..good.clone() };
+    let inserts = with_load(good.clone(), |load| load.mix = Mix::W);
     assert!(carry_out(&inserts, empty).counts.operations.insert.count > 0);
     let stopped = run(&good, filled.fork().unwrap(), &network, &mut |_| ControlFlow::Break(()));
     assert_eq!(stopped.err(), Some(RunError::Stopped));

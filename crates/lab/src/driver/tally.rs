@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use guira::{Counters, Traffic};
+use guira::Counters;
+use guira_baselines::Cost;
 use serde::{Deserialize, Serialize};
 
 use super::distribution::{Distribution, mean};
@@ -90,12 +91,13 @@ pub struct OperationTally {
 impl OperationTally {
     /// Counts an operation that succeeded.
     #[inline]
-    pub fn success(&mut self, traffic: &Traffic, latency: Option<Duration>) {
+    pub fn success(&mut self, cost: impl Into<Cost>, latency: Option<Duration>) {
+        let cost = cost.into();
         self.count += 1;
-        self.round_trips.record(traffic.round_trips);
-        self.messages += traffic.messages();
-        self.wire_bytes += traffic.wire_bytes();
-        self.retries += traffic.retries;
+        self.round_trips.record(cost.round_trips);
+        self.messages += cost.messages;
+        self.wire_bytes += cost.wire_bytes;
+        self.retries += cost.retries;
         if let Some(latency) = latency {
             self.latency_ns.record(nanoseconds(latency));
         }
@@ -282,15 +284,15 @@ pub(super) fn nanoseconds(duration: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    fn traffic(round_trips: u64) -> Traffic {
-        Traffic { round_trips, retries: round_trips - 1, bytes_in: 128 * round_trips, ..Traffic::default() }
+    fn cost(round_trips: u64) -> Cost {
+        Cost { round_trips, retries: round_trips - 1, wire_bytes: 128 * round_trips, ..Cost::default() }
     }
 
     fn phase(trips: impl IntoIterator<Item = u64>, elapsed_ns: u64) -> PhaseTally {
         let mut phase = PhaseTally { elapsed_ns, ..PhaseTally::default() };
         for round_trips in trips {
             let latency = Some(Duration::from_nanos(100 * round_trips));
-            phase.operations.read.success(&traffic(round_trips), latency);
+            phase.operations.read.success(cost(round_trips), latency);
         }
         phase
     }

@@ -24,6 +24,8 @@ pub enum Statistic {
     Mean,
     /// The median.
     P50,
+    /// The 90th percentile.
+    P90,
     /// The 99th percentile.
     P99,
     /// The 99.9th percentile.
@@ -58,13 +60,19 @@ pub enum Quantity {
 }
 
 impl Statistic {
-    const ALL: [(Statistic, &'static str); 4] =
-        [(Statistic::Mean, "mean"), (Statistic::P50, "p50"), (Statistic::P99, "p99"), (Statistic::P999, "p999")];
+    const ALL: [(Statistic, &'static str); 5] = [
+        (Statistic::Mean, "mean"),
+        (Statistic::P50, "p50"),
+        (Statistic::P90, "p90"),
+        (Statistic::P99, "p99"),
+        (Statistic::P999, "p999"),
+    ];
 
     fn label(self) -> &'static str {
         match self {
             Statistic::Mean => "mean",
             Statistic::P50 => "median",
+            Statistic::P90 => "90th percentile of",
             Statistic::P99 => "99th percentile of",
             Statistic::P999 => "99.9th percentile of",
         }
@@ -154,7 +162,7 @@ impl FromStr for Measure {
         cost(text).ok_or_else(|| {
             format!(
                 "measure {text:?} is not throughput, fairness, or STATISTIC-OPERATION with an optional -round-trips, \
-                 -messages or -bytes, where STATISTIC is one of mean, p50, p99, p999, and OPERATION one of read, \
+                 -messages or -bytes, where STATISTIC is one of mean, p50, p90, p99, p999, and OPERATION one of read, \
                  update, insert, operation"
             )
         })
@@ -200,7 +208,7 @@ mod tests {
             })
         });
         let all: Vec<Measure> = [Measure::Throughput, Measure::Fairness].into_iter().chain(costs).collect();
-        assert_eq!(all.len(), 66);
+        assert_eq!(all.len(), 82);
         for measure in all {
             assert_eq!(measure.to_string().parse(), Ok(measure));
         }

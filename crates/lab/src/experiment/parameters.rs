@@ -6,7 +6,7 @@
 use guira::EntryFormat;
 use serde::{Deserialize, Serialize};
 
-use super::{Experiment, Hashing, InsertRow, Kind, LabError, Setting};
+use super::{Experiment, Hashing, InsertRow, Kind, LabError, Mix, Setting};
 
 /// A parameter of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,6 +19,8 @@ pub struct Parameter {
     pub unit: &'static str,
     /// The values that it may have.
     pub accepts: Accepts,
+    /// The settings in which it has an effect.
+    settings: &'static [Setting],
 }
 
 /// The values that a parameter may have.
@@ -41,54 +43,63 @@ const MAX_CLIENTS: i64 = 32_767;
 /// The longest time of a parameter in microseconds: a minute of virtual time, hours of real time.
 const MAX_SPAN_US: f64 = 60e6;
 
-/// Parameters that the authors' messages have no use for: their entries, rows and clients are what they are.
-const NOT_AS_RUN: [&str; 9] = [
-    "format",
-    "value-bytes",
-    "predictor-kib",
-    "lock-bits",
-    "entries-per-row",
-    "insert-row",
-    "search",
-    "depth",
-    "timeout-ms",
-];
+/// The largest READ, in slots of a word: what a verb may read.
+const MAX_READ_SLOTS: i64 = 1 << 17;
+
+const ALL: &[Setting] = &[Setting::Guira, Setting::AsPrinted, Setting::AsRun, Setting::Linear];
+/// The settings of RCuckoo.
+const RCUCKOO: &[Setting] = &[Setting::Guira, Setting::AsPrinted, Setting::AsRun];
+/// Those whose protocol is Guira's own code: what the authors' messages do is what they are.
+const PROTOCOL: &[Setting] = &[Setting::Guira, Setting::AsPrinted];
+/// Those whose entries can be chosen, and whose clients can have several operations at once.
+const NOT_AS_RUN: &[Setting] = &[Setting::Guira, Setting::AsPrinted, Setting::Linear];
+const LINEAR: &[Setting] = &[Setting::Linear];
 
 /// Every parameter, in the order of plan files.
-pub const PARAMETERS: [Parameter; 29] = [
-    row("setting", "setting", "", Accepts::Name(&["guira", "as-printed", "as-run"])),
-    row("nic", "network card", "", Accepts::Name(&["connectx-3", "connectx-5", "connectx-6", "connectx-7"])),
-    row("hosts", "client hosts", "", Accepts::Integer(1, 1024)),
-    row("clients", "clients", "", Accepts::Integer(1, MAX_CLIENTS)),
-    row("workload", "workload", "", Accepts::Name(&["a", "b", "c", "w", "a-insert", "b-insert"])),
-    row("theta", "Zipf exponent", "", Accepts::Number(0.0, 2.0)),
-    row("entries", "entries of the table", "", Accepts::Integer(1024, 10_000_000_000)),
-    row("fill", "fill", "%", Accepts::Number(1.0, 99.0)),
-    row("fill-to", "fill at the end", "%", Accepts::Number(1.0, 99.0)),
-    row("format", "entry format", "", Accepts::Format),
-    row("value-bytes", "value", "bytes", Accepts::Integer(4, 1 << 20)),
-    row("queue", "local queues", "", Accepts::Name(&["host", "none"])),
-    row("predictor-kib", "predictor of a client", "KiB", Accepts::Integer(0, 1 << 20)),
-    row("guess", "guess of a predictor", "", Accepts::Name(&["rationed", "always"])),
-    row("factor", "locality factor f", "", Accepts::Number(1.1, 16.0)),
-    row("rows-per-lock", "rows per lock", "", Accepts::PowerOfTwo(1, 512)),
-    row("lock-bits", "width of a lock", "bits", Accepts::Integer(1, 16)),
-    row("locks-per-message", "locks per message", "", Accepts::Integer(1, 64)),
-    row("entries-per-row", "entries per row", "", Accepts::Integer(1, 14)),
-    row("covering-bytes", "largest covering READ", "bytes", Accepts::Integer(0, 1 << 20)),
-    row("hashing", "hashing", "", Accepts::Name(&["dependent", "independent"])),
-    row("insert-row", "row of a new key", "", Accepts::Name(&["primary", "emptier"])),
-    row("search", "search", "", Accepts::Name(&["breadth-first", "depth-first"])),
-    row("search-row-ns", "time of a search for a full row", "ns", Accepts::Integer(0, 1_000_000)),
-    row("depth", "search depth", "moves", Accepts::Integer(1, 31)),
-    row("timeout-ms", "lock timeout", "ms", Accepts::Number(0.001, 60_000.0)),
-    row("deaths-per-second", "deaths of clients", "1/s", Accepts::Number(0.0, 1e6)),
-    row("span-us", "measured time", "µs", Accepts::Number(1.0, MAX_SPAN_US)),
-    row("warm-us", "time before the measurement", "µs", Accepts::Number(0.0, MAX_SPAN_US)),
+pub const PARAMETERS: [Parameter; 33] = [
+    row("setting", "setting", "", Accepts::Name(&["guira", "as-printed", "as-run", "linear"]), ALL),
+    row("nic", "network card", "", Accepts::Name(&["connectx-3", "connectx-5", "connectx-6", "connectx-7"]), ALL),
+    row("hosts", "client hosts", "", Accepts::Integer(1, 1024), ALL),
+    row("clients", "clients", "", Accepts::Integer(1, MAX_CLIENTS), ALL),
+    row("in-flight", "operations at once of a client", "", Accepts::Integer(1, 1024), NOT_AS_RUN),
+    row("near-threads", "threads near the card of a host", "", Accepts::Integer(0, 1024), ALL),
+    row("link-gbps", "speed of links", "Gbit/s", Accepts::Integer(1, 1600), ALL),
+    row("workload", "workload", "", Accepts::Name(&["a", "b", "c", "w", "a-insert", "b-insert"]), ALL),
+    row("theta", "Zipf exponent", "", Accepts::Number(0.0, 2.0), ALL),
+    row("entries", "entries of the table", "", Accepts::Integer(1024, 10_000_000_000), ALL),
+    row("fill", "fill", "%", Accepts::Number(1.0, 99.0), ALL),
+    row("fill-to", "fill at the end", "%", Accepts::Number(1.0, 99.0), RCUCKOO),
+    row("format", "entry format", "", Accepts::Format, NOT_AS_RUN),
+    row("value-bytes", "value", "bytes", Accepts::Integer(4, 1 << 20), PROTOCOL),
+    row("queue", "local queues", "", Accepts::Name(&["host", "none"]), RCUCKOO),
+    row("predictor-kib", "predictor of a client", "KiB", Accepts::Integer(0, 1 << 20), PROTOCOL),
+    row("guess", "guess of a predictor", "", Accepts::Name(&["rationed", "always"]), PROTOCOL),
+    row("factor", "locality factor f", "", Accepts::Number(1.1, 16.0), RCUCKOO),
+    row("rows-per-lock", "rows per lock", "", Accepts::PowerOfTwo(1, 512), RCUCKOO),
+    row("lock-bits", "width of a lock", "bits", Accepts::Integer(1, 16), PROTOCOL),
+    row("locks-per-message", "locks per message", "", Accepts::Integer(1, 64), RCUCKOO),
+    row("entries-per-row", "entries per row", "", Accepts::Integer(1, 14), PROTOCOL),
+    row("covering-bytes", "largest covering READ", "bytes", Accepts::Integer(0, 1 << 20), RCUCKOO),
+    row("hashing", "hashing", "", Accepts::Name(&["dependent", "independent"]), RCUCKOO),
+    row("insert-row", "row of a new key", "", Accepts::Name(&["primary", "emptier"]), PROTOCOL),
+    row("search", "search", "", Accepts::Name(&["breadth-first", "depth-first"]), PROTOCOL),
+    row("search-row-ns", "time of a search for a full row", "ns", Accepts::Integer(0, 1_000_000), &[Setting::AsRun]),
+    row("depth", "search depth", "moves", Accepts::Integer(1, 31), PROTOCOL),
+    row("read-slots", "slots of a READ", "", Accepts::Integer(1, MAX_READ_SLOTS), LINEAR),
+    row("timeout-ms", "lock timeout", "ms", Accepts::Number(0.001, 60_000.0), PROTOCOL),
+    row("deaths-per-second", "deaths of clients", "1/s", Accepts::Number(0.0, 1e6), PROTOCOL),
+    row("span-us", "measured time", "µs", Accepts::Number(1.0, MAX_SPAN_US), ALL),
+    row("warm-us", "time before the measurement", "µs", Accepts::Number(0.0, MAX_SPAN_US), ALL),
 ];
 
-const fn row(name: &'static str, label: &'static str, unit: &'static str, accepts: Accepts) -> Parameter {
-    Parameter { name, label, unit, accepts }
+const fn row(
+    name: &'static str,
+    label: &'static str,
+    unit: &'static str,
+    accepts: Accepts,
+    settings: &'static [Setting],
+) -> Parameter {
+    Parameter { name, label, unit, accepts, settings }
 }
 
 /// The value of a parameter.
@@ -228,6 +239,10 @@ pub(super) fn check(experiment: &Experiment) -> Result<(), LabError> {
         }
     }
     check_slots(experiment)?;
+    check_effects(experiment)?;
+    if experiment.setting == Setting::Linear {
+        check_read_only(experiment)?;
+    }
     if experiment.hashing == Some(Hashing::Independent) && experiment.factor.is_some() {
         return Err(LabError::Conflict("independent hashing has no locality factor: remove factor".to_owned()));
     }
@@ -247,49 +262,64 @@ pub(super) fn check(experiment: &Experiment) -> Result<(), LabError> {
             return Err(LabError::Conflict("span-us and fill-to both say when to end: remove one".to_owned()));
         }
     }
-    check_effects(experiment)
+    Ok(())
 }
 
 /// Refuses parameters that change nothing in the setting of an experiment.
 fn check_effects(experiment: &Experiment) -> Result<(), LabError> {
-    let default = Experiment::default();
-    if experiment.setting == Setting::AsRun {
-        if experiment.deaths_per_second > 0.0 {
-            return Err(LabError::Conflict("clients of setting as-run cannot die: they recover nothing".to_owned()));
-        }
-        if !experiment.workload.has(Kind::Update) && experiment.theta != default.theta {
-            let message = "setting as-run draws keys for workloads a and b only: remove theta";
-            return Err(LabError::Conflict(message.to_owned()));
-        }
-        for name in NOT_AS_RUN {
-            if experiment.value_of(name) != default.value_of(name) {
-                return Err(LabError::Conflict(format!("setting as-run has no {name}: remove it")));
-            }
+    let (default, setting) = (Experiment::default(), experiment.setting);
+    let conflict = |message: &str| Err(LabError::Conflict(message.to_owned()));
+    if setting == Setting::AsRun && experiment.deaths_per_second > 0.0 {
+        return conflict("clients of setting as-run cannot die: they recover nothing");
+    }
+    if setting == Setting::AsRun && !experiment.workload.has(Kind::Update) && experiment.theta != default.theta {
+        return conflict("setting as-run draws keys for workloads a and b only: remove theta");
+    }
+    for parameter in PARAMETERS.iter().filter(|parameter| !parameter.settings.contains(&setting)) {
+        let name = parameter.name;
+        if experiment.value_of(name) != default.value_of(name) {
+            return conflict(&format!("setting {} has no {name}: remove it", setting.name()));
         }
     }
-    if experiment.guess.is_some() && (experiment.predictor_kib == 0 || experiment.setting == Setting::AsRun) {
-        let message = "guess is for clients with a predictor: set predictor-kib, or remove guess";
-        return Err(LabError::Conflict(message.to_owned()));
+    if experiment.guess.is_some() && experiment.predictor_kib == 0 {
+        return conflict("guess is for clients with a predictor: set predictor-kib, or remove guess");
     }
-    let searches = experiment.setting == Setting::AsRun && experiment.workload.has(Kind::Insert);
-    if experiment.search_row_ns.is_some() && !searches {
-        let message = "search-row-ns is for inserts of setting as-run: remove it";
-        return Err(LabError::Conflict(message.to_owned()));
+    if experiment.search_row_ns.is_some() && !experiment.workload.has(Kind::Insert) {
+        return conflict("search-row-ns is for inserts of setting as-run: remove it");
     }
-    let chooses_row = experiment.setting == Setting::Guira && experiment.predictor_kib == 0;
+    let chooses_row = setting == Setting::Guira && experiment.predictor_kib == 0;
     if experiment.insert_row == Some(InsertRow::Emptier) && !chooses_row {
-        let message = "insert-row emptier is for setting guira without a predictor: all others use the primary row";
-        return Err(LabError::Conflict(message.to_owned()));
+        return conflict("insert-row emptier is for setting guira without a predictor: all others use the primary row");
     }
     Ok(())
 }
 
-/// Checks that a lock of this width can name every client. A lock of one bit names none.
+/// Checks the parameters of a store that is built once and then only read.
+fn check_read_only(experiment: &Experiment) -> Result<(), LabError> {
+    let setting = experiment.setting.name();
+    if experiment.workload != Mix::C {
+        let message = format!("the table of setting {setting} is built once, and then only read: choose workload c");
+        return Err(LabError::Conflict(message));
+    }
+    if !matches!(experiment.format, EntryFormat::Fixed { key_bytes: 4, .. }) {
+        let message =
+            format!("setting {setting} has keys of 4 bytes: choose format fixed:4:V, not {}", experiment.format);
+        return Err(LabError::Conflict(message));
+    }
+    Ok(())
+}
+
+/// Checks that there can be so many operations at once, and that a lock of this width can name each. A lock of one bit
+/// names none.
 fn check_slots(experiment: &Experiment) -> Result<(), LabError> {
+    let clients = experiment.clients.saturating_mul(experiment.in_flight);
+    if i64::from(clients) > MAX_CLIENTS {
+        let message = format!("{clients} operations at once are more than {MAX_CLIENTS}: lower clients or in-flight");
+        return Err(LabError::Conflict(message));
+    }
     let Some(lock_bits) = experiment.lock_bits.filter(|bits| *bits > 1) else { return Ok(()) };
     // Of the values of a lock, the upper half marks poisoned ones.
     let slots = (1_u32 << (lock_bits - 1)) - 1;
-    let clients = experiment.clients;
     if clients > slots {
         let message =
             format!("{clients} clients are more than the {slots} slots of a table with locks of {lock_bits} bits");
@@ -392,6 +422,14 @@ mod tests {
         let uniform = Experiment { theta: 0.0, ..as_run };
         assert_eq!(uniform.check(), Ok(()));
         assert!(message(Experiment { workload: Mix::W, ..uniform }).contains("remove theta"));
+        assert!(message(as_run.with("in-flight", &Value::Integer(2)).unwrap()).contains("no in-flight"));
+        assert!(message(Experiment { in_flight: 200, ..default }).contains("64000 operations at once"));
+        let linear = Experiment { setting: Setting::Linear, workload: Mix::C, ..default };
+        assert_eq!(linear.check(), Ok(()));
+        assert!(message(Experiment { workload: Mix::A, ..linear }).contains("choose workload c"));
+        assert!(message(linear.with("format", &text("fixed:8:8")).unwrap()).contains("keys of 4 bytes"));
+        assert!(message(linear.with("depth", &Value::Integer(5)).unwrap()).contains("setting linear has no depth"));
+        assert!(message(Experiment { read_slots: Some(32), ..default }).contains("setting guira has no read-slots"));
         let emptier = Experiment { insert_row: Some(InsertRow::Emptier), ..default };
         assert_eq!(emptier.check(), Ok(()));
         assert!(message(Experiment { setting: Setting::AsPrinted, ..emptier }).contains("primary row"));

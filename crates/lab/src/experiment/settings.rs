@@ -17,6 +17,20 @@ pub enum Setting {
     AsPrinted,
     /// The messages that the authors' published code sends. It verifies nothing that it reads.
     AsRun,
+    /// Linear probing in a table that is built once, and then only read.
+    Linear,
+}
+
+impl Setting {
+    /// Returns the name in plan files.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Setting::Guira => "guira",
+            Setting::AsPrinted => "as-printed",
+            Setting::AsRun => "as-run",
+            Setting::Linear => "linear",
+        }
+    }
 }
 
 /// A network card, as a set of parameters of the model.
@@ -129,8 +143,16 @@ pub struct Experiment {
     pub nic: Card,
     /// Number of hosts with clients. With fewer clients than hosts, the other hosts have none.
     pub hosts: u32,
-    /// Number of clients, spread evenly over the hosts.
+    /// Number of clients, each a thread, spread evenly over the hosts.
     pub clients: u32,
+    /// Operations that a client carries out at once, each on a lane of its own.
+    pub in_flight: u32,
+    /// Threads of a host that are near its card; 12 if `None`. The others need longer for each message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub near_threads: Option<u32>,
+    /// Speed of every link, in Gbit/s; that of the network card if `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link_gbps: Option<u32>,
     /// The mix of operations.
     pub workload: Mix,
     /// The Zipf exponent of the popularity of keys: 0 is uniform.
@@ -190,6 +212,9 @@ pub struct Experiment {
     /// Moves of the longest cuckoo path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<u8>,
+    /// Slots that a READ fetches, with setting `linear`; 256 bytes of them if `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_slots: Option<u32>,
     /// Time after which a client suspects that the holder of a lock is dead, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<f64>,
@@ -211,6 +236,9 @@ impl Default for Experiment {
             nic: Card::ConnectX5,
             hosts: 8,
             clients: 320,
+            in_flight: 1,
+            near_threads: None,
+            link_gbps: None,
             workload: Mix::A,
             theta: 0.99,
             entries: 100_000_000,
@@ -232,6 +260,7 @@ impl Default for Experiment {
             search: None,
             search_row_ns: None,
             depth: None,
+            read_slots: None,
             timeout_ms: None,
             deaths_per_second: 0.0,
             span_us: None,

@@ -24,7 +24,7 @@ const DEADLINE_NS: u64 = 100_000;
 /// Checks the table, and adds what is wrong to the run's violations. Where dead clients are repaired, as printed, their
 /// locks and half-written rows stay until another client wants them: these are not checked then.
 pub(super) fn audit(shared: &Shared) {
-    let stays = shared.filled.table().is_repairable() && shared.stats.borrow().deaths > 0;
+    let stays = shared.filled.table().is_repairable() && shared.work.stats.borrow().deaths > 0;
     check_slots(shared);
     if !stays {
         check_locks(shared);
@@ -38,12 +38,7 @@ pub(super) fn audit(shared: &Shared) {
         }
         Audit::Touched => check_touched(shared),
     }
-    let checked = shared.watch.borrow().check();
-    let mut stats = shared.stats.borrow_mut();
-    match checked {
-        Ok(checked) => stats.watched = checked.answered + checked.pending,
-        Err(refusal) => stats.violation(|| refusal.to_string()),
-    }
+    shared.work.check_histories();
 }
 
 /// Returns a lane that executes in place, outside the simulation.
@@ -53,7 +48,7 @@ fn lane(shared: &Shared) -> HeapLane {
 
 /// Checks that no lock is held.
 fn check_locks(shared: &Shared) {
-    let (table, mut stats) = (shared.filled.table(), shared.stats.borrow_mut());
+    let (table, mut stats) = (shared.filled.table(), shared.work.stats.borrow_mut());
     for (word, value) in (0..).zip(shared.filled.region().memory().device) {
         let value = value.load(Ordering::Relaxed);
         if let Some((lock, owner)) = table.locks().all_held(word, value).next() {
@@ -64,7 +59,7 @@ fn check_locks(shared: &Shared) {
 
 /// Checks that no slot is in use.
 fn check_slots(shared: &Shared) {
-    let mut stats = shared.stats.borrow_mut();
+    let mut stats = shared.work.stats.borrow_mut();
     match ready(slots(&mut lane(shared), shared.filled.table())) {
         Ok(slots) => {
             for slot in slots.into_iter().filter(|slot| !is_free(slot)) {
@@ -83,7 +78,7 @@ fn is_free(slot: &SlotInfo) -> bool {
 fn check_rows(shared: &Shared) {
     let options = CheckOptions { concurrency: Concurrency::Exclusive, ..CheckOptions::default() };
     let checked = ready(check_table(&mut lane(shared), shared.filled.table(), &options, &mut |_| ()));
-    let mut stats = shared.stats.borrow_mut();
+    let mut stats = shared.work.stats.borrow_mut();
     match checked {
         Ok(report) => report.problems.iter().for_each(|problem| stats.violation(|| format!("at the end: {problem}"))),
         Err(error) => stats.violation(|| format!("the table cannot be checked: {error}")),
@@ -108,7 +103,7 @@ fn check_records(shared: &Shared) {
     });
     match checked {
         Ok(()) => scan.finish(),
-        Err(error) => shared.stats.borrow_mut().violation(|| format!("the rows cannot be read: {error}")),
+        Err(error) => shared.work.stats.borrow_mut().violation(|| format!("the rows cannot be read: {error}")),
     }
 }
 
@@ -129,7 +124,7 @@ struct Scan<'s> {
 
 impl<'s> Scan<'s> {
     fn new(shared: &'s Shared) -> Scan<'s> {
-        let touched = shared.watch.borrow().touched().into_iter().map(|record| (record, false)).collect();
+        let touched = shared.work.watch.borrow().touched().into_iter().map(|record| (record, false)).collect();
         let (lane, extent) = (lane(shared), Vec::new());
         Scan { shared, touched, untouched: 0, records: 0, lane, extent, key: Vec::new(), value: Vec::new() }
     }
@@ -140,7 +135,7 @@ impl<'s> Scan<'s> {
         self.read(words, entry);
         let Some(record) = records.record_of(&self.key) else {
             let what = || format!("key {:x?} is in the table, which no client stored", self.key);
-            return self.shared.stats.borrow_mut().violation(what);
+            return self.shared.work.stats.borrow_mut().violation(what);
         };
         self.records += 1;
         match self.touched.get_mut(&record) {
@@ -175,13 +170,13 @@ impl<'s> Scan<'s> {
     /// Checks that no record is missing.
     fn finish(self) {
         let loaded = self.shared.filled.count();
-        let touched = self.shared.watch.borrow().touched();
+        let touched = self.shared.work.watch.borrow().touched();
         for record in touched.iter().filter(|record| !self.touched[record]) {
             check_content(self.shared, *record, None, &[]);
         }
         let absent = self.shared.filled.absent().len() as u64;
         let expected = loaded - absent - touched.range(..loaded).count() as u64;
-        let mut stats = self.shared.stats.borrow_mut();
+        let mut stats = self.shared.work.stats.borrow_mut();
         stats.records_at_end = Some(self.records);
         if self.untouched != expected {
             stats.violation(|| format!("{} of {expected} records that nobody wrote are left", self.untouched));
@@ -195,7 +190,7 @@ fn check_touched(shared: &Shared) {
     let config = ClientConfig { deadline_ns: DEADLINE_NS, ..ClientConfig::for_table(table) };
     let mut reader = Reader::new(Arc::clone(table), config);
     let (mut key, mut value, records) = (Vec::new(), Vec::new(), shared.filled.records());
-    let touched = shared.watch.borrow().touched();
+    let touched = shared.work.watch.borrow().touched();
     for record in touched {
         records.key_into(record, &mut key);
         value.clear();
@@ -205,7 +200,7 @@ fn check_touched(shared: &Shared) {
                 check_content(shared, record, content, &value);
             }
             Err(error) => {
-                shared.stats.borrow_mut().violation(|| format!("record {record} cannot be read: {error}"));
+                shared.work.stats.borrow_mut().violation(|| format!("record {record} cannot be read: {error}"));
             }
         }
     }
@@ -213,11 +208,11 @@ fn check_touched(shared: &Shared) {
 
 /// Checks what a record has at the end; nothing if it has no value, or none that any write stored.
 fn check_content(shared: &Shared, record: u64, content: Content, value: &[u8]) {
-    let mut watch = shared.watch.borrow_mut();
+    let mut watch = shared.work.watch.borrow_mut();
     let is_damaged = content.is_none() && !value.is_empty();
     if is_damaged || !watch.may_end_with(record, content) {
         let what = || format!("at the end record {record} has {value:x?}, which no last write stored");
-        shared.stats.borrow_mut().violation(what);
+        shared.work.stats.borrow_mut().violation(what);
     }
     watch.read_at_end(record, content);
 }

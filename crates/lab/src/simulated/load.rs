@@ -1,29 +1,31 @@
-//! The clients of a run: what they do, how they die and are replaced, and what is counted.
+//! The clients of a run of RCuckoo: how they open the table, die and are replaced.
 //!
-//! Invariants: virtual time alone decides what happens; nothing here is ordered by addresses or hashes of a map. An
-//! operation counts if it ends in the measured time.
+//! A client is a thread, which carries out several operations at once if its load says so: then it has a slot of the
+//! table and a lane for each. Invariant: virtual time alone decides what happens.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
+use guira_baselines::{Change, Client, Cost, Error, ErrorKind, Outcome};
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Region, SplitMix64};
 use guira_fabric_sim::{ClientId, Fault, Sim, SimRegion, Stopped};
 use guira_lock_queue::SharedLockQueue;
-use guira_rcuckoo::{ClientConfig, Counters, Error, ErrorKind, Outcome};
+use guira_rcuckoo::{self as rcuckoo, ClientConfig, Counters, RowPredictor};
 
 use super::audit::audit;
 use super::client::{Claim, Failure, SimClient};
 use super::filled::FilledTable;
+use super::in_flight::all_of;
 use super::predictors::Predictors;
-use super::run::{Deaths, Queues, Run, RunError, RunStats, Testbed, Victims};
+use super::records::Records;
+use super::run::{Deaths, Load, Queues, Run, RunError, RunStats, Testbed, Victims};
 use super::splits::SplitWatch;
-use super::watch::{Watch, WriteKind};
-use crate::steady::{Counts, Measurement, Next, PROGRESS_NS, Progress, Span, Steadiness};
-use crate::workload::{Operation, Rng, Zipf};
+use super::worker::{Work, Worker};
+use crate::steady::{PROGRESS_NS, Progress, Span};
 
 /// Interval at which dead clients are replaced, in nanoseconds of virtual time.
 const REPLACED_NS: u64 = 10_000;
@@ -36,8 +38,6 @@ const DEATH_VERBS: u64 = 8;
 /// Bound of the number of units, drawn from 0, that are still executed of the WRITE in which a client dies: rows have
 /// few units.
 const DEATH_UNITS: u64 = 2;
-/// Draws of a record that the table holds, of which nearly every one succeeds.
-const DRAWS: usize = 64;
 /// The slot that the last client tries first.
 const FIRST_SLOT: u16 = 0;
 /// Mixed into the seed of deaths.
@@ -46,22 +46,12 @@ const DEATH_SALT: u64 = 0x5374_6f72_6d21;
 /// State that the clients of a run share.
 pub(super) struct Shared {
     pub(super) run: Run,
+    pub(super) work: Rc<Work>,
     pub(super) filled: FilledTable,
-    popularity: Option<Zipf>,
     queues: Vec<Arc<SharedLockQueue>>,
     predictors: Predictors,
-    pub(super) stats: RefCell<RunStats>,
-    pub(super) watch: RefCell<Watch>,
-    /// Records that clients began to insert.
-    inserts: Cell<u64>,
-    /// The last client to take each slot.
+    /// The number of the last client to take each slot.
     clients: RefCell<BTreeMap<u16, u32>>,
-    /// Whether operations that end are counted.
-    is_measured: Cell<bool>,
-    /// Whether clients stop after their current operation.
-    is_over: Cell<bool>,
-    /// The time at which the last insert had begun, if the run ended with it.
-    ended_ns: Cell<Option<u64>>,
     /// The watch on splits, in a table that grows.
     splits: Option<Rc<RefCell<SplitWatch>>>,
 }
@@ -69,9 +59,10 @@ pub(super) struct Shared {
 /// A place in the run, which one client after the other occupies.
 #[derive(Clone, Copy)]
 struct Seat {
-    /// The place, from 0.
+    /// The thread, from 0.
     place: u32,
-    /// The client's number; a client that replaces another has a new one.
+    /// The number of the client; one that replaces another has a new one. It is the number of the simulated client,
+    /// times the operations at once of each, plus the index of this one among them.
     number: u32,
 }
 
@@ -88,43 +79,36 @@ pub fn run(
     run.check(filled.table().config().max_clients.into(), filled.count())?;
     let queues = match run.queues {
         Queues::None => 0,
-        Queues::PerHost => run.hosts,
+        Queues::PerHost => run.load.hosts,
     };
-    let stats = RunStats { counts: Counts::of_clients(run.clients), ..RunStats::default() };
-    let mut sim = testbed.simulation(filled.region().clone(), run.seed);
-    let popularity = (filled.count() > 0).then(|| Zipf::new(filled.count(), run.theta));
-    let predictors = Predictors::new(run, &filled, popularity.as_ref(), progress)?;
+    let mut sim = testbed.simulation(filled.region().clone(), run.load.seed);
+    let work = Work::new(run.load.clone(), *filled.records(), filled.count(), filled.absent().to_vec());
+    let predictors = Predictors::new(run, &filled, work.popularity.as_ref(), progress)?;
     let shared = Rc::new(Shared {
         run: run.clone(),
-        popularity,
+        work: Rc::new(work),
         queues: (0..queues).map(|_| Arc::new(SharedLockQueue::new())).collect(),
         predictors,
-        stats: RefCell::new(stats),
-        watch: RefCell::new(Watch::new(filled.count())),
-        inserts: Cell::new(0),
         clients: RefCell::default(),
-        is_measured: Cell::new(false),
-        is_over: Cell::new(false),
-        ended_ns: Cell::new(None),
         splits: watch_splits(&mut sim, &filled),
         filled,
     });
     run_clients(&mut sim, &shared, testbed, progress)?;
-    shared.stats.borrow_mut().verbs = sim.verbs();
+    shared.work.stats.borrow_mut().verbs = sim.verbs();
     let table = shared.filled.table();
     if table.is_recoverable() || table.is_repairable() {
         let last = Rc::clone(&shared);
         testbed.spawn(&mut sim, 0, Box::new(move |region| Box::pin(recover_the_dead(region, last))));
         if sim.run() != Stopped::Ended {
-            shared.stats.borrow_mut().violation(|| "the last client never ends".to_owned());
+            shared.work.stats.borrow_mut().violation(|| "the last client never ends".to_owned());
         }
     }
     drop(sim);
     if let Some(splits) = &shared.splits {
-        shared.stats.borrow_mut().splits = splits.borrow_mut().take();
+        shared.work.stats.borrow_mut().splits = splits.borrow_mut().take();
     }
     audit(&shared);
-    Ok(shared.stats.take())
+    Ok(shared.work.stats.take())
 }
 
 /// Has the splits of a table that grows watched.
@@ -137,8 +121,7 @@ fn watch_splits(sim: &mut Sim, filled: &FilledTable) -> Option<Rc<RefCell<SplitW
 }
 
 /// The clients of a run on a simulation that goes on, from one window of the measurement to the next.
-struct Load<'r> {
-    sim: &'r mut Sim,
+struct Clients<'r> {
     shared: &'r Rc<Shared>,
     testbed: &'r dyn Testbed,
     living: Vec<ClientId>,
@@ -153,69 +136,49 @@ fn run_clients(
     testbed: &dyn Testbed,
     progress: Progress<'_>,
 ) -> Result<(), RunError> {
-    let run = &shared.run;
-    let deaths = SplitMix64(run.seed ^ DEATH_SALT);
-    let mut load = Load { sim, shared, testbed, living: Vec::new(), spawned: 0, deaths };
-    for place in 0..run.clients {
-        let client = load.spawn(place);
-        load.living.push(client);
+    let deaths = SplitMix64(shared.run.load.seed ^ DEATH_SALT);
+    let mut clients = Clients { shared, testbed, living: Vec::new(), spawned: 0, deaths };
+    for place in 0..shared.run.load.clients {
+        let client = clients.spawn(sim, place);
+        clients.living.push(client);
     }
-    load.sim.run_until(run.warm_ns);
-    shared.is_measured.set(true);
-    let (mut measurement, mut before, mut end_ns) = (Measurement::new(run.span), load.sim.usage(), run.warm_ns);
-    loop {
-        let begin_ns = end_ns;
-        end_ns += measurement.window_ns();
-        load.run_window(begin_ns, end_ns, progress)?;
-        let inserts_left = run.most_inserts.saturating_sub(shared.inserts.get());
-        match measurement.end_window(&mut shared.stats.borrow_mut().counts, inserts_left) {
-            Next::Longer => {}
-            Next::Anew => before = load.sim.usage(),
-            Next::End => break,
-        }
-    }
-    shared.is_measured.set(false);
-    shared.is_over.set(true);
-    let mut stats = shared.stats.borrow_mut();
-    stats.steadiness = Steadiness {
-        span_ns: shared.ended_ns.get().map_or(measurement.steadiness().span_ns, |ended_ns| ended_ns - run.warm_ns),
-        ..measurement.steadiness()
-    };
-    stats.usage = load.sim.usage().since(&before);
-    stats.inserts = shared.inserts.get() - stats.full;
-    drop(stats);
-    if load.sim.run() != Stopped::Ended {
-        shared.stats.borrow_mut().violation(|| "some clients never end".to_owned());
-    }
-    Ok(())
+    shared.work.measure(sim, |sim, window| clients.run_window(sim, window, progress))
 }
 
-impl Load<'_> {
+impl Clients<'_> {
     /// Starts a client at a place, whose last one is dead if it had one.
-    fn spawn(&mut self, place: u32) -> ClientId {
-        let seat = Seat { place, number: self.spawned };
+    fn spawn(&mut self, sim: &mut Sim, place: u32) -> ClientId {
+        let Load { hosts, in_flight, .. } = self.shared.run.load;
+        let (host, first) = (place % hosts, self.spawned * in_flight);
         self.spawned += 1;
-        let (shared, host) = (Rc::clone(self.shared), place % self.shared.run.hosts);
-        self.testbed.spawn(self.sim, host, Box::new(move |region| Box::pin(work(region, shared, seat))))
+        let shared = Rc::clone(self.shared);
+        let predictor = shared.predictors.of_client(host);
+        let task = move |region: SimRegion| {
+            all_of(in_flight, move |index| {
+                let seat = Seat { place, number: first + index };
+                work(region.clone(), Rc::clone(&shared), seat, predictor.clone())
+            })
+        };
+        self.testbed.spawn(sim, host, Box::new(task))
     }
 
-    /// Runs until `end_ns`, and kills clients at equal intervals from `begin_ns` on.
-    fn run_window(&mut self, begin_ns: u64, end_ns: u64, progress: Progress<'_>) -> Result<(), RunError> {
-        let Run { deaths, warm_ns, .. } = self.shared.run;
-        let calm_ns = if self.shared.run.span == Span::UntilFull { INSERTS_NS } else { PROGRESS_NS };
+    /// Runs for a time, and kills clients at equal intervals from its begin on.
+    fn run_window(&mut self, sim: &mut Sim, window: Range<u64>, progress: Progress<'_>) -> Result<(), RunError> {
+        let Run { deaths, load: Load { warm_ns, span, .. }, .. } = self.shared.run;
+        let calm_ns = if span == Span::UntilFull { INSERTS_NS } else { PROGRESS_NS };
         let step_ns = 1_000_000_000_u64.checked_div(deaths.per_second).unwrap_or(calm_ns).max(1);
-        let mut next_ns = begin_ns;
-        while next_ns < end_ns && !self.shared.is_over.get() {
+        let (mut next_ns, end_ns) = (window.start, window.end);
+        while next_ns < end_ns && !self.shared.work.is_over() {
             if deaths.per_second > 0 {
-                self.kill(deaths);
+                self.kill(sim, deaths);
                 // The victim dies at one of its next verbs, which may follow a pause.
                 for until_ns in (next_ns + REPLACED_NS..next_ns + step_ns).step_by(REPLACED_NS as usize) {
-                    self.sim.run_until(until_ns.min(end_ns));
-                    self.replace_the_dead();
+                    sim.run_until(until_ns.min(end_ns));
+                    self.replace_the_dead(sim);
                 }
             }
             next_ns = (next_ns + step_ns).min(end_ns);
-            self.sim.run_until(next_ns);
+            sim.run_until(next_ns);
             if progress(next_ns - warm_ns).is_break() {
                 return Err(RunError::Stopped);
             }
@@ -223,25 +186,25 @@ impl Load<'_> {
         Ok(())
     }
 
-    fn replace_the_dead(&mut self) {
+    fn replace_the_dead(&mut self, sim: &mut Sim) {
         for place in 0..self.living.len() {
-            if self.sim.is_dead(self.living[place]) {
-                self.shared.stats.borrow_mut().deaths += 1;
-                self.living[place] = self.spawn(place as u32);
+            if sim.is_dead(self.living[place]) {
+                self.shared.work.stats.borrow_mut().deaths += 1;
+                self.living[place] = self.spawn(sim, place as u32);
             }
         }
     }
 
     /// Lets a client die at one of its next verbs.
-    fn kill(&mut self, deaths: Deaths) {
+    fn kill(&mut self, sim: &mut Sim, deaths: Deaths) {
         let holders = match deaths.victims {
-            Victims::LockHolders => holders(self.sim, self.shared),
+            Victims::LockHolders => holders(sim, self.shared),
             Victims::Any => Vec::new(),
         };
         let targets = if holders.is_empty() { &self.living } else { &holders };
         let target = targets[self.deaths.below(targets.len() as u64) as usize];
         let (verbs, units) = (self.deaths.below(DEATH_VERBS), self.deaths.below(DEATH_UNITS));
-        self.sim.inject(target, verbs, Fault::Die { units });
+        sim.inject(target, verbs, Fault::Die { units });
     }
 }
 
@@ -254,18 +217,19 @@ fn holders(sim: &Sim, shared: &Shared) -> Vec<ClientId> {
         table.locks().all_held(word, value).collect::<Vec<_>>()
     });
     let numbers = held.filter_map(|(_, owner)| clients.get(&owner.slot()?).copied());
-    numbers.map(ClientId).filter(|client| !sim.is_dead(*client)).collect()
+    let simulated = numbers.map(|number| ClientId(number / shared.run.load.in_flight));
+    simulated.filter(|client| !sim.is_dead(*client)).collect()
 }
 
 async fn open(region: &SimRegion, shared: &Shared, number: u32, first: u16) -> Option<SimClient> {
-    let config = ClientConfig { seed: shared.run.seed ^ u64::from(number), ..shared.run.client_config };
+    let config = ClientConfig { seed: shared.run.load.seed ^ u64::from(number), ..shared.run.client_config };
     match SimClient::claim(region.clone(), region.lane(), shared.filled.table(), config, first).await {
         Ok(Claim::Taken(client, recovered)) => {
             let dead = shared.clients.borrow_mut().insert(client.slot(), number);
             if let Some(dead) = dead {
-                shared.watch.borrow_mut().end_write_of(dead, region.now_ns());
+                shared.work.watch.borrow_mut().end_write_of(dead, region.now_ns());
             }
-            let mut stats = shared.stats.borrow_mut();
+            let mut stats = shared.work.stats.borrow_mut();
             stats.recoveries += u64::from(recovered.is_some());
             stats.replays += u64::from(recovered.is_some_and(|recovered| recovered.replayed_rows > 0));
             Some(*client)
@@ -273,212 +237,126 @@ async fn open(region: &SimRegion, shared: &Shared, number: u32, first: u16) -> O
         other => {
             let why =
                 other.err().map_or("no slot is free, and no client is dead".to_owned(), |error| error.to_string());
-            shared.stats.borrow_mut().violation(|| format!("client {number} cannot open: {why}"));
+            shared.work.stats.borrow_mut().violation(|| format!("client {number} cannot open: {why}"));
             None
         }
     }
 }
 
-async fn work(region: SimRegion, shared: Rc<Shared>, seat: Seat) {
+/// Carries out one operation after the other until the run is over.
+async fn work(region: SimRegion, shared: Rc<Shared>, seat: Seat, predictor: Option<Arc<RowPredictor>>) {
     let first = seat.number % u32::from(shared.filled.table().config().max_clients);
     let Some(client) = open(&region, &shared, seat.number, first as u16).await else { return };
-    let client = match shared.queues.get((seat.place % shared.run.hosts) as usize) {
+    let client = match shared.queues.get((seat.place % shared.run.load.hosts) as usize) {
         Some(queue) => client.with_lock_queue(Arc::clone(queue)),
         None => client,
     };
-    let client = match shared.predictors.of_client(seat.place % shared.run.hosts) {
+    let client = match predictor {
         Some(predictor) => client.with_predictor(predictor),
         None => client,
     };
-    let rng = Rng::stream(shared.run.seed, seat.number.into());
-    let mut worker = Worker { client, rng, seat, key: Vec::new(), value: Vec::new(), shared: Rc::clone(&shared) };
+    let client = RcuckooClient {
+        client,
+        region: region.clone(),
+        number: seat.number,
+        records: *shared.filled.records(),
+        key: Vec::new(),
+        splits: shared.splits.clone(),
+    };
+    let mut worker = Worker::new(client, seat.number, seat.place, &region, &shared.work);
     let mut counted = Counters::default();
-    while !shared.is_over.get() {
+    while !shared.work.is_over() {
         worker.step(&region).await;
         // What a client has not counted when it dies is lost.
         if shared.run.deaths.per_second > 0 {
-            shared.count(&worker.client, &mut counted);
+            shared.count(&worker.client.client, &mut counted);
         }
     }
-    shared.count(&worker.client, &mut counted);
-    if let Err(failure) = worker.client.close().await {
-        shared.stats.borrow_mut().violation(|| format!("client {} cannot close: {failure:?}", seat.number));
+    shared.count(&worker.client.client, &mut counted);
+    if let Err(failure) = worker.client.client.close().await {
+        shared.work.stats.borrow_mut().violation(|| format!("client {} cannot close: {failure:?}", seat.number));
     }
 }
 
-/// A client at work.
-struct Worker {
+/// A client of a table, with keys as numbers.
+struct RcuckooClient {
     client: SimClient,
-    rng: Rng,
-    seat: Seat,
+    region: SimRegion,
+    number: u32,
+    records: Records,
     key: Vec<u8>,
-    value: Vec<u8>,
-    shared: Rc<Shared>,
+    splits: Option<Rc<RefCell<SplitWatch>>>,
 }
 
-impl Worker {
-    /// Carries out one operation, and counts it.
-    async fn step(&mut self, region: &SimRegion) {
-        let shared = Rc::clone(&self.shared);
-        let Some((operation, record)) = self.draw(region) else { return };
-        shared.filled.records().key_into(record, &mut self.key);
-        let (before, waits, began_ns) = (*self.client.traffic(), self.waits(), region.now_ns());
-        let compute_ns = shared.run.compute.of(operation);
-        if compute_ns > 0 {
-            self.client.compute(compute_ns).await;
-        }
-        let has_succeeded = match operation {
-            Operation::Insert => self.write(region, record, WriteKind::Insert).await,
-            Operation::Update | Operation::ReadModifyWrite => self.write(region, record, WriteKind::Update).await,
-            Operation::Read => self.read(region, record).await,
-        };
-        let now_ns = region.now_ns();
-        let latency_ns = now_ns - began_ns;
-        if let Some(splits) = &shared.splits {
-            let mut splits = splits.borrow_mut();
-            splits.end_operation(self.seat.number);
-            if operation != Operation::Read && self.waits() > waits {
-                splits.note_wait(&self.key, began_ns..now_ns);
-            }
-        }
-        let mut stats = shared.stats.borrow_mut();
-        stats.longest_ns = stats.longest_ns.max(latency_ns);
-        if !shared.is_measured.get() {
-            return;
-        }
-        let tally = stats.counts.operations.of_mut(operation);
-        if has_succeeded {
-            tally.success(&self.client.traffic().since(&before), Some(Duration::from_nanos(latency_ns)));
-            stats.counts.by_client[self.seat.place as usize] += 1;
-        } else {
-            tally.failure();
-        }
-    }
-
+impl RcuckooClient {
     /// Returns how often the client has waited for a lock, or for a permit to ask for one.
     fn waits(&self) -> u64 {
         let counters = self.client.counters();
         counters.lock_conflicts + counters.queue_waits
     }
+}
 
-    /// Draws an operation and its record; `None` if the run ends, because all of its inserts were begun.
-    fn draw(&mut self, region: &SimRegion) -> Option<(Operation, u64)> {
-        let (mix, percent) = (self.shared.run.mix, self.rng.below(100) as u32);
-        let operation = match percent {
-            percent if percent < mix.read_percent => Operation::Read,
-            percent if percent < mix.read_percent + mix.update_percent => Operation::Update,
-            _ => Operation::Insert,
+impl Client for RcuckooClient {
+    async fn get(&mut self, key: u64, values: &mut Vec<u8>) -> Result<bool, Error> {
+        self.records.bytes_into(key, &mut self.key);
+        let found = self.client.get_into(&self.key, values).await;
+        if let Some(splits) = &self.splits {
+            splits.borrow_mut().end_operation(self.number);
+        }
+        Ok(found.map_err(error_of)?.is_some())
+    }
+
+    async fn change(&mut self, key: u64, change: Change<'_>) -> Result<Outcome, Error> {
+        self.records.bytes_into(key, &mut self.key);
+        let (waits, began_ns) = (self.splits.as_ref().map(|_| self.waits()), self.region.now_ns());
+        let changed = match change {
+            Change::Insert(value) => self.client.insert(&self.key, value).await,
+            Change::Update(value) => self.client.update(&self.key, value).await,
+            Change::Put(value) => self.client.put(&self.key, value).await,
+            Change::Remove => self.client.remove(&self.key).await,
         };
-        match &self.shared.popularity {
-            Some(popularity) if operation != Operation::Insert => {
-                let absent = self.shared.filled.absent();
-                let is_present = |record: &u64| absent.binary_search(record).is_err();
-                // At least 999 of 1,000 records are there, the most popular ones among them.
-                let drawn = (0..DRAWS).map(|_| popularity.sample(&mut self.rng)).find(is_present);
-                Some((operation, drawn.unwrap_or(0)))
+        if let Some(splits) = &self.splits {
+            let mut splits = splits.borrow_mut();
+            splits.end_operation(self.number);
+            if waits.is_some_and(|waits| self.waits() > waits) {
+                splits.note_wait(&self.key, began_ns..self.region.now_ns());
             }
-            _ => {
-                let inserts = self.shared.inserts.get();
-                if self.shared.run.span == Span::UntilFull && inserts >= self.shared.run.most_inserts {
-                    self.shared.end_at(region.now_ns());
-                    return None;
-                }
-                self.shared.inserts.set(inserts + 1);
-                Some((operation, self.shared.filled.count() + inserts))
-            }
+        }
+        match changed.map_err(error_of)? {
+            rcuckoo::Outcome::Inserted => Ok(Outcome::Inserted),
+            rcuckoo::Outcome::Replaced => Ok(Outcome::Replaced),
+            rcuckoo::Outcome::Removed => Ok(Outcome::Removed),
+            rcuckoo::Outcome::Exists => Ok(Outcome::Exists),
+            rcuckoo::Outcome::Missing => Ok(Outcome::Missing),
+            rcuckoo::Outcome::Different => Err(Error::refused("a change without a condition cannot be refused by one")),
         }
     }
 
-    /// Looks a record up. Returns whether it has a value that was written for it.
-    async fn read(&mut self, region: &SimRegion, record: u64) -> bool {
-        let (shared, number) = (&self.shared, self.seat.number);
-        let begun = shared.watch.borrow_mut().begin_read(number, record, region.now_ns());
-        let found = match self.client.get_into(&self.key, &mut self.value).await {
-            Ok(found) => found,
-            Err(failure) => {
-                shared.watch.borrow_mut().fail_read(begun);
-                shared.fail(number, Operation::Read, record, &failure);
-                return false;
-            }
-        };
-        let mut watch = shared.watch.borrow_mut();
-        let content = found.and_then(|_| shared.filled.records().serial_of(record, &self.value));
-        let is_written = content.is_some_and(|serial| watch.is_known(serial));
-        watch.end_read(begun, content, region.now_ns());
-        if !is_written {
-            let value = found.map(|_| &self.value);
-            shared.stats.borrow_mut().violation(|| format!("client {number} found record {record} to have {value:x?}"));
-        }
-        is_written
-    }
-
-    /// Stores a record. Returns whether it was stored.
-    async fn write(&mut self, region: &SimRegion, record: u64, kind: WriteKind) -> bool {
-        let (shared, number) = (&self.shared, self.seat.number);
-        let write = shared.watch.borrow_mut().begin_write(number, record, kind, region.now_ns());
-        shared.filled.records().value_into(record, write.serial, &mut self.value);
-        let (done, stored, operation) = match kind {
-            WriteKind::Update => {
-                (self.client.update(&self.key, &self.value).await, Outcome::Replaced, Operation::Update)
-            }
-            WriteKind::Insert => {
-                (self.client.insert(&self.key, &self.value).await, Outcome::Inserted, Operation::Insert)
-            }
-        };
-        let (mut watch, now_ns) = (shared.watch.borrow_mut(), region.now_ns());
-        match done {
-            Ok(outcome) if outcome == stored => {
-                watch.end_write(write, now_ns);
-                true
-            }
-            Ok(outcome) => {
-                watch.end_without_effect(write, Some(outcome), now_ns);
-                let what = || format!("client {number}: {operation:?} of record {record}: {outcome:?}");
-                shared.stats.borrow_mut().violation(what);
-                false
-            }
-            Err(failure) => {
-                watch.fail_write(write, failure.effect(), now_ns);
-                shared.fail(number, operation, record, &failure);
-                false
-            }
-        }
+    fn cost(&self) -> Cost {
+        self.client.traffic().into()
     }
 }
 
-impl Shared {
-    /// Ends the run, and the measurement with it.
-    fn end_at(&self, now_ns: u64) {
-        self.is_measured.set(false);
-        if !self.is_over.replace(true) {
-            self.ended_ns.set(Some(now_ns.max(self.run.warm_ns)));
-        }
-    }
+fn error_of(failure: Failure) -> Error {
+    let effect = failure.effect();
+    let kind = match failure {
+        Failure::Operation(rcuckoo::Error { kind: rcuckoo::ErrorKind::Busy { .. }, .. }) => ErrorKind::Busy,
+        Failure::Operation(rcuckoo::Error { kind: rcuckoo::ErrorKind::Full { .. }, .. }) => ErrorKind::Full,
+        failure => ErrorKind::Refused(format!("{failure:?}")),
+    };
+    Error { kind, effect }
+}
 
+impl Shared {
     /// Adds the counters of `client` that are not in `counted` yet.
     fn count(&self, client: &SimClient, counted: &mut Counters) {
         let now = client.counters();
         if now != *counted {
-            let (new, mut stats) = (now.since(counted), self.stats.borrow_mut());
+            let (new, mut stats) = (now.since(counted), self.work.stats.borrow_mut());
             stats.recoveries += new.recoveries;
             stats.replays += new.replays;
             stats.counters = stats.counters.plus(&new);
             *counted = now;
-        }
-    }
-
-    /// Counts a failed operation. Only the deadline and lack of room are reasons to fail here; all others are
-    /// violations.
-    fn fail(&self, number: u32, operation: Operation, record: u64, failure: &Failure) {
-        let mut stats = self.stats.borrow_mut();
-        match failure {
-            Failure::Operation(Error { kind: ErrorKind::Busy { .. }, .. }) => stats.busy += 1,
-            Failure::Operation(Error { kind: ErrorKind::Full { .. }, .. }) if operation == Operation::Insert => {
-                stats.full += 1;
-            }
-            failure => {
-                stats.violation(|| format!("client {number}: {operation:?} of record {record}: {failure:?}"));
-            }
         }
     }
 }
@@ -491,11 +369,11 @@ async fn recover_the_dead(region: SimRegion, shared: Rc<Shared>) {
         match client.recover(slot).await {
             Ok(Some(_)) => {}
             other => {
-                shared.stats.borrow_mut().violation(|| format!("slot {slot} cannot be recovered: {other:?}"));
+                shared.work.stats.borrow_mut().violation(|| format!("slot {slot} cannot be recovered: {other:?}"));
             }
         }
     }
     if let Err(failure) = client.close().await {
-        shared.stats.borrow_mut().violation(|| format!("the last client cannot close: {failure:?}"));
+        shared.work.stats.borrow_mut().violation(|| format!("the last client cannot close: {failure:?}"));
     }
 }

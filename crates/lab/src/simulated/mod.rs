@@ -3,7 +3,7 @@
 //! [`SimClient`] is the client of swarms, storms and figures alike. A [`FilledTable`] holds the records of a run: it is
 //! filled once, and forked for each run that starts from it. [`run`] carries out a [`Run`] on a [`Testbed`], and checks
 //! what the clients did: histories of sampled records are linearizable, no record is lost, and at the end the table is
-//! sound and no lock is held.
+//! sound and no lock is held. [`run_store`] carries out a [`Load`] on any other store in the same way.
 //!
 //! Everything is a function of the parameters and their seeds.
 //!
@@ -12,7 +12,7 @@
 //!
 //! use guira_fabric::Profile;
 //! use guira_fabric_sim::Network;
-//! use guira_lab::simulated::{Audit, Compute, Deaths, FillPlan, FilledTable, Mix, Queues, Run, run};
+//! use guira_lab::simulated::{Audit, Compute, Deaths, FillPlan, FilledTable, Load, Mix, Queues, Run, run};
 //! use guira_lab::steady::Span;
 //! use guira_layout::{Preset, PresetOptions};
 //! use guira_rcuckoo::ClientConfig;
@@ -30,20 +30,24 @@
 //! let plan = FillPlan { config, caps, records: 1_800, value_bytes: None, insert_row: None, seed: 1 };
 //! let filled = FilledTable::new(&plan, &mut |_| ControlFlow::Continue(()))?;
 //! let client_config = ClientConfig::for_table(filled.table()).across(&caps);
-//! let a = Run {
+//! let load = Load {
 //!     seed: 1,
 //!     clients: 16,
 //!     hosts: 2,
+//!     in_flight: 1,
 //!     mix: Mix::YCSB_A,
 //!     theta: 0.99,
 //!     warm_ns: 100_000,
 //!     span: Span::Exactly(1_000_000),
 //!     most_inserts: u64::MAX,
+//!     compute: Compute::default(),
+//! };
+//! let a = Run {
+//!     load,
 //!     deaths: Deaths::NONE,
 //!     queues: Queues::PerHost,
 //!     predictor_bytes: 0,
 //!     client_config,
-//!     compute: Compute::default(),
 //!     audit: Audit::Whole,
 //! };
 //! let network = Network::of(Profile::Mlx5);
@@ -56,17 +60,21 @@
 mod audit;
 mod client;
 mod filled;
+mod in_flight;
 mod load;
 mod predictors;
 mod records;
 mod run;
 mod splits;
+mod stores;
 mod watch;
+mod worker;
 
 pub use client::{Claim, Failure, SimClient};
 pub(crate) use filled::ready;
 pub use filled::{FillError, FillPlan, FillProgress, FilledTable, available_bytes};
 pub use load::run;
 pub use records::{LOADED, Records, ValueError};
-pub use run::{Audit, ClientTask, Compute, Deaths, Mix, Queues, Run, RunError, RunStats, Testbed, Victims};
+pub use run::{Audit, ClientTask, Compute, Deaths, Load, Mix, Queues, Run, RunError, RunStats, Testbed, Victims};
 pub use splits::SplitStats;
+pub use stores::run_store;

@@ -46,7 +46,7 @@ impl Predictors {
             return Ok(Predictors { learned: None, by_host: Vec::new() });
         };
         let learned = learned(run, filled, popularity, progress)?;
-        let hosts = if run.queues == Queues::PerHost { run.hosts } else { 0 };
+        let hosts = if run.queues == Queues::PerHost { run.load.hosts } else { 0 };
         let by_host = (0..hosts).map(|_| Arc::new(learned.clone())).collect();
         Ok(Predictors { learned: Some(learned), by_host })
     }
@@ -68,7 +68,7 @@ fn learned(
     let (bytes, _) = run.predictors();
     let (predictor, table) = (RowPredictor::new(bytes), filled.table());
     let (rows, memory) = (table.rows(), filled.region().memory());
-    let mut rng = Rng::stream(run.seed, STREAM);
+    let mut rng = Rng::stream(run.load.seed, STREAM);
     let (mut key, mut words) = (Vec::new(), vec![0; rows.row_words()]);
     // A predictor remembers a record in a byte, and no record in more.
     let lesson = LOOKUPS_PER_BYTE * filled.count().min(bytes as u64);

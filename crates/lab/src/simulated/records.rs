@@ -13,6 +13,8 @@ pub const LOADED: u32 = 0;
 const SERIAL_BYTES: usize = 4;
 /// Bytes of the part of a key that differs between records.
 const WORD_BYTES: usize = 8;
+/// Bytes of scattered keys.
+const SCATTERED_KEY_BYTES: usize = 4;
 /// Bytes of keys, and unless another length is asked for of values, of formats that allow any length.
 const ANY_BYTES: usize = 8;
 /// Odd: the multiplication by it is a bijection of the words of any number of bits.
@@ -55,8 +57,21 @@ pub enum ValueError {
 /// The format of the records of one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Records {
+    keys: Keys,
     key_bytes: usize,
     value_bytes: usize,
+}
+
+/// The way from record numbers to keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keys {
+    /// Multiples of a constant: for tables whose hash spreads any keys.
+    Multiples,
+    /// Keys of 4 bytes that look drawn, none of them 0: for tables with a weak hash.
+    Scattered {
+        /// Odd: another one gives other keys.
+        factor: u32,
+    },
 }
 
 impl Records {
@@ -74,10 +89,24 @@ impl Records {
         if own_bytes.is_some_and(|own_bytes| own_bytes != value_bytes) {
             return Err(ValueError::Format { format, value_bytes });
         }
+        Records::new(Keys::Multiples, key_bytes, value_bytes)
+    }
+
+    /// Returns the format of records with keys of 4 bytes that look drawn with this seed, none of which is 0, and with
+    /// values of `value_bytes` bytes.
+    ///
+    /// # Errors
+    /// The values cannot hold a serial number.
+    pub fn scattered(seed: u64, value_bytes: usize) -> Result<Records, ValueError> {
+        let keys = Keys::Scattered { factor: SplitMix64::mix(seed) as u32 | 1 };
+        Records::new(keys, SCATTERED_KEY_BYTES, value_bytes)
+    }
+
+    fn new(keys: Keys, key_bytes: usize, value_bytes: usize) -> Result<Records, ValueError> {
         if value_bytes < SERIAL_BYTES {
             return Err(ValueError::Short { value_bytes });
         }
-        Ok(Records { key_bytes, value_bytes })
+        Ok(Records { keys, key_bytes, value_bytes })
     }
 
     /// Returns the bytes of a key.
@@ -92,16 +121,34 @@ impl Records {
 
     /// Returns the number of records that have keys of their own.
     pub fn max(&self) -> u64 {
-        if self.key_bytes >= WORD_BYTES { u64::MAX } else { 1 << (8 * self.key_bytes) }
+        match self.keys {
+            Keys::Multiples if self.key_bytes >= WORD_BYTES => u64::MAX,
+            Keys::Multiples => 1 << (8 * self.key_bytes),
+            Keys::Scattered { .. } => u32::MAX.into(),
+        }
+    }
+
+    /// Returns the key of `record`, which is below [`Records::max`], as a number. A longer key continues with zeros.
+    #[inline]
+    pub fn key(&self, record: u64) -> u64 {
+        debug_assert!(record < self.max(), "record {record} has no key");
+        match self.keys {
+            Keys::Multiples => record.wrapping_mul(FACTOR) & self.key_mask(),
+            Keys::Scattered { factor } => scatter((record as u32).wrapping_add(1).wrapping_mul(factor)).into(),
+        }
     }
 
     /// Replaces the content of `key` with the key of `record`, which is below [`Records::max`].
     #[inline]
     pub fn key_into(&self, record: u64, key: &mut Vec<u8>) {
-        debug_assert!(record < self.max(), "record {record} has no key");
-        let word = record.wrapping_mul(FACTOR).to_le_bytes();
+        self.bytes_into(self.key(record), key);
+    }
+
+    /// Replaces the content of `key` with the bytes of a key that is given as a number.
+    #[inline]
+    pub fn bytes_into(&self, number: u64, key: &mut Vec<u8>) {
         key.clear();
-        key.extend_from_slice(&word[..self.key_bytes.min(WORD_BYTES)]);
+        key.extend_from_slice(&number.to_le_bytes()[..self.key_bytes.min(WORD_BYTES)]);
         key.resize(self.key_bytes, 0);
     }
 
@@ -112,8 +159,20 @@ impl Records {
         let mut word = [0; WORD_BYTES];
         word[..own.len()].copy_from_slice(own);
         let is_key = key.len() == self.key_bytes && rest.iter().all(|byte| *byte == 0);
-        let record = u64::from_le_bytes(word).wrapping_mul(INVERSE);
-        is_key.then(|| if self.key_bytes >= WORD_BYTES { record } else { record % self.max() })
+        let number = u64::from_le_bytes(word);
+        is_key.then_some(match self.keys {
+            Keys::Multiples => number.wrapping_mul(INVERSE) & self.key_mask(),
+            Keys::Scattered { factor } => {
+                let product = unscatter(number as u32).wrapping_mul(inverse_of(factor.into()) as u32);
+                product.checked_sub(1)?.into()
+            }
+        })
+    }
+
+    /// Returns the bits of a number that are part of a key.
+    #[inline]
+    fn key_mask(&self) -> u64 {
+        if self.key_bytes >= WORD_BYTES { u64::MAX } else { (1 << (8 * self.key_bytes)) - 1 }
     }
 
     /// Replaces the content of `value` with the value that write `serial` stores for `record`.
@@ -138,6 +197,22 @@ impl Records {
         let is_whole = value.len() == self.value_bytes && rest.chunks(WORD_BYTES).zip(0..).all(is_own);
         is_whole.then_some(serial)
     }
+}
+
+/// Mixes the bits of a word: the last step of MurmurHash3, a bijection that maps 0 to 0.
+#[inline]
+fn scatter(mut word: u32) -> u32 {
+    word = (word ^ word >> 16).wrapping_mul(0x85eb_ca6b);
+    word = (word ^ word >> 13).wrapping_mul(0xc2b2_ae35);
+    word ^ word >> 16
+}
+
+/// Returns the word that [`scatter`] has mixed.
+#[inline]
+fn unscatter(mut word: u32) -> u32 {
+    word = (word ^ word >> 16).wrapping_mul(inverse_of(0xc2b2_ae35) as u32);
+    word = (word ^ word >> 13 ^ word >> 26).wrapping_mul(inverse_of(0x85eb_ca6b) as u32);
+    word ^ word >> 16
 }
 
 /// The word by which the serial numbers of a record's values are masked.
@@ -183,6 +258,19 @@ mod tests {
         records("fixed:12:32").key_into(5, &mut key);
         key[11] = 1;
         assert_eq!(records("fixed:12:32").record_of(&key), None);
+    }
+
+    #[test]
+    fn scattered_keys_differ_by_seed_and_none_is_0() {
+        let (one, other) = (Records::scattered(1, 4).expect("4 bytes"), Records::scattered(2, 4).expect("4 bytes"));
+        assert_eq!(one.max(), u64::from(u32::MAX));
+        let mut key = Vec::new();
+        for record in (0..10_000).chain([one.max() / 3, one.max() - 1]) {
+            assert!(one.key(record) != 0 && one.key(record) != other.key(record), "record {record}");
+            one.key_into(record, &mut key);
+            assert_eq!((key.len(), one.record_of(&key)), (4, Some(record)));
+        }
+        assert_eq!(one.record_of(&[0; 4]), None);
     }
 
     #[test]

@@ -14,15 +14,17 @@ use crate::workload::{Operation, THETA_MAX, WorkloadError};
 /// Most violations that are kept in words; all are counted.
 pub(super) const VIOLATIONS_MAX: usize = 100;
 
-/// A run: clients that carry out a mix of operations on the records of a filled table, and some of which may die.
+/// The load of a run: clients that carry out a mix of operations on the records of a filled store.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Run {
+pub struct Load {
     /// Seed of every random choice.
     pub seed: u64,
-    /// Concurrent clients. A client that dies is replaced.
+    /// Concurrent clients, each a thread.
     pub clients: u32,
     /// Hosts, over which the clients are spread evenly.
     pub hosts: u32,
+    /// Operations that a client carries out at once, each on a lane of its own.
+    pub in_flight: u32,
     /// The mix of operations.
     pub mix: Mix,
     /// Zipf exponent of the popularity of the table's records, 0 to 2; 0 is uniform. Record 0 is the most popular one.
@@ -33,17 +35,24 @@ pub struct Run {
     pub span: Span,
     /// Inserts after which the run is over with [`Span::UntilFull`]; no longer measurement begins with so many.
     pub most_inserts: u64,
+    /// Time that a client computes for an operation, as a part of it.
+    pub compute: Compute,
+}
+
+/// A run of RCuckoo: a load on a filled table, of which some clients may die.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// The load. A client that dies is replaced.
+    pub load: Load,
     /// Deaths from the end of the warm-up on.
     pub deaths: Deaths,
     /// Lock queues.
     pub queues: Queues,
-    /// Bytes of the row predictor of each client, 0 for none. Clients of a host that share lock queues share one, of as
+    /// Bytes of the row predictor of each client (thread), 0 for none. Clients of a host that share lock queues share one, of as
     /// many bytes as theirs together.
     pub predictor_bytes: usize,
     /// The clients' settings; each client's seed is its own.
     pub client_config: ClientConfig,
-    /// Time that a client computes for an operation, as a part of it.
-    pub compute: Compute,
     /// The part of the table that is checked at the end.
     pub audit: Audit,
 }
@@ -170,10 +179,10 @@ impl Testbed for Cluster {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// There are no clients, or more than the table has slots for.
-    #[error("{clients} clients cannot run: the table has slots for 1 to {most} clients")]
+    /// There are no operations at once, or more than the table has client slots for.
+    #[error("{clients} operations at once are not possible: there may be 1 to {most}")]
     Clients {
-        /// The number asked for.
+        /// Operations at once: clients, times those in flight of each.
         clients: u32,
         /// The table's slots, less those that dead clients occupy until they are recovered.
         most: u32,
@@ -203,25 +212,11 @@ pub enum RunError {
     Stopped,
 }
 
-impl Run {
-    /// Returns the bytes of a predictor, which the clients of a host share if they share a queue, and how many there
-    /// are.
-    pub(crate) fn predictors(&self) -> (usize, u64) {
-        match self.queues {
-            Queues::None => (self.predictor_bytes, self.clients.into()),
-            Queues::PerHost => {
-                let sharing = self.clients.div_ceil(self.hosts.max(1)) as usize;
-                (self.predictor_bytes.saturating_mul(sharing), self.hosts.into())
-            }
-        }
-    }
-
-    /// Refuses a run that is impossible on a table with `slots` slots and `loaded` records.
-    pub(super) fn check(&self, slots: u32, loaded: u64) -> Result<(), RunError> {
-        let spare = if self.deaths.per_second > 0 { self.clients.div_ceil(SPARE_SHARE) } else { 0 };
-        let most = slots.saturating_sub(spare);
-        if !(1..=most).contains(&self.clients) {
-            return Err(RunError::Clients { clients: self.clients, most });
+impl Load {
+    /// Refuses a load that is impossible on a store with `filled` records.
+    pub(super) fn check(&self, filled: u64) -> Result<(), RunError> {
+        if self.clients == 0 || self.in_flight == 0 {
+            return Err(RunError::Clients { clients: 0, most: u32::MAX });
         }
         if !(1..=self.clients).contains(&self.hosts) {
             return Err(RunError::Hosts { hosts: self.hosts, clients: self.clients });
@@ -234,10 +229,41 @@ impl Run {
         if !(0.0..=THETA_MAX).contains(&self.theta) {
             return Err(WorkloadError::ThetaOutOfRange { theta: self.theta }.into());
         }
-        if loaded == 0 && insert_percent < 100 {
+        if filled == 0 && insert_percent < 100 {
             return Err(WorkloadError::NoRecords.into());
         }
         Ok(())
+    }
+
+    /// Returns the operations that all clients carry out at once.
+    pub(super) fn workers(&self) -> u32 {
+        self.clients.saturating_mul(self.in_flight)
+    }
+}
+
+impl Run {
+    /// Returns the bytes of a predictor, which the clients of a host share if they share a queue, and how many there
+    /// are.
+    pub(crate) fn predictors(&self) -> (usize, u64) {
+        let Load { clients, hosts, .. } = self.load;
+        match self.queues {
+            Queues::None => (self.predictor_bytes, clients.into()),
+            Queues::PerHost => {
+                let sharing = clients.div_ceil(hosts.max(1)) as usize;
+                (self.predictor_bytes.saturating_mul(sharing), hosts.into())
+            }
+        }
+    }
+
+    /// Refuses a run that is impossible on a table with `slots` slots and `filled` records.
+    pub(super) fn check(&self, slots: u32, filled: u64) -> Result<(), RunError> {
+        let workers = self.load.workers();
+        let spare = if self.deaths.per_second > 0 { workers.div_ceil(SPARE_SHARE) } else { 0 };
+        let most = slots.saturating_sub(spare);
+        if !(1..=most).contains(&workers) {
+            return Err(RunError::Clients { clients: workers, most });
+        }
+        self.load.check(filled)
     }
 }
 

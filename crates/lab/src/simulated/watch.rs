@@ -6,9 +6,9 @@
 
 use std::collections::BTreeSet;
 
+use guira_baselines::Outcome;
 use guira_check::history::{Answer, Call, Checked, History, HistoryError, PendingOperation, SEARCH_STEPS};
 use guira_fabric::{Effect, SplitMix64};
-use guira_rcuckoo::Outcome;
 use rustc_hash::FxHashMap;
 
 use super::records::LOADED;

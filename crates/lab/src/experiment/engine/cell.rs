@@ -74,7 +74,7 @@ pub(super) fn run_checked(
     Ok(stats)
 }
 
-fn check(stats: &RunStats) -> Result<(), LabError> {
+pub(super) fn check(stats: &RunStats) -> Result<(), LabError> {
     if stats.violation_count == 0 {
         return Ok(());
     }
@@ -90,13 +90,18 @@ fn carry_out(
     is_stopped: &dyn Fn() -> bool,
 ) -> Result<RunStats, LabError> {
     let mut progress = progress(is_stopped);
-    run(&configured.run, filled, &configured.cluster, &mut progress).map_err(|error| match error {
+    run(&configured.run, filled, &configured.cluster, &mut progress).map_err(run_error)
+}
+
+/// Converts an error of a run.
+pub(super) fn run_error(error: RunError) -> LabError {
+    match error {
         RunError::Stopped => LabError::Stopped,
         RunError::Fill(error) => fill_error(&error),
         RunError::Clients { .. } | RunError::Hosts { .. } | RunError::Mix { .. } | RunError::Workload(_) => {
             LabError::Conflict(error.to_string())
         }
-    })
+    }
 }
 
 /// Creates the error of a step that cannot fail unless there is a bug.
@@ -188,6 +193,7 @@ fn cost(tally: &OperationTally, statistic: Statistic, quantity: Quantity) -> f64
         * match statistic {
             Statistic::Mean => values.mean(),
             Statistic::P50 => values.quantile(0.5) as f64,
+            Statistic::P90 => values.quantile(0.9) as f64,
             Statistic::P99 => values.quantile(0.99) as f64,
             Statistic::P999 => values.quantile(0.999) as f64,
         }

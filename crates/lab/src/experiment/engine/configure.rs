@@ -14,7 +14,7 @@ use crate::experiment::{
     Setting,
 };
 use crate::simulated::{
-    Audit, Compute, Deaths, FillError, FillPlan, FilledTable, Mix as Shares, Queues, Records, Run, Victims,
+    Audit, Compute, Deaths, FillError, FillPlan, FilledTable, Load, Mix as Shares, Queues, Records, Run, Victims,
 };
 use crate::steady::Span;
 
@@ -80,7 +80,26 @@ pub(super) fn cluster_of(experiment: &Experiment) -> Cluster {
         Card::ConnectX6 => ModelCard::ConnectX6,
         Card::ConnectX7 => ModelCard::ConnectX7,
     };
-    Cluster::new(card).hosts(hosts_of(experiment))
+    let cluster = Cluster::new(card).hosts(hosts_of(experiment));
+    let cluster = experiment.near_threads.map_or(cluster, |threads| cluster.near_threads(threads));
+    experiment.link_gbps.map_or(cluster, |gbps| cluster.link_gbps(gbps.into()))
+}
+
+/// Returns the load of an experiment whose clients insert as much as they can and compute nothing.
+pub(super) fn load(experiment: &Experiment, options: &RunOptions, least_us: f64) -> Load {
+    let (span, warm_ns) = times(experiment, options, least_us);
+    Load {
+        seed: options.seed,
+        clients: experiment.clients,
+        hosts: hosts_of(experiment),
+        in_flight: experiment.in_flight,
+        mix: shares(experiment.workload),
+        theta: experiment.theta,
+        warm_ns,
+        span,
+        most_inserts: u64::MAX,
+        compute: Compute::default(),
+    }
 }
 
 fn hosts_of(experiment: &Experiment) -> u32 {
@@ -110,7 +129,7 @@ pub(super) fn times(experiment: &Experiment, options: &RunOptions, least_us: f64
         (None, None) => Span::UntilSteady { least_ns: ns(least_us), most_ns: ns(least_us.max(most_us)) },
     };
     let writes_extents = experiment.workload != Mix::C && value_space(experiment).is_ok_and(|space| space > 0);
-    let format_us = if writes_extents { FORMAT_US * f64::from(experiment.clients) } else { 0.0 };
+    let format_us = if writes_extents { FORMAT_US * f64::from(experiment.clients * experiment.in_flight) } else { 0.0 };
     let warm_us = experiment.warm_us.unwrap_or(warm_us + format_us);
     (span, ns(warm_us))
 }
@@ -127,25 +146,17 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions, least_us:
     let insert_row = insert_row(experiment);
     let fill = FillPlan { config, caps, records, value_bytes, insert_row, seed: options.seed };
     let client_config = client_config(experiment, &fill, &caps)?;
-    let (span, warm_ns) = times(experiment, options, least_us);
+    let most_inserts = inserts_at_most(experiment, fill.config.max_entries(), fill.records);
     let run = Run {
-        seed: options.seed,
-        clients: experiment.clients,
-        hosts: hosts_of(experiment),
-        mix: shares(experiment.workload),
-        theta: experiment.theta,
-        warm_ns,
-        span,
-        most_inserts: inserts_at_most(experiment, fill.config.max_entries(), fill.records),
+        load: Load { most_inserts, compute: COMPUTE, ..load(experiment, options, least_us) },
         deaths: Deaths { per_second: experiment.deaths_per_second as u64, victims: Victims::LockHolders },
         queues: match (experiment.setting, experiment.queue) {
             (Setting::Guira, Queue::Host) => Queues::PerHost,
             // The paper's clients are threads that know nothing of each other.
-            (Setting::AsPrinted | Setting::AsRun, _) | (_, Queue::None) => Queues::None,
+            _ => Queues::None,
         },
         predictor_bytes: experiment.predictor_kib as usize * 1024,
         client_config,
-        compute: COMPUTE,
         audit: if experiment.entries > WHOLE_AUDIT_ENTRIES { Audit::Touched } else { Audit::Whole },
     };
     Ok(Configured { fill, cluster: cluster_of(experiment), run })
@@ -172,7 +183,8 @@ pub(super) fn configure_growth(
         let fill = FillPlan { config, records: first, ..fixed.fill.clone() };
         let client_config = client_config(experiment, &fill, &fill.caps)?;
         let (span, most_inserts) = (Span::UntilFull, keys.saturating_sub(first));
-        let run = Run { client_config, warm_ns: 0, span, most_inserts, ..fixed.run.clone() };
+        let load = Load { warm_ns: 0, span, most_inserts, ..fixed.run.load.clone() };
+        let run = Run { load, client_config, ..fixed.run.clone() };
         Ok(Configured { fill, cluster, run })
     };
     Ok([configured(grows)?, configured(fixed.fill.config.clone())?])
@@ -190,6 +202,9 @@ fn check_growth(experiment: &Experiment, growth: &Growth) -> Result<(), LabError
     }
     if experiment.deaths_per_second > 0.0 {
         return conflict("deaths are not part of a run that grows a table: remove deaths-per-second");
+    }
+    if experiment.in_flight > 1 {
+        return conflict("clients of a run that grows a table have one operation at once: remove in-flight");
     }
     for name in ["span-us", "warm-us", "fill-to"] {
         if experiment.value_of(name).is_some() {
@@ -254,16 +269,15 @@ pub(super) fn shares(mix: Mix) -> Shares {
 }
 
 fn preset(setting: Setting) -> Preset {
-    match setting {
-        Setting::Guira => Preset::Hardened,
-        Setting::AsPrinted | Setting::AsRun => Preset::Paper,
-    }
+    if setting == Setting::Guira { Preset::Hardened } else { Preset::Paper }
 }
 
-/// Returns the client slots that an experiment needs: dead clients that are not recovered yet occupy one, too.
+/// Returns the client slots that an experiment needs, one for each operation at once: dead clients that are not recovered
+/// yet occupy theirs, too.
 fn slots_of(experiment: &Experiment) -> u32 {
-    let dead = if experiment.deaths_per_second > 0.0 { experiment.clients / 4 } else { 0 };
-    experiment.clients + dead
+    let slots = experiment.clients.saturating_mul(experiment.in_flight);
+    let dead = if experiment.deaths_per_second > 0.0 { slots / 4 } else { 0 };
+    slots.saturating_add(dead)
 }
 
 /// Returns the parameters of the table.
@@ -329,8 +343,9 @@ fn set_extent_space(
     let sized = sized.map_err(|error| LabError::Conflict(error.to_string()))?;
     // The clients' chunks come on top, and do not make chunks larger: an owner reads the marks of whole chunks.
     let of_client = CLIENT_CHUNKS * each.div_ceil(sized.chunk_bytes);
+    let clients = experiment.clients.saturating_mul(experiment.in_flight);
     config.chunk_bytes = sized.chunk_bytes;
-    config.chunks = sized.chunks.saturating_add(of_client.saturating_mul(experiment.clients.into())).saturating_add(1);
+    config.chunks = sized.chunks.saturating_add(of_client.saturating_mul(clients.into())).saturating_add(1);
     Ok(())
 }
 

@@ -74,7 +74,7 @@ fn measure(
     let stats = run_checked(configured, filled.clone(), &is_stopped)?;
     let config = filled.table().config();
     let rows = filled.rows().map_err(|error| fill_error(&error))?.count();
-    let planned = configured.fill.records + configured.run.most_inserts;
+    let planned = configured.fill.records + configured.run.load.most_inserts;
     let keys = stats.records_at_end.unwrap_or(planned);
     let fill_percent = 100.0 * keys as f64 / (rows * u64::from(config.entries_per_row)) as f64;
     let side = GrowthSide {

@@ -7,6 +7,7 @@ use std::thread::{self, Builder};
 use super::as_run::{self, AsRun};
 use super::cell::{self, Outcome, failed};
 use super::configure::{self, Configured, fill_error, least_span_us};
+use super::stores;
 use crate::as_run::table::Table as AsRunTable;
 use crate::experiment::{Experiment, LabError, RunOptions, Setting, Watch};
 use crate::simulated::{FilledTable, available_bytes};
@@ -20,12 +21,15 @@ enum Prepared {
     Protocol(Box<Configured>),
     /// Of the authors' messages.
     AsRun(Box<AsRun>),
+    /// Of another store.
+    Store(Box<stores::Configured>),
 }
 
 /// A table that experiments start from.
 enum Table {
     Protocol(Box<FilledTable>),
     AsRun(Box<AsRunTable>),
+    Store(Box<stores::Filled>),
 }
 
 impl Prepared {
@@ -35,6 +39,7 @@ impl Prepared {
                 Prepared::Protocol(Box::new(configure::configure(experiment, options, least_us)?))
             }
             Setting::AsRun => Prepared::AsRun(Box::new(as_run::configure(experiment, options, least_us)?)),
+            Setting::Linear => Prepared::Store(Box::new(stores::configure(experiment, options, least_us)?)),
         })
     }
 
@@ -43,6 +48,7 @@ impl Prepared {
         match (self, other) {
             (Prepared::Protocol(one), Prepared::Protocol(other)) => one.fill == other.fill,
             (Prepared::AsRun(one), Prepared::AsRun(other)) => one.table == other.table,
+            (Prepared::Store(one), Prepared::Store(other)) => one.table == other.table,
             _ => false,
         }
     }
@@ -51,6 +57,7 @@ impl Prepared {
         match self {
             Prepared::Protocol(configured) => configured.fill.needed_bytes().map_err(|error| fill_error(&error)),
             Prepared::AsRun(as_run) => Ok(as_run.table.needed_bytes()),
+            Prepared::Store(store) => Ok(store.table.needed_bytes()),
         }
     }
 
@@ -61,7 +68,7 @@ impl Prepared {
                 let (bytes, copies) = configured.run.predictors();
                 (bytes as u64).saturating_mul(copies)
             }
-            Prepared::AsRun(_) => 0,
+            Prepared::AsRun(_) | Prepared::Store(_) => 0,
         }
     }
 
@@ -71,6 +78,7 @@ impl Prepared {
                 Table::Protocol(Box::new(configure::filled(&configured.fill, is_stopped)?))
             }
             Prepared::AsRun(as_run) => Table::AsRun(Box::new(as_run.table.filled(is_stopped)?)),
+            Prepared::Store(store) => Table::Store(Box::new(store.table.filled(is_stopped)?)),
         })
     }
 }
@@ -151,6 +159,9 @@ fn measure(
         }
         (Prepared::AsRun(configured), Table::AsRun(table)) => {
             as_run::measure(experiment, configured, table, options, is_stopped)
+        }
+        (Prepared::Store(configured), Table::Store(filled)) => {
+            stores::measure(experiment, configured, filled, options, is_stopped)
         }
         _ => Err(failed("an experiment", &"its table is of another setting")),
     }

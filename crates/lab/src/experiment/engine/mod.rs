@@ -9,6 +9,7 @@ mod cell;
 mod configure;
 mod growth;
 mod jobs;
+mod stores;
 
 use self::cell::Outcome;
 pub use self::growth::ask_growth;

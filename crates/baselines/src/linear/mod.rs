@@ -1,0 +1,56 @@
+//! Linear probing in a table that is built once and then only read.
+//!
+//! A lookup reads slots from the key's home on, until it sees an empty one: then it has seen all records with the key, of
+//! which there may be several. Invariants: a record lies between its home and the first empty slot behind, across the end
+//! of the table; there is an empty slot.
+//!
+//! Source: the paper on linear probing with variable-sized READs, sections 2.1, 4.1 and 4.3 (algorithm 2).
+
+mod client;
+mod table;
+
+pub use client::LinearClient;
+pub use table::{BuildError, Builder, Shape, Table};
+
+use std::rc::Rc;
+
+use guira_fabric::Lane;
+use guira_fabric::heap::HeapRegion;
+
+use crate::Store;
+
+/// A table, and the size of the READs of its clients.
+#[derive(Clone)]
+pub struct LinearStore {
+    table: Table,
+    read_slots: u64,
+}
+
+impl LinearStore {
+    /// Creates the store of clients that fetch `read_slots` slots by a READ. A READ has at least one slot, and at most the
+    /// whole table or what the fabric allows.
+    pub fn new(table: Table, read_slots: u64) -> LinearStore {
+        let read_slots = read_slots.clamp(1, table.shape().slots);
+        LinearStore { table, read_slots }
+    }
+}
+
+impl Store for LinearStore {
+    type Client = LinearClient;
+    type Host = ();
+
+    fn nodes(&self) -> &[HeapRegion] {
+        std::slice::from_ref(self.table.region())
+    }
+
+    /// Returns a handle to the same bytes, which no client changes.
+    fn fork(&self) -> LinearStore {
+        self.clone()
+    }
+
+    fn host(&self) {}
+
+    fn client(&self, lane: Box<dyn Lane>, _number: u32, _host: &Rc<()>) -> LinearClient {
+        LinearClient::new(lane, *self.table.shape(), self.read_slots)
+    }
+}
