@@ -1,4 +1,5 @@
-//! The points of the RCuckoo paper's figures, from its authors' published plotting data.
+//! The points of the RCuckoo paper's figures, from its authors' published plotting data, and those that the papers of other
+//! stores print.
 //!
 //! They are drawn beside measurements, and the distance is stated; what computes a result never reads them.
 //! `published/README.md` has their source, and how the authors' runs differ from the text of the paper.
@@ -18,8 +19,8 @@ struct Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fitted {
     None,
-    /// The first point of RCuckoo.
-    First,
+    /// The first point of a series.
+    First(&'static str),
     All,
 }
 
@@ -34,7 +35,10 @@ const RUNS_OF_7: &str = "Published series: 10 Mi entries, and 320 clients but in
                          the fill that its run covered: the one that the paper plots at 90 went from 80 to 90 %. A \
                          read is one of the key that the client has inserted last, and fetches 8 bytes of each row.";
 
-const SOURCES: [Source; 18] = [
+const RUNS_OF_LINEAR: &str = "Published points: one host with 28 threads, ConnectX-5 EDR, 120 Mi records. The tables here are \
+                              smaller.";
+
+const SOURCES: [Source; 24] = [
     Source {
         id: "1a",
         csv: include_str!("../published/fig1a.csv"),
@@ -71,18 +75,23 @@ const SOURCES: [Source; 18] = [
     Source {
         id: "6a",
         csv: include_str!("../published/fig6a.csv"),
-        fitted: Fitted::First,
+        fitted: Fitted::First(RCUCKOO),
         notes: &[
             RUNS_OF_6,
             "In the authors' run each client reads one key again and again, on a table 40 to 50 % full, and fetches 8 \
              bytes of each row of 64, which cannot be verified.",
         ],
     },
-    Source { id: "6b", csv: include_str!("../published/fig6b.csv"), fitted: Fitted::First, notes: &[RUNS_OF_6] },
+    Source {
+        id: "6b",
+        csv: include_str!("../published/fig6b.csv"),
+        fitted: Fitted::First(RCUCKOO),
+        notes: &[RUNS_OF_6],
+    },
     Source {
         id: "6c",
         csv: include_str!("../published/fig6c.csv"),
-        fitted: Fitted::First,
+        fitted: Fitted::First(RCUCKOO),
         notes: &[
             RUNS_OF_6,
             "The authors' run of RCuckoo used Zipf 0.90; the text of the paper says 0.99, with which their own run \
@@ -155,6 +164,42 @@ const SOURCES: [Source; 18] = [
              extents, too, which Guira's formats do not: these points are drawn, and predicted by nothing.",
         ],
     },
+    Source {
+        id: "linear-table-1",
+        csv: include_str!("../published/linear-table-1.csv"),
+        fitted: Fitted::None,
+        notes: &[RUNS_OF_LINEAR],
+    },
+    Source {
+        id: "linear-table-1-slots",
+        csv: include_str!("../published/linear-table-1-slots.csv"),
+        fitted: Fitted::None,
+        notes: &[],
+    },
+    Source {
+        id: "linear-table-2",
+        csv: include_str!("../published/linear-table-2.csv"),
+        fitted: Fitted::First("0.25"),
+        notes: &[RUNS_OF_LINEAR],
+    },
+    Source {
+        id: "linear-7",
+        csv: include_str!("../published/linear-7.csv"),
+        fitted: Fitted::First("Variable Linear"),
+        notes: &[RUNS_OF_LINEAR],
+    },
+    Source {
+        id: "linear-9-p50",
+        csv: include_str!("../published/linear-9-p50.csv"),
+        fitted: Fitted::None,
+        notes: &[RUNS_OF_LINEAR],
+    },
+    Source {
+        id: "linear-9-p90",
+        csv: include_str!("../published/linear-9-p90.csv"),
+        fitted: Fitted::None,
+        notes: &[RUNS_OF_LINEAR],
+    },
 ];
 
 /// The names of the figures with published points.
@@ -170,7 +215,7 @@ pub fn series(id: &str) -> Vec<Series> {
     for series in &mut all {
         let fitted = match source.fitted {
             Fitted::None => 0,
-            Fitted::First => usize::from(series.name == RCUCKOO),
+            Fitted::First(name) => usize::from(series.name == name),
             Fitted::All => series.points.len(),
         };
         series.points.iter_mut().take(fitted).for_each(|point| point.is_fitted = true);
@@ -210,6 +255,14 @@ pub fn axes(id: &str) -> Option<(Axis, Axis)> {
         "8c" => {
             let sizes = ["8 bytes", "16 bytes", "32 bytes", "64 bytes"];
             (Axis::of_names("entry", &sizes), Axis::new("throughput", "million/s", Linear))
+        }
+        "linear-table-1" => (Axis::new("fill", "%", Linear), Axis::new("mean messages of a read", "", Logarithmic)),
+        "linear-table-1-slots" => (Axis::new("fill", "%", Linear), Axis::new("slots of a READ", "", Logarithmic)),
+        "linear-table-2" => (Axis::new("slots of a READ", "", Linear), Axis::new("throughput", "million/s", Linear)),
+        "linear-7" => (Axis::new("fill", "%", Linear), Axis::new("throughput", "million/s", Linear)),
+        "linear-9-p50" => (Axis::new("fill", "%", Linear), Axis::new("median latency of a read", "µs", Linear)),
+        "linear-9-p90" => {
+            (Axis::new("fill", "%", Linear), Axis::new("90th percentile of latency of a read", "µs", Linear))
         }
         "8d" => (Axis::new("value", "bytes", Logarithmic), Axis::new("throughput", "million/s", Linear)),
         _ => return None,

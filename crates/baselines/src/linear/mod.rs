@@ -7,6 +7,7 @@
 //! Source: the paper on linear probing with variable-sized READs, sections 2.1, 4.1 and 4.3 (algorithm 2).
 
 mod client;
+pub mod model;
 mod table;
 
 pub use client::LinearClient;

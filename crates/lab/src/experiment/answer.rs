@@ -24,6 +24,9 @@ pub struct Answer {
     pub fill_at_end: f64,
     /// Whether throughput and tail had settled; a note says what had not.
     pub is_steady: bool,
+    /// Slots that a READ of a lookup fetched, with other stores than RCuckoo.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_slots: Option<u64>,
     /// The cost of each kind of operation that was carried out.
     pub kinds: Vec<KindAnswer>,
     /// The use of each resource, the most used first: its name, and the part of the time for which it was busy.
@@ -65,6 +68,7 @@ impl Answer {
             ("fill at the end".to_owned(), "%".to_owned(), self.fill_at_end),
             ("steady".to_owned(), String::new(), f64::from(u8::from(self.is_steady))),
         ];
+        figures.extend(self.read_slots.map(|slots| ("slots of a READ".to_owned(), String::new(), slots as f64)));
         for kind in &self.kinds {
             let name = kind.kind.name();
             figures.extend([

@@ -1,4 +1,4 @@
-//! The built-in plans: figures 6 to 8, and the sensitivity to each parameter.
+//! The built-in plans: figures 6 to 8, the sensitivity to each parameter, and figures of other stores.
 
 use std::sync::OnceLock;
 
@@ -14,7 +14,7 @@ pub struct BuiltInPlan {
 }
 
 /// Names and files.
-const FILES: [(&str, &str); 24] = [
+const FILES: [(&str, &str); 30] = [
     ("6a", include_str!("../../figures/6a.toml")),
     ("6b", include_str!("../../figures/6b.toml")),
     ("6c", include_str!("../../figures/6c.toml")),
@@ -39,6 +39,12 @@ const FILES: [(&str, &str); 24] = [
     ("sensitivity-search", include_str!("../../figures/sensitivity-search.toml")),
     ("sensitivity-theta", include_str!("../../figures/sensitivity-theta.toml")),
     ("sensitivity-timeout", include_str!("../../figures/sensitivity-timeout.toml")),
+    ("linear-table-1", include_str!("../../figures/linear-table-1.toml")),
+    ("linear-table-2", include_str!("../../figures/linear-table-2.toml")),
+    ("linear-7", include_str!("../../figures/linear-7.toml")),
+    ("linear-9-p50", include_str!("../../figures/linear-9-p50.toml")),
+    ("linear-9-p90", include_str!("../../figures/linear-9-p90.toml")),
+    ("linear-10", include_str!("../../figures/linear-10.toml")),
 ];
 
 /// Returns every built-in plan, in the order of reports.

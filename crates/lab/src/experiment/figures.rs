@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use super::built_in::built_in_plans;
 use super::parameters::nearest;
 use super::{LabError, Plan, RunOptions, Watch, run_plan};
-use crate::figures::{fig1, fig4, fig5};
+use crate::figures::{fig1, fig4, fig5, linear};
 use crate::published;
 use crate::report::Chart;
 
@@ -20,6 +20,13 @@ pub struct FigureInfo {
     pub about: &'static str,
 }
 
+impl FigureInfo {
+    /// Whether it is a figure of RCuckoo, and not of another store.
+    pub fn is_of_rcuckoo(&self) -> bool {
+        !self.id.starts_with("linear-")
+    }
+}
+
 /// A figure with a module of its own, because it is no grid of experiments.
 struct Programmed {
     info: FigureInfo,
@@ -29,7 +36,7 @@ struct Programmed {
 }
 
 /// The figures with modules of their own.
-const PROGRAMMED: [Programmed; 9] = [
+const PROGRAMMED: [Programmed; 11] = [
     Programmed {
         info: FigureInfo {
             id: "1a",
@@ -111,6 +118,24 @@ const PROGRAMMED: [Programmed; 9] = [
         },
         source: include_str!("../figures/fig5.rs"),
         measure: fig5::grid_of_guira,
+    },
+    Programmed {
+        info: FigureInfo {
+            id: "linear-table-1-slots",
+            title: "Linear probing, table 1: slots of a READ",
+            about: "The size of READs that the model computes, by the fill. No network is involved.",
+        },
+        source: include_str!("../figures/linear.rs"),
+        measure: linear::read_sizes,
+    },
+    Programmed {
+        info: FigureInfo {
+            id: "linear-10-computed",
+            title: "Linear probing, figure 10(b): computed cost",
+            about: "The cost of a lookup that the model computes, by the size of READs. No network is involved.",
+        },
+        source: include_str!("../figures/linear.rs"),
+        measure: linear::computed_costs,
     },
 ];
 

@@ -6,7 +6,7 @@
 use guira::EntryFormat;
 use serde::{Deserialize, Serialize};
 
-use super::{Experiment, Hashing, InsertRow, Kind, LabError, Mix, Setting};
+use super::{Experiment, Hashing, InsertRow, Kind, LabError, Lookup, Mix, Setting};
 
 /// A parameter of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,7 +56,7 @@ const NOT_AS_RUN: &[Setting] = &[Setting::Guira, Setting::AsPrinted, Setting::Li
 const LINEAR: &[Setting] = &[Setting::Linear];
 
 /// Every parameter, in the order of plan files.
-pub const PARAMETERS: [Parameter; 33] = [
+pub const PARAMETERS: [Parameter; 36] = [
     row("setting", "setting", "", Accepts::Name(&["guira", "as-printed", "as-run", "linear"]), ALL),
     row("nic", "network card", "", Accepts::Name(&["connectx-3", "connectx-5", "connectx-6", "connectx-7"]), ALL),
     row("hosts", "client hosts", "", Accepts::Integer(1, 1024), ALL),
@@ -85,7 +85,10 @@ pub const PARAMETERS: [Parameter; 33] = [
     row("search", "search", "", Accepts::Name(&["breadth-first", "depth-first"]), PROTOCOL),
     row("search-row-ns", "time of a search for a full row", "ns", Accepts::Integer(0, 1_000_000), &[Setting::AsRun]),
     row("depth", "search depth", "moves", Accepts::Integer(1, 31), PROTOCOL),
+    row("lookup", "lookup", "", Accepts::Name(&["fixed", "variable", "unbounded"]), LINEAR),
     row("read-slots", "slots of a READ", "", Accepts::Integer(1, MAX_READ_SLOTS), LINEAR),
+    row("assumed-fill", "fill assumed by the model", "%", Accepts::Number(1.0, 99.0), LINEAR),
+    row("read-costs", "costs of READs in the model", "", Accepts::Name(&["printed", "measured"]), LINEAR),
     row("timeout-ms", "lock timeout", "ms", Accepts::Number(0.001, 60_000.0), PROTOCOL),
     row("deaths-per-second", "deaths of clients", "1/s", Accepts::Number(0.0, 1e6), PROTOCOL),
     row("span-us", "measured time", "µs", Accepts::Number(1.0, MAX_SPAN_US), ALL),
@@ -301,6 +304,15 @@ fn check_read_only(experiment: &Experiment) -> Result<(), LabError> {
         let message = format!("the table of setting {setting} is built once, and then only read: choose workload c");
         return Err(LabError::Conflict(message));
     }
+    let is_modelled = matches!(experiment.lookup, Some(Lookup::Variable | Lookup::Unbounded));
+    if is_modelled && experiment.read_slots.is_some() {
+        let message = "read-slots is for READs of a fixed size, and lookup has the model choose it: remove one";
+        return Err(LabError::Conflict(message.to_owned()));
+    }
+    if !is_modelled && (experiment.assumed_fill.is_some() || experiment.read_costs.is_some()) {
+        let message = "assumed-fill and read-costs are for the model: set lookup to variable or unbounded";
+        return Err(LabError::Conflict(message.to_owned()));
+    }
     if !matches!(experiment.format, EntryFormat::Fixed { key_bytes: 4, .. }) {
         let message =
             format!("setting {setting} has keys of 4 bytes: choose format fixed:4:V, not {}", experiment.format);
@@ -429,6 +441,10 @@ mod tests {
         assert!(message(Experiment { workload: Mix::A, ..linear }).contains("choose workload c"));
         assert!(message(linear.with("format", &text("fixed:8:8")).unwrap()).contains("keys of 4 bytes"));
         assert!(message(linear.with("depth", &Value::Integer(5)).unwrap()).contains("setting linear has no depth"));
+        let variable = Experiment { lookup: Some(Lookup::Variable), ..linear };
+        assert_eq!(Experiment { assumed_fill: Some(50.0), ..variable }.check(), Ok(()));
+        assert!(message(Experiment { read_slots: Some(32), ..variable }).contains("remove one"));
+        assert!(message(Experiment { assumed_fill: Some(50.0), ..linear }).contains("are for the model"));
         assert!(message(Experiment { read_slots: Some(32), ..default }).contains("setting guira has no read-slots"));
         let emptier = Experiment { insert_row: Some(InsertRow::Emptier), ..default };
         assert_eq!(emptier.check(), Ok(()));

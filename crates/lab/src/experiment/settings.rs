@@ -123,6 +123,28 @@ pub enum Guess {
     Always,
 }
 
+/// The way in which lookups of other stores than RCuckoo read a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Lookup {
+    /// Linear probing: READs of a fixed number of slots.
+    Fixed,
+    /// Linear probing: READs of as many slots as the model finds cheapest, but no more than fill the link.
+    Variable,
+    /// Linear probing: READs of as many slots as the model finds cheapest.
+    Unbounded,
+}
+
+/// The costs of READs by which the model of linear probing computes their size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReadCosts {
+    /// Those that the paper prints.
+    Printed,
+    /// Those of the modelled cluster, measured before the run.
+    Measured,
+}
+
 /// The search for a cuckoo path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -212,9 +234,18 @@ pub struct Experiment {
     /// Moves of the longest cuckoo path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<u8>,
-    /// Slots that a READ fetches, with setting `linear`; 256 bytes of them if `None`.
+    /// The way in which lookups read a table, with setting `linear`: READs of a fixed size if `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lookup: Option<Lookup>,
+    /// Slots that a READ of a fixed size fetches, with setting `linear`; 256 bytes of them if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_slots: Option<u32>,
+    /// The fill by which the model computes the size of READs, in percent; that of the table if `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub assumed_fill: Option<f64>,
+    /// The costs of READs by which the model computes their size: the printed ones if `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_costs: Option<ReadCosts>,
     /// Time after which a client suspects that the holder of a lock is dead, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<f64>,
@@ -260,7 +291,10 @@ impl Default for Experiment {
             search: None,
             search_row_ns: None,
             depth: None,
+            lookup: None,
             read_slots: None,
+            assumed_fill: None,
+            read_costs: None,
             timeout_ms: None,
             deaths_per_second: 0.0,
             span_us: None,

@@ -1,14 +1,15 @@
 //! Figures of the paper that are no grids of experiments: 1, of single verbs, 4, of placement and search alone, and 5,
-//! of a small table that a few clients fill.
+//! of a small table that a few clients fill; and of other stores what a formula gives.
 //!
 //! Figures 4 and 5 measure what the paper's authors' programs do ([`crate::as_run`]), and what the real tables and
 //! clients do. Invariants: the same seed gives the same charts, whatever the number of threads, and no published point
-//! is read.
+//! changes a measured one.
 
 pub mod fig1;
 pub mod fig4;
 pub mod fig5;
 mod heap_table;
+pub mod linear;
 mod parallel;
 
 use crate::published;

@@ -26,7 +26,8 @@ use crate::output::Output;
 pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Figures to measure: fig6c, 6 for all of figure 6, sensitivity-theta. See guira lab list.
+    /// Figures to measure: fig6c, 6 for all of figure 6, sensitivity-theta, linear for all of linear probing. See guira
+    /// lab list.
     #[arg(value_name = "FIGURE")]
     figures: Vec<String>,
     #[command(flatten)]
@@ -40,7 +41,7 @@ pub struct Arguments {
 /// The commands.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Measure every figure, and write CSV files and a report into a directory.
+    /// Measure every figure of RCuckoo, and write CSV files and a report into a directory.
     ///
     /// After an interruption, the same command goes on behind the finished figures.
     All {

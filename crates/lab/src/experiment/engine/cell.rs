@@ -152,6 +152,7 @@ pub(super) fn outcome(
         span_us: steadiness.span_ns as f64 / 1e3,
         fill_at_end: experiment.fill,
         is_steady: steadiness.is_steady(),
+        read_slots: None,
         kinds: costs.iter().map(|(kind, tally)| kind_answer(*kind, tally)).collect(),
         resources: resources(usage),
         bound_by: bound_by(usage, experiment.workload),
