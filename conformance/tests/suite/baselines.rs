@@ -1,7 +1,8 @@
 //! The stores to which RCuckoo is compared: lookups return what a model has, and cost what the papers say.
 //!
-//! Tables of up to 8 slots are enumerated: every set of homes, with keys that repeat and keys that share a home, READs of
-//! every length. Larger ones are drawn. In the simulator READs are split, swapped and delayed.
+//! Linear tables of up to 8 slots are enumerated: every set of homes, with keys that repeat and keys that share a home, READs
+//! of every length, records in the slots and in a heap. Larger ones, and those of cuckoo hashing, are drawn. In the simulator
+//! READs are split, swapped and delayed.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -9,8 +10,9 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use guira_baselines::linear::{BuildError, Builder, LinearStore, Shape, Table};
-use guira_baselines::{Change, Client, ErrorKind, Store};
+use guira_baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable, WAYS};
+use guira_baselines::linear::{Builder, LinearStore, Shape, Table};
+use guira_baselines::{BuildError, Change, Client, ErrorKind, Layout, Store};
 use guira_fabric::{Effect, Profile, Region, SplitMix64};
 use guira_fabric_sim::{FaultPlan, Network, Relaxations, Sim, SimOptions, Stopped};
 
@@ -20,18 +22,38 @@ const VALUE_BYTES: usize = 4;
 /// The values of each key, in order.
 type Model = BTreeMap<u32, Vec<Vec<u8>>>;
 
-/// A linear table, and what it holds.
-fn built(slots: u64, value_bytes: usize, keys: &[u32]) -> (Table, Model) {
-    let mut builder = Builder::new(Shape { slots, value_bytes }, Profile::Mlx5.caps()).expect("a valid shape");
+const LAYOUTS: [Layout; 2] = [Layout::Inline, Layout::Heap];
+
+/// The value of a record.
+fn value_of(record: u64, value_bytes: usize) -> Vec<u8> {
+    SplitMix64::mix(record + 1).to_le_bytes().into_iter().cycle().take(value_bytes).collect()
+}
+
+/// What a table holds after so many keys were stored.
+fn model_of(keys: &[u32], value_bytes: usize) -> Model {
     let mut model = Model::new();
-    for (key, number) in keys.iter().zip(1_u64..) {
-        let bytes = SplitMix64::mix(number).to_le_bytes();
-        let value: Vec<u8> = bytes.iter().copied().cycle().take(value_bytes).collect();
-        builder.add(*key, &value).expect("there is room");
-        model.entry(*key).or_default().push(value);
+    for (key, record) in keys.iter().zip(0..) {
+        model.entry(*key).or_default().push(value_of(record, value_bytes));
     }
     model.values_mut().for_each(|values| values.sort());
-    (builder.finish(), model)
+    model
+}
+
+/// A linear table, and what it holds.
+fn built(shape: Shape, keys: &[u32]) -> (Table, Model) {
+    let mut builder = Builder::new(shape, keys.len() as u64, Profile::Mlx5.caps()).expect("a valid shape");
+    for (key, record) in keys.iter().zip(0..) {
+        builder.add(*key, &value_of(record, shape.value_bytes)).expect("there is room");
+    }
+    (builder.finish(), model_of(keys, shape.value_bytes))
+}
+
+/// A table of cuckoo hashing with these keys.
+fn built_cuckoo(shape: CuckooShape, keys: &[u32]) -> Result<CuckooTable, BuildError> {
+    let value = |record, value: &mut Vec<u8>| *value = value_of(record, shape.value_bytes);
+    let key = |record| keys[record as usize];
+    let table = CuckooTable::build(shape, Profile::Mlx5.caps(), keys.len() as u64, key, value, &|| false)?;
+    Ok(table.expect("nobody stops it"))
 }
 
 /// Opens a client of a store on the heap.
@@ -94,8 +116,8 @@ fn multisets(count: usize, bound: usize, chosen: &mut Vec<usize>, visit: &mut dy
 #[test]
 fn linear_lookups_are_exact_on_every_small_table() {
     let mut tables = 0;
-    for slots in 2..=8_u64 {
-        let shape = Shape { slots, value_bytes: VALUE_BYTES };
+    for (slots, layout) in (2..=8_u64).flat_map(|slots| LAYOUTS.map(|layout| (slots, layout))) {
+        let shape = Shape { slots, layout, value_bytes: VALUE_BYTES };
         let by_home = keys_by_home(&shape, 3);
         for count in 0..slots as usize {
             multisets(count, slots as usize, &mut Vec::new(), &mut |homes| {
@@ -104,10 +126,10 @@ fn linear_lookups_are_exact_on_every_small_table() {
                 let keys: Vec<u32> = (0..homes.len()).map(|place| by_home[homes[place]][nth(place) % 2]).collect();
                 let backwards: Vec<u32> = keys.iter().rev().copied().collect();
                 for keys in [&keys, &backwards] {
-                    let (table, model) = built(slots, VALUE_BYTES, keys);
+                    let (table, model) = built(shape, keys);
                     for read_slots in 1..=slots {
                         let store = LinearStore::new(table.clone(), read_slots);
-                        let context = format!("{keys:?} in {slots} slots, READs of {read_slots}");
+                        let context = format!("{keys:?} in {slots} slots, {layout:?}, READs of {read_slots}");
                         check(&store, by_home.iter().flatten().copied(), VALUE_BYTES, &model, &context);
                     }
                     tables += 1;
@@ -115,7 +137,7 @@ fn linear_lookups_are_exact_on_every_small_table() {
             });
         }
     }
-    assert!(tables > 10_000, "{tables} tables");
+    assert!(tables > 20_000, "{tables} tables");
 }
 
 /// Draws keys, of which one in 16 repeats another.
@@ -129,82 +151,233 @@ fn drawn_keys(count: u64, draws: &mut SplitMix64) -> Vec<u32> {
     keys
 }
 
-/// Drawn tables with records of several lengths: answers are exact, and a lookup takes as many READs as there are, of this
-/// length, up to the first empty slot.
+/// Drawn tables with records of several lengths: answers are exact, and a lookup takes as many READs of the table as there
+/// are, of this length, up to the first empty slot.
 #[test]
 fn linear_lookups_are_exact_and_read_as_far_as_an_empty_slot() {
     const SLOTS: u64 = 600;
     let mut draws = SplitMix64(SEED);
-    for (percent, value_bytes) in [(0, 4), (30, 4), (65, 28), (90, 124), (95, 7), (99, 4)] {
+    let cases = [(0, 4), (30, 4), (65, 28), (90, 124), (95, 7), (99, 4)];
+    for ((percent, value_bytes), layout) in cases.into_iter().flat_map(|case| LAYOUTS.map(|layout| (case, layout))) {
         let keys = drawn_keys(SLOTS * percent / 100, &mut draws);
-        let (table, model) = built(SLOTS, value_bytes, &keys);
-        let shape = *table.shape();
-        let words = table.region().memory().main;
-        let is_empty = |slot: u64| {
-            let word = (slot % SLOTS * shape.slot_words()) as usize;
-            words[word].load(guira_fabric::memory::Ordering::Relaxed) as u32 == 0
-        };
+        let shape = Shape { slots: SLOTS, layout, value_bytes };
+        let (table, model) = built(shape, &keys);
+        let mut is_full = vec![false; SLOTS as usize];
+        for key in &keys {
+            let slot = (0..).find(|offset| !is_full[((shape.home(*key) + offset) % SLOTS) as usize]);
+            is_full[((shape.home(*key) + slot.expect("one is empty")) % SLOTS) as usize] = true;
+        }
         let absent = drawn_keys(100, &mut draws);
         for read_slots in [1, 2, 5, 23, 32, 599, 600, 10_000] {
             let store = LinearStore::new(table.clone(), read_slots);
-            let context = format!("{percent} % full, READs of {read_slots}");
+            let context = format!("{percent} % full, {layout:?}, READs of {read_slots}");
             check(&store, model.keys().copied().chain(absent.clone()), value_bytes, &model, &context);
             let mut client = client(&store);
             for key in model.keys().copied().chain(absent.clone()) {
-                let before = client.cost();
+                let (before, counted) = (client.cost(), client.reads());
                 ready(client.get(key.into(), &mut Vec::new())).expect("the heap");
                 let (cost, home, length) = (client.cost().since(&before), shape.home(key), read_slots.min(SLOTS));
-                let probed = 1 + (0..SLOTS).find(|offset| is_empty(home + offset)).expect("one slot is empty");
+                let probed =
+                    (0..).find(|offset| !is_full[((home + offset) % SLOTS) as usize]).expect("one is empty") + 1;
                 let reads = probed.div_ceil(length);
                 let crosses_end = home + (reads * length).min(SLOTS) > SLOTS && !(SLOTS - home).is_multiple_of(length);
-                assert_eq!(cost.round_trips, reads, "{context}");
-                assert_eq!(cost.messages, reads + u64::from(crosses_end), "{context}, home {home}");
+                let (of_table, of_heap) = (client.reads().table - counted.table, client.reads().heap - counted.heap);
+                assert_eq!(of_table, reads + u64::from(crosses_end), "{context}, home {home}");
+                assert_eq!(cost.messages, of_table + of_heap, "{context}");
+                let last_trip = u64::from(layout == Layout::Heap && of_heap > 0);
+                assert!((reads..=reads + last_trip).contains(&cost.round_trips), "{context}");
+                let stored = model.get(&key).map_or(0, Vec::len) as u64;
+                assert!(of_heap >= if layout == Layout::Heap { stored } else { 0 }, "{context}");
+                assert!(layout == Layout::Heap || of_heap == 0, "{context}");
             }
         }
     }
 }
 
+/// The READs of the paper's table 1: a lookup of a stored key, by READs of 32 slots, and of the printed sizes.
+#[test]
+fn linear_lookups_take_the_reads_of_the_paper() {
+    const SLOTS: u64 = 1 << 20;
+    let printed = [
+        (25, 32, 1.00),
+        (50, 32, 1.00),
+        (65, 32, 1.01),
+        (80, 32, 1.22),
+        (85, 32, 1.53),
+        (90, 32, 2.46),
+        (95, 32, 7.41),
+        (25, 5, 1.03),
+        (50, 13, 1.03),
+        (65, 23, 1.04),
+        (80, 23, 1.39),
+        (85, 23, 1.85),
+        (90, 23, 3.17),
+        (95, 23, 10.05),
+        (65, 29, 1.02),
+        (80, 96, 1.02),
+        (85, 174, 1.01),
+        (90, 201, 1.08),
+        (95, 547, 1.16),
+    ];
+    let mut table: Option<(u64, Table, Vec<u32>)> = None;
+    for (percent, read_slots, reads) in printed {
+        let (_, table, keys) = match table.take() {
+            Some(built) if built.0 == percent => table.insert(built),
+            _ => {
+                let mut draws = SplitMix64(SEED + percent);
+                let keys = (0..SLOTS * percent / 100).map(|_| draws.below(u64::from(u32::MAX)) as u32 + 1).collect();
+                let (built, _) = built(Shape { slots: SLOTS, layout: Layout::Inline, value_bytes: 4 }, &keys);
+                table.insert((percent, built, keys))
+            }
+        };
+        let mut client = client(&LinearStore::new(table.clone(), read_slots));
+        let mut values = Vec::new();
+        for key in &*keys {
+            values.clear();
+            assert!(ready(client.get((*key).into(), &mut values)).expect("the heap"));
+        }
+        let mean = client.cost().round_trips as f64 / keys.len() as f64;
+        let within = if percent == 95 { 0.08 } else { 0.03 };
+        assert!((mean / reads - 1.0).abs() < within, "{percent} % full, {read_slots} slots: {mean} READs, not {reads}");
+    }
+}
+
+const PROBINGS: [Probing; 3] = [Probing::Parallel, Probing::Sequential, Probing::SequentialAll];
+
+/// Drawn tables of cuckoo hashing, of 2 slots and more: answers are exact, and take the READs of the algorithm.
+#[test]
+fn cuckoo_lookups_are_exact_and_read_the_candidates() {
+    let mut draws = SplitMix64(SEED);
+    let mut seed = 0;
+    for (slots, percent) in [(2, 50), (3, 60), (8, 70), (60, 80), (600, 85)] {
+        for (associativity, value_bytes, layout) in
+            [(1, 4), (4, 4), (1, 28), (4, 7)].into_iter().flat_map(|(a, v)| LAYOUTS.map(|layout| (a, v, layout)))
+        {
+            for repeats in [false, true] {
+                // Few small tables have a place for each of some drawn keys.
+                let (table, keys) = std::iter::from_fn(|| {
+                    seed += 1;
+                    let shape = CuckooShape { slots, associativity, layout, value_bytes, seed };
+                    let mut keys = drawn_keys(shape.places() * percent / 100, &mut draws);
+                    if !repeats {
+                        keys.sort_unstable();
+                        keys.dedup();
+                    }
+                    Some(built_cuckoo(shape, &keys).ok().map(|table| (table, keys)))
+                })
+                .take(1_000)
+                .flatten()
+                .next()
+                .expect("one of many tables can be built");
+                let model = model_of(&keys, value_bytes);
+                assert_eq!(table.records(), keys.len() as u64);
+                let absent = drawn_keys(100, &mut draws);
+                for probing in PROBINGS {
+                    // It stops at the first slot that has the key.
+                    if repeats && probing == Probing::Sequential {
+                        continue;
+                    }
+                    let store = CuckooStore::new(table.clone(), probing);
+                    let context = format!("{slots} slots of {associativity}, {layout:?}, {probing:?}");
+                    check(&store, keys.iter().copied().chain(absent.clone()), value_bytes, &model, &context);
+                    let mut client = client(&store);
+                    for key in keys.iter().chain(&absent) {
+                        let (before, counted) = (client.cost(), client.reads());
+                        ready(client.get((*key).into(), &mut Vec::new())).expect("the heap");
+                        let cost = client.cost().since(&before);
+                        let of_table = client.reads().table - counted.table;
+                        let of_heap = client.reads().heap - counted.heap;
+                        assert_eq!(cost.messages, of_table + of_heap, "{context}");
+                        if probing == Probing::Sequential && model.contains_key(key) {
+                            assert!((1..=WAYS as u64).contains(&of_table), "{context}");
+                        } else {
+                            assert_eq!(of_table, WAYS as u64, "{context}");
+                        }
+                        let trips = if probing == Probing::Parallel { 1 } else { of_table };
+                        let last = if layout == Layout::Inline { 0 } else { of_heap };
+                        assert!((trips..=trips + last).contains(&cost.round_trips), "{context}: {cost:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A table of slots of one record cannot be built beyond 92 %, one of four can: the builder ends and says so.
+#[test]
+fn a_cuckoo_table_that_cannot_be_built_is_refused() {
+    let mut draws = SplitMix64(SEED);
+    let keys: Vec<u32> = drawn_keys(4_096 * 95 / 100, &mut draws);
+    let shape = CuckooShape { slots: 4_096, associativity: 1, layout: Layout::Inline, value_bytes: 4, seed: 1 };
+    let error = built_cuckoo(shape, &keys).err().expect("it has no place for all");
+    assert!(error.to_string().ends_with("of 3891 found no place after 100000 moves"), "{error}");
+    let of_four = CuckooShape { slots: 1_024, associativity: 4, ..shape };
+    assert_eq!(built_cuckoo(of_four, &keys).expect("it can be built").records(), 3_891);
+    assert_eq!(built_cuckoo(shape, &vec![1; 4_097]).err(), Some(BuildError::Full { records: 4_096 }));
+    assert_eq!(built_cuckoo(shape, &[0]).err(), Some(BuildError::Key));
+    let none = CuckooShape { slots: 1, ..shape };
+    assert!(matches!(built_cuckoo(none, &[]).err(), Some(BuildError::Slots { slots: 1, .. })));
+    let stopped = CuckooTable::build(shape, Profile::Mlx5.caps(), 10, |_| 1, |_, value| *value = vec![0; 4], &|| true);
+    assert!(stopped.is_ok_and(|table| table.is_none()));
+}
+
 /// READs that are split, swapped and delayed bring the same answers.
 #[test]
-fn linear_lookups_are_exact_on_a_simulated_network() {
+fn lookups_are_exact_on_a_simulated_network() {
     let mut draws = SplitMix64(SEED);
-    for seed in 0..20 {
-        let keys = drawn_keys(180, &mut draws);
-        let (table, model) = built(200, VALUE_BYTES, &keys);
-        let store = LinearStore::new(table, 1 + draws.below(40));
-        let relaxations = Relaxations {
-            split_percent: 30,
-            swap_percent: 50,
-            resample_percent: 20,
-            scatter_percent: 30,
-            ..Relaxations::default()
-        };
-        let faults = FaultPlan { relaxations, ..FaultPlan::default() };
-        let options = SimOptions { faults, ..SimOptions::new(seed, Network::of(Profile::Mlx5)) };
-        let mut sim = Sim::new(store.nodes()[0].clone(), &options);
-        let (model, done) = (Rc::new(model), Rc::new(Cell::new(0)));
-        for number in 0..4 {
-            let (store, model, done) = (store.clone(), Rc::clone(&model), Rc::clone(&done));
-            let absent = drawn_keys(20, &mut draws);
-            sim.spawn(move |region| async move {
-                let mut client = store.client(Box::new(region.lane()), number, &Rc::new(()));
-                let mut values = Vec::new();
-                for key in model.keys().copied().chain(absent) {
-                    values.clear();
-                    let found = client.get(key.into(), &mut values).await.expect("nothing fails here");
-                    assert_answer(found, &values, key, VALUE_BYTES, &model, &format!("seed {seed}"));
-                    done.set(done.get() + 1);
-                }
-            });
-        }
-        assert_eq!(sim.run(), Stopped::Ended);
-        assert_eq!(done.get(), 4 * (model.len() + 20));
+    for seed in 0..12 {
+        let layout = LAYOUTS[seed as usize % 2];
+        let mut keys = drawn_keys(180, &mut draws);
+        let (table, model) = built(Shape { slots: 200, layout, value_bytes: VALUE_BYTES }, &keys);
+        simulate(&LinearStore::new(table, 1 + draws.below(40)), model, seed);
+        keys.sort_unstable();
+        keys.dedup();
+        let shape = CuckooShape { slots: 60, associativity: 4, layout, value_bytes: VALUE_BYTES, seed };
+        let table = built_cuckoo(shape, &keys).expect("it is three quarters full");
+        let probing = PROBINGS[seed as usize % 3];
+        simulate(&CuckooStore::new(table, probing), model_of(&keys, VALUE_BYTES), seed);
     }
+}
+
+/// Looks keys up by four clients of a simulated network.
+fn simulate<S: Store + Clone + 'static>(store: &S, model: Model, seed: u64)
+where
+    S::Host: 'static,
+{
+    let relaxations = Relaxations {
+        split_percent: 30,
+        swap_percent: 50,
+        resample_percent: 20,
+        scatter_percent: 30,
+        ..Relaxations::default()
+    };
+    let faults = FaultPlan { relaxations, ..FaultPlan::default() };
+    let options = SimOptions { faults, ..SimOptions::new(seed, Network::of(Profile::Mlx5)) };
+    let mut sim = Sim::new(store.nodes()[0].clone(), &options);
+    let (model, done, mut draws) = (Rc::new(model), Rc::new(Cell::new(0)), SplitMix64(seed));
+    let host = Rc::new(store.host());
+    for number in 0..4 {
+        let (store, host, model, done) = (store.clone(), Rc::clone(&host), Rc::clone(&model), Rc::clone(&done));
+        let absent = drawn_keys(20, &mut draws);
+        sim.spawn(move |region| async move {
+            let mut client = store.client(Box::new(region.lane()), number, &host);
+            let mut values = Vec::new();
+            for key in model.keys().copied().chain(absent) {
+                values.clear();
+                let found = client.get(key.into(), &mut values).await.expect("nothing fails here");
+                assert_answer(found, &values, key, VALUE_BYTES, &model, &format!("seed {seed}"));
+                done.set(done.get() + 1);
+            }
+        });
+    }
+    assert_eq!(sim.run(), Stopped::Ended);
+    assert_eq!(done.get(), 4 * (model.len() + 20));
 }
 
 #[test]
 fn what_a_linear_table_cannot_do_is_refused() {
-    let (table, _) = built(8, VALUE_BYTES, &[1, 2]);
+    let shape = Shape { slots: 8, layout: Layout::Inline, value_bytes: VALUE_BYTES };
+    let (table, _) = built(shape, &[1, 2]);
     let mut client = client(&LinearStore::new(table, 4));
     for key in [0, 1 << 32, u64::MAX] {
         let error = ready(client.get(key, &mut Vec::new())).expect_err("no such key");
@@ -215,11 +388,12 @@ fn what_a_linear_table_cannot_do_is_refused() {
         assert_eq!(error.to_string(), "the table is built once, and then only read (nothing was changed)");
     }
     assert_eq!(client.cost().messages, 0);
+    let refused = |slots, records| Builder::new(Shape { slots, ..shape }, records, Profile::Mlx5.caps()).err();
     for slots in [0, 1, (1 << 32) + 1] {
-        let refused = Builder::new(Shape { slots, value_bytes: 4 }, Profile::Mlx5.caps()).err();
-        assert_eq!(refused, Some(BuildError::Slots { slots }));
+        assert_eq!(refused(slots, 0), Some(BuildError::Slots { slots, most: 1 << 32 }));
     }
-    let mut builder = Builder::new(Shape { slots: 3, value_bytes: 4 }, Profile::Mlx5.caps()).expect("a valid shape");
+    assert_eq!(refused(3, 3), Some(BuildError::Full { records: 2 }));
+    let mut builder = Builder::new(Shape { slots: 3, ..shape }, 2, Profile::Mlx5.caps()).expect("a valid shape");
     assert_eq!(builder.add(0, b"four"), Err(BuildError::Key));
     assert_eq!(builder.add(1, b"three"), Err(BuildError::Value { bytes: 5, value_bytes: 4 }));
     assert_eq!((builder.add(1, b"four"), builder.add(1, b"four")), (Ok(()), Ok(())));

@@ -1,7 +1,7 @@
 //! Other key/value stores for remote memory, to which RCuckoo is compared.
 //!
 //! Each store is a module. It has a [`Store`], the memory of its nodes with the records in it, and a [`Client`], which
-//! posts verbs on a lane of any fabric. Invariants: a store has no clock, no randomness and no thread of its own, so that
+//! posts verbs on a lane of any fabric. Invariants: a store has no clock and no thread, and draws from seeds only, so that
 //! equal records give equal bytes; a client reads nothing but what its verbs bring; what a client costs is counted by its
 //! lane.
 //!
@@ -9,12 +9,16 @@
 //! (`Setting` and `experiment/engine/stores.rs`), and state in docs/baselines.md what it promises and where it differs
 //! from its paper.
 
+pub mod cuckoo;
 pub mod linear;
+mod record;
 
 use std::rc::Rc;
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Effect, FabricError, Lane, Traffic};
+
+pub use record::{BuildError, Layout, ReadCounts};
 
 /// The memory nodes of a store, with its records.
 pub trait Store {

@@ -38,7 +38,7 @@ const RUNS_OF_7: &str = "Published series: 10 Mi entries, and 320 clients but in
 const RUNS_OF_LINEAR: &str = "Published points: one host with 28 threads, ConnectX-5 EDR, 120 Mi records. The tables here are \
                               smaller.";
 
-const SOURCES: [Source; 24] = [
+const SOURCES: [Source; 27] = [
     Source {
         id: "1a",
         csv: include_str!("../published/fig1a.csv"),
@@ -200,6 +200,24 @@ const SOURCES: [Source; 24] = [
         fitted: Fitted::None,
         notes: &[RUNS_OF_LINEAR],
     },
+    Source {
+        id: "linear-11",
+        csv: include_str!("../published/linear-11.csv"),
+        fitted: Fitted::None,
+        notes: &[RUNS_OF_LINEAR],
+    },
+    Source {
+        id: "linear-table-3",
+        csv: include_str!("../published/linear-table-3.csv"),
+        fitted: Fitted::None,
+        notes: &[],
+    },
+    Source {
+        id: "linear-table-4",
+        csv: include_str!("../published/linear-table-4.csv"),
+        fitted: Fitted::None,
+        notes: &[],
+    },
 ];
 
 /// The names of the figures with published points.
@@ -263,6 +281,18 @@ pub fn axes(id: &str) -> Option<(Axis, Axis)> {
         "linear-9-p50" => (Axis::new("fill", "%", Linear), Axis::new("median latency of a read", "µs", Linear)),
         "linear-9-p90" => {
             (Axis::new("fill", "%", Linear), Axis::new("90th percentile of latency of a read", "µs", Linear))
+        }
+        "linear-11" => {
+            let sizes = ["8 bytes", "16 bytes", "32 bytes", "64 bytes", "128 bytes"];
+            (Axis::of_names("record", &sizes), Axis::new("throughput", "million/s", Linear))
+        }
+        "linear-table-3" => {
+            let sizes = ["8 bytes", "32 bytes", "128 bytes", "in a heap"];
+            (Axis::of_names("record", &sizes), Axis::new("slots of a READ", "", Linear))
+        }
+        "linear-table-4" => {
+            let lookups = ["cuckoo, parallel", "fixed", "variable"];
+            (Axis::of_names("lookup", &lookups), Axis::new("mean READs of a lookup", "", Linear))
         }
         "8d" => (Axis::new("value", "bytes", Logarithmic), Axis::new("throughput", "million/s", Linear)),
         _ => return None,

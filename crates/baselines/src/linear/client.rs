@@ -1,8 +1,13 @@
-//! Lookups: READs of slots from a key's home on, one a round trip, until one brings an empty slot.
+//! Lookups: READs of slots from a key's home on, one a round trip, until one brings an empty slot; and READs of records in
+//! the heap, in the round trip behind that of their slots.
 
-use guira_fabric::{Lane, Verb, WORD_BYTES, post};
+use guira_fabric::{Addr, Lane, WORD_BYTES};
 
-use super::table::{KEY_BYTES, Shape};
+use super::table::Shape;
+use crate::record::{
+    Layout, OFFSET_BYTES, ReadCounts, Reads, SIGNATURE_BYTES, append_value, bytes_at, checked_key, key_in,
+    record_words, signature,
+};
 use crate::{Change, Client, Cost, Error, Outcome};
 
 /// A client of a table.
@@ -10,99 +15,119 @@ pub struct LinearClient {
     lane: Box<dyn Lane>,
     shape: Shape,
     read_slots: u64,
-    /// The slots of the last READ.
-    words: Vec<u64>,
-}
-
-/// The result of a look at slots.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Seen {
-    /// Whether a record has the key.
-    is_found: bool,
-    /// Whether a slot is empty: no record with the key is behind it.
-    is_end: bool,
+    reads: Reads,
+    /// Offsets of records with the signature of the key, which are not read yet.
+    matches: Vec<u64>,
+    counts: ReadCounts,
 }
 
 impl LinearClient {
     pub(super) fn new(lane: Box<dyn Lane>, shape: Shape, read_slots: u64) -> LinearClient {
-        let most = (lane.caps().max_verb_words as u64 / shape.slot_words()).max(1);
-        LinearClient { lane, shape, read_slots: read_slots.clamp(1, most), words: Vec::new() }
+        // A READ of some bytes may touch a word more at each end.
+        let most_bytes = (lane.caps().max_verb_words as u64).saturating_mul(WORD_BYTES).saturating_sub(2 * WORD_BYTES);
+        let most = (most_bytes / shape.slot_bytes()).max(1);
+        let (reads, matches, counts) = (Reads::default(), Vec::new(), ReadCounts::default());
+        LinearClient { lane, shape, read_slots: read_slots.clamp(1, most), reads, matches, counts }
     }
 
-    /// Reads `count` slots from `slot` on, at most the whole table: beyond its end from its begin on, by a second READ of
-    /// the same batch.
-    async fn read(&mut self, slot: u64, count: u64) -> Result<(), Error> {
-        let LinearClient { lane, shape, words, .. } = self;
-        words.resize((count * shape.slot_words()) as usize, 0);
-        let before_end = count.min(shape.slots - slot);
-        let (head, tail) = words.split_at_mut((before_end * shape.slot_words()) as usize);
-        let first = Verb::Read { addr: shape.addr(slot), into: head };
-        if tail.is_empty() {
-            post(&mut **lane, [first]).await?;
-        } else {
-            post(&mut **lane, [first, Verb::Read { addr: shape.addr(0), into: tail }]).await?;
-        }
-        Ok(())
+    /// Returns the READs so far.
+    pub fn reads(&self) -> ReadCounts {
+        self.counts
     }
 
-    /// Appends the values of `key` in the slots of the last READ, up to the first empty slot.
-    fn take(&self, key: u32, values: &mut Vec<u8>) -> Seen {
-        let mut seen = Seen::default();
-        for slot in self.words.chunks_exact(self.shape.slot_words() as usize) {
-            match slot[0] as u32 {
-                0 => return Seen { is_end: true, ..seen },
-                own if own == key => {
-                    seen.is_found = true;
-                    append_value(slot, self.shape.value_bytes, values);
+    /// Adds the READ of `count` slots from `slot` on, which lie before the table's end.
+    fn add_slots(&mut self, slot: u64, count: u64) {
+        let slot_bytes = self.shape.slot_bytes();
+        let (first, end) = (slot * slot_bytes / WORD_BYTES, ((slot + count) * slot_bytes).div_ceil(WORD_BYTES));
+        self.reads.add(Addr::main_word(first), end - first);
+        self.counts.table += 1;
+    }
+
+    /// Looks at the slots that a READ has brought, `count` from `slot` on. Appends values of `key`, and notes records with
+    /// its signature, up to the first empty slot. Returns whether there is one.
+    fn see_slots(&mut self, read: usize, slot: u64, count: u64, key: u32, found: &mut Found<'_>) -> bool {
+        let (slot_bytes, words) = (self.shape.slot_bytes(), self.reads.words(read));
+        let skipped = slot * slot_bytes % WORD_BYTES;
+        for index in 0..count {
+            let first = skipped + index * slot_bytes;
+            match self.shape.layout {
+                Layout::Inline => {
+                    let record = &words[(first / WORD_BYTES) as usize..][..(slot_bytes / WORD_BYTES) as usize];
+                    if key_in(record) == 0 {
+                        return true;
+                    }
+                    found.see(record, key, self.shape.value_bytes);
                 }
-                _ => {}
+                Layout::Heap => {
+                    let offset = bytes_at(words, first + SIGNATURE_BYTES, OFFSET_BYTES);
+                    if offset == 0 {
+                        return true;
+                    }
+                    if bytes_at(words, first, SIGNATURE_BYTES) == signature(key) {
+                        self.matches.push(offset);
+                    }
+                }
             }
         }
-        seen
+        false
     }
 }
 
-/// Appends the value of a slot.
-fn append_value(slot: &[u64], value_bytes: usize, values: &mut Vec<u8>) {
-    let mut skip = KEY_BYTES;
-    let mut left = value_bytes;
-    for word in slot {
-        let part = &word.to_le_bytes()[skip..WORD_BYTES as usize];
-        let part = &part[..left.min(part.len())];
-        values.extend_from_slice(part);
-        (skip, left) = (0, left - part.len());
-    }
+/// What a lookup has found.
+struct Found<'v> {
+    values: &'v mut Vec<u8>,
+    any: bool,
 }
 
-/// Returns the key of a record.
-fn key_of(key: u64) -> Result<u32, Error> {
-    match u32::try_from(key) {
-        Ok(0) => Err(Error::refused("key 0 marks an empty slot, and no record has it")),
-        Ok(key) => Ok(key),
-        Err(_) => Err(Error::refused(format!("key {key} has more than {KEY_BYTES} bytes"))),
+impl Found<'_> {
+    /// Appends the value of a record if it has the key.
+    fn see(&mut self, record: &[u64], key: u32, value_bytes: usize) {
+        if key_in(record) == key {
+            append_value(record, value_bytes, self.values);
+            self.any = true;
+        }
     }
 }
 
 impl Client for LinearClient {
-    /// Looks `key` up. It takes a round trip for each READ until one brings an empty slot, and one READ more where one goes
-    /// across the end of the table.
+    /// Looks `key` up. It takes a round trip for each READ of slots until one brings an empty slot, and one READ more where
+    /// one goes across the end of the table. With records in a heap, the READs of those with the key's signature are in the
+    /// batch of the next READ of slots, or alone in one more.
     ///
     /// # Errors
     /// `Refused` for key 0 and for keys of more than 32 bits; errors of the fabric.
     async fn get(&mut self, key: u64, values: &mut Vec<u8>) -> Result<bool, Error> {
-        let key = key_of(key)?;
-        let (mut slot, mut left, mut is_found) = (self.shape.home(key), self.shape.slots, false);
-        while left > 0 {
-            let count = self.read_slots.min(left);
-            self.read(slot, count).await?;
-            let seen = self.take(key, values);
-            is_found |= seen.is_found;
-            if seen.is_end {
-                break;
+        let key = checked_key(key)?;
+        let (shape, mut found) = (self.shape, Found { values, any: false });
+        let (mut slot, mut left) = (shape.home(key), shape.slots);
+        self.matches.clear();
+        loop {
+            self.reads.clear();
+            for offset in self.matches.drain(..) {
+                self.reads.add(shape.record_addr(offset), record_words(shape.value_bytes));
             }
-            (slot, left) = ((slot + count) % self.shape.slots, left - count);
+            let records = self.reads.len();
+            self.counts.heap += records as u64;
+            let count = self.read_slots.min(left);
+            let before_end = count.min(shape.slots - slot);
+            let parts = [(slot, before_end), (0, count - before_end)];
+            for (slot, count) in parts.into_iter().filter(|(_, count)| *count > 0) {
+                self.add_slots(slot, count);
+            }
+            if self.reads.is_empty() {
+                return Ok(found.any);
+            }
+            self.reads.post(&mut *self.lane).await?;
+            for read in 0..records {
+                found.see(self.reads.words(read), key, shape.value_bytes);
+            }
+            for (part, (slot, count)) in parts.into_iter().enumerate().filter(|(_, (_, count))| *count > 0) {
+                if left > 0 && self.see_slots(records + part, slot, count, key, &mut found) {
+                    left = 0;
+                }
+            }
+            (slot, left) = ((slot + count) % shape.slots, left.saturating_sub(count));
         }
-        Ok(is_found)
     }
 
     /// Refuses every change.

@@ -4,14 +4,14 @@
 //! which there may be several. Invariants: a record lies between its home and the first empty slot behind, across the end
 //! of the table; there is an empty slot.
 //!
-//! Source: the paper on linear probing with variable-sized READs, sections 2.1, 4.1 and 4.3 (algorithm 2).
+//! Source: the paper on linear probing with variable-sized READs, sections 2.1, 3, 4.1 and 4.3 (algorithm 2).
 
 mod client;
 pub mod model;
 mod table;
 
 pub use client::LinearClient;
-pub use table::{BuildError, Builder, Shape, Table};
+pub use table::{Builder, Shape, Table};
 
 use std::rc::Rc;
 

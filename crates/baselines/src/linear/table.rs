@@ -1,24 +1,29 @@
 //! The layout of a table, and its builder.
 //!
-//! A slot is a record: a key of 4 bytes, which is not 0, and a value, padded to whole words. A slot whose key is 0 is empty.
-//! The home of a key is Knuth's multiplicative hash of it, scaled to the number of slots.
+//! A slot has a record, or a signature of 1 byte and an offset of 4 bytes into the heap behind the table, whose records are
+//! counted from 1. A slot whose key or offset is 0 is empty. The home of a key is Knuth's multiplicative hash of it, scaled to
+//! the number of slots.
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::{Ordering, prefetch_line};
 use guira_fabric::{Addr, Caps, WORD_BYTES};
 
+use crate::record::{
+    BuildError, KEY_BYTES, Layout, OFFSET_BYTES, SIGNATURE_BYTES, record_words, signature, store_bytes, store_record,
+};
+
 /// 2^32 divided by the golden ratio: the factor of Knuth's multiplicative hash.
 const FACTOR: u32 = 2_654_435_761;
 /// The most slots, of which every one is the home of a key.
 const MOST_SLOTS: u64 = 1 << 32;
-/// Bytes of a key.
-pub(super) const KEY_BYTES: usize = 4;
 
 /// The layout of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Slots, of which one is empty at least.
     pub slots: u64,
+    /// Where records are.
+    pub layout: Layout,
     /// Bytes of a value.
     pub value_bytes: usize,
 }
@@ -30,20 +35,32 @@ impl Shape {
         (u64::from(key.wrapping_mul(FACTOR)) * self.slots) >> 32
     }
 
-    /// Returns the words of a slot.
-    pub fn slot_words(&self) -> u64 {
-        ((KEY_BYTES + self.value_bytes) as u64).div_ceil(WORD_BYTES)
+    /// Returns the bytes of a slot.
+    pub fn slot_bytes(&self) -> u64 {
+        match self.layout {
+            Layout::Inline => record_words(self.value_bytes) * WORD_BYTES,
+            Layout::Heap => SIGNATURE_BYTES + OFFSET_BYTES,
+        }
     }
 
-    /// Returns the bytes of the table; `u64::MAX` if no memory has as many.
-    pub fn bytes(&self) -> u64 {
-        self.slots.saturating_mul(self.slot_words() * WORD_BYTES)
+    /// Returns the bytes of the table with room for `records` records; `u64::MAX` if no memory has as many.
+    pub fn bytes(&self, records: u64) -> u64 {
+        let heap_words = match self.layout {
+            Layout::Inline => 0,
+            Layout::Heap => records.saturating_mul(record_words(self.value_bytes)),
+        };
+        self.table_words().saturating_add(heap_words).saturating_mul(WORD_BYTES)
     }
 
-    /// Returns the address of a slot.
+    /// Returns the words of the slots, behind which the heap begins.
+    fn table_words(&self) -> u64 {
+        self.slots.saturating_mul(self.slot_bytes()).div_ceil(WORD_BYTES)
+    }
+
+    /// Returns the address of the record at an offset of the heap.
     #[inline]
-    pub(super) fn addr(&self, slot: u64) -> Addr {
-        Addr::main_word(slot * self.slot_words())
+    pub(super) fn record_addr(&self, offset: u64) -> Addr {
+        Addr::main_word(self.table_words() + (offset - 1) * record_words(self.value_bytes))
     }
 
     /// Returns the slot behind `slot`, across the end of the table.
@@ -53,38 +70,10 @@ impl Shape {
     }
 }
 
-/// The reason why a table was not built.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// The number of slots is impossible.
-    #[error("a table has 2 to {MOST_SLOTS} slots, not {slots}")]
-    Slots {
-        /// The slots asked for.
-        slots: u64,
-    },
-    /// A key marks an empty slot.
-    #[error("key 0 marks an empty slot, and no record can have it")]
-    Key,
-    /// A value has another length than those of the table.
-    #[error("a value of {bytes} bytes does not go into a table of values of {value_bytes} bytes")]
-    Value {
-        /// Bytes of the value.
-        bytes: usize,
-        /// Bytes of the values of the table.
-        value_bytes: usize,
-    },
-    /// Only one slot is empty, at which lookups end.
-    #[error("the table is full after {records} records: lookups need one empty slot")]
-    Full {
-        /// Records in the table.
-        records: u64,
-    },
-}
-
 /// A table that is being built.
 pub struct Builder {
     table: Table,
+    most_records: u64,
 }
 
 /// A table in the memory of one node. Clones share the bytes.
@@ -96,29 +85,32 @@ pub struct Table {
 }
 
 impl Builder {
-    /// Creates an empty table in memory with the guarantees `caps`.
+    /// Creates an empty table for at most `records` records in memory with the guarantees `caps`.
     ///
     /// # Errors
-    /// [`BuildError::Slots`].
-    pub fn new(shape: Shape, caps: Caps) -> Result<Builder, BuildError> {
+    /// `Slots`; `Full` if so many records leave no slot empty.
+    pub fn new(shape: Shape, records: u64, caps: Caps) -> Result<Builder, BuildError> {
         if !(2..=MOST_SLOTS).contains(&shape.slots) {
-            return Err(BuildError::Slots { slots: shape.slots });
+            return Err(BuildError::Slots { slots: shape.slots, most: MOST_SLOTS });
         }
-        let region = HeapRegion::new(shape.bytes(), 0, caps);
-        Ok(Builder { table: Table { region, shape, records: 0 } })
+        if records >= shape.slots {
+            return Err(BuildError::Full { records: shape.slots - 1 });
+        }
+        let region = HeapRegion::new(shape.bytes(records), 0, caps);
+        Ok(Builder { table: Table { region, shape, records: 0 }, most_records: records })
     }
 
     /// Loads the home of a key that is about to be added.
     #[inline]
     pub fn prefetch(&self, key: u32) {
         let Table { region, shape, .. } = &self.table;
-        prefetch_line(&region.memory().main[shape.addr(shape.home(key)).word() as usize]);
+        prefetch_line(&region.memory().main[(shape.home(key) * shape.slot_bytes() / WORD_BYTES) as usize]);
     }
 
     /// Adds a record. Keys may repeat.
     ///
     /// # Errors
-    /// Any [`BuildError`] but `Slots`; the table is then as before.
+    /// `Key`, `Value`; `Full` if it is more than there may be. The table is then as before.
     pub fn add(&mut self, key: u32, value: &[u8]) -> Result<(), BuildError> {
         let Table { region, shape, records } = &mut self.table;
         if key == 0 {
@@ -127,21 +119,32 @@ impl Builder {
         if value.len() != shape.value_bytes {
             return Err(BuildError::Value { bytes: value.len(), value_bytes: shape.value_bytes });
         }
-        if *records + 1 == shape.slots {
+        if *records == self.most_records {
             return Err(BuildError::Full { records: *records });
         }
-        let main = region.memory().main;
+        let (main, slot_bytes) = (region.memory().main, shape.slot_bytes());
+        // Of a slot that is in use, neither the key nor the signature, which stand first, is 0.
+        let is_empty = |slot: u64| {
+            let (first, mask) = match shape.layout {
+                Layout::Inline => (slot * slot_bytes, u64::from(u32::MAX)),
+                Layout::Heap => (slot * slot_bytes, 0xff),
+            };
+            main[(first / WORD_BYTES) as usize].load(Ordering::Relaxed) >> (8 * (first % WORD_BYTES)) & mask == 0
+        };
         let mut slot = shape.home(key);
-        while main[shape.addr(slot).word() as usize].load(Ordering::Relaxed) as u32 != 0 {
+        while !is_empty(slot) {
             slot = shape.next(slot);
         }
-        let words = &main[shape.addr(slot).word() as usize..][..shape.slot_words() as usize];
-        let mut bytes = key.to_le_bytes().into_iter().chain(value.iter().copied());
-        for word in words {
-            let part = std::array::from_fn(|_| bytes.next().unwrap_or(0));
-            word.store(u64::from_le_bytes(part), Ordering::Relaxed);
-        }
         *records += 1;
+        let record = match shape.layout {
+            Layout::Inline => slot * slot_bytes / WORD_BYTES,
+            Layout::Heap => {
+                let entry = signature(key) | *records << (8 * SIGNATURE_BYTES);
+                store_bytes(main, slot * slot_bytes, entry, slot_bytes);
+                shape.record_addr(*records).word()
+            }
+        };
+        store_record(&main[record as usize..][..record_words(shape.value_bytes) as usize], key, value);
         Ok(())
     }
 
@@ -167,3 +170,5 @@ impl Table {
         self.records
     }
 }
+
+const _: () = assert!(KEY_BYTES as u64 <= WORD_BYTES, "a key is in the first word of its record");

@@ -14,7 +14,7 @@ pub struct BuiltInPlan {
 }
 
 /// Names and files.
-const FILES: [(&str, &str); 30] = [
+const FILES: [(&str, &str); 32] = [
     ("6a", include_str!("../../figures/6a.toml")),
     ("6b", include_str!("../../figures/6b.toml")),
     ("6c", include_str!("../../figures/6c.toml")),
@@ -41,10 +41,12 @@ const FILES: [(&str, &str); 30] = [
     ("sensitivity-timeout", include_str!("../../figures/sensitivity-timeout.toml")),
     ("linear-table-1", include_str!("../../figures/linear-table-1.toml")),
     ("linear-table-2", include_str!("../../figures/linear-table-2.toml")),
+    ("linear-6", include_str!("../../figures/linear-6.toml")),
     ("linear-7", include_str!("../../figures/linear-7.toml")),
     ("linear-9-p50", include_str!("../../figures/linear-9-p50.toml")),
     ("linear-9-p90", include_str!("../../figures/linear-9-p90.toml")),
     ("linear-10", include_str!("../../figures/linear-10.toml")),
+    ("linear-11", include_str!("../../figures/linear-11.toml")),
 ];
 
 /// Returns every built-in plan, in the order of reports.

@@ -36,7 +36,7 @@ struct Programmed {
 }
 
 /// The figures with modules of their own.
-const PROGRAMMED: [Programmed; 11] = [
+const PROGRAMMED: [Programmed; 13] = [
     Programmed {
         info: FigureInfo {
             id: "1a",
@@ -136,6 +136,24 @@ const PROGRAMMED: [Programmed; 11] = [
         },
         source: include_str!("../figures/linear.rs"),
         measure: linear::computed_costs,
+    },
+    Programmed {
+        info: FigureInfo {
+            id: "linear-table-3",
+            title: "Linear probing, table 3: slots of a READ by the size of records",
+            about: "The size of READs at 65 % fill, for records in the slots and in a heap. No network is involved.",
+        },
+        source: include_str!("../figures/linear.rs"),
+        measure: linear::read_sizes_by_record,
+    },
+    Programmed {
+        info: FigureInfo {
+            id: "linear-table-4",
+            title: "Linear probing, table 4: READs of a lookup with records in a heap",
+            about: "READs of the table and of the heap at 65 % fill, of each stored key once. No network is involved.",
+        },
+        source: include_str!("../figures/linear.rs"),
+        measure: linear::heap_reads,
     },
 ];
 

@@ -27,7 +27,9 @@ pub use growth::{Growth, GrowthAnswer, GrowthRatio, GrowthSide, SplitAnswer, Tim
 pub use measure::{Kind, Measure, Quantity, Statistic};
 pub use parameters::{Accepts, PARAMETERS, Parameter, Value, nearest};
 pub use plan::{Cell, Plan, PlannedSeries};
-pub use settings::{Card, Experiment, Guess, Hashing, InsertRow, Lookup, Mix, Queue, ReadCosts, Search, Setting};
+pub use settings::{
+    Card, Experiment, Guess, Hashing, InsertRow, Lookup, Mix, Queue, ReadCosts, RecordLayout, Search, Setting,
+};
 
 /// The options of a run that are not part of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -46,18 +46,23 @@ const MAX_SPAN_US: f64 = 60e6;
 /// The largest READ, in slots of a word: what a verb may read.
 const MAX_READ_SLOTS: i64 = 1 << 17;
 
-const ALL: &[Setting] = &[Setting::Guira, Setting::AsPrinted, Setting::AsRun, Setting::Linear];
+const ALL: &[Setting] = &[Setting::Guira, Setting::AsPrinted, Setting::AsRun, Setting::Linear, Setting::Cuckoo];
 /// The settings of RCuckoo.
 const RCUCKOO: &[Setting] = &[Setting::Guira, Setting::AsPrinted, Setting::AsRun];
 /// Those whose protocol is Guira's own code: what the authors' messages do is what they are.
 const PROTOCOL: &[Setting] = &[Setting::Guira, Setting::AsPrinted];
 /// Those whose entries can be chosen, and whose clients can have several operations at once.
-const NOT_AS_RUN: &[Setting] = &[Setting::Guira, Setting::AsPrinted, Setting::Linear];
+const NOT_AS_RUN: &[Setting] = &[Setting::Guira, Setting::AsPrinted, Setting::Linear, Setting::Cuckoo];
+/// Other stores, whose tables are built once and then only read.
+const READ_ONLY: &[Setting] = &[Setting::Linear, Setting::Cuckoo];
 const LINEAR: &[Setting] = &[Setting::Linear];
 
+/// The names of lookups: of linear probing, and of cuckoo hashing.
+const LOOKUPS: [&str; 6] = ["fixed", "variable", "unbounded", "parallel", "sequential", "sequential-all"];
+
 /// Every parameter, in the order of plan files.
-pub const PARAMETERS: [Parameter; 36] = [
-    row("setting", "setting", "", Accepts::Name(&["guira", "as-printed", "as-run", "linear"]), ALL),
+pub const PARAMETERS: [Parameter; 38] = [
+    row("setting", "setting", "", Accepts::Name(&["guira", "as-printed", "as-run", "linear", "cuckoo"]), ALL),
     row("nic", "network card", "", Accepts::Name(&["connectx-3", "connectx-5", "connectx-6", "connectx-7"]), ALL),
     row("hosts", "client hosts", "", Accepts::Integer(1, 1024), ALL),
     row("clients", "clients", "", Accepts::Integer(1, MAX_CLIENTS), ALL),
@@ -85,7 +90,9 @@ pub const PARAMETERS: [Parameter; 36] = [
     row("search", "search", "", Accepts::Name(&["breadth-first", "depth-first"]), PROTOCOL),
     row("search-row-ns", "time of a search for a full row", "ns", Accepts::Integer(0, 1_000_000), &[Setting::AsRun]),
     row("depth", "search depth", "moves", Accepts::Integer(1, 31), PROTOCOL),
-    row("lookup", "lookup", "", Accepts::Name(&["fixed", "variable", "unbounded"]), LINEAR),
+    row("layout", "place of records", "", Accepts::Name(&["inline", "heap"]), READ_ONLY),
+    row("associativity", "records of a slot", "", Accepts::Integer(1, 4), &[Setting::Cuckoo]),
+    row("lookup", "lookup", "", Accepts::Name(&LOOKUPS), READ_ONLY),
     row("read-slots", "slots of a READ", "", Accepts::Integer(1, MAX_READ_SLOTS), LINEAR),
     row("assumed-fill", "fill assumed by the model", "%", Accepts::Number(1.0, 99.0), LINEAR),
     row("read-costs", "costs of READs in the model", "", Accepts::Name(&["printed", "measured"]), LINEAR),
@@ -243,7 +250,7 @@ pub(super) fn check(experiment: &Experiment) -> Result<(), LabError> {
     }
     check_slots(experiment)?;
     check_effects(experiment)?;
-    if experiment.setting == Setting::Linear {
+    if READ_ONLY.contains(&experiment.setting) {
         check_read_only(experiment)?;
     }
     if experiment.hashing == Some(Hashing::Independent) && experiment.factor.is_some() {
@@ -303,6 +310,16 @@ fn check_read_only(experiment: &Experiment) -> Result<(), LabError> {
     if experiment.workload != Mix::C {
         let message = format!("the table of setting {setting} is built once, and then only read: choose workload c");
         return Err(LabError::Conflict(message));
+    }
+    let is_of_cuckoo =
+        |lookup: &Lookup| matches!(lookup, Lookup::Parallel | Lookup::Sequential | Lookup::SequentialAll);
+    if experiment.lookup.is_some_and(|lookup| is_of_cuckoo(&lookup) != (experiment.setting == Setting::Cuckoo)) {
+        let [linear, cuckoo] = [&LOOKUPS[..3], &LOOKUPS[3..]].map(|names| names.join(", "));
+        let message = format!("lookups of setting linear are {linear}, and those of setting cuckoo {cuckoo}");
+        return Err(LabError::Conflict(message));
+    }
+    if experiment.associativity.is_some_and(|records| records != 1 && records != 4) {
+        return Err(LabError::Conflict("associativity is 1 or 4 records of a slot".to_owned()));
     }
     let is_modelled = matches!(experiment.lookup, Some(Lookup::Variable | Lookup::Unbounded));
     if is_modelled && experiment.read_slots.is_some() {
@@ -445,6 +462,12 @@ mod tests {
         assert_eq!(Experiment { assumed_fill: Some(50.0), ..variable }.check(), Ok(()));
         assert!(message(Experiment { read_slots: Some(32), ..variable }).contains("remove one"));
         assert!(message(Experiment { assumed_fill: Some(50.0), ..linear }).contains("are for the model"));
+        let cuckoo = Experiment { setting: Setting::Cuckoo, ..linear };
+        assert_eq!(cuckoo.check(), Ok(()));
+        assert!(message(Experiment { lookup: Some(Lookup::Fixed), ..cuckoo }).contains("those of setting cuckoo"));
+        assert!(message(Experiment { lookup: Some(Lookup::Parallel), ..linear }).contains("lookups of setting linear"));
+        assert!(message(Experiment { associativity: Some(2), ..cuckoo }).contains("1 or 4"));
+        assert!(message(Experiment { read_slots: Some(2), ..cuckoo }).contains("setting cuckoo has no read-slots"));
         assert!(message(Experiment { read_slots: Some(32), ..default }).contains("setting guira has no read-slots"));
         let emptier = Experiment { insert_row: Some(InsertRow::Emptier), ..default };
         assert_eq!(emptier.check(), Ok(()));

@@ -19,6 +19,8 @@ pub enum Setting {
     AsRun,
     /// Linear probing in a table that is built once, and then only read.
     Linear,
+    /// 3-way cuckoo hashing in a table that is built once, and then only read.
+    Cuckoo,
 }
 
 impl Setting {
@@ -29,6 +31,7 @@ impl Setting {
             Setting::AsPrinted => "as-printed",
             Setting::AsRun => "as-run",
             Setting::Linear => "linear",
+            Setting::Cuckoo => "cuckoo",
         }
     }
 }
@@ -133,6 +136,22 @@ pub enum Lookup {
     Variable,
     /// Linear probing: READs of as many slots as the model finds cheapest.
     Unbounded,
+    /// Cuckoo hashing: READs of all candidates at once.
+    Parallel,
+    /// Cuckoo hashing: READs of one candidate after the other, until one has the key.
+    Sequential,
+    /// Cuckoo hashing: READs of all candidates, one after the other.
+    SequentialAll,
+}
+
+/// Where other stores than RCuckoo have their records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RecordLayout {
+    /// In the slots of the table.
+    Inline,
+    /// In a heap beside the table.
+    Heap,
 }
 
 /// The costs of READs by which the model of linear probing computes their size.
@@ -234,7 +253,14 @@ pub struct Experiment {
     /// Moves of the longest cuckoo path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<u8>,
-    /// The way in which lookups read a table, with setting `linear`: READs of a fixed size if `None`.
+    /// Where records are, with settings `linear` and `cuckoo`: in the slots if `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layout: Option<RecordLayout>,
+    /// Records of a slot, with setting `cuckoo`: 1 or 4; 4 if `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub associativity: Option<u8>,
+    /// The way in which lookups read a table. If `None`, READs have a fixed size with setting `linear`, and all candidates
+    /// are read at once with setting `cuckoo`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lookup: Option<Lookup>,
     /// Slots that a READ of a fixed size fetches, with setting `linear`; 256 bytes of them if `None`.
@@ -291,6 +317,8 @@ impl Default for Experiment {
             search: None,
             search_row_ns: None,
             depth: None,
+            layout: None,
+            associativity: None,
             lookup: None,
             read_slots: None,
             assumed_fill: None,

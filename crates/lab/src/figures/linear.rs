@@ -1,12 +1,19 @@
 //! What the model of linear probing computes, for tables as large as those of its paper: the size of READs, and the cost of a
-//! lookup. No network is involved.
+//! lookup; and the READs of lookups whose records are in a heap, counted. No network is involved.
 
+use std::rc::Rc;
+
+use guira_baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable};
 use guira_baselines::linear::model::{Costs, Distances, bound};
+use guira_baselines::linear::{Builder, LinearStore, Shape as LinearShape};
+use guira_baselines::{BuildError, Client, Layout, ReadCounts, Store};
+use guira_fabric::{Profile, Region};
 
 use super::chart;
 use super::parallel::measure;
 use crate::experiment::{LabError, RunOptions, Watch};
 use crate::report::{Axis, Chart, Origin, Point, Scale, Series, Shape};
+use crate::simulated::{LOADED, Records, ready};
 
 /// Records of the paper's tables.
 const RECORDS: u64 = 120 << 20;
@@ -18,6 +25,20 @@ const FILLS: [u64; 7] = [25, 50, 65, 80, 85, 90, 95];
 const COMPARED_FILLS: [u64; 2] = [50, 85];
 /// The longest READ of that figure, in slots.
 const COMPARED_SLOTS: usize = 48;
+
+/// Bytes of the READs of fixed size.
+const FIXED_BYTES: u64 = 256;
+/// The fill of tables 3 and 4, in percent.
+const HEAP_FILL: u64 = 65;
+/// Bytes of the records of table 3, and of a slot whose record is in a heap.
+const SLOT_BYTES: [u64; 4] = [8, 32, 128, 5];
+/// Entries of the tables whose READs are counted, and of those of quick runs.
+const COUNTED_ENTRIES: u64 = 1 << 22;
+const QUICK_COUNTED_ENTRIES: u64 = 1 << 18;
+/// Records of a slot of cuckoo hashing.
+const ASSOCIATIVITY: u64 = 4;
+/// Bytes of a value: records have 8 bytes.
+const VALUE_BYTES: usize = 4;
 
 fn distances(fill: u64) -> Distances {
     Distances::of(RECORDS * 100 / fill, RECORDS)
@@ -75,6 +96,122 @@ pub fn computed_costs(run: &RunOptions, watch: &dyn Watch) -> Result<Chart, LabE
         y: Axis::new("computed cost of a lookup", "µs", Scale::Linear),
         ..chart("linear-10-computed", "Linear probing, figure 10(b): computed cost", Shape::Lines, curves, &[&note])
     })
+}
+
+/// Computes the size of READs by the size of records: table 3.
+///
+/// # Errors
+/// [`LabError::Stopped`].
+pub fn read_sizes_by_record(run: &RunOptions, watch: &dyn Watch) -> Result<Chart, LabError> {
+    let sizes = measure("linear-table-3", &SLOT_BYTES, run, watch, |slot_bytes| {
+        let cheapest = distances(HEAP_FILL).cheapest(*slot_bytes, &Costs::PRINTED);
+        Ok((FIXED_BYTES / slot_bytes, cheapest.min(bound(*slot_bytes, &Costs::PRINTED)) as u64))
+    })?;
+    let points = |of: fn(&(u64, u64)) -> u64| {
+        sizes.iter().enumerate().map(|(index, sizes)| Point::new(index as f64, of(sizes) as f64)).collect()
+    };
+    let all = vec![
+        series("fixed", Some("Fixed Linear"), points(|sizes| sizes.0)),
+        series("variable", Some("Variable Linear"), points(|sizes| sizes.1)),
+    ];
+    let note = "The size for records in a heap is that of the formula and its bound, of which the paper's is less.";
+    Ok(chart("linear-table-3", "Linear probing, table 3: slots of a READ", Shape::Bars, all, &[note]))
+}
+
+/// The lookups of table 4.
+#[derive(Clone, Copy)]
+enum Counted {
+    Cuckoo,
+    Fixed,
+    Variable,
+}
+
+/// Counts the READs of lookups with records in a heap: table 4.
+///
+/// # Errors
+/// [`LabError::Stopped`]; [`LabError::Failed`] if a lookup does not find its record.
+pub fn heap_reads(run: &RunOptions, watch: &dyn Watch) -> Result<Chart, LabError> {
+    let lookups = [Counted::Cuckoo, Counted::Fixed, Counted::Variable];
+    let entries = if run.quick { QUICK_COUNTED_ENTRIES } else { COUNTED_ENTRIES };
+    let counted = measure("linear-table-4", &lookups, run, watch, |lookup| {
+        counted(*lookup, entries, run.seed, &|| watch.is_stopped())
+    })?;
+    let records = (entries * HEAP_FILL / 100) as f64;
+    let points = |of: fn(&ReadCounts) -> u64| {
+        let means = counted.iter().map(|counts| of(counts) as f64 / records);
+        means.enumerate().map(|(index, mean)| Point::new(index as f64, mean)).collect()
+    };
+    let all = vec![
+        series("READs of the table", Some("to the table"), points(|counts| counts.table)),
+        series("READs of the heap", Some("to the heap"), points(|counts| counts.heap)),
+    ];
+    let title = "Linear probing, table 4: READs of a lookup with records in a heap";
+    Ok(chart("linear-table-4", title, Shape::Bars, all, &["A READ across the end of the table counts twice."]))
+}
+
+/// Looks each record of a table up once, and returns the READs.
+fn counted(lookup: Counted, entries: u64, seed: u64, is_stopped: &dyn Fn() -> bool) -> Result<ReadCounts, LabError> {
+    let failed = |error: &dyn std::fmt::Display| LabError::Failed {
+        what: "counting the READs of lookups".to_owned(),
+        reason: error.to_string(),
+    };
+    let (records, layout, value_bytes) = (entries * HEAP_FILL / 100, Layout::Heap, VALUE_BYTES);
+    let keys = Records::scattered(seed, VALUE_BYTES).map_err(|error| failed(&error))?;
+    let (key, caps) = (|record| keys.key(record) as u32, Profile::Mlx5.caps());
+    if let Counted::Cuckoo = lookup {
+        let slots = entries / ASSOCIATIVITY;
+        let shape = CuckooShape { slots, associativity: ASSOCIATIVITY, layout, value_bytes, seed };
+        let value = |record, value: &mut Vec<u8>| keys.value_into(record, LOADED, value);
+        let table = CuckooTable::build(shape, caps, records, key, value, is_stopped).map_err(|error| failed(&error))?;
+        let store = CuckooStore::new(table.ok_or(LabError::Stopped)?, Probing::Parallel);
+        let mut client = store.client(Box::new(store.nodes()[0].lane()), 0, &Rc::new(()));
+        look_up(&mut client, &keys, records, is_stopped)?;
+        return Ok(client.reads());
+    }
+    let shape = LinearShape { slots: entries, layout, value_bytes };
+    let build = || -> Result<_, BuildError> {
+        let (mut builder, mut value) = (Builder::new(shape, records, caps)?, Vec::new());
+        for record in 0..records {
+            keys.value_into(record, LOADED, &mut value);
+            builder.add(key(record), &value)?;
+        }
+        Ok(builder.finish())
+    };
+    let slots = match lookup {
+        Counted::Variable => {
+            let cheapest = distances(HEAP_FILL).cheapest(shape.slot_bytes(), &Costs::PRINTED);
+            cheapest.min(bound(shape.slot_bytes(), &Costs::PRINTED)) as u64
+        }
+        Counted::Fixed | Counted::Cuckoo => FIXED_BYTES / shape.slot_bytes(),
+    };
+    let store = LinearStore::new(build().map_err(|error| failed(&error))?, slots);
+    let mut client = store.client(Box::new(store.nodes()[0].lane()), 0, &Rc::new(()));
+    look_up(&mut client, &keys, records, is_stopped)?;
+    Ok(client.reads())
+}
+
+/// Looks each record up once, and checks what is found.
+fn look_up(
+    client: &mut impl Client,
+    keys: &Records,
+    records: u64,
+    is_stopped: &dyn Fn() -> bool,
+) -> Result<(), LabError> {
+    /// Lookups between two looks at whether to stop.
+    const STOP_LOOKUPS: u64 = 1 << 16;
+    let mut values = Vec::new();
+    for record in 0..records {
+        if record % STOP_LOOKUPS == 0 && is_stopped() {
+            return Err(LabError::Stopped);
+        }
+        values.clear();
+        let found = ready(client.get(keys.key(record), &mut values));
+        if found != Ok(true) || keys.serial_of(record, &values) != Some(LOADED) {
+            let reason = format!("record {record} is found as {values:x?} ({found:?})");
+            return Err(LabError::Failed { what: "a lookup".to_owned(), reason });
+        }
+    }
+    Ok(())
 }
 
 fn series(name: &str, predicts: Option<&str>, points: Vec<Point>) -> Series {

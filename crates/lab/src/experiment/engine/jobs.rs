@@ -39,7 +39,9 @@ impl Prepared {
                 Prepared::Protocol(Box::new(configure::configure(experiment, options, least_us)?))
             }
             Setting::AsRun => Prepared::AsRun(Box::new(as_run::configure(experiment, options, least_us)?)),
-            Setting::Linear => Prepared::Store(Box::new(stores::configure(experiment, options, least_us)?)),
+            Setting::Linear | Setting::Cuckoo => {
+                Prepared::Store(Box::new(stores::configure(experiment, options, least_us)?))
+            }
         })
     }
 

@@ -1,19 +1,23 @@
 //! Experiments on other stores than RCuckoo.
 
+use guira_baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable};
 use guira_baselines::linear::model::{Costs, Distances, bound};
-use guira_baselines::linear::{Builder, LinearStore, Shape, Table as LinearTable};
+use guira_baselines::linear::{Builder, LinearStore, Shape as LinearShape, Table as LinearTable};
+use guira_baselines::{BuildError, Layout, Store};
 use guira_fabric::{Profile, WORD_BYTES};
 use guira_fabric_sim::Cluster;
 use guira_layout::EntryFormat;
 
 use super::cell::{self, Outcome, failed};
 use super::configure::{cluster_of, load};
-use crate::experiment::{Experiment, LabError, Lookup, ReadCosts, RunOptions, Setting};
-use crate::simulated::{LOADED, Load, Records, RunStats, run_store};
+use crate::experiment::{Experiment, LabError, Lookup, ReadCosts, RecordLayout, RunOptions, Setting};
+use crate::simulated::{LOADED, Load, Records, RunError, RunStats, run_store};
 use crate::steady::Span;
 
 /// Bytes that a READ of linear probing fetches, unless it is given in slots.
 const READ_BYTES: u64 = 256;
+/// Records of a slot of cuckoo hashing, unless given.
+const ASSOCIATIVITY: u64 = 4;
 /// Records whose homes are loaded ahead of their use.
 const AHEAD: u64 = 16;
 /// Records between two looks at whether the run is to end.
@@ -29,42 +33,66 @@ pub(super) struct Configured {
     pub(super) table: TablePlan,
     cluster: Cluster,
     load: Load,
-    read_size: ReadSize,
+    lookup: Reading,
 }
 
-/// The size of the READs of linear probing.
+/// The way in which lookups read a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum ReadSize {
-    /// So many slots.
+enum Reading {
+    /// Linear probing by READs of so many slots.
     Slots(u64),
-    /// As many as the model finds cheapest for a table that is so full, in percent.
+    /// Linear probing by READs of as many slots as the model finds cheapest for a table that is so full, in percent.
     Cheapest { fill: f64, costs: ReadCosts, is_bounded: bool },
+    /// Cuckoo hashing.
+    Candidates(Probing),
 }
 
 /// The parameters of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TablePlan {
-    setting: Setting,
     shape: Shape,
     records: u64,
     keys: Records,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Shape {
+    Linear(LinearShape),
+    Cuckoo(CuckooShape),
+}
+
 /// A table with its records.
 pub(super) enum Filled {
     Linear(LinearTable),
+    Cuckoo(CuckooTable),
 }
 
 impl TablePlan {
-    /// Returns the bytes of memory that the table takes.
+    /// Returns the bytes of memory that the table takes while it is built.
     pub(super) fn needed_bytes(&self) -> u64 {
-        self.shape.bytes()
+        match &self.shape {
+            Shape::Linear(shape) => shape.bytes(self.records),
+            Shape::Cuckoo(shape) => shape.bytes().saturating_add(shape.building_bytes()),
+        }
     }
 
     /// Creates the table with its records.
     pub(super) fn filled(&self, is_stopped: &dyn Fn() -> bool) -> Result<Filled, LabError> {
-        let failed = |error| failed("filling the table", &error);
-        let mut builder = Builder::new(self.shape, Profile::Mlx5.caps()).map_err(failed)?;
+        let (caps, key) = (Profile::Mlx5.caps(), |record| self.keys.key(record) as u32);
+        let mut value = |record, value: &mut Vec<u8>| self.keys.value_into(record, LOADED, value);
+        match self.shape {
+            Shape::Linear(shape) => self.linear(shape, is_stopped).map(Filled::Linear),
+            Shape::Cuckoo(shape) => {
+                let built = CuckooTable::build(shape, caps, self.records, key, &mut value, is_stopped);
+                let table = built.map_err(|error| self.unfillable(shape.places(), &error))?;
+                table.map(Filled::Cuckoo).ok_or(LabError::Stopped)
+            }
+        }
+    }
+
+    fn linear(&self, shape: LinearShape, is_stopped: &dyn Fn() -> bool) -> Result<LinearTable, LabError> {
+        let unfillable = |error| self.unfillable(shape.slots, &error);
+        let mut builder = Builder::new(shape, self.records, Profile::Mlx5.caps()).map_err(unfillable)?;
         let (key, mut value) = (|record| self.keys.key(record) as u32, Vec::new());
         for record in 0..self.records {
             if record % STOP_RECORDS == 0 && is_stopped() {
@@ -72,9 +100,14 @@ impl TablePlan {
             }
             builder.prefetch(key((record + AHEAD).min(self.records - 1)));
             self.keys.value_into(record, LOADED, &mut value);
-            builder.add(key(record), &value).map_err(failed)?;
+            builder.add(key(record), &value).map_err(unfillable)?;
         }
-        Ok(Filled::Linear(builder.finish()))
+        Ok(builder.finish())
+    }
+
+    fn unfillable(&self, entries: u64, error: &BuildError) -> LabError {
+        let percent = (self.records * 100 + entries / 2) / entries.max(1);
+        LabError::Unfillable { entries, percent, reason: error.to_string() }
     }
 }
 
@@ -90,65 +123,82 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions, least_us:
     };
     let value_bytes = usize::from(value_bytes);
     let keys = Records::scattered(options.seed, value_bytes).map_err(|error| conflict(error.to_string()))?;
-    let shape = Shape { slots: experiment.entries, value_bytes };
+    let layout = match experiment.layout {
+        None | Some(RecordLayout::Inline) => Layout::Inline,
+        Some(RecordLayout::Heap) => Layout::Heap,
+    };
+    let shape = match experiment.setting {
+        Setting::Cuckoo => {
+            let associativity = experiment.associativity.map_or(ASSOCIATIVITY, u64::from);
+            let (slots, seed) = (experiment.entries / associativity, options.seed);
+            Shape::Cuckoo(CuckooShape { slots, associativity, layout, value_bytes, seed })
+        }
+        _ => Shape::Linear(LinearShape { slots: experiment.entries, layout, value_bytes }),
+    };
     let records = (experiment.entries as f64 * experiment.fill / 100.0) as u64;
     if records > keys.max() {
         return Err(conflict(format!("{records} records are more than there are keys of 4 bytes")));
     }
-    let table = TablePlan { setting: experiment.setting, shape, records, keys };
-    let read_size = read_size(experiment, &shape)?;
-    Ok(Configured { table, cluster: cluster_of(experiment), load: load(experiment, options, least_us), read_size })
+    let table = TablePlan { shape, records, keys };
+    let lookup = reading(experiment, &shape)?;
+    Ok(Configured { table, cluster: cluster_of(experiment), load: load(experiment, options, least_us), lookup })
 }
 
-/// Returns the size of the READs of an experiment.
-fn read_size(experiment: &Experiment, shape: &Shape) -> Result<ReadSize, LabError> {
+/// Returns how the lookups of an experiment read the table.
+fn reading(experiment: &Experiment, shape: &Shape) -> Result<Reading, LabError> {
+    let Shape::Linear(shape) = shape else {
+        return Ok(Reading::Candidates(match experiment.lookup {
+            Some(Lookup::Sequential) => Probing::Sequential,
+            Some(Lookup::SequentialAll) => Probing::SequentialAll,
+            _ => Probing::Parallel,
+        }));
+    };
     let is_bounded = match experiment.lookup {
-        None | Some(Lookup::Fixed) => {
-            let slot_bytes = shape.slot_words() * WORD_BYTES;
+        Some(Lookup::Variable) => true,
+        Some(Lookup::Unbounded) => false,
+        _ => {
+            let slot_bytes = shape.slot_bytes();
             let slots = experiment.read_slots.map_or((READ_BYTES / slot_bytes).max(1), u64::from);
-            let most = Profile::Mlx5.caps().max_verb_words as u64 * WORD_BYTES / slot_bytes;
+            // READs are whole words, of which the first and the last may be parts of other slots.
+            let most = (Profile::Mlx5.caps().max_verb_words as u64 - 2) * WORD_BYTES / slot_bytes;
             if slots > most {
                 let message = format!("a READ brings at most {most} slots of {slot_bytes} bytes: lower read-slots");
                 return Err(LabError::Conflict(message));
             }
-            return Ok(ReadSize::Slots(slots));
+            return Ok(Reading::Slots(slots));
         }
-        Some(Lookup::Variable) => true,
-        Some(Lookup::Unbounded) => false,
     };
     let fill = experiment.assumed_fill.unwrap_or(experiment.fill);
-    Ok(ReadSize::Cheapest { fill, costs: experiment.read_costs.unwrap_or(ReadCosts::Printed), is_bounded })
+    Ok(Reading::Cheapest { fill, costs: experiment.read_costs.unwrap_or(ReadCosts::Printed), is_bounded })
 }
 
 impl Configured {
-    /// Returns the slots of a READ.
-    fn read_slots(&self) -> Result<u64, LabError> {
-        let (fill, costs, is_bounded) = match self.read_size {
-            ReadSize::Slots(slots) => return Ok(slots),
-            ReadSize::Cheapest { fill, costs, is_bounded } => (fill, costs, is_bounded),
+    /// Returns the slots of a READ of linear probing.
+    fn read_slots(&self, shape: &LinearShape) -> Result<u64, LabError> {
+        let (fill, costs, is_bounded) = match self.lookup {
+            Reading::Slots(slots) => return Ok(slots),
+            Reading::Candidates(_) => return Ok(1),
+            Reading::Cheapest { fill, costs, is_bounded } => (fill, costs, is_bounded),
         };
         let costs = match costs {
             ReadCosts::Printed => Costs::PRINTED,
             ReadCosts::Measured => self.measured_costs()?,
         };
-        let Shape { slots, .. } = self.table.shape;
-        let slot_bytes = self.table.shape.slot_words() * WORD_BYTES;
-        let cheapest = Distances::of(slots, (slots as f64 * fill / 100.0) as u64).cheapest(slot_bytes, &costs);
-        Ok(if is_bounded { cheapest.min(bound(slot_bytes, &costs)) } else { cheapest } as u64)
+        let records = (shape.slots as f64 * fill / 100.0) as u64;
+        let cheapest = Distances::of(shape.slots, records).cheapest(shape.slot_bytes(), &costs);
+        Ok(if is_bounded { cheapest.min(bound(shape.slot_bytes(), &costs)) } else { cheapest } as u64)
     }
 
     /// Measures the costs of READs on the cluster, as section 3.5 of the paper does: the latency of one READ alone, and the
     /// rate at which all clients have them. A READ has a word here, where theirs has none.
     fn measured_costs(&self) -> Result<Costs, LabError> {
-        let keys =
-            Records::scattered(self.load.seed, MEASURED_VALUE_BYTES).map_err(|error| failed("a store", &error))?;
-        let shape = Shape { slots: MEASURED_SLOTS, value_bytes: MEASURED_VALUE_BYTES };
-        let Filled::Linear(table) = TablePlan { shape, records: 1, keys, ..self.table }.filled(&|| false)?;
-        let store = LinearStore::new(table, 1);
+        let failed = |error: &dyn std::fmt::Display| failed("measuring the costs of READs", error);
+        let keys = Records::scattered(self.load.seed, MEASURED_VALUE_BYTES).map_err(|error| failed(&error))?;
+        let shape = LinearShape { slots: MEASURED_SLOTS, layout: Layout::Inline, value_bytes: MEASURED_VALUE_BYTES };
+        let table = TablePlan { shape: Shape::Linear(shape), records: 1, keys }.linear(shape, &|| false)?;
         let measured = |load: Load| -> Result<RunStats, LabError> {
-            let load = Load { span: Span::Exactly(MEASURED_NS), ..load };
-            run_store(&load, store.clone(), keys, 1, &self.cluster, &mut cell::progress(&|| false))
-                .map_err(cell::run_error)
+            let (load, store) = (Load { span: Span::Exactly(MEASURED_NS), ..load }, LinearStore::new(table.clone(), 1));
+            run_store(&load, store, keys, 1, &self.cluster, &mut cell::progress(&|| false)).map_err(cell::run_error)
         };
         let alone = measured(Load { clients: 1, hosts: 1, in_flight: 1, ..self.load.clone() })?;
         let all = measured(self.load.clone())?;
@@ -157,6 +207,11 @@ impl Configured {
             byte_ns: self.cluster.card.link_byte_ps as f64 / 1e3,
             reads_per_s: all.counts.per_second(all.steadiness.span_ns),
         })
+    }
+
+    fn run(&self, store: impl Store + 'static, is_stopped: &dyn Fn() -> bool) -> Result<RunStats, RunError> {
+        let TablePlan { keys, records, .. } = self.table;
+        run_store(&self.load, store, keys, records, &self.cluster, &mut cell::progress(is_stopped))
     }
 }
 
@@ -168,17 +223,23 @@ pub(super) fn measure(
     options: &RunOptions,
     is_stopped: &dyn Fn() -> bool,
 ) -> Result<Outcome, LabError> {
-    let Configured { table: TablePlan { keys, records, .. }, cluster, load, .. } = configured;
-    let (mut progress, read_slots) = (cell::progress(is_stopped), configured.read_slots()?);
+    let mut read_slots = None;
     let stats = match filled {
         Filled::Linear(table) => {
-            let store = LinearStore::new(table.clone(), read_slots);
-            run_store(load, store, *keys, *records, cluster, &mut progress)
+            let slots = configured.read_slots(table.shape())?;
+            read_slots = Some(slots);
+            configured.run(LinearStore::new(table.clone(), slots), is_stopped)
+        }
+        Filled::Cuckoo(table) => {
+            let Reading::Candidates(probing) = configured.lookup else {
+                return Err(failed("an experiment", &"its table is of another setting"));
+            };
+            configured.run(CuckooStore::new(table.clone(), probing), is_stopped)
         }
     };
     let stats = stats.map_err(cell::run_error)?;
     cell::check(&stats)?;
     let mut outcome = cell::outcome_of(experiment, &stats, options);
-    outcome.answer.read_slots = Some(read_slots);
+    outcome.answer.read_slots = read_slots;
     Ok(outcome)
 }
