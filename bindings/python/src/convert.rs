@@ -1,0 +1,104 @@
+//! Conversions between Python and Rust: bytes, values with a codec, errors.
+
+use guira::{Blame, Effect, Error};
+use pyo3::exceptions::{PyKeyError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyMemoryView};
+
+/// The bytes of a bytes-like argument: those of `bytes` themselves, a copy of others.
+pub struct BytesLike(PyBackedBytes);
+
+impl FromPyObject<'_, '_> for BytesLike {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            return Ok(BytesLike(bytes.to_owned().into()));
+        }
+        // The stable ABI of Python 3.9 has no buffers, but memory views of them, also of those that are not contiguous.
+        let Ok(view) = PyMemoryView::from(&object) else {
+            let kind = object.get_type().name()?;
+            let help = if kind == "str" { "; encode it, for example with .encode()" } else { "" };
+            return Err(PyTypeError::new_err(format!("a bytes-like object is required, not '{kind}'{help}")));
+        };
+        Ok(BytesLike(view.call_method0("tobytes")?.cast_into::<PyBytes>()?.into()))
+    }
+}
+
+impl BytesLike {
+    pub fn get(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Returns the exception for a key that does not exist.
+    pub fn missing(self) -> PyErr {
+        PyKeyError::new_err((self.0,))
+    }
+}
+
+/// The two functions that turn values into bytes and back.
+pub struct Codec {
+    dumps: Py<PyAny>,
+    loads: Py<PyAny>,
+}
+
+impl FromPyObject<'_, '_> for Codec {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
+        let function = |name| object.getattr(name).ok().filter(|function| function.is_callable());
+        match (function("dumps"), function("loads")) {
+            (Some(dumps), Some(loads)) => Ok(Codec { dumps: dumps.unbind(), loads: loads.unbind() }),
+            _ => Err(PyTypeError::new_err("a codec needs functions dumps(value) -> bytes and loads(bytes) -> value")),
+        }
+    }
+}
+
+/// Returns the bytes that stand for `value`.
+pub fn encode(codec: Option<&Codec>, value: &Bound<'_, PyAny>) -> PyResult<BytesLike> {
+    let Some(codec) = codec else { return value.extract() };
+    let bytes = codec.dumps.bind(value.py()).call1((value,))?;
+    bytes.extract().map_err(|error: PyErr| {
+        let reason = error.value(value.py());
+        PyTypeError::new_err(format!("the codec's dumps returned no bytes: {reason}"))
+    })
+}
+
+/// Returns the value for which `bytes` stand.
+pub fn decode<'py>(py: Python<'py>, codec: Option<&Codec>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+    let bytes = PyBytes::new(py, bytes);
+    match codec {
+        Some(codec) => codec.loads.bind(py).call1((bytes,)),
+        None => Ok(bytes.into_any()),
+    }
+}
+
+/// Returns the exception for `error`.
+pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
+    let class = match error.blame() {
+        _ if error.is_not_found() => "NotFound",
+        _ if error.is_already_exists() => "AlreadyExists",
+        _ if error.is_gone() => "Gone",
+        Blame::Fabric => "Fabric",
+        Blame::Corrupt => "Corrupt",
+        Blame::Version => "Version",
+        Blame::Full => "Full",
+        Blame::Busy => "Busy",
+        Blame::Fenced => "Fenced",
+        Blame::Misuse => "Misuse",
+        _ => "Bug",
+    };
+    let effect = match error.effect() {
+        Effect::None => "none",
+        Effect::Done => "done",
+        Effect::Unknown => "unknown",
+    };
+    exception(py, class, &error.to_string(), effect)
+}
+
+/// Returns the exception `guira.CLASS`.
+pub fn exception(py: Python<'_>, class: &str, message: &str, effect: &str) -> PyErr {
+    let made = || py.import("guira")?.getattr(class)?.call1((message, effect));
+    made().map_or_else(|error: PyErr| error, PyErr::from_value)
+}

@@ -1,0 +1,331 @@
+//! Open tables. Lookups take readers and changes take clients, from stocks that all threads share.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use guira::{Client, Expected, Pool, Put, Reader, Result, Store, Swap};
+use pyo3::exceptions::PyOverflowError;
+use pyo3::prelude::*;
+use pyo3::types::{PyGenericAlias, PyType};
+
+use crate::convert::{BytesLike, Codec, decode, encode, exception, raised};
+use crate::scan::{Part, Scan};
+
+/// Clients of one table object, and so the threads that change it at once; others wait for them. As many as Python's
+/// thread pools have threads by default.
+const MAX_CLIENTS: u16 = 32;
+
+/// An open table: a mapping from bytes to values, shared with other processes, from open, create or open_or_create.
+///
+/// Keys are bytes-like (bytes, bytearray, memoryview, ...). Values are, too, and lookups return bytes, unless the table
+/// was opened with a codec. table[key] and del table[key] raise KeyError if there is no such key.
+///
+/// The interpreter's lock is released during every operation, and any number of threads may use one table object. A
+/// forked process has to open the table again: operations on an inherited object raise Misuse.
+///
+/// There is no len(), because no exact number exists while others change the table: see len_estimate.
+///
+/// Every operation can raise Busy (another process holds a lock for longer than the deadline; also KeyboardInterrupt
+/// waits so long), Corrupt, Gone (the table was destroyed), Closed, Misuse (a key or value that is too long for the
+/// table), and Fabric (the memory node cannot be reached). Error.effect says whether the operation had an effect.
+#[pyclass(frozen, module = "guira")]
+pub struct Table {
+    url: String,
+    was_created: bool,
+    codec: Option<Codec>,
+    /// Locked for moments, while attached to the interpreter.
+    opened: Mutex<Option<Opened>>,
+}
+
+/// The parts of a table that is not closed.
+struct Opened {
+    store: Store,
+    clients: Pool,
+    /// Readers that no thread is using.
+    readers: Vec<Reader>,
+}
+
+/// The state that a key was in when it was read, for compare_and_swap: from Table.get_versioned. It belongs to one table.
+#[pyclass(frozen, eq, hash, module = "guira")]
+#[derive(PartialEq, Eq, Hash)]
+pub struct Token(guira::Token);
+
+/// The estimated number of a table's entries, from Table.len_estimate.
+#[pyclass(frozen, get_all, module = "guira")]
+pub struct LenEstimate {
+    /// Entries: exact if every row was counted and no client changed the table meanwhile.
+    entries: u64,
+    /// Half the width of the 95 % confidence interval, in entries; 0 if every row was counted.
+    error: u64,
+    /// Entries that the table has room for: now, if it grows.
+    capacity: u64,
+}
+
+#[pymethods]
+impl LenEstimate {
+    fn __repr__(&self) -> String {
+        let LenEstimate { entries, error, capacity } = self;
+        format!("LenEstimate(entries={entries}, error={error}, capacity={capacity})")
+    }
+}
+
+impl Table {
+    /// Opens a table by `open`, which can wait.
+    pub fn new(py: Python<'_>, codec: Option<Codec>, open: impl FnOnce() -> Result<Store> + Send) -> PyResult<Table> {
+        let store = py.detach(open).map_err(|error| raised(py, &error))?;
+        let (url, was_created, clients) = (store.url().to_string(), store.was_created(), store.pool(MAX_CLIENTS));
+        let opened = Mutex::new(Some(Opened { store, clients, readers: Vec::new() }));
+        Ok(Table { url, was_created, codec, opened })
+    }
+
+    pub fn codec(&self) -> Option<&Codec> {
+        self.codec.as_ref()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Opened>> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns what `part` takes of the open table, or fails if it was closed.
+    fn take<T>(&self, py: Python<'_>, part: impl FnOnce(&mut Opened) -> T) -> PyResult<T> {
+        self.lock().as_mut().map(part).ok_or_else(|| {
+            let message = format!("{}: this table object was closed; nothing was changed; open it again", self.url);
+            exception(py, "Closed", &message, "none")
+        })
+    }
+
+    pub fn store(&self, py: Python<'_>) -> PyResult<Store> {
+        self.take(py, |opened| opened.store.clone())
+    }
+
+    fn lookup<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut Reader) -> Result<T> + Send) -> PyResult<T> {
+        let mut reader = self.take(py, |opened| opened.readers.pop().unwrap_or_else(|| opened.store.reader()))?;
+        let (reader, result) = py.detach(move || {
+            let result = call(&mut reader);
+            (reader, result)
+        });
+        if let Some(opened) = &mut *self.lock() {
+            opened.readers.push(reader);
+        }
+        result.map_err(|error| raised(py, &error))
+    }
+
+    fn change<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut Client) -> Result<T> + Send) -> PyResult<T> {
+        let clients = self.take(py, |opened| opened.clients.clone())?;
+        py.detach(move || call(&mut *clients.get()?)).map_err(|error| raised(py, &error))
+    }
+
+    fn scan(slf: &Bound<'_, Self>, part: Part) -> PyResult<Scan> {
+        let (py, store) = (slf.py(), slf.get().store(slf.py())?);
+        let scan = py.detach(move || store.scan()).map_err(|error| raised(py, &error))?;
+        Ok(Scan::new(slf.clone().unbind(), part, scan))
+    }
+}
+
+#[pymethods]
+impl Table {
+    /// The table's URL.
+    #[getter]
+    fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Whether this object created the table.
+    #[getter]
+    fn was_created(&self) -> bool {
+        self.was_created
+    }
+
+    /// Whether close was called.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.lock().is_none()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<guira.Table {}{}>", self.url, if self.closed() { ", closed" } else { "" })
+    }
+
+    /// Table[bytes] is the type of a table without a codec.
+    #[classmethod]
+    fn __class_getitem__<'py>(
+        cls: &Bound<'py, PyType>,
+        item: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyGenericAlias>> {
+        PyGenericAlias::new(cls.py(), cls, item)
+    }
+
+    /// Return the value of key; raise KeyError if there is no such key.
+    fn __getitem__<'py>(&self, py: Python<'py>, key: BytesLike) -> PyResult<Bound<'py, PyAny>> {
+        match self.lookup(py, |reader| reader.get(key.get()))? {
+            Some(value) => decode(py, self.codec(), &value),
+            None => Err(key.missing()),
+        }
+    }
+
+    fn __setitem__(&self, py: Python<'_>, key: BytesLike, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.put(py, key, value).map(drop)
+    }
+
+    fn __delitem__(&self, py: Python<'_>, key: BytesLike) -> PyResult<()> {
+        match self.change(py, |client| client.remove(key.get()))? {
+            true => Ok(()),
+            false => Err(key.missing()),
+        }
+    }
+
+    fn __contains__(&self, py: Python<'_>, key: BytesLike) -> PyResult<bool> {
+        self.lookup(py, |reader| reader.contains(key.get()))
+    }
+
+    /// Return the value of key, or default if there is no such key. Takes no lock.
+    #[pyo3(signature = (key, default=None))]
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        key: BytesLike,
+        default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        match self.lookup(py, |reader| reader.get(key.get()))? {
+            Some(value) => decode(py, self.codec(), &value).map(Some),
+            None => Ok(default),
+        }
+    }
+
+    /// Return the value of key and a token of the state that the key is in, for compare_and_swap; None if there is no
+    /// such key. Raises Misuse for a table with preset "paper".
+    fn get_versioned<'py>(&self, py: Python<'py>, key: BytesLike) -> PyResult<Option<(Bound<'py, PyAny>, Token)>> {
+        let found = self.lookup(py, |reader| reader.get_versioned(key.get()))?;
+        found.map(|found| Ok((decode(py, self.codec(), &found.value)?, Token(found.token)))).transpose()
+    }
+
+    /// Insert key, or replace its value. Return True if it was inserted.
+    ///
+    /// Raises Full if the table, or its space for large values, has no room; nothing was changed then.
+    fn put(&self, py: Python<'_>, key: BytesLike, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let value = encode(self.codec(), value)?;
+        self.change(py, |client| Ok(client.put(key.get(), value.get())? == Put::Inserted))
+    }
+
+    /// Insert key and return True; if it exists, change nothing and return False. Raises Full as put does.
+    fn try_insert(&self, py: Python<'_>, key: BytesLike, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let value = encode(self.codec(), value)?;
+        self.change(py, |client| client.try_insert(key.get(), value.get()))
+    }
+
+    /// Replace the value of key and return True; if there is no such key, change nothing and return False. Unlike
+    /// dict.update, this is for one key.
+    fn update(&self, py: Python<'_>, key: BytesLike, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let value = encode(self.codec(), value)?;
+        self.change(py, |client| client.update(key.get(), value.get()))
+    }
+
+    /// Remove key and return True; return False if there is no such key.
+    fn delete(&self, py: Python<'_>, key: BytesLike) -> PyResult<bool> {
+        self.change(py, |client| client.remove(key.get()))
+    }
+
+    /// Replace the value of key with value, and return True, if the key is as expected: expected is the value that it
+    /// must have, or the Token of a state since which no client may have changed it. Otherwise change nothing and return
+    /// False, also if there is no such key.
+    ///
+    /// With a token it may also return False although nobody changed the key: then read and try again. With a codec,
+    /// values are compared by their encoded bytes, so prefer tokens.
+    fn compare_and_swap(
+        &self,
+        py: Python<'_>,
+        key: BytesLike,
+        expected: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        let value = encode(self.codec(), value)?;
+        let old;
+        let expected = match expected.cast::<Token>() {
+            Ok(token) => Expected::Unchanged(token.get().0),
+            Err(_) => {
+                old = encode(self.codec(), expected)?;
+                Expected::Value(old.get())
+            }
+        };
+        self.change(py, |client| Ok(client.compare_and_swap(key.get(), expected, value.get())? == Swap::Done))
+    }
+
+    /// Add by, from -2**63 to 2**64 - 1, to the number that is the value of key, modulo 2**64, and return the sum. The
+    /// value is 8 bytes, little-endian, unsigned, whatever the codec: int.from_bytes(value, "little"). A missing key
+    /// counts as 0. Additions of many processes add up exactly.
+    ///
+    /// Raises Misuse if the value does not have 8 bytes, and Full as put does; nothing was changed then.
+    #[pyo3(signature = (key, by=1))]
+    fn increment(&self, py: Python<'_>, key: BytesLike, by: i128) -> PyResult<u64> {
+        let by = u64::try_from(by).or_else(|_| i64::try_from(by).map(|by| by as u64));
+        let by = by.map_err(|_| PyOverflowError::new_err("by must be from -2**63 to 2**64 - 1"))?;
+        self.change(py, |client| client.increment(key.get(), by))
+    }
+
+    /// Estimate the number of entries: exactly up to 4,096 rows (some 25,000 entries), beyond that from a sample.
+    fn len_estimate(&self, py: Python<'_>) -> PyResult<LenEstimate> {
+        let store = self.store(py)?;
+        let found = py.detach(move || store.len_estimate()).map_err(|error| raised(py, &error))?;
+        Ok(LenEstimate { entries: found.entries, error: found.error, capacity: found.capacity })
+    }
+
+    /// Iterate over the keys: see items.
+    fn __iter__(slf: &Bound<'_, Self>) -> PyResult<Scan> {
+        Table::scan(slf, Part::Keys)
+    }
+
+    /// Iterate over the keys: see items.
+    fn keys(slf: &Bound<'_, Self>) -> PyResult<Scan> {
+        Table::scan(slf, Part::Keys)
+    }
+
+    /// Iterate over the values: see items.
+    fn values(slf: &Bound<'_, Self>) -> PyResult<Scan> {
+        Table::scan(slf, Part::Values)
+    }
+
+    /// Iterate over pairs of keys and values, in the table's order, while others change it. One row is in memory at a
+    /// time.
+    ///
+    /// A key that no insert moves meanwhile is returned at least once; one that is moved may be missed or returned
+    /// twice, and in a table that grows one whose part of the table is split may be returned twice. The iterator ends
+    /// after an error.
+    fn items(slf: &Bound<'_, Self>) -> PyResult<Scan> {
+        Table::scan(slf, Part::Items)
+    }
+
+    /// Close this object: give back its client slots. Operations of other threads that have begun end as usual; later
+    /// ones raise Closed. Closing again does nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let opened = self.lock().take();
+        // A forked child has nothing to close: the clients are its parent's, and the pool of a child says 0.
+        let closed = py.detach(move || match opened {
+            Some(Opened { clients, .. }) if clients.status().max > 0 => clients.close_idle(),
+            _ => Ok(()),
+        });
+        closed.map_err(|error| raised(py, &error))
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().store(slf.py())?;
+        Ok(slf)
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        _type: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        self.close(py)
+    }
+}
+
+impl Drop for Table {
+    /// Closes the clients, which can wait.
+    fn drop(&mut self) {
+        let opened = self.lock().take();
+        // Without an interpreter, the closure is dropped, with what it owns.
+        _ = Python::try_attach(move |py| py.detach(move || drop(opened)));
+    }
+}
