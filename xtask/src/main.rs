@@ -2,8 +2,8 @@
 //! that decide whether a change is right; one of them is `check`, for rules on the sources that no compiler has.
 //! `release` runs what measures a machine or takes long. Its steps include `fuzz`, which runs the fuzz targets,
 //! `instructions`, which counts the instructions of each operation, `mutants`, which breaks the protocol's rules and
-//! expects tests to fail, and `test-rdma`, which runs tests on Soft-RoCE in a virtual machine. `soak` runs many
-//! simulated swarms, `replay` runs one of them, and `storm` simulates hundreds of clients that crash.
+//! expects tests to fail, and `test-rdma`, which runs tests on Soft-RoCE in a virtual machine. `python` builds and tests
+//! the wheel for Python, as a step of `test` does. `soak` runs many simulated swarms, `replay` runs one of them, and `storm` simulates hundreds of clients that crash.
 //! Exit code 0 means that everything passed, 1 that something failed, 2 that the command line is invalid.
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,7 @@ mod fuzz;
 mod instructions;
 mod mutants;
 mod porcupine;
+mod python;
 mod rdma;
 mod release;
 mod report;
@@ -53,6 +54,8 @@ enum Command {
     /// Check what a change of the named part needs besides, and all of it before a release: mutants, fuzz targets,
     /// instruction counts, the oldest compiler, packages, RDMA in a virtual machine.
     Release(steps::Options),
+    /// Build the wheel for Python, install it in an empty environment, run its tests, and check its types.
+    Python,
     /// Run the tests of RDMA on Soft-RoCE, in a virtual machine that is made from Debian packages.
     TestRdma(rdma::Options),
     /// Run simulated swarms, one per seed, until one fails: 100,000 seeds, unless chosen otherwise.
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Command::Mutants(options) => mutants::command(&options, arguments.format),
         Command::Test(options) => steps::run("test", &test::STEPS, &options, arguments.format),
         Command::Release(options) => steps::run("release", &release::STEPS, &options, arguments.format),
+        Command::Python => python::command(arguments.format),
         Command::TestRdma(options) => rdma::command(&options, arguments.format),
         Command::Soak(options) => swarm::command("soak", &options, arguments.format),
         Command::Replay(options) => swarm::command("replay", &options, arguments.format),

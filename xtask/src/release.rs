@@ -4,9 +4,9 @@
 use crate::shell::{Outcome, Shell};
 use crate::steps::Step;
 use crate::tools::{self, cargo_tool};
-use crate::{fuzz, instructions, mutants, porcupine, rdma};
+use crate::{fuzz, instructions, mutants, porcupine, python, rdma};
 
-pub const STEPS: [Step; 14] = [
+pub const STEPS: [Step; 15] = [
     Step { name: "mutants", title: "cargo xtask mutants", run: mutants::step },
     Step { name: "fuzz", title: "cargo xtask fuzz --seconds 10", run: |shell| fuzz::run(shell, FUZZ_SECONDS, &[]) },
     Step { name: "instructions", title: "cargo xtask instructions", run: instructions::step },
@@ -14,6 +14,7 @@ pub const STEPS: [Step; 14] = [
     Step { name: "miri", title: "the unit tests of guira-fabric, interpreted", run: miri },
     Step { name: "porcupine", title: "our checker of histories compared with Porcupine", run: porcupine::step },
     Step { name: "rdma", title: "cargo xtask test-rdma", run: rdma::step },
+    Step { name: "pyright", title: "the types of the wheel for Python, by a second checker", run: python::pyright },
     Step { name: "msrv", title: "cargo check with the oldest compiler", run: msrv },
     Step { name: "packages", title: "cargo package of what is published", run: packages },
     Step { name: "advisories", title: "cargo deny check advisories", run: advisories },

@@ -4,6 +4,7 @@
 use std::process::Command;
 
 use crate::check;
+use crate::python;
 use crate::shell::{Budget, Outcome, Shell};
 use crate::steps::Step;
 use crate::tools;
@@ -14,7 +15,7 @@ const ALL: [&str; 3] = ["--locked", "--workspace", "--all-features"];
 const COMPILER: &str = "rustc 1.95.";
 
 /// The steps, those that fail soonest first.
-pub const STEPS: [Step; 9] = [
+pub const STEPS: [Step; 10] = [
     Step { name: "needs", title: "packages of the system, and components of the toolchain", run: tools::install },
     Step {
         name: "format",
@@ -32,6 +33,7 @@ pub const STEPS: [Step; 9] = [
         title: "the program's first command, with the program that the tests used",
         run: quickstart,
     },
+    Step { name: "python", title: "the wheel for Python in an empty environment, its tests and types", run: python },
 ];
 
 /// Runs cargo with [`ALL`] packages and features between `before` and `after`.
@@ -63,12 +65,16 @@ fn doc(shell: &Shell) -> Outcome {
 /// Multiple of the usual time after which a test calls a wait a hang: the gate also passes on slow and busy machines.
 const PATIENCE: (&str, &str) = ("GUIRA_PATIENCE", "5");
 
+/// Returns [`PATIENCE`], unless the user has set another.
+fn patience() -> &'static [(&'static str, &'static str)] {
+    if std::env::var_os(PATIENCE.0).is_some() { &[] } else { &[PATIENCE] }
+}
+
 fn tests(shell: &Shell) -> Outcome {
-    let environment: &[(&str, &str)] = if std::env::var_os(PATIENCE.0).is_some() { &[] } else { &[PATIENCE] };
     // Half of the tests wait for processes and timers, so that two fit on a core.
     let at_once = (std::thread::available_parallelism().map_or(1, usize::from) * 2).to_string();
     let arguments = [&["nextest", "run", "--no-fail-fast", "--test-threads", &at_once][..], &ALL].concat();
-    tools::cargo_tool(shell, &tools::NEXTEST, &arguments, environment)
+    tools::cargo_tool(shell, &tools::NEXTEST, &arguments, patience())
 }
 
 fn doc_tests(shell: &Shell) -> Outcome {
@@ -81,4 +87,9 @@ fn quickstart(shell: &Shell) -> Outcome {
         let program = shell.target_directory("debug").join("guira");
         shell.run(&mut shell.command(&program.to_string_lossy(), ["quickstart"]), &Budget::unlimited())
     })
+}
+
+/// Tests the wheel for Python, beside the program that the tests built.
+fn python(shell: &Shell) -> Outcome {
+    cargo_all(shell, &["test", "--no-run"], &[]).then(|| python::run(shell, patience()))
 }

@@ -26,7 +26,7 @@ const PACKAGES: [Package; 6] = [
     Package {
         name: "python3-venv",
         shown_by: "python3 -m ensurepip --version",
-        without: Some("cargo's tools are compiled, which takes minutes"),
+        without: Some("cargo's tools are compiled, which takes minutes, and the wheel for Python is not tested"),
     },
 ];
 

@@ -1,0 +1,153 @@
+//! `cargo xtask python`: builds the wheel of bindings/python, installs it in an empty virtual environment, and runs its
+//! tests there. mypy checks the tests, the examples of the READMEs, and the stubs against the module.
+//!
+//! Everything it writes is in the target directory. Its tools come from PyPI in fixed versions.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::report::{Format, Verdict};
+use crate::shell::{Budget, Outcome, Shell};
+use crate::tree;
+
+/// The folder of the package.
+const SOURCE: &str = "bindings/python";
+/// The tools of the gate: the builder, and the type checker.
+const TOOLS: [&str; 2] = ["maturin==1.16.0", "mypy==2.4.1"];
+/// The type checker of the release check; it brings the interpreter that it needs.
+const PYRIGHT: [&str; 1] = ["basedpyright==1.40.2"];
+
+/// Runs `cargo xtask python`, with a program that it compiles. A machine without Python is a failure here.
+pub fn command(format: Format) -> Result<Verdict> {
+    let shell = Shell::new(tree::workspace_root()?, format);
+    let program = shell.cargo(&["build", "--locked", "-p", "guira-cli"], &NO_DEBUG);
+    shell.conclude("python", &program.then(|| run(&shell, &[])))
+}
+
+/// Debug information would take a third of the time.
+const NO_DEBUG: [(&str, &str); 1] = [("CARGO_PROFILE_DEV_DEBUG", "0")];
+
+/// Builds, installs and tests the wheel. The program `guira` was built before: the tests share tables with it.
+pub fn run(shell: &Shell, environment: &[(&str, &str)]) -> Outcome {
+    built(shell).map_or_else(|outcome| outcome, |built| built.test(environment).then(|| built.check_types()))
+}
+
+/// Checks the types with a second checker.
+pub fn pyright(shell: &Shell) -> Outcome {
+    let checked = || -> Result<Outcome, Outcome> {
+        let tools = environment(shell, &PYRIGHT)?;
+        let built = built(shell)?;
+        let python = built.tools.join("bin/python");
+        let mut check = shell.command(&tools.join("bin/basedpyright").to_string_lossy(), ["--level", "error"]);
+        check.arg("--pythonpath").arg(&python).arg("python").args(built.checked()?);
+        // Its settings are in the package's pyproject.toml.
+        check.current_dir(shell.root().join(SOURCE));
+        Ok(shell.run(&mut check, &Budget::unlimited()))
+    };
+    checked().unwrap_or_else(|outcome| outcome)
+}
+
+/// A wheel that is installed.
+struct Built<'s> {
+    shell: &'s Shell,
+    /// The environment of the tools, which has the wheel, too: mypy imports it.
+    tools: PathBuf,
+    /// The environment that has nothing but the wheel.
+    empty: PathBuf,
+}
+
+fn built(shell: &Shell) -> Result<Built<'_>, Outcome> {
+    let (tools, empty) = (environment(shell, &TOOLS)?, shell.target_directory("python").join("venv"));
+    let wheels = shell.target_directory("python").join("wheels");
+    // Wheels of other versions would be installed, too.
+    let _ = fs::remove_dir_all(&wheels);
+    let mut build = shell.command(&tools.join("bin/maturin").to_string_lossy(), ["build", "--locked"]);
+    build.args(["--profile", "dev", "--manifest-path", "bindings/python/Cargo.toml", "--out"]).arg(&wheels);
+    passed(shell, build.envs(NO_DEBUG))?;
+    let failed = |error| Outcome::Failed(format!("{}: {error}", wheels.display()));
+    let wheel = fs::read_dir(&wheels).map_err(failed)?.next().transpose().map_err(failed)?;
+    let wheel = wheel.ok_or_else(|| Outcome::Failed("maturin built no wheel".to_owned()))?.path();
+    passed(shell, shell.command("python3", ["-m", "venv", "--clear"]).arg(&empty))?;
+    for environment in [&tools, &empty] {
+        // Without an index, it has no dependencies.
+        passed(shell, pip(shell, environment).args(["--no-index", "--force-reinstall"]).arg(&wheel))?;
+    }
+    Ok(Built { shell, tools, empty })
+}
+
+impl Built<'_> {
+    /// Runs the tests in the empty environment, beside the program `guira` of the target directory.
+    fn test(&self, environment: &[(&str, &str)]) -> Outcome {
+        let mut tests = self.shell.command(&self.empty.join("bin/python").to_string_lossy(), ["-B", "-m", "unittest"]);
+        tests.args(["discover", "-s", "bindings/python/tests"]);
+        tests.env("GUIRA_PROGRAM", self.shell.target_directory("debug").join("guira"));
+        self.shell.run(tests.envs(environment.iter().copied()), &Budget::unlimited())
+    }
+
+    /// Checks the types of the package, of its tests and of the examples, and compares the stubs with the module.
+    fn check_types(&self) -> Outcome {
+        let checked = match self.checked() {
+            Ok(checked) => checked,
+            Err(outcome) => return outcome,
+        };
+        let mypy = |arguments: &[&str]| self.tool("mypy", &[&["--strict"], arguments].concat());
+        let checked: Vec<&str> = checked.iter().filter_map(|path| path.to_str()).collect();
+        let run = |mut command: Command| self.shell.run(&mut command, &Budget::unlimited());
+        run(mypy(&["bindings/python/python"]))
+            .then(|| run(mypy(&checked)))
+            .then(|| run(self.tool("stubtest", &["guira"])))
+    }
+
+    /// The files that use the module: the tests, and the examples of the READMEs.
+    fn checked(&self) -> Result<Vec<PathBuf>, Outcome> {
+        let examples = self.shell.target_directory("python").join("readme");
+        let _ = fs::remove_dir_all(&examples);
+        let mut write = self.shell.command(&self.empty.join("bin/python").to_string_lossy(), ["-B"]);
+        passed(self.shell, write.arg("bindings/python/tests/readme.py").arg(&examples))?;
+        let failed = |error| Outcome::Failed(format!("{}: {error}", examples.display()));
+        let examples = fs::read_dir(&examples).map_err(failed)?.map(|entry| entry.map(|entry| entry.path()));
+        let mut checked = examples.collect::<std::io::Result<Vec<_>>>().map_err(failed)?;
+        checked.push(self.shell.root().join(SOURCE).join("tests"));
+        Ok(checked)
+    }
+
+    fn tool(&self, name: &str, arguments: &[&str]) -> Command {
+        let mut command = self.shell.command(&self.tools.join("bin").join(name).to_string_lossy(), arguments);
+        command.env("MYPY_CACHE_DIR", self.shell.target_directory("python").join("mypy"));
+        command
+    }
+}
+
+/// Returns a virtual environment with these packages of PyPI, which it makes if necessary.
+fn environment(shell: &Shell, packages: &[&str]) -> Result<PathBuf, Outcome> {
+    let folder = shell.target_directory("tools").join(packages.join("-").replace("==", "-"));
+    let is_complete = folder.join("complete");
+    if is_complete.exists() {
+        return Ok(folder);
+    }
+    if !shell.succeeds("python3", ["-m", "ensurepip", "--version"]) {
+        let why = "python3 and its module venv are missing; run: sudo apt-get install python3-venv";
+        return Err(Outcome::NotAvailable(why.to_owned()));
+    }
+    passed(shell, shell.command("python3", ["-m", "venv", "--clear"]).arg(&folder))?;
+    let packages_arrive = passed(shell, pip(shell, &folder).args(packages)).is_ok();
+    match packages_arrive && fs::write(&is_complete, "").is_ok() {
+        true => Ok(folder),
+        false => Err(Outcome::NotAvailable(format!("{} cannot be installed from PyPI", packages.join(" and ")))),
+    }
+}
+
+fn pip(shell: &Shell, environment: &Path) -> Command {
+    let arguments = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    shell.command(&environment.join("bin/python").to_string_lossy(), arguments)
+}
+
+fn passed(shell: &Shell, command: &mut Command) -> Result<(), Outcome> {
+    match shell.run(command, &Budget::unlimited()) {
+        Outcome::Passed => Ok(()),
+        outcome => Err(outcome),
+    }
+}
