@@ -4,7 +4,7 @@ use guira::{Blame, Effect, Error};
 use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyMemoryView};
+use pyo3::types::{PyBytes, PyMemoryView, PyString};
 
 /// The bytes of a bytes-like argument: those of `bytes` themselves, a copy of others.
 pub struct BytesLike(PyBackedBytes);
@@ -17,11 +17,19 @@ impl FromPyObject<'_, '_> for BytesLike {
             return Ok(BytesLike(bytes.to_owned().into()));
         }
         // The stable ABI of Python 3.9 has no buffers, but memory views of them, also of those that are not contiguous.
-        let Ok(view) = PyMemoryView::from(&object) else {
-            let kind = object.get_type().name()?;
-            let help = if kind == "str" { "; encode it, for example with .encode()" } else { "" };
-            return Err(PyTypeError::new_err(format!("a bytes-like object is required, not '{kind}'{help}")));
-        };
+        let view = PyMemoryView::from(&object).map_err(|error| {
+            let kind = object.get_type();
+            let help = if kind.is(object.py().get_type::<PyString>()) {
+                "; encode it, for example with .encode()"
+            } else {
+                ""
+            };
+            match error.is_instance_of::<PyTypeError>(object.py()) {
+                true => PyTypeError::new_err(format!("a bytes-like object is required, not {kind}{help}")),
+                // A buffer that was released, or cannot be had.
+                false => error,
+            }
+        })?;
         Ok(BytesLike(view.call_method0("tobytes")?.cast_into::<PyBytes>()?.into()))
     }
 }

@@ -135,6 +135,14 @@ class Mapping(Case):
         no_codec: Any = 3
         self.refuses(TypeError, "a codec needs", lambda: guira.open(url, codec=no_codec))
 
+    def test_buffers_that_cannot_be_had_say_why(self) -> None:
+        with guira.create(self.url(), capacity=1_000) as table, memoryview(b"a") as view:
+            table[view] = b"1"
+            view.release()
+            self.refuses(ValueError, "released", lambda: table[view])
+            text: Any = "a"
+            self.refuses(TypeError, "not <class 'str'>; encode it", lambda: table[text])
+
     def test_a_scan_keeps_one_row_in_memory(self) -> None:
         def anonymous_kib() -> int:
             with open("/proc/self/status") as status:

@@ -13,8 +13,8 @@ Another process that opens shm://birds sees the same table at once. It stays unt
 restarted.
 
 Values of other types need a codec, named when the table is opened: guira.open(url, codec=guira.json). All errors but
-TypeError, ValueError, OverflowError and the KeyError of a missing key are subclasses of guira.Error, sorted by what is
-at fault.
+TypeError, ValueError, OverflowError, the KeyError of a missing key and those of a codec are subclasses of guira.Error,
+sorted by what is at fault.
 """
 
 from __future__ import annotations
