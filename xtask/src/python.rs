@@ -19,6 +19,8 @@ const SOURCE: &str = "bindings/python";
 const TOOLS: [&str; 2] = ["maturin==1.16.0", "mypy==2.4.1"];
 /// The type checker of the release check; it brings the interpreter that it needs.
 const PYRIGHT: [&str; 1] = ["basedpyright==1.40.2"];
+/// Tests need no debug information, which takes time to compile.
+const NO_DEBUG: [(&str, &str); 1] = [("CARGO_PROFILE_DEV_DEBUG", "0")];
 
 /// Runs `cargo xtask python`, with a program that it compiles. A machine without Python is a failure here.
 pub fn command(format: Format) -> Result<Verdict> {
@@ -27,12 +29,10 @@ pub fn command(format: Format) -> Result<Verdict> {
     shell.conclude("python", &program.then(|| run(&shell, &[])))
 }
 
-/// Debug information would take a third of the time.
-const NO_DEBUG: [(&str, &str); 1] = [("CARGO_PROFILE_DEV_DEBUG", "0")];
-
 /// Builds, installs and tests the wheel. The program `guira` was built before: the tests share tables with it.
 pub fn run(shell: &Shell, environment: &[(&str, &str)]) -> Outcome {
-    built(shell).map_or_else(|outcome| outcome, |built| built.test(environment).then(|| built.check_types()))
+    let tested = built(shell).map(|built| built.test(environment).then(|| built.check_types()));
+    tested.unwrap_or_else(|outcome| outcome)
 }
 
 /// Checks the types with a second checker.
@@ -124,20 +124,19 @@ impl Built<'_> {
 /// Returns a virtual environment with these packages of PyPI, which it makes if necessary.
 fn environment(shell: &Shell, packages: &[&str]) -> Result<PathBuf, Outcome> {
     let folder = shell.target_directory("tools").join(packages.join("-").replace("==", "-"));
+    if !shell.succeeds("python3", ["-m", "ensurepip", "--version"]) {
+        let why = "python3 or its module venv is missing; run: sudo apt-get install python3-venv";
+        return Err(Outcome::NotAvailable(why.to_owned()));
+    }
     let is_complete = folder.join("complete");
     if is_complete.exists() {
         return Ok(folder);
     }
-    if !shell.succeeds("python3", ["-m", "ensurepip", "--version"]) {
-        let why = "python3 and its module venv are missing; run: sudo apt-get install python3-venv";
-        return Err(Outcome::NotAvailable(why.to_owned()));
-    }
     passed(shell, shell.command("python3", ["-m", "venv", "--clear"]).arg(&folder))?;
-    let packages_arrive = passed(shell, pip(shell, &folder).args(packages)).is_ok();
-    match packages_arrive && fs::write(&is_complete, "").is_ok() {
-        true => Ok(folder),
-        false => Err(Outcome::NotAvailable(format!("{} cannot be installed from PyPI", packages.join(" and ")))),
-    }
+    let why = format!("{} cannot be installed from PyPI", packages.join(" and "));
+    passed(shell, pip(shell, &folder).args(packages)).map_err(|_| Outcome::NotAvailable(why))?;
+    fs::write(&is_complete, "").map_err(|error| Outcome::Failed(format!("{}: {error}", is_complete.display())))?;
+    Ok(folder)
 }
 
 fn pip(shell: &Shell, environment: &Path) -> Command {
