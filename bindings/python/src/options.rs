@@ -60,7 +60,8 @@ pub fn open(
 /// preset: "hardened", or "paper" and "tiny" for measurements and tests.
 /// record_bytes: the bytes of a typical key and value together; if they do not fit in a row, the table gets space for
 /// capacity such records. extent_bytes: that space itself.
-/// max_clients: clients at once, 1 to 32,767; default 1,024. Each process has one for each thread that changes the table.
+/// max_clients: clients at once, 1 to 32,767; default 1,024. A table object has one for each thread that changes the
+/// table while others do; they stay until it is closed.
 /// mode: permission bits of the table's file, whatever the umask.
 /// seed: that of the key hash; random by default.
 /// codec: as for open.

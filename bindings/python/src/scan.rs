@@ -22,12 +22,12 @@ pub struct Scan {
     table: Py<Table>,
     part: Part,
     /// `None` while a thread uses it. Locked for moments, while attached to the interpreter.
-    scan: Mutex<Option<guira::Scan>>,
+    scan: Mutex<Option<Box<guira::Scan>>>,
 }
 
 impl Scan {
     pub fn new(table: Py<Table>, part: Part, scan: guira::Scan) -> Scan {
-        Scan { table, part, scan: Mutex::new(Some(scan)) }
+        Scan { table, part, scan: Mutex::new(Some(Box::new(scan))) }
     }
 }
 

@@ -2,17 +2,14 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use guira::{Client, Expected, Pool, Put, Reader, Result, Store, Swap};
+use guira::errors::FabricError;
+use guira::{Client, Error, Expected, Put, Reader, Result, Store, Swap};
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 use pyo3::types::{PyGenericAlias, PyType};
 
 use crate::convert::{BytesLike, Codec, decode, encode, exception, raised};
 use crate::scan::{Part, Scan};
-
-/// Clients of one table object, and so the threads that change it at once; others wait for them. As many as Python's
-/// thread pools have threads by default.
-const MAX_CLIENTS: u16 = 32;
 
 /// An open table: a mapping from bytes to values, shared with other processes, from open, create or open_or_create.
 ///
@@ -39,9 +36,11 @@ pub struct Table {
 /// The parts of a table that is not closed.
 struct Opened {
     store: Store,
-    clients: Pool,
+    /// Clients that no thread is using.
+    clients: Vec<Box<Client>>,
     /// Readers that no thread is using.
-    readers: Vec<Reader>,
+    #[expect(clippy::vec_box, reason = "a reader has 1 KiB, and is moved several times for each lookup of 120 ns")]
+    readers: Vec<Box<Reader>>,
 }
 
 /// The state that a key was in when it was read, for compare_and_swap: from Table.get_versioned. It belongs to one table.
@@ -72,8 +71,8 @@ impl Table {
     /// Opens a table by `open`, which can wait.
     pub fn new(py: Python<'_>, codec: Option<Codec>, open: impl FnOnce() -> Result<Store> + Send) -> PyResult<Table> {
         let store = py.detach(open).map_err(|error| raised(py, &error))?;
-        let (url, was_created, clients) = (store.url().to_string(), store.was_created(), store.pool(MAX_CLIENTS));
-        let opened = Mutex::new(Some(Opened { store, clients, readers: Vec::new() }));
+        let (url, was_created) = (store.url().to_string(), store.was_created());
+        let opened = Mutex::new(Some(Opened { store, clients: Vec::new(), readers: Vec::new() }));
         Ok(Table { url, was_created, codec, opened })
     }
 
@@ -98,20 +97,40 @@ impl Table {
     }
 
     fn lookup<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut Reader) -> Result<T> + Send) -> PyResult<T> {
-        let mut reader = self.take(py, |opened| opened.readers.pop().unwrap_or_else(|| opened.store.reader()))?;
-        let (reader, result) = py.detach(move || {
-            let result = call(&mut reader);
-            (reader, result)
-        });
-        if let Some(opened) = &mut *self.lock() {
-            opened.readers.push(reader);
-        }
-        result.map_err(|error| raised(py, &error))
+        self.call(py, |opened| &mut opened.readers, |store| Ok(store.reader()), call)
     }
 
     fn change<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut Client) -> Result<T> + Send) -> PyResult<T> {
-        let clients = self.take(py, |opened| opened.clients.clone())?;
-        py.detach(move || call(&mut *clients.get()?)).map_err(|error| raised(py, &error))
+        self.call(py, |opened| &mut opened.clients, Store::client, call)
+    }
+
+    /// Makes a call with an idle user of the table from `stock`, or with a new one if there is none.
+    fn call<U: Send, T: Send>(
+        &self,
+        py: Python<'_>,
+        stock: fn(&mut Opened) -> &mut Vec<Box<U>>,
+        open: fn(&Store) -> Result<U>,
+        call: impl FnOnce(&mut U) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        let idle = self.take(py, |opened| stock(opened).pop().ok_or_else(|| opened.store.clone()))?;
+        let called = py.detach(move || {
+            let mut user = idle.or_else(|store| open(&store).map(Box::new))?;
+            let result = call(&mut user);
+            Ok((user, result))
+        });
+        let (user, result) = called.map_err(|error| raised(py, &error))?;
+        let unwanted = match &mut *self.lock() {
+            Some(opened) => {
+                stock(opened).push(user);
+                None
+            }
+            None => Some(user),
+        };
+        if unwanted.is_some() {
+            // Another thread closed the table meanwhile. Closing a client can wait.
+            py.detach(move || drop(unwanted));
+        }
+        result.map_err(|error| raised(py, &error))
     }
 
     fn scan(slf: &Bound<'_, Self>, part: Part) -> PyResult<Scan> {
@@ -297,10 +316,12 @@ impl Table {
     /// ones raise Closed. Closing again does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let opened = self.lock().take();
-        // A forked child has nothing to close: the clients are its parent's, and the pool of a child says 0.
-        let closed = py.detach(move || match opened {
-            Some(Opened { clients, .. }) if clients.status().max > 0 => clients.close_idle(),
-            _ => Ok(()),
+        let closed = py.detach(move || {
+            let mut closed = Ok(());
+            for client in opened.into_iter().flat_map(|opened| opened.clients) {
+                closed = closed.and(close(*client));
+            }
+            closed
         });
         closed.map_err(|error| raised(py, &error))
     }
@@ -327,5 +348,13 @@ impl Drop for Table {
         let opened = self.lock().take();
         // Without an interpreter, the closure is dropped, with what it owns.
         _ = Python::try_attach(move |py| py.detach(move || drop(opened)));
+    }
+}
+
+/// Closes a client, unless it is that of the parent of a forked child.
+fn close(client: Client) -> Result<()> {
+    match client.close() {
+        Err(Error::Fabric { source: FabricError::Forked, .. }) => Ok(()),
+        closed => closed,
     }
 }

@@ -387,7 +387,7 @@ class Threads(Case):
             raise failures[0]
 
     def test_threads_share_an_object(self) -> None:
-        # More threads than an object has clients, and more than the table has slots.
+        # Each thread may need a client.
         with guira.create(self.url(), capacity=1_000, max_clients=40) as table:
 
             def work() -> None:
@@ -401,7 +401,8 @@ class Threads(Case):
             self.assertEqual(table.increment(b"n", 0), 4_000)
 
     def test_closing_ends_the_work_of_other_threads(self) -> None:
-        table = guira.create(self.url(), capacity=1_000)
+        url = self.url()
+        table = guira.create(url, capacity=1_000, max_clients=3)
 
         def work() -> None:
             with self.assertRaises(guira.Closed):
@@ -415,6 +416,10 @@ class Threads(Case):
             table.close()
 
         self.run_threads([work, work, close])
+        # All slots were given back, also those of operations that were running.
+        for again in [guira.open(url, deadline=0) for _ in range(3)]:
+            again[b"a"] = b"1"
+            self.addCleanup(again.close)
 
     def test_threads_that_share_an_iterator_get_each_key_once_or_are_refused(self) -> None:
         with guira.create(self.url(), capacity=2_000) as table:
