@@ -2,6 +2,7 @@
 
 use guira::{Blame, Effect, Error};
 use pyo3::exceptions::{PyKeyError, PyTypeError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyMemoryView, PyString};
@@ -60,6 +61,14 @@ impl FromPyObject<'_, '_> for Codec {
             (Some(dumps), Some(loads)) => Ok(Codec { dumps: dumps.unbind(), loads: loads.unbind() }),
             _ => Err(PyTypeError::new_err("a codec needs functions dumps(value) -> bytes and loads(bytes) -> value")),
         }
+    }
+}
+
+impl Codec {
+    /// Shows the garbage collector what this refers to.
+    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.dumps)?;
+        visit.call(&self.loads)
     }
 }
 

@@ -3,7 +3,6 @@
 //!
 //! Invariants: the interpreter's lock is released around every call that can wait, and no lock of this module is held
 //! then; so no other thread holds one when a thread that has the interpreter's lock forks.
-#![warn(clippy::unwrap_used)]
 
 mod convert;
 mod options;

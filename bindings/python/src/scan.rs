@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyGenericAlias, PyType};
 
@@ -40,6 +41,11 @@ impl Scan {
         item: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyGenericAlias>> {
         PyGenericAlias::new(cls.py(), cls, item)
+    }
+
+    /// The objects of the table's codec may refer to the iterator.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.table)
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use guira::errors::FabricError;
 use guira::{Client, Error, Expected, Put, Reader, Result, Store, Swap};
 use pyo3::exceptions::PyOverflowError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyGenericAlias, PyType};
 
@@ -324,6 +325,11 @@ impl Table {
             closed
         });
         closed.map_err(|error| raised(py, &error))
+    }
+
+    /// The objects of a codec may refer to the table.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        self.codec.iter().try_for_each(|codec| codec.traverse(&visit))
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {

@@ -7,6 +7,7 @@ random tests.
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
 import itertools
 import json
@@ -253,6 +254,28 @@ class Options(Case):
         del other
         with guira.open(url, deadline=0) as table:
             table[b"a"] = b"3"
+
+
+    def test_a_codec_that_refers_to_its_table_keeps_it_from_nobody(self) -> None:
+        class Words:
+            def __init__(self, url: str) -> None:
+                self.table = guira.create(url, capacity=1_000, max_clients=1, codec=self)
+                self.begun = self.table.items()
+
+            def dumps(self, value: str) -> bytes:
+                return value.encode()
+
+            def loads(self, data: bytes) -> str:
+                return data.decode()
+
+        url = self.url()
+        words = Words(url)
+        words.table[b"a"] = "ä"
+        self.assertEqual(next(words.begun), (b"a", "ä"))
+        del words
+        gc.collect()
+        with guira.open(url, deadline=0) as table:
+            table[b"a"] = b"1"
 
 
 class Ends(Case):
