@@ -11,6 +11,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use guira_baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable, WAYS};
+use guira_baselines::linear::clusters::Clusters;
+use guira_baselines::linear::model::{Costs, Distances};
 use guira_baselines::linear::{Builder, LinearStore, Shape, Table};
 use guira_baselines::{BuildError, Change, Client, ErrorKind, Layout, Store};
 use guira_fabric::{Effect, Profile, Region, SplitMix64};
@@ -58,7 +60,7 @@ fn built_cuckoo(shape: CuckooShape, keys: &[u32]) -> Result<CuckooTable, BuildEr
 
 /// Opens a client of a store on the heap.
 fn client<S: Store>(store: &S) -> S::Client {
-    store.client(Box::new(store.nodes()[0].lane()), 0, &Rc::new(store.host()))
+    store.client(Box::new(store.nodes()[0].lane()), 0, &Rc::new(store.host()), &Rc::new(store.thread()))
 }
 
 fn ready<F: Future>(future: F) -> F::Output {
@@ -189,6 +191,42 @@ fn linear_lookups_are_exact_and_read_as_far_as_an_empty_slot() {
                 let stored = model.get(&key).map_or(0, Vec::len) as u64;
                 assert!(of_heap >= if layout == Layout::Heap { stored } else { 0 }, "{context}");
                 assert!(layout == Layout::Heap || of_heap == 0, "{context}");
+            }
+        }
+    }
+}
+
+/// Hints of clusters change the size of READs, and no answer: right ones, which lookups have learned, and wrong ones. With right
+/// ones a lookup inside a cluster takes one READ.
+#[test]
+fn linear_lookups_are_exact_whatever_is_known_of_clusters() {
+    const SLOTS: u64 = 600;
+    let mut draws = SplitMix64(SEED);
+    for (percent, layout) in [40, 80, 95, 99].into_iter().flat_map(|percent| LAYOUTS.map(|layout| (percent, layout))) {
+        let keys = drawn_keys(SLOTS * percent / 100, &mut draws);
+        let shape = Shape { slots: SLOTS, layout, value_bytes: VALUE_BYTES };
+        let (table, model) = built(shape, &keys);
+        let distances = Distances::of(SLOTS, keys.len() as u64);
+        for (wrong, most) in [(0, 600), (0, 4), (50, 600), (50, 4)] {
+            let mut clusters = Clusters::new(SLOTS, shape.slot_bytes(), most, distances.clone(), Costs::PRINTED);
+            (0..wrong).for_each(|_| clusters.note(draws.below(SLOTS), draws.below(SLOTS)));
+            let store = LinearStore::new(table.clone(), 1).tracking(clusters);
+            let absent = drawn_keys(200, &mut draws);
+            let context = format!("{percent} % full, {layout:?}, {wrong} wrong hints, {most} clusters");
+            let all: Vec<u32> = model.keys().copied().chain(absent).collect();
+            check(&store, all.iter().chain(&all).copied(), VALUE_BYTES, &model, &context);
+            let mut client = client(&store);
+            let mut look_up = || {
+                let before = client.reads().table;
+                all.iter().for_each(|key| _ = ready(client.get((*key).into(), &mut Vec::new())).expect("the heap"));
+                client.reads().table - before
+            };
+            let (first, second) = (look_up(), look_up());
+            assert!(second <= first, "{context}: {first}, then {second} READs");
+            if (wrong, most) == (0, 600) {
+                // One more where it goes across the end of the table.
+                let lookups = all.len() as u64;
+                assert!((lookups..=lookups + lookups / 4).contains(&second), "{context}: {second} READs of {lookups}");
             }
         }
     }
@@ -360,7 +398,7 @@ where
         let (store, host, model, done) = (store.clone(), Rc::clone(&host), Rc::clone(&model), Rc::clone(&done));
         let absent = drawn_keys(20, &mut draws);
         sim.spawn(move |region| async move {
-            let mut client = store.client(Box::new(region.lane()), number, &host);
+            let mut client = store.client(Box::new(region.lane()), number, &host, &Rc::new(store.thread()));
             let mut values = Vec::new();
             for key in model.keys().copied().chain(absent) {
                 values.clear();

@@ -26,6 +26,8 @@ pub trait Store {
     type Client: Client;
     /// State that the clients of one host share, such as a cache.
     type Host;
+    /// State that the operations at once of one thread share.
+    type Thread;
 
     /// Returns the memory of each node.
     fn nodes(&self) -> &[HeapRegion];
@@ -37,8 +39,18 @@ pub trait Store {
     /// Creates the state that the clients of a host share.
     fn host(&self) -> Self::Host;
 
-    /// Opens client `number`, from 0, on a lane to the first node.
-    fn client(&self, lane: Box<dyn Lane>, number: u32, host: &Rc<Self::Host>) -> Self::Client;
+    /// Creates the state that the operations at once of a thread share.
+    fn thread(&self) -> Self::Thread;
+
+    /// Opens client `number`, from 0, on a lane to the first node. A thread with several operations at once has a client for
+    /// each.
+    fn client(
+        &self,
+        lane: Box<dyn Lane>,
+        number: u32,
+        host: &Rc<Self::Host>,
+        thread: &Rc<Self::Thread>,
+    ) -> Self::Client;
 }
 
 /// A client of a store. It carries out one operation at a time.

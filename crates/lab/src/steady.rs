@@ -92,6 +92,8 @@ pub struct Counts {
     pub operations: PerOperation<OperationTally>,
     /// Those that succeeded, by the place of the client.
     pub by_client: Vec<u64>,
+    /// Records that lookups found, where keys repeat.
+    pub matches: u64,
 }
 
 impl Counts {
@@ -123,6 +125,7 @@ impl Counts {
     fn add(&mut self, other: &Counts) {
         self.operations.merge(&other.operations);
         self.by_client.resize(self.by_client.len().max(other.by_client.len()), 0);
+        self.matches += other.matches;
         self.by_client.iter_mut().zip(&other.by_client).for_each(|(sum, count)| *sum += count);
     }
 

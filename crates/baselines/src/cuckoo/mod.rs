@@ -35,6 +35,7 @@ impl CuckooStore {
 impl Store for CuckooStore {
     type Client = CuckooClient;
     type Host = ();
+    type Thread = ();
 
     fn nodes(&self) -> &[HeapRegion] {
         std::slice::from_ref(self.table.region())
@@ -47,7 +48,9 @@ impl Store for CuckooStore {
 
     fn host(&self) {}
 
-    fn client(&self, lane: Box<dyn Lane>, number: u32, _host: &Rc<()>) -> CuckooClient {
+    fn thread(&self) {}
+
+    fn client(&self, lane: Box<dyn Lane>, number: u32, _host: &Rc<()>, _thread: &Rc<()>) -> CuckooClient {
         CuckooClient::new(lane, *self.table.shape(), self.probing, number)
     }
 }

@@ -7,17 +7,20 @@
 //! Source: the paper on linear probing with variable-sized READs, sections 2.1, 3, 4.1 and 4.3 (algorithm 2).
 
 mod client;
+pub mod clusters;
 pub mod model;
 mod table;
 
 pub use client::LinearClient;
 pub use table::{Builder, Shape, Table};
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use guira_fabric::Lane;
 use guira_fabric::heap::HeapRegion;
 
+use self::clusters::Clusters;
 use crate::Store;
 
 /// A table, and the size of the READs of its clients.
@@ -25,6 +28,8 @@ use crate::Store;
 pub struct LinearStore {
     table: Table,
     read_slots: u64,
+    /// The empty set of clusters of a thread.
+    clusters: Option<Clusters>,
 }
 
 impl LinearStore {
@@ -32,13 +37,20 @@ impl LinearStore {
     /// whole table or what the fabric allows.
     pub fn new(table: Table, read_slots: u64) -> LinearStore {
         let read_slots = read_slots.clamp(1, table.shape().slots);
-        LinearStore { table, read_slots }
+        LinearStore { table, read_slots, clusters: None }
+    }
+
+    /// Lets every thread track clusters, beginning with this set, and choose the size of its READs by them.
+    #[must_use]
+    pub fn tracking(self, clusters: Clusters) -> LinearStore {
+        LinearStore { clusters: Some(clusters), ..self }
     }
 }
 
 impl Store for LinearStore {
     type Client = LinearClient;
     type Host = ();
+    type Thread = RefCell<Option<Clusters>>;
 
     fn nodes(&self) -> &[HeapRegion] {
         std::slice::from_ref(self.table.region())
@@ -51,7 +63,17 @@ impl Store for LinearStore {
 
     fn host(&self) {}
 
-    fn client(&self, lane: Box<dyn Lane>, _number: u32, _host: &Rc<()>) -> LinearClient {
-        LinearClient::new(lane, *self.table.shape(), self.read_slots)
+    fn thread(&self) -> RefCell<Option<Clusters>> {
+        RefCell::new(self.clusters.clone())
+    }
+
+    fn client(
+        &self,
+        lane: Box<dyn Lane>,
+        _number: u32,
+        _host: &Rc<()>,
+        thread: &Rc<RefCell<Option<Clusters>>>,
+    ) -> LinearClient {
+        LinearClient::new(lane, *self.table.shape(), self.read_slots, Rc::clone(thread))
     }
 }

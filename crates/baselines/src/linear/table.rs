@@ -5,7 +5,7 @@
 //! the number of slots.
 
 use guira_fabric::heap::HeapRegion;
-use guira_fabric::memory::{Ordering, prefetch_line};
+use guira_fabric::memory::prefetch_line;
 use guira_fabric::{Addr, Caps, WORD_BYTES};
 
 use crate::record::{
@@ -62,18 +62,14 @@ impl Shape {
     pub(super) fn record_addr(&self, offset: u64) -> Addr {
         Addr::main_word(self.table_words() + (offset - 1) * record_words(self.value_bytes))
     }
-
-    /// Returns the slot behind `slot`, across the end of the table.
-    #[inline]
-    fn next(&self, slot: u64) -> u64 {
-        if slot + 1 == self.slots { 0 } else { slot + 1 }
-    }
 }
 
 /// A table that is being built.
 pub struct Builder {
     table: Table,
     most_records: u64,
+    /// A bit for each slot that is in use. Those behind the last slot are set.
+    used: Vec<u64>,
 }
 
 /// A table in the memory of one node. Clones share the bytes.
@@ -97,7 +93,11 @@ impl Builder {
             return Err(BuildError::Full { records: shape.slots - 1 });
         }
         let region = HeapRegion::new(shape.bytes(records), 0, caps);
-        Ok(Builder { table: Table { region, shape, records: 0 }, most_records: records })
+        let mut used = vec![0; shape.slots.div_ceil(64) as usize];
+        if let (Some(last), rest @ 1..) = (used.last_mut(), shape.slots % 64) {
+            *last = u64::MAX << rest;
+        }
+        Ok(Builder { table: Table { region, shape, records: 0 }, most_records: records, used })
     }
 
     /// Loads the home of a key that is about to be added.
@@ -123,18 +123,8 @@ impl Builder {
             return Err(BuildError::Full { records: *records });
         }
         let (main, slot_bytes) = (region.memory().main, shape.slot_bytes());
-        // Of a slot that is in use, neither the key nor the signature, which stand first, is 0.
-        let is_empty = |slot: u64| {
-            let (first, mask) = match shape.layout {
-                Layout::Inline => (slot * slot_bytes, u64::from(u32::MAX)),
-                Layout::Heap => (slot * slot_bytes, 0xff),
-            };
-            main[(first / WORD_BYTES) as usize].load(Ordering::Relaxed) >> (8 * (first % WORD_BYTES)) & mask == 0
-        };
-        let mut slot = shape.home(key);
-        while !is_empty(slot) {
-            slot = shape.next(slot);
-        }
+        let slot = first_empty(&self.used, shape.home(key));
+        self.used[(slot / 64) as usize] |= 1 << (slot % 64);
         *records += 1;
         let record = match shape.layout {
             Layout::Inline => slot * slot_bytes / WORD_BYTES,
@@ -152,6 +142,17 @@ impl Builder {
     pub fn finish(self) -> Table {
         self.table
     }
+}
+
+/// Returns the first slot from `home` on, across the end of the table, whose bit is not set. There is one.
+fn first_empty(used: &[u64], home: u64) -> u64 {
+    let first = (home / 64) as usize;
+    let before_home = (1 << (home % 64)) - 1;
+    let words = (first..used.len()).chain(0..=first);
+    let mut masks = std::iter::once(before_home).chain(std::iter::repeat(0));
+    let full = words.zip(&mut masks).find(|(word, mask)| used[*word] | mask != u64::MAX);
+    let (word, mask) = full.unwrap_or((first, 0));
+    word as u64 * 64 + u64::from((used[word] | mask).trailing_ones())
 }
 
 impl Table {

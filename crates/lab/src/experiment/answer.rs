@@ -27,6 +27,9 @@ pub struct Answer {
     /// Slots that a READ of a lookup fetched, with other stores than RCuckoo.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_slots: Option<u64>,
+    /// Records that lookups found, in millions a second, where keys repeat.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub matches_mops: Option<f64>,
     /// The cost of each kind of operation that was carried out.
     pub kinds: Vec<KindAnswer>,
     /// The use of each resource, the most used first: its name, and the part of the time for which it was busy.
@@ -69,6 +72,8 @@ impl Answer {
             ("steady".to_owned(), String::new(), f64::from(u8::from(self.is_steady))),
         ];
         figures.extend(self.read_slots.map(|slots| ("slots of a READ".to_owned(), String::new(), slots as f64)));
+        let matches = self.matches_mops.map(|matches| ("records found".to_owned(), "million/s".to_owned(), matches));
+        figures.extend(matches);
         for kind in &self.kinds {
             let name = kind.kind.name();
             figures.extend([

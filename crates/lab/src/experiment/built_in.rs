@@ -14,7 +14,7 @@ pub struct BuiltInPlan {
 }
 
 /// Names and files.
-const FILES: [(&str, &str); 32] = [
+const FILES: [(&str, &str); 34] = [
     ("6a", include_str!("../../figures/6a.toml")),
     ("6b", include_str!("../../figures/6b.toml")),
     ("6c", include_str!("../../figures/6c.toml")),
@@ -47,6 +47,8 @@ const FILES: [(&str, &str); 32] = [
     ("linear-9-p90", include_str!("../../figures/linear-9-p90.toml")),
     ("linear-10", include_str!("../../figures/linear-10.toml")),
     ("linear-11", include_str!("../../figures/linear-11.toml")),
+    ("linear-12", include_str!("../../figures/linear-12.toml")),
+    ("linear-rcuckoo", include_str!("../../figures/linear-rcuckoo.toml")),
 ];
 
 /// Returns every built-in plan, in the order of reports.

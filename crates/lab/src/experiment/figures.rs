@@ -36,7 +36,7 @@ struct Programmed {
 }
 
 /// The figures with modules of their own.
-const PROGRAMMED: [Programmed; 13] = [
+const PROGRAMMED: [Programmed; 14] = [
     Programmed {
         info: FigureInfo {
             id: "1a",
@@ -154,6 +154,15 @@ const PROGRAMMED: [Programmed; 13] = [
         },
         source: include_str!("../figures/linear.rs"),
         measure: linear::heap_reads,
+    },
+    Programmed {
+        info: FigureInfo {
+            id: "linear-13",
+            title: "Linear probing, figure 13: slots of a READ near a cluster",
+            about: "The size of READs by the distance from a cluster of 10 slots. No network is involved.",
+        },
+        source: include_str!("../figures/linear.rs"),
+        measure: linear::read_sizes_near_cluster,
     },
 ];
 

@@ -13,6 +13,8 @@ pub enum Measure {
     Throughput,
     /// Operations of the slowest client, divided by those of the average client.
     Fairness,
+    /// Records that lookups found, in millions a second, where keys repeat.
+    Matches,
     /// A statistic of the cost of one kind of operation.
     Cost(Statistic, Kind, Quantity),
 }
@@ -105,6 +107,7 @@ impl Measure {
         match self {
             Measure::Throughput => "throughput".to_owned(),
             Measure::Fairness => "slowest client, to the mean".to_owned(),
+            Measure::Matches => "records found".to_owned(),
             Measure::Cost(statistic, kind, quantity) => {
                 let quantity = match quantity {
                     Quantity::Latency => "latency",
@@ -129,7 +132,7 @@ impl Measure {
     /// Returns the unit of an axis, or an empty text.
     pub fn unit(self) -> &'static str {
         match self {
-            Measure::Throughput => "million/s",
+            Measure::Throughput | Measure::Matches => "million/s",
             Measure::Cost(_, _, Quantity::Latency) => "µs",
             Measure::Cost(_, _, Quantity::Bytes) => "bytes",
             Measure::Fairness | Measure::Cost(..) => "",
@@ -142,6 +145,7 @@ impl fmt::Display for Measure {
         match *self {
             Measure::Throughput => f.write_str("throughput"),
             Measure::Fairness => f.write_str("fairness"),
+            Measure::Matches => f.write_str("matches"),
             Measure::Cost(statistic, kind, quantity) => {
                 let statistic = name_in(&Statistic::ALL, statistic);
                 write!(f, "{statistic}-{}{}", kind.name(), name_in(&Quantity::ALL, quantity))
@@ -157,11 +161,12 @@ impl FromStr for Measure {
         match text {
             "throughput" => return Ok(Measure::Throughput),
             "fairness" => return Ok(Measure::Fairness),
+            "matches" => return Ok(Measure::Matches),
             _ => {}
         }
         cost(text).ok_or_else(|| {
             format!(
-                "measure {text:?} is not throughput, fairness, or STATISTIC-OPERATION with an optional -round-trips, \
+                "measure {text:?} is not throughput, fairness, matches, or STATISTIC-OPERATION with an optional -round-trips, \
                  -messages or -bytes, where STATISTIC is one of mean, p50, p90, p99, p999, and OPERATION one of read, \
                  update, insert, operation"
             )
@@ -207,8 +212,9 @@ mod tests {
                 Quantity::ALL.into_iter().map(move |(quantity, _)| Measure::Cost(statistic, kind, quantity))
             })
         });
-        let all: Vec<Measure> = [Measure::Throughput, Measure::Fairness].into_iter().chain(costs).collect();
-        assert_eq!(all.len(), 82);
+        let all: Vec<Measure> =
+            [Measure::Throughput, Measure::Fairness, Measure::Matches].into_iter().chain(costs).collect();
+        assert_eq!(all.len(), 83);
         for measure in all {
             assert_eq!(measure.to_string().parse(), Ok(measure));
         }

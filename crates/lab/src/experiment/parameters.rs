@@ -61,7 +61,7 @@ const LINEAR: &[Setting] = &[Setting::Linear];
 const LOOKUPS: [&str; 6] = ["fixed", "variable", "unbounded", "parallel", "sequential", "sequential-all"];
 
 /// Every parameter, in the order of plan files.
-pub const PARAMETERS: [Parameter; 38] = [
+pub const PARAMETERS: [Parameter; 40] = [
     row("setting", "setting", "", Accepts::Name(&["guira", "as-printed", "as-run", "linear", "cuckoo"]), ALL),
     row("nic", "network card", "", Accepts::Name(&["connectx-3", "connectx-5", "connectx-6", "connectx-7"]), ALL),
     row("hosts", "client hosts", "", Accepts::Integer(1, 1024), ALL),
@@ -95,6 +95,8 @@ pub const PARAMETERS: [Parameter; 38] = [
     row("lookup", "lookup", "", Accepts::Name(&LOOKUPS), READ_ONLY),
     row("read-slots", "slots of a READ", "", Accepts::Integer(1, MAX_READ_SLOTS), LINEAR),
     row("assumed-fill", "fill assumed by the model", "%", Accepts::Number(1.0, 99.0), LINEAR),
+    row("clusters", "clusters that a client tracks", "", Accepts::Integer(1, 1_000_000), LINEAR),
+    row("key-theta", "Zipf exponent of the keys of records", "", Accepts::Number(0.0, 2.0), LINEAR),
     row("read-costs", "costs of READs in the model", "", Accepts::Name(&["printed", "measured"]), LINEAR),
     row("timeout-ms", "lock timeout", "ms", Accepts::Number(0.001, 60_000.0), PROTOCOL),
     row("deaths-per-second", "deaths of clients", "1/s", Accepts::Number(0.0, 1e6), PROTOCOL),
@@ -326,6 +328,10 @@ fn check_read_only(experiment: &Experiment) -> Result<(), LabError> {
         let message = "read-slots is for READs of a fixed size, and lookup has the model choose it: remove one";
         return Err(LabError::Conflict(message.to_owned()));
     }
+    if experiment.clusters.is_some() && experiment.lookup != Some(Lookup::Variable) {
+        let message = "clusters change the size of READs: set lookup to variable";
+        return Err(LabError::Conflict(message.to_owned()));
+    }
     if !is_modelled && (experiment.assumed_fill.is_some() || experiment.read_costs.is_some()) {
         let message = "assumed-fill and read-costs are for the model: set lookup to variable or unbounded";
         return Err(LabError::Conflict(message.to_owned()));
@@ -461,6 +467,8 @@ mod tests {
         let variable = Experiment { lookup: Some(Lookup::Variable), ..linear };
         assert_eq!(Experiment { assumed_fill: Some(50.0), ..variable }.check(), Ok(()));
         assert!(message(Experiment { read_slots: Some(32), ..variable }).contains("remove one"));
+        assert_eq!(Experiment { clusters: Some(9), key_theta: Some(0.9), ..variable }.check(), Ok(()));
+        assert!(message(Experiment { clusters: Some(9), ..linear }).contains("set lookup to variable"));
         assert!(message(Experiment { assumed_fill: Some(50.0), ..linear }).contains("are for the model"));
         let cuckoo = Experiment { setting: Setting::Cuckoo, ..linear };
         assert_eq!(cuckoo.check(), Ok(()));

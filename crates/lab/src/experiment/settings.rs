@@ -269,6 +269,12 @@ pub struct Experiment {
     /// The fill by which the model computes the size of READs, in percent; that of the table if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub assumed_fill: Option<f64>,
+    /// Largest clusters that a client tracks, with setting `linear`, to choose the size of READs by them; none if `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clusters: Option<u32>,
+    /// The Zipf exponent by which the keys of records repeat, with setting `linear`; they do not if `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_theta: Option<f64>,
     /// The costs of READs by which the model computes their size: the printed ones if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_costs: Option<ReadCosts>,
@@ -322,6 +328,8 @@ impl Default for Experiment {
             lookup: None,
             read_slots: None,
             assumed_fill: None,
+            clusters: None,
+            key_theta: None,
             read_costs: None,
             timeout_ms: None,
             deaths_per_second: 0.0,

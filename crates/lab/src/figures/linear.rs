@@ -4,6 +4,7 @@
 use std::rc::Rc;
 
 use guira_baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable};
+use guira_baselines::linear::clusters::Clusters;
 use guira_baselines::linear::model::{Costs, Distances, bound};
 use guira_baselines::linear::{Builder, LinearStore, Shape as LinearShape};
 use guira_baselines::{BuildError, Client, Layout, ReadCounts, Store};
@@ -37,6 +38,12 @@ const COUNTED_ENTRIES: u64 = 1 << 22;
 const QUICK_COUNTED_ENTRIES: u64 = 1 << 18;
 /// Records of a slot of cuckoo hashing.
 const ASSOCIATIVITY: u64 = 4;
+/// The fill of the tables of figure 13, in percent, and the slots of its cluster.
+const CLUSTER_FILLS: [u64; 2] = [25, 65];
+const CLUSTER_SLOTS: u64 = 10;
+/// The distances that it shows, before the begin of the cluster and behind it.
+const BEFORE_CLUSTER: u64 = 40;
+const BEHIND_CLUSTER: u64 = 15;
 /// Bytes of a value: records have 8 bytes.
 const VALUE_BYTES: usize = 4;
 
@@ -118,6 +125,40 @@ pub fn read_sizes_by_record(run: &RunOptions, watch: &dyn Watch) -> Result<Chart
     Ok(chart("linear-table-3", "Linear probing, table 3: slots of a READ", Shape::Bars, all, &[note]))
 }
 
+/// Computes the size of READs near a cluster: figure 13.
+///
+/// # Errors
+/// [`LabError::Stopped`].
+pub fn read_sizes_near_cluster(run: &RunOptions, watch: &dyn Watch) -> Result<Chart, LabError> {
+    let curves = measure("linear-13", &CLUSTER_FILLS, run, watch, |fill| {
+        let slots = RECORDS * 100 / fill;
+        let begin = slots / 2;
+        let mut clusters = Clusters::new(slots, RECORD_BYTES, 1, distances(*fill), Costs::PRINTED);
+        let oblivious = clusters.read_slots(begin);
+        clusters.note(begin, begin + CLUSTER_SLOTS);
+        clusters.apply();
+        let at = |slot: u64| slot as f64 - begin as f64;
+        let range = begin - BEFORE_CLUSTER..begin + BEHIND_CLUSTER;
+        let points = range.clone().map(|slot| Point::new(at(slot), clusters.read_slots(slot) as f64)).collect();
+        let without = range.map(|slot| Point::new(at(slot), oblivious as f64)).collect();
+        Ok([
+            series(&format!("{fill} % full, with the cluster"), None, points),
+            series(&format!("{fill} % full, without"), None, without),
+        ])
+    })?;
+    Ok(Chart {
+        x: Axis::new("slots behind the begin of the cluster", "", Scale::Linear),
+        y: Axis::new("slots of a READ", "", Scale::Linear),
+        ..chart(
+            "linear-13",
+            "Linear probing, figure 13: slots of a READ near a cluster",
+            Shape::Lines,
+            curves.into_iter().flatten().collect(),
+            &["Far before the cluster, and behind it, the size is that without a hint."],
+        )
+    })
+}
+
 /// The lookups of table 4.
 #[derive(Clone, Copy)]
 enum Counted {
@@ -164,7 +205,7 @@ fn counted(lookup: Counted, entries: u64, seed: u64, is_stopped: &dyn Fn() -> bo
         let value = |record, value: &mut Vec<u8>| keys.value_into(record, LOADED, value);
         let table = CuckooTable::build(shape, caps, records, key, value, is_stopped).map_err(|error| failed(&error))?;
         let store = CuckooStore::new(table.ok_or(LabError::Stopped)?, Probing::Parallel);
-        let mut client = store.client(Box::new(store.nodes()[0].lane()), 0, &Rc::new(()));
+        let mut client = store.client(Box::new(store.nodes()[0].lane()), 0, &Rc::new(()), &Rc::new(store.thread()));
         look_up(&mut client, &keys, records, is_stopped)?;
         return Ok(client.reads());
     }
@@ -185,7 +226,7 @@ fn counted(lookup: Counted, entries: u64, seed: u64, is_stopped: &dyn Fn() -> bo
         Counted::Fixed | Counted::Cuckoo => FIXED_BYTES / shape.slot_bytes(),
     };
     let store = LinearStore::new(build().map_err(|error| failed(&error))?, slots);
-    let mut client = store.client(Box::new(store.nodes()[0].lane()), 0, &Rc::new(()));
+    let mut client = store.client(Box::new(store.nodes()[0].lane()), 0, &Rc::new(()), &Rc::new(store.thread()));
     look_up(&mut client, &keys, records, is_stopped)?;
     Ok(client.reads())
 }

@@ -74,7 +74,7 @@ pub use client::{Claim, Failure, SimClient};
 pub(crate) use filled::ready;
 pub use filled::{FillError, FillPlan, FillProgress, FilledTable, available_bytes};
 pub use load::run;
-pub use records::{LOADED, Records, ValueError};
+pub use records::{LOADED, Records, Repeats, ValueError};
 pub use run::{Audit, ClientTask, Compute, Deaths, Load, Mix, Queues, Run, RunError, RunStats, Testbed, Victims};
 pub use splits::SplitStats;
 pub use stores::run_store;

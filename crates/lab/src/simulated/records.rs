@@ -7,6 +7,8 @@
 use guira_fabric::SplitMix64;
 use guira_layout::EntryFormat;
 
+use crate::workload::{Rng, Zipf};
+
 /// The serial number of the values with which a table is filled.
 pub const LOADED: u32 = 0;
 /// Bytes of a serial number.
@@ -60,6 +62,38 @@ pub struct Records {
     keys: Keys,
     key_bytes: usize,
     value_bytes: usize,
+}
+
+/// Records of which several have one key: that of the first of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repeats {
+    /// By record, the first record with its key.
+    first: Vec<u32>,
+    /// By first record, the records with its key.
+    counts: Vec<u32>,
+}
+
+impl Repeats {
+    /// Draws the keys of `records` records from as many by Zipf's law with exponent `theta`.
+    pub fn drawn(records: u32, theta: f64, seed: u64) -> Repeats {
+        let (popularity, mut rng) = (Zipf::new(records.into(), theta), Rng::new(seed));
+        let first: Vec<u32> = (0..records).map(|_| popularity.sample(&mut rng) as u32).collect();
+        let mut counts = vec![0; records as usize];
+        first.iter().for_each(|first| counts[*first as usize] += 1);
+        Repeats { first, counts }
+    }
+
+    /// Returns the number of the record whose key and value `record` has.
+    #[inline]
+    pub fn first(&self, record: u64) -> u64 {
+        self.first[record as usize].into()
+    }
+
+    /// Returns the records with the key of record `first`.
+    #[inline]
+    pub fn count(&self, first: u64) -> u64 {
+        self.counts[first as usize].into()
+    }
 }
 
 /// The way from record numbers to keys.

@@ -1,19 +1,20 @@
 //! Runs of other stores than RCuckoo.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use guira_baselines::Store;
 use guira_fabric::Region;
 use guira_fabric_sim::SimRegion;
 
 use super::in_flight::all_of;
-use super::records::Records;
+use super::records::{Records, Repeats};
 use super::run::{Load, RunError, RunStats, Testbed};
 use super::worker::{Work, Worker};
 use crate::steady::{PROGRESS_NS, Progress};
 
 /// Carries out a load on a store that was filled with records `0..filled`. Its clients change the store: fork it for each
-/// run that starts from it.
+/// run that starts from it. If keys repeat, clients can only look them up.
 ///
 /// # Errors
 /// The load is impossible, or `progress` ended the run. What clients did wrong is no error: see
@@ -26,21 +27,23 @@ pub fn run_store<S: Store + 'static>(
     store: S,
     records: Records,
     filled: u64,
+    repeats: Option<Arc<Repeats>>,
     testbed: &dyn Testbed,
     progress: Progress<'_>,
 ) -> Result<RunStats, RunError> {
     load.check(filled)?;
     let mut sim = testbed.simulation(store.nodes()[0].clone(), load.seed);
-    let work = Rc::new(Work::new(load.clone(), records, filled, Vec::new()));
+    let work = Rc::new(Work::new(load.clone(), records, filled, Vec::new()).repeating(repeats));
     let hosts: Vec<Rc<S::Host>> = (0..load.hosts).map(|_| Rc::new(store.host())).collect();
     let (store, in_flight) = (Rc::new(store), load.in_flight);
     for place in 0..load.clients {
         let host = place % load.hosts;
         let (work, store, shared) = (Rc::clone(&work), Rc::clone(&store), Rc::clone(&hosts[host as usize]));
         let task = move |region: SimRegion| {
+            let thread = Rc::new(store.thread());
             all_of(in_flight, move |index| {
                 let number = place * in_flight + index;
-                let client = store.client(Box::new(region.lane()), number, &shared);
+                let client = store.client(Box::new(region.lane()), number, &shared, &thread);
                 let (region, work) = (region.clone(), Rc::clone(&work));
                 async move {
                     let mut worker = Worker::new(client, number, place, &region, &work);

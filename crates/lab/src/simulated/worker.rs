@@ -6,13 +6,14 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use guira_baselines::{Change, Client, Error, ErrorKind, Outcome};
 use guira_fabric::Region;
 use guira_fabric_sim::{Sim, SimLane, SimRegion, Stopped};
 
-use super::records::Records;
+use super::records::{Records, Repeats};
 use super::run::{Load, RunError, RunStats};
 use super::watch::{Watch, WriteKind};
 use crate::steady::{Counts, Measurement, Next, Span, Steadiness};
@@ -25,6 +26,8 @@ const DRAWS: usize = 64;
 pub(super) struct Work {
     pub(super) load: Load,
     pub(super) records: Records,
+    /// The records with equal keys, if keys repeat. Only lookups are possible then.
+    repeats: Option<Arc<Repeats>>,
     /// Records with which the store was filled: those below, but for `absent`.
     filled: u64,
     /// The records below `filled` that found no room, in ascending order.
@@ -50,6 +53,7 @@ impl Work {
         Work {
             load,
             records,
+            repeats: None,
             filled,
             absent,
             popularity,
@@ -60,6 +64,11 @@ impl Work {
             is_over: Cell::new(false),
             ended_ns: Cell::new(None),
         }
+    }
+
+    /// Lets keys repeat.
+    pub(super) fn repeating(self, repeats: Option<Arc<Repeats>>) -> Work {
+        Work { repeats, ..self }
     }
 
     /// Whether the run has ended, and workers stop.
@@ -217,6 +226,8 @@ impl<C: Client> Worker<C> {
     /// Looks a record up. Returns whether it has a value that was written for it.
     async fn read(&mut self, region: &SimRegion, record: u64) -> bool {
         let (work, number) = (&self.work, self.number);
+        // All records of a key have the value of the first of them.
+        let record = work.repeats.as_ref().map_or(record, |repeats| repeats.first(record));
         let begun = work.watch.borrow_mut().begin_read(number, record, region.now_ns());
         self.values.clear();
         let found = match self.client.get(work.records.key(record), &mut self.values).await {
@@ -228,7 +239,7 @@ impl<C: Client> Worker<C> {
             }
         };
         let mut watch = work.watch.borrow_mut();
-        let content = found.then(|| work.records.serial_of(record, &self.values)).flatten();
+        let content = found.then(|| self.content(record)).flatten();
         let is_written = content.is_some_and(|serial| watch.is_known(serial));
         watch.end_read(begun, content, region.now_ns());
         if !is_written {
@@ -236,6 +247,21 @@ impl<C: Client> Worker<C> {
             work.stats.borrow_mut().violation(|| format!("client {number} found record {record} to have {value:x?}"));
         }
         is_written
+    }
+
+    /// Returns the serial number of the write that stored what a lookup has found; `None` if no write can have.
+    fn content(&self, record: u64) -> Option<u32> {
+        let Work { records, repeats, stats, is_measured, .. } = &*self.work;
+        let Some(repeats) = repeats else { return records.serial_of(record, &self.values) };
+        let mut values = self.values.chunks_exact(records.value_bytes());
+        let matches = repeats.count(record);
+        let serial = records.serial_of(record, values.next()?)?;
+        let others = values.by_ref().filter(|value| records.serial_of(record, value) == Some(serial)).count();
+        if is_measured.get() {
+            stats.borrow_mut().counts.matches += matches;
+        }
+        (others as u64 + 1 == matches && self.values.len() as u64 == matches * records.value_bytes() as u64)
+            .then_some(serial)
     }
 
     /// Stores a record. Returns whether it was stored.

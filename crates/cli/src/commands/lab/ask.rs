@@ -179,6 +179,7 @@ fn human(answer: &Answer) -> String {
         ("slowest client", format!("{} of the mean", percent(answer.fairness))),
         ("limited by", answer.bound_by.clone()),
     ];
+    lines.extend(answer.matches_mops.map(|matches| ("records found", format!("{} million a second", number(matches)))));
     lines.extend(answer.read_slots.map(|slots| ("a READ", format!("fetches {}", counted(slots, "slot")))));
     if answer.fill_at_end > experiment.fill + 0.01 {
         lines.push((

@@ -153,6 +153,7 @@ pub(super) fn outcome(
         fill_at_end: experiment.fill,
         is_steady: steadiness.is_steady(),
         read_slots: None,
+        matches_mops: None,
         kinds: costs.iter().map(|(kind, tally)| kind_answer(*kind, tally)).collect(),
         resources: resources(usage),
         bound_by: bound_by(usage, experiment.workload),
@@ -174,6 +175,7 @@ impl Outcome {
         match measure {
             Measure::Throughput => Some(self.answer.throughput_mops),
             Measure::Fairness => Some(self.answer.fairness),
+            Measure::Matches => self.answer.matches_mops,
             Measure::Cost(statistic, kind, quantity) => {
                 let (_, tally) = self.costs.iter().find(|(of, _)| *of == kind)?;
                 Some(cost(tally, statistic, quantity))

@@ -1,6 +1,9 @@
 //! Experiments on other stores than RCuckoo.
 
+use std::sync::Arc;
+
 use guira_baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable};
+use guira_baselines::linear::clusters::Clusters;
 use guira_baselines::linear::model::{Costs, Distances, bound};
 use guira_baselines::linear::{Builder, LinearStore, Shape as LinearShape, Table as LinearTable};
 use guira_baselines::{BuildError, Layout, Store};
@@ -11,7 +14,7 @@ use guira_layout::EntryFormat;
 use super::cell::{self, Outcome, failed};
 use super::configure::{cluster_of, load};
 use crate::experiment::{Experiment, LabError, Lookup, ReadCosts, RecordLayout, RunOptions, Setting};
-use crate::simulated::{LOADED, Load, Records, RunError, RunStats, run_store};
+use crate::simulated::{LOADED, Load, Records, Repeats, RunError, RunStats, run_store};
 use crate::steady::Span;
 
 /// Bytes that a READ of linear probing fetches, unless it is given in slots.
@@ -42,7 +45,7 @@ enum Reading {
     /// Linear probing by READs of so many slots.
     Slots(u64),
     /// Linear probing by READs of as many slots as the model finds cheapest for a table that is so full, in percent.
-    Cheapest { fill: f64, costs: ReadCosts, is_bounded: bool },
+    Cheapest { fill: f64, costs: ReadCosts, is_bounded: bool, clusters: usize },
     /// Cuckoo hashing.
     Candidates(Probing),
 }
@@ -53,6 +56,8 @@ pub(super) struct TablePlan {
     shape: Shape,
     records: u64,
     keys: Records,
+    /// The Zipf exponent by which keys repeat, and its seed.
+    repeats: Option<(f64, u64)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,7 +68,7 @@ enum Shape {
 
 /// A table with its records.
 pub(super) enum Filled {
-    Linear(LinearTable),
+    Linear(LinearTable, Option<Arc<Repeats>>),
     Cuckoo(CuckooTable),
 }
 
@@ -71,6 +76,10 @@ impl TablePlan {
     /// Returns the bytes of memory that the table takes while it is built.
     pub(super) fn needed_bytes(&self) -> u64 {
         match &self.shape {
+            // Of each record, the first with its key, and of each first record, how many there are.
+            Shape::Linear(shape) if self.repeats.is_some() => {
+                shape.bytes(self.records).saturating_add(self.records * 8)
+            }
             Shape::Linear(shape) => shape.bytes(self.records),
             Shape::Cuckoo(shape) => shape.bytes().saturating_add(shape.building_bytes()),
         }
@@ -81,7 +90,12 @@ impl TablePlan {
         let (caps, key) = (Profile::Mlx5.caps(), |record| self.keys.key(record) as u32);
         let mut value = |record, value: &mut Vec<u8>| self.keys.value_into(record, LOADED, value);
         match self.shape {
-            Shape::Linear(shape) => self.linear(shape, is_stopped).map(Filled::Linear),
+            Shape::Linear(shape) => {
+                let drawn = |(theta, seed)| Arc::new(Repeats::drawn(self.records as u32, theta, seed));
+                let repeats = self.repeats.map(drawn);
+                let table = self.linear(shape, repeats.as_deref(), is_stopped)?;
+                Ok(Filled::Linear(table, repeats))
+            }
             Shape::Cuckoo(shape) => {
                 let built = CuckooTable::build(shape, caps, self.records, key, &mut value, is_stopped);
                 let table = built.map_err(|error| self.unfillable(shape.places(), &error))?;
@@ -90,16 +104,22 @@ impl TablePlan {
         }
     }
 
-    fn linear(&self, shape: LinearShape, is_stopped: &dyn Fn() -> bool) -> Result<LinearTable, LabError> {
+    fn linear(
+        &self,
+        shape: LinearShape,
+        repeats: Option<&Repeats>,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<LinearTable, LabError> {
         let unfillable = |error| self.unfillable(shape.slots, &error);
         let mut builder = Builder::new(shape, self.records, Profile::Mlx5.caps()).map_err(unfillable)?;
-        let (key, mut value) = (|record| self.keys.key(record) as u32, Vec::new());
+        let first = |record| repeats.map_or(record, |repeats| repeats.first(record));
+        let (key, mut value) = (|record| self.keys.key(first(record)) as u32, Vec::new());
         for record in 0..self.records {
             if record % STOP_RECORDS == 0 && is_stopped() {
                 return Err(LabError::Stopped);
             }
             builder.prefetch(key((record + AHEAD).min(self.records - 1)));
-            self.keys.value_into(record, LOADED, &mut value);
+            self.keys.value_into(first(record), LOADED, &mut value);
             builder.add(key(record), &value).map_err(unfillable)?;
         }
         Ok(builder.finish())
@@ -139,7 +159,8 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions, least_us:
     if records > keys.max() {
         return Err(conflict(format!("{records} records are more than there are keys of 4 bytes")));
     }
-    let table = TablePlan { shape, records, keys };
+    let repeats = experiment.key_theta.map(|theta| (theta, options.seed));
+    let table = TablePlan { shape, records, keys, repeats };
     let lookup = reading(experiment, &shape)?;
     Ok(Configured { table, cluster: cluster_of(experiment), load: load(experiment, options, least_us), lookup })
 }
@@ -169,24 +190,32 @@ fn reading(experiment: &Experiment, shape: &Shape) -> Result<Reading, LabError> 
         }
     };
     let fill = experiment.assumed_fill.unwrap_or(experiment.fill);
-    Ok(Reading::Cheapest { fill, costs: experiment.read_costs.unwrap_or(ReadCosts::Printed), is_bounded })
+    let costs = experiment.read_costs.unwrap_or(ReadCosts::Printed);
+    Ok(Reading::Cheapest { fill, costs, is_bounded, clusters: experiment.clusters.unwrap_or(0) as usize })
 }
 
 impl Configured {
-    /// Returns the slots of a READ of linear probing.
-    fn read_slots(&self, shape: &LinearShape) -> Result<u64, LabError> {
-        let (fill, costs, is_bounded) = match self.lookup {
-            Reading::Slots(slots) => return Ok(slots),
-            Reading::Candidates(_) => return Ok(1),
-            Reading::Cheapest { fill, costs, is_bounded } => (fill, costs, is_bounded),
+    /// Returns the store of linear probing on a table, and the slots of its READs, without hints of clusters.
+    fn linear_store(&self, table: &LinearTable) -> Result<(LinearStore, u64), LabError> {
+        let shape = table.shape();
+        let (fill, costs, is_bounded, clusters) = match self.lookup {
+            Reading::Slots(slots) => return Ok((LinearStore::new(table.clone(), slots), slots)),
+            Reading::Candidates(_) => return Err(failed("an experiment", &"its table is of another setting")),
+            Reading::Cheapest { fill, costs, is_bounded, clusters } => (fill, costs, is_bounded, clusters),
         };
         let costs = match costs {
             ReadCosts::Printed => Costs::PRINTED,
             ReadCosts::Measured => self.measured_costs()?,
         };
         let records = (shape.slots as f64 * fill / 100.0) as u64;
-        let cheapest = Distances::of(shape.slots, records).cheapest(shape.slot_bytes(), &costs);
-        Ok(if is_bounded { cheapest.min(bound(shape.slot_bytes(), &costs)) } else { cheapest } as u64)
+        let (distances, slot_bytes) = (Distances::of(shape.slots, records), shape.slot_bytes());
+        let cheapest = distances.cheapest(slot_bytes, &costs);
+        let slots = if is_bounded { cheapest.min(bound(slot_bytes, &costs)) } else { cheapest } as u64;
+        let store = LinearStore::new(table.clone(), slots);
+        if clusters == 0 {
+            return Ok((store, slots));
+        }
+        Ok((store.tracking(Clusters::new(shape.slots, slot_bytes, clusters, distances, costs)), slots))
     }
 
     /// Measures the costs of READs on the cluster, as section 3.5 of the paper does: the latency of one READ alone, and the
@@ -195,10 +224,12 @@ impl Configured {
         let failed = |error: &dyn std::fmt::Display| failed("measuring the costs of READs", error);
         let keys = Records::scattered(self.load.seed, MEASURED_VALUE_BYTES).map_err(|error| failed(&error))?;
         let shape = LinearShape { slots: MEASURED_SLOTS, layout: Layout::Inline, value_bytes: MEASURED_VALUE_BYTES };
-        let table = TablePlan { shape: Shape::Linear(shape), records: 1, keys }.linear(shape, &|| false)?;
+        let plan = TablePlan { shape: Shape::Linear(shape), records: 1, keys, repeats: None };
+        let table = plan.linear(shape, None, &|| false)?;
         let measured = |load: Load| -> Result<RunStats, LabError> {
             let (load, store) = (Load { span: Span::Exactly(MEASURED_NS), ..load }, LinearStore::new(table.clone(), 1));
-            run_store(&load, store, keys, 1, &self.cluster, &mut cell::progress(&|| false)).map_err(cell::run_error)
+            run_store(&load, store, keys, 1, None, &self.cluster, &mut cell::progress(&|| false))
+                .map_err(cell::run_error)
         };
         let alone = measured(Load { clients: 1, hosts: 1, in_flight: 1, ..self.load.clone() })?;
         let all = measured(self.load.clone())?;
@@ -209,9 +240,15 @@ impl Configured {
         })
     }
 
-    fn run(&self, store: impl Store + 'static, is_stopped: &dyn Fn() -> bool) -> Result<RunStats, RunError> {
+    fn run(
+        &self,
+        store: impl Store + 'static,
+        repeats: Option<&Arc<Repeats>>,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<RunStats, RunError> {
         let TablePlan { keys, records, .. } = self.table;
-        run_store(&self.load, store, keys, records, &self.cluster, &mut cell::progress(is_stopped))
+        let repeats = repeats.map(Arc::clone);
+        run_store(&self.load, store, keys, records, repeats, &self.cluster, &mut cell::progress(is_stopped))
     }
 }
 
@@ -225,21 +262,23 @@ pub(super) fn measure(
 ) -> Result<Outcome, LabError> {
     let mut read_slots = None;
     let stats = match filled {
-        Filled::Linear(table) => {
-            let slots = configured.read_slots(table.shape())?;
+        Filled::Linear(table, repeats) => {
+            let (store, slots) = configured.linear_store(table)?;
             read_slots = Some(slots);
-            configured.run(LinearStore::new(table.clone(), slots), is_stopped)
+            configured.run(store, repeats.as_ref(), is_stopped)
         }
         Filled::Cuckoo(table) => {
             let Reading::Candidates(probing) = configured.lookup else {
                 return Err(failed("an experiment", &"its table is of another setting"));
             };
-            configured.run(CuckooStore::new(table.clone(), probing), is_stopped)
+            configured.run(CuckooStore::new(table.clone(), probing), None, is_stopped)
         }
     };
     let stats = stats.map_err(cell::run_error)?;
     cell::check(&stats)?;
     let mut outcome = cell::outcome_of(experiment, &stats, options);
     outcome.answer.read_slots = read_slots;
+    let matches_per_s = stats.counts.matches as f64 * 1e9 / stats.steadiness.span_ns.max(1) as f64;
+    outcome.answer.matches_mops = configured.table.repeats.map(|_| matches_per_s / 1e6);
     Ok(outcome)
 }
