@@ -205,7 +205,7 @@ fn counted(lookup: Counted, entries: u64, seed: u64, is_stopped: &dyn Fn() -> bo
         let value = |record, value: &mut Vec<u8>| keys.value_into(record, LOADED, value);
         let table = CuckooTable::build(shape, caps, records, key, value, is_stopped).map_err(|error| failed(&error))?;
         let store = CuckooStore::new(table.ok_or(LabError::Stopped)?, Probing::Parallel);
-        let mut client = store.client(Box::new(store.nodes()[0].lane()), 0, &Rc::new(()), &Rc::new(store.thread()));
+        let mut client = client_of(&store);
         look_up(&mut client, &keys, records, is_stopped)?;
         return Ok(client.reads());
     }
@@ -226,9 +226,14 @@ fn counted(lookup: Counted, entries: u64, seed: u64, is_stopped: &dyn Fn() -> bo
         Counted::Fixed | Counted::Cuckoo => FIXED_BYTES / shape.slot_bytes(),
     };
     let store = LinearStore::new(build().map_err(|error| failed(&error))?, slots);
-    let mut client = store.client(Box::new(store.nodes()[0].lane()), 0, &Rc::new(()), &Rc::new(store.thread()));
+    let mut client = client_of(&store);
     look_up(&mut client, &keys, records, is_stopped)?;
     Ok(client.reads())
+}
+
+/// Opens a client of a store, whose memory it reads in place.
+fn client_of<S: Store>(store: &S) -> S::Client {
+    store.client(Box::new(store.nodes()[0].lane()), 0, &Rc::new(store.host()), &Rc::new(store.thread()))
 }
 
 /// Looks each record up once, and checks what is found.
