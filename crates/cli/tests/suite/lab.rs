@@ -120,6 +120,62 @@ fn a_plan_gives_the_same_bytes_with_any_number_of_jobs_and_is_not_measured_twice
     assert!(!run(&out("one"), &["--seed", "2"]).text().contains("as edited"), "another seed is another run");
 }
 
+/// Other stores are settings like those of RCuckoo: questions and plans are answered, with any number of jobs alike, and
+/// what a table that is only read cannot do is refused before it is built.
+#[test]
+fn other_stores_are_measured_like_rcuckoo() {
+    let question = ["lab", "ask", "--workload", "c", "--theta", "0", "--entries", "256k", "--fill", "65", "--quick"];
+    let ask = |more: &[&str]| guira(&[&question[..], &["--format", "json"], more].concat()).expect(0).json();
+    let read = |answer: &serde_json::Value, figure: &str| answer["kinds"][0][figure].as_f64().expect("a number");
+    let fixed = ask(&["--setting", "linear"]);
+    assert!((1.005..1.02).contains(&read(&fixed, "round_trips")), "{fixed}");
+    assert!((394.0..400.0).contains(&read(&fixed, "bytes")) && fixed["read_slots"] == 32, "{fixed}");
+    assert_eq!(ask(&["--setting", "linear", "--lookup", "variable"])["read_slots"], 23);
+    let cuckoo = ask(&["--setting", "cuckoo", "--layout", "heap"]);
+    assert!(read(&cuckoo, "messages") > 4.0 && read(&cuckoo, "round_trips") < 2.1, "{cuckoo}");
+    let skewed = ["--setting", "linear", "--lookup", "variable", "--key-theta", "0.9", "--clusters", "100"];
+    assert!(ask(&skewed)["matches_mops"].as_f64() > Some(10.0));
+
+    let directory = TempDir::new().expect("a directory");
+    let plan = directory.path().join("stores.toml");
+    let text = "title = \"Stores\"\nmeasure = \"p90-read\"\nx = { parameter = \"fill\", values = [50, 95] }\n\
+                series = [{ name = \"linear\" }, { name = \"cuckoo\", setting = \"cuckoo\", associativity = 1 }]\n\
+                [base]\nsetting = \"linear\"\nworkload = \"c\"\nentries = 20000\nclients = 4\nin-flight = 3\n";
+    fs::write(&plan, text).expect("a plan");
+    let csv = |jobs: &str| {
+        let out = directory.path().join(jobs);
+        let (plan, out) = (plan.display().to_string(), out.display().to_string());
+        let said = guira(&["lab", "run", &plan, "--out", &out, "--jobs", jobs, "--seeds", "2"]).expect(0).text();
+        (said, fs::read(directory.path().join(jobs).join("stores.csv")).expect("a chart"))
+    };
+    let (said, one) = csv("1");
+    assert_eq!(one, csv("2").1);
+    assert!(said.contains("50   ") && !String::from_utf8_lossy(&one).contains("cuckoo,measured,95"), "{said}");
+
+    for (more, why) in [
+        (&["--setting", "linear"][..], "choose workload c"),
+        (
+            &["--workload", "c", "--setting", "linear", "--lookup", "parallel"],
+            "lookups of setting linear are fixed, variable, unbounded",
+        ),
+        (&["--workload", "c", "--setting", "linear", "--read-slots", "131071"], "a READ brings at most"),
+        (
+            &["--workload", "c", "--setting", "linear", "--fill", "100"],
+            "fill is 100, but must be a number from 1 to 99",
+        ),
+        (
+            &["--workload", "c", "--setting", "cuckoo", "--deaths-per-second", "1"],
+            "setting cuckoo has no deaths-per-second",
+        ),
+        (
+            &["--workload", "c", "--setting", "cuckoo", "--fill", "95", "--associativity", "1"],
+            "found no place after 100000 moves",
+        ),
+    ] {
+        refused(&[&["ask", "--entries", "20k"], more].concat(), why);
+    }
+}
+
 /// A write that the printed protocol loses when clients die is a note. Guira loses nothing in the same run: there it
 /// would be an error.
 #[test]
