@@ -100,7 +100,7 @@ pub fn computed_costs(run: &RunOptions, watch: &dyn Watch) -> Result<Chart, LabE
     let note = format!("READs of more than {bound} slots would fill the link at the highest rate of READs.");
     Ok(Chart {
         x: Axis::new("slots of a READ", "", Scale::Linear),
-        y: Axis::new("computed cost of a lookup", "µs", Scale::Linear),
+        y: Axis::new("computed cost of a lookup", "µs", Scale::Logarithmic),
         ..chart("linear-10-computed", "Linear probing, figure 10(b): computed cost", Shape::Lines, curves, &[&note])
     })
 }
