@@ -31,7 +31,7 @@ fn value_of(record: u64, value_bytes: usize) -> Vec<u8> {
     SplitMix64::mix(record + 1).to_le_bytes().into_iter().cycle().take(value_bytes).collect()
 }
 
-/// What a table holds after so many keys were stored.
+/// The records of a table in which these keys were stored.
 fn model_of(keys: &[u32], value_bytes: usize) -> Model {
     let mut model = Model::new();
     for (key, record) in keys.iter().zip(0..) {

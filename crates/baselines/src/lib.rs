@@ -161,9 +161,6 @@ pub enum ErrorKind {
     /// The store has no such operation, or not with these arguments.
     #[error("{0}")]
     Refused(String),
-    /// What was read cannot be.
-    #[error("{0}")]
-    Damaged(String),
 }
 
 impl From<FabricError> for Error {

@@ -98,7 +98,7 @@ impl LinearClient {
     }
 }
 
-/// What a lookup has found.
+/// The records that a lookup has found.
 struct Found<'v> {
     values: &'v mut Vec<u8>,
     any: bool,

@@ -92,16 +92,6 @@ impl Clusters {
             }
         }
     }
-
-    /// Returns the number of clusters.
-    pub fn len(&self) -> usize {
-        self.by_end.len()
-    }
-
-    /// Whether there is no cluster.
-    pub fn is_empty(&self) -> bool {
-        self.by_end.is_empty()
-    }
 }
 
 impl Sizes {
@@ -165,7 +155,7 @@ mod tests {
         assert_eq!(kept(&clusters), [(5, 105), (10, 20), (30, 230)], "nothing was applied yet");
         clusters.apply();
         assert_eq!(kept(&clusters), [(7, 407), (10, 20), (30, 230)]);
-        assert_eq!((clusters.len(), clusters.by_end.len(), clusters.is_empty()), (3, 3, false));
+        assert_eq!(clusters.by_end.len(), 3);
     }
 
     /// The paper's figure 13, in words: far before a cluster the size is that without a hint, a READ that would end

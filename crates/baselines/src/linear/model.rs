@@ -5,7 +5,7 @@
 //!
 //! Source: the paper on linear probing with variable-sized READs, section 3; numbers of equations are its.
 
-/// What READs cost, in the paper's terms.
+/// The costs of READs, in the paper's terms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
     /// The time of a READ without bytes, c, in nanoseconds.
@@ -17,7 +17,7 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Those that the authors measured on ConnectX-5 EDR cards (section 5.1).
+    /// The costs that the authors measured on ConnectX-5 EDR cards (section 5.1).
     pub const PRINTED: Costs = Costs { read_ns: 1_290.0, byte_ns: 0.08, reads_per_s: 87.17e6 };
 }
 

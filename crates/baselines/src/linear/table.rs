@@ -17,6 +17,11 @@ const FACTOR: u32 = 2_654_435_761;
 /// The most slots, of which every one is the home of a key.
 const MOST_SLOTS: u64 = 1 << 32;
 
+/// Records whose homes are loaded ahead of their use.
+const AHEAD: u64 = 16;
+/// Records between two looks at whether building is to end.
+const STOP_RECORDS: u64 = 1 << 20;
+
 /// The layout of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -102,7 +107,7 @@ impl Builder {
 
     /// Loads the home of a key that is about to be added.
     #[inline]
-    pub fn prefetch(&self, key: u32) {
+    fn prefetch(&self, key: u32) {
         let Table { region, shape, .. } = &self.table;
         prefetch_line(&region.memory().main[(shape.home(key) * shape.slot_bytes() / WORD_BYTES) as usize]);
     }
@@ -156,6 +161,31 @@ fn first_empty(used: &[u64], home: u64) -> u64 {
 }
 
 impl Table {
+    /// Builds a table of `records` records in memory with the guarantees `caps`. `key` returns the key of a record, counted
+    /// from 0, and `value` replaces a buffer's content with its value; keys may repeat. `is_stopped` is asked at times.
+    ///
+    /// # Errors
+    /// Same as [`Builder::new`] and [`Builder::add`]; `Ok(None)` if `is_stopped` said so.
+    pub fn build(
+        shape: Shape,
+        caps: Caps,
+        records: u64,
+        key: impl Fn(u64) -> u32,
+        mut value: impl FnMut(u64, &mut Vec<u8>),
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Option<Table>, BuildError> {
+        let (mut builder, mut bytes) = (Builder::new(shape, records, caps)?, Vec::new());
+        for record in 0..records {
+            if record % STOP_RECORDS == 0 && is_stopped() {
+                return Ok(None);
+            }
+            builder.prefetch(key((record + AHEAD).min(records - 1)));
+            value(record, &mut bytes);
+            builder.add(key(record), &bytes)?;
+        }
+        Ok(Some(builder.finish()))
+    }
+
     /// Returns the memory.
     pub fn region(&self) -> &HeapRegion {
         &self.region

@@ -49,11 +49,11 @@ const MAX_READ_SLOTS: i64 = 1 << 17;
 const ALL: &[Setting] = &[Setting::Guira, Setting::AsPrinted, Setting::AsRun, Setting::Linear, Setting::Cuckoo];
 /// The settings of RCuckoo.
 const RCUCKOO: &[Setting] = &[Setting::Guira, Setting::AsPrinted, Setting::AsRun];
-/// Those whose protocol is Guira's own code: what the authors' messages do is what they are.
+/// The settings that run the protocol of Guira's own code, and not the messages of the authors.
 const PROTOCOL: &[Setting] = &[Setting::Guira, Setting::AsPrinted];
-/// Those whose entries can be chosen, and whose clients can have several operations at once.
+/// The settings whose entries can be chosen, and whose clients can have several operations at once.
 const NOT_AS_RUN: &[Setting] = &[Setting::Guira, Setting::AsPrinted, Setting::Linear, Setting::Cuckoo];
-/// Other stores, whose tables are built once and then only read.
+/// The settings of other stores, whose tables are built once and then only read.
 const READ_ONLY: &[Setting] = &[Setting::Linear, Setting::Cuckoo];
 const LINEAR: &[Setting] = &[Setting::Linear];
 

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use guira_baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable};
 use guira_baselines::linear::clusters::Clusters;
 use guira_baselines::linear::model::{Costs, Distances, bound};
-use guira_baselines::linear::{Builder, LinearStore, Shape as LinearShape};
-use guira_baselines::{BuildError, Client, Layout, ReadCounts, Store};
+use guira_baselines::linear::{LinearStore, Shape as LinearShape, Table as LinearTable};
+use guira_baselines::{Client, Layout, ReadCounts, Store};
 use guira_fabric::{Profile, Region};
 
 use super::chart;
@@ -199,34 +199,27 @@ fn counted(lookup: Counted, entries: u64, seed: u64, is_stopped: &dyn Fn() -> bo
     let (records, layout, value_bytes) = (entries * HEAP_FILL / 100, Layout::Heap, VALUE_BYTES);
     let keys = Records::scattered(seed, VALUE_BYTES).map_err(|error| failed(&error))?;
     let (key, caps) = (|record| keys.key(record) as u32, Profile::Mlx5.caps());
-    if let Counted::Cuckoo = lookup {
-        let slots = entries / ASSOCIATIVITY;
-        let shape = CuckooShape { slots, associativity: ASSOCIATIVITY, layout, value_bytes, seed };
-        let value = |record, value: &mut Vec<u8>| keys.value_into(record, LOADED, value);
-        let table = CuckooTable::build(shape, caps, records, key, value, is_stopped).map_err(|error| failed(&error))?;
-        let store = CuckooStore::new(table.ok_or(LabError::Stopped)?, Probing::Parallel);
-        let mut client = client_of(&store);
-        look_up(&mut client, &keys, records, is_stopped)?;
-        return Ok(client.reads());
-    }
+    let value = |record, value: &mut Vec<u8>| keys.value_into(record, LOADED, value);
     let shape = LinearShape { slots: entries, layout, value_bytes };
-    let build = || -> Result<_, BuildError> {
-        let (mut builder, mut value) = (Builder::new(shape, records, caps)?, Vec::new());
-        for record in 0..records {
-            keys.value_into(record, LOADED, &mut value);
-            builder.add(key(record), &value)?;
-        }
-        Ok(builder.finish())
-    };
     let slots = match lookup {
+        Counted::Cuckoo => {
+            let slots = entries / ASSOCIATIVITY;
+            let shape = CuckooShape { slots, associativity: ASSOCIATIVITY, layout, value_bytes, seed };
+            let table = CuckooTable::build(shape, caps, records, key, value, is_stopped);
+            let table = table.map_err(|error| failed(&error))?.ok_or(LabError::Stopped)?;
+            let mut client = client_of(&CuckooStore::new(table, Probing::Parallel));
+            look_up(&mut client, &keys, records, is_stopped)?;
+            return Ok(client.reads());
+        }
+        Counted::Fixed => FIXED_BYTES / shape.slot_bytes(),
         Counted::Variable => {
             let cheapest = distances(HEAP_FILL).cheapest(shape.slot_bytes(), &Costs::PRINTED);
             cheapest.min(bound(shape.slot_bytes(), &Costs::PRINTED)) as u64
         }
-        Counted::Fixed | Counted::Cuckoo => FIXED_BYTES / shape.slot_bytes(),
     };
-    let store = LinearStore::new(build().map_err(|error| failed(&error))?, slots);
-    let mut client = client_of(&store);
+    let table = LinearTable::build(shape, caps, records, key, value, is_stopped);
+    let table = table.map_err(|error| failed(&error))?.ok_or(LabError::Stopped)?;
+    let mut client = client_of(&LinearStore::new(table, slots));
     look_up(&mut client, &keys, records, is_stopped)?;
     Ok(client.reads())
 }

@@ -188,11 +188,6 @@ impl SimClient {
         pause_until(&mut self.timer, until_ns).await;
     }
 
-    /// Computes for `near_ns` nanoseconds; longer on a thread that is far from its card.
-    pub async fn compute(&mut self, near_ns: u64) {
-        self.lane.compute(near_ns).await;
-    }
-
     /// Looks `key` up.
     ///
     /// # Errors

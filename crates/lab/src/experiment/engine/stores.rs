@@ -5,7 +5,7 @@ use std::sync::Arc;
 use guira_baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable};
 use guira_baselines::linear::clusters::Clusters;
 use guira_baselines::linear::model::{Costs, Distances, bound};
-use guira_baselines::linear::{Builder, LinearStore, Shape as LinearShape, Table as LinearTable};
+use guira_baselines::linear::{LinearStore, Shape as LinearShape, Table as LinearTable};
 use guira_baselines::{BuildError, Layout, Store};
 use guira_fabric::{Profile, WORD_BYTES};
 use guira_fabric_sim::Cluster;
@@ -21,10 +21,6 @@ use crate::steady::Span;
 const READ_BYTES: u64 = 256;
 /// Records of a slot of cuckoo hashing, unless given.
 const ASSOCIATIVITY: u64 = 4;
-/// Records whose homes are loaded ahead of their use.
-const AHEAD: u64 = 16;
-/// Records between two looks at whether the run is to end.
-const STOP_RECORDS: u64 = 1 << 20;
 /// The table in which the costs of READs are measured, whose slots have a word, and the virtual time that it takes.
 const MEASURED_SLOTS: u64 = 1024;
 const MEASURED_VALUE_BYTES: usize = 4;
@@ -110,19 +106,11 @@ impl TablePlan {
         repeats: Option<&Repeats>,
         is_stopped: &dyn Fn() -> bool,
     ) -> Result<LinearTable, LabError> {
-        let unfillable = |error| self.unfillable(shape.slots, &error);
-        let mut builder = Builder::new(shape, self.records, Profile::Mlx5.caps()).map_err(unfillable)?;
         let first = |record| repeats.map_or(record, |repeats| repeats.first(record));
-        let (key, mut value) = (|record| self.keys.key(first(record)) as u32, Vec::new());
-        for record in 0..self.records {
-            if record % STOP_RECORDS == 0 && is_stopped() {
-                return Err(LabError::Stopped);
-            }
-            builder.prefetch(key((record + AHEAD).min(self.records - 1)));
-            self.keys.value_into(first(record), LOADED, &mut value);
-            builder.add(key(record), &value).map_err(unfillable)?;
-        }
-        Ok(builder.finish())
+        let key = |record| self.keys.key(first(record)) as u32;
+        let value = |record, value: &mut Vec<u8>| self.keys.value_into(first(record), LOADED, value);
+        let built = LinearTable::build(shape, Profile::Mlx5.caps(), self.records, key, value, is_stopped);
+        built.map_err(|error| self.unfillable(shape.slots, &error))?.ok_or(LabError::Stopped)
     }
 
     fn unfillable(&self, entries: u64, error: &BuildError) -> LabError {
