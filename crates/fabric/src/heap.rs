@@ -7,6 +7,7 @@
 //! Invariants: a batch that is submitted while another is in flight is refused; a dead lane refuses every batch.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Instant;
@@ -20,6 +21,9 @@ use crate::{
 #[cfg(all(target_os = "linux", not(loom), not(miri)))]
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
+/// Bytes of a cache line of most processors.
+const LINE_BYTES: usize = 64;
+
 /// A region in this process's memory. Clones share the bytes.
 #[derive(Clone)]
 pub struct HeapRegion {
@@ -28,8 +32,8 @@ pub struct HeapRegion {
 }
 
 struct Shared {
-    main: Box<[AtomicU64]>,
-    device: Box<[AtomicU64]>,
+    main: Words,
+    device: Words,
     alive: Mutex<HashSet<u16>>,
     epoch: Instant,
 }
@@ -56,8 +60,8 @@ impl HeapRegion {
     /// capabilities `caps`.
     pub fn new(main_bytes: u64, device_bytes: u64, caps: Caps) -> HeapRegion {
         let shared = Shared {
-            main: zeroed(main_bytes.div_ceil(WORD_BYTES) as usize),
-            device: zeroed(device_bytes.div_ceil(WORD_BYTES) as usize),
+            main: Words::zeroed(main_bytes.div_ceil(WORD_BYTES) as usize),
+            device: Words::zeroed(device_bytes.div_ceil(WORD_BYTES) as usize),
             alive: Mutex::default(),
             epoch: Instant::now(),
         };
@@ -91,7 +95,28 @@ impl HeapRegion {
 
     /// Returns the bytes themselves, for tests that damage or inspect them.
     pub fn memory(&self) -> Memory<'_> {
-        Memory { main: &self.shared.main, device: &self.shared.device }
+        Memory { main: self.shared.main.get(), device: self.shared.device.get() }
+    }
+}
+
+/// The words of a space. They begin with a cache line, as those of a memory node do: a row of 128 bytes then lies in two
+/// lines and not in three, of which [`memory::prefetch`] would bring two.
+struct Words {
+    allocated: Box<[AtomicU64]>,
+    used: Range<usize>,
+}
+
+impl Words {
+    fn zeroed(words: usize) -> Words {
+        let spare = LINE_BYTES / WORD_BYTES as usize;
+        let allocated = zeroed(words + spare);
+        let first = allocated.as_ptr().align_offset(LINE_BYTES).min(spare);
+        Words { allocated, used: first..first + words }
+    }
+
+    #[inline(always)]
+    fn get(&self) -> &[AtomicU64] {
+        &self.allocated[self.used.clone()]
     }
 }
 
@@ -137,8 +162,8 @@ struct SpaceWords {
 impl AsRef<[AtomicU64]> for SpaceWords {
     fn as_ref(&self) -> &[AtomicU64] {
         match self.space {
-            Space::Main => &self.shared.main,
-            Space::Device => &self.shared.device,
+            Space::Main => self.shared.main.get(),
+            Space::Device => self.shared.device.get(),
         }
     }
 }
@@ -151,11 +176,11 @@ impl Region for HeapRegion {
     }
 
     fn main_bytes(&self) -> u64 {
-        self.shared.main.len() as u64 * WORD_BYTES
+        self.shared.main.get().len() as u64 * WORD_BYTES
     }
 
     fn device_bytes(&self) -> u64 {
-        self.shared.device.len() as u64 * WORD_BYTES
+        self.shared.device.get().len() as u64 * WORD_BYTES
     }
 
     fn lane(&self) -> HeapLane {
@@ -506,6 +531,17 @@ mod tests {
             let written = region.memory().main.iter().filter(|w| w.load(memory::Ordering::Relaxed) != 0).count();
             assert_eq!(written, at.min(2));
             assert!(lane.is_dead());
+        }
+    }
+
+    #[test]
+    fn spaces_begin_with_a_cache_line() {
+        for bytes in [0, 8, 64, 72, 4096, if cfg!(miri) { 8192 } else { 5 << 20 }] {
+            let region = HeapRegion::new(bytes, bytes, Profile::Tcp.caps());
+            for words in [region.memory().main, region.memory().device] {
+                assert_eq!(words.as_ptr() as usize % LINE_BYTES, 0, "{bytes} bytes");
+                assert_eq!(words.len() as u64 * WORD_BYTES, bytes);
+            }
         }
     }
 
