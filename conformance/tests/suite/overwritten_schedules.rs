@@ -3,17 +3,20 @@
 //! operation takes effect at one moment between its call and its return. [R-LOCK-10]
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use guira_conformance::{
     Bench, Exploration, Flaw, Granularity, Model, Op, Orders, ScheduledLane, Scheduler, Task, TestClient, explore,
 };
 use guira_fabric::{Profile, Region, SplitMix64};
-use guira_layout::{Preset, RowId};
+use guira_layout::{Preset, RowId, Segments};
 use guira_rcuckoo::ClientConfig;
 use guira_testing::is_long;
 
 use guira_conformance::crowded::{Answer, Fixture, HOME, act, value_of};
+
+use crate::splits;
 
 /// The row to which the key moves when another one is inserted.
 const AWAY: RowId = RowId(25);
@@ -75,38 +78,55 @@ fn task(mut client: TestClient<ScheduledLane>, ops: Vec<Op>, shared: Shared) -> 
     })
 }
 
-/// A table whose row `HOME` says that the key's value was replaced, before any client waits.
+/// A table in which the row of a key says that the key's value was replaced, before any client waits.
 struct Case {
-    fixture: Fixture,
     marked: Bench,
     before: Model,
+    key: [u8; 8],
 }
 
 impl Case {
-    fn new() -> Case {
-        let fixture = Fixture::new(Preset::Hardened, AWAY);
+    /// A key that an insert can move to its other row.
+    fn crowded(fixture: &Fixture) -> Case {
         let marked = fixture.bench.fork();
-        marked.client(3).put(&fixture.moved, &value_of(&fixture.moved, 0)).expect("the key is there");
+        let case = Case::new(marked.client(0), marked, fixture.moved);
+        let rows = case.marked.table.rows();
+        assert_eq!(rows.replaced_entry(&case.marked.row_words(HOME)), Some(0), "the key is the first of its row");
+        case
+    }
+
+    /// A key in a segment that the returned put of another key splits. It goes to the new segment, or it stays.
+    fn in_full_segment(goes: bool) -> (Case, Op) {
+        let bench = splits::table(Profile::Tcp, "fixed:8:8", 1, 2);
+        let (client, next) = splits::almost_split(&bench);
+        let position = |i: u64| Segments::position(bench.table.key(&splits::key(i)).expect("8 bytes").digest());
+        let upper_half = |i: &u64| position(*i) >> 63 == 1;
+        let key = (0..next).find(|i| upper_half(i) == goes).expect("keys of both halves");
+        let last = splits::key(next);
+        (Case::new(client, bench, splits::key(key)), Op::Put(last.to_vec(), value_of(&last, 1).to_vec()))
+    }
+
+    /// `client` has slot 0.
+    fn new(mut client: TestClient, marked: Bench, key: [u8; 8]) -> Case {
+        client.put(&key, &value_of(&key, 0)).expect("the key is there");
         let before = Model(marked.audit().expect("a table in order"));
-        let rows = marked.table.rows();
-        assert_eq!(rows.replaced_entry(&marked.row_words(HOME)), Some(0), "the key is the first of its row");
-        Case { fixture, marked, before }
+        Case { marked, before, key }
     }
 
     fn key(&self) -> Vec<u8> {
-        self.fixture.moved.to_vec()
+        self.key.to_vec()
     }
 
     fn put(&self, writer: u8) -> Op {
-        Op::Put(self.key(), value_of(&self.fixture.moved, writer).to_vec())
+        Op::Put(self.key(), value_of(&self.key, writer).to_vec())
     }
 
     fn update(&self, writer: u8) -> Op {
-        Op::Update(self.key(), value_of(&self.fixture.moved, writer).to_vec())
+        Op::Update(self.key(), value_of(&self.key, writer).to_vec())
     }
 
     fn swap(&self, from: u8, to: u8) -> Op {
-        let value = |writer| value_of(&self.fixture.moved, writer).to_vec();
+        let value = |writer| value_of(&self.key, writer).to_vec();
         Op::Swap(self.key(), value(from), value(to))
     }
 
@@ -121,6 +141,23 @@ impl Case {
         println!("{combined} writes counted as overwritten");
         explored.assert_holds(&format!("{profile}, {ops:x?}"), 100);
         assert!(combined > 0, "{profile}, {ops:x?}: no write was overwritten");
+    }
+
+    /// Runs two clients that write the key, and a third one with these operations, in drawn orders of turns, all of
+    /// which must hold; in some of them a write has to count as overwritten.
+    fn assert_holds_drawn(&self, third: Vec<Op>) {
+        let ops = [vec![self.put(1), self.get(), self.update(5)], vec![self.update(2), self.get()], third];
+        let orders = if is_long() { 3_000 } else { 1_000 };
+        println!("{orders} orders from seed {SEED}");
+        let mut combined = 0;
+        for number in 0..orders {
+            let (scheduler, mut random) = (Scheduler::default(), SplitMix64(SEED + number));
+            let (world, tasks) = self.make(Profile::Mlx5, Granularity::Verbs, &ops, &scheduler);
+            run_drawn(&scheduler, tasks, &mut random);
+            combined += world.1.combined.get();
+            self.judge(world).unwrap_or_else(|wrong| panic!("order {number}: {wrong}"));
+        }
+        assert!(combined > orders / 20, "{ops:x?}: {combined} writes were overwritten");
     }
 
     fn explore(
@@ -148,12 +185,12 @@ impl Case {
         scheduler: &Scheduler,
     ) -> ((Bench, Shared), Vec<Task>) {
         let (bench, shared) = (self.marked.fork().under(profile), Shared::default());
-        let tasks = ops.iter().enumerate().map(|(slot, ops)| {
+        let tasks = ops.iter().zip(1..).map(|(ops, slot)| {
             let lane = ScheduledLane::new(&bench.region, scheduler, granularity, Flaw::None);
             let config = ClientConfig::for_table(&bench.table);
             let config = ClientConfig { deadline_ns: DEADLINE_NS, backoff_ns: 500, ..config };
             // Claiming a slot is not under test.
-            let client = bench.client_with(slot as u16, bench.region.lane(), config).through(lane);
+            let client = bench.client_with(slot, bench.region.lane(), config).through(lane);
             task(client, ops.clone(), shared.clone())
         });
         let tasks = tasks.collect();
@@ -163,8 +200,16 @@ impl Case {
     /// Returns what is wrong with the history and the table that a run leaves.
     fn judge(&self, (bench, shared): (Bench, Shared)) -> Result<(), String> {
         let history = shared.history.take();
-        let after = Model(bench.audit().map_err(|wrong| format!("{wrong}; {history:x?}"))?);
-        if is_linearizable(&history, (1 << history.len()) - 1, &self.before, &after) {
+        let after = bench.audit().map_err(|wrong| format!("{wrong}; {history:x?}"))?;
+        let is_used = |key: &Vec<u8>| history.iter().any(|done| done.op.key() == key);
+        let (used, others): (BTreeMap<_, _>, BTreeMap<_, _>) = after.into_iter().partition(|(key, _)| is_used(key));
+        let before = || self.before.0.iter();
+        if !before().filter(|(key, _)| !is_used(key)).eq(&others) {
+            return Err(format!("other keys are not what they were after {history:x?}"));
+        }
+        let before = before().filter(|(key, _)| is_used(key)).map(|(key, value)| (key.clone(), value.clone()));
+        let (before, after) = (Model(before.collect()), Model(used));
+        if is_linearizable(&history, (1 << history.len()) - 1, &before, &after) {
             return Ok(());
         }
         Err(format!("no order explains {history:x?}, which leave {:x?}", after.0.get(&self.key())))
@@ -174,7 +219,7 @@ impl Case {
 /// [R-LOCK-10] Waiting puts and updates, against writes before and after their calls.
 #[test]
 fn writes_against_writes() {
-    let case = Case::new();
+    let case = Case::crowded(&Fixture::new(Preset::Hardened, AWAY));
     let switches = if is_long() { 4 } else { 3 };
     let others = [vec![case.put(2), case.put(3)], vec![case.update(2), case.update(3)], vec![case.put(2), case.get()]];
     for other in others {
@@ -193,7 +238,7 @@ fn writes_against_writes() {
 /// after them.
 #[test]
 fn writes_against_changes_that_depend_on_the_value() {
-    let case = Case::new();
+    let case = Case::crowded(&Fixture::new(Preset::Hardened, AWAY));
     let add = Op::Add(case.key(), [1; 8]);
     let others = [
         vec![Op::Remove(case.key()), case.put(2), case.put(3)],
@@ -218,39 +263,44 @@ fn writes_against_changes_that_depend_on_the_value() {
 /// written there.
 #[test]
 fn writes_of_a_key_that_moves() {
-    let case = Case::new();
+    let fixture = Fixture::new(Preset::Hardened, AWAY);
+    let case = Case::crowded(&fixture);
     for own in [case.put(1), case.update(1)] {
-        let other = vec![case.fixture.moving_put(), case.put(2)];
+        let other = vec![fixture.moving_put(), case.put(2)];
         let ops = [vec![own.clone(), case.get()], other];
         case.assert_holds(Profile::Tcp, Granularity::Verbs, Orders::Switches(3), &ops);
     }
 }
 
-/// [R-LOCK-10] [R-INSERT-4] Several waiting writes of one key, which one write may complete together, while others
-/// remove, compare and move the key. With three clients there is no end of orders in which two wait for each other, so
-/// these are drawn.
+/// [R-LOCK-10] [R-GROW-8] A waiting write of a key whose segment is split, and that is written afterwards, in the new
+/// segment or in the old one.
+#[test]
+fn writes_of_a_key_whose_segment_is_split() {
+    for goes in [false, true] {
+        let (case, splitting_put) = Case::in_full_segment(goes);
+        for own in [case.put(1), case.update(1)] {
+            let other = vec![splitting_put.clone(), case.put(2)];
+            let ops = [vec![own.clone(), case.get()], other];
+            case.assert_holds(Profile::Tcp, Granularity::Verbs, Orders::Switches(3), &ops);
+        }
+    }
+}
+
+/// [R-LOCK-10] [R-INSERT-4] [R-GROW-8] Several waiting writes of one key, which one write may complete together, while
+/// others remove, compare and move the key, and split its segment. With three clients there is no end of orders in which
+/// two wait for each other, so these are drawn.
 #[test]
 fn three_clients_in_drawn_orders() {
-    let case = Case::new();
-    let thirds = [
-        vec![case.put(3), case.get()],
-        vec![case.swap(2, 3), case.put(4)],
-        vec![Op::Remove(case.key()), case.put(4)],
-        vec![case.fixture.moving_put(), case.update(3)],
-    ];
-    let orders = if is_long() { 3_000 } else { 1_000 };
-    println!("{orders} orders from seed {SEED}");
-    for third in thirds {
-        let ops = [vec![case.put(1), case.get(), case.update(5)], vec![case.update(2), case.get()], third];
-        let mut combined = 0;
-        for number in 0..orders {
-            let (scheduler, mut random) = (Scheduler::default(), SplitMix64(SEED + number));
-            let (world, tasks) = case.make(Profile::Mlx5, Granularity::Verbs, &ops, &scheduler);
-            run_drawn(&scheduler, tasks, &mut random);
-            combined += world.1.combined.get();
-            case.judge(world).unwrap_or_else(|wrong| panic!("order {number}: {wrong}"));
-        }
-        assert!(combined > orders / 20, "{ops:x?}: {combined} writes were overwritten");
+    let fixture = Fixture::new(Preset::Hardened, AWAY);
+    let case = Case::crowded(&fixture);
+    case.assert_holds_drawn(vec![case.put(3), case.get()]);
+    case.assert_holds_drawn(vec![case.swap(2, 3), case.put(4)]);
+    case.assert_holds_drawn(vec![Op::Remove(case.key()), case.put(4)]);
+    case.assert_holds_drawn(vec![fixture.moving_put(), case.update(3)]);
+    for goes in [false, true] {
+        let (case, splitting_put) = Case::in_full_segment(goes);
+        case.assert_holds_drawn(vec![splitting_put.clone(), case.put(3)]);
+        case.assert_holds_drawn(vec![splitting_put, Op::Remove(case.key()), case.put(3)]);
     }
 }
 

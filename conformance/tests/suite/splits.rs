@@ -22,12 +22,12 @@ use guira_rcuckoo::{
 /// Entries of a segment of 64 rows, in rows of 7 entries.
 const SEGMENT_ENTRIES: u64 = 64 * 7;
 
-fn key(i: u64) -> [u8; 8] {
+pub fn key(i: u64) -> [u8; 8] {
     i.to_le_bytes()
 }
 
 /// Creates a table that grows from `initial` segments to at most `most`.
-fn table(profile: Profile, format: &str, initial: u32, most: u64) -> Bench {
+pub fn table(profile: Profile, format: &str, initial: u32, most: u64) -> Bench {
     let whole = Bench::of_rows(Preset::Hardened, format, 64, profile, 11);
     Bench::of_config(growing(whole.table.config().clone(), initial, most), profile, 11)
 }
@@ -170,7 +170,7 @@ fn a_table_grows_no_further_than_it_may() {
 }
 
 /// Fills a segment until one key more would split it, and returns the client and that key.
-fn almost_split(bench: &Bench) -> (TestClient, u64) {
+pub fn almost_split(bench: &Bench) -> (TestClient, u64) {
     let mut client = bench.client(0);
     for i in 0.. {
         let before = bench.fork();
