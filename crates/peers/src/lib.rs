@@ -39,8 +39,8 @@ mod versions;
 pub use draws::Popularity;
 pub use error::PeersError;
 pub use growth::{
-    Curve, GROWTH_SCHEMA, GrowthOptions, GrowthRatio, GrowthReport, Series, Window, growth_human, growth_markdown,
-    growth_svg, run_growth, serve_inserter,
+    AfterGrowth, Costs, Curve, GROWTH_SCHEMA, GrowthOptions, GrowthRatio, GrowthReport, Series, TableCosts, Window,
+    growth_human, growth_markdown, growth_svg, run_growth, serve_inserter,
 };
 pub use helper::serve as serve_helper;
 pub use load::ProgressFn;

@@ -310,6 +310,15 @@ fn growth_is_compared_with_the_systems_that_are_installed() {
         assert_eq!(ratio["slowest_window_is_met"], part("slowest_window") >= 0.5, "{ratio}");
         assert_eq!(ratio["p999_is_met"], part("p999") <= 10.0, "{ratio}");
     }
+    for curve in curves {
+        let compared = &curve["after_growth"];
+        assert_eq!(compared.is_object(), curve["series"] == "grows", "{curve}");
+        for cost in compared["ratios"].as_object().into_iter().flatten() {
+            assert!(cost.1.as_f64().expect("a ratio") > 0.0, "{compared}");
+        }
+    }
+    let of_table = |table: &str| curves[0]["after_growth"][table]["fill"].as_f64().expect("a part");
+    assert!((0.5..2.0).contains(&(of_table("grown") / of_table("created"))), "both have the same keys");
     let svg = fs::read_to_string(outputs.path().join("growth.svg")).unwrap();
     well_formed(&svg);
     assert!(svg.contains(">Guira, grows: ") && svg.contains(">dashmap: ") && svg.contains("<polyline"), "{svg}");

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::afterwards::AfterGrowth;
 use super::writers::Inserted;
 use super::{GrowthOptions, Series};
 use crate::machine::Machine;
 use crate::run::Peer;
 
 /// The version of the report's form.
-pub const GROWTH_SCHEMA: u32 = 2;
+pub const GROWTH_SCHEMA: u32 = 3;
 /// Buckets of [`Times`] for each power of two.
 const BUCKETS: u32 = 16;
 
@@ -100,6 +101,8 @@ pub struct Curve {
     pub kills: u64,
     /// Problems that a check of the table found; `null` for systems that have none.
     pub problems: Option<u64>,
+    /// What operations cost in the table that has grown; `null` for all others, and where clients were killed.
+    pub after_growth: Option<AfterGrowth>,
 }
 
 /// What a system is like when it has all keys.
@@ -131,6 +134,7 @@ impl Curve {
             windows,
             kills,
             problems: afterwards.problems,
+            after_growth: None,
         }
     }
 }
@@ -165,8 +169,6 @@ pub struct GrowthRatio {
     pub p999: f64,
     /// Whether that is at most ten.
     pub p999_is_met: bool,
-    /// Its gets afterwards, as a multiple of the other's.
-    pub get: f64,
     /// Its memory, as a multiple of the other's.
     pub bytes: f64,
 }
@@ -188,7 +190,6 @@ impl GrowthRatio {
             least_at_same_keys: same(0),
             p999,
             p999_is_met: p999 <= 10.0,
-            get: grows.get_ns / fixed.get_ns,
             bytes: grows.bytes_per_key / fixed.bytes_per_key,
         }
     }

@@ -9,6 +9,7 @@ use dashmap::DashMap;
 use guira::{CreateOptions, EntryFormat, Store, Url};
 use rustc_hash::FxHasher;
 
+use super::afterwards::compare;
 use super::inserter::{Inserter, RedisInserter, each, key};
 use super::report::{Afterwards, Curve};
 use super::writers::{in_processes, in_threads};
@@ -22,7 +23,7 @@ use crate::testbed::directory;
 /// Client slots of a table beside those of its clients: those of clients that were killed.
 const SPARE_SLOTS: u16 = 64;
 /// Keys that are looked up at once, and between two reports of progress.
-const CHECKED: u64 = 1 << 14;
+pub const CHECKED: u64 = 1 << 14;
 /// Of the keys in Redis, one in so many is looked up, because it takes as long as an insert.
 const REDIS_CHECKED_EVERY: u64 = 61;
 /// The most gets that are timed.
@@ -57,16 +58,21 @@ fn guira(series: Series, options: &GrowthOptions, watch: &mut ProgressFn<'_>) ->
         bytes: store.stat()?.region.file().map_or(0, |file| file.stored_bytes),
         problems: Some(store.check()?.problems_total),
     };
-    Ok(Curve::new(series, keys, inserted, &afterwards))
+    let after_growth = (series == Series::Grows).then(|| compare(&store, keys, watch)).transpose()?;
+    Ok(Curve { after_growth, ..Curve::new(series, keys, inserted, &afterwards) })
 }
 
 fn create(file: &Path, series: Series, options: &GrowthOptions, keys: u64) -> Result<Store, PeersError> {
     let url = Url::file(file).map_err(guira::Error::from)?;
-    let format = EntryFormat::Fixed { key_bytes: KEY_BYTES as u16, value_bytes: WORD_BYTES as u16 };
     let made_for =
         if series.grows() { CreateOptions::new(options.first).max_capacity(keys) } else { CreateOptions::new(keys) };
-    let slots = SPARE_SLOTS + options.clients as u16;
-    Ok(Store::create(&url, &made_for.format(format).max_clients(slots).seed(1))?)
+    Ok(Store::create(&url, &shape(made_for, options.clients))?)
+}
+
+/// Returns the options of a table for the keys of a run, and for so many clients at a time.
+pub fn shape(made_for: CreateOptions, clients: usize) -> CreateOptions {
+    let format = EntryFormat::Fixed { key_bytes: KEY_BYTES as u16, value_bytes: WORD_BYTES as u16 };
+    made_for.format(format).max_clients(SPARE_SLOTS + clients as u16).seed(1)
 }
 
 /// Looks up all keys, and then some of them once more. Returns the nanoseconds that each of those took.
