@@ -23,6 +23,15 @@ struct State {
     done: u64,
 }
 
+impl State {
+    fn show(&mut self) {
+        let (done, cells) = (self.done, self.cells);
+        if let Some(progress) = &mut self.progress {
+            progress.tick(done, || format!("{} of {} experiments", count(done), count(cells)));
+        }
+    }
+}
+
 impl<'o> Watcher<'o> {
     /// Creates a watcher. From now on an interrupt ends a run instead of the process.
     pub fn new(output: &'o Output) -> Watcher<'o> {
@@ -50,15 +59,14 @@ impl Watch for Watcher<'_> {
     }
 
     fn cell_done(&self) {
-        let state = &mut *self.lock();
+        let mut state = self.lock();
         state.done += 1;
-        let (done, cells) = (state.done, state.cells);
-        if let Some(progress) = &mut state.progress {
-            progress.tick(done, || format!("{} of {} experiments", count(done), count(cells)));
-        }
+        state.show();
     }
 
+    /// Runs ask often, so the estimate of the time left goes on during a long experiment.
     fn is_stopped(&self) -> bool {
+        self.lock().show();
         interrupt::requested()
     }
 }
