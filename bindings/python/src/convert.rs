@@ -7,6 +7,8 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyMemoryView, PyString};
 
+use crate::buffer::Buffer;
+
 /// The bytes of a bytes-like argument: those of `bytes` themselves, a copy of others.
 pub struct BytesLike(PyBackedBytes);
 
@@ -14,28 +16,20 @@ impl FromPyObject<'_, '_> for BytesLike {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, '_, PyAny>) -> PyResult<Self> {
-        if let Ok(bytes) = object.cast::<PyBytes>() {
-            return Ok(BytesLike(bytes.to_owned().into()));
-        }
-        // The stable ABI of Python 3.9 has no buffers, but memory views of them, also of those that are not contiguous.
-        let view = PyMemoryView::from(&object).map_err(|error| {
-            let kind = object.get_type();
-            let help = if kind.is(object.py().get_type::<PyString>()) {
-                "; encode it, for example with .encode()"
-            } else {
-                ""
-            };
-            match error.is_instance_of::<PyTypeError>(object.py()) {
-                true => PyTypeError::new_err(format!("a bytes-like object is required, not {kind}{help}")),
-                // A buffer that was released, or cannot be had.
-                false => error,
-            }
-        })?;
-        Ok(BytesLike(view.call_method0("tobytes")?.cast_into::<PyBytes>()?.into()))
+        Value::extract(object)?.settled(object.py())
     }
 }
 
 impl BytesLike {
+    fn copied(py: Python<'_>, buffer: &Buffer<'_>) -> PyResult<BytesLike> {
+        let memory = buffer.memory();
+        let bytes = PyBytes::new_with(py, memory.len(), |into| {
+            memory.read(into);
+            Ok(())
+        });
+        Ok(BytesLike(bytes?.into()))
+    }
+
     pub fn get(&self) -> &[u8] {
         &self.0
     }
@@ -43,6 +37,60 @@ impl BytesLike {
     /// Returns the exception for a key that does not exist.
     pub fn missing(self) -> PyErr {
         PyKeyError::new_err((self.0,))
+    }
+}
+
+/// The least bytes of a value that is used where it is. All such values are in extents, as [`Buffer::in_place`] needs.
+const IN_PLACE_BYTES: usize = 4_096;
+
+/// A bytes-like value: `bytes`, a copy of a small one, or the memory of a large one.
+pub enum Value<'py> {
+    Bytes(BytesLike),
+    Lent(Buffer<'py>),
+}
+
+impl<'py> FromPyObject<'_, 'py> for Value<'py> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let py = object.py();
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            return Ok(Value::Bytes(BytesLike(bytes.to_owned().into())));
+        }
+        if let Ok(buffer) = Buffer::readable(&object) {
+            return match buffer.memory().len() {
+                IN_PLACE_BYTES.. => Ok(Value::Lent(buffer)),
+                _ => BytesLike::copied(py, &buffer).map(Value::Bytes),
+            };
+        }
+        // A memory view makes one piece of those that are not contiguous.
+        let view = PyMemoryView::from(&object).map_err(|error| {
+            let kind = object.get_type();
+            let help = if kind.is(py.get_type::<PyString>()) { "; encode it, for example with .encode()" } else { "" };
+            match error.is_instance_of::<PyTypeError>(py) {
+                true => PyTypeError::new_err(format!("a bytes-like object is required, not {kind}{help}")),
+                // A buffer that was released, or cannot be had.
+                false => error,
+            }
+        })?;
+        Ok(Value::Bytes(BytesLike(view.call_method0("tobytes")?.cast_into::<PyBytes>()?.into())))
+    }
+}
+
+impl Value<'_> {
+    pub fn get(&self) -> &[u8] {
+        match self {
+            Value::Bytes(bytes) => bytes.get(),
+            Value::Lent(buffer) => buffer.in_place(),
+        }
+    }
+
+    /// Returns bytes that nobody can change.
+    pub fn settled(self, py: Python<'_>) -> PyResult<BytesLike> {
+        match self {
+            Value::Bytes(bytes) => Ok(bytes),
+            Value::Lent(buffer) => BytesLike::copied(py, &buffer),
+        }
     }
 }
 
@@ -73,7 +121,7 @@ impl Codec {
 }
 
 /// Returns the bytes that stand for `value`.
-pub fn encode(codec: Option<&Codec>, value: &Bound<'_, PyAny>) -> PyResult<BytesLike> {
+pub fn encode<'py>(codec: Option<&Codec>, value: &Bound<'py, PyAny>) -> PyResult<Value<'py>> {
     let Some(codec) = codec else { return value.extract() };
     let bytes = codec.dumps.bind(value.py()).call1((value,))?;
     bytes.extract().map_err(|error: PyErr| {

@@ -4,6 +4,8 @@
 //! Invariants: the interpreter's lock is released around every call that can wait, and no lock of this module is held
 //! then; so no other thread holds one when a thread that has the interpreter's lock forks.
 
+mod buffer;
+mod bulk;
 mod convert;
 mod options;
 mod scan;

@@ -4,18 +4,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use guira::errors::FabricError;
 use guira::{Client, Error, Expected, Put, Reader, Result, Store, Swap};
-use pyo3::exceptions::PyOverflowError;
+use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyGenericAlias, PyType};
 
+use crate::buffer::Buffer;
+use crate::bulk::{self, Failed, Lengths, Lookup, Puts, Values};
 use crate::convert::{BytesLike, Codec, decode, encode, exception, raised};
 use crate::scan::{Part, Scan};
 
 /// An open table: a mapping from bytes to values, shared with other processes, from open, create or open_or_create.
 ///
 /// Keys are bytes-like (bytes, bytearray, memoryview, ...). Values are, too, and lookups return bytes, unless the table
-/// was opened with a codec. table[key] and del table[key] raise KeyError if there is no such key.
+/// was opened with a codec. table[key] and del table[key] raise KeyError if there is no such key. A value of 4 KiB or more
+/// that is not bytes is stored from the memory of its object, without a copy: if another thread writes it meanwhile, a
+/// mixture of old and new bytes is stored.
 ///
 /// The interpreter's lock is released during every operation, and any number of threads may use one table object. A
 /// forked process has to open the table again: operations on an inherited object raise Misuse.
@@ -98,10 +102,22 @@ impl Table {
     }
 
     fn lookup<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut Reader) -> Result<T> + Send) -> PyResult<T> {
-        self.call(py, |opened| &mut opened.readers, |store| Ok(store.reader()), call)
+        self.call(py, |opened| &mut opened.readers, |store| Ok(store.reader()), call)?.map_err(|error| raised(py, &error))
     }
 
     fn change<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut Client) -> Result<T> + Send) -> PyResult<T> {
+        self.with_client(py, call)?.map_err(|error| raised(py, &error))
+    }
+
+    fn change_many(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut Client) -> std::result::Result<usize, Failed> + Send,
+    ) -> PyResult<usize> {
+        self.with_client(py, call)?.map_err(|failed| failed.raised(py))
+    }
+
+    fn with_client<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut Client) -> T + Send) -> PyResult<T> {
         self.call(py, |opened| &mut opened.clients, Store::client, call)
     }
 
@@ -111,7 +127,7 @@ impl Table {
         py: Python<'_>,
         stock: fn(&mut Opened) -> &mut Vec<Box<U>>,
         open: fn(&Store) -> Result<U>,
-        call: impl FnOnce(&mut U) -> Result<T> + Send,
+        call: impl FnOnce(&mut U) -> T + Send,
     ) -> PyResult<T> {
         let idle = self.take(py, |opened| stock(opened).pop().ok_or_else(|| opened.store.clone()))?;
         let called = py.detach(move || {
@@ -131,7 +147,7 @@ impl Table {
             // Another thread closed the table meanwhile. Closing a client can wait.
             py.detach(move || drop(unwanted));
         }
-        result.map_err(|error| raised(py, &error))
+        Ok(result)
     }
 
     fn scan(slf: &Bound<'_, Self>, part: Part) -> PyResult<Scan> {
@@ -211,6 +227,84 @@ impl Table {
         }
     }
 
+    /// Return the values of many keys, an iterable, in their order, with default for those that do not exist. Their memory
+    /// accesses overlap, and behind a memory node 32 keys take one round trip. Each is a lookup of its own, not part of a
+    /// snapshot.
+    ///
+    /// Raises the first error, if a lookup fails.
+    #[pyo3(signature = (keys, default=None))]
+    fn get_many<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+        default: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
+        let keys = bulk::keys(keys)?;
+        self.store(py)?;
+        let mut values = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(bulk::LOOKUP_CHUNK) {
+            let found = self.lookup(py, |reader| Values::look_up(reader, keys))?;
+            for value in found.iter() {
+                values.push(match value {
+                    Some(value) => Some(decode(py, self.codec(), value)?),
+                    None => default.clone(),
+                });
+            }
+        }
+        Ok(values)
+    }
+
+    /// Write the bytes of the value of key, whatever the codec, to the start of buffer, and return how many they are;
+    /// return None if there is no such key. buffer is a writable contiguous buffer, such as a bytearray, an array or a
+    /// NumPy array. Nothing but the value is written to it, and nothing at all if this fails.
+    ///
+    /// Raises ValueError if the buffer is shorter than the value, TypeError if it cannot be written.
+    fn get_into(&self, py: Python<'_>, key: BytesLike, buffer: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+        let buffer = Buffer::writable("buffer", buffer)?;
+        let memory = buffer.memory();
+        let mut found = Ok(None);
+        self.lookup(py, |reader| {
+            let mut failed = None;
+            reader.get_many_with(&[key.get()], |_, result| match result {
+                Ok(Some(value)) if value.len() > memory.len() => found = Err(value.len()),
+                Ok(Some(value)) => {
+                    memory.part(0..value.len()).write(value);
+                    found = Ok(Some(value.len()));
+                }
+                Ok(None) => {}
+                Err(error) => failed = Some(error),
+            });
+            failed.map_or(Ok(()), Err)
+        })?;
+        found.map_err(|bytes| {
+            let room = memory.len();
+            PyValueError::new_err(format!("buffer has {room} bytes, and the value {bytes}; nothing was written"))
+        })
+    }
+
+    /// Look up many keys of a table of format "fixed:K:V", and write their values to an array; return how many exist.
+    ///
+    /// keys: a contiguous buffer with n keys of K bytes, such as an array of NumPy: of n numbers of K bytes, or of bytes
+    /// in n rows of K. Numbers are keys by their bytes in memory.
+    /// out: a writable contiguous buffer with n rows of V bytes. The rows of keys that do not exist keep their content.
+    /// found: a writable buffer of n bytes, such as an array of bool; each is set to whether the key exists.
+    ///
+    /// No object is made for a key, and the codec is not used. Each is a lookup of its own, not part of a snapshot.
+    ///
+    /// Raises ValueError if the lengths do not fit the table; TypeError for other objects; the first error, if a lookup
+    /// fails, and then some rows may have been written.
+    #[pyo3(signature = (keys, out, found=None))]
+    fn get_many_into(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        out: &Bound<'_, PyAny>,
+        found: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<usize> {
+        let lookup = Lookup::new(Lengths::of(self.store(py)?.format())?, keys, out, found)?;
+        self.lookup(py, lookup.call())
+    }
+
     /// Return the value of key and a token of the state that the key is in, for compare_and_swap; None if there is no
     /// such key. Raises Misuse for a table with preset "paper".
     fn get_versioned<'py>(&self, py: Python<'py>, key: BytesLike) -> PyResult<Option<(Bound<'py, PyAny>, Token)>> {
@@ -223,20 +317,44 @@ impl Table {
     /// Raises Full if the table, or its space for large values, has no room; nothing was changed then.
     fn put(&self, py: Python<'_>, key: BytesLike, value: &Bound<'_, PyAny>) -> PyResult<bool> {
         let value = encode(self.codec(), value)?;
-        self.change(py, |client| Ok(client.put(key.get(), value.get())? == Put::Inserted))
+        let (key, value) = (key.get(), value.get());
+        self.change(py, |client| Ok(client.put(key, value)? == Put::Inserted))
+    }
+
+    /// Insert many keys, or replace their values: items is a mapping, or an iterable of pairs of a key and a value. They
+    /// are put one after the other, in their order; return how many were inserted.
+    ///
+    /// If a put fails, the exception is that of the first key that failed, or one whose effect is not "none" if there is
+    /// one. Its attribute failed has the positions of the keys that failed or were not tried; all others were put. Its
+    /// effect is that on the keys that failed. Nothing is put if an item is of a wrong type.
+    fn put_many(&self, py: Python<'_>, items: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let items = bulk::items(self.codec(), items)?;
+        let items: Vec<(&[u8], &[u8])> = items.iter().map(|(key, value)| (key.get(), value.get())).collect();
+        self.change_many(py, |client| bulk::put_items(client, &items))
+    }
+
+    /// Put many keys of a table of format "fixed:K:V": keys and values are contiguous buffers with n keys of K bytes and
+    /// n values of V bytes, such as arrays of NumPy; see get_many_into. Return how many were inserted.
+    ///
+    /// Raises ValueError if the lengths do not fit the table, TypeError for other objects, and what put_many raises.
+    fn put_many_from(&self, py: Python<'_>, keys: &Bound<'_, PyAny>, values: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let puts = Puts::new(Lengths::of(self.store(py)?.format())?, keys, values)?;
+        self.change_many(py, puts.call())
     }
 
     /// Insert key and return True; if it exists, change nothing and return False. Raises Full as put does.
     fn try_insert(&self, py: Python<'_>, key: BytesLike, value: &Bound<'_, PyAny>) -> PyResult<bool> {
         let value = encode(self.codec(), value)?;
-        self.change(py, |client| client.try_insert(key.get(), value.get()))
+        let (key, value) = (key.get(), value.get());
+        self.change(py, |client| client.try_insert(key, value))
     }
 
     /// Replace the value of key and return True; if there is no such key, change nothing and return False. Unlike
     /// dict.update, this is for one key.
     fn update(&self, py: Python<'_>, key: BytesLike, value: &Bound<'_, PyAny>) -> PyResult<bool> {
         let value = encode(self.codec(), value)?;
-        self.change(py, |client| client.update(key.get(), value.get()))
+        let (key, value) = (key.get(), value.get());
+        self.change(py, |client| client.update(key, value))
     }
 
     /// Remove key and return True; return False if there is no such key.
@@ -262,11 +380,13 @@ impl Table {
         let expected = match expected.cast::<Token>() {
             Ok(token) => Expected::Unchanged(token.get().0),
             Err(_) => {
-                old = encode(self.codec(), expected)?;
+                // Its bytes decide, so they must not change meanwhile.
+                old = encode(self.codec(), expected)?.settled(py)?;
                 Expected::Value(old.get())
             }
         };
-        self.change(py, |client| Ok(client.compare_and_swap(key.get(), expected, value.get())? == Swap::Done))
+        let (key, value) = (key.get(), value.get());
+        self.change(py, |client| Ok(client.compare_and_swap(key, expected, value)? == Swap::Done))
     }
 
     /// Add by, from -2**63 to 2**64 - 1, to the number that is the value of key, modulo 2**64, and return the sum. The

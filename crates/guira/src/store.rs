@@ -9,7 +9,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use guira_check::{CheckOptions, CheckReport, Concurrency, ProblemKind, check_table};
 use guira_fabric::{FabricError, FenceProof, Lane, Region, SlotHold, pause_until};
 use guira_fabric_shm::{Attempt, NameLoss, ShmError, ShmRegion};
-use guira_layout::{OwnerId, SlotState, SlotWord};
+use guira_layout::{EntryFormat, OwnerId, SlotState, SlotWord};
 use guira_rcuckoo::{
     ClientConfig, RowPredictor, SlotClient, Table, TableError, claim_generation, open_table, read_map, read_slot,
     reserve_table, slots,
@@ -308,6 +308,11 @@ impl Store {
     /// after [`Store::open_or_create`], so that the creator can fill the table. No round trip.
     pub fn was_created(&self) -> bool {
         self.inner.origin == Origin::Created
+    }
+
+    /// Returns the entry format of the table, which bounds the lengths of keys and values. No round trip.
+    pub fn format(&self) -> EntryFormat {
+        self.inner.table.config().format
     }
 
     /// Whether this store can only read: because it was opened for reading ([`OpenOptions::read_only`]), or because the

@@ -56,9 +56,13 @@ class Error(Exception):
     effect: _typing.Literal["none", "done", "unknown"]
     """The effect on the table. It is "unknown" only if the connection to a memory node was lost meanwhile."""
 
+    failed: list[int]
+    """Of an operation that puts many keys: the positions of the keys that failed or were not tried. All others were put."""
+
     def __init__(self, message: str, effect: _typing.Literal["none", "done", "unknown"] = "none") -> None:
         super().__init__(message)
         self.effect = effect
+        self.failed = []
 
 
 class Fabric(Error):

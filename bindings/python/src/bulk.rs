@@ -1,0 +1,302 @@
+//! Operations on many keys: the arguments that name them, and the loops, which run without the interpreter's lock.
+//!
+//! Keys and values of one length lie in one buffer each, such as an array of NumPy. They are copied in chunks, because
+//! other threads may write the buffers meanwhile.
+
+use guira::{Client, Effect, EntryFormat, Error, Put, Reader};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::buffer::{Buffer, Memory};
+use crate::convert::{BytesLike, Codec, Value, encode, raised};
+
+/// Keys that are looked up between two visits to the interpreter; a bound of the memory that their values take twice.
+pub const LOOKUP_CHUNK: usize = 1_024;
+/// Keys that are put before a failure is noticed.
+const PUT_CHUNK: usize = 64;
+
+/// Returns the keys of an iterable.
+pub fn keys(keys: &Bound<'_, PyAny>) -> PyResult<Vec<BytesLike>> {
+    keys.try_iter()?.map(|key| key?.extract()).collect()
+}
+
+/// Returns the pairs of a mapping, or of an iterable of pairs.
+pub fn items<'py>(codec: Option<&Codec>, items: &Bound<'py, PyAny>) -> PyResult<Vec<(BytesLike, Value<'py>)>> {
+    let pairs = items.getattr_opt("items")?.map(|items| items.call0()).transpose()?;
+    let pair = |pair: PyResult<Bound<'py, PyAny>>| {
+        let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair?.extract()?;
+        Ok((key.extract()?, encode(codec, &value)?))
+    };
+    pairs.as_ref().unwrap_or(items).try_iter()?.map(pair).collect()
+}
+
+/// The values of some keys, one after the other.
+#[derive(Default)]
+pub struct Values {
+    bytes: Vec<u8>,
+    /// Where each value ends; `None` for a key that does not exist.
+    ends: Vec<Option<usize>>,
+}
+
+impl Values {
+    pub fn look_up(reader: &mut Reader, keys: &[BytesLike]) -> Result<Values, Error> {
+        let keys: Vec<&[u8]> = keys.iter().map(BytesLike::get).collect();
+        let (mut values, mut failed) = (Values::default(), None);
+        reader.get_many_with(&keys, |_, found| match found {
+            Ok(value) => {
+                values.bytes.extend_from_slice(value.unwrap_or_default());
+                values.ends.push(value.map(|_| values.bytes.len()));
+            }
+            Err(error) => _ = failed.get_or_insert(error),
+        });
+        failed.map_or(Ok(values), Err)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = Option<&[u8]>> {
+        self.ends.iter().scan(0, |start, end| {
+            Some(end.map(|end| {
+                let value = &self.bytes[*start..end];
+                *start = end;
+                value
+            }))
+        })
+    }
+}
+
+/// The lengths of a table's keys and values, if all are the same.
+#[derive(Clone, Copy)]
+pub struct Lengths {
+    key_bytes: usize,
+    value_bytes: usize,
+}
+
+impl Lengths {
+    /// # Errors
+    /// `ValueError` if the lengths differ.
+    pub fn of(format: EntryFormat) -> PyResult<Lengths> {
+        match format {
+            EntryFormat::Fixed { key_bytes, value_bytes } => {
+                Ok(Lengths { key_bytes: key_bytes.into(), value_bytes: value_bytes.into() })
+            }
+            EntryFormat::Bytes { .. } => Err(PyValueError::new_err(format!(
+                "this needs a table whose keys, and whose values, have one length (format=\"fixed:K:V\"), not {format}"
+            ))),
+        }
+    }
+
+    /// Returns the number of keys in a buffer.
+    fn keys(self, buffer: &Buffer<'_>) -> PyResult<usize> {
+        let (bytes, item, key) = (buffer.memory().len(), buffer.item_bytes(), self.key_bytes);
+        // An item that is part of two keys is a mistake.
+        match item != 0 && key % item == 0 && bytes % key == 0 {
+            true => Ok(bytes / key),
+            false => Err(PyValueError::new_err(format!(
+                "keys has {bytes} bytes in items of {item}, which are not keys of {key} bytes"
+            ))),
+        }
+    }
+
+    /// Fails unless `buffer` has a value for each of `keys`.
+    fn check_values(self, name: &str, buffer: &Buffer<'_>, keys: usize) -> PyResult<()> {
+        let (bytes, value) = (buffer.memory().len(), self.value_bytes);
+        match keys.checked_mul(value) == Some(bytes) {
+            true => Ok(()),
+            false => Err(PyValueError::new_err(format!(
+                "{name} has {bytes} bytes, not {value} for each of {keys} keys"
+            ))),
+        }
+    }
+}
+
+/// The arguments of a lookup of many keys into a buffer.
+pub struct Lookup<'py> {
+    lengths: Lengths,
+    keys: Buffer<'py>,
+    count: usize,
+    out: Buffer<'py>,
+    found: Option<Buffer<'py>>,
+}
+
+impl<'py> Lookup<'py> {
+    pub fn new(
+        lengths: Lengths,
+        keys: &Bound<'py, PyAny>,
+        out: &Bound<'py, PyAny>,
+        found: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Lookup<'py>> {
+        let (keys, out) = (contiguous("keys", keys)?, Buffer::writable("out", out)?);
+        let count = lengths.keys(&keys)?;
+        lengths.check_values("out", &out, count)?;
+        let found = found.map(|found| Buffer::writable("found", found)).transpose()?;
+        if let Some(found) = found.as_ref().filter(|found| found.memory().len() != count) {
+            let bytes = found.memory().len();
+            return Err(PyValueError::new_err(format!("found has {bytes} bytes, not 1 for each of {count} keys")));
+        }
+        Ok(Lookup { lengths, keys, count, out, found })
+    }
+
+    /// Returns the call that looks up all keys, and returns how many exist.
+    pub fn call(&self) -> impl FnOnce(&mut Reader) -> Result<usize, Error> + Send {
+        let Lengths { key_bytes, value_bytes } = self.lengths;
+        let (keys, count, out) = (self.keys.memory(), self.count, self.out.memory());
+        let found = self.found.as_ref().map(Buffer::memory);
+        move |reader| {
+            let (mut hits, mut failed) = (0, None);
+            chunks(keys, key_bytes, count, LOOKUP_CHUNK, |first, keys| {
+                let mut flags = [0; LOOKUP_CHUNK];
+                reader.get_many_with(keys, |i, result| match result {
+                    Ok(Some(value)) => {
+                        let start = (first + i) * value_bytes;
+                        out.part(start..start + value_bytes).write(value);
+                        flags[i] = 1;
+                        hits += 1;
+                    }
+                    Ok(None) => {}
+                    Err(error) => _ = failed.get_or_insert(error),
+                });
+                if let Some(found) = found {
+                    found.part(first..first + keys.len()).write(&flags[..keys.len()]);
+                }
+                failed.is_none()
+            });
+            failed.map_or(Ok(hits), Err)
+        }
+    }
+}
+
+/// Puts of many keys that did not all succeed.
+pub struct Failed {
+    error: Error,
+    keys: usize,
+    /// The positions of the keys that failed or were not tried.
+    positions: Vec<usize>,
+}
+
+impl Failed {
+    /// Returns the exception: that of the first key that failed.
+    pub fn raised(self, py: Python<'_>) -> PyErr {
+        let (failed, keys) = (self.positions.len(), self.keys);
+        let exception = raised(py, &self.error);
+        let message = format!("{failed} of {keys} keys were not put, the first because: {}", self.error);
+        let value = exception.value(py);
+        let told = value.setattr("args", (message,)).and_then(|()| value.setattr("failed", self.positions));
+        told.map_or_else(|error| error, |()| exception)
+    }
+}
+
+/// The outcome of puts: how many keys were inserted, and the failure of others.
+#[derive(Default)]
+struct Tally {
+    inserted: usize,
+    error: Option<Error>,
+    positions: Vec<usize>,
+}
+
+impl Tally {
+    /// Puts keys, the first of which has the position `first`. Returns whether all succeeded.
+    fn put(&mut self, client: &mut Client, first: usize, items: &[(&[u8], &[u8])]) -> bool {
+        for (i, result) in client.put_many(items).into_iter().enumerate() {
+            match result {
+                Ok(put) => self.inserted += usize::from(put == Put::Inserted),
+                Err(error) => {
+                    self.positions.push(first + i);
+                    // An unknown effect must not hide behind an error that had none.
+                    let is_worse =
+                        |first: &Error| first.effect() != Effect::Unknown && error.effect() != Effect::None;
+                    if self.error.as_ref().is_none_or(is_worse) {
+                        self.error = Some(error);
+                    }
+                }
+            }
+        }
+        self.error.is_none()
+    }
+
+    /// Returns the number of inserted keys, of `keys` of which the first `tried` were tried.
+    fn result(mut self, tried: usize, keys: usize) -> Result<usize, Failed> {
+        match self.error {
+            None => Ok(self.inserted),
+            Some(error) => {
+                self.positions.extend(tried..keys);
+                Err(Failed { error, keys, positions: self.positions })
+            }
+        }
+    }
+}
+
+/// Puts all items, and returns how many were inserted.
+pub fn put_items(client: &mut Client, items: &[(&[u8], &[u8])]) -> Result<usize, Failed> {
+    let (mut tally, mut tried) = (Tally::default(), 0);
+    for items in items.chunks(PUT_CHUNK) {
+        let is_done = tally.put(client, tried, items);
+        tried += items.len();
+        if !is_done {
+            break;
+        }
+    }
+    tally.result(tried, items.len())
+}
+
+/// The arguments of puts of many keys from buffers.
+pub struct Puts<'py> {
+    lengths: Lengths,
+    keys: Buffer<'py>,
+    count: usize,
+    values: Buffer<'py>,
+}
+
+impl<'py> Puts<'py> {
+    pub fn new(lengths: Lengths, keys: &Bound<'py, PyAny>, values: &Bound<'py, PyAny>) -> PyResult<Puts<'py>> {
+        let (keys, values) = (contiguous("keys", keys)?, contiguous("values", values)?);
+        let count = lengths.keys(&keys)?;
+        lengths.check_values("values", &values, count)?;
+        Ok(Puts { lengths, keys, count, values })
+    }
+
+    /// Returns the call that puts all keys, and returns how many were inserted.
+    pub fn call(&self) -> impl FnOnce(&mut Client) -> Result<usize, Failed> + Send {
+        let Lengths { key_bytes, value_bytes } = self.lengths;
+        let (keys, count, values) = (self.keys.memory(), self.count, self.values.memory());
+        move |client| {
+            let (mut tally, mut tried, mut copied) = (Tally::default(), 0, vec![0; PUT_CHUNK * value_bytes]);
+            chunks(keys, key_bytes, count, PUT_CHUNK, |first, keys| {
+                let copied = &mut copied[..keys.len() * value_bytes];
+                values.part(first * value_bytes..(first + keys.len()) * value_bytes).read(copied);
+                let value = |i: usize| &copied[i * value_bytes..(i + 1) * value_bytes];
+                let items: Vec<_> = keys.iter().enumerate().map(|(i, key)| (*key, value(i))).collect();
+                tried = first + keys.len();
+                tally.put(client, first, &items)
+            });
+            tally.result(tried, count)
+        }
+    }
+}
+
+/// Returns the buffer of the argument `name` for reading.
+fn contiguous<'py>(name: &str, object: &Bound<'py, PyAny>) -> PyResult<Buffer<'py>> {
+    Buffer::readable(object).map_err(|error| {
+        let (kind, reason) = (object.get_type(), error.value(object.py()));
+        PyTypeError::new_err(format!("{name} must be a contiguous buffer, not {kind}: {reason}"))
+    })
+}
+
+/// Calls `each` with copies of the next keys, at most `size` of them, and the position of the first, until it returns
+/// false.
+fn chunks(
+    keys: Memory<'_>,
+    key_bytes: usize,
+    count: usize,
+    size: usize,
+    mut each: impl FnMut(usize, &[&[u8]]) -> bool,
+) {
+    let mut copied = vec![0; size.min(count) * key_bytes];
+    for first in (0..count).step_by(size) {
+        let end = count.min(first + size);
+        let copied = &mut copied[..(end - first) * key_bytes];
+        keys.part(first * key_bytes..end * key_bytes).read(copied);
+        let keys: Vec<&[u8]> = copied.chunks_exact(key_bytes).collect();
+        if !each(first, &keys) {
+            return;
+        }
+    }
+}
