@@ -101,9 +101,9 @@ impl Lengths {
         let (bytes, value) = (buffer.memory().len(), self.value_bytes);
         match keys.checked_mul(value) == Some(bytes) {
             true => Ok(()),
-            false => Err(PyValueError::new_err(format!(
-                "{name} has {bytes} bytes, not {value} for each of {keys} keys"
-            ))),
+            false => {
+                Err(PyValueError::new_err(format!("{name} has {bytes} bytes, not {value} for each of {keys} keys")))
+            }
         }
     }
 }
@@ -201,8 +201,7 @@ impl Tally {
                 Err(error) => {
                     self.positions.push(first + i);
                     // An unknown effect must not hide behind an error that had none.
-                    let is_worse =
-                        |first: &Error| first.effect() != Effect::Unknown && error.effect() != Effect::None;
+                    let is_worse = |first: &Error| first.effect() != Effect::Unknown && error.effect() != Effect::None;
                     if self.error.as_ref().is_none_or(is_worse) {
                         self.error = Some(error);
                     }
@@ -213,19 +212,19 @@ impl Tally {
     }
 
     /// Returns the number of inserted keys, of `keys` of which the first `tried` were tried.
-    fn result(mut self, tried: usize, keys: usize) -> Result<usize, Failed> {
+    fn result(mut self, tried: usize, keys: usize) -> Result<usize, Box<Failed>> {
         match self.error {
             None => Ok(self.inserted),
             Some(error) => {
                 self.positions.extend(tried..keys);
-                Err(Failed { error, keys, positions: self.positions })
+                Err(Box::new(Failed { error, keys, positions: self.positions }))
             }
         }
     }
 }
 
 /// Puts all items, and returns how many were inserted.
-pub fn put_items(client: &mut Client, items: &[(&[u8], &[u8])]) -> Result<usize, Failed> {
+pub fn put_items(client: &mut Client, items: &[(&[u8], &[u8])]) -> Result<usize, Box<Failed>> {
     let (mut tally, mut tried) = (Tally::default(), 0);
     for items in items.chunks(PUT_CHUNK) {
         let is_done = tally.put(client, tried, items);
@@ -254,7 +253,7 @@ impl<'py> Puts<'py> {
     }
 
     /// Returns the call that puts all keys, and returns how many were inserted.
-    pub fn call(&self) -> impl FnOnce(&mut Client) -> Result<usize, Failed> + Send {
+    pub fn call(&self) -> impl FnOnce(&mut Client) -> Result<usize, Box<Failed>> + Send {
         let Lengths { key_bytes, value_bytes } = self.lengths;
         let (keys, count, values) = (self.keys.memory(), self.count, self.values.memory());
         move |client| {

@@ -41,7 +41,7 @@ impl BytesLike {
 }
 
 /// The least bytes of a value that is used where it is. All such values are in extents, as [`Buffer::in_place`] needs.
-const IN_PLACE_BYTES: usize = 4_096;
+pub const IN_PLACE_BYTES: usize = 4_096;
 
 /// A bytes-like value: `bytes`, a copy of a small one, or the memory of a large one.
 pub enum Value<'py> {
@@ -131,10 +131,9 @@ pub fn encode<'py>(codec: Option<&Codec>, value: &Bound<'py, PyAny>) -> PyResult
 }
 
 /// Returns the value for which `bytes` stand.
-pub fn decode<'py>(py: Python<'py>, codec: Option<&Codec>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
-    let bytes = PyBytes::new(py, bytes);
+pub fn decode<'py>(codec: Option<&Codec>, bytes: Bound<'py, PyBytes>) -> PyResult<Bound<'py, PyAny>> {
     match codec {
-        Some(codec) => codec.loads.bind(py).call1((bytes,)),
+        Some(codec) => codec.loads.bind(bytes.py()).call1((bytes,)),
         None => Ok(bytes.into_any()),
     }
 }

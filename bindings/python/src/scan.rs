@@ -68,8 +68,15 @@ impl Scan {
         let key = PyBytes::new(py, &key);
         Ok(Some(match self.part {
             Part::Keys => key.into_any(),
-            Part::Values => decode(py, table.codec(), &value)?,
-            Part::Items => (key, decode(py, table.codec(), &value)?).into_pyobject(py)?.into_any(),
+            Part::Values => decode(table.codec(), PyBytes::new(py, &value))?,
+            Part::Items => (key, decode(table.codec(), PyBytes::new(py, &value))?).into_pyobject(py)?.into_any(),
         }))
+    }
+}
+
+impl Drop for Scan {
+    fn drop(&mut self) {
+        let scan = self.scan.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        _ = Python::try_attach(|py| self.table.get().discard(py, scan));
     }
 }

@@ -1,17 +1,19 @@
 //! Open tables. Lookups take readers and changes take clients, from stocks that all threads share.
 
+use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use guira::errors::FabricError;
-use guira::{Client, Error, Expected, Put, Reader, Result, Store, Swap};
+use guira::{Client, Error, Expected, Put, Reader, Result, Store, Swap, Versioned};
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyGenericAlias, PyType};
+use pyo3::types::{PyBytes, PyGenericAlias, PyType};
 
 use crate::buffer::Buffer;
 use crate::bulk::{self, Failed, Lengths, Lookup, Puts, Values};
-use crate::convert::{BytesLike, Codec, decode, encode, exception, raised};
+use crate::convert::{BytesLike, Codec, IN_PLACE_BYTES, decode, encode, exception, raised};
 use crate::scan::{Part, Scan};
 
 /// An open table: a mapping from bytes to values, shared with other processes, from open, create or open_or_create.
@@ -34,6 +36,8 @@ pub struct Table {
     url: String,
     was_created: bool,
     codec: Option<Codec>,
+    /// The number of [`forks`] of the process that opened it.
+    forks: u64,
     /// Locked for moments, while attached to the interpreter.
     opened: Mutex<Option<Opened>>,
 }
@@ -45,8 +49,17 @@ struct Opened {
     clients: Vec<Box<Client>>,
     /// Readers that no thread is using.
     #[expect(clippy::vec_box, reason = "a reader has 1 KiB, and is moved several times for each lookup of 120 ns")]
-    readers: Vec<Box<Reader>>,
+    readers: Vec<Box<Lookups>>,
 }
+
+/// A reader, and space for a value.
+struct Lookups {
+    reader: Reader,
+    value: Vec<u8>,
+}
+
+/// The bytes of a value whose space is kept for the next one.
+const KEPT_BYTES: usize = 64 << 10;
 
 /// The state that a key was in when it was read, for compare_and_swap: from Table.get_versioned. It belongs to one table.
 #[pyclass(frozen, eq, hash, module = "guira")]
@@ -78,7 +91,7 @@ impl Table {
         let store = py.detach(open).map_err(|error| raised(py, &error))?;
         let (url, was_created) = (store.url().to_string(), store.was_created());
         let opened = Mutex::new(Some(Opened { store, clients: Vec::new(), readers: Vec::new() }));
-        Ok(Table { url, was_created, codec, opened })
+        Ok(Table { url, was_created, codec, forks: forks(), opened })
     }
 
     pub fn codec(&self) -> Option<&Codec> {
@@ -89,8 +102,28 @@ impl Table {
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what `part` takes of the open table, or fails if it was closed.
+    /// Whether a parent of this process opened the table. Its other threads may have held locks of the store at the fork,
+    /// which nobody releases here.
+    fn is_inherited(&self) -> bool {
+        self.forks != forks()
+    }
+
+    /// Drops a part of the store, which can wait, unless that might wait for a lock that nobody releases: of a table
+    /// that was inherited, only shared memory is given back.
+    pub fn discard<T: Send>(&self, py: Python<'_>, part: T) {
+        let has_session = !self.url.starts_with("shm:") && !self.url.starts_with("file:");
+        if self.is_inherited() && has_session { mem::forget(part) } else { py.detach(move || drop(part)) }
+    }
+
+    /// Returns what `part` takes of the open table, or fails if it was closed or inherited.
     fn take<T>(&self, py: Python<'_>, part: impl FnOnce(&mut Opened) -> T) -> PyResult<T> {
+        if self.is_inherited() {
+            let message = format!(
+                "{}: this process was forked from the one that opened the table; nothing was changed; open it again",
+                self.url
+            );
+            return Err(exception(py, "Misuse", &message, "none"));
+        }
         self.lock().as_mut().map(part).ok_or_else(|| {
             let message = format!("{}: this table object was closed; nothing was changed; open it again", self.url);
             exception(py, "Closed", &message, "none")
@@ -102,7 +135,34 @@ impl Table {
     }
 
     fn lookup<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut Reader) -> Result<T> + Send) -> PyResult<T> {
-        self.call(py, |opened| &mut opened.readers, |store| Ok(store.reader()), call)?.map_err(|error| raised(py, &error))
+        let looked_up = self.with_reader(py, |lookups| call(&mut lookups.reader), |_, result| result);
+        looked_up?.map_err(|error| raised(py, &error))
+    }
+
+    /// Looks up a key, and makes the result of its value, which is copied once before that.
+    fn look_up<R>(&self, py: Python<'_>, key: &[u8], result: impl FnOnce(Option<&[u8]>) -> R) -> PyResult<R> {
+        let found = self.with_reader(
+            py,
+            |lookups| lookups.reader.get_into(key, &mut lookups.value),
+            |lookups, found| {
+                let result = found.map(|found| result(found.then_some(&lookups.value)));
+                if lookups.value.capacity() > KEPT_BYTES {
+                    lookups.value = Vec::new();
+                }
+                result
+            },
+        );
+        found?.map_err(|error| raised(py, &error))
+    }
+
+    fn with_reader<T: Send, R>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut Lookups) -> T + Send,
+        finish: impl FnOnce(&mut Lookups, T) -> R,
+    ) -> PyResult<R> {
+        let open = |store: &Store| Ok(Lookups { reader: store.reader(), value: Vec::new() });
+        self.call(py, |opened| &mut opened.readers, open, call, finish)
     }
 
     fn change<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut Client) -> Result<T> + Send) -> PyResult<T> {
@@ -112,30 +172,33 @@ impl Table {
     fn change_many(
         &self,
         py: Python<'_>,
-        call: impl FnOnce(&mut Client) -> std::result::Result<usize, Failed> + Send,
+        call: impl FnOnce(&mut Client) -> std::result::Result<usize, Box<Failed>> + Send,
     ) -> PyResult<usize> {
         self.with_client(py, call)?.map_err(|failed| failed.raised(py))
     }
 
     fn with_client<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut Client) -> T + Send) -> PyResult<T> {
-        self.call(py, |opened| &mut opened.clients, Store::client, call)
+        self.call(py, |opened| &mut opened.clients, Store::client, call, |_, result| result)
     }
 
-    /// Makes a call with an idle user of the table from `stock`, or with a new one if there is none.
-    fn call<U: Send, T: Send>(
+    /// Makes a call with an idle user of the table from `stock`, or with a new one if there is none. `finish` runs with
+    /// the interpreter's lock.
+    fn call<U: Send, T: Send, R>(
         &self,
         py: Python<'_>,
         stock: fn(&mut Opened) -> &mut Vec<Box<U>>,
         open: fn(&Store) -> Result<U>,
         call: impl FnOnce(&mut U) -> T + Send,
-    ) -> PyResult<T> {
+        finish: impl FnOnce(&mut U, T) -> R,
+    ) -> PyResult<R> {
         let idle = self.take(py, |opened| stock(opened).pop().ok_or_else(|| opened.store.clone()))?;
         let called = py.detach(move || {
             let mut user = idle.or_else(|store| open(&store).map(Box::new))?;
             let result = call(&mut user);
             Ok((user, result))
         });
-        let (user, result) = called.map_err(|error| raised(py, &error))?;
+        let (mut user, result) = called.map_err(|error| raised(py, &error))?;
+        let result = finish(&mut user, result);
         let unwanted = match &mut *self.lock() {
             Some(opened) => {
                 stock(opened).push(user);
@@ -192,10 +255,8 @@ impl Table {
 
     /// Return the value of key; raise KeyError if there is no such key.
     fn __getitem__<'py>(&self, py: Python<'py>, key: BytesLike) -> PyResult<Bound<'py, PyAny>> {
-        match self.lookup(py, |reader| reader.get(key.get()))? {
-            Some(value) => decode(py, self.codec(), &value),
-            None => Err(key.missing()),
-        }
+        let value = self.look_up(py, key.get(), |value| value.map(|value| PyBytes::new(py, value)))?;
+        value.map_or_else(|| Err(key.missing()), |value| decode(self.codec(), value))
     }
 
     fn __setitem__(&self, py: Python<'_>, key: BytesLike, value: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -221,10 +282,8 @@ impl Table {
         key: BytesLike,
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        match self.lookup(py, |reader| reader.get(key.get()))? {
-            Some(value) => decode(py, self.codec(), &value).map(Some),
-            None => Ok(default),
-        }
+        let value = self.look_up(py, key.get(), |value| value.map(|value| PyBytes::new(py, value)))?;
+        value.map_or(Ok(default), |value| decode(self.codec(), value).map(Some))
     }
 
     /// Return the values of many keys, an iterable, in their order, with default for those that do not exist. Their memory
@@ -246,7 +305,7 @@ impl Table {
             let found = self.lookup(py, |reader| Values::look_up(reader, keys))?;
             for value in found.iter() {
                 values.push(match value {
-                    Some(value) => Some(decode(py, self.codec(), value)?),
+                    Some(value) => Some(decode(self.codec(), PyBytes::new(py, value))?),
                     None => default.clone(),
                 });
             }
@@ -262,21 +321,23 @@ impl Table {
     fn get_into(&self, py: Python<'_>, key: BytesLike, buffer: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
         let buffer = Buffer::writable("buffer", buffer)?;
         let memory = buffer.memory();
-        let mut found = Ok(None);
-        self.lookup(py, |reader| {
-            let mut failed = None;
-            reader.get_many_with(&[key.get()], |_, result| match result {
-                Ok(Some(value)) if value.len() > memory.len() => found = Err(value.len()),
-                Ok(Some(value)) => {
-                    memory.part(0..value.len()).write(value);
-                    found = Ok(Some(value.len()));
-                }
-                Ok(None) => {}
-                Err(error) => failed = Some(error),
-            });
-            failed.map_or(Ok(()), Err)
-        })?;
-        found.map_err(|bytes| {
+        let write = |value: &[u8]| match value.len() <= memory.len() {
+            true => {
+                memory.part(0..value.len()).write(value);
+                Ok(value.len())
+            }
+            false => Err(value.len()),
+        };
+        let found = match memory.len() {
+            ..IN_PLACE_BYTES => self.look_up(py, key.get(), |value| value.map(write))?,
+            // Without another copy, which is slower for a small value.
+            _ => self.lookup(py, |reader| {
+                let mut found = Ok(None);
+                reader.get_many_with(&[key.get()], |_, value| found = value.map(|value| value.map(write)));
+                found
+            })?,
+        };
+        found.transpose().map_err(|bytes| {
             let room = memory.len();
             PyValueError::new_err(format!("buffer has {room} bytes, and the value {bytes}; nothing was written"))
         })
@@ -309,7 +370,9 @@ impl Table {
     /// such key. Raises Misuse for a table with preset "paper".
     fn get_versioned<'py>(&self, py: Python<'py>, key: BytesLike) -> PyResult<Option<(Bound<'py, PyAny>, Token)>> {
         let found = self.lookup(py, |reader| reader.get_versioned(key.get()))?;
-        found.map(|found| Ok((decode(py, self.codec(), &found.value)?, Token(found.token)))).transpose()
+        let with_token =
+            |found: Versioned| Ok((decode(self.codec(), PyBytes::new(py, &found.value))?, Token(found.token)));
+        found.map(with_token).transpose()
     }
 
     /// Insert key, or replace its value. Return True if it was inserted.
@@ -437,6 +500,10 @@ impl Table {
     /// ones raise Closed. Closing again does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let opened = self.lock().take();
+        if self.is_inherited() {
+            self.discard(py, opened);
+            return Ok(());
+        }
         let closed = py.detach(move || {
             let mut closed = Ok(());
             for client in opened.into_iter().flat_map(|opened| opened.clients) {
@@ -473,8 +540,21 @@ impl Drop for Table {
     fn drop(&mut self) {
         let opened = self.lock().take();
         // Without an interpreter, the closure is dropped, with what it owns.
-        _ = Python::try_attach(move |py| py.detach(move || drop(opened)));
+        _ = Python::try_attach(move |py| self.discard(py, opened));
     }
+}
+
+/// How many forks lead to this process from the one that imported the module.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+fn forks() -> u64 {
+    FORKS.load(Relaxed)
+}
+
+/// Called by the interpreter in a forked child, before any other code.
+#[pyfunction]
+pub fn forked() {
+    FORKS.fetch_add(1, Relaxed);
 }
 
 /// Closes a client, unless it is that of the parent of a forked child.

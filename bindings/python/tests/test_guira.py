@@ -47,6 +47,38 @@ def run_python(script: str, *arguments: str) -> str:
     return run(sys.executable, "-c", script, *arguments)
 
 
+@contextlib.contextmanager
+def served() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A memory node of the program, and its URL."""
+    assert PROGRAM
+    command = [PROGRAM, "serve", "--listen", "127.0.0.1:0", "--capacity", "1000", "--format", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
+        try:
+            assert node.stdout
+            yield node, json.loads(node.stdout.readline())["ready"]["urls"][0]
+        finally:
+            node.kill()
+
+
+def work_together(works: list[Callable[[], None]]) -> None:
+    """Runs each in a thread of its own, and raises the first failure."""
+    failures: list[BaseException] = []
+
+    def caught(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=caught, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
 class Case(unittest.TestCase):
     """A test with names of tables, which are destroyed at its end."""
 
@@ -392,23 +424,6 @@ while table.increment(b"n") < 100:
 
 
 class Threads(Case):
-    def run_threads(self, works: list[Callable[[], None]]) -> None:
-        failures: list[BaseException] = []
-
-        def caught(work: Callable[[], None]) -> None:
-            try:
-                work()
-            except BaseException as error:
-                failures.append(error)
-
-        threads = [threading.Thread(target=caught, args=(work,)) for work in works]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failures:
-            raise failures[0]
-
     def test_threads_share_an_object(self) -> None:
         # Each thread may need a client.
         with guira.create(self.url(), capacity=1_000, max_clients=40) as table:
@@ -420,7 +435,7 @@ class Threads(Case):
                     assert table.get(b"n") is not None
                     assert all(len(value) % 5 in (0, 3) for value in table.values())
 
-            self.run_threads([work] * 40)
+            work_together([work] * 40)
             self.assertEqual(table.increment(b"n", 0), 4_000)
 
     def test_closing_ends_the_work_of_other_threads(self) -> None:
@@ -438,7 +453,7 @@ class Threads(Case):
                 pass
             table.close()
 
-        self.run_threads([work, work, close])
+        work_together([work, work, close])
         # All slots were given back, also those of operations that were running.
         for again in [guira.open(url, deadline=0) for _ in range(3)]:
             again[b"a"] = b"1"
@@ -459,7 +474,7 @@ class Threads(Case):
                     except guira.Misuse as error:
                         assert "another thread" in str(error), error
 
-            self.run_threads([work] * 4)
+            work_together([work] * 4)
             self.assertEqual(sorted(seen), sorted(b"%d" % number for number in range(2_000)))
 
 
@@ -499,18 +514,6 @@ class Processes(Case):
         self.assertEqual(run(PROGRAM, "incr", url, "visits").split()[-1], "43")
         run(PROGRAM, "check", url)
 
-    @contextlib.contextmanager
-    def node(self) -> Iterator[tuple[subprocess.Popen[str], str]]:
-        """A memory node of the program, and its URL."""
-        assert PROGRAM
-        command = [PROGRAM, "serve", "--listen", "127.0.0.1:0", "--capacity", "1000", "--format", "json"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
-            try:
-                assert node.stdout
-                yield node, json.loads(node.stdout.readline())["ready"]["urls"][0]
-            finally:
-                node.kill()
-
     def stop(self, process: int) -> None:
         """Stops a process, and waits until all of its threads stand still."""
         os.kill(process, signal.SIGSTOP)
@@ -520,7 +523,7 @@ class Processes(Case):
 
     @needs_program
     def test_other_threads_run_while_an_operation_waits(self) -> None:
-        with self.node() as (node, url), guira.open(url) as table:
+        with served() as (node, url), guira.open(url) as table:
             table[b"a"] = b"1"
             for call in (
                 lambda: table[b"a"],
@@ -544,7 +547,7 @@ class Processes(Case):
 
     @needs_program
     def test_a_lost_memory_node_is_an_error_of_the_fabric(self) -> None:
-        with self.node() as (node, url):
+        with served() as (node, url):
             table = guira.open(url, reconnect_timeout=0)
             table[b"a"] = b"1"
             node.kill()

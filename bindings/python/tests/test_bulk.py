@@ -1,0 +1,371 @@
+"""Tests of operations on many keys, of buffers, and of what ends while it is in use: processes, parents, tables."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import gc
+import itertools
+import mmap
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+import guira
+import workers
+from test_guira import PATIENCE_S, PROGRAM, SEED, Case, needs_program, run, run_python, served, work_together
+
+
+def numbers(values: list[int]) -> array.array[int]:
+    return array.array("Q", values)
+
+
+class ManyKeys(Case):
+    def test_many_keys_are_looked_up_in_order(self) -> None:
+        with guira.create(self.url(), capacity=10_000) as table:
+            local = {b"%d" % number: b"v" * (number % 100) for number in range(3_000)}
+            self.assertEqual(table.put_many(local), 3_000)
+            self.assertEqual(table.put_many((key, b"new " + value) for key, value in local.items()), 0)
+            wanted = [b"%d" % (number * 7 % 4_000) for number in range(5_000)]
+            new: dict[bytes, bytes] = {key: b"new " + value for key, value in local.items()}
+            self.assertEqual(table.get_many(wanted), [new.get(key) for key in wanted])
+            self.assertEqual(table.get_many(iter(wanted), 7), [new.get(key, 7) for key in wanted])
+            self.assertEqual((table.get_many([]), table.put_many([])), ([], 0))
+            with guira.create(self.url(), capacity=10_000) as other:
+                self.assertEqual(other.put_many(table), 3_000)
+                self.assertEqual(dict(other.items()), new)
+
+    def test_a_codec_is_used(self) -> None:
+        with guira.create(self.url(), capacity=1_000, codec=guira.json) as table:
+            self.assertEqual(table.put_many({b"a": [1], b"b": None}), 2)
+            self.assertEqual(table.get_many([b"b", b"c", b"a"], "none"), [None, "none", [1]])
+
+    def test_failed_puts_say_which(self) -> None:
+        with guira.create(self.url(), capacity=1_000, format="fixed:8:8") as table:
+            items = [(b"%8d" % number, b"8 bytes!") for number in range(200)]
+            items[70:72] = [(b"short", b"8 bytes!"), (items[71][0], b"no")]
+            with self.assertRaisesRegex(guira.Misuse, "74 of 200 keys were not put.*key of 5 bytes") as caught:
+                table.put_many(items)
+            # Nothing is tried after the group of 64 in which one failed.
+            self.assertEqual((caught.exception.failed, caught.exception.effect), ([70, 71, *range(128, 200)], "none"))
+            self.assertEqual(len(list(table)), 126)
+        with guira.create(self.url(), capacity=1_000, format="fixed:8:8", preset="tiny", seed=7) as table:
+            with self.assertRaises(guira.Full) as full:
+                table.put_many_from(numbers(list(range(5_000))), numbers([7] * 5_000))
+            put = sorted(set(range(5_000)) - set(full.exception.failed))
+            self.assertEqual(sorted(int.from_bytes(key, "little") for key in table), put)
+
+    def test_nothing_is_put_if_an_item_is_wrong(self) -> None:
+        with guira.create(self.url(), capacity=1_000) as table:
+            wrong: Any
+            for wrong in ([(b"a", b"1"), (b"b", 2)], [(b"a", b"1"), b"b"], [(b"a", b"1", b"2")], {"a": b"1"}, 7, None,
+                          [(b"a", b"1"), 3]):
+                with self.subTest(items=wrong), self.assertRaises((TypeError, ValueError)):
+                    table.put_many(wrong)
+                self.assertEqual(list(table), [])
+            for wrong in (7, None, [7], "keys", [b"a", "b"], b"bytes"):
+                with self.subTest(keys=wrong), self.assertRaises(TypeError):
+                    table.get_many(wrong)
+
+
+class Buffers(Case):
+    def test_arrays_do_what_a_dictionary_does(self) -> None:
+        drawn = random.Random(SEED)
+        print(f"seed {SEED}", file=sys.stderr)
+        for key_bytes, value_bytes in ((8, 8), (4, 4), (8, 0), (16, 40), (3, 5)):
+            format, local = f"fixed:{key_bytes}:{value_bytes}", dict[bytes, bytes]()
+            with guira.create(self.url(), capacity=20_000, format=format) as table:
+                for _ in range(8):
+                    count = drawn.choice((0, 1, 31, 64, 1_023, 2_500))
+                    keys = [drawn.randrange(3_000).to_bytes(key_bytes, "big") for _ in range(count)]
+                    values = [drawn.randbytes(value_bytes) for _ in keys]
+                    before = len(local)
+                    local.update(zip(keys, values))
+                    inserted = table.put_many_from(self.placed(drawn, keys), self.placed(drawn, values))
+                    self.assertEqual(inserted, len(local) - before)
+                    wanted = [drawn.randrange(4_000).to_bytes(key_bytes, "big") for _ in range(count)]
+                    old = [drawn.randbytes(value_bytes) for _ in wanted]
+                    out, found = self.placed(drawn, old), bytearray(b"?" * count)
+                    hits = [key in local for key in wanted]
+                    self.assertEqual(table.get_many_into(self.placed(drawn, wanted), out, found), sum(hits))
+                    self.assertEqual(bytes(found), bytes(hits))
+                    expected = [local.get(key, before) for key, before in zip(wanted, old)]
+                    self.assertEqual(out.tobytes(), b"".join(expected))
+                    self.assertEqual(table.get_many_into(self.placed(drawn, wanted), out), sum(hits))
+                self.assertEqual(dict(table.items()), local)
+
+    def placed(self, drawn: random.Random, parts: list[bytes]) -> memoryview:
+        """The parts in one buffer that begins at any address."""
+        start, data = drawn.randrange(9), b"".join(parts)
+        return memoryview(bytearray(b"-" * start + data + b"-" * 9))[start : start + len(data)]
+
+    def test_arrays_of_other_items(self) -> None:
+        with guira.create(self.url(), capacity=1_000, format="fixed:8:8") as table:
+            pairs = memoryview(array.array("I", [1, 0, 2, 0, 3, 0])).cast("B").cast("I", (3, 2))
+            self.assertEqual(table.put_many_from(pairs, array.array("d", [0.5, 1.5, 2.5])), 3)
+            out = array.array("d", [0] * 2)
+            self.assertEqual(table.get_many_into(numbers([3, 1]), out), 2)
+            self.assertEqual(out.tolist(), [2.5, 0.5])
+            # The same memory for both: each key is replaced by its value.
+            both = numbers([2, 9])
+            self.assertEqual((table.get_many_into(both, both), both[1]), (1, 9))
+            with mmap.mmap(-1, 8) as mapped:
+                mapped[:] = (2).to_bytes(8, "little")
+                self.assertEqual(table.get(mapped), array.array("d", [1.5]).tobytes())
+                self.assertEqual(table.get_into(mapped, mapped), 8)
+                self.assertEqual(mapped[:], array.array("d", [1.5]).tobytes())
+
+    def test_lengths_that_do_not_fit_are_refused(self) -> None:
+        with guira.create(self.url(), capacity=1_000, format="fixed:8:4") as table:
+            out = bytearray(b"?" * 8)
+            cases: list[tuple[Any, bytearray, bytearray | None, str]] = [
+                (b"12345678" * 2, bytearray(7), None, "out has 7 bytes, not 4 for each of 2"),
+                (b"1234567", out, None, "keys has 7 bytes in items of 1"),
+                ((ctypes.c_uint64 * 3)(), out, None, "out has 8 bytes, not 4 for each of 3"),
+                (array.array("Q", [1, 2]), out, bytearray(3), "found has 3 bytes, not 1 for each of 2"),
+                (b"", out, None, "out has 8 bytes, not 4 for each of 0"),
+            ]
+            for keys, into, found, text in cases:
+                with self.subTest(text=text):
+                    self.refuses(ValueError, text, lambda: table.get_many_into(keys, into, found))
+            self.refuses(ValueError, "values has 3 bytes", lambda: table.put_many_from(b"12345678", b"123"))
+            self.assertEqual((bytes(out), list(table)), (b"?" * 8, []))
+        with guira.create(self.url(), capacity=1_000, format="fixed:4:4") as table:
+            # A number of 8 bytes is not two keys of 4.
+            self.refuses(ValueError, "items of 8", lambda: table.get_many_into(numbers([1]), bytearray(8)))
+        with guira.create(self.url(), capacity=1_000) as table:
+            self.refuses(ValueError, "fixed:K:V.*bytes:64", lambda: table.get_many_into(b"a", bytearray(1)))
+            self.refuses(ValueError, "fixed:K:V.*bytes:64", lambda: table.put_many_from(b"a", b"b"))
+
+    def test_a_value_is_written_where_it_belongs(self) -> None:
+        with guira.create(self.url(), capacity=1_000, record_bytes=10_000, extent_bytes=32 << 20) as table:
+            self.assertIsNone(table.get_into(b"a", bytearray(1)))
+            for bytes_long in (0, 1, 7, 8, 9, 64, 65, 4_095, 4_096, 9_999):
+                value = os.urandom(bytes_long)
+                table[b"a"] = value
+                for start, room in itertools.product(range(9), (0, 1, 5_000)):
+                    memory = bytearray(b"?" * (start + bytes_long + room + 9))
+                    with memoryview(memory)[start : start + bytes_long + room] as view:
+                        self.assertEqual(table.get_into(b"a", view), bytes_long)
+                    end = start + bytes_long
+                    self.assertEqual(memory, b"?" * start + value + b"?" * (len(memory) - end))
+                for short in {0, bytes_long // 2, bytes_long - 1} & set(range(bytes_long)):
+                    memory = bytearray(b"?" * short)
+                    text = f"buffer has {short} bytes, and the value {bytes_long}; nothing was written"
+                    self.refuses(ValueError, text, lambda: table.get_into(b"a", memory))
+                    self.assertEqual(memory, b"?" * short)
+
+    def test_large_values_of_every_kind_of_buffer(self) -> None:
+        with guira.create(self.url(), capacity=1_000, record_bytes=1 << 20, extent_bytes=64 << 20) as table:
+            for bytes_long in (4_095, 4_096, 4_097, 1 << 20):
+                value = bytearray(os.urandom(bytes_long))
+                view = memoryview(value)
+                for given in (value, view, view[::-1], view.toreadonly(), array.array("B", value)):
+                    self.assertIs(type(table.put(b"a", given)), bool)
+                    self.assertEqual(table[b"a"], memoryview(given).tobytes())
+                    self.assertTrue(table.compare_and_swap(b"a", given, view) and table[b"a"] == value)
+                self.assertEqual(table.put_many([(b"b", value), (b"c", view[1:])]), 2 if bytes_long == 4_095 else 0)
+                self.assertEqual(table.get_many([b"b", b"c"]), [value, value[1:]])
+                view.release()
+                # An array that is lent cannot grow.
+                value.append(1)
+
+    def test_objects_without_a_fitting_buffer_are_refused(self) -> None:
+        with guira.create(self.url(), capacity=1_000, format="fixed:8:8") as table:
+            good, released = numbers([1, 2, 3, 4]), memoryview(bytearray(32))
+            released.release()
+            wrong: Any
+            for wrong in (None, 7, "text" * 4, [b"12345678"], object(), released, memoryview(good)[::2]):
+                for call in (
+                    lambda: table.get_many_into(wrong, good),
+                    lambda: table.get_many_into(good, wrong),
+                    lambda: table.put_many_from(wrong, good),
+                    lambda: table.put_many_from(good, wrong),
+                    lambda: table.get_into(b"12345678", wrong),
+                ):
+                    with self.subTest(wrong=wrong):
+                        self.refuses(TypeError, "must be a (writable )?contiguous buffer, not", call)
+            for wrong in (b"8 bytes!" * 4, memoryview(good).toreadonly()):
+                self.refuses(TypeError, "out must be a writable", lambda: table.get_many_into(good, wrong))
+                self.refuses(TypeError, "found must be a writable", lambda: table.get_many_into(good, good, wrong))
+                self.refuses(TypeError, "buffer must be a writable", lambda: table.get_into(b"12345678", wrong))
+            self.assertEqual((good.tolist(), list(table)), ([1, 2, 3, 4], []))
+            # Nothing keeps the array, which could not grow then.
+            del wrong, call
+            gc.collect()
+            good.append(5)
+
+    def test_references_are_given_back(self) -> None:
+        keys, values, found = numbers([1, 2]), numbers([3, 4]), bytearray(2)
+        large = bytearray(5_000)
+        with guira.create(self.url(), capacity=1_000, format="fixed:8:8") as table, guira.create(self.url()) as other:
+            before = [sys.getrefcount(object) for object in (keys, values, found, large, table)]
+            for _ in range(100):
+                table.put_many_from(keys, values)
+                table.get_many_into(keys, values, found)
+                table.get_many([bytes(8)] * 3, found)
+                other.put_many([(b"a", large)])
+                other.get_into(b"a", large)
+                self.refuses(TypeError, "", lambda: table.get_many_into(keys, b"1"))
+                self.refuses(ValueError, "", lambda: table.get_many_into(keys, found))
+            self.assertEqual([sys.getrefcount(object) for object in (keys, values, found, large, table)], before)
+
+
+class Threads(Case):
+    @needs_program
+    def test_a_value_that_is_written_meanwhile_is_stored_as_a_mixture(self) -> None:
+        assert PROGRAM
+        url, memory, ended = self.url(), bytearray(64 << 10), threading.Event()
+
+        def write() -> None:
+            for byte in itertools.cycle((b"a", b"b")):
+                if ended.is_set():
+                    return
+                memory[:] = byte * len(memory)
+
+        with guira.create(url, capacity=1_000, record_bytes=len(memory), extent_bytes=64 << 20) as table:
+            memory[:] = b"a" * len(memory)
+
+            def put() -> None:
+                for _ in range(200):
+                    table[b"a"] = memory
+                    self.assertEqual(table[b"a"].strip(b"ab"), b"")
+                ended.set()
+
+            work_together([write, put])
+            run(PROGRAM, "check", url)
+
+    def test_threads_share_buffers_and_close(self) -> None:
+        for _ in range(5):
+            table = guira.create(self.url(), capacity=10_000, format="fixed:8:8")
+            keys, out = numbers(list(range(5_000))), numbers([0] * 5_000)
+            rounds: list[None] = []
+
+            def work() -> None:
+                with contextlib.suppress(guira.Closed):
+                    while True:
+                        table.put_many_from(keys, keys)
+                        table.get_many_into(keys, out)
+                        table.get_many([b"12345678"] * 100)
+                        rounds.append(None)
+
+            def close() -> None:
+                while len(rounds) < 12:
+                    time.sleep(0.001)
+                table.close()
+
+            work_together([work, work, work, close])
+            self.assertEqual(out, keys)
+            for call in (
+                lambda: table.get_many([]),
+                lambda: table.put_many([]),
+                lambda: table.get_into(b"12345678", out),
+                lambda: table.get_many_into(keys, out),
+                lambda: table.put_many_from(keys, out),
+            ):
+                self.refuses(guira.Closed, "closed", call)
+
+
+class Ends(Case):
+    def test_a_destroyed_table_is_gone(self) -> None:
+        url = self.url()
+        with guira.create(url, capacity=1_000, format="fixed:8:8") as table:
+            guira.destroy(url)
+            key, out = numbers([1]), numbers([7])
+            for call in (
+                lambda: table.get_many([bytes(8)]),
+                lambda: table.put_many({bytes(8): bytes(8)}),
+                lambda: table.get_into(bytes(8), out),
+                lambda: table.get_many_into(key, out),
+                lambda: table.put_many_from(key, out),
+            ):
+                self.refuses(guira.Gone, "destroyed|gone", call)
+            self.assertEqual(out[0], 7)
+
+    def test_killed_workers_of_a_pool_block_nobody(self) -> None:
+        for method, kills in (("fork", 10), ("spawn", 2)):
+            url = self.url()
+            drawn = random.Random(SEED)
+            with self.subTest(method=method), guira.create(
+                url, capacity=1_000, max_clients=8, record_bytes=2_000, extent_bytes=32 << 20
+            ) as table, multiprocessing.get_context(method).Pool(2) as pool:
+                for number in range(kills + 2):
+                    name = b"rounds of %d" % number
+                    pool.apply_async(workers.put_until_killed, (url, name))
+                    if number < 1:
+                        continue
+                    wait_until(lambda: table.increment(name, 0) > 1, pool)
+                    time.sleep(drawn.random() / 100)
+                    if number <= kills:
+                        # The next task is that of the worker which replaces it.
+                        victim = drawn.choice(multiprocessing.active_children())
+                        assert victim.pid
+                        os.kill(victim.pid, signal.SIGKILL)
+                        victim.join()
+                    for key in workers.KEYS:
+                        table[key] = workers.value(number)
+                        found = table[key]
+                        self.assertEqual(found, found[:8] * workers.WORDS)
+                pool.terminate()
+            with guira.open(url) as table:
+                for last in table.get_many(workers.KEYS):
+                    assert last
+                    self.assertEqual(last, last[:8] * workers.WORDS)
+            if PROGRAM:
+                run(PROGRAM, "check", url)
+
+    @needs_program
+    def test_children_of_busy_threads_with_a_session_do_not_hang(self) -> None:
+        script = """
+import os, sys, threading, warnings, guira
+warnings.simplefilter("ignore")
+table = guira.open(sys.argv[1])
+ended = threading.Event()
+def work(key):
+    while not ended.is_set():
+        table.increment(key)
+        table.get(key)
+        begun = table.items()
+        next(begun)
+threads = [threading.Thread(target=work, args=(key,)) for key in (b"a", b"b", b"c")]
+for thread in threads: thread.start()
+begun = table.items()
+for _ in range(40):
+    child = os.fork()
+    if child == 0:
+        for call in (lambda: table.get(b"a"), lambda: table.increment(b"a"), lambda: table.put_many([]), lambda: next(begun)):
+            try:
+                call()
+                os._exit(1)
+            except guira.Misuse as error:
+                assert "forked" in str(error) and error.effect == "none", error
+        del begun
+        table.close()
+        del table
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+ended.set()
+for thread in threads: thread.join()
+"""
+        with served() as (_, url):
+            run_python(script, url)
+
+
+def wait_until(is_true: Callable[[], bool], what: object) -> None:
+    """Waits until it is true; ends a hang after PATIENCE_S."""
+    end = time.monotonic() + PATIENCE_S
+    while not is_true():
+        assert time.monotonic() < end, f"still waiting for {what}"
+        time.sleep(0.001)
+
+
+if __name__ == "__main__":
+    unittest.main()
