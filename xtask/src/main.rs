@@ -55,7 +55,7 @@ enum Command {
     /// instruction counts, the oldest compiler, packages, RDMA in a virtual machine.
     Release(steps::Options),
     /// Build the wheel for Python, install it in an empty environment, run its tests, and check its types.
-    Python,
+    Python(python::Options),
     /// Run the tests of RDMA on Soft-RoCE, in a virtual machine that is made from Debian packages.
     TestRdma(rdma::Options),
     /// Run simulated swarms, one per seed, until one fails: 100,000 seeds, unless chosen otherwise.
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
         Command::Mutants(options) => mutants::command(&options, arguments.format),
         Command::Test(options) => steps::run("test", &test::STEPS, &options, arguments.format),
         Command::Release(options) => steps::run("release", &release::STEPS, &options, arguments.format),
-        Command::Python => python::command(arguments.format),
+        Command::Python(options) => python::command(&options, arguments.format),
         Command::TestRdma(options) => rdma::command(&options, arguments.format),
         Command::Soak(options) => swarm::command("soak", &options, arguments.format),
         Command::Replay(options) => swarm::command("replay", &options, arguments.format),

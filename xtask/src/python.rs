@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
+use clap::Args;
 
 use crate::report::{Format, Verdict};
 use crate::shell::{Budget, Outcome, Shell};
@@ -21,10 +22,23 @@ const TOOLS: [&str; 2] = ["maturin==1.16.0", "mypy==2.4.1"];
 const PYRIGHT: [&str; 1] = ["basedpyright==1.40.2"];
 /// Tests need no debug information, which takes time to compile.
 const NO_DEBUG: [(&str, &str); 1] = [("CARGO_PROFILE_DEV_DEBUG", "0")];
+/// The systems of the benchmark, and what it needs besides. redis-server is a package of the system.
+const PEERS: [&str; 6] =
+    ["numpy==2.4.6", "matplotlib==3.11.2", "lmdb==3.0.0", "redis==8.1.0", "hiredis==3.5.0", "diskcache==5.6.3"];
+
+#[derive(Args)]
+pub struct Options {
+    /// Compare the module with other systems instead, for some ten minutes on an idle machine, and write docs/bench.
+    #[arg(long)]
+    bench: bool,
+}
 
 /// Runs `cargo xtask python`, with a program that it compiles. A machine without Python is a failure here.
-pub fn command(format: Format) -> Result<Verdict> {
+pub fn command(options: &Options, format: Format) -> Result<Verdict> {
     let shell = Shell::new(tree::workspace_root()?, format);
+    if options.bench {
+        return shell.conclude("python", &bench(&shell, &["--publish", "docs/bench"]));
+    }
     let program = shell.cargo(&["build", "--locked", "-p", "guira-cli"], &NO_DEBUG);
     shell.conclude("python", &program.then(|| run(&shell, &[])))
 }
@@ -50,6 +64,37 @@ pub fn pyright(shell: &Shell) -> Outcome {
     checked().unwrap_or_else(|outcome| outcome)
 }
 
+/// Runs the benchmark for some seconds: that all systems take part, and answer right.
+pub fn quick_bench(shell: &Shell) -> Outcome {
+    bench(shell, &["--quick", "--publish", &shell.target_directory("python").join("bench").to_string_lossy()])
+}
+
+/// Runs the benchmark with a wheel that is built with optimisations.
+fn bench(shell: &Shell, arguments: &[&str]) -> Outcome {
+    let run = || -> Result<Outcome, Outcome> {
+        let (tools, peers) = (environment(shell, &TOOLS)?, environment(shell, &PEERS)?);
+        let wheel = wheel(shell, &tools, "release")?;
+        passed(shell, pip(shell, &peers).args(["--no-index", "--force-reinstall"]).arg(&wheel))?;
+        let mut run = shell.command(&peers.join("bin/python").to_string_lossy(), ["-B"]);
+        run.arg(shell.root().join(SOURCE).join("bench/bench.py")).args(arguments);
+        Ok(shell.run(&mut run, &Budget::unlimited()))
+    };
+    run().unwrap_or_else(|outcome| outcome)
+}
+
+/// Builds the wheel with a profile of cargo, and returns its path.
+fn wheel(shell: &Shell, tools: &Path, profile: &str) -> Result<PathBuf, Outcome> {
+    let wheels = shell.target_directory("python").join("wheels");
+    // Wheels of other versions would be installed, too.
+    let _ = fs::remove_dir_all(&wheels);
+    let mut build = shell.command(&tools.join("bin/maturin").to_string_lossy(), ["build", "--locked"]);
+    build.args(["--profile", profile, "--manifest-path", "bindings/python/Cargo.toml", "--out"]).arg(&wheels);
+    passed(shell, build.envs(NO_DEBUG))?;
+    let failed = |error| Outcome::Failed(format!("{}: {error}", wheels.display()));
+    let wheel = fs::read_dir(&wheels).map_err(failed)?.next().transpose().map_err(failed)?;
+    Ok(wheel.ok_or_else(|| Outcome::Failed("maturin built no wheel".to_owned()))?.path())
+}
+
 /// A wheel that is installed.
 struct Built<'s> {
     shell: &'s Shell,
@@ -61,15 +106,7 @@ struct Built<'s> {
 
 fn built(shell: &Shell) -> Result<Built<'_>, Outcome> {
     let (tools, empty) = (environment(shell, &TOOLS)?, shell.target_directory("python").join("venv"));
-    let wheels = shell.target_directory("python").join("wheels");
-    // Wheels of other versions would be installed, too.
-    let _ = fs::remove_dir_all(&wheels);
-    let mut build = shell.command(&tools.join("bin/maturin").to_string_lossy(), ["build", "--locked"]);
-    build.args(["--profile", "dev", "--manifest-path", "bindings/python/Cargo.toml", "--out"]).arg(&wheels);
-    passed(shell, build.envs(NO_DEBUG))?;
-    let failed = |error| Outcome::Failed(format!("{}: {error}", wheels.display()));
-    let wheel = fs::read_dir(&wheels).map_err(failed)?.next().transpose().map_err(failed)?;
-    let wheel = wheel.ok_or_else(|| Outcome::Failed("maturin built no wheel".to_owned()))?.path();
+    let wheel = wheel(shell, &tools, "dev")?;
     passed(shell, shell.command("python3", ["-m", "venv", "--clear"]).arg(&empty))?;
     for environment in [&tools, &empty] {
         // Without an index, it has no dependencies.

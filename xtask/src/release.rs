@@ -6,7 +6,7 @@ use crate::steps::Step;
 use crate::tools::{self, cargo_tool};
 use crate::{fuzz, instructions, mutants, porcupine, python, rdma};
 
-pub const STEPS: [Step; 15] = [
+pub const STEPS: [Step; 16] = [
     Step { name: "mutants", title: "cargo xtask mutants", run: mutants::step },
     Step { name: "fuzz", title: "cargo xtask fuzz --seconds 10", run: |shell| fuzz::run(shell, FUZZ_SECONDS, &[]) },
     Step { name: "instructions", title: "cargo xtask instructions", run: instructions::step },
@@ -15,6 +15,11 @@ pub const STEPS: [Step; 15] = [
     Step { name: "porcupine", title: "our checker of histories compared with Porcupine", run: porcupine::step },
     Step { name: "rdma", title: "cargo xtask test-rdma", run: rdma::step },
     Step { name: "pyright", title: "the types of the wheel for Python, by a second checker", run: python::pyright },
+    Step {
+        name: "python-bench",
+        title: "the benchmark of the wheel for Python, for seconds",
+        run: python::quick_bench,
+    },
     Step { name: "msrv", title: "cargo check with the oldest compiler", run: msrv },
     Step { name: "packages", title: "cargo package of what is published", run: packages },
     Step { name: "advisories", title: "cargo deny check advisories", run: advisories },

@@ -97,7 +97,7 @@ class Lmdb(System):
 
     def get_many(self, keys: list[bytes]) -> Any:
         with self.store.begin() as transaction:
-            return [transaction.get(key) for key in keys]
+            return [value for _, value in transaction.cursor().getmulti(keys)]
 
     def put(self, key: bytes, value: bytes) -> None:
         with self.store.begin(write=True) as transaction:
@@ -159,7 +159,7 @@ class Places:
         place = self.of[name]
         if name == "Manager().dict()":
             shared = System()
-            shared.get, shared.put, shared.fill = place.get, place.__setitem__, place.update  # type: ignore[method-assign]
+            shared.get, shared.put, shared.fill = place.get, place.__setitem__, place.update
             return shared
         if name == "dict":
             return Dict(dict(records))
@@ -203,7 +203,7 @@ class Worker:
         self.next += count
         keys = [self.keys[i] for i in drawn]
         if name == ARRAYS:
-            table = system.table  # type: ignore[attr-defined]
+            table = system.table
             array = numpy.frombuffer(b"".join(keys), numpy.uint64)
             if operation == "put":
                 values = numpy.frombuffer(b"".join(self.values[i] for i in drawn), numpy.uint64)
