@@ -13,7 +13,7 @@ use crate::convert::{BytesLike, Codec, Value, encode, raised};
 /// Keys that are looked up between two visits to the interpreter; a bound of the memory that their values take twice.
 pub const LOOKUP_CHUNK: usize = 1_024;
 /// Keys that are put before a failure is noticed.
-const PUT_CHUNK: usize = 64;
+pub const PUT_CHUNK: usize = 64;
 
 /// Returns the keys of an iterable.
 pub fn keys(keys: &Bound<'_, PyAny>) -> PyResult<Vec<BytesLike>> {
@@ -38,18 +38,35 @@ pub struct Values {
     ends: Vec<Option<usize>>,
 }
 
+/// The values of some keys while they are looked up, and the first error.
+#[derive(Default)]
+pub struct Collector {
+    values: Values,
+    failed: Option<Error>,
+}
+
+impl Collector {
+    pub fn add(&mut self, found: Result<Option<&[u8]>, Error>) {
+        match found {
+            Ok(value) => {
+                self.values.bytes.extend_from_slice(value.unwrap_or_default());
+                self.values.ends.push(value.map(|_| self.values.bytes.len()));
+            }
+            Err(error) => _ = self.failed.get_or_insert(error),
+        }
+    }
+
+    pub fn finish(self) -> Result<Values, Error> {
+        self.failed.map_or(Ok(self.values), Err)
+    }
+}
+
 impl Values {
     pub fn look_up(reader: &mut Reader, keys: &[BytesLike]) -> Result<Values, Error> {
         let keys: Vec<&[u8]> = keys.iter().map(BytesLike::get).collect();
-        let (mut values, mut failed) = (Values::default(), None);
-        reader.get_many_with(&keys, |_, found| match found {
-            Ok(value) => {
-                values.bytes.extend_from_slice(value.unwrap_or_default());
-                values.ends.push(value.map(|_| values.bytes.len()));
-            }
-            Err(error) => _ = failed.get_or_insert(error),
-        });
-        failed.map_or(Ok(values), Err)
+        let mut values = Collector::default();
+        reader.get_many_with(&keys, |_, found| values.add(found));
+        values.finish()
     }
 
     pub fn iter(&self) -> impl Iterator<Item = Option<&[u8]>> {
@@ -186,20 +203,21 @@ impl Failed {
 
 /// The outcome of puts: how many keys were inserted, and the failure of others.
 #[derive(Default)]
-struct Tally {
+pub struct Tally {
+    tried: usize,
     inserted: usize,
     error: Option<Error>,
     positions: Vec<usize>,
 }
 
 impl Tally {
-    /// Puts keys, the first of which has the position `first`. Returns whether all succeeded.
-    fn put(&mut self, client: &mut Client, first: usize, items: &[(&[u8], &[u8])]) -> bool {
-        for (i, result) in client.put_many(items).into_iter().enumerate() {
+    /// Adds the results of the next keys. Returns whether all succeeded.
+    pub fn add(&mut self, results: Vec<Result<Put, Error>>) -> bool {
+        for result in results {
             match result {
                 Ok(put) => self.inserted += usize::from(put == Put::Inserted),
                 Err(error) => {
-                    self.positions.push(first + i);
+                    self.positions.push(self.tried);
                     // An unknown effect must not hide behind an error that had none.
                     let is_worse = |first: &Error| first.effect() != Effect::Unknown && error.effect() != Effect::None;
                     if self.error.as_ref().is_none_or(is_worse) {
@@ -207,16 +225,17 @@ impl Tally {
                     }
                 }
             }
+            self.tried += 1;
         }
         self.error.is_none()
     }
 
-    /// Returns the number of inserted keys, of `keys` of which the first `tried` were tried.
-    fn result(mut self, tried: usize, keys: usize) -> Result<usize, Box<Failed>> {
+    /// Returns the number of inserted keys, of `keys` in all.
+    pub fn result(mut self, keys: usize) -> Result<usize, Box<Failed>> {
         match self.error {
             None => Ok(self.inserted),
             Some(error) => {
-                self.positions.extend(tried..keys);
+                self.positions.extend(self.tried..keys);
                 Err(Box::new(Failed { error, keys, positions: self.positions }))
             }
         }
@@ -225,15 +244,13 @@ impl Tally {
 
 /// Puts all items, and returns how many were inserted.
 pub fn put_items(client: &mut Client, items: &[(&[u8], &[u8])]) -> Result<usize, Box<Failed>> {
-    let (mut tally, mut tried) = (Tally::default(), 0);
+    let mut tally = Tally::default();
     for items in items.chunks(PUT_CHUNK) {
-        let is_done = tally.put(client, tried, items);
-        tried += items.len();
-        if !is_done {
+        if !tally.add(client.put_many(items)) {
             break;
         }
     }
-    tally.result(tried, items.len())
+    tally.result(items.len())
 }
 
 /// The arguments of puts of many keys from buffers.
@@ -257,16 +274,15 @@ impl<'py> Puts<'py> {
         let Lengths { key_bytes, value_bytes } = self.lengths;
         let (keys, count, values) = (self.keys.memory(), self.count, self.values.memory());
         move |client| {
-            let (mut tally, mut tried, mut copied) = (Tally::default(), 0, vec![0; PUT_CHUNK * value_bytes]);
+            let (mut tally, mut copied) = (Tally::default(), vec![0; PUT_CHUNK * value_bytes]);
             chunks(keys, key_bytes, count, PUT_CHUNK, |first, keys| {
                 let copied = &mut copied[..keys.len() * value_bytes];
                 values.part(first * value_bytes..(first + keys.len()) * value_bytes).read(copied);
                 let value = |i: usize| &copied[i * value_bytes..(i + 1) * value_bytes];
                 let items: Vec<_> = keys.iter().enumerate().map(|(i, key)| (*key, value(i))).collect();
-                tried = first + keys.len();
-                tally.put(client, first, &items)
+                tally.add(client.put_many(&items))
             });
-            tally.result(tried, count)
+            tally.result(count)
         }
     }
 }

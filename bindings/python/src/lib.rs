@@ -5,6 +5,7 @@
 //! then; so no other thread holds one when a thread that has the interpreter's lock forks. Locks of the library can be
 //! held at a fork, so a forked child does not touch what its parent opened.
 
+mod aio;
 mod buffer;
 mod bulk;
 mod convert;
@@ -19,6 +20,8 @@ use pyo3::prelude::*;
 mod _guira {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use crate::aio::{AsyncStore, Operation};
     #[pymodule_export]
     use crate::options::{create, destroy, open, open_or_create};
     #[pymodule_export]

@@ -40,14 +40,26 @@ pub fn open(
     reconnect_timeout: f64,
     codec: Option<Codec>,
 ) -> PyResult<Table> {
+    let options = open_options(read_only, owner, deadline, token_file, connect_timeout, reconnect_timeout)?;
+    Table::new(py, codec, || Store::open_with(url, &options))
+}
+
+/// Returns the options of [`open`] and of its counterpart for asyncio.
+pub fn open_options(
+    read_only: bool,
+    owner: Option<u32>,
+    deadline: f64,
+    token_file: Option<PathBuf>,
+    connect_timeout: f64,
+    reconnect_timeout: f64,
+) -> PyResult<OpenOptions> {
     let mut options = OpenOptions::new()
         .deadline(seconds("deadline", deadline)?)
         .connect_timeout(seconds("connect_timeout", connect_timeout)?)
         .reconnect_timeout(seconds("reconnect_timeout", reconnect_timeout)?);
     options = if read_only { options.read_only() } else { options };
     options = owner.into_iter().fold(options, OpenOptions::owner);
-    options = token_file.into_iter().fold(options, OpenOptions::token_file);
-    Table::new(py, codec, || Store::open_with(url, &options))
+    Ok(token_file.into_iter().fold(options, OpenOptions::token_file))
 }
 
 /// Create a table and open it.

@@ -64,7 +64,7 @@ const KEPT_BYTES: usize = 64 << 10;
 /// The state that a key was in when it was read, for compare_and_swap: from Table.get_versioned. It belongs to one table.
 #[pyclass(frozen, eq, hash, module = "guira")]
 #[derive(PartialEq, Eq, Hash)]
-pub struct Token(guira::Token);
+pub struct Token(pub guira::Token);
 
 /// The estimated number of a table's entries, from Table.len_estimate.
 #[pyclass(frozen, get_all, module = "guira")]
@@ -118,11 +118,7 @@ impl Table {
     /// Returns what `part` takes of the open table, or fails if it was closed or inherited.
     fn take<T>(&self, py: Python<'_>, part: impl FnOnce(&mut Opened) -> T) -> PyResult<T> {
         if self.is_inherited() {
-            let message = format!(
-                "{}: this process was forked from the one that opened the table; nothing was changed; open it again",
-                self.url
-            );
-            return Err(exception(py, "Misuse", &message, "none"));
+            return Err(inherited(py, &self.url));
         }
         self.lock().as_mut().map(part).ok_or_else(|| {
             let message = format!("{}: this table object was closed; nothing was changed; open it again", self.url);
@@ -459,8 +455,7 @@ impl Table {
     /// Raises Misuse if the value does not have 8 bytes, and Full as put does; nothing was changed then.
     #[pyo3(signature = (key, by=1))]
     fn increment(&self, py: Python<'_>, key: BytesLike, by: i128) -> PyResult<u64> {
-        let by = u64::try_from(by).or_else(|_| i64::try_from(by).map(|by| by as u64));
-        let by = by.map_err(|_| PyOverflowError::new_err("by must be from -2**63 to 2**64 - 1"))?;
+        let by = addend(by)?;
         self.change(py, |client| client.increment(key.get(), by))
     }
 
@@ -544,10 +539,24 @@ impl Drop for Table {
     }
 }
 
+/// Returns the number whose addition modulo 2^64 adds `by`.
+pub fn addend(by: i128) -> PyResult<u64> {
+    let by = u64::try_from(by).or_else(|_| i64::try_from(by).map(|by| by as u64));
+    by.map_err(|_| PyOverflowError::new_err("by must be from -2**63 to 2**64 - 1"))
+}
+
+/// Returns the exception for a table that a parent of this process opened.
+pub fn inherited(py: Python<'_>, url: &str) -> PyErr {
+    let message = format!(
+        "{url}: this process was forked from the one that opened the table; nothing was changed; open it again"
+    );
+    exception(py, "Misuse", &message, "none")
+}
+
 /// How many forks lead to this process from the one that imported the module.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-fn forks() -> u64 {
+pub fn forks() -> u64 {
     FORKS.load(Relaxed)
 }
 

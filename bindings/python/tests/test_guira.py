@@ -100,6 +100,13 @@ class Case(unittest.TestCase):
         self.assertEqual(getattr(caught.exception, "effect", "none"), "none")
         return caught.exception
 
+    def stop(self, process: int) -> None:
+        """Stops a process, and waits until all of its threads stand still."""
+        os.kill(process, signal.SIGSTOP)
+        for stat in Path(f"/proc/{process}/task").glob("*/stat"):
+            while stat.read_text().rpartition(") ")[2][0] != "T":
+                time.sleep(0.001)
+
 
 class Mapping(Case):
     def test_a_table_is_a_mapping(self) -> None:
@@ -513,13 +520,6 @@ class Processes(Case):
         self.assertEqual(run(PROGRAM, "get", url, "heron").strip(), "Ardea cinerea")
         self.assertEqual(run(PROGRAM, "incr", url, "visits").split()[-1], "43")
         run(PROGRAM, "check", url)
-
-    def stop(self, process: int) -> None:
-        """Stops a process, and waits until all of its threads stand still."""
-        os.kill(process, signal.SIGSTOP)
-        for stat in Path(f"/proc/{process}/task").glob("*/stat"):
-            while stat.read_text().rpartition(") ")[2][0] != "T":
-                time.sleep(0.001)
 
     @needs_program
     def test_other_threads_run_while_an_operation_waits(self) -> None:

@@ -12,6 +12,9 @@ Processes on one host share a table by its name, and read and change it directly
 Another process that opens shm://birds sees the same table at once. It stays until guira.destroy, or until the machine is
 restarted.
 
+get_many and put_many take many keys at once, get_many_into and put_many_from arrays of them, such as those of NumPy. The
+module guira.aio has tables for asyncio.
+
 Values of other types need a codec, named when the table is opened: guira.open(url, codec=guira.json). All errors but
 TypeError, ValueError, OverflowError, the KeyError of a missing key and those of a codec are subclasses of guira.Error,
 sorted by what is at fault.

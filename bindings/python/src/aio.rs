@@ -1,0 +1,395 @@
+//! Tables for asyncio: operations that Python polls on the thread of its event loop (python/guira/aio.py).
+//!
+//! A future of the library never blocks the thread that polls it. A wake, from any thread, puts the operation's number
+//! into a list and writes a byte to a socket that the event loop watches, so no thread of the library ever needs the
+//! interpreter's lock. The lock is released while a future is polled or dropped.
+//!
+//! Invariant: only the thread of the event loop polls, drops and takes; others only wake.
+
+use std::io::{ErrorKind, Read, Write};
+use std::mem;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use guira::aio::{Client, Pool, Reader, Store};
+use guira::{Error, Expected, OpenOptions, Put, Swap, Versioned};
+use pyo3::IntoPyObjectExt;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyNotImplemented};
+
+use crate::bulk::{self, Collector, Failed, PUT_CHUNK, Tally, Values};
+use crate::convert::{BytesLike, Value, exception, raised};
+use crate::options::open_options;
+use crate::table::{Token, addend, forks, inherited};
+
+/// The numbers of the operations that were woken, and a socket that has a byte while there are any.
+struct Woken {
+    operations: Mutex<Vec<u64>>,
+    signal: UnixStream,
+}
+
+struct OperationWaker {
+    number: u64,
+    woken: Arc<Woken>,
+}
+
+impl Wake for OperationWaker {
+    fn wake(self: Arc<Self>) {
+        let mut operations = lock(&self.woken.operations);
+        operations.push(self.number);
+        if operations.len() == 1 {
+            // It has one byte at most, so there is room; without a reader nobody waits.
+            _ = (&self.woken.signal).write(&[0]);
+        }
+    }
+}
+
+/// The parts that operations share.
+struct Shared {
+    /// `None` before the table was opened, and after it was closed.
+    opened: Mutex<Option<(Store, Pool)>>,
+    /// Readers that no operation is using.
+    readers: Mutex<Vec<Reader>>,
+    woken: Arc<Woken>,
+    /// The number of the next operation.
+    next: AtomicU64,
+    /// The number of [`forks`] of the process that opened it.
+    forks: u64,
+}
+
+impl Shared {
+    /// Drops `part`, unless this is a forked child: then it belongs to the parent, and may need a lock that was held at
+    /// the fork.
+    fn discard<T: Send>(&self, py: Python<'_>, part: T) {
+        if self.forks == forks() { py.detach(move || drop(part)) } else { mem::forget(part) }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let parts = (lock(&self.opened).take(), mem::take(&mut *lock(&self.readers)));
+        _ = Python::try_attach(|py| self.discard(py, parts));
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The result of an operation.
+enum Outcome {
+    Nothing,
+    Flag(bool),
+    Number(u64),
+    Value(Option<Vec<u8>>),
+    Versioned(Option<Versioned>),
+    Values(Values),
+    Put(Result<usize, Box<Failed>>),
+}
+
+impl Outcome {
+    fn into_python(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        let bytes = |value: Vec<u8>| PyBytes::new(py, &value);
+        match self {
+            Outcome::Nothing => Ok(py.None().into_bound(py)),
+            Outcome::Flag(flag) => flag.into_bound_py_any(py),
+            Outcome::Number(number) => number.into_bound_py_any(py),
+            Outcome::Value(value) => value.map(bytes).into_bound_py_any(py),
+            Outcome::Versioned(found) => {
+                found.map(|found| (bytes(found.value), Token(found.token))).into_bound_py_any(py)
+            }
+            Outcome::Values(values) => {
+                let values: Vec<_> = values.iter().map(|value| value.map(|value| PyBytes::new(py, value))).collect();
+                values.into_bound_py_any(py)
+            }
+            Outcome::Put(put) => put.map_err(|failed| failed.raised(py))?.into_bound_py_any(py),
+        }
+    }
+}
+
+type Call = Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send>>;
+
+/// An operation that was begun; the module guira.aio polls it.
+#[pyclass(frozen, module = "guira.aio")]
+pub struct Operation {
+    /// The number by which AsyncStore.woken names it.
+    #[pyo3(get)]
+    number: u64,
+    shared: Arc<Shared>,
+    call: Mutex<Option<Call>>,
+}
+
+#[pymethods]
+impl Operation {
+    /// Return its result, or NotImplemented if it has to be polled again when it was woken. Raises its error.
+    fn poll<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let call = if self.shared.forks == forks() { lock(&self.call).take() } else { None };
+        let Some(mut call) = call else { return Err(exception(py, "Misuse", "this operation has ended", "none")) };
+        let operation = OperationWaker { number: self.number, woken: Arc::clone(&self.shared.woken) };
+        let polled = py.detach(|| {
+            let waker = Waker::from(Arc::new(operation));
+            match call.as_mut().poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(result) => Ok(result),
+                Poll::Pending => Err(call),
+            }
+        });
+        match polled {
+            Ok(result) => result.map_err(|error| raised(py, &error))?.into_python(py),
+            Err(call) => {
+                *lock(&self.call) = Some(call);
+                Ok(PyNotImplemented::get(py).to_owned().into_any())
+            }
+        }
+    }
+
+    /// Drop it, if it has not ended: a change takes effect completely or not at all.
+    fn close(&self, py: Python<'_>) {
+        let call = lock(&self.call).take();
+        self.shared.discard(py, call);
+    }
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        _ = Python::try_attach(|py| self.close(py));
+    }
+}
+
+/// A value that a key must have, or its state.
+enum Condition {
+    Value(BytesLike),
+    Unchanged(guira::Token),
+}
+
+/// A lookup, with the keys that it owns.
+enum Lookup {
+    Value(BytesLike),
+    Versioned(BytesLike),
+    Values(Vec<BytesLike>),
+}
+
+/// A change, with the keys and values that it owns.
+enum Change {
+    Put(BytesLike, BytesLike),
+    TryInsert(BytesLike, BytesLike),
+    Update(BytesLike, BytesLike),
+    Delete(BytesLike),
+    CompareAndSwap(BytesLike, Condition, BytesLike),
+    Increment(BytesLike, u64),
+    PutMany(Vec<(BytesLike, BytesLike)>),
+}
+
+impl Lookup {
+    async fn run(self, reader: &mut Reader) -> Result<Outcome, Error> {
+        match self {
+            Lookup::Value(key) => reader.get(key.get()).await.map(Outcome::Value),
+            Lookup::Versioned(key) => reader.get_versioned(key.get()).await.map(Outcome::Versioned),
+            Lookup::Values(keys) => {
+                let keys: Vec<&[u8]> = keys.iter().map(BytesLike::get).collect();
+                let mut values = Collector::default();
+                reader.get_many_with(&keys, |_, found| values.add(found)).await;
+                values.finish().map(Outcome::Values)
+            }
+        }
+    }
+}
+
+impl Change {
+    async fn run(self, client: &mut Client) -> Result<Outcome, Error> {
+        Ok(match self {
+            Change::Put(key, value) => Outcome::Flag(client.put(key.get(), value.get()).await? == Put::Inserted),
+            Change::TryInsert(key, value) => Outcome::Flag(client.try_insert(key.get(), value.get()).await?),
+            Change::Update(key, value) => Outcome::Flag(client.update(key.get(), value.get()).await?),
+            Change::Delete(key) => Outcome::Flag(client.remove(key.get()).await?),
+            Change::CompareAndSwap(key, condition, value) => {
+                let expected = match &condition {
+                    Condition::Value(value) => Expected::Value(value.get()),
+                    Condition::Unchanged(token) => Expected::Unchanged(*token),
+                };
+                Outcome::Flag(client.compare_and_swap(key.get(), expected, value.get()).await? == Swap::Done)
+            }
+            Change::Increment(key, by) => Outcome::Number(client.increment(key.get(), by).await?),
+            Change::PutMany(items) => {
+                let items: Vec<_> = items.iter().map(|(key, value)| (key.get(), value.get())).collect();
+                let mut tally = Tally::default();
+                for items in items.chunks(PUT_CHUNK) {
+                    if !tally.add(client.put_many(items).await) {
+                        break;
+                    }
+                }
+                Outcome::Put(tally.result(items.len()))
+            }
+        })
+    }
+}
+
+/// A table that operations of one event loop share; the module guira.aio wraps it.
+#[pyclass(frozen, module = "guira.aio")]
+pub struct AsyncStore {
+    url: String,
+    options: OpenOptions,
+    max_clients: u16,
+    /// The receiving end of the socket that is written to wake operations.
+    signals: UnixStream,
+    shared: Arc<Shared>,
+}
+
+impl AsyncStore {
+    fn begin(&self, call: impl Future<Output = Result<Outcome, Error>> + Send + 'static) -> Operation {
+        let number = self.shared.next.fetch_add(1, Relaxed);
+        Operation { number, shared: Arc::clone(&self.shared), call: Mutex::new(Some(Box::pin(call))) }
+    }
+
+    fn opened(&self, py: Python<'_>) -> PyResult<(Store, Pool)> {
+        if self.shared.forks != forks() {
+            return Err(inherited(py, &self.url));
+        }
+        lock(&self.shared.opened).clone().ok_or_else(|| {
+            let message = format!("{}: this table object was closed; nothing was changed; open it again", self.url);
+            exception(py, "Closed", &message, "none")
+        })
+    }
+
+    fn lookup(&self, py: Python<'_>, lookup: Lookup) -> PyResult<Operation> {
+        let ((store, _), shared) = (self.opened(py)?, Arc::clone(&self.shared));
+        Ok(self.begin(async move {
+            let idle = lock(&shared.readers).pop();
+            let mut reader = idle.unwrap_or_else(|| store.reader());
+            let result = lookup.run(&mut reader).await;
+            lock(&shared.readers).push(reader);
+            result
+        }))
+    }
+
+    fn change(&self, py: Python<'_>, change: Change) -> PyResult<Operation> {
+        let (_, pool) = self.opened(py)?;
+        Ok(self.begin(async move { change.run(&mut *pool.get().await?).await }))
+    }
+}
+
+#[pymethods]
+impl AsyncStore {
+    #[new]
+    #[pyo3(signature = (url, *, read_only, owner, deadline, token_file, connect_timeout, reconnect_timeout, max_clients))]
+    #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
+    fn new(
+        url: String,
+        read_only: bool,
+        owner: Option<u32>,
+        deadline: f64,
+        token_file: Option<PathBuf>,
+        connect_timeout: f64,
+        reconnect_timeout: f64,
+        max_clients: u16,
+    ) -> PyResult<AsyncStore> {
+        let options = open_options(read_only, owner, deadline, token_file, connect_timeout, reconnect_timeout)?;
+        let (signals, signal) = UnixStream::pair()?;
+        signals.set_nonblocking(true)?;
+        signal.set_nonblocking(true)?;
+        let shared = Arc::new(Shared {
+            opened: Mutex::new(None),
+            readers: Mutex::new(Vec::new()),
+            woken: Arc::new(Woken { operations: Mutex::new(Vec::new()), signal }),
+            next: AtomicU64::new(0),
+            forks: forks(),
+        });
+        Ok(AsyncStore { url, options, max_clients, signals, shared })
+    }
+
+    /// Return the file descriptor that is readable while operations are woken.
+    fn fileno(&self) -> i32 {
+        self.signals.as_raw_fd()
+    }
+
+    /// Return the numbers of the operations that were woken since the last call.
+    fn woken(&self) -> PyResult<Vec<u64>> {
+        let mut operations = lock(&self.shared.woken.operations);
+        let mut byte = [0];
+        match (&self.signals).read(&mut byte) {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error.into()),
+            _ => Ok(mem::take(&mut *operations)),
+        }
+    }
+
+    /// Open the table.
+    fn open(&self) -> Operation {
+        let (url, options, max_clients) = (self.url.clone(), self.options.clone(), self.max_clients);
+        let shared = Arc::downgrade(&self.shared);
+        self.begin(async move {
+            let store = Store::open_with(url.as_str(), &options).await?;
+            let pool = store.pool(max_clients);
+            if let Some(shared) = shared.upgrade() {
+                *lock(&shared.opened) = Some((store, pool));
+            }
+            Ok(Outcome::Nothing)
+        })
+    }
+
+    /// Close the table, when no operation runs.
+    fn close(&self) -> Operation {
+        let opened = if self.shared.forks == forks() { lock(&self.shared.opened).take() } else { None };
+        self.begin(async move {
+            if let Some((_, pool)) = opened {
+                pool.close_idle().await?;
+            }
+            Ok(Outcome::Nothing)
+        })
+    }
+
+    fn get(&self, py: Python<'_>, key: BytesLike) -> PyResult<Operation> {
+        self.lookup(py, Lookup::Value(key))
+    }
+
+    fn get_versioned(&self, py: Python<'_>, key: BytesLike) -> PyResult<Operation> {
+        self.lookup(py, Lookup::Versioned(key))
+    }
+
+    fn get_many(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Operation> {
+        self.lookup(py, Lookup::Values(bulk::keys(keys)?))
+    }
+
+    fn put(&self, py: Python<'_>, key: BytesLike, value: BytesLike) -> PyResult<Operation> {
+        self.change(py, Change::Put(key, value))
+    }
+
+    fn put_many(&self, py: Python<'_>, items: &Bound<'_, PyAny>) -> PyResult<Operation> {
+        let settled = |(key, value): (BytesLike, Value<'_>)| Ok((key, value.settled(py)?));
+        let items: PyResult<Vec<_>> = bulk::items(None, items)?.into_iter().map(settled).collect();
+        self.change(py, Change::PutMany(items?))
+    }
+
+    fn try_insert(&self, py: Python<'_>, key: BytesLike, value: BytesLike) -> PyResult<Operation> {
+        self.change(py, Change::TryInsert(key, value))
+    }
+
+    fn update(&self, py: Python<'_>, key: BytesLike, value: BytesLike) -> PyResult<Operation> {
+        self.change(py, Change::Update(key, value))
+    }
+
+    fn delete(&self, py: Python<'_>, key: BytesLike) -> PyResult<Operation> {
+        self.change(py, Change::Delete(key))
+    }
+
+    fn compare_and_swap(
+        &self,
+        py: Python<'_>,
+        key: BytesLike,
+        expected: &Bound<'_, PyAny>,
+        value: BytesLike,
+    ) -> PyResult<Operation> {
+        let condition = match expected.cast::<Token>() {
+            Ok(token) => Condition::Unchanged(token.get().0),
+            Err(_) => Condition::Value(expected.extract()?),
+        };
+        self.change(py, Change::CompareAndSwap(key, condition, value))
+    }
+
+    fn increment(&self, py: Python<'_>, key: BytesLike, by: i128) -> PyResult<Operation> {
+        self.change(py, Change::Increment(key, addend(by)?))
+    }
+}

@@ -1,0 +1,305 @@
+"""Tests of guira.aio: tables for the tasks of an event loop, in shared memory and behind a memory node."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import unittest
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import guira
+import guira.aio
+from guira.aio import AsyncTable
+from test_guira import PATIENCE_S, Case, needs_program, run_python, served
+
+
+def patiently(work: Awaitable[None]) -> None:
+    """Runs the work in an event loop; ends a hang."""
+
+    async def run() -> None:
+        await asyncio.wait_for(work, PATIENCE_S)
+
+    asyncio.run(run())
+
+
+class Shared(Case):
+    def test_operations_do_what_they_say(self) -> None:
+        url = self.url()
+        guira.create(url, capacity=1_000).close()
+        patiently(operations(self, url))
+
+    def test_a_codec_is_used(self) -> None:
+        url = self.url()
+        guira.create(url, capacity=1_000).close()
+
+        async def work() -> None:
+            async with await guira.aio.open(url, codec=guira.json) as table:
+                self.assertTrue(await table.put(b"a", [1]))
+                self.assertEqual(await table.put_many({b"b": None, b"a": 2}), 1)
+                self.assertEqual(await table.get_many([b"b", b"c", b"a"], "none"), [None, "none", 2])
+                self.assertTrue(await table.compare_and_swap(b"a", 2, {"b": 3}))
+                self.assertEqual(await table.get(b"a"), {"b": 3})
+            no_codec: Any = 3
+            with self.assertRaisesRegex(TypeError, "a codec needs"):
+                await guira.aio.open(url, codec=no_codec)
+
+        patiently(work())
+
+    def test_what_cannot_be_is_refused(self) -> None:
+        url = self.url()
+        with guira.create(url, capacity=1_000) as blocking:
+            blocking[b"text"] = b"text"
+
+        async def work() -> None:
+            wrong: Any
+            async with await guira.aio.open(url, max_clients=1) as table:
+                for wrong in (1, None, "text", [1]):
+                    for call in (table.get, table.delete, table.increment, table.get_versioned):
+                        with self.subTest(wrong=wrong), self.assertRaises(TypeError):
+                            await call(wrong)
+                    for change in (table.put, table.try_insert, table.update):
+                        for pair in ((wrong, b"1"), (b"a", wrong)):
+                            with self.assertRaises(TypeError):
+                                await change(*pair)
+                    with self.assertRaises(TypeError):
+                        await table.compare_and_swap(b"a", wrong, b"1")
+                    with self.assertRaises((TypeError, ValueError)):
+                        await table.put_many([(b"a", b"1"), wrong])
+                for wrong in (1, None, "text", [1], b"bytes"):
+                    with self.assertRaises(TypeError):
+                        await table.get_many(wrong)
+                with self.assertRaises(OverflowError):
+                    await table.increment(b"a", 2**64)
+                with self.assertRaisesRegex(guira.Misuse, "not a number"):
+                    await table.increment(b"text")
+                with self.assertRaisesRegex(guira.Misuse, "1 of 2 keys were not put") as caught:
+                    await table.put_many([(b"a", b"1"), (b"k" * 70_000, b"1")])
+                self.assertEqual(caught.exception.failed, [1])
+                self.assertEqual(await table.get_many([b"a", b"text"]), [b"1", b"text"])
+            async with await guira.aio.open(url, read_only=True) as reader:
+                self.assertEqual(await reader.get(b"a"), b"1")
+                with self.assertRaisesRegex(guira.Misuse, "reading"):
+                    await reader.put(b"a", b"2")
+            with self.assertRaises(guira.NotFound):
+                await guira.aio.open(url + "-other")
+            with self.assertRaisesRegex(ValueError, "deadline must be"):
+                await guira.aio.open(url, deadline=-1)
+            with self.assertRaises(OverflowError):
+                await guira.aio.open(url, max_clients=1 << 16)
+
+        patiently(work())
+
+    def test_a_destroyed_table_is_gone(self) -> None:
+        url = self.url()
+        guira.create(url, capacity=1_000).close()
+
+        async def work() -> None:
+            async with await guira.aio.open(url) as table:
+                await table.put(b"a", b"1")
+                guira.destroy(url)
+                for call in calls(table):
+                    with self.assertRaises(guira.Gone):
+                        await call()
+
+        patiently(work())
+
+    def test_a_closed_table_and_another_loop_raise(self) -> None:
+        url = self.url()
+        guira.create(url, capacity=1_000, max_clients=1).close()
+        tables: list[AsyncTable[bytes]] = []
+
+        async def use_and_close() -> None:
+            table = await guira.aio.open(url)
+            await table.put(b"a", b"1")
+            await asyncio.gather(table.close(), table.close())
+            self.assertTrue(table.closed)
+            await table.close()
+            for call in [*calls(table), table.__aenter__]:
+                with self.assertRaisesRegex(guira.Closed, "was closed"):
+                    await call()
+            # The slot was given back.
+            tables.append(await guira.aio.open(url, deadline=0))
+            await tables[0].put(b"a", b"2")
+
+        async def use_elsewhere() -> None:
+            for call in [*calls(tables[0]), tables[0].close]:
+                with self.assertRaisesRegex(guira.Misuse, "another event loop"):
+                    await call()
+
+        patiently(use_and_close())
+        patiently(use_elsewhere())
+
+    def test_a_forked_child_is_refused(self) -> None:
+        url = self.url()
+        guira.create(url, capacity=1_000).close()
+        run_python(FORKS, url)
+
+
+FORKS = """
+import asyncio, gc, os, sys, guira.aio
+def refused(kind, text, call):
+    try:
+        call()
+    except kind as error:
+        assert text in str(error), error
+    else:
+        os._exit(1)
+async def main():
+    table = await guira.aio.open(sys.argv[1])
+    await table.put(b"a", b"1")
+    others = [asyncio.ensure_future(table.get(b"a")) for _ in range(10)]
+    await asyncio.sleep(0)
+    child = os.fork()
+    if child == 0:
+        refused(RuntimeError, "no running event loop", lambda: table.get(b"a").send(None))
+        refused(guira.Misuse, "another event loop", lambda: asyncio.run(table.put(b"a", b"2")))
+        for begin in (lambda: table._store.get(b"a"), lambda: table._store.put(b"a", b"2"), table._store.open().poll):
+            refused(guira.Misuse, "", begin)
+        del table, others
+        gc.collect()
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert await asyncio.gather(*others) == [b"1"] * 10
+    await table.close()
+asyncio.run(main())
+"""
+
+
+def calls(table: AsyncTable[bytes]) -> list[Callable[[], Awaitable[object]]]:
+    return [
+        lambda: table.get(b"a"),
+        lambda: table.get_versioned(b"a"),
+        lambda: table.get_many([b"a"]),
+        lambda: table.put(b"a", b"2"),
+        lambda: table.put_many({b"a": b"2"}),
+        lambda: table.try_insert(b"b", b"2"),
+        lambda: table.update(b"a", b"2"),
+        lambda: table.delete(b"a"),
+        lambda: table.compare_and_swap(b"a", b"1", b"2"),
+        lambda: table.increment(b"n"),
+    ]
+
+
+async def operations(case: unittest.TestCase, url: str) -> None:
+    same = case.assertEqual
+    async with await guira.aio.open(url) as table:
+        same([await table.put(b"a", b"1"), await table.put(b"a", bytearray(b"2"))], [True, False])
+        same([await table.try_insert(b"a", b"3"), await table.try_insert(b"b", b"3")], [False, True])
+        same([await table.update(b"a", b"4"), await table.update(b"c", b"4")], [True, False])
+        same([await table.get(b"a"), await table.get(b"c"), await table.get(b"c", 7)], [b"4", None, 7])
+        same([await table.delete(b"b"), await table.delete(b"b")], [True, False])
+        same([await table.compare_and_swap(b"a", b"3", b"5"), await table.compare_and_swap(b"a", b"4", b"5")], [False, True])
+        found = await table.get_versioned(b"a")
+        assert found is not None and await table.get_versioned(b"c") is None
+        same(found[0], b"5")
+        await table.put(b"a", b"5")
+        case.assertFalse(await table.compare_and_swap(b"a", found[1], b"6"))
+        same([await table.increment(b"n"), await table.increment(b"n", 41), await table.increment(b"n", -43)], [1, 42, 2**64 - 1])
+        many = {b"%d" % number: b"v" * (number % 200) for number in range(300)}
+        same(await table.put_many(many), 300)
+        same(await table.put_many(iter(many.items())), 0)
+        same(await table.get_many([*many, b"none"]), [*many.values(), None])
+        same((await table.get_many([]), await table.put_many([])), ([], 0))
+        # Many tasks at once.
+        same(await asyncio.gather(*(table.get(key) for key in many)), list(many.values()))
+        same(sorted(await asyncio.gather(*(table.increment(b"count") for _ in range(300)))), list(range(1, 301)))
+
+
+class Served(Case):
+    @needs_program
+    def test_operations_do_what_they_say(self) -> None:
+        with served() as (_, url):
+            patiently(operations(self, url))
+
+    @needs_program
+    def test_a_cancelled_change_is_made_completely_or_not_at_all(self) -> None:
+        async def work(url: str) -> None:
+            async with await guira.aio.open(url, max_clients=4) as table:
+                acknowledged, started = 0, 0
+                while started < 300 or acknowledged in (0, started):
+                    tasks = [asyncio.ensure_future(table.increment(b"n")) for _ in range(7)]
+                    tasks.append(asyncio.ensure_future(table.put(b"a", bytes([started % 256]) * 5_000)))
+                    for _ in range(started % 9):
+                        await asyncio.sleep(0)
+                    for task in tasks[::2]:
+                        task.cancel()
+                    results = await asyncio.gather(*tasks, return_exceptions=True)
+                    acknowledged += sum(isinstance(result, int) for result in results[:7])
+                    started += 7
+                    for result in results:
+                        assert isinstance(result, (int, asyncio.CancelledError)), result
+                    value = await table.get(b"a", b"")
+                    assert isinstance(value, bytes)
+                    self.assertEqual(value, value[:1] * len(value))
+                count = await table.increment(b"n", 0)
+                self.assertTrue(acknowledged <= count <= started, (acknowledged, count, started))
+
+        with served() as (_, url):
+            patiently(work(url))
+
+    @needs_program
+    def test_the_loop_runs_while_a_node_does_not_answer(self) -> None:
+        with served() as (node, url):
+
+            async def work() -> None:
+                async with await guira.aio.open(url) as table:
+                    await table.put(b"a", b"1")
+                    self.stop(node.pid)
+                    try:
+                        calls: list[Awaitable[object]] = [table.get(b"a"), table.put(b"b", b"1")]
+                        waiting = [asyncio.ensure_future(call) for call in calls]
+                        with self.assertRaises(asyncio.TimeoutError):
+                            await asyncio.wait_for(table.get(b"a"), 0.05)
+                        self.assertFalse(any(task.done() for task in waiting))
+                        closing = asyncio.ensure_future(table.close())
+                        await asyncio.sleep(0.05)
+                        self.assertFalse(closing.done(), "it waits for the operations that have begun")
+                        closing.cancel()
+                        await asyncio.wait([closing])
+                        self.assertFalse(table.closed)
+                    finally:
+                        node.send_signal(signal.SIGCONT)
+                    self.assertEqual(await asyncio.gather(*waiting), [b"1", True])
+
+            patiently(work())
+
+    @needs_program
+    def test_a_lost_memory_node_is_an_error_of_the_fabric(self) -> None:
+        with served() as (node, url):
+
+            async def work() -> None:
+                table = await guira.aio.open(url, reconnect_timeout=0)
+                await table.put(b"a", b"1")
+                node.kill()
+                node.wait()
+                for call in (lambda: table.get(b"a"), lambda: table.put(b"a", b"2")):
+                    with self.assertRaises(guira.Fabric) as caught:
+                        await call()
+                    self.assertIn(caught.exception.effect, ("none", "unknown"))
+                try:
+                    await table.close()
+                except guira.Fabric:
+                    pass
+                self.assertTrue(table.closed)
+
+            patiently(work())
+
+    @needs_program
+    def test_forked_children_and_interpreters_end_while_operations_wait(self) -> None:
+        script = """
+import asyncio, sys, guira.aio
+async def main():
+    table = await guira.aio.open(sys.argv[1])
+    for number in range(20):
+        asyncio.ensure_future(table.put(b"%d" % number, b"1"))
+    await asyncio.sleep(0)
+asyncio.run(main())
+"""
+        with served() as (_, url):
+            run_python(FORKS, url)
+            run_python(script, url)
+
+
+if __name__ == "__main__":
+    unittest.main()
