@@ -25,7 +25,7 @@ use pyo3::types::{PyBytes, PyNotImplemented};
 use crate::bulk::{self, Collector, Failed, PUT_CHUNK, Tally, Values};
 use crate::convert::{BytesLike, Value, exception, raised};
 use crate::options::open_options;
-use crate::table::{Token, addend, forks, inherited};
+use crate::table::{Token, addend, closed, forks, inherited};
 
 /// The numbers of the operations that were woken, and a socket that has a byte while there are any.
 struct Woken {
@@ -249,10 +249,8 @@ impl AsyncStore {
         if self.shared.forks != forks() {
             return Err(inherited(py, &self.url));
         }
-        lock(&self.shared.opened).clone().ok_or_else(|| {
-            let message = format!("{}: this table object was closed; nothing was changed; open it again", self.url);
-            exception(py, "Closed", &message, "none")
-        })
+        let opened = lock(&self.shared.opened).clone();
+        opened.ok_or_else(|| closed(py, &self.url))
     }
 
     fn lookup(&self, py: Python<'_>, lookup: Lookup) -> PyResult<Operation> {

@@ -107,14 +107,13 @@ impl<'py> Buffer<'py> {
 
     /// The memory as plain bytes, for a value that is too large to be copied twice.
     ///
-    /// The caller must read each byte at most once for an attempt, and make no decision by it: another thread may write
-    /// it meanwhile, and then the value that is stored is a mixture of old and new bytes, under a checksum of the mixture.
-    /// A value in an extent is used like that: it is copied, and everything else is computed of the copy.
-    pub fn in_place(&self) -> &[u8] {
+    /// # Safety
+    /// No thread writes the memory meanwhile. Nothing keeps Python from that, so the caller must also see to it that the
+    /// bytes are only copied, each at most once for an attempt, and decide nothing: then what such a write changes is the
+    /// copy, which is a mixture of old and new bytes.
+    pub unsafe fn in_place(&self) -> &[u8] {
         let (start, len) = self.range();
-        // SAFETY: a SIMPLE view is `len` bytes from `start`, which live as long as `self`. Rust's rules forbid that
-        // another thread writes them meanwhile, and nothing can keep Python from it; the documentation of Table does,
-        // and the requirement above bounds what happens nevertheless.
+        // SAFETY: a SIMPLE view is `len` bytes from `start`, which live as long as `self`; the rest is the caller's.
         unsafe { slice::from_raw_parts(start.as_ptr(), len) }
     }
 

@@ -120,10 +120,9 @@ impl Table {
         if self.is_inherited() {
             return Err(inherited(py, &self.url));
         }
-        self.lock().as_mut().map(part).ok_or_else(|| {
-            let message = format!("{}: this table object was closed; nothing was changed; open it again", self.url);
-            exception(py, "Closed", &message, "none")
-        })
+        // The lock is released before the exception is made: that runs code of Python, which lets other threads run.
+        let taken = self.lock().as_mut().map(part);
+        taken.ok_or_else(|| closed(py, &self.url))
     }
 
     pub fn store(&self, py: Python<'_>) -> PyResult<Store> {
@@ -543,6 +542,12 @@ impl Drop for Table {
 pub fn addend(by: i128) -> PyResult<u64> {
     let by = u64::try_from(by).or_else(|_| i64::try_from(by).map(|by| by as u64));
     by.map_err(|_| PyOverflowError::new_err("by must be from -2**63 to 2**64 - 1"))
+}
+
+/// Returns the exception for a table that was closed.
+pub fn closed(py: Python<'_>, url: &str) -> PyErr {
+    let message = format!("{url}: this table object was closed; nothing was changed; open it again");
+    exception(py, "Closed", &message, "none")
 }
 
 /// Returns the exception for a table that a parent of this process opened.

@@ -271,6 +271,51 @@ class Threads(Case):
                 self.refuses(guira.Closed, "closed", call)
 
 
+class Anything(Case):
+    def test_any_call_with_anything_works_or_raises(self) -> None:
+        print(f"seed {SEED}", file=sys.stderr)
+        released = memoryview(b"12345678")
+        released.release()
+        huge = bytes((64 << 20) + 1)
+        anything: list[Any] = [
+            None, 0, -1, 2**64, 0.5, "text", (), [], {}, object(), guira, released, huge, b"", b"12345678",
+            bytearray(b"12345678"), bytearray(), bytearray(4_096), memoryview(b"1234567812345678")[::2], memoryview(bytearray(17))[1:],
+            b"k" * 65_537,
+            array.array("Q", [1, 2, 3]), array.array("d", [0.5]), array.array("H"), [b"12345678"], [b"12345678", None],
+            {b"12345678": b"12345678"}, {b"12345678": huge}, [(b"12345678", b"12345678")], [(1, 2)], [b"12"],
+            iter([b"12345678"]),
+            memoryview(bytearray(32)).cast("B", (4, 8)), (ctypes.c_uint64 * 3)(), mmap.mmap(-1, 4_096), range(3), "12345678",
+        ]
+        # A memory view of two dimensions cannot be iterated.
+        accepted = (guira.Error, TypeError, ValueError, OverflowError, KeyError, NotImplementedError)
+        for format, record_bytes in (("fixed:8:8", None), ("bytes:64", 10_000)):
+            for is_closed_meanwhile in (False, True):
+                table: Any = guira.create(self.url(), capacity=1_000, format=format, record_bytes=record_bytes)
+                methods = [name for name in dir(table) if name not in EXCLUDED and callable(getattr(table, name))]
+                self.assertIn("get_many_into", methods)
+                self.assertIn("__setitem__", methods)
+
+                def call(seed: int) -> None:
+                    drawn = random.Random(seed)
+                    for _ in range(2_000):
+                        name, arguments = drawn.choice(methods), drawn.choices(anything, k=drawn.randrange(4))
+                        try:
+                            result = getattr(table, name)(*arguments)
+                        except accepted:
+                            continue
+                        self.assertNotIsInstance(result, BaseException)
+
+                works = [lambda: call(SEED), lambda: call(SEED + 1)]
+                if is_closed_meanwhile:
+                    works.append(table.close)
+                work_together(works)
+                table.close()
+
+
+# The methods of every object, and one that ends the test.
+EXCLUDED = {*dir(object), "close", "__exit__", "__class_getitem__"}
+
+
 class Ends(Case):
     def test_a_destroyed_table_is_gone(self) -> None:
         url = self.url()

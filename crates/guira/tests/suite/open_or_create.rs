@@ -165,6 +165,7 @@ fn an_existing_table_must_match_the_options() {
     assert_eq!(mismatches(&table.0, &other), [format, capacity]);
     let opened = Store::open_or_create(&table.0, &other.clone().on_mismatch(OnMismatch::Accept)).unwrap();
     assert_eq!(opened.stat().unwrap().format, "fixed:8:8");
+    assert_eq!(opened.format(), "fixed:8:8".parse().unwrap());
     assert_eq!(opened.table().superblock().incarnation, created.table().superblock().incarnation);
     assert!(created.was_created() && !opened.was_created());
     let taken = Store::create(&table.0, &other).map(drop).unwrap_err();
