@@ -195,6 +195,11 @@ class Worker:
         expected = [self.values[i] for i in sample]
         assert [system.get(self.keys[i]) for i in sample] == expected, f"{name} returned a wrong value"
         assert list(system.get_many([self.keys[i] for i in sample])) == expected, f"{name} returned a wrong value"
+        if name == ARRAYS:
+            keys = numpy.frombuffer(b"".join(self.keys[i] for i in sample), numpy.uint64)
+            out = numpy.zeros(SAMPLE, numpy.uint64)
+            assert system.table.get_many_into(keys, out) == SAMPLE, f"{name} missed keys"
+            assert out.tobytes() == b"".join(expected), f"{name} returned a wrong value"
 
     def prepared(self, name: str, operation: str, count: int) -> Callable[[], object]:
         """Returns a call that makes `count` operations."""
