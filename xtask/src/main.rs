@@ -3,11 +3,12 @@
 //! `release` runs what measures a machine or takes long. Its steps include `fuzz`, which runs the fuzz targets,
 //! `instructions`, which counts the instructions of each operation, `mutants`, which breaks the protocol's rules and
 //! expects tests to fail, and `test-rdma`, which runs tests on Soft-RoCE in a virtual machine. `python` builds and tests
-//! the wheel for Python, as a step of `test` does. `soak` runs many simulated swarms, `replay` runs one of them, and `storm` simulates hundreds of clients that crash.
+//! the wheel for Python, and `c` the library for C and C++, as steps of `test` do. `soak` runs many simulated swarms, `replay` runs one of them, and `storm` simulates hundreds of clients that crash.
 //! Exit code 0 means that everything passed, 1 that something failed, 2 that the command line is invalid.
 #![forbid(unsafe_code)]
 
 mod artifact;
+mod c;
 mod check;
 mod fuzz;
 mod instructions;
@@ -54,6 +55,8 @@ enum Command {
     /// Check what a change of the named part needs besides, and all of it before a release: mutants, fuzz targets,
     /// instruction counts, the oldest compiler, packages, RDMA in a virtual machine.
     Release(steps::Options),
+    /// Install the library for C and C++ below the target directory, and build and run its tests and examples there.
+    C(c::Options),
     /// Build the wheel for Python, install it in an empty environment, run its tests, and check its types.
     Python(python::Options),
     /// Run the tests of RDMA on Soft-RoCE, in a virtual machine that is made from Debian packages.
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Command::Mutants(options) => mutants::command(&options, arguments.format),
         Command::Test(options) => steps::run("test", &test::STEPS, &options, arguments.format),
         Command::Release(options) => steps::run("release", &release::STEPS, &options, arguments.format),
+        Command::C(options) => c::command(&options, arguments.format),
         Command::Python(options) => python::command(&options, arguments.format),
         Command::TestRdma(options) => rdma::command(&options, arguments.format),
         Command::Soak(options) => swarm::command("soak", &options, arguments.format),

@@ -4,9 +4,9 @@
 use crate::shell::{Outcome, Shell};
 use crate::steps::Step;
 use crate::tools::{self, cargo_tool};
-use crate::{fuzz, instructions, mutants, porcupine, python, rdma};
+use crate::{c, fuzz, instructions, mutants, porcupine, python, rdma};
 
-pub const STEPS: [Step; 16] = [
+pub const STEPS: [Step; 17] = [
     Step { name: "mutants", title: "cargo xtask mutants", run: mutants::step },
     Step { name: "fuzz", title: "cargo xtask fuzz --seconds 10", run: |shell| fuzz::run(shell, FUZZ_SECONDS, &[]) },
     Step { name: "instructions", title: "cargo xtask instructions", run: instructions::step },
@@ -19,6 +19,11 @@ pub const STEPS: [Step; 16] = [
         name: "python-bench",
         title: "the benchmark of the wheel for Python, for seconds",
         run: python::quick_bench,
+    },
+    Step {
+        name: "c-sanitizers",
+        title: "the tests and examples in C and C++ under ASan and UBSan",
+        run: c::sanitizers,
     },
     Step { name: "msrv", title: "cargo check with the oldest compiler", run: msrv },
     Step { name: "packages", title: "cargo package of what is published", run: packages },
@@ -45,8 +50,8 @@ const FUZZ_SECONDS: u64 = 10;
 /// Packages whose dependencies are compiled by the oldest compiler: all that users install.
 const INSTALLED: [&str; 4] = ["-p", "guira", "-p", "guira-cli"];
 /// Packages that are not published.
-const KEPT: [&str; 6] =
-    ["guira-conformance", "guira-harness", "guira-instructions", "guira-python", "guira-testing", "xtask"];
+const KEPT: [&str; 7] =
+    ["guira-c", "guira-conformance", "guira-harness", "guira-instructions", "guira-python", "guira-testing", "xtask"];
 
 /// Runs another command of this program.
 fn xtask(shell: &Shell, arguments: &[&str]) -> Outcome {

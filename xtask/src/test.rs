@@ -3,6 +3,7 @@
 
 use std::process::Command;
 
+use crate::c;
 use crate::check;
 use crate::python;
 use crate::shell::{Budget, Outcome, Shell};
@@ -15,7 +16,7 @@ const ALL: [&str; 3] = ["--locked", "--workspace", "--all-features"];
 const COMPILER: &str = "rustc 1.95.";
 
 /// The steps, those that fail soonest first.
-pub const STEPS: [Step; 10] = [
+pub const STEPS: [Step; 11] = [
     Step { name: "needs", title: "packages of the system, and components of the toolchain", run: tools::install },
     Step {
         name: "format",
@@ -34,6 +35,7 @@ pub const STEPS: [Step; 10] = [
         run: quickstart,
     },
     Step { name: "python", title: "the wheel for Python in an empty environment, its tests and types", run: python },
+    Step { name: "c", title: "the library for C and C++, installed: its tests, examples and symbols", run: c },
 ];
 
 /// Runs cargo with [`ALL`] packages and features between `before` and `after`.
@@ -92,4 +94,9 @@ fn quickstart(shell: &Shell) -> Outcome {
 /// Tests the wheel for Python, beside the program that the tests built.
 fn python(shell: &Shell) -> Outcome {
     cargo_all(shell, &["test", "--no-run"], &[]).then(|| python::run(shell, patience()))
+}
+
+/// Tests the library for C and C++ that the tests of Rust built, beside their program.
+fn c(shell: &Shell) -> Outcome {
+    c::run(shell, &ALL, patience())
 }

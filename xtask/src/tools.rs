@@ -17,12 +17,15 @@ struct Package {
     without: Option<&'static str>,
 }
 
-const PACKAGES: [Package; 6] = [
+const PACKAGES: [Package; 9] = [
     Package { name: "gcc", shown_by: "command -v gcc", without: None },
     Package { name: "groff-base", shown_by: "command -v groff", without: None },
     Package { name: "valgrind", shown_by: "command -v valgrind", without: Some("instructions are not counted") },
     Package { name: "tmux", shown_by: "command -v tmux", without: Some("screens are not tested in a terminal") },
     Package { name: "iproute2", shown_by: "command -v ip", without: Some("nothing is tested between two hosts") },
+    Package { name: "g++", shown_by: "command -v g++", without: Some("the layer for C++ is not tested") },
+    Package { name: "cmake", shown_by: "command -v cmake", without: Some("the package for CMake is not tested") },
+    Package { name: "pkg-config", shown_by: "command -v pkg-config", without: Some("guira.pc is not tested") },
     Package {
         name: "python3-venv",
         shown_by: "python3 -m ensurepip --version",

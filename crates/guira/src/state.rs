@@ -1,5 +1,6 @@
 //! Tokens of a key's state, and the results of changes that depend on it.
 
+use guira_layout::{Generation, RowId, Version};
 use guira_rcuckoo::{Operation, Outcome, Table};
 
 use crate::{Error, OperationErrorKind};
@@ -22,6 +23,7 @@ use crate::{Error, OperationErrorKind};
 /// let seen = client.get_versioned(b"cuckoo")?.expect("it was put").token;
 /// client.put(b"cuckoo", b"two")?;
 /// client.put(b"cuckoo", b"one")?;
+/// assert_eq!(guira::Token::from_words(seen.to_words()), Some(seen));
 /// // The value is the same again, but the state is not.
 /// assert_eq!(client.compare_and_swap(b"cuckoo", seen, b"three")?, guira::Swap::Different);
 /// assert_eq!(client.compare_and_swap(b"cuckoo", b"one", b"three")?, guira::Swap::Done);
@@ -39,6 +41,26 @@ pub struct Token {
 impl Token {
     pub(crate) fn new(table: &Table, state: guira_rcuckoo::Token) -> Token {
         Token { state, incarnation: table.superblock().incarnation }
+    }
+
+    /// Returns the token as four words, for programs in other languages: their meaning may change with each version of
+    /// this library.
+    pub fn to_words(self) -> [u64; 4] {
+        match self.state {
+            guira_rcuckoo::Token::Inline { row, version } => [self.incarnation, 0, row.0, version.0.into()],
+            guira_rcuckoo::Token::Extent { generation } => [self.incarnation, 1, generation.0, 0],
+        }
+    }
+
+    /// Returns the token of these words, from [`Self::to_words`]; `None` if no token has them.
+    pub fn from_words(words: [u64; 4]) -> Option<Token> {
+        let [incarnation, kind, first, second] = words;
+        let state = match (kind, u32::try_from(second)) {
+            (0, Ok(version)) => guira_rcuckoo::Token::Inline { row: RowId(first), version: Version(version) },
+            (1, Ok(0)) => guira_rcuckoo::Token::Extent { generation: Generation(first) },
+            _ => return None,
+        };
+        Some(Token { state, incarnation })
     }
 }
 

@@ -1,0 +1,12 @@
+# Versions of one major version are compatible, of 0.x those of one minor version.
+set(PACKAGE_VERSION "@VERSION@")
+string(REGEX MATCH "^(0\\.[0-9]+|[1-9][0-9]*)" _guira_series "${PACKAGE_VERSION}")
+if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)
+  set(PACKAGE_VERSION_EXACT TRUE)
+endif()
+if(PACKAGE_FIND_VERSION VERSION_GREATER PACKAGE_VERSION OR NOT "${PACKAGE_FIND_VERSION}." MATCHES "^${_guira_series}\\.")
+  set(PACKAGE_VERSION_COMPATIBLE FALSE)
+else()
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+endif()
+unset(_guira_series)
