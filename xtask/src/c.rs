@@ -3,7 +3,7 @@
 //! installs an optimised library instead.
 //!
 //! cargo builds the archive. The shared library is linked from it, because rustc gives cdylibs a version script of its own,
-//! beside which linkers accept none that has versions.
+//! beside which GNU ld accepts none that has versions.
 
 use std::collections::BTreeSet;
 use std::fs;

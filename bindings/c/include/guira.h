@@ -13,8 +13,9 @@
  * number that each describes. A miss is not a failure. The last argument, error, gets the message and the effect of a
  * failure; it may be null. Decide by code and effect, and show the message.
  *
- * Threads. A guira_store may be used by any number of threads. A client, reader or scan is for one thread at a time: a call
- * that finds it in use returns GUIRA_MISUSE. Between calls it may move to another thread.
+ * Threads. A guira_store may be used by any number of threads. A client, reader or scan must not be used by two threads at
+ * once: open one for each. Between calls it may move to another thread. The library notices most calls that find a handle
+ * in use, and returns GUIRA_MISUSE, but not those that begin at the same moment.
  *
  * Lifetimes. A handle lives until it is closed, and must not be used later. Stores, clients, readers and scans may be
  * closed in any order. A forked process opens the table again: calls with inherited handles return GUIRA_MISUSE.
@@ -150,12 +151,12 @@
 #define GUIRA_SWAP_MISSING 2
 
 /**
- * A client of a table. One thread at a time may use it: a call returns GUIRA_MISUSE while another one uses it.
+ * A client of a table. One thread at a time may use it.
  */
 typedef struct guira_client guira_client;
 
 /**
- * A reader of a table. One thread at a time may use it: a call returns GUIRA_MISUSE while another one uses it.
+ * A reader of a table. One thread at a time may use it.
  */
 typedef struct guira_reader guira_reader;
 

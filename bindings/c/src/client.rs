@@ -8,7 +8,7 @@ use crate::call::{Error, Failure, run};
 use crate::handle::{self, Handle};
 use crate::memory::{self, Buffer};
 
-/// A client of a table. One thread at a time may use it: a call returns GUIRA_MISUSE while another one uses it.
+/// A client of a table. One thread at a time may use it.
 pub struct Client(pub(crate) Handle<(guira::Client, Vec<u8>)>);
 
 impl AsRef<Handle<(guira::Client, Vec<u8>)>> for Client {

@@ -1,4 +1,8 @@
 //! Handles that one thread at a time may use.
+//!
+//! A flag that is read and then set notices a call that finds the handle in use, unless both begin within some
+//! nanoseconds. An exchange would notice that, too, and costs more than the rest of the call
+//! (docs/decisions/0043-c-by-an-archive.md); callers promise that it does not happen.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -41,8 +45,11 @@ impl<T> Handle<T> {
 
     #[inline(always)]
     fn acquire(&self) -> Outcome<()> {
-        match self.is_in_use.swap(true, Ordering::Acquire) {
-            false => Ok(()),
+        match self.is_in_use.load(Ordering::Relaxed) {
+            false => {
+                self.is_in_use.store(true, Ordering::Relaxed);
+                Ok(())
+            }
             true => Err(in_use()),
         }
     }
@@ -51,10 +58,10 @@ impl<T> Handle<T> {
     #[inline(always)]
     pub fn with<R>(&self, call: impl FnOnce(&mut T) -> Outcome<R>) -> Outcome<R> {
         self.acquire()?;
-        // SAFETY: only the call that has set `is_in_use` gets here before it is reset.
+        // SAFETY: the caller promises that no two threads use a handle at once, and no call of this thread does.
         let result = call(unsafe { &mut *self.object.get() });
         // A panic leaves the object in an unknown state, and in use.
-        self.is_in_use.store(false, Ordering::Release);
+        self.is_in_use.store(false, Ordering::Relaxed);
         result
     }
 }

@@ -7,7 +7,7 @@ use crate::client::lookup;
 use crate::handle::{self, Handle};
 use crate::memory::{self, Buffer};
 
-/// A reader of a table. One thread at a time may use it: a call returns GUIRA_MISUSE while another one uses it.
+/// A reader of a table. One thread at a time may use it.
 pub struct Reader(pub(crate) Handle<(guira::Reader, Vec<u8>)>);
 
 impl AsRef<Handle<(guira::Reader, Vec<u8>)>> for Reader {

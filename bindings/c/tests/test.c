@@ -30,7 +30,8 @@
         }                                                                                                              \
     } while (0)
 
-static guira_error error;
+/** The error of the last call of this thread. */
+static __thread guira_error error;
 static char url[64];
 
 static void destroy_table(void)
@@ -437,38 +438,38 @@ static void test_fork(void)
 
 #define ROUNDS 20000
 
-/** Adds with a client that other threads use, too, and counts the additions that were made. */
-static void *add(void *client)
+/** Adds with a client of its own, and then with one that the main thread has opened for it. */
+static void *add(void *given)
 {
-    size_t done = 0, i;
-    for (i = 0; i < ROUNDS; i++) {
-        int result = guira_increment(client, "shared", 6, 1, NULL, NULL);
-        if (result == 0)
-            done++;
-        else
-            CHECK(result == GUIRA_MISUSE);
-    }
-    return (void *)done;
+    guira_client *client = client_of(url);
+    size_t i;
+
+    for (i = 0; i < ROUNDS; i++)
+        CHECK(guira_increment(client, "shared", 6, 1, NULL, NULL) == 0);
+    CHECK(guira_client_close(client, NULL) == 0);
+    for (i = 0; i < ROUNDS; i++)
+        CHECK(guira_increment(given, "shared", 6, 1, NULL, NULL) == 0);
+    return NULL;
 }
 
 static void test_threads(void)
 {
-    guira_client *client = client_of(url);
+    guira_client *clients[3];
     pthread_t threads[3];
-    uint64_t sum, done = 0;
+    uint64_t sum;
     size_t i;
 
-    for (i = 0; i < 3; i++)
-        CHECK(pthread_create(&threads[i], NULL, add, client) == 0);
     for (i = 0; i < 3; i++) {
-        void *added;
-        CHECK(pthread_join(threads[i], &added) == 0);
-        done += (size_t)added;
+        clients[i] = client_of(url);
+        CHECK(pthread_create(&threads[i], NULL, add, clients[i]) == 0);
     }
-    EXPECT(0, guira_increment(client, "shared", 6, 0, &sum, &error));
-    CHECK(sum == done && done > 0);
-    EXPECT(1, guira_remove(client, "shared", 6, &error));
-    EXPECT(0, guira_client_close(client, &error));
+    for (i = 0; i < 3; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    EXPECT(0, guira_increment(clients[0], "shared", 6, 0, &sum, &error));
+    CHECK(sum == 6 * ROUNDS);
+    EXPECT(1, guira_remove(clients[0], "shared", 6, &error));
+    for (i = 0; i < 3; i++)
+        EXPECT(0, guira_client_close(clients[i], &error));
 }
 
 /** Another program, and another process of this one, use the table. */
@@ -630,6 +631,121 @@ static void test_model(void)
     EXPECT(0, guira_client_close(client, &error));
 }
 
+/** A pointer to some bytes and a length: null or not, aligned or not, none to more than any memory has. */
+static const void *draw_bytes(size_t *length, int *is_bad)
+{
+    static const char bytes[70000];
+    static const size_t lengths[] = {0, 1, 7, 8, 64, 5000, 65536, 65537, 67108865, SIZE_MAX / 2 + 1, SIZE_MAX};
+    const char *start = draw(4) ? bytes + draw(8) : NULL;
+
+    *length = lengths[draw(draw(2) ? 5 : sizeof lengths / sizeof *lengths)];
+    *is_bad |= *length > 67108864 || (*length > 0 && !start);
+    return start;
+}
+
+/** A place for a result, or null. */
+static void *draw_place(void)
+{
+    static char places[64];
+    return draw(4) ? places + draw(16) : NULL;
+}
+
+/** Random arguments for every function that works on keys: what is impossible is refused, and what is not works. */
+static void test_arguments(void)
+{
+    guira_client *real = client_of(url), *client;
+    guira_reader *real_reader, *reader;
+    guira_store *store;
+    size_t refused = 0, step;
+
+    EXPECT(0, guira_open(url, NULL, &store, &error));
+    EXPECT(0, guira_reader_open(store, &real_reader, &error));
+    for (step = 0; step < 30000; step++) {
+        static char buffer[70000];
+        size_t key_length, value_length, old_length, capacity = draw(2) ? draw(100) : sizeof buffer;
+        int is_bad = 0, is_bad_value = 0, is_bad_old = 0, is_bad_handle = !draw(8), result;
+        const void *key = draw_bytes(&key_length, &is_bad), *value = draw_bytes(&value_length, &is_bad_value);
+        const void *old = draw_bytes(&old_length, &is_bad_old);
+        void *into = draw(8) ? buffer : NULL;
+        int is_bad_buffer = !into && capacity > 0;
+        guira_error *to = draw(4) ? &error : NULL;
+        guira_get_item item = {key, key_length, into, capacity, 0, 0};
+        guira_put_item put = {key, key_length, value, value_length, 0};
+
+        is_bad |= key_length > 65536 || is_bad_handle;
+        client = !is_bad_handle ? real : draw(2) ? NULL : (guira_client *)((char *)real + 1);
+        reader = !is_bad_handle ? real_reader : draw(2) ? NULL : (guira_reader *)((char *)real_reader + 1);
+        error.code = 0;
+        switch (draw(15)) {
+        case 0:
+            result = guira_get(client, key, key_length, into, capacity, draw_place(), to);
+            is_bad |= is_bad_buffer;
+            break;
+        case 1:
+            result = guira_reader_get(reader, key, key_length, into, capacity, draw_place(), to);
+            is_bad |= is_bad_buffer;
+            break;
+        case 2:
+            result = guira_get_versioned(client, key, key_length, into, capacity, draw_place(), draw_place(), to);
+            is_bad |= is_bad_buffer;
+            break;
+        case 3:
+            result = guira_contains(client, key, key_length, to);
+            break;
+        case 4:
+            result = guira_reader_contains(reader, key, key_length, to);
+            break;
+        case 5:
+            result = guira_put(client, key, key_length, value, value_length, to);
+            is_bad |= is_bad_value;
+            break;
+        case 6:
+            result = guira_try_insert(client, key, key_length, value, value_length, to);
+            is_bad |= is_bad_value;
+            break;
+        case 7:
+            result = guira_update(client, key, key_length, value, value_length, to);
+            is_bad |= is_bad_value;
+            break;
+        case 8:
+            result = guira_remove(client, key, key_length, to);
+            break;
+        case 9:
+            result = guira_compare_and_swap(client, key, key_length, old, old_length, value, value_length, to);
+            is_bad |= is_bad_value || is_bad_old;
+            break;
+        case 10:
+            result = guira_compare_and_swap_token(client, key, key_length, draw_place(), value, value_length, to);
+            is_bad |= is_bad_value;
+            break;
+        case 11:
+            result = guira_increment(client, key, key_length, draw(9), draw_place(), to);
+            break;
+        case 12:
+            result = guira_get_many(client, &item, 1, to);
+            is_bad |= is_bad_buffer;
+            break;
+        case 13:
+            result = guira_reader_get_many(reader, &item, 1, to);
+            is_bad |= is_bad_buffer;
+            break;
+        default:
+            result = guira_put_many(client, &put, 1, to);
+            is_bad |= is_bad_value;
+        }
+        /* Tokens and values that are no numbers can be refused, too. */
+        CHECK(!is_bad || result == GUIRA_MISUSE);
+        CHECK(result >= 0 || result == GUIRA_MISUSE || result == GUIRA_TOO_SMALL);
+        CHECK(result >= 0 || !to || (error.code == result && error.effect == GUIRA_EFFECT_NONE && error.message[0]));
+        CHECK(result < 0 || error.code == 0);
+        refused += result == GUIRA_MISUSE;
+    }
+    CHECK(refused > 0 && refused < step);
+    EXPECT(0, guira_reader_close(real_reader, &error));
+    guira_store_close(store);
+    EXPECT(0, guira_client_close(real, &error));
+}
+
 int main(int count, char **arguments)
 {
     const char *seed = getenv("GUIRA_SEED");
@@ -660,6 +776,7 @@ int main(int count, char **arguments)
     test_threads();
     test_processes(arguments[0]);
     test_model();
+    test_arguments();
     printf("all tests of guira.h passed\n");
     return 0;
 }
