@@ -1,9 +1,9 @@
-//! `cargo xtask c`: installs the library for C and C++ of bindings/c below the target directory, and builds and runs its
-//! tests and examples there: by pkg-config and by CMake, with gcc and, where there is one, clang. `--install PREFIX`
-//! installs an optimised library instead.
+//! `cargo xtask c`: installs the library for C and C++ of bindings/c below the target directory, and builds and runs
+//! its tests and examples there: by pkg-config and by CMake, with gcc and, where there is one, clang. `--install
+//! PREFIX` installs an optimised library instead.
 //!
-//! cargo builds the archive. The shared library is linked from it, because rustc gives cdylibs a version script of its own,
-//! beside which GNU ld accepts none that has versions.
+//! cargo builds the archive. The shared library is linked from it, because rustc gives cdylibs a version script of its
+//! own, beside which GNU ld accepts none that has versions.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -126,7 +126,8 @@ fn install(shell: &Shell, archive: &Path, prefix: &Path) -> Result<(), Outcome> 
     let mut link = shell.command("gcc", ["-shared", "-o"]);
     // It is not unloaded: its threads and fork handlers stay.
     link.arg(library.join(&shared)).arg(format!("-Wl,-soname,{SONAME},--version-script,{}", script.display()));
-    link.args(["-Wl,--gc-sections,--as-needed,-z,defs,-z,now,-z,nodelete", "-Wl,--whole-archive"]).arg(archive);
+    link.args(["-Wl,--gc-sections,--strip-debug,--as-needed,-z,defs,-z,now,-z,nodelete", "-Wl,--whole-archive"])
+        .arg(archive);
     passed(shell, link.arg("-Wl,--no-whole-archive").args(PRIVATE))?;
     for (name, to) in [(SONAME, shared.as_str()), ("libguira.so", SONAME)] {
         let name = library.join(name);
@@ -344,7 +345,7 @@ mod tests {
 
     #[test]
     fn functions_of_a_header_are_found() {
-        let header = " * int no(\nint a_b(struct c *d,\n         int e);\nvoid f(void);\nconst char *g(int h);\ntypedef int i;\n";
+        let header = " * int no(\nint a_b(struct c *d,\n         int e);\nvoid f(void);\nconst char *g(int h);\n";
         assert!(functions(header).eq(["a_b", "f", "g"]));
     }
 }

@@ -1,6 +1,6 @@
 //! The price of a call through C: gets and puts of values of 8 bytes, by the Rust API and by the functions of guira.h,
-//! through pointers and with lengths that the compiler does not know. Rounds of both take turns; printed are the medians,
-//! and the median of the differences of neighbours: `cargo bench -p guira-c`.
+//! through pointers and with lengths that the compiler does not know. Rounds of both take turns; printed are the
+//! medians, and the median of the differences of neighbours: `cargo bench -p guira-c`.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_int, c_void};

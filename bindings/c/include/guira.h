@@ -1,5 +1,6 @@
 /*
- * Guira: a key/value store in shared or remote memory, without a server. Processes on one host share a table by its name.
+ * Guira: a key/value store in shared or remote memory, without a server. Processes on one host share a table by its
+ * name.
  *
  *     guira_store *store;
  *     guira_client *client;
@@ -9,23 +10,24 @@
  *         guira_put(client, "cuckoo", 6, "Guira guira", 11, &error) < 0)
  *         fprintf(stderr, "%s\n", error.message);
  *
- * Results. Functions that return int return a negative code if they fail, such as GUIRA_BUSY, and otherwise 0 or a positive
- * number that each describes. A miss is not a failure. The last argument, error, gets the message and the effect of a
- * failure; it may be null. Decide by code and effect, and show the message.
+ * Results. Functions that return int return a negative code if they fail, such as GUIRA_BUSY, and otherwise 0 or a
+ * positive number that each describes. A miss is not a failure. The last argument, error, gets the message and the
+ * effect of a failure; it may be null. Decide by code and effect, and show the message.
  *
- * Threads. A guira_store may be used by any number of threads. A client, reader or scan must not be used by two threads at
- * once: open one for each. Between calls it may move to another thread. The library notices most calls that find a handle
- * in use, and returns GUIRA_MISUSE, but not those that begin at the same moment.
+ * Threads. A guira_store may be used by any number of threads. A client, reader or scan must not be used by two threads
+ * at once: open one for each. Between calls it may move to another thread. The library notices most calls that find a
+ * handle in use, and returns GUIRA_MISUSE, but not those that begin at the same moment.
  *
  * Lifetimes. A handle lives until it is closed, and must not be used later. Stores, clients, readers and scans may be
  * closed in any order. A forked process opens the table again: calls with inherited handles return GUIRA_MISUSE.
  *
  * Memory. A pointer to data has any alignment; arrays of structures are aligned. Memory that a function reads must not
- * change while it runs, and memory that it writes must not overlap other arguments. Keys and values are copied: no argument
- * has to live longer than the call. A key has 0 to 64 KiB and a value 0 to 64 MiB, or what the
- * table's format says; other lengths are GUIRA_MISUSE.
+ * change while it runs, and memory that it writes must not overlap other arguments. Keys and values are copied: no
+ * argument has to live longer than the call. A key has 0 to 64 KiB and a value 0 to 64 MiB, or what the table's format
+ * says; other lengths are GUIRA_MISUSE.
  *
- * No C++ exception and no panic of Rust passes through a function; longjmp out of a signal handler over one is not allowed.
+ * No C++ exception and no panic of Rust passes through a function; longjmp out of a signal handler over one is not
+ * allowed.
  *
  * This file is made of bindings/c/src by cbindgen: change it there.
  */
@@ -46,7 +48,8 @@
 #define GUIRA_READ_ONLY 1
 
 /**
- * A flag of guira_create_options, for guira_open_or_create: open an existing table also if it does not match the options.
+ * A flag of guira_create_options, for guira_open_or_create: open an existing table also if it does not match the
+ * options.
  */
 #define GUIRA_ACCEPT_MISMATCH 1
 
@@ -171,7 +174,8 @@ typedef struct guira_scan guira_scan;
 typedef struct guira_store guira_store;
 
 /**
- * Options for guira_open. Set struct_size and everything else to 0 by GUIRA_OPEN_OPTIONS_INIT: 0 stands for the default.
+ * Options for guira_open. Set struct_size and everything else to 0 by GUIRA_OPEN_OPTIONS_INIT: 0 stands for the
+ * default.
  */
 typedef struct guira_open_options {
     /**
@@ -201,8 +205,8 @@ typedef struct guira_open_options {
      */
     uint64_t connect_timeout_ms;
     /**
-     * Milliseconds for all attempts to connect again after a connection was lost. By default 10,000; GUIRA_NO_WAIT for a
-     * single attempt.
+     * Milliseconds for all attempts to connect again after a connection was lost. By default 10,000; GUIRA_NO_WAIT for
+     * a single attempt.
      */
     uint64_t reconnect_timeout_ms;
 } guira_open_options;
@@ -240,8 +244,8 @@ typedef struct guira_create_options {
      */
     uint64_t flags;
     /**
-     * The keys that the table has room for. By default it has room for 1,000 at first and grows while it is used, until
-     * the memory of the machine is in use.
+     * The keys that the table has room for. By default it has room for 1,000 at first and grows while it is used,
+     * until the memory of the machine is in use.
      */
     uint64_t capacity;
     /**
@@ -249,8 +253,8 @@ typedef struct guira_create_options {
      */
     uint64_t max_capacity;
     /**
-     * The bytes of a typical key and value together: if they do not fit in a row, the table gets space for capacity such
-     * records. By default it has hardly any such space.
+     * The bytes of a typical key and value together: if they do not fit in a row, the table gets space for capacity
+     * such records. By default it has hardly any such space.
      */
     uint64_t record_bytes;
     /**
@@ -258,8 +262,8 @@ typedef struct guira_create_options {
      */
     uint64_t extent_bytes;
     /**
-     * "bytes:N" for keys of 0 to 64 KiB and values of 0 to 64 MiB, kept in the row if they have at most N bytes together;
-     * "fixed:K:V" for keys of K bytes and values of V bytes. By default "bytes:64".
+     * "bytes:N" for keys of 0 to 64 KiB and values of 0 to 64 MiB, kept in the row if they have at most N bytes
+     * together; "fixed:K:V" for keys of K bytes and values of V bytes. By default "bytes:64".
      */
     const char *format;
     /**
@@ -271,7 +275,8 @@ typedef struct guira_create_options {
      */
     const uint64_t *seed;
     /**
-     * The id of the user to whom an existing table must belong, for guira_open_or_create. By default this user or root.
+     * The id of the user to whom an existing table must belong, for guira_open_or_create. By default this user or
+     * root.
      */
     const uint32_t *owner;
     /**
@@ -391,9 +396,9 @@ const char *guira_version(void);
  * options: null for the defaults.
  * store: gets the handle, for guira_store_close; null if the call fails.
  *
- * Returns 0, or a negative code: GUIRA_NOT_FOUND, GUIRA_MISUSE (a bad URL, no permission, another owner), GUIRA_CORRUPT,
- * GUIRA_VERSION, GUIRA_GONE, GUIRA_FABRIC, GUIRA_BUSY. Nothing was changed then. Any thread may call it. 1 round trip;
- * behind a memory node also those of the connection.
+ * Returns 0, or a negative code: GUIRA_NOT_FOUND, GUIRA_MISUSE (a bad URL, no permission, another owner),
+ * GUIRA_CORRUPT, GUIRA_VERSION, GUIRA_GONE, GUIRA_FABRIC, GUIRA_BUSY. Nothing was changed then. Any thread may call
+ * it. 1 round trip; behind a memory node also those of the connection.
  */
 int guira_open(const char *url,
                const struct guira_open_options *options,
@@ -407,8 +412,8 @@ int guira_open(const char *url,
  * options: null for the defaults: a table that grows while it is used.
  * store: gets the handle, for guira_store_close; null if the call fails.
  *
- * Returns 0, or a negative code: GUIRA_ALREADY_EXISTS, GUIRA_MISUSE (impossible options, no permission), GUIRA_FULL (no
- * memory), GUIRA_FABRIC. Nothing is left behind then. Any thread may call it.
+ * Returns 0, or a negative code: GUIRA_ALREADY_EXISTS, GUIRA_MISUSE (impossible options, no permission), GUIRA_FULL
+ * (no memory), GUIRA_FABRIC. Nothing is left behind then. Any thread may call it.
  */
 int guira_create(const char *url,
                  const struct guira_create_options *options,
@@ -421,8 +426,8 @@ int guira_create(const char *url,
  *
  * Arguments: as for guira_create.
  *
- * Returns 0, or a negative code: GUIRA_MISUSE if the table exists and does not match the options, and those of guira_open
- * and guira_create. Nothing was changed then. Any thread may call it.
+ * Returns 0, or a negative code: GUIRA_MISUSE if the table exists and does not match the options, and those of
+ * guira_open and guira_create. Nothing was changed then. Any thread may call it.
  */
 int guira_open_or_create(const char *url,
                          const struct guira_create_options *options,
@@ -430,18 +435,17 @@ int guira_open_or_create(const char *url,
                          struct guira_error *error);
 
 /**
- * Destroys a table: its name is removed, and its memory is freed when the last process closes it. In processes that have
- * it open, every operation returns GUIRA_GONE from then on.
+ * Destroys a table: its name is removed, and its memory is freed when the last process closes it. In processes that
+ * have it open, every operation returns GUIRA_GONE from then on.
  *
- * Returns 0, or a negative code: GUIRA_NOT_FOUND, GUIRA_MISUSE (not a table, no permission, the table of a memory node),
- * GUIRA_FABRIC. Any thread may call it.
+ * Returns 0, or a negative code: GUIRA_NOT_FOUND, GUIRA_MISUSE (not a table, no permission, the table of a memory
+ * node), GUIRA_FABRIC. Any thread may call it.
  */
-int guira_destroy(const char *url,
-                  struct guira_error *error);
+int guira_destroy(const char *url, struct guira_error *error);
 
 /**
- * Returns 1 if this handle created the table, 0 if it existed before, or GUIRA_MISUSE for a null pointer. Any thread may
- * call it. No round trip.
+ * Returns 1 if this handle created the table, 0 if it existed before, or GUIRA_MISUSE for a null pointer. Any thread
+ * may call it. No round trip.
  */
 int guira_store_was_created(const struct guira_store *store);
 
@@ -486,32 +490,31 @@ int guira_reader_open(const struct guira_store *store, struct guira_reader **rea
 /**
  * Begins to read all keys and values, in the table's order, while other clients change it.
  *
- * A key that no insert moves meanwhile is returned at least once; one that is moved may be missed or returned twice, and
- * in a table that grows one whose part of the table is split may be returned twice.
+ * A key that no insert moves meanwhile is returned at least once; one that is moved may be missed or returned twice,
+ * and in a table that grows one whose part of the table is split may be returned twice.
  *
  * scan: gets the handle, for guira_scan_next and guira_scan_close; null if the call fails.
  *
  * Returns 0, or a negative code: GUIRA_GONE, GUIRA_FABRIC, GUIRA_MISUSE. Any thread may call it.
  */
-int guira_scan_open(const struct guira_store *store,
-                    struct guira_scan **scan,
-                    struct guira_error *error);
+int guira_scan_open(const struct guira_store *store, struct guira_scan **scan, struct guira_error *error);
 
 /**
  * Looks up a key, and copies its value to the caller's buffer.
  *
  * key: key_length bytes; null only if there are none.
  * value: capacity bytes for the value; null only if capacity is 0.
- * length: gets the length of the value, 0 for a miss; may be null. It is written if the call returns a result, and with
- * GUIRA_TOO_SMALL.
+ * length: gets the length of the value, 0 for a miss; may be null. It is written if the call returns a result, and
+ * with GUIRA_TOO_SMALL.
  *
  * Returns 1 if the key exists, 0 if not, or a negative code: GUIRA_TOO_SMALL if the value is longer than the buffer,
- * which was not written then (so capacity 0 asks for the length); GUIRA_MISUSE for a key that is too long for the table;
- * GUIRA_CORRUPT; GUIRA_BUSY if a stopped client leaves the row half written until the deadline; GUIRA_GONE;
+ * which was not written then (so capacity 0 asks for the length); GUIRA_MISUSE for a key that is too long for the
+ * table; GUIRA_CORRUPT; GUIRA_BUSY if a stopped client leaves the row half written until the deadline; GUIRA_GONE;
  * GUIRA_FENCED; GUIRA_FABRIC. Nothing is changed.
  *
  * It takes no lock. It allocates no memory after the client's first call, except that the client's own buffer grows to
- * the longest value in an extent that was read with it. Round trips: 1 for a value in a row, 2 for one in an extent, 1 or 2 for a miss.
+ * the longest value in an extent that was read with it. Round trips: 1 for a value in a row, 2 for one in an extent, 1
+ * or 2 for a miss.
  */
 int guira_get(struct guira_client *client,
               const void *key,
@@ -547,14 +550,14 @@ int guira_contains(struct guira_client *client, const void *key, size_t key_leng
  *
  * key, value: key_length and value_length bytes; null only if there are none.
  *
- * Returns 1 if the key was inserted, 0 if its value was replaced, or a negative code: GUIRA_MISUSE for lengths that the
- * table cannot store; GUIRA_FULL if the table, or its space for large values, has no room; GUIRA_BUSY if other clients
- * hold a lock until the deadline; GUIRA_CORRUPT; GUIRA_GONE; GUIRA_FENCED; GUIRA_FABRIC. Nothing was changed then, unless
- * the error's effect says otherwise, which only that of GUIRA_FABRIC, GUIRA_FENCED and GUIRA_BUG can.
+ * Returns 1 if the key was inserted, 0 if its value was replaced, or a negative code: GUIRA_MISUSE for lengths that
+ * the table cannot store; GUIRA_FULL if the table, or its space for large values, has no room; GUIRA_BUSY if other
+ * clients hold a lock until the deadline; GUIRA_CORRUPT; GUIRA_GONE; GUIRA_FENCED; GUIRA_FABRIC. Nothing was changed
+ * then, unless the error's effect says otherwise, which only that of GUIRA_FABRIC, GUIRA_FENCED and GUIRA_BUG can.
  *
- * For a value in a row it allocates no memory of the process after the client's first call, unless it has to wait or to
- * move entries. Round trips: 2 for a key and value in
- * a row that has room, 3 in an extent, more for an insert that has to move entries.
+ * For a value in a row it allocates no memory of the process after the client's first call, unless it has to wait or
+ * to move entries. Round trips: 2 for a key and value in a row that has room, 3 in an extent, more for an insert that
+ * has to move entries.
  */
 int guira_put(struct guira_client *client,
               const void *key,
@@ -579,8 +582,8 @@ int guira_try_insert(struct guira_client *client,
 /**
  * Replaces the value of a key.
  *
- * Returns 1 if it was replaced, 0 if there is no such key and nothing was changed, or a negative code as guira_put does.
- * Round trips: 2, 3 for a key in an extent.
+ * Returns 1 if it was replaced, 0 if there is no such key and nothing was changed, or a negative code as guira_put
+ * does. Round trips: 2, 3 for a key in an extent.
  */
 int guira_update(struct guira_client *client,
                  const void *key,
@@ -592,22 +595,19 @@ int guira_update(struct guira_client *client,
 /**
  * Removes a key.
  *
- * Returns 1 if it was removed, 0 if there is no such key, or a negative code as guira_put does, but not GUIRA_FULL. Round
- * trips: 2, 3 for a key in an extent.
+ * Returns 1 if it was removed, 0 if there is no such key, or a negative code as guira_put does, but not GUIRA_FULL.
+ * Round trips: 2, 3 for a key in an extent.
  */
-int guira_remove(struct guira_client *client,
-                 const void *key,
-                 size_t key_length,
-                 struct guira_error *error);
+int guira_remove(struct guira_client *client, const void *key, size_t key_length, struct guira_error *error);
 
 /**
  * Replaces the value of a key if it has the expected value. It does not notice a value that changed and changed back.
  *
- * expected: expected_length bytes, at most 64 MiB, of any length that the table can store or not; null only if there are
- * none.
+ * expected: expected_length bytes, at most 64 MiB, of any length that the table can store or not; null only if there
+ * are none.
  *
- * Returns GUIRA_SWAP_DONE, GUIRA_SWAP_DIFFERENT, GUIRA_SWAP_MISSING, or a negative code as guira_put does. Round trips: 2,
- * up to 4 for a key in an extent.
+ * Returns GUIRA_SWAP_DONE, GUIRA_SWAP_DIFFERENT, GUIRA_SWAP_MISSING, or a negative code as guira_put does. Round
+ * trips: 2, up to 4 for a key in an extent.
  */
 int guira_compare_and_swap(struct guira_client *client,
                            const void *key,
@@ -619,8 +619,8 @@ int guira_compare_and_swap(struct guira_client *client,
                            struct guira_error *error);
 
 /**
- * Replaces the value of a key if no client has changed it since it was read with guira_get_versioned, not even to another
- * value and back. It may also find a difference although nobody changed the key: then read and try again.
+ * Replaces the value of a key if no client has changed it since it was read with guira_get_versioned, not even to
+ * another value and back. It may also find a difference although nobody changed the key: then read and try again.
  *
  * expected: a token of this table.
  *
@@ -635,13 +635,13 @@ int guira_compare_and_swap_token(struct guira_client *client,
                                  struct guira_error *error);
 
 /**
- * Adds to the number that is the value of a key: 8 bytes, little-endian, unsigned, modulo 2^64. A missing key counts as
- * 0. Additions of many processes add up exactly. To subtract, add the negative number converted to uint64_t.
+ * Adds to the number that is the value of a key: 8 bytes, little-endian, unsigned, modulo 2^64. A missing key counts
+ * as 0. Additions of many processes add up exactly. To subtract, add the negative number converted to uint64_t.
  *
  * sum: gets the sum; may be null.
  *
- * Returns 0, or a negative code as guira_put does, and GUIRA_MISUSE if the value does not have 8 bytes. Round trips: 2; 6
- * or more for a key with which 8 bytes need an extent.
+ * Returns 0, or a negative code as guira_put does, and GUIRA_MISUSE if the value does not have 8 bytes. Round trips:
+ * 2; 6 or more for a key with which 8 bytes need an extent.
  */
 int guira_increment(struct guira_client *client,
                     const void *key,
@@ -653,12 +653,11 @@ int guira_increment(struct guira_client *client,
 /**
  * Closes a client: gives back its slot. A null pointer is ignored.
  *
- * Returns 0, or a negative code: GUIRA_MISUSE if a call uses the client, which remains open then; otherwise GUIRA_GONE or
- * GUIRA_FABRIC, and the client is closed, too: the next one that needs its slot recovers it, and nothing that was stored
- * is lost. In a forked process, it frees the inherited handle and touches nothing else. A few round trips.
+ * Returns 0, or a negative code: GUIRA_MISUSE if a call uses the client, which remains open then; otherwise GUIRA_GONE
+ * or GUIRA_FABRIC, and the client is closed, too: the next one that needs its slot recovers it, and nothing that was
+ * stored is lost. In a forked process, it frees the inherited handle and touches nothing else. A few round trips.
  */
-int guira_client_close(struct guira_client *client,
-                       struct guira_error *error);
+int guira_client_close(struct guira_client *client, struct guira_error *error);
 
 /**
  * Same as guira_get, by a reader.
@@ -684,8 +683,8 @@ int guira_reader_contains(struct guira_reader *reader, const void *key, size_t k
 int guira_reader_close(struct guira_reader *reader, struct guira_error *error);
 
 /**
- * Looks up many keys at once, so that their memory accesses overlap, and over a network 32 keys share a round trip. This
- * is no snapshot: each lookup is one of its own.
+ * Looks up many keys at once, so that their memory accesses overlap, and over a network 32 keys share a round trip.
+ * This is no snapshot: each lookup is one of its own.
  *
  * items: count lookups with keys and buffers, which get their lengths and results; null only if count is 0.
  *
@@ -693,10 +692,7 @@ int guira_reader_close(struct guira_reader *reader, struct guira_error *error);
  * their results nevertheless. GUIRA_MISUSE, before anything was looked up, if the array or one of its arguments is
  * impossible. It allocates no memory for each key. Nothing is changed.
  */
-int guira_get_many(struct guira_client *client,
-                   struct guira_get_item *items,
-                   size_t count,
-                   struct guira_error *error);
+int guira_get_many(struct guira_client *client, struct guira_get_item *items, size_t count, struct guira_error *error);
 
 /**
  * Same as guira_get_many, by a reader.
@@ -711,24 +707,21 @@ int guira_reader_get_many(struct guira_reader *reader,
  *
  * items: count puts with keys and values, which get their results; null only if count is 0.
  *
- * Returns 0 if no put failed. Otherwise the code of the first one that did, which error describes, with its effect; all
- * others have their results nevertheless. GUIRA_MISUSE, before anything was put, if the array or one of its arguments is
- * impossible. It allocates memory for the batch. Round trips: those of single puts.
+ * Returns 0 if no put failed. Otherwise the code of the first one that did, which error describes, with its effect;
+ * all others have their results nevertheless. GUIRA_MISUSE, before anything was put, if the array or one of its
+ * arguments is impossible. It allocates memory for the batch. Round trips: those of single puts.
  */
-int guira_put_many(struct guira_client *client,
-                   struct guira_put_item *items,
-                   size_t count,
-                   struct guira_error *error);
+int guira_put_many(struct guira_client *client, struct guira_put_item *items, size_t count, struct guira_error *error);
 
 /**
  * Reads the next key and its value.
  *
- * key, key_length, value, value_length: get the key and the value, which belong to the scan and are valid until its next
- * call; each may be null. They are written if the call returns 1.
+ * key, key_length, value, value_length: get the key and the value, which belong to the scan and are valid until its
+ * next call; each may be null. They are written if the call returns 1.
  *
  * Returns 1, 0 at the end of the table, or a negative code: GUIRA_CORRUPT, GUIRA_BUSY, GUIRA_GONE, GUIRA_FABRIC,
- * GUIRA_MISUSE. Nothing was changed. After an error the scan is at its end. It allocates memory for each key. Round trips:
- * 1 for each row, 1 more for each value in an extent.
+ * GUIRA_MISUSE. Nothing was changed. After an error the scan is at its end. It allocates memory for each key. Round
+ * trips: 1 for each row, 1 more for each value in an extent.
  */
 int guira_scan_next(struct guira_scan *scan,
                     const void **key,

@@ -1,8 +1,8 @@
 /*
  * Guira for C++17: a layer over guira.h, which has what each call does, its errors, threads and lifetimes.
  *
- * Functions return a guira::result: a value, or a guira::error. Nothing throws, except result::value() if it has none, and
- * std::bad_alloc where a std::string is returned. Handles close themselves; close() reports failures.
+ * Functions return a guira::result: a value, or a guira::error. Nothing throws, except result::value() if it has none,
+ * and std::bad_alloc where a std::string is returned. Handles close themselves; close() reports failures.
  *
  *     auto store = guira::store::open_or_create("shm://birds").value();
  *     auto client = store.client().value();
@@ -218,7 +218,7 @@ public:
         });
     }
 
-    /** Copies the value of a key to `buffer` and returns its length. GUIRA_TOO_SMALL if it is longer than `capacity`. */
+    /** Copies the value of a key to `buffer` and returns its length; GUIRA_TOO_SMALL if it is too long. */
     result<std::optional<std::size_t>> get(std::string_view key, void *buffer, std::size_t capacity)
     {
         return detail::copied([&](std::size_t *length, guira_error *error) {
@@ -344,7 +344,7 @@ public:
         });
     }
 
-    /** Copies the value of a key to `buffer` and returns its length. GUIRA_TOO_SMALL if it is longer than `capacity`. */
+    /** Copies the value of a key to `buffer` and returns its length; GUIRA_TOO_SMALL if it is too long. */
     result<std::optional<std::size_t>> get(std::string_view key, void *buffer, std::size_t capacity)
     {
         return detail::copied([&](std::size_t *length, guira_error *error) {

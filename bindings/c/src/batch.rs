@@ -106,8 +106,8 @@ fn finish(lookup: &Lookup, found: Result<Option<&[u8]>, guira::Error>, first: &m
     unsafe { (*item).result = result };
 }
 
-/// Looks up many keys at once, so that their memory accesses overlap, and over a network 32 keys share a round trip. This
-/// is no snapshot: each lookup is one of its own.
+/// Looks up many keys at once, so that their memory accesses overlap, and over a network 32 keys share a round trip.
+/// This is no snapshot: each lookup is one of its own.
 ///
 /// items: count lookups with keys and buffers, which get their lengths and results; null only if count is 0.
 ///
@@ -153,9 +153,9 @@ pub unsafe extern "C" fn guira_reader_get_many(
 ///
 /// items: count puts with keys and values, which get their results; null only if count is 0.
 ///
-/// Returns 0 if no put failed. Otherwise the code of the first one that did, which error describes, with its effect; all
-/// others have their results nevertheless. GUIRA_MISUSE, before anything was put, if the array or one of its arguments is
-/// impossible. It allocates memory for the batch. Round trips: those of single puts.
+/// Returns 0 if no put failed. Otherwise the code of the first one that did, which error describes, with its effect;
+/// all others have their results nevertheless. GUIRA_MISUSE, before anything was put, if the array or one of its
+/// arguments is impossible. It allocates memory for the batch. Round trips: those of single puts.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_put_many(
     client: *mut Client,

@@ -53,16 +53,17 @@ pub(crate) use lookup;
 ///
 /// key: key_length bytes; null only if there are none.
 /// value: capacity bytes for the value; null only if capacity is 0.
-/// length: gets the length of the value, 0 for a miss; may be null. It is written if the call returns a result, and with
-/// GUIRA_TOO_SMALL.
+/// length: gets the length of the value, 0 for a miss; may be null. It is written if the call returns a result, and
+/// with GUIRA_TOO_SMALL.
 ///
 /// Returns 1 if the key exists, 0 if not, or a negative code: GUIRA_TOO_SMALL if the value is longer than the buffer,
-/// which was not written then (so capacity 0 asks for the length); GUIRA_MISUSE for a key that is too long for the table;
-/// GUIRA_CORRUPT; GUIRA_BUSY if a stopped client leaves the row half written until the deadline; GUIRA_GONE;
+/// which was not written then (so capacity 0 asks for the length); GUIRA_MISUSE for a key that is too long for the
+/// table; GUIRA_CORRUPT; GUIRA_BUSY if a stopped client leaves the row half written until the deadline; GUIRA_GONE;
 /// GUIRA_FENCED; GUIRA_FABRIC. Nothing is changed.
 ///
 /// It takes no lock. It allocates no memory after the client's first call, except that the client's own buffer grows to
-/// the longest value in an extent that was read with it. Round trips: 1 for a value in a row, 2 for one in an extent, 1 or 2 for a miss.
+/// the longest value in an extent that was read with it. Round trips: 1 for a value in a row, 2 for one in an extent, 1
+/// or 2 for a miss.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_get(
     client: *mut Client,
@@ -122,14 +123,14 @@ pub unsafe extern "C" fn guira_contains(
 ///
 /// key, value: key_length and value_length bytes; null only if there are none.
 ///
-/// Returns 1 if the key was inserted, 0 if its value was replaced, or a negative code: GUIRA_MISUSE for lengths that the
-/// table cannot store; GUIRA_FULL if the table, or its space for large values, has no room; GUIRA_BUSY if other clients
-/// hold a lock until the deadline; GUIRA_CORRUPT; GUIRA_GONE; GUIRA_FENCED; GUIRA_FABRIC. Nothing was changed then, unless
-/// the error's effect says otherwise, which only that of GUIRA_FABRIC, GUIRA_FENCED and GUIRA_BUG can.
+/// Returns 1 if the key was inserted, 0 if its value was replaced, or a negative code: GUIRA_MISUSE for lengths that
+/// the table cannot store; GUIRA_FULL if the table, or its space for large values, has no room; GUIRA_BUSY if other
+/// clients hold a lock until the deadline; GUIRA_CORRUPT; GUIRA_GONE; GUIRA_FENCED; GUIRA_FABRIC. Nothing was changed
+/// then, unless the error's effect says otherwise, which only that of GUIRA_FABRIC, GUIRA_FENCED and GUIRA_BUG can.
 ///
-/// For a value in a row it allocates no memory of the process after the client's first call, unless it has to wait or to
-/// move entries. Round trips: 2 for a key and value in
-/// a row that has room, 3 in an extent, more for an insert that has to move entries.
+/// For a value in a row it allocates no memory of the process after the client's first call, unless it has to wait or
+/// to move entries. Round trips: 2 for a key and value in a row that has room, 3 in an extent, more for an insert that
+/// has to move entries.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_put(
     client: *mut Client,
@@ -166,8 +167,8 @@ pub unsafe extern "C" fn guira_try_insert(
 
 /// Replaces the value of a key.
 ///
-/// Returns 1 if it was replaced, 0 if there is no such key and nothing was changed, or a negative code as guira_put does.
-/// Round trips: 2, 3 for a key in an extent.
+/// Returns 1 if it was replaced, 0 if there is no such key and nothing was changed, or a negative code as guira_put
+/// does. Round trips: 2, 3 for a key in an extent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_update(
     client: *mut Client,
@@ -185,8 +186,8 @@ pub unsafe extern "C" fn guira_update(
 
 /// Removes a key.
 ///
-/// Returns 1 if it was removed, 0 if there is no such key, or a negative code as guira_put does, but not GUIRA_FULL. Round
-/// trips: 2, 3 for a key in an extent.
+/// Returns 1 if it was removed, 0 if there is no such key, or a negative code as guira_put does, but not GUIRA_FULL.
+/// Round trips: 2, 3 for a key in an extent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_remove(
     client: *mut Client,
@@ -199,11 +200,11 @@ pub unsafe extern "C" fn guira_remove(
 
 /// Replaces the value of a key if it has the expected value. It does not notice a value that changed and changed back.
 ///
-/// expected: expected_length bytes, at most 64 MiB, of any length that the table can store or not; null only if there are
-/// none.
+/// expected: expected_length bytes, at most 64 MiB, of any length that the table can store or not; null only if there
+/// are none.
 ///
-/// Returns GUIRA_SWAP_DONE, GUIRA_SWAP_DIFFERENT, GUIRA_SWAP_MISSING, or a negative code as guira_put does. Round trips: 2,
-/// up to 4 for a key in an extent.
+/// Returns GUIRA_SWAP_DONE, GUIRA_SWAP_DIFFERENT, GUIRA_SWAP_MISSING, or a negative code as guira_put does. Round
+/// trips: 2, up to 4 for a key in an extent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_compare_and_swap(
     client: *mut Client,
@@ -222,8 +223,8 @@ pub unsafe extern "C" fn guira_compare_and_swap(
     })
 }
 
-/// Replaces the value of a key if no client has changed it since it was read with guira_get_versioned, not even to another
-/// value and back. It may also find a difference although nobody changed the key: then read and try again.
+/// Replaces the value of a key if no client has changed it since it was read with guira_get_versioned, not even to
+/// another value and back. It may also find a difference although nobody changed the key: then read and try again.
 ///
 /// expected: a token of this table.
 ///
@@ -255,13 +256,13 @@ fn swapped(swap: Swap) -> c_int {
     }
 }
 
-/// Adds to the number that is the value of a key: 8 bytes, little-endian, unsigned, modulo 2^64. A missing key counts as
-/// 0. Additions of many processes add up exactly. To subtract, add the negative number converted to uint64_t.
+/// Adds to the number that is the value of a key: 8 bytes, little-endian, unsigned, modulo 2^64. A missing key counts
+/// as 0. Additions of many processes add up exactly. To subtract, add the negative number converted to uint64_t.
 ///
 /// sum: gets the sum; may be null.
 ///
-/// Returns 0, or a negative code as guira_put does, and GUIRA_MISUSE if the value does not have 8 bytes. Round trips: 2; 6
-/// or more for a key with which 8 bytes need an extent.
+/// Returns 0, or a negative code as guira_put does, and GUIRA_MISUSE if the value does not have 8 bytes. Round trips:
+/// 2; 6 or more for a key with which 8 bytes need an extent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_increment(
     client: *mut Client,
@@ -279,9 +280,9 @@ pub unsafe extern "C" fn guira_increment(
 
 /// Closes a client: gives back its slot. A null pointer is ignored.
 ///
-/// Returns 0, or a negative code: GUIRA_MISUSE if a call uses the client, which remains open then; otherwise GUIRA_GONE or
-/// GUIRA_FABRIC, and the client is closed, too: the next one that needs its slot recovers it, and nothing that was stored
-/// is lost. In a forked process, it frees the inherited handle and touches nothing else. A few round trips.
+/// Returns 0, or a negative code: GUIRA_MISUSE if a call uses the client, which remains open then; otherwise GUIRA_GONE
+/// or GUIRA_FABRIC, and the client is closed, too: the next one that needs its slot recovers it, and nothing that was
+/// stored is lost. In a forked process, it frees the inherited handle and touches nothing else. A few round trips.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_client_close(client: *mut Client, error: *mut Error) -> c_int {
     handle::close("client", client, error, |client| match client.0.into_object().0.close() {

@@ -1,10 +1,10 @@
-//! The C interface of Guira: each function of `guira.h`, whose text is made of the comments of this crate (cbindgen.toml,
-//! `tests/header.rs`).
+//! The C interface of Guira: each function of `guira.h`, whose text is made of the comments of this crate
+//! (cbindgen.toml, `tests/header.rs`).
 //!
-//! Invariants: no panic leaves a function ([`call::run`]); a handle refuses a call that
-//! finds it in use ([`handle::Handle`]); nothing behind a caller's pointer is read or written before the pointer and the length
-//! that belongs to it were checked ([`memory`]). The rules that callers have to keep, on which `unsafe` depends, are in
-//! the head of `guira.h`.
+//! Invariants: no panic leaves a function ([`call::run`]); a handle refuses a call that finds it in use
+//! ([`handle::Handle`]); nothing behind a caller's pointer is read or written before the pointer and the length that
+//! belongs to it were checked ([`memory`]). The rules that callers have to keep, on which `unsafe` depends, are in the
+//! head of `guira.h`.
 #![allow(unsafe_code)]
 #![allow(clippy::missing_safety_doc, reason = "the head of guira.h has the rules for all functions")]
 

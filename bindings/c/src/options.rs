@@ -10,12 +10,14 @@ use crate::memory;
 
 /// A flag of guira_open_options: lookups and scans only; needs neither write permission nor a client slot.
 pub const GUIRA_READ_ONLY: u64 = 1;
-/// A flag of guira_create_options, for guira_open_or_create: open an existing table also if it does not match the options.
+/// A flag of guira_create_options, for guira_open_or_create: open an existing table also if it does not match the
+/// options.
 pub const GUIRA_ACCEPT_MISMATCH: u64 = 1;
 /// A time of guira_open_options: do not wait at all.
 pub const GUIRA_NO_WAIT: u64 = u64::MAX;
 
-/// Options for guira_open. Set struct_size and everything else to 0 by GUIRA_OPEN_OPTIONS_INIT: 0 stands for the default.
+/// Options for guira_open. Set struct_size and everything else to 0 by GUIRA_OPEN_OPTIONS_INIT: 0 stands for the
+/// default.
 #[repr(C)]
 pub struct OpenOptions {
     /// sizeof(guira_open_options): later versions of this library have more fields at the end.
@@ -32,8 +34,8 @@ pub struct OpenOptions {
     pub deadline_ms: u64,
     /// Milliseconds for one attempt to connect to a memory node. By default 5,000.
     pub connect_timeout_ms: u64,
-    /// Milliseconds for all attempts to connect again after a connection was lost. By default 10,000; GUIRA_NO_WAIT for a
-    /// single attempt.
+    /// Milliseconds for all attempts to connect again after a connection was lost. By default 10,000; GUIRA_NO_WAIT for
+    /// a single attempt.
     pub reconnect_timeout_ms: u64,
 }
 
@@ -45,24 +47,25 @@ pub struct CreateOptions {
     pub struct_size: usize,
     /// GUIRA_ACCEPT_MISMATCH, or 0.
     pub flags: u64,
-    /// The keys that the table has room for. By default it has room for 1,000 at first and grows while it is used, until
-    /// the memory of the machine is in use.
+    /// The keys that the table has room for. By default it has room for 1,000 at first and grows while it is used,
+    /// until the memory of the machine is in use.
     pub capacity: u64,
     /// The keys that it may grow to hold. By default a table with a capacity does not grow.
     pub max_capacity: u64,
-    /// The bytes of a typical key and value together: if they do not fit in a row, the table gets space for capacity such
-    /// records. By default it has hardly any such space.
+    /// The bytes of a typical key and value together: if they do not fit in a row, the table gets space for capacity
+    /// such records. By default it has hardly any such space.
     pub record_bytes: u64,
     /// The bytes of that space itself.
     pub extent_bytes: u64,
-    /// "bytes:N" for keys of 0 to 64 KiB and values of 0 to 64 MiB, kept in the row if they have at most N bytes together;
-    /// "fixed:K:V" for keys of K bytes and values of V bytes. By default "bytes:64".
+    /// "bytes:N" for keys of 0 to 64 KiB and values of 0 to 64 MiB, kept in the row if they have at most N bytes
+    /// together; "fixed:K:V" for keys of K bytes and values of V bytes. By default "bytes:64".
     pub format: *const c_char,
     /// "hardened", or "paper" and "tiny" for measurements and tests. By default "hardened".
     pub preset: *const c_char,
     /// The seed of the key hash. By default it is drawn at random.
     pub seed: *const u64,
-    /// The id of the user to whom an existing table must belong, for guira_open_or_create. By default this user or root.
+    /// The id of the user to whom an existing table must belong, for guira_open_or_create. By default this user or
+    /// root.
     pub owner: *const u32,
     /// Clients at once, 1 to 32,767. By default 1,024. Readers do not count.
     pub max_clients: u32,

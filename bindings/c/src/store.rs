@@ -32,9 +32,9 @@ pub struct LengthEstimate {
 /// options: null for the defaults.
 /// store: gets the handle, for guira_store_close; null if the call fails.
 ///
-/// Returns 0, or a negative code: GUIRA_NOT_FOUND, GUIRA_MISUSE (a bad URL, no permission, another owner), GUIRA_CORRUPT,
-/// GUIRA_VERSION, GUIRA_GONE, GUIRA_FABRIC, GUIRA_BUSY. Nothing was changed then. Any thread may call it. 1 round trip;
-/// behind a memory node also those of the connection.
+/// Returns 0, or a negative code: GUIRA_NOT_FOUND, GUIRA_MISUSE (a bad URL, no permission, another owner),
+/// GUIRA_CORRUPT, GUIRA_VERSION, GUIRA_GONE, GUIRA_FABRIC, GUIRA_BUSY. Nothing was changed then. Any thread may call
+/// it. 1 round trip; behind a memory node also those of the connection.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_open(
     url: *const c_char,
@@ -54,8 +54,8 @@ pub unsafe extern "C" fn guira_open(
 /// options: null for the defaults: a table that grows while it is used.
 /// store: gets the handle, for guira_store_close; null if the call fails.
 ///
-/// Returns 0, or a negative code: GUIRA_ALREADY_EXISTS, GUIRA_MISUSE (impossible options, no permission), GUIRA_FULL (no
-/// memory), GUIRA_FABRIC. Nothing is left behind then. Any thread may call it.
+/// Returns 0, or a negative code: GUIRA_ALREADY_EXISTS, GUIRA_MISUSE (impossible options, no permission), GUIRA_FULL
+/// (no memory), GUIRA_FABRIC. Nothing is left behind then. Any thread may call it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_create(
     url: *const c_char,
@@ -74,8 +74,8 @@ pub unsafe extern "C" fn guira_create(
 ///
 /// Arguments: as for guira_create.
 ///
-/// Returns 0, or a negative code: GUIRA_MISUSE if the table exists and does not match the options, and those of guira_open
-/// and guira_create. Nothing was changed then. Any thread may call it.
+/// Returns 0, or a negative code: GUIRA_MISUSE if the table exists and does not match the options, and those of
+/// guira_open and guira_create. Nothing was changed then. Any thread may call it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_open_or_create(
     url: *const c_char,
@@ -89,11 +89,11 @@ pub unsafe extern "C" fn guira_open_or_create(
     })
 }
 
-/// Destroys a table: its name is removed, and its memory is freed when the last process closes it. In processes that have
-/// it open, every operation returns GUIRA_GONE from then on.
+/// Destroys a table: its name is removed, and its memory is freed when the last process closes it. In processes that
+/// have it open, every operation returns GUIRA_GONE from then on.
 ///
-/// Returns 0, or a negative code: GUIRA_NOT_FOUND, GUIRA_MISUSE (not a table, no permission, the table of a memory node),
-/// GUIRA_FABRIC. Any thread may call it.
+/// Returns 0, or a negative code: GUIRA_NOT_FOUND, GUIRA_MISUSE (not a table, no permission, the table of a memory
+/// node), GUIRA_FABRIC. Any thread may call it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_destroy(url: *const c_char, error: *mut Error) -> c_int {
     run(error, || {
@@ -102,8 +102,8 @@ pub unsafe extern "C" fn guira_destroy(url: *const c_char, error: *mut Error) ->
     })
 }
 
-/// Returns 1 if this handle created the table, 0 if it existed before, or GUIRA_MISUSE for a null pointer. Any thread may
-/// call it. No round trip.
+/// Returns 1 if this handle created the table, 0 if it existed before, or GUIRA_MISUSE for a null pointer. Any thread
+/// may call it. No round trip.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_store_was_created(store: *const Store) -> c_int {
     run(std::ptr::null_mut(), || Ok(handle::of("store", store)?.0.was_created().into()))
@@ -171,8 +171,8 @@ pub unsafe extern "C" fn guira_reader_open(store: *const Store, reader: *mut *mu
 
 /// Begins to read all keys and values, in the table's order, while other clients change it.
 ///
-/// A key that no insert moves meanwhile is returned at least once; one that is moved may be missed or returned twice, and
-/// in a table that grows one whose part of the table is split may be returned twice.
+/// A key that no insert moves meanwhile is returned at least once; one that is moved may be missed or returned twice,
+/// and in a table that grows one whose part of the table is split may be returned twice.
 ///
 /// scan: gets the handle, for guira_scan_next and guira_scan_close; null if the call fails.
 ///

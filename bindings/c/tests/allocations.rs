@@ -1,5 +1,5 @@
-//! A get and a put of a value in a row allocate no memory through the library, apart from the first of each client; a get
-//! of one in an extent only while the handle's buffer grows.
+//! A get and a put of a value in a row allocate no memory through the library, apart from the first of each client; a
+//! get of one in an extent only while the handle's buffer grows.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_int};
