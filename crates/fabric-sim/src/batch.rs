@@ -17,6 +17,8 @@ pub(crate) enum VerbKind {
     Write,
     Swap,
     Add,
+    /// The request of a call. It is alone in its batch.
+    Call,
 }
 
 impl VerbKind {
@@ -24,7 +26,7 @@ impl VerbKind {
         match self {
             VerbKind::Read => VerbClass::Read,
             VerbKind::Write => VerbClass::Write,
-            VerbKind::Swap | VerbKind::Add => VerbClass::Atomic,
+            VerbKind::Swap | VerbKind::Add | VerbKind::Call => VerbClass::Atomic,
         }
     }
 }
@@ -97,6 +99,36 @@ impl Batch {
         }
     }
 
+    /// Copies the request of a call.
+    pub(crate) fn send_call(&mut self, request: &[u64]) {
+        self.sent.clear();
+        self.data.clear();
+        self.data.extend_from_slice(request);
+        let words = request.len() as u32;
+        self.sent.push(Sent { addr: Addr::main(0), kind: VerbKind::Call, words, start: 0, is_masked: false });
+    }
+
+    /// Returns the request of a call.
+    pub(crate) fn take_request(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.data)
+    }
+
+    /// Sets the reply to a call.
+    pub(crate) fn set_reply(&mut self, reply: Vec<u64>) {
+        self.data = reply;
+    }
+
+    /// Returns the reply to a call.
+    pub(crate) fn reply(&self) -> &[u64] {
+        &self.data
+    }
+
+    /// Whether verb `index` is the request of a call.
+    #[inline(always)]
+    pub(crate) fn is_call(&self, index: usize) -> bool {
+        self.sent[index].kind == VerbKind::Call
+    }
+
     /// Executes the words `part` of verb `index`, or all of an atomic. Returns the word for the log: the one that an
     /// atomic found, otherwise the first word of the part.
     #[inline(always)]
@@ -126,6 +158,7 @@ impl Batch {
                 data[0] = words[first].fetch_add(data[1], Ordering::Relaxed);
                 data[0]
             }
+            VerbKind::Call => unreachable!("a service handles it"),
         }
     }
 

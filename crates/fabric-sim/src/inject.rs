@@ -176,6 +176,10 @@ impl World {
                 self.restart();
                 EventKind::Restarted
             }
+            NodeEvent::StallService { for_ns } => {
+                self.stall_service(for_ns);
+                EventKind::ServiceStalled(for_ns)
+            }
             NodeEvent::Flip { addr, bits } => {
                 self.flip(addr, bits);
                 EventKind::Flipped(addr, bits)
@@ -193,11 +197,14 @@ impl World {
             lane.late_writes.clear();
             lane.remaining.clear();
             lane.resampled.clear();
-            if matches!(lane.phase, Phase::Sending(_)) {
-                // The event that was scheduled for the next verb reports the failure.
+            if matches!(lane.phase, Phase::Sending(_) | Phase::Requesting | Phase::Serving) {
+                // The event that was scheduled for the next verb, or below, reports the failure.
                 lane.has_failed = true;
                 lane.phase = Phase::Returning;
             }
+        }
+        for lane in self.services.as_mut().map_or_else(Vec::new, |services| services.restart()) {
+            self.queue.push(self.now_ns, Due::Lane(lane));
         }
     }
 

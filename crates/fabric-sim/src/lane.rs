@@ -1,11 +1,14 @@
 //! The region and the lanes through which a client uses the simulation.
 
+use std::future::poll_fn;
 use std::ops::Range;
 use std::task::{Context, Poll, ready};
 
 use guira_fabric::heap::HeapRegion;
-use guira_fabric::{Caps, FabricError, Lane, Region, SlotHold, Submitted, Traffic, Verb, pause_until};
+use guira_fabric::{Caps, FabricError, Lane, Region, SlotHold, Submitted, Traffic, Verb, WORD_BYTES, pause_until};
 
+use crate::batch::Batch;
+use crate::card::{MESSAGE_BYTES, WRITE_REPLY_BYTES};
 use crate::running::with_world;
 use crate::sim::ClientId;
 use crate::world::World;
@@ -40,6 +43,29 @@ impl SimRegion {
     }
 }
 
+/// The calls of a lane, which [`Traffic`] does not count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// Calls: round trips of two messages.
+    pub calls: u64,
+    /// Notices: single messages.
+    pub notices: u64,
+    /// Words of requests.
+    pub words_out: u64,
+    /// Words of replies.
+    pub words_in: u64,
+}
+
+impl Calls {
+    /// Returns the bytes on the wire in both directions, headers included: requests, which are acknowledged, and replies.
+    pub fn wire_bytes(&self) -> u64 {
+        let requests = self.calls + self.notices;
+        requests * (MESSAGE_BYTES + WRITE_REPLY_BYTES)
+            + self.calls * MESSAGE_BYTES
+            + (self.words_out + self.words_in) * WORD_BYTES
+    }
+}
+
 const OUTSIDE: &str = "a simulated region and its lanes work only inside their simulation, on its thread";
 
 impl Region for SimRegion {
@@ -69,6 +95,7 @@ impl Region for SimRegion {
             client: self.client,
             caps: *self.bytes.caps(),
             traffic: Traffic::default(),
+            calls: Calls::default(),
             reserving: None,
         }
     }
@@ -94,6 +121,7 @@ pub struct SimLane {
     client: ClientId,
     caps: Caps,
     traffic: Traffic,
+    calls: Calls,
     /// The memory that is being made, and the time at which the client learns that it is there.
     reserving: Option<(Range<u64>, u64)>,
 }
@@ -108,6 +136,49 @@ impl SimLane {
         let client = self.client.0;
         let end_ns = with_world(self.simulation, |world| world.compute(client, near_ns)).expect(OUTSIDE);
         pause_until(self, end_ns).await;
+    }
+
+    /// Sends `request` to the service of the memory node, and replaces the contents of `reply` by its answer. 1 round trip. A
+    /// call that is dropped goes on by itself; the next one on this lane waits for its end.
+    ///
+    /// # Errors
+    /// Those of a batch, with an unknown effect where a reply is lost; `Backend` if the node has no service.
+    pub async fn call(&mut self, request: &[u64], reply: &mut Vec<u64>) -> Result<(), FabricError> {
+        self.send(request, false).await?;
+        let mut receive = |batch: &Batch| {
+            reply.clear();
+            reply.extend_from_slice(batch.reply());
+        };
+        let poll = |cx: &mut Context<'_>| {
+            let polled = self.with_world(|world| world.poll(self.index, cx, &mut receive));
+            polled.unwrap_or_else(|error| Poll::Ready(Err(error)))
+        };
+        poll_fn(poll).await?;
+        self.calls.words_in += reply.len() as u64;
+        Ok(())
+    }
+
+    /// Sends `request` to the service of the memory node, and does not wait for an answer: nobody learns whether it was
+    /// handled. No round trip, but it waits while another notice of this lane is on its way.
+    ///
+    /// # Errors
+    /// The request could not be sent.
+    pub async fn notify(&mut self, request: &[u64]) -> Result<(), FabricError> {
+        self.send(request, true).await
+    }
+
+    async fn send(&mut self, request: &[u64], is_notice: bool) -> Result<(), FabricError> {
+        poll_fn(|cx| self.poll_drain(&mut [], cx)).await?;
+        self.with_world(|world| world.submit_call(self.index, request, is_notice))??;
+        let count = if is_notice { &mut self.calls.notices } else { &mut self.calls.calls };
+        *count += 1;
+        self.calls.words_out += request.len() as u64;
+        Ok(())
+    }
+
+    /// Returns the calls of the lane so far.
+    pub fn calls(&self) -> &Calls {
+        &self.calls
     }
 
     fn with_world<T>(&self, act: impl FnOnce(&mut World) -> T) -> Result<T, FabricError> {

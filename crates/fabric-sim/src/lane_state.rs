@@ -29,6 +29,8 @@ pub(crate) struct LaneState {
     pub(crate) has_failed: bool,
     /// Whether the connection is lost.
     pub(crate) is_lost: bool,
+    /// Whether the lane carries a call whose reply nobody waits for.
+    pub(crate) is_notice: bool,
     /// Whether no client uses the lane: it carries the rest of a batch whose failure was reported to its client.
     pub(crate) is_detached: bool,
     /// Executed WRITEs that other lanes do not see yet, in order.
@@ -42,6 +44,10 @@ pub(crate) enum Phase {
     Idle,
     /// The batch was sent, and this verb is the next to arrive.
     Sending(usize),
+    /// The request of a call is on its way from the node's card to the service.
+    Requesting,
+    /// The request waits for a thread of the service, or is the job of one.
+    Serving,
     /// The reply is on its way.
     Returning,
     /// The reply has arrived.
@@ -62,6 +68,7 @@ impl LaneState {
             pause_until_ns: None,
             has_failed: false,
             is_lost: false,
+            is_notice: false,
             is_detached: false,
             late_writes: Vec::new(),
         }
@@ -80,6 +87,7 @@ impl LaneState {
         let detached = LaneState::new(lane.client);
         LaneState {
             batch: lane.batch.clone(),
+            is_notice: lane.is_notice,
             phase: Phase::Sending(index),
             is_lost: true,
             is_detached: true,

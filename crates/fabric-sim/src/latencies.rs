@@ -57,11 +57,14 @@ impl Latencies {
     #[inline(always)]
     pub(crate) fn occupy(&mut self, sent: &Sent, now_ns: u64) -> u64 {
         let occupied_ns = self.network.occupied_ns(u64::from(sent.words));
-        let free_ns = if sent.kind == VerbKind::Write { &mut self.link.in_ns } else { &mut self.link.out_ns };
+        let free_ns = match sent.kind {
+            VerbKind::Write | VerbKind::Call => &mut self.link.in_ns,
+            _ => &mut self.link.out_ns,
+        };
         *free_ns = now_ns.max(*free_ns) + occupied_ns;
         let link_ns = *free_ns;
         match sent.kind {
-            VerbKind::Read | VerbKind::Write => link_ns,
+            VerbKind::Read | VerbKind::Write | VerbKind::Call => link_ns,
             VerbKind::Swap | VerbKind::Add => {
                 let takes_ns = self.network.atomic_ns(sent.addr.space());
                 link_ns.max(self.words.serve(sent.addr, now_ns, takes_ns))

@@ -33,9 +33,12 @@
 //! A region has memory everywhere. A client that reserves some waits for the node's processor nevertheless, as that of
 //! a real node makes it, in a [`Cluster`]; in a [`Network`] that takes no time. A [`MemoryLimit`] makes the node refuse some.
 //!
+//! A node may have a [`Service`], which answers requests ([`SimLane::call`]) on its processor, in a [`Cluster`] for a price:
+//! with it, systems with remote procedure calls are measured beside those without.
+//!
 //! A [`FaultPlan`] lists the faults of a run: clients die before any verb or inside a WRITE, stall, or lose their
 //! connection; batches are split; a fabric that promises no more than a queue pair ([`guira_fabric::PairOrder`]) takes
-//! each liberty; the memory node restarts empty, or some of its bits flip. A [`Swarm`] draws plans at random.
+//! each liberty; the memory node restarts empty, some of its bits flip, or its service stalls. A [`Swarm`] draws plans at random.
 //!
 //! The bytes are those of a [`guira_fabric::heap::HeapRegion`], whose [`guira_fabric::Caps`] are the guarantees of the
 //! simulation, so it can model each real fabric:
@@ -75,14 +78,16 @@ mod log;
 mod network;
 mod queue;
 mod running;
+mod service;
 mod sim;
 mod swarm;
 mod world;
 
 pub use card::{Card, CardParameters, Cluster, HostParameters, NodeParameters, Resource, UnknownCard, Usage};
 pub use fault::{ClientFault, Fault, FaultPlan, Lost, MemoryLimit, NodeEvent, NodeFault, Relaxations};
-pub use lane::{SimLane, SimRegion};
+pub use lane::{Calls, SimLane, SimRegion};
 pub use log::{Event, EventKind, Part};
 pub use network::{HEADER_BYTES, Network};
+pub use service::{Service, Work};
 pub use sim::{ClientId, Model, Sim, SimOptions, Stopped};
 pub use swarm::{EARLY_VERBS, Hazard, Swarm};

@@ -38,6 +38,8 @@ pub enum EventKind {
     Swap(Part),
     /// A FETCH-ADD was executed; the word is the one that it found.
     Add(Part),
+    /// The service handled a request of this number of words; the word is the first of them.
+    Handled(Part),
     /// A client asked for memory of this number of bytes from an address on.
     Reserved(Addr, u64),
     /// The memory node refused memory of this number of bytes from an address on.
@@ -58,6 +60,8 @@ pub enum EventKind {
     Visible,
     /// The memory node restarted empty.
     Restarted,
+    /// The threads of the service were stopped for this number of nanoseconds.
+    ServiceStalled(u64),
     /// These bits of a word flipped.
     Flipped(Addr, u64),
     /// The rest of a batch was dropped, so that another client can take the slot of the lane's client.
@@ -82,6 +86,7 @@ impl EventKind {
             VerbKind::Write => EventKind::Write(part),
             VerbKind::Swap => EventKind::Swap(part),
             VerbKind::Add => EventKind::Add(part),
+            VerbKind::Call => EventKind::Handled(part),
         }
     }
 
@@ -105,6 +110,8 @@ impl EventKind {
             EventKind::Flipped(addr, bits) => Part { addr: *addr, words: 1, word: *bits }.numbers(14),
             EventKind::Fenced => (15, 0, 0),
             EventKind::Reserved(addr, bytes) => Part { addr: *addr, words: 1, word: *bytes }.numbers(16),
+            EventKind::Handled(part) => part.numbers(18),
+            EventKind::ServiceStalled(for_ns) => (19, *for_ns, 0),
             EventKind::Refused(addr, bytes) => Part { addr: *addr, words: 1, word: *bytes }.numbers(17),
         }
     }

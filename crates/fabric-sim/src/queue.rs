@@ -20,6 +20,8 @@ pub(crate) enum Due {
     Late(u32),
     /// This fault of the memory node happens.
     Node(u32),
+    /// The job of this thread of the service ends, or its stall.
+    Thread(u32),
 }
 
 /// The span of the wheel: longer than a round trip on the fastest network, and small enough for the processor's L1

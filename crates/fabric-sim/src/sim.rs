@@ -15,9 +15,11 @@ use crate::lane::SimRegion;
 use crate::log::Event;
 use crate::network::Network;
 use crate::running::{ExternalWakes, Running, TaskWaker, new_simulation};
+use crate::service::{Service, Services};
 use crate::world::{Step, World};
 
 /// The model of the network that verbs cross.
+#[expect(clippy::large_enum_variant, reason = "a simulation has one")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Model {
     /// Latencies, and the capacity of one link: verbs take effect when they arrive.
@@ -142,6 +144,17 @@ impl Sim {
             self.external_wakes.push(task);
         });
         id
+    }
+
+    /// Gives the memory node a service with so many threads, each on a core of its own. In a [`Network`] its work takes no
+    /// time.
+    ///
+    /// # Panics
+    /// If `threads` is 0, or if the node has a service already.
+    pub fn serve(&mut self, threads: u32, service: impl Service + 'static) {
+        let services = &mut self.world.as_mut().expect(RUNNING).services;
+        assert!(services.is_none(), "a memory node has one service");
+        *services = Some(Box::new(Services::new(threads, Box::new(service))));
     }
 
     /// Runs until every client has ended or is stuck.

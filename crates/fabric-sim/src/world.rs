@@ -23,6 +23,7 @@ use crate::latencies::Latencies;
 use crate::log::{Event, EventKind, EventLog, Part};
 use crate::network::Network;
 use crate::queue::{Due, Queue};
+use crate::service::Services;
 use crate::sim::{ClientId, Model, SimOptions};
 
 /// The longest time between the two parts of a split verb.
@@ -58,6 +59,8 @@ pub(crate) struct World {
     latencies: Latencies,
     /// The network cards, if they are modelled: [`World::serve`] then executes verbs, and `latencies` are not used.
     pub(crate) cards: Option<Box<Cards>>,
+    /// The service of the memory node, if it has one.
+    pub(crate) services: Option<Box<Services>>,
 }
 
 /// A function that is called with each batch and the client that sends it.
@@ -96,6 +99,7 @@ impl World {
             region,
             latencies: Latencies::new(network),
             cards,
+            services: None,
             log: EventLog::new(options.keep_events),
             now_ns: 0,
             end_ns: 0,
@@ -162,6 +166,7 @@ impl World {
             Due::Pause(lane) => self.resume(lane),
             Due::Late(lane) => self.show_late(lane),
             Due::Node(fault) => self.inject_node_fault(fault as usize),
+            Due::Thread(thread) => self.run_thread(thread),
         }
     }
 
@@ -182,13 +187,21 @@ impl World {
                 self.queue.push(client.stalled_until_ns, Due::Lane(lane));
                 Step::Silent
             }
+            Phase::Returning if state.is_notice => {
+                state.phase = Phase::Idle;
+                state.has_failed = false;
+                state.wake();
+                self.log_event(lane, EventKind::Replied);
+                Step::Woke
+            }
             Phase::Returning => {
                 state.phase = Phase::Landed;
                 state.wake();
                 self.log_event(lane, EventKind::Replied);
                 Step::Woke
             }
-            Phase::Idle | Phase::Landed => Step::Silent,
+            Phase::Requesting => self.enter_service(lane),
+            Phase::Idle | Phase::Serving | Phase::Landed => Step::Silent,
         }
     }
 
@@ -226,6 +239,11 @@ impl World {
                     && let Injected::Stop(step) = self.inject_faults(lane, next)
                 {
                     return step;
+                }
+                if self.lanes[lane as usize].batch.is_call(next) {
+                    self.count_verb(lane);
+                    let stored_ns = self.latencies.occupy(&self.lanes[lane as usize].batch.sent[next], self.now_ns);
+                    return self.store_request(lane, stored_ns);
                 }
                 self.begin(lane, next);
             }
@@ -421,17 +439,9 @@ impl World {
 
     /// Sends the verbs of `batch` on the lane.
     pub(crate) fn submit(&mut self, lane: u32, batch: &[Verb<'_>]) -> Result<(), FabricError> {
+        self.check_lane(lane)?;
         let may_reorder = self.may_reorder();
         let state = &mut self.lanes[lane as usize];
-        if self.clients[state.client as usize].is_dead {
-            return Err(FabricError::Died { effect: Effect::None });
-        }
-        if state.phase != Phase::Idle {
-            return Err(FabricError::Backend("a batch is still in flight on this lane".to_owned()));
-        }
-        if state.is_lost {
-            return Err(FabricError::Disconnected { effect: Effect::None });
-        }
         let memory = self.region.memory();
         check(memory, self.region.caps(), batch)?;
         if let Some(watcher) = &mut self.batch_watcher {
@@ -448,8 +458,33 @@ impl World {
         if percent > 0 && may_reorder && self.draws.below(100) < u64::from(percent) {
             state.batch.overtake(&mut self.draws);
         }
+        state.is_notice = false;
+        self.depart(lane, batch.len());
+        Ok(())
+    }
+
+    /// Fails unless the lane can carry a batch.
+    #[inline(always)]
+    pub(crate) fn check_lane(&self, lane: u32) -> Result<(), FabricError> {
+        let state = &self.lanes[lane as usize];
+        if self.clients[state.client as usize].is_dead {
+            return Err(FabricError::Died { effect: Effect::None });
+        }
+        if state.phase != Phase::Idle {
+            return Err(FabricError::Backend("a batch is still in flight on this lane".to_owned()));
+        }
+        if state.is_lost {
+            return Err(FabricError::Disconnected { effect: Effect::None });
+        }
+        Ok(())
+    }
+
+    /// Sends the lane's batch, of so many verbs.
+    #[inline(always)]
+    pub(crate) fn depart(&mut self, lane: u32, verbs: usize) {
+        let state = &mut self.lanes[lane as usize];
         state.done_ns = self.now_ns;
-        state.phase = if batch.is_empty() { Phase::Returning } else { Phase::Sending(0) };
+        state.phase = if verbs == 0 { Phase::Returning } else { Phase::Sending(0) };
         let arrives_ns = match &mut self.cards {
             None => {
                 let network = &self.latencies.network;
@@ -461,8 +496,7 @@ impl World {
             }
         };
         self.queue.push(arrives_ns, Due::Lane(lane));
-        self.log_event(lane, EventKind::Posted(batch.len() as u32));
-        Ok(())
+        self.log_event(lane, EventKind::Posted(verbs as u32));
     }
 
     /// Receives the reply to the lane's batch, if it has arrived, and passes the results to `receive`.
@@ -475,7 +509,7 @@ impl World {
         let state = &mut self.lanes[lane as usize];
         match state.phase {
             Phase::Idle => Poll::Ready(Err(FabricError::Backend("no batch is in flight on this lane".to_owned()))),
-            Phase::Sending(_) | Phase::Returning => {
+            Phase::Sending(_) | Phase::Requesting | Phase::Serving | Phase::Returning => {
                 state.register(cx);
                 Poll::Pending
             }

@@ -1,6 +1,8 @@
 //! A cluster: a memory node and client hosts with cards of one kind.
 
+use crate::card::PS;
 use crate::card::parameters::{Card, CardParameters};
+use crate::service::Work;
 
 /// A memory node and the hosts of its clients, with cards of one kind, connected by a switch.
 ///
@@ -59,14 +61,26 @@ pub struct HostParameters {
     pub far_compute_percent: u64,
 }
 
-/// The constants of the memory node's processor, which does nothing but make memory for tables that grow: a request
-/// after the other. Times are nanoseconds.
+/// The constants of the memory node's processor. It makes memory for tables that grow, a request after the other; and the
+/// threads of its service, each a core, handle requests of clients. Times are nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeParameters {
     /// The time that a request takes, whatever it asks for.
     pub request_ns: u64,
     /// Added to a request for each part of [`NodeParameters::PART_BYTES`] that has no memory yet.
     pub part_ns: u64,
+    /// The time that a thread of the service takes to receive a request and to send the reply.
+    pub message_ns: u64,
+    /// Added for each key that its handler hashes.
+    pub hash_ns: u64,
+    /// Added for each key that it compares.
+    pub comparison_ns: u64,
+    /// Added for each block of memory that it accesses anywhere.
+    pub access_ns: u64,
+    /// Added for each further cache line of such a block.
+    pub line_ns: u64,
+    /// Added for each byte that it copies, in picoseconds.
+    pub copied_byte_ps: u64,
 }
 
 impl Cluster {
@@ -131,7 +145,27 @@ impl NodeParameters {
     pub const PART_BYTES: u64 = 64 << 10;
 
     /// Memory of a file in tmpfs.
-    pub const TMPFS: NodeParameters = NodeParameters { request_ns: 1_000, part_ns: 12_000 };
+    pub const TMPFS: NodeParameters = NodeParameters {
+        request_ns: 1_000,
+        part_ns: 12_000,
+        message_ns: 50,
+        hash_ns: 5,
+        comparison_ns: 1,
+        access_ns: 55,
+        line_ns: 10,
+        copied_byte_ps: 100,
+    };
+
+    /// Returns the time for which a request keeps a thread of the service busy.
+    pub(crate) fn price_ps(&self, work: &Work) -> u64 {
+        let Work { hashes, comparisons, accesses, lines, copied_bytes } = *work;
+        let ns = self.message_ns
+            + hashes * self.hash_ns
+            + comparisons * self.comparison_ns
+            + accesses * self.access_ns
+            + lines * self.line_ns;
+        ns * PS + copied_bytes * self.copied_byte_ps
+    }
 }
 
 impl HostParameters {

@@ -65,13 +65,26 @@ impl Host {
     /// Receives the reply to a verb of `thread`, which leaves the node at `now_ps`. Returns the time that it takes.
     #[inline(always)]
     pub(crate) fn receive(&mut self, thread: &Thread, sent: &Sent, now_ps: u64, cluster: &Cluster) -> u64 {
-        let link_ps = reply_bytes(sent, cluster.mtu_bytes) * cluster.card.link_byte_ps;
+        let data = if matches!(sent.kind, VerbKind::Write | VerbKind::Call) { None } else { Some(payload_bytes(sent)) };
+        self.take_in(thread, reply_bytes(sent, cluster.mtu_bytes), data, now_ps, cluster)
+    }
+
+    /// Receives `bytes` for `thread`, which leave the node at `now_ps` and carry so many bytes of data, if they carry any.
+    /// Returns the time that it takes.
+    #[inline(always)]
+    pub(crate) fn take_in(
+        &mut self,
+        thread: &Thread,
+        bytes: u64,
+        data: Option<u64>,
+        now_ps: u64,
+        cluster: &Cluster,
+    ) -> u64 {
+        let link_ps = bytes * cluster.card.link_byte_ps;
         let waits_ps = self.link_in.wait(now_ps, link_ps) + self.card.wait(now_ps, cluster.card.client_message_ps);
-        if sent.kind == VerbKind::Write {
-            return waits_ps;
-        }
+        let Some(data) = data else { return waits_ps };
         let far_ps = if thread.is_near { 0 } else { cluster.host.far_reply_store_ns * PS };
-        waits_ps + far_ps + pcie_bytes(payload_bytes(sent)) * cluster.card.pcie_byte_ps
+        waits_ps + far_ps + pcie_bytes(data) * cluster.card.pcie_byte_ps
     }
 }
 

@@ -18,8 +18,10 @@ const READ_REPLY_BYTES: u64 = 62;
 const WRITE_BYTES: u64 = 82;
 /// A further packet of a WRITE, without payload: the address and length (16) are in the first.
 const WRITE_MORE_BYTES: u64 = 66;
-/// The acknowledgement of a WRITE.
-const WRITE_REPLY_BYTES: u64 = 54;
+/// A packet of a message to or from a service, without payload: no address.
+pub(crate) const MESSAGE_BYTES: u64 = WRITE_MORE_BYTES;
+/// The acknowledgement of a WRITE, or of a message.
+pub(crate) const WRITE_REPLY_BYTES: u64 = 54;
 /// A CAS.
 const CAS_BYTES: u64 = 86;
 /// A masked CAS.
@@ -48,6 +50,7 @@ pub(crate) fn request_bytes(sent: &Sent, mtu_bytes: u64) -> u64 {
         VerbKind::Swap if sent.is_masked => MASKED_CAS_BYTES,
         VerbKind::Swap => CAS_BYTES,
         VerbKind::Add => FETCH_ADD_BYTES,
+        VerbKind::Call => return message_bytes(payload_bytes(sent), mtu_bytes),
         VerbKind::Write => {
             let payload = payload_bytes(sent);
             let more = packets(payload, mtu_bytes) - 1;
@@ -65,9 +68,15 @@ pub(crate) fn reply_bytes(sent: &Sent, mtu_bytes: u64) -> u64 {
             let payload = payload_bytes(sent);
             payload + packets(payload, mtu_bytes) * (READ_REPLY_BYTES + ETHERNET_BYTES)
         }
-        VerbKind::Write => WRITE_REPLY_BYTES + ETHERNET_BYTES,
+        VerbKind::Write | VerbKind::Call => WRITE_REPLY_BYTES + ETHERNET_BYTES,
         VerbKind::Swap | VerbKind::Add => ATOMIC_REPLY_BYTES + ETHERNET_BYTES,
     }
+}
+
+/// Returns the bytes of a message between a client and a service, with those that Ethernet adds.
+#[inline(always)]
+pub(crate) fn message_bytes(payload_bytes: u64, mtu_bytes: u64) -> u64 {
+    payload_bytes + packets(payload_bytes, mtu_bytes) * (MESSAGE_BYTES + ETHERNET_BYTES)
 }
 
 /// Returns the bytes on PCIe, in the direction of the data, for a payload.

@@ -23,6 +23,7 @@ pub use cluster::{Cluster, HostParameters, NodeParameters};
 pub use parameters::{Card, CardParameters, UnknownCard};
 pub use usage::{Resource, Usage};
 
+pub(crate) use messages::{MESSAGE_BYTES, WRITE_REPLY_BYTES};
 pub(crate) use serve::{Cards, Passage};
 
 /// Picoseconds in a nanosecond.

@@ -9,9 +9,10 @@ use crate::batch::{Batch, Sent, VerbKind};
 use crate::card::PS;
 use crate::card::cluster::{Cluster, NodeParameters};
 use crate::card::host::sending_ps;
-use crate::card::messages::{payload_bytes, pcie_bytes, reply_bytes, request_bytes};
+use crate::card::messages::{message_bytes, payload_bytes, pcie_bytes, reply_bytes, request_bytes};
 use crate::card::server::Server;
 use crate::card::words::WordQueues;
+use crate::service::Work;
 
 /// The memory node.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub(crate) struct Node {
     pub(crate) pcie_store: Server,
     /// The processor, which makes memory.
     pub(crate) processor: Server,
+    /// The threads of the service that have worked.
+    pub(crate) threads: Vec<Server>,
     /// The parts of the main space for which memory was made.
     made: BTreeSet<u64>,
     last_fetch_ps: u64,
@@ -62,6 +65,7 @@ impl Node {
             pcie_fetch: Server::default(),
             pcie_store: Server::default(),
             processor: Server::default(),
+            threads: Vec::new(),
             made: BTreeSet::new(),
             last_fetch_ps: 0,
             fetch_gap_ps: 2 * cluster.card.idle_after_ns * PS,
@@ -127,10 +131,7 @@ impl Node {
         let payload = payload_bytes(sent);
         let takes_ps = match (sent.kind, sent.addr.space()) {
             (VerbKind::Read, Space::Main) => unit_ps(sent, cluster) + self.fetch(payload, now_ps, cluster),
-            (VerbKind::Write, Space::Main) => {
-                let pcie_ps = pcie_bytes(payload) * cluster.card.pcie_byte_ps;
-                unit_ps(sent, cluster) + self.pcie_store.wait(now_ps, pcie_ps) + cluster.card.store_ns * PS
-            }
+            (VerbKind::Write, Space::Main) => self.store(sent, now_ps, cluster),
             (VerbKind::Read | VerbKind::Write, Space::Device) => unit_ps(sent, cluster),
             (VerbKind::Swap | VerbKind::Add, Space::Main) => {
                 // The latency is part of the time for which the word is busy.
@@ -140,9 +141,42 @@ impl Node {
                 self.idle_ps(now_ps, cluster)
             }
             (VerbKind::Swap | VerbKind::Add, Space::Device) => 0,
+            (VerbKind::Call, _) => unreachable!("its request is acknowledged, and its service replies"),
         };
+        self.leave(sent, now_ps + takes_ps, now_ps, cluster)
+    }
+
+    /// Sends the reply to a verb, or the acknowledgement of a request, which is ready at `ready_ps`. Returns the time at
+    /// which its last byte is on the link.
+    #[inline(always)]
+    pub(crate) fn leave(&mut self, sent: &Sent, ready_ps: u64, now_ps: u64, cluster: &Cluster) -> u64 {
         let link_ps = reply_bytes(sent, cluster.mtu_bytes) * cluster.card.link_byte_ps;
+        ready_ps + self.link_out.wait(now_ps, link_ps) + link_ps
+    }
+
+    /// Stores the data of a WRITE or a request in the host's memory. Returns the time that it takes.
+    #[inline(always)]
+    pub(crate) fn store(&mut self, sent: &Sent, now_ps: u64, cluster: &Cluster) -> u64 {
+        let pcie_ps = pcie_bytes(payload_bytes(sent)) * cluster.card.pcie_byte_ps;
+        unit_ps(sent, cluster) + self.pcie_store.wait(now_ps, pcie_ps) + cluster.card.store_ns * PS
+    }
+
+    /// Sends a message of a service with `payload` bytes by a unit. Returns the time at which its last byte is on the link.
+    pub(crate) fn send(&mut self, unit: usize, payload: u64, now_ps: u64, cluster: &Cluster) -> u64 {
+        let message_ps = message_ps(payload, cluster);
+        let takes_ps = self.units[unit].wait(now_ps, message_ps) + message_ps + self.fetch(payload, now_ps, cluster);
+        let link_ps = message_bytes(payload, cluster.mtu_bytes) * cluster.card.link_byte_ps;
         now_ps + takes_ps + self.link_out.wait(now_ps, link_ps) + link_ps
+    }
+
+    /// Adds the work of a thread of the service. Returns the time that it takes.
+    pub(crate) fn work(&mut self, thread: usize, work: &Work, now_ps: u64, cluster: &Cluster) -> u64 {
+        if self.threads.len() <= thread {
+            self.threads.resize(thread + 1, Server::default());
+        }
+        let takes_ps = cluster.node.price_ps(work);
+        self.threads[thread].enter(now_ps, takes_ps);
+        takes_ps
     }
 
     /// Fetches `payload` bytes of the host's memory. Returns the time that it takes.
@@ -181,8 +215,15 @@ fn unit_ps(sent: &Sent, cluster: &Cluster) -> u64 {
     let message_ps = match sent.kind {
         VerbKind::Read if sent.words <= 1 => card.word_read_ps,
         VerbKind::Read => card.read_ps + payload_bytes(sent) * card.read_byte_ps,
-        VerbKind::Write => card.write_ps + payload_bytes(sent) * card.write_byte_ps,
+        VerbKind::Write | VerbKind::Call => return message_ps(payload_bytes(sent), cluster),
         VerbKind::Swap | VerbKind::Add => card.atomic_message_ps,
     };
     message_ps * u64::from(card.units)
+}
+
+/// Returns the time for which a WRITE of so many bytes, or a message of a service, occupies a processing unit.
+#[inline(always)]
+fn message_ps(payload_bytes: u64, cluster: &Cluster) -> u64 {
+    let card = &cluster.card;
+    (card.write_ps + payload_bytes * card.write_byte_ps) * u64::from(card.units)
 }

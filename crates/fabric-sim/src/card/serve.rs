@@ -4,17 +4,20 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use guira_fabric::WORD_BYTES;
 use guira_fabric::memory::prefetch;
 
 use crate::batch::{Batch, VerbKind};
 use crate::card::PS;
 use crate::card::cluster::Cluster;
 use crate::card::host::{Host, Thread};
+use crate::card::messages::message_bytes;
 use crate::card::node::{Node, Run};
 use crate::card::usage::Usage;
 use crate::inject::Injected;
 use crate::lane_state::Phase;
 use crate::queue::Due;
+use crate::service::Work;
 use crate::world::{Step, World};
 
 /// The cards of a cluster and all that they are connected to.
@@ -146,7 +149,7 @@ impl Cards {
         passage.stage = Stage::TakesEffect;
         let sent = &batch.sent[index];
         match sent.kind {
-            VerbKind::Read | VerbKind::Write => passage.run.starts_ps,
+            VerbKind::Read | VerbKind::Write | VerbKind::Call => passage.run.starts_ps,
             VerbKind::Swap | VerbKind::Add => self.node.execute_atomic(sent, passage.run.starts_ps, &self.cluster),
         }
     }
@@ -174,6 +177,33 @@ impl Cards {
         } else {
             self.admit(passage, batch, next, run.arrives_ps.max(now_ps));
         }
+    }
+
+    /// Acknowledges the request of a call, which arrived. Returns the time at which it is in the node's memory.
+    fn store_request(&mut self, client: u32, passage: &mut Passage, batch: &Batch, now_ns: u64) -> u64 {
+        let (sent, now_ps) = (&batch.sent[0], now_ns * PS);
+        let stored_ps = now_ps + self.node.store(sent, now_ps, &self.cluster);
+        let left_ps = self.node.leave(sent, stored_ps, now_ps, &self.cluster);
+        let thread = &self.threads[client as usize];
+        let received_ps = self.hosts[thread.host as usize].receive(thread, sent, now_ps, &self.cluster);
+        passage.done_ps = left_ps + self.cluster.to_client_ns * PS + received_ps;
+        stored_ps.div_ceil(PS)
+    }
+
+    /// Adds the work of a thread of the service. Returns the time that it takes.
+    pub(crate) fn work(&mut self, thread: usize, work: &Work, now_ns: u64) -> u64 {
+        self.node.work(thread, work, now_ns * PS, &self.cluster).div_ceil(PS)
+    }
+
+    /// Sends the reply to a call.
+    pub(crate) fn answer(&mut self, client: u32, passage: &mut Passage, batch: &Batch, now_ns: u64) {
+        let (payload, now_ps) = (batch.reply().len() as u64 * WORD_BYTES, now_ns * PS);
+        let unit = passage.unit.unwrap_or(0) as usize;
+        let left_ps = self.node.send(unit, payload, now_ps, &self.cluster);
+        let thread = &self.threads[client as usize];
+        let (host, bytes) = (&mut self.hosts[thread.host as usize], message_bytes(payload, self.cluster.mtu_bytes));
+        let received_ps = host.take_in(thread, bytes, Some(payload), now_ps, &self.cluster);
+        passage.done_ps = passage.done_ps.max(left_ps + self.cluster.to_client_ns * PS + received_ps);
     }
 
     /// Returns the time at which `client` has the replies to its batch.
@@ -283,6 +313,11 @@ impl World {
             return Some(step);
         }
         self.count_verb(lane);
+        if self.lanes[lane as usize].batch.is_call(index) {
+            let (cards, state) = (self.cards.as_mut().expect("as above"), &mut self.lanes[lane as usize]);
+            let stored_ns = cards.store_request(client, &mut state.passage, &state.batch, self.now_ns);
+            return Some(self.store_request(lane, stored_ns));
+        }
         let words = self.lanes[lane as usize].batch.sent[index].words as usize;
         self.execute_part(lane, index, 0..words);
         let state = &mut self.lanes[lane as usize];

@@ -26,6 +26,8 @@ pub enum Resource {
     NodeStore,
     /// The memory node's processor, which makes memory for tables that grow.
     NodeProcessor,
+    /// The threads of the memory node's service: the mean of those that have worked.
+    NodeThreads,
     /// The card of the client host that uses it most.
     HostCard,
     /// The link to the client host that uses it most.
@@ -41,7 +43,7 @@ pub enum Resource {
 
 impl Resource {
     /// All resources.
-    pub const ALL: [Resource; 13] = [
+    pub const ALL: [Resource; 14] = [
         Resource::NodeLinkIn,
         Resource::NodeLinkOut,
         Resource::NodeMessages,
@@ -50,6 +52,7 @@ impl Resource {
         Resource::NodeFetch,
         Resource::NodeStore,
         Resource::NodeProcessor,
+        Resource::NodeThreads,
         Resource::HostCard,
         Resource::HostLinkIn,
         Resource::HostLinkOut,
@@ -68,6 +71,7 @@ pub struct Usage {
     node_ps: [u64; 5],
     atomics_ps: Vec<u64>,
     units_ps: Vec<u64>,
+    threads_ps: Vec<u64>,
     words: WordsBusy,
     /// Each host: card, link in, link out.
     hosts_ps: Vec<[u64; 3]>,
@@ -84,6 +88,7 @@ impl Usage {
             node_ps: node_servers.map(|server| server.busy_ps()),
             atomics_ps: node.atomics.iter().map(Server::busy_ps).collect(),
             units_ps: node.units.iter().map(Server::busy_ps).collect(),
+            threads_ps: node.threads.iter().map(Server::busy_ps).collect(),
             words: node.words.busy(),
             hosts_ps: hosts.iter().map(host_ps).collect(),
             doorbells_ps: hosts.iter().flat_map(|host| &host.doorbells).map(Server::busy_ps).collect(),
@@ -103,6 +108,7 @@ impl Usage {
             node_ps: std::array::from_fn(|part| self.node_ps[part] - earlier.node_ps[part]),
             atomics_ps: difference(&self.atomics_ps, &earlier.atomics_ps),
             units_ps: difference(&self.units_ps, &earlier.units_ps),
+            threads_ps: difference(&self.threads_ps, &earlier.threads_ps),
             words: self.words.since(&earlier.words),
             hosts_ps: hosts.collect(),
             doorbells_ps: difference(&self.doorbells_ps, &earlier.doorbells_ps),
@@ -125,6 +131,7 @@ impl Usage {
             Resource::NodeFetch => self.node_ps[2],
             Resource::NodeStore => self.node_ps[3],
             Resource::NodeProcessor => self.node_ps[4],
+            Resource::NodeThreads => mean(&self.threads_ps),
             Resource::NodeMessages => mean(&self.units_ps),
             Resource::BusiestWord => self.words.busiest().map_or(0, |(_, busy_ps)| busy_ps),
             Resource::HostCard => most_of_hosts(0),

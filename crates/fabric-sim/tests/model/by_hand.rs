@@ -45,7 +45,7 @@ const ROUND_HOST: HostParameters = HostParameters {
     far_compute_percent: 150,
 };
 
-fn round() -> Cluster {
+pub fn round() -> Cluster {
     Cluster {
         card: ROUND_CARD,
         host: ROUND_HOST,
@@ -57,14 +57,14 @@ fn round() -> Cluster {
 }
 
 /// The time at which a near thread's batch of one verb arrives: doorbell, request, travel.
-const ARRIVES_NS: u64 = 100 + 50 + 1_000;
+pub const ARRIVES_NS: u64 = 100 + 50 + 1_000;
 /// The time from the node's card to the end of a near thread's batch: travel, completion.
-const RETURNS_NS: u64 = 800 + 90;
+pub const RETURNS_NS: u64 = 800 + 90;
 
 /// The events of a run: times, clients and kinds.
-type Happened = Rc<RefCell<Vec<(u64, u32, EventKind)>>>;
+pub type Happened = Rc<RefCell<Vec<(u64, u32, EventKind)>>>;
 
-fn simulation(cluster: Cluster) -> (Sim, Happened) {
+pub fn simulation(cluster: Cluster) -> (Sim, Happened) {
     let region = HeapRegion::new(1 << 16, 1 << 12, Profile::Mlx5.caps());
     let mut sim = Sim::new(region, &SimOptions::on_cluster(1, cluster));
     let happened = Happened::default();
@@ -74,7 +74,7 @@ fn simulation(cluster: Cluster) -> (Sim, Happened) {
 }
 
 /// Returns the times at which verbs of `client` took effect, and at which its replies arrived.
-fn times(happened: &Happened, client: u32) -> (Vec<u64>, Vec<u64>) {
+pub fn times(happened: &Happened, client: u32) -> (Vec<u64>, Vec<u64>) {
     let (mut effects, mut replies) = (Vec::new(), Vec::new());
     for (at_ns, _, kind) in happened.borrow().iter().filter(|event| event.1 == client) {
         match kind {

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod by_hand;
+mod calls;
 mod faults;
 mod figure_1;
 mod full;
