@@ -11,15 +11,17 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use guira_baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable, WAYS};
+use guira_baselines::dummy::{DummyStore, Shape as DummyShape, Table as DummyTable};
 use guira_baselines::linear::clusters::Clusters;
 use guira_baselines::linear::model::{Costs, Distances};
 use guira_baselines::linear::{Builder, LinearStore, Shape, Table};
-use guira_baselines::{BuildError, Change, Client, ErrorKind, Layout, Store};
+use guira_baselines::{BuildError, Change, Client, ErrorKind, Layout, Ports, Store};
 use guira_fabric::{Effect, Profile, Region, SplitMix64};
 use guira_fabric_sim::{FaultPlan, Network, Relaxations, Sim, SimOptions, Stopped};
 
 const SEED: u64 = 39;
 const VALUE_BYTES: usize = 4;
+const NETWORK: Network = Network::of(Profile::Mlx5);
 
 /// The values of each key, in order.
 type Model = BTreeMap<u32, Vec<Vec<u8>>>;
@@ -60,7 +62,7 @@ fn built_cuckoo(shape: CuckooShape, keys: &[u32]) -> Result<CuckooTable, BuildEr
 
 /// Opens a client of a store on the heap.
 fn client<S: Store>(store: &S) -> S::Client {
-    store.client(Box::new(store.nodes()[0].lane()), 0, &Rc::new(store.host()), &Rc::new(store.thread()))
+    store.client(Ports::of_verbs(store.nodes()[0].lane()), 0, &Rc::new(store.host()), &Rc::new(store.thread()))
 }
 
 fn ready<F: Future>(future: F) -> F::Output {
@@ -376,6 +378,58 @@ fn lookups_are_exact_on_a_simulated_network() {
     }
 }
 
+/// The service of RPC-dummy answers with the record at the place that a client knows, also where clients know no place.
+#[test]
+fn a_dummy_service_answers_with_the_record_of_a_place() {
+    let mut draws = SplitMix64(SEED);
+    for (seed, value_bytes) in [(0, VALUE_BYTES), (1, 8), (2, 60), (3, 200)] {
+        let mut keys = drawn_keys(100, &mut draws);
+        keys.sort_unstable();
+        keys.dedup();
+        let store = dummy(&keys, value_bytes);
+        let mut sim = Sim::new(store.nodes()[0].clone(), &SimOptions::new(seed, NETWORK));
+        let (threads, service) = store.service().expect("it calls one");
+        sim.serve(threads, service);
+        let (lookups, stored) = ([&keys[..], &drawn_keys(100, &mut draws)].concat(), keys.clone());
+        let (found, calls) = (Rc::new(Cell::new(0)), lookups.len() as u64);
+        let noted = Rc::clone(&found);
+        sim.spawn(move |region| async move {
+            let mut client = store.client(Ports::simulated(&region), 0, &Rc::new(()), &Rc::new(()));
+            for key in lookups {
+                let (mut value, model) = (Vec::new(), stored.binary_search(&key).ok());
+                let is_found = client.get(key.into(), &mut value).await.expect("nothing fails here");
+                assert_eq!(is_found.then_some(value), model.map(|record| value_of(record as u64, value_bytes)));
+                noted.set(noted.get() + usize::from(is_found));
+            }
+            let refused = client.change(1, Change::Remove).await.expect_err("it is only read");
+            assert_eq!(refused.effect, Effect::None);
+            let cost = client.cost();
+            assert_eq!((cost.round_trips, cost.messages), (calls, calls));
+        });
+        assert_eq!(sim.run(), Stopped::Ended);
+        assert!(found.get() >= keys.len());
+    }
+    let error = ready(client(&dummy(&[1], 8)).get(1, &mut Vec::new())).expect_err("nobody to call");
+    assert!(matches!(error.kind, ErrorKind::Refused(_)), "{error}");
+    let table = |key, value_bytes| {
+        let shape = DummyShape { records: 1, value_bytes: 4 };
+        let value = move |_, value: &mut Vec<u8>| value.resize(value_bytes, 1);
+        DummyTable::build(shape, Profile::Mlx5.caps(), move |_| key, value, &|| false).err()
+    };
+    assert_eq!(table(0, 4), Some(BuildError::Key));
+    assert_eq!(table(1, 5), Some(BuildError::Value { bytes: 5, value_bytes: 4 }));
+}
+
+/// A store of RPC-dummy with these keys, in order.
+fn dummy(keys: &[u32], value_bytes: usize) -> DummyStore {
+    let (keys, shape) = (keys.to_vec(), DummyShape { records: keys.len() as u64, value_bytes });
+    let value = |record, value: &mut Vec<u8>| *value = value_of(record, value_bytes);
+    let table = DummyTable::build(shape, Profile::Mlx5.caps(), |place| keys[place as usize], value, &|| false);
+    let table = table.expect("keys and values are right").expect("nobody stops it");
+    let place = move |key: u32| keys.binary_search(&key).map_or(u64::MAX, |record| record as u64);
+    DummyStore::new(table, Rc::new(place), 2)
+}
+
 /// Looks keys up by four clients of a simulated network.
 fn simulate<S: Store + Clone + 'static>(store: &S, model: Model, seed: u64)
 where
@@ -389,7 +443,7 @@ where
         ..Relaxations::default()
     };
     let faults = FaultPlan { relaxations, ..FaultPlan::default() };
-    let options = SimOptions { faults, ..SimOptions::new(seed, Network::of(Profile::Mlx5)) };
+    let options = SimOptions { faults, ..SimOptions::new(seed, NETWORK) };
     let mut sim = Sim::new(store.nodes()[0].clone(), &options);
     let (model, done, mut draws) = (Rc::new(model), Rc::new(Cell::new(0)), SplitMix64(seed));
     let host = Rc::new(store.host());
@@ -397,7 +451,7 @@ where
         let (store, host, model, done) = (store.clone(), Rc::clone(&host), Rc::clone(&model), Rc::clone(&done));
         let absent = drawn_keys(20, &mut draws);
         sim.spawn(move |region| async move {
-            let mut client = store.client(Box::new(region.lane()), number, &host, &Rc::new(store.thread()));
+            let mut client = store.client(Ports::simulated(&region), number, &host, &Rc::new(store.thread()));
             let mut values = Vec::new();
             for key in model.keys().copied().chain(absent) {
                 values.clear();

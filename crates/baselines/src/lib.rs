@@ -1,7 +1,7 @@
 //! Other key/value stores for remote memory, to which RCuckoo is compared.
 //!
 //! Each store is a module. It has a [`Store`], the memory of its nodes with the records in it, and a [`Client`], which
-//! posts verbs on a lane of any fabric. Invariants: a store has no clock and no thread, and draws from seeds only, so that
+//! posts verbs on a lane of any fabric, or calls a service of the node, which only the simulator has. Invariants: a store has no clock and no thread, and draws from seeds only, so that
 //! equal records give equal bytes; a client reads nothing but what its verbs bring; what a client costs is counted by its
 //! lane.
 //!
@@ -10,13 +10,15 @@
 //! from its paper.
 
 pub mod cuckoo;
+pub mod dummy;
 pub mod linear;
 mod record;
 
 use std::rc::Rc;
 
 use guira_fabric::heap::HeapRegion;
-use guira_fabric::{Effect, FabricError, Lane, Traffic};
+use guira_fabric::{Effect, FabricError, Lane, Region, Traffic};
+use guira_fabric_sim::{Calls, Service, SimLane, SimRegion};
 
 pub use record::{BuildError, Layout, ReadCounts};
 
@@ -42,15 +44,33 @@ pub trait Store {
     /// Creates the state that the operations at once of a thread share.
     fn thread(&self) -> Self::Thread;
 
-    /// Opens client `number`, from 0, on a lane to the first node. A thread with several operations at once has a client for
-    /// each.
-    fn client(
-        &self,
-        lane: Box<dyn Lane>,
-        number: u32,
-        host: &Rc<Self::Host>,
-        thread: &Rc<Self::Thread>,
-    ) -> Self::Client;
+    /// Returns the service of the first node, and its threads; `None` if clients need none.
+    fn service(&self) -> Option<(u32, Box<dyn Service>)> {
+        None
+    }
+
+    /// Opens client `number`, from 0. A thread with several operations at once has a client for each.
+    fn client(&self, ports: Ports, number: u32, host: &Rc<Self::Host>, thread: &Rc<Self::Thread>) -> Self::Client;
+}
+
+/// The lanes of a client to the first node.
+pub struct Ports {
+    /// For verbs.
+    pub verbs: Box<dyn Lane>,
+    /// For calls of the node's service; `None` outside of the simulator.
+    pub calls: Option<SimLane>,
+}
+
+impl Ports {
+    /// Returns the lanes of a client that calls no service.
+    pub fn of_verbs(lane: impl Lane + 'static) -> Ports {
+        Ports { verbs: Box::new(lane), calls: None }
+    }
+
+    /// Opens the lanes of a client in the simulator.
+    pub fn simulated(region: &SimRegion) -> Ports {
+        Ports { verbs: Box::new(region.lane()), calls: Some(region.lane()) }
+    }
 }
 
 /// A client of a store. It carries out one operation at a time.
@@ -102,9 +122,9 @@ pub enum Outcome {
 /// The cost of operations, counted by lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Batches posted: network round trips.
+    /// Batches posted, and calls: network round trips.
     pub round_trips: u64,
-    /// Verbs posted.
+    /// Verbs posted, calls and notices.
     pub messages: u64,
     /// Bytes on the wire in both directions, headers included.
     pub wire_bytes: u64,
@@ -133,6 +153,13 @@ impl From<&Traffic> for Cost {
             wire_bytes: traffic.wire_bytes(),
             retries: traffic.retries,
         }
+    }
+}
+
+impl From<&Calls> for Cost {
+    fn from(calls: &Calls) -> Cost {
+        let messages = calls.calls + calls.notices;
+        Cost { round_trips: calls.calls, messages, wire_bytes: calls.wire_bytes(), retries: 0 }
     }
 }
 

@@ -13,10 +13,9 @@ pub use table::{Shape, Table, WAYS};
 
 use std::rc::Rc;
 
-use guira_fabric::Lane;
 use guira_fabric::heap::HeapRegion;
 
-use crate::Store;
+use crate::{Ports, Store};
 
 /// A table, and the way in which its clients read the candidates of a key.
 #[derive(Clone)]
@@ -50,7 +49,7 @@ impl Store for CuckooStore {
 
     fn thread(&self) {}
 
-    fn client(&self, lane: Box<dyn Lane>, number: u32, _host: &Rc<()>, _thread: &Rc<()>) -> CuckooClient {
-        CuckooClient::new(lane, *self.table.shape(), self.probing, number)
+    fn client(&self, ports: Ports, number: u32, _host: &Rc<()>, _thread: &Rc<()>) -> CuckooClient {
+        CuckooClient::new(ports.verbs, *self.table.shape(), self.probing, number)
     }
 }

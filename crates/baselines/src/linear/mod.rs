@@ -17,11 +17,10 @@ pub use table::{Builder, Shape, Table};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use guira_fabric::Lane;
 use guira_fabric::heap::HeapRegion;
 
 use self::clusters::Clusters;
-use crate::Store;
+use crate::{Ports, Store};
 
 /// A table, and the size of the READs of its clients.
 #[derive(Clone)]
@@ -69,11 +68,11 @@ impl Store for LinearStore {
 
     fn client(
         &self,
-        lane: Box<dyn Lane>,
+        ports: Ports,
         _number: u32,
         _host: &Rc<()>,
         thread: &Rc<RefCell<Option<Clusters>>>,
     ) -> LinearClient {
-        LinearClient::new(lane, *self.table.shape(), self.read_slots, Rc::clone(thread))
+        LinearClient::new(ports.verbs, *self.table.shape(), self.read_slots, Rc::clone(thread))
     }
 }

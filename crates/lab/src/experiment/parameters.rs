@@ -46,23 +46,26 @@ const MAX_SPAN_US: f64 = 60e6;
 /// The largest READ, in slots of a word: what a verb may read.
 const MAX_READ_SLOTS: i64 = 1 << 17;
 
-const ALL: &[Setting] = &[Setting::Guira, Setting::AsPrinted, Setting::AsRun, Setting::Linear, Setting::Cuckoo];
+const ALL: &[Setting] =
+    &[Setting::Guira, Setting::AsPrinted, Setting::AsRun, Setting::Linear, Setting::Cuckoo, Setting::Dummy];
 /// The settings of RCuckoo.
 const RCUCKOO: &[Setting] = &[Setting::Guira, Setting::AsPrinted, Setting::AsRun];
 /// The settings that run the protocol of Guira's own code, and not the messages of the authors.
 const PROTOCOL: &[Setting] = &[Setting::Guira, Setting::AsPrinted];
 /// The settings whose entries can be chosen, and whose clients can have several operations at once.
-const NOT_AS_RUN: &[Setting] = &[Setting::Guira, Setting::AsPrinted, Setting::Linear, Setting::Cuckoo];
-/// The settings of other stores, whose tables are built once and then only read.
-const READ_ONLY: &[Setting] = &[Setting::Linear, Setting::Cuckoo];
+const NOT_AS_RUN: &[Setting] = &[Setting::Guira, Setting::AsPrinted, Setting::Linear, Setting::Cuckoo, Setting::Dummy];
+/// The settings of other stores, which are built once and then only read.
+const READ_ONLY: &[Setting] = &[Setting::Linear, Setting::Cuckoo, Setting::Dummy];
+/// Those whose clients read tables.
+const TABLES: &[Setting] = &[Setting::Linear, Setting::Cuckoo];
 const LINEAR: &[Setting] = &[Setting::Linear];
 
 /// The names of lookups: of linear probing, and of cuckoo hashing.
 const LOOKUPS: [&str; 6] = ["fixed", "variable", "unbounded", "parallel", "sequential", "sequential-all"];
 
 /// Every parameter, in the order of plan files.
-pub const PARAMETERS: [Parameter; 40] = [
-    row("setting", "setting", "", Accepts::Name(&["guira", "as-printed", "as-run", "linear", "cuckoo"]), ALL),
+pub const PARAMETERS: [Parameter; 41] = [
+    row("setting", "setting", "", Accepts::Name(&["guira", "as-printed", "as-run", "linear", "cuckoo", "dummy"]), ALL),
     row("nic", "network card", "", Accepts::Name(&["connectx-3", "connectx-5", "connectx-6", "connectx-7"]), ALL),
     row("hosts", "client hosts", "", Accepts::Integer(1, 1024), ALL),
     row("clients", "clients", "", Accepts::Integer(1, MAX_CLIENTS), ALL),
@@ -90,14 +93,15 @@ pub const PARAMETERS: [Parameter; 40] = [
     row("search", "search", "", Accepts::Name(&["breadth-first", "depth-first"]), PROTOCOL),
     row("search-row-ns", "time of a search for a full row", "ns", Accepts::Integer(0, 1_000_000), &[Setting::AsRun]),
     row("depth", "search depth", "moves", Accepts::Integer(1, 31), PROTOCOL),
-    row("layout", "place of records", "", Accepts::Name(&["inline", "heap"]), READ_ONLY),
+    row("layout", "place of records", "", Accepts::Name(&["inline", "heap"]), TABLES),
     row("associativity", "records of a slot", "", Accepts::Integer(1, 4), &[Setting::Cuckoo]),
-    row("lookup", "lookup", "", Accepts::Name(&LOOKUPS), READ_ONLY),
+    row("lookup", "lookup", "", Accepts::Name(&LOOKUPS), TABLES),
     row("read-slots", "slots of a READ", "", Accepts::Integer(1, MAX_READ_SLOTS), LINEAR),
     row("assumed-fill", "fill assumed by the model", "%", Accepts::Number(1.0, 99.0), LINEAR),
     row("clusters", "clusters that a client tracks", "", Accepts::Integer(1, 1_000_000), LINEAR),
     row("key-theta", "Zipf exponent of the keys of records", "", Accepts::Number(0.0, 2.0), LINEAR),
     row("read-costs", "costs of READs in the model", "", Accepts::Name(&["printed", "measured"]), LINEAR),
+    row("node-threads", "threads of the node's service", "", Accepts::Integer(1, 1024), &[Setting::Dummy]),
     row("timeout-ms", "lock timeout", "ms", Accepts::Number(0.001, 60_000.0), PROTOCOL),
     row("deaths-per-second", "deaths of clients", "1/s", Accepts::Number(0.0, 1e6), PROTOCOL),
     row("span-us", "measured time", "µs", Accepts::Number(1.0, MAX_SPAN_US), ALL),
@@ -477,6 +481,12 @@ mod tests {
         assert!(message(Experiment { associativity: Some(2), ..cuckoo }).contains("1 or 4"));
         assert!(message(Experiment { read_slots: Some(2), ..cuckoo }).contains("setting cuckoo has no read-slots"));
         assert!(message(Experiment { read_slots: Some(32), ..default }).contains("setting guira has no read-slots"));
+        let dummy = Experiment { setting: Setting::Dummy, node_threads: Some(2), ..linear };
+        assert_eq!(dummy.check(), Ok(()));
+        assert!(message(Experiment { lookup: Some(Lookup::Fixed), ..dummy }).contains("setting dummy has no lookup"));
+        assert!(message(Experiment { workload: Mix::A, ..dummy }).contains("choose workload c"));
+        assert!(message(Experiment { node_threads: Some(0), ..dummy }).contains("node-threads is 0"));
+        assert!(message(Experiment { node_threads: Some(1), ..linear }).contains("setting linear has no node-threads"));
         let emptier = Experiment { insert_row: Some(InsertRow::Emptier), ..default };
         assert_eq!(emptier.check(), Ok(()));
         assert!(message(Experiment { setting: Setting::AsPrinted, ..emptier }).contains("primary row"));

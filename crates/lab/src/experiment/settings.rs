@@ -21,6 +21,8 @@ pub enum Setting {
     Linear,
     /// 3-way cuckoo hashing in a table that is built once, and then only read.
     Cuckoo,
+    /// Records at known places, read by calls of a service: the least that a memory node's processor can do.
+    Dummy,
 }
 
 impl Setting {
@@ -32,6 +34,7 @@ impl Setting {
             Setting::AsRun => "as-run",
             Setting::Linear => "linear",
             Setting::Cuckoo => "cuckoo",
+            Setting::Dummy => "dummy",
         }
     }
 }
@@ -278,6 +281,9 @@ pub struct Experiment {
     /// The costs of READs by which the model computes their size: the printed ones if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_costs: Option<ReadCosts>,
+    /// Threads of the memory node's service, with setting `dummy`; 1 if `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_threads: Option<u32>,
     /// Time after which a client suspects that the holder of a lock is dead, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<f64>,
@@ -331,6 +337,7 @@ impl Default for Experiment {
             clusters: None,
             key_theta: None,
             read_costs: None,
+            node_threads: None,
             timeout_ms: None,
             deaths_per_second: 0.0,
             span_us: None,

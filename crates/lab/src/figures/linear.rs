@@ -7,7 +7,7 @@ use guira_baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table 
 use guira_baselines::linear::clusters::Clusters;
 use guira_baselines::linear::model::{Costs, Distances, bound};
 use guira_baselines::linear::{LinearStore, Shape as LinearShape, Table as LinearTable};
-use guira_baselines::{Client, Layout, ReadCounts, Store};
+use guira_baselines::{Client, Layout, Ports, ReadCounts, Store};
 use guira_fabric::{Profile, Region};
 
 use super::chart;
@@ -226,7 +226,7 @@ fn counted(lookup: Counted, entries: u64, seed: u64, is_stopped: &dyn Fn() -> bo
 
 /// Opens a client of a store, whose memory it reads in place.
 fn client_of<S: Store>(store: &S) -> S::Client {
-    store.client(Box::new(store.nodes()[0].lane()), 0, &Rc::new(store.host()), &Rc::new(store.thread()))
+    store.client(Ports::of_verbs(store.nodes()[0].lane()), 0, &Rc::new(store.host()), &Rc::new(store.thread()))
 }
 
 /// Looks each record up once, and checks what is found.

@@ -3,8 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use guira_baselines::Store;
-use guira_fabric::Region;
+use guira_baselines::{Ports, Store};
 use guira_fabric_sim::SimRegion;
 
 use super::in_flight::all_of;
@@ -33,6 +32,9 @@ pub fn run_store<S: Store + 'static>(
 ) -> Result<RunStats, RunError> {
     load.check(filled)?;
     let mut sim = testbed.simulation(store.nodes()[0].clone(), load.seed);
+    if let Some((threads, service)) = store.service() {
+        sim.serve(threads, service);
+    }
     let work = Rc::new(Work::new(load.clone(), records, filled, Vec::new()).repeating(repeats));
     let hosts: Vec<Rc<S::Host>> = (0..load.hosts).map(|_| Rc::new(store.host())).collect();
     let (store, in_flight) = (Rc::new(store), load.in_flight);
@@ -43,7 +45,7 @@ pub fn run_store<S: Store + 'static>(
             let thread = Rc::new(store.thread());
             all_of(in_flight, move |index| {
                 let number = place * in_flight + index;
-                let client = store.client(Box::new(region.lane()), number, &shared, &thread);
+                let client = store.client(Ports::simulated(&region), number, &shared, &thread);
                 let (region, work) = (region.clone(), Rc::clone(&work));
                 async move {
                     let mut worker = Worker::new(client, number, place, &region, &work);

@@ -235,6 +235,7 @@ fn name_of(resource: Resource) -> &'static str {
         Resource::NodeFetch => "PCIe from the memory node's memory",
         Resource::NodeStore => "PCIe to the memory node's memory",
         Resource::NodeProcessor => "the memory node's processor, which makes memory",
+        Resource::NodeThreads => "the service of the memory node",
         Resource::HostCard => "the message rate of a client host's card",
         Resource::HostLinkIn => "the link to a client host",
         Resource::HostLinkOut => "the link from a client host",

@@ -1,8 +1,10 @@
 //! Experiments on other stores than RCuckoo.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use guira_baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable};
+use guira_baselines::dummy::{DummyStore, Shape as DummyShape, Table as DummyTable};
 use guira_baselines::linear::clusters::Clusters;
 use guira_baselines::linear::model::{Costs, Distances, bound};
 use guira_baselines::linear::{LinearStore, Shape as LinearShape, Table as LinearTable};
@@ -44,6 +46,8 @@ enum Reading {
     Cheapest { fill: f64, costs: ReadCosts, is_bounded: bool, clusters: usize },
     /// Cuckoo hashing.
     Candidates(Probing),
+    /// Calls of a service with so many threads.
+    Calls(u32),
 }
 
 /// The parameters of a table.
@@ -60,12 +64,14 @@ pub(super) struct TablePlan {
 enum Shape {
     Linear(LinearShape),
     Cuckoo(CuckooShape),
+    Dummy(DummyShape),
 }
 
 /// A table with its records.
 pub(super) enum Filled {
     Linear(LinearTable, Option<Arc<Repeats>>),
     Cuckoo(CuckooTable),
+    Dummy(DummyTable),
 }
 
 impl TablePlan {
@@ -78,6 +84,7 @@ impl TablePlan {
             }
             Shape::Linear(shape) => shape.bytes(self.records),
             Shape::Cuckoo(shape) => shape.bytes().saturating_add(shape.building_bytes()),
+            Shape::Dummy(shape) => shape.bytes(),
         }
     }
 
@@ -96,6 +103,11 @@ impl TablePlan {
                 let built = CuckooTable::build(shape, caps, self.records, key, &mut value, is_stopped);
                 let table = built.map_err(|error| self.unfillable(shape.places(), &error))?;
                 table.map(Filled::Cuckoo).ok_or(LabError::Stopped)
+            }
+            Shape::Dummy(shape) => {
+                let built = DummyTable::build(shape, caps, key, &mut value, is_stopped);
+                let table = built.map_err(|error| self.unfillable(shape.records, &error))?;
+                table.map(Filled::Dummy).ok_or(LabError::Stopped)
             }
         }
     }
@@ -141,9 +153,10 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions, least_us:
             let (slots, seed) = (experiment.entries / associativity, options.seed);
             Shape::Cuckoo(CuckooShape { slots, associativity, layout, value_bytes, seed })
         }
+        Setting::Dummy => Shape::Dummy(DummyShape { records: records_of(experiment), value_bytes }),
         _ => Shape::Linear(LinearShape { slots: experiment.entries, layout, value_bytes }),
     };
-    let records = (experiment.entries as f64 * experiment.fill / 100.0) as u64;
+    let records = records_of(experiment);
     if records > keys.max() {
         return Err(conflict(format!("{records} records are more than there are keys of 4 bytes")));
     }
@@ -153,14 +166,22 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions, least_us:
     Ok(Configured { table, cluster: cluster_of(experiment), load: load(experiment, options, least_us), lookup })
 }
 
+fn records_of(experiment: &Experiment) -> u64 {
+    (experiment.entries as f64 * experiment.fill / 100.0) as u64
+}
+
 /// Returns how the lookups of an experiment read the table.
 fn reading(experiment: &Experiment, shape: &Shape) -> Result<Reading, LabError> {
-    let Shape::Linear(shape) = shape else {
-        return Ok(Reading::Candidates(match experiment.lookup {
-            Some(Lookup::Sequential) => Probing::Sequential,
-            Some(Lookup::SequentialAll) => Probing::SequentialAll,
-            _ => Probing::Parallel,
-        }));
+    let shape = match shape {
+        Shape::Linear(shape) => shape,
+        Shape::Cuckoo(_) => {
+            return Ok(Reading::Candidates(match experiment.lookup {
+                Some(Lookup::Sequential) => Probing::Sequential,
+                Some(Lookup::SequentialAll) => Probing::SequentialAll,
+                _ => Probing::Parallel,
+            }));
+        }
+        Shape::Dummy(_) => return Ok(Reading::Calls(experiment.node_threads.unwrap_or(1))),
     };
     let is_bounded = match experiment.lookup {
         Some(Lookup::Variable) => true,
@@ -188,7 +209,7 @@ impl Configured {
         let shape = table.shape();
         let (fill, costs, is_bounded, clusters) = match self.lookup {
             Reading::Slots(slots) => return Ok((LinearStore::new(table.clone(), slots), slots)),
-            Reading::Candidates(_) => return Err(failed("an experiment", &"its table is of another setting")),
+            Reading::Candidates(_) | Reading::Calls(_) => return Err(other_table()),
             Reading::Cheapest { fill, costs, is_bounded, clusters } => (fill, costs, is_bounded, clusters),
         };
         let costs = match costs {
@@ -240,6 +261,10 @@ impl Configured {
     }
 }
 
+fn other_table() -> LabError {
+    failed("an experiment", &"its table is of another setting")
+}
+
 /// Carries out an experiment, and checks it: anything wrong is an error.
 pub(super) fn measure(
     experiment: &Experiment,
@@ -256,10 +281,15 @@ pub(super) fn measure(
             configured.run(store, repeats.as_ref(), is_stopped)
         }
         Filled::Cuckoo(table) => {
-            let Reading::Candidates(probing) = configured.lookup else {
-                return Err(failed("an experiment", &"its table is of another setting"));
-            };
+            let Reading::Candidates(probing) = configured.lookup else { return Err(other_table()) };
             configured.run(CuckooStore::new(table.clone(), probing), None, is_stopped)
+        }
+        Filled::Dummy(table) => {
+            let Reading::Calls(threads) = configured.lookup else { return Err(other_table()) };
+            let keys = configured.table.keys;
+            // A key that no record has leads behind the array.
+            let place = move |key: u32| keys.record_of(&key.to_le_bytes()).unwrap_or(u64::MAX);
+            configured.run(DummyStore::new(table.clone(), Rc::new(place), threads), None, is_stopped)
         }
     };
     let stats = stats.map_err(cell::run_error)?;
