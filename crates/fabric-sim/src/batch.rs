@@ -45,9 +45,12 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// Returns the words that the verb touches.
+    /// Returns the words that the verb touches: none for a call.
     #[inline(always)]
     pub(crate) fn words_in<'m>(&self, memory: Memory<'m>) -> &'m [AtomicU64] {
+        if self.kind == VerbKind::Call {
+            return &[];
+        }
         let first = self.addr.word() as usize;
         &memory.space(self.addr.space())[first..first + self.words as usize]
     }

@@ -64,13 +64,15 @@ pub(crate) struct Services {
 /// A request in the node's memory.
 struct Request {
     lane: u32,
+    /// Whether nobody waits for a reply: the lane may have another call by the time at which it is handled.
+    is_notice: bool,
     words: Vec<u64>,
 }
 
-/// A request that was handled, and its reply, which leaves at the end.
+/// A request that was handled, and its reply, which leaves at the end unless nobody waits for it.
 struct Job {
     lane: u32,
-    reply: Vec<u64>,
+    reply: Option<Vec<u64>>,
     until_ns: u64,
 }
 
@@ -84,8 +86,10 @@ impl Services {
     /// Forgets all requests. Returns the lanes that wait for an answer.
     pub(crate) fn restart(&mut self) -> Vec<u32> {
         self.service.restart();
-        let jobs = self.threads.iter_mut().filter_map(Option::take).map(|job| job.lane);
-        jobs.chain(self.waiting.drain(..).map(|request| request.lane)).collect()
+        let jobs = self.threads.iter_mut().filter_map(Option::take);
+        let jobs = jobs.filter(|job| job.reply.is_some()).map(|job| job.lane);
+        let waiting = self.waiting.drain(..).filter(|request| !request.is_notice).map(|request| request.lane);
+        jobs.chain(waiting).collect()
     }
 }
 
@@ -103,22 +107,21 @@ impl World {
         Ok(())
     }
 
-    /// Handles the moment at which a request has arrived; it is in the node's memory at `stored_ns`. A notice is
-    /// acknowledged.
+    /// Handles the moment at which a request has arrived; it is in the node's memory at `stored_ns`.
     pub(crate) fn store_request(&mut self, lane: u32, stored_ns: u64) -> Step {
         self.lanes[lane as usize].phase = Phase::Requesting;
         self.queue.push(stored_ns, Due::Lane(lane));
         Step::Silent
     }
 
-    /// Lets a request wait for a thread of the service.
+    /// Lets a request wait for a thread of the service. A notice is acknowledged.
     pub(crate) fn enter_service(&mut self, lane: u32) -> Step {
         let state = &mut self.lanes[lane as usize];
         let words = state.batch.take_request();
         state.phase = Phase::Serving;
         let is_notice = state.is_notice;
         let services = self.services.as_mut().expect("a request was sent to it");
-        services.waiting.push_back(Request { lane, words });
+        services.waiting.push_back(Request { lane, is_notice, words });
         if is_notice {
             self.reply(lane);
         }
@@ -141,7 +144,7 @@ impl World {
         if job.as_ref().is_some_and(|job| job.until_ns > self.now_ns) {
             return Step::Silent;
         }
-        if let Some(Job { lane, reply, .. }) = job.take() {
+        if let Some(Job { lane, reply: Some(reply), .. }) = job.take() {
             self.answer(lane, reply);
         }
         self.take_request(thread as usize);
@@ -154,12 +157,12 @@ impl World {
         if services.stalled_until_ns > self.now_ns {
             return;
         }
-        let Some(Request { lane, words }) = services.waiting.pop_front() else { return };
+        let Some(Request { lane, is_notice, words }) = services.waiting.pop_front() else { return };
         let mut reply = Vec::new();
         let work = services.service.handle(self.region.memory(), &words, &mut reply);
         let takes_ns = self.cards.as_mut().map_or(0, |cards| cards.work(thread, &work, self.now_ns));
         let until_ns = self.now_ns + takes_ns;
-        services.threads[thread] = Some(Job { lane, reply, until_ns });
+        services.threads[thread] = Some(Job { lane, reply: Some(reply).filter(|_| !is_notice), until_ns });
         self.queue.push(until_ns, Due::Thread(thread as u32));
         let (words, word) = (words.len() as u32, words.first().copied().unwrap_or(0));
         self.log_event(lane, EventKind::Handled(Part { addr: Addr::main(0), words, word }));
@@ -168,7 +171,7 @@ impl World {
     /// Sends the reply to a call whose client lives.
     fn answer(&mut self, lane: u32, reply: Vec<u64>) {
         let state = &mut self.lanes[lane as usize];
-        if state.is_notice || state.phase != Phase::Serving || self.clients[state.client as usize].is_dead {
+        if state.phase != Phase::Serving || self.clients[state.client as usize].is_dead {
             return;
         }
         state.batch.set_reply(reply);
@@ -181,7 +184,7 @@ impl World {
     /// Stops all threads of the service for this time.
     pub(crate) fn stall_service(&mut self, for_ns: u64) {
         let Some(services) = &mut self.services else { return };
-        services.stalled_until_ns = self.now_ns.saturating_add(for_ns);
+        services.stalled_until_ns = services.stalled_until_ns.max(self.now_ns.saturating_add(for_ns));
         for thread in 0..services.threads.len() as u32 {
             self.queue.push(services.stalled_until_ns, Due::Thread(thread));
         }

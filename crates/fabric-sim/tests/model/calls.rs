@@ -145,11 +145,46 @@ fn nobody_waits_for_a_notice() {
     assert_eq!(sim.usage().busy_ns(Resource::NodeFetch), 0);
 }
 
+/// A notice that is handled while a call of the same lane waits is no reply to it.
+#[test]
+fn a_notice_is_not_answered() {
+    for model in MODELS {
+        let stalled = NodeFault { at_ns: 0, fault: NodeEvent::StallService { for_ns: 50_000 } };
+        let faults = FaultPlan { node: vec![stalled], ..FaultPlan::default() };
+        let mut sim = Sim::new(region(), &SimOptions { faults, model, ..SimOptions::new(1, NETWORK) });
+        sim.serve(1, Adder::default());
+        sim.spawn(move |region| async move {
+            let (mut lane, mut reply) = (region.lane(), Vec::new());
+            lane.notify(&[1, 77]).await.expect("it is sent");
+            lane.call(&[10, 88], &mut reply).await.expect("nothing fails here");
+            assert_eq!(reply, [11, 2, 88]);
+        });
+        assert_eq!(sim.run(), Stopped::Ended);
+    }
+}
+
+/// Requests and replies have nothing to do with the size of the node's memory.
+#[test]
+fn a_request_may_be_longer_than_the_memory() {
+    for model in MODELS {
+        let mut sim = Sim::new(region(), &SimOptions { model, ..SimOptions::new(1, NETWORK) });
+        sim.serve(1, Adder::default());
+        for client in 0..8 {
+            sim.spawn_on(client, move |region| async move {
+                let (mut lane, mut reply, request) = (region.lane(), Vec::new(), [1; 1000]);
+                lane.call(&request, &mut reply).await.expect("nothing fails here");
+                assert_eq!(reply[2..], request[1..]);
+            });
+        }
+        assert_eq!(sim.run(), Stopped::Ended);
+    }
+}
+
 /// A call that is dropped is handled nevertheless, and the next one on the lane gets its own reply.
 #[test]
 fn a_dropped_call_goes_on() {
-    for model in [Model::Cluster(cluster()), Model::Network(Network::of(Profile::Mlx5))] {
-        let mut sim = Sim::new(region(), &SimOptions { model, ..SimOptions::new(1, Network::of(Profile::Mlx5)) });
+    for model in MODELS {
+        let mut sim = Sim::new(region(), &SimOptions { model, ..SimOptions::new(1, NETWORK) });
         sim.serve(1, Adder::default());
         let reply = Rc::new(RefCell::new(Vec::new()));
         let into = Rc::clone(&reply);
@@ -184,7 +219,7 @@ fn region() -> HeapRegion {
 /// Runs a client that calls twice under `faults`. Returns its results, and the sum in memory.
 fn under(faults: FaultPlan, model: Model) -> (Vec<Result<Vec<u64>, FabricError>>, u64, u64) {
     let region = region();
-    let options = SimOptions { faults, model, ..SimOptions::new(1, Network::of(Profile::Mlx5)) };
+    let options = SimOptions { faults, model, ..SimOptions::new(1, NETWORK) };
     let mut sim = Sim::new(region.clone(), &options);
     sim.serve(1, Adder::default());
     let replies = Replies::default();
@@ -194,9 +229,10 @@ fn under(faults: FaultPlan, model: Model) -> (Vec<Result<Vec<u64>, FabricError>>
     (results, region.memory().main[0].load(Ordering::Relaxed), sim.now_ns())
 }
 
+const NETWORK: Network = Network::of(Profile::Mlx5);
 const MODELS: [Model; 2] = [
     Model::Cluster(Cluster { jitter_ns: 1, ..Cluster::new(guira_fabric_sim::Card::ConnectX5) }),
-    Model::Network(Network::of(Profile::Mlx5)),
+    Model::Network(NETWORK),
 ];
 
 /// The client's request is one of its verbs: it dies before it, or loses request or reply; a late one is handled long
