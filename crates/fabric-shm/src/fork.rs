@@ -24,11 +24,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use guira_fabric::process::{Process, WipeOnForkPage, at_fork};
+use guira_fabric::signals::BlockedSignals;
 use rustix::io::Errno;
 
 use crate::lock_description;
 use crate::mapping::{Anchor, AnchorPages};
-use crate::sys::{self, BlockedSignals};
+use crate::sys;
 
 /// The time for which a fork waits for windows to close; each takes four system calls.
 const FORK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -145,7 +146,7 @@ impl Window {
 
     fn enter(timeout: Duration) -> Result<Window, Errno> {
         let process = current_process()?;
-        let blocked_signals = BlockedSignals::begin();
+        let blocked_signals = BlockedSignals::all();
         let is_entered = wait_until(timeout, || {
             // Announces first and checks second. A fork does the same, so that at least one of the two sees the other
             // (sequential consistency).

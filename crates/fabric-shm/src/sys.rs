@@ -1,6 +1,5 @@
 //! Calls of the C library that have no safe wrapper.
 
-use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -95,34 +94,6 @@ fn set_lock(file: BorrowedFd<'_>, kind: libc::c_short, offset: i64, bytes: i64) 
     // SAFETY: the descriptor is borrowed, hence open, and F_OFD_SETLK reads one `flock`, which outlives the call.
     let answer = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &lock) };
     if answer == 0 { Ok(()) } else { Err(last_errno()) }
-}
-
-/// Blocks signals on this thread until it is dropped, as far as signals can be blocked.
-pub(crate) struct BlockedSignals {
-    before: libc::sigset_t,
-    /// Makes the type `!Send`: the mask belongs to one thread.
-    _thread: PhantomData<*mut ()>,
-}
-
-impl BlockedSignals {
-    pub(crate) fn begin() -> BlockedSignals {
-        let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: the first call initialises `all` and the second `before`. They cannot fail for valid pointers and a
-        // valid operation on the mask.
-        let before = unsafe {
-            libc::sigfillset(all.as_mut_ptr());
-            libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-            before.assume_init()
-        };
-        BlockedSignals { before, _thread: PhantomData }
-    }
-}
-
-impl Drop for BlockedSignals {
-    fn drop(&mut self) {
-        // SAFETY: `before` is the earlier mask of this thread, and outlives the call.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
-    }
 }
 
 /// Closes, in a forked child, descriptor `number`, a copy of its parent's, if it leads to a file with this inode. Makes

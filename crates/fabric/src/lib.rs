@@ -31,6 +31,7 @@ pub mod process;
 pub mod refusal;
 mod region;
 mod sent;
+pub mod signals;
 mod splitmix;
 mod text;
 mod traffic;

@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, Builder};
 
 use guira_fabric::FabricError;
+use guira_fabric::signals::without_signals;
 
 use crate::admin::{Unreadable, printable};
 use crate::{AdminError, Blame, Client, Error, Reader, Store, Url};
@@ -258,7 +259,8 @@ impl Copy<'_, '_> {
                 let counts = &counts;
                 let store = move || store_all(client, &receiver, stage, counts);
                 // The threads end when their senders are closed, also after an error here.
-                match Builder::new().name("guira-copy".to_owned()).spawn_scoped(scope, store) {
+                let builder = Builder::new().name("guira-copy".to_owned());
+                match without_signals(|| builder.spawn_scoped(scope, store)) {
                     Ok(thread) => threads.push(thread),
                     Err(error) => return Err(Failed::thread(from.url(), &error)),
                 }

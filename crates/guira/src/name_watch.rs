@@ -13,6 +13,7 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use guira_fabric::Region;
+use guira_fabric::signals::without_signals;
 use guira_fabric_shm::{RegionName, ShmRegion};
 
 use crate::store::{Inner, is_destroyed};
@@ -34,7 +35,7 @@ impl NameWatch {
     pub(crate) fn start(store: &Arc<Inner>, region: &ShmRegion) -> io::Result<NameWatch> {
         let (name, store) = (Arc::clone(region.name()), Arc::downgrade(store));
         let builder = thread::Builder::new().name("guira-name".to_owned()).stack_size(STACK_BYTES);
-        let thread = builder.spawn(move || watch(&name, &store))?;
+        let thread = without_signals(|| builder.spawn(move || watch(&name, &store)))?;
         Ok(NameWatch(thread.thread().clone()))
     }
 }

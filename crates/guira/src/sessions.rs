@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use guira_fabric::signals::without_signals;
 use guira_fabric::{FabricError, Region};
 use guira_fabric_tcp::TcpRegion;
 use guira_fabric_verbs::{AttachError, ConnectionOptions, DeviceOptions, VerbsError, VerbsRegion};
@@ -379,7 +380,8 @@ impl Sessions {
         if !is_reconnecting {
             let sessions = Arc::clone(self);
             let reconnect = move || sessions.reconnect_and_notify(lost, until);
-            if let Err(error) = thread::Builder::new().name("guira-reconnect".to_owned()).spawn(reconnect) {
+            let builder = thread::Builder::new().name("guira-reconnect".to_owned());
+            if let Err(error) = without_signals(|| builder.spawn(reconnect)) {
                 let failure = Failure::Process(FabricError::no_thread(&error));
                 remote.notify(Some(failure.clone()));
                 return Poll::Ready(Err(failure));

@@ -35,6 +35,9 @@ use crate::{AdminError, Client, Error, OpenError, OpenOptions, OperationErrorKin
 /// The memory stays mapped as long as a clone, a client or a reader lives. A forked process has to open the table
 /// again: every operation on an inherited store fails.
 ///
+/// Threads that the library starts, all named `guira-...`, block the signals of the process: those are for the threads of
+/// the program.
+///
 /// ```
 /// use guira::{CreateOptions, Store, Url};
 ///

@@ -8,6 +8,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::{future, io};
 
+use guira_fabric::signals::without_signals;
+
 /// Polls `future` on this thread until it is ready, for lanes that wait in place: a pause is over when its future has
 /// been polled, so this ends. Always inlined, so that a future is constructed where it is polled: copying it there
 /// costs a quarter of a change.
@@ -70,7 +72,7 @@ pub(crate) async fn on_a_thread<T: Send + 'static>(
         drop(task);
         waker.into_iter().for_each(Waker::wake);
     };
-    thread::Builder::new().name(name.to_owned()).spawn(run)?;
+    without_signals(|| thread::Builder::new().name(name.to_owned()).spawn(run))?;
     let outcome = future::poll_fn(|cx| {
         let mut task = task.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(outcome) = task.outcome.take() {

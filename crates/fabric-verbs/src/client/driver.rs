@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use guira_fabric::clock_ns;
+use guira_fabric::signals::without_signals;
 use libc::{c_int, c_short};
 
 use super::connection::{Inner, LostConnection, STALL_NS};
@@ -61,7 +62,8 @@ pub(super) fn start(inner: &Arc<Inner>) -> bool {
     let mut is_started = inner.driver.is_started.lock().unwrap_or_else(PoisonError::into_inner);
     if !*is_started {
         let inner = Arc::clone(inner);
-        let spawned = thread::Builder::new().name("guira-verbs".to_owned()).spawn(move || run(&inner));
+        let builder = thread::Builder::new().name("guira-verbs".to_owned());
+        let spawned = without_signals(|| builder.spawn(move || run(&inner)));
         *is_started = spawned.is_ok();
     }
     *is_started

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use guira_fabric::FabricError;
 use guira_fabric::process::Process;
+use guira_fabric::signals::without_signals;
 
 use super::PoolStatus;
 use super::queue::{Grant, Number, Queue};
@@ -169,7 +170,7 @@ impl Shared {
             wait_for(client.settle());
             right.give(client);
         };
-        drop(thread::Builder::new().name("guira-settle".to_owned()).spawn(settle));
+        drop(without_signals(|| thread::Builder::new().name("guira-settle".to_owned()).spawn(settle)));
     }
 
     fn give(&self, grant: Grant<Client>) {

@@ -11,6 +11,8 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use guira_fabric::signals::without_signals;
+
 /// The time that the thread stays without an alarm, so that the next task that waits need not start one.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -49,7 +51,7 @@ impl Timer {
         let mut state = self.state();
         if !state.is_running {
             let timer = Arc::clone(self);
-            thread::Builder::new().name("guira-pool".to_owned()).spawn(move || timer.run())?;
+            without_signals(|| thread::Builder::new().name("guira-pool".to_owned()).spawn(move || timer.run()))?;
             state.is_running = true;
         }
         let alarm = (at, state.next);

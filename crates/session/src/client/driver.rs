@@ -15,6 +15,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use guira_fabric::clock_ns;
+use guira_fabric::signals::without_signals;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::AsFd;
 use rustix::time::Timespec;
@@ -40,7 +41,7 @@ const LONGEST_INTERVAL_NS: u64 = 16 * FLUSH_WINDOW_NS;
 pub fn start(link: &Arc<Link>) -> io::Result<()> {
     let driven = Arc::clone(link);
     link.drive(|| {
-        std::thread::Builder::new().name("guira-tcp".to_owned()).spawn(|| drive(driven))?;
+        without_signals(|| std::thread::Builder::new().name("guira-tcp".to_owned()).spawn(|| drive(driven)))?;
         Ok(())
     })
 }

@@ -53,6 +53,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
 use std::thread::JoinHandle;
 
+use guira_fabric::signals::without_signals;
+
 use mio::net::TcpListener;
 use mio::{Poll, Waker};
 
@@ -145,13 +147,15 @@ impl<S: Service> Node<S> {
         let first = loops.next();
         for (index, parts) in loops {
             let (service, shared) = (service.clone(), Arc::clone(&shared));
-            let spawned = std::thread::Builder::new().name(format!("guira-node-{index}")).spawn({
+            let run = {
                 let shared = Arc::clone(&shared);
                 move || {
                     let _stop_all = StopAll(&shared);
                     EventLoop::new(&shared, index, service, parts).run()
                 }
-            });
+            };
+            let builder = std::thread::Builder::new().name(format!("guira-node-{index}"));
+            let spawned = without_signals(|| builder.spawn(run));
             match spawned {
                 Ok(thread) => threads.push(thread),
                 Err(cause) => {
@@ -186,13 +190,12 @@ impl<S: Service> Node<S> {
     pub fn spawn(self) -> Result<NodeHandle, NodeError> {
         let stop = Stop::new();
         let (local_addrs, shared) = (self.local_addrs.clone(), Arc::clone(&self.shared));
-        let thread = std::thread::Builder::new()
-            .name("guira-node-0".to_owned())
-            .spawn({
-                let stop = stop.clone();
-                move || self.run(&stop)
-            })
-            .map_err(NodeError::thread)?;
+        let run = {
+            let stop = stop.clone();
+            move || self.run(&stop)
+        };
+        let builder = std::thread::Builder::new().name("guira-node-0".to_owned());
+        let thread = without_signals(|| builder.spawn(run)).map_err(NodeError::thread)?;
         Ok(NodeHandle { stop, local_addrs, shared, thread: Some(thread) })
     }
 }

@@ -10,3 +10,4 @@ mod clients_of_destroyed_tables_were_opened;
 mod full_orphans_were_read_one_by_one;
 mod inline_puts_kept_the_space_they_freed;
 mod refused_changes_leaked_extents;
+mod threads_took_the_programs_signals;
