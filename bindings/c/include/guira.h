@@ -16,15 +16,21 @@
  *
  * Threads. A guira_store may be used by any number of threads. A client, reader or scan must not be used by two threads
  * at once: open one for each. Between calls it may move to another thread. The library notices most calls that find a
- * handle in use, and returns GUIRA_MISUSE, but not those that begin at the same moment.
+ * handle in use, and returns GUIRA_MISUSE, but not those that begin at the same moment. The library starts threads of
+ * its own; all signals are blocked in them.
  *
  * Lifetimes. A handle lives until it is closed, and must not be used later. Stores, clients, readers and scans may be
- * closed in any order. A forked process opens the table again: calls with inherited handles return GUIRA_MISUSE.
+ * closed in any order. A forked process opens the table again: calls with inherited handles return GUIRA_MISUSE, except
+ * that opening a client, reader or scan of an inherited store may succeed, and the calls that use it fail. A handle
+ * that another thread used at the moment of the fork cannot be closed in the child. Under AddressSanitizer, end the
+ * child by _exit.
  *
  * Memory. A pointer to data has any alignment; arrays of structures are aligned. Memory that a function reads must not
  * change while it runs, and memory that it writes must not overlap other arguments. Keys and values are copied: no
  * argument has to live longer than the call. A key has 0 to 64 KiB and a value 0 to 64 MiB, or what the table's format
- * says; other lengths are GUIRA_MISUSE.
+ * says; other lengths are GUIRA_MISUSE. If the process has no memory for an allocation, it is aborted.
+ *
+ * Files. A process that has a table open gets SIGBUS if another program truncates the table's file.
  *
  * No C++ exception and no panic of Rust passes through a function; longjmp out of a signal handler over one is not
  * allowed.
@@ -94,7 +100,8 @@
 #define GUIRA_MISUSE -7
 
 /**
- * This library has a bug. After a panic, the handle of the call refuses further calls, also that to close it.
+ * This library has a bug. After a panic, the handle of the call refuses further calls, also that to close it; if the
+ * call was to close it, the handle is gone.
  */
 #define GUIRA_BUG -8
 
@@ -109,7 +116,8 @@
 #define GUIRA_ALREADY_EXISTS -10
 
 /**
- * The table that was opened is gone, with all that was stored in it: it was destroyed, or its memory node lost it.
+ * The table that was opened is gone, with all that was stored in it: it was destroyed, its file was
+ * renamed or removed, or its memory node lost it.
  */
 #define GUIRA_GONE -11
 
@@ -372,6 +380,10 @@ typedef struct guira_put_item {
      * Gets the result: what guira_put would return.
      */
     int result;
+    /**
+     * Gets the effect of this put: GUIRA_EFFECT_DONE if it did not fail, otherwise what guira_put would say.
+     */
+    int effect;
 } guira_put_item;
 
 #ifdef __cplusplus
@@ -379,7 +391,7 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Returns one lower-case word for a code, such as "busy" for GUIRA_BUSY: "ok" for results that are not negative,
+ * Returns a short lower-case text for a code, such as "busy" for GUIRA_BUSY: "ok" for results that are not negative,
  * "unknown" for codes that this version of the library does not have. The text lives for ever. Any thread may call it.
  */
 const char *guira_code_name(int code);
@@ -508,7 +520,8 @@ int guira_scan_open(const struct guira_store *store, struct guira_scan **scan, s
  * with GUIRA_TOO_SMALL.
  *
  * Returns 1 if the key exists, 0 if not, or a negative code: GUIRA_TOO_SMALL if the value is longer than the buffer,
- * which was not written then (so capacity 0 asks for the length); GUIRA_MISUSE for a key that is too long for the
+ * which was not written then (so capacity 0 asks for the length, which reads the whole value, also over a network);
+ * GUIRA_MISUSE for a key that is too long for the
  * table; GUIRA_CORRUPT; GUIRA_BUSY if a stopped client leaves the row half written until the deadline; GUIRA_GONE;
  * GUIRA_FENCED; GUIRA_FABRIC. Nothing is changed.
  *
@@ -541,9 +554,13 @@ int guira_get_versioned(struct guira_client *client,
                         struct guira_error *error);
 
 /**
- * Returns 1 if the key exists, 0 if not, or a negative code as guira_get does. Round trips: as guira_get.
+ * Returns 1 if the key exists, 0 if not, or a negative code as guira_get does. It reads the value and allocates memory for it
+ * in each call. Round trips: as guira_get.
  */
-int guira_contains(struct guira_client *client, const void *key, size_t key_length, struct guira_error *error);
+int guira_contains(struct guira_client *client,
+                   const void *key,
+                   size_t key_length,
+                   struct guira_error *error);
 
 /**
  * Inserts a key, or replaces its value.
@@ -655,7 +672,8 @@ int guira_increment(struct guira_client *client,
  *
  * Returns 0, or a negative code: GUIRA_MISUSE if a call uses the client, which remains open then; otherwise GUIRA_GONE
  * or GUIRA_FABRIC, and the client is closed, too: the next one that needs its slot recovers it, and nothing that was
- * stored is lost. In a forked process, it frees the inherited handle and touches nothing else. A few round trips.
+ * stored is lost. In a forked process, it frees the inherited handle and touches nothing else; a client that another
+ * thread used when the process forked remains in use there, and cannot be closed. A few round trips.
  */
 int guira_client_close(struct guira_client *client, struct guira_error *error);
 
@@ -707,9 +725,11 @@ int guira_reader_get_many(struct guira_reader *reader,
  *
  * items: count puts with keys and values, which get their results; null only if count is 0.
  *
- * Returns 0 if no put failed. Otherwise the code of the first one that did, which error describes, with its effect;
- * all others have their results nevertheless. GUIRA_MISUSE, before anything was put, if the array or one of its
- * arguments is impossible. It allocates memory for the batch. Round trips: those of single puts.
+ * Returns 0 if no put failed. Otherwise the code of the first one that did, whose index (the first item has 0) and
+ * reason are in the message; all others have their results nevertheless. The error's effect is that of the batch:
+ * GUIRA_EFFECT_UNKNOWN if that of an item is, otherwise GUIRA_EFFECT_DONE if an item was put, otherwise
+ * GUIRA_EFFECT_NONE. GUIRA_MISUSE, before anything was put or written, if the array or one of its arguments is
+ * impossible. It allocates memory for the batch. Round trips: those of single puts.
  */
 int guira_put_many(struct guira_client *client, struct guira_put_item *items, size_t count, struct guira_error *error);
 

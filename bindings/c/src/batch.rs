@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 
-use crate::call::{Error, Failure, Outcome, run};
+use crate::call::{Error, Failure, GUIRA_EFFECT_DONE, GUIRA_EFFECT_NONE, GUIRA_EFFECT_UNKNOWN, Outcome, run};
 use crate::client::Client;
 use crate::handle;
 use crate::memory::{self, Buffer, check_array};
@@ -39,6 +39,8 @@ pub struct PutItem {
     pub value_length: usize,
     /// Gets the result: what guira_put would return.
     pub result: c_int,
+    /// Gets the effect of this put: GUIRA_EFFECT_DONE if it did not fail, otherwise what guira_put would say.
+    pub effect: c_int,
 }
 
 /// A lookup of the caller's array while its key is read and its results are written.
@@ -71,6 +73,51 @@ impl First {
 
     fn outcome(self) -> Outcome {
         self.0.map_or(Ok(0), Err)
+    }
+}
+
+/// The results of the puts of a batch, added up.
+#[derive(Default)]
+struct Tally {
+    /// The first failure, and the index of its item.
+    first: Option<(usize, Failure)>,
+    done: usize,
+    unknown: usize,
+}
+
+impl Tally {
+    /// Returns the result and the effect of an item.
+    fn note(&mut self, index: usize, put: Outcome<guira::Put>) -> (c_int, c_int) {
+        let (result, effect) = match &put {
+            Ok(put) => (c_int::from(*put == guira::Put::Inserted), GUIRA_EFFECT_DONE),
+            Err(failure) => (failure.code(), failure.effect()),
+        };
+        self.done += usize::from(effect == GUIRA_EFFECT_DONE);
+        self.unknown += usize::from(effect == GUIRA_EFFECT_UNKNOWN);
+        if let Err(failure) = put {
+            self.first.get_or_insert((index, failure));
+        }
+        (result, effect)
+    }
+
+    /// Returns the outcome of a batch of `count` items.
+    fn outcome(self, count: usize) -> Outcome {
+        let Some((index, failure)) = self.first else { return Ok(0) };
+        let Tally { done, unknown, .. } = self;
+        let effect = match (unknown, done) {
+            (1.., _) => GUIRA_EFFECT_UNKNOWN,
+            (0, 1..) => GUIRA_EFFECT_DONE,
+            (0, 0) => GUIRA_EFFECT_NONE,
+        };
+        let reason = failure.to_string().replace("; nothing was changed", "");
+        let message = match unknown {
+            0 => format!("{done} of {count} items were put; item {index} was the first to fail: {reason}"),
+            _ => format!(
+                "{done} of {count} items were put, and {unknown} more may have been; item {index} was the first to \
+                 fail: {reason}"
+            ),
+        };
+        Err(Failure::Batch { code: failure.code(), effect, message })
     }
 }
 
@@ -153,9 +200,11 @@ pub unsafe extern "C" fn guira_reader_get_many(
 ///
 /// items: count puts with keys and values, which get their results; null only if count is 0.
 ///
-/// Returns 0 if no put failed. Otherwise the code of the first one that did, which error describes, with its effect;
-/// all others have their results nevertheless. GUIRA_MISUSE, before anything was put, if the array or one of its
-/// arguments is impossible. It allocates memory for the batch. Round trips: those of single puts.
+/// Returns 0 if no put failed. Otherwise the code of the first one that did, whose index (the first item has 0) and
+/// reason are in the message; all others have their results nevertheless. The error's effect is that of the batch:
+/// GUIRA_EFFECT_UNKNOWN if that of an item is, otherwise GUIRA_EFFECT_DONE if an item was put, otherwise
+/// GUIRA_EFFECT_NONE. GUIRA_MISUSE, before anything was put or written, if the array or one of its arguments is
+/// impossible. It allocates memory for the batch. Round trips: those of single puts.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_put_many(
     client: *mut Client,
@@ -174,14 +223,48 @@ pub unsafe extern "C" fn guira_put_many(
             puts.push((memory::key(item.key, item.key_length)?, memory::value(item.value, item.value_length)?));
         }
         handle::of("client", client)?.0.with(|(client, _)| {
-            let mut first = First::default();
-            for (index, result) in client.put_many(&puts).into_iter().enumerate() {
-                let put = result.map(|put| c_int::from(put == guira::Put::Inserted)).map_err(Failure::from);
-                let result = first.note(put);
+            let mut tally = Tally::default();
+            for (index, put) in client.put_many(&puts).into_iter().enumerate() {
+                let (result, effect) = tally.note(index, put.map_err(Failure::from));
                 // SAFETY: as above.
-                unsafe { (*items.add(index)).result = result };
+                unsafe { ((*items.add(index)).result, (*items.add(index)).effect) = (result, effect) };
             }
-            first.outcome()
+            tally.outcome(count)
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused() -> Failure {
+        Failure::misuse("it is too long")
+    }
+
+    fn interrupted() -> Failure {
+        Failure::Batch { code: crate::GUIRA_FABRIC, effect: GUIRA_EFFECT_UNKNOWN, message: "it is away".to_owned() }
+    }
+
+    fn tallied(puts: Vec<Outcome<guira::Put>>) -> (c_int, c_int, String) {
+        let (mut tally, count) = (Tally::default(), puts.len());
+        for (index, put) in puts.into_iter().enumerate() {
+            tally.note(index, put);
+        }
+        let failure = tally.outcome(count).expect_err("a put failed");
+        (failure.code(), failure.effect(), failure.to_string())
+    }
+
+    #[test]
+    fn the_effect_of_a_batch_is_that_of_all_its_puts() {
+        let (code, effect, message) = tallied(vec![Err(refused()), Err(refused())]);
+        assert_eq!((code, effect), (crate::GUIRA_MISUSE, GUIRA_EFFECT_NONE));
+        assert_eq!(message, "0 of 2 items were put; item 0 was the first to fail: it is too long");
+        let (code, effect, message) = tallied(vec![Ok(guira::Put::Inserted), Err(refused())]);
+        assert_eq!((code, effect), (crate::GUIRA_MISUSE, GUIRA_EFFECT_DONE));
+        assert_eq!(message, "1 of 2 items were put; item 1 was the first to fail: it is too long");
+        let (code, effect, message) = tallied(vec![Err(refused()), Ok(guira::Put::Replaced), Err(interrupted())]);
+        assert_eq!((code, effect), (crate::GUIRA_MISUSE, GUIRA_EFFECT_UNKNOWN));
+        assert!(message.starts_with("1 of 3 items were put, and 1 more may have been; item 0 was"), "{message}");
+    }
 }

@@ -22,13 +22,15 @@ pub const GUIRA_BUSY: c_int = -5;
 pub const GUIRA_FENCED: c_int = -6;
 /// An argument, a permission, or the use of a handle was wrong.
 pub const GUIRA_MISUSE: c_int = -7;
-/// This library has a bug. After a panic, the handle of the call refuses further calls, also that to close it.
+/// This library has a bug. After a panic, the handle of the call refuses further calls, also that to close it; if the
+/// call was to close it, the handle is gone.
 pub const GUIRA_BUG: c_int = -8;
 /// There is no table of this name.
 pub const GUIRA_NOT_FOUND: c_int = -9;
 /// There is a table of this name already.
 pub const GUIRA_ALREADY_EXISTS: c_int = -10;
-/// The table that was opened is gone, with all that was stored in it: it was destroyed, or its memory node lost it.
+/// The table that was opened is gone, with all that was stored in it: it was destroyed, its file was
+/// renamed or removed, or its memory node lost it.
 pub const GUIRA_GONE: c_int = -11;
 /// The caller's buffer is shorter than the value. The length of the value was stored.
 pub const GUIRA_TOO_SMALL: c_int = -12;
@@ -60,6 +62,12 @@ pub enum Failure {
     Guira(guira::Error),
     /// An argument that this library refuses before it looks at the table.
     Misuse(String),
+    /// Puts of a batch failed.
+    Batch {
+        code: c_int,
+        effect: c_int,
+        message: String,
+    },
     /// A value of so many bytes does not fit in the caller's buffer.
     TooSmall(usize, usize),
 }
@@ -81,17 +89,19 @@ impl Failure {
         match self {
             Failure::Guira(error) => code(error),
             Failure::Misuse(_) => GUIRA_MISUSE,
+            Failure::Batch { code, .. } => *code,
             Failure::TooSmall(..) => GUIRA_TOO_SMALL,
         }
     }
 
-    fn effect(&self) -> c_int {
+    pub fn effect(&self) -> c_int {
         match self {
             Failure::Guira(error) => match error.effect() {
                 Effect::None => GUIRA_EFFECT_NONE,
                 Effect::Done => GUIRA_EFFECT_DONE,
                 Effect::Unknown => GUIRA_EFFECT_UNKNOWN,
             },
+            Failure::Batch { effect, .. } => *effect,
             _ => GUIRA_EFFECT_NONE,
         }
     }
@@ -102,6 +112,7 @@ impl Display for Failure {
         match self {
             Failure::Guira(error) => error.fmt(f),
             Failure::Misuse(message) => write!(f, "{message}; nothing was changed"),
+            Failure::Batch { message, .. } => f.write_str(message),
             Failure::TooSmall(bytes, capacity) => {
                 write!(f, "the value has {bytes} bytes, and the buffer {capacity}")
             }
@@ -173,7 +184,7 @@ impl Write for Message {
     }
 }
 
-/// Returns one lower-case word for a code, such as "busy" for GUIRA_BUSY: "ok" for results that are not negative,
+/// Returns a short lower-case text for a code, such as "busy" for GUIRA_BUSY: "ok" for results that are not negative,
 /// "unknown" for codes that this version of the library does not have. The text lives for ever. Any thread may call it.
 #[unsafe(no_mangle)]
 pub extern "C" fn guira_code_name(code: c_int) -> *const c_char {

@@ -57,7 +57,8 @@ pub(crate) use lookup;
 /// with GUIRA_TOO_SMALL.
 ///
 /// Returns 1 if the key exists, 0 if not, or a negative code: GUIRA_TOO_SMALL if the value is longer than the buffer,
-/// which was not written then (so capacity 0 asks for the length); GUIRA_MISUSE for a key that is too long for the
+/// which was not written then (so capacity 0 asks for the length, which reads the whole value, also over a network);
+/// GUIRA_MISUSE for a key that is too long for the
 /// table; GUIRA_CORRUPT; GUIRA_BUSY if a stopped client leaves the row half written until the deadline; GUIRA_GONE;
 /// GUIRA_FENCED; GUIRA_FABRIC. Nothing is changed.
 ///
@@ -108,7 +109,8 @@ pub unsafe extern "C" fn guira_get_versioned(
     })
 }
 
-/// Returns 1 if the key exists, 0 if not, or a negative code as guira_get does. Round trips: as guira_get.
+/// Returns 1 if the key exists, 0 if not, or a negative code as guira_get does. It reads the value and allocates memory for it
+/// in each call. Round trips: as guira_get.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_contains(
     client: *mut Client,
@@ -218,7 +220,7 @@ pub unsafe extern "C" fn guira_compare_and_swap(
 ) -> c_int {
     change!(client, error, |open| {
         let (key, value) = (memory::key(key, key_length)?, memory::value(value, value_length)?);
-        let expected = Expected::Value(memory::value(expected, expected_length)?);
+        let expected = Expected::Value(memory::expected(expected, expected_length)?);
         Ok(swapped(open.compare_and_swap(key, expected, value)?))
     })
 }
@@ -282,7 +284,8 @@ pub unsafe extern "C" fn guira_increment(
 ///
 /// Returns 0, or a negative code: GUIRA_MISUSE if a call uses the client, which remains open then; otherwise GUIRA_GONE
 /// or GUIRA_FABRIC, and the client is closed, too: the next one that needs its slot recovers it, and nothing that was
-/// stored is lost. In a forked process, it frees the inherited handle and touches nothing else. A few round trips.
+/// stored is lost. In a forked process, it frees the inherited handle and touches nothing else; a client that another
+/// thread used when the process forked remains in use there, and cannot be closed. A few round trips.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_client_close(client: *mut Client, error: *mut Error) -> c_int {
     handle::close("client", client, error, |client| match client.0.into_object().0.close() {

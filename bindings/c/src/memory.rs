@@ -23,6 +23,11 @@ pub fn value<'a>(pointer: *const c_void, length: usize) -> Outcome<&'a [u8]> {
     bytes("value", pointer, length, MAX_VALUE_BYTES)
 }
 
+/// Returns the bytes of the value that a key should have.
+pub fn expected<'a>(pointer: *const c_void, length: usize) -> Outcome<&'a [u8]> {
+    bytes("expected", pointer, length, MAX_VALUE_BYTES)
+}
+
 #[inline(always)]
 fn bytes<'a>(name: &str, pointer: *const c_void, length: usize, most: usize) -> Outcome<&'a [u8]> {
     if length > most {
@@ -40,7 +45,7 @@ fn bytes<'a>(name: &str, pointer: *const c_void, length: usize, most: usize) -> 
 
 #[cold]
 fn too_long(name: &str, length: usize, most: usize) -> Failure {
-    Failure::misuse(format!("a {name} of {length} bytes: no table has one of more than {most}"))
+    Failure::misuse(format!("{name} has {length} bytes, and no table stores more than {most}"))
 }
 
 #[cold]

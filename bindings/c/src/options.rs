@@ -79,25 +79,31 @@ const MOST_BYTES: usize = 4096;
 /// A structure whose first field has its size, which is valid if all of its bytes are 0.
 trait Versioned {
     const NAME: &'static str;
+    /// The size in version 0.1, the first one. It never changes, so that programs of that version keep working.
+    const FIRST_BYTES: usize;
 }
 
 impl Versioned for OpenOptions {
     const NAME: &'static str = "guira_open_options";
+    const FIRST_BYTES: usize = std::mem::offset_of!(OpenOptions, reconnect_timeout_ms) + size_of::<u64>();
 }
 
 impl Versioned for CreateOptions {
     const NAME: &'static str = "guira_create_options";
+    const FIRST_BYTES: usize = std::mem::offset_of!(CreateOptions, mode) + size_of::<u32>();
 }
 
-/// Returns the caller's options; those of a later version only if they use none of its fields.
+/// Returns the caller's options: those of an earlier version with zeros for the fields that it did not have, and those
+/// of a later version only if they use none of its fields.
 fn read<T: Versioned>(pointer: *const T) -> Outcome<T> {
+    // SAFETY: both structures consist of integers and pointers.
+    let mut options: T = unsafe { std::mem::zeroed() };
     if pointer.is_null() {
-        // SAFETY: both structures consist of integers and pointers.
-        return Ok(unsafe { std::mem::zeroed() });
+        return Ok(options);
     }
     // SAFETY: the caller promises a structure that begins with its size.
     let size = unsafe { pointer.cast::<usize>().read_unaligned() };
-    if !(size_of::<T>()..=MOST_BYTES).contains(&size) {
+    if !(T::FIRST_BYTES..=MOST_BYTES).contains(&size) {
         return Err(Failure::misuse(format!("struct_size of {} is {size}, not its size", T::NAME)));
     }
     let is_zero = |offset| {
@@ -107,8 +113,9 @@ fn read<T: Versioned>(pointer: *const T) -> Outcome<T> {
     if !(size_of::<T>()..size).all(is_zero) {
         return Err(Failure::misuse(format!("{} has options that this version of the library does not have", T::NAME)));
     }
-    // SAFETY: as above; the structure may be misaligned.
-    Ok(unsafe { pointer.read_unaligned() })
+    // SAFETY: as above, and all bit patterns are valid; bytes may be misaligned.
+    unsafe { pointer.cast::<u8>().copy_to_nonoverlapping((&raw mut options).cast(), size.min(size_of::<T>())) };
+    Ok(options)
 }
 
 fn check_flags(name: &str, flags: u64, known: u64) -> Outcome<()> {
@@ -167,4 +174,41 @@ pub fn create_options(options: *const CreateOptions) -> Outcome<guira::CreateOpt
     options = (given.mode > 0).then_some(given.mode).into_iter().fold(options, Options::mode);
     let accept = given.flags & GUIRA_ACCEPT_MISMATCH > 0;
     Ok(options.on_mismatch(if accept { OnMismatch::Accept } else { OnMismatch::Refuse }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Options of version 0.1, as a later version of the library sees them.
+    #[repr(C)]
+    struct Later {
+        first: OpenOptions,
+        added: u64,
+    }
+
+    impl Versioned for Later {
+        const NAME: &'static str = "later";
+        const FIRST_BYTES: usize = OpenOptions::FIRST_BYTES;
+    }
+
+    #[test]
+    fn options_of_an_earlier_version_get_zeros() {
+        let options = |struct_size| {
+            let null = std::ptr::null();
+            let first = OpenOptions {
+                struct_size,
+                flags: 1,
+                owner: null,
+                token_file: null.cast(),
+                deadline_ms: 2,
+                connect_timeout_ms: 3,
+                reconnect_timeout_ms: 4,
+            };
+            read(&Later { first, added: 5 }).map(|read| (read.first.reconnect_timeout_ms, read.added))
+        };
+        assert!(matches!(options(OpenOptions::FIRST_BYTES), Ok((4, 0))));
+        assert!(matches!(options(size_of::<Later>()), Ok((4, 5))));
+        assert!(options(OpenOptions::FIRST_BYTES - 1).is_err());
+    }
 }

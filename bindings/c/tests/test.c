@@ -155,21 +155,28 @@ static void test_batches(void)
     guira_client *client = client_of(url);
     guira_reader *reader;
     guira_store *store;
-    guira_put_item puts[100];
+    guira_client *fixed;
+    guira_create_options create = GUIRA_CREATE_OPTIONS_INIT;
+    char other[sizeof url + 8];
+    guira_put_item puts[100], some[2];
     guira_get_item gets[101];
     char keys[100][8], values[101][8];
     int i;
 
+    snprintf(other, sizeof other, "%s-fixed", url);
+    create.capacity = 1000;
+    create.format = "fixed:3:8";
     for (i = 0; i < 100; i++) {
         snprintf(keys[i], sizeof keys[i], "key%03d", i);
-        puts[i] = (guira_put_item){keys[i], 6, keys[i] + 3, 3, -1};
+        puts[i] = (guira_put_item){keys[i], 6, keys[i] + 3, 3, -1, -1};
         gets[i] = (guira_get_item){keys[i], 6, values[i], sizeof values[i], 0, -1};
     }
     gets[100] = (guira_get_item){"condor", 6, values[100], sizeof values[100], 9, -1};
     EXPECT(0, guira_put_many(client, puts, 100, &error));
     EXPECT(0, guira_get_many(client, gets, 101, &error));
     for (i = 0; i < 100; i++) {
-        CHECK(puts[i].result == 1 && gets[i].result == 1 && gets[i].length == 3);
+        CHECK(puts[i].result == 1 && puts[i].effect == GUIRA_EFFECT_DONE);
+        CHECK(gets[i].result == 1 && gets[i].length == 3);
         CHECK(memcmp(values[i], keys[i] + 3, 3) == 0);
     }
     CHECK(gets[100].result == 0 && gets[100].length == 0);
@@ -182,6 +189,23 @@ static void test_batches(void)
     CHECK(gets[7].result == GUIRA_TOO_SMALL && gets[7].length == 3 && gets[8].result == 1);
     EXPECT(0, guira_reader_close(reader, &error));
     guira_store_close(store);
+
+    /* The error of a batch has the effect of all its puts, and names the first that failed. */
+    EXPECT(0, guira_create(other, &create, &store, &error));
+    EXPECT(0, guira_client_open(store, &fixed, &error));
+    guira_store_close(store);
+    some[0] = (guira_put_item){"long", 4, "8 bytes!", 8, -1, -1};
+    some[1] = (guira_put_item){"abc", 3, "8 bytes!", 8, -1, -1};
+    EXPECT(GUIRA_MISUSE, guira_put_many(fixed, some, 1, &error));
+    CHECK(says("item 0 was the first to fail", GUIRA_EFFECT_NONE) && says("0 of 1 items", GUIRA_EFFECT_NONE));
+    EXPECT(GUIRA_MISUSE, guira_put_many(fixed, some, 2, &error));
+    CHECK(says("item 0 was the first to fail", GUIRA_EFFECT_DONE) && says("1 of 2 items", GUIRA_EFFECT_DONE));
+    CHECK(!strstr(error.message, "nothing was changed"));
+    CHECK(some[0].result == GUIRA_MISUSE && some[0].effect == GUIRA_EFFECT_NONE);
+    CHECK(some[1].result == 1 && some[1].effect == GUIRA_EFFECT_DONE);
+    EXPECT(1, guira_contains(fixed, "abc", 3, &error));
+    EXPECT(0, guira_client_close(fixed, &error));
+    EXPECT(0, guira_destroy(other, &error));
 
     /* An impossible argument fails the whole batch. */
     puts[99].key = NULL;
@@ -670,7 +694,7 @@ static void test_arguments(void)
         int is_bad_buffer = !into && capacity > 0;
         guira_error *to = draw(4) ? &error : NULL;
         guira_get_item item = {key, key_length, into, capacity, 0, 0};
-        guira_put_item put = {key, key_length, value, value_length, 0};
+        guira_put_item put = {key, key_length, value, value_length, 0, 0};
 
         is_bad |= key_length > 65536 || is_bad_handle;
         client = !is_bad_handle ? real : draw(2) ? NULL : (guira_client *)((char *)real + 1);

@@ -52,7 +52,7 @@ static void test_client(guira::store &store)
     client.remove("value").value();
 
     char value[2];
-    guira_put_item puts[] = {{"a", 1, "1", 1, 0}, {"b", 1, "2", 1, 0}};
+    guira_put_item puts[] = {{"a", 1, "1", 1, 0, 0}, {"b", 1, "2", 1, 0, 0}};
     guira_get_item gets[] = {{"a", 1, value, 1, 0, 0}, {"b", 1, value + 1, 1, 0, 0}};
     client.put_many(puts, 2).value();
     client.get_many(gets, 2).value();
