@@ -2,7 +2,8 @@
  * Guira for C++17: a layer over guira.h, which has what each call does, its errors, threads and lifetimes.
  *
  * Functions return a guira::result: a value, or a guira::error. Nothing throws, except result::value() if it has none,
- * and std::bad_alloc where a std::string is returned. Handles close themselves; close() reports failures.
+ * and std::bad_alloc where a std::string is returned; without exceptions (-fno-exceptions) the program ends there.
+ * Handles close themselves; close() reports failures.
  *
  *     auto store = guira::store::open_or_create("shm://birds").value();
  *     auto client = store.client().value();
@@ -16,6 +17,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -47,7 +50,7 @@ private:
 /** The exception of result::value(). */
 class failure : public std::runtime_error {
 public:
-    explicit failure(guira::error error) : std::runtime_error(error.message()), error_(std::move(error)) {}
+    explicit failure(guira::error from) : std::runtime_error(from.message()), error_(std::move(from)) {}
 
     const guira::error &error() const noexcept { return error_; }
 
@@ -55,25 +58,41 @@ private:
     guira::error error_;
 };
 
+namespace detail {
+
+/** Throws an error; without exceptions, ends the program. */
+[[noreturn]] inline void fail(const guira::error &error)
+{
+#if defined(__cpp_exceptions)
+    throw failure(error);
+#else
+    std::fputs(error.message().c_str(), stderr);
+    std::abort();
+#endif
+}
+
+} // namespace detail
+
 /** A value, or the error of the call that should have returned it. */
 template <typename T>
 class [[nodiscard]] result {
 public:
-    result(T value) : is_(std::in_place_index<0>, std::move(value)) {}
-    result(guira::error error) : is_(std::in_place_index<1>, std::move(error)) {}
+    result(T from) : is_(std::in_place_index<0>, std::move(from)) {}
+    result(guira::error from) : is_(std::in_place_index<1>, std::move(from)) {}
 
     /** Whether there is a value. */
     bool has_value() const noexcept { return is_.index() == 0; }
     explicit operator bool() const noexcept { return has_value(); }
 
     /** Returns the value, or throws the error as a guira::failure. */
-    T &value() & { return check(), std::get<0>(is_); }
-    const T &value() const & { return check(), std::get<0>(is_); }
-    T value() && { return check(), std::move(std::get<0>(is_)); }
+    T &value() & { return check(), **this; }
+    const T &value() const & { return check(), **this; }
+    T value() && { return check(), *std::move(*this); }
 
-    /** The value, which must be there. */
-    T &operator*() noexcept { return *std::get_if<0>(&is_); }
-    const T &operator*() const noexcept { return *std::get_if<0>(&is_); }
+    /** The value, which must be there. That of a temporary result is moved out of it. */
+    T &operator*() & noexcept { return *std::get_if<0>(&is_); }
+    const T &operator*() const & noexcept { return *std::get_if<0>(&is_); }
+    T operator*() && { return std::move(*std::get_if<0>(&is_)); }
     T *operator->() noexcept { return std::get_if<0>(&is_); }
     const T *operator->() const noexcept { return std::get_if<0>(&is_); }
 
@@ -84,7 +103,7 @@ private:
     void check() const
     {
         if (!has_value())
-            throw failure(error());
+            detail::fail(error());
     }
 
     std::variant<T, guira::error> is_;
@@ -95,14 +114,14 @@ template <>
 class [[nodiscard]] result<void> {
 public:
     result() = default;
-    result(guira::error error) : error_(std::move(error)) {}
+    result(guira::error from) : error_(std::move(from)) {}
 
     bool has_value() const noexcept { return !error_; }
     explicit operator bool() const noexcept { return has_value(); }
     void value() const
     {
         if (error_)
-            throw failure(*error_);
+            detail::fail(*error_);
     }
     const guira::error &error() const noexcept { return *error_; }
 
@@ -192,6 +211,19 @@ struct close {
 template <typename Handle>
 using owned = std::unique_ptr<Handle, close>;
 
+/** Closes a handle by `with`, and keeps it if that was refused. */
+template <typename Handle, typename With>
+result<void> closed(owned<Handle> &handle, With with)
+{
+    guira_error error;
+    const int outcome = with(handle.get(), &error);
+    if (outcome != GUIRA_MISUSE)
+        (void)handle.release();
+    if (outcome < 0)
+        return guira::error(error);
+    return {};
+}
+
 /** Returns an object of the handle that `open` opens: open(&handle, &error). */
 template <typename Object, typename Handle, typename Open>
 result<Object> opened(Open open)
@@ -210,7 +242,7 @@ class client {
 public:
     explicit client(detail::owned<guira_client> handle) noexcept : handle_(std::move(handle)) {}
 
-    /** Returns the value of a key, or nothing if there is no such key. */
+    /** Returns the value of a key, or nothing if there is no such key. Beyond 256 bytes it takes two lookups. */
     result<std::optional<std::string>> get(std::string_view key)
     {
         return detail::found([&](void *buffer, std::size_t capacity, std::size_t *length, guira_error *error) {
@@ -311,20 +343,20 @@ public:
         return sum;
     }
 
-    /** Closes the client and reports failures. Later calls return GUIRA_MISUSE. */
-    result<void> close()
-    {
-        return detail::made<void>([&](guira_error *error) { return guira_client_close(handle_.release(), error); });
-    }
+    /**
+     * Closes the client and reports failures. Later calls return GUIRA_MISUSE. After GUIRA_MISUSE the client is open
+     * still.
+     */
+    result<void> close() { return detail::closed(handle_, guira_client_close); }
 
     guira_client *handle() const noexcept { return handle_.get(); }
 
 private:
     template <typename T, typename Change>
-    result<T> change(Change change, std::string_view key, std::string_view value)
+    result<T> change(Change by, std::string_view key, std::string_view value)
     {
         return detail::made<T>([&](guira_error *error) {
-            return change(handle_.get(), key.data(), key.size(), value.data(), value.size(), error);
+            return by(handle_.get(), key.data(), key.size(), value.data(), value.size(), error);
         });
     }
 
@@ -336,7 +368,7 @@ class reader {
 public:
     explicit reader(detail::owned<guira_reader> handle) noexcept : handle_(std::move(handle)) {}
 
-    /** Returns the value of a key, or nothing if there is no such key. */
+    /** Returns the value of a key, or nothing if there is no such key. Beyond 256 bytes it takes two lookups. */
     result<std::optional<std::string>> get(std::string_view key)
     {
         return detail::found([&](void *buffer, std::size_t capacity, std::size_t *length, guira_error *error) {
@@ -365,6 +397,9 @@ public:
             [&](guira_error *error) { return guira_reader_get_many(handle_.get(), items, count, error); });
     }
 
+    /** Closes the reader. Later calls return GUIRA_MISUSE. After GUIRA_MISUSE the reader is open still. */
+    result<void> close() { return detail::closed(handle_, guira_reader_close); }
+
     guira_reader *handle() const noexcept { return handle_.get(); }
 
 private:
@@ -390,6 +425,9 @@ public:
         return std::optional<item>(item{std::string_view(static_cast<const char *>(key), key_length),
                                         std::string_view(static_cast<const char *>(value), value_length)});
     }
+
+    /** Closes the scan. Later calls return GUIRA_MISUSE. After GUIRA_MISUSE the scan is open still. */
+    result<void> close() { return detail::closed(handle_, guira_scan_close); }
 
 private:
     detail::owned<guira_scan> handle_;

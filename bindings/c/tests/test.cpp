@@ -5,7 +5,9 @@
 #include <cstdlib>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <unistd.h>
+#include <utility>
 
 #define CHECK(condition)                                                                                               \
     do {                                                                                                               \
@@ -16,6 +18,10 @@
     } while (0)
 
 static std::string url;
+
+// The value of a temporary result is moved out of it: no reference to it remains.
+static_assert(!std::is_reference_v<decltype(*std::declval<guira::result<guira::store>>())>);
+static_assert(std::is_same_v<decltype(*std::declval<const guira::result<int> &>()), const int &>);
 
 static void test_client(guira::store &store)
 {
@@ -73,6 +79,7 @@ static void test_results(guira::store &store)
     auto missing = guira::store::open("shm://guira-no-such-table");
     CHECK(!missing && !missing.has_value() && missing.error().code() == GUIRA_NOT_FOUND);
     CHECK(missing.error().effect() == GUIRA_EFFECT_NONE && !missing.error().message().empty());
+#if defined(__cpp_exceptions)
     bool was_thrown = false;
     try {
         (void)missing.value();
@@ -80,8 +87,25 @@ static void test_results(guira::store &store)
         was_thrown = failure.error().code() == GUIRA_NOT_FOUND && failure.what() == missing.error().message();
     }
     CHECK(was_thrown);
+#endif
     auto refused = store.client().value().remove(std::string(70000, 'k'));
     CHECK(!refused && refused.error().code() == GUIRA_MISUSE);
+
+    // A refused close keeps the handle.
+    int closes = 0;
+    auto open = *guira::store::open(url);
+    guira_reader *raw = nullptr;
+    CHECK(guira_reader_open(open.handle(), &raw, nullptr) == 0);
+    guira::detail::owned<guira_reader> kept(raw);
+    auto refuse = [&](guira_reader *, guira_error *error) {
+        *error = guira_error{};
+        return ++closes, error->code = GUIRA_MISUSE;
+    };
+    CHECK(guira::detail::closed(kept, refuse).error().code() == GUIRA_MISUSE && closes == 1 && kept.get() == raw);
+    guira::reader again(std::move(kept));
+    CHECK(!again.get("condor").value());
+    again.close().value();
+    CHECK(again.contains("condor").error().code() == GUIRA_MISUSE);
 
     // Handles move, and a client outlives its store.
     auto client = guira::store::open(url).value().client().value();
