@@ -5,7 +5,7 @@
 //! cargo builds the archive. The shared library is linked from it, because rustc gives cdylibs a version script of its
 //! own, beside which GNU ld accepts none that has versions.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
@@ -27,7 +27,7 @@ const SONAME: &str = "libguira.so.0";
 /// The libraries that the archive needs: `rustc --print native-static-libs`.
 const PRIVATE: [&str; 7] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl", "-lc"];
 /// Warnings of which the header and the tests are free.
-const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
+const WARNINGS: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"];
 const SANITIZERS: [&str; 4] =
     ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g"];
 /// The packages that are built for the tests, if not all are.
@@ -51,8 +51,22 @@ pub fn command(options: &Options, format: Format) -> Result<Verdict> {
 }
 
 fn installed_release(shell: &Shell, prefix: &Path) -> Outcome {
-    let built = archive(shell, &["build", "--release", "--locked", "-p", "guira-c"]);
-    built.and_then(|archive| install(shell, &archive, prefix)).err().unwrap_or(Outcome::Passed)
+    let installed = || {
+        check_gcc(shell)?;
+        let archive = archive(shell, &["build", "--release", "--locked", "-p", "guira-c"])?;
+        install(shell, &archive, prefix)?;
+        shell.say(&format!("installed libguira {VERSION} in {}", prefix.display()));
+        Ok(())
+    };
+    installed().err().unwrap_or(Outcome::Passed)
+}
+
+/// Checks that the linker is there, before anything is built.
+fn check_gcc(shell: &Shell) -> Result<(), Outcome> {
+    match shell.succeeds("gcc", ["--version"]) {
+        true => Ok(()),
+        false => Err(Outcome::NotAvailable("gcc is missing; run: sudo apt-get install gcc".to_owned())),
+    }
 }
 
 /// Builds, installs and tests the library, from the archive that the tests of `packages` use, and with their program
@@ -102,6 +116,8 @@ fn install(shell: &Shell, archive: &Path, prefix: &Path) -> Result<(), Outcome> 
     let source = shell.root().join(SOURCE);
     let (include, library) = (prefix.join("include"), prefix.join("lib"));
     let (pkg_config, cmake) = (library.join("pkgconfig"), library.join("cmake/guira"));
+    // A library that cannot be linked leaves what was installed before as it is.
+    let linked = link(shell, archive)?;
     for folder in [&include, &pkg_config, &cmake] {
         fs::create_dir_all(folder).map_err(|error| failed(folder, &error))?;
     }
@@ -122,13 +138,9 @@ fn install(shell: &Shell, archive: &Path, prefix: &Path) -> Result<(), Outcome> 
     write("guira-config.cmake", &cmake, &PRIVATE.join(";"))?;
     write("guira-config-version.cmake", &cmake, "")?;
     let shared = format!("libguira.so.{VERSION}");
-    let script = source.join("packaging/libguira.map");
-    let mut link = shell.command("gcc", ["-shared", "-o"]);
-    // It is not unloaded: its threads and fork handlers stay.
-    link.arg(library.join(&shared)).arg(format!("-Wl,-soname,{SONAME},--version-script,{}", script.display()));
-    link.args(["-Wl,--gc-sections,--strip-debug,--as-needed,-z,defs,-z,now,-z,nodelete", "-Wl,--whole-archive"])
-        .arg(archive);
-    passed(shell, link.arg("-Wl,--no-whole-archive").args(PRIVATE))?;
+    // Programs that run keep the file that they have mapped.
+    let _ = fs::remove_file(library.join(&shared));
+    copy(&linked, &library.join(&shared))?;
     for (name, to) in [(SONAME, shared.as_str()), ("libguira.so", SONAME)] {
         let name = library.join(name);
         let linked = match fs::remove_file(&name) {
@@ -138,6 +150,19 @@ fn install(shell: &Shell, archive: &Path, prefix: &Path) -> Result<(), Outcome> 
         linked.map_err(|error| failed(&name, &error))?;
     }
     Ok(())
+}
+
+/// Links the shared library below the target directory, and returns its path.
+fn link(shell: &Shell, archive: &Path) -> Result<PathBuf, Outcome> {
+    let script = shell.root().join(SOURCE).join("packaging/libguira.map");
+    let linked = shell.target_directory("c").join("libguira.so");
+    let mut link = shell.command("gcc", ["-shared", "-o"]);
+    // It is not unloaded: its threads and fork handlers stay.
+    link.arg(&linked).arg(format!("-Wl,-soname,{SONAME},--version-script,{}", script.display()));
+    link.args(["-Wl,--gc-sections,--strip-debug,--as-needed,-z,defs,-z,now,-z,nodelete", "-Wl,--whole-archive"])
+        .arg(archive);
+    passed(shell, link.arg("-Wl,--no-whole-archive").args(PRIVATE))?;
+    Ok(linked)
 }
 
 /// Compilers of one vendor.
@@ -156,9 +181,7 @@ struct Kit<'s> {
 
 impl Kit<'_> {
     fn new<'s>(shell: &'s Shell, packages: &[&str]) -> Result<Kit<'s>, Outcome> {
-        if !shell.succeeds("gcc", ["--version"]) {
-            return Err(Outcome::NotAvailable("gcc is missing; run: sudo apt-get install gcc".to_owned()));
-        }
+        check_gcc(shell)?;
         let archive = archive(shell, &[&["test", "--no-run"], packages].concat())?;
         let folder = shell.target_directory("c");
         let prefix = folder.join("prefix");
@@ -198,8 +221,13 @@ impl Kit<'_> {
         self.run_example(&readme, "Guira guira")?;
         let Some(cpp) = compiler.cpp else { return Ok(()) };
         let strict = [&["-std=c++17"][..], &WARNINGS, flags].concat();
-        let test = self.compile(cpp, &strict, &tests.join("test.cpp"), Linked::Shared)?;
-        self.run(&test, &[], environment)
+        // The first one ends the program where the second one throws.
+        for flags in [&["-fno-exceptions"][..], &[]] {
+            let flags = [&strict, flags].concat();
+            let test = self.compile(cpp, &flags, &tests.join("test.cpp"), Linked::Shared)?;
+            self.run(&test, &[], environment)?;
+        }
+        Ok(())
     }
 
     /// Compiles one source with the flags of pkg-config; without it, with the same flags.
@@ -283,6 +311,9 @@ impl Kit<'_> {
             self.shell.say("cmake or g++ is missing: the package for CMake was not tested");
             return Ok(());
         }
+        let versions = self.prefix.join("lib/cmake/guira/guira-config-version.cmake");
+        let mut check = self.shell.command("cmake", [format!("-DVERSION_FILE={}", versions.display())]);
+        passed(self.shell, check.args(["-P", "bindings/c/tests/versions.cmake"]))?;
         let build = self.folder.join("cmake");
         let _ = fs::remove_dir_all(&build);
         let mut configure = self.shell.command("cmake", ["-S", "bindings/c/examples", "-B"]);
@@ -292,20 +323,27 @@ impl Kit<'_> {
         ["words", "words_static"].iter().try_for_each(|name| self.run_example(&build.join(name), "guira 2"))
     }
 
-    /// Checks that the shared library exports the functions of the header, with the version, and nothing else.
+    /// Checks that the shared library exports the functions of the header, with the versions that libguira.map gives
+    /// each, and nothing else.
     fn check_symbols(&self) -> Result<(), Outcome> {
         let mut nm = self.shell.command("nm", ["--dynamic", "--defined-only", "--with-symbol-versions"]);
         nm.arg(self.prefix.join("lib/libguira.so"));
         let listed = self.shell.read(&mut nm, &Budget::unlimited(), &self.folder.join("symbols.txt"))?;
         let exported = listed.lines().filter_map(|line| line.split_whitespace().nth(2));
-        let exported: BTreeSet<&str> =
-            exported.filter(|name| *name != "GUIRA_0" && *name != "GUIRA_0@@GUIRA_0").collect();
+        let exported: BTreeSet<&str> = exported.filter(|name| !name.starts_with("GUIRA_")).collect();
+        let path = self.shell.root().join(SOURCE).join("packaging/libguira.map");
+        let map = fs::read_to_string(&path).map_err(|error| failed(&path, &error))?;
+        let mapped = mapped(&map);
         let path = self.prefix.join("include/guira.h");
         let header = fs::read_to_string(&path).map_err(|error| failed(&path, &error))?;
-        let declared: BTreeSet<String> = functions(&header).map(|name| format!("{name}@@GUIRA_0")).collect();
-        match declared.iter().map(String::as_str).eq(exported.iter().copied()) {
+        let declared: BTreeSet<&str> = functions(&header).collect();
+        let versions: BTreeSet<String> = mapped.iter().map(|(name, node)| format!("{name}@@{node}")).collect();
+        let is_exported = versions.iter().map(String::as_str).eq(exported.iter().copied());
+        match is_exported && mapped.keys().eq(&declared) {
             true => Ok(()),
-            false => Err(Outcome::Failed(format!("exported are {exported:?}, declared {declared:?}"))),
+            false => Err(Outcome::Failed(format!(
+                "exported are {exported:?}, in libguira.map {versions:?}, in guira.h {declared:?}"
+            ))),
         }
     }
 }
@@ -321,6 +359,20 @@ enum Linked {
 fn functions(header: &str) -> impl Iterator<Item = &str> {
     let lines = header.lines().filter(|line| ["int ", "void ", "const char *"].iter().any(|of| line.starts_with(of)));
     lines.filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next())
+}
+
+/// Returns the functions of a version script, each with its version node.
+fn mapped(map: &str) -> BTreeMap<&str, &str> {
+    let mut node = "";
+    let mut mapped = BTreeMap::new();
+    for line in map.lines().map(str::trim) {
+        if let Some(name) = line.strip_suffix(" {") {
+            node = name;
+        } else if let Some(name) = line.strip_suffix(';').filter(|name| name.starts_with("guira_")) {
+            mapped.insert(name, node);
+        }
+    }
+    mapped
 }
 
 /// Returns the URL of the table of this process's examples.
@@ -342,6 +394,12 @@ fn failed(path: &Path, error: &io::Error) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn functions_of_a_version_script_are_found() {
+        let map = "/* a {b}; */\nA_0 {\n    global:\n        guira_a;\n    local: *;\n};\nA_1 {\n  guira_b;\n} A_0;\n";
+        assert!(mapped(map).into_iter().eq([("guira_a", "A_0"), ("guira_b", "A_1")]));
+    }
 
     #[test]
     fn functions_of_a_header_are_found() {

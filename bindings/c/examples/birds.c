@@ -2,6 +2,8 @@
  * Puts a key into a shared table, looks it up, and lists all keys:
  *
  *     cc birds.c $(pkg-config --cflags --libs guira) -o birds && ./birds shm://birds
+ *
+ * If the library is not where the loader looks, add -Wl,-rpath,PREFIX/lib.
  */
 #include <guira.h>
 #include <stdio.h>
