@@ -116,8 +116,8 @@
 #define GUIRA_ALREADY_EXISTS -10
 
 /**
- * The table that was opened is gone, with all that was stored in it: it was destroyed, its file was
- * renamed or removed, or its memory node lost it.
+ * The table that was opened is gone: it was destroyed or its memory node lost it, with all that was stored in it, or
+ * its file was renamed.
  */
 #define GUIRA_GONE -11
 
@@ -132,12 +132,12 @@
 #define GUIRA_EFFECT_NONE 0
 
 /**
- * A failed call made its change.
+ * A failed call made its change; a batch made at least one of its changes.
  */
 #define GUIRA_EFFECT_DONE 1
 
 /**
- * A failed call made its change, or did not.
+ * A failed call made its change, or did not; of a batch, that is so for at least one change.
  */
 #define GUIRA_EFFECT_UNKNOWN 2
 
@@ -521,9 +521,8 @@ int guira_scan_open(const struct guira_store *store, struct guira_scan **scan, s
  *
  * Returns 1 if the key exists, 0 if not, or a negative code: GUIRA_TOO_SMALL if the value is longer than the buffer,
  * which was not written then (so capacity 0 asks for the length, which reads the whole value, also over a network);
- * GUIRA_MISUSE for a key that is too long for the
- * table; GUIRA_CORRUPT; GUIRA_BUSY if a stopped client leaves the row half written until the deadline; GUIRA_GONE;
- * GUIRA_FENCED; GUIRA_FABRIC. Nothing is changed.
+ * GUIRA_MISUSE for a key that is too long for the table; GUIRA_CORRUPT; GUIRA_BUSY if a stopped client leaves the row
+ * half written until the deadline; GUIRA_GONE; GUIRA_FENCED; GUIRA_FABRIC. Nothing is changed.
  *
  * It takes no lock. It allocates no memory after the client's first call, except that the client's own buffer grows to
  * the longest value in an extent that was read with it. Round trips: 1 for a value in a row, 2 for one in an extent, 1
@@ -554,13 +553,10 @@ int guira_get_versioned(struct guira_client *client,
                         struct guira_error *error);
 
 /**
- * Returns 1 if the key exists, 0 if not, or a negative code as guira_get does. It reads the value and allocates memory for it
- * in each call. Round trips: as guira_get.
+ * Returns 1 if the key exists, 0 if not, or a negative code as guira_get does. It reads the value, and allocates
+ * memory in each call. Round trips: as guira_get.
  */
-int guira_contains(struct guira_client *client,
-                   const void *key,
-                   size_t key_length,
-                   struct guira_error *error);
+int guira_contains(struct guira_client *client, const void *key, size_t key_length, struct guira_error *error);
 
 /**
  * Inserts a key, or replaces its value.

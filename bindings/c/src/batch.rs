@@ -109,7 +109,7 @@ impl Tally {
             (0, 1..) => GUIRA_EFFECT_DONE,
             (0, 0) => GUIRA_EFFECT_NONE,
         };
-        let reason = failure.to_string().replace("; nothing was changed", "");
+        let reason = failure.to_string().replace("; nothing was changed", "").replace(" (nothing was changed)", "");
         let message = match unknown {
             0 => format!("{done} of {count} items were put; item {index} was the first to fail: {reason}"),
             _ => format!(

@@ -29,17 +29,17 @@ pub const GUIRA_BUG: c_int = -8;
 pub const GUIRA_NOT_FOUND: c_int = -9;
 /// There is a table of this name already.
 pub const GUIRA_ALREADY_EXISTS: c_int = -10;
-/// The table that was opened is gone, with all that was stored in it: it was destroyed, its file was
-/// renamed or removed, or its memory node lost it.
+/// The table that was opened is gone: it was destroyed or its memory node lost it, with all that was stored in it, or
+/// its file was renamed.
 pub const GUIRA_GONE: c_int = -11;
 /// The caller's buffer is shorter than the value. The length of the value was stored.
 pub const GUIRA_TOO_SMALL: c_int = -12;
 
 /// A failed call changed nothing.
 pub const GUIRA_EFFECT_NONE: c_int = 0;
-/// A failed call made its change.
+/// A failed call made its change; a batch made at least one of its changes.
 pub const GUIRA_EFFECT_DONE: c_int = 1;
-/// A failed call made its change, or did not.
+/// A failed call made its change, or did not; of a batch, that is so for at least one change.
 pub const GUIRA_EFFECT_UNKNOWN: c_int = 2;
 
 /// Bytes of a message, with the terminating zero.

@@ -58,9 +58,8 @@ pub(crate) use lookup;
 ///
 /// Returns 1 if the key exists, 0 if not, or a negative code: GUIRA_TOO_SMALL if the value is longer than the buffer,
 /// which was not written then (so capacity 0 asks for the length, which reads the whole value, also over a network);
-/// GUIRA_MISUSE for a key that is too long for the
-/// table; GUIRA_CORRUPT; GUIRA_BUSY if a stopped client leaves the row half written until the deadline; GUIRA_GONE;
-/// GUIRA_FENCED; GUIRA_FABRIC. Nothing is changed.
+/// GUIRA_MISUSE for a key that is too long for the table; GUIRA_CORRUPT; GUIRA_BUSY if a stopped client leaves the row
+/// half written until the deadline; GUIRA_GONE; GUIRA_FENCED; GUIRA_FABRIC. Nothing is changed.
 ///
 /// It takes no lock. It allocates no memory after the client's first call, except that the client's own buffer grows to
 /// the longest value in an extent that was read with it. Round trips: 1 for a value in a row, 2 for one in an extent, 1
@@ -109,8 +108,8 @@ pub unsafe extern "C" fn guira_get_versioned(
     })
 }
 
-/// Returns 1 if the key exists, 0 if not, or a negative code as guira_get does. It reads the value and allocates memory for it
-/// in each call. Round trips: as guira_get.
+/// Returns 1 if the key exists, 0 if not, or a negative code as guira_get does. It reads the value, and allocates
+/// memory in each call. Round trips: as guira_get.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn guira_contains(
     client: *mut Client,

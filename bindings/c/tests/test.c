@@ -245,6 +245,8 @@ static void test_misuse(void)
     EXPECT(GUIRA_MISUSE, guira_get(NULL, "k", 1, NULL, 0, NULL, NULL));
     EXPECT(GUIRA_MISUSE, guira_get(client, NULL, 1, NULL, 0, NULL, &error));
     CHECK(says("key", GUIRA_EFFECT_NONE));
+    EXPECT(GUIRA_MISUSE, guira_compare_and_swap(client, "k", 1, NULL, 1, "v", 1, &error));
+    CHECK(says("expected is a null pointer", GUIRA_EFFECT_NONE));
     EXPECT(GUIRA_MISUSE, guira_get(client, "k", 1, NULL, 1, NULL, &error));
     EXPECT(GUIRA_MISUSE, guira_put(client, "k", 1, NULL, 1, &error));
     EXPECT(GUIRA_MISUSE, guira_put(NULL, "k", 1, "v", 1, &error));
