@@ -9,7 +9,7 @@
 //! exception is [`Buffer::in_place`].
 #![allow(unsafe_code)]
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
@@ -41,14 +41,15 @@ unsafe extern "C" {
     fn PyBuffer_Release(view: *mut View);
 }
 
-/// `PyBUF_SIMPLE`: contiguous bytes. With it nothing in a view points to the view itself, so it can be moved.
-const SIMPLE: c_int = 0;
+/// `PyBUF_ND | PyBUF_FORMAT`: contiguous items in the order of C, with their shape and their format.
+const CONTIGUOUS: c_int = 0x8 | 0x4;
 /// `PyBUF_WRITABLE`.
 const WRITABLE: c_int = 1;
 
 /// A contiguous buffer of an object.
 pub struct Buffer<'py> {
-    view: View,
+    /// Not moved until it is released: its shape may point to the view itself.
+    view: Box<View>,
     /// Keeps the buffer in the thread that is attached.
     _attached: Python<'py>,
 }
@@ -57,15 +58,15 @@ impl<'py> Buffer<'py> {
     /// Returns the buffer of `object` for reading.
     ///
     /// # Errors
-    /// The exception of the object: it has no buffer, or none that is contiguous.
+    /// The exception of the object: it has no buffer, or none that is contiguous. `TypeError` if it holds Python objects.
     pub fn readable(object: &Bound<'py, PyAny>) -> PyResult<Buffer<'py>> {
-        Buffer::obtain(object, SIMPLE)
+        Buffer::obtain(object, 0)
     }
 
     /// Returns the buffer of the argument `name` for writing.
     ///
     /// # Errors
-    /// `TypeError` if it has no buffer that is contiguous and can be written.
+    /// `TypeError` if it has no buffer that is contiguous and can be written, or holds Python objects.
     pub fn writable(name: &str, object: &Bound<'py, PyAny>) -> PyResult<Buffer<'py>> {
         Buffer::obtain(object, WRITABLE).map_err(|error| {
             let py = object.py();
@@ -81,25 +82,69 @@ impl<'py> Buffer<'py> {
     }
 
     fn obtain(object: &Bound<'py, PyAny>, flags: c_int) -> PyResult<Buffer<'py>> {
-        let mut view = MaybeUninit::uninit();
+        let mut view = Box::new(MaybeUninit::uninit());
         // SAFETY: this thread is attached, as `object` proves; the function writes a whole view if it returns 0.
-        let status = unsafe { PyObject_GetBuffer(object.as_ptr(), view.as_mut_ptr(), flags) };
+        let status = unsafe { PyObject_GetBuffer(object.as_ptr(), view.as_mut_ptr(), CONTIGUOUS | flags) };
         if status != 0 {
             return Err(PyErr::fetch(object.py()));
         }
         // SAFETY: it returned 0.
-        let view = unsafe { view.assume_init() };
-        Ok(Buffer { view, _attached: object.py() })
+        let buffer = Buffer { view: unsafe { view.assume_init() }, _attached: object.py() };
+        if buffer.format().is_some_and(|format| holds_objects(format.to_bytes())) {
+            return Err(objects_refused());
+        }
+        Ok(buffer)
+    }
+
+    /// The format of the items; `None` for bytes.
+    fn format(&self) -> Option<&CStr> {
+        // SAFETY: a format is a string that ends with a zero and lives as long as the view.
+        (!self.view.format.is_null()).then(|| unsafe { CStr::from_ptr(self.view.format) })
+    }
+
+    /// Returns whether the buffer is a sequence of parts of `bytes` bytes: an item, or a row of items, has that length.
+    /// Items of one byte can be any parts.
+    pub fn has_parts_of(&self, bytes: usize) -> bool {
+        let item = usize::try_from(self.view.itemsize).unwrap_or(0);
+        let mut row = item;
+        item == 1
+            || row == bytes
+            || self.shape().iter().skip(1).rev().any(|length| {
+                row = row.saturating_mul(usize::try_from(*length).unwrap_or(0));
+                row == bytes
+            })
     }
 
     /// The bytes of one item, such as 8 in an array of numbers of 64 bits.
     pub fn item_bytes(&self) -> usize {
-        usize::try_from(self.view.itemsize).unwrap_or(1)
+        usize::try_from(self.view.itemsize).unwrap_or(0)
+    }
+
+    fn shape(&self) -> &[Py_ssize_t] {
+        match usize::try_from(self.view.ndim) {
+            // SAFETY: a shape has a length for each dimension, and lives as long as the view.
+            Ok(dimensions) if !self.view.shape.is_null() => unsafe {
+                slice::from_raw_parts(self.view.shape, dimensions)
+            },
+            _ => &[],
+        }
+    }
+
+    /// Whether the two have bytes in common.
+    pub fn overlaps(&self, other: &Buffer<'_>) -> bool {
+        let ((start, len), (other, other_len)) = (self.range(), other.range());
+        let (start, other) = (start.addr().get(), other.addr().get());
+        len > 0 && other_len > 0 && start < other + other_len && other < start + len
+    }
+
+    /// Whether the two are the same bytes.
+    pub fn is_same(&self, other: &Buffer<'_>) -> bool {
+        self.range() == other.range()
     }
 
     pub fn memory(&self) -> Memory<'_> {
         let (start, len) = self.range();
-        // SAFETY: a SIMPLE view is `len` bytes from `start`, which live as long as `self`. All accesses of this module
+        // SAFETY: a CONTIGUOUS view is `len` bytes from `start`, which live as long as `self`. All accesses of this module
         // are atomic; others are made by code that is not Rust's. Atomic loads may be made of read-only memory, and
         // only the owner of a writable view stores.
         Memory(unsafe { slice::from_raw_parts(start.cast::<AtomicU8>().as_ptr(), len) })
@@ -113,7 +158,7 @@ impl<'py> Buffer<'py> {
     /// copy, which is a mixture of old and new bytes.
     pub unsafe fn in_place(&self) -> &[u8] {
         let (start, len) = self.range();
-        // SAFETY: a SIMPLE view is `len` bytes from `start`, which live as long as `self`; the rest is the caller's.
+        // SAFETY: a CONTIGUOUS view is `len` bytes from `start`, which live as long as `self`; the rest is the caller's.
         unsafe { slice::from_raw_parts(start.as_ptr(), len) }
     }
 
@@ -127,8 +172,18 @@ impl<'py> Buffer<'py> {
 impl Drop for Buffer<'_> {
     fn drop(&mut self) {
         // SAFETY: the view was obtained, is released once, and this thread is attached, as the token proves.
-        unsafe { PyBuffer_Release(ptr::from_mut(&mut self.view)) }
+        unsafe { PyBuffer_Release(ptr::from_mut(&mut *self.view)) }
     }
+}
+
+/// Returns whether a format has Python objects (`O`), also in structures. Names of fields stand between colons.
+pub fn holds_objects(format: &[u8]) -> bool {
+    format.split(|byte| *byte == b':').step_by(2).any(|types| types.contains(&b'O'))
+}
+
+/// Returns the exception for a buffer of Python objects: their addresses mean nothing to others.
+pub fn objects_refused() -> PyErr {
+    PyTypeError::new_err("it holds Python objects, not bytes")
 }
 
 /// Bytes that other threads may read and write at any time, of which each can be torn from its neighbours.

@@ -104,8 +104,8 @@ impl Lengths {
     /// Returns the number of keys in a buffer.
     fn keys(self, buffer: &Buffer<'_>) -> PyResult<usize> {
         let (bytes, item, key) = (buffer.memory().len(), buffer.item_bytes(), self.key_bytes);
-        // An item that is part of two keys is a mistake.
-        match item != 0 && key % item == 0 && bytes % key == 0 {
+        // Items that are not keys, such as numbers of another type, are a mistake.
+        match buffer.has_parts_of(key) && bytes % key == 0 {
             true => Ok(bytes / key),
             false => Err(PyValueError::new_err(format!(
                 "keys has {bytes} bytes in items of {item}, which are not keys of {key} bytes"
@@ -116,11 +116,17 @@ impl Lengths {
     /// Fails unless `buffer` has a value for each of `keys`.
     fn check_values(self, name: &str, buffer: &Buffer<'_>, keys: usize) -> PyResult<()> {
         let (bytes, value) = (buffer.memory().len(), self.value_bytes);
-        match keys.checked_mul(value) == Some(bytes) {
+        if keys.checked_mul(value) != Some(bytes) {
+            return Err(PyValueError::new_err(format!(
+                "{name} has {bytes} bytes, not {value} for each of {keys} keys"
+            )));
+        }
+        match buffer.has_parts_of(value) {
             true => Ok(()),
-            false => {
-                Err(PyValueError::new_err(format!("{name} has {bytes} bytes, not {value} for each of {keys} keys")))
-            }
+            false => Err(PyValueError::new_err(format!(
+                "{name} has items of {} bytes, which are not values of {value} bytes",
+                buffer.item_bytes()
+            ))),
         }
     }
 }
@@ -145,9 +151,20 @@ impl<'py> Lookup<'py> {
         let count = lengths.keys(&keys)?;
         lengths.check_values("out", &out, count)?;
         let found = found.map(|found| Buffer::writable("found", found)).transpose()?;
-        if let Some(found) = found.as_ref().filter(|found| found.memory().len() != count) {
-            let bytes = found.memory().len();
-            return Err(PyValueError::new_err(format!("found has {bytes} bytes, not 1 for each of {count} keys")));
+        if let Some(found) = &found {
+            let (bytes, item) = (found.memory().len(), found.item_bytes());
+            if bytes != count || item != 1 {
+                let message = format!("found has {bytes} bytes in items of {item}, not 1 for each of {count} keys");
+                return Err(PyValueError::new_err(message));
+            }
+        }
+        let is_replaced = lengths.key_bytes == lengths.value_bytes && keys.is_same(&out);
+        let with_found = found.as_ref().is_some_and(|found| found.overlaps(&keys) || found.overlaps(&out));
+        if with_found || (keys.overlaps(&out) && !is_replaced) {
+            // A key would be overwritten before it is read.
+            return Err(PyValueError::new_err(
+                "keys, out and found must not share memory, unless keys and out are the same",
+            ));
         }
         Ok(Lookup { lengths, keys, count, out, found })
     }

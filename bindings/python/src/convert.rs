@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyMemoryView, PyString};
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, holds_objects, objects_refused};
 
 /// The bytes of a bytes-like argument: those of `bytes` themselves, a copy of others.
 pub struct BytesLike(PyBackedBytes);
@@ -73,6 +73,9 @@ impl<'py> FromPyObject<'_, 'py> for Value<'py> {
                 false => error,
             }
         })?;
+        if holds_objects(view.getattr("format")?.extract::<String>()?.as_bytes()) {
+            return Err(objects_refused());
+        }
         Ok(Value::Bytes(BytesLike(view.call_method0("tobytes")?.cast_into::<PyBytes>()?.into())))
     }
 }

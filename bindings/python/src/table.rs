@@ -340,15 +340,16 @@ impl Table {
 
     /// Look up many keys of a table of format "fixed:K:V", and write their values to an array; return how many exist.
     ///
-    /// keys: a contiguous buffer with n keys of K bytes, such as an array of NumPy: of n numbers of K bytes, or of bytes
-    /// in n rows of K. Numbers are keys by their bytes in memory.
+    /// keys: a contiguous buffer with n keys of K bytes, such as an array of NumPy: of bytes, of n numbers of K bytes, or
+    /// of n rows that have K bytes. Numbers are keys by their bytes in memory; view NumPy's dates as numbers.
     /// out: a writable contiguous buffer with n rows of V bytes. The rows of keys that do not exist keep their content.
-    /// found: a writable buffer of n bytes, such as an array of bool; each is set to whether the key exists.
+    /// found: a writable buffer of n items of one byte, such as an array of bool; each is set to whether the key exists.
+    /// The three share no memory, but out may be keys itself if K = V.
     ///
     /// No object is made for a key, and the codec is not used. Each is a lookup of its own, not part of a snapshot.
     ///
-    /// Raises ValueError if the lengths do not fit the table; TypeError for other objects; the first error, if a lookup
-    /// fails, and then some rows may have been written.
+    /// Raises ValueError if the lengths do not fit the table, or memory is shared; TypeError for other objects, such as
+    /// arrays of Python objects; the first error, if a lookup fails, and then some rows may have been written.
     #[pyo3(signature = (keys, out, found=None))]
     fn get_many_into(
         &self,

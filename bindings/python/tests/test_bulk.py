@@ -129,7 +129,7 @@ class Buffers(Case):
                 (b"12345678" * 2, bytearray(7), None, "out has 7 bytes, not 4 for each of 2"),
                 (b"1234567", out, None, "keys has 7 bytes in items of 1"),
                 ((ctypes.c_uint64 * 3)(), out, None, "out has 8 bytes, not 4 for each of 3"),
-                (array.array("Q", [1, 2]), out, bytearray(3), "found has 3 bytes, not 1 for each of 2"),
+                (array.array("Q", [1, 2]), out, bytearray(3), "found has 3 bytes in items of 1, not 1 for each of 2"),
                 (b"", out, None, "out has 8 bytes, not 4 for each of 0"),
             ]
             for keys, into, found, text in cases:
@@ -143,6 +143,75 @@ class Buffers(Case):
         with guira.create(self.url(), capacity=1_000) as table:
             self.refuses(ValueError, "fixed:K:V.*bytes:64", lambda: table.get_many_into(b"a", bytearray(1)))
             self.refuses(ValueError, "fixed:K:V.*bytes:64", lambda: table.put_many_from(b"a", b"b"))
+
+    def test_items_that_are_no_keys_or_values_are_refused(self) -> None:
+        with guira.create(self.url(), capacity=1_000, format="fixed:8:8") as table:
+            short, good, out = array.array("I", [1, 2, 3, 4]), numbers([1, 2]), numbers([7, 7])
+            self.refuses(ValueError, "items of 4, which are not keys", lambda: table.put_many_from(short, good))
+            self.refuses(ValueError, "items of 4 bytes, which are not values", lambda: table.put_many_from(good, short))
+            self.refuses(ValueError, "items of 4, which are not keys", lambda: table.get_many_into(short, out))
+            self.refuses(ValueError, "items of 4 bytes, which are not values", lambda: table.get_many_into(good, short))
+            wide = array.array("H", [0])
+            self.refuses(ValueError, "found has 2 bytes in items of 2", lambda: table.get_many_into(good, out, wide))
+            self.assertEqual((short.tolist(), wide[0], list(table)), ([1, 2, 3, 4], 0, []))
+            # Rows of 8 bytes, whatever is in them.
+            for shape in ((2, 2), (2, 1, 2), (1, 2, 2)):
+                rows = memoryview(short).cast("B").cast("I", shape)
+                table.put_many_from(rows, rows)
+                self.assertEqual(table.get_many_into(rows, out), 2)
+                self.assertEqual(out.tobytes(), short.tobytes())
+            for shape in ((1, 4), (4, 1)):
+                self.refuses(ValueError, "not keys", lambda: table.put_many_from(memoryview(short).cast("B").cast("I", shape), good))
+
+    def test_arguments_that_share_memory_are_refused(self) -> None:
+        with guira.create(self.url(), capacity=10_000, format="fixed:8:16") as table:
+            memory = memoryview(bytearray(2_000 * 24 + 2_000))
+            keys, out, found = memory[:16_000], memory[16_000:48_000], memory[48_000:]
+            self.assertEqual(table.get_many_into(keys, out, found), 0)
+            for other in (memory[:32_000], memory[8:32_008], memory[15_999:47_999]):
+                self.refuses(ValueError, "must not share memory", lambda: table.get_many_into(keys, other))
+            for start in (0, 15_999, 16_000, 47_999 - 1_999):
+                self.refuses(ValueError, "must not share", lambda: table.get_many_into(keys, out, memory[start : start + 2_000]))
+        with guira.create(self.url(), capacity=10_000, format="fixed:8:8") as table:
+            memory = memoryview(bytearray(16_008))
+            self.assertEqual(table.get_many_into(memory[:16_000], memory[:16_000]), 0)
+            self.refuses(ValueError, "must not share", lambda: table.get_many_into(memory[:16_000], memory[8:]))
+
+    def test_python_objects_are_refused(self) -> None:
+        class Mixed(ctypes.Structure):
+            _fields_ = [("Object", ctypes.c_uint64), ("object", ctypes.py_object)]
+
+        class Plain(ctypes.Structure):
+            _fields_ = [("Object", ctypes.c_uint32), ("O", ctypes.c_uint32)]
+
+        with guira.create(self.url(), capacity=1_000, format="fixed:8:8") as table:
+            keys, strange = numbers([1, 2, 3, 4]), object()
+            self.assertEqual(table.put_many_from(keys, keys), 4)
+            wrong: Any
+            for wrong in ((ctypes.py_object * 4)(*[strange] * 4), (Mixed * 2)(), ctypes.py_object(strange)):
+                before = memoryview(wrong).tobytes()
+                views = [wrong, memoryview(wrong)[::2]] if memoryview(wrong).ndim else [wrong]
+                for given in views:
+                    for call in (
+                        lambda: table.get_many_into(given, keys),
+                        lambda: table.get_many_into(keys, given),
+                        lambda: table.get_many_into(keys, bytearray(32), given),
+                        lambda: table.put_many_from(given, keys),
+                        lambda: table.put_many_from(keys, given),
+                        lambda: table.get_into(bytes(8), given),
+                        lambda: table.put(bytes(8), given),
+                        lambda: table.put(given, bytes(8)),
+                        lambda: table.get(given),
+                        lambda: table.put_many([(bytes(8), given)]),
+                        lambda: table.compare_and_swap(bytes(8), given, bytes(8)),
+                    ):
+                        with self.subTest(given=given):
+                            self.refuses(TypeError, "holds Python objects|contiguous buffer", call)
+                self.assertEqual(memoryview(wrong).tobytes(), before)
+            self.assertEqual(len(list(table)), 4)
+            # Only types count, not names.
+            plain = (Plain * 4).from_buffer(numbers([1, 2, 3, 4]))
+            self.assertEqual(table.get_many_into(plain, numbers([0] * 4)), 4)
 
     def test_a_value_is_written_where_it_belongs(self) -> None:
         with guira.create(self.url(), capacity=1_000, record_bytes=10_000, extent_bytes=32 << 20) as table:
