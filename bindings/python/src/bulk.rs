@@ -3,17 +3,22 @@
 //! Keys and values of one length lie in one buffer each, such as an array of NumPy. They are copied in chunks, because
 //! other threads may write the buffers meanwhile.
 
+use std::time::{Duration, Instant};
+
 use guira::{Client, Effect, EntryFormat, Error, Put, Reader};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::buffer::{Buffer, Memory};
-use crate::convert::{BytesLike, Codec, Value, encode, raised};
+use crate::convert::{BytesLike, Codec, Value, encode, exception, raised};
+use crate::table::forks;
 
 /// Keys that are looked up between two visits to the interpreter; a bound of the memory that their values take twice.
 pub const LOOKUP_CHUNK: usize = 1_024;
 /// Keys that are put before a failure is noticed.
 pub const PUT_CHUNK: usize = 64;
+/// The time between two looks for signals, each of which needs the interpreter's lock.
+const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 
 /// Returns the keys of an iterable.
 pub fn keys(keys: &Bound<'_, PyAny>) -> PyResult<Vec<BytesLike>> {
@@ -24,10 +29,58 @@ pub fn keys(keys: &Bound<'_, PyAny>) -> PyResult<Vec<BytesLike>> {
 pub fn items<'py>(codec: Option<&Codec>, items: &Bound<'py, PyAny>) -> PyResult<Vec<(BytesLike, Value<'py>)>> {
     let pairs = items.getattr_opt("items")?.map(|items| items.call0()).transpose()?;
     let pair = |pair: PyResult<Bound<'py, PyAny>>| {
-        let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair?.extract()?;
-        Ok((key.extract()?, encode(codec, &value)?))
+        let parts: Vec<_> = pair?.try_iter()?.collect::<PyResult<_>>()?;
+        let [key, value] = &parts[..] else {
+            let count = parts.len();
+            return Err(PyValueError::new_err(format!("an item is a pair of a key and a value, not {count} objects")));
+        };
+        Ok((key.extract()?, encode(codec, value)?))
     };
     pairs.as_ref().unwrap_or(items).try_iter()?.map(pair).collect()
+}
+
+/// The reason why an operation on many keys ended early.
+pub enum Stopped {
+    Failed(Error),
+    /// The handler of a signal raised an exception, such as `KeyboardInterrupt`.
+    Interrupted(PyErr),
+}
+
+impl Stopped {
+    pub fn raised(self, py: Python<'_>) -> PyErr {
+        match self {
+            Stopped::Failed(error) => raised(py, &error),
+            Stopped::Interrupted(exception) => exception,
+        }
+    }
+}
+
+/// The looks for signals during an operation that does not hold the interpreter's lock.
+struct Signals {
+    next: Instant,
+    forks: u64,
+}
+
+impl Signals {
+    fn new() -> Signals {
+        Signals { next: Instant::now() + SIGNALS_EVERY, forks: forks() }
+    }
+
+    /// Runs the handlers of signals, if it is time to look for them; fails with the exception that one raises.
+    fn check(&mut self) -> Result<(), Stopped> {
+        if Instant::now() < self.next {
+            return Ok(());
+        }
+        let checked = Python::try_attach(|py| {
+            py.check_signals()?;
+            // A handler may fork, and the child has to open the table again.
+            let forked = || exception(py, "Misuse", "a signal's handler forked; the child does not go on", "none");
+            if forks() == self.forks { Ok(()) } else { Err(forked()) }
+        });
+        self.next = Instant::now() + SIGNALS_EVERY;
+        // An interpreter that ends calls no handlers.
+        checked.unwrap_or(Ok(())).map_err(Stopped::Interrupted)
+    }
 }
 
 /// The values of some keys, one after the other.
@@ -170,12 +223,12 @@ impl<'py> Lookup<'py> {
     }
 
     /// Returns the call that looks up all keys, and returns how many exist.
-    pub fn call(&self) -> impl FnOnce(&mut Reader) -> Result<usize, Error> + Send {
+    pub fn call(&self) -> impl FnOnce(&mut Reader) -> Result<usize, Stopped> + Send {
         let Lengths { key_bytes, value_bytes } = self.lengths;
         let (keys, count, out) = (self.keys.memory(), self.count, self.out.memory());
         let found = self.found.as_ref().map(Buffer::memory);
         move |reader| {
-            let (mut hits, mut failed) = (0, None);
+            let (mut hits, mut stopped, mut signals) = (0, None, Signals::new());
             chunks(keys, key_bytes, count, LOOKUP_CHUNK, |first, keys| {
                 let mut flags = [0; LOOKUP_CHUNK];
                 reader.get_many_with(keys, |i, result| match result {
@@ -186,35 +239,43 @@ impl<'py> Lookup<'py> {
                         hits += 1;
                     }
                     Ok(None) => {}
-                    Err(error) => _ = failed.get_or_insert(error),
+                    Err(error) => _ = stopped.get_or_insert(Stopped::Failed(error)),
                 });
                 if let Some(found) = found {
                     found.part(first..first + keys.len()).write(&flags[..keys.len()]);
                 }
-                failed.is_none()
+                stopped = stopped.take().or_else(|| signals.check().err());
+                stopped.is_none()
             });
-            failed.map_or(Ok(hits), Err)
+            stopped.map_or(Ok(hits), Err)
         }
     }
 }
 
 /// Puts of many keys that did not all succeed.
 pub struct Failed {
-    error: Error,
+    cause: Stopped,
     keys: usize,
     /// The positions of the keys that failed or were not tried.
     positions: Vec<usize>,
 }
 
 impl Failed {
-    /// Returns the exception: that of the first key that failed.
+    /// Returns the exception: that of the first key that failed, or of a signal.
     pub fn raised(self, py: Python<'_>) -> PyErr {
         let (failed, keys) = (self.positions.len(), self.keys);
-        let exception = raised(py, &self.error);
-        let message = format!("{failed} of {keys} keys were not put, the first because: {}", self.error);
+        let message = match &self.cause {
+            Stopped::Failed(error) => Some(format!("{failed} of {keys} keys were not put, the first because: {error}")),
+            Stopped::Interrupted(_) => None,
+        };
+        let exception = self.cause.raised(py);
         let value = exception.value(py);
-        let told = value.setattr("args", (message,)).and_then(|()| value.setattr("failed", self.positions));
-        told.map_or_else(|error| error, |()| exception)
+        let told = value.setattr("failed", self.positions);
+        match message.map(|message| told.and_then(|()| value.setattr("args", (message,)))) {
+            Some(Err(error)) => error,
+            // The exception of a handler may refuse an attribute.
+            _ => exception,
+        }
     }
 }
 
@@ -223,7 +284,7 @@ impl Failed {
 pub struct Tally {
     tried: usize,
     inserted: usize,
-    error: Option<Error>,
+    cause: Option<Stopped>,
     positions: Vec<usize>,
 }
 
@@ -236,24 +297,35 @@ impl Tally {
                 Err(error) => {
                     self.positions.push(self.tried);
                     // An unknown effect must not hide behind an error that had none.
-                    let is_worse = |first: &Error| first.effect() != Effect::Unknown && error.effect() != Effect::None;
-                    if self.error.as_ref().is_none_or(is_worse) {
-                        self.error = Some(error);
+                    let is_worse = |first: &Stopped| {
+                        let Stopped::Failed(first) = first else { return false };
+                        first.effect() != Effect::Unknown && error.effect() != Effect::None
+                    };
+                    if self.cause.as_ref().is_none_or(is_worse) {
+                        self.cause = Some(Stopped::Failed(error));
                     }
                 }
             }
             self.tried += 1;
         }
-        self.error.is_none()
+        self.cause.is_none()
+    }
+
+    /// Adds the results of the next keys, and looks for signals. Returns whether to go on.
+    fn add_unless_interrupted(&mut self, results: Vec<Result<Put, Error>>, signals: &mut Signals) -> bool {
+        if self.add(results) {
+            self.cause = signals.check().err();
+        }
+        self.cause.is_none()
     }
 
     /// Returns the number of inserted keys, of `keys` in all.
     pub fn result(mut self, keys: usize) -> Result<usize, Box<Failed>> {
-        match self.error {
+        match self.cause {
             None => Ok(self.inserted),
-            Some(error) => {
+            Some(cause) => {
                 self.positions.extend(self.tried..keys);
-                Err(Box::new(Failed { error, keys, positions: self.positions }))
+                Err(Box::new(Failed { cause, keys, positions: self.positions }))
             }
         }
     }
@@ -261,9 +333,9 @@ impl Tally {
 
 /// Puts all items, and returns how many were inserted.
 pub fn put_items(client: &mut Client, items: &[(&[u8], &[u8])]) -> Result<usize, Box<Failed>> {
-    let mut tally = Tally::default();
+    let (mut tally, mut signals) = (Tally::default(), Signals::new());
     for items in items.chunks(PUT_CHUNK) {
-        if !tally.add(client.put_many(items)) {
+        if !tally.add_unless_interrupted(client.put_many(items), &mut signals) {
             break;
         }
     }
@@ -291,13 +363,14 @@ impl<'py> Puts<'py> {
         let Lengths { key_bytes, value_bytes } = self.lengths;
         let (keys, count, values) = (self.keys.memory(), self.count, self.values.memory());
         move |client| {
-            let (mut tally, mut copied) = (Tally::default(), vec![0; PUT_CHUNK * value_bytes]);
+            let (mut tally, mut signals) = (Tally::default(), Signals::new());
+            let mut copied = vec![0; PUT_CHUNK * value_bytes];
             chunks(keys, key_bytes, count, PUT_CHUNK, |first, keys| {
                 let copied = &mut copied[..keys.len() * value_bytes];
                 values.part(first * value_bytes..(first + keys.len()) * value_bytes).read(copied);
                 let value = |i: usize| &copied[i * value_bytes..(i + 1) * value_bytes];
                 let items: Vec<_> = keys.iter().enumerate().map(|(i, key)| (*key, value(i))).collect();
-                tally.add(client.put_many(&items))
+                tally.add_unless_interrupted(client.put_many(&items), &mut signals)
             });
             tally.result(count)
         }

@@ -10,6 +10,9 @@ use pyo3::prelude::*;
 use crate::convert::{Codec, exception, raised};
 use crate::table::Table;
 
+/// The deadline of tables that were not opened with one; the library's default is the same.
+const DEADLINE: Duration = Duration::from_secs(10);
+
 /// Open an existing table.
 ///
 /// url is such as "shm://birds", "file:///PATH", "tcp://HOST:PORT" or "rdma://HOST:PORT".
@@ -41,7 +44,7 @@ pub fn open(
     codec: Option<Codec>,
 ) -> PyResult<Table> {
     let options = open_options(read_only, owner, deadline, token_file, connect_timeout, reconnect_timeout)?;
-    Table::new(py, codec, || Store::open_with(url, &options))
+    Table::new(py, codec, seconds("deadline", deadline)?, || Store::open_with(url, &options))
 }
 
 /// Returns the options of [`open`] and of its counterpart for asyncio.
@@ -65,7 +68,7 @@ pub fn open_options(
 /// Create a table and open it.
 ///
 /// capacity: the keys that it has room for. Without it the table has room for 1,000 at first and grows while it is used,
-/// until the memory of the machine is in use.
+/// until the memory of the machine is in use. Preset "paper" needs one.
 /// max_capacity: the keys that it may grow to hold; without it a table with a capacity does not grow.
 /// format: "bytes:N" for keys of 0 to 64 KiB and values of 0 to 64 MiB, kept in the row if they have at most N bytes
 /// together; "fixed:K:V" for keys of K bytes and values of V bytes. Default "bytes:64".
@@ -73,7 +76,7 @@ pub fn open_options(
 /// record_bytes: the bytes of a typical key and value together; if they do not fit in a row, the table gets space for
 /// capacity such records. extent_bytes: that space itself.
 /// max_clients: clients at once, 1 to 32,767; default 1,024. A table object has one for each thread that changes the
-/// table while others do; they stay until it is closed.
+/// table while others do, as long as there are any; they stay until it is closed.
 /// mode: permission bits of the table's file, whatever the umask.
 /// seed: that of the key hash; random by default.
 /// codec: as for open.
@@ -99,7 +102,7 @@ pub fn create(
 ) -> PyResult<Table> {
     let new = New { capacity, max_capacity, record_bytes, extent_bytes, max_clients, mode, seed };
     let options = new.options(py, format, preset)?;
-    Table::new(py, codec, || Store::create(url, &options))
+    Table::new(py, codec, DEADLINE, || Store::create(url, &options))
 }
 
 /// Open a table, or create it if it does not exist: of several processes that start at the same time, one creates it and
@@ -133,7 +136,7 @@ pub fn open_or_create(
     let on_mismatch = if accept_mismatch { OnMismatch::Accept } else { OnMismatch::Refuse };
     let options = new.options(py, format, preset)?.on_mismatch(on_mismatch);
     let options = owner.into_iter().fold(options, CreateOptions::owner);
-    Table::new(py, codec, || Store::open_or_create(url, &options))
+    Table::new(py, codec, DEADLINE, || Store::open_or_create(url, &options))
 }
 
 /// Destroy a table: its name is removed, and its memory is freed when the last process closes it. In processes that have
@@ -160,6 +163,10 @@ impl New {
     fn options(self, py: Python<'_>, format: &str, preset: &str) -> PyResult<CreateOptions> {
         let format: EntryFormat = format.parse().map_err(|error| raised(py, &Error::from(error)))?;
         let preset: Preset = preset.parse().map_err(|error: String| exception(py, "Misuse", &error, "none"))?;
+        if preset == Preset::Paper && self.capacity.is_none() && self.max_capacity.is_none() {
+            let message = "preset \"paper\" needs a capacity, because its tables do not grow; nothing was created";
+            return Err(exception(py, "Misuse", message, "none"));
+        }
         let mut options = self.capacity.map_or_else(CreateOptions::default, CreateOptions::new);
         options = options.format(format).preset(preset).mode(self.mode);
         options = self.max_capacity.into_iter().fold(options, CreateOptions::max_capacity);

@@ -1,11 +1,14 @@
 //! Open tables. Lookups take readers and changes take clients, from stocks that all threads share.
 
+use std::collections::VecDeque;
 use std::mem;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{self, SendError, Sender};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use guira::errors::FabricError;
-use guira::{Client, Error, Expected, Put, Reader, Result, Store, Swap, Versioned};
+use guira::{Client, Error, Expected, OpenError, Put, Reader, Result, Store, Swap, Versioned};
 use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -28,8 +31,11 @@ use crate::scan::{Part, Scan};
 ///
 /// There is no len(), because no exact number exists while others change the table: see len_estimate.
 ///
-/// Every operation can raise Busy (another process holds a lock for longer than the deadline; also KeyboardInterrupt
-/// waits so long), Corrupt, Gone (the table was destroyed), Closed, Misuse (a key or value that is too long for the
+/// A thread that changes the table while others do takes a client slot of its own. If none is free, it waits until another
+/// thread of this object has ended its operation.
+///
+/// Every operation can raise Busy (others hold a lock or all client slots for longer than the deadline; also
+/// KeyboardInterrupt waits so long, and for the next of many keys), Corrupt, Gone (the table was destroyed), Closed, Misuse (a key or value that is too long for the
 /// table), and Fabric (the memory node cannot be reached). Error.effect says whether the operation had an effect.
 #[pyclass(frozen, module = "guira")]
 pub struct Table {
@@ -38,6 +44,8 @@ pub struct Table {
     codec: Option<Codec>,
     /// The number of [`forks`] of the process that opened it.
     forks: u64,
+    /// The time that a change waits for a client.
+    deadline: Duration,
     /// Locked for moments, while attached to the interpreter.
     opened: Mutex<Option<Opened>>,
 }
@@ -47,9 +55,43 @@ struct Opened {
     store: Store,
     /// Clients that no thread is using.
     clients: Vec<Box<Client>>,
+    /// The threads that use a client, or are opening one.
+    users: usize,
+    /// Threads that found no client slot free, in their order. Each gets the client that a user has done with.
+    waiting: VecDeque<Sender<Box<Client>>>,
     /// Readers that no thread is using.
     #[expect(clippy::vec_box, reason = "a reader has 1 KiB, and is moved several times for each lookup of 120 ns")]
     readers: Vec<Box<Lookups>>,
+}
+
+impl Opened {
+    /// Gives a client to the thread that waits longest, or keeps it.
+    fn give_back(&mut self, mut client: Box<Client>) {
+        while let Some(waiting) = self.waiting.pop_front() {
+            match waiting.send(client) {
+                // It uses the client instead of the thread that gave it back.
+                Ok(()) => return,
+                // It did not wait so long.
+                Err(SendError(refused)) => client = refused,
+            }
+        }
+        self.users -= 1;
+        self.clients.push(client);
+    }
+
+    /// Ends the attempt of a thread to open a client. Returns one that was given back meanwhile, or lets the thread wait,
+    /// unless there is nobody who could give it one.
+    fn wait(&mut self, waiting: Option<Sender<Box<Client>>>) -> Option<Box<Client>> {
+        let idle = waiting.as_ref().and_then(|_| self.clients.pop());
+        if idle.is_none() {
+            self.users -= 1;
+            self.waiting.extend(waiting);
+        }
+        if self.users == 0 {
+            self.waiting.clear();
+        }
+        idle
+    }
 }
 
 /// A reader, and space for a value.
@@ -87,11 +129,17 @@ impl LenEstimate {
 
 impl Table {
     /// Opens a table by `open`, which can wait.
-    pub fn new(py: Python<'_>, codec: Option<Codec>, open: impl FnOnce() -> Result<Store> + Send) -> PyResult<Table> {
+    pub fn new(
+        py: Python<'_>,
+        codec: Option<Codec>,
+        deadline: Duration,
+        open: impl FnOnce() -> Result<Store> + Send,
+    ) -> PyResult<Table> {
         let store = py.detach(open).map_err(|error| raised(py, &error))?;
         let (url, was_created) = (store.url().to_string(), store.was_created());
-        let opened = Mutex::new(Some(Opened { store, clients: Vec::new(), readers: Vec::new() }));
-        Ok(Table { url, was_created, codec, forks: forks(), opened })
+        let (clients, waiting, readers) = (Vec::new(), VecDeque::new(), Vec::new());
+        let opened = Mutex::new(Some(Opened { store, clients, users: 0, waiting, readers }));
+        Ok(Table { url, was_created, codec, forks: forks(), deadline, opened })
     }
 
     pub fn codec(&self) -> Option<&Codec> {
@@ -113,6 +161,14 @@ impl Table {
     pub fn discard<T: Send>(&self, py: Python<'_>, part: T) {
         let has_session = !self.url.starts_with("shm:") && !self.url.starts_with("file:");
         if self.is_inherited() && has_session { mem::forget(part) } else { py.detach(move || drop(part)) }
+    }
+
+    /// Drops what a table had opened, but not its queue if it was inherited: its threads are the parent's.
+    fn discard_all(&self, py: Python<'_>, mut opened: Option<Opened>) {
+        if let Some(opened) = opened.as_mut().filter(|_| self.is_inherited()) {
+            mem::forget(mem::take(&mut opened.waiting));
+        }
+        self.discard(py, opened);
     }
 
     /// Returns what `part` takes of the open table, or fails if it was closed or inherited.
@@ -156,8 +212,24 @@ impl Table {
         call: impl FnOnce(&mut Lookups) -> T + Send,
         finish: impl FnOnce(&mut Lookups, T) -> R,
     ) -> PyResult<R> {
-        let open = |store: &Store| Ok(Lookups { reader: store.reader(), value: Vec::new() });
-        self.call(py, |opened| &mut opened.readers, open, call, finish)
+        let idle = self.take(py, |opened| opened.readers.pop().ok_or_else(|| opened.store.clone()))?;
+        let (mut reader, result) = py.detach(move || {
+            let mut reader =
+                idle.unwrap_or_else(|store| Box::new(Lookups { reader: store.reader(), value: Vec::new() }));
+            let result = call(&mut reader);
+            (reader, result)
+        });
+        let result = finish(&mut reader, result);
+        let unwanted = match &mut *self.lock() {
+            Some(opened) => {
+                opened.readers.push(reader);
+                None
+            }
+            None => Some(reader),
+        };
+        // Another thread may have closed the table meanwhile.
+        unwanted.into_iter().for_each(|reader| py.detach(move || drop(reader)));
+        Ok(result)
     }
 
     fn change<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut Client) -> Result<T> + Send) -> PyResult<T> {
@@ -173,39 +245,56 @@ impl Table {
     }
 
     fn with_client<T: Send>(&self, py: Python<'_>, call: impl FnOnce(&mut Client) -> T + Send) -> PyResult<T> {
-        self.call(py, |opened| &mut opened.clients, Store::client, call, |_, result| result)
-    }
-
-    /// Makes a call with an idle user of the table from `stock`, or with a new one if there is none. `finish` runs with
-    /// the interpreter's lock.
-    fn call<U: Send, T: Send, R>(
-        &self,
-        py: Python<'_>,
-        stock: fn(&mut Opened) -> &mut Vec<Box<U>>,
-        open: fn(&Store) -> Result<U>,
-        call: impl FnOnce(&mut U) -> T + Send,
-        finish: impl FnOnce(&mut U, T) -> R,
-    ) -> PyResult<R> {
-        let idle = self.take(py, |opened| stock(opened).pop().ok_or_else(|| opened.store.clone()))?;
-        let called = py.detach(move || {
-            let mut user = idle.or_else(|store| open(&store).map(Box::new))?;
-            let result = call(&mut user);
-            Ok((user, result))
+        let mut client = self.client(py)?;
+        let (client, result) = py.detach(move || {
+            let result = call(&mut client);
+            (client, result)
         });
-        let (mut user, result) = called.map_err(|error| raised(py, &error))?;
-        let result = finish(&mut user, result);
         let unwanted = match &mut *self.lock() {
             Some(opened) => {
-                stock(opened).push(user);
+                opened.give_back(client);
                 None
             }
-            None => Some(user),
+            None => Some(client),
         };
-        if unwanted.is_some() {
-            // Another thread closed the table meanwhile. Closing a client can wait.
-            py.detach(move || drop(unwanted));
-        }
+        // Another thread closed the table meanwhile. Closing a client can wait.
+        unwanted.into_iter().for_each(|client| py.detach(move || drop(client)));
         Ok(result)
+    }
+
+    /// Returns an idle client or a new one. If no client slot is free, it is the next one that a thread of this object
+    /// gives back before the deadline.
+    fn client(&self, py: Python<'_>) -> PyResult<Box<Client>> {
+        let idle = self.take(py, |opened| {
+            opened.users += 1;
+            opened.clients.pop().ok_or_else(|| opened.store.clone())
+        })?;
+        let store = match idle {
+            Ok(client) => return Ok(client),
+            Err(store) => store,
+        };
+        let begun = Instant::now();
+        let error = match py.detach(move || store.client()) {
+            Ok(client) => return Ok(Box::new(client)),
+            Err(error) => error,
+        };
+        let (sender, receiver) = mpsc::channel();
+        let is_waiting = matches!(error, Error::Open(OpenError::TooManyClients { .. }));
+        let idle = self.take(py, |opened| opened.wait(is_waiting.then_some(sender)))?;
+        if let Some(client) = idle {
+            return Ok(client);
+        }
+        let left = self.deadline.saturating_sub(begun.elapsed());
+        let (receiver, received) = py.detach(move || {
+            let received = receiver.recv_timeout(left);
+            (receiver, received)
+        });
+        let received = match received {
+            Ok(client) => Some(client),
+            // Clients are given while the lock is held: after this look none comes.
+            Err(_) => self.take(py, move |_| receiver.try_recv().ok())?,
+        };
+        received.ok_or_else(|| raised(py, &error))
     }
 
     fn scan(slf: &Bound<'_, Self>, part: Part) -> PyResult<Scan> {
@@ -297,6 +386,7 @@ impl Table {
         self.store(py)?;
         let mut values = Vec::with_capacity(keys.len());
         for keys in keys.chunks(bulk::LOOKUP_CHUNK) {
+            py.check_signals()?;
             let found = self.lookup(py, |reader| Values::look_up(reader, keys))?;
             for value in found.iter() {
                 values.push(match value {
@@ -349,7 +439,8 @@ impl Table {
     /// No object is made for a key, and the codec is not used. Each is a lookup of its own, not part of a snapshot.
     ///
     /// Raises ValueError if the lengths do not fit the table, or memory is shared; TypeError for other objects, such as
-    /// arrays of Python objects; the first error, if a lookup fails, and then some rows may have been written.
+    /// arrays of Python objects; the first error, if a lookup fails, or the exception of a signal's handler, such as
+    /// KeyboardInterrupt, and then some rows may have been written.
     #[pyo3(signature = (keys, out, found=None))]
     fn get_many_into(
         &self,
@@ -359,7 +450,9 @@ impl Table {
         found: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
         let lookup = Lookup::new(Lengths::of(self.store(py)?.format())?, keys, out, found)?;
-        self.lookup(py, lookup.call())
+        let call = lookup.call();
+        let looked_up = self.with_reader(py, |lookups| call(&mut lookups.reader), |_, result| result);
+        looked_up?.map_err(|stopped| stopped.raised(py))
     }
 
     /// Return the value of key and a token of the state that the key is in, for compare_and_swap; None if there is no
@@ -385,7 +478,8 @@ impl Table {
     ///
     /// If a put fails, the exception is that of the first key that failed, or one whose effect is not "none" if there is
     /// one. Its attribute failed has the positions of the keys that failed or were not tried; all others were put. Its
-    /// effect is that on the keys that failed. Nothing is put if an item is of a wrong type.
+    /// effect is that on the keys that failed. An exception of a signal's handler, such as KeyboardInterrupt, is raised
+    /// after some more keys, and has the attribute failed, too. Nothing is put if an item is of a wrong type.
     fn put_many(&self, py: Python<'_>, items: &Bound<'_, PyAny>) -> PyResult<usize> {
         let items = bulk::items(self.codec(), items)?;
         let items: Vec<(&[u8], &[u8])> = items.iter().map(|(key, value)| (key.get(), value.get())).collect();
@@ -486,7 +580,7 @@ impl Table {
     ///
     /// A key that no insert moves meanwhile is returned at least once; one that is moved may be missed or returned
     /// twice, and in a table that grows one whose part of the table is split may be returned twice. The iterator ends
-    /// after an error.
+    /// after an error, also one of the codec. RuntimeError is raised if the codec's loads raises StopIteration.
     fn items(slf: &Bound<'_, Self>) -> PyResult<Scan> {
         Table::scan(slf, Part::Items)
     }
@@ -496,7 +590,7 @@ impl Table {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let opened = self.lock().take();
         if self.is_inherited() {
-            self.discard(py, opened);
+            self.discard_all(py, opened);
             return Ok(());
         }
         let closed = py.detach(move || {
@@ -519,6 +613,7 @@ impl Table {
         Ok(slf)
     }
 
+    /// Close this object. If the block raised an exception, that one leaves it, and an error of close is dropped.
     fn __exit__(
         &self,
         py: Python<'_>,
@@ -526,16 +621,16 @@ impl Table {
         _value: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        self.close(py)
+        self.close(py).or_else(|error| if _type.is_none() { Err(error) } else { Ok(()) })
     }
 }
 
 impl Drop for Table {
     /// Closes the clients, which can wait.
     fn drop(&mut self) {
-        let opened = self.lock().take();
+        let opened = self.opened.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         // Without an interpreter, the closure is dropped, with what it owns.
-        _ = Python::try_attach(move |py| self.discard(py, opened));
+        _ = Python::try_attach(move |py| self.discard_all(py, opened));
     }
 }
 

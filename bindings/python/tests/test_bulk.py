@@ -38,6 +38,8 @@ class ManyKeys(Case):
             self.assertEqual(table.get_many(wanted), [new.get(key) for key in wanted])
             self.assertEqual(table.get_many(iter(wanted), 7), [new.get(key, 7) for key in wanted])
             self.assertEqual((table.get_many([]), table.put_many([])), ([], 0))
+            self.assertEqual((table.put_many([[b"list", b"1"], (b"tuple", b"2")]), table[b"list"]), (2, b"1"))
+            del table[b"list"], table[b"tuple"]
             with guira.create(self.url(), capacity=10_000) as other:
                 self.assertEqual(other.put_many(table), 3_000)
                 self.assertEqual(dict(other.items()), new)
@@ -283,6 +285,42 @@ class Buffers(Case):
                 self.refuses(TypeError, "", lambda: table.get_many_into(keys, b"1"))
                 self.refuses(ValueError, "", lambda: table.get_many_into(keys, found))
             self.assertEqual([sys.getrefcount(object) for object in (keys, values, found, large, table)], before)
+
+
+class Signals(Case):
+    def interrupted(self, call: Callable[[], object], has_begun: Callable[[], bool]) -> KeyboardInterrupt:
+        """Interrupts the call, which takes long, when it has begun."""
+
+        def interrupt() -> None:
+            wait_until(has_begun, "the call to begin")
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with self.assertRaises(KeyboardInterrupt) as caught:
+            call()
+        thread.join()
+        return caught.exception
+
+    def test_calls_with_many_keys_are_interrupted(self) -> None:
+        key, count = bytes(8), 4 << 20
+        # A process in the background ignores it.
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
+        with guira.create(self.url(), capacity=1_000, format="fixed:8:8") as table:
+            # All keys are the same.
+            keys = memoryview(bytearray(8 * count))
+            error: Any = self.interrupted(lambda: table.put_many_from(keys, keys), lambda: key in table)
+            put = count - len(error.failed)
+            self.assertTrue(0 < put < count and put % 64 == 0, put)
+            self.assertEqual(error.failed, list(range(put, count)))
+            del table[key]
+            items = [(key, key)] * count
+            error = self.interrupted(lambda: table.put_many(items), lambda: key in table)
+            self.assertEqual(error.failed, list(range(count - len(error.failed), count)))
+            self.assertTrue(0 < len(error.failed) < count)
+            out, found = bytearray(8 * count), bytearray(count)
+            self.interrupted(lambda: table.get_many_into(keys, out, found), lambda: found[0] == 1)
+            self.assertEqual((found[0], found[-1]), (1, 0))
 
 
 class Threads(Case):

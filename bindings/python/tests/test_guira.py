@@ -175,6 +175,30 @@ class Mapping(Case):
         no_codec: Any = 3
         self.refuses(TypeError, "a codec needs", lambda: guira.open(url, codec=no_codec))
 
+    def test_an_error_of_loads_ends_an_iterator(self) -> None:
+        class Raises:
+            kind: type[Exception] = StopIteration
+
+            @staticmethod
+            def dumps(value: bytes) -> bytes:
+                return value
+
+            @staticmethod
+            def loads(data: bytes) -> bytes:
+                raise Raises.kind("of loads")
+
+        with guira.create(self.url(), capacity=1_000, codec=Raises) as table:
+            table.put_many({b"a": b"1", b"b": b"2"})
+            for begin in (table.values, table.items):
+                begun: Iterator[object] = begin()
+                error = self.refuses(RuntimeError, "loads raised StopIteration", lambda: next(begun))
+                self.assertIsInstance(error.__cause__, StopIteration)
+                self.assertEqual(list(begun), [])
+            Raises.kind = LookupError
+            begun = table.items()
+            self.refuses(LookupError, "of loads", lambda: next(begun))
+            self.assertEqual((list(begun), sorted(table)), ([], [b"a", b"b"]))
+
     def test_buffers_that_cannot_be_had_say_why(self) -> None:
         with guira.create(self.url(), capacity=1_000) as table, memoryview(b"a") as view:
             table[view] = b"1"
@@ -252,6 +276,7 @@ class Options(Case):
             (guira.Misuse, "entry format", lambda: untyped.create(url, format="bad")),
             (guira.Misuse, "preset", lambda: untyped.create(url, preset="bad")),
             (guira.Misuse, "clients", lambda: untyped.create(url, max_clients=0)),
+            (guira.Misuse, 'preset "paper" needs a capacity', lambda: untyped.create(url, preset="paper")),
             (guira.Misuse, "mode", lambda: untyped.create(url, mode=0o7777)),
             (guira.Misuse, "", lambda: untyped.create(url, capacity=0)),
             (guira.Misuse, "", lambda: untyped.create(url, capacity=10, max_capacity=5)),
@@ -445,6 +470,18 @@ class Threads(Case):
             work_together([work] * 40)
             self.assertEqual(table.increment(b"n", 0), 4_000)
 
+    def test_more_threads_than_client_slots_take_turns(self) -> None:
+        url = self.url()
+        guira.create(url, capacity=1_000, max_clients=2).close()
+        with guira.open(url, deadline=PATIENCE_S) as table:
+
+            def work() -> None:
+                for _ in range(100):
+                    table.increment(b"n")
+
+            work_together([work] * 6)
+            self.assertEqual(table.increment(b"n", 0), 600)
+
     def test_closing_ends_the_work_of_other_threads(self) -> None:
         url = self.url()
         table = guira.create(url, capacity=1_000, max_clients=3)
@@ -460,7 +497,8 @@ class Threads(Case):
                 pass
             table.close()
 
-        work_together([work, work, close])
+        # Some wait for a client.
+        work_together([*[work] * 5, close])
         # All slots were given back, also those of operations that were running.
         for again in [guira.open(url, deadline=0) for _ in range(3)]:
             again[b"a"] = b"1"
@@ -559,6 +597,21 @@ class Processes(Case):
             with contextlib.suppress(guira.Fabric):
                 table.close()
             self.assertTrue(table.closed)
+
+
+    @needs_program
+    def test_the_exception_of_a_block_outlives_a_failed_close(self) -> None:
+        with served() as (node, url):
+            tables = [guira.open(url, reconnect_timeout=0) for _ in range(2)]
+            for table in tables:
+                table[b"a"] = b"1"
+            node.kill()
+            node.wait()
+            with self.assertRaisesRegex(LookupError, "of the block"), tables[0]:
+                raise LookupError("of the block")
+            with self.assertRaises(guira.Fabric), tables[1]:
+                pass
+            self.assertTrue(tables[0].closed and tables[1].closed)
 
 
 class Random(Case):
