@@ -19,6 +19,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use guira::aio::{Client, Pool, Reader, Store};
 use guira::{Error, Expected, OpenOptions, Put, Swap, Versioned};
 use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyNotImplemented};
 
@@ -30,7 +31,8 @@ use crate::table::{Token, addend, closed, forks, inherited};
 /// The numbers of the operations that were woken, and a socket that has a byte while there are any.
 struct Woken {
     operations: Mutex<Vec<u64>>,
-    signal: UnixStream,
+    /// `None` after the table was closed: then nobody waits.
+    signal: Mutex<Option<UnixStream>>,
 }
 
 struct OperationWaker {
@@ -44,7 +46,7 @@ impl Wake for OperationWaker {
         operations.push(self.number);
         if operations.len() == 1 {
             // It has one byte at most, so there is room; without a reader nobody waits.
-            _ = (&self.woken.signal).write(&[0]);
+            _ = lock(&self.woken.signal).as_ref().map(|mut signal| signal.write(&[0]));
         }
     }
 }
@@ -235,7 +237,7 @@ pub struct AsyncStore {
     options: OpenOptions,
     max_clients: u16,
     /// The receiving end of the socket that is written to wake operations.
-    signals: UnixStream,
+    signals: Mutex<Option<UnixStream>>,
     shared: Arc<Shared>,
 }
 
@@ -286,30 +288,40 @@ impl AsyncStore {
         max_clients: u16,
     ) -> PyResult<AsyncStore> {
         let options = open_options(read_only, owner, deadline, token_file, connect_timeout, reconnect_timeout)?;
+        if max_clients == 0 {
+            return Err(PyValueError::new_err("max_clients must be from 1 to 65535, not 0"));
+        }
         let (signals, signal) = UnixStream::pair()?;
         signals.set_nonblocking(true)?;
         signal.set_nonblocking(true)?;
         let shared = Arc::new(Shared {
             opened: Mutex::new(None),
             readers: Mutex::new(Vec::new()),
-            woken: Arc::new(Woken { operations: Mutex::new(Vec::new()), signal }),
+            woken: Arc::new(Woken { operations: Mutex::new(Vec::new()), signal: Mutex::new(Some(signal)) }),
             next: AtomicU64::new(0),
             forks: forks(),
         });
-        Ok(AsyncStore { url, options, max_clients, signals, shared })
+        Ok(AsyncStore { url, options, max_clients, signals: Mutex::new(Some(signals)), shared })
     }
 
-    /// Return the file descriptor that is readable while operations are woken.
+    /// Return the file descriptor that is readable while operations are woken; -1 after release.
     fn fileno(&self) -> i32 {
-        self.signals.as_raw_fd()
+        lock(&self.signals).as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
+    /// Close the file descriptor, which nobody watches any more: operations are not woken from now on.
+    fn release(&self) {
+        if self.shared.forks == forks() {
+            *lock(&self.signals) = None;
+            *lock(&self.shared.woken.signal) = None;
+        }
     }
 
     /// Return the numbers of the operations that were woken since the last call.
     fn woken(&self) -> PyResult<Vec<u64>> {
         let mut operations = lock(&self.shared.woken.operations);
-        let mut byte = [0];
-        match (&self.signals).read(&mut byte) {
-            Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error.into()),
+        match lock(&self.signals).as_ref().map(|mut signals| signals.read(&mut [0])) {
+            Some(Err(error)) if error.kind() != ErrorKind::WouldBlock => Err(error.into()),
             _ => Ok(mem::take(&mut *operations)),
         }
     }
@@ -328,14 +340,15 @@ impl AsyncStore {
         })
     }
 
-    /// Close the table, when no operation runs.
+    /// Close the table, when no operation runs: give back its clients, its readers and its connection.
     fn close(&self) -> Operation {
-        let opened = if self.shared.forks == forks() { lock(&self.shared.opened).take() } else { None };
+        let is_ours = self.shared.forks == forks();
+        let parts = is_ours.then(|| (lock(&self.shared.opened).take(), mem::take(&mut *lock(&self.shared.readers))));
         self.begin(async move {
-            if let Some((_, pool)) = opened {
-                pool.close_idle().await?;
+            match &parts {
+                Some((Some((_, pool)), _readers)) => pool.close_idle().await.map(|()| Outcome::Nothing),
+                _ => Ok(Outcome::Nothing),
             }
-            Ok(Outcome::Nothing)
         })
     }
 

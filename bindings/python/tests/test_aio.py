@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import signal
 import unittest
 from collections.abc import Awaitable, Callable
@@ -87,6 +89,8 @@ class Shared(Case):
                 await guira.aio.open(url, deadline=-1)
             with self.assertRaises(OverflowError):
                 await guira.aio.open(url, max_clients=1 << 16)
+            with self.assertRaisesRegex(ValueError, "max_clients must be from 1"):
+                await guira.aio.open(url, max_clients=0)
 
         patiently(work())
 
@@ -129,6 +133,27 @@ class Shared(Case):
 
         patiently(use_and_close())
         patiently(use_elsewhere())
+        # Its loop was closed before.
+        with self.assertWarnsRegex(ResourceWarning, "was not closed"):
+            tables.clear()
+            gc.collect()
+
+    def test_a_dropped_table_gives_back_what_it_had(self) -> None:
+        url = self.url()
+        guira.create(url, capacity=1_000, max_clients=1).close()
+
+        async def work() -> None:
+            table = await guira.aio.open(url)
+            before = descriptors()
+            await table.put(b"a", b"1")
+            with self.assertWarnsRegex(ResourceWarning, "was not closed"):
+                del table
+                gc.collect()
+            await until(lambda: descriptors() <= before - 2)
+            async with await guira.aio.open(url, deadline=0) as again:
+                await again.put(b"a", b"2")
+
+        patiently(work())
 
     def test_a_forked_child_is_refused(self) -> None:
         url = self.url()
@@ -164,6 +189,16 @@ async def main():
     await table.close()
 asyncio.run(main())
 """
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    """Waits until it is true, while the event loop runs; the caller ends a hang."""
+    while not is_true():
+        await asyncio.sleep(0.001)
 
 
 def calls(table: AsyncTable[bytes]) -> list[Callable[[], Awaitable[object]]]:
@@ -263,6 +298,66 @@ class Served(Case):
                     self.assertEqual(await asyncio.gather(*waiting), [b"1", True])
 
             patiently(work())
+
+    @needs_program
+    def test_a_closed_table_keeps_no_connection(self) -> None:
+        with served() as (_, url):
+
+            async def work() -> None:
+                before = descriptors()
+                table = await guira.aio.open(url)
+                await asyncio.gather(*(table.put(b"a", b"1") for _ in range(9)), *(table.get(b"a") for _ in range(9)))
+                self.assertGreater(descriptors(), before + 2)
+                await table.close()
+                await until(lambda: descriptors() == before)
+                self.assertTrue(table.closed)
+
+            patiently(work())
+
+    @needs_program
+    def test_a_close_that_was_cancelled_goes_on(self) -> None:
+        with served() as (node, url):
+
+            async def work() -> None:
+                table = await guira.aio.open(url)
+                await table.put(b"a", b"1")
+                self.stop(node.pid)
+                try:
+                    first, second = (asyncio.ensure_future(table.close()) for _ in range(2))
+                    await asyncio.sleep(0.05)
+                    self.assertFalse(first.done() or second.done(), "both wait for the node")
+                    first.cancel()
+                    await asyncio.wait([first])
+                    self.assertTrue(first.cancelled() and table.closed and not second.done())
+                finally:
+                    node.send_signal(signal.SIGCONT)
+                await second
+                await table.close()
+
+            patiently(work())
+
+    @needs_program
+    def test_the_exception_of_a_block_outlives_a_failed_close(self) -> None:
+        async def work(url: str, end: Callable[[], None]) -> None:
+            tables = [await guira.aio.open(url, reconnect_timeout=0) for _ in range(2)]
+            for table in tables:
+                await table.put(b"a", b"1")
+            end()
+            with self.assertRaisesRegex(LookupError, "of the block"):
+                async with tables[0]:
+                    raise LookupError("of the block")
+            with self.assertRaises(guira.Fabric):
+                async with tables[1]:
+                    pass
+            self.assertTrue(tables[0].closed and tables[1].closed)
+
+        with served() as (node, url):
+
+            def end() -> None:
+                node.kill()
+                node.wait()
+
+            patiently(work(url, end))
 
     @needs_program
     def test_a_lost_memory_node_is_an_error_of_the_fabric(self) -> None:

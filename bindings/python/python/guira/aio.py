@@ -18,9 +18,13 @@ asynchronous anyway.
 from __future__ import annotations
 
 import asyncio as _asyncio
+import contextlib as _contextlib
+import os as _os
 import typing as _typing
+import warnings as _warnings
 
 from . import Closed as _Closed
+from . import Error as _Error
 from . import Misuse as _Misuse
 from ._guira import AsyncStore as _AsyncStore
 from ._guira import Operation as _Operation
@@ -45,8 +49,22 @@ class _Codec(_typing.Protocol[_V_co]):
     def loads(self, data: bytes, /) -> _V_co: ...
 
 
+def _wake(store: _AsyncStore, waiting: dict[int, _asyncio.Future[None]]) -> None:
+    for number in store.woken():
+        waiter = waiting.get(number)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+def _unwatch(loop: _asyncio.AbstractEventLoop, store: _AsyncStore) -> None:
+    loop.remove_reader(store.fileno())
+    store.release()
+
+
 class AsyncTable(_typing.Generic[_V]):
-    """An open table for the tasks of one event loop, from guira.aio.open. Its operations are those of guira.Table.
+    """An open table for the tasks of one event loop, from guira.aio.open. Its operations are those of guira.Table, except
+    iteration (iter, keys, values, items), the operators table[key], del and in, len_estimate, and those on arrays
+    (get_into, get_many_into, put_many_from).
 
     A task that is cancelled drops its operation. A lookup has no effect; a change was made completely or not at all, and
     only a lookup tells which; of put_many, a part of the keys may have been put. What the operation held is given back
@@ -55,24 +73,42 @@ class AsyncTable(_typing.Generic[_V]):
     Lookups of all tasks run at once. At most max_clients changes do; others wait for a client, 30 seconds at most, and
     then raise Busy.
 
-    Operations raise Misuse in other event loops and in a forked process, and Closed after close.
+    Operations raise Misuse in other event loops and in a forked process, and Closed after close. A table that is dropped
+    without close gives back its client slots, too, with a ResourceWarning.
     """
+
+    # The process whose event loop watches the store.
+    _watched_by: int | None = None
 
     def __init__(self, store: _AsyncStore, codec: _Codec[_V] | None) -> None:
         self._store = store
         self._codec = codec
         self._loop = _asyncio.get_running_loop()
-        # The futures of the tasks that wait, by the numbers of their operations.
+        # The futures of the tasks that wait, by the numbers of their operations. The event loop refers to them, and so to
+        # this table while tasks wait, but not to an idle table.
         self._waiting: dict[int, _asyncio.Future[None]] = {}
         self._running = 0
-        self._closing: _asyncio.Future[None] | None = None
-        self._closed = False
-        self._loop.add_reader(store.fileno(), self._wake)
+        # The calls of close that wait until no operation runs, and their future.
+        self._closers = 0
+        self._idle: _asyncio.Future[None] | None = None
+        # The last step of close.
+        self._ending: _asyncio.Task[None] | None = None
+        self._loop.add_reader(store.fileno(), _wake, store, self._waiting)
+        self._watched_by = _os.getpid()
+
+    def __del__(self) -> None:
+        # A forked child does not touch the event loop of its parent.
+        if self._watched_by != _os.getpid():
+            return
+        _warnings.warn("a guira.aio.AsyncTable was not closed", ResourceWarning, source=self)
+        # This may be another thread. A loop that was closed watches nothing.
+        with _contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(_unwatch, self._loop, self._store)
 
     @property
     def closed(self) -> bool:
         """Whether close was called."""
-        return self._closed or self._closing is not None
+        return self._closers > 0 or self._ending is not None
 
     async def get(self, key: Buffer, default: _T | None = None) -> _V | _T | None:
         """Return the value of key, or default if there is no such key."""
@@ -122,21 +158,32 @@ class AsyncTable(_typing.Generic[_V]):
 
     async def close(self) -> None:
         """Wait for the operations that have begun, and close: give back the client slots. Later operations raise Closed.
-        Closing again does nothing. If this is cancelled, the table stays open."""
-        if self.closed:
+        Closing again does nothing, but waits for a close that has begun. If this is cancelled while it waits for
+        operations, the table stays open; later, closing goes on."""
+        if self._ending is not None and self._ending.done():
             return
         self._check_loop()
-        self._closing = self._loop.create_future()
+        self._closers += 1
         try:
-            while self._running:
-                await self._closing
-                self._closing = self._loop.create_future()
-            self._closed = True
+            while self._running and self._ending is None:
+                if self._idle is None or self._idle.done():
+                    self._idle = self._loop.create_future()
+                await _asyncio.shield(self._idle)
+        finally:
+            self._closers -= 1
+        if self._ending is None:
+            self._ending = self._loop.create_task(self._end())
+        await _asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
+        try:
             await self._finish(self._store.close())
         finally:
-            self._closing = None
-            if self._closed:
-                self._loop.remove_reader(self._store.fileno())
+            self._unwatch()
+
+    def _unwatch(self) -> None:
+        self._watched_by = None
+        _unwatch(self._loop, self._store)
 
     async def __aenter__(self) -> Self:
         self._check()
@@ -148,7 +195,12 @@ class AsyncTable(_typing.Generic[_V]):
         _value: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        await self.close()
+        """Close. If the block raised an exception, that one leaves it, and an error of close is dropped."""
+        try:
+            await self.close()
+        except _Error:
+            if _value is None:
+                raise
 
     def _decoded(self, value: _typing.Any, default: _T) -> _V | _T:
         if value is None:
@@ -185,14 +237,8 @@ class AsyncTable(_typing.Generic[_V]):
             operation.close()
             self._waiting.pop(operation.number, None)
             self._running -= 1
-            if not self._running and self._closing is not None and not self._closing.done():
-                self._closing.set_result(None)
-
-    def _wake(self) -> None:
-        for number in self._store.woken():
-            waiter = self._waiting.get(number)
-            if waiter is not None and not waiter.done():
-                waiter.set_result(None)
+            if not self._running and self._idle is not None and not self._idle.done():
+                self._idle.set_result(None)
 
 
 @_typing.overload
@@ -235,7 +281,7 @@ async def open(
 ) -> AsyncTable[_typing.Any]:
     """Open an existing table for the running event loop: async with await guira.aio.open(url) as table.
 
-    max_clients: changes that run at once, each of which takes a client slot of the table. All other options, and the
+    max_clients: changes that run at once, from 1, each of which takes a client slot of the table. All other options, and the
     errors, are those of guira.open.
     """
     store = _AsyncStore(
@@ -254,7 +300,6 @@ async def open(
     try:
         await table._finish(store.open())
     except BaseException:
-        table._closed = True
-        table._loop.remove_reader(store.fileno())
+        table._unwatch()
         raise
     return table
