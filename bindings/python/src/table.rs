@@ -34,9 +34,10 @@ use crate::scan::{Part, Scan};
 /// A thread that changes the table while others do takes a client slot of its own. If none is free, it waits until another
 /// thread of this object has ended its operation.
 ///
-/// Every operation can raise Busy (others hold a lock or all client slots for longer than the deadline; also
-/// KeyboardInterrupt waits so long, and for the next of many keys), Corrupt, Gone (the table was destroyed), Closed, Misuse (a key or value that is too long for the
-/// table), and Fabric (the memory node cannot be reached). Error.effect says whether the operation had an effect.
+/// Every operation can raise Busy (others hold a lock, or all client slots, for longer than the deadline; also
+/// KeyboardInterrupt waits so long), Corrupt, Gone (the table was destroyed), Closed, Misuse (a key or value that is too
+/// long for the table), and Fabric (the memory node cannot be reached). Error.effect says whether the operation had an
+/// effect.
 #[pyclass(frozen, module = "guira")]
 pub struct Table {
     url: String,
@@ -55,9 +56,9 @@ struct Opened {
     store: Store,
     /// Clients that no thread is using.
     clients: Vec<Box<Client>>,
-    /// The threads that use a client, or are opening one.
+    /// The number of threads that use a client, or are opening one.
     users: usize,
-    /// Threads that found no client slot free, in their order. Each gets the client that a user has done with.
+    /// The threads that found no client slot free, in the order in which they get clients that are given back.
     waiting: VecDeque<Sender<Box<Client>>>,
     /// Readers that no thread is using.
     #[expect(clippy::vec_box, reason = "a reader has 1 KiB, and is moved several times for each lookup of 120 ns")]
@@ -228,7 +229,7 @@ impl Table {
             None => Some(reader),
         };
         // Another thread may have closed the table meanwhile.
-        unwanted.into_iter().for_each(|reader| py.detach(move || drop(reader)));
+        unwanted.into_iter().for_each(|reader| self.discard(py, reader));
         Ok(result)
     }
 
@@ -251,14 +252,14 @@ impl Table {
             (client, result)
         });
         let unwanted = match &mut *self.lock() {
-            Some(opened) => {
+            Some(opened) if !self.is_inherited() => {
                 opened.give_back(client);
                 None
             }
-            None => Some(client),
+            _ => Some(client),
         };
-        // Another thread closed the table meanwhile. Closing a client can wait.
-        unwanted.into_iter().for_each(|client| py.detach(move || drop(client)));
+        // Another thread closed the table meanwhile, or a signal's handler forked. Closing a client can wait.
+        unwanted.into_iter().for_each(|client| self.discard(py, client));
         Ok(result)
     }
 

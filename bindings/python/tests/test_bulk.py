@@ -189,8 +189,9 @@ class Buffers(Case):
         with guira.create(self.url(), capacity=1_000, format="fixed:8:8") as table:
             keys, strange = numbers([1, 2, 3, 4]), object()
             self.assertEqual(table.put_many_from(keys, keys), 4)
+            objects: Any = ctypes.py_object * 4
             wrong: Any
-            for wrong in ((ctypes.py_object * 4)(*[strange] * 4), (Mixed * 2)(), ctypes.py_object(strange)):
+            for wrong in (objects(*[strange] * 4), (Mixed * 2)(), ctypes.py_object(strange)):
                 before = memoryview(wrong).tobytes()
                 views = [wrong, memoryview(wrong)[::2]] if memoryview(wrong).ndim else [wrong]
                 for given in views:
