@@ -323,6 +323,38 @@ class Signals(Case):
             self.interrupted(lambda: table.get_many_into(keys, out, found), lambda: found[0] == 1)
             self.assertEqual((found[0], found[-1]), (1, 0))
 
+    def test_the_child_of_a_handler_that_forks_has_to_open_again(self) -> None:
+        script = """
+import os, signal, sys, threading, time, guira
+table = guira.create(sys.argv[1], capacity=1_000, format="fixed:8:8")
+keys = memoryview(bytearray(8 << 22))
+child = None
+def fork(*_):
+    global child
+    child = os.fork()
+    if child:
+        raise KeyboardInterrupt
+signal.signal(signal.SIGUSR1, fork)
+def interrupt():
+    while bytes(8) not in table:
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGUSR1)
+threading.Thread(target=interrupt).start()
+try:
+    table.put_many_from(keys, keys)
+except guira.Misuse as error:
+    assert child == 0 and "forked" in str(error), error
+    assert 0 < len(error.failed) < len(keys) // 8
+    table.close()
+    del table
+    os._exit(7)
+except KeyboardInterrupt:
+    pass
+assert child and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+table.increment(bytes(8))
+"""
+        run_python(script, self.url())
+
 
 class Threads(Case):
     @needs_program
