@@ -377,7 +377,7 @@ def markdown(results: Results, about: str) -> str:
             cells = [(results.median(*panel, operation, name), results.ratio(*panel, operation, name))
                      for operation in OPERATIONS]
             if any(ns for ns, _ in cells):
-                texts = ["" if ns is None else f"{ns:,.0f} ({ratio:.3g})" for ns, ratio in cells]
+                texts = ["" if ns is None else f"{ns:,.0f} ({multiple(ratio)})" for ns, ratio in cells]
                 lines.append(f"| {name} | {' | '.join(texts)} |")
     lines += ["", "## Targets", "", "| target | measured | result |", "|---|---|---|"]
     aims = [("Manager().dict()", 100, ("get", "put")), ("redis-py", 20, ("get", "put")), ("lmdb", 1.5, ("get",))]
@@ -386,12 +386,16 @@ def markdown(results: Results, about: str) -> str:
         known = [ratio for ratio in ratios if ratio is not None]
         if known:
             met = "met" if min(known) >= least else "missed"
-            shown = ", ".join(f"{ratio:.3g}" for ratio in known)
+            shown = ", ".join(map(multiple, known))
             lines.append(f"| {' and '.join(operations)}: {least} × {name} | {shown} | {met} |")
     if array := results.median(8, 1, "get_many", ARRAYS):
         met = "met" if array <= 100 else "missed"
         lines.append(f"| lookups from an array: 10 million keys a second of a core | {1e3 / array:.1f} million | {met} |")
     return "\n".join(lines) + "\n"
+
+
+def multiple(ratio: float) -> str:
+    return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"
 
 
 def draw(results: Results, file: Path) -> None:
@@ -411,7 +415,7 @@ def draw(results: Results, file: Path) -> None:
                     continue
                 at, ratio = row + bar / (len(names) + 1), results.ratio(*panel, operation, name)
                 axis.barh(at, ns, 0.9 / (len(names) + 1), color=f"C{bar}", label=name if row == 2 else None)
-                axis.text(ns * 1.1, at, f"{ratio:.2g} ×", va="center", fontsize=6)
+                axis.text(ns * 1.1, at, f"{multiple(ratio)} ×", va="center", fontsize=6)
         axis.set_yticks([row + 0.4 for row in range(3)], list(OPERATIONS.values()))
         axis.set(xscale="log", title=title(*panel), xlabel="ns for one operation (× Guira)")
         axis.margins(x=0.15)
