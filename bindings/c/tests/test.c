@@ -295,7 +295,7 @@ static void test_misuse(void)
     EXPECT(1, guira_get(client, "k", 1, memory, SIZE_MAX, NULL, &error));
 
     /* Misaligned places, data and options. */
-    EXPECT(1, guira_get(client, "xk" + 1, 1, memory + 17, 3, length, misaligned));
+    EXPECT(1, guira_get(client, &"xk"[1], 1, memory + 17, 3, length, misaligned));
     CHECK(memory[17] == 'v' && memory[1] == 1);
     EXPECT(GUIRA_MISUSE, guira_get(NULL, "k", 1, NULL, 0, NULL, misaligned));
     memcpy(&error, misaligned, sizeof error);
