@@ -6,8 +6,10 @@
 //! Fix: these threads block all signals of the process ([`guira_fabric::signals::without_signals`]).
 
 use std::fs::read_to_string;
+use std::time::{Duration, Instant};
 
 use guira::{CreateOptions, ServeOptions, Store};
+use guira_testing::patience;
 
 use crate::common::Table;
 
@@ -34,9 +36,15 @@ fn threads_of_the_library_leave_signals_to_the_program() {
     let (_table, store) = Table::create(&CreateOptions::new(1_000));
     let served = Store::create_unnamed(&CreateOptions::new(1_000)).expect("memory");
     let served = served.serve(&ServeOptions::new(([127, 0, 0, 1], 0).into())).expect("a free port");
-    let found = threads();
-    for name in ["guira-name", "guira-node-0"] {
-        assert!(found.iter().any(|(found, _)| found == name), "{name} is not among {found:?}");
+    // A thread gets its name when it runs for the first time.
+    let has_both = |found: &[(String, u64)]| {
+        ["guira-name", "guira-node-0"].iter().all(|name| found.iter().any(|(found, _)| found == name))
+    };
+    let (mut found, end) = (threads(), Instant::now() + patience());
+    while !has_both(&found) {
+        assert!(Instant::now() < end, "threads are missing among {found:?}");
+        std::thread::sleep(Duration::from_millis(1));
+        found = threads();
     }
     for (name, mask) in &found {
         assert_eq!((mask & OF_PROCESS, mask & OF_THREADS), (OF_PROCESS, 0), "{name} blocks {mask:x}");
