@@ -232,8 +232,8 @@ typedef struct guira_error {
      */
     int effect;
     /**
-     * What was attempted, on what, and why it failed: one sentence in UTF-8, ended by a zero, and cut off if it is too
-     * long.
+     * The message: what was attempted, on what, and why it failed. One sentence in UTF-8, ended by a zero, and cut off if
+     * it is too long.
      */
     char message[GUIRA_MESSAGE_BYTES];
 } guira_error;

@@ -52,8 +52,8 @@ pub struct Error {
     pub code: c_int,
     /// The effect of the call on the table: GUIRA_EFFECT_NONE, GUIRA_EFFECT_DONE or GUIRA_EFFECT_UNKNOWN.
     pub effect: c_int,
-    /// What was attempted, on what, and why it failed: one sentence in UTF-8, ended by a zero, and cut off if it is too
-    /// long.
+    /// The message: what was attempted, on what, and why it failed. One sentence in UTF-8, ended by a zero, and cut off if
+    /// it is too long.
     pub message: [c_char; GUIRA_MESSAGE_BYTES],
 }
 

@@ -142,7 +142,7 @@ impl SimLane {
     /// call that is dropped goes on by itself; the next one on this lane waits for its end.
     ///
     /// # Errors
-    /// Those of a batch, with an unknown effect where a reply is lost; `Backend` if the node has no service.
+    /// The errors of a batch, with an unknown effect where a reply is lost; `Backend` if the node has no service.
     pub async fn call(&mut self, request: &[u64], reply: &mut Vec<u64>) -> Result<(), FabricError> {
         self.send(request, false).await?;
         let mut receive = |batch: &Batch| {

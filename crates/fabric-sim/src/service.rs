@@ -36,7 +36,7 @@ impl<S: Service + ?Sized> Service for Box<S> {
     }
 }
 
-/// What a handler did, besides receiving the request and sending the reply. [`crate::NodeParameters`] has the prices.
+/// The work of a handler, besides receiving the request and sending the reply. [`crate::NodeParameters`] has the prices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Keys that it hashed.

@@ -56,7 +56,7 @@ const PROTOCOL: &[Setting] = &[Setting::Guira, Setting::AsPrinted];
 const NOT_AS_RUN: &[Setting] = &[Setting::Guira, Setting::AsPrinted, Setting::Linear, Setting::Cuckoo, Setting::Dummy];
 /// The settings of other stores, which are built once and then only read.
 const READ_ONLY: &[Setting] = &[Setting::Linear, Setting::Cuckoo, Setting::Dummy];
-/// Those whose clients read tables.
+/// The settings among them whose clients read tables.
 const TABLES: &[Setting] = &[Setting::Linear, Setting::Cuckoo];
 const LINEAR: &[Setting] = &[Setting::Linear];
 

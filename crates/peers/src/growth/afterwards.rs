@@ -1,27 +1,28 @@
-//! What operations on a table that has grown cost, beside one that was created for as many keys and can grow, too.
+//! The costs of operations on a table that has grown, beside one that was created for as many keys and can grow, too.
 //!
 //! Both tables have the same keys, and take turns: in each round every kind of operation is timed on both, on the same
 //! keys. A cost is the median of the rounds.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use guira::{Client, CreateOptions, Store, Url};
 use serde::Serialize;
 
 use super::inserter::{GROUP, key};
-use super::systems::{CHECKED, shape};
+use super::systems::{CHECKED, check, shape};
 use super::table_in;
 use crate::error::PeersError;
 use crate::load::ProgressFn;
 use crate::measure::MANY;
-use crate::record::{Key, ValueEnds, WORD_BYTES, difference, value_word};
+use crate::record::{Key, ValueEnds, WORD_BYTES, value_word};
 use crate::testbed::directory;
 
 const ROUNDS: usize = 5;
 /// The most operations of a kind in a round.
 const MOST_OPERATIONS: u64 = 1 << 20;
 
-/// What one operation costs, in nanoseconds: one client that does nothing else, keys of 8 bytes all over the table.
+/// The costs of operations, in nanoseconds: of one client that does nothing else, keys of 8 bytes all over the table.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Costs {
     /// A get.
@@ -32,7 +33,7 @@ pub struct Costs {
     pub put_ns: f64,
 }
 
-/// A table, and what operations on it cost.
+/// A table, and the costs of operations on it.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct TableCosts {
     /// Entries that it has room for.
@@ -54,14 +55,11 @@ pub struct AfterGrowth {
     pub ratios: Costs,
 }
 
-impl Costs {
-    /// The number, the fields and the order of the kinds.
-    const KINDS: usize = 3;
+/// A kind of operations, which is carried out on the keys with these numbers.
+type Kind = fn(&mut Client, Range<u64>) -> Result<(), PeersError>;
 
-    fn of([get_ns, get_many_ns, put_ns]: [f64; Costs::KINDS]) -> Costs {
-        Costs { get_ns, get_many_ns, put_ns }
-    }
-}
+/// The kinds, in the order of the fields of [`Costs`].
+const KINDS: [Kind; 3] = [get, get_many, put];
 
 /// Times operations on the table `grown`, which has the first `keys` keys, and on one that is created for them.
 pub fn compare(grown: &Store, keys: u64, watch: &mut ProgressFn<'_>) -> Result<AfterGrowth, PeersError> {
@@ -79,23 +77,21 @@ pub fn compare(grown: &Store, keys: u64, watch: &mut ProgressFn<'_>) -> Result<A
     }
     let mut clients = [grown.client()?, client];
     let operations = keys.min(MOST_OPERATIONS) / MANY as u64 * MANY as u64;
-    let mut times: [[Vec<f64>; Costs::KINDS]; 2] = Default::default();
+    let mut times: [[Vec<f64>; KINDS.len()]; 2] = Default::default();
     for round in 0..ROUNDS {
-        for kind in 0..Costs::KINDS {
+        for (kind, carry_out) in KINDS.iter().enumerate() {
             for (client, times) in clients.iter_mut().zip(&mut times) {
                 watch("timing operations on both", round as u64, ROUNDS as u64)?;
                 // Keys that no round used before, as far as there are enough: where they are has no order.
                 let first = (round as u64 * operations) % (keys - operations + 1);
-                times[kind].push(time(client, kind, first, operations)?);
+                let start = Instant::now();
+                carry_out(client, first..first + operations)?;
+                times[kind].push(start.elapsed().as_nanos() as f64 / operations as f64);
             }
         }
     }
-    let costly = |store: &Store, times: &[Vec<f64>; Costs::KINDS]| -> Result<TableCosts, PeersError> {
-        let table = store.stat()?.table;
-        let costs = Costs::of(std::array::from_fn(|kind| median(&times[kind])));
-        Ok(TableCosts { capacity: table.capacity, fill: table.fill, costs })
-    };
-    let (grown, created) = (costly(grown, &times[0])?, costly(&created, &times[1])?);
+    let [grown_times, created_times] = times;
+    let (grown, created) = (TableCosts::of(grown, grown_times)?, TableCosts::of(&created, created_times)?);
     let ratios = Costs {
         get_ns: grown.costs.get_ns / created.costs.get_ns,
         get_many_ns: grown.costs.get_many_ns / created.costs.get_many_ns,
@@ -104,47 +100,46 @@ pub fn compare(grown: &Store, keys: u64, watch: &mut ProgressFn<'_>) -> Result<A
     Ok(AfterGrowth { grown, created, ratios })
 }
 
-/// Carries out operations of this kind on keys from `first` on. Returns the nanoseconds of each.
-fn time(client: &mut Client, kind: usize, first: u64, operations: u64) -> Result<f64, PeersError> {
-    let numbers = first..first + operations;
-    let mut value = Vec::with_capacity(WORD_BYTES);
-    let start = Instant::now();
-    match kind {
-        0 => {
-            for key in numbers.map(key) {
-                let is_found = client.get_into(&key, &mut value)?;
-                check(&key, is_found.then_some(&value))?;
-            }
-        }
-        1 => {
-            for first in numbers.step_by(MANY) {
-                let keys: [Key; MANY] = std::array::from_fn(|at| key(first + at as u64));
-                let mut checked = Ok(());
-                client.get_many_with(&keys, |at, found| {
-                    if checked.is_ok() {
-                        checked = found.map_err(PeersError::from).and_then(|value| check(&keys[at], value));
-                    }
-                });
-                checked?;
-            }
-        }
-        _ => {
-            for key in numbers.map(key) {
-                client.put(&key, &value_word(&key, 0).to_le_bytes())?;
-            }
-        }
+impl TableCosts {
+    fn of(store: &Store, times: [Vec<f64>; KINDS.len()]) -> Result<TableCosts, PeersError> {
+        let table = store.stat()?.table;
+        let [get_ns, get_many_ns, put_ns] = times.map(median);
+        Ok(TableCosts { capacity: table.capacity, fill: table.fill, costs: Costs { get_ns, get_many_ns, put_ns } })
     }
-    Ok(start.elapsed().as_nanos() as f64 / operations as f64)
 }
 
-fn check(key: &Key, value: Option<impl AsRef<[u8]>>) -> Result<(), PeersError> {
-    let Some(value) = value else { return Err(PeersError::missing(key)) };
-    let ends = ValueEnds::of(value.as_ref(), WORD_BYTES);
-    if difference(key, ends) == 0 { Ok(()) } else { Err(PeersError::wrong(key, ends)) }
+fn get(client: &mut Client, numbers: Range<u64>) -> Result<(), PeersError> {
+    let mut value = Vec::with_capacity(WORD_BYTES);
+    for key in numbers.map(key) {
+        let is_found = client.get_into(&key, &mut value)?;
+        check(&key, is_found.then(|| ValueEnds::of(&value, WORD_BYTES)))?;
+    }
+    Ok(())
 }
 
-fn median(times: &[f64]) -> f64 {
-    let mut sorted = times.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
+fn get_many(client: &mut Client, numbers: Range<u64>) -> Result<(), PeersError> {
+    for first in numbers.step_by(MANY) {
+        let keys: [Key; MANY] = std::array::from_fn(|at| key(first + at as u64));
+        let mut checked = Ok(());
+        client.get_many_with(&keys, |at, found| {
+            if checked.is_ok() {
+                let ends = found.map(|value| value.map(|value| ValueEnds::of(value, WORD_BYTES)));
+                checked = ends.map_err(PeersError::from).and_then(|ends| check(&keys[at], ends));
+            }
+        });
+        checked?;
+    }
+    Ok(())
+}
+
+fn put(client: &mut Client, numbers: Range<u64>) -> Result<(), PeersError> {
+    for key in numbers.map(key) {
+        client.put(&key, &value_word(&key, 0).to_le_bytes())?;
+    }
+    Ok(())
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
 }

@@ -102,13 +102,18 @@ fn look_up(
             watch(what, number, keys)?;
         }
         let key = key(number);
-        match get(&key)? {
-            None => return Err(PeersError::missing(&key)),
-            Some(ends) if difference(&key, ends) != 0 => return Err(PeersError::wrong(&key, ends)),
-            Some(_) => {}
-        }
+        check(&key, get(&key)?)?;
     }
     Ok(())
+}
+
+/// Fails unless the value of a key was found, and is right.
+pub fn check(key: &Key, found: Option<ValueEnds>) -> Result<(), PeersError> {
+    match found {
+        None => Err(PeersError::missing(key)),
+        Some(ends) if difference(key, ends) != 0 => Err(PeersError::wrong(key, ends)),
+        Some(_) => Ok(()),
+    }
 }
 
 /// A thread's handle of the map.

@@ -6,10 +6,9 @@
 //! Fix: these threads block all signals of the process ([`guira_fabric::signals::without_signals`]).
 
 use std::fs::read_to_string;
-use std::time::{Duration, Instant};
 
 use guira::{CreateOptions, ServeOptions, Store};
-use guira_testing::patience;
+use guira_testing::wait_until;
 
 use crate::common::Table;
 
@@ -40,13 +39,8 @@ fn threads_of_the_library_leave_signals_to_the_program() {
     let has_both = |found: &[(String, u64)]| {
         ["guira-name", "guira-node-0"].iter().all(|name| found.iter().any(|(found, _)| found == name))
     };
-    let (mut found, end) = (threads(), Instant::now() + patience());
-    while !has_both(&found) {
-        assert!(Instant::now() < end, "threads are missing among {found:?}");
-        std::thread::sleep(Duration::from_millis(1));
-        found = threads();
-    }
-    for (name, mask) in &found {
+    wait_until("both threads have their names", || has_both(&threads()));
+    for (name, mask) in threads() {
         assert_eq!((mask & OF_PROCESS, mask & OF_THREADS), (OF_PROCESS, 0), "{name} blocks {mask:x}");
     }
     drop((store, served));
