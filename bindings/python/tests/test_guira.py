@@ -2,6 +2,39 @@
 
 GUIRA_PROGRAM names the program guira, for tests that need a process that is not Python's. GUIRA_SEED repeats a run of the
 random tests.
+
+Proves, of the wheel that bindings/python builds, installed in an empty virtual environment:
+
+- random sequences of operations do what they do to a dictionary, with keys and values of every size and kind of
+  buffer, in arrays at every alignment, and by tasks of asyncio; objects of wrong types, lengths that do not fit and
+  impossible options raise the documented exception, with the effect "none";
+- any method, with any arguments, drawn at random, in several threads, while one closes the table, works or raises one
+  of the documented exceptions;
+- threads share a table object and an iterator, also more threads than there are client slots, one closes it while
+  others use it, and while an operation waits for a memory node, other threads run;
+- a closed, a destroyed and an inherited table (after a fork, also beside busy threads, with and without a session)
+  raise, and interpreters end in order while tables are open and in use;
+- workers of a `multiprocessing.Pool`, forked and spawned, that are killed while they put block neither the others nor
+  their parent, and leave whole values;
+- failed puts of many keys name exactly the keys that were not put; refused outputs are not written; arrays of Python
+  objects, of items of other lengths and with shared memory are refused;
+- a value whose memory another thread writes meanwhile is stored as a mixture, and `guira check` finds no damage;
+- the event loop runs while a memory node does not answer, and a cancelled change is made completely or not at all; a
+  cancelled close goes on, a closed table of asyncio keeps no connection, and one that is dropped gives back its slots;
+- references and buffers are given back, and a scan keeps one row in memory;
+- calls with many keys end early for a signal, also in a child that its handler forks, and name the keys that were not
+  put; an exception of a block outlives a failed close; an error of a codec ends an iterator;
+- processes in Python, and the program `guira`, read what the others wrote; the examples of the READMEs run;
+- mypy, in strict mode, accepts the package, its tests and the examples, and stubtest finds the stubs equal to the
+  module; in the release check pyright accepts them, too.
+
+Cannot show: other versions of Python than the machine's; the wheel promises 3.9 and later by the stable ABI, with the
+buffer protocol that decision 0042 declares. Free-threaded interpreters; NumPy, except that the step `python-bench`
+checks the values which it looks up into arrays of NumPy.
+
+Each run prints the seed of its random operations, which the environment variable `GUIRA_SEED` repeats. The wheel is
+built without optimisations and with all assertions. Without python3 and its module venv, or without PyPI, the step of
+the gate reports "not available".
 """
 
 from __future__ import annotations

@@ -6,6 +6,18 @@
 //! disagrees with a plain reading of the row. `fuzz/fuzz_targets` runs each harness under libFuzzer; the module
 //! `decoders` of the conformance suite runs all of them, on every toolchain, on the same corpora and on mutated copies
 //! of them.
+//!
+//! | harness | decodes | promises |
+//! |---|---|---|
+//! | `superblock` | superblock, configuration, table state | a decoded value encodes to the same words, respects every bound, and its areas do not overlap |
+//! | `preset`, `names` | a user's parameters of a new table; names of formats, presets and checksums | a derived table is valid and holds what was requested; a name has one spelling |
+//! | `row` | rows and entries, verified or not | finders agree with a plain reading; adding and removing an entry affects no other; a changed row verifies only in its place |
+//! | `slot` | slot words, seals, redo records | a record is inside its slot and names only rows, entries, extents and marks of the table; a delta completes a row that is torn anywhere |
+//! | `lock` | lock words of every width | the decoded owners agree with the bits; a release is exact; poison names no client |
+//! | `extent`, `chunk` | extents, references to them, chunk words, size classes | an extent is inside its words, and its mark inside its chunk; slots do not overlap |
+//! | `url` | table URLs, paths | a decoded URL is printed as it was written |
+//! | `tsv`, `jsonl`, `debian` | the formats of `guira load` | an error names its line and spoils no later record; pieces, lost files and bounded lines change nothing else; decoded records can be written and read again |
+//! | `wire` | frames of the TCP protocol | a decoded frame is inside its bytes and encodes to the same bytes |
 #![forbid(unsafe_code)]
 
 mod case;

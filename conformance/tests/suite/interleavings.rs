@@ -4,6 +4,8 @@
 //!
 //! Schedules are shuttle's (random, and PCT of depth 3); `shuttle::replay` repeats the schedule a failure prints. Lanes
 //! have clocks of their own, so that nothing but the schedule decides.
+//!
+//! Cannot show: schedules that were not drawn; relaxed memory.
 
 use std::sync::{Arc, Mutex};
 

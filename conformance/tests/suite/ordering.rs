@@ -2,6 +2,20 @@
 //! they are built, and docs/rdma.md lists all of their forms.
 //!
 //! [R-COMMIT-1] [R-COMMIT-2] [R-LOCK-3] [R-EXTENT-1] [R-RECOVER-3] [R-SLOT-1]
+//!
+//! Proves:
+//!
+//! - the table of docs/rdma.md is that of the code, and the simulator executes a pair of verbs out of order if and only
+//!   if the table leaves its order open;
+//! - no batch relies on an order that one queue pair does not give, nor on a WRITE of several packets being whole. The
+//!   batches are those of 250 swarms over all fabrics, of 40 of preset `paper`, of every operation and of its recovery
+//!   after a death at each of its steps, and of creating, checking, repairing and destroying tables;
+//! - docs/rdma.md lists the forms of all batches: one that is not listed fails, and so does one that is never posted;
+//! - batches that do rely on such orders are reported, and two small protocols that rely on them, for a lock and for a
+//!   miss, fail in the simulator.
+//!
+//! Cannot show: that READs of different words are relied on to sample in order, which no batch shows. The simulator
+//! samples them in any order instead, in swarms.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;

@@ -1,6 +1,33 @@
 //! The suites that run on Soft-RoCE: which tests of which programs, with which environment.
 //!
 //! Invariant: the default suite takes a minute or two; the others are long forms, which run when they are asked for.
+//!
+//! Proves, with the verbs of a Linux kernel in a virtual machine, over packets that cross a link:
+//!
+//! - READ, WRITE, CAS and FETCH-ADD have the results and the effects that the heap backend gives them, over drawn
+//!   batches;
+//! - lanes of threads and tasks share a queue pair, full queues and buffers included, and nothing is lost or counted
+//!   twice;
+//! - a batch out of bounds has no effect, and the queue pair lives on;
+//! - after the end of a client's queue pair none of its bytes changes any more, and the client learns which batches may
+//!   have had an effect; on a delayed link a WRITE that arrives after the end changes nothing;
+//! - the packets that the device counts are the messages that a lane counts; a forked child is refused; errors of
+//!   devices, ports, addresses and locked memory say what is wrong;
+//! - stores over `rdma://` (module `rdma` of crates/guira): a node of another fabric, a peer that vanishes at any
+//!   message of the exchange, and a table that processes of the machine have open are typed errors. A client whose
+//!   WRITE is on its way when it is fenced or kicked changes no byte by it, learns of the fence once, and goes on;
+//! - tables that grow (`rdma::growth`): parts of the memory are registered once, when they are reserved or touched; a
+//!   client that knows none of them finds all keys, as do readers and, between two nodes, local clients, which let the
+//!   table grow as well; a limit of memory or of locked memory is an error without effect; a node that lies about parts
+//!   is found out.
+//!
+//! With `GUIRA_TEST_FABRIC=rdma` the tests of memory nodes use RDMA instead of TCP. Those that do not apply say so:
+//! batches do not travel on the connections that a proxy cuts or delays (`only_operations_without_effect_are_repeated`,
+//! `lookups_survive_lost_connections`, `a_slow_node_blocks_no_executor`), clients do not share a table with clients
+//! that map it (`keys_with_combined_changes_are_linearizable`), the node's threads execute nothing that could be unfair
+//! (`fairness`), and Soft-RoCE works in the first network namespace only (`partition`).
+//!
+//! Cannot show: anything about network cards, or about speed.
 
 /// Tests with a name.
 #[derive(Debug)]

@@ -1,4 +1,18 @@
 //! Operations without permission change nothing and say why.
+//!
+//! Proves:
+//!
+//! - a user who may not read a table, or not write it, is refused what is not permitted, and changes nothing;
+//! - no command of this user or of root puts data into another user's table, unless its owner is named;
+//! - in a table that was created for readers, a reader that locks every byte of it blocks no client. In a table whose
+//!   mode was changed later, such a reader is found and named at once, also by users who may only read, and damages
+//!   nothing;
+//! - a lock file that is lost, copied or damaged is refused, also while other processes create and destroy the table,
+//!   and none is left behind.
+//!
+//! Only root can act as another user: for other users most of these tests report that they did not run.
+//!
+//! Cannot show: users of other hosts, who are clients of a memory node.
 
 use std::fs;
 use std::io::{ErrorKind, Write};

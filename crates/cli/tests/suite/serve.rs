@@ -1,5 +1,19 @@
 //! `guira serve`, as clients, service managers and Prometheus see it. What clients do with the bytes is tested
 //! elsewhere; here they greet the node in the words of its protocol.
+//!
+//! Proves:
+//!
+//! - `guira serve` is ready when it says so. Clients notice whether a restarted node has the same memory. The node
+//!   refuses to listen on a public address without a token, admits clients by their tokens and certificates, reads both
+//!   again on SIGHUP, ends with its terminal, logs each client, stops in order and promptly, and reports to its service
+//!   manager, to Prometheus and to users;
+//! - 256 slow HTTP clients do not delay `/health` or `/metrics`;
+//! - the commands of the guides work on two hosts (`examples/two-hosts.sh`);
+//! - the systemd unit is valid, if `systemd-analyze` is installed;
+//! - `guira top` draws itself at every size, and in a terminal emulator (tmux, installed like the other tools) it
+//!   follows the table, the window, keys and signals, and restores the terminal.
+//!
+//! Cannot show: what clients do through the node.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

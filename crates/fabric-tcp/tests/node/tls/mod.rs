@@ -1,4 +1,17 @@
 //! Nodes and clients with TLS: everything works as without it, and untrusted peers are refused with a reason.
+//!
+//! Proves, for both ways of waiting:
+//!
+//! - every verb, batches of several frames, 64 lanes of one connection, sessions that are replaced or fenced, and slow
+//!   readers work as without TLS;
+//! - a round trip is one TLS record each way;
+//! - if records are split or cut at many places (seven times as many with `GUIRA_LONG=1`), or bits change on their way,
+//!   each error reports the effect correctly;
+//! - each failed handshake is reported to both sides with its cause, and counted: TLS on one side only, a wrong
+//!   authority, name or time, no certificate, invalid bytes, silence;
+//! - the memory of a session is bounded.
+//!
+//! Cannot show: the cryptography, which is that of ring and rustls; hostile records.
 
 mod cuts;
 mod handshakes;

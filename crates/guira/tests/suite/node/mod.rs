@@ -2,6 +2,29 @@
 //! or connection is lost. [R-SESSION-1] [R-SESSION-2]
 //!
 //! Tests whose subject is the connection that carries the batches run over TCP only, and say so.
+//!
+//! Proves:
+//!
+//! - stores over `tcp://` do what stores in files do, in the same number of round trips;
+//! - clients and readers, blocking and async, continue when their node is back, report a table that is gone as gone,
+//!   and learn once that they were fenced;
+//! - calls of a store wait for its node;
+//! - an insert whose connection is cut after any message, or before its answer, takes effect once, or not at all, or is
+//!   reported as unknown;
+//! - twenty tasks and threads of one process that want the locks of one key, or of three hundred, take two round trips
+//!   for each change and find no lock taken;
+//! - a client that has the permit of a lock queue and never returns it delays the others no longer than their deadline;
+//!   a client that holds locks of a dropped operation does not wait in a queue with them; and the time in a queue
+//!   counts only for the operation that waited;
+//! - puts and updates that are combined in a queue take no round trip. With combining, dropped futures, a bad
+//!   connection and clients that map the table, keys are linearizable;
+//! - of 512 clients in four processes none fails, and the slowest reaches at least a fifth of the mean rate;
+//! - between two hosts (network namespaces and a router) packets are dropped: for a moment, which only costs time; and
+//!   for longer than the session timeout, after which the clients are fenced in time, recovered, and get the error
+//!   `Fenced` once. The test reports that it did not run if this user may not create namespaces; `ip` is installed like
+//!   the other tools.
+//!
+//! Cannot show: TCP on real networks.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: a failure is the test's")]
 
