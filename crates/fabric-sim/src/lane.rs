@@ -144,7 +144,23 @@ impl SimLane {
     /// # Errors
     /// The errors of a batch, with an unknown effect where a reply is lost; `Backend` if the node has no service.
     pub async fn call(&mut self, request: &[u64], reply: &mut Vec<u64>) -> Result<(), FabricError> {
-        self.send(request, false).await?;
+        self.begin_call(request).await?;
+        self.end_call(reply).await
+    }
+
+    /// Sends the request of a [`SimLane::call`] whose answer [`SimLane::end_call`] receives, and does not wait for it.
+    ///
+    /// # Errors
+    /// The request could not be sent.
+    pub async fn begin_call(&mut self, request: &[u64]) -> Result<(), FabricError> {
+        self.send(request, false).await
+    }
+
+    /// Waits for the answer to the call that was begun, if it has not arrived yet, and replaces the contents of `reply` by it.
+    ///
+    /// # Errors
+    /// Those of [`SimLane::call`]; `Backend` if no call was begun.
+    pub async fn end_call(&mut self, reply: &mut Vec<u64>) -> Result<(), FabricError> {
         let mut receive = |batch: &Batch| {
             reply.clear();
             reply.extend_from_slice(batch.reply());

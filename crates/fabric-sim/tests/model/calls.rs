@@ -203,6 +203,35 @@ fn a_dropped_call_goes_on() {
     }
 }
 
+/// A client that has begun a call does other things, and receives the answer without waiting if it has arrived.
+#[test]
+fn a_call_that_was_begun_is_answered_later() {
+    for model in MODELS {
+        let mut sim = Sim::new(region(), &SimOptions { model, ..SimOptions::new(1, NETWORK) });
+        sim.serve(1, Adder::default());
+        let ends = Rc::new(RefCell::new(Vec::new()));
+        let noted = Rc::clone(&ends);
+        sim.spawn(move |region| async move {
+            let (mut lane, mut other, mut reply) = (region.lane(), region.lane(), vec![99]);
+            let nothing = lane.end_call(&mut reply).await;
+            assert!(matches!(nothing, Err(FabricError::Backend(_))), "{nothing:?}");
+            lane.begin_call(&[5, 8]).await.expect("it is sent");
+            assert_eq!((region.now_ns(), lane.calls().calls), (0, 1));
+            pause_until(&mut other, 100_000).await;
+            lane.end_call(&mut reply).await.expect("nothing fails here");
+            assert_eq!((region.now_ns(), &reply[..]), (100_000, &[5, 1, 8][..]));
+            lane.begin_call(&[1]).await.expect("it is sent");
+            lane.end_call(&mut reply).await.expect("nothing fails here");
+            assert!(region.now_ns() > 100_000);
+            assert_eq!(reply, [6, 2]);
+            assert_eq!((lane.calls().calls, lane.calls().words_in), (2, 5));
+            noted.borrow_mut().push(());
+        });
+        assert_eq!(sim.run(), Stopped::Ended);
+        assert_eq!(ends.borrow().len(), 1);
+    }
+}
+
 /// Begins an operation, which does not end at once.
 async fn begin<T>(mut operation: Pin<&mut impl Future<Output = T>>) {
     let poll = |cx: &mut Context<'_>| {
