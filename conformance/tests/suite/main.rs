@@ -7,6 +7,7 @@
 
 mod baselines;
 mod check;
+mod clover;
 mod conditional;
 mod contention;
 mod counts;

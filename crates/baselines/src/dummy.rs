@@ -14,13 +14,10 @@ use guira_fabric::{Caps, WORD_BYTES};
 use guira_fabric_sim::{Service, SimLane, Work};
 
 use crate::record::{append_value, checked_key, key_in, record_words, store_record};
-use crate::{BuildError, Change, Client, Cost, Error, Outcome, Ports, Store};
+use crate::{BuildError, Change, Client, Cost, Error, Outcome, Places, Ports, Store};
 
 /// Bytes of a cache line.
 const LINE_BYTES: u64 = 64;
-
-/// The place of the record with a key, which is known for every key that is stored.
-pub type Places = Rc<dyn Fn(u32) -> u64>;
 
 /// An array of records, and the threads of its service.
 #[derive(Clone)]

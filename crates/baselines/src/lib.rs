@@ -9,6 +9,7 @@
 //! (`Setting` and `experiment/engine/stores.rs`), and state in docs/baselines.md what it promises and where it differs
 //! from its paper.
 
+pub mod clover;
 pub mod cuckoo;
 pub mod dummy;
 pub mod linear;
@@ -20,7 +21,7 @@ use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Effect, FabricError, Lane, Region, Traffic};
 use guira_fabric_sim::{Calls, Service, SimLane, SimRegion};
 
-pub use record::{BuildError, Layout, ReadCounts};
+pub use record::{BuildError, Layout, Places, ReadCounts};
 
 /// The memory nodes of a store, with its records.
 pub trait Store {
@@ -59,17 +60,19 @@ pub struct Ports {
     pub verbs: Box<dyn Lane>,
     /// For calls of the node's service; `None` outside of the simulator.
     pub calls: Option<SimLane>,
+    /// The region of the simulator, for further lanes.
+    pub region: Option<SimRegion>,
 }
 
 impl Ports {
     /// Returns the lanes of a client that calls no service.
     pub fn of_verbs(lane: impl Lane + 'static) -> Ports {
-        Ports { verbs: Box::new(lane), calls: None }
+        Ports { verbs: Box::new(lane), calls: None, region: None }
     }
 
     /// Opens the lanes of a client in the simulator.
     pub fn simulated(region: &SimRegion) -> Ports {
-        Ports { verbs: Box::new(region.lane()), calls: Some(region.lane()) }
+        Ports { verbs: Box::new(region.lane()), calls: Some(region.lane()), region: Some(region.clone()) }
     }
 }
 
@@ -122,7 +125,7 @@ pub enum Outcome {
 /// The cost of operations, counted by lanes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Batches posted, and calls: network round trips.
+    /// Batches and calls that operations have waited for: network round trips.
     pub round_trips: u64,
     /// Verbs posted, calls and notices.
     pub messages: u64,

@@ -1,5 +1,7 @@
 //! Records, and the ways to store them: in the slots of a table, or in a heap beside it.
 
+use std::rc::Rc;
+
 use guira_fabric::memory::{AtomicU64, Ordering};
 use guira_fabric::{Addr, FabricError, Lane, Verb, WORD_BYTES, post};
 
@@ -10,6 +12,9 @@ pub(crate) const KEY_BYTES: usize = 4;
 /// Bytes of a signature and of an offset, as slots have them whose records are in the heap.
 pub(crate) const SIGNATURE_BYTES: u64 = 1;
 pub(crate) const OFFSET_BYTES: u64 = 4;
+
+/// The number of the record with a key, for every key that was stored when the store was built; another number for all others.
+pub type Places = Rc<dyn Fn(u32) -> u64>;
 
 /// Where records are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,13 +71,15 @@ pub(crate) fn record_words(value_bytes: usize) -> u64 {
     ((KEY_BYTES + value_bytes) as u64).div_ceil(WORD_BYTES)
 }
 
+/// Returns the words of a record, and zeros without end behind them.
+pub(crate) fn words_of(key: u32, value: &[u8]) -> impl Iterator<Item = u64> {
+    let mut bytes = key.to_le_bytes().into_iter().chain(value.iter().copied());
+    std::iter::repeat_with(move || u64::from_le_bytes(std::array::from_fn(|_| bytes.next().unwrap_or(0))))
+}
+
 /// Stores a record in its words.
 pub(crate) fn store_record(words: &[AtomicU64], key: u32, value: &[u8]) {
-    let mut bytes = key.to_le_bytes().into_iter().chain(value.iter().copied());
-    for word in words {
-        let part = std::array::from_fn(|_| bytes.next().unwrap_or(0));
-        word.store(u64::from_le_bytes(part), Ordering::Relaxed);
-    }
+    words.iter().zip(words_of(key, value)).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
 }
 
 /// Stores the low bytes of `value` as byte `first` of `words` and the ones behind.

@@ -1,0 +1,606 @@
+//! Clover, to which RCuckoo is compared: operations take the round trips of the paper, and histories are linearizable, whoever
+//! dies, stalls or loses a connection, wherever that is.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use guira_baselines::clover::{CloverClient, CloverStore, Counts, Shape, Table};
+use guira_baselines::{BuildError, Change, Client, Cost, Error, ErrorKind, Outcome, Ports, Store};
+use guira_check::history::{Answer, Call, History, SEARCH_STEPS};
+use guira_fabric::memory::Ordering;
+use guira_fabric::{Effect, Profile, SplitMix64};
+use guira_fabric_sim::{
+    Card, ClientFault, ClientId, Cluster, Fault, FaultPlan, Lost, Model, Network, NodeEvent, NodeFault, Relaxations,
+    Sim, SimOptions, SimRegion, Stopped,
+};
+
+const SEED: u64 = 41;
+const NETWORK: Network = Network::of(Profile::Mlx5);
+const VALUE_BYTES: usize = 8;
+const KEYS: u64 = 40;
+const ENTRIES: u64 = 20_000;
+/// Values that operations store are larger than those with which a store is filled.
+const FIRST_VALUE: u64 = 1_000;
+/// The processes of a history that fill the store, and read it at the end.
+const FILLER: u64 = u64::MAX;
+const AUDITOR: u64 = u64::MAX - 1;
+
+/// A store with keys `1..=records`, each of which has itself as its value.
+fn store_of(shape: Shape, records: u64, cache_keys: u64) -> CloverStore {
+    let value = |record: u64, value: &mut Vec<u8>| value.extend((record + 1).to_le_bytes());
+    let key = |record: u64| record as u32 + 1;
+    let table = Table::build(shape, Profile::Mlx5.caps(), records, key, value, &|| false);
+    let table = table.expect("keys and values are right").expect("nobody stops it");
+    CloverStore::new(table.fork(), Rc::new(|key| u64::from(key) - 1), cache_keys, 1)
+}
+
+fn store(records: u64, cache_keys: u64) -> CloverStore {
+    store_of(Shape { keys: KEYS, entries: ENTRIES, value_bytes: VALUE_BYTES }, records, cache_keys)
+}
+
+fn simulation(store: &CloverStore, options: &SimOptions) -> Sim {
+    let mut sim = Sim::new(store.nodes()[0].clone(), options);
+    let (threads, service) = store.service().expect("clients call it");
+    sim.serve(threads, service);
+    sim
+}
+
+/// A client whose operations are recorded.
+struct Actor {
+    client: CloverClient,
+    region: SimRegion,
+    process: u64,
+    history: Rc<RefCell<History>>,
+}
+
+impl Actor {
+    fn new(store: &CloverStore, region: &SimRegion, process: u64, history: &Rc<RefCell<History>>) -> Actor {
+        let client = store.client(Ports::simulated(region), 0, &Rc::new(()), &Rc::new(store.thread()));
+        Actor { client, region: region.clone(), process, history: Rc::clone(history) }
+    }
+
+    async fn call(&mut self, key: u32, call: Call) -> Result<Answer, Error> {
+        // Stores are filled at 0.
+        let now_ns = || self.region.now_ns() + 1;
+        let pending = self.history.borrow_mut().begin(self.process, key.into(), call, now_ns());
+        let answer = answer(&mut self.client, key, call).await;
+        match &answer {
+            Ok(answer) => self.history.borrow_mut().complete(pending, *answer, self.region.now_ns() + 1),
+            Err(error) if error.effect == Effect::None => self.history.borrow_mut().fail(pending),
+            Err(_) => {}
+        }
+        answer
+    }
+
+    /// Carries out an operation that cannot fail, and returns its answer and its cost.
+    async fn costs(&mut self, key: u32, call: Call) -> (Answer, Cost) {
+        let before = self.client.cost();
+        let answer = self.call(key, call).await.expect("nothing fails here");
+        (answer, self.client.cost().since(&before))
+    }
+
+    /// Asserts the answer and the round trips of an operation.
+    async fn takes(&mut self, key: u32, call: Call, answer: Answer, round_trips: u64) {
+        let (found, cost) = self.costs(key, call).await;
+        assert_eq!((found, cost.round_trips), (answer, round_trips), "{call} of key {key}");
+    }
+}
+
+async fn answer(client: &mut CloverClient, key: u32, call: Call) -> Result<Answer, Error> {
+    let key = key.into();
+    let outcome = match call {
+        Call::Get => {
+            let mut value = Vec::new();
+            let found = client.get(key, &mut value).await?;
+            let number = || u64::from_le_bytes(value.as_slice().try_into().expect("values have 8 bytes"));
+            return Ok(if found { Answer::Found(number()) } else { Answer::Absent });
+        }
+        Call::Put(value) => client.change(key, Change::Put(&value.to_le_bytes())).await?,
+        Call::Insert(value) => client.change(key, Change::Insert(&value.to_le_bytes())).await?,
+        Call::Update(value) => client.change(key, Change::Update(&value.to_le_bytes())).await?,
+        _ => client.change(key, Change::Remove).await?,
+    };
+    Ok(match (call, outcome) {
+        (Call::Put(_), Outcome::Inserted) => Answer::Inserted,
+        (Call::Put(_), Outcome::Replaced) => Answer::Replaced,
+        (_, Outcome::Missing) => Answer::Missing,
+        (_, Outcome::Exists) => Answer::Exists,
+        _ => Answer::Done,
+    })
+}
+
+/// Returns the history of a store with `records` records to which nothing has happened.
+fn filled(records: u64) -> Rc<RefCell<History>> {
+    let mut history = History::new();
+    for key in 1..=records {
+        let pending = history.begin(FILLER, key, Call::Put(key), 0);
+        history.complete(pending, Answer::Done, 0);
+    }
+    Rc::new(RefCell::new(history))
+}
+
+/// Reads all keys when everybody else has ended, and checks the whole history.
+fn audit(sim: &mut Sim, store: &CloverStore, history: &Rc<RefCell<History>>, context: &str) {
+    assert_eq!(sim.run(), Stopped::Ended, "{context}");
+    let (reader, recorded, done) = (store.clone(), Rc::clone(history), Rc::new(Cell::new(false)));
+    let noted = Rc::clone(&done);
+    sim.spawn(move |region| async move {
+        let mut actor = Actor::new(&reader, &region, AUDITOR, &recorded);
+        for key in 1..=KEYS as u32 {
+            actor.call(key, Call::Get).await.expect("nothing fails now");
+        }
+        noted.set(true);
+    });
+    assert_eq!((sim.run(), done.get()), (Stopped::Ended, true), "{context}");
+    if let Err(error) = history.borrow().check(SEARCH_STEPS) {
+        panic!("{context}: {error}");
+    }
+}
+
+/// Runs one client by itself.
+fn alone<F: Future<Output = ()> + 'static>(store: &CloverStore, client: impl FnOnce(Actor) -> F + 'static) {
+    let mut sim = simulation(store, &SimOptions::new(SEED, NETWORK));
+    let (history, own) = (filled(0), store.clone());
+    let done = Rc::new(Cell::new(false));
+    let noted = Rc::clone(&done);
+    sim.spawn(move |region| async move {
+        client(Actor::new(&own, &region, 0, &history)).await;
+        noted.set(true);
+    });
+    assert_eq!((sim.run(), done.get()), (Stopped::Ended, true));
+}
+
+/// A cached lookup takes one round trip, a change two, whether the key exists or was removed; an insert two, one of which is a
+/// call. Nobody waits for entries, but for the first ones.
+#[test]
+fn operations_take_the_round_trips_of_the_paper() {
+    alone(&store(10, KEYS), |mut actor| async move {
+        actor.takes(1, Call::Get, Answer::Found(1), 1).await;
+        actor.takes(1, Call::Update(1_000), Answer::Done, 3).await;
+        assert_eq!(actor.client.counts(), Counts { waits: 1, ..Counts::default() });
+        for value in 1_001..1_100 {
+            actor.takes(1, Call::Update(value), Answer::Done, 2).await;
+            actor.takes(1, Call::Get, Answer::Found(value), 1).await;
+        }
+        actor.takes(2, Call::Put(1), Answer::Replaced, 2).await;
+        actor.takes(2, Call::Insert(1), Answer::Exists, 1).await;
+        actor.takes(2, Call::Remove, Answer::Done, 2).await;
+        actor.takes(2, Call::Get, Answer::Absent, 1).await;
+        actor.takes(2, Call::Remove, Answer::Missing, 1).await;
+        actor.takes(2, Call::Update(1), Answer::Missing, 1).await;
+        actor.takes(2, Call::Insert(2_000), Answer::Done, 2).await;
+        actor.takes(2, Call::Get, Answer::Found(2_000), 1).await;
+        assert_eq!(actor.client.counts(), Counts { waits: 1, ..Counts::default() });
+        // Keys without a chain: the server says so, and begins one.
+        actor.takes(20, Call::Get, Answer::Absent, 1).await;
+        actor.takes(20, Call::Update(1), Answer::Missing, 1).await;
+        actor.takes(20, Call::Remove, Answer::Missing, 1).await;
+        assert_eq!(actor.client.counts(), Counts { waits: 1, misses: 3, ..Counts::default() });
+        actor.takes(20, Call::Insert(3_000), Answer::Done, 2).await;
+        actor.takes(21, Call::Put(3_001), Answer::Inserted, 2).await;
+        actor.takes(20, Call::Get, Answer::Found(3_000), 1).await;
+        assert_eq!(actor.client.counts(), Counts { waits: 1, misses: 3, ..Counts::default() });
+    });
+}
+
+/// A change is a WRITE and a CAS, and behind them a WRITE of the shortcut and a notice; every sixteenth asks for entries.
+#[test]
+fn changes_send_the_messages_of_the_paper() {
+    alone(&store(10, KEYS), |mut actor| async move {
+        actor.costs(1, Call::Update(1_000)).await;
+        let mut messages = Vec::new();
+        for value in 0..32 {
+            messages.push(actor.costs(1, Call::Update(2_000 + value)).await.1.messages);
+        }
+        assert_eq!(messages.iter().filter(|messages| **messages == 5).count(), 2, "{messages:?}");
+        assert_eq!(messages.iter().filter(|messages| **messages == 4).count(), 30, "{messages:?}");
+        assert_eq!(actor.costs(20, Call::Insert(1)).await.1.messages, 2);
+        assert_eq!(actor.costs(1, Call::Get).await.1.messages, 1);
+    });
+}
+
+/// Another client changes a key so often; then `last` of a client that believes the first entry to be the last one is
+/// measured. Returns its answer, its cost and its counts. `lags` entries are missing from the shortcut.
+fn behind(changes: u64, lags: u64, last: Call) -> (Answer, Cost, Counts) {
+    let store = store(10, KEYS);
+    let mut sim = simulation(&store, &SimOptions::new(SEED, NETWORK));
+    let history = filled(10);
+    let (writer, recorded) = (store.clone(), Rc::clone(&history));
+    let shortcuts = Rc::new(RefCell::new(vec![store.nodes()[0].memory().main[0].load(Ordering::Relaxed)]));
+    let noted = Rc::clone(&shortcuts);
+    sim.spawn(move |region| async move {
+        let mut actor = Actor::new(&writer, &region, 0, &recorded);
+        for change in 0..changes {
+            actor.call(1, Call::Update(FIRST_VALUE + change)).await.expect("nothing fails here");
+            // The shortcut is written meanwhile.
+            for _ in 0..2 {
+                actor.call(2, Call::Get).await.expect("nothing fails here");
+            }
+            noted.borrow_mut().push(writer.nodes()[0].memory().main[0].load(Ordering::Relaxed));
+        }
+    });
+    assert_eq!(sim.run(), Stopped::Ended);
+    let shown = shortcuts.borrow()[(changes - lags) as usize];
+    store.nodes()[0].memory().main[0].store(shown, Ordering::Relaxed);
+    let result = Rc::new(Cell::new(None));
+    let (found, other, recorded) = (Rc::clone(&result), store.clone(), Rc::clone(&history));
+    sim.spawn(move |region| async move {
+        let mut actor = Actor::new(&other, &region, 1, &recorded);
+        // It has entries.
+        actor.call(5, Call::Update(77)).await.expect("nothing fails here");
+        let before = actor.client.counts();
+        let (answer, cost) = actor.costs(1, last).await;
+        assert_eq!(before, Counts { waits: 1, ..Counts::default() });
+        found.set(Some((answer, cost, actor.client.counts())));
+    });
+    audit(&mut sim, &store, &history, "behind");
+    result.take().expect("it has ended")
+}
+
+/// Behind a stale entry, a client jumps to where the shortcut points, and goes on from there.
+#[test]
+fn stale_clients_follow_the_shortcut_and_then_the_chain() {
+    let counts = |stale, passed| Counts { stale, passed, shortcuts: 1, waits: 1, ..Counts::default() };
+    for changes in [1, 2, 50] {
+        let current = Answer::Found(FIRST_VALUE + changes - 1);
+        // The stale entry, the shortcut, the last entry.
+        let (answer, cost, counted) = behind(changes, 0, Call::Get);
+        assert_eq!((answer, cost.round_trips, cost.retries), (current, 3, 0));
+        assert_eq!(counted, counts(0, 1));
+        // A WRITE, a CAS in vain, the shortcut, the last entry, a CAS.
+        let (answer, cost, counted) = behind(changes, 0, Call::Update(5_000));
+        assert_eq!((answer, cost.round_trips, cost.retries), (Answer::Done, 5, 1));
+        assert_eq!(counted, counts(1, 0));
+    }
+    // From where the shortcut points: one round trip for each entry.
+    for lags in [1, 3, 15] {
+        let (_, cost, counted) = behind(50, lags, Call::Get);
+        assert_eq!((cost.round_trips, counted.passed), (3 + lags, 1 + lags));
+    }
+    // A shortcut that points to the stale entry itself does not lead back to it.
+    let (_, cost, counted) = behind(3, 3, Call::Get);
+    assert_eq!((cost.round_trips, counted.passed), (2 + 3, 3));
+    // One that leads far back is tried again less and less often.
+    let (answer, cost, counted) = behind(200, 190, Call::Get);
+    assert_eq!((answer, counted.shortcuts), (Answer::Found(FIRST_VALUE + 199), 6));
+    assert!(counted.passed > 190 && cost.round_trips == 1 + counted.passed + counted.shortcuts, "{counted:?}");
+}
+
+/// Two clients that change a key at the same time: one of them tries again, and says why.
+#[test]
+fn a_change_that_is_overtaken_is_tried_again() {
+    let (mut stale, mut overtaken) = (0, 0);
+    for seed in 0..20 {
+        let store = store(10, KEYS);
+        let (mut sim, history) = (simulation(&store, &SimOptions::new(seed, NETWORK)), filled(10));
+        let counted: Rc<RefCell<Vec<Counts>>> = Rc::default();
+        for process in 0..3 {
+            let (store, history, counted) = (store.clone(), Rc::clone(&history), Rc::clone(&counted));
+            sim.spawn(move |region| async move {
+                let mut actor = Actor::new(&store, &region, process, &history);
+                for value in 0..20 {
+                    let value = FIRST_VALUE + process * 100 + value;
+                    let (answer, cost) = actor.costs(1, Call::Update(value)).await;
+                    assert_eq!(answer, Answer::Done);
+                    assert!(cost.retries == 0 || cost.round_trips >= 5, "{cost:?}");
+                }
+                let counts = actor.client.counts();
+                assert_eq!(actor.client.cost().retries, counts.stale + counts.overtaken);
+                counted.borrow_mut().push(counts);
+            });
+        }
+        audit(&mut sim, &store, &history, &format!("seed {seed}"));
+        stale += counted.borrow().iter().map(|counts| counts.stale).sum::<u64>();
+        overtaken += counted.borrow().iter().map(|counts| counts.overtaken).sum::<u64>();
+    }
+    // Who has just changed the key is the first to change it again; the others are overtaken.
+    assert!(stale >= 40 && overtaken > 200, "{stale} stale, {overtaken} overtaken");
+}
+
+/// Of many inserts of one key, one begins its chain, and all others find it, with a cold cache or with one that knows of a
+/// removal.
+#[test]
+fn one_of_many_inserts_is_made() {
+    for seed in 0..20 {
+        let store = store(10, KEYS);
+        let (mut sim, history) = (simulation(&store, &SimOptions::new(seed, NETWORK)), filled(10));
+        let answers: Rc<RefCell<Vec<(u32, Answer)>>> = Rc::default();
+        for process in 0..6 {
+            let (store, history, answers) = (store.clone(), Rc::clone(&history), Rc::clone(&answers));
+            sim.spawn(move |region| async move {
+                let mut actor = Actor::new(&store, &region, process, &history);
+                if process == 0 {
+                    actor.call(3, Call::Remove).await.expect("nothing fails here");
+                }
+                for key in [30, 31, 3] {
+                    let answer = actor.call(key, Call::Insert(FIRST_VALUE + process)).await;
+                    answers.borrow_mut().push((key, answer.expect("nothing fails here")));
+                }
+            });
+        }
+        audit(&mut sim, &store, &history, &format!("seed {seed}"));
+        let made = |key| answers.borrow().iter().filter(|answer| **answer == (key, Answer::Done)).count();
+        assert_eq!((made(30), made(31)), (1, 1), "seed {seed}");
+    }
+}
+
+/// Draws a call with a value of its own.
+fn drawn_call(draws: &mut SplitMix64, next_value: &Cell<u64>) -> Call {
+    let value = next_value.replace(next_value.get() + 1);
+    match draws.below(10) {
+        0..=3 => Call::Get,
+        4..=5 => Call::Update(value),
+        6 => Call::Put(value),
+        7..=8 => Call::Insert(value),
+        _ => Call::Remove,
+    }
+}
+
+/// Draws a fault of a client.
+fn drawn_fault(draws: &mut SplitMix64) -> Fault {
+    let for_ns = 1 + draws.below(30_000);
+    match draws.below(8) {
+        0..=2 => Fault::Die { units: draws.below(3) },
+        3 => Fault::Stall { for_ns },
+        4 => Fault::DelayTail { by_ns: for_ns },
+        5 => Fault::LoseConnection(Lost::Request),
+        6 => Fault::LoseConnection(Lost::Reply),
+        _ => Fault::LoseConnection(Lost::Late { by_ns: for_ns }),
+    }
+}
+
+/// What a run of [`swarm`] met.
+#[derive(Default)]
+struct Met {
+    deaths: u64,
+    errors: u64,
+    counts: Counts,
+}
+
+/// Runs a store, clients, keys and faults that are drawn from a seed, and checks the history.
+fn swarm(seed: u64, met: &Rc<RefCell<Met>>) {
+    let mut draws = SplitMix64(seed);
+    let (clients, keys, records) = (2 + draws.below(4), 1 + draws.below(3), draws.below(3));
+    let cache_keys = draws.below(4);
+    let clusters = draws.below(3) == 0;
+    let at = |percent| if clusters { 0 } else { percent };
+    let relaxations = Relaxations {
+        split_percent: at(30),
+        resample_percent: at(20),
+        scatter_percent: at(30),
+        ..Relaxations::default()
+    };
+    let victims = draws.below(clients);
+    let mut fault_of = |client: u64| ClientFault {
+        client: ClientId(client as u32),
+        after_verbs: draws.below(120),
+        fault: drawn_fault(&mut draws),
+    };
+    let faults_of_clients: Vec<ClientFault> = (0..victims).map(&mut fault_of).collect();
+    let stall = |draws: &mut SplitMix64| NodeFault {
+        at_ns: draws.below(200_000),
+        fault: NodeEvent::StallService { for_ns: 1 + draws.below(50_000) },
+    };
+    let node = (0..draws.below(3)).map(|_| stall(&mut draws)).collect();
+    let context = format!(
+        "seed {seed}: {clients} clients, {keys} keys, {records} records, {cache_keys} cached, \
+         {faults_of_clients:?}, {node:?}"
+    );
+    let faults = FaultPlan { clients: faults_of_clients, node, relaxations, ..FaultPlan::default() };
+    let model = match clusters {
+        true => Model::Cluster(Cluster::new(Card::ConnectX5)),
+        false => Model::Network(NETWORK),
+    };
+    let options = SimOptions { faults, model, ..SimOptions::new(seed, NETWORK) };
+    let (store, history) = (store(records, cache_keys), filled(records));
+    let (mut sim, next_value) = (simulation(&store, &options), Rc::new(Cell::new(FIRST_VALUE)));
+    for process in 0..clients {
+        let (store, history, next_value) = (store.clone(), Rc::clone(&history), Rc::clone(&next_value));
+        let (mut draws, met) = (SplitMix64(seed ^ (process + 1) << 32), Rc::clone(met));
+        sim.spawn(move |region| async move {
+            let mut actor = Actor::new(&store, &region, process, &history);
+            for _ in 0..25 {
+                let (key, call) = (1 + draws.below(keys) as u32, drawn_call(&mut draws, &next_value));
+                if actor.call(key, call).await.is_err() {
+                    met.borrow_mut().errors += 1;
+                    break;
+                }
+            }
+            let (counts, mut met) = (actor.client.counts(), met.borrow_mut());
+            met.counts.stale += counts.stale;
+            met.counts.overtaken += counts.overtaken;
+            met.counts.passed += counts.passed;
+            met.counts.misses += counts.misses;
+        });
+    }
+    audit(&mut sim, &store, &history, &context);
+    met.borrow_mut().deaths += (0..clients).filter(|client| sim.is_dead(ClientId(*client as u32))).count() as u64;
+}
+
+/// Histories of drawn clients, keys and caches are linearizable, with deaths, stalls of clients and of the server, lost
+/// connections and late verbs.
+#[test]
+fn drawn_histories_are_linearizable() {
+    let met = Rc::new(RefCell::new(Met::default()));
+    (0..600).for_each(|seed| swarm(seed, &met));
+    let Met { deaths, errors, counts } = &*met.borrow();
+    assert!(*deaths > 50 && *errors > 50, "{deaths} deaths, {errors} errors");
+    let Counts { stale, overtaken, passed, misses, .. } = counts;
+    assert!(*stale > 1_000 && *overtaken > 100 && *passed > 1_000 && *misses > 1_000, "{counts:?}");
+}
+
+/// The calls of a client that dies, which also others make.
+const SCRIPT: [(u32, Call); 8] = [
+    (1, Call::Update(0)),
+    (1, Call::Put(0)),
+    (20, Call::Insert(0)),
+    (1, Call::Remove),
+    (1, Call::Insert(0)),
+    (21, Call::Put(0)),
+    (20, Call::Remove),
+    (20, Call::Put(0)),
+];
+
+/// Runs the script by two clients, of which the first dies after so many verbs, in the middle of a WRITE after so many units.
+/// Returns its verbs.
+fn dies_after(verbs: u64, units: u64) -> u64 {
+    let (store, history) = (store(10, KEYS), filled(10));
+    let mut sim = simulation(&store, &SimOptions::new(SEED, NETWORK));
+    let next_value = Rc::new(Cell::new(FIRST_VALUE));
+    let survived = Rc::new(Cell::new(false));
+    for process in 0..2 {
+        let (store, history, next_value) = (store.clone(), Rc::clone(&history), Rc::clone(&next_value));
+        let survived = Rc::clone(&survived);
+        sim.spawn(move |region| async move {
+            let mut actor = Actor::new(&store, &region, process, &history);
+            for (key, call) in SCRIPT {
+                let value = next_value.replace(next_value.get() + 1);
+                let call = match call {
+                    Call::Update(_) => Call::Update(value),
+                    Call::Put(_) => Call::Put(value),
+                    Call::Insert(_) => Call::Insert(value),
+                    call => call,
+                };
+                actor.call(key, call).await.expect("the node never fails");
+            }
+            survived.set(survived.get() || process == 1);
+        });
+    }
+    sim.inject(ClientId(0), verbs, Fault::Die { units });
+    audit(&mut sim, &store, &history, &format!("death after {verbs} verbs and {units} units"));
+    assert!(survived.get(), "a death blocks the other client");
+    sim.verbs_of(ClientId(0))
+}
+
+/// Whatever the client has done when it dies: what it acknowledged stays, what it began happens at once or not at all, and
+/// nobody waits for it.
+#[test]
+fn a_client_may_die_at_every_verb() {
+    let all = dies_after(1 << 40, 0);
+    assert!(all > 25, "{all}");
+    for verbs in 0..all {
+        (0..3).for_each(|units| assert_eq!(dies_after(verbs, units), verbs));
+    }
+}
+
+/// Cached keys are read and changed while the server does nothing; others wait for it.
+#[test]
+fn cached_keys_are_served_while_the_server_is_stalled() {
+    const STALLED_NS: u64 = 1_000_000;
+    let stall = NodeFault { at_ns: 20_000, fault: NodeEvent::StallService { for_ns: STALLED_NS } };
+    let faults = FaultPlan { node: vec![stall], ..FaultPlan::default() };
+    let (store, history) = (store(10, KEYS), filled(10));
+    let mut sim = simulation(&store, &SimOptions { faults, ..SimOptions::new(SEED, NETWORK) });
+    let (own, recorded, done) = (store.clone(), Rc::clone(&history), Rc::new(Cell::new(false)));
+    let noted = Rc::clone(&done);
+    sim.spawn(move |region| async move {
+        let mut actor = Actor::new(&own, &region, 0, &recorded);
+        actor.call(1, Call::Update(FIRST_VALUE)).await.expect("nothing fails here");
+        assert!(region.now_ns() < 20_000);
+        while region.now_ns() < 30_000 {
+            actor.call(1, Call::Get).await.expect("nothing fails here");
+        }
+        for value in 1..10 {
+            actor.takes(1, Call::Update(FIRST_VALUE + value), Answer::Done, 2).await;
+            actor.takes(1, Call::Get, Answer::Found(FIRST_VALUE + value), 1).await;
+        }
+        assert!(region.now_ns() < STALLED_NS / 2, "{}", region.now_ns());
+        actor.takes(30, Call::Get, Answer::Absent, 1).await;
+        assert!(region.now_ns() > STALLED_NS, "{}", region.now_ns());
+        noted.set(true);
+    });
+    audit(&mut sim, &store, &history, "a stalled server");
+    assert!(done.get());
+}
+
+/// A client with room for fewer keys than it uses asks the server where chains are.
+#[test]
+fn keys_that_are_not_cached_cost_a_call() {
+    alone(&store(10, 2), |mut actor| async move {
+        actor.takes(1, Call::Get, Answer::Found(1), 1).await;
+        actor.takes(2, Call::Get, Answer::Found(2), 1).await;
+        actor.takes(7, Call::Get, Answer::Found(7), 2).await;
+        // It has displaced the less popular one of the first two.
+        actor.takes(1, Call::Get, Answer::Found(1), 1).await;
+        actor.takes(7, Call::Get, Answer::Found(7), 1).await;
+        actor.takes(2, Call::Get, Answer::Found(2), 2).await;
+        assert_eq!(actor.client.counts().misses, 2);
+        actor.costs(8, Call::Update(1_000)).await;
+        actor.takes(9, Call::Update(1_001), Answer::Done, 3).await;
+        actor.takes(8, Call::Get, Answer::Found(1_000), 1).await;
+    });
+}
+
+fn refusal(result: Result<Answer, Error>) -> (ErrorKind, Effect) {
+    let error = result.expect_err("it must fail");
+    (error.kind, error.effect)
+}
+
+/// A store that is full says so, changes nothing, and still serves what it has.
+#[test]
+fn a_full_store_refuses_changes() {
+    let full = (ErrorKind::Full, Effect::None);
+    let shape = Shape { keys: 11, entries: 10 + 20, value_bytes: VALUE_BYTES };
+    let expected = full.clone();
+    alone(&store_of(shape, 10, KEYS), |mut actor| async move {
+        actor.takes(11, Call::Insert(1_000), Answer::Done, 3).await;
+        assert_eq!(refusal(actor.call(12, Call::Insert(1)).await), expected);
+        assert_eq!(refusal(actor.call(12, Call::Put(1)).await), expected);
+        actor.takes(11, Call::Remove, Answer::Done, 2).await;
+        // The refused ones have given their entries back: 20, less two.
+        for value in 0..18 {
+            let answer = actor.call(1, Call::Update(FIRST_VALUE + value)).await;
+            assert_eq!(answer, Ok(Answer::Done), "update {value}");
+        }
+        assert_eq!(refusal(actor.call(1, Call::Update(1)).await), expected);
+        assert_eq!(refusal(actor.call(1, Call::Remove).await), expected);
+        actor.takes(1, Call::Get, Answer::Found(FIRST_VALUE + 17), 1).await;
+        actor.takes(1, Call::Insert(1), Answer::Exists, 1).await;
+    });
+}
+
+#[test]
+fn what_a_store_cannot_do_is_refused() {
+    alone(&store(10, KEYS), |mut actor| async move {
+        for (key, change) in [(0, Change::Remove), (1 << 32, Change::Remove), (1, Change::Update(b"seven b"))] {
+            let error = actor.client.change(key, change).await.expect_err("it must fail");
+            assert!(matches!(error.kind, ErrorKind::Refused(_)) && error.effect == Effect::None, "{error}");
+        }
+        assert_eq!(actor.client.cost().messages, 0);
+    });
+    let shape = Shape { keys: 4, entries: 4, value_bytes: VALUE_BYTES };
+    let built = |shape, records, key, value_bytes: usize| {
+        let value = move |_, value: &mut Vec<u8>| value.resize(value_bytes, 1);
+        Table::build(shape, Profile::Mlx5.caps(), records, move |_| key, value, &|| false).err()
+    };
+    assert_eq!(built(shape, 5, 1, 8), Some(BuildError::Full { records: 4 }));
+    assert_eq!(built(Shape { entries: 3, ..shape }, 4, 1, 8), Some(BuildError::Full { records: 3 }));
+    assert_eq!(built(Shape { entries: 1 << 32, ..shape }, 1, 1, 8), Some(BuildError::Full { records: 4 }));
+    assert_eq!(built(shape, 1, 0, 8), Some(BuildError::Key));
+    assert_eq!(built(shape, 1, 1, 7), Some(BuildError::Value { bytes: 7, value_bytes: 8 }));
+    assert_eq!(built(shape, 4, 1, 8), None);
+}
+
+/// When the memory node has lost its memory, clients that still believe in it find out: no zeros are taken for a value, and
+/// nothing is appended to them.
+#[test]
+fn lost_memory_is_no_chain() {
+    let restart = NodeFault { at_ns: 1_000, fault: NodeEvent::Restart };
+    let faults = FaultPlan { node: vec![restart], ..FaultPlan::default() };
+    let store = store(10, KEYS);
+    let mut sim = simulation(&store, &SimOptions { faults, ..SimOptions::new(SEED, NETWORK) });
+    sim.run_until(2_000);
+    let (own, done) = (store.clone(), Rc::new(Cell::new(false)));
+    let noted = Rc::clone(&done);
+    sim.spawn(move |region| async move {
+        let mut actor = Actor::new(&own, &region, 0, &filled(0));
+        for call in [Call::Get, Call::Update(1), Call::Remove, Call::Insert(1)] {
+            let (kind, _) = refusal(actor.call(1, call).await);
+            assert!(kind.to_string().contains("lost its memory"), "{call}: {kind}");
+        }
+        actor.takes(30, Call::Insert(1_000), Answer::Done, 2).await;
+        actor.takes(30, Call::Get, Answer::Found(1_000), 1).await;
+        noted.set(true);
+    });
+    assert_eq!((sim.run(), done.get()), (Stopped::Ended, true));
+}

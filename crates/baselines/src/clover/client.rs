@@ -1,0 +1,361 @@
+//! The operations of a client.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+
+use guira_fabric::{Effect, Lane, Region, Verb, post};
+use guira_fabric_sim::{SimLane, SimRegion};
+
+use super::Shape;
+use super::cache::Cache;
+use super::entry::{Known, Pointer, entry_words_of};
+use super::server::{Kind, granted, located, request};
+use crate::record::{append_value, checked_key, key_in};
+use crate::{Change, Client, Cost, Error, ErrorKind, Outcome, Ports};
+
+/// The most entries that an operation passes before it gives up: nobody waits for ever for others that are faster.
+const PASSED_MAX: u32 = 1 << 16;
+/// Entries that an operation passes before it reads the shortcut once more. The second time it passes twice as many, and so on:
+/// it leaves behind changes that come as fast as it reads, and arrives where the shortcut lags far behind.
+const PASSED_MIN: u32 = 16;
+/// A client asks for entries when it has no more than these.
+const RESERVE: usize = 8;
+
+/// A client, with the lanes that it needs besides that for verbs.
+pub struct CloverClient {
+    verbs: Box<dyn Lane>,
+    /// `None` outside of the simulator: then there is no service to call.
+    calls: Option<CallLanes>,
+    shape: Shape,
+    cache: Rc<RefCell<Cache>>,
+    /// Entries that no chain has.
+    entries: Vec<u32>,
+    /// The entry that was read last, or is written.
+    words: Vec<u64>,
+    counts: Counts,
+}
+
+/// Lanes for calls, and for what nobody waits for.
+struct CallLanes {
+    /// Calls that an operation waits for, and notices.
+    server: SimLane,
+    /// Shortcuts that are written behind a change.
+    shortcuts: SimLane,
+    /// Requests of entries.
+    entries: SimLane,
+    /// Whether such a request was sent whose answer was not received.
+    is_asking: bool,
+}
+
+/// How often operations of a client took more than the fewest round trips, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Changes that were tried again because the cached entry was no longer the last one.
+    pub stale: u64,
+    /// Changes that were tried again because another client was faster than this one, which had just read the last entry.
+    pub overtaken: u64,
+    /// Entries that were read and had a next pointer.
+    pub passed: u64,
+    /// Shortcuts that were read.
+    pub shortcuts: u64,
+    /// Calls because a key was not cached. Inserts of such keys call without it.
+    pub misses: u64,
+    /// Waits for entries that had been asked for.
+    pub waits: u64,
+}
+
+/// The way of one operation along a chain.
+#[derive(Clone, Copy, Default)]
+struct Walk {
+    /// Entries that it has passed.
+    passed: u32,
+    /// Whether it has read the entry that it is at, which was the last one.
+    is_last: bool,
+}
+
+/// What a change does if this is the last entry of its chain, without regard to other clients.
+enum Step {
+    /// It appends an entry, and then has this outcome.
+    Append(Outcome),
+    /// It ends with this outcome.
+    End(Outcome),
+}
+
+fn step_of(change: &Change<'_>, last: Pointer) -> Step {
+    match (change, last.is_removal()) {
+        (Change::Insert(_), false) => Step::End(Outcome::Exists),
+        (Change::Insert(_) | Change::Put(_), true) => Step::Append(Outcome::Inserted),
+        (Change::Update(_) | Change::Put(_), false) => Step::Append(Outcome::Replaced),
+        (Change::Update(_) | Change::Remove, true) => Step::End(Outcome::Missing),
+        (Change::Remove, false) => Step::Append(Outcome::Removed),
+    }
+}
+
+fn without_effect(kind: ErrorKind) -> Error {
+    Error { kind, effect: Effect::None }
+}
+
+impl CloverClient {
+    pub(super) fn new(ports: Ports, shape: Shape, cache: Rc<RefCell<Cache>>) -> CloverClient {
+        let lanes = |(server, region): (SimLane, SimRegion)| CallLanes {
+            server,
+            shortcuts: region.lane(),
+            entries: region.lane(),
+            is_asking: false,
+        };
+        let (calls, counts) = (ports.calls.zip(ports.region).map(lanes), Counts::default());
+        CloverClient { verbs: ports.verbs, calls, shape, cache, entries: Vec::new(), words: Vec::new(), counts }
+    }
+
+    /// Returns how often operations took more than the fewest round trips.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    fn lanes(&mut self) -> Result<&mut CallLanes, Error> {
+        let refused = || Error::refused("setting clover calls a service, which only the simulator has");
+        self.calls.as_mut().ok_or_else(refused)
+    }
+
+    /// Asks the server about a key: 1 round trip. Caches the answer.
+    async fn ask(&mut self, kind: Kind, key: u32, entry: Option<Pointer>) -> Result<Option<Known>, Error> {
+        let mut reply = Vec::new();
+        self.lanes()?.server.call(&request(kind, key, entry), &mut reply).await?;
+        let known = located(&reply);
+        known.into_iter().for_each(|known| self.cache.borrow_mut().put(key, known));
+        Ok(known)
+    }
+
+    /// Returns what is known of a key: from the cache, or by 1 round trip.
+    async fn locate(&mut self, key: u32) -> Result<Option<Known>, Error> {
+        let cached = self.cache.borrow().get(key);
+        if cached.is_some() {
+            return Ok(cached);
+        }
+        self.counts.misses += 1;
+        self.ask(Kind::Locate, key, None).await
+    }
+
+    /// Reads entries until the last one of the chain, and caches it: 1 round trip for each.
+    async fn find_last(&mut self, key: u32, known: &mut Known, walk: &mut Walk) -> Result<(), Error> {
+        loop {
+            self.words.clear();
+            self.words.resize(self.shape.entry_words() as usize, 0);
+            let read = Verb::Read { addr: self.shape.entry_addr(known.tail.entry), into: &mut self.words };
+            post(&mut *self.verbs, [read]).await?;
+            let link = self.words[0];
+            if !known.tail.has_link(link) || key_in(&self.words[1..]) != key {
+                return Err(lost());
+            }
+            let Some(next) = Pointer::parse(link) else { break };
+            self.counts.passed += 1;
+            self.pass(known, next, walk).await?;
+        }
+        walk.is_last = true;
+        self.cache.borrow_mut().put(key, *known);
+        Ok(())
+    }
+
+    /// Goes on behind an entry that is not the last one: to the next, or by 1 round trip to where the shortcut points. A
+    /// shortcut may lag behind, but leads to the end of the same chain.
+    async fn pass(&mut self, known: &mut Known, next: Pointer, walk: &mut Walk) -> Result<(), Error> {
+        let reads_shortcut = walk.passed == 0 || walk.passed >= PASSED_MIN && walk.passed.is_power_of_two();
+        walk.passed += 1;
+        walk.is_last = false;
+        if walk.passed > PASSED_MAX {
+            return Err(without_effect(ErrorKind::Busy));
+        }
+        let mut target = next;
+        if reads_shortcut {
+            self.counts.shortcuts += 1;
+            let mut word = [0];
+            let read = Verb::Read { addr: self.shape.shortcut_addr(known.shortcut), into: &mut word };
+            post(&mut *self.verbs, [read]).await?;
+            target = Pointer::parse(word[0]).filter(|shortcut| *shortcut != known.tail).unwrap_or(next);
+        }
+        known.tail = target;
+        Ok(())
+    }
+
+    /// Takes an entry that no chain has. The client asks for more before it has none, so that it seldom waits.
+    async fn take_entry(&mut self) -> Result<u32, Error> {
+        let (mut reply, empty) = (Vec::new(), self.entries.is_empty());
+        let few = self.entries.len() <= RESERVE;
+        let lanes = self.lanes()?;
+        if few && !lanes.is_asking {
+            lanes.entries.begin_call(&request(Kind::Grant, 0, None)).await?;
+            lanes.is_asking = true;
+        }
+        if empty {
+            let began_ns = lanes.entries.now_ns();
+            lanes.is_asking = false;
+            lanes.entries.end_call(&mut reply).await?;
+            let waited = lanes.entries.now_ns() > began_ns;
+            self.counts.waits += u64::from(waited);
+            self.entries.extend(granted(&reply));
+        }
+        self.entries.pop().ok_or_else(|| without_effect(ErrorKind::Full))
+    }
+
+    /// Writes an entry that no chain has: 1 round trip.
+    async fn write_entry(&mut self, key: u32, value: Option<&[u8]>) -> Result<Pointer, Error> {
+        let own = Pointer::of_new(self.take_entry().await?, value.is_none());
+        self.words.clear();
+        self.words.extend(entry_words_of(own, key, value.unwrap_or(&[])).take(self.shape.entry_words() as usize));
+        let write = Verb::Write { addr: self.shape.entry_addr(own.entry), words: &self.words };
+        // No chain has the entry, whatever becomes of it.
+        post(&mut *self.verbs, [write]).await.map_err(|error| without_effect(error.into()))?;
+        Ok(own)
+    }
+
+    /// Appends an entry behind the one that is the last of its chain: 1 round trip. Returns the next pointer that is there
+    /// instead, if it is not the last one.
+    async fn append(&mut self, last: Pointer, own: Pointer) -> Result<Option<Pointer>, Error> {
+        let (compare, mut found) = (last.link(None), 0);
+        let cas = Verb::Cas {
+            addr: self.shape.entry_addr(last.entry),
+            compare,
+            swap: last.link(Some(own)),
+            found: &mut found,
+        };
+        // Linearization point of a change of a key that has a chain.
+        post(&mut *self.verbs, [cas]).await?;
+        if found == compare {
+            return Ok(None);
+        }
+        let next = Pointer::parse(found).filter(|_| last.has_link(found));
+        next.map(Some).ok_or_else(lost)
+    }
+
+    /// Tells the shortcut and the server of a change that has been made: nobody waits for it, nor learns whether it arrives.
+    async fn report(&mut self, key: u32, known: Known) {
+        let Some(lanes) = &mut self.calls else { return };
+        let (addr, words) = (self.shape.shortcut_addr(known.shortcut), [known.tail.word()]);
+        if poll_fn(|cx| lanes.shortcuts.poll_drain(&mut [], cx)).await.is_ok() {
+            drop(post(&mut lanes.shortcuts, [Verb::Write { addr, words: &words }]));
+        }
+        // A lost connection is the matter of the next operation.
+        let _ = lanes.server.notify(&request(Kind::Appended, key, Some(known.tail))).await;
+    }
+
+    /// Carries out a change of a key that has a chain. `own` is its entry, if that is written.
+    async fn change_chain(
+        &mut self,
+        (key, mut known): (u32, Known),
+        change: &Change<'_>,
+        mut own: Option<Pointer>,
+    ) -> Result<Outcome, Error> {
+        let mut walk = Walk::default();
+        loop {
+            let outcome = match step_of(change, known.tail) {
+                Step::Append(outcome) => outcome,
+                // Linearization point: the READ of the last entry.
+                Step::End(outcome) if walk.is_last => {
+                    self.entries.extend(own.map(|own| own.entry));
+                    return Ok(outcome);
+                }
+                Step::End(_) => {
+                    self.find_last(key, &mut known, &mut walk).await?;
+                    continue;
+                }
+            };
+            let entry = match own {
+                Some(own) => own,
+                None => self.write_entry(key, value_of(change)).await?,
+            };
+            own = Some(entry);
+            let Some(next) = self.append(known.tail, entry).await? else {
+                known.tail = entry;
+                self.cache.borrow_mut().put(key, known);
+                self.report(key, known).await;
+                return Ok(outcome);
+            };
+            let cause = if walk.is_last { &mut self.counts.overtaken } else { &mut self.counts.stale };
+            *cause += 1;
+            self.pass(&mut known, next, &mut walk).await?;
+            self.find_last(key, &mut known, &mut walk).await?;
+        }
+    }
+
+    /// Begins a chain with a value, or finds the one that the key has.
+    async fn insert(&mut self, key: u32, change: &Change<'_>) -> Result<Outcome, Error> {
+        let own = self.write_entry(key, value_of(change)).await?;
+        // Linearization point, if the key has no chain.
+        let Some(known) = self.ask(Kind::Insert, key, Some(own)).await? else {
+            self.entries.push(own.entry);
+            return Err(without_effect(ErrorKind::Full));
+        };
+        if known.tail == own {
+            return Ok(Outcome::Inserted);
+        }
+        self.change_chain((key, known), change, Some(own)).await
+    }
+}
+
+/// Returns the value of a change; `None` if it removes.
+fn value_of<'v>(change: &Change<'v>) -> Option<&'v [u8]> {
+    match *change {
+        Change::Insert(value) | Change::Update(value) | Change::Put(value) => Some(value),
+        Change::Remove => None,
+    }
+}
+
+fn lost() -> Error {
+    Error::refused("an entry is not the one that was meant: the memory node has lost its memory")
+}
+
+impl Client for CloverClient {
+    /// Looks `key` up: 1 round trip if the key is cached and has not changed since. One for each entry behind, one for the
+    /// shortcut, and one if the key is not cached.
+    ///
+    /// # Errors
+    /// `Refused` for key 0, for keys of more than 32 bits, and outside of the simulator; `Busy` if others change the key faster
+    /// than this client reads; errors of the fabric.
+    async fn get(&mut self, key: u64, values: &mut Vec<u8>) -> Result<bool, Error> {
+        let key = checked_key(key)?;
+        let Some(mut known) = self.locate(key).await? else { return Ok(false) };
+        self.find_last(key, &mut known, &mut Walk::default()).await?;
+        if known.tail.is_removal() {
+            return Ok(false);
+        }
+        append_value(&self.words[1..], self.shape.value_bytes, values);
+        Ok(true)
+    }
+
+    /// Carries out a change: 2 round trips if the key is cached and has not changed since, or if it is inserted or put and has no
+    /// chain. One that ends without effect takes as many as a lookup.
+    ///
+    /// # Errors
+    /// Those of [`CloverClient::get`]; `Refused` if the value has another length; `Full` if there is no entry left, or no room
+    /// for another key.
+    async fn change(&mut self, key: u64, change: Change<'_>) -> Result<Outcome, Error> {
+        let (key, value_bytes) = (checked_key(key)?, self.shape.value_bytes);
+        if let Some(value) = value_of(&change).filter(|value| value.len() != value_bytes) {
+            return Err(Error::refused(format!("a value has {value_bytes} bytes, and not {}", value.len())));
+        }
+        let is_cached = self.cache.borrow().get(key).is_some();
+        if !is_cached && matches!(change, Change::Insert(_) | Change::Put(_)) {
+            return self.insert(key, &change).await;
+        }
+        match self.locate(key).await? {
+            Some(known) => self.change_chain((key, known), &change, None).await,
+            None => Ok(Outcome::Missing),
+        }
+    }
+
+    /// Returns what all operations have cost. A round trip is one that an operation waits for: neither what is told behind a
+    /// change, nor a request of entries that is answered before they are needed.
+    fn cost(&self) -> Cost {
+        let verbs = Cost::from(self.verbs.traffic());
+        let Some(lanes) = &self.calls else { return verbs };
+        let (calls, entries) = (Cost::from(lanes.server.calls()), Cost::from(lanes.entries.calls()));
+        let shortcuts = Cost::from(lanes.shortcuts.traffic());
+        Cost {
+            round_trips: verbs.round_trips + calls.round_trips + self.counts.waits,
+            messages: verbs.messages + calls.messages + entries.messages + shortcuts.messages,
+            wire_bytes: verbs.wire_bytes + calls.wire_bytes + entries.wire_bytes + shortcuts.wire_bytes,
+            retries: self.counts.stale + self.counts.overtaken,
+        }
+    }
+}
