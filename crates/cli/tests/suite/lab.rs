@@ -176,6 +176,39 @@ fn other_stores_are_measured_like_rcuckoo() {
     }
 }
 
+/// Clover reads cached keys in one round trip, and changes them in two if nobody else does; smaller caches cost calls, and the
+/// time that clients compute is part of an operation.
+#[test]
+fn clover_takes_the_round_trips_of_its_paper() {
+    let question = ["lab", "ask", "--setting", "clover", "--entries", "1138", "--fill", "90", "--span-us", "500"];
+    let ask = |more: &[&str]| guira(&[&question[..], &["--format", "json"], more].concat()).expect(0).json();
+    let figure = |answer: &serde_json::Value, kind: usize, figure: &str| {
+        answer["kinds"][kind][figure].as_f64().expect("a number")
+    };
+    let cached = ask(&["--workload", "c", "--clients", "16"]);
+    assert_eq!(figure(&cached, 0, "round_trips"), 1.0, "{cached}");
+    assert_eq!(figure(&cached, 0, "bytes"), 74.0 + 62.0 + 128.0, "{cached}");
+    let missed = ask(&["--workload", "c", "--clients", "16", "--cache-keys", "64"]);
+    assert!((1.05..1.95).contains(&figure(&missed, 0, "round_trips")), "{missed}");
+    let alone = ask(&["--workload", "a", "--clients", "1"]);
+    assert_eq!((figure(&alone, 0, "round_trips"), figure(&alone, 1, "round_trips")), (1.0, 2.0), "{alone}");
+    assert_eq!(alone["notes"], serde_json::json!([]), "{alone}");
+    let contended = ask(&["--workload", "a", "--clients", "16", "--node-threads", "2"]);
+    assert!(figure(&contended, 1, "round_trips") > 2.1, "{contended}");
+    let slow = ask(&["--workload", "c", "--clients", "16", "--compute-us", "10"]);
+    assert!(figure(&slow, 0, "p50_us") > figure(&cached, 0, "p50_us") + 9.9, "{slow}");
+    for (more, why) in [
+        (&["--cache-keys", "0"][..], "cache-keys is 0, but must be a whole number from 1"),
+        (&["--node-threads", "0"], "node-threads is 0, but must be a whole number from 1"),
+        (&["--lookup", "fixed"], "setting clover has no lookup"),
+        (&["--entry", "bytes:64"], "setting clover has keys of 4 bytes"),
+        (&["--setting", "guira", "--cache-keys", "9"], "setting guira has no cache-keys"),
+    ] {
+        let setting: &[&str] = if more.contains(&"--setting") { &[] } else { &["--setting", "clover"] };
+        refused(&[&["ask"], setting, more].concat(), why);
+    }
+}
+
 /// A write that the printed protocol loses when clients die is a note. Guira loses nothing in the same run: there it
 /// would be an error.
 #[test]

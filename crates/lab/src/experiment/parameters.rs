@@ -46,26 +46,39 @@ const MAX_SPAN_US: f64 = 60e6;
 /// The largest READ, in slots of a word: what a verb may read.
 const MAX_READ_SLOTS: i64 = 1 << 17;
 
-const ALL: &[Setting] =
-    &[Setting::Guira, Setting::AsPrinted, Setting::AsRun, Setting::Linear, Setting::Cuckoo, Setting::Dummy];
+const ALL: &[Setting] = &[
+    Setting::Guira,
+    Setting::AsPrinted,
+    Setting::AsRun,
+    Setting::Linear,
+    Setting::Cuckoo,
+    Setting::Dummy,
+    Setting::Clover,
+];
 /// The settings of RCuckoo.
 const RCUCKOO: &[Setting] = &[Setting::Guira, Setting::AsPrinted, Setting::AsRun];
 /// The settings that run the protocol of Guira's own code, and not the messages of the authors.
 const PROTOCOL: &[Setting] = &[Setting::Guira, Setting::AsPrinted];
 /// The settings whose entries can be chosen, and whose clients can have several operations at once.
-const NOT_AS_RUN: &[Setting] = &[Setting::Guira, Setting::AsPrinted, Setting::Linear, Setting::Cuckoo, Setting::Dummy];
+const NOT_AS_RUN: &[Setting] =
+    &[Setting::Guira, Setting::AsPrinted, Setting::Linear, Setting::Cuckoo, Setting::Dummy, Setting::Clover];
 /// The settings of other stores, which are built once and then only read.
 const READ_ONLY: &[Setting] = &[Setting::Linear, Setting::Cuckoo, Setting::Dummy];
 /// The settings among them whose clients read tables.
 const TABLES: &[Setting] = &[Setting::Linear, Setting::Cuckoo];
 const LINEAR: &[Setting] = &[Setting::Linear];
+/// The settings whose clients call a service.
+const CALLING: &[Setting] = &[Setting::Dummy, Setting::Clover];
+const CLOVER: &[Setting] = &[Setting::Clover];
+/// The names of all settings.
+const SETTINGS: [&str; 7] = ["guira", "as-printed", "as-run", "linear", "cuckoo", "dummy", "clover"];
 
 /// The names of lookups: of linear probing, and of cuckoo hashing.
 const LOOKUPS: [&str; 6] = ["fixed", "variable", "unbounded", "parallel", "sequential", "sequential-all"];
 
 /// Every parameter, in the order of plan files.
-pub const PARAMETERS: [Parameter; 41] = [
-    row("setting", "setting", "", Accepts::Name(&["guira", "as-printed", "as-run", "linear", "cuckoo", "dummy"]), ALL),
+pub const PARAMETERS: [Parameter; 43] = [
+    row("setting", "setting", "", Accepts::Name(&SETTINGS), ALL),
     row("nic", "network card", "", Accepts::Name(&["connectx-3", "connectx-5", "connectx-6", "connectx-7"]), ALL),
     row("hosts", "client hosts", "", Accepts::Integer(1, 1024), ALL),
     row("clients", "clients", "", Accepts::Integer(1, MAX_CLIENTS), ALL),
@@ -101,7 +114,9 @@ pub const PARAMETERS: [Parameter; 41] = [
     row("clusters", "clusters that a client tracks", "", Accepts::Integer(1, 1_000_000), LINEAR),
     row("key-theta", "Zipf exponent of the keys of records", "", Accepts::Number(0.0, 2.0), LINEAR),
     row("read-costs", "costs of READs in the model", "", Accepts::Name(&["printed", "measured"]), LINEAR),
-    row("node-threads", "threads of the node's service", "", Accepts::Integer(1, 1024), &[Setting::Dummy]),
+    row("node-threads", "threads of the node's service", "", Accepts::Integer(1, 1024), CALLING),
+    row("cache-keys", "keys that a client caches", "", Accepts::Integer(1, u32::MAX as i64), CLOVER),
+    row("compute-us", "computation of a client for an operation", "µs", Accepts::Number(0.0, 1_000.0), CLOVER),
     row("timeout-ms", "lock timeout", "ms", Accepts::Number(0.001, 60_000.0), PROTOCOL),
     row("deaths-per-second", "deaths of clients", "1/s", Accepts::Number(0.0, 1e6), PROTOCOL),
     row("span-us", "measured time", "µs", Accepts::Number(1.0, MAX_SPAN_US), ALL),
@@ -259,6 +274,9 @@ pub(super) fn check(experiment: &Experiment) -> Result<(), LabError> {
     if READ_ONLY.contains(&experiment.setting) {
         check_read_only(experiment)?;
     }
+    if !RCUCKOO.contains(&experiment.setting) {
+        check_records(experiment)?;
+    }
     if experiment.hashing == Some(Hashing::Independent) && experiment.factor.is_some() {
         return Err(LabError::Conflict("independent hashing has no locality factor: remove factor".to_owned()));
     }
@@ -340,9 +358,14 @@ fn check_read_only(experiment: &Experiment) -> Result<(), LabError> {
         let message = "assumed-fill and read-costs are for the model: set lookup to variable or unbounded";
         return Err(LabError::Conflict(message.to_owned()));
     }
+    Ok(())
+}
+
+/// Checks the format of the records of a store that is not RCuckoo.
+fn check_records(experiment: &Experiment) -> Result<(), LabError> {
     if !matches!(experiment.format, EntryFormat::Fixed { key_bytes: 4, .. }) {
-        let message =
-            format!("setting {setting} has keys of 4 bytes: choose format fixed:4:V, not {}", experiment.format);
+        let (setting, format) = (experiment.setting.name(), experiment.format);
+        let message = format!("setting {setting} has keys of 4 bytes: choose format fixed:4:V, not {format}");
         return Err(LabError::Conflict(message));
     }
     Ok(())
@@ -487,6 +510,15 @@ mod tests {
         assert!(message(Experiment { workload: Mix::A, ..dummy }).contains("choose workload c"));
         assert!(message(Experiment { node_threads: Some(0), ..dummy }).contains("node-threads is 0"));
         assert!(message(Experiment { node_threads: Some(1), ..linear }).contains("setting linear has no node-threads"));
+        let clover = Experiment { setting: Setting::Clover, cache_keys: Some(1), compute_us: Some(0.5), ..default };
+        assert_eq!(clover.check(), Ok(()));
+        assert_eq!(Experiment { workload: Mix::W, node_threads: Some(2), ..clover }.check(), Ok(()));
+        assert!(message(Experiment { cache_keys: Some(0), ..clover }).contains("cache-keys is 0"));
+        assert!(message(Experiment { compute_us: Some(-1.0), ..clover }).contains("compute-us is -1"));
+        assert!(message(Experiment { lookup: Some(Lookup::Fixed), ..clover }).contains("setting clover has no lookup"));
+        assert!(message(clover.with("format", &text("bytes:64")).unwrap()).contains("keys of 4 bytes"));
+        assert!(message(Experiment { cache_keys: Some(9), ..default }).contains("setting guira has no cache-keys"));
+        assert!(message(Experiment { compute_us: Some(1.0), ..dummy }).contains("setting dummy has no compute-us"));
         let emptier = Experiment { insert_row: Some(InsertRow::Emptier), ..default };
         assert_eq!(emptier.check(), Ok(()));
         assert!(message(Experiment { setting: Setting::AsPrinted, ..emptier }).contains("primary row"));

@@ -23,6 +23,8 @@ pub enum Setting {
     Cuckoo,
     /// Records at known places, read by calls of a service: the least that a memory node's processor can do.
     Dummy,
+    /// Clover: chains of values, whose ends clients cache, and a metadata server at the memory node.
+    Clover,
 }
 
 impl Setting {
@@ -35,6 +37,7 @@ impl Setting {
             Setting::Linear => "linear",
             Setting::Cuckoo => "cuckoo",
             Setting::Dummy => "dummy",
+            Setting::Clover => "clover",
         }
     }
 }
@@ -281,9 +284,15 @@ pub struct Experiment {
     /// The costs of READs by which the model computes their size: the printed ones if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_costs: Option<ReadCosts>,
-    /// Threads of the memory node's service, with setting `dummy`; 1 if `None`.
+    /// Threads of the memory node's service, with settings `dummy` and `clover`; 1 if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_threads: Option<u32>,
+    /// Keys that a client caches, with setting `clover`, at first the most popular ones; as many as there are entries if `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_keys: Option<u32>,
+    /// Time that a client's software computes for an operation, in microseconds, with setting `clover`; 0 if `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compute_us: Option<f64>,
     /// Time after which a client suspects that the holder of a lock is dead, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<f64>,
@@ -338,6 +347,8 @@ impl Default for Experiment {
             key_theta: None,
             read_costs: None,
             node_threads: None,
+            cache_keys: None,
+            compute_us: None,
             timeout_ms: None,
             deaths_per_second: 0.0,
             span_us: None,

@@ -156,7 +156,7 @@ pub(super) fn outcome(
         matches_mops: None,
         kinds: costs.iter().map(|(kind, tally)| kind_answer(*kind, tally)).collect(),
         resources: resources(usage),
-        bound_by: bound_by(usage, experiment.workload),
+        bound_by: bound_by(usage, experiment),
         notes,
     };
     Outcome { answer, costs, steadiness }
@@ -245,15 +245,19 @@ fn name_of(resource: Resource) -> &'static str {
 }
 
 /// Says in one sentence what limits throughput.
-fn bound_by(usage: &Usage, workload: Mix) -> String {
+fn bound_by(usage: &Usage, experiment: &Experiment) -> String {
     let (resource, share) = usage.busiest();
     let percent = 100.0 * share.min(1.0);
     if share >= SATURATED {
         return format!("{} is busy for {percent:.0} % of the time", name_of(resource));
     }
     let busiest = name_of(resource);
-    let locks = if workload == Mix::C { "" } else { " and each other's locks" };
-    format!("the clients' waits, for round trips{locks}; the busiest resource is {busiest}, {percent:.0} %")
+    let others = match (experiment.workload, experiment.setting) {
+        (Mix::C, _) => "",
+        (_, Setting::Clover) => ", more of them where others have changed a key",
+        _ => " and each other's locks",
+    };
+    format!("the clients' waits, for round trips{others}; the busiest resource is {busiest}, {percent:.0} %")
 }
 
 /// Sentences about what happened besides the workload.

@@ -39,7 +39,7 @@ impl Prepared {
                 Prepared::Protocol(Box::new(configure::configure(experiment, options, least_us)?))
             }
             Setting::AsRun => Prepared::AsRun(Box::new(as_run::configure(experiment, options, least_us)?)),
-            Setting::Linear | Setting::Cuckoo | Setting::Dummy => {
+            Setting::Linear | Setting::Cuckoo | Setting::Dummy | Setting::Clover => {
                 Prepared::Store(Box::new(stores::configure(experiment, options, least_us)?))
             }
         })

@@ -3,20 +3,21 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use guira_baselines::clover::{CloverStore, Shape as CloverShape, Table as CloverTable};
 use guira_baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable};
 use guira_baselines::dummy::{DummyStore, Shape as DummyShape, Table as DummyTable};
 use guira_baselines::linear::clusters::Clusters;
 use guira_baselines::linear::model::{Costs, Distances, bound};
 use guira_baselines::linear::{LinearStore, Shape as LinearShape, Table as LinearTable};
-use guira_baselines::{BuildError, Layout, Store};
+use guira_baselines::{BuildError, Layout, Places, Store};
 use guira_fabric::{Profile, WORD_BYTES};
 use guira_fabric_sim::Cluster;
 use guira_layout::EntryFormat;
 
 use super::cell::{self, Outcome, failed};
-use super::configure::{cluster_of, load};
+use super::configure::{cluster_of, inserts_at_most, load};
 use crate::experiment::{Experiment, LabError, Lookup, ReadCosts, RecordLayout, RunOptions, Setting};
-use crate::simulated::{LOADED, Load, Records, Repeats, RunError, RunStats, run_store};
+use crate::simulated::{Compute, LOADED, Load, Records, Repeats, RunError, RunStats, run_store};
 use crate::steady::Span;
 
 /// Bytes that a READ of linear probing fetches, unless it is given in slots.
@@ -27,6 +28,12 @@ const ASSOCIATIVITY: u64 = 4;
 const MEASURED_SLOTS: u64 = 1024;
 const MEASURED_VALUE_BYTES: usize = 4;
 const MEASURED_NS: u64 = 1_000_000;
+/// Entries of Clover's chains for changes, at most, unless the measured time is given: 512 MiB of the smallest ones.
+const CHANGES_MAX: u64 = 4 << 20;
+/// Entries that a client of Clover has in reserve, at most: those that it has asked for, and those that it got before.
+const RESERVED: u64 = 32;
+/// All windows of a measurement, in times of its longest window.
+const WINDOWS: u64 = 4;
 
 /// An experiment on a store, ready to run.
 #[derive(Clone, Debug)]
@@ -48,6 +55,8 @@ enum Reading {
     Candidates(Probing),
     /// Calls of a service with so many threads.
     Calls(u32),
+    /// Clover's chains, the ends of so many of which a client caches, with so many threads of the metadata server.
+    Chains { cache_keys: u64, threads: u32 },
 }
 
 /// The parameters of a table.
@@ -65,6 +74,7 @@ enum Shape {
     Linear(LinearShape),
     Cuckoo(CuckooShape),
     Dummy(DummyShape),
+    Clover(CloverShape),
 }
 
 /// A table with its records.
@@ -72,6 +82,7 @@ pub(super) enum Filled {
     Linear(LinearTable, Option<Arc<Repeats>>),
     Cuckoo(CuckooTable),
     Dummy(DummyTable),
+    Clover(CloverTable),
 }
 
 impl TablePlan {
@@ -85,6 +96,7 @@ impl TablePlan {
             Shape::Linear(shape) => shape.bytes(self.records),
             Shape::Cuckoo(shape) => shape.bytes().saturating_add(shape.building_bytes()),
             Shape::Dummy(shape) => shape.bytes(),
+            Shape::Clover(shape) => shape.bytes(),
         }
     }
 
@@ -108,6 +120,11 @@ impl TablePlan {
                 let built = DummyTable::build(shape, caps, key, &mut value, is_stopped);
                 let table = built.map_err(|error| self.unfillable(shape.records, &error))?;
                 table.map(Filled::Dummy).ok_or(LabError::Stopped)
+            }
+            Shape::Clover(shape) => {
+                let built = CloverTable::build(shape, caps, self.records, key, &mut value, is_stopped);
+                let table = built.map_err(|error| self.unfillable(shape.keys, &error))?;
+                table.map(Filled::Clover).ok_or(LabError::Stopped)
             }
         }
     }
@@ -147,6 +164,7 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions, least_us:
         None | Some(RecordLayout::Inline) => Layout::Inline,
         Some(RecordLayout::Heap) => Layout::Heap,
     };
+    let (cluster, mut load) = (cluster_of(experiment), load(experiment, options, least_us));
     let shape = match experiment.setting {
         Setting::Cuckoo => {
             let associativity = experiment.associativity.map_or(ASSOCIATIVITY, u64::from);
@@ -154,6 +172,7 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions, least_us:
             Shape::Cuckoo(CuckooShape { slots, associativity, layout, value_bytes, seed })
         }
         Setting::Dummy => Shape::Dummy(DummyShape { records: records_of(experiment), value_bytes }),
+        Setting::Clover => Shape::Clover(chains(experiment, value_bytes, &cluster, &mut load)),
         _ => Shape::Linear(LinearShape { slots: experiment.entries, layout, value_bytes }),
     };
     let records = records_of(experiment);
@@ -163,7 +182,33 @@ pub(super) fn configure(experiment: &Experiment, options: &RunOptions, least_us:
     let repeats = experiment.key_theta.map(|theta| (theta, options.seed));
     let table = TablePlan { shape, records, keys, repeats };
     let lookup = reading(experiment, &shape)?;
-    Ok(Configured { table, cluster: cluster_of(experiment), load: load(experiment, options, least_us), lookup })
+    Ok(Configured { table, cluster, load, lookup })
+}
+
+/// Returns the size of Clover's chains, which have room for all changes of the load. If its time is not given, that is
+/// limited to what has room.
+fn chains(experiment: &Experiment, value_bytes: usize, cluster: &Cluster, load: &mut Load) -> CloverShape {
+    let compute_ns = (experiment.compute_us.unwrap_or(0.0) * 1e3) as u64;
+    load.compute = Compute { lookup_ns: compute_ns, change_ns: compute_ns };
+    load.most_inserts = inserts_at_most(experiment, experiment.entries, records_of(experiment));
+    let workers = u64::from(load.clients) * u64::from(load.in_flight);
+    // A change takes two round trips at least.
+    let change_ns = 2 * (cluster.to_node_ns + cluster.to_client_ns);
+    let measured_ns = match &mut load.span {
+        Span::Exactly(span_ns) => *span_ns,
+        Span::UntilSteady { least_ns, most_ns } => {
+            *most_ns = (*most_ns).min((CHANGES_MAX / workers * change_ns / WINDOWS).max(*least_ns));
+            *most_ns * WINDOWS
+        }
+        // Setting clover has no fill-to.
+        Span::UntilFull => 0,
+    };
+    let changes = match load.mix.read_percent {
+        100 => 0,
+        _ => workers.saturating_mul((load.warm_ns + measured_ns) / change_ns + 1 + RESERVED),
+    };
+    let (keys, entries) = (experiment.entries, records_of(experiment).saturating_add(changes));
+    CloverShape { keys, entries, value_bytes }
 }
 
 fn records_of(experiment: &Experiment) -> u64 {
@@ -172,6 +217,7 @@ fn records_of(experiment: &Experiment) -> u64 {
 
 /// Returns how the lookups of an experiment read the table.
 fn reading(experiment: &Experiment, shape: &Shape) -> Result<Reading, LabError> {
+    let threads = experiment.node_threads.unwrap_or(1);
     let shape = match shape {
         Shape::Linear(shape) => shape,
         Shape::Cuckoo(_) => {
@@ -181,7 +227,11 @@ fn reading(experiment: &Experiment, shape: &Shape) -> Result<Reading, LabError> 
                 _ => Probing::Parallel,
             }));
         }
-        Shape::Dummy(_) => return Ok(Reading::Calls(experiment.node_threads.unwrap_or(1))),
+        Shape::Dummy(_) => return Ok(Reading::Calls(threads)),
+        Shape::Clover(_) => {
+            let cache_keys = experiment.cache_keys.map_or(experiment.entries, u64::from);
+            return Ok(Reading::Chains { cache_keys, threads });
+        }
     };
     let is_bounded = match experiment.lookup {
         Some(Lookup::Variable) => true,
@@ -209,7 +259,7 @@ impl Configured {
         let shape = table.shape();
         let (fill, costs, is_bounded, clusters) = match self.lookup {
             Reading::Slots(slots) => return Ok((LinearStore::new(table.clone(), slots), slots)),
-            Reading::Candidates(_) | Reading::Calls(_) => return Err(other_table()),
+            Reading::Candidates(_) | Reading::Calls(_) | Reading::Chains { .. } => return Err(other_table()),
             Reading::Cheapest { fill, costs, is_bounded, clusters } => (fill, costs, is_bounded, clusters),
         };
         let costs = match costs {
@@ -249,6 +299,12 @@ impl Configured {
         })
     }
 
+    /// Returns the numbers of records by key. A key that no record has leads behind the last one.
+    fn places(&self) -> Places {
+        let keys = self.table.keys;
+        Rc::new(move |key: u32| keys.record_of(&key.to_le_bytes()).unwrap_or(u64::MAX))
+    }
+
     fn run(
         &self,
         store: impl Store + 'static,
@@ -286,10 +342,12 @@ pub(super) fn measure(
         }
         Filled::Dummy(table) => {
             let Reading::Calls(threads) = configured.lookup else { return Err(other_table()) };
-            let keys = configured.table.keys;
-            // A key that no record has leads behind the array.
-            let place = move |key: u32| keys.record_of(&key.to_le_bytes()).unwrap_or(u64::MAX);
-            configured.run(DummyStore::new(table.clone(), Rc::new(place), threads), None, is_stopped)
+            configured.run(DummyStore::new(table.clone(), configured.places(), threads), None, is_stopped)
+        }
+        Filled::Clover(table) => {
+            let Reading::Chains { cache_keys, threads } = configured.lookup else { return Err(other_table()) };
+            let store = CloverStore::new(table.fork(), configured.places(), cache_keys, threads);
+            configured.run(store, None, is_stopped)
         }
     };
     let stats = stats.map_err(cell::run_error)?;
