@@ -14,7 +14,7 @@ pub struct BuiltInPlan {
 }
 
 /// Names and files.
-const FILES: [(&str, &str); 34] = [
+const FILES: [(&str, &str); 35] = [
     ("6a", include_str!("../../figures/6a.toml")),
     ("6b", include_str!("../../figures/6b.toml")),
     ("6c", include_str!("../../figures/6c.toml")),
@@ -49,6 +49,7 @@ const FILES: [(&str, &str); 34] = [
     ("linear-11", include_str!("../../figures/linear-11.toml")),
     ("linear-12", include_str!("../../figures/linear-12.toml")),
     ("linear-rcuckoo", include_str!("../../figures/linear-rcuckoo.toml")),
+    ("clover-mix", include_str!("../../figures/clover-mix.toml")),
 ];
 
 /// Returns every built-in plan, in the order of reports.

@@ -23,7 +23,7 @@ pub struct FigureInfo {
 impl FigureInfo {
     /// Whether it is a figure of RCuckoo, and not of another store.
     pub fn is_of_rcuckoo(&self) -> bool {
-        !self.id.starts_with("linear-")
+        !["linear-", "clover-"].iter().any(|other| self.id.starts_with(other))
     }
 }
 

@@ -50,7 +50,7 @@ struct Statement {
 const AGREES_RATIO: f64 = 1.25;
 const NEAR_RATIO: f64 = 1.6;
 
-const STATEMENTS: [Statement; 19] = [
+const STATEMENTS: [Statement; 20] = [
     Statement {
         figure: "7a",
         text: "Inserts drop from 11.5 million a second in a nearly empty table to 4.5 million at 90 %.",
@@ -222,6 +222,15 @@ const STATEMENTS: [Statement; 19] = [
         above: ("with the 1,000 largest clusters", 0.0),
         below: ("without clusters", 0.0),
         claimed: Claimed::AtLeast(0.98),
+        why: "",
+    },
+    Statement {
+        figure: "clover-mix",
+        text: "Throughput drops by more than a factor of four when moving from a read-only to a 50 % write workload.",
+        quotient: "64 clients, c, to a",
+        above: ("64 clients", 0.0),
+        below: ("64 clients", 2.0),
+        claimed: Claimed::AtLeast(4.0),
         why: "",
     },
 ];
