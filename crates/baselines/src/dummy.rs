@@ -13,7 +13,7 @@ use guira_fabric::memory::{Memory, Ordering};
 use guira_fabric::{Caps, WORD_BYTES};
 use guira_fabric_sim::{Service, SimLane, Work};
 
-use crate::record::{append_value, checked_key, key_in, record_words, store_record};
+use crate::record::{append_value, checked_key, checked_value, key_in, record_words, store_record};
 use crate::{BuildError, Change, Client, Cost, Error, Outcome, Places, Ports, Store};
 
 /// Bytes of a cache line.
@@ -70,11 +70,7 @@ impl Table {
             if place % 4096 == 0 && is_stopped() {
                 return Ok(None);
             }
-            bytes.clear();
-            value(place, &mut bytes);
-            if bytes.len() != shape.value_bytes {
-                return Err(BuildError::Value { bytes: bytes.len(), value_bytes: shape.value_bytes });
-            }
+            checked_value(place, &mut value, shape.value_bytes, &mut bytes)?;
             match key(place) {
                 0 => return Err(BuildError::Key),
                 key => store_record(record, key, &bytes),

@@ -66,6 +66,21 @@ pub enum BuildError {
     },
 }
 
+/// Has the value of a record written, and checks that it has `value_bytes` bytes.
+pub(crate) fn checked_value(
+    record: u64,
+    value: &mut impl FnMut(u64, &mut Vec<u8>),
+    value_bytes: usize,
+    bytes: &mut Vec<u8>,
+) -> Result<(), BuildError> {
+    bytes.clear();
+    value(record, bytes);
+    match bytes.len() == value_bytes {
+        true => Ok(()),
+        false => Err(BuildError::Value { bytes: bytes.len(), value_bytes }),
+    }
+}
+
 /// Returns the words of a record.
 pub(crate) fn record_words(value_bytes: usize) -> u64 {
     ((KEY_BYTES + value_bytes) as u64).div_ceil(WORD_BYTES)

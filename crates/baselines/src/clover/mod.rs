@@ -31,7 +31,7 @@ use guira_fabric_sim::Service;
 
 use self::entry::{Pointer, entry_words_of};
 use self::server::Server;
-use crate::record::record_words;
+use crate::record::{checked_value, record_words};
 use crate::{BuildError, Places, Ports, Store};
 
 /// The sizes of entries are multiples of this, as those of the authors' smallest entries.
@@ -53,7 +53,7 @@ impl Shape {
     /// Returns the bytes of a store.
     pub fn bytes(&self) -> u64 {
         self.first_word()
-            .saturating_add((self.entries + 1).saturating_mul(self.entry_words()))
+            .saturating_add(self.entries.saturating_add(1).saturating_mul(self.entry_words()))
             .saturating_mul(WORD_BYTES)
     }
 
@@ -109,11 +109,7 @@ impl Table {
             if record % 4096 == 0 && is_stopped() {
                 return Ok(None);
             }
-            bytes.clear();
-            value(record, &mut bytes);
-            if bytes.len() != shape.value_bytes {
-                return Err(BuildError::Value { bytes: bytes.len(), value_bytes: shape.value_bytes });
-            }
+            checked_value(record, &mut value, shape.value_bytes, &mut bytes)?;
             let (key, own) = (key(record), Pointer::of_record(record));
             if key == 0 {
                 return Err(BuildError::Key);
@@ -125,7 +121,8 @@ impl Table {
         Ok(Some(Table { region, shape, records }))
     }
 
-    /// Returns the table with bytes of its own, and with memory for all entries of its shape.
+    /// Returns the table with bytes of its own, and with memory for all entries of its shape. Fork it before clients change it:
+    /// a metadata server begins with the chains as they were built.
     #[must_use]
     pub fn fork(&self) -> Table {
         let region = HeapRegion::new(self.shape.bytes(), WORD_BYTES, *self.region.caps());
@@ -162,6 +159,7 @@ impl Store for CloverStore {
         std::slice::from_ref(&self.table.region)
     }
 
+    /// Returns a store with bytes of its own; see [`Table::fork`].
     fn fork(&self) -> CloverStore {
         CloverStore { table: self.table.fork(), ..self.clone() }
     }
