@@ -1,28 +1,28 @@
 //! The actor: the batches that the authors' client posts for a lookup, an update and an insert.
 //!
 //! Locks are taken one message a round trip, in ascending order; a refused message is sent again at once, with the READ
-//! behind it. Nothing is verified, and a client that ends in the middle of a change leaves its locks held.
+//! behind it. Nothing is verified.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use guira_fabric::{FabricError, Lane, Verb, pause_until, post};
 
-use super::hash::RowPair;
 use super::local::apply;
 use super::locks::LockGroup;
 use super::mirror::Mirror;
-use super::search::{ENTRIES, RowView, Scope, Step, find_path, key_of};
+use super::recovery::{Faults, Refusals};
+use super::search::{ENTRIES, RowView, Scope, SearchOrder, Step, find_path, key_of};
 use super::table::{Layout, RowSums};
 
 /// The rows that an update reads behind its locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpdateReads {
-    /// All rows of the locks by one READ, as an insert does and as the public code does for updates.
+    /// All rows of the locks by one READ, as an insert does and as the public code of 2023 does for updates, which it
+    /// does not carry out.
     Covering,
-    /// The rows of the key alone, each by a READ in the batch of its lock, as the later code does.
+    /// The rows of the key alone, each by a READ in the batch of its lock, as the later code does, which has updates.
     Single,
-    /// All rows of the locks with the locks, and then the rows of the key by two READs in one more round trip.
-    CoveringThenSingle,
 }
 
 /// The choices of a client.
@@ -34,8 +34,26 @@ pub struct ClientRules {
     pub covering_bytes: u64,
     /// The rows that an update reads.
     pub update_reads: UpdateReads,
+    /// The order in which a search for a path visits rows.
+    pub search_order: SearchOrder,
     /// The time that a search takes for each full row that it visits, in nanoseconds.
     pub search_row_ns: u64,
+    /// The number of refusals in a row because of one lock after which its holder is taken for dead.
+    pub timeout_refusals: u32,
+}
+
+impl ClientRules {
+    /// Returns the choices of the authors' runs of figures 6 and 7 in a table of this layout.
+    pub fn new(layout: Layout) -> ClientRules {
+        ClientRules {
+            layout,
+            covering_bytes: 256,
+            update_reads: UpdateReads::Single,
+            search_order: SearchOrder::BreadthFirst,
+            search_row_ns: 0,
+            timeout_refusals: u32::MAX,
+        }
+    }
 }
 
 /// The outcome of a change.
@@ -51,30 +69,39 @@ pub enum Outcome {
 
 /// Bytes of a row that a lookup fetches: the code passes the number of entries where the size of a row is meant.
 const LOOKUP_ROW_BYTES: u64 = 8;
-/// The longest covering READ of a lookup, in words, for a bound of 256 bytes.
-const LOOKUP_WORDS_MAX: usize = 32;
+/// The longest covering READ of a lookup, in words: 1,024 bytes, the highest bound of the authors' runs.
+const LOOKUP_WORDS_MAX: usize = 128;
 /// The maximum number of attempts of an insert. The authors' client has no bound; this one only ends a run that makes
 /// no progress.
 const ATTEMPTS_MAX: usize = 100_000;
 
 /// A client.
 pub struct Client<L> {
-    lane: L,
-    rules: Rc<ClientRules>,
+    pub(super) lane: L,
+    pub(super) rules: Rc<ClientRules>,
     mirror: Mirror,
-    /// The words of the last covering READ.
-    covered: Vec<u64>,
+    /// The faults that it injects, if it does.
+    pub(super) faults: Option<Faults>,
+    /// The number of locks that it has taken from clients that seemed to be dead.
+    pub(super) reclaimed: u64,
+    /// The words of the last READs behind a message that takes locks.
+    words: Vec<u64>,
 }
 
 impl<L: Lane> Client<L> {
     /// Creates a client. Only inserts use the mirror.
     pub fn new(lane: L, rules: Rc<ClientRules>, mirror: Mirror) -> Client<L> {
-        Client { lane, rules, mirror, covered: Vec::new() }
+        Client { lane, rules, mirror, faults: None, reclaimed: 0, words: Vec::new() }
     }
 
     /// Returns the lane, for its counters and its clock.
     pub fn lane(&mut self) -> &mut L {
         &mut self.lane
+    }
+
+    /// Has the client inject faults into its updates.
+    pub fn with_faults(self, faults: Option<Faults>) -> Client<L> {
+        Client { faults, ..self }
     }
 
     /// Looks a key up, in one round trip. What was fetched is not looked at, as in the code.
@@ -108,33 +135,33 @@ impl<L: Lane> Client<L> {
         let groups = rules.layout.locks.groups([pair.primary, pair.secondary]);
         let mut rows = [[0; ENTRIES]; 2];
         for group in &groups {
-            match rules.update_reads {
-                UpdateReads::Single => self.lock_and_read(*group, pair, &mut rows).await?,
-                UpdateReads::Covering | UpdateReads::CoveringThenSingle => {
-                    self.lock_and_cover(*group).await?;
-                    for (row, entries) in covered_rows(&rules.layout, &self.covered, *group) {
-                        match row {
-                            _ if row == pair.primary => rows[0] = entries,
-                            _ if row == pair.secondary => rows[1] = entries,
-                            _ => {}
-                        }
-                    }
+            let reads = match rules.update_reads {
+                UpdateReads::Covering => vec![rules.layout.covered(*group)],
+                UpdateReads::Single => [pair.primary, pair.secondary]
+                    .into_iter()
+                    .filter(|row| rules.layout.locks.is_in(*group, *row))
+                    .map(|row| row..row + 1)
+                    .collect(),
+            };
+            self.lock_and_read(*group, &reads).await?;
+            for (row, entries) in rows_read(&rules.layout, &self.words, &reads) {
+                match row {
+                    _ if row == pair.primary => rows[0] = entries,
+                    _ if row == pair.secondary => rows[1] = entries,
+                    _ => {}
                 }
             }
-        }
-        if rules.update_reads == UpdateReads::CoveringThenSingle {
-            let [first, second] = &mut rows;
-            let reads = [
-                Verb::Read { addr: rules.layout.row_addr(pair.primary), into: first },
-                Verb::Read { addr: rules.layout.row_addr(pair.secondary), into: second },
-            ];
-            post(&mut self.lane, reads).await?;
         }
         let found = [pair.primary, pair.secondary].into_iter().zip(&rows).find_map(|(row, entries)| {
             let index = entries.iter().position(|entry| key_of(*entry) == key)?;
             Some(Step { row, index, entry: entries[index] })
         });
         let write = found.map(|step| Write { step, row: rows[usize::from(step.row != pair.primary)] });
+        if let Some(write) = &write
+            && self.inject_fault(write).await?
+        {
+            return Ok(Outcome::Done);
+        }
         let writes: Vec<Write> = write.into_iter().collect();
         self.write_and_unlock(&writes, &groups).await?;
         Ok(if found.is_some() { Outcome::Done } else { Outcome::NotFound })
@@ -148,20 +175,24 @@ impl<L: Lane> Client<L> {
         let rules = Rc::clone(&self.rules);
         let (placement, locks) = (&rules.layout.placement, rules.layout.locks);
         for _ in 0..ATTEMPTS_MAX {
-            let found = find_path(&self.mirror, placement, key, Scope::Table);
+            let found = find_path(&self.mirror, placement, key, Scope::Table, rules.search_order);
             self.search(found.full_rows).await;
             let Some(path) = found.path else { return Ok(Outcome::NoPath) };
             let groups = locks.groups(path.iter().map(|step| step.row));
             for group in &groups {
-                self.lock_and_cover(*group).await?;
-                self.mirror_covered(*group);
+                let covered = [rules.layout.covered(*group)];
+                self.lock_and_read(*group, &covered).await?;
+                for (row, entries) in rows_read(&rules.layout, &self.words, &covered) {
+                    self.mirror.store(row, &entries);
+                }
             }
             let is_valid = path.iter().all(|step| self.mirror.row(step.row)[step.index] == step.entry);
             let path = if is_valid {
                 Some(path)
             } else {
                 self.lane.traffic_mut().retries += 1;
-                let found = find_path(&self.mirror, placement, key, Scope::Rows(&locks.rows_of(&groups)));
+                let scope = locks.rows_of(&groups);
+                let found = find_path(&self.mirror, placement, key, Scope::Rows(&scope), rules.search_order);
                 self.search(found.full_rows).await;
                 found.path
             };
@@ -190,67 +221,50 @@ impl<L: Lane> Client<L> {
         }
     }
 
-    /// Takes the locks of a message, and reads the rows from the first of the lowest lock to the last of the highest.
-    async fn lock_and_cover(&mut self, group: LockGroup) -> Result<(), FabricError> {
-        let layout = &self.rules.layout;
-        let (first, rows) = layout.locks.covered(group);
-        let rows = rows.min(layout.placement.rows() - first);
-        self.covered.resize((rows * layout.sums.row_words()) as usize, 0);
+    /// Takes the locks of a message, and reads rows behind it, again and again until no other client holds one of them.
+    async fn lock_and_read(&mut self, group: LockGroup, reads: &[Range<u64>]) -> Result<(), FabricError> {
+        let mut refusals = Refusals::new();
         loop {
-            let mut found = 0;
-            let lock = lock(layout, group, &mut found);
-            let cover = Verb::Read { addr: layout.row_addr(first), into: &mut self.covered };
-            post(&mut self.lane, [lock, cover]).await?;
-            if found & group.mask == 0 {
-                return Ok(());
-            }
-            self.lane.traffic_mut().retries += 1;
-        }
-    }
-
-    /// Takes the locks of a message, and reads those rows of the pair that they protect.
-    async fn lock_and_read(
-        &mut self,
-        group: LockGroup,
-        pair: RowPair,
-        rows: &mut [[u64; ENTRIES]; 2],
-    ) -> Result<(), FabricError> {
-        let layout = &self.rules.layout;
-        let is_held =
-            |row| layout.locks.groups([row]).iter().all(|lock| lock.word == group.word && lock.mask & group.mask != 0);
-        loop {
-            let mut found = 0;
+            let Client { lane, rules, words, .. } = self;
+            let layout = &rules.layout;
+            let words_of = |rows: &Range<u64>| ((rows.end - rows.start) * layout.row_words()) as usize;
+            words.resize(reads.iter().map(words_of).sum(), 0);
+            let (mut found, mut rest) = (0, &mut words[..]);
             let mut batch = vec![lock(layout, group, &mut found)];
-            for (row, into) in [pair.primary, pair.secondary].into_iter().zip(rows.iter_mut()) {
-                if is_held(row) {
-                    batch.push(Verb::Read { addr: layout.row_addr(row), into });
-                }
+            for rows in reads {
+                let (into, after) = rest.split_at_mut(words_of(rows));
+                batch.push(Verb::Read { addr: layout.row_addr(rows.start), into });
+                rest = after;
             }
-            post(&mut self.lane, batch).await?;
-            if found & group.mask == 0 {
+            post(lane, batch).await?;
+            let held = found & group.mask;
+            if held == 0 {
                 return Ok(());
             }
-            self.lane.traffic_mut().retries += 1;
-        }
-    }
-
-    fn mirror_covered(&mut self, group: LockGroup) {
-        for (row, entries) in covered_rows(&self.rules.layout, &self.covered, group) {
-            self.mirror.store(row, &entries);
+            lane.traffic_mut().retries += 1;
+            if let Some(dead) = refusals.count(held, rules.timeout_refusals) {
+                self.reclaim(LockGroup { mask: dead, ..group }).await?;
+            }
         }
     }
 
     /// Writes entries one at a time, and releases the locks behind them, in one round trip.
-    async fn write_and_unlock(&mut self, writes: &[Write], groups: &[LockGroup]) -> Result<(), FabricError> {
+    pub(super) async fn write_and_unlock(&mut self, writes: &[Write], groups: &[LockGroup]) -> Result<(), FabricError> {
         let layout = &self.rules.layout;
-        let words: Vec<[u64; 2]> = writes.iter().map(|write| [write.step.entry, sum_of(&write.row)]).collect();
+        let entry_words = layout.entry_words as usize;
+        let words_of = |write: &Write| {
+            let mut words = vec![0; entry_words + 1];
+            (words[0], words[entry_words]) = (write.step.entry, sum_of(&write.row));
+            words
+        };
+        let words: Vec<Vec<u64>> = writes.iter().map(words_of).collect();
         let mut found = vec![0; groups.len()];
         let mut batch = Vec::with_capacity(2 * writes.len() + groups.len());
         for (write, words) in writes.iter().zip(&words) {
             let Step { row, index, .. } = write.step;
-            batch.push(Verb::Write { addr: layout.entry_addr(row, index), words: &words[..1] });
+            batch.push(Verb::Write { addr: layout.entry_addr(row, index), words: &words[..entry_words] });
             if layout.sums == RowSums::Written {
-                batch.push(Verb::Write { addr: layout.entry_addr(row, ENTRIES), words: &words[1..] });
+                batch.push(Verb::Write { addr: layout.entry_addr(row, ENTRIES), words: &words[entry_words..] });
             }
         }
         for (group, found) in groups.iter().zip(&mut found) {
@@ -262,21 +276,20 @@ impl<L: Lane> Client<L> {
     }
 }
 
-/// Returns the rows that the covering READ behind a message has fetched, with their numbers.
-fn covered_rows<'w>(
-    layout: &Layout,
+/// Returns the rows that READs have fetched, with their numbers.
+fn rows_read<'w>(
+    layout: &'w Layout,
     words: &'w [u64],
-    group: LockGroup,
+    reads: &'w [Range<u64>],
 ) -> impl Iterator<Item = (u64, [u64; ENTRIES])> + 'w {
-    let (first, _) = layout.locks.covered(group);
-    let rows = words.chunks_exact(layout.sums.row_words() as usize);
-    (first..).zip(rows.map(|words| std::array::from_fn(|index| words[index])))
+    let rows = words.chunks_exact(layout.row_words() as usize);
+    reads.iter().cloned().flatten().zip(rows.map(|words| layout.entries_of(words)))
 }
 
 /// An entry to be written.
-struct Write {
+pub(super) struct Write {
     /// The place, and the entry.
-    step: Step,
+    pub(super) step: Step,
     /// The row with the entry.
     row: [u64; ENTRIES],
 }

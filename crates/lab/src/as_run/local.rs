@@ -1,7 +1,7 @@
 //! A table in private memory that one client fills: figures 4(a), 4(b) and 4(c) need no network.
 
 use super::hash::Placement;
-use super::search::{ENTRIES, RowView, Scope, Step, find_path, span_rows};
+use super::search::{ENTRIES, RowView, Scope, SearchOrder, Step, find_path, span_rows};
 
 /// A table in private memory.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ impl LocalTable {
 
     /// Inserts a new key and returns the path of its insert; `None` if the search finds none, which changes nothing.
     pub fn insert(&mut self, key: u32) -> Option<Vec<Step>> {
-        let path = find_path(self, &self.placement, key, Scope::Table).path?;
+        let path = find_path(self, &self.placement, key, Scope::Table, SearchOrder::BreadthFirst).path?;
         apply(&path, u64::from(key), |step, entry| self.rows[step.row as usize][step.index] = entry);
         self.occupied += 1;
         Some(path)

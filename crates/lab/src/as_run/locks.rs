@@ -3,8 +3,10 @@
 //! Lock i protects the rows from i × [`LockRules::rows_per_lock`] on. A message takes locks of one aligned word, and no
 //! more than the rules allow.
 
+use std::ops::Range;
+
 /// Locks in a word.
-const WORD_LOCKS: u64 = 64;
+pub const WORD_LOCKS: u64 = 64;
 
 /// The rules by which rows are locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +32,8 @@ impl LockRules {
         rows.div_ceil(self.rows_per_lock)
     }
 
-    /// Returns the size of the lock table of `rows` rows: one word more than the locks need.
+    /// Returns the size of the lock table of `rows` rows: one word more than the locks need, which is the lease of clients
+    /// that take the locks of others.
     pub fn table_bytes(self, rows: u64) -> u64 {
         (self.locks(rows).div_ceil(WORD_LOCKS) + 1) * 8
     }
@@ -53,12 +56,18 @@ impl LockRules {
         groups
     }
 
-    /// Returns the first row and the number of rows that a READ behind the message covers: from the first row of the
-    /// lowest lock to the last row of the highest.
-    pub fn covered(self, group: LockGroup) -> (u64, u64) {
+    /// Returns the rows that a READ behind the message covers: from the first row of the lowest lock to the last row of
+    /// the highest.
+    pub fn covered(self, group: LockGroup) -> Range<u64> {
         let first = group.word * WORD_LOCKS + u64::from(group.mask.trailing_zeros());
         let last = group.word * WORD_LOCKS + u64::from(group.mask.ilog2());
-        (first * self.rows_per_lock, (last - first + 1) * self.rows_per_lock)
+        first * self.rows_per_lock..(last + 1) * self.rows_per_lock
+    }
+
+    /// Whether the message takes the lock of a row.
+    pub fn is_in(self, group: LockGroup, row: u64) -> bool {
+        let lock = row / self.rows_per_lock;
+        lock / WORD_LOCKS == group.word && group.mask >> (lock % WORD_LOCKS) & 1 == 1
     }
 
     /// Returns the rows that the locks of the messages protect, in ascending order.
@@ -82,9 +91,9 @@ mod tests {
         // Locks 0, 1 and 63 of word 0, and lock 64, the first of word 1.
         let groups = STORE.groups([1024, 1, 31, 1023, 16]);
         assert_eq!(groups, [LockGroup { word: 0, mask: 1 << 63 | 3 }, LockGroup { word: 1, mask: 1 }]);
-        assert_eq!(STORE.covered(groups[0]), (0, 1024));
-        assert_eq!(STORE.covered(groups[1]), (1024, 16));
-        assert_eq!(STORE.covered(LockGroup { word: 1, mask: 0b110 }), (1040, 32));
+        assert_eq!(STORE.covered(groups[0]), 0..1024);
+        assert_eq!(STORE.covered(groups[1]), 1024..1040);
+        assert_eq!(STORE.covered(LockGroup { word: 1, mask: 0b110 }), 1040..1072);
     }
 
     #[test]

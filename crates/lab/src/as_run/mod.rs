@@ -2,7 +2,7 @@
 //!
 //! It only judges the network model: what the model predicts for these messages is compared with the published figures.
 //! It is no store. The authors' lookups fetch 8 bytes of each row of 64, which cannot be verified, their rows hold no
-//! version, their updates write back what they read, and the death of a client leaves its locks held for ever. Values
+//! version, and their updates write back what they read. Values
 //! are ignored: an entry is its key.
 //!
 //! Two programs of the authors are behind the figures. Their simulator gave 4(a), 4(c) and 5, their store 4(b) and 6;
@@ -14,6 +14,7 @@ pub mod hash;
 pub mod local;
 pub mod locks;
 pub mod mirror;
+pub mod recovery;
 pub mod run;
 pub mod search;
 pub mod table;

@@ -9,16 +9,21 @@ use guira_fabric_sim::{Cluster, Sim, SimOptions, SimRegion, Stopped, Usage};
 
 use super::client::{Client, ClientRules, Outcome};
 use super::mirror::{Mirror, Mirrors};
+use super::recovery::Faults;
 use super::search::ENTRIES;
 use super::table::Table;
 use crate::simulated::{Compute, Mix};
 use crate::steady::{Counts, Measurement, Next, PROGRESS_NS, Progress, Span, Steadiness};
 use crate::workload::{Operation, Rng, Zipfian};
 
-/// The time that the authors' client computes. For a lookup it is fitted to the first point of figure 6(a), 10 clients;
-/// for a change to the first points of figures 6(b) and 6(c), 8 clients, which give 3.6 µs a lookup and 13.5 µs an update
-/// of one and two round trips.
+/// The time that the client of the authors' public code computes. For a lookup it is fitted to the first point of figure
+/// 6(a), 10 clients. For an insert it is the time of a change by which the first points of figures 6(b) and 6(c), 8
+/// clients, are met if an update reads what an insert does.
 pub const COMPUTE: Compute = Compute { lookup_ns: 475, change_ns: 6_875 };
+
+/// The same for the later code, which has updates and checksums: fitted to the first points of figures 6(b) and 6(c), which
+/// give 3.6 µs a lookup and 13.5 µs an update.
+pub const COMPUTE_LATER: Compute = Compute { lookup_ns: 475, change_ns: 8_300 };
 
 /// The keys that clients use.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,6 +50,8 @@ pub struct Run {
     pub most_inserts: u64,
     /// The time that a client computes for an operation, before it posts anything.
     pub compute: Compute,
+    /// Updates a second that the first client ends early, with its locks held; 0 for none.
+    pub faults_per_second: u64,
     /// Virtual time before the measurement, in nanoseconds.
     pub warm_ns: u64,
     /// The virtual time that is measured.
@@ -66,6 +73,10 @@ pub struct Measured {
     pub inserts: u64,
     /// Clients that found no path for a key. The authors' clients end then.
     pub ended: u64,
+    /// Updates that ended early, with their locks held, before the measurement, too.
+    pub faults: u64,
+    /// Locks that were taken from clients that seemed to be dead, before the measurement, too.
+    pub reclaimed: u64,
     /// The use of the cluster's resources within the measured time.
     pub usage: Usage,
 }
@@ -96,6 +107,8 @@ struct Totals {
     not_found: u64,
     inserts: u64,
     ended: u64,
+    faults: u64,
+    reclaimed: u64,
     error: Option<FabricError>,
 }
 
@@ -159,8 +172,9 @@ fn measure(sim: &mut Sim, run: &Run, totals: &RefCell<Totals>, progress: Progres
     }
     let (mut totals, usage) = (totals.borrow_mut(), sim.usage().since(&before));
     let counts = std::mem::take(&mut totals.counts);
-    let Totals { not_found, inserts, ended, .. } = *totals;
-    Ok(Measured { counts, steadiness: measurement.steadiness(), not_found, inserts, ended, usage })
+    let Totals { not_found, inserts, ended, faults, reclaimed, .. } = *totals;
+    let steadiness = measurement.steadiness();
+    Ok(Measured { counts, steadiness, not_found, inserts, ended, faults, reclaimed, usage })
 }
 
 /// Carries out operations until an insert finds no path, and counts those that end within the measured time.
@@ -174,7 +188,9 @@ async fn operate(
     totals: &RefCell<Totals>,
 ) -> Result<(), FabricError> {
     let mut rng = Rng::new(SplitMix64::nth(run.seed, u64::from(number)));
-    let mut client = Client::new(region.lane(), rules, mirror);
+    let interval_ns = 1_000_000_000_u64.checked_div(run.faults_per_second).filter(|_| number == 0);
+    let faults = interval_ns.map(|interval_ns| Faults { interval_ns, next_ns: interval_ns, count: 0 });
+    let mut client = Client::new(region.lane(), rules, mirror).with_faults(faults);
     let own_key = 1 + (u64::from(keys.saturating_sub(1)) * u64::from(number) / u64::from(run.clients)) as u32;
     let mut new_keys = (keys + 1 + number..=u32::MAX).step_by(run.clients as usize);
     let mut last_key = own_key;
@@ -200,6 +216,8 @@ async fn operate(
         };
         let end_ns = client.lane().now_ns();
         let mut totals = totals.borrow_mut();
+        totals.reclaimed += std::mem::take(&mut client.reclaimed);
+        totals.faults = client.faults.map_or(totals.faults, |faults| faults.count);
         match outcome {
             Outcome::NoPath => {
                 totals.ended += 1;

@@ -1,23 +1,24 @@
 //! The table in the memory of the simulated node, and its initial contents.
 //!
-//! Rows lie one after the other in the main space, lock words in the device space. A row is eight entries of one word;
-//! the later code has one more word, a checksum that nothing verifies.
+//! Rows lie one after the other in the main space, lock words in the device space. A row is eight entries; the later
+//! code has one more word, a checksum that nothing verifies. The first word of an entry is all that is looked at.
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::{AtomicU64, prefetch_line};
 use guira_fabric::{Addr, Profile, Region, Space, WORD_BYTES};
 use std::cell::RefCell;
+use std::ops::Range;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
-use super::client::{Client, ClientRules, Outcome, UpdateReads};
+use super::client::{Client, ClientRules, Outcome};
 use super::hash::{Placement, RowPair};
 use super::local::apply;
 use super::locks::{LockGroup, LockRules};
 use super::mirror::{Mirror, Mirrors};
-use super::search::{ENTRIES, RowView, Scope, find_path};
+use super::search::{ENTRIES, RowView, Scope, SearchOrder, find_path};
 
 /// The checksums of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,13 +27,6 @@ pub enum RowSums {
     None,
     /// Each changed row gets one, by a WRITE of its own, as in later code.
     Written,
-}
-
-impl RowSums {
-    /// Returns the number of words of a row.
-    pub fn row_words(self) -> u64 {
-        ENTRIES as u64 + u64::from(self == RowSums::Written)
-    }
 }
 
 /// The layout of a table.
@@ -44,17 +38,41 @@ pub struct Layout {
     pub locks: LockRules,
     /// The checksums of rows.
     pub sums: RowSums,
+    /// The words of an entry.
+    pub entry_words: u64,
 }
 
 impl Layout {
+    /// Returns the number of words of a row.
+    pub fn row_words(&self) -> u64 {
+        ENTRIES as u64 * self.entry_words + u64::from(self.sums == RowSums::Written)
+    }
+
+    /// Returns the first words of the entries of a row, of which these are the words.
+    pub fn entries_of(&self, words: &[u64]) -> [u64; ENTRIES] {
+        std::array::from_fn(|index| words[index * self.entry_words as usize])
+    }
+
     /// Returns the address of a row.
     pub fn row_addr(&self, row: u64) -> Addr {
-        Addr::main_word(row * self.sums.row_words())
+        Addr::main_word(row * self.row_words())
     }
 
     /// Returns the address of an entry of a row, or of the row's checksum behind its entries.
     pub fn entry_addr(&self, row: u64, index: usize) -> Addr {
-        self.row_addr(row).add_words(index as u64)
+        self.row_addr(row).add_words(index as u64 * self.entry_words)
+    }
+
+    /// Returns the rows that a READ behind the message covers: see [`LockRules::covered`]. The last lock of a table may
+    /// have fewer rows than the others.
+    pub fn covered(&self, group: LockGroup) -> Range<u64> {
+        let rows = self.locks.covered(group);
+        rows.start..rows.end.min(self.placement.rows())
+    }
+
+    /// Returns the address of the lease of the table: the word behind its locks.
+    pub fn lease_addr(&self) -> Addr {
+        Addr::device(self.locks.table_bytes(self.placement.rows()) - WORD_BYTES)
     }
 
     /// Returns the address of the word of a group of locks.
@@ -83,23 +101,27 @@ impl Table {
     /// Creates an empty table with mirrors for `clients` clients.
     pub fn empty(layout: Layout, clients: u32) -> Table {
         let rows = layout.placement.rows();
-        let main_bytes = rows * layout.sums.row_words() * WORD_BYTES;
+        let main_bytes = rows * layout.row_words() * WORD_BYTES;
         let region = HeapRegion::new(main_bytes, layout.locks.table_bytes(rows), Profile::Mlx5.caps());
         let mirrors = if clients == 0 { Mirrors::default() } else { Mirrors::new(rows, clients) };
         Table { layout, region, keys: 0, mirrors }
     }
 
-    /// Creates a table with the keys from 1 to `keys`, which `clients` clients insert in turn, or fewer if one of them
-    /// finds no path: see [`Table::keys`]. No client waits for another, so this tells nothing about time, but the
+    /// Creates a table with the keys from 1 to `keys`, which `clients` clients insert in turn, searching in this order, or
+    /// fewer if one of them finds no path: see [`Table::keys`]. No client waits for another, so this tells nothing about time, but the
     /// clients have seen of the table what they would have seen of it in the authors' runs.
-    pub fn filled_by(clients: u32, layout: Layout, keys: u32, is_stopped: &dyn Fn() -> bool) -> Table {
+    pub fn filled_by(
+        clients: u32,
+        layout: Layout,
+        keys: u32,
+        search_order: SearchOrder,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Table {
         /// Inserts between two looks at `is_stopped`.
         const INSERTS: u32 = 10_000;
         let mut table = Table::empty(layout, clients);
         let all = Rc::new(RefCell::new(std::mem::take(&mut table.mirrors)));
-        let update_reads = UpdateReads::Covering;
-        let rules =
-            Rc::new(ClientRules { layout: table.layout.clone(), covering_bytes: 0, update_reads, search_row_ns: 0 });
+        let rules = Rc::new(ClientRules { search_order, ..ClientRules::new(table.layout.clone()) });
         let client = |number| Client::new(table.region.lane(), Rc::clone(&rules), Mirror::of(&all, number));
         let mut clients: Vec<_> = (0..clients).map(client).collect();
         let mut cx = Context::from_waker(Waker::noop());
@@ -128,7 +150,7 @@ impl Table {
             let count = AHEAD.min(keys - table.keys);
             for (pair, key) in ahead.iter_mut().zip(first..first + count) {
                 *pair = table.layout.placement.of(key);
-                prefetch_line(&table.words(pair.primary)[0]);
+                table.words(pair.primary).take(1).for_each(prefetch_line);
             }
             for (pair, key) in ahead.iter().zip(first..first + count) {
                 if !table.put_in(pair.primary, key) && !table.put_in(pair.secondary, key) && !table.put_by_path(key) {
@@ -140,22 +162,23 @@ impl Table {
         table
     }
 
-    fn words(&self, row: u64) -> &[AtomicU64] {
+    /// Returns the first words of the entries of a row.
+    fn words(&self, row: u64) -> impl Iterator<Item = &AtomicU64> {
         let first = self.layout.row_addr(row).word() as usize;
-        &self.region.memory().space(Space::Main)[first..first + ENTRIES]
+        self.region.memory().space(Space::Main)[first..].iter().step_by(self.layout.entry_words as usize).take(ENTRIES)
     }
 
     /// Puts a key into a row, if the row has room.
     fn put_in(&self, row: u64, key: u32) -> bool {
-        let empty = self.words(row).iter().find(|word| word.load(Ordering::Relaxed) == 0);
+        let empty = self.words(row).find(|word| word.load(Ordering::Relaxed) == 0);
         empty.inspect(|word| word.store(u64::from(key), Ordering::Relaxed)).is_some()
     }
 
     fn put_by_path(&self, key: u32) -> bool {
-        let path = find_path(self, &self.layout.placement, key, Scope::Table).path;
+        let path = find_path(self, &self.layout.placement, key, Scope::Table, SearchOrder::BreadthFirst).path;
         let put = path.inspect(|path| {
             apply(path, u64::from(key), |step, entry| {
-                self.words(step.row)[step.index].store(entry, Ordering::Relaxed);
+                self.words(step.row).skip(step.index).take(1).for_each(|word| word.store(entry, Ordering::Relaxed));
             });
         });
         put.is_some()
@@ -164,8 +187,8 @@ impl Table {
 
 impl RowView for Table {
     fn row(&self, row: u64) -> [u64; ENTRIES] {
-        let words = self.words(row);
-        std::array::from_fn(|index| words[index].load(Ordering::Relaxed))
+        let mut words = self.words(row);
+        std::array::from_fn(|_| words.next().map_or(0, |word| word.load(Ordering::Relaxed)))
     }
 }
 
@@ -176,10 +199,10 @@ mod tests {
 
     #[test]
     fn a_filled_table_has_every_key_in_one_of_its_rows() {
-        for sums in [RowSums::None, RowSums::Written] {
+        for (sums, entry_words) in [(RowSums::None, 1), (RowSums::Written, 1), (RowSums::None, 8)] {
             let placement = Placement::new(1024, Program::Store, Distance::Dependent { factor: 2.3 });
             let locks = LockRules { rows_per_lock: 16, locks_per_message: 64 };
-            let layout = Layout { placement: placement.clone(), locks, sums };
+            let layout = Layout { placement: placement.clone(), locks, sums, entry_words };
             let table = Table::filled(layout.clone(), 7_400);
             assert_eq!(table.keys, 7_400);
             let occupied: usize = (0..1024).map(|row| table.row(row).iter().filter(|entry| **entry != 0).count()).sum();

@@ -9,10 +9,10 @@ use guira_fabric_sim::{Card, Cluster, Sim, SimLane, SimOptions};
 
 use super::client::{Client, ClientRules, Outcome, UpdateReads};
 use super::hash::{Distance, Placement, Program};
-use super::locks::LockRules;
+use super::locks::{LockGroup, LockRules};
 use super::mirror::Mirror;
-use super::run::{COMPUTE, Keys, Measured, Run, fill, run};
-use super::search::RowView;
+use super::run::{COMPUTE, COMPUTE_LATER, Keys, Measured, Run, fill, run};
+use super::search::{RowView, SearchOrder};
 use super::table::{Layout, RowSums, Table};
 use crate::simulated::{Compute, Mix};
 use crate::steady::Span;
@@ -22,11 +22,11 @@ type Sent = (&'static str, Addr, usize);
 
 fn layout(rows: u64, sums: RowSums) -> Layout {
     let placement = Placement::new(rows, Program::Store, Distance::Dependent { factor: 2.3 });
-    Layout { placement, locks: LockRules { rows_per_lock: 16, locks_per_message: 64 }, sums }
+    Layout { placement, locks: LockRules { rows_per_lock: 16, locks_per_message: 64 }, sums, entry_words: 1 }
 }
 
 fn rules(layout: &Layout, update_reads: UpdateReads) -> ClientRules {
-    ClientRules { layout: layout.clone(), covering_bytes: 256, update_reads, search_row_ns: 0 }
+    ClientRules { update_reads, ..ClientRules::new(layout.clone()) }
 }
 
 /// Returns the batches of one operation of one client, and its result.
@@ -100,7 +100,6 @@ fn an_update_locks_reads_writes_and_unlocks() {
     for (reads, expected) in [
         (UpdateReads::Covering, vec![vec![lock, cover], vec![write, lock]]),
         (UpdateReads::Single, vec![vec![lock, singles[0], singles[1]], vec![write, lock]]),
-        (UpdateReads::CoveringThenSingle, vec![vec![lock, cover], singles.to_vec(), vec![write, lock]]),
     ] {
         let update = |mut client: Client<SimLane>| async move { client.update(key).await };
         let (batches, outcome) = batches_of(&table, rules(&table.layout, reads), update);
@@ -155,10 +154,32 @@ fn an_insert_locks_its_path_and_writes_it_from_the_empty_end() {
     assert_eq!((table.row(moved_to)[0], table.row(primary)[0]), (others[0].into(), 1));
 }
 
+#[test]
+fn a_lock_is_taken_back_under_the_lease() {
+    let table = Table::filled(layout(1 << 12, RowSums::Written), 10_000);
+    let device = &table.region.memory().device;
+    device[0].store(0b110, std::sync::atomic::Ordering::Relaxed);
+    let reclaim = |mut client: Client<SimLane>| async move { client.reclaim(LockGroup { word: 0, mask: 0b10 }).await };
+    let (batches, outcome) = batches_of(&table, rules(&table.layout, UpdateReads::Single), reclaim);
+    assert_eq!(outcome, Ok(()));
+    let (lease, whole) = (table.layout.lease_addr(), |row| ("READ", table.layout.row_addr(row), 9));
+    let entries: Vec<u64> = (16..32).flat_map(|row| table.row(row)).filter(|entry| *entry != 0).collect();
+    let mut expected = vec![vec![("READ", lease, 1)], vec![("CAS", lease, 1)], (16..32).map(whole).collect()];
+    expected.extend(entries.iter().map(|entry| {
+        let pair = table.layout.placement.of(*entry as u32);
+        [pair.primary, pair.secondary].map(|row| ("READ", table.layout.row_addr(row), 1)).to_vec()
+    }));
+    expected.extend([vec![("MASKED CAS", Addr::device(0), 1)], vec![("CAS", lease, 1)]]);
+    assert_eq!(batches, expected);
+    // The other lock is still held, and the lease is free for the next client.
+    let words = [0, lease.word() as usize].map(|word| device[word].load(std::sync::atomic::Ordering::Relaxed));
+    assert_eq!(words, [0b100, 4]);
+}
+
 /// Returns a short run of clients that compute as the authors' do.
 fn a_run(clients: u32, mix: Mix, keys: Keys) -> Run {
     let (most_inserts, span) = (u64::MAX, Span::Exactly(500_000));
-    Run { clients, mix, keys, most_inserts, compute: COMPUTE, warm_ns: 100_000, span, seed: 1 }
+    Run { clients, mix, keys, most_inserts, compute: COMPUTE, faults_per_second: 0, warm_ns: 100_000, span, seed: 1 }
 }
 
 fn measured(table: &mut Table, reads: UpdateReads, run_of: &Run) -> Measured {
@@ -189,7 +210,7 @@ fn contended_updates_exclude_each_other() {
     let mix = Mix { read_percent: 0, update_percent: 100, insert_percent: 0 };
     let compute = Compute { lookup_ns: 500, change_ns: 500 };
     let run_of = Run { compute, seed: 3, ..a_run(32, mix, Keys::Zipf(zipfian)) };
-    for reads in [UpdateReads::Covering, UpdateReads::Single, UpdateReads::CoveringThenSingle] {
+    for reads in [UpdateReads::Covering, UpdateReads::Single] {
         let measured = measured(&mut table, reads, &run_of);
         let updates = &measured.counts.operations.update;
         assert!(updates.retries > updates.count / 10, "{} of {}", updates.retries, updates.count);
@@ -199,6 +220,37 @@ fn contended_updates_exclude_each_other() {
         let pair = table.layout.placement.of(key);
         [pair.primary, pair.secondary].iter().any(|row| table.row(*row).contains(&u64::from(key)))
     }));
+}
+
+/// Every second fault sends nothing, the others the entry alone. Locks stay held until a client takes them back, or for
+/// ever.
+#[test]
+fn clients_that_die_stop_others_until_their_locks_are_taken_back() {
+    let filled = Table::filled(layout(1 << 10, RowSums::Written), 4_000);
+    let zipfian = crate::workload::Zipfian::new(4_000, 0.0).expect("valid");
+    let (mix, span) = (Mix::YCSB_A, Span::Exactly(20_000_000));
+    let run_of = Run { faults_per_second: 5_000, span, ..a_run(32, mix, Keys::Zipf(zipfian)) };
+    let measured = |timeout_refusals| {
+        let mut table = filled.clone();
+        table.region = filled.region.copied();
+        let rules = ClientRules { timeout_refusals, ..ClientRules::new(table.layout.clone()) };
+        let cluster = Cluster::new(Card::ConnectX5);
+        let measured = run(&mut table, &rules, cluster, &run_of, &mut |_| ControlFlow::Continue(())).expect("a run");
+        assert!((1..=4_000).all(|key| {
+            let pair = table.layout.placement.of(key);
+            [pair.primary, pair.secondary].iter().any(|row| table.row(*row).contains(&u64::from(key)))
+        }));
+        measured
+    };
+    let (taken, kept) = (measured(100), measured(u32::MAX));
+    assert!(taken.faults > 15 && taken.reclaimed > 15, "{} faults, {} taken", taken.faults, taken.reclaimed);
+    assert_eq!(kept.reclaimed, 0);
+    assert!(
+        taken.counts.succeeded() > kept.counts.succeeded(),
+        "{} {}",
+        taken.counts.succeeded(),
+        kept.counts.succeeded()
+    );
 }
 
 #[test]
@@ -237,13 +289,18 @@ fn figure_6a_agrees() {
 /// The time of a change is fitted to these points.
 #[test]
 fn eight_clients_of_figures_6b_and_6c_agree() {
-    let mut table = Table::filled(layout(1 << 17, RowSums::None), 900_000);
-    for (id, mix, theta) in [("6b", Mix::YCSB_B, 0.99), ("6c", Mix::YCSB_A, 0.90)] {
+    let later = (RowSums::Written, UpdateReads::Single, COMPUTE_LATER);
+    let public = (RowSums::None, UpdateReads::Covering, COMPUTE);
+    let figures = [("6b", Mix::YCSB_B, 0.99), ("6c", Mix::YCSB_A, 0.90)];
+    for ((sums, reads, compute), (id, mix, theta)) in
+        [later, public].into_iter().flat_map(|code| figures.map(|figure| (code, figure)))
+    {
+        let mut table = Table::filled(layout(1 << 17, sums), 900_000);
         let series = crate::published::series(id);
         let point = &series.iter().find(|series| series.name == "RCuckoo").expect("it has").points[0];
         let zipfian = crate::workload::Zipfian::new(table.keys.into(), theta).expect("valid");
-        let run_of = Run { span: Span::Exactly(5_000_000), ..a_run(8, mix, Keys::Zipf(zipfian)) };
-        let measured = measured(&mut table, UpdateReads::Covering, &run_of);
+        let run_of = Run { compute, span: Span::Exactly(5_000_000), ..a_run(8, mix, Keys::Zipf(zipfian)) };
+        let measured = measured(&mut table, reads, &run_of);
         let difference = measured.counts.per_second(measured.steadiness.span_ns) / 1e6 / point.y - 1.0;
         assert!(point.x == 8.0 && difference.abs() < 0.06, "{id}: {:+.1} %", 100.0 * difference);
     }
@@ -261,7 +318,7 @@ fn figure_7_agrees() {
     let messages = published("7d", "insert");
     for (place, fill) in [(2, 0.25), (4, 0.45), (6, 0.65)] {
         let keys = (8.0 * 32_768.0 * fill) as u32;
-        let filled = Table::filled_by(320, layout.clone(), keys, &|| false);
+        let filled = Table::filled_by(320, layout.clone(), keys, SearchOrder::BreadthFirst, &|| false);
         assert_eq!((filled.keys, messages[place].0), (keys, 100.0 * fill));
         for (mix, name) in [(Mix::W, "W"), (Mix::A_PRIME, "A"), (Mix::B_PRIME, "B")] {
             let mut table = filled.clone();
@@ -282,7 +339,7 @@ fn figure_7_agrees() {
 #[test]
 fn contended_inserts_lose_no_key() {
     let layout = layout(1 << 10, RowSums::None);
-    let mut table = Table::filled_by(64, layout.clone(), 6_000, &|| false);
+    let mut table = Table::filled_by(64, layout.clone(), 6_000, SearchOrder::BreadthFirst, &|| false);
     let run_of = Run {
         most_inserts: 1_000,
         compute: Compute { lookup_ns: 500, change_ns: 500 },

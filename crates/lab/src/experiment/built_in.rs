@@ -73,7 +73,7 @@ mod tests {
             let cells = |quick| plan.series(quick).iter().map(|series| series.cells.len()).sum::<usize>();
             assert!(cells(true) <= cells(false) && cells(false) <= 100, "{id}: {} cells", cells(false));
             for series in plan.series(true) {
-                assert!(series.cells.iter().all(|cell| cell.experiment.entries <= 4_000_000), "{id}");
+                assert!(series.cells.iter().all(|cell| cell.experiment.entries <= 10_000_000), "{id}");
             }
         }
         assert_eq!(built_in_plans().len(), FILES.len());

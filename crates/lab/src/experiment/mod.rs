@@ -29,6 +29,7 @@ pub use parameters::{Accepts, PARAMETERS, Parameter, Value, nearest};
 pub use plan::{Cell, Plan, PlannedSeries};
 pub use settings::{
     Card, Experiment, Guess, Hashing, InsertRow, Lookup, Mix, Queue, ReadCosts, RecordLayout, Search, Setting,
+    UpdateReads,
 };
 
 /// The options of a run that are not part of an experiment.

@@ -77,7 +77,7 @@ const SETTINGS: [&str; 7] = ["guira", "as-printed", "as-run", "linear", "cuckoo"
 const LOOKUPS: [&str; 6] = ["fixed", "variable", "unbounded", "parallel", "sequential", "sequential-all"];
 
 /// Every parameter, in the order of plan files.
-pub const PARAMETERS: [Parameter; 43] = [
+pub const PARAMETERS: [Parameter; 44] = [
     row("setting", "setting", "", Accepts::Name(&SETTINGS), ALL),
     row("nic", "network card", "", Accepts::Name(&["connectx-3", "connectx-5", "connectx-6", "connectx-7"]), ALL),
     row("hosts", "client hosts", "", Accepts::Integer(1, 1024), ALL),
@@ -90,7 +90,7 @@ pub const PARAMETERS: [Parameter; 43] = [
     row("entries", "entries of the table", "", Accepts::Integer(1024, 10_000_000_000), ALL),
     row("fill", "fill", "%", Accepts::Number(1.0, 99.0), ALL),
     row("fill-to", "fill at the end", "%", Accepts::Number(1.0, 99.0), RCUCKOO),
-    row("format", "entry format", "", Accepts::Format, NOT_AS_RUN),
+    row("format", "entry format", "", Accepts::Format, ALL),
     row("value-bytes", "value", "bytes", Accepts::Integer(4, 1 << 20), PROTOCOL),
     row("queue", "local queues", "", Accepts::Name(&["host", "none"]), RCUCKOO),
     row("predictor-kib", "predictor of a client", "KiB", Accepts::Integer(0, 1 << 20), PROTOCOL),
@@ -103,8 +103,9 @@ pub const PARAMETERS: [Parameter; 43] = [
     row("covering-bytes", "largest covering READ", "bytes", Accepts::Integer(0, 1 << 20), RCUCKOO),
     row("hashing", "hashing", "", Accepts::Name(&["dependent", "independent"]), RCUCKOO),
     row("insert-row", "row of a new key", "", Accepts::Name(&["primary", "emptier"]), PROTOCOL),
-    row("search", "search", "", Accepts::Name(&["breadth-first", "depth-first"]), PROTOCOL),
+    row("search", "search", "", Accepts::Name(&["breadth-first", "depth-first"]), RCUCKOO),
     row("search-row-ns", "time of a search for a full row", "ns", Accepts::Integer(0, 1_000_000), &[Setting::AsRun]),
+    row("update-reads", "rows that an update reads", "", Accepts::Name(&["covering", "single"]), &[Setting::AsRun]),
     row("depth", "search depth", "moves", Accepts::Integer(1, 31), PROTOCOL),
     row("layout", "place of records", "", Accepts::Name(&["inline", "heap"]), TABLES),
     row("associativity", "records of a slot", "", Accepts::Integer(1, 4), &[Setting::Cuckoo]),
@@ -117,8 +118,8 @@ pub const PARAMETERS: [Parameter; 43] = [
     row("node-threads", "threads of the node's service", "", Accepts::Integer(1, 1024), CALLING),
     row("cache-keys", "keys that a client caches", "", Accepts::Integer(1, u32::MAX as i64), CLOVER),
     row("compute-us", "computation of a client for an operation", "µs", Accepts::Number(0.0, 1_000.0), CLOVER),
-    row("timeout-ms", "lock timeout", "ms", Accepts::Number(0.001, 60_000.0), PROTOCOL),
-    row("deaths-per-second", "deaths of clients", "1/s", Accepts::Number(0.0, 1e6), PROTOCOL),
+    row("timeout-ms", "lock timeout", "ms", Accepts::Number(0.001, 60_000.0), RCUCKOO),
+    row("deaths-per-second", "deaths of clients", "1/s", Accepts::Number(0.0, 1e6), RCUCKOO),
     row("span-us", "measured time", "µs", Accepts::Number(1.0, MAX_SPAN_US), ALL),
     row("warm-us", "time before the measurement", "µs", Accepts::Number(0.0, MAX_SPAN_US), ALL),
 ];
@@ -303,8 +304,16 @@ pub(super) fn check(experiment: &Experiment) -> Result<(), LabError> {
 fn check_effects(experiment: &Experiment) -> Result<(), LabError> {
     let (default, setting) = (Experiment::default(), experiment.setting);
     let conflict = |message: &str| Err(LabError::Conflict(message.to_owned()));
-    if setting == Setting::AsRun && experiment.deaths_per_second > 0.0 {
-        return conflict("clients of setting as-run cannot die: they recover nothing");
+    let has_words =
+        matches!(experiment.format, EntryFormat::Fixed { key_bytes: 4, value_bytes } if value_bytes % 8 == 4);
+    if setting == Setting::AsRun && !has_words {
+        let format = experiment.format;
+        return conflict(&format!(
+            "entries as run are words with keys of 4 bytes: fixed:4:4, fixed:4:12, not {format}"
+        ));
+    }
+    if setting == Setting::AsRun && experiment.deaths_per_second > 0.0 && !experiment.workload.has(Kind::Update) {
+        return conflict("clients of setting as-run die in updates: choose workload a or b");
     }
     if setting == Setting::AsRun && !experiment.workload.has(Kind::Update) && experiment.theta != default.theta {
         return conflict("setting as-run draws keys for workloads a and b only: remove theta");
@@ -318,8 +327,14 @@ fn check_effects(experiment: &Experiment) -> Result<(), LabError> {
     if experiment.guess.is_some() && experiment.predictor_kib == 0 {
         return conflict("guess is for clients with a predictor: set predictor-kib, or remove guess");
     }
-    if experiment.search_row_ns.is_some() && !experiment.workload.has(Kind::Insert) {
-        return conflict("search-row-ns is for inserts of setting as-run: remove it");
+    if setting == Setting::AsRun && !experiment.workload.has(Kind::Insert) {
+        let of_inserts = ["search", "search-row-ns"].into_iter().find(|name| experiment.value_of(name).is_some());
+        if let Some(name) = of_inserts {
+            return conflict(&format!("{name} is for inserts of setting as-run: remove it"));
+        }
+    }
+    if experiment.update_reads.is_some() && !experiment.workload.has(Kind::Update) {
+        return conflict("update-reads is for updates: remove it");
     }
     let chooses_row = setting == Setting::Guira && experiment.predictor_kib == 0;
     if experiment.insert_row == Some(InsertRow::Emptier) && !chooses_row {
@@ -457,35 +472,62 @@ mod tests {
         assert_eq!(error("xyzzy", Value::Integer(1)), "unknown parameter \"xyzzy\"");
     }
 
+    fn message(experiment: Experiment) -> String {
+        experiment.check().unwrap_err().to_string()
+    }
+
     #[test]
     fn parameters_that_do_not_go_together_are_refused() {
         let default = Experiment::default();
         assert_eq!(default.check(), Ok(()));
-        let message = |experiment: Experiment| experiment.check().unwrap_err().to_string();
         assert!(message(Experiment { lock_bits: Some(8), ..default }).contains("127 slots"));
         assert_eq!(Experiment { lock_bits: Some(1), ..default }.check(), Ok(()));
         assert!(message(Experiment { theta: f64::NAN, ..default }).starts_with("theta is NaN"));
         let independent = Experiment { hashing: Some(Hashing::Independent), factor: Some(2.3), ..default };
         assert!(message(independent).contains("locality factor"));
         assert!(message(Experiment { value_bytes: Some(8), ..default }).contains("fixed:4:4 have a fixed length"));
-        let dying = Experiment { setting: Setting::AsRun, deaths_per_second: 1.0, ..default };
-        assert!(message(dying).contains("as-run"));
-        let as_run = Experiment { setting: Setting::AsRun, ..default };
-        assert_eq!(as_run.check(), Ok(()));
-        for (name, value) in
-            [("predictor-kib", Value::Integer(64)), ("format", text("fixed:8:8")), ("depth", Value::Integer(3))]
-        {
-            assert!(message(as_run.with(name, &value).unwrap()).contains(name), "{name}");
-        }
         let always = Experiment { guess: Some(crate::experiment::Guess::Always), ..default };
         assert!(message(always).contains("set predictor-kib"));
         assert_eq!(Experiment { predictor_kib: 64, ..always }.check(), Ok(()));
+        assert!(message(Experiment { in_flight: 200, ..default }).contains("64000 operations at once"));
+        let emptier = Experiment { insert_row: Some(InsertRow::Emptier), ..default };
+        assert_eq!(emptier.check(), Ok(()));
+        assert!(message(Experiment { setting: Setting::AsPrinted, ..emptier }).contains("primary row"));
+        let to = |workload, fill_to| Experiment { fill: 85.0, fill_to: Some(fill_to), workload, ..default };
+        assert_eq!(to(Mix::W, 95.0).check(), Ok(()));
+        assert!(message(to(Mix::A, 95.0)).contains("no inserts"));
+        assert!(message(to(Mix::W, 85.0)).contains("85 % full"));
+        assert!(message(Experiment { span_us: Some(5.0), ..to(Mix::W, 95.0) }).contains("span-us"));
+    }
+
+    #[test]
+    fn what_has_no_effect_as_run_is_refused() {
+        let default = Experiment::default();
+        let dying = Experiment { setting: Setting::AsRun, deaths_per_second: 1.0, ..default };
+        assert_eq!(dying.check(), Ok(()));
+        assert!(message(Experiment { workload: Mix::AInsert, ..dying }).contains("die in updates"));
+        let as_run = Experiment { setting: Setting::AsRun, ..default };
+        assert_eq!(as_run.check(), Ok(()));
+        for (name, value) in
+            [("predictor-kib", Value::Integer(64)), ("value-bytes", Value::Integer(8)), ("depth", Value::Integer(3))]
+        {
+            assert!(message(as_run.with(name, &value).unwrap()).contains(name), "{name}");
+        }
+        assert_eq!(as_run.with("format", &text("fixed:4:60")).unwrap().check(), Ok(()));
+        assert!(message(as_run.with("format", &text("fixed:8:8")).unwrap()).contains("not fixed:8:8"));
         assert!(message(as_run.with("search-row-ns", &Value::Integer(1)).unwrap()).contains("search-row-ns"));
+        let covering = as_run.with("update-reads", &text("covering")).unwrap();
+        assert_eq!(covering.check(), Ok(()));
+        assert!(message(Experiment { workload: Mix::C, ..covering }).contains("update-reads"));
         let uniform = Experiment { theta: 0.0, ..as_run };
         assert_eq!(uniform.check(), Ok(()));
         assert!(message(Experiment { workload: Mix::W, ..uniform }).contains("remove theta"));
         assert!(message(as_run.with("in-flight", &Value::Integer(2)).unwrap()).contains("no in-flight"));
-        assert!(message(Experiment { in_flight: 200, ..default }).contains("64000 operations at once"));
+    }
+
+    #[test]
+    fn what_has_no_effect_on_other_stores_is_refused() {
+        let default = Experiment::default();
         let linear = Experiment { setting: Setting::Linear, workload: Mix::C, ..default };
         assert_eq!(linear.check(), Ok(()));
         assert!(message(Experiment { workload: Mix::A, ..linear }).contains("choose workload c"));
@@ -519,14 +561,6 @@ mod tests {
         assert!(message(clover.with("format", &text("bytes:64")).unwrap()).contains("keys of 4 bytes"));
         assert!(message(Experiment { cache_keys: Some(9), ..default }).contains("setting guira has no cache-keys"));
         assert!(message(Experiment { compute_us: Some(1.0), ..dummy }).contains("setting dummy has no compute-us"));
-        let emptier = Experiment { insert_row: Some(InsertRow::Emptier), ..default };
-        assert_eq!(emptier.check(), Ok(()));
-        assert!(message(Experiment { setting: Setting::AsPrinted, ..emptier }).contains("primary row"));
-        let to = |workload, fill_to| Experiment { fill: 85.0, fill_to: Some(fill_to), workload, ..default };
-        assert_eq!(to(Mix::W, 95.0).check(), Ok(()));
-        assert!(message(to(Mix::A, 95.0)).contains("no inserts"));
-        assert!(message(to(Mix::W, 85.0)).contains("85 % full"));
-        assert!(message(Experiment { span_us: Some(5.0), ..to(Mix::W, 95.0) }).contains("span-us"));
     }
 
     #[test]

@@ -180,6 +180,16 @@ pub enum Search {
     DepthFirst,
 }
 
+/// The rows that an update reads with its locks, with setting `as-run`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UpdateReads {
+    /// All rows of the locks, and those between them.
+    Covering,
+    /// The two rows of the key.
+    Single,
+}
+
 /// The settings of one experiment. A field that is `None` has the value of the [`Setting`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
@@ -256,6 +266,9 @@ pub struct Experiment {
     /// Time that a search takes for each full row that it visits, in nanoseconds; with setting `as-run` only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub search_row_ns: Option<u32>,
+    /// The rows that an update reads with its locks, with setting `as-run`; those of the key if `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub update_reads: Option<UpdateReads>,
     /// Moves of the longest cuckoo path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<u8>,
@@ -337,6 +350,7 @@ impl Default for Experiment {
             insert_row: None,
             search: None,
             search_row_ns: None,
+            update_reads: None,
             depth: None,
             layout: None,
             associativity: None,
