@@ -48,6 +48,8 @@ pub enum Step {
 /// The operations of one client under one popularity.
 #[derive(Debug)]
 pub struct Draws {
+    /// The records that the keys are of.
+    pub records: Records,
     /// Keys to look up.
     pub keys: Vec<Key>,
     /// YCSB-A: half of it reads, half updates.
@@ -69,7 +71,7 @@ impl Draws {
         let mut reads = Generator::new(&spec(WorkloadName::C), client, CLIENTS_MAX)?;
         let keys = (0..drawn.keys).map(|_| records.key(reads.next().1)).collect();
         if drawn.steps == 0 {
-            return Ok(Draws { keys, mix: Vec::new() });
+            return Ok(Draws { records: *records, keys, mix: Vec::new() });
         }
         let mut mixed = Generator::new(&spec(WorkloadName::A), client, CLIENTS_MAX)?;
         let mix = (0..drawn.steps as u64).map(|version| {
@@ -80,7 +82,7 @@ impl Draws {
                 _ => Step::Update(key, value_word(&key, version)),
             }
         });
-        Ok(Draws { keys, mix: mix.collect() })
+        Ok(Draws { records: *records, keys, mix: mix.collect() })
     }
 }
 

@@ -25,9 +25,14 @@ pub enum Task {
     GetMany,
     /// YCSB-A: half lookups, half updates.
     YcsbA,
+    /// Updates of whole values.
+    Update,
 }
 
 impl Task {
+    /// Every task, in the order of reports.
+    pub const ALL: [Task; 5] = [Task::Get, Task::DependentGet, Task::GetMany, Task::YcsbA, Task::Update];
+
     /// The name in texts for people.
     #[must_use]
     pub const fn title(self) -> &'static str {
@@ -36,6 +41,7 @@ impl Task {
             Task::DependentGet => "get, each dependent on the last",
             Task::GetMany => "get_many of 32 keys",
             Task::YcsbA => "YCSB-A: half get, half update",
+            Task::Update => "update",
         }
     }
 }
@@ -86,11 +92,11 @@ pub trait Client {
         Ok(())
     }
 
-    /// Replaces the value of `key`, which is one word.
+    /// Replaces the value of `key`.
     ///
     /// # Errors
     /// Errors of the compared system; a missing key.
-    fn update(&mut self, key: &Key, word: u64) -> Result<(), PeersError>;
+    fn update(&mut self, key: &Key, value: &[u8]) -> Result<(), PeersError>;
 
     /// Replaces the content of `into` with the whole value of `key`.
     ///
@@ -106,6 +112,7 @@ pub fn run_client(client: &mut impl Client, job: &Job, draws: &Draws) -> Result<
         Task::DependentGet => timed(job, || dependent_get(client, keys_of(job, draws)?)),
         Task::GetMany => timed(job, || get_many(client, keys_of(job, draws)?)),
         Task::YcsbA => timed(job, || mix(client, steps_of(job, draws)?)),
+        Task::Update => update(client, keys_of(job, draws)?, &draws.records),
     }
 }
 
@@ -192,10 +199,22 @@ fn mix(client: &mut impl Client, steps: &[Step]) -> Result<(), PeersError> {
     for step in steps {
         match step {
             Step::Read(key) => wrong |= difference(key, client.get(key)?),
-            Step::Update(key, word) => client.update(key, *word)?,
+            Step::Update(key, word) => client.update(key, &word.to_le_bytes())?,
         }
     }
     ensure_correct(wrong)
+}
+
+/// Updates keys to values that are made, untimed, right before. Returns the nanoseconds of the updates alone.
+fn update(client: &mut impl Client, keys: &[Key], records: &Records) -> Result<u64, PeersError> {
+    let (mut value, mut elapsed_ns) = (Vec::with_capacity(records.value_bytes()), 0);
+    for (version, key) in keys.iter().enumerate() {
+        records.value_into(key, version as u64, &mut value);
+        let started = monotonic_ns();
+        client.update(key, &value)?;
+        elapsed_ns += monotonic_ns() - started;
+    }
+    Ok(elapsed_ns)
 }
 
 /// Fails if an answer was wrong, that is, if `wrong` is not zero.
@@ -238,8 +257,8 @@ mod tests {
             }
         }
 
-        fn update(&mut self, key: &Key, word: u64) -> Result<(), PeersError> {
-            self.values.insert(*key, word);
+        fn update(&mut self, key: &Key, value: &[u8]) -> Result<(), PeersError> {
+            *self.values.get_mut(key).ok_or_else(|| PeersError::missing(key))? = ValueEnds::of(value, 8).last;
             Ok(())
         }
 
@@ -250,7 +269,7 @@ mod tests {
     }
 
     const SPEC: DrawSpec = DrawSpec { records: 500, seed: 3, keys: 320, steps: 320 };
-    const TASKS: [Task; 4] = [Task::Get, Task::DependentGet, Task::GetMany, Task::YcsbA];
+    const LOOKUPS: [Task; 4] = [Task::Get, Task::DependentGet, Task::GetMany, Task::YcsbA];
 
     fn records() -> Records {
         Records::new(8, SPEC.seed).expect("8 bytes are a word")
@@ -272,7 +291,7 @@ mod tests {
 
     #[test]
     fn right_answers_are_timed() {
-        for task in TASKS {
+        for task in LOOKUPS {
             let mut fake = fake(None);
             run_client(&mut fake, &job(task), &draws()).expect("every answer is right");
             assert!(fake.calls == 320 || task == Task::YcsbA && fake.calls > 100, "{task:?}: {} calls", fake.calls);
@@ -282,7 +301,7 @@ mod tests {
 
     #[test]
     fn one_wrong_answer_fails_the_run() {
-        for task in TASKS {
+        for task in LOOKUPS {
             for kind in [Fault::OtherKey, Fault::Miss] {
                 for call in [1, 100] {
                     let error = run_client(&mut fake(Some((call, kind))), &job(task), &draws()).unwrap_err();
@@ -299,8 +318,21 @@ mod tests {
     }
 
     #[test]
+    fn every_key_gets_its_last_value_or_the_run_fails() {
+        let (mut updated, keys) = (fake(None), draws().keys);
+        run_client(&mut updated, &job(Task::Update), &draws()).expect("every key exists");
+        for key in &keys {
+            let version = keys.iter().rposition(|other| other == key).expect("it was drawn");
+            assert_eq!(updated.values[key], value_word(key, version as u64));
+        }
+        updated.values.remove(&keys[200]);
+        let error = run_client(&mut updated, &job(Task::Update), &draws()).unwrap_err();
+        assert!(matches!(error, PeersError::Missing { .. }), "{error}");
+    }
+
+    #[test]
     fn more_than_was_drawn_is_refused() {
-        for task in TASKS {
+        for task in Task::ALL {
             let error = run_client(&mut fake(None), &Job { operations: 321, ..job(task) }, &draws()).unwrap_err();
             assert!(matches!(error, PeersError::TooFew { .. }), "{error}");
         }

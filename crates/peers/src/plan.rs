@@ -140,7 +140,7 @@ impl Way {
         match (self, clients) {
             (Way::Call(System::Raw), 1) => &[Task::Get, Task::DependentGet, Task::GetMany],
             (Way::Call(System::Raw), _) | (Way::Lmdb(Reads::Each), 1) => &[Task::Get],
-            (Way::Call(_) | Way::Lmdb(Reads::Long), 1) => &[Task::Get, Task::DependentGet, Task::GetMany, Task::YcsbA],
+            (Way::Call(_) | Way::Lmdb(Reads::Long), 1) => &Task::ALL,
             (Way::Call(_), _) => &[Task::Get, Task::GetMany, Task::YcsbA],
             (Way::Server(_, 1), 1) => &[Task::Get, Task::GetMany, Task::YcsbA],
             (Way::Lmdb(Reads::Long), _) | (Way::Server(..), _) => &[Task::Get, Task::YcsbA],
@@ -152,9 +152,9 @@ impl Way {
     /// times as long as a call.
     fn operations(self, task: Task, base: usize) -> usize {
         let divisor = match (self, task) {
-            (Way::Call(_), Task::YcsbA) => STEPS_DIVISOR,
+            (Way::Call(_), Task::YcsbA | Task::Update) => STEPS_DIVISOR,
             (Way::Call(_), _) => 1,
-            (Way::Lmdb(_), Task::YcsbA) => 32,
+            (Way::Lmdb(_), Task::YcsbA | Task::Update) => 32,
             (Way::Lmdb(_), _) => 4,
             (Way::Server(_, 1), Task::Get | Task::DependentGet | Task::YcsbA) => 80,
             (Way::Server(..), _) => 12,
@@ -168,7 +168,7 @@ impl Way {
         copied
             + match (self, task) {
                 (Way::Call(_), _) => 120,
-                (Way::Lmdb(_), Task::YcsbA) => 4_000,
+                (Way::Lmdb(_), Task::YcsbA | Task::Update) => 4_000,
                 (Way::Lmdb(_), _) => 900,
                 (Way::Server(_, 1), Task::Get | Task::DependentGet | Task::YcsbA) => 14_000,
                 (Way::Server(..), _) => 1_600,
@@ -290,7 +290,8 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// The stages of a run: values of one word with all tasks, then longer values with lookups only.
+    /// The stages of a run: values of one word with lookups and YCSB-A, then longer values with single lookups and
+    /// updates.
     #[must_use]
     pub fn all(options: &Options) -> Vec<Stage> {
         let word = Stage {
@@ -310,10 +311,19 @@ impl Stage {
         std::iter::once(word).chain(longer).collect()
     }
 
-    /// Whether values have one word, so that all tasks are timed and not only lookups.
+    /// Whether values have one word.
     #[must_use]
     pub const fn is_of_words(&self) -> bool {
         self.value_bytes == WORD_BYTES
+    }
+
+    /// Whether `task` is timed.
+    const fn times(&self, task: Task) -> bool {
+        match task {
+            Task::Get => true,
+            Task::DependentGet | Task::GetMany | Task::YcsbA => self.is_of_words(),
+            Task::Update => !self.is_of_words(),
+        }
     }
 
     /// Every series of this stage, in the order of measuring: series that are compared with each other are adjacent.
@@ -322,9 +332,8 @@ impl Stage {
         let mut all = Vec::new();
         for clients in &self.clients {
             for popularity in &self.popularities {
-                for task in [Task::Get, Task::DependentGet, Task::GetMany, Task::YcsbA] {
-                    let timed = ways.iter().filter(|way| way.tasks(*clients).contains(&task));
-                    for way in timed.filter(|_| self.is_of_words() || task == Task::Get) {
+                for task in Task::ALL.into_iter().filter(|task| self.times(*task)) {
+                    for way in ways.iter().filter(|way| way.tasks(*clients).contains(&task)) {
                         let operations = way.operations(task, self.operations);
                         for placement in placements(*way, *clients, cores) {
                             all.push(Series {
@@ -437,7 +446,7 @@ impl Series {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use std::collections::HashSet;
 
     use super::*;

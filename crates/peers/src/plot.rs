@@ -99,7 +99,7 @@ fn head(out: &mut String, report: &Report) {
 
 /// The groups of the tasks with values of one word.
 fn task_groups(report: &Report) -> Vec<Group<'_>> {
-    let groups = [Task::Get, Task::DependentGet, Task::GetMany, Task::YcsbA].map(|task| {
+    let groups = Task::ALL.map(|task| {
         let is_in = |cell: &&Cell| cell.value_bytes == WORD_BYTES && cell.task == task;
         Group { title: format!("{}, values of 8 bytes", task.title()), bars: bars(report, is_in) }
     });

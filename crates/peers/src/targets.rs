@@ -8,7 +8,7 @@ use crate::plan::{Placement, System};
 use crate::record::WORD_BYTES;
 use crate::run::Cell;
 
-/// One target under one popularity, with one client and values of one word.
+/// One target under one popularity, with one client.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Target {
     /// The target's name in JSON.
@@ -42,6 +42,8 @@ pub enum Bound {
 struct Rule {
     name: &'static str,
     title: &'static str,
+    /// Bytes of the values.
+    value_bytes: usize,
     target: f64,
     bound: Bound,
     /// The dividend and the divisor: the fastest time of each selection.
@@ -59,6 +61,7 @@ struct Selection {
 const ANYWHERE: &[Placement] = &[Placement::Anywhere, Placement::OneCore, Placement::TwoCores];
 /// The server has a core of its own. A machine with one core has no such time, and therefore not this target.
 const OWN_CORE: &[Placement] = &[Placement::TwoCores];
+const LMDB_READS: &[&str] = &["long transaction", "transaction each"];
 const MAPS: &[System] = &[System::Dashmap, System::Papaya];
 
 const fn of(names: &'static [System], variants: &'static [&'static str], task: Task) -> Selection {
@@ -69,10 +72,15 @@ const fn guira(task: Task) -> Selection {
     of(&[System::Guira], &[""], task)
 }
 
-const RULES: [Rule; 8] = [
+/// Bytes of longer values with targets of their own.
+const KIB: usize = 1024;
+const KIB_64: usize = 64 * KIB;
+
+const RULES: [Rule; 13] = [
     Rule {
         name: "get_redis",
         title: "get: times as fast as Redis, one command at a time",
+        value_bytes: WORD_BYTES,
         target: 100.0,
         bound: Bound::AtLeast,
         of: (of(&[System::Redis], &["depth 1"], Task::Get), guira(Task::Get)),
@@ -80,6 +88,7 @@ const RULES: [Rule; 8] = [
     Rule {
         name: "get_memcached",
         title: "get: times as fast as memcached, one command at a time",
+        value_bytes: WORD_BYTES,
         target: 60.0,
         bound: Bound::AtLeast,
         of: (of(&[System::Memcached], &["depth 1"], Task::Get), guira(Task::Get)),
@@ -87,13 +96,15 @@ const RULES: [Rule; 8] = [
     Rule {
         name: "get_lmdb",
         title: "get: times as fast as LMDB",
+        value_bytes: WORD_BYTES,
         target: 5.0,
         bound: Bound::AtLeast,
-        of: (of(&[System::Lmdb], &["long transaction", "transaction each"], Task::Get), guira(Task::Get)),
+        of: (of(&[System::Lmdb], LMDB_READS, Task::Get), guira(Task::Get)),
     },
     Rule {
         name: "get_map",
         title: "get: time, as a multiple of the fastest in-process map's",
+        value_bytes: WORD_BYTES,
         target: 1.6,
         bound: Bound::AtMost,
         of: (guira(Task::Get), of(MAPS, &[""], Task::Get)),
@@ -101,6 +112,7 @@ const RULES: [Rule; 8] = [
     Rule {
         name: "dependent_get_map",
         title: "dependent get: time, as a multiple of the fastest in-process map's",
+        value_bytes: WORD_BYTES,
         target: 1.0,
         bound: Bound::AtMost,
         of: (guira(Task::DependentGet), of(MAPS, &[""], Task::DependentGet)),
@@ -108,6 +120,7 @@ const RULES: [Rule; 8] = [
     Rule {
         name: "get_many_get",
         title: "get_many of 32: times as fast as single gets",
+        value_bytes: WORD_BYTES,
         target: 4.0,
         bound: Bound::AtLeast,
         of: (guira(Task::Get), guira(Task::GetMany)),
@@ -115,6 +128,7 @@ const RULES: [Rule; 8] = [
     Rule {
         name: "get_many_raw",
         title: "get_many of 32: speed, as a share of prefetched unchecked reads of the same rows",
+        value_bytes: WORD_BYTES,
         target: 0.85,
         bound: Bound::AtLeast,
         of: (of(&[System::Raw], &[""], Task::GetMany), guira(Task::GetMany)),
@@ -122,12 +136,53 @@ const RULES: [Rule; 8] = [
     Rule {
         name: "ycsb_a_redis",
         title: "YCSB-A: times as fast as Redis with 16 commands in flight and a core of its own",
+        value_bytes: WORD_BYTES,
         target: 10.0,
         bound: Bound::AtLeast,
         of: (
             Selection { task: Task::YcsbA, names: &[System::Redis], variants: &["pipeline 16"], placements: OWN_CORE },
             guira(Task::YcsbA),
         ),
+    },
+    Rule {
+        name: "get_raw_1_kib",
+        title: "get of 1 KiB: time, as a multiple of a bare copy's",
+        value_bytes: KIB,
+        target: 1.5,
+        bound: Bound::AtMost,
+        of: (guira(Task::Get), of(&[System::Raw], &[""], Task::Get)),
+    },
+    Rule {
+        name: "get_raw_64_kib",
+        title: "get of 64 KiB: time, as a multiple of a bare copy's",
+        value_bytes: KIB_64,
+        target: 1.15,
+        bound: Bound::AtMost,
+        of: (guira(Task::Get), of(&[System::Raw], &[""], Task::Get)),
+    },
+    Rule {
+        name: "get_lmdb_64_kib",
+        title: "get of 64 KiB: times as fast as LMDB",
+        value_bytes: KIB_64,
+        target: 1.1,
+        bound: Bound::AtLeast,
+        of: (of(&[System::Lmdb], LMDB_READS, Task::Get), guira(Task::Get)),
+    },
+    Rule {
+        name: "update_lmdb_1_kib",
+        title: "update of 1 KiB: times as fast as LMDB",
+        value_bytes: KIB,
+        target: 3.0,
+        bound: Bound::AtLeast,
+        of: (of(&[System::Lmdb], LMDB_READS, Task::Update), guira(Task::Update)),
+    },
+    Rule {
+        name: "update_lmdb_64_kib",
+        title: "update of 64 KiB: times as fast as LMDB",
+        value_bytes: KIB_64,
+        target: 1.0,
+        bound: Bound::AtLeast,
+        of: (of(&[System::Lmdb], LMDB_READS, Task::Update), guira(Task::Update)),
     },
 ];
 
@@ -138,7 +193,8 @@ pub fn targets(cells: &[Cell]) -> Vec<Target> {
     for rule in &RULES {
         for popularity in [Popularity::Uniform, Popularity::Zipf] {
             let (divided, divisor) = &rule.of;
-            let times = (divided.fastest_ns(cells, popularity), divisor.fastest_ns(cells, popularity));
+            let fastest_ns = |of: &Selection| of.fastest_ns(cells, rule.value_bytes, popularity);
+            let times = (fastest_ns(divided), fastest_ns(divisor));
             if let (Some(divided_ns), Some(divisor_ns)) = times {
                 let measured = divided_ns / divisor_ns;
                 let is_met = match rule.bound {
@@ -154,9 +210,9 @@ pub fn targets(cells: &[Cell]) -> Vec<Target> {
 }
 
 impl Selection {
-    fn fastest_ns(&self, cells: &[Cell], popularity: Popularity) -> Option<f64> {
+    fn fastest_ns(&self, cells: &[Cell], value_bytes: usize, popularity: Popularity) -> Option<f64> {
         let fits = |cell: &&Cell| {
-            let is_plain = cell.clients == 1 && cell.value_bytes == WORD_BYTES && cell.popularity == popularity;
+            let is_plain = cell.clients == 1 && cell.value_bytes == value_bytes && cell.popularity == popularity;
             let is_asked = cell.task == self.task && self.names.contains(&cell.name);
             is_plain && is_asked && self.variants.contains(&cell.variant) && self.placements.contains(&cell.placement)
         };
@@ -208,15 +264,12 @@ pub mod tests {
     /// Every target is about something that a full run times.
     #[test]
     fn every_target_is_measured_by_a_full_run() {
-        let stage = Stage {
-            value_bytes: WORD_BYTES,
-            records: 1000,
-            operations: 32_000,
-            popularities: vec![Popularity::Uniform],
-            clients: vec![1],
-        };
-        let series = stage.series(&Way::ALL, 2);
-        let cells: Vec<Cell> = series.iter().map(|s| cell(s.way, s.placement, s.task, 100.0)).collect();
+        let mut cells = Vec::new();
+        for stage in Stage::all(&crate::plan::tests::options()) {
+            let uniform = stage.series(&Way::ALL, 2).into_iter().filter(|s| s.popularity == Popularity::Uniform);
+            let one = uniform.filter(|s| s.clients == 1).map(|s| cell(s.way, s.placement, s.task, 100.0));
+            cells.extend(one.map(|cell| Cell { value_bytes: stage.value_bytes, ..cell }));
+        }
         let names: HashSet<&str> = targets(&cells).iter().map(|target| target.name).collect();
         assert_eq!(names.len(), RULES.len());
     }

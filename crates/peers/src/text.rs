@@ -114,7 +114,7 @@ fn tables(report: &Report) -> Vec<Table> {
     let mut tables = vec![targets_table(&report.targets)];
     for popularity in [Popularity::Uniform, Popularity::Zipf] {
         for clients in [1, 2] {
-            for task in [Task::Get, Task::DependentGet, Task::GetMany, Task::YcsbA] {
+            for task in Task::ALL {
                 let title = format!("{}, {}, {}", task.title(), popularity.title(), clients_title(clients));
                 let is_in = |cell: &&Cell| {
                     cell.value_bytes == WORD_BYTES
@@ -125,9 +125,11 @@ fn tables(report: &Report) -> Vec<Table> {
         }
     }
     for stage in report.stages.iter().filter(|stage| stage.value_bytes != WORD_BYTES) {
-        let bytes = grouped(stage.value_bytes as u64);
-        let title = format!("get of {bytes} bytes, uniform, one client");
-        tables.push(times_table(title, report.cells.iter().filter(|cell| cell.value_bytes == stage.value_bytes)));
+        for (task, name) in [(Task::Get, "get"), (Task::Update, "update")] {
+            let title = format!("{name} of {} bytes, uniform, one client", grouped(stage.value_bytes as u64));
+            let is_in = |cell: &&Cell| (cell.value_bytes, cell.task) == (stage.value_bytes, task);
+            tables.push(times_table(title, report.cells.iter().filter(is_in)));
+        }
     }
     tables.retain(|table| !table.rows.is_empty());
     tables
@@ -154,7 +156,7 @@ fn targets_table(targets: &[Target]) -> Table {
         ]
     };
     Table {
-        title: "Targets, with values of 8 bytes and one client".to_owned(),
+        title: "Targets, with one client, and values of 8 bytes unless said otherwise".to_owned(),
         heads: vec!["ratio", "keys", "measured", "target", ""],
         rows: targets.iter().map(row).collect(),
     }

@@ -156,7 +156,7 @@ fn has_the_schema(report: &Value) {
     }
     let found = |field: &str| cells.iter().map(|cell| cell[field].to_string()).collect::<BTreeSet<_>>();
     let set = |values: &[&str]| values.iter().map(|value| (*value).to_owned()).collect::<BTreeSet<_>>();
-    assert_eq!(found("task"), set(&["\"dependent_get\"", "\"get\"", "\"get_many\"", "\"ycsb_a\""]));
+    assert_eq!(found("task"), set(&["\"dependent_get\"", "\"get\"", "\"get_many\"", "\"update\"", "\"ycsb_a\""]));
     assert_eq!(found("clients"), set(&["1", "2"]));
     assert_eq!(found("popularity"), set(&["\"uniform\"", "\"zipf\""]));
     assert_eq!(found("value_bytes"), set(&["100", "1024", "65536", "8"]));

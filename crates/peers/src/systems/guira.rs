@@ -97,8 +97,8 @@ impl Client for Guira {
     }
 
     #[inline(always)]
-    fn update(&mut self, key: &Key, word: u64) -> Result<(), PeersError> {
-        if !self.client.update(key, &word.to_le_bytes())? {
+    fn update(&mut self, key: &Key, value: &[u8]) -> Result<(), PeersError> {
+        if !self.client.update(key, value)? {
             return Err(PeersError::missing(key));
         }
         Ok(())

@@ -177,11 +177,11 @@ impl Client for Session<'_> {
     }
 
     #[inline(always)]
-    fn update(&mut self, key: &Key, word: u64) -> Result<(), PeersError> {
+    fn update(&mut self, key: &Key, value: &[u8]) -> Result<(), PeersError> {
         // A thread can have only one transaction at a time.
         self.transaction = None;
         let mut transaction = self.environment.begin_rw_txn().map_err(refused("begin a write transaction"))?;
-        let put = transaction.put(self.database, key, &word.to_le_bytes(), WriteFlags::empty());
+        let put = transaction.put(self.database, key, &value, WriteFlags::empty());
         put.map_err(refused("store"))?;
         transaction.commit().map_err(refused("commit"))
     }

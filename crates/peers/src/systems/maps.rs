@@ -141,9 +141,9 @@ impl<V: Value> Client for DashClient<V> {
     }
 
     #[inline(always)]
-    fn update(&mut self, key: &Key, word: u64) -> Result<(), PeersError> {
+    fn update(&mut self, key: &Key, value: &[u8]) -> Result<(), PeersError> {
         match self.map.get_mut(&u64::from_le_bytes(*key)) {
-            Some(mut found) => *found = V::of(&word.to_le_bytes())?,
+            Some(mut found) => *found = V::of(value)?,
             None => return Err(PeersError::missing(key)),
         }
         Ok(())
@@ -220,9 +220,9 @@ impl<V: Value> Client for PapayaClient<'_, V> {
     }
 
     #[inline(always)]
-    fn update(&mut self, key: &Key, word: u64) -> Result<(), PeersError> {
+    fn update(&mut self, key: &Key, value: &[u8]) -> Result<(), PeersError> {
         self.renew();
-        match self.map.insert(u64::from_le_bytes(*key), V::of(&word.to_le_bytes())?, &self.guard) {
+        match self.map.insert(u64::from_le_bytes(*key), V::of(value)?, &self.guard) {
             Some(_) => Ok(()),
             None => Err(PeersError::missing(key)),
         }

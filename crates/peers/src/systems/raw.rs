@@ -148,7 +148,7 @@ impl Runner for Raw {
                     Ok(())
                 })
             }
-            Task::YcsbA => Err(PeersError::Options("raw memory has no updates".to_owned())),
+            Task::YcsbA | Task::Update => Err(PeersError::Options("raw memory has no updates".to_owned())),
         }
     }
 

@@ -332,6 +332,7 @@ impl<P: Protocol> Runner for Pipelined<P> {
             Task::Get | Task::DependentGet => timed(job, || self.get(keys_of(job, draws)?)),
             Task::GetMany => timed(job, || self.get_many(keys_of(job, draws)?)),
             Task::YcsbA => timed(job, || self.mix(steps_of(job, draws)?)),
+            Task::Update => Err(PeersError::Options("updates alone are timed where they are calls".to_owned())),
         }
     }
 
