@@ -2,9 +2,9 @@
 //! batches, and the same bytes in memory afterwards, inline or in extents.
 
 use guira_conformance::{Bench, Observed, Op, TestClient};
-use guira_fabric::{Caps, Profile, Region, SplitMix64, Traffic};
+use guira_fabric::{Addr, Caps, Profile, Region, SplitMix64, Traffic};
 use guira_layout::Preset;
-use guira_rcuckoo::{Begun, Change, Continuation, Expected, NewValue, Outcome, Token};
+use guira_rcuckoo::{Begun, Change, Continuation, Expected, NewValue, Outcome, Token, TryGet};
 
 const SEED: u64 = 11;
 const STEPS: u64 = 3_000;
@@ -90,6 +90,76 @@ fn a_change_in_place_equals_that_of_every_other_fabric() {
     assert_eq!(place.audit(), other.audit());
 }
 
+/// Looks `key` up without a future, and appends its value to what is in the buffer. `None` if that has to wait: then the
+/// buffer must be as it was.
+fn look_up_in_place(client: &mut TestClient, key: &[u8]) -> Option<Option<Vec<u8>>> {
+    const BEFORE: &[u8] = b"before";
+    let mut into = BEFORE.to_vec();
+    let found = client.client.try_get(&mut client.lane, key, &mut into);
+    let value = into.strip_prefix(BEFORE).expect("what was there stays");
+    match found {
+        TryGet::Done(Some(_)) => Some(Some(value.to_vec())),
+        TryGet::Done(None) => Some(None),
+        TryGet::MustWait => {
+            assert_eq!(value, b"", "nothing was settled");
+            None
+        }
+    }
+}
+
+/// [R-READ-1] [R-READ-6] [R-READ-7] A lookup in place finds what every other lookup finds, by the same round trips,
+/// READs and bytes: in rows, and in extents of one block of the checksum and of several.
+#[test]
+fn a_lookup_in_place_equals_that_of_every_other_fabric() {
+    let bench = Bench::of_rows(Preset::Hardened, "bytes:24", 512, Profile::Shm, SEED);
+    let mut client = bench.client(0);
+    let lengths = [0, 1, 8, 60, 61, 500, 2_030, 2_040, 2_048, 2_100, 4_096, 70_001];
+    for (i, bytes) in lengths.into_iter().enumerate() {
+        for key_bytes in [8, 13, 100, 2_060] {
+            let key: Vec<u8> = (0..key_bytes).map(|at| (at * 7 + i) as u8).collect();
+            let value: Vec<u8> = (0..bytes).map(|at| (at >> 3 ^ at ^ i) as u8).collect();
+            assert_eq!(client.apply(&Op::Put(key.clone(), value.clone())), Ok(Observed::Outcome(Outcome::Inserted)));
+            let (answer, traffic) = client.traffic_of(|client| client.get(&key).unwrap());
+            let in_place = client.traffic_of(|client| look_up_in_place(client, &key));
+            assert!(answer.as_ref() == Some(&value), "a key of {key_bytes} B, a value of {bytes} B");
+            assert!(in_place == (Some(answer), traffic), "a key of {key_bytes} B, a value of {bytes} B: {traffic:?}");
+        }
+    }
+    let (answer, traffic) = client.traffic_of(|client| client.get(b"nowhere").unwrap());
+    let in_place = client.traffic_of(|client| look_up_in_place(client, b"nowhere"));
+    assert_eq!((answer.clone(), in_place), (None, (Some(answer), traffic)));
+}
+
+/// [R-READ-6] In place, an extent that does not verify, one of another generation, and one of another key with the same
+/// digest settle nothing, and nothing of them reaches the caller.
+#[test]
+fn a_lookup_in_place_returns_nothing_of_an_extent_that_does_not_match() {
+    const VALUE_BYTES: usize = 5_000;
+    let bench = Bench::of_rows(Preset::Hardened, "bytes:24", 512, Profile::Shm, SEED);
+    let mut client = bench.client(0);
+    let (key, other) = (b"the key".to_vec(), b"another");
+    let prepared = client.extents.prepare(&mut client.lane, &key, &[9; VALUE_BYTES]).expect("it needs an extent");
+    assert_eq!(client.change(&key, Change::Put(prepared.value())).unwrap().outcome, Outcome::Inserted);
+    let words = bench.words_at(Addr::main(prepared.offset()), prepared.words().len());
+    for at in (0..words.len()).step_by(7).chain([0, 1, 2, 3, words.len() - 1]) {
+        let addr = Addr::main(prepared.offset()).add_words(at as u64);
+        bench.store(addr, &[words[at] ^ 1 << (at % 64)]);
+        assert_eq!(look_up_in_place(&mut client, &key), None, "word {at} of {}", words.len());
+        bench.store(addr, &[words[at]]);
+    }
+    assert_eq!(look_up_in_place(&mut client, &key), Some(Some(vec![9; VALUE_BYTES])));
+    let digest = bench.table.placement().digest(other);
+    let twin = client.extents.prepare_as(
+        &mut client.lane,
+        digest,
+        b"another".map(|byte| byte ^ 1).as_slice(),
+        &[8; VALUE_BYTES],
+    );
+    bench.plant(bench.table.placement().rows(digest).first, &twin);
+    assert_eq!(look_up_in_place(&mut client, other), None, "it is for the lookup that skips this extent");
+    assert_eq!(client.get(other).unwrap(), None);
+}
+
 /// Begins a put of a value in an extent that has to be handed over with its extent written, because its key's rows are
 /// full.
 fn handed_over(bench: &Bench, client: &mut TestClient) -> (Vec<u8>, Continuation) {
@@ -99,7 +169,7 @@ fn handed_over(bench: &Bench, client: &mut TestClient) -> (Vec<u8>, Continuation
         match client.begin(&key, &Change::Put(prepared.value())) {
             Begun::Done(changed) => assert_eq!(changed.outcome, Outcome::Inserted),
             Begun::Continue(rest) => {
-                let words = bench.words_at(guira_fabric::Addr::main(prepared.offset()), prepared.words().len());
+                let words = bench.words_at(Addr::main(prepared.offset()), prepared.words().len());
                 assert_eq!(words, prepared.words(), "it is written in the batch that locks");
                 return (key, rest);
             }

@@ -220,6 +220,32 @@ fn run_and_die(fixture: &Fixture, last: u64, verb: u64, wanted: u64) -> bool {
     lane.is_dead()
 }
 
+/// [R-READ-6] A reader that finds the same generation before and behind its copy of an extent has no proof of what it
+/// copied: chunks of a freed run are cut anew, and its first word stays as it was while others of its words get another
+/// value. Therefore extents have checksums; docs/decisions/0045.
+#[test]
+fn a_generation_outlives_the_words_behind_it() {
+    let fixture = Fixture::new();
+    let (mut lane, mut owner, mut other) = (fixture.region.lane(), fixture.extents(DEAD), fixture.extents(OTHER));
+    let run = block_on(owner.reserve_growing(&mut lane, &short_key(&owner), &RUN)).expect("it is the first");
+    fixture.store(run.offset, run.generation.0);
+    owner.link(&run);
+    block_on(owner.settle_runs(&mut lane)).expect("the heap loses nothing");
+    let mark = run.mark_offset(fixture.table.config(), fixture.table.geometry()).expect("a place of a run");
+    fixture.store(mark, run.generation.0);
+    owner.give_back(&run);
+    block_on(owner.close(&mut lane)).expect("the heap loses nothing");
+    let words = run.offset / 8..run.offset / 8 + run.words().expect("possible lengths") as u64;
+    let is_inside = |extent: &ExtentRef| words.contains(&(extent.offset / 8));
+    let mut reserved = (0..CHUNKS * 13).map_while(|_| {
+        let key = short_key(&other);
+        block_on(other.reserve_growing(&mut lane, &key, &SMALL)).ok()
+    });
+    assert!(reserved.any(|extent| is_inside(&extent)), "the chunks of the run are used again");
+    let first = fixture.region.memory().main[(run.offset / 8) as usize].load(Ordering::Relaxed);
+    assert_eq!(first, run.generation.0, "nothing shows that");
+}
+
 #[test]
 fn lack_of_space_is_reported_in_bytes() {
     let full = |chunks, free, longest_run, total| {

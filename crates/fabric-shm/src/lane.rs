@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use guira_fabric::memory::{self, Memory};
+use guira_fabric::memory::{self, AtomicU64, Memory};
 use guira_fabric::process::Process;
 use guira_fabric::{Addr, Caps, FabricError, Lane, LocalLane, MaskedCas, Profile, Submitted, Traffic, Verb};
 
@@ -197,6 +197,14 @@ impl LocalLane for ShmLane {
     #[inline(always)]
     fn execute(&mut self, batch: &mut [Verb<'_>]) -> Result<(), FabricError> {
         self.run(batch)
+    }
+
+    #[inline(always)]
+    fn read<T>(&mut self, addr: Addr, words: usize, read: impl FnOnce(&[AtomicU64]) -> T) -> Result<T, FabricError> {
+        if self.is_stale() {
+            return Err(FabricError::Forked);
+        }
+        Ok(memory::read_with(self.mapped.memory().words("READ", addr, words)?, read))
     }
 }
 

@@ -12,9 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use crate::lane::read_copied;
 use crate::memory::{self, AtomicU64, Memory, SharedWords};
 use crate::{
-    Caps, Effect, FabricError, Lane, LocalLane, Region, Sent, SlotHold, Space, Submitted, Traffic, Verb, WORD_BYTES,
+    Addr, Caps, Effect, FabricError, Lane, LocalLane, Region, Sent, SlotHold, Space, Submitted, Traffic, Verb,
+    WORD_BYTES,
 };
 
 /// Bytes of a huge page: 2 MiB on x86-64 and on ARM with pages of 4 KiB.
@@ -349,6 +351,15 @@ impl LocalLane for HeapLane {
         self.check(batch)?;
         self.run(batch)
     }
+
+    /// Copies the words first where a hook is called before each of them.
+    fn read<T>(&mut self, addr: Addr, words: usize, read: impl FnOnce(&[AtomicU64]) -> T) -> Result<T, FabricError> {
+        if self.hook.is_some() || words > self.region.caps.max_verb_words {
+            return read_copied(self, addr, words, read);
+        }
+        self.check(&[])?;
+        Ok(memory::read_with(self.region.memory().words("READ", addr, words)?, read))
+    }
 }
 
 impl Lane for HeapLane {
@@ -446,7 +457,7 @@ mod tests {
     use std::task::Waker;
 
     use super::*;
-    use crate::{Addr, Profile, post};
+    use crate::{Profile, post, read_in_place};
 
     fn region() -> HeapRegion {
         HeapRegion::new(256, 64, Profile::Tcp.caps())
@@ -564,6 +575,34 @@ mod tests {
             assert_eq!((copy.main_bytes(), copy.caps()), (main_bytes, region.caps()));
             assert!(copy.hold(3).unwrap().is_some());
         }
+    }
+
+    /// A READ in place samples the words that a READ copies, is refused where that is, and is counted like that; a hook
+    /// is called before each of its words.
+    #[test]
+    fn words_are_read_in_place() {
+        let region = region();
+        region.memory().main[3].store(7, memory::Ordering::Relaxed);
+        let load = |words: &[AtomicU64]| words.iter().map(memory::Word::load).collect::<Vec<_>>();
+        let steps = Arc::new(Mutex::new(0));
+        let seen = Arc::clone(&steps);
+        let count = move |_| {
+            *seen.lock().unwrap() += 1;
+            Next::Continue
+        };
+        for mut lane in [region.lane(), region.lane().hooked(Box::new(count))] {
+            let before = *lane.traffic();
+            assert_eq!(read_in_place(&mut lane, Addr::main(16), 3, load).unwrap(), [0, 7, 0]);
+            let traffic = lane.traffic().since(&before);
+            assert_eq!((traffic.round_trips, traffic.verbs.reads, traffic.bytes_in), (1, 1, 24));
+            for (addr, words) in [(Addr::main(16), 31), (Addr::main(12), 1), (Addr::main(0), (1 << 17) + 1)] {
+                let mut into = vec![0; words];
+                let read = Verb::Read { addr, into: &mut into };
+                let refused = lane.execute(&mut [read]).unwrap_err();
+                assert_eq!(read_in_place(&mut lane, addr, words, load).unwrap_err(), refused);
+            }
+        }
+        assert_eq!(*steps.lock().unwrap(), 4, "before each word, and at the end");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use crate::memory::AtomicU64;
 use crate::{Addr, Caps, FabricError, Traffic, Verb};
 
 /// The outcome of [`Lane::submit`].
@@ -82,6 +83,26 @@ pub trait LocalLane: Lane {
     /// # Errors
     /// The batch was refused, and had no effect.
     fn execute(&mut self, batch: &mut [Verb<'_>]) -> Result<(), FabricError>;
+
+    /// Executes a READ of `words` words at `addr` without counting it; see [`read_in_place`].
+    ///
+    /// # Errors
+    /// Same as [`LocalLane::execute`].
+    fn read<T>(&mut self, addr: Addr, words: usize, read: impl FnOnce(&[AtomicU64]) -> T) -> Result<T, FabricError> {
+        read_copied(self, addr, words, read)
+    }
+}
+
+/// Same as [`LocalLane::read`], by a READ into a buffer, for lanes that do more at a READ than to sample its words.
+pub(crate) fn read_copied<L: LocalLane + ?Sized, T>(
+    lane: &mut L,
+    addr: Addr,
+    words: usize,
+    read: impl FnOnce(&[AtomicU64]) -> T,
+) -> Result<T, FabricError> {
+    let mut into = vec![0; words];
+    lane.execute(&mut [Verb::Read { addr, into: &mut into }])?;
+    Ok(read(&into.into_iter().map(AtomicU64::new).collect::<Vec<_>>()))
 }
 
 /// The future of one batch, which is one round trip. The batch is submitted when the future is created, so a local
@@ -126,6 +147,23 @@ pub fn post_in_place<'b, L: LocalLane + ?Sized>(
 ) -> Result<(), FabricError> {
     lane.traffic_mut().count(batch.as_mut());
     lane.execute(batch.as_mut())
+}
+
+/// Executes a READ of `words` words at `addr` on a lane that executes in place, and counts one round trip. `read`
+/// samples the words where they lie, in any order, by [`Word::load`](crate::memory::Word::load); other clients may
+/// change them meanwhile.
+///
+/// # Errors
+/// Same as [`LocalLane::execute`]; `read` was not called.
+#[inline(always)]
+pub fn read_in_place<L: LocalLane, T>(
+    lane: &mut L,
+    addr: Addr,
+    words: usize,
+    read: impl FnOnce(&[AtomicU64]) -> T,
+) -> Result<T, FabricError> {
+    lane.traffic_mut().count_read(words);
+    lane.read(addr, words, read)
 }
 
 impl<'b, L: Lane + ?Sized, B: AsMut<[Verb<'b>]> + Unpin> Future for Post<'_, 'b, L, B> {

@@ -19,6 +19,35 @@ use crate::{Addr, Caps, FabricError, MaskedCas, Space, Verb, WORD_BYTES};
 /// Words that stay where they are as long as the value exists, for a device that accesses them by itself.
 pub type SharedWords = Arc<dyn AsRef<[AtomicU64]> + Send + Sync>;
 
+/// A word that a READ samples: where it lies, while other processes change it, or in the buffer that it was copied to.
+pub trait Word: Sized {
+    /// Returns the word's value. Where others change it, each call samples it anew.
+    fn load(&self) -> u64;
+
+    /// Asks the processor to load the cache line of the word, if it may not be at hand.
+    #[inline(always)]
+    fn prefetch(&self) {}
+}
+
+impl Word for u64 {
+    #[inline(always)]
+    fn load(&self) -> u64 {
+        *self
+    }
+}
+
+impl Word for AtomicU64 {
+    #[inline(always)]
+    fn load(&self) -> u64 {
+        AtomicU64::load(self, Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn prefetch(&self) {
+        prefetch_line(self);
+    }
+}
+
 /// The two spaces of a region, mapped as words.
 #[derive(Clone, Copy)]
 pub struct Memory<'m> {
@@ -44,14 +73,22 @@ impl<'m> Memory<'m> {
     /// `OutOfBounds` or `Misaligned`.
     #[inline(always)]
     pub fn range(&self, verb: &Verb<'_>) -> Result<&'m [AtomicU64], FabricError> {
-        let (addr, words) = (verb.addr(), verb.words());
+        self.words(verb.name(), verb.addr(), verb.words())
+    }
+
+    /// Returns the `words` words at `addr`, which the verb called `verb` touches.
+    ///
+    /// # Errors
+    /// `OutOfBounds` or `Misaligned`.
+    #[inline(always)]
+    pub fn words(&self, verb: &'static str, addr: Addr, words: usize) -> Result<&'m [AtomicU64], FabricError> {
         let space = self.space(addr.space());
         let first = addr.word() as usize;
         match space.get(first..first.wrapping_add(words)) {
             Some(range) if addr.is_aligned() => Ok(range),
             // Passes the verb's name, not the verb: a value passed by reference must lie in memory, as must all that it
             // points to.
-            _ => Err(refusal(verb.name(), addr, words, space.len())),
+            _ => Err(refusal(verb, addr, words, space.len())),
         }
     }
 }
@@ -116,10 +153,19 @@ pub fn execute(memory: Memory<'_>, verb: &mut Verb<'_>) -> Result<(), FabricErro
 #[inline(always)]
 pub fn read_words(from: &[AtomicU64], into: &mut [u64]) {
     assert_eq!(from.len(), into.len(), "a READ's range and its buffer have one length");
-    for (word, cell) in into.iter_mut().zip(from) {
-        *word = cell.load(Ordering::Relaxed);
-    }
+    read_with(from, |from| {
+        for (word, cell) in into.iter_mut().zip(from) {
+            *word = Word::load(cell);
+        }
+    });
+}
+
+/// Passes `from` to `read`, which samples its words by [`Word::load`]; reads after the call sample later.
+#[inline(always)]
+pub fn read_with<T>(from: &[AtomicU64], read: impl FnOnce(&[AtomicU64]) -> T) -> T {
+    let result = read(from);
     fence(Ordering::Acquire);
+    result
 }
 
 /// Stores `words` into `to`, word by word in ascending order. A reader that sees one of them sees all earlier writes,

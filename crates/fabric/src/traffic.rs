@@ -44,10 +44,7 @@ impl Traffic {
         self.round_trips += 1;
         for verb in batch {
             match verb {
-                Verb::Read { into, .. } => {
-                    self.verbs.reads += 1;
-                    self.bytes_in += into.len() as u64 * WORD_BYTES;
-                }
+                Verb::Read { into, .. } => self.add_read(into.len()),
                 Verb::Write { words, .. } => {
                     self.verbs.writes += 1;
                     self.bytes_out += words.len() as u64 * WORD_BYTES;
@@ -69,6 +66,19 @@ impl Traffic {
                 }
             }
         }
+    }
+
+    /// Counts a batch of one READ of `words` words as one round trip.
+    #[inline(always)]
+    pub fn count_read(&mut self, words: usize) {
+        self.round_trips += 1;
+        self.add_read(words);
+    }
+
+    #[inline(always)]
+    fn add_read(&mut self, words: usize) {
+        self.verbs.reads += 1;
+        self.bytes_in += words as u64 * WORD_BYTES;
     }
 
     /// Returns the number of messages of all kinds.
@@ -131,5 +141,9 @@ mod tests {
         // READ 74 + 62 + 32, WRITE 82 + 16 + 54, CAS 86 + 70, FETCH-ADD 78 + 70.
         assert_eq!(traffic.wire_bytes(), (74 + 62 + 32) + (82 + 16 + 54) + (86 + 70) + (78 + 70));
         assert_eq!(traffic.since(&traffic), Traffic::default());
+        let (mut by_verb, mut by_words) = (Traffic::default(), Traffic::default());
+        by_verb.count(&[Verb::Read { addr: Addr::main(0), into: &mut into }]);
+        by_words.count_read(4);
+        assert_eq!(by_verb, by_words);
     }
 }

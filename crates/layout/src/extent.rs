@@ -6,6 +6,7 @@
 //! slot, which is the generation of the last extent freed there; then the slots.
 
 use guira_fabric::WORD_BYTES;
+use guira_fabric::memory::Word;
 
 use crate::bytes::{append, append_words, equal};
 use crate::{Generation, Geometry, OwnerId, Sums, TableConfig};
@@ -20,6 +21,9 @@ pub const CHUNK_SWEPT_WORD: u64 = 0;
 const GENERATION_WORD: usize = 0;
 const LENGTHS_WORD: usize = 1;
 const CHECKSUM_WORD: usize = 2;
+
+/// The words of an extent that are copied and summed at a time: a buffer for [`append_extent_value`].
+pub type CopyBlock = [u64; guira_sum::BLOCK_WORDS];
 
 /// A reference to an extent, as an entry stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,7 +101,7 @@ impl ExtentRef {
 }
 
 fn checksum(words: &[u64], extent: &ExtentRef, sums: &Sums) -> u64 {
-    sums.extent(extent.offset, &words[..CHECKSUM_WORD], &words[EXTENT_HEADER_WORDS..])
+    sums.extent(extent.offset, [words[GENERATION_WORD], words[LENGTHS_WORD]], &words[EXTENT_HEADER_WORDS..])
 }
 
 /// Encodes the extent that `extent` describes into `words`, whose length becomes that of the extent.
@@ -119,18 +123,69 @@ pub fn encode_extent(words: &mut Vec<u64>, extent: &ExtentRef, key: &[u8], value
 /// The words are not this extent.
 #[inline(always)]
 pub fn parse_extent<'w>(words: &'w [u64], extent: &ExtentRef, sums: &Sums) -> Result<Extent<'w>, ExtentError> {
-    let (wanted, torn) = (extent.generation, ExtentError::Torn { generation: extent.generation });
-    if extent.words() != Some(words.len()) {
-        return Err(torn);
+    let header = header_of(words, extent)?;
+    if header[CHECKSUM_WORD] != checksum(words, extent, sums) {
+        return Err(ExtentError::Torn { generation: extent.generation });
     }
-    let found = Generation(words[GENERATION_WORD]);
+    Ok(Extent { words, key_bytes: extent.key_bytes as usize, value_bytes: extent.value_bytes as usize })
+}
+
+/// Returns the header of `words`, if they are as many as `extent` has, and its generation and lengths are those of
+/// `extent`.
+#[inline(always)]
+fn header_of<W: Word>(words: &[W], extent: &ExtentRef) -> Result<[u64; EXTENT_HEADER_WORDS], ExtentError> {
+    let (wanted, torn) = (extent.generation, ExtentError::Torn { generation: extent.generation });
+    let Some(header) = words.first_chunk().filter(|_| extent.words() == Some(words.len())) else { return Err(torn) };
+    let header = header.each_ref().map(W::load);
+    let found = Generation(header[GENERATION_WORD]);
     if found != wanted {
         return Err(ExtentError::Replaced { wanted, found });
     }
-    if words[LENGTHS_WORD] != extent.lengths() || words[CHECKSUM_WORD] != checksum(words, extent, sums) {
-        return Err(torn);
+    if header[LENGTHS_WORD] != extent.lengths() { Err(torn) } else { Ok(header) }
+}
+
+/// Appends the value of the extent that `extent` refers to to `into`, if the extent has the key `key`, and returns
+/// whether it has. `words` are those at its address, where others may change them: each is loaded once, and copied
+/// through `block` and summed while it passes through the processor. The key is compared before the value is copied.
+/// Without a value, `into` is unchanged, except that it may have more capacity.
+///
+/// # Errors
+/// The words are not this extent.
+#[inline]
+pub fn append_extent_value<W: Word>(
+    words: &[W],
+    extent: &ExtentRef,
+    sums: &Sums,
+    key: &[u8],
+    block: &mut CopyBlock,
+    into: &mut Vec<u8>,
+) -> Result<bool, ExtentError> {
+    let [generation, lengths, expected] = header_of(words, extent)?;
+    let (key_bytes, value_bytes, before) = (extent.key_bytes as usize, extent.value_bytes as usize, into.len());
+    let value_at = key_bytes.next_multiple_of(8);
+    let (mut at, mut has_key) = (0, key.len() == key_bytes);
+    if has_key {
+        into.reserve(value_bytes);
     }
-    Ok(Extent { words, key_bytes: extent.key_bytes as usize, value_bytes: extent.value_bytes as usize })
+    let words = &words[EXTENT_HEADER_WORDS..];
+    let sum = sums.copied_extent(extent.offset, [generation, lengths], words, block, |copied| {
+        // The bytes of the key and the value, from the first one behind the header.
+        let end = at + copied.len() * WORD_BYTES as usize;
+        if has_key && at < key_bytes {
+            has_key = equal(copied, 0, &key[at..key_bytes.min(end)]);
+        }
+        if has_key && end > value_at {
+            let (from, to) = (value_at.max(at), end.min(value_at + value_bytes));
+            append(copied, from - at, to - from, into);
+        }
+        at = end;
+    });
+    let is_whole = sum == expected;
+    if !(is_whole && has_key) {
+        into.truncate(before);
+    }
+    // Words of another extent that are being written may look like another key.
+    if is_whole { Ok(has_key) } else { Err(ExtentError::Torn { generation: extent.generation }) }
 }
 
 /// Whether `words`, the header and key of the extent that `extent` refers to, hold `key`. Without the value nothing can
@@ -488,6 +543,56 @@ mod tests {
                 prop_assert!(parse_extent(&words, &extent, &sums).is_err());
                 words[word] ^= 1 << (word % 64);
             }
+        }
+
+        /// [R-READ-6] In one pass, a value is appended exactly if the extent verifies and has the key, in whatever
+        /// blocks the key and the value lie; otherwise the caller sees no byte of it.
+        #[test]
+        fn one_pass_finds_what_a_parsed_extent_holds(
+            key_bytes in prop_oneof![0usize..40, 2030usize..2060, 4080usize..4110],
+            value_bytes in prop_oneof![0usize..40, 2000usize..2100, 4080usize..4110],
+            changed: prop::sample::Index,
+            bit in 0u32..64,
+        ) {
+            let bytes = |count: usize, seed: u8| (0..count).map(|i| (i as u8).wrapping_mul(seed)).collect::<Vec<_>>();
+            let (key, value) = (bytes(key_bytes, 7), bytes(value_bytes, 11));
+            let extent = ExtentRef {
+                digest: 1,
+                offset: 4096,
+                generation: Generation(9),
+                key_bytes: key_bytes as u32,
+                value_bytes: value_bytes as u32,
+            };
+            let sums = sums(5, [7; 4]);
+            let (mut words, mut block) = (Vec::new(), [u64::MAX; guira_sum::BLOCK_WORDS]);
+            encode_extent(&mut words, &extent, &key, &value, &sums);
+            let mut append = |words: &[u64], key: &[u8]| {
+                let mut into = b"before".to_vec();
+                let result = append_extent_value(words, &extent, &sums, key, &mut block, &mut into);
+                (result, into)
+            };
+            prop_assert_eq!(append(&words, &key), (Ok(true), [b"before", &value[..]].concat()));
+            let mut others = vec![[&key[..], b"x"].concat()];
+            for at in [0, key_bytes / 2, key_bytes.wrapping_sub(1)] {
+                let mut other = key.clone();
+                if let Some(byte) = other.get_mut(at) {
+                    *byte ^= 1;
+                    others.push(other);
+                }
+            }
+            for other in &others {
+                prop_assert_eq!(append(&words, other), (Ok(false), b"before".to_vec()));
+            }
+            let changed = changed.index(words.len());
+            words[changed] ^= 1 << bit;
+            let parsed = parse_extent(&words, &extent, &sums).map(|_| ());
+            prop_assert!(parsed.is_err());
+            for key in others.iter().chain([&key]) {
+                prop_assert_eq!(append(&words, key), (parsed.map(|()| true), b"before".to_vec()));
+            }
+            let mut short = words.clone();
+            short.pop();
+            prop_assert!(append(&short, &key).0.is_err());
         }
 
         /// [`smallest_class`] is the first class that is large enough.

@@ -31,8 +31,8 @@ pub use config::{
 };
 pub use entry::{Candidate, Probe};
 pub use extent::{
-    CHUNK_HEADER_WORDS, CHUNK_SWEPT_WORD, ChunkState, ChunkWord, EXTENT_HEADER_WORDS, Extent, ExtentClass, ExtentError,
-    ExtentRef, encode_extent, extent_key_matches, extent_words, parse_extent,
+    CHUNK_HEADER_WORDS, CHUNK_SWEPT_WORD, ChunkState, ChunkWord, CopyBlock, EXTENT_HEADER_WORDS, Extent, ExtentClass,
+    ExtentError, ExtentRef, append_extent_value, encode_extent, extent_key_matches, extent_words, parse_extent,
 };
 pub use fixed::{FixedRows, RowShape, Rows, Rows4x4, Rows8x8};
 pub use geometry::Geometry;

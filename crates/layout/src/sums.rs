@@ -1,7 +1,9 @@
 //! Checksums of one table's rows, extents and redo records, with the keys derived from its secret.
 
+use guira_fabric::memory::Word;
 use guira_sum::{Level, NhKeys};
 
+use crate::extent::CopyBlock;
 use crate::row::seed_of_row;
 use crate::{ChecksumKind, RowId, Superblock};
 
@@ -57,9 +59,27 @@ impl Sums {
 
     /// Computes the NH checksum of the extent at `offset`: of `words`, which follow its header, with a seed made from
     /// `header`, the words in front of the checksum.
-    pub(crate) fn extent(&self, offset: u64, header: &[u64], words: &[u64]) -> u64 {
-        let seed = self.seed ^ offset.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        guira_sum::nh(&self.keys, words, guira_sum::nh_at(&self.keys, Level::Last, header, seed))
+    pub(crate) fn extent(&self, offset: u64, header: [u64; 2], words: &[u64]) -> u64 {
+        guira_sum::nh(&self.keys, words, self.seed_of_extent(offset, header))
+    }
+
+    /// Same as [`Sums::extent`], of words that are copied through `block` meanwhile: [`guira_sum::nh_copying`].
+    #[inline(always)]
+    pub(crate) fn copied_extent<W: Word>(
+        &self,
+        offset: u64,
+        header: [u64; 2],
+        words: &[W],
+        block: &mut CopyBlock,
+        copied: impl FnMut(&[u64]),
+    ) -> u64 {
+        let seed = self.seed_of_extent(offset, header);
+        guira_sum::nh_copying(&self.keys, words, W::load, W::prefetch, seed, block, copied)
+    }
+
+    #[inline(always)]
+    fn seed_of_extent(&self, offset: u64, header: [u64; 2]) -> u64 {
+        guira_sum::nh_at(&self.keys, Level::Last, &header, self.seed ^ offset.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
     /// Computes the NH checksum of a record: of `first`, the words in front of the seal, with a seed made from

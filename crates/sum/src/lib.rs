@@ -33,7 +33,7 @@ mod nh;
 mod tests;
 
 pub use bytes::with_le_bytes;
-pub use nh::{Level, NhKeys};
+pub use nh::{BLOCK_WORDS, Level, NhKeys};
 
 /// Stored in place of a checksum of 0, so that 0 marks an image that was never written. ASCII "guira!Z1".
 const ZERO_SUBSTITUTE: u64 = 0x6775_6972_6121_5a31;
@@ -117,6 +117,25 @@ pub fn bytes_checksum(words: &[u64], seed: u64) -> u64 {
 #[must_use]
 pub fn nh(keys: &NhKeys, words: &[u64], seed: u64) -> u64 {
     nonzero(nh_or_zero(keys, words, seed))
+}
+
+/// Same as [`nh()`], of the words that `load` returns for `words`, which need not be the same at every load: each is
+/// loaded once, and `copied` receives those that were summed, in order, in blocks of [`BLOCK_WORDS`] of which only the
+/// last one may be shorter. So the words are copied and summed while they pass through the processor once. `buffer`
+/// holds one block; its content before the call does not matter. `prefetch` is passed a word of each cache line behind
+/// the first block, a block before it is loaded.
+#[inline]
+#[must_use]
+pub fn nh_copying<W>(
+    keys: &NhKeys,
+    words: &[W],
+    load: impl Fn(&W) -> u64,
+    prefetch: impl Fn(&W),
+    seed: u64,
+    buffer: &mut [u64; BLOCK_WORDS],
+    copied: impl FnMut(&[u64]),
+) -> u64 {
+    nonzero(nh::nh_copying(keys, words, load, prefetch, seed, buffer, copied).wrapping_add(length_term(words.len())))
 }
 
 /// Same as [`nh()`], with the keys of another level: for sums that become the seed of an image.

@@ -32,7 +32,10 @@ use chacha20::ChaCha20;
 use chacha20::cipher::{KeyIvInit, StreamCipher};
 
 /// Number of words with a key of their own; longer images are summed in blocks of this many words.
-const BLOCK_WORDS: usize = 256;
+pub const BLOCK_WORDS: usize = 256;
+
+/// Number of words in a cache line.
+const LINE_WORDS: usize = 8;
 
 /// Number of keys of a level: one for each word, one for the seed, and one that the seed is multiplied by if it has no
 /// word to pair with.
@@ -99,41 +102,120 @@ impl fmt::Debug for NhKeys {
 #[inline(always)]
 pub(crate) fn nh(NhKeys(keys): &NhKeys, level: Level, words: &[u64], seed: u64) -> u64 {
     let keys = &keys[level as usize..];
-    if words.len() <= BLOCK_WORDS { block(&keys[0], words, seed) } else { blocks(keys, words, seed) }
+    if words.len() <= BLOCK_WORDS { block(&keys[0], words, seed) } else { long(keys, words, seed) }
 }
 
-/// Computes the sum of more words than a block has, with the keys of as many levels as they need.
+/// Computes the sum of more words than a block has.
+#[inline(never)]
+fn long(keys: &[LevelKeys], words: &[u64], seed: u64) -> u64 {
+    let mut rest = words;
+    blocks(keys, words.len(), seed, &mut |len| {
+        let (words, after) = rest.split_at(len);
+        rest = after;
+        block(&keys[0], words, 0)
+    })
+}
+
+/// Computes the sum of the words that `load` returns for `words`, with the keys of the first level. Loads each once,
+/// keeps a block of them in `buffer`, and passes that to `copied`. Passes to `prefetch`, for each cache line that it
+/// loads, a word that lies a block ahead.
+#[inline(always)]
+pub(crate) fn nh_copying<W>(
+    NhKeys(keys): &NhKeys,
+    words: &[W],
+    load: impl Fn(&W) -> u64,
+    prefetch: impl Fn(&W),
+    seed: u64,
+    buffer: &mut [u64; BLOCK_WORDS],
+    mut copied: impl FnMut(&[u64]),
+) -> u64 {
+    let mut rest = words;
+    let mut copy = |len: usize, seed: u64| {
+        let (from, ahead) = rest.split_at(len);
+        rest = ahead;
+        let into = &mut buffer[..len];
+        let sum = copy_block(&keys[0], from, into, &load, |at| ahead.get(at).into_iter().for_each(&prefetch));
+        copied(into);
+        combined(sum.wrapping_add(seed_product(&keys[0], into, seed)))
+    };
+    if words.len() <= BLOCK_WORDS {
+        return copy(words.len(), seed);
+    }
+    blocks(keys, words.len(), seed, &mut |len| copy(len, 0))
+}
+
+/// Computes the sum of `len` words, more than a block has, with the keys of as many levels as they need. `next` returns
+/// the sum of the next words of the image, as many as it is passed, with the keys of the first level.
 ///
 /// # Panics
 /// If there are more words than the levels allow: 256 times as many for each level.
-#[inline(never)]
-fn blocks(keys: &[LevelKeys], words: &[u64], seed: u64) -> u64 {
+fn blocks<N: FnMut(usize) -> u64>(keys: &[LevelKeys], len: usize, seed: u64, next: &mut N) -> u64 {
     let mut below = keys.len() - 1;
-    while below > 1 && words.len() <= BLOCK_WORDS.pow(below as u32) {
+    while below > 1 && len <= BLOCK_WORDS.pow(below as u32) {
         below -= 1;
     }
     let (mut sums, part) = ([0; BLOCK_WORDS], BLOCK_WORDS.pow(below as u32));
-    let parts = words.len().div_ceil(part);
-    for (sum, words) in sums[..parts].iter_mut().zip(words.chunks(part)) {
+    let parts = len.div_ceil(part);
+    for (i, sum) in sums[..parts].iter_mut().enumerate() {
+        let len = part.min(len - i * part);
         // Recursion ends: each part is for one level less.
-        *sum = if below == 1 { block(&keys[0], words, 0) } else { blocks(&keys[..below], words, 0) };
+        *sum = if below == 1 { next(len) } else { blocks(&keys[..below], len, 0, next) };
     }
     block(&keys[below], &sums[..parts], seed)
 }
 
-/// Computes the sum of at most [`BLOCK_WORDS`] words, and the seed as one more word, which has no pair if the number of
-/// words is even.
+/// Computes the sum of at most [`BLOCK_WORDS`] words, and the seed as one more word.
 #[inline(always)]
 fn block(keys: &LevelKeys, words: &[u64], seed: u64) -> u64 {
+    combined(add_pairs(seed_product(keys, words, seed), words, keys))
+}
+
+/// Copies what `load` returns for the words of `from` to `into`, which has as many, and returns the sum of the products
+/// of its pairs. Calls `ahead` before each cache line, with the index of its first word.
+#[inline(always)]
+fn copy_block<W>(
+    keys: &LevelKeys,
+    from: &[W],
+    into: &mut [u64],
+    load: impl Fn(&W) -> u64,
+    ahead: impl Fn(usize),
+) -> u128 {
+    let ((lines, last), (copies, last_copy)) = (from.as_chunks::<LINE_WORDS>(), into.as_chunks_mut::<LINE_WORDS>());
+    let mut sum = 0;
+    for (((i, line), copy), keys) in lines.iter().enumerate().zip(copies).zip(keys.as_chunks::<LINE_WORDS>().0) {
+        ahead(i * LINE_WORDS);
+        *copy = line.each_ref().map(&load);
+        sum = add_pairs(sum, copy, keys);
+    }
+    for (from, copy) in last.iter().zip(&mut *last_copy) {
+        *copy = load(from);
+    }
+    add_pairs(sum, last_copy, &keys[lines.len() * LINE_WORDS..])
+}
+
+/// Returns the product of the seed and the last word, or of the seed alone if every word has a pair.
+#[inline(always)]
+fn seed_product(keys: &LevelKeys, words: &[u64], seed: u64) -> u128 {
     let at = words.len();
-    let mut sum = match at % 2 {
+    match at % 2 {
         1 => product(words[at - 1].wrapping_add(keys[at - 1]), seed.wrapping_add(keys[at])),
         _ => product(seed.wrapping_add(keys[at]), keys[at + 1]),
-    };
+    }
+}
+
+/// Adds the products of the pairs of `words`, the first of which has the first of `keys`.
+#[inline(always)]
+fn add_pairs(mut sum: u128, words: &[u64], keys: &[u64]) -> u128 {
     // A loop, not a fold: the compiler may leave a fold as a call for each pair.
     for (pair, keys) in words.as_chunks::<2>().0.iter().zip(keys.as_chunks::<2>().0) {
         sum = sum.wrapping_add(product(pair[0].wrapping_add(keys[0]), pair[1].wrapping_add(keys[1])));
     }
+    sum
+}
+
+/// Combines the halves of a sum of products.
+#[inline(always)]
+fn combined(sum: u128) -> u64 {
     (sum as u64).wrapping_sub(((sum >> 64) as u64).wrapping_mul(PRIME_EXCESS))
 }
 

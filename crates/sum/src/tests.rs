@@ -1,11 +1,12 @@
 //! Properties that rows rely on: the same result everywhere, never 0, and all small changes detected.
 
+use std::cell::Cell;
 use std::sync::LazyLock;
 
 use guira_fabric::SplitMix64;
 use proptest::prelude::*;
 
-use crate::{Algorithm, NhKeys, ZERO_SUBSTITUTE, nh, nonzero};
+use crate::{Algorithm, BLOCK_WORDS, NhKeys, ZERO_SUBSTITUTE, nh, nh_copying, nonzero};
 
 /// Keys of a table.
 static KEYS: LazyLock<NhKeys> = LazyLock::new(|| NhKeys::new([0x6775, 0x6972, 0x6131, 0]));
@@ -174,5 +175,31 @@ fn free_functions_agree() {
     for len in 0..=WORDS_MAX {
         let words = random_words(len, 8);
         assert_eq!(Algorithm::Nh.checksum(&KEYS, &words, 1), nh(&KEYS, &words, 1));
+    }
+}
+
+/// Words are summed as they are copied, with the sum that they have in one piece, each loaded once: at every length
+/// around a block, and at lengths of two and three levels.
+#[test]
+fn copied_words_have_the_sum_of_a_slice() {
+    let lengths =
+        (0..=2 * BLOCK_WORDS + 2).chain([BLOCK_WORDS.pow(2), BLOCK_WORDS.pow(2) + 1, 3 * BLOCK_WORDS.pow(2) + 7]);
+    for len in lengths {
+        let words = random_words(len, len as u64);
+        // A word that is loaded twice has another value the second time.
+        let cells: Vec<Cell<u64>> = words.iter().copied().map(Cell::new).collect();
+        let (mut buffer, mut copy) = ([7; BLOCK_WORDS], Vec::new());
+        let load = |cell: &Cell<u64>| cell.replace(!cell.get());
+        let prefetched = Cell::new(0);
+        let prefetch = |cell: &Cell<u64>| {
+            let at = BLOCK_WORDS + 8 * prefetched.replace(prefetched.get() + 1);
+            assert!(std::ptr::eq(cell, &cells[at]) && cell.get() == words[at], "{len} words: before it is loaded");
+        };
+        let sum = nh_copying(&KEYS, &cells, load, prefetch, 5, &mut buffer, |block| {
+            assert!(block.len() == BLOCK_WORDS || copy.len() + block.len() == len, "{len} words");
+            copy.extend_from_slice(block);
+        });
+        assert_eq!((sum, copy), (nh(&KEYS, &words, 5), words.clone()), "{len} words");
+        assert_eq!(prefetched.get(), len.saturating_sub(BLOCK_WORDS).div_ceil(8), "{len} words");
     }
 }

@@ -1,10 +1,10 @@
 //! Lookups of many keys at once, whose memory accesses overlap. [R-READ-8]
 //!
 //! Where batches execute in place, the first rows of a group of keys are prefetched before the first of them is read;
-//! for keys that are not there, the second rows are prefetched before the first of those is read, and likewise the
-//! extents. Elsewhere all READs of a group travel in one batch, and those of its extents in another. Each answer is
-//! that of a separate lookup: there is no snapshot of several keys. A key whose answer is not settled at once (its row
-//! is being written, or a miss does not validate) is looked up again separately.
+//! for keys that are not there, the second rows are prefetched before the first of those is read; an extent is
+//! prefetched as soon as its entry is found. Elsewhere all READs of a group travel in one batch, and those of its
+//! extents in another. Each answer is that of a separate lookup: there is no snapshot of several keys. A key whose
+//! answer is not settled at once (its row is being written, or a miss does not validate) is looked up again separately.
 
 use std::future::poll_fn;
 use std::ops::Range;
@@ -316,9 +316,6 @@ impl Reader {
             let fits = extent.words().filter(|words| end + words <= GROUP_EXTENT_WORDS);
             ranges.push(fits.map(|words| end..end + words));
             end += fits.unwrap_or(0);
-            if lane.caps().local {
-                lane.prefetch(Addr::main(extent.offset), fits.unwrap_or(0));
-            }
         }
         words.resize(end.max(words.len()), 0);
         let mut batch = ArrayVec::<Verb<'_>, GROUP_KEYS>::new();

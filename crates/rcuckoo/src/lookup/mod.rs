@@ -14,16 +14,18 @@ use std::future::poll_fn;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use guira_fabric::{Addr, Backoff, FabricError, Lane, LocalLane, Verb, pause_until, post, post_in_place};
+use guira_fabric::{
+    Addr, Backoff, FabricError, Lane, LocalLane, Verb, pause_until, post, post_in_place, read_in_place,
+};
 use guira_in_place::in_place;
-use guira_layout::{Candidate, ExtentRef, LockId, OwnerId, RowFormat, RowId, RowShape, Rows};
+use guira_layout::{Candidate, CopyBlock, ExtentRef, LockId, OwnerId, RowFormat, RowId, RowShape, Rows};
 
 pub(crate) use self::cache::RowCache;
 use self::many::Group;
 use self::predictor::Prediction;
 pub use self::predictor::{RowGuess, RowPredictor};
 use self::sample::{Covering, Lookup, Second};
-use self::verdict::{ExtentMatch, KeyState, Value, match_extent, value_of};
+use self::verdict::{ExtentMatch, KeyState, Value, match_extent, match_long_extent, value_of};
 pub(crate) use self::verdict::{MissSample, TRAILER_WORDS, Verdict, WhichRow, miss_verdict};
 use crate::paper::failure_timer::FailureTimers;
 use crate::table::destroy::is_marked_destroyed;
@@ -46,6 +48,8 @@ pub struct Reader {
     pub(crate) table: Arc<Table>,
     pub(crate) config: ClientConfig,
     pub(crate) extent: Vec<u64>,
+    /// Where the values of long extents pass through; made when it is first needed.
+    block: Option<Box<CopyBlock>>,
     pub(crate) shape: RowShape,
     words: Vec<u64>,
     /// The segments in which to look for keys.
@@ -77,8 +81,8 @@ pub(crate) enum RetryReason {
 pub enum TryGet<S = Token> {
     /// The lookup is complete: the state of the key, or `None` if there is no such key.
     Done(Option<S>),
-    /// Nothing is known, and the value's buffer is unchanged: [`Reader::get`] must wait for another client, or report
-    /// an error.
+    /// Nothing is known, and the value's buffer has the same content: [`Reader::get`] must wait for another client, or
+    /// report an error.
     MustWait,
 }
 
@@ -121,6 +125,7 @@ impl Reader {
         Reader {
             config,
             extent: Vec::new(),
+            block: None,
             shape: table.rows().shape(),
             words: Vec::new(),
             segments: table.map(),
@@ -520,7 +525,6 @@ impl Reader {
 
     /// Appends the value of `key` in `extent`, if the extent matches its entry and holds the key. 1 round trip.
     // [R-READ-6]
-    #[in_place(inline)]
     async fn sample_extent<L: Lane + ?Sized>(
         &mut self,
         lane: &mut L,
@@ -530,6 +534,35 @@ impl Reader {
     ) -> Result<ExtentMatch, FabricError> {
         read_extent(lane, extent, &mut self.extent).await?;
         Ok(match_extent(&self.extent, extent, self.table.rows().sums(), key, into))
+    }
+
+    /// An extent that is read in one pass has more words than these, and no more than one READ.
+    const SHORT_WORDS: usize = size_of::<CopyBlock>() / size_of::<u64>();
+
+    /// [`Reader::sample_extent`] on a lane that executes in place: a long value passes through the processor once.
+    // [R-READ-6]
+    #[inline]
+    fn sample_extent_in_place<L: LocalLane>(
+        &mut self,
+        lane: &mut L,
+        extent: &ExtentRef,
+        key: &[u8],
+        into: &mut Vec<u8>,
+    ) -> Result<ExtentMatch, FabricError> {
+        let sums = self.table.rows().sums();
+        match extent.words() {
+            Some(words) if (Self::SHORT_WORDS + 1..=READ_WORDS).contains(&words) => {
+                let block = self.block.get_or_insert_with(|| Box::new([0; Self::SHORT_WORDS]));
+                read_in_place(lane, Addr::main(extent.offset), words, |words| {
+                    match_long_extent(words, extent, sums, key, block, into)
+                })
+            }
+            // What was read of a short one stays in the first-level cache.
+            _ => {
+                read_extent_in_place(lane, extent, &mut self.extent)?;
+                Ok(match_extent(&self.extent, extent, sums, key, into))
+            }
+        }
     }
 
     /// Waits before another sample: not at all the first times, later after a READ of the row's lock. [R-READ-5]

@@ -5,7 +5,7 @@
 //! because the first row was the same before and after it. In all other cases both rows are sampled again.
 
 use arrayvec::ArrayVec;
-use guira_fabric::{FabricError, Lane, LocalLane, Verb, post, post_in_place};
+use guira_fabric::{Addr, FabricError, Lane, LocalLane, Verb, post, post_in_place};
 use guira_in_place::in_place;
 use guira_layout::{ExtentRef, RowId, Rows};
 
@@ -91,8 +91,30 @@ impl<'k, R: Rows> Lookup<'k, R> {
     /// may still hold the key. [R-READ-1]
     #[inline(always)]
     pub(crate) fn verified(&self, table: &Table, row: RowId, words: &[u64], rejected: &[ExtentRef]) -> Option<R::Hit> {
+        self.verified_after(table, row, words, rejected, |_| {})
+    }
+
+    /// Same as [`Lookup::verified`]; `then` is passed the hit before the row is verified.
+    #[inline(always)]
+    fn verified_after(
+        &self,
+        table: &Table,
+        row: RowId,
+        words: &[u64],
+        rejected: &[ExtentRef],
+        then: impl FnOnce(&R::Hit),
+    ) -> Option<R::Hit> {
         let hit = self.rows.seek(words, &self.probe, rejected)?;
+        then(&hit);
         self.rows.verify(table.rows().sums(), row, words).is_ok().then_some(hit)
+    }
+
+    /// Starts loading the extent of a hit in the sample `words` of its row, which need not verify.
+    #[inline(always)]
+    fn prefetch_extent<L: Lane + ?Sized>(&self, lane: &L, words: &[u64], hit: &R::Hit) {
+        if let Some(extent) = self.rows.extent_of(words, hit) {
+            lane.prefetch(Addr::main(extent.offset), extent.words().unwrap_or(0));
+        }
     }
 
     /// Returns what to keep of a sample of L1 that does not have the key.
@@ -111,7 +133,8 @@ impl<'k, R: Rows> Lookup<'k, R> {
         rejected: &[ExtentRef],
     ) -> Result<Option<R::Hit>, FabricError> {
         post(lane, [table.read_row(self.first, &mut *first)]).await?;
-        Ok(self.verified(table, self.first, first, rejected))
+        let prefetch = |hit: &R::Hit| self.prefetch_extent(lane, first, hit);
+        Ok(self.verified_after(table, self.first, first, rejected, prefetch))
     }
 
     /// Samples L2, after a sample of L1 that does not have the key, and L1's trailer once more. 1 round trip.
@@ -129,7 +152,8 @@ impl<'k, R: Rows> Lookup<'k, R> {
         let first_trailer = table.geometry().row(self.first).add_words((self.rows.row_words() - TRAILER_WORDS) as u64);
         let again = Verb::Read { addr: first_trailer, into: &mut trailer };
         post(lane, [table.read_row(second_row, &mut *second), again]).await?;
-        Ok(match self.verified(table, second_row, second, rejected) {
+        let prefetch = |hit: &R::Hit| self.prefetch_extent(lane, second, hit);
+        Ok(match self.verified_after(table, second_row, second, rejected, prefetch) {
             Some(hit) => Second::Hit(hit),
             None => Second::Miss(MissSample::of(table, &self.rows, second_row, second), trailer),
         })

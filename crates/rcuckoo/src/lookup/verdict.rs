@@ -1,6 +1,9 @@
 //! Verdicts on samples of a key's rows: the only code that decides a miss, and the only code that accepts a value.
 
-use guira_layout::{ExtentError, ExtentRef, Generation, RowId, Rows, Sums, Version, parse_extent};
+use guira_fabric::memory::AtomicU64;
+use guira_layout::{
+    CopyBlock, ExtentError, ExtentRef, Generation, RowId, Rows, Sums, Version, append_extent_value, parse_extent,
+};
 
 use crate::{Table, Token};
 
@@ -157,12 +160,34 @@ pub(crate) fn match_extent(
     key: &[u8],
     into: &mut Vec<u8>,
 ) -> ExtentMatch {
-    match parse_extent(words, extent, sums) {
-        Ok(parsed) if parsed.has_key(key) => {
+    verdict_of(parse_extent(words, extent, sums).map(|parsed| {
+        let has_key = parsed.has_key(key);
+        if has_key {
             parsed.append_value(into);
-            ExtentMatch::Value
         }
-        Ok(_) => ExtentMatch::OtherKey,
+        has_key
+    }))
+}
+
+/// Same as [`match_extent`], of the words where they lie, in one pass. [R-READ-6]
+#[inline]
+pub(crate) fn match_long_extent(
+    words: &[AtomicU64],
+    extent: &ExtentRef,
+    sums: &Sums,
+    key: &[u8],
+    block: &mut CopyBlock,
+    into: &mut Vec<u8>,
+) -> ExtentMatch {
+    verdict_of(append_extent_value(words, extent, sums, key, block, into))
+}
+
+/// Returns the verdict on an extent that verifies, and has the key or not, or that does not.
+#[inline(always)]
+fn verdict_of(has_key: Result<bool, ExtentError>) -> ExtentMatch {
+    match has_key {
+        Ok(true) => ExtentMatch::Value,
+        Ok(false) => ExtentMatch::OtherKey,
         Err(ExtentError::Torn { .. } | ExtentError::Replaced { .. }) => ExtentMatch::Mismatch,
     }
 }
