@@ -349,7 +349,7 @@ fn drawn_fault(draws: &mut SplitMix64) -> Fault {
     }
 }
 
-/// What a run of [`swarm`] met.
+/// The counts of a run of [`swarm`].
 #[derive(Default)]
 struct Met {
     deaths: u64,

@@ -16,7 +16,7 @@ pub struct Cache {
     capacity: u64,
     /// The records that are cached since the start: those below.
     first: u64,
-    /// What has become of them.
+    /// Those of them that have changed.
     changed: HashMap<u32, Known>,
     /// The other keys, and their order of arrival.
     learned: HashMap<u32, Known>,

@@ -74,7 +74,7 @@ struct Walk {
     is_last: bool,
 }
 
-/// What a change does if this is the last entry of its chain, without regard to other clients.
+/// The next step of a change at an entry that is the last of its chain, if no other client is faster.
 enum Step {
     /// It appends an entry, and then has this outcome.
     Append(Outcome),

@@ -61,7 +61,7 @@ impl Pointer {
     }
 }
 
-/// What is known of a key that has a chain. It may be out of date, as the chain goes on.
+/// The knowledge of a key that has a chain. It may be out of date, as the chain goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Known {
     /// The last entry.

@@ -752,9 +752,10 @@ fn zones_of_link_local_addresses_are_names_or_numbers() {
     let script = r#"
         ip link set lo up && ip addr add fe80::71/64 dev lo nodad || exit 77
         for zone in lo 1 25lo; do
+            rm -f ready # The line of the node before is not that of this one.
             "$GUIRA" serve --listen "[fe80::71%$zone]:7711" --insecure --capacity 1000 --format json >ready 2>log &
             node=$!
-            until grep -q urls ready || ! kill -0 $node; do sleep 0.05; done
+            until grep -qs urls ready || ! kill -0 $node; do sleep 0.05; done
             printed=$(grep -o 'tcp://[^"]*' ready)
             for url in "$printed" 'tcp://[fe80::71%25lo]' 'tcp://[fe80::71%1]:7711'; do
                 "$GUIRA" put "$url" a 1 || exit 1

@@ -536,7 +536,8 @@ impl Reader {
         Ok(match_extent(&self.extent, extent, self.table.rows().sums(), key, into))
     }
 
-    /// An extent that is read in one pass has more words than these, and no more than one READ.
+    /// The number of words up to which an extent in place is read into the buffer. Longer ones are read in one pass, if
+    /// one READ is enough.
     const SHORT_WORDS: usize = size_of::<CopyBlock>() / size_of::<u64>();
 
     /// [`Reader::sample_extent`] on a lane that executes in place: a long value passes through the processor once.
