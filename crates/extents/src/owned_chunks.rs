@@ -113,12 +113,12 @@ impl OwnedChunks {
         }
     }
 
-    /// Takes back every slot of chunk `index` whose extent is free by `marks`.
-    pub(super) fn apply_marks(&mut self, index: u64, marks: &[u64]) {
+    /// Takes back every slot of chunk `index` whose extent is free by `marks`, those of its slots from `first` on.
+    pub(super) fn apply_marks(&mut self, index: u64, first: u64, marks: &[u64]) {
         let Some(chunk) = self.chunks.get(&index) else { return };
-        let slots = chunk.slots.iter().zip(marks).zip(0..);
-        let freed = slots.filter(|((generation, mark), _)| **generation != 0 && generation == mark);
-        let freed: Vec<(u64, u64)> = freed.map(|((generation, _), slot)| (slot, *generation)).collect();
+        let slots = chunk.slots.iter().zip(0..).skip(first as usize).zip(marks);
+        let freed = slots.filter(|((generation, _), mark)| **generation != 0 && generation == mark);
+        let freed: Vec<(u64, u64)> = freed.map(|((generation, slot), _)| (slot, *generation)).collect();
         for (slot, generation) in freed {
             self.give_back(index, slot, generation, Freed::Marked);
         }
@@ -273,10 +273,10 @@ mod tests {
             owned.give_back(index, slot, generation, Freed::Marked);
             assert!(!owned.is_empty(0));
         }
-        owned.apply_marks(0, &[4, 5]);
+        owned.apply_marks(0, 0, &[4, 5]);
         assert!(!owned.is_empty(0));
-        owned.apply_marks(0, &[5, 5]);
-        owned.apply_marks(0, &[5, 5]);
+        owned.apply_marks(0, 0, &[5, 5]);
+        owned.apply_marks(0, 0, &[5, 5]);
         assert_eq!((owned.is_empty(0), owned.get(0).unwrap().free_hint()), (true, 2));
     }
 

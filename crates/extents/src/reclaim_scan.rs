@@ -5,6 +5,8 @@
 //! of slots, and in a scan of a few round trips once in [`SCAN_EVERY`] extents, so that chunks of classes from which it
 //! no longer allocates are reclaimed as well. The same scan examines orphans, which have no owner.
 
+use std::ops::Range;
+
 use guira_fabric::{FabricError, Lane, Verb, post};
 use guira_layout::{ChunkState, ChunkWord, ExtentClass};
 
@@ -15,17 +17,19 @@ use super::{BATCH_VERBS, Extents};
 /// Extents handed out or freed by this client between two scans.
 pub(super) const SCAN_EVERY: u64 = 64;
 /// Maximum number of words of marks in one batch, unless a single chunk has more: 128 KiB.
-const SCAN_MARK_WORDS: usize = 1 << 14;
+const BATCH_MARK_WORDS: u64 = 1 << 14;
+/// Maximum number of words of marks that a scan reads: 128 bytes for each extent between two scans.
+pub(super) const SCAN_MARK_WORDS: u64 = 1 << 10;
 /// Words of the chunk table that a scan reads to find orphans.
-const SCAN_TABLE_WORDS: u64 = 512;
+const SCAN_TABLE_WORDS: u64 = 128;
 /// Maximum number of neighbouring slots of an orphan that are sampled: with the READ of their marks, a quarter of a
 /// batch.
 const SAMPLE_SLOTS: u64 = BATCH_VERBS as u64 / 4 - 1;
 /// An orphan's word is rewritten if its count of free slots is too low by more than one in this many of its slots.
 const HINT_SHARE: u64 = 8;
 
-/// One of this client's chunks whose marks are to be read: index, class, and number of slots.
-type Marks = (u64, ExtentClass, usize);
+/// Slots of one of this client's chunks, whose marks are to be read.
+type Marks = (u64, ExtentClass, Range<u64>);
 /// An orphan: its chunk, its class, and the number of free slots in its word.
 pub(super) type Orphan = (u64, ExtentClass, u16);
 
@@ -34,8 +38,8 @@ pub(super) type Orphan = (u64, ExtentClass, u16);
 pub(super) struct ReclaimScan {
     /// Extents handed out or freed since the last scan.
     pub(super) handled: u64,
-    /// The next of this client's chunks to scan.
-    next_own: u64,
+    /// The next of this client's chunks to scan, and its next slot.
+    next_own: (u64, u64),
     /// The next word of the chunk table to scan.
     next_table_word: u64,
     /// Number of samples taken so far; it determines which slots the next one samples.
@@ -92,32 +96,45 @@ impl Extents {
         self.read_marks(lane, &chunks).await
     }
 
-    /// Reads the marks of as many of this client's chunks as fit in a batch, continuing where the last scan stopped.
-    async fn scan_own(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
-        let chunks: Vec<Marks> = self.chunks.from(self.scan.next_own).map(marks_of).take(BATCH_VERBS).collect();
-        let chunks = &chunks[..fitting(&chunks)];
-        let Some((last, ..)) = chunks.last() else { return Ok(()) };
-        self.scan.next_own = last + 1;
-        self.read_marks(lane, chunks).await
+    /// Reads the next marks of this client's chunks, continuing where the last scan stopped.
+    pub(super) async fn scan_own(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
+        let (chunk, slot) = self.scan.next_own;
+        let (mut skip, mut left) = (slot, SCAN_MARK_WORDS);
+        let mut chunks = Vec::new();
+        for (index, class, slots) in self.chunks.from(chunk).map(marks_of).take(BATCH_VERBS) {
+            // Only the chunk at which the last scan stopped was begun.
+            let first = if index == chunk { std::mem::take(&mut skip).min(slots.end) } else { 0 };
+            let end = slots.end.min(first + left);
+            self.scan.next_own = if end < slots.end { (index, end) } else { (index + 1, 0) };
+            left -= end - first;
+            if first < end {
+                chunks.push((index, class, first..end));
+            }
+            if left == 0 {
+                break;
+            }
+        }
+        self.read_marks(lane, &chunks).await
     }
 
     async fn read_marks(&mut self, lane: &mut dyn Lane, mut chunks: &[Marks]) -> Result<(), FabricError> {
         while !chunks.is_empty() {
             let (now, later) = chunks.split_at(fitting(chunks));
-            let mut marks = vec![0; now.iter().map(|(.., slots)| slots).sum()];
+            let mut marks = vec![0; now.iter().map(words_of).sum::<u64>() as usize];
             let mut batch: Vec<Verb<'_>> = Vec::with_capacity(now.len());
             let mut rest = &mut marks[..];
-            for (index, class, slots) in now {
-                let (into, others) = rest.split_at_mut(*slots);
+            for part in now {
+                let (into, others) = rest.split_at_mut(words_of(part) as usize);
                 rest = others;
-                batch.push(Verb::Read { addr: self.mark_addr(*index, *class, 0), into });
+                let (index, class, slots) = part;
+                batch.push(Verb::Read { addr: self.mark_addr(*index, *class, slots.start), into });
             }
             post(lane, batch).await?;
             let mut rest = &marks[..];
-            for (index, _, slots) in now {
-                let (marks, others) = rest.split_at(*slots);
+            for part in now {
+                let (marks, others) = rest.split_at(words_of(part) as usize);
                 rest = others;
-                self.chunks.apply_marks(*index, marks);
+                self.chunks.apply_marks(part.0, part.2.start, marks);
             }
             chunks = later;
         }
@@ -239,15 +256,20 @@ impl Extents {
 }
 
 fn marks_of((index, chunk): (u64, &Chunk)) -> Marks {
-    (index, chunk.class, chunk.slots.len())
+    (index, chunk.class, 0..chunk.slots.len() as u64)
+}
+
+/// Returns the number of words of these marks.
+fn words_of((.., slots): &Marks) -> u64 {
+    slots.end - slots.start
 }
 
 /// Returns how many of the first `chunks` one batch of marks can hold; at least 1 unless there are none.
 fn fitting(chunks: &[Marks]) -> usize {
     let mut words = 0;
-    let fits = |(.., slots): &&Marks| {
-        words += slots;
-        words <= SCAN_MARK_WORDS
+    let fits = |part: &&Marks| {
+        words += words_of(part);
+        words <= BATCH_MARK_WORDS
     };
     chunks.iter().take(BATCH_VERBS).take_while(fits).count().max(usize::from(!chunks.is_empty()))
 }

@@ -16,7 +16,7 @@ use guira_layout::{
 use guira_rcuckoo::{Key, SlotClient, format_table, recover};
 use pollster::block_on;
 
-use super::reclaim_scan::SCAN_EVERY;
+use super::reclaim_scan::{SCAN_EVERY, SCAN_MARK_WORDS};
 use super::*;
 
 const CHUNKS: u64 = 16;
@@ -407,6 +407,35 @@ fn maintenance_is_amortised() {
     let runs = maintenance_trips(&[3_000, 10_000, 3_100, 14_000]);
     println!("trips in 10,000 updates: one class {one_class}, every class of slots {every_class}, runs {runs}");
     assert!(one_class <= 700 && every_class <= 1_000 && runs <= 20_000);
+}
+
+/// [R-EXTENT-5] A scan reads 8 KiB of marks at most, and goes on in the middle of a chunk: so many scans as there are 8
+/// KiB of marks find whatever other clients have freed.
+#[test]
+fn scans_read_little_and_find_everything() {
+    const EXTENTS: u64 = 10_000;
+    let fixture = Fixture::with_chunks(2_000, None);
+    let mut lane = fixture.region.lane();
+    let mut owner = fixture.extents(DEAD);
+    let mut free_mark = |owner: &mut Extents| {
+        let extent = block_on(owner.reserve_growing(&mut lane, &short_key(owner), &[1; 8])).expect("room");
+        fixture.store(extent.offset, extent.generation.0);
+        owner.link(&extent);
+        (extent.mark_offset(fixture.table.config(), fixture.table.geometry()).expect("a possible extent"), extent)
+    };
+    let linked: Vec<(u64, ExtentRef)> = (0..EXTENTS).map(|_| free_mark(&mut owner)).collect();
+    linked.iter().for_each(|(mark, extent)| fixture.store(*mark, extent.generation.0));
+    let marks: usize = owner.chunks.from(0).map(|(_, chunk)| chunk.slots.len()).sum();
+    let mut held = Vec::new();
+    for scan in 0..marks.div_ceil(SCAN_MARK_WORDS as usize) {
+        let before = lane.traffic().bytes_in;
+        block_on(owner.scan_own(&mut lane)).expect("the heap reads");
+        let bytes = lane.traffic().bytes_in - before;
+        assert!(bytes <= 8 << 10, "scan {scan}: {bytes} bytes");
+        held.push(owner.chunks.from(0).flat_map(|(_, chunk)| &chunk.slots).filter(|slot| **slot != 0).count());
+    }
+    println!("{marks} marks; after each scan, so many extents are not known to be free: {held:?}");
+    assert!(held.is_sorted_by(|a, b| a > b) && held.last() == Some(&0), "{held:?}");
 }
 
 /// [R-GROW-15] A table adds chunks for new values, and hardly more for updates than they need: what was freed is
