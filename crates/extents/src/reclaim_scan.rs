@@ -99,11 +99,10 @@ impl Extents {
     /// Reads the next marks of this client's chunks, continuing where the last scan stopped.
     pub(super) async fn scan_own(&mut self, lane: &mut dyn Lane) -> Result<(), FabricError> {
         let (chunk, slot) = self.scan.next_own;
-        let (mut skip, mut left) = (slot, SCAN_MARK_WORDS);
-        let mut chunks = Vec::new();
+        let (mut left, mut chunks) = (SCAN_MARK_WORDS, Vec::new());
         for (index, class, slots) in self.chunks.from(chunk).map(marks_of).take(BATCH_VERBS) {
             // Only the chunk at which the last scan stopped was begun.
-            let first = if index == chunk { std::mem::take(&mut skip).min(slots.end) } else { 0 };
+            let first = if index == chunk { slot.min(slots.end) } else { 0 };
             let end = slots.end.min(first + left);
             self.scan.next_own = if end < slots.end { (index, end) } else { (index + 1, 0) };
             left -= end - first;

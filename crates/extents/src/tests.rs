@@ -417,14 +417,13 @@ fn scans_read_little_and_find_everything() {
     let fixture = Fixture::with_chunks(2_000, None);
     let mut lane = fixture.region.lane();
     let mut owner = fixture.extents(DEAD);
-    let mut free_mark = |owner: &mut Extents| {
-        let extent = block_on(owner.reserve_growing(&mut lane, &short_key(owner), &[1; 8])).expect("room");
-        fixture.store(extent.offset, extent.generation.0);
-        owner.link(&extent);
-        (extent.mark_offset(fixture.table.config(), fixture.table.geometry()).expect("a possible extent"), extent)
-    };
-    let linked: Vec<(u64, ExtentRef)> = (0..EXTENTS).map(|_| free_mark(&mut owner)).collect();
-    linked.iter().for_each(|(mark, extent)| fixture.store(*mark, extent.generation.0));
+    let reserve = |_| block_on(owner.reserve_growing(&mut lane, &short_key(&owner), &[1; 8])).expect("room");
+    let extents: Vec<ExtentRef> = (0..EXTENTS).map(reserve).collect();
+    for extent in &extents {
+        owner.link(extent);
+        let mark = extent.mark_offset(fixture.table.config(), fixture.table.geometry()).expect("a possible extent");
+        fixture.store(mark, extent.generation.0);
+    }
     let marks: usize = owner.chunks.from(0).map(|(_, chunk)| chunk.slots.len()).sum();
     let mut held = Vec::new();
     for scan in 0..marks.div_ceil(SCAN_MARK_WORDS as usize) {

@@ -16,7 +16,7 @@ pub struct Cache {
     capacity: u64,
     /// The records that are cached since the start: those below.
     first: u64,
-    /// Those of them that have changed.
+    /// The records below `first` that have changed.
     changed: HashMap<u32, Known>,
     /// The other keys, and their order of arrival.
     learned: HashMap<u32, Known>,
