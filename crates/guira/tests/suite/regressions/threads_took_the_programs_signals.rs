@@ -40,8 +40,8 @@ fn threads_of_the_library_leave_signals_to_the_program() {
         ["guira-name", "guira-node-0"].iter().all(|name| found.iter().any(|(found, _)| found == name))
     };
     wait_until("both threads have their names", || has_both(&threads()));
-    for (name, mask) in threads() {
-        assert_eq!((mask & OF_PROCESS, mask & OF_THREADS), (OF_PROCESS, 0), "{name} blocks {mask:x}");
-    }
+    // The C library blocks all signals of a thread for a moment, for instance while it starts another one.
+    let is_right = |(_, mask): &(String, u64)| (mask & OF_PROCESS, mask & OF_THREADS) == (OF_PROCESS, 0);
+    wait_until("all threads block the right signals", || threads().iter().all(is_right));
     drop((store, served));
 }
