@@ -15,7 +15,7 @@ use guira_rcuckoo::{
     RowPredictor, SlotClient, Table, Token, claim_slot, format_table,
 };
 
-use crate::{Extents, Observed, Op};
+use crate::{Extents, Observed, Op, Prepared};
 
 /// Polls of a pending future before its thread sleeps between them: what waits this often waits for a clock.
 const EAGER_POLLS: u32 = 5_000;
@@ -312,6 +312,20 @@ impl<L: Lane> TestClient<L> {
     {
         let key = self.client.key(key).expect("a key that the table can store");
         self.client.begin_in_place(&mut self.lane, &key, change)
+    }
+
+    /// Writes an extent in place, and returns the value as a change takes it.
+    ///
+    /// # Panics
+    /// If the lane refuses.
+    pub fn write(&mut self, key: &[u8], value: &[u8], prepared: &Prepared) -> NewValue<'static>
+    where
+        L: LocalLane,
+    {
+        let extent = prepared.extent;
+        let key = self.client.key(key).expect("a key that the table can store");
+        self.client.write_extent(&mut self.lane, &extent, &key, value).expect("the heap writes");
+        NewValue::Extent { extent, words: &[] }
     }
 
     /// Carries out the rest of a change.

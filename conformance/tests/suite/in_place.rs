@@ -90,6 +90,42 @@ fn a_change_in_place_equals_that_of_every_other_fabric() {
     assert_eq!(place.audit(), other.audit());
 }
 
+/// [R-EXTENT-1] A change whose extent was written in place equals one that writes it in its first batch: the same
+/// outcome, traffic and bytes in memory, also where it changes nothing, or cannot be done in place.
+#[test]
+fn an_extent_written_in_place_equals_one_that_is_written_by_the_change() {
+    let mut twins = [true, false].map(|written| {
+        let bench = Bench::of_rows(Preset::Hardened, "bytes:24", 512, Profile::Shm, SEED);
+        let client = bench.client(0);
+        (written, bench, client)
+    });
+    let outcomes = [Outcome::Missing, Outcome::Inserted, Outcome::Replaced, Outcome::Exists];
+    let lengths = [25, 100, 1_024, 2_030, 2_040, 2_048, 2_100, 70_001];
+    for (bytes, outcome) in lengths.into_iter().flat_map(|bytes| outcomes.map(|outcome| (bytes, outcome))) {
+        let key = format!("a key of {bytes}").into_bytes();
+        let seen = twins.each_mut().map(|(written, bench, client)| {
+            let value = vec![outcome as u8; bytes];
+            let prepared = client.extents.prepare(&mut client.lane, &key, &value).expect("it needs an extent");
+            let (begun, traffic) = client.traffic_of(|client| {
+                let value = if *written { client.write(&key, &value, &prepared) } else { prepared.value() };
+                let change = match outcome {
+                    Outcome::Missing => Change::Update(value),
+                    Outcome::Exists => Change::Insert(value),
+                    _ => Change::Put(value),
+                };
+                client.begin(&key, &change)
+            });
+            let Begun::Done(changed) = begun else { panic!("no other client is in the way: {begun:?}") };
+            if !changed.took_effect() {
+                client.extents.give_back(prepared);
+            }
+            (changed, comparable(traffic), bench.words())
+        });
+        assert_eq!(seen[0].0.outcome, outcome);
+        assert!(seen[0] == seen[1], "{bytes} B: {:?}, {:?}", (seen[0].0, seen[0].1), (seen[1].0, seen[1].1));
+    }
+}
+
 /// Looks `key` up without a future, and appends its value to what is in the buffer. `None` if that has to wait: then the
 /// buffer must be as it was.
 fn look_up_in_place(client: &mut TestClient, key: &[u8]) -> Option<Option<Vec<u8>>> {

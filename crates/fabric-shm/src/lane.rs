@@ -206,6 +206,18 @@ impl LocalLane for ShmLane {
         }
         Ok(memory::read_with(self.mapped.memory().words("READ", addr, words)?, read))
     }
+
+    #[inline(always)]
+    fn write(&mut self, addr: Addr, words: usize, write: impl FnOnce(&[AtomicU64])) -> Result<(), FabricError> {
+        if self.is_stale() {
+            return Err(FabricError::Forked);
+        }
+        if self.access == Access::ReadOnly {
+            return Err(FabricError::ReadOnly { verb: "WRITE" });
+        }
+        memory::write_with(self.mapped.memory().words("WRITE", addr, words)?, write);
+        Ok(())
+    }
 }
 
 impl Lane for ShmLane {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use crate::lane::read_copied;
+use crate::lane::{read_copied, write_copied};
 use crate::memory::{self, AtomicU64, Memory, SharedWords};
 use crate::{
     Addr, Caps, Effect, FabricError, Lane, LocalLane, Region, Sent, SlotHold, Space, Submitted, Traffic, Verb,
@@ -360,6 +360,16 @@ impl LocalLane for HeapLane {
         self.check(&[])?;
         Ok(memory::read_with(self.region.memory().words("READ", addr, words)?, read))
     }
+
+    /// Copies the words first where a hook is called before each of them.
+    fn write(&mut self, addr: Addr, words: usize, write: impl FnOnce(&[AtomicU64])) -> Result<(), FabricError> {
+        if self.hook.is_some() || words > self.region.caps.max_verb_words {
+            return write_copied(self, addr, words, write);
+        }
+        self.check(&[])?;
+        memory::write_with(self.region.memory().words("WRITE", addr, words)?, write);
+        Ok(())
+    }
 }
 
 impl Lane for HeapLane {
@@ -457,7 +467,7 @@ mod tests {
     use std::task::Waker;
 
     use super::*;
-    use crate::{Profile, post, read_in_place};
+    use crate::{Profile, post, read_in_place, write_in_place};
 
     fn region() -> HeapRegion {
         HeapRegion::new(256, 64, Profile::Tcp.caps())
@@ -600,6 +610,39 @@ mod tests {
                 let read = Verb::Read { addr, into: &mut into };
                 let refused = lane.execute(&mut [read]).unwrap_err();
                 assert_eq!(read_in_place(&mut lane, addr, words, load).unwrap_err(), refused);
+            }
+        }
+        assert_eq!(*steps.lock().unwrap(), 4, "before each word, and at the end");
+    }
+
+    /// A WRITE in place stores the words that a WRITE stores, is refused where that is, and is counted like that, without
+    /// a round trip; a hook is called before each of its words.
+    #[test]
+    fn words_are_written_in_place() {
+        let store = |words: &[AtomicU64]| {
+            for (value, word) in (7..).zip(words) {
+                word.store(value, memory::Ordering::Relaxed);
+            }
+        };
+        let steps = Arc::new(Mutex::new(0));
+        let seen = Arc::clone(&steps);
+        let count = move |_| {
+            *seen.lock().unwrap() += 1;
+            Next::Continue
+        };
+        for hook in [None, Some(Box::new(count) as Box<_>)] {
+            let region = region();
+            let mut lane = hook.into_iter().fold(region.lane(), HeapLane::hooked);
+            let before = *lane.traffic();
+            write_in_place(&mut lane, Addr::main(16), 3, store).unwrap();
+            let traffic = lane.traffic().since(&before);
+            assert_eq!((traffic.round_trips, traffic.verbs.writes, traffic.bytes_out), (0, 1, 24));
+            let stored = region.memory().main[1..6].iter().map(memory::Word::load).collect::<Vec<_>>();
+            assert_eq!(stored, [0, 7, 8, 9, 0]);
+            for (addr, words) in [(Addr::main(16), 31), (Addr::main(12), 1), (Addr::main(0), (1 << 17) + 1)] {
+                let words = vec![0; words];
+                let refused = lane.execute(&mut [Verb::Write { addr, words: &words }]).unwrap_err();
+                assert_eq!(write_in_place(&mut lane, addr, words.len(), store).unwrap_err(), refused);
             }
         }
         assert_eq!(*steps.lock().unwrap(), 4, "before each word, and at the end");

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::memory::AtomicU64;
+use crate::memory::{AtomicU64, Word};
 use crate::{Addr, Caps, FabricError, Traffic, Verb};
 
 /// The outcome of [`Lane::submit`].
@@ -91,6 +91,27 @@ pub trait LocalLane: Lane {
     fn read<T>(&mut self, addr: Addr, words: usize, read: impl FnOnce(&[AtomicU64]) -> T) -> Result<T, FabricError> {
         read_copied(self, addr, words, read)
     }
+
+    /// Executes a WRITE of `words` words at `addr` without counting it; see [`write_in_place`].
+    ///
+    /// # Errors
+    /// Same as [`LocalLane::execute`].
+    fn write(&mut self, addr: Addr, words: usize, write: impl FnOnce(&[AtomicU64])) -> Result<(), FabricError> {
+        write_copied(self, addr, words, write)
+    }
+}
+
+/// Same as [`LocalLane::write`], by a WRITE from a buffer, for lanes that do more at a WRITE than to store its words.
+pub(crate) fn write_copied<L: LocalLane + ?Sized>(
+    lane: &mut L,
+    addr: Addr,
+    words: usize,
+    write: impl FnOnce(&[AtomicU64]),
+) -> Result<(), FabricError> {
+    let from: Vec<AtomicU64> = (0..words).map(|_| AtomicU64::new(0)).collect();
+    write(&from);
+    let words: Vec<u64> = from.iter().map(Word::load).collect();
+    lane.execute(&mut [Verb::Write { addr, words: &words }])
 }
 
 /// Same as [`LocalLane::read`], by a READ into a buffer, for lanes that do more at a READ than to sample its words.
@@ -164,6 +185,23 @@ pub fn read_in_place<L: LocalLane, T>(
 ) -> Result<T, FabricError> {
     lane.traffic_mut().count_read(words);
     lane.read(addr, words, read)
+}
+
+/// Executes a WRITE of `words` words at `addr` on a lane that executes in place, as the first verb of the batch that is
+/// posted next: it is counted, and is no round trip of its own. `write` stores the words where they belong, each once,
+/// in any order; other clients may read them meanwhile.
+///
+/// # Errors
+/// Same as [`LocalLane::execute`]; nothing was written.
+#[inline(always)]
+pub fn write_in_place<L: LocalLane>(
+    lane: &mut L,
+    addr: Addr,
+    words: usize,
+    write: impl FnOnce(&[AtomicU64]),
+) -> Result<(), FabricError> {
+    lane.traffic_mut().count_write(words);
+    lane.write(addr, words, write)
 }
 
 impl<'b, L: Lane + ?Sized, B: AsMut<[Verb<'b>]> + Unpin> Future for Post<'_, 'b, L, B> {

@@ -44,7 +44,9 @@ pub use caps::{Caps, Fence, MaskedCas, Profile};
 pub use clock::clock_ns;
 pub use error::{Effect, FabricError};
 pub use holds::{HoldSet, SeparateHolds};
-pub use lane::{Lane, LocalLane, Pause, Post, Submitted, pause_until, post, post_in_place, read_in_place, reserve};
+pub use lane::{
+    Lane, LocalLane, Pause, Post, Submitted, pause_until, post, post_in_place, read_in_place, reserve, write_in_place,
+};
 pub use ordering::{PairOrder, VerbClass};
 pub use region::{FenceProof, Liveness, RESERVING, Region, SlotHold, check_reserve};
 pub use sent::Sent;

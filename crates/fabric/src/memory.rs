@@ -178,10 +178,23 @@ pub fn write_words(to: &[AtomicU64], words: &[u64]) {
     assert_eq!(to.len(), words.len(), "a WRITE's range and its data have one length");
     fence(Ordering::Release);
     let (Some((last_cell, to)), Some((last_word, words))) = (to.split_last(), words.split_last()) else { return };
+    store_each(to, words);
+    last_cell.store(*last_word, Ordering::Release);
+}
+
+/// Stores `words` into `to`, word by word in ascending order, as part of a WRITE.
+#[inline(always)]
+pub fn store_each(to: &[AtomicU64], words: &[u64]) {
     for (cell, word) in to.iter().zip(words) {
         cell.store(*word, Ordering::Relaxed);
     }
-    last_cell.store(*last_word, Ordering::Release);
+}
+
+/// Passes `to` to `write`, which stores its words, each once. A reader that sees one of them sees all earlier writes.
+#[inline(always)]
+pub fn write_with(to: &[AtomicU64], write: impl FnOnce(&[AtomicU64])) {
+    fence(Ordering::Release);
+    write(to);
 }
 
 /// Compares and swaps under masks, and returns the old word. The swap happened if and only if

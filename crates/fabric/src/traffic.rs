@@ -45,10 +45,7 @@ impl Traffic {
         for verb in batch {
             match verb {
                 Verb::Read { into, .. } => self.add_read(into.len()),
-                Verb::Write { words, .. } => {
-                    self.verbs.writes += 1;
-                    self.bytes_out += words.len() as u64 * WORD_BYTES;
-                }
+                Verb::Write { words, .. } => self.count_write(words.len()),
                 Verb::Cas { .. } => {
                     self.verbs.swaps += 1;
                     self.bytes_out += 2 * WORD_BYTES;
@@ -73,6 +70,13 @@ impl Traffic {
     pub fn count_read(&mut self, words: usize) {
         self.round_trips += 1;
         self.add_read(words);
+    }
+
+    /// Counts a WRITE of `words` words, which is part of a round trip that is counted elsewhere.
+    #[inline(always)]
+    pub fn count_write(&mut self, words: usize) {
+        self.verbs.writes += 1;
+        self.bytes_out += words as u64 * WORD_BYTES;
     }
 
     #[inline(always)]

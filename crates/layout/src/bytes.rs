@@ -21,6 +21,25 @@ pub(crate) fn append_words(words: &mut Vec<u64>, from: &[u8]) {
     }
 }
 
+/// Sets `words` to the words of `from` from word `first` on, as [`append_words`] appends them.
+///
+/// # Panics
+/// If `from` has no such words.
+#[inline]
+pub(crate) fn fill(words: &mut [u64], first: usize, from: &[u8]) {
+    let (whole, rest) = from.as_chunks();
+    let end = (first + words.len()).min(whole.len());
+    let (of_whole, last) = words.split_at_mut(end.saturating_sub(first));
+    for (word, bytes) in of_whole.iter_mut().zip(&whole[first.min(end)..end]) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    match last {
+        [] => {}
+        [word] if !rest.is_empty() => *word = word_of(rest),
+        _ => panic!("{} words from word {first} on of {} bytes", words.len(), from.len()),
+    }
+}
+
 /// Stores `from` at byte `at` of `words`; other bytes keep their values.
 ///
 /// # Panics

@@ -6,9 +6,9 @@
 //! slot, which is the generation of the last extent freed there; then the slots.
 
 use guira_fabric::WORD_BYTES;
-use guira_fabric::memory::Word;
+use guira_fabric::memory::{self, AtomicU64, Ordering, Word};
 
-use crate::bytes::{append, append_words, equal};
+use crate::bytes::{append, append_words, equal, fill};
 use crate::{Generation, Geometry, OwnerId, Sums, TableConfig};
 
 /// Words in front of an extent's key.
@@ -115,6 +115,45 @@ pub fn encode_extent(words: &mut Vec<u64>, extent: &ExtentRef, key: &[u8], value
     words[GENERATION_WORD] = extent.generation.0;
     words[LENGTHS_WORD] = extent.lengths();
     words[CHECKSUM_WORD] = checksum(words, extent, sums);
+}
+
+/// Stores the extent that `extent` describes in `words`, where it belongs and others may read it: what [`encode_extent`]
+/// encodes, copied and summed through `block` while it passes through the processor. The checksum is stored last.
+///
+/// # Panics
+/// If `words` are not as many as [`extent_words`].
+#[inline]
+pub fn store_extent(
+    words: &[AtomicU64],
+    extent: &ExtentRef,
+    key: &[u8],
+    value: &[u8],
+    sums: &Sums,
+    block: &mut CopyBlock,
+) {
+    debug_assert_eq!((key.len(), value.len()), (extent.key_bytes as usize, extent.value_bytes as usize));
+    assert_eq!(words.len(), extent_words(key.len(), value.len()), "an extent's place is as long as the extent");
+    let (header, mut rest) = words.split_at(EXTENT_HEADER_WORDS);
+    let first = [extent.generation.0, extent.lengths()];
+    header[GENERATION_WORD].store(first[0], Ordering::Relaxed);
+    header[LENGTHS_WORD].store(first[1], Ordering::Relaxed);
+    let (value_at, mut at) = (key.len().div_ceil(8), 0);
+    let sum = sums.made_extent(extent.offset, first, rest.len(), block, |made| {
+        let (of_key, of_value) = made.split_at_mut(value_at.saturating_sub(at).min(made.len()));
+        fill(of_key, at, key);
+        fill(of_value, (at + of_key.len()).saturating_sub(value_at), value);
+        at += made.len();
+        let (now, later) = rest.split_at(made.len());
+        rest = later;
+        let ((lines, last), (made_lines, made_last)) = (now.as_chunks::<8>(), made.as_chunks::<8>());
+        for (i, (line, made)) in lines.iter().zip(made_lines).enumerate() {
+            // A core waits less for lines that it asked for a block ahead, also to store in them.
+            later.get(i * 8).into_iter().for_each(Word::prefetch);
+            memory::store_each(line, made);
+        }
+        memory::store_each(last, made_last);
+    });
+    header[CHECKSUM_WORD].store(sum, Ordering::Release);
 }
 
 /// Parses the extent that `extent` refers to from the words read at its address.
@@ -543,6 +582,31 @@ mod tests {
                 prop_assert!(parse_extent(&words, &extent, &sums).is_err());
                 words[word] ^= 1 << (word % 64);
             }
+        }
+
+        /// [R-EXTENT-1] An extent that is stored where it belongs is the one that is encoded, in whatever blocks the key
+        /// and the value lie.
+        #[test]
+        fn stored_extents_are_those_encoded(
+            key_bytes in prop_oneof![0usize..40, 2030usize..2060, 4080usize..4110],
+            value_bytes in prop_oneof![0usize..40, 2000usize..2100, 4080usize..4110],
+            seed: u8,
+        ) {
+            let bytes = |count: usize, by: u8| (0..count).map(|i| (i as u8).wrapping_mul(by) ^ seed).collect::<Vec<_>>();
+            let (key, value) = (bytes(key_bytes, 7), bytes(value_bytes, 11));
+            let extent = ExtentRef {
+                digest: 1,
+                offset: 4096,
+                generation: Generation(9),
+                key_bytes: key_bytes as u32,
+                value_bytes: value_bytes as u32,
+            };
+            let sums = sums(5, [7; 4]);
+            let mut encoded = Vec::new();
+            encode_extent(&mut encoded, &extent, &key, &value, &sums);
+            let stored: Vec<AtomicU64> = encoded.iter().map(|_| AtomicU64::new(u64::MAX)).collect();
+            store_extent(&stored, &extent, &key, &value, &sums, &mut [u64::MAX; guira_sum::BLOCK_WORDS]);
+            prop_assert_eq!(stored.iter().map(Word::load).collect::<Vec<_>>(), encoded);
         }
 
         /// [R-READ-6] In one pass, a value is appended exactly if the extent verifies and has the key, in whatever

@@ -77,6 +77,19 @@ impl Sums {
         guira_sum::nh_copying(&self.keys, words, W::load, W::prefetch, seed, block, copied)
     }
 
+    /// Same as [`Sums::extent`], of `len` words that `next` makes in `block` meanwhile: [`guira_sum::nh_making`].
+    #[inline(always)]
+    pub(crate) fn made_extent(
+        &self,
+        offset: u64,
+        header: [u64; 2],
+        len: usize,
+        block: &mut CopyBlock,
+        next: impl FnMut(&mut [u64]),
+    ) -> u64 {
+        guira_sum::nh_making(&self.keys, len, self.seed_of_extent(offset, header), block, next)
+    }
+
     #[inline(always)]
     fn seed_of_extent(&self, offset: u64, header: [u64; 2]) -> u64 {
         guira_sum::nh_at(&self.keys, Level::Last, &header, self.seed ^ offset.wrapping_mul(0x9e37_79b9_7f4a_7c15))

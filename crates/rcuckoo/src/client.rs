@@ -11,8 +11,8 @@ use crate::locks::journal::{Flight, Journal};
 use crate::recovery::failure_detector::FailureDetector;
 use crate::table::policy::LockedRows;
 use crate::{
-    Counters, Error, ErrorKind, Key, Observer, Operation, Reader, RowGuess, RowPredictor, SlotClient, Table, Token,
-    TryGet,
+    Counters, Error, ErrorKind, Key, Observer, Operation, Reader, RowGuess, RowPair, RowPredictor, SlotClient, Table,
+    Token, TryGet,
 };
 
 /// Paths that are tried from the cache where the paper would try any number: two rows that the cache keeps in one place
@@ -428,8 +428,14 @@ impl Client {
     /// Starts loading the words that a change of `key` reads first: both of its rows and their locks. A hint; costs no
     /// round trip.
     pub fn prefetch<L: Lane + ?Sized>(&self, lane: &L, key: &[u8]) {
+        let placement = self.table.placement();
+        self.prefetch_pair(lane, placement.rows_by(&self.reader.segments, placement.digest(key)));
+    }
+
+    /// Same as [`Client::prefetch`], of the key with these rows.
+    #[inline(always)]
+    pub(crate) fn prefetch_pair<L: Lane + ?Sized>(&self, lane: &L, pair: RowPair) {
         let table = &*self.table;
-        let pair = table.placement().rows_by(&self.reader.segments, table.placement().digest(key));
         for row in [pair.first, pair.second] {
             lane.prefetch(table.geometry().row(row), table.rows().row_words());
             lane.prefetch(table.locks().addr(table.locks().mask(table.locks().lock_of(row)).word), 1);

@@ -138,6 +138,21 @@ pub fn nh_copying<W>(
     nonzero(nh::nh_copying(keys, words, load, prefetch, seed, buffer, copied).wrapping_add(length_term(words.len())))
 }
 
+/// Same as [`nh()`], of `len` words that `next` makes block by block: it is called with places for [`BLOCK_WORDS`] words,
+/// the last time for fewer, and writes all of them. So what makes the words finds them in the nearest cache. `buffer`
+/// holds one block; its content before the call does not matter.
+#[inline]
+#[must_use]
+pub fn nh_making(
+    keys: &NhKeys,
+    len: usize,
+    seed: u64,
+    buffer: &mut [u64; BLOCK_WORDS],
+    next: impl FnMut(&mut [u64]),
+) -> u64 {
+    nonzero(nh::nh_making(keys, len, seed, buffer, next).wrapping_add(length_term(len)))
+}
+
 /// Same as [`nh()`], with the keys of another level: for sums that become the seed of an image.
 #[inline(always)]
 #[must_use]

@@ -144,6 +144,23 @@ pub(crate) fn nh_copying<W>(
     blocks(keys, words.len(), seed, &mut |len| copy(len, 0))
 }
 
+/// Computes the sum of `len` words with the keys of the first level; `next` writes them to `buffer`, block by block.
+#[inline(always)]
+pub(crate) fn nh_making(
+    NhKeys(keys): &NhKeys,
+    len: usize,
+    seed: u64,
+    buffer: &mut [u64; BLOCK_WORDS],
+    mut next: impl FnMut(&mut [u64]),
+) -> u64 {
+    let mut make = |len: usize, seed: u64| {
+        let words = &mut buffer[..len];
+        next(words);
+        block(&keys[0], words, seed)
+    };
+    if len <= BLOCK_WORDS { make(len, seed) } else { blocks(keys, len, seed, &mut |len| make(len, 0)) }
+}
+
 /// Computes the sum of `len` words, more than a block has, with the keys of as many levels as they need. `next` returns
 /// the sum of the next words of the image, as many as it is passed, with the keys of the first level.
 ///

@@ -489,7 +489,17 @@ impl Client {
             }
             _ => return Err(None),
         };
-        let change = change_of(&self.client, &mut self.pending, &mut self.encoded, extent, &accepted);
+        let change = match extent {
+            Some(extent) => {
+                let value = request.value().unwrap_or_default();
+                self.pending = Some(extent);
+                self.encoded.clear();
+                // Where the lane refuses, so will it refuse the change.
+                self.client.write_extent(lane, &extent, &accepted.key, value).map_err(|_| None::<Begun>)?;
+                request.with(NewValue::Extent { extent, words: &[] })
+            }
+            None => request.with(NewValue::Inline(request.value().unwrap_or_default())),
+        };
         match self.client.begin_in_place(lane, &accepted.key, &change) {
             Begun::Done(changed) => {
                 let outcome = changed.outcome;

@@ -17,8 +17,8 @@ mod widen;
 pub(crate) mod window;
 mod workspace;
 
-use guira_fabric::Lane;
-use guira_layout::{EntryKind, ExtentRef, Probe};
+use guira_fabric::{Addr, FabricError, Lane, LocalLane, write_in_place};
+use guira_layout::{EntryKind, ExtentRef, Probe, extent_words, store_extent};
 
 pub use self::ahead::Grown;
 pub(crate) use self::pair::Stage;
@@ -39,7 +39,8 @@ pub enum NewValue<'v> {
     Extent {
         /// The extent's location.
         extent: ExtentRef,
-        /// The encoded extent; see [`guira_layout::encode_extent`].
+        /// The encoded extent, see [`guira_layout::encode_extent`]; empty if it is written already
+        /// ([`Client::write_extent`]).
         words: &'v [u64],
     },
 }
@@ -162,7 +163,7 @@ impl<'v> Change<'v> {
 
     pub(crate) fn extent(&self) -> Option<ExtentWrite<'v>> {
         match self.value() {
-            Some(NewValue::Extent { extent, words }) => Some(ExtentWrite { extent, words }),
+            Some(NewValue::Extent { extent, words }) if !words.is_empty() => Some(ExtentWrite { extent, words }),
             _ => None,
         }
     }
@@ -275,6 +276,28 @@ impl Client {
             }
             self.progress.stage = Stage::Elsewhere;
         }
+    }
+
+    /// Writes `extent` with `key` and `value` on a lane that executes in place, where they pass through the processor
+    /// once, before the change that refers to it, whose rows are loaded meanwhile. Counted with the change's first round
+    /// trip. [R-EXTENT-1]
+    ///
+    /// # Errors
+    /// The lane refused; nothing was written.
+    #[inline]
+    pub fn write_extent(
+        &mut self,
+        lane: &mut impl LocalLane,
+        extent: &ExtentRef,
+        key: &Key<'_>,
+        value: &[u8],
+    ) -> Result<(), FabricError> {
+        self.prefetch_pair(lane, key.rows());
+        let key = key.bytes();
+        let (sums, block) = (self.table.rows().sums(), self.reader.block());
+        write_in_place(lane, Addr::main(extent.offset), extent_words(key.len(), value.len()), |words| {
+            store_extent(words, extent, key, value, sums, block);
+        })
     }
 
     /// Refuses an inline value that does not belong in the row.

@@ -48,7 +48,7 @@ pub struct Reader {
     pub(crate) table: Arc<Table>,
     pub(crate) config: ClientConfig,
     pub(crate) extent: Vec<u64>,
-    /// Where the values of long extents pass through; made when it is first needed.
+    /// Where the values of extents pass through in place; see [`Reader::block`].
     block: Option<Box<CopyBlock>>,
     pub(crate) shape: RowShape,
     words: Vec<u64>,
@@ -117,6 +117,11 @@ impl RetryState {
         self.mismatched_extent = Some((*extent, times));
         if times < EXTENT_SAMPLES { Ok(()) } else { Err(ErrorKind::Corrupt { item: DamagedItem::of(extent) }) }
     }
+}
+
+#[inline]
+fn block_of(block: &mut Option<Box<CopyBlock>>) -> &mut CopyBlock {
+    block.get_or_insert_with(|| Box::new([0; Reader::SHORT_WORDS]))
 }
 
 impl Reader {
@@ -553,7 +558,7 @@ impl Reader {
         let sums = self.table.rows().sums();
         match extent.words() {
             Some(words) if (Self::SHORT_WORDS + 1..=READ_WORDS).contains(&words) => {
-                let block = self.block.get_or_insert_with(|| Box::new([0; Self::SHORT_WORDS]));
+                let block = block_of(&mut self.block);
                 read_in_place(lane, Addr::main(extent.offset), words, |words| {
                     match_long_extent(words, extent, sums, key, block, into)
                 })
@@ -564,6 +569,12 @@ impl Reader {
                 Ok(match_extent(&self.extent, extent, sums, key, into))
             }
         }
+    }
+
+    /// Returns the block through which the words of extents pass in place; made when it is first needed.
+    #[inline]
+    pub(crate) fn block(&mut self) -> &mut CopyBlock {
+        block_of(&mut self.block)
     }
 
     /// Waits before another sample: not at all the first times, later after a READ of the row's lock. [R-READ-5]
