@@ -116,9 +116,10 @@ impl OwnedChunks {
     /// Takes back every slot of chunk `index` whose extent is free by `marks`, those of its slots from `first` on.
     pub(super) fn apply_marks(&mut self, index: u64, first: u64, marks: &[u64]) {
         let Some(chunk) = self.chunks.get(&index) else { return };
-        let slots = chunk.slots.iter().zip(0..).skip(first as usize).zip(marks);
-        let freed = slots.filter(|((generation, _), mark)| **generation != 0 && generation == mark);
-        let freed: Vec<(u64, u64)> = freed.map(|((generation, slot), _)| (slot, *generation)).collect();
+        let slots = chunk.slots.get(first as usize..).unwrap_or_default();
+        let slots = slots.iter().zip(marks).zip(first..);
+        let freed = slots.filter(|((generation, mark), _)| **generation != 0 && generation == mark);
+        let freed: Vec<(u64, u64)> = freed.map(|((generation, _), slot)| (slot, *generation)).collect();
         for (slot, generation) in freed {
             self.give_back(index, slot, generation, Freed::Marked);
         }
