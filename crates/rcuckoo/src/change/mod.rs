@@ -293,9 +293,11 @@ impl Client {
         value: &[u8],
     ) -> Result<(), FabricError> {
         self.prefetch_pair(lane, key.rows());
-        let key = key.bytes();
+        let (key, addr) = (key.bytes(), Addr::main(extent.offset));
+        let words = extent_words(key.len(), value.len());
+        lane.prefetch(addr, words);
         let (sums, block) = (self.table.rows().sums(), self.reader.block());
-        write_in_place(lane, Addr::main(extent.offset), extent_words(key.len(), value.len()), |words| {
+        write_in_place(lane, addr, words, |words| {
             store_extent(words, extent, key, value, sums, block);
         })
     }
