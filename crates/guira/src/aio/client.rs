@@ -492,10 +492,14 @@ impl Client {
         let change = match extent {
             Some(extent) => {
                 let value = request.value().unwrap_or_default();
+                if self.client.write_extent(lane, &extent, &accepted.key, value).is_err() {
+                    // The lane will also refuse the change, which begins anew.
+                    self.extents.iter_mut().for_each(|extents| extents.cancel(&extent));
+                    return Err(None);
+                }
                 self.pending = Some(extent);
+                // Begun and not done, it goes on with what is written.
                 self.encoded.clear();
-                // Where the lane refuses, so will it refuse the change.
-                self.client.write_extent(lane, &extent, &accepted.key, value).map_err(|_| None::<Begun>)?;
                 request.with(NewValue::Extent { extent, words: &[] })
             }
             None => request.with(NewValue::Inline(request.value().unwrap_or_default())),
