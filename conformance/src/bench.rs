@@ -322,10 +322,8 @@ impl<L: Lane> TestClient<L> {
     where
         L: LocalLane,
     {
-        let extent = prepared.extent;
         let key = self.client.key(key).expect("a key that the table can store");
-        self.client.write_extent(&mut self.lane, &extent, &key, value).expect("the heap writes");
-        NewValue::Extent { extent, words: &[] }
+        self.client.write_extent(&mut self.lane, prepared.extent, &key, value).expect("the heap writes")
     }
 
     /// Carries out the rest of a change.

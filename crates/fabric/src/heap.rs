@@ -587,6 +587,17 @@ mod tests {
         }
     }
 
+    /// Returns a hook that lets every step happen, and how many there were.
+    fn counted_steps() -> (Arc<Mutex<u32>>, Hook) {
+        let steps = Arc::new(Mutex::new(0));
+        let seen = Arc::clone(&steps);
+        let count = move |_| {
+            *seen.lock().expect("no hook panics") += 1;
+            Next::Continue
+        };
+        (steps, Box::new(count))
+    }
+
     /// A READ in place samples the words that a READ copies, is refused where that is, and is counted like that; a hook
     /// is called before each of its words.
     #[test]
@@ -594,13 +605,8 @@ mod tests {
         let region = region();
         region.memory().main[3].store(7, memory::Ordering::Relaxed);
         let load = |words: &[AtomicU64]| words.iter().map(memory::Word::load).collect::<Vec<_>>();
-        let steps = Arc::new(Mutex::new(0));
-        let seen = Arc::clone(&steps);
-        let count = move |_| {
-            *seen.lock().unwrap() += 1;
-            Next::Continue
-        };
-        for mut lane in [region.lane(), region.lane().hooked(Box::new(count))] {
+        let (steps, count) = counted_steps();
+        for mut lane in [region.lane(), region.lane().hooked(count)] {
             let before = *lane.traffic();
             assert_eq!(read_in_place(&mut lane, Addr::main(16), 3, load).unwrap(), [0, 7, 0]);
             let traffic = lane.traffic().since(&before);
@@ -624,13 +630,8 @@ mod tests {
                 word.store(value, memory::Ordering::Relaxed);
             }
         };
-        let steps = Arc::new(Mutex::new(0));
-        let seen = Arc::clone(&steps);
-        let count = move |_| {
-            *seen.lock().unwrap() += 1;
-            Next::Continue
-        };
-        for hook in [None, Some(Box::new(count) as Box<_>)] {
+        let (steps, count) = counted_steps();
+        for hook in [None, Some(count)] {
             let region = region();
             let mut lane = hook.into_iter().fold(region.lane(), HeapLane::hooked);
             let before = *lane.traffic();

@@ -514,6 +514,11 @@ mod tests {
         Sums::new(&Superblock { incarnation, secret: Secret(secret), ..superblock })
     }
 
+    fn extent_of(key: &[u8], value: &[u8]) -> ExtentRef {
+        let (key_bytes, value_bytes) = (key.len() as u32, value.len() as u32);
+        ExtentRef { digest: 1, offset: 4096, generation: Generation(9), key_bytes, value_bytes }
+    }
+
     /// Counts the mixtures of two extents that verify. Their values are chosen by `keys`; each mixture has the words of
     /// one up to some word, and those of the other from there on.
     fn halves_that_verify(sums: &Sums, keys: &NhKeys, words: usize, fills: [u64; 2]) -> usize {
@@ -551,13 +556,7 @@ mod tests {
             key in prop::collection::vec(any::<u8>(), 0..70),
             value in prop::collection::vec(any::<u8>(), 0..300),
         ) {
-            let extent = ExtentRef {
-                digest: 1,
-                offset: 4096,
-                generation: Generation(9),
-                key_bytes: key.len() as u32,
-                value_bytes: value.len() as u32,
-            };
+            let extent = extent_of(&key, &value);
             let [sums, elsewhere] = [5, 6].map(|incarnation| sums(incarnation, [7; 4]));
             let mut words = Vec::new();
             encode_extent(&mut words, &extent, &key, &value, &sums);
@@ -594,13 +593,7 @@ mod tests {
         ) {
             let bytes = |count: usize, by: u8| (0..count).map(|i| (i as u8).wrapping_mul(by) ^ seed).collect::<Vec<_>>();
             let (key, value) = (bytes(key_bytes, 7), bytes(value_bytes, 11));
-            let extent = ExtentRef {
-                digest: 1,
-                offset: 4096,
-                generation: Generation(9),
-                key_bytes: key_bytes as u32,
-                value_bytes: value_bytes as u32,
-            };
+            let extent = extent_of(&key, &value);
             let sums = sums(5, [7; 4]);
             let mut encoded = Vec::new();
             encode_extent(&mut encoded, &extent, &key, &value, &sums);
@@ -620,13 +613,7 @@ mod tests {
         ) {
             let bytes = |count: usize, seed: u8| (0..count).map(|i| (i as u8).wrapping_mul(seed)).collect::<Vec<_>>();
             let (key, value) = (bytes(key_bytes, 7), bytes(value_bytes, 11));
-            let extent = ExtentRef {
-                digest: 1,
-                offset: 4096,
-                generation: Generation(9),
-                key_bytes: key_bytes as u32,
-                value_bytes: value_bytes as u32,
-            };
+            let extent = extent_of(&key, &value);
             let sums = sums(5, [7; 4]);
             let (mut words, mut block) = (Vec::new(), [u64::MAX; guira_sum::BLOCK_WORDS]);
             encode_extent(&mut words, &extent, &key, &value, &sums);

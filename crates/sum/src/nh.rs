@@ -130,7 +130,7 @@ pub(crate) fn nh_copying<W>(
     mut copied: impl FnMut(&[u64]),
 ) -> u64 {
     let mut rest = words;
-    let mut copy = |len: usize, seed: u64| {
+    let copy = |len: usize, seed: u64| {
         let (from, ahead) = rest.split_at(len);
         rest = ahead;
         let into = &mut buffer[..len];
@@ -138,10 +138,7 @@ pub(crate) fn nh_copying<W>(
         copied(into);
         combined(sum.wrapping_add(seed_product(&keys[0], into, seed)))
     };
-    if words.len() <= BLOCK_WORDS {
-        return copy(words.len(), seed);
-    }
-    blocks(keys, words.len(), seed, &mut |len| copy(len, 0))
+    block_or_blocks(keys, words.len(), seed, copy)
 }
 
 /// Computes the sum of `len` words with the keys of the first level; `next` writes them to `buffer`, block by block.
@@ -153,12 +150,18 @@ pub(crate) fn nh_making(
     buffer: &mut [u64; BLOCK_WORDS],
     mut next: impl FnMut(&mut [u64]),
 ) -> u64 {
-    let mut make = |len: usize, seed: u64| {
+    let make = |len: usize, seed: u64| {
         let words = &mut buffer[..len];
         next(words);
         block(&keys[0], words, seed)
     };
-    if len <= BLOCK_WORDS { make(len, seed) } else { blocks(keys, len, seed, &mut |len| make(len, 0)) }
+    block_or_blocks(keys, len, seed, make)
+}
+
+/// Same as [`blocks`], of any number of words. `next` is passed the seed of the words as well.
+#[inline(always)]
+fn block_or_blocks(keys: &[LevelKeys], len: usize, seed: u64, mut next: impl FnMut(usize, u64) -> u64) -> u64 {
+    if len <= BLOCK_WORDS { next(len, seed) } else { blocks(keys, len, seed, &mut |len| next(len, 0)) }
 }
 
 /// Computes the sum of `len` words, more than a block has, with the keys of as many levels as they need. `next` returns

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use guira_fabric::SplitMix64;
 use proptest::prelude::*;
 
-use crate::{Algorithm, BLOCK_WORDS, NhKeys, ZERO_SUBSTITUTE, nh, nh_copying, nonzero};
+use crate::{Algorithm, BLOCK_WORDS, NhKeys, ZERO_SUBSTITUTE, nh, nh_copying, nh_making, nonzero};
 
 /// Keys of a table.
 static KEYS: LazyLock<NhKeys> = LazyLock::new(|| NhKeys::new([0x6775, 0x6972, 0x6131, 0]));
@@ -201,5 +201,12 @@ fn copied_words_have_the_sum_of_a_slice() {
         });
         assert_eq!((sum, copy), (nh(&KEYS, &words, 5), words.clone()), "{len} words");
         assert_eq!(prefetched.get(), len.saturating_sub(BLOCK_WORDS).div_ceil(8), "{len} words");
+        let mut rest = &words[..];
+        let sum = nh_making(&KEYS, len, 5, &mut buffer, |block| {
+            let (now, later) = rest.split_at(block.len());
+            block.copy_from_slice(now);
+            rest = later;
+        });
+        assert_eq!((sum, rest), (nh(&KEYS, &words, 5), &[][..]), "{len} words that are made");
     }
 }

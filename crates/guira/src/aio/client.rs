@@ -196,23 +196,6 @@ fn extent_error(error: ExtentError, operation: Operation) -> Error {
     kind.during(operation).into()
 }
 
-/// Builds the change that `accepted` asks for; its extent, if it has one, is encoded and pending.
-#[inline(always)]
-fn change_of<'v>(
-    client: &guira_rcuckoo::Client,
-    pending: &mut Option<ExtentRef>,
-    encoded: &'v mut Vec<u64>,
-    extent: Option<ExtentRef>,
-    accepted: &Accepted<'v>,
-) -> Change<'v> {
-    let (key, request) = (accepted.key.bytes(), accepted.request);
-    let value = request.value().unwrap_or_default();
-    let Some(extent) = extent else { return request.with(NewValue::Inline(value)) };
-    *pending = Some(extent);
-    guira_layout::encode_extent(encoded, &extent, key, value, client.table().rows().sums());
-    request.with(NewValue::Extent { extent, words: encoded })
-}
-
 /// Builds the parts of a client that act as `owner`.
 fn parts(
     store: &Inner,
@@ -480,31 +463,20 @@ impl Client {
     pub(crate) fn try_change(&mut self, key: &[u8], request: Request<'_>) -> Result<Outcome, Option<Begun>> {
         let Some(lane) = self.lane.in_place() else { return Err(None) };
         let Some(accepted) = Accepted::try_of(&self.client, key, request) else { return Err(None) };
-        let extent = match (accepted.place, &mut self.extents) {
+        let value = request.value().unwrap_or_default();
+        let value = match (accepted.place, &mut self.extents) {
             _ if self.pending.is_some() => return Err(None),
-            (EntryKind::Inline, extents) if !extents.as_ref().is_some_and(Extents::is_due) => None,
+            (EntryKind::Inline, extents) if !extents.as_ref().is_some_and(Extents::is_due) => NewValue::Inline(value),
             (EntryKind::Extent, Some(extents)) => {
-                let value = request.value().unwrap_or_default();
-                Some(extents.try_reserve(&accepted.key, value).ok_or(None::<Begun>)?)
+                let extent = extents.try_reserve(&accepted.key, value).ok_or(None::<Begun>)?;
+                self.pending = Some(extent);
+                self.encoded.clear();
+                // A lane that refuses this will refuse the change.
+                self.client.write_extent(lane, extent, &accepted.key, value).map_err(|_| None::<Begun>)?
             }
             _ => return Err(None),
         };
-        let change = match extent {
-            Some(extent) => {
-                let value = request.value().unwrap_or_default();
-                if self.client.write_extent(lane, &extent, &accepted.key, value).is_err() {
-                    // The lane will also refuse the change, which begins anew.
-                    self.extents.iter_mut().for_each(|extents| extents.cancel(&extent));
-                    return Err(None);
-                }
-                self.pending = Some(extent);
-                // Begun and not done, it goes on with what is written.
-                self.encoded.clear();
-                request.with(NewValue::Extent { extent, words: &[] })
-            }
-            None => request.with(NewValue::Inline(request.value().unwrap_or_default())),
-        };
-        match self.client.begin_in_place(lane, &accepted.key, &change) {
+        match self.client.begin_in_place(lane, &accepted.key, &request.with(value)) {
             Begun::Done(changed) => {
                 let outcome = changed.outcome;
                 self.settle_allocation(&Ok(changed));
@@ -570,17 +542,21 @@ impl Client {
     /// allocations of both values.
     async fn attempt(&mut self, accepted: &Accepted<'_>, begun: Option<Begun>) -> Result<Outcome, Error> {
         let Accepted { key, request, .. } = accepted;
-        let (change, begun) = match begun {
-            Some(begun) => {
-                let inline = || NewValue::Inline(request.value().unwrap_or_default());
-                let extent = |extent: &ExtentRef| NewValue::Extent { extent: *extent, words: &self.encoded };
-                (request.with(self.pending.as_ref().map_or_else(inline, extent)), begun)
+        let value = request.value().unwrap_or_default();
+        if begun.is_none() {
+            self.pending = self.reserve(accepted).await.map_err(without_effect)?;
+            if let Some(extent) = &self.pending {
+                let sums = self.client.table().rows().sums();
+                guira_layout::encode_extent(&mut self.encoded, extent, key.bytes(), value, sums);
             }
-            None => {
-                let extent = self.reserve(accepted).await.map_err(without_effect)?;
-                let change = change_of(&self.client, &mut self.pending, &mut self.encoded, extent, accepted);
-                (change, self.client.begin(self.lane.any(), key, &change).await)
-            }
+        }
+        let change = request.with(match self.pending {
+            None => NewValue::Inline(value),
+            Some(extent) => NewValue::Extent { extent, words: &self.encoded },
+        });
+        let begun = match begun {
+            Some(begun) => begun,
+            None => self.client.begin(self.lane.any(), key, &change).await,
         };
         let result = self.client.finish(self.lane.any(), key, change, begun).await;
         self.settle_allocation(&result);

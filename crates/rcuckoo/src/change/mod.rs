@@ -27,6 +27,7 @@ pub use self::pair::{Begun, Continuation};
 use self::split::MAX_SPLITS;
 pub(crate) use self::workspace::{ChangeProgress, Paths, Workspace};
 use crate::locks::ExtentWrite;
+use crate::lookup::block_of;
 use crate::table::policy::LockedRows;
 use crate::{Client, Error, ErrorKind, Key, Operation, RowPair, Token};
 
@@ -278,9 +279,9 @@ impl Client {
         }
     }
 
-    /// Writes `extent` with `key` and `value` on a lane that executes in place, where they pass through the processor
-    /// once, before the change that refers to it, whose rows are loaded meanwhile. Counted with the change's first round
-    /// trip. [R-EXTENT-1]
+    /// Begins a change on a lane that executes in place: writes `extent` with `key` and `value`, which pass through the
+    /// processor once, while the rows of the key are loaded. Returns the value as the change takes it. Counted with the
+    /// change's first round trip. [R-EXTENT-1]
     ///
     /// # Errors
     /// The lane refused; nothing was written.
@@ -288,18 +289,18 @@ impl Client {
     pub fn write_extent(
         &mut self,
         lane: &mut impl LocalLane,
-        extent: &ExtentRef,
+        extent: ExtentRef,
         key: &Key<'_>,
         value: &[u8],
-    ) -> Result<(), FabricError> {
+    ) -> Result<NewValue<'static>, FabricError> {
+        self.progress.committed = false;
         self.prefetch_pair(lane, key.rows());
         let (key, addr) = (key.bytes(), Addr::main(extent.offset));
         let words = extent_words(key.len(), value.len());
         lane.prefetch(addr, words);
-        let (sums, block) = (self.table.rows().sums(), self.reader.block());
-        write_in_place(lane, addr, words, |words| {
-            store_extent(words, extent, key, value, sums, block);
-        })
+        let (sums, block) = (self.table.rows().sums(), block_of(&mut self.reader.block));
+        write_in_place(lane, addr, words, |words| store_extent(words, &extent, key, value, sums, block))?;
+        Ok(NewValue::Extent { extent, words: &[] })
     }
 
     /// Refuses an inline value that does not belong in the row.

@@ -48,8 +48,8 @@ pub struct Reader {
     pub(crate) table: Arc<Table>,
     pub(crate) config: ClientConfig,
     pub(crate) extent: Vec<u64>,
-    /// Where the values of extents pass through in place; see [`Reader::block`].
-    block: Option<Box<CopyBlock>>,
+    /// Where the values of extents pass through in place; see [`block_of`].
+    pub(crate) block: Option<Box<CopyBlock>>,
     pub(crate) shape: RowShape,
     words: Vec<u64>,
     /// The segments in which to look for keys.
@@ -119,8 +119,9 @@ impl RetryState {
     }
 }
 
+/// Returns the block through which the words of extents pass in place; made when it is first needed.
 #[inline]
-fn block_of(block: &mut Option<Box<CopyBlock>>) -> &mut CopyBlock {
+pub(crate) fn block_of(block: &mut Option<Box<CopyBlock>>) -> &mut CopyBlock {
     block.get_or_insert_with(|| Box::new([0; Reader::SHORT_WORDS]))
 }
 
@@ -569,12 +570,6 @@ impl Reader {
                 Ok(match_extent(&self.extent, extent, sums, key, into))
             }
         }
-    }
-
-    /// Returns the block through which the words of extents pass in place; made when it is first needed.
-    #[inline]
-    pub(crate) fn block(&mut self) -> &mut CopyBlock {
-        block_of(&mut self.block)
     }
 
     /// Waits before another sample: not at all the first times, later after a READ of the row's lock. [R-READ-5]
