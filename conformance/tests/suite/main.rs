@@ -40,4 +40,4 @@ mod settings;
 mod sim;
 mod splits;
 mod swarm;
-mod widened;
+mod under_locks;

@@ -13,7 +13,6 @@ mod predicted;
 mod search;
 pub(crate) mod split;
 mod walk;
-mod widen;
 pub(crate) mod window;
 mod workspace;
 

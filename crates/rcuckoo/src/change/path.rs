@@ -7,25 +7,31 @@ use guira_layout::{Probe, RowId};
 
 use super::commit::{Commit, Write};
 use super::pair::{Begun, Continuation, Stage};
-use super::search::{Limits, MAX_PATH_ROWS, Path, Progress, RowView};
+use super::search::{Limits, MAX_PATH_ROWS, Path, Progress, RowView, Unsampled};
 use super::split::{SPLIT_AFTER_ROWS, Split};
 use super::{Changed, NewValue, Outcome, Task};
-use crate::change::window::cover;
+use crate::change::window::{cover, rows_between, stretches};
+use crate::change::workspace::Paths;
 use crate::locks::{Conflict, LockSet, SeenKey, divide_among_messages, lock_set};
 use crate::table::destroy::is_marked_destroyed;
-use crate::{Client, DamagedItem, ErrorKind, RowPair, SearchRoots, Synchronize};
+use crate::table::policy::LockedRows;
+use crate::{Acquisition, Client, DamagedItem, ErrorKind, RowPair, SearchOrder, SearchRoots, Synchronize};
 
 /// Attempts of one insert before it fails with [`ErrorKind::Busy`]: each failed one means that another client moved
 /// entries along the path in the meantime.
 const INSERT_ATTEMPTS: u32 = 1024;
 /// Attempts that lock only the key's rows if the cache knows no path: it may be stale.
 const KEY_ROWS_ATTEMPTS: u32 = 2;
-/// Rows that one batch of a sampled search fetches.
-const SEARCH_BATCH_ROWS: usize = 32;
-/// Rows that the first such batch fetches: while a table fills to 90 %, one of them nearly always has room.
-const FIRST_BATCH_ROWS: usize = 8;
-/// Rows that one such batch fetches where batches execute in place, and splitting them costs nothing.
-const LOCAL_SEARCH_BATCH_ROWS: usize = 8;
+/// Rows for which one batch of a sampled search asks at first: up to a fill of 95 %, a path is mostly found after one
+/// or two of them. Where batches execute in place, and splitting them costs nothing, all batches are of that size.
+const SEARCH_BATCH_ROWS: usize = 8;
+/// Batches of that size; those after them are of [`LATE_BATCH_ROWS`].
+const EARLY_BATCHES: usize = 4;
+/// Rows for which later batches ask, so that a full table is found full soon.
+const LATE_BATCH_ROWS: usize = 32;
+/// Bytes between two rows that a search fetches along with them: a READ of its own costs a network card more.
+/// (docs/decisions/0048)
+const SEARCH_GAP_BYTES: u64 = 512;
 /// Samples of a locked row before it counts as damaged. No fabric lets a READ overtake the previous owner's last WRITE;
 /// the repetition only guards against a fabric that does.
 const LOCKED_ROW_SAMPLES: u32 = 3;
@@ -67,8 +73,8 @@ impl Client {
         let mut first_attempt = u32::from(self.progress.stage == Stage::NoRoom);
         let mut started_ns = if first_attempt > 0 { lane.now_ns() } else { 0 };
         let mut has_window = false;
-        if self.progress.stage == Stage::NoRoom && self.may_widen(lane, pair) {
-            if let Some(changed) = self.widen(lane, task).await? {
+        if self.progress.stage == Stage::NoRoom && self.may_search_under_locks(lane, pair) {
+            if let Some(changed) = self.search_under_locks(lane, task).await? {
                 return Ok(Some(changed));
             }
             // The cache knows no more than the rows that were just sampled, and the search need not sample them again.
@@ -130,6 +136,58 @@ impl Client {
         Err(ErrorKind::Busy { lock, owner: None, waited_ms })
     }
 
+    /// Whether an insert that found no room may look for it under its locks: not where its settings say how locks are
+    /// taken and paths are searched, nor where a row costs no round trip. [R-INSERT-6]
+    fn may_search_under_locks(&self, lane: &dyn Lane, pair: RowPair) -> bool {
+        let config = &self.reader.config;
+        let is_default = config.acquisition == Acquisition::Together
+            && config.synchronize == Synchronize::Path
+            && config.search == SearchOrder::BreadthFirst
+            && config.search_roots == SearchRoots::Both
+            && self.table.policy().locked_rows == LockedRows::OfKeyAndPath;
+        let holds_both = [pair.first, pair.second].iter().all(|row| self.journal.holds_row(&self.table, *row));
+        is_default && holds_both && !pair.is_single() && !lane.caps().local
+    }
+
+    /// Samples the rows under the locks held to which the entries of the key's rows may move, and inserts the key if
+    /// there is a path among them. Returns `None` if there is none, or if a row is damaged. 2 round trips if it inserts,
+    /// otherwise 1. [R-INSERT-6]
+    async fn search_under_locks(&mut self, lane: &mut dyn Lane, task: Task<'_>) -> Result<Option<Changed>, ErrorKind> {
+        self.fill_window_under_locks(task.pair);
+        self.sample_window(lane).await?;
+        // A damaged row is not acted on, and the insert may not need it: a search for another path avoids it.
+        let (window, rows) = (&self.work.window, self.table.rows());
+        let is_whole = |(place, row): (usize, &RowId)| rows.verify(*row, window.at(place)).is_ok();
+        if !window.rows().iter().enumerate().all(is_whole) {
+            return Ok(None);
+        }
+        match self.attempt(lane, task).await? {
+            Attempt::Done(changed) => Ok(Some(changed)),
+            Attempt::Again | Attempt::Elsewhere => Ok(None),
+        }
+    }
+
+    /// Fills the window with the rows under each of the key's locks, from the first to the last to which the entries of
+    /// the key's rows, as last sampled, may move.
+    fn fill_window_under_locks(&mut self, pair: RowPair) {
+        let mut rows = std::mem::take(&mut self.paths.plan);
+        rows.clear();
+        rows.extend([pair.first, pair.second]);
+        let (table, row_words) = (&self.table, self.table.rows().row_words());
+        let samples = self.work.pair.chunks_exact(row_words).zip([pair.first, pair.second]);
+        for (words, row) in samples {
+            let entries = table.rows().occupied_entries(words);
+            let others =
+                entries.filter_map(|index| table.entry_rows(row, words, index, &mut self.paths.search.key).other(row));
+            rows.extend(others.filter(|other| self.journal.holds_row(table, *other)));
+        }
+        let group = |row: RowId| row.0 / u64::from(table.config().rows_per_lock);
+        cover(&mut rows, |before, after| group(before) == group(after));
+        self.work.window.clear();
+        self.work.window.extend(&rows);
+        self.paths.plan = rows;
+    }
+
     /// Fills the window with the rows to lock and sample, and returns the locks they need.
     fn plan_rows(&mut self, task: Task<'_>, always: &[RowId], path: Option<&Path>) -> LockSet {
         let Task { pair, change, .. } = task;
@@ -150,7 +208,8 @@ impl Client {
                 rows.extend((first..first + group).map(RowId));
             }
         }
-        cover(&mut rows, self.reader.config.covering_gap_rows);
+        let gap = self.reader.config.covering_gap_rows;
+        cover(&mut rows, |before, after| rows_between(before, after) <= gap);
         self.work.window.clear();
         self.work.window.extend(&rows);
         self.paths.plan = rows;
@@ -170,7 +229,8 @@ impl Client {
         let depth = self.reader.config.search_depth.min(usize::from(self.table.config().max_path_rows) - 1);
         let config = &self.reader.config;
         let rows = if self.may_split() { config.search_rows.min(SPLIT_AFTER_ROWS) } else { config.search_rows };
-        Limits { depth, rows, locks_per_message: config.locks_per_message }
+        let (locks_per_message, insert_row) = (Some(config.locks_per_message), config.insert_row);
+        Limits { depth, rows, locks_per_message, insert_row, unsampled: Unsampled::InOrder }
     }
 
     fn roots<'r>(&self, both: &'r [RowId; 2]) -> &'r [RowId] {
@@ -232,15 +292,13 @@ impl Client {
         pair: RowPair,
         torn: TornRows,
     ) -> Result<Option<Path>, ErrorKind> {
-        let limits = self.limits();
-        let (mut most, next) = match lane.caps().local {
-            true => (LOCAL_SEARCH_BATCH_ROWS, LOCAL_SEARCH_BATCH_ROWS),
-            false => (FIRST_BATCH_ROWS, SEARCH_BATCH_ROWS),
-        };
+        let is_local = lane.caps().local;
+        let unsampled = if self.saves_reads(lane) { Unsampled::Last } else { Unsampled::InOrder };
+        let limits = Limits { unsampled, ..self.limits() };
         let both = [pair.first, pair.second];
-        let roots = self.roots(&both);
-        self.paths.search.start(pair, roots, limits);
-        loop {
+        self.paths.search.start(pair, self.roots(&both), limits);
+        // Ends: each batch samples a row, of those within the limits. The count is of batches before it.
+        for batch in 0.. {
             let (sampled, rows) = (&self.paths.sampled, self.table.rows());
             let progress = self.paths.search.advance(&self.table, |row| match sampled.row(row) {
                 None => RowView::Unsampled,
@@ -250,22 +308,48 @@ impl Client {
                 Some(_) => RowView::Closed,
             });
             match progress {
-                Progress::Found | Progress::Exhausted => return Ok(self.paths.search.found()),
+                Progress::Found | Progress::Exhausted => break,
                 Progress::NeedsRows => {
-                    let wanted = self.paths.search.wanted(most, |row| self.paths.sampled.place(row).is_some());
-                    most = next;
-                    let into = self.paths.sampled.extend(wanted);
-                    let mut batch: ArrayVec<Verb<'_>, SEARCH_BATCH_ROWS> = self.table.read_rows(wanted, into).collect();
-                    post(lane, &mut batch[..]).await?;
-                    drop(batch);
-                    if self.reader.caches_all_operations(lane) {
-                        let sampled = wanted.iter().zip(into.chunks_exact(rows.row_words()));
-                        let whole = sampled.filter(|(row, words)| rows.verify(**row, words).is_ok());
-                        whole.for_each(|(row, words)| self.reader.cache.put(*row, words));
-                    }
+                    let most = if is_local || batch < EARLY_BATCHES { SEARCH_BATCH_ROWS } else { LATE_BATCH_ROWS };
+                    self.sample_for_search(lane, most).await?;
                 }
             }
         }
+        Ok(self.paths.search.found())
+    }
+
+    /// Whether a search makes the most of the rows that it samples: not where a row costs no round trip, where a few rows
+    /// without room are the reason to split a segment, and where settings say how paths are searched. [R-INSERT-2]
+    fn saves_reads(&self, lane: &dyn Lane) -> bool {
+        let config = &self.reader.config;
+        let is_default = config.search == SearchOrder::BreadthFirst && config.search_roots == SearchRoots::Both;
+        is_default && !lane.caps().local && !self.may_split()
+    }
+
+    /// Samples the rows that the search wants next, up to `most`, and rows in small gaps between them. 1 round trip.
+    async fn sample_for_search(&mut self, lane: &mut dyn Lane, most: usize) -> Result<(), ErrorKind> {
+        let gap_bytes = if self.saves_reads(lane) { SEARCH_GAP_BYTES } else { 0 };
+        let gap = gap_bytes / u64::from(self.table.config().row_bytes);
+        let Paths { search, sampled, plan: wanted } = &mut self.paths;
+        wanted.clear();
+        wanted.extend_from_slice(search.wanted(most, |row| sampled.place(row).is_some()));
+        cover(wanted, |before, after| {
+            rows_between(before, after) <= gap && (before.0 + 1..after.0).all(|row| sampled.place(RowId(row)).is_none())
+        });
+        let row_words = self.table.rows().row_words();
+        let reads = stretches(wanted, sampled.extend(wanted), row_words, |_| true);
+        // At most one READ for each row that the search wants: a gap that is covered is shorter than a READ may be.
+        let mut batch: ArrayVec<Verb<'_>, LATE_BATCH_ROWS> =
+            reads.map(|(row, into)| self.table.read_row(row, into)).collect();
+        post(lane, &mut batch[..]).await?;
+        drop(batch);
+        if self.reader.caches_all_operations(lane) {
+            let (sampled, rows) = (&self.paths.sampled, self.table.rows());
+            let new = self.paths.plan.iter().filter_map(|row| Some((*row, sampled.row(*row)?)));
+            let whole = new.filter(|(row, words)| rows.verify(*row, words).is_ok());
+            whole.for_each(|(row, words)| self.reader.cache.put(row, words));
+        }
+        Ok(())
     }
 
     /// Ensures that every row sampled under a lock is whole: no other client may be writing it.
@@ -401,7 +485,7 @@ impl Client {
 
     /// Finds a path among the rows that are locked and were sampled under these locks. [R-INSERT-3]
     fn second_search(&mut self, pair: RowPair) -> Option<Path> {
-        let limits = self.limits();
+        let limits = Limits { locks_per_message: None, ..self.limits() };
         let both = [pair.first, pair.second];
         let roots = self.roots(&both);
         self.paths.search.start(pair, roots, limits);

@@ -11,7 +11,7 @@ use guira_layout::RowId;
 use crate::change::walk::Walk;
 use crate::change::window::RowIndex;
 use crate::locks::count_messages;
-use crate::{RowPair, SearchOrder, Table};
+use crate::{InsertRow, RowPair, SearchOrder, Table};
 
 /// Maximum number of rows on a path: `max_path_rows` of any table.
 pub(crate) const MAX_PATH_ROWS: usize = guira_layout::MAX_PATH_ROWS as usize;
@@ -52,8 +52,23 @@ pub(crate) struct Limits {
     pub(crate) depth: usize,
     /// Maximum number of rows visited.
     pub(crate) rows: usize,
-    /// Maximum number of locks that one message takes.
-    pub(crate) locks_per_message: u32,
+    /// Maximum number of locks that one message takes; `None` if the locks are held.
+    pub(crate) locks_per_message: Option<u32>,
+    /// Whether, of paths of one length that need as many messages, the one to the emptiest row is best.
+    pub(crate) insert_row: InsertRow,
+    /// When rows that must be sampled are visited.
+    pub(crate) unsampled: Unsampled,
+}
+
+/// When a breadth-first search visits rows that must be sampled first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unsampled {
+    /// In order, so that the path that is found is a shortest one, and an exhausted search has visited all rows within
+    /// the limits.
+    InOrder,
+    /// After all rows that are known: a longer path over these costs less than another round trip. If there is no path,
+    /// the search starts again in order.
+    Last,
 }
 
 /// The state of a search.
@@ -85,6 +100,8 @@ pub(crate) struct Search {
     /// Rows that were visited; depth-first, with the fewest moves to each.
     pub(super) visited: RowIndex,
     head: usize,
+    /// Nodes before the head whose rows must be sampled.
+    deferred: Vec<u32>,
     pub(super) best: Option<Best>,
     pub(super) limits: Limits,
     roots: RowPair,
@@ -97,12 +114,17 @@ pub(crate) struct Search {
 pub(super) struct Best {
     pub(super) node: usize,
     pub(super) index: Option<usize>,
-    pub(super) messages: usize,
+    pub(super) cost: Cost,
 }
+
+/// The cost of a path, most significant first: moves, messages that lock it, whether its free entry is only presumed,
+/// and how full its last row is, if that matters.
+pub(super) type Cost = (u8, usize, bool, u32);
 
 impl Search {
     pub(crate) fn new(order: SearchOrder, seed: u64) -> Search {
-        let limits = Limits { depth: 0, rows: 0, locks_per_message: 1 };
+        let (locks_per_message, unsampled) = (None, Unsampled::InOrder);
+        let limits = Limits { depth: 0, rows: 0, locks_per_message, insert_row: InsertRow::Primary, unsampled };
         let roots = RowPair { first: RowId(0), second: RowId(0) };
         Search {
             order,
@@ -110,6 +132,7 @@ impl Search {
             nodes: Vec::with_capacity(SEARCH_ROWS),
             visited: RowIndex::with_capacity(SEARCH_ROWS),
             head: 0,
+            deferred: Vec::new(),
             best: None,
             limits,
             roots,
@@ -123,6 +146,7 @@ impl Search {
         self.nodes.clear();
         self.visited.clear();
         self.head = 0;
+        self.deferred.clear();
         self.best = None;
         self.limits = limits;
         self.roots = pair;
@@ -144,37 +168,73 @@ impl Search {
     /// Continues until a path is found, none is left, or rows are missing.
     pub(crate) fn advance<'r>(&mut self, table: &Table, view: impl Fn(RowId) -> RowView<'r>) -> Progress {
         match self.order {
-            SearchOrder::BreadthFirst => self.advance_breadth_first(table, view),
+            SearchOrder::BreadthFirst => self.advance_breadth_first(table, &view),
             SearchOrder::DepthFirst => self.advance_walk(table, view),
         }
     }
 
-    fn advance_breadth_first<'r>(&mut self, table: &Table, view: impl Fn(RowId) -> RowView<'r>) -> Progress {
+    fn advance_breadth_first<'r>(&mut self, table: &Table, view: &impl Fn(RowId) -> RowView<'r>) -> Progress {
         let least = self.messages(table, [self.roots.first, self.roots.second]);
-        while let Some(node) = self.nodes.get(self.head).copied() {
-            if let Some(best) = self.best
-                && self.nodes[best.node].depth < node.depth
-            {
+        let deferred = self.deferred.len();
+        for place in 0..deferred {
+            self.visit(table, self.deferred[place], view);
+        }
+        self.deferred.drain(..deferred);
+        while self.head < self.nodes.len() {
+            let missing = self.deferred.len();
+            self.visit(table, self.head as u32, view);
+            if self.deferred.len() > missing && self.limits.unsampled == Unsampled::InOrder {
+                self.deferred.pop();
                 break;
             }
-            match view(node.row) {
-                RowView::Closed => {}
-                RowView::PresumedRoom => self.candidate(table, None),
-                RowView::Row(words) => match table.rows().free_entry(words) {
-                    Some(index) => self.candidate(table, Some(index)),
-                    None if self.best.is_none() => self.expand(table, node, words),
-                    None => {}
-                },
-                // A path of this length is already known; fetching a row for another is not worth a round trip.
-                RowView::Unsampled if self.best.is_some() => {}
-                RowView::Unsampled => return Progress::NeedsRows,
-            }
             self.head += 1;
-            if self.best.is_some_and(|best| best.messages <= least) {
+            if self.best.is_some_and(|best| self.is_least(best.cost, least)) {
                 break;
             }
         }
-        if self.best.is_some() { Progress::Found } else { Progress::Exhausted }
+        let is_exhausted = self.head == self.nodes.len() && self.deferred.is_empty();
+        match self.best {
+            Some(_) => Progress::Found,
+            None if !is_exhausted => Progress::NeedsRows,
+            None if self.limits.unsampled == Unsampled::Last => {
+                // A row that was visited out of order may have been too far along a path. // [R-INSERT-5]
+                self.start_in_order();
+                self.advance_breadth_first(table, view)
+            }
+            None => Progress::Exhausted,
+        }
+    }
+
+    /// Starts again from the same roots, in order.
+    fn start_in_order(&mut self) {
+        let roots: ArrayVec<RowId, 2> =
+            self.nodes.iter().take_while(|node| node.parent == ROOT).map(|node| node.row).collect();
+        self.start(self.roots, &roots, Limits { unsampled: Unsampled::InOrder, ..self.limits });
+    }
+
+    /// Whether no other path of as many moves costs less.
+    fn is_least(&self, (_, messages, ..): Cost, least: usize) -> bool {
+        messages <= least && self.limits.insert_row == InsertRow::Primary
+    }
+
+    /// Looks at the row of `node`, unless a shorter path than to it is known.
+    fn visit<'r>(&mut self, table: &Table, node: u32, view: &impl Fn(RowId) -> RowView<'r>) {
+        let Node { row, depth, .. } = self.nodes[node as usize];
+        if self.best.is_some_and(|best| best.cost.0 < depth) {
+            return;
+        }
+        match view(row) {
+            RowView::Closed => {}
+            RowView::PresumedRoom => self.candidate(table, node, None, 0),
+            RowView::Row(words) => match table.rows().free_entry(words) {
+                Some(index) => self.candidate(table, node, Some(index), table.rows().occupied(words)),
+                None if self.best.is_none() => self.expand(table, node, words),
+                None => {}
+            },
+            // A path is already known; fetching a row for another is not worth a round trip.
+            RowView::Unsampled if self.best.is_some() => {}
+            RowView::Unsampled => self.deferred.push(node),
+        }
     }
 
     /// Returns the path that was found.
@@ -189,7 +249,8 @@ impl Search {
         wanted.clear();
         match self.order {
             SearchOrder::BreadthFirst => {
-                let rows = self.nodes[self.head..].iter().map(|node| node.row);
+                let deferred = self.deferred.iter().map(|node| &self.nodes[*node as usize]);
+                let rows = deferred.chain(&self.nodes[self.head..]).map(|node| node.row);
                 wanted.extend(rows.filter(|row| !known(*row)).take(most));
             }
             SearchOrder::DepthFirst => wanted.extend(self.next_of_walk().filter(|row| !known(*row)).take(most)),
@@ -199,15 +260,13 @@ impl Search {
         &self.wanted
     }
 
-    /// Takes the node at the head as the path's end, if that path needs fewer messages to lock than the best so far.
-    fn candidate(&mut self, table: &Table, index: Option<usize>) {
-        let messages = self.messages_of_path(table, self.head);
-        let better = self.best.is_none_or(|best| {
-            let known_beats_presumed = index.is_some() && best.index.is_none();
-            messages < best.messages || messages == best.messages && known_beats_presumed
-        });
-        if better {
-            self.best = Some(Best { node: self.head, index, messages });
+    /// Takes `node`, whose row has so many entries, as the path's end, if that path costs less than the best so far.
+    fn candidate(&mut self, table: &Table, node: u32, index: Option<usize>, occupied: u32) {
+        let messages = self.messages_of_path(table, node as usize);
+        let occupied = if self.limits.insert_row == InsertRow::Emptier { occupied } else { 0 };
+        let cost = (self.nodes[node as usize].depth, messages, index.is_none(), occupied);
+        if self.best.is_none_or(|best| cost < best.cost) {
+            self.best = Some(Best { node: node as usize, index, cost });
         }
     }
 
@@ -218,7 +277,7 @@ impl Search {
     }
 
     fn messages(&self, table: &Table, rows: impl IntoIterator<Item = RowId>) -> usize {
-        count_messages(table, rows, self.limits.locks_per_message)
+        self.limits.locks_per_message.map_or(0, |most| count_messages(table, rows, most))
     }
 
     fn ancestors(&self, at: usize) -> impl Iterator<Item = Node> {
@@ -226,7 +285,8 @@ impl Search {
         std::iter::successors(first, |node| self.nodes.get(node.parent as usize).copied())
     }
 
-    fn expand(&mut self, table: &Table, node: Node, words: &[u64]) {
+    fn expand(&mut self, table: &Table, at: u32, words: &[u64]) {
+        let node = self.nodes[at as usize];
         if usize::from(node.depth) >= self.limits.depth {
             return;
         }
@@ -238,7 +298,7 @@ impl Search {
             // A stale or torn row can hold an entry that does not belong to it.
             let Some(row) = pair.other(node.row) else { continue };
             if self.visited.insert(row, 0) {
-                let (parent, depth) = (self.head as u32, node.depth + 1);
+                let (parent, depth) = (at, node.depth + 1);
                 self.nodes.push(Node { row, parent, index: index as u8, depth });
             }
         }

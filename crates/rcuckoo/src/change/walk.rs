@@ -104,7 +104,7 @@ impl Search {
     }
 
     fn end_at(&mut self, node: usize, index: Option<usize>) -> Progress {
-        self.best = Some(Best { node, index, messages: 0 });
+        self.best = Some(Best { node, index, cost: Default::default() });
         Progress::Found
     }
 
@@ -140,12 +140,18 @@ mod tests {
 
     use guira_layout::{EntryKind, Preset, PresetOptions, Secret, Superblock, TableConfig};
 
-    use super::super::search::{Limits, Path};
+    use super::super::search::{Limits, Path, Unsampled};
     use super::*;
-    use crate::{RowPair, SearchOrder};
+    use crate::{InsertRow, RowPair, SearchOrder};
 
     const ROWS: u64 = 256;
-    const LIMITS: Limits = Limits { depth: 31, rows: 2048, locks_per_message: 64 };
+    const LIMITS: Limits = Limits {
+        depth: 31,
+        rows: 2048,
+        locks_per_message: Some(64),
+        insert_row: InsertRow::Primary,
+        unsampled: Unsampled::InOrder,
+    };
 
     /// Rows in memory.
     struct Rows {
@@ -279,6 +285,64 @@ mod tests {
             found[usize::from(paths[1].is_some())] += 1;
         }
         assert!(found[0] > 100 && found[1] > 100, "{found:?}");
+    }
+
+    /// [R-INSERT-1] [R-INSERT-5] A search that visits known rows first finds a path exactly where one in order does,
+    /// whatever rows it samples in what batches, and sometimes only because it starts again in order.
+    #[test]
+    fn searches_of_known_rows_find_a_path_if_there_is_one() {
+        let mut rows = Rows::new();
+        rows.fill(&mut walk(3), 96);
+        let (mut whole, mut parts) = [1, 2].map(|seed| Search::new(SearchOrder::BreadthFirst, seed)).into();
+        let mut random = SplitMix64(11);
+        let (mut found, mut longer) = ([0, 0], 0);
+        for key in 3_000_000..3_003_000 {
+            let pair = rows.pair(key);
+            let closed: BTreeSet<u64> = (0..ROWS).filter(|_| random.below(4) == 0).collect();
+            let mut known: BTreeSet<u64> = (0..ROWS).filter(|_| random.below(4) == 0).collect();
+            let limits = Limits { depth: 1 + random.below(3) as usize, ..LIMITS };
+            let shortest = rows.search(&mut whole, key, limits, &closed);
+            parts.start(pair, &[pair.first, pair.second], Limits { unsampled: Unsampled::Last, ..limits });
+            loop {
+                let progress =
+                    parts.advance(&rows.table, |row| match (closed.contains(&row.0), known.contains(&row.0)) {
+                        (_, false) => RowView::Unsampled,
+                        (true, true) => RowView::Closed,
+                        (false, true) => RowView::Row(&rows.words[row.0 as usize]),
+                    });
+                if progress != Progress::NeedsRows {
+                    break;
+                }
+                let wanted = parts.wanted(1 + random.below(8) as usize, |row| known.contains(&row.0)).to_vec();
+                assert!(!wanted.is_empty() && wanted.iter().all(|row| known.insert(row.0)), "{wanted:?}");
+            }
+            let path = parts.found();
+            assert_eq!(path.is_some(), shortest.is_some(), "key {key}, {limits:?}");
+            assert!(path.iter().flatten().all(|hop| !closed.contains(&hop.row.0)));
+            longer += usize::from(path.iter().zip(&shortest).any(|(path, shortest)| path.len() > shortest.len()));
+            found[usize::from(path.is_some())] += 1;
+        }
+        assert!(found[0] > 100 && found[1] > 100 && longer > 10, "{found:?}, {longer} longer");
+    }
+
+    /// [R-INSERT-1] Of the paths of fewest moves, the one to the emptiest row is found where new keys go to the emptier
+    /// of their rows.
+    #[test]
+    fn paths_end_in_the_emptiest_row() {
+        let mut rows = Rows::new();
+        rows.fill(&mut walk(3), 85);
+        let mut search = Search::new(SearchOrder::BreadthFirst, 1);
+        let mut emptier = 0;
+        for key in 4_000_000..4_002_000 {
+            let limits = |insert_row| Limits { insert_row, locks_per_message: None, ..LIMITS };
+            let [first, emptiest] = [InsertRow::Primary, InsertRow::Emptier]
+                .map(|choice| rows.search(&mut search, key, limits(choice), &BTreeSet::new()).unwrap());
+            assert_eq!(first.len(), emptiest.len());
+            let occupied = |path: &Path| rows.table.rows().occupied(&rows.words[path[path.len() - 1].row.0 as usize]);
+            assert!(occupied(&emptiest) <= occupied(&first));
+            emptier += usize::from(first.len() > 1 && occupied(&emptiest) < occupied(&first));
+        }
+        assert!(emptier > 20, "{emptier}");
     }
 
     /// [R-INSERT-5] A walk ends after the rows that it may look at.

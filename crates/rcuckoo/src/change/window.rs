@@ -155,30 +155,44 @@ impl Window {
     /// Returns the ranges of neighbouring rows that `is_read` selects, by their first rows, with their words: one READ
     /// each, as long as a READ may be. [R-READ-2]
     pub(crate) fn stretches(&mut self, is_read: impl Fn(RowId) -> bool) -> impl Iterator<Item = (RowId, &mut [u64])> {
-        let (mut words, row_words) = (&mut self.words[..], self.row_words);
-        spans(&self.rows, (READ_WORDS / row_words).max(1), is_read).filter_map(move |span| {
-            let (into, rest) = std::mem::take(&mut words).split_at_mut(span.rows * row_words);
-            words = rest;
-            span.is_read.then_some((span.first, into))
-        })
+        stretches(&self.rows, &mut self.words, self.row_words, is_read)
     }
 }
 
-/// Sorts `rows`, removes duplicates, and fills gaps of up to `gap` rows between neighbours, so that one READ covers
-/// them.
-pub(crate) fn cover(rows: &mut Vec<RowId>, gap: u64) {
+/// Same as [`Window::stretches`], for `rows` in `words`.
+pub(crate) fn stretches<'w>(
+    rows: &[RowId],
+    mut words: &'w mut [u64],
+    row_words: usize,
+    is_read: impl Fn(RowId) -> bool,
+) -> impl Iterator<Item = (RowId, &'w mut [u64])> {
+    spans(rows, (READ_WORDS / row_words).max(1), is_read).filter_map(move |span| {
+        let (into, rest) = std::mem::take(&mut words).split_at_mut(span.rows * row_words);
+        words = rest;
+        span.is_read.then_some((span.first, into))
+    })
+}
+
+/// Sorts `rows`, removes duplicates, and adds the rows between those neighbours that `joins` names, so that one READ
+/// covers them.
+pub(crate) fn cover(rows: &mut Vec<RowId>, joins: impl Fn(RowId, RowId) -> bool) {
     rows.sort_unstable();
     rows.dedup();
     let known = rows.len();
     for i in 1..known {
-        let (before, after) = (rows[i - 1].0, rows[i].0);
-        if after - before - 1 <= gap {
-            rows.extend((before + 1..after).map(RowId));
+        let (before, after) = (rows[i - 1], rows[i]);
+        if joins(before, after) {
+            rows.extend((before.0 + 1..after.0).map(RowId));
         }
     }
     if rows.len() > known {
         rows.sort_unstable();
     }
+}
+
+/// Returns the number of rows between `before` and `after`.
+pub(crate) fn rows_between(before: RowId, after: RowId) -> u64 {
+    after.0 - before.0 - 1
 }
 
 /// Returns the ranges of at most `most` neighbours in `rows`, which are sorted, that `is_read` selects, or does not.
@@ -225,7 +239,7 @@ mod tests {
     #[test]
     fn near_rows_are_covered_by_one_read() {
         let mut rows = [9, 3, 4, 7, 3].map(RowId).to_vec();
-        cover(&mut rows, 1);
+        cover(&mut rows, |before, after| rows_between(before, after) <= 1);
         assert_eq!(rows, [3, 4, 7, 8, 9].map(RowId));
         let span = |first, rows, is_read| Span { first: RowId(first), rows, is_read };
         let found: Vec<_> = spans(&rows, 3, |_| true).collect();

@@ -126,13 +126,6 @@ impl Client {
         }
     }
 
-    /// Tries to take the locks of `plan` in addition to those held, and samples the window's rows after them. Returns
-    /// whether all are held. 1 round trip.
-    pub(crate) async fn try_acquire_more(&mut self, lane: &mut dyn Lane, plan: &LockSet) -> Result<bool, FabricError> {
-        let tried = self.try_all(lane, plan, Before::Keep, Reads::All, None).await?;
-        Ok(matches!(tried, Tried::All))
-    }
-
     /// Takes the locks of `plan` after a first try that failed because of `conflict`, and samples the window's rows
     /// under them.
     pub(crate) async fn acquire_contended(
