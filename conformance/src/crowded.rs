@@ -29,7 +29,7 @@ pub const PRESETS: [Preset; 2] = [Preset::Paper, Preset::Hardened];
 /// Answer of an operation.
 pub type Answer = Result<Observed, Error>;
 
-/// A table that is full but for an empty row, [`Fixture::away`], and one entry in another row.
+/// A table that is full but for an empty row, [`Fixture::away`], and perhaps one entry in another row.
 #[derive(Clone)]
 pub struct Fixture {
     /// The table.
@@ -38,7 +38,7 @@ pub struct Fixture {
     pub away: RowId,
     /// A key in `HOME`; an insert into `HOME` moves it to `away`.
     pub moved: [u8; 8],
-    /// Another key in `HOME`. Its other row has room for one entry.
+    /// Another key in `HOME`. Its other row has room for one entry, unless `away` is under another lock than `HOME`.
     pub neighbour: [u8; 8],
     /// A key elsewhere, under another lock of the same word.
     pub elsewhere: [u8; 8],
@@ -79,11 +79,13 @@ impl Fixture {
             found.expect("a key of this row").0
         };
         let (crowded, elsewhere) = (any(HOME), any(ELSEWHERE));
+        // An insert looks for room under the lock of `HOME` first.
+        let spare_room = usize::from(bench.table.locks().lock_of(away) == bench.table.locks().lock_of(HOME));
         for row in (0..ROWS).map(RowId) {
             let (mut entries, room) = match row {
                 HOME => (vec![moved, neighbour], 0),
                 ELSEWHERE => (vec![elsewhere], 0),
-                SPARE => (vec![], 1),
+                SPARE => (vec![], spare_room),
                 row => (vec![], if row == away { bench.table.rows().entries() } else { 0 }),
             };
             while entries.len() + room < bench.table.rows().entries() {

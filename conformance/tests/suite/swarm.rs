@@ -159,7 +159,7 @@ fn everything_holds_while_tables_grow() {
     demand(&[
         ("segments split", total.splits, 8 * count),
         ("clients that died in a split", total.split_deaths, count / 3),
-        ("clients that slept through ten splits", total.long_sleepers, count / 15),
+        ("clients that slept through ten splits", total.long_sleepers, count / 20),
         ("reservations that were refused", total.refused_memory, count),
         ("inserts without memory", total.without_memory, count / 4),
         ("segments split after a refusal", total.late_splits, count / 4),

@@ -1,6 +1,8 @@
 //! Changes that need more than one row, or more than one try: locks held by other clients, rows that are sampled again,
 //! and inserts that move entries along a cuckoo path.
 
+use std::ops::RangeInclusive;
+
 use arrayvec::ArrayVec;
 use guira_fabric::{Lane, Verb, post};
 use guira_layout::{Probe, RowId};
@@ -22,16 +24,16 @@ use crate::{Acquisition, Client, DamagedItem, ErrorKind, RowPair, SearchOrder, S
 const INSERT_ATTEMPTS: u32 = 1024;
 /// Attempts that lock only the key's rows if the cache knows no path: it may be stale.
 const KEY_ROWS_ATTEMPTS: u32 = 2;
-/// Rows for which one batch of a sampled search asks at first: up to a fill of 95 %, a path is mostly found after one
-/// or two of them. Where batches execute in place, and splitting them costs nothing, all batches are of that size.
-const SEARCH_BATCH_ROWS: usize = 8;
-/// Batches of that size; those after them are of [`LATE_BATCH_ROWS`].
-const EARLY_BATCHES: usize = 4;
+/// Rows for which the batches of a sampled search ask: few at first, because up to a fill of 95 % a path is mostly found
+/// after one or two of them.
+const EARLY_BATCH_ROWS: [usize; 5] = [4, 8, 8, 8, 8];
+/// Rows for which the first batch asks where few rows are visited at all, or splitting batches costs nothing.
+const FIRST_BATCH_ROWS: usize = 8;
 /// Rows for which later batches ask, so that a full table is found full soon.
 const LATE_BATCH_ROWS: usize = 32;
 /// Bytes between two rows that a search fetches along with them: a READ of its own costs a network card more.
 /// (docs/decisions/0048)
-const SEARCH_GAP_BYTES: u64 = 512;
+const SEARCH_GAP_BYTES: u64 = 768;
 /// Samples of a locked row before it counts as damaged. No fabric lets a READ overtake the previous owner's last WRITE;
 /// the repetition only guards against a fabric that does.
 const LOCKED_ROW_SAMPLES: u32 = 3;
@@ -72,14 +74,12 @@ impl Client {
         self.paths.sampled.clear();
         let mut first_attempt = u32::from(self.progress.stage == Stage::NoRoom);
         let mut started_ns = if first_attempt > 0 { lane.now_ns() } else { 0 };
-        let mut has_window = false;
         if self.progress.stage == Stage::NoRoom && self.may_search_under_locks(lane, pair) {
             if let Some(changed) = self.search_under_locks(lane, task).await? {
                 return Ok(Some(changed));
             }
-            // The cache knows no more than the rows that were just sampled, and the search need not sample them again.
+            // The cache knows no more than the rows that were just sampled, which the search has.
             first_attempt = speculations;
-            has_window = true;
         }
         for attempt in first_attempt..INSERT_ATTEMPTS {
             let may_speculate = attempt < speculations;
@@ -91,9 +91,6 @@ impl Client {
                 None
             } else {
                 self.release_held(lane).await?;
-                if std::mem::take(&mut has_window) {
-                    self.keep_window_for_search();
-                }
                 match self.sampled_path(lane, pair).await {
                     // The last free entry may have gone to this very key, put by another client. // [R-INSERT-5]
                     Err(ErrorKind::Full { .. }) if !always.is_empty() && self.seems_present(lane, task).await? => None,
@@ -149,43 +146,74 @@ impl Client {
         is_default && holds_both && !pair.is_single() && !lane.caps().local
     }
 
-    /// Samples the rows under the locks held to which the entries of the key's rows may move, and inserts the key if
-    /// there is a path among them. Returns `None` if there is none, or if a row is damaged. 2 round trips if it inserts,
-    /// otherwise 1. [R-INSERT-6]
+    /// Inserts the key if there is a path among the rows under the locks held, which are sampled one lock after the other.
+    /// Returns `None` if there is none, or if a row is damaged. 2 or 3 round trips if it inserts, otherwise 1 or 2.
+    /// [R-INSERT-6]
     async fn search_under_locks(&mut self, lane: &mut dyn Lane, task: Task<'_>) -> Result<Option<Changed>, ErrorKind> {
-        self.fill_window_under_locks(task.pair);
-        self.sample_window(lane).await?;
-        // A damaged row is not acted on, and the insert may not need it: a search for another path avoids it.
-        let (window, rows) = (&self.work.window, self.table.rows());
-        let is_whole = |(place, row): (usize, &RowId)| rows.verify(*row, window.at(place)).is_ok();
-        if !window.rows().iter().enumerate().all(is_whole) {
-            return Ok(None);
+        let roots = [task.pair.first, task.pair.second];
+        self.work.window.clear();
+        let samples = self.work.pair.chunks_exact(self.table.rows().row_words());
+        for (row, words) in roots.into_iter().zip(samples) {
+            self.work.window.extend(&[row]).copy_from_slice(words);
         }
-        match self.attempt(lane, task).await? {
-            Attempt::Done(changed) => Ok(Some(changed)),
-            Attempt::Again | Attempt::Elsewhere => Ok(None),
+        for (_, rows) in self.ranges_under_locks(roots) {
+            if !self.sample_under_locks(lane, rows).await? {
+                return Ok(None);
+            }
+            match self.attempt(lane, task).await? {
+                Attempt::Done(changed) => return Ok(Some(changed)),
+                Attempt::Again => {}
+                Attempt::Elsewhere => return Ok(None),
+            }
         }
+        Ok(None)
     }
 
-    /// Fills the window with the rows under each of the key's locks, from the first to the last to which the entries of
-    /// the key's rows, as last sampled, may move.
-    fn fill_window_under_locks(&mut self, pair: RowPair) {
-        let mut rows = std::mem::take(&mut self.paths.plan);
-        rows.clear();
-        rows.extend([pair.first, pair.second]);
-        let (table, row_words) = (&self.table, self.table.rows().row_words());
-        let samples = self.work.pair.chunks_exact(row_words).zip([pair.first, pair.second]);
-        for (words, row) in samples {
-            let entries = table.rows().occupied_entries(words);
-            let others =
-                entries.filter_map(|index| table.entry_rows(row, words, index, &mut self.paths.search.key).other(row));
-            rows.extend(others.filter(|other| self.journal.holds_row(table, *other)));
-        }
+    /// Returns, for each of the locks of `roots`, which are in the window, how many of their entries may move to another
+    /// row under it, and the rows from the first to the last of these and of the roots: the lock with most entries first.
+    fn ranges_under_locks(&mut self, roots: [RowId; 2]) -> ArrayVec<(usize, RangeInclusive<u64>), 2> {
+        let (table, window) = (&self.table, &self.work.window);
         let group = |row: RowId| row.0 / u64::from(table.config().rows_per_lock);
-        cover(&mut rows, |before, after| group(before) == group(after));
-        self.work.window.clear();
-        self.work.window.extend(&rows);
-        self.paths.plan = rows;
+        let mut ranges = ArrayVec::<(usize, RangeInclusive<u64>), 2>::new();
+        for root in roots {
+            match ranges.iter_mut().find(|(_, rows)| group(RowId(*rows.start())) == group(root)) {
+                Some((_, rows)) => *rows = root.0.min(*rows.start())..=root.0.max(*rows.end()),
+                None => ranges.push((0, root.0..=root.0)),
+            }
+        }
+        for (row, words) in roots.into_iter().filter_map(|row| Some((row, window.row(row)?))) {
+            for index in table.rows().occupied_entries(words) {
+                let Some(to) = table.entry_rows(row, words, index, &mut self.paths.search.key).other(row) else {
+                    continue;
+                };
+                if let Some((entries, rows)) =
+                    ranges.iter_mut().find(|(_, rows)| group(RowId(*rows.start())) == group(to))
+                {
+                    *entries += 1;
+                    *rows = to.0.min(*rows.start())..=to.0.max(*rows.end());
+                }
+            }
+        }
+        ranges.sort_by_key(|(entries, _)| std::cmp::Reverse(*entries));
+        ranges
+    }
+
+    /// Samples `rows`, whose lock is held, and adds them to the window. Returns whether all of them verify: one that does
+    /// not is damaged, but the insert may not need it, and a search for another path avoids it. 1 round trip.
+    async fn sample_under_locks(&mut self, lane: &mut dyn Lane, rows: RangeInclusive<u64>) -> Result<bool, ErrorKind> {
+        let (first, Paths { sampled, plan, .. }) = (RowId(*rows.start()), &mut self.paths);
+        plan.clear();
+        plan.extend(rows.map(RowId));
+        // One READ fetches all rows of a lock. // [R-READ-2]
+        post(lane, [self.table.read_row(first, sampled.extend(plan))]).await?;
+        let mut are_whole = true;
+        for (row, words) in plan.iter().filter_map(|row| Some((*row, sampled.row(*row)?))) {
+            are_whole &= self.table.rows().verify(row, words).is_ok();
+            if self.work.window.place(row).is_none() {
+                self.work.window.extend(&[row]).copy_from_slice(words);
+            }
+        }
+        Ok(are_whole)
     }
 
     /// Fills the window with the rows to lock and sample, and returns the locks they need.
@@ -237,17 +265,6 @@ impl Client {
         match self.reader.config.search_roots {
             SearchRoots::Both => both,
             SearchRoots::Primary => &both[..1],
-        }
-    }
-
-    /// Keeps the window's rows that verify for the next search that samples rows. [R-INSERT-6]
-    fn keep_window_for_search(&mut self) {
-        let window = &self.work.window;
-        for (place, row) in window.rows().iter().enumerate() {
-            let words = window.at(place);
-            if self.table.rows().verify(*row, words).is_ok() {
-                self.paths.sampled.extend(&[*row]).copy_from_slice(words);
-            }
         }
     }
 
@@ -310,7 +327,11 @@ impl Client {
             match progress {
                 Progress::Found | Progress::Exhausted => break,
                 Progress::NeedsRows => {
-                    let most = if is_local || batch < EARLY_BATCHES { SEARCH_BATCH_ROWS } else { LATE_BATCH_ROWS };
+                    let most = match unsampled {
+                        Unsampled::Last => EARLY_BATCH_ROWS.get(batch).copied().unwrap_or(LATE_BATCH_ROWS),
+                        Unsampled::InOrder if is_local || batch == 0 => FIRST_BATCH_ROWS,
+                        Unsampled::InOrder => LATE_BATCH_ROWS,
+                    };
                     self.sample_for_search(lane, most).await?;
                 }
             }

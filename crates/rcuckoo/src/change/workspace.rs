@@ -51,7 +51,7 @@ impl Workspace {
 #[derive(Debug)]
 pub(crate) struct Paths {
     pub(crate) search: Search,
-    /// Rows that were sampled for a search, without locks, or before they were released; empty between searches.
+    /// Rows that were sampled for a search, without locks or before they were released; emptied before the next one.
     pub(crate) sampled: Window,
     /// Rows to be locked.
     pub(crate) plan: Vec<RowId>,
