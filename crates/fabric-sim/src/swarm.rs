@@ -33,11 +33,13 @@ pub enum Hazard {
     Resample,
     /// Words of READs and WRITEs in any order: [`crate::Relaxations::scatter_percent`].
     Scatter,
+    /// Stalls of the service: [`NodeEvent::StallService`].
+    ServiceStall,
 }
 
 impl Hazard {
     /// All hazards.
-    pub const ALL: [Hazard; 11] = [
+    pub const ALL: [Hazard; 12] = [
         Hazard::Death,
         Hazard::Stall,
         Hazard::Delay,
@@ -49,6 +51,7 @@ impl Hazard {
         Hazard::Overtake,
         Hazard::Resample,
         Hazard::Scatter,
+        Hazard::ServiceStall,
     ];
     /// The hazards that only cost time.
     pub const HARMLESS: [Hazard; 7] = [
@@ -94,6 +97,8 @@ const DEATH_UNITS: u64 = 20;
 pub const EARLY_VERBS: u64 = 48;
 /// The maximum number of bits that flip in a run with bit flips.
 const MOST_FLIPS: u64 = 4;
+/// The maximum number of stalls of the service in a run with some.
+const MOST_SERVICE_STALLS: u64 = 3;
 
 impl Swarm {
     /// Draws the plan of `seed`. Equal seeds give equal plans.
@@ -120,6 +125,12 @@ impl Swarm {
                 Hazard::Overtake => plan.relaxations.overtake_percent = percent(&mut draws),
                 Hazard::Resample => plan.relaxations.resample_percent = percent(&mut draws),
                 Hazard::Scatter => plan.relaxations.scatter_percent = percent(&mut draws),
+                Hazard::ServiceStall => {
+                    for _ in 0..=draws.below(MOST_SERVICE_STALLS - 1) {
+                        let (at_ns, for_ns) = (draws.below(self.span_ns), self.draw_time(&mut draws));
+                        plan.node.push(NodeFault { at_ns, fault: NodeEvent::StallService { for_ns } });
+                    }
+                }
             }
         }
         plan
@@ -130,8 +141,13 @@ impl Swarm {
             Hazard::Disconnection | Hazard::Restart => !self.caps.local,
             Hazard::Flip => !self.flips.is_empty(),
             Hazard::Swap | Hazard::Overtake | Hazard::Resample | Hazard::Scatter => !self.caps.ordered_read_sampling,
-            Hazard::Death | Hazard::Stall | Hazard::Delay | Hazard::Split => true,
+            Hazard::Death | Hazard::Stall | Hazard::Delay | Hazard::Split | Hazard::ServiceStall => true,
         }
+    }
+
+    /// Draws a time that is more often short than long.
+    fn draw_time(&self, draws: &mut Draws) -> u64 {
+        1 << draws.below(u64::from(self.span_ns.max(2).ilog2()))
     }
 
     fn draw_faults(&self, hazard: Hazard, draws: &mut Draws, faults: &mut Vec<ClientFault>) {
@@ -144,7 +160,7 @@ impl Swarm {
             }
             let is_early = client >= self.newcomers_from && draws.below(2) == 0;
             let after_verbs = draws.below(if is_early { EARLY_VERBS } else { self.verbs_each });
-            let time_ns = 1 << draws.below(u64::from(self.span_ns.max(2).ilog2()));
+            let time_ns = self.draw_time(draws);
             let fault = match hazard {
                 Hazard::Stall => Fault::Stall { for_ns: time_ns },
                 Hazard::Delay => Fault::DelayTail { by_ns: time_ns },
@@ -207,6 +223,7 @@ mod tests {
             Hazard::Overtake => plan.relaxations.overtake_percent > 0,
             Hazard::Resample => plan.relaxations.resample_percent > 0,
             Hazard::Scatter => plan.relaxations.scatter_percent > 0,
+            Hazard::ServiceStall => plan.node.iter().any(|fault| matches!(fault.fault, NodeEvent::StallService { .. })),
         }
     }
 
