@@ -1,17 +1,17 @@
-//! Clover, to which RCuckoo is compared: operations take the round trips of the paper, and histories are linearizable, whoever
-//! dies, stalls or loses a connection, wherever that is.
+//! Clover, to which RCuckoo is compared: operations take the round trips of the paper, and histories are linearizable,
+//! whoever dies, stalls or loses a connection, wherever that is, also where entries are used again.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use guira_baselines::clover::{CloverClient, CloverStore, Counts, Shape, Table};
+use guira_baselines::clover::{CloverClient, CloverStore, Counts, Reuse, Shape, Table};
 use guira_baselines::{BuildError, Change, Client, Cost, Error, ErrorKind, Outcome, Ports, Store};
 use guira_check::history::{Answer, Call, History, SEARCH_STEPS};
 use guira_fabric::memory::Ordering;
 use guira_fabric::{Effect, Profile, SplitMix64};
 use guira_fabric_sim::{
-    Card, ClientFault, ClientId, Cluster, Fault, FaultPlan, Lost, Model, Network, NodeEvent, NodeFault, Relaxations,
-    Sim, SimOptions, SimRegion, Stopped,
+    Card, ClientFault, ClientId, Cluster, EventKind, Fault, FaultPlan, Lost, Model, Network, NodeEvent, NodeFault,
+    Relaxations, Sim, SimOptions, SimRegion, Stopped,
 };
 
 const SEED: u64 = 41;
@@ -35,7 +35,21 @@ fn store_of(shape: Shape, records: u64, cache_keys: u64) -> CloverStore {
 }
 
 fn store(records: u64, cache_keys: u64) -> CloverStore {
-    store_of(Shape { keys: KEYS, entries: ENTRIES, value_bytes: VALUE_BYTES }, records, cache_keys)
+    let shape = Shape { keys: KEYS, entries: ENTRIES, value_bytes: VALUE_BYTES, reuse: Reuse::Never };
+    store_of(shape, records, cache_keys)
+}
+
+/// A store with 10 records, and room for so many other entries, which are used again.
+fn reusing(others: u64, reuse: Reuse) -> CloverStore {
+    store_of(Shape { keys: KEYS, entries: 10 + others, value_bytes: VALUE_BYTES, reuse }, 10, KEYS)
+}
+
+/// The version of an entry in its link.
+fn version_of(store: &CloverStore, entry: usize) -> u64 {
+    /// Words of the shortcuts, and of an entry.
+    const SHORTCUT_WORDS: usize = 48;
+    const ENTRY_WORDS: usize = 16;
+    store.nodes()[0].memory().main[SHORTCUT_WORDS + entry * ENTRY_WORDS].load(Ordering::Relaxed) >> 48 & 0x7fff
 }
 
 fn simulation(store: &CloverStore, options: &SimOptions) -> Sim {
@@ -429,6 +443,135 @@ fn drawn_histories_are_linearizable() {
     assert!(*stale > 1_000 && *overtaken > 100 && *passed > 1_000 && *misses > 1_000, "{counts:?}");
 }
 
+/// Changes without end fit in few entries, and cost what they cost without reuse.
+#[test]
+fn entries_are_used_again_without_end() {
+    let store = reusing(30, Reuse::Checked);
+    let used = store.clone();
+    alone(&store, |mut actor| async move {
+        actor.takes(1, Call::Update(1_000), Answer::Done, 3).await;
+        for value in 0..500 {
+            let key = 1 + value as u32 % 5;
+            actor.takes(key, Call::Update(FIRST_VALUE + value), Answer::Done, 2).await;
+            actor.takes(key, Call::Get, Answer::Found(FIRST_VALUE + value), 1).await;
+            actor.takes(9, Call::Remove, Answer::Done, 2).await;
+            actor.takes(9, Call::Insert(FIRST_VALUE + value), Answer::Done, 2).await;
+        }
+        assert_eq!(actor.client.counts(), Counts { waits: 1, ..Counts::default() });
+    });
+    assert!((1..=40).filter(|entry| version_of(&used, *entry) > 10).count() > 25);
+}
+
+/// The entry of a key's record is used again for other keys, up to a version; then a client that believes it to be the
+/// last of the key's chain carries out `last`, whose answer, cost and counts are returned. `lags` shortcuts point to it
+/// as well.
+fn after_reuse(version: u64, lags: bool, last: Call) -> (Answer, Cost, Counts) {
+    let store = reusing(40, Reuse::Checked);
+    let (mut sim, history) = (simulation(&store, &SimOptions::new(SEED, NETWORK)), filled(10));
+    let (writer, recorded) = (store.clone(), Rc::clone(&history));
+    let shortcut = store.nodes()[0].memory().main[0].load(Ordering::Relaxed);
+    sim.spawn(move |region| async move {
+        let mut actor = Actor::new(&writer, &region, 0, &recorded);
+        actor.call(1, Call::Update(FIRST_VALUE)).await.expect("nothing fails here");
+        for value in 1.. {
+            if version_of(&writer, 1) == version {
+                break;
+            }
+            actor.call(2, Call::Update(FIRST_VALUE + value)).await.expect("nothing fails here");
+        }
+    });
+    assert_eq!(sim.run(), Stopped::Ended);
+    if lags {
+        store.nodes()[0].memory().main[0].store(shortcut, Ordering::Relaxed);
+    }
+    let result = Rc::new(Cell::new(None));
+    let (found, other, recorded) = (Rc::clone(&result), store.clone(), Rc::clone(&history));
+    sim.spawn(move |region| async move {
+        let mut actor = Actor::new(&other, &region, 1, &recorded);
+        // It has entries.
+        actor.call(5, Call::Update(77)).await.expect("nothing fails here");
+        let (answer, cost) = actor.costs(1, last).await;
+        found.set(Some((answer, cost, actor.client.counts())));
+    });
+    audit(&mut sim, &store, &history, "after reuse");
+    result.take().expect("it has ended")
+}
+
+/// A client notices that the entry which it believes in was used again, and starts over: from where the shortcut
+/// points, or, if that lags behind, from where the server says.
+#[test]
+fn a_pointer_to_an_entry_that_was_used_again_leads_nowhere() {
+    let counts = |stale| Counts { stale, shortcuts: 1, reused: 1, waits: 1, ..Counts::default() };
+    for version in [2, 3, 10] {
+        let (answer, cost, counted) = after_reuse(version, false, Call::Get);
+        assert_eq!((answer, cost.round_trips, counted), (Answer::Found(FIRST_VALUE), 3, counts(0)));
+        // The call in place of the shortcut, which says nothing new.
+        let (answer, cost, counted) = after_reuse(version, true, Call::Get);
+        assert_eq!((answer, cost.round_trips, counted), (Answer::Found(FIRST_VALUE), 4, counts(0)));
+        // A WRITE, a CAS in vain, the shortcut, the last entry, a CAS.
+        let (answer, cost, counted) = after_reuse(version, false, Call::Update(5_000));
+        assert_eq!((answer, cost.round_trips, counted), (Answer::Done, 5, counts(1)));
+        let (answer, cost, counted) = after_reuse(version, true, Call::Remove);
+        assert_eq!((answer, cost.round_trips, counted), (Answer::Done, 6, counts(1)));
+    }
+}
+
+/// Returns the words of a store in which key 1 has another value, and its first entry is used again for key 2.
+fn words_after_reuse(reuse: Reuse) -> Vec<u64> {
+    let store = reusing(40, reuse);
+    let (mut sim, writer) = (simulation(&store, &SimOptions::new(SEED, NETWORK)), store.clone());
+    sim.spawn(move |region| async move {
+        let mut actor = Actor::new(&writer, &region, 0, &filled(10));
+        actor.call(1, Call::Update(FIRST_VALUE)).await.expect("nothing fails here");
+        while version_of(&writer, 1) == 1 {
+            actor.call(2, Call::Update(7_777 << 32)).await.expect("nothing fails here");
+        }
+    });
+    assert_eq!(sim.run(), Stopped::Ended);
+    store.nodes()[0].memory().main.iter().map(|word| word.load(Ordering::Relaxed)).collect()
+}
+
+/// Returns what a client reads of key 1 if the words of the store become `later` in the middle of its READ, which
+/// samples some words before that and some afterwards, as the seed has it.
+fn read_across_reuse(seed: u64, reuse: Reuse, later: Vec<u64>) -> Result<Option<u64>, Error> {
+    let store = reusing(40, reuse);
+    let relaxations = Relaxations { scatter_percent: 100, ..Relaxations::default() };
+    let faults = FaultPlan { relaxations, ..FaultPlan::default() };
+    let mut sim = simulation(&store, &SimOptions { faults, ..SimOptions::new(seed, NETWORK) });
+    let (changed, is_first) = (store.clone(), Cell::new(true));
+    sim.watch(move |event| {
+        if matches!(event.kind, EventKind::Read(_)) && is_first.replace(false) {
+            let words = changed.nodes()[0].memory().main.iter().zip(&later);
+            words.for_each(|(word, later)| word.store(*later, Ordering::Relaxed));
+        }
+    });
+    let result = Rc::new(Cell::new(None));
+    let (own, found) = (store.clone(), Rc::clone(&result));
+    sim.spawn(move |region| async move {
+        let (mut actor, mut value) = (Actor::new(&own, &region, 0, &filled(10)), Vec::new());
+        let read = actor.client.get(1, &mut value).await;
+        found.set(Some(read.map(|_| value.first_chunk().copied().map(u64::from_le_bytes))));
+    });
+    assert_eq!(sim.run(), Stopped::Ended);
+    result.take().expect("it has ended")
+}
+
+/// The link that a READ finds can be of one use of the entry, and words of the record of the next one. The checksum
+/// does not fit then, and the client starts over; without it, a mixture of the values of two keys is found.
+#[test]
+fn a_read_across_two_uses_of_an_entry_is_noticed() {
+    let read = |reuse| {
+        let later = words_after_reuse(reuse);
+        (0..400).map(move |seed| read_across_reuse(seed, reuse, later.clone()))
+    };
+    let is_value = |found: &Result<_, Error>| [Ok(Some(1)), Ok(Some(FIRST_VALUE))].contains(found);
+    for (seed, found) in read(Reuse::Checked).enumerate() {
+        assert!(is_value(&found), "seed {seed}: {found:?}");
+    }
+    let mixed: Vec<_> = read(Reuse::WithoutChecksums).filter(|found| !is_value(found)).collect();
+    assert!(mixed.len() > 1 && mixed.iter().all(|found| *found == Ok(Some(7_777 << 32 | 1))), "{mixed:?}");
+}
+
 /// The calls of a client that dies, which also others make.
 const SCRIPT: [(u32, Call); 8] = [
     (1, Call::Update(0)),
@@ -441,11 +584,11 @@ const SCRIPT: [(u32, Call); 8] = [
     (20, Call::Put(0)),
 ];
 
-/// Runs the script by two clients, of which the first dies after so many verbs, in the middle of a WRITE after so many units.
-/// Returns its verbs.
-fn dies_after(verbs: u64, units: u64) -> u64 {
-    let (store, history) = (store(10, KEYS), filled(10));
-    let mut sim = simulation(&store, &SimOptions::new(SEED, NETWORK));
+/// Runs the script so many times by two clients, of which the first dies after so many verbs, in the middle of a WRITE
+/// after so many units. Returns its verbs.
+fn dies_after(store: &CloverStore, times: usize, verbs: u64, units: u64) -> u64 {
+    let history = filled(10);
+    let mut sim = simulation(store, &SimOptions::new(SEED, NETWORK));
     let next_value = Rc::new(Cell::new(FIRST_VALUE));
     let survived = Rc::new(Cell::new(false));
     for process in 0..2 {
@@ -453,7 +596,7 @@ fn dies_after(verbs: u64, units: u64) -> u64 {
         let survived = Rc::clone(&survived);
         sim.spawn(move |region| async move {
             let mut actor = Actor::new(&store, &region, process, &history);
-            for (key, call) in SCRIPT {
+            for (key, call) in SCRIPT.repeat(times) {
                 let value = next_value.replace(next_value.get() + 1);
                 let call = match call {
                     Call::Update(_) => Call::Update(value),
@@ -461,13 +604,13 @@ fn dies_after(verbs: u64, units: u64) -> u64 {
                     Call::Insert(_) => Call::Insert(value),
                     call => call,
                 };
-                actor.call(key, call).await.expect("the node never fails");
+                actor.call(key, call).await.expect("the node never fails, and has room");
             }
             survived.set(survived.get() || process == 1);
         });
     }
     sim.inject(ClientId(0), verbs, Fault::Die { units });
-    audit(&mut sim, &store, &history, &format!("death after {verbs} verbs and {units} units"));
+    audit(&mut sim, store, &history, &format!("death after {verbs} verbs and {units} units"));
     assert!(survived.get(), "a death blocks the other client");
     sim.verbs_of(ClientId(0))
 }
@@ -476,21 +619,41 @@ fn dies_after(verbs: u64, units: u64) -> u64 {
 /// nobody waits for it.
 #[test]
 fn a_client_may_die_at_every_verb() {
-    let all = dies_after(1 << 40, 0);
+    let all = dies_after(&store(10, KEYS), 1, 1 << 40, 0);
     assert!(all > 25, "{all}");
     for verbs in 0..all {
-        (0..3).for_each(|units| assert_eq!(dies_after(verbs, units), verbs));
+        (0..3).for_each(|units| assert_eq!(dies_after(&store(10, KEYS), 1, verbs, units), verbs));
+    }
+}
+
+/// The same where entries are used again, of which a dead client keeps those that it has.
+#[test]
+fn a_client_may_die_at_every_verb_where_entries_are_used_again() {
+    const TIMES: usize = 8;
+    let whole = reusing(60, Reuse::Checked);
+    let all = dies_after(&whole, TIMES, 1 << 40, 0);
+    assert!(all > 200 && (1..=70).any(|entry| version_of(&whole, entry) > 1), "{all}");
+    for verbs in 0..all {
+        let dead = reusing(60, Reuse::Checked);
+        assert_eq!(dies_after(&dead, TIMES, verbs, verbs % 3), verbs);
+        assert!((1..=70).any(|entry| version_of(&dead, entry) > 1), "nothing is used again");
     }
 }
 
 /// Cached keys are read and changed while the server does nothing; others wait for it.
 #[test]
 fn cached_keys_are_served_while_the_server_is_stalled() {
+    for store in [store(10, KEYS), reusing(50, Reuse::Checked)] {
+        is_served_while_the_server_is_stalled(&store);
+    }
+}
+
+fn is_served_while_the_server_is_stalled(store: &CloverStore) {
     const STALLED_NS: u64 = 1_000_000;
     let stall = NodeFault { at_ns: 20_000, fault: NodeEvent::StallService { for_ns: STALLED_NS } };
     let faults = FaultPlan { node: vec![stall], ..FaultPlan::default() };
-    let (store, history) = (store(10, KEYS), filled(10));
-    let mut sim = simulation(&store, &SimOptions { faults, ..SimOptions::new(SEED, NETWORK) });
+    let history = filled(10);
+    let mut sim = simulation(store, &SimOptions { faults, ..SimOptions::new(SEED, NETWORK) });
     let (own, recorded, done) = (store.clone(), Rc::clone(&history), Rc::new(Cell::new(false)));
     let noted = Rc::clone(&done);
     sim.spawn(move |region| async move {
@@ -509,7 +672,7 @@ fn cached_keys_are_served_while_the_server_is_stalled() {
         assert!(region.now_ns() > STALLED_NS, "{}", region.now_ns());
         noted.set(true);
     });
-    audit(&mut sim, &store, &history, "a stalled server");
+    audit(&mut sim, store, &history, "a stalled server");
     assert!(done.get());
 }
 
@@ -540,7 +703,7 @@ fn refusal(result: Result<Answer, Error>) -> (ErrorKind, Effect) {
 #[test]
 fn a_full_store_refuses_changes() {
     let full = (ErrorKind::Full, Effect::None);
-    let shape = Shape { keys: 11, entries: 10 + 20, value_bytes: VALUE_BYTES };
+    let shape = Shape { keys: 11, entries: 10 + 20, value_bytes: VALUE_BYTES, reuse: Reuse::Never };
     let expected = full.clone();
     alone(&store_of(shape, 10, KEYS), |mut actor| async move {
         actor.takes(11, Call::Insert(1_000), Answer::Done, 3).await;
@@ -568,7 +731,7 @@ fn what_a_store_cannot_do_is_refused() {
         }
         assert_eq!(actor.client.cost().messages, 0);
     });
-    let shape = Shape { keys: 4, entries: 4, value_bytes: VALUE_BYTES };
+    let shape = Shape { keys: 4, entries: 4, value_bytes: VALUE_BYTES, reuse: Reuse::Never };
     let built = |shape, records, key, value_bytes: usize| {
         let value = move |_, value: &mut Vec<u8>| value.resize(value_bytes, 1);
         Table::build(shape, Profile::Mlx5.caps(), records, move |_| key, value, &|| false).err()

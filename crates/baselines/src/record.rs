@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use guira_fabric::memory::{AtomicU64, Ordering};
-use guira_fabric::{Addr, FabricError, Lane, Verb, WORD_BYTES, post};
+use guira_fabric::{Addr, FabricError, Lane, SplitMix64, Verb, WORD_BYTES, post};
 
 use crate::Error;
 
@@ -90,6 +90,11 @@ pub(crate) fn record_words(value_bytes: usize) -> u64 {
 pub(crate) fn words_of(key: u32, value: &[u8]) -> impl Iterator<Item = u64> {
     let mut bytes = key.to_le_bytes().into_iter().chain(value.iter().copied());
     std::iter::repeat_with(move || u64::from_le_bytes(std::array::from_fn(|_| bytes.next().unwrap_or(0))))
+}
+
+/// Returns a checksum of the words of a record, for one of many uses of their place: that of another use differs.
+pub(crate) fn checksum(of_use: u64, record: &[u64]) -> u64 {
+    record.iter().fold(of_use, |sum, word| SplitMix64(sum ^ word).next_u64())
 }
 
 /// Stores a record in its words.
@@ -223,6 +228,15 @@ mod tests {
                 assert!(words.iter().all(|word| word.load(Ordering::Relaxed) == u64::MAX));
             }
         }
+    }
+
+    #[test]
+    fn a_checksum_is_of_one_use_and_one_record() {
+        let mut sums: Vec<u64> = (0..100).map(|of_use| checksum(of_use, &[1, 2, 3])).collect();
+        sums.extend([[1, 3, 2], [3, 2, 1], [1, 2, 4], [0, 0, 0]].map(|record| checksum(0, &record)));
+        sums.sort_unstable();
+        sums.dedup();
+        assert_eq!(sums.len(), 104);
     }
 
     #[test]

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     fn known(entry: u32) -> Known {
-        Known { tail: Pointer::of_new(entry, false), shortcut: entry }
+        Known { tail: Pointer::of_new(entry), shortcut: entry }
     }
 
     /// A cache of keys from 1, whose places are one less.

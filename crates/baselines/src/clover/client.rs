@@ -7,10 +7,10 @@ use std::rc::Rc;
 use guira_fabric::{Effect, Lane, Region, Verb, post};
 use guira_fabric_sim::{SimLane, SimRegion};
 
-use super::Shape;
 use super::cache::Cache;
-use super::entry::{Known, Pointer, entry_words_of};
+use super::entry::{Known, Pointer};
 use super::server::{Kind, granted, located, request};
+use super::{Reuse, Shape};
 use crate::record::{append_value, checked_key, key_in};
 use crate::{Change, Client, Cost, Error, ErrorKind, Outcome, Ports};
 
@@ -30,7 +30,7 @@ pub struct CloverClient {
     shape: Shape,
     cache: Rc<RefCell<Cache>>,
     /// Entries that no chain has.
-    entries: Vec<u32>,
+    entries: Vec<Pointer>,
     /// The entry that was read last, or is written.
     words: Vec<u64>,
     counts: Counts,
@@ -57,6 +57,8 @@ pub struct Counts {
     pub overtaken: u64,
     /// Entries that were read and had a next pointer.
     pub passed: u64,
+    /// Entries that had been used again, or were while they were read.
+    pub reused: u64,
     /// Shortcuts that were read.
     pub shortcuts: u64,
     /// Calls because a key was not cached. Inserts of such keys call without it.
@@ -68,6 +70,7 @@ pub struct Counts {
 /// The way of one operation along a chain.
 #[derive(Clone, Copy, Default)]
 struct Walk {
+    key: u32,
     /// Entries that it has passed.
     passed: u32,
     /// Whether it has read the entry that it is at, which was the last one.
@@ -138,28 +141,33 @@ impl CloverClient {
     }
 
     /// Reads entries until the last one of the chain, and caches it: 1 round trip for each.
-    async fn find_last(&mut self, key: u32, known: &mut Known, walk: &mut Walk) -> Result<(), Error> {
+    async fn find_last(&mut self, known: &mut Known, walk: &mut Walk) -> Result<(), Error> {
         loop {
             self.words.clear();
             self.words.resize(self.shape.entry_words() as usize, 0);
             let read = Verb::Read { addr: self.shape.entry_addr(known.tail.entry), into: &mut self.words };
             post(&mut *self.verbs, [read]).await?;
-            let link = self.words[0];
-            if !known.tail.has_link(link) || key_in(&self.words[1..]) != key {
-                return Err(lost());
+            let next = self.next_of(known.tail, self.words[0]);
+            if next == Some(None) && key_in(&self.words[1..]) == walk.key && self.shape.is_of_one_use(&self.words) {
+                break;
             }
-            let Some(next) = Pointer::parse(link) else { break };
-            self.counts.passed += 1;
-            self.pass(known, next, walk).await?;
+            self.counts.passed += u64::from(next.flatten().is_some());
+            self.go_on(known, next.flatten(), walk).await?;
         }
         walk.is_last = true;
-        self.cache.borrow_mut().put(key, *known);
+        self.cache.borrow_mut().put(walk.key, *known);
         Ok(())
     }
 
-    /// Goes on behind an entry that is not the last one: to the next, or by 1 round trip to where the shortcut points. A
-    /// shortcut may lag behind, but leads to the end of the same chain.
-    async fn pass(&mut self, known: &mut Known, next: Pointer, walk: &mut Walk) -> Result<(), Error> {
+    /// Returns the next pointer in a link, if it has one; `None` if it is not the link of the use that is meant.
+    fn next_of(&self, meant: Pointer, link: u64) -> Option<Option<Pointer>> {
+        let is_meant = self.shape.reuse == Reuse::WithoutVersions || meant.has_link(link);
+        is_meant.then(|| Pointer::parse(link))
+    }
+
+    /// Goes on behind an entry that is not the last one: to the next, or by 1 round trip to where the shortcut points,
+    /// which may lag behind. If neither leads on, since the entry was used again, to where the server says.
+    async fn go_on(&mut self, known: &mut Known, next: Option<Pointer>, walk: &mut Walk) -> Result<(), Error> {
         let reads_shortcut = walk.passed == 0 || walk.passed >= PASSED_MIN && walk.passed.is_power_of_two();
         walk.passed += 1;
         walk.is_last = false;
@@ -167,19 +175,27 @@ impl CloverClient {
             return Err(without_effect(ErrorKind::Busy));
         }
         let mut target = next;
+        self.counts.reused += u64::from(next.is_none());
         if reads_shortcut {
             self.counts.shortcuts += 1;
             let mut word = [0];
             let read = Verb::Read { addr: self.shape.shortcut_addr(known.shortcut), into: &mut word };
             post(&mut *self.verbs, [read]).await?;
-            target = Pointer::parse(word[0]).filter(|shortcut| *shortcut != known.tail).unwrap_or(next);
+            target = Pointer::parse(word[0]).filter(|shortcut| *shortcut != known.tail).or(next);
         }
-        known.tail = target;
+        match target {
+            Some(target) => known.tail = target,
+            None => {
+                let found = self.ask(Kind::Locate, walk.key, None).await?.filter(|found| found.tail != known.tail);
+                let lost = "an entry is not the one that was meant: the memory node has lost its memory";
+                *known = found.ok_or_else(|| Error::refused(lost))?;
+            }
+        }
         Ok(())
     }
 
     /// Takes an entry that no chain has. The client asks for more before it has none, so that it seldom waits.
-    async fn take_entry(&mut self) -> Result<u32, Error> {
+    async fn take_entry(&mut self) -> Result<Pointer, Error> {
         let (mut reply, empty) = (Vec::new(), self.entries.is_empty());
         let few = self.entries.len() <= RESERVE;
         let lanes = self.lanes()?;
@@ -193,25 +209,24 @@ impl CloverClient {
             lanes.entries.end_call(&mut reply).await?;
             let waited = lanes.entries.now_ns() > began_ns;
             self.counts.waits += u64::from(waited);
-            self.entries.extend(granted(&reply));
+            granted(&reply, &mut self.entries);
         }
         self.entries.pop().ok_or_else(|| without_effect(ErrorKind::Full))
     }
 
     /// Writes an entry that no chain has: 1 round trip.
     async fn write_entry(&mut self, key: u32, value: Option<&[u8]>) -> Result<Pointer, Error> {
-        let own = Pointer::of_new(self.take_entry().await?, value.is_none());
-        self.words.clear();
-        self.words.extend(entry_words_of(own, key, value.unwrap_or(&[])).take(self.shape.entry_words() as usize));
+        let own = self.take_entry().await?.filled(value.is_none());
+        self.shape.write_entry(own, key, value.unwrap_or(&[]), &mut self.words);
         let write = Verb::Write { addr: self.shape.entry_addr(own.entry), words: &self.words };
         // No chain has the entry, whatever becomes of it.
         post(&mut *self.verbs, [write]).await.map_err(|error| without_effect(error.into()))?;
         Ok(own)
     }
 
-    /// Appends an entry behind the one that is the last of its chain: 1 round trip. Returns the next pointer that is there
+    /// Appends an entry behind the one that is the last of its chain: 1 round trip. Returns the link that is there
     /// instead, if it is not the last one.
-    async fn append(&mut self, last: Pointer, own: Pointer) -> Result<Option<Pointer>, Error> {
+    async fn append(&mut self, last: Pointer, own: Pointer) -> Result<Option<u64>, Error> {
         let (compare, mut found) = (last.link(None), 0);
         let cas = Verb::Cas {
             addr: self.shape.entry_addr(last.entry),
@@ -221,11 +236,7 @@ impl CloverClient {
         };
         // Linearization point of a change of a key that has a chain.
         post(&mut *self.verbs, [cas]).await?;
-        if found == compare {
-            return Ok(None);
-        }
-        let next = Pointer::parse(found).filter(|_| last.has_link(found));
-        next.map(Some).ok_or_else(lost)
+        Ok((found != compare).then_some(found))
     }
 
     /// Tells the shortcut and the server of a change that has been made: nobody waits for it, nor learns whether it arrives.
@@ -246,17 +257,17 @@ impl CloverClient {
         change: &Change<'_>,
         mut own: Option<Pointer>,
     ) -> Result<Outcome, Error> {
-        let mut walk = Walk::default();
+        let mut walk = Walk { key, ..Walk::default() };
         loop {
             let outcome = match step_of(change, known.tail) {
                 Step::Append(outcome) => outcome,
                 // Linearization point: the READ of the last entry.
                 Step::End(outcome) if walk.is_last => {
-                    self.entries.extend(own.map(|own| own.entry));
+                    self.entries.extend(own);
                     return Ok(outcome);
                 }
                 Step::End(_) => {
-                    self.find_last(key, &mut known, &mut walk).await?;
+                    self.find_last(&mut known, &mut walk).await?;
                     continue;
                 }
             };
@@ -265,7 +276,7 @@ impl CloverClient {
                 None => self.write_entry(key, value_of(change)).await?,
             };
             own = Some(entry);
-            let Some(next) = self.append(known.tail, entry).await? else {
+            let Some(link) = self.append(known.tail, entry).await? else {
                 known.tail = entry;
                 self.cache.borrow_mut().put(key, known);
                 self.report(key, known).await;
@@ -273,8 +284,9 @@ impl CloverClient {
             };
             let cause = if walk.is_last { &mut self.counts.overtaken } else { &mut self.counts.stale };
             *cause += 1;
-            self.pass(&mut known, next, &mut walk).await?;
-            self.find_last(key, &mut known, &mut walk).await?;
+            let next = self.next_of(known.tail, link).flatten();
+            self.go_on(&mut known, next, &mut walk).await?;
+            self.find_last(&mut known, &mut walk).await?;
         }
     }
 
@@ -283,7 +295,7 @@ impl CloverClient {
         let own = self.write_entry(key, value_of(change)).await?;
         // Linearization point, if the key has no chain.
         let Some(known) = self.ask(Kind::Insert, key, Some(own)).await? else {
-            self.entries.push(own.entry);
+            self.entries.push(own);
             return Err(without_effect(ErrorKind::Full));
         };
         if known.tail == own {
@@ -301,13 +313,9 @@ fn value_of<'v>(change: &Change<'v>) -> Option<&'v [u8]> {
     }
 }
 
-fn lost() -> Error {
-    Error::refused("an entry is not the one that was meant: the memory node has lost its memory")
-}
-
 impl Client for CloverClient {
-    /// Looks `key` up: 1 round trip if the key is cached and has not changed since. One for each entry behind, one for the
-    /// shortcut, and one if the key is not cached.
+    /// Looks `key` up: 1 round trip if the key is cached and has not changed since. One for each entry behind, one for
+    /// the shortcut, one if the key is not cached, and one each time that an entry was used again.
     ///
     /// # Errors
     /// `Refused` for key 0, for keys of more than 32 bits, and outside of the simulator; `Busy` if others change the key faster
@@ -315,7 +323,7 @@ impl Client for CloverClient {
     async fn get(&mut self, key: u64, values: &mut Vec<u8>) -> Result<bool, Error> {
         let key = checked_key(key)?;
         let Some(mut known) = self.locate(key).await? else { return Ok(false) };
-        self.find_last(key, &mut known, &mut Walk::default()).await?;
+        self.find_last(&mut known, &mut Walk { key, ..Walk::default() }).await?;
         if known.tail.is_removal() {
             return Ok(false);
         }

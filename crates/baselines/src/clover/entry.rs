@@ -5,9 +5,7 @@
 //! mark. So whoever compares a whole link knows that the entry is the one that was meant, and the last of its chain; and a link
 //! that was found says how to compare the next one. The authors have the same fields, with versions of 8 bits.
 //!
-//! Invariant: versions begin with 1, so that memory that was never written has no link of any entry.
-
-use crate::record::words_of;
+//! Invariant: versions begin with 1, so that memory that was never written has no link of any entry; none comes again.
 
 /// The version of an entry that is used for the first time.
 const FIRST_VERSION: u16 = 1;
@@ -27,12 +25,23 @@ pub(super) struct Pointer {
 impl Pointer {
     /// Returns the pointer to the entry of a record with which the store was built.
     pub(super) fn of_record(record: u64) -> Pointer {
-        Pointer::of_new(record as u32 + 1, false)
+        Pointer::of_new(record as u32 + 1)
     }
 
-    /// Returns the pointer to an entry that a client fills: with a value, or with a removal.
-    pub(super) fn of_new(entry: u32, is_removal: bool) -> Pointer {
-        Pointer { entry, mark: if is_removal { FIRST_VERSION | REMOVAL } else { FIRST_VERSION } }
+    /// Returns the pointer to an entry that is used for the first time, with a value.
+    pub(super) fn of_new(entry: u32) -> Pointer {
+        Pointer { entry, mark: FIRST_VERSION }
+    }
+
+    /// Returns the pointer to the same use of the entry: with a value, or with a removal.
+    pub(super) fn filled(self, is_removal: bool) -> Pointer {
+        Pointer { mark: self.mark & !REMOVAL | if is_removal { REMOVAL } else { 0 }, ..self }
+    }
+
+    /// Returns the pointer to the next use of the entry, with a value; `None` if this use is the last.
+    pub(super) fn next_use(self) -> Option<Pointer> {
+        let version = (self.mark & !REMOVAL) + 1;
+        (version < REMOVAL).then_some(Pointer { mark: version, ..self })
     }
 
     pub(super) fn word(self) -> u64 {
@@ -77,11 +86,6 @@ impl Known {
     }
 }
 
-/// Returns the words of an entry that is the last of its chain, and zeros without end behind them. A removal has no value.
-pub(super) fn entry_words_of(own: Pointer, key: u32, value: &[u8]) -> impl Iterator<Item = u64> {
-    std::iter::once(own.link(None)).chain(words_of(key, value))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,10 +93,10 @@ mod tests {
     #[test]
     fn a_link_has_the_next_pointer_and_the_own_mark() {
         for (own, next) in [(1, 2), (u32::MAX, 1), (7, u32::MAX)] {
-            for (own, next) in [(Pointer::of_new(own, false), Pointer::of_new(next, true))]
-                .into_iter()
-                .chain([(Pointer::of_new(own, true), Pointer::of_record(u64::from(next) - 1))])
-            {
+            for (own, next) in [
+                (Pointer::of_new(own), Pointer::of_new(next).filled(true)),
+                (Pointer::of_new(own).filled(true), Pointer::of_record(u64::from(next) - 1)),
+            ] {
                 assert_eq!(Pointer::parse(next.word()), Some(next));
                 assert_eq!(Pointer::parse(own.link(Some(next))), Some(next));
                 assert_eq!(Pointer::parse(own.link(None)), None);
@@ -102,5 +106,19 @@ mod tests {
                 assert_eq!(own.is_removal(), !next.is_removal());
             }
         }
+    }
+
+    /// An entry has as many uses as there are versions, each of which has links of its own.
+    #[test]
+    fn no_use_of_an_entry_is_taken_for_another() {
+        let first = Pointer::of_new(7);
+        let uses: Vec<Pointer> =
+            std::iter::successors(Some(first), |pointer| pointer.filled(true).next_use()).collect();
+        assert_eq!(uses.len(), usize::from(REMOVAL - 1));
+        let mut links: Vec<u64> = uses.iter().flat_map(|it| [it.link(None), it.filled(true).link(None)]).collect();
+        links.sort_unstable();
+        links.dedup();
+        assert_eq!(links.len(), 2 * uses.len());
+        assert!(uses.iter().all(|it| !it.is_removal() && it.filled(true).filled(false) == *it));
     }
 }

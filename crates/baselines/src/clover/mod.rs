@@ -6,10 +6,20 @@
 //! decides who begins a chain; of later changes it is told behind them, and so is the key's shortcut, a word in the node's
 //! memory from which clients jump close to the end of the chain.
 //!
-//! Invariants: a key has one chain, for ever; an entry does not change once it is in a chain, but for its next pointer, which
-//! is set once; the record of a key is the last entry of its chain, whatever server and shortcut say. So an operation takes
-//! effect with the CAS of its entry, with the READ of an entry that has no next pointer, or, on a key without a chain, with
-//! its call. Entries are not used again: what clients took and never linked is lost.
+//! Invariants: a key has one chain, for ever; an entry does not change once it is in a chain, but for its next pointer,
+//! which is set once; the record of a key is the last entry of its chain, whatever server and shortcut say. So an
+//! operation takes effect with the CAS of its entry, with the READ of an entry that has no next pointer, or, on a key
+//! without a chain, with its call. What clients took and never linked is lost.
+//!
+//! With [`Reuse::Checked`], the server collects entries, and hands them out again. Each use of an entry has a version
+//! of its own, which is in the entry's link and in every pointer to it. That makes it safe:
+//!
+//! - An entry is collected when it has a next pointer. So no link ever says again that this use of it is the last of
+//!   its chain: a CAS that expects this fails, however late, and a READ finds the next pointer, or another version.
+//! - Only the server collects, along the chain, and never the entry that it knows: clients with stale pointers ask it.
+//! - A client links an entry when its WRITE is acknowledged. So no WRITE is on its way to an entry that was collected.
+//!   A late one, of a dead client or after a lost connection, is to an entry that no chain has, and that nobody gets.
+//! - A READ may sample the link of one use and words of the next one; then the checksum behind the record does not fit.
 //!
 //! Source: Clover (USENIX ATC'20), as the paper on in-network contention resolution describes it in section 2, with one copy.
 
@@ -29,24 +39,39 @@ use guira_fabric::memory::Ordering;
 use guira_fabric::{Addr, Caps, Region, WORD_BYTES};
 use guira_fabric_sim::Service;
 
-use self::entry::{Pointer, entry_words_of};
+use self::entry::Pointer;
 use self::server::Server;
-use crate::record::{checked_value, record_words};
+use crate::record::{checked_value, checksum, record_words, words_of};
 use crate::{BuildError, Places, Ports, Store};
 
 /// The sizes of entries are multiples of this, as those of the authors' smallest entries.
 const ENTRY_BYTES: u64 = 128;
+
+/// The reuse of entries that are no longer the last of their chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reuse {
+    /// They stay where they are.
+    Never,
+    /// The server hands them out again, and clients check which use of an entry they have read.
+    Checked,
+    /// *Unsafe, for tests:* clients compare versions, but no checksums.
+    WithoutChecksums,
+    /// *Unsafe, for tests:* clients compare the keys and checksums of entries, but no versions.
+    WithoutVersions,
+}
 
 /// The size of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// The most keys that ever exist.
     pub keys: u64,
-    /// The most entries of all chains: every record that is stored, every change and every entry that a client has in reserve
-    /// takes one. At most 2^32 - 1.
+    /// The most entries of all chains: every record that is stored, every change and every entry that a client has in
+    /// reserve takes one. With reuse, those of superseded records are taken again. At most 2^32 - 1.
     pub entries: u64,
     /// Bytes of a value.
     pub value_bytes: usize,
+    /// The reuse of superseded entries.
+    pub reuse: Reuse,
 }
 
 impl Shape {
@@ -57,9 +82,27 @@ impl Shape {
             .saturating_mul(WORD_BYTES)
     }
 
-    /// Returns the words of an entry: a link, a record, and zeros.
+    /// Returns the words of an entry: a link, a record, with reuse its checksum, and zeros.
     fn entry_words(&self) -> u64 {
-        (1 + record_words(self.value_bytes)).next_multiple_of(ENTRY_BYTES / WORD_BYTES)
+        let words = 1 + record_words(self.value_bytes) + u64::from(self.reuse != Reuse::Never);
+        words.next_multiple_of(ENTRY_BYTES / WORD_BYTES)
+    }
+
+    /// Replaces the contents of `words` by those of an entry that is the last of its chain.
+    fn write_entry(&self, own: Pointer, key: u32, value: &[u8], words: &mut Vec<u64>) {
+        words.clear();
+        words.push(own.link(None));
+        words.extend(words_of(key, value).take(self.entry_words() as usize - 1));
+        let (record, behind) = words[1..].split_at_mut(record_words(self.value_bytes) as usize);
+        if self.reuse != Reuse::Never {
+            behind[0] = checksum(own.link(None), record);
+        }
+    }
+
+    /// Whether the words of an entry are those of one use of it, as far as clients check that.
+    fn is_of_one_use(&self, words: &[u64]) -> bool {
+        let (record, behind) = words[1..].split_at(record_words(self.value_bytes) as usize);
+        matches!(self.reuse, Reuse::Never | Reuse::WithoutChecksums) || behind[0] == checksum(words[0], record)
     }
 
     /// Returns the first word behind the shortcuts: that of entry 0, which no chain has.
@@ -104,8 +147,8 @@ impl Table {
         }
         let region = HeapRegion::new(Shape { entries: records, ..shape }.bytes(), WORD_BYTES, caps);
         let (shortcuts, entries) = region.memory().main.split_at(shape.first_word() as usize);
-        let (words, mut bytes) = (shape.entry_words() as usize, Vec::new());
-        for (record, entry) in (0..records).zip(entries.chunks_exact(words).skip(1)) {
+        let (mut words, mut bytes) = (Vec::new(), Vec::new());
+        for (record, entry) in (0..records).zip(entries.chunks_exact(shape.entry_words() as usize).skip(1)) {
             if record % 4096 == 0 && is_stopped() {
                 return Ok(None);
             }
@@ -115,8 +158,8 @@ impl Table {
                 return Err(BuildError::Key);
             }
             shortcuts[record as usize].store(own.word(), Ordering::Relaxed);
-            let content = entry_words_of(own, key, &bytes);
-            entry.iter().zip(content).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+            shape.write_entry(own, key, &bytes, &mut words);
+            entry.iter().zip(&words).for_each(|(word, value)| word.store(*value, Ordering::Relaxed));
         }
         Ok(Some(Table { region, shape, records }))
     }
@@ -166,7 +209,6 @@ impl Store for CloverStore {
 
     fn host(&self) {}
 
-    /// Creates the cache of a thread.
     fn thread(&self) -> RefCell<Cache> {
         RefCell::new(Cache::new(Rc::clone(&self.places), self.cache_keys, self.table.records))
     }

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use guira_baselines::clover::{CloverStore, Shape as CloverShape, Table as CloverTable};
+use guira_baselines::clover::{CloverStore, Reuse, Shape as CloverShape, Table as CloverTable};
 use guira_baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable};
 use guira_baselines::dummy::{DummyStore, Shape as DummyShape, Table as DummyTable};
 use guira_baselines::linear::clusters::Clusters;
@@ -208,7 +208,7 @@ fn chains(experiment: &Experiment, value_bytes: usize, cluster: &Cluster, load: 
         _ => workers.saturating_mul((load.warm_ns + measured_ns) / change_ns + 1 + RESERVED),
     };
     let (keys, entries) = (experiment.entries, records_of(experiment).saturating_add(changes));
-    CloverShape { keys, entries, value_bytes }
+    CloverShape { keys, entries, value_bytes, reuse: Reuse::Never }
 }
 
 fn records_of(experiment: &Experiment) -> u64 {
