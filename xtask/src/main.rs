@@ -61,7 +61,8 @@ enum Command {
     Python(python::Options),
     /// Run the tests of RDMA on Soft-RoCE, in a virtual machine that is made from Debian packages.
     TestRdma(rdma::Options),
-    /// Run simulated swarms, one per seed, until one fails: 100,000 seeds, unless chosen otherwise.
+    /// Run simulated swarms of tables, or of another store, one per seed, until one fails: 100,000 seeds, unless chosen
+    /// otherwise.
     Soak(swarm::Options),
     /// Run one simulated swarm and print its drawn options, its events, and what was wrong.
     Replay(swarm::Options),

@@ -32,10 +32,12 @@ pub const STEPS: [Step; 17] = [
     Step { name: "long", title: "the long forms of tests, with GUIRA_LONG=1", run: long },
     Step {
         name: "soak",
-        title: "cargo xtask soak --seeds 20000, and 4000 with --growth",
+        title: "cargo xtask soak --seeds 20000, 4000 with --growth, and 10000 with --store clover",
         run: |shell| {
             let growing = ["soak", "--growth", "--seeds", "4000"];
-            xtask(shell, &["soak", "--seeds", "20000"]).then(|| xtask(shell, &growing))
+            let clover = ["soak", "--store", "clover", "--seeds", "10000"];
+            let table = xtask(shell, &["soak", "--seeds", "20000"]);
+            table.then(|| xtask(shell, &growing)).then(|| xtask(shell, &clover))
         },
     },
     Step {
@@ -128,7 +130,7 @@ fn measured(shell: &Shell) -> Outcome {
 /// The tests that have a long form.
 const LONG: &str = "(package(guira) & test(/^(counters|histories|processes|recovery|reuse)::/)) \
                     + (package(guira-fabric-tcp) & kind(test)) \
-                    + (package(guira-conformance) & test(/^(contention|drops|fill|interleavings|models|\
+                    + (package(guira-conformance) & test(/^(clover|contention|drops|fill|interleavings|models|\
                     overwritten_schedules|recovery|sim|swarm)::/))";
 
 /// Runs the tests that have a long form.

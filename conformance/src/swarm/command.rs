@@ -15,9 +15,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::describe::describe;
-use super::run::{Run, run, run_setup};
+use super::run::{run, run_setup};
 use super::setup::Setup;
-use super::tally::Tally;
+use super::stores::Baseline;
+use super::tally::Counts;
 use crate::storm::{self, Storm, StormStats, Victims};
 
 /// Default number of seeds of a soak.
@@ -31,9 +32,11 @@ const FILE_MS: u64 = 30_000;
 const MOST_FAILURES: usize = 100;
 const INTERRUPTED: u8 = 130;
 const USAGE: &str = "\
-usage: swarm soak [--from N] [--seeds N] [--threads N] [--growth] [--keep-going] [--format human|json]
-       swarm replay SEED [--growth] [--format human|json]
-       swarm storm [--seconds S] [--deaths-per-second N] [--aimed] [--keys N] [--seed N] [--format human|json]";
+usage: swarm soak [--from N] [--seeds N] [--threads N] [--growth | --store STORE] [--keep-going] [--format human|json]
+       swarm replay SEED [--growth | --store STORE] [--format human|json]
+       swarm storm [--seconds S] [--deaths-per-second N] [--aimed] [--keys N] [--seed N] [--format human|json]
+stores: table (Guira's own, unless another is chosen), clover, linear, cuckoo, dummy";
+const STORES: &str = "one of table, clover, linear, cuckoo and dummy";
 /// Default length of a storm, in milliseconds of virtual time.
 const STORM_MS: u64 = 1_000;
 const STORM_DEATHS: u64 = 500;
@@ -41,54 +44,90 @@ const STORM_KEYS: u64 = 1_000_000;
 /// Longest virtual time of the baseline without deaths, in nanoseconds; a longer one would show nothing new.
 const MAX_BASELINE_NS: u64 = 10_000_000_000;
 
-/// The tables that seeds draw.
+/// The stores that seeds draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tables {
-    /// Any, as in the tests.
-    Any,
+enum Subject {
+    /// Any table, as in the tests.
+    Tables,
     /// Tables that grow throughout: `--growth`.
-    Growing,
+    GrowingTables,
+    /// A store to which RCuckoo is compared.
+    Store(Baseline),
 }
 
-impl Tables {
-    fn run(self, seed: u64, keep_events: usize) -> Run {
-        match self {
-            Tables::Any => run(seed, keep_events),
-            Tables::Growing => run_setup(Setup::growing(seed), keep_events),
-        }
+/// The result of a run.
+struct Ran {
+    /// The drawn parameters.
+    setup: String,
+    counts: Counts,
+    log_hash: u64,
+    wrong: Vec<String>,
+    /// The run in words, if events were kept.
+    description: String,
+}
+
+impl Subject {
+    /// Returns the one with a name.
+    fn of_name(name: &str) -> Option<Subject> {
+        let store = || Baseline::ALL.into_iter().find(|store| store.name() == name).map(Subject::Store);
+        if name == "table" { Some(Subject::Tables) } else { store() }
+    }
+
+    fn run(self, seed: u64, keep_events: usize) -> Ran {
+        let run = match self {
+            Subject::Tables => run(seed, keep_events),
+            Subject::GrowingTables => run_setup(Setup::growing(seed), keep_events),
+            Subject::Store(store) => {
+                let run = store.run(seed, keep_events);
+                let description = if keep_events > 0 { run.describe() } else { String::new() };
+                let (setup, counts) = (run.setup.to_string(), run.counts);
+                return Ran { setup, counts, log_hash: run.log_hash, wrong: run.wrong, description };
+            }
+        };
+        let mut counts = Counts::default();
+        counts.add(&run.tally.counts());
+        let description = if keep_events > 0 { describe(&run) } else { String::new() };
+        Ran { setup: run.setup.to_string(), counts, log_hash: run.log_hash, wrong: run.wrong, description }
     }
 
     /// Returns the command that repeats a seed.
     fn replay(self, seed: u64) -> String {
-        format!("cargo xtask replay {seed}{}", if self == Tables::Growing { " --growth" } else { "" })
+        match self {
+            Subject::Tables => format!("cargo xtask replay {seed}"),
+            Subject::GrowingTables => format!("cargo xtask replay {seed} --growth"),
+            Subject::Store(store) => format!("cargo xtask replay {seed} --store {}", store.name()),
+        }
     }
 }
 
 /// A parsed command line.
 #[derive(Debug, PartialEq, Eq)]
 enum Command {
-    Soak { from: u64, seeds: u64, threads: usize, tables: Tables, keeps_going: bool },
-    Replay { seed: u64, tables: Tables },
+    Soak { from: u64, seeds: u64, threads: usize, subject: Subject, keeps_going: bool },
+    Replay { seed: u64, subject: Subject },
     Storm { storm: Storm },
 }
 
 /// Carries out the command that the arguments name.
 pub fn command(arguments: impl Iterator<Item = String>) -> ExitCode {
-    let Some((command, is_json)) = parse(arguments) else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(2);
+    let (command, is_json) = match parse(arguments) {
+        Ok(parsed) => parsed,
+        Err(problem) => {
+            eprintln!("{problem}\n{USAGE}");
+            return ExitCode::from(2);
+        }
     };
     match command {
-        Command::Soak { from, seeds, threads, tables, keeps_going } => {
-            soak(from..from.saturating_add(seeds), threads, tables, keeps_going, is_json)
+        Command::Soak { from, seeds, threads, subject, keeps_going } => {
+            soak(from..from.saturating_add(seeds), threads, subject, keeps_going, is_json)
         }
-        Command::Replay { seed, tables } => replay(seed, tables, is_json),
+        Command::Replay { seed, subject } => replay(seed, subject, is_json),
         Command::Storm { storm } => compare(&storm, is_json),
     }
 }
 
-fn parse(mut arguments: impl Iterator<Item = String>) -> Option<(Command, bool)> {
-    let name = arguments.next()?;
+fn parse(mut arguments: impl Iterator<Item = String>) -> Result<(Command, bool), String> {
+    let name = arguments.next().ok_or("a command is missing: soak, replay or storm")?;
     let (mut from, mut seeds, mut seed, mut keeps_going, mut is_json) = (0, SOAK_SEEDS, None, false, false);
     let mut storm = Storm {
         seed: 1,
@@ -97,30 +136,65 @@ fn parse(mut arguments: impl Iterator<Item = String>) -> Option<(Command, bool)>
         deaths_per_second: STORM_DEATHS,
         victims: Victims::Any,
     };
-    let (mut threads, mut tables) = (thread::available_parallelism().map_or(1, usize::from), Tables::Any);
+    let (mut threads, mut subject) = (thread::available_parallelism().map_or(1, usize::from), None);
+    let mut choose = |chosen: Subject| match subject.replace(chosen) {
+        Some(other) if other != chosen => Err("choose --growth or one --store".to_owned()),
+        _ => Ok(()),
+    };
     while let Some(argument) = arguments.next() {
-        match argument.as_str() {
-            "--from" => from = arguments.next()?.parse().ok()?,
-            "--seeds" => seeds = arguments.next()?.parse().ok()?,
-            "--threads" => threads = arguments.next()?.parse().ok().filter(|threads| *threads > 0)?,
-            "--seconds" => storm.span_ns = nanoseconds(&arguments.next()?)?,
-            "--deaths-per-second" => storm.deaths_per_second = arguments.next()?.parse().ok()?,
+        let option = argument.as_str();
+        match option {
+            "--from" => from = value(option, &mut arguments, "a seed", |text| text.parse().ok())?,
+            "--seeds" => seeds = value(option, &mut arguments, "a number of seeds", |text| text.parse().ok())?,
+            "--threads" => {
+                let threads_of = |text: &str| text.parse().ok().filter(|threads| *threads > 0);
+                threads = value(option, &mut arguments, "a number of threads from 1", threads_of)?;
+            }
+            "--seconds" => storm.span_ns = value(option, &mut arguments, "seconds from 0.001 to 999999", nanoseconds)?,
+            "--deaths-per-second" => {
+                storm.deaths_per_second =
+                    value(option, &mut arguments, "a number of deaths", |text| text.parse().ok())?;
+            }
             "--aimed" => storm.victims = Victims::LockHolders,
-            "--keys" => storm.keys = arguments.next()?.parse().ok().filter(|keys| (1_000..1 << 31).contains(keys))?,
-            "--seed" => storm.seed = arguments.next()?.parse().ok()?,
-            "--growth" => tables = Tables::Growing,
+            "--keys" => {
+                let keys_of = |text: &str| text.parse().ok().filter(|keys| (1_000..1 << 31).contains(keys));
+                storm.keys = value(option, &mut arguments, "a number of keys from 1000 to 2147483647", keys_of)?;
+            }
+            "--seed" => storm.seed = value(option, &mut arguments, "a seed", |text| text.parse().ok())?,
+            "--growth" => choose(Subject::GrowingTables)?,
+            "--store" => choose(value(option, &mut arguments, STORES, Subject::of_name)?)?,
             "--keep-going" => keeps_going = true,
-            "--format" => is_json = matches!(arguments.next()?.as_str(), "json"),
-            number => seed = Some(number.parse().ok()?),
+            "--format" => is_json = value(option, &mut arguments, "human or json", format_of)?,
+            number => seed = Some(number.parse().map_err(|_| format!("{number} is not an option or a seed"))?),
         }
     }
+    let chosen = subject.unwrap_or(Subject::Tables);
     let command = match (name.as_str(), seed) {
-        ("soak", None) => Command::Soak { from, seeds, threads, tables, keeps_going },
-        ("replay", Some(seed)) => Command::Replay { seed, tables },
+        ("soak", None) => Command::Soak { from, seeds, threads, subject: chosen, keeps_going },
+        ("replay", Some(seed)) => Command::Replay { seed, subject: chosen },
+        ("storm", None) if subject.is_some() => return Err("storm has Guira's own tables only".to_owned()),
         ("storm", None) => Command::Storm { storm },
-        _ => return None,
+        ("replay", None) => return Err("replay needs a seed".to_owned()),
+        ("soak" | "storm", Some(seed)) => return Err(format!("{name} takes no single seed, as {seed}")),
+        _ => return Err(format!("there is no command {name}: choose soak, replay or storm")),
     };
-    Some((command, is_json))
+    Ok((command, is_json))
+}
+
+/// Takes the value of an option, which is `expected`.
+fn value<T>(
+    option: &str,
+    arguments: &mut impl Iterator<Item = String>,
+    expected: &str,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Result<T, String> {
+    let text = arguments.next().ok_or_else(|| format!("{option} needs a value: {expected}"))?;
+    parse(&text).ok_or_else(|| format!("{option} is {text}, but must be {expected}"))
+}
+
+/// Whether the format is that of JSON.
+fn format_of(text: &str) -> Option<bool> {
+    ["human", "json"].contains(&text).then_some(text == "json")
 }
 
 /// Parses seconds, whole or fractional, into nanoseconds.
@@ -199,22 +273,22 @@ fn stats_json(stats: &StormStats, of: &Storm) -> String {
 }
 
 /// Runs one seed and describes the run.
-fn replay(seed: u64, tables: Tables, is_json: bool) -> ExitCode {
-    let (one, other) = (tables.run(seed, REPLAY_EVENTS), tables.run(seed, 0));
+fn replay(seed: u64, subject: Subject, is_json: bool) -> ExitCode {
+    let (one, other) = (subject.run(seed, REPLAY_EVENTS), subject.run(seed, 0));
     let is_repeated = one.log_hash == other.log_hash;
+    let has_passed = one.wrong.is_empty() && is_repeated;
     if is_json {
         let wrong: Vec<String> = one.wrong.iter().map(|wrong| quoted(wrong)).collect();
-        let passed = one.passed() && is_repeated;
         println!(
-            "{{\"seed\": {seed}, \"passed\": {passed}, \"setup\": {}, \"log_hash\": \"{:#018x}\", \"wrong\": [{}], \
+            "{{\"seed\": {seed}, \"passed\": {has_passed}, \"setup\": {}, \"log_hash\": \"{:#018x}\", \"wrong\": [{}], \
              {}}}",
-            quoted(&one.setup.to_string()),
+            quoted(&one.setup),
             one.log_hash,
             wrong.join(", "),
-            counts(&one.tally)
+            counts(&one.counts)
         );
     } else {
-        print!("{}", describe(&one));
+        print!("{}", one.description);
     }
     if !is_repeated {
         eprintln!(
@@ -222,14 +296,14 @@ fn replay(seed: u64, tables: Tables, is_json: bool) -> ExitCode {
             one.log_hash, other.log_hash
         );
     }
-    if one.passed() && is_repeated { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if has_passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// State that the threads of a soak share.
 struct Soak {
     next: AtomicU64,
     end: u64,
-    tables: Tables,
+    subject: Subject,
     keeps_going: bool,
     is_over: AtomicBool,
     is_interrupted: Arc<AtomicBool>,
@@ -238,13 +312,15 @@ struct Soak {
 
 #[derive(Default)]
 struct State {
-    tally: Tally,
+    /// Runs that have ended.
+    runs: u64,
+    counts: Counts,
     failures: Vec<(u64, Vec<String>)>,
     /// Seeds that are running.
     running: BTreeSet<u64>,
 }
 
-fn soak(seeds: Range<u64>, threads: usize, tables: Tables, keeps_going: bool, is_json: bool) -> ExitCode {
+fn soak(seeds: Range<u64>, threads: usize, subject: Subject, keeps_going: bool, is_json: bool) -> ExitCode {
     let from = seeds.start;
     let is_interrupted = Arc::new(AtomicBool::new(false));
     let heard = Arc::clone(&is_interrupted);
@@ -254,7 +330,7 @@ fn soak(seeds: Range<u64>, threads: usize, tables: Tables, keeps_going: bool, is
     let soak = Soak {
         next: AtomicU64::new(from),
         end: seeds.end,
-        tables,
+        subject,
         keeps_going,
         is_over: AtomicBool::new(false),
         is_interrupted,
@@ -267,7 +343,7 @@ fn soak(seeds: Range<u64>, threads: usize, tables: Tables, keeps_going: bool, is
     });
     let state = soak.state.into_inner().unwrap_or_else(PoisonError::into_inner);
     let was_interrupted = soak.is_interrupted.load(Ordering::Relaxed);
-    report(from, &state, tables, was_interrupted, started.elapsed(), is_json);
+    report(from, &state, subject, was_interrupted, started.elapsed(), is_json);
     match (state.failures.is_empty(), was_interrupted) {
         (false, _) => ExitCode::FAILURE,
         (true, true) => ExitCode::from(INTERRUPTED),
@@ -288,15 +364,16 @@ impl Soak {
                 return;
             }
             self.state().running.insert(seed);
-            let (tally, wrong) = match catch_unwind(AssertUnwindSafe(|| self.tables.run(seed, 0))) {
-                Ok(Run { tally, wrong, .. }) => (tally, wrong),
-                Err(panic) => (Tally { runs: 1, ..Tally::default() }, vec![panic_message(panic.as_ref())]),
+            let (counts, wrong) = match catch_unwind(AssertUnwindSafe(|| self.subject.run(seed, 0))) {
+                Ok(Ran { counts, wrong, .. }) => (counts, wrong),
+                Err(panic) => (Counts::default(), vec![panic_message(panic.as_ref())]),
             };
             let mut state = self.state();
             state.running.remove(&seed);
-            state.tally.add(&tally);
+            state.runs += 1;
+            state.counts.add(counts.all());
             if !wrong.is_empty() {
-                eprintln!("\nseed {seed} failed: {}\nreplay: {}", wrong.join("\n  "), self.tables.replay(seed));
+                eprintln!("\nseed {seed} failed: {}\nreplay: {}", wrong.join("\n  "), self.subject.replay(seed));
                 state.failures.push((seed, wrong));
                 if !self.keeps_going || state.failures.len() >= MOST_FAILURES {
                     self.is_over.store(true, Ordering::Relaxed);
@@ -316,7 +393,7 @@ impl Soak {
             }
             next = started.elapsed() + every;
             let state = self.state();
-            let (done, all) = (state.tally.runs, self.end - from);
+            let (done, all) = (state.runs, self.end - from);
             let rate = done as f64 / started.elapsed().as_secs_f64();
             let left_s = (all - done) as f64 / rate.max(0.001);
             let line = format!(
@@ -336,8 +413,8 @@ impl Soak {
 }
 
 /// Prints the results of a soak.
-fn report(from: u64, state: &State, tables: Tables, was_interrupted: bool, elapsed: Duration, is_json: bool) {
-    let (runs, failures) = (state.tally.runs, &state.failures);
+fn report(from: u64, state: &State, subject: Subject, was_interrupted: bool, elapsed: Duration, is_json: bool) {
+    let (runs, failures) = (state.runs, &state.failures);
     if is_json {
         let failed: Vec<String> = failures
             .iter()
@@ -347,23 +424,22 @@ fn report(from: u64, state: &State, tables: Tables, was_interrupted: bool, elaps
             "{{\"from\": {from}, \"interrupted\": {was_interrupted}, \"seconds\": {:.1}, \"failures\": [{}], {}}}",
             elapsed.as_secs_f64(),
             failed.join(", "),
-            counts(&state.tally)
+            counts(&state.counts)
         );
         return;
     }
-    for (name, count) in state.tally.counts() {
+    for (name, count) in state.counts.all() {
         println!("{name}: {count}");
     }
     let interrupted = if was_interrupted { ", interrupted" } else { "" };
     println!("{runs} seeds from {from} on in {:.1} s{interrupted}; {} failed", elapsed.as_secs_f64(), failures.len());
     for (seed, _) in failures {
-        println!("replay: {}", tables.replay(*seed));
+        println!("replay: {}", subject.replay(*seed));
     }
 }
 
-fn counts(tally: &Tally) -> String {
-    let counts = tally.counts();
-    counts.iter().map(|(name, count)| format!("\"{name}\": {count}")).collect::<Vec<_>>().join(", ")
+fn counts(counts: &Counts) -> String {
+    counts.all().iter().map(|(name, count)| format!("\"{name}\": {count}")).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the message of a panic.
@@ -388,24 +464,48 @@ fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> Option<(Command, bool)> {
+    fn parsed(text: &str) -> Result<(Command, bool), String> {
         parse(text.split_whitespace().map(str::to_owned))
     }
 
     #[test]
     fn arguments_are_parsed() {
-        let tables = Tables::Any;
-        let soak = Command::Soak { from: 7, seeds: 3, threads: 1, tables, keeps_going: true };
-        assert_eq!(parsed("soak --from 7 --seeds 3 --threads 1 --keep-going --format json"), Some((soak, true)));
-        assert_eq!(parsed("replay 12"), Some((Command::Replay { seed: 12, tables }, false)));
-        let growing = Command::Replay { seed: 12, tables: Tables::Growing };
-        assert_eq!(parsed("replay 12 --growth"), Some((growing, false)));
+        let subject = Subject::Tables;
+        let soak = Command::Soak { from: 7, seeds: 3, threads: 1, subject, keeps_going: true };
+        assert_eq!(parsed("soak --from 7 --seeds 3 --threads 1 --keep-going --format json"), Ok((soak, true)));
+        for (options, subject) in [
+            ("", Subject::Tables),
+            (" --store table", Subject::Tables),
+            (" --growth", Subject::GrowingTables),
+            (" --store clover", Subject::Store(Baseline::Clover)),
+            (" --store dummy --store dummy", Subject::Store(Baseline::Dummy)),
+        ] {
+            let replay = Command::Replay { seed: 12, subject };
+            assert_eq!(parsed(&format!("replay 12{options}")), Ok((replay, false)));
+        }
         let storm =
             Storm { seed: 2, keys: 5_000, span_ns: 500_000_000, deaths_per_second: 9, victims: Victims::LockHolders };
         let text = "storm --seconds 0.5 --deaths-per-second 9 --aimed --keys 5000 --seed 2";
-        assert_eq!(parsed(text), Some((Command::Storm { storm }, false)));
-        for wrong in ["", "soak 3", "replay", "replay x", "soak --seeds", "soak --threads 0", "rest"] {
-            assert_eq!(parsed(wrong), None, "{wrong}");
+        assert_eq!(parsed(text), Ok((Command::Storm { storm }, false)));
+    }
+
+    #[test]
+    fn what_is_wrong_with_arguments_is_said() {
+        for (wrong, problem) in [
+            ("", "a command is missing: soak, replay or storm"),
+            ("rest", "there is no command rest: choose soak, replay or storm"),
+            ("soak 3", "soak takes no single seed, as 3"),
+            ("replay", "replay needs a seed"),
+            ("replay x", "x is not an option or a seed"),
+            ("soak --seeds", "--seeds needs a value: a number of seeds"),
+            ("soak --threads 0", "--threads is 0, but must be a number of threads from 1"),
+            ("soak --format xml", "--format is xml, but must be human or json"),
+            ("soak --store", "--store needs a value: one of table, clover, linear, cuckoo and dummy"),
+            ("soak --store fusee", "--store is fusee, but must be one of table, clover, linear, cuckoo and dummy"),
+            ("soak --store clover --growth", "choose --growth or one --store"),
+            ("storm --store clover", "storm has Guira's own tables only"),
+        ] {
+            assert_eq!(parsed(wrong), Err(problem.to_owned()), "{wrong}");
         }
     }
 

@@ -14,6 +14,9 @@
 //! has memory; every value that is read was written as a whole; each key's history is linearizable, with the table's
 //! final contents as its end; after each step that leaves no lock held the table is sound ([`Monitor`]); and in the end
 //! it is sound, with no lock held, no slot in use, and no commit half done.
+//!
+//! A [`Baseline`] is another store, to which RCuckoo is compared; its swarms are those of `stores`, and [`command`]
+//! runs both.
 
 mod command;
 mod describe;
@@ -22,6 +25,7 @@ mod monitor;
 mod printed;
 mod run;
 mod setup;
+mod stores;
 mod tally;
 mod values;
 
@@ -31,4 +35,5 @@ pub use monitor::{Monitor, MonitorStats};
 pub use printed::{Lease, PrintedRun, RepairLog, run_printed, run_printed_examined};
 pub use run::{Run, run, run_changed, run_examined, run_setup};
 pub use setup::{ROWS, Setup, round_trip_ns};
-pub use tally::Tally;
+pub use stores::{Baseline, StoreOptions, StoreRun, StoreSetup};
+pub use tally::{Counts, Tally};

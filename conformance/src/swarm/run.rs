@@ -24,7 +24,7 @@ use crate::{BatchForms, Bench, Examiner, block_on};
 /// The process number of the final check in the history; no client has it.
 const AUDITOR: u64 = u64::MAX;
 /// More virtual time than any run needs.
-const MOST_NS: u64 = 1 << 42;
+pub(super) const MOST_NS: u64 = 1 << 42;
 
 /// The result of a run.
 pub struct Run {
@@ -176,9 +176,11 @@ fn run_last_client(sim: &mut Sim, shared: &Shared, plan: &FaultPlan, clients: u3
     }
 }
 
-fn is_fault(event: &Event) -> bool {
-    use EventKind::{Delayed, Died, Disconnected, Fenced, Flipped, Refused, Restarted, Stalled};
-    matches!(event.kind, Died | Stalled(_) | Delayed(_) | Disconnected | Fenced | Flipped(..) | Refused(..) | Restarted)
+/// Whether an event is a fault.
+pub(super) fn is_fault(event: &Event) -> bool {
+    use EventKind::{Delayed, Died, Disconnected, Fenced, Flipped, Refused, Restarted, ServiceStalled, Stalled};
+    let is_of_node = matches!(event.kind, Flipped(..) | Refused(..) | Restarted | ServiceStalled(_));
+    is_of_node || matches!(event.kind, Died | Stalled(_) | Delayed(_) | Disconnected | Fenced)
 }
 
 /// Puts the first keys, in a simulation of its own without faults.

@@ -37,7 +37,7 @@ const VERBS_BEFORE_OLD: u64 = 2;
 /// Most reservations that a memory node grants before a shortage of memory begins: each split makes one or two.
 const MOST_GRANTS: u64 = 24;
 /// Path MTUs: the smallest, that of Soft-RoCE, and the largest.
-const PACKET_BYTES: [u64; 3] = [256, 1024, 4096];
+pub(super) const PACKET_BYTES: [u64; 3] = [256, 1024, 4096];
 
 /// The parameters of a run, as its seed draws them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -220,9 +220,7 @@ impl Setup {
 
     /// Returns the promises of the run's fabric.
     pub fn caps(&self) -> Caps {
-        let caps = self.profile.caps();
-        let is_queue_pair = !caps.ordered_read_sampling;
-        Caps { atomic_write_unit: if is_queue_pair { self.packet_bytes } else { caps.atomic_write_unit }, ..caps }
+        packet_caps(self.profile, self.packet_bytes)
     }
 
     /// Creates the run's table, under the promises of its fabric.
@@ -387,6 +385,13 @@ impl fmt::Display for Setup {
             self.hazards
         )
     }
+}
+
+/// Returns the promises of a fabric, with packets of so many bytes if it is that of a queue pair.
+pub(super) fn packet_caps(profile: Profile, packet_bytes: u64) -> Caps {
+    let caps = profile.caps();
+    let is_queue_pair = !caps.ordered_read_sampling;
+    Caps { atomic_write_unit: if is_queue_pair { packet_bytes } else { caps.atomic_write_unit }, ..caps }
 }
 
 /// Returns the longest round trip of a batch to the memory node, without waits for its link.

@@ -4,6 +4,37 @@ use guira_rcuckoo::{Counters, Recovered};
 
 use super::monitor::MonitorStats;
 
+/// Counts by name, in the order in which names were added.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts(Vec<(&'static str, u64)>);
+
+impl Counts {
+    /// Creates counts of 0.
+    pub fn of_names(names: &[&'static str]) -> Counts {
+        Counts(names.iter().map(|name| (*name, 0)).collect())
+    }
+
+    /// Adds counts, with their names if they are new.
+    pub fn add(&mut self, counts: &[(&'static str, u64)]) {
+        for (name, count) in counts {
+            match self.0.iter_mut().find(|(known, _)| known == name) {
+                Some((_, total)) => *total += count,
+                None => self.0.push((name, *count)),
+            }
+        }
+    }
+
+    /// Returns a count; 0 if it has none of this name.
+    pub fn of(&self, name: &str) -> u64 {
+        self.all().iter().find(|(known, _)| *known == name).map_or(0, |(_, count)| *count)
+    }
+
+    /// Returns every count with its name.
+    pub fn all(&self) -> &[(&'static str, u64)] {
+        &self.0
+    }
+}
+
 macro_rules! tally {
     ($($(#[doc = $doc:literal])+ $name:ident,)*) => {
         /// Counts of what the clients of runs did.

@@ -1,8 +1,8 @@
 //! The stores to which RCuckoo is compared: lookups return what a model has, and cost what the papers say.
 //!
-//! Linear tables of up to 8 slots are enumerated: every set of homes, with keys that repeat and keys that share a home, READs
-//! of every length, records in the slots and in a heap. Larger ones, and those of cuckoo hashing, are drawn. In the simulator
-//! READs are split, swapped and delayed.
+//! Linear tables of up to 8 slots are enumerated: every set of homes, with keys that repeat and keys that share a home,
+//! READs of every length, records in the slots and in a heap. Larger ones, and those of cuckoo hashing, are drawn.
+//! Swarms of each store are part of this, too.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -16,8 +16,9 @@ use guira_baselines::linear::clusters::Clusters;
 use guira_baselines::linear::model::{Costs, Distances};
 use guira_baselines::linear::{Builder, LinearStore, Shape, Table};
 use guira_baselines::{BuildError, Change, Client, ErrorKind, Layout, Ports, Store};
+use guira_conformance::swarm::{Baseline, Counts};
 use guira_fabric::{Effect, Profile, Region, SplitMix64};
-use guira_fabric_sim::{FaultPlan, Network, Relaxations, Sim, SimOptions, Stopped};
+use guira_fabric_sim::{Network, Sim, SimOptions, Stopped};
 
 const SEED: u64 = 39;
 const VALUE_BYTES: usize = 4;
@@ -360,21 +361,22 @@ fn a_cuckoo_table_that_cannot_be_built_is_refused() {
     assert!(stopped.is_ok_and(|table| table.is_none()));
 }
 
-/// READs that are split, swapped and delayed bring the same answers.
+/// Answers are the same whatever the network and its clients do: drawn stores, with READs that are split, swapped and
+/// sampled again, deaths, stalls of clients and of the service, and lost connections.
 #[test]
-fn lookups_are_exact_on_a_simulated_network() {
-    let mut draws = SplitMix64(SEED);
-    for seed in 0..12 {
-        let layout = LAYOUTS[seed as usize % 2];
-        let mut keys = drawn_keys(180, &mut draws);
-        let (table, model) = built(Shape { slots: 200, layout, value_bytes: VALUE_BYTES }, &keys);
-        simulate(&LinearStore::new(table, 1 + draws.below(40)), model, seed);
-        keys.sort_unstable();
-        keys.dedup();
-        let shape = CuckooShape { slots: 60, associativity: 4, layout, value_bytes: VALUE_BYTES, seed };
-        let table = built_cuckoo(shape, &keys).expect("it is three quarters full");
-        let probing = PROBINGS[seed as usize % 3];
-        simulate(&CuckooStore::new(table, probing), model_of(&keys, VALUE_BYTES), seed);
+fn drawn_lookups_are_exact_on_simulated_networks() {
+    const SEEDS: u64 = 40;
+    for store in [Baseline::Linear, Baseline::Cuckoo, Baseline::Dummy] {
+        let mut counts = Counts::default();
+        for seed in 0..SEEDS {
+            let run = store.run(seed, 0);
+            assert_eq!(run.wrong, [""; 0], "{}; {:?}", run.setup, run.plan);
+            counts.add(run.counts.all());
+        }
+        let least = [("operations", 200 * SEEDS), ("deaths", SEEDS / 10), ("reconnections", SEEDS / 10)];
+        for (name, least) in least {
+            assert!(counts.of(name) >= least, "{}: {name}: {} of {least}", store.name(), counts.of(name));
+        }
     }
 }
 
@@ -428,41 +430,6 @@ fn dummy(keys: &[u32], value_bytes: usize) -> DummyStore {
     let table = table.expect("keys and values are right").expect("nobody stops it");
     let place = move |key: u32| keys.binary_search(&key).map_or(u64::MAX, |record| record as u64);
     DummyStore::new(table, Rc::new(place), 2)
-}
-
-/// Looks keys up by four clients of a simulated network.
-fn simulate<S: Store + Clone + 'static>(store: &S, model: Model, seed: u64)
-where
-    S::Host: 'static,
-{
-    let relaxations = Relaxations {
-        split_percent: 30,
-        swap_percent: 50,
-        resample_percent: 20,
-        scatter_percent: 30,
-        ..Relaxations::default()
-    };
-    let faults = FaultPlan { relaxations, ..FaultPlan::default() };
-    let options = SimOptions { faults, ..SimOptions::new(seed, NETWORK) };
-    let mut sim = Sim::new(store.nodes()[0].clone(), &options);
-    let (model, done, mut draws) = (Rc::new(model), Rc::new(Cell::new(0)), SplitMix64(seed));
-    let host = Rc::new(store.host());
-    for number in 0..4 {
-        let (store, host, model, done) = (store.clone(), Rc::clone(&host), Rc::clone(&model), Rc::clone(&done));
-        let absent = drawn_keys(20, &mut draws);
-        sim.spawn(move |region| async move {
-            let mut client = store.client(Ports::simulated(&region), number, &host, &Rc::new(store.thread()));
-            let mut values = Vec::new();
-            for key in model.keys().copied().chain(absent) {
-                values.clear();
-                let found = client.get(key.into(), &mut values).await.expect("nothing fails here");
-                assert_answer(found, &values, key, VALUE_BYTES, &model, &format!("seed {seed}"));
-                done.set(done.get() + 1);
-            }
-        });
-    }
-    assert_eq!(sim.run(), Stopped::Ended);
-    assert_eq!(done.get(), 4 * (model.len() + 20));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Clover, to which RCuckoo is compared: operations take the round trips of the paper, and histories are linearizable,
-//! whoever dies, stalls or loses a connection, wherever that is, also where entries are used again.
+//! whoever dies, stalls or loses a connection, wherever that is, also where entries are used again. Swarms without the
+//! version check find histories that are not.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -7,12 +8,14 @@ use std::rc::Rc;
 use guira_baselines::clover::{CloverClient, CloverStore, Counts, Reuse, Shape, Table};
 use guira_baselines::{BuildError, Change, Client, Cost, Error, ErrorKind, Outcome, Ports, Store};
 use guira_check::history::{Answer, Call, History, SEARCH_STEPS};
+use guira_conformance::swarm::{Baseline, Counts as RunCounts, StoreRun, StoreSetup};
 use guira_fabric::memory::Ordering;
-use guira_fabric::{Effect, Profile, SplitMix64};
+use guira_fabric::{Effect, Profile};
 use guira_fabric_sim::{
-    Card, ClientFault, ClientId, Cluster, EventKind, Fault, FaultPlan, Lost, Model, Network, NodeEvent, NodeFault,
-    Relaxations, Sim, SimOptions, SimRegion, Stopped,
+    ClientId, EventKind, Fault, FaultPlan, Network, NodeEvent, NodeFault, Relaxations, Sim, SimOptions, SimRegion,
+    Stopped,
 };
+use guira_testing::is_long;
 
 const SEED: u64 = 41;
 const NETWORK: Network = Network::of(Profile::Mlx5);
@@ -338,109 +341,69 @@ fn one_of_many_inserts_is_made() {
     }
 }
 
-/// Draws a call with a value of its own.
-fn drawn_call(draws: &mut SplitMix64, next_value: &Cell<u64>) -> Call {
-    let value = next_value.replace(next_value.get() + 1);
-    match draws.below(10) {
-        0..=3 => Call::Get,
-        4..=5 => Call::Update(value),
-        6 => Call::Put(value),
-        7..=8 => Call::Insert(value),
-        _ => Call::Remove,
-    }
+/// Runs the swarms of these seeds, as `change` has them, and passes each to `see`.
+fn swarms(seeds: u64, change: impl Fn(StoreSetup) -> StoreSetup, mut see: impl FnMut(&StoreRun)) {
+    (0..seeds).for_each(|seed| see(&change(StoreSetup::draw(Baseline::Clover, seed)).run(0)));
 }
 
-/// Draws a fault of a client.
-fn drawn_fault(draws: &mut SplitMix64) -> Fault {
-    let for_ns = 1 + draws.below(30_000);
-    match draws.below(8) {
-        0..=2 => Fault::Die { units: draws.below(3) },
-        3 => Fault::Stall { for_ns },
-        4 => Fault::DelayTail { by_ns: for_ns },
-        5 => Fault::LoseConnection(Lost::Request),
-        6 => Fault::LoseConnection(Lost::Reply),
-        _ => Fault::LoseConnection(Lost::Late { by_ns: for_ns }),
-    }
-}
-
-/// The counts of a run of [`swarm`].
-#[derive(Default)]
-struct Met {
-    deaths: u64,
-    errors: u64,
-    counts: Counts,
-}
-
-/// Runs a store, clients, keys and faults that are drawn from a seed, and checks the history.
-fn swarm(seed: u64, met: &Rc<RefCell<Met>>) {
-    let mut draws = SplitMix64(seed);
-    let (clients, keys, records) = (2 + draws.below(4), 1 + draws.below(3), draws.below(3));
-    let cache_keys = draws.below(4);
-    let clusters = draws.below(3) == 0;
-    let at = |percent| if clusters { 0 } else { percent };
-    let relaxations = Relaxations {
-        split_percent: at(30),
-        resample_percent: at(20),
-        scatter_percent: at(30),
-        ..Relaxations::default()
-    };
-    let victims = draws.below(clients);
-    let mut fault_of = |client: u64| ClientFault {
-        client: ClientId(client as u32),
-        after_verbs: draws.below(120),
-        fault: drawn_fault(&mut draws),
-    };
-    let faults_of_clients: Vec<ClientFault> = (0..victims).map(&mut fault_of).collect();
-    let stall = |draws: &mut SplitMix64| NodeFault {
-        at_ns: draws.below(200_000),
-        fault: NodeEvent::StallService { for_ns: 1 + draws.below(50_000) },
-    };
-    let node = (0..draws.below(3)).map(|_| stall(&mut draws)).collect();
-    let context = format!(
-        "seed {seed}: {clients} clients, {keys} keys, {records} records, {cache_keys} cached, \
-         {faults_of_clients:?}, {node:?}"
-    );
-    let faults = FaultPlan { clients: faults_of_clients, node, relaxations, ..FaultPlan::default() };
-    let model = match clusters {
-        true => Model::Cluster(Cluster::new(Card::ConnectX5)),
-        false => Model::Network(NETWORK),
-    };
-    let options = SimOptions { faults, model, ..SimOptions::new(seed, NETWORK) };
-    let (store, history) = (store(records, cache_keys), filled(records));
-    let (mut sim, next_value) = (simulation(&store, &options), Rc::new(Cell::new(FIRST_VALUE)));
-    for process in 0..clients {
-        let (store, history, next_value) = (store.clone(), Rc::clone(&history), Rc::clone(&next_value));
-        let (mut draws, met) = (SplitMix64(seed ^ (process + 1) << 32), Rc::clone(met));
-        sim.spawn(move |region| async move {
-            let mut actor = Actor::new(&store, &region, process, &history);
-            for _ in 0..25 {
-                let (key, call) = (1 + draws.below(keys) as u32, drawn_call(&mut draws, &next_value));
-                if actor.call(key, call).await.is_err() {
-                    met.borrow_mut().errors += 1;
-                    break;
-                }
-            }
-            let (counts, mut met) = (actor.client.counts(), met.borrow_mut());
-            met.counts.stale += counts.stale;
-            met.counts.overtaken += counts.overtaken;
-            met.counts.passed += counts.passed;
-            met.counts.misses += counts.misses;
-        });
-    }
-    audit(&mut sim, &store, &history, &context);
-    met.borrow_mut().deaths += (0..clients).filter(|client| sim.is_dead(ClientId(*client as u32))).count() as u64;
+/// Seeds that are drawn; CI runs the fewer ones.
+fn seeds() -> u64 {
+    if is_long() { 20_000 } else { 600 }
 }
 
 /// Histories of drawn clients, keys and caches are linearizable, with deaths, stalls of clients and of the server, lost
-/// connections and late verbs.
+/// connections and late verbs, and where entries are used again all the time.
 #[test]
 fn drawn_histories_are_linearizable() {
-    let met = Rc::new(RefCell::new(Met::default()));
-    (0..600).for_each(|seed| swarm(seed, &met));
-    let Met { deaths, errors, counts } = &*met.borrow();
-    assert!(*deaths > 50 && *errors > 50, "{deaths} deaths, {errors} errors");
-    let Counts { stale, overtaken, passed, misses, .. } = counts;
-    assert!(*stale > 1_000 && *overtaken > 100 && *passed > 1_000 && *misses > 1_000, "{counts:?}");
+    let (mut counts, seeds) = (RunCounts::default(), seeds());
+    swarms(
+        seeds,
+        |setup| setup,
+        |run| {
+            assert_eq!(run.wrong, [""; 0], "{}; {:?}", run.setup, run.plan);
+            counts.add(run.counts.all());
+        },
+    );
+    for (name, least) in [
+        ("operations", 100 * seeds),
+        ("deaths", seeds / 2),
+        ("reconnections", seeds / 4),
+        ("stale", 10 * seeds),
+        ("overtaken", 5 * seeds),
+        ("passed", 10 * seeds),
+        ("misses", 10 * seeds),
+        ("reused", 2 * seeds),
+    ] {
+        assert!(counts.of(name) >= least, "{name}: {} of {least}", counts.of(name));
+    }
+}
+
+/// A canary: clients that take an entry for the one that is meant, whatever its version, make histories that are not
+/// linearizable, among the seeds of [`drawn_histories_are_linearizable`].
+#[test]
+fn swarms_without_the_version_check_fail() {
+    /// Seeds that must fail, after which the test ends.
+    const ENOUGH: u64 = 5;
+    let (mut failed, mut ran) = (0, 0);
+    for seed in 0..600 {
+        let run = StoreSetup::draw(Baseline::Clover, seed).with_reuse(Reuse::WithoutVersions).run(0);
+        (failed, ran) = (failed + u64::from(run.history_error.is_some()), ran + 1);
+        if failed == ENOUGH {
+            break;
+        }
+    }
+    println!("{failed} of {ran} seeds failed");
+    assert_eq!(failed, ENOUGH);
+}
+
+/// Equal seeds give equal event logs.
+#[test]
+fn equal_seeds_give_equal_runs() {
+    for seed in 0..20 {
+        let [one, other] = [0, 1_000].map(|events| Baseline::Clover.run(seed, events));
+        assert_eq!((one.log_hash, &one.counts), (other.log_hash, &other.counts), "seed {seed}");
+        assert_eq!(one.setup.to_string(), other.setup.to_string());
+    }
 }
 
 /// Changes without end fit in few entries, and cost what they cost without reuse.
