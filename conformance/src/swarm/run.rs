@@ -125,11 +125,7 @@ pub fn run_seen(
     });
     let clients = swarm(&mut sim, &shared);
     run_last_client(&mut sim, &shared, &plan, clients.len() as u32);
-    let mut events = faults.take();
-    let last_events = sim.last_events();
-    let from_ns = last_events.first().map_or(u64::MAX, |event| event.at_ns);
-    events.retain(|event| event.at_ns < from_ns);
-    events.extend(last_events);
+    let events = with_last_events(faults.take(), &sim);
     let (log_hash, verbs) = (sim.log_hash(), sim.verbs());
     let deaths = clients.iter().filter(|client| sim.is_dead(**client)).count() as u64;
     drop(sim);
@@ -181,6 +177,15 @@ pub(super) fn is_fault(event: &Event) -> bool {
     use EventKind::{Delayed, Died, Disconnected, Fenced, Flipped, Refused, Restarted, ServiceStalled, Stalled};
     let is_of_node = matches!(event.kind, Flipped(..) | Refused(..) | Restarted | ServiceStalled(_));
     is_of_node || matches!(event.kind, Died | Stalled(_) | Delayed(_) | Disconnected | Fenced)
+}
+
+/// Returns the faults before the last events that `sim` kept, then these.
+pub(super) fn with_last_events(mut faults: Vec<Event>, sim: &Sim) -> Vec<Event> {
+    let last_events = sim.last_events();
+    let from_ns = last_events.first().map_or(u64::MAX, |event| event.at_ns);
+    faults.retain(|event| event.at_ns < from_ns);
+    faults.extend(last_events);
+    faults
 }
 
 /// Puts the first keys, in a simulation of its own without faults.

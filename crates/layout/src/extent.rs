@@ -141,7 +141,7 @@ pub fn store_extent(
     let sum = sums.made_extent(extent.offset, first, rest.len(), block, |made| {
         let (of_key, of_value) = made.split_at_mut(value_at.saturating_sub(at).min(made.len()));
         fill(of_key, at, key);
-        fill(of_value, (at + of_key.len()).saturating_sub(value_at), value);
+        fill(of_value, at.saturating_sub(value_at), value);
         at += made.len();
         let (now, later) = rest.split_at(made.len());
         rest = later;

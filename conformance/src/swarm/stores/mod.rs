@@ -79,18 +79,18 @@ impl Baseline {
 /// The options of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreOptions {
-    /// Those of Clover.
+    /// Options of Clover.
     Clover {
         /// Keys that a client caches.
         cache_keys: u64,
         /// Entries of all chains.
         entries: u64,
-        /// What becomes of superseded entries.
+        /// The reuse of superseded entries.
         reuse: Reuse,
         /// Threads of the metadata server.
         threads: u32,
     },
-    /// Those of linear probing.
+    /// Options of linear probing.
     Linear {
         /// Where records are.
         layout: Layout,
@@ -99,7 +99,7 @@ pub enum StoreOptions {
         /// Slots of a READ.
         read_slots: u64,
     },
-    /// Those of cuckoo hashing.
+    /// Options of cuckoo hashing.
     Cuckoo {
         /// Where records are.
         layout: Layout,
@@ -110,7 +110,7 @@ pub enum StoreOptions {
         /// The order of READs.
         probing: Probing,
     },
-    /// Those of RPC-dummy.
+    /// Options of RPC-dummy.
     Dummy {
         /// Threads of the service.
         threads: u32,

@@ -7,11 +7,11 @@ use std::rc::Rc;
 use guira_baselines::{Change, Client, Error, ErrorKind, Outcome, Ports, Store};
 use guira_check::history::{Answer, Call, History, HistoryError, SEARCH_STEPS};
 use guira_fabric::{Effect, FabricError, Region, SplitMix64, pause_until};
-use guira_fabric_sim::{ClientId, Event, FaultPlan, Sim, SimRegion, Stopped};
+use guira_fabric_sim::{ClientId, Event, Fault, FaultPlan, Sim, SimRegion, Stopped};
 
 use super::StoreSetup;
 use crate::swarm::describe::Description;
-use crate::swarm::run::{MOST_NS, is_fault};
+use crate::swarm::run::{MOST_NS, is_fault, with_last_events};
 use crate::swarm::tally::Counts;
 use crate::swarm::values::{value_bytes, value_number, value_of};
 
@@ -114,10 +114,7 @@ pub(super) fn drive<S: Store + Clone + 'static>(
         history: RefCell::new(filled(setup.records)),
         counts: RefCell::new(Counts::of_names(&["runs", "verbs", "operations", "full", "reconnections", "deaths"])),
         wrong: RefCell::default(),
-        may_disconnect: plan
-            .clients
-            .iter()
-            .any(|fault| matches!(fault.fault, guira_fabric_sim::Fault::LoseConnection(_))),
+        may_disconnect: plan.clients.iter().any(|fault| matches!(fault.fault, Fault::LoseConnection(_))),
         next_process: Cell::new(0),
         next_value: Cell::new(1),
         setup,
@@ -127,11 +124,7 @@ pub(super) fn drive<S: Store + Clone + 'static>(
     let last = Rc::clone(&shared);
     sim.spawn(move |region| async move { read_all(last, region).await });
     run_to_end(&mut sim, &shared, "the last client never ends");
-    let mut events = faults.take();
-    let last_events = sim.last_events();
-    let from_ns = last_events.first().map_or(u64::MAX, |event| event.at_ns);
-    events.retain(|event| event.at_ns < from_ns);
-    events.extend(last_events);
+    let events = with_last_events(faults.take(), &sim);
     let (log_hash, verbs) = (sim.log_hash(), sim.verbs());
     let deaths = (0..shared.setup.clients).filter(|client| sim.is_dead(ClientId(*client))).count() as u64;
     drop(sim);
