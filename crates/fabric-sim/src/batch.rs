@@ -9,6 +9,7 @@ use guira_fabric::memory::{AtomicU64, Memory, Ordering, masked_cas, prefetch_lin
 use guira_fabric::{Addr, PairOrder, Verb, VerbClass};
 
 use crate::draws::Draws;
+use crate::element::{Passing, Rewrite};
 
 /// The kind of a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,13 +67,32 @@ const ADD_WORDS: usize = 2;
 pub(crate) struct Batch {
     pub(crate) sent: Vec<Sent>,
     data: Vec<u64>,
+    /// The number of verbs, from the first on, that have passed the element, if there is one.
+    pub(crate) passed: usize,
+    /// The verbs that it has rewritten, as they were posted.
+    rewritten: Vec<Posted>,
+}
+
+/// A verb before it was rewritten.
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    index: usize,
+    addr: Addr,
+    /// Of a CAS, the words that it compares and stores.
+    words: Option<[u64; 2]>,
 }
 
 impl Batch {
-    /// Copies the verbs of `batch` and the data that they send.
-    pub(crate) fn send(&mut self, batch: &[Verb<'_>]) {
+    fn clear(&mut self) {
         self.sent.clear();
         self.data.clear();
+        self.passed = 0;
+        self.rewritten.clear();
+    }
+
+    /// Copies the verbs of `batch` and the data that they send.
+    pub(crate) fn send(&mut self, batch: &[Verb<'_>]) {
+        self.clear();
         for verb in batch {
             let start = self.data.len() as u32;
             let kind = match verb {
@@ -104,8 +124,7 @@ impl Batch {
 
     /// Copies the request of a call.
     pub(crate) fn send_call(&mut self, request: &[u64]) {
-        self.sent.clear();
-        self.data.clear();
+        self.clear();
         self.data.extend_from_slice(request);
         let words = request.len() as u32;
         self.sent.push(Sent { addr: Addr::main(0), kind: VerbKind::Call, words, start: 0, is_masked: false });
@@ -163,6 +182,59 @@ impl Batch {
             }
             VerbKind::Call => unreachable!("a service handles it"),
         }
+    }
+
+    /// Returns verb `index` as an element sees it; `None` for a call.
+    pub(crate) fn passing(&self, index: usize) -> Option<Passing<'_>> {
+        let Sent { addr, kind, words, start, .. } = self.sent[index];
+        let data = &self.data[start as usize..];
+        Some(match kind {
+            VerbKind::Read => Passing::Read { addr, words },
+            VerbKind::Write => Passing::Write { addr, words: &data[..words as usize] },
+            VerbKind::Swap => {
+                Passing::Cas { addr, compare: data[1], swap: data[2], compare_mask: data[3], swap_mask: data[4] }
+            }
+            VerbKind::Add => Passing::FetchAdd { addr, add: data[1] },
+            VerbKind::Call => return None,
+        })
+    }
+
+    /// Rewrites verb `index`.
+    pub(crate) fn rewrite(&mut self, index: usize, rewrite: Rewrite) {
+        let (addr, words) = match rewrite {
+            Rewrite::Nothing => return,
+            Rewrite::Address(addr) => (addr, None),
+            Rewrite::Cas { addr, compare, swap } => (addr, Some([compare, swap])),
+        };
+        let posted = self.replace(Posted { index, addr, words });
+        self.rewritten.push(posted);
+    }
+
+    /// Takes back what was rewritten from verb `index` on: they have not passed the element.
+    pub(crate) fn take_back(&mut self, index: usize) {
+        self.passed = self.passed.min(index);
+        while let Some(posted) = self.rewritten.pop_if(|posted| posted.index >= index) {
+            self.replace(posted);
+        }
+    }
+
+    /// Replaces the address of a verb, and the words of a CAS if there are any. Returns what was there.
+    fn replace(&mut self, by: Posted) -> Posted {
+        let sent = &mut self.sent[by.index];
+        let addr = std::mem::replace(&mut sent.addr, by.addr);
+        let words = by.words.map(|words| {
+            assert_eq!(sent.kind, VerbKind::Swap, "only a CAS compares and stores words");
+            let data = &mut self.data[sent.start as usize + 1..][..2];
+            let posted = [data[0], data[1]];
+            data.copy_from_slice(&words);
+            posted
+        });
+        Posted { addr, words, ..by }
+    }
+
+    /// Returns the word that atomic `index` found.
+    pub(crate) fn found_mut(&mut self, index: usize) -> &mut u64 {
+        &mut self.data[self.sent[index].start as usize]
     }
 
     /// Brings the verbs and their data into the processor's cache.

@@ -107,13 +107,16 @@ pub struct NodeFault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeEvent {
     /// The node restarts: every byte is zero, every connection is lost as by [`Fault::LoseConnection`], and verbs that
-    /// have not arrived are lost. So are the state of its service and the requests of calls. Lanes created afterwards work.
+    /// have not arrived are lost. So are the state of its service and the requests of calls. The element in front of it is
+    /// reset. Lanes created afterwards work.
     Restart,
     /// The threads of the service are stopped for this time: they take no request and send no reply. Verbs are executed.
     StallService {
         /// Nanoseconds.
         for_ns: u64,
     },
+    /// The element in front of the node forgets everything.
+    ResetElement,
     /// Bits of one word flip.
     Flip {
         /// The word.

@@ -110,7 +110,7 @@ impl World {
     /// Moves the rest of a lane's batch to a detached lane, on which it arrives `by_ns` after its client has noticed
     /// the failure.
     fn detach(&mut self, lane: u32, index: usize, by_ns: u64) {
-        let detached = self.add_lane_state(LaneState::detached_from(&self.lanes[lane as usize], index));
+        let detached = self.add_lane_state(LaneState::detached_from(&self.lanes[lane as usize], lane, index));
         self.queue.push(self.loss_noticed_ns().saturating_add(by_ns), Due::Lane(detached));
     }
 
@@ -158,7 +158,9 @@ impl World {
     }
 
     fn postpone(&mut self, lane: u32, index: usize, until_ns: u64) -> Step {
-        self.lanes[lane as usize].phase = Phase::Sending(index);
+        let state = &mut self.lanes[lane as usize];
+        state.phase = Phase::Sending(index);
+        state.batch.take_back(index);
         self.queue.push(until_ns, Due::Lane(lane));
         Step::Silent
     }
@@ -179,6 +181,10 @@ impl World {
             NodeEvent::StallService { for_ns } => {
                 self.stall_service(for_ns);
                 EventKind::ServiceStalled(for_ns)
+            }
+            NodeEvent::ResetElement => {
+                self.element.iter_mut().for_each(|element| element.reset());
+                EventKind::ElementReset
             }
             NodeEvent::Flip { addr, bits } => {
                 self.flip(addr, bits);
@@ -203,6 +209,7 @@ impl World {
                 lane.phase = Phase::Returning;
             }
         }
+        self.element.iter_mut().for_each(|element| element.reset());
         for lane in self.services.as_mut().map_or_else(Vec::new, |services| services.restart()) {
             self.queue.push(self.now_ns, Due::Lane(lane));
         }

@@ -12,6 +12,8 @@ use crate::card::Passage;
 /// The state of a lane.
 pub(crate) struct LaneState {
     pub(crate) client: u32,
+    /// The lane whose batch it carries on, if it is detached.
+    pub(crate) queue_pair: Option<u32>,
     pub(crate) phase: Phase,
     pub(crate) batch: Batch,
     /// The pieces of a split verb that are still to be executed, the next one last.
@@ -58,6 +60,7 @@ impl LaneState {
     pub(crate) fn new(client: u32) -> LaneState {
         LaneState {
             client,
+            queue_pair: None,
             phase: Phase::Idle,
             batch: Batch::default(),
             remaining: Vec::new(),
@@ -82,11 +85,15 @@ impl LaneState {
         prefetch_line(&self.passage);
     }
 
-    /// Creates a detached lane that continues the batch of `lane` at verb `index`.
-    pub(crate) fn detached_from(lane: &LaneState, index: usize) -> LaneState {
+    /// Creates a detached lane that continues the batch of `lane`, which has this number, at verb `index`. What has
+    /// passed the element passes it again.
+    pub(crate) fn detached_from(lane: &LaneState, number: u32, index: usize) -> LaneState {
         let detached = LaneState::new(lane.client);
+        let mut batch = lane.batch.clone();
+        batch.take_back(index);
         LaneState {
-            batch: lane.batch.clone(),
+            batch,
+            queue_pair: Some(number),
             is_notice: lane.is_notice,
             phase: Phase::Sending(index),
             is_lost: true,

@@ -36,9 +36,12 @@
 //! A node may have a [`Service`], which answers requests ([`SimLane::call`]) on its processor, in a [`Cluster`] for a price:
 //! with it, systems with remote procedure calls are measured beside those without.
 //!
+//! An [`Element`] between the clients and the node, such as a switch, sees every verb in one order, and may rewrite it.
+//!
 //! A [`FaultPlan`] lists the faults of a run: clients die before any verb or inside a WRITE, stall, or lose their
 //! connection; batches are split; a fabric that promises no more than a queue pair ([`guira_fabric::PairOrder`]) takes
-//! each liberty; the memory node restarts empty, some of its bits flip, or its service stalls. A [`Swarm`] draws plans at random.
+//! each liberty; the memory node restarts empty, some of its bits flip, its service stalls, or the element forgets
+//! everything. A [`Swarm`] draws plans at random.
 //!
 //! The bytes are those of a [`guira_fabric::heap::HeapRegion`], whose [`guira_fabric::Caps`] are the guarantees of the
 //! simulation, so it can model each real fabric:
@@ -68,6 +71,7 @@ mod batch;
 mod card;
 mod client;
 mod draws;
+mod element;
 mod fault;
 mod inject;
 mod lane;
@@ -84,6 +88,7 @@ mod swarm;
 mod world;
 
 pub use card::{Card, CardParameters, Cluster, HostParameters, NodeParameters, Resource, UnknownCard, Usage};
+pub use element::{Element, Passing, Rewrite};
 pub use fault::{ClientFault, Fault, FaultPlan, Lost, MemoryLimit, NodeEvent, NodeFault, Relaxations};
 pub use lane::{Calls, SimLane, SimRegion};
 pub use log::{Event, EventKind, Part};

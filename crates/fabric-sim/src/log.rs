@@ -62,6 +62,10 @@ pub enum EventKind {
     Restarted,
     /// The threads of the service were stopped for this number of nanoseconds.
     ServiceStalled(u64),
+    /// The element in front of the node rewrote a verb, which goes to this address now.
+    Rewritten(Addr),
+    /// The element in front of the node forgot everything.
+    ElementReset,
     /// These bits of a word flipped.
     Flipped(Addr, u64),
     /// The rest of a batch was dropped, so that another client can take the slot of the lane's client.
@@ -112,6 +116,8 @@ impl EventKind {
             EventKind::Reserved(addr, bytes) => Part { addr: *addr, words: 1, word: *bytes }.numbers(16),
             EventKind::Handled(part) => part.numbers(18),
             EventKind::ServiceStalled(for_ns) => (19, *for_ns, 0),
+            EventKind::ElementReset => (20, 0, 0),
+            EventKind::Rewritten(addr) => Part { addr: *addr, words: 1, word: 0 }.numbers(21),
             EventKind::Refused(addr, bytes) => Part { addr: *addr, words: 1, word: *bytes }.numbers(17),
         }
     }

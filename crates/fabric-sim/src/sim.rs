@@ -10,6 +10,7 @@ use guira_fabric::Verb;
 use guira_fabric::heap::HeapRegion;
 
 use crate::card::{Cluster, Usage};
+use crate::element::Element;
 use crate::fault::{Fault, FaultPlan, NodeEvent};
 use crate::lane::SimRegion;
 use crate::log::Event;
@@ -155,6 +156,22 @@ impl Sim {
         let services = &mut self.world.as_mut().expect(RUNNING).services;
         assert!(services.is_none(), "a memory node has one service");
         *services = Some(Box::new(Services::new(threads, Box::new(service))));
+    }
+
+    /// Puts an element in front of the memory node.
+    ///
+    /// # Panics
+    /// If there is one already, or if verbs execute in place.
+    pub fn pass_through(&mut self, element: impl Element + 'static) {
+        let world = self.world.as_mut().expect(RUNNING);
+        assert!(!world.caps().local, "verbs that execute in place pass nothing");
+        assert!(world.element.is_none(), "a memory node has one element in front of it");
+        world.element = Some(Box::new(element));
+    }
+
+    /// Returns the bytes that the state of the element takes now; 0 if there is none.
+    pub fn element_bytes(&self) -> u64 {
+        self.world().element.as_ref().map_or(0, |element| element.state_bytes())
     }
 
     /// Runs until every client has ended or is stuck.

@@ -35,11 +35,13 @@ pub enum Hazard {
     Scatter,
     /// Stalls of the service: [`NodeEvent::StallService`].
     ServiceStall,
+    /// Resets of the element: [`NodeEvent::ResetElement`]; never where verbs execute in place.
+    ElementReset,
 }
 
 impl Hazard {
     /// All hazards.
-    pub const ALL: [Hazard; 12] = [
+    pub const ALL: [Hazard; 13] = [
         Hazard::Death,
         Hazard::Stall,
         Hazard::Delay,
@@ -52,6 +54,7 @@ impl Hazard {
         Hazard::Resample,
         Hazard::Scatter,
         Hazard::ServiceStall,
+        Hazard::ElementReset,
     ];
     /// The hazards that only cost time.
     pub const HARMLESS: [Hazard; 7] = [
@@ -99,6 +102,8 @@ pub const EARLY_VERBS: u64 = 48;
 const MOST_FLIPS: u64 = 4;
 /// The maximum number of stalls of the service in a run with some.
 const MOST_SERVICE_STALLS: u64 = 3;
+/// The maximum number of resets of the element in a run with some.
+const MOST_ELEMENT_RESETS: u64 = 20;
 
 impl Swarm {
     /// Draws the plan of `seed`. Equal seeds give equal plans.
@@ -131,6 +136,12 @@ impl Swarm {
                         plan.node.push(NodeFault { at_ns, fault: NodeEvent::StallService { for_ns } });
                     }
                 }
+                Hazard::ElementReset => {
+                    for _ in 0..=draws.below(MOST_ELEMENT_RESETS - 1) {
+                        let at_ns = draws.below(self.span_ns);
+                        plan.node.push(NodeFault { at_ns, fault: NodeEvent::ResetElement });
+                    }
+                }
             }
         }
         plan
@@ -138,7 +149,7 @@ impl Swarm {
 
     fn is_possible(&self, hazard: Hazard) -> bool {
         match hazard {
-            Hazard::Disconnection | Hazard::Restart => !self.caps.local,
+            Hazard::Disconnection | Hazard::Restart | Hazard::ElementReset => !self.caps.local,
             Hazard::Flip => !self.flips.is_empty(),
             Hazard::Swap | Hazard::Overtake | Hazard::Resample | Hazard::Scatter => !self.caps.ordered_read_sampling,
             Hazard::Death | Hazard::Stall | Hazard::Delay | Hazard::Split | Hazard::ServiceStall => true,
@@ -224,6 +235,7 @@ mod tests {
             Hazard::Resample => plan.relaxations.resample_percent > 0,
             Hazard::Scatter => plan.relaxations.scatter_percent > 0,
             Hazard::ServiceStall => plan.node.iter().any(|fault| matches!(fault.fault, NodeEvent::StallService { .. })),
+            Hazard::ElementReset => plan.node.iter().any(|fault| fault.fault == NodeEvent::ResetElement),
         }
     }
 

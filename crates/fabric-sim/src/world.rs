@@ -16,6 +16,7 @@ use crate::batch::{Batch, Sent, VerbKind};
 use crate::card::Cards;
 use crate::client::ClientState;
 use crate::draws::Draws;
+use crate::element::Element;
 use crate::fault::FaultPlan;
 use crate::inject::Injected;
 use crate::lane_state::{LaneState, Phase};
@@ -61,6 +62,8 @@ pub(crate) struct World {
     pub(crate) cards: Option<Box<Cards>>,
     /// The service of the memory node, if it has one.
     pub(crate) services: Option<Box<Services>>,
+    /// The element in front of the memory node, if there is one.
+    pub(crate) element: Option<Box<dyn Element>>,
 }
 
 /// A function that is called with each batch and the client that sends it.
@@ -100,6 +103,7 @@ impl World {
             latencies: Latencies::new(network),
             cards,
             services: None,
+            element: None,
             log: EventLog::new(options.keep_events),
             now_ns: 0,
             end_ns: 0,
@@ -290,6 +294,7 @@ impl World {
 
     /// Handles the arrival of a verb: it occupies the link, and is executed completely or in part.
     fn begin(&mut self, lane: u32, index: usize) {
+        self.pass_element(lane, index + 1);
         let state = &mut self.lanes[lane as usize];
         let sent = state.batch.sent[index];
         state.done_ns = state.done_ns.max(self.latencies.occupy(&sent, self.now_ns));
@@ -390,6 +395,7 @@ impl World {
             state.batch.execute(self.region.memory(), index, part)
         };
         self.log_event(lane, EventKind::verb(sent.kind, Part { addr, words, word }));
+        self.answer_through_element(lane, index);
     }
 
     /// Same as [`World::execute_part`], but WRITEs become visible to other lanes later.

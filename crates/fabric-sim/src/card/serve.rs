@@ -223,6 +223,9 @@ impl World {
     /// Executes the events of a lane's batch, from that of verb `index` on, as long as no other event comes in between.
     pub(crate) fn serve(&mut self, lane: u32, mut index: usize) -> Step {
         loop {
+            if self.lanes[lane as usize].passage.stage == Stage::Arrives {
+                self.pass_element(lane, self.lanes[lane as usize].batch.sent.len());
+            }
             let cards = self.cards.as_mut().expect("only a model with cards serves verbs");
             let state = &mut self.lanes[lane as usize];
             let (passage, batch) = (&mut state.passage, &state.batch);
@@ -318,6 +321,8 @@ impl World {
             let stored_ns = cards.store_request(client, &mut state.passage, &state.batch, self.now_ns);
             return Some(self.store_request(lane, stored_ns));
         }
+        // One that was delayed on its way comes anew.
+        self.pass_element(lane, index + 1);
         let words = self.lanes[lane as usize].batch.sent[index].words as usize;
         self.execute_part(lane, index, 0..words);
         let state = &mut self.lanes[lane as usize];

@@ -3,6 +3,7 @@
 
 mod by_hand;
 mod calls;
+mod elements;
 mod faults;
 mod figure_1;
 mod full;
