@@ -174,8 +174,10 @@ fn run_last_client(sim: &mut Sim, shared: &Shared, plan: &FaultPlan, clients: u3
 
 /// Whether an event is a fault.
 pub(super) fn is_fault(event: &Event) -> bool {
-    use EventKind::{Delayed, Died, Disconnected, Fenced, Flipped, Refused, Restarted, ServiceStalled, Stalled};
-    let is_of_node = matches!(event.kind, Flipped(..) | Refused(..) | Restarted | ServiceStalled(_));
+    use EventKind::{
+        Delayed, Died, Disconnected, ElementReset, Fenced, Flipped, Refused, Restarted, ServiceStalled, Stalled,
+    };
+    let is_of_node = matches!(event.kind, Flipped(..) | Refused(..) | Restarted | ServiceStalled(_) | ElementReset);
     is_of_node || matches!(event.kind, Died | Stalled(_) | Delayed(_) | Disconnected | Fenced)
 }
 

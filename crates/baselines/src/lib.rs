@@ -19,7 +19,7 @@ use std::rc::Rc;
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::{Effect, FabricError, Lane, Region, Traffic};
-use guira_fabric_sim::{Calls, Service, SimLane, SimRegion};
+use guira_fabric_sim::{Calls, Element, Service, SimLane, SimRegion};
 
 pub use record::{BuildError, Layout, Places, ReadCounts};
 
@@ -47,6 +47,11 @@ pub trait Store {
 
     /// Returns the service of the first node, and its threads; `None` if clients need none.
     fn service(&self) -> Option<(u32, Box<dyn Service>)> {
+        None
+    }
+
+    /// Returns the element in front of the first node; `None` if there is none.
+    fn element(&self) -> Option<Box<dyn Element>> {
         None
     }
 

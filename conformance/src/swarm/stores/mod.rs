@@ -16,7 +16,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use guira_baselines::Layout;
-use guira_baselines::clover::{CloverStore, Reuse, Shape as CloverShape, Table as CloverTable};
+use guira_baselines::clover::{CloverStore, Reuse, Shape as CloverShape, Steering, Table as CloverTable, Trust};
 use guira_baselines::cuckoo::{CuckooStore, Probing, Shape as CuckooShape, Table as CuckooTable};
 use guira_baselines::dummy::{DummyStore, Shape as DummyShape, Table as DummyTable};
 use guira_baselines::linear::{LinearStore, Shape as LinearShape, Table as LinearTable};
@@ -89,6 +89,8 @@ pub enum StoreOptions {
         reuse: Reuse,
         /// Threads of the metadata server.
         threads: u32,
+        /// What the element in front of the node steers, if there is one.
+        steering: Option<Steering>,
     },
     /// Options of linear probing.
     Linear {
@@ -196,12 +198,14 @@ impl StoreSetup {
                     0 => (Reuse::Never, u64::from(self.clients) * u64::from(self.operations) + 1_000),
                     _ => (Reuse::Checked, u64::from(self.clients) * (6 + draws.below(12)) + draws.below(8)),
                 };
-                StoreOptions::Clover {
-                    cache_keys,
-                    entries: self.records + entries,
-                    reuse,
-                    threads: 1 + draws.below(3) as u32,
-                }
+                let threads = 1 + draws.below(3) as u32;
+                // One run in three has no element; where there is one, it may know few keys or entries.
+                let steering = (draws.below(3) > 0).then(|| Steering {
+                    keys: if draws.below(3) == 0 { draws.below(self.keys + 1) } else { self.keys },
+                    entries: [0, 4, 1_000][draws.below(3) as usize],
+                    trust: Trust::Linked,
+                });
+                StoreOptions::Clover { cache_keys, entries: self.records + entries, reuse, threads, steering }
             }
             Baseline::Linear => StoreOptions::Linear {
                 layout: layout(draws),
@@ -228,6 +232,15 @@ impl StoreSetup {
             && *reuse != Reuse::Never
         {
             *reuse = checks;
+        }
+        self
+    }
+
+    /// Returns the same run with an element that relies on something else, if it has one: for canaries.
+    #[must_use]
+    pub fn with_trust(mut self, relied_on: Trust) -> StoreSetup {
+        if let StoreOptions::Clover { steering: Some(Steering { trust, .. }), .. } = &mut self.options {
+            *trust = relied_on;
         }
         self
     }
@@ -285,11 +298,12 @@ impl StoreSetup {
         let places = Rc::new(|key: u32| u64::from(key) - 1);
         let shape_fits = "seeds draw shapes that have room";
         match self.options {
-            StoreOptions::Clover { cache_keys, entries, reuse, threads } => {
+            StoreOptions::Clover { cache_keys, entries, reuse, threads, steering } => {
                 let shape = CloverShape { keys: self.keys, entries, value_bytes: length, reuse };
                 let table = CloverTable::build(shape, caps, records, key, value, &|| false).expect(shape_fits);
                 let table = table.expect("nobody stops it").fork();
-                drive(self, &CloverStore::new(table, places, cache_keys, threads), keep_events, |client| {
+                let store = CloverStore::new(table, places, cache_keys, threads).behind(steering);
+                drive(self, &store, keep_events, |client| {
                     let counts = client.counts();
                     vec![
                         ("stale", counts.stale),

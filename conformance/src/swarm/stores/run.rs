@@ -7,7 +7,7 @@ use std::rc::Rc;
 use guira_baselines::{Change, Client, Error, ErrorKind, Outcome, Ports, Store};
 use guira_check::history::{Answer, Call, History, HistoryError, SEARCH_STEPS};
 use guira_fabric::{Effect, FabricError, Region, SplitMix64, pause_until};
-use guira_fabric_sim::{ClientId, Event, Fault, FaultPlan, Sim, SimRegion, Stopped};
+use guira_fabric_sim::{ClientId, Event, EventKind, Fault, FaultPlan, Sim, SimRegion, Stopped};
 
 use super::StoreSetup;
 use crate::swarm::describe::Description;
@@ -102,17 +102,31 @@ pub(super) fn drive<S: Store + Clone + 'static>(
     if let Some((threads, service)) = store.service() {
         sim.serve(threads, service);
     }
-    let faults = Rc::new(RefCell::new(Vec::new()));
-    if keep_events > 0 {
-        let recorded = Rc::clone(&faults);
-        sim.watch(move |event| recorded.borrow_mut().extend(is_fault(event).then_some(*event)));
+    let (faults, steered) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(0)));
+    let (recorded, counted_here) = (Rc::clone(&faults), Rc::clone(&steered));
+    if let Some(element) = store.element() {
+        sim.pass_through(element);
     }
+    sim.watch(move |event| {
+        counted_here.set(counted_here.get() + u64::from(matches!(event.kind, EventKind::Rewritten(_))));
+        if keep_events > 0 && is_fault(event) {
+            recorded.borrow_mut().push(*event);
+        }
+    });
     let shared = Rc::new(Shared {
         host: Rc::new(store.host()),
         store: store.clone(),
         counted,
         history: RefCell::new(filled(setup.records)),
-        counts: RefCell::new(Counts::of_names(&["runs", "verbs", "operations", "full", "reconnections", "deaths"])),
+        counts: RefCell::new(Counts::of_names(&[
+            "runs",
+            "verbs",
+            "operations",
+            "full",
+            "reconnections",
+            "deaths",
+            "steered",
+        ])),
         wrong: RefCell::default(),
         may_disconnect: plan.clients.iter().any(|fault| matches!(fault.fault, Fault::LoseConnection(_))),
         next_process: Cell::new(0),
@@ -131,7 +145,13 @@ pub(super) fn drive<S: Store + Clone + 'static>(
     let (mut wrong, history, mut counts) = (shared.wrong.take(), shared.history.take(), shared.counts.take());
     let history_error = history.check(SEARCH_STEPS).err();
     wrong.extend(history_error.as_ref().map(ToString::to_string));
-    counts.add(&[("runs", 1), ("verbs", verbs), ("operations", history.len() as u64), ("deaths", deaths)]);
+    counts.add(&[
+        ("runs", 1),
+        ("verbs", verbs),
+        ("operations", history.len() as u64),
+        ("deaths", deaths),
+        ("steered", steered.get()),
+    ]);
     StoreRun { setup: shared.setup.clone(), plan, counts, log_hash, events, history, wrong, history_error }
 }
 

@@ -152,7 +152,7 @@ impl CloverClient {
                 break;
             }
             self.counts.passed += u64::from(next.flatten().is_some());
-            self.go_on(known, next.flatten(), walk).await?;
+            self.go_on(known, next.flatten(), walk, true).await?;
         }
         walk.is_last = true;
         self.cache.borrow_mut().put(walk.key, *known);
@@ -166,8 +166,15 @@ impl CloverClient {
     }
 
     /// Goes on behind an entry that is not the last one: to the next, or by 1 round trip to where the shortcut points,
-    /// which may lag behind. If neither leads on, since the entry was used again, to where the server says.
-    async fn go_on(&mut self, known: &mut Known, next: Option<Pointer>, walk: &mut Walk) -> Result<(), Error> {
+    /// which may lag behind. If neither leads on, since the entry was used again, to where the server says: the same entry,
+    /// if that was not read, and an element steered the CAS to another one.
+    async fn go_on(
+        &mut self,
+        known: &mut Known,
+        next: Option<Pointer>,
+        walk: &mut Walk,
+        was_read: bool,
+    ) -> Result<(), Error> {
         let reads_shortcut = walk.passed == 0 || walk.passed >= PASSED_MIN && walk.passed.is_power_of_two();
         walk.passed += 1;
         walk.is_last = false;
@@ -186,7 +193,8 @@ impl CloverClient {
         match target {
             Some(target) => known.tail = target,
             None => {
-                let found = self.ask(Kind::Locate, walk.key, None).await?.filter(|found| found.tail != known.tail);
+                let found = self.ask(Kind::Locate, walk.key, None).await?;
+                let found = found.filter(|found| found.tail != known.tail || !was_read);
                 let lost = "an entry is not the one that was meant: the memory node has lost its memory";
                 *known = found.ok_or_else(|| Error::refused(lost))?;
             }
@@ -285,7 +293,7 @@ impl CloverClient {
             let cause = if walk.is_last { &mut self.counts.overtaken } else { &mut self.counts.stale };
             *cause += 1;
             let next = self.next_of(known.tail, link).flatten();
-            self.go_on(&mut known, next, &mut walk).await?;
+            self.go_on(&mut known, next, &mut walk, false).await?;
             self.find_last(&mut known, &mut walk).await?;
         }
     }

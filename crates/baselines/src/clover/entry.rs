@@ -33,6 +33,16 @@ impl Pointer {
         Pointer { entry, mark: FIRST_VERSION }
     }
 
+    /// Returns the pointer to the use of an entry that has this link.
+    pub(super) fn of_link(entry: u32, link: u64) -> Pointer {
+        Pointer { entry, mark: (link >> OWN_SHIFT) as u16 }
+    }
+
+    /// Whether both have the same version, and both are removals or neither is: their links are then alike.
+    pub(super) fn is_like(self, other: Pointer) -> bool {
+        self.mark == other.mark
+    }
+
     /// Returns the pointer to the same use of the entry: with a value, or with a removal.
     pub(super) fn filled(self, is_removal: bool) -> Pointer {
         Pointer { mark: self.mark & !REMOVAL | if is_removal { REMOVAL } else { 0 }, ..self }

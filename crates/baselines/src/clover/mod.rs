@@ -26,20 +26,23 @@
 mod cache;
 mod client;
 mod entry;
+mod resolver;
 mod server;
 
 pub use cache::Cache;
 pub use client::{CloverClient, Counts};
+pub use resolver::{Steering, Trust};
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use guira_fabric::heap::HeapRegion;
 use guira_fabric::memory::Ordering;
-use guira_fabric::{Addr, Caps, Region, WORD_BYTES};
-use guira_fabric_sim::Service;
+use guira_fabric::{Addr, Caps, Region, Space, WORD_BYTES};
+use guira_fabric_sim::{Element, Service};
 
 use self::entry::Pointer;
+use self::resolver::Resolver;
 use self::server::Server;
 use crate::record::{checked_value, checksum, record_words, words_of};
 use crate::{BuildError, Places, Ports, Store};
@@ -117,6 +120,13 @@ impl Shape {
     fn entry_addr(&self, entry: u32) -> Addr {
         Addr::main_word(self.first_word() + u64::from(entry) * self.entry_words())
     }
+
+    /// Returns the entry whose first word this is, if it is one.
+    fn entry_at(&self, addr: Addr) -> Option<u32> {
+        let words = addr.word().checked_sub(self.first_word()).filter(|_| addr.space() == Space::Main)?;
+        let entry = u32::try_from(words / self.entry_words()).ok()?;
+        (self.entry_addr(entry) == addr && entry != 0).then_some(entry)
+    }
 }
 
 /// The chains of a store, each of one entry.
@@ -183,13 +193,20 @@ pub struct CloverStore {
     places: Places,
     cache_keys: u64,
     threads: u32,
+    steering: Option<Steering>,
 }
 
 impl CloverStore {
     /// Creates the store of clients that change `table`, which was forked for them. A client caches so many keys, at first
     /// those of the first records; the metadata server has so many threads.
     pub fn new(table: Table, places: Places, cache_keys: u64, threads: u32) -> CloverStore {
-        CloverStore { table, places, cache_keys, threads }
+        CloverStore { table, places, cache_keys, threads, steering: None }
+    }
+
+    /// Returns the store with an element that resolves conflicts in front of its node, or without one.
+    #[must_use]
+    pub fn behind(self, steering: Option<Steering>) -> CloverStore {
+        CloverStore { steering, ..self }
     }
 }
 
@@ -216,6 +233,11 @@ impl Store for CloverStore {
     fn service(&self) -> Option<(u32, Box<dyn Service>)> {
         let Table { shape, records, .. } = self.table;
         Some((self.threads, Box::new(Server::new(shape, Rc::clone(&self.places), records))))
+    }
+
+    fn element(&self) -> Option<Box<dyn Element>> {
+        let resolver = |steering| Resolver::new(self.table.shape, Rc::clone(&self.places), steering);
+        self.steering.map(|steering| Box::new(resolver(steering)) as Box<dyn Element>)
     }
 
     fn client(&self, ports: Ports, _number: u32, _host: &Rc<()>, thread: &Rc<RefCell<Cache>>) -> CloverClient {

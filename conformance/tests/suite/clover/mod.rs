@@ -1,6 +1,8 @@
 //! Clover, to which RCuckoo is compared: operations take the round trips of the paper, and histories are linearizable,
-//! whoever dies, stalls or loses a connection, wherever that is, also where entries are used again. Swarms without the
-//! version check find histories that are not.
+//! whoever dies, stalls or loses a connection, wherever that is, also where entries are used again, and behind an element
+//! that forgets everything at any time. Swarms without the version check find histories that are not.
+
+mod steering;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -59,6 +61,9 @@ fn simulation(store: &CloverStore, options: &SimOptions) -> Sim {
     let mut sim = Sim::new(store.nodes()[0].clone(), options);
     let (threads, service) = store.service().expect("clients call it");
     sim.serve(threads, service);
+    if let Some(element) = store.element() {
+        sim.pass_through(element);
+    }
     sim
 }
 
@@ -373,20 +378,20 @@ fn drawn_histories_are_linearizable() {
         ("passed", 10 * seeds),
         ("misses", 10 * seeds),
         ("reused", 2 * seeds),
+        ("steered", 4 * seeds),
     ] {
         assert!(counts.of(name) >= least, "{name}: {} of {least}", counts.of(name));
     }
 }
 
-/// A canary: clients that take an entry for the one that is meant, whatever its version, make histories that are not
-/// linearizable, among the seeds of [`drawn_histories_are_linearizable`].
-#[test]
-fn swarms_without_the_version_check_fail() {
+/// Asserts that some of the seeds of [`drawn_histories_are_linearizable`] have histories that are not, once they are
+/// changed.
+fn some_fail(change: impl Fn(StoreSetup) -> StoreSetup) {
     /// Seeds that must fail, after which the test ends.
     const ENOUGH: u64 = 5;
     let (mut failed, mut ran) = (0, 0);
     for seed in 0..600 {
-        let run = StoreSetup::draw(Baseline::Clover, seed).with_reuse(Reuse::WithoutVersions).run(0);
+        let run = change(StoreSetup::draw(Baseline::Clover, seed)).run(0);
         (failed, ran) = (failed + u64::from(run.history_error.is_some()), ran + 1);
         if failed == ENOUGH {
             break;
@@ -394,6 +399,12 @@ fn swarms_without_the_version_check_fail() {
     }
     println!("{failed} of {ran} seeds failed");
     assert_eq!(failed, ENOUGH);
+}
+
+/// A canary: clients that take an entry for the one that is meant, whatever its version.
+#[test]
+fn swarms_without_the_version_check_fail() {
+    some_fail(|setup| setup.with_reuse(Reuse::WithoutVersions));
 }
 
 /// Equal seeds give equal event logs.
